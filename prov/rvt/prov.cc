@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The one symbol that libfabric looks up in the provider: who rvt is and where its entries are.
+// fi_provider(7).
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+#include <rdma/providers/fi_prov.h>
+
+#include <cstdint>
+
+namespace rvt {
+namespace {
+
+int prov_getinfo(std::uint32_t /*version*/, const char* /*node*/, const char* /*service*/,
+                 std::uint64_t /*flags*/, const fi_info* /*hints*/, fi_info** info) noexcept {
+    *info = nullptr;
+    return -FI_ENODATA;
+}
+
+int prov_fabric(fi_fabric_attr* /*attr*/, fid_fabric** fabric, void* /*context*/) noexcept {
+    *fabric = nullptr;
+    return -FI_ENODATA;
+}
+
+void prov_cleanup() noexcept {}
+
+fi_provider provider = {
+    .version = FI_VERSION(RVT_VERSION_MAJOR, RVT_VERSION_MINOR),
+    .fi_version = FI_VERSION(1, 3),
+    .context = {},
+    .name = "rvt",
+    .getinfo = prov_getinfo,
+    .fabric = prov_fabric,
+    .cleanup = prov_cleanup,
+};
+
+}  // namespace
+}  // namespace rvt
+
+/// Called once, when libfabric has loaded the library.
+///
+/// Returns:   The provider. It speaks the version of the libfabric that loaded it, so that no
+///            application's request is passed over because of the headers rvt was built with.
+extern "C" FI_EXT_INI {
+    rvt::provider.fi_version = fi_version();
+    return &rvt::provider;
+}
