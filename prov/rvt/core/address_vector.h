@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The address vector: numbers for the addresses of peers, as address handles of verbs. Shared by the endpoints
+// that are bound to it (fi_av(3)).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "util/annotations.h"
+#include "util/sock_addr.h"
+#include "util/status.h"
+
+namespace rvt::core {
+
+/// Told of changes, so that an endpoint can connect what it knows of a peer with the peer's number.
+class AddressObserver {
+  public:
+    virtual ~AddressObserver() = default;
+    /// Threads: the caller of insert() or remove(); the vector's own lock is not held.
+    virtual void address_inserted(std::uint64_t index, const util::SockAddr& address) noexcept = 0;
+    virtual void address_removed(std::uint64_t index, const util::SockAddr& address) noexcept = 0;
+};
+
+/// Threads: any. at() takes no lock; entries never move.
+class AddressVector {
+  public:
+    AddressVector() = default;
+    ~AddressVector();
+    AddressVector(const AddressVector&) = delete;
+    AddressVector& operator=(const AddressVector&) = delete;
+
+    /// Gives the address a number: the lowest free one. An address inserted twice gets two numbers.
+    /// Returns: ENOMEM.
+    util::Result<std::uint64_t> insert(const util::SockAddr& address);
+    /// Returns: ENOENT when the number is not in use.
+    util::Status remove(std::uint64_t index);
+    /// The address of a number, or nullptr. Valid until the number is removed.
+    const util::SockAddr* at(std::uint64_t index) const noexcept;
+    /// The lowest number of an address. Returns: ENOENT.
+    util::Result<std::uint64_t> find(const util::SockAddr& address) const;
+    std::size_t size() const noexcept;
+
+    void add_observer(AddressObserver* observer);
+    void remove_observer(AddressObserver* observer);
+
+  private:
+    static constexpr std::size_t kChunkEntries = 1024;
+    static constexpr std::size_t kMaxChunks = 1024 * 16;  // 16 Mi addresses
+    struct Entry {
+        util::SockAddr address;
+        bool is_used = false;
+    };
+    using Chunk = std::array<Entry, kChunkEntries>;
+
+    Entry* entry_at(std::uint64_t index) const noexcept;
+    util::Result<std::uint64_t> take_index_locked() RVT_REQUIRES(lock_);
+
+    mutable std::mutex lock_;  // order: innermost, held only inside this class
+    std::unique_ptr<std::atomic<Chunk*>[]> chunks_{new std::atomic<Chunk*>[kMaxChunks]()};
+    std::vector<std::uint64_t> free_ RVT_GUARDED_BY(lock_);  // a heap, lowest first
+    std::uint64_t next_ RVT_GUARDED_BY(lock_) = 0;
+    std::size_t count_ RVT_GUARDED_BY(lock_) = 0;
+    // Open addressing from the hash of an address to its numbers: 4 bytes a slot keep an unused entry small.
+    std::vector<std::uint32_t> by_hash_ RVT_GUARDED_BY(lock_);
+    std::vector<AddressObserver*> observers_ RVT_GUARDED_BY(lock_);
+};
+
+}  // namespace rvt::core

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The completion queue: a ring of one-line entries that its owner fills and drains under one lock.
+//
+// Sources of completions (endpoints, QPs) push; readers peek and pop. An entry is never lost: when the ring
+// is full, entries go to an overflow list that is refilled into the ring in order. A source that sees
+// has_overflow() takes no new work until the reader has caught up, so the list stays short.
+// Sleeping readers are woken through a descriptor, see wake_fd().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "core/wc.h"
+#include "util/cpu.h"
+#include "util/status.h"
+
+namespace rvt::core {
+
+/// Threads: one at a time; the lock of the domain (see util/lock.h) covers it.
+class Cq {
+  public:
+    /// @param depth  Entries the ring must hold; rounded up to a power of two, at least 1.
+    static util::Result<std::unique_ptr<Cq>> create(std::size_t depth);
+    ~Cq();
+    Cq(const Cq&) = delete;
+    Cq& operator=(const Cq&) = delete;
+
+    /// Appends a completion.
+    ///
+    /// Cost: one cache line written, no system call unless a reader sleeps.
+    RVT_ALWAYS_INLINE void push(const Cqe& entry) noexcept {
+        if (Cqe* slot = claim()) [[likely]] {
+            *slot = entry;
+            commit();
+        } else {
+            push_overflow(entry);
+        }
+    }
+
+    /// The next free slot to be filled in place, then commit()ted; nullptr when push() must be used.
+    RVT_ALWAYS_INLINE Cqe* claim() noexcept {
+        if (tail_ - head_ > mask_ || has_overflow_) [[unlikely]] {
+            return nullptr;
+        }
+        return &ring_[tail_ & mask_];
+    }
+    RVT_ALWAYS_INLINE void commit() noexcept {
+        ++tail_;
+        if (is_armed_) [[unlikely]] {
+            wake();
+        }
+    }
+
+    /// The oldest entry, or nullptr. It stays valid until pop().
+    RVT_ALWAYS_INLINE Cqe* front() noexcept { return head_ == tail_ ? nullptr : &ring_[head_ & mask_]; }
+    RVT_ALWAYS_INLINE void pop() noexcept {
+        ++head_;
+        if (has_overflow_) [[unlikely]] {
+            refill();
+        }
+    }
+    RVT_ALWAYS_INLINE bool is_empty() const noexcept { return head_ == tail_; }
+    RVT_ALWAYS_INLINE bool has_overflow() const noexcept { return has_overflow_; }
+    std::size_t depth() const noexcept { return mask_ + 1; }
+
+    /// Drops the entries for which `drop(entry)` holds and keeps the order of the others.
+    /// destroy_qp uses it: no completion of a QP outlives the QP.
+    template <class Drop>
+    void remove_if(Drop drop) {
+        std::deque<Cqe> kept;
+        for (; Cqe* entry = front(); pop()) {
+            if (!drop(*entry)) {
+                kept.push_back(*entry);
+            }
+        }
+        for (const Cqe& entry : kept) {
+            push(entry);
+        }
+    }
+
+    /// Asks that the next push() makes wake_fd() readable. Arming is one-shot.
+    /// Returns: the error of eventfd(2) when the descriptor cannot be made.
+    util::Status arm() noexcept;
+    void disarm() noexcept { is_armed_ = false; }
+    bool is_armed() const noexcept { return is_armed_; }
+    /// Makes wake_fd() readable now (fi_cq_signal(3)).
+    void wake() noexcept;
+    /// An eventfd that becomes readable when an armed queue gets an entry; -1 before the first need.
+    int wake_fd() const noexcept { return wake_fd_; }
+    /// Creates wake_fd() if there is none yet. Returns: the error of eventfd(2).
+    util::Status open_wake_fd() noexcept;
+    /// Takes the readiness away again.
+    void clear_wake_fd() noexcept;
+
+  private:
+    explicit Cq(std::unique_ptr<Cqe[]> ring, std::size_t depth) noexcept
+        : ring_(std::move(ring)), mask_(depth - 1) {}
+
+    [[gnu::cold]] void push_overflow(const Cqe& entry) noexcept;
+    [[gnu::cold]] void refill() noexcept;
+
+    std::unique_ptr<Cqe[]> ring_;
+    std::uint64_t mask_;
+    std::uint64_t head_ = 0;
+    std::uint64_t tail_ = 0;
+    bool has_overflow_ = false;
+    bool is_armed_ = false;
+    int wake_fd_ = -1;
+    std::deque<Cqe> overflow_;
+};
+
+}  // namespace rvt::core

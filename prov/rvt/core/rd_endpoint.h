@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The RD service as the libfabric layer sees it: one reliable-datagram endpoint that talks to many peers.
+// The data path is RdEngine (rd_engine.h), a template over the lock policy and the same-host path that derives from
+// this class; what stands here is what is asked rarely and may cost a virtual call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/address_vector.h"
+#include "core/rd_types.h"
+#include "util/sock_addr.h"
+#include "util/status.h"
+
+namespace rvt::core {
+
+/// Threads: as the lock policy of the engine says; every member takes the lock itself.
+class RdEndpoint : public AddressObserver {
+  public:
+    /// Where completions go and who gives numbers to peers. Set once, before enable().
+    virtual void bind(const RdCompletion& completion, AddressVector* av) noexcept = 0;
+    /// Binds the address, starts to answer peers.
+    /// Returns: EADDRINUSE, EADDRNOTAVAIL, EMFILE, ENOMEM as the system says.
+    virtual util::Status enable() = 0;
+    /// The address that peers reach this endpoint at; the port is 0 before it is bound.
+    virtual util::SockAddr address() const noexcept = 0;
+    /// Binds the address now, before enable(). Returns: as enable(), EBUSY once it has been bound.
+    virtual util::Status bind_address(const util::SockAddr& address) = 0;
+
+    /// Cancels one posted receive, or one send that has not left. Its completion is kCanceled.
+    /// Returns: ENOENT when no such operation can be cancelled.
+    virtual util::Status cancel(void* context) noexcept = 0;
+    /// The bytes below which a multi-receive buffer is given back.
+    virtual void set_min_multi_recv(std::size_t bytes) noexcept = 0;
+    virtual std::size_t min_multi_recv() const noexcept = 0;
+
+    /// Looks for arrived work once. Returns: how many operations moved.
+    /// Called through this pointer by completion queues and counters.
+    using Progress = unsigned (*)(RdEndpoint*) noexcept;
+    Progress progress = nullptr;
+
+    /// Sleeping (design: "the sleeper pays"): asks peers to make wake_fd() readable with what they send next.
+    /// Returns: EAGAIN when work has arrived meanwhile (call progress), 0 when it is safe to sleep.
+    virtual util::Status arm() noexcept = 0;
+    virtual void disarm() noexcept = 0;
+    /// Readable when an armed endpoint has work; owned by the endpoint, valid after enable().
+    virtual int wake_fd() const noexcept = 0;
+
+    /// How a peer is reached, in words for logs and rvt_info: methods, and why others are not used.
+    virtual std::string describe_peer(std::uint64_t dest) = 0;
+
+    ~RdEndpoint() override = default;
+};
+
+}  // namespace rvt::core

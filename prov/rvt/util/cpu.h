@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What the processor offers that C++ does not name: cache lines, the pause hint, prefetch, a cycle counter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#else
+#include <ctime>
+#endif
+
+#define RVT_ALWAYS_INLINE [[gnu::always_inline]] inline
+
+namespace rvt::util {
+
+inline constexpr std::size_t kCacheLine = 64;
+
+/// Tells the core that this is a spin loop. On x86 it also spares the polled line a burst of requests.
+RVT_ALWAYS_INLINE void cpu_pause() noexcept {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb" ::: "memory");
+#endif
+}
+
+RVT_ALWAYS_INLINE void prefetch_read(const void* line) noexcept { __builtin_prefetch(line, 0, 3); }
+RVT_ALWAYS_INLINE void prefetch_write(const void* line) noexcept { __builtin_prefetch(line, 1, 3); }
+
+/// Ticks of a steady counter that all processes of the host share; the rate is unknown but constant.
+RVT_ALWAYS_INLINE std::uint64_t cpu_ticks() noexcept {
+#if defined(__x86_64__)
+    return __rdtsc();
+#elif defined(__aarch64__)
+    std::uint64_t ticks;
+    asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#else
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1000000000u + static_cast<std::uint64_t>(now.tv_nsec);
+#endif
+}
+
+/// Keeps the compiler from moving memory accesses across this point; emits nothing.
+RVT_ALWAYS_INLINE void compiler_barrier() noexcept { asm volatile("" ::: "memory"); }
+
+}  // namespace rvt::util
