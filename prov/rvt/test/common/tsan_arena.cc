@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Lets Criterion run under ThreadSanitizer. Criterion maps the memory that it shares with each
+// test at a place drawn with rand_r() from 64 TiB, most of which the sanitizer keeps for itself,
+// and gives up after a few draws. Here the draw falls where programs may have memory.
+#if defined(__SANITIZE_THREAD__)
+
+#include <cstdint>
+
+namespace {
+
+constexpr std::uint64_t kArenaBase = 0x200000000000;  // where a draw of 0 ends up
+constexpr std::uint64_t kArenaStep = 1U << 24;        // bytes between two draws
+constexpr std::uint64_t kAppBegin = 0x550000000000;   // what the sanitizer leaves to programs
+constexpr std::uint64_t kAppEnd = 0x568000000000;
+constexpr std::uint64_t kFirst = (kAppBegin - kArenaBase) / kArenaStep;
+constexpr std::uint64_t kDraws = (kAppEnd - kAppBegin) / kArenaStep;
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] int rand_r(unsigned* seed) {
+    *seed = *seed * 1103515245U + 12345U;
+    return static_cast<int>(kFirst + (*seed >> 8) % kDraws);
+}
+
+#endif
