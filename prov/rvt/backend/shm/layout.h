@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Bytes in shared memory: what processes of one host show each other, and who may write what.
+//
+// Every process writes only to memory files of its own and maps those of others read-only. A peer that writes
+// garbage can therefore spoil what it sends, never what it receives. The files are sealed against shrinking, so
+// that no access can fault. docs/shm-format.md explains the format; kLayoutVersion changes with it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "util/cpu.h"
+
+namespace rvt::shm {
+
+inline constexpr std::uint32_t kMagic = 0x52565431;  // "RVT1"
+inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::size_t kPageBytes = 4096;
+
+/// One slot of a ring: header and small payload in one cache line.
+///
+/// | field   | written by | read by  | order                                        | trusted? |
+/// |---------|------------|----------|----------------------------------------------|----------|
+/// | meta    | sender     | receiver | release when the rest is written / acquire   | no       |
+/// | others  | sender     | receiver | published by meta                            | no       |
+///
+/// meta, from the top: lap 16 (number of the pass over the ring, from 1: a new line is told from an old one by it),
+/// op 8, flags 8, receive-context index 8, length 24 (bytes of payload that go with this line).
+struct alignas(util::kCacheLine) Line {
+    static constexpr std::size_t kPayloadBytes = 40;
+    /// A continuation line carries payload in everything but meta.
+    static constexpr std::size_t kContinuationBytes = 56;
+
+    std::atomic<std::uint64_t> meta;
+    std::uint64_t tag;
+    std::uint64_t data;
+    std::byte payload[kPayloadBytes];
+};
+static_assert(sizeof(Line) == util::kCacheLine);
+
+/// First page of an outbox: the memory file with what one endpoint sends to one peer.
+///
+/// | field          | written by          | read by             | order               | trusted? |
+/// |----------------|---------------------|---------------------|---------------------|----------|
+/// | magic..bytes   | owner, once         | peer, once          | the handshake       | checked  |
+/// | consumed_lines | owner, as receiver  | peer, as sender     | release / acquire   | bounded  |
+/// | consumed_bytes | owner, as receiver  | peer, as sender     | release / acquire   | bounded  |
+/// | hold_eager     | owner, as receiver  | peer, as sender     | relaxed: a hint     | a hint   |
+struct OutboxHeader {
+    std::uint32_t magic;
+    std::uint32_t version;
+    std::uint64_t total_bytes;
+
+    // Credits for the opposite direction: how far the owner has read the peer's outbox.
+    alignas(util::kCacheLine) std::atomic<std::uint64_t> consumed_lines;
+    std::atomic<std::uint64_t> consumed_bytes;
+    std::atomic<std::uint32_t> hold_eager;  // 1: too much waits unmatched, send rendezvous headers only
+};
+static_assert(sizeof(OutboxHeader) <= kPageBytes);
+
+// A pair starts small and moves to the large rings when it is hot. The pages of a ring cost nothing until used.
+inline constexpr std::size_t kSmallLines = 128;
+inline constexpr std::size_t kLargeLines = 1024;
+inline constexpr std::size_t kSmallBytes = 32 * 1024;
+inline constexpr std::size_t kLargeBytes = 1024 * 1024;
+inline constexpr std::size_t kSmallLinesOffset = kPageBytes;
+inline constexpr std::size_t kSmallBytesOffset = kSmallLinesOffset + kSmallLines * sizeof(Line);
+inline constexpr std::size_t kLargeLinesOffset = kSmallBytesOffset + kSmallBytes;
+inline constexpr std::size_t kLargeBytesOffset = kLargeLinesOffset + kLargeLines * sizeof(Line);
+inline constexpr std::size_t kOutboxBytes = kLargeBytesOffset + kLargeBytes;
+static_assert(kSmallBytesOffset % kPageBytes == 0 && kLargeLinesOffset % kPageBytes == 0 &&
+              kLargeBytesOffset % kPageBytes == 0 && kOutboxBytes % kPageBytes == 0);
+
+/// The page of an endpoint that all its peers map: what they need before and beside the rings.
+///
+/// | field        | written by | read by       | order                                            |
+/// |--------------|------------|---------------|--------------------------------------------------|
+/// | first line   | owner once | peers         | the handshake                                    |
+/// | armed        | owner      | every sender  | relaxed: the sleeper's membarrier(2) orders it   |
+/// | last_poll    | owner      | RMA initiators| relaxed: a hint which method is fast             |
+struct EndpointPage {
+    std::uint32_t magic;
+    std::uint32_t version;
+    std::uint64_t incarnation;        // random; tells a restarted endpoint from its predecessor
+    std::uint64_t probe;              // random; a peer that reads it by process_vm_readv knows that it may
+    std::uint32_t control_may_enter;  // 1: a woken control thread makes progress when the application does not
+
+    alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;      // 1: asks to be woken
+    alignas(util::kCacheLine) std::atomic<std::uint64_t> last_poll;  // util::cpu_ticks() of the latest progress
+};
+static_assert(sizeof(EndpointPage) <= kPageBytes);
+
+}  // namespace rvt::shm

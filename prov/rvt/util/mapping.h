@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Shared memory with one owner: a sealed memory file of ours, or a read-only view of a peer's.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "util/status.h"
+#include "util/unique_fd.h"
+
+namespace rvt::util {
+
+/// A mapped memory file (memfd_create(2)). Nothing of it has a name, so nothing is left behind.
+class Mapping {
+  public:
+    Mapping() noexcept = default;
+    ~Mapping() { reset(); }
+    Mapping(Mapping&& other) noexcept
+        : address_(std::exchange(other.address_, nullptr)),
+          length_(std::exchange(other.length_, 0)),
+          fd_(std::move(other.fd_)) {}
+    Mapping& operator=(Mapping&& other) noexcept {
+        if (this != &other) {
+            reset();
+            address_ = std::exchange(other.address_, nullptr);
+            length_ = std::exchange(other.length_, 0);
+            fd_ = std::move(other.fd_);
+        }
+        return *this;
+    }
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+
+    /// Makes a memory file, maps it for writing and seals it: nobody can shrink, grow or unseal it, and nobody but this
+    /// mapping can write to it (F_SEAL_FUTURE_WRITE).
+    ///
+    /// @param name     For /proc/PID/maps only.
+    /// @param reserve  Leading bytes whose pages are allocated now, so that a full machine is an error here and not a
+    ///                 signal later.
+    /// Returns: ENOMEM or ENOSPC (no memory), EMFILE, EFBIG (RLIMIT_FSIZE), ENOSYS (no memfd).
+    static Result<Mapping> create(const char* name, std::size_t length, std::size_t reserve);
+
+    /// Maps a file received from a peer, read-only, after checking that it cannot shrink under us.
+    /// Returns: EPROTO when seals are missing or the file is shorter than `length`; the error of mmap(2).
+    static Result<Mapping> view(UniqueFd fd, std::size_t length);
+
+    /// Allocates the pages of a part. Returns: as create().
+    Status reserve(std::size_t offset, std::size_t length) noexcept;
+
+    template <class T>
+    T* at(std::size_t offset) const noexcept {
+        return reinterpret_cast<T*>(static_cast<char*>(address_) + offset);
+    }
+    bool is_mapped() const noexcept { return address_ != nullptr; }
+    std::size_t length() const noexcept { return length_; }
+    int fd() const noexcept { return fd_.get(); }
+    void reset() noexcept;
+
+  private:
+    void* address_ = nullptr;
+    std::size_t length_ = 0;
+    UniqueFd fd_;
+};
+
+}  // namespace rvt::util
