@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The values that the core, its backends and its clients exchange: addresses, attributes, work
+// requests. Names and meanings are those of verbs (ibv_modify_qp(3), ibv_post_send(3),
+// ibv_poll_cq(3)); the numbers of this project's own enumerations are not those of libibverbs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "rvt/flags.h"
+
+namespace rvt {
+
+// ---- addresses ------------------------------------------------------------------------------
+
+/// Where a device is reached: an IPv6 or IPv4-mapped address and the UDP port that is bound there.
+struct Address {
+    std::array<std::uint8_t, 16> gid{};
+    std::uint16_t port = 0;
+
+    friend constexpr bool operator==(const Address&, const Address&) noexcept = default;
+};
+
+/// What an address handle or a connected queue pair holds about the way to its peer.
+struct AhAttr {
+    Address dest{};
+    std::uint8_t service_level = 0;
+    std::uint8_t hop_limit = 64;
+};
+
+inline constexpr std::uint32_t kMulticastQpn = 0xffffff;
+inline constexpr std::uint32_t kQpnMask = 0xffffff;
+inline constexpr std::uint32_t kGrhBytes = 40;
+
+// ---- memory ---------------------------------------------------------------------------------
+
+/// What a memory region or window may be used for.
+enum class Access : std::uint32_t {
+    kNone = 0,
+    kLocalWrite = 1u << 0,
+    kRemoteWrite = 1u << 1,
+    kRemoteRead = 1u << 2,
+    kRemoteAtomic = 1u << 3,
+    kMwBind = 1u << 4,
+    kZeroBased = 1u << 5,  // remote addresses count from 0, the region's first byte
+};
+template <>
+struct IsFlags<Access> : std::true_type {};
+
+/// A piece of local memory named by a work request.
+struct Sge {
+    std::uint64_t addr = 0;
+    std::uint32_t length = 0;
+    std::uint32_t lkey = 0;
+};
+
+// ---- queue pairs ----------------------------------------------------------------------------
+
+/// RD names the service, one queue pair for many peers; see core/rd_engine.h for its data path.
+enum class QpType : std::uint8_t { kRc, kUc, kUd, kRd };
+inline constexpr std::size_t kQpTypes = 4;
+
+enum class QpState : std::uint8_t { kReset, kInit, kRtr, kRts, kSqd, kSqe, kErr };
+inline constexpr std::size_t kQpStates = 7;
+
+/// Which members of QpAttr a modify names; as ibv_qp_attr_mask.
+enum class QpMask : std::uint32_t {
+    kNone = 0,
+    kState = 1u << 0,
+    kCurState = 1u << 1,
+    kSqdNotify = 1u << 2,
+    kAccess = 1u << 3,
+    kPkeyIndex = 1u << 4,
+    kPort = 1u << 5,
+    kQkey = 1u << 6,
+    kAv = 1u << 7,
+    kPathMtu = 1u << 8,
+    kTimeout = 1u << 9,
+    kRetryCnt = 1u << 10,
+    kRnrRetry = 1u << 11,
+    kRqPsn = 1u << 12,
+    kMaxRdAtomic = 1u << 13,
+    kAltPath = 1u << 14,
+    kMinRnrTimer = 1u << 15,
+    kSqPsn = 1u << 16,
+    kMaxDestRdAtomic = 1u << 17,
+    kPathMigState = 1u << 18,
+    kDestQpn = 1u << 19,
+};
+template <>
+struct IsFlags<QpMask> : std::true_type {};
+
+inline constexpr std::uint8_t kRnrRetryForEver = 7;
+
+/// What ibv_qp_attr holds. Alternate paths have no members: their mask bits are refused.
+struct QpAttr {
+    QpState state = QpState::kReset;
+    QpState cur_state = QpState::kReset;
+    Access access = Access::kNone;
+    AhAttr ah{};
+    std::uint32_t dest_qpn = 0;
+    std::uint32_t qkey = 0;
+    std::uint32_t rq_psn = 0;
+    std::uint32_t sq_psn = 0;
+    std::uint32_t path_mtu_bytes = 1024;
+    std::uint16_t pkey_index = 0;
+    std::uint8_t port = 1;
+    std::uint8_t max_rd_atomic = 0;       // READs and atomics that this side may have outstanding
+    std::uint8_t max_dest_rd_atomic = 0;  // and that it answers at a time for the peer
+    std::uint8_t min_rnr_timer = 0;       // code of IBTA table 45, see rnr_timer_us()
+    std::uint8_t timeout = 0;             // 4.096 us * 2^timeout
+    std::uint8_t retry_cnt = 0;
+    std::uint8_t rnr_retry = 0;  // kRnrRetryForEver: no limit
+    bool sqd_notify = false;
+};
+
+/// Sizes of the queues of a pair; create() rounds up and reports what it made.
+struct QpCap {
+    std::uint32_t max_send_wr = 64;
+    std::uint32_t max_recv_wr = 64;
+    std::uint32_t max_send_sge = 4;
+    std::uint32_t max_recv_sge = 4;
+    std::uint32_t max_inline_bytes = 64;
+};
+
+// ---- work requests --------------------------------------------------------------------------
+
+enum class WrOpcode : std::uint8_t {
+    kSend,
+    kSendImm,
+    kSendInv,
+    kWrite,
+    kWriteImm,
+    kRead,
+    kCas,
+    kFetchAdd,
+    kLocalInv,
+    kBindMw,
+};
+inline constexpr std::size_t kWrOpcodes = 10;
+
+enum class SendFlags : std::uint8_t {
+    kNone = 0,
+    kSignaled = 1u << 0,
+    kFence = 1u << 1,
+    kSolicited = 1u << 2,
+    kInline = 1u << 3,
+};
+template <>
+struct IsFlags<SendFlags> : std::true_type {};
+
+struct BindMw {
+    std::uint32_t mw_key = 0;   // the window's key as it is now
+    std::uint32_t new_key = 0;  // the same index, another consumer byte
+    std::uint32_t lkey = 0;     // the region that the window opens
+    std::uint64_t addr = 0;
+    std::uint64_t length = 0;
+    Access access = Access::kNone;
+};
+
+/// One send work request. Only the members that the opcode's row in core/wr_table.h names are read.
+struct SendWr {
+    std::uint64_t wr_id = 0;
+    WrOpcode opcode = WrOpcode::kSend;
+    SendFlags flags = SendFlags::kNone;
+    std::uint32_t imm = 0;  // SEND_IMM, WRITE_IMM; also what the peer invalidates: SEND_INV
+    std::span<const Sge> sg_list{};  // copied before post_send() returns
+    std::uint64_t remote_addr = 0;   // WRITE, READ, atomics
+    std::uint32_t rkey = 0;          // WRITE, READ, atomics; LOCAL_INV: the key to invalidate
+    std::uint64_t compare_add = 0;   // atomics
+    std::uint64_t swap = 0;          // CAS
+    AhAttr ah{};                     // UD
+    std::uint32_t remote_qpn = 0;    // UD
+    std::uint32_t remote_qkey = 0;   // UD; top bit set: the queue pair's own
+    BindMw bind{};                   // BIND_MW
+};
+
+/// One receive work request; the list is copied before the post returns.
+struct RecvWr {
+    std::uint64_t wr_id = 0;
+    std::span<const Sge> sg_list{};
+};
+
+}  // namespace rvt

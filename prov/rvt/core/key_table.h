@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The key table: what stands behind each 32-bit L_Key and R_Key. It lives in a block of memory that
+// its owner supplies, so that a backend can put it into a sealed memfd which peers map read-only
+// and consult without waking the owner. KeyView is the reading half, in whatever process; KeyTable
+// adds what only the owner does: registering, invalidating, waiting for users to be gone.
+//
+// A key is [ index | generation | consumer byte ] from the top bit down, see KeyFormat.
+// IBTA vol. 1, 10.6 (memory management), 11.2.8 (deregistration).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <type_traits>
+
+#include "core/user_key_index.h"
+#include "rvt/types.h"
+#include "util/lock.h"
+#include "util/status.h"
+
+namespace rvt::core {
+
+/// One registered region, as owner and peers see it in memory.
+///
+/// A reader takes `seq`, then the fields, then `seq` again, and believes nothing if the two differ
+/// or are odd. Only the owner writes; a peer that maps the table does so read-only, and what it
+/// reads comes from another process: offsets and lengths are bounded again where they are used.
+///
+/// field           | written by | read by      | order                                   | trusted?
+/// seq             | owner      | all          | acquire / release, odd while changing   | by owner
+/// key .. user_key | owner      | all          | release between the two writes of seq   | by owner
+struct KeyEntry {
+    std::atomic<std::uint32_t> seq;
+    std::atomic<std::uint32_t> key;     // all 32 bits; stays when invalidated
+    std::atomic<std::uint32_t> access;  // Access, and the bits of KeyEntry::kLive and kScattered
+    std::atomic<std::uint32_t> pd;      // id of the protection domain
+    std::atomic<std::uint64_t> addr;    // owner's address of the first byte, or of its segment list
+    std::atomic<std::uint64_t> length;  // bytes
+    std::atomic<std::uint64_t> iova;    // the address by which requests name the first byte
+    std::atomic<std::uint32_t> mapping;  // memory that peers can map: its id; 0: none
+    std::atomic<std::uint32_t> uses;     // how often the place was given out; numbers generations
+    std::atomic<std::uint64_t> mapping_offset;  // of the first byte in that mapping
+    std::atomic<std::uint64_t> user_key;        // the application's own key, if it chose one
+
+    static constexpr std::uint32_t kLive = 1u << 31;
+    static constexpr std::uint32_t kScattered = 1u << 30;  // `addr` leads to a list, owner only
+};
+static_assert(sizeof(KeyEntry) == 64 && std::is_standard_layout_v<KeyEntry>);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// Occupies entry 0, whose index is never part of a key. Written once, before the block is shared.
+struct KeyTableHeader {
+    std::uint64_t magic;
+    std::uint32_t index_bits;
+    std::uint32_t index_mask;  // index in the key = place in the table xor this
+    std::uint8_t unused[48];
+
+    static constexpr std::uint64_t kMagic = 0x3159454b54565231;  // "1RVTKEY1"
+};
+static_assert(sizeof(KeyTableHeader) == sizeof(KeyEntry));
+
+/// How a 32-bit key is divided.
+struct KeyFormat {
+    std::uint32_t index_bits;
+    std::uint32_t index_mask;
+
+    static constexpr std::uint32_t kConsumerBits = 8;
+    static constexpr std::uint32_t kMinIndexBits = 4;
+    static constexpr std::uint32_t kMaxIndexBits = 20;  // leaves four bits of generation
+
+    [[nodiscard]] std::uint32_t generation_bits() const noexcept {
+        return 32 - kConsumerBits - index_bits;
+    }
+    [[nodiscard]] std::uint32_t place_of(std::uint32_t key) const noexcept {
+        return (key >> (32 - index_bits)) ^ index_mask;
+    }
+    [[nodiscard]] std::uint32_t make(std::uint32_t place, std::uint32_t generation,
+                                     std::uint8_t consumer) const noexcept {
+        return ((place ^ index_mask) << (32 - index_bits)) | (generation << kConsumerBits) |
+               consumer;
+    }
+};
+
+/// What a request asks of a key.
+struct KeyQuery {
+    std::uint32_t key = 0;
+    std::uint32_t pd = 0;
+    std::uint64_t addr = 0;
+    std::uint64_t length = 0;
+    Access access = Access::kNone;  // every one of these
+};
+
+enum class KeyVerdict : std::uint8_t { kOk, kNoSuchKey, kWrongPd, kOutOfBounds, kNoAccess };
+
+/// The answer. Only `verdict` means something unless it is kOk.
+struct KeyHit {
+    KeyVerdict verdict = KeyVerdict::kNoSuchKey;
+    bool scattered = false;            // `base` is the owner's segment list, see core/mr.h
+    std::uint32_t mapping = 0;         // 0: peers cannot map it
+    std::uint64_t base = 0;            // owner's address of the region's first byte
+    std::uint64_t offset = 0;          // of the range in the region
+    std::uint64_t mapping_offset = 0;  // of the *range* in the mapping
+
+    [[nodiscard]] bool is_ok() const noexcept { return verdict == KeyVerdict::kOk; }
+    /// First byte of the range, in the owner's process. Precondition: is_ok(), not scattered.
+    [[nodiscard]] std::byte* data() const noexcept {
+        return reinterpret_cast<std::byte*>(base + offset);  // NOLINT(performance-no-int-to-ptr)
+    }
+};
+
+/// The reading half: lock-free, no store, in the owner's process or in a peer's.
+class KeyView {
+  public:
+    KeyView() = default;
+
+    /// Looks at a table in memory that another process may own.
+    /// Returns: EINVAL when the header makes no sense for a block of `bytes`.
+    static util::Result<KeyView> attach(const void* block, std::size_t bytes) noexcept;
+
+    /// Checks key, protection domain, access and bounds, in this order, as IBTA's responder does.
+    /// A length of 0 is granted without a look at the key.
+    ///
+    /// Threads: any. In the owner's process hold a ReadPin from before the call until the memory is
+    ///          no longer touched; in a peer's, the mark that its backend defines.
+    /// Cost:    one cache line read, nothing written.
+    [[nodiscard]] KeyHit lookup(const KeyQuery& query) const noexcept;
+
+    [[nodiscard]] KeyFormat format() const noexcept { return format_; }
+
+  private:
+    const KeyEntry* entries_ = nullptr;
+    KeyFormat format_{};
+};
+
+/// What a new key stands for.
+struct KeyAttr {
+    std::uint64_t addr = 0;
+    std::uint64_t length = 0;
+    std::uint64_t iova = 0;  // ignored with Access::kZeroBased
+    Access access = Access::kNone;
+    std::uint32_t pd = 0;
+    std::uint32_t mapping = 0;
+    std::uint64_t mapping_offset = 0;
+    bool scattered = false;
+    std::uint8_t consumer = 0;
+};
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// Asked, besides the pins of this process, before a key's memory may go.
+struct PeerMarks {
+    /// Whether no other process is using what `key` stood for. Called again and again.
+    bool (*are_gone)(void* context, std::uint32_t key) noexcept = nullptr;
+    void* context = nullptr;
+};
+
+/// The owner's half. Registration takes a lock; lookups of any thread go on beside it.
+class KeyTable {
+  public:
+    /// Bytes of a block for `entries` keys (rounded up to a power of two, one is the header's).
+    static std::size_t block_bytes(std::uint32_t entries) noexcept;
+
+    /// Formats `block`, which must be zero-filled, 64-byte aligned and outlive the table.
+    /// Pages are touched as keys come into use.
+    /// Returns: EINVAL for a block whose size is not one that block_bytes() gives.
+    static util::Result<std::unique_ptr<KeyTable>> create(void* block, std::size_t bytes);
+
+    KeyTable(const KeyTable&) = delete;
+    KeyTable& operator=(const KeyTable&) = delete;
+    ~KeyTable() = default;
+
+    [[nodiscard]] KeyView view() const noexcept { return view_; }
+
+    /// Makes a key. Returns: ENOSPC when the table is full, EINVAL for a range past the end of the
+    /// address space.
+    util::Result<std::uint32_t> add(const KeyAttr& attr);
+
+    /// As add(), and findable by the application's own 64-bit key.
+    /// Returns: EEXIST when that key is in use.
+    util::Result<std::uint32_t> add_user(const KeyAttr& attr, std::uint64_t user_key);
+
+    /// The table's key for the application's; ENOENT when there is none.
+    /// Threads: any that holds a ReadPin; lock-free.
+    util::Result<std::uint32_t> find_by_user_key(std::uint64_t user_key) const noexcept;
+
+    /// Changes the consumer byte of a live key (memory windows, fast registration).
+    /// Returns: the new key; ENOENT when `key` is not live.
+    util::Result<std::uint32_t> set_consumer(std::uint32_t key, std::uint8_t consumer);
+
+    /// Opens or moves the range of a live key at once; what was reachable before and is not now
+    /// may still be in use until wait_unused(). Returns: ENOENT when `key` is not live.
+    util::Status rebind(std::uint32_t key, const KeyAttr& attr);
+
+    /// From now on lookups of `key` fail. Idempotent. Returns: ENOENT for a key never made.
+    util::Status invalidate(std::uint32_t key);
+
+    /// Invalidates, waits until nobody uses the memory, and frees the key.
+    /// Returns: EBUSY at the deadline: the key stays invalid and taken, call again to wait on.
+    /// Threads: any that holds no ReadPin.
+    util::Status remove(std::uint32_t key, Deadline deadline, PeerMarks marks = {});
+
+    [[nodiscard]] std::uint32_t live_keys() const noexcept;
+
+  private:
+    KeyTable(KeyEntry* entries, KeyFormat format, std::uint64_t secret) noexcept;
+
+    [[nodiscard]] std::uint32_t capacity() const noexcept { return 1u << format_.index_bits; }
+    std::uint32_t take_place_locked() RVT_REQUIRES(lock_);
+    [[nodiscard]] std::uint32_t next_key(std::uint32_t place, std::uint8_t consumer) const noexcept;
+    KeyEntry* entry_of(std::uint32_t key) const noexcept;
+    std::uint32_t add_locked(const KeyAttr& attr, std::uint64_t user_key) RVT_REQUIRES(lock_);
+    void invalidate_locked(KeyEntry& entry) RVT_REQUIRES(lock_);
+
+    KeyEntry* const entries_;
+    const KeyFormat format_;
+    const std::uint64_t secret_;  // start of each place's generations
+    KeyView view_;
+    mutable util::SpinLock lock_;  // order: innermost
+    UserKeyIndex user_keys_;
+    std::deque<std::uint32_t> freed_ RVT_GUARDED_BY(lock_);  // places, the oldest first
+    std::uint32_t fresh_ RVT_GUARDED_BY(lock_) = 1;          // places from here on were never used
+    std::uint32_t live_ RVT_GUARDED_BY(lock_) = 0;
+};
+
+}  // namespace rvt::core
