@@ -14,7 +14,8 @@
 
 namespace rvt::core {
 
-/// Threads: as the lock policy of the engine says; every member takes the lock itself.
+/// Threads: as the lock policy of the engine says. Members take the domain's lock themselves, except progress and
+/// those with the suffix _locked, whose caller (a completion queue or counter of the same domain) holds it.
 class RdEndpoint : public AddressObserver {
   public:
     /// Where completions go and who gives numbers to peers. Set once, before enable().
@@ -35,14 +36,14 @@ class RdEndpoint : public AddressObserver {
     virtual std::size_t min_multi_recv() const noexcept = 0;
 
     /// Looks for arrived work once. Returns: how many operations moved.
-    /// Called through this pointer by completion queues and counters.
+    /// Called through this pointer by completion queues and counters, which hold the domain's lock.
     using Progress = unsigned (*)(RdEndpoint*) noexcept;
     Progress progress = nullptr;
 
     /// Sleeping (design: "the sleeper pays"): asks peers to make wake_fd() readable with what they send next.
     /// Returns: EAGAIN when work has arrived meanwhile (call progress), 0 when it is safe to sleep.
-    virtual util::Status arm() noexcept = 0;
-    virtual void disarm() noexcept = 0;
+    virtual util::Status arm_locked() noexcept = 0;
+    virtual void disarm_locked() noexcept = 0;
     /// Readable when an armed endpoint has work; owned by the endpoint, valid after enable().
     virtual int wake_fd() const noexcept = 0;
 
