@@ -1,0 +1,18 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Nothing unfinished, no path of one person's machine, no host of a package archive.
+. "$(dirname "$0")/common.sh"
+bad=0
+search() {  # search WHAT PATTERN
+    local hits
+    hits=$(tracked '*' | grep -vxF -e scripts/check-words.sh -e LICENSE | xargs -d '\n' grep -nIE "$2")
+    [ -z "$hits" ] && return
+    echo "$1:"
+    echo "$hits"
+    bad=1
+}
+search 'unfinished' '\b(TODO|FIXME|XXX|HACK)\b'
+search 'path of one machine' '(^|[^[:alnum:]._$)}*-])/(home|root|work)(/|\b)'
+search 'host of an archive' '(deb|security|ftp)\.(debian|ubuntu)\.|archive\.ubuntu|pypi\.org'
+search 'blank at the end of a line' '[[:blank:]]+$'
+verdict 'no word that does not belong here' $bad
