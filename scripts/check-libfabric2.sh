@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# One binary for libfabric 1.17 and 2.x: what was built with the one loads and works under the
+# other, both ways, and the tests pass under 2.x. Wants a build tree of Debian 12 in RVT_BUILDDIR.
+build=$(cd "${RVT_BUILDDIR:-build}" && pwd) || exit 2
+. "$(dirname "$0")/set-up.sh"
+in_root=$rvt_root/scripts/debian13-root
+bad=0
+
+if ! root=$("$in_root"); then
+    echo '############################################################'
+    echo '# SKIPPED: no Debian 13 here, rvt was NOT tried under 2.x  #'
+    echo '############################################################'
+    exit 77
+fi
+place=/tmp/rvt-$$
+mkdir -p "$root$place" || exit 1
+headers=$(mktemp -d)
+trap 'rm -rf "$root$place" "$headers"' EXIT
+
+check() {  # check SENTENCE COMMAND...
+    local sentence=$1
+    shift
+    if "$@"; then echo "ok - $sentence"; else echo "not ok - $sentence" && bad=1; fi
+}
+
+works_under_2() {
+    cp "$build/prov/rvt/.libs/librvt-fi.so" "$rvt_root/scripts/set-up.sh" "$root$place/" &&
+        "$in_root" env FI_PROVIDER_PATH="$place" LD_BIND_NOW=1 fi_info -p rvt -t FI_EP_RDM &&
+        "$in_root" env FI_PROVIDER_PATH="$place" bash -c ". $place/set-up.sh && pingpong -c"
+}
+
+passes_its_tests_under_2() {
+    (cd "$build" && make -s dist) && tar -C "$root$place" --strip-components=1 --no-same-owner \
+        -xzf "$build"/rvt-*.tar.gz || return
+    "$in_root" env RVT_RESULTS= bash -c "mkdir $place/build && cd $place/build &&
+        ../configure --quiet && make -s -j$(nproc) &&
+        make -s check VERBOSE=1 TESTS='\$(rvt_test_programs)'"
+}
+
+works_under_1_built_with_2() {
+    cp -r "$root/usr/include/rdma" "$headers/"
+    mkdir -p "$headers/build" && cd "$headers/build" &&
+        "$rvt_root/configure" --quiet LIBFABRIC_CFLAGS="-isystem $headers" LIBFABRIC_LIBS=-lfabric \
+            > /dev/null && make -s -j"$(nproc)" prov/rvt/librvt-fi.la || return
+    export FI_PROVIDER_PATH=$headers/build/prov/rvt/.libs
+    LD_BIND_NOW=1 fi_info -p rvt -t FI_EP_RDM && pingpong -c
+}
+
+check 'what was built with libfabric 1.17 works under 2.x' works_under_2
+check 'what was built with headers of 2.x works under libfabric 1.17' works_under_1_built_with_2
+check 'rvt builds with libfabric 2.x and passes its tests' passes_its_tests_under_2
+exit $bad
