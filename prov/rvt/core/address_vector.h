@@ -5,8 +5,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -26,6 +26,7 @@ class AddressObserver {
 };
 
 /// Threads: any. at() takes no lock; entries never move.
+/// Cost:    at most 48 bytes for an address that is never used.
 class AddressVector {
   public:
     AddressVector() = default;
@@ -48,23 +49,29 @@ class AddressVector {
     void remove_observer(AddressObserver* observer);
 
   private:
-    static constexpr std::size_t kChunkEntries = 1024;
-    static constexpr std::size_t kMaxChunks = 1024 * 16;  // 16 Mi addresses
+    // Chunk k holds kFirstChunk << k entries, so a few pointers serve any size.
+    static constexpr std::size_t kFirstChunk = 256;
+    static constexpr std::size_t kMaxChunks = 17;  // 32 Mi addresses
     struct Entry {
         util::SockAddr address;
-        bool is_used = false;
+        std::atomic<bool> is_used{false};
     };
-    using Chunk = std::array<Entry, kChunkEntries>;
+    static_assert(sizeof(Entry) <= 28);
 
     Entry* entry_at(std::uint64_t index) const noexcept;
     util::Result<std::uint64_t> take_index_locked() RVT_REQUIRES(lock_);
+    util::Status add_chunk_of_locked(std::uint64_t index) RVT_REQUIRES(lock_);
+    void reserve_hash_locked() RVT_REQUIRES(lock_);
+    std::size_t slot_of_locked(std::uint64_t index) const RVT_REQUIRES(lock_);
+    void hash_locked(std::uint64_t index) RVT_REQUIRES(lock_);
+    void unhash_locked(std::uint64_t index) RVT_REQUIRES(lock_);
 
     mutable std::mutex lock_;  // order: innermost, held only inside this class
-    std::unique_ptr<std::atomic<Chunk*>[]> chunks_{new std::atomic<Chunk*>[kMaxChunks]()};
+    std::array<std::atomic<Entry*>, kMaxChunks> chunks_{};
     std::vector<std::uint64_t> free_ RVT_GUARDED_BY(lock_);  // a heap, lowest first
     std::uint64_t next_ RVT_GUARDED_BY(lock_) = 0;
     std::size_t count_ RVT_GUARDED_BY(lock_) = 0;
-    // Open addressing from the hash of an address to its numbers: 4 bytes a slot keep an unused entry small.
+    // Open addressing from the hash of an address to its numbers plus one (0: free).
     std::vector<std::uint32_t> by_hash_ RVT_GUARDED_BY(lock_);
     std::vector<AddressObserver*> observers_ RVT_GUARDED_BY(lock_);
 };

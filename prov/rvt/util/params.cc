@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The table of run-time parameters, and how their values are read.
+#include "util/params.h"
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+#include <rdma/providers/fi_prov.h>
+
+#include <array>
+#include <cstddef>
+
+#include "util/log.h"
+
+namespace rvt::util {
+namespace {
+
+constexpr std::size_t kParams = static_cast<std::size_t>(ParamId::kCount);
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+// clang-format off
+constexpr std::array<Param, kParams> kTable{{
+    {ParamId::kHostRemote, "host_remote", ParamType::kBool, 0, 0, 1, "",
+     "let the device that reaches this host only answer requests for FI_REMOTE_COMM as well, for applications "
+     "that insist on it although all their processes run on one host"},
+    {ParamId::kUnexpectedBytes, "unexpected_bytes", ParamType::kNumber, 64 * kMiB, 64 * 1024, 64 * kGiB, "bytes",
+     "memory that an endpoint spends on messages which came before their receive; beyond it senders hold data back"},
+}};
+// clang-format on
+
+constexpr bool is_in_order() {
+    for (std::size_t i = 0; i < kTable.size(); ++i) {
+        if (static_cast<std::size_t>(kTable[i].id) != i) {
+            return false;
+        }
+    }
+    return true;
+}
+static_assert(is_in_order());
+
+struct Value {
+    std::int64_t number = 0;
+    const char* text = nullptr;
+    bool is_given = false;
+};
+std::array<Value, kParams> values;
+
+fi_param_type to_fi_type(ParamType type) noexcept {
+    switch (type) {
+        case ParamType::kBool: return FI_PARAM_BOOL;
+        case ParamType::kNumber: return FI_PARAM_SIZE_T;
+        case ParamType::kText: return FI_PARAM_STRING;
+    }
+    return FI_PARAM_STRING;
+}
+
+void define(const fi_provider* provider, const Param& param) noexcept {
+    const fi_param_type type = to_fi_type(param.type);
+    const auto number = static_cast<long long>(param.default_number);
+    switch (param.type) {
+        case ParamType::kBool:
+            fi_param_define(provider, param.name, type, "%s (default: %s)", param.help, number != 0 ? "yes" : "no");
+            break;
+        case ParamType::kNumber:
+            fi_param_define(provider, param.name, type, "%s (%s%s%lld to %lld, default: %lld)", param.help, param.unit,
+                            *param.unit != '\0' ? ", " : "", static_cast<long long>(param.min),
+                            static_cast<long long>(param.max), number);
+            break;
+        case ParamType::kText: fi_param_define(provider, param.name, type, "%s", param.help); break;
+    }
+}
+
+void read_bool(fi_provider* provider, const Param& param, Value& value) noexcept {
+    int given = 0;
+    if (fi_param_get_bool(provider, param.name, &given) == 0) {
+        value = {.number = given != 0 ? 1 : 0, .is_given = true};
+    }
+}
+
+void read_number(fi_provider* provider, const Param& param, Value& value) noexcept {
+    std::size_t given = 0;
+    if (fi_param_get_size_t(provider, param.name, &given) != 0) {
+        return;
+    }
+    if (given < static_cast<std::size_t>(param.min) || given > static_cast<std::size_t>(param.max)) {
+        RVT_WARN(kCore, "parameter %s: %zu given, from %lld to %lld possible; %lld is used", param.name, given,
+                 static_cast<long long>(param.min), static_cast<long long>(param.max),
+                 static_cast<long long>(param.default_number));
+        return;
+    }
+    value = {.number = static_cast<std::int64_t>(given), .is_given = true};
+}
+
+void read(fi_provider* provider, const Param& param, Value& value) noexcept {
+    value = {};
+    switch (param.type) {
+        case ParamType::kBool: read_bool(provider, param, value); break;
+        case ParamType::kNumber: read_number(provider, param, value); break;
+        case ParamType::kText: {
+            char* given = nullptr;
+            if (fi_param_get_str(provider, param.name, &given) == 0) {
+                value = {.text = given, .is_given = true};
+            }
+            break;
+        }
+    }
+}
+
+}  // namespace
+
+std::span<const Param> all_params() noexcept { return kTable; }
+
+void define_params(fi_provider* provider) noexcept {
+    for (const Param& param : kTable) {
+        define(provider, param);
+        read(provider, param, values[static_cast<std::size_t>(param.id)]);
+    }
+}
+
+std::int64_t param_number(ParamId id) noexcept {
+    const auto place = static_cast<std::size_t>(id);
+    return values[place].is_given ? values[place].number : kTable[place].default_number;
+}
+
+std::string_view param_text(ParamId id) noexcept {
+    const Value& value = values[static_cast<std::size_t>(id)];
+    return value.text != nullptr ? std::string_view(value.text) : std::string_view();
+}
+
+}  // namespace rvt::util

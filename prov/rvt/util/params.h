@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Run-time parameters. One table describes each: it feeds libfabric (so that `fi_info -e` lists them), the man page
+// and rvt_info. Objects copy the values they need when they open; nothing reads a parameter per operation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+struct fi_provider;
+
+namespace rvt::util {
+
+/// The order is that of the table in params.cc.
+enum class ParamId : unsigned {
+    kHostRemote,
+    kUnexpectedBytes,
+    kCount,
+};
+
+enum class ParamType : std::uint8_t { kBool, kNumber, kText };
+
+/// One parameter. The environment variable is FI_RVT_ followed by the name in capitals.
+struct Param {
+    ParamId id;
+    const char* name;
+    ParamType type;
+    std::int64_t default_number;  // kBool: 0 or 1
+    std::int64_t min;
+    std::int64_t max;
+    const char* unit;  // "" when it has none
+    const char* help;
+};
+
+std::span<const Param> all_params() noexcept;
+
+/// Tells libfabric about each parameter and reads the values. A value out of range is refused with a warning, and
+/// the default holds. Threads: once, when the provider is loaded.
+void define_params(fi_provider* provider) noexcept;
+
+/// The value of a kBool or kNumber parameter; its default before define_params().
+std::int64_t param_number(ParamId id) noexcept;
+inline bool param_is_set(ParamId id) noexcept { return param_number(id) != 0; }
+/// The value of a kText parameter; empty when the user gave none.
+std::string_view param_text(ParamId id) noexcept;
+
+}  // namespace rvt::util
