@@ -14,6 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include <sys/mman.h>
+
 #include "util/cpu.h"
 #include "util/status.h"
 
@@ -25,6 +27,22 @@ inline constexpr std::uint32_t kAnySourceId = 0xffffffff;
 /// Whether position `a` was appended before `b`. Precondition: less than 2^31 apart.
 RVT_ALWAYS_INLINE bool is_older(std::uint32_t a, std::uint32_t b) noexcept {
     return static_cast<std::int32_t>(a - b) < 0;
+}
+
+/// Memory for a table. Large ones ask for huge pages: they are read at random, and each miss of the
+/// TLB costs as much as one of the cache.
+inline void* allocate_table(std::size_t bytes) noexcept {
+    constexpr std::size_t kHugePage = 2u << 20;
+    if (bytes < kHugePage) {
+        return std::aligned_alloc(util::kCacheLine,
+                                  (bytes + util::kCacheLine - 1) & -util::kCacheLine);
+    }
+    bytes = (bytes + kHugePage - 1) & -kHugePage;
+    void* table = std::aligned_alloc(kHugePage, bytes);
+    if (table != nullptr) {
+        madvise(table, bytes, MADV_HUGEPAGE);  // only a hint: without them it works as well
+    }
+    return table;
 }
 
 /// The neighbours of a position in its bin; undefined at the ends.
@@ -47,7 +65,7 @@ class MatchLinks {
         if (links_ != nullptr && mask_ + 1 == capacity) {
             return util::kOk;
         }
-        auto* links = static_cast<MatchLink*>(std::malloc(sizeof(MatchLink) * capacity));
+        auto* links = static_cast<MatchLink*>(allocate_table(sizeof(MatchLink) * capacity));
         if (links == nullptr) {
             return ENOMEM;
         }
@@ -96,6 +114,17 @@ struct MatchChain {
             links[link.next].prev = link.prev;
         }
         return true;
+    }
+    /// The entry at `from` is now at `to`; its order among the others is the same.
+    void move(MatchLinks& links, std::uint32_t from, std::uint32_t to) noexcept {
+        if (head == tail) {
+            head = tail = to;
+            return;
+        }
+        const MatchLink link = links[from];
+        (from == head ? head : links[link.prev].next) = to;
+        (from == tail ? tail : links[link.next].prev) = to;
+        links[to] = link;
     }
 };
 
@@ -177,11 +206,9 @@ class MatchBins {
     // Eight tags in a row have neighbouring homes, so that a program that counts its tags up walks
     // through cache lines in order; the rest of the tag and the source scatter.
     static std::uint64_t hash(std::uint64_t tag, std::uint32_t source) noexcept {
-        const unsigned __int128 product =
-            static_cast<unsigned __int128>((tag >> 3) ^ 0x9e3779b97f4a7c15) *
-            (source ^ 0xd6e8feb86659fd93);
-        return static_cast<std::uint64_t>(product >> 64) + static_cast<std::uint64_t>(product) +
-               (tag & 7);
+        const unsigned __int128 product = static_cast<unsigned __int128>(tag ^ 0x9e3779b97f4a7c15) *
+                                          (source ^ 0xd6e8feb86659fd93);
+        return static_cast<std::uint64_t>(product >> 64) ^ static_cast<std::uint64_t>(product);
     }
     std::size_t home(std::uint64_t tag, std::uint32_t source) const noexcept {
         return hash(tag, source) & mask_;
@@ -203,10 +230,11 @@ class MatchBins {
     [[gnu::noinline]] util::Status grow() noexcept {
         const std::size_t old_capacity = capacity();
         const std::size_t new_capacity = old_capacity == 0 ? kFirstBins : 2 * old_capacity;
-        auto* bins = static_cast<Bin*>(std::calloc(new_capacity, sizeof(Bin)));
+        auto* bins = static_cast<Bin*>(allocate_table(new_capacity * sizeof(Bin)));
         if (bins == nullptr) {
             return ENOMEM;
         }
+        std::memset(static_cast<void*>(bins), 0, new_capacity * sizeof(Bin));
         Bin* old_bins = std::exchange(bins_, bins);
         mask_ = new_capacity - 1;
         limit_ = new_capacity / 2;

@@ -41,10 +41,9 @@ class PostedQueue {
                           .payload = record,
                           .source = source,
                           .source_care = source == kAnySourceId ? 0 : ~0u};
-        if (!ring_.has_short_room()) [[unlikely]] {
-            return push_slow(entry);
+        if (!ring_.append_short(entry)) [[unlikely]] {
+            return push_long(entry);
         }
-        ring_.append(entry);
         return util::kOk;
     }
 
@@ -54,12 +53,7 @@ class PostedQueue {
             return match_long(tag, source);
         }
         const std::uint32_t pos = find_short(tag, source);
-        if (pos == ring_.tail()) {
-            return nullptr;
-        }
-        T* record = ring_.at(pos).payload;
-        ring_.erase(pos);
-        return record;
+        return pos == ring_.tail() ? nullptr : ring_.take_short(pos);
     }
 
     /// As match(), but the receive stays (multi-receive buffers). remove() takes it out.
@@ -79,12 +73,10 @@ class PostedQueue {
             shrink_if_short();
             return;
         }
-        std::uint32_t pos = ring_.head();
-        while (ring_.at(pos).payload != record) {
-            ++pos;
-            assert(pos != ring_.tail());
-        }
-        ring_.erase(pos);
+        const auto is_it = [record](const Entry& entry) { return entry.payload == record; };
+        const std::uint32_t pos = ring_.find_short(is_it);
+        assert(pos != ring_.tail());
+        ring_.take_short(pos);
     }
 
     std::size_t size() const noexcept { return ring_.size(); }
@@ -93,19 +85,13 @@ class PostedQueue {
     /// The oldest receive for which `is_it(record)` holds, or nullptr. Cost: linear.
     template <class IsIt>
     T* find(IsIt is_it) {
-        for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
-            T* record = ring_.at(pos).payload;
-            if (record != nullptr && is_it(*record)) {
-                return record;
-            }
-        }
-        return nullptr;
+        return ring_.find_record(is_it);
     }
 
     /// Calls visit(record) for each receive, oldest first. `visit` must not change the queue.
     template <class Visit>
     void for_each(Visit visit) {
-        find([&](T& record) {
+        ring_.find_record([&](T& record) {
             visit(record);
             return false;
         });
@@ -115,16 +101,18 @@ class PostedQueue {
     /// change the queue.
     template <class Drop>
     void remove_if(Drop drop) {
+        if (!ring_.is_long()) {
+            for (std::uint32_t i = 0; i < ring_.size();) {
+                const std::uint32_t pos = ring_.head() + i;
+                drop(*ring_.at(pos).payload) ? void(ring_.take_short(pos)) : void(++i);
+            }
+            return;
+        }
         const std::uint32_t end = ring_.tail();
         for (std::uint32_t pos = ring_.head(); pos != end; ++pos) {
             T* record = ring_.at(pos).payload;
-            if (record == nullptr || !drop(*record)) {
-                continue;
-            }
-            const bool is_last = ring_.size() == 1;
-            ring_.is_long() ? erase_long(pos) : ring_.erase(pos);
-            if (is_last) {
-                break;
+            if (record != nullptr && drop(*record)) {
+                erase_long(pos);
             }
         }
         shrink_if_short();
@@ -135,13 +123,14 @@ class PostedQueue {
         drop_index();
         release_index();
         ring_.reset();
+        indexed_end_ = ring_.head();
     }
 
-    /// Whether the queue is indexed now; for tests and counters.
-    bool is_indexed() const noexcept { return ring_.is_long(); }
+    bool is_long() const noexcept { return ring_.is_long(); }
     /// Heap memory held, in bytes.
     std::size_t memory() const noexcept {
-        std::size_t bytes = ring_.heap_capacity() * (sizeof(Entry) + sizeof(MatchLink));
+        std::size_t bytes =
+            ring_.heap_capacity() * sizeof(Entry) + links_.capacity() * sizeof(MatchLink);
         for (const Class& each : classes_) {
             bytes += each.bins.capacity() * sizeof(MatchBins::Bin);
         }
@@ -150,6 +139,7 @@ class PostedQueue {
 
   private:
     static constexpr unsigned kMaxClasses = 8;
+    static constexpr std::uint32_t kLookAhead = 4;  // two cache lines
 
     // Two a cache line. A message fits when no bit that the receive cares for differs.
     struct Entry {
@@ -184,67 +174,61 @@ class PostedQueue {
     struct Found {
         std::uint32_t pos = 0;
         bool is_found = false;
-        Class* where = nullptr;  // nullptr: unclassed_
-        MatchBins::Bin* bin = nullptr;
+        Class* its_class = nullptr;
+        MatchBins::Bin* bin = nullptr;  // known when a class offered it
 
         void offer(std::uint32_t other, Class* other_class, MatchBins::Bin* other_bin) noexcept {
             if (!is_found || is_older(other, pos)) {
-                *this = {.pos = other, .is_found = true, .where = other_class, .bin = other_bin};
+                *this = {
+                    .pos = other, .is_found = true, .its_class = other_class, .bin = other_bin};
             }
         }
     };
 
     RVT_ALWAYS_INLINE std::uint32_t find_short(std::uint64_t tag, std::uint32_t source) noexcept {
-        const std::uint32_t tail = ring_.tail();
-        std::uint32_t pos = ring_.head();
-        for (; pos != tail; ++pos) {
-            const Entry& entry = ring_.at(pos);
-            if (entry.fits(tag, source) && entry.payload != nullptr) {
-                break;
-            }
-        }
-        return pos;
+        return ring_.find_short([=](const Entry& entry) { return entry.fits(tag, source); });
     }
 
-    [[gnu::noinline]] util::Status push_slow(const Entry& entry) noexcept {
-        if (ring_.is_full()) {
+    [[gnu::noinline]] util::Status push_long(const Entry& entry) noexcept {
+        if (!ring_.has_room()) {
             if (const util::Status made = make_room(); !made.is_ok()) {
                 return made;
             }
         }
-        if (!ring_.is_long()) {
-            ring_.append(entry);
-            return util::kOk;
-        }
-        Class* its_class = class_for(entry.care);
-        if (its_class != nullptr && !its_class->bins.reserve_one().is_ok()) {
-            return ENOMEM;
-        }
-        index(ring_.append(entry), its_class);
+        ring_.append_long(entry);
         return util::kOk;
     }
 
     util::Status make_room() noexcept {
-        if (ring_.size() <= ring_.capacity() / 2) {
-            ring_.compact();
-            if (ring_.is_long()) {
-                index_all();
-            }
-            return util::kOk;
+        if (!ring_.is_long() || ring_.size() > ring_.capacity() / 2) {
+            return ring_.grow();
         }
-        const bool was_long = ring_.is_long();
-        const std::uint32_t wanted =
-            was_long ? 2 * ring_.capacity() : std::max(2 * ring_.capacity(), ring_.heap_capacity());
-        if (!links_.reserve(wanted, ring_.head(), ring_.tail()).is_ok()) {
-            return ENOMEM;
-        }
-        if (!ring_.grow().is_ok()) {
-            return ENOMEM;
-        }
-        if (!was_long) {
-            index_all();
-        }
+        compact();
         return util::kOk;
+    }
+
+    void compact() noexcept {
+        clamp_indexed_end();
+        indexed_end_ = ring_.skip_holes(indexed_end_);
+        const bool is_all = indexed_end_ == ring_.tail();
+        std::uint32_t new_end = indexed_end_;
+        ring_.compact([&](std::uint32_t from, std::uint32_t to) {
+            if (is_older(from, indexed_end_)) {
+                relink(from, to);
+            } else if (from == indexed_end_) {
+                new_end = to;
+            }
+        });
+        indexed_end_ = is_all ? ring_.tail() : new_end;
+    }
+
+    void relink(std::uint32_t from, std::uint32_t to) noexcept {
+        const Entry& entry = ring_.at(to);
+        Class* its_class = find_class(entry.care);
+        MatchChain& chain = its_class != nullptr
+                                ? its_class->bins.find(entry.tag & entry.care, entry.source)->chain
+                                : unclassed_;
+        chain.move(links_, from, to);
     }
 
     Class* find_class(std::uint64_t care) noexcept {
@@ -272,7 +256,6 @@ class PostedQueue {
 
     void index(std::uint32_t pos, Class* its_class) noexcept {
         const Entry& entry = ring_.at(pos);
-        entry.payload->match_slot = pos;
         if (its_class != nullptr) {
             ++(entry.source_care != 0 ? its_class->directed : its_class->undirected);
             its_class->bins.append(links_, entry.tag & entry.care, entry.source, pos);
@@ -285,31 +268,40 @@ class PostedQueue {
         }
     }
 
-    // Without memory for the tables everything goes to the list that is searched: slower, not
-    // wrong.
-    [[gnu::noinline]] void index_all() noexcept {
-        drop_index();
-        bool has_memory = true;
-        for (std::uint32_t pos = ring_.head(); has_memory && pos != ring_.tail(); ++pos) {
-            if (ring_.at(pos).payload != nullptr) {
-                Class* its_class = class_for(ring_.at(pos).care);
-                has_memory = its_class == nullptr || its_class->bins.reserve_one().is_ok();
-                if (has_memory) {
-                    index(pos, its_class);
+    // Indexes what was posted since the last time. Returns: false when there is no memory for that.
+    bool index_the_rest() noexcept {
+        clamp_indexed_end();
+        if (!links_.reserve(ring_.capacity(), ring_.head(), indexed_end_).is_ok()) {
+            return false;
+        }
+        for (; indexed_end_ != ring_.tail(); ++indexed_end_) {
+            const Entry& entry = ring_.at(indexed_end_);
+            if (entry.payload != nullptr) {
+                Class* its_class = class_for(entry.care);
+                if (its_class != nullptr && !its_class->bins.reserve_one().is_ok()) {
+                    return false;
                 }
+                index(indexed_end_, its_class);
             }
         }
-        if (!has_memory) {
-            drop_index();
-            for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
-                if (ring_.at(pos).payload != nullptr) {
-                    index(pos, nullptr);
-                }
-            }
-        }
+        return true;
     }
 
     Found find_long(std::uint64_t tag, std::uint32_t source) noexcept {
+        const auto fits = [=](const Entry& entry) { return entry.fits(tag, source); };
+        // Programs that match in the order of posting never come to need the index.
+        const std::uint32_t near = ring_.head() + std::min(kLookAhead, ring_.tail() - ring_.head());
+        if (const std::uint32_t pos = ring_.search(fits, near); pos != near) {
+            return {.pos = pos, .is_found = true};
+        }
+        if (!index_the_rest()) [[unlikely]] {
+            const std::uint32_t pos = ring_.search(fits, ring_.tail());
+            return {.pos = pos, .is_found = pos != ring_.tail()};
+        }
+        return find_indexed(tag, source);
+    }
+
+    Found find_indexed(std::uint64_t tag, std::uint32_t source) noexcept {
         Found found;
         for (Class& each : classes_) {
             if (each.directed != 0) {
@@ -354,36 +346,49 @@ class PostedQueue {
             return nullptr;
         }
         T* record = ring_.at(found.pos).payload;
-        unlink(found);
-        ring_.erase(found.pos);
+        if (found.bin != nullptr) {
+            unlink(*found.its_class, *found.bin, found.pos);
+        } else {
+            unlink_if_indexed(found.pos);
+        }
+        ring_.erase_long(found.pos);
+        clamp_indexed_end();
         shrink_if_short();
         return record;
     }
 
-    // Takes a position out of the index.
-    void unlink(const Found& found) noexcept {
-        const Entry& entry = ring_.at(found.pos);
-        if (found.where == nullptr) {
-            unclassed_.remove(links_, found.pos);
-            --unclassed_count_;
-            return;
-        }
-        --(entry.source_care != 0 ? found.where->directed : found.where->undirected);
-        found.where->bins.remove(links_, *found.bin, found.pos);
+    void unlink(Class& its_class, MatchBins::Bin& bin, std::uint32_t pos) noexcept {
+        --(ring_.at(pos).source_care != 0 ? its_class.directed : its_class.undirected);
+        its_class.bins.remove(links_, bin, pos);
     }
 
-    void unlink(std::uint32_t pos) noexcept {
+    void unlink_if_indexed(std::uint32_t pos) noexcept {
+        if (!is_older(pos, indexed_end_)) {
+            return;
+        }
         const Entry& entry = ring_.at(pos);
-        Class* its_class = find_class(entry.care);
-        MatchBins::Bin* bin = its_class == nullptr
-                                  ? nullptr
-                                  : its_class->bins.find(entry.tag & entry.care, entry.source);
-        unlink(Found{.pos = pos, .is_found = true, .where = its_class, .bin = bin});
+        if (Class* its_class = find_class(entry.care)) {
+            unlink(*its_class, *its_class->bins.find(entry.tag & entry.care, entry.source), pos);
+            return;
+        }
+        unclassed_.remove(links_, pos);
+        --unclassed_count_;
     }
 
     void erase_long(std::uint32_t pos) noexcept {
-        unlink(pos);
-        ring_.erase(pos);
+        unlink_if_indexed(pos);
+        ring_.erase_long(pos);
+        clamp_indexed_end();
+    }
+
+    // The ring gives up positions at both ends; those at its tail will be used again.
+    RVT_ALWAYS_INLINE void clamp_indexed_end() noexcept {
+        if (is_older(indexed_end_, ring_.head())) {
+            indexed_end_ = ring_.head();
+        }
+        if (is_older(ring_.tail(), indexed_end_)) {
+            indexed_end_ = ring_.tail();
+        }
     }
 
     RVT_ALWAYS_INLINE void shrink_if_short() noexcept {
@@ -395,10 +400,11 @@ class PostedQueue {
         // One by one: the tables may be far larger than what is left in them.
         for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
             if (ring_.at(pos).payload != nullptr) {
-                unlink(pos);
+                unlink_if_indexed(pos);
             }
         }
         ring_.shrink();
+        indexed_end_ = ring_.head();
         if (ring_.heap_capacity() == 0) {
             release_index();
         }
@@ -419,7 +425,8 @@ class PostedQueue {
     }
 
     MatchRing<Entry> ring_;
-    // While the queue is long:
+    // While the queue is long. Older receives than indexed_end_ are in a class or in unclassed_.
+    std::uint32_t indexed_end_ = 0;
     MatchLinks links_;
     MatchChain unclassed_{};
     std::uint32_t unclassed_count_ = 0;

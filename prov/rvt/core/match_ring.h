@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// What the two queues of the matching engine have in common: entries in order of arrival in a ring
-// whose holes (entries taken from the middle) are skipped and closed lazily.
+// What the two queues of the matching engine have in common: entries in order of arrival in a ring.
 //
-// A short ring lies in the object. A long one is on the heap, and then the queue keeps indexes of
-// positions; it comes back into the object when it is nearly empty, and large memory goes back to
-// the system.
+// A short ring lies in the object and has no holes: an entry taken from the middle is closed up at
+// once. A long ring is on the heap; there the entry leaves a hole that is skipped and closed
+// lazily, so that positions stay what they are and the queue can keep indexes of them. A ring
+// becomes short again when it is nearly empty, and then large memory goes back to the system.
 #pragma once
 
+#include <cassert>
 #include <concepts>
 #include <cstdint>
 #include <cstdlib>
@@ -24,9 +25,10 @@ concept Matchable = requires(T record) {
     { record.match_slot } -> std::same_as<std::uint32_t&>;
 };
 
-/// Entry: trivially copyable, with a member `payload` that is nullptr in a hole.
+/// Entry: trivially copyable, with a member `payload` that points to a record and is nullptr in a
+/// hole.
 ///
-/// Invariant: the entries at head_ and tail_ - 1 are no holes.
+/// Invariant: the entries at head() and tail() - 1 are no holes.
 template <class Entry>
 class MatchRing {
   public:
@@ -34,7 +36,7 @@ class MatchRing {
     static constexpr std::uint32_t kShortAgain =
         12;  // at this many entries a long queue becomes short
     static constexpr std::uint32_t kKeptEntries =
-        1024;  // up to this size a short queue keeps the long ring's memory
+        1024;  // up to this size the memory of a long ring is kept
     static constexpr std::uint32_t kMaxEntries = 1u << 30;
 
     MatchRing() = default;
@@ -45,27 +47,85 @@ class MatchRing {
     RVT_ALWAYS_INLINE Entry& at(std::uint32_t pos) noexcept { return slots_[pos & mask_]; }
     RVT_ALWAYS_INLINE std::uint32_t head() const noexcept { return head_; }
     RVT_ALWAYS_INLINE std::uint32_t tail() const noexcept { return tail_; }
-    RVT_ALWAYS_INLINE std::uint32_t size() const noexcept { return live_; }
-    RVT_ALWAYS_INLINE bool is_long() const noexcept { return slots_ != short_; }
-    RVT_ALWAYS_INLINE bool is_full() const noexcept { return tail_ - head_ > mask_; }
-    /// Whether append() may be called on a short ring as it is.
-    RVT_ALWAYS_INLINE bool has_short_room() const noexcept { return tail_ - head_ < short_room_; }
+    RVT_ALWAYS_INLINE std::uint32_t size() const noexcept {
+        return is_long() ? live_ : tail_ - head_;
+    }
+    RVT_ALWAYS_INLINE bool is_long() const noexcept { return short_room_ == 0; }
     std::uint32_t capacity() const noexcept { return mask_ + 1; }
     /// Entries of heap memory held.
     std::uint32_t heap_capacity() const noexcept { return heap_capacity_; }
 
-    /// Precondition: not full. Returns: the position.
-    RVT_ALWAYS_INLINE std::uint32_t append(const Entry& entry) noexcept {
-        at(tail_) = entry;
-        ++live_;
-        return tail_++;
+    /// Appends to a short ring. Returns: false when it is full or long; use append_long().
+    RVT_ALWAYS_INLINE bool append_short(const Entry& entry) noexcept {
+        if (tail_ - head_ >= short_room_) [[unlikely]] {
+            return false;
+        }
+        short_[tail_++ & (kShortEntries - 1)] = entry;
+        return true;
     }
 
-    RVT_ALWAYS_INLINE void erase(std::uint32_t pos) noexcept {
+    /// The position of the oldest entry of a short ring that `fits(entry)`, or tail().
+    template <class Fits>
+    RVT_ALWAYS_INLINE std::uint32_t find_short(Fits fits) const noexcept {
+        std::uint32_t pos = head_;
+        while (pos != tail_ && !fits(short_[pos & (kShortEntries - 1)])) {
+            ++pos;
+        }
+        return pos;
+    }
+    /// The position of the oldest entry of a long ring that `fits(entry)` before `end`, or `end`.
+    template <class Fits>
+    std::uint32_t search(Fits fits, std::uint32_t end) noexcept {
+        std::uint32_t pos = head_;
+        while (pos != end && !(fits(at(pos)) && at(pos).payload != nullptr)) {
+            ++pos;
+        }
+        return pos;
+    }
+
+    /// The oldest record for which `is_it(record)` holds, or nullptr.
+    template <class IsIt>
+    auto* find_record(IsIt is_it) {
+        std::uint32_t pos = head_;
+        while (pos != tail_ && (at(pos).payload == nullptr || !is_it(*at(pos).payload))) {
+            ++pos;
+        }
+        return pos == tail_ ? nullptr : at(pos).payload;
+    }
+
+    /// The first position from `pos` on that holds an entry, or tail().
+    std::uint32_t skip_holes(std::uint32_t pos) noexcept {
+        while (pos != tail_ && at(pos).payload == nullptr) {
+            ++pos;
+        }
+        return pos;
+    }
+
+    /// Takes an entry of a short ring out. Returns: its record.
+    RVT_ALWAYS_INLINE auto* take_short(std::uint32_t pos) noexcept {
+        auto* record = short_[pos & (kShortEntries - 1)].payload;
+        if (pos == head_) [[likely]] {
+            ++head_;
+        } else {
+            close_gap(pos);
+        }
+        return record;
+    }
+
+    /// Appends to a ring that is or becomes long, and notes the position in the record.
+    /// Precondition: has_room().
+    void append_long(const Entry& entry) noexcept {
+        entry.payload->match_slot = tail_;
+        at(tail_++) = entry;
+        ++live_;
+    }
+    bool has_room() const noexcept { return tail_ - head_ <= mask_; }
+
+    /// Takes an entry of a long ring out. tail() can go back, even to a position used before.
+    void erase_long(std::uint32_t pos) noexcept {
         at(pos).payload = nullptr;
-        --live_;
-        if (live_ == 0) {
-            head_ = tail_ = 0;  // the next entry uses the same cache line again
+        if (--live_ == 0) {
+            head_ = tail_;
             return;
         }
         while (at(head_).payload == nullptr) {
@@ -76,43 +136,55 @@ class MatchRing {
         }
     }
 
-    /// Moves all entries to the front, in order. Positions change.
-    [[gnu::noinline]] void compact() noexcept {
-        std::uint32_t to = head_;
-        for (std::uint32_t pos = head_; pos != tail_; ++pos) {
-            if (at(pos).payload != nullptr) {
-                at(to++) = at(pos);
-            }
+    /// Closes the holes in the emptier half of a long ring; in order, calls moved(from, to) for
+    /// each entry there, also where both are the same. Precondition: no more than half of the ring
+    /// is in use, so that a quarter of it becomes free.
+    template <class Moved>
+    [[gnu::noinline]] void compact(Moved moved) noexcept {
+        const std::uint32_t middle = head_ + (tail_ - head_) / 2;
+        std::uint32_t older_half = 0;
+        for (std::uint32_t pos = head_; pos != middle; ++pos) {
+            older_half += at(pos).payload != nullptr;
         }
-        tail_ = to;
+        if (older_half <= live_ / 2) {
+            std::uint32_t to = middle;
+            for (std::uint32_t pos = middle; pos-- != head_;) {
+                move_into_hole(pos, to - 1, moved) ? void(--to) : void();
+            }
+            head_ = to;
+        } else {
+            std::uint32_t to = middle;
+            for (std::uint32_t pos = middle; pos != tail_; ++pos) {
+                move_into_hole(pos, to, moved) ? void(++to) : void();
+            }
+            tail_ = to;
+        }
     }
 
     /// Doubles the ring; a short one becomes long. Positions stay.
     /// Returns: ENOMEM, and then nothing has changed.
     [[gnu::noinline]] util::Status grow() noexcept {
-        const std::uint32_t wanted = 2 * capacity();
-        Entry* heap = heap_;
-        if (is_long() || heap_capacity_ < wanted) {
-            if (wanted > kMaxEntries) {
-                return ENOMEM;
-            }
-            heap =
-                static_cast<Entry*>(std::aligned_alloc(util::kCacheLine, sizeof(Entry) * wanted));
-            if (heap == nullptr) {
-                return ENOMEM;
-            }
+        const bool is_kept = !is_long() && heap_ != nullptr;
+        const std::uint32_t wanted = is_kept ? heap_capacity_ : 2 * capacity();
+        if (wanted > kMaxEntries) {
+            return ENOMEM;
         }
-        const std::uint32_t new_capacity = heap == heap_ ? heap_capacity_ : wanted;
+        Entry* heap = is_kept ? heap_ : static_cast<Entry*>(allocate_table(sizeof(Entry) * wanted));
+        if (heap == nullptr) {
+            return ENOMEM;
+        }
         for (std::uint32_t pos = head_; pos != tail_; ++pos) {
-            heap[pos & (new_capacity - 1)] = at(pos);
+            heap[pos & (wanted - 1)] = at(pos);
+        }
+        if (!is_long()) {
+            become_long();
         }
         if (heap != heap_) {
             std::free(std::exchange(heap_, heap));
         }
         slots_ = heap;
-        heap_capacity_ = new_capacity;
-        mask_ = new_capacity - 1;
-        short_room_ = 0;
+        heap_capacity_ = wanted;
+        mask_ = wanted - 1;
         return util::kOk;
     }
 
@@ -136,24 +208,62 @@ class MatchRing {
 
     /// Forgets all entries and gives the memory back.
     void reset() noexcept {
-        live_ = 0;
-        head_ = tail_ = 0;
+        head_ = tail_;
         shrink();
         release_heap();
     }
 
   private:
+    void become_long() noexcept {
+        live_ = tail_ - head_;
+        short_room_ = 0;
+        for (std::uint32_t pos = head_; pos != tail_; ++pos) {
+            at(pos).payload->match_slot = pos;
+        }
+    }
+
+    // Returns: false when there is no entry at `from`.
+    template <class Moved>
+    bool move_into_hole(std::uint32_t from, std::uint32_t to, Moved& moved) noexcept {
+        if (at(from).payload == nullptr) {
+            return false;
+        }
+        if (from != to) {
+            at(to) = at(from);
+            at(from).payload = nullptr;
+            at(to).payload->match_slot = to;
+        }
+        moved(from, to);
+        return true;
+    }
+
+    // Moves the shorter part of a short ring over the entry at `pos`.
+    [[gnu::noinline]] void close_gap(std::uint32_t pos) noexcept {
+        constexpr std::uint32_t kMask = kShortEntries - 1;
+        if (pos - head_ < tail_ - pos) {
+            for (; pos != head_; --pos) {
+                short_[pos & kMask] = short_[(pos - 1) & kMask];
+            }
+            ++head_;
+        } else {
+            --tail_;
+            for (; pos != tail_; ++pos) {
+                short_[pos & kMask] = short_[(pos + 1) & kMask];
+            }
+        }
+    }
+
     void release_heap() noexcept {
         std::free(std::exchange(heap_, nullptr));
         heap_capacity_ = 0;
     }
 
-    Entry* slots_ = short_;
     std::uint32_t head_ = 0;
     std::uint32_t tail_ = 0;
-    std::uint32_t live_ = 0;
-    std::uint32_t mask_ = kShortEntries - 1;
     std::uint32_t short_room_ = kShortEntries;  // 0 while the ring is long
+    std::uint32_t mask_ = kShortEntries - 1;
+    Entry* slots_ = short_;
+    std::uint32_t live_ = 0;  // while the ring is long
     std::uint32_t heap_capacity_ = 0;
     Entry* heap_ = nullptr;
     alignas(util::kCacheLine) Entry short_[kShortEntries];

@@ -7,6 +7,7 @@
 // any more is dropped; kinds of question beyond kMaxIndexes are answered by a search.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstddef>
@@ -34,10 +35,9 @@ class UnexpectedQueue {
     RVT_ALWAYS_INLINE util::Status push(std::uint64_t tag, std::uint32_t source,
                                         U* record) noexcept {
         const Entry entry{.tag = tag, .payload = record, .source = source};
-        if (!ring_.has_short_room()) [[unlikely]] {
-            return push_slow(entry);
+        if (!ring_.append_short(entry)) [[unlikely]] {
+            return push_long(entry);
         }
-        ring_.append(entry);
         return util::kOk;
     }
 
@@ -49,12 +49,7 @@ class UnexpectedQueue {
             return match_long({tag, ignore, source});
         }
         const std::uint32_t pos = find_short({tag, ignore, source});
-        if (pos == ring_.tail()) {
-            return nullptr;
-        }
-        U* record = ring_.at(pos).payload;
-        ring_.erase(pos);
-        return record;
+        return pos == ring_.tail() ? nullptr : ring_.take_short(pos);
     }
 
     /// As match(), but the message stays. remove() takes it out.
@@ -71,12 +66,10 @@ class UnexpectedQueue {
             shrink_if_short();
             return;
         }
-        std::uint32_t pos = ring_.head();
-        while (ring_.at(pos).payload != record) {
-            ++pos;
-            assert(pos != ring_.tail());
-        }
-        ring_.erase(pos);
+        const auto is_it = [record](const Entry& entry) { return entry.payload == record; };
+        const std::uint32_t pos = ring_.find_short(is_it);
+        assert(pos != ring_.tail());
+        ring_.take_short(pos);
     }
 
     std::size_t size() const noexcept { return ring_.size(); }
@@ -85,19 +78,13 @@ class UnexpectedQueue {
     /// The oldest message for which `is_it(record)` holds, or nullptr. Cost: linear.
     template <class IsIt>
     U* find(IsIt is_it) {
-        for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
-            U* record = ring_.at(pos).payload;
-            if (record != nullptr && is_it(*record)) {
-                return record;
-            }
-        }
-        return nullptr;
+        return ring_.find_record(is_it);
     }
 
     /// Calls visit(record) for each message, oldest first. `visit` must not change the queue.
     template <class Visit>
     void for_each(Visit visit) {
-        find([&](U& record) {
+        ring_.find_record([&](U& record) {
             visit(record);
             return false;
         });
@@ -107,16 +94,18 @@ class UnexpectedQueue {
     /// change the queue.
     template <class Drop>
     void remove_if(Drop drop) {
+        if (!ring_.is_long()) {
+            for (std::uint32_t i = 0; i < ring_.size();) {
+                const std::uint32_t pos = ring_.head() + i;
+                drop(*ring_.at(pos).payload) ? void(ring_.take_short(pos)) : void(++i);
+            }
+            return;
+        }
         const std::uint32_t end = ring_.tail();
         for (std::uint32_t pos = ring_.head(); pos != end; ++pos) {
             U* record = ring_.at(pos).payload;
-            if (record == nullptr || !drop(*record)) {
-                continue;
-            }
-            const bool is_last = ring_.size() == 1;
-            ring_.is_long() ? erase_long(pos) : ring_.erase(pos);
-            if (is_last) {
-                break;
+            if (record != nullptr && drop(*record)) {
+                erase_long(pos);
             }
         }
         shrink_if_short();
@@ -128,14 +117,6 @@ class UnexpectedQueue {
         ring_.reset();
     }
 
-    /// Indexes kept now; for tests and counters.
-    unsigned indexes() const noexcept {
-        unsigned count = 0;
-        for (const Index& each : indexes_) {
-            count += each.is_used;
-        }
-        return count;
-    }
     bool is_long() const noexcept { return ring_.is_long(); }
     /// Heap memory held, in bytes.
     std::size_t memory() const noexcept {
@@ -149,6 +130,7 @@ class UnexpectedQueue {
 
   private:
     static constexpr unsigned kMaxIndexes = 8;
+    static constexpr std::uint32_t kLookAhead = 4;  // two cache lines
 
     struct Entry {
         std::uint64_t tag;
@@ -179,13 +161,13 @@ class UnexpectedQueue {
         }
     };
 
-    // All messages by (tag & care, source or kAnySourceId).
+    // The messages older than `end` by (tag & care, source or kAnySourceId).
     struct Index {
         std::uint64_t care = 0;
         std::uint32_t source_care = 0;
         bool is_used = false;
-        std::uint32_t idle = 0;   // messages appended since it was asked last
-        std::uint32_t limit = 0;  // of `idle`
+        std::uint32_t end = 0;
+        std::uint64_t last_asked = 0;  // in questions
         MatchBins bins;
         MatchLinks links;
 
@@ -193,15 +175,24 @@ class UnexpectedQueue {
         std::uint32_t source_of(const Entry& entry) const noexcept {
             return source_care != 0 ? entry.source : kAnySourceId;
         }
-        bool append(const Entry& entry, std::uint32_t pos) noexcept {
-            if (!bins.reserve_one().is_ok()) {
-                return false;
-            }
-            bins.append(links, tag_of(entry), source_of(entry), pos);
-            return true;
-        }
         void remove(const Entry& entry, std::uint32_t pos) noexcept {
-            bins.remove(links, *bins.find(tag_of(entry), source_of(entry)), pos);
+            if (is_used && is_older(pos, end)) {
+                bins.remove(links, *bins.find(tag_of(entry), source_of(entry)), pos);
+            }
+        }
+        // The ring gives up positions at both ends; those at its tail will be used again.
+        RVT_ALWAYS_INLINE void clamp(const MatchRing<Entry>& ring) noexcept {
+            if (is_older(end, ring.head())) {
+                end = ring.head();
+            }
+            if (is_older(ring.tail(), end)) {
+                end = ring.tail();
+            }
+        }
+        void move(const Entry& entry, std::uint32_t from, std::uint32_t to) noexcept {
+            if (is_used && is_older(from, end)) {
+                bins.find(tag_of(entry), source_of(entry))->chain.move(links, from, to);
+            }
         }
         void release() noexcept {
             is_used = false;
@@ -211,128 +202,118 @@ class UnexpectedQueue {
     };
 
     RVT_ALWAYS_INLINE std::uint32_t find_short(const Question& question) noexcept {
-        const std::uint32_t tail = ring_.tail();
-        std::uint32_t pos = ring_.head();
-        for (; pos != tail; ++pos) {
-            const Entry& entry = ring_.at(pos);
-            if (question.takes(entry) && entry.payload != nullptr) {
-                break;
-            }
-        }
-        return pos;
+        return ring_.find_short([&](const Entry& entry) { return question.takes(entry); });
     }
 
-    [[gnu::noinline]] util::Status push_slow(const Entry& entry) noexcept {
-        if (ring_.is_full()) {
+    [[gnu::noinline]] util::Status push_long(const Entry& entry) noexcept {
+        if (!ring_.has_room()) {
             if (const util::Status made = make_room(); !made.is_ok()) {
                 return made;
             }
         }
-        const std::uint32_t pos = ring_.append(entry);
-        if (!ring_.is_long()) {
-            return util::kOk;
-        }
-        entry.payload->match_slot = pos;
-        for (Index& each : indexes_) {
-            // An index is a convenience: without memory, or without use, there is none.
-            if (each.is_used && (each.idle++ == each.limit || !each.append(entry, pos)))
-                [[unlikely]] {
-                each.release();
-            }
-        }
+        ring_.append_long(entry);
         return util::kOk;
     }
 
     util::Status make_room() noexcept {
-        const bool was_long = ring_.is_long();
-        if (ring_.size() <= ring_.capacity() / 2) {
-            ring_.compact();
-            if (was_long) {
-                note_positions();
-                rebuild_indexes();
-            }
-            return util::kOk;
+        if (!ring_.is_long() || ring_.size() > ring_.capacity() / 2) {
+            return ring_.grow();
         }
-        if (const util::Status grown = ring_.grow(); !grown.is_ok()) {
-            return grown;
-        }
-        if (!was_long) {
-            note_positions();
-        }
-        for (Index& each : indexes_) {
-            if (each.is_used &&
-                !each.links.reserve(ring_.capacity(), ring_.head(), ring_.tail()).is_ok()) {
-                each.release();
-            }
-        }
+        compact();
         return util::kOk;
     }
 
-    void note_positions() noexcept {
-        for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
-            if (U* record = ring_.at(pos).payload) {
-                record->match_slot = pos;
+    void compact() noexcept {
+        std::array<std::uint32_t, kMaxIndexes> new_end{};
+        for (unsigned i = 0; i < kMaxIndexes; ++i) {
+            indexes_[i].clamp(ring_);
+            new_end[i] = indexes_[i].end = ring_.skip_holes(indexes_[i].end);
+        }
+        const std::uint32_t old_tail = ring_.tail();
+        ring_.compact([&](std::uint32_t from, std::uint32_t to) {
+            for (unsigned i = 0; i < kMaxIndexes; ++i) {
+                if (from == indexes_[i].end) {
+                    new_end[i] = to;
+                } else {
+                    indexes_[i].move(ring_.at(to), from, to);
+                }
             }
+        });
+        for (unsigned i = 0; i < kMaxIndexes; ++i) {
+            indexes_[i].end = indexes_[i].end == old_tail ? ring_.tail() : new_end[i];
         }
     }
 
-    void rebuild_indexes() noexcept {
-        for (Index& each : indexes_) {
-            if (each.is_used) {
-                each.bins.clear();
-                fill(each);
+    // Adds what has arrived since the last time. Returns: false when there is no memory for that.
+    bool index_the_rest(Index& index) noexcept {
+        index.clamp(ring_);
+        if (!index.links.reserve(ring_.capacity(), ring_.head(), index.end).is_ok()) {
+            return false;
+        }
+        for (; index.end != ring_.tail(); ++index.end) {
+            const Entry& entry = ring_.at(index.end);
+            if (entry.payload != nullptr) {
+                if (!index.bins.reserve_one().is_ok()) {
+                    return false;
+                }
+                index.bins.append(index.links, index.tag_of(entry), index.source_of(entry),
+                                  index.end);
             }
         }
-    }
-
-    // Precondition: the index is empty.
-    [[gnu::noinline]] void fill(Index& index) noexcept {
-        index.is_used = index.links.reserve(ring_.capacity(), 0, 0).is_ok();
-        for (std::uint32_t pos = ring_.head(); index.is_used && pos != ring_.tail(); ++pos) {
-            const Entry& entry = ring_.at(pos);
-            index.is_used = entry.payload == nullptr || index.append(entry, pos);
-        }
-        if (!index.is_used) {
-            index.release();
-        }
+        return true;
     }
 
     Index* index_for(const Question& question) noexcept {
+        ++questions_;
         for (Index& each : indexes_) {
             if (each.is_used && each.care == question.care &&
                 each.source_care == question.source_care) {
-                each.idle = 0;
+                each.last_asked = questions_;
                 return &each;
             }
         }
-        return make_index(question);
+        return start_index(question);
     }
 
-    // Returns: nullptr when all are in use or there is no memory.
-    [[gnu::noinline]] Index* make_index(const Question& question) noexcept {
+    // Returns: nullptr when all are in use.
+    [[gnu::noinline]] Index* start_index(const Question& question) noexcept {
+        Index* oldest = &indexes_[0];
         for (Index& each : indexes_) {
             if (!each.is_used) {
-                each.care = question.care;
-                each.source_care = question.source_care;
-                each.idle = 0;
-                each.limit =
-                    4 *
-                    ring_.capacity();  // to make it again would cost less than that many appends
-                fill(each);
-                return each.is_used ? &each : nullptr;
+                oldest = &each;
+                break;
+            }
+            if (each.last_asked < oldest->last_asked) {
+                oldest = &each;
             }
         }
-        return nullptr;
+        // To fill an index takes a while: one that is in use stays.
+        if (oldest->is_used && questions_ - oldest->last_asked < ring_.capacity()) {
+            return nullptr;
+        }
+        oldest->care = question.care;
+        oldest->source_care = question.source_care;
+        oldest->is_used = true;
+        oldest->last_asked = questions_;
+        oldest->bins.clear();
+        oldest->end = ring_.head();
+        return oldest;
     }
 
     // tail() when there is none.
     std::uint32_t find_long(const Question& question) noexcept {
-        if (Index* index = index_for(question)) [[likely]] {
-            const MatchBins::Bin* bin =
-                index->bins.find(question.tag & question.care, question.source);
-            return bin == nullptr ? ring_.tail() : bin->chain.head;
+        const auto takes = [&](const Entry& entry) { return question.takes(entry); };
+        // Programs that receive in the order of arrival never come to need an index.
+        const std::uint32_t near = ring_.head() + std::min(kLookAhead, ring_.tail() - ring_.head());
+        if (const std::uint32_t pos = ring_.search(takes, near); pos != near) {
+            return pos;
         }
-        return find_short(question);
+        Index* index = index_for(question);
+        if (index == nullptr || !index_the_rest(*index)) [[unlikely]] {
+            return ring_.search(takes, ring_.tail());
+        }
+        const MatchBins::Bin* bin = index->bins.find(question.tag & question.care, question.source);
+        return bin == nullptr ? ring_.tail() : bin->chain.head;
     }
 
     [[gnu::noinline]] U* match_long(const Question& question) noexcept {
@@ -348,11 +329,12 @@ class UnexpectedQueue {
 
     void erase_long(std::uint32_t pos) noexcept {
         for (Index& each : indexes_) {
-            if (each.is_used) {
-                each.remove(ring_.at(pos), pos);
-            }
+            each.remove(ring_.at(pos), pos);
         }
-        ring_.erase(pos);
+        ring_.erase_long(pos);
+        for (Index& each : indexes_) {
+            each.clamp(ring_);
+        }
     }
 
     RVT_ALWAYS_INLINE void shrink_if_short() noexcept {
@@ -361,25 +343,21 @@ class UnexpectedQueue {
         }
     }
     [[gnu::noinline]] void shrink() noexcept {
-        for (Index& each : indexes_) {
-            if (each.is_used) {
-                empty(each);
+        // One by one: the tables may be far larger than what is left in them.
+        for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
+            for (Index& each : indexes_) {
+                if (ring_.at(pos).payload != nullptr) {
+                    each.remove(ring_.at(pos), pos);
+                }
             }
         }
         ring_.shrink();
+        for (Index& each : indexes_) {
+            each.is_used = false;
+        }
         if (ring_.heap_capacity() == 0) {
             release_indexes();
         }
-    }
-    // One by one: the table may be far larger than what is left in it. Its memory stays for the
-    // next time.
-    void empty(Index& index) noexcept {
-        for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
-            if (ring_.at(pos).payload != nullptr) {
-                index.remove(ring_.at(pos), pos);
-            }
-        }
-        index.is_used = false;
     }
 
     void release_indexes() noexcept {
@@ -389,7 +367,9 @@ class UnexpectedQueue {
     }
 
     MatchRing<Entry> ring_;
-    std::array<Index, kMaxIndexes> indexes_;  // while the queue is long
+    // While the queue is long:
+    std::array<Index, kMaxIndexes> indexes_;
+    std::uint64_t questions_ = 0;
 };
 
 }  // namespace rvt::core
