@@ -220,12 +220,12 @@ static void probe_from(int kind, int end) {
             MPI_Isend(out, size, MPI_BYTE, right(), tag, MPI_COMM_WORLD, &request);
             switch (kind) {
                 case 0: MPI_Probe(left(), tag, MPI_COMM_WORLD, &status); break;
-                case 1: MPI_Mprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &message, &status); break;
-                case 2:
+                case 1:
                     while (!found) {
                         MPI_Iprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &found, &status);
                     }
                     break;
+                case 2: MPI_Mprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &message, &status); break;
                 default:
                     while (!found) {
                         MPI_Improbe(left(), tag, MPI_COMM_WORLD, &found, &message, &status);
