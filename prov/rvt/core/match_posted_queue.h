@@ -200,7 +200,11 @@ class PostedQueue {
     }
 
     util::Status make_room() noexcept {
-        if (!ring_.is_long() || ring_.size() > ring_.capacity() / 2) {
+        if (!ring_.is_long()) {
+            indexed_end_ = ring_.head();
+            return ring_.grow();
+        }
+        if (ring_.size() > ring_.capacity() / 2) {
             return ring_.grow();
         }
         compact();
@@ -426,7 +430,7 @@ class PostedQueue {
 
     MatchRing<Entry> ring_;
     // While the queue is long. Older receives than indexed_end_ are in a class or in unclassed_.
-    std::uint32_t indexed_end_ = 0;
+    std::uint32_t indexed_end_ = ring_.head();
     MatchLinks links_;
     MatchChain unclassed_{};
     std::uint32_t unclassed_count_ = 0;

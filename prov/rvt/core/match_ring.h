@@ -190,13 +190,13 @@ class MatchRing {
 
     /// Takes the entries back into the object. Positions change. Precondition: they fit there.
     [[gnu::noinline]] void shrink() noexcept {
-        std::uint32_t to = 0;
+        std::uint32_t to = kFirstPosition;
         for (std::uint32_t pos = head_; pos != tail_; ++pos) {
             if (at(pos).payload != nullptr) {
-                short_[to++] = at(pos);
+                short_[to++ & (kShortEntries - 1)] = at(pos);
             }
         }
-        head_ = 0;
+        head_ = kFirstPosition;
         tail_ = to;
         slots_ = short_;
         mask_ = kShortEntries - 1;
@@ -258,8 +258,11 @@ class MatchRing {
         heap_capacity_ = 0;
     }
 
-    std::uint32_t head_ = 0;
-    std::uint32_t tail_ = 0;
+    // Positions wrap. They start shortly before that, so that it is nothing rare.
+    static constexpr std::uint32_t kFirstPosition = 0u - 128;
+
+    std::uint32_t head_ = kFirstPosition;
+    std::uint32_t tail_ = kFirstPosition;
     std::uint32_t short_room_ = kShortEntries;  // 0 while the ring is long
     std::uint32_t mask_ = kShortEntries - 1;
     Entry* slots_ = short_;

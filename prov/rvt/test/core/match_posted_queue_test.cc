@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Posted receives: which one takes a message, in short and in long queues.
+#include "core/match_posted_queue.h"
+
+#include "common/check.h"
+#include "core/match_model.h"
+
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include <malloc.h>
+
+using namespace rvt;
+using namespace rvt::core;
+using rvt::test::MatchRecord;
+
+namespace {
+
+using Queue = PostedQueue<MatchRecord>;
+
+struct Face {
+    static constexpr bool kQueuesReceives = true;
+    Queue queue;
+    bool push(MatchRecord* r) { return queue.push(r->tag, r->ignore, r->source, r).is_ok(); }
+    MatchRecord* match(const MatchRecord& m) { return queue.match(m.tag, m.source); }
+    MatchRecord* peek(const MatchRecord& m) { return queue.peek_match(m.tag, m.source); }
+};
+
+void walk(const test::MatchWalk& walk) {
+    test::MatchWalker<Face>(walk).run();
+}
+
+void push(Queue& queue, MatchRecord& record) {
+    cr_assert(queue.push(record.tag, record.ignore, record.source, &record).is_ok());
+}
+
+// Receives for tags 0, 1, ... from peer 7.
+std::vector<MatchRecord> receives(std::uint64_t count, std::uint64_t ignore = 0) {
+    std::vector<MatchRecord> records(count);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        records[i] = {.tag = i, .ignore = ignore, .source = 7};
+    }
+    return records;
+}
+
+void push_all(Queue& queue, std::vector<MatchRecord>& records) {
+    for (MatchRecord& each : records) {
+        push(queue, each);
+    }
+}
+
+std::vector<std::uint32_t> shuffled(std::uint32_t count) {
+    std::vector<std::uint32_t> order(count);
+    std::iota(order.begin(), order.end(), 0u);
+    std::shuffle(order.begin(), order.end(), std::mt19937(5));
+    return order;
+}
+
+constexpr std::uint32_t kHuge = 100000;
+
+}  // namespace
+
+Test(match_posted_queue, empty_queue_matches_nothing) {
+    Queue queue;
+    cr_assert(eq(ptr, queue.match(1, 2), nullptr));
+    cr_assert(eq(ptr, queue.peek_match(1, 2), nullptr));
+    cr_assert(queue.is_empty());
+}
+
+Test(match_posted_queue, oldest_fitting_receive_wins) {
+    Queue queue;
+    std::vector<MatchRecord> r = {
+        {.tag = 2, .source = 1}, {.tag = 1, .source = 1}, {.tag = 1, .source = 1}};
+    push_all(queue, r);
+    cr_assert(eq(ptr, queue.match(1, 1), &r[1]));
+    cr_assert(eq(ptr, queue.match(1, 1), &r[2]));
+    cr_assert(eq(ptr, queue.match(1, 1), nullptr));
+    cr_assert(eq(ptr, queue.match(2, 1), &r[0]));
+}
+
+Test(match_posted_queue, ignored_bits_do_not_count) {
+    Queue queue;
+    MatchRecord r{.tag = 0xab00, .ignore = 0xff, .source = 1};
+    push(queue, r);
+    cr_assert(eq(ptr, queue.match(0xac42, 1), nullptr));
+    cr_assert(eq(ptr, queue.match(0xab42, 1), &r));
+}
+
+Test(match_posted_queue, directed_receive_takes_from_its_source_alone) {
+    Queue queue;
+    std::vector<MatchRecord> r = {{.tag = 1, .source = 3}, {.tag = 1, .source = kAnySourceId}};
+    push_all(queue, r);
+    cr_assert(eq(ptr, queue.match(1, 4), &r[1]));
+    cr_assert(eq(ptr, queue.match(1, 4), nullptr));
+    cr_assert(eq(ptr, queue.match(1, 3), &r[0]));
+}
+
+Test(match_posted_queue, peeked_receive_stays_until_removed) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(3);
+    push_all(queue, r);
+    cr_assert(eq(ptr, queue.peek_match(1, 7), &r[1]));
+    cr_assert(eq(ptr, queue.peek_match(1, 7), &r[1]));
+    queue.remove(&r[1]);
+    cr_assert(eq(ptr, queue.peek_match(1, 7), nullptr));
+    cr_assert(eq(sz, queue.size(), 2));
+}
+
+Test(match_posted_queue, untagged_queue_compares_sources_only) {
+    PostedQueue<MatchRecord, false> queue;
+    std::vector<MatchRecord> r(300);
+    for (std::uint32_t i = 0; i < r.size(); ++i) {
+        cr_assert(queue.push(i, 0, i % 3 == 0 ? kAnySourceId : i % 3, &r[i]).is_ok());
+    }
+    cr_assert(eq(ptr, queue.match(12345, 2), &r[0]));
+    cr_assert(eq(ptr, queue.match(12345, 2), &r[2]));
+    cr_assert(eq(ptr, queue.match(12345, 1), &r[1]));
+    cr_assert(eq(ptr, queue.match(12345, 9), &r[3]));
+}
+
+Test(match_posted_queue, becomes_long_and_short_again) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(200);
+    push_all(queue, r);
+    cr_assert(queue.is_long());
+    for (std::uint32_t i = 0; i < 195; ++i) {
+        cr_assert(eq(ptr, queue.match(i, 7), &r[i]));
+    }
+    cr_assert(not(queue.is_long()));
+    cr_assert(eq(ptr, queue.match(199, 7), &r[199]));
+    cr_assert(eq(ptr, queue.match(195, 7), &r[195]));
+}
+
+Test(match_posted_queue, order_holds_across_masks_in_a_long_queue) {
+    Queue queue;
+    std::vector<MatchRecord> filler = receives(500);
+    std::vector<MatchRecord> r = {{.tag = 0x1000, .ignore = 0xfff, .source = kAnySourceId},
+                                  {.tag = 0x1001, .ignore = 0, .source = 7},
+                                  {.tag = 0x1000, .ignore = 0xff, .source = 7}};
+    push_all(queue, filler);
+    push_all(queue, r);
+    cr_assert(eq(ptr, queue.match(0x1001, 7), &r[0]));
+    cr_assert(eq(ptr, queue.match(0x1001, 7), &r[1]));
+    cr_assert(eq(ptr, queue.match(0x1001, 7), &r[2]));
+    cr_assert(eq(ptr, queue.match(0x1001, 7), nullptr));
+}
+
+Test(match_posted_queue, huge_queue_matches_in_any_order) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(kHuge);
+    push_all(queue, r);
+    for (const std::uint32_t i : shuffled(kHuge)) {
+        cr_assert(eq(ptr, queue.match(i, 7), &r[i]));
+    }
+    cr_assert(queue.is_empty());
+}
+
+Test(match_posted_queue, huge_queue_with_one_mask_matches_newest_first) {
+    constexpr std::uint64_t kHighBits = 0xffffull << 48;
+    Queue queue;
+    std::vector<MatchRecord> r = receives(kHuge, kHighBits);
+    push_all(queue, r);
+    for (std::uint32_t i = kHuge; i-- > 0;) {
+        cr_assert(eq(ptr, queue.match(i | (0x1234ull << 48), 7), &r[i]));
+    }
+    cr_assert(queue.is_empty());
+}
+
+Test(match_posted_queue, huge_queue_of_equal_receives_keeps_its_order) {
+    Queue queue;
+    std::vector<MatchRecord> r(kHuge, MatchRecord{.tag = 9, .source = kAnySourceId});
+    MatchRecord other{.tag = 10, .source = 1};
+    push(queue, other);
+    push_all(queue, r);
+    for (std::uint32_t i = 0; i < kHuge; ++i) {
+        cr_assert(eq(ptr, queue.match(9, i % 100), &r[i]));
+    }
+    cr_assert(eq(sz, queue.size(), 1));
+}
+
+Test(match_posted_queue, receives_of_a_huge_queue_can_be_removed_in_any_order) {
+    Queue queue;
+    std::vector<MatchRecord> r(kHuge, MatchRecord{.tag = 9, .source = 1});
+    push_all(queue, r);
+    cr_assert(eq(ptr, queue.match(8, 1), nullptr));  // now it is indexed
+    for (const std::uint32_t i : shuffled(kHuge)) {
+        queue.remove(&r[i]);
+    }
+    cr_assert(queue.is_empty());
+}
+
+Test(match_posted_queue, memory_goes_back_when_a_huge_queue_is_empty) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(kHuge);
+    push_all(queue, r);
+    for (std::uint32_t i = kHuge; i-- > 0;) {
+        cr_assert(eq(ptr, queue.match(i, 7), &r[i]));
+    }
+    cr_assert(eq(sz, queue.memory(), 0));
+}
+
+Test(match_posted_queue, steady_traffic_allocates_nothing) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(700);
+    std::size_t after_warm_up = 0;
+    for (int round = 0; round < 20; ++round) {
+        push_all(queue, r);
+        for (std::uint32_t i = 700; i-- > 0;) {
+            queue.match(i, 7);
+        }
+        if (round == 0) {
+            after_warm_up = mallinfo2().uordblks;
+        }
+        cr_assert(eq(sz, mallinfo2().uordblks, after_warm_up));
+    }
+}
+
+Test(match_posted_queue, receive_that_nobody_matches_does_not_cost_memory) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(200);
+    push_all(queue, r);
+    std::size_t most = 0;
+    for (std::uint32_t i = 0; i < 100000; ++i) {
+        MatchRecord* record = queue.match(100 + i % 100, 7);
+        cr_assert(eq(ptr, record, &r[100 + i % 100]));
+        push(queue, *record);
+        most = std::max(most, queue.memory());
+    }
+    cr_assert(lt(sz, most, 64 * 1024));
+}
+
+Test(match_posted_queue, short_queues_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        walk({.seed = seed, .tags = 8, .length = 40, .masks = {0, 3, ~0ull}});
+    }
+}
+
+Test(match_posted_queue, long_queues_with_exact_tags_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+        walk({.seed = seed, .tags = 2000, .length = 600, .any_percent = seed % 3 * 50});
+    }
+}
+
+Test(match_posted_queue, long_queues_with_one_mask_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+        walk({.seed = seed, .tags = 1 << 14, .length = 600, .masks = {0x1f}});
+    }
+}
+
+Test(match_posted_queue, more_masks_than_classes_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+        walk(
+            {.seed = seed, .tags = 1024, .length = 400, .masks = test::many_masks(4 + seed, seed)});
+    }
+}
+
+Test(match_posted_queue, queues_around_the_change_of_mode_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+        walk({.seed = seed, .tags = 300, .length = 80, .masks = {0, 7}, .phase = 200});
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Unexpected messages: which one a receive takes, in short and in long queues.
+#include "core/match_unexpected_queue.h"
+
+#include "common/check.h"
+#include "core/match_model.h"
+
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include <malloc.h>
+
+using namespace rvt;
+using namespace rvt::core;
+using rvt::test::MatchRecord;
+
+namespace {
+
+using Queue = UnexpectedQueue<MatchRecord>;
+
+struct Face {
+    static constexpr bool kQueuesReceives = false;
+    Queue queue;
+    bool push(MatchRecord* m) { return queue.push(m->tag, m->source, m).is_ok(); }
+    MatchRecord* match(const MatchRecord& r) { return queue.match(r.tag, r.ignore, r.source); }
+    MatchRecord* peek(const MatchRecord& r) { return queue.peek(r.tag, r.ignore, r.source); }
+};
+
+void walk(const test::MatchWalk& walk) {
+    test::MatchWalker<Face>(walk).run();
+}
+
+// Messages with tags 0, 1, ... from peer 7.
+std::vector<MatchRecord> messages(std::uint64_t count) {
+    std::vector<MatchRecord> records(count);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        records[i] = {.tag = i, .source = 7};
+    }
+    return records;
+}
+
+void push_all(Queue& queue, std::vector<MatchRecord>& records) {
+    for (MatchRecord& each : records) {
+        cr_assert(queue.push(each.tag, each.source, &each).is_ok());
+    }
+}
+
+std::vector<std::uint32_t> shuffled(std::uint32_t count) {
+    std::vector<std::uint32_t> order(count);
+    std::iota(order.begin(), order.end(), 0u);
+    std::shuffle(order.begin(), order.end(), std::mt19937(5));
+    return order;
+}
+
+constexpr std::uint32_t kHuge = 100000;
+
+}  // namespace
+
+Test(match_unexpected_queue, empty_queue_matches_nothing) {
+    Queue queue;
+    cr_assert(eq(ptr, queue.match(0, ~0ull, kAnySourceId), nullptr));
+    cr_assert(eq(ptr, queue.peek(0, ~0ull, kAnySourceId), nullptr));
+    cr_assert(queue.is_empty());
+}
+
+Test(match_unexpected_queue, oldest_fitting_message_is_taken) {
+    Queue queue;
+    std::vector<MatchRecord> m = {
+        {.tag = 2, .source = 1}, {.tag = 1, .source = 2}, {.tag = 1, .source = 1}};
+    push_all(queue, m);
+    cr_assert(eq(ptr, queue.match(1, 0, 1), &m[2]));
+    cr_assert(eq(ptr, queue.match(0, 0xf, kAnySourceId), &m[0]));
+    cr_assert(eq(ptr, queue.match(1, 0, kAnySourceId), &m[1]));
+    cr_assert(queue.is_empty());
+}
+
+Test(match_unexpected_queue, peeked_message_stays_until_removed) {
+    Queue queue;
+    std::vector<MatchRecord> m = messages(3);
+    push_all(queue, m);
+    cr_assert(eq(ptr, queue.peek(1, 0, 7), &m[1]));
+    cr_assert(eq(ptr, queue.peek(1, 0, kAnySourceId), &m[1]));
+    queue.remove(&m[1]);
+    cr_assert(eq(ptr, queue.peek(1, 0, 7), nullptr));
+    cr_assert(eq(sz, queue.size(), 2));
+}
+
+Test(match_unexpected_queue, untagged_queue_compares_sources_only) {
+    UnexpectedQueue<MatchRecord, false> queue;
+    std::vector<MatchRecord> m(300);
+    for (std::uint32_t i = 0; i < m.size(); ++i) {
+        cr_assert(queue.push(i, i % 30, &m[i]).is_ok());
+    }
+    cr_assert(eq(ptr, queue.match(12345, 0, 20), &m[20]));
+    cr_assert(eq(ptr, queue.match(12345, 0, 20), &m[50]));
+    cr_assert(eq(ptr, queue.match(12345, 0, kAnySourceId), &m[0]));
+}
+
+Test(match_unexpected_queue, becomes_long_and_short_again) {
+    Queue queue;
+    std::vector<MatchRecord> m = messages(200);
+    push_all(queue, m);
+    cr_assert(queue.is_long());
+    for (std::uint32_t i = 0; i < 195; ++i) {
+        cr_assert(eq(ptr, queue.match(i, 0, 7), &m[i]));
+    }
+    cr_assert(not(queue.is_long()));
+    cr_assert(eq(ptr, queue.match(199, 0, 7), &m[199]));
+    cr_assert(eq(ptr, queue.match(195, 0, 7), &m[195]));
+}
+
+Test(match_unexpected_queue, huge_queue_answers_in_any_order) {
+    Queue queue;
+    std::vector<MatchRecord> m = messages(kHuge);
+    push_all(queue, m);
+    for (const std::uint32_t i : shuffled(kHuge)) {
+        cr_assert(eq(ptr, queue.match(i, 0, i % 2 == 0 ? 7 : kAnySourceId), &m[i]));
+    }
+    cr_assert(queue.is_empty());
+}
+
+Test(match_unexpected_queue, huge_queue_answers_masked_receives_newest_first) {
+    constexpr std::uint64_t kHighBits = 0xffffull << 48;
+    Queue queue;
+    std::vector<MatchRecord> m = messages(kHuge);
+    push_all(queue, m);
+    for (std::uint32_t i = kHuge; i-- > 0;) {
+        cr_assert(eq(ptr, queue.match(i | (0x1234ull << 48), kHighBits, 7), &m[i]));
+    }
+    cr_assert(queue.is_empty());
+}
+
+Test(match_unexpected_queue, messages_of_a_huge_queue_can_be_removed_in_any_order) {
+    Queue queue;
+    std::vector<MatchRecord> m(kHuge, MatchRecord{.tag = 9, .source = 1});
+    push_all(queue, m);
+    cr_assert(eq(ptr, queue.match(8, 0, 1), nullptr));  // now there are two indexes
+    cr_assert(eq(ptr, queue.match(8, 0, kAnySourceId), nullptr));
+    for (const std::uint32_t i : shuffled(kHuge)) {
+        queue.remove(&m[i]);
+    }
+    cr_assert(queue.is_empty());
+}
+
+Test(match_unexpected_queue, memory_goes_back_when_a_huge_queue_is_empty) {
+    Queue queue;
+    std::vector<MatchRecord> m = messages(kHuge);
+    push_all(queue, m);
+    for (std::uint32_t i = kHuge; i-- > 0;) {
+        cr_assert(eq(ptr, queue.match(i, 0, 7), &m[i]));
+    }
+    cr_assert(eq(sz, queue.memory(), 0));
+}
+
+Test(match_unexpected_queue, steady_traffic_allocates_nothing) {
+    Queue queue;
+    std::vector<MatchRecord> m = messages(700);
+    std::size_t after_warm_up = 0;
+    for (int round = 0; round < 20; ++round) {
+        push_all(queue, m);
+        for (std::uint32_t i = 700; i-- > 0;) {
+            queue.match(i, 0, 7);
+        }
+        if (round == 0) {
+            after_warm_up = mallinfo2().uordblks;
+        }
+        cr_assert(eq(sz, mallinfo2().uordblks, after_warm_up));
+    }
+}
+
+Test(match_unexpected_queue, new_kind_of_question_displaces_an_old_one) {
+    Queue queue;
+    std::vector<MatchRecord> m = messages(100);
+    push_all(queue, m);
+    // Each mask is a kind of its own; far more of them than indexes, each asked often enough to
+    // drive another out.
+    for (std::uint64_t mask = 0; mask < 24; ++mask) {
+        for (int i = 0; i < 300; ++i) {
+            cr_assert(eq(ptr, queue.peek(95, mask << 32, 7), &m[95]));
+        }
+    }
+    queue.remove(&m[95]);
+    for (std::uint64_t mask = 0; mask < 24; ++mask) {
+        cr_assert(eq(ptr, queue.peek(95, mask << 32, 7), nullptr));
+    }
+}
+
+Test(match_unexpected_queue, short_queues_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        walk({.seed = seed, .tags = 8, .length = 40, .masks = {0, 3, ~0ull}});
+    }
+}
+
+Test(match_unexpected_queue, long_queues_with_exact_tags_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+        walk({.seed = seed, .tags = 2000, .length = 600, .any_percent = seed % 3 * 50});
+    }
+}
+
+Test(match_unexpected_queue, long_queues_with_one_mask_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+        walk({.seed = seed, .tags = 1 << 14, .length = 600, .masks = {0x1f}});
+    }
+}
+
+Test(match_unexpected_queue, more_masks_than_indexes_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+        walk(
+            {.seed = seed, .tags = 1024, .length = 400, .masks = test::many_masks(4 + seed, seed)});
+    }
+}
+
+Test(match_unexpected_queue, queues_around_the_change_of_mode_agree_with_the_model) {
+    for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+        walk({.seed = seed, .tags = 300, .length = 80, .masks = {0, 7}, .phase = 200});
+    }
+}
