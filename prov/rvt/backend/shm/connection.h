@@ -1,37 +1,40 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// How endpoints of one host find each other: abstract Unix sockets named after address and port, memory files passed
-// over them, and the socket kept open so that the kernel tells of a peer's death.
+// How endpoints of one host find each other: abstract Unix sockets named after address and port,
+// memory files passed over them, and the socket kept open so that the kernel tells of a peer's
+// death.
 //
-// The control thread of the process runs all of it; an endpoint asks with connect() and reads what became of it from
-// its mailbox. See design notes in docs/shm-format.md, "Wire-up".
+// The control thread of the process runs all of it; an endpoint asks with connect() and reads what
+// became of it from its mailbox. See design notes in docs/shm-format.md, "Wire-up".
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 
 #include "backend/shm/layout.h"
+#include "util/mapping.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
 #include "util/unique_fd.h"
-#include "util/mapping.h"
 
 namespace rvt::shm {
 
 /// Everything that a finished handshake yields. Owned by the endpoint from then on.
 struct Peering {
-    util::SockAddr address;           // of the peer's endpoint
-    std::uint64_t incarnation = 0;    // of the peer's endpoint
-    int pid = 0;                      // in our pid namespace; 0: not visible
+    util::SockAddr address;         // of the peer's endpoint
+    std::uint64_t incarnation = 0;  // of the peer's endpoint
+    int pid = 0;                    // in our pid namespace; 0: not visible
     bool is_same_process = false;
-    bool may_read_memory = false;     // process_vm_readv/writev were tried and work
-    int read_error = 0;               // else why not: the errno of the probe
-    util::Mapping outbox;             // ours, written by us: what we send to this peer
-    util::Mapping inbox;              // the peer's outbox for us, read-only
-    util::Mapping page;               // the peer's EndpointPage, read-only
-    util::Mapping keys;               // the peer's key table, read-only
-    util::UniqueFd wake_fd;           // the peer's eventfd
-    std::uint64_t link = 0;           // names the connection towards Connector::wake() and close()
+    bool may_read_memory = false;  // process_vm_readv/writev were tried and work
+    int read_error = 0;  // else why not: the errno of the probe; ESRCH: pid is not visible
+    bool peer_has_membarrier =
+        false;     // both processes are registered with membarrier(2); false: sends must fence
+    int cpu = -1;  // where the peer's endpoint was opened; -1: not known
+    util::Mapping outbox;    // ours, written by us: what we send to this peer
+    util::Mapping inbox;     // the peer's outbox for us, read-only
+    util::Mapping page;      // the peer's EndpointPage, read-only
+    util::Mapping keys;      // the peer's key table, read-only
+    util::UniqueFd wake_fd;  // the peer's eventfd
+    std::uint64_t link = 0;  // names the connection towards Connector::wake() and close()
 };
 
 /// Word of the control thread to an endpoint.
@@ -43,7 +46,8 @@ struct ConnectionEvent {
     };
     Kind kind = Kind::kFailed;
     util::SockAddr address;
-    int error = 0;  // ECONNREFUSED, ETIMEDOUT, EACCES (another user), EPROTO (version), ENOMEM, EMFILE, ECONNRESET
+    int error = 0;  // ECONNREFUSED, ETIMEDOUT, EACCES (another user), EPROTO (version), ENOMEM,
+                    // EMFILE, ECONNRESET
     std::uint64_t link = 0;
     std::unique_ptr<Peering> peering;
     ConnectionEvent* next = nullptr;
@@ -60,33 +64,44 @@ class ConnectionUser {
     /// Counts progress calls of the application, to see whether it polls.
     virtual std::uint64_t poll_count() const noexcept = 0;
     /// Asks peers to wake wake_fd, because nobody polls; false when work has arrived meanwhile.
+    /// The control thread never reads wake_fd, it only notices each write.
     virtual bool control_arm() noexcept = 0;
 };
 
 struct ListenAttr {
-    util::SockAddr address;       // bound UDP port, not 0
-    const util::Mapping* page = nullptr;   // our EndpointPage with its file
-    const util::Mapping* keys = nullptr;   // our domain's key table with its file; may be nullptr
-    int wake_fd = -1;             // duplicated
+    util::SockAddr address;  // bound UDP port, not 0
+    const util::Mapping* page =
+        nullptr;  // our EndpointPage with its file, filled in; outlives the Connector
+    const util::Mapping* keys =
+        nullptr;       // our domain's key table with its file; may be nullptr; outlives it too
+    int wake_fd = -1;  // an eventfd, EFD_NONBLOCK; duplicated
     bool has_auto_progress = false;
     ConnectionUser* user = nullptr;
+    unsigned connect_timeout_ms = 10000;  // a handshake, all attempts together
+    unsigned nobody_timeout_ms = 3000;    // how long an address that nobody listens at is tried
 };
 
 /// One endpoint's handle on the control thread.
 ///
-/// Threads: any; every call is short and does not wait for the peer, but close() waits until the control thread has
-/// let go of the user.
+/// Destroying it ends all connections and waits until the control thread has let go of the user. A
+/// Connector that a forked child inherited does nothing.
+///
+/// Threads: any but the control thread; every call is short and does not wait for a peer.
 class Connector {
   public:
     /// Starts to listen at attr.address. Returns: EADDRINUSE, EMFILE, ENOMEM, EAGAIN (no thread).
     static util::Result<std::unique_ptr<Connector>> open(const ListenAttr& attr);
     virtual ~Connector() = default;
 
-    /// Begins a handshake with the endpoint at `address`; its outcome comes as an event. A second call for the same
-    /// address while one is under way does nothing.
+    /// Begins a handshake with the endpoint at `address`; its outcome comes as an event. A second
+    /// call for the same address while one is under way does nothing.
     virtual void connect(const util::SockAddr& address) = 0;
-    /// Lets the peer's control thread step in: its application does not poll.
+    /// Lets the peer's control thread step in: its application does not poll. Cost: a system call.
     virtual void wake_peer(std::uint64_t link) noexcept = 0;
+    /// Tells that the application polls again after control_arm(), so that the control thread looks
+    /// after it as before (has_auto_progress). Without it that takes up to a second. Cost: a system
+    /// call.
+    virtual void note_polling() noexcept = 0;
     /// Ends one connection; the peer sees kPeerGone.
     virtual void close(std::uint64_t link) noexcept = 0;
 };

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The application's side of a Connector: hands everything to the control thread.
+#include "backend/shm/connection.h"
+
+#include "backend/shm/control_thread.h"
+#include "backend/shm/peer_memory.h"
+#include "backend/shm/switchboard.h"
+
+namespace rvt::shm {
+namespace {
+
+class ThreadedConnector final : public Connector {
+  public:
+    ThreadedConnector(std::shared_ptr<ControlThread> thread,
+                      std::unique_ptr<Switchboard> board) noexcept
+        : thread_(std::move(thread)), board_(std::move(board)) {}
+    ~ThreadedConnector() override {
+        thread_->run(
+            [this] { board_.reset(); });  // in a forked child the member's destructor does it
+    }
+    ThreadedConnector(const ThreadedConnector&) = delete;
+    ThreadedConnector& operator=(const ThreadedConnector&) = delete;
+
+    util::Status start() {
+        util::Status status;
+        thread_->run([&] { status = board_->start(); });
+        return status;
+    }
+
+    // Commands are executed in order, so that none finds the switchboard gone.
+    void connect(const util::SockAddr& address) override {
+        thread_->post([board = board_.get(), address] { board->connect(address); });
+    }
+    void wake_peer(std::uint64_t link) noexcept override {
+        if (!thread_->is_inherited()) {
+            board_->wake_peer(link);
+        }
+    }
+    void note_polling() noexcept override {
+        thread_->post([board = board_.get()] { board->note_polling(); });
+    }
+    void close(std::uint64_t link) noexcept override {
+        thread_->post([board = board_.get(), link] { board->close(link); });
+    }
+
+  private:
+    const std::shared_ptr<ControlThread> thread_;
+    std::unique_ptr<Switchboard> board_;
+};
+
+}  // namespace
+
+util::Result<std::unique_ptr<Connector>> Connector::open(const ListenAttr& attr) {
+    util::Result<std::shared_ptr<ControlThread>> thread = ControlThread::acquire();
+    if (!thread.is_ok()) {
+        return thread.status();
+    }
+    register_membarrier();
+    util::Result<std::unique_ptr<Switchboard>> board = Switchboard::open(*thread.value(), attr);
+    if (!board.is_ok()) {
+        return board.status();
+    }
+    auto connector = std::make_unique<ThreadedConnector>(thread.take(), board.take());
+    const util::Status status = connector->start();
+    if (!status.is_ok()) {
+        return status;
+    }
+    return std::unique_ptr<Connector>(std::move(connector));
+}
+
+}  // namespace rvt::shm

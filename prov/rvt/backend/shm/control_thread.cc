@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The loop of the control thread: epoll(7), timers, commands.
+#include "backend/shm/control_thread.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <csignal>
+
+#include "util/log.h"
+
+namespace rvt::shm {
+namespace {
+
+constexpr const char* kThreadName = "rvt-control";
+constexpr std::uint64_t kCommandsId = 0;  // handlers count from 1
+
+std::mutex current_lock;  // order: after ForkHold, so that no child finds it taken
+std::weak_ptr<ControlThread> current RVT_GUARDED_BY(current_lock);
+
+}  // namespace
+
+// ---- handlers
+// ------------------------------------------------------------------------------------
+
+ControlThread::Handler::~Handler() {
+    unwatch();
+    cancel_timer();
+}
+
+util::Status ControlThread::Handler::watch(int fd, std::uint32_t events) {
+    unwatch();
+    const std::uint64_t id = thread_.next_id_++;
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = id;
+    if (epoll_ctl(thread_.epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+        return errno;
+    }
+    thread_.watches_[id] = this;
+    watch_id_ = id;
+    watched_fd_ = fd;
+    return util::kOk;
+}
+
+void ControlThread::Handler::unwatch() noexcept {
+    if (watch_id_ != 0) {
+        epoll_ctl(thread_.epoll_.get(), EPOLL_CTL_DEL, watched_fd_, nullptr);
+        thread_.watches_.erase(watch_id_);
+        watch_id_ = 0;
+    }
+}
+
+void ControlThread::Handler::set_timer(Clock::time_point when) {
+    cancel_timer();
+    timer_id_ = thread_.next_id_++;
+    due_ = when;
+    thread_.timers_[{due_, timer_id_}] = this;
+}
+
+void ControlThread::Handler::cancel_timer() noexcept {
+    if (timer_id_ != 0) {
+        thread_.timers_.erase({due_, timer_id_});
+        timer_id_ = 0;
+    }
+}
+
+// ---- life
+// ----------------------------------------------------------------------------------------
+
+util::Result<std::shared_ptr<ControlThread>> ControlThread::acquire() {
+    const util::ForkHold hold;
+    const std::lock_guard guard(current_lock);
+    std::shared_ptr<ControlThread> thread = current.lock();
+    if (thread != nullptr && !thread->is_inherited()) {
+        return thread;
+    }
+    thread.reset(new ControlThread);
+    const util::Status status = thread->start();
+    if (!status.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot start control thread: %s%s", strerrordesc_np(status.error()),
+                 status.error() == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
+        return status;
+    }
+    current = thread;
+    return thread;
+}
+
+util::Status ControlThread::start() {
+    epoll_ = util::ProcessFd(util::UniqueFd(epoll_create1(EPOLL_CLOEXEC)));
+    event_ = util::ProcessFd(util::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
+    if (!epoll_.is_open() || !event_.is_open()) {
+        return errno;
+    }
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = kCommandsId;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event) != 0) {
+        return errno;
+    }
+    // Signals of the application are not for this thread.
+    sigset_t all{};
+    sigset_t before{};
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&thread_, nullptr, entry, this);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    is_started_ = error == 0;
+    return error;
+}
+
+ControlThread::~ControlThread() {
+    if (is_started_ && !is_inherited()) {
+        post([this] { is_stopping_ = true; });
+        pthread_join(thread_, nullptr);
+    }
+}
+
+void* ControlThread::entry(void* self) {
+    pthread_setname_np(pthread_self(), kThreadName);
+    static_cast<ControlThread*>(self)->loop();
+    return nullptr;
+}
+
+// ---- commands
+// ------------------------------------------------------------------------------------
+
+void ControlThread::post(Command command) {
+    if (is_inherited()) {
+        return;
+    }
+    {
+        const std::lock_guard guard(lock_);
+        commands_.push_back(std::move(command));
+    }
+    signal();
+}
+
+void ControlThread::run(const Command& command) {
+    if (is_inherited()) {
+        return;
+    }
+    std::mutex done_lock;
+    std::condition_variable done;
+    bool is_done = false;
+    post([&] {
+        command();
+        const std::lock_guard guard(done_lock);
+        is_done = true;
+        done.notify_one();
+    });
+    std::unique_lock guard(done_lock);
+    done.wait(guard, [&is_done] { return is_done; });
+}
+
+void ControlThread::signal() noexcept {
+    // EAGAIN: the counter is full, so the thread will wake anyway.
+    [[maybe_unused]] const int ignored = eventfd_write(event_.get(), 1);
+}
+
+// ---- the loop
+// ------------------------------------------------------------------------------------
+
+void ControlThread::loop() {
+    std::array<epoll_event, 64> events{};
+    while (!is_stopping_) {
+        const int count =
+            epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout());
+        const util::ForkHold hold;
+        run_commands();
+        for (int i = 0; i < count; ++i) {
+            dispatch(events[static_cast<std::size_t>(i)].data.u64,
+                     events[static_cast<std::size_t>(i)].events);
+        }
+        run_timers();
+    }
+}
+
+int ControlThread::timeout() const noexcept {
+    if (timers_.empty()) {
+        return -1;
+    }
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
+    return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60 * 60 * 1000));
+}
+
+void ControlThread::run_commands() {
+    std::vector<Command> taken;
+    {
+        const std::lock_guard guard(lock_);
+        taken.swap(commands_);
+    }
+    for (const Command& command : taken) {
+        command();
+    }
+}
+
+void ControlThread::dispatch(std::uint64_t id, std::uint32_t events) {
+    if (id == kCommandsId) {
+        eventfd_t ignored = 0;
+        eventfd_read(event_.get(), &ignored);
+        run_commands();  // posted before the counter was read, and maybe after the first look
+        return;
+    }
+    // An earlier event of the same round may have ended this watch.
+    if (const auto found = watches_.find(id); found != watches_.end()) {
+        found->second->on_ready(events);
+    }
+}
+
+void ControlThread::run_timers() {
+    const Clock::time_point now = Clock::now();
+    while (!timers_.empty() && timers_.begin()->first.first <= now) {
+        Handler* const handler = timers_.begin()->second;
+        handler->cancel_timer();
+        handler->on_timer();
+    }
+}
+
+}  // namespace rvt::shm

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One attempt to get two endpoints to know each other, from either side:
+//
+//     dialling                     answering
+//     connect, kHello  ----------> check, map
+//     check, map       <---------- kHello
+//     kReady           ----------> done
+//     done
+//
+// Neither side writes to a ring before both have mapped it. Threads: control thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "backend/shm/connection.h"
+#include "backend/shm/control_thread.h"
+#include "backend/shm/peer_memory.h"
+#include "backend/shm/wire_up.h"
+
+namespace rvt::shm {
+
+class Handshake final : public ControlThread::Handler {
+  public:
+    using Clock = ControlThread::Clock;
+
+    class Owner {
+      public:
+        /// A peer has said who it is. Returns: 0 to go on, else what to refuse it with (EALREADY:
+        /// crossing).
+        virtual util::Status admit(Handshake& handshake) = 0;
+        /// The end, good or bad. The owner destroys the handshake.
+        virtual void finished(Handshake& handshake) = 0;
+
+      protected:
+        ~Owner() = default;
+    };
+
+    Handshake(ControlThread& thread, const LocalEnd& local, Owner& owner) noexcept
+        : Handler(thread), local_(local), owner_(owner) {}
+
+    /// Begins towards the endpoint at `address`.
+    /// Returns: ECONNREFUSED (nobody listens), EAGAIN and ETOOMANYREFS (too many at once), EACCES
+    /// (another user),
+    ///          ENOMEM, EMFILE, EFBIG; after these it is over and finished() is not called.
+    util::Status dial(const util::SockAddr& address, Clock::time_point deadline);
+    /// Begins with a peer that has connected to us. Returns: as dial().
+    util::Status answer(util::ProcessFd socket, Clock::time_point deadline);
+
+    /// How it ended. ECONNRESET: the peer went away; ETIMEDOUT; EPROTO: it does not keep to the
+    /// format; others: it or we refused.
+    util::Status status() const noexcept { return status_; }
+    bool was_refused_by_peer() const noexcept { return was_refused_by_peer_; }
+    const util::SockAddr& peer() const noexcept { return peer_; }
+    std::uint64_t incarnation() const noexcept { return incarnation_; }
+    int peer_pid() const noexcept { return credentials_.pid; }
+    /// Whether the peer has closed its end already.
+    bool is_hung_up() const noexcept;
+
+    // After a good end.
+    std::unique_ptr<Peering> take_peering() noexcept { return std::move(peering_); }
+    util::ProcessFd take_socket() noexcept;
+
+    void on_ready(std::uint32_t events) override;
+    void on_timer() override;
+
+  private:
+    enum class State : std::uint8_t { kAwaitHello, kAwaitReply, kAwaitReady, kDone, kFailed };
+
+    util::Status begin(State first, Clock::time_point deadline);
+    util::Status check_user() noexcept;
+    State step(State state);
+    State await_hello();
+    State await_reply();
+    State await_ready();
+    State refuse(util::Status why) noexcept;
+    State fail(util::Status why) noexcept;
+
+    util::Status introduce();
+    util::Result<Message> receive(MessageType wanted);
+    util::Status map(Message& message);
+
+    const LocalEnd& local_;
+    Owner& owner_;
+    util::ProcessFd socket_;
+    PeerCredentials credentials_;
+    util::SockAddr peer_;
+    std::uint64_t incarnation_ = 0;
+    util::Mapping outbox_;
+    std::unique_ptr<Peering> peering_;
+    State state_ = State::kAwaitHello;
+    bool was_refused_by_peer_ = false;
+    util::Status status_;
+};
+
+/// Whether the other end of a socket is closed.
+bool is_hung_up(int socket) noexcept;
+
+}  // namespace rvt::shm

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Messages of established connections, and the end of peers.
+#include "backend/shm/link.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "backend/shm/handshake.h"
+#include "backend/shm/wire_up.h"
+#include "util/log.h"
+
+namespace rvt::shm {
+namespace {
+
+#ifdef SO_PEERPIDFD
+constexpr int kPeerPidfd = SO_PEERPIDFD;
+#else
+constexpr int kPeerPidfd = 77;  // Linux 6.5
+#endif
+
+/// The process on the other side, without the race of a reused number where the kernel can.
+util::UniqueFd open_pidfd(int socket, int pid) noexcept {
+    int fd = -1;
+    socklen_t length = sizeof fd;
+    if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &fd, &length) != 0) {
+        fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    }
+    return util::UniqueFd(fd);
+}
+
+/// Descriptors are given lowest number first, so the number tells how full the table is.
+bool is_scarce(int fd) noexcept {
+    rlimit limit{};
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+           static_cast<rlim_t>(fd) >= limit.rlim_cur / 4 * 3;
+}
+
+}  // namespace
+
+util::Status Link::start(util::ProcessFd socket) {
+    socket_ = std::move(socket);
+    return socket_.is_open() ? watch(socket_.get(), EPOLLIN | EPOLLRDHUP) : util::kOk;
+}
+
+bool Link::is_hung_up() const noexcept {
+    return socket_.is_open() && shm::is_hung_up(socket_.get());
+}
+
+void Link::on_ready([[maybe_unused]] std::uint32_t events) {
+    const util::Status status = take_messages();
+    if (status.error() != EAGAIN) {
+        owner_.link_ended(*this, status);  // *this is gone
+    }
+}
+
+util::Status Link::take_messages() {
+    for (;;) {
+        const util::Result<Message> message = receive_message(socket_.get());
+        if (!message.is_ok()) {
+            return message.status();
+        }
+        if (message.value().header.type != MessageType::kWake) {
+            return EPROTO;
+        }
+        owner_.link_woken();
+    }
+}
+
+void ProcessWatch::add(Link& link) {
+    if (link.pid() == 0 || link.pid() == getpid()) {
+        return;
+    }
+    std::unique_ptr<Process>& process = processes_[link.pid()];
+    if (process == nullptr) {
+        process = std::make_unique<Process>(thread_, owner_);
+        process->start(link.socket(), link.pid());
+    }
+    process->links.insert(&link);
+}
+
+void ProcessWatch::remove(Link& link) noexcept {
+    const auto found = processes_.find(link.pid());
+    if (found == processes_.end()) {
+        return;
+    }
+    found->second->links.erase(&link);
+    if (found->second->links.empty()) {
+        processes_.erase(found);
+    }
+}
+
+void ProcessWatch::Process::start(int socket, int pid) {
+    util::UniqueFd fd = open_pidfd(socket, pid);
+    if (!fd.is_open() || is_scarce(fd.get())) {
+        return;  // the socket alone must do
+    }
+    pidfd_ = util::ProcessFd(std::move(fd));
+    if (!watch(pidfd_.get(), EPOLLIN).is_ok()) {
+        pidfd_.reset();
+    }
+}
+
+void ProcessWatch::Process::on_ready([[maybe_unused]] std::uint32_t events) {
+    // The owner removes each link from here, and with the last one this object.
+    for (std::size_t left = links.size(); left != 0; --left) {
+        owner_.link_ended(**links.begin(), ECONNRESET);
+    }
+}
+
+}  // namespace rvt::shm

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// An established connection: the socket of its handshake, kept open so that the kernel tells of the
+// peer's death, and the few messages that follow. Threads: control thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "backend/shm/control_thread.h"
+#include "util/fork_guard.h"
+#include "util/sock_addr.h"
+#include "util/status.h"
+
+namespace rvt::shm {
+
+class Link;
+
+class LinkOwner {
+  public:
+    /// The peer has ended, has closed, or broke the format (EPROTO). The owner destroys the link.
+    virtual void link_ended(Link& link, util::Status why) = 0;
+    /// The peer asks for progress.
+    virtual void link_woken() = 0;
+
+  protected:
+    ~LinkOwner() = default;
+};
+
+class Link final : public ControlThread::Handler {
+  public:
+    Link(ControlThread& thread, LinkOwner& owner, std::uint64_t id, const util::SockAddr& peer,
+         std::uint64_t incarnation, int pid) noexcept
+        : Handler(thread),
+          owner_(owner),
+          id_(id),
+          peer_(peer),
+          incarnation_(incarnation),
+          pid_(pid) {}
+
+    /// Takes over the socket of a finished handshake; an endpoint's link to itself has none.
+    /// Returns: ENOMEM, ENOSPC.
+    util::Status start(util::ProcessFd socket);
+
+    std::uint64_t id() const noexcept { return id_; }
+    const util::SockAddr& peer() const noexcept { return peer_; }
+    std::uint64_t incarnation() const noexcept { return incarnation_; }
+    int pid() const noexcept { return pid_; }
+    int socket() const noexcept { return socket_.get(); }
+    bool is_hung_up() const noexcept;
+
+    void on_ready(std::uint32_t events) override;
+
+  private:
+    util::Status take_messages();
+
+    LinkOwner& owner_;
+    const std::uint64_t id_;
+    const util::SockAddr peer_;
+    const std::uint64_t incarnation_;
+    const int pid_;
+    util::ProcessFd socket_;
+};
+
+/// The processes that links lead to. Their pidfds tell of a death that the sockets hide, when a
+/// process made by a bare clone(2) holds copies of them. One descriptor for each process, given up
+/// when descriptors are scarce.
+class ProcessWatch {
+  public:
+    explicit ProcessWatch(ControlThread& thread, LinkOwner& owner) noexcept
+        : thread_(thread), owner_(owner) {}
+
+    void add(Link& link);
+    void remove(Link& link) noexcept;
+
+  private:
+    class Process final : public ControlThread::Handler {
+      public:
+        Process(ControlThread& thread, LinkOwner& owner) noexcept
+            : Handler(thread), owner_(owner) {}
+        void start(int socket, int pid);
+        void on_ready(std::uint32_t events) override;
+
+        std::set<Link*> links;
+
+      private:
+        LinkOwner& owner_;
+        util::ProcessFd pidfd_;
+    };
+
+    ControlThread& thread_;
+    LinkOwner& owner_;
+    std::map<int, std::unique_ptr<Process>> processes_;
+};
+
+}  // namespace rvt::shm

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// When the control thread takes over, and when it rests.
+#include "backend/shm/ticker.h"
+
+#include <algorithm>
+
+#include <sys/epoll.h>
+
+#include "util/fork_guard.h"
+
+namespace rvt::shm {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{1};  // design: "after 1 ms without a poll"
+constexpr std::chrono::milliseconds kMaxRest{
+    1000};                      // an armed endpoint needs no look; this is for note_polling() lost
+constexpr int kMaxRounds = 64;  // of progress before others on this thread get their turn
+
+}  // namespace
+
+util::Status Ticker::start(int wake_fd) {
+    if (has_auto_progress_) {
+        watch_application();
+    }
+    // Edge-triggered: each write is noticed once though the counter is never read here.
+    return watch(wake_fd, EPOLLIN | EPOLLET);
+}
+
+void Ticker::kick() {
+    take_over();
+}
+
+void Ticker::note_polling() {
+    if (has_auto_progress_) {
+        watch_application();
+    }
+}
+
+void Ticker::on_ready([[maybe_unused]] std::uint32_t events) {
+    if (is_armed_) {
+        take_over();
+    }
+}
+
+void Ticker::on_timer() {
+    const std::uint64_t count = user_.poll_count();
+    if (count != last_count_) {
+        watch_application();
+    } else if (is_armed_ && has_auto_progress_) {
+        rest();
+    } else {
+        take_over();
+    }
+}
+
+void Ticker::watch_application() {
+    is_armed_ = false;
+    last_count_ = user_.poll_count();
+    if (has_auto_progress_) {
+        set_timer(Clock::now() + kTick);
+    }
+}
+
+void Ticker::take_over() {
+    // Progress may take long, and does not concern a fork.
+    const util::ForkRelease release;
+    is_armed_ = false;
+    for (int round = 0; round < kMaxRounds; ++round) {
+        if (!user_.control_progress()) {
+            return watch_application();
+        }
+        if (user_.control_arm()) {
+            is_armed_ = true;
+            rest_ = kTick;
+            return rest();
+        }
+    }
+    set_timer(Clock::now());
+}
+
+void Ticker::rest() {
+    rest_ = std::min(rest_ * 2, kMaxRest);
+    if (has_auto_progress_) {
+        set_timer(Clock::now() + rest_);
+    }
+}
+
+}  // namespace rvt::shm

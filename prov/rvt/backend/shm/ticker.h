@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Progress in the application's stead. While the application polls, the control thread only looks
+// now and then whether it still does; when it does not, the control thread asks to be woken by
+// arriving work and makes the progress itself. Threads: control thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "backend/shm/connection.h"
+#include "backend/shm/control_thread.h"
+#include "util/unique_fd.h"
+
+namespace rvt::shm {
+
+class Ticker final : public ControlThread::Handler {
+  public:
+    Ticker(ControlThread& thread, ConnectionUser& user, bool has_auto_progress) noexcept
+        : Handler(thread), user_(user), has_auto_progress_(has_auto_progress) {}
+
+    /// Starts to notice writes to `wake_fd`, which is never read here: the application may sleep on
+    /// it too.
+    util::Status start(int wake_fd);
+    /// A peer asks for progress.
+    void kick();
+    /// The application polls again.
+    void note_polling();
+
+    void on_ready(std::uint32_t events) override;
+    void on_timer() override;
+
+  private:
+    using Clock = ControlThread::Clock;
+
+    void watch_application();
+    void take_over();
+    void rest();
+
+    ConnectionUser& user_;
+    const bool has_auto_progress_;
+    bool is_armed_ = false;  // peers write to wake_fd, so nothing has to be looked after
+    std::uint64_t last_count_ = 0;
+    std::chrono::milliseconds rest_{0};
+};
+
+}  // namespace rvt::shm
