@@ -55,7 +55,7 @@ need() {
 # compile NAME : an MPI program of ours, $scratch/NAME from fabtests/mpi/NAME.c.
 compile() {
     need mpicc libopenmpi-dev
-    mpicc -std=gnu11 -O2 -Wall -Wextra -o "$scratch/$1" "$mpi_dir/$1.c" || exit 2
+    mpicc -std=gnu11 -O2 -pthread -Wall -Wextra -o "$scratch/$1" "$mpi_dir/$1.c" || exit 2
 }
 
 # mpi RANKS [ARGUMENT...] : an Open MPI job under the time limit, its output in $scratch/log.

@@ -13,7 +13,7 @@
 #include <string.h>
 
 static int rank, ranks;  // in MPI_COMM_WORLD
-static long failures_in_section;
+static _Atomic long failures_in_section;
 
 struct section {
     const char* name;
@@ -98,11 +98,12 @@ static inline int run_sections(int argc, char** argv, const char* program,
         if (!is_asked_for(argc, argv, sections[i].name)) {
             continue;
         }
-        long failures = 0;
+        long failures = 0, mine;
         double start = MPI_Wtime();
         failures_in_section = 0;
         sections[i].run();
-        MPI_Allreduce(&failures_in_section, &failures, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+        mine = failures_in_section;
+        MPI_Allreduce(&mine, &failures, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
         if (rank == 0) {
             printf("%s - %s %s, %d ranks, %.2f s\n", failures == 0 ? "ok" : "not ok", program,
                    sections[i].name, ranks, MPI_Wtime() - start);
