@@ -230,6 +230,32 @@ Test(match_posted_queue, receive_that_nobody_matches_does_not_cost_memory) {
     cr_assert(lt(sz, most, 64 * 1024));
 }
 
+Test(match_posted_queue, bursts_behind_receives_that_nobody_matches_are_found) {
+    Queue queue;
+    std::vector<MatchRecord> stuck = receives(100);
+    std::vector<MatchRecord> burst(41);
+    push_all(queue, stuck);
+    for (std::uint64_t round = 1; round < 500; ++round) {
+        // The last of a burst waits for the next one, so that the queue cannot simply forget its
+        // end.
+        MatchRecord& last = burst[40 * (round % 2)];
+        const std::uint64_t first_tag = round * 100;
+        for (std::uint64_t i = 1; i < 40; ++i) {
+            burst[i] = {.tag = first_tag + i, .source = 7};
+            push(queue, burst[i]);
+        }
+        last = {.tag = first_tag, .source = 7};
+        push(queue, last);
+        if (round > 1) {
+            cr_assert(eq(ptr, queue.match(first_tag - 100, 7), &burst[40 - 40 * (round % 2)]));
+        }
+        for (const std::uint32_t i : shuffled(39)) {
+            cr_assert(eq(ptr, queue.match(first_tag + 1 + i, 7), &burst[1 + i]));
+        }
+    }
+    cr_assert(eq(sz, queue.size(), 101));
+}
+
 Test(match_posted_queue, short_queues_agree_with_the_model) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         walk({.seed = seed, .tags = 8, .length = 40, .masks = {0, 3, ~0ull}});

@@ -186,6 +186,33 @@ Test(match_unexpected_queue, new_kind_of_question_displaces_an_old_one) {
     }
 }
 
+Test(match_unexpected_queue, bursts_behind_messages_that_nobody_asks_for_are_found) {
+    Queue queue;
+    std::vector<MatchRecord> stuck = messages(100);
+    std::vector<MatchRecord> burst(41);
+    push_all(queue, stuck);
+    for (std::uint64_t round = 1; round < 500; ++round) {
+        // The last of a burst waits for the next one, so that the queue cannot simply forget its
+        // end.
+        MatchRecord& last = burst[40 * (round % 2)];
+        const std::uint64_t first_tag = round * 100;
+        const std::uint32_t source = round % 8 == 0 ? kAnySourceId : 7;
+        for (std::uint64_t i = 1; i < 40; ++i) {
+            burst[i] = {.tag = first_tag + i, .source = 7};
+            cr_assert(queue.push(burst[i].tag, 7, &burst[i]).is_ok());
+        }
+        last = {.tag = first_tag, .source = 7};
+        cr_assert(queue.push(last.tag, 7, &last).is_ok());
+        if (round > 1) {
+            cr_assert(eq(ptr, queue.match(first_tag - 100, 0, 7), &burst[40 - 40 * (round % 2)]));
+        }
+        for (const std::uint32_t i : shuffled(39)) {
+            cr_assert(eq(ptr, queue.match(first_tag + 1 + i, 0, source), &burst[1 + i]));
+        }
+    }
+    cr_assert(eq(sz, queue.size(), 101));
+}
+
 Test(match_unexpected_queue, short_queues_agree_with_the_model) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         walk({.seed = seed, .tags = 8, .length = 40, .masks = {0, 3, ~0ull}});
