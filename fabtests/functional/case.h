@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// A case: one user-visible behaviour, checked by two or more ranks. And what most cases need: a
+// connected endpoint with short forms of the common calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/endpoint.h"
+#include "common/team.h"
+
+namespace fab {
+
+struct Case {
+    const char* name;
+    void (*run)(Rank& self);
+    int ranks = 2;
+    double limit_s = 20;
+    std::uint32_t may_die = 0;  ///< Bit r: the case kills rank r.
+};
+
+// One table for each file of cases.
+extern const std::span<const Case> kMsgCases;
+extern const std::span<const Case> kTaggedCases;
+extern const std::span<const Case> kPeekCases;
+extern const std::span<const Case> kFlagCases;
+extern const std::span<const Case> kRmaCases;
+extern const std::span<const Case> kAtomicCases;
+extern const std::span<const Case> kCntrCases;
+extern const std::span<const Case> kCqCases;
+extern const std::span<const Case> kOrderCases;
+extern const std::span<const Case> kAvCases;
+extern const std::span<const Case> kMrCases;
+extern const std::span<const Case> kFlowCases;
+extern const std::span<const Case> kFaultCases;
+extern const std::span<const Case> kArgCases;
+
+/// Sizes on both sides of every boundary that a provider is likely to have.
+inline constexpr std::size_t kSizes[] = {
+    0,    1,    7,    8,    24,   63,    64,    65,    191,   192,    193,     256,
+    1000, 4095, 4096, 4097, 8192, 16384, 65535, 65536, 65537, 200000, 1 << 20, (4 << 20) + 3};
+
+/// An endpoint connected to all ranks. Leaves only together with the others, making progress.
+class Party {
+  public:
+    Party(Rank& rank, const EpSpec& spec) : self(rank), ep(spec) { ep.connect(self); }
+    ~Party() {
+        if (together_) barrier();
+    }
+    Party(const Party&) = delete;
+    Party& operator=(const Party&) = delete;
+
+    /// This rank leaves on its own: for cases in which another one dies.
+    void leave_alone() { together_ = false; }
+    /// Waits for the others while driving progress.
+    void barrier() const {
+        self.barrier_polling([this] { ep.progress(); });
+    }
+    fi_addr_t at(int rank) const { return ep.peers[static_cast<std::size_t>(rank)]; }
+    fi_addr_t peer() const { return at(self.other()); }
+
+    // Each posts, waiting for room where the provider asks for it.
+    void send(const Buffer& buffer, std::size_t length, void* context = nullptr) const {
+        ep.post(
+            [&] { return fi_send(ep.ep, buffer.as(), length, buffer.desc(), peer(), context); });
+    }
+    void recv(const Buffer& buffer, std::size_t length, void* context = nullptr) const {
+        ep.post([&] {
+            return fi_recv(ep.ep, buffer.as(), length, buffer.desc(), FI_ADDR_UNSPEC, context);
+        });
+    }
+    void tsend(const Buffer& buffer, std::size_t length, std::uint64_t tag,
+               void* context = nullptr) const {
+        ep.post([&] {
+            return fi_tsend(ep.ep, buffer.as(), length, buffer.desc(), peer(), tag, context);
+        });
+    }
+    void trecv(const Buffer& buffer, std::size_t length, std::uint64_t tag,
+               std::uint64_t ignore = 0, void* context = nullptr) const {
+        ep.post([&] {
+            return fi_trecv(ep.ep, buffer.as(), length, buffer.desc(), FI_ADDR_UNSPEC, tag, ignore,
+                            context);
+        });
+    }
+
+    Rank& self;
+    Endpoint ep;
+
+  private:
+    bool together_ = true;
+};
+
+/// Contexts that live as long as the case: for operations whose completion comes later.
+class Contexts {
+  public:
+    explicit Contexts(std::size_t count) : all_(count) {}
+    void* at(std::size_t index) { return &all_[index]; }
+    std::size_t index_of(const void* context) const {
+        const auto index =
+            static_cast<std::size_t>(static_cast<const Context*>(context) - all_.data());
+        if (index >= all_.size()) FAB_FAIL("a completion carries a context nobody gave");
+        return index;
+    }
+
+  private:
+    std::vector<Context> all_;
+};
+
+}  // namespace fab

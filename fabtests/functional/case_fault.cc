@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Peers that die, stop or fork.
+#include <csignal>
+#include <cstring>
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "functional/case.h"
+
+namespace fab {
+namespace {
+
+constexpr double kNoticeS = 1.0;  ///< A death is reported within this time.
+constexpr std::size_t kLarge = 1 << 20;
+
+/// One message each way between this rank and `with`, so that a connection exists.
+void greet(Party& party, const Buffer& buffer, int with) {
+    Contexts contexts(2);
+    party.trecv(buffer, 64, 1, 0, contexts.at(0));
+    party.ep.post([&] {
+        return fi_tsend(party.ep.ep, buffer.as(), 8, buffer.desc(), party.at(with), 1,
+                        contexts.at(1));
+    });
+    party.ep.wait_rx();
+    party.ep.wait_tx();
+}
+
+/// Waits, sleeping on nothing but making progress, until a flag of the page is set.
+void progress_until(const Party& party, std::size_t flag) {
+    while (party.self.page->flags[flag].get() == 0) party.ep.progress();
+}
+
+/// Posts what cannot complete without the victim; kills it; each must end with an error in time.
+/// Then the other peer is served as before.
+void survive(Party& party, const Buffer& buffer, int victim, pid_t pid, bool with_rma,
+             const RemoteRegion& remote) {
+    constexpr std::size_t kSends = 8;
+    Contexts contexts(kSends + 2);
+    std::size_t pending = 0;
+    for (; pending < kSends; ++pending) {
+        party.ep.post([&] {
+            return fi_tsend(party.ep.ep, buffer.as(), kLarge, buffer.desc(), party.at(victim), 50,
+                            contexts.at(pending));
+        });
+    }
+    kill(pid, SIGKILL);
+    if (with_rma) {
+        const auto rc = static_cast<long>(fi_write(party.ep.ep, buffer.as(), kLarge, buffer.desc(),
+                                                   party.at(victim), remote.base, remote.key,
+                                                   contexts.at(pending)));
+        if (rc == 0) ++pending;
+    }
+    const double start = now_s();
+    std::size_t errors = 0;
+    while (pending > 0) {
+        Completion done;
+        if (party.ep.poll(party.ep.tx_cq, done)) {
+            --pending;
+            if (done.err != 0) ++errors;
+        }
+        party.ep.progress();
+        if (now_s() - start > kNoticeS) {
+            FAB_FAIL("%zu operations still pending %.0f s after the peer died", pending, kNoticeS);
+        }
+    }
+    FAB_CHECK(errors >= kSends);
+}
+
+/// After the death of `victim` a new operation to it fails in time too.
+void fails_in_time(Party& party, const Buffer& buffer, int victim) {
+    Contexts contexts(1);
+    const double start = now_s();
+    long rc = 0;
+    do {
+        rc = static_cast<long>(fi_tsend(party.ep.ep, buffer.as(), 8, buffer.desc(),
+                                        party.at(victim), 1, contexts.at(0)));
+        party.ep.progress();
+        // Reconnecting to an address where nobody is any more may be tried for longer.
+        if (now_s() - start > 30) FAB_FAIL("a send to a dead peer is refused for 30 s");
+    } while (rc == -FI_EAGAIN);
+    if (rc < 0) return;
+    Completion done;
+    while (!party.ep.poll(party.ep.tx_cq, done)) {
+        party.ep.progress();
+        if (now_s() - start > 30) FAB_FAIL("a send to a dead peer never completes");
+    }
+    FAB_CHECK(done.err != 0);
+}
+
+/// Rank 1 is killed under traffic; rank 0 is told, and goes on with rank 2.
+void killed(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED | FI_RMA});
+    party.leave_alone();
+    Buffer buffer(party.ep, kLarge);
+    Buffer target(party.ep, kLarge);
+    for (int a = 0; a < 3; ++a) {
+        for (int b = a + 1; b < 3; ++b) {
+            if (self.rank == a) greet(party, buffer, b);
+            if (self.rank == b) greet(party, buffer, a);
+            party.barrier();
+        }
+    }
+    if (self.rank == 1) {
+        const RemoteRegion mine = target.remote();
+        self.send(0, &mine, sizeof mine);
+        self.page->flags[0].set();
+        for (;;) party.ep.progress();
+    }
+    if (self.rank == 0) {
+        RemoteRegion remote;
+        self.receive(1, &remote, sizeof remote);
+        progress_until(party, 0);
+        survive(party, buffer, 1, self.page->pids[1], true, remote);
+        fails_in_time(party, buffer, 1);
+        self.page->flags[1].set();
+        for (int i = 0; i < 100; ++i) greet(party, buffer, 2);
+        self.page->flags[2].set();
+    } else {
+        progress_until(party, 1);
+        for (int i = 0; i < 100; ++i) greet(party, buffer, 0);
+        progress_until(party, 2);
+    }
+}
+
+/// Rank 1 dies without having been connected to: an operation to it ends with an error.
+void killed_before_contact(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED});
+    party.leave_alone();
+    Buffer buffer(party.ep, 64);
+    self.barrier();
+    if (self.rank == 1) raise(SIGKILL);
+    char none = 0;
+    while (recv(self.sockets[1], &none, 1, 0) > 0) {
+    }  // until the kernel closed the dead one's end
+    fails_in_time(party, buffer, 1);
+}
+
+/// A child forked by the victim lives on, and must not hide the victim's death.
+void killed_with_a_child(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED});
+    party.leave_alone();
+    Buffer buffer(party.ep, kLarge);
+    greet(party, buffer, self.other());
+    party.barrier();
+    if (self.rank == 1) {
+        const pid_t child = fork();
+        if (child == 0) {
+            for (int s : self.sockets) {
+                if (s > 2) close(s);
+            }
+            sleep(8);
+            _exit(0);
+        }
+        self.page->flags[0].set();
+        for (;;) party.ep.progress();
+    }
+    progress_until(party, 0);
+    survive(party, buffer, 1, self.page->pids[1], false, {});
+}
+
+/// A peer that is stopped is not dead: what was sent arrives after it goes on.
+void stopped(Rank& self) {
+    constexpr std::size_t kCount = 20;
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, kLarge);
+    Contexts contexts(kCount);
+    greet(party, buffer, self.other());
+    party.barrier();
+    if (self.rank == 0) {
+        kill(self.page->pids[1], SIGSTOP);
+        for (std::size_t i = 0; i < kCount; ++i) {
+            const auto rc =
+                static_cast<long>(fi_tsend(party.ep.ep, buffer.as(), i % 2 == 0 ? 8 : kLarge,
+                                           buffer.desc(), party.peer(), 100 + i, contexts.at(i)));
+            FAB_EQUAL(rc, 0);
+        }
+        std::size_t done = 0;
+        Completion entry;
+        for (const double until = now_s() + 3; now_s() < until;) {
+            if (party.ep.poll(party.ep.tx_cq, entry)) {
+                FAB_EQUAL(entry.err, 0);
+                ++done;
+            }
+        }
+        kill(self.page->pids[1], SIGCONT);
+        for (; done < kCount; ++done) party.ep.wait_tx();
+        return;
+    }
+    for (std::size_t i = 0; i < kCount; ++i) {
+        party.trecv(buffer, kLarge, 100 + i, 0, contexts.at(i));
+        FAB_EQUAL(party.ep.wait_rx().len, i % 2 == 0 ? 8 : kLarge);
+    }
+}
+
+/// A process that forks goes on; the child may leave in either way.
+void forked(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, kLarge);
+    greet(party, buffer, self.other());
+    for (const bool exit_runs : {false, true}) {
+        const pid_t child = fork();
+        FAB_CHECK(child >= 0);
+        if (child == 0) {
+            if (exit_runs) std::exit(0);
+            _exit(0);
+        }
+        greet(party, buffer, self.other());
+        int status = -1;
+        FAB_EQUAL(waitpid(child, &status, 0), child);
+        FAB_EQUAL(status, 0);
+        greet(party, buffer, self.other());
+    }
+}
+
+/// Rank 1 closes everything, but lives on, while rank 0 still has operations to it: they end.
+void closed_under_traffic(Rank& self) {
+    {
+        Party party(self, {.caps = FI_TAGGED});
+        party.leave_alone();
+        Buffer buffer(party.ep, kLarge);
+        Contexts contexts(4);
+        greet(party, buffer, self.other());
+        party.barrier();
+        if (self.rank == 0) {
+            for (std::size_t i = 0; i < 4; ++i) party.tsend(buffer, kLarge, 9, contexts.at(i));
+            self.page->flags[0].set();
+            const double deadline = now_s() + 12;
+            for (int i = 0; i < 4;) {
+                Completion done;
+                if (party.ep.poll(party.ep.tx_cq, done)) ++i;
+                if (now_s() > deadline) FAB_FAIL("a send to a closed peer never completes");
+            }
+        } else {
+            progress_until(party, 0);
+        }
+    }
+    self.barrier();
+}
+
+constexpr Case kCases[] = {
+    {"fault_peer_killed", killed, 3, 60, 1U << 1},
+    {"fault_killed_before_contact", killed_before_contact, 2, 60, 1U << 1},
+    {"fault_killed_with_a_child", killed_with_a_child, 2, 30, 1U << 1},
+    {"fault_peer_stopped", stopped, 2, 30},
+    {"fault_forked", forked},
+    {"fault_closed_under_traffic", closed_under_traffic, 2, 30},
+};
+
+}  // namespace
+
+const std::span<const Case> kFaultCases = kCases;
+
+}  // namespace fab

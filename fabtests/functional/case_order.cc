@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The orders that an endpoint may promise: FI_ORDER_* of fi_endpoint(3). Each is asked for by
+// hints; a provider that does not offer it is skipped.
+#include <cstring>
+
+#include "functional/case.h"
+
+namespace fab {
+namespace {
+
+/// Sizes that take different paths, so that a path that overtakes another is seen.
+constexpr std::size_t kMixed[] = {8, 100000, 0, 5000, 64, 1 << 20, 300, 16000};
+constexpr std::size_t kMixedCount = std::size(kMixed);
+
+/// Send after send: messages of all sizes arrive in the order they were posted in.
+void sas(Rank& self) {
+    constexpr std::size_t kCount = 400;
+    Party party(self, {.caps = FI_MSG, .msg_order = FI_ORDER_SAS, .cq_data_size = 4});
+    Buffer buffer(party.ep, 1 << 20);
+    Contexts contexts(1);
+    for (std::size_t i = 0, done = 0; done < kCount;) {
+        if (self.rank == 0) {
+            if (i < kCount) {
+                party.ep.post([&] {
+                    return fi_senddata(party.ep.ep, buffer.as(), kMixed[i % kMixedCount],
+                                       buffer.desc(), i, party.peer(), contexts.at(0));
+                });
+                ++i;
+            }
+            Completion sent;
+            if (party.ep.poll(party.ep.tx_cq, sent)) {
+                FAB_EQUAL(sent.err, 0);
+                ++done;
+            }
+            if (i == kCount)
+                while (done < kCount) {
+                    party.ep.wait_tx();
+                    ++done;
+                }
+        } else {
+            party.recv(buffer, 1 << 20, contexts.at(0));
+            const Completion got = party.ep.wait_rx();
+            FAB_EQUAL(got.data, done);
+            FAB_EQUAL(got.len, kMixed[done % kMixedCount]);
+            ++done;
+        }
+    }
+}
+
+struct Shared {
+    Shared(Rank& self, std::uint64_t order, std::uint64_t caps)
+        : party(self, {.caps = caps, .msg_order = order}),
+          local(party.ep, 1 << 20),
+          target(party.ep, 1 << 20),
+          remote(self.trade(self.other(), target.remote())),
+          contexts(64) {}
+
+    void write(std::size_t offset, std::size_t length, std::size_t context) {
+        party.ep.post([&] {
+            return fi_write(party.ep.ep, local.as() + offset, length, local.desc(), party.peer(),
+                            remote.base, remote.key, contexts.at(context));
+        });
+    }
+
+    Party party;
+    Buffer local;
+    Buffer target;
+    RemoteRegion remote;
+    Contexts contexts;
+};
+
+/// How far a provider keeps an order: up to this size; nothing is said of larger ones.
+std::size_t most(std::size_t limit) {
+    return limit == 0 ? 0 : limit > 60000 ? 60000 : limit;
+}
+
+/// A completion at the initiator need not mean that the bytes are here yet: waits for them, and a
+/// little longer, to see whether others come after them.
+void expect_to_stay(const Shared& shared, char value, std::size_t size) {
+    const double deadline = now_s() + kOpLimitS;
+    const char* bytes = shared.target.as();
+    while ((bytes[0] != value || bytes[size - 1] != value) && now_s() < deadline) {
+        shared.party.ep.progress();
+    }
+    for (const double until = now_s() + 0.002; now_s() < until;) shared.party.ep.progress();
+    FAB_EQUAL(bytes[0], value);
+    FAB_EQUAL(bytes[size - 1], value);
+}
+
+/// Write after write: the last one stays.
+void waw(Rank& self) {
+    Shared shared(self, FI_ORDER_WAW, FI_RMA);
+    const std::size_t limit = most(shared.party.ep.info->ep_attr->max_order_waw_size);
+    if (limit == 0) skip("max_order_waw_size is 0");
+    for (const std::size_t size : {8UL, 60000UL}) {
+        if (size > limit) continue;
+        for (int turn = 0; turn < 20; ++turn) {
+            if (self.rank == 0) {
+                for (std::size_t i = 0; i < 8; ++i) {
+                    std::memset(shared.local.as() + i * 65536, static_cast<int>(i + 1), size);
+                    shared.write(i * 65536, size, i);
+                }
+                for (std::size_t i = 0; i < 8; ++i) shared.party.ep.wait_tx();
+            }
+            if (self.rank == 1) expect_to_stay(shared, 8, size);
+            shared.party.barrier();
+            std::memset(shared.target.as(), 0, size);
+            shared.party.barrier();
+        }
+    }
+}
+
+/// Read after write: a read sees what was written before it.
+void raw(Rank& self) {
+    Shared shared(self, FI_ORDER_RAW, FI_RMA);
+    const std::size_t limit = most(shared.party.ep.info->ep_attr->max_order_raw_size);
+    if (limit == 0) skip("max_order_raw_size is 0");
+    if (self.rank == 1) return shared.party.barrier();
+    char* back = shared.local.as() + 65536;
+    for (const std::size_t size : {8UL, 3000UL, 60000UL}) {
+        if (size > limit) continue;
+        for (int turn = 1; turn < 50; ++turn) {
+            std::memset(shared.local.as(), turn, size);
+            std::memset(back, 0, size);
+            shared.write(0, size, 0);
+            shared.party.ep.post([&] {
+                return fi_read(shared.party.ep.ep, back, size, shared.local.desc(),
+                               shared.party.peer(), shared.remote.base, shared.remote.key,
+                               shared.contexts.at(1));
+            });
+            shared.party.ep.wait_tx();
+            shared.party.ep.wait_tx();
+            FAB_EQUAL(std::memcmp(back, shared.local.as(), size), 0);
+        }
+    }
+    shared.party.barrier();
+}
+
+/// Write after read: a read does not see what is written after it.
+void war(Rank& self) {
+    Shared shared(self, FI_ORDER_WAR, FI_RMA);
+    const std::size_t limit = most(shared.party.ep.info->ep_attr->max_order_war_size);
+    if (limit == 0) skip("max_order_war_size is 0");
+    if (self.rank == 1) return shared.party.barrier();
+    char* back = shared.local.as() + 65536;
+    for (const std::size_t size : {8UL, 3000UL, 60000UL}) {
+        if (size > limit) continue;
+        std::memset(shared.local.as(), 0, size);
+        shared.write(0, size, 0);
+        shared.party.ep.wait_tx();
+        for (int turn = 1; turn < 50; ++turn) {
+            std::memset(shared.local.as(), turn, size);
+            shared.party.ep.post([&] {
+                return fi_read(shared.party.ep.ep, back, size, shared.local.desc(),
+                               shared.party.peer(), shared.remote.base, shared.remote.key,
+                               shared.contexts.at(1));
+            });
+            shared.write(0, size, 0);
+            shared.party.ep.wait_tx();
+            shared.party.ep.wait_tx();
+            FAB_EQUAL(back[0], turn - 1);
+            FAB_EQUAL(back[size - 1], turn - 1);
+        }
+    }
+    shared.party.barrier();
+}
+
+/// Send after write: who receives the message sees what was written before it.
+void saw(Rank& self) {
+    Shared shared(self, FI_ORDER_SAW, FI_RMA | FI_MSG);
+    for (const std::size_t size : {8UL, 3000UL, 60000UL, 1000000UL}) {
+        for (int turn = 1; turn < 30; ++turn) {
+            if (self.rank == 0) {
+                std::memset(shared.local.as(), turn, size);
+                shared.write(0, size, 0);
+                shared.party.send(shared.local, 8, shared.contexts.at(1));
+                shared.party.ep.wait_tx();
+                shared.party.ep.wait_tx();
+            } else {
+                shared.party.recv(shared.local, 64, shared.contexts.at(0));
+                shared.party.ep.wait_rx();
+                FAB_EQUAL(shared.target.as()[0], turn);
+                FAB_EQUAL(shared.target.as()[size - 1], turn);
+            }
+            shared.party.barrier();
+        }
+    }
+}
+
+/// Atomics on one word take effect in the order they were posted in.
+void atomic_order(Rank& self) {
+    Shared shared(self, FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAW | FI_ORDER_ATOMIC_WAR, FI_ATOMIC);
+    auto* words = shared.local.as<std::uint64_t>();
+    if (self.rank == 1) return shared.party.barrier();
+    constexpr std::size_t kCount = 16;
+    words[0] = 1;
+    for (std::size_t i = 0; i < kCount; ++i) {
+        shared.party.ep.post([&] {
+            return fi_fetch_atomic(shared.party.ep.ep, words, 1, shared.local.desc(), words + 8 + i,
+                                   shared.local.desc(), shared.party.peer(), shared.remote.base,
+                                   shared.remote.key, FI_UINT64, FI_SUM, shared.contexts.at(i));
+        });
+    }
+    for (std::size_t i = 0; i < kCount; ++i) shared.party.ep.wait_tx();
+    for (std::size_t i = 0; i < kCount; ++i) FAB_EQUAL(words[8 + i], i);
+    shared.party.barrier();
+}
+
+constexpr Case kCases[] = {
+    {"order_send_after_send", sas, 2, 40}, {"order_write_after_write", waw},
+    {"order_read_after_write", raw},       {"order_write_after_read", war},
+    {"order_send_after_write", saw},       {"order_atomics", atomic_order},
+};
+
+}  // namespace
+
+const std::span<const Case> kOrderCases = kCases;
+
+}  // namespace fab

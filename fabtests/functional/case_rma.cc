@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Remote memory access: fi_rma(3).
+#include <algorithm>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "functional/case.h"
+
+namespace fab {
+namespace {
+
+constexpr std::size_t kLargest = (4 << 20) + 3;
+
+/// A party whose ranks may read and write `target` of each other.
+struct Memory {
+    Memory(Rank& self, const EpSpec& spec, std::size_t length)
+        : party(self, spec),
+          local(party.ep, length),
+          target(party.ep, length),
+          remote(self.trade(self.other(), target.remote())) {}
+    ~Memory() { party.barrier(); }  // nobody deregisters what another still uses
+
+    void write(std::size_t length, std::size_t offset, void* context) const {
+        party.ep.post([&] {
+            return fi_write(party.ep.ep, local.as(), length, local.desc(), party.peer(),
+                            remote.base + offset, remote.key, context);
+        });
+    }
+    void read(std::size_t length, std::size_t offset, void* context) const {
+        party.ep.post([&] {
+            return fi_read(party.ep.ep, local.as(), length, local.desc(), party.peer(),
+                           remote.base + offset, remote.key, context);
+        });
+    }
+
+    Party party;
+    Buffer local;
+    Buffer target;
+    RemoteRegion remote;
+};
+
+/// Completed writes are there; the bytes around them are untouched.
+void write_sizes(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE}, kLargest + 16);
+    Contexts contexts(1);
+    for (const std::size_t size : kSizes) {
+        memory.local.fill(static_cast<unsigned>(size));
+        std::memset(memory.target.as(), 0x11, memory.target.size());
+        memory.party.barrier();
+        if (self.rank == 0) {
+            memory.write(size, 3, contexts.at(0));
+            const Completion done = memory.party.ep.wait_tx();
+            FAB_CHECK((done.flags & (FI_RMA | FI_WRITE)) == (FI_RMA | FI_WRITE));
+        }
+        memory.party.barrier();
+        if (self.rank == 1) {
+            FAB_EQUAL(std::memcmp(memory.target.as() + 3, memory.local.as(), size), 0);
+            FAB_EQUAL(memory.target.as()[2], 0x11);
+            FAB_EQUAL(memory.target.as()[3 + size], 0x11);
+        }
+    }
+}
+
+void read_sizes(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA}, kLargest + 16);
+    Contexts contexts(1);
+    memory.target.fill(static_cast<unsigned>(self.rank));
+    memory.party.barrier();
+    if (self.rank != 0) return;
+    for (const std::size_t size : kSizes) {
+        std::memset(memory.local.as(), 0x11, memory.local.size());
+        memory.read(size, 0, contexts.at(0));
+        const Completion done = memory.party.ep.wait_tx();
+        FAB_CHECK((done.flags & (FI_RMA | FI_READ)) == (FI_RMA | FI_READ));
+        memory.local.expect(1, size);
+        FAB_EQUAL(memory.local.as()[size], 0x11);
+    }
+}
+
+/// Many operations in flight, both ways at once.
+void both_ways(Rank& self) {
+    constexpr std::size_t kCount = 200;
+    constexpr std::size_t kSize = 5000;
+    Memory memory(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE}, kCount * kSize);
+    Contexts contexts(kCount);
+    memory.local.fill(static_cast<unsigned>(self.rank));
+    for (std::size_t i = 0; i < kCount; ++i) {
+        memory.party.ep.post([&] {
+            return fi_write(memory.party.ep.ep, memory.local.as() + i * kSize, kSize,
+                            memory.local.desc(), memory.party.peer(),
+                            memory.remote.base + i * kSize, memory.remote.key, contexts.at(i));
+        });
+    }
+    for (std::size_t i = 0; i < kCount; ++i) memory.party.ep.wait_tx();
+    memory.party.barrier();
+    memory.target.expect(static_cast<unsigned>(self.other()), kCount * kSize);
+}
+
+/// fi_writedata and fi_inject_writedata complete at the target, with their data, and only they.
+void write_data(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA | FI_MSG, .cq_data_size = 4}, 100000);
+    Party& party = memory.party;
+    Contexts contexts(2);
+    // Some providers consume a posted receive for it.
+    const bool takes_receive = (party.ep.info->mode & FI_RX_CQ_DATA) != 0;
+    for (const std::size_t size : {0UL, 8UL, 5000UL, 100000UL}) {
+        memory.local.fill(static_cast<unsigned>(size));
+        if (self.rank == 0) {
+            memory.write(size, 0, contexts.at(0));
+            party.ep.wait_tx();
+            party.ep.post([&] {
+                return fi_writedata(party.ep.ep, memory.local.as(), size, memory.local.desc(),
+                                    0x7000 + size, party.peer(), memory.remote.base,
+                                    memory.remote.key, contexts.at(1));
+            });
+            FAB_CHECK(party.ep.wait_tx().context == contexts.at(1));
+        } else {
+            if (takes_receive) party.recv(memory.local, 0, contexts.at(0));
+            const Completion got = party.ep.wait_rx();
+            FAB_CHECK((got.flags & FI_REMOTE_CQ_DATA) != 0);
+            FAB_CHECK((got.flags & FI_REMOTE_WRITE) != 0);
+            FAB_EQUAL(got.data, 0x7000 + size);
+            memory.target.expect(static_cast<unsigned>(size), size);
+        }
+        party.barrier();
+    }
+    if (party.ep.info->tx_attr->inject_size < 8) return;
+    if (self.rank == 0) {
+        party.ep.post([&] {
+            return fi_inject_writedata(party.ep.ep, memory.local.as(), 8, 0x1234, party.peer(),
+                                       memory.remote.base, memory.remote.key);
+        });
+    } else {
+        const Completion got = party.ep.wait_rx();
+        FAB_EQUAL(got.data, 0x1234);
+    }
+}
+
+void inject_write(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA | FI_MSG}, 16384);
+    Party& party = memory.party;
+    const std::size_t limit = std::min<std::size_t>(party.ep.info->tx_attr->inject_size, 16384);
+    Contexts contexts(1);
+    for (std::size_t size = 1; size <= limit; size *= 2) {
+        if (self.rank == 0) {
+            memory.local.fill(static_cast<unsigned>(size));
+            party.ep.post([&] {
+                return fi_inject_write(party.ep.ep, memory.local.as(), size, party.peer(),
+                                       memory.remote.base, memory.remote.key);
+            });
+            std::memset(memory.local.as(), 0xee, size);
+            // A read of the same place is not required to come after it; wait for the bytes.
+            party.barrier();
+        } else {
+            memory.local.fill(static_cast<unsigned>(size));
+            const double deadline = now_s() + kOpLimitS;
+            while (std::memcmp(memory.target.as(), memory.local.as(), size) != 0) {
+                party.ep.progress();
+                if (now_s() > deadline) FAB_FAIL("an injected write of %zu bytes is lost", size);
+            }
+            party.barrier();
+        }
+    }
+    Completion none;
+    FAB_CHECK(!party.ep.poll(party.ep.tx_cq, none));
+}
+
+/// Pieces on both sides: local iov and remote rma_iov cut at different places.
+void iov(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE}, 100000);
+    Party& party = memory.party;
+    Contexts contexts(1);
+    const std::size_t locals = std::min<std::size_t>(party.ep.info->tx_attr->iov_limit, 3);
+    const std::size_t remotes = std::min<std::size_t>(party.ep.info->tx_attr->rma_iov_limit, 3);
+    if (locals < 2) skip("iov_limit is below 2");
+    for (const std::size_t size : {9UL, 900UL, 9000UL, 90000UL}) {
+        memory.local.fill(static_cast<unsigned>(size));
+        std::memset(memory.target.as(), 0, memory.target.size());
+        party.barrier();
+        if (self.rank == 0) {
+            iovec pieces[3] = {};
+            fi_rma_iov places[3] = {};
+            void* descs[3] = {memory.local.desc(), memory.local.desc(), memory.local.desc()};
+            for (std::size_t i = 0, at = 0; i < locals; ++i) {
+                const std::size_t length = i + 1 == locals ? size - at : size / 4 + i;
+                pieces[i] = {memory.local.as() + at, length};
+                at += length;
+            }
+            for (std::size_t i = 0, at = 0; i < remotes; ++i) {
+                const std::size_t length = i + 1 == remotes ? size - at : size / 3 - i;
+                places[i] = {memory.remote.base + at, length, memory.remote.key};
+                at += length;
+            }
+            fi_msg_rma msg{};
+            msg.msg_iov = pieces;
+            msg.desc = descs;
+            msg.iov_count = locals;
+            msg.addr = party.peer();
+            msg.rma_iov = places;
+            msg.rma_iov_count = remotes;
+            msg.context = contexts.at(0);
+            party.ep.post([&] {
+                return fi_writemsg(party.ep.ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+            });
+            party.ep.wait_tx();
+            party.barrier();
+            std::memset(memory.local.as(), 0, size);
+            party.ep.post([&] { return fi_readmsg(party.ep.ep, &msg, FI_COMPLETION); });
+            party.ep.wait_tx();
+            memory.local.expect(static_cast<unsigned>(size), size);
+            std::memset(memory.local.as(), 0, size);
+            party.ep.post([&] {
+                return fi_readv(party.ep.ep, pieces, descs, locals, party.peer(),
+                                memory.remote.base, memory.remote.key, contexts.at(0));
+            });
+            party.ep.wait_tx();
+            memory.local.expect(static_cast<unsigned>(size), size);
+        } else {
+            party.barrier();
+            memory.target.expect(static_cast<unsigned>(size), size);
+        }
+        party.barrier();
+    }
+}
+
+/// Every way to miss a region is an error at the initiator, and nothing is written.
+void refused(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA}, 4096);
+    Party& party = memory.party;
+    Contexts contexts(1);
+    party.barrier();
+    const auto expect_error = [&](const char* what, std::uint64_t at, std::uint64_t key,
+                                  std::size_t length) {
+        for (const bool reading : {false, true}) {
+            long rc = 0;
+            do {
+                rc = static_cast<long>(
+                    reading ? fi_read(party.ep.ep, memory.local.as(), length, memory.local.desc(),
+                                      party.peer(), at, key, contexts.at(0))
+                            : fi_write(party.ep.ep, memory.local.as(), length, memory.local.desc(),
+                                       party.peer(), at, key, contexts.at(0)));
+                party.ep.progress();
+            } while (rc == -FI_EAGAIN);
+            if (rc < 0) continue;  // refused at once
+            const Completion done = party.ep.wait_any(party.ep.tx_cq);
+            if (done.err == 0) FAB_FAIL("%s succeeds: %s", reading ? "a read" : "a write", what);
+        }
+    };
+    if (self.rank == 0) {
+        const std::uint64_t base = memory.remote.base;
+        const std::uint64_t key = memory.remote.key;
+        expect_error("past the end", base + 4096 - 8, key, 64);
+        expect_error("beyond the region", base + (1UL << 40), key, 8);
+        expect_error("wraps around the address space", base + (~0ULL - base - 3), key, 8);
+        expect_error("a key that nobody gave out", base, key ^ 0x5a5a5a5aULL, 8);
+        expect_error("all of it and one byte more", base, key, 4097);
+        memory.write(4096, 0, contexts.at(0));
+        FAB_EQUAL(party.ep.wait_any(party.ep.tx_cq).err, 0);
+    }
+    party.barrier();
+    memory.target.close_region();
+    party.barrier();
+    if (self.rank == 0) {
+        expect_error("the region is closed", memory.remote.base, memory.remote.key, 8);
+    }
+}
+
+/// Access rights of a region are kept.
+void access_rights(Rank& self) {
+    Party party(self, {.caps = FI_RMA});
+    Buffer local(party.ep, 64);
+    alignas(64) static char memory[64];
+    Region read_only(party.ep, memory, sizeof memory, FI_REMOTE_READ);
+    const RemoteRegion remote = self.trade(self.other(), read_only.remote());
+    Contexts contexts(1);
+    if (self.rank == 0) {
+        party.ep.post([&] {
+            return fi_read(party.ep.ep, local.as(), 8, local.desc(), party.peer(), remote.base,
+                           remote.key, contexts.at(0));
+        });
+        FAB_EQUAL(party.ep.wait_any(party.ep.tx_cq).err, 0);
+        std::memset(local.as(), 1, 64);
+        const auto rc =
+            static_cast<long>(fi_write(party.ep.ep, local.as(), 8, local.desc(), party.peer(),
+                                       remote.base, remote.key, contexts.at(0)));
+        if (rc == 0) FAB_CHECK(party.ep.wait_any(party.ep.tx_cq).err != 0);
+    }
+    party.barrier();
+    FAB_EQUAL(memory[0], 0);
+}
+
+void to_itself(Rank& self) {
+    Party party(self, {.caps = FI_RMA});
+    Buffer local(party.ep, 100000);
+    Buffer target(party.ep, 100000);
+    Contexts contexts(1);
+    const RemoteRegion mine = target.remote();
+    for (const std::size_t size : {1UL, 8UL, 5000UL, 100000UL}) {
+        local.fill(static_cast<unsigned>(size));
+        party.ep.post([&] {
+            return fi_write(party.ep.ep, local.as(), size, local.desc(), party.at(self.rank),
+                            mine.base, mine.key, contexts.at(0));
+        });
+        party.ep.wait_tx();
+        std::memset(local.as(), 0, size);
+        party.ep.post([&] {
+            return fi_read(party.ep.ep, local.as(), size, local.desc(), party.at(self.rank),
+                           mine.base, mine.key, contexts.at(0));
+        });
+        party.ep.wait_tx();
+        local.expect(static_cast<unsigned>(size), size);
+    }
+}
+
+/// Memory that a descriptor backs, at an offset of the file that is not 0.
+void mapped_memory(Rank& self) {
+    constexpr std::size_t kSize = 1 << 20;
+    const int fd = memfd_create("functional", MFD_CLOEXEC);
+    FAB_CHECK(fd >= 0);
+    FAB_EQUAL(ftruncate(fd, 2 * kSize), 0);
+    void* at = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, kSize);
+    FAB_CHECK(at != MAP_FAILED);
+    {
+        Party party(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE});
+        Buffer local(party.ep, kSize);
+        Buffer target(party.ep, at, kSize);
+        const RemoteRegion remote = self.trade(self.other(), target.remote());
+        Contexts contexts(1);
+        for (const std::size_t size : {8UL, 5000UL, kSize}) {
+            local.fill(static_cast<unsigned>(size) + static_cast<unsigned>(self.rank));
+            party.ep.post([&] {
+                return fi_write(party.ep.ep, local.as(), size, local.desc(), party.peer(),
+                                remote.base, remote.key, contexts.at(0));
+            });
+            party.ep.wait_tx();
+            party.barrier();
+            target.expect(static_cast<unsigned>(size) + static_cast<unsigned>(self.other()), size);
+            party.barrier();
+        }
+        party.barrier();
+    }
+    munmap(at, kSize);
+    close(fd);
+}
+
+/// Without any call of the target: either it completes, or the provider never said it would.
+void target_asleep(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA | FI_MSG, .tx_op_flags = FI_DELIVERY_COMPLETE}, 1 << 20);
+    Party& party = memory.party;
+    Contexts contexts(1);
+    // One exchange first, so that the connection exists.
+    if (self.rank == 0) {
+        party.send(memory.local, 8, contexts.at(0));
+        party.ep.wait_tx();
+    } else {
+        party.recv(memory.local, 8, contexts.at(0));
+        party.ep.wait_rx();
+    }
+    party.barrier();
+    if (self.rank == 1) {
+        char token = 0;
+        self.receive(0, &token, 1);  // sleeps, no progress
+        party.barrier();
+        memory.target.expect(2, 1 << 20);
+        return;
+    }
+    memory.local.fill(2);
+    memory.write(1 << 20, 0, contexts.at(0));
+    Completion done;
+    const double until = now_s() + 2;
+    bool completed = false;
+    while (!completed && now_s() < until) completed = party.ep.poll(party.ep.tx_cq, done);
+    self.send(1, "t", 1);
+    if (!completed) done = party.ep.wait_tx();
+    party.barrier();
+    FAB_EQUAL(done.err, 0);
+    if (!completed) skip("RMA needs progress at the target");
+}
+
+constexpr Case kCases[] = {
+    {"rma_write_sizes", write_sizes},
+    {"rma_read_sizes", read_sizes},
+    {"rma_both_ways", both_ways},
+    {"rma_write_data", write_data},
+    {"rma_inject_write", inject_write},
+    {"rma_iov", iov},
+    {"rma_refused", refused},
+    {"rma_access_rights", access_rights},
+    {"rma_to_itself", to_itself},
+    {"rma_mapped_memory", mapped_memory},
+    {"rma_target_asleep", target_asleep},
+};
+
+}  // namespace
+
+const std::span<const Case> kRmaCases = kCases;
+
+}  // namespace fab

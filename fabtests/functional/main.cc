@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The runner: forks the ranks of each case, limits its time, prints a line for each and the counts.
+// What a provider does not offer is skipped with the reason; `-m` states how many must pass.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "common/fail.h"
+#include "functional/case.h"
+
+namespace {
+
+using fab::Case;
+using fab::Outcome;
+
+struct Options {
+    std::vector<std::string> only;
+    std::vector<std::string> exclude;
+    std::vector<int> cpus;
+    int least_passed = 0;
+    int repeats = 1;
+    bool list = false;
+};
+
+enum class Verdict { kPass, kSkip, kFail };
+
+struct Counts {
+    int passed = 0;
+    int skipped = 0;
+    std::vector<std::string> failed;
+};
+
+std::vector<Case> all_cases() {
+    std::vector<Case> cases;
+    for (const auto& table :
+         {fab::kMsgCases, fab::kTaggedCases, fab::kPeekCases, fab::kFlagCases, fab::kRmaCases,
+          fab::kAtomicCases, fab::kCntrCases, fab::kCqCases, fab::kOrderCases, fab::kAvCases,
+          fab::kMrCases, fab::kFlowCases, fab::kFaultCases, fab::kArgCases}) {
+        cases.insert(cases.end(), table.begin(), table.end());
+    }
+    return cases;
+}
+
+bool matches(const std::vector<std::string>& patterns, const char* name) {
+    return std::any_of(patterns.begin(), patterns.end(), [name](const std::string& pattern) {
+        return std::strstr(name, pattern.c_str()) != nullptr;
+    });
+}
+
+/// The rank whose end explains the case: a failure before a skip, a cause before its symptom.
+Verdict judge(const Case& one, const std::vector<Outcome>& outcomes, std::string& reason) {
+    Verdict verdict = Verdict::kPass;
+    std::string symptom;
+    for (std::size_t r = 0; r < outcomes.size(); ++r) {
+        const Outcome& outcome = outcomes[r];
+        if (((one.may_die >> r) & 1U) != 0 && outcome.signal != 0 && !outcome.timed_out) continue;
+        const std::string who = "rank " + std::to_string(r) + ": ";
+        if (outcome.timed_out) {
+            symptom += who + "still running after the time limit; ";
+        } else if (outcome.signal != 0) {
+            reason += who + strsignal(outcome.signal) + "; ";
+            verdict = Verdict::kFail;
+        } else if (outcome.code == fab::kExitSkip) {
+            if (verdict == Verdict::kPass) {
+                verdict = Verdict::kSkip;
+                reason = outcome.last_words;
+            }
+        } else if (outcome.code == fab::kExitPeerGone) {
+            symptom += who + outcome.last_words + "; ";
+        } else if (outcome.code != 0) {
+            if (verdict != Verdict::kFail) reason.clear();
+            reason += who + outcome.last_words + "; ";
+            verdict = Verdict::kFail;
+        }
+    }
+    if (verdict == Verdict::kPass && !symptom.empty()) {
+        verdict = Verdict::kFail;
+        reason = symptom;
+    }
+    return verdict;
+}
+
+void run_case(const Case& one, const Options& options, Counts& counts) {
+    const double start = fab::now_s();
+    const fab::TeamOptions team{
+        .size = one.ranks, .limit_s = one.limit_s, .cpus = options.cpus, .may_die = one.may_die};
+    const std::vector<Outcome> outcomes = fab::run_team(team, one.run);
+    std::string reason;
+    const Verdict verdict = judge(one, outcomes, reason);
+    static constexpr const char* kWords[] = {"PASS", "SKIP", "FAIL"};
+    std::printf("%s %-34s %6.2f s  %s\n", kWords[static_cast<int>(verdict)], one.name,
+                fab::now_s() - start, reason.c_str());
+    std::fflush(stdout);
+    switch (verdict) {
+        case Verdict::kPass: ++counts.passed; break;
+        case Verdict::kSkip: ++counts.skipped; break;
+        case Verdict::kFail: counts.failed.emplace_back(one.name); break;
+    }
+}
+
+int report(const Counts& counts, const Options& options) {
+    std::printf("%s: %d passed, %d skipped, %zu failed\n", fab::settings.provider.c_str(),
+                counts.passed, counts.skipped, counts.failed.size());
+    for (const std::string& name : counts.failed) std::printf("failed: %s\n", name.c_str());
+    if (counts.passed < options.least_passed) {
+        std::printf("only %d passed, at least %d must\n", counts.passed, options.least_passed);
+        return 1;
+    }
+    return counts.failed.empty() ? 0 : 1;
+}
+
+[[noreturn]] void usage(int code) {
+    std::fprintf(
+        code == 0 ? stdout : stderr,
+        "usage: functional [-p PROVIDER] [-s ADDRESS] [-o NAME]... [-x NAME]... [-c CPU,...]\n"
+        "                  [-m COUNT] [-r REPEATS] [-l]\n"
+        "  -p  the provider to test (rvt)\n"
+        "  -s  the address to listen on, for providers that need it\n"
+        "  -o  run only cases whose name contains NAME; -x: leave them out\n"
+        "  -c  pin rank n to the nth of these CPUs\n"
+        "  -m  fail unless at least COUNT cases pass\n"
+        "  -l  list the cases\n");
+    std::exit(code);
+}
+
+Options parse(int argc, char** argv) {
+    Options options;
+    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:r:lh")) != -1;) {
+        switch (option) {
+            case 'p': fab::settings.provider = optarg; break;
+            case 's': fab::settings.node = optarg; break;
+            case 'o': options.only.emplace_back(optarg); break;
+            case 'x': options.exclude.emplace_back(optarg); break;
+            case 'c':
+                options.cpus = fab::parse_cpus(optarg);
+                if (options.cpus.empty()) usage(2);
+                break;
+            case 'm': options.least_passed = std::atoi(optarg); break;
+            case 'r': options.repeats = std::atoi(optarg); break;
+            case 'l': options.list = true; break;
+            case 'h': usage(0);
+            default: usage(2);
+        }
+    }
+    if (optind != argc) usage(2);
+    return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const Options options = parse(argc, argv);
+    Counts counts;
+    for (int turn = 0; turn < options.repeats; ++turn) {
+        for (const Case& one : all_cases()) {
+            if (!options.only.empty() && !matches(options.only, one.name)) continue;
+            if (matches(options.exclude, one.name)) continue;
+            if (options.list) {
+                std::printf("%s\n", one.name);
+            } else {
+                run_case(one, options, counts);
+            }
+        }
+    }
+    return options.list ? 0 : report(counts, options);
+}
