@@ -262,7 +262,7 @@ void Switchboard::answer_ended(Handshake& handshake) {
     forget_if_idle(address);
 }
 
-void Switchboard::dial_failed(const util::SockAddr& address, util::Status why) {
+void Switchboard::dial_failed(util::SockAddr address, util::Status why) {
     peers_[address].dial.reset();
     forget_if_idle(address);
     auto event = std::make_unique<ConnectionEvent>();

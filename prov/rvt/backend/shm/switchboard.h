@@ -78,7 +78,8 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     const ListenAttr& attr() const noexcept { return attr_; }
     const LocalEnd& local() const noexcept { return local_; }
     std::minstd_rand& random() noexcept { return random_; }
-    void dial_failed(const util::SockAddr& peer, util::Status why);
+    /// @param peer  A copy: the Dial that calls is gone before the end.
+    void dial_failed(util::SockAddr peer, util::Status why);
 
     void on_ready(std::uint32_t events) override;
     void on_timer() override;
