@@ -141,7 +141,7 @@ Test(lifetime, ends_at_any_step_of_a_handshake_that_the_peer_dials, .timeout = 6
 }
 
 Test(lifetime, ends_at_any_step_of_a_handshake_that_the_peer_answers, .timeout = 60) {
-    TestEndpoint endpoint({.nobody_timeout_ms = 200});
+    TestEndpoint endpoint({.refused_timeout_ms = 200});
     for (int step = 0; step <= 3; ++step) {
         Process peer([&](Process& parent) {
             RawPeer raw;
@@ -294,7 +294,7 @@ Test(lifetime, with_few_descriptors_fails_for_the_last_peers_only, .timeout = 60
         parent.get<bool>();
         for (int i = 0; i < 40; ++i) {
             dialers.push_back(
-                std::make_unique<TestEndpoint>(TestEndpoint::Options{.nobody_timeout_ms = 100}));
+                std::make_unique<TestEndpoint>(TestEndpoint::Options{.refused_timeout_ms = 100}));
             dialers.back()->connector().connect(endpoint.address());
             const auto event = dialers.back()->next();
             connected += event->kind == Kind::kConnected ? 1 : 0;

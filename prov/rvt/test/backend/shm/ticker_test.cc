@@ -76,7 +76,7 @@ Test(ticker, rests_while_armed_and_quiet, .timeout = 30) {
 }
 
 Test(ticker, wakes_a_sleeper_when_an_event_is_delivered, .timeout = 30) {
-    TestEndpoint a({.nobody_timeout_ms = 1});
+    TestEndpoint a({.refused_timeout_ms = 1});
     // relaxed: set before the event can come.
     a.page().armed.store(1, std::memory_order_relaxed);
     a.connector().connect(rvt::shm::test::unused_address());
