@@ -47,6 +47,10 @@ class RdEndpoint : public AddressObserver {
     /// Readable when an armed endpoint has work; owned by the endpoint, valid after enable().
     virtual int wake_fd() const noexcept = 0;
 
+    /// Whether a peer is reading or writing the memory behind this key of the domain directly, right now. The key is no
+    /// longer valid when this is asked, so that the answer stays no once it is no.
+    virtual bool uses_key(std::uint32_t key) noexcept = 0;
+
     /// How a peer is reached, in words for logs and rvt_info: methods, and why others are not used.
     virtual std::string describe_peer(std::uint64_t dest) = 0;
 

@@ -7,6 +7,7 @@
 
 #include <sys/uio.h>
 
+#include "util/mapping.h"
 #include "util/sock_addr.h"
 
 namespace rvt::core {
@@ -126,6 +127,18 @@ struct RdCompletion {
     Counter* write = nullptr;
     Counter* remote_read = nullptr;
     Counter* remote_write = nullptr;
+};
+
+/// The memory that peers may name, as the domain keeps it.
+struct RdKeys {
+    KeyTable* table = nullptr;
+    const util::Mapping* memory = nullptr;  // the file that the table lies in, for peers to map
+    std::uint32_t pd = 0;
+    bool has_user_keys = false;  // requests carry the application's own 64-bit keys, not the table's
+    // Told of each access of a peer with the key that it used (kWcRemote* bits); may be nullptr. Runs under the
+    // domain's lock.
+    void (*accessed)(void* context, std::uint64_t key, std::uint64_t wc_flags) noexcept = nullptr;
+    void* accessed_context = nullptr;
 };
 
 /// What an endpoint is opened with.
