@@ -5,21 +5,13 @@
 #include <rdma/fi_errno.h>
 #include <rdma/providers/fi_prov.h>
 
-#include <cstdint>
+#include "ofi/fabric.h"
+#include "ofi/info.h"
+#include "util/log.h"
+#include "util/params.h"
 
 namespace rvt {
 namespace {
-
-int prov_getinfo(std::uint32_t /*version*/, const char* /*node*/, const char* /*service*/,
-                 std::uint64_t /*flags*/, const fi_info* /*hints*/, fi_info** info) noexcept {
-    *info = nullptr;
-    return -FI_ENODATA;
-}
-
-int prov_fabric(fi_fabric_attr* /*attr*/, fid_fabric** fabric, void* /*context*/) noexcept {
-    *fabric = nullptr;
-    return -FI_ENODATA;
-}
 
 void prov_cleanup() noexcept {}
 
@@ -27,9 +19,9 @@ fi_provider provider = {
     .version = FI_VERSION(RVT_VERSION_MAJOR, RVT_VERSION_MINOR),
     .fi_version = FI_VERSION(1, 3),
     .context = {},
-    .name = "rvt",
-    .getinfo = prov_getinfo,
-    .fabric = prov_fabric,
+    .name = ofi::kProvName,
+    .getinfo = ofi::getinfo,
+    .fabric = ofi::fabric_open,
     .cleanup = prov_cleanup,
 };
 
@@ -42,5 +34,7 @@ fi_provider provider = {
 ///            application's request is passed over because of the headers rvt was built with.
 extern "C" FI_EXT_INI {
     rvt::provider.fi_version = fi_version();
+    rvt::util::set_log_provider(&rvt::provider);
+    rvt::util::define_params(&rvt::provider);
     return &rvt::provider;
 }

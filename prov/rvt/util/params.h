@@ -13,9 +13,7 @@ namespace rvt::util {
 
 /// The order is that of the table in params.cc.
 enum class ParamId : unsigned {
-    kConnectTimeoutMs,
     kHostRemote,
-    kRefusedTimeoutMs,
     kUnexpectedBytes,
     kCount,
 };

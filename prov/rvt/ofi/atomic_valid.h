@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Which datatypes and operations of fi_atomic(3) exist in which kind of call, and how many elements one call takes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/rd_types.h"
+#include "ofi/compat.h"
+
+namespace rvt::ofi {
+
+inline constexpr unsigned kDatatypes = static_cast<unsigned>(FI_UINT128) + 1;
+inline constexpr unsigned kAtomicOps = static_cast<unsigned>(FI_ATOMIC_OP_LAST);
+
+/// Bytes of each datatype; 0 for numbers that are none.
+extern const std::size_t kDatatypeBytes[kDatatypes];
+
+/// Whether a call of this kind may combine them.
+bool is_valid_atomic(core::RdAtomic::Kind kind, fi_datatype datatype, fi_op op) noexcept;
+
+/// fi_ops_domain.query_atomic.
+int domain_query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
+                        std::uint64_t flags) noexcept;
+
+// fi_ops_atomic.*valid: the elements of one call, or -FI_EOPNOTSUPP.
+int atomic_writevalid(fid_ep* ep, fi_datatype datatype, fi_op op, std::size_t* count) noexcept;
+int atomic_readwritevalid(fid_ep* ep, fi_datatype datatype, fi_op op, std::size_t* count) noexcept;
+int atomic_compwritevalid(fid_ep* ep, fi_datatype datatype, fi_op op, std::size_t* count) noexcept;
+
+}  // namespace rvt::ofi

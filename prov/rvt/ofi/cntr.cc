@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Counters: reading one drives the endpoints that count into it. fi_cntr(3).
+#include "ofi/cntr.h"
+
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include "ofi/errors.h"
+#include "ofi/wait_set.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+template <class Lock>
+void progress(Cntr& cntr) noexcept {
+    const util::Guard<Lock> guard(cntr.domain->lock.as<Lock>());
+    cntr.progressors.run_locked();
+}
+
+template <class Lock>
+std::uint64_t cntr_read(fid_cntr* self) noexcept {
+    Cntr& cntr = Cntr::from(self);
+    progress<Lock>(cntr);
+    return cntr.counter.value();
+}
+
+template <class Lock>
+std::uint64_t cntr_readerr(fid_cntr* self) noexcept {
+    Cntr& cntr = Cntr::from(self);
+    progress<Lock>(cntr);
+    return cntr.counter.errors();
+}
+
+int cntr_add(fid_cntr* self, std::uint64_t value) noexcept {
+    Cntr::from(self).counter.add(value);
+    return 0;
+}
+int cntr_adderr(fid_cntr* self, std::uint64_t value) noexcept {
+    Cntr::from(self).counter.add_error(value);
+    return 0;
+}
+int cntr_set(fid_cntr* self, std::uint64_t value) noexcept {
+    Cntr::from(self).counter.set(value);
+    return 0;
+}
+int cntr_seterr(fid_cntr* self, std::uint64_t value) noexcept {
+    Cntr::from(self).counter.set_error(value);
+    return 0;
+}
+
+/// Arms counter and endpoints. False: an endpoint has work.
+bool arm_locked(Cntr& cntr) noexcept {
+    // While others sleep, what woke them must stay readable until they have seen it.
+    if (cntr.sleepers == 0) {
+        eventfd_t value = 0;
+        eventfd_read(cntr.wake_fd.get(), &value);  // EAGAIN: nobody had signalled
+    }
+    cntr.counter.arm(cntr.wake_fd.get());
+    return cntr.progressors.arm_locked();
+}
+
+bool fall_asleep(Cntr& cntr) noexcept {
+    const util::Guard<DomainLock> guard(cntr.domain->lock);
+    const bool is_armed = arm_locked(cntr);
+    cntr.sleepers += is_armed ? 1 : 0;
+    return is_armed;
+}
+
+/// The last one to wake up disarms; the others are asleep on the same descriptors and look again.
+void wake_up(Cntr& cntr) noexcept {
+    const util::Guard<DomainLock> guard(cntr.domain->lock);
+    if (--cntr.sleepers == 0) {
+        cntr.counter.arm(-1);
+        cntr.progressors.disarm_locked();
+    } else {
+        [[maybe_unused]] const int ignored = eventfd_write(cntr.wake_fd.get(), 1);
+    }
+}
+
+/// fi_cntr(3): an error counted since the call began ends the wait.
+template <class Lock>
+int cntr_wait(fid_cntr* self, std::uint64_t threshold, int timeout_ms) noexcept {
+    Cntr& cntr = Cntr::from(self);
+    if (!cntr.wait.can_sleep()) {
+        return -FI_EINVAL;
+    }
+    const TimeLimit limit(timeout_ms);
+    const std::uint64_t errors = cntr.counter.errors();
+    for (;;) {
+        progress<Lock>(cntr);
+        if (cntr.counter.value() >= threshold) {
+            return 0;
+        }
+        if (cntr.counter.errors() != errors) {
+            return -FI_EAVAIL;
+        }
+        if (limit.is_over()) {
+            return -FI_ETIMEDOUT;
+        }
+        if (cntr.wait.kind() == FI_WAIT_YIELD) {
+            cntr.wait.sleep(limit);
+            continue;
+        }
+        // Arm first, then look again: a count in between has signalled or is seen.
+        if (fall_asleep(cntr)) {
+            if (cntr.counter.value() < threshold && cntr.counter.errors() == errors) {
+                cntr.wait.sleep(limit);
+            }
+            wake_up(cntr);
+        }
+    }
+}
+
+int cntr_close(fid* self) noexcept {
+    Cntr& cntr = Cntr::from(self);
+    if (cntr.users.is_any()) {
+        return -FI_EBUSY;
+    }
+    if (cntr.wait_set != nullptr) {
+        cntr.wait_set->remove_member(self);
+    }
+    cntr.domain->users.drop();
+    delete &cntr;
+    return 0;
+}
+
+int cntr_control(fid* self, int command, void* argument) noexcept {
+    return entry([&] { return Cntr::from(self).wait.control(command, argument); });
+}
+
+fi_ops cntr_fid_ops = fid_ops(cntr_close, no_bind, cntr_control);
+
+template <class Lock>
+constexpr fi_ops_cntr make_ops() noexcept {
+    return {
+        .size = sizeof(fi_ops_cntr),
+        .read = cntr_read<Lock>,
+        .readerr = cntr_readerr<Lock>,
+        .add = cntr_add,
+        .set = cntr_set,
+        .wait = cntr_wait<Lock>,
+        .adderr = cntr_adderr,
+        .seterr = cntr_seterr,
+    };
+}
+constinit std::array<fi_ops_cntr, kLockPolicies> cntr_ops = {
+    make_ops<util::NullLock>(), make_ops<util::OwnerLock>(), make_ops<util::SpinLock>()};
+
+int open_waiting(Cntr& cntr, const fi_cntr_attr& attr) {
+    cntr.wake_fd.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    util::Status opened = cntr.wake_fd.is_open() ? util::kOk : util::Status(errno);
+    if (opened.is_ok()) {
+        opened = cntr.wait.open(attr.wait_obj, attr.wait_set);
+    }
+    if (opened.is_ok()) {
+        opened = cntr.wait.add_source(cntr.wake_fd.get());
+    }
+    if (!opened.is_ok()) {
+        RVT_WARN(kCntr, "cannot open counter: wait_obj %d: %s", static_cast<int>(attr.wait_obj),
+                 strerror(opened.error()));
+        return to_fi(opened);
+    }
+    if (attr.wait_obj == FI_WAIT_SET) {
+        cntr.wait_set = &WaitSet::from(attr.wait_set);
+        cntr.wait_set->add_member(&cntr.handle.fid);
+    }
+    return 0;
+}
+
+int open(Domain& domain, const fi_cntr_attr& attr, fid_cntr** cntr, void* context) {
+    if (attr.flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (attr.events != FI_CNTR_EVENTS_COMP) {
+        RVT_WARN(kCntr, "cannot open counter: events %d asked, FI_CNTR_EVENTS_COMP offered",
+                 static_cast<int>(attr.events));
+        return -FI_ENOSYS;
+    }
+    auto made = std::make_unique<Cntr>();
+    made->domain = &domain;
+    made->handle.fid = {FI_CLASS_CNTR, context, &cntr_fid_ops};
+    made->handle.ops = &cntr_ops[static_cast<std::size_t>(domain.lock.policy())];
+    const int waiting = open_waiting(*made, attr);
+    if (waiting != 0) {
+        return waiting;
+    }
+    domain.users.add();
+    *cntr = &made.release()->handle;
+    return 0;
+}
+
+}  // namespace
+
+util::Status Cntr::add_endpoint(const Progressor& progressor) {
+    const util::Status added = wait.add_source(progressor.endpoint->wake_fd());
+    if (added.is_ok()) {
+        const util::Guard<DomainLock> guard(domain->lock);
+        progressors.add(progressor);
+    }
+    return added;
+}
+
+void Cntr::remove_endpoint(const core::RdEndpoint* endpoint) noexcept {
+    const util::Guard<DomainLock> guard(domain->lock);
+    progressors.remove(endpoint);
+    wait.remove_source(endpoint->wake_fd());
+}
+
+int Cntr::try_wait() noexcept {
+    const util::Guard<DomainLock> guard(domain->lock);
+    progressors.run_locked();
+    const bool is_armed = arm_locked(*this);
+    const std::uint64_t now = counter.value() + counter.errors();
+    if (!is_armed || now != seen) {
+        seen = now;
+        return -FI_EAGAIN;
+    }
+    wait.about_to_wait();
+    return 0;
+}
+
+int cntr_open(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {
+    static constexpr fi_cntr_attr kDefault{.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC,
+                                           .wait_set = nullptr, .flags = 0};
+    return entry([&] { return open(Domain::from(domain), attr != nullptr ? *attr : kDefault, cntr, context); });
+}
+
+}  // namespace rvt::ofi

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Completion counters, fi_cntr(3).
+#pragma once
+
+#include "core/counter.h"
+#include "ofi/compat.h"
+#include "ofi/domain.h"
+#include "ofi/fid.h"
+#include "ofi/progress.h"
+#include "ofi/wait.h"
+
+namespace rvt::ofi {
+
+class WaitSet;
+
+struct Cntr {
+    static Cntr& from(fid_cntr* self) noexcept { return *reinterpret_cast<Cntr*>(self); }
+    static Cntr& from(fid* self) noexcept { return *reinterpret_cast<Cntr*>(self); }
+
+    util::Status add_endpoint(const Progressor& progressor);
+    void remove_endpoint(const core::RdEndpoint* endpoint) noexcept;
+
+    /// fi_trywait(3). The application looks at the count after it has waked up, and so do we before it sleeps.
+    int try_wait() noexcept;
+
+    fid_cntr handle{};
+    Domain* domain = nullptr;
+    Progressors progressors;
+    core::Counter counter;
+    std::uint64_t seen = 0;  // by the last fi_trywait: sum of both counts
+    unsigned sleepers = 0;  // threads in fi_cntr_wait that armed; under the domain's lock
+    Users users;
+    WaitSet* wait_set = nullptr;
+    util::UniqueFd wake_fd;
+    WaitObject wait;
+};
+
+/// fi_ops_domain.cntr_open.
+int cntr_open(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept;
+
+}  // namespace rvt::ofi

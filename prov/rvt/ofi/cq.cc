@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Completion queues: everything but the reading itself, which is in cq_read.inl. fi_cq(3).
+#include "ofi/cq.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "ofi/cq_read.inl"
+#include "ofi/errors.h"
+#include "ofi/wait_set.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+constexpr std::size_t kDefaultSize = 1024;
+constexpr std::uint64_t kOpenFlags = FI_AFFINITY;  // a hint for interrupts, of which there are none
+
+using ReadFrom = ssize_t (*)(fid_cq*, void*, std::size_t, fi_addr_t*) noexcept;
+
+std::size_t entry_bytes(fi_cq_format format) noexcept {
+    switch (format) {
+        case FI_CQ_FORMAT_MSG: return sizeof(fi_cq_msg_entry);
+        case FI_CQ_FORMAT_DATA: return sizeof(fi_cq_data_entry);
+        case FI_CQ_FORMAT_TAGGED: return sizeof(fi_cq_tagged_entry);
+        default: return sizeof(fi_cq_entry);
+    }
+}
+
+/// Arms the queue and its endpoints. False: there is something to read, or an endpoint has work.
+bool arm_locked(Cq& cq) noexcept {
+    // While others sleep, what woke them must stay readable until they have seen it.
+    if (cq.sleepers == 0) {
+        cq.queue->clear_wake_fd();
+    }
+    // relaxed: the flag is set before the descriptor is written, which orders it.
+    if (!cq.queue->is_empty() || cq.is_signalled.load(std::memory_order_relaxed) || !cq.queue->arm().is_ok()) {
+        return false;
+    }
+    if (!cq.progressors.arm_locked()) {
+        cq.queue->disarm();
+        return false;
+    }
+    return true;
+}
+
+/// The last one to wake up disarms; the others are still asleep on the same descriptors.
+void wake_up(Cq& cq) noexcept {
+    const util::Guard<DomainLock> guard(cq.domain->lock);
+    if (--cq.sleepers == 0) {
+        cq.queue->disarm();
+        cq.progressors.disarm_locked();
+    }
+}
+
+bool fall_asleep(Cq& cq) noexcept {
+    const util::Guard<DomainLock> guard(cq.domain->lock);
+    const bool is_armed = arm_locked(cq);
+    cq.sleepers += is_armed ? 1 : 0;
+    return is_armed;
+}
+
+/// Who leaves with an entry may have taken the wake-up of a sleeper that another entry was for.
+void pass_on(Cq& cq) noexcept {
+    const util::Guard<DomainLock> guard(cq.domain->lock);
+    if (cq.sleepers != 0) {
+        cq.queue->wake();
+    }
+}
+
+/// One blocking wait for at least one more entry. Reads go through the queue's own table, whatever its lock.
+class SleepingRead {
+  public:
+    SleepingRead(Cq& cq, void* buffer, std::size_t count, fi_addr_t* sources) noexcept
+        : cq_(cq), buffer_(static_cast<std::byte*>(buffer)), count_(count), sources_(sources) {}
+
+    ssize_t run(std::size_t wanted, int timeout_ms) noexcept {
+        const TimeLimit limit(timeout_ms);
+        for (;;) {
+            const ssize_t got = read_more();
+            if (got == -FI_EAVAIL) {
+                return done_ != 0 ? static_cast<ssize_t>(done_) : got;
+            }
+            // acq_rel: takes the signal once; pairs with the release in cq_signal().
+            const bool is_signalled = cq_.is_signalled.exchange(false, std::memory_order_acq_rel);
+            if (done_ >= wanted || is_signalled || limit.is_over()) {
+                return done_ != 0 ? static_cast<ssize_t>(done_) : -FI_EAGAIN;
+            }
+            sleep(limit);
+        }
+    }
+
+  private:
+    ssize_t read_more() noexcept {
+        const std::size_t size = entry_bytes(cq_.format);
+        fi_addr_t* const sources = sources_ != nullptr ? sources_ + done_ : nullptr;
+        const ssize_t got = cq_.handle.ops->readfrom(&cq_.handle, buffer_ + done_ * size, count_ - done_, sources);
+        if (got > 0) {
+            done_ += static_cast<std::size_t>(got);
+        }
+        return got;
+    }
+
+    void sleep(const TimeLimit& limit) noexcept {
+        if (cq_.wait.kind() == FI_WAIT_YIELD) {
+            cq_.wait.sleep(limit);
+            return;
+        }
+        if (fall_asleep(cq_)) {
+            cq_.wait.sleep(limit);
+            wake_up(cq_);
+        }
+    }
+
+    Cq& cq_;
+    std::byte* buffer_;
+    std::size_t count_;
+    fi_addr_t* sources_;
+    std::size_t done_ = 0;
+};
+
+ssize_t cq_sreadfrom(fid_cq* self, void* buffer, std::size_t count, fi_addr_t* sources, const void* condition,
+                     int timeout_ms) noexcept {
+    Cq& cq = Cq::from(self);
+    if (!cq.wait.can_sleep()) {
+        return -FI_EINVAL;
+    }
+    std::size_t wanted = 1;
+    if (cq.has_threshold && condition != nullptr) {
+        // fi_cq(3): the condition is the number of entries, not a pointer to it.
+        wanted = reinterpret_cast<std::uintptr_t>(condition);
+    }
+    const ssize_t got = SleepingRead(cq, buffer, count, sources).run(std::min(wanted, count), timeout_ms);
+    pass_on(cq);
+    return got;
+}
+
+ssize_t cq_sread(fid_cq* self, void* buffer, std::size_t count, const void* condition, int timeout_ms) noexcept {
+    return cq_sreadfrom(self, buffer, count, nullptr, condition, timeout_ms);
+}
+
+void fill_error(const core::Cqe& from, fi_cq_err_entry& to) noexcept {
+    to.op_context = from.op_context;
+    to.flags = from.flags;
+    to.len = from.len;
+    to.buf = from.buf;
+    to.data = from.data;
+    to.tag = from.tag;
+    to.olen = from.extra;
+    to.err = to_fi_errno(from.status);
+    to.prov_errno = static_cast<int>(from.status);
+    // No error of ours carries data; the application's buffer, if it gave one, stays its own.
+    to.err_data_size = 0;
+}
+
+ssize_t cq_readerr(fid_cq* self, fi_cq_err_entry* error, std::uint64_t flags) noexcept {
+    Cq& cq = Cq::from(self);
+    if ((flags & ~std::uint64_t{FI_PEEK}) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    const util::Guard<DomainLock> guard(cq.domain->lock);
+    if (cq.queue->is_empty()) {
+        cq.progressors.run_locked();
+    }
+    const core::Cqe* entry = cq.queue->front();
+    if (entry == nullptr || entry->status == core::WcStatus::kSuccess) {
+        return -FI_EAGAIN;
+    }
+    fill_error(*entry, *error);
+    if ((flags & FI_PEEK) == 0) {
+        cq.queue->pop();
+    }
+    return 1;
+}
+
+int cq_signal(fid_cq* self) noexcept {
+    Cq& cq = Cq::from(self);
+    if (!cq.wait.can_sleep()) {
+        return -FI_EINVAL;
+    }
+    // release: pairs with the exchange in SleepingRead::run().
+    cq.is_signalled.store(true, std::memory_order_release);
+    const util::Guard<DomainLock> guard(cq.domain->lock);
+    cq.queue->wake();
+    return 0;
+}
+
+const char* cq_strerror(fid_cq* /*self*/, int prov_errno, const void* /*err_data*/, char* buffer,
+                        std::size_t bytes) noexcept {
+    return copy_text(completion_text(prov_errno), buffer, bytes);
+}
+
+int cq_close(fid* self) noexcept {
+    Cq& cq = Cq::from(self);
+    if (cq.users.is_any()) {
+        return -FI_EBUSY;
+    }
+    if (cq.wait_set != nullptr) {
+        cq.wait_set->remove_member(self);
+    }
+    cq.domain->users.drop();
+    delete &cq;
+    return 0;
+}
+
+int cq_control(fid* self, int command, void* argument) noexcept {
+    return entry([&] { return Cq::from(self).wait.control(command, argument); });
+}
+
+fi_ops cq_fid_ops = fid_ops(cq_close, no_bind, cq_control);
+
+template <class Lock, class Entry>
+constexpr fi_ops_cq make_ops() noexcept {
+    return {
+        .size = sizeof(fi_ops_cq),
+        .read = cq_read<Lock, Entry>,
+        .readfrom = cq_readfrom<Lock, Entry>,
+        .readerr = cq_readerr,
+        .sread = cq_sread,
+        .sreadfrom = cq_sreadfrom,
+        .signal = cq_signal,
+        .strerror = cq_strerror,
+    };
+}
+
+// One row for each lock policy, one column for each format after FI_CQ_FORMAT_UNSPEC.
+template <class Lock>
+constexpr std::array<fi_ops_cq, 4> make_row() noexcept {
+    return {make_ops<Lock, fi_cq_entry>(), make_ops<Lock, fi_cq_msg_entry>(), make_ops<Lock, fi_cq_data_entry>(),
+            make_ops<Lock, fi_cq_tagged_entry>()};
+}
+constinit std::array<std::array<fi_ops_cq, 4>, kLockPolicies> cq_ops = {
+    make_row<util::NullLock>(), make_row<util::OwnerLock>(), make_row<util::SpinLock>()};
+static_assert(FI_CQ_FORMAT_CONTEXT == 1 && FI_CQ_FORMAT_MSG == 2 && FI_CQ_FORMAT_DATA == 3 &&
+              FI_CQ_FORMAT_TAGGED == 4);
+static_assert(static_cast<int>(LockPolicy::kNone) == 0 && static_cast<int>(LockPolicy::kOwner) == 1 &&
+              static_cast<int>(LockPolicy::kSpin) == 2);
+
+fi_ops_cq* ops_of(LockPolicy policy, fi_cq_format format) noexcept {
+    return &cq_ops[static_cast<std::size_t>(policy)][static_cast<std::size_t>(format) - 1];
+}
+
+int check(const fi_cq_attr& attr) noexcept {
+    if ((attr.flags & ~kOpenFlags) != 0) {
+        RVT_WARN(kCq, "cannot open cq: flags 0x%llx asked, FI_AFFINITY offered",
+                 static_cast<unsigned long long>(attr.flags));
+        return -FI_EBADFLAGS;
+    }
+    if (attr.format > FI_CQ_FORMAT_TAGGED) {
+        RVT_WARN(kCq, "cannot open cq: format %d is not known", static_cast<int>(attr.format));
+        return -FI_ENOSYS;
+    }
+    if (attr.wait_obj == FI_WAIT_NONE || attr.wait_cond == FI_CQ_COND_NONE ||
+        attr.wait_cond == FI_CQ_COND_THRESHOLD) {
+        return 0;
+    }
+    RVT_WARN(kCq, "cannot open cq: wait_cond %d is not known", static_cast<int>(attr.wait_cond));
+    return -FI_EINVAL;
+}
+
+int open_waiting(Cq& cq, const fi_cq_attr& attr) {
+    util::Status opened = cq.wait.open(attr.wait_obj, attr.wait_set);
+    if (opened.is_ok() && cq.wait.can_sleep()) {
+        opened = cq.queue->open_wake_fd();
+    }
+    if (opened.is_ok()) {
+        opened = cq.wait.add_source(cq.queue->wake_fd());
+    }
+    if (!opened.is_ok()) {
+        RVT_WARN(kCq, "cannot open cq: wait_obj %d: %s", static_cast<int>(attr.wait_obj), strerror(opened.error()));
+        return to_fi(opened);
+    }
+    if (attr.wait_obj == FI_WAIT_SET) {
+        cq.wait_set = &WaitSet::from(attr.wait_set);
+        cq.wait_set->add_member(&cq.handle.fid);
+    }
+    return 0;
+}
+
+int open(Domain& domain, const fi_cq_attr& attr, fid_cq** cq, void* context) {
+    const int refused = check(attr);
+    if (refused != 0) {
+        return refused;
+    }
+    util::Result<std::unique_ptr<core::Cq>> queue = core::Cq::create(attr.size != 0 ? attr.size : kDefaultSize);
+    if (!queue.is_ok()) {
+        RVT_WARN(kCq, "cannot open cq: %zu entries asked: %s; lower fi_cq_attr.size", attr.size,
+                 strerror(queue.error()));
+        return to_fi(queue.status());
+    }
+    auto made = std::make_unique<Cq>();
+    made->domain = &domain;
+    made->owned_queue = queue.take();
+    made->queue = made->owned_queue.get();
+    made->format = attr.format != FI_CQ_FORMAT_UNSPEC ? attr.format : FI_CQ_FORMAT_CONTEXT;
+    made->has_threshold = attr.wait_cond == FI_CQ_COND_THRESHOLD;
+    made->handle.fid = {FI_CLASS_CQ, context, &cq_fid_ops};
+    made->handle.ops = ops_of(domain.lock.policy(), made->format);
+    const int waiting = open_waiting(*made, attr);
+    if (waiting != 0) {
+        return waiting;
+    }
+    domain.users.add();
+    *cq = &made.release()->handle;
+    return 0;
+}
+
+}  // namespace
+
+util::Status Cq::add_endpoint(const Progressor& progressor) {
+    const util::Status added = wait.add_source(progressor.endpoint->wake_fd());
+    if (added.is_ok()) {
+        const util::Guard<DomainLock> guard(domain->lock);
+        progressors.add(progressor);
+    }
+    return added;
+}
+
+void Cq::remove_endpoint(const core::RdEndpoint* endpoint) noexcept {
+    const util::Guard<DomainLock> guard(domain->lock);
+    progressors.remove(endpoint);
+    wait.remove_source(endpoint->wake_fd());
+}
+
+int Cq::try_wait() noexcept {
+    const util::Guard<DomainLock> guard(domain->lock);
+    // Completions that progress can produce now are found before the application sleeps.
+    progressors.run_locked();
+    if (!arm_locked(*this)) {
+        return -FI_EAGAIN;
+    }
+    wait.about_to_wait();
+    return 0;
+}
+
+int cq_open(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {
+    return entry([&] { return attr != nullptr ? open(Domain::from(domain), *attr, cq, context) : -FI_EINVAL; });
+}
+
+}  // namespace rvt::ofi

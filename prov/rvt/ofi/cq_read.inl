@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Reading a completion queue, instantiated for each lock policy and entry format. fi_cq_read on an empty queue is the
+// spin loop of every application: one lock, one look at the ring, one progress call, another look.
+#pragma once
+
+#include "ofi/cq.h"
+#include "util/lock.h"
+
+namespace rvt::ofi {
+
+// One conversion for each format; a field that the format lacks is not touched.
+RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_entry& to) noexcept { to.op_context = from.op_context; }
+RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_msg_entry& to) noexcept {
+    to.op_context = from.op_context;
+    to.flags = from.flags;
+    to.len = from.len;
+}
+RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_data_entry& to) noexcept {
+    to.op_context = from.op_context;
+    to.flags = from.flags;
+    to.len = from.len;
+    to.buf = from.buf;
+    to.data = from.data;
+}
+RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_tagged_entry& to) noexcept {
+    to.op_context = from.op_context;
+    to.flags = from.flags;
+    to.len = from.len;
+    to.buf = from.buf;
+    to.data = from.data;
+    to.tag = from.tag;
+}
+
+/// Moves up to `count` good entries out, in one pass. Returns: how many, or -FI_EAVAIL when an error comes first.
+template <class Entry, bool kWithSource>
+RVT_ALWAYS_INLINE ssize_t drain(core::Cq& queue, void* buffer, std::size_t count, fi_addr_t* sources) noexcept {
+    auto* const entries = static_cast<Entry*>(buffer);
+    std::size_t done = 0;
+    while (done < count) {
+        const core::Cqe* const entry = queue.front();
+        if (entry == nullptr) {
+            break;
+        }
+        if (entry->status != core::WcStatus::kSuccess) [[unlikely]] {
+            return done == 0 ? -FI_EAVAIL : static_cast<ssize_t>(done);
+        }
+        convert(*entry, entries[done]);
+        if constexpr (kWithSource) {
+            sources[done] = entry->source;
+        }
+        queue.pop();
+        ++done;
+    }
+    return static_cast<ssize_t>(done);
+}
+
+/// Returns: entries read, -FI_EAVAIL, -FI_EAGAIN.
+template <class Lock, class Entry, bool kWithSource>
+RVT_ALWAYS_INLINE ssize_t read_entries(Cq& cq, void* buffer, std::size_t count, fi_addr_t* sources) noexcept {
+    const util::Guard<Lock> guard(cq.domain->lock.as<Lock>());
+    ssize_t got = drain<Entry, kWithSource>(*cq.queue, buffer, count, sources);
+    if (got != 0) {
+        return got;
+    }
+    cq.progressors.run_locked();
+    got = drain<Entry, kWithSource>(*cq.queue, buffer, count, sources);
+    return got != 0 ? got : -FI_EAGAIN;
+}
+
+template <class Lock, class Entry>
+ssize_t cq_read(fid_cq* self, void* buffer, std::size_t count) noexcept {
+    return read_entries<Lock, Entry, false>(Cq::from(self), buffer, count, nullptr);
+}
+
+template <class Lock, class Entry>
+ssize_t cq_readfrom(fid_cq* self, void* buffer, std::size_t count, fi_addr_t* sources) noexcept {
+    if (sources == nullptr) {
+        return cq_read<Lock, Entry>(self, buffer, count);
+    }
+    return read_entries<Lock, Entry, true>(Cq::from(self), buffer, count, sources);
+}
+
+}  // namespace rvt::ofi

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Opening, binding and closing of domains. fi_domain(3).
+#include "ofi/domain.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "ofi/atomic_valid.h"
+#include "ofi/av.h"
+#include "ofi/cntr.h"
+#include "ofi/cq.h"
+#include "ofi/ep_rdm.h"
+#include "ofi/eq.h"
+#include "ofi/errors.h"
+#include "ofi/info.h"
+#include "ofi/mr.h"
+#include "ofi/poll_set.h"
+#include "ofi/registry.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+static_assert(offsetof(fid_domain, fid) == 0);
+
+constexpr std::uint64_t kRegMr = std::uint64_t{1} << 59;  // FI_REG_MR, whose name newer headers warn of
+
+int domain_close(fid* self) noexcept {
+    Domain& domain = Domain::from(self);
+    if (domain.users.is_any()) {
+        return -FI_EBUSY;
+    }
+    registry::remove(self);
+    if (domain.eq != nullptr) {
+        domain.eq->users.drop();
+    }
+    domain.fabric->users.drop();
+    delete &domain;
+    return 0;
+}
+
+int domain_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
+    Domain& domain = Domain::from(self);
+    if (other->fclass != FI_CLASS_EQ) {
+        return -FI_EINVAL;
+    }
+    if ((flags & ~kRegMr) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (domain.eq != nullptr) {
+        return -FI_EALREADY;
+    }
+    domain.eq = &Eq::from(other);
+    domain.eq_flags = flags;
+    domain.eq->users.add();
+    return 0;
+}
+
+/// No transmit or receive context is shared between endpoints; max_ep_stx_ctx and max_ep_srx_ctx say 0.
+int domain_stx_ctx(fid_domain* /*self*/, fi_tx_attr* /*attr*/, fid_stx** /*stx*/, void* /*context*/) noexcept {
+    return -FI_ENOSYS;
+}
+int domain_srx_ctx(fid_domain* /*self*/, fi_rx_attr* /*attr*/, fid_ep** /*ep*/, void* /*context*/) noexcept {
+    return -FI_ENOSYS;
+}
+int domain_scalable_ep(fid_domain* /*self*/, fi_info* /*info*/, fid_ep** /*sep*/, void* /*context*/) noexcept {
+    return -FI_ENOSYS;
+}
+int domain_query_collective(fid_domain* /*self*/, fi_collective_op /*op*/, fi_collective_attr* /*attr*/,
+                            std::uint64_t /*flags*/) noexcept {
+    return -FI_ENOSYS;
+}
+
+int domain_endpoint(fid_domain* self, fi_info* info, fid_ep** ep, void* context) noexcept {
+    return ep_rdm_open(self, info, ep, 0, context);
+}
+int domain_endpoint2(fid_domain* self, fi_info* info, fid_ep** ep, std::uint64_t flags, void* context) noexcept {
+    return ep_rdm_open(self, info, ep, flags, context);
+}
+
+int domain_control(fid* /*self*/, int command, void* argument) noexcept {
+    switch (command) {
+        case FI_MAP_RAW_MR: return domain_map_raw_key(static_cast<struct fi_mr_map_raw*>(argument));
+        case FI_UNMAP_KEY: return 0;
+        default: return -FI_ENOSYS;
+    }
+}
+
+fi_ops domain_fid_ops = fid_ops(domain_close, domain_bind, domain_control);
+
+fi_ops_domain domain_ops = {
+    .size = sizeof(fi_ops_domain),
+    .av_open = av_open,
+    .cq_open = cq_open,
+    .endpoint = domain_endpoint,
+    .scalable_ep = domain_scalable_ep,
+    .cntr_open = cntr_open,
+    .poll_open = poll_open,
+    .stx_ctx = domain_stx_ctx,
+    .srx_ctx = domain_srx_ctx,
+    .query_atomic = domain_query_atomic,
+    .query_collective = domain_query_collective,
+    .endpoint2 = domain_endpoint2,
+};
+
+/// The table lies in a memory file that peers map; where there are no such files, in memory of this process alone, and
+/// peers then ask for every access.
+util::Result<void*> open_key_block(Domain& domain, std::size_t bytes) {
+    util::Result<util::Mapping> file = util::Mapping::create("rvt-keys", bytes, core::KeyTable::block_bytes(1));
+    if (file.is_ok()) {
+        domain.key_file = file.take();
+        return static_cast<void*>(domain.key_file.at<char>(0));
+    }
+    RVT_INFO(kDomain, "key table of %zu bytes is not shared with peers: %s", bytes, strerror(file.error()));
+    domain.key_memory = PrivateMemory::allocate(bytes);
+    if (domain.key_memory.data() == nullptr) {
+        return ENOMEM;
+    }
+    return domain.key_memory.data();
+}
+
+util::Status open_keys(Domain& domain) {
+    const std::size_t bytes = core::KeyTable::block_bytes(kKeyTableEntries);
+    const util::Result<void*> block = open_key_block(domain, bytes);
+    if (!block.is_ok()) {
+        return block.status();
+    }
+    util::Result<std::unique_ptr<core::KeyTable>> table = core::KeyTable::create(block.value(), bytes);
+    if (!table.is_ok()) {
+        return table.status();
+    }
+    domain.keys = table.take();
+    return util::kOk;
+}
+
+/// What an info of ours must hold to be opened.
+bool is_ours(const fi_info* info) noexcept {
+    return info != nullptr && info->domain_attr != nullptr &&
+           (info->domain_attr->name == nullptr || std::strcmp(info->domain_attr->name, kDomainName) == 0);
+}
+
+void copy_attributes(Domain& domain, const fi_info& info) noexcept {
+    const fi_domain_attr& attr = *info.domain_attr;
+    domain.caps = info.caps;
+    domain.addr_format = info.addr_format != FI_FORMAT_UNSPEC && info.addr_format != FI_SOCKADDR
+                             ? info.addr_format
+                             : std::uint32_t{FI_SOCKADDR_IN};
+    domain.av_type = attr.av_type;
+    domain.has_auto_progress = attr.data_progress == FI_PROGRESS_AUTO;
+    domain.has_resource_management = attr.resource_mgmt != FI_RM_DISABLED;
+    domain.mr_mode = to_mr_mode(domain.version(), attr.mr_mode);
+}
+
+}  // namespace
+
+PrivateMemory PrivateMemory::allocate(std::size_t bytes) noexcept {
+    PrivateMemory made;
+    void* const data =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data != MAP_FAILED) {
+        made.data_ = data;
+        made.bytes_ = bytes;
+    }
+    return made;
+}
+
+void PrivateMemory::reset() noexcept {
+    if (data_ != nullptr) {
+        munmap(data_, bytes_);
+        data_ = nullptr;
+    }
+}
+
+core::RdKeys Domain::rd_keys() noexcept {
+    return {
+        .table = keys.get(),
+        .memory = key_file.is_mapped() ? &key_file : nullptr,
+        .has_user_keys = !mr_mode.has_provider_keys,
+        .accessed = count_region_access,
+        .accessed_context = this,
+    };
+}
+
+void Domain::watch_key(std::uint64_t key, Cntr* cntr) {
+    const util::Guard<DomainLock> guard(lock);
+    watched_keys[key] = cntr;
+}
+
+void Domain::unwatch_key(std::uint64_t key) noexcept {
+    const util::Guard<DomainLock> guard(lock);
+    watched_keys.erase(key);
+}
+
+void Domain::count_key(std::uint64_t key) noexcept {
+    const auto found = watched_keys.find(key);
+    if (found != watched_keys.end()) {
+        found->second->counter.add(1);
+    }
+}
+
+MrMode to_mr_mode(std::uint32_t version, int mr_mode) noexcept {
+    if (mr_mode == kMrBasic) {
+        return {.has_virtual_addresses = true, .has_provider_keys = true};
+    }
+    if (mr_mode == kMrScalable || version < kVersionMrModeBits) {
+        return {};
+    }
+    return {.has_virtual_addresses = (mr_mode & FI_MR_VIRT_ADDR) != 0,
+            .has_provider_keys = (mr_mode & FI_MR_PROV_KEY) != 0};
+}
+
+int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uint64_t flags, void* context) noexcept {
+    return entry([&]() -> int {
+        if (flags != 0) {
+            return -FI_EBADFLAGS;
+        }
+        if (!is_ours(info)) {
+            RVT_WARN(kDomain, "cannot open domain: no info of %s/%s", kFabricName, kDomainName);
+            return -FI_EINVAL;
+        }
+        const fi_domain_attr& attr = *info->domain_attr;
+        auto made = std::make_unique<Domain>(choose_lock_policy(attr.threading, attr.data_progress));
+        made->fabric = &Fabric::from(fabric);
+        copy_attributes(*made, *info);
+        const util::Status keys = open_keys(*made);
+        if (!keys.is_ok()) {
+            RVT_WARN(kDomain, "cannot open domain: key table of %u entries: %s", kKeyTableEntries, strerror(keys.error()));
+            return to_fi(keys);
+        }
+        made->handle.fid = {FI_CLASS_DOMAIN, context, &domain_fid_ops};
+        made->handle.ops = &domain_ops;
+        made->handle.mr = &domain_mr_ops;
+        registry::add(&made->handle.fid, kDomainName);
+        made->fabric->users.add();
+        *domain = &made.release()->handle;
+        return 0;
+    });
+}
+
+}  // namespace rvt::ofi

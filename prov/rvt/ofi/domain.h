@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Domains, fi_domain(3): a device opened for one application, with the lock, the key table and the settings that
+// everything opened in it shares.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/key_table.h"
+#include "core/rd_types.h"
+#include "ofi/compat.h"
+#include "ofi/domain_lock.h"
+#include "ofi/fabric.h"
+#include "ofi/fid.h"
+#include "util/mapping.h"
+
+namespace rvt::core {
+class RdEndpoint;
+}
+
+namespace rvt::ofi {
+
+class Eq;
+struct Cntr;
+
+/// One of them is not a key but the table's header.
+inline constexpr std::uint32_t kKeyTableEntries = std::uint32_t{1} << 18;
+
+/// How memory is registered and named in this domain, fi_mr(3).
+struct MrMode {
+    bool has_virtual_addresses = false;  // remote addresses are virtual ones, else they count from 0
+    bool has_provider_keys = false;      // the provider chooses keys, else the application
+};
+
+/// The meaning of an mr_mode as an answer of fi_getinfo carries it.
+MrMode to_mr_mode(std::uint32_t version, int mr_mode) noexcept;
+
+/// Zeroed memory of this process, whose pages cost nothing before they are touched.
+class PrivateMemory {
+  public:
+    /// data() is nullptr without memory.
+    static PrivateMemory allocate(std::size_t bytes) noexcept;
+
+    PrivateMemory() noexcept = default;
+    ~PrivateMemory() { reset(); }
+    PrivateMemory(PrivateMemory&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    PrivateMemory& operator=(PrivateMemory&& other) noexcept {
+        reset();
+        data_ = std::exchange(other.data_, nullptr);
+        bytes_ = std::exchange(other.bytes_, 0);
+        return *this;
+    }
+    PrivateMemory(const PrivateMemory&) = delete;
+    PrivateMemory& operator=(const PrivateMemory&) = delete;
+
+    [[nodiscard]] void* data() const noexcept { return data_; }
+
+  private:
+    void reset() noexcept;
+
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+struct Domain {
+    static Domain& from(fid_domain* self) noexcept { return *reinterpret_cast<Domain*>(self); }
+    static Domain& from(fid* self) noexcept { return *reinterpret_cast<Domain*>(self); }
+
+    explicit Domain(LockPolicy policy) noexcept : lock(policy) {}
+
+    [[nodiscard]] std::uint32_t version() const noexcept { return fabric->handle.api_version; }
+
+    /// What an endpoint of this domain needs to know of its keys.
+    [[nodiscard]] core::RdKeys rd_keys() noexcept;
+
+    // Regions whose accesses are counted on their own, fi_mr_bind(3).
+    void watch_key(std::uint64_t key, Cntr* cntr);
+    void unwatch_key(std::uint64_t key) noexcept;
+    /// Threads: holder of `lock`.
+    void count_key(std::uint64_t key) noexcept;
+
+    fid_domain handle{};
+    Fabric* fabric = nullptr;
+    Eq* eq = nullptr;  // bound, for events of address vectors and regions
+    std::uint64_t eq_flags = 0;
+    Users users;
+    DomainLock lock;
+    std::uint64_t caps = 0;
+    std::uint32_t addr_format = FI_SOCKADDR_IN;
+    fi_av_type av_type = FI_AV_UNSPEC;
+    bool has_auto_progress = false;
+    bool has_resource_management = true;
+    MrMode mr_mode;
+    std::unordered_map<std::uint64_t, Cntr*> watched_keys;  // under `lock`
+    std::mutex endpoints_lock;                              // order: innermost
+    std::vector<core::RdEndpoint*> endpoints;               // enabled ones; under endpoints_lock
+    util::Mapping key_file;    // what the table lies in, for peers to map
+    PrivateMemory key_memory;  // the same where there are no memory files
+    std::unique_ptr<core::KeyTable> keys;
+};
+
+/// fi_ops_fabric.domain and .domain2. Returns: 0, -FI_EINVAL, -FI_ENODATA for another's info, -FI_ENOMEM, -FI_EMFILE.
+int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uint64_t flags, void* context) noexcept;
+
+}  // namespace rvt::ofi

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The one lock of a domain, of the policy that its threading and progress models allow.
+#pragma once
+
+#include <concepts>
+
+#include "ofi/compat.h"
+#include "util/lock.h"
+
+namespace rvt::ofi {
+
+enum class LockPolicy : std::uint8_t { kNone, kOwner, kSpin };
+inline constexpr std::size_t kLockPolicies = 3;
+
+/// fi_domain(3), "threading". FI_THREAD_COMPLETION leaves the control thread out, so it is lock-free only where the
+/// application drives all progress itself.
+LockPolicy choose_lock_policy(fi_threading threading, fi_progress data_progress) noexcept;
+
+class DomainLock {
+  public:
+    explicit DomainLock(LockPolicy policy) noexcept : policy_(policy) {}
+    DomainLock(const DomainLock&) = delete;
+    DomainLock& operator=(const DomainLock&) = delete;
+
+    [[nodiscard]] LockPolicy policy() const noexcept { return policy_; }
+
+    /// The lock itself, for code that was instantiated for its policy.
+    template <class Lock>
+    [[nodiscard]] Lock& as() noexcept {
+        if constexpr (std::same_as<Lock, util::NullLock>) {
+            return null_;
+        } else if constexpr (std::same_as<Lock, util::OwnerLock>) {
+            return owner_;
+        } else {
+            return spin_;
+        }
+    }
+
+    // For control paths, which do not care to be instantiated three times.
+    void lock() noexcept RVT_NO_ANALYSIS {
+        switch (policy_) {
+            case LockPolicy::kNone: break;
+            case LockPolicy::kOwner: owner_.lock(); break;
+            case LockPolicy::kSpin: spin_.lock(); break;
+        }
+    }
+    void unlock() noexcept RVT_NO_ANALYSIS {
+        switch (policy_) {
+            case LockPolicy::kNone: break;
+            case LockPolicy::kOwner: owner_.unlock(); break;
+            case LockPolicy::kSpin: spin_.unlock(); break;
+        }
+    }
+
+  private:
+    const LockPolicy policy_;
+    util::NullLock null_;
+    util::OwnerLock owner_;
+    util::SpinLock spin_;
+};
+
+/// The policy as a value, for tables that are chosen by it.
+template <class Lock>
+inline constexpr LockPolicy kPolicyOf = std::same_as<Lock, util::NullLock>    ? LockPolicy::kNone
+                                        : std::same_as<Lock, util::OwnerLock> ? LockPolicy::kOwner
+                                                                              : LockPolicy::kSpin;
+
+}  // namespace rvt::ofi

@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The life of an RDM endpoint: open, bind, enable, names, control, close. fi_endpoint(3), fi_cm(3).
+#include "ofi/ep_rdm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ofi/address_format.h"
+#include "ofi/av.h"
+#include "ofi/cntr.h"
+#include "ofi/cq.h"
+#include "ofi/ep_alias.h"
+#include "ofi/ep_tables.h"
+#include "ofi/eq.h"
+#include "ofi/errors.h"
+#include "ofi/info.h"
+#include "ofi/refuse.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+static_assert(offsetof(fid_ep, fid) == 0);
+
+std::array<const RdmOps*, kLockPolicies> host_engine{};
+
+constexpr std::uint64_t kCqBindFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
+constexpr std::uint64_t kCntrBindFlags = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+Progressor progressor_of(EpRdm& ep) noexcept { return {ep.engine->progress, ep.engine}; }
+
+std::array<Cntr*, 6> counters_of(const EpRdm& ep) noexcept {
+    const EpRdm::Counters& c = ep.counters;
+    return {c.send, c.recv, c.read, c.write, c.remote_read, c.remote_write};
+}
+
+core::Counter* counter_of(Cntr* cntr) noexcept { return cntr != nullptr ? &cntr->counter : nullptr; }
+
+// ---- close ----------------------------------------------------------------------------------------------------------
+
+void leave_queues(EpRdm& ep) noexcept {
+    for (Cq* cq : {ep.tx_cq, ep.rx_cq}) {
+        if (cq != nullptr) {
+            cq->remove_endpoint(ep.engine);
+            cq->users.drop();
+        }
+    }
+    for (Cntr* cntr : counters_of(ep)) {
+        if (cntr != nullptr) {
+            cntr->remove_endpoint(ep.engine);
+            cntr->users.drop();
+        }
+    }
+}
+
+int ep_rdm_close(fid* self) noexcept {
+    EpRdm& ep = EpRdm::from(self);
+    if (ep.aliases.is_any()) {
+        return -FI_EBUSY;
+    }
+    leave_queues(ep);
+    Domain& domain = *ep.domain;
+    {
+        const std::lock_guard guard(domain.endpoints_lock);
+        std::erase(domain.endpoints, ep.engine);
+    }
+    Av* const av = ep.av;
+    Eq* const eq = ep.eq;
+    ep.destroy(&ep);
+    if (av != nullptr) {
+        av->users.drop();
+    }
+    if (eq != nullptr) {
+        eq->users.drop();
+    }
+    domain.users.drop();
+    return 0;
+}
+
+// ---- bind -----------------------------------------------------------------------------------------------------------
+
+int bind_cq(EpRdm& ep, Cq& cq, std::uint64_t flags) noexcept {
+    if ((flags & ~kCqBindFlags) != 0 || (flags & (FI_TRANSMIT | FI_RECV)) == 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (cq.domain != ep.domain) {
+        return -FI_EDOMAIN;
+    }
+    const bool is_selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
+    if (((flags & FI_TRANSMIT) != 0 && ep.tx_cq != nullptr) || ((flags & FI_RECV) != 0 && ep.rx_cq != nullptr)) {
+        return -FI_EINVAL;
+    }
+    if ((flags & FI_TRANSMIT) != 0) {
+        ep.tx_cq = &cq;
+        ep.is_tx_selective = is_selective;
+        cq.users.add();
+    }
+    if ((flags & FI_RECV) != 0) {
+        ep.rx_cq = &cq;
+        ep.is_rx_selective = is_selective;
+        cq.users.add();
+    }
+    return 0;
+}
+
+int bind_cntr(EpRdm& ep, Cntr& cntr, std::uint64_t flags) noexcept {
+    if ((flags & ~kCntrBindFlags) != 0 || flags == 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (cntr.domain != ep.domain) {
+        return -FI_EDOMAIN;
+    }
+    const struct {
+        std::uint64_t flag;
+        Cntr*& place;
+    } places[] = {
+        {FI_SEND, ep.counters.send},
+        {FI_RECV, ep.counters.recv},
+        {FI_READ, ep.counters.read},
+        {FI_WRITE, ep.counters.write},
+        {FI_REMOTE_READ, ep.counters.remote_read},
+        {FI_REMOTE_WRITE, ep.counters.remote_write},
+    };
+    for (const auto& [flag, place] : places) {
+        if ((flags & flag) != 0 && place != nullptr) {
+            return -FI_EINVAL;
+        }
+    }
+    for (const auto& [flag, place] : places) {
+        if ((flags & flag) != 0) {
+            place = &cntr;
+            cntr.users.add();
+        }
+    }
+    return 0;
+}
+
+int bind_av(EpRdm& ep, Av& av, std::uint64_t flags) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (av.domain != ep.domain) {
+        return -FI_EDOMAIN;
+    }
+    if (ep.av != nullptr) {
+        return -FI_EINVAL;
+    }
+    ep.av = &av;
+    av.users.add();
+    return 0;
+}
+
+int bind_eq(EpRdm& ep, Eq& eq, std::uint64_t flags) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (ep.eq != nullptr) {
+        return -FI_EINVAL;
+    }
+    ep.eq = &eq;
+    eq.users.add();
+    return 0;
+}
+
+int ep_rdm_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
+    EpRdm& ep = EpRdm::from(self);
+    if (ep.is_enabled) {
+        return -FI_EOPBADSTATE;
+    }
+    switch (other->fclass) {
+        case FI_CLASS_CQ: return bind_cq(ep, Cq::from(other), flags);
+        case FI_CLASS_CNTR: return bind_cntr(ep, Cntr::from(other), flags);
+        case FI_CLASS_AV: return bind_av(ep, Av::from(other), flags);
+        case FI_CLASS_EQ: return bind_eq(ep, Eq::from(other), flags);
+        default: return -FI_EINVAL;
+    }
+}
+
+// ---- enable ---------------------------------------------------------------------------------------------------------
+
+/// What is missing before the endpoint can work, or 0.
+int check_bound(const EpRdm& ep) noexcept {
+    if (ep.av == nullptr) {
+        RVT_WARN(kEpCtrl, "cannot enable endpoint: no address vector bound");
+        return -FI_ENOAV;
+    }
+    const bool has_tx = ep.tx_cq != nullptr || ep.counters.send != nullptr || ep.counters.read != nullptr ||
+                        ep.counters.write != nullptr;
+    const bool has_rx = ep.rx_cq != nullptr || ep.counters.recv != nullptr;
+    const bool sends = (ep.caps & (FI_SEND | FI_READ | FI_WRITE)) != 0;
+    const bool receives = (ep.caps & FI_RECV) != 0;
+    if ((sends && !has_tx) || (receives && !has_rx)) {
+        RVT_WARN(kEpCtrl, "cannot enable endpoint: no completion queue or counter bound for %s",
+                 sends && !has_tx ? "FI_TRANSMIT" : "FI_RECV");
+        return -FI_ENOCQ;
+    }
+    return 0;
+}
+
+void choose_tables(EpRdm& ep) noexcept {
+    auto* const ops = const_cast<RdmOps*>(ep.ops);
+    ep.handle.msg = (ep.caps & FI_MSG) != 0 ? &ops->msg : &absent_tables.msg;
+    ep.handle.tagged = (ep.caps & FI_TAGGED) != 0 ? &ops->tagged : &absent_tables.tagged;
+    ep.handle.rma = (ep.caps & FI_RMA) != 0 ? &ops->rma : &absent_tables.rma;
+    ep.handle.atomic = (ep.caps & FI_ATOMIC) != 0 ? &ops->atomic : &absent_tables.atomic;
+}
+
+/// Joins the queues that the endpoint completes into, so that reading them drives it.
+util::Status join_queues(EpRdm& ep) {
+    const Progressor progressor = progressor_of(ep);
+    util::Status joined;
+    for (Cq* cq : {ep.tx_cq, ep.rx_cq}) {
+        if (cq != nullptr && joined.is_ok()) {
+            joined = cq->add_endpoint(progressor);
+        }
+    }
+    for (Cntr* cntr : counters_of(ep)) {
+        if (cntr != nullptr && joined.is_ok()) {
+            joined = cntr->add_endpoint(progressor);
+        }
+    }
+    return joined;
+}
+
+core::RdCompletion completion_of(const EpRdm& ep) noexcept {
+    return {
+        .tx_cq = ep.tx_cq != nullptr ? ep.tx_cq->queue : nullptr,
+        .rx_cq = ep.rx_cq != nullptr ? ep.rx_cq->queue : nullptr,
+        .send = counter_of(ep.counters.send),
+        .recv = counter_of(ep.counters.recv),
+        .read = counter_of(ep.counters.read),
+        .write = counter_of(ep.counters.write),
+        .remote_read = counter_of(ep.counters.remote_read),
+        .remote_write = counter_of(ep.counters.remote_write),
+    };
+}
+
+int enable(EpRdm& ep) {
+    if (ep.is_enabled) {
+        return -FI_EOPBADSTATE;
+    }
+    const int missing = check_bound(ep);
+    if (missing != 0) {
+        return missing;
+    }
+    ep.engine->bind(completion_of(ep), &ep.av->addresses);
+    util::Status enabled = ep.engine->enable();
+    if (enabled.is_ok()) {
+        enabled = join_queues(ep);
+    }
+    if (!enabled.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot enable endpoint at %s: %s", ep.attr.bind.to_string().c_str(),
+                 strerror(enabled.error()));
+        return to_fi(enabled);
+    }
+    {
+        const std::lock_guard guard(ep.domain->endpoints_lock);
+        ep.domain->endpoints.push_back(ep.engine);
+    }
+    ep.prepare_flags();
+    choose_tables(ep);
+    ep.is_enabled = true;
+    RVT_INFO(kEpCtrl, "endpoint enabled at %s", ep.engine->address().to_string().c_str());
+    return 0;
+}
+
+// ---- control --------------------------------------------------------------------------------------------------------
+
+int get_op_flags(const EpRdm& ep, std::uint64_t& flags) noexcept {
+    const bool is_tx = (flags & FI_TRANSMIT) != 0;
+    const bool is_rx = (flags & FI_RECV) != 0;
+    if (is_tx == is_rx) {
+        return -FI_EINVAL;
+    }
+    flags = is_tx ? ep.tx_op_flags : ep.rx_op_flags;
+    return 0;
+}
+
+int set_op_flags(EpRdm& ep, std::uint64_t flags) noexcept {
+    const bool is_tx = (flags & FI_TRANSMIT) != 0;
+    const bool is_rx = (flags & FI_RECV) != 0;
+    const std::uint64_t op_flags = flags & ~std::uint64_t{FI_TRANSMIT | FI_RECV};
+    if (is_tx == is_rx || (op_flags & ~(is_tx ? kTxOpFlags : kRxOpFlags)) != 0) {
+        return -FI_EINVAL;
+    }
+    (is_tx ? ep.tx_op_flags : ep.rx_op_flags) = op_flags;
+    ep.prepare_flags();
+    return 0;
+}
+
+int ep_rdm_control(fid* self, int command, void* argument) noexcept {
+    EpRdm& ep = EpRdm::from(self);
+    switch (command) {
+        case FI_ENABLE: return entry([&] { return enable(ep); });
+        case FI_GETOPSFLAG: return get_op_flags(ep, *static_cast<std::uint64_t*>(argument));
+        case FI_SETOPSFLAG: return set_op_flags(ep, *static_cast<const std::uint64_t*>(argument));
+        case FI_ALIAS: return ep_alias_open(ep, *static_cast<struct fi_alias*>(argument));
+        default: return -FI_ENOSYS;
+    }
+}
+
+ssize_t ep_rdm_cancel(fid* self, void* context) noexcept {
+    EpRdm& ep = EpRdm::from(self);
+    return ep.is_enabled ? to_fi(ep.engine->cancel(context)) : -FI_EOPBADSTATE;
+}
+
+// ---- names ----------------------------------------------------------------------------------------------------------
+
+/// An endpoint has a name once it is bound to a port; asking for it binds it.
+int ep_rdm_getname(fid* self, void* address, std::size_t* bytes) noexcept {
+    return entry([&]() -> int {
+        EpRdm& ep = EpRdm::from(self);
+        if (ep.engine->address().port == 0) {
+            const util::Status bound = ep.engine->bind_address(ep.attr.bind);
+            if (!bound.is_ok()) {
+                return to_fi(bound);
+            }
+        }
+        const bool has_room =
+            write_formatted_address(ep.domain->addr_format, ep.engine->address(), address, bytes);
+        return has_room ? 0 : -FI_ETOOSMALL;
+    });
+}
+
+int ep_rdm_setname(fid* self, void* address, std::size_t bytes) noexcept {
+    return entry([&]() -> int {
+        EpRdm& ep = EpRdm::from(self);
+        const bool is_text = ep.domain->addr_format == FI_ADDR_STR;
+        if (address == nullptr || (!is_text && bytes < formatted_stride(ep.domain->addr_format))) {
+            return -FI_EINVAL;
+        }
+        const util::Result<util::SockAddr> wanted = read_formatted_address(ep.domain->addr_format, address);
+        if (!wanted.is_ok()) {
+            return to_fi(wanted.status());
+        }
+        const util::Status bound = ep.engine->bind_address(wanted.value());
+        if (bound.is_ok()) {
+            ep.attr.bind = wanted.value();
+        }
+        return to_fi(bound);
+    });
+}
+
+constexpr Refuse<-FI_ENOSYS> kNoConnections{};
+constexpr Refuse<-FI_ENOSYS> kNoContexts{};
+
+fi_ops ep_rdm_fid_ops = fid_ops(ep_rdm_close, ep_rdm_bind, ep_rdm_control);
+
+fi_ops_ep ep_rdm_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = ep_rdm_cancel,
+    .getopt = ep_rdm_getopt,
+    .setopt = ep_rdm_setopt,
+    .tx_ctx = kNoContexts,
+    .rx_ctx = kNoContexts,
+    .rx_size_left = kNoContexts,  // deprecated calls; a full queue answers -FI_EAGAIN
+    .tx_size_left = kNoContexts,
+};
+
+// ---- open -----------------------------------------------------------------------------------------------------------
+
+/// The capabilities of both sides together; a side that was narrowed loses its own.
+std::uint64_t caps_of(const fi_info& info) noexcept {
+    std::uint64_t caps = info.caps;
+    if (info.tx_attr != nullptr && info.tx_attr->caps != 0) {
+        caps &= ~(FI_SEND | FI_READ | FI_WRITE) | info.tx_attr->caps;
+    }
+    if (info.rx_attr != nullptr && info.rx_attr->caps != 0) {
+        caps &= ~(FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE) | info.rx_attr->caps;
+    }
+    return caps;
+}
+
+int fill_attr(core::RdAttr& attr, const Domain& domain, const fi_info& info) {
+    if (info.src_addr != nullptr) {
+        const util::Result<util::SockAddr> source = read_formatted_address(domain.addr_format, info.src_addr);
+        if (!source.is_ok()) {
+            RVT_WARN(kEpCtrl, "cannot open endpoint: src_addr is no address of the domain's format");
+            return -FI_EINVAL;
+        }
+        attr.bind = source.value();
+    } else {
+        attr.bind = resolve_addresses(nullptr, nullptr, 0, nullptr).addresses.source;
+    }
+    if (info.tx_attr != nullptr && info.tx_attr->size != 0) {
+        attr.tx_size = info.tx_attr->size;
+    }
+    if (info.rx_attr != nullptr) {
+        attr.rx_size = info.rx_attr->size != 0 ? info.rx_attr->size : attr.rx_size;
+        attr.total_buffered_recv =
+            info.rx_attr->total_buffered_recv != 0 ? info.rx_attr->total_buffered_recv : attr.total_buffered_recv;
+    }
+    attr.has_auto_progress = domain.has_auto_progress;
+    attr.wants_rma_events = (info.caps & FI_RMA_EVENT) != 0;
+    attr.reports_source = (info.caps & FI_SOURCE) != 0;
+    return 0;
+}
+
+int check_info(const fi_info* info) noexcept {
+    if (info == nullptr || info->ep_attr == nullptr) {
+        return -FI_EINVAL;
+    }
+    if (info->ep_attr->type != FI_EP_RDM) {
+        RVT_WARN(kEpCtrl, "cannot open endpoint: type %d asked, FI_EP_RDM offered",
+                 static_cast<int>(info->ep_attr->type));
+        return -FI_ENOSYS;
+    }
+    if (info->ep_attr->tx_ctx_cnt > 1 || info->ep_attr->rx_ctx_cnt > 1) {
+        RVT_WARN(kEpCtrl, "cannot open endpoint: shared or several contexts asked, 1 of each kind offered");
+        return -FI_EINVAL;
+    }
+    return 0;
+}
+
+int open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
+    core::RdAttr attr;
+    const int refused = fill_attr(attr, domain, info);
+    if (refused != 0) {
+        return refused;
+    }
+    const RdmOps* const ops = host_engine[static_cast<std::size_t>(domain.lock.policy())];
+    if (ops == nullptr) {
+        return -FI_ENOSYS;
+    }
+    EpRdm* const made = ops->create(domain, attr);
+    made->ops = ops;
+    made->domain = &domain;
+    made->attr = attr;
+    made->caps = caps_of(info);
+    made->tx_op_flags = info.tx_attr != nullptr ? info.tx_attr->op_flags : 0;
+    made->rx_op_flags = info.rx_attr != nullptr ? info.rx_attr->op_flags : 0;
+    made->handle.fid = {FI_CLASS_EP, context, &ep_rdm_fid_ops};
+    made->handle.ops = &ep_rdm_ops;
+    made->handle.cm = &ep_rdm_cm_ops;
+    made->handle.msg = &not_enabled_tables.msg;
+    made->handle.tagged = &not_enabled_tables.tagged;
+    made->handle.rma = &not_enabled_tables.rma;
+    made->handle.atomic = &not_enabled_tables.atomic;
+    made->handle.collective = &absent_collective_ops;
+    domain.users.add();
+    *ep = &made->handle;
+    return 0;
+}
+
+}  // namespace
+
+constinit fi_ops_cm ep_rdm_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = ep_rdm_setname,
+    .getname = ep_rdm_getname,
+    .getpeer = kNoConnections,
+    .connect = kNoConnections,
+    .listen = kNoConnections,
+    .accept = kNoConnections,
+    .reject = kNoConnections,
+    .shutdown = kNoConnections,
+    .join = kNoConnections,
+};
+
+/// fi_endpoint(3), "operation flags": op_flags are for calls without flags of their own. Without
+/// FI_SELECTIVE_COMPLETION every operation completes; with it only those that say so.
+void EpRdm::prepare_flags() noexcept {
+    const RdFlags tx_always = is_tx_selective ? RdFlags::kNone : RdFlags::kCompletion;
+    const RdFlags rx_always = is_rx_selective ? RdFlags::kNone : RdFlags::kCompletion;
+    const RdFlags rma_event = (caps & FI_RMA_EVENT) != 0 ? RdFlags::kRmaEvent : RdFlags::kNone;
+    send_base = tx_always;
+    access_base = tx_always | rma_event;
+    recv_base = rx_always;
+    send_flags = tx_always | to_send_flags(tx_op_flags);
+    access_flags = send_flags | rma_event;
+    inject_access_flags = RdFlags::kInject | rma_event;
+    recv_flags = rx_always | to_recv_flags(rx_op_flags);
+    source_mask = (caps & (FI_DIRECTED_RECV | kTaggedDirectedRecv)) != 0 ? 0 : ~std::uint64_t{0};
+}
+
+int ep_rdm_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t flags, void* context) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    const int refused = check_info(info);
+    return refused != 0 ? refused : entry([&] { return open(Domain::from(domain), *info, ep, context); });
+}
+
+void set_host_engine(const std::array<const RdmOps*, kLockPolicies>& ops) noexcept { host_engine = ops; }
+
+}  // namespace rvt::ofi

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Event queues. A semaphore eventfd counts the events, so that "readable" means "not empty" without arming.
+#include "ofi/eq.h"
+
+#include <sys/eventfd.h>
+
+#include <cstring>
+#include <memory>
+
+#include "ofi/errors.h"
+#include "ofi/wait_set.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+int eq_close(fid* self) noexcept {
+    Eq& eq = Eq::from(self);
+    if (eq.users.is_any()) {
+        return -FI_EBUSY;
+    }
+    if (eq.wait_set != nullptr) {
+        eq.wait_set->remove_member(self);
+    }
+    eq.fabric->users.drop();
+    delete &eq;
+    return 0;
+}
+
+int eq_control(fid* self, int command, void* argument) noexcept {
+    return entry([&] { return Eq::from(self).wait.control(command, argument); });
+}
+
+ssize_t eq_read(fid_eq* self, std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags) noexcept {
+    return entry([&] { return Eq::from(self).read(event, buffer, length, flags); });
+}
+
+ssize_t eq_readerr(fid_eq* self, fi_eq_err_entry* error, std::uint64_t flags) noexcept {
+    return entry([&] { return Eq::from(self).read_error(error, flags); });
+}
+
+ssize_t eq_write(fid_eq* self, std::uint32_t event, const void* buffer, std::size_t length,
+                 std::uint64_t flags) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    return entry([&]() -> ssize_t {
+        if (!Eq::from(self).is_writable) {
+            return -FI_EINVAL;
+        }
+        Eq::from(self).push(event, buffer, length);
+        return static_cast<ssize_t>(length);
+    });
+}
+
+ssize_t eq_sread(fid_eq* self, std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
+                 std::uint64_t flags) noexcept {
+    return entry([&] { return Eq::from(self).sread(event, buffer, length, timeout_ms, flags); });
+}
+
+const char* eq_strerror(fid_eq* /*self*/, int prov_errno, const void* /*err_data*/, char* buffer,
+                        std::size_t bytes) noexcept {
+    return copy_text(fi_strerror(prov_errno), buffer, bytes);
+}
+
+fi_ops eq_fid_ops = fid_ops(eq_close, no_bind, eq_control);
+
+fi_ops_eq eq_ops = {
+    .size = sizeof(fi_ops_eq),
+    .read = eq_read,
+    .readerr = eq_readerr,
+    .write = eq_write,
+    .sread = eq_sread,
+    .strerror = eq_strerror,
+};
+
+util::Status open_waiting(Eq& eq, const fi_eq_attr& attr) {
+    eq.wake_fd.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
+    if (!eq.wake_fd.is_open()) {
+        return errno;
+    }
+    const util::Status opened = eq.wait.open(attr.wait_obj, attr.wait_set);
+    if (!opened.is_ok()) {
+        return opened;
+    }
+    return eq.wait.add_source(eq.wake_fd.get());
+}
+
+}  // namespace
+
+void Eq::push(std::uint32_t event, const void* bytes, std::size_t length) {
+    const auto* first = static_cast<const std::byte*>(bytes);
+    const std::lock_guard guard(lock);
+    events.push_back({event, std::vector<std::byte>(first, first + length), false});
+    [[maybe_unused]] const int ignored = eventfd_write(wake_fd.get(), 1);
+}
+
+void Eq::push_error(const fi_eq_err_entry& error) {
+    push(0, &error, sizeof error);
+    const std::lock_guard guard(lock);
+    events.back().is_error = true;
+}
+
+ssize_t Eq::read(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags) {
+    if ((flags & ~std::uint64_t{FI_PEEK}) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    const std::lock_guard guard(lock);
+    if (events.empty()) {
+        return -FI_EAGAIN;
+    }
+    const Event& front = events.front();
+    if (front.is_error) {
+        return -FI_EAVAIL;
+    }
+    if (length < front.bytes.size()) {
+        return -FI_ETOOSMALL;
+    }
+    *event = front.event;
+    const auto size = static_cast<ssize_t>(front.bytes.size());
+    std::memcpy(buffer, front.bytes.data(), front.bytes.size());
+    if ((flags & FI_PEEK) == 0) {
+        events.pop_front();
+        eventfd_t value = 0;
+        eventfd_read(wake_fd.get(), &value);
+    }
+    return size;
+}
+
+ssize_t Eq::sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms, std::uint64_t flags) {
+    if (!wait.can_sleep()) {
+        return -FI_EINVAL;
+    }
+    const TimeLimit limit(timeout_ms);
+    for (;;) {
+        const ssize_t got = read(event, buffer, length, flags);
+        if (got != -FI_EAGAIN || limit.is_over()) {
+            return got;
+        }
+        wait.sleep(limit);
+    }
+}
+
+ssize_t Eq::read_error(fi_eq_err_entry* error, std::uint64_t flags) {
+    if ((flags & ~std::uint64_t{FI_PEEK}) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    const std::lock_guard guard(lock);
+    if (events.empty() || !events.front().is_error) {
+        return -FI_EAGAIN;
+    }
+    // The caller's err_data, if it gave any, stays: our errors carry no data.
+    void* const err_data = error->err_data;
+    std::memcpy(error, events.front().bytes.data(), sizeof *error);
+    error->err_data = err_data;
+    if ((flags & FI_PEEK) == 0) {
+        events.pop_front();
+        eventfd_t value = 0;
+        eventfd_read(wake_fd.get(), &value);
+    }
+    return sizeof *error;
+}
+
+int Eq::try_wait() noexcept {
+    const std::lock_guard guard(lock);
+    if (!events.empty()) {
+        return -FI_EAGAIN;
+    }
+    wait.about_to_wait();
+    return 0;
+}
+
+int eq_open(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept {
+    return entry([&]() -> int {
+        const fi_eq_attr asked = attr != nullptr ? *attr : fi_eq_attr{};
+        if ((asked.flags & ~std::uint64_t{FI_WRITE | FI_AFFINITY}) != 0) {
+            return -FI_EBADFLAGS;
+        }
+        auto made = std::make_unique<Eq>();
+        const util::Status opened = open_waiting(*made, asked);
+        if (!opened.is_ok()) {
+            RVT_WARN(kEq, "cannot open eq: wait_obj %d: %s", static_cast<int>(asked.wait_obj),
+                     strerror(opened.error()));
+            return to_fi(opened);
+        }
+        made->is_writable = (asked.flags & FI_WRITE) != 0;
+        made->fabric = &Fabric::from(fabric);
+        made->handle.fid = {FI_CLASS_EQ, context, &eq_fid_ops};
+        made->handle.ops = &eq_ops;
+        if (asked.wait_obj == FI_WAIT_SET) {
+            made->wait_set = &WaitSet::from(asked.wait_set);
+            made->wait_set->add_member(&made->handle.fid);
+        }
+        made->fabric->users.add();
+        *eq = &made.release()->handle;
+        return 0;
+    });
+}
+
+}  // namespace rvt::ofi

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Event queues, fi_eq(3): events of the control path. Any thread may write and read.
+#pragma once
+
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "ofi/compat.h"
+#include "ofi/fabric.h"
+#include "ofi/fid.h"
+#include "ofi/wait.h"
+
+namespace rvt::ofi {
+
+class WaitSet;
+
+class Eq {
+  public:
+    static Eq& from(fid_eq* self) noexcept { return *reinterpret_cast<Eq*>(self); }
+    static Eq& from(fid* self) noexcept { return *reinterpret_cast<Eq*>(self); }
+
+    /// Appends an event. Throws bad_alloc.
+    void push(std::uint32_t event, const void* bytes, std::size_t length);
+    void push_error(const fi_eq_err_entry& error);
+
+    ssize_t read(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags);
+    ssize_t sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms, std::uint64_t flags);
+    ssize_t read_error(fi_eq_err_entry* entry, std::uint64_t flags);
+    int try_wait() noexcept;
+
+    struct Event {
+        std::uint32_t event = 0;
+        std::vector<std::byte> bytes;
+        bool is_error = false;
+    };
+
+    fid_eq handle{};
+    Fabric* fabric = nullptr;
+    WaitSet* wait_set = nullptr;
+    bool is_writable = false;
+    Users users;
+    WaitObject wait;
+    util::UniqueFd wake_fd;  // readable while there are events
+    std::mutex lock;         // order: innermost
+    std::deque<Event> events;
+};
+
+/// fi_ops_fabric.eq_open.
+int eq_open(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) noexcept;
+
+}  // namespace rvt::ofi

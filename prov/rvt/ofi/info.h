@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// fi_getinfo(3): what is offered, how hints are judged, how an answer is made. The steps, in the order in which
+// info.cc takes them:
+//   info_offer.cc    what an endpoint type of a device can do at most
+//   info_rules.cc    is each attribute of the hints within the offer? the first that is not ends the candidate
+//   info_address.cc  node, service, flags and the hints' addresses become a source and a destination
+//   info_build.cc    the answer, in memory that the application's fi_freeinfo releases
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ofi/compat.h"
+#include "util/sock_addr.h"
+#include "util/status.h"
+
+namespace rvt::ofi {
+
+/// fi_provider.getinfo. Returns: 0, -FI_ENODATA (each candidate's reason is logged), -FI_EBADFLAGS, -FI_ENOMEM.
+int getinfo(std::uint32_t version, const char* node, const char* service, std::uint64_t flags, const fi_info* hints,
+            fi_info** info) noexcept;
+
+inline constexpr const char* kProvName = "rvt";
+inline constexpr const char* kFabricName = "rvt-host";  // reaches this host
+inline constexpr const char* kDomainName = "shm";
+inline constexpr std::uint32_t kProtocol = 0x80000001u;  // provider specific: two versions of rvt interoperate
+inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint64_t kTagFormat = 0xaaaaaaaaaaaaaaaau;  // every bit of a tag is the application's
+
+/// What a candidate can do at most. Its attributes are read by the same accessors as those of hints.
+struct Offer {
+    fi_info info{};
+    fi_tx_attr tx{};
+    fi_rx_attr rx{};
+    fi_ep_attr ep{};
+    fi_domain_attr domain{};
+    fi_fabric_attr fabric{};
+    std::uint64_t primary_caps = 0;  // the rest of info.caps is given only to those who ask
+
+    Offer() = default;
+    Offer(const Offer&) = delete;
+    Offer& operator=(const Offer&) = delete;
+};
+
+/// Fills in the offer of reliable datagram endpoints on the host device.
+void fill_host_rdm_offer(Offer& offer) noexcept;
+
+/// Bits of capabilities that belong to one side of an endpoint, or to the domain.
+extern const std::uint64_t kTxCaps;
+extern const std::uint64_t kRxCaps;
+extern const std::uint64_t kDomainCaps;
+
+/// Flags that may be an endpoint's default.
+extern const std::uint64_t kTxOpFlags;
+extern const std::uint64_t kRxOpFlags;
+
+/// Why a candidate is refused: the first hint that does not fit.
+struct Refusal {
+    const char* hint = "";
+    std::string asked;
+    std::string offered;
+};
+
+/// Judges every attribute of the hints but the addresses. Nothing: all of them fit.
+std::optional<Refusal> judge(const Offer& offer, std::uint32_t version, const fi_info& hints);
+
+/// The addresses of an answer.
+struct InfoAddresses {
+    std::uint32_t format = FI_SOCKADDR_IN;
+    util::SockAddr source;
+    std::optional<util::SockAddr> dest;
+};
+
+/// Works out source and destination. A refusal says which of node, service or the hints' addresses is not ours.
+struct AddressAnswer {
+    InfoAddresses addresses;
+    std::optional<Refusal> refusal;
+};
+AddressAnswer resolve_addresses(const char* node, const char* service, std::uint64_t flags, const fi_info* hints);
+
+/// Makes the answer. Returns: nullptr without memory.
+fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints, const InfoAddresses& addresses);
+
+/// Releases what build_info() made, as the application's fi_freeinfo does.
+void free_info(fi_info* info) noexcept;
+
+/// The mr_mode bits that an answer demands of an application which offers `asked` (0 and legacy values included).
+int answer_mr_mode(std::uint32_t version, const fi_info* hints) noexcept;
+
+}  // namespace rvt::ofi

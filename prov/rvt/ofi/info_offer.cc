@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What each kind of endpoint offers at most. fi_getinfo(3), fi_endpoint(3), fi_domain(3).
+#include "core/rd_types.h"
+#include "ofi/domain.h"
+#include "ofi/info.h"
+#include "util/params.h"
+
+namespace rvt::ofi {
+namespace {
+
+constexpr std::uint64_t kPrimary = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE | FI_RECV | FI_SEND |
+                                   FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV;
+constexpr std::uint64_t kSecondary =
+    FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_FENCE | FI_LOCAL_COMM | kTaggedDirectedRecv;
+constexpr std::uint64_t kOrderOfMessages = FI_ORDER_SAS;
+constexpr std::uint64_t kOrderOfMemory = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW |
+                                         FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW |
+                                         FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR |
+                                         FI_ORDER_ATOMIC_WAW;
+constexpr std::size_t kMaxQueue = std::size_t{1} << 20;
+constexpr std::size_t kMaxObjects = 65536;
+
+void fill_tx(fi_tx_attr& tx, std::uint64_t caps) noexcept {
+    tx.caps = caps & kTxCaps;
+    tx.op_flags = kTxOpFlags;
+    tx.msg_order = kOrderOfMessages | kOrderOfMemory;
+    tx.comp_order = FI_ORDER_NONE;
+    tx.inject_size = core::kMaxInjectSize;
+    tx.size = kMaxQueue;
+    tx.iov_limit = core::kMaxIov;
+    tx.rma_iov_limit = core::kMaxIov;
+}
+
+void fill_rx(fi_rx_attr& rx, std::uint64_t caps) noexcept {
+    rx.caps = caps & kRxCaps;
+    rx.op_flags = kRxOpFlags;
+    rx.msg_order = kOrderOfMessages | kOrderOfMemory;
+    rx.comp_order = FI_ORDER_NONE;
+    rx.total_buffered_recv = std::size_t{64} << 30;
+    rx.size = kMaxQueue;
+    rx.iov_limit = core::kMaxIov;
+}
+
+void fill_ep(fi_ep_attr& ep) noexcept {
+    ep.type = FI_EP_RDM;
+    ep.protocol = kProtocol;
+    ep.protocol_version = kProtocolVersion;
+    ep.max_msg_size = SIZE_MAX >> 1;
+    ep.max_order_raw_size = core::kMaxOrderedRmaSize;
+    ep.max_order_war_size = core::kMaxOrderedRmaSize;
+    ep.max_order_waw_size = core::kMaxOrderedRmaSize;
+    ep.mem_tag_format = kTagFormat;
+    ep.tx_ctx_cnt = 1;
+    ep.rx_ctx_cnt = 1;
+}
+
+void fill_domain(fi_domain_attr& domain, std::uint64_t caps) noexcept {
+    domain.name = const_cast<char*>(kDomainName);
+    domain.threading = FI_THREAD_SAFE;
+    domain.control_progress = FI_PROGRESS_AUTO;
+    domain.data_progress = FI_PROGRESS_MANUAL;
+    domain.resource_mgmt = FI_RM_ENABLED;
+    domain.av_type = FI_AV_UNSPEC;
+    domain.mr_key_size = sizeof(std::uint64_t);
+    domain.cq_data_size = sizeof(std::uint64_t);
+    domain.cq_cnt = kMaxObjects;
+    domain.ep_cnt = kMaxObjects;
+    domain.tx_ctx_cnt = kMaxObjects;
+    domain.rx_ctx_cnt = kMaxObjects;
+    domain.max_ep_tx_ctx = 1;
+    domain.max_ep_rx_ctx = 1;
+    domain.cntr_cnt = kMaxObjects;
+    domain.mr_iov_limit = core::kMaxIov;
+    domain.caps = caps & kDomainCaps;
+    domain.mr_cnt = kKeyTableEntries - 1;
+}
+
+}  // namespace
+
+const std::uint64_t kTxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE | FI_SEND | FI_FENCE;
+const std::uint64_t kRxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
+                              FI_DIRECTED_RECV | kTaggedDirectedRecv | FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT;
+const std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+const std::uint64_t kTxOpFlags =
+    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+const std::uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV;
+
+void fill_host_rdm_offer(Offer& offer) noexcept {
+    const bool claims_remote = util::param_is_set(util::ParamId::kHostRemote);
+    offer.primary_caps = kPrimary;
+    offer.info.caps = kPrimary | kSecondary | (claims_remote ? FI_REMOTE_COMM : 0);
+    fill_tx(offer.tx, offer.info.caps);
+    fill_rx(offer.rx, offer.info.caps);
+    fill_ep(offer.ep);
+    fill_domain(offer.domain, offer.info.caps);
+    offer.fabric.name = const_cast<char*>(kFabricName);
+    offer.fabric.prov_name = const_cast<char*>(kProvName);
+    offer.fabric.prov_version = FI_VERSION(RVT_VERSION_MAJOR, RVT_VERSION_MINOR);
+    offer.info.tx_attr = &offer.tx;
+    offer.info.rx_attr = &offer.rx;
+    offer.info.ep_attr = &offer.ep;
+    offer.info.domain_attr = &offer.domain;
+    offer.info.fabric_attr = &offer.fabric;
+}
+
+}  // namespace rvt::ofi

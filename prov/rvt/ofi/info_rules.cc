@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The rules by which hints are judged: one row for each attribute, in the order in which a user would look for the
+// reason. A hint of zero asks for nothing, fi_getinfo(3).
+//
+// Offers of the application are not judged: bits of mode and mr_mode that are not known here only say that the
+// application could do more than is asked of it. Unknown bits in everything else are requests, and refused.
+#include <rdma/fabric.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "ofi/info.h"
+#include "ofi/registry.h"
+
+namespace rvt::ofi {
+namespace {
+
+enum class Kind : std::uint8_t {
+    kAtMost,  // a number up to the offered
+    kBits,    // a subset of the offered bits
+    kEqual,   // the offered value
+    kOneOf,   // a value whose bit is set in `allowed`
+};
+
+struct Rule {
+    const char* hint;
+    Kind kind;
+    std::uint64_t (*value)(const fi_info&);  // of hints and of an offer
+    fi_type type = FI_TYPE_VERSION;          // how the value is called; FI_TYPE_VERSION: a plain number
+    std::uint64_t allowed = 0;
+};
+
+// One accessor reads an attribute that may be missing altogether.
+#define RVT_VALUE(attr, field) \
+    [](const fi_info& info) -> std::uint64_t { \
+        return info.attr != nullptr ? static_cast<std::uint64_t>(info.attr->field) : 0; \
+    }
+#define RVT_AT_MOST(attr, field) \
+    Rule { #attr "->" #field, Kind::kAtMost, RVT_VALUE(attr, field) }
+#define RVT_EQUAL(attr, field) \
+    Rule { #attr "->" #field, Kind::kEqual, RVT_VALUE(attr, field) }
+#define RVT_BITS(attr, field, type) \
+    Rule { #attr "->" #field, Kind::kBits, RVT_VALUE(attr, field), type }
+#define RVT_ONE_OF(attr, field, type, allowed) \
+    Rule { #attr "->" #field, Kind::kOneOf, RVT_VALUE(attr, field), type, allowed }
+
+constexpr std::uint64_t bit(unsigned value) noexcept { return std::uint64_t{1} << value; }
+
+constexpr std::uint64_t kThreadings = bit(FI_THREAD_SAFE) | bit(FI_THREAD_FID) | bit(FI_THREAD_DOMAIN) |
+                                      bit(FI_THREAD_COMPLETION) | bit(FI_THREAD_ENDPOINT);
+constexpr std::uint64_t kProgresses = bit(FI_PROGRESS_AUTO) | bit(FI_PROGRESS_MANUAL);
+constexpr std::uint64_t kRms = bit(FI_RM_DISABLED) | bit(FI_RM_ENABLED);
+constexpr std::uint64_t kAvs = bit(FI_AV_MAP) | bit(FI_AV_TABLE);
+constexpr std::uint64_t kFormats =
+    bit(FI_SOCKADDR) | bit(FI_SOCKADDR_IN) | bit(FI_SOCKADDR_IN6) | bit(FI_ADDR_STR);
+
+// clang-format off
+constexpr std::array kRules{
+    RVT_ONE_OF(ep_attr, type, FI_TYPE_EP_TYPE, bit(FI_EP_RDM)),
+    Rule{"caps", Kind::kBits, [](const fi_info& info) { return info.caps; }, FI_TYPE_CAPS},
+    Rule{"addr_format", Kind::kOneOf, [](const fi_info& info) -> std::uint64_t { return info.addr_format; },
+         FI_TYPE_ADDR_FORMAT, kFormats},
+    RVT_EQUAL(ep_attr, protocol),
+    RVT_AT_MOST(ep_attr, protocol_version),
+    RVT_AT_MOST(ep_attr, max_msg_size),
+    RVT_AT_MOST(ep_attr, max_order_raw_size),
+    RVT_AT_MOST(ep_attr, max_order_war_size),
+    RVT_AT_MOST(ep_attr, max_order_waw_size),
+    RVT_AT_MOST(ep_attr, tx_ctx_cnt),
+    RVT_AT_MOST(ep_attr, rx_ctx_cnt),
+    RVT_AT_MOST(ep_attr, auth_key_size),
+    RVT_BITS(tx_attr, caps, FI_TYPE_CAPS),
+    RVT_BITS(tx_attr, op_flags, FI_TYPE_OP_FLAGS),
+    RVT_BITS(tx_attr, msg_order, FI_TYPE_MSG_ORDER),
+    RVT_BITS(tx_attr, comp_order, FI_TYPE_MSG_ORDER),
+    RVT_AT_MOST(tx_attr, inject_size),
+    RVT_AT_MOST(tx_attr, size),
+    RVT_AT_MOST(tx_attr, iov_limit),
+    RVT_AT_MOST(tx_attr, rma_iov_limit),
+    RVT_BITS(rx_attr, caps, FI_TYPE_CAPS),
+    RVT_BITS(rx_attr, op_flags, FI_TYPE_OP_FLAGS),
+    RVT_BITS(rx_attr, msg_order, FI_TYPE_MSG_ORDER),
+    RVT_BITS(rx_attr, comp_order, FI_TYPE_MSG_ORDER),
+    RVT_AT_MOST(rx_attr, total_buffered_recv),
+    RVT_AT_MOST(rx_attr, size),
+    RVT_AT_MOST(rx_attr, iov_limit),
+    RVT_ONE_OF(domain_attr, threading, FI_TYPE_THREADING, kThreadings),
+    RVT_ONE_OF(domain_attr, control_progress, FI_TYPE_PROGRESS, kProgresses | bit(kProgressControlUnified)),
+    RVT_ONE_OF(domain_attr, data_progress, FI_TYPE_PROGRESS, kProgresses),
+    RVT_ONE_OF(domain_attr, resource_mgmt, FI_TYPE_CAPS, kRms),
+    RVT_ONE_OF(domain_attr, av_type, FI_TYPE_AV_TYPE, kAvs),
+    RVT_AT_MOST(domain_attr, mr_key_size),
+    RVT_AT_MOST(domain_attr, cq_data_size),
+    RVT_AT_MOST(domain_attr, cq_cnt),
+    RVT_AT_MOST(domain_attr, ep_cnt),
+    RVT_AT_MOST(domain_attr, tx_ctx_cnt),
+    RVT_AT_MOST(domain_attr, rx_ctx_cnt),
+    RVT_AT_MOST(domain_attr, max_ep_tx_ctx),
+    RVT_AT_MOST(domain_attr, max_ep_rx_ctx),
+    RVT_AT_MOST(domain_attr, max_ep_stx_ctx),
+    RVT_AT_MOST(domain_attr, max_ep_srx_ctx),
+    RVT_AT_MOST(domain_attr, cntr_cnt),
+    RVT_AT_MOST(domain_attr, mr_iov_limit),
+    RVT_BITS(domain_attr, caps, FI_TYPE_CAPS),
+    RVT_AT_MOST(domain_attr, auth_key_size),
+    RVT_AT_MOST(domain_attr, max_err_data),
+    RVT_AT_MOST(domain_attr, mr_cnt),
+    RVT_EQUAL(fabric_attr, prov_version),
+};
+// clang-format on
+
+#undef RVT_VALUE
+#undef RVT_AT_MOST
+#undef RVT_EQUAL
+#undef RVT_BITS
+#undef RVT_ONE_OF
+
+std::string to_text(std::uint64_t value, fi_type type) {
+    std::array<char, 512> text{};
+    const auto narrow = static_cast<std::uint32_t>(value);
+    if (type == FI_TYPE_VERSION) {
+        return std::to_string(value);
+    }
+    const bool is_wide = type == FI_TYPE_CAPS || type == FI_TYPE_OP_FLAGS || type == FI_TYPE_MSG_ORDER;
+    fi_tostr_r(text.data(), text.size(), is_wide ? static_cast<const void*>(&value) : &narrow, type);
+    std::string named(text.data());
+    // Bits without a name leave an empty text.
+    if (named.empty() || named == "[ ]") {
+        std::snprintf(text.data(), text.size(), "0x%llx", static_cast<unsigned long long>(value));
+        return text.data();
+    }
+    return named;
+}
+
+std::string allowed_text(const Rule& rule) {
+    std::string text;
+    for (unsigned value = 0; value < 64; ++value) {
+        if ((rule.allowed & bit(value)) != 0) {
+            text += (text.empty() ? "" : " or ") + to_text(value, rule.type == FI_TYPE_CAPS ? FI_TYPE_VERSION : rule.type);
+        }
+    }
+    return text;
+}
+
+std::optional<Refusal> judge_rule(const Rule& rule, const Offer& offer, const fi_info& hints) {
+    const std::uint64_t asked = rule.value(hints);
+    const std::uint64_t offered = rule.value(offer.info);
+    switch (rule.kind) {
+        case Kind::kAtMost:
+            if (asked > offered) {
+                return Refusal{rule.hint, asked == FI_SHARED_CONTEXT ? "FI_SHARED_CONTEXT" : std::to_string(asked),
+                               "at most " + std::to_string(offered)};
+            }
+            break;
+        case Kind::kBits:
+            if ((asked & ~offered) != 0) {
+                return Refusal{rule.hint, to_text(asked & ~offered, rule.type), to_text(offered, rule.type)};
+            }
+            break;
+        case Kind::kEqual:
+            if (asked != 0 && asked != offered) {
+                return Refusal{rule.hint, std::to_string(asked), std::to_string(offered)};
+            }
+            break;
+        case Kind::kOneOf:
+            if (asked != 0 && (asked >= 64 || (rule.allowed & bit(static_cast<unsigned>(asked))) == 0)) {
+                return Refusal{rule.hint, to_text(asked, rule.type == FI_TYPE_CAPS ? FI_TYPE_VERSION : rule.type),
+                               allowed_text(rule)};
+            }
+            break;
+    }
+    return std::nullopt;
+}
+
+std::optional<Refusal> judge_name(const char* hint, const char* asked, const char* offered) {
+    if (asked != nullptr && std::string(asked) != offered) {
+        return Refusal{hint, asked, offered};
+    }
+    return std::nullopt;
+}
+
+/// A name of ours, alone or with what libfabric puts behind it: "rvt;^ofi_rxm".
+std::optional<Refusal> judge_prov_name(const char* asked) {
+    if (asked == nullptr || std::string_view(asked).substr(0, std::string_view(asked).find(';')) == kProvName) {
+        return std::nullopt;
+    }
+    return Refusal{"fabric_attr->prov_name", asked, kProvName};
+}
+
+std::optional<Refusal> judge_names(const fi_info& hints) {
+    if (hints.fabric_attr != nullptr) {
+        if (auto refusal = judge_prov_name(hints.fabric_attr->prov_name)) {
+            return refusal;
+        }
+        if (auto refusal = judge_name("fabric_attr->name", hints.fabric_attr->name, kFabricName)) {
+            return refusal;
+        }
+    }
+    return hints.domain_attr != nullptr ? judge_name("domain_attr->name", hints.domain_attr->name, kDomainName)
+                                        : std::nullopt;
+}
+
+/// Objects that hints refer to must be open ones of ours.
+std::optional<Refusal> judge_objects(const fi_info& hints) {
+    if (hints.fabric_attr != nullptr && hints.fabric_attr->fabric != nullptr &&
+        !registry::holds(&hints.fabric_attr->fabric->fid, FI_CLASS_FABRIC, kFabricName)) {
+        return Refusal{"fabric_attr->fabric", "an object that is not open here", kFabricName};
+    }
+    if (hints.domain_attr != nullptr && hints.domain_attr->domain != nullptr &&
+        !registry::holds(&hints.domain_attr->domain->fid, FI_CLASS_DOMAIN, kDomainName)) {
+        return Refusal{"domain_attr->domain", "an object that is not open here", kDomainName};
+    }
+    if (hints.handle != nullptr) {
+        return Refusal{"handle", "an endpoint to take over", "NULL"};
+    }
+    return std::nullopt;
+}
+
+/// From version 1.5 on the two old values stand alone; before, there were no others.
+std::optional<Refusal> judge_mr_mode(std::uint32_t version, const fi_info& hints) {
+    const int asked = hints.domain_attr != nullptr ? hints.domain_attr->mr_mode : 0;
+    const bool has_old = (asked & (kMrBasic | kMrScalable)) != 0;
+    const bool is_old = asked == kMrBasic || asked == kMrScalable;
+    if ((has_old && !is_old) || (version < kVersionMrModeBits && asked != 0 && !is_old)) {
+        return Refusal{"domain_attr->mr_mode", std::to_string(asked),
+                       version < kVersionMrModeBits ? "FI_MR_BASIC or FI_MR_SCALABLE"
+                                                    : "FI_MR_BASIC, FI_MR_SCALABLE, or bits without these"};
+    }
+    return std::nullopt;
+}
+
+/// The sides of an endpoint cannot do more than the endpoint.
+std::optional<Refusal> judge_sides(const fi_info& hints) {
+    if (hints.caps == 0) {
+        return std::nullopt;
+    }
+    constexpr std::uint64_t kModifiers = FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    const std::uint64_t tx = hints.tx_attr != nullptr ? hints.tx_attr->caps & ~hints.caps & ~kModifiers : 0;
+    if (tx != 0) {
+        return Refusal{"tx_attr->caps", to_text(tx, FI_TYPE_CAPS), "what hints->caps names"};
+    }
+    const std::uint64_t rx = hints.rx_attr != nullptr ? hints.rx_attr->caps & ~hints.caps & ~kModifiers : 0;
+    if (rx != 0) {
+        return Refusal{"rx_attr->caps", to_text(rx, FI_TYPE_CAPS), "what hints->caps names"};
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Refusal> judge(const Offer& offer, std::uint32_t version, const fi_info& hints) {
+    if (auto refusal = judge_names(hints)) {
+        return refusal;
+    }
+    for (const Rule& rule : kRules) {
+        if (auto refusal = judge_rule(rule, offer, hints)) {
+            return refusal;
+        }
+    }
+    if (auto refusal = judge_mr_mode(version, hints)) {
+        return refusal;
+    }
+    if (auto refusal = judge_sides(hints)) {
+        return refusal;
+    }
+    return judge_objects(hints);
+}
+
+}  // namespace rvt::ofi

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Registration. fi_mr(3). Local access needs none here, so a region is only what peers may do to it.
+//
+// | domain                | remote address of the first byte | key                            |
+// |-----------------------|----------------------------------|--------------------------------|
+// | FI_MR_VIRT_ADDR       | its virtual address              |                                |
+// | without               | 0                                |                                |
+// | FI_MR_PROV_KEY        |                                  | the table's, 32 bits           |
+// | without               |                                  | the application's, 64 bits     |
+#include "ofi/mr.h"
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "core/rd_endpoint.h"
+#include "core/rd_types.h"
+#include "ofi/cntr.h"
+#include "ofi/ep_rdm.h"
+#include "ofi/eq.h"
+#include "ofi/errors.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+constexpr std::chrono::seconds kCloseDeadline{5};
+constexpr std::uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE |
+                                  FI_COLLECTIVE;
+constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse;
+
+Access to_access(std::uint64_t access, const Domain& domain) noexcept {
+    Access result = domain.mr_mode.has_virtual_addresses ? Access::kNone : Access::kZeroBased;
+    if ((access & FI_REMOTE_READ) != 0) {
+        result = result | Access::kRemoteRead;
+    }
+    if ((access & FI_REMOTE_WRITE) != 0) {
+        result = result | Access::kRemoteWrite | Access::kRemoteAtomic | Access::kLocalWrite;
+    }
+    if ((access & (FI_RECV | FI_READ)) != 0) {
+        result = result | Access::kLocalWrite;
+    }
+    return result;
+}
+
+/// Buffers that follow each other in memory are one range.
+std::vector<iovec> merge(std::span<const iovec> buffers) {
+    std::vector<iovec> merged;
+    for (const iovec& buffer : buffers) {
+        if (!merged.empty() && static_cast<char*>(merged.back().iov_base) + merged.back().iov_len == buffer.iov_base) {
+            merged.back().iov_len += buffer.iov_len;
+        } else {
+            merged.push_back(buffer);
+        }
+    }
+    return merged;
+}
+
+std::uint64_t to_number(const void* pointer) noexcept { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+/// The table's view of the region. Precondition: mr.segments is filled.
+core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
+    core::KeyAttr attr;
+    attr.access = to_access(access, *mr.domain);
+    attr.scattered = mr.segments.size() > 1;
+    for (const iovec& segment : mr.segments) {
+        attr.length += segment.iov_len;
+    }
+    attr.iova = to_number(mr.segments.front().iov_base);
+    attr.addr = attr.scattered ? to_number(&mr.segments) : attr.iova;
+    return attr;
+}
+
+int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
+    if ((flags & ~kRegFlags) != 0) {
+        RVT_WARN(kMr, "cannot register: flags 0x%llx are not known", static_cast<unsigned long long>(flags & ~kRegFlags));
+        return -FI_EBADFLAGS;
+    }
+    if ((attr.access & ~kAccess) != 0 || attr.offset != 0 || attr.iov_count == 0 || attr.mr_iov == nullptr ||
+        attr.iov_count > core::kMaxIov) {
+        RVT_WARN(kMr, "cannot register: access 0x%llx, offset %llu, %zu buffers; at most %zu buffers, offset 0",
+                 static_cast<unsigned long long>(attr.access), static_cast<unsigned long long>(attr.offset),
+                 attr.iov_count, core::kMaxIov);
+        return -FI_EINVAL;
+    }
+    return 0;
+}
+
+int add_key(Mr& mr, const fi_mr_attr& attr) {
+    const core::KeyAttr key_attr = to_key_attr(mr, attr.access);
+    const bool has_provider_keys = mr.domain->mr_mode.has_provider_keys;
+    const util::Result<std::uint32_t> key = has_provider_keys
+                                                ? mr.domain->keys->add(key_attr)
+                                                : mr.domain->keys->add_user(key_attr, attr.requested_key);
+    if (!key.is_ok()) {
+        RVT_WARN(kMr, "cannot register %llu bytes under key 0x%llx: %s", static_cast<unsigned long long>(key_attr.length),
+                 static_cast<unsigned long long>(attr.requested_key), strerror(key.error()));
+        // fi_mr(3): FI_ENOKEY is a requested key that is in use.
+        return key.error() == EEXIST ? -FI_ENOKEY : to_fi(key.status());
+    }
+    mr.table_key = key.value();
+    mr.handle.key = has_provider_keys ? key.value() : attr.requested_key;
+    mr.base_address = mr.domain->mr_mode.has_virtual_addresses ? key_attr.iova : 0;
+    return 0;
+}
+
+/// fi_domain_bind(3) with FI_REG_MR: the outcome is an event as well.
+void report(const Mr& mr) {
+    if (mr.domain->eq != nullptr && mr.domain->eq_flags != 0) {
+        const fi_eq_entry event{const_cast<fid*>(&mr.handle.fid), mr.handle.fid.context, 0};
+        mr.domain->eq->push(FI_MR_COMPLETE, &event, sizeof event);
+    }
+}
+
+bool no_peer_uses(void* domain, std::uint32_t key) noexcept {
+    auto& opened = *static_cast<Domain*>(domain);
+    const std::lock_guard guard(opened.endpoints_lock);
+    for (core::RdEndpoint* endpoint : opened.endpoints) {
+        if (endpoint->uses_key(key)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int mr_close(fid* self) noexcept {
+    Mr& mr = Mr::from(self);
+    const core::Deadline deadline = std::chrono::steady_clock::now() + kCloseDeadline;
+    const util::Status removed = mr.domain->keys->remove(mr.table_key, deadline, {no_peer_uses, mr.domain});
+    if (!removed.is_ok()) {
+        RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
+                 static_cast<unsigned long long>(mr.handle.key), strerror(removed.error()));
+        return to_fi(removed);
+    }
+    if (mr.remote_write != nullptr) {
+        mr.domain->unwatch_key(mr.handle.key);
+        mr.remote_write->users.drop();
+    }
+    mr.domain->users.drop();
+    delete &mr;
+    return 0;
+}
+
+/// Endpoints may be bound where FI_MR_ENDPOINT is the application's habit; a counter counts what peers write.
+int mr_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
+    Mr& mr = Mr::from(self);
+    if (other->fclass == FI_CLASS_EP) {
+        return flags == 0 ? 0 : -FI_EBADFLAGS;
+    }
+    if (other->fclass != FI_CLASS_CNTR) {
+        return -FI_EINVAL;
+    }
+    if (flags != FI_REMOTE_WRITE) {
+        return -FI_EBADFLAGS;
+    }
+    return entry([&]() -> int {
+        if (mr.remote_write != nullptr) {
+            return -FI_EALREADY;
+        }
+        mr.domain->watch_key(mr.handle.key, &Cntr::from(other));
+        mr.remote_write = &Cntr::from(other);
+        mr.remote_write->users.add();
+        return 0;
+    });
+}
+
+int raw_attributes(const Mr& mr, const struct fi_mr_raw_attr& raw) noexcept {
+    const std::size_t room = *raw.key_size;
+    *raw.key_size = sizeof mr.handle.key;
+    if (raw.base_addr != nullptr) {
+        *raw.base_addr = mr.base_address;
+    }
+    if (room < sizeof mr.handle.key || raw.raw_key == nullptr) {
+        return -FI_ETOOSMALL;
+    }
+    std::memcpy(raw.raw_key, &mr.handle.key, sizeof mr.handle.key);
+    return 0;
+}
+
+/// A region is usable from its registration on; fi_mr_enable has nothing left to do.
+int mr_control(fid* self, int command, void* argument) noexcept {
+    switch (command) {
+        case FI_ENABLE: return 0;
+        case FI_GET_RAW_MR: return raw_attributes(Mr::from(self), *static_cast<struct fi_mr_raw_attr*>(argument));
+        default: return -FI_ENOSYS;
+    }
+}
+
+fi_ops mr_fid_ops = fid_ops(mr_close, mr_bind, mr_control);
+
+int reg(Domain& domain, const fi_mr_attr& attr, std::uint64_t flags, fid_mr** mr) {
+    const int refused = check(attr, flags);
+    if (refused != 0) {
+        return refused;
+    }
+    auto made = std::make_unique<Mr>();
+    made->domain = &domain;
+    made->segments = merge({attr.mr_iov, attr.iov_count});
+    made->handle.fid = {FI_CLASS_MR, attr.context, &mr_fid_ops};
+    const int added = add_key(*made, attr);
+    if (added != 0) {
+        return added;
+    }
+    report(*made);
+    domain.users.add();
+    *mr = &made.release()->handle;
+    return 0;
+}
+
+int mr_regv(fid* self, const iovec* buffers, std::size_t count, std::uint64_t access, std::uint64_t offset,
+            std::uint64_t requested_key, std::uint64_t flags, fid_mr** mr, void* context) noexcept {
+    fi_mr_attr attr{};
+    attr.mr_iov = buffers;
+    attr.iov_count = count;
+    attr.access = access;
+    attr.offset = offset;
+    attr.requested_key = requested_key;
+    attr.context = context;
+    return entry([&] { return reg(Domain::from(self), attr, flags, mr); });
+}
+
+int mr_reg(fid* self, const void* buffer, std::size_t bytes, std::uint64_t access, std::uint64_t offset,
+           std::uint64_t requested_key, std::uint64_t flags, fid_mr** mr, void* context) noexcept {
+    const iovec one{const_cast<void*>(buffer), bytes};
+    return mr_regv(self, &one, 1, access, offset, requested_key, flags, mr, context);
+}
+
+int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** mr) noexcept {
+    Domain& domain = Domain::from(self);
+    // The fields after `context` exist for callers of their version only.
+    constexpr std::uint32_t kVersionAuthKey = FI_VERSION(1, 5);
+    constexpr std::uint32_t kVersionIface = FI_VERSION(1, 9);
+    if (domain.version() >= kVersionAuthKey && attr->auth_key_size != 0) {
+        return -FI_EINVAL;
+    }
+    if (domain.version() >= kVersionIface && (domain.caps & FI_HMEM) != 0 && attr->iface != FI_HMEM_SYSTEM) {
+        return -FI_ENOSYS;
+    }
+    fi_mr_attr copy{};
+    copy.mr_iov = attr->mr_iov;
+    copy.iov_count = attr->iov_count;
+    copy.access = attr->access;
+    copy.offset = attr->offset;
+    copy.requested_key = attr->requested_key;
+    copy.context = attr->context;
+    return entry([&] { return reg(domain, copy, flags, mr); });
+}
+
+}  // namespace
+
+constinit fi_ops_mr domain_mr_ops = {
+    .size = sizeof(fi_ops_mr),
+    .reg = mr_reg,
+    .regv = mr_regv,
+    .regattr = mr_regattr,
+};
+
+int domain_map_raw_key(struct fi_mr_map_raw* map) noexcept {
+    if (map->key_size != sizeof(std::uint64_t)) {
+        return -FI_EINVAL;
+    }
+    std::memcpy(map->key, map->raw_key, sizeof(std::uint64_t));
+    return 0;
+}
+
+void count_region_access(void* domain, std::uint64_t key, std::uint64_t wc_flags) noexcept {
+    if ((wc_flags & FI_REMOTE_WRITE) != 0) {
+        static_cast<Domain*>(domain)->count_key(key);
+    }
+}
+
+}  // namespace rvt::ofi

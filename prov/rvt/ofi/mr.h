@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory regions, fi_mr(3), as keys in the domain's table.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <sys/uio.h>
+
+#include "core/key_table.h"
+#include "ofi/compat.h"
+#include "ofi/domain.h"
+
+namespace rvt::ofi {
+
+struct Cntr;
+
+struct Mr {
+    static Mr& from(fid_mr* self) noexcept { return *reinterpret_cast<Mr*>(self); }
+    static Mr& from(fid* self) noexcept { return *reinterpret_cast<Mr*>(self); }
+
+    fid_mr handle{};
+    Domain* domain = nullptr;
+    std::uint32_t table_key = 0;
+    std::uint64_t base_address = 0;  // remote address of the first byte
+    std::vector<iovec> segments;     // of a region that is not one range
+    Cntr* remote_write = nullptr;    // bound: counts what peers write into the region
+};
+
+extern fi_ops_mr domain_mr_ops;
+
+/// FI_MAP_RAW_MR and FI_UNMAP_KEY, fi_mr(3): a raw key is the key, it needs no mapping.
+int domain_map_raw_key(struct fi_mr_map_raw* map) noexcept;
+
+/// core::RdKeys.accessed of a domain: tells the counters bound to regions.
+void count_region_access(void* domain, std::uint64_t key, std::uint64_t wc_flags) noexcept;
+
+}  // namespace rvt::ofi

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Poll sets ask their members one by one, driving their endpoints as a read would.
+#include "ofi/poll_set.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "ofi/cntr.h"
+#include "ofi/cq.h"
+#include "ofi/errors.h"
+
+namespace rvt::ofi {
+namespace {
+
+Users* users_of(fid* object) noexcept {
+    switch (object->fclass) {
+        case FI_CLASS_CQ: return &Cq::from(object).users;
+        case FI_CLASS_CNTR: return &Cntr::from(object).users;
+        default: return nullptr;
+    }
+}
+
+bool has_completion(Cq& cq) noexcept {
+    const util::Guard<DomainLock> guard(cq.domain->lock);
+    if (cq.queue->is_empty()) {
+        cq.progressors.run_locked();
+    }
+    return !cq.queue->is_empty();
+}
+
+/// A counter has something when it moved since it was last reported.
+bool has_moved(PollSet::Member& member) noexcept {
+    Cntr& cntr = Cntr::from(member.object);
+    {
+        const util::Guard<DomainLock> guard(cntr.domain->lock);
+        cntr.progressors.run_locked();
+    }
+    const std::uint64_t now = cntr.counter.value() + cntr.counter.errors();
+    const bool moved = now != member.seen;
+    member.seen = now;
+    return moved;
+}
+
+int poll_poll(fid_poll* self, void** contexts, int count) noexcept {
+    PollSet& set = PollSet::from(self);
+    const std::lock_guard guard(set.lock);
+    int found = 0;
+    for (PollSet::Member& member : set.members) {
+        const bool has = member.object->fclass == FI_CLASS_CQ ? has_completion(Cq::from(member.object))
+                                                              : has_moved(member);
+        if (has && found < count) {
+            contexts[found++] = member.object->context;
+        }
+    }
+    return found;
+}
+
+int poll_add(fid_poll* self, fid* object, std::uint64_t flags) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    Users* users = users_of(object);
+    if (users == nullptr) {
+        return -FI_EINVAL;
+    }
+    return entry([&]() -> int {
+        PollSet& set = PollSet::from(self);
+        const std::lock_guard guard(set.lock);
+        set.members.push_back({object, 0});
+        users->add();
+        return 0;
+    });
+}
+
+int poll_del(fid_poll* self, fid* object, std::uint64_t flags) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    PollSet& set = PollSet::from(self);
+    const std::lock_guard guard(set.lock);
+    const auto found = std::ranges::find(set.members, object, &PollSet::Member::object);
+    if (found == set.members.end()) {
+        return -FI_EINVAL;
+    }
+    set.members.erase(found);
+    users_of(object)->drop();
+    return 0;
+}
+
+int poll_close(fid* self) noexcept {
+    PollSet& set = PollSet::from(self);
+    for (const PollSet::Member& member : set.members) {
+        users_of(member.object)->drop();
+    }
+    set.domain->users.drop();
+    delete &set;
+    return 0;
+}
+
+fi_ops poll_fid_ops = fid_ops(poll_close);
+
+fi_ops_poll poll_ops = {
+    .size = sizeof(fi_ops_poll),
+    .poll = poll_poll,
+    .poll_add = poll_add,
+    .poll_del = poll_del,
+};
+
+}  // namespace
+
+int poll_open(fid_domain* domain, fi_poll_attr* attr, fid_poll** poll_set) noexcept {
+    return entry([&]() -> int {
+        if (attr != nullptr && attr->flags != 0) {
+            return -FI_EBADFLAGS;
+        }
+        auto made = std::make_unique<PollSet>();
+        made->domain = &Domain::from(domain);
+        made->domain->users.add();
+        made->handle.fid = {FI_CLASS_POLL, nullptr, &poll_fid_ops};
+        made->handle.ops = &poll_ops;
+        *poll_set = &made.release()->handle;
+        return 0;
+    });
+}
+
+}  // namespace rvt::ofi

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// A short list behind a lock: it is read by fi_getinfo only.
+#include "ofi/registry.h"
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace rvt::ofi::registry {
+namespace {
+
+struct Record {
+    fid* object;
+    std::size_t fclass;
+    std::string name;
+};
+
+std::mutex lock;  // order: innermost
+
+std::vector<Record>& records() noexcept {
+    static auto* const kRecords = new std::vector<Record>;  // outlives static destruction: closing may come late
+    return *kRecords;
+}
+
+}  // namespace
+
+void add(fid* object, std::string_view name) {
+    const std::lock_guard guard(lock);
+    records().push_back({object, object->fclass, std::string(name)});
+}
+
+void remove(const fid* object) noexcept {
+    const std::lock_guard guard(lock);
+    std::erase_if(records(), [object](const Record& record) { return record.object == object; });
+}
+
+bool holds(const fid* object, std::size_t fclass, std::string_view name) noexcept {
+    const std::lock_guard guard(lock);
+    return std::ranges::any_of(records(), [&](const Record& record) {
+        return record.object == object && record.fclass == fclass && record.name == name;
+    });
+}
+
+fid* first(std::size_t fclass, std::string_view name) noexcept {
+    const std::lock_guard guard(lock);
+    for (const Record& record : records()) {
+        if (record.fclass == fclass && record.name == name) {
+            return record.object;
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace rvt::ofi::registry

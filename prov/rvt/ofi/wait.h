@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What a queue or counter sleeps on: the descriptors that become readable when it may have something, and the form in
+// which the application asked for them. fi_cq(3), fi_cntr(3), fi_eq(3), "wait_obj".
+//
+// | wait_obj                | the application sleeps in  | on                                          |
+// |-------------------------|----------------------------|---------------------------------------------|
+// | FI_WAIT_NONE            | nothing                    | -                                           |
+// | FI_WAIT_UNSPEC          | sread, wait                | the sources themselves                      |
+// | FI_WAIT_FD, _SET        | the same, or its own poll  | an epoll descriptor that holds the sources  |
+// | FI_WAIT_MUTEX_COND      | the same, or its own wait  | a condition that a thread of ours signals   |
+// | FI_WAIT_YIELD           | sread, wait                | nothing: it polls and yields the processor  |
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include <poll.h>
+
+#include "ofi/compat.h"
+#include "util/status.h"
+#include "util/unique_fd.h"
+
+namespace rvt::ofi {
+
+class ConditionSignaller;
+
+/// Time left of a timeout in milliseconds; a negative one never ends.
+class TimeLimit {
+  public:
+    explicit TimeLimit(int timeout_ms) noexcept
+        : is_endless_(timeout_ms < 0), end_(std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms)) {}
+    [[nodiscard]] bool is_over() const noexcept { return !is_endless_ && std::chrono::steady_clock::now() >= end_; }
+    /// For ppoll(2): nullptr when endless.
+    const timespec* left(timespec& storage) const noexcept;
+
+  private:
+    bool is_endless_;
+    std::chrono::steady_clock::time_point end_;
+};
+
+/// Threads: sources are added and removed while nobody waits; any number of threads may sleep at a time.
+class WaitObject {
+  public:
+    WaitObject() noexcept;
+    ~WaitObject();
+    WaitObject(const WaitObject&) = delete;
+    WaitObject& operator=(const WaitObject&) = delete;
+
+    /// Returns: ENOSYS for a kind that is not known, EMFILE, ENOMEM.
+    util::Status open(fi_wait_obj kind, fid_wait* wait_set);
+
+    /// A descriptor that is readable when the object may have something. Returns: as epoll_ctl(2).
+    util::Status add_source(int fd);
+    void remove_source(int fd) noexcept;
+
+    [[nodiscard]] fi_wait_obj kind() const noexcept { return kind_; }
+    [[nodiscard]] bool can_sleep() const noexcept { return kind_ != FI_WAIT_NONE; }
+
+    /// Sleeps until a source is readable, the limit is over, or a signal comes. Precondition: the sources are armed.
+    void sleep(const TimeLimit& limit) noexcept;
+
+    /// The application is about to sleep on its own; see fi_trywait(3).
+    void about_to_wait() noexcept;
+
+    /// FI_GETWAIT and FI_GETWAITOBJ. Returns: a negative FI_E*.
+    int control(int command, void* argument) noexcept;
+
+    /// The epoll descriptor, or -1.
+    [[nodiscard]] int epoll_fd() const noexcept { return epoll_.get(); }
+
+  private:
+    // More sources than this are polled through the epoll descriptor.
+    static constexpr std::size_t kMaxPolled = 16;
+
+    util::Status open_epoll();
+    int get_wait(void* argument) noexcept;
+
+    fi_wait_obj kind_ = FI_WAIT_NONE;
+    std::vector<int> sources_;
+    util::UniqueFd epoll_;
+    fid_wait* wait_set_ = nullptr;
+    std::unique_ptr<ConditionSignaller> signaller_;
+};
+
+}  // namespace rvt::ofi

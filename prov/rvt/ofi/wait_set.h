@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Wait sets: queues and counters that share one wait object. fi_poll(3), "fi_wait_open".
+#pragma once
+
+#include "ofi/compat.h"
+#include "ofi/fabric.h"
+#include "ofi/fid.h"
+#include "ofi/wait.h"
+
+namespace rvt::ofi {
+
+class WaitSet {
+  public:
+    static WaitSet& from(fid_wait* self) noexcept { return *reinterpret_cast<WaitSet*>(self); }
+    static WaitSet& from(fid* self) noexcept { return *reinterpret_cast<WaitSet*>(self); }
+
+    /// A member's epoll descriptor. Returns: as epoll_ctl(2).
+    util::Status add_source(int fd);
+    void remove_source(int fd) noexcept;
+    /// Objects that must be asked for work before a sleep.
+    void add_member(fid* member);
+    void remove_member(const fid* member) noexcept;
+
+    /// Asks every member. Returns: 0 when it is safe to sleep, -FI_EAGAIN when one has something.
+    int try_wait() noexcept;
+    /// fi_wait(3). Returns: 0 when a member may have something, -FI_ETIMEDOUT.
+    int wait(int timeout_ms) noexcept;
+
+    fid_wait handle{};
+    Fabric* fabric = nullptr;
+    Users users;
+    WaitObject object;
+    std::vector<fid*> members;
+};
+
+/// fi_ops_fabric.wait_open.
+int wait_open(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** wait_set) noexcept;
+
+}  // namespace rvt::ofi
