@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "core/atomic_ops.h"
+
+#include <array>
+#include <atomic>
+#include <complex>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <type_traits>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "util/cpu.h"
+
+namespace rvt::core {
+
+namespace {
+
+using Int128 = __int128;
+using Uint128 = unsigned __int128;
+static_assert(sizeof(long double) == 16 || sizeof(long double) == 8);
+
+// In the order of AtomicType.
+template <class... T>
+struct TypeList {
+    static constexpr std::size_t kCount = sizeof...(T);
+    static constexpr std::size_t kSizes[] = {sizeof(T)...};
+};
+using Types =
+    TypeList<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
+             std::int64_t, std::uint64_t, float, double, std::complex<float>, std::complex<double>,
+             long double, std::complex<long double>, Int128, Uint128>;
+static_assert(Types::kCount == kAtomicTypes);
+
+template <class T>
+constexpr bool kIsWide = std::is_same_v<T, Int128> || std::is_same_v<T, Uint128>;
+template <class T>
+constexpr bool kIsWhole = std::is_integral_v<T> || kIsWide<T>;
+template <class T>
+constexpr bool kIsReal = kIsWhole<T> || std::is_floating_point_v<T>;
+
+// What fi_atomic(3) defines for a type: bits are for whole numbers, order is for real ones.
+template <class T>
+constexpr bool is_defined(AtomicOp op) {
+    switch (op) {
+        case AtomicOp::kBor:
+        case AtomicOp::kBand:
+        case AtomicOp::kBxor:
+        case AtomicOp::kMswap: return kIsWhole<T>;
+        case AtomicOp::kMin:
+        case AtomicOp::kMax:
+        case AtomicOp::kCswapLe:
+        case AtomicOp::kCswapLt:
+        case AtomicOp::kCswapGe:
+        case AtomicOp::kCswapGt: return kIsReal<T>;
+        default: return true;
+    }
+}
+
+constexpr bool is_compare(AtomicOp op) {
+    return op >= AtomicOp::kCswap && op <= AtomicOp::kMswap;
+}
+
+// Whole numbers wrap around, which signed types may not do by themselves.
+template <class T>
+constexpr T wrap_add(T a, T b) {
+    if constexpr (kIsWhole<T>) {
+        return static_cast<T>(static_cast<Uint128>(a) + static_cast<Uint128>(b));
+    } else {
+        return a + b;
+    }
+}
+template <class T>
+constexpr T wrap_subtract(T a, T b) {
+    if constexpr (kIsWhole<T>) {
+        return static_cast<T>(static_cast<Uint128>(a) - static_cast<Uint128>(b));
+    } else {
+        return a - b;
+    }
+}
+template <class T>
+constexpr T wrap_multiply(T a, T b) {
+    if constexpr (kIsWhole<T>) {
+        return static_cast<T>(static_cast<Uint128>(a) * static_cast<Uint128>(b));
+    } else {
+        return a * b;
+    }
+}
+
+template <class T>
+constexpr T truth(bool holds) {
+    return holds ? T(1) : T(0);
+}
+
+// The value after the operation.
+template <AtomicOp op, class T>
+T combine(T target, T operand) {
+    const T zero(0);
+    if constexpr (op == AtomicOp::kMin) {
+        return operand < target ? operand : target;
+    } else if constexpr (op == AtomicOp::kMax) {
+        return operand > target ? operand : target;
+    } else if constexpr (op == AtomicOp::kSum) {
+        return wrap_add(target, operand);
+    } else if constexpr (op == AtomicOp::kDiff) {
+        return wrap_subtract(target, operand);
+    } else if constexpr (op == AtomicOp::kProd) {
+        return wrap_multiply(target, operand);
+    } else if constexpr (op == AtomicOp::kLor) {
+        return truth<T>(target != zero || operand != zero);
+    } else if constexpr (op == AtomicOp::kLand) {
+        return truth<T>(target != zero && operand != zero);
+    } else if constexpr (op == AtomicOp::kLxor) {
+        return truth<T>((target != zero) != (operand != zero));
+    } else if constexpr (op == AtomicOp::kBor) {
+        return static_cast<T>(target | operand);
+    } else if constexpr (op == AtomicOp::kBand) {
+        return static_cast<T>(target & operand);
+    } else if constexpr (op == AtomicOp::kBxor) {
+        return static_cast<T>(target ^ operand);
+    } else {
+        static_assert(op == AtomicOp::kWrite);
+        return operand;
+    }
+}
+
+// Whether the operation changes a target of this value; the others always do.
+template <AtomicOp op, class T>
+bool takes_effect(T target, T compare) {
+    if constexpr (op == AtomicOp::kCswap) {
+        return compare == target;
+    } else if constexpr (op == AtomicOp::kCswapNe) {
+        return compare != target;
+    } else if constexpr (op == AtomicOp::kCswapLe) {
+        return compare <= target;
+    } else if constexpr (op == AtomicOp::kCswapLt) {
+        return compare < target;
+    } else if constexpr (op == AtomicOp::kCswapGe) {
+        return compare >= target;
+    } else if constexpr (op == AtomicOp::kCswapGt) {
+        return compare > target;
+    } else {
+        return op != AtomicOp::kRead;
+    }
+}
+
+template <AtomicOp op, class T>
+T next_value(T target, T operand, T compare) {
+    if constexpr (op == AtomicOp::kMswap) {
+        return static_cast<T>((operand & compare) | (target & ~compare));
+    } else if constexpr (is_compare(op)) {
+        return operand;
+    } else {
+        return combine<op>(target, operand);
+    }
+}
+
+template <class T>
+T load(const std::byte* at) noexcept {
+    T value;
+    std::memcpy(static_cast<void*>(&value), at, sizeof value);
+    return value;
+}
+
+// The 80-bit format of x86 fills 10 of its 16 bytes. The others are written as zero: what happens
+// to lie there on the stack is nobody else's business.
+constexpr std::size_t kLongDoubleBytes =
+    std::numeric_limits<long double>::digits == 64 ? 10 : sizeof(long double);
+
+template <class T>
+void store(std::byte* at, const T& value) noexcept {
+    if constexpr (std::is_same_v<T, long double>) {
+        std::memset(at, 0, sizeof value);
+        std::memcpy(at, &value, kLongDoubleBytes);
+    } else if constexpr (std::is_same_v<T, std::complex<long double>>) {
+        store(at, value.real());
+        store(at + sizeof(long double), value.imag());
+    } else {
+        std::memcpy(at, &value, sizeof value);
+    }
+}
+
+// --- elements that the processor changes at once ------------------------------------------------
+
+template <std::size_t kSize>
+using BitsOf = std::conditional_t<
+    kSize == 1, std::uint8_t,
+    std::conditional_t<kSize == 2, std::uint16_t,
+                       std::conditional_t<kSize == 4, std::uint32_t, std::uint64_t>>>;
+
+/// One element of up to 8 bytes.
+template <class T>
+struct Word {
+    using Bits = BitsOf<sizeof(T)>;
+    std::atomic_ref<Bits> word;
+
+    explicit Word(std::byte* at) noexcept : word(*reinterpret_cast<Bits*>(at)) {}
+    // acquire: pairs with the release of whoever changed the element, here or in another process.
+    Bits read() noexcept { return word.load(std::memory_order_acquire); }
+    bool exchange_if(Bits& expected, Bits desired) noexcept {
+        // acq_rel: pairs with itself and with read(): who sees the new value sees what went before
+        // it.
+        return word.compare_exchange_weak(expected, desired, std::memory_order_acq_rel,
+                                          std::memory_order_acquire);
+    }
+};
+
+#if defined(__x86_64__)
+/// One element of 16 bytes. Precondition: has_wide_atomics().
+template <class T>
+struct WideWord {
+    using Bits = Uint128;
+    std::byte* at;
+
+    explicit WideWord(std::byte* element) noexcept : at(element) {}
+    // Processors with AVX load 16 aligned bytes at once.
+    Bits read() noexcept {
+        __m128i value;
+        asm volatile("movdqa %1, %0"
+                     : "=x"(value)
+                     : "m"(*reinterpret_cast<const __m128i*>(at))
+                     : "memory");
+        return core::load<Bits>(reinterpret_cast<const std::byte*>(&value));
+    }
+    bool exchange_if(Bits& expected, Bits desired) noexcept {
+        auto low = static_cast<std::uint64_t>(expected);
+        auto high = static_cast<std::uint64_t>(expected >> 64);
+        bool is_done = false;
+        asm volatile("lock cmpxchg16b %1"
+                     : "=@ccz"(is_done), "+m"(*reinterpret_cast<__m128i*>(at)), "+a"(low),
+                       "+d"(high)
+                     : "b"(static_cast<std::uint64_t>(desired)),
+                       "c"(static_cast<std::uint64_t>(desired >> 64))
+                     : "memory");
+        expected = (static_cast<Bits>(high) << 64) | low;
+        return is_done;
+    }
+};
+
+bool has_wide_atomics() noexcept {
+    static const bool has = [] {
+        unsigned a = 0;
+        unsigned b = 0;
+        unsigned c = 0;
+        unsigned d = 0;
+        return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_CMPXCHG16B) != 0 &&
+               (c & bit_AVX) != 0;
+    }();
+    return has;
+}
+#else
+template <class T>
+using WideWord = Word<std::uint64_t>;
+bool has_wide_atomics() noexcept {
+    return false;
+}
+#endif
+
+bool is_cpu_element(std::size_t size, const void* target) noexcept {
+    const bool is_aligned = (reinterpret_cast<std::uintptr_t>(target) & (size - 1)) == 0;
+    return is_aligned && (size <= 8 || (size == 16 && has_wide_atomics()));
+}
+
+// Operations that are one instruction where a loop is not needed.
+template <AtomicOp op, class T>
+constexpr bool kIsNative = kIsWhole<T> && sizeof(T) <= 8 &&
+                           (op == AtomicOp::kSum || op == AtomicOp::kDiff || op == AtomicOp::kBor ||
+                            op == AtomicOp::kBand || op == AtomicOp::kBxor);
+
+template <AtomicOp op, class T>
+T change_native(std::byte* at, T operand) noexcept {
+    using Bits = typename Word<T>::Bits;
+    std::atomic_ref<Bits> word(*reinterpret_cast<Bits*>(at));
+    const auto bits = static_cast<Bits>(operand);
+    // acq_rel, all five: who sees the new value sees what went before it.
+    if constexpr (op == AtomicOp::kSum) {
+        return static_cast<T>(
+            word.fetch_add(bits, std::memory_order_acq_rel));  // pairs with read()
+    } else if constexpr (op == AtomicOp::kDiff) {
+        return static_cast<T>(
+            word.fetch_sub(bits, std::memory_order_acq_rel));  // pairs with read()
+    } else if constexpr (op == AtomicOp::kBor) {
+        return static_cast<T>(word.fetch_or(bits, std::memory_order_acq_rel));  // pairs with read()
+    } else if constexpr (op == AtomicOp::kBand) {
+        return static_cast<T>(
+            word.fetch_and(bits, std::memory_order_acq_rel));  // pairs with read()
+    } else {
+        return static_cast<T>(
+            word.fetch_xor(bits, std::memory_order_acq_rel));  // pairs with read()
+    }
+}
+
+// Returns: the value before.
+template <AtomicOp op, class T>
+T change_cpu(std::byte* at, T operand, T compare) noexcept {
+    if constexpr (kIsNative<op, T>) {
+        return change_native<op, T>(at, operand);
+    } else {
+        using Element = std::conditional_t<sizeof(T) == 16, WideWord<T>, Word<T>>;
+        Element element(at);
+        using Bits = typename Element::Bits;
+        Bits seen = element.read();
+        for (;;) {
+            const T old = load<T>(reinterpret_cast<const std::byte*>(&seen));
+            if constexpr (op != AtomicOp::kRead) {
+                Bits next = 0;
+                if (takes_effect<op>(old, compare)) {
+                    store(reinterpret_cast<std::byte*>(&next),
+                          next_value<op>(old, operand, compare));
+                    if (!element.exchange_if(seen, next)) {
+                        continue;
+                    }
+                }
+            }
+            return old;
+        }
+    }
+}
+
+// --- elements that need a lock ------------------------------------------------------------------
+
+struct alignas(util::kCacheLine) Stripe {
+    std::mutex lock;  // order: innermost, held for one element
+};
+constexpr std::size_t kStripes = 64;
+
+constinit std::array<Stripe, kStripes> stripes;
+
+// One element has one lock, whoever names it.
+Stripe& stripe_of(const std::byte* at) noexcept {
+    return stripes[(reinterpret_cast<std::uintptr_t>(at) / 64) % kStripes];
+}
+
+template <AtomicOp op, class T>
+T change_locked(std::byte* at, T operand, T compare) noexcept {
+    const std::lock_guard guard(stripe_of(at).lock);
+    const T old = load<T>(at);
+    if constexpr (op != AtomicOp::kRead) {
+        if (takes_effect<op>(old, compare)) {
+            store(at, next_value<op>(old, operand, compare));
+        }
+    }
+    return old;
+}
+
+// --- arrays, and the table ----------------------------------------------------------------------
+
+struct Operands {
+    std::byte* target;
+    const std::byte* operand;
+    const std::byte* compare;
+    std::byte* result;  // nullptr: not asked for
+    std::size_t count;
+};
+
+template <AtomicOp op, class T, class Change>
+RVT_ALWAYS_INLINE void for_elements(const Operands& what, Change change) noexcept {
+    for (std::size_t i = 0; i < what.count; ++i) {
+        const std::size_t at = i * sizeof(T);
+        T operand{};
+        T compare{};
+        if constexpr (op != AtomicOp::kRead) {
+            operand = load<T>(what.operand + at);
+        }
+        if constexpr (is_compare(op)) {
+            compare = load<T>(what.compare + at);
+        }
+        const T old = change(what.target + at, operand, compare);
+        if (what.result != nullptr) {
+            store(what.result + at, old);
+        }
+    }
+}
+
+template <AtomicOp op, class T>
+void run(const Operands& what) noexcept {
+    if constexpr (sizeof(T) <= 16) {
+        if (is_cpu_element(sizeof(T), what.target)) [[likely]] {
+            for_elements<op, T>(what, change_cpu<op, T>);
+            return;
+        }
+    }
+    for_elements<op, T>(what, change_locked<op, T>);
+}
+
+using Kernel = void (*)(const Operands&) noexcept;
+using Row = std::array<Kernel, kAtomicOps>;
+
+template <class T, AtomicOp op>
+constexpr Kernel kernel_of() {
+    if constexpr (is_defined<T>(op)) {
+        return run<op, T>;
+    } else {
+        return nullptr;
+    }
+}
+template <class T, std::size_t... op>
+constexpr Row row_of(std::index_sequence<op...>) {
+    return {kernel_of<T, static_cast<AtomicOp>(op)>()...};
+}
+template <class... T>
+constexpr std::array<Row, sizeof...(T)> table_of(TypeList<T...>) {
+    return {row_of<T>(std::make_index_sequence<kAtomicOps>())...};
+}
+
+constexpr std::array<Row, kAtomicTypes> kKernels = table_of(Types());
+
+}  // namespace
+
+bool atomic_is_valid(RdAtomic::Kind kind, std::uint8_t datatype, std::uint8_t op) noexcept {
+    if (datatype >= kAtomicTypes || op >= kAtomicOps || kKernels[datatype][op] == nullptr) {
+        return false;
+    }
+    switch (kind) {
+        case RdAtomic::Kind::kBase:
+            return !is_compare(static_cast<AtomicOp>(op)) && op != kAtomicOpRead;
+        case RdAtomic::Kind::kFetch: return !is_compare(static_cast<AtomicOp>(op));
+        case RdAtomic::Kind::kCompare: return is_compare(static_cast<AtomicOp>(op));
+    }
+    return false;  // a number from a peer that is none of these
+}
+
+std::size_t atomic_size(std::uint8_t datatype) noexcept {
+    return datatype < kAtomicTypes ? Types::kSizes[datatype] : 0;
+}
+
+bool atomic_is_cpu(std::uint8_t datatype, const void* target) noexcept {
+    return datatype < kAtomicTypes && is_cpu_element(atomic_size(datatype), target);
+}
+
+void atomic_apply(std::uint8_t datatype, std::uint8_t op, void* target, const void* operand,
+                  std::size_t count) noexcept {
+    atomic_compare(datatype, op, target, operand, nullptr, nullptr, count);
+}
+
+void atomic_fetch(std::uint8_t datatype, std::uint8_t op, void* target, const void* operand,
+                  void* result, std::size_t count) noexcept {
+    atomic_compare(datatype, op, target, operand, nullptr, result, count);
+}
+
+void atomic_compare(std::uint8_t datatype, std::uint8_t op, void* target, const void* operand,
+                    const void* compare, void* result, std::size_t count) noexcept {
+    kKernels[datatype][op]({.target = static_cast<std::byte*>(target),
+                            .operand = static_cast<const std::byte*>(operand),
+                            .compare = static_cast<const std::byte*>(compare),
+                            .result = static_cast<std::byte*>(result),
+                            .count = count});
+}
+
+}  // namespace rvt::core
