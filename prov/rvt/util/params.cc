@@ -20,9 +20,13 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 // clang-format off
 constexpr std::array<Param, kParams> kTable{{
+    {ParamId::kConnectTimeoutMs, "connect_timeout_ms", ParamType::kNumber, 10000, 1, 3600 * 1000, "ms",
+     "how long a handshake with a peer may take, all attempts together"},
     {ParamId::kHostRemote, "host_remote", ParamType::kBool, 0, 0, 1, "",
      "let the device that reaches this host only answer requests for FI_REMOTE_COMM as well, for applications "
      "that insist on it although all their processes run on one host"},
+    {ParamId::kRefusedTimeoutMs, "refused_timeout_ms", ParamType::kNumber, 3000, 1, 3600 * 1000, "ms",
+     "how long an address that nobody listens at is tried, as its owner may be just starting"},
     {ParamId::kUnexpectedBytes, "unexpected_bytes", ParamType::kNumber, 64 * kMiB, 64 * 1024, 64 * kGiB, "bytes",
      "memory that an endpoint spends on messages which came before their receive; beyond it senders hold data back"},
 }};

@@ -13,7 +13,9 @@ namespace rvt::util {
 
 /// The order is that of the table in params.cc.
 enum class ParamId : unsigned {
+    kConnectTimeoutMs,
     kHostRemote,
+    kRefusedTimeoutMs,
     kUnexpectedBytes,
     kCount,
 };

@@ -77,8 +77,8 @@ struct ListenAttr {
     int wake_fd = -1;  // an eventfd, EFD_NONBLOCK; duplicated
     bool has_auto_progress = false;
     ConnectionUser* user = nullptr;
-    unsigned connect_timeout_ms = 10000;  // a handshake, all attempts together
-    unsigned nobody_timeout_ms = 3000;    // how long an address that nobody listens at is tried
+    unsigned connect_timeout_ms = 0;  // a handshake, all attempts; 0: FI_RVT_CONNECT_TIMEOUT_MS
+    unsigned refused_timeout_ms = 0;  // tries where nobody listens; 0: FI_RVT_REFUSED_TIMEOUT_MS
 };
 
 /// One endpoint's handle on the control thread.

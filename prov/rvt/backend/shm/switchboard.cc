@@ -126,7 +126,7 @@ void Switchboard::connect_self(Peer& peer) {
 void Switchboard::close(std::uint64_t link) {
     util::SockAddr address;
     {
-        const std::lock_guard guard(sockets_lock_);
+        const util::Guard guard(sockets_lock_);
         const auto found = sockets_.find(link);
         if (found == sockets_.end()) {
             return;
@@ -138,7 +138,7 @@ void Switchboard::close(std::uint64_t link) {
 }
 
 void Switchboard::wake_peer(std::uint64_t link) noexcept {
-    const std::lock_guard guard(sockets_lock_);
+    const util::Guard guard(sockets_lock_);
     const auto found = sockets_.find(link);
     if (found != sockets_.end() && found->second.fd >= 0) {
         // EAGAIN: earlier wishes wait there unread, so nothing is lost.
@@ -262,7 +262,7 @@ void Switchboard::answer_ended(Handshake& handshake) {
     forget_if_idle(address);
 }
 
-void Switchboard::dial_failed(const util::SockAddr& address, util::Status why) {
+void Switchboard::dial_failed(util::SockAddr address, util::Status why) {
     peers_[address].dial.reset();
     forget_if_idle(address);
     auto event = std::make_unique<ConnectionEvent>();
@@ -288,7 +288,7 @@ void Switchboard::establish(Peer& peer, std::unique_ptr<Peering> peering, util::
         return dial_failed(peering->address, status);
     }
     {
-        const std::lock_guard guard(sockets_lock_);
+        const util::Guard guard(sockets_lock_);
         sockets_[id] = {.fd = fd, .peer = peering->address};
     }
     processes_.add(*peer.link);
@@ -327,7 +327,7 @@ void Switchboard::drop_link(Peer& peer, util::Status why) {
 
 void Switchboard::end_link(Peer& peer) {
     {
-        const std::lock_guard guard(sockets_lock_);
+        const util::Guard guard(sockets_lock_);
         sockets_.erase(peer.link->id());
     }
     processes_.remove(*peer.link);

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <unordered_map>
 
@@ -23,6 +22,7 @@
 #include "backend/shm/ticker.h"
 #include "util/annotations.h"
 #include "util/fork_guard.h"
+#include "util/mutex.h"
 
 namespace rvt::shm {
 
@@ -78,7 +78,8 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     const ListenAttr& attr() const noexcept { return attr_; }
     const LocalEnd& local() const noexcept { return local_; }
     std::minstd_rand& random() noexcept { return random_; }
-    void dial_failed(const util::SockAddr& peer, util::Status why);
+    /// @param peer  A copy: the Dial that calls is gone before the end.
+    void dial_failed(util::SockAddr peer, util::Status why);
 
     void on_ready(std::uint32_t events) override;
     void on_timer() override;
@@ -130,7 +131,7 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     std::unordered_map<Handshake*, std::unique_ptr<Handshake>> answers_;
     std::uint64_t next_link_ = 1;
 
-    std::mutex sockets_lock_;  // order: after ForkHold; before none
+    util::Mutex sockets_lock_;  // order: after ForkHold; before none
     std::unordered_map<std::uint64_t, Socket> sockets_
         RVT_GUARDED_BY(sockets_lock_);  // of links, for wake_peer()
 };

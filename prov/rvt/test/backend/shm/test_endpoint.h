@@ -32,8 +32,8 @@ struct EndpointOptions {
     std::uint16_t port = 0;
     bool has_auto_progress = false;
     bool has_keys = true;
-    unsigned connect_timeout_ms = 10000;
-    unsigned nobody_timeout_ms = 3000;
+    unsigned connect_timeout_ms = 0;
+    unsigned refused_timeout_ms = 0;
 };
 
 class TestEndpoint final : public ConnectionUser {
@@ -132,7 +132,7 @@ class TestEndpoint final : public ConnectionUser {
         attr.has_auto_progress = options.has_auto_progress;
         attr.user = this;
         attr.connect_timeout_ms = options.connect_timeout_ms;
-        attr.nobody_timeout_ms = options.nobody_timeout_ms;
+        attr.refused_timeout_ms = options.refused_timeout_ms;
         util::Result<std::unique_ptr<Connector>> connector = Connector::open(attr);
         if (connector.is_ok()) {
             connector_ = connector.take();
