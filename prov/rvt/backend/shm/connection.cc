@@ -40,6 +40,9 @@ class ThreadedConnector final : public Connector {
     void note_polling() noexcept override {
         thread_->post([board = board_.get()] { board->note_polling(); });
     }
+    void request_region(std::uint64_t link, std::uint64_t key) noexcept override {
+        thread_->post([board = board_.get(), link, key] { board->request_region(link, key); });
+    }
     void close(std::uint64_t link) noexcept override {
         thread_->post([board = board_.get(), link] { board->close(link); });
     }

@@ -123,18 +123,29 @@ void Switchboard::connect_self(Peer& peer) {
     establish(peer, peering.take(), util::ProcessFd{});
 }
 
+Link* Switchboard::find_link(std::uint64_t id) {
+    const std::lock_guard guard(sockets_lock_);
+    const auto found = sockets_.find(id);
+    return found != sockets_.end() ? peers_[found->second.peer].link.get() : nullptr;
+}
+
 void Switchboard::close(std::uint64_t link) {
-    util::SockAddr address;
-    {
-        const util::Guard guard(sockets_lock_);
-        const auto found = sockets_.find(link);
-        if (found == sockets_.end()) {
-            return;
-        }
-        address = found->second.peer;
+    if (const Link* const found = find_link(link); found != nullptr) {
+        const util::SockAddr address = found->peer();
+        end_link(peers_[address]);
+        forget_if_idle(address);
     }
-    end_link(peers_[address]);
-    forget_if_idle(address);
+}
+
+void Switchboard::request_region(std::uint64_t link, std::uint64_t key) {
+    Link* const found = find_link(link);
+    if (found == nullptr) {
+        return;  // its end has been told
+    }
+    const util::Status status = found->ask_region(key);
+    if (!status.is_ok()) {
+        region_answered(*found, key, status);
+    }
 }
 
 void Switchboard::wake_peer(std::uint64_t link) noexcept {
@@ -313,6 +324,24 @@ void Switchboard::link_ended(Link& link, util::Status why) {
     }
     drop_link(peers_[address], why);
     forget_if_idle(address);
+}
+
+util::Result<RegionSource> Switchboard::region_asked(std::uint64_t key) {
+    return attr_.user->find_region(key);
+}
+
+void Switchboard::region_answered(Link& link, std::uint64_t key,
+                                  util::Result<MappedRegion> region) {
+    auto event = std::make_unique<ConnectionEvent>();
+    event->kind = ConnectionEvent::Kind::kRegion;
+    event->address = link.peer();
+    event->link = link.id();
+    event->key = key;
+    event->error = region.error();
+    if (region.is_ok()) {
+        event->region = std::make_unique<MappedRegion>(region.take());
+    }
+    deliver(std::move(event));
 }
 
 void Switchboard::drop_link(Peer& peer, util::Status why) {

@@ -70,6 +70,7 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     util::Status start();
     void connect(const util::SockAddr& address);
     void close(std::uint64_t link);
+    void request_region(std::uint64_t link, std::uint64_t key);
     void note_polling() { ticker_.note_polling(); }
     /// Threads: any.
     void wake_peer(std::uint64_t link) noexcept;
@@ -87,6 +88,8 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     void finished(Handshake& handshake) override;
     void link_ended(Link& link, util::Status why) override;
     void link_woken() override { ticker_.kick(); }
+    util::Result<RegionSource> region_asked(std::uint64_t key) override;
+    void region_answered(Link& link, std::uint64_t key, util::Result<MappedRegion> region) override;
 
   private:
     struct Peer {
@@ -108,6 +111,7 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     Switchboard(ControlThread& thread, const ListenAttr& attr);
     util::Status listen();
 
+    Link* find_link(std::uint64_t id);
     bool accept_one();
     void turn_away(int error);
     void connect_self(Peer& peer);
