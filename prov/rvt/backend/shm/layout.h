@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Bytes in shared memory: what processes of one host show each other, and who may write what.
 //
-// Every process writes only to memory files of its own and maps those of others read-only. A peer that writes
-// garbage can therefore spoil what it sends, never what it receives. The files are sealed against shrinking, so
-// that no access can fault. docs/shm-format.md explains the format; kLayoutVersion changes with it.
+// Every process writes only to memory files of its own and maps those of others read-only. A peer
+// that writes garbage can therefore spoil what it sends, never what it receives. The files are
+// sealed against shrinking, so that no access can fault. docs/shm-format.md explains the format;
+// kLayoutVersion changes with it.
 #pragma once
 
 #include <atomic>
@@ -25,8 +26,9 @@ inline constexpr std::size_t kPageBytes = 4096;
 /// | meta    | sender     | receiver | release when the rest is written / acquire   | no       |
 /// | others  | sender     | receiver | published by meta                            | no       |
 ///
-/// meta, from the top: lap 16 (number of the pass over the ring, from 1: a new line is told from an old one by it),
-/// op 8, flags 8, receive-context index 8, length 24 (bytes of payload that go with this line).
+/// meta, from the top: lap 16 (number of the pass over the ring, from 1: a new line is told from an
+/// old one by it), op 8, flags 8, receive-context index 8, length 24 (bytes of payload that go with
+/// this line).
 struct alignas(util::kCacheLine) Line {
     static constexpr std::size_t kPayloadBytes = 40;
     /// A continuation line carries payload in everything but meta.
@@ -55,11 +57,13 @@ struct OutboxHeader {
     // Credits for the opposite direction: how far the owner has read the peer's outbox.
     alignas(util::kCacheLine) std::atomic<std::uint64_t> consumed_lines;
     std::atomic<std::uint64_t> consumed_bytes;
-    std::atomic<std::uint32_t> hold_eager;  // 1: too much waits unmatched, send rendezvous headers only
+    std::atomic<std::uint32_t>
+        hold_eager;  // 1: too much waits unmatched, send rendezvous headers only
 };
 static_assert(sizeof(OutboxHeader) <= kPageBytes);
 
-// A pair starts small and moves to the large rings when it is hot. The pages of a ring cost nothing until used.
+// A pair starts small and moves to the large rings when it is hot. The pages of a ring cost nothing
+// until used.
 inline constexpr std::size_t kSmallLines = 128;
 inline constexpr std::size_t kLargeLines = 1024;
 inline constexpr std::size_t kSmallBytes = 32 * 1024;
@@ -79,16 +83,30 @@ static_assert(kSmallBytesOffset % kPageBytes == 0 && kLargeLinesOffset % kPageBy
 /// | first line   | owner once | peers         | the handshake                                    |
 /// | armed        | owner      | every sender  | relaxed: the sleeper's membarrier(2) orders it   |
 /// | last_poll    | owner      | RMA initiators| relaxed: a hint which method is fast             |
+/// | using_key    | owner      | owner of keys | a fence on either side, see Station::mark_use()  |
 struct EndpointPage {
     std::uint32_t magic;
     std::uint32_t version;
-    std::uint64_t incarnation;        // random; tells a restarted endpoint from its predecessor
-    std::uint64_t probe;              // random; a peer that reads it by process_vm_readv knows that it may
-    std::uint32_t control_may_enter;  // 1: a woken control thread makes progress when the application does not
+    std::uint64_t incarnation;  // random; tells a restarted endpoint from its predecessor
+    std::uint64_t probe;  // random; a peer that reads it by process_vm_readv knows that it may
+    std::uint32_t control_may_enter;  // 1: a woken control thread makes progress when the
+                                      // application does not
+    std::uint32_t has_user_keys;      // 1: requests name the application's own keys
+    std::uint32_t wants_rma_events;   // 1: tell of each direct access (kRmaEvent)
+    std::uint32_t key_domain;         // the protection domain of the keys that requests may name
 
-    alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;      // 1: asks to be woken
-    alignas(util::kCacheLine) std::atomic<std::uint64_t> last_poll;  // util::cpu_ticks() of the latest progress
+    alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;  // 1: asks to be woken
+    alignas(util::kCacheLine)
+        std::atomic<std::uint64_t> last_poll;  // util::cpu_ticks() of the latest progress
+    // The region of a peer that the owner copies to or from right now: low half of the peer's
+    // incarnation, key. 0: none.
+    alignas(util::kCacheLine) std::atomic<std::uint64_t> using_key;
 };
 static_assert(sizeof(EndpointPage) <= kPageBytes);
+
+/// The value of EndpointPage::using_key.
+constexpr std::uint64_t use_mark(std::uint64_t owner_incarnation, std::uint32_t key) noexcept {
+    return (owner_incarnation << 32) | key;
+}
 
 }  // namespace rvt::shm

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The parts of a path that are off the fast path: opening, runs, growth, waking, the peer's memory.
+#include "backend/shm/path.h"
+
+#include <cerrno>
+
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+
+namespace rvt::shm {
+namespace {
+
+/// How often senders may find a small ring full before the pair counts as hot.
+constexpr unsigned kStallsBeforeGrowth = 4;
+/// A peer whose last poll is older than this many ticks (about 20 us at 3 GHz) is taken not to
+/// poll.
+constexpr std::uint64_t kPollingTicks = 60000;
+
+}  // namespace
+
+const std::atomic<std::uint32_t> Path::kNeverArmed{0};
+const std::atomic<std::uint32_t> Path::kAlwaysLook{~0u};
+const Line Path::kNoLines[1] = {};
+
+void Path::Arrival::copy_continued(std::byte* to, std::size_t count) const noexcept {
+    std::memcpy(to, payload(), kLinePayload);
+    std::size_t done = kLinePayload;
+    for (std::uint64_t ahead = 1; done < count; ++ahead) {
+        const std::size_t part = std::min(count - done, Line::kContinuationBytes);
+        std::memcpy(to + done, &ring_.line(ahead).tag, part);
+        done += part;
+    }
+}
+
+void Path::open(std::unique_ptr<Peering> peering) noexcept {
+    peering_ = std::move(peering);
+    const util::Mapping& outbox = peering_->outbox;
+    const util::Mapping& inbox = peering_->inbox;
+    lines_.open(outbox.at<Line>(kSmallLinesOffset), kSmallLines);
+    bytes_.open(outbox.at<std::byte>(kSmallBytesOffset), kSmallBytes);
+    in_lines_.open(inbox.at<Line>(kSmallLinesOffset), kSmallLines);
+    in_bytes_.open(inbox.at<std::byte>(kSmallBytesOffset), kSmallBytes);
+    is_fenced_ = !peering_->peer_has_membarrier;
+    armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
+    woken_episode_ = 0;
+    is_large_ = is_large_receive_ = is_broken_ = false;
+    stalls_ = 0;
+    credited_lines_ = 0;
+    in_epoch_ = 0;
+}
+
+void Path::close() noexcept {
+    lines_ = LineProducer{};
+    bytes_ = ByteProducer{};
+    in_lines_ = LineConsumer{};
+    in_lines_.open(kNoLines, 1);
+    armed_ = &kNeverArmed;
+    woken_episode_ = 0;
+    peering_.reset();
+}
+
+void Path::refresh() noexcept {
+    const OutboxHeader* const header = peering_->inbox.at<OutboxHeader>(0);
+    const std::uint64_t epoch = is_large_ ? kLargeEpoch : 0;
+    // acquire: pairs with the release in return_credits().
+    const std::uint64_t lines = header->consumed_lines.load(std::memory_order_acquire);
+    const std::uint64_t bytes = header->consumed_bytes.load(std::memory_order_acquire);
+    if ((lines & kLargeEpoch) == epoch && (bytes & kLargeEpoch) == epoch) {
+        lines_.refresh(lines & ~kLargeEpoch);
+        bytes_.refresh(bytes & ~kLargeEpoch);
+    }
+}
+
+bool Path::refresh_eager() noexcept {
+    return is_open() && !must_hold_eager() && refresh_lines(kControlLines + 1);
+}
+
+bool Path::refresh_lines(std::uint64_t wanted) noexcept {
+    if (!is_open()) {
+        return false;
+    }
+    refresh();
+    if (lines_.room() >= wanted) {
+        return true;
+    }
+    return ++stalls_ >= kStallsBeforeGrowth && grow() && lines_.room() >= wanted;
+}
+
+bool Path::grow() noexcept {
+    if (is_large_ || lines_.room() == 0) {
+        return false;
+    }
+    util::Mapping& outbox = peering_->outbox;
+    if (!outbox.reserve(kLargeLinesOffset, kLargeLines * sizeof(Line)).is_ok()) {
+        stalls_ = 0;  // the machine is short of memory: go on with the small rings, try again later
+        return false;
+    }
+    lines_.publish(LineMeta::pack(static_cast<std::uint8_t>(core::RdOp::kGrow), 0, 0));
+    lines_.open(outbox.at<Line>(kLargeLinesOffset), kLargeLines);
+    bytes_.open(outbox.at<std::byte>(kLargeBytesOffset), kLargeBytes);
+    is_large_ = true;
+    ring_doorbell();
+    return true;
+}
+
+void Path::prepare_bulk() noexcept {
+    if (!is_large_) {
+        refresh();
+        grow();
+    }
+}
+
+void Path::open_large_receive() noexcept {
+    if (is_large_receive_) {
+        is_broken_ = true;  // a pair grows once
+        return;
+    }
+    const util::Mapping& inbox = peering_->inbox;
+    in_lines_.open(inbox.at<Line>(kLargeLinesOffset), kLargeLines);
+    in_bytes_.open(inbox.at<std::byte>(kLargeBytesOffset), kLargeBytes);
+    is_large_receive_ = true;
+    credited_lines_ = 0;
+    in_epoch_ = kLargeEpoch;
+}
+
+bool Path::put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+               const void* payload, std::size_t count) noexcept {
+    const std::uint64_t needed = lines_of(count);
+    if (lines_.room() < needed + kControlLines && !refresh_lines(needed + kControlLines)) {
+        return false;
+    }
+    const auto* from = static_cast<const std::byte*>(payload);
+    Line& first = lines_.line();
+    first.tag = tag;
+    first.data = data;
+    std::size_t done = std::min(count, kLinePayload);
+    util::copy_small(first.payload, from, done);
+    for (std::uint64_t ahead = 1; ahead < needed; ++ahead) {
+        const std::size_t part = std::min(count - done, Line::kContinuationBytes);
+        std::memcpy(&lines_.line(ahead).tag, from + done, part);
+        done += part;
+        lines_.publish(0, ahead);
+    }
+    lines_.publish(
+        LineMeta::pack(static_cast<std::uint8_t>(op), flags, static_cast<std::uint32_t>(count)));
+    lines_.advance(needed);
+    ring_doorbell();
+    return true;
+}
+
+bool Path::put_control(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                       const void* payload, std::size_t count) noexcept {
+    // One line stays free for ever: the marker of growth must find room.
+    if (lines_.room() < 2 && !refresh_lines(2)) {
+        return false;
+    }
+    Line& line = lines_.line();
+    line.tag = tag;
+    line.data = data;
+    util::copy_small(line.payload, static_cast<const std::byte*>(payload), count);
+    publish(op, flags, count);
+    return true;
+}
+
+std::byte* Path::reserve_run(std::size_t count) noexcept {
+    if (lines_.room() <= kControlLines && !refresh_lines(kControlLines + 1)) {
+        return nullptr;
+    }
+    std::byte* run = bytes_.reserve(count);
+    if (run == nullptr) {
+        refresh();
+        run = bytes_.reserve(count);
+        if (run == nullptr && ++stalls_ >= kStallsBeforeGrowth && grow()) {
+            run = bytes_.reserve(count);
+        }
+    }
+    return run;
+}
+
+void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                   const void* payload, std::size_t payload_bytes, std::size_t run_bytes) noexcept {
+    Line& line = lines_.line();
+    line.tag = tag;
+    line.data = data;
+    util::copy_small(line.payload, static_cast<const std::byte*>(payload), payload_bytes);
+    bytes_.commit(run_bytes);
+    publish(op, flags, run_bytes);
+}
+
+bool Path::must_hold_eager() noexcept {
+    // relaxed: a hint; a late look costs the receiver one ring of memory at most.
+    return peering_->inbox.at<OutboxHeader>(0)->hold_eager.load(std::memory_order_relaxed) != 0;
+}
+
+void Path::hold_eager(bool hold) noexcept {
+    // relaxed: as in must_hold_eager().
+    peering_->outbox.at<OutboxHeader>(0)->hold_eager.store(hold ? 1 : 0, std::memory_order_relaxed);
+}
+
+void Path::wake(std::uint32_t episode) noexcept {
+    if (is_fenced_) {
+        // seq_cst: orders our publish before the look; pairs with the fence in Station::arm().
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        // relaxed: ordered by the fence.
+        episode = page().armed.load(std::memory_order_relaxed);
+        if (episode == 0 || episode == fenced_episode_) {
+            return;
+        }
+        fenced_episode_ = episode;
+    } else {
+        woken_episode_ = episode;
+    }
+    if (episode != 0) {
+        // EAGAIN: the counter is full, so the peer will wake anyway.
+        [[maybe_unused]] const int ignored = eventfd_write(peering_->wake_fd.get(), 1);
+    }
+}
+
+util::Status Path::read_memory(const iovec& local, std::uint64_t remote) noexcept {
+    if (peering_->is_same_process) {
+        std::memcpy(local.iov_base, reinterpret_cast<const void*>(remote), local.iov_len);
+        return util::kOk;
+    }
+    const iovec there{reinterpret_cast<void*>(remote), local.iov_len};
+    const ssize_t done = process_vm_readv(peering_->pid, &local, 1, &there, 1, 0);
+    if (done < 0) {
+        return errno;
+    }
+    return static_cast<std::size_t>(done) == local.iov_len ? util::kOk : util::Status(EFAULT);
+}
+
+util::Status Path::write_memory(const iovec& local, std::uint64_t remote) noexcept {
+    if (peering_->is_same_process) {
+        std::memcpy(reinterpret_cast<void*>(remote), local.iov_base, local.iov_len);
+        return util::kOk;
+    }
+    const iovec there{reinterpret_cast<void*>(remote), local.iov_len};
+    const ssize_t done = process_vm_writev(peering_->pid, &local, 1, &there, 1, 0);
+    if (done < 0) {
+        return errno;
+    }
+    return static_cast<std::size_t>(done) == local.iov_len ? util::kOk : util::Status(EFAULT);
+}
+
+bool Path::is_peer_polling() const noexcept {
+    // relaxed: a hint.
+    const std::uint64_t last = page().last_poll.load(std::memory_order_relaxed);
+    return util::cpu_ticks() - last < kPollingTicks;
+}
+
+bool Path::is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept {
+    // acquire: pairs with the release in Station::unmark_use(): the peer's copy is over when the
+    // mark is gone.
+    return page().using_key.load(std::memory_order_acquire) == use_mark(our_incarnation, key);
+}
+
+std::string Path::describe() const {
+    std::string text = "shared memory with process " + std::to_string(peering_->pid);
+    text += is_large_ ? ", large rings" : ", small rings";
+    if (peering_->is_same_process) {
+        text += ", same process";
+    } else if (peering_->may_read_memory) {
+        text += ", process_vm_readv permitted";
+    } else {
+        text += ", process_vm_readv refused: ";
+        text += strerrordesc_np(peering_->read_error);
+    }
+    return text;
+}
+
+}  // namespace rvt::shm

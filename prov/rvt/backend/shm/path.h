@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The way to one peer on this host: both directions of rings, the doorbell, and the peer's memory.
+// This is the compile-time policy that the RD engine is instantiated with (core/host_path.h states
+// what it asks for).
+//
+// Messages are lines. A payload of up to kMaxLinePayload bytes travels in the first line and in
+// continuation lines that follow it; a larger one is a run in the byte ring that belongs to the
+// line.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <sys/uio.h>
+
+#include "backend/shm/connection.h"
+#include "backend/shm/ring.h"
+#include "core/rd_wire.h"
+#include "util/cpu.h"
+#include "util/mem_copy.h"
+#include "util/status.h"
+
+namespace rvt::shm {
+
+class Path {
+  public:
+    static constexpr std::size_t kLinePayload = Line::kPayloadBytes;
+    static constexpr std::size_t kMaxContinuations = 3;
+    static constexpr std::size_t kMaxLinePayload =
+        kLinePayload + kMaxContinuations * Line::kContinuationBytes;
+
+    /// A message as it lies in the ring; valid until the handler returns. Every field was read
+    /// once.
+    class Arrival {
+      public:
+        core::RdOp op() const noexcept { return static_cast<core::RdOp>(LineMeta::op(meta_)); }
+        std::uint8_t flags() const noexcept { return LineMeta::flags(meta_); }
+        std::uint32_t length() const noexcept { return LineMeta::length(meta_); }
+        std::uint64_t tag() const noexcept { return tag_; }
+        std::uint64_t data() const noexcept { return data_; }
+        /// The 40 bytes in the first line.
+        const std::byte* payload() const noexcept { return ring_.line().payload; }
+        /// Copies the first `count` bytes of a line payload. Precondition: count <= min(length(),
+        /// kMaxLinePayload).
+        RVT_ALWAYS_INLINE void copy_payload(void* to, std::size_t count) const noexcept {
+            if (count <= kLinePayload) [[likely]] {
+                util::copy_small(to, payload(), count);
+            } else {
+                copy_continued(static_cast<std::byte*>(to), count);
+            }
+        }
+        /// The run of length() bytes that belongs to the line; nullptr when the length cannot be
+        /// true.
+        const std::byte* run() const noexcept { return bytes_.run(length()); }
+
+      private:
+        friend class Path;
+        Arrival(const LineConsumer& ring, const ByteConsumer& bytes, std::uint64_t meta) noexcept
+            : ring_(ring),
+              bytes_(bytes),
+              meta_(meta),
+              tag_(ring.line().tag),
+              data_(ring.line().data) {}
+        void copy_continued(std::byte* to, std::size_t count) const noexcept;
+
+        const LineConsumer& ring_;
+        const ByteConsumer& bytes_;
+        std::uint64_t meta_;
+        std::uint64_t tag_;
+        std::uint64_t data_;
+    };
+
+    /// Starts to use a finished handshake.
+    void open(std::unique_ptr<Peering> peering) noexcept;
+    /// Stops to use the rings: nothing can be sent any more. The peer's memory is unmapped.
+    void close() noexcept;
+    bool is_open() const noexcept { return peering_ != nullptr; }
+    const Peering& peering() const noexcept { return *peering_; }
+
+    // ---- sending
+    // -------------------------------------------------------------------------------------------------
+
+    /// A line for a small message of the application, or nullptr: no room, or not connected.
+    RVT_ALWAYS_INLINE Line* claim() noexcept {
+        if (lines_.room() <= kControlLines) [[unlikely]] {
+            if (!refresh_eager()) {
+                return nullptr;
+            }
+        }
+        return &lines_.line();
+    }
+    /// Shows a claimed line and wakes a sleeping peer.
+    RVT_ALWAYS_INLINE void publish(core::RdOp op, std::uint8_t flags, std::size_t length) noexcept {
+        lines_.publish(LineMeta::pack(static_cast<std::uint8_t>(op), flags,
+                                      static_cast<std::uint32_t>(length)));
+        lines_.advance(1);
+        ring_doorbell();
+    }
+
+    /// Sends a message whose payload fits in lines. Returns: false when there is no room.
+    bool put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+             const void* payload, std::size_t count) noexcept;
+    /// As put() with at most kLinePayload bytes, out of the lines that are kept for replies.
+    bool put_control(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                     const void* payload, std::size_t count) noexcept;
+
+    /// Room for a run and the line that announces it; nullptr: not now. Nothing is used until
+    /// put_run().
+    std::byte* reserve_run(std::size_t count) noexcept;
+    /// Announces the reserved and filled run with a line.
+    void put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                 const void* payload, std::size_t payload_bytes, std::size_t run_bytes) noexcept;
+    std::size_t max_run() const noexcept { return bytes_.max_run(); }
+    /// Moves to the large rings before a burst, if the rings are still small and there is memory.
+    void prepare_bulk() noexcept;
+    /// Whether the peer has asked for headers only. Looks at the peer's memory.
+    bool must_hold_eager() noexcept;
+
+    RVT_ALWAYS_INLINE void ring_doorbell() noexcept {
+        util::compiler_barrier();
+        // relaxed: the sleeper's membarrier(2) between arming and its last look orders this load
+        // after our publish.
+        const std::uint32_t episode = armed_->load(std::memory_order_relaxed);
+        if (episode != woken_episode_) [[unlikely]] {
+            wake(episode);
+        }
+    }
+
+    // ---- receiving
+    // -----------------------------------------------------------------------------------------------
+
+    /// Whether something has arrived; the cheapest possible look.
+    RVT_ALWAYS_INLINE bool has_arrival() const noexcept {
+        std::uint64_t meta = 0;
+        return in_lines_.peek(meta);
+    }
+
+    /// Hands up to `budget` arrivals to `handle(const Arrival&)`, which returns false for a message
+    /// that no honest peer sends. Returns: how many were handled; is_broken() tells that the peer
+    /// misbehaved.
+    template <class Handle>
+    RVT_ALWAYS_INLINE unsigned poll(unsigned budget, Handle&& handle) noexcept {
+        unsigned handled = 0;
+        std::uint64_t meta = 0;
+        while (handled < budget && in_lines_.peek(meta)) {
+            const Arrival arrival(in_lines_, in_bytes_, meta);
+            if (!accept(arrival) || !handle(arrival)) [[unlikely]] {
+                is_broken_ = true;
+                break;
+            }
+            consume(arrival);
+            ++handled;
+        }
+        if (handled != 0) {
+            return_credits(handled < budget);
+        }
+        return handled;
+    }
+    bool is_broken() const noexcept { return is_broken_; }
+    /// Tells the peer to send headers only, or again everything.
+    void hold_eager(bool hold) noexcept;
+
+    // ---- the peer's memory
+    // ---------------------------------------------------------------------------------------
+
+    /// Whether this process may read and write the peer's memory directly.
+    bool may_access_memory() const noexcept { return peering_->may_read_memory; }
+    bool is_same_process() const noexcept { return peering_->is_same_process; }
+    /// Copies between our buffers and the peer's. Returns: the error of process_vm_readv(2).
+    util::Status read_memory(const iovec& local, std::uint64_t remote) noexcept;
+    util::Status write_memory(const iovec& local, std::uint64_t remote) noexcept;
+    /// Whether the peer's application polls, so that work which needs it goes fast.
+    bool is_peer_polling() const noexcept;
+    /// Whether the peer makes progress, by its control thread, though its application does not
+    /// call.
+    bool has_peer_control() const noexcept { return page().control_may_enter != 0; }
+    bool has_user_keys() const noexcept { return page().has_user_keys != 0; }
+    bool wants_rma_events() const noexcept { return page().wants_rma_events != 0; }
+    std::uint32_t key_domain() const noexcept { return page().key_domain; }
+    std::uint64_t incarnation() const noexcept { return peering_->incarnation; }
+    /// The peer's key table; nullptr when it has none or could not be mapped.
+    std::pair<const void*, std::size_t> keys_block() const noexcept {
+        return {peering_->keys.is_mapped() ? peering_->keys.at<void>(0) : nullptr,
+                peering_->keys.length()};
+    }
+    /// Whether the peer copies to or from our memory behind this key right now.
+    bool is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept;
+    /// In words, for people.
+    std::string describe() const;
+
+  private:
+    const EndpointPage& page() const noexcept { return *peering_->page.at<EndpointPage>(0); }
+
+    /// Lines that application data leaves free, so that replies always find room.
+    static constexpr std::size_t kControlLines = 24;
+
+    [[gnu::cold]] bool refresh_eager() noexcept;
+    bool refresh_lines(std::uint64_t wanted) noexcept;
+    void refresh() noexcept;
+    bool grow() noexcept;
+    void open_large_receive() noexcept;
+    [[gnu::cold]] void wake(std::uint32_t episode) noexcept;
+
+    static constexpr std::size_t lines_of(std::size_t payload) noexcept {
+        return payload <= kLinePayload
+                   ? 1
+                   : 1 + (payload - kLinePayload + Line::kContinuationBytes - 1) /
+                             Line::kContinuationBytes;
+    }
+    /// Whether the lengths of an arrival can be true.
+    RVT_ALWAYS_INLINE bool accept(const Arrival& arrival) noexcept {
+        return core::has_run(arrival.op()) ? arrival.run() != nullptr
+                                           : arrival.length() <= kMaxLinePayload;
+    }
+    RVT_ALWAYS_INLINE void consume(const Arrival& arrival) noexcept {
+        if (core::has_run(arrival.op())) {
+            in_bytes_.advance(arrival.length());
+            in_lines_.advance(1);
+        } else if (arrival.op() != core::RdOp::kGrow) [[likely]] {
+            in_lines_.advance(lines_of(arrival.length()));
+        } else {
+            open_large_receive();
+        }
+    }
+    /// Credits go back at a quarter of the ring, and when the ring was found empty.
+    RVT_ALWAYS_INLINE void return_credits(bool found_empty) noexcept {
+        if (found_empty || in_lines_.head() - credited_lines_ >= in_lines_.capacity() / 4) {
+            credited_lines_ = in_lines_.head();
+            OutboxHeader* const header = peering_->outbox.at<OutboxHeader>(0);
+            // release: pairs with the acquire in refresh(): the peer may overwrite only what has
+            // been read.
+            header->consumed_bytes.store(in_bytes_.head() | in_epoch_, std::memory_order_release);
+            header->consumed_lines.store(in_lines_.head() | in_epoch_, std::memory_order_release);
+        }
+    }
+
+    // Sending: what every send touches.
+    LineProducer lines_;
+    const std::atomic<std::uint32_t>* armed_ = &kNeverArmed;
+    std::uint32_t woken_episode_ = 0;  // of the peer's sleep that we have ended already
+    bool is_fenced_ = false;           // no membarrier(2): each send fences before it looks
+    bool is_large_ = false;
+    std::uint32_t fenced_episode_ = 0;
+    bool is_large_receive_ = false;
+    bool is_broken_ = false;
+    unsigned stalls_ = 0;
+    ByteProducer bytes_;
+
+    // Receiving: what every poll touches.
+    alignas(util::kCacheLine) LineConsumer in_lines_;
+    std::uint64_t credited_lines_ = 0;
+    std::uint64_t in_epoch_ = 0;
+    ByteConsumer in_bytes_;
+    std::unique_ptr<Peering> peering_;
+
+    static constexpr std::uint64_t kLargeEpoch = 1ull << 63;
+    static const std::atomic<std::uint32_t> kNeverArmed;
+    static const std::atomic<std::uint32_t> kAlwaysLook;
+    static const Line kNoLines[1];
+};
+
+}  // namespace rvt::shm

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Opening and closing an endpoint's presence, and its sleep.
+#include "backend/shm/station.h"
+
+#include <cerrno>
+#include <random>
+
+#include <linux/membarrier.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "util/log.h"
+
+namespace rvt::shm {
+namespace {
+
+std::uint64_t random_number() {
+    std::random_device source;
+    return (std::uint64_t{source()} << 32) | source();
+}
+
+}  // namespace
+
+util::Status Station::bind(const util::SockAddr& address) {
+    if (is_bound()) {
+        return EBUSY;
+    }
+    util::Result<util::UdpPort> port = util::bind_udp_port(address);
+    if (port.is_ok()) {
+        port_ = port.take();
+    }
+    return port.status();
+}
+
+util::Status Station::open(const StationAttr& attr) {
+    util::Result<util::Mapping> memory =
+        util::Mapping::create("rvt-endpoint", kPageBytes, kPageBytes);
+    if (!memory.is_ok()) {
+        return memory.status();
+    }
+    wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake_fd_.is_open()) {
+        return errno;
+    }
+    page_memory_ = memory.take();
+    page_ = page_memory_.at<EndpointPage>(0);
+    page_->magic = kMagic;
+    page_->version = kLayoutVersion;
+    page_->incarnation = random_number();
+    page_->probe = random_number();
+    page_->control_may_enter = attr.control_may_enter ? 1 : 0;
+    page_->has_user_keys = attr.keys.has_user_keys ? 1 : 0;
+    page_->wants_rma_events = attr.wants_rma_events ? 1 : 0;
+    page_->key_domain = attr.keys.pd;
+    util::Result<std::unique_ptr<Connector>> connector =
+        Connector::open({.address = port_.address,
+                         .page = &page_memory_,
+                         .keys = attr.keys.memory,
+                         .wake_fd = wake_fd_.get(),
+                         .has_auto_progress = attr.has_auto_progress,
+                         .user = attr.user});
+    if (connector.is_ok()) {
+        connector_ = connector.take();
+    }
+    return connector.status();
+}
+
+void Station::close() noexcept {
+    connector_.reset();
+    page_ = &unopened_;
+    page_memory_.reset();
+    wake_fd_.reset();
+}
+
+void Station::close_link(std::uint64_t link, const char* why) noexcept {
+    RVT_WARN(kEpCtrl, "close connection: %s", why);
+    connector_->close(link);
+}
+
+void Station::note_polling() noexcept {
+    // relaxed: a hint to initiators of one-sided access.
+    page_->last_poll.store(util::cpu_ticks(), std::memory_order_relaxed);
+    // relaxed: our own word.
+    if (page_->armed.load(std::memory_order_relaxed) != 0) {
+        disarm();
+        connector_->note_polling();
+    }
+}
+
+void Station::arm() noexcept {
+    episode_ = episode_ + 1 == 0 ? 1 : episode_ + 1;
+    // relaxed: the barrier below orders it.
+    page_->armed.store(episode_, std::memory_order_relaxed);
+    // A fence in every thread of every process that is registered: whoever published before it is
+    // seen by the caller's next look at the rings, whoever publishes after it sees the word.
+    // Senders that are not registered fence themselves; the fence here pairs with theirs.
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) != 0) {
+        std::atomic_thread_fence(
+            std::memory_order_seq_cst);  // pairs with the fence in Path::wake()
+    }
+    eventfd_t ignored = 0;
+    [[maybe_unused]] const int drained = eventfd_read(wake_fd_.get(), &ignored);
+}
+
+void Station::disarm() noexcept {
+    // relaxed: a late sight costs a peer one needless wake-up.
+    page_->armed.store(0, std::memory_order_relaxed);
+}
+
+void Station::wake_owner() noexcept {
+    // EAGAIN: it is readable already.
+    [[maybe_unused]] const int ignored = eventfd_write(wake_fd_.get(), 1);
+}
+
+void Station::mark_use(std::uint64_t owner_incarnation, std::uint32_t key) noexcept {
+    // relaxed: the fence orders it before the look-up of the key; the owner fences between its
+    // invalidation and its look at the mark, so that one of the two sees the other.
+    page_->using_key.store(use_mark(owner_incarnation, key), std::memory_order_relaxed);
+    std::atomic_thread_fence(
+        std::memory_order_seq_cst);  // pairs with the fence of KeyTable::remove()'s caller
+}
+
+void Station::unmark_use() noexcept {
+    // release: pairs with the acquire in Path::is_peer_using().
+    page_->using_key.store(0, std::memory_order_release);
+}
+
+}  // namespace rvt::shm

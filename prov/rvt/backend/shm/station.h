@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// An endpoint's presence on this host: its port, its page that peers map, its eventfd, its handle
+// on the control thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "backend/shm/connection.h"
+#include "backend/shm/layout.h"
+#include "backend/shm/path.h"
+#include "core/rd_types.h"
+#include "util/cpu.h"
+#include "util/mapping.h"
+#include "util/sock_addr.h"
+#include "util/status.h"
+#include "util/udp_port.h"
+#include "util/unique_fd.h"
+
+namespace rvt::shm {
+
+struct StationAttr {
+    ConnectionUser* user = nullptr;
+    core::RdKeys keys;
+    bool has_auto_progress = false;
+    bool wants_rma_events = false;
+    bool control_may_enter = false;
+};
+
+/// Threads: the owner of the endpoint, except wake_owner() and poll_count().
+class Station {
+  public:
+    /// Takes a UDP port. Returns: as util::bind_udp_port(); EBUSY when it has one.
+    util::Status bind(const util::SockAddr& address);
+    bool is_bound() const noexcept { return port_.address.port != 0; }
+    util::SockAddr address() const noexcept { return port_.address; }
+
+    /// Starts to answer peers. Returns: EMFILE, ENOMEM, EADDRINUSE, EAGAIN.
+    util::Status open(const StationAttr& attr);
+    /// Ends all connections; the user is not called any more when this returns.
+    void close() noexcept;
+
+    void connect(const util::SockAddr& address) { connector_->connect(address); }
+    void close_link(std::uint64_t link, const char* why) noexcept;
+    void wake_peer(std::uint64_t link) noexcept { connector_->wake_peer(link); }
+    std::uint64_t incarnation() const noexcept { return page_->incarnation; }
+
+    /// Once in each progress call. Cost: a counter; every 64th time the page.
+    RVT_ALWAYS_INLINE void note_poll() noexcept {
+        // relaxed: written by the owner alone; the control thread only compares.
+        const std::uint64_t polls = polls_.load(std::memory_order_relaxed) + 1;
+        polls_.store(polls, std::memory_order_relaxed);
+        if ((polls & 63) == 0) [[unlikely]] {
+            note_polling();
+        }
+    }
+    // relaxed: a hint.
+    std::uint64_t poll_count() const noexcept { return polls_.load(std::memory_order_relaxed); }
+
+    /// Asks all peers to wake wake_fd(). The caller looks at the rings once more before it sleeps.
+    void arm() noexcept;
+    void disarm() noexcept;
+    int wake_fd() const noexcept { return wake_fd_.get(); }
+    /// Makes wake_fd() readable. Threads: any.
+    void wake_owner() noexcept;
+
+    /// Says that the region of a peer's key is in use, before it is looked up (design: section 6,
+    /// "marks").
+    void mark_use(std::uint64_t owner_incarnation, std::uint32_t key) noexcept;
+    void unmark_use() noexcept;
+
+  private:
+    [[gnu::cold]] void note_polling() noexcept;
+
+    EndpointPage* page_ = &unopened_;
+    std::atomic<std::uint64_t> polls_{0};
+    std::uint32_t episode_ = 0;  // of sleep, counts up
+    util::UniqueFd wake_fd_;
+    util::UdpPort port_;
+    util::Mapping page_memory_;
+    std::unique_ptr<Connector> connector_;
+    EndpointPage unopened_{};
+};
+
+/// The policy that instantiates core::RdEngine over shared memory.
+struct Host {
+    using Path = shm::Path;
+    using Station = shm::Station;
+    using Event = ConnectionEvent;
+    using User = ConnectionUser;
+};
+
+}  // namespace rvt::shm

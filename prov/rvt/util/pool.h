@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Records of one type that are taken and given back without a call to the allocator in the steady
+// state, and that other processes name by number: a name taken from a message is checked before it
+// is believed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "util/cpu.h"
+
+namespace rvt::util {
+
+/// A record that a Pool keeps: derives from this.
+struct Pooled {
+    std::uint32_t pool_index = 0;
+    std::uint32_t pool_generation = 0;  // odd while taken
+    Pooled* pool_next = nullptr;
+};
+
+/// T derives from Pooled. Records never move. take() does not clear them: the taker sets what it
+/// uses.
+///
+/// Threads: one at a time.
+template <class T>
+class Pool {
+  public:
+    /// @param limit  Records that may be taken at the same time.
+    explicit Pool(std::size_t limit) noexcept : limit_(limit) {}
+
+    /// A free record, or nullptr at the limit and when memory is short.
+    RVT_ALWAYS_INLINE T* take() noexcept {
+        if (free_ == nullptr) [[unlikely]] {
+            if (!grow()) {
+                return nullptr;
+            }
+        }
+        T* const record = static_cast<T*>(free_);
+        free_ = record->pool_next;
+        ++record->pool_generation;
+        return record;
+    }
+    RVT_ALWAYS_INLINE void give_back(T* record) noexcept {
+        ++record->pool_generation;
+        record->pool_next = free_;
+        free_ = record;
+    }
+    /// Whether take() will succeed.
+    bool has_free() noexcept { return free_ != nullptr || grow(); }
+
+    /// The name of a taken record in messages.
+    static std::uint64_t name_of(const T& record) noexcept {
+        return (std::uint64_t{record.pool_generation} << 32) | record.pool_index;
+    }
+    /// The taken record of that name, or nullptr when there is none (any more).
+    T* find(std::uint64_t name) noexcept {
+        const auto index = static_cast<std::uint32_t>(name);
+        if (index >= chunks_.size() * kChunk) {
+            return nullptr;
+        }
+        T& record = (*chunks_[index / kChunk])[index % kChunk];
+        const bool is_taken = (record.pool_generation & 1) != 0;
+        return is_taken && record.pool_generation == static_cast<std::uint32_t>(name >> 32)
+                   ? &record
+                   : nullptr;
+    }
+    /// Visits every taken record. The visitor may give back the one it is shown.
+    template <class Visit>
+    void for_each_taken(Visit visit) {
+        for (auto& chunk : chunks_) {
+            for (T& record : *chunk) {
+                if ((record.pool_generation & 1) != 0) {
+                    visit(record);
+                }
+            }
+        }
+    }
+
+  private:
+    static constexpr std::size_t kChunk = 32;
+    using Chunk = std::array<T, kChunk>;
+
+    [[gnu::cold, gnu::noinline]] bool grow() noexcept {
+        if (chunks_.size() * kChunk >= limit_) {
+            return false;
+        }
+        std::unique_ptr<Chunk> chunk(new (std::nothrow) Chunk);
+        if (!chunk) {
+            return false;
+        }
+        const std::size_t base = chunks_.size() * kChunk;
+        for (std::size_t i = kChunk; i-- > 0;) {
+            T& record = (*chunk)[i];
+            record.pool_index = static_cast<std::uint32_t>(base + i);
+            record.pool_next = free_;
+            free_ = &record;
+        }
+        chunks_.push_back(std::move(chunk));
+        return true;
+    }
+
+    std::size_t limit_;
+    Pooled* free_ = nullptr;
+    std::vector<std::unique_ptr<Chunk>> chunks_;
+};
+
+}  // namespace rvt::util
