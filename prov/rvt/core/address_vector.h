@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The address vector: numbers for the addresses of peers, as address handles of verbs. Shared by the endpoints
-// that are bound to it (fi_av(3)).
+// The address vector: numbers for the addresses of peers, as address handles of verbs. Shared by
+// the endpoints that are bound to it (fi_av(3)).
 #pragma once
 
 #include <array>

@@ -9,7 +9,8 @@
 
 namespace rvt::core {
 
-/// Threads: add() under the domain's lock or from an application's fi_cntr_add; reads from any thread.
+/// Threads: add() under the domain's lock or from an application's fi_cntr_add; reads from any
+/// thread.
 class Counter {
   public:
     RVT_ALWAYS_INLINE void add(std::uint64_t n) noexcept {
@@ -37,7 +38,8 @@ class Counter {
     // acquire: pairs with the release in add_error() and set_error().
     std::uint64_t errors() const noexcept { return errors_.load(std::memory_order_acquire); }
 
-    /// Asks that the next change makes `wake_fd` (an eventfd of the caller's) readable; -1 asks for nothing.
+    /// Asks that the next change makes `wake_fd` (an eventfd of the caller's) readable; -1 asks for
+    /// nothing.
     void arm(int wake_fd) noexcept {
         // seq_cst: orders the arming before the caller's re-check of value().
         armed_fd_.store(wake_fd, std::memory_order_seq_cst);
@@ -45,8 +47,8 @@ class Counter {
 
   private:
     RVT_ALWAYS_INLINE void notify_if_armed() noexcept {
-        // relaxed: the read-modify-write above is a full fence on x86; elsewhere a missed arm is caught
-        // by the re-check of the waiter, which polls again at its time-out.
+        // relaxed: the read-modify-write above is a full fence on x86; elsewhere a missed arm is
+        // caught by the re-check of the waiter, which polls again at its time-out.
         if (armed_fd_.load(std::memory_order_relaxed) >= 0) [[unlikely]] {
             notify();
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The completion queue: a ring of one-line entries that its owner fills and drains under one lock.
 //
-// Sources of completions (endpoints, QPs) push; readers peek and pop. An entry is never lost: when the ring
-// is full, entries go to an overflow list that is refilled into the ring in order. A source that sees
-// has_overflow() takes no new work until the reader has caught up, so the list stays short.
-// Sleeping readers are woken through a descriptor, see wake_fd().
+// Sources of completions (endpoints, QPs) push; readers peek and pop. An entry is never lost: when
+// the ring is full, entries go to an overflow list that is refilled into the ring in order. A
+// source that sees has_overflow() takes no new work until the reader has caught up, so the list
+// stays short. Sleeping readers are woken through a descriptor, see wake_fd().
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,8 @@ class Cq {
         }
     }
 
-    /// The next free slot to be filled in place, then commit()ted; nullptr when push() must be used.
+    /// The next free slot to be filled in place, then commit()ted; nullptr when push() must be
+    /// used.
     RVT_ALWAYS_INLINE Cqe* claim() noexcept {
         if (tail_ - head_ > mask_ || has_overflow_) [[unlikely]] {
             return nullptr;
@@ -54,7 +55,9 @@ class Cq {
     }
 
     /// The oldest entry, or nullptr. It stays valid until pop().
-    RVT_ALWAYS_INLINE Cqe* front() noexcept { return head_ == tail_ ? nullptr : &ring_[head_ & mask_]; }
+    RVT_ALWAYS_INLINE Cqe* front() noexcept {
+        return head_ == tail_ ? nullptr : &ring_[head_ & mask_];
+    }
     RVT_ALWAYS_INLINE void pop() noexcept {
         ++head_;
         if (has_overflow_) [[unlikely]] {
@@ -87,7 +90,8 @@ class Cq {
     bool is_armed() const noexcept { return is_armed_; }
     /// Makes wake_fd() readable now (fi_cq_signal(3)).
     void wake() noexcept;
-    /// An eventfd that becomes readable when an armed queue gets an entry; -1 before the first need.
+    /// An eventfd that becomes readable when an armed queue gets an entry; -1 before the first
+    /// need.
     int wake_fd() const noexcept { return wake_fd_; }
     /// Creates wake_fd() if there is none yet. Returns: the error of eventfd(2).
     util::Status open_wake_fd() noexcept;

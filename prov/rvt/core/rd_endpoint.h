@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The RD service as the libfabric layer sees it: one reliable-datagram endpoint that talks to many peers.
-// The data path is RdEngine (rd_engine.h), a template over the lock policy and the same-host path that derives from
-// this class; what stands here is what is asked rarely and may cost a virtual call.
+// The RD service as the libfabric layer sees it: one reliable-datagram endpoint that talks to many
+// peers. The data path is RdEngine (rd_engine.h), a template over the lock policy and the same-host
+// path that derives from this class; what stands here is what is asked rarely and may cost a
+// virtual call.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@
 
 namespace rvt::core {
 
-/// Threads: as the lock policy of the engine says. Members take the domain's lock themselves, except progress and
-/// those with the suffix _locked, whose caller (a completion queue or counter of the same domain) holds it.
+/// Threads: as the lock policy of the engine says. Members take the domain's lock themselves,
+/// except progress and those with the suffix _locked, whose caller (a completion queue or counter
+/// of the same domain) holds it.
 class RdEndpoint : public AddressObserver {
   public:
     /// Where completions go and who gives numbers to peers. Set once, before enable().
@@ -40,15 +42,17 @@ class RdEndpoint : public AddressObserver {
     using Progress = unsigned (*)(RdEndpoint*) noexcept;
     Progress progress = nullptr;
 
-    /// Sleeping (design: "the sleeper pays"): asks peers to make wake_fd() readable with what they send next.
-    /// Returns: EAGAIN when work has arrived meanwhile (call progress), 0 when it is safe to sleep.
+    /// Sleeping (design: "the sleeper pays"): asks peers to make wake_fd() readable with what they
+    /// send next. Returns: EAGAIN when work has arrived meanwhile (call progress), 0 when it is
+    /// safe to sleep.
     virtual util::Status arm_locked() noexcept = 0;
     virtual void disarm_locked() noexcept = 0;
     /// Readable when an armed endpoint has work; owned by the endpoint, valid after enable().
     virtual int wake_fd() const noexcept = 0;
 
-    /// Whether a peer is reading or writing the memory behind this key of the domain directly, right now. The key is no
-    /// longer valid when this is asked, so that the answer stays no once it is no.
+    /// Whether a peer is reading or writing the memory behind this key of the domain directly,
+    /// right now. The key is no longer valid when this is asked, so that the answer stays no once
+    /// it is no.
     virtual bool uses_key(std::uint32_t key) noexcept = 0;
 
     /// How a peer is reached, in words for logs and rvt_info: methods, and why others are not used.

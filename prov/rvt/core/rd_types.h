@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// What the libfabric layer and the RD service say to each other: operations, their flags and attributes.
+// What the libfabric layer and the RD service say to each other: operations, their flags and
+// attributes.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +18,15 @@ class Counter;
 class Cq;
 class KeyTable;
 
-/// A receive that any peer may match; the `source` of a directed receive is a number of the address vector.
+/// A receive that any peer may match; the `source` of a directed receive is a number of the address
+/// vector.
 inline constexpr std::uint64_t kAnySource = ~0ull;
 
 /// Buffers that one operation may name.
 inline constexpr std::size_t kMaxIov = 8;
 
-/// Flags of one operation. ofi/ derives them once per endpoint from op_flags and once per call from the call.
+/// Flags of one operation. ofi/ derives them once per endpoint from op_flags and once per call from
+/// the call.
 enum class RdFlags : std::uint32_t {
     kNone = 0,
     kTagged = 1u << 0,            // matched by tag; else by source alone
@@ -32,13 +35,13 @@ enum class RdFlags : std::uint32_t {
     kData = 1u << 3,              // carries remote CQ data
     kDeliveryComplete = 1u << 4,  // completes when the data is in the target's buffer
     kMatchComplete = 1u << 5,     // completes when the target matched the message
-    kFence = 1u << 6,             // starts after all earlier operations to the same peer have completed
-    kMultiRecv = 1u << 7,         // the receive buffer takes messages until it is used up
-    kPeek = 1u << 8,              // looks for an unexpected message and leaves it
-    kClaim = 1u << 9,             // with kPeek: reserves the message found; without: receives the one reserved
-    kDiscard = 1u << 10,          // with kPeek or kClaim: throws the message away
-    kMore = 1u << 11,             // another operation follows at once
-    kRmaEvent = 1u << 12,         // the target counts this access
+    kFence = 1u << 6,      // starts after all earlier operations to the same peer have completed
+    kMultiRecv = 1u << 7,  // the receive buffer takes messages until it is used up
+    kPeek = 1u << 8,       // looks for an unexpected message and leaves it
+    kClaim = 1u << 9,  // with kPeek: reserves the message found; without: receives the one reserved
+    kDiscard = 1u << 10,   // with kPeek or kClaim: throws the message away
+    kMore = 1u << 11,      // another operation follows at once
+    kRmaEvent = 1u << 12,  // the target counts this access
 };
 constexpr RdFlags operator|(RdFlags a, RdFlags b) noexcept {
     return static_cast<RdFlags>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
@@ -46,8 +49,12 @@ constexpr RdFlags operator|(RdFlags a, RdFlags b) noexcept {
 constexpr RdFlags operator&(RdFlags a, RdFlags b) noexcept {
     return static_cast<RdFlags>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
 }
-constexpr RdFlags operator~(RdFlags a) noexcept { return static_cast<RdFlags>(~static_cast<std::uint32_t>(a)); }
-constexpr bool has(RdFlags set, RdFlags bits) noexcept { return (set & bits) != RdFlags::kNone; }
+constexpr RdFlags operator~(RdFlags a) noexcept {
+    return static_cast<RdFlags>(~static_cast<std::uint32_t>(a));
+}
+constexpr bool has(RdFlags set, RdFlags bits) noexcept {
+    return (set & bits) != RdFlags::kNone;
+}
 
 /// A message to send. The iovec array is copied before return, the buffers unless kInject are not.
 struct RdSend {
@@ -73,7 +80,8 @@ struct RdRecv {
 
 /// One piece of a target's registered memory.
 struct RdRemote {
-    std::uint64_t addr = 0;  // virtual address, or offset where the region was registered zero-based
+    std::uint64_t addr =
+        0;  // virtual address, or offset where the region was registered zero-based
     std::uint64_t len = 0;
     std::uint64_t key = 0;
 };
@@ -91,13 +99,15 @@ struct RdRma {
     RdFlags flags = RdFlags::kNone;
 };
 
-/// Arithmetic on remote memory. Numbers of type and operation are libfabric's (fi_atomic(3)), which ofi/ asserts.
+/// Arithmetic on remote memory. Numbers of type and operation are libfabric's (fi_atomic(3)), which
+/// ofi/ asserts.
 struct RdAtomic {
     enum class Kind : std::uint8_t { kBase, kFetch, kCompare };
     Kind kind = Kind::kBase;
     std::uint8_t datatype = 0;
     std::uint8_t op = 0;
-    // Lengths in bytes; operand, compare and result name the same number of bytes as the target list.
+    // Lengths in bytes; operand, compare and result name the same number of bytes as the target
+    // list.
     const iovec* operand = nullptr;
     std::size_t operand_count = 0;
     const iovec* compare = nullptr;
@@ -134,19 +144,21 @@ struct RdKeys {
     KeyTable* table = nullptr;
     const util::Mapping* memory = nullptr;  // the file that the table lies in, for peers to map
     std::uint32_t pd = 0;
-    bool has_user_keys = false;  // requests carry the application's own 64-bit keys, not the table's
-    // Told of each access of a peer with the key that it used (kWcRemote* bits); may be nullptr. Runs under the
-    // domain's lock.
+    bool has_user_keys =
+        false;  // requests carry the application's own 64-bit keys, not the table's
+    // Told of each access of a peer with the key that it used (kWcRemote* bits); may be nullptr.
+    // Runs under the domain's lock.
     void (*accessed)(void* context, std::uint64_t key, std::uint64_t wc_flags) noexcept = nullptr;
     void* accessed_context = nullptr;
 };
 
 /// What an endpoint is opened with.
 struct RdAttr {
-    util::SockAddr bind;            // port 0: any free port
-    std::size_t tx_size = 1024;     // operations outstanding before EAGAIN
+    util::SockAddr bind;         // port 0: any free port
+    std::size_t tx_size = 1024;  // operations outstanding before EAGAIN
     std::size_t rx_size = 1024;
-    std::uint64_t total_buffered_recv = 64u << 20;  // bytes of unexpected messages kept before senders hold back
+    std::uint64_t total_buffered_recv =
+        64u << 20;  // bytes of unexpected messages kept before senders hold back
     bool has_auto_progress = false;
     bool wants_rma_events = false;
     bool reports_source = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Work completions: what a completion queue holds. One superset entry serves verbs and libfabric readers.
+// Work completions: what a completion queue holds. One superset entry serves verbs and libfabric
+// readers.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +26,17 @@ enum class WcStatus : std::uint32_t {
     kRetryExcErr,
     kRnrRetryExcErr,
     kGeneralErr,
-    kCanceled,        // fi_cancel(3)
-    kTruncated,       // message longer than the receive buffer
-    kNoMessage,       // a peek found nothing
-    kPeerDead,        // the peer's process ended or its connection broke
-    kPeerUnreachable, // nobody answered at the address within the connect time-out
-    kNoMemory,        // no memory for what the operation needs
+    kCanceled,         // fi_cancel(3)
+    kTruncated,        // message longer than the receive buffer
+    kNoMessage,        // a peek found nothing
+    kPeerDead,         // the peer's process ended or its connection broke
+    kPeerUnreachable,  // nobody answered at the address within the connect time-out
+    kNoMemory,         // no memory for what the operation needs
     kCount,
 };
 
-/// Completion flags. The values are those of the FI_* bits of the same name (fi_cq(3)), which ofi/ asserts,
-/// so that a reader in any format copies them as they are.
+/// Completion flags. The values are those of the FI_* bits of the same name (fi_cq(3)), which ofi/
+/// asserts, so that a reader in any format copies them as they are.
 inline constexpr std::uint64_t kWcMsg = 1ull << 1;
 inline constexpr std::uint64_t kWcRma = 1ull << 2;
 inline constexpr std::uint64_t kWcTagged = 1ull << 3;

@@ -1,0 +1,663 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One-sided access and atomics, initiator's and target's side. Included by rd_engine.h.
+//
+// Small accesses travel as messages that the target's engine executes. Large ones, and all while
+// the target does not poll, are copied by the initiator itself where the system lets it
+// (rd_direct.inl).
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+// ---- initiator
+// ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+inline std::uint64_t remote_length(const RdRemote* remote, std::size_t count) noexcept {
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        total += remote[i].len;
+    }
+    return total;
+}
+
+}  // namespace
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::rma(const RdRma& request) noexcept {
+    util::Guard guard(lock_);
+    if (request.iov_count > kMaxIov || request.remote_count > kMaxIov ||
+        request.remote_count == 0 ||
+        util::iov_length(request.iov, request.iov_count) !=
+            remote_length(request.remote, request.remote_count)) {
+        return EINVAL;
+    }
+    const auto kind = request.is_write ? RdTxOp::Kind::kWrite : RdTxOp::Kind::kRead;
+    return start_one_sided(request.dest, kind, request.context, request.flags,
+                           [&](RdTxOp& op) { return fill_access(op, request); });
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::atomic(const RdAtomic& request) noexcept {
+    util::Guard guard(lock_);
+    if (std::max({request.operand_count, request.compare_count, request.result_count,
+                  request.remote_count}) > kMaxIov ||
+        request.remote_count == 0 || !atomic_is_valid(request.kind, request.datatype, request.op)) {
+        return EINVAL;
+    }
+    const std::uint64_t total = remote_length(request.remote, request.remote_count);
+    if (total > kMaxAtomicSize) {
+        return EMSGSIZE;
+    }
+    return start_one_sided(request.dest, RdTxOp::Kind::kAtomic, request.context, request.flags,
+                           [&](RdTxOp& op) { return fill_atomic(op, request); });
+}
+
+/// What all one-sided operations have in common: the peer, a record, its place in the queue.
+template <class Lock, class Host>
+template <class Fill>
+util::Status RdEngine<Lock, Host>::start_one_sided(std::uint64_t dest, RdTxOp::Kind kind,
+                                                   void* context, RdFlags flags,
+                                                   Fill fill) noexcept {
+    Peer* const peer = find_peer(dest);
+    if (peer == nullptr) {
+        return EINVAL;
+    }
+    if (has(flags, RdFlags::kCompletion) && tx_cq_->claim() == nullptr) {
+        return EAGAIN;
+    }
+    RdTxOp* const op = take_tx(*peer, kind, context, flags);
+    if (op == nullptr) {
+        return EAGAIN;
+    }
+    const Status filled = fill(*op);
+    if (!filled.is_ok()) {
+        tx_.give_back(op);
+        return filled;
+    }
+    submit(*peer, *op);
+    return util::kOk;
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::fill_access(RdTxOp& op, const RdRma& request) noexcept {
+    op.wc_flags = kWcRma | (request.is_write ? kWcWrite : kWcRead);
+    op.data = request.data;
+    op.total = util::iov_length(request.iov, request.iov_count);
+    if (has(request.flags, RdFlags::kInject) && op.total > kMaxInjectSize) {
+        return EMSGSIZE;
+    }
+    op.remote_count = static_cast<std::uint8_t>(request.remote_count);
+    std::copy_n(request.remote, request.remote_count, op.remote.begin());
+    return op.take_buffers(request.iov, request.iov_count, has(request.flags, RdFlags::kInject));
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::fill_atomic(RdTxOp& op, const RdAtomic& request) noexcept {
+    const bool is_read = request.kind == RdAtomic::Kind::kFetch && request.op == kAtomicOpRead;
+    op.wc_flags = kWcAtomic | (request.kind == RdAtomic::Kind::kBase ? kWcWrite : kWcRead);
+    op.data = request.data;
+    op.total = remote_length(request.remote, request.remote_count);
+    op.atomic = {.kind = static_cast<std::uint8_t>(request.kind),
+                 .datatype = request.datatype,
+                 .op = request.op};
+    const bool lacks_operand =
+        !is_read && util::iov_length(request.operand, request.operand_count) != op.total;
+    const bool lacks_compare = request.kind == RdAtomic::Kind::kCompare &&
+                               util::iov_length(request.compare, request.compare_count) != op.total;
+    const bool lacks_result = request.kind != RdAtomic::Kind::kBase &&
+                              util::iov_length(request.result, request.result_count) != op.total;
+    const std::size_t size = atomic_size(request.datatype);
+    const bool is_ragged =
+        std::any_of(request.remote, request.remote + request.remote_count,
+                    [size](const RdRemote& part) { return part.len == 0 || part.len % size != 0; });
+    if (lacks_operand || lacks_compare || lacks_result || is_ragged) {
+        return EINVAL;
+    }
+    op.remote_count = static_cast<std::uint8_t>(request.remote_count);
+    std::copy_n(request.remote, request.remote_count, op.remote.begin());
+    op.compare_count = static_cast<std::uint8_t>(request.compare_count);
+    std::copy_n(request.compare, request.compare_count, op.compare.begin());
+    op.result_count = static_cast<std::uint8_t>(request.result_count);
+    std::copy_n(request.result, request.result_count, op.result.begin());
+    return op.take_buffers(request.operand, is_read ? 0 : request.operand_count,
+                           has(request.flags, RdFlags::kInject));
+}
+
+/// Sends the segments of a write or read, or copies them. Returns: whether all of them have left.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
+    if (op.state == RdTxOp::State::kQueued) {
+        op.is_direct = is_direct_better(peer, op);
+        op.state = RdTxOp::State::kStreaming;
+        op.answers_due = op.remote_count;
+        op.started = util::cpu_ticks();
+        if (op.kind == RdTxOp::Kind::kWrite && !op.is_direct && op.total > kBulkAccess) {
+            peer.path.prepare_bulk();
+        }
+    }
+    if (op.is_direct) {
+        return run_direct(peer, op);
+    }
+    while (op.segment < op.remote_count) {
+        const bool has_left =
+            op.kind == RdTxOp::Kind::kWrite ? send_write(peer, op) : send_read(peer, op);
+        if (!has_left) {
+            return false;
+        }
+        ++op.segment;
+    }
+    access_sent(peer, op);
+    return true;
+}
+
+/// A one-sided operation now waits for its answers.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::access_sent(Peer& peer, RdTxOp& op) noexcept {
+    ++peer.outstanding_accesses;
+    sent(peer, op, true);
+    if (!peer.path.is_peer_polling()) {
+        station_.wake_peer(peer.link);
+    }
+}
+
+/// Flags of the message for the current segment; data and event go with the last one.
+template <class Lock, class Host>
+std::uint8_t RdEngine<Lock, Host>::access_flags(const RdTxOp& op) const noexcept {
+    const bool is_last = op.segment + 1u == op.remote_count;
+    return static_cast<std::uint8_t>(
+        (is_last ? wire::kLast : 0) |
+        (is_last && has(op.flags, RdFlags::kData) ? wire::kHasData : 0));
+}
+
+template <class Lock, class Host>
+RdAccess RdEngine<Lock, Host>::access_of(const RdTxOp& op) const noexcept {
+    const RdRemote& remote = op.remote[op.segment];
+    return {.key = remote.key,
+            .address = remote.addr,
+            .length = remote.len,
+            .operation = util::Pool<RdTxOp>::name_of(op)};
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::send_read(Peer& peer, RdTxOp& op) noexcept {
+    const RdAccess access = access_of(op);
+    return peer.path.put(RdOp::kRead, access_flags(op), 0, op.data, &access, sizeof access);
+}
+
+/// Sends the current segment of a write, in one line message or in runs. Returns: whether all of it
+/// has left.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
+    const RdAccess access = access_of(op);
+    util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
+    if (access.length <= Path::kMaxLinePayload - sizeof access) {
+        std::byte message[Path::kMaxLinePayload];
+        std::memcpy(message, &access, sizeof access);
+        cursor.gather(message + sizeof access, access.length);
+        if (!peer.path.put(RdOp::kWriteLine, access_flags(op), 0, op.data, message,
+                           sizeof access + access.length)) {
+            return false;
+        }
+        op.done += access.length;
+        return true;
+    }
+    while (op.segment_done < access.length) {
+        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.max_run());
+        const std::uint64_t wanted = std::max<std::uint64_t>(op.segment_done, kSmallestPiece * 8);
+        const auto piece =
+            static_cast<std::size_t>(std::min({most, wanted, access.length - op.segment_done}));
+        std::byte* const run = peer.path.reserve_run(piece);
+        if (run == nullptr) {
+            return false;
+        }
+        cursor.gather(run, piece);
+        if (op.segment_done == 0) {
+            peer.path.put_run(RdOp::kWrite, access_flags(op), 0, op.data, &access, sizeof access,
+                              piece);
+        } else {
+            peer.path.put_run(RdOp::kWriteMore, 0, 0, 0, nullptr, 0, piece);
+        }
+        op.segment_done += piece;
+        op.done += piece;
+    }
+    op.segment_done = 0;
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::start_atomic(Peer& peer, RdTxOp& op) noexcept {
+    if (op.state == RdTxOp::State::kQueued) {
+        op.state = RdTxOp::State::kStreaming;
+        op.answers_due = op.remote_count;
+    }
+    const std::size_t size = atomic_size(op.atomic.datatype);
+    while (op.segment < op.remote_count) {
+        const RdRemote& remote = op.remote[op.segment];
+        RdAtomicHeader header{.key = remote.key,
+                              .address = remote.addr,
+                              .operation = util::Pool<RdTxOp>::name_of(op),
+                              .operand = 0,
+                              .compare = 0};
+        op.atomic.count = static_cast<std::uint32_t>(remote.len / size);
+        util::IovCursor operand(op.iov.data(), op.iov_count, op.done);
+        util::IovCursor compare(op.compare.data(), op.compare_count, op.done);
+        const bool has_operand = op.iov_count != 0;
+        const bool has_compare = op.compare_count != 0;
+        if (remote.len <= sizeof header.operand && op.atomic.count == 1) {
+            operand.gather(&header.operand, remote.len);
+            compare.gather(&header.compare, remote.len);
+            if (!peer.path.put(RdOp::kAtomicInline, access_flags(op), op.atomic.pack(), op.data,
+                               &header, sizeof header)) {
+                return false;
+            }
+        } else {
+            const std::size_t run_bytes =
+                remote.len * ((has_operand ? 1u : 0u) + (has_compare ? 1u : 0u));
+            std::byte* const run = peer.path.reserve_run(run_bytes);
+            if (run == nullptr) {
+                return false;
+            }
+            operand.gather(run, has_operand ? remote.len : 0);
+            compare.gather(run + (has_operand ? remote.len : 0), has_compare ? remote.len : 0);
+            peer.path.put_run(RdOp::kAtomic, access_flags(op), op.atomic.pack(), op.data, &header,
+                              sizeof header, run_bytes);
+        }
+        op.done += remote.len;
+        ++op.segment;
+    }
+    access_sent(peer, op);
+    return true;
+}
+
+/// One segment of an operation has been answered.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept {
+    if (op.status == WcStatus::kSuccess) {
+        op.status = status;
+    }
+    if (--op.answers_due == 0) {
+        --peer.outstanding;
+        --peer.outstanding_accesses;
+        finish_tx(op, op.status);
+    }
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_read_data(Peer& peer, const Arrival& arrival, bool is_line) noexcept {
+    RdTxOp* const op = find_op(peer, arrival.data());
+    const std::size_t count = arrival.length();
+    if (op == nullptr || op->kind != RdTxOp::Kind::kRead || count > op->total - op->returned) {
+        return false;
+    }
+    util::IovCursor cursor(op->iov.data(), op->iov_count, op->returned);
+    if (is_line) {
+        std::byte line[Path::kMaxLinePayload];
+        arrival.copy_payload(line, count);
+        cursor.scatter(line, count);
+    } else {
+        cursor.scatter(arrival.run(), count);
+    }
+    op->returned += count;
+    if ((arrival.flags() & wire::kLast) != 0) {
+        answered(peer, *op, WcStatus::kSuccess);
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_atomic_result(Peer& peer, const Arrival& arrival,
+                                            bool is_line) noexcept {
+    RdTxOp* const op = find_op(peer, arrival.data());
+    const std::size_t count = arrival.length();
+    if (op == nullptr || op->kind != RdTxOp::Kind::kAtomic || count > op->total - op->returned) {
+        return false;
+    }
+    util::IovCursor cursor(op->result.data(), op->result_count, op->returned);
+    cursor.scatter(is_line ? arrival.payload() : arrival.run(),
+                   is_line ? std::min(count, Path::kLinePayload) : count);
+    op->returned += count;
+    answered(peer, *op, WcStatus::kSuccess);
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_access_done(Peer& peer, const Arrival& arrival) noexcept {
+    RdOutcome outcome;
+    arrival.copy_payload(&outcome, sizeof outcome);
+    RdTxOp* const op = find_op(peer, arrival.data());
+    if (op == nullptr || op->kind == RdTxOp::Kind::kMessage ||
+        outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
+        return false;
+    }
+    // The target's own key, for direct access from now on.
+    if (outcome.key != 0) {
+        peer.keys[op->remote[0].key] = outcome.key;
+    }
+    answered(peer, *op, static_cast<WcStatus>(outcome.status));
+    return true;
+}
+
+// ---- target
+// -------------------------------------------------------------------------------------------------------
+
+/// What stands behind a peer's request. The caller holds the pin.
+template <class Lock, class Host>
+KeyHit RdEngine<Lock, Host>::lookup(const RdAccess& access, Access rights) noexcept {
+    KeyQuery query{.key = static_cast<std::uint32_t>(access.key),
+                   .pd = keys_.pd,
+                   .addr = access.address,
+                   .length = access.length,
+                   .access = rights};
+    if (keys_.table == nullptr) {
+        return {};
+    }
+    if (keys_.has_user_keys) {
+        const util::Result<std::uint32_t> own = keys_.table->find_by_user_key(access.key);
+        if (!own.is_ok()) {
+            return {};
+        }
+        query.key = own.value();
+    } else if (access.key > 0xffffffffu) {
+        return {};
+    }
+    return keys_.table->view().lookup(query);
+}
+
+inline WcStatus to_wc_status(KeyVerdict verdict) noexcept {
+    return verdict == KeyVerdict::kOk ? WcStatus::kSuccess : WcStatus::kRemAccessErr;
+}
+
+/// Tells the initiator how its access ended, and the key to use when it copies by itself.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus status,
+                                  std::uint64_t key) noexcept {
+    std::uint32_t own = 0;
+    if (keys_.has_user_keys && status == WcStatus::kSuccess) {
+        const util::Result<std::uint32_t> found = keys_.table->find_by_user_key(key);
+        own = found.is_ok() ? found.value() : 0;
+    }
+    const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = own};
+    reply(peer, RdOp::kAccessDone, 0, operation, &outcome, sizeof outcome);
+}
+
+/// Counts a finished access of a peer, and reports it if it carried data.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::report_access(const RdAccess& access, std::uint8_t flags,
+                                         std::uint64_t data, std::uint64_t wc_flags) noexcept {
+    if ((flags & wire::kLast) == 0) {
+        return;
+    }
+    Counter* const counter =
+        (wc_flags & kWcRemoteWrite) != 0 ? completion_.remote_write : completion_.remote_read;
+    if (counter != nullptr) {
+        counter->add(1);
+    }
+    if (keys_.accessed != nullptr) {
+        keys_.accessed(keys_.accessed_context, access.key, wc_flags);
+    }
+    if ((flags & wire::kHasData) != 0 && rx_cq_ != nullptr) {
+        rx_cq_->push(Cqe{.flags = wc_flags | kWcRemoteCqData, .len = access.length, .data = data});
+    }
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_write_line(Peer& peer, const Arrival& arrival) noexcept {
+    std::byte message[Path::kMaxLinePayload];
+    RdAccess access;
+    if (arrival.length() < sizeof access) {
+        return false;
+    }
+    arrival.copy_payload(message, arrival.length());
+    std::memcpy(&access, message, sizeof access);
+    if (access.length != arrival.length() - sizeof access) {
+        return false;
+    }
+    const ReadPin pin(pin_);
+    const KeyHit hit = lookup(access, Access::kRemoteWrite);
+    if (hit.is_ok()) {
+        copy_to_region(hit, 0, message + sizeof access, access.length);
+        report_access(access, arrival.flags(), arrival.data(), kWcRma | kWcRemoteWrite);
+    }
+    answer(peer, access.operation, to_wc_status(hit.verdict), access.key);
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_write(Peer& peer, const Arrival& arrival) noexcept {
+    RdIncomingWrite& write = peer.write;
+    if (write.is_active) {
+        return false;
+    }
+    std::memcpy(&write.access, arrival.payload(), sizeof write.access);
+    write.data = arrival.data();
+    write.flags = arrival.flags();
+    write.done = 0;
+    write.status = WcStatus::kSuccess;
+    write.is_active = true;
+    return write_part(peer, arrival);
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_write_more(Peer& peer, const Arrival& arrival) noexcept {
+    return peer.write.is_active && write_part(peer, arrival);
+}
+
+/// Executes the part of a write that has arrived. The key is looked up for each part: the region
+/// may be closed meanwhile.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::write_part(Peer& peer, const Arrival& arrival) noexcept {
+    RdIncomingWrite& write = peer.write;
+    if (arrival.length() > write.access.length - write.done) {
+        return false;
+    }
+    const ReadPin pin(pin_);
+    if (write.status == WcStatus::kSuccess) {
+        const KeyHit hit = lookup(write.access, Access::kRemoteWrite);
+        write.status = to_wc_status(hit.verdict);
+        if (hit.is_ok()) {
+            copy_to_region(hit, write.done, arrival.run(), arrival.length());
+        }
+    }
+    write.done += arrival.length();
+    if (write.done == write.access.length) {
+        write.is_active = false;
+        if (write.status == WcStatus::kSuccess) {
+            report_access(write.access, write.flags, write.data, kWcRma | kWcRemoteWrite);
+        }
+        answer(peer, write.access.operation, write.status, write.access.key);
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept {
+    RdAccess access;
+    if (arrival.length() != sizeof access) {
+        return false;
+    }
+    arrival.copy_payload(&access, sizeof access);
+    const ReadPin pin(pin_);
+    const KeyHit hit = lookup(access, Access::kRemoteRead);
+    if (!hit.is_ok()) {
+        answer(peer, access.operation, to_wc_status(hit.verdict), access.key);
+        return true;
+    }
+    report_access(access, arrival.flags() & static_cast<std::uint8_t>(~wire::kHasData), 0,
+                  kWcRma | kWcRemoteRead);
+    if (access.length <= Path::kMaxLinePayload && peer.responses.empty()) {
+        std::byte line[Path::kMaxLinePayload];
+        copy_from_region(hit, 0, line, access.length);
+        if (peer.path.put(RdOp::kReadLine, wire::kLast, 0, access.operation, line, access.length)) {
+            return true;
+        }
+    }
+    if (access.length > kBulkAccess) {
+        peer.path.prepare_bulk();
+    }
+    RdResponse response{.op = RdOp::kReadData,
+                        .operation = access.operation,
+                        .access = access,
+                        .total = access.length,
+                        .snapshot = nullptr};
+    if (access.length <= kMaxOrderedRmaSize) {
+        response.snapshot.reset(new (std::nothrow) std::byte[access.length + 1]);
+        if (!response.snapshot) {
+            answer(peer, access.operation, WcStatus::kNoMemory, access.key);
+            return true;
+        }
+        copy_from_region(hit, 0, response.snapshot.get(), access.length);
+    }
+    respond(peer, std::move(response));
+    return true;
+}
+
+/// Queues data for a peer behind what it already waits for, and sends what fits now.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::respond(Peer& peer, RdResponse response) noexcept {
+    peer.responses.push_back(std::move(response));
+    while (!peer.responses.empty() && run_response(peer, peer.responses.front())) {
+        peer.responses.pop_front();
+    }
+    if (!peer.responses.empty()) {
+        make_busy(peer);
+    }
+}
+
+/// Sends the next parts of a response. Returns: whether it is done.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexcept {
+    const ReadPin pin(pin_);
+    KeyHit hit;
+    if (!response.snapshot) {
+        hit = lookup(response.access, Access::kRemoteRead);
+        if (!hit.is_ok()) {
+            answer(peer, response.operation, to_wc_status(hit.verdict), response.access.key);
+            return true;
+        }
+    }
+    do {
+        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.max_run());
+        const std::uint64_t wanted = std::max<std::uint64_t>(response.done, kSmallestPiece * 8);
+        const auto piece =
+            static_cast<std::size_t>(std::min({most, wanted, response.total - response.done}));
+        std::byte* const run = peer.path.reserve_run(piece);
+        if (run == nullptr) {
+            return false;
+        }
+        if (response.snapshot) {
+            std::memcpy(run, response.snapshot.get() + response.done, piece);
+        } else {
+            copy_from_region(hit, response.done, run, piece);
+        }
+        response.done += piece;
+        const bool is_last = response.done == response.total;
+        peer.path.put_run(response.op, is_last ? wire::kLast : 0, 0, response.operation, nullptr, 0,
+                          piece);
+    } while (response.done < response.total);
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_atomic(Peer& peer, const Arrival& arrival, bool is_inline) noexcept {
+    RdAtomicHeader header;
+    std::memcpy(&header, arrival.payload(), sizeof header);
+    const RdAtomicKind what = RdAtomicKind::unpack(arrival.tag());
+    const auto kind = static_cast<RdAtomic::Kind>(what.kind);
+    if (!atomic_is_valid(kind, what.datatype, what.op) || what.count == 0 ||
+        what.count > kMaxAtomicSize) {
+        return false;
+    }
+    const bool is_read = kind == RdAtomic::Kind::kFetch && what.op == kAtomicOpRead;
+    const std::size_t bytes = what.count * atomic_size(what.datatype);
+    const std::size_t operands = (is_read ? 0u : 1u) + (kind == RdAtomic::Kind::kCompare ? 1u : 0u);
+    const bool is_sized = is_inline
+                              ? bytes <= sizeof header.operand && arrival.length() == sizeof header
+                              : bytes <= kMaxAtomicSize && arrival.length() == bytes * operands;
+    if (!is_sized) {
+        return false;
+    }
+    const auto* const operand =
+        is_inline ? reinterpret_cast<const std::byte*>(&header.operand) : arrival.run();
+    const auto* const compare = is_inline ? reinterpret_cast<const std::byte*>(&header.compare)
+                                          : arrival.run() + (is_read ? 0 : bytes);
+    return execute_atomic(peer, header, what, bytes, operand, compare, arrival);
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& header,
+                                          const RdAtomicKind& what, std::size_t bytes,
+                                          const std::byte* operand, const std::byte* compare,
+                                          const Arrival& arrival) noexcept {
+    const auto kind = static_cast<RdAtomic::Kind>(what.kind);
+    const bool is_base = kind == RdAtomic::Kind::kBase;
+    const bool is_read = kind == RdAtomic::Kind::kFetch && what.op == kAtomicOpRead;
+    const Access rights = is_read   ? Access::kRemoteRead
+                          : is_base ? Access::kRemoteWrite
+                                    : Access::kRemoteRead | Access::kRemoteWrite;
+    const RdAccess access{.key = header.key,
+                          .address = header.address,
+                          .length = bytes,
+                          .operation = header.operation};
+    const ReadPin pin(pin_);
+    const KeyHit hit = lookup(access, rights);
+    if (!hit.is_ok() || hit.scattered) {
+        answer(peer, header.operation, WcStatus::kRemAccessErr, header.key);
+        return true;
+    }
+    std::byte result[kMaxAtomicSize];
+    switch (kind) {
+        case RdAtomic::Kind::kBase:
+            atomic_apply(what.datatype, what.op, hit.data(), operand, what.count);
+            break;
+        case RdAtomic::Kind::kFetch:
+            atomic_fetch(what.datatype, what.op, hit.data(), operand, result, what.count);
+            break;
+        case RdAtomic::Kind::kCompare:
+            atomic_compare(what.datatype, what.op, hit.data(), operand, compare, result,
+                           what.count);
+            break;
+    }
+    const std::uint64_t wc_flags = kWcAtomic | (is_read ? kWcRemoteRead : kWcRemoteWrite);
+    report_access(access, arrival.flags(), arrival.data(), wc_flags);
+    if (is_base) {
+        answer(peer, header.operation, WcStatus::kSuccess, header.key);
+        return true;
+    }
+    if (bytes <= Path::kLinePayload && peer.responses.empty()) {
+        reply(peer, RdOp::kAtomicAnswer, 0, header.operation, result, bytes);
+        return true;
+    }
+    RdResponse response{.op = RdOp::kAtomicResult,
+                        .operation = header.operation,
+                        .access = access,
+                        .total = bytes,
+                        .snapshot = nullptr};
+    response.snapshot.reset(new (std::nothrow) std::byte[bytes]);
+    if (!response.snapshot) {
+        answer(peer, header.operation, WcStatus::kNoMemory, header.key);
+        return true;
+    }
+    std::memcpy(response.snapshot.get(), result, bytes);
+    respond(peer, std::move(response));
+    return true;
+}
+
+/// The initiator has written or read by itself.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_rma_event(Peer& peer, const Arrival& arrival) noexcept {
+    static_cast<void>(peer);
+    RdAccess access;
+    if (arrival.length() != sizeof access) {
+        return false;
+    }
+    arrival.copy_payload(&access, sizeof access);
+    const bool is_write = (arrival.flags() & wire::kEvent) != 0;
+    report_access(access, arrival.flags() | wire::kLast, arrival.data(),
+                  kWcRma | (is_write ? kWcRemoteWrite : kWcRemoteRead));
+    return true;
+}
+
+}  // namespace rvt::core

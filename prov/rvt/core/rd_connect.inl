@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Peers that come and go, and the life of an endpoint. Included by rd_engine.h.
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+template <class Lock, class Host>
+RdEngine<Lock, Host>::RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning,
+                               const RdKeys& keys)
+    : lock_(lock),
+      entries_(kMaxPosted),
+      inbound_(kMaxInbound),
+      tx_(attr.tx_size),
+      attr_(attr),
+      tuning_(tuning),
+      keys_(keys) {
+    progress = &RdEngine::progress_entry;
+}
+
+template <class Lock, class Host>
+RdEngine<Lock, Host>::~RdEngine() {
+    if (av_ != nullptr) {
+        av_->remove_observer(this);
+    }
+    // After this the control thread calls us no more.
+    station_.close();
+    for (Event* event = mail_.exchange(nullptr, std::memory_order_acquire); event != nullptr;) {
+        // acquire: pairs with the release in deliver().
+        event = std::exchange(std::unique_ptr<Event>(event)->next, nullptr);
+    }
+    free_pin_slot(pin_);
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::bind(const RdCompletion& completion, AddressVector* av) noexcept {
+    completion_ = completion;
+    tx_cq_ = completion.tx_cq;
+    rx_cq_ = completion.rx_cq;
+    send_counter_ = completion.send;
+    recv_counter_ = completion.recv;
+    av_ = av;
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::bind_address(const util::SockAddr& address) {
+    return station_.bind(address);
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::enable() {
+    if (is_enabled_) {
+        return EBUSY;
+    }
+    if (!station_.is_bound()) {
+        const Status bound = station_.bind(attr_.bind);
+        if (!bound.is_ok()) {
+            return bound;
+        }
+    }
+    const Status opened = station_.open({.user = this,
+                                         .keys = keys_,
+                                         .has_auto_progress = attr_.has_auto_progress,
+                                         .wants_rma_events = attr_.wants_rma_events,
+                                         .control_may_enter = Lock::kControlMayEnter});
+    if (opened.is_ok()) {
+        is_enabled_ = true;
+        av_->add_observer(this);
+    }
+    return opened;
+}
+
+// ---- peers
+// --------------------------------------------------------------------------------------------------------
+
+/// The peer of a number, made if nobody has talked to it yet; nullptr for a number that the vector
+/// does not have.
+template <class Lock, class Host>
+typename RdEngine<Lock, Host>::Peer* RdEngine<Lock, Host>::find_peer(std::uint64_t dest) noexcept {
+    if (Peer* const known = peer_of(dest)) [[likely]] {
+        return known;
+    }
+    const util::SockAddr* const address = av_ == nullptr ? nullptr : av_->at(dest);
+    if (address == nullptr) {
+        return nullptr;
+    }
+    Peer* const peer = peer_at(*address);
+    if (peer->fi_addr == kSourceNotAvailable) {
+        peer->fi_addr = dest;
+    }
+    if (dest >= by_index_.size()) {
+        by_index_.resize(dest + 1);
+    }
+    by_index_[dest] = peer;
+    return peer;
+}
+
+/// The peer at an address, made if it is new.
+template <class Lock, class Host>
+typename RdEngine<Lock, Host>::Peer* RdEngine<Lock, Host>::peer_at(
+    const util::SockAddr& address) noexcept {
+    const auto [begin, end] = peers_by_address_.equal_range(address.hash());
+    for (auto it = begin; it != end; ++it) {
+        if (it->second->address == address) {
+            return it->second;
+        }
+    }
+    auto fresh = std::make_unique<Peer>();
+    fresh->id = static_cast<std::uint32_t>(peers_.size());
+    fresh->address = address;
+    fresh->path.close();
+    if (av_ != nullptr) {
+        const util::Result<std::uint64_t> number = av_->find(address);
+        fresh->fi_addr = number.is_ok() ? number.value() : kSourceNotAvailable;
+    }
+    Peer* const peer = fresh.get();
+    peers_by_address_.emplace(address.hash(), peer);
+    peers_.push_back(std::move(fresh));
+    return peer;
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::address_inserted(std::uint64_t index,
+                                            const util::SockAddr& address) noexcept {
+    util::Guard guard(lock_);
+    const auto [begin, end] = peers_by_address_.equal_range(address.hash());
+    for (auto it = begin; it != end; ++it) {
+        if (it->second->address == address && it->second->fi_addr == kSourceNotAvailable) {
+            it->second->fi_addr = index;
+        }
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::address_removed(std::uint64_t index,
+                                           const util::SockAddr& address) noexcept {
+    util::Guard guard(lock_);
+    Peer* const peer = peer_of(index);
+    if (peer != nullptr) {
+        by_index_[index] = nullptr;
+    }
+    const auto [begin, end] = peers_by_address_.equal_range(address.hash());
+    for (auto it = begin; it != end; ++it) {
+        if (it->second->fi_addr == index) {
+            const util::Result<std::uint64_t> other = av_->find(address);
+            it->second->fi_addr = other.is_ok() ? other.value() : kSourceNotAvailable;
+        }
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::connect(Peer& peer) noexcept {
+    peer.state = Peer::State::kConnecting;
+    station_.connect(peer.address);
+}
+
+// ---- word of the control thread
+// -----------------------------------------------------------------------------------
+
+/// On the control thread: leaves an event for the owner, and wakes it if it sleeps.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::deliver(std::unique_ptr<Event> event) noexcept {
+    Event* const raw = event.release();
+    // relaxed: the compare-exchange below orders; a stale head only costs another round.
+    raw->next = mail_.load(std::memory_order_relaxed);
+    // release: pairs with the acquire in read_mail(); relaxed on failure: as above.
+    while (!mail_.compare_exchange_weak(raw->next, raw, std::memory_order_release,
+                                        std::memory_order_relaxed)) {
+    }
+    station_.wake_owner();
+}
+
+template <class Lock, class Host>
+[[gnu::cold]] void RdEngine<Lock, Host>::read_mail() noexcept {
+    // acquire: pairs with the release in deliver().
+    Event* newest = mail_.exchange(nullptr, std::memory_order_acquire);
+    Event* oldest = nullptr;
+    while (newest != nullptr) {
+        Event* const next = std::exchange(newest->next, oldest);
+        oldest = std::exchange(newest, next);
+    }
+    while (oldest != nullptr) {
+        std::unique_ptr<Event> event(oldest);
+        oldest = event->next;
+        Peer& peer = *peer_at(event->address);
+        switch (event->kind) {
+            case Event::Kind::kConnected: connected(std::move(event)); break;
+            case Event::Kind::kFailed:
+                if (peer.state == Peer::State::kConnecting) {
+                    disconnected(peer, event->error == ENOMEM || event->error == EMFILE
+                                           ? WcStatus::kNoMemory
+                                           : WcStatus::kPeerUnreachable);
+                }
+                break;
+            case Event::Kind::kPeerGone:
+                if (peer.state == Peer::State::kConnected && peer.link == event->link) {
+                    // What it had sent before it went is received first.
+                    while (peer.state == Peer::State::kConnected && poll_peer(peer) != 0) {
+                    }
+                    if (peer.state == Peer::State::kConnected) {
+                        disconnected(peer, WcStatus::kPeerDead);
+                    }
+                }
+                break;
+        }
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
+    Peer& peer = *peer_at(event->address);
+    if (peer.state == Peer::State::kConnected) {
+        disconnected(peer, WcStatus::kPeerDead);  // a restarted endpoint at the same address
+    }
+    peer.link = event->peering->link;
+    peer.path.open(std::move(event->peering));
+    const auto [block, bytes] = peer.path.keys_block();
+    if (block != nullptr) {
+        const util::Result<KeyView> view = KeyView::attach(block, bytes);
+        peer.has_keys_view = view.is_ok();
+        if (view.is_ok()) {
+            peer.keys_view = view.value();
+        }
+    }
+    peer.state = Peer::State::kConnected;
+    peer.path.hold_eager(is_holding_);
+    polled_.push_back(&peer);
+    if (peer.has_work()) {
+        make_busy(peer);
+    }
+}
+
+/// The connection is no more: everything that depended on it ends with the given status.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
+    const bool was_connected = peer.state == Peer::State::kConnected;
+    peer.state = Peer::State::kIdle;
+    peer.path.close();
+    std::erase(polled_, &peer);
+    fail_operations(peer, status);
+    if (was_connected) {
+        fail_inbound(peer);
+    }
+    peer.replies.clear();
+    peer.responses.clear();
+    peer.keys.clear();
+    peer.stream = nullptr;
+    peer.write = {};
+    peer.has_keys_view = peer.is_held = false;
+    peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept {
+    peer.queue = {};
+    peer.jobs = {};
+    tx_.for_each_taken([&](RdTxOp& op) {
+        if (op.peer == &peer) {
+            finish_tx(op, status);
+        }
+    });
+}
+
+/// Ends the messages of a lost peer: those being received with an error; of the unexpected ones
+/// those stay of which everything is here.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
+    const auto is_lost = [&peer](const RdInbound& inbound) {
+        return inbound.peer == &peer && inbound.state != RdInbound::State::kComplete;
+    };
+    unexpected_tagged_.remove_if([&](RdInbound& inbound) { return is_lost(inbound); });
+    unexpected_messages_.remove_if([&](RdInbound& inbound) { return is_lost(inbound); });
+    std::erase_if(claimed_, [&](const auto& claim) { return is_lost(*claim.second); });
+    for (RdInbound** link = &copies_; *link != nullptr;) {
+        (*link)->peer == &peer ? void(*link = (*link)->next) : void(link = &(*link)->next);
+    }
+    inbound_.for_each_taken([&](RdInbound& inbound) {
+        if (!is_lost(inbound)) {
+            return;
+        }
+        if (inbound.entry != nullptr) {
+            inbound.status = WcStatus::kPeerDead;
+            complete_rx(inbound, *inbound.entry);
+            release_entry(*inbound.entry);
+        } else if (inbound.state != RdInbound::State::kDiscarding) {
+            note_unexpected(-inbound.kept_bytes());
+        }
+        inbound.storage.reset();
+        inbound_.give_back(&inbound);
+    });
+}
+
+// ---- questions
+// ----------------------------------------------------------------------------------------------------
+
+/// Cancels the oldest posted receive or unsent operation with this context.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::cancel(void* context) noexcept {
+    util::Guard guard(lock_);
+    const auto is_it = [context](const auto& record) { return record.context == context; };
+    RdRxEntry* tagged = posted_tagged_.find(is_it);
+    RdRxEntry* const entry = tagged != nullptr ? tagged : posted_messages_.find(is_it);
+    if (entry != nullptr) {
+        if (tagged != nullptr) {
+            posted_tagged_.remove(entry);
+        } else {
+            posted_messages_.remove(entry);
+        }
+        cancel_receive(*entry, tagged != nullptr);
+        return util::kOk;
+    }
+    for (const auto& peer : peers_) {
+        RdTxOp* const op = peer->queue.take([&](const RdTxOp& each) {
+            return each.context == context && each.state == RdTxOp::State::kQueued;
+        });
+        if (op != nullptr) {
+            finish_tx(*op, WcStatus::kCanceled);
+            return util::kOk;
+        }
+    }
+    return ENOENT;
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::cancel_receive(RdRxEntry& entry, bool is_tagged) noexcept {
+    const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
+    entry.is_queued = false;
+    multi_receives_ -= is_multi ? 1 : 0;
+    if (rx_cq_ != nullptr) {
+        rx_cq_->push(
+            Cqe{.op_context = entry.context,
+                .flags = kWcRecv | (is_tagged ? kWcTagged : kWcMsg) | (is_multi ? kWcMultiRecv : 0),
+                .status = WcStatus::kCanceled});
+    }
+    if (recv_counter_ != nullptr) {
+        recv_counter_->add_error(1);
+    }
+    if (entry.users == 0) {
+        entries_.give_back(&entry);
+    }
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::uses_key(std::uint32_t key) noexcept {
+    util::Guard guard(lock_);
+    return std::any_of(polled_.begin(), polled_.end(), [&](const Peer* peer) {
+        return peer->path.is_peer_using(station_.incarnation(), key);
+    });
+}
+
+template <class Lock, class Host>
+std::string RdEngine<Lock, Host>::describe_peer(std::uint64_t dest) {
+    util::Guard guard(lock_);
+    const Peer* const peer = find_peer(dest);
+    if (peer == nullptr) {
+        return "not in the address vector";
+    }
+    switch (peer->state) {
+        case Peer::State::kIdle: return "not connected";
+        case Peer::State::kConnecting: return "connecting";
+        case Peer::State::kConnected: return peer->path.describe();
+    }
+    return {};
+}
+
+}  // namespace rvt::core

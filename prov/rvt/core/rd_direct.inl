@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One-sided access that the initiator does by itself: it reads or writes the target's memory
+// without the target's help. The target's key table, mapped read-only, says what is permitted; a
+// mark in our own page keeps the region there while we copy. Included by rd_engine.h.
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+/// The target's own key for the key of a request. Returns: false when it is not known (yet).
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::resolve_key(const Peer& peer, std::uint64_t key,
+                                       std::uint32_t& own) const noexcept {
+    if (!peer.path.has_user_keys()) {
+        own = static_cast<std::uint32_t>(key);
+        return key <= 0xffffffffu;
+    }
+    // The first access with a key goes through the rings; its answer brings the target's own key.
+    const auto known = peer.keys.find(key);
+    if (known == peer.keys.end()) {
+        return false;
+    }
+    own = known->second;
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, const RdTxOp& op) noexcept {
+    if (!peer.has_keys_view || !peer.path.may_access_memory() || op.total == 0) {
+        return false;
+    }
+    // Small accesses keep their order (kMaxOrderedRmaSize): none overtakes one that is under way in
+    // the rings.
+    if (op.total <= kMaxOrderedRmaSize && peer.outstanding_accesses != 0) {
+        return false;
+    }
+    for (std::size_t i = 0; i < op.remote_count; ++i) {
+        std::uint32_t own = 0;
+        if (!resolve_key(peer, op.remote[i].key, own)) {
+            return false;
+        }
+    }
+    if (peer.path.is_same_process() || !peer.path.is_peer_polling()) {
+        return true;
+    }
+    if (op.total < tuning_.direct_min) {
+        return false;
+    }
+    RdMethodChooser& methods = op.kind == RdTxOp::Kind::kWrite ? write_methods_ : read_methods_;
+    const auto both = static_cast<RdMethodChooser::Mask>(RdMethodChooser::bit(RdMethod::kPipeline) |
+                                                         RdMethodChooser::bit(RdMethod::kDirect));
+    return methods.choose(op.total, both) == RdMethod::kDirect;
+}
+
+/// Copies the next parts. Returns: whether the operation has left the queue.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::run_direct(Peer& peer, RdTxOp& op) noexcept {
+    std::uint64_t budget = tuning_.direct_chunk;
+    while (op.segment < op.remote_count && op.status == WcStatus::kSuccess) {
+        if (budget == 0) {
+            return false;
+        }
+        const Status copied = copy_direct(peer, op, budget);
+        if (copied == Status(EACCES)) {
+            op.status = WcStatus::kRemAccessErr;
+        } else if (!copied.is_ok()) {
+            leave_direct(op);
+            return start_access(peer, op);
+        }
+    }
+    const bool wants_event = has(op.flags, RdFlags::kData) || peer.path.wants_rma_events();
+    if (wants_event && op.status == WcStatus::kSuccess) {
+        op.segment = op.remote_count - 1u;
+        const RdAccess access = access_of(op);
+        const auto flags =
+            static_cast<std::uint8_t>((has(op.flags, RdFlags::kData) ? wire::kHasData : 0) |
+                                      (op.kind == RdTxOp::Kind::kWrite ? wire::kEvent : 0));
+        op.segment = op.remote_count;
+        if (!peer.path.put(RdOp::kRmaEvent, flags, 0, op.data, &access, sizeof access)) {
+            return false;
+        }
+    }
+    if (op.status == WcStatus::kSuccess && op.total >= tuning_.direct_min) {
+        (op.kind == RdTxOp::Kind::kWrite ? write_methods_ : read_methods_)
+            .learn(op.total, RdMethod::kDirect, util::cpu_ticks() - op.started);
+    }
+    sent(peer, op, false);
+    return true;
+}
+
+/// Copies up to `budget` bytes of the current segment.
+/// Returns: EACCES when the target does not permit it; another error when this way is closed.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
+                                               std::uint64_t& budget) noexcept {
+    const RdRemote& remote = op.remote[op.segment];
+    const bool is_write = op.kind == RdTxOp::Kind::kWrite;
+    std::uint32_t own = 0;
+    if (!resolve_key(peer, remote.key, own)) {
+        return EAGAIN;
+    }
+    station_.mark_use(peer.path.incarnation(), own);
+    const KeyHit hit =
+        peer.keys_view.lookup({.key = own,
+                               .pd = peer.path.key_domain(),
+                               .addr = remote.addr,
+                               .length = remote.len,
+                               .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
+    Status status = util::kOk;
+    if (!hit.is_ok()) {
+        // A cached key may be stale where the application chose the same key again: ask the target.
+        status = peer.keys.erase(remote.key) != 0 ? Status(EAGAIN) : Status(EACCES);
+    } else if (hit.scattered) {
+        status = ENOTSUP;
+    }
+    util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
+    while (status.is_ok() && budget != 0 && op.segment_done < remote.len) {
+        iovec part = cursor.span();
+        part.iov_len =
+            std::min<std::uint64_t>({part.iov_len, budget, remote.len - op.segment_done});
+        const std::uint64_t there = hit.base + hit.offset + op.segment_done;
+        status =
+            is_write ? peer.path.write_memory(part, there) : peer.path.read_memory(part, there);
+        if (status.is_ok()) {
+            cursor.skip(part.iov_len);
+            op.done += part.iov_len;
+            op.segment_done += part.iov_len;
+            budget -= part.iov_len;
+        }
+    }
+    station_.unmark_use();
+    if (status.is_ok() && op.segment_done == remote.len) {
+        ++op.segment;
+        op.segment_done = 0;
+    }
+    return status;
+}
+
+/// Starts an operation over, through the rings. What has been copied is copied again, with the same
+/// outcome.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::leave_direct(RdTxOp& op) noexcept {
+    op.is_direct = false;
+    op.segment = 0;
+    op.done = op.segment_done = 0;
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The RD service over one host path: sends, receives, one-sided access and atomics between one
+// endpoint and its peers.
+//
+// A template over the lock policy (util/lock.h) and the same-host backend, so that the path of a
+// small message from fi_tsend(3) to the ring is straight code. Members are in files by concern:
+//   rd_send.inl        messages out        rd_receive.inl     messages in, posted receives
+//   rd_transfer.inl    large messages      rd_access.inl      one-sided access and atomics, both
+//   sides rd_direct.inl      access by copying   rd_progress.inl    progress, waiting
+//   rd_connect.inl     peers that come and go, life cycle
+//
+// Host is the backend's policy:
+//   Host::Path     the way to one peer           Host::Station   the endpoint's presence on this
+//   host Host::Event    word of the control thread    Host::User      what the control thread calls
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/address_vector.h"
+#include "core/atomic_ops.h"
+#include "core/counter.h"
+#include "core/cq.h"
+#include "core/key_table.h"
+#include "core/match_posted_queue.h"
+#include "core/match_unexpected_queue.h"
+#include "core/rd_endpoint.h"
+#include "core/rd_method.h"
+#include "core/rd_peer.h"
+#include "core/rd_records.h"
+#include "core/rd_region.h"
+#include "core/rd_tuning.h"
+#include "core/rd_types.h"
+#include "core/rd_wire.h"
+#include "core/reader_pins.h"
+#include "util/iov_cursor.h"
+#include "util/lock.h"
+#include "util/pool.h"
+
+namespace rvt::core {
+
+template <class LockPolicy, class HostPolicy>
+class RdEngine final : public RdEndpoint, private HostPolicy::User {
+  public:
+    using Lock = LockPolicy;
+    using Host = HostPolicy;
+    using Path = typename Host::Path;
+    using Peer = RdPeer<Host>;
+    using Status = util::Status;
+
+    /// @param lock  The domain's; outlives the engine.
+    /// @param keys  The domain's key table and the memory file it lies in; both outlive the engine.
+    RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning, const RdKeys& keys);
+    ~RdEngine() override;
+
+    // ---- data path: messages
+    // -------------------------------------------------------------------------------------
+
+    /// Sends one buffer. kFixed holds the flags that the caller knows when it is compiled.
+    /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE (inject too large),
+    /// ENOMEM.
+    template <RdFlags kFixed>
+    Status send_one(const void* buf, std::size_t len, std::uint64_t dest, std::uint64_t tag,
+                    std::uint64_t data, void* context, RdFlags flags) noexcept;
+    /// Posts one receive buffer. Returns: EAGAIN when no more can be posted.
+    template <RdFlags kFixed>
+    Status recv_one(void* buf, std::size_t len, std::uint64_t source, std::uint64_t tag,
+                    std::uint64_t ignore, void* context, RdFlags flags) noexcept;
+    Status send(const RdSend& request) noexcept;
+    Status recv(const RdRecv& request) noexcept;
+
+    // ---- data path: one-sided
+    // ------------------------------------------------------------------------------------
+
+    /// Returns: EAGAIN, EINVAL, EMSGSIZE, ENOMEM as send(); a refusal by the target comes as a
+    /// completion.
+    Status rma(const RdRma& request) noexcept;
+    Status atomic(const RdAtomic& request) noexcept;
+
+    // ---- RdEndpoint
+    // ----------------------------------------------------------------------------------------------
+
+    void bind(const RdCompletion& completion, AddressVector* av) noexcept override;
+    Status bind_address(const util::SockAddr& address) override;
+    Status enable() override;
+    util::SockAddr address() const noexcept override { return station_.address(); }
+    Status cancel(void* context) noexcept override;
+    void set_min_multi_recv(std::size_t bytes) noexcept override { min_multi_recv_ = bytes; }
+    std::size_t min_multi_recv() const noexcept override { return min_multi_recv_; }
+    Status arm_locked() noexcept override;
+    void disarm_locked() noexcept override { station_.disarm(); }
+    int wake_fd() const noexcept override { return station_.wake_fd(); }
+    std::string describe_peer(std::uint64_t dest) override;
+    bool uses_key(std::uint32_t key) noexcept override;
+    void address_inserted(std::uint64_t index, const util::SockAddr& address) noexcept override;
+    void address_removed(std::uint64_t index, const util::SockAddr& address) noexcept override;
+
+  private:
+    using Arrival = typename Path::Arrival;
+    using Event = typename Host::Event;
+
+    /// Flags that keep a message off the straight path.
+    static constexpr RdFlags kSlowSend =
+        RdFlags::kDeliveryComplete | RdFlags::kMatchComplete | RdFlags::kFence;
+    static constexpr RdFlags kSlowRecv =
+        RdFlags::kPeek | RdFlags::kClaim | RdFlags::kDiscard | RdFlags::kMultiRecv;
+    static constexpr unsigned kPollBudget = 64;
+    static constexpr std::size_t kSmallestPiece = 1024;
+    static constexpr std::uint64_t kMinSplit = 256 * 1024;
+    static constexpr std::uint64_t kBulkAccess =
+        16 * 1024;  // larger accesses are worth the large rings
+    static constexpr std::size_t kHotPeers = 8;
+    static constexpr unsigned kColdLooks = 2;
+    static constexpr unsigned kControlRounds = 1000;
+    static constexpr std::size_t kMaxPosted = std::size_t{1} << 22;
+    static constexpr std::size_t kMaxInbound = std::size_t{1} << 22;
+    static constexpr std::uint64_t kMaxEagerTotal =
+        64u << 20;  // no peer may make us keep more for one message
+
+    // ---- rd_send.inl
+    static std::uint8_t wire_flags(RdFlags flags) noexcept;
+    static std::uint64_t send_wc_flags(RdFlags flags) noexcept;
+    Status send_slow(const RdSend& request) noexcept;
+    Status try_send_now(Peer& peer, const RdSend& request, std::uint64_t total) noexcept;
+    Status send_lines(Peer& peer, const RdSend& request, std::uint64_t total) noexcept;
+    RdTxOp* take_tx(Peer& peer, RdTxOp::Kind kind, void* context, RdFlags flags) noexcept;
+    Status fill_message(RdTxOp& op, const RdSend& request, std::uint64_t total) noexcept;
+    bool start_message(Peer& peer, RdTxOp& op) noexcept;
+    bool stream_eager(Peer& peer, RdTxOp& op) noexcept;
+    bool send_rendezvous(Peer& peer, RdTxOp& op) noexcept;
+    std::size_t eager_piece(std::uint64_t total, std::uint64_t done,
+                            const Path& path) const noexcept;
+    void run_queue(Peer& peer) noexcept;
+    void submit(Peer& peer, RdTxOp& op) noexcept;
+    bool run_op(Peer& peer, RdTxOp& op) noexcept;
+    void sent(Peer& peer, RdTxOp& op, bool is_answer_due) noexcept;
+    void finish_tx(RdTxOp& op, WcStatus status) noexcept;
+    void complete_tx(void* context, RdFlags flags, std::uint64_t wc_flags,
+                     WcStatus status) noexcept;
+    Counter* tx_counter(std::uint64_t wc_flags) const noexcept;
+
+    // ---- rd_receive.inl
+    bool handle(Peer& peer, const Arrival& arrival) noexcept;
+    bool handle_other(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_eager(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_eager_slow(Peer& peer, const Arrival& arrival, RdRxEntry* entry) noexcept;
+    bool on_eager_first(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_eager_more(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_rendezvous(Peer& peer, const Arrival& arrival) noexcept;
+    RdRxEntry* match_posted(std::uint8_t wire, std::uint64_t tag, const Peer& peer) noexcept;
+    RdInbound* match_unexpected(const RdRecv& request, std::uint32_t source, bool take) noexcept;
+    RdInbound* take_inbound(Peer& peer, const Arrival& arrival, std::uint64_t total) noexcept;
+    bool keep_unexpected(Peer& peer, RdInbound& inbound) noexcept;
+    void attach(RdInbound& inbound, RdRxEntry& entry) noexcept;
+    void receive_unexpected(RdInbound& inbound, RdRxEntry& entry) noexcept;
+    void place(RdInbound& inbound, const std::byte* from, std::size_t count) noexcept;
+    void finish_inbound(RdInbound& inbound) noexcept;
+    void complete_rx(const RdInbound& inbound, RdRxEntry& entry) noexcept;
+    void release_entry(RdRxEntry& entry) noexcept;
+    void drop_inbound(RdInbound& inbound) noexcept;
+    void note_unexpected(std::int64_t bytes) noexcept;
+    Status post_receive(const RdRecv& request) noexcept;
+    Status ask(const RdRecv& request) noexcept;
+    Status receive_claimed(const RdRecv& request) noexcept;
+    Status fill_entry(RdRxEntry& entry, const RdRecv& request) noexcept;
+    Status use_multi_recv(RdRxEntry& entry) noexcept;
+    void report_peek(const RdRecv& request, const RdInbound* inbound) noexcept;
+    util::Result<std::uint32_t> source_id(std::uint64_t source) noexcept;
+
+    // ---- rd_transfer.inl
+    void start_pull(RdInbound& inbound) noexcept;
+    void ask_for_data(RdInbound& inbound, std::uint64_t begin, std::uint64_t end,
+                      std::uint64_t address) noexcept;
+    void copy_directly(RdInbound& inbound) noexcept;
+    bool copy_chunk(RdInbound& inbound) noexcept;
+    bool fall_back(RdInbound& inbound) noexcept;
+    unsigned run_copies() noexcept;
+    void finish_pull(RdInbound& inbound) noexcept;
+    bool on_pull(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_pull_data(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_pull_done(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_finish(Peer& peer, const Arrival& arrival) noexcept;
+    bool run_job(Peer& peer, RdTxOp& op) noexcept;
+    bool stream_pulled(Peer& peer, RdTxOp& op) noexcept;
+    bool write_share(Peer& peer, RdTxOp& op) noexcept;
+
+    // ---- rd_access.inl
+    Status fill_access(RdTxOp& op, const RdRma& request) noexcept;
+    Status fill_atomic(RdTxOp& op, const RdAtomic& request) noexcept;
+    bool start_access(Peer& peer, RdTxOp& op) noexcept;
+    template <class Fill>
+    Status start_one_sided(std::uint64_t dest, RdTxOp::Kind kind, void* context, RdFlags flags,
+                           Fill fill) noexcept;
+    void access_sent(Peer& peer, RdTxOp& op) noexcept;
+    std::uint8_t access_flags(const RdTxOp& op) const noexcept;
+    RdAccess access_of(const RdTxOp& op) const noexcept;
+    bool send_read(Peer& peer, RdTxOp& op) noexcept;
+    bool send_write(Peer& peer, RdTxOp& op) noexcept;
+    bool start_atomic(Peer& peer, RdTxOp& op) noexcept;
+    bool on_write(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_write_line(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_write_more(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_read(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_read_data(Peer& peer, const Arrival& arrival, bool is_line) noexcept;
+    bool on_atomic(Peer& peer, const Arrival& arrival, bool is_inline) noexcept;
+    bool on_atomic_result(Peer& peer, const Arrival& arrival, bool is_line) noexcept;
+    bool on_access_done(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_rma_event(Peer& peer, const Arrival& arrival) noexcept;
+    KeyHit lookup(const RdAccess& access, Access rights) noexcept;
+    bool write_part(Peer& peer, const Arrival& arrival) noexcept;
+    bool execute_atomic(Peer& peer, const RdAtomicHeader& header, const RdAtomicKind& what,
+                        std::size_t bytes, const std::byte* operand, const std::byte* compare,
+                        const Arrival& arrival) noexcept;
+    void report_access(const RdAccess& access, std::uint8_t flags, std::uint64_t data,
+                       std::uint64_t wc_flags) noexcept;
+    void respond(Peer& peer, RdResponse response) noexcept;
+    bool run_response(Peer& peer, RdResponse& response) noexcept;
+    void answer(Peer& peer, std::uint64_t operation, WcStatus status, std::uint64_t key) noexcept;
+    void answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
+    RdTxOp* find_op(Peer& peer, std::uint64_t name) noexcept;
+
+    // ---- rd_direct.inl
+    bool is_direct_better(Peer& peer, const RdTxOp& op) noexcept;
+    bool run_direct(Peer& peer, RdTxOp& op) noexcept;
+    Status copy_direct(Peer& peer, RdTxOp& op, std::uint64_t& budget) noexcept;
+    void leave_direct(RdTxOp& op) noexcept;
+    bool resolve_key(const Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
+
+    // ---- rd_progress.inl
+    static unsigned progress_entry(RdEndpoint* endpoint) noexcept {
+        return static_cast<RdEngine*>(endpoint)->progress_locked();
+    }
+    unsigned progress_locked() noexcept;
+    unsigned poll_peer(Peer& peer) noexcept;
+    unsigned poll_many() noexcept;
+    unsigned run_busy() noexcept;
+    bool run_peer(Peer& peer) noexcept;
+    void make_busy(Peer& peer) noexcept;
+    void reply(Peer& peer, RdOp op, std::uint8_t flags, std::uint64_t data, const void* payload,
+               std::size_t count) noexcept;
+    void retire(Peer& peer) noexcept;
+
+    // ---- rd_connect.inl
+    Peer* peer_of(std::uint64_t dest) noexcept {
+        return dest < by_index_.size() ? by_index_[dest] : nullptr;
+    }
+    Peer* find_peer(std::uint64_t dest) noexcept;
+    Peer* peer_at(const util::SockAddr& address) noexcept;
+    void connect(Peer& peer) noexcept;
+    void read_mail() noexcept;
+    void connected(std::unique_ptr<Event> event) noexcept;
+    void disconnected(Peer& peer, WcStatus status) noexcept;
+    void fail_operations(Peer& peer, WcStatus status) noexcept;
+    void fail_inbound(Peer& peer) noexcept;
+    void cancel_receive(RdRxEntry& entry, bool is_tagged) noexcept;
+    void deliver(std::unique_ptr<Event> event) noexcept override;
+    bool control_progress() noexcept override;
+    bool control_arm() noexcept override;
+    std::uint64_t poll_count() const noexcept override { return station_.poll_count(); }
+
+    // What every send touches.
+    Lock& lock_;
+    std::vector<Peer*> by_index_;  // by number in the address vector; nullptr: not talked to yet
+    Cq* tx_cq_ = nullptr;
+    Cq* rx_cq_ = nullptr;
+    Counter* send_counter_ = nullptr;
+    Counter* recv_counter_ = nullptr;
+
+    // What every progress call touches.
+    std::vector<Peer*> polled_;  // connected peers; the first kHotPeers are looked at in every call
+    std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last
+    std::size_t victim_ = 0;            // the active peer that gave way last
+    std::vector<Peer*> busy_;
+    RdInbound* copies_ = nullptr;
+    std::atomic<Event*> mail_{nullptr};  // pushed by the control thread, taken whole by the owner
+
+    PostedQueue<RdRxEntry> posted_tagged_;
+    PostedQueue<RdRxEntry, false> posted_messages_;
+    UnexpectedQueue<RdInbound> unexpected_tagged_;
+    UnexpectedQueue<RdInbound, false> unexpected_messages_;
+    util::Pool<RdRxEntry> entries_;
+    util::Pool<RdInbound> inbound_;
+    util::Pool<RdTxOp> tx_;
+
+    RdCompletion completion_;
+    AddressVector* av_ = nullptr;
+    RdAttr attr_;
+    RdTuning tuning_;
+    RdKeys keys_;
+    PinSlot& pin_ = take_pin_slot();
+    std::size_t min_multi_recv_ = 64;
+    std::uint64_t unexpected_bytes_ = 0;
+    std::uint32_t multi_receives_ = 0;  // multi-receive buffers in posted_messages_
+    bool is_holding_ = false;
+    bool is_enabled_ = false;
+    std::unordered_map<void*, RdInbound*> claimed_;
+    RdMethodChooser pull_methods_;
+    RdMethodChooser write_methods_;
+    RdMethodChooser read_methods_;
+    std::vector<std::unique_ptr<Peer>> peers_;  // by id; they live as long as the endpoint
+    std::unordered_multimap<std::size_t, Peer*> peers_by_address_;
+    typename Host::Station station_;
+};
+
+}  // namespace rvt::core
+
+#include "core/rd_access.inl"
+#include "core/rd_connect.inl"
+#include "core/rd_direct.inl"
+#include "core/rd_progress.inl"
+#include "core/rd_receive.inl"
+#include "core/rd_send.inl"
+#include "core/rd_transfer.inl"

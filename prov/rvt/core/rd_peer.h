@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One remote endpoint as the RD engine knows it: its names, its path, and what waits for it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+
+#include "core/key_table.h"
+#include "core/rd_records.h"
+#include "core/wc.h"
+#include "util/sock_addr.h"
+
+namespace rvt::core {
+
+/// Operations in order, linked through RdTxOp::next.
+class RdTxQueue {
+  public:
+    bool is_empty() const noexcept { return head_ == nullptr; }
+    RdTxOp* front() const noexcept { return head_; }
+    void push(RdTxOp* op) noexcept {
+        op->next = nullptr;
+        (head_ == nullptr ? head_ : tail_->next) = op;
+        tail_ = op;
+    }
+    RdTxOp* pop() noexcept {
+        RdTxOp* const op = head_;
+        head_ = op->next;
+        return op;
+    }
+    /// Takes out the first operation for which is_it(op) holds, or returns nullptr.
+    template <class IsIt>
+    RdTxOp* take(IsIt is_it) noexcept {
+        RdTxOp* before = nullptr;
+        for (RdTxOp* op = head_; op != nullptr; before = op, op = op->next) {
+            if (is_it(*op)) {
+                (before == nullptr ? head_ : before->next) = op->next;
+                if (op == tail_) {
+                    tail_ = before;
+                }
+                return op;
+            }
+        }
+        return nullptr;
+    }
+
+  private:
+    RdTxOp* head_ = nullptr;
+    RdTxOp* tail_ = nullptr;
+};
+
+/// A reply that found no room; sent before everything else.
+struct RdReply {
+    RdOp op = RdOp::kInvalid;
+    std::uint8_t flags = 0;
+    std::uint8_t count = 0;
+    std::uint64_t tag = 0;
+    std::uint64_t data = 0;
+    std::array<std::byte, 40> payload{};
+};
+
+/// Data that the peer asked for and that did not fit into the rings at once: a read, or the results
+/// of an atomic.
+struct RdResponse {
+    RdOp op = RdOp::kReadData;
+    std::uint64_t operation = 0;  // the initiator's
+    RdAccess access{};  // looked up again for each part, as the region may be closed meanwhile
+    std::uint64_t done = 0;
+    std::uint64_t total = 0;
+    std::unique_ptr<std::byte[]>
+        snapshot;  // results, and small reads that later writes must not change
+};
+
+/// A write of the peer that is still arriving.
+struct RdIncomingWrite {
+    RdAccess access{};
+    std::uint64_t data = 0;
+    std::uint64_t done = 0;
+    std::uint8_t flags = 0;
+    WcStatus status = WcStatus::kSuccess;
+    bool is_active = false;
+};
+
+/// What does not depend on the kind of path.
+struct RdPeerBase {
+    enum class State : std::uint8_t { kIdle, kConnecting, kConnected };
+
+    RdTxQueue
+        queue;  // operations that have not left, in order; while it holds any, nothing overtakes it
+    State state = State::kIdle;
+    bool is_busy = false;                    // in the engine's list of peers with something to do
+    bool is_held = false;                    // it asked for headers only
+    std::uint32_t id = 0;                    // the `source` of its messages in the match queues
+    std::uint32_t outstanding = 0;           // operations that wait for an answer
+    std::uint32_t outstanding_accesses = 0;  // those of them that are one-sided
+    std::uint32_t rendezvous_due = 0;        // headers sent that nobody has asked about
+    std::uint64_t fi_addr = kSourceNotAvailable;
+    RdInbound* stream = nullptr;  // the eager message that is arriving
+    RdTxQueue jobs;               // messages that the peer has asked for
+    RdIncomingWrite write;
+    std::deque<RdReply> replies;
+    std::deque<RdResponse> responses;
+    std::unordered_map<std::uint64_t, std::uint32_t>
+        keys;  // the peer's key for an application's key
+    util::SockAddr address;
+    std::uint64_t link = 0;
+
+    bool has_work() const noexcept {
+        return !queue.is_empty() || !jobs.is_empty() || !replies.empty() || !responses.empty();
+    }
+};
+
+template <class Host>
+struct RdPeer : RdPeerBase {
+    typename Host::Path path;
+    KeyView keys_view;  // the peer's key table, if it could be mapped
+    bool has_keys_view = false;
+};
+
+}  // namespace rvt::core

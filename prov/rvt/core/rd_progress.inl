@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Progress: who is looked at and when, what is sent from queues, and going to sleep. Included by
+// rd_engine.h.
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+/// Looks for arrived work once. The caller holds the lock.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_locked() noexcept {
+    station_.note_poll();
+    unsigned moved = 0;
+    if (polled_.size() == 1) [[likely]] {
+        moved = poll_peer(*polled_[0]);
+    } else {
+        moved = poll_many();
+    }
+    if (!busy_.empty() || copies_ != nullptr) [[unlikely]] {
+        moved += run_busy();
+    }
+    // relaxed: only whether there is mail; read_mail() takes it with acquire.
+    if (mail_.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+        read_mail();
+        ++moved;
+    }
+    return moved;
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_peer(Peer& peer) noexcept {
+    const unsigned moved = peer.path.poll(
+        kPollBudget, [this, &peer](const Arrival& arrival) { return handle(peer, arrival); });
+    if (peer.path.is_broken()) [[unlikely]] {
+        retire(peer);
+    }
+    return moved;
+}
+
+/// Looks at the peers that were active lately, and at a few of the others in rotation. Who has sent
+/// something moves to the front.
+template <class Lock, class Host>
+unsigned RdEngine<Lock, Host>::poll_many() noexcept {
+    unsigned moved = 0;
+    const std::size_t hot = std::min(kHotPeers, polled_.size());
+    for (std::size_t i = 0; i < hot && i < polled_.size(); ++i) {
+        moved += poll_peer(*polled_[i]);
+    }
+    for (unsigned looks = 0; looks < kColdLooks && polled_.size() > kHotPeers; ++looks) {
+        rotation_ = rotation_ + 1 < polled_.size() ? rotation_ + 1 : kHotPeers;
+        Peer* const peer = polled_[rotation_];
+        if (peer->path.has_arrival()) {
+            // The one that became hot first gives way.
+            victim_ = (victim_ + 1) % kHotPeers;
+            std::swap(polled_[victim_], polled_[rotation_]);
+            moved += poll_peer(*peer);
+        }
+    }
+    return moved;
+}
+
+/// Ends the connection to a peer that sent what no honest peer sends.
+template <class Lock, class Host>
+[[gnu::cold]] void RdEngine<Lock, Host>::retire(Peer& peer) noexcept {
+    station_.close_link(peer.link, "it sent a malformed message");
+    disconnected(peer, WcStatus::kPeerDead);
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::make_busy(Peer& peer) noexcept {
+    if (!peer.is_busy) {
+        peer.is_busy = true;
+        busy_.push_back(&peer);
+    }
+}
+
+/// Sends what waits. Returns: how many peers or copies went on.
+template <class Lock, class Host>
+[[gnu::noinline]] unsigned RdEngine<Lock, Host>::run_busy() noexcept {
+    unsigned moved = run_copies();
+    for (std::size_t i = 0; i < busy_.size();) {
+        Peer& peer = *busy_[i];
+        moved += run_peer(peer) ? 1 : 0;
+        if (peer.state == Peer::State::kConnected && peer.has_work()) {
+            ++i;
+        } else {
+            peer.is_busy = false;
+            busy_[i] = busy_.back();
+            busy_.pop_back();
+        }
+    }
+    return moved;
+}
+
+/// Sends what waits for one peer: replies first, then data it asked for, then new operations.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::run_peer(Peer& peer) noexcept {
+    if (peer.state != Peer::State::kConnected) {
+        return false;
+    }
+    bool has_moved = false;
+    while (!peer.replies.empty()) {
+        const RdReply& next = peer.replies.front();
+        if (!peer.path.put_control(next.op, next.flags, next.tag, next.data, next.payload.data(),
+                                   next.count)) {
+            return has_moved;
+        }
+        peer.replies.pop_front();
+        has_moved = true;
+    }
+    while (!peer.responses.empty() && run_response(peer, peer.responses.front())) {
+        peer.responses.pop_front();
+        has_moved = true;
+    }
+    if (RdTxOp* const op = peer.jobs.front()) {
+        has_moved |= run_job(peer, *op);
+    }
+    if (!peer.queue.is_empty()) {
+        run_queue(peer);
+        has_moved = true;
+    }
+    return has_moved;
+}
+
+/// Sends a reply of one line, now or before anything else to that peer.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::reply(Peer& peer, RdOp op, std::uint8_t flags, std::uint64_t data,
+                                 const void* payload, std::size_t count) noexcept {
+    if (peer.replies.empty() && peer.path.put_control(op, flags, 0, data, payload, count))
+        [[likely]] {
+        return;
+    }
+    RdReply& late = peer.replies.emplace_back();
+    late.op = op;
+    late.flags = flags;
+    late.data = data;
+    late.count = static_cast<std::uint8_t>(count);
+    std::memcpy(late.payload.data(), payload, count);
+    make_busy(peer);
+}
+
+// ---- sleeping
+// -----------------------------------------------------------------------------------------------------
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
+    station_.arm();
+    // relaxed: as in progress_locked(); the control thread wakes wake_fd() after it has pushed.
+    bool has_work = mail_.load(std::memory_order_relaxed) != nullptr || copies_ != nullptr;
+    for (const Peer* const peer : polled_) {
+        has_work = has_work || peer->path.has_arrival();
+    }
+    for (const Peer* const peer : busy_) {
+        // Data that waits for room is sent when the peer returns credits, which wakes nobody: do
+        // not sleep on it.
+        has_work = has_work || peer->has_work();
+    }
+    if (has_work) {
+        station_.disarm();
+        return EAGAIN;
+    }
+    return util::kOk;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::control_arm() noexcept {
+    if (!lock_.try_lock_control()) {
+        return false;
+    }
+    const Status armed = arm_locked();
+    lock_.unlock_control();
+    return armed.is_ok();
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::control_progress() noexcept {
+    if (!lock_.try_lock_control()) {
+        return false;
+    }
+    station_.disarm();
+    for (unsigned i = 0; i < kControlRounds && progress_locked() != 0; ++i) {
+    }
+    lock_.unlock_control();
+    return true;
+}
+
+}  // namespace rvt::core

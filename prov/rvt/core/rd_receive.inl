@@ -1,0 +1,608 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Messages in, and the receives that wait for them. Included by rd_engine.h.
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+// ---- posted receives
+// --------------------------------------------------------------------------------------------
+
+template <class Lock, class Host>
+template <RdFlags kFixed>
+RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::recv_one(void* buf, std::size_t len,
+                                                              std::uint64_t source,
+                                                              std::uint64_t tag,
+                                                              std::uint64_t ignore, void* context,
+                                                              RdFlags flags) noexcept {
+    flags = flags | kFixed;
+    constexpr bool kTagged = has(kFixed, RdFlags::kTagged);
+    util::Guard guard(lock_);
+    const bool has_unexpected =
+        kTagged ? !unexpected_tagged_.is_empty() : !unexpected_messages_.is_empty();
+    if (source == kAnySource && !has_unexpected && !has(flags, kSlowRecv)) [[likely]] {
+        RdRxEntry* const entry = entries_.take();
+        if (entry == nullptr) [[unlikely]] {
+            return EAGAIN;
+        }
+        entry->context = context;
+        entry->flags = flags;
+        entry->source = kAnySourceId;
+        entry->users = 0;
+        entry->iov_count = 1;
+        entry->is_queued = true;
+        entry->iov[0] = {buf, len};
+        entry->capacity = len;
+        const Status queued = kTagged ? posted_tagged_.push(tag, ignore, kAnySourceId, entry)
+                                      : posted_messages_.push(0, 0, kAnySourceId, entry);
+        if (!queued.is_ok()) [[unlikely]] {
+            entries_.give_back(entry);
+            return EAGAIN;
+        }
+        return util::kOk;
+    }
+    const iovec iov{buf, len};
+    return post_receive({.iov = &iov,
+                         .iov_count = 1,
+                         .source = source,
+                         .tag = tag,
+                         .ignore = ignore,
+                         .context = context,
+                         .flags = flags});
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::recv(const RdRecv& request) noexcept {
+    util::Guard guard(lock_);
+    if (has(request.flags, RdFlags::kPeek)) {
+        return ask(request);
+    }
+    if (has(request.flags, RdFlags::kClaim | RdFlags::kDiscard)) {
+        return receive_claimed(request);
+    }
+    return post_receive(request);
+}
+
+/// The id by which the match queues know a source. Returns: EINVAL for a number the address vector
+/// does not have.
+template <class Lock, class Host>
+util::Result<std::uint32_t> RdEngine<Lock, Host>::source_id(std::uint64_t source) noexcept {
+    if (source == kAnySource) {
+        return kAnySourceId;
+    }
+    const Peer* const peer = find_peer(source);
+    if (peer == nullptr) {
+        return EINVAL;
+    }
+    return peer->id;
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::fill_entry(RdRxEntry& entry, const RdRecv& request) noexcept {
+    const util::Result<std::uint32_t> source = source_id(request.source);
+    if (!source.is_ok()) {
+        return source.status();
+    }
+    entry.context = request.context;
+    entry.flags = request.flags;
+    entry.source = source.value();
+    entry.users = 0;
+    entry.iov_count = static_cast<std::uint8_t>(request.iov_count);
+    entry.is_queued = false;
+    std::copy_n(request.iov, request.iov_count, entry.iov.begin());
+    entry.capacity = util::iov_length(request.iov, request.iov_count);
+    return util::kOk;
+}
+
+template <class Lock, class Host>
+[[gnu::noinline]] util::Status RdEngine<Lock, Host>::post_receive(const RdRecv& request) noexcept {
+    const bool is_multi = has(request.flags, RdFlags::kMultiRecv);
+    if (request.iov_count > kMaxIov ||
+        (is_multi && (request.iov_count != 1 || has(request.flags, RdFlags::kTagged)))) {
+        return EINVAL;
+    }
+    RdRxEntry* const entry = entries_.take();
+    if (entry == nullptr) {
+        return EAGAIN;
+    }
+    const Status filled = fill_entry(*entry, request);
+    if (!filled.is_ok()) {
+        entries_.give_back(entry);
+        return filled;
+    }
+    if (is_multi) {
+        return use_multi_recv(*entry);
+    }
+    if (RdInbound* const inbound = match_unexpected(request, entry->source, true)) {
+        receive_unexpected(*inbound, *entry);
+        return util::kOk;
+    }
+    entry->is_queued = true;
+    const Status queued =
+        has(request.flags, RdFlags::kTagged)
+            ? posted_tagged_.push(request.tag, request.ignore, entry->source, entry)
+            : posted_messages_.push(0, 0, entry->source, entry);
+    if (!queued.is_ok()) {
+        entries_.give_back(entry);
+        return EAGAIN;
+    }
+    return util::kOk;
+}
+
+/// Lets waiting messages into a new multi-receive buffer, and queues what is left of it.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::use_multi_recv(RdRxEntry& entry) noexcept {
+    if (!posted_messages_.push(0, 0, entry.source, &entry).is_ok()) {
+        entries_.give_back(&entry);
+        return EAGAIN;
+    }
+    entry.is_queued = true;
+    ++multi_receives_;
+    // The message that uses the buffer up may free the entry; its generation tells.
+    const std::uint32_t generation = entry.pool_generation;
+    while (entry.pool_generation == generation && entry.is_queued) {
+        RdInbound* const inbound = match_unexpected({}, entry.source, true);
+        if (inbound == nullptr) {
+            break;
+        }
+        receive_unexpected(*inbound, entry);
+    }
+    return util::kOk;
+}
+
+/// The oldest waiting message that fits the request.
+template <class Lock, class Host>
+RdInbound* RdEngine<Lock, Host>::match_unexpected(const RdRecv& request, std::uint32_t source,
+                                                  bool take) noexcept {
+    if (has(request.flags, RdFlags::kTagged)) {
+        return take ? unexpected_tagged_.match(request.tag, request.ignore, source)
+                    : unexpected_tagged_.peek(request.tag, request.ignore, source);
+    }
+    return take ? unexpected_messages_.match(0, ~0ull, source)
+                : unexpected_messages_.peek(0, ~0ull, source);
+}
+
+// ---- questions about what has arrived
+// ---------------------------------------------------------------------------
+
+/// FI_PEEK: looks, and reserves or drops what it finds if so asked.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::ask(const RdRecv& request) noexcept {
+    const util::Result<std::uint32_t> source = source_id(request.source);
+    if (!source.is_ok()) {
+        return source.status();
+    }
+    progress_locked();
+    const bool takes = has(request.flags, RdFlags::kClaim | RdFlags::kDiscard);
+    RdInbound* const inbound = match_unexpected(request, source.value(), takes);
+    report_peek(request, inbound);
+    if (inbound != nullptr && has(request.flags, RdFlags::kDiscard)) {
+        drop_inbound(*inbound);
+    } else if (inbound != nullptr && has(request.flags, RdFlags::kClaim)) {
+        claimed_[request.context] = inbound;
+    }
+    return util::kOk;
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::report_peek(const RdRecv& request, const RdInbound* inbound) noexcept {
+    Cqe cqe{.op_context = request.context,
+            .flags = kWcRecv | (has(request.flags, RdFlags::kTagged) ? kWcTagged : kWcMsg)};
+    if (inbound == nullptr) {
+        cqe.status = WcStatus::kNoMessage;
+        cqe.tag = request.tag;
+    } else {
+        cqe.flags |= (inbound->wire_flags & wire::kHasData) != 0 ? kWcRemoteCqData : 0;
+        cqe.len = inbound->total;
+        cqe.data = inbound->data;
+        cqe.tag = inbound->tag;
+        cqe.source = inbound->peer->fi_addr;
+    }
+    rx_cq_->push(cqe);
+}
+
+/// FI_CLAIM without FI_PEEK: receives, or with FI_DISCARD drops, the message that this context
+/// reserved.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::receive_claimed(const RdRecv& request) noexcept {
+    const auto claim = claimed_.find(request.context);
+    if (claim == claimed_.end()) {
+        return EINVAL;
+    }
+    RdInbound& inbound = *claim->second;
+    if (has(request.flags, RdFlags::kDiscard)) {
+        claimed_.erase(claim);
+        report_peek(request, &inbound);
+        drop_inbound(inbound);
+        return util::kOk;
+    }
+    if (request.iov_count > kMaxIov) {
+        return EINVAL;
+    }
+    RdRxEntry* const entry = entries_.take();
+    if (entry == nullptr) {
+        return EAGAIN;
+    }
+    const Status filled = fill_entry(*entry, request);
+    if (!filled.is_ok()) {
+        entries_.give_back(entry);
+        return filled;
+    }
+    claimed_.erase(claim);
+    receive_unexpected(inbound, *entry);
+    return util::kOk;
+}
+
+// ---- arrivals
+// -----------------------------------------------------------------------------------------------------
+
+/// Dispatches one message of a peer. Returns: false for what no honest peer sends.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::handle(Peer& peer, const Arrival& arrival) noexcept {
+    if (arrival.op() == RdOp::kEager) [[likely]] {
+        return on_eager(peer, arrival);
+    }
+    return handle_other(peer, arrival);
+}
+
+template <class Lock, class Host>
+[[gnu::noinline]] bool RdEngine<Lock, Host>::handle_other(Peer& peer,
+                                                          const Arrival& arrival) noexcept {
+    switch (arrival.op()) {
+        case RdOp::kEager: return on_eager(peer, arrival);
+        case RdOp::kEagerFirst: return on_eager_first(peer, arrival);
+        case RdOp::kEagerMore: return on_eager_more(peer, arrival);
+        case RdOp::kRendezvous: return on_rendezvous(peer, arrival);
+        case RdOp::kPull: return on_pull(peer, arrival);
+        case RdOp::kPullData: return on_pull_data(peer, arrival);
+        case RdOp::kPullDone: return on_pull_done(peer, arrival);
+        case RdOp::kFinish:
+        case RdOp::kAck: return on_finish(peer, arrival);
+        case RdOp::kWrite: return on_write(peer, arrival);
+        case RdOp::kWriteLine: return on_write_line(peer, arrival);
+        case RdOp::kWriteMore: return on_write_more(peer, arrival);
+        case RdOp::kRead: return on_read(peer, arrival);
+        case RdOp::kReadData: return on_read_data(peer, arrival, false);
+        case RdOp::kReadLine: return on_read_data(peer, arrival, true);
+        case RdOp::kAtomic: return on_atomic(peer, arrival, false);
+        case RdOp::kAtomicInline: return on_atomic(peer, arrival, true);
+        case RdOp::kAtomicResult: return on_atomic_result(peer, arrival, false);
+        case RdOp::kAtomicAnswer: return on_atomic_result(peer, arrival, true);
+        case RdOp::kAccessDone: return on_access_done(peer, arrival);
+        case RdOp::kRmaEvent: return on_rma_event(peer, arrival);
+        case RdOp::kGrow: return true;
+        case RdOp::kInvalid:
+        case RdOp::kCount: break;
+    }
+    return false;
+}
+
+/// The posted receive that takes this message, out of its queue unless it takes further ones.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE RdRxEntry* RdEngine<Lock, Host>::match_posted(std::uint8_t wire,
+                                                                std::uint64_t tag,
+                                                                const Peer& peer) noexcept {
+    if ((wire & wire::kTagged) != 0) {
+        return posted_tagged_.match(tag, peer.id);
+    }
+    if (multi_receives_ == 0) [[likely]] {
+        return posted_messages_.match(0, peer.id);
+    }
+    RdRxEntry* const entry = posted_messages_.peek_match(0, peer.id);
+    if (entry != nullptr && !has(entry->flags, RdFlags::kMultiRecv)) {
+        posted_messages_.remove(entry);
+    }
+    return entry;
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival& arrival) noexcept {
+    const std::uint8_t wire = arrival.flags();
+    const std::size_t len = arrival.length();
+    RdRxEntry* const entry = match_posted(wire, arrival.tag(), peer);
+    if (entry == nullptr || entry->iov_count != 1 || len > entry->iov[0].iov_len ||
+        has(entry->flags, RdFlags::kMultiRecv)) [[unlikely]] {
+        return on_eager_slow(peer, arrival, entry);
+    }
+    arrival.copy_payload(entry->iov[0].iov_base, len);
+    if (has(entry->flags, RdFlags::kCompletion)) [[likely]] {
+        const bool has_data = (wire & wire::kHasData) != 0;
+        const Cqe cqe{.op_context = entry->context,
+                      .flags = kWcRecv | ((wire & wire::kTagged) != 0 ? kWcTagged : kWcMsg) |
+                               (has_data ? kWcRemoteCqData : 0),
+                      .len = len,
+                      .buf = entry->iov[0].iov_base,
+                      .data = has_data ? arrival.data() : 0,
+                      .tag = arrival.tag(),
+                      .source = peer.fi_addr};
+        rx_cq_->push(cqe);
+    }
+    if (recv_counter_ != nullptr) {
+        recv_counter_->add(1);
+    }
+    entries_.give_back(entry);
+    return true;
+}
+
+/// A message in lines that nobody waits for, or whose receive is not one simple buffer.
+template <class Lock, class Host>
+[[gnu::noinline]] bool RdEngine<Lock, Host>::on_eager_slow(Peer& peer, const Arrival& arrival,
+                                                           RdRxEntry* entry) noexcept {
+    RdInbound* const inbound = take_inbound(peer, arrival, arrival.length());
+    if (inbound == nullptr) {
+        return false;
+    }
+    static_assert(Path::kMaxLinePayload <= RdInbound::kInlineBytes);
+    arrival.copy_payload(inbound->inline_storage.data(), arrival.length());
+    inbound->received = arrival.length();
+    inbound->state = RdInbound::State::kComplete;
+    if (entry == nullptr) {
+        return keep_unexpected(peer, *inbound);
+    }
+    attach(*inbound, *entry);
+    inbound->received = 0;
+    place(*inbound, inbound->inline_storage.data(), arrival.length());
+    finish_inbound(*inbound);
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) noexcept {
+    RdHeader header;
+    std::memcpy(&header, arrival.payload(), sizeof header);
+    if (peer.stream != nullptr || header.total > kMaxEagerTotal ||
+        arrival.length() > header.total) {
+        return false;
+    }
+    RdInbound* const inbound = take_inbound(peer, arrival, header.total);
+    if (inbound == nullptr) {
+        return false;
+    }
+    inbound->sender_operation = header.operation;
+    inbound->state = RdInbound::State::kStreaming;
+    if (RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer)) {
+        attach(*inbound, *entry);
+    } else {
+        if (header.total > RdInbound::kInlineBytes) {
+            inbound->storage.reset(new (std::nothrow) std::byte[header.total]);
+            if (!inbound->storage) {
+                inbound_.give_back(inbound);
+                return false;
+            }
+        }
+        if (!keep_unexpected(peer, *inbound)) {
+            return false;
+        }
+    }
+    place(*inbound, arrival.run(), arrival.length());
+    if (inbound->received == inbound->total) {
+        finish_inbound(*inbound);
+    } else {
+        peer.stream = inbound;
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_eager_more(Peer& peer, const Arrival& arrival) noexcept {
+    RdInbound* const inbound = peer.stream;
+    if (inbound == nullptr || arrival.length() > inbound->total - inbound->received) {
+        return false;
+    }
+    place(*inbound, arrival.run(), arrival.length());
+    if (inbound->received == inbound->total) {
+        peer.stream = nullptr;
+        finish_inbound(*inbound);
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noexcept {
+    RdHeader header;
+    arrival.copy_payload(&header, sizeof header);
+    RdInbound* const inbound =
+        arrival.length() == sizeof header ? take_inbound(peer, arrival, header.total) : nullptr;
+    if (inbound == nullptr) {
+        return false;
+    }
+    inbound->sender_operation = header.operation;
+    inbound->sender_address = (arrival.flags() & wire::kContiguous) != 0 ? header.address : 0;
+    inbound->state = RdInbound::State::kRendezvous;
+    if (RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer)) {
+        attach(*inbound, *entry);
+        start_pull(*inbound);
+        return true;
+    }
+    return keep_unexpected(peer, *inbound);
+}
+
+// ---- inbound messages
+// ---------------------------------------------------------------------------------------------
+
+template <class Lock, class Host>
+RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival,
+                                              std::uint64_t total) noexcept {
+    RdInbound* const inbound = inbound_.take();
+    if (inbound != nullptr) {
+        inbound->peer = &peer;
+        inbound->entry = nullptr;
+        inbound->tag = arrival.tag();
+        inbound->data = arrival.data();
+        inbound->total = total;
+        inbound->received = 0;
+        inbound->wire_flags = arrival.flags();
+        inbound->status = WcStatus::kSuccess;
+        inbound->waits_for_share = false;
+    }
+    return inbound;
+}
+
+/// Files a message that no posted receive takes.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::keep_unexpected(Peer& peer, RdInbound& inbound) noexcept {
+    const Status queued = inbound.is_tagged()
+                              ? unexpected_tagged_.push(inbound.tag, peer.id, &inbound)
+                              : unexpected_messages_.push(0, peer.id, &inbound);
+    if (!queued.is_ok()) {
+        inbound.storage.reset();
+        inbound_.give_back(&inbound);
+        return false;
+    }
+    note_unexpected(inbound.kept_bytes());
+    return true;
+}
+
+/// Keeps count of what waits unmatched, and tells peers to hold back, or to go on.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::note_unexpected(std::int64_t bytes) noexcept {
+    unexpected_bytes_ += static_cast<std::uint64_t>(bytes);
+    const bool is_over = unexpected_bytes_ > attr_.total_buffered_recv;
+    const bool is_well_under = unexpected_bytes_ <= attr_.total_buffered_recv / 2;
+    if (is_over != is_holding_ && (is_over || is_well_under)) [[unlikely]] {
+        is_holding_ = is_over;
+        for (Peer* const peer : polled_) {
+            peer->path.hold_eager(is_over);
+        }
+    }
+}
+
+/// Joins a message and its receive. For a multi-receive buffer this takes the message's part of it.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::attach(RdInbound& inbound, RdRxEntry& entry) noexcept {
+    inbound.entry = &entry;
+    inbound.buffer_capacity = entry.capacity;
+    inbound.place = entry.iov[0];
+    if (has(entry.flags, RdFlags::kMultiRecv)) {
+        const std::size_t used = std::min<std::size_t>(inbound.total, entry.iov[0].iov_len);
+        inbound.place.iov_len = inbound.buffer_capacity = used;
+        entry.iov[0] = {static_cast<std::byte*>(entry.iov[0].iov_base) + used,
+                        entry.iov[0].iov_len - used};
+        ++entry.users;
+        if (entry.is_queued && entry.iov[0].iov_len < std::max<std::size_t>(min_multi_recv_, 1)) {
+            posted_messages_.remove(&entry);
+            entry.is_queued = false;
+            --multi_receives_;
+        }
+    } else {
+        entry.is_queued = false;
+    }
+    if ((inbound.wire_flags & wire::kWantMatchAck) != 0) {
+        const RdOutcome outcome{.status = static_cast<std::uint32_t>(WcStatus::kSuccess), .key = 0};
+        reply(static_cast<Peer&>(*inbound.peer), RdOp::kAck, 0, inbound.sender_operation, &outcome,
+              sizeof outcome);
+    }
+}
+
+/// A receive meets a message that came before it.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::receive_unexpected(RdInbound& inbound, RdRxEntry& entry) noexcept {
+    note_unexpected(-inbound.kept_bytes());
+    attach(inbound, entry);
+    if (inbound.state == RdInbound::State::kRendezvous) {
+        start_pull(inbound);
+        return;
+    }
+    const std::uint64_t arrived = std::exchange(inbound.received, 0);
+    const std::unique_ptr<std::byte[]> storage = std::move(inbound.storage);
+    place(inbound, storage ? storage.get() : inbound.inline_storage.data(), arrived);
+    if (inbound.state == RdInbound::State::kComplete) {
+        finish_inbound(inbound);
+    }
+}
+
+/// Puts the next bytes of a message where they belong. What the receive has no room for is dropped.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::place(RdInbound& inbound, const std::byte* from,
+                                 std::size_t count) noexcept {
+    if (inbound.entry == nullptr) {
+        if (inbound.state != RdInbound::State::kDiscarding) {
+            std::memcpy(inbound.bytes() + inbound.received, from, count);
+        }
+    } else if (has(inbound.entry->flags, RdFlags::kMultiRecv)) {
+        util::IovCursor(&inbound.place, 1, inbound.received).scatter(from, count);
+    } else {
+        util::IovCursor(inbound.entry->iov.data(), inbound.entry->iov_count, inbound.received)
+            .scatter(from, count);
+    }
+    inbound.received += count;
+}
+
+/// All of a message has arrived.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::finish_inbound(RdInbound& inbound) noexcept {
+    if (inbound.state == RdInbound::State::kDiscarding) {
+        inbound_.give_back(&inbound);
+        return;
+    }
+    if (inbound.entry == nullptr) {
+        inbound.state = RdInbound::State::kComplete;
+        return;
+    }
+    if ((inbound.wire_flags & wire::kWantAck) != 0) {
+        const RdOutcome outcome{.status = static_cast<std::uint32_t>(WcStatus::kSuccess), .key = 0};
+        reply(static_cast<Peer&>(*inbound.peer), RdOp::kAck, 0, inbound.sender_operation, &outcome,
+              sizeof outcome);
+    }
+    complete_rx(inbound, *inbound.entry);
+    release_entry(*inbound.entry);
+    inbound_.give_back(&inbound);
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::complete_rx(const RdInbound& inbound, RdRxEntry& entry) noexcept {
+    const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
+    const bool is_last_use = is_multi && !entry.is_queued && entry.users == 1;
+    const bool has_data = (inbound.wire_flags & wire::kHasData) != 0;
+    Cqe cqe{.op_context = entry.context,
+            .flags = kWcRecv | (inbound.is_tagged() ? kWcTagged : kWcMsg) |
+                     (has_data ? kWcRemoteCqData : 0) | (is_last_use ? kWcMultiRecv : 0),
+            .len = std::min(inbound.total, inbound.buffer_capacity),
+            .buf = inbound.place.iov_base,
+            .data = has_data ? inbound.data : 0,
+            .tag = inbound.tag,
+            .source = inbound.peer->fi_addr,
+            .status = inbound.status};
+    if (cqe.status == WcStatus::kSuccess && inbound.total > inbound.buffer_capacity) {
+        cqe.status = WcStatus::kTruncated;
+        cqe.extra = static_cast<std::uint32_t>(inbound.total - inbound.buffer_capacity);
+    }
+    const bool is_ok = cqe.status == WcStatus::kSuccess;
+    if (rx_cq_ != nullptr && (!is_ok || has(entry.flags, RdFlags::kCompletion) || is_last_use)) {
+        rx_cq_->push(cqe);
+    }
+    if (recv_counter_ != nullptr) {
+        is_ok ? recv_counter_->add(1) : recv_counter_->add_error(1);
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::release_entry(RdRxEntry& entry) noexcept {
+    if (!has(entry.flags, RdFlags::kMultiRecv)) {
+        entries_.give_back(&entry);
+    } else if (--entry.users == 0 && !entry.is_queued) {
+        entries_.give_back(&entry);
+    }
+}
+
+/// Throws a message away that is in no queue any more. Its sender completes as if it had been
+/// received.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::drop_inbound(RdInbound& inbound) noexcept {
+    note_unexpected(-inbound.kept_bytes());
+    constexpr std::uint8_t kAnyAck = wire::kWantAck | wire::kWantMatchAck;
+    if (inbound.state == RdInbound::State::kRendezvous || (inbound.wire_flags & kAnyAck) != 0) {
+        const RdOutcome outcome{.status = static_cast<std::uint32_t>(WcStatus::kSuccess), .key = 0};
+        reply(static_cast<Peer&>(*inbound.peer), RdOp::kFinish, 0, inbound.sender_operation,
+              &outcome, sizeof outcome);
+    }
+    inbound.storage.reset();
+    if (inbound.state == RdInbound::State::kStreaming) {
+        inbound.state = RdInbound::State::kDiscarding;
+    } else {
+        inbound_.give_back(&inbound);
+    }
+}
+
+}  // namespace rvt::core

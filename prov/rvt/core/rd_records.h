@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What the RD engine remembers of operations that outlive the call or the message that began them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include <sys/uio.h>
+
+#include "core/rd_method.h"
+#include "core/rd_types.h"
+#include "core/rd_wire.h"
+#include "core/wc.h"
+#include "util/iov_cursor.h"
+#include "util/pool.h"
+#include "util/status.h"
+
+namespace rvt::core {
+
+struct RdPeerBase;
+
+/// An operation of the application that could not be finished in its call: queued for a connection
+/// or for room, waiting for the peer's answer, or long.
+struct RdTxOp : util::Pooled {
+    enum class Kind : std::uint8_t { kMessage, kWrite, kRead, kAtomic };
+    enum class State : std::uint8_t {
+        kQueued,     // in the peer's queue; nothing has left
+        kStreaming,  // at the head of the peer's queue or among its jobs; part of it has left
+        kWaiting,    // everything has left, the peer's answer is due
+    };
+
+    RdTxOp* next = nullptr;  // in the peer's queue or among its jobs
+    RdPeerBase* peer = nullptr;
+    Kind kind = Kind::kMessage;
+    State state = State::kQueued;
+    RdFlags flags = RdFlags::kNone;
+    WcStatus status = WcStatus::kSuccess;
+    std::uint64_t wc_flags = 0;
+    void* context = nullptr;
+    std::uint64_t tag = 0;
+    std::uint64_t data = 0;
+    std::uint64_t total = 0;
+    std::uint64_t done = 0;              // bytes that have left or arrived
+    std::uint64_t end = 0;               // kMessage asked for: where the share to send ends
+    std::uint64_t receiver = 0;          // kMessage asked for: the receiver's operation
+    std::uint64_t receiver_address = 0;  // kMessage asked for by split copy: where to write
+    std::uint64_t returned = 0;          // one-sided: bytes that have come back
+    std::uint64_t started = 0;           // one-sided: ticks when it began, for the choice of method
+    std::uint32_t answers_due = 0;       // one-sided: segments whose outcome is open
+    std::uint32_t segment = 0;           // one-sided: the remote segment that is next to leave
+    std::uint64_t segment_done = 0;      // bytes of it that have left
+    RdAtomicKind atomic{};
+    std::uint8_t iov_count = 0;
+    std::uint8_t compare_count = 0;
+    std::uint8_t result_count = 0;
+    std::uint8_t remote_count = 0;
+    std::array<iovec, kMaxIov> iov{};
+    std::array<iovec, kMaxIov> compare{};
+    std::array<iovec, kMaxIov> result{};
+    std::array<RdRemote, kMaxIov> remote{};
+    std::unique_ptr<std::byte[]> copy;  // of an injected buffer; iov then names it
+    std::uint64_t piece = 0;            // kMessage asked for: size of the next part
+    bool is_rendezvous = false;         // kMessage: sent as a header
+    bool is_asked = false;              // kMessage: the peer has asked for the data
+    bool is_direct = false;  // one-sided: this process copies to or from the peer's memory
+
+    /// Remembers the application's buffers, or with `copies` what is in them.
+    /// Returns: ENOMEM.
+    util::Status take_buffers(const iovec* buffers, std::size_t count, bool copies) noexcept {
+        if (!copies) {
+            std::copy_n(buffers, count, iov.begin());
+            iov_count = static_cast<std::uint8_t>(count);
+            return util::kOk;
+        }
+        const std::size_t bytes = util::iov_length(buffers, count);
+        copy.reset(new (std::nothrow) std::byte[bytes]);
+        if (!copy) {
+            return ENOMEM;
+        }
+        util::IovCursor(buffers, count).gather(copy.get(), bytes);
+        iov[0] = {copy.get(), bytes};
+        iov_count = 1;
+        return util::kOk;
+    }
+};
+
+/// A receive that the application posted. What a simple receive touches is one cache line.
+struct alignas(util::kCacheLine) RdRxEntry : util::Pooled {
+    void* context = nullptr;
+    RdFlags flags = RdFlags::kNone;
+    std::uint32_t match_slot = 0;  // belongs to the match queue
+    std::uint32_t source = 0;      // id of the peer, or kAnySourceId
+    std::uint32_t users = 0;       // multi-receive: messages that are being written into it
+    std::uint8_t iov_count = 0;
+    bool is_queued = false;            // still in a match queue
+    std::array<iovec, kMaxIov> iov{};  // of a multi-receive buffer: what is left of it
+    std::uint64_t capacity = 0;
+};
+
+/// A message that has begun to arrive: unexpected, or being received.
+struct RdInbound : util::Pooled {
+    enum class State : std::uint8_t {
+        kStreaming,   // further eager parts are on their way
+        kComplete,    // all of it is in storage, nobody has asked for it
+        kRendezvous,  // with the sender
+        kPulling,     // being fetched
+        kCopying,     // being read from the sender's memory by this process
+        kDiscarding,  // nobody wants what still arrives
+    };
+    static constexpr std::size_t kInlineBytes = 208;
+
+    RdPeerBase* peer = nullptr;
+    RdInbound* next = nullptr;   // among the engine's copies
+    RdRxEntry* entry = nullptr;  // where it goes; nullptr while unexpected
+    std::uint64_t tag = 0;
+    std::uint64_t data = 0;
+    std::uint64_t total = 0;
+    std::uint64_t received = 0;
+    std::uint64_t end = 0;  // kCopying: end of our share; kPulling: where to stop
+    std::uint64_t sender_operation = 0;
+    std::uint64_t sender_address = 0;
+    std::uint64_t placed_at = 0;   // offset in a multi-receive buffer
+    std::uint64_t started = 0;     // ticks when the transfer began, for the choice of method
+    std::uint32_t match_slot = 0;  // belongs to the match queue
+    std::uint8_t wire_flags = 0;
+    RdMethod method = RdMethod::kPipeline;
+    bool waits_for_share = false;  // split copy: the sender has not reported its half
+    State state = State::kStreaming;
+    WcStatus status = WcStatus::kSuccess;
+    std::uint64_t buffer_capacity = 0;  // of the place it goes to
+    iovec place{};  // multi-receive: the part of the buffer that is this message's
+    std::unique_ptr<std::byte[]> storage;
+    std::array<std::byte, kInlineBytes> inline_storage;
+
+    std::byte* bytes() noexcept { return storage ? storage.get() : inline_storage.data(); }
+    /// What it costs to keep this message, as far as the limit of unexpected bytes goes.
+    std::int64_t kept_bytes() const noexcept {
+        return state == State::kRendezvous ? 0 : static_cast<std::int64_t>(total) + 64;
+    }
+    bool is_tagged() const noexcept { return (wire_flags & wire::kTagged) != 0; }
+};
+
+}  // namespace rvt::core

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Messages out. Included by rd_engine.h.
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE std::uint8_t RdEngine<Lock, Host>::wire_flags(RdFlags flags) noexcept {
+    static_assert(static_cast<std::uint32_t>(RdFlags::kTagged) == wire::kTagged);
+    const auto bits = static_cast<std::uint32_t>(flags);
+    const std::uint32_t data = has(flags, RdFlags::kData) ? wire::kHasData : 0;
+    return static_cast<std::uint8_t>((bits & wire::kTagged) | data);
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE std::uint64_t RdEngine<Lock, Host>::send_wc_flags(RdFlags flags) noexcept {
+    return kWcSend | (has(flags, RdFlags::kTagged) ? kWcTagged : kWcMsg);
+}
+
+template <class Lock, class Host>
+template <RdFlags kFixed>
+RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::send_one(const void* buf, std::size_t len,
+                                                              std::uint64_t dest, std::uint64_t tag,
+                                                              std::uint64_t data, void* context,
+                                                              RdFlags flags) noexcept {
+    flags = flags | kFixed;
+    util::Guard guard(lock_);
+    Peer* const peer = peer_of(dest);
+    if (peer != nullptr && len <= Path::kLinePayload && !has(flags, kSlowSend) &&
+        peer->queue.is_empty() && !peer->is_held) [[likely]] {
+        constexpr bool kMayReport = !has(kFixed, RdFlags::kInject);
+        Cqe* cqe = nullptr;
+        if constexpr (kMayReport) {
+            if (has(flags, RdFlags::kCompletion) && (cqe = tx_cq_->claim()) == nullptr) [[unlikely]] {
+                return EAGAIN;
+            }
+        }
+        if (auto* const line = peer->path.claim()) [[likely]] {
+            line->tag = tag;
+            line->data = data;
+            util::copy_small(line->payload, buf, len);
+            peer->path.publish(RdOp::kEager, wire_flags(flags), len);
+            if (kMayReport && cqe != nullptr) {
+                *cqe = Cqe{.op_context = context, .flags = send_wc_flags(flags)};
+                tx_cq_->commit();
+            }
+            if (send_counter_ != nullptr) {
+                send_counter_->add(1);
+            }
+            return util::kOk;
+        }
+    }
+    const iovec iov{const_cast<void*>(buf), len};
+    return send_slow({.iov = &iov,
+                      .iov_count = 1,
+                      .dest = dest,
+                      .tag = tag,
+                      .data = data,
+                      .context = context,
+                      .flags = flags});
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::send(const RdSend& request) noexcept {
+    util::Guard guard(lock_);
+    return send_slow(request);
+}
+
+/// Every message that is not one line to a peer that is ready for it.
+template <class Lock, class Host>
+[[gnu::noinline]] util::Status RdEngine<Lock, Host>::send_slow(const RdSend& request) noexcept {
+    if (request.iov_count > kMaxIov) {
+        return EINVAL;
+    }
+    const std::uint64_t total = util::iov_length(request.iov, request.iov_count);
+    if (has(request.flags, RdFlags::kInject) && total > kMaxInjectSize) {
+        return EMSGSIZE;
+    }
+    Peer* const peer = find_peer(request.dest);
+    if (peer == nullptr) {
+        return EINVAL;
+    }
+    if (has(request.flags, RdFlags::kCompletion) && tx_cq_->claim() == nullptr) {
+        return EAGAIN;
+    }
+    if (total <= Path::kMaxLinePayload && !has(request.flags, kSlowSend) &&
+        peer->state == Peer::State::kConnected && peer->queue.is_empty()) {
+        peer->is_held = peer->path.must_hold_eager();
+        if (!peer->is_held) {
+            return send_lines(*peer, request, total);
+        }
+    }
+    RdTxOp* const op = take_tx(*peer, RdTxOp::Kind::kMessage, request.context, request.flags);
+    if (op == nullptr) {
+        return EAGAIN;
+    }
+    const Status filled = fill_message(*op, request, total);
+    if (!filled.is_ok()) {
+        tx_.give_back(op);
+        return filled;
+    }
+    submit(*peer, *op);
+    return util::kOk;
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::send_lines(Peer& peer, const RdSend& request,
+                                              std::uint64_t total) noexcept {
+    std::byte gathered[Path::kMaxLinePayload];
+    const void* payload = gathered;
+    if (request.iov_count == 1) {
+        payload = request.iov->iov_base;
+    } else {
+        util::IovCursor(request.iov, request.iov_count).gather(gathered, total);
+    }
+    if (!peer.path.put(RdOp::kEager, wire_flags(request.flags), request.tag, request.data, payload,
+                       total)) {
+        return EAGAIN;
+    }
+    complete_tx(request.context, request.flags, send_wc_flags(request.flags), WcStatus::kSuccess);
+    return util::kOk;
+}
+
+/// A cleared record for an operation, or nullptr when too many are open.
+template <class Lock, class Host>
+RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* context,
+                                      RdFlags flags) noexcept {
+    RdTxOp* const op = tx_.take();
+    if (op != nullptr) {
+        op->peer = &peer;
+        op->kind = kind;
+        op->state = RdTxOp::State::kQueued;
+        op->context = context;
+        op->flags = flags;
+        op->status = WcStatus::kSuccess;
+        op->done = op->segment_done = op->returned = 0;
+        op->iov_count = op->compare_count = op->result_count = op->remote_count = 0;
+        op->answers_due = op->segment = 0;
+        op->is_direct = op->is_asked = op->is_rendezvous = false;
+    }
+    return op;
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::fill_message(RdTxOp& op, const RdSend& request,
+                                                std::uint64_t total) noexcept {
+    op.wc_flags = send_wc_flags(request.flags);
+    op.tag = request.tag;
+    op.data = request.data;
+    op.total = total;
+    return op.take_buffers(request.iov, request.iov_count, has(request.flags, RdFlags::kInject));
+}
+
+/// Queues an operation behind what waits for the same peer, and sends what can be sent.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::submit(Peer& peer, RdTxOp& op) noexcept {
+    peer.queue.push(&op);
+    if (peer.state == Peer::State::kConnected) {
+        run_queue(peer);
+        if (!peer.queue.is_empty()) {
+            make_busy(peer);
+        }
+    } else if (peer.state == Peer::State::kIdle) {
+        connect(peer);
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::run_queue(Peer& peer) noexcept {
+    while (RdTxOp* const op = peer.queue.front()) {
+        const bool must_wait = has(op->flags, RdFlags::kFence) &&
+                               op->state == RdTxOp::State::kQueued && peer.outstanding != 0;
+        if (must_wait || !run_op(peer, *op)) {
+            break;
+        }
+    }
+}
+
+/// Goes on with the operation at the head of the queue. Returns: whether it has left the queue.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::run_op(Peer& peer, RdTxOp& op) noexcept {
+    switch (op.kind) {
+        case RdTxOp::Kind::kMessage: return start_message(peer, op);
+        case RdTxOp::Kind::kWrite:
+        case RdTxOp::Kind::kRead: return start_access(peer, op);
+        case RdTxOp::Kind::kAtomic: return start_atomic(peer, op);
+    }
+    return false;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
+    if (op.state == RdTxOp::State::kStreaming) {
+        return stream_eager(peer, op);
+    }
+    peer.is_held = peer.path.must_hold_eager();
+    if (op.total > tuning_.eager_max || peer.is_held) {
+        return send_rendezvous(peer, op);
+    }
+    if (op.total > Path::kMaxLinePayload ||
+        has(op.flags, RdFlags::kDeliveryComplete | RdFlags::kMatchComplete)) {
+        return stream_eager(peer, op);
+    }
+    std::byte gathered[Path::kMaxLinePayload];
+    util::IovCursor(op.iov.data(), op.iov_count).gather(gathered, op.total);
+    if (!peer.path.put(RdOp::kEager, wire_flags(op.flags), op.tag, op.data, gathered, op.total)) {
+        return false;
+    }
+    sent(peer, op, false);
+    return true;
+}
+
+/// The next part of an eager message: small at first, so that the receiver starts to copy early.
+template <class Lock, class Host>
+std::size_t RdEngine<Lock, Host>::eager_piece(std::uint64_t total, std::uint64_t done,
+                                              const Path& path) const noexcept {
+    const std::uint64_t wanted =
+        total <= 2 * kSmallestPiece ? total : std::max<std::uint64_t>(done, kSmallestPiece);
+    const std::uint64_t most = std::min<std::uint64_t>(tuning_.eager_piece, path.max_run());
+    return static_cast<std::size_t>(std::min({wanted, most, total - done}));
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::stream_eager(Peer& peer, RdTxOp& op) noexcept {
+    util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
+    const bool wants_ack = has(op.flags, RdFlags::kDeliveryComplete | RdFlags::kMatchComplete);
+    do {
+        const std::size_t piece = eager_piece(op.total, op.done, peer.path);
+        std::byte* const run = peer.path.reserve_run(piece);
+        if (run == nullptr) {
+            return false;
+        }
+        cursor.gather(run, piece);
+        if (op.state == RdTxOp::State::kQueued) {
+            const RdHeader header{
+                .total = op.total, .operation = util::Pool<RdTxOp>::name_of(op), .address = 0};
+            const auto ack = static_cast<std::uint8_t>(
+                (has(op.flags, RdFlags::kDeliveryComplete) ? wire::kWantAck : 0) |
+                (has(op.flags, RdFlags::kMatchComplete) ? wire::kWantMatchAck : 0));
+            peer.path.put_run(RdOp::kEagerFirst, wire_flags(op.flags) | ack, op.tag, op.data,
+                              &header, sizeof header, piece);
+            op.state = RdTxOp::State::kStreaming;
+        } else {
+            peer.path.put_run(RdOp::kEagerMore, 0, 0, 0, nullptr, 0, piece);
+        }
+        op.done += piece;
+    } while (op.done < op.total);
+    sent(peer, op, wants_ack);
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
+    if (peer.rendezvous_due >= tuning_.rendezvous_headers) {
+        return false;
+    }
+    const bool is_contiguous = op.iov_count == 1;
+    const RdHeader header{
+        .total = op.total,
+        .operation = util::Pool<RdTxOp>::name_of(op),
+        .address = is_contiguous ? reinterpret_cast<std::uint64_t>(op.iov[0].iov_base) : 0};
+    // No acknowledgement is asked for: kFinish follows the match anyway, and the buffer is in use
+    // until then.
+    const auto flags =
+        static_cast<std::uint8_t>(wire_flags(op.flags) | (is_contiguous ? wire::kContiguous : 0));
+    if (!peer.path.put(RdOp::kRendezvous, flags, op.tag, op.data, &header, sizeof header)) {
+        return false;
+    }
+    ++peer.rendezvous_due;
+    op.is_rendezvous = true;
+    sent(peer, op, true);
+    return true;
+}
+
+/// The operation at the head of the queue has left entirely.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::sent(Peer& peer, RdTxOp& op, bool is_answer_due) noexcept {
+    peer.queue.pop();
+    if (is_answer_due) {
+        op.state = RdTxOp::State::kWaiting;
+        ++peer.outstanding;
+    } else {
+        finish_tx(op, op.status);
+    }
+}
+
+/// Reports an operation that is in no queue any more, and frees it.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::finish_tx(RdTxOp& op, WcStatus status) noexcept {
+    complete_tx(op.context, op.flags, op.wc_flags, status);
+    op.copy.reset();
+    tx_.give_back(&op);
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::complete_tx(void* context, RdFlags flags, std::uint64_t wc_flags,
+                                       WcStatus status) noexcept {
+    Counter* const counter = tx_counter(wc_flags);
+    if (status == WcStatus::kSuccess) [[likely]] {
+        if (has(flags, RdFlags::kCompletion)) {
+            tx_cq_->push(Cqe{.op_context = context, .flags = wc_flags});
+        }
+        if (counter != nullptr) {
+            counter->add(1);
+        }
+        return;
+    }
+    if (tx_cq_ != nullptr) {
+        tx_cq_->push(Cqe{.op_context = context, .flags = wc_flags, .status = status});
+    }
+    if (counter != nullptr) {
+        counter->add_error(1);
+    }
+}
+
+template <class Lock, class Host>
+Counter* RdEngine<Lock, Host>::tx_counter(std::uint64_t wc_flags) const noexcept {
+    if ((wc_flags & kWcSend) != 0) {
+        return send_counter_;
+    }
+    return (wc_flags & kWcRead) != 0 ? completion_.read : completion_.write;
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Large messages: the receiver fetches them from the sender. Included by rd_engine.h.
+//
+// The sender keeps the message and sends a header (kRendezvous). When it is matched, the receiver
+// picks a method:
+//   pipeline  asks (kPull); the sender streams kPullData through the rings, both copy at the same
+//   time direct    reads the sender's memory itself split     reads one half, asks the sender
+//   (kPull with an address) to write the other half, who then says kPullDone
+// In each case kFinish ends the sender's operation.
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+// ---- receiver
+// -----------------------------------------------------------------------------------------------------
+
+/// Begins to fetch a message that has its receive.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
+    auto& peer = static_cast<Peer&>(*inbound.peer);
+    const std::uint64_t wanted = std::min(inbound.total, inbound.buffer_capacity);
+    inbound.end = wanted;
+    if (wanted == 0) {
+        finish_pull(inbound);
+        return;
+    }
+    RdMethodChooser::Mask allowed = RdMethodChooser::bit(RdMethod::kPipeline);
+    if (inbound.sender_address != 0 && peer.path.may_access_memory()) {
+        allowed |= RdMethodChooser::bit(RdMethod::kDirect);
+        const bool is_contiguous = inbound.entry->iov_count == 1;
+        if (is_contiguous && wanted >= kMinSplit && !peer.path.is_same_process()) {
+            allowed |= RdMethodChooser::bit(RdMethod::kSplit);
+        }
+    }
+    inbound.method = pull_methods_.choose(wanted, allowed);
+    inbound.started = util::cpu_ticks();
+    switch (inbound.method) {
+        case RdMethod::kDirect: copy_directly(inbound); break;
+        case RdMethod::kSplit: {
+            const std::uint64_t half = wanted / 2;
+            inbound.waits_for_share = true;
+            ask_for_data(inbound, half, wanted,
+                         reinterpret_cast<std::uint64_t>(inbound.place.iov_base) + half);
+            inbound.end = half;
+            copy_directly(inbound);
+            break;
+        }
+        case RdMethod::kPipeline:
+        case RdMethod::kCount:
+            inbound.state = RdInbound::State::kPulling;
+            ask_for_data(inbound, 0, wanted, 0);
+            break;
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::ask_for_data(RdInbound& inbound, std::uint64_t begin, std::uint64_t end,
+                                        std::uint64_t address) noexcept {
+    const RdPull pull{.operation = util::Pool<RdInbound>::name_of(inbound),
+                      .address = address,
+                      .begin = begin,
+                      .end = end};
+    reply(static_cast<Peer&>(*inbound.peer), RdOp::kPull, 0, inbound.sender_operation, &pull,
+          sizeof pull);
+}
+
+/// Queues the message among those that this process reads itself, and reads the first part at once.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::copy_directly(RdInbound& inbound) noexcept {
+    inbound.state = RdInbound::State::kCopying;
+    if (!copy_chunk(inbound)) {
+        inbound.next = copies_;
+        copies_ = &inbound;
+    }
+}
+
+/// Reads one part from the sender's memory. Returns: whether nothing is left to do for the message
+/// here.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::copy_chunk(RdInbound& inbound) noexcept {
+    auto& peer = static_cast<Peer&>(*inbound.peer);
+    const bool is_multi = has(inbound.entry->flags, RdFlags::kMultiRecv);
+    util::IovCursor cursor = is_multi ? util::IovCursor(&inbound.place, 1, inbound.received)
+                                      : util::IovCursor(inbound.entry->iov.data(),
+                                                        inbound.entry->iov_count, inbound.received);
+    std::uint64_t budget = tuning_.direct_chunk;
+    while (budget != 0 && inbound.received < inbound.end) {
+        iovec part = cursor.span();
+        part.iov_len =
+            std::min<std::uint64_t>({part.iov_len, budget, inbound.end - inbound.received});
+        const Status copied =
+            peer.path.read_memory(part, inbound.sender_address + inbound.received);
+        if (!copied.is_ok()) {
+            return fall_back(inbound);
+        }
+        cursor.skip(part.iov_len);
+        inbound.received += part.iov_len;
+        budget -= part.iov_len;
+    }
+    if (inbound.received < inbound.end) {
+        return false;
+    }
+    if (!inbound.waits_for_share) {
+        finish_pull(inbound);
+    }
+    return true;
+}
+
+/// The sender's memory cannot be read (any more): asks for the rest through the rings.
+/// Returns: true, as this process has no more to copy.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::fall_back(RdInbound& inbound) noexcept {
+    if (inbound.waits_for_share) {
+        // The sender is writing its half; the message cannot be asked for twice.
+        inbound.status = WcStatus::kLocAccessErr;
+        return true;
+    }
+    inbound.method = RdMethod::kPipeline;
+    inbound.state = RdInbound::State::kPulling;
+    ask_for_data(inbound, inbound.received, inbound.end, 0);
+    return true;
+}
+
+template <class Lock, class Host>
+unsigned RdEngine<Lock, Host>::run_copies() noexcept {
+    unsigned moved = 0;
+    RdInbound** link = &copies_;
+    while (RdInbound* const inbound = *link) {
+        RdInbound* const next = inbound->next;
+        ++moved;
+        if (copy_chunk(*inbound)) {
+            *link = next;
+        } else {
+            link = &inbound->next;
+        }
+    }
+    return moved;
+}
+
+/// All of the message that is wanted has arrived.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::finish_pull(RdInbound& inbound) noexcept {
+    if (inbound.received != 0 && inbound.status == WcStatus::kSuccess) {
+        pull_methods_.learn(std::min(inbound.total, inbound.buffer_capacity), inbound.method,
+                            util::cpu_ticks() - inbound.started);
+    }
+    const RdOutcome outcome{.status = static_cast<std::uint32_t>(inbound.status), .key = 0};
+    reply(static_cast<Peer&>(*inbound.peer), RdOp::kFinish, 0, inbound.sender_operation, &outcome,
+          sizeof outcome);
+    inbound.wire_flags &= static_cast<std::uint8_t>(~wire::kWantAck);
+    finish_inbound(inbound);
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_pull_data(Peer& peer, const Arrival& arrival) noexcept {
+    RdInbound* const inbound = inbound_.find(arrival.data());
+    if (inbound == nullptr || inbound->peer != &peer ||
+        inbound->state != RdInbound::State::kPulling ||
+        arrival.length() > inbound->end - inbound->received) {
+        return false;
+    }
+    place(*inbound, arrival.run(), arrival.length());
+    if (inbound->received == inbound->end) {
+        finish_pull(*inbound);
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_pull_done(Peer& peer, const Arrival& arrival) noexcept {
+    RdInbound* const inbound = inbound_.find(arrival.data());
+    if (inbound == nullptr || inbound->peer != &peer || !inbound->waits_for_share) {
+        return false;
+    }
+    RdOutcome outcome;
+    arrival.copy_payload(&outcome, sizeof outcome);
+    inbound->waits_for_share = false;
+    if (outcome.status != static_cast<std::uint32_t>(WcStatus::kSuccess)) {
+        inbound->status = WcStatus::kLocAccessErr;
+    }
+    if (inbound->received == inbound->end || inbound->status != WcStatus::kSuccess) {
+        finish_pull(*inbound);
+    }
+    return true;
+}
+
+// ---- sender
+// -------------------------------------------------------------------------------------------------------
+
+/// The operation that a peer's answer names, or nullptr when it cannot mean any.
+template <class Lock, class Host>
+RdTxOp* RdEngine<Lock, Host>::find_op(Peer& peer, std::uint64_t name) noexcept {
+    RdTxOp* const op = tx_.find(name);
+    if (op == nullptr || op->peer != &peer) {
+        return nullptr;
+    }
+    // The first segments of a one-sided operation may be answered before the last ones have left.
+    const bool is_partly_sent = op->kind != RdTxOp::Kind::kMessage &&
+                                op->state == RdTxOp::State::kStreaming && !op->is_direct;
+    return op->state == RdTxOp::State::kWaiting || is_partly_sent ? op : nullptr;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept {
+    RdPull pull;
+    arrival.copy_payload(&pull, sizeof pull);
+    RdTxOp* const op = find_op(peer, arrival.data());
+    if (op == nullptr || op->kind != RdTxOp::Kind::kMessage || op->is_asked ||
+        pull.begin > pull.end || pull.end > op->total) {
+        return false;
+    }
+    op->is_asked = true;
+    op->is_direct = pull.address != 0;
+    op->done = pull.begin;
+    op->end = pull.end;
+    op->receiver = pull.operation;
+    op->receiver_address = pull.address - pull.begin;
+    op->piece = kSmallestPiece * 8;
+    op->state = RdTxOp::State::kStreaming;
+    --peer.rendezvous_due;
+    if (!op->is_direct) {
+        peer.path.prepare_bulk();
+    }
+    peer.jobs.push(op);
+    make_busy(peer);
+    return true;
+}
+
+/// Goes on with the oldest message that the peer has asked for. Returns: whether it is done.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::run_job(Peer& peer, RdTxOp& op) noexcept {
+    const bool is_done = op.is_direct ? write_share(peer, op) : stream_pulled(peer, op);
+    if (is_done) {
+        peer.jobs.pop();
+        op.state = RdTxOp::State::kWaiting;  // for kFinish
+    }
+    return is_done;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
+    util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
+    while (op.done < op.end) {
+        const std::uint64_t most =
+            std::min<std::uint64_t>({op.piece, tuning_.bulk_piece, peer.path.max_run()});
+        const auto piece = static_cast<std::size_t>(std::min(most, op.end - op.done));
+        std::byte* const run = peer.path.reserve_run(piece);
+        if (run == nullptr) {
+            return false;
+        }
+        cursor.gather(run, piece);
+        peer.path.put_run(RdOp::kPullData, 0, 0, op.receiver, nullptr, 0, piece);
+        op.done += piece;
+        op.piece *= 2;  // the receiver starts early, and the large parts follow
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::write_share(Peer& peer, RdTxOp& op) noexcept {
+    WcStatus status = WcStatus::kSuccess;
+    if (op.done < op.end) {
+        iovec part = util::IovCursor(op.iov.data(), op.iov_count, op.done).span();
+        part.iov_len =
+            std::min<std::uint64_t>({part.iov_len, tuning_.direct_chunk, op.end - op.done});
+        if (peer.path.may_access_memory() &&
+            peer.path.write_memory(part, op.receiver_address + op.done).is_ok()) {
+            op.done += part.iov_len;
+        } else {
+            status = WcStatus::kLocAccessErr;
+        }
+    }
+    if (op.done < op.end && status == WcStatus::kSuccess) {
+        return false;
+    }
+    const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = 0};
+    reply(peer, RdOp::kPullDone, 0, op.receiver, &outcome, sizeof outcome);
+    return true;
+}
+
+/// The peer has all of a message, or refuses it.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_finish(Peer& peer, const Arrival& arrival) noexcept {
+    RdOutcome outcome;
+    arrival.copy_payload(&outcome, sizeof outcome);
+    RdTxOp* const op = find_op(peer, arrival.data());
+    if (op == nullptr || op->kind != RdTxOp::Kind::kMessage ||
+        outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
+        return false;
+    }
+    if (arrival.op() == RdOp::kFinish && !op->is_asked && op->is_rendezvous) {
+        --peer.rendezvous_due;
+    }
+    --peer.outstanding;
+    finish_tx(*op, static_cast<WcStatus>(outcome.status));
+    return true;
+}
+
+}  // namespace rvt::core

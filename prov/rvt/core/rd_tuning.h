@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Sizes at which the RD service changes its way of moving a message. Parameters set them; defaults
+// are measured.
+#pragma once
+
+#include <cstddef>
+
+namespace rvt::core {
+
+struct RdTuning {
+    std::size_t eager_max = 64 * 1024;  // larger messages stay with the sender until matched
+    std::size_t eager_piece =
+        8 * 1024;  // parts that an eager message is cut into, so that both sides copy at once
+    std::size_t bulk_piece = 64 * 1024;  // the same for data that was asked for
+    std::size_t direct_chunk =
+        512 * 1024;  // read from a peer's memory before other messages get their turn
+    std::size_t direct_min =
+        4 * 1024;  // smaller accesses go through the rings while the target polls
+    std::size_t rendezvous_headers = 1024;  // unanswered headers for each peer before EAGAIN
+};
+
+}  // namespace rvt::core
