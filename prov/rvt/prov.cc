@@ -7,6 +7,7 @@
 
 #include "ofi/fabric.h"
 #include "ofi/info.h"
+#include "rdm_over_shm.h"
 #include "util/log.h"
 #include "util/params.h"
 
@@ -36,5 +37,6 @@ extern "C" FI_EXT_INI {
     rvt::provider.fi_version = fi_version();
     rvt::util::set_log_provider(&rvt::provider);
     rvt::util::define_params(&rvt::provider);
+    rvt::use_rdm_over_shm();
     return &rvt::provider;
 }

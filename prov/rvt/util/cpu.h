@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// What the processor offers that C++ does not name: cache lines, the pause hint, prefetch, a cycle counter.
+// What the processor offers that C++ does not name: cache lines, the pause hint, prefetch, a cycle
+// counter.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,8 @@ namespace rvt::util {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-/// Tells the core that this is a spin loop. On x86 it also spares the polled line a burst of requests.
+/// Tells the core that this is a spin loop. On x86 it also spares the polled line a burst of
+/// requests.
 RVT_ALWAYS_INLINE void cpu_pause() noexcept {
 #if defined(__x86_64__)
     _mm_pause();
@@ -25,10 +27,15 @@ RVT_ALWAYS_INLINE void cpu_pause() noexcept {
 #endif
 }
 
-RVT_ALWAYS_INLINE void prefetch_read(const void* line) noexcept { __builtin_prefetch(line, 0, 3); }
-RVT_ALWAYS_INLINE void prefetch_write(const void* line) noexcept { __builtin_prefetch(line, 1, 3); }
+RVT_ALWAYS_INLINE void prefetch_read(const void* line) noexcept {
+    __builtin_prefetch(line, 0, 3);
+}
+RVT_ALWAYS_INLINE void prefetch_write(const void* line) noexcept {
+    __builtin_prefetch(line, 1, 3);
+}
 
-/// Ticks of a steady counter that all processes of the host share; the rate is unknown but constant.
+/// Ticks of a steady counter that all processes of the host share; the rate is unknown but
+/// constant.
 RVT_ALWAYS_INLINE std::uint64_t cpu_ticks() noexcept {
 #if defined(__x86_64__)
     return __rdtsc();
@@ -39,11 +46,14 @@ RVT_ALWAYS_INLINE std::uint64_t cpu_ticks() noexcept {
 #else
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<std::uint64_t>(now.tv_sec) * 1000000000u + static_cast<std::uint64_t>(now.tv_nsec);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1000000000u +
+           static_cast<std::uint64_t>(now.tv_nsec);
 #endif
 }
 
 /// Keeps the compiler from moving memory accesses across this point; emits nothing.
-RVT_ALWAYS_INLINE void compiler_barrier() noexcept { asm volatile("" ::: "memory"); }
+RVT_ALWAYS_INLINE void compiler_barrier() noexcept {
+    asm volatile("" ::: "memory");
+}
 
 }  // namespace rvt::util

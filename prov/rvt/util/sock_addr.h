@@ -16,14 +16,15 @@
 namespace rvt::util {
 
 struct SockAddr {
-    std::uint16_t family = AF_UNSPEC;        // AF_INET or AF_INET6
-    std::uint16_t port = 0;                  // host byte order
-    std::array<std::uint8_t, 16> ip{};       // network byte order; IPv4 uses the first four
-    std::uint32_t scope_id = 0;              // IPv6 link-local only
+    std::uint16_t family = AF_UNSPEC;   // AF_INET or AF_INET6
+    std::uint16_t port = 0;             // host byte order
+    std::array<std::uint8_t, 16> ip{};  // network byte order; IPv4 uses the first four
+    std::uint32_t scope_id = 0;         // IPv6 link-local only
 
     friend bool operator==(const SockAddr&, const SockAddr&) noexcept = default;
 
-    /// Reads a sockaddr_in or sockaddr_in6. Returns: EAFNOSUPPORT for another family, EINVAL when too short.
+    /// Reads a sockaddr_in or sockaddr_in6. Returns: EAFNOSUPPORT for another family, EINVAL when
+    /// too short.
     static Result<SockAddr> from(const sockaddr* address, std::size_t length) noexcept;
     /// Reads "fi_sockaddr_in://1.2.3.4:5", "fi_sockaddr_in6://[::1]:5", "1.2.3.4:5" or "[::1]:5".
     /// Returns: EINVAL when it is none of these.

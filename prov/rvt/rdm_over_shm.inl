@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One instance of the data path for one lock policy. Each is compiled in a file of its own,
+// rdm_over_shm_*.cc, since the three together are most of the time that a build takes.
+#pragma once
+
+#include "backend/shm/station.h"
+#include "core/rd_engine.h"
+#include "ofi/domain.h"
+#include "ofi/ep_rdm_ops.inl"
+#include "ofi/mr.h"
+#include "rdm_tuning.h"
+
+namespace rvt {
+
+template <class Lock>
+ofi::EpRdm* make_rdm_over_shm(ofi::Domain& domain, const core::RdAttr& attr) {
+    using Engine = core::RdEngine<Lock, shm::Host>;
+    const core::RdKeys keys{.table = domain.keys.get(),
+                            .memory = domain.key_file.is_mapped() ? &domain.key_file : nullptr,
+                            .pd = 0,
+                            .has_user_keys = !domain.mr_mode.has_provider_keys,
+                            .accessed = ofi::count_region_access,
+                            .accessed_context = &domain};
+    return new ofi::EpRdmOver<Engine>(domain.lock.as<Lock>(), attr, rdm_tuning(), keys);
+}
+
+/// What ofi/ needs to know of the instance.
+template <class Lock>
+constexpr ofi::RdmOps rdm_over_shm_ops() noexcept {
+    return ofi::rdm_ops<core::RdEngine<Lock, shm::Host>>(make_rdm_over_shm<Lock>);
+}
+
+}  // namespace rvt
