@@ -11,7 +11,7 @@ report() {
 }
 may_see() {
     case $1 in
-        util) echo 'util' ;;
+        util) echo 'util|rvt' ;;
         core) echo 'util|core|rvt' ;;
         ofi) echo 'util|core|rvt|ofi' ;;
         backend/*) echo "util|core|rvt|$1" ;;

@@ -115,11 +115,15 @@ void Endpoint::open_objects(const EpSpec& spec) {
     av_attr.count = spec.av_count;
     FAB_OK(fi_av_open(domain, &av_attr, &av, nullptr));
     tx_cq = open_cq(spec);
-    rx_cq = open_cq(spec);
+    rx_cq = spec.one_cq ? tx_cq : open_cq(spec);
     FAB_OK(fi_endpoint(domain, info, &ep, nullptr));
     FAB_OK(fi_ep_bind(ep, &av->fid, 0));
-    FAB_OK(fi_ep_bind(ep, &tx_cq->fid, spec.tx_cq_flags));
-    FAB_OK(fi_ep_bind(ep, &rx_cq->fid, spec.rx_cq_flags));
+    if (spec.one_cq) {
+        FAB_OK(fi_ep_bind(ep, &tx_cq->fid, spec.tx_cq_flags | spec.rx_cq_flags));
+    } else {
+        FAB_OK(fi_ep_bind(ep, &tx_cq->fid, spec.tx_cq_flags));
+        FAB_OK(fi_ep_bind(ep, &rx_cq->fid, spec.rx_cq_flags));
+    }
     open_counters(spec);
     FAB_OK(fi_enable(ep));
 }
@@ -170,7 +174,7 @@ Endpoint::~Endpoint() {
         close_if_open(fid_of(counter), "counter");
     }
     close_if_open(fid_of(tx_cq), "transmit queue");
-    close_if_open(fid_of(rx_cq), "receive queue");
+    if (rx_cq != tx_cq) close_if_open(fid_of(rx_cq), "receive queue");
     close_if_open(fid_of(av), "address vector");
     if (owns_domain_) {
         close_if_open(fid_of(domain), "domain");

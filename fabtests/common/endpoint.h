@@ -56,6 +56,7 @@ struct EpSpec {
     std::uint64_t tx_cq_flags =
         FI_TRANSMIT;  ///< As for fi_ep_bind; may add FI_SELECTIVE_COMPLETION.
     std::uint64_t rx_cq_flags = FI_RECV;
+    bool one_cq = false;           ///< tx_cq and rx_cq are the same queue.
     std::uint64_t cntr_flags = 0;  ///< One counter for each bit of FI_SEND, FI_RECV, FI_READ, ...
     fi_wait_obj cntr_wait = FI_WAIT_NONE;
 };

@@ -76,6 +76,16 @@ void remove_and_insert(Rank& self) {
     }
 }
 
+/// A handle that is not in use is neither removed nor looked up.
+void unused_handle(Rank& self) {
+    const Party party(self, {.caps = FI_MSG});
+    std::vector<char> found(256);
+    std::size_t length = found.size();
+    fi_addr_t unused = 12345;
+    FAB_EQUAL(fi_av_remove(party.ep.av, &unused, 1, 0), -FI_EINVAL);
+    FAB_EQUAL(fi_av_lookup(party.ep.av, unused, found.data(), &length), -FI_EINVAL);
+}
+
 /// The same address inserted twice: both handles send.
 void duplicates(Rank& self) {
     Party party(self, {.caps = FI_MSG});
@@ -196,6 +206,7 @@ constexpr Case kCases[] = {
     {"av_lookup", lookup},
     {"av_straddr", straddr},
     {"av_remove_and_insert", remove_and_insert},
+    {"av_unused_handle", unused_handle},
     {"av_duplicates", duplicates},
     {"av_100000_entries", many},
     {"av_bad_address", bad_address},

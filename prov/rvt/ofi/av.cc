@@ -211,6 +211,7 @@ int av_insertsym(fid_av* self, const char* node, std::size_t nodes, const char* 
     });
 }
 
+/// The manual gives a number that is not in use the error of a bad argument.
 int av_remove(fid_av* self, fi_addr_t* numbers, std::size_t count, std::uint64_t flags) noexcept {
     if (flags != 0) {
         return -FI_EBADFLAGS;
@@ -221,7 +222,7 @@ int av_remove(fid_av* self, fi_addr_t* numbers, std::size_t count, std::uint64_t
             const util::Status removed = Av::from(self).addresses.remove(numbers[i]);
             result = result.is_ok() ? removed : result;
         }
-        return to_fi(result);
+        return result.error() == ENOENT ? -FI_EINVAL : to_fi(result);
     });
 }
 

@@ -85,8 +85,8 @@ class RVT_CAPABILITY("mutex") SpinLock {
         // acquire: pairs with the release in unlock().
         return held_.exchange(1, std::memory_order_acquire) == 0;
     }
-    bool try_lock_control() noexcept { return try_lock(); }
-    void unlock_control() noexcept { unlock(); }
+    bool try_lock_control() noexcept RVT_TRY_ACQUIRE(true) { return try_lock(); }
+    void unlock_control() noexcept RVT_RELEASE() { unlock(); }
 
   private:
     void wait() noexcept;

@@ -138,10 +138,13 @@ Result<Mapping> Mapping::create(const char* name, std::size_t length, std::size_
 
 Result<Mapping> Mapping::view(UniqueFd fd, std::size_t length) {
     const Status status = check_sealed(fd.get(), length);
-    if (!status.is_ok()) {
-        return status;
-    }
-    Result<Mapping> mapping = map(std::move(fd), 0, length, PROT_READ);
+    return status.is_ok() ? attach(std::move(fd), 0, length, false) : Result<Mapping>(status);
+}
+
+Result<Mapping> Mapping::attach(UniqueFd fd, std::size_t offset, std::size_t length,
+                                bool is_writable) {
+    Result<Mapping> mapping =
+        map(std::move(fd), offset, length, is_writable ? PROT_READ | PROT_WRITE : PROT_READ);
     if (mapping.is_ok()) {
         mapping.value().close_file();
     }

@@ -52,6 +52,11 @@ class Mapping {
     /// `length`; the error of mmap(2).
     static Result<Mapping> view(UniqueFd fd, std::size_t length);
 
+    /// Maps a part of any file, as it is: the caller has decided that this is safe. Keeps no
+    /// descriptor. Returns: the error of mmap(2).
+    static Result<Mapping> attach(UniqueFd fd, std::size_t offset, std::size_t length,
+                                  bool is_writable);
+
     /// Allocates the pages of a part; works without the descriptor too (madvise(2), Linux 5.14).
     /// Returns: as create(), ENOSYS when the kernel is older and the descriptor is closed.
     Status reserve(std::size_t offset, std::size_t length) noexcept;

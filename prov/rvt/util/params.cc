@@ -21,9 +21,16 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 // clang-format off
 constexpr std::array<Param, kParams> kTable{{
+    {ParamId::kConnectTimeoutMs, "connect_timeout_ms", ParamType::kNumber, 10000, 1, 3600 * 1000, "ms",
+     "how long a handshake with a peer may take, all attempts together"},
     {ParamId::kHostRemote, "host_remote", ParamType::kBool, 0, 0, 1, "",
      "let the device that reaches this host only answer requests for FI_REMOTE_COMM as well, for applications "
      "that insist on it although all their processes run on one host"},
+    {ParamId::kMapUnsealed, "map_unsealed", ParamType::kBool, 0, 0, 1, "",
+     "map registered memory of peers although its file may shrink (/dev/shm, memory files without F_SEAL_SHRINK); "
+     "a peer that shrinks such a file in use ends this process with SIGBUS"},
+    {ParamId::kRefusedTimeoutMs, "refused_timeout_ms", ParamType::kNumber, 3000, 1, 3600 * 1000, "ms",
+     "how long an address that nobody listens at is tried, as its owner may be just starting"},
     {ParamId::kUnexpectedBytes, "unexpected_bytes", ParamType::kNumber, 64 * kMiB, 64 * 1024, 64 * kGiB, "bytes",
      "memory that an endpoint spends on messages which came before their receive; beyond it senders hold data back"},
     {ParamId::kEagerMax, "eager_max", ParamType::kNumber, 64 * kKiB, 256, 16 * kMiB, "bytes",
@@ -66,12 +73,14 @@ void define(const fi_provider* provider, const Param& param) noexcept {
     const auto number = static_cast<long long>(param.default_number);
     switch (param.type) {
         case ParamType::kBool:
-            fi_param_define(provider, param.name, type, "%s (default: %s)", param.help, number != 0 ? "yes" : "no");
+            fi_param_define(provider, param.name, type, "%s (default: %s)", param.help,
+                            number != 0 ? "yes" : "no");
             break;
         case ParamType::kNumber:
-            fi_param_define(provider, param.name, type, "%s (%s%s%lld to %lld, default: %lld)", param.help, param.unit,
-                            *param.unit != '\0' ? ", " : "", static_cast<long long>(param.min),
-                            static_cast<long long>(param.max), number);
+            fi_param_define(provider, param.name, type, "%s (%s%s%lld to %lld, default: %lld)",
+                            param.help, param.unit, *param.unit != '\0' ? ", " : "",
+                            static_cast<long long>(param.min), static_cast<long long>(param.max),
+                            number);
             break;
         case ParamType::kText: fi_param_define(provider, param.name, type, "%s", param.help); break;
     }
@@ -89,10 +98,11 @@ void read_number(fi_provider* provider, const Param& param, Value& value) noexce
     if (fi_param_get_size_t(provider, param.name, &given) != 0) {
         return;
     }
-    if (given < static_cast<std::size_t>(param.min) || given > static_cast<std::size_t>(param.max)) {
-        RVT_WARN(kCore, "parameter %s: %zu given, from %lld to %lld possible; %lld is used", param.name, given,
-                 static_cast<long long>(param.min), static_cast<long long>(param.max),
-                 static_cast<long long>(param.default_number));
+    if (given < static_cast<std::size_t>(param.min) ||
+        given > static_cast<std::size_t>(param.max)) {
+        RVT_WARN(kCore, "parameter %s: %zu given, from %lld to %lld possible; %lld is used",
+                 param.name, given, static_cast<long long>(param.min),
+                 static_cast<long long>(param.max), static_cast<long long>(param.default_number));
         return;
     }
     value = {.number = static_cast<std::int64_t>(given), .is_given = true};
@@ -115,7 +125,9 @@ void read(fi_provider* provider, const Param& param, Value& value) noexcept {
 
 }  // namespace
 
-std::span<const Param> all_params() noexcept { return kTable; }
+std::span<const Param> all_params() noexcept {
+    return kTable;
+}
 
 void define_params(fi_provider* provider) noexcept {
     for (const Param& param : kTable) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Run-time parameters. One table describes each: it feeds libfabric (so that `fi_info -e` lists them), the man page
-// and rvt_info. Objects copy the values they need when they open; nothing reads a parameter per operation.
+// Run-time parameters. One table describes each: it feeds libfabric (so that `fi_info -e` lists
+// them), the man page and rvt_info. Objects copy the values they need when they open; nothing reads
+// a parameter per operation.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,10 @@ namespace rvt::util {
 
 /// The order is that of the table in params.cc.
 enum class ParamId : unsigned {
+    kConnectTimeoutMs,
     kHostRemote,
+    kMapUnsealed,
+    kRefusedTimeoutMs,
     kUnexpectedBytes,
     kEagerMax,
     kRendezvousHeaders,
@@ -37,13 +41,15 @@ struct Param {
 
 std::span<const Param> all_params() noexcept;
 
-/// Tells libfabric about each parameter and reads the values. A value out of range is refused with a warning, and
-/// the default holds. Threads: once, when the provider is loaded.
+/// Tells libfabric about each parameter and reads the values. A value out of range is refused with
+/// a warning, and the default holds. Threads: once, when the provider is loaded.
 void define_params(fi_provider* provider) noexcept;
 
 /// The value of a kBool or kNumber parameter; its default before define_params().
 std::int64_t param_number(ParamId id) noexcept;
-inline bool param_is_set(ParamId id) noexcept { return param_number(id) != 0; }
+inline bool param_is_set(ParamId id) noexcept {
+    return param_number(id) != 0;
+}
 /// The value of a kText parameter; empty when the user gave none.
 std::string_view param_text(ParamId id) noexcept;
 

@@ -5,6 +5,7 @@
 #include "backend/shm/control_thread.h"
 #include "backend/shm/peer_memory.h"
 #include "backend/shm/switchboard.h"
+#include "util/params.h"
 
 namespace rvt::shm {
 namespace {
@@ -39,6 +40,9 @@ class ThreadedConnector final : public Connector {
     void note_polling() noexcept override {
         thread_->post([board = board_.get()] { board->note_polling(); });
     }
+    void request_region(std::uint64_t link, std::uint64_t key) noexcept override {
+        thread_->post([board = board_.get(), link, key] { board->request_region(link, key); });
+    }
     void close(std::uint64_t link) noexcept override {
         thread_->post([board = board_.get(), link] { board->close(link); });
     }
@@ -48,6 +52,18 @@ class ThreadedConnector final : public Connector {
     std::unique_ptr<Switchboard> board_;
 };
 
+ListenAttr with_defaults(ListenAttr attr) noexcept {
+    if (attr.connect_timeout_ms == 0) {
+        attr.connect_timeout_ms =
+            static_cast<unsigned>(util::param_number(util::ParamId::kConnectTimeoutMs));
+    }
+    if (attr.refused_timeout_ms == 0) {
+        attr.refused_timeout_ms =
+            static_cast<unsigned>(util::param_number(util::ParamId::kRefusedTimeoutMs));
+    }
+    return attr;
+}
+
 }  // namespace
 
 util::Result<std::unique_ptr<Connector>> Connector::open(const ListenAttr& attr) {
@@ -56,7 +72,8 @@ util::Result<std::unique_ptr<Connector>> Connector::open(const ListenAttr& attr)
         return thread.status();
     }
     register_membarrier();
-    util::Result<std::unique_ptr<Switchboard>> board = Switchboard::open(*thread.value(), attr);
+    util::Result<std::unique_ptr<Switchboard>> board =
+        Switchboard::open(*thread.value(), with_defaults(attr));
     if (!board.is_ok()) {
         return board.status();
     }

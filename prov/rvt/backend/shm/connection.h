@@ -7,6 +7,7 @@
 // became of it from its mailbox. See design notes in docs/shm-format.md, "Wire-up".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -37,12 +38,28 @@ struct Peering {
     std::uint64_t link = 0;  // names the connection towards Connector::wake() and close()
 };
 
+/// A peer's registered memory, mapped here.
+struct MappedRegion {
+    util::Mapping memory;
+    std::uint64_t skip = 0;    // from the start of the mapping to that of the region
+    std::uint64_t length = 0;  // of the region
+    bool is_writable = false;  // as the peer's descriptor and the file's seals permit
+    std::byte* data() const noexcept { return memory.at<std::byte>(skip); }
+};
+
+/// Memory of ours that a peer asks to map.
+struct RegionSource {
+    const void* address = nullptr;
+    std::size_t length = 0;
+};
+
 /// Word of the control thread to an endpoint.
 struct ConnectionEvent {
     enum class Kind : std::uint8_t {
         kConnected,  // peering is set; by our own connect() or by the peer's
         kFailed,     // address and error are set: nobody there, refused, time-out, resources
         kPeerGone,   // the peer's process ended, or it closed: address, link, error
+        kRegion,     // answer to request_region(): link, key, and region, or error says why not
     };
     Kind kind = Kind::kFailed;
     util::SockAddr address;
@@ -50,6 +67,8 @@ struct ConnectionEvent {
                     // EMFILE, ECONNRESET
     std::uint64_t link = 0;
     std::unique_ptr<Peering> peering;
+    std::uint64_t key = 0;
+    std::unique_ptr<MappedRegion> region;
     ConnectionEvent* next = nullptr;
 };
 
@@ -66,6 +85,12 @@ class ConnectionUser {
     /// Asks peers to wake wake_fd, because nobody polls; false when work has arrived meanwhile.
     /// The control thread never reads wake_fd, it only notices each write.
     virtual bool control_arm() noexcept = 0;
+    /// What a peer's request_region() is about. It must stay registered until this returns; a peer
+    /// that has mapped it looks the key up before each use.
+    /// Returns: EACCES when this key is not for peers.
+    virtual util::Result<RegionSource> find_region([[maybe_unused]] std::uint64_t key) noexcept {
+        return EACCES;
+    }
 };
 
 struct ListenAttr {
@@ -77,8 +102,8 @@ struct ListenAttr {
     int wake_fd = -1;  // an eventfd, EFD_NONBLOCK; duplicated
     bool has_auto_progress = false;
     ConnectionUser* user = nullptr;
-    unsigned connect_timeout_ms = 10000;  // a handshake, all attempts together
-    unsigned nobody_timeout_ms = 3000;    // how long an address that nobody listens at is tried
+    unsigned connect_timeout_ms = 0;  // a handshake, all attempts; 0: FI_RVT_CONNECT_TIMEOUT_MS
+    unsigned refused_timeout_ms = 0;  // tries where nobody listens; 0: FI_RVT_REFUSED_TIMEOUT_MS
 };
 
 /// One endpoint's handle on the control thread.
@@ -102,6 +127,12 @@ class Connector {
     /// after it as before (has_auto_progress). Without it that takes up to a second. Cost: a system
     /// call.
     virtual void note_polling() noexcept = 0;
+    /// Asks for the peer's region of that key, to map it. The answer comes as kRegion, at once or
+    /// never when the connection ends before. Errors: EACCES (its find_region() says no), ENXIO (it
+    /// is ordinary memory), ENOENT (no descriptor leads to it), EMEDIUMTYPE (not kept in memory),
+    /// EPERM (its file may shrink, and FI_RVT_MAP_UNSEALED is off), EAGAIN (try again later),
+    /// ENOTSUP (it is our own), EPROTO, ENOMEM, EMFILE.
+    virtual void request_region(std::uint64_t link, std::uint64_t key) noexcept = 0;
     /// Ends one connection; the peer sees kPeerGone.
     virtual void close(std::uint64_t link) noexcept = 0;
 };

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kThreadName = "rvt-control";
 constexpr std::uint64_t kCommandsId = 0;  // handlers count from 1
 
-std::mutex current_lock;  // order: after ForkHold, so that no child finds it taken
+util::Mutex current_lock;  // order: after ForkHold, so that no child finds it taken
 std::weak_ptr<ControlThread> current RVT_GUARDED_BY(current_lock);
 
 }  // namespace
@@ -74,7 +74,7 @@ void ControlThread::Handler::cancel_timer() noexcept {
 
 util::Result<std::shared_ptr<ControlThread>> ControlThread::acquire() {
     const util::ForkHold hold;
-    const std::lock_guard guard(current_lock);
+    const util::Guard guard(current_lock);
     std::shared_ptr<ControlThread> thread = current.lock();
     if (thread != nullptr && !thread->is_inherited()) {
         return thread;
@@ -134,7 +134,7 @@ void ControlThread::post(Command command) {
         return;
     }
     {
-        const std::lock_guard guard(lock_);
+        const util::Guard guard(lock_);
         commands_.push_back(std::move(command));
     }
     signal();
@@ -192,7 +192,7 @@ int ControlThread::timeout() const noexcept {
 void ControlThread::run_commands() {
     std::vector<Command> taken;
     {
-        const std::lock_guard guard(lock_);
+        const util::Guard guard(lock_);
         taken.swap(commands_);
     }
     for (const Command& command : taken) {

@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -21,6 +20,7 @@
 
 #include "util/annotations.h"
 #include "util/fork_guard.h"
+#include "util/mutex.h"
 #include "util/status.h"
 
 namespace rvt::shm {
@@ -99,7 +99,7 @@ class ControlThread {
     util::ProcessFd epoll_;
     util::ProcessFd event_;
 
-    std::mutex lock_;  // order: after ForkHold; before none
+    util::Mutex lock_;  // order: after ForkHold; before none
     std::vector<Command> commands_ RVT_GUARDED_BY(lock_);
 
     std::uint64_t next_id_ = 1;

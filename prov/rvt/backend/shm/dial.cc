@@ -80,7 +80,7 @@ void Dial::retry_after(util::Status why) {
     }
     const milliseconds limit(
         why.error() == ECONNREFUSED
-            ? std::min(board_.attr().nobody_timeout_ms, board_.attr().connect_timeout_ms)
+            ? std::min(board_.attr().refused_timeout_ms, board_.attr().connect_timeout_ms)
             : board_.attr().connect_timeout_ms);
     const Clock::time_point now = Clock::now();
     if (now >= started_ + limit) {

@@ -12,13 +12,6 @@
 #include "util/log.h"
 
 namespace rvt::shm {
-namespace {
-
-/// What a peer may say why it refuses us; anything else is a breach of format.
-constexpr int kMaxErrno = 4095;
-
-}  // namespace
-
 bool is_hung_up(int socket) noexcept {
     pollfd entry{.fd = socket, .events = POLLRDHUP, .revents = 0};
     return poll(&entry, 1, 0) == 1 && (entry.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;

@@ -12,8 +12,9 @@
 #include <unistd.h>
 
 #include "backend/shm/handshake.h"
-#include "backend/shm/wire_up.h"
+#include "backend/shm/region.h"
 #include "util/log.h"
+#include "util/params.h"
 
 namespace rvt::shm {
 namespace {
@@ -61,15 +62,81 @@ void Link::on_ready([[maybe_unused]] std::uint32_t events) {
 
 util::Status Link::take_messages() {
     for (;;) {
-        const util::Result<Message> message = receive_message(socket_.get());
-        if (!message.is_ok()) {
-            return message.status();
+        util::Result<Message> message = receive_message(socket_.get());
+        const util::Status status = message.is_ok() ? take(message.value()) : message.status();
+        if (!status.is_ok()) {
+            return status;
         }
-        if (message.value().header.type != MessageType::kWake) {
-            return EPROTO;
-        }
-        owner_.link_woken();
     }
+}
+
+util::Status Link::take(Message& message) {
+    switch (message.header.type) {
+        case MessageType::kWake: owner_.link_woken(); return util::kOk;
+        case MessageType::kRegionRequest:
+            answer_region(message.as<RegionRequest>().key);
+            return util::kOk;
+        case MessageType::kRegionReply: return take_region(message);
+        case MessageType::kHello:
+        case MessageType::kReady:
+        case MessageType::kRefuse: break;
+    }
+    return EPROTO;
+}
+
+// ---- regions
+// -------------------------------------------------------------------------------------
+
+util::Status Link::ask_region(std::uint64_t key) noexcept {
+    if (!socket_.is_open()) {
+        return ENOTSUP;
+    }
+    const RegionRequest request{.key = key};
+    const util::Status status = send_message(socket_.get(), &request, sizeof request, nullptr, 0);
+    regions_asked_ += status.is_ok() ? 1 : 0;
+    return status;
+}
+
+void Link::answer_region(std::uint64_t key) {
+    const util::Result<RegionSource> source = owner_.region_asked(key);
+    const util::Result<FilePart> part =
+        source.is_ok() ? find_file(source.value().address, source.value().length) : source.status();
+    RegionReply reply{.key = key};
+    util::Status status = part.status();
+    if (part.is_ok()) {
+        reply.offset = part.value().offset;
+        reply.length = part.value().length;
+        reply.skip = part.value().skip;
+        reply.bytes = source.value().length;
+        const int fd = part.value().fd.get();
+        status = send_message(socket_.get(), &reply, sizeof reply, &fd, 1);
+    }
+    if (!status.is_ok()) {
+        // A peer whose socket is full does without; it goes on with its other ways.
+        reply.header.error = status.error();
+        status = send_message(socket_.get(), &reply, sizeof reply, nullptr, 0);
+    }
+}
+
+util::Status Link::take_region(Message& message) {
+    const auto reply = message.as<RegionReply>();
+    if (regions_asked_ == 0 || message.fd_count > 1) {
+        return EPROTO;
+    }
+    --regions_asked_;
+    if (message.fd_count == 0) {
+        const int error = reply.header.error;
+        owner_.region_answered(*this, reply.key, error > 0 && error <= kMaxErrno ? error : EPROTO);
+        return util::kOk;
+    }
+    owner_.region_answered(*this, reply.key,
+                           map_region(std::move(message.fds[0]),
+                                      {.offset = reply.offset,
+                                       .length = reply.length,
+                                       .skip = reply.skip,
+                                       .bytes = reply.bytes},
+                                      util::param_is_set(util::ParamId::kMapUnsealed)));
+    return util::kOk;
 }
 
 void ProcessWatch::add(Link& link) {

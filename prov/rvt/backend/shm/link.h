@@ -8,7 +8,9 @@
 #include <memory>
 #include <set>
 
+#include "backend/shm/connection.h"
 #include "backend/shm/control_thread.h"
+#include "backend/shm/wire_up.h"
 #include "util/fork_guard.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
@@ -23,6 +25,11 @@ class LinkOwner {
     virtual void link_ended(Link& link, util::Status why) = 0;
     /// The peer asks for progress.
     virtual void link_woken() = 0;
+    /// The peer asks for a region of ours. Returns: EACCES.
+    virtual util::Result<RegionSource> region_asked(std::uint64_t key) = 0;
+    /// The peer's answer to our request.
+    virtual void region_answered(Link& link, std::uint64_t key,
+                                 util::Result<MappedRegion> region) = 0;
 
   protected:
     ~LinkOwner() = default;
@@ -49,11 +56,16 @@ class Link final : public ControlThread::Handler {
     int pid() const noexcept { return pid_; }
     int socket() const noexcept { return socket_.get(); }
     bool is_hung_up() const noexcept;
+    /// Asks for a region of the peer. Returns: as send_message(), ENOTSUP for a link to oneself.
+    util::Status ask_region(std::uint64_t key) noexcept;
 
     void on_ready(std::uint32_t events) override;
 
   private:
     util::Status take_messages();
+    util::Status take(Message& message);
+    void answer_region(std::uint64_t key);
+    util::Status take_region(Message& message);
 
     LinkOwner& owner_;
     const std::uint64_t id_;
@@ -61,6 +73,7 @@ class Link final : public ControlThread::Handler {
     const std::uint64_t incarnation_;
     const int pid_;
     util::ProcessFd socket_;
+    std::uint64_t regions_asked_ = 0;  // and not yet answered
 };
 
 /// The processes that links lead to. Their pidfds tell of a death that the sockets hide, when a

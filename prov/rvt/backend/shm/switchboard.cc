@@ -123,22 +123,33 @@ void Switchboard::connect_self(Peer& peer) {
     establish(peer, peering.take(), util::ProcessFd{});
 }
 
+Link* Switchboard::find_link(std::uint64_t id) {
+    const std::lock_guard guard(sockets_lock_);
+    const auto found = sockets_.find(id);
+    return found != sockets_.end() ? peers_[found->second.peer].link.get() : nullptr;
+}
+
 void Switchboard::close(std::uint64_t link) {
-    util::SockAddr address;
-    {
-        const std::lock_guard guard(sockets_lock_);
-        const auto found = sockets_.find(link);
-        if (found == sockets_.end()) {
-            return;
-        }
-        address = found->second.peer;
+    if (const Link* const found = find_link(link); found != nullptr) {
+        const util::SockAddr address = found->peer();
+        end_link(peers_[address]);
+        forget_if_idle(address);
     }
-    end_link(peers_[address]);
-    forget_if_idle(address);
+}
+
+void Switchboard::request_region(std::uint64_t link, std::uint64_t key) {
+    Link* const found = find_link(link);
+    if (found == nullptr) {
+        return;  // its end has been told
+    }
+    const util::Status status = found->ask_region(key);
+    if (!status.is_ok()) {
+        region_answered(*found, key, status);
+    }
 }
 
 void Switchboard::wake_peer(std::uint64_t link) noexcept {
-    const std::lock_guard guard(sockets_lock_);
+    const util::Guard guard(sockets_lock_);
     const auto found = sockets_.find(link);
     if (found != sockets_.end() && found->second.fd >= 0) {
         // EAGAIN: earlier wishes wait there unread, so nothing is lost.
@@ -262,7 +273,7 @@ void Switchboard::answer_ended(Handshake& handshake) {
     forget_if_idle(address);
 }
 
-void Switchboard::dial_failed(const util::SockAddr& address, util::Status why) {
+void Switchboard::dial_failed(util::SockAddr address, util::Status why) {
     peers_[address].dial.reset();
     forget_if_idle(address);
     auto event = std::make_unique<ConnectionEvent>();
@@ -288,7 +299,7 @@ void Switchboard::establish(Peer& peer, std::unique_ptr<Peering> peering, util::
         return dial_failed(peering->address, status);
     }
     {
-        const std::lock_guard guard(sockets_lock_);
+        const util::Guard guard(sockets_lock_);
         sockets_[id] = {.fd = fd, .peer = peering->address};
     }
     processes_.add(*peer.link);
@@ -315,6 +326,24 @@ void Switchboard::link_ended(Link& link, util::Status why) {
     forget_if_idle(address);
 }
 
+util::Result<RegionSource> Switchboard::region_asked(std::uint64_t key) {
+    return attr_.user->find_region(key);
+}
+
+void Switchboard::region_answered(Link& link, std::uint64_t key,
+                                  util::Result<MappedRegion> region) {
+    auto event = std::make_unique<ConnectionEvent>();
+    event->kind = ConnectionEvent::Kind::kRegion;
+    event->address = link.peer();
+    event->link = link.id();
+    event->key = key;
+    event->error = region.error();
+    if (region.is_ok()) {
+        event->region = std::make_unique<MappedRegion>(region.take());
+    }
+    deliver(std::move(event));
+}
+
 void Switchboard::drop_link(Peer& peer, util::Status why) {
     auto event = std::make_unique<ConnectionEvent>();
     event->kind = ConnectionEvent::Kind::kPeerGone;
@@ -327,7 +356,7 @@ void Switchboard::drop_link(Peer& peer, util::Status why) {
 
 void Switchboard::end_link(Peer& peer) {
     {
-        const std::lock_guard guard(sockets_lock_);
+        const util::Guard guard(sockets_lock_);
         sockets_.erase(peer.link->id());
     }
     processes_.remove(*peer.link);

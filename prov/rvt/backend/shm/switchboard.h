@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <unordered_map>
 
@@ -23,6 +22,7 @@
 #include "backend/shm/ticker.h"
 #include "util/annotations.h"
 #include "util/fork_guard.h"
+#include "util/mutex.h"
 
 namespace rvt::shm {
 
@@ -70,6 +70,7 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     util::Status start();
     void connect(const util::SockAddr& address);
     void close(std::uint64_t link);
+    void request_region(std::uint64_t link, std::uint64_t key);
     void note_polling() { ticker_.note_polling(); }
     /// Threads: any.
     void wake_peer(std::uint64_t link) noexcept;
@@ -78,7 +79,8 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     const ListenAttr& attr() const noexcept { return attr_; }
     const LocalEnd& local() const noexcept { return local_; }
     std::minstd_rand& random() noexcept { return random_; }
-    void dial_failed(const util::SockAddr& peer, util::Status why);
+    /// @param peer  A copy: the Dial that calls is gone before the end.
+    void dial_failed(util::SockAddr peer, util::Status why);
 
     void on_ready(std::uint32_t events) override;
     void on_timer() override;
@@ -86,6 +88,8 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     void finished(Handshake& handshake) override;
     void link_ended(Link& link, util::Status why) override;
     void link_woken() override { ticker_.kick(); }
+    util::Result<RegionSource> region_asked(std::uint64_t key) override;
+    void region_answered(Link& link, std::uint64_t key, util::Result<MappedRegion> region) override;
 
   private:
     struct Peer {
@@ -107,6 +111,7 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     Switchboard(ControlThread& thread, const ListenAttr& attr);
     util::Status listen();
 
+    Link* find_link(std::uint64_t id);
     bool accept_one();
     void turn_away(int error);
     void connect_self(Peer& peer);
@@ -130,7 +135,7 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     std::unordered_map<Handshake*, std::unique_ptr<Handshake>> answers_;
     std::uint64_t next_link_ = 1;
 
-    std::mutex sockets_lock_;  // order: after ForkHold; before none
+    util::Mutex sockets_lock_;  // order: after ForkHold; before none
     std::unordered_map<std::uint64_t, Socket> sockets_
         RVT_GUARDED_BY(sockets_lock_);  // of links, for wake_peer()
 };

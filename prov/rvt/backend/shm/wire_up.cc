@@ -47,6 +47,8 @@ void collect_fds(msghdr& header, Message& message) noexcept {
 std::size_t length_of(MessageType type) noexcept {
     switch (type) {
         case MessageType::kHello: return sizeof(Hello);
+        case MessageType::kRegionRequest: return sizeof(RegionRequest);
+        case MessageType::kRegionReply: return sizeof(RegionReply);
         case MessageType::kReady:
         case MessageType::kRefuse:
         case MessageType::kWake: return sizeof(MessageHeader);

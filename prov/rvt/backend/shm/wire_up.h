@@ -26,7 +26,9 @@ enum class MessageType : std::uint16_t {
     kHello = 1,   // Hello, with descriptors: page, outbox, wake, and the key table when kHasKeys
     kReady = 2,   // MessageHeader: all is mapped, the rings are in use
     kRefuse = 3,  // MessageHeader: error says why, the socket closes
-    kWake = 4,    // MessageHeader: make progress for your application
+    kRegionRequest = 5,  // RegionRequest
+    kRegionReply = 6,    // RegionReply, with the region's file unless the header names an error
+    kWake = 4,           // MessageHeader: make progress for your application
 };
 
 /// First bytes of every message; the same in every version, so that versions can refuse each other.
@@ -38,6 +40,9 @@ struct MessageHeader {
     std::int32_t error = 0;                        // a positive errno
 };
 static_assert(sizeof(MessageHeader) == 16);
+
+/// The largest error that a peer may name; anything else is a breach of format.
+inline constexpr int kMaxErrno = 4095;
 
 struct WireAddress {
     std::uint16_t family = 0;
@@ -66,6 +71,24 @@ struct Hello {
     std::int32_t cpu = -1;  // where the endpoint was opened; -1: not known
 };
 static_assert(sizeof(Hello) == 88);
+
+/// Asks for the file behind a registered region.
+struct RegionRequest {
+    MessageHeader header{.type = MessageType::kRegionRequest, .length = 24};
+    std::uint64_t key = 0;
+};
+static_assert(sizeof(RegionRequest) == 24);
+
+/// Where the region is in that file (region.h, RegionPlace).
+struct RegionReply {
+    MessageHeader header{.type = MessageType::kRegionReply, .length = 56};
+    std::uint64_t key = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    std::uint64_t skip = 0;
+    std::uint64_t bytes = 0;
+};
+static_assert(sizeof(RegionReply) == 56);
 
 inline constexpr std::size_t kMaxMessageBytes = 256;
 inline constexpr std::size_t kMaxMessageFds = 4;

@@ -56,7 +56,7 @@ Test(connection, to_oneself_returns_what_was_sent, .timeout = 30) {
 }
 
 Test(connection, to_an_address_without_listener_fails_in_bounded_time, .timeout = 30) {
-    TestEndpoint a({.nobody_timeout_ms = 50});
+    TestEndpoint a({.refused_timeout_ms = 50});
     const rvt::util::SockAddr nobody = unused_address();
     a.connector().connect(nobody);
     const auto event = a.next();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 
@@ -32,8 +33,8 @@ struct EndpointOptions {
     std::uint16_t port = 0;
     bool has_auto_progress = false;
     bool has_keys = true;
-    unsigned connect_timeout_ms = 10000;
-    unsigned nobody_timeout_ms = 3000;
+    unsigned connect_timeout_ms = 0;
+    unsigned refused_timeout_ms = 0;
 };
 
 class TestEndpoint final : public ConnectionUser {
@@ -100,6 +101,20 @@ class TestEndpoint final : public ConnectionUser {
         return true;
     }
 
+    util::Result<RegionSource> find_region(std::uint64_t key) noexcept override {
+        const std::lock_guard guard(lock_);
+        const auto found = regions_.find(key);
+        return found != regions_.end() ? util::Result<RegionSource>(found->second) : EACCES;
+    }
+    void register_region(std::uint64_t key, RegionSource region) {
+        const std::lock_guard guard(lock_);
+        regions_[key] = region;
+    }
+    void deregister_region(std::uint64_t key) {
+        const std::lock_guard guard(lock_);
+        regions_.erase(key);
+    }
+
     std::atomic<std::uint64_t> polls{0};
     // Read in wait_until().
     int progress_calls = 0;
@@ -132,7 +147,7 @@ class TestEndpoint final : public ConnectionUser {
         attr.has_auto_progress = options.has_auto_progress;
         attr.user = this;
         attr.connect_timeout_ms = options.connect_timeout_ms;
-        attr.nobody_timeout_ms = options.nobody_timeout_ms;
+        attr.refused_timeout_ms = options.refused_timeout_ms;
         util::Result<std::unique_ptr<Connector>> connector = Connector::open(attr);
         if (connector.is_ok()) {
             connector_ = connector.take();
@@ -156,6 +171,7 @@ class TestEndpoint final : public ConnectionUser {
     std::mutex lock_;
     std::condition_variable arrived_;
     std::deque<std::unique_ptr<ConnectionEvent>> mail_;
+    std::map<std::uint64_t, RegionSource> regions_;
     util::Status status_;
     std::unique_ptr<Connector> connector_;
 };

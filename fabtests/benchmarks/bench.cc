@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "benchmarks/bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include <unistd.h>
+
+#include "common/fail.h"
+#include "common/timing.h"
+
+namespace fab {
+namespace {
+
+// Flags of the shared page, rank 0 to rank 1 and back.
+constexpr std::size_t kCountFlag = 0;  // iterations of the next batch
+constexpr std::size_t kGoFlag = 1;     // number of the batch
+constexpr std::size_t kReadyFlag = 2;  // the batch that rank 1 is ready for
+constexpr std::size_t kEndFlag = 3;    // the batch that is over
+constexpr std::uint32_t kNoMore = 0;
+
+void spin_until(const SharedPage::Flag& flag, std::uint32_t value,
+                const std::function<void()>& idle) {
+    const double deadline = now_s() + 30;
+    for (unsigned turn = 1; flag.get() != value; ++turn) {
+        if (idle) idle();
+        relax();
+        if ((turn & 0xfff) == 0 && now_s() > deadline) FAB_FAIL("the other rank does not come");
+    }
+}
+
+/// Rank 0: tells the other rank how many iterations come, waits until it is ready.
+void start_batch(Rank& self, std::uint32_t count, const std::function<void()>& idle) {
+    auto& flags = self.page->flags;
+    const std::uint32_t batch = flags[kGoFlag].get() + 1;
+    flags[kCountFlag].set(count);
+    flags[kGoFlag].set(batch);
+    if (count != kNoMore) spin_until(flags[kReadyFlag], batch, idle);
+}
+
+void follow(Rank& self, const std::function<void(std::size_t)>& body,
+            const std::function<void()>& idle) {
+    auto& flags = self.page->flags;
+    for (std::uint32_t batch = flags[kReadyFlag].get() + 1;; ++batch) {
+        spin_until(flags[kGoFlag], batch, idle);
+        const std::uint32_t count = flags[kCountFlag].get();
+        flags[kReadyFlag].set(batch);
+        if (count == kNoMore) return;
+        body(count);
+    }
+}
+
+double time_one(Rank& self, std::size_t count, const std::function<void(std::size_t)>& body,
+                const std::function<void()>& idle) {
+    start_batch(self, static_cast<std::uint32_t>(count), idle);
+    const double start = now_s();
+    body(count);
+    return now_s() - start;
+}
+
+}  // namespace
+
+double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
+                    const std::function<void()>& idle, double batch_s, int batches) {
+    if (self.rank != 0) {
+        follow(self, body, idle);
+        return 0;
+    }
+    std::size_t count = 4;
+    double last = time_one(self, count, body, idle);
+    for (int step = 0; step < 12 && last < batch_s / 3; ++step) {
+        const double factor = std::clamp(batch_s / std::max(last, 1e-7), 1.5, 20.0);
+        count = static_cast<std::size_t>(std::ceil(static_cast<double>(count) * factor));
+        last = time_one(self, count, body, idle);
+    }
+    std::vector<double> times;
+    for (int i = 0; i < batches; ++i) {
+        times.push_back(time_one(self, count, body, idle) / static_cast<double>(count));
+    }
+    start_batch(self, kNoMore, idle);
+    return median(times);
+}
+
+void announce_end(const Rank& self) {
+    self.page->flags[kEndFlag].set(self.page->flags[kReadyFlag].get());
+}
+
+bool is_ended(const Rank& self) {
+    return self.page->flags[kEndFlag].get() == self.page->flags[kReadyFlag].get();
+}
+
+int run_measure(std::span<const Measure> measures, const char* program, const char* name,
+                const char* argument, const std::vector<int>& cpus, double limit_s) {
+    const auto found = std::find_if(measures.begin(), measures.end(), [name](const Measure& one) {
+        return std::strcmp(one.name, name) == 0;
+    });
+    if (found == measures.end()) {
+        std::fprintf(stderr, "%s has no measure %s; -l lists them\n", program, name);
+        return 2;
+    }
+    const std::size_t value = argument == nullptr ? 0 : std::strtoull(argument, nullptr, 0);
+    const TeamOptions team{.size = found->ranks, .limit_s = limit_s, .cpus = cpus};
+    std::array<double, 16> results{};
+    const auto body = [&](Rank& self) {
+        const double result = found->run(self, value);
+        if (self.rank == 0) self.page->results[0] = result;
+    };
+    int worst = 0;
+    for (const Outcome& outcome : run_team(team, body, &results)) {
+        if (outcome.code == 0 && outcome.signal == 0) continue;
+        if (worst == 0 || worst == kExitPeerGone) worst = outcome.code != 0 ? outcome.code : 1;
+        std::fprintf(stderr, "%s %s: %s\n", program, name,
+                     outcome.timed_out     ? "stopped at the time limit"
+                     : outcome.signal != 0 ? strsignal(outcome.signal)
+                                           : outcome.last_words.c_str());
+    }
+    if (worst == 0) std::printf("%.6g %s\n", results[0], found->unit);
+    return worst;
+}
+
+double resident_bytes() {
+    FILE* file = std::fopen("/proc/self/statm", "r");
+    unsigned long total = 0;
+    unsigned long resident = 0;
+    if (file == nullptr || std::fscanf(file, "%lu %lu", &total, &resident) != 2) {
+        FAB_FAIL("cannot read /proc/self/statm");
+    }
+    std::fclose(file);
+    return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace fab

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What every benchmark program shares: batches of iterations that two ranks run together, and the
+// frame that runs one named measure and prints one number.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "common/team.h"
+
+namespace fab {
+
+/// A measure of one program: rank 0 returns the value, the others' return is ignored.
+struct Measure {
+    const char* name;
+    const char* unit;
+    double (*run)(Rank& self, std::size_t argument);
+    int ranks = 2;
+    const char* argument;  ///< What the argument means; null: there is none.
+};
+
+/// Runs batches of `body(n)` on both ranks at once, n chosen so that a batch takes about `batch_s`.
+/// `idle` is called while waiting for the other rank between batches.
+/// Returns: on rank 0 the median time of one iteration in seconds; on others 0.
+double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
+                    const std::function<void()>& idle, double batch_s = 0.02, int batches = 5);
+
+/// Within a batch: one rank announces its end, the other one polls for that.
+void announce_end(const Rank& self);
+bool is_ended(const Rank& self);
+
+/// Runs the measure of this name and prints its value. Returns: the program's exit code.
+int run_measure(std::span<const Measure> measures, const char* program, const char* name,
+                const char* argument, const std::vector<int>& cpus, double limit_s = 60);
+
+/// How many bytes of this process are resident.
+double resident_bytes();
+
+/// Messages of one window of a bandwidth measure.
+inline std::size_t window_of(std::size_t size) {
+    const std::size_t fit = (std::size_t{64} << 20) / (size == 0 ? 1 : size);
+    return fit < 2 ? 2 : fit > 64 ? 64 : fit;
+}
+
+}  // namespace fab

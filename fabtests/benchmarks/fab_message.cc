@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Messages: ping-pong, rate, bandwidth.
+#include "benchmarks/fab_bench.h"
+
+namespace fab {
+namespace {
+
+constexpr std::size_t kRateWindow = 64;
+constexpr std::uint64_t kDataTag = 7;
+constexpr std::uint64_t kAckTag = 8;
+
+template <bool kTagged>
+void post_recv(Bench& bench, const Buffer& buffer, std::size_t offset, std::size_t size,
+               std::uint64_t tag, std::size_t context) {
+    fid_ep* ep = bench.ep.ep;
+    char* at = buffer.as() + offset;
+    bench.post([&] {
+        return kTagged ? fi_trecv(ep, at, size, buffer.desc(), bench.peer(), tag, 0,
+                                  bench.context(context))
+                       : fi_recv(ep, at, size, buffer.desc(), bench.peer(), bench.context(context));
+    });
+}
+
+/// Injects where the size allows, else sends. Returns: how many completions that brings.
+template <bool kTagged>
+std::size_t post_send(Bench& bench, const Buffer& buffer, std::size_t size, std::uint64_t tag,
+                      std::size_t context) {
+    fid_ep* ep = bench.ep.ep;
+    const fi_addr_t to = bench.peer();
+    if (bench.can_inject(size)) {
+        bench.post([&] {
+            return kTagged ? fi_tinject(ep, buffer.as(), size, to, tag)
+                           : fi_inject(ep, buffer.as(), size, to);
+        });
+        return 0;
+    }
+    bench.post([&] {
+        return kTagged
+                   ? fi_tsend(ep, buffer.as(), size, buffer.desc(), to, tag, bench.context(context))
+                   : fi_send(ep, buffer.as(), size, buffer.desc(), to, bench.context(context));
+    });
+    return 1;
+}
+
+/// Half of a round trip. The next receive is posted before the answer is sent.
+template <bool kTagged>
+double pingpong(Rank& self, std::size_t size) {
+    Bench bench(self, {.caps = kTagged ? FI_TAGGED : FI_MSG});
+    Buffer out(bench.ep, size);
+    Buffer in(bench.ep, size);
+    std::size_t received = 0;
+    std::size_t sent = 0;
+    post_recv<kTagged>(bench, in, 0, size, kDataTag, 0);
+    const auto body = [&](std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) {
+            if (self.rank == 0) sent += post_send<kTagged>(bench, out, size, kDataTag, 1);
+            bench.wait_received(++received);
+            post_recv<kTagged>(bench, in, 0, size, kDataTag, 0);
+            if (self.rank == 1) sent += post_send<kTagged>(bench, out, size, kDataTag, 1);
+            bench.wait_sent(sent);
+        }
+    };
+    const double seconds = time_batches(self, body, bench.idle());
+    bench.finish();
+    return seconds / 2 * 1e6;
+}
+
+/// Windows of 64 messages; the receiver posts the next 64 receives, then answers once.
+template <bool kTagged>
+double rate(Rank& self, std::size_t size) {
+    Bench bench(self, {.caps = kTagged ? FI_TAGGED : FI_MSG, .msg_order = FI_ORDER_SAS});
+    Buffer out(bench.ep, size);
+    Buffer in(bench.ep, size * kRateWindow);
+    const auto post_window = [&] {
+        for (std::size_t m = 0; m < kRateWindow; ++m) {
+            post_recv<kTagged>(bench, in, m * size, size, kDataTag, m);
+        }
+    };
+    std::size_t received = 0;
+    std::size_t sent = 0;
+    if (self.rank == 1) post_window();
+    if (self.rank == 0) post_recv<kTagged>(bench, in, 0, size, kAckTag, 0);
+    const auto body = [&](std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) {
+            if (self.rank == 0) {
+                for (std::size_t m = 0; m < kRateWindow; ++m) {
+                    sent += post_send<kTagged>(bench, out, size, kDataTag, 100 + m);
+                }
+                bench.wait_received(++received);
+                bench.wait_sent(sent);
+                post_recv<kTagged>(bench, in, 0, size, kAckTag, 0);
+            } else {
+                bench.wait_received(received += kRateWindow);
+                post_window();
+                sent += post_send<kTagged>(bench, out, size, kAckTag, 100);
+                bench.wait_sent(sent);
+            }
+        }
+    };
+    const double seconds = time_batches(self, body, bench.idle());
+    bench.finish();
+    return static_cast<double>(kRateWindow) / seconds / 1e6;
+}
+
+/// Windows of sends from one buffer into one buffer, one answer for each window.
+double bandwidth(Rank& self, std::size_t size) {
+    Bench bench(self, {.caps = FI_TAGGED, .msg_order = FI_ORDER_SAS});
+    Buffer data(bench.ep, size);
+    Buffer ack(bench.ep, 64);
+    const std::size_t window = window_of(size);
+    const auto post_window = [&] {
+        for (std::size_t m = 0; m < window; ++m) {
+            post_recv<true>(bench, data, 0, size, kDataTag, m);
+        }
+    };
+    std::size_t received = 0;
+    std::size_t sent = 0;
+    if (self.rank == 1) post_window();
+    if (self.rank == 0) post_recv<true>(bench, ack, 0, 8, kAckTag, 0);
+    const auto body = [&](std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) {
+            if (self.rank == 0) {
+                for (std::size_t m = 0; m < window; ++m) {
+                    sent += post_send<true>(bench, data, size, kDataTag, 100 + m);
+                }
+                bench.wait_received(++received);
+                bench.wait_sent(sent);
+                post_recv<true>(bench, ack, 0, 8, kAckTag, 0);
+            } else {
+                bench.wait_received(received += window);
+                post_window();
+                sent += post_send<true>(bench, ack, 8, kAckTag, 100);
+                bench.wait_sent(sent);
+            }
+        }
+    };
+    const double seconds = time_batches(self, body, bench.idle());
+    bench.finish();
+    return static_cast<double>(size * window) / seconds / 1e9;
+}
+
+constexpr Measure kMeasures[] = {
+    {"pingpong", "us", pingpong<true>, 2, "bytes; tagged"},
+    {"pingpong-msg", "us", pingpong<false>, 2, "bytes"},
+    {"rate", "M/s", rate<true>, 2, "bytes; tagged, windows of 64"},
+    {"rate-msg", "M/s", rate<false>, 2, "bytes; windows of 64"},
+    {"bandwidth", "GB/s", bandwidth, 2, "bytes; tagged"},
+};
+
+}  // namespace
+
+const std::span<const Measure> kMessageMeasures = kMeasures;
+
+}  // namespace fab

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Peers in other processes: how they die, fork and run out of resources, and what stays behind.
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "common/check.h"
+#include "raw_peer.h"
+
+using namespace rvt::shm;  // NOLINT(google-build-using-namespace)
+using rvt::shm::test::Kind;
+using rvt::shm::test::Process;
+using rvt::shm::test::RawPeer;
+using rvt::shm::test::TestEndpoint;
+using rvt::util::SockAddr;
+
+// Peers are forked from a process that has threads.
+extern "C" const char* __tsan_default_options() {
+    return "die_after_fork=0";
+}
+
+namespace {
+
+struct Leftovers {
+    long descriptors = 0;
+    long mappings = 0;
+    friend bool operator==(const Leftovers&, const Leftovers&) = default;
+};
+
+Leftovers count_leftovers() {
+    Leftovers found;
+    for ([[maybe_unused]] const auto& entry :
+         std::filesystem::directory_iterator("/proc/self/fd")) {
+        ++found.descriptors;
+    }
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        found.mappings += line.find("memfd:") != std::string::npos ? 1 : 0;
+    }
+    return found;
+}
+
+/// A process with an endpoint that connects to `target` and stays.
+void run_peer(Process& parent, const SockAddr& target) {
+    TestEndpoint peer;
+    parent.put(peer.address());
+    peer.connector().connect(target);
+    const auto peering = peer.next_peering();
+    parent.put(peering != nullptr);
+    parent.get<bool>();
+}
+
+/// A process that dies, or rather waits to be killed, after so many steps of a handshake that it
+/// dials.
+void dial_up_to(int step, Process& parent, const SockAddr& target) {
+    RawPeer raw;
+    [[maybe_unused]] const bool done = (step < 1 || raw.dial(target)) &&
+                                       (step < 2 || raw.say_hello()) &&
+                                       (step < 3 || raw.hears(MessageType::kHello)) &&
+                                       (step < 4 || raw.say({.type = MessageType::kReady}));
+    parent.put(done);
+    parent.get<bool>();
+}
+
+void set_limit(__rlimit_resource_t what, rlim_t value) {
+    rlimit limit{};
+    getrlimit(what, &limit);
+    limit.rlim_cur = value;
+    setrlimit(what, &limit);
+}
+
+}  // namespace
+
+Test(lifetime, connects_processes, .timeout = 30) {
+    TestEndpoint endpoint;
+    Process peer([&](Process& parent) { run_peer(parent, endpoint.address()); });
+    cr_assert(peer.get<SockAddr>().port != 0);
+    const auto peering = endpoint.next_peering();
+    cr_assert(peering != nullptr);
+    cr_assert(eq(int, peering->pid, peer.pid()));
+    cr_assert(not(peering->is_same_process));
+    cr_assert(peering->may_read_memory);
+    cr_assert(peering->peer_has_membarrier);
+    cr_assert(peer.get<bool>());
+}
+
+Test(lifetime, of_a_killed_peer_ends_its_link, .timeout = 30) {
+    TestEndpoint endpoint;
+    Process peer([&](Process& parent) { run_peer(parent, endpoint.address()); });
+    peer.get<SockAddr>();
+    const auto peering = endpoint.next_peering();
+    cr_assert(peering != nullptr);
+    const auto killed = std::chrono::steady_clock::now();
+    peer.kill();
+    const auto gone = endpoint.next();
+    cr_assert(gone != nullptr);
+    cr_assert(gone->kind == Kind::kPeerGone);
+    cr_assert(eq(u64, gone->link, peering->link));
+    cr_assert(std::chrono::steady_clock::now() - killed < std::chrono::seconds(1));
+}
+
+Test(lifetime, of_a_stopped_peer_goes_on, .timeout = 30) {
+    TestEndpoint endpoint;
+    Process peer([&](Process& parent) { run_peer(parent, endpoint.address()); });
+    peer.get<SockAddr>();
+    const auto peering = endpoint.next_peering();
+    cr_assert(peering != nullptr && peer.get<bool>());
+    kill(peer.pid(), SIGSTOP);
+    cr_assert(endpoint.next(std::chrono::milliseconds(200)) == nullptr);
+    // Wishes to a peer that does not read end in a full socket, not in a wait.
+    for (int i = 0; i < 10000; ++i) {
+        endpoint.connector().wake_peer(peering->link);
+    }
+    kill(peer.pid(), SIGCONT);
+    cr_assert(endpoint.next(std::chrono::milliseconds(100)) == nullptr);
+}
+
+Test(lifetime, ends_at_any_step_of_a_handshake_that_the_peer_dials, .timeout = 60) {
+    TestEndpoint endpoint;
+    for (int step = 0; step <= 4; ++step) {
+        Process peer([&](Process& parent) { dial_up_to(step, parent, endpoint.address()); });
+        cr_assert(peer.get<bool>());
+        peer.kill();
+        if (step == 4) {
+            cr_assert(endpoint.next_peering() != nullptr);
+            cr_assert(endpoint.next()->kind == Kind::kPeerGone);
+        }
+    }
+    cr_assert(eq(sz, endpoint.waiting_events(), 0));
+    TestEndpoint honest;
+    honest.connector().connect(endpoint.address());
+    cr_assert(endpoint.next_peering() != nullptr);
+}
+
+Test(lifetime, ends_at_any_step_of_a_handshake_that_the_peer_answers, .timeout = 60) {
+    TestEndpoint endpoint({.refused_timeout_ms = 200});
+    for (int step = 0; step <= 3; ++step) {
+        Process peer([&](Process& parent) {
+            RawPeer raw;
+            bool done = raw.listen();
+            parent.put(raw.local.address);
+            done = done && (step < 1 || raw.accept()) &&
+                   (step < 2 || raw.hears(MessageType::kHello)) &&
+                   (step < 3 || (raw.say_hello() && raw.hears(MessageType::kReady)));
+            parent.put(done);
+            parent.get<bool>();
+        });
+        const auto address = peer.get<SockAddr>();
+        endpoint.connector().connect(address);
+        cr_assert(peer.get<bool>());
+        peer.kill();
+        if (step == 3) {
+            cr_assert(endpoint.next_peering() != nullptr);
+            cr_assert(endpoint.next()->kind == Kind::kPeerGone);
+        } else {
+            const auto failed = endpoint.next();
+            cr_assert(failed != nullptr);
+            cr_assert(failed->kind == Kind::kFailed);
+            cr_assert(eq(int, failed->error, ECONNREFUSED));
+        }
+    }
+}
+
+Test(lifetime, of_a_thousand_killed_peers_leaves_nothing, .timeout = 300) {
+    TestEndpoint endpoint;
+    Leftovers before;
+    for (int i = 0; i < 1000; ++i) {
+        if (i == 1) {
+            before = count_leftovers();
+        }
+        Process peer([&](Process& parent) { dial_up_to(4, parent, endpoint.address()); });
+        cr_assert(endpoint.next_peering() != nullptr);
+        peer.kill();
+        cr_assert(endpoint.next()->kind == Kind::kPeerGone);
+    }
+    const Leftovers after = count_leftovers();
+    RVT_EQ(after.descriptors, before.descriptors);
+    RVT_EQ(after.mappings, before.mappings);
+}
+
+Test(lifetime, of_a_connector_leaves_nothing, .timeout = 60) {
+    const Leftovers before = count_leftovers();
+    {
+        TestEndpoint a;
+        TestEndpoint b;
+        a.connector().connect(b.address());
+        a.connector().connect(a.address());
+        cr_assert(a.next_peering() != nullptr && a.next_peering() != nullptr &&
+                  b.next_peering() != nullptr);
+    }
+    cr_assert(count_leftovers() == before);
+}
+
+Test(lifetime, needs_two_descriptors_for_a_peer_of_a_known_process, .timeout = 60) {
+    TestEndpoint endpoint;
+    TestEndpoint a;
+    TestEndpoint b;
+    endpoint.connector().connect(a.address());
+    const auto first = endpoint.next_peering();
+    const auto first_at_a = a.next_peering();
+    const Leftovers before = count_leftovers();
+    endpoint.connector().connect(b.address());
+    const auto second = endpoint.next_peering();
+    const auto second_at_b = b.next_peering();
+    cr_assert(second != nullptr && second_at_b != nullptr);
+    // Both ends are in this process.
+    RVT_EQ(count_leftovers().descriptors - before.descriptors, 4);
+}
+
+Test(lifetime, is_not_prolonged_by_a_forked_child, .timeout = 60) {
+    enum How { kFork, kForkAndExec, kBareClone };
+    for (const How how : {kFork, kForkAndExec, kBareClone}) {
+        TestEndpoint endpoint;
+        int alive[2] = {-1, -1};  // the grandchild ends when we close our end
+        cr_assert(eq(int, pipe(alive), 0));
+        Process peer([&](Process& parent) {
+            close(alive[1]);
+            TestEndpoint own;
+            own.connector().connect(endpoint.address());
+            const auto peering = own.next_peering();
+            const pid_t child = how == kBareClone
+                                    ? static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
+                                    : fork();
+            if (child == 0) {
+                dup2(alive[0], STDIN_FILENO);
+                if (how == kForkAndExec) {
+                    execl("/bin/cat", "cat", nullptr);
+                }
+                char end = 0;
+                [[maybe_unused]] const ssize_t ignored = read(alive[0], &end, 1);
+                _exit(0);
+            }
+            parent.put(child);
+            parent.get<bool>();
+        });
+        close(alive[0]);
+        const auto child = peer.get<pid_t>();
+        cr_assert(endpoint.next_peering() != nullptr);
+        peer.kill();
+        const auto gone = endpoint.next();
+        cr_assert(gone != nullptr);
+        cr_assert(gone->kind == Kind::kPeerGone);
+        cr_assert(eq(int, kill(child, 0), 0));
+        close(alive[1]);
+    }
+}
+
+Test(lifetime, of_a_connector_ends_quietly_in_a_forked_child, .timeout = 60) {
+    TestEndpoint endpoint;
+    TestEndpoint other;
+    endpoint.connector().connect(other.address());
+    auto peering = endpoint.next_peering();
+    const auto at_other = other.next_peering();
+    Process child([&](Process&) {
+        endpoint.connector().connect(other.address());
+        endpoint.connector().wake_peer(peering->link);
+        endpoint.connector().note_polling();
+        endpoint.connector().close(peering->link);
+        // Memory is there, and is not the parent's.
+        *peering->outbox.at<std::uint64_t>(kSmallLinesOffset) = 1;
+        const bool was_wiped = peering->inbox.at<OutboxHeader>(0)->magic == 0;
+        endpoint.close();
+        peering.reset();
+        // And the child can have endpoints of its own.
+        TestEndpoint own;
+        own.connector().connect(other.address());
+        const auto found = own.next_peering();
+        _exit(was_wiped && found != nullptr && !found->is_same_process ? 0 : 1);
+    });
+    const auto from_child = other.next_peering();
+    cr_assert(from_child != nullptr);
+    cr_assert(eq(int, child.wait(), 0));
+    cr_assert(eq(u64, *at_other->inbox.at<std::uint64_t>(kSmallLinesOffset), 0));
+    cr_assert(other.next()->link == from_child->link);
+    endpoint.connector().wake_peer(peering->link);
+    cr_assert(other.wait_until([&] { return other.progress_calls == 1; }));
+    cr_assert(eq(sz, endpoint.waiting_events(), 0));
+}
+
+Test(lifetime, with_few_descriptors_fails_for_the_last_peers_only, .timeout = 60) {
+    TestEndpoint endpoint;
+    Process peers([&](Process& parent) {
+        std::vector<std::unique_ptr<TestEndpoint>> dialers;
+        int connected = 0;
+        int refused = 0;
+        parent.get<bool>();
+        for (int i = 0; i < 40; ++i) {
+            dialers.push_back(
+                std::make_unique<TestEndpoint>(TestEndpoint::Options{.refused_timeout_ms = 100}));
+            dialers.back()->connector().connect(endpoint.address());
+            const auto event = dialers.back()->next();
+            connected += event->kind == Kind::kConnected ? 1 : 0;
+            refused += event->kind == Kind::kFailed && event->error == EMFILE ? 1 : 0;
+        }
+        parent.put(connected);
+        parent.put(refused);
+        dialers.erase(dialers.begin(), dialers.begin() + 10);
+        TestEndpoint late;
+        late.connector().connect(endpoint.address());
+        parent.put(late.next_peering() != nullptr);
+        parent.get<bool>();
+    });
+    set_limit(RLIMIT_NOFILE, 64);
+    peers.put(true);
+    std::vector<std::unique_ptr<Peering>> peerings;
+    int connected = peers.get<int>();
+    const int refused = peers.get<int>();
+    cr_assert(gt(int, connected, 15));
+    cr_assert(eq(int, connected + refused, 40));
+    for (int i = 0; i < connected; ++i) {
+        peerings.push_back(endpoint.next_peering());
+        cr_assert(peerings.back() != nullptr);
+    }
+    peerings.clear();
+    cr_assert(peers.get<bool>());
+}
+
+Test(lifetime, without_room_for_files_fails_with_a_clear_error, .timeout = 30) {
+    TestEndpoint endpoint;
+    TestEndpoint other;
+    set_limit(RLIMIT_FSIZE, kOutboxBytes - 1);
+    endpoint.connector().connect(other.address());
+    const auto failed = endpoint.next();
+    cr_assert(failed != nullptr);
+    cr_assert(failed->kind == Kind::kFailed);
+    cr_assert(eq(int, failed->error, EFBIG));
+    set_limit(RLIMIT_FSIZE, RLIM_INFINITY);
+    endpoint.connector().connect(other.address());
+    cr_assert(endpoint.next_peering() != nullptr);
+}
+
+Test(lifetime, does_not_begin_with_another_users_process, .timeout = 30) {
+    if (geteuid() != 0) {
+        cr_skip("only root can become another user");
+    }
+    TestEndpoint endpoint;
+    Process other([&](Process& parent) {
+        if (setuid(65534) != 0) {
+            return;
+        }
+        RawPeer raw;
+        parent.put(raw.dial(endpoint.address()) ? raw.hears_refusal() : -1);
+        TestEndpoint own;
+        parent.put(own.address());
+        own.connector().connect(endpoint.address());
+        parent.put(own.next()->error);
+        parent.get<bool>();
+    });
+    RVT_EQ(other.get<int>(), EACCES);
+    const auto address = other.get<SockAddr>();
+    RVT_EQ(other.get<int>(), EACCES);
+    endpoint.connector().connect(address);
+    const auto failed = endpoint.next();
+    cr_assert(failed != nullptr);
+    RVT_EQ(failed->error, EACCES);
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// fi_getinfo(3): what is answered to which request, and what is refused.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <string>
+
+#include "ofi/fixture.h"
+
+using namespace rvt::test;
+
+namespace {
+
+constexpr std::uint64_t kPrimary = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_DIRECTED_RECV;
+
+const sockaddr_in& in(const void* address) { return *static_cast<const sockaddr_in*>(address); }
+
+}  // namespace
+
+// ---- requests without wishes ----------------------------------------------------------------------------------------
+
+Test(info, no_hints_are_answered_with_everything_an_endpoint_can_do) {
+    const Answer answer = ask(new_hints());
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->caps & kPrimary, kPrimary);
+    RVT_EQ(answer.info->ep_attr->type, FI_EP_RDM);
+    RVT_EQ(answer.info->mode, 0);
+}
+
+Test(info, version_zero_with_null_hints_is_answered) {
+    setenv("FI_PROVIDER", "rvt", 1);
+    const Answer answer = ask(Info(), nullptr, nullptr, 0, FI_VERSION(0, 0));
+    RVT_OK(answer.error);
+    cr_assert(eq(str, answer.info->fabric_attr->prov_name, const_cast<char*>("rvt")));
+    // Before 1.5 mr_mode was an enumeration.
+    RVT_EQ(answer.info->domain_attr->mr_mode, 2);
+}
+
+Test(info, an_answer_is_accepted_as_hints) {
+    const Answer first = ask(new_hints());
+    const Answer second = ask(Info(fi_dupinfo(first.info.get())));
+    RVT_OK(second.error);
+    RVT_EQ(second.info->caps, first.info->caps);
+}
+
+Test(info, remote_communication_is_refused_by_default) {
+    const Info hints = new_hints();
+    hints->caps = FI_TAGGED | FI_REMOTE_COMM;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+}
+
+Test(info, remote_communication_is_claimed_for_those_who_insist) {
+    setenv("FI_RVT_HOST_REMOTE", "1", 1);
+    const Info hints = new_hints();
+    hints->caps = FI_TAGGED | FI_REMOTE_COMM;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->caps & FI_REMOTE_COMM, FI_REMOTE_COMM);
+}
+
+// ---- capabilities ---------------------------------------------------------------------------------------------------
+
+Test(info, only_the_capabilities_asked_for_are_given) {
+    const Info hints = new_hints();
+    hints->caps = FI_TAGGED;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->caps, FI_TAGGED | FI_SEND | FI_RECV);
+    RVT_EQ(answer.info->tx_attr->caps, FI_TAGGED | FI_SEND);
+    RVT_EQ(answer.info->rx_attr->caps, FI_TAGGED | FI_RECV);
+}
+
+Test(info, a_modifier_limits_the_capability) {
+    const Info hints = new_hints();
+    hints->caps = FI_RMA | FI_WRITE;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->caps, FI_RMA | FI_WRITE);
+}
+
+Test(info, capabilities_that_do_not_exist_are_refused) {
+    for (const std::uint64_t cap : {FI_HMEM, FI_COLLECTIVE, FI_MULTICAST, FI_NAMED_RX_CTX, FI_SHARED_AV, 1ull << 60,
+                                    1ull << 63, 1ull << 7}) {
+        const Info hints = new_hints();
+        hints->caps = FI_MSG | cap;
+        RVT_EQ(ask(hints).error, -FI_ENODATA);
+    }
+}
+
+// ---- each attribute is honoured or refused --------------------------------------------------------------------------
+
+namespace {
+
+struct Wish {
+    const char* what;
+    void (*set)(fi_info&);
+    int expected;
+};
+
+// clang-format off
+const Wish kWishes[] = {
+    {"msg endpoints", [](fi_info& h) { h.ep_attr->type = FI_EP_MSG; }, -FI_ENODATA},
+    {"datagram endpoints", [](fi_info& h) { h.ep_attr->type = FI_EP_DGRAM; }, -FI_ENODATA},
+    {"another protocol", [](fi_info& h) { h.ep_attr->protocol = FI_PROTO_SOCK_TCP; }, -FI_ENODATA},
+    {"shared transmit contexts", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }, -FI_ENODATA},
+    {"two receive contexts", [](fi_info& h) { h.ep_attr->rx_ctx_cnt = 2; }, -FI_ENODATA},
+    {"authorization keys", [](fi_info& h) { h.ep_attr->auth_key_size = 8; }, -FI_ENODATA},
+    {"a message of 8 EiB", [](fi_info& h) { h.ep_attr->max_msg_size = SIZE_MAX; }, -FI_ENODATA},
+    {"inject of 4 KiB", [](fi_info& h) { h.tx_attr->inject_size = 4096; }, 0},
+    {"inject of 64 KiB", [](fi_info& h) { h.tx_attr->inject_size = 65536; }, -FI_ENODATA},
+    {"nine buffers", [](fi_info& h) { h.tx_attr->iov_limit = 9; }, -FI_ENODATA},
+    {"nine remote buffers", [](fi_info& h) { h.tx_attr->rma_iov_limit = 9; }, -FI_ENODATA},
+    {"order of sends", [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_SAS; }, 0},
+    {"an order that is not kept", [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_WAS; }, -FI_ENODATA},
+    {"an order that does not exist", [](fi_info& h) { h.rx_attr->msg_order = 1ull << 62; }, -FI_ENODATA},
+    {"strict completion order", [](fi_info& h) { h.tx_attr->comp_order = FI_ORDER_STRICT; }, -FI_ENODATA},
+    {"delivery complete", [](fi_info& h) { h.tx_attr->op_flags = FI_DELIVERY_COMPLETE; }, 0},
+    {"commit complete", [](fi_info& h) { h.tx_attr->op_flags = FI_COMMIT_COMPLETE; }, -FI_ENODATA},
+    {"an unknown op_flag", [](fi_info& h) { h.rx_attr->op_flags = 1ull << 61; }, -FI_ENODATA},
+    {"threading domain", [](fi_info& h) { h.domain_attr->threading = FI_THREAD_DOMAIN; }, 0},
+    {"an unknown threading", [](fi_info& h) { h.domain_attr->threading = static_cast<fi_threading>(77); }, -FI_ENODATA},
+    {"automatic progress", [](fi_info& h) { h.domain_attr->data_progress = FI_PROGRESS_AUTO; }, 0},
+    {"an address table", [](fi_info& h) { h.domain_attr->av_type = FI_AV_TABLE; }, 0},
+    {"an unknown av type", [](fi_info& h) { h.domain_attr->av_type = static_cast<fi_av_type>(9); }, -FI_ENODATA},
+    {"8 bytes of cq data", [](fi_info& h) { h.domain_attr->cq_data_size = 8; }, 0},
+    {"9 bytes of cq data", [](fi_info& h) { h.domain_attr->cq_data_size = 9; }, -FI_ENODATA},
+    {"64-bit keys", [](fi_info& h) { h.domain_attr->mr_key_size = 8; }, 0},
+    {"shared contexts in the domain", [](fi_info& h) { h.domain_attr->max_ep_stx_ctx = 1; }, -FI_ENODATA},
+    {"another domain", [](fi_info& h) { h.domain_attr->name = strdup("mlx5_0"); }, -FI_ENODATA},
+    {"our domain", [](fi_info& h) { h.domain_attr->name = strdup("shm"); }, 0},
+    {"another fabric", [](fi_info& h) { h.fabric_attr->name = strdup("ib0"); }, -FI_ENODATA},
+    {"our fabric", [](fi_info& h) { h.fabric_attr->name = strdup("rvt-host"); }, 0},
+    {"an address format of others", [](fi_info& h) { h.addr_format = FI_ADDR_EFA; }, -FI_ENODATA},
+    {"a domain that is not open", [](fi_info& h) { h.domain_attr->domain = reinterpret_cast<fid_domain*>(8); }, -FI_ENODATA},
+    {"a fabric that is not open", [](fi_info& h) { h.fabric_attr->fabric = reinterpret_cast<fid_fabric*>(8); }, -FI_ENODATA},
+    {"a connection request", [](fi_info& h) { h.handle = reinterpret_cast<fid_t>(8); }, -FI_ENODATA},
+    {"modes we never ask for", [](fi_info& h) { h.mode = ~0ull; }, 0},
+};
+// clang-format on
+
+}  // namespace
+
+Test(info, every_wish_is_honoured_or_refused) {
+    for (const Wish& wish : kWishes) {
+        const Info hints = new_hints();
+        wish.set(*hints);
+        const int error = ask(hints).error;
+        // What the hints point at is not theirs to free.
+        hints->handle = nullptr;
+        hints->domain_attr->domain = nullptr;
+        hints->fabric_attr->fabric = nullptr;
+        cr_assert(error == wish.expected, "%s: %d instead of %d", wish.what, error, wish.expected);
+    }
+}
+
+Test(info, what_was_asked_for_is_what_is_answered) {
+    const Info hints = new_hints();
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+    hints->domain_attr->av_type = FI_AV_TABLE;
+    hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+    hints->tx_attr->size = 4096;
+    hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->domain_attr->threading, FI_THREAD_DOMAIN);
+    RVT_EQ(answer.info->domain_attr->data_progress, FI_PROGRESS_MANUAL);
+    RVT_EQ(answer.info->domain_attr->av_type, FI_AV_TABLE);
+    RVT_EQ(answer.info->tx_attr->size, 4096);
+    RVT_EQ(answer.info->tx_attr->op_flags, FI_DELIVERY_COMPLETE);
+}
+
+Test(info, sizes_of_order_go_with_the_order) {
+    const Info hints = new_hints();
+    hints->tx_attr->msg_order = FI_ORDER_SAS;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->ep_attr->max_order_raw_size, 0);
+    hints->tx_attr->msg_order = FI_ORDER_SAS | FI_ORDER_RAW;
+    RVT_EQ(ask(hints).info->ep_attr->max_order_raw_size, 4096);
+}
+
+Test(info, unknown_flags_are_refused) {
+    RVT_EQ(ask(new_hints(), nullptr, nullptr, 1ull << 20).error, -FI_ENODATA);  // libfabric's word for "none answered"
+}
+
+// ---- mr_mode --------------------------------------------------------------------------------------------------------
+
+Test(info, no_mr_mode_is_demanded_of_those_who_offer_none) {
+    RVT_EQ(ask(new_hints()).info->domain_attr->mr_mode, 0);
+}
+
+Test(info, offered_addresses_and_keys_are_used) {
+    const Info hints = new_hints();
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    RVT_EQ(ask(hints).info->domain_attr->mr_mode, FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
+}
+
+Test(info, the_old_modes_are_understood_by_every_version) {
+    for (const std::uint32_t version : {std::uint32_t{FI_VERSION(1, 4)}, std::uint32_t{FI_VERSION(1, 5)}, kVersion}) {
+        for (const int mode : {1, 2}) {
+            const Info hints = new_hints();
+            hints->domain_attr->mr_mode = mode;
+            const Answer answer = ask(hints, nullptr, nullptr, 0, version);
+            RVT_OK(answer.error);
+            RVT_EQ(answer.info->domain_attr->mr_mode, mode);
+        }
+    }
+}
+
+Test(info, an_old_mode_does_not_mix_with_bits) {
+    const Info hints = new_hints();
+    hints->domain_attr->mr_mode = 1 | FI_MR_VIRT_ADDR;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+}
+
+// ---- addresses ------------------------------------------------------------------------------------------------------
+
+Test(info, without_a_node_the_source_is_the_loopback_address) {
+    const Answer answer = ask(new_hints());
+    RVT_EQ(answer.info->src_addrlen, sizeof(sockaddr_in));
+    RVT_EQ(ntohl(in(answer.info->src_addr).sin_addr.s_addr), INADDR_LOOPBACK);
+    cr_assert(answer.info->dest_addr == nullptr);
+}
+
+Test(info, a_node_is_the_destination) {
+    const Answer answer = ask(new_hints(), "127.0.0.1", "4711");
+    RVT_OK(answer.error);
+    RVT_EQ(ntohs(in(answer.info->dest_addr).sin_port), 4711);
+    RVT_EQ(ntohs(in(answer.info->src_addr).sin_port), 0);
+}
+
+Test(info, with_fi_source_a_node_is_the_source) {
+    const Answer answer = ask(new_hints(), "localhost", "4711", FI_SOURCE);
+    RVT_OK(answer.error);
+    RVT_EQ(ntohs(in(answer.info->src_addr).sin_port), 4711);
+    cr_assert(answer.info->dest_addr == nullptr);
+}
+
+Test(info, a_service_alone_is_a_port_of_the_loopback_address) {
+    const Answer answer = ask(new_hints(), nullptr, "4711", FI_SOURCE);
+    RVT_OK(answer.error);
+    RVT_EQ(ntohs(in(answer.info->src_addr).sin_port), 4711);
+}
+
+Test(info, a_node_that_is_not_this_host_is_no_match) {
+    RVT_EQ(ask(new_hints(), "192.0.2.17", "4711").error, -FI_ENODATA);
+}
+
+Test(info, a_name_is_not_a_numeric_host) {
+    RVT_EQ(ask(new_hints(), "localhost", "4711", FI_NUMERICHOST).error, -FI_ENODATA);
+    RVT_OK(ask(new_hints(), "127.0.0.1", "4711", FI_NUMERICHOST).error);
+}
+
+Test(info, a_source_in_hints_is_kept) {
+    const Info hints = new_hints();
+    auto* source = static_cast<sockaddr_in*>(calloc(1, sizeof(sockaddr_in)));
+    source->sin_family = AF_INET;
+    source->sin_port = htons(5555);
+    source->sin_addr.s_addr = htonl(0x7f000002);
+    hints->src_addr = source;
+    hints->src_addrlen = sizeof *source;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(ntohs(in(answer.info->src_addr).sin_port), 5555);
+    RVT_EQ(ntohl(in(answer.info->src_addr).sin_addr.s_addr), 0x7f000002);
+}
+
+Test(info, an_ipv6_endpoint_is_there_for_those_who_ask) {
+    const Info hints = new_hints();
+    hints->addr_format = FI_SOCKADDR_IN6;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->addr_format, FI_SOCKADDR_IN6);
+    RVT_EQ(answer.info->src_addrlen, sizeof(sockaddr_in6));
+}
+
+Test(info, addresses_are_text_for_those_who_ask) {
+    const Info hints = new_hints();
+    hints->addr_format = FI_ADDR_STR;
+    const Answer answer = ask(hints, "fi_sockaddr_in://127.0.0.1:4711");
+    RVT_OK(answer.error);
+    cr_assert(eq(str, static_cast<char*>(answer.info->dest_addr),
+                 const_cast<char*>("fi_sockaddr_in://127.0.0.1:4711")));
+}
+
+// ---- open objects ---------------------------------------------------------------------------------------------------
+
+Test(info, an_answer_refers_to_what_is_open) {
+    const Opened open;
+    const Answer answer = ask(new_hints());
+    cr_assert(answer.info->fabric_attr->fabric == open.fabric.get());
+    cr_assert(answer.info->domain_attr->domain == open.domain.get());
+}
+
+Test(info, an_open_domain_may_be_named_in_hints) {
+    const Opened open;
+    const Info hints = new_hints();
+    hints->domain_attr->domain = open.domain.get();
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    cr_assert(answer.info->domain_attr->domain == open.domain.get());
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory regions, fi_mr(3), without traffic: keys, modes, refusals.
+#include <vector>
+
+#include "ofi/fixture.h"
+
+using namespace rvt::test;
+
+namespace {
+
+constexpr std::uint64_t kAll = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+Opened with_mr_mode(int mode) {
+    const Info hints = new_hints();
+    hints->domain_attr->mr_mode = mode;
+    return Opened(ask(hints).info);
+}
+
+Owned<fid_mr> reg(const Opened& open, const void* buffer, std::size_t bytes, std::uint64_t key) {
+    return opened<fid_mr>([&](fid_mr** mr) {
+        return fi_mr_reg(open.domain.get(), buffer, bytes, kAll, 0, key, 0, mr, nullptr);
+    });
+}
+
+}  // namespace
+
+Test(mr, the_application_chooses_64_bit_keys_unless_it_leaves_them_to_the_provider) {
+    const Opened open = with_mr_mode(0);
+    char buffer[64];
+    const auto mr = reg(open, buffer, sizeof buffer, 0xfeedface12345678);
+    RVT_EQ(fi_mr_key(mr.get()), 0xfeedface12345678);
+}
+
+Test(mr, a_requested_key_is_taken_once) {
+    const Opened open = with_mr_mode(0);
+    char buffer[64];
+    auto mr = reg(open, buffer, sizeof buffer, 7);
+    fid_mr* second = nullptr;
+    RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 0, 7, 0, &second, nullptr), -FI_ENOKEY);
+    mr.reset();
+    RVT_OK(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 0, 7, 0, &second, nullptr));
+    RVT_OK(fi_close(&second->fid));
+}
+
+Test(mr, provider_keys_differ_from_region_to_region) {
+    const Opened open = with_mr_mode(FI_MR_PROV_KEY | FI_MR_VIRT_ADDR);
+    char buffer[64];
+    const auto a = reg(open, buffer, 64, 7);
+    const auto b = reg(open, buffer, 64, 7);
+    RVT_NE(fi_mr_key(a.get()), fi_mr_key(b.get()));
+}
+
+Test(mr, every_mode_can_register_every_way) {
+    for (const int mode : {0, 1, 2, FI_MR_VIRT_ADDR, FI_MR_PROV_KEY, FI_MR_ENDPOINT | FI_MR_LOCAL,
+                           FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY, FI_MR_RAW | FI_MR_RMA_EVENT}) {
+        const Opened open = with_mr_mode(mode);
+        char first[64];
+        char second[32];
+        const iovec buffers[] = {{first, sizeof first}, {second, sizeof second}};
+        const auto one = reg(open, first, sizeof first, 1);
+        const auto several = opened<fid_mr>(
+            [&](fid_mr** mr) { return fi_mr_regv(open.domain.get(), buffers, 2, kAll, 0, 2, 0, mr, nullptr); });
+        fi_mr_attr attr{};
+        attr.mr_iov = buffers;
+        attr.iov_count = 1;
+        attr.access = FI_REMOTE_READ;
+        attr.requested_key = 3;
+        const auto described = opened<fid_mr>(
+            [&](fid_mr** mr) { return fi_mr_regattr(open.domain.get(), &attr, 0, mr); });
+        RVT_OK(fi_mr_enable(described.get()));
+    }
+}
+
+Test(mr, all_memory_can_be_registered_at_once) {
+    const Opened open = with_mr_mode(FI_MR_VIRT_ADDR);
+    const auto mr = reg(open, nullptr, UINTPTR_MAX, 1);
+    RVT_EQ(fi_mr_key(mr.get()), 1);
+}
+
+Test(mr, a_raw_key_is_mapped_back_to_the_key) {
+    const Opened open = with_mr_mode(0);
+    char buffer[64];
+    const auto mr = reg(open, buffer, sizeof buffer, 0x1122334455667788);
+    std::uint8_t raw[16];
+    std::uint64_t base = 1;
+    std::size_t size = 2;
+    RVT_EQ(fi_mr_raw_attr(mr.get(), &base, raw, &size, 0), -FI_ETOOSMALL);
+    RVT_EQ(size, 8);
+    RVT_OK(fi_mr_raw_attr(mr.get(), &base, raw, &size, 0));
+    RVT_EQ(base, 0);
+    std::uint64_t key = 0;
+    RVT_OK(fi_mr_map_raw(open.domain.get(), base, raw, size, &key, 0));
+    RVT_EQ(key, 0x1122334455667788);
+    RVT_OK(fi_mr_unmap_key(open.domain.get(), key));
+}
+
+Test(mr, what_cannot_be_is_refused) {
+    const Opened open = with_mr_mode(0);
+    char buffer[64];
+    fid_mr* mr = nullptr;
+    RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 0, 1, 1ull << 33, &mr, nullptr), -FI_EBADFLAGS);
+    RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, 1ull << 40, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 8, 1, 0, &mr, nullptr), -FI_EINVAL);
+    const iovec buffers[9] = {};
+    RVT_EQ(fi_mr_regv(open.domain.get(), buffers, 9, kAll, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_mr_reg(open.domain.get(), reinterpret_cast<void*>(UINTPTR_MAX - 8), 64, kAll, 0, 1, 0, &mr, nullptr),
+           -FI_EINVAL);
+}
+
+Test(mr, a_counter_can_be_bound_once) {
+    const Opened open = with_mr_mode(0);
+    char buffer[64];
+    auto mr = reg(open, buffer, sizeof buffer, 1);
+    auto cntr = open.cntr();
+    RVT_EQ(fi_mr_bind(mr.get(), &cntr->fid, FI_REMOTE_READ), -FI_EBADFLAGS);
+    RVT_OK(fi_mr_bind(mr.get(), &cntr->fid, FI_REMOTE_WRITE));
+    RVT_EQ(fi_mr_bind(mr.get(), &cntr->fid, FI_REMOTE_WRITE), -FI_EALREADY);
+    RVT_EQ(fi_close(&cntr->fid), -FI_EBUSY);
+    mr.reset();
+    RVT_OK(fi_close(&cntr.release()->fid));
+}
+
+Test(mr, a_domain_bound_for_it_reports_registrations) {
+    const Opened open = with_mr_mode(0);
+    auto eq = open.eq();
+    RVT_OK(fi_domain_bind(open.domain.get(), &eq->fid, 1ull << 59));
+    char buffer[64];
+    const auto mr = reg(open, buffer, sizeof buffer, 1);
+    std::uint32_t event = 0;
+    fi_eq_entry entry{};
+    RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
+    RVT_EQ(event, FI_MR_COMPLETE);
+    cr_assert(entry.fid == &mr->fid);
+    eq.release();  // the domain, which is closed later, still uses it
+}

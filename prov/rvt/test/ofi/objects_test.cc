@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Fabrics, domains and what hangs off them: life cycles, -FI_EBUSY, refused attributes.
+#include <poll.h>
+
+#include "ofi/fixture.h"
+
+using namespace rvt::test;
+
+Test(fabric, is_busy_while_something_is_open_in_it) {
+    Opened open;
+    fid_fabric* const fabric = open.fabric.release();
+    RVT_EQ(fi_close(&fabric->fid), -FI_EBUSY);
+    open.domain.reset();
+    RVT_OK(fi_close(&fabric->fid));
+}
+
+Test(fabric, of_another_name_is_refused) {
+    char name[] = "other";
+    fi_fabric_attr attr{};
+    attr.name = name;
+    char prov[] = "rvt";
+    attr.prov_name = prov;
+    fid_fabric* fabric = nullptr;
+    RVT_EQ(fi_fabric(&attr, &fabric, nullptr), -FI_ENODATA);
+}
+
+Test(domain, is_busy_while_a_queue_is_open_in_it) {
+    Opened open;
+    auto cq = open.cq();
+    fid_domain* const domain = open.domain.release();
+    RVT_EQ(fi_close(&domain->fid), -FI_EBUSY);
+    cq.reset();
+    RVT_OK(fi_close(&domain->fid));
+}
+
+Test(domain, two_can_be_open_at_a_time) {
+    const Opened open;
+    const auto second = opened<fid_domain>(
+        [&](fid_domain** d) { return fi_domain(open.fabric.get(), open.info.get(), d, nullptr); });
+    cr_assert(second.get() != open.domain.get());
+}
+
+Test(domain, has_no_shared_contexts_nor_scalable_endpoints) {
+    const Opened open;
+    fid_stx* stx = nullptr;
+    fid_ep* ep = nullptr;
+    RVT_EQ(fi_stx_context(open.domain.get(), nullptr, &stx, nullptr), -FI_ENOSYS);
+    RVT_EQ(fi_srx_context(open.domain.get(), nullptr, &ep, nullptr), -FI_ENOSYS);
+    RVT_EQ(fi_scalable_ep(open.domain.get(), open.info.get(), &ep, nullptr), -FI_ENOSYS);
+}
+
+Test(domain, knows_the_atomics_of_each_kind) {
+    const Opened open;
+    fi_atomic_attr attr{};
+    RVT_OK(fi_query_atomic(open.domain.get(), FI_UINT64, FI_SUM, &attr, 0));
+    RVT_EQ(attr.size, 8);
+    RVT_EQ(attr.count, 512);
+    RVT_OK(fi_query_atomic(open.domain.get(), FI_UINT32, FI_CSWAP, &attr, FI_COMPARE_ATOMIC));
+    RVT_OK(fi_query_atomic(open.domain.get(), FI_DOUBLE, FI_ATOMIC_READ, &attr, FI_FETCH_ATOMIC));
+    RVT_EQ(fi_query_atomic(open.domain.get(), FI_UINT64, FI_CSWAP, &attr, 0), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_query_atomic(open.domain.get(), FI_FLOAT, FI_BOR, &attr, 0), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_query_atomic(open.domain.get(), FI_DOUBLE_COMPLEX, FI_MIN, &attr, 0), -FI_EOPNOTSUPP);
+}
+
+// ---- event queues ---------------------------------------------------------------------------------------------------
+
+Test(eq, gives_back_what_was_written_in_order) {
+    const Opened open;
+    const auto eq = open.eq({.size = 0, .flags = FI_WRITE, .wait_obj = FI_WAIT_NONE, .signaling_vector = 0,
+                             .wait_set = nullptr});
+    for (std::uint32_t event = 7; event < 10; ++event) {
+        fi_eq_entry entry{&eq->fid, nullptr, event};
+        RVT_EQ(fi_eq_write(eq.get(), event, &entry, sizeof entry, 0), sizeof entry);
+    }
+    for (std::uint32_t expected = 7; expected < 10; ++expected) {
+        std::uint32_t event = 0;
+        fi_eq_entry entry{};
+        RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, FI_PEEK), sizeof entry);
+        RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
+        RVT_EQ(event, expected);
+        RVT_EQ(entry.data, expected);
+    }
+    std::uint32_t event = 0;
+    fi_eq_entry entry{};
+    RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+}
+
+Test(eq, a_buffer_that_is_too_small_leaves_the_event) {
+    const Opened open;
+    const auto eq = open.eq({.size = 0, .flags = FI_WRITE, .wait_obj = FI_WAIT_NONE, .signaling_vector = 0,
+                             .wait_set = nullptr});
+    fi_eq_entry entry{};
+    RVT_EQ(fi_eq_write(eq.get(), 1, &entry, sizeof entry, 0), sizeof entry);
+    std::uint32_t event = 0;
+    RVT_EQ(fi_eq_read(eq.get(), &event, &entry, 4, 0), -FI_ETOOSMALL);
+    RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
+}
+
+Test(eq, a_wait_ends_at_its_time_limit) {
+    const Opened open;
+    const auto eq = open.eq({.size = 0, .flags = 0, .wait_obj = FI_WAIT_UNSPEC, .signaling_vector = 0,
+                             .wait_set = nullptr});
+    std::uint32_t event = 0;
+    fi_eq_entry entry{};
+    RVT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 20, 0), -FI_EAGAIN);
+}
+
+Test(eq, its_descriptor_is_readable_while_there_are_events) {
+    const Opened open;
+    const auto eq = open.eq({.size = 0, .flags = FI_WRITE, .wait_obj = FI_WAIT_FD, .signaling_vector = 0,
+                             .wait_set = nullptr});
+    int fd = -1;
+    RVT_OK(fi_control(&eq->fid, FI_GETWAIT, &fd));
+    pollfd source{fd, POLLIN, 0};
+    RVT_EQ(poll(&source, 1, 0), 0);
+    fi_eq_entry entry{};
+    RVT_EQ(fi_eq_write(eq.get(), 1, &entry, sizeof entry, 0), sizeof entry);
+    RVT_EQ(poll(&source, 1, 0), 1);
+    fid* fids[] = {&eq->fid};
+    RVT_EQ(fi_trywait(open.fabric.get(), fids, 1), -FI_EAGAIN);
+    std::uint32_t event = 0;
+    RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
+    RVT_EQ(poll(&source, 1, 0), 0);
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+}
+
+// ---- poll and wait sets ---------------------------------------------------------------------------------------------
+
+Test(poll_set, reports_a_counter_once_for_each_move) {
+    const Opened open;
+    auto cntr = opened<fid_cntr>([&](fid_cntr** c) {
+        fi_cntr_attr attr{};
+        return fi_cntr_open(open.domain.get(), &attr, c, reinterpret_cast<void*>(0x55));
+    });
+    fi_poll_attr attr{};
+    const auto set = opened<fid_poll>([&](fid_poll** p) { return fi_poll_open(open.domain.get(), &attr, p); });
+    RVT_OK(fi_poll_add(set.get(), &cntr->fid, 0));
+    RVT_EQ(fi_close(&cntr->fid), -FI_EBUSY);
+    void* contexts[4] = {};
+    RVT_EQ(fi_poll(set.get(), contexts, 4), 0);
+    RVT_OK(fi_cntr_add(cntr.get(), 1));
+    RVT_EQ(fi_poll(set.get(), contexts, 4), 1);
+    cr_assert(contexts[0] == reinterpret_cast<void*>(0x55));
+    RVT_EQ(fi_poll(set.get(), contexts, 4), 0);
+    RVT_OK(fi_poll_del(set.get(), &cntr->fid, 0));
+}
+
+Test(wait_set, wakes_for_any_member) {
+    const Opened open;
+    fi_wait_attr wait_attr{.wait_obj = FI_WAIT_UNSPEC, .flags = 0};
+    const auto set =
+        opened<fid_wait>([&](fid_wait** w) { return fi_wait_open(open.fabric.get(), &wait_attr, w); });
+    const auto eq = open.eq({.size = 0, .flags = FI_WRITE, .wait_obj = FI_WAIT_SET, .signaling_vector = 0,
+                             .wait_set = set.get()});
+    const auto cntr = open.cntr({.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_SET, .wait_set = set.get(),
+                                 .flags = 0});
+    RVT_EQ(fi_close(&set->fid), -FI_EBUSY);
+    RVT_EQ(fi_wait(set.get(), 10), -FI_ETIMEDOUT);
+    fi_eq_entry entry{};
+    RVT_EQ(fi_eq_write(eq.get(), 1, &entry, sizeof entry, 0), sizeof entry);
+    RVT_OK(fi_wait(set.get(), 1000));
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Completion queues and counters without endpoints: formats, waiting, signals, wait objects.
+#include <poll.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <thread>
+
+#include "ofi/fixture.h"
+
+using namespace rvt::test;
+
+namespace {
+
+fi_cq_attr waiting(fi_wait_obj kind) {
+    fi_cq_attr attr{};
+    attr.wait_obj = kind;
+    return attr;
+}
+
+}  // namespace
+
+Test(cq, an_empty_queue_says_again_in_every_format) {
+    const Opened open;
+    for (const fi_cq_format format : {FI_CQ_FORMAT_UNSPEC, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_MSG,
+                                      FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_TAGGED}) {
+        fi_cq_attr attr{};
+        attr.format = format;
+        const auto cq = open.cq(attr);
+        fi_cq_tagged_entry entries[4];
+        fi_addr_t sources[4];
+        RVT_EQ(fi_cq_read(cq.get(), entries, 4), -FI_EAGAIN);
+        RVT_EQ(fi_cq_readfrom(cq.get(), entries, 4, sources), -FI_EAGAIN);
+    }
+}
+
+Test(cq, an_empty_queue_has_no_error) {
+    const Opened open;
+    const auto cq = open.cq();
+    fi_cq_err_entry error{};
+    RVT_EQ(fi_cq_readerr(cq.get(), &error, 0), -FI_EAGAIN);
+}
+
+Test(cq, what_cannot_be_is_refused) {
+    const Opened open;
+    fid_cq* cq = nullptr;
+    fi_cq_attr attr{};
+    attr.format = static_cast<fi_cq_format>(99);
+    RVT_EQ(fi_cq_open(open.domain.get(), &attr, &cq, nullptr), -FI_ENOSYS);
+    attr = {};
+    attr.wait_obj = static_cast<fi_wait_obj>(99);
+    RVT_EQ(fi_cq_open(open.domain.get(), &attr, &cq, nullptr), -FI_ENOSYS);
+    attr = {};
+    attr.flags = 1ull << 40;
+    RVT_EQ(fi_cq_open(open.domain.get(), &attr, &cq, nullptr), -FI_EBADFLAGS);
+    attr = {};
+    attr.size = SIZE_MAX;
+    RVT_EQ(fi_cq_open(open.domain.get(), &attr, &cq, nullptr), -FI_EINVAL);
+}
+
+Test(cq, without_a_wait_object_nobody_can_wait) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_NONE));
+    fi_cq_entry entry;
+    RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, 10), -FI_EINVAL);
+    RVT_EQ(fi_cq_signal(cq.get()), -FI_EINVAL);
+}
+
+Test(cq, a_wait_ends_at_its_time_limit_with_every_wait_object) {
+    const Opened open;
+    for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD}) {
+        const auto cq = open.cq(waiting(kind));
+        fi_cq_entry entry;
+        const auto start = std::chrono::steady_clock::now();
+        RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, 20), -FI_EAGAIN);
+        cr_assert(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(20));
+    }
+}
+
+Test(cq, a_signal_ends_a_wait, .timeout = 30) {
+    const Opened open;
+    for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD}) {
+        const auto cq = open.cq(waiting(kind));
+        std::thread signaller([&] { fi_cq_signal(cq.get()); });
+        fi_cq_entry entry;
+        RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, -1), -FI_EAGAIN);
+        signaller.join();
+    }
+}
+
+Test(cq, several_waiters_are_all_let_go_by_signals, .timeout = 30) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_UNSPEC));
+    std::thread waiters[3];
+    for (std::thread& waiter : waiters) {
+        waiter = std::thread([&] {
+            fi_cq_entry entry;
+            fi_cq_sread(cq.get(), &entry, 1, nullptr, -1);
+        });
+    }
+    std::atomic<bool> is_over{false};
+    // A signal lets one waiter go; they are repeated until all have been seen to go.
+    std::thread signaller([&] {
+        while (!is_over.load(std::memory_order_relaxed)) {  // relaxed: only ends the loop
+            fi_cq_signal(cq.get());
+            std::this_thread::yield();
+        }
+    });
+    for (std::thread& waiter : waiters) {
+        waiter.join();
+    }
+    is_over.store(true, std::memory_order_relaxed);  // relaxed: as above
+    signaller.join();
+    cr_assert(true);
+}
+
+Test(cq, its_descriptor_is_readable_after_a_signal) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_FD));
+    int fd = -1;
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &fd));
+    fid* fids[] = {&cq->fid};
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    pollfd source{fd, POLLIN, 0};
+    RVT_EQ(poll(&source, 1, 0), 0);
+    RVT_OK(fi_cq_signal(cq.get()));
+    RVT_EQ(poll(&source, 1, 0), 1);
+}
+
+Test(cq, its_condition_is_signalled, .timeout = 30) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_MUTEX_COND));
+    fi_mutex_cond wait{};
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &wait));
+    fid* fids[] = {&cq->fid};
+    pthread_mutex_lock(wait.mutex);
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    std::thread signaller([&] { fi_cq_signal(cq.get()); });
+    RVT_OK(pthread_cond_wait(wait.cond, wait.mutex));
+    pthread_mutex_unlock(wait.mutex);
+    signaller.join();
+}
+
+Test(cq, tells_which_wait_object_it_has) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_FD));
+    fi_wait_obj kind = FI_WAIT_NONE;
+    RVT_OK(fi_control(&cq->fid, FI_GETWAITOBJ, &kind));
+    RVT_EQ(kind, FI_WAIT_FD);
+}
+
+Test(cq, errors_have_a_text) {
+    const Opened open;
+    const auto cq = open.cq();
+    char text[128] = "";
+    cr_assert(fi_cq_strerror(cq.get(), 15, nullptr, text, sizeof text) == text);
+    cr_assert(strlen(text) > 10);
+    cr_assert(fi_cq_strerror(cq.get(), -3, nullptr, nullptr, 0) != nullptr);
+}
+
+// ---- counters -------------------------------------------------------------------------------------------------------
+
+Test(cntr, counts_what_is_added_and_set) {
+    const Opened open;
+    const auto cntr = open.cntr();
+    RVT_OK(fi_cntr_add(cntr.get(), 5));
+    RVT_OK(fi_cntr_add(cntr.get(), 2));
+    RVT_EQ(fi_cntr_read(cntr.get()), 7);
+    RVT_OK(fi_cntr_set(cntr.get(), 3));
+    RVT_EQ(fi_cntr_read(cntr.get()), 3);
+    RVT_OK(fi_cntr_adderr(cntr.get(), 4));
+    RVT_EQ(fi_cntr_readerr(cntr.get()), 4);
+    RVT_OK(fi_cntr_seterr(cntr.get(), 1));
+    RVT_EQ(fi_cntr_readerr(cntr.get()), 1);
+}
+
+Test(cntr, a_wait_ends_at_its_time_limit) {
+    const Opened open;
+    const auto cntr = open.cntr();
+    RVT_EQ(fi_cntr_wait(cntr.get(), 1, 20), -FI_ETIMEDOUT);
+}
+
+Test(cntr, a_wait_ends_when_the_count_is_reached, .timeout = 30) {
+    const Opened open;
+    const auto cntr = open.cntr();
+    std::thread adder([&] {
+        for (int i = 0; i < 10; ++i) {
+            fi_cntr_add(cntr.get(), 1);
+        }
+    });
+    RVT_OK(fi_cntr_wait(cntr.get(), 10, -1));
+    adder.join();
+}
+
+Test(cntr, two_threads_may_wait_for_different_counts, .timeout = 30) {
+    const Opened open;
+    const auto cntr = open.cntr();
+    std::thread first([&] { fi_cntr_wait(cntr.get(), 50, -1); });
+    std::thread second([&] { fi_cntr_wait(cntr.get(), 100, -1); });
+    for (int i = 0; i < 100; ++i) {
+        fi_cntr_add(cntr.get(), 1);
+        std::this_thread::yield();
+    }
+    first.join();
+    second.join();
+    RVT_EQ(fi_cntr_read(cntr.get()), 100);
+}
+
+Test(cntr, an_error_ends_a_wait, .timeout = 30) {
+    const Opened open;
+    const auto cntr = open.cntr();
+    std::thread adder([&] {
+        // The wait compares with the errors at its start: errors are added until it has seen one.
+        for (int i = 0; i < 2000; ++i) {
+            fi_cntr_adderr(cntr.get(), 1);
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+    });
+    RVT_EQ(fi_cntr_wait(cntr.get(), 10, -1), -FI_EAVAIL);
+    adder.join();
+}
