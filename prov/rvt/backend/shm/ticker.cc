@@ -12,9 +12,9 @@ namespace rvt::shm {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{1};  // design: "after 1 ms without a poll"
-constexpr std::chrono::milliseconds kMaxRest{
-    1000};                      // an armed endpoint needs no look; this is for note_polling() lost
-constexpr int kMaxRounds = 64;  // of progress before others on this thread get their turn
+// An armed endpoint needs no look; this is for news of polling that got lost.
+constexpr std::chrono::milliseconds kMaxRest{1000};
+constexpr int kMaxRounds = 8;  // of progress before others on this thread get their turn
 
 }  // namespace
 
@@ -65,6 +65,8 @@ void Ticker::take_over() {
     // Progress may take long, and does not concern a fork.
     const util::ForkRelease release;
     is_armed_ = false;
+    last_count_ = user_.poll_count();
+    const Clock::time_point begin = Clock::now();
     for (int round = 0; round < kMaxRounds; ++round) {
         if (!user_.control_progress()) {
             return watch_application();
@@ -75,7 +77,10 @@ void Ticker::take_over() {
             return rest();
         }
     }
-    set_timer(Clock::now());
+    // Work is left that does not end: much of it, or some that waits for a peer to make room. Look
+    // again at once only when this look was well spent.
+    const Clock::time_point now = Clock::now();
+    set_timer(now - begin >= kTick ? now : now + kTick);
 }
 
 void Ticker::rest() {

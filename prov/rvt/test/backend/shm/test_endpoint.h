@@ -98,7 +98,7 @@ class TestEndpoint final : public ConnectionUser {
         const std::lock_guard guard(lock_);
         ++arm_calls;
         arrived_.notify_all();
-        return true;
+        return !has_endless_work;
     }
 
     util::Result<RegionSource> find_region(std::uint64_t key) noexcept override {
@@ -120,6 +120,7 @@ class TestEndpoint final : public ConnectionUser {
     int progress_calls = 0;
     int arm_calls = 0;
     bool is_inside = false;
+    bool has_endless_work = false;
 
   private:
     util::Status open(const Options& options) {

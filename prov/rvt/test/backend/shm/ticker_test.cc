@@ -84,3 +84,17 @@ Test(ticker, wakes_a_sleeper_when_an_event_is_delivered, .timeout = 30) {
     pollfd entry{.fd = a.wake_fd(), .events = POLLIN, .revents = 0};
     cr_assert(eq(int, poll(&entry, 1, 20000), 1));
 }
+
+Test(ticker, does_not_spin_over_work_that_waits_for_a_peer, .timeout = 30) {
+    TestEndpoint a;
+    TestEndpoint b;
+    b.has_endless_work = true;
+    a.connector().connect(b.address());
+    const auto at_a = a.next_peering();
+    a.connector().wake_peer(at_a->link);
+    cr_assert(b.wait_until([&] { return b.arm_calls >= 16; }));
+    const auto begin = std::chrono::steady_clock::now();
+    cr_assert(b.wait_until([&] { return b.arm_calls >= 96; }));
+    // 80 looks, 8 a millisecond.
+    cr_assert(std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(5));
+}
