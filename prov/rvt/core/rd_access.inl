@@ -74,7 +74,7 @@ util::Status RdEngine<Lock, Host>::start_one_sided(std::uint64_t dest, RdTxOp::K
     }
     const Status filled = fill(*op);
     if (!filled.is_ok()) {
-        tx_.give_back(op);
+        pool_of(op->kind).give_back(op);
         return filled;
     }
     submit(*peer, *op);
@@ -158,7 +158,7 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::access_sent(Peer& peer, RdTxOp& op) noexcept {
     ++peer.outstanding_accesses;
     sent(peer, op, true);
-    if (!peer.path.is_peer_polling()) {
+    if (peer.path.has_peer_control() && !peer.path.is_peer_polling()) {
         station_.wake_peer(peer.link);
     }
 }
@@ -287,7 +287,7 @@ void RdEngine<Lock, Host>::answered(Peer& peer, RdTxOp& op, WcStatus status) noe
 
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_read_data(Peer& peer, const Arrival& arrival, bool is_line) noexcept {
-    RdTxOp* const op = find_op(peer, arrival.data());
+    RdTxOp* const op = find_access(peer, arrival.data());
     const std::size_t count = arrival.length();
     if (op == nullptr || op->kind != RdTxOp::Kind::kRead || count > op->total - op->returned) {
         return false;
@@ -310,7 +310,7 @@ bool RdEngine<Lock, Host>::on_read_data(Peer& peer, const Arrival& arrival, bool
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_atomic_result(Peer& peer, const Arrival& arrival,
                                             bool is_line) noexcept {
-    RdTxOp* const op = find_op(peer, arrival.data());
+    RdTxOp* const op = find_access(peer, arrival.data());
     const std::size_t count = arrival.length();
     if (op == nullptr || op->kind != RdTxOp::Kind::kAtomic || count > op->total - op->returned) {
         return false;
@@ -327,9 +327,8 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_access_done(Peer& peer, const Arrival& arrival) noexcept {
     RdOutcome outcome;
     arrival.copy_payload(&outcome, sizeof outcome);
-    RdTxOp* const op = find_op(peer, arrival.data());
-    if (op == nullptr || op->kind == RdTxOp::Kind::kMessage ||
-        outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
+    RdTxOp* const op = find_access(peer, arrival.data());
+    if (op == nullptr || outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
         return false;
     }
     // The target's own key, for direct access from now on.

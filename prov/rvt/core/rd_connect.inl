@@ -12,7 +12,8 @@ RdEngine<Lock, Host>::RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& t
     : lock_(lock),
       entries_(kMaxPosted),
       inbound_(kMaxInbound),
-      tx_(attr.tx_size),
+      tx_messages_(attr.tx_size),
+      tx_accesses_(attr.tx_size),
       attr_(attr),
       tuning_(tuning),
       keys_(keys) {
@@ -254,12 +255,16 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept {
     peer.queue = {};
+    peer.accesses = {};
     peer.jobs = {};
-    tx_.for_each_taken([&](RdTxOp& op) {
+    peer.waiting = peer.fences = 0;
+    const auto fail = [&](RdTxOp& op) {
         if (op.peer == &peer) {
             finish_tx(op, status);
         }
-    });
+    };
+    tx_messages_.for_each_taken(fail);
+    tx_accesses_.for_each_taken(fail);
 }
 
 /// Ends the messages of a lost peer: those being received with an error; of the unexpected ones
@@ -315,6 +320,8 @@ util::Status RdEngine<Lock, Host>::cancel(void* context) noexcept {
             return each.context == context && each.state == RdTxOp::State::kQueued;
         });
         if (op != nullptr) {
+            --peer->waiting;
+            peer->fences -= has(op->flags, RdFlags::kFence) ? 1 : 0;
             finish_tx(*op, WcStatus::kCanceled);
             return util::kOk;
         }

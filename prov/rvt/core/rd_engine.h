@@ -120,6 +120,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
         64u << 20;  // no peer may make us keep more for one message
 
     // ---- rd_send.inl
+    util::Pool<RdTxOp>& pool_of(RdTxOp::Kind kind) noexcept {
+        return kind == RdTxOp::Kind::kMessage ? tx_messages_ : tx_accesses_;
+    }
     static std::uint8_t wire_flags(RdFlags flags) noexcept;
     static std::uint64_t send_wc_flags(RdFlags flags) noexcept;
     Status send_slow(const RdSend& request) noexcept;
@@ -132,7 +135,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool send_rendezvous(Peer& peer, RdTxOp& op) noexcept;
     std::size_t eager_piece(std::uint64_t total, std::uint64_t done,
                             const Path& path) const noexcept;
-    void run_queue(Peer& peer) noexcept;
+    void run_queues(Peer& peer) noexcept;
+    void leave_queue(Peer& peer, const RdTxOp& op) noexcept;
     void submit(Peer& peer, RdTxOp& op) noexcept;
     bool run_op(Peer& peer, RdTxOp& op) noexcept;
     void sent(Peer& peer, RdTxOp& op, bool is_answer_due) noexcept;
@@ -170,6 +174,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     util::Result<std::uint32_t> source_id(std::uint64_t source) noexcept;
 
     // ---- rd_transfer.inl
+    RdTxOp* find_message(const Peer& peer, std::uint64_t name) noexcept;
+    RdTxOp* find_access(const Peer& peer, std::uint64_t name) noexcept;
     void start_pull(RdInbound& inbound) noexcept;
     void ask_for_data(RdInbound& inbound, std::uint64_t begin, std::uint64_t end,
                       std::uint64_t address) noexcept;
@@ -219,7 +225,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool run_response(Peer& peer, RdResponse& response) noexcept;
     void answer(Peer& peer, std::uint64_t operation, WcStatus status, std::uint64_t key) noexcept;
     void answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
-    RdTxOp* find_op(Peer& peer, std::uint64_t name) noexcept;
 
     // ---- rd_direct.inl
     bool is_direct_better(Peer& peer, const RdTxOp& op) noexcept;
@@ -282,7 +287,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     UnexpectedQueue<RdInbound, false> unexpected_messages_;
     util::Pool<RdRxEntry> entries_;
     util::Pool<RdInbound> inbound_;
-    util::Pool<RdTxOp> tx_;
+    util::Pool<RdTxOp> tx_messages_;
+    util::Pool<RdTxOp> tx_accesses_;
 
     RdCompletion completion_;
     AddressVector* av_ = nullptr;

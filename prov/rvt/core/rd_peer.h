@@ -87,8 +87,13 @@ struct RdIncomingWrite {
 struct RdPeerBase {
     enum class State : std::uint8_t { kIdle, kConnecting, kConnected };
 
-    RdTxQueue
-        queue;  // operations that have not left, in order; while it holds any, nothing overtakes it
+    // Operations that have not left. Access overtakes messages, never the other way round, so that a
+    // full receiver cannot block it (and a send after a write stays one). Fenced access, and all
+    // that comes after it, is in line with the messages.
+    RdTxQueue accesses;
+    RdTxQueue queue;
+    std::uint32_t waiting = 0;  // operations in both; while there are any, no message goes past
+    std::uint32_t fences = 0;   // of them, those with kFence
     State state = State::kIdle;
     bool is_busy = false;                    // in the engine's list of peers with something to do
     bool is_held = false;                    // it asked for headers only
@@ -102,13 +107,13 @@ struct RdPeerBase {
     RdIncomingWrite write;
     std::deque<RdReply> replies;
     std::deque<RdResponse> responses;
-    std::unordered_map<std::uint64_t, std::uint32_t>
-        keys;  // the peer's key for an application's key
+    // The peer's own keys for keys that its application chose.
+    std::unordered_map<std::uint64_t, std::uint32_t> keys;
     util::SockAddr address;
     std::uint64_t link = 0;
 
     bool has_work() const noexcept {
-        return !queue.is_empty() || !jobs.is_empty() || !replies.empty() || !responses.empty();
+        return waiting != 0 || !jobs.is_empty() || !replies.empty() || !responses.empty();
     }
 };
 

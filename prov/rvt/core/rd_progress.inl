@@ -116,9 +116,10 @@ bool RdEngine<Lock, Host>::run_peer(Peer& peer) noexcept {
     if (RdTxOp* const op = peer.jobs.front()) {
         has_moved |= run_job(peer, *op);
     }
-    if (!peer.queue.is_empty()) {
-        run_queue(peer);
-        has_moved = true;
+    if (peer.waiting != 0) {
+        const std::uint32_t before = peer.waiting;
+        run_queues(peer);
+        has_moved |= peer.waiting != before;
     }
     return has_moved;
 }

@@ -29,11 +29,12 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::send_one(const void* buf, s
     util::Guard guard(lock_);
     Peer* const peer = peer_of(dest);
     if (peer != nullptr && len <= Path::kLinePayload && !has(flags, kSlowSend) &&
-        peer->queue.is_empty() && !peer->is_held) [[likely]] {
+        peer->waiting == 0 && !peer->is_held) [[likely]] {
         constexpr bool kMayReport = !has(kFixed, RdFlags::kInject);
         Cqe* cqe = nullptr;
         if constexpr (kMayReport) {
-            if (has(flags, RdFlags::kCompletion) && (cqe = tx_cq_->claim()) == nullptr) [[unlikely]] {
+            if (has(flags, RdFlags::kCompletion) && (cqe = tx_cq_->claim()) == nullptr)
+                [[unlikely]] {
                 return EAGAIN;
             }
         }
@@ -86,7 +87,7 @@ template <class Lock, class Host>
         return EAGAIN;
     }
     if (total <= Path::kMaxLinePayload && !has(request.flags, kSlowSend) &&
-        peer->state == Peer::State::kConnected && peer->queue.is_empty()) {
+        peer->state == Peer::State::kConnected && peer->waiting == 0) {
         peer->is_held = peer->path.must_hold_eager();
         if (!peer->is_held) {
             return send_lines(*peer, request, total);
@@ -98,7 +99,7 @@ template <class Lock, class Host>
     }
     const Status filled = fill_message(*op, request, total);
     if (!filled.is_ok()) {
-        tx_.give_back(op);
+        pool_of(op->kind).give_back(op);
         return filled;
     }
     submit(*peer, *op);
@@ -123,11 +124,12 @@ util::Status RdEngine<Lock, Host>::send_lines(Peer& peer, const RdSend& request,
     return util::kOk;
 }
 
-/// A cleared record for an operation, or nullptr when too many are open.
+/// A cleared record for an operation, or nullptr when too many are open. Messages that no receive
+/// takes can use up all of theirs; access has its own.
 template <class Lock, class Host>
 RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* context,
                                       RdFlags flags) noexcept {
-    RdTxOp* const op = tx_.take();
+    RdTxOp* const op = pool_of(kind).take();
     if (op != nullptr) {
         op->peer = &peer;
         op->kind = kind;
@@ -156,10 +158,14 @@ util::Status RdEngine<Lock, Host>::fill_message(RdTxOp& op, const RdSend& reques
 /// Queues an operation behind what waits for the same peer, and sends what can be sent.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::submit(Peer& peer, RdTxOp& op) noexcept {
-    peer.queue.push(&op);
+    const bool is_fenced = has(op.flags, RdFlags::kFence);
+    op.is_in_line = op.kind == RdTxOp::Kind::kMessage || is_fenced || peer.fences != 0;
+    (op.is_in_line ? peer.queue : peer.accesses).push(&op);
+    ++peer.waiting;
+    peer.fences += is_fenced ? 1 : 0;
     if (peer.state == Peer::State::kConnected) {
-        run_queue(peer);
-        if (!peer.queue.is_empty()) {
+        run_queues(peer);
+        if (peer.waiting != 0) {
             make_busy(peer);
         }
     } else if (peer.state == Peer::State::kIdle) {
@@ -168,12 +174,17 @@ void RdEngine<Lock, Host>::submit(Peer& peer, RdTxOp& op) noexcept {
 }
 
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::run_queue(Peer& peer) noexcept {
+void RdEngine<Lock, Host>::run_queues(Peer& peer) noexcept {
+    while (RdTxOp* const op = peer.accesses.front()) {
+        if (!run_op(peer, *op)) {
+            return;
+        }
+    }
     while (RdTxOp* const op = peer.queue.front()) {
         const bool must_wait = has(op->flags, RdFlags::kFence) &&
                                op->state == RdTxOp::State::kQueued && peer.outstanding != 0;
         if (must_wait || !run_op(peer, *op)) {
-            break;
+            return;
         }
     }
 }
@@ -277,7 +288,7 @@ bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
 /// The operation at the head of the queue has left entirely.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::sent(Peer& peer, RdTxOp& op, bool is_answer_due) noexcept {
-    peer.queue.pop();
+    leave_queue(peer, op);
     if (is_answer_due) {
         op.state = RdTxOp::State::kWaiting;
         ++peer.outstanding;
@@ -286,12 +297,20 @@ void RdEngine<Lock, Host>::sent(Peer& peer, RdTxOp& op, bool is_answer_due) noex
     }
 }
 
+/// Takes an operation from the head of its queue.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::leave_queue(Peer& peer, const RdTxOp& op) noexcept {
+    (op.is_in_line ? peer.queue : peer.accesses).pop();
+    --peer.waiting;
+    peer.fences -= has(op.flags, RdFlags::kFence) ? 1 : 0;
+}
+
 /// Reports an operation that is in no queue any more, and frees it.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_tx(RdTxOp& op, WcStatus status) noexcept {
     complete_tx(op.context, op.flags, op.wc_flags, status);
     op.copy.reset();
-    tx_.give_back(&op);
+    pool_of(op.kind).give_back(&op);
 }
 
 template <class Lock, class Host>

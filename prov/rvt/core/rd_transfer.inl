@@ -189,26 +189,29 @@ bool RdEngine<Lock, Host>::on_pull_done(Peer& peer, const Arrival& arrival) noex
 // ---- sender
 // -------------------------------------------------------------------------------------------------------
 
-/// The operation that a peer's answer names, or nullptr when it cannot mean any.
+/// The message that a peer's answer names, or nullptr when it cannot mean any.
 template <class Lock, class Host>
-RdTxOp* RdEngine<Lock, Host>::find_op(Peer& peer, std::uint64_t name) noexcept {
-    RdTxOp* const op = tx_.find(name);
-    if (op == nullptr || op->peer != &peer) {
-        return nullptr;
-    }
-    // The first segments of a one-sided operation may be answered before the last ones have left.
-    const bool is_partly_sent = op->kind != RdTxOp::Kind::kMessage &&
-                                op->state == RdTxOp::State::kStreaming && !op->is_direct;
-    return op->state == RdTxOp::State::kWaiting || is_partly_sent ? op : nullptr;
+RdTxOp* RdEngine<Lock, Host>::find_message(const Peer& peer, std::uint64_t name) noexcept {
+    RdTxOp* const op = tx_messages_.find(name);
+    const bool is_open = op != nullptr && op->peer == &peer && op->state == RdTxOp::State::kWaiting;
+    return is_open ? op : nullptr;
+}
+
+/// The same for access. The first segments may be answered before the last ones have left.
+template <class Lock, class Host>
+RdTxOp* RdEngine<Lock, Host>::find_access(const Peer& peer, std::uint64_t name) noexcept {
+    RdTxOp* const op = tx_accesses_.find(name);
+    const bool is_open =
+        op != nullptr && op->peer == &peer && op->state != RdTxOp::State::kQueued && !op->is_direct;
+    return is_open ? op : nullptr;
 }
 
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept {
     RdPull pull;
     arrival.copy_payload(&pull, sizeof pull);
-    RdTxOp* const op = find_op(peer, arrival.data());
-    if (op == nullptr || op->kind != RdTxOp::Kind::kMessage || op->is_asked ||
-        pull.begin > pull.end || pull.end > op->total) {
+    RdTxOp* const op = find_message(peer, arrival.data());
+    if (op == nullptr || op->is_asked || pull.begin > pull.end || pull.end > op->total) {
         return false;
     }
     op->is_asked = true;
@@ -285,9 +288,8 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_finish(Peer& peer, const Arrival& arrival) noexcept {
     RdOutcome outcome;
     arrival.copy_payload(&outcome, sizeof outcome);
-    RdTxOp* const op = find_op(peer, arrival.data());
-    if (op == nullptr || op->kind != RdTxOp::Kind::kMessage ||
-        outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
+    RdTxOp* const op = find_message(peer, arrival.data());
+    if (op == nullptr || outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
         return false;
     }
     if (arrival.op() == RdOp::kFinish && !op->is_asked && op->is_rendezvous) {

@@ -84,7 +84,9 @@ void Station::note_polling() noexcept {
     // relaxed: our own word.
     if (page_->armed.load(std::memory_order_relaxed) != 0) {
         disarm();
-        connector_->note_polling();
+        if (connector_) {
+            connector_->note_polling();
+        }
     }
 }
 
