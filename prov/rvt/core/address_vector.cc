@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Numbers for addresses: chunks of entries that never move, and a hash from the address back to its numbers.
+// Numbers for addresses: chunks of entries that never move, and a hash from the address back to its
+// numbers.
 #include "core/address_vector.h"
 
 #include <algorithm>

@@ -30,10 +30,12 @@ void fill(Bytes& bytes, std::uint32_t format, const util::SockAddr& address) {
 }  // namespace
 
 std::string to_fi_text(const util::SockAddr& address) {
-    return (address.family == AF_INET6 ? "fi_sockaddr_in6://" : "fi_sockaddr_in://") + address.to_string();
+    return (address.family == AF_INET6 ? "fi_sockaddr_in6://" : "fi_sockaddr_in://") +
+           address.to_string();
 }
 
-void* new_formatted_address(std::uint32_t format, const util::SockAddr& address, std::size_t* bytes) noexcept {
+void* new_formatted_address(std::uint32_t format, const util::SockAddr& address,
+                            std::size_t* bytes) noexcept {
     Bytes source;
     fill(source, format, address);
     void* copy = std::malloc(source.size);
@@ -44,7 +46,8 @@ void* new_formatted_address(std::uint32_t format, const util::SockAddr& address,
     return copy;
 }
 
-bool write_formatted_address(std::uint32_t format, const util::SockAddr& address, void* buffer, std::size_t* bytes) {
+bool write_formatted_address(std::uint32_t format, const util::SockAddr& address, void* buffer,
+                             std::size_t* bytes) {
     Bytes source;
     fill(source, format, address);
     const std::size_t room = *bytes;

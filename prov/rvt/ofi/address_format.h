@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Endpoint addresses in the forms that libfabric passes them around: sockaddrs, and text for FI_ADDR_STR.
+// Endpoint addresses in the forms that libfabric passes them around: sockaddrs, and text for
+// FI_ADDR_STR.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +17,16 @@ namespace rvt::ofi {
 std::string to_fi_text(const util::SockAddr& address);
 
 /// The address in malloc'ed memory, or nullptr; `*bytes` is its length.
-void* new_formatted_address(std::uint32_t format, const util::SockAddr& address, std::size_t* bytes) noexcept;
+void* new_formatted_address(std::uint32_t format, const util::SockAddr& address,
+                            std::size_t* bytes) noexcept;
 
 /// Writes at most `*bytes` of the address and sets `*bytes` to what it takes altogether.
 /// Returns: false when it did not fit.
-bool write_formatted_address(std::uint32_t format, const util::SockAddr& address, void* buffer, std::size_t* bytes);
+bool write_formatted_address(std::uint32_t format, const util::SockAddr& address, void* buffer,
+                             std::size_t* bytes);
 
-/// Reads an address of the format from memory of unknown size: a sockaddr of the format's family, or text.
-/// Returns: EAFNOSUPPORT, EINVAL.
+/// Reads an address of the format from memory of unknown size: a sockaddr of the format's family,
+/// or text. Returns: EAFNOSUPPORT, EINVAL.
 util::Result<util::SockAddr> read_formatted_address(std::uint32_t format, const void* address);
 
 /// The distance between two addresses of an array in the format; text is an array of pointers.

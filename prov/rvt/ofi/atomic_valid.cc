@@ -10,11 +10,13 @@ namespace {
 
 using Kind = core::RdAtomic::Kind;
 
-constexpr std::uint32_t bit(unsigned datatype) noexcept { return std::uint32_t{1} << datatype; }
+constexpr std::uint32_t bit(unsigned datatype) noexcept {
+    return std::uint32_t{1} << datatype;
+}
 
-constexpr std::uint32_t kIntegers = bit(FI_INT8) | bit(FI_UINT8) | bit(FI_INT16) | bit(FI_UINT16) | bit(FI_INT32) |
-                                    bit(FI_UINT32) | bit(FI_INT64) | bit(FI_UINT64) | bit(FI_INT128) |
-                                    bit(FI_UINT128);
+constexpr std::uint32_t kIntegers = bit(FI_INT8) | bit(FI_UINT8) | bit(FI_INT16) | bit(FI_UINT16) |
+                                    bit(FI_INT32) | bit(FI_UINT32) | bit(FI_INT64) |
+                                    bit(FI_UINT64) | bit(FI_INT128) | bit(FI_UINT128);
 constexpr std::uint32_t kReals = kIntegers | bit(FI_FLOAT) | bit(FI_DOUBLE) | bit(FI_LONG_DOUBLE);
 constexpr std::uint32_t kAll =
     kReals | bit(FI_FLOAT_COMPLEX) | bit(FI_DOUBLE_COMPLEX) | bit(FI_LONG_DOUBLE_COMPLEX);
@@ -73,10 +75,25 @@ int valid(Kind kind, fi_datatype datatype, fi_op op, std::size_t* count) noexcep
 }  // namespace
 
 constexpr std::size_t kDatatypeBytes[kDatatypes] = {
-    1, 1, 2, 2, 4, 4, 8, 8, sizeof(float), sizeof(double), sizeof(std::complex<float>), sizeof(std::complex<double>),
-    sizeof(long double), sizeof(std::complex<long double>), 16, 16,
+    1,
+    1,
+    2,
+    2,
+    4,
+    4,
+    8,
+    8,
+    sizeof(float),
+    sizeof(double),
+    sizeof(std::complex<float>),
+    sizeof(std::complex<double>),
+    sizeof(long double),
+    sizeof(std::complex<long double>),
+    16,
+    16,
 };
-static_assert(FI_UINT64 == 7 && FI_LONG_DOUBLE_COMPLEX == 13 && FI_INT128 == 14 && FI_UINT128 == 15);
+static_assert(FI_UINT64 == 7 && FI_LONG_DOUBLE_COMPLEX == 13 && FI_INT128 == 14 &&
+              FI_UINT128 == 15);
 
 bool is_valid_atomic(Kind kind, fi_datatype datatype, fi_op op) noexcept {
     const auto type = static_cast<unsigned>(datatype);
@@ -85,12 +102,14 @@ bool is_valid_atomic(Kind kind, fi_datatype datatype, fi_op op) noexcept {
         return false;
     }
     const Row& row = kRows[operation];
-    const std::uint32_t types = kind == Kind::kBase ? row.base : kind == Kind::kFetch ? row.fetch : row.compare;
+    const std::uint32_t types = kind == Kind::kBase    ? row.base
+                                : kind == Kind::kFetch ? row.fetch
+                                                       : row.compare;
     return (types & bit(type)) != 0;
 }
 
-int domain_query_atomic(fid_domain* /*domain*/, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
-                        std::uint64_t flags) noexcept {
+int domain_query_atomic(fid_domain* /*domain*/, fi_datatype datatype, fi_op op,
+                        fi_atomic_attr* attr, std::uint64_t flags) noexcept {
     constexpr std::uint64_t kFlags = FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC | FI_TAGGED;
     if ((flags & ~kFlags) != 0 || (flags & FI_TAGGED) != 0) {
         return (flags & FI_TAGGED) != 0 ? -FI_EOPNOTSUPP : -FI_EBADFLAGS;
@@ -108,10 +127,12 @@ int domain_query_atomic(fid_domain* /*domain*/, fi_datatype datatype, fi_op op, 
 int atomic_writevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
     return valid(Kind::kBase, datatype, op, count);
 }
-int atomic_readwritevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
+int atomic_readwritevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op,
+                          std::size_t* count) noexcept {
     return valid(Kind::kFetch, datatype, op, count);
 }
-int atomic_compwritevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
+int atomic_compwritevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op,
+                          std::size_t* count) noexcept {
     return valid(Kind::kCompare, datatype, op, count);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Which datatypes and operations of fi_atomic(3) exist in which kind of call, and how many elements one call takes.
+// Which datatypes and operations of fi_atomic(3) exist in which kind of call, and how many elements
+// one call takes.
 #pragma once
 
 #include <cstddef>

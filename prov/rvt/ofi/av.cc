@@ -45,7 +45,8 @@ class Insertion {
     }
 
     void add(const Result<SockAddr>& address) {
-        Result<std::uint64_t> number = address.is_ok() ? check_and_insert(address.value()) : address.status();
+        Result<std::uint64_t> number =
+            address.is_ok() ? check_and_insert(address.value()) : address.status();
         if (number.is_ok()) {
             ++inserted_;
         } else {
@@ -105,8 +106,8 @@ const void* element(const void* addresses, std::size_t i, std::uint32_t format) 
     return static_cast<const char*>(addresses) + i * formatted_stride(format);
 }
 
-int av_insert(fid_av* self, const void* addresses, std::size_t count, fi_addr_t* numbers, std::uint64_t flags,
-              void* context) noexcept {
+int av_insert(fid_av* self, const void* addresses, std::size_t count, fi_addr_t* numbers,
+              std::uint64_t flags, void* context) noexcept {
     return entry([&]() -> int {
         Av& av = Av::from(self);
         const int refused = Insertion::check(av, flags, context);
@@ -143,8 +144,8 @@ Result<SockAddr> resolve(const char* node, const char* service, std::uint32_t fo
     return address;
 }
 
-int av_insertsvc(fid_av* self, const char* node, const char* service, fi_addr_t* number, std::uint64_t flags,
-                 void* context) noexcept {
+int av_insertsvc(fid_av* self, const char* node, const char* service, fi_addr_t* number,
+                 std::uint64_t flags, void* context) noexcept {
     return entry([&]() -> int {
         Av& av = Av::from(self);
         const int refused = Insertion::check(av, flags, context);
@@ -184,8 +185,9 @@ struct Counted {
     }
 };
 
-int av_insertsym(fid_av* self, const char* node, std::size_t nodes, const char* service, std::size_t services,
-                 fi_addr_t* numbers, std::uint64_t flags, void* context) noexcept {
+int av_insertsym(fid_av* self, const char* node, std::size_t nodes, const char* service,
+                 std::size_t services, fi_addr_t* numbers, std::uint64_t flags,
+                 void* context) noexcept {
     return entry([&]() -> int {
         Av& av = Av::from(self);
         const int refused = Insertion::check(av, flags, context);
@@ -204,7 +206,8 @@ int av_insertsym(fid_av* self, const char* node, std::size_t nodes, const char* 
         for (std::size_t i = 0; i < nodes; ++i) {
             const std::string node_name = nodes > 1 ? node_names.at(i) : std::string(node);
             for (std::size_t j = 0; j < services; ++j) {
-                insertion.add(resolve(node_name.c_str(), service_names.at(j).c_str(), av.domain->addr_format));
+                insertion.add(resolve(node_name.c_str(), service_names.at(j).c_str(),
+                                      av.domain->addr_format));
             }
         }
         return insertion.finish();
@@ -233,16 +236,19 @@ int av_lookup(fid_av* self, fi_addr_t number, void* address, std::size_t* length
         if (found == nullptr) {
             return -FI_EINVAL;
         }
-        // As with getname, a buffer that is too small gets what fits; the length says what is needed.
+        // As with getname, a buffer that is too small gets what fits; the length says what is
+        // needed.
         write_formatted_address(av.domain->addr_format, *found, address, length);
         return 0;
     });
 }
 
-const char* av_straddr(fid_av* self, const void* address, char* buffer, std::size_t* length) noexcept {
+const char* av_straddr(fid_av* self, const void* address, char* buffer,
+                       std::size_t* length) noexcept {
     std::string text = "?";
     try {
-        const Result<SockAddr> read = read_formatted_address(Av::from(self).domain->addr_format, address);
+        const Result<SockAddr> read =
+            read_formatted_address(Av::from(self).domain->addr_format, address);
         if (read.is_ok()) {
             text = to_fi_text(read.value());
         }
@@ -289,7 +295,8 @@ int av_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
 fi_ops av_fid_ops = fid_ops(av_close, av_bind);
 
 fi_ops_av av_ops = {
-    .size = offsetof(fi_ops_av, av_set),  // later entries: collectives and authorization keys, which we have not
+    .size = offsetof(
+        fi_ops_av, av_set),  // later entries: collectives and authorization keys, which we have not
     .insert = av_insert,
     .insertsvc = av_insertsvc,
     .insertsym = av_insertsym,
@@ -333,7 +340,8 @@ int av_open(fid_domain* domain, fi_av_attr* attr, fid_av** av, void* context) no
         auto made = std::make_unique<Av>();
         made->domain = &Domain::from(domain);
         if (attr->type == FI_AV_UNSPEC) {
-            attr->type = made->domain->av_type != FI_AV_UNSPEC ? made->domain->av_type : FI_AV_TABLE;
+            attr->type =
+                made->domain->av_type != FI_AV_UNSPEC ? made->domain->av_type : FI_AV_TABLE;
         }
         made->is_async = (attr->flags & FI_EVENT) != 0;
         made->handle.fid = {FI_CLASS_AV, context, &av_fid_ops};

@@ -224,9 +224,11 @@ int Cntr::try_wait() noexcept {
 }
 
 int cntr_open(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** cntr, void* context) noexcept {
-    static constexpr fi_cntr_attr kDefault{.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC,
-                                           .wait_set = nullptr, .flags = 0};
-    return entry([&] { return open(Domain::from(domain), attr != nullptr ? *attr : kDefault, cntr, context); });
+    static constexpr fi_cntr_attr kDefault{
+        .events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC, .wait_set = nullptr, .flags = 0};
+    return entry([&] {
+        return open(Domain::from(domain), attr != nullptr ? *attr : kDefault, cntr, context);
+    });
 }
 
 }  // namespace rvt::ofi

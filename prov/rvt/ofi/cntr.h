@@ -20,7 +20,8 @@ struct Cntr {
     util::Status add_endpoint(const Progressor& progressor);
     void remove_endpoint(const core::RdEndpoint* endpoint) noexcept;
 
-    /// fi_trywait(3). The application looks at the count after it has waked up, and so do we before it sleeps.
+    /// fi_trywait(3). The application looks at the count after it has waked up, and so do we before
+    /// it sleeps.
     int try_wait() noexcept;
 
     fid_cntr handle{};
@@ -28,7 +29,7 @@ struct Cntr {
     Progressors progressors;
     core::Counter counter;
     std::uint64_t seen = 0;  // by the last fi_trywait: sum of both counts
-    unsigned sleepers = 0;  // threads in fi_cntr_wait that armed; under the domain's lock
+    unsigned sleepers = 0;   // threads in fi_cntr_wait that armed; under the domain's lock
     Users users;
     WaitSet* wait_set = nullptr;
     util::UniqueFd wake_fd;

@@ -35,7 +35,8 @@ bool arm_locked(Cq& cq) noexcept {
         cq.queue->clear_wake_fd();
     }
     // relaxed: the flag is set before the descriptor is written, which orders it.
-    if (!cq.queue->is_empty() || cq.is_signalled.load(std::memory_order_relaxed) || !cq.queue->arm().is_ok()) {
+    if (!cq.queue->is_empty() || cq.is_signalled.load(std::memory_order_relaxed) ||
+        !cq.queue->arm().is_ok()) {
         return false;
     }
     if (!cq.progressors.arm_locked()) {
@@ -69,7 +70,8 @@ void pass_on(Cq& cq) noexcept {
     }
 }
 
-/// One blocking wait for at least one more entry. Reads go through the queue's own table, whatever its lock.
+/// One blocking wait for at least one more entry. Reads go through the queue's own table, whatever
+/// its lock.
 class SleepingRead {
   public:
     SleepingRead(Cq& cq, void* buffer, std::size_t count, fi_addr_t* sources) noexcept
@@ -95,7 +97,8 @@ class SleepingRead {
     ssize_t read_more() noexcept {
         const std::size_t size = entry_bytes(cq_.format);
         fi_addr_t* const sources = sources_ != nullptr ? sources_ + done_ : nullptr;
-        const ssize_t got = cq_.handle.ops->readfrom(&cq_.handle, buffer_ + done_ * size, count_ - done_, sources);
+        const ssize_t got =
+            cq_.handle.ops->readfrom(&cq_.handle, buffer_ + done_ * size, count_ - done_, sources);
         if (got > 0) {
             done_ += static_cast<std::size_t>(got);
         }
@@ -120,8 +123,8 @@ class SleepingRead {
     std::size_t done_ = 0;
 };
 
-ssize_t cq_sreadfrom(fid_cq* self, void* buffer, std::size_t count, fi_addr_t* sources, const void* condition,
-                     int timeout_ms) noexcept {
+ssize_t cq_sreadfrom(fid_cq* self, void* buffer, std::size_t count, fi_addr_t* sources,
+                     const void* condition, int timeout_ms) noexcept {
     Cq& cq = Cq::from(self);
     if (!cq.wait.can_sleep()) {
         return -FI_EINVAL;
@@ -131,12 +134,14 @@ ssize_t cq_sreadfrom(fid_cq* self, void* buffer, std::size_t count, fi_addr_t* s
         // fi_cq(3): the condition is the number of entries, not a pointer to it.
         wanted = reinterpret_cast<std::uintptr_t>(condition);
     }
-    const ssize_t got = SleepingRead(cq, buffer, count, sources).run(std::min(wanted, count), timeout_ms);
+    const ssize_t got =
+        SleepingRead(cq, buffer, count, sources).run(std::min(wanted, count), timeout_ms);
     pass_on(cq);
     return got;
 }
 
-ssize_t cq_sread(fid_cq* self, void* buffer, std::size_t count, const void* condition, int timeout_ms) noexcept {
+ssize_t cq_sread(fid_cq* self, void* buffer, std::size_t count, const void* condition,
+                 int timeout_ms) noexcept {
     return cq_sreadfrom(self, buffer, count, nullptr, condition, timeout_ms);
 }
 
@@ -227,14 +232,15 @@ constexpr fi_ops_cq make_ops() noexcept {
 // One row for each lock policy, one column for each format after FI_CQ_FORMAT_UNSPEC.
 template <class Lock>
 constexpr std::array<fi_ops_cq, 4> make_row() noexcept {
-    return {make_ops<Lock, fi_cq_entry>(), make_ops<Lock, fi_cq_msg_entry>(), make_ops<Lock, fi_cq_data_entry>(),
-            make_ops<Lock, fi_cq_tagged_entry>()};
+    return {make_ops<Lock, fi_cq_entry>(), make_ops<Lock, fi_cq_msg_entry>(),
+            make_ops<Lock, fi_cq_data_entry>(), make_ops<Lock, fi_cq_tagged_entry>()};
 }
 constinit std::array<std::array<fi_ops_cq, 4>, kLockPolicies> cq_ops = {
     make_row<util::NullLock>(), make_row<util::OwnerLock>(), make_row<util::SpinLock>()};
 static_assert(FI_CQ_FORMAT_CONTEXT == 1 && FI_CQ_FORMAT_MSG == 2 && FI_CQ_FORMAT_DATA == 3 &&
               FI_CQ_FORMAT_TAGGED == 4);
-static_assert(static_cast<int>(LockPolicy::kNone) == 0 && static_cast<int>(LockPolicy::kOwner) == 1 &&
+static_assert(static_cast<int>(LockPolicy::kNone) == 0 &&
+              static_cast<int>(LockPolicy::kOwner) == 1 &&
               static_cast<int>(LockPolicy::kSpin) == 2);
 
 fi_ops_cq* ops_of(LockPolicy policy, fi_cq_format format) noexcept {
@@ -268,7 +274,8 @@ int open_waiting(Cq& cq, const fi_cq_attr& attr) {
         opened = cq.wait.add_source(cq.queue->wake_fd());
     }
     if (!opened.is_ok()) {
-        RVT_WARN(kCq, "cannot open cq: wait_obj %d: %s", static_cast<int>(attr.wait_obj), strerror(opened.error()));
+        RVT_WARN(kCq, "cannot open cq: wait_obj %d: %s", static_cast<int>(attr.wait_obj),
+                 strerror(opened.error()));
         return to_fi(opened);
     }
     if (attr.wait_obj == FI_WAIT_SET) {
@@ -283,7 +290,8 @@ int open(Domain& domain, const fi_cq_attr& attr, fid_cq** cq, void* context) {
     if (refused != 0) {
         return refused;
     }
-    util::Result<std::unique_ptr<core::Cq>> queue = core::Cq::create(attr.size != 0 ? attr.size : kDefaultSize);
+    util::Result<std::unique_ptr<core::Cq>> queue =
+        core::Cq::create(attr.size != 0 ? attr.size : kDefaultSize);
     if (!queue.is_ok()) {
         RVT_WARN(kCq, "cannot open cq: %zu entries asked: %s; lower fi_cq_attr.size", attr.size,
                  strerror(queue.error()));
@@ -335,7 +343,9 @@ int Cq::try_wait() noexcept {
 }
 
 int cq_open(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context) noexcept {
-    return entry([&] { return attr != nullptr ? open(Domain::from(domain), *attr, cq, context) : -FI_EINVAL; });
+    return entry([&] {
+        return attr != nullptr ? open(Domain::from(domain), *attr, cq, context) : -FI_EINVAL;
+    });
 }
 
 }  // namespace rvt::ofi

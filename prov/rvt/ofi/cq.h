@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Completion queues, fi_cq(3): core::Cq seen through libfabric's formats, with the wait object the application chose.
+// Completion queues, fi_cq(3): core::Cq seen through libfabric's formats, with the wait object the
+// application chose.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,8 @@ struct Cq {
     static Cq& from(fid_cq* self) noexcept { return *reinterpret_cast<Cq*>(self); }
     static Cq& from(fid* self) noexcept { return *reinterpret_cast<Cq*>(self); }
 
-    /// An endpoint that completes into this queue. Returns: why its descriptor cannot be waited for.
+    /// An endpoint that completes into this queue. Returns: why its descriptor cannot be waited
+    /// for.
     util::Status add_endpoint(const Progressor& progressor);
     void remove_endpoint(const core::RdEndpoint* endpoint) noexcept;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Reading a completion queue, instantiated for each lock policy and entry format. fi_cq_read on an empty queue is the
-// spin loop of every application: one lock, one look at the ring, one progress call, another look.
+// Reading a completion queue, instantiated for each lock policy and entry format. fi_cq_read on an
+// empty queue is the spin loop of every application: one lock, one look at the ring, one progress
+// call, another look.
 #pragma once
 
 #include "ofi/cq.h"
@@ -9,7 +10,9 @@
 namespace rvt::ofi {
 
 // One conversion for each format; a field that the format lacks is not touched.
-RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_entry& to) noexcept { to.op_context = from.op_context; }
+RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_entry& to) noexcept {
+    to.op_context = from.op_context;
+}
 RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_msg_entry& to) noexcept {
     to.op_context = from.op_context;
     to.flags = from.flags;
@@ -31,9 +34,11 @@ RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_tagged_entry& to) no
     to.tag = from.tag;
 }
 
-/// Moves up to `count` good entries out, in one pass. Returns: how many, or -FI_EAVAIL when an error comes first.
+/// Moves up to `count` good entries out, in one pass. Returns: how many, or -FI_EAVAIL when an
+/// error comes first.
 template <class Entry, bool kWithSource>
-RVT_ALWAYS_INLINE ssize_t drain(core::Cq& queue, void* buffer, std::size_t count, fi_addr_t* sources) noexcept {
+RVT_ALWAYS_INLINE ssize_t drain(core::Cq& queue, void* buffer, std::size_t count,
+                                fi_addr_t* sources) noexcept {
     auto* const entries = static_cast<Entry*>(buffer);
     std::size_t done = 0;
     while (done < count) {
@@ -56,7 +61,8 @@ RVT_ALWAYS_INLINE ssize_t drain(core::Cq& queue, void* buffer, std::size_t count
 
 /// Returns: entries read, -FI_EAVAIL, -FI_EAGAIN.
 template <class Lock, class Entry, bool kWithSource>
-RVT_ALWAYS_INLINE ssize_t read_entries(Cq& cq, void* buffer, std::size_t count, fi_addr_t* sources) noexcept {
+RVT_ALWAYS_INLINE ssize_t read_entries(Cq& cq, void* buffer, std::size_t count,
+                                       fi_addr_t* sources) noexcept {
     const util::Guard<Lock> guard(cq.domain->lock.as<Lock>());
     ssize_t got = drain<Entry, kWithSource>(*cq.queue, buffer, count, sources);
     if (got != 0) {

@@ -25,7 +25,8 @@ namespace {
 
 static_assert(offsetof(fid_domain, fid) == 0);
 
-constexpr std::uint64_t kRegMr = std::uint64_t{1} << 59;  // FI_REG_MR, whose name newer headers warn of
+constexpr std::uint64_t kRegMr = std::uint64_t{1}
+                                 << 59;  // FI_REG_MR, whose name newer headers warn of
 
 int domain_close(fid* self) noexcept {
     Domain& domain = Domain::from(self);
@@ -58,25 +59,30 @@ int domain_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     return 0;
 }
 
-/// No transmit or receive context is shared between endpoints; max_ep_stx_ctx and max_ep_srx_ctx say 0.
-int domain_stx_ctx(fid_domain* /*self*/, fi_tx_attr* /*attr*/, fid_stx** /*stx*/, void* /*context*/) noexcept {
+/// No transmit or receive context is shared between endpoints; max_ep_stx_ctx and max_ep_srx_ctx
+/// say 0.
+int domain_stx_ctx(fid_domain* /*self*/, fi_tx_attr* /*attr*/, fid_stx** /*stx*/,
+                   void* /*context*/) noexcept {
     return -FI_ENOSYS;
 }
-int domain_srx_ctx(fid_domain* /*self*/, fi_rx_attr* /*attr*/, fid_ep** /*ep*/, void* /*context*/) noexcept {
+int domain_srx_ctx(fid_domain* /*self*/, fi_rx_attr* /*attr*/, fid_ep** /*ep*/,
+                   void* /*context*/) noexcept {
     return -FI_ENOSYS;
 }
-int domain_scalable_ep(fid_domain* /*self*/, fi_info* /*info*/, fid_ep** /*sep*/, void* /*context*/) noexcept {
+int domain_scalable_ep(fid_domain* /*self*/, fi_info* /*info*/, fid_ep** /*sep*/,
+                       void* /*context*/) noexcept {
     return -FI_ENOSYS;
 }
-int domain_query_collective(fid_domain* /*self*/, fi_collective_op /*op*/, fi_collective_attr* /*attr*/,
-                            std::uint64_t /*flags*/) noexcept {
+int domain_query_collective(fid_domain* /*self*/, fi_collective_op /*op*/,
+                            fi_collective_attr* /*attr*/, std::uint64_t /*flags*/) noexcept {
     return -FI_ENOSYS;
 }
 
 int domain_endpoint(fid_domain* self, fi_info* info, fid_ep** ep, void* context) noexcept {
     return ep_rdm_open(self, info, ep, 0, context);
 }
-int domain_endpoint2(fid_domain* self, fi_info* info, fid_ep** ep, std::uint64_t flags, void* context) noexcept {
+int domain_endpoint2(fid_domain* self, fi_info* info, fid_ep** ep, std::uint64_t flags,
+                     void* context) noexcept {
     return ep_rdm_open(self, info, ep, flags, context);
 }
 
@@ -105,15 +111,17 @@ fi_ops_domain domain_ops = {
     .endpoint2 = domain_endpoint2,
 };
 
-/// The table lies in a memory file that peers map; where there are no such files, in memory of this process alone, and
-/// peers then ask for every access.
+/// The table lies in a memory file that peers map; where there are no such files, in memory of this
+/// process alone, and peers then ask for every access.
 util::Result<void*> open_key_block(Domain& domain, std::size_t bytes) {
-    util::Result<util::Mapping> file = util::Mapping::create("rvt-keys", bytes, core::KeyTable::block_bytes(1));
+    util::Result<util::Mapping> file =
+        util::Mapping::create("rvt-keys", bytes, core::KeyTable::block_bytes(1));
     if (file.is_ok()) {
         domain.key_file = file.take();
         return static_cast<void*>(domain.key_file.at<char>(0));
     }
-    RVT_INFO(kDomain, "key table of %zu bytes is not shared with peers: %s", bytes, strerror(file.error()));
+    RVT_INFO(kDomain, "key table of %zu bytes is not shared with peers: %s", bytes,
+             strerror(file.error()));
     domain.key_memory = PrivateMemory::allocate(bytes);
     if (domain.key_memory.data() == nullptr) {
         return ENOMEM;
@@ -127,7 +135,8 @@ util::Status open_keys(Domain& domain) {
     if (!block.is_ok()) {
         return block.status();
     }
-    util::Result<std::unique_ptr<core::KeyTable>> table = core::KeyTable::create(block.value(), bytes);
+    util::Result<std::unique_ptr<core::KeyTable>> table =
+        core::KeyTable::create(block.value(), bytes);
     if (!table.is_ok()) {
         return table.status();
     }
@@ -138,7 +147,8 @@ util::Status open_keys(Domain& domain) {
 /// What an info of ours must hold to be opened.
 bool is_ours(const fi_info* info) noexcept {
     return info != nullptr && info->domain_attr != nullptr &&
-           (info->domain_attr->name == nullptr || std::strcmp(info->domain_attr->name, kDomainName) == 0);
+           (info->domain_attr->name == nullptr ||
+            std::strcmp(info->domain_attr->name, kDomainName) == 0);
 }
 
 void copy_attributes(Domain& domain, const fi_info& info) noexcept {
@@ -157,8 +167,8 @@ void copy_attributes(Domain& domain, const fi_info& info) noexcept {
 
 PrivateMemory PrivateMemory::allocate(std::size_t bytes) noexcept {
     PrivateMemory made;
-    void* const data =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data != MAP_FAILED) {
         made.data_ = data;
         made.bytes_ = bytes;
@@ -211,7 +221,8 @@ MrMode to_mr_mode(std::uint32_t version, int mr_mode) noexcept {
             .has_provider_keys = (mr_mode & FI_MR_PROV_KEY) != 0};
 }
 
-int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uint64_t flags, void* context) noexcept {
+int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uint64_t flags,
+                void* context) noexcept {
     return entry([&]() -> int {
         if (flags != 0) {
             return -FI_EBADFLAGS;
@@ -221,12 +232,14 @@ int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uin
             return -FI_EINVAL;
         }
         const fi_domain_attr& attr = *info->domain_attr;
-        auto made = std::make_unique<Domain>(choose_lock_policy(attr.threading, attr.data_progress));
+        auto made =
+            std::make_unique<Domain>(choose_lock_policy(attr.threading, attr.data_progress));
         made->fabric = &Fabric::from(fabric);
         copy_attributes(*made, *info);
         const util::Status keys = open_keys(*made);
         if (!keys.is_ok()) {
-            RVT_WARN(kDomain, "cannot open domain: key table of %u entries: %s", kKeyTableEntries, strerror(keys.error()));
+            RVT_WARN(kDomain, "cannot open domain: key table of %u entries: %s", kKeyTableEntries,
+                     strerror(keys.error()));
             return to_fi(keys);
         }
         made->handle.fid = {FI_CLASS_DOMAIN, context, &domain_fid_ops};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Domains, fi_domain(3): a device opened for one application, with the lock, the key table and the settings that
-// everything opened in it shares.
+// Domains, fi_domain(3): a device opened for one application, with the lock, the key table and the
+// settings that everything opened in it shares.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,9 @@ inline constexpr std::uint32_t kKeyTableEntries = std::uint32_t{1} << 18;
 
 /// How memory is registered and named in this domain, fi_mr(3).
 struct MrMode {
-    bool has_virtual_addresses = false;  // remote addresses are virtual ones, else they count from 0
-    bool has_provider_keys = false;      // the provider chooses keys, else the application
+    bool has_virtual_addresses =
+        false;                       // remote addresses are virtual ones, else they count from 0
+    bool has_provider_keys = false;  // the provider chooses keys, else the application
 };
 
 /// The meaning of an mr_mode as an answer of fi_getinfo carries it.
@@ -104,7 +105,9 @@ struct Domain {
     std::unique_ptr<core::KeyTable> keys;
 };
 
-/// fi_ops_fabric.domain and .domain2. Returns: 0, -FI_EINVAL, -FI_ENODATA for another's info, -FI_ENOMEM, -FI_EMFILE.
-int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uint64_t flags, void* context) noexcept;
+/// fi_ops_fabric.domain and .domain2. Returns: 0, -FI_EINVAL, -FI_ENODATA for another's info,
+/// -FI_ENOMEM, -FI_EMFILE.
+int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uint64_t flags,
+                void* context) noexcept;
 
 }  // namespace rvt::ofi

@@ -12,8 +12,8 @@ namespace rvt::ofi {
 enum class LockPolicy : std::uint8_t { kNone, kOwner, kSpin };
 inline constexpr std::size_t kLockPolicies = 3;
 
-/// fi_domain(3), "threading". FI_THREAD_COMPLETION leaves the control thread out, so it is lock-free only where the
-/// application drives all progress itself.
+/// fi_domain(3), "threading". FI_THREAD_COMPLETION leaves the control thread out, so it is
+/// lock-free only where the application drives all progress itself.
 LockPolicy choose_lock_policy(fi_threading threading, fi_progress data_progress) noexcept;
 
 class DomainLock {

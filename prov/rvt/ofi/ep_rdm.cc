@@ -25,18 +25,24 @@ static_assert(offsetof(fid_ep, fid) == 0);
 std::array<const RdmOps*, kLockPolicies> host_engine{};
 
 constexpr std::uint64_t kCqBindFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
-constexpr std::uint64_t kCntrBindFlags = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+constexpr std::uint64_t kCntrBindFlags =
+    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-Progressor progressor_of(EpRdm& ep) noexcept { return {ep.engine->progress, ep.engine}; }
+Progressor progressor_of(EpRdm& ep) noexcept {
+    return {ep.engine->progress, ep.engine};
+}
 
 std::array<Cntr*, 6> counters_of(const EpRdm& ep) noexcept {
     const EpRdm::Counters& c = ep.counters;
     return {c.send, c.recv, c.read, c.write, c.remote_read, c.remote_write};
 }
 
-core::Counter* counter_of(Cntr* cntr) noexcept { return cntr != nullptr ? &cntr->counter : nullptr; }
+core::Counter* counter_of(Cntr* cntr) noexcept {
+    return cntr != nullptr ? &cntr->counter : nullptr;
+}
 
-// ---- close ----------------------------------------------------------------------------------------------------------
+// ---- close
+// ----------------------------------------------------------------------------------------------------------
 
 void leave_queues(EpRdm& ep) noexcept {
     for (Cq* cq : {ep.tx_cq, ep.rx_cq}) {
@@ -77,7 +83,8 @@ int ep_rdm_close(fid* self) noexcept {
     return 0;
 }
 
-// ---- bind -----------------------------------------------------------------------------------------------------------
+// ---- bind
+// -----------------------------------------------------------------------------------------------------------
 
 int bind_cq(EpRdm& ep, Cq& cq, std::uint64_t flags) noexcept {
     if ((flags & ~kCqBindFlags) != 0 || (flags & (FI_TRANSMIT | FI_RECV)) == 0) {
@@ -87,7 +94,8 @@ int bind_cq(EpRdm& ep, Cq& cq, std::uint64_t flags) noexcept {
         return -FI_EDOMAIN;
     }
     const bool is_selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
-    if (((flags & FI_TRANSMIT) != 0 && ep.tx_cq != nullptr) || ((flags & FI_RECV) != 0 && ep.rx_cq != nullptr)) {
+    if (((flags & FI_TRANSMIT) != 0 && ep.tx_cq != nullptr) ||
+        ((flags & FI_RECV) != 0 && ep.rx_cq != nullptr)) {
         return -FI_EINVAL;
     }
     if ((flags & FI_TRANSMIT) != 0) {
@@ -176,7 +184,8 @@ int ep_rdm_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     }
 }
 
-// ---- enable ---------------------------------------------------------------------------------------------------------
+// ---- enable
+// ---------------------------------------------------------------------------------------------------------
 
 /// What is missing before the endpoint can work, or 0.
 int check_bound(const EpRdm& ep) noexcept {
@@ -184,8 +193,8 @@ int check_bound(const EpRdm& ep) noexcept {
         RVT_WARN(kEpCtrl, "cannot enable endpoint: no address vector bound");
         return -FI_ENOAV;
     }
-    const bool has_tx = ep.tx_cq != nullptr || ep.counters.send != nullptr || ep.counters.read != nullptr ||
-                        ep.counters.write != nullptr;
+    const bool has_tx = ep.tx_cq != nullptr || ep.counters.send != nullptr ||
+                        ep.counters.read != nullptr || ep.counters.write != nullptr;
     const bool has_rx = ep.rx_cq != nullptr || ep.counters.recv != nullptr;
     const bool sends = (ep.caps & (FI_SEND | FI_READ | FI_WRITE)) != 0;
     const bool receives = (ep.caps & FI_RECV) != 0;
@@ -264,7 +273,8 @@ int enable(EpRdm& ep) {
     return 0;
 }
 
-// ---- control --------------------------------------------------------------------------------------------------------
+// ---- control
+// --------------------------------------------------------------------------------------------------------
 
 int get_op_flags(const EpRdm& ep, std::uint64_t& flags) noexcept {
     const bool is_tx = (flags & FI_TRANSMIT) != 0;
@@ -304,7 +314,8 @@ ssize_t ep_rdm_cancel(fid* self, void* context) noexcept {
     return ep.is_enabled ? to_fi(ep.engine->cancel(context)) : -FI_EOPBADSTATE;
 }
 
-// ---- names ----------------------------------------------------------------------------------------------------------
+// ---- names
+// ----------------------------------------------------------------------------------------------------------
 
 /// An endpoint has a name once it is bound to a port; asking for it binds it.
 int ep_rdm_getname(fid* self, void* address, std::size_t* bytes) noexcept {
@@ -329,7 +340,8 @@ int ep_rdm_setname(fid* self, void* address, std::size_t bytes) noexcept {
         if (address == nullptr || (!is_text && bytes < formatted_stride(ep.domain->addr_format))) {
             return -FI_EINVAL;
         }
-        const util::Result<util::SockAddr> wanted = read_formatted_address(ep.domain->addr_format, address);
+        const util::Result<util::SockAddr> wanted =
+            read_formatted_address(ep.domain->addr_format, address);
         if (!wanted.is_ok()) {
             return to_fi(wanted.status());
         }
@@ -357,7 +369,8 @@ fi_ops_ep ep_rdm_ops = {
     .tx_size_left = kNoContexts,
 };
 
-// ---- open -----------------------------------------------------------------------------------------------------------
+// ---- open
+// -----------------------------------------------------------------------------------------------------------
 
 /// The capabilities of both sides together; a side that was narrowed loses its own.
 std::uint64_t caps_of(const fi_info& info) noexcept {
@@ -373,9 +386,11 @@ std::uint64_t caps_of(const fi_info& info) noexcept {
 
 int fill_attr(core::RdAttr& attr, const Domain& domain, const fi_info& info) {
     if (info.src_addr != nullptr) {
-        const util::Result<util::SockAddr> source = read_formatted_address(domain.addr_format, info.src_addr);
+        const util::Result<util::SockAddr> source =
+            read_formatted_address(domain.addr_format, info.src_addr);
         if (!source.is_ok()) {
-            RVT_WARN(kEpCtrl, "cannot open endpoint: src_addr is no address of the domain's format");
+            RVT_WARN(kEpCtrl,
+                     "cannot open endpoint: src_addr is no address of the domain's format");
             return -FI_EINVAL;
         }
         attr.bind = source.value();
@@ -387,8 +402,9 @@ int fill_attr(core::RdAttr& attr, const Domain& domain, const fi_info& info) {
     }
     if (info.rx_attr != nullptr) {
         attr.rx_size = info.rx_attr->size != 0 ? info.rx_attr->size : attr.rx_size;
-        attr.total_buffered_recv =
-            info.rx_attr->total_buffered_recv != 0 ? info.rx_attr->total_buffered_recv : attr.total_buffered_recv;
+        attr.total_buffered_recv = info.rx_attr->total_buffered_recv != 0
+                                       ? info.rx_attr->total_buffered_recv
+                                       : attr.total_buffered_recv;
     }
     attr.has_auto_progress = domain.has_auto_progress;
     attr.wants_rma_events = (info.caps & FI_RMA_EVENT) != 0;
@@ -406,7 +422,8 @@ int check_info(const fi_info* info) noexcept {
         return -FI_ENOSYS;
     }
     if (info->ep_attr->tx_ctx_cnt > 1 || info->ep_attr->rx_ctx_cnt > 1) {
-        RVT_WARN(kEpCtrl, "cannot open endpoint: shared or several contexts asked, 1 of each kind offered");
+        RVT_WARN(kEpCtrl,
+                 "cannot open endpoint: shared or several contexts asked, 1 of each kind offered");
         return -FI_EINVAL;
     }
     return 0;
@@ -473,14 +490,18 @@ void EpRdm::prepare_flags() noexcept {
     source_mask = (caps & (FI_DIRECTED_RECV | kTaggedDirectedRecv)) != 0 ? 0 : ~std::uint64_t{0};
 }
 
-int ep_rdm_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t flags, void* context) noexcept {
+int ep_rdm_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t flags,
+                void* context) noexcept {
     if (flags != 0) {
         return -FI_EBADFLAGS;
     }
     const int refused = check_info(info);
-    return refused != 0 ? refused : entry([&] { return open(Domain::from(domain), *info, ep, context); });
+    return refused != 0 ? refused
+                        : entry([&] { return open(Domain::from(domain), *info, ep, context); });
 }
 
-void set_host_engine(const std::array<const RdmOps*, kLockPolicies>& ops) noexcept { host_engine = ops; }
+void set_host_engine(const std::array<const RdmOps*, kLockPolicies>& ops) noexcept {
+    host_engine = ops;
+}
 
 }  // namespace rvt::ofi

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// FI_EP_RDM endpoints, fi_endpoint(3). What is here serves every engine; the data path is in ep_rdm_msg.inl,
-// ep_rdm_tagged.inl, ep_rdm_rma.inl and ep_rdm_atomic.inl, instantiated for one engine each.
+// FI_EP_RDM endpoints, fi_endpoint(3). What is here serves every engine; the data path is in
+// ep_rdm_msg.inl, ep_rdm_tagged.inl, ep_rdm_rma.inl and ep_rdm_atomic.inl, instantiated for one
+// engine each.
 #pragma once
 
 #include <array>
@@ -47,7 +48,8 @@ struct EpRdm {
     RdFlags access_base = RdFlags::kNone;
     RdFlags recv_base = RdFlags::kNone;
     RdFlags inject_access_flags = RdFlags::kNone;
-    std::uint64_t source_mask = 0;  // ored to the source of a receive: all ones without FI_DIRECTED_RECV
+    std::uint64_t source_mask =
+        0;  // ored to the source of a receive: all ones without FI_DIRECTED_RECV
 
     core::RdEndpoint* engine = nullptr;
     void (*destroy)(EpRdm*) noexcept = nullptr;
@@ -76,10 +78,13 @@ struct EpRdm {
     Users aliases;
 };
 
-/// fi_ops_domain.endpoint. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_EBADFLAGS, -FI_ENOSYS for another endpoint type.
-int ep_rdm_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t flags, void* context) noexcept;
+/// fi_ops_domain.endpoint. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_EBADFLAGS, -FI_ENOSYS for
+/// another endpoint type.
+int ep_rdm_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t flags,
+                void* context) noexcept;
 
-/// Tells ofi/ which engine serves endpoints of the host device, for each lock policy. Threads: once, at load.
+/// Tells ofi/ which engine serves endpoints of the host device, for each lock policy. Threads:
+/// once, at load.
 void set_host_engine(const std::array<const RdmOps*, kLockPolicies>& ops) noexcept;
 
 // Shared by endpoints and aliases.

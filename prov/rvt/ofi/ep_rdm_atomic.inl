@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// fi_atomic(3) over an engine. Counts of elements become lengths in bytes here; which operation a call may carry is
-// looked up in the matrix of atomic_valid.cc.
+// fi_atomic(3) over an engine. Counts of elements become lengths in bytes here; which operation a
+// call may carry is looked up in the matrix of atomic_valid.cc.
 #pragma once
 
 #include <array>
@@ -57,8 +57,10 @@ ssize_t ep_rdm_atomic(EpRdmOver<Engine>& ep, const AtomicCall& call, RdFlags fla
     std::array<core::RdRemote, core::kMaxIov> remote;
     // FI_ATOMIC_READ has no operand; what is named for it is not looked at.
     const std::size_t operands = call.op == FI_ATOMIC_READ ? 0 : call.operand_count;
-    if (!operand.fill(call.operand, operands, element) || !compare.fill(call.compare, call.compare_count, element) ||
-        !result.fill(call.result, call.result_count, element) || call.remote_count > core::kMaxIov) [[unlikely]] {
+    if (!operand.fill(call.operand, operands, element) ||
+        !compare.fill(call.compare, call.compare_count, element) ||
+        !result.fill(call.result, call.result_count, element) || call.remote_count > core::kMaxIov)
+        [[unlikely]] {
         return -FI_EINVAL;
     }
     for (std::size_t i = 0; i < call.remote_count; ++i) {
@@ -89,124 +91,145 @@ RVT_ALWAYS_INLINE std::size_t total_elements(const fi_ioc* list, std::size_t cou
     return total;
 }
 
-// ---- base: remote = remote op operand -------------------------------------------------------------------------------
+// ---- base: remote = remote op operand
+// -------------------------------------------------------------------------------
 
 template <class Engine>
-ssize_t ep_rdm_atomic_writev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count, fi_addr_t dest,
-                             std::uint64_t addr, std::uint64_t key, fi_datatype datatype, fi_op op,
-                             void* context) noexcept {
+ssize_t ep_rdm_atomic_writev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
+                             fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
+                             fi_datatype datatype, fi_op op, void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     const fi_rma_ioc remote{addr, total_elements(iov, count), key};
-    return ep_rdm_atomic(ep, {core::RdAtomic::Kind::kBase, iov, count, nullptr, 0, nullptr, 0, &remote, 1, datatype,
-                              op, dest, context, 0},
+    return ep_rdm_atomic(ep,
+                         {core::RdAtomic::Kind::kBase, iov, count, nullptr, 0, nullptr, 0, &remote,
+                          1, datatype, op, dest, context, 0},
                          ep.access_flags);
 }
 
 template <class Engine>
-ssize_t ep_rdm_atomic_write(fid_ep* self, const void* buffer, std::size_t count, void* desc, fi_addr_t dest,
-                            std::uint64_t addr, std::uint64_t key, fi_datatype datatype, fi_op op,
-                            void* context) noexcept {
+ssize_t ep_rdm_atomic_write(fid_ep* self, const void* buffer, std::size_t count, void* desc,
+                            fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
+                            fi_datatype datatype, fi_op op, void* context) noexcept {
     const fi_ioc one{const_cast<void*>(buffer), count};
-    return ep_rdm_atomic_writev<Engine>(self, &one, &desc, 1, dest, addr, key, datatype, op, context);
+    return ep_rdm_atomic_writev<Engine>(self, &one, &desc, 1, dest, addr, key, datatype, op,
+                                        context);
 }
 
 template <class Engine>
-ssize_t ep_rdm_atomic_writemsg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags) noexcept {
+ssize_t ep_rdm_atomic_writemsg(fid_ep* self, const fi_msg_atomic* msg,
+                               std::uint64_t flags) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     if ((flags & ~kAtomicFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    return ep_rdm_atomic(ep, {core::RdAtomic::Kind::kBase, msg->msg_iov, msg->iov_count, nullptr, 0, nullptr, 0,
-                              msg->rma_iov, msg->rma_iov_count, msg->datatype, msg->op, msg->addr, msg->context,
-                              msg->data},
+    return ep_rdm_atomic(ep,
+                         {core::RdAtomic::Kind::kBase, msg->msg_iov, msg->iov_count, nullptr, 0,
+                          nullptr, 0, msg->rma_iov, msg->rma_iov_count, msg->datatype, msg->op,
+                          msg->addr, msg->context, msg->data},
                          ep.access_base | to_send_flags(flags));
 }
 
 template <class Engine>
-ssize_t ep_rdm_atomic_inject(fid_ep* self, const void* buffer, std::size_t count, fi_addr_t dest, std::uint64_t addr,
-                             std::uint64_t key, fi_datatype datatype, fi_op op) noexcept {
+ssize_t ep_rdm_atomic_inject(fid_ep* self, const void* buffer, std::size_t count, fi_addr_t dest,
+                             std::uint64_t addr, std::uint64_t key, fi_datatype datatype,
+                             fi_op op) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     const fi_ioc one{const_cast<void*>(buffer), count};
     const fi_rma_ioc remote{addr, count, key};
-    return ep_rdm_atomic(ep, {core::RdAtomic::Kind::kBase, &one, 1, nullptr, 0, nullptr, 0, &remote, 1, datatype, op,
-                              dest, nullptr, 0},
+    return ep_rdm_atomic(ep,
+                         {core::RdAtomic::Kind::kBase, &one, 1, nullptr, 0, nullptr, 0, &remote, 1,
+                          datatype, op, dest, nullptr, 0},
                          ep.inject_access_flags);
 }
 
-// ---- fetch: result = remote, then as above --------------------------------------------------------------------------
+// ---- fetch: result = remote, then as above
+// --------------------------------------------------------------------------
 
 template <class Engine>
-ssize_t ep_rdm_atomic_readwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count, fi_ioc* result,
-                                 void** /*result_desc*/, std::size_t result_count, fi_addr_t dest, std::uint64_t addr,
-                                 std::uint64_t key, fi_datatype datatype, fi_op op, void* context) noexcept {
+ssize_t ep_rdm_atomic_readwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/,
+                                 std::size_t count, fi_ioc* result, void** /*result_desc*/,
+                                 std::size_t result_count, fi_addr_t dest, std::uint64_t addr,
+                                 std::uint64_t key, fi_datatype datatype, fi_op op,
+                                 void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     const fi_rma_ioc remote{addr, total_elements(result, result_count), key};
-    return ep_rdm_atomic(ep, {core::RdAtomic::Kind::kFetch, iov, count, nullptr, 0, result, result_count, &remote, 1,
-                              datatype, op, dest, context, 0},
+    return ep_rdm_atomic(ep,
+                         {core::RdAtomic::Kind::kFetch, iov, count, nullptr, 0, result,
+                          result_count, &remote, 1, datatype, op, dest, context, 0},
                          ep.access_flags & ~RdFlags::kInject);
 }
 
 template <class Engine>
-ssize_t ep_rdm_atomic_readwrite(fid_ep* self, const void* buffer, std::size_t count, void* desc, void* result,
-                                void* result_desc, fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
-                                fi_datatype datatype, fi_op op, void* context) noexcept {
+ssize_t ep_rdm_atomic_readwrite(fid_ep* self, const void* buffer, std::size_t count, void* desc,
+                                void* result, void* result_desc, fi_addr_t dest, std::uint64_t addr,
+                                std::uint64_t key, fi_datatype datatype, fi_op op,
+                                void* context) noexcept {
     const fi_ioc one{const_cast<void*>(buffer), count};
     fi_ioc to{result, count};
-    return ep_rdm_atomic_readwritev<Engine>(self, &one, &desc, 1, &to, &result_desc, 1, dest, addr, key, datatype, op,
-                                            context);
+    return ep_rdm_atomic_readwritev<Engine>(self, &one, &desc, 1, &to, &result_desc, 1, dest, addr,
+                                            key, datatype, op, context);
 }
 
 template <class Engine>
-ssize_t ep_rdm_atomic_readwritemsg(fid_ep* self, const fi_msg_atomic* msg, fi_ioc* result, void** /*result_desc*/,
-                                   std::size_t result_count, std::uint64_t flags) noexcept {
+ssize_t ep_rdm_atomic_readwritemsg(fid_ep* self, const fi_msg_atomic* msg, fi_ioc* result,
+                                   void** /*result_desc*/, std::size_t result_count,
+                                   std::uint64_t flags) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     if ((flags & ~kAtomicFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    return ep_rdm_atomic(ep, {core::RdAtomic::Kind::kFetch, msg->msg_iov, msg->iov_count, nullptr, 0, result,
-                              result_count, msg->rma_iov, msg->rma_iov_count, msg->datatype, msg->op, msg->addr,
-                              msg->context, msg->data},
+    return ep_rdm_atomic(ep,
+                         {core::RdAtomic::Kind::kFetch, msg->msg_iov, msg->iov_count, nullptr, 0,
+                          result, result_count, msg->rma_iov, msg->rma_iov_count, msg->datatype,
+                          msg->op, msg->addr, msg->context, msg->data},
                          ep.access_base | to_send_flags(flags));
 }
 
-// ---- compare: result = remote, then remote = operand where the comparison holds -------------------------------------
+// ---- compare: result = remote, then remote = operand where the comparison holds
+// -------------------------------------
 
 template <class Engine>
-ssize_t ep_rdm_atomic_compwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
-                                 const fi_ioc* compare, void** /*compare_desc*/, std::size_t compare_count,
-                                 fi_ioc* result, void** /*result_desc*/, std::size_t result_count, fi_addr_t dest,
-                                 std::uint64_t addr, std::uint64_t key, fi_datatype datatype, fi_op op,
+ssize_t ep_rdm_atomic_compwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/,
+                                 std::size_t count, const fi_ioc* compare, void** /*compare_desc*/,
+                                 std::size_t compare_count, fi_ioc* result, void** /*result_desc*/,
+                                 std::size_t result_count, fi_addr_t dest, std::uint64_t addr,
+                                 std::uint64_t key, fi_datatype datatype, fi_op op,
                                  void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     const fi_rma_ioc remote{addr, total_elements(iov, count), key};
-    return ep_rdm_atomic(ep, {core::RdAtomic::Kind::kCompare, iov, count, compare, compare_count, result,
-                              result_count, &remote, 1, datatype, op, dest, context, 0},
+    return ep_rdm_atomic(ep,
+                         {core::RdAtomic::Kind::kCompare, iov, count, compare, compare_count,
+                          result, result_count, &remote, 1, datatype, op, dest, context, 0},
                          ep.access_flags & ~RdFlags::kInject);
 }
 
 template <class Engine>
-ssize_t ep_rdm_atomic_compwrite(fid_ep* self, const void* buffer, std::size_t count, void* desc, const void* compare,
-                                void* compare_desc, void* result, void* result_desc, fi_addr_t dest,
-                                std::uint64_t addr, std::uint64_t key, fi_datatype datatype, fi_op op,
+ssize_t ep_rdm_atomic_compwrite(fid_ep* self, const void* buffer, std::size_t count, void* desc,
+                                const void* compare, void* compare_desc, void* result,
+                                void* result_desc, fi_addr_t dest, std::uint64_t addr,
+                                std::uint64_t key, fi_datatype datatype, fi_op op,
                                 void* context) noexcept {
     const fi_ioc one{const_cast<void*>(buffer), count};
     const fi_ioc with{const_cast<void*>(compare), count};
     fi_ioc to{result, count};
-    return ep_rdm_atomic_compwritev<Engine>(self, &one, &desc, 1, &with, &compare_desc, 1, &to, &result_desc, 1, dest,
-                                            addr, key, datatype, op, context);
+    return ep_rdm_atomic_compwritev<Engine>(self, &one, &desc, 1, &with, &compare_desc, 1, &to,
+                                            &result_desc, 1, dest, addr, key, datatype, op,
+                                            context);
 }
 
 template <class Engine>
 ssize_t ep_rdm_atomic_compwritemsg(fid_ep* self, const fi_msg_atomic* msg, const fi_ioc* compare,
-                                   void** /*compare_desc*/, std::size_t compare_count, fi_ioc* result,
-                                   void** /*result_desc*/, std::size_t result_count, std::uint64_t flags) noexcept {
+                                   void** /*compare_desc*/, std::size_t compare_count,
+                                   fi_ioc* result, void** /*result_desc*/, std::size_t result_count,
+                                   std::uint64_t flags) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     if ((flags & ~kAtomicFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    return ep_rdm_atomic(ep, {core::RdAtomic::Kind::kCompare, msg->msg_iov, msg->iov_count, compare, compare_count,
-                              result, result_count, msg->rma_iov, msg->rma_iov_count, msg->datatype, msg->op,
-                              msg->addr, msg->context, msg->data},
+    return ep_rdm_atomic(ep,
+                         {core::RdAtomic::Kind::kCompare, msg->msg_iov, msg->iov_count, compare,
+                          compare_count, result, result_count, msg->rma_iov, msg->rma_iov_count,
+                          msg->datatype, msg->op, msg->addr, msg->context, msg->data},
                          ep.access_base | to_send_flags(flags));
 }
 

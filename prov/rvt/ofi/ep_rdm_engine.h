@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// An endpoint with its engine inside: from the fid_ep that a call hands in to the engine is an addition, not a load.
-// The composition root instantiates this for each engine it offers; ofi/ knows the engine by this concept only.
+// An endpoint with its engine inside: from the fid_ep that a call hands in to the engine is an
+// addition, not a load. The composition root instantiates this for each engine it offers; ofi/
+// knows the engine by this concept only.
 #pragma once
 
 #include <concepts>
@@ -20,16 +21,20 @@ concept RdEngineType = std::derived_from<E, core::RdEndpoint> &&
     requires(E engine, const void* from, void* to, std::size_t n, std::uint64_t u, RdFlags flags,
              const core::RdSend& send, const core::RdRecv& recv, const core::RdRma& rma,
              const core::RdAtomic& atomic) {
-        typename E::Lock;
-        { engine.template send_one<RdFlags::kTagged>(from, n, u, u, u, to, flags) } noexcept
-            -> std::same_as<util::Status>;
-        { engine.template recv_one<RdFlags::kTagged>(to, n, u, u, u, to, flags) } noexcept
-            -> std::same_as<util::Status>;
-        { engine.send(send) } noexcept -> std::same_as<util::Status>;
-        { engine.recv(recv) } noexcept -> std::same_as<util::Status>;
-        { engine.rma(rma) } noexcept -> std::same_as<util::Status>;
-        { engine.atomic(atomic) } noexcept -> std::same_as<util::Status>;
-    };
+    typename E::Lock;
+    { engine.template send_one<RdFlags::kTagged>(from, n, u, u, u, to, flags) }
+    noexcept->std::same_as<util::Status>;
+    { engine.template recv_one<RdFlags::kTagged>(to, n, u, u, u, to, flags) }
+    noexcept->std::same_as<util::Status>;
+    { engine.send(send) }
+    noexcept->std::same_as<util::Status>;
+    { engine.recv(recv) }
+    noexcept->std::same_as<util::Status>;
+    { engine.rma(rma) }
+    noexcept->std::same_as<util::Status>;
+    { engine.atomic(atomic) }
+    noexcept->std::same_as<util::Status>;
+};
 
 template <RdEngineType Engine>
 struct EpRdmOver : EpRdm {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// fi_getopt and fi_setopt, fi_endpoint(3): what an option is, and which can be changed. An option that is not known
-// answers -FI_ENOPROTOOPT to get and -FI_EOPNOTSUPP to set, which applications tell apart from failure.
+// fi_getopt and fi_setopt, fi_endpoint(3): what an option is, and which can be changed. An option
+// that is not known answers -FI_ENOPROTOOPT to get and -FI_EOPNOTSUPP to set, which applications
+// tell apart from failure.
 #include <cstring>
 
 #include "ofi/ep_rdm.h"

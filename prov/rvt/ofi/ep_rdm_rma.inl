@@ -16,9 +16,10 @@ static_assert(sizeof(fi_rma_iov) == sizeof(core::RdRemote) &&
 
 /// A transfer between `iov` and one remote piece of the same length.
 template <class Engine>
-RVT_ALWAYS_INLINE ssize_t ep_rdm_access(EpRdmOver<Engine>& ep, bool is_write, const iovec* iov, std::size_t count,
-                                        fi_addr_t peer, std::uint64_t addr, std::uint64_t key, std::uint64_t data,
-                                        void* context, RdFlags flags) noexcept {
+RVT_ALWAYS_INLINE ssize_t ep_rdm_access(EpRdmOver<Engine>& ep, bool is_write, const iovec* iov,
+                                        std::size_t count, fi_addr_t peer, std::uint64_t addr,
+                                        std::uint64_t key, std::uint64_t data, void* context,
+                                        RdFlags flags) noexcept {
     if (count > core::kMaxIov) [[unlikely]] {
         return -FI_EINVAL;
     }
@@ -39,9 +40,10 @@ RVT_ALWAYS_INLINE ssize_t ep_rdm_access(EpRdmOver<Engine>& ep, bool is_write, co
 
 /// The same with one local buffer.
 template <class Engine>
-RVT_ALWAYS_INLINE ssize_t ep_rdm_access_one(EpRdmOver<Engine>& ep, bool is_write, const void* buffer,
-                                            std::size_t length, fi_addr_t peer, std::uint64_t addr,
-                                            std::uint64_t key, std::uint64_t data, void* context,
+RVT_ALWAYS_INLINE ssize_t ep_rdm_access_one(EpRdmOver<Engine>& ep, bool is_write,
+                                            const void* buffer, std::size_t length, fi_addr_t peer,
+                                            std::uint64_t addr, std::uint64_t key,
+                                            std::uint64_t data, void* context,
                                             RdFlags flags) noexcept {
     const iovec local{const_cast<void*>(buffer), length};
     const core::RdRemote remote{.addr = addr, .len = length, .key = key};
@@ -57,8 +59,8 @@ RVT_ALWAYS_INLINE ssize_t ep_rdm_access_one(EpRdmOver<Engine>& ep, bool is_write
 }
 
 template <class Engine>
-RVT_ALWAYS_INLINE ssize_t ep_rdm_access_msg(EpRdmOver<Engine>& ep, bool is_write, const fi_msg_rma* msg,
-                                            RdFlags flags) noexcept {
+RVT_ALWAYS_INLINE ssize_t ep_rdm_access_msg(EpRdmOver<Engine>& ep, bool is_write,
+                                            const fi_msg_rma* msg, RdFlags flags) noexcept {
     if (msg->iov_count > core::kMaxIov || msg->rma_iov_count > core::kMaxIov) [[unlikely]] {
         return -FI_EINVAL;
     }
@@ -74,18 +76,21 @@ RVT_ALWAYS_INLINE ssize_t ep_rdm_access_msg(EpRdmOver<Engine>& ep, bool is_write
 }
 
 template <class Engine>
-ssize_t ep_rdm_read(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/, fi_addr_t source,
-                    std::uint64_t addr, std::uint64_t key, void* context) noexcept {
+ssize_t ep_rdm_read(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/,
+                    fi_addr_t source, std::uint64_t addr, std::uint64_t key,
+                    void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     return ep_rdm_access_one(ep, false, buffer, length, source, addr, key, 0, context,
                              ep.access_flags & ~RdFlags::kInject);
 }
 
 template <class Engine>
-ssize_t ep_rdm_readv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count, fi_addr_t source,
-                     std::uint64_t addr, std::uint64_t key, void* context) noexcept {
+ssize_t ep_rdm_readv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                     fi_addr_t source, std::uint64_t addr, std::uint64_t key,
+                     void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    return ep_rdm_access(ep, false, iov, count, source, addr, key, 0, context, ep.access_flags & ~RdFlags::kInject);
+    return ep_rdm_access(ep, false, iov, count, source, addr, key, 0, context,
+                         ep.access_flags & ~RdFlags::kInject);
 }
 
 template <class Engine>
@@ -98,15 +103,18 @@ ssize_t ep_rdm_readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags)
 }
 
 template <class Engine>
-ssize_t ep_rdm_write(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/, fi_addr_t dest,
-                     std::uint64_t addr, std::uint64_t key, void* context) noexcept {
+ssize_t ep_rdm_write(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+                     fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
+                     void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    return ep_rdm_access_one(ep, true, buffer, length, dest, addr, key, 0, context, ep.access_flags);
+    return ep_rdm_access_one(ep, true, buffer, length, dest, addr, key, 0, context,
+                             ep.access_flags);
 }
 
 template <class Engine>
-ssize_t ep_rdm_writev(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count, fi_addr_t dest,
-                      std::uint64_t addr, std::uint64_t key, void* context) noexcept {
+ssize_t ep_rdm_writev(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                      fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
+                      void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     return ep_rdm_access(ep, true, iov, count, dest, addr, key, 0, context, ep.access_flags);
 }
@@ -121,23 +129,26 @@ ssize_t ep_rdm_writemsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags
 }
 
 template <class Engine>
-ssize_t ep_rdm_inject_write(fid_ep* self, const void* buffer, std::size_t length, fi_addr_t dest, std::uint64_t addr,
-                            std::uint64_t key) noexcept {
+ssize_t ep_rdm_inject_write(fid_ep* self, const void* buffer, std::size_t length, fi_addr_t dest,
+                            std::uint64_t addr, std::uint64_t key) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    return ep_rdm_access_one(ep, true, buffer, length, dest, addr, key, 0, nullptr, ep.inject_access_flags);
+    return ep_rdm_access_one(ep, true, buffer, length, dest, addr, key, 0, nullptr,
+                             ep.inject_access_flags);
 }
 
 template <class Engine>
-ssize_t ep_rdm_writedata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/, std::uint64_t data,
-                         fi_addr_t dest, std::uint64_t addr, std::uint64_t key, void* context) noexcept {
+ssize_t ep_rdm_writedata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+                         std::uint64_t data, fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
+                         void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     return ep_rdm_access_one(ep, true, buffer, length, dest, addr, key, data, context,
                              ep.access_flags | RdFlags::kData);
 }
 
 template <class Engine>
-ssize_t ep_rdm_inject_writedata(fid_ep* self, const void* buffer, std::size_t length, std::uint64_t data,
-                                fi_addr_t dest, std::uint64_t addr, std::uint64_t key) noexcept {
+ssize_t ep_rdm_inject_writedata(fid_ep* self, const void* buffer, std::size_t length,
+                                std::uint64_t data, fi_addr_t dest, std::uint64_t addr,
+                                std::uint64_t key) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     return ep_rdm_access_one(ep, true, buffer, length, dest, addr, key, data, nullptr,
                              ep.inject_access_flags | RdFlags::kData);

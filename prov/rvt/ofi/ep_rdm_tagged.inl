@@ -7,18 +7,21 @@
 namespace rvt::ofi {
 
 template <class Engine>
-ssize_t ep_rdm_tsend(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/, fi_addr_t dest,
-                     std::uint64_t tag, void* context) noexcept {
+ssize_t ep_rdm_tsend(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+                     fi_addr_t dest, std::uint64_t tag, void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    return to_fi(ep.over.template send_one<RdFlags::kTagged>(buffer, length, dest, tag, 0, context, ep.send_flags));
+    return to_fi(ep.over.template send_one<RdFlags::kTagged>(buffer, length, dest, tag, 0, context,
+                                                             ep.send_flags));
 }
 
 template <class Engine>
-ssize_t ep_rdm_tsenddata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/, std::uint64_t data,
-                         fi_addr_t dest, std::uint64_t tag, void* context) noexcept {
+ssize_t ep_rdm_tsenddata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+                         std::uint64_t data, fi_addr_t dest, std::uint64_t tag,
+                         void* context) noexcept {
     constexpr RdFlags kFixed = RdFlags::kTagged | RdFlags::kData;
     auto& ep = EpRdmOver<Engine>::from(self);
-    return to_fi(ep.over.template send_one<kFixed>(buffer, length, dest, tag, data, context, ep.send_flags));
+    return to_fi(
+        ep.over.template send_one<kFixed>(buffer, length, dest, tag, data, context, ep.send_flags));
 }
 
 template <class Engine>
@@ -26,20 +29,22 @@ ssize_t ep_rdm_tinject(fid_ep* self, const void* buffer, std::size_t length, fi_
                        std::uint64_t tag) noexcept {
     constexpr RdFlags kFixed = RdFlags::kTagged | RdFlags::kInject;
     auto& ep = EpRdmOver<Engine>::from(self);
-    return to_fi(ep.over.template send_one<kFixed>(buffer, length, dest, tag, 0, nullptr, RdFlags::kNone));
+    return to_fi(
+        ep.over.template send_one<kFixed>(buffer, length, dest, tag, 0, nullptr, RdFlags::kNone));
 }
 
 template <class Engine>
-ssize_t ep_rdm_tinjectdata(fid_ep* self, const void* buffer, std::size_t length, std::uint64_t data, fi_addr_t dest,
-                           std::uint64_t tag) noexcept {
+ssize_t ep_rdm_tinjectdata(fid_ep* self, const void* buffer, std::size_t length, std::uint64_t data,
+                           fi_addr_t dest, std::uint64_t tag) noexcept {
     constexpr RdFlags kFixed = RdFlags::kTagged | RdFlags::kInject | RdFlags::kData;
     auto& ep = EpRdmOver<Engine>::from(self);
-    return to_fi(ep.over.template send_one<kFixed>(buffer, length, dest, tag, data, nullptr, RdFlags::kNone));
+    return to_fi(ep.over.template send_one<kFixed>(buffer, length, dest, tag, data, nullptr,
+                                                   RdFlags::kNone));
 }
 
 template <class Engine>
-ssize_t ep_rdm_tsendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count, fi_addr_t dest,
-                      std::uint64_t tag, void* context) noexcept {
+ssize_t ep_rdm_tsendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                      fi_addr_t dest, std::uint64_t tag, void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     if (count > core::kMaxIov) [[unlikely]] {
         return -FI_EINVAL;
@@ -71,16 +76,18 @@ ssize_t ep_rdm_tsendmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t fl
 }
 
 template <class Engine>
-ssize_t ep_rdm_trecv(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/, fi_addr_t source,
-                     std::uint64_t tag, std::uint64_t ignore, void* context) noexcept {
+ssize_t ep_rdm_trecv(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/,
+                     fi_addr_t source, std::uint64_t tag, std::uint64_t ignore,
+                     void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    return to_fi(ep.over.template recv_one<RdFlags::kTagged>(buffer, length, source | ep.source_mask, tag, ignore,
-                                                             context, ep.recv_flags));
+    return to_fi(ep.over.template recv_one<RdFlags::kTagged>(
+        buffer, length, source | ep.source_mask, tag, ignore, context, ep.recv_flags));
 }
 
 template <class Engine>
-ssize_t ep_rdm_trecvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count, fi_addr_t source,
-                      std::uint64_t tag, std::uint64_t ignore, void* context) noexcept {
+ssize_t ep_rdm_trecvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                      fi_addr_t source, std::uint64_t tag, std::uint64_t ignore,
+                      void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     if (count > core::kMaxIov) [[unlikely]] {
         return -FI_EINVAL;

@@ -15,8 +15,8 @@ constexpr EpTables make_tables() noexcept {
         .msg = {sizeof(fi_ops_msg), kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo},
         .tagged = {sizeof(fi_ops_tagged), kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo},
         .rma = {sizeof(fi_ops_rma), kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo},
-        .atomic = {sizeof(fi_ops_atomic), kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, atomic_writevalid,
-                   atomic_readwritevalid, atomic_compwritevalid},
+        .atomic = {sizeof(fi_ops_atomic), kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo,
+                   atomic_writevalid, atomic_readwritevalid, atomic_compwritevalid},
     };
 }
 

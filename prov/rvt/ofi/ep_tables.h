@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Data-path tables of endpoints that cannot transfer: not enabled yet, or opened without the capability.
+// Data-path tables of endpoints that cannot transfer: not enabled yet, or opened without the
+// capability.
 #pragma once
 
 #include "ofi/compat.h"

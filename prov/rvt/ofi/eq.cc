@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Event queues. A semaphore eventfd counts the events, so that "readable" means "not empty" without arming.
+// Event queues. A semaphore eventfd counts the events, so that "readable" means "not empty" without
+// arming.
 #include "ofi/eq.h"
 
 #include <sys/eventfd.h>
@@ -31,7 +32,8 @@ int eq_control(fid* self, int command, void* argument) noexcept {
     return entry([&] { return Eq::from(self).wait.control(command, argument); });
 }
 
-ssize_t eq_read(fid_eq* self, std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags) noexcept {
+ssize_t eq_read(fid_eq* self, std::uint32_t* event, void* buffer, std::size_t length,
+                std::uint64_t flags) noexcept {
     return entry([&] { return Eq::from(self).read(event, buffer, length, flags); });
 }
 
@@ -53,8 +55,8 @@ ssize_t eq_write(fid_eq* self, std::uint32_t event, const void* buffer, std::siz
     });
 }
 
-ssize_t eq_sread(fid_eq* self, std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
-                 std::uint64_t flags) noexcept {
+ssize_t eq_sread(fid_eq* self, std::uint32_t* event, void* buffer, std::size_t length,
+                 int timeout_ms, std::uint64_t flags) noexcept {
     return entry([&] { return Eq::from(self).sread(event, buffer, length, timeout_ms, flags); });
 }
 
@@ -127,7 +129,8 @@ ssize_t Eq::read(std::uint32_t* event, void* buffer, std::size_t length, std::ui
     return size;
 }
 
-ssize_t Eq::sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms, std::uint64_t flags) {
+ssize_t Eq::sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
+                  std::uint64_t flags) {
     if (!wait.can_sleep()) {
         return -FI_EINVAL;
     }

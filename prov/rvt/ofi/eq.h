@@ -25,7 +25,8 @@ class Eq {
     void push_error(const fi_eq_err_entry& error);
 
     ssize_t read(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags);
-    ssize_t sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms, std::uint64_t flags);
+    ssize_t sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
+                  std::uint64_t flags);
     ssize_t read_error(fi_eq_err_entry* entry, std::uint64_t flags);
     int try_wait() noexcept;
 

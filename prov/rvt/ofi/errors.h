@@ -14,7 +14,8 @@ namespace rvt::ofi {
 
 /// The return value of a libfabric call: 0 or a negative FI_E*.
 constexpr int to_fi(util::Status status) noexcept {
-    // Errors of the system have the same number in both; ENOKEY alone has a name of libfabric's own.
+    // Errors of the system have the same number in both; ENOKEY alone has a name of libfabric's
+    // own.
     return status.error() == ENOKEY ? -FI_ENOKEY : -status.error();
 }
 
@@ -24,7 +25,8 @@ int to_fi_errno(core::WcStatus status) noexcept;
 /// What to say about a prov_errno, which is a core::WcStatus.
 const char* completion_text(int prov_errno) noexcept;
 
-/// Puts a text into the caller's buffer as the strerror calls do, and returns it. The buffer may be missing.
+/// Puts a text into the caller's buffer as the strerror calls do, and returns it. The buffer may be
+/// missing.
 const char* copy_text(const char* text, char* buffer, std::size_t bytes) noexcept;
 
 /// Runs the body of an entry point that may allocate. Nothing is thrown across the C interface.

@@ -31,7 +31,8 @@ int fabric_close(fid* self) noexcept {
 }
 
 /// Connection management has no endpoints yet: FI_EP_MSG is not among the answers of fi_getinfo.
-int fabric_passive_ep(fid_fabric* /*self*/, fi_info* /*info*/, fid_pep** /*pep*/, void* /*context*/) noexcept {
+int fabric_passive_ep(fid_fabric* /*self*/, fi_info* /*info*/, fid_pep** /*pep*/,
+                      void* /*context*/) noexcept {
     return -FI_ENOSYS;
 }
 
@@ -39,7 +40,8 @@ int fabric_domain(fid_fabric* self, fi_info* info, fid_domain** domain, void* co
     return domain_open(self, info, domain, 0, context);
 }
 
-int fabric_domain2(fid_fabric* self, fi_info* info, fid_domain** domain, std::uint64_t flags, void* context) noexcept {
+int fabric_domain2(fid_fabric* self, fi_info* info, fid_domain** domain, std::uint64_t flags,
+                   void* context) noexcept {
     return domain_open(self, info, domain, flags, context);
 }
 
@@ -59,7 +61,8 @@ fi_ops_fabric fabric_ops = {
 
 int fabric_open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) noexcept {
     return entry([&]() -> int {
-        if (attr == nullptr || (attr->name != nullptr && std::strcmp(attr->name, kFabricName) != 0)) {
+        if (attr == nullptr ||
+            (attr->name != nullptr && std::strcmp(attr->name, kFabricName) != 0)) {
             RVT_WARN(kFabric, "cannot open fabric: %s asked, %s offered",
                      attr != nullptr ? attr->name : "no attributes", kFabricName);
             return attr == nullptr ? -FI_EINVAL : -FI_ENODATA;

@@ -8,14 +8,16 @@
 namespace rvt::ofi {
 namespace {
 
-constexpr std::uint64_t kKnownFlags = FI_NUMERICHOST | FI_SOURCE | FI_PROV_ATTR_ONLY | kRescan | kCoreGetinfoFlags;
+constexpr std::uint64_t kKnownFlags =
+    FI_NUMERICHOST | FI_SOURCE | FI_PROV_ATTR_ONLY | kRescan | kCoreGetinfoFlags;
 
-/// Said loudly to applications. Utility providers that look for something to be layered over are no users.
+/// Said loudly to applications. Utility providers that look for something to be layered over are no
+/// users.
 void log_refusal(const Refusal& refusal, std::uint64_t flags) noexcept {
     const bool is_application = (flags & kCoreGetinfoFlags) == 0;
     RVT_LOG(is_application ? util::LogLevel::kWarn : util::LogLevel::kInfo, util::LogArea::kFabric,
-            "%s/%s RDM does not match: %s: %s asked, %s offered", kFabricName, kDomainName, refusal.hint,
-            refusal.asked.c_str(), refusal.offered.c_str());
+            "%s/%s RDM does not match: %s: %s asked, %s offered", kFabricName, kDomainName,
+            refusal.hint, refusal.asked.c_str(), refusal.offered.c_str());
 }
 
 /// fi_getinfo(3), FI_PROV_ATTR_ONLY: one answer that says no more than who we are.
@@ -25,10 +27,11 @@ int attributes_only(const Offer& offer, std::uint32_t version, fi_info** info) {
     return *info != nullptr ? 0 : -FI_ENOMEM;
 }
 
-int answer(std::uint32_t version, const char* node, const char* service, std::uint64_t flags, const fi_info* hints,
-           fi_info** info) {
+int answer(std::uint32_t version, const char* node, const char* service, std::uint64_t flags,
+           const fi_info* hints, fi_info** info) {
     if ((flags & ~kKnownFlags) != 0) {
-        RVT_WARN(kFabric, "fi_getinfo: unknown flags 0x%llx", static_cast<unsigned long long>(flags & ~kKnownFlags));
+        RVT_WARN(kFabric, "fi_getinfo: unknown flags 0x%llx",
+                 static_cast<unsigned long long>(flags & ~kKnownFlags));
         return -FI_EBADFLAGS;
     }
     Offer offer;
@@ -53,8 +56,8 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
 
 }  // namespace
 
-int getinfo(std::uint32_t version, const char* node, const char* service, std::uint64_t flags, const fi_info* hints,
-            fi_info** info) noexcept {
+int getinfo(std::uint32_t version, const char* node, const char* service, std::uint64_t flags,
+            const fi_info* hints, fi_info** info) noexcept {
     *info = nullptr;
     return entry([&] { return answer(version, node, service, flags, hints, info); });
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// fi_getinfo(3): what is offered, how hints are judged, how an answer is made. The steps, in the order in which
-// info.cc takes them:
+// fi_getinfo(3): what is offered, how hints are judged, how an answer is made. The steps, in the
+// order in which info.cc takes them:
 //   info_offer.cc    what an endpoint type of a device can do at most
-//   info_rules.cc    is each attribute of the hints within the offer? the first that is not ends the candidate
-//   info_address.cc  node, service, flags and the hints' addresses become a source and a destination
-//   info_build.cc    the answer, in memory that the application's fi_freeinfo releases
+//   info_rules.cc    is each attribute of the hints within the offer? the first that is not ends
+//   the candidate info_address.cc  node, service, flags and the hints' addresses become a source
+//   and a destination info_build.cc    the answer, in memory that the application's fi_freeinfo
+//   releases
 #pragma once
 
 #include <cstdint>
@@ -17,18 +18,22 @@
 
 namespace rvt::ofi {
 
-/// fi_provider.getinfo. Returns: 0, -FI_ENODATA (each candidate's reason is logged), -FI_EBADFLAGS, -FI_ENOMEM.
-int getinfo(std::uint32_t version, const char* node, const char* service, std::uint64_t flags, const fi_info* hints,
-            fi_info** info) noexcept;
+/// fi_provider.getinfo. Returns: 0, -FI_ENODATA (each candidate's reason is logged), -FI_EBADFLAGS,
+/// -FI_ENOMEM.
+int getinfo(std::uint32_t version, const char* node, const char* service, std::uint64_t flags,
+            const fi_info* hints, fi_info** info) noexcept;
 
 inline constexpr const char* kProvName = "rvt";
 inline constexpr const char* kFabricName = "rvt-host";  // reaches this host
 inline constexpr const char* kDomainName = "shm";
-inline constexpr std::uint32_t kProtocol = 0x80000001u;  // provider specific: two versions of rvt interoperate
+inline constexpr std::uint32_t kProtocol =
+    0x80000001u;  // provider specific: two versions of rvt interoperate
 inline constexpr std::uint32_t kProtocolVersion = 1;
-inline constexpr std::uint64_t kTagFormat = 0xaaaaaaaaaaaaaaaau;  // every bit of a tag is the application's
+inline constexpr std::uint64_t kTagFormat =
+    0xaaaaaaaaaaaaaaaau;  // every bit of a tag is the application's
 
-/// What a candidate can do at most. Its attributes are read by the same accessors as those of hints.
+/// What a candidate can do at most. Its attributes are read by the same accessors as those of
+/// hints.
 struct Offer {
     fi_info info{};
     fi_tx_attr tx{};
@@ -72,20 +77,24 @@ struct InfoAddresses {
     std::optional<util::SockAddr> dest;
 };
 
-/// Works out source and destination. A refusal says which of node, service or the hints' addresses is not ours.
+/// Works out source and destination. A refusal says which of node, service or the hints' addresses
+/// is not ours.
 struct AddressAnswer {
     InfoAddresses addresses;
     std::optional<Refusal> refusal;
 };
-AddressAnswer resolve_addresses(const char* node, const char* service, std::uint64_t flags, const fi_info* hints);
+AddressAnswer resolve_addresses(const char* node, const char* service, std::uint64_t flags,
+                                const fi_info* hints);
 
 /// Makes the answer. Returns: nullptr without memory.
-fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints, const InfoAddresses& addresses);
+fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints,
+                    const InfoAddresses& addresses);
 
 /// Releases what build_info() made, as the application's fi_freeinfo does.
 void free_info(fi_info* info) noexcept;
 
-/// The mr_mode bits that an answer demands of an application which offers `asked` (0 and legacy values included).
+/// The mr_mode bits that an answer demands of an application which offers `asked` (0 and legacy
+/// values included).
 int answer_mr_mode(std::uint32_t version, const fi_info* hints) noexcept;
 
 }  // namespace rvt::ofi

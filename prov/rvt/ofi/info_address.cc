@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// From node, service, flags and the addresses in hints to the source and destination of an answer. fi_getinfo(3).
+// From node, service, flags and the addresses in hints to the source and destination of an answer.
+// fi_getinfo(3).
 //
-// |                     | source                              | destination                          |
+// |                     | source                              | destination |
 // |---------------------|-------------------------------------|--------------------------------------|
-// | FI_SOURCE           | node and service                    | hints->dest_addr                     |
-// | node or service     | hints->src_addr, else chosen        | node and service                     |
-// | neither             | hints->src_addr, else chosen        | hints->dest_addr                     |
+// | FI_SOURCE           | node and service                    | hints->dest_addr | | node or
+// service     | hints->src_addr, else chosen        | node and service                     | |
+// neither             | hints->src_addr, else chosen        | hints->dest_addr |
 //
-// A chosen source is the loopback address, or the destination's own address where that is not one: it is an address
-// of this host as well. Port 0 means that the endpoint takes a free one.
+// A chosen source is the loopback address, or the destination's own address where that is not one:
+// it is an address of this host as well. Port 0 means that the endpoint takes a free one.
 #include <netdb.h>
 
 #include <cstring>
@@ -122,9 +123,11 @@ SockAddr without_wildcard(SockAddr address) noexcept {
 
 class Resolver {
   public:
-    Resolver(const char* node, const char* service, std::uint64_t flags, const fi_info* hints) noexcept
+    Resolver(const char* node, const char* service, std::uint64_t flags,
+             const fi_info* hints) noexcept
         : node_(node), service_(service), flags_(flags), hints_(hints) {
-        answer_.addresses.format = hints != nullptr ? hints->addr_format : std::uint32_t{FI_FORMAT_UNSPEC};
+        answer_.addresses.format =
+            hints != nullptr ? hints->addr_format : std::uint32_t{FI_FORMAT_UNSPEC};
         family_ = family_of(answer_.addresses.format);
     }
 
@@ -154,38 +157,45 @@ class Resolver {
     void take_named(const char* what, std::optional<SockAddr>& place) {
         const Lookup found = resolve(node_, service_, flags_, family_);
         if (!found.address.is_ok()) {
-            const std::string asked =
-                std::string(node_ != nullptr ? node_ : "-") + ", " + (service_ != nullptr ? service_ : "-");
+            const std::string asked = std::string(node_ != nullptr ? node_ : "-") + ", " +
+                                      (service_ != nullptr ? service_ : "-");
             answer_.refusal = Refusal{what, asked, found.why};
             return;
         }
         place = without_wildcard(found.address.value());
     }
 
-    void take_hint(const char* what, const void* bytes, std::size_t length, std::optional<SockAddr>& place) {
+    void take_hint(const char* what, const void* bytes, std::size_t length,
+                   std::optional<SockAddr>& place) {
         if (refused()) {
             return;
         }
         const Result<SockAddr> address = from_hint(bytes, length, answer_.addresses.format);
         if (!address.is_ok()) {
-            answer_.refusal = Refusal{what, "an address of another form", "sockaddr_in, sockaddr_in6 or text"};
+            answer_.refusal =
+                Refusal{what, "an address of another form", "sockaddr_in, sockaddr_in6 or text"};
         } else if (!is_local_address(address.value())) {
             answer_.refusal = Refusal{what, address.value().to_string(), "addresses of this host"};
         } else if (family_ != AF_UNSPEC && address.value().family != family_) {
-            answer_.refusal = Refusal{what, address.value().to_string(), "the family that addr_format names"};
+            answer_.refusal =
+                Refusal{what, address.value().to_string(), "the family that addr_format names"};
         } else {
             place = without_wildcard(address.value());
         }
     }
 
     void finish() {
-        const int family = source_ ? source_->family : dest_ ? dest_->family : family_ == AF_INET6 ? AF_INET6 : AF_INET;
+        const int family = source_               ? source_->family
+                           : dest_               ? dest_->family
+                           : family_ == AF_INET6 ? AF_INET6
+                                                 : AF_INET;
         if (!source_) {
             source_ = dest_ && !dest_->is_loopback() ? *dest_ : loopback(family);
             source_->port = 0;
         }
         if (dest_ && dest_->family != source_->family) {
-            answer_.refusal = Refusal{"dest_addr", dest_->to_string(), "the family of the source address"};
+            answer_.refusal =
+                Refusal{"dest_addr", dest_->to_string(), "the family of the source address"};
             return;
         }
         answer_.addresses.source = *source_;
@@ -207,7 +217,8 @@ class Resolver {
 
 }  // namespace
 
-AddressAnswer resolve_addresses(const char* node, const char* service, std::uint64_t flags, const fi_info* hints) {
+AddressAnswer resolve_addresses(const char* node, const char* service, std::uint64_t flags,
+                                const fi_info* hints) {
     return Resolver(node, service, flags, hints).run();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The answer of fi_getinfo. It is released piece by piece by the application's fi_freeinfo, which may belong to a
-// newer libfabric than our headers: each structure has room behind it, zeroed, for fields that came later.
+// The answer of fi_getinfo. It is released piece by piece by the application's fi_freeinfo, which
+// may belong to a newer libfabric than our headers: each structure has room behind it, zeroed, for
+// fields that came later.
 #include <cstdlib>
 #include <cstring>
 
@@ -44,7 +45,8 @@ std::uint64_t answer_caps(const Offer& offer, const fi_info* hints) noexcept {
     return caps;
 }
 
-void build_tx(fi_tx_attr& tx, const Offer& offer, const fi_tx_attr* asked, std::uint64_t caps) noexcept {
+void build_tx(fi_tx_attr& tx, const Offer& offer, const fi_tx_attr* asked,
+              std::uint64_t caps) noexcept {
     tx = offer.tx;
     tx.caps = caps & kTxCaps;
     tx.op_flags = 0;
@@ -61,12 +63,14 @@ void build_tx(fi_tx_attr& tx, const Offer& offer, const fi_tx_attr* asked, std::
     tx.tclass = asked->tclass;
 }
 
-void build_rx(fi_rx_attr& rx, const Offer& offer, const fi_rx_attr* asked, std::uint64_t caps) noexcept {
+void build_rx(fi_rx_attr& rx, const Offer& offer, const fi_rx_attr* asked,
+              std::uint64_t caps) noexcept {
     rx = offer.rx;
     rx.caps = caps & kRxCaps;
     rx.op_flags = 0;
     rx.size = kDefaultQueue;
-    rx.total_buffered_recv = static_cast<std::size_t>(util::param_number(util::ParamId::kUnexpectedBytes));
+    rx.total_buffered_recv =
+        static_cast<std::size_t>(util::param_number(util::ParamId::kUnexpectedBytes));
     if (asked == nullptr) {
         return;
     }
@@ -80,16 +84,22 @@ void build_rx(fi_rx_attr& rx, const Offer& offer, const fi_rx_attr* asked, std::
 }
 
 /// The sizes up to which order holds mean something only where that order was given.
-void build_ep(fi_ep_attr& ep, const Offer& offer, const fi_ep_attr* asked, std::uint64_t order) noexcept {
+void build_ep(fi_ep_attr& ep, const Offer& offer, const fi_ep_attr* asked,
+              std::uint64_t order) noexcept {
     ep = offer.ep;
     ep.auth_key = nullptr;
     if (asked != nullptr) {
         ep.mem_tag_format = pick(asked->mem_tag_format, ep.mem_tag_format);
     }
-    const auto size_if = [order](std::uint64_t bits, std::size_t size) { return (order & bits) != 0 ? size : 0; };
-    ep.max_order_raw_size = size_if(FI_ORDER_RAW | FI_ORDER_RMA_RAW | FI_ORDER_ATOMIC_RAW, ep.max_order_raw_size);
-    ep.max_order_war_size = size_if(FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR, ep.max_order_war_size);
-    ep.max_order_waw_size = size_if(FI_ORDER_WAW | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_WAW, ep.max_order_waw_size);
+    const auto size_if = [order](std::uint64_t bits, std::size_t size) {
+        return (order & bits) != 0 ? size : 0;
+    };
+    ep.max_order_raw_size =
+        size_if(FI_ORDER_RAW | FI_ORDER_RMA_RAW | FI_ORDER_ATOMIC_RAW, ep.max_order_raw_size);
+    ep.max_order_war_size =
+        size_if(FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR, ep.max_order_war_size);
+    ep.max_order_waw_size =
+        size_if(FI_ORDER_WAW | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_WAW, ep.max_order_waw_size);
 }
 
 void build_domain(fi_domain_attr& domain, const Offer& offer, const fi_domain_attr* asked,
@@ -111,7 +121,8 @@ void build_domain(fi_domain_attr& domain, const Offer& offer, const fi_domain_at
     domain.tclass = asked->tclass;
 }
 
-void build_fabric(fi_fabric_attr& fabric, std::uint32_t version, const fi_fabric_attr* asked) noexcept {
+void build_fabric(fi_fabric_attr& fabric, std::uint32_t version,
+                  const fi_fabric_attr* asked) noexcept {
     fabric.name = strdup(kFabricName);
     fabric.api_version = version;
     fabric.fabric = reinterpret_cast<fid_fabric*>(registry::first(FI_CLASS_FABRIC, kFabricName));
@@ -125,7 +136,8 @@ bool build_addresses(fi_info& info, const InfoAddresses& addresses) noexcept {
     info.addr_format = addresses.format;
     info.src_addr = new_formatted_address(addresses.format, addresses.source, &info.src_addrlen);
     if (addresses.dest) {
-        info.dest_addr = new_formatted_address(addresses.format, *addresses.dest, &info.dest_addrlen);
+        info.dest_addr =
+            new_formatted_address(addresses.format, *addresses.dest, &info.dest_addrlen);
     }
     return info.src_addr != nullptr && (info.dest_addr != nullptr || !addresses.dest);
 }
@@ -143,18 +155,21 @@ bool make_parts(fi_info& info) noexcept {
 }  // namespace
 
 int answer_mr_mode(std::uint32_t version, const fi_info* hints) noexcept {
-    const int asked = hints != nullptr && hints->domain_attr != nullptr ? hints->domain_attr->mr_mode : 0;
+    const int asked =
+        hints != nullptr && hints->domain_attr != nullptr ? hints->domain_attr->mr_mode : 0;
     if (asked == kMrBasic || asked == kMrScalable) {
         return asked;
     }
     if (version < kVersionMrModeBits) {
         return kMrScalable;
     }
-    // Both spare work where the application can do with them: keys need no translation, addresses no base.
+    // Both spare work where the application can do with them: keys need no translation, addresses
+    // no base.
     return asked & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
 }
 
-fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints, const InfoAddresses& addresses) {
+fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints,
+                    const InfoAddresses& addresses) {
     auto* info = make_padded<fi_info>();
     if (info == nullptr || !make_parts(*info)) {
         free_info(info);
@@ -163,8 +178,10 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
     info->caps = answer_caps(offer, hints);
     build_tx(*info->tx_attr, offer, hints != nullptr ? hints->tx_attr : nullptr, info->caps);
     build_rx(*info->rx_attr, offer, hints != nullptr ? hints->rx_attr : nullptr, info->caps);
-    build_ep(*info->ep_attr, offer, hints != nullptr ? hints->ep_attr : nullptr, info->tx_attr->msg_order);
-    build_domain(*info->domain_attr, offer, hints != nullptr ? hints->domain_attr : nullptr, info->caps);
+    build_ep(*info->ep_attr, offer, hints != nullptr ? hints->ep_attr : nullptr,
+             info->tx_attr->msg_order);
+    build_domain(*info->domain_attr, offer, hints != nullptr ? hints->domain_attr : nullptr,
+                 info->caps);
     info->domain_attr->mr_mode = answer_mr_mode(version, hints);
     build_fabric(*info->fabric_attr, version, hints != nullptr ? hints->fabric_attr : nullptr);
     if (info->domain_attr->name == nullptr || info->fabric_attr->name == nullptr ||

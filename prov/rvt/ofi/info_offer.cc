@@ -8,15 +8,16 @@
 namespace rvt::ofi {
 namespace {
 
-constexpr std::uint64_t kPrimary = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE | FI_RECV | FI_SEND |
-                                   FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV;
+constexpr std::uint64_t kPrimary = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE |
+                                   FI_RECV | FI_SEND | FI_REMOTE_READ | FI_REMOTE_WRITE |
+                                   FI_DIRECTED_RECV;
 constexpr std::uint64_t kSecondary =
     FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_FENCE | FI_LOCAL_COMM | kTaggedDirectedRecv;
 constexpr std::uint64_t kOrderOfMessages = FI_ORDER_SAS;
-constexpr std::uint64_t kOrderOfMemory = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW |
-                                         FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW |
-                                         FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR |
-                                         FI_ORDER_ATOMIC_WAW;
+constexpr std::uint64_t kOrderOfMemory =
+    FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW | FI_ORDER_RMA_RAR |
+    FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR |
+    FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
 constexpr std::size_t kMaxQueue = std::size_t{1} << 20;
 constexpr std::size_t kMaxObjects = 65536;
 
@@ -24,7 +25,7 @@ void fill_tx(fi_tx_attr& tx, std::uint64_t caps) noexcept {
     tx.caps = caps & kTxCaps;
     tx.op_flags = kTxOpFlags;
     tx.msg_order = kOrderOfMessages | kOrderOfMemory;
-    tx.comp_order = FI_ORDER_NONE;
+    tx.comp_order = kOrderNone;
     tx.inject_size = core::kMaxInjectSize;
     tx.size = kMaxQueue;
     tx.iov_limit = core::kMaxIov;
@@ -35,7 +36,7 @@ void fill_rx(fi_rx_attr& rx, std::uint64_t caps) noexcept {
     rx.caps = caps & kRxCaps;
     rx.op_flags = kRxOpFlags;
     rx.msg_order = kOrderOfMessages | kOrderOfMemory;
-    rx.comp_order = FI_ORDER_NONE;
+    rx.comp_order = kOrderNone;
     rx.total_buffered_recv = std::size_t{64} << 30;
     rx.size = kMaxQueue;
     rx.iov_limit = core::kMaxIov;
@@ -77,12 +78,14 @@ void fill_domain(fi_domain_attr& domain, std::uint64_t caps) noexcept {
 
 }  // namespace
 
-const std::uint64_t kTxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE | FI_SEND | FI_FENCE;
-const std::uint64_t kRxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
-                              FI_DIRECTED_RECV | kTaggedDirectedRecv | FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT;
+const std::uint64_t kTxCaps =
+    FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE | FI_SEND | FI_FENCE;
+const std::uint64_t kRxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_RECV | FI_REMOTE_READ |
+                              FI_REMOTE_WRITE | FI_DIRECTED_RECV | kTaggedDirectedRecv |
+                              FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT;
 const std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
-const std::uint64_t kTxOpFlags =
-    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+const std::uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
+                                 FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 const std::uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV;
 
 void fill_host_rdm_offer(Offer& offer) noexcept {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The rules by which hints are judged: one row for each attribute, in the order in which a user would look for the
-// reason. A hint of zero asks for nothing, fi_getinfo(3).
+// The rules by which hints are judged: one row for each attribute, in the order in which a user
+// would look for the reason. A hint of zero asks for nothing, fi_getinfo(3).
 //
-// Offers of the application are not judged: bits of mode and mr_mode that are not known here only say that the
-// application could do more than is asked of it. Unknown bits in everything else are requests, and refused.
+// Offers of the application are not judged: bits of mode and mr_mode that are not known here only
+// say that the application could do more than is asked of it. Unknown bits in everything else are
+// requests, and refused.
 #include <rdma/fabric.h>
 
 #include <algorithm>
@@ -29,28 +30,39 @@ struct Rule {
     const char* hint;
     Kind kind;
     std::uint64_t (*value)(const fi_info&);  // of hints and of an offer
-    fi_type type = FI_TYPE_VERSION;          // how the value is called; FI_TYPE_VERSION: a plain number
+    fi_type type = FI_TYPE_VERSION;  // how the value is called; FI_TYPE_VERSION: a plain number
     std::uint64_t allowed = 0;
 };
 
 // One accessor reads an attribute that may be missing altogether.
-#define RVT_VALUE(attr, field) \
-    [](const fi_info& info) -> std::uint64_t { \
+#define RVT_VALUE(attr, field)                                                          \
+    [](const fi_info& info) -> std::uint64_t {                                          \
         return info.attr != nullptr ? static_cast<std::uint64_t>(info.attr->field) : 0; \
     }
-#define RVT_AT_MOST(attr, field) \
-    Rule { #attr "->" #field, Kind::kAtMost, RVT_VALUE(attr, field) }
-#define RVT_EQUAL(attr, field) \
-    Rule { #attr "->" #field, Kind::kEqual, RVT_VALUE(attr, field) }
-#define RVT_BITS(attr, field, type) \
-    Rule { #attr "->" #field, Kind::kBits, RVT_VALUE(attr, field), type }
-#define RVT_ONE_OF(attr, field, type, allowed) \
-    Rule { #attr "->" #field, Kind::kOneOf, RVT_VALUE(attr, field), type, allowed }
+#define RVT_AT_MOST(attr, field)                                 \
+    Rule {                                                       \
+#attr "->" #field, Kind::kAtMost, RVT_VALUE(attr, field) \
+    }
+#define RVT_EQUAL(attr, field)                                  \
+    Rule {                                                      \
+#attr "->" #field, Kind::kEqual, RVT_VALUE(attr, field) \
+    }
+#define RVT_BITS(attr, field, type)                                  \
+    Rule {                                                           \
+#attr "->" #field, Kind::kBits, RVT_VALUE(attr, field), type \
+    }
+#define RVT_ONE_OF(attr, field, type, allowed)                                 \
+    Rule {                                                                     \
+#attr "->" #field, Kind::kOneOf, RVT_VALUE(attr, field), type, allowed \
+    }
 
-constexpr std::uint64_t bit(unsigned value) noexcept { return std::uint64_t{1} << value; }
+constexpr std::uint64_t bit(unsigned value) noexcept {
+    return std::uint64_t{1} << value;
+}
 
-constexpr std::uint64_t kThreadings = bit(FI_THREAD_SAFE) | bit(FI_THREAD_FID) | bit(FI_THREAD_DOMAIN) |
-                                      bit(FI_THREAD_COMPLETION) | bit(FI_THREAD_ENDPOINT);
+constexpr std::uint64_t kThreadings = bit(FI_THREAD_SAFE) | bit(FI_THREAD_FID) |
+                                      bit(FI_THREAD_DOMAIN) | bit(FI_THREAD_COMPLETION) |
+                                      bit(FI_THREAD_ENDPOINT);
 constexpr std::uint64_t kProgresses = bit(FI_PROGRESS_AUTO) | bit(FI_PROGRESS_MANUAL);
 constexpr std::uint64_t kRms = bit(FI_RM_DISABLED) | bit(FI_RM_ENABLED);
 constexpr std::uint64_t kAvs = bit(FI_AV_MAP) | bit(FI_AV_TABLE);
@@ -124,8 +136,10 @@ std::string to_text(std::uint64_t value, fi_type type) {
     if (type == FI_TYPE_VERSION) {
         return std::to_string(value);
     }
-    const bool is_wide = type == FI_TYPE_CAPS || type == FI_TYPE_OP_FLAGS || type == FI_TYPE_MSG_ORDER;
-    fi_tostr_r(text.data(), text.size(), is_wide ? static_cast<const void*>(&value) : &narrow, type);
+    const bool is_wide =
+        type == FI_TYPE_CAPS || type == FI_TYPE_OP_FLAGS || type == FI_TYPE_MSG_ORDER;
+    fi_tostr_r(text.data(), text.size(), is_wide ? static_cast<const void*>(&value) : &narrow,
+               type);
     std::string named(text.data());
     // Bits without a name leave an empty text.
     if (named.empty() || named == "[ ]") {
@@ -139,7 +153,8 @@ std::string allowed_text(const Rule& rule) {
     std::string text;
     for (unsigned value = 0; value < 64; ++value) {
         if ((rule.allowed & bit(value)) != 0) {
-            text += (text.empty() ? "" : " or ") + to_text(value, rule.type == FI_TYPE_CAPS ? FI_TYPE_VERSION : rule.type);
+            text += (text.empty() ? "" : " or ") +
+                    to_text(value, rule.type == FI_TYPE_CAPS ? FI_TYPE_VERSION : rule.type);
         }
     }
     return text;
@@ -151,13 +166,16 @@ std::optional<Refusal> judge_rule(const Rule& rule, const Offer& offer, const fi
     switch (rule.kind) {
         case Kind::kAtMost:
             if (asked > offered) {
-                return Refusal{rule.hint, asked == FI_SHARED_CONTEXT ? "FI_SHARED_CONTEXT" : std::to_string(asked),
-                               "at most " + std::to_string(offered)};
+                return Refusal{
+                    rule.hint,
+                    asked == FI_SHARED_CONTEXT ? "FI_SHARED_CONTEXT" : std::to_string(asked),
+                    "at most " + std::to_string(offered)};
             }
             break;
         case Kind::kBits:
             if ((asked & ~offered) != 0) {
-                return Refusal{rule.hint, to_text(asked & ~offered, rule.type), to_text(offered, rule.type)};
+                return Refusal{rule.hint, to_text(asked & ~offered, rule.type),
+                               to_text(offered, rule.type)};
             }
             break;
         case Kind::kEqual:
@@ -166,9 +184,12 @@ std::optional<Refusal> judge_rule(const Rule& rule, const Offer& offer, const fi
             }
             break;
         case Kind::kOneOf:
-            if (asked != 0 && (asked >= 64 || (rule.allowed & bit(static_cast<unsigned>(asked))) == 0)) {
-                return Refusal{rule.hint, to_text(asked, rule.type == FI_TYPE_CAPS ? FI_TYPE_VERSION : rule.type),
-                               allowed_text(rule)};
+            if (asked != 0 &&
+                (asked >= 64 || (rule.allowed & bit(static_cast<unsigned>(asked))) == 0)) {
+                return Refusal{
+                    rule.hint,
+                    to_text(asked, rule.type == FI_TYPE_CAPS ? FI_TYPE_VERSION : rule.type),
+                    allowed_text(rule)};
             }
             break;
     }
@@ -184,7 +205,8 @@ std::optional<Refusal> judge_name(const char* hint, const char* asked, const cha
 
 /// A name of ours, alone or with what libfabric puts behind it: "rvt;^ofi_rxm".
 std::optional<Refusal> judge_prov_name(const char* asked) {
-    if (asked == nullptr || std::string_view(asked).substr(0, std::string_view(asked).find(';')) == kProvName) {
+    if (asked == nullptr ||
+        std::string_view(asked).substr(0, std::string_view(asked).find(';')) == kProvName) {
         return std::nullopt;
     }
     return Refusal{"fabric_attr->prov_name", asked, kProvName};
@@ -199,8 +221,9 @@ std::optional<Refusal> judge_names(const fi_info& hints) {
             return refusal;
         }
     }
-    return hints.domain_attr != nullptr ? judge_name("domain_attr->name", hints.domain_attr->name, kDomainName)
-                                        : std::nullopt;
+    return hints.domain_attr != nullptr
+               ? judge_name("domain_attr->name", hints.domain_attr->name, kDomainName)
+               : std::nullopt;
 }
 
 /// Objects that hints refer to must be open ones of ours.
@@ -226,8 +249,9 @@ std::optional<Refusal> judge_mr_mode(std::uint32_t version, const fi_info& hints
     const bool is_old = asked == kMrBasic || asked == kMrScalable;
     if ((has_old && !is_old) || (version < kVersionMrModeBits && asked != 0 && !is_old)) {
         return Refusal{"domain_attr->mr_mode", std::to_string(asked),
-                       version < kVersionMrModeBits ? "FI_MR_BASIC or FI_MR_SCALABLE"
-                                                    : "FI_MR_BASIC, FI_MR_SCALABLE, or bits without these"};
+                       version < kVersionMrModeBits
+                           ? "FI_MR_BASIC or FI_MR_SCALABLE"
+                           : "FI_MR_BASIC, FI_MR_SCALABLE, or bits without these"};
     }
     return std::nullopt;
 }
@@ -237,12 +261,15 @@ std::optional<Refusal> judge_sides(const fi_info& hints) {
     if (hints.caps == 0) {
         return std::nullopt;
     }
-    constexpr std::uint64_t kModifiers = FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
-    const std::uint64_t tx = hints.tx_attr != nullptr ? hints.tx_attr->caps & ~hints.caps & ~kModifiers : 0;
+    constexpr std::uint64_t kModifiers =
+        FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    const std::uint64_t tx =
+        hints.tx_attr != nullptr ? hints.tx_attr->caps & ~hints.caps & ~kModifiers : 0;
     if (tx != 0) {
         return Refusal{"tx_attr->caps", to_text(tx, FI_TYPE_CAPS), "what hints->caps names"};
     }
-    const std::uint64_t rx = hints.rx_attr != nullptr ? hints.rx_attr->caps & ~hints.caps & ~kModifiers : 0;
+    const std::uint64_t rx =
+        hints.rx_attr != nullptr ? hints.rx_attr->caps & ~hints.caps & ~kModifiers : 0;
     if (rx != 0) {
         return Refusal{"rx_attr->caps", to_text(rx, FI_TYPE_CAPS), "what hints->caps names"};
     }

@@ -12,7 +12,8 @@ bool has_same_ip(const util::SockAddr& address, const ifaddrs& interface) {
     if (interface.ifa_addr == nullptr) {
         return false;
     }
-    const std::size_t bytes = interface.ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    const std::size_t bytes =
+        interface.ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
     const util::Result<util::SockAddr> own = util::SockAddr::from(interface.ifa_addr, bytes);
     return own.is_ok() && own.value().family == address.family && own.value().ip == address.ip;
 }
@@ -28,7 +29,8 @@ bool is_local_address(const util::SockAddr& address) {
         return false;
     }
     bool is_found = false;
-    for (const ifaddrs* interface = all; interface != nullptr && !is_found; interface = interface->ifa_next) {
+    for (const ifaddrs* interface = all; interface != nullptr && !is_found;
+         interface = interface->ifa_next) {
         is_found = has_same_ip(address, *interface);
     }
     freeifaddrs(all);

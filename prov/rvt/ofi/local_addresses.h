@@ -6,8 +6,8 @@
 
 namespace rvt::ofi {
 
-/// Whether the address (its port aside) is configured on an interface of this host, is a loopback address, or is the
-/// wildcard. Cost: a netlink dialogue; not for the data path.
+/// Whether the address (its port aside) is configured on an interface of this host, is a loopback
+/// address, or is the wildcard. Cost: a netlink dialogue; not for the data path.
 bool is_local_address(const util::SockAddr& address);
 
 }  // namespace rvt::ofi

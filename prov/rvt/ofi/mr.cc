@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Registration. fi_mr(3). Local access needs none here, so a region is only what peers may do to it.
+// Registration. fi_mr(3). Local access needs none here, so a region is only what peers may do to
+// it.
 //
 // | domain                | remote address of the first byte | key                            |
 // |-----------------------|----------------------------------|--------------------------------|
@@ -26,8 +27,8 @@ namespace rvt::ofi {
 namespace {
 
 constexpr std::chrono::seconds kCloseDeadline{5};
-constexpr std::uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE |
-                                  FI_COLLECTIVE;
+constexpr std::uint64_t kAccess =
+    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse;
 
 Access to_access(std::uint64_t access, const Domain& domain) noexcept {
@@ -48,7 +49,8 @@ Access to_access(std::uint64_t access, const Domain& domain) noexcept {
 std::vector<iovec> merge(std::span<const iovec> buffers) {
     std::vector<iovec> merged;
     for (const iovec& buffer : buffers) {
-        if (!merged.empty() && static_cast<char*>(merged.back().iov_base) + merged.back().iov_len == buffer.iov_base) {
+        if (!merged.empty() &&
+            static_cast<char*>(merged.back().iov_base) + merged.back().iov_len == buffer.iov_base) {
             merged.back().iov_len += buffer.iov_len;
         } else {
             merged.push_back(buffer);
@@ -57,7 +59,9 @@ std::vector<iovec> merge(std::span<const iovec> buffers) {
     return merged;
 }
 
-std::uint64_t to_number(const void* pointer) noexcept { return reinterpret_cast<std::uintptr_t>(pointer); }
+std::uint64_t to_number(const void* pointer) noexcept {
+    return reinterpret_cast<std::uintptr_t>(pointer);
+}
 
 /// The table's view of the region. Precondition: mr.segments is filled.
 core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
@@ -74,14 +78,17 @@ core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
 
 int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
     if ((flags & ~kRegFlags) != 0) {
-        RVT_WARN(kMr, "cannot register: flags 0x%llx are not known", static_cast<unsigned long long>(flags & ~kRegFlags));
+        RVT_WARN(kMr, "cannot register: flags 0x%llx are not known",
+                 static_cast<unsigned long long>(flags & ~kRegFlags));
         return -FI_EBADFLAGS;
     }
-    if ((attr.access & ~kAccess) != 0 || attr.offset != 0 || attr.iov_count == 0 || attr.mr_iov == nullptr ||
-        attr.iov_count > core::kMaxIov) {
-        RVT_WARN(kMr, "cannot register: access 0x%llx, offset %llu, %zu buffers; at most %zu buffers, offset 0",
-                 static_cast<unsigned long long>(attr.access), static_cast<unsigned long long>(attr.offset),
-                 attr.iov_count, core::kMaxIov);
+    if ((attr.access & ~kAccess) != 0 || attr.offset != 0 || attr.iov_count == 0 ||
+        attr.mr_iov == nullptr || attr.iov_count > core::kMaxIov) {
+        RVT_WARN(kMr,
+                 "cannot register: access 0x%llx, offset %llu, %zu buffers; at most %zu buffers, "
+                 "offset 0",
+                 static_cast<unsigned long long>(attr.access),
+                 static_cast<unsigned long long>(attr.offset), attr.iov_count, core::kMaxIov);
         return -FI_EINVAL;
     }
     return 0;
@@ -90,11 +97,12 @@ int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
 int add_key(Mr& mr, const fi_mr_attr& attr) {
     const core::KeyAttr key_attr = to_key_attr(mr, attr.access);
     const bool has_provider_keys = mr.domain->mr_mode.has_provider_keys;
-    const util::Result<std::uint32_t> key = has_provider_keys
-                                                ? mr.domain->keys->add(key_attr)
-                                                : mr.domain->keys->add_user(key_attr, attr.requested_key);
+    const util::Result<std::uint32_t> key =
+        has_provider_keys ? mr.domain->keys->add(key_attr)
+                          : mr.domain->keys->add_user(key_attr, attr.requested_key);
     if (!key.is_ok()) {
-        RVT_WARN(kMr, "cannot register %llu bytes under key 0x%llx: %s", static_cast<unsigned long long>(key_attr.length),
+        RVT_WARN(kMr, "cannot register %llu bytes under key 0x%llx: %s",
+                 static_cast<unsigned long long>(key_attr.length),
                  static_cast<unsigned long long>(attr.requested_key), strerror(key.error()));
         // fi_mr(3): FI_ENOKEY is a requested key that is in use.
         return key.error() == EEXIST ? -FI_ENOKEY : to_fi(key.status());
@@ -127,7 +135,8 @@ bool no_peer_uses(void* domain, std::uint32_t key) noexcept {
 int mr_close(fid* self) noexcept {
     Mr& mr = Mr::from(self);
     const core::Deadline deadline = std::chrono::steady_clock::now() + kCloseDeadline;
-    const util::Status removed = mr.domain->keys->remove(mr.table_key, deadline, {no_peer_uses, mr.domain});
+    const util::Status removed =
+        mr.domain->keys->remove(mr.table_key, deadline, {no_peer_uses, mr.domain});
     if (!removed.is_ok()) {
         RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
                  static_cast<unsigned long long>(mr.handle.key), strerror(removed.error()));
@@ -142,7 +151,8 @@ int mr_close(fid* self) noexcept {
     return 0;
 }
 
-/// Endpoints may be bound where FI_MR_ENDPOINT is the application's habit; a counter counts what peers write.
+/// Endpoints may be bound where FI_MR_ENDPOINT is the application's habit; a counter counts what
+/// peers write.
 int mr_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     Mr& mr = Mr::from(self);
     if (other->fclass == FI_CLASS_EP) {
@@ -182,7 +192,8 @@ int raw_attributes(const Mr& mr, const struct fi_mr_raw_attr& raw) noexcept {
 int mr_control(fid* self, int command, void* argument) noexcept {
     switch (command) {
         case FI_ENABLE: return 0;
-        case FI_GET_RAW_MR: return raw_attributes(Mr::from(self), *static_cast<struct fi_mr_raw_attr*>(argument));
+        case FI_GET_RAW_MR:
+            return raw_attributes(Mr::from(self), *static_cast<struct fi_mr_raw_attr*>(argument));
         default: return -FI_ENOSYS;
     }
 }
@@ -208,8 +219,9 @@ int reg(Domain& domain, const fi_mr_attr& attr, std::uint64_t flags, fid_mr** mr
     return 0;
 }
 
-int mr_regv(fid* self, const iovec* buffers, std::size_t count, std::uint64_t access, std::uint64_t offset,
-            std::uint64_t requested_key, std::uint64_t flags, fid_mr** mr, void* context) noexcept {
+int mr_regv(fid* self, const iovec* buffers, std::size_t count, std::uint64_t access,
+            std::uint64_t offset, std::uint64_t requested_key, std::uint64_t flags, fid_mr** mr,
+            void* context) noexcept {
     fi_mr_attr attr{};
     attr.mr_iov = buffers;
     attr.iov_count = count;
@@ -220,8 +232,9 @@ int mr_regv(fid* self, const iovec* buffers, std::size_t count, std::uint64_t ac
     return entry([&] { return reg(Domain::from(self), attr, flags, mr); });
 }
 
-int mr_reg(fid* self, const void* buffer, std::size_t bytes, std::uint64_t access, std::uint64_t offset,
-           std::uint64_t requested_key, std::uint64_t flags, fid_mr** mr, void* context) noexcept {
+int mr_reg(fid* self, const void* buffer, std::size_t bytes, std::uint64_t access,
+           std::uint64_t offset, std::uint64_t requested_key, std::uint64_t flags, fid_mr** mr,
+           void* context) noexcept {
     const iovec one{const_cast<void*>(buffer), bytes};
     return mr_regv(self, &one, 1, access, offset, requested_key, flags, mr, context);
 }
@@ -234,7 +247,8 @@ int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** 
     if (domain.version() >= kVersionAuthKey && attr->auth_key_size != 0) {
         return -FI_EINVAL;
     }
-    if (domain.version() >= kVersionIface && (domain.caps & FI_HMEM) != 0 && attr->iface != FI_HMEM_SYSTEM) {
+    if (domain.version() >= kVersionIface && (domain.caps & FI_HMEM) != 0 &&
+        attr->iface != FI_HMEM_SYSTEM) {
         return -FI_ENOSYS;
     }
     fi_mr_attr copy{};

@@ -46,8 +46,9 @@ int poll_poll(fid_poll* self, void** contexts, int count) noexcept {
     const std::lock_guard guard(set.lock);
     int found = 0;
     for (PollSet::Member& member : set.members) {
-        const bool has = member.object->fclass == FI_CLASS_CQ ? has_completion(Cq::from(member.object))
-                                                              : has_moved(member);
+        const bool has = member.object->fclass == FI_CLASS_CQ
+                             ? has_completion(Cq::from(member.object))
+                             : has_moved(member);
         if (has && found < count) {
             contexts[found++] = member.object->context;
         }

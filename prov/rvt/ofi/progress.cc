@@ -18,7 +18,8 @@ void Progressors::add(const Progressor& progressor) {
 }
 
 void Progressors::remove(const core::RdEndpoint* endpoint) noexcept {
-    std::erase_if(others_, [endpoint](const Progressor& other) { return other.endpoint == endpoint; });
+    std::erase_if(others_,
+                  [endpoint](const Progressor& other) { return other.endpoint == endpoint; });
     if (first_.endpoint != endpoint) {
         return;
     }
@@ -37,7 +38,9 @@ void Progressors::run_others_locked() const noexcept {
 
 bool Progressors::arm_locked() const noexcept {
     bool is_armed = true;
-    for_each([&is_armed](core::RdEndpoint& endpoint) { is_armed = is_armed && endpoint.arm_locked().is_ok(); });
+    for_each([&is_armed](core::RdEndpoint& endpoint) {
+        is_armed = is_armed && endpoint.arm_locked().is_ok();
+    });
     if (!is_armed) {
         disarm_locked();
     }

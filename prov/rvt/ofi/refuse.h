@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// A callback of any signature that answers one error: for tables of what an endpoint lacks, or does not do yet.
+// A callback of any signature that answers one error: for tables of what an endpoint lacks, or does
+// not do yet.
 #pragma once
 
 namespace rvt::ofi {
@@ -10,7 +11,8 @@ using Callback = R (*)(Arguments...);
 template <int kError>
 struct Refuse {
     template <class R, class... Arguments>
-    constexpr operator Callback<R, Arguments...>() const noexcept {  // NOLINT(google-explicit-constructor)
+    constexpr operator Callback<R, Arguments...>()
+        const noexcept {  // NOLINT(google-explicit-constructor)
         return [](Arguments...) noexcept -> R { return kError; };
     }
 };

@@ -19,7 +19,8 @@ struct Record {
 std::mutex lock;  // order: innermost
 
 std::vector<Record>& records() noexcept {
-    static auto* const kRecords = new std::vector<Record>;  // outlives static destruction: closing may come late
+    static auto* const kRecords =
+        new std::vector<Record>;  // outlives static destruction: closing may come late
     return *kRecords;
 }
 

@@ -6,7 +6,8 @@
 
 namespace rvt::ofi {
 
-/// Arms one object. Returns: 0 when it is safe to sleep, -FI_EAGAIN when it has something, -FI_EINVAL for another class.
+/// Arms one object. Returns: 0 when it is safe to sleep, -FI_EAGAIN when it has something,
+/// -FI_EINVAL for another class.
 int try_wait(fid* object) noexcept;
 
 /// fi_ops_fabric.trywait.

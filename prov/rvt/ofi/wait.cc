@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Sleeping on descriptors, and the thread that turns them into a condition variable for those who ask for one.
+// Sleeping on descriptors, and the thread that turns them into a condition variable for those who
+// ask for one.
 #include "ofi/wait.h"
 
 #include <algorithm>
@@ -23,7 +24,8 @@ const timespec* TimeLimit::left(timespec& storage) const noexcept {
     if (is_endless_) {
         return nullptr;
     }
-    const auto left = std::max(end_ - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration::zero());
+    const auto left = std::max(end_ - std::chrono::steady_clock::now(),
+                               std::chrono::steady_clock::duration::zero());
     const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
     storage.tv_sec = nanoseconds / 1'000'000'000;
     storage.tv_nsec = nanoseconds % 1'000'000'000;
@@ -41,8 +43,9 @@ util::Status add_to_epoll(int epoll_fd, int fd) noexcept {
 
 }  // namespace
 
-/// FI_WAIT_MUTEX_COND: a thread that sleeps on the epoll descriptor in the application's stead and broadcasts the
-/// condition. After a broadcast it rests until the application is about to wait again.
+/// FI_WAIT_MUTEX_COND: a thread that sleeps on the epoll descriptor in the application's stead and
+/// broadcasts the condition. After a broadcast it rests until the application is about to wait
+/// again.
 class ConditionSignaller {
   public:
     static util::Result<std::unique_ptr<ConditionSignaller>> start(int epoll_fd) {
@@ -50,7 +53,8 @@ class ConditionSignaller {
         if (!doorbell.is_open()) {
             return errno;
         }
-        std::unique_ptr<ConditionSignaller> made(new ConditionSignaller(epoll_fd, std::move(doorbell)));
+        std::unique_ptr<ConditionSignaller> made(
+            new ConditionSignaller(epoll_fd, std::move(doorbell)));
         pthread_t thread{};
         const int error = pthread_create(&thread, nullptr, run, made.get());
         if (error != 0) {
@@ -71,7 +75,9 @@ class ConditionSignaller {
     ConditionSignaller(const ConditionSignaller&) = delete;
     ConditionSignaller& operator=(const ConditionSignaller&) = delete;
 
-    void rearm() noexcept { [[maybe_unused]] const int ignored = eventfd_write(doorbell_.get(), 1); }
+    void rearm() noexcept {
+        [[maybe_unused]] const int ignored = eventfd_write(doorbell_.get(), 1);
+    }
     fi_mutex_cond handles() noexcept { return {&mutex_, &condition_}; }
 
   private:
@@ -86,7 +92,8 @@ class ConditionSignaller {
     void loop() noexcept {
         eventfd_t value = 0;
         // relaxed: the read of the doorbell orders it.
-        while (eventfd_read(doorbell_.get(), &value) == 0 && !is_ending_.load(std::memory_order_relaxed)) {
+        while (eventfd_read(doorbell_.get(), &value) == 0 &&
+               !is_ending_.load(std::memory_order_relaxed)) {
             pollfd sources[] = {{epoll_fd_, POLLIN, 0}, {doorbell_.get(), POLLIN, 0}};
             while (poll(sources, 2, -1) < 0 && errno == EINTR) {
             }
@@ -214,9 +221,11 @@ int WaitObject::get_wait(void* argument) noexcept {
         default: return -FI_ENODATA;
     }
     if (!signaller_) {
-        util::Result<std::unique_ptr<ConditionSignaller>> started = ConditionSignaller::start(epoll_.get());
+        util::Result<std::unique_ptr<ConditionSignaller>> started =
+            ConditionSignaller::start(epoll_.get());
         if (!started.is_ok()) {
-            RVT_WARN(kCore, "cannot start the thread of a FI_WAIT_MUTEX_COND object: %s", strerror(started.error()));
+            RVT_WARN(kCore, "cannot start the thread of a FI_WAIT_MUTEX_COND object: %s",
+                     strerror(started.error()));
             return -started.error();
         }
         signaller_ = started.take();

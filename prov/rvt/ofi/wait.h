@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// What a queue or counter sleeps on: the descriptors that become readable when it may have something, and the form in
-// which the application asked for them. fi_cq(3), fi_cntr(3), fi_eq(3), "wait_obj".
+// What a queue or counter sleeps on: the descriptors that become readable when it may have
+// something, and the form in which the application asked for them. fi_cq(3), fi_cntr(3), fi_eq(3),
+// "wait_obj".
 //
-// | wait_obj                | the application sleeps in  | on                                          |
+// | wait_obj                | the application sleeps in  | on |
 // |-------------------------|----------------------------|---------------------------------------------|
-// | FI_WAIT_NONE            | nothing                    | -                                           |
-// | FI_WAIT_UNSPEC          | sread, wait                | the sources themselves                      |
-// | FI_WAIT_FD, _SET        | the same, or its own poll  | an epoll descriptor that holds the sources  |
-// | FI_WAIT_MUTEX_COND      | the same, or its own wait  | a condition that a thread of ours signals   |
-// | FI_WAIT_YIELD           | sread, wait                | nothing: it polls and yields the processor  |
+// | FI_WAIT_NONE            | nothing                    | - | | FI_WAIT_UNSPEC          | sread,
+// wait                | the sources themselves                      | | FI_WAIT_FD, _SET        |
+// the same, or its own poll  | an epoll descriptor that holds the sources  | | FI_WAIT_MUTEX_COND
+// | the same, or its own wait  | a condition that a thread of ours signals   | | FI_WAIT_YIELD |
+// sread, wait                | nothing: it polls and yields the processor  |
 #pragma once
 
 #include <chrono>
@@ -29,8 +30,11 @@ class ConditionSignaller;
 class TimeLimit {
   public:
     explicit TimeLimit(int timeout_ms) noexcept
-        : is_endless_(timeout_ms < 0), end_(std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms)) {}
-    [[nodiscard]] bool is_over() const noexcept { return !is_endless_ && std::chrono::steady_clock::now() >= end_; }
+        : is_endless_(timeout_ms < 0),
+          end_(std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms)) {}
+    [[nodiscard]] bool is_over() const noexcept {
+        return !is_endless_ && std::chrono::steady_clock::now() >= end_;
+    }
     /// For ppoll(2): nullptr when endless.
     const timespec* left(timespec& storage) const noexcept;
 
@@ -39,7 +43,8 @@ class TimeLimit {
     std::chrono::steady_clock::time_point end_;
 };
 
-/// Threads: sources are added and removed while nobody waits; any number of threads may sleep at a time.
+/// Threads: sources are added and removed while nobody waits; any number of threads may sleep at a
+/// time.
 class WaitObject {
   public:
     WaitObject() noexcept;
@@ -57,7 +62,8 @@ class WaitObject {
     [[nodiscard]] fi_wait_obj kind() const noexcept { return kind_; }
     [[nodiscard]] bool can_sleep() const noexcept { return kind_ != FI_WAIT_NONE; }
 
-    /// Sleeps until a source is readable, the limit is over, or a signal comes. Precondition: the sources are armed.
+    /// Sleeps until a source is readable, the limit is over, or a signal comes. Precondition: the
+    /// sources are armed.
     void sleep(const TimeLimit& limit) noexcept;
 
     /// The application is about to sleep on its own; see fi_trywait(3).

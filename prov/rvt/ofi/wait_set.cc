@@ -27,7 +27,9 @@ int wait_set_control(fid* self, int command, void* argument) noexcept {
     return WaitSet::from(self).object.control(command, argument);
 }
 
-int wait_set_wait(fid_wait* self, int timeout_ms) noexcept { return WaitSet::from(self).wait(timeout_ms); }
+int wait_set_wait(fid_wait* self, int timeout_ms) noexcept {
+    return WaitSet::from(self).wait(timeout_ms);
+}
 
 fi_ops wait_set_fid_ops = fid_ops(wait_set_close, no_bind, wait_set_control);
 
@@ -35,9 +37,13 @@ fi_ops_wait wait_set_ops = {.size = sizeof(fi_ops_wait), .wait = wait_set_wait};
 
 }  // namespace
 
-util::Status WaitSet::add_source(int fd) { return object.add_source(fd); }
+util::Status WaitSet::add_source(int fd) {
+    return object.add_source(fd);
+}
 
-void WaitSet::remove_source(int fd) noexcept { object.remove_source(fd); }
+void WaitSet::remove_source(int fd) noexcept {
+    object.remove_source(fd);
+}
 
 void WaitSet::add_member(fid* member) {
     members.push_back(member);

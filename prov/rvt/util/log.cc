@@ -14,8 +14,10 @@
 namespace rvt::util {
 namespace {
 
-static_assert(static_cast<int>(LogLevel::kWarn) == FI_LOG_WARN && static_cast<int>(LogLevel::kDebug) == FI_LOG_DEBUG);
-static_assert(static_cast<int>(LogArea::kCore) == FI_LOG_CORE && static_cast<int>(LogArea::kCntr) == FI_LOG_CNTR);
+static_assert(static_cast<int>(LogLevel::kWarn) == FI_LOG_WARN &&
+              static_cast<int>(LogLevel::kDebug) == FI_LOG_DEBUG);
+static_assert(static_cast<int>(LogArea::kCore) == FI_LOG_CORE &&
+              static_cast<int>(LogArea::kCntr) == FI_LOG_CNTR);
 
 constexpr std::size_t kMaxLineBytes = 1024;
 
@@ -35,7 +37,8 @@ bool is_log_enabled(LogLevel level, LogArea area) noexcept {
                                                  static_cast<fi_log_subsys>(area)) != 0;
 }
 
-void log(LogLevel level, LogArea area, const char* function, int line, const char* format, ...) noexcept {
+void log(LogLevel level, LogArea area, const char* function, int line, const char* format,
+         ...) noexcept {
     const int saved_errno = errno;
     std::array<char, kMaxLineBytes> text{};
     std::va_list values;

@@ -25,8 +25,12 @@ SockAddr numbered(std::uint32_t n) {
 struct Recorder : AddressObserver {
     std::vector<std::uint64_t> inserted;
     std::vector<std::uint64_t> removed;
-    void address_inserted(std::uint64_t index, const SockAddr&) noexcept override { inserted.push_back(index); }
-    void address_removed(std::uint64_t index, const SockAddr&) noexcept override { removed.push_back(index); }
+    void address_inserted(std::uint64_t index, const SockAddr&) noexcept override {
+        inserted.push_back(index);
+    }
+    void address_removed(std::uint64_t index, const SockAddr&) noexcept override {
+        removed.push_back(index);
+    }
 };
 
 }  // namespace
@@ -114,7 +118,8 @@ Test(address_vector, a_hundred_thousand_addresses_cost_at_most_48_bytes_each) {
         cr_assert(av.insert(numbered(n)).is_ok());
     }
     const struct mallinfo2 after = mallinfo2();
-    // Of the last chunk only the pages that were reached are resident; count it in full nevertheless.
+    // Of the last chunk only the pages that were reached are resident; count it in full
+    // nevertheless.
     const std::size_t bytes = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
     cr_assert(bytes < kEntries * 48, "%zu bytes for an entry", bytes / kEntries);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// libfabric objects as values: what a test opens is closed when it ends. Everything goes through the public interface;
-// the provider is the one of the build tree (FI_PROVIDER_PATH).
+// libfabric objects as values: what a test opens is closed when it ends. Everything goes through
+// the public interface; the provider is the one of the build tree (FI_PROVIDER_PATH).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@
 
 namespace rvt::test {
 
-/// An attribute structure, zero but for what `set` says: with<fi_av_attr>([](auto& a) { a.count = 5; }).
+/// An attribute structure, zero but for what `set` says: with<fi_av_attr>([](auto& a) { a.count =
+/// 5; }).
 template <class Attr, class Set>
 Attr with(Set set) {
     Attr attr{};
@@ -79,24 +80,31 @@ struct Opened {
     Owned<fid_domain> domain;
 
     explicit Opened(Info with) : info(std::move(with)) {
-        fabric = opened<fid_fabric>([this](fid_fabric** f) { return fi_fabric(info->fabric_attr, f, nullptr); });
+        fabric = opened<fid_fabric>(
+            [this](fid_fabric** f) { return fi_fabric(info->fabric_attr, f, nullptr); });
         domain = opened<fid_domain>(
             [this](fid_domain** d) { return fi_domain(fabric.get(), info.get(), d, nullptr); });
     }
     Opened() : Opened(ask(new_hints()).info) {}
 
     Owned<fid_cq> cq(fi_cq_attr attr = {}) const {
-        return opened<fid_cq>([&](fid_cq** cq) { return fi_cq_open(domain.get(), &attr, cq, nullptr); });
+        return opened<fid_cq>(
+            [&](fid_cq** cq) { return fi_cq_open(domain.get(), &attr, cq, nullptr); });
     }
     Owned<fid_av> av(fi_av_attr attr = {}) const {
-        return opened<fid_av>([&](fid_av** av) { return fi_av_open(domain.get(), &attr, av, nullptr); });
+        return opened<fid_av>(
+            [&](fid_av** av) { return fi_av_open(domain.get(), &attr, av, nullptr); });
     }
-    Owned<fid_cntr> cntr(fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC,
-                                              .wait_set = nullptr, .flags = 0}) const {
-        return opened<fid_cntr>([&](fid_cntr** c) { return fi_cntr_open(domain.get(), &attr, c, nullptr); });
+    Owned<fid_cntr> cntr(fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP,
+                                              .wait_obj = FI_WAIT_UNSPEC,
+                                              .wait_set = nullptr,
+                                              .flags = 0}) const {
+        return opened<fid_cntr>(
+            [&](fid_cntr** c) { return fi_cntr_open(domain.get(), &attr, c, nullptr); });
     }
     Owned<fid_eq> eq(fi_eq_attr attr = {}) const {
-        return opened<fid_eq>([&](fid_eq** eq) { return fi_eq_open(fabric.get(), &attr, eq, nullptr); });
+        return opened<fid_eq>(
+            [&](fid_eq** eq) { return fi_eq_open(fabric.get(), &attr, eq, nullptr); });
     }
 };
 

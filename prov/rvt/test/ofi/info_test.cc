@@ -13,11 +13,14 @@ namespace {
 
 constexpr std::uint64_t kPrimary = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_DIRECTED_RECV;
 
-const sockaddr_in& in(const void* address) { return *static_cast<const sockaddr_in*>(address); }
+const sockaddr_in& in(const void* address) {
+    return *static_cast<const sockaddr_in*>(address);
+}
 
 }  // namespace
 
-// ---- requests without wishes ----------------------------------------------------------------------------------------
+// ---- requests without wishes
+// ----------------------------------------------------------------------------------------
 
 Test(info, no_hints_are_answered_with_everything_an_endpoint_can_do) {
     const Answer answer = ask(new_hints());
@@ -58,7 +61,8 @@ Test(info, remote_communication_is_claimed_for_those_who_insist) {
     RVT_EQ(answer.info->caps & FI_REMOTE_COMM, FI_REMOTE_COMM);
 }
 
-// ---- capabilities ---------------------------------------------------------------------------------------------------
+// ---- capabilities
+// ---------------------------------------------------------------------------------------------------
 
 Test(info, only_the_capabilities_asked_for_are_given) {
     const Info hints = new_hints();
@@ -79,15 +83,16 @@ Test(info, a_modifier_limits_the_capability) {
 }
 
 Test(info, capabilities_that_do_not_exist_are_refused) {
-    for (const std::uint64_t cap : {FI_HMEM, FI_COLLECTIVE, FI_MULTICAST, FI_NAMED_RX_CTX, FI_SHARED_AV, 1ull << 60,
-                                    1ull << 63, 1ull << 7}) {
+    for (const std::uint64_t cap : {FI_HMEM, FI_COLLECTIVE, FI_MULTICAST, FI_NAMED_RX_CTX,
+                                    FI_SHARED_AV, 1ull << 60, 1ull << 63, 1ull << 7}) {
         const Info hints = new_hints();
         hints->caps = FI_MSG | cap;
         RVT_EQ(ask(hints).error, -FI_ENODATA);
     }
 }
 
-// ---- each attribute is honoured or refused --------------------------------------------------------------------------
+// ---- each attribute is honoured or refused
+// --------------------------------------------------------------------------
 
 namespace {
 
@@ -181,10 +186,12 @@ Test(info, sizes_of_order_go_with_the_order) {
 }
 
 Test(info, unknown_flags_are_refused) {
-    RVT_EQ(ask(new_hints(), nullptr, nullptr, 1ull << 20).error, -FI_ENODATA);  // libfabric's word for "none answered"
+    RVT_EQ(ask(new_hints(), nullptr, nullptr, 1ull << 20).error,
+           -FI_ENODATA);  // libfabric's word for "none answered"
 }
 
-// ---- mr_mode --------------------------------------------------------------------------------------------------------
+// ---- mr_mode
+// --------------------------------------------------------------------------------------------------------
 
 Test(info, no_mr_mode_is_demanded_of_those_who_offer_none) {
     RVT_EQ(ask(new_hints()).info->domain_attr->mr_mode, 0);
@@ -192,12 +199,14 @@ Test(info, no_mr_mode_is_demanded_of_those_who_offer_none) {
 
 Test(info, offered_addresses_and_keys_are_used) {
     const Info hints = new_hints();
-    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    hints->domain_attr->mr_mode =
+        FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
     RVT_EQ(ask(hints).info->domain_attr->mr_mode, FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
 }
 
 Test(info, the_old_modes_are_understood_by_every_version) {
-    for (const std::uint32_t version : {std::uint32_t{FI_VERSION(1, 4)}, std::uint32_t{FI_VERSION(1, 5)}, kVersion}) {
+    for (const std::uint32_t version :
+         {std::uint32_t{FI_VERSION(1, 4)}, std::uint32_t{FI_VERSION(1, 5)}, kVersion}) {
         for (const int mode : {1, 2}) {
             const Info hints = new_hints();
             hints->domain_attr->mr_mode = mode;
@@ -214,7 +223,8 @@ Test(info, an_old_mode_does_not_mix_with_bits) {
     RVT_EQ(ask(hints).error, -FI_ENODATA);
 }
 
-// ---- addresses ------------------------------------------------------------------------------------------------------
+// ---- addresses
+// ------------------------------------------------------------------------------------------------------
 
 Test(info, without_a_node_the_source_is_the_loopback_address) {
     const Answer answer = ask(new_hints());
@@ -284,7 +294,8 @@ Test(info, addresses_are_text_for_those_who_ask) {
                  const_cast<char*>("fi_sockaddr_in://127.0.0.1:4711")));
 }
 
-// ---- open objects ---------------------------------------------------------------------------------------------------
+// ---- open objects
+// ---------------------------------------------------------------------------------------------------
 
 Test(info, an_answer_refers_to_what_is_open) {
     const Opened open;

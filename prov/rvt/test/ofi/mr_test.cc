@@ -8,7 +8,8 @@ using namespace rvt::test;
 
 namespace {
 
-constexpr std::uint64_t kAll = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+constexpr std::uint64_t kAll =
+    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 Opened with_mr_mode(int mode) {
     const Info hints = new_hints();
@@ -51,15 +52,17 @@ Test(mr, provider_keys_differ_from_region_to_region) {
 }
 
 Test(mr, every_mode_can_register_every_way) {
-    for (const int mode : {0, 1, 2, FI_MR_VIRT_ADDR, FI_MR_PROV_KEY, FI_MR_ENDPOINT | FI_MR_LOCAL,
-                           FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY, FI_MR_RAW | FI_MR_RMA_EVENT}) {
+    for (const int mode :
+         {0, 1, 2, FI_MR_VIRT_ADDR, FI_MR_PROV_KEY, FI_MR_ENDPOINT | FI_MR_LOCAL,
+          FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY, FI_MR_RAW | FI_MR_RMA_EVENT}) {
         const Opened open = with_mr_mode(mode);
         char first[64];
         char second[32];
         const iovec buffers[] = {{first, sizeof first}, {second, sizeof second}};
         const auto one = reg(open, first, sizeof first, 1);
-        const auto several = opened<fid_mr>(
-            [&](fid_mr** mr) { return fi_mr_regv(open.domain.get(), buffers, 2, kAll, 0, 2, 0, mr, nullptr); });
+        const auto several = opened<fid_mr>([&](fid_mr** mr) {
+            return fi_mr_regv(open.domain.get(), buffers, 2, kAll, 0, 2, 0, mr, nullptr);
+        });
         fi_mr_attr attr{};
         attr.mr_iov = buffers;
         attr.iov_count = 1;
@@ -98,12 +101,14 @@ Test(mr, what_cannot_be_is_refused) {
     const Opened open = with_mr_mode(0);
     char buffer[64];
     fid_mr* mr = nullptr;
-    RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 0, 1, 1ull << 33, &mr, nullptr), -FI_EBADFLAGS);
+    RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 0, 1, 1ull << 33, &mr, nullptr),
+           -FI_EBADFLAGS);
     RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, 1ull << 40, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
     RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 8, 1, 0, &mr, nullptr), -FI_EINVAL);
     const iovec buffers[9] = {};
     RVT_EQ(fi_mr_regv(open.domain.get(), buffers, 9, kAll, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
-    RVT_EQ(fi_mr_reg(open.domain.get(), reinterpret_cast<void*>(UINTPTR_MAX - 8), 64, kAll, 0, 1, 0, &mr, nullptr),
+    RVT_EQ(fi_mr_reg(open.domain.get(), reinterpret_cast<void*>(UINTPTR_MAX - 8), 64, kAll, 0, 1, 0,
+                     &mr, nullptr),
            -FI_EINVAL);
 }
 

@@ -62,11 +62,15 @@ Test(domain, knows_the_atomics_of_each_kind) {
     RVT_EQ(fi_query_atomic(open.domain.get(), FI_DOUBLE_COMPLEX, FI_MIN, &attr, 0), -FI_EOPNOTSUPP);
 }
 
-// ---- event queues ---------------------------------------------------------------------------------------------------
+// ---- event queues
+// ---------------------------------------------------------------------------------------------------
 
 Test(eq, gives_back_what_was_written_in_order) {
     const Opened open;
-    const auto eq = open.eq({.size = 0, .flags = FI_WRITE, .wait_obj = FI_WAIT_NONE, .signaling_vector = 0,
+    const auto eq = open.eq({.size = 0,
+                             .flags = FI_WRITE,
+                             .wait_obj = FI_WAIT_NONE,
+                             .signaling_vector = 0,
                              .wait_set = nullptr});
     for (std::uint32_t event = 7; event < 10; ++event) {
         fi_eq_entry entry{&eq->fid, nullptr, event};
@@ -87,7 +91,10 @@ Test(eq, gives_back_what_was_written_in_order) {
 
 Test(eq, a_buffer_that_is_too_small_leaves_the_event) {
     const Opened open;
-    const auto eq = open.eq({.size = 0, .flags = FI_WRITE, .wait_obj = FI_WAIT_NONE, .signaling_vector = 0,
+    const auto eq = open.eq({.size = 0,
+                             .flags = FI_WRITE,
+                             .wait_obj = FI_WAIT_NONE,
+                             .signaling_vector = 0,
                              .wait_set = nullptr});
     fi_eq_entry entry{};
     RVT_EQ(fi_eq_write(eq.get(), 1, &entry, sizeof entry, 0), sizeof entry);
@@ -98,7 +105,10 @@ Test(eq, a_buffer_that_is_too_small_leaves_the_event) {
 
 Test(eq, a_wait_ends_at_its_time_limit) {
     const Opened open;
-    const auto eq = open.eq({.size = 0, .flags = 0, .wait_obj = FI_WAIT_UNSPEC, .signaling_vector = 0,
+    const auto eq = open.eq({.size = 0,
+                             .flags = 0,
+                             .wait_obj = FI_WAIT_UNSPEC,
+                             .signaling_vector = 0,
                              .wait_set = nullptr});
     std::uint32_t event = 0;
     fi_eq_entry entry{};
@@ -107,7 +117,10 @@ Test(eq, a_wait_ends_at_its_time_limit) {
 
 Test(eq, its_descriptor_is_readable_while_there_are_events) {
     const Opened open;
-    const auto eq = open.eq({.size = 0, .flags = FI_WRITE, .wait_obj = FI_WAIT_FD, .signaling_vector = 0,
+    const auto eq = open.eq({.size = 0,
+                             .flags = FI_WRITE,
+                             .wait_obj = FI_WAIT_FD,
+                             .signaling_vector = 0,
                              .wait_set = nullptr});
     int fd = -1;
     RVT_OK(fi_control(&eq->fid, FI_GETWAIT, &fd));
@@ -124,7 +137,8 @@ Test(eq, its_descriptor_is_readable_while_there_are_events) {
     RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
 }
 
-// ---- poll and wait sets ---------------------------------------------------------------------------------------------
+// ---- poll and wait sets
+// ---------------------------------------------------------------------------------------------
 
 Test(poll_set, reports_a_counter_once_for_each_move) {
     const Opened open;
@@ -133,7 +147,8 @@ Test(poll_set, reports_a_counter_once_for_each_move) {
         return fi_cntr_open(open.domain.get(), &attr, c, reinterpret_cast<void*>(0x55));
     });
     fi_poll_attr attr{};
-    const auto set = opened<fid_poll>([&](fid_poll** p) { return fi_poll_open(open.domain.get(), &attr, p); });
+    const auto set =
+        opened<fid_poll>([&](fid_poll** p) { return fi_poll_open(open.domain.get(), &attr, p); });
     RVT_OK(fi_poll_add(set.get(), &cntr->fid, 0));
     RVT_EQ(fi_close(&cntr->fid), -FI_EBUSY);
     void* contexts[4] = {};
@@ -148,11 +163,16 @@ Test(poll_set, reports_a_counter_once_for_each_move) {
 Test(wait_set, wakes_for_any_member) {
     const Opened open;
     fi_wait_attr wait_attr{.wait_obj = FI_WAIT_UNSPEC, .flags = 0};
-    const auto set =
-        opened<fid_wait>([&](fid_wait** w) { return fi_wait_open(open.fabric.get(), &wait_attr, w); });
-    const auto eq = open.eq({.size = 0, .flags = FI_WRITE, .wait_obj = FI_WAIT_SET, .signaling_vector = 0,
+    const auto set = opened<fid_wait>(
+        [&](fid_wait** w) { return fi_wait_open(open.fabric.get(), &wait_attr, w); });
+    const auto eq = open.eq({.size = 0,
+                             .flags = FI_WRITE,
+                             .wait_obj = FI_WAIT_SET,
+                             .signaling_vector = 0,
                              .wait_set = set.get()});
-    const auto cntr = open.cntr({.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_SET, .wait_set = set.get(),
+    const auto cntr = open.cntr({.events = FI_CNTR_EVENTS_COMP,
+                                 .wait_obj = FI_WAIT_SET,
+                                 .wait_set = set.get(),
                                  .flags = 0});
     RVT_EQ(fi_close(&set->fid), -FI_EBUSY);
     RVT_EQ(fi_wait(set.get(), 10), -FI_ETIMEDOUT);

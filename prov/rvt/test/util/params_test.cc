@@ -14,8 +14,13 @@ using rvt::util::ParamId;
 namespace {
 
 void define() {
-    static fi_provider provider = {.version = 1, .fi_version = fi_version(), .context = {}, .name = "rvt",
-                                   .getinfo = nullptr, .fabric = nullptr, .cleanup = nullptr};
+    static fi_provider provider = {.version = 1,
+                                   .fi_version = fi_version(),
+                                   .context = {},
+                                   .name = "rvt",
+                                   .getinfo = nullptr,
+                                   .fabric = nullptr,
+                                   .cleanup = nullptr};
     rvt::util::define_params(&provider);
 }
 
