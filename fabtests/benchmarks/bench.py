@@ -263,7 +263,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", default=".", help="folder of the programs")
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
-                        help="rows whose name begins with NAME; may be repeated")
+                        help="rows of this name or beginning (pingpong, pingpong-8); may be repeated")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cpus", default=None, help="two CPUs, as 0,1")
     parser.add_argument("--no-plot", action="store_true", help="leave out sizes only plotted")
@@ -282,7 +282,7 @@ def main():
     options = parse()
     wanted = list(rows()) + ([] if options.no_plot else list(plot_rows()))
     if options.only:
-        wanted = [r for r in wanted if any(r.name.startswith(o) for o in options.only)]
+        wanted = [r for r in wanted if any((r.name + '-').startswith(o + '-') for o in options.only)]
     if options.list:
         for row in wanted:
             print(f"{row.name:24} {row.unit:5} {row.bound.text if row.bound else ''}")

@@ -32,7 +32,15 @@ constexpr std::size_t kSlots = 1024;
 constexpr std::size_t kWindow = 64;
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 
+/// A word that one rank sets and the other one waits for.
 struct alignas(64) Line {
+    // release: pairs with the acquire in wait_for(); who sees the word sees what was done before.
+    void hand_over(std::uint64_t value) { word.store(value, std::memory_order_release); }
+    // acquire: pairs with the release in hand_over().
+    void wait_for(std::uint64_t value) const {
+        while (word.load(std::memory_order_acquire) != value) relax();
+    }
+
     std::atomic<std::uint64_t> word{0};
 };
 
@@ -64,13 +72,12 @@ double cache_line(Rank& self, std::size_t) {
     std::uint64_t turn = 0;
     const auto body = [&](std::size_t n) {
         Line& mine = self.rank == 0 ? shared->ping : shared->pong;
-        Line& theirs = self.rank == 0 ? shared->pong : shared->ping;
+        const Line& theirs = self.rank == 0 ? shared->pong : shared->ping;
         for (std::size_t i = 0; i < n; ++i) {
             ++turn;
-            // release, acquire: each pairs with the other rank's; the word is the message.
-            if (self.rank == 0) mine.word.store(turn, std::memory_order_release);
-            while (theirs.word.load(std::memory_order_acquire) != turn) relax();
-            if (self.rank == 1) mine.word.store(turn, std::memory_order_release);
+            if (self.rank == 0) mine.hand_over(turn);
+            theirs.wait_for(turn);
+            if (self.rank == 1) mine.hand_over(turn);
         }
     };
     return time_batches(self, body, nullptr) / 2 * 1e6;
@@ -252,15 +259,14 @@ double two_copies(Rank& self, std::size_t size) {
         const std::uint64_t round = moved / kChunks;
         Line& full = shared->chunk_full[slot];
         Line& free = shared->chunk_free[slot];
-        // release, acquire: each pairs with the other rank's; they hand the chunk over and back.
         if (self.rank == 0) {
-            while (free.word.load(std::memory_order_acquire) != round) relax();
+            free.wait_for(round);
             std::memcpy(shared->chunks[slot].bytes, at, length);
-            full.word.store(round + 1, std::memory_order_release);
+            full.hand_over(round + 1);
         } else {
-            while (full.word.load(std::memory_order_acquire) != round + 1) relax();
+            full.wait_for(round + 1);
             std::memcpy(at, shared->chunks[slot].bytes, length);
-            free.word.store(round + 1, std::memory_order_release);
+            free.hand_over(round + 1);
         }
         ++moved;
     };

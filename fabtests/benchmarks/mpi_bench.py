@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+"""Measures Open MPI over rvt beside its own shared memory (ob1/vader) and its UCX, in turns."""
+import argparse
+import collections
+import os
+import subprocess
+import sys
+
+from bench import HIGH, LOW, Row, print_row, times, write_csv
+
+OPEN_MPI = {
+    "rvt": ["--mca", "pml", "cm", "--mca", "mtl", "ofi"],
+    "vader": ["--mca", "pml", "ob1", "--mca", "btl", "vader,self"],
+    "ucx": ["--mca", "pml", "ucx", "--mca", "osc", "ucx", "--mca", "pml_ucx_tls", "any",
+            "--mca", "pml_ucx_devices", "any"],
+}
+PEERS = ("vader", "ucx")
+LIMIT_S = 180
+
+
+def job(contestant, ranks, program):
+    """Returns: the words of one mpirun."""
+    words = ["mpirun", "-n", str(ranks)]
+    if os.geteuid() == 0:
+        words.append("--allow-run-as-root")
+    if ranks == 2:
+        words += ["--bind-to", "core"]
+    else:
+        words += ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+    if contestant == "rvt":
+        for name in ("FI_PROVIDER", "FI_PROVIDER_PATH", "FI_RVT_HOST_REMOTE"):
+            words += ["-x", name]
+    return words + OPEN_MPI[contestant] + [program]
+
+
+def run_job(contestant, ranks, program):
+    """Returns: ({measure: (value, unit)}, None), or ({}, reason)."""
+    extra = {"FI_PROVIDER": "rvt", "FI_RVT_HOST_REMOTE": "1"} if contestant == "rvt" else {}
+    try:
+        done = subprocess.run(job(contestant, ranks, program), env={**os.environ, **extra},
+                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return {}, f"no result within {LIMIT_S} s"
+    found = {}
+    for line in done.stdout.splitlines():
+        words = line.split()
+        if len(words) == 3:
+            found[words[0]] = (float(words[1]), words[2])
+    if done.returncode != 0:
+        lines = [x for x in done.stderr.splitlines() if x.strip(" -")]
+        return {}, lines[0] if lines else f"exit code {done.returncode}"
+    return found, None
+
+
+def row_of(name, unit, ranks):
+    """What must be reached."""
+    better = LOW if unit == "us" else HIGH
+    factor = 1.3 if name.startswith("bandwidth") else 1
+    peers = PEERS if ranks == 2 else ("vader",)
+    return Row(f"{ranks}-{name}", name, unit, better, times(factor, peers, better), PEERS)
+
+
+def compare(ranks, program, repeats):
+    """Returns: rows with their values; prints them."""
+    values = collections.defaultdict(lambda: collections.defaultdict(list))
+    units, reasons = {}, {}
+    for _ in range(repeats):
+        for contestant in OPEN_MPI:
+            if contestant in reasons:
+                continue
+            found, reason = run_job(contestant, ranks, program)
+            if reason is not None:
+                reasons[contestant] = reason
+            for name, (value, unit) in found.items():
+                values[name][contestant].append(value)
+                units[name] = unit
+    for contestant, reason in reasons.items():
+        print(f"     {ranks} ranks: {contestant}: {reason}")
+    results, words = [], collections.Counter()
+    for name, of_contestants in values.items():
+        row = row_of(name, units[name], ranks)
+        words[print_row(row, of_contestants, {})] += 1
+        results.append((row, of_contestants))
+    if "rvt" in reasons:
+        words["FAIL"] += 1
+    return results, words
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--program", default="fabtests/benchmarks/mpi_bench")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ranks", type=int, action="append", default=[])
+    parser.add_argument("--out", default="mpi_bench")
+    options = parser.parse_args()
+    results, words = [], collections.Counter()
+    for ranks in options.ranks or (2, 16):
+        found, counted = compare(ranks, os.path.abspath(options.program), options.repeats)
+        results += found
+        words += counted
+    write_csv(options.out + ".csv", results)
+    print(f"{words['PASS']} reached, {words['MISS']} missed, {words['FAIL']} without a result; "
+          f"values in {options.out}.csv")
+    return 1 if words["FAIL"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
