@@ -43,8 +43,8 @@ std::size_t stream_limit() noexcept {
 }  // namespace
 
 bool is_streamed(std::size_t total) noexcept {
-    static const std::size_t limit = stream_limit();
-    return total >= limit;
+    static const std::size_t kLimit = stream_limit();
+    return total >= kLimit;
 }
 
 void copy_past_cache(void* to, const void* from, std::size_t n) noexcept {
