@@ -204,6 +204,7 @@ template <class Lock, class Host>
                     }
                 }
                 break;
+            case Event::Kind::kRegion: break;  // the engine asks for none
         }
     }
 }
