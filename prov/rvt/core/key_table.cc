@@ -162,6 +162,25 @@ KeyHit KeyView::lookup(const KeyQuery& query) const noexcept {
             .mapping_offset = s.mapping_offset + offset};
 }
 
+util::Result<iovec> KeyView::region(std::uint32_t key, std::uint32_t pd,
+                                    Access access) const noexcept {
+    const std::uint32_t place = format_.place_of(key);
+    Snapshot s;
+    if (place == kNoPlace || !read_entry(entries_[place], s) || s.key != key ||
+        (s.access & KeyEntry::kLive) == 0) {
+        return ENOENT;
+    }
+    const std::uint32_t wanted = bits(access) & kRequestBits;
+    if (s.pd != pd || (s.access & wanted) != wanted) {
+        return EACCES;
+    }
+    if ((s.access & KeyEntry::kScattered) != 0) {
+        return ENOTSUP;
+    }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return iovec{reinterpret_cast<void*>(s.addr), s.length};
+}
+
 // ---- KeyTable: life cycle -------------------------------------------------------------------
 
 std::size_t KeyTable::block_bytes(std::uint32_t entries) noexcept {

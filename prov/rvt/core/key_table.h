@@ -17,6 +17,8 @@
 #include <memory>
 #include <type_traits>
 
+#include <sys/uio.h>
+
 #include "core/user_key_index.h"
 #include "rvt/types.h"
 #include "util/lock.h"
@@ -128,6 +130,12 @@ class KeyView {
     ///          no longer touched; in a peer's, the mark that its backend defines.
     /// Cost:    one cache line read, nothing written.
     [[nodiscard]] KeyHit lookup(const KeyQuery& query) const noexcept;
+
+    /// The whole region of a live key, for a peer that asks to map it. Threads: as lookup().
+    /// Returns: ENOENT for a key that is not live, EACCES when the domain or the rights differ,
+    /// ENOTSUP for a scattered region.
+    [[nodiscard]] util::Result<iovec> region(std::uint32_t key, std::uint32_t pd,
+                                             Access access) const noexcept;
 
     [[nodiscard]] KeyFormat format() const noexcept { return format_; }
 

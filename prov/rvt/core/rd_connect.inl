@@ -204,9 +204,39 @@ template <class Lock, class Host>
                     }
                 }
                 break;
-            case Event::Kind::kRegion: break;  // the engine asks for none
+            case Event::Kind::kRegion:
+                if (peer.link == event->link) {
+                    take_region(peer, *event);
+                }
+                break;
         }
     }
+}
+
+/// The peer's answer to our wish to map a region of its memory.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::take_region(Peer& peer, Event& event) noexcept {
+    using Mapped = RdMappedRegion<Host>;
+    Mapped& mapped = peer.regions[static_cast<std::uint32_t>(event.key)];
+    const bool is_usable = event.region != nullptr && event.region->is_writable;
+    mapped.state = is_usable ? Mapped::State::kMapped : Mapped::State::kRefused;
+    mapped.region = is_usable ? std::move(event.region) : nullptr;
+}
+
+/// On the control thread: memory of ours that a peer asks to map.
+template <class Lock, class Host>
+util::Result<typename Host::RegionSource> RdEngine<Lock, Host>::find_region(
+    std::uint64_t key) noexcept {
+    if (keys_.table == nullptr || key > 0xffffffffu) {
+        return EACCES;
+    }
+    const ReadPin pin;
+    const util::Result<iovec> region = keys_.table->view().region(
+        static_cast<std::uint32_t>(key), keys_.pd, Access::kRemoteRead | Access::kRemoteWrite);
+    if (!region.is_ok()) {
+        return region.status();
+    }
+    return typename Host::RegionSource{region.value().iov_base, region.value().iov_len};
 }
 
 template <class Lock, class Host>
@@ -247,6 +277,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.replies.clear();
     peer.responses.clear();
     peer.keys.clear();
+    peer.regions.clear();
     peer.stream = nullptr;
     peer.write = {};
     peer.has_keys_view = peer.is_held = false;

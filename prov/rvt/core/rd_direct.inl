@@ -25,9 +25,33 @@ bool RdEngine<Lock, Host>::resolve_key(const Peer& peer, std::uint64_t key,
     return true;
 }
 
+/// Whether this process can do all of an operation itself; `is_mapped` tells whether without a
+/// system call. Regions that are used often, or for much, are asked for.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::may_be_direct(Peer& peer, const RdTxOp& op, bool& is_mapped) noexcept {
+    using Mapped = RdMappedRegion<Host>;
+    is_mapped = true;
+    for (std::size_t i = 0; i < op.remote_count; ++i) {
+        std::uint32_t own = 0;
+        if (!resolve_key(peer, op.remote[i].key, own)) {
+            return false;
+        }
+        Mapped& mapped = peer.regions[own];
+        is_mapped = is_mapped && mapped.state == Mapped::State::kMapped;
+        const bool is_worth =
+            ++mapped.accesses >= kAccessesBeforeMapping || op.total >= kBulkAccess;
+        if (mapped.state == Mapped::State::kUnknown && is_worth && !peer.path.is_same_process()) {
+            mapped.state = Mapped::State::kAsked;
+            station_.request_region(peer.link, own);
+        }
+    }
+    return is_mapped || peer.path.may_access_memory();
+}
+
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, const RdTxOp& op) noexcept {
-    if (!peer.has_keys_view || !peer.path.may_access_memory() || op.total == 0) {
+    bool is_mapped = false;
+    if (!peer.has_keys_view || op.total == 0 || !may_be_direct(peer, op, is_mapped)) {
         return false;
     }
     // Small accesses keep their order (kMaxOrderedRmaSize): none overtakes one that is under way in
@@ -35,13 +59,7 @@ bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, const RdTxOp& op) noexce
     if (op.total <= kMaxOrderedRmaSize && peer.outstanding_accesses != 0) {
         return false;
     }
-    for (std::size_t i = 0; i < op.remote_count; ++i) {
-        std::uint32_t own = 0;
-        if (!resolve_key(peer, op.remote[i].key, own)) {
-            return false;
-        }
-    }
-    if (peer.path.is_same_process() || !peer.path.is_peer_polling()) {
+    if (is_mapped || peer.path.is_same_process() || !peer.path.is_peer_polling()) {
         return true;
     }
     if (op.total < tuning_.direct_min) {
@@ -51,6 +69,34 @@ bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, const RdTxOp& op) noexce
     const auto both = static_cast<RdMethodChooser::Mask>(RdMethodChooser::bit(RdMethod::kPipeline) |
                                                          RdMethodChooser::bit(RdMethod::kDirect));
     return methods.choose(op.total, both) == RdMethod::kDirect;
+}
+
+/// Where the range that was looked up lies in this process, if it is mapped.
+template <class Lock, class Host>
+std::byte* RdEngine<Lock, Host>::mapped_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
+                                               std::uint64_t length) noexcept {
+    const auto known = peer.regions.find(own);
+    if (known == peer.regions.end() || !known->second.region) {
+        return nullptr;
+    }
+    // The table is the peer's: what it says is bounded by what was mapped.
+    const typename Host::Region& region = *known->second.region;
+    const bool is_inside = hit.offset < region.length && length <= region.length - hit.offset;
+    return is_inside ? region.data() + hit.offset : nullptr;
+}
+
+/// Copies one part, `offset` bytes into the range that was looked up.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::copy_part(Peer& peer, const iovec& part, const KeyHit& hit,
+                                             std::byte* mapped, std::uint64_t offset,
+                                             bool is_write) noexcept {
+    if (mapped != nullptr) {
+        is_write ? std::memcpy(mapped + offset, part.iov_base, part.iov_len)
+                 : std::memcpy(part.iov_base, mapped + offset, part.iov_len);
+        return util::kOk;
+    }
+    const std::uint64_t there = hit.base + hit.offset + offset;
+    return is_write ? peer.path.write_memory(part, there) : peer.path.read_memory(part, there);
 }
 
 /// Copies the next parts. Returns: whether the operation has left the queue.
@@ -110,8 +156,13 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
     Status status = util::kOk;
     if (!hit.is_ok()) {
         // A cached key may be stale where the application chose the same key again: ask the target.
+        peer.regions.erase(own);
         status = peer.keys.erase(remote.key) != 0 ? Status(EAGAIN) : Status(EACCES);
     } else if (hit.scattered) {
+        status = ENOTSUP;
+    }
+    std::byte* const mapped = status.is_ok() ? mapped_target(peer, own, hit, remote.len) : nullptr;
+    if (status.is_ok() && mapped == nullptr && !peer.path.may_access_memory()) {
         status = ENOTSUP;
     }
     util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
@@ -119,9 +170,7 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
         iovec part = cursor.span();
         part.iov_len =
             std::min<std::uint64_t>({part.iov_len, budget, remote.len - op.segment_done});
-        const std::uint64_t there = hit.base + hit.offset + op.segment_done;
-        status =
-            is_write ? peer.path.write_memory(part, there) : peer.path.read_memory(part, there);
+        status = copy_part(peer, part, hit, mapped, op.segment_done, is_write);
         if (status.is_ok()) {
             cursor.skip(part.iov_len);
             op.done += part.iov_len;

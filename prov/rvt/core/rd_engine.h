@@ -108,6 +108,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
         RdFlags::kPeek | RdFlags::kClaim | RdFlags::kDiscard | RdFlags::kMultiRecv;
     static constexpr unsigned kPollBudget = 64;
     static constexpr std::size_t kSmallestPiece = 1024;
+    static constexpr std::uint32_t kAccessesBeforeMapping = 8;
     static constexpr std::uint64_t kMinSplit = 256 * 1024;
     static constexpr std::uint64_t kBulkAccess =
         16 * 1024;  // larger accesses are worth the large rings
@@ -229,6 +230,11 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     // ---- rd_direct.inl
     bool is_direct_better(Peer& peer, const RdTxOp& op) noexcept;
     bool run_direct(Peer& peer, RdTxOp& op) noexcept;
+    std::byte* mapped_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
+                             std::uint64_t length) noexcept;
+    Status copy_part(Peer& peer, const iovec& part, const KeyHit& hit, std::byte* mapped,
+                     std::uint64_t offset, bool is_write) noexcept;
+    bool may_be_direct(Peer& peer, const RdTxOp& op, bool& is_mapped) noexcept;
     Status copy_direct(Peer& peer, RdTxOp& op, std::uint64_t& budget) noexcept;
     void leave_direct(RdTxOp& op) noexcept;
     bool resolve_key(const Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
@@ -256,6 +262,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void connect(Peer& peer) noexcept;
     void read_mail() noexcept;
     void connected(std::unique_ptr<Event> event) noexcept;
+    void take_region(Peer& peer, Event& event) noexcept;
+    util::Result<typename Host::RegionSource> find_region(std::uint64_t key) noexcept override;
     void disconnected(Peer& peer, WcStatus status) noexcept;
     void fail_operations(Peer& peer, WcStatus status) noexcept;
     void fail_inbound(Peer& peer) noexcept;

@@ -57,7 +57,7 @@ class RdMethodChooser {
         Record& record = class_of(bytes).methods[static_cast<unsigned>(method)];
         const float rate = static_cast<float>(bytes) / static_cast<float>(ticks + 1);
         // The first transfers touch cold memory; they count for little.
-        const float weight = record.samples < kWarmup ? 0.75f : 0.2f;
+        const float weight = record.samples < kWarmup ? 0.5f : 0.2f;
         record.rate = record.samples == 0 ? rate : record.rate + weight * (rate - record.rate);
         record.samples += record.samples < kWarmup ? 1 : 0;
     }
@@ -72,8 +72,8 @@ class RdMethodChooser {
 
   private:
     static constexpr unsigned kMethods = static_cast<unsigned>(RdMethod::kCount);
-    static constexpr std::uint32_t kWarmup = 3;
-    static constexpr std::uint32_t kProbeEvery = 256;
+    static constexpr std::uint32_t kWarmup = 10;
+    static constexpr std::uint32_t kProbeEvery = 128;
     static constexpr unsigned kFirstClass = 12;  // below 8 KiB all sizes are alike
     static constexpr unsigned kClasses = 20;
 

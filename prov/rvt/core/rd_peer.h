@@ -87,8 +87,8 @@ struct RdIncomingWrite {
 struct RdPeerBase {
     enum class State : std::uint8_t { kIdle, kConnecting, kConnected };
 
-    // Operations that have not left. Access overtakes messages, never the other way round, so that a
-    // full receiver cannot block it (and a send after a write stays one). Fenced access, and all
+    // Operations that have not left. Access overtakes messages, never the other way round, so that
+    // a full receiver cannot block it (and a send after a write stays one). Fenced access, and all
     // that comes after it, is in line with the messages.
     RdTxQueue accesses;
     RdTxQueue queue;
@@ -117,11 +117,21 @@ struct RdPeerBase {
     }
 };
 
+/// A region of a peer that this process may have mapped.
+template <class Host>
+struct RdMappedRegion {
+    enum class State : std::uint8_t { kUnknown, kAsked, kRefused, kMapped };
+    State state = State::kUnknown;
+    std::uint32_t accesses = 0;  // before it was asked for
+    std::unique_ptr<typename Host::Region> region;
+};
+
 template <class Host>
 struct RdPeer : RdPeerBase {
     typename Host::Path path;
     KeyView keys_view;  // the peer's key table, if it could be mapped
     bool has_keys_view = false;
+    std::unordered_map<std::uint32_t, RdMappedRegion<Host>> regions;  // by the peer's own key
 };
 
 }  // namespace rvt::core

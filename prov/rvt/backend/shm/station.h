@@ -43,6 +43,9 @@ class Station {
 
     void connect(const util::SockAddr& address) { connector_->connect(address); }
     void close_link(std::uint64_t link, const char* why) noexcept;
+    void request_region(std::uint64_t link, std::uint32_t key) noexcept {
+        connector_->request_region(link, key);
+    }
     void wake_peer(std::uint64_t link) noexcept { connector_->wake_peer(link); }
     std::uint64_t incarnation() const noexcept { return page_->incarnation; }
 
@@ -89,6 +92,8 @@ struct Host {
     using Station = shm::Station;
     using Event = ConnectionEvent;
     using User = ConnectionUser;
+    using Region = MappedRegion;
+    using RegionSource = shm::RegionSource;
 };
 
 }  // namespace rvt::shm
