@@ -103,30 +103,43 @@ T expected_base(AtomicOp op, T target, T operand) {
         default: break;
     }
     if constexpr (!kIsComplex<T>) {
-        if (op == AtomicOp::kMin) return std::min(target, operand);
-        if (op == AtomicOp::kMax) return std::max(target, operand);
+        switch (op) {
+            case AtomicOp::kMin: return std::min(target, operand);
+            case AtomicOp::kMax: return std::max(target, operand);
+            default: break;
+        }
     }
     if constexpr (!kIsFloating<T>) {
-        if (op == AtomicOp::kBor) return static_cast<T>(target | operand);
-        if (op == AtomicOp::kBand) return static_cast<T>(target & operand);
-        if (op == AtomicOp::kBxor) return static_cast<T>(target ^ operand);
+        switch (op) {
+            case AtomicOp::kBor: return static_cast<T>(target | operand);
+            case AtomicOp::kBand: return static_cast<T>(target & operand);
+            case AtomicOp::kBxor: return static_cast<T>(target ^ operand);
+            default: break;
+        }
     }
     cr_fatal("operation %d is not one of these", static_cast<int>(op));
 }
 
 template <class T>
 T expected_compare(AtomicOp op, T target, T operand, T compare) {
-    if (op == AtomicOp::kCswap) return compare == target ? operand : target;
-    if (op == AtomicOp::kCswapNe) return compare != target ? operand : target;
+    switch (op) {
+        case AtomicOp::kCswap: return compare == target ? operand : target;
+        case AtomicOp::kCswapNe: return compare != target ? operand : target;
+        default: break;
+    }
     if constexpr (!kIsComplex<T>) {
-        if (op == AtomicOp::kCswapLe) return compare <= target ? operand : target;
-        if (op == AtomicOp::kCswapLt) return compare < target ? operand : target;
-        if (op == AtomicOp::kCswapGe) return compare >= target ? operand : target;
-        if (op == AtomicOp::kCswapGt) return compare > target ? operand : target;
+        switch (op) {
+            case AtomicOp::kCswapLe: return compare <= target ? operand : target;
+            case AtomicOp::kCswapLt: return compare < target ? operand : target;
+            case AtomicOp::kCswapGe: return compare >= target ? operand : target;
+            case AtomicOp::kCswapGt: return compare > target ? operand : target;
+            default: break;
+        }
     }
     if constexpr (!kIsFloating<T>) {
-        if (op == AtomicOp::kMswap)
+        if (op == AtomicOp::kMswap) {
             return static_cast<T>((operand & compare) | (target & ~compare));
+        }
     }
     cr_fatal("operation %d is not one of these", static_cast<int>(op));
 }
@@ -354,7 +367,7 @@ Test(atomic_ops, unaligned_sums_of_many_threads_lose_nothing) {
 
 Test(atomic_ops, compare_and_swap_gives_each_value_to_one_thread) {
     alignas(16) unsigned __int128 ticket = 0;
-    std::vector<int> taken(4 * 500);
+    std::vector<int> taken(2000);  // 500 for each of four threads
     in_threads([&](unsigned) {
         for (int won = 0; won < 500;) {
             unsigned __int128 seen = 0;
