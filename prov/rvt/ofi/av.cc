@@ -50,7 +50,7 @@ class Insertion {
         if (number.is_ok()) {
             ++inserted_;
         } else {
-            RVT_WARN(kAv, "cannot insert address %zu: %s", done_, strerror(number.error()));
+            RVT_WARN(kAv, "cannot insert address %zu: %s", done_, strerrordesc_np(number.error()));
         }
         if (numbers_ != nullptr) {
             numbers_[done_] = number.is_ok() ? number.value() : std::uint64_t{FI_ADDR_NOTAVAIL};

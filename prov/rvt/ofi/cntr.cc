@@ -161,7 +161,7 @@ int open_waiting(Cntr& cntr, const fi_cntr_attr& attr) {
     }
     if (!opened.is_ok()) {
         RVT_WARN(kCntr, "cannot open counter: wait_obj %d: %s", static_cast<int>(attr.wait_obj),
-                 strerror(opened.error()));
+                 strerrordesc_np(opened.error()));
         return to_fi(opened);
     }
     if (attr.wait_obj == FI_WAIT_SET) {

@@ -275,7 +275,7 @@ int open_waiting(Cq& cq, const fi_cq_attr& attr) {
     }
     if (!opened.is_ok()) {
         RVT_WARN(kCq, "cannot open cq: wait_obj %d: %s", static_cast<int>(attr.wait_obj),
-                 strerror(opened.error()));
+                 strerrordesc_np(opened.error()));
         return to_fi(opened);
     }
     if (attr.wait_obj == FI_WAIT_SET) {
@@ -294,7 +294,7 @@ int open(Domain& domain, const fi_cq_attr& attr, fid_cq** cq, void* context) {
         core::Cq::create(attr.size != 0 ? attr.size : kDefaultSize);
     if (!queue.is_ok()) {
         RVT_WARN(kCq, "cannot open cq: %zu entries asked: %s; lower fi_cq_attr.size", attr.size,
-                 strerror(queue.error()));
+                 strerrordesc_np(queue.error()));
         return to_fi(queue.status());
     }
     auto made = std::make_unique<Cq>();

@@ -121,7 +121,7 @@ util::Result<void*> open_key_block(Domain& domain, std::size_t bytes) {
         return static_cast<void*>(domain.key_file.at<char>(0));
     }
     RVT_INFO(kDomain, "key table of %zu bytes is not shared with peers: %s", bytes,
-             strerror(file.error()));
+             strerrordesc_np(file.error()));
     domain.key_memory = PrivateMemory::allocate(bytes);
     if (domain.key_memory.data() == nullptr) {
         return ENOMEM;
@@ -239,7 +239,7 @@ int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uin
         const util::Status keys = open_keys(*made);
         if (!keys.is_ok()) {
             RVT_WARN(kDomain, "cannot open domain: key table of %u entries: %s", kKeyTableEntries,
-                     strerror(keys.error()));
+                     strerrordesc_np(keys.error()));
             return to_fi(keys);
         }
         made->handle.fid = {FI_CLASS_DOMAIN, context, &domain_fid_ops};

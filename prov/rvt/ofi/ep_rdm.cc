@@ -259,7 +259,7 @@ int enable(EpRdm& ep) {
     }
     if (!enabled.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot enable endpoint at %s: %s", ep.attr.bind.to_string().c_str(),
-                 strerror(enabled.error()));
+                 strerrordesc_np(enabled.error()));
         return to_fi(enabled);
     }
     {

@@ -183,7 +183,7 @@ int eq_open(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) no
         const util::Status opened = open_waiting(*made, asked);
         if (!opened.is_ok()) {
             RVT_WARN(kEq, "cannot open eq: wait_obj %d: %s", static_cast<int>(asked.wait_obj),
-                     strerror(opened.error()));
+                     strerrordesc_np(opened.error()));
             return to_fi(opened);
         }
         made->is_writable = (asked.flags & FI_WRITE) != 0;

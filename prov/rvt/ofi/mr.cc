@@ -103,7 +103,7 @@ int add_key(Mr& mr, const fi_mr_attr& attr) {
     if (!key.is_ok()) {
         RVT_WARN(kMr, "cannot register %llu bytes under key 0x%llx: %s",
                  static_cast<unsigned long long>(key_attr.length),
-                 static_cast<unsigned long long>(attr.requested_key), strerror(key.error()));
+                 static_cast<unsigned long long>(attr.requested_key), strerrordesc_np(key.error()));
         // fi_mr(3): FI_ENOKEY is a requested key that is in use.
         return key.error() == EEXIST ? -FI_ENOKEY : to_fi(key.status());
     }
@@ -139,7 +139,7 @@ int mr_close(fid* self) noexcept {
         mr.domain->keys->remove(mr.table_key, deadline, {no_peer_uses, mr.domain});
     if (!removed.is_ok()) {
         RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
-                 static_cast<unsigned long long>(mr.handle.key), strerror(removed.error()));
+                 static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(removed.error()));
         return to_fi(removed);
     }
     if (mr.remote_write != nullptr) {

@@ -225,7 +225,7 @@ int WaitObject::get_wait(void* argument) noexcept {
             ConditionSignaller::start(epoll_.get());
         if (!started.is_ok()) {
             RVT_WARN(kCore, "cannot start the thread of a FI_WAIT_MUTEX_COND object: %s",
-                     strerror(started.error()));
+                     strerrordesc_np(started.error()));
             return -started.error();
         }
         signaller_ = started.take();

@@ -89,7 +89,7 @@ int wait_open(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** wait_set) noexc
         const util::Status opened = made->object.open(kind, nullptr);
         if (!opened.is_ok()) {
             RVT_WARN(kFabric, "cannot open wait set: wait_obj %d: %s", static_cast<int>(kind),
-                     strerror(opened.error()));
+                     strerrordesc_np(opened.error()));
             return to_fi(opened);
         }
         made->fabric = &Fabric::from(fabric);

@@ -25,12 +25,11 @@ bool is_log_enabled(LogLevel level, LogArea area) noexcept;
 
 }  // namespace rvt::util
 
-#define RVT_LOG(level, area, ...)                                               \
-    do {                                                                        \
-        if (::rvt::util::is_log_enabled((level), (area))) {                     \
-            ::rvt::util::log((level), (area), __func__, __LINE__, __VA_ARGS__); \
-        }                                                                       \
-    } while (false)
+// An expression, so that a line of log adds no nesting to the function that writes it.
+#define RVT_LOG(level, area, ...)                                                                 \
+    (::rvt::util::is_log_enabled((level), (area))                                                 \
+         ? ::rvt::util::log((level), (area), __builtin_FUNCTION(), __builtin_LINE(), __VA_ARGS__) \
+         : static_cast<void>(0))
 
 /// What a user must know: a refusal and its reason, a fallback that costs.
 #define RVT_WARN(area, ...) \
