@@ -256,7 +256,8 @@ bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
         cursor.gather(run, piece);
         peer.path.put_run(RdOp::kPullData, 0, 0, op.receiver, nullptr, 0, piece);
         op.done += piece;
-        op.piece *= 2;  // the receiver starts early, and the large parts follow
+        // The receiver starts early, and the large parts follow.
+        op.piece = std::min<std::uint64_t>(op.piece * 2, tuning_.bulk_piece);
     }
     return true;
 }
