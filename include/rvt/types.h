@@ -12,6 +12,10 @@
 
 #include "rvt/flags.h"
 
+namespace rvt::core {
+class Ah;
+}  // namespace rvt::core
+
 namespace rvt {
 
 // ---- addresses ------------------------------------------------------------------------------
@@ -59,7 +63,7 @@ struct Sge {
 
 // ---- queue pairs ----------------------------------------------------------------------------
 
-/// RD names the service, one queue pair for many peers; see core/rd_engine.h for its data path.
+/// RD names the reliable-datagram service, one queue pair for many peers.
 enum class QpType : std::uint8_t { kRc, kUc, kUd, kRd };
 inline constexpr std::size_t kQpTypes = 4;
 
@@ -172,10 +176,23 @@ struct SendWr {
     std::uint32_t rkey = 0;          // WRITE, READ, atomics; LOCAL_INV: the key to invalidate
     std::uint64_t compare_add = 0;   // atomics
     std::uint64_t swap = 0;          // CAS
-    AhAttr ah{};                     // UD
+    const core::Ah* ah = nullptr;    // UD
     std::uint32_t remote_qpn = 0;    // UD
     std::uint32_t remote_qkey = 0;   // UD; top bit set: the queue pair's own
     BindMw bind{};                   // BIND_MW
+};
+
+/// Asynchronous events, named as ibv_event_type (ibv_get_async_event(3)).
+enum class EventType : std::uint8_t {
+    kCqErr,             // a completion found no room; object: the queue
+    kQpFatal,           // object: the queue pair, as in the next five
+    kQpReqErr,          // the peer asked for what this pair does not do
+    kQpAccessErr,       // the peer named memory that it may not use
+    kCommEst,           // a message arrived in state RTR
+    kSqDrained,         // state SQD has been reached in full
+    kQpLastWqeReached,  // in state ERR, no more receives of the shared queue are consumed
+    kSrqLimitReached,   // object: the shared receive queue
+    kDeviceFatal,       // the device is going; object: the device
 };
 
 /// One receive work request; the list is copied before the post returns.

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The contract between the core and its backends. A backend describes a device (DeviceInfo), fills
+// the operations in which it differs (BackendOps) and registers both with Registry::add_device() of
+// core/registry.h. An entry that it leaves empty becomes the core's version; which entries its
+// grade needs is said by one table, core/requirements.cc, and a registration that lacks some names
+// them all.
+//
+// Threads: unless an entry says otherwise, the core calls it from any thread, one at a time for
+// each
+//          object that it is called with.
+// Errors:  entries return a Status and log nothing that they return.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <sys/uio.h>
+
+#include "rvt/status.h"
+#include "rvt/types.h"
+
+namespace rvt::core {
+class Device;
+class Mr;
+class Qp;
+class Srq;
+class VerbsCq;
+struct Wc;
+}  // namespace rvt::core
+
+namespace rvt {
+
+/// How much of the work a backend does itself.
+enum class Grade : std::uint8_t {
+    kPacket,   // moves packets; the core runs the transport protocol over them
+    kSegment,  // moves whole messages or large parts of them, in order and without loss, to a peer
+    kVerb,     // carries out work requests itself
+};
+
+struct DeviceLimits {
+    std::uint32_t max_qp = 1024;
+    std::uint32_t max_cqe = 1u << 20;
+    std::uint32_t max_mr = 1u << 16;
+    std::uint32_t max_qp_wr = 1u << 14;
+    std::uint32_t max_srq_wr = 1u << 14;
+    std::uint32_t max_sge = 32;
+    std::uint32_t max_inline_bytes = 1024;
+    std::uint8_t max_rd_atomic = 128;
+    std::uint32_t max_mcast_qp = 256;              // queue pairs attached to one group
+    std::uint32_t max_ud_bytes = 4096;             // payload of a UD message
+    std::uint64_t max_message_bytes = 1ull << 31;  // of the other types
+    std::uint32_t max_segment_bytes = 64u << 10;   // payload of one send_segment()
+};
+
+/// What a device is, fixed when it registers.
+struct DeviceInfo {
+    const char* name = "";  // copied
+    Grade grade = Grade::kSegment;
+    Address address{};
+    DeviceLimits limits{};
+    /// The key table's memory, zero-filled and 64-byte aligned (core/key_table.h), where peers
+    /// shall be able to map it; nullptr: private memory of the core's.
+    void* key_block = nullptr;
+    std::size_t key_block_bytes = 0;
+    /// Microseconds of a clock that never goes back; nullptr: CLOCK_MONOTONIC.
+    std::uint64_t (*now_us)() noexcept = nullptr;
+};
+
+/// The backend's end of a connection between this device and one peer device, for all their queue
+/// pairs. A backend derives its own from it; the core only hands it back.
+class Channel {
+  public:
+    Channel(const Channel&) = delete;
+    Channel& operator=(const Channel&) = delete;
+
+  protected:
+    Channel() = default;
+    ~Channel() = default;
+};
+
+/// Memory of a peer, as the peer's key table knows it.
+struct PeerMemory {
+    std::uint64_t addr = 0;
+    std::uint32_t rkey = 0;
+    std::uint32_t pd = 0;  // the domain of the peer's queue pair, in which the key has to be
+};
+
+struct BackendOps {
+    // clang-format off
+    // ---- packet grade ----------------------------------------------------------------------
+
+    /// Sends `packets`, each one iovec from transport header to ICRC. Returns: how many were taken.
+    unsigned (*send_packets)(core::Device&, const Address& dest, std::span<const iovec> packets) = nullptr;
+    /// Hands arrived packets to the core. Returns: how many.
+    unsigned (*poll_packets)(core::Device&) = nullptr;
+
+    // ---- segment grade ---------------------------------------------------------------------
+
+    /// Gives the channel to the device at `dest`, opening it at its first use. Does not wait for the peer:
+    /// until it answers, send_segment() is EAGAIN.
+    /// Returns: EHOSTUNREACH when it is known that nothing answers there.
+    Result<Channel*> (*open_channel)(core::Device&, const Address& dest) = nullptr;
+    /// Ends one use that open_channel() began.
+    void (*close_channel)(core::Device&, Channel&) = nullptr;
+    /// Sends header and payload as one unit, behind all earlier ones of the channel. All bytes are copied
+    /// or delivered before return. `header` is at most kMaxSegmentHeader bytes.
+    /// Returns: EAGAIN when there is no room now (nothing was sent; poll() makes room), ENOTCONN once the
+    ///          channel has failed.
+    Status (*send_segment)(core::Device&, Channel&, std::span<const std::byte> header,
+                           std::span<const iovec> payload) = nullptr;
+    /// Moves what can be moved; calls deliver_segment() for each segment that arrived and
+    /// channel_failed() for each channel that broke. Returns: how many segments arrived.
+    unsigned (*poll)(core::Device&) = nullptr;
+    /// Reads `length` bytes at the peer's address into `to`, by the peer's key table and without the peer.
+    /// Returns: EOPNOTSUPP when that is not possible here; the core then asks the peer by a segment.
+    ///          EACCES when the key does not allow it.
+    Status (*read_peer)(core::Device&, Channel&, const PeerMemory& from,
+                        std::span<const iovec> to) = nullptr;
+    /// As read_peer(), in the other direction.
+    Status (*write_peer)(core::Device&, Channel&, const PeerMemory& to,
+                         std::span<const iovec> from) = nullptr;
+
+    // ---- packet and segment grade: sleeping -------------------------------------------------
+
+    /// A descriptor that becomes readable when an armed device has something to poll.
+    int (*wake_fd)(core::Device&) = nullptr;
+    /// Asks for the next readiness of wake_fd(). Returns: EAGAIN when there is something to poll now.
+    Status (*arm)(core::Device&) = nullptr;
+
+    // ---- verbs: the core has checked and counted, the entry makes it so ----------------------
+
+    Status (*reg_mr)(core::Mr&) = nullptr;
+    void (*dereg_mr)(core::Mr&) = nullptr;
+    Status (*create_cq)(core::VerbsCq&) = nullptr;
+    void (*destroy_cq)(core::VerbsCq&) = nullptr;
+    unsigned (*poll_cq)(core::VerbsCq&, std::span<core::Wc>) = nullptr;
+    Status (*req_notify_cq)(core::VerbsCq&, bool solicited_only) = nullptr;
+    Status (*create_qp)(core::Qp&) = nullptr;
+    Status (*modify_qp)(core::Qp&, const QpAttr&, QpMask) = nullptr;
+    void (*destroy_qp)(core::Qp&) = nullptr;
+    Status (*post_send)(core::Qp&, const SendWr&) = nullptr;
+    Status (*post_recv)(core::Qp&, const RecvWr&) = nullptr;
+    Status (*create_srq)(core::Srq&) = nullptr;
+    void (*destroy_srq)(core::Srq&) = nullptr;
+    Status (*post_srq_recv)(core::Srq&, const RecvWr&) = nullptr;
+    Status (*attach_mcast)(core::Qp&, const std::array<std::uint8_t, 16>& group) = nullptr;
+    void (*detach_mcast)(core::Qp&, const std::array<std::uint8_t, 16>& group) = nullptr;
+    // clang-format on
+};
+
+inline constexpr std::size_t kMaxSegmentHeader = 128;
+
+// ---- what a segment-grade backend calls -----------------------------------------------------
+
+/// Hands a segment to the core, on the thread of poll(). The core has copied what it needs on
+/// return and trusts no byte of it. Answers leave by send_segment() on the same channel, also from
+/// inside this call.
+void deliver_segment(core::Device& device, Channel& channel, std::span<const std::byte> header,
+                     std::span<const iovec> payload) noexcept;
+
+/// Says that nothing will come or go on the channel any more: work under way to that peer completes
+/// in error. The channel stays valid until its last close_channel().
+void channel_failed(core::Device& device, Channel& channel) noexcept;
+
+}  // namespace rvt
