@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// What a device counts. Each thread counts in a line of its own; a reader adds the lines up.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "util/cpu.h"
+
+namespace rvt::core {
+
+enum class Stat : std::uint8_t {
+    kMessagesSent,
+    kBytesSent,
+    kMessagesReceived,
+    kBytesReceived,
+    kLoopMessages,  // of those sent, within this device
+    kRnrNaks,       // sent: no receive was posted
+    kRequestNaks,   // sent: invalid request or one that is too long
+    kAccessNaks,    // sent: memory that the peer may not use
+    kDrops,         // UC and UD messages that went nowhere, and requests out of order
+    kFlushed,       // work requests completed because their queue is in error
+    kRetries,       // work requests started again after a receiver was not ready
+    kBadSegments,   // segments from peers that made no sense
+};
+inline constexpr std::size_t kStats = 12;
+const char* to_string(Stat stat) noexcept;
+
+/// field       | written by                        | read by | order
+/// lines_[i]   | thread number i, i < kThreadLines | sum()   | relaxed
+/// lines_.back | all further threads               | sum()   | relaxed, read-modify-write
+class Stats {
+  public:
+    /// Cost: a load and a store to a line that nobody else writes.
+    void add(Stat stat, std::uint64_t n = 1) noexcept {
+        const unsigned thread = thread_number();
+        auto& cell = lines_[thread].cells[static_cast<std::size_t>(stat)];
+        if (thread < kThreadLines) [[likely]] {
+            // relaxed: counts order nothing, and this line has one writer.
+            cell.store(cell.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+        } else {
+            // relaxed: counts order nothing.
+            cell.fetch_add(n, std::memory_order_relaxed);
+        }
+    }
+
+    /// Threads: any. Counts of other threads may be a moment old.
+    [[nodiscard]] std::uint64_t sum(Stat stat) const noexcept;
+
+  private:
+    static constexpr unsigned kThreadLines = 32;
+    struct alignas(util::kCacheLine) Line {
+        std::array<std::atomic<std::uint64_t>, kStats> cells{};
+    };
+
+    /// A number of the calling thread's own while it lives, at most kThreadLines.
+    static unsigned thread_number() noexcept;
+
+    std::array<Line, kThreadLines + 1> lines_{};
+};
+
+}  // namespace rvt::core

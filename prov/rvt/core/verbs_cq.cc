@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Completion queues of verbs, and the channels that announce them.
+#include "core/verbs_cq.h"
+
+#include "core/device.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace rvt::core {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+/// Milliseconds left until `end`, at least 0; -1 when there is no end.
+int ms_until(SteadyClock::time_point end, bool endless) noexcept {
+    if (endless) {
+        return -1;
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - SteadyClock::now());
+    return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+}
+
+}  // namespace
+
+// ---- CompChannel ----------------------------------------------------------------------------
+
+CompChannel::~CompChannel() {
+    close(fd_);
+}
+
+void CompChannel::notify(VerbsCq& cq) noexcept {
+    const std::lock_guard guard(lock_);
+    queue_.push_back(&cq);
+    // A full counter is as readable as one more.
+    [[maybe_unused]] const int ignored = eventfd_write(fd_, 1);
+}
+
+VerbsCq* CompChannel::take() noexcept {
+    const std::lock_guard guard(lock_);
+    if (queue_.empty()) {
+        return nullptr;
+    }
+    VerbsCq* cq = queue_.front();
+    queue_.pop_front();
+    if (queue_.empty()) {
+        eventfd_t value = 0;
+        [[maybe_unused]] const int ignored = eventfd_read(fd_, &value);
+    }
+    return cq;
+}
+
+void CompChannel::forget(const VerbsCq& cq) noexcept {
+    const std::lock_guard guard(lock_);
+    std::erase(queue_, &cq);
+}
+
+Result<VerbsCq*> CompChannel::get_event(int timeout_ms) {
+    Device& device = context_.device();
+    const bool endless = timeout_ms < 0;
+    const auto end = SteadyClock::now() + std::chrono::milliseconds(endless ? 0 : timeout_ms);
+    for (;;) {
+        if (VerbsCq* cq = take()) {
+            return cq;
+        }
+        device.progress();
+        if (VerbsCq* cq = take()) {
+            return cq;
+        }
+        const int left = ms_until(end, endless);
+        if (left == 0) {
+            return EAGAIN;
+        }
+        device.sleep_on(fd_, left);
+    }
+}
+
+Result<CompChannel*> create_comp_channel(Context& context) {
+    const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) {
+        return errno;
+    }
+    return new CompChannel(context, fd);
+}
+
+Status destroy_comp_channel(CompChannel* channel) {
+    if (Status status = channel->is_unused(); !status.is_ok()) {
+        return status;
+    }
+    delete channel;
+    return kOk;
+}
+
+// ---- VerbsCq --------------------------------------------------------------------------------
+
+VerbsCq::VerbsCq(Context& context, std::unique_ptr<Cq> ring, CompChannel* channel) noexcept
+    : context_(context), context_use_(context), channel_(channel), ring_(std::move(ring)) {
+    if (channel_ != nullptr) {
+        channel_use_ = Use(*channel_);
+    }
+}
+
+unsigned VerbsCq::poll(std::span<Wc> to) noexcept {
+    return context_.device().ops().poll_cq(*this, to);
+}
+
+Status VerbsCq::req_notify(bool solicited_only) noexcept {
+    return channel_ == nullptr ? Status(EINVAL)
+                               : context_.device().ops().req_notify_cq(*this, solicited_only);
+}
+
+bool VerbsCq::is_overrun() const noexcept {
+    const util::Guard guard(lock_);
+    return overrun_;
+}
+
+bool VerbsCq::push(const Wc& wc, bool solicited) noexcept {
+    bool first_overrun = false;
+    bool announce = false;
+    {
+        const util::Guard guard(lock_);
+        Cqe* slot = overrun_ ? nullptr : ring_->claim();
+        if (slot != nullptr) {
+            *slot = to_cqe(wc);
+            ring_->commit();
+            const bool wakes = solicited || wc.status != WcStatus::kSuccess;
+            announce = armed_ == Armed::kAny || (armed_ == Armed::kSolicited && wakes);
+            armed_ = announce ? Armed::kNo : armed_;
+        } else {
+            first_overrun = !overrun_;
+            overrun_ = true;
+        }
+        if (slot != nullptr && !announce) [[likely]] {
+            return true;
+        }
+    }
+    if (announce) {
+        channel_->notify(*this);
+        return true;
+    }
+    if (first_overrun) {
+        context_.events().post({.type = EventType::kCqErr, .object = this});
+    }
+    return false;
+}
+
+void VerbsCq::remove_qp(std::uint32_t qpn) noexcept {
+    const util::Guard guard(lock_);
+    ring_->remove_if([&](const Cqe& cqe) { return from_cqe(cqe).qpn == qpn; });
+}
+
+unsigned VerbsCq::take(std::span<Wc> to) noexcept {
+    const util::Guard guard(lock_);
+    unsigned taken = 0;
+    for (; taken < to.size() && !ring_->is_empty(); ++taken) {
+        to[taken] = from_cqe(*ring_->front());
+        ring_->pop();
+    }
+    return taken;
+}
+
+unsigned VerbsCq::poll_ring(std::span<Wc> to) noexcept {
+    const unsigned taken = take(to);
+    if (taken != 0 || to.empty()) {
+        return taken;
+    }
+    context_.device().progress();
+    return take(to);
+}
+
+Status VerbsCq::arm_ring(bool solicited_only) noexcept {
+    const util::Guard guard(lock_);
+    // Asking for any completion outweighs asking for solicited ones, in either order.
+    if (!solicited_only) {
+        armed_ = Armed::kAny;
+    } else if (armed_ == Armed::kNo) {
+        armed_ = Armed::kSolicited;
+    }
+    return kOk;
+}
+
+Result<VerbsCq*> create_cq(Context& context, std::uint32_t depth, CompChannel* channel) {
+    Device& device = context.device();
+    if (depth == 0 || depth > device.limits().max_cqe) {
+        return EINVAL;
+    }
+    auto ring = Cq::create(depth);
+    if (!ring.is_ok()) {
+        return ring.status();
+    }
+    auto cq = std::make_unique<VerbsCq>(context, ring.take(), channel);
+    if (Status status = device.ops().create_cq(*cq); !status.is_ok()) {
+        return status;
+    }
+    return cq.release();
+}
+
+Status destroy_cq(VerbsCq* cq) {
+    if (Status status = cq->is_unused(); !status.is_ok()) {
+        return status;
+    }
+    Context& context = cq->context();
+    context.device().ops().destroy_cq(*cq);
+    context.events().forget(*cq);
+    cq->forget_notifications();
+    delete cq;
+    return kOk;
+}
+
+}  // namespace rvt::core
