@@ -181,6 +181,19 @@ util::Result<iovec> KeyView::region(std::uint32_t key, std::uint32_t pd,
     return iovec{reinterpret_cast<void*>(s.addr), s.length};
 }
 
+util::Result<Access> KeyView::access_of(std::uint32_t key, std::uint32_t pd) const noexcept {
+    const std::uint32_t place = format_.place_of(key);
+    Snapshot s;
+    if (place == kNoPlace || !read_entry(entries_[place], s) || s.key != key ||
+        (s.access & KeyEntry::kLive) == 0) {
+        return ENOENT;
+    }
+    if (s.pd != pd) {
+        return EACCES;
+    }
+    return static_cast<Access>(s.access & (kRequestBits | bits(Access::kZeroBased)));
+}
+
 // ---- KeyTable: life cycle -------------------------------------------------------------------
 
 std::size_t KeyTable::block_bytes(std::uint32_t entries) noexcept {

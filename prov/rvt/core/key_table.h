@@ -136,6 +136,10 @@ class KeyView {
     /// ENOTSUP for a scattered region.
     [[nodiscard]] util::Result<iovec> region(std::uint32_t key, std::uint32_t pd,
                                              Access access) const noexcept;
+    /// What a live key allows. Returns: ENOENT when it is not live, EACCES when it is another
+    /// domain's.
+    [[nodiscard]] util::Result<Access> access_of(std::uint32_t key,
+                                                 std::uint32_t pd) const noexcept;
 
     [[nodiscard]] KeyFormat format() const noexcept { return format_; }
 

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Registration and deregistration of regions and windows.
+#include "core/mr.h"
+
+#include "core/device.h"
+
+namespace rvt::core {
+namespace {
+
+constexpr Access kWindowAccess = Access::kRemoteRead | Access::kRemoteWrite | Access::kRemoteAtomic;
+constexpr Access kNeedsLocalWrite = Access::kRemoteWrite | Access::kRemoteAtomic;
+
+std::uint64_t address_of(const void* p) noexcept {
+    return reinterpret_cast<std::uint64_t>(p);
+}
+
+bool is_valid(const MrAttr& attr) noexcept {
+    const bool writes = has_any(attr.access, kNeedsLocalWrite);
+    return !attr.segments.empty() && attr.segments.size() <= Mr::kMaxSegments &&
+           (!writes || has_any(attr.access, Access::kLocalWrite)) &&
+           (attr.mapping == 0 || attr.segments.size() == 1);
+}
+
+/// Total length, or nothing when a segment or the sum passes the end of the address space.
+std::optional<std::uint64_t> total_length(std::span<const iovec> segments) noexcept {
+    std::uint64_t total = 0;
+    for (const iovec& segment : segments) {
+        const std::uint64_t base = address_of(segment.iov_base);
+        const bool wraps = segment.iov_len != 0 && base + (segment.iov_len - 1) < base;
+        if (wraps || total + segment.iov_len < total) {
+            return std::nullopt;
+        }
+        total += segment.iov_len;
+    }
+    return total;
+}
+
+}  // namespace
+
+Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
+    const std::optional<std::uint64_t> length = total_length(attr.segments);
+    if (!is_valid(attr) || !length) {
+        return EINVAL;
+    }
+    auto mr =
+        std::make_unique<Mr>(pd, std::vector<iovec>(attr.segments.begin(), attr.segments.end()));
+    const bool scattered = attr.segments.size() > 1;
+    const std::uint64_t first = address_of(attr.segments.front().iov_base);
+    const KeyAttr entry{.addr = scattered ? address_of(mr.get()) : first,
+                        .length = *length,
+                        .iova = attr.iova.value_or(first),
+                        .access = attr.access,
+                        .pd = pd.id(),
+                        .mapping = attr.mapping,
+                        .mapping_offset = attr.mapping_offset,
+                        .scattered = scattered};
+    KeyTable& keys = pd.device().keys();
+    const auto key = attr.user_key ? keys.add_user(entry, *attr.user_key) : keys.add(entry);
+    if (!key.is_ok()) {
+        return key.status();
+    }
+    mr->key_ = key.value();
+    mr->length_ = *length;
+    if (Status status = pd.device().ops().reg_mr(*mr); !status.is_ok()) {
+        // Nobody has been told the key: nobody uses it, and no deadline is needed.
+        [[maybe_unused]] const Status removed = keys.remove(mr->key_, Deadline::max());
+        return status;
+    }
+    return mr.release();
+}
+
+Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline, PeerMarks marks) {
+    if (Status status = mr->is_unused(); !status.is_ok()) {
+        return status;
+    }
+    Device& device = mr->pd().device();
+    const Deadline end = std::chrono::steady_clock::now() + deadline;
+    const Status status = device.keys().remove(mr->key(), end, marks);
+    // ENOENT: the key was invalidated by its consumer byte having moved on, or by a peer; it is
+    // gone.
+    if (status.error() == EBUSY) {
+        return status;
+    }
+    device.ops().dereg_mr(*mr);
+    delete mr;
+    return kOk;
+}
+
+std::span<const iovec> segments_of(const KeyHit& hit) noexcept {
+    return reinterpret_cast<const Mr*>(hit.base)->segments();  // NOLINT(performance-no-int-to-ptr)
+}
+
+// ---- windows --------------------------------------------------------------------------------
+
+Result<Mw*> alloc_mw(Pd& pd) {
+    const auto key = pd.device().keys().add({.pd = pd.id()});
+    if (!key.is_ok()) {
+        return key.status();
+    }
+    return new Mw(pd, key.value());
+}
+
+Status dealloc_mw(Mw* mw, std::uint32_t key) {
+    if (((key ^ mw->key_) & ~0xffu) != 0) {
+        return EINVAL;
+    }
+    const Deadline end = std::chrono::steady_clock::now() + kDeregDeadline;
+    const Status status = mw->pd().device().keys().remove(key, end);
+    if (!status.is_ok()) {
+        return status.error() == ENOENT ? Status(EINVAL) : status;
+    }
+    delete mw;
+    return kOk;
+}
+
+WcStatus bind_mw(KeyTable& keys, std::uint32_t pd, const BindMw& bind) noexcept {
+    const bool same_window = ((bind.mw_key ^ bind.new_key) & ~0xffu) == 0;
+    if (!same_window || without(bind.access, kWindowAccess | Access::kZeroBased) != Access::kNone) {
+        return WcStatus::kMwBindErr;
+    }
+    const bool writes = has_any(bind.access, kNeedsLocalWrite);
+    const KeyHit hit = keys.view().lookup(
+        {.key = bind.lkey,
+         .pd = pd,
+         .addr = bind.addr,
+         .length = bind.length,
+         .access = Access::kMwBind | (writes ? Access::kLocalWrite : Access::kNone)});
+    if (!hit.is_ok() || hit.scattered) {
+        return WcStatus::kMwBindErr;
+    }
+    const KeyAttr window{.addr = bind.length == 0 ? 0 : hit.base + hit.offset,
+                         .length = bind.length,
+                         .iova = bind.addr,
+                         .access = bind.access,
+                         .pd = pd,
+                         .mapping = hit.mapping,
+                         .mapping_offset = hit.mapping_offset};
+    const auto key = keys.set_consumer(bind.mw_key, static_cast<std::uint8_t>(bind.new_key));
+    if (!key.is_ok() || !keys.rebind(key.value(), window).is_ok()) {
+        return WcStatus::kMwBindErr;
+    }
+    return WcStatus::kSuccess;
+}
+
+}  // namespace rvt::core

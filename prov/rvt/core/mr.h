@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Memory regions and memory windows: the objects behind the entries of the key table.
+// IBTA vol. 1, 10.6; ibv_reg_mr(3), ibv_alloc_mw(3), ibv_bind_mw(3).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <sys/uio.h>
+
+#include "core/context.h"
+#include "core/key_table.h"
+#include "core/object.h"
+#include "core/wc.h"
+
+namespace rvt::core {
+
+/// How long deregistration waits for users before it answers EBUSY.
+inline constexpr std::chrono::milliseconds kDeregDeadline{5000};
+
+/// What to register.
+struct MrAttr {
+    /// One segment, or several that requests address as if they followed one another.
+    std::span<const iovec> segments{};
+    Access access = Access::kNone;
+    /// The address by which requests name the first byte; nothing: that of the first segment.
+    std::optional<std::uint64_t> iova{};
+    /// The application's own key, by which KeyTable::find_by_user_key() finds the region.
+    std::optional<std::uint64_t> user_key{};
+    std::uint32_t mapping = 0;  // memory that peers can map; one segment only
+    std::uint64_t mapping_offset = 0;
+};
+
+class Mr : public Object {
+  public:
+    Mr(Pd& pd, std::vector<iovec> segments) noexcept
+        : pd_(pd), use_(pd), segments_(std::move(segments)) {}
+
+    static constexpr std::size_t kMaxSegments = 64;
+
+    [[nodiscard]] Pd& pd() const noexcept { return pd_; }
+    /// The same 32 bits serve as L_Key and R_Key.
+    [[nodiscard]] std::uint32_t key() const noexcept { return key_; }
+    [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
+    [[nodiscard]] std::span<const iovec> segments() const noexcept { return segments_; }
+
+  private:
+    friend Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
+
+    Pd& pd_;
+    Use use_;
+    const std::vector<iovec> segments_;
+    std::uint64_t length_ = 0;
+    std::uint32_t key_ = 0;
+};
+
+/// Returns: EINVAL for no or too many segments, remote write or atomic access without local write
+///          (IBTA 11.2.8.2), or memory past the end of the address space; ENOSPC when the key table
+///          is full; EEXIST when the application's key is in use.
+Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
+
+/// From the call on the key fails. Returns when nobody uses the memory any more.
+/// Returns: EBUSY after `deadline`: the region still exists, its key fails, call again.
+/// Threads: any that holds no ReadPin.
+Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline = kDeregDeadline, PeerMarks marks = {});
+
+/// The segments of a scattered region. Precondition: a hit with `scattered`, in the owner's
+/// process.
+std::span<const iovec> segments_of(const KeyHit& hit) noexcept;
+
+/// A window of type 2: a key without memory until a BIND_MW work request gives it a part of a
+/// region.
+class Mw : public Object {
+  public:
+    Mw(Pd& pd, std::uint32_t key) noexcept : pd_(pd), use_(pd), key_(key) {}
+    [[nodiscard]] Pd& pd() const noexcept { return pd_; }
+    /// The key it was made with; a bind replaces the low byte.
+    [[nodiscard]] std::uint32_t key() const noexcept { return key_; }
+
+  private:
+    friend Status dealloc_mw(Mw* mw, std::uint32_t key);
+    Pd& pd_;
+    Use use_;
+    std::uint32_t key_;
+};
+
+Result<Mw*> alloc_mw(Pd& pd);
+/// @param key  As the last bind made it. Returns: EINVAL when it is another window's.
+Status dealloc_mw(Mw* mw, std::uint32_t key);
+
+/// Carries out BIND_MW: opens [addr, addr + length) of the region with `lkey` under the window's
+/// new key. A length of 0 closes the window.
+WcStatus bind_mw(KeyTable& keys, std::uint32_t pd, const BindMw& bind) noexcept;
+
+}  // namespace rvt::core

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Building, cutting and copying lists of pieces.
+#include "core/pieces.h"
+
+#include "core/mr.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rvt::core {
+
+bool PieceList::add(void* data, std::size_t bytes) noexcept {
+    if (bytes == 0) {
+        return true;
+    }
+    if (count_ == kMax) {
+        return false;
+    }
+    pieces_[count_++] = {.iov_base = data, .iov_len = bytes};
+    bytes_ += bytes;
+    return true;
+}
+
+PieceList PieceList::part(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    PieceList out;
+    for (const iovec& piece : all()) {
+        if (offset >= piece.iov_len) {
+            offset -= piece.iov_len;
+            continue;
+        }
+        const std::uint64_t take = std::min(bytes, piece.iov_len - offset);
+        out.add(static_cast<std::byte*>(piece.iov_base) + offset, take);
+        offset = 0;
+        bytes -= take;
+        if (bytes == 0) {
+            break;
+        }
+    }
+    return out;
+}
+
+std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept {
+    std::uint64_t copied = 0;
+    std::size_t used = 0;  // of the current piece of `to`
+    auto target = to.all().begin();
+    for (const iovec& source : from.all()) {
+        std::size_t done = 0;
+        while (done < source.iov_len && target != to.all().end()) {
+            const std::size_t n = std::min(source.iov_len - done, target->iov_len - used);
+            // memmove: a message may be sent into memory that it overlaps.
+            std::memmove(static_cast<std::byte*>(target->iov_base) + used,
+                         static_cast<const std::byte*>(source.iov_base) + done, n);
+            done += n;
+            used += n;
+            copied += n;
+            if (used == target->iov_len) {
+                ++target;
+                used = 0;
+            }
+        }
+    }
+    return copied;
+}
+
+bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
+    if (!hit.scattered) {
+        return to.add(hit.data(), bytes);
+    }
+    std::uint64_t offset = hit.offset;
+    for (const iovec& segment : segments_of(hit)) {
+        if (offset >= segment.iov_len) {
+            offset -= segment.iov_len;
+            continue;
+        }
+        const std::uint64_t take = std::min(bytes, segment.iov_len - offset);
+        if (!to.add(static_cast<std::byte*>(segment.iov_base) + offset, take)) {
+            return false;
+        }
+        offset = 0;
+        bytes -= take;
+        if (bytes == 0) {
+            break;
+        }
+    }
+    return true;
+}
+
+WcStatus append_local(PieceList& to, const KeyView& keys, std::uint32_t pd,
+                      std::span<const Sge> sg_list, Access access) noexcept {
+    for (const Sge& sge : sg_list) {
+        if (sge.length == 0) {
+            continue;
+        }
+        const KeyHit hit = keys.lookup(
+            {.key = sge.lkey, .pd = pd, .addr = sge.addr, .length = sge.length, .access = access});
+        if (!hit.is_ok()) {
+            return WcStatus::kLocProtErr;
+        }
+        if (!append(to, hit, sge.length)) {
+            return WcStatus::kLocLenErr;
+        }
+    }
+    return WcStatus::kSuccess;
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Pieces: what a list of keys, addresses and lengths comes down to once the keys have been checked.
+// Used on the stack of one operation, under its ReadPin.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <sys/uio.h>
+
+#include "core/key_table.h"
+#include "core/wc.h"
+#include "rvt/types.h"
+
+namespace rvt::core {
+
+class PieceList {
+  public:
+    static constexpr std::size_t kMax = 128;
+
+    /// Returns: false when the list is full.
+    bool add(void* data, std::size_t bytes) noexcept;
+
+    [[nodiscard]] std::span<const iovec> all() const noexcept { return {pieces_.data(), count_}; }
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+    /// The part from byte `offset` on, at most `bytes` long.
+    [[nodiscard]] PieceList part(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+
+  private:
+    std::array<iovec, kMax> pieces_;  // only the first count_ are written
+    std::size_t count_ = 0;
+    std::uint64_t bytes_ = 0;
+};
+
+/// Copies as much as both have. Returns: bytes copied.
+std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept;
+
+/// Appends the memory behind a hit: one piece, or those of a scattered region.
+/// Returns: false when the list is full.
+bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept;
+
+/// Appends local memory named by work-request elements after checking each key.
+/// Returns: kLocProtErr when a key does not allow it, kLocLenErr when there are too many pieces.
+WcStatus append_local(PieceList& to, const KeyView& keys, std::uint32_t pd,
+                      std::span<const Sge> sg_list, Access access) noexcept;
+
+}  // namespace rvt::core
