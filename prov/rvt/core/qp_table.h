@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Queue pair numbers: gives them out, and finds the pair that a number names without a lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "rvt/status.h"
+#include "util/annotations.h"
+
+namespace rvt::core {
+
+class Qp;
+
+/// A number is [ generation | index ], 24 bits. Numbers 0, 1 and 0xffffff are never given out, and
+/// the number of a destroyed pair comes back as late as it can, so that late messages to it find
+/// nobody.
+class QpTable {
+  public:
+    /// @param max_qp  Pairs at a time; rounded up to a power of two.
+    explicit QpTable(std::uint32_t max_qp);
+
+    /// Returns: ENOMEM when all numbers are taken.
+    Result<std::uint32_t> add(Qp& qp);
+    void remove(std::uint32_t qpn) noexcept;
+
+    /// Threads: any that holds a ReadPin; the pair lives until the pin is let go.
+    [[nodiscard]] Qp* find(std::uint32_t qpn) const noexcept;
+
+    /// Calls `visit(qp)` for each pair. Threads: any that holds a ReadPin.
+    template <class Visit>
+    void for_each(Visit visit) const {
+        for (std::uint32_t i = 0; i < slots_count_; ++i) {
+            // acquire: pairs with the release in add().
+            if (Qp* qp = slots_[i].qp.load(std::memory_order_acquire)) {
+                visit(*qp);
+            }
+        }
+    }
+
+    [[nodiscard]] std::uint32_t size() const noexcept;
+
+  private:
+    /// field | written by  | read by | order
+    /// qpn   | lock holder | find()  | before qp is published, after it is taken back
+    /// qp    | lock holder | find()  | release / acquire
+    struct Slot {
+        std::atomic<Qp*> qp{nullptr};
+        std::atomic<std::uint32_t> qpn{0};
+    };
+
+    [[nodiscard]] std::uint32_t next_number(std::uint32_t index) noexcept RVT_REQUIRES(lock_);
+
+    const std::uint32_t slots_count_;
+    const std::unique_ptr<Slot[]> slots_;
+    mutable std::mutex lock_;  // order: innermost
+    std::uint32_t next_ RVT_GUARDED_BY(lock_) = 0;
+    std::uint32_t used_ RVT_GUARDED_BY(lock_) = 0;
+};
+
+}  // namespace rvt::core

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The ring of posted send work requests.
+#include "core/send_queue.h"
+
+#include "core/ah.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace rvt::core {
+
+SendQueue::SendQueue(std::uint32_t max_wr, std::uint32_t max_sge, std::uint32_t max_inline)
+    : max_wr_(max_wr),
+      max_sge_(max_sge),
+      max_inline_(max_inline),
+      mask_(std::bit_ceil(std::uint64_t{max_wr}) - 1),
+      slots_(mask_ + 1),
+      sges_((mask_ + 1) * max_sge),
+      inline_data_((mask_ + 1) * max_inline) {}
+
+Status SendQueue::post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes) noexcept {
+    const util::Guard guard(post_lock_);
+    // relaxed: only holders of the lock write it.
+    const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+    // acquire: pairs with the release in retire_oldest(): the slot's last use is over.
+    if (tail - head_.load(std::memory_order_acquire) >= max_wr_) {
+        return ENOMEM;
+    }
+    SendWqe& wqe = slot(tail);
+    Sge* list = &sges_[(tail & mask_) * max_sge_];
+    std::copy(wr.sg_list.begin(), wr.sg_list.end(), list);
+    wqe.wr = wr;
+    wqe.wr.sg_list = {list, wr.sg_list.size()};
+    wqe.info = &info;
+    wqe.bytes = bytes;
+    wqe.status = WcStatus::kSuccess;
+    wqe.done = false;
+    wqe.moved = 0;
+    wqe.inline_data = {};
+    if (has_any(wr.flags, SendFlags::kInline)) {
+        std::byte* to = &inline_data_[(tail & mask_) * max_inline_];
+        wqe.inline_data = {to, static_cast<std::size_t>(bytes)};
+        for (const Sge& sge : wr.sg_list) {
+            // NOLINTNEXTLINE(performance-no-int-to-ptr)
+            std::memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);
+            to += sge.length;
+        }
+    }
+    if (wr.ah != nullptr) {
+        // The handle's own count changes; what it says does not.
+        wqe.ah_use = Use(const_cast<Ah&>(*wr.ah));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    }
+    // release: pairs with the acquire in next().
+    tail_.store(tail + 1, std::memory_order_release);
+    return kOk;
+}
+
+SendWqe* SendQueue::next() noexcept {
+    // acquire: pairs with the release in post().
+    return next_ == tail_.load(std::memory_order_acquire) ? nullptr : &slot(next_);
+}
+
+void SendQueue::retire_oldest() noexcept {
+    // relaxed: only the runner writes it.
+    const std::uint64_t head = head_.load(std::memory_order_relaxed);
+    slot(head).ah_use.release();
+    // release: pairs with the acquire in post().
+    head_.store(head + 1, std::memory_order_release);
+}
+
+void SendQueue::rewind_to(const SendWqe& wqe) noexcept {
+    while (&slot(next_) != &wqe) {
+        --next_;
+        slot(next_).moved = 0;
+        slot(next_).done = false;
+    }
+}
+
+void SendQueue::clear() noexcept {
+    // acquire: pairs with the release in post().
+    next_ = tail_.load(std::memory_order_acquire);
+    while (oldest() != nullptr) {
+        retire_oldest();
+    }
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Shared receive queues.
+#include "core/srq.h"
+
+#include "core/device.h"
+
+namespace rvt::core {
+
+SrqAttr Srq::query() const noexcept {
+    // relaxed: a number on its own.
+    return {.max_wr = queue_.max_wr(),
+            .max_sge = queue_.max_sge(),
+            .limit = limit_.load(std::memory_order_relaxed)};
+}
+
+Status Srq::set_limit(std::uint32_t limit) noexcept {
+    if (limit > queue_.max_wr()) {
+        return EINVAL;
+    }
+    // relaxed: a number on its own.
+    limit_.store(limit, std::memory_order_relaxed);
+    check_limit();
+    return kOk;
+}
+
+void Srq::check_limit() noexcept {
+    // relaxed: a number on its own.
+    std::uint32_t limit = limit_.load(std::memory_order_relaxed);
+    // relaxed: the exchange only makes one thread of several raise the event.
+    if (limit != 0 && queue_.size() < limit &&
+        limit_.compare_exchange_strong(limit, 0, std::memory_order_relaxed)) {
+        pd_.context().events().post({.type = EventType::kSrqLimitReached, .object = this});
+    }
+}
+
+Status Srq::post_recv(const RecvWr& wr) noexcept {
+    return pd_.device().ops().post_srq_recv(*this, wr);
+}
+
+Status Srq::enqueue_recv(const RecvWr& wr) noexcept {
+    const Status status = queue_.post(wr);
+    if (status.is_ok()) {
+        pd_.device().wake_waiting(&queue_);
+    }
+    return status;
+}
+
+Result<Srq*> create_srq(Pd& pd, const SrqAttr& attr) {
+    const DeviceLimits& limits = pd.device().limits();
+    if (attr.max_wr == 0 || attr.max_wr > limits.max_srq_wr || attr.max_sge > limits.max_sge ||
+        attr.max_sge > Receive::kMaxSge || attr.limit > attr.max_wr) {
+        return EINVAL;
+    }
+    auto srq = std::make_unique<Srq>(pd, attr);
+    if (Status status = pd.device().ops().create_srq(*srq); !status.is_ok()) {
+        return status;
+    }
+    return srq.release();
+}
+
+Status destroy_srq(Srq* srq) {
+    if (Status status = srq->is_unused(); !status.is_ok()) {
+        return status;
+    }
+    srq->pd().device().ops().destroy_srq(*srq);
+    srq->pd().context().events().forget(*srq);
+    delete srq;
+    return kOk;
+}
+
+}  // namespace rvt::core
