@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Devices: creation, progress, waiting work, contexts.
+#include "core/device.h"
+
+#include "core/context.h"
+#include "core/reader_pins.h"
+#include "core/requester.h"
+#include "core/segment_transport.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <poll.h>
+#include <sys/mman.h>
+
+namespace rvt::core {
+namespace {
+
+constexpr std::uint64_t kNever = ~std::uint64_t{0};
+
+std::uint64_t monotonic_us() noexcept {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+}
+
+bool are_sane(const DeviceLimits& limits) noexcept {
+    return limits.max_qp != 0 && limits.max_cqe != 0 && limits.max_mr != 0 &&
+           limits.max_qp_wr != 0 && limits.max_sge != 0 && limits.max_segment_bytes != 0 &&
+           limits.max_message_bytes != 0;
+}
+
+}  // namespace
+
+// ---- creation -------------------------------------------------------------------------------
+
+Device::KeyBlock::KeyBlock(KeyBlock&& other) noexcept : memory(other.memory), bytes(other.bytes) {
+    other.memory = nullptr;
+}
+
+Device::KeyBlock::~KeyBlock() {
+    if (memory != nullptr) {
+        munmap(memory, bytes);
+    }
+}
+
+Result<Device::KeyBlock> Device::map_key_block(std::uint32_t max_mr) noexcept {
+    KeyBlock block;
+    block.bytes = KeyTable::block_bytes(max_mr);
+    void* memory = mmap(nullptr, block.bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        return ENOMEM;
+    }
+    block.memory = memory;
+    return block;
+}
+
+Result<std::unique_ptr<Device>> Device::create(const DeviceInfo& info, const BackendOps& ops) {
+    if (!are_sane(info.limits)) {
+        return EINVAL;
+    }
+    KeyBlock own;
+    void* memory = info.key_block;
+    std::size_t bytes = info.key_block_bytes;
+    if (memory == nullptr) {
+        auto mapped = map_key_block(info.limits.max_mr);
+        if (!mapped.is_ok()) {
+            return mapped.status();
+        }
+        memory = mapped.value().memory;
+        bytes = mapped.value().bytes;
+        auto keys = KeyTable::create(memory, bytes);
+        return keys.is_ok() ? Result<std::unique_ptr<Device>>(std::unique_ptr<Device>(
+                                  new Device(info, ops, mapped.take(), keys.take())))
+                            : keys.status();
+    }
+    auto keys = KeyTable::create(memory, bytes);
+    if (!keys.is_ok()) {
+        return keys.status();
+    }
+    return std::unique_ptr<Device>(new Device(info, ops, std::move(own), keys.take()));
+}
+
+Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
+               std::unique_ptr<KeyTable> keys) noexcept
+    : name_(info.name),
+      info_(info),
+      ops_(ops),
+      own_key_block_(std::move(own)),
+      keys_(std::move(keys)),
+      key_view_(keys_->view()),
+      qps_(info.limits.max_qp),
+      mcast_(info.limits.max_mcast_qp) {
+    info_.name = name_.c_str();
+    // A datagram travels in one segment.
+    info_.limits.max_ud_bytes = std::min(info.limits.max_ud_bytes, info.limits.max_segment_bytes);
+    info_.now_us = info.now_us != nullptr ? info.now_us : monotonic_us;
+}
+
+Device::~Device() = default;
+
+// ---- progress -------------------------------------------------------------------------------
+
+void Device::progress() noexcept {
+    if (!progress_lock_.try_lock()) {
+        return;
+    }
+    ops_.poll(*this);
+    send_refusals();
+    progress_lock_.unlock();
+    // relaxed: a queue that begins to wait right now is seen at the next call.
+    if (waiting_count_.load(std::memory_order_relaxed) == 0) {
+        return;
+    }
+    const ReadPin pin;
+    for (const std::uint32_t qpn : take_due(now_us(), nullptr)) {
+        if (Qp* qp = qps_.find(qpn)) {
+            resume(*qp);
+        }
+    }
+}
+
+void Device::sleep_on(int fd, int timeout_ms) noexcept {
+    if (ops_.arm(*this).error() == EAGAIN) {
+        return;
+    }
+    const std::uint64_t due = next_due_us();
+    if (due != kNever) {
+        const std::uint64_t now = now_us();
+        const std::uint64_t left_ms = due > now ? (due - now + 999) / 1000 : 0;
+        const int bounded = static_cast<int>(std::min<std::uint64_t>(left_ms, 1000));
+        timeout_ms = timeout_ms < 0 ? bounded : std::min(timeout_ms, bounded);
+    }
+    pollfd readable[] = {{.fd = fd, .events = POLLIN, .revents = 0},
+                         {.fd = ops_.wake_fd(*this), .events = POLLIN, .revents = 0}};
+    // The caller looks at everything again, whatever the answer.
+    [[maybe_unused]] const int ignored = ::poll(readable, 2, timeout_ms);
+}
+
+// ---- work that waits ------------------------------------------------------------------------
+
+void Device::wait_until(std::uint32_t qpn, std::uint64_t due_us, const void* on) noexcept {
+    const util::Guard guard(waiting_lock_);
+    const auto same = std::find_if(waiting_.begin(), waiting_.end(),
+                                   [&](const Waiting& waiting) { return waiting.qpn == qpn; });
+    if (same == waiting_.end()) {
+        waiting_.push_back({.qpn = qpn, .due_us = due_us, .on = on});
+    } else if (due_us < same->due_us) {
+        *same = {.qpn = qpn, .due_us = due_us, .on = on};
+    }
+    // relaxed: who posts a receive right now and sees the old count leaves the pair to its due
+    // time.
+    waiting_count_.store(static_cast<std::uint32_t>(waiting_.size()), std::memory_order_relaxed);
+}
+
+/// What is due by now, and what waits for `on`, whatever the time.
+std::vector<std::uint32_t> Device::take_due(std::uint64_t now, const void* on) noexcept {
+    std::vector<std::uint32_t> due;
+    const util::Guard guard(waiting_lock_);
+    std::erase_if(waiting_, [&](const Waiting& waiting) {
+        const bool ready = waiting.due_us <= now || (on != nullptr && waiting.on == on);
+        if (ready) {
+            due.push_back(waiting.qpn);
+        }
+        return ready;
+    });
+    // relaxed: see progress().
+    waiting_count_.store(static_cast<std::uint32_t>(waiting_.size()), std::memory_order_relaxed);
+    return due;
+}
+
+void Device::wake_waiting(const void* on) noexcept {
+    // relaxed: see wait_until().
+    if (waiting_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
+        return;
+    }
+    const ReadPin pin;
+    for (const std::uint32_t qpn : take_due(0, on)) {
+        if (Qp* qp = qps_.find(qpn)) {
+            retry_send_queue(*qp);
+        }
+    }
+}
+
+void Device::stop_waiting(std::uint32_t qpn) noexcept {
+    const util::Guard guard(waiting_lock_);
+    std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.qpn == qpn; });
+    // relaxed: see progress().
+    waiting_count_.store(static_cast<std::uint32_t>(waiting_.size()), std::memory_order_relaxed);
+}
+
+std::uint64_t Device::next_due_us() noexcept {
+    const util::Guard guard(waiting_lock_);
+    std::uint64_t next = kNever;
+    for (const Waiting& waiting : waiting_) {
+        next = std::min(next, waiting.due_us);
+    }
+    return next;
+}
+
+// ---- answers for pairs that are not there ---------------------------------------------------
+
+void Device::refuse(Channel& channel, const SegmentHeader& answer) noexcept {
+    {
+        const util::Guard guard(refusals_lock_);
+        if (refusals_.size() < kMaxRefusals) {
+            refusals_.push_back({.channel = &channel, .answer = answer});
+        }
+    }
+    send_refusals();
+}
+
+void Device::send_refusals() noexcept {
+    const util::Guard guard(refusals_lock_);
+    while (!refusals_.empty()) {
+        const Refusal& first = refusals_.front();
+        const auto header = std::as_bytes(std::span(&first.answer, 1));
+        if (ops_.send_segment(*this, *first.channel, header, {}).error() == EAGAIN) {
+            return;
+        }
+        refusals_.pop_front();
+    }
+}
+
+void Device::forget_refusals(const Channel& channel) noexcept {
+    const util::Guard guard(refusals_lock_);
+    std::erase_if(refusals_, [&](const Refusal& refusal) { return refusal.channel == &channel; });
+}
+
+// ---- contexts -------------------------------------------------------------------------------
+
+Status Device::add_context(Context& context) {
+    const std::lock_guard guard(contexts_lock_);
+    if (going_) {
+        return ENODEV;
+    }
+    contexts_.push_back(&context);
+    return kOk;
+}
+
+void Device::remove_context(Context& context) noexcept {
+    const std::lock_guard guard(contexts_lock_);
+    std::erase(contexts_, &context);
+}
+
+void Device::begin_removal() noexcept {
+    const std::lock_guard guard(contexts_lock_);
+    if (going_) {
+        return;
+    }
+    going_ = true;
+    for (Context* context : contexts_) {
+        context->events().post({.type = EventType::kDeviceFatal, .object = this});
+    }
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// A device: what a backend registered, and what all objects opened on it share - the key table, the
+// queue pair numbers, multicast groups, counters, the work that waits for a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/key_table.h"
+#include "core/mcast.h"
+#include "core/object.h"
+#include "core/qp_table.h"
+#include "core/segment_wire.h"
+#include "core/stats.h"
+#include "rvt/backend.h"
+#include "util/annotations.h"
+#include "util/lock.h"
+
+namespace rvt::core {
+
+class Context;
+
+class Device : public Object {
+  public:
+    /// @param ops  Already complete, see fill_defaults().
+    /// Returns: ENOMEM for the key table, EINVAL for limits or a key block that make no sense.
+    static Result<std::unique_ptr<Device>> create(const DeviceInfo& info, const BackendOps& ops);
+    ~Device();
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] Grade grade() const noexcept { return info_.grade; }
+    [[nodiscard]] const Address& address() const noexcept { return info_.address; }
+    [[nodiscard]] const DeviceLimits& limits() const noexcept { return info_.limits; }
+    [[nodiscard]] const BackendOps& ops() const noexcept { return ops_; }
+    [[nodiscard]] KeyTable& keys() noexcept { return *keys_; }
+    [[nodiscard]] const KeyView& key_view() const noexcept { return key_view_; }
+    [[nodiscard]] QpTable& qps() noexcept { return qps_; }
+    [[nodiscard]] McastTable& mcast() noexcept { return mcast_; }
+    [[nodiscard]] Stats& stats() noexcept { return stats_; }
+    [[nodiscard]] std::uint64_t now_us() const noexcept { return info_.now_us(); }
+
+    [[nodiscard]] std::uint32_t next_pd_id() noexcept {
+        // relaxed: only uniqueness matters.
+        return next_pd_id_.fetch_add(1, std::memory_order_relaxed);
+    }
+
+    /// Takes in what the backend has, and starts again what has waited long enough.
+    /// Threads: any; beside a thread that is in it, it returns at once.
+    void progress() noexcept;
+
+    /// Sleeps until `fd` is readable, the backend has something, waiting work is due or
+    /// `timeout_ms` passed.
+    void sleep_on(int fd, int timeout_ms) noexcept;
+
+    // ---- work that waits --------------------------------------------------------------------
+
+    /// Has the send queue of pair `qpn` run again at `due_us`, or as soon as wake_waiting(`on`)
+    /// says so.
+    void wait_until(std::uint32_t qpn, std::uint64_t due_us, const void* on) noexcept;
+    /// Called when what a send queue may be waiting for has come. Cost: a load when nothing waits.
+    void wake_waiting(const void* on) noexcept;
+    /// Forgets a pair that is being destroyed.
+    void stop_waiting(std::uint32_t qpn) noexcept;
+
+    // ---- answers for pairs that are not there -----------------------------------------------
+
+    /// Sends the answer now or, when the channel is full, later.
+    void refuse(Channel& channel, const SegmentHeader& answer) noexcept;
+    void forget_refusals(const Channel& channel) noexcept;
+
+    // ---- contexts ---------------------------------------------------------------------------
+
+    /// Returns: ENODEV once remove() has begun.
+    Status add_context(Context& context);
+    void remove_context(Context& context) noexcept;
+    /// Lets no more contexts open and tells those that are with kDeviceFatal.
+    void begin_removal() noexcept;
+
+  private:
+    struct Waiting {
+        std::uint32_t qpn;
+        std::uint64_t due_us;
+        const void* on;
+    };
+    struct Refusal {
+        Channel* channel;
+        SegmentHeader answer;
+    };
+    // Requests to pairs that are not there and whose answers wait for room; beyond it, they get
+    // none.
+    static constexpr std::size_t kMaxRefusals = 1024;
+
+    struct KeyBlock {  // memory of the core's own for the key table
+        void* memory = nullptr;
+        std::size_t bytes = 0;
+        KeyBlock() = default;
+        KeyBlock(KeyBlock&& other) noexcept;
+        KeyBlock& operator=(KeyBlock&&) = delete;
+        ~KeyBlock();
+    };
+
+    Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
+           std::unique_ptr<KeyTable> keys) noexcept;
+    static Result<KeyBlock> map_key_block(std::uint32_t max_mr) noexcept;
+    std::vector<std::uint32_t> take_due(std::uint64_t now_us, const void* on) noexcept;
+    std::uint64_t next_due_us() noexcept;
+    void send_refusals() noexcept;
+
+    const std::string name_;
+    DeviceInfo info_;
+    const BackendOps ops_;
+    const KeyBlock own_key_block_;
+    const std::unique_ptr<KeyTable> keys_;
+    const KeyView key_view_;
+    QpTable qps_;
+    McastTable mcast_;
+    Stats stats_;
+    std::atomic<std::uint32_t> next_pd_id_{1};
+
+    util::SpinLock progress_lock_;  // order: outermost; only ever tried
+    util::SpinLock waiting_lock_;   // order: innermost
+    std::vector<Waiting> waiting_ RVT_GUARDED_BY(waiting_lock_);
+    std::atomic<std::uint32_t> waiting_count_{0};
+
+    util::SpinLock refusals_lock_;  // order: innermost but for the backend's locks
+    std::deque<Refusal> refusals_ RVT_GUARDED_BY(refusals_lock_);
+
+    std::mutex contexts_lock_;  // order: before AsyncEvents::lock_
+    std::vector<Context*> contexts_ RVT_GUARDED_BY(contexts_lock_);
+    bool going_ RVT_GUARDED_BY(contexts_lock_) = false;
+};
+
+}  // namespace rvt::core

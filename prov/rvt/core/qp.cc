@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Life cycle, attributes and states of queue pairs.
+#include "core/qp.h"
+
+#include "core/device.h"
+#include "core/qp_states.h"
+#include "core/reader_pins.h"
+#include "core/requester.h"
+#include "core/segment_transport.h"
+
+#include <bit>
+#include <thread>
+
+namespace rvt::core {
+namespace {
+
+bool fits(const QpInit& init, const DeviceLimits& limits) noexcept {
+    const QpCap& cap = init.cap;
+    return init.send_cq != nullptr && init.recv_cq != nullptr && cap.max_send_wr != 0 &&
+           cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr &&
+           cap.max_send_sge <= limits.max_sge && cap.max_recv_sge <= limits.max_sge &&
+           cap.max_recv_sge <= Receive::kMaxSge && cap.max_inline_bytes <= limits.max_inline_bytes;
+}
+
+}  // namespace
+
+// ---- life cycle -----------------------------------------------------------------------------
+
+Qp::Qp(Pd& pd, const QpInit& init)
+    : pd_(pd),
+      pd_use_(pd),
+      init_(init),
+      send_cq_use_(*init.send_cq),
+      recv_cq_use_(*init.recv_cq),
+      srq_use_(init.srq != nullptr ? Use(*init.srq) : Use()),
+      send_queue_(init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_bytes),
+      recv_queue_(init.srq != nullptr || init.cap.max_recv_wr == 0 ? 1 : init.cap.max_recv_wr,
+                  init.cap.max_recv_sge) {}
+
+Qp::~Qp() = default;
+
+Result<Qp*> create_qp(Pd& pd, const QpInit& init) {
+    Device& device = pd.device();
+    if (!fits(init, device.limits()) || (init.srq != nullptr && &init.srq->pd() != &pd)) {
+        return EINVAL;
+    }
+    auto qp = std::make_unique<Qp>(pd, init);
+    auto qpn = device.qps().add(*qp);
+    if (!qpn.is_ok()) {
+        return qpn.status();
+    }
+    qp->qpn_ = qpn.value();
+    if (Status status = device.ops().create_qp(*qp); !status.is_ok()) {
+        device.qps().remove(qp->qpn());
+        return status;
+    }
+    return qp.release();
+}
+
+Status destroy_qp(Qp* qp) {
+    Device& device = qp->device();
+    if (Status status = qp->is_unused(); !status.is_ok()) {
+        return status;
+    }
+    if (device.mcast().is_attached(qp->qpn())) {
+        return EBUSY;
+    }
+    device.qps().remove(qp->qpn());
+    device.stop_waiting(qp->qpn());
+    // Whoever found the pair by its number before that may still be in it.
+    for (ReaderWait readers; !readers.readers_are_gone();) {
+        std::this_thread::yield();
+    }
+    device.stop_waiting(qp->qpn());  // a run that ended just now may have begun to wait
+    device.ops().destroy_qp(*qp);
+    qp->reset();
+    qp->pd().context().events().forget(*qp);
+    delete qp;
+    return kOk;
+}
+
+// ---- attributes -----------------------------------------------------------------------------
+
+Status Qp::modify(const QpAttr& attr, QpMask mask) {
+    const QpState from = state();
+    const QpState to = has_any(mask, QpMask::kState) ? attr.state : from;
+    if (has_any(mask, QpMask::kCurState) && attr.cur_state != from) {
+        return EINVAL;
+    }
+    if (Status status = check_transition(type(), from, to, mask); !status.is_ok()) {
+        return status;
+    }
+    if (Status status = check_values(attr, mask); !status.is_ok()) {
+        return status;
+    }
+    auto flow = connect_flow(attr, mask);
+    if (!flow.is_ok()) {
+        return flow.status();
+    }
+    if (Status status = device().ops().modify_qp(*this, attr, mask); !status.is_ok()) {
+        return status;
+    }
+    if (to == QpState::kErr) {
+        enter_error();
+        return kOk;
+    }
+    {
+        const ReadPin pin;
+        const util::Guard tx(tx_lock_);
+        const util::Guard rx(rx_lock_);
+        if (state() != from) {
+            return EINVAL;  // an error overtook the call
+        }
+        apply(attr, mask);
+        if (from == QpState::kInit && to == QpState::kRtr) {
+            flow_ = flow.take();
+        }
+        enter(to);
+    }
+    run_send_queue(*this);
+    return kOk;
+}
+
+Status Qp::check_values(const QpAttr& attr, QpMask mask) const noexcept {
+    const DeviceLimits& limits = pd_.device().limits();
+    const auto names = [&](QpMask bit) { return has_any(mask, bit); };
+    const std::uint32_t mtu = attr.path_mtu_bytes;
+    const bool bad =
+        (names(QpMask::kPathMtu) && (mtu < 256 || mtu > 4096 || !std::has_single_bit(mtu))) ||
+        (names(QpMask::kPort) && attr.port != 1) ||
+        (names(QpMask::kPkeyIndex) && attr.pkey_index != 0) ||
+        (names(QpMask::kDestQpn) && attr.dest_qpn > kQpnMask) ||
+        (names(QpMask::kRqPsn) && attr.rq_psn > kQpnMask) ||
+        (names(QpMask::kSqPsn) && attr.sq_psn > kQpnMask) ||
+        (names(QpMask::kMaxRdAtomic) && attr.max_rd_atomic > limits.max_rd_atomic) ||
+        (names(QpMask::kMaxDestRdAtomic) && attr.max_dest_rd_atomic > limits.max_rd_atomic) ||
+        (names(QpMask::kMinRnrTimer) && attr.min_rnr_timer > 31) ||
+        (names(QpMask::kTimeout) && attr.timeout > 31) ||
+        (names(QpMask::kRetryCnt) && attr.retry_cnt > 7) ||
+        (names(QpMask::kRnrRetry) && attr.rnr_retry > kRnrRetryForEver) ||
+        (names(QpMask::kAv) && is_multicast(attr.ah.dest.gid)) ||
+        // A connected pair keeps its peer's address: what is under way has its way.
+        (names(QpMask::kAv) && state() == QpState::kSqd && attr.ah.dest != attr_.ah.dest);
+    return bad ? Status(EINVAL) : kOk;
+}
+
+/// The way to the peer that `attr` names: nothing when the peer is on this device or not named.
+Result<std::unique_ptr<SegmentFlow>> Qp::connect_flow(const QpAttr& attr, QpMask mask) const {
+    Device& on = device();
+    if (!has_any(mask, QpMask::kAv) || attr.ah.dest == on.address()) {
+        return std::unique_ptr<SegmentFlow>();
+    }
+    auto channel = on.ops().open_channel(on, attr.ah.dest);
+    if (!channel.is_ok()) {
+        return channel.status();
+    }
+    return std::make_unique<SegmentFlow>(on, *channel.value());
+}
+
+void Qp::apply(const QpAttr& attr, QpMask mask) noexcept {
+    const auto take = [&](QpMask bit, auto member) {
+        if (has_any(mask, bit)) {
+            attr_.*member = attr.*member;
+        }
+    };
+    take(QpMask::kAccess, &QpAttr::access);
+    take(QpMask::kAv, &QpAttr::ah);
+    take(QpMask::kDestQpn, &QpAttr::dest_qpn);
+    take(QpMask::kQkey, &QpAttr::qkey);
+    take(QpMask::kRqPsn, &QpAttr::rq_psn);
+    take(QpMask::kSqPsn, &QpAttr::sq_psn);
+    take(QpMask::kPathMtu, &QpAttr::path_mtu_bytes);
+    take(QpMask::kPkeyIndex, &QpAttr::pkey_index);
+    take(QpMask::kPort, &QpAttr::port);
+    take(QpMask::kMaxRdAtomic, &QpAttr::max_rd_atomic);
+    take(QpMask::kMaxDestRdAtomic, &QpAttr::max_dest_rd_atomic);
+    take(QpMask::kMinRnrTimer, &QpAttr::min_rnr_timer);
+    take(QpMask::kTimeout, &QpAttr::timeout);
+    take(QpMask::kRetryCnt, &QpAttr::retry_cnt);
+    take(QpMask::kRnrRetry, &QpAttr::rnr_retry);
+    take(QpMask::kSqdNotify, &QpAttr::sqd_notify);
+    // relaxed: see may_read().
+    may_read_.store(attr_.max_rd_atomic != 0, std::memory_order_relaxed);
+}
+
+/// The work of a transition beyond its attributes. Both locks are held.
+void Qp::enter(QpState to) noexcept {
+    const QpState from = state();
+    if (to == QpState::kReset) {
+        reset();
+        return;
+    }
+    if (to == QpState::kSqd && from != QpState::kSqd) {
+        sending_.drained_event_due = attr_.sqd_notify;
+    }
+    if (from == QpState::kInit && to == QpState::kRtr && flow_ != nullptr) {
+        flow_->start_receiving_at(attr_.rq_psn);
+    }
+    if (from == QpState::kRtr && to == QpState::kRts) {
+        sending_.rnr_retries_left = attr_.rnr_retry;
+        if (flow_ != nullptr) {
+            flow_->start_sending_at(attr_.sq_psn);
+        }
+    }
+    set_state(to);
+}
+
+/// Forgets work without completing it, and what has been completed but not read (IBTA 10.3.1,
+/// RESET).
+void Qp::reset() noexcept {
+    set_state(QpState::kReset);
+    send_queue_.clear();
+    if (init_.srq == nullptr) {
+        Receive dropped;
+        while (recv_queue_.take(dropped) == RecvQueue::Taken::kYes) {
+        }
+    }
+    init_.send_cq->remove_qp(qpn_);
+    init_.recv_cq->remove_qp(qpn_);
+    attr_ = QpAttr{};
+    sending_ = Sending{};
+    inbound_.has_receive = false;
+    established_ = false;
+    flow_.reset();
+    // relaxed: see may_read() and take_overrun().
+    may_read_.store(false, std::memory_order_relaxed);
+    overrun_.store(false, std::memory_order_relaxed);
+}
+
+QpAttr Qp::query() const noexcept {
+    auto& self = const_cast<Qp&>(*this);  // NOLINT(cppcoreguidelines-pro-type-const-cast): the lock
+    const util::Guard guard(self.rx_lock_);
+    QpAttr attr = attr_;
+    attr.state = state();
+    attr.cur_state = attr.state;
+    return attr;
+}
+
+// ---- posting --------------------------------------------------------------------------------
+
+Status Qp::post_send(const SendWr& wr) noexcept {
+    return device().ops().post_send(*this, wr);
+}
+
+Status Qp::post_recv(const RecvWr& wr) noexcept {
+    return device().ops().post_recv(*this, wr);
+}
+
+Status Qp::enqueue_recv(const RecvWr& wr) noexcept {
+    if (init_.srq != nullptr || init_.cap.max_recv_wr == 0 || !rights_of(state()).post_recv) {
+        return EINVAL;
+    }
+    if (Status status = recv_queue_.post(wr); !status.is_ok()) {
+        return status;
+    }
+    if (rights_of(state()).flush_recv) {
+        const util::Guard guard(rx_lock_);
+        flush_receives_locked();
+    }
+    device().wake_waiting(&recv_queue_);
+    return kOk;
+}
+
+Status Qp::attach_mcast(const std::array<std::uint8_t, 16>& group) {
+    if (type() != QpType::kUd) {
+        return EINVAL;
+    }
+    if (Status status = device().mcast().attach(group, qpn_); !status.is_ok()) {
+        return status;
+    }
+    const Status status = device().ops().attach_mcast(*this, group);
+    if (!status.is_ok()) {
+        [[maybe_unused]] const Status undone = device().mcast().detach(group, qpn_);
+    }
+    return status;
+}
+
+Status Qp::detach_mcast(const std::array<std::uint8_t, 16>& group) {
+    const Status status = device().mcast().detach(group, qpn_);
+    if (status.is_ok()) {
+        device().ops().detach_mcast(*this, group);
+    }
+    return status;
+}
+
+// ---- completions and errors -----------------------------------------------------------------
+
+void Qp::raise(EventType type) noexcept {
+    pd_.context().events().post({.type = type, .object = this});
+}
+
+void Qp::complete(VerbsCq& cq, Wc wc, bool solicited) noexcept {
+    wc.qpn = qpn_;
+    if (!cq.push(wc, solicited)) {
+        // relaxed: a flag on its own; this thread looks at it next.
+        overrun_.store(true, std::memory_order_relaxed);
+    }
+}
+
+void Qp::flush_receives_locked() noexcept {
+    if (init_.srq != nullptr) {
+        return;  // the receives are everybody's
+    }
+    Receive receive;
+    while (recv_queue_.take(receive) == RecvQueue::Taken::kYes) {
+        device().stats().add(Stat::kFlushed);
+        complete(
+            *init_.recv_cq,
+            {.wr_id = receive.wr_id, .status = WcStatus::kWrFlushErr, .opcode = WcOpcode::kRecv});
+    }
+}
+
+void Qp::enter_error(bool send_side_only) noexcept {
+    const ReadPin pin;
+    bool last_receive = false;
+    {
+        const util::Guard guard(rx_lock_);
+        const QpState from = state();
+        if (from == QpState::kErr || from == QpState::kReset) {
+            return;
+        }
+        if (send_side_only && type() != QpType::kRc) {
+            set_state(QpState::kSqe);
+        } else {
+            set_state(QpState::kErr);
+            flush_receives_locked();
+            last_receive = init_.srq != nullptr;
+        }
+    }
+    if (last_receive) {
+        raise(EventType::kQpLastWqeReached);
+    }
+    run_send_queue(*this);
+}
+
+}  // namespace rvt::core

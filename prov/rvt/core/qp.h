@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Queue pairs: the object with its state, attributes and queues. Who moves messages between pairs:
+// core/requester.h (sending side) and core/responder.h (receiving side).
+// IBTA vol. 1, 10.2.4 and 10.3; ibv_create_qp(3), ibv_modify_qp(3).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "core/context.h"
+#include "core/object.h"
+#include "core/recv_queue.h"
+#include "core/send_queue.h"
+#include "core/srq.h"
+#include "core/verbs_cq.h"
+#include "rvt/backend.h"
+#include "util/annotations.h"
+#include "util/lock.h"
+
+namespace rvt::core {
+
+class SegmentFlow;
+
+struct QpInit {
+    QpType type = QpType::kRc;
+    VerbsCq* send_cq = nullptr;
+    VerbsCq* recv_cq = nullptr;
+    Srq* srq = nullptr;  // instead of a receive queue of its own
+    QpCap cap{};
+    bool signal_all = false;  // as if each work request were kSignaled
+};
+
+/// The message that a pair is taking in. Guarded by Qp::rx_lock().
+struct Inbound {
+    Receive receive;
+    bool has_receive = false;
+    std::uint64_t placed = 0;  // bytes
+};
+
+class Qp : public Object {
+  public:
+    Qp(Pd& pd, const QpInit& init);
+    ~Qp();
+
+    [[nodiscard]] Pd& pd() const noexcept { return pd_; }
+    [[nodiscard]] Device& device() const noexcept { return pd_.device(); }
+    [[nodiscard]] std::uint32_t qpn() const noexcept { return qpn_; }
+    [[nodiscard]] QpType type() const noexcept { return init_.type; }
+    [[nodiscard]] const QpInit& init() const noexcept { return init_; }
+    [[nodiscard]] Srq* srq() const noexcept { return init_.srq; }
+    [[nodiscard]] QpState state() const noexcept {
+        // acquire: pairs with the release in set_state().
+        return state_.load(std::memory_order_acquire);
+    }
+
+    /// Changes attributes, and the state if `mask` holds kState.
+    /// Returns: EINVAL for a transition, attribute or value that core/qp_states.h or the device's
+    /// limits
+    ///          do not allow; errors of the backend. On any error nothing has changed.
+    /// Threads: one at a time per pair; safe beside posts and traffic.
+    Status modify(const QpAttr& attr, QpMask mask);
+    [[nodiscard]] QpAttr query() const noexcept;
+
+    /// Returns: EINVAL for what the row of the opcode or the state does not allow, ENOMEM when the
+    /// queue is
+    ///          full, EOPNOTSUPP for a pair of type RD: its endpoint takes the work requests.
+    /// Threads: any.
+    Status post_send(const SendWr& wr) noexcept;
+    /// Returns: EINVAL for too many elements, in state RESET, or with a shared queue; ENOMEM when
+    /// full. Threads: any.
+    Status post_recv(const RecvWr& wr) noexcept;
+
+    /// UD. Returns: EINVAL for another type or an address that is no group's; ENOMEM when the group
+    /// is full.
+    Status attach_mcast(const std::array<std::uint8_t, 16>& group);
+    Status detach_mcast(const std::array<std::uint8_t, 16>& group);
+
+    // ---- for the core and its backends --------------------------------------------------------
+
+    /// The core's version of post_recv.
+    Status enqueue_recv(const RecvWr& wr) noexcept;
+
+    /// Takes the pair into ERR (or SQE where `send_side_only` and the type has it), and completes
+    /// what is posted with kWrFlushErr. Precondition: the caller holds neither rx_lock() nor
+    /// tx_lock().
+    void enter_error(bool send_side_only = false) noexcept;
+    /// Completes what the state says is to be flushed on the receive side.
+    void flush_receives_locked() noexcept RVT_REQUIRES(rx_lock_);
+
+    /// Completes into a queue; when that has no room the pair goes to ERR, later, see
+    /// take_overrun().
+    void complete(VerbsCq& cq, Wc wc, bool solicited = false) noexcept;
+    /// Whether a completion was refused since the last call.
+    bool take_overrun() noexcept {
+        // relaxed: a flag on its own; the thread that set it looks next.
+        return overrun_.load(std::memory_order_relaxed) &&
+               overrun_.exchange(false, std::memory_order_relaxed);
+    }
+
+    void raise(EventType type) noexcept;
+    [[nodiscard]] RecvQueue& recv_queue() noexcept {
+        return init_.srq != nullptr ? init_.srq->queue() : recv_queue_;
+    }
+    [[nodiscard]] SendQueue& send_queue() noexcept { return send_queue_; }
+    [[nodiscard]] Inbound& inbound() noexcept { return inbound_; }
+    /// Attributes; stable under either lock.
+    [[nodiscard]] const QpAttr& attr() const noexcept { return attr_; }
+
+    /// The receiving side: held while a message is taken in. order: before CQ and queue locks.
+    util::SpinLock& rx_lock() noexcept RVT_NO_ANALYSIS { return rx_lock_; }
+    /// The sending side: held by the thread that runs the send queue. order: before the rx_lock of
+    /// any pair; never taken while another pair's tx_lock is held, only tried.
+    util::SpinLock& tx_lock() noexcept RVT_NO_ANALYSIS { return tx_lock_; }
+
+    /// What the runner of the send queue remembers; guarded by tx_lock().
+    struct Sending {
+        std::uint64_t blocked_until_us = 0;  // waiting for a receiver that was not ready
+        std::uint8_t rnr_retries_left = 0;
+        bool drained_event_due = false;
+    };
+    [[nodiscard]] Sending& sending() noexcept { return sending_; }
+    /// Set by who wants the send queue run, cleared by who runs it.
+    std::atomic<std::uint32_t> run_again{0};
+
+    /// Whether READs and atomics can be posted: the pair may have some outstanding.
+    [[nodiscard]] bool may_read() const noexcept {
+        // relaxed: a post beside a modify sees the attribute of before or after.
+        return may_read_.load(std::memory_order_relaxed);
+    }
+    /// Carries the pair's messages to another device; nullptr while the peer is in this one.
+    /// Changes only under both locks.
+    [[nodiscard]] SegmentFlow* flow() const noexcept { return flow_.get(); }
+
+    [[nodiscard]] bool has_established() const noexcept { return established_; }
+    void set_established() noexcept { established_ = true; }
+
+  private:
+    friend Result<Qp*> create_qp(Pd& pd, const QpInit& init);
+    friend Status destroy_qp(Qp* qp);
+
+    void set_state(QpState state) noexcept {
+        // release: pairs with the acquire in state().
+        state_.store(state, std::memory_order_release);
+    }
+    Status check_values(const QpAttr& attr, QpMask mask) const noexcept;
+    Result<std::unique_ptr<SegmentFlow>> connect_flow(const QpAttr& attr, QpMask mask) const;
+    void apply(const QpAttr& attr, QpMask mask) noexcept;
+    void enter(QpState to) noexcept;
+    void reset() noexcept;
+
+    Pd& pd_;
+    Use pd_use_;
+    QpInit init_;
+    Use send_cq_use_;
+    Use recv_cq_use_;
+    Use srq_use_;
+    std::uint32_t qpn_ = 0;
+    std::atomic<QpState> state_{QpState::kReset};  // written with both locks held
+    std::atomic<bool> overrun_{false};
+    std::atomic<bool> may_read_{false};
+    bool established_ = false;  // guarded by rx_lock_
+    QpAttr attr_;               // written with both locks held
+    util::SpinLock tx_lock_;
+    util::SpinLock rx_lock_;
+    SendQueue send_queue_;
+    RecvQueue recv_queue_;
+    Sending sending_;
+    Inbound inbound_;
+    std::unique_ptr<SegmentFlow> flow_;
+};
+
+/// Returns: EINVAL for sizes beyond the device's limits or missing queues, ENOMEM for no free
+/// number.
+Result<Qp*> create_qp(Pd& pd, const QpInit& init);
+/// Ends traffic, forgets posted work and completions, and destroys. Returns: EBUSY while the pair
+/// is attached to a multicast group. Threads: one that holds no ReadPin.
+Status destroy_qp(Qp* qp);
+
+}  // namespace rvt::core

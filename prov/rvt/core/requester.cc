@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Posting, the runner of the send queue, and loopback within a device.
+#include "core/requester.h"
+
+#include "core/ah.h"
+#include "core/device.h"
+#include "core/mr.h"
+#include "core/qp.h"
+#include "core/qp_states.h"
+#include "core/reader_pins.h"
+#include "core/segment_transport.h"
+
+#include <mutex>
+
+namespace rvt::core {
+namespace {
+
+constexpr std::uint32_t kOwnQkey = 1u
+                                   << 31;  // a remote Q_Key with this bit stands for the pair's own
+
+// ---- posting --------------------------------------------------------------------------------
+
+std::uint64_t total_bytes(std::span<const Sge> sg_list) noexcept {
+    std::uint64_t total = 0;
+    for (const Sge& sge : sg_list) {
+        total += sge.length;
+    }
+    return total;
+}
+
+/// What the row of the opcode says about operands and flags.
+bool operands_fit(const Qp& qp, const SendWr& wr, const WrInfo& info,
+                  std::uint64_t bytes) noexcept {
+    const QpCap& cap = qp.init().cap;
+    const bool is_inline = has_any(wr.flags, SendFlags::kInline);
+    if (without(wr.flags, info.flags) != SendFlags::kNone || wr.sg_list.size() > cap.max_send_sge ||
+        (is_inline && bytes > cap.max_inline_bytes)) {
+        return false;
+    }
+    if (has_any(info.traits, OpTraits::kAtomic) && (wr.sg_list.size() != 1 || bytes != 8)) {
+        return false;
+    }
+    if (has_any(info.traits, OpTraits::kResult) && !qp.may_read()) {
+        return false;
+    }
+    if (has_any(info.traits, OpTraits::kLocal) && !wr.sg_list.empty()) {
+        return false;
+    }
+    return qp.type() != QpType::kUd ||
+           (wr.ah != nullptr && &wr.ah->pd() == &qp.pd() && wr.remote_qpn <= kQpnMask);
+}
+
+// ---- loopback -------------------------------------------------------------------------------
+
+/// What became of a work request that was started.
+struct Outcome {
+    WcStatus status = WcStatus::kSuccess;
+    bool not_ready = false;  // the receiver had no receive; `on` is where it would be posted
+    std::uint64_t retry_after_us = 0;
+    const void* on = nullptr;
+};
+
+/// Copies what a READ asks for, or what an atomic found, into the requester's memory.
+Nak fetch_locked(Qp& peer, const Request& request, const PieceList& local) noexcept {
+    PieceList source;
+    std::uint64_t original = 0;
+    Nak nak = Nak::kNone;
+    if (has_any(request.info->traits, OpTraits::kAtomic)) {
+        nak = do_atomic(peer, request, original);
+        source.add(&original, sizeof original);
+    } else {
+        nak = find_source(peer, request, 0, request.bytes, source);
+    }
+    if (nak == Nak::kNone) {
+        copy(local, source);
+    }
+    return nak;
+}
+
+/// The responder's steps in one go, with all of the data at hand.
+Nak answer_locked(Qp& peer, const Request& request, const PieceList& local) noexcept {
+    if (Nak nak = begin_request(peer, request); nak != Nak::kNone) {
+        return nak;
+    }
+    if (has_any(request.info->traits, OpTraits::kResult)) {
+        return fetch_locked(peer, request, local);
+    }
+    if (Nak nak = place_data(peer, request, 0, local); nak != Nak::kNone) {
+        return nak;
+    }
+    return finish_request(peer, request);
+}
+
+struct Answer {
+    Nak nak;
+    std::uint32_t retry_after_us;  // when not ready
+};
+
+/// Has `peer` take the request in; afterwards no lock of its is held.
+Answer deliver(Qp& peer, const Request& request, const PieceList& local) noexcept {
+    Nak nak = Nak::kNone;
+    std::uint32_t retry_after_us = 0;
+    {
+        const util::Guard guard(peer.rx_lock());
+        nak = answer_locked(peer, request, local);
+        retry_after_us = rnr_timer_us(peer.attr().min_rnr_timer);
+        if (nak != Nak::kNone) {
+            abandon_request(peer, nak);
+        }
+    }
+    if (nak != Nak::kNone) {
+        after_refusal(peer, nak);
+    }
+    if (peer.take_overrun()) {
+        peer.raise(EventType::kQpFatal);
+        peer.enter_error();
+    }
+    return {.nak = nak, .retry_after_us = retry_after_us};
+}
+
+void deliver_to_group(Qp& qp, const Request& request, const PieceList& local) noexcept {
+    for (const std::uint32_t qpn : qp.device().mcast().members(request.dest.gid)) {
+        // C10-11: the sender itself gets no copy.
+        if (Qp* member = qp.device().qps().find(qpn); member != nullptr && member != &qp) {
+            deliver(*member, request, local);
+        }
+    }
+}
+
+/// An unreliable message has been sent once it has left, whatever becomes of it.
+Outcome send_datagram(Qp& qp, const SendWqe& wqe, const Request& request,
+                      const PieceList& local) noexcept {
+    if (wqe.wr.ah->is_group()) {
+        deliver_to_group(qp, request, local);
+        return {};
+    }
+    Qp* peer = qp.device().qps().find(wqe.wr.remote_qpn);
+    if (peer != nullptr && peer->type() == QpType::kUd) {
+        deliver(*peer, request, local);
+    } else {
+        qp.device().stats().add(Stat::kDrops);
+    }
+    return {};
+}
+
+Outcome send_connected(Qp& qp, const Request& request, const PieceList& local) noexcept {
+    Qp* peer = qp.device().qps().find(qp.attr().dest_qpn);
+    if (peer == nullptr || peer->type() != qp.type()) {
+        qp.device().stats().add(Stat::kDrops);
+        return {.status = qp.type() == QpType::kUc ? WcStatus::kSuccess : WcStatus::kRetryExcErr};
+    }
+    const Answer answer = deliver(*peer, request, local);
+    if (qp.type() == QpType::kUc || answer.nak == Nak::kNone) {
+        return {};
+    }
+    return {.status = refusal_of(answer.nak).requester,
+            .not_ready = answer.nak == Nak::kNotReady,
+            .retry_after_us = answer.retry_after_us,
+            .on = &peer->recv_queue()};
+}
+
+WcStatus do_local(Qp& qp, const SendWqe& wqe) noexcept {
+    KeyTable& keys = qp.device().keys();
+    if (wqe.wr.opcode == WrOpcode::kBindMw) {
+        return bind_mw(keys, qp.pd().id(), wqe.wr.bind);
+    }
+    return keys.view().access_of(wqe.wr.rkey, qp.pd().id()).is_ok() &&
+                   keys.invalidate(wqe.wr.rkey).is_ok()
+               ? WcStatus::kSuccess
+               : WcStatus::kLocQpOpErr;
+}
+
+Outcome start_loopback(Qp& qp, const SendWqe& wqe, const PieceList& local) noexcept {
+    const Request request = to_request(qp, wqe);
+    const Outcome outcome = qp.type() == QpType::kUd ? send_datagram(qp, wqe, request, local)
+                                                     : send_connected(qp, request, local);
+    if (outcome.status == WcStatus::kSuccess) {
+        Stats& stats = qp.device().stats();
+        stats.add(Stat::kMessagesSent);
+        stats.add(Stat::kBytesSent, wqe.bytes);
+        stats.add(Stat::kLoopMessages);
+    }
+    return outcome;
+}
+
+// ---- the runner -----------------------------------------------------------------------------
+
+bool is_too_long(const Qp& qp, const SendWqe& wqe) noexcept {
+    const DeviceLimits& limits = qp.device().limits();
+    return wqe.bytes > (qp.type() == QpType::kUd ? limits.max_ud_bytes : limits.max_message_bytes);
+}
+
+/// Completes the oldest, whose `done` is set. Its failure fails the queue.
+void retire_oldest_locked(Qp& qp) noexcept {
+    SendWqe& wqe = *qp.send_queue().oldest();
+    const WcStatus status = wqe.status;
+    const bool signaled = qp.init().signal_all || wqe.has(SendFlags::kSignaled);
+    const Wc wc{.wr_id = wqe.wr.wr_id,
+                .status = status,
+                .opcode = wqe.info->wc_opcode,
+                .byte_len = wqe.has(OpTraits::kResult) ? wqe.bytes : 0};
+    qp.send_queue().retire_oldest();
+    if (signaled || status != WcStatus::kSuccess) {
+        qp.complete(*qp.init().send_cq, wc);
+    }
+    if (status == WcStatus::kWrFlushErr) {
+        qp.device().stats().add(Stat::kFlushed);
+    } else if (status != WcStatus::kSuccess) {
+        qp.enter_error(true);
+    }
+}
+
+/// Flushes one work request, the oldest first. Returns: false when there is none left.
+bool flush_one_locked(Qp& qp) noexcept {
+    SendQueue& queue = qp.send_queue();
+    if (qp.flow() != nullptr) {
+        qp.flow()->stop_sending();
+    }
+    if (queue.oldest() == nullptr) {
+        if (queue.next() == nullptr) {
+            return false;
+        }
+        queue.start_next();
+    }
+    SendWqe& wqe = *queue.oldest();
+    wqe.status = wqe.done ? wqe.status : WcStatus::kWrFlushErr;
+    retire_oldest_locked(qp);
+    return true;
+}
+
+/// Puts the work request off until the receiver may be ready, or fails it.
+/// Returns: whether the queue goes on.
+bool put_off_locked(Qp& qp, SendWqe& wqe, const Outcome& outcome) noexcept {
+    Qp::Sending& sending = qp.sending();
+    if (sending.rnr_retries_left == 0) {
+        qp.send_queue().start_next();
+        wqe.status = outcome.status;
+        wqe.done = true;
+        return true;
+    }
+    if (qp.attr().rnr_retry != kRnrRetryForEver) {
+        --sending.rnr_retries_left;
+    }
+    qp.device().stats().add(Stat::kRetries);
+    sending.blocked_until_us = qp.device().now_us() + outcome.retry_after_us;
+    qp.device().wait_until(qp.qpn(), sending.blocked_until_us, outcome.on);
+    return false;
+}
+
+/// Starts the next work request. Returns: whether the queue goes on.
+bool start_next_locked(Qp& qp, SendWqe& wqe) noexcept {
+    PieceList local;
+    WcStatus status = WcStatus::kLocLenErr;
+    if (wqe.has(OpTraits::kLocal)) {
+        status = do_local(qp, wqe);
+    } else if (!is_too_long(qp, wqe)) {
+        status = local_pieces(qp, wqe, local);
+    }
+    const bool leaves = status == WcStatus::kSuccess && !wqe.has(OpTraits::kLocal);
+    if (leaves && is_remote(qp, wqe)) {
+        return qp.type() == QpType::kUd ? send_remote_datagram(qp, wqe, local)
+                                        : qp.flow()->start(qp, wqe, local);
+    }
+    if (leaves) {
+        const Outcome outcome = start_loopback(qp, wqe, local);
+        if (outcome.not_ready) {
+            return put_off_locked(qp, wqe, outcome);
+        }
+        status = outcome.status;
+    }
+    qp.sending().rnr_retries_left = qp.attr().rnr_retry;
+    qp.send_queue().start_next();
+    wqe.status = status;
+    wqe.done = true;
+    return true;
+}
+
+void report_drained_locked(Qp& qp) noexcept {
+    const bool drained = qp.state() == QpState::kSqd && qp.send_queue().oldest() == nullptr;
+    if (drained && qp.sending().drained_event_due) {
+        qp.sending().drained_event_due = false;
+        qp.raise(EventType::kSqDrained);
+    }
+}
+
+/// One step of the queue. Returns: whether there may be another.
+bool step_locked(Qp& qp) noexcept {
+    SendQueue& queue = qp.send_queue();
+    const StateRights& rights = rights_of(qp.state());
+    if (SendWqe* oldest = queue.oldest(); oldest != nullptr && oldest->done) {
+        retire_oldest_locked(qp);
+        return true;
+    }
+    if (rights.flush_send) {
+        return flush_one_locked(qp);
+    }
+    if (qp.flow() != nullptr && qp.flow()->is_sending()) {
+        return qp.flow()->go_on(qp);
+    }
+    if (!rights.start_send) {
+        report_drained_locked(qp);
+        return false;
+    }
+    if (qp.sending().blocked_until_us > qp.device().now_us()) {
+        // A run for another reason may have used up the entry that this wait had.
+        qp.device().wait_until(qp.qpn(), qp.sending().blocked_until_us, nullptr);
+        return false;
+    }
+    qp.sending().blocked_until_us = 0;
+    SendWqe* next = queue.next();
+    return next != nullptr && start_next_locked(qp, *next);
+}
+
+}  // namespace
+
+Status enqueue_send(Qp& qp, const SendWr& wr) noexcept {
+    if (qp.type() == QpType::kRd) {
+        return EOPNOTSUPP;
+    }
+    const WrInfo* info = wr_info(wr.opcode);
+    if (info == nullptr || !takes(*info, qp.type()) || !rights_of(qp.state()).post_send) {
+        return EINVAL;
+    }
+    const std::uint64_t bytes = total_bytes(wr.sg_list);
+    if (!operands_fit(qp, wr, *info, bytes)) {
+        return EINVAL;
+    }
+    if (Status status = qp.send_queue().post(wr, *info, bytes); !status.is_ok()) {
+        return status;
+    }
+    run_send_queue(qp);
+    return kOk;
+}
+
+void run_send_queue(Qp& qp) noexcept {
+    const ReadPin pin;
+    // seq_cst: pairs with the fetch_or below: of a thread that asks for a run while another ends
+    // one, one sees the other, and the run takes place.
+    qp.run_again.store(1, std::memory_order_seq_cst);
+    // seq_cst: pairs with the store above; a read-modify-write, so that the unlock comes before it.
+    while (qp.run_again.fetch_or(0, std::memory_order_seq_cst) != 0 && qp.tx_lock().try_lock()) {
+        // relaxed: what was posted before the flag was set is seen below, by the locked look above.
+        qp.run_again.store(0, std::memory_order_relaxed);
+        while (step_locked(qp)) {
+        }
+        qp.tx_lock().unlock();
+    }
+    if (qp.take_overrun()) {
+        qp.raise(EventType::kQpFatal);
+        qp.enter_error();
+    }
+}
+
+void retry_send_queue(Qp& qp) noexcept {
+    {
+        const util::Guard guard(qp.tx_lock());
+        qp.sending().blocked_until_us = 0;
+    }
+    run_send_queue(qp);
+}
+
+Request to_request(const Qp& qp, const SendWqe& wqe) noexcept {
+    Request request{.info = wqe.info,
+                    .src_qpn = qp.qpn(),
+                    .imm = wqe.wr.imm,
+                    .rkey = wqe.wr.rkey,
+                    .remote_addr = wqe.wr.remote_addr,
+                    .bytes = wqe.bytes,
+                    .compare_add = wqe.wr.compare_add,
+                    .swap = wqe.wr.swap,
+                    .solicited = wqe.has(SendFlags::kSolicited)};
+    if (qp.type() == QpType::kUd) {
+        request.qkey = (wqe.wr.remote_qkey & kOwnQkey) != 0 ? qp.attr().qkey : wqe.wr.remote_qkey;
+        request.source = qp.device().address();
+        request.dest = wqe.wr.ah->attr().dest;
+    }
+    return request;
+}
+
+WcStatus local_pieces(const Qp& qp, const SendWqe& wqe, PieceList& pieces) noexcept {
+    if (wqe.has(SendFlags::kInline)) {
+        pieces.add(wqe.inline_data.data(), wqe.inline_data.size());
+        return WcStatus::kSuccess;
+    }
+    return append_local(pieces, qp.device().key_view(), qp.pd().id(), wqe.wr.sg_list,
+                        wqe.has(OpTraits::kResult) ? Access::kLocalWrite : Access::kNone);
+}
+
+}  // namespace rvt::core

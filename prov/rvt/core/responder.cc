@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Checks in the order of IBTA's responder: state, operation, resources, length, key; then the work.
+#include "core/responder.h"
+
+#include "core/device.h"
+#include "core/qp.h"
+#include "core/qp_states.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace rvt::core {
+namespace {
+
+using enum WcStatus;
+
+// clang-format off
+// The responder's status is that of the receive it had taken; UC and UD drop what only the peer did wrong.
+constexpr Refusal kRefusals[] = {
+    //                    requester        responder      fails  raises event                        unreliable_fails
+    /* kNone        */ {kSuccess,        kSuccess,      false, false, EventType::kQpFatal,           false},
+    /* kNotReady    */ {kRnrRetryExcErr, kSuccess,      false, false, EventType::kQpFatal,           false},
+    /* kInvalid     */ {kRemInvReqErr,   kSuccess,      true,  true,  EventType::kQpReqErr,          false},
+    /* kTooLong     */ {kRemInvReqErr,   kLocLenErr,    true,  false, EventType::kQpReqErr,          false},
+    /* kAccess      */ {kRemAccessErr,   kWrFlushErr,   true,  true,  EventType::kQpAccessErr,       false},
+    /* kLocalFault  */ {kRemOpErr,       kLocProtErr,   true,  false, EventType::kQpFatal,           true},
+    /* kUnreachable */ {kRetryExcErr,    kSuccess,      false, false, EventType::kQpFatal,           false},
+};
+// clang-format on
+
+constexpr Access kAnyRemote = Access::kRemoteRead | Access::kRemoteWrite | Access::kRemoteAtomic;
+
+bool is_reliable(const Qp& qp) noexcept {
+    return qp.type() == QpType::kRc;
+}
+
+Nak check_state(Qp& qp) noexcept {
+    if (!rights_of(qp.state()).receive) {
+        return Nak::kUnreachable;
+    }
+    if (qp.state() == QpState::kRtr && !qp.has_established()) {
+        qp.set_established();
+        qp.raise(EventType::kCommEst);
+    }
+    return Nak::kNone;
+}
+
+/// The peer must be the one that this pair is connected with, and the Q_Key the one of this pair.
+Nak check_sender(const Qp& qp, const Request& request) noexcept {
+    const bool ours = qp.type() == QpType::kUd ? request.qkey == qp.attr().qkey
+                                               : request.src_qpn == qp.attr().dest_qpn;
+    return ours ? Nak::kNone : Nak::kUnreachable;
+}
+
+Nak check_operation(const Qp& qp, const Request& request) noexcept {
+    const WrInfo& info = *request.info;
+    if (!takes(info, qp.type()) || has_any(info.traits, OpTraits::kLocal)) {
+        return Nak::kInvalid;
+    }
+    // The pair's own access flags: which kinds of request it takes at all.
+    if (!has_all(qp.attr().access, info.remote_access)) {
+        return Nak::kInvalid;
+    }
+    const bool needs_resources = has_any(info.traits, OpTraits::kResult);
+    if (needs_resources && qp.attr().max_dest_rd_atomic == 0) {
+        return Nak::kInvalid;
+    }
+    const bool misaligned = has_any(info.traits, OpTraits::kAtomic) && request.remote_addr % 8 != 0;
+    const bool too_long = request.bytes > qp.pd().device().limits().max_message_bytes;
+    return misaligned || too_long ? Nak::kInvalid : Nak::kNone;
+}
+
+KeyHit look_up_remote(Qp& qp, const Request& request, std::uint64_t offset,
+                      std::uint64_t bytes) noexcept {
+    return qp.device().key_view().lookup({.key = request.rkey,
+                                          .pd = qp.pd().id(),
+                                          .addr = request.remote_addr + offset,
+                                          .length = bytes,
+                                          .access = request.info->remote_access});
+}
+
+Nak check_remote(Qp& qp, const Request& request) noexcept {
+    if (!has_any(request.info->traits, OpTraits::kRemoteAddr)) {
+        return Nak::kNone;
+    }
+    return look_up_remote(qp, request, 0, request.bytes).is_ok() ? Nak::kNone : Nak::kAccess;
+}
+
+/// Bytes of the message that go into the receive's buffers; UD has the route header in front.
+std::uint64_t receive_bytes(const Qp& qp, const Request& request) noexcept {
+    if (has_any(request.info->traits, OpTraits::kRemoteAddr)) {
+        return 0;  // WRITE_IMM uses a receive, but not its buffers
+    }
+    return request.bytes + (qp.type() == QpType::kUd ? kGrhBytes : 0);
+}
+
+Nak take_receive(Qp& qp, const Request& request) noexcept {
+    Inbound& inbound = qp.inbound();
+    const std::uint64_t bytes = receive_bytes(qp, request);
+    // Unreliable services drop what is too long and keep the receive; RC consumes it in error
+    // (C9-113).
+    const auto taken = qp.recv_queue().take(inbound.receive, is_reliable(qp) ? 0 : bytes);
+    if (taken != RecvQueue::Taken::kYes) {
+        return taken == RecvQueue::Taken::kTooSmall ? Nak::kTooLong : Nak::kNotReady;
+    }
+    inbound.has_receive = true;
+    if (qp.srq() != nullptr) {
+        qp.srq()->check_limit();
+    }
+    return bytes > inbound.receive.bytes ? Nak::kTooLong : Nak::kNone;
+}
+
+/// The buffers that the receive names, each key checked for local write.
+Nak receive_pieces(Qp& qp, PieceList& pieces) noexcept {
+    const WcStatus status = append_local(pieces, qp.device().key_view(), qp.pd().id(),
+                                         qp.inbound().receive.sg_list(), Access::kLocalWrite);
+    return status == kSuccess ? Nak::kNone : Nak::kLocalFault;
+}
+
+/// The area in front of a UD message: an IPv6-shaped header with the two addresses.
+void write_grh(const Request& request, const PieceList& to) noexcept {
+    std::array<std::uint8_t, kGrhBytes> grh{};
+    grh[0] = 6u << 4;  // version
+    const auto length = static_cast<std::uint16_t>(request.bytes);
+    grh[4] = static_cast<std::uint8_t>(length >> 8);
+    grh[5] = static_cast<std::uint8_t>(length);
+    grh[6] = 0x1b;  // next header: IBA transport
+    grh[7] = 64;    // hop limit
+    std::copy(request.source.gid.begin(), request.source.gid.end(), grh.begin() + 8);
+    std::copy(request.dest.gid.begin(), request.dest.gid.end(), grh.begin() + 24);
+    PieceList from;
+    from.add(grh.data(), grh.size());
+    copy(to, from);
+}
+
+}  // namespace
+
+const Refusal& refusal_of(Nak nak) noexcept {
+    return kRefusals[static_cast<std::size_t>(nak)];
+}
+
+std::uint32_t rnr_timer_us(std::uint8_t code) noexcept {
+    static constexpr std::uint32_t kUs[32] = {
+        655360, 10,    20,    30,    40,    60,     80,     120,    160,    240,   320,
+        480,    640,   960,   1280,  1920,  2560,   3840,   5120,   7680,   10240, 15360,
+        20480,  30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520};
+    return kUs[code % 32];
+}
+
+Nak begin_request(Qp& qp, const Request& request) noexcept {
+    qp.inbound().has_receive = false;
+    qp.inbound().placed = 0;
+    if (Nak nak = check_state(qp); nak != Nak::kNone) {
+        return nak;
+    }
+    if (Nak nak = check_sender(qp, request); nak != Nak::kNone) {
+        return nak;
+    }
+    if (Nak nak = check_operation(qp, request); nak != Nak::kNone) {
+        return nak;
+    }
+    if (Nak nak = check_remote(qp, request); nak != Nak::kNone) {
+        return nak;
+    }
+    return has_any(request.info->traits, OpTraits::kConsumesRecv) ? take_receive(qp, request)
+                                                                  : Nak::kNone;
+}
+
+Nak place_data(Qp& qp, const Request& request, std::uint64_t offset,
+               const PieceList& data) noexcept {
+    PieceList to;
+    if (has_any(request.info->traits, OpTraits::kRemoteAddr)) {
+        const KeyHit hit = look_up_remote(qp, request, offset, data.bytes());
+        if (!hit.is_ok() || (data.bytes() != 0 && !append(to, hit, data.bytes()))) {
+            return Nak::kAccess;
+        }
+        copy(to, data);
+    } else {
+        if (Nak nak = receive_pieces(qp, to); nak != Nak::kNone) {
+            return nak;
+        }
+        if (qp.type() == QpType::kUd) {
+            write_grh(request, to);
+            offset += kGrhBytes;
+        }
+        copy(to.part(offset, data.bytes()), data);
+    }
+    qp.inbound().placed += data.bytes();
+    return Nak::kNone;
+}
+
+Nak finish_request(Qp& qp, const Request& request) noexcept {
+    const OpTraits traits = request.info->traits;
+    Device& device = qp.device();
+    if (has_any(traits, OpTraits::kInvalidates)) {
+        // The peer may take back what was opened to it in this pair's domain, and nothing else.
+        const auto access = device.key_view().access_of(request.imm, qp.pd().id());
+        if (!access.is_ok() || !has_any(access.value(), kAnyRemote) ||
+            !device.keys().invalidate(request.imm).is_ok()) {
+            return Nak::kLocalFault;
+        }
+    }
+    device.stats().add(Stat::kMessagesReceived);
+    device.stats().add(Stat::kBytesReceived, request.bytes);
+    Inbound& inbound = qp.inbound();
+    if (!inbound.has_receive) {
+        return Nak::kNone;
+    }
+    inbound.has_receive = false;
+    const bool ud = qp.type() == QpType::kUd;
+    const bool write = has_any(traits, OpTraits::kRemoteAddr);
+    WcFlags flags = ud ? WcFlags::kGrh : WcFlags::kNone;
+    flags = flags | (has_any(traits, OpTraits::kImm) ? WcFlags::kWithImm : WcFlags::kNone);
+    flags = flags | (has_any(traits, OpTraits::kInvalidates) ? WcFlags::kWithInv : WcFlags::kNone);
+    qp.complete(*qp.init().recv_cq,
+                {.wr_id = inbound.receive.wr_id,
+                 .opcode = write ? WcOpcode::kRecvWriteImm : WcOpcode::kRecv,
+                 .flags = flags,
+                 .byte_len = request.bytes + (ud ? kGrhBytes : 0),
+                 .imm = request.imm,
+                 .src_qpn = request.src_qpn},
+                request.solicited);
+    return Nak::kNone;
+}
+
+void abandon_request(Qp& qp, Nak nak) noexcept {
+    Inbound& inbound = qp.inbound();
+    const Refusal& refusal = refusal_of(nak);
+    if (inbound.has_receive) {
+        const WcStatus status = refusal.responder == kSuccess ? kWrFlushErr : refusal.responder;
+        qp.complete(*qp.init().recv_cq,
+                    {.wr_id = inbound.receive.wr_id, .status = status, .opcode = WcOpcode::kRecv});
+        inbound.has_receive = false;
+    }
+}
+
+Nak find_source(Qp& qp, const Request& request, std::uint64_t offset, std::uint64_t bytes,
+                PieceList& source) noexcept {
+    const KeyHit hit = look_up_remote(qp, request, offset, bytes);
+    return hit.is_ok() && (bytes == 0 || append(source, hit, bytes)) ? Nak::kNone : Nak::kAccess;
+}
+
+Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept {
+    const KeyHit hit = look_up_remote(qp, request, 0, sizeof original);
+    if (!hit.is_ok() || hit.scattered || reinterpret_cast<std::uintptr_t>(hit.data()) % 8 != 0) {
+        return Nak::kAccess;
+    }
+    auto* word = reinterpret_cast<std::uint64_t*>(hit.data());
+    // acq_rel: pairs with the same operation of other peers, and with what the application
+    // synchronises by it.
+    if (request.info->opcode == WrOpcode::kFetchAdd) {
+        original = __atomic_fetch_add(word, request.compare_add, __ATOMIC_ACQ_REL);
+    } else {
+        original = request.compare_add;
+        // acquire on failure: pairs with the release half of the peers' operations.
+        __atomic_compare_exchange_n(word, &original, request.swap, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE);
+    }
+    return Nak::kNone;
+}
+
+void after_refusal(Qp& qp, Nak nak) noexcept {
+    const Refusal& refusal = refusal_of(nak);
+    Stats& stats = qp.device().stats();
+    if (!is_reliable(qp) && !refusal.unreliable_fails) {
+        stats.add(Stat::kDrops);
+        return;
+    }
+    switch (nak) {
+        case Nak::kNone: return;
+        case Nak::kNotReady: stats.add(Stat::kRnrNaks); break;
+        case Nak::kAccess: stats.add(Stat::kAccessNaks); break;
+        case Nak::kUnreachable: stats.add(Stat::kDrops); break;
+        case Nak::kInvalid:
+        case Nak::kTooLong:
+        case Nak::kLocalFault: stats.add(Stat::kRequestNaks); break;
+    }
+    if (refusal.raises) {
+        qp.raise(refusal.event);
+    }
+    if (refusal.fails_pair) {
+        qp.enter_error();
+    }
+}
+
+}  // namespace rvt::core
