@@ -1,0 +1,607 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The two directions of a pair over a segment channel, and the way in from the backend.
+#include "core/segment_transport.h"
+
+#include "core/ah.h"
+#include "core/device.h"
+#include "core/qp.h"
+#include "core/qp_states.h"
+#include "core/reader_pins.h"
+#include "core/requester.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rvt::core {
+namespace {
+
+std::span<const std::byte> bytes_of(const SegmentHeader& header) noexcept {
+    return std::as_bytes(std::span(&header, 1));
+}
+
+SegmentHeader request_header(const Qp& qp, const SendWqe& wqe, std::uint32_t dest_qpn) noexcept {
+    const Request request = to_request(qp, wqe);
+    SegmentHeader header{};
+    header.version = SegmentHeader::kVersion;
+    header.kind = SegmentKind::kRequest;
+    header.qp_type = static_cast<std::uint8_t>(qp.type());
+    header.src_qpn = qp.qpn();
+    header.dest_qpn = dest_qpn;
+    header.msn = wqe.msn;
+    header.imm = request.imm;
+    header.rkey = request.rkey;
+    header.qkey = request.qkey;
+    header.remote_addr = request.remote_addr;
+    header.message_bytes = request.bytes;
+    header.compare_add = request.compare_add;
+    header.swap = request.swap;
+    std::copy(request.source.gid.begin(), request.source.gid.end(), header.source_gid);
+    header.source_port = request.source.port;
+    header.opcode = static_cast<std::uint8_t>(wqe.wr.opcode);
+    header.is_solicited = request.solicited ? 1 : 0;
+    return header;
+}
+
+/// The request that a header describes; its opcode has been checked.
+Request request_of(const Qp& qp, const SegmentHeader& header) noexcept {
+    Request request{.info = wr_info(static_cast<WrOpcode>(header.opcode)),
+                    .src_qpn = header.src_qpn,
+                    .imm = header.imm,
+                    .rkey = header.rkey,
+                    .qkey = header.qkey,
+                    .remote_addr = header.remote_addr,
+                    .bytes = header.message_bytes,
+                    .compare_add = header.compare_add,
+                    .swap = header.swap,
+                    .solicited = header.is_solicited != 0};
+    std::copy_n(header.source_gid, sizeof header.source_gid, request.source.gid.begin());
+    request.source.port = header.source_port;
+    request.dest = qp.device().address();
+    return request;
+}
+
+SegmentHeader answer_header(const SegmentHeader& request, SegmentKind kind, Nak nak) noexcept {
+    SegmentHeader header{};
+    header.version = SegmentHeader::kVersion;
+    header.kind = kind;
+    header.qp_type = request.qp_type;
+    header.nak = static_cast<std::uint8_t>(nak);
+    header.src_qpn = request.dest_qpn;
+    header.dest_qpn = request.src_qpn;
+    header.msn = request.msn;
+    header.opcode = request.opcode;
+    return header;
+}
+
+bool is_fetch(const SendWqe& wqe) noexcept {
+    return wqe.has(OpTraits::kResult);
+}
+
+bool is_fetch_request(const Request& request) noexcept {
+    return has_any(request.info->traits, OpTraits::kResult);
+}
+
+}  // namespace
+
+// ---- sending --------------------------------------------------------------------------------
+
+SegmentFlow::~SegmentFlow() {
+    device_.ops().close_channel(device_, channel_);
+}
+
+/// Has the pair looked at again as soon as the device is moved.
+void SegmentFlow::wait_for_room(const Qp& qp) noexcept {
+    device_.wait_until(qp.qpn(), device_.now_us(), nullptr);
+}
+
+bool SegmentFlow::may_start(Qp& qp, const SendWqe& wqe) noexcept {
+    const bool fence_holds = wqe.has(SendFlags::kFence) && fetches_ != 0;
+    const bool fetch_holds = is_fetch(wqe) && fetches_ >= qp.attr().max_rd_atomic;
+    return !fence_holds && !fetch_holds && qp.send_queue().under_way_count() < kWindow;
+}
+
+bool SegmentFlow::start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+    if (!may_start(qp, wqe)) {
+        return false;
+    }
+    if (start_one_sided(qp, wqe, local)) {
+        return true;
+    }
+    qp.send_queue().start_next();
+    wqe.msn = next_msn_++;
+    wqe.moved = 0;
+    fetches_ += is_fetch(wqe) ? 1 : 0;
+    sending_ = &wqe;
+    return go_on(qp);
+}
+
+/// READ and WRITE without the peer, where the backend can. Nothing may be under way: what was
+/// posted earlier has to take effect earlier. Returns: false when the peer has to be asked.
+bool SegmentFlow::start_one_sided(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+    const bool is_read = wqe.wr.opcode == WrOpcode::kRead;
+    const bool fits = (is_read || wqe.wr.opcode == WrOpcode::kWrite) && knows_peer_ &&
+                      has_all(peer_access_, wqe.info->remote_access) && qp.type() == QpType::kRc &&
+                      qp.send_queue().oldest() == nullptr && wqe.bytes != 0;
+    if (!fits) {
+        return false;
+    }
+    const PeerMemory peer{.addr = wqe.wr.remote_addr, .rkey = wqe.wr.rkey, .pd = peer_pd_};
+    const Status status = is_read ? device_.ops().read_peer(device_, channel_, peer, local.all())
+                                  : device_.ops().write_peer(device_, channel_, peer, local.all());
+    if (!status.is_ok()) {
+        return false;  // also when the key does not allow it: the peer refuses it in the proper
+                       // form
+    }
+    qp.send_queue().start_next();
+    complete(wqe, WcStatus::kSuccess);
+    device_.stats().add(Stat::kMessagesSent);
+    device_.stats().add(Stat::kBytesSent, wqe.bytes);
+    return true;
+}
+
+bool SegmentFlow::go_on(Qp& qp) noexcept {
+    SendWqe& wqe = *sending_;
+    PieceList local;
+    if (wqe.has(OpTraits::kPayload)) {
+        // Each time again: between two parts the memory may have been deregistered.
+        if (WcStatus status = local_pieces(qp, wqe, local); status != WcStatus::kSuccess) {
+            finish_sending(qp, status);
+            return true;
+        }
+    }
+    SegmentHeader header = request_header(qp, wqe, qp.attr().dest_qpn);
+    do {
+        const PieceList part = local.part(wqe.moved, device_.limits().max_segment_bytes);
+        header.offset = wqe.moved;
+        const Status status =
+            device_.ops().send_segment(device_, channel_, bytes_of(header), part.all());
+        if (status.error() == EAGAIN) {
+            wait_for_room(qp);
+            return false;
+        }
+        if (!status.is_ok()) {
+            finish_sending(qp, WcStatus::kRetryExcErr);
+            return true;
+        }
+        wqe.moved += part.bytes();
+    } while (wqe.moved < local.bytes());
+    device_.stats().add(Stat::kMessagesSent);
+    device_.stats().add(Stat::kBytesSent, wqe.bytes);
+    sending_ = nullptr;
+    wqe.moved = 0;  // from now on: bytes that a READ has brought
+    if (qp.type() == QpType::kUc) {
+        complete(wqe, WcStatus::kSuccess);
+    }
+    return true;
+}
+
+void SegmentFlow::complete(SendWqe& wqe, WcStatus status) noexcept {
+    wqe.status = status;
+    wqe.done = true;
+}
+
+void SegmentFlow::finish_sending(Qp& qp, WcStatus status) noexcept {
+    // UC does not learn what becomes of a message that left the queue.
+    const bool lost = qp.type() == QpType::kUc && status == WcStatus::kRetryExcErr;
+    complete(*sending_, lost ? WcStatus::kSuccess : status);
+    fetches_ -= is_fetch(*sending_) ? 1 : 0;
+    sending_ = nullptr;
+}
+
+// ---- answers come in ------------------------------------------------------------------------
+
+SendWqe* SegmentFlow::find(Qp& qp, std::uint32_t msn) noexcept {
+    return qp.send_queue().find_under_way(
+        [&](const SendWqe& wqe) { return !wqe.done && wqe.msn == msn; });
+}
+
+void SegmentFlow::take_answer(Qp& qp, const SegmentHeader& header,
+                              const PieceList& payload) noexcept {
+    SendWqe* wqe = find(qp, header.msn);
+    const bool whole = wqe != sending_ || header.kind == SegmentKind::kNak;
+    if (wqe == nullptr || !whole) {
+        device_.stats().add(Stat::kBadSegments);
+        return;
+    }
+    switch (header.kind) {
+        case SegmentKind::kReadData: take_read_data(qp, *wqe, header, payload); break;
+        case SegmentKind::kAck: take_ack(qp, *wqe, header); break;
+        case SegmentKind::kNak: take_nak(qp, *wqe, header); break;
+        case SegmentKind::kRequest: break;
+    }
+}
+
+void SegmentFlow::take_read_data(Qp& qp, SendWqe& wqe, const SegmentHeader& header,
+                                 const PieceList& payload) noexcept {
+    if (wqe.wr.opcode != WrOpcode::kRead || header.offset != wqe.moved ||
+        payload.bytes() > wqe.bytes - wqe.moved) {
+        device_.stats().add(Stat::kBadSegments);
+        return;
+    }
+    PieceList local;
+    WcStatus status = local_pieces(qp, wqe, local);
+    if (status == WcStatus::kSuccess) {
+        copy(local.part(wqe.moved, payload.bytes()), payload);
+        wqe.moved += payload.bytes();
+    }
+    if (status != WcStatus::kSuccess || wqe.moved == wqe.bytes) {
+        --fetches_;
+        complete(wqe, status);
+    }
+}
+
+void SegmentFlow::take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header) noexcept {
+    knows_peer_ = true;
+    peer_pd_ = header.rkey;
+    peer_access_ = static_cast<Access>(header.imm);
+    qp.sending().rnr_retries_left = qp.attr().rnr_retry;
+    WcStatus status = WcStatus::kSuccess;
+    if (is_fetch(wqe)) {
+        if (!wqe.has(OpTraits::kAtomic)) {
+            device_.stats().add(Stat::kBadSegments);  // a READ is answered by data
+            return;
+        }
+        std::uint64_t original = header.compare_add;
+        PieceList local;
+        PieceList result;
+        result.add(&original, sizeof original);
+        status = local_pieces(qp, wqe, local);
+        copy(local, result);
+        --fetches_;
+    }
+    complete(wqe, status);
+}
+
+void SegmentFlow::take_nak(Qp& qp, SendWqe& wqe, const SegmentHeader& header) noexcept {
+    const bool known = header.nak > 0 && header.nak <= static_cast<std::uint8_t>(kLastNak);
+    const Nak nak = known ? static_cast<Nak>(header.nak) : Nak::kInvalid;
+    Qp::Sending& sending = qp.sending();
+    if (nak != Nak::kNotReady || sending.rnr_retries_left == 0) {
+        sending_ = sending_ == &wqe ? nullptr : sending_;
+        fetches_ -= is_fetch(wqe) ? 1 : 0;
+        complete(wqe, refusal_of(nak).requester);
+        return;
+    }
+    if (qp.attr().rnr_retry != kRnrRetryForEver) {
+        --sending.rnr_retries_left;
+    }
+    device_.stats().add(Stat::kRetries);
+    go_back(qp, wqe);
+    // A peer's number: bounded by the largest that a timer code means.
+    const std::uint64_t delay = std::min(header.retry_after_us, rnr_timer_us(0));
+    sending.blocked_until_us = device_.now_us() + delay;
+    device_.wait_until(qp.qpn(), sending.blocked_until_us, nullptr);
+}
+
+/// The peer has dropped `wqe` and all behind it: they wait once more.
+void SegmentFlow::go_back(Qp& qp, SendWqe& wqe) noexcept {
+    sending_ = nullptr;
+    next_msn_ = wqe.msn;
+    qp.send_queue().rewind_to(wqe);
+    fetches_ = 0;
+    qp.send_queue().find_under_way([&](const SendWqe& earlier) {
+        fetches_ += !earlier.done && is_fetch(earlier) ? 1 : 0;
+        return false;
+    });
+}
+
+void SegmentFlow::fail_sending(Qp& qp) noexcept {
+    sending_ = nullptr;
+    SendWqe* first = qp.send_queue().find_under_way([](const SendWqe& wqe) { return !wqe.done; });
+    if (first != nullptr) {
+        complete(*first, WcStatus::kRetryExcErr);
+    }
+}
+
+// ---- requests come in -----------------------------------------------------------------------
+
+void SegmentFlow::queue_answer(const Qp& qp, const SegmentHeader& request, SegmentKind kind,
+                               Nak nak, std::uint64_t original) noexcept {
+    if (qp.type() != QpType::kRc) {
+        return;
+    }
+    Answer answer{.header = answer_header(request, kind, nak), .request = {}};
+    answer.header.retry_after_us = rnr_timer_us(qp.attr().min_rnr_timer);
+    answer.header.compare_add = original;
+    answer.header.rkey = qp.pd().id();
+    answer.header.imm = bits(qp.attr().access);
+    answers_.push_back(answer);
+}
+
+Nak SegmentFlow::take_request(Qp& qp, const SegmentHeader& header,
+                              const PieceList& payload) noexcept {
+    const bool reliable = qp.type() == QpType::kRc;
+    if ((reliable && header.msn != expected_msn_) || answers_.size() >= 2 * kWindow) {
+        device_.stats().add(Stat::kDrops);  // behind one that is being sent again
+        return Nak::kNone;
+    }
+    if (receiving_ && header.offset == 0) {
+        receiving_ = false;
+        abandon_request(qp, Nak::kInvalid);  // the sender gave up in the middle of a message
+    }
+    Nak nak = header.offset == 0 ? begin_message(qp, header) : Nak::kNone;
+    if (nak == Nak::kNone) {
+        nak = take_part(qp, header, payload);
+    }
+    if (nak != Nak::kNone) {
+        receiving_ = false;
+        abandon_request(qp, nak);
+        queue_answer(qp, header, SegmentKind::kNak, nak);
+    }
+    send_answers(qp);
+    return nak;
+}
+
+/// The first or only part of a SEND or WRITE, or the whole of a READ or atomic.
+Nak SegmentFlow::begin_message(Qp& qp, const SegmentHeader& header) noexcept {
+    receiving_request_ = request_of(qp, header);
+    if (Nak nak = begin_request(qp, receiving_request_); nak != Nak::kNone) {
+        return nak;
+    }
+    if (is_fetch_request(receiving_request_)) {
+        return answer_fetch(qp, receiving_request_, header);
+    }
+    receiving_ = true;
+    return Nak::kNone;
+}
+
+/// Bytes of a SEND or WRITE.
+Nak SegmentFlow::take_part(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept {
+    if (!receiving_) {
+        // The rest of a message that was refused; a READ or atomic has no bytes and no rest.
+        device_.stats().add(Stat::kDrops, header.offset != 0 ? 1 : 0);
+        return Nak::kNone;
+    }
+    const Request& request = receiving_request_;
+    const std::uint64_t placed = qp.inbound().placed;
+    if (header.offset != placed || payload.bytes() > request.bytes - placed) {
+        return Nak::kInvalid;
+    }
+    if (Nak nak = place_data(qp, request, placed, payload); nak != Nak::kNone) {
+        return nak;
+    }
+    if (qp.inbound().placed < request.bytes) {
+        return Nak::kNone;
+    }
+    receiving_ = false;
+    if (Nak nak = finish_request(qp, request); nak != Nak::kNone) {
+        return nak;
+    }
+    ++expected_msn_;
+    queue_answer(qp, header, SegmentKind::kAck, Nak::kNone);
+    return Nak::kNone;
+}
+
+/// A READ or an atomic.
+Nak SegmentFlow::answer_fetch(Qp& qp, const Request& request,
+                              const SegmentHeader& header) noexcept {
+    if (has_any(request.info->traits, OpTraits::kAtomic)) {
+        std::uint64_t original = 0;
+        if (Nak nak = do_atomic(qp, request, original); nak != Nak::kNone) {
+            return nak;
+        }
+        queue_answer(qp, header, SegmentKind::kAck, Nak::kNone, original);
+    } else {
+        queue_answer(qp, header, SegmentKind::kReadData, Nak::kNone);
+        answers_.back().request = request;
+    }
+    ++expected_msn_;
+    return Nak::kNone;
+}
+
+void SegmentFlow::send_answers(Qp& qp) noexcept {
+    while (!answers_.empty()) {
+        Answer& answer = answers_.front();
+        if (answer.header.kind == SegmentKind::kReadData) {
+            if (!send_read_data(qp, answer)) {
+                wait_for_room(qp);
+                return;
+            }
+        } else {
+            const Status status =
+                device_.ops().send_segment(device_, channel_, bytes_of(answer.header), {});
+            if (status.error() == EAGAIN) {
+                wait_for_room(qp);
+                return;
+            }
+        }
+        answers_.pop_front();
+    }
+}
+
+/// Sends what a READ asks for. Returns: false when the channel has no room for the rest.
+bool SegmentFlow::send_read_data(Qp& qp, Answer& answer) noexcept {
+    SegmentHeader& header = answer.header;
+    const std::uint64_t total = answer.request.bytes;
+    header.message_bytes = total;
+    do {
+        const std::uint64_t part =
+            std::min<std::uint64_t>(total - answer.offset, device_.limits().max_segment_bytes);
+        PieceList source;
+        // Each time again: between two parts the region may have been deregistered.
+        if (find_source(qp, answer.request, answer.offset, part, source) != Nak::kNone) {
+            header.kind = SegmentKind::kNak;
+            header.nak = static_cast<std::uint8_t>(Nak::kAccess);
+            source = PieceList{};
+        }
+        header.offset = answer.offset;
+        const Status status =
+            device_.ops().send_segment(device_, channel_, bytes_of(header), source.all());
+        if (status.error() == EAGAIN) {
+            return false;
+        }
+        if (!status.is_ok() || header.kind == SegmentKind::kNak) {
+            return true;
+        }
+        answer.offset += part;
+    } while (answer.offset < total);
+    return true;
+}
+
+// ---- datagrams ------------------------------------------------------------------------------
+
+bool is_remote(const Qp& qp, const SendWqe& wqe) noexcept {
+    return qp.type() == QpType::kUd ? wqe.wr.ah->channel() != nullptr : qp.flow() != nullptr;
+}
+
+bool send_remote_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+    Device& device = qp.device();
+    const SegmentHeader header = request_header(qp, wqe, wqe.wr.remote_qpn);
+    const Status status =
+        device.ops().send_segment(device, *wqe.wr.ah->channel(), bytes_of(header), local.all());
+    if (status.error() == EAGAIN) {
+        device.wait_until(qp.qpn(), device.now_us(), nullptr);
+        return false;
+    }
+    // Any other error loses the datagram, which its sender does not learn.
+    device.stats().add(status.is_ok() ? Stat::kMessagesSent : Stat::kDrops);
+    device.stats().add(Stat::kBytesSent, status.is_ok() ? wqe.bytes : 0);
+    qp.send_queue().start_next();
+    wqe.status = WcStatus::kSuccess;
+    wqe.done = true;
+    return true;
+}
+
+void resume(Qp& qp) noexcept {
+    {
+        const util::Guard guard(qp.rx_lock());
+        if (SegmentFlow* flow = qp.flow()) {
+            flow->send_answers(qp);
+        }
+    }
+    run_send_queue(qp);
+}
+
+// ---- the way in -----------------------------------------------------------------------------
+
+namespace {
+
+bool is_sane(const SegmentHeader& header) noexcept {
+    return header.version == SegmentHeader::kVersion && header.kind >= SegmentKind::kRequest &&
+           header.kind <= SegmentKind::kNak && header.qp_type < kQpTypes &&
+           wr_info(static_cast<WrOpcode>(header.opcode)) != nullptr;
+}
+
+/// Tells the sender of a reliable request that nobody answers it.
+void refuse_unreachable(Device& device, Channel& channel, const SegmentHeader& request) noexcept {
+    device.stats().add(Stat::kDrops);
+    if (request.kind == SegmentKind::kRequest &&
+        request.qp_type == static_cast<std::uint8_t>(QpType::kRc)) {
+        device.refuse(channel, answer_header(request, SegmentKind::kNak, Nak::kUnreachable));
+    }
+}
+
+void deliver_datagram(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept {
+    const Request request = request_of(qp, header);
+    Nak nak = Nak::kInvalid;
+    if (request.bytes == payload.bytes()) {
+        const util::Guard guard(qp.rx_lock());
+        nak = begin_request(qp, request);
+        nak = nak == Nak::kNone ? place_data(qp, request, 0, payload) : nak;
+        nak = nak == Nak::kNone ? finish_request(qp, request) : nak;
+        if (nak != Nak::kNone) {
+            abandon_request(qp, nak);
+        }
+    }
+    if (nak != Nak::kNone) {
+        after_refusal(qp, nak);
+    }
+}
+
+/// Returns: false when the pair is not connected through this channel.
+bool deliver_request(Qp& qp, Channel& channel, const SegmentHeader& header,
+                     const PieceList& payload) noexcept {
+    Nak nak = Nak::kNone;
+    {
+        const util::Guard guard(qp.rx_lock());
+        SegmentFlow* flow = qp.flow();
+        if (flow == nullptr || &flow->channel() != &channel || !rights_of(qp.state()).receive) {
+            return false;
+        }
+        nak = flow->take_request(qp, header, payload);
+    }
+    if (nak != Nak::kNone) {
+        after_refusal(qp, nak);
+    }
+    return true;
+}
+
+void deliver_answer(Qp& qp, Channel& channel, const SegmentHeader& header,
+                    const PieceList& payload) noexcept {
+    {
+        const util::Guard guard(qp.tx_lock());
+        SegmentFlow* flow = qp.flow();
+        if (flow == nullptr || &flow->channel() != &channel || qp.type() != QpType::kRc) {
+            qp.device().stats().add(Stat::kBadSegments);
+            return;
+        }
+        flow->take_answer(qp, header, payload);
+    }
+    run_send_queue(qp);
+}
+
+void deliver_to(Qp& qp, Channel& channel, const SegmentHeader& header,
+                const PieceList& payload) noexcept {
+    if (header.kind != SegmentKind::kRequest) {
+        deliver_answer(qp, channel, header, payload);
+    } else if (qp.type() == QpType::kUd) {
+        deliver_datagram(qp, header, payload);
+    } else if (!deliver_request(qp, channel, header, payload)) {
+        refuse_unreachable(qp.device(), channel, header);
+    }
+    if (qp.take_overrun()) {
+        qp.raise(EventType::kQpFatal);
+        qp.enter_error();
+    }
+}
+
+}  // namespace
+
+}  // namespace rvt::core
+
+namespace rvt {
+
+void deliver_segment(core::Device& device, Channel& channel, std::span<const std::byte> header,
+                     std::span<const iovec> payload) noexcept {
+    core::SegmentHeader h{};
+    core::PieceList pieces;
+    bool sane = header.size() == sizeof h;
+    if (sane) {
+        std::memcpy(&h, header.data(), sizeof h);  // once: the bytes may change under us
+        sane = core::is_sane(h);
+    }
+    for (const iovec& piece : payload) {
+        sane = sane && pieces.add(piece.iov_base, piece.iov_len);
+    }
+    if (!sane) {
+        device.stats().add(core::Stat::kBadSegments);
+        return;
+    }
+    const core::ReadPin pin;
+    core::Qp* qp = device.qps().find(h.dest_qpn);
+    if (qp == nullptr || static_cast<std::uint8_t>(qp->type()) != h.qp_type) {
+        core::refuse_unreachable(device, channel, h);
+        return;
+    }
+    core::deliver_to(*qp, channel, h, pieces);
+}
+
+void channel_failed(core::Device& device, Channel& channel) noexcept {
+    device.forget_refusals(channel);
+    const core::ReadPin pin;
+    device.qps().for_each([&](core::Qp& qp) {
+        {
+            const util::Guard guard(qp.tx_lock());
+            if (qp.flow() == nullptr || &qp.flow()->channel() != &channel) {
+                return;
+            }
+            qp.flow()->fail_sending(qp);
+        }
+        core::run_send_queue(qp);  // what fails first tells why, the rest is flushed
+        qp.raise(EventType::kQpFatal);
+        qp.enter_error();
+    });
+}
+
+}  // namespace rvt

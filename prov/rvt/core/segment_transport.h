@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Carries RC, UC and UD work requests to another device over a segment-grade backend. The channel
+// below is ordered and loses nothing, so there are no timers and no retransmission but one: a
+// receiver that was not ready names a message, drops what follows it, and the sender goes back to
+// it.
+//
+// Sending:   the runner of the send queue (core/requester.cc) starts work requests here, under
+// tx_lock. Receiving: deliver_segment() of include/rvt/backend.h, on the thread of
+// Device::progress(). Answers:   queued per pair, because a channel may have no room; sent in the
+// order of the requests.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "core/pieces.h"
+#include "core/responder.h"
+#include "core/segment_wire.h"
+#include "core/send_queue.h"
+#include "rvt/backend.h"
+
+namespace rvt::core {
+
+class Device;
+class Qp;
+
+/// A connected pair's two directions over a channel.
+class SegmentFlow {
+  public:
+    /// Takes over one use of `channel`.
+    SegmentFlow(Device& device, Channel& channel) noexcept : device_(device), channel_(channel) {}
+    ~SegmentFlow();
+    SegmentFlow(const SegmentFlow&) = delete;
+    SegmentFlow& operator=(const SegmentFlow&) = delete;
+
+    [[nodiscard]] Channel& channel() const noexcept { return channel_; }
+    /// First message numbers of the two directions (attributes sq_psn and rq_psn).
+    void start_sending_at(std::uint32_t msn) noexcept { next_msn_ = msn; }
+    void start_receiving_at(std::uint32_t msn) noexcept { expected_msn_ = msn; }
+
+    // ---- sending side, under tx_lock -----------------------------------------------------------
+
+    /// Starts the next work request of the queue. Returns: whether the queue goes on; if not, an
+    /// answer, room in the channel or a time sets it going again.
+    bool start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    /// Whether a message has left in part.
+    [[nodiscard]] bool is_sending() const noexcept { return sending_ != nullptr; }
+    /// Sends more of it. Returns: as start().
+    bool go_on(Qp& qp) noexcept;
+    /// Forgets it: the queue is being flushed.
+    void stop_sending() noexcept { sending_ = nullptr; }
+    /// Takes in an answer.
+    void take_answer(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
+    /// Fails what is under way: nothing will answer any more.
+    void fail_sending(Qp& qp) noexcept;
+
+    // ---- receiving side, under rx_lock
+    // -----------------------------------------------------------
+
+    /// Takes in a request or a part of one. Returns: why it was refused, for after_refusal().
+    Nak take_request(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
+    /// Sends what answers the channel has room for.
+    void send_answers(Qp& qp) noexcept;
+
+  private:
+    struct Answer {
+        SegmentHeader header;
+        Request request;           // a READ's, to find its memory when it is sent
+        std::uint64_t offset = 0;  // of a READ: bytes sent
+    };
+
+    // A responder that stops answering holds at most this many messages of a pair back.
+    static constexpr std::uint64_t kWindow = 64;
+
+    bool may_start(Qp& qp, const SendWqe& wqe) noexcept;
+    bool start_one_sided(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    void finish_sending(Qp& qp, WcStatus status) noexcept;
+    void complete(SendWqe& wqe, WcStatus status) noexcept;
+    SendWqe* find(Qp& qp, std::uint32_t msn) noexcept;
+    void take_read_data(Qp& qp, SendWqe& wqe, const SegmentHeader& header,
+                        const PieceList& payload) noexcept;
+    void take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header) noexcept;
+    void take_nak(Qp& qp, SendWqe& wqe, const SegmentHeader& header) noexcept;
+    void go_back(Qp& qp, SendWqe& wqe) noexcept;
+
+    Nak begin_message(Qp& qp, const SegmentHeader& header) noexcept;
+    Nak take_part(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
+    Nak answer_fetch(Qp& qp, const Request& request, const SegmentHeader& header) noexcept;
+    void queue_answer(const Qp& qp, const SegmentHeader& request, SegmentKind kind, Nak nak,
+                      std::uint64_t original = 0) noexcept;
+    bool send_read_data(Qp& qp, Answer& answer) noexcept;
+    void wait_for_room(const Qp& qp) noexcept;
+
+    Device& device_;
+    Channel& channel_;
+
+    // tx_lock
+    SendWqe* sending_ = nullptr;
+    std::uint32_t next_msn_ = 0;
+    std::uint32_t fetches_ = 0;  // READs and atomics under way
+    bool knows_peer_ = false;    // an ack has told the next two
+    std::uint32_t peer_pd_ = 0;
+    Access peer_access_ = Access::kNone;
+
+    // rx_lock
+    std::uint32_t expected_msn_ = 0;
+    bool receiving_ = false;     // in the middle of a message:
+    Request receiving_request_;  // as its first part said; later parts cannot change it
+    std::deque<Answer> answers_;
+};
+
+/// Whether a work request leaves the device.
+bool is_remote(const Qp& qp, const SendWqe& wqe) noexcept;
+
+/// Sends one UD message. Returns: whether the queue goes on.
+bool send_remote_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+
+/// What Device::progress() calls for a pair that waited: answers, then the send queue.
+void resume(Qp& qp) noexcept;
+
+}  // namespace rvt::core
