@@ -13,7 +13,7 @@
 namespace rvt::test {
 
 template <class T>
-constexpr std::int64_t number(T value) noexcept {
+constexpr std::int64_t number(const T& value) noexcept {
     return static_cast<std::int64_t>(value);
 }
 constexpr std::int64_t number(Status status) noexcept {

@@ -333,5 +333,5 @@ Test(key_table, no_reader_sees_memory_of_a_key_after_its_removal_returned, .time
     stop = true;
     a.join();
     b.join();
-    RVT_EQ(wrong.load(), 0);
+    RVT_EQ(wrong, 0);
 }

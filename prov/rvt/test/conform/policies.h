@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The backend policies of the conformance suite.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "conform/test_segments.h"
+#include "core/device.h"
+#include "core/registry.h"
+
+namespace rvt::conform {
+
+/// The clock of all devices in the suite: stands still unless a test moves it.
+inline std::atomic<std::uint64_t> fake_now_us{1000};
+std::uint64_t fake_now() noexcept;
+
+/// Both sides on one device: the core's own loopback.
+class Loopback {
+  public:
+    Loopback();
+    core::Device& side(int) { return *device_; }
+    void settle() { device_->progress(); }
+
+  private:
+    core::Registry registry_;
+    TestPort port_;
+    core::Device* device_;
+};
+
+/// Two devices, joined by the trivial segment backend of conform/test_segments.h.
+class Segments {
+  public:
+    Segments();
+    core::Device& side(int i) { return *devices_[i]; }
+    void settle() {
+        devices_[0]->progress();
+        devices_[1]->progress();
+    }
+    void break_channels();
+
+  private:
+    core::Registry registry_;
+    TestNet net_;
+    TestPort ports_[2];
+    core::Device* devices_[2];
+};
+
+}  // namespace rvt::conform

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Conformance: shared receive queues, completion channels, objects in use.
+#include "conform/fixture.h"
+
+using namespace rvt;
+using namespace rvt::conform;
+
+namespace {
+
+template <class Backend>
+void a_shared_queue_serves_its_pairs_in_the_order_of_posting() {
+    Pair<Backend> pair({.has_srq = true});
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.b().post_recv(2));
+    RVT_OK(pair.post_send());
+    RVT_OK(pair.post_send());
+    RVT_EQ(pair.received().wr_id, 1);
+    RVT_EQ(pair.received().wr_id, 2);
+}
+RVT_CONFORM(a_shared_queue_serves_its_pairs_in_the_order_of_posting)
+
+template <class Backend>
+void a_pair_with_a_shared_queue_takes_no_receives_itself() {
+    Pair<Backend> pair({.has_srq = true});
+    RVT_EQ(pair.b().qp->post_recv({.wr_id = 1}), EINVAL);
+}
+RVT_CONFORM(a_pair_with_a_shared_queue_takes_no_receives_itself)
+
+template <class Backend>
+void a_full_shared_queue_is_enomem() {
+    Pair<Backend> pair({.has_srq = true, .srq = {.max_wr = 2}});
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.b().post_recv(2));
+    RVT_EQ(pair.b().post_recv(3), ENOMEM);
+}
+RVT_CONFORM(a_full_shared_queue_is_enomem)
+
+template <class Backend>
+void the_limit_event_comes_once_when_receives_become_few() {
+    Pair<Backend> pair({.has_srq = true, .srq = {.max_wr = 8}});
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        RVT_OK(pair.b().post_recv(i));
+    }
+    RVT_OK(pair.b().srq->set_limit(3));
+    RVT_OK(pair.post_send());
+    pair.received();
+    cr_assert(pair.has_no_event(kB));  // three are left, and three is not fewer than three
+    RVT_OK(pair.post_send());
+    pair.received();
+    RVT_EQ(pair.event(kB), EventType::kSrqLimitReached);
+    RVT_OK(pair.post_send());
+    pair.received();
+    cr_assert(pair.has_no_event(kB));
+}
+RVT_CONFORM(the_limit_event_comes_once_when_receives_become_few)
+
+template <class Backend>
+void a_limit_beyond_the_queue_is_refused() {
+    Pair<Backend> pair({.has_srq = true, .srq = {.max_wr = 8}});
+    RVT_EQ(pair.b().srq->set_limit(9), EINVAL);
+    RVT_EQ(pair.b().srq->query().limit, 0);
+}
+RVT_CONFORM(a_limit_beyond_the_queue_is_refused)
+
+template <class Backend>
+void an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted() {
+    Pair<Backend> pair({.has_srq = true});
+    RVT_OK(pair.post_send());
+    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_OK(pair.b().post_recv(5));
+    pair.pass_us(1000);
+    RVT_EQ(pair.received().wr_id, 5);
+}
+RVT_CONFORM(an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted)
+
+template <class Backend>
+void error_leaves_shared_receives_and_says_that_no_more_are_taken() {
+    Pair<Backend> pair({.has_srq = true});
+    RVT_OK(pair.b().post_recv(5));
+    RVT_OK(pair.go(kB, QpState::kErr));
+    RVT_EQ(pair.event(kB), EventType::kQpLastWqeReached);
+    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_EQ(pair.b().srq->queue().size(), 1);
+}
+RVT_CONFORM(error_leaves_shared_receives_and_says_that_no_more_are_taken)
+
+template <class Backend>
+void an_armed_queue_announces_the_next_completion_once() {
+    Pair<Backend> pair;
+    RVT_OK(pair.b().recv_cq->req_notify(false));
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.b().post_recv(2));
+    RVT_OK(pair.post_send());
+    RVT_OK(pair.post_send());
+    pair.sent();
+    pair.sent();
+    cr_assert(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
+    RVT_EQ(pair.b().channel->get_event(0), EAGAIN);
+}
+RVT_CONFORM(an_armed_queue_announces_the_next_completion_once)
+
+template <class Backend>
+void a_queue_armed_for_solicited_completions_ignores_others() {
+    Pair<Backend> pair;
+    RVT_OK(pair.b().recv_cq->req_notify(true));
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.b().post_recv(2));
+    RVT_OK(pair.post_send());
+    pair.sent();
+    RVT_EQ(pair.b().channel->get_event(0), EAGAIN);
+    RVT_OK(pair.post_send({.flags = SendFlags::kSolicited}));
+    pair.sent();
+    cr_assert(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
+}
+RVT_CONFORM(a_queue_armed_for_solicited_completions_ignores_others)
+
+template <class Backend>
+void a_failed_completion_counts_as_solicited() {
+    Pair<Backend> pair;
+    RVT_OK(pair.a().recv_cq->req_notify(true));
+    RVT_OK(pair.a().post_recv(1));
+    RVT_OK(pair.go(kA, QpState::kErr));
+    cr_assert(pair.a().channel->get_event(0).value() == pair.a().recv_cq);
+}
+RVT_CONFORM(a_failed_completion_counts_as_solicited)
+
+template <class Backend>
+void objects_in_use_cannot_be_destroyed() {
+    Pair<Backend> pair({.has_srq = true});
+    RVT_EQ(destroy_cq(pair.a().send_cq), EBUSY);
+    RVT_EQ(destroy_srq(pair.a().srq), EBUSY);
+    RVT_EQ(dealloc_pd(pair.a().pd), EBUSY);
+    RVT_EQ(destroy_comp_channel(pair.a().channel), EBUSY);
+    RVT_EQ(close_device(pair.a().context), EBUSY);
+}
+RVT_CONFORM(objects_in_use_cannot_be_destroyed)
+
+template <class Backend>
+void sizes_beyond_the_device_are_refused() {
+    Pair<Backend> pair;
+    const DeviceLimits& limits = pair.a().device->limits();
+    RVT_EQ(create_cq(*pair.a().context, limits.max_cqe + 1), EINVAL);
+    RVT_EQ(create_cq(*pair.a().context, 0), EINVAL);
+    RVT_EQ(create_srq(*pair.a().pd, {.max_wr = limits.max_srq_wr + 1}), EINVAL);
+    RVT_EQ(create_qp(*pair.a().pd, {.send_cq = pair.a().send_cq,
+                                    .recv_cq = pair.a().recv_cq,
+                                    .cap = {.max_send_wr = limits.max_qp_wr + 1}}),
+           EINVAL);
+    RVT_EQ(create_qp(*pair.a().pd, {.send_cq = pair.a().send_cq}), EINVAL);
+}
+RVT_CONFORM(sizes_beyond_the_device_are_refused)
+
+template <class Backend>
+void counters_say_what_was_moved() {
+    Pair<Backend> pair;
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.post_send({.bytes = 100}));
+    pair.sent();
+    pair.received();
+    RVT_EQ(pair.a().device->stats().sum(Stat::kMessagesSent), 1);
+    RVT_EQ(pair.a().device->stats().sum(Stat::kBytesSent), 100);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kMessagesReceived), 1);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kBytesReceived), 100);
+}
+RVT_CONFORM(counters_say_what_was_moved)
+
+}  // namespace

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Conformance: the state machine of queue pairs and what each state permits.
+#include "conform/fixture.h"
+
+using namespace rvt;
+using namespace rvt::conform;
+
+namespace {
+
+template <class Backend>
+void a_new_pair_is_in_reset() {
+    Pair<Backend> pair({.connect = false});
+    RVT_EQ(pair.a().qp->state(), QpState::kReset);
+}
+RVT_CONFORM(a_new_pair_is_in_reset)
+
+template <class Backend>
+void each_type_goes_from_reset_to_rts_with_the_attributes_it_needs() {
+    for (QpType type : {QpType::kRc, QpType::kUc, QpType::kUd}) {
+        Pair<Backend> pair({.type = type});
+        RVT_EQ(pair.a().qp->state(), QpState::kRts);
+    }
+}
+RVT_CONFORM(each_type_goes_from_reset_to_rts_with_the_attributes_it_needs)
+
+template <class Backend>
+void query_gives_back_what_modify_set() {
+    Pair<Backend> pair({.rd_atomic = 3, .rnr_retry = 5});
+    const QpAttr attr = pair.a().qp->query();
+    RVT_EQ(attr.state, QpState::kRts);
+    RVT_EQ(attr.max_rd_atomic, 3);
+    RVT_EQ(attr.rnr_retry, 5);
+    RVT_EQ(attr.dest_qpn, pair.b().qp->qpn());
+}
+RVT_CONFORM(query_gives_back_what_modify_set)
+
+template <class Backend>
+void a_state_cannot_be_skipped() {
+    Pair<Backend> pair({.connect = false});
+    RVT_EQ(pair.go(kA, QpState::kRtr), EINVAL);
+    RVT_EQ(pair.go(kA, QpState::kRts), EINVAL);
+    RVT_OK(pair.go(kA, QpState::kInit));
+    RVT_EQ(pair.go(kA, QpState::kRts), EINVAL);
+    RVT_EQ(pair.a().qp->state(), QpState::kInit);
+}
+RVT_CONFORM(a_state_cannot_be_skipped)
+
+template <class Backend>
+void a_missing_attribute_is_refused_and_changes_nothing() {
+    Pair<Backend> pair({.connect = false});
+    RVT_EQ(pair.a().qp->modify({.state = QpState::kInit}, QpMask::kState | QpMask::kPort), EINVAL);
+    RVT_EQ(pair.a().qp->state(), QpState::kReset);
+}
+RVT_CONFORM(a_missing_attribute_is_refused_and_changes_nothing)
+
+template <class Backend>
+void an_attribute_that_the_transition_does_not_take_is_refused() {
+    Pair<Backend> pair({.connect = false});
+    const QpMask mask = mask_for(QpState::kInit, QpType::kRc);
+    RVT_EQ(pair.a().qp->modify({.state = QpState::kInit}, mask | QpMask::kQkey), EINVAL);
+    RVT_EQ(pair.a().qp->modify({.state = QpState::kInit}, mask | QpMask::kAltPath), EINVAL);
+}
+RVT_CONFORM(an_attribute_that_the_transition_does_not_take_is_refused)
+
+template <class Backend>
+void a_value_beyond_the_devices_limits_is_refused() {
+    Pair<Backend> pair({.connect = false});
+    RVT_EQ(pair.a().qp->modify({.state = QpState::kInit, .port = 2},
+                               mask_for(QpState::kInit, QpType::kRc)),
+           EINVAL);
+}
+RVT_CONFORM(a_value_beyond_the_devices_limits_is_refused)
+
+template <class Backend>
+void the_wrong_current_state_is_refused() {
+    Pair<Backend> pair;
+    RVT_EQ(pair.a().qp->modify({.state = QpState::kRts, .cur_state = QpState::kSqd},
+                               QpMask::kState | QpMask::kCurState),
+           EINVAL);
+}
+RVT_CONFORM(the_wrong_current_state_is_refused)
+
+template <class Backend>
+void every_state_can_go_to_error_and_to_reset() {
+    for (QpState last : {QpState::kReset, QpState::kInit, QpState::kRtr, QpState::kRts}) {
+        Pair<Backend> pair({.connect = false});
+        for (QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
+            if (pair.a().qp->state() != last) {
+                RVT_OK(pair.go(kA, state));
+            }
+        }
+        RVT_OK(pair.go(kA, QpState::kReset));
+        RVT_EQ(pair.a().qp->state(), QpState::kReset);
+    }
+}
+RVT_CONFORM(every_state_can_go_to_error_and_to_reset)
+
+template <class Backend>
+void a_pair_can_be_connected_again_after_reset() {
+    Pair<Backend> pair;
+    for (int i : {kA, kB}) {
+        RVT_OK(pair.go(i, QpState::kErr));
+        RVT_OK(pair.go(i, QpState::kReset));
+    }
+    for (QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
+        RVT_OK(pair.go(kA, state));
+        RVT_OK(pair.go(kB, state));
+    }
+    RVT_OK(pair.b().post_recv(7));
+    RVT_OK(pair.post_send());
+    RVT_EQ(pair.received().wr_id, 7);
+}
+RVT_CONFORM(a_pair_can_be_connected_again_after_reset)
+
+template <class Backend>
+void sends_are_refused_before_rts() {
+    Pair<Backend> pair({.connect = false});
+    RVT_EQ(pair.post_send(), EINVAL);
+    RVT_OK(pair.go(kA, QpState::kInit));
+    RVT_EQ(pair.post_send(), EINVAL);
+    RVT_OK(pair.go(kA, QpState::kRtr));
+    RVT_EQ(pair.post_send(), EINVAL);
+}
+RVT_CONFORM(sends_are_refused_before_rts)
+
+template <class Backend>
+void receives_are_refused_in_reset_and_taken_from_init_on() {
+    Pair<Backend> pair({.connect = false});
+    RVT_EQ(pair.b().post_recv(1), EINVAL);
+    RVT_OK(pair.go(kB, QpState::kInit));
+    RVT_OK(pair.b().post_recv(1));
+}
+RVT_CONFORM(receives_are_refused_in_reset_and_taken_from_init_on)
+
+template <class Backend>
+void a_pair_in_rtr_receives_and_raises_communication_established() {
+    Pair<Backend> pair({.connect = false});
+    for (QpState state : {QpState::kInit, QpState::kRtr}) {
+        RVT_OK(pair.go(kA, state));
+        RVT_OK(pair.go(kB, state));
+    }
+    RVT_OK(pair.go(kA, QpState::kRts));
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.post_send());
+    RVT_EQ(pair.received().status, WcStatus::kSuccess);
+    RVT_EQ(pair.event(kB), EventType::kCommEst);
+}
+RVT_CONFORM(a_pair_in_rtr_receives_and_raises_communication_established)
+
+template <class Backend>
+void sqd_starts_no_work_and_says_when_it_is_drained() {
+    Pair<Backend> pair;
+    RVT_OK(pair.a().qp->modify({.state = QpState::kSqd, .sqd_notify = true},
+                               QpMask::kState | QpMask::kSqdNotify));
+    RVT_EQ(pair.event(kA), EventType::kSqDrained);
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.post_send());
+    cr_assert(pair.is_silent(pair.a().send_cq));
+    RVT_OK(pair.a().qp->modify({.state = QpState::kRts}, QpMask::kState));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+}
+RVT_CONFORM(sqd_starts_no_work_and_says_when_it_is_drained)
+
+template <class Backend>
+void sqd_without_a_wish_for_the_event_raises_none() {
+    Pair<Backend> pair;
+    RVT_OK(pair.go(kA, QpState::kSqd));
+    cr_assert(pair.has_no_event(kA));
+}
+RVT_CONFORM(sqd_without_a_wish_for_the_event_raises_none)
+
+template <class Backend>
+void reset_forgets_posted_work_and_unread_completions() {
+    Pair<Backend> pair;
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.b().post_recv(2));
+    RVT_OK(pair.post_send());
+    pair.sent();
+    RVT_OK(pair.go(kB, QpState::kReset));
+    cr_assert(pair.is_silent(pair.b().recv_cq));
+}
+RVT_CONFORM(reset_forgets_posted_work_and_unread_completions)
+
+template <class Backend>
+void a_pair_destroyed_leaves_no_completions() {
+    Pair<Backend> pair;
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.post_send());
+    pair.sent();
+    RVT_OK(destroy_qp(pair.b().qp));
+    pair.b().qp = nullptr;
+    cr_assert(pair.is_silent(pair.b().recv_cq));
+}
+RVT_CONFORM(a_pair_destroyed_leaves_no_completions)
+
+}  // namespace

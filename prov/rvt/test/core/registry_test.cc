@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Registration: what a backend must bring, what it gets for what it leaves out, and who is told.
+#include "core/registry.h"
+
+#include "common/check.h"
+#include "conform/test_segments.h"
+#include "core/context.h"
+#include "core/requirements.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+using namespace rvt;
+using namespace rvt::core;
+
+namespace {
+
+DeviceInfo info(const char* name) {
+    return {.name = name, .limits = {.max_qp = 8, .max_mr = 15}};
+}
+
+const BackendOps& ops() {
+    return conform::test_segment_ops();
+}
+
+/// A device of the test backend, which needs its port.
+Result<Device*> add(Registry& registry, const char* name) {
+    static conform::TestPort port;
+    return registry.add_device(info(name), ops(), &port);
+}
+
+bool says(const char* what) {
+    return Registry::last_error().find(what) != std::string::npos;
+}
+
+/// A client that writes down what it hears.
+struct Listener {
+    std::vector<std::string> heard;
+    Status answer = kOk;
+    Client client{.name = "listener",
+                  .add =
+                      [](Device& device, void* self) {
+                          auto& me = *static_cast<Listener*>(self);
+                          me.heard.push_back("+" + device.name());
+                          return me.answer;
+                      },
+                  .remove =
+                      [](Device& device, void* self) {
+                          static_cast<Listener*>(self)->heard.push_back("-" + device.name());
+                      },
+                  .context = this};
+};
+
+using Heard = std::vector<std::string>;
+
+}  // namespace
+
+Test(registry, names_every_entry_that_is_missing_and_what_for) {
+    Registry registry;
+    RVT_EQ(registry.add_device(info("d"), {}), EINVAL);
+    for (const char* entry :
+         {"open_channel", "close_channel", "send_segment", "poll", "carrying work requests"}) {
+        cr_assert(says(entry), "%s", Registry::last_error().c_str());
+    }
+    cr_assert(not(says("post_send")));
+}
+
+Test(registry, an_entry_that_is_filled_can_make_another_mandatory) {
+    BackendOps half = ops();
+    half.create_cq = [](VerbsCq&) -> Status { return kOk; };
+    const std::string missing = missing_entries(half, Grade::kSegment);
+    cr_assert(missing.find("destroy_cq") != std::string::npos);
+    cr_assert(missing.find("poll_cq") != std::string::npos);
+}
+
+Test(registry, the_verb_grade_needs_the_verbs_and_no_segments) {
+    const std::string missing = missing_entries({}, Grade::kVerb);
+    cr_assert(missing.find("post_send") != std::string::npos);
+    cr_assert(missing.find("send_segment") == std::string::npos);
+}
+
+Test(registry, after_filling_every_entry_is_callable) {
+    const BackendOps full = fill_defaults({});
+    void (*entries[sizeof full / sizeof(void (*)())])();
+    std::memcpy(entries, &full, sizeof full);
+    for (auto* entry : entries) {
+        cr_assert(entry != nullptr);
+    }
+}
+
+Test(registry, filling_keeps_what_the_backend_brought) {
+    cr_assert(fill_defaults(ops()).poll == ops().poll);
+}
+
+Test(registry, every_requirement_names_a_known_entry_and_a_reason) {
+    for (const Requirement& row : requirements()) {
+        cr_assert(std::strcmp(entry_name(row.entry), "?") != 0);
+        cr_assert(std::strlen(row.why) > 3);
+    }
+}
+
+Test(registry, a_packet_backend_that_is_complete_is_told_what_this_version_lacks) {
+    Registry registry;
+    DeviceInfo packet = info("p");
+    packet.grade = Grade::kPacket;
+    BackendOps complete;
+    complete.send_packets = [](Device&, const Address&, std::span<const iovec>) { return 0u; };
+    complete.poll_packets = [](Device&) { return 0u; };
+    RVT_EQ(registry.add_device(packet, complete), EOPNOTSUPP);
+    cr_assert(says("transport protocol"));
+}
+
+Test(registry, a_name_that_is_taken_is_refused) {
+    Registry registry;
+    RVT_OK(add(registry, "d"));
+    RVT_EQ(add(registry, "d"), EEXIST);
+}
+
+Test(registry, limits_of_zero_are_refused) {
+    Registry registry;
+    DeviceInfo none = info("d");
+    none.limits.max_qp = 0;
+    RVT_EQ(registry.add_device(none, ops()), EINVAL);
+}
+
+Test(registry, a_backend_can_bring_the_memory_of_the_key_table) {
+    alignas(64) static std::byte block[16 * 64] = {};
+    Registry registry;
+    DeviceInfo own = info("d");
+    own.key_block = block;
+    own.key_block_bytes = sizeof block;
+    Device* device = registry.add_device(own, ops()).value();
+    RVT_OK(device->keys().add({.addr = 1, .length = 1}));
+    cr_assert(KeyView::attach(block, sizeof block).is_ok());
+}
+
+Test(registry, a_client_hears_of_devices_before_and_after_it_came_and_when_they_go) {
+    Registry registry;
+    Listener listener;
+    Device* first = add(registry, "first").value();
+    registry.add_client(listener.client);
+    RVT_OK(add(registry, "second"));
+    RVT_OK(registry.remove_device(first));
+    registry.remove_client(listener.client);
+    cr_assert(listener.heard == (Heard{"+first", "+second", "-first", "-second"}));
+}
+
+Test(registry, a_client_that_refuses_a_device_does_not_hear_of_its_end) {
+    Registry registry;
+    Listener listener;
+    listener.answer = ENOMEM;
+    registry.add_client(listener.client);
+    RVT_OK(registry.remove_device(add(registry, "d").value()));
+    cr_assert(listener.heard == (Heard{"+d"}));
+}
+
+Test(registry, a_device_in_use_is_busy_and_its_contexts_are_told) {
+    Registry registry;
+    Device* device = add(registry, "d").value();
+    Context* context = open_device(*device).value();
+    RVT_EQ(registry.remove_device(device), EBUSY);
+    RVT_EQ(context->events().poll()->type, EventType::kDeviceFatal);
+    RVT_EQ(open_device(*device), ENODEV);
+    RVT_OK(close_device(context));
+    RVT_OK(registry.remove_device(device));
+    cr_assert(registry.devices().empty());
+}

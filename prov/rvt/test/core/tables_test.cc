@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The tables of states and work requests, pair numbers, counters, groups, events.
+#include "common/check.h"
+#include "core/async_events.h"
+#include "core/mcast.h"
+#include "core/pieces.h"
+#include "core/qp_states.h"
+#include "core/qp_table.h"
+#include "core/reader_pins.h"
+#include "core/responder.h"
+#include "core/stats.h"
+#include "core/verbs_wc.h"
+#include "core/wr_table.h"
+
+#include <poll.h>
+#include <cstring>
+#include <set>
+#include <thread>
+#include <vector>
+
+using namespace rvt;
+using namespace rvt::core;
+
+namespace {
+
+Qp& fake_qp(int i) {
+    static char places[300];
+    return reinterpret_cast<Qp&>(places[i]);  // the table never looks into it
+}
+
+}  // namespace
+
+Test(qp_states, only_reset_and_error_are_reached_from_everywhere) {
+    for (std::size_t from = 0; from < kQpStates; ++from) {
+        for (QpState to : {QpState::kReset, QpState::kErr}) {
+            RVT_OK(check_transition(QpType::kRc, QpState(from), to, QpMask::kState));
+        }
+    }
+}
+
+Test(qp_states, reset_and_error_take_no_other_attribute) {
+    RVT_EQ(check_transition(QpType::kRc, QpState::kRts, QpState::kErr,
+                            QpMask::kState | QpMask::kAccess),
+           EINVAL);
+}
+
+Test(qp_states, a_reliable_pair_is_never_in_send_queue_error) {
+    RVT_EQ(check_transition(QpType::kRc, QpState::kSqe, QpState::kRts, QpMask::kState), EINVAL);
+    RVT_OK(check_transition(QpType::kUc, QpState::kSqe, QpState::kRts, QpMask::kState));
+}
+
+Test(qp_states, there_are_as_many_ways_between_states_as_the_specification_draws) {
+    int ways = 0;
+    for (std::size_t from = 0; from < kQpStates; ++from) {
+        for (std::size_t to = 0; to < kQpStates; ++to) {
+            // Every attribute a UD transition may need at some point, one set after the other.
+            const QpMask masks[] = {
+                QpMask::kState, QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kQkey,
+                QpMask::kState | QpMask::kSqPsn};
+            for (QpMask mask : masks) {
+                if (check_transition(QpType::kUd, QpState(from), QpState(to), mask).is_ok()) {
+                    ++ways;
+                    break;
+                }
+            }
+        }
+    }
+    RVT_EQ(ways, 2 * 7 + 9);  // RESET and ERR from all seven, and the nine rows of the table
+}
+
+Test(qp_states, work_is_started_in_rts_alone) {
+    for (std::size_t state = 0; state < kQpStates; ++state) {
+        RVT_EQ(rights_of(QpState(state)).start_send, QpState(state) == QpState::kRts);
+    }
+}
+
+Test(wr_table, every_opcode_has_its_row_and_the_next_number_has_none) {
+    for (std::size_t i = 0; i < kWrOpcodes; ++i) {
+        RVT_EQ(wr_info(WrOpcode(i))->opcode, i);
+    }
+    cr_assert(wr_info(WrOpcode(kWrOpcodes)) == nullptr);
+}
+
+Test(wr_table, what_names_remote_memory_needs_a_right_to_it) {
+    for (std::size_t i = 0; i < kWrOpcodes; ++i) {
+        const WrInfo& row = *wr_info(WrOpcode(i));
+        RVT_EQ(has_any(row.traits, OpTraits::kRemoteAddr), row.remote_access != Access::kNone);
+    }
+}
+
+Test(wr_table, what_brings_bytes_back_is_for_reliable_pairs_and_never_inline) {
+    for (std::size_t i = 0; i < kWrOpcodes; ++i) {
+        const WrInfo& row = *wr_info(WrOpcode(i));
+        if (has_any(row.traits, OpTraits::kResult)) {
+            cr_assert(not(takes(row, QpType::kUc)));
+            cr_assert(not(takes(row, QpType::kUd)));
+            cr_assert(not(has_any(row.flags, SendFlags::kInline)));
+        }
+    }
+}
+
+Test(responder, rnr_timer_codes_are_those_of_the_specification) {
+    RVT_EQ(rnr_timer_us(0), 655360);
+    RVT_EQ(rnr_timer_us(1), 10);
+    RVT_EQ(rnr_timer_us(14), 1280);
+    RVT_EQ(rnr_timer_us(31), 491520);
+}
+
+Test(qp_table, numbers_are_found_until_they_are_removed_and_come_back_late) {
+    QpTable table(4);
+    std::set<std::uint32_t> seen;
+    for (int i = 0; i < 200; ++i) {
+        const std::uint32_t qpn = table.add(fake_qp(i)).value();
+        cr_assert(seen.insert(qpn).second);
+        cr_assert(gt(u32, std::uint32_t(qpn), 1u));
+        const ReadPin pin;
+        cr_assert(table.find(qpn) == &fake_qp(i));
+        table.remove(qpn);
+        cr_assert(table.find(qpn) == nullptr);
+    }
+}
+
+Test(qp_table, a_full_table_is_enomem) {
+    QpTable table(4);
+    for (int i = 0; i < 4; ++i) {
+        RVT_OK(table.add(fake_qp(i)));
+    }
+    RVT_EQ(table.add(fake_qp(5)), ENOMEM);
+    RVT_EQ(table.size(), 4);
+}
+
+Test(stats, counts_of_all_threads_add_up) {
+    static Stats stats;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 40; ++i) {
+        threads.emplace_back([] {
+            for (int n = 0; n < 1000; ++n) {
+                stats.add(Stat::kMessagesSent, 2);
+            }
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    RVT_EQ(stats.sum(Stat::kMessagesSent), 80000);
+    RVT_EQ(stats.sum(Stat::kBytesSent), 0);
+}
+
+Test(mcast, group_addresses_are_told_from_others) {
+    cr_assert(is_multicast({0xff, 0x0e}));
+    cr_assert(is_multicast({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5}));
+    cr_assert(not(is_multicast({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 5})));
+}
+
+Test(mcast, a_full_group_is_enomem) {
+    McastTable table(2);
+    const Gid group = {0xff, 1};
+    RVT_OK(table.attach(group, 5));
+    RVT_OK(table.attach(group, 5));
+    RVT_OK(table.attach(group, 6));
+    RVT_EQ(table.attach(group, 7), ENOMEM);
+    RVT_OK(table.detach(group, 5));
+    RVT_EQ(table.detach(group, 5), EINVAL);
+    RVT_OK(table.attach(group, 7));
+}
+
+Test(async_events, the_descriptor_is_readable_while_events_are_queued) {
+    auto events = AsyncEvents::create().take();
+    pollfd readable{.fd = events->fd(), .events = POLLIN, .revents = 0};
+    RVT_EQ(::poll(&readable, 1, 0), 0);
+    events->post({.type = EventType::kCqErr, .object = nullptr});
+    events->post({.type = EventType::kQpFatal, .object = nullptr});
+    RVT_EQ(::poll(&readable, 1, 0), 1);
+    RVT_EQ(events->wait(-1)->type, EventType::kCqErr);
+    RVT_EQ(::poll(&readable, 1, 0), 1);
+    RVT_EQ(events->poll()->type, EventType::kQpFatal);
+    RVT_EQ(::poll(&readable, 1, 0), 0);
+    cr_assert(not(events->wait(0).has_value()));
+}
+
+Test(verbs_wc, a_completion_survives_its_way_through_the_shared_entry) {
+    const Wc wc{.wr_id = ~0ull,
+                .status = WcStatus::kRemOpErr,
+                .opcode = WcOpcode::kRecvWriteImm,
+                .flags = WcFlags::kGrh | WcFlags::kWithImm,
+                .byte_len = 1ull << 40,
+                .imm = 0xffffffff,
+                .qpn = 0xfffffe,
+                .src_qpn = 0xabcdef,
+                .vendor_err = 7};
+    const Wc back = from_cqe(to_cqe(wc));
+    RVT_EQ(back.wr_id, wc.wr_id);
+    RVT_EQ(back.status, wc.status);
+    RVT_EQ(back.opcode, wc.opcode);
+    RVT_EQ(back.flags, wc.flags);
+    RVT_EQ(back.byte_len, wc.byte_len);
+    RVT_EQ(back.imm, wc.imm);
+    RVT_EQ(back.qpn, wc.qpn);
+    RVT_EQ(back.src_qpn, wc.src_qpn);
+    RVT_EQ(back.vendor_err, wc.vendor_err);
+}
+
+Test(pieces, a_copy_crosses_the_borders_of_both_lists) {
+    char from[] = "abcdefghij";
+    char to[10] = {};
+    PieceList source;
+    PieceList target;
+    source.add(from, 3);
+    source.add(from + 3, 7);
+    target.add(to, 5);
+    target.add(to + 5, 2);
+    target.add(to + 7, 3);
+    RVT_EQ(copy(target, source), 10);
+    RVT_EQ(std::memcmp(to, from, 10), 0);
+}
+
+Test(pieces, a_part_begins_and_ends_inside_pieces) {
+    char from[] = "abcdefghij";
+    PieceList list;
+    list.add(from, 4);
+    list.add(from + 4, 6);
+    const PieceList part = list.part(2, 5);
+    RVT_EQ(part.bytes(), 5);
+    RVT_EQ(part.all().size(), 2);
+    RVT_EQ(part.all()[1].iov_len, 3);
+    RVT_EQ(list.part(8, 100).bytes(), 2);
+}
+
+Test(pieces, a_full_list_says_so) {
+    char byte = 0;
+    PieceList list;
+    for (std::size_t i = 0; i < PieceList::kMax; ++i) {
+        cr_assert(list.add(&byte, 1));
+    }
+    cr_assert(not(list.add(&byte, 1)));
+    cr_assert(list.add(&byte, 0));
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Several threads on one device: nothing is lost, nothing outlives its object, nobody waits for
+// ever.
+#include "conform/fixture.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+using namespace rvt;
+using namespace rvt::conform;
+
+namespace {
+
+constexpr int kMessages = 3000;
+
+/// Sends kMessages numbered messages and takes kMessages in, checking their order.
+void exchange(Side& side, Side& other, std::atomic<int>& wrong) {
+    std::uint32_t sent = 0;
+    std::uint32_t received = 0;
+    int in_flight = 0;
+    for (std::uint64_t i = 0; i < 32; ++i) {
+        wrong += !side.post_recv(i).is_ok();
+    }
+    while (received < kMessages || sent < kMessages || in_flight > 0) {
+        if (sent < kMessages && in_flight < 16) {
+            const Op op{.opcode = WrOpcode::kSendImm, .bytes = 32, .imm = sent};
+            wrong += !post(side, other, op).is_ok();
+            ++sent;
+            ++in_flight;
+        }
+        Wc wc;
+        if (side.send_cq->poll({&wc, 1}) == 1) {
+            wrong += wc.status != WcStatus::kSuccess;
+            --in_flight;
+        }
+        if (side.recv_cq->poll({&wc, 1}) == 1) {
+            wrong += wc.imm != received++ || wc.status != WcStatus::kSuccess;
+            wrong += !side.post_recv(wc.wr_id).is_ok();
+        }
+        fake_now_us += 1;
+    }
+}
+
+}  // namespace
+
+Test(verbs_threads, two_threads_exchange_messages_in_order_both_ways, .timeout = 60) {
+    Pair<Loopback> pair;
+    std::atomic<int> wrong{0};
+    std::thread peer([&] { exchange(pair.b(), pair.a(), wrong); });
+    exchange(pair.a(), pair.b(), wrong);
+    peer.join();
+    RVT_EQ(wrong, 0);
+}
+
+Test(verbs_threads, several_threads_post_to_one_pair_and_all_arrives, .timeout = 60) {
+    constexpr int kThreads = 3;
+    constexpr int kEach = 500;
+    Pair<Loopback> pair({.cap = {.max_send_wr = 64, .max_recv_wr = 64}});
+    std::atomic<int> posted{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&] {
+            for (int n = 0; n < kEach;) {
+                if (pair.post_send({.bytes = 16}).is_ok()) {
+                    ++n;
+                    ++posted;
+                } else {
+                    std::this_thread::yield();
+                }
+            }
+        });
+    }
+    int received = 0;
+    int completed = 0;
+    for (std::uint64_t i = 0; i < 64; ++i) {
+        RVT_OK(pair.b().post_recv(i));
+    }
+    while (received < kThreads * kEach || completed < kThreads * kEach) {
+        Wc wc;
+        completed += static_cast<int>(pair.a().send_cq->poll({&wc, 1}));
+        if (pair.b().recv_cq->poll({&wc, 1}) == 1) {
+            ++received;
+            RVT_OK(pair.b().post_recv(wc.wr_id));
+        }
+        fake_now_us += 1;
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    RVT_EQ(posted, kThreads * kEach);
+}
+
+Test(verbs_threads, memory_is_taken_away_under_traffic, .timeout = 60) {
+    Pair<Loopback> pair({.type = QpType::kUc});
+    std::vector<std::byte> target(4096);
+    const iovec memory{.iov_base = target.data(), .iov_len = target.size()};
+    std::atomic<std::uint32_t> key{0};
+    std::atomic<std::uint64_t> address{0};
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+        const Sge element = pair.a().sge(0, 4096);
+        Wc wc;
+        while (!stop) {
+            [[maybe_unused]] const Status s = pair.a().qp->post_send({.opcode = WrOpcode::kWrite,
+                                                                      .sg_list = {&element, 1},
+                                                                      .remote_addr = address,
+                                                                      .rkey = key});
+            pair.a().send_cq->poll({&wc, 1});
+        }
+    });
+    for (int i = 0; i < 200; ++i) {
+        Mr* mr = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
+        address = reinterpret_cast<std::uint64_t>(target.data());
+        key = mr->key();
+        std::this_thread::yield();
+        RVT_OK(dereg_mr(mr));
+        std::fill(target.begin(), target.end(), std::byte{0x5a});  // ours alone again
+        for (std::byte byte : target) {
+            RVT_EQ(byte, std::byte{0x5a});
+        }
+    }
+    stop = true;
+    writer.join();
+}
+
+Test(verbs_threads, a_pair_is_destroyed_under_traffic_to_it, .timeout = 60) {
+    Pair<Loopback> pair({.type = QpType::kUd});
+    const Options ud{.type = QpType::kUd};
+    std::atomic<std::uint32_t> target{0};
+    std::atomic<bool> stop{false};
+    std::thread sender([&] {
+        const Sge element = pair.a().sge(0, 64);
+        Wc wc;
+        while (!stop) {
+            [[maybe_unused]] const Status s = pair.a().qp->post_send({.sg_list = {&element, 1},
+                                                                      .ah = pair.a().ah,
+                                                                      .remote_qpn = target,
+                                                                      .remote_qkey = kQkey});
+            pair.a().send_cq->poll({&wc, 1});
+        }
+    });
+    for (int i = 0; i < 100; ++i) {
+        Qp* qp = create_qp(*pair.b().pd, {.type = QpType::kUd,
+                                          .send_cq = pair.b().send_cq,
+                                          .recv_cq = pair.b().recv_cq})
+                     .value();
+        for (QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
+            RVT_OK(
+                qp->modify(attr_for(state, pair.b(), pair.a(), ud), mask_for(state, QpType::kUd)));
+        }
+        const Sge room = pair.b().sge(0, 512);
+        RVT_OK(qp->post_recv({.sg_list = {&room, 1}}));
+        target = qp->qpn();
+        std::this_thread::yield();
+        RVT_OK(destroy_qp(qp));
+    }
+    stop = true;
+    sender.join();
+}
+
+Test(verbs_threads, a_blocking_wait_ends_when_another_thread_sends, .timeout = 30) {
+    Pair<Loopback> pair;
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.b().recv_cq->req_notify(false));
+    std::thread sender([&] { [[maybe_unused]] const Status s = pair.post_send(); });
+    cr_assert(pair.b().channel->get_event(-1).value() == pair.b().recv_cq);
+    RVT_EQ(pair.received().wr_id, 1);
+    sender.join();
+}
