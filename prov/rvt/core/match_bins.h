@@ -129,16 +129,19 @@ struct MatchChain {
 };
 
 /// Open addressing with linear probing; a bin goes when its last position goes, so there are no
-/// tombstones.
+/// tombstones. Three quarters stay free: a probe that goes on is a mispredicted branch and, in a
+/// table beyond the cache, costs more than the memory. A bin names its oldest record, so that the
+/// caller need not wait for the entry in the ring.
+template <class Record>
 class MatchBins {
   public:
     struct Bin {
         std::uint64_t tag;
+        Record* oldest;  // the record at chain.head; nullptr in an unused bin
         std::uint32_t source;
-        std::uint32_t is_used;
         MatchChain chain;
     };
-    static_assert(sizeof(Bin) == 24);
+    static_assert(sizeof(Bin) <= 32);
 
     MatchBins() = default;
     ~MatchBins() { std::free(bins_); }
@@ -152,7 +155,7 @@ class MatchBins {
         }
         for (std::size_t i = home(tag, source);; i = (i + 1) & mask_) {
             Bin& bin = bins_[i];
-            if (!bin.is_used) {
+            if (bin.oldest == nullptr) {
                 return nullptr;
             }
             if (bin.tag == tag && bin.source == source) {
@@ -166,23 +169,28 @@ class MatchBins {
 
     /// Precondition: reserve_one() since the last append(); `pos` is younger than all that the
     /// table holds.
-    void append(MatchLinks& links, std::uint64_t tag, std::uint32_t source,
-                std::uint32_t pos) noexcept {
+    void append(MatchLinks& links, std::uint64_t tag, std::uint32_t source, std::uint32_t pos,
+                Record* record) noexcept {
         std::size_t i = home(tag, source);
-        for (; bins_[i].is_used; i = (i + 1) & mask_) {
+        for (; bins_[i].oldest != nullptr; i = (i + 1) & mask_) {
             if (bins_[i].tag == tag && bins_[i].source == source) {
                 bins_[i].chain.push(links, pos);
                 return;
             }
         }
-        bins_[i] = Bin{.tag = tag, .source = source, .is_used = 1, .chain = {pos, pos}};
+        bins_[i] = Bin{.tag = tag, .oldest = record, .source = source, .chain = {pos, pos}};
         ++used_;
     }
 
+    /// @param ring  Asked for the record that is the oldest then.
     /// Precondition: `pos` is in the bin.
-    void remove(MatchLinks& links, Bin& bin, std::uint32_t pos) noexcept {
+    template <class Ring>
+    void remove(MatchLinks& links, Bin& bin, std::uint32_t pos, Ring& ring) noexcept {
+        const bool was_oldest = bin.chain.head == pos;
         if (!bin.chain.remove(links, pos)) {
             erase(static_cast<std::size_t>(&bin - bins_));
+        } else if (was_oldest) {
+            bin.oldest = ring.at(bin.chain.head).payload;
         }
     }
 
@@ -201,13 +209,13 @@ class MatchBins {
     std::size_t capacity() const noexcept { return bins_ == nullptr ? 0 : mask_ + 1; }
 
   private:
-    static constexpr std::size_t kFirstBins = 256;
+    static constexpr std::size_t kFirstBins = 512;
 
-    // Eight tags in a row have neighbouring homes, so that a program that counts its tags up walks
-    // through cache lines in order; the rest of the tag and the source scatter.
     static std::uint64_t hash(std::uint64_t tag, std::uint32_t source) noexcept {
-        const unsigned __int128 product = static_cast<unsigned __int128>(tag ^ 0x9e3779b97f4a7c15) *
-                                          (source ^ 0xd6e8feb86659fd93);
+        // An odd factor keeps tags in a row apart.
+        const std::uint64_t factor = (std::uint64_t{source} << 1) ^ 0xd6e8feb86659fd93;
+        const unsigned __int128 product =
+            static_cast<unsigned __int128>(tag ^ 0x9e3779b97f4a7c15) * factor;
         return static_cast<std::uint64_t>(product >> 64) ^ static_cast<std::uint64_t>(product);
     }
     std::size_t home(std::uint64_t tag, std::uint32_t source) const noexcept {
@@ -216,14 +224,14 @@ class MatchBins {
 
     // Closes the gap: whatever probed past it moves back.
     void erase(std::size_t gap) noexcept {
-        for (std::size_t i = (gap + 1) & mask_; bins_[i].is_used; i = (i + 1) & mask_) {
+        for (std::size_t i = (gap + 1) & mask_; bins_[i].oldest != nullptr; i = (i + 1) & mask_) {
             const std::size_t from_home = (i - home(bins_[i].tag, bins_[i].source)) & mask_;
             if (from_home >= ((i - gap) & mask_)) {
                 bins_[gap] = bins_[i];
                 gap = i;
             }
         }
-        bins_[gap].is_used = 0;
+        bins_[gap].oldest = nullptr;
         --used_;
     }
 
@@ -237,9 +245,9 @@ class MatchBins {
         std::memset(static_cast<void*>(bins), 0, new_capacity * sizeof(Bin));
         Bin* old_bins = std::exchange(bins_, bins);
         mask_ = new_capacity - 1;
-        limit_ = new_capacity / 2;
+        limit_ = new_capacity / 4;
         for (std::size_t i = 0; i < old_capacity; ++i) {
-            if (old_bins[i].is_used) {
+            if (old_bins[i].oldest != nullptr) {
                 place(old_bins[i]);
             }
         }
@@ -248,7 +256,7 @@ class MatchBins {
     }
     void place(const Bin& bin) noexcept {
         std::size_t i = home(bin.tag, bin.source);
-        while (bins_[i].is_used) {
+        while (bins_[i].oldest != nullptr) {
             i = (i + 1) & mask_;
         }
         bins_[i] = bin;

@@ -12,6 +12,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/match_bins.h"
 #include "core/match_ring.h"
@@ -120,7 +121,6 @@ class PostedQueue {
 
     /// Forgets all receives and gives the memory back.
     void clear() noexcept {
-        drop_index();
         release_index();
         ring_.reset();
         indexed_end_ = ring_.head();
@@ -132,12 +132,14 @@ class PostedQueue {
         std::size_t bytes =
             ring_.heap_capacity() * sizeof(Entry) + links_.capacity() * sizeof(MatchLink);
         for (const Class& each : classes_) {
-            bytes += each.bins.capacity() * sizeof(MatchBins::Bin);
+            bytes += each.bins.capacity() * sizeof(Bin);
         }
         return bytes;
     }
 
   private:
+    using Bin = typename MatchBins<T>::Bin;
+
     static constexpr unsigned kMaxClasses = 8;
     static constexpr std::uint32_t kLookAhead = 4;  // two cache lines
 
@@ -166,7 +168,7 @@ class PostedQueue {
         std::uint64_t care = 0;
         std::uint32_t directed = 0;    // receives that name a source
         std::uint32_t undirected = 0;  // receives from anybody
-        MatchBins bins;
+        MatchBins<T> bins;
 
         bool is_used() const noexcept { return directed + undirected != 0; }
     };
@@ -175,9 +177,9 @@ class PostedQueue {
         std::uint32_t pos = 0;
         bool is_found = false;
         Class* its_class = nullptr;
-        MatchBins::Bin* bin = nullptr;  // known when a class offered it
+        Bin* bin = nullptr;  // known when a class offered it
 
-        void offer(std::uint32_t other, Class* other_class, MatchBins::Bin* other_bin) noexcept {
+        void offer(std::uint32_t other, Class* other_class, Bin* other_bin) noexcept {
             if (!is_found || is_older(other, pos)) {
                 *this = {
                     .pos = other, .is_found = true, .its_class = other_class, .bin = other_bin};
@@ -235,8 +237,10 @@ class PostedQueue {
         chain.move(links_, from, to);
     }
 
+    std::span<Class> known_classes() noexcept { return {classes_.data(), class_count_}; }
+
     Class* find_class(std::uint64_t care) noexcept {
-        for (Class& each : classes_) {
+        for (Class& each : known_classes()) {
             if (each.care == care && each.is_used()) {
                 return &each;
             }
@@ -249,20 +253,29 @@ class PostedQueue {
         if (Class* known = find_class(care)) {
             return known;
         }
-        for (Class& each : classes_) {
-            if (!each.is_used() && unclassed_count_ == 0) {
+        if (unclassed_count_ != 0) {
+            return nullptr;
+        }
+        for (Class& each : known_classes()) {
+            if (!each.is_used()) {
                 each.care = care;
                 return &each;
             }
         }
-        return nullptr;
+        if (class_count_ == kMaxClasses) {
+            return nullptr;
+        }
+        Class& unknown = classes_[class_count_++];
+        unknown.care = care;
+        return &unknown;
     }
 
     void index(std::uint32_t pos, Class* its_class) noexcept {
         const Entry& entry = ring_.at(pos);
         if (its_class != nullptr) {
             ++(entry.source_care != 0 ? its_class->directed : its_class->undirected);
-            its_class->bins.append(links_, entry.tag & entry.care, entry.source, pos);
+            its_class->bins.append(links_, entry.tag & entry.care, entry.source, pos,
+                                   entry.payload);
             return;
         }
         if (unclassed_count_++ == 0) {
@@ -307,7 +320,7 @@ class PostedQueue {
 
     Found find_indexed(std::uint64_t tag, std::uint32_t source) noexcept {
         Found found;
-        for (Class& each : classes_) {
+        for (Class& each : known_classes()) {
             if (each.directed != 0) {
                 offer_bin(found, each, tag, source);
             }
@@ -323,7 +336,7 @@ class PostedQueue {
 
     RVT_ALWAYS_INLINE void offer_bin(Found& found, Class& its_class, std::uint64_t tag,
                                      std::uint32_t source) noexcept {
-        if (MatchBins::Bin* bin = its_class.bins.find(tag & its_class.care, source)) {
+        if (Bin* bin = its_class.bins.find(tag & its_class.care, source)) {
             found.offer(bin->chain.head, &its_class, bin);
         }
     }
@@ -349,10 +362,12 @@ class PostedQueue {
         if (!found.is_found) {
             return nullptr;
         }
-        T* record = ring_.at(found.pos).payload;
+        T* record = nullptr;
         if (found.bin != nullptr) {
+            record = found.bin->oldest;
             unlink(*found.its_class, *found.bin, found.pos);
         } else {
+            record = ring_.at(found.pos).payload;
             unlink_if_indexed(found.pos);
         }
         ring_.erase_long(found.pos);
@@ -361,9 +376,9 @@ class PostedQueue {
         return record;
     }
 
-    void unlink(Class& its_class, MatchBins::Bin& bin, std::uint32_t pos) noexcept {
-        --(ring_.at(pos).source_care != 0 ? its_class.directed : its_class.undirected);
-        its_class.bins.remove(links_, bin, pos);
+    void unlink(Class& its_class, Bin& bin, std::uint32_t pos) noexcept {
+        --(bin.source != kAnySourceId ? its_class.directed : its_class.undirected);
+        its_class.bins.remove(links_, bin, pos, ring_);
     }
 
     void unlink_if_indexed(std::uint32_t pos) noexcept {
@@ -409,22 +424,18 @@ class PostedQueue {
         }
         ring_.shrink();
         indexed_end_ = ring_.head();
+        class_count_ = 0;
         if (ring_.heap_capacity() == 0) {
             release_index();
         }
     }
 
-    void drop_index() noexcept {
-        for (Class& each : classes_) {
-            each.directed = each.undirected = 0;
-            each.bins.clear();
-        }
-        unclassed_count_ = 0;
-    }
     void release_index() noexcept {
         for (Class& each : classes_) {
+            each.directed = each.undirected = 0;
             each.bins.release();
         }
+        class_count_ = unclassed_count_ = 0;
         links_.release();
     }
 
@@ -435,6 +446,7 @@ class PostedQueue {
     MatchChain unclassed_{};
     std::uint32_t unclassed_count_ = 0;
     std::array<Class, kMaxClasses> classes_;
+    std::uint32_t class_count_ = 0;  // those in front that have been used
 };
 
 }  // namespace rvt::core

@@ -12,6 +12,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/match_bins.h"
 #include "core/match_ring.h"
@@ -55,14 +56,14 @@ class UnexpectedQueue {
     /// As match(), but the message stays. remove() takes it out.
     U* peek(std::uint64_t tag, std::uint64_t ignore, std::uint32_t source) noexcept {
         const Question question{tag, ignore, source};
-        const std::uint32_t pos = ring_.is_long() ? find_long(question) : find_short(question);
+        const std::uint32_t pos = ring_.is_long() ? find_long(question).pos : find_short(question);
         return pos == ring_.tail() ? nullptr : ring_.at(pos).payload;
     }
 
     /// Takes a message out. Precondition: it is in this queue.
     void remove(U* record) noexcept {
         if (ring_.is_long()) {
-            erase_long(record->match_slot);
+            erase_long({.pos = record->match_slot});
             shrink_if_short();
             return;
         }
@@ -105,7 +106,7 @@ class UnexpectedQueue {
         for (std::uint32_t pos = ring_.head(); pos != end; ++pos) {
             U* record = ring_.at(pos).payload;
             if (record != nullptr && drop(*record)) {
-                erase_long(pos);
+                erase_long({.pos = pos});
             }
         }
         shrink_if_short();
@@ -122,13 +123,14 @@ class UnexpectedQueue {
     std::size_t memory() const noexcept {
         std::size_t bytes = ring_.heap_capacity() * sizeof(Entry);
         for (const Index& each : indexes_) {
-            bytes += each.bins.capacity() * sizeof(MatchBins::Bin) +
-                     each.links.capacity() * sizeof(MatchLink);
+            bytes += each.bins.capacity() * sizeof(Bin) + each.links.capacity() * sizeof(MatchLink);
         }
         return bytes;
     }
 
   private:
+    using Bin = typename MatchBins<U>::Bin;
+
     static constexpr unsigned kMaxIndexes = 8;
     static constexpr std::uint32_t kLookAhead = 4;  // two cache lines
 
@@ -165,19 +167,19 @@ class UnexpectedQueue {
     struct Index {
         std::uint64_t care = 0;
         std::uint32_t source_care = 0;
-        bool is_used = false;
         std::uint32_t end = 0;
         std::uint64_t last_asked = 0;  // in questions
-        MatchBins bins;
+        MatchBins<U> bins;
         MatchLinks links;
 
         std::uint64_t tag_of(const Entry& entry) const noexcept { return entry.tag & care; }
         std::uint32_t source_of(const Entry& entry) const noexcept {
             return source_care != 0 ? entry.source : kAnySourceId;
         }
-        void remove(const Entry& entry, std::uint32_t pos) noexcept {
-            if (is_used && is_older(pos, end)) {
-                bins.remove(links, *bins.find(tag_of(entry), source_of(entry)), pos);
+        void remove(std::uint32_t pos, MatchRing<Entry>& ring) noexcept {
+            if (is_older(pos, end)) {
+                const Entry& entry = ring.at(pos);
+                bins.remove(links, *bins.find(tag_of(entry), source_of(entry)), pos, ring);
             }
         }
         // The ring gives up positions at both ends; those at its tail will be used again.
@@ -190,16 +192,23 @@ class UnexpectedQueue {
             }
         }
         void move(const Entry& entry, std::uint32_t from, std::uint32_t to) noexcept {
-            if (is_used && is_older(from, end)) {
+            if (is_older(from, end)) {
                 bins.find(tag_of(entry), source_of(entry))->chain.move(links, from, to);
             }
         }
         void release() noexcept {
-            is_used = false;
             bins.release();
             links.release();
         }
     };
+
+    struct Found {
+        std::uint32_t pos;  // tail() when there is none
+        Index* index = nullptr;
+        Bin* bin = nullptr;  // known when an index has answered
+    };
+
+    std::span<Index> used() noexcept { return {indexes_.data(), used_}; }
 
     RVT_ALWAYS_INLINE std::uint32_t find_short(const Question& question) noexcept {
         return ring_.find_short([&](const Entry& entry) { return question.takes(entry); });
@@ -225,13 +234,13 @@ class UnexpectedQueue {
 
     void compact() noexcept {
         std::array<std::uint32_t, kMaxIndexes> new_end{};
-        for (unsigned i = 0; i < kMaxIndexes; ++i) {
+        for (unsigned i = 0; i < used_; ++i) {
             indexes_[i].clamp(ring_);
             new_end[i] = indexes_[i].end = ring_.skip_holes(indexes_[i].end);
         }
         const std::uint32_t old_tail = ring_.tail();
         ring_.compact([&](std::uint32_t from, std::uint32_t to) {
-            for (unsigned i = 0; i < kMaxIndexes; ++i) {
+            for (unsigned i = 0; i < used_; ++i) {
                 if (from == indexes_[i].end) {
                     new_end[i] = to;
                 } else {
@@ -239,7 +248,7 @@ class UnexpectedQueue {
                 }
             }
         });
-        for (unsigned i = 0; i < kMaxIndexes; ++i) {
+        for (unsigned i = 0; i < used_; ++i) {
             indexes_[i].end = indexes_[i].end == old_tail ? ring_.tail() : new_end[i];
         }
     }
@@ -257,7 +266,7 @@ class UnexpectedQueue {
                     return false;
                 }
                 index.bins.append(index.links, index.tag_of(entry), index.source_of(entry),
-                                  index.end);
+                                  index.end, entry.payload);
             }
         }
         return true;
@@ -265,9 +274,8 @@ class UnexpectedQueue {
 
     Index* index_for(const Question& question) noexcept {
         ++questions_;
-        for (Index& each : indexes_) {
-            if (each.is_used && each.care == question.care &&
-                each.source_care == question.source_care) {
+        for (Index& each : used()) {
+            if (each.care == question.care && each.source_care == question.source_care) {
                 each.last_asked = questions_;
                 return &each;
             }
@@ -277,62 +285,62 @@ class UnexpectedQueue {
 
     // Returns: nullptr when all are in use.
     [[gnu::noinline]] Index* start_index(const Question& question) noexcept {
-        Index* oldest = &indexes_[0];
-        for (Index& each : indexes_) {
-            if (!each.is_used) {
-                oldest = &each;
-                break;
-            }
-            if (each.last_asked < oldest->last_asked) {
-                oldest = &each;
+        Index* index = nullptr;
+        if (used_ < kMaxIndexes) {
+            index = &indexes_[used_++];
+        } else {
+            index = &*std::min_element(
+                indexes_.begin(), indexes_.end(),
+                [](const Index& a, const Index& b) { return a.last_asked < b.last_asked; });
+            // To fill an index takes a while: one that is in use stays.
+            if (questions_ - index->last_asked < ring_.capacity()) {
+                return nullptr;
             }
         }
-        // To fill an index takes a while: one that is in use stays.
-        if (oldest->is_used && questions_ - oldest->last_asked < ring_.capacity()) {
-            return nullptr;
-        }
-        oldest->care = question.care;
-        oldest->source_care = question.source_care;
-        oldest->is_used = true;
-        oldest->last_asked = questions_;
-        oldest->bins.clear();
-        oldest->end = ring_.head();
-        return oldest;
+        index->care = question.care;
+        index->source_care = question.source_care;
+        index->last_asked = questions_;
+        index->bins.clear();
+        index->end = ring_.head();
+        return index;
     }
 
-    // tail() when there is none.
-    std::uint32_t find_long(const Question& question) noexcept {
+    Found find_long(const Question& question) noexcept {
         const auto takes = [&](const Entry& entry) { return question.takes(entry); };
         // Programs that receive in the order of arrival never come to need an index.
         const std::uint32_t near = ring_.head() + std::min(kLookAhead, ring_.tail() - ring_.head());
         if (const std::uint32_t pos = ring_.search(takes, near); pos != near) {
-            return pos;
+            return {.pos = pos};
         }
         Index* index = index_for(question);
         if (index == nullptr || !index_the_rest(*index)) [[unlikely]] {
-            return ring_.search(takes, ring_.tail());
+            return {.pos = ring_.search(takes, ring_.tail())};
         }
-        const MatchBins::Bin* bin = index->bins.find(question.tag & question.care, question.source);
-        return bin == nullptr ? ring_.tail() : bin->chain.head;
+        Bin* bin = index->bins.find(question.tag & question.care, question.source);
+        return {.pos = bin == nullptr ? ring_.tail() : bin->chain.head, .index = index, .bin = bin};
     }
 
     [[gnu::noinline]] U* match_long(const Question& question) noexcept {
-        const std::uint32_t pos = find_long(question);
-        if (pos == ring_.tail()) {
+        const Found found = find_long(question);
+        if (found.pos == ring_.tail()) {
             return nullptr;
         }
-        U* record = ring_.at(pos).payload;
-        erase_long(pos);
+        U* record = found.bin != nullptr ? found.bin->oldest : ring_.at(found.pos).payload;
+        erase_long(found);
         shrink_if_short();
         return record;
     }
 
-    void erase_long(std::uint32_t pos) noexcept {
-        for (Index& each : indexes_) {
-            each.remove(ring_.at(pos), pos);
+    void erase_long(const Found& found) noexcept {
+        for (Index& each : used()) {
+            if (&each == found.index) {
+                each.bins.remove(each.links, *found.bin, found.pos, ring_);
+            } else {
+                each.remove(found.pos, ring_);
+            }
         }
-        ring_.erase_long(pos);
-        for (Index& each : indexes_) {
+        ring_.erase_long(found.pos);
+        for (Index& each : used()) {
             each.clamp(ring_);
         }
     }
@@ -345,22 +353,21 @@ class UnexpectedQueue {
     [[gnu::noinline]] void shrink() noexcept {
         // One by one: the tables may be far larger than what is left in them.
         for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
-            for (Index& each : indexes_) {
-                if (ring_.at(pos).payload != nullptr) {
-                    each.remove(ring_.at(pos), pos);
+            if (ring_.at(pos).payload != nullptr) {
+                for (Index& each : used()) {
+                    each.remove(pos, ring_);
                 }
             }
         }
         ring_.shrink();
-        for (Index& each : indexes_) {
-            each.is_used = false;
-        }
+        used_ = 0;
         if (ring_.heap_capacity() == 0) {
             release_indexes();
         }
     }
 
     void release_indexes() noexcept {
+        used_ = 0;
         for (Index& each : indexes_) {
             each.release();
         }
@@ -369,6 +376,7 @@ class UnexpectedQueue {
     MatchRing<Entry> ring_;
     // While the queue is long:
     std::array<Index, kMaxIndexes> indexes_;
+    unsigned used_ = 0;
     std::uint64_t questions_ = 0;
 };
 
