@@ -19,6 +19,7 @@ LockPolicy choose_lock_policy(fi_threading threading, fi_progress data_progress)
 class DomainLock {
   public:
     explicit DomainLock(LockPolicy policy) noexcept : policy_(policy) {}
+    ~DomainLock() = default;
     DomainLock(const DomainLock&) = delete;
     DomainLock& operator=(const DomainLock&) = delete;
 

@@ -44,6 +44,7 @@ struct Offer {
     std::uint64_t primary_caps = 0;  // the rest of info.caps is given only to those who ask
 
     Offer() = default;
+    ~Offer() = default;
     Offer(const Offer&) = delete;
     Offer& operator=(const Offer&) = delete;
 };

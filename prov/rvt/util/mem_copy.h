@@ -20,7 +20,7 @@ struct Block16 {
 
 template <class Word>
 RVT_ALWAYS_INLINE Word get(const std::byte* at) noexcept {
-    Word word;
+    Word word{};
     std::memcpy(&word, at, sizeof word);
     return word;
 }

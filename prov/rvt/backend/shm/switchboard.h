@@ -66,6 +66,8 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
     static util::Result<std::unique_ptr<Switchboard>> open(ControlThread& thread,
                                                            const ListenAttr& attr);
     ~Switchboard() override;
+    Switchboard(const Switchboard&) = delete;
+    Switchboard& operator=(const Switchboard&) = delete;
 
     util::Status start();
     void connect(const util::SockAddr& address);
