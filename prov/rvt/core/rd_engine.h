@@ -107,7 +107,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr RdFlags kSlowRecv =
         RdFlags::kPeek | RdFlags::kClaim | RdFlags::kDiscard | RdFlags::kMultiRecv;
     static constexpr unsigned kPollBudget = 64;
-    static constexpr std::size_t kSmallestPiece = 1024;
+    // The first part of a long transfer: the receiver starts to copy after it.
+    static constexpr std::size_t kFirstPiece = 8 * 1024;
     static constexpr std::uint32_t kAccessesBeforeMapping = 8;
     static constexpr std::uint64_t kMinSplit = 256 * 1024;
     static constexpr std::uint64_t kBulkAccess =

@@ -28,7 +28,7 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::send_one(const void* buf, s
     flags = flags | kFixed;
     util::Guard guard(lock_);
     Peer* const peer = peer_of(dest);
-    if (peer != nullptr && len <= Path::kLinePayload && !has(flags, kSlowSend) &&
+    if (peer != nullptr && len <= Path::kMaxLinePayload && !has(flags, kSlowSend) &&
         peer->waiting == 0 && !peer->is_held) [[likely]] {
         constexpr bool kMayReport = !has(kFixed, RdFlags::kInject);
         Cqe* cqe = nullptr;
@@ -38,11 +38,7 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::send_one(const void* buf, s
                 return EAGAIN;
             }
         }
-        if (auto* const line = peer->path.claim()) [[likely]] {
-            line->tag = tag;
-            line->data = data;
-            util::copy_small(line->payload, buf, len);
-            peer->path.publish(RdOp::kEager, wire_flags(flags), len);
+        if (peer->path.put_eager(wire_flags(flags), tag, data, buf, len)) [[likely]] {
             if (kMayReport && cqe != nullptr) {
                 *cqe = Cqe{.op_context = context, .flags = send_wc_flags(flags)};
                 tx_cq_->commit();
@@ -223,14 +219,14 @@ bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
     return true;
 }
 
-/// The next part of an eager message: small at first, so that the receiver starts to copy early.
+/// The size of the next part of an eager message. Below two parts, cutting costs more than the
+/// receiver gains by starting early.
 template <class Lock, class Host>
 std::size_t RdEngine<Lock, Host>::eager_piece(std::uint64_t total, std::uint64_t done,
                                               const Path& path) const noexcept {
-    const std::uint64_t wanted =
-        total <= 2 * kSmallestPiece ? total : std::max<std::uint64_t>(done, kSmallestPiece);
-    const std::uint64_t most = std::min<std::uint64_t>(tuning_.eager_piece, path.max_run());
-    return static_cast<std::size_t>(std::min({wanted, most, total - done}));
+    const std::uint64_t wanted = total < 2 * tuning_.eager_piece ? total : tuning_.eager_piece;
+    return static_cast<std::size_t>(
+        std::min<std::uint64_t>({wanted, path.max_run(), total - done}));
 }
 
 template <class Lock, class Host>

@@ -220,7 +220,7 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     op->end = pull.end;
     op->receiver = pull.operation;
     op->receiver_address = pull.address - pull.begin;
-    op->piece = kSmallestPiece * 8;
+    op->piece = kFirstPiece;
     op->state = RdTxOp::State::kStreaming;
     --peer.rendezvous_due;
     if (!op->is_direct) {

@@ -8,7 +8,7 @@
 namespace rvt::core {
 
 struct RdTuning {
-    std::size_t eager_max = 64 * 1024;  // larger messages stay with the sender until matched
+    std::size_t eager_max = 32 * 1024;  // larger messages stay with the sender until matched
     std::size_t eager_piece =
         8 * 1024;  // parts that an eager message is cut into, so that both sides copy at once
     std::size_t bulk_piece = 64 * 1024;  // the same for data that was asked for

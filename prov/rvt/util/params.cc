@@ -33,7 +33,7 @@ constexpr std::array<Param, kParams> kTable{{
      "how long an address that nobody listens at is tried, as its owner may be just starting"},
     {ParamId::kUnexpectedBytes, "unexpected_bytes", ParamType::kNumber, 64 * kMiB, 64 * 1024, 64 * kGiB, "bytes",
      "memory that an endpoint spends on messages which came before their receive; beyond it senders hold data back"},
-    {ParamId::kEagerMax, "eager_max", ParamType::kNumber, 64 * kKiB, 256, 16 * kMiB, "bytes",
+    {ParamId::kEagerMax, "eager_max", ParamType::kNumber, 32 * kKiB, 256, 16 * kMiB, "bytes",
      "messages up to this size leave at once; larger ones stay with the sender until they are matched"},
     {ParamId::kRendezvousHeaders, "rendezvous_headers", ParamType::kNumber, 1024, 1, 1 << 20, "",
      "large messages announced to one peer and not yet matched, before further ones wait at the sender"},

@@ -38,6 +38,12 @@ struct alignas(util::kCacheLine) Line {
     std::uint64_t tag;
     std::uint64_t data;
     std::byte payload[kPayloadBytes];
+
+    /// The kContinuationBytes of a continuation line.
+    std::byte* continuation() noexcept { return reinterpret_cast<std::byte*>(this) + sizeof meta; }
+    const std::byte* continuation() const noexcept {
+        return reinterpret_cast<const std::byte*>(this) + sizeof meta;
+    }
 };
 static_assert(sizeof(Line) == util::kCacheLine);
 

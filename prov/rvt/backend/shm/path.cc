@@ -23,11 +23,11 @@ const std::atomic<std::uint32_t> Path::kAlwaysLook{~0u};
 const Line Path::kNoLines[1] = {};
 
 void Path::Arrival::copy_continued(std::byte* to, std::size_t count) const noexcept {
-    std::memcpy(to, payload(), kLinePayload);
+    util::copy_small(to, payload(), kLinePayload);
     std::size_t done = kLinePayload;
     for (std::uint64_t ahead = 1; done < count; ++ahead) {
         const std::size_t part = std::min(count - done, Line::kContinuationBytes);
-        std::memcpy(to + done, &ring_.line(ahead).tag, part);
+        util::copy_small(to + done, ring_.line(ahead).continuation(), part);
         done += part;
     }
 }
@@ -45,7 +45,7 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     woken_episode_ = 0;
     is_large_ = is_large_receive_ = is_broken_ = false;
     stalls_ = 0;
-    credited_lines_ = 0;
+    credited_lines_ = credited_bytes_ = 0;
     in_epoch_ = 0;
 }
 
@@ -72,7 +72,7 @@ void Path::refresh() noexcept {
 }
 
 bool Path::refresh_eager() noexcept {
-    return is_open() && !must_hold_eager() && refresh_lines(kControlLines + 1);
+    return is_open() && !must_hold_eager() && refresh_lines(kControlLines + kMaxLines);
 }
 
 bool Path::refresh_lines(std::uint64_t wanted) noexcept {
@@ -119,16 +119,24 @@ void Path::open_large_receive() noexcept {
     in_lines_.open(inbox.at<Line>(kLargeLinesOffset), kLargeLines);
     in_bytes_.open(inbox.at<std::byte>(kLargeBytesOffset), kLargeBytes);
     is_large_receive_ = true;
-    credited_lines_ = 0;
+    credited_lines_ = credited_bytes_ = 0;
     in_epoch_ = kLargeEpoch;
 }
 
 bool Path::put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                const void* payload, std::size_t count) noexcept {
-    const std::uint64_t needed = lines_of(count);
-    if (lines_.room() < needed + kControlLines && !refresh_lines(needed + kControlLines)) {
+    const std::uint64_t needed = lines_of(count) + kControlLines;
+    if (lines_.room() < needed && !refresh_lines(needed)) {
         return false;
     }
+    put_lines(op, flags, tag, data, payload, count);
+    return true;
+}
+
+/// Writes a message into lines that are free. The first line is shown last.
+void Path::put_lines(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                     const void* payload, std::size_t count) noexcept {
+    const std::uint64_t needed = lines_of(count);
     const auto* from = static_cast<const std::byte*>(payload);
     Line& first = lines_.line();
     first.tag = tag;
@@ -137,7 +145,7 @@ bool Path::put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64
     util::copy_small(first.payload, from, done);
     for (std::uint64_t ahead = 1; ahead < needed; ++ahead) {
         const std::size_t part = std::min(count - done, Line::kContinuationBytes);
-        std::memcpy(&lines_.line(ahead).tag, from + done, part);
+        util::copy_small(lines_.line(ahead).continuation(), from + done, part);
         done += part;
         lines_.publish(0, ahead);
     }
@@ -145,7 +153,6 @@ bool Path::put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64
         LineMeta::pack(static_cast<std::uint8_t>(op), flags, static_cast<std::uint32_t>(count)));
     lines_.advance(needed);
     ring_doorbell();
-    return true;
 }
 
 bool Path::put_control(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,

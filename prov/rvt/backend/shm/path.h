@@ -30,6 +30,7 @@ class Path {
   public:
     static constexpr std::size_t kLinePayload = Line::kPayloadBytes;
     static constexpr std::size_t kMaxContinuations = 3;
+    static constexpr std::size_t kMaxLines = 1 + kMaxContinuations;
     static constexpr std::size_t kMaxLinePayload =
         kLinePayload + kMaxContinuations * Line::kContinuationBytes;
 
@@ -84,21 +85,26 @@ class Path {
     // ---- sending
     // -------------------------------------------------------------------------------------------------
 
-    /// A line for a small message of the application, or nullptr: no room, or not connected.
-    RVT_ALWAYS_INLINE Line* claim() noexcept {
-        if (lines_.room() <= kControlLines) [[unlikely]] {
+    /// Sends a small message of the application; `count` is at most kMaxLinePayload.
+    /// Returns: false when there is no room, when not connected, and when the peer wants headers
+    /// only.
+    RVT_ALWAYS_INLINE bool put_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                                     const void* payload, std::size_t count) noexcept {
+        if (lines_.room() < kControlLines + kMaxLines) [[unlikely]] {
             if (!refresh_eager()) {
-                return nullptr;
+                return false;
             }
         }
-        return &lines_.line();
-    }
-    /// Shows a claimed line and wakes a sleeping peer.
-    RVT_ALWAYS_INLINE void publish(core::RdOp op, std::uint8_t flags, std::size_t length) noexcept {
-        lines_.publish(LineMeta::pack(static_cast<std::uint8_t>(op), flags,
-                                      static_cast<std::uint32_t>(length)));
-        lines_.advance(1);
-        ring_doorbell();
+        if (count > kLinePayload) {
+            put_lines(core::RdOp::kEager, flags, tag, data, payload, count);
+            return true;
+        }
+        Line& line = lines_.line();
+        line.tag = tag;
+        line.data = data;
+        util::copy_small(line.payload, payload, count);
+        publish(core::RdOp::kEager, flags, count);
+        return true;
     }
 
     /// Sends a message whose payload fits in lines. Returns: false when there is no room.
@@ -146,6 +152,8 @@ class Path {
     RVT_ALWAYS_INLINE unsigned poll(unsigned budget, Handle&& handle) noexcept {
         unsigned handled = 0;
         std::uint64_t meta = 0;
+        // A message of two lines is then on its way in one trip, not in two.
+        util::prefetch_read(&in_lines_.line(1));
         while (handled < budget && in_lines_.peek(meta)) {
             const Arrival arrival(in_lines_, in_bytes_, meta);
             if (!accept(arrival) || !handle(arrival)) [[unlikely]] {
@@ -198,6 +206,15 @@ class Path {
     /// Lines that application data leaves free, so that replies always find room.
     static constexpr std::size_t kControlLines = 24;
 
+    /// Shows the filled next line and wakes a sleeping peer.
+    RVT_ALWAYS_INLINE void publish(core::RdOp op, std::uint8_t flags, std::size_t length) noexcept {
+        lines_.publish(LineMeta::pack(static_cast<std::uint8_t>(op), flags,
+                                      static_cast<std::uint32_t>(length)));
+        lines_.advance(1);
+        ring_doorbell();
+    }
+    void put_lines(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                   const void* payload, std::size_t count) noexcept;
     [[gnu::cold]] bool refresh_eager() noexcept;
     bool refresh_lines(std::uint64_t wanted) noexcept;
     void refresh() noexcept;
@@ -220,6 +237,9 @@ class Path {
         if (core::has_run(arrival.op())) {
             in_bytes_.advance(arrival.length());
             in_lines_.advance(1);
+            if (in_bytes_.head() - credited_bytes_ >= in_bytes_.capacity() / 4) {
+                return_credits(true);
+            }
         } else if (arrival.op() != core::RdOp::kGrow) [[likely]] {
             in_lines_.advance(lines_of(arrival.length()));
         } else {
@@ -230,6 +250,7 @@ class Path {
     RVT_ALWAYS_INLINE void return_credits(bool found_empty) noexcept {
         if (found_empty || in_lines_.head() - credited_lines_ >= in_lines_.capacity() / 4) {
             credited_lines_ = in_lines_.head();
+            credited_bytes_ = in_bytes_.head();
             OutboxHeader* const header = peering_->outbox.at<OutboxHeader>(0);
             // release: pairs with the acquire in refresh(): the peer may overwrite only what has
             // been read.
@@ -253,6 +274,7 @@ class Path {
     // Receiving: what every poll touches.
     alignas(util::kCacheLine) LineConsumer in_lines_;
     std::uint64_t credited_lines_ = 0;
+    std::uint64_t credited_bytes_ = 0;
     std::uint64_t in_epoch_ = 0;
     ByteConsumer in_bytes_;
     std::unique_ptr<Peering> peering_;

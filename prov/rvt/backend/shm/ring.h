@@ -184,6 +184,7 @@ class ByteConsumer {
         head_ = place_bytes(head_, count, capacity_) + count;
     }
     std::uint64_t head() const noexcept { return head_; }
+    std::size_t capacity() const noexcept { return capacity_; }
 
   private:
     const std::byte* bytes_ = nullptr;
