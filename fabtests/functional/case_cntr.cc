@@ -114,17 +114,27 @@ void waits(Rank& self) {
     FAB_EQUAL(fi_cntr_wait(party.ep.recv_cntr, 1, 0), 0);
 }
 
-/// An operation that fails counts as an error, and ends a wait.
+/// An operation that fails counts as an error, and its end wakes who waits.
 void errors(Rank& self) {
     Party party(self, {.caps = FI_MSG, .cntr_flags = FI_RECV, .cntr_wait = FI_WAIT_UNSPEC});
     Buffer buffer(party.ep, 64);
     Contexts contexts(1);
-    party.recv(buffer, 64, contexts.at(0));
+    party.recv(buffer, 4, contexts.at(0));
     FAB_OK(fi_cancel(&party.ep.ep->fid, contexts.at(0)));
     FAB_EQUAL(party.ep.wait_any(party.ep.rx_cq).err, FI_ECANCELED);
     FAB_EQUAL(fi_cntr_readerr(party.ep.recv_cntr), 1);
     FAB_EQUAL(fi_cntr_read(party.ep.recv_cntr), 0);
-    FAB_EQUAL(fi_cntr_wait(party.ep.recv_cntr, 1, 5000), -FI_EAVAIL);
+    party.barrier();
+    if (self.rank == 0) {
+        self.receive(1, buffer.as(), 1);  // rank 1 is about to wait
+        party.send(buffer, 8, contexts.at(0));
+        party.ep.wait_any(party.ep.tx_cq);
+        return;
+    }
+    party.recv(buffer, 4, contexts.at(0));  // too short for what comes
+    self.send(0, "w", 1);
+    FAB_EQUAL(fi_cntr_wait(party.ep.recv_cntr, 1, 8000), -FI_EAVAIL);
+    FAB_EQUAL(fi_cntr_readerr(party.ep.recv_cntr), 2);
 }
 
 /// add, set, adderr, seterr.

@@ -59,7 +59,9 @@ void own_keys(Rank& self) {
 
 /// Several pieces of memory under one key: offsets run on through them.
 void pieces(Rank& self) {
-    Party party(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE});
+    Party party(self, {.caps = FI_RMA,
+                       .tx_op_flags = FI_DELIVERY_COMPLETE,
+                       .mr_mode = FI_MR_LOCAL | FI_MR_PROV_KEY});
     if (party.ep.info->domain_attr->mr_iov_limit < 2) skip("mr_iov_limit is below 2");
     if ((party.ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
         skip("addresses are virtual: pieces have no common offset");
