@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "common/endpoint.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -290,8 +291,10 @@ void Endpoint::wait_cntr(fid_cntr* counter, std::uint64_t value) const {
 
 Region::Region(Endpoint& ep, void* memory, std::size_t length, std::uint64_t access)
     : memory_(memory), virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
-    static std::uint64_t next_key = 0x100;
-    FAB_OK(fi_mr_reg(ep.domain, memory, length, access, 0, ++next_key, 0, &mr, nullptr));
+    static std::atomic<std::uint64_t> next_key{0x100};
+    // relaxed: only that no two are the same counts.
+    const std::uint64_t wanted = next_key.fetch_add(1, std::memory_order_relaxed);
+    FAB_OK(fi_mr_reg(ep.domain, memory, length, access, 0, wanted, 0, &mr, nullptr));
     if ((ep.info->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
         FAB_OK(fi_mr_bind(mr, &ep.ep->fid, 0));
         FAB_OK(fi_mr_enable(mr));

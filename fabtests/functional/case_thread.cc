@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Threads of an application, and progress that the provider makes by itself.
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "functional/case.h"
+
+namespace fab {
+namespace {
+
+constexpr std::size_t kThreads = 4;
+constexpr std::size_t kRoundTrips = 500;
+constexpr std::size_t kThreadSizes[] = {8, 3000, 64, 50000};
+
+/// What one thread waits for; whichever thread reads the completion counts it here.
+struct alignas(64) Operation {
+    Context context;  // first, so that a completion's context leads back here
+    std::atomic<std::uint32_t> done{0};
+
+    // release: pairs with the acquire in wait(); who sees it done sees the received bytes.
+    void complete() { done.fetch_add(1, std::memory_order_release); }
+};
+
+/// Reads one completion, of any thread.
+void poll_for_all(const Party& party) {
+    Completion entry;
+    for (fid_cq* cq : {party.ep.tx_cq, party.ep.rx_cq}) {
+        if (!party.ep.poll(cq, entry)) continue;
+        if (entry.err != 0) FAB_FAIL("an operation ended with error %d", entry.err);
+        static_cast<Operation*>(entry.context)->complete();
+    }
+}
+
+void wait(const Party& party, const Operation& operation, std::uint32_t count) {
+    const double deadline = now_s() + 2 * kOpLimitS;
+    // acquire: pairs with the release in complete().
+    while (operation.done.load(std::memory_order_acquire) < count) {
+        poll_for_all(party);
+        if (now_s() > deadline) FAB_FAIL("an operation of a thread never completes");
+    }
+}
+
+/// With FI_THREAD_SAFE threads share endpoint and queues, each with a tag and a buffer of its own.
+void share_an_endpoint(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED, .threading = FI_THREAD_SAFE});
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    for (std::size_t i = 0; i < 2 * kThreads; ++i) {
+        buffers.push_back(std::make_unique<Buffer>(party.ep, 50000));
+    }
+    const auto work = [&](std::size_t id) {
+        Buffer& in = *buffers[2 * id];
+        Buffer& out = *buffers[2 * id + 1];
+        Operation receive;
+        Operation send;
+        for (std::uint32_t turn = 0; turn < kRoundTrips; ++turn) {
+            const std::size_t size = kThreadSizes[turn % 4];
+            party.trecv(in, size, id, 0, &receive);
+            *out.as<std::uint32_t>() = turn;
+            if (self.rank == 0) party.tsend(out, size, id, &send);
+            wait(party, receive, turn + 1);
+            FAB_EQUAL(*in.as<std::uint32_t>(), turn);
+            if (self.rank == 1) party.tsend(out, size, id, &send);
+            wait(party, send, turn + 1);
+        }
+    };
+    std::vector<std::thread> threads;
+    for (std::size_t id = 0; id < kThreads; ++id) threads.emplace_back(work, id);
+    for (std::thread& one : threads) one.join();
+}
+
+/// Each thread has a domain of its own, without locks.
+void own_domains(Rank& self) {
+    std::vector<std::unique_ptr<Endpoint>> endpoints;
+    for (std::size_t id = 0; id < kThreads; ++id) {
+        endpoints.push_back(std::make_unique<Endpoint>(EpSpec{.caps = FI_TAGGED}));
+        endpoints.back()->connect(self);
+    }
+    const auto work = [&](std::size_t id) {
+        Endpoint& ep = *endpoints[id];
+        Buffer buffer(ep, 100000);
+        Context contexts[2];
+        const fi_addr_t to = ep.peers[static_cast<std::size_t>(self.other())];
+        for (std::size_t turn = 0; turn < kRoundTrips; ++turn) {
+            const std::size_t size = kThreadSizes[turn % 4];
+            FAB_OK(fi_trecv(ep.ep, buffer.as(), size, buffer.desc(), to, turn, 0, &contexts[0]));
+            ep.post([&] {
+                return fi_tsend(ep.ep, buffer.as() + 50000, size, buffer.desc(), to, turn,
+                                &contexts[1]);
+            });
+            ep.wait_rx();
+            ep.wait_tx();
+        }
+    };
+    std::vector<std::thread> threads;
+    for (std::size_t id = 0; id < kThreads; ++id) threads.emplace_back(work, id);
+    for (std::thread& one : threads) one.join();
+    self.barrier_polling([&] {
+        for (const auto& one : endpoints) one->progress();
+    });
+}
+
+/// With FI_PROGRESS_AUTO a posted receive is filled while its owner sleeps in the kernel.
+void automatic_progress(Rank& self) {
+    Party party(self,
+                {.caps = FI_TAGGED, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_AUTO});
+    Buffer buffer(party.ep, 1 << 20);
+    Contexts contexts(1);
+    for (const std::size_t size : {8UL, 5000UL, 1UL << 20}) {
+        buffer.fill(static_cast<unsigned>(size));
+        if (self.rank == 0) {
+            party.barrier();
+            party.tsend(buffer, size, 1, contexts.at(0));
+            party.ep.wait_tx();
+            self.send(1, "d", 1);
+            continue;
+        }
+        std::memset(buffer.as(), 0, size);
+        party.trecv(buffer, size, 1, 0, contexts.at(0));
+        party.barrier();
+        char token = 0;
+        self.receive(0, &token, 1);  // sleeps until the sender's completion
+        FAB_EQUAL(party.ep.wait_rx().len, size);
+        buffer.expect(static_cast<unsigned>(size), size);
+    }
+}
+
+constexpr Case kCases[] = {
+    {"thread_share_an_endpoint", share_an_endpoint, 2, 60},
+    {"thread_own_domains", own_domains, 2, 60},
+    {"thread_automatic_progress", automatic_progress, 2, 40},
+};
+
+}  // namespace
+
+const std::span<const Case> kThreadCases = kCases;
+
+}  // namespace fab
