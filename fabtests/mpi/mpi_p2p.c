@@ -396,6 +396,63 @@ static void floods(void) {
     free(in);
 }
 
+/// Messages of any length to any rank, one send and one wildcard receive at a time: each arrives
+/// whole, once, and in the order of its sender. Tag 2 ends a sender's messages.
+static void random_traffic(void) {
+    enum { kMessages = 4000, kMost = 1024, kUpdate = 1, kEnd = 2 };
+    uint64_t in[kMost], out[kMost], random = 88172645463325252ull + (uint64_t)rank * 7919u;
+    uint64_t *sent = calloc((size_t)ranks, sizeof *sent), *got = calloc((size_t)ranks, sizeof *got);
+    MPI_Request send = MPI_REQUEST_NULL, receive;
+    int ended = 0, made = 0, ends = 0;
+    MPI_Irecv(in, kMost, MPI_UINT64_T, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &receive);
+    while (ended < ranks || ends < ranks) {
+        int done = 0, count = 0;
+        MPI_Status status;
+        if (receive != MPI_REQUEST_NULL) {
+            MPI_Test(&receive, &done, &status);
+        }
+        if (done && status.MPI_TAG == kEnd) {
+            ended++;
+        } else if (done) {
+            int from = status.MPI_SOURCE;
+            MPI_Get_count(&status, MPI_UINT64_T, &count);
+            check(in[0] == got[from], "traffic: message %lu of rank %d came as number %lu",
+                  (unsigned long)in[0], from, (unsigned long)got[from]);
+            check(in[count - 1] == (count == 1 ? in[0] : in[0] * 31 + (uint64_t)count),
+                  "traffic: message %lu of rank %d is damaged", (unsigned long)in[0], from);
+            got[from] = in[0] + 1;
+        }
+        if (done && ended < ranks) {
+            MPI_Irecv(in, kMost, MPI_UINT64_T, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD,
+                      &receive);
+        }
+        MPI_Test(&send, &done, MPI_STATUS_IGNORE);
+        if (!done) {
+            continue;
+        }
+        if (made < kMessages) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            int to = (int)(random % (uint64_t)ranks), n = 1 + (int)((random >> 20) % kMost);
+            out[n - 1] = sent[to] * 31 + (uint64_t)n;
+            out[0] = sent[to]++;
+            made++;
+            MPI_Isend(out, n, MPI_UINT64_T, to, kUpdate, MPI_COMM_WORLD, &send);
+        } else if (ends < ranks) {
+            MPI_Isend(out, 0, MPI_UINT64_T, ends++, kEnd, MPI_COMM_WORLD, &send);
+        }
+    }
+    MPI_Wait(&send, MPI_STATUS_IGNORE);
+    MPI_Alltoall(sent, 1, MPI_UINT64_T, out, 1, MPI_UINT64_T, MPI_COMM_WORLD);
+    for (int r = 0; r < ranks; r++) {
+        check(got[r] == out[r], "traffic: %lu of %lu messages came from rank %d",
+              (unsigned long)got[r], (unsigned long)out[r], r);
+    }
+    free(sent);
+    free(got);
+}
+
 int main(int argc, char** argv) {
     const struct section sections[] = {
         {"ping-pong", ping_pong},
@@ -413,6 +470,7 @@ int main(int argc, char** argv) {
         {"persistent", persistent_requests},
         {"self", messages_to_self},
         {"flood", floods},
+        {"traffic", random_traffic},
     };
     MPI_Init(&argc, &argv);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
