@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Remote memory access and atomics: latency, and bandwidth with a target that polls, that sleeps,
 // and whose memory can be mapped.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -100,10 +101,11 @@ double read_latency(Rank& self, std::size_t size) {
            1e6;
 }
 
-/// Memory that a peer can map: it has a descriptor.
+/// Memory that a peer can map: it has a descriptor, and its file can be trusted not to shrink.
 void* map_shared(std::size_t size) {
-    const int fd = memfd_create("target", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, static_cast<off_t>(size)) != 0)
+    const int fd = memfd_create("target", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(size)) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
         FAB_FAIL("memfd of %zu bytes", size);
     void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (at == MAP_FAILED) FAB_FAIL("mmap of %zu bytes", size);

@@ -279,6 +279,9 @@ void RdEngine<Lock, Host>::answered(Peer& peer, RdTxOp& op, WcStatus status) noe
         op.status = status;
     }
     if (--op.answers_due == 0) {
+        if (op.kind != RdTxOp::Kind::kAtomic && op.total >= tuning_.direct_min) {
+            learn_access(op, RdMethod::kPipeline);
+        }
         --peer.outstanding;
         --peer.outstanding_accesses;
         finish_tx(op, op.status);

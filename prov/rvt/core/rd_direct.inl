@@ -99,6 +99,18 @@ util::Status RdEngine<Lock, Host>::copy_part(Peer& peer, const iovec& part, cons
     return is_write ? peer.path.write_memory(part, there) : peer.path.read_memory(part, there);
 }
 
+/// Takes in how long an access took. Of those that were under way at the same time each counts from
+/// the end of the one before.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::learn_access(const RdTxOp& op, RdMethod method) noexcept {
+    const std::uint64_t now = util::cpu_ticks();
+    const std::uint64_t begin = std::max(op.started, std::exchange(last_access_end_, now));
+    if (op.status == WcStatus::kSuccess) {
+        (op.kind == RdTxOp::Kind::kWrite ? write_methods_ : read_methods_)
+            .learn(op.total, method, now - begin);
+    }
+}
+
 /// Copies the next parts. Returns: whether the operation has left the queue.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::run_direct(Peer& peer, RdTxOp& op) noexcept {
@@ -127,9 +139,8 @@ bool RdEngine<Lock, Host>::run_direct(Peer& peer, RdTxOp& op) noexcept {
             return false;
         }
     }
-    if (op.status == WcStatus::kSuccess && op.total >= tuning_.direct_min) {
-        (op.kind == RdTxOp::Kind::kWrite ? write_methods_ : read_methods_)
-            .learn(op.total, RdMethod::kDirect, util::cpu_ticks() - op.started);
+    if (op.total >= tuning_.direct_min) {
+        learn_access(op, RdMethod::kDirect);
     }
     sent(peer, op, false);
     return true;

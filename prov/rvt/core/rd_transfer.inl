@@ -143,8 +143,11 @@ unsigned RdEngine<Lock, Host>::run_copies() noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_pull(RdInbound& inbound) noexcept {
     if (inbound.received != 0 && inbound.status == WcStatus::kSuccess) {
+        // Of messages that are fetched at the same time each counts from the end of the one before.
+        const std::uint64_t now = util::cpu_ticks();
+        const std::uint64_t begin = std::max(inbound.started, std::exchange(last_pull_end_, now));
         pull_methods_.learn(std::min(inbound.total, inbound.buffer_capacity), inbound.method,
-                            util::cpu_ticks() - inbound.started);
+                            now - begin);
     }
     const RdOutcome outcome{.status = static_cast<std::uint32_t>(inbound.status), .key = 0};
     reply(static_cast<Peer&>(*inbound.peer), RdOp::kFinish, 0, inbound.sender_operation, &outcome,
