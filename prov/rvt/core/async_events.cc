@@ -30,13 +30,13 @@ void AsyncEvents::show_locked() noexcept {
 }
 
 void AsyncEvents::post(AsyncEvent event) noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     queue_.push_back(event);
     show_locked();
 }
 
 std::optional<AsyncEvent> AsyncEvents::poll() noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     if (queue_.empty()) {
         return std::nullopt;
     }
@@ -56,7 +56,7 @@ std::optional<AsyncEvent> AsyncEvents::wait(int timeout_ms) noexcept {
 }
 
 void AsyncEvents::forget(const Object& object) noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     std::erase_if(queue_, [&](const AsyncEvent& event) { return event.object == &object; });
     show_locked();
 }

@@ -6,12 +6,13 @@
 
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "core/object.h"
 #include "rvt/types.h"
 #include "util/annotations.h"
+#include "util/lock.h"
+#include "util/mutex.h"
 
 namespace rvt::core {
 
@@ -45,7 +46,7 @@ class AsyncEvents {
     void show_locked() noexcept RVT_REQUIRES(lock_);
 
     const int fd_;
-    std::mutex lock_;  // order: innermost
+    util::Mutex lock_;  // order: innermost
     std::deque<AsyncEvent> queue_ RVT_GUARDED_BY(lock_);
 };
 

@@ -232,7 +232,7 @@ void Device::forget_refusals(const Channel& channel) noexcept {
 // ---- contexts -------------------------------------------------------------------------------
 
 Status Device::add_context(Context& context) {
-    const std::lock_guard guard(contexts_lock_);
+    const util::Guard guard(contexts_lock_);
     if (going_) {
         return ENODEV;
     }
@@ -241,12 +241,12 @@ Status Device::add_context(Context& context) {
 }
 
 void Device::remove_context(Context& context) noexcept {
-    const std::lock_guard guard(contexts_lock_);
+    const util::Guard guard(contexts_lock_);
     std::erase(contexts_, &context);
 }
 
 void Device::begin_removal() noexcept {
-    const std::lock_guard guard(contexts_lock_);
+    const util::Guard guard(contexts_lock_);
     if (going_) {
         return;
     }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "rvt/backend.h"
 #include "util/annotations.h"
 #include "util/lock.h"
+#include "util/mutex.h"
 
 namespace rvt::core {
 
@@ -131,7 +131,7 @@ class Device : public Object {
     util::SpinLock refusals_lock_;  // order: innermost but for the backend's locks
     std::deque<Refusal> refusals_ RVT_GUARDED_BY(refusals_lock_);
 
-    std::mutex contexts_lock_;  // order: before AsyncEvents::lock_
+    util::Mutex contexts_lock_;  // order: before AsyncEvents::lock_
     std::vector<Context*> contexts_ RVT_GUARDED_BY(contexts_lock_);
     bool going_ RVT_GUARDED_BY(contexts_lock_) = false;
 };

@@ -17,7 +17,7 @@ Status McastTable::attach(const Gid& group, std::uint32_t qpn) {
     if (!is_multicast(group)) {
         return EINVAL;
     }
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     auto& members = groups_[group];
     if (std::find(members.begin(), members.end(), qpn) != members.end()) {
         return kOk;
@@ -30,7 +30,7 @@ Status McastTable::attach(const Gid& group, std::uint32_t qpn) {
 }
 
 Status McastTable::detach(const Gid& group, std::uint32_t qpn) {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     const auto found = groups_.find(group);
     if (found == groups_.end() || std::erase(found->second, qpn) == 0) {
         return EINVAL;
@@ -42,14 +42,14 @@ Status McastTable::detach(const Gid& group, std::uint32_t qpn) {
 }
 
 bool McastTable::is_attached(std::uint32_t qpn) const noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     return std::any_of(groups_.begin(), groups_.end(), [&](const auto& group) {
         return std::find(group.second.begin(), group.second.end(), qpn) != group.second.end();
     });
 }
 
 std::vector<std::uint32_t> McastTable::members(const Gid& group) const {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     const auto found = groups_.find(group);
     return found == groups_.end() ? std::vector<std::uint32_t>{} : found->second;
 }

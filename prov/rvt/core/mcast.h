@@ -7,11 +7,12 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "rvt/status.h"
 #include "util/annotations.h"
+#include "util/lock.h"
+#include "util/mutex.h"
 
 namespace rvt::core {
 
@@ -37,7 +38,7 @@ class McastTable {
 
   private:
     const std::uint32_t max_members_;
-    mutable std::mutex lock_;  // order: innermost
+    mutable util::Mutex lock_;  // order: innermost
     std::map<Gid, std::vector<std::uint32_t>> groups_ RVT_GUARDED_BY(lock_);
 };
 

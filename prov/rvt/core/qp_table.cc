@@ -40,7 +40,7 @@ std::uint32_t QpTable::next_number(std::uint32_t index) noexcept {
 }
 
 Result<std::uint32_t> QpTable::add(Qp& qp) {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     if (used_ == slots_count_) {
         return ENOMEM;
     }
@@ -60,7 +60,7 @@ Result<std::uint32_t> QpTable::add(Qp& qp) {
 }
 
 void QpTable::remove(std::uint32_t qpn) noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     // release: pairs with the acquire in find(); the number stays, so the next one is higher.
     slots_[qpn & (slots_count_ - 1)].qp.store(nullptr, std::memory_order_release);
     --used_;
@@ -75,7 +75,7 @@ Qp* QpTable::find(std::uint32_t qpn) const noexcept {
 }
 
 std::uint32_t QpTable::size() const noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     return used_;
 }
 

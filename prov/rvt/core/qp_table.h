@@ -6,11 +6,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "rvt/status.h"
 #include "util/annotations.h"
+#include "util/lock.h"
+#include "util/mutex.h"
 
 namespace rvt::core {
 
@@ -57,7 +58,7 @@ class QpTable {
 
     const std::uint32_t slots_count_;
     const std::unique_ptr<Slot[]> slots_;
-    mutable std::mutex lock_;  // order: innermost
+    mutable util::Mutex lock_;  // order: innermost
     std::uint32_t next_ RVT_GUARDED_BY(lock_) = 0;
     std::uint32_t used_ RVT_GUARDED_BY(lock_) = 0;
 };

@@ -52,7 +52,7 @@ Result<Device*> Registry::add_device(const DeviceInfo& info, const BackendOps& o
         return refuse(EOPNOTSUPP, "cannot register device " + name +
                                       ": this version has no transport protocol for packets");
     }
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     const auto same_name = [&](const auto& device) { return device->name() == name; };
     if (std::any_of(devices_.begin(), devices_.end(), same_name)) {
         return refuse(EEXIST, "cannot register device " + name + ": the name is taken");
@@ -92,7 +92,7 @@ void Registry::withdraw_locked(const Client* client, const Device* device) {
 }
 
 Status Registry::remove_device(Device* device) {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     withdraw_locked(nullptr, device);
     device->begin_removal();
     if (Status status = device->is_unused(); !status.is_ok()) {
@@ -103,21 +103,25 @@ Status Registry::remove_device(Device* device) {
 }
 
 void Registry::add_client(const Client& client) {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     clients_.push_back(&client);
-    for (Device* device : devices()) {
+    for (Device* device : devices_locked()) {
         announce_locked(client, *device);
     }
 }
 
 void Registry::remove_client(const Client& client) {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     withdraw_locked(&client, nullptr);
     std::erase(clients_, &client);
 }
 
 std::vector<Device*> Registry::devices() const {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
+    return devices_locked();
+}
+
+std::vector<Device*> Registry::devices_locked() const {
     std::vector<Device*> all;
     for (const auto& device : devices_) {
         all.push_back(device.get());

@@ -6,11 +6,13 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "rvt/backend.h"
 #include "util/annotations.h"
+#include "util/lock.h"
 
 namespace rvt::core {
 
@@ -23,6 +25,16 @@ struct Client {
     /// A device goes: let go of everything on it before returning.
     void (*remove)(Device& device, void* context) = nullptr;
     void* context = nullptr;
+};
+
+/// A client may look at devices() while it is told of one, on the thread that holds the lock.
+class RVT_CAPABILITY("mutex") RecursiveMutex {
+  public:
+    void lock() noexcept RVT_ACQUIRE() { mutex_.lock(); }
+    void unlock() noexcept RVT_RELEASE() { mutex_.unlock(); }
+
+  private:
+    std::recursive_mutex mutex_;
 };
 
 class Registry {
@@ -64,11 +76,11 @@ class Registry {
     };
 
     Status refuse(Status status, std::string why);
+    [[nodiscard]] std::vector<Device*> devices_locked() const RVT_REQUIRES(lock_);
     void announce_locked(const Client& client, Device& device) RVT_REQUIRES(lock_);
     void withdraw_locked(const Client* client, const Device* device) RVT_REQUIRES(lock_);
 
-    // Recursive: a client may look at devices() while it is told of one. order: outermost
-    mutable std::recursive_mutex lock_;
+    mutable RecursiveMutex lock_;  // order: outermost
     std::vector<std::unique_ptr<Device>> devices_ RVT_GUARDED_BY(lock_);
     std::vector<const Client*> clients_ RVT_GUARDED_BY(lock_);
     std::vector<Known> known_ RVT_GUARDED_BY(lock_);

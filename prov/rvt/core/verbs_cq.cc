@@ -35,14 +35,14 @@ CompChannel::~CompChannel() {
 }
 
 void CompChannel::notify(VerbsCq& cq) noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     queue_.push_back(&cq);
     // A full counter is as readable as one more.
     [[maybe_unused]] const int ignored = eventfd_write(fd_, 1);
 }
 
 VerbsCq* CompChannel::take() noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     if (queue_.empty()) {
         return nullptr;
     }
@@ -56,7 +56,7 @@ VerbsCq* CompChannel::take() noexcept {
 }
 
 void CompChannel::forget(const VerbsCq& cq) noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     std::erase(queue_, &cq);
 }
 
@@ -99,7 +99,11 @@ Status destroy_comp_channel(CompChannel* channel) {
 // ---- VerbsCq --------------------------------------------------------------------------------
 
 VerbsCq::VerbsCq(Context& context, std::unique_ptr<Cq> ring, CompChannel* channel) noexcept
-    : context_(context), context_use_(context), channel_(channel), ring_(std::move(ring)) {
+    : context_(context),
+      context_use_(context),
+      channel_(channel),
+      depth_(ring->depth()),
+      ring_(std::move(ring)) {
     if (channel_ != nullptr) {
         channel_use_ = Use(*channel_);
     }

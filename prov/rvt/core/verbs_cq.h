@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "core/context.h"
@@ -18,6 +17,7 @@
 #include "core/verbs_wc.h"
 #include "util/annotations.h"
 #include "util/lock.h"
+#include "util/mutex.h"
 
 namespace rvt::core {
 
@@ -47,7 +47,7 @@ class CompChannel : public Object {
     Context& context_;
     Use use_;
     const int fd_;
-    std::mutex lock_;  // order: innermost
+    util::Mutex lock_;  // order: innermost
     std::deque<VerbsCq*> queue_ RVT_GUARDED_BY(lock_);
 };
 
@@ -60,7 +60,7 @@ class VerbsCq : public Object {
     VerbsCq(Context& context, std::unique_ptr<Cq> ring, CompChannel* channel) noexcept;
 
     [[nodiscard]] Context& context() const noexcept { return context_; }
-    [[nodiscard]] std::size_t depth() const noexcept { return ring_->depth(); }
+    [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
 
     /// Takes up to `to.size()` completions, oldest first. Returns: how many.
     /// Threads: any.
@@ -100,6 +100,7 @@ class VerbsCq : public Object {
     Use context_use_;
     CompChannel* channel_;
     Use channel_use_;
+    const std::size_t depth_;
     mutable util::SpinLock lock_;  // order: after Qp's locks, before CompChannel::lock_
     std::unique_ptr<Cq> ring_ RVT_GUARDED_BY(lock_);
     Armed armed_ RVT_GUARDED_BY(lock_) = Armed::kNo;
