@@ -39,6 +39,7 @@ class Segments {
         devices_[1]->progress();
     }
     void break_channels();
+    TestPort& port(int i) { return ports_[i]; }
 
   private:
     core::Registry registry_;

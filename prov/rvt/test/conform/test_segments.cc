@@ -4,6 +4,8 @@
 
 #include "core/device.h"
 
+#include <cstring>
+
 namespace rvt::conform {
 namespace {
 
@@ -38,6 +40,63 @@ Status send_segment(core::Device&, Channel& channel, std::span<const std::byte> 
     return kOk;
 }
 
+/// Finds the peer's memory through its key table, as a backend that maps it would.
+Result<void*> reach(core::Device& device, Channel& channel, const PeerMemory& peer,
+                    std::uint64_t bytes, Access access) {
+    TestPort& port = port_of(device);
+    if (!port.reaches_memory) {
+        return EOPNOTSUPP;
+    }
+    const core::KeyHit hit =
+        static_cast<TestChannel&>(channel).far->owner->device->key_view().lookup(
+            {.key = peer.rkey,
+             .pd = peer.pd,
+             .addr = peer.addr,
+             .length = bytes,
+             .access = access});
+    if (!hit.is_ok() || hit.scattered) {
+        return EACCES;
+    }
+    ++port.one_sided;
+    return static_cast<void*>(hit.data());
+}
+
+std::uint64_t total(std::span<const iovec> pieces) {
+    std::uint64_t bytes = 0;
+    for (const iovec& piece : pieces) {
+        bytes += piece.iov_len;
+    }
+    return bytes;
+}
+
+Status read_peer(core::Device& device, Channel& channel, const PeerMemory& from,
+                 std::span<const iovec> to) {
+    const auto memory = reach(device, channel, from, total(to), Access::kRemoteRead);
+    if (!memory.is_ok()) {
+        return memory.status();
+    }
+    auto* next = static_cast<std::byte*>(memory.value());
+    for (const iovec& piece : to) {
+        std::memcpy(piece.iov_base, next, piece.iov_len);
+        next += piece.iov_len;
+    }
+    return kOk;
+}
+
+Status write_peer(core::Device& device, Channel& channel, const PeerMemory& to,
+                  std::span<const iovec> from) {
+    const auto memory = reach(device, channel, to, total(from), Access::kRemoteWrite);
+    if (!memory.is_ok()) {
+        return memory.status();
+    }
+    auto* next = static_cast<std::byte*>(memory.value());
+    for (const iovec& piece : from) {
+        std::memcpy(next, piece.iov_base, piece.iov_len);
+        next += piece.iov_len;
+    }
+    return kOk;
+}
+
 unsigned poll(core::Device& device) {
     TestPort& port = port_of(device);
     return port.net == nullptr ? 0 : port.net->poll(port);
@@ -51,6 +110,8 @@ const BackendOps& test_segment_ops() {
         .close_channel = close_channel,
         .send_segment = send_segment,
         .poll = poll,
+        .read_peer = read_peer,
+        .write_peer = write_peer,
     };
     return kOps;
 }

@@ -21,7 +21,8 @@ class TestNet;
 struct TestPort {
     TestNet* net = nullptr;
     core::Device* device = nullptr;
-    bool refuses_read_peer = true;
+    bool reaches_memory = false;  // reads and writes memory of its peers by itself
+    int one_sided = 0;            // how often it did
 };
 
 /// One direction-pair between two ports, seen from `owner`.

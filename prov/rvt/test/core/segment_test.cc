@@ -186,3 +186,41 @@ Test(segment, memory_deregistered_in_the_middle_of_a_read_is_refused) {
     pair.b().mr = nullptr;
     RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
 }
+
+Test(segment, a_backend_that_reaches_memory_writes_and_reads_without_the_peer) {
+    Pair<Segments> pair;
+    pair.backend().port(kA).reaches_memory = true;
+    // The first answer tells which domain and which rights the peer's pair has.
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 8}));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_EQ(pair.backend().port(kA).one_sided, 0);
+    pair.a().fill(0, 5000, 3);
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 5000, .remote_offset = 100}));
+    cr_assert(pair.b().holds(100, 5000, 3));  // nobody has moved the peer
+    RVT_OK(pair.post_send(
+        {.opcode = WrOpcode::kRead, .offset = 8192, .bytes = 5000, .remote_offset = 100}));
+    cr_assert(pair.a().holds(8192, 5000, 3));
+    RVT_EQ(pair.backend().port(kA).one_sided, 2);
+    RVT_EQ(pair.sent().opcode, WcOpcode::kWrite);
+    RVT_EQ(pair.sent().opcode, WcOpcode::kRead);
+}
+
+Test(segment, one_sided_access_waits_for_what_was_posted_before_it) {
+    Pair<Segments> pair;
+    pair.backend().port(kA).reaches_memory = true;
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 8}));
+    pair.sent();
+    RVT_OK(pair.post_send());  // no receive: it stays under way
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 64}));
+    RVT_EQ(pair.backend().port(kA).one_sided, 0);
+}
+
+Test(segment, one_sided_access_that_the_key_refuses_fails_as_any_other) {
+    Pair<Segments> pair;
+    pair.backend().port(kA).reaches_memory = true;
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 8}));
+    pair.sent();
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .rkey = 0x777}));
+    RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
+    RVT_EQ(pair.event(kB), EventType::kQpAccessErr);
+}
