@@ -41,7 +41,8 @@ class Counter {
     /// Asks that the next change makes `wake_fd` (an eventfd of the caller's) readable; -1 asks for
     /// nothing.
     void arm(int wake_fd) noexcept {
-        // seq_cst: orders the arming before the caller's re-check of value().
+        // seq_cst: pairs with the read-modify-write in add(); the arming comes before the caller's
+        // re-check of value().
         armed_fd_.store(wake_fd, std::memory_order_seq_cst);
     }
 

@@ -27,8 +27,8 @@ RdEngine<Lock, Host>::~RdEngine() {
     }
     // After this the control thread calls us no more.
     station_.close();
+    // acquire: pairs with the release in deliver().
     for (Event* event = mail_.exchange(nullptr, std::memory_order_acquire); event != nullptr;) {
-        // acquire: pairs with the release in deliver().
         event = std::exchange(std::unique_ptr<Event>(event)->next, nullptr);
     }
     free_pin_slot(pin_);

@@ -315,8 +315,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdMethodChooser pull_methods_;
     RdMethodChooser write_methods_;
     RdMethodChooser read_methods_;
-    std::uint64_t last_pull_end_ = 0;    // ticks
-    std::uint64_t last_access_end_ = 0;  // ticks
+    std::uint64_t last_pull_end_ = 0;           // ticks
+    std::uint64_t last_access_end_ = 0;         // ticks
     std::vector<std::unique_ptr<Peer>> peers_;  // by id; they live as long as the endpoint
     std::unordered_multimap<std::size_t, Peer*> peers_by_address_;
     typename Host::Station station_;
