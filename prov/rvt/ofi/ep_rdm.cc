@@ -2,6 +2,8 @@
 // The life of an RDM endpoint: open, bind, enable, names, control, close. fi_endpoint(3), fi_cm(3).
 #include "ofi/ep_rdm.h"
 
+#include <rdma/fi_ext_rvt.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -356,7 +358,39 @@ int ep_rdm_setname(fid* self, void* address, std::size_t bytes) noexcept {
 constexpr Refuse<-FI_ENOSYS> kNoConnections{};
 constexpr Refuse<-FI_ENOSYS> kNoContexts{};
 
-fi_ops ep_rdm_fid_ops = fid_ops(ep_rdm_close, ep_rdm_bind, ep_rdm_control);
+// ---- extensions, rdma/fi_ext_rvt.h
+
+int ep_rdm_describe_peer(fid_ep* self, fi_addr_t peer, char* buffer, std::size_t* bytes) noexcept {
+    return entry([&]() -> int {
+        EpRdm& ep = EpRdm::from(self);
+        if (!ep.is_enabled) {
+            return -FI_EOPBADSTATE;
+        }
+        const std::string text = ep.engine->describe_peer(peer);
+        copy_text(text.c_str(), buffer, *bytes);
+        *bytes = text.size() + 1;
+        return 0;
+    });
+}
+
+fi_rvt_ops_ep ep_rdm_extension = {
+    .size = sizeof(fi_rvt_ops_ep),
+    .describe_peer = ep_rdm_describe_peer,
+};
+
+int ep_rdm_ops_open(fid* /*self*/, const char* name, std::uint64_t flags, void** ops,
+                    void* /*context*/) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (std::strcmp(name, FI_RVT_EP_OPS) != 0) {
+        return -FI_ENOSYS;
+    }
+    *ops = &ep_rdm_extension;
+    return 0;
+}
+
+fi_ops ep_rdm_fid_ops = fid_ops(ep_rdm_close, ep_rdm_bind, ep_rdm_control, ep_rdm_ops_open);
 
 fi_ops_ep ep_rdm_ops = {
     .size = sizeof(fi_ops_ep),

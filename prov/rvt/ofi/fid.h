@@ -38,12 +38,14 @@ int no_ops_set(fid* self, const char* name, std::uint64_t flags, void* ops, void
 /// The operations every fid has, with `close` given and the others empty unless named.
 constexpr fi_ops fid_ops(int (*close)(fid*) noexcept,
                          int (*bind)(fid*, fid*, std::uint64_t) noexcept = no_bind,
-                         int (*control)(fid*, int, void*) noexcept = no_control) noexcept {
+                         int (*control)(fid*, int, void*) noexcept = no_control,
+                         int (*ops_open)(fid*, const char*, std::uint64_t, void**,
+                                         void*) noexcept = no_ops_open) noexcept {
     return {.size = sizeof(fi_ops),
             .close = close,
             .bind = bind,
             .control = control,
-            .ops_open = no_ops_open,
+            .ops_open = ops_open,
             .tostr = no_tostr,
             .ops_set = no_ops_set};
 }

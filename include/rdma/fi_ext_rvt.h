@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * What the rvt provider offers beyond libfabric. Open a table with fi_open_ops(3):
+ *
+ *     struct fi_rvt_ops_ep *ops;
+ *     fi_open_ops(&ep->fid, FI_RVT_EP_OPS, 0, (void **)&ops, NULL);
+ *
+ * Tables grow at their ends; `size` says which entries there are.
+ */
+#ifndef FI_EXT_RVT_H
+#define FI_EXT_RVT_H
+
+#include <rdma/fi_endpoint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FI_RVT_EP_OPS "rvt_ep_ops_1"
+
+struct fi_rvt_ops_ep {
+    size_t size;
+    /*
+     * Says in words how a peer is reached and why other ways are not used. The text is cut to *len
+     * bytes, its terminator included; *len becomes what the whole text needs.
+     * Returns 0, or -FI_EOPBADSTATE before the endpoint is enabled.
+     */
+    int (*describe_peer)(struct fid_ep* ep, fi_addr_t peer, char* buf, size_t* len);
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// fi_rma(3) and fi_atomic(3) between two endpoints, in every way that memory can be named.
+#include <vector>
+
+#include "ofi/pair.h"
+
+using namespace rvt::test;
+
+namespace {
+
+constexpr std::uint64_t kAll = FI_REMOTE_READ | FI_REMOTE_WRITE;
+constexpr int kModes[] = {0, FI_MR_VIRT_ADDR, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR | FI_MR_PROV_KEY, 1,
+                          2};
+
+}  // namespace
+
+Test(access, memory_is_written_and_read_in_every_mode) {
+    for (const int mode : kModes) {
+        EndOptions options;
+        options.mr_mode = mode;
+        Pair pair(options);
+        char target[32] = "................";
+        const auto mr = pair.b.reg(target, sizeof target, kAll, 0x123456789abcdef0);
+        const std::uint64_t key = fi_mr_key(mr.get());
+        const std::uint64_t addr = pair.b.address_of(target);
+        pair.post([&] {
+            return fi_write(pair.a.ep.get(), "written", 8, nullptr, pair.a.peer, addr + 4, key,
+                            &pair);
+        });
+        pair.until([&] { return fi_cntr_read(pair.a.cntrs[3].get()) == 1; });
+        const fi_cq_tagged_entry written = pair.a.next();
+        RVT_EQ(written.flags, FI_RMA | FI_WRITE);
+        char in[16] = "";
+        pair.post(
+            [&] { return fi_read(pair.a.ep.get(), in, 12, nullptr, pair.a.peer, addr, key, in); });
+        pair.until([&] { return fi_cntr_read(pair.a.cntrs[2].get()) == 1; });
+        RVT_EQ(pair.a.next().flags, FI_RMA | FI_READ);
+        cr_assert(memcmp(in, "....written", 12) == 0, "mode %d", mode);
+    }
+}
+
+Test(access, several_buffers_meet_several_remote_pieces) {
+    Pair pair;
+    char one[16] = "";
+    char two[16] = "";
+    const auto mr_one = pair.b.reg(one, sizeof one, kAll, 1);
+    const auto mr_two = pair.b.reg(two, sizeof two, kAll, 2);
+    const iovec parts[] = {{const_cast<char*>("abc"), 3}, {const_cast<char*>("defgh"), 6}};
+    const fi_rma_iov remote[] = {{0, 5, 1}, {2, 4, 2}};
+    const fi_msg_rma msg{parts, nullptr, 2, pair.a.peer, remote, 2, &pair, 0};
+    pair.post([&] { return fi_writemsg(pair.a.ep.get(), &msg, FI_DELIVERY_COMPLETE); });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[3].get()) == 1; });
+    cr_assert(memcmp(one, "abcde", 5) == 0);
+    cr_assert(memcmp(two + 2, "fgh", 4) == 0);
+}
+
+Test(access, a_region_of_several_buffers_is_one_range) {
+    Pair pair;
+    char first[8] = "";
+    char gap[64];
+    char second[8] = "";
+    memset(gap, 1, sizeof gap);
+    const iovec buffers[] = {{second, 4}, {first, 4}};
+    const auto mr = opened<fid_mr>([&](fid_mr** made) {
+        return fi_mr_regv(pair.b.open.domain.get(), buffers, 2, kAll, 0, 9, 0, made, nullptr);
+    });
+    pair.post([&] {
+        return fi_write(pair.a.ep.get(), "01234567", 8, nullptr, pair.a.peer, 0, 9, nullptr);
+    });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[3].get()) == 1; });
+    pair.until([&] { return memcmp(first, "4567", 4) == 0 && memcmp(second, "0123", 4) == 0; });
+}
+
+Test(access, data_comes_with_a_write) {
+    Pair pair;
+    char target[8] = "";
+    const auto mr = pair.b.reg(target, sizeof target, kAll, 1);
+    pair.post([&] {
+        return fi_writedata(pair.a.ep.get(), "abc", 4, nullptr, 0x77, pair.a.peer, 0, 1, nullptr);
+    });
+    const fi_cq_tagged_entry entry = pair.b.next();
+    RVT_EQ(entry.flags & (FI_REMOTE_CQ_DATA | FI_REMOTE_WRITE | FI_RMA),
+           FI_REMOTE_CQ_DATA | FI_REMOTE_WRITE | FI_RMA);
+    RVT_EQ(entry.data, 0x77);
+    cr_assert(strcmp(target, "abc") == 0);
+}
+
+Test(access, what_is_not_granted_ends_in_an_error) {
+    Pair pair;
+    char target[16] = "";
+    const auto mr = pair.b.reg(target, sizeof target, FI_REMOTE_READ, 1);
+    char in[32];
+    pair.post([&] { return fi_write(pair.a.ep.get(), in, 8, nullptr, pair.a.peer, 0, 1, in); });
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+    pair.post([&] { return fi_read(pair.a.ep.get(), in, 8, nullptr, pair.a.peer, 12, 1, in); });
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+    pair.post([&] { return fi_read(pair.a.ep.get(), in, 8, nullptr, pair.a.peer, 0, 99, in); });
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+    cr_assert(strcmp(target, "") == 0);
+}
+
+Test(access, the_key_of_a_closed_region_opens_nothing) {
+    Pair pair;
+    char target[16] = "";
+    auto mr = pair.b.reg(target, sizeof target, kAll, 1);
+    pair.post(
+        [&] { return fi_write(pair.a.ep.get(), "a", 2, nullptr, pair.a.peer, 0, 1, nullptr); });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[3].get()) == 1; });
+    pair.a.next();
+    mr.reset();
+    pair.post(
+        [&] { return fi_write(pair.a.ep.get(), "b", 2, nullptr, pair.a.peer, 0, 1, nullptr); });
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+}
+
+Test(access, the_target_counts_what_peers_do_when_it_asked_for_it) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_RMA_EVENT | FI_ATOMIC | FI_MSG;
+    Pair pair(options);
+    std::uint64_t target[2] = {};
+    const auto cntr = pair.b.open.cntr();
+    auto mr = pair.b.reg(target, sizeof target, kAll, 1);
+    RVT_OK(fi_mr_bind(mr.get(), &cntr->fid, FI_REMOTE_WRITE));
+    std::uint64_t out = 5;
+    pair.post(
+        [&] { return fi_write(pair.a.ep.get(), &out, 8, nullptr, pair.a.peer, 0, 1, nullptr); });
+    pair.until([&] { return fi_cntr_read(pair.b.cntrs[5].get()) == 1; });
+    RVT_EQ(fi_cntr_read(cntr.get()), 1);
+    pair.post(
+        [&] { return fi_read(pair.a.ep.get(), &out, 8, nullptr, pair.a.peer, 0, 1, nullptr); });
+    pair.until([&] { return fi_cntr_read(pair.b.cntrs[4].get()) == 1; });
+    mr.reset();
+}
+
+Test(access, atomics_of_each_kind_do_what_they_say) {
+    Pair pair;
+    std::uint64_t target[2] = {10, 20};
+    const auto mr = pair.b.reg(target, sizeof target, kAll, 1);
+    fid_ep* const a = pair.a.ep.get();
+    std::uint64_t operand[2] = {1, 2};
+    std::uint64_t compare[2] = {11, 0};
+    std::uint64_t result[2] = {};
+    pair.post([&] {
+        return fi_atomic(a, operand, 2, nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM, nullptr);
+    });
+    pair.post([&] {
+        return fi_fetch_atomic(a, operand, 2, nullptr, result, nullptr, pair.a.peer, 0, 1,
+                               FI_UINT64, FI_PROD, result);
+    });
+    pair.until([&] {
+        return fi_cntr_read(pair.a.cntrs[3].get()) == 1 && fi_cntr_read(pair.a.cntrs[2].get()) == 1;
+    });
+    RVT_EQ(result[0], 11);
+    RVT_EQ(result[1], 22);
+    pair.post([&] {
+        return fi_compare_atomic(a, operand, 2, nullptr, compare, nullptr, result, nullptr,
+                                 pair.a.peer, 0, 1, FI_UINT64, FI_CSWAP, result);
+    });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[2].get()) == 2; });
+    RVT_EQ(result[0], 11);
+    RVT_EQ(result[1], 44);
+    RVT_EQ(target[0], 1);
+    RVT_EQ(target[1], 44);
+    // A read brings no operand.
+    pair.post([&] {
+        return fi_fetch_atomic(a, nullptr, 2, nullptr, result, nullptr, pair.a.peer, 0, 1,
+                               FI_UINT64, FI_ATOMIC_READ, result);
+    });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[2].get()) == 3; });
+    RVT_EQ(result[0], 1);
+    RVT_EQ(pair.a.next().flags, FI_ATOMIC | FI_WRITE);
+}
+
+Test(access, atomics_that_do_not_exist_are_refused) {
+    Pair pair;
+    std::uint64_t operand = 0;
+    std::size_t count = 0;
+    fid_ep* const a = pair.a.ep.get();
+    RVT_EQ(fi_atomic(a, &operand, 1, nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_CSWAP, nullptr),
+           -FI_EOPNOTSUPP);
+    RVT_EQ(fi_atomicvalid(a, FI_DOUBLE, FI_BXOR, &count), -FI_EOPNOTSUPP);
+    RVT_OK(fi_compare_atomicvalid(a, FI_INT16, FI_MSWAP, &count));
+    RVT_EQ(count, 2048);
+    RVT_OK(fi_fetch_atomicvalid(a, FI_LONG_DOUBLE_COMPLEX, FI_SUM, &count));
+    const std::vector<std::uint64_t> many(1024);
+    cr_assert(fi_atomic(a, many.data(), many.size(), nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM,
+                        nullptr) < 0);
+}

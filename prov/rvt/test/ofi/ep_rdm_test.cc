@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The life of an RDM endpoint: binding, enabling, names, options, aliases, closing.
+#include <netinet/in.h>
+
+#include <string>
+
+#include "ofi/pair.h"
+
+using namespace rvt::test;
+
+namespace {
+
+Owned<fid_ep> endpoint(const Opened& open) {
+    return opened<fid_ep>(
+        [&](fid_ep** ep) { return fi_endpoint(open.domain.get(), open.info.get(), ep, nullptr); });
+}
+
+}  // namespace
+
+Test(ep_rdm, cannot_transfer_before_it_is_enabled) {
+    const Opened open;
+    const auto ep = endpoint(open);
+    char buffer[8];
+    RVT_EQ(fi_send(ep.get(), buffer, 8, nullptr, 0, nullptr), -FI_EOPBADSTATE);
+    RVT_EQ(fi_trecv(ep.get(), buffer, 8, nullptr, 0, 0, 0, nullptr), -FI_EOPBADSTATE);
+    RVT_EQ(fi_write(ep.get(), buffer, 8, nullptr, 0, 0, 0, nullptr), -FI_EOPBADSTATE);
+}
+
+Test(ep_rdm, needs_an_address_vector_and_queues) {
+    const Opened open;
+    const auto av = open.av();
+    const auto cq = open.cq();
+    const auto ep = endpoint(open);
+    RVT_EQ(fi_enable(ep.get()), -FI_ENOAV);
+    RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+    RVT_EQ(fi_enable(ep.get()), -FI_ENOCQ);
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT));
+    RVT_EQ(fi_enable(ep.get()), -FI_ENOCQ);
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_RECV));
+    RVT_OK(fi_enable(ep.get()));
+    RVT_EQ(fi_enable(ep.get()), -FI_EOPBADSTATE);
+    RVT_EQ(fi_ep_bind(ep.get(), &cq->fid, FI_RECV), -FI_EOPBADSTATE);
+}
+
+Test(ep_rdm, binds_only_what_belongs_to_its_domain_and_only_once) {
+    const Opened open;
+    const Opened other;
+    const auto ep = endpoint(open);
+    const auto foreign = other.cq();
+    const auto cq = open.cq();
+    RVT_EQ(fi_ep_bind(ep.get(), &foreign->fid, FI_TRANSMIT), -FI_EDOMAIN);
+    RVT_EQ(fi_ep_bind(ep.get(), &cq->fid, 0), -FI_EBADFLAGS);
+    RVT_EQ(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | 1ull << 40), -FI_EBADFLAGS);
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT));
+    RVT_EQ(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT), -FI_EINVAL);
+}
+
+Test(ep_rdm, keeps_what_it_is_bound_to_from_closing) {
+    const Opened open;
+    auto av = open.av();
+    auto cq = open.cq();
+    auto cntr = open.cntr();
+    auto ep = endpoint(open);
+    RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+    RVT_OK(fi_ep_bind(ep.get(), &cntr->fid, FI_SEND));
+    RVT_EQ(fi_close(&av->fid), -FI_EBUSY);
+    RVT_EQ(fi_close(&cq->fid), -FI_EBUSY);
+    RVT_EQ(fi_close(&cntr->fid), -FI_EBUSY);
+    ep.reset();
+    RVT_OK(fi_close(&av.release()->fid));
+    RVT_OK(fi_close(&cq.release()->fid));
+    RVT_OK(fi_close(&cntr.release()->fid));
+}
+
+Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
+    const Opened open;
+    const auto ep = endpoint(open);
+    sockaddr_in name{};
+    std::size_t bytes = 4;
+    RVT_EQ(fi_getname(&ep->fid, &name, &bytes), -FI_ETOOSMALL);
+    RVT_EQ(bytes, sizeof name);
+    RVT_OK(fi_getname(&ep->fid, &name, &bytes));
+    RVT_NE(name.sin_port, 0);
+    RVT_EQ(ntohl(name.sin_addr.s_addr), INADDR_LOOPBACK);
+}
+
+Test(ep_rdm, takes_the_port_that_was_asked_for) {
+    const Opened probe;
+    sockaddr_in name{};
+    std::size_t bytes = sizeof name;
+    {
+        const auto ep = endpoint(probe);
+        RVT_OK(fi_getname(&ep->fid, &name, &bytes));
+    }
+    const std::string service = std::to_string(ntohs(name.sin_port));
+    const Opened open(ask(new_hints(), "127.0.0.1", service.c_str(), FI_SOURCE).info);
+    const auto ep = endpoint(open);
+    sockaddr_in second{};
+    RVT_OK(fi_getname(&ep->fid, &second, &bytes));
+    RVT_EQ(second.sin_port, name.sin_port);
+    const auto twin = endpoint(open);
+    RVT_EQ(fi_getname(&twin->fid, &second, &bytes), -FI_EADDRINUSE);
+}
+
+Test(ep_rdm, answers_options_with_the_errors_applications_expect) {
+    const Opened open;
+    const auto ep = endpoint(open);
+    std::size_t size = 777;
+    std::size_t bytes = sizeof size;
+    RVT_OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &size, sizeof size));
+    size = 0;
+    RVT_OK(fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &size, &bytes));
+    RVT_EQ(size, 777);
+    bytes = 2;
+    RVT_EQ(fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &size, &bytes),
+           -FI_ETOOSMALL);
+    bytes = sizeof size;
+    RVT_EQ(fi_getopt(&ep->fid, FI_OPT_ENDPOINT, 9999, &size, &bytes), -FI_ENOPROTOOPT);
+    RVT_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, 9999, &size, bytes), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_getopt(&ep->fid, 5, FI_OPT_MIN_MULTI_RECV, &size, &bytes), -FI_ENOPROTOOPT);
+}
+
+Test(ep_rdm, its_default_flags_can_be_read_and_changed) {
+    const Pair pair;
+    std::uint64_t flags = FI_DELIVERY_COMPLETE | FI_TRANSMIT;
+    RVT_OK(fi_control(&pair.a.ep->fid, FI_SETOPSFLAG, &flags));
+    flags = FI_TRANSMIT;
+    RVT_OK(fi_control(&pair.a.ep->fid, FI_GETOPSFLAG, &flags));
+    RVT_EQ(flags, FI_DELIVERY_COMPLETE);
+    flags = FI_TRANSMIT | FI_RECV;
+    RVT_EQ(fi_control(&pair.a.ep->fid, FI_GETOPSFLAG, &flags), -FI_EINVAL);
+}
+
+Test(ep_rdm, what_it_was_not_opened_for_does_not_exist) {
+    EndOptions options;
+    options.caps = FI_TAGGED;
+    const Pair pair(options);
+    char buffer[8];
+    RVT_EQ(fi_send(pair.a.ep.get(), buffer, 8, nullptr, 0, nullptr), -FI_ENOSYS);
+    RVT_EQ(fi_read(pair.a.ep.get(), buffer, 8, nullptr, 0, 0, 0, nullptr), -FI_ENOSYS);
+    RVT_EQ(fi_atomic(pair.a.ep.get(), buffer, 1, nullptr, 0, 0, 0, FI_UINT64, FI_SUM, nullptr),
+           -FI_ENOSYS);
+}
+
+Test(ep_rdm, of_another_type_is_refused) {
+    Opened open;
+    open.info->ep_attr->type = FI_EP_MSG;
+    fid_ep* ep = nullptr;
+    RVT_EQ(fi_endpoint(open.domain.get(), open.info.get(), &ep, nullptr), -FI_ENOSYS);
+}
+
+Test(ep_rdm, an_alias_sends_with_flags_of_its_own) {
+    EndOptions options;
+    options.is_selective = true;
+    options.caps = FI_TAGGED;
+    Pair pair(options);
+    fid_ep* made = nullptr;
+    RVT_OK(fi_ep_alias(pair.a.ep.get(), &made, FI_TRANSMIT | FI_COMPLETION));
+    const Owned<fid_ep> alias(made);
+    RVT_EQ(fi_close(&pair.a.ep->fid), -FI_EBUSY);
+
+    char in[8] = "";
+    RVT_OK(fi_trecv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr));
+    pair.post([&] { return fi_tsend(pair.a.ep.get(), "quiet", 6, nullptr, pair.a.peer, 1, in); });
+    pair.until([&] { return fi_cntr_read(pair.b.cntrs[1].get()) == 1; });
+    cr_assert(pair.a.is_quiet());
+    pair.post([&] { return fi_tsend(alias.get(), "loud", 5, nullptr, pair.a.peer, 1, in); });
+    cr_assert(pair.a.next().op_context == in);
+}

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// fi_msg(3) and fi_tagged(3) between two endpoints: every call, and what it leaves in queues and
+// counters.
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ofi/pair.h"
+
+using namespace rvt::test;
+
+namespace {
+
+constexpr std::uint64_t kSent = FI_SEND;
+constexpr std::uint64_t kReceived = FI_RECV;
+
+std::string text(const char* bytes) {
+    return bytes;
+}
+
+}  // namespace
+
+Test(messages, a_message_arrives_with_its_length_and_flags) {
+    Pair pair;
+    char in[64] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, in));
+    pair.post([&] { return fi_send(pair.a.ep.get(), "hello", 6, nullptr, pair.a.peer, &pair); });
+    const fi_cq_tagged_entry sent = pair.a.next();
+    cr_assert(sent.op_context == &pair);
+    RVT_EQ(sent.flags, FI_MSG | kSent);
+    const fi_cq_tagged_entry received = pair.b.next();
+    cr_assert(received.op_context == in);
+    RVT_EQ(received.flags, FI_MSG | kReceived);
+    RVT_EQ(received.len, 6);
+    cr_assert(text(in) == "hello");
+}
+
+Test(messages, a_tagged_message_finds_its_receive) {
+    Pair pair;
+    char one[8] = "";
+    char two[8] = "";
+    RVT_OK(fi_trecv(pair.b.ep.get(), one, 8, nullptr, FI_ADDR_UNSPEC, 0x100, 0xff, one));
+    RVT_OK(fi_trecv(pair.b.ep.get(), two, 8, nullptr, FI_ADDR_UNSPEC, 0x2ff, 0, two));
+    pair.post([&] { return fi_tsend(pair.a.ep.get(), "b", 2, nullptr, pair.a.peer, 0x2ff, two); });
+    pair.post([&] { return fi_tsend(pair.a.ep.get(), "a", 2, nullptr, pair.a.peer, 0x1fe, one); });
+    fi_cq_tagged_entry entry = pair.b.next();
+    cr_assert(entry.op_context == two);
+    RVT_EQ(entry.tag, 0x2ff);
+    RVT_EQ(entry.flags, FI_TAGGED | kReceived);
+    entry = pair.b.next();
+    cr_assert(entry.op_context == one);
+    RVT_EQ(entry.tag, 0x1fe);
+}
+
+Test(messages, every_way_to_send_carries_its_data) {
+    Pair pair;
+    char in[16] = "";
+    const iovec parts[] = {{const_cast<char*>("ab"), 2}, {const_cast<char*>("cd"), 3}};
+    fid_ep* const a = pair.a.ep.get();
+    const fi_addr_t to = pair.a.peer;
+    const fi_msg msg{parts, nullptr, 2, to, nullptr, 77};
+    const fi_msg_tagged tagged{parts, nullptr, 2, to, 5, 0, nullptr, 77};
+    const std::function<ssize_t()> calls[] = {
+        [&] { return fi_sendv(a, parts, nullptr, 2, to, nullptr); },
+        [&] { return fi_senddata(a, "abcd", 5, nullptr, 77, to, nullptr); },
+        [&] { return fi_sendmsg(a, &msg, FI_REMOTE_CQ_DATA); },
+        [&] { return fi_inject(a, "abcd", 5, to); },
+        [&] { return fi_injectdata(a, "abcd", 5, 77, to); },
+        [&] { return fi_tsendv(a, parts, nullptr, 2, to, 5, nullptr); },
+        [&] { return fi_tsenddata(a, "abcd", 5, nullptr, 77, to, 5, nullptr); },
+        [&] { return fi_tsendmsg(a, &tagged, FI_REMOTE_CQ_DATA | FI_INJECT); },
+        [&] { return fi_tinject(a, "abcd", 5, to, 5); },
+        [&] { return fi_tinjectdata(a, "abcd", 5, 77, to, 5); },
+    };
+    const bool has_data[] = {false, true, true, false, true, false, true, true, false, true};
+    for (std::size_t i = 0; i < 10; ++i) {
+        memset(in, 0, sizeof in);
+        const bool is_tagged = i >= 5;
+        RVT_OK(is_tagged ? fi_trecv(pair.b.ep.get(), in, 16, nullptr, FI_ADDR_UNSPEC, 5, 0, in)
+                         : fi_recv(pair.b.ep.get(), in, 16, nullptr, FI_ADDR_UNSPEC, in));
+        pair.post(calls[i]);
+        const fi_cq_tagged_entry entry = pair.b.next();
+        cr_assert(text(in) == "abcd", "call %zu", i);
+        RVT_EQ(entry.len, 5);
+        RVT_EQ((entry.flags & FI_REMOTE_CQ_DATA) != 0, has_data[i]);
+        if (has_data[i]) {
+            RVT_EQ(entry.data, 77);
+        }
+    }
+}
+
+Test(messages, every_way_to_receive_scatters) {
+    Pair pair;
+    char one[4] = "";
+    char two[8] = "";
+    const iovec parts[] = {{one, 3}, {two, 8}};
+    fid_ep* const b = pair.b.ep.get();
+    const fi_msg msg{parts, nullptr, 2, FI_ADDR_UNSPEC, two, 0};
+    const fi_msg_tagged tagged{parts, nullptr, 2, FI_ADDR_UNSPEC, 5, 0, two, 0};
+    RVT_OK(fi_recvv(b, parts, nullptr, 2, FI_ADDR_UNSPEC, two));
+    pair.post([&] { return fi_inject(pair.a.ep.get(), "abcdef", 7, pair.a.peer); });
+    cr_assert(pair.b.next().op_context == two);
+    cr_assert(text(one) == "abc" && text(two) == "def");
+    RVT_OK(fi_recvmsg(b, &msg, 0));
+    pair.post([&] { return fi_inject(pair.a.ep.get(), "ABCDEF", 7, pair.a.peer); });
+    cr_assert(pair.b.next().op_context == two);
+    RVT_OK(fi_trecvv(b, parts, nullptr, 2, FI_ADDR_UNSPEC, 5, 0, two));
+    pair.post([&] { return fi_tinject(pair.a.ep.get(), "ghijkl", 7, pair.a.peer, 5); });
+    cr_assert(pair.b.next().op_context == two);
+    RVT_OK(fi_trecvmsg(b, &tagged, 0));
+    pair.post([&] { return fi_tinject(pair.a.ep.get(), "mnopqr", 7, pair.a.peer, 5); });
+    cr_assert(pair.b.next().op_context == two);
+    cr_assert(text(one) == "mno" && text(two) == "pqr");
+}
+
+Test(messages, unknown_flags_and_too_many_buffers_are_refused) {
+    Pair pair;
+    const iovec parts[9] = {};
+    const fi_msg msg{parts, nullptr, 9, pair.a.peer, nullptr, 0};
+    const fi_msg one{parts, nullptr, 1, pair.a.peer, nullptr, 0};
+    RVT_EQ(fi_sendmsg(pair.a.ep.get(), &one, 1ull << 61), -FI_EBADFLAGS);
+    RVT_EQ(fi_sendmsg(pair.a.ep.get(), &one, FI_COMMIT_COMPLETE), -FI_EBADFLAGS);
+    RVT_EQ(fi_recvmsg(pair.a.ep.get(), &one, FI_PEEK), -FI_EBADFLAGS);
+    RVT_EQ(fi_sendmsg(pair.a.ep.get(), &msg, 0), -FI_EINVAL);
+    RVT_EQ(fi_sendv(pair.a.ep.get(), parts, nullptr, 9, pair.a.peer, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_recvv(pair.a.ep.get(), parts, nullptr, 9, pair.a.peer, nullptr), -FI_EINVAL);
+}
+
+Test(messages, an_injected_message_leaves_no_completion_but_counts) {
+    Pair pair;
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, nullptr));
+    pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
+    pair.b.next();
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[0].get()) == 1; });
+    cr_assert(pair.a.is_quiet());
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[1].get()), 1);
+}
+
+Test(messages, what_is_too_long_to_inject_is_refused) {
+    Pair pair;
+    const std::vector<char> big(pair.a.open.info->tx_attr->inject_size + 1);
+    RVT_EQ(fi_inject(pair.a.ep.get(), big.data(), big.size(), pair.a.peer), -FI_EMSGSIZE);
+}
+
+Test(messages, with_selective_completion_only_those_complete_that_say_so) {
+    EndOptions options;
+    options.is_selective = true;
+    Pair pair(options);
+    char in[8] = "";
+    const iovec part{in, sizeof in};
+    fi_msg msg{&part, nullptr, 1, FI_ADDR_UNSPEC, in, 0};
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, nullptr));
+    RVT_OK(fi_recvmsg(pair.b.ep.get(), &msg, FI_COMPLETION));
+    pair.post([&] { return fi_send(pair.a.ep.get(), "1", 2, nullptr, pair.a.peer, nullptr); });
+    const iovec out{const_cast<char*>("2"), 2};
+    msg = {&out, nullptr, 1, pair.a.peer, &pair, 0};
+    pair.post([&] { return fi_sendmsg(pair.a.ep.get(), &msg, FI_COMPLETION); });
+    cr_assert(pair.a.next().op_context == &pair);
+    cr_assert(pair.b.next().op_context == in);
+    cr_assert(text(in) == "2");
+    cr_assert(pair.a.is_quiet());
+    cr_assert(pair.b.is_quiet());
+}
+
+Test(messages, a_long_message_is_truncated_with_an_error) {
+    Pair pair;
+    char in[4] = "";
+    RVT_OK(fi_trecv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 9, 0, in));
+    pair.post([&] { return fi_tinject(pair.a.ep.get(), "0123456789", 10, pair.a.peer, 9); });
+    const fi_cq_err_entry error = pair.b.next_error();
+    RVT_EQ(error.err, FI_ETRUNC);
+    RVT_EQ(error.olen, 6);
+    RVT_EQ(error.tag, 9);
+    cr_assert(error.op_context == in);
+}
+
+Test(messages, a_receive_can_be_cancelled) {
+    Pair pair;
+    char in[4];
+    RVT_OK(fi_trecv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 9, 0, in));
+    RVT_OK(fi_cancel(&pair.b.ep->fid, in));
+    const fi_cq_err_entry error = pair.b.next_error();
+    RVT_EQ(error.err, FI_ECANCELED);
+    cr_assert(error.op_context == in);
+    RVT_EQ(fi_cancel(&pair.b.ep->fid, in), -FI_ENOENT);
+}
+
+Test(messages, a_directed_receive_waits_for_its_source) {
+    EndOptions options;
+    options.caps = FI_TAGGED | FI_DIRECTED_RECV | FI_SOURCE;
+    End b(options);
+    End first(options);
+    End second(options);
+    first.peer = Pair::introduce(first, b);
+    second.peer = Pair::introduce(second, b);
+    const fi_addr_t from_first = Pair::introduce(b, first);
+    const fi_addr_t from_second = Pair::introduce(b, second);
+    char in[8] = "";
+    RVT_OK(fi_trecv(b.ep.get(), in, 8, nullptr, from_second, 1, 0, in));
+    const auto send = [&](End& from, const char* what) {
+        while (fi_tinject(from.ep.get(), what, 2, from.peer, 1) == -FI_EAGAIN) {
+            fi_cntr_read(from.cntrs[0].get());
+            fi_cntr_read(b.cntrs[0].get());
+        }
+    };
+    send(first, "1");
+    send(second, "2");
+    fi_cq_tagged_entry entry{};
+    fi_addr_t source = 0;
+    while (fi_cq_readfrom(b.cq.get(), &entry, 1, &source) == -FI_EAGAIN) {
+        fi_cntr_read(first.cntrs[0].get());
+        fi_cntr_read(second.cntrs[0].get());
+    }
+    RVT_EQ(source, from_second);
+    cr_assert(text(in) == "2");
+    RVT_OK(fi_trecv(b.ep.get(), in, 8, nullptr, from_first, 1, 0, in));
+    b.next();
+    cr_assert(text(in) == "1");
+}
+
+Test(messages, a_peek_finds_claims_and_discards) {
+    Pair pair;
+    char in[8] = "";
+    const iovec part{in, sizeof in};
+    fid_ep* const b = pair.b.ep.get();
+    fi_context2 context{};
+    fi_msg_tagged msg{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 3, 0, &context, 0};
+    RVT_OK(fi_trecvmsg(b, &msg, FI_PEEK));
+    RVT_EQ(pair.b.next_error().err, FI_ENOMSG);
+    for (int i = 0; i < 2; ++i) {
+        pair.post([&] { return fi_tinject(pair.a.ep.get(), "abcd", 5, pair.a.peer, 3); });
+    }
+    const auto find = [&](std::uint64_t flags) {
+        for (;;) {
+            RVT_OK(fi_trecvmsg(b, &msg, flags));
+            fi_cq_tagged_entry entry{};
+            ssize_t got = 0;
+            do {
+                got = fi_cq_read(pair.b.cq.get(), &entry, 1);
+            } while (got == -FI_EAGAIN);
+            if (got == 1) {
+                return entry;
+            }
+            fi_cq_err_entry error{};
+            RVT_EQ(fi_cq_readerr(pair.b.cq.get(), &error, 0), 1);
+            RVT_EQ(error.err, FI_ENOMSG);
+            pair.drive();
+        }
+    };
+    RVT_EQ(find(FI_PEEK | FI_CLAIM).len, 5);
+    msg = {&part, nullptr, 1, FI_ADDR_UNSPEC, 3, 0, &context, 0};
+    RVT_OK(fi_trecvmsg(b, &msg, FI_CLAIM));
+    RVT_EQ(pair.b.next().len, 5);
+    cr_assert(text(in) == "abcd");
+    find(FI_PEEK | FI_DISCARD);
+    RVT_OK(fi_trecvmsg(b, &msg, FI_PEEK));
+    RVT_EQ(pair.b.next_error().err, FI_ENOMSG);
+}
+
+Test(messages, one_buffer_takes_many_messages) {
+    Pair pair;
+    std::size_t least = 16;
+    RVT_OK(
+        fi_setopt(&pair.b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least));
+    char in[64];
+    const iovec part{in, sizeof in};
+    const fi_msg msg{&part, nullptr, 1, FI_ADDR_UNSPEC, in, 0};
+    RVT_OK(fi_recvmsg(pair.b.ep.get(), &msg, FI_MULTI_RECV));
+    std::uint64_t flags = 0;
+    for (int i = 0; i < 5; ++i) {
+        pair.post([&] { return fi_inject(pair.a.ep.get(), "0123456789", 10, pair.a.peer); });
+        const fi_cq_tagged_entry entry = pair.b.next();
+        RVT_EQ(static_cast<char*>(entry.buf) - in, i * 10);
+        flags = entry.flags;
+        cr_assert(entry.op_context == in);
+    }
+    RVT_EQ(flags & FI_MULTI_RECV, FI_MULTI_RECV);
+}
+
+Test(messages, delivery_complete_means_delivered) {
+    EndOptions options;
+    options.tx_op_flags = FI_DELIVERY_COMPLETE;
+    Pair pair(options);
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    pair.post([&] { return fi_send(pair.a.ep.get(), "abc", 4, nullptr, pair.a.peer, &pair); });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[0].get()) == 1; });
+    cr_assert(text(in) == "abc");
+}
+
+Test(messages, large_messages_arrive_whole) {
+    Pair pair;
+    for (const std::size_t size : {1u << 12, 1u << 16, 1u << 20, 5u << 20}) {
+        std::vector<unsigned char> out(size);
+        std::vector<unsigned char> in(size);
+        for (std::size_t i = 0; i < size; ++i) {
+            out[i] = static_cast<unsigned char>(i * 7 + (i >> 8));
+        }
+        RVT_OK(fi_trecv(pair.b.ep.get(), in.data(), size, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr));
+        pair.post([&] {
+            return fi_tsend(pair.a.ep.get(), out.data(), size, nullptr, pair.a.peer, 1, nullptr);
+        });
+        pair.until([&] {
+            return fi_cntr_read(pair.b.cntrs[1].get()) != 0 &&
+                   fi_cntr_read(pair.a.cntrs[0].get()) != 0;
+        });
+        RVT_OK(fi_cntr_set(pair.b.cntrs[1].get(), 0));
+        RVT_OK(fi_cntr_set(pair.a.cntrs[0].get(), 0));
+        cr_assert(in == out, "%zu bytes", size);
+        RVT_EQ(pair.b.next().len, size);
+        pair.a.next();
+    }
+}
+
+Test(messages, sending_to_nobody_in_the_vector_is_refused) {
+    Pair pair;
+    RVT_EQ(fi_inject(pair.a.ep.get(), "a", 1, 17), -FI_EINVAL);
+}
+
+Test(messages, a_message_to_an_address_nobody_listens_on_ends_in_an_error, .timeout = 60) {
+    Pair pair;
+    sockaddr_in nobody{};
+    std::size_t bytes = sizeof nobody;
+    {
+        End gone(EndOptions{});
+        RVT_OK(fi_getname(&gone.ep->fid, &nobody, &bytes));
+    }
+    fi_addr_t number = 0;
+    RVT_EQ(fi_av_insert(pair.a.av.get(), &nobody, 1, &number, 0, nullptr), 1);
+    const ssize_t sent = fi_send(pair.a.ep.get(), "a", 1, nullptr, number, &pair);
+    RVT_EQ(sent, 0);
+    const fi_cq_err_entry error = pair.a.next_error();
+    cr_assert(error.err == FI_EHOSTUNREACH || error.err == FI_ECONNREFUSED, "err %d", error.err);
+    cr_assert(error.op_context == &pair);
+}
+
+// ---- waiting
+// --------------------------------------------------------------------------------------------------------
+
+Test(waiting, a_blocking_read_returns_with_the_message, .timeout = 60) {
+    for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD}) {
+        EndOptions options;
+        options.wait_obj = kind;
+        Pair pair(options);
+        char in[8] = "";
+        RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+        std::thread sender([&] {
+            while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
+                fi_cntr_read(pair.a.cntrs[0].get());
+            }
+            while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
+            }
+        });
+        fi_cq_tagged_entry entry{};
+        ssize_t got = -FI_EAGAIN;
+        while (got == -FI_EAGAIN) {
+            got = fi_cq_sread(pair.b.cq.get(), &entry, 1, nullptr, 20000);
+        }
+        RVT_EQ(got, 1);
+        sender.join();
+    }
+}
+
+Test(waiting, a_descriptor_becomes_readable_when_a_message_arrives, .timeout = 60) {
+    EndOptions options;
+    options.wait_obj = FI_WAIT_FD;
+    Pair pair(options);
+    int fd = -1;
+    RVT_OK(fi_control(&pair.b.cq->fid, FI_GETWAIT, &fd));
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    std::thread sender([&] {
+        while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
+            fi_cntr_read(pair.a.cntrs[0].get());
+        }
+        while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
+        }
+    });
+    fid* fids[] = {&pair.b.cq->fid};
+    fi_cq_tagged_entry entry{};
+    ssize_t got = -FI_EAGAIN;
+    while (got == -FI_EAGAIN) {
+        if (fi_trywait(pair.b.open.fabric.get(), fids, 1) == 0) {
+            pollfd source{fd, POLLIN, 0};
+            RVT_EQ(poll(&source, 1, 20000), 1);
+        }
+        got = fi_cq_read(pair.b.cq.get(), &entry, 1);
+    }
+    RVT_EQ(got, 1);
+    sender.join();
+}
+
+Test(waiting, a_counter_can_be_waited_for, .timeout = 60) {
+    Pair pair;
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    std::thread sender([&] {
+        while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
+            fi_cntr_read(pair.a.cntrs[0].get());
+        }
+        while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
+        }
+    });
+    RVT_OK(fi_cntr_wait(pair.b.cntrs[1].get(), 1, 20000));
+    sender.join();
+}
+
+// ---- threading
+// ------------------------------------------------------------------------------------------------------
+
+Test(threading, every_level_transfers) {
+    for (const fi_threading level : {FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_DOMAIN,
+                                     FI_THREAD_COMPLETION, FI_THREAD_ENDPOINT}) {
+        EndOptions options;
+        options.threading = level;
+        Pair pair(options);
+        char in[8] = "";
+        RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+        pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
+        pair.b.next();
+        cr_assert(text(in) == "abc");
+    }
+}
+
+Test(threading, safe_endpoints_are_shared_by_threads, .timeout = 60) {
+    constexpr int kThreads = 3;
+    constexpr int kMessages = 200;
+    EndOptions options;
+    options.threading = FI_THREAD_SAFE;
+    options.caps = FI_TAGGED;
+    Pair pair(options);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+            for (int i = 0; i < kMessages; ++i) {
+                while (fi_tinject(pair.a.ep.get(), &i, sizeof i, pair.a.peer,
+                                  static_cast<std::uint64_t>(t)) == -FI_EAGAIN) {
+                    fi_cntr_read(pair.a.cntrs[0].get());
+                }
+            }
+        });
+    }
+    for (int t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&, t] {
+            for (int i = 0; i < kMessages; ++i) {
+                int in = -1;
+                fi_trecv(pair.b.ep.get(), &in, sizeof in, nullptr, FI_ADDR_UNSPEC,
+                         static_cast<std::uint64_t>(t), 0, nullptr);
+                // relaxed would do: the queue's own lock orders the data.
+                while (__atomic_load_n(&in, __ATOMIC_ACQUIRE) != i) {
+                    pair.drive();
+                }
+            }
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[1].get()), kThreads * kMessages);
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Two endpoints of one process that know each other, each with a domain of its own.
+#pragma once
+
+#include <array>
+#include <chrono>
+
+#include "ofi/fixture.h"
+
+namespace rvt::test {
+
+inline constexpr std::chrono::seconds kPatience{10};
+
+/// How an End is opened; what is left alone is the default of fi_getinfo.
+struct EndOptions {
+    std::uint64_t caps = 0;
+    int mr_mode = 0;
+    fi_threading threading = FI_THREAD_UNSPEC;
+    std::uint64_t tx_op_flags = 0;
+    std::uint64_t rx_op_flags = 0;
+    bool is_selective = false;
+    fi_wait_obj wait_obj = FI_WAIT_UNSPEC;
+    std::size_t cq_size = 0;
+};
+
+/// An enabled endpoint with a queue for both directions and a counter for each event.
+struct End {
+    Opened open;
+    Owned<fid_av> av;
+    Owned<fid_cq> cq;
+    std::array<Owned<fid_cntr>, 6> cntrs;  // send, recv, read, write, remote read, remote write
+    Owned<fid_ep> ep;
+    fi_addr_t peer = FI_ADDR_UNSPEC;
+    End* other = nullptr;  // driven while this end waits: progress is manual
+
+    static Info hints_of(const EndOptions& options) {
+        Info hints = new_hints();
+        hints->caps = options.caps;
+        hints->domain_attr->mr_mode = options.mr_mode;
+        hints->domain_attr->threading = options.threading;
+        hints->tx_attr->op_flags = options.tx_op_flags;
+        hints->rx_attr->op_flags = options.rx_op_flags;
+        return hints;
+    }
+
+    explicit End(const EndOptions& options) : open(ask(hints_of(options)).info) {
+        av = open.av();
+        cq = open.cq(with<fi_cq_attr>([&](auto& attr) {
+            attr.format = FI_CQ_FORMAT_TAGGED;
+            attr.wait_obj = options.wait_obj;
+            attr.size = options.cq_size;
+        }));
+        ep = opened<fid_ep>([&](fid_ep** made) {
+            return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
+        });
+        const std::uint64_t selective = options.is_selective ? FI_SELECTIVE_COMPLETION : 0;
+        RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+        RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV | selective));
+        const std::uint64_t events[] = {FI_SEND,  FI_RECV,        FI_READ,
+                                        FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
+        for (std::size_t i = 0; i < cntrs.size(); ++i) {
+            cntrs[i] = open.cntr();
+            RVT_OK(fi_ep_bind(ep.get(), &cntrs[i]->fid, events[i]));
+        }
+        RVT_OK(fi_enable(ep.get()));
+    }
+
+    /// Waits for one good completion.
+    fi_cq_tagged_entry next() {
+        fi_cq_tagged_entry entry{};
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        ssize_t got = -FI_EAGAIN;
+        while (got == -FI_EAGAIN && std::chrono::steady_clock::now() < end) {
+            drive_other();
+            got = fi_cq_read(cq.get(), &entry, 1);
+        }
+        RVT_EQ(got, 1);
+        return entry;
+    }
+
+    /// Waits for one error entry.
+    fi_cq_err_entry next_error() {
+        fi_cq_tagged_entry entry{};
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        ssize_t got = -FI_EAGAIN;
+        while (got == -FI_EAGAIN && std::chrono::steady_clock::now() < end) {
+            drive_other();
+            got = fi_cq_read(cq.get(), &entry, 1);
+        }
+        RVT_EQ(got, -FI_EAVAIL);
+        fi_cq_err_entry error{};
+        RVT_EQ(fi_cq_readerr(cq.get(), &error, 0), 1);
+        return error;
+    }
+
+    void drive_other() {
+        if (other != nullptr) {
+            fi_cntr_read(other->cntrs[0].get());
+        }
+    }
+
+    bool is_quiet() {
+        fi_cq_tagged_entry entry{};
+        return fi_cq_read(cq.get(), &entry, 1) == -FI_EAGAIN;
+    }
+
+    Owned<fid_mr> reg(void* buffer, std::size_t bytes, std::uint64_t access, std::uint64_t key) {
+        return opened<fid_mr>([&](fid_mr** mr) {
+            return fi_mr_reg(open.domain.get(), buffer, bytes, access, 0, key, 0, mr, nullptr);
+        });
+    }
+
+    /// The address by which a peer names `buffer` in this domain's mode.
+    std::uint64_t address_of(const void* buffer) const {
+        const bool is_virtual = (open.info->domain_attr->mr_mode & (FI_MR_VIRT_ADDR | 1)) != 0;
+        return is_virtual ? reinterpret_cast<std::uintptr_t>(buffer) : 0;
+    }
+};
+
+struct Pair {
+    End a;
+    End b;
+
+    explicit Pair(const EndOptions& options = {}) : a(options), b(options) {
+        a.peer = introduce(a, b);
+        b.peer = introduce(b, a);
+        a.other = &b;
+        b.other = &a;
+    }
+
+    /// Repeats an operation that may be refused for the moment, driving both ends.
+    template <class Post>
+    void post(Post operation) {
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        ssize_t result = operation();
+        while (result == -FI_EAGAIN && std::chrono::steady_clock::now() < end) {
+            drive();
+            result = operation();
+        }
+        RVT_EQ(result, 0);
+    }
+
+    /// Makes progress without taking completions.
+    void drive() {
+        fi_cntr_read(a.cntrs[0].get());
+        fi_cntr_read(b.cntrs[0].get());
+    }
+
+    /// Waits until `holds()`, driving both ends.
+    template <class Condition>
+    void until(Condition holds) {
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        while (!holds() && std::chrono::steady_clock::now() < end) {
+            drive();
+        }
+        cr_assert(holds());
+    }
+
+    static fi_addr_t introduce(End& knows, End& whom) {
+        std::array<char, 64> name{};
+        std::size_t bytes = name.size();
+        RVT_OK(fi_getname(&whom.ep->fid, name.data(), &bytes));
+        fi_addr_t number = FI_ADDR_UNSPEC;
+        RVT_EQ(fi_av_insert(knows.av.get(), name.data(), 1, &number, 0, nullptr), 1);
+        return number;
+    }
+};
+
+}  // namespace rvt::test

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// rvt_info: what the provider offers here, why it refuses a request, how it reaches a peer. An
+// ordinary libfabric client: it knows nothing that an application could not ask.
+#include <getopt.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#include "rvt_info/hints.h"
+#include "rvt_info/peer.h"
+#include "rvt_info/refusals.h"
+#include "rvt_info/report.h"
+
+namespace rvt::info {
+namespace {
+
+struct Options {
+    bool is_json = false;
+    bool has_why = false;
+    std::string why;
+    std::vector<std::string> peers;
+};
+
+constexpr const char* kUsage =
+    "usage: rvt_info [--json] [--why HINTS] [--peer ADDRESS]...\n"
+    "\n"
+    "Without options: the devices of the rvt provider, what they can do, and its parameters.\n"
+    "  --why HINTS     which of the hints a device refuses, what it offers, what to change;\n"
+    "                  HINTS as caps=FI_TAGGED|FI_REMOTE_COMM,tx_attr->inject_size=64\n"
+    "  --peer ADDRESS  how the endpoint at 127.0.0.1:4711 is reached, and why not otherwise\n"
+    "  --json          the same, for programs\n"
+    "  --hints         the names of all hints that --why takes\n";
+
+std::string named(const void* value, fi_type type) {
+    char text[2048] = "";
+    fi_tostr_r(text, sizeof text, value, type);
+    return text;
+}
+
+Section device_section(const fi_info& info) {
+    Section section;
+    section.title = std::string("device ") + info.fabric_attr->name + "/" + info.domain_attr->name;
+    section.add("endpoints", named(&info.ep_attr->type, FI_TYPE_EP_TYPE));
+    section.add("address",
+                info.src_addr != nullptr ? static_cast<const char*>(info.src_addr) : "-");
+    section.add("capabilities", named(&info.caps, FI_TYPE_CAPS));
+    section.add("message order", named(&info.tx_attr->msg_order, FI_TYPE_MSG_ORDER));
+    section.add("largest message, bytes", info.ep_attr->max_msg_size);
+    section.add("largest injected message, bytes", info.tx_attr->inject_size);
+    section.add("buffers of one operation", info.tx_attr->iov_limit);
+    section.add("remote buffers of one operation", info.tx_attr->rma_iov_limit);
+    section.add("operations outstanding", info.tx_attr->size);
+    section.add("ordered one-sided access up to, bytes", info.ep_attr->max_order_waw_size);
+    section.add("unexpected messages kept, bytes", info.rx_attr->total_buffered_recv);
+    section.add("memory keys, bytes each", info.domain_attr->mr_key_size);
+    section.add("memory regions", info.domain_attr->mr_cnt);
+    section.add("remote data with a message, bytes", info.domain_attr->cq_data_size);
+    section.add("threading", named(&info.domain_attr->threading, FI_TYPE_THREADING));
+    section.add("progress", named(&info.domain_attr->data_progress, FI_TYPE_PROGRESS));
+    return section;
+}
+
+std::vector<Section> devices() {
+    std::string error;
+    const Info hints = parse_hints("addr_format=FI_ADDR_STR", error);
+    fi_info* found = nullptr;
+    std::vector<Section> sections;
+    if (fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found) == 0) {
+        for (const fi_info* info = found; info != nullptr; info = info->next) {
+            sections.push_back(device_section(*info));
+        }
+        fi_freeinfo(found);
+    }
+    return sections;
+}
+
+std::vector<Section> parameters() {
+    fi_param* params = nullptr;
+    int count = 0;
+    Section section;
+    section.title = "parameters";
+    if (fi_getparams(&params, &count) == 0) {
+        for (int i = 0; i < count; ++i) {
+            if (std::strncmp(params[i].name, "FI_RVT_", 7) == 0) {
+                const char* value = params[i].value != nullptr ? params[i].value : "not set";
+                section.add(params[i].name, std::string(value) + "; " + params[i].help_string);
+            }
+        }
+        fi_freeparams(params);
+    }
+    return {section};
+}
+
+/// Answers --why. Returns: false when the hints make no sense.
+bool why(const std::string& text, std::vector<Section>& sections) {
+    std::string error;
+    const Info hints = parse_hints(text, error);
+    if (!hints) {
+        std::fprintf(stderr, "rvt_info: %s\n", error.c_str());
+        return false;
+    }
+    take_refusals();
+    fi_info* found = nullptr;
+    const int result = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
+    for (const Refused& refused : take_refusals()) {
+        Section section;
+        section.title = refused.device + " refuses";
+        section.add("hint", refused.hint);
+        section.add("asked", refused.asked);
+        section.add("offered", refused.offered);
+        section.add("change", advice(refused));
+        sections.push_back(section);
+    }
+    for (const fi_info* info = found; info != nullptr; info = info->next) {
+        Section section;
+        section.title =
+            std::string(info->fabric_attr->name) + "/" + info->domain_attr->name + " accepts";
+        section.add("capabilities", named(&info->caps, FI_TYPE_CAPS));
+        section.add("mr_mode demanded", named(&info->domain_attr->mr_mode, FI_TYPE_MR_MODE));
+        sections.push_back(section);
+    }
+    fi_freeinfo(found);
+    if (sections.empty()) {
+        std::fprintf(
+            stderr, "rvt_info: the provider did not answer: %s; FI_PROVIDER_PATH=%s\n",
+            fi_strerror(-result),
+            getenv("FI_PROVIDER_PATH") != nullptr ? getenv("FI_PROVIDER_PATH") : "(not set)");
+        return false;
+    }
+    return true;
+}
+
+/// Returns: -1 to go on, else the exit status.
+int parse_options(int argc, char** argv, Options& options) {
+    const option long_options[] = {
+        {"json", no_argument, nullptr, 'j'},       {"why", required_argument, nullptr, 'w'},
+        {"peer", required_argument, nullptr, 'p'}, {"hints", no_argument, nullptr, 'n'},
+        {"help", no_argument, nullptr, 'h'},       {nullptr, 0, nullptr, 0},
+    };
+    for (int choice = 0;
+         (choice = getopt_long(argc, argv, "jw:p:h", long_options, nullptr)) != -1;) {
+        switch (choice) {
+            case 'j': options.is_json = true; break;
+            case 'w':
+                options.has_why = true;
+                options.why = optarg;
+                break;
+            case 'p': options.peers.emplace_back(optarg); break;
+            case 'n': std::printf("%s", hint_names().c_str()); return 0;
+            case 'h': std::printf("%s", kUsage); return 0;
+            default: std::fprintf(stderr, "%s", kUsage); return 2;
+        }
+    }
+    if (optind != argc) {
+        std::fprintf(stderr, "%s", kUsage);
+        return 2;
+    }
+    return -1;
+}
+
+int run(const Options& options) {
+    Report report;
+    if (options.has_why) {
+        std::vector<Section> sections;
+        if (!why(options.why, sections)) {
+            return 2;
+        }
+        report.parts.emplace_back("why", std::move(sections));
+    }
+    if (!options.peers.empty()) {
+        std::vector<Section> sections;
+        for (const std::string& peer : options.peers) {
+            sections.push_back(describe_peer(peer));
+        }
+        report.parts.emplace_back("peers", std::move(sections));
+    }
+    if (report.parts.empty()) {
+        report.parts.emplace_back("devices", devices());
+        report.parts.emplace_back("parameters", parameters());
+        if (report.parts.front().second.empty()) {
+            std::fprintf(
+                stderr,
+                "rvt_info: libfabric does not find the provider; set FI_PROVIDER_PATH to the "
+                "folder of librvt-fi.so\n");
+            return 1;
+        }
+    }
+    options.is_json ? print_json(report) : print_text(report);
+    return 0;
+}
+
+}  // namespace
+}  // namespace rvt::info
+
+int main(int argc, char** argv) {
+    rvt::info::Options options;
+    const int status = rvt::info::parse_options(argc, argv, options);
+    if (status >= 0) {
+        return status;
+    }
+    const std::string deaf = rvt::info::catch_log_lines();
+    if (options.has_why && !deaf.empty()) {
+        std::fprintf(stderr, "rvt_info: cannot read libfabric's log: %s\n", deaf.c_str());
+        return 1;
+    }
+    return rvt::info::run(options);
+}

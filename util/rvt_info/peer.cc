@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Opens an endpoint, reads zero bytes from the peer (which connects and touches nothing), and asks
+// the provider what it connected with.
+#include "rvt_info/peer.h"
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_ext_rvt.h>
+#include <rdma/fi_rma.h>
+
+namespace rvt::info {
+namespace {
+
+constexpr std::chrono::seconds kPatience{15};
+
+template <class Fid>
+struct Close {
+    void operator()(Fid* object) const noexcept { fi_close(&object->fid); }
+};
+template <class Fid>
+using Owned = std::unique_ptr<Fid, Close<Fid>>;
+
+/// What is opened on the way, in the order of opening; closed in reverse.
+class Prober {
+  public:
+    explicit Prober(std::string address) : address_(std::move(address)) {
+        if (!address_.starts_with("fi_sockaddr_in")) {
+            address_ =
+                (address_.starts_with("[") ? "fi_sockaddr_in6://" : "fi_sockaddr_in://") + address_;
+        }
+    }
+
+    Section run() {
+        section_.title = "peer " + address_;
+        if (check("fi_getinfo", find()) && check("fi_enable", open()) &&
+            check("fi_av_insert", insert()) && check("fi_read", connect())) {
+            section_.add("reached by", describe());
+        }
+        return std::move(section_);
+    }
+
+  private:
+    bool check(const char* step, int error) {
+        if (error != 0) {
+            section_.add("not reached", std::string(step) + ": " + fi_strerror(-error));
+        }
+        return error == 0;
+    }
+
+    int find() {
+        std::string error;
+        const Info hints = parse_hints("caps=FI_MSG|FI_RMA,addr_format=FI_ADDR_STR", error);
+        fi_info* found = nullptr;
+        const int result =
+            fi_getinfo(FI_VERSION(1, 17), address_.c_str(), nullptr, 0, hints.get(), &found);
+        info_.reset(found);
+        return result;
+    }
+
+    int open() {
+        fid_fabric* fabric = nullptr;
+        int result = fi_fabric(info_->fabric_attr, &fabric, nullptr);
+        fabric_.reset(fabric);
+        fid_domain* domain = nullptr;
+        result = result == 0 ? fi_domain(fabric, info_.get(), &domain, nullptr) : result;
+        domain_.reset(domain);
+        fi_av_attr av_attr{};
+        fid_av* av = nullptr;
+        result = result == 0 ? fi_av_open(domain, &av_attr, &av, nullptr) : result;
+        av_.reset(av);
+        fi_cq_attr cq_attr{};
+        fid_cq* cq = nullptr;
+        result = result == 0 ? fi_cq_open(domain, &cq_attr, &cq, nullptr) : result;
+        cq_.reset(cq);
+        fid_ep* ep = nullptr;
+        result = result == 0 ? fi_endpoint(domain, info_.get(), &ep, nullptr) : result;
+        ep_.reset(ep);
+        result = result == 0 ? fi_ep_bind(ep, &av->fid, 0) : result;
+        result = result == 0 ? fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV) : result;
+        return result == 0 ? fi_enable(ep) : result;
+    }
+
+    int insert() {
+        const char* one = address_.c_str();
+        return fi_av_insert(av_.get(), &one, 1, &peer_, 0, nullptr) == 1 ? 0 : -FI_EINVAL;
+    }
+
+    int connect() {
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        char nothing = 0;
+        ssize_t result = -FI_EAGAIN;
+        while (result == -FI_EAGAIN && std::chrono::steady_clock::now() < end) {
+            result = fi_read(ep_.get(), &nothing, 0, nullptr, peer_, 0, 0, nullptr);
+            fi_cq_read(cq_.get(), nullptr, 0);
+        }
+        fi_cq_entry entry{};
+        ssize_t got = result == 0 ? -FI_EAGAIN : result;
+        while (got == -FI_EAGAIN && std::chrono::steady_clock::now() < end) {
+            got = fi_cq_read(cq_.get(), &entry, 1);
+        }
+        if (got != -FI_EAVAIL) {
+            return got == 1 ? 0 : got == -FI_EAGAIN ? -FI_ETIMEDOUT : static_cast<int>(got);
+        }
+        fi_cq_err_entry error{};
+        fi_cq_readerr(cq_.get(), &error, 0);
+        return -error.err;
+    }
+
+    std::string describe() {
+        fi_rvt_ops_ep* ops = nullptr;
+        const int result =
+            fi_open_ops(&ep_->fid, FI_RVT_EP_OPS, 0, reinterpret_cast<void**>(&ops), nullptr);
+        if (result != 0) {
+            return std::string("this provider does not say: ") + fi_strerror(-result);
+        }
+        std::vector<char> text(1024);
+        std::size_t length = text.size();
+        ops->describe_peer(ep_.get(), peer_, text.data(), &length);
+        return text.data();
+    }
+
+    std::string address_;
+    Section section_;
+    Info info_;
+    Owned<fid_fabric> fabric_;
+    Owned<fid_domain> domain_;
+    Owned<fid_av> av_;
+    Owned<fid_cq> cq_;
+    Owned<fid_ep> ep_;
+    fi_addr_t peer_ = FI_ADDR_UNSPEC;
+};
+
+}  // namespace
+
+Section describe_peer(const std::string& address) {
+    return Prober(address).run();
+}
+
+}  // namespace rvt::info

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// libfabric lets a program bring a log of its own (fi_import_log); the provider writes one line for
+// each candidate that it refuses:
+//     rvt-host/shm RDM does not match: HINT: ASKED asked, OFFERED offered
+#include "rvt_info/refusals.h"
+
+#include <cstdio>
+#include <cstring>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_ext.h>
+
+namespace rvt::info {
+namespace {
+
+constexpr const char* kMarker = " does not match: ";
+
+std::vector<std::string>& lines() {
+    static std::vector<std::string> kept;
+    return kept;
+}
+
+bool is_ours(const fi_provider* provider) {
+    return std::strcmp(provider->name, "rvt") == 0;
+}
+
+int log_enabled(const fi_provider* provider, fi_log_level level, fi_log_subsys /*subsys*/,
+                std::uint64_t /*flags*/) {
+    return is_ours(provider) && level == FI_LOG_WARN ? 1 : 0;
+}
+
+int log_ready(const fi_provider* provider, fi_log_level level, fi_log_subsys subsys,
+              std::uint64_t flags, std::uint64_t* /*showtime*/) {
+    return log_enabled(provider, level, subsys, flags);
+}
+
+void log_line(const fi_provider* /*provider*/, fi_log_level /*level*/, fi_log_subsys /*subsys*/,
+              const char* /*function*/, int /*line*/, const char* message) {
+    lines().emplace_back(message);
+}
+
+fi_ops_log log_ops = {
+    .size = sizeof(fi_ops_log),
+    .enabled = log_enabled,
+    .ready = log_ready,
+    .log = log_line,
+};
+
+fid_logging logging = {.fid = {}, .ops = &log_ops};
+
+Refused parse(const std::string& line, std::size_t marker) {
+    Refused refused;
+    refused.device = line.substr(0, marker);
+    const std::string rest = line.substr(marker + std::strlen(kMarker));
+    const std::size_t colon = rest.find(": ");
+    const std::size_t asked = rest.rfind(" asked, ");
+    const std::size_t offered = rest.rfind(" offered");
+    if (colon == std::string::npos || asked == std::string::npos || offered == std::string::npos ||
+        asked < colon + 2) {
+        refused.hint = rest;
+        return refused;
+    }
+    refused.hint = rest.substr(0, colon);
+    refused.asked = rest.substr(colon + 2, asked - colon - 2);
+    refused.offered = rest.substr(asked + 8, offered - asked - 8);
+    return refused;
+}
+
+}  // namespace
+
+std::string catch_log_lines() {
+    const int error = fi_import_log(FI_VERSION(1, 13), 0, &logging);
+    return error == 0 ? std::string() : fi_strerror(-error);
+}
+
+std::vector<Refused> take_refusals() {
+    std::vector<Refused> refusals;
+    for (const std::string& line : lines()) {
+        const std::size_t marker = line.find(kMarker);
+        if (marker != std::string::npos) {
+            refusals.push_back(parse(line, marker));
+        }
+    }
+    lines().clear();
+    return refusals;
+}
+
+std::string advice(const Refused& refused) {
+    if (refused.asked.find("FI_REMOTE_COMM") != std::string::npos) {
+        return "this device reaches this host only; if all processes run here, set "
+               "FI_RVT_HOST_REMOTE=1";
+    }
+    if (refused.hint == "ep_attr->type") {
+        return "ask for FI_EP_RDM, or leave the type open";
+    }
+    if (refused.hint == "node, service" || refused.hint == "dest_addr" ||
+        refused.hint == "src_addr") {
+        return "name an address of this host";
+    }
+    if (refused.offered.starts_with("at most")) {
+        return "ask for " + refused.offered + ", or leave the hint 0";
+    }
+    return "take " + refused.asked + " out of the hint, or leave the hint 0";
+}
+
+}  // namespace rvt::info

@@ -1,0 +1,44 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# rvt_info answers what its manual page promises.
+info=${RVT_BUILDDIR:-.}/util/rvt_info/rvt_info
+bad=0
+
+check() {  # check SENTENCE PATTERN COMMAND...
+    local sentence=$1 pattern=$2 answer
+    shift 2
+    answer=$("$@" 2>&1)
+    if grep -qE -- "$pattern" <<<"$answer"; then
+        echo "ok - $sentence"
+    else
+        printf 'not ok - %s\n%s\n' "$sentence" "$answer"
+        bad=1
+    fi
+}
+
+# shellcheck disable=SC2317  # called by check
+status_of() {
+    "$@" >/dev/null 2>&1
+    echo "status $?"
+}
+
+check 'the device is listed with its address' 'fi_sockaddr_in://127.0.0.1:0' "$info"
+check 'parameters are listed' 'FI_RVT_HOST_REMOTE' "$info"
+check 'a refused hint is named' 'hint +ep_attr->type' "$info" --why ep.type=FI_EP_MSG
+check 'what is offered is named' 'offered +at most 4096' "$info" --why tx.inject_size=65536
+check 'what to change is said' 'FI_RVT_HOST_REMOTE=1' "$info" --why 'caps=TAGGED|REMOTE_COMM'
+check 'an accepted request says what it gets' 'accepts' "$info" --why caps=FI_TAGGED
+check 'a parameter changes the answer' 'accepts' \
+    env FI_RVT_HOST_REMOTE=1 "$info" --why 'caps=TAGGED|REMOTE_COMM'
+check 'an address where nobody listens is not reached' 'not reached +fi_read' \
+    env FI_RVT_REFUSED_TIMEOUT_MS=200 "$info" --peer 127.0.0.1:9
+check 'an address of another host is not reached' 'not reached +fi_getinfo' \
+    "$info" --peer 192.0.2.1:9
+check 'an unknown hint is an error' 'status 2' status_of "$info" --why nonsense=1
+check 'a missing provider is an error' 'status 1' \
+    status_of env FI_PROVIDER_PATH=/nonexistent "$info"
+if command -v python3 >/dev/null; then
+    check 'the JSON is well formed' '"hint"' \
+        bash -c "'$info' --json --why ep.type=FI_EP_MSG | python3 -m json.tool"
+fi
+exit $bad
