@@ -77,8 +77,7 @@ Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline, PeerMarks marks) {
     Device& device = mr->pd().device();
     const Deadline end = std::chrono::steady_clock::now() + deadline;
     const Status status = device.keys().remove(mr->key(), end, marks);
-    // ENOENT: the key was invalidated by its consumer byte having moved on, or by a peer; it is
-    // gone.
+    // An invalidated key is still this region's; only users that have not let go hold it back.
     if (status.error() == EBUSY) {
         return status;
     }

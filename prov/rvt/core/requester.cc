@@ -11,13 +11,11 @@
 #include "core/reader_pins.h"
 #include "core/segment_transport.h"
 
-#include <mutex>
-
 namespace rvt::core {
 namespace {
 
-constexpr std::uint32_t kOwnQkey = 1u
-                                   << 31;  // a remote Q_Key with this bit stands for the pair's own
+// A remote Q_Key with this bit stands for the pair's own.
+constexpr std::uint32_t kOwnQkey = 0x80000000;
 
 // ---- posting --------------------------------------------------------------------------------
 
@@ -250,6 +248,9 @@ bool put_off_locked(Qp& qp, SendWqe& wqe, const Outcome& outcome) noexcept {
 
 /// Starts the next work request. Returns: whether the queue goes on.
 bool start_next_locked(Qp& qp, SendWqe& wqe) noexcept {
+    if (wqe.has(OpTraits::kLocal) && qp.send_queue().oldest() != nullptr) {
+        return false;  // what is under way may have to be sent again, local work is done once
+    }
     PieceList local;
     WcStatus status = WcStatus::kLocLenErr;
     if (wqe.has(OpTraits::kLocal)) {
@@ -308,7 +309,11 @@ bool step_locked(Qp& qp) noexcept {
         return false;
     }
     qp.sending().blocked_until_us = 0;
-    SendWqe* next = queue.next();
+    // Nothing behind a request that failed is carried out, although earlier ones are under way.
+    const auto failed = [](const SendWqe& wqe) {
+        return wqe.done && wqe.status != WcStatus::kSuccess;
+    };
+    SendWqe* next = queue.find_under_way(failed) == nullptr ? queue.next() : nullptr;
     return next != nullptr && start_next_locked(qp, *next);
 }
 

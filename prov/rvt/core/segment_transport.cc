@@ -130,8 +130,7 @@ bool SegmentFlow::start_one_sided(Qp& qp, SendWqe& wqe, const PieceList& local) 
     const Status status = is_read ? device_.ops().read_peer(device_, channel_, peer, local.all())
                                   : device_.ops().write_peer(device_, channel_, peer, local.all());
     if (!status.is_ok()) {
-        return false;  // also when the key does not allow it: the peer refuses it in the proper
-                       // form
+        return false;  // also when the key does not allow it: the refusal is the peer's to give
     }
     qp.send_queue().start_next();
     complete(wqe, WcStatus::kSuccess);

@@ -43,6 +43,9 @@ Status SendQueue::post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes
         std::byte* to = &inline_data_[(tail & mask_) * max_inline_];
         wqe.inline_data = {to, static_cast<std::size_t>(bytes)};
         for (const Sge& sge : wr.sg_list) {
+            if (sge.length == 0) {
+                continue;  // its address may be null, which memcpy does not take
+            }
             // NOLINTNEXTLINE(performance-no-int-to-ptr)
             std::memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);
             to += sge.length;

@@ -167,4 +167,39 @@ void an_unreliable_send_without_a_receive_is_lost_and_completes() {
 }
 RVT_CONFORM(an_unreliable_send_without_a_receive_is_lost_and_completes)
 
+template <class Backend>
+void local_work_behind_a_send_that_is_put_off_is_done_once() {
+    Pair<Backend> pair;
+    const iovec memory{.iov_base = pair.a().memory.data(), .iov_len = 64};
+    Mr* mr = reg_mr(*pair.a().pd, {.segments = {&memory, 1}}).value();
+    RVT_OK(pair.post_send({.wr_id = 1}));  // no receive
+    RVT_OK(pair.a().qp->post_send({.wr_id = 2, .opcode = WrOpcode::kLocalInv, .rkey = mr->key()}));
+    RVT_OK(pair.post_send({.wr_id = 3}));
+    pair.pass_us(1000);
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.b().post_recv(2));
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+        const Wc wc = pair.sent();
+        RVT_EQ(wc.wr_id, i);
+        RVT_EQ(wc.status, WcStatus::kSuccess);
+    }
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM(local_work_behind_a_send_that_is_put_off_is_done_once)
+
+template <class Backend>
+void nothing_behind_a_failed_request_is_carried_out() {
+    Pair<Backend> pair;
+    pair.b().fill(4096, 64, 9);
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .wr_id = 1}));
+    RVT_OK(pair.post_send({.wr_id = 2, .lkey = 0x123}));
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .wr_id = 3, .remote_offset = 4096}));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_EQ(pair.sent().status, WcStatus::kLocProtErr);
+    RVT_EQ(pair.sent().status, WcStatus::kWrFlushErr);
+    cr_assert(pair.is_silent(pair.b().recv_cq));
+    cr_assert(pair.b().holds(4096, 64, 9));
+}
+RVT_CONFORM(nothing_behind_a_failed_request_is_carried_out)
+
 }  // namespace

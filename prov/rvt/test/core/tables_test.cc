@@ -4,6 +4,7 @@
 #include "core/async_events.h"
 #include "core/mcast.h"
 #include "core/pieces.h"
+#include "core/qp.h"
 #include "core/qp_states.h"
 #include "core/qp_table.h"
 #include "core/reader_pins.h"
@@ -24,7 +25,7 @@ using namespace rvt::core;
 namespace {
 
 Qp& fake_qp(int i) {
-    static char places[300];
+    alignas(Qp) static std::byte places[300][sizeof(Qp)];
     return reinterpret_cast<Qp&>(places[i]);  // the table never looks into it
 }
 
