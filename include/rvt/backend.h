@@ -98,8 +98,9 @@ struct BackendOps {
 
     // ---- segment grade ---------------------------------------------------------------------
 
-    /// Gives the channel to the device at `dest`, opening it at its first use. Does not wait for the peer:
-    /// until it answers, send_segment() is EAGAIN.
+    /// Gives the channel to the device at `dest`, opening it at its first use. There is one for each pair of
+    /// devices, whoever opened it first: what the peer sends arrives on the same. Does not wait for the
+    /// peer: until it answers, send_segment() is EAGAIN.
     /// Returns: EHOSTUNREACH when it is known that nothing answers there.
     Result<Channel*> (*open_channel)(core::Device&, const Address& dest) = nullptr;
     /// Ends one use that open_channel() began.
@@ -110,12 +111,13 @@ struct BackendOps {
     ///          channel has failed.
     Status (*send_segment)(core::Device&, Channel&, std::span<const std::byte> header,
                            std::span<const iovec> payload) = nullptr;
-    /// Moves what can be moved; calls deliver_segment() for each segment that arrived and
+    /// Moves what can be moved, one thread at a time for each device; calls deliver_segment() for each segment that arrived and
     /// channel_failed() for each channel that broke. Returns: how many segments arrived.
     unsigned (*poll)(core::Device&) = nullptr;
-    /// Reads `length` bytes at the peer's address into `to`, by the peer's key table and without the peer.
-    /// Returns: EOPNOTSUPP when that is not possible here; the core then asks the peer by a segment.
-    ///          EACCES when the key does not allow it.
+    /// Fills `to` from the peer's memory, by the peer's key table and without the peer. The core does so only
+    /// while nothing of the pair is under way; that the peer's pair has failed it learns by its next message.
+    /// Returns: EOPNOTSUPP when that is not possible here, EACCES when the key does not allow it; on any
+    ///          error the core asks the peer by a segment.
     Status (*read_peer)(core::Device&, Channel&, const PeerMemory& from,
                         std::span<const iovec> to) = nullptr;
     /// As read_peer(), in the other direction.
