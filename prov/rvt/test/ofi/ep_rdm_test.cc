@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include <rdma/fi_ext_rvt.h>
+
 #include "ofi/pair.h"
 
 using namespace rvt::test;
@@ -167,4 +169,25 @@ Test(ep_rdm, an_alias_sends_with_flags_of_its_own) {
     cr_assert(pair.a.is_quiet());
     pair.post([&] { return fi_tsend(alias.get(), "loud", 5, nullptr, pair.a.peer, 1, in); });
     cr_assert(pair.a.next().op_context == in);
+}
+
+Test(ep_rdm, says_how_a_peer_is_reached) {
+    Pair pair;
+    fi_rvt_ops_ep* ops = nullptr;
+    void* table = nullptr;
+    RVT_EQ(fi_open_ops(&pair.a.ep->fid, "nothing of ours", 0, &table, nullptr), -FI_ENOSYS);
+    RVT_OK(fi_open_ops(&pair.a.ep->fid, FI_RVT_EP_OPS, 0, &table, nullptr));
+    ops = static_cast<fi_rvt_ops_ep*>(table);
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
+    pair.b.next();
+    char text[256] = "";
+    std::size_t bytes = 5;
+    RVT_OK(ops->describe_peer(pair.a.ep.get(), pair.a.peer, text, &bytes));
+    RVT_EQ(strlen(text), 4);
+    bytes = sizeof text;
+    RVT_OK(ops->describe_peer(pair.a.ep.get(), pair.a.peer, text, &bytes));
+    cr_assert(strstr(text, "shared memory") != nullptr, "%s", text);
+    RVT_EQ(bytes, strlen(text) + 1);
 }
