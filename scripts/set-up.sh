@@ -96,7 +96,7 @@ mpi_run() {
     shift
     [ "$(id -u)" -eq 0 ] && options+=(--allow-run-as-root)
     [ "$ranks" -gt "$(nproc)" ] && options+=(--oversubscribe --mca mpi_yield_when_idle 1)
-    # Open MPI's mtl asks every provider to reach other hosts too; see fi_rvt(7).
+    # Open MPI's mtl asks every provider to reach other hosts too; see README.md.
     FI_RVT_HOST_REMOTE=1 timeout "${RVT_MPI_LIMIT_S:-300}" mpirun "${options[@]}" -n "$ranks" \
         -x FI_PROVIDER -x FI_PROVIDER_PATH -x FI_RVT_HOST_REMOTE --mca pml cm --mca mtl ofi "$@"
 }

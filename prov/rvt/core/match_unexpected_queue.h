@@ -203,7 +203,7 @@ class UnexpectedQueue {
     };
 
     struct Found {
-        std::uint32_t pos;  // tail() when there is none
+        std::uint32_t pos = 0;  // tail() when there is none
         Index* index = nullptr;
         Bin* bin = nullptr;  // known when an index has answered
     };
