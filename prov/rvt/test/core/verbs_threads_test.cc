@@ -24,7 +24,7 @@ void exchange(Side& side, Side& other, std::atomic<int>& wrong) {
     }
     while (received < kMessages || sent < kMessages || in_flight > 0) {
         if (sent < kMessages && in_flight < 16) {
-            const Op op{.opcode = WrOpcode::kSendImm, .bytes = 32, .imm = sent};
+            const Op op{.opcode = WrOpcode::kSendImm, .offset = 65536, .bytes = 32, .imm = sent};
             wrong += !post(side, other, op).is_ok();
             ++sent;
             ++in_flight;
