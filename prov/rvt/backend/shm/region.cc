@@ -116,6 +116,7 @@ bool is_read_only(int fd) noexcept {
 util::UniqueFd find_descriptor(const MapEntry& entry) {
     const Directory directory(opendir("/proc/self/fd"));
     util::UniqueFd found;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is this function's own.
     while (const dirent* const item = directory != nullptr ? readdir(directory.get()) : nullptr) {
         const std::string name = item->d_name;
         int fd = -1;

@@ -87,8 +87,8 @@ const char* to_string(Proximity proximity) noexcept {
 }
 
 const Topology& Topology::instance() noexcept {
-    static const Topology& topology =
-        *new Topology(nullptr);  // never destroyed: used until the end
+    // Never destroyed: used until the end. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
+    static const Topology& topology = *new Topology(nullptr);
     return topology;
 }
 

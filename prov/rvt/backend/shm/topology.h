@@ -35,6 +35,8 @@ class Topology {
     /// One described in hwloc's words, "package:2 l3:1 core:4 pu:2", for tests.
     static Topology synthetic(const char* description) noexcept;
 
+    Topology(const Topology&) = delete;
+    Topology& operator=(const Topology&) = delete;
     Topology(Topology&&) noexcept = default;
     Topology& operator=(Topology&&) noexcept = default;
     ~Topology() = default;
