@@ -32,6 +32,8 @@ class Device : public Object {
     /// Returns: ENOMEM for the key table, EINVAL for limits or a key block that make no sense.
     static Result<std::unique_ptr<Device>> create(const DeviceInfo& info, const BackendOps& ops);
     ~Device();
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[nodiscard]] Grade grade() const noexcept { return info_.grade; }
@@ -102,6 +104,8 @@ class Device : public Object {
         KeyBlock() = default;
         KeyBlock(KeyBlock&& other) noexcept;
         KeyBlock& operator=(KeyBlock&&) = delete;
+        KeyBlock(const KeyBlock&) = delete;
+        KeyBlock& operator=(const KeyBlock&) = delete;
         ~KeyBlock();
     };
 

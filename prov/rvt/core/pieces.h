@@ -17,6 +17,7 @@
 
 namespace rvt::core {
 
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): 2 KiB on the stack of each operation
 class PieceList {
   public:
     static constexpr std::size_t kMax = 128;

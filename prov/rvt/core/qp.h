@@ -43,6 +43,8 @@ class Qp : public Object {
   public:
     Qp(Pd& pd, const QpInit& init);
     ~Qp();
+    Qp(const Qp&) = delete;
+    Qp& operator=(const Qp&) = delete;
 
     [[nodiscard]] Pd& pd() const noexcept { return pd_; }
     [[nodiscard]] Device& device() const noexcept { return pd_.device(); }

@@ -65,7 +65,7 @@ class SegmentFlow {
 
   private:
     struct Answer {
-        SegmentHeader header;
+        SegmentHeader header{};
         Request request;           // a READ's, to find its memory when it is sent
         std::uint64_t offset = 0;  // of a READ: bytes sent
     };

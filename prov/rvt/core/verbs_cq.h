@@ -28,6 +28,8 @@ class CompChannel : public Object {
   public:
     CompChannel(Context& context, int fd) noexcept : context_(context), use_(context), fd_(fd) {}
     ~CompChannel();
+    CompChannel(const CompChannel&) = delete;
+    CompChannel& operator=(const CompChannel&) = delete;
 
     /// Waits for the next queue that has been armed and got a completion; moves the device
     /// meanwhile, so that retries and arrivals need no other thread. Returns: the queue, one for
