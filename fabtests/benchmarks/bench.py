@@ -180,8 +180,8 @@ def measure_row(row, contestants, repeats):
     values, reasons = collections.defaultdict(list), {}
     for _ in range(repeats):
         for name in names:
-            if name in reasons:
-                continue
+            if name in reasons and not values[name]:
+                continue  # it never worked; one failure among successes is only reported
             value, reason = run_one(*contestants.command(name, row))
             if value is None:
                 reasons[name] = reason

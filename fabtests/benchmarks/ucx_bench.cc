@@ -73,7 +73,12 @@ class Ucx {
     std::function<void()> idle() const {
         return [this] { poll(); };
     }
-    void finish() const { self.barrier_polling(idle()); }
+    /// All that this rank put is in the other one's memory, and the other one has done the same.
+    void finish() const {
+        ucp_request_param_t param{};
+        wait(ucp_ep_flush_nbx(ep, &param));
+        self.barrier_polling(idle());
+    }
 
     Rank& self;
     ucp_context_h context = nullptr;
