@@ -17,7 +17,7 @@ namespace {
 
 class Registry {
   public:
-    static Registry& instance() noexcept {
+    static Registry& instance() {
         static Registry& registry = *new Registry;  // never destroyed: handlers may run during exit
         return registry;
     }
@@ -67,8 +67,9 @@ class Registry {
             }
         }
         for (const auto& [address, length] : memory_) {
-            ::mmap(address, length, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+            [[maybe_unused]] const void* const same =
+                ::mmap(address, length, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
         }
     }
 

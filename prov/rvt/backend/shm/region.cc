@@ -6,8 +6,10 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
-#include <string>
+#include <system_error>
+#include <utility>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -112,26 +114,31 @@ bool is_read_only(int fd) noexcept {
     return (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
 }
 
+/// A copy of a descriptor of ours, if it is of that file.
+util::UniqueFd copy_if_file(const char* number, const MapEntry& entry) noexcept {
+    int fd = -1;
+    const auto parsed = std::from_chars(number, number + std::strlen(number), fd);
+    if (parsed.ec != std::errc{} || !is_file(fd, entry)) {
+        return {};
+    }
+    util::UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    // Its owner may have closed it in between, and the number may be another file by now.
+    return copy.is_open() && is_file(copy.get(), entry) ? std::move(copy) : util::UniqueFd{};
+}
+
 /// A copy of an open descriptor of that file, one that may write where there is one.
 util::UniqueFd find_descriptor(const MapEntry& entry) {
     const Directory directory(opendir("/proc/self/fd"));
     util::UniqueFd found;
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): the stream is this function's own.
-    while (const dirent* const item = directory != nullptr ? readdir(directory.get()) : nullptr) {
-        const std::string name = item->d_name;
-        int fd = -1;
-        std::from_chars(name.data(), name.data() + name.size(), fd);
-        if (fd < 0 || !is_file(fd, entry) || (found.is_open() && is_read_only(fd))) {
-            continue;
+    while (directory != nullptr && (!found.is_open() || is_read_only(found.get()))) {
+        // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread has this directory
+        const dirent* const item = readdir(directory.get());
+        if (item == nullptr) {
+            break;
         }
-        util::UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-        // Its owner may have closed it in between, and the number may be another file by now.
-        if (copy.is_open() && is_file(copy.get(), entry)) {
-            const bool is_best = !is_read_only(copy.get());
+        util::UniqueFd copy = copy_if_file(item->d_name, entry);
+        if (copy.is_open()) {
             found = std::move(copy);
-            if (is_best) {
-                break;
-            }
         }
     }
     return found;

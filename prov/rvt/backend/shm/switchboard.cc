@@ -124,7 +124,7 @@ void Switchboard::connect_self(Peer& peer) {
 }
 
 Link* Switchboard::find_link(std::uint64_t id) {
-    const std::lock_guard guard(sockets_lock_);
+    const util::Guard guard(sockets_lock_);
     const auto found = sockets_.find(id);
     return found != sockets_.end() ? peers_[found->second.peer].link.get() : nullptr;
 }

@@ -129,6 +129,11 @@ class Process {
         [[maybe_unused]] const ssize_t received = recv(channel_.get(), &value, sizeof value, 0);
         return value;
     }
+    /// Whether get() would not wait.
+    bool has_word() const {
+        pollfd entry{.fd = channel_.get(), .events = POLLIN, .revents = 0};
+        return poll(&entry, 1, 0) == 1;
+    }
     void kill(int signal = SIGKILL) {
         if (pid_ > 0) {
             ::kill(pid_, signal);

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One-sided access to a peer's memory that is mapped here, between engines of two processes.
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <fstream>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "backend/shm/station.h"
+#include "common/check.h"
+#include "core/rd_engine.h"
+#include "raw_peer.h"
+
+using namespace rvt;  // NOLINT(google-build-using-namespace)
+using shm::test::Process;
+
+namespace {
+
+using Engine = core::RdEngine<util::NullLock, shm::Host>;
+constexpr std::size_t kBytes = 1 << 20;
+
+/// An endpoint with what a domain would give it.
+struct Node {
+    Node()
+        : key_file(util::Mapping::create("test-keys", core::KeyTable::block_bytes(60),
+                                         core::KeyTable::block_bytes(60))
+                       .take()),
+          keys(core::KeyTable::create(key_file.at<void>(0), key_file.length()).take()),
+          cq(core::Cq::create(64).take()),
+          engine(std::make_unique<Engine>(lock, core::RdAttr{.bind = shm::test::loopback()},
+                                          core::RdTuning{},
+                                          core::RdKeys{.table = keys.get(), .memory = &key_file})) {
+        engine->bind({.tx_cq = cq.get(), .rx_cq = cq.get()}, &av);
+        status = engine->enable();
+    }
+    std::uint32_t expose(void* data, std::size_t length) {
+        const auto address = reinterpret_cast<std::uint64_t>(data);
+        return keys
+            ->add({.addr = address,
+                   .length = length,
+                   .iova = address,
+                   .access = Access::kRemoteRead | Access::kRemoteWrite})
+            .take();
+    }
+    /// Writes or reads one range and waits. Returns: the status of its completion.
+    core::WcStatus access(bool is_write, void* buffer, std::size_t length, std::uint64_t to,
+                          std::uint32_t key) {
+        const iovec local{buffer, length};
+        const core::RdRemote remote{.addr = to, .len = length, .key = key};
+        while (engine->rma({.is_write = is_write,
+                            .iov = &local,
+                            .iov_count = 1,
+                            .remote = &remote,
+                            .remote_count = 1,
+                            .dest = peer,
+                            .flags = core::RdFlags::kCompletion}) == util::Status(EAGAIN)) {
+            engine->progress(engine.get());
+        }
+        while (cq->front() == nullptr) {
+            engine->progress(engine.get());
+        }
+        const core::WcStatus outcome = cq->front()->status;
+        cq->pop();
+        return outcome;
+    }
+
+    util::NullLock lock;
+    util::Mapping key_file;
+    std::unique_ptr<core::KeyTable> keys;
+    std::unique_ptr<core::Cq> cq;
+    core::AddressVector av;
+    std::unique_ptr<Engine> engine;
+    std::uint64_t peer = 0;
+    util::Status status;
+};
+
+struct Exposed {
+    util::SockAddr address;
+    std::uint64_t data = 0;
+    std::uint32_t key = 0;
+};
+
+/// Memory that both processes see, so that the test can look at what the target has.
+char* shared_memory(int seals) {
+    const int fd = memfd_create("app", MFD_ALLOW_SEALING);
+    [[maybe_unused]] const int done = ftruncate(fd, kBytes);
+    void* const data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    fcntl(fd, F_ADD_SEALS, seals);
+    return static_cast<char*>(data);
+}
+
+/// A target that makes progress until it hears from its parent, and then no more.
+void run_target(Process& parent, char* memory) {
+    Node node;
+    parent.put(Exposed{.address = node.engine->address(),
+                       .data = reinterpret_cast<std::uint64_t>(memory),
+                       .key = node.expose(memory, kBytes)});
+    while (!parent.has_word()) {
+        node.engine->progress(node.engine.get());
+    }
+    parent.get<bool>();
+    parent.get<bool>();
+}
+
+/// Whether this process has the memory twice: as shared_memory() gave it, and as the peer's.
+bool is_mapped() {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) {
+        count += line.find("memfd:app") != std::string::npos ? 1 : 0;
+    }
+    return count == 2;
+}
+
+/// Writes 1 to the first word until the engine knows that it is mapped.
+void use_until_mapped(Node& node, const Exposed& exposed) {
+    std::uint64_t word = 1;
+    bool was_mapped = false;
+    do {
+        was_mapped = is_mapped();
+        RVT_EQ(node.access(true, &word, sizeof word, exposed.data, exposed.key),
+               core::WcStatus::kSuccess);
+        node.engine->progress(node.engine.get());  // takes the news in
+    } while (!was_mapped);
+}
+
+}  // namespace
+
+Test(mapped_access, needs_no_help_of_the_target, .timeout = 60) {
+    char* const memory = shared_memory(F_SEAL_SHRINK);
+    Process target([&](Process& parent) { run_target(parent, memory); });
+    const auto exposed = target.get<Exposed>();
+    Node node;
+    RVT_OK(node.status);
+    node.peer = node.av.insert(exposed.address).take();
+    std::uint64_t word = 1;
+    use_until_mapped(node, exposed);
+    kill(target.pid(), SIGSTOP);
+    std::vector<char> large(kBytes - 100, 'x');
+    RVT_EQ(node.access(true, large.data(), large.size(), exposed.data + 100, exposed.key),
+           core::WcStatus::kSuccess);
+    RVT_EQ(memory[99], 0);
+    RVT_EQ(memory[100], 'x');
+    RVT_EQ(memory[kBytes - 1], 'x');
+    memory[5000] = 'y';
+    char byte = 0;
+    RVT_EQ(node.access(false, &byte, 1, exposed.data + 5000, exposed.key),
+           core::WcStatus::kSuccess);
+    RVT_EQ(byte, 'y');
+    // The bounds are those of the region, not of the file.
+    RVT_EQ(node.access(true, &word, sizeof word, exposed.data + kBytes - 4, exposed.key),
+           core::WcStatus::kRemAccessErr);
+    kill(target.pid(), SIGCONT);
+}
+
+Test(mapped_access, of_memory_that_may_shrink_goes_other_ways, .timeout = 60) {
+    char* const memory = shared_memory(0);
+    Process target([&](Process& parent) { run_target(parent, memory); });
+    const auto exposed = target.get<Exposed>();
+    Node node;
+    node.peer = node.av.insert(exposed.address).take();
+    std::uint64_t word = 1;
+    for (int i = 0; i < 20; ++i) {
+        RVT_EQ(node.access(true, &word, sizeof word, exposed.data + 8, exposed.key),
+               core::WcStatus::kSuccess);
+    }
+    cr_assert(not(is_mapped()));
+    RVT_EQ(memory[8], 1);
+}
+
+Test(mapped_access, ends_with_the_key, .timeout = 60) {
+    char* const memory = shared_memory(F_SEAL_SHRINK);
+    Process target([&](Process& parent) {
+        Node node;
+        const std::uint32_t key = node.expose(memory, kBytes);
+        parent.put(Exposed{.address = node.engine->address(),
+                           .data = reinterpret_cast<std::uint64_t>(memory),
+                           .key = key});
+        while (!parent.has_word()) {
+            node.engine->progress(node.engine.get());
+        }
+        parent.get<bool>();
+        parent.put(node.keys->invalidate(key).error());
+        parent.get<bool>();
+    });
+    const auto exposed = target.get<Exposed>();
+    Node node;
+    node.peer = node.av.insert(exposed.address).take();
+    std::uint64_t word = 1;
+    use_until_mapped(node, exposed);
+    target.put(true);
+    RVT_EQ(target.get<int>(), 0);
+    word = 2;
+    RVT_EQ(node.access(true, &word, sizeof word, exposed.data, exposed.key),
+           core::WcStatus::kRemAccessErr);
+    RVT_EQ(memory[0], 1);
+    cr_assert(not(is_mapped()));
+}
