@@ -22,11 +22,6 @@ using rvt::shm::test::RawPeer;
 using rvt::shm::test::TestEndpoint;
 using rvt::util::SockAddr;
 
-// Peers are forked from a process that has threads.
-extern "C" const char* __tsan_default_options() {
-    return "die_after_fork=0";
-}
-
 namespace {
 
 struct Leftovers {

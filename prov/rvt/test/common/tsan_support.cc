@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Lets Criterion run under ThreadSanitizer. Criterion maps the memory that it shares with each
-// test at a place drawn with rand_r() from 64 TiB, most of which the sanitizer keeps for itself,
-// and gives up after a few draws. Here the draw falls where programs may have memory.
+// Lets our tests run under ThreadSanitizer.
 #if defined(__SANITIZE_THREAD__)
 
 #include <cstdint>
@@ -17,6 +15,14 @@ constexpr std::uint64_t kDraws = (kAppEnd - kAppBegin) / kArenaStep;
 
 }  // namespace
 
+/// Tests fork peers from a process that has threads, and the peers start threads of their own.
+extern "C" [[gnu::visibility("default")]] const char* __tsan_default_options() {
+    return "die_after_fork=0";
+}
+
+/// Criterion maps the memory that it shares with each test at a place drawn with rand_r() from
+/// 64 TiB, most of which the sanitizer keeps for itself, and gives up after a few draws. Here the
+/// draw falls where programs may have memory.
 extern "C" [[gnu::visibility("default")]] int rand_r(unsigned* seed) {
     *seed = *seed * 1103515245U + 12345U;
     return static_cast<int>(kFirst + (*seed >> 8) % kDraws);
