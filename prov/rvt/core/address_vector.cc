@@ -55,7 +55,7 @@ util::Result<std::uint64_t> AddressVector::insert(const util::SockAddr& address)
     std::vector<AddressObserver*> observers;
     std::uint64_t index = 0;
     {
-        const std::lock_guard guard(lock_);
+        const util::Guard guard(lock_);
         reserve_hash_locked();
         observers = observers_;
         util::Result<std::uint64_t> taken = take_index_locked();
@@ -80,7 +80,7 @@ util::Status AddressVector::remove(std::uint64_t index) {
     std::vector<AddressObserver*> observers;
     util::SockAddr address;
     {
-        const std::lock_guard guard(lock_);
+        const util::Guard guard(lock_);
         if (at(index) == nullptr) {
             return ENOENT;
         }
@@ -97,14 +97,14 @@ util::Status AddressVector::remove(std::uint64_t index) {
         observer->address_removed(index, address);
     }
     // Only now may the number be given out again: the observers have forgotten it.
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     free_.push_back(index);
     std::push_heap(free_.begin(), free_.end(), std::greater<>());
     return util::kOk;
 }
 
 util::Result<std::uint64_t> AddressVector::find(const util::SockAddr& address) const {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     if (by_hash_.empty()) {
         return ENOENT;
     }
@@ -123,17 +123,17 @@ util::Result<std::uint64_t> AddressVector::find(const util::SockAddr& address) c
 }
 
 std::size_t AddressVector::size() const noexcept {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     return count_;
 }
 
 void AddressVector::add_observer(AddressObserver* observer) {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     observers_.push_back(observer);
 }
 
 void AddressVector::remove_observer(AddressObserver* observer) {
-    const std::lock_guard guard(lock_);
+    const util::Guard guard(lock_);
     std::erase(observers_, observer);
 }
 

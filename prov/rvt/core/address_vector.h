@@ -7,10 +7,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "util/annotations.h"
+#include "util/mutex.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
 
@@ -66,7 +66,7 @@ class AddressVector {
     void hash_locked(std::uint64_t index) RVT_REQUIRES(lock_);
     void unhash_locked(std::uint64_t index) RVT_REQUIRES(lock_);
 
-    mutable std::mutex lock_;  // order: innermost, held only inside this class
+    mutable util::Mutex lock_;  // order: innermost, held only inside this class
     std::array<std::atomic<Entry*>, kMaxChunks> chunks_{};
     std::vector<std::uint64_t> free_ RVT_GUARDED_BY(lock_);  // a heap, lowest first
     std::uint64_t next_ RVT_GUARDED_BY(lock_) = 0;
