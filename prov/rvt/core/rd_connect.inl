@@ -97,9 +97,9 @@ typename RdEngine<Lock, Host>::Peer* RdEngine<Lock, Host>::find_peer(std::uint64
     return peer;
 }
 
-/// The peer at an address, made if it is new.
+/// The peer at an address; nullptr: there is none yet.
 template <class Lock, class Host>
-typename RdEngine<Lock, Host>::Peer* RdEngine<Lock, Host>::peer_at(
+typename RdEngine<Lock, Host>::Peer* RdEngine<Lock, Host>::known_at(
     const util::SockAddr& address) noexcept {
     const auto [begin, end] = peers_by_address_.equal_range(address.hash());
     for (auto it = begin; it != end; ++it) {
@@ -107,18 +107,69 @@ typename RdEngine<Lock, Host>::Peer* RdEngine<Lock, Host>::peer_at(
             return it->second;
         }
     }
-    auto fresh = std::make_unique<Peer>();
-    fresh->id = static_cast<std::uint32_t>(peers_.size());
-    fresh->address = address;
-    fresh->path.close();
+    return nullptr;
+}
+
+/// The peer at an address, made if it is new.
+template <class Lock, class Host>
+typename RdEngine<Lock, Host>::Peer* RdEngine<Lock, Host>::peer_at(
+    const util::SockAddr& address) noexcept {
+    if (Peer* const known = known_at(address)) {
+        return known;
+    }
+    const std::uint32_t id = free_peer_id();
+    peers_[id] = std::make_unique<Peer>();
+    Peer* const peer = peers_[id].get();
+    peer->id = id;
+    peer->address = address;
+    peer->path.close();
     if (av_ != nullptr) {
         const util::Result<std::uint64_t> number = av_->find(address);
-        fresh->fi_addr = number.is_ok() ? number.value() : kSourceNotAvailable;
+        peer->fi_addr = number.is_ok() ? number.value() : kSourceNotAvailable;
     }
-    Peer* const peer = fresh.get();
     peers_by_address_.emplace(address.hash(), peer);
-    peers_.push_back(std::move(fresh));
     return peer;
+}
+
+/// An id for a new peer: that of one whom nothing refers to any more, if the peer that was given up
+/// first is such a one; else a new one. So peers that come and go do not add up.
+template <class Lock, class Host>
+std::uint32_t RdEngine<Lock, Host>::free_peer_id() noexcept {
+    if (!given_up_.empty()) {
+        const std::uint32_t id = given_up_.front();
+        given_up_.pop_front();
+        Peer& peer = *peers_[id];
+        peer.is_given_up = false;
+        if (!is_referred_to(peer)) {
+            const auto [begin, end] = peers_by_address_.equal_range(peer.address.hash());
+            peers_by_address_.erase(
+                std::find_if(begin, end, [&](const auto& each) { return each.second == &peer; }));
+            return id;
+        }
+        give_up_if_unknown(peer);  // its messages may have been read until the next time
+    }
+    peers_.push_back(nullptr);
+    return static_cast<std::uint32_t>(peers_.size() - 1);
+}
+
+/// Notes a peer that is neither connected nor in the address vector: its place may be used again.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::give_up_if_unknown(Peer& peer) noexcept {
+    if (!peer.is_given_up && peer.state == Peer::State::kIdle &&
+        peer.fi_addr == kSourceNotAvailable) {
+        peer.is_given_up = true;
+        given_up_.push_back(peer.id);
+    }
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::is_referred_to(const Peer& peer) noexcept {
+    bool is_used = peer.state != Peer::State::kIdle || peer.fi_addr != kSourceNotAvailable ||
+                   peer.is_busy || peer.has_work();
+    inbound_.for_each_taken([&](const RdInbound& inbound) { is_used |= inbound.peer == &peer; });
+    const auto is_directed = [&](const RdRxEntry& entry) { return entry.source == peer.id; };
+    return is_used || posted_tagged_.find(is_directed) != nullptr ||
+           posted_messages_.find(is_directed) != nullptr;
 }
 
 template <class Lock, class Host>
@@ -146,6 +197,7 @@ void RdEngine<Lock, Host>::address_removed(std::uint64_t index,
         if (it->second->fi_addr == index) {
             const util::Result<std::uint64_t> other = av_->find(address);
             it->second->fi_addr = other.is_ok() ? other.value() : kSourceNotAvailable;
+            give_up_if_unknown(*it->second);
         }
     }
 }
@@ -184,9 +236,17 @@ template <class Lock, class Host>
     while (oldest != nullptr) {
         std::unique_ptr<Event> event(oldest);
         oldest = event->next;
-        Peer& peer = *peer_at(event->address);
+        if (event->kind == Event::Kind::kConnected) {
+            connected(std::move(event));
+            continue;
+        }
+        Peer* const known = known_at(event->address);
+        if (known == nullptr) {
+            continue;  // given up meanwhile
+        }
+        Peer& peer = *known;
         switch (event->kind) {
-            case Event::Kind::kConnected: connected(std::move(event)); break;
+            case Event::Kind::kConnected: break;
             case Event::Kind::kFailed:
                 if (peer.state == Peer::State::kConnecting) {
                     disconnected(peer, event->error == ENOMEM || event->error == EMFILE
@@ -282,6 +342,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.write = {};
     peer.has_keys_view = peer.is_held = false;
     peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
+    give_up_if_unknown(peer);
 }
 
 template <class Lock, class Host>

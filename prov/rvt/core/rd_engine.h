@@ -14,7 +14,9 @@
 //   host Host::Event    word of the control thread    Host::User      what the control thread calls
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -260,7 +262,11 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
         return dest < by_index_.size() ? by_index_[dest] : nullptr;
     }
     Peer* find_peer(std::uint64_t dest) noexcept;
+    Peer* known_at(const util::SockAddr& address) noexcept;
     Peer* peer_at(const util::SockAddr& address) noexcept;
+    std::uint32_t free_peer_id() noexcept;
+    void give_up_if_unknown(Peer& peer) noexcept;
+    bool is_referred_to(const Peer& peer) noexcept;
     void connect(Peer& peer) noexcept;
     void read_mail() noexcept;
     void connected(std::unique_ptr<Event> event) noexcept;
@@ -317,7 +323,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdMethodChooser read_methods_;
     std::uint64_t last_pull_end_ = 0;           // ticks
     std::uint64_t last_access_end_ = 0;         // ticks
-    std::vector<std::unique_ptr<Peer>> peers_;  // by id; they live as long as the endpoint
+    std::vector<std::unique_ptr<Peer>> peers_;  // by id
+    std::deque<std::uint32_t> given_up_;        // ids of peers that are gone and not in the vector
     std::unordered_multimap<std::size_t, Peer*> peers_by_address_;
     typename Host::Station station_;
 };
