@@ -29,6 +29,7 @@ namespace fab {
 struct Settings {
     std::string provider = "rvt";
     std::string node;  ///< Address to listen on, where the provider needs to be told; else empty.
+    bool is_long = false;  ///< Cases that have a long form run it.
 };
 inline Settings settings;
 

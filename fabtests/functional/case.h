@@ -35,6 +35,7 @@ extern const std::span<const Case> kAvCases;
 extern const std::span<const Case> kMrCases;
 extern const std::span<const Case> kFlowCases;
 extern const std::span<const Case> kFaultCases;
+extern const std::span<const Case> kKillCases;
 extern const std::span<const Case> kThreadCases;
 extern const std::span<const Case> kArgCases;
 

@@ -40,7 +40,8 @@ std::vector<Case> all_cases() {
     for (const auto& table :
          {fab::kMsgCases, fab::kTaggedCases, fab::kPeekCases, fab::kFlagCases, fab::kRmaCases,
           fab::kAtomicCases, fab::kCntrCases, fab::kCqCases, fab::kOrderCases, fab::kAvCases,
-          fab::kMrCases, fab::kFlowCases, fab::kThreadCases, fab::kFaultCases, fab::kArgCases}) {
+          fab::kMrCases, fab::kFlowCases, fab::kThreadCases, fab::kFaultCases, fab::kKillCases,
+          fab::kArgCases}) {
         cases.insert(cases.end(), table.begin(), table.end());
     }
     return cases;
@@ -118,19 +119,20 @@ int report(const Counts& counts, const Options& options) {
     std::fprintf(
         code == 0 ? stdout : stderr,
         "usage: functional [-p PROVIDER] [-s ADDRESS] [-o NAME]... [-x NAME]... [-c CPU,...]\n"
-        "                  [-m COUNT] [-r REPEATS] [-l]\n"
+        "                  [-m COUNT] [-r REPEATS] [-f] [-l]\n"
         "  -p  the provider to test (rvt)\n"
         "  -s  the address to listen on, for providers that need it\n"
         "  -o  run only cases whose name contains NAME; -x: leave them out\n"
         "  -c  pin rank n to the nth of these CPUs\n"
         "  -m  fail unless at least COUNT cases pass\n"
+        "  -f  in full: 1,000 kill cycles, a peer stopped for a minute\n"
         "  -l  list the cases\n");
     std::exit(code);
 }
 
 Options parse(int argc, char** argv) {
     Options options;
-    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:r:lh")) != -1;) {
+    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:r:flh")) != -1;) {
         switch (option) {
             case 'p': fab::settings.provider = optarg; break;
             case 's': fab::settings.node = optarg; break;
@@ -142,6 +144,7 @@ Options parse(int argc, char** argv) {
                 break;
             case 'm': options.least_passed = std::atoi(optarg); break;
             case 'r': options.repeats = std::atoi(optarg); break;
+            case 'f': fab::settings.is_long = true; break;
             case 'l': options.list = true; break;
             case 'h': usage(0);
             default: usage(2);
