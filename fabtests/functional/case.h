@@ -36,6 +36,7 @@ extern const std::span<const Case> kMrCases;
 extern const std::span<const Case> kFlowCases;
 extern const std::span<const Case> kFaultCases;
 extern const std::span<const Case> kKillCases;
+extern const std::span<const Case> kEnvCases;
 extern const std::span<const Case> kThreadCases;
 extern const std::span<const Case> kArgCases;
 

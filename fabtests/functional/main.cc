@@ -41,7 +41,7 @@ std::vector<Case> all_cases() {
          {fab::kMsgCases, fab::kTaggedCases, fab::kPeekCases, fab::kFlagCases, fab::kRmaCases,
           fab::kAtomicCases, fab::kCntrCases, fab::kCqCases, fab::kOrderCases, fab::kAvCases,
           fab::kMrCases, fab::kFlowCases, fab::kThreadCases, fab::kFaultCases, fab::kKillCases,
-          fab::kArgCases}) {
+          fab::kEnvCases, fab::kArgCases}) {
         cases.insert(cases.end(), table.begin(), table.end());
     }
     return cases;
