@@ -5,6 +5,7 @@
 #include "common/fail.h"
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 namespace fab {
+
 void refuse_calls(std::initializer_list<int> calls, int error) {
     std::vector<sock_filter> program;
     program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
