@@ -79,6 +79,25 @@ void everything_works(Rank& self) {
     party.barrier();
 }
 
+/// As many large messages both ways as it takes to try each way to move them.
+void large_messages(Rank& self) {
+    constexpr std::size_t kSize = 1 << 20;
+    constexpr unsigned kCount = 60;
+    Party party(self, {.caps = FI_TAGGED});
+    const Buffer out(party.ep, kSize);
+    const Buffer in(party.ep, kSize);
+    Contexts contexts(2);
+    for (unsigned i = 0; i < kCount; ++i) {
+        out.fill(i);
+        party.trecv(in, kSize, i, 0, contexts.at(0));
+        party.tsend(out, kSize, i, contexts.at(1));
+        party.ep.wait_rx();
+        party.ep.wait_tx();
+        in.expect(i, kSize);
+    }
+    party.barrier();
+}
+
 /// Both sides sleep before each message.
 void sleepers_wake(Rank& self) {
     constexpr int kTurns = 300;
@@ -239,6 +258,10 @@ constexpr Case kCases[] = {
      without<kBoth, everything_works, EPERM, SYS_process_vm_readv, SYS_process_vm_writev>},
     {"env_no_ptrace_on_one_side",
      without<1, everything_works, EPERM, SYS_process_vm_readv, SYS_process_vm_writev>},
+    {"env_no_ptrace_large",
+     without<kBoth, large_messages, EPERM, SYS_process_vm_readv, SYS_process_vm_writev>},
+    {"env_no_reading_on_one_side", without<1, large_messages, EPERM, SYS_process_vm_readv>},
+    {"env_no_writing_on_one_side", without<1, large_messages, EPERM, SYS_process_vm_writev>},
     {"env_no_membarrier", without<kBoth, sleepers_wake, ENOSYS, SYS_membarrier>},
     {"env_no_membarrier_on_one_side", without<1, sleepers_wake, ENOSYS, SYS_membarrier>},
     {"env_no_pidfd", without<kBoth, everything_works, ENOSYS, SYS_pidfd_open>},

@@ -256,8 +256,11 @@ template <class Lock, class Host>
                 break;
             case Event::Kind::kPeerGone:
                 if (peer.state == Peer::State::kConnected && peer.link == event->link) {
-                    // What it had sent before it went is received first.
-                    while (peer.state == Peer::State::kConnected && poll_peer(peer) != 0) {
+                    // What it had sent before it went is received first: at most what the rings
+                    // hold, in case it still writes to them.
+                    for (unsigned i = 0; i < kLastLooks && peer.state == Peer::State::kConnected &&
+                                         poll_peer(peer) != 0;
+                         ++i) {
                     }
                     if (peer.state == Peer::State::kConnected) {
                         disconnected(peer, WcStatus::kPeerDead);
@@ -340,7 +343,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.regions.clear();
     peer.stream = nullptr;
     peer.write = {};
-    peer.has_keys_view = peer.is_held = false;
+    peer.has_keys_view = peer.is_held = peer.has_refused_share = false;
     peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
     give_up_if_unknown(peer);
 }

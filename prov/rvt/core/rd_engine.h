@@ -118,6 +118,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::size_t kHotPeers = 8;
     static constexpr unsigned kColdLooks = 2;
     static constexpr unsigned kControlRounds = 1000;
+    static constexpr unsigned kLastLooks = 64;  // of kPollBudget lines each: more than all rings
     static constexpr std::size_t kMaxPosted = std::size_t{1} << 22;
     static constexpr std::size_t kMaxInbound = std::size_t{1} << 22;
     static constexpr std::uint64_t kMaxEagerTotal =
@@ -186,6 +187,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void copy_directly(RdInbound& inbound) noexcept;
     bool copy_chunk(RdInbound& inbound) noexcept;
     bool fall_back(RdInbound& inbound) noexcept;
+    void finish_shares(RdInbound& inbound) noexcept;
     unsigned run_copies() noexcept;
     void finish_pull(RdInbound& inbound) noexcept;
     bool on_pull(Peer& peer, const Arrival& arrival) noexcept;

@@ -434,7 +434,7 @@ RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival
         inbound->received = 0;
         inbound->wire_flags = arrival.flags();
         inbound->status = WcStatus::kSuccess;
-        inbound->waits_for_share = false;
+        inbound->waits_for_share = inbound->lacks_share = false;
     }
     return inbound;
 }

@@ -130,6 +130,7 @@ struct RdInbound : util::Pooled {
     std::uint8_t wire_flags = 0;
     RdMethod method = RdMethod::kPipeline;
     bool waits_for_share = false;  // split copy: the sender has not reported its half
+    bool lacks_share = false;      // one of the two could not copy its part
     State state = State::kStreaming;
     WcStatus status = WcStatus::kSuccess;
     std::uint64_t buffer_capacity = 0;  // of the place it goes to

@@ -6,6 +6,7 @@
 //   pipeline  asks (kPull); the sender streams kPullData through the rings, both copy at the same
 //   time direct    reads the sender's memory itself split     reads one half, asks the sender
 //   (kPull with an address) to write the other half, who then says kPullDone
+// What one of the two may not copy is asked for again and goes through the rings.
 // In each case kFinish ends the sender's operation.
 #pragma once
 
@@ -30,7 +31,8 @@ void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
     if (inbound.sender_address != 0 && peer.path.may_access_memory()) {
         allowed |= RdMethodChooser::bit(RdMethod::kDirect);
         const bool is_contiguous = inbound.entry->iov_count == 1;
-        if (is_contiguous && wanted >= kMinSplit && !peer.path.is_same_process()) {
+        if (is_contiguous && wanted >= kMinSplit && !peer.path.is_same_process() &&
+            !peer.has_refused_share) {
             allowed |= RdMethodChooser::bit(RdMethod::kSplit);
         }
     }
@@ -102,24 +104,36 @@ bool RdEngine<Lock, Host>::copy_chunk(RdInbound& inbound) noexcept {
     if (inbound.received < inbound.end) {
         return false;
     }
-    if (!inbound.waits_for_share) {
-        finish_pull(inbound);
-    }
+    finish_shares(inbound);
     return true;
+}
+
+/// This process has no more to copy, and the sender perhaps no more to write: ends the message, or
+/// asks for what could not be copied.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::finish_shares(RdInbound& inbound) noexcept {
+    if (inbound.waits_for_share) {
+        return;
+    }
+    if (!inbound.lacks_share) {
+        finish_pull(inbound);
+        return;
+    }
+    inbound.lacks_share = false;
+    inbound.method = RdMethod::kPipeline;
+    inbound.state = RdInbound::State::kPulling;
+    inbound.end = std::min(inbound.total, inbound.buffer_capacity);
+    ask_for_data(inbound, inbound.received, inbound.end, 0);
 }
 
 /// The sender's memory cannot be read (any more): asks for the rest through the rings.
 /// Returns: true, as this process has no more to copy.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::fall_back(RdInbound& inbound) noexcept {
-    if (inbound.waits_for_share) {
-        // The sender is writing its half; the message cannot be asked for twice.
-        inbound.status = WcStatus::kLocAccessErr;
-        return true;
-    }
-    inbound.method = RdMethod::kPipeline;
-    inbound.state = RdInbound::State::kPulling;
-    ask_for_data(inbound, inbound.received, inbound.end, 0);
+    static_cast<Peer&>(*inbound.peer).has_refused_share = true;
+    inbound.lacks_share = true;
+    inbound.state = RdInbound::State::kPulling;  // not among the copies any more
+    finish_shares(inbound);
     return true;
 }
 
@@ -181,10 +195,13 @@ bool RdEngine<Lock, Host>::on_pull_done(Peer& peer, const Arrival& arrival) noex
     arrival.copy_payload(&outcome, sizeof outcome);
     inbound->waits_for_share = false;
     if (outcome.status != static_cast<std::uint32_t>(WcStatus::kSuccess)) {
-        inbound->status = WcStatus::kLocAccessErr;
+        peer.has_refused_share = true;
+        inbound->lacks_share = true;
     }
-    if (inbound->received == inbound->end || inbound->status != WcStatus::kSuccess) {
-        finish_pull(*inbound);
+    const bool is_copying =
+        inbound->state == RdInbound::State::kCopying && inbound->received < inbound->end;
+    if (!is_copying) {
+        finish_shares(*inbound);
     }
     return true;
 }
@@ -200,12 +217,14 @@ RdTxOp* RdEngine<Lock, Host>::find_message(const Peer& peer, std::uint64_t name)
     return is_open ? op : nullptr;
 }
 
-/// The same for access. The first segments may be answered before the last ones have left.
+/// The same for access. The first segments may be answered before the last ones have left, but none
+/// that has not left, and none twice.
 template <class Lock, class Host>
 RdTxOp* RdEngine<Lock, Host>::find_access(const Peer& peer, std::uint64_t name) noexcept {
     RdTxOp* const op = tx_accesses_.find(name);
-    const bool is_open =
-        op != nullptr && op->peer == &peer && op->state != RdTxOp::State::kQueued && !op->is_direct;
+    const bool is_open = op != nullptr && op->peer == &peer &&
+                         op->state != RdTxOp::State::kQueued && !op->is_direct &&
+                         op->segment + op->answers_due > op->remote_count;
     return is_open ? op : nullptr;
 }
 
@@ -214,9 +233,14 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     RdPull pull;
     arrival.copy_payload(&pull, sizeof pull);
     RdTxOp* const op = find_message(peer, arrival.data());
-    if (op == nullptr || op->is_asked || pull.begin > pull.end || pull.end > op->total) {
+    if (op == nullptr || !op->is_rendezvous || pull.begin > pull.end || pull.end > op->total) {
         return false;
     }
+    // It may ask once more, for what one of us could not copy.
+    if (op->is_asked && (!op->is_direct || pull.address != 0)) {
+        return false;
+    }
+    peer.rendezvous_due -= op->is_asked ? 0 : 1;
     op->is_asked = true;
     op->is_direct = pull.address != 0;
     op->done = pull.begin;
@@ -225,7 +249,6 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     op->receiver_address = pull.address - pull.begin;
     op->piece = kFirstPiece;
     op->state = RdTxOp::State::kStreaming;
-    --peer.rendezvous_due;
     if (!op->is_direct) {
         peer.path.prepare_bulk();
     }
