@@ -123,6 +123,9 @@ struct BackendOps {
     /// As read_peer(), in the other direction.
     Status (*write_peer)(core::Device&, Channel&, const PeerMemory& to,
                          std::span<const iovec> from) = nullptr;
+    /// Whether a peer is in its read_peer() or write_peer() on the memory that our `key` stood for. Asked
+    /// again and again by dereg_mr and dealloc_mw, after the key has been made invalid, until it is false.
+    bool (*is_key_used)(core::Device&, std::uint32_t key) = nullptr;
 
     // ---- packet and segment grade: sleeping -------------------------------------------------
 

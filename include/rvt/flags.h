@@ -45,4 +45,10 @@ constexpr bool has_any(E set, E wanted) noexcept {
     return bits(set & wanted) != 0;
 }
 
+namespace core {
+// Operators of the core's own enumerations would hide these.
+using rvt::operator|;
+using rvt::operator&;
+}  // namespace core
+
 }  // namespace rvt

@@ -36,6 +36,16 @@ std::optional<std::uint64_t> total_length(std::span<const iovec> segments) noexc
     return total;
 }
 
+/// Peers that reach memory by themselves, by the backend's knowledge.
+PeerMarks marks_of(Device& device) noexcept {
+    return {.are_gone =
+                [](void* context, std::uint32_t key) noexcept {
+                    auto& on = *static_cast<Device*>(context);
+                    return !on.ops().is_key_used(on, key);
+                },
+            .context = &device};
+}
+
 }  // namespace
 
 Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
@@ -70,13 +80,13 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
     return mr.release();
 }
 
-Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline, PeerMarks marks) {
+Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline) {
     if (Status status = mr->is_unused(); !status.is_ok()) {
         return status;
     }
     Device& device = mr->pd().device();
     const Deadline end = std::chrono::steady_clock::now() + deadline;
-    const Status status = device.keys().remove(mr->key(), end, marks);
+    const Status status = device.keys().remove(mr->key(), end, marks_of(device));
     // An invalidated key is still this region's; only users that have not let go hold it back.
     if (status.error() == EBUSY) {
         return status;
@@ -105,7 +115,8 @@ Status dealloc_mw(Mw* mw, std::uint32_t key) {
         return EINVAL;
     }
     const Deadline end = std::chrono::steady_clock::now() + kDeregDeadline;
-    const Status status = mw->pd().device().keys().remove(key, end);
+    Device& device = mw->pd().device();
+    const Status status = device.keys().remove(key, end, marks_of(device));
     if (!status.is_ok()) {
         return status.error() == ENOENT ? Status(EINVAL) : status;
     }

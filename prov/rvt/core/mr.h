@@ -67,7 +67,7 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 /// From the call on the key fails. Returns when nobody uses the memory any more.
 /// Returns: EBUSY after `deadline`: the region still exists, its key fails, call again.
 /// Threads: any that holds no ReadPin.
-Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline = kDeregDeadline, PeerMarks marks = {});
+Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline = kDeregDeadline);
 
 /// The segments of a scattered region. Precondition: a hit with `scattered`, in the owner's
 /// process.

@@ -272,6 +272,7 @@ template <class Lock, class Host>
         case RdOp::kAccessDone: return on_access_done(peer, arrival);
         case RdOp::kRmaEvent: return on_rma_event(peer, arrival);
         case RdOp::kGrow: return true;
+        case RdOp::kSegment:
         case RdOp::kInvalid:
         case RdOp::kCount: break;
     }

@@ -35,6 +35,8 @@ enum class RdOp : std::uint8_t {
                   // operation
     kRmaEvent,    // RdAccess, data: the initiator has written or read directly, count and report it
     kGrow,        // from the next line on, the large rings are used
+    kSegment,     // of a device of the verbs core, never of an endpoint: tag = bytes of the header
+                  // at the begin of the run (core/segment_wire.h), its payload is the rest
     kCount,
 };
 
@@ -47,6 +49,7 @@ constexpr bool has_run(RdOp op) noexcept {
                                    (1u << static_cast<unsigned>(RdOp::kWriteMore)) |
                                    (1u << static_cast<unsigned>(RdOp::kReadData)) |
                                    (1u << static_cast<unsigned>(RdOp::kAtomic)) |
+                                   (1u << static_cast<unsigned>(RdOp::kSegment)) |
                                    (1u << static_cast<unsigned>(RdOp::kAtomicResult));
     return ((kOps >> (static_cast<unsigned>(op) & 31u)) & 1u) != 0;
 }

@@ -36,7 +36,7 @@ constexpr EntryName kNames[] = {
     {RVT_ENTRY(req_notify_cq)}, {RVT_ENTRY(create_qp)},    {RVT_ENTRY(modify_qp)},
     {RVT_ENTRY(destroy_qp)},    {RVT_ENTRY(post_send)},    {RVT_ENTRY(post_recv)},
     {RVT_ENTRY(create_srq)},    {RVT_ENTRY(destroy_srq)},  {RVT_ENTRY(post_srq_recv)},
-    {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)},
+    {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)}, {RVT_ENTRY(is_key_used)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
 
@@ -71,6 +71,8 @@ constexpr Requirement kRequirements[] = {
     {RVT_OP(destroy_srq),   filled(RVT_OP(create_srq)),     "undoing create_srq"},
     {RVT_OP(post_srq_recv), filled(RVT_OP(create_srq)),     "post_srq_recv on what create_srq made"},
     {RVT_OP(detach_mcast),  filled(RVT_OP(attach_mcast)),   "undoing attach_mcast"},
+    {RVT_OP(is_key_used),   filled(RVT_OP(read_peer)),      "dereg_mr of memory that peers read by themselves"},
+    {RVT_OP(is_key_used),   filled(RVT_OP(write_peer)),     "dereg_mr of memory that peers write by themselves"},
     {RVT_OP(arm),           filled(RVT_OP(wake_fd)),        "sleeping on wake_fd"},
     {RVT_OP(wake_fd),       filled(RVT_OP(arm)),            "being woken after arm"},
     {RVT_OP(poll_cq),       filled(RVT_OP(create_cq)),      "poll_cq on what create_cq made"},
@@ -104,6 +106,7 @@ constexpr BackendOps kDefaults = {
     .write_peer = [](Device&, Channel&, const PeerMemory&, std::span<const iovec>) -> Status {
         return EOPNOTSUPP;
     },
+    .is_key_used = [](Device&, std::uint32_t) { return false; },
     .wake_fd = [](Device&) { return -1; },
     .arm = [](Device&) -> Status { return kOk; },
     .reg_mr = [](Mr&) -> Status { return kOk; },

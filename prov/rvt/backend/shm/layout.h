@@ -82,6 +82,12 @@ inline constexpr std::size_t kOutboxBytes = kLargeBytesOffset + kLargeBytes;
 static_assert(kSmallBytesOffset % kPageBytes == 0 && kLargeLinesOffset % kPageBytes == 0 &&
               kLargeBytesOffset % kPageBytes == 0 && kOutboxBytes % kPageBytes == 0);
 
+/// What answers at an endpoint's address. The two speak different messages in the same rings.
+enum class Service : std::uint32_t {
+    kRd = 0,        // an RDM endpoint: the messages of core/rd_wire.h but kSegment
+    kSegments = 1,  // a device of the verbs core: kSegment alone
+};
+
 /// The page of an endpoint that all its peers map: what they need before and beside the rings.
 ///
 /// | field        | written by | read by       | order                                            |
@@ -100,6 +106,7 @@ struct EndpointPage {
     std::uint32_t has_user_keys;      // 1: requests name the application's own keys
     std::uint32_t wants_rma_events;   // 1: tell of each direct access (kRmaEvent)
     std::uint32_t key_domain;         // the protection domain of the keys that requests may name
+    Service service;
 
     alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;  // 1: asks to be woken
     alignas(util::kCacheLine)

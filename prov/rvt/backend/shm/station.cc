@@ -53,6 +53,7 @@ util::Status Station::open(const StationAttr& attr) {
     page_->has_user_keys = attr.keys.has_user_keys ? 1 : 0;
     page_->wants_rma_events = attr.wants_rma_events ? 1 : 0;
     page_->key_domain = attr.keys.pd;
+    page_->service = attr.service;
     util::Result<std::unique_ptr<Connector>> connector =
         Connector::open({.address = port_.address,
                          .page = &page_memory_,

@@ -26,6 +26,7 @@ struct StationAttr {
     bool has_auto_progress = false;
     bool wants_rma_events = false;
     bool control_may_enter = false;
+    Service service = Service::kRd;
 };
 
 /// Threads: the owner of the endpoint, except wake_owner() and poll_count().

@@ -97,6 +97,11 @@ Status write_peer(core::Device& device, Channel& channel, const PeerMemory& to,
     return kOk;
 }
 
+/// Peers are threads of this process, and in a ReadPin while they copy: that is waited for.
+bool is_key_used(core::Device&, std::uint32_t) {
+    return false;
+}
+
 unsigned poll(core::Device& device) {
     TestPort& port = port_of(device);
     return port.net == nullptr ? 0 : port.net->poll(port);
@@ -112,6 +117,7 @@ const BackendOps& test_segment_ops() {
         .poll = poll,
         .read_peer = read_peer,
         .write_peer = write_peer,
+        .is_key_used = is_key_used,
     };
     return kOps;
 }

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// A peer made by hand: it speaks the wire-up messages step by step, or breaks them. And processes
-// to run peers in.
+// A peer made by hand: it speaks the wire-up messages step by step, or breaks them.
 #pragma once
-
-#include <functional>
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
-#include <csignal>
 
 #include "backend/shm/peer_memory.h"
 #include "backend/shm/wire_up.h"
+#include "common/process.h"
 #include "test_endpoint.h"
 
 namespace rvt::shm::test {
+
+using rvt::test::Process;
 
 class RawPeer {
   public:
@@ -82,8 +80,6 @@ class RawPeer {
                    : 0;
     }
     void hang_up() { socket_.reset(); }
-    int socket() const { return socket_.get(); }
-    const util::Mapping& outbox() const { return outbox_; }
 
     LocalEnd local;
     Hello hello;
@@ -95,65 +91,6 @@ class RawPeer {
     util::UniqueFd wake_fd_;
     util::UniqueFd listener_;
     util::UniqueFd socket_;
-};
-
-/// A forked process with a pair of sockets to it. It is killed, if it still runs, with this object.
-class Process {
-  public:
-    template <class Body>
-    explicit Process(Body body) {
-        int pair[2] = {-1, -1};
-        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-            return;
-        }
-        pid_ = fork();
-        channel_.reset(pair[pid_ == 0 ? 1 : 0]);
-        ::close(pair[pid_ == 0 ? 0 : 1]);
-        if (pid_ == 0) {
-            body(*this);
-            _exit(0);
-        }
-    }
-    ~Process() { kill(); }
-    Process(const Process&) = delete;
-    Process& operator=(const Process&) = delete;
-
-    int pid() const { return pid_; }
-    template <class T>
-    void put(const T& value) {
-        [[maybe_unused]] const ssize_t sent =
-            send(channel_.get(), &value, sizeof value, MSG_NOSIGNAL);
-    }
-    /// Waits for what the other side puts; a zero value when it has gone.
-    template <class T>
-    T get() {
-        T value{};
-        [[maybe_unused]] const ssize_t received = recv(channel_.get(), &value, sizeof value, 0);
-        return value;
-    }
-    /// Whether get() would not wait.
-    bool has_word() const {
-        pollfd entry{.fd = channel_.get(), .events = POLLIN, .revents = 0};
-        return poll(&entry, 1, 0) == 1;
-    }
-    void kill(int signal = SIGKILL) {
-        if (pid_ > 0) {
-            ::kill(pid_, signal);
-            waitpid(pid_, nullptr, 0);
-            pid_ = 0;
-        }
-    }
-    /// Waits for its end. Returns: the exit status, or -1 after a signal.
-    int wait() {
-        int status = 0;
-        waitpid(pid_, &status, 0);
-        pid_ = 0;
-        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    }
-
-  private:
-    pid_t pid_ = -1;
-    util::UniqueFd channel_;
 };
 
 }  // namespace rvt::shm::test

@@ -43,6 +43,8 @@ class TestEndpoint final : public ConnectionUser {
 
     explicit TestEndpoint(Options options = {}) { status_ = open(options); }
     ~TestEndpoint() override { connector_.reset(); }
+    TestEndpoint(const TestEndpoint&) = delete;
+    TestEndpoint& operator=(const TestEndpoint&) = delete;
 
     util::Status status() const { return status_; }
     const util::SockAddr& address() const { return port_.address; }

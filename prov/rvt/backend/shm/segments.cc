@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Channels over shared memory, and the device that the verbs core sees.
+#include "backend/shm/segments.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/device.h"
+
+namespace rvt::shm {
+namespace {
+
+/// Segments taken from one channel before the others get their turn.
+constexpr unsigned kPollBudget = 64;
+/// Bytes copied at a time to or from a peer's memory: in between, others may send.
+constexpr std::uint64_t kAccessBytes = 1u << 20;
+
+Address to_address(const util::SockAddr& from) noexcept {
+    Address address{.gid = from.ip, .port = from.port};
+    if (from.family == AF_INET) {
+        address.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+        std::copy_n(from.ip.begin(), 4, address.gid.begin() + 12);
+    }
+    return address;
+}
+
+util::SockAddr from_address(const Address& from) noexcept {
+    constexpr std::array<std::uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    util::SockAddr address{.family = AF_INET6, .port = from.port, .ip = from.gid};
+    if (std::equal(kMapped.begin(), kMapped.end(), from.gid.begin())) {
+        address.family = AF_INET;
+        address.ip = {from.gid[12], from.gid[13], from.gid[14], from.gid[15]};
+    }
+    return address;
+}
+
+std::uint64_t total(std::span<const iovec> pieces) noexcept {
+    std::uint64_t bytes = 0;
+    for (const iovec& piece : pieces) {
+        bytes += piece.iov_len;
+    }
+    return bytes;
+}
+
+SegmentDevice& self(core::Device& device) noexcept {
+    return *static_cast<SegmentDevice*>(device.priv());
+}
+
+SegmentChannel& own(Channel& channel) noexcept {
+    return static_cast<SegmentChannel&>(channel);
+}
+
+constexpr BackendOps kOps = {
+    .open_channel = [](core::Device& device,
+                       const Address& dest) { return self(device).open_channel(dest); },
+    .close_channel = [](core::Device& device,
+                        Channel& channel) { self(device).close_channel(channel); },
+    .send_segment =
+        [](core::Device&, Channel& channel, std::span<const std::byte> header,
+           std::span<const iovec> payload) { return own(channel).send(header, payload); },
+    .poll = [](core::Device& device) { return self(device).poll(device); },
+    .read_peer =
+        [](core::Device& device, Channel& channel, const PeerMemory& from,
+           std::span<const iovec> to) {
+            return self(device).access_peer(channel, from, to, false);
+        },
+    .write_peer =
+        [](core::Device& device, Channel& channel, const PeerMemory& to,
+           std::span<const iovec> from) {
+            return self(device).access_peer(channel, to, from, true);
+        },
+    .is_key_used = [](core::Device& device,
+                      std::uint32_t key) { return self(device).is_key_used(key); },
+    .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
+    .arm = [](core::Device& device) { return self(device).arm(); },
+};
+
+}  // namespace
+
+// ---- channels -------------------------------------------------------------------------------
+
+SegmentChannel::SegmentChannel(const util::SockAddr& peer) noexcept : peer_(peer) {
+    path_.close();
+}
+
+void SegmentChannel::open(std::unique_ptr<Peering> peering) noexcept {
+    link_ = peering->link;
+    const util::Guard guard(send_lock_);
+    path_.open(std::move(peering));
+    set_state(State::kOpen);
+}
+
+void SegmentChannel::fail() noexcept {
+    const util::Guard guard(send_lock_);
+    set_state(State::kFailed);
+    has_keys_ = false;
+    path_.close();
+}
+
+unsigned SegmentChannel::poll(core::Device& device) noexcept {
+    return path_.poll(kPollBudget, [&](const Path::Arrival& arrival) {
+        if (arrival.op() == core::RdOp::kGrow) {
+            return true;
+        }
+        const std::uint64_t header_bytes = arrival.tag();
+        if (arrival.op() != core::RdOp::kSegment || header_bytes > arrival.length()) {
+            return false;
+        }
+        const std::byte* const run = arrival.run();
+        // The core only reads it; iovec has no const.
+        const iovec payload{.iov_base = const_cast<std::byte*>(run) + header_bytes,  // NOLINT
+                            .iov_len = arrival.length() - header_bytes};
+        deliver_segment(device, *this, {run, header_bytes}, {&payload, 1});
+        return true;
+    });
+}
+
+Status SegmentChannel::send(std::span<const std::byte> header,
+                            std::span<const iovec> payload) noexcept {
+    const util::Guard guard(send_lock_);
+    if (state() != State::kOpen) {
+        return state() == State::kConnecting ? EAGAIN : ENOTCONN;
+    }
+    const std::size_t bytes = header.size() + total(payload);
+    std::byte* const run = path_.reserve_run(bytes);
+    if (run == nullptr) {
+        return EAGAIN;
+    }
+    std::byte* to = run;
+    std::memcpy(to, header.data(), header.size());
+    to += header.size();
+    for (const iovec& piece : payload) {
+        if (piece.iov_len != 0) {
+            std::memcpy(to, piece.iov_base, piece.iov_len);
+            to += piece.iov_len;
+        }
+    }
+    path_.put_run(core::RdOp::kSegment, 0, header.size(), 0, run, 0, bytes);
+    return kOk;
+}
+
+/// The peer's table may be younger than the connection: looked at when first needed.
+bool SegmentChannel::has_key_view() noexcept {
+    if (!has_keys_) {
+        const auto [block, bytes] = path_.keys_block();
+        if (block == nullptr) {
+            return false;
+        }
+        const Result<core::KeyView> view = core::KeyView::attach(block, bytes);
+        has_keys_ = view.is_ok();
+        keys_ = view.is_ok() ? view.value() : core::KeyView();
+    }
+    return has_keys_;
+}
+
+Status SegmentChannel::access(Station& mark, const PeerMemory& peer, const iovec& local,
+                              std::uint64_t length, bool is_write) noexcept {
+    const util::Guard guard(send_lock_);
+    if (state() != State::kOpen || !has_key_view() ||
+        !(path_.may_access_memory() || path_.is_same_process())) {
+        return EOPNOTSUPP;
+    }
+    mark.mark_use(path_.incarnation(), peer.rkey);
+    const Status status = copy_marked(peer, local, length, is_write);
+    mark.unmark_use();
+    return status;
+}
+
+Status SegmentChannel::copy_marked(const PeerMemory& peer, const iovec& local, std::uint64_t length,
+                                   bool is_write) noexcept {
+    const core::KeyHit hit =
+        keys_.lookup({.key = peer.rkey,
+                      .pd = peer.pd,
+                      .addr = peer.addr,
+                      .length = length,
+                      .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
+    if (!hit.is_ok() || hit.scattered) {
+        return hit.is_ok() ? EOPNOTSUPP : EACCES;
+    }
+    const std::uint64_t there = hit.base + hit.offset;
+    return is_write ? path_.write_memory(local, there) : path_.read_memory(local, there);
+}
+
+bool SegmentChannel::is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) noexcept {
+    const util::Guard guard(send_lock_);
+    return state() == State::kOpen && path_.is_peer_using(our_incarnation, key);
+}
+
+// ---- life of the device ---------------------------------------------------------------------
+
+Result<std::unique_ptr<SegmentDevice>> SegmentDevice::open(core::Registry& registry,
+                                                           const SegmentDeviceAttr& attr) {
+    std::unique_ptr<SegmentDevice> device(new SegmentDevice());
+    if (Status status = device->start(registry, attr); !status.is_ok()) {
+        return status;
+    }
+    return device;
+}
+
+Status SegmentDevice::start(core::Registry& registry, const SegmentDeviceAttr& attr) {
+    if (attr.address.scope_id != 0) {
+        return EAFNOSUPPORT;
+    }
+    const std::size_t bytes = core::KeyTable::block_bytes(attr.limits.max_mr);
+    util::Result<util::Mapping> keys =
+        util::Mapping::create("rvt-device-keys", bytes, core::KeyTable::block_bytes(1));
+    if (!keys.is_ok()) {
+        return keys.status();
+    }
+    keys_memory_ = keys.take();
+    if (Status status = station_.bind(attr.address); !status.is_ok()) {
+        return status;
+    }
+    // First the station: clients of the core may open channels while they are told of the device.
+    if (Status status = station_.open(
+            {.user = this, .keys = {.memory = &keys_memory_}, .service = Service::kSegments});
+        !status.is_ok()) {
+        return status;
+    }
+    DeviceInfo info{.name = attr.name,
+                    .grade = Grade::kSegment,
+                    .address = to_address(station_.address()),
+                    .limits = attr.limits,
+                    .key_block = keys_memory_.at<void>(0),
+                    .key_block_bytes = bytes,
+                    .now_us = attr.now_us};
+    info.limits.max_segment_bytes = std::min(info.limits.max_segment_bytes, kMaxSegmentBytes);
+    Result<core::Device*> device = registry.add_device(info, kOps, this);
+    if (!device.is_ok()) {
+        return device.status();
+    }
+    registry_ = &registry;
+    device_ = device.value();
+    return kOk;
+}
+
+SegmentDevice::~SegmentDevice() {
+    station_.close();
+}
+
+Status SegmentDevice::close() {
+    const Status status = registry_->remove_device(device_);
+    if (status.is_ok()) {
+        station_.close();
+    }
+    return status;
+}
+
+// ---- channels of the device -----------------------------------------------------------------
+
+SegmentChannel* SegmentDevice::find_locked(const util::SockAddr& peer) noexcept {
+    const auto found = std::find_if(channels_.begin(), channels_.end(), [&](const auto& channel) {
+        return channel->peer() == peer && channel->state() != SegmentChannel::State::kFailed;
+    });
+    return found == channels_.end() ? nullptr : found->get();
+}
+
+SegmentChannel& SegmentDevice::add_locked(const util::SockAddr& peer) {
+    return *channels_.emplace_back(std::make_unique<SegmentChannel>(peer));
+}
+
+Result<Channel*> SegmentDevice::open_channel(const Address& dest) {
+    const util::SockAddr peer = from_address(dest);
+    if (peer.is_any() || peer.port == 0) {
+        return EHOSTUNREACH;
+    }
+    const util::Guard guard(list_lock_);
+    SegmentChannel* channel = find_locked(peer);
+    if (channel == nullptr) {
+        channel = &add_locked(peer);
+        station_.connect(peer);
+    }
+    ++channel->uses;
+    return static_cast<Channel*>(channel);
+}
+
+/// The connection stays: the peer's pairs may use it still. It ends with the peer or the device.
+void SegmentDevice::close_channel(Channel& channel) noexcept {
+    const util::Guard guard(list_lock_);
+    if (--own(channel).uses == 0) {
+        // relaxed: see drop_unused().
+        may_drop_.store(true, std::memory_order_relaxed);
+    }
+}
+
+/// Frees failed channels that nobody uses any more. On the thread of poll(), which alone may be
+/// naming one of them.
+void SegmentDevice::drop_unused() noexcept {
+    // relaxed: before the lock is taken; who closes the last use later sets it again, under it.
+    may_drop_.store(false, std::memory_order_relaxed);
+    const util::Guard guard(list_lock_);
+    std::erase_if(channels_, [](const auto& channel) {
+        return channel->state() == SegmentChannel::State::kFailed && channel->uses == 0;
+    });
+}
+
+// ---- progress -------------------------------------------------------------------------------
+
+unsigned SegmentDevice::poll(core::Device& device) noexcept {
+    const util::Guard guard(poll_lock_);
+    // acquire: pairs with the release in deliver().
+    if (has_mail_.load(std::memory_order_acquire)) [[unlikely]] {
+        read_mail_locked(device);
+    }
+    unsigned arrived = 0;
+    for (std::size_t i = 0; i < polled_.size(); ++i) {
+        SegmentChannel& channel = *polled_[i];
+        arrived += channel.poll(device);
+        if (channel.is_broken()) [[unlikely]] {
+            station_.close_link(channel.link(), "the peer sent what no device sends");
+            fail_locked(device, channel);
+            --i;
+        }
+    }
+    // relaxed: see drop_unused().
+    if (may_drop_.load(std::memory_order_relaxed)) [[unlikely]] {
+        drop_unused();
+    }
+    return arrived;
+}
+
+void SegmentDevice::deliver(std::unique_ptr<ConnectionEvent> event) noexcept {
+    {
+        const util::Guard guard(mail_lock_);
+        mail_.push_back(std::move(event));
+        // release: pairs with the acquire in poll() and arm().
+        has_mail_.store(true, std::memory_order_release);
+    }
+    station_.wake_owner();
+}
+
+void SegmentDevice::read_mail_locked(core::Device& device) noexcept {
+    std::vector<std::unique_ptr<ConnectionEvent>> mail;
+    {
+        const util::Guard guard(mail_lock_);
+        mail.swap(mail_);
+        // relaxed: the lock orders it.
+        has_mail_.store(false, std::memory_order_relaxed);
+    }
+    for (const auto& event : mail) {
+        handle_locked(device, *event);
+    }
+}
+
+void SegmentDevice::handle_locked(core::Device& device, ConnectionEvent& event) noexcept {
+    if (event.kind == ConnectionEvent::Kind::kConnected) {
+        connected_locked(device, std::move(event.peering));
+        return;
+    }
+    SegmentChannel* channel = nullptr;
+    {
+        const util::Guard guard(list_lock_);
+        channel = find_locked(event.address);
+    }
+    if (channel == nullptr) {
+        return;
+    }
+    const bool is_open = channel->state() == SegmentChannel::State::kOpen;
+    if (event.kind == ConnectionEvent::Kind::kFailed && !is_open) {
+        fail_locked(device, *channel);
+    }
+    if (event.kind == ConnectionEvent::Kind::kPeerGone && is_open &&
+        channel->link() == event.link) {
+        // What it had sent before it went is received first.
+        while (channel->poll(device) != 0 && !channel->is_broken()) {
+        }
+        fail_locked(device, *channel);
+    }
+}
+
+void SegmentDevice::connected_locked(core::Device& device,
+                                     std::unique_ptr<Peering> peering) noexcept {
+    const std::uint64_t link = peering->link;
+    const bool is_device = peering->page.at<EndpointPage>(0)->service == Service::kSegments;
+    SegmentChannel* channel = nullptr;
+    {
+        const util::Guard guard(list_lock_);
+        channel = find_locked(peering->address);
+    }
+    if (channel != nullptr && channel->state() == SegmentChannel::State::kOpen) {
+        fail_locked(device, *channel);  // a restarted device at the same address
+        channel = nullptr;
+    }
+    if (!is_device) {
+        station_.close_link(link, "the peer is an endpoint, not a device");
+    }
+    if (!is_device && channel != nullptr) {
+        fail_locked(device, *channel);
+    }
+    if (!is_device) {
+        return;
+    }
+    {
+        // Once more: another thread may have begun to use the address meanwhile.
+        const util::Guard guard(list_lock_);
+        channel = find_locked(peering->address);
+        channel = channel != nullptr ? channel : &add_locked(peering->address);
+    }
+    channel->open(std::move(peering));
+    polled_.push_back(channel);
+}
+
+void SegmentDevice::fail_locked(core::Device& device, SegmentChannel& channel) noexcept {
+    std::erase(polled_, &channel);
+    channel.fail();
+    channel_failed(device, channel);
+    // relaxed: see drop_unused().
+    may_drop_.store(true, std::memory_order_relaxed);
+}
+
+// ---- sleeping -------------------------------------------------------------------------------
+
+Status SegmentDevice::arm() noexcept {
+    if (!poll_lock_.try_lock()) {
+        return EAGAIN;  // another thread is taking in what there is
+    }
+    // Nobody disarms: each sleep is an episode of its own, and a peer wakes once for each.
+    station_.arm();
+    // acquire: pairs with the release in deliver().
+    const bool has_work = has_mail_.load(std::memory_order_acquire) ||
+                          std::any_of(polled_.begin(), polled_.end(),
+                                      [](const auto* channel) { return channel->has_arrival(); });
+    poll_lock_.unlock();
+    return has_work ? Status(EAGAIN) : kOk;
+}
+
+// ---- one-sided access -----------------------------------------------------------------------
+
+Status SegmentDevice::access_peer(Channel& channel, PeerMemory peer, std::span<const iovec> local,
+                                  bool is_write) noexcept {
+    if (!memory_lock_.try_lock()) {
+        return EAGAIN;  // another thread is at it: the peer will do
+    }
+    Status status = kOk;
+    std::uint64_t left = total(local);
+    for (const iovec& piece : local) {
+        for (std::uint64_t done = 0; status.is_ok() && done < piece.iov_len;) {
+            const iovec part{.iov_base = static_cast<std::byte*>(piece.iov_base) + done,
+                             .iov_len = std::min(piece.iov_len - done, kAccessBytes)};
+            status = own(channel).access(station_, peer, part, left, is_write);
+            peer.addr += part.iov_len;
+            done += part.iov_len;
+            left -= part.iov_len;
+        }
+    }
+    memory_lock_.unlock();
+    return status;
+}
+
+bool SegmentDevice::is_key_used(std::uint32_t key) noexcept {
+    // seq_cst: between the invalidation of the key and the look at the marks; pairs with the fence
+    // in Station::mark_use().
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const util::Guard guard(list_lock_);
+    return std::any_of(channels_.begin(), channels_.end(), [&](const auto& channel) {
+        return channel->is_peer_using(station_.incarnation(), key);
+    });
+}
+
+}  // namespace rvt::shm

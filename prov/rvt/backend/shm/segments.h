@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Shared memory as a segment-grade backend of the verbs core: the contract of include/rvt/backend.h
+// over the connections, rings and peers' memory that the RDM endpoint uses too.
+//
+// A device has one channel for each peer device, and a channel one path (backend/shm/path.h). Each
+// segment is a run in the ring of bytes, announced by a line with RdOp::kSegment.
+//
+// Locks: poll_lock_ before list_lock_; a channel's send lock after either; memory_lock_ before a
+//        channel's send lock. The core's deliver_segment() runs under poll_lock_ alone.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <sys/uio.h>
+
+#include "backend/shm/connection.h"
+#include "backend/shm/path.h"
+#include "backend/shm/station.h"
+#include "core/key_table.h"
+#include "core/registry.h"
+#include "rvt/backend.h"
+#include "util/annotations.h"
+#include "util/lock.h"
+#include "util/mapping.h"
+#include "util/mutex.h"
+#include "util/sock_addr.h"
+
+namespace rvt::shm {
+
+/// This device's end of the way to one peer device.
+class SegmentChannel final : public Channel {
+  public:
+    enum class State : std::uint8_t { kConnecting, kOpen, kFailed };
+
+    explicit SegmentChannel(const util::SockAddr& peer) noexcept;
+
+    const util::SockAddr& peer() const noexcept { return peer_; }
+    State state() const noexcept {
+        // acquire: pairs with the release in set_state().
+        return state_.load(std::memory_order_acquire);
+    }
+    /// Name of the connection; 0 until the channel is open.
+    std::uint64_t link() const noexcept { return link_; }
+
+    // Uses that open_channel() began; guarded by the device's list lock.
+    std::uint32_t uses = 0;
+
+    // ---- the thread of poll() ---------------------------------------------------------------
+
+    void open(std::unique_ptr<Peering> peering) noexcept;
+    void fail() noexcept;
+    bool has_arrival() const noexcept { return path_.has_arrival(); }
+    bool is_broken() const noexcept { return path_.is_broken(); }
+    /// Hands arrived segments to the core. Returns: how many.
+    unsigned poll(core::Device& device) noexcept;
+
+    // ---- any thread -------------------------------------------------------------------------
+
+    /// As BackendOps::send_segment.
+    Status send(std::span<const std::byte> header, std::span<const iovec> payload) noexcept;
+    /// Copies between our buffer and the peer's memory, by the peer's key table, which has to allow
+    /// `length` bytes from there on. Returns: as BackendOps::read_peer.
+    /// Precondition: `mark` is not in use.
+    Status access(Station& mark, const PeerMemory& peer, const iovec& local, std::uint64_t length,
+                  bool is_write) noexcept;
+    /// Whether the peer copies to or from our memory behind this key right now.
+    bool is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) noexcept;
+
+  private:
+    void set_state(State state) noexcept {
+        // release: pairs with the acquire in state().
+        state_.store(state, std::memory_order_release);
+    }
+    bool has_key_view() noexcept RVT_REQUIRES(send_lock_);
+    Status copy_marked(const PeerMemory& peer, const iovec& local, std::uint64_t length,
+                       bool is_write) noexcept RVT_REQUIRES(send_lock_);
+
+    const util::SockAddr peer_;
+    std::atomic<State> state_{State::kConnecting};
+    std::uint64_t link_ = 0;
+    // Held by who sends or copies, and by the thread of poll() while it opens or closes the path;
+    // that thread's own half of the path, what arrives, needs no lock.
+    util::SpinLock send_lock_;
+    Path path_;
+    core::KeyView keys_;  // guarded by send_lock_
+    bool has_keys_ = false;
+};
+
+struct SegmentDeviceAttr {
+    const char* name = "shm";  // under which the core lists it
+    util::SockAddr address;    // port 0: any free one
+    DeviceLimits limits{};     // max_segment_bytes is lowered to what a ring takes
+    std::uint64_t (*now_us)() noexcept = nullptr;  // see DeviceInfo
+};
+
+/// A device of the verbs core that reaches the devices of other processes of this host.
+class SegmentDevice final : public ConnectionUser {
+  public:
+    /// Longest payload of a segment: it fits in a small ring, whatever else is in it.
+    static constexpr std::uint32_t kMaxSegmentBytes =
+        static_cast<std::uint32_t>(kSmallBytes / 2 - kMaxSegmentHeader);
+
+    /// Takes the address, answers peers, and registers the device with the core.
+    /// Returns: errors of util::bind_udp_port(), Station::open() and Registry::add_device();
+    ///          EAFNOSUPPORT for an address whose scope the core's Address cannot hold.
+    static Result<std::unique_ptr<SegmentDevice>> open(core::Registry& registry,
+                                                       const SegmentDeviceAttr& attr);
+    /// Precondition: close() succeeded, or open() did not.
+    ~SegmentDevice() override;
+    SegmentDevice(const SegmentDevice&) = delete;
+    SegmentDevice& operator=(const SegmentDevice&) = delete;
+
+    core::Device& device() noexcept { return *device_; }
+    /// Takes the device away from the core, then ends all connections.
+    /// Returns: as Registry::remove_device().
+    Status close();
+
+    // ---- the entries of BackendOps, which the core calls -------------------------------------
+
+    Result<Channel*> open_channel(const Address& dest);
+    void close_channel(Channel& channel) noexcept;
+    unsigned poll(core::Device& device) noexcept;
+    Status access_peer(Channel& channel, PeerMemory peer, std::span<const iovec> local,
+                       bool is_write) noexcept;
+    bool is_key_used(std::uint32_t key) noexcept;
+    int wake_fd() const noexcept { return station_.wake_fd(); }
+    Status arm() noexcept;
+
+    // ---- what the control thread calls --------------------------------------------------------
+
+    void deliver(std::unique_ptr<ConnectionEvent> event) noexcept override;
+    bool control_progress() noexcept override { return false; }  // the application polls
+    std::uint64_t poll_count() const noexcept override { return station_.poll_count(); }
+    bool control_arm() noexcept override { return true; }
+
+  private:
+    using Channels = std::vector<std::unique_ptr<SegmentChannel>>;
+
+    SegmentDevice() = default;
+    Status start(core::Registry& registry, const SegmentDeviceAttr& attr);
+
+    SegmentChannel* find_locked(const util::SockAddr& peer) noexcept RVT_REQUIRES(list_lock_);
+    SegmentChannel& add_locked(const util::SockAddr& peer) RVT_REQUIRES(list_lock_);
+    void read_mail_locked(core::Device& device) noexcept RVT_REQUIRES(poll_lock_);
+    void handle_locked(core::Device& device, ConnectionEvent& event) noexcept
+        RVT_REQUIRES(poll_lock_);
+    void connected_locked(core::Device& device, std::unique_ptr<Peering> peering) noexcept
+        RVT_REQUIRES(poll_lock_);
+    void fail_locked(core::Device& device, SegmentChannel& channel) noexcept
+        RVT_REQUIRES(poll_lock_);
+    void drop_unused() noexcept;
+
+    core::Registry* registry_ = nullptr;
+    core::Device* device_ = nullptr;
+    util::Mapping keys_memory_;
+    Station station_;
+
+    util::SpinLock poll_lock_;
+    std::vector<SegmentChannel*> polled_ RVT_GUARDED_BY(poll_lock_);  // those that are open
+
+    util::Mutex list_lock_;
+    Channels channels_ RVT_GUARDED_BY(list_lock_);
+    std::atomic<bool> may_drop_{false};  // there may be channels that nobody uses any more
+
+    util::Mutex memory_lock_;  // the endpoint page has room for one mark
+
+    util::Mutex mail_lock_;  // order: innermost
+    std::vector<std::unique_ptr<ConnectionEvent>> mail_ RVT_GUARDED_BY(mail_lock_);
+    std::atomic<bool> has_mail_{false};
+};
+
+}  // namespace rvt::shm

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// A device of the verbs core on shared memory, and peers that are no devices or no honest ones.
+// What it does with honest ones is in the conformance suite.
+#include "backend/shm/segments.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include "common/check.h"
+#include "core/context.h"
+#include "core/device.h"
+#include "test_endpoint.h"
+
+#include <thread>
+
+using namespace rvt;
+using namespace rvt::shm;
+using rvt::shm::test::Kind;
+using rvt::shm::test::loopback;
+using rvt::shm::test::TestEndpoint;
+
+namespace {
+
+struct Fixture {
+    core::Registry registry;
+    std::unique_ptr<SegmentDevice> device =
+        SegmentDevice::open(registry, {.address = loopback()}).take();
+    TestEndpoint endpoint;
+    Path path;  // of the endpoint to the device
+
+    explicit Fixture(Service service) { endpoint.page().service = service; }
+    ~Fixture() { [[maybe_unused]] const Status closed = device->close(); }
+    Fixture(const Fixture&) = delete;
+    Fixture& operator=(const Fixture&) = delete;
+
+    /// The endpoint's next event, while the device makes progress.
+    std::unique_ptr<ConnectionEvent> next() {
+        for (int i = 0; i < 20000 && endpoint.waiting_events() == 0; ++i) {
+            device->device().progress();
+            std::this_thread::yield();
+        }
+        return endpoint.next();
+    }
+    void connect() {
+        const Address& address = device->device().address();
+        endpoint.connector().connect(loopback(address.port));
+        const auto event = next();
+        cr_assert(event != nullptr && event->kind == Kind::kConnected);
+        path.open(std::move(event->peering));
+    }
+    bool hangs_up() {
+        const auto event = next();
+        return event != nullptr && event->kind == Kind::kPeerGone;
+    }
+};
+
+}  // namespace
+
+Test(segments, an_endpoint_that_is_no_device_is_turned_away, .timeout = 60) {
+    Fixture fixture(Service::kRd);
+    fixture.connect();
+    cr_assert(fixture.hangs_up());
+}
+
+Test(segments, a_channel_to_an_endpoint_fails, .timeout = 60) {
+    Fixture fixture(Service::kRd);
+    const util::SockAddr& to = fixture.endpoint.address();
+    Address address{.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1},
+                    .port = to.port};
+    Channel* channel = fixture.device->open_channel(address).value();
+    const auto& state = static_cast<SegmentChannel&>(*channel);
+    while (state.state() == SegmentChannel::State::kConnecting) {
+        fixture.device->device().sleep_on(-1, 1000);
+        fixture.device->device().progress();
+    }
+    RVT_EQ(static_cast<SegmentChannel&>(*channel).send({}, {}), ENOTCONN);
+    fixture.device->close_channel(*channel);
+}
+
+Test(segments, a_message_that_no_device_sends_ends_the_connection, .timeout = 60) {
+    Fixture fixture(Service::kSegments);
+    fixture.connect();
+    cr_assert(fixture.path.put_eager(0, 1, 2, "x", 1));
+    cr_assert(fixture.hangs_up());
+}
+
+Test(segments, a_header_longer_than_its_segment_ends_the_connection, .timeout = 60) {
+    Fixture fixture(Service::kSegments);
+    fixture.connect();
+    cr_assert(fixture.path.reserve_run(64) != nullptr);
+    fixture.path.put_run(core::RdOp::kSegment, 0, 65, 0, "", 0, 64);
+    cr_assert(fixture.hangs_up());
+}
+
+Test(segments, a_segment_of_nonsense_is_counted_and_the_connection_stays, .timeout = 60) {
+    Fixture fixture(Service::kSegments);
+    fixture.connect();
+    std::byte* run = fixture.path.reserve_run(200);
+    std::memset(run, 0xa5, 200);
+    fixture.path.put_run(core::RdOp::kSegment, 0, sizeof(core::SegmentHeader), 0, "", 0, 200);
+    core::Device& device = fixture.device->device();
+    for (int i = 0; i < 20000 && device.stats().sum(core::Stat::kBadSegments) == 0; ++i) {
+        device.progress();
+        std::this_thread::yield();
+    }
+    RVT_EQ(device.stats().sum(core::Stat::kBadSegments), 1);
+    cr_assert(fixture.path.reserve_run(64) != nullptr);
+    cr_assert(eq(sz, fixture.endpoint.waiting_events(), 0u));
+}
+
+Test(segments, addresses_that_name_nobody_give_no_channel) {
+    Fixture fixture(Service::kSegments);
+    RVT_EQ(fixture.device->open_channel({.port = 5}), EHOSTUNREACH);
+    RVT_EQ(fixture.device->open_channel(
+               {.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}}),
+           EHOSTUNREACH);
+}
+
+Test(segments, a_device_in_use_stays) {
+    Fixture fixture(Service::kSegments);
+    core::Context* context = core::open_device(fixture.device->device()).value();
+    RVT_EQ(fixture.device->close(), EBUSY);
+    RVT_OK(core::close_device(context));
+}
