@@ -88,13 +88,20 @@ std::optional<EventType> Side::event() const {
     return event ? std::optional(event->type) : std::nullopt;
 }
 
-QpAttr attr_for(QpState state, const Side& own, const Side& other, const Options& options) {
+Card Side::card() const {
+    return {.address = device->address(),
+            .qpn = qp->qpn(),
+            .rkey = mr != nullptr ? mr->key() : 0,
+            .base = at(0)};
+}
+
+QpAttr attr_for(QpState state, const Side& own, const Card& other, const Options& options) {
     return {.state = state,
             .access = options.qp_access,
-            .ah = {.dest = other.device->address()},
-            .dest_qpn = other.qp->qpn(),
+            .ah = {.dest = other.address},
+            .dest_qpn = other.qpn,
             .qkey = kQkey,
-            .rq_psn = other.qp->qpn() & kQpnMask,
+            .rq_psn = other.qpn & kQpnMask,
             .sq_psn = own.qp->qpn() & kQpnMask,
             .max_rd_atomic = options.rd_atomic,
             .max_dest_rd_atomic = options.dest_rd_atomic,
@@ -124,7 +131,7 @@ QpMask mask_for(QpState state, QpType type) {
     return QpMask::kState;
 }
 
-Status post(Side& from, const Side& to, const Op& op) {
+Status post(Side& from, const Card& to, const Op& op) {
     Sge element = from.sge(op.offset, op.bytes);
     element.lkey = op.lkey.value_or(element.lkey);
     const bool ud = from.qp->type() == QpType::kUd;
@@ -133,12 +140,12 @@ Status post(Side& from, const Side& to, const Op& op) {
                                .flags = op.flags,
                                .imm = op.imm,
                                .sg_list = {&element, 1},
-                               .remote_addr = to.at(op.remote_offset),
-                               .rkey = op.rkey.value_or(to.mr != nullptr ? to.mr->key() : 0),
+                               .remote_addr = to.base + op.remote_offset,
+                               .rkey = op.rkey.value_or(to.rkey),
                                .compare_add = op.compare_add,
                                .swap = op.swap,
                                .ah = ud ? from.ah : nullptr,
-                               .remote_qpn = ud ? to.qp->qpn() : 0,
+                               .remote_qpn = ud ? to.qpn : 0,
                                .remote_qkey = op.qkey.value_or(kQkey)});
 }
 

@@ -52,6 +52,14 @@ struct Options {
     bool connect = true;  // to RTS; otherwise the pairs stay in RESET
 };
 
+/// What one side has to know of the other.
+struct Card {
+    Address address{};
+    std::uint32_t qpn = 0;
+    std::uint32_t rkey = 0;
+    std::uint64_t base = 0;  // address of the memory's first byte
+};
+
 /// One side's objects. Destroyed in the order that the objects demand.
 struct Side {
     Device* device = nullptr;
@@ -82,6 +90,7 @@ struct Side {
     [[nodiscard]] std::uint64_t word(std::size_t offset) const;
     void set_word(std::size_t offset, std::uint64_t value);
 
+    [[nodiscard]] Card card() const;
     Status post_recv(std::uint64_t wr_id, std::size_t offset = 0, std::size_t bytes = 1024);
     std::optional<EventType> event() const;
 };
@@ -102,9 +111,15 @@ struct Op {
     std::optional<std::uint32_t> qkey{};
 };
 
-QpAttr attr_for(QpState state, const Side& own, const Side& other, const Options& options);
+QpAttr attr_for(QpState state, const Side& own, const Card& other, const Options& options);
+inline QpAttr attr_for(QpState state, const Side& own, const Side& other, const Options& options) {
+    return attr_for(state, own, other.card(), options);
+}
 QpMask mask_for(QpState state, QpType type);
-Status post(Side& from, const Side& to, const Op& op);
+Status post(Side& from, const Card& to, const Op& op);
+inline Status post(Side& from, const Side& to, const Op& op) {
+    return post(from, to.card(), op);
+}
 
 template <class Backend>
 class Pair {
@@ -204,5 +219,6 @@ class Pair {
 /// Makes a test of a sentence for each backend.
 #define RVT_CONFORM(sentence)                                                                \
     Test(conform_loop, sentence, .timeout = 30) { sentence<rvt::conform::Loopback>(); }      \
-    Test(conform_segment, sentence, .timeout = 30) { sentence<rvt::conform::Segments>(); }
+    Test(conform_segment, sentence, .timeout = 30) { sentence<rvt::conform::Segments>(); }   \
+    Test(conform_shm, sentence, .timeout = 30) { sentence<rvt::conform::Shm>(); }
 // clang-format on

@@ -2,8 +2,13 @@
 // Devices for the conformance suite.
 #include "conform/policies.h"
 
+#include "common/check.h"
+
 namespace rvt::conform {
 namespace {
+
+constexpr const char* kNames[] = {"conform0", "conform1"};
+constexpr std::uint32_t kSegmentBytes = 1000;  // so that most messages are of several
 
 Address address_of(int i) {
     return {.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1},
@@ -11,12 +16,12 @@ Address address_of(int i) {
 }
 
 core::Device* add_device(core::Registry& registry, TestPort& port, int i) {
-    static constexpr const char* kNames[] = {"conform0", "conform1"};
-    const DeviceInfo info{.name = kNames[i],
-                          .grade = Grade::kSegment,
-                          .address = address_of(i),
-                          .limits = {.max_qp = 64, .max_mr = 255, .max_segment_bytes = 1000},
-                          .now_us = fake_now};
+    const DeviceInfo info{
+        .name = kNames[i],
+        .grade = Grade::kSegment,
+        .address = address_of(i),
+        .limits = {.max_qp = 64, .max_mr = 255, .max_segment_bytes = kSegmentBytes},
+        .now_us = fake_now};
     port.device = registry.add_device(info, test_segment_ops(), &port).value();
     return port.device;
 }
@@ -40,6 +45,44 @@ Segments::Segments() {
 
 void Segments::break_channels() {
     net_.break_all();
+}
+
+Shm::Shm() {
+    for (int i : {0, 1}) {
+        devices_[i] =
+            shm::SegmentDevice::open(
+                registry_,
+                {.name = kNames[i],
+                 .address = {.family = AF_INET, .ip = {127, 0, 0, 1}},
+                 .limits = {.max_qp = 64, .max_mr = 255, .max_segment_bytes = kSegmentBytes},
+                 .now_us = fake_now})
+                .take();
+    }
+    for (int i : {0, 1}) {
+        channels_[i] = devices_[i]->open_channel(side(1 - i).address()).value();
+    }
+    await_connection();
+}
+
+/// The clock of the suite stands still, that of the handshake does not.
+void Shm::await_connection() {
+    using State = shm::SegmentChannel::State;
+    for (int i : {0, 1}) {
+        const auto& channel = static_cast<shm::SegmentChannel&>(*channels_[i]);
+        for (settle(); channel.state() == State::kConnecting; settle()) {
+            side(i).sleep_on(-1, 1000);
+        }
+        RVT_EQ(channel.state(), State::kOpen);
+    }
+}
+
+Shm::~Shm() {
+    for (int i : {0, 1}) {
+        devices_[i]->close_channel(*channels_[i]);
+    }
+    for (int i : {0, 1}) {
+        [[maybe_unused]] const Status closed = devices_[i]->close();
+    }
 }
 
 }  // namespace rvt::conform

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
+#include "backend/shm/segments.h"
 #include "conform/test_segments.h"
 #include "core/device.h"
 #include "core/registry.h"
@@ -46,6 +48,27 @@ class Segments {
     TestNet net_;
     TestPort ports_[2];
     core::Device* devices_[2];
+};
+
+/// Two devices of the shm backend, joined by a connection and its rings as two processes would be.
+class Shm {
+  public:
+    Shm();
+    ~Shm();
+    Shm(const Shm&) = delete;
+    Shm& operator=(const Shm&) = delete;
+    core::Device& side(int i) { return devices_[i]->device(); }
+    void settle() {
+        side(0).progress();
+        side(1).progress();
+    }
+
+  private:
+    void await_connection();
+
+    core::Registry registry_;
+    std::unique_ptr<shm::SegmentDevice> devices_[2];
+    Channel* channels_[2];
 };
 
 }  // namespace rvt::conform
