@@ -80,6 +80,8 @@ class RawPeer {
                    : 0;
     }
     void hang_up() { socket_.reset(); }
+    int socket() const { return socket_.get(); }
+    const util::Mapping& outbox() const { return outbox_; }
 
     LocalEnd local;
     Hello hello;
