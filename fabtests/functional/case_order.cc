@@ -32,11 +32,9 @@ void sas(Rank& self) {
                 FAB_EQUAL(sent.err, 0);
                 ++done;
             }
-            if (i == kCount)
-                while (done < kCount) {
-                    party.ep.wait_tx();
-                    ++done;
-                }
+            for (; i == kCount && done < kCount; ++done) {
+                party.ep.wait_tx();
+            }
         } else {
             party.recv(buffer, 1 << 20, contexts.at(0));
             const Completion got = party.ep.wait_rx();

@@ -21,6 +21,8 @@ struct Memory {
           local(party.ep, length),
           target(party.ep, length),
           remote(self.trade(self.other(), target.remote())) {}
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
     ~Memory() { party.barrier(); }  // nobody deregisters what another still uses
 
     void write(std::size_t length, std::size_t offset, void* context) const {

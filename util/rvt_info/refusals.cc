@@ -4,6 +4,7 @@
 //     rvt-host/shm RDM does not match: HINT: ASKED asked, OFFERED offered
 #include "rvt_info/refusals.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 

@@ -21,8 +21,8 @@ struct Place {
 
 /// Chunk k covers the numbers from first * (2^k - 1) up to first * (2^(k+1) - 1).
 Place place_of(std::uint64_t index, std::size_t first) noexcept {
-    const auto chunk = static_cast<std::size_t>(std::bit_width(index / first + 1)) - 1;
-    return {chunk, index - first * ((std::size_t{1} << chunk) - 1)};
+    const std::uint64_t power = std::bit_floor(index / first + 1);  // 2^k
+    return {static_cast<std::size_t>(std::countr_zero(power)), index - first * (power - 1)};
 }
 
 }  // namespace

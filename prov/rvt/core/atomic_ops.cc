@@ -97,65 +97,65 @@ constexpr T truth(bool holds) {
 }
 
 // The value after the operation.
-template <AtomicOp op, class T>
+template <AtomicOp kOp, class T>
 T combine(T target, T operand) {
     const T zero(0);
-    if constexpr (op == AtomicOp::kMin) {
+    if constexpr (kOp == AtomicOp::kMin) {
         return operand < target ? operand : target;
-    } else if constexpr (op == AtomicOp::kMax) {
+    } else if constexpr (kOp == AtomicOp::kMax) {
         return operand > target ? operand : target;
-    } else if constexpr (op == AtomicOp::kSum) {
+    } else if constexpr (kOp == AtomicOp::kSum) {
         return wrap_add(target, operand);
-    } else if constexpr (op == AtomicOp::kDiff) {
+    } else if constexpr (kOp == AtomicOp::kDiff) {
         return wrap_subtract(target, operand);
-    } else if constexpr (op == AtomicOp::kProd) {
+    } else if constexpr (kOp == AtomicOp::kProd) {
         return wrap_multiply(target, operand);
-    } else if constexpr (op == AtomicOp::kLor) {
+    } else if constexpr (kOp == AtomicOp::kLor) {
         return truth<T>(target != zero || operand != zero);
-    } else if constexpr (op == AtomicOp::kLand) {
+    } else if constexpr (kOp == AtomicOp::kLand) {
         return truth<T>(target != zero && operand != zero);
-    } else if constexpr (op == AtomicOp::kLxor) {
+    } else if constexpr (kOp == AtomicOp::kLxor) {
         return truth<T>((target != zero) != (operand != zero));
-    } else if constexpr (op == AtomicOp::kBor) {
+    } else if constexpr (kOp == AtomicOp::kBor) {
         return static_cast<T>(target | operand);
-    } else if constexpr (op == AtomicOp::kBand) {
+    } else if constexpr (kOp == AtomicOp::kBand) {
         return static_cast<T>(target & operand);
-    } else if constexpr (op == AtomicOp::kBxor) {
+    } else if constexpr (kOp == AtomicOp::kBxor) {
         return static_cast<T>(target ^ operand);
     } else {
-        static_assert(op == AtomicOp::kWrite);
+        static_assert(kOp == AtomicOp::kWrite);
         return operand;
     }
 }
 
 // Whether the operation changes a target of this value; the others always do.
-template <AtomicOp op, class T>
+template <AtomicOp kOp, class T>
 bool takes_effect(T target, T compare) {
-    if constexpr (op == AtomicOp::kCswap) {
+    if constexpr (kOp == AtomicOp::kCswap) {
         return compare == target;
-    } else if constexpr (op == AtomicOp::kCswapNe) {
+    } else if constexpr (kOp == AtomicOp::kCswapNe) {
         return compare != target;
-    } else if constexpr (op == AtomicOp::kCswapLe) {
+    } else if constexpr (kOp == AtomicOp::kCswapLe) {
         return compare <= target;
-    } else if constexpr (op == AtomicOp::kCswapLt) {
+    } else if constexpr (kOp == AtomicOp::kCswapLt) {
         return compare < target;
-    } else if constexpr (op == AtomicOp::kCswapGe) {
+    } else if constexpr (kOp == AtomicOp::kCswapGe) {
         return compare >= target;
-    } else if constexpr (op == AtomicOp::kCswapGt) {
+    } else if constexpr (kOp == AtomicOp::kCswapGt) {
         return compare > target;
     } else {
-        return op != AtomicOp::kRead;
+        return kOp != AtomicOp::kRead;
     }
 }
 
-template <AtomicOp op, class T>
+template <AtomicOp kOp, class T>
 T next_value(T target, T operand, T compare) {
-    if constexpr (op == AtomicOp::kMswap) {
+    if constexpr (kOp == AtomicOp::kMswap) {
         return static_cast<T>((operand & compare) | (target & ~compare));
-    } else if constexpr (is_compare(op)) {
+    } else if constexpr (is_compare(kOp)) {
         return operand;
     } else {
-        return combine<op>(target, operand);
+        return combine<kOp>(target, operand);
     }
 }
 
@@ -242,7 +242,7 @@ struct WideWord {
 };
 
 bool has_wide_atomics() noexcept {
-    static const bool has = [] {
+    static const bool kHas = [] {
         unsigned a = 0;
         unsigned b = 0;
         unsigned c = 0;
@@ -250,7 +250,7 @@ bool has_wide_atomics() noexcept {
         return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_CMPXCHG16B) != 0 &&
                (c & bit_AVX) != 0;
     }();
-    return has;
+    return kHas;
 }
 #else
 template <class T>
@@ -266,26 +266,27 @@ bool is_cpu_element(std::size_t size, const void* target) noexcept {
 }
 
 // Operations that are one instruction where a loop is not needed.
-template <AtomicOp op, class T>
+template <AtomicOp kOp, class T>
 constexpr bool kIsNative = kIsWhole<T> && sizeof(T) <= 8 &&
-                           (op == AtomicOp::kSum || op == AtomicOp::kDiff || op == AtomicOp::kBor ||
-                            op == AtomicOp::kBand || op == AtomicOp::kBxor);
+                           (kOp == AtomicOp::kSum || kOp == AtomicOp::kDiff ||
+                            kOp == AtomicOp::kBor || kOp == AtomicOp::kBand ||
+                            kOp == AtomicOp::kBxor);
 
-template <AtomicOp op, class T>
+template <AtomicOp kOp, class T>
 T change_native(std::byte* at, T operand) noexcept {
     using Bits = typename Word<T>::Bits;
     std::atomic_ref<Bits> word(*reinterpret_cast<Bits*>(at));
     const auto bits = static_cast<Bits>(operand);
     // acq_rel, all five: who sees the new value sees what went before it.
-    if constexpr (op == AtomicOp::kSum) {
+    if constexpr (kOp == AtomicOp::kSum) {
         return static_cast<T>(
             word.fetch_add(bits, std::memory_order_acq_rel));  // pairs with read()
-    } else if constexpr (op == AtomicOp::kDiff) {
+    } else if constexpr (kOp == AtomicOp::kDiff) {
         return static_cast<T>(
             word.fetch_sub(bits, std::memory_order_acq_rel));  // pairs with read()
-    } else if constexpr (op == AtomicOp::kBor) {
+    } else if constexpr (kOp == AtomicOp::kBor) {
         return static_cast<T>(word.fetch_or(bits, std::memory_order_acq_rel));  // pairs with read()
-    } else if constexpr (op == AtomicOp::kBand) {
+    } else if constexpr (kOp == AtomicOp::kBand) {
         return static_cast<T>(
             word.fetch_and(bits, std::memory_order_acq_rel));  // pairs with read()
     } else {
@@ -294,30 +295,35 @@ T change_native(std::byte* at, T operand) noexcept {
     }
 }
 
+// Returns: false if the element is no longer `seen`, which then is what was found.
+template <AtomicOp kOp, class T, class Element>
+bool try_change(Element& element, typename Element::Bits& seen, T operand, T compare) noexcept {
+    if constexpr (kOp == AtomicOp::kRead) {
+        return true;
+    } else {
+        const T old = load<T>(reinterpret_cast<const std::byte*>(&seen));
+        if (!takes_effect<kOp>(old, compare)) {
+            return true;
+        }
+        typename Element::Bits next = 0;
+        store(reinterpret_cast<std::byte*>(&next), next_value<kOp>(old, operand, compare));
+        return element.exchange_if(seen, next);
+    }
+}
+
 // Returns: the value before.
-template <AtomicOp op, class T>
+template <AtomicOp kOp, class T>
 T change_cpu(std::byte* at, T operand, T compare) noexcept {
-    if constexpr (kIsNative<op, T>) {
-        return change_native<op, T>(at, operand);
+    if constexpr (kIsNative<kOp, T>) {
+        return change_native<kOp, T>(at, operand);
     } else {
         using Element = std::conditional_t<sizeof(T) == 16, WideWord<T>, Word<T>>;
         Element element(at);
         using Bits = typename Element::Bits;
         Bits seen = element.read();
-        for (;;) {
-            const T old = load<T>(reinterpret_cast<const std::byte*>(&seen));
-            if constexpr (op != AtomicOp::kRead) {
-                Bits next = 0;
-                if (takes_effect<op>(old, compare)) {
-                    store(reinterpret_cast<std::byte*>(&next),
-                          next_value<op>(old, operand, compare));
-                    if (!element.exchange_if(seen, next)) {
-                        continue;
-                    }
-                }
-            }
-            return old;
+        while (!try_change<kOp>(element, seen, operand, compare)) {
         }
+        return load<T>(reinterpret_cast<const std::byte*>(&seen));
     }
 }
 
@@ -335,13 +341,13 @@ Stripe& stripe_of(const std::byte* at) noexcept {
     return stripes[(reinterpret_cast<std::uintptr_t>(at) / 64) % kStripes];
 }
 
-template <AtomicOp op, class T>
+template <AtomicOp kOp, class T>
 T change_locked(std::byte* at, T operand, T compare) noexcept {
     const std::lock_guard guard(stripe_of(at).lock);
     const T old = load<T>(at);
-    if constexpr (op != AtomicOp::kRead) {
-        if (takes_effect<op>(old, compare)) {
-            store(at, next_value<op>(old, operand, compare));
+    if constexpr (kOp != AtomicOp::kRead) {
+        if (takes_effect<kOp>(old, compare)) {
+            store(at, next_value<kOp>(old, operand, compare));
         }
     }
     return old;
@@ -357,16 +363,16 @@ struct Operands {
     std::size_t count;
 };
 
-template <AtomicOp op, class T, class Change>
+template <AtomicOp kOp, class T, class Change>
 RVT_ALWAYS_INLINE void for_elements(const Operands& what, Change change) noexcept {
     for (std::size_t i = 0; i < what.count; ++i) {
         const std::size_t at = i * sizeof(T);
         T operand{};
         T compare{};
-        if constexpr (op != AtomicOp::kRead) {
+        if constexpr (kOp != AtomicOp::kRead) {
             operand = load<T>(what.operand + at);
         }
-        if constexpr (is_compare(op)) {
+        if constexpr (is_compare(kOp)) {
             compare = load<T>(what.compare + at);
         }
         const T old = change(what.target + at, operand, compare);
@@ -376,31 +382,31 @@ RVT_ALWAYS_INLINE void for_elements(const Operands& what, Change change) noexcep
     }
 }
 
-template <AtomicOp op, class T>
+template <AtomicOp kOp, class T>
 void run(const Operands& what) noexcept {
     if constexpr (sizeof(T) <= 16) {
         if (is_cpu_element(sizeof(T), what.target)) [[likely]] {
-            for_elements<op, T>(what, change_cpu<op, T>);
+            for_elements<kOp, T>(what, change_cpu<kOp, T>);
             return;
         }
     }
-    for_elements<op, T>(what, change_locked<op, T>);
+    for_elements<kOp, T>(what, change_locked<kOp, T>);
 }
 
 using Kernel = void (*)(const Operands&) noexcept;
 using Row = std::array<Kernel, kAtomicOps>;
 
-template <class T, AtomicOp op>
+template <class T, AtomicOp kOp>
 constexpr Kernel kernel_of() {
-    if constexpr (is_defined<T>(op)) {
-        return run<op, T>;
+    if constexpr (is_defined<T>(kOp)) {
+        return run<kOp, T>;
     } else {
         return nullptr;
     }
 }
-template <class T, std::size_t... op>
-constexpr Row row_of(std::index_sequence<op...>) {
-    return {kernel_of<T, static_cast<AtomicOp>(op)>()...};
+template <class T, std::size_t... kOps>
+constexpr Row row_of(std::index_sequence<kOps...>) {
+    return {kernel_of<T, static_cast<AtomicOp>(kOps)>()...};
 }
 template <class... T>
 constexpr std::array<Row, sizeof...(T)> table_of(TypeList<T...>) {

@@ -137,7 +137,7 @@ KeyHit KeyView::lookup(const KeyQuery& query) const noexcept {
         return {.verdict = KeyVerdict::kOk};
     }
     const std::uint32_t place = format_.place_of(query.key);
-    Snapshot s;
+    Snapshot s{};
     if (place == kNoPlace || !read_entry(entries_[place], s) || s.key != query.key ||
         (s.access & KeyEntry::kLive) == 0) {
         return {.verdict = KeyVerdict::kNoSuchKey};
@@ -165,7 +165,7 @@ KeyHit KeyView::lookup(const KeyQuery& query) const noexcept {
 util::Result<iovec> KeyView::region(std::uint32_t key, std::uint32_t pd,
                                     Access access) const noexcept {
     const std::uint32_t place = format_.place_of(key);
-    Snapshot s;
+    Snapshot s{};
     if (place == kNoPlace || !read_entry(entries_[place], s) || s.key != key ||
         (s.access & KeyEntry::kLive) == 0) {
         return ENOENT;
@@ -183,7 +183,7 @@ util::Result<iovec> KeyView::region(std::uint32_t key, std::uint32_t pd,
 
 util::Result<Access> KeyView::access_of(std::uint32_t key, std::uint32_t pd) const noexcept {
     const std::uint32_t place = format_.place_of(key);
-    Snapshot s;
+    Snapshot s{};
     if (place == kNoPlace || !read_entry(entries_[place], s) || s.key != key ||
         (s.access & KeyEntry::kLive) == 0) {
         return ENOENT;

@@ -18,9 +18,9 @@ struct Attributes {
 };
 
 struct Transition {
-    QpState from;
-    QpState to;
-    std::array<Attributes, kQpTypes> by_type;  // in the order of QpType: RC, UC, UD, RD
+    QpState from = QpState::kReset;
+    QpState to = QpState::kReset;
+    std::array<Attributes, kQpTypes> by_type{};  // in the order of QpType: RC, UC, UD, RD
 };
 
 // Every modify names the state or repeats it; RESET and ERR are reached from everywhere with

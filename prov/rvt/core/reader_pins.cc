@@ -90,6 +90,7 @@ PinSlot& take_pin_slot() noexcept {
             return *s;
         }
     }
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without it no thread may read at all
     auto* slot = new PinSlot;  // kept for good: a waiter may be reading it at any time
     // relaxed: nobody else sees the slot yet.
     slot->taken.store(true, std::memory_order_relaxed);
