@@ -15,10 +15,18 @@
 namespace rvt::ofi {
 namespace {
 
+/// Returns: whether nothing has moved for long.
+template <class Lock>
+bool try_progress(Cntr& cntr) noexcept {
+    const util::Guard<Lock> guard(cntr.domain->lock.as<Lock>());
+    return cntr.courtesy.is_due(cntr.progressors.run_locked() != 0);
+}
+
 template <class Lock>
 void progress(Cntr& cntr) noexcept {
-    const util::Guard<Lock> guard(cntr.domain->lock.as<Lock>());
-    cntr.progressors.run_locked();
+    if (try_progress<Lock>(cntr)) [[unlikely]] {
+        cntr.courtesy.yield();
+    }
 }
 
 template <class Lock>

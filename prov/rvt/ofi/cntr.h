@@ -8,6 +8,7 @@
 #include "ofi/fid.h"
 #include "ofi/progress.h"
 #include "ofi/wait.h"
+#include "util/courtesy.h"
 
 namespace rvt::ofi {
 
@@ -27,6 +28,7 @@ struct Cntr {
     fid_cntr handle{};
     Domain* domain = nullptr;
     Progressors progressors;
+    util::Courtesy courtesy;  // of readers that spin
     core::Counter counter;
     std::uint64_t seen = 0;  // by the last fi_trywait: sum of both counts
     unsigned sleepers = 0;   // threads in fi_cntr_wait that armed; under the domain's lock

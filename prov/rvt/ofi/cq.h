@@ -12,6 +12,7 @@
 #include "ofi/fid.h"
 #include "ofi/progress.h"
 #include "ofi/wait.h"
+#include "util/courtesy.h"
 
 namespace rvt::ofi {
 
@@ -33,6 +34,7 @@ struct Cq {
     core::Cq* queue = nullptr;
     Domain* domain = nullptr;
     Progressors progressors;
+    util::Courtesy courtesy;  // of readers that spin
     std::unique_ptr<core::Cq> owned_queue;
     fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
     bool has_threshold = false;  // FI_CQ_COND_THRESHOLD: sread's condition counts entries

@@ -59,18 +59,32 @@ RVT_ALWAYS_INLINE ssize_t drain(core::Cq& queue, void* buffer, std::size_t count
     return static_cast<ssize_t>(done);
 }
 
-/// Returns: entries read, -FI_EAVAIL, -FI_EAGAIN.
+/// Returns: entries read, -FI_EAVAIL, -FI_EAGAIN; `is_yield_due` tells that it has been so for
+/// long.
 template <class Lock, class Entry, bool kWithSource>
-RVT_ALWAYS_INLINE ssize_t read_entries(Cq& cq, void* buffer, std::size_t count,
-                                       fi_addr_t* sources) noexcept {
+RVT_ALWAYS_INLINE ssize_t try_read_entries(Cq& cq, void* buffer, std::size_t count,
+                                           fi_addr_t* sources, bool& is_yield_due) noexcept {
     const util::Guard<Lock> guard(cq.domain->lock.as<Lock>());
     ssize_t got = drain<Entry, kWithSource>(*cq.queue, buffer, count, sources);
     if (got != 0) {
         return got;
     }
-    cq.progressors.run_locked();
+    const unsigned moved = cq.progressors.run_locked();
+    is_yield_due = cq.courtesy.is_due(moved != 0);
     got = drain<Entry, kWithSource>(*cq.queue, buffer, count, sources);
     return got != 0 ? got : -FI_EAGAIN;
+}
+
+template <class Lock, class Entry, bool kWithSource>
+RVT_ALWAYS_INLINE ssize_t read_entries(Cq& cq, void* buffer, std::size_t count,
+                                       fi_addr_t* sources) noexcept {
+    bool is_yield_due = false;
+    const ssize_t got =
+        try_read_entries<Lock, Entry, kWithSource>(cq, buffer, count, sources, is_yield_due);
+    if (is_yield_due && got == -FI_EAGAIN) [[unlikely]] {
+        cq.courtesy.yield();
+    }
+    return got;
 }
 
 template <class Lock, class Entry>

@@ -30,10 +30,12 @@ void Progressors::remove(const core::RdEndpoint* endpoint) noexcept {
     }
 }
 
-void Progressors::run_others_locked() const noexcept {
+unsigned Progressors::run_others_locked() const noexcept {
+    unsigned moved = 0;
     for (const Progressor& other : others_) {
-        other.run_locked(other.endpoint);
+        moved += other.run_locked(other.endpoint);
     }
+    return moved;
 }
 
 bool Progressors::arm_locked() const noexcept {

@@ -23,11 +23,13 @@ class Progressors {
     void add(const Progressor& progressor);
     void remove(const core::RdEndpoint* endpoint) noexcept;
 
-    RVT_ALWAYS_INLINE void run_locked() const noexcept {
-        first_.run_locked(first_.endpoint);
+    /// Returns: how much has moved.
+    RVT_ALWAYS_INLINE unsigned run_locked() const noexcept {
+        unsigned moved = first_.run_locked(first_.endpoint);
         if (!others_.empty()) [[unlikely]] {
-            run_others_locked();
+            moved += run_others_locked();
         }
+        return moved;
     }
 
     /// Makes the endpoints signal their wake_fd with the next arrival.
@@ -48,7 +50,7 @@ class Progressors {
 
   private:
     static unsigned nothing(core::RdEndpoint* /*endpoint*/) noexcept { return 0; }
-    void run_others_locked() const noexcept;
+    unsigned run_others_locked() const noexcept;
 
     Progressor first_{nothing, nullptr};
     std::vector<Progressor> others_;

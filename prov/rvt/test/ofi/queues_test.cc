@@ -2,7 +2,11 @@
 // Completion queues and counters without endpoints: formats, waiting, signals, wait objects.
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -18,7 +22,21 @@ fi_cq_attr waiting(fi_wait_obj kind) {
     return attr;
 }
 
+std::atomic<unsigned> yields{0};
+
+unsigned yields_so_far() {
+    // relaxed: read by the thread that polls.
+    return yields.load(std::memory_order_relaxed);
+}
+
 }  // namespace
+
+// The provider calls this one.
+extern "C" [[gnu::visibility("default")]] int sched_yield() noexcept {
+    // relaxed: a count.
+    yields.fetch_add(1, std::memory_order_relaxed);
+    return static_cast<int>(syscall(SYS_sched_yield));
+}
 
 Test(cq, an_empty_queue_says_again_in_every_format) {
     const Opened open;
@@ -32,6 +50,27 @@ Test(cq, an_empty_queue_says_again_in_every_format) {
         RVT_EQ(fi_cq_read(cq.get(), entries, 4), -FI_EAGAIN);
         RVT_EQ(fi_cq_readfrom(cq.get(), entries, 4, sources), -FI_EAGAIN);
     }
+}
+
+Test(cq, who_reads_an_empty_queue_for_long_lets_others_run) {
+    const Opened open;
+    const auto cq = open.cq();
+    fi_cq_entry entry;
+    const unsigned before = yields_so_far();
+    for (int polls = 0; polls < 100'000; ++polls) {
+        RVT_EQ(fi_cq_read(cq.get(), &entry, 1), -FI_EAGAIN);
+    }
+    cr_assert(yields_so_far() - before >= 20);
+}
+
+Test(cntr, who_reads_a_counter_in_vain_for_long_lets_others_run) {
+    const Opened open;
+    const auto cntr = open.cntr();
+    const unsigned before = yields_so_far();
+    for (int polls = 0; polls < 100'000; ++polls) {
+        RVT_EQ(fi_cntr_read(cntr.get()), 0);
+    }
+    cr_assert(yields_so_far() - before >= 20);
 }
 
 Test(cq, an_empty_queue_has_no_error) {
