@@ -185,6 +185,30 @@ void saw(Rank& self) {
     }
 }
 
+/// The same after an atomic that returns nothing, and so tells its initiator nothing either.
+void send_after_atomic(Rank& self) {
+    Shared shared(self, FI_ORDER_SAW, FI_ATOMIC | FI_MSG);
+    auto* const words = shared.local.as<std::uint64_t>();
+    for (std::uint64_t turn = 1; turn < 200; ++turn) {
+        if (self.rank == 0) {
+            words[0] = 1;
+            shared.party.ep.post([&] {
+                return fi_atomic(shared.party.ep.ep, words, 1, shared.local.desc(),
+                                 shared.party.peer(), shared.remote.base, shared.remote.key,
+                                 FI_UINT64, FI_SUM, shared.contexts.at(0));
+            });
+            shared.party.send(shared.local, 8, shared.contexts.at(1));
+            shared.party.ep.wait_tx();
+            shared.party.ep.wait_tx();
+        } else {
+            shared.party.recv(shared.local, 64, shared.contexts.at(0));
+            shared.party.ep.wait_rx();
+            FAB_EQUAL(shared.target.as<std::uint64_t>()[0], turn);
+        }
+        shared.party.barrier();
+    }
+}
+
 /// Atomics on one word take effect in the order they were posted in.
 void atomic_order(Rank& self) {
     Shared shared(self, FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAW | FI_ORDER_ATOMIC_WAR, FI_ATOMIC);
@@ -207,7 +231,8 @@ void atomic_order(Rank& self) {
 constexpr Case kCases[] = {
     {"order_send_after_send", sas, 2, 40}, {"order_write_after_write", waw},
     {"order_read_after_write", raw},       {"order_write_after_read", war},
-    {"order_send_after_write", saw},       {"order_atomics", atomic_order},
+    {"order_send_after_write", saw},       {"order_send_after_atomic", send_after_atomic},
+    {"order_atomics", atomic_order},
 };
 
 }  // namespace

@@ -13,7 +13,9 @@ constexpr std::uint64_t kPrimary = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_
                                    FI_DIRECTED_RECV;
 constexpr std::uint64_t kSecondary =
     FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_FENCE | FI_LOCAL_COMM | kTaggedDirectedRecv;
-constexpr std::uint64_t kOrderOfMessages = FI_ORDER_SAS;
+// Access overtakes messages that wait, never the other way round: a send after a write or atomic
+// stays one. The data of a large read may leave after a later send has, so that SAR is not kept.
+constexpr std::uint64_t kOrderOfMessages = FI_ORDER_SAS | FI_ORDER_SAW;
 constexpr std::uint64_t kOrderOfMemory =
     FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW | FI_ORDER_RMA_RAR |
     FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR |
