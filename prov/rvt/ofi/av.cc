@@ -219,6 +219,9 @@ int av_remove(fid_av* self, fi_addr_t* numbers, std::size_t count, std::uint64_t
     if (flags != 0) {
         return -FI_EBADFLAGS;
     }
+    if (numbers == nullptr && count != 0) {
+        return -FI_EINVAL;
+    }
     return entry([&]() -> int {
         util::Status result;
         for (std::size_t i = 0; i < count; ++i) {
@@ -233,7 +236,7 @@ int av_lookup(fid_av* self, fi_addr_t number, void* address, std::size_t* length
     return entry([&]() -> int {
         Av& av = Av::from(self);
         const SockAddr* found = av.addresses.at(number);
-        if (found == nullptr) {
+        if (found == nullptr || length == nullptr) {
             return -FI_EINVAL;
         }
         // As with getname, a buffer that is too small gets what fits; the length says what is

@@ -164,6 +164,9 @@ ssize_t cq_readerr(fid_cq* self, fi_cq_err_entry* error, std::uint64_t flags) no
     if ((flags & ~std::uint64_t{FI_PEEK}) != 0) {
         return -FI_EBADFLAGS;
     }
+    if (error == nullptr) {
+        return -FI_EINVAL;
+    }
     const util::Guard<DomainLock> guard(cq.domain->lock);
     if (cq.queue->is_empty()) {
         cq.progressors.run_locked();

@@ -177,6 +177,9 @@ int ep_rdm_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     if (ep.is_enabled) {
         return -FI_EOPBADSTATE;
     }
+    if (other == nullptr) {
+        return -FI_EINVAL;
+    }
     switch (other->fclass) {
         case FI_CLASS_CQ: return bind_cq(ep, Cq::from(other), flags);
         case FI_CLASS_CNTR: return bind_cntr(ep, Cntr::from(other), flags);
@@ -321,6 +324,9 @@ ssize_t ep_rdm_cancel(fid* self, void* context) noexcept {
 
 /// An endpoint has a name once it is bound to a port; asking for it binds it.
 int ep_rdm_getname(fid* self, void* address, std::size_t* bytes) noexcept {
+    if (bytes == nullptr) {
+        return -FI_EINVAL;
+    }
     return entry([&]() -> int {
         EpRdm& ep = EpRdm::from(self);
         if (ep.engine->address().port == 0) {

@@ -16,7 +16,7 @@ struct AtomicIov {
     std::size_t count = 0;
 
     RVT_ALWAYS_INLINE bool fill(const fi_ioc* from, std::size_t n, std::size_t element) noexcept {
-        if (n > core::kMaxIov) [[unlikely]] {
+        if (is_bad_list(from, n)) [[unlikely]] {
             return false;
         }
         for (std::size_t i = 0; i < n; ++i) {
@@ -59,8 +59,8 @@ ssize_t ep_rdm_atomic(EpRdmOver<Engine>& ep, const AtomicCall& call, RdFlags fla
     const std::size_t operands = call.op == FI_ATOMIC_READ ? 0 : call.operand_count;
     if (!operand.fill(call.operand, operands, element) ||
         !compare.fill(call.compare, call.compare_count, element) ||
-        !result.fill(call.result, call.result_count, element) || call.remote_count > core::kMaxIov)
-        [[unlikely]] {
+        !result.fill(call.result, call.result_count, element) ||
+        is_bad_list(call.remote, call.remote_count)) [[unlikely]] {
         return -FI_EINVAL;
     }
     for (std::size_t i = 0; i < call.remote_count; ++i) {
@@ -85,7 +85,7 @@ ssize_t ep_rdm_atomic(EpRdmOver<Engine>& ep, const AtomicCall& call, RdFlags fla
 
 RVT_ALWAYS_INLINE std::size_t total_elements(const fi_ioc* list, std::size_t count) noexcept {
     std::size_t total = 0;
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < count && list != nullptr; ++i) {
         total += list[i].count;
     }
     return total;
@@ -121,6 +121,9 @@ ssize_t ep_rdm_atomic_writemsg(fid_ep* self, const fi_msg_atomic* msg,
     auto& ep = EpRdmOver<Engine>::from(self);
     if ((flags & ~kAtomicFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
+    }
+    if (msg == nullptr) [[unlikely]] {
+        return -FI_EINVAL;
     }
     return ep_rdm_atomic(ep,
                          {core::RdAtomic::Kind::kBase, msg->msg_iov, msg->iov_count, nullptr, 0,
@@ -178,6 +181,9 @@ ssize_t ep_rdm_atomic_readwritemsg(fid_ep* self, const fi_msg_atomic* msg, fi_io
     if ((flags & ~kAtomicFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
+    if (msg == nullptr) [[unlikely]] {
+        return -FI_EINVAL;
+    }
     return ep_rdm_atomic(ep,
                          {core::RdAtomic::Kind::kFetch, msg->msg_iov, msg->iov_count, nullptr, 0,
                           result, result_count, msg->rma_iov, msg->rma_iov_count, msg->datatype,
@@ -225,6 +231,9 @@ ssize_t ep_rdm_atomic_compwritemsg(fid_ep* self, const fi_msg_atomic* msg, const
     auto& ep = EpRdmOver<Engine>::from(self);
     if ((flags & ~kAtomicFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
+    }
+    if (msg == nullptr) [[unlikely]] {
+        return -FI_EINVAL;
     }
     return ep_rdm_atomic(ep,
                          {core::RdAtomic::Kind::kCompare, msg->msg_iov, msg->iov_count, compare,

@@ -50,4 +50,13 @@ struct EpRdmOver : EpRdm {
     Engine over;
 };
 
+/// Whether a list of buffers cannot be taken: too long, or not there.
+RVT_ALWAYS_INLINE bool is_bad_list(const void* list, std::size_t count) noexcept {
+    return count > core::kMaxIov || (list == nullptr && count != 0);
+}
+template <class Message>
+RVT_ALWAYS_INLINE bool is_bad_message(const Message* message) noexcept {
+    return message == nullptr || is_bad_list(message->msg_iov, message->iov_count);
+}
+
 }  // namespace rvt::ofi

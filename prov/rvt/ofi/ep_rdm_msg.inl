@@ -44,7 +44,7 @@ template <class Engine>
 ssize_t ep_rdm_sendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
                      fi_addr_t dest, void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    if (count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_list(iov, count)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.send({.iov = iov,
@@ -60,7 +60,7 @@ ssize_t ep_rdm_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noe
     if ((flags & ~kSendFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    if (msg->iov_count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_message(msg)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.send({.iov = msg->msg_iov,
@@ -83,7 +83,7 @@ template <class Engine>
 ssize_t ep_rdm_recvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
                      fi_addr_t source, void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    if (count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_list(iov, count)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.recv({.iov = iov,
@@ -99,7 +99,7 @@ ssize_t ep_rdm_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noe
     if ((flags & ~kRecvFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    if (msg->iov_count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_message(msg)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.recv({.iov = msg->msg_iov,

@@ -20,7 +20,7 @@ RVT_ALWAYS_INLINE ssize_t ep_rdm_access(EpRdmOver<Engine>& ep, bool is_write, co
                                         std::size_t count, fi_addr_t peer, std::uint64_t addr,
                                         std::uint64_t key, std::uint64_t data, void* context,
                                         RdFlags flags) noexcept {
-    if (count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_list(iov, count)) [[unlikely]] {
         return -FI_EINVAL;
     }
     core::RdRemote remote{.addr = addr, .len = 0, .key = key};
@@ -61,7 +61,7 @@ RVT_ALWAYS_INLINE ssize_t ep_rdm_access_one(EpRdmOver<Engine>& ep, bool is_write
 template <class Engine>
 RVT_ALWAYS_INLINE ssize_t ep_rdm_access_msg(EpRdmOver<Engine>& ep, bool is_write,
                                             const fi_msg_rma* msg, RdFlags flags) noexcept {
-    if (msg->iov_count > core::kMaxIov || msg->rma_iov_count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_message(msg) || is_bad_list(msg->rma_iov, msg->rma_iov_count)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.rma({.is_write = is_write,

@@ -46,7 +46,7 @@ template <class Engine>
 ssize_t ep_rdm_tsendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
                       fi_addr_t dest, std::uint64_t tag, void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    if (count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_list(iov, count)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.send({.iov = iov,
@@ -63,7 +63,7 @@ ssize_t ep_rdm_tsendmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t fl
     if ((flags & ~kSendFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    if (msg->iov_count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_message(msg)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.send({.iov = msg->msg_iov,
@@ -89,7 +89,7 @@ ssize_t ep_rdm_trecvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size
                       fi_addr_t source, std::uint64_t tag, std::uint64_t ignore,
                       void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    if (count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_list(iov, count)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.recv({.iov = iov,
@@ -107,7 +107,7 @@ ssize_t ep_rdm_trecvmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t fl
     if ((flags & ~kTaggedRecvFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    if (msg->iov_count > core::kMaxIov) [[unlikely]] {
+    if (is_bad_message(msg)) [[unlikely]] {
         return -FI_EINVAL;
     }
     return to_fi(ep.over.recv({.iov = msg->msg_iov,

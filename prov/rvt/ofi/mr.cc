@@ -26,6 +26,8 @@
 namespace rvt::ofi {
 namespace {
 
+// A null buffer of at least this many bytes stands for all memory.
+constexpr std::size_t kAllMemory = std::size_t{1} << 47;
 constexpr std::chrono::seconds kCloseDeadline{5};
 constexpr std::uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
@@ -91,6 +93,13 @@ int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
                  static_cast<unsigned long long>(attr.offset), attr.iov_count, core::kMaxIov);
         return -FI_EINVAL;
     }
+    for (std::size_t i = 0; i < attr.iov_count; ++i) {
+        const iovec& buffer = attr.mr_iov[i];
+        if (buffer.iov_base == nullptr && buffer.iov_len != 0 && buffer.iov_len < kAllMemory) {
+            RVT_WARN(kMr, "cannot register: %zu bytes at a null pointer", buffer.iov_len);
+            return -FI_EINVAL;
+        }
+    }
     return 0;
 }
 
@@ -155,6 +164,9 @@ int mr_close(fid* self) noexcept {
 /// peers write.
 int mr_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     Mr& mr = Mr::from(self);
+    if (other == nullptr) {
+        return -FI_EINVAL;
+    }
     if (other->fclass == FI_CLASS_EP) {
         return flags == 0 ? 0 : -FI_EBADFLAGS;
     }
@@ -240,6 +252,9 @@ int mr_reg(fid* self, const void* buffer, std::size_t bytes, std::uint64_t acces
 }
 
 int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** mr) noexcept {
+    if (attr == nullptr) {
+        return -FI_EINVAL;
+    }
     Domain& domain = Domain::from(self);
     // The fields after `context` exist for callers of their version only.
     constexpr std::uint32_t kVersionAuthKey = FI_VERSION(1, 5);
