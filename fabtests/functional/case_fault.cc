@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Peers that die, stop or fork.
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 
 #include <sys/socket.h>
@@ -194,6 +195,39 @@ void stopped(Rank& self) {
     }
 }
 
+/// A peer that is stopped before anybody has talked to it cannot be reached: an error in the time
+/// that a handshake may take. It can be reached once it goes on.
+void stopped_before_contact(Rank& self) {
+    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "1000", 1);
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, 64);
+    Contexts contexts(1);
+    if (self.rank == 0) {
+        kill(self.page->pids[1], SIGSTOP);
+        const double start = now_s();
+        party.tsend(buffer, 8, 1, contexts.at(0));
+        Completion done;
+        while (!party.ep.poll(party.ep.tx_cq, done)) {
+            party.ep.progress();
+            if (now_s() - start > 15) {
+                kill(self.page->pids[1], SIGCONT);
+                FAB_FAIL("a send to a stopped peer never ends");
+            }
+        }
+        kill(self.page->pids[1], SIGCONT);
+        // A provider without a handshake may have left the message where the peer finds it.
+        party.tsend(buffer, 8, 2, contexts.at(0));
+        party.ep.wait_tx();
+    } else {
+        party.trecv(buffer, 64, 2, 0, contexts.at(0));
+        const double start = now_s();
+        for (Completion got; !party.ep.poll(party.ep.rx_cq, got);) {
+            if (now_s() - start > 20) FAB_FAIL("nothing arrives after a stop");
+        }
+    }
+    party.barrier();
+}
+
 /// A process that forks goes on; the child may leave in either way.
 void forked(Rank& self) {
     Party party(self, {.caps = FI_TAGGED});
@@ -210,6 +244,31 @@ void forked(Rank& self) {
         int status = -1;
         FAB_EQUAL(waitpid(child, &status, 0), child);
         FAB_EQUAL(status, 0);
+        greet(party, buffer, self.other());
+    }
+}
+
+/// A child that becomes another program, while messages are under way, keeps nothing alive.
+void forked_and_executed(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, kLarge);
+    Contexts contexts(2);
+    greet(party, buffer, self.other());
+    for (int turn = 0; turn < 3; ++turn) {
+        party.trecv(buffer, kLarge, 3, 0, contexts.at(0));
+        party.tsend(buffer, kLarge, 3, contexts.at(1));
+        const pid_t child = fork();
+        FAB_CHECK(child >= 0);
+        if (child == 0) {
+            execl("/bin/sh", "sh", "-c", "ls -l /proc/$$/fd | grep -q memfd: || exit 7", nullptr);
+            _exit(1);
+        }
+        party.ep.wait_rx();
+        party.ep.wait_tx();
+        int status = -1;
+        FAB_EQUAL(waitpid(child, &status, 0), child);
+        FAB_CHECK(WIFEXITED(status));
+        FAB_EQUAL(WEXITSTATUS(status), 7);
         greet(party, buffer, self.other());
     }
 }
@@ -244,7 +303,9 @@ constexpr Case kCases[] = {
     {"fault_killed_before_contact", killed_before_contact, 2, 60, 1U << 1},
     {"fault_killed_with_a_child", killed_with_a_child, 2, 30, 1U << 1},
     {"fault_peer_stopped", stopped, 2, 90},
+    {"fault_stopped_before_contact", stopped_before_contact, 2, 60},
     {"fault_forked", forked},
+    {"fault_forked_and_executed", forked_and_executed},
     {"fault_closed_under_traffic", closed_under_traffic, 2, 30},
 };
 

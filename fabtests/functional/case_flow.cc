@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Flow control: nobody receives for a while, and nothing is lost, nothing hangs, order stays.
+#include <cstdlib>
 #include <cstring>
 
 #include "functional/case.h"
@@ -203,6 +204,17 @@ void many_unexpected(Rank& self) {
     }
 }
 
+/// The same with as little memory for unexpected messages as can be set.
+void many_unexpected_little_room(Rank& self) {
+    setenv("FI_RVT_UNEXPECTED_BYTES", "65536", 1);
+    many_unexpected(self);
+}
+
+void filled_both_ways_little_room(Rank& self) {
+    setenv("FI_RVT_UNEXPECTED_BYTES", "65536", 1);
+    filled_both_ways(self);
+}
+
 /// 100,000 receives are accepted, or refused with -FI_EAGAIN; they are filled in any order.
 void many_posted(Rank& self) {
     constexpr std::size_t kCount = 100'000;
@@ -267,7 +279,9 @@ constexpr Case kCases[] = {
     {"flow_sender_is_held_back", sender_is_held_back},
     {"flow_filled_both_ways", filled_both_ways, 2, 40},
     {"flow_filled_both_ways_4", filled_both_ways, 4, 60},
+    {"flow_filled_both_ways_little_room", filled_both_ways_little_room, 4, 60},
     {"flow_many_unexpected", many_unexpected, 5, 90},
+    {"flow_many_unexpected_little_room", many_unexpected_little_room, 5, 90},
     {"flow_many_posted", many_posted, 2, 40},
     {"flow_two_endpoints", two_endpoints},
 };

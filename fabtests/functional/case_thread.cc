@@ -126,9 +126,50 @@ void automatic_progress(Rank& self) {
     }
 }
 
+/// Threads read queues, with and without sleeping, while another one opens and closes endpoints
+/// that report to the same queues, with operations under way.
+void close_beside_polls(Rank& self) {
+    const EpSpec spec{.caps = FI_TAGGED, .cq_wait = FI_WAIT_UNSPEC, .threading = FI_THREAD_SAFE};
+    Party party(self, spec);
+    Buffer buffer(party.ep, 100'000);
+    std::atomic<bool> is_over{false};
+    // relaxed: only that it ends counts.
+    const auto goes_on = [&] { return !is_over.load(std::memory_order_relaxed); };
+    std::vector<std::thread> pollers;
+    pollers.emplace_back([&] {
+        while (goes_on()) fi_cq_read(party.ep.tx_cq, nullptr, 0);
+    });
+    pollers.emplace_back([&] {
+        fi_cq_tagged_entry entry{};
+        while (goes_on()) fi_cq_sread(party.ep.rx_cq, &entry, 1, nullptr, 5);
+    });
+    Contexts contexts(4);
+    for (int turn = 0; turn < 100; ++turn) {
+        fi_info* info = dup_without_port(*party.ep.info);
+        fid_ep* ep = nullptr;
+        FAB_OK(fi_endpoint(party.ep.domain, info, &ep, nullptr));
+        FAB_OK(fi_ep_bind(ep, &party.ep.av->fid, 0));
+        FAB_OK(fi_ep_bind(ep, &party.ep.tx_cq->fid, FI_TRANSMIT));
+        FAB_OK(fi_ep_bind(ep, &party.ep.rx_cq->fid, FI_RECV));
+        FAB_OK(fi_enable(ep));
+        for (std::size_t i = 0; i < 2; ++i) {
+            fi_trecv(ep, buffer.as(), 64, buffer.desc(), FI_ADDR_UNSPEC, 1, 0, contexts.at(i));
+            fi_tsend(ep, buffer.as(), i == 0 ? 8 : 100'000, buffer.desc(), party.peer(), 2,
+                     contexts.at(2 + i));
+        }
+        if (turn % 4 == 0) std::this_thread::yield();
+        FAB_EQUAL(fi_close(&ep->fid), 0);
+        fi_freeinfo(info);
+    }
+    // relaxed: as above.
+    is_over.store(true, std::memory_order_relaxed);
+    for (std::thread& poller : pollers) poller.join();
+}
+
 constexpr Case kCases[] = {
     {"thread_share_an_endpoint", share_an_endpoint, 2, 60},
     {"thread_own_domains", own_domains, 2, 60},
+    {"thread_close_beside_polls", close_beside_polls, 2, 60},
     {"thread_automatic_progress", automatic_progress, 2, 40},
 };
 
