@@ -4,25 +4,14 @@
 #include "ofi/ep_alias.h"
 
 #include "ofi/ep_rdm.h"
-#include "ofi/ep_tables.h"
 #include "ofi/errors.h"
 #include "ofi/info.h"
 
 namespace rvt::ofi {
 namespace {
 
-struct EpAlias {
-    static EpAlias& from(fid_ep* self) noexcept { return *reinterpret_cast<EpAlias*>(self); }
-    static EpAlias& from(fid* self) noexcept { return *reinterpret_cast<EpAlias*>(self); }
-
-    fid_ep handle{};
-    EpRdm* owner = nullptr;
-    std::uint64_t tx_op_flags = 0;
-    std::uint64_t rx_op_flags = 0;
-};
-
 fid_ep* owner_of(fid_ep* self) noexcept {
-    return &EpAlias::from(self).owner->handle;
+    return EpAlias::owner_of(self);
 }
 fid* owner_of(fid* self) noexcept {
     return &EpAlias::from(self).owner->handle.fid;
@@ -303,7 +292,7 @@ int ep_alias_open(EpRdm& owner, struct fi_alias& alias) noexcept {
         made->handle.msg = &alias_msg_ops;
         made->handle.tagged = &alias_tagged_ops;
         made->handle.rma = &alias_rma_ops;
-        made->handle.atomic = &absent_tables.atomic;  // the owner serves those
+        made->handle.atomic = &alias_atomic_ops;
         owner.aliases.add();
         *alias.fid = &made->handle.fid;
         return 0;

@@ -171,6 +171,39 @@ Test(access, atomics_of_each_kind_do_what_they_say) {
     RVT_EQ(pair.a.next().flags, FI_ATOMIC | FI_WRITE);
 }
 
+Test(access, an_alias_does_atomics_too) {
+    Pair pair;
+    std::uint64_t word = 5;
+    const auto mr = pair.b.reg(&word, sizeof word, kAll, 1);
+    fid_ep* made = nullptr;
+    RVT_OK(fi_ep_alias(pair.a.ep.get(), &made, FI_TRANSMIT | FI_COMPLETION));
+    const Owned<fid_ep> alias(made);
+    const std::uint64_t two = 2;
+    const std::uint64_t ten = 10;
+    std::uint64_t before = 0;
+    pair.post([&] {
+        return fi_atomic(alias.get(), &two, 1, nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM,
+                         &pair);
+    });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[3].get()) == 1; });
+    pair.post([&] {
+        return fi_fetch_atomic(alias.get(), &two, 1, nullptr, &before, nullptr, pair.a.peer, 0, 1,
+                               FI_UINT64, FI_SUM, &pair);
+    });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[2].get()) == 1; });
+    RVT_EQ(before, 7);
+    const std::uint64_t nine = 9;
+    pair.post([&] {
+        return fi_compare_atomic(alias.get(), &ten, 1, nullptr, &nine, nullptr, &before, nullptr,
+                                 pair.a.peer, 0, 1, FI_UINT64, FI_CSWAP, &pair);
+    });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[2].get()) == 2; });
+    RVT_EQ(before, 9);
+    RVT_EQ(word, 10);
+    std::size_t count = 0;
+    RVT_OK(fi_atomicvalid(alias.get(), FI_UINT64, FI_SUM, &count));
+}
+
 Test(access, atomics_that_do_not_exist_are_refused) {
     Pair pair;
     std::uint64_t operand = 0;
