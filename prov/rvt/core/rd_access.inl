@@ -139,7 +139,7 @@ bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
         }
     }
     if (op.is_direct) {
-        return run_direct(peer, op);
+        return op.method == RdMethod::kSplit ? run_shared(peer, op) : run_direct(peer, op);
     }
     while (op.segment < op.remote_count) {
         const bool has_left =
@@ -279,9 +279,7 @@ void RdEngine<Lock, Host>::answered(Peer& peer, RdTxOp& op, WcStatus status) noe
         op.status = status;
     }
     if (--op.answers_due == 0) {
-        if (op.kind != RdTxOp::Kind::kAtomic && op.total >= tuning_.direct_min) {
-            learn_access(op, RdMethod::kPipeline);
-        }
+        learn_access(op);
         --peer.outstanding;
         --peer.outstanding_accesses;
         finish_tx(op, op.status);
@@ -330,8 +328,15 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_access_done(Peer& peer, const Arrival& arrival) noexcept {
     RdOutcome outcome;
     arrival.copy_payload(&outcome, sizeof outcome);
+    if (outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
+        return false;
+    }
+    RdTxOp* const shared = tx_accesses_.find(arrival.data());
+    if (shared != nullptr && shared->peer == &peer && shared->share_count != 0) {
+        return on_share_done(peer, *shared, static_cast<WcStatus>(outcome.status));
+    }
     RdTxOp* const op = find_access(peer, arrival.data());
-    if (op == nullptr || outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
+    if (op == nullptr) {
         return false;
     }
     // The target's own key, for direct access from now on.

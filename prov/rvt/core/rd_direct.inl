@@ -49,7 +49,7 @@ bool RdEngine<Lock, Host>::may_be_direct(Peer& peer, const RdTxOp& op, bool& is_
 }
 
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, const RdTxOp& op) noexcept {
+bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, RdTxOp& op) noexcept {
     bool is_mapped = false;
     if (!peer.has_keys_view || op.total == 0 || !may_be_direct(peer, op, is_mapped)) {
         return false;
@@ -66,9 +66,14 @@ bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, const RdTxOp& op) noexce
         return false;
     }
     RdMethodChooser& methods = op.kind == RdTxOp::Kind::kWrite ? write_methods_ : read_methods_;
-    const auto both = static_cast<RdMethodChooser::Mask>(RdMethodChooser::bit(RdMethod::kPipeline) |
-                                                         RdMethodChooser::bit(RdMethod::kDirect));
-    return methods.choose(op.total, both) == RdMethod::kDirect;
+    RdMethodChooser::Mask allowed = RdMethodChooser::bit(RdMethod::kPipeline);
+    allowed |= RdMethodChooser::bit(RdMethod::kDirect);
+    if (may_be_shared(peer, op)) {
+        allowed |= RdMethodChooser::bit(RdMethod::kSplit);
+    }
+    op.method = methods.choose(op.total, allowed);
+    op.end = op.total;
+    return op.method != RdMethod::kPipeline;
 }
 
 /// Where the range that was looked up lies in this process, if it is mapped.
@@ -99,15 +104,18 @@ util::Status RdEngine<Lock, Host>::copy_part(Peer& peer, const iovec& part, cons
     return is_write ? peer.path.write_memory(part, there) : peer.path.read_memory(part, there);
 }
 
-/// Takes in how long an access took. Of those that were under way at the same time each counts from
-/// the end of the one before.
+/// Takes in how long an access took, if there was a choice of the way it went. Of those that were
+/// under way at the same time each counts from the end of the one before.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::learn_access(const RdTxOp& op, RdMethod method) noexcept {
+void RdEngine<Lock, Host>::learn_access(const RdTxOp& op) noexcept {
+    if (op.method == RdMethod::kCount) {
+        return;
+    }
     const std::uint64_t now = util::cpu_ticks();
     const std::uint64_t begin = std::max(op.started, std::exchange(last_access_end_, now));
     if (op.status == WcStatus::kSuccess) {
         (op.kind == RdTxOp::Kind::kWrite ? write_methods_ : read_methods_)
-            .learn(op.total, method, now - begin);
+            .learn(op.total, op.method, now - begin);
     }
 }
 
@@ -131,19 +139,21 @@ bool RdEngine<Lock, Host>::run_direct(Peer& peer, RdTxOp& op) noexcept {
     if (wants_event && op.status == WcStatus::kSuccess) {
         op.segment = op.remote_count - 1u;
         const RdAccess access = access_of(op);
-        const auto flags =
-            static_cast<std::uint8_t>((has(op.flags, RdFlags::kData) ? wire::kHasData : 0) |
-                                      (op.kind == RdTxOp::Kind::kWrite ? wire::kEvent : 0));
         op.segment = op.remote_count;
-        if (!peer.path.put(RdOp::kRmaEvent, flags, 0, op.data, &access, sizeof access)) {
+        if (!peer.path.put(RdOp::kRmaEvent, event_flags(op), 0, op.data, &access, sizeof access)) {
             return false;
         }
     }
-    if (op.total >= tuning_.direct_min) {
-        learn_access(op, RdMethod::kDirect);
-    }
+    learn_access(op);
     sent(peer, op, false);
     return true;
+}
+
+/// Flags of the message that tells the target of an access which it did not take part in.
+template <class Lock, class Host>
+std::uint8_t RdEngine<Lock, Host>::event_flags(const RdTxOp& op) const noexcept {
+    return static_cast<std::uint8_t>((has(op.flags, RdFlags::kData) ? wire::kHasData : 0) |
+                                     (op.kind == RdTxOp::Kind::kWrite ? wire::kEvent : 0));
 }
 
 /// Copies up to `budget` bytes of the current segment.
@@ -202,6 +212,7 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::leave_direct(RdTxOp& op) noexcept {
     op.is_direct = false;
+    op.method = RdMethod::kCount;
     op.segment = 0;
     op.done = op.segment_done = 0;
 }

@@ -5,13 +5,17 @@
 // A template over the lock policy (util/lock.h) and the same-host backend, so that the path of a
 // small message from fi_tsend(3) to the ring is straight code. Members are in files by concern:
 //   rd_send.inl        messages out        rd_receive.inl     messages in, posted receives
-//   rd_transfer.inl    large messages      rd_access.inl      one-sided access and atomics, both
-//   sides rd_direct.inl      access by copying   rd_progress.inl    progress, waiting
+//   rd_transfer.inl    large messages      rd_progress.inl    progress, waiting
+//   rd_access.inl      one-sided access and atomics, both sides
+//   rd_direct.inl      access that the initiator copies by itself
+//   rd_share.inl       access that both copy
 //   rd_connect.inl     peers that come and go, life cycle
 //
 // Host is the backend's policy:
-//   Host::Path     the way to one peer           Host::Station   the endpoint's presence on this
-//   host Host::Event    word of the control thread    Host::User      what the control thread calls
+//   Host::Path     the way to one peer
+//   Host::Station  the endpoint's presence on this host
+//   Host::Event    word of the control thread
+//   Host::User     what the control thread calls
 #pragma once
 
 #include <algorithm>
@@ -113,6 +117,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::size_t kFirstPiece = 8 * 1024;
     static constexpr std::uint32_t kAccessesBeforeMapping = 8;
     static constexpr std::uint64_t kMinSplit = 256 * 1024;
+    static constexpr std::uint64_t kMinShared = 64 * 1024;  // smaller accesses have one copier
+    static constexpr std::uint64_t kMaxShare = 256 * 1024;  // of an access, at once
     static constexpr std::uint64_t kBulkAccess =
         16 * 1024;  // larger accesses are worth the large rings
     static constexpr std::size_t kHotPeers = 8;
@@ -233,8 +239,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
 
     // ---- rd_direct.inl
-    bool is_direct_better(Peer& peer, const RdTxOp& op) noexcept;
-    void learn_access(const RdTxOp& op, RdMethod method) noexcept;
+    bool is_direct_better(Peer& peer, RdTxOp& op) noexcept;
+    void learn_access(const RdTxOp& op) noexcept;
+    std::uint8_t event_flags(const RdTxOp& op) const noexcept;
     bool run_direct(Peer& peer, RdTxOp& op) noexcept;
     std::byte* mapped_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
                              std::uint64_t length) noexcept;
@@ -244,6 +251,16 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status copy_direct(Peer& peer, RdTxOp& op, std::uint64_t& budget) noexcept;
     void leave_direct(RdTxOp& op) noexcept;
     bool resolve_key(const Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
+
+    // ---- rd_share.inl
+    bool may_be_shared(Peer& peer, const RdTxOp& op) noexcept;
+    bool run_shared(Peer& peer, RdTxOp& op) noexcept;
+    static std::uint64_t share_size(const RdTxOp& op) noexcept;
+    void ask_for_shares(Peer& peer, RdTxOp& op) noexcept;
+    void copy_range(Peer& peer, RdTxOp& op, RdTxOp::Range range) noexcept;
+    bool on_share_done(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
+    void finish_shared(Peer& peer, RdTxOp& op) noexcept;
+    bool on_share(Peer& peer, const Arrival& arrival) noexcept;
 
     // ---- rd_progress.inl
     static unsigned progress_entry(RdEndpoint* endpoint) noexcept {
@@ -339,4 +356,5 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 #include "core/rd_progress.inl"
 #include "core/rd_receive.inl"
 #include "core/rd_send.inl"
+#include "core/rd_share.inl"
 #include "core/rd_transfer.inl"

@@ -6,14 +6,15 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace rvt::core {
 
-/// How the data of a large message gets from one process to the other.
+/// How the data of a large message or access gets from one process to the other.
 enum class RdMethod : std::uint8_t {
     kPipeline,  // both sides copy, through the rings
-    kDirect,    // the receiver reads the sender's memory
-    kSplit,     // the receiver reads one half, the sender writes the other
+    kDirect,    // one side copies: the receiver of a message, the initiator of an access
+    kSplit,     // both sides copy, each a part
     kCount,
 };
 
@@ -33,7 +34,7 @@ class RdMethodChooser {
         ++sizes.transfers;
         const bool is_probe = sizes.transfers % kProbeEvery == 0;
         RdMethod best = RdMethod::kPipeline;
-        float best_rate = -1;
+        float best_cost = std::numeric_limits<float>::max();
         for (unsigned i = 0; i < kMethods; ++i) {
             const auto method = static_cast<RdMethod>(i);
             if ((allowed & bit(method)) == 0) {
@@ -44,8 +45,8 @@ class RdMethodChooser {
                 (is_probe && sizes.transfers / kProbeEvery % kMethods == i)) {
                 return method;
             }
-            if (record.rate > best_rate) {
-                best_rate = record.rate;
+            if (record.cost < best_cost) {
+                best_cost = record.cost;
                 best = method;
             }
         }
@@ -55,19 +56,13 @@ class RdMethodChooser {
     /// Takes in how long a transfer took.
     void learn(std::uint64_t bytes, RdMethod method, std::uint64_t ticks) noexcept {
         Record& record = class_of(bytes).methods[static_cast<unsigned>(method)];
-        const float rate = static_cast<float>(bytes) / static_cast<float>(ticks + 1);
+        // Of transfers that end together the first takes all of the time and the others none: times
+        // have a mean that means something, rates do not.
+        const float cost = static_cast<float>(ticks) / static_cast<float>(bytes);
         // The first transfers touch cold memory; they count for little.
         const float weight = record.samples < kWarmup ? 0.5f : 0.2f;
-        record.rate = record.samples == 0 ? rate : record.rate + weight * (rate - record.rate);
+        record.cost = record.samples == 0 ? cost : record.cost + weight * (cost - record.cost);
         record.samples += record.samples < kWarmup ? 1 : 0;
-    }
-
-    /// Bytes per tick that a method has reached at about this size; 0: not tried.
-    float rate(std::uint64_t bytes, RdMethod method) const noexcept {
-        return const_cast<RdMethodChooser*>(this)
-            ->class_of(bytes)
-            .methods[static_cast<unsigned>(method)]
-            .rate;
     }
 
   private:
@@ -78,7 +73,7 @@ class RdMethodChooser {
     static constexpr unsigned kClasses = 20;
 
     struct Record {
-        float rate = 0;
+        float cost = 0;  // ticks for a byte
         std::uint32_t samples = 0;
     };
     struct Class {

@@ -271,6 +271,7 @@ template <class Lock, class Host>
         case RdOp::kAtomicAnswer: return on_atomic_result(peer, arrival, true);
         case RdOp::kAccessDone: return on_access_done(peer, arrival);
         case RdOp::kRmaEvent: return on_rma_event(peer, arrival);
+        case RdOp::kShare: return on_share(peer, arrival);
         case RdOp::kGrow: return true;
         case RdOp::kSegment:
         case RdOp::kInvalid:

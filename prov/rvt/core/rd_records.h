@@ -45,7 +45,7 @@ struct RdTxOp : util::Pooled {
     std::uint64_t data = 0;
     std::uint64_t total = 0;
     std::uint64_t done = 0;              // bytes that have left or arrived
-    std::uint64_t end = 0;               // kMessage asked for: where the share to send ends
+    std::uint64_t end = 0;               // where the part that is left to this process ends
     std::uint64_t receiver = 0;          // kMessage asked for: the receiver's operation
     std::uint64_t receiver_address = 0;  // kMessage asked for by split copy: where to write
     std::uint64_t returned = 0;          // one-sided: bytes that have come back
@@ -68,6 +68,13 @@ struct RdTxOp : util::Pooled {
     bool is_rendezvous = false;         // kMessage: sent as a header
     bool is_asked = false;              // kMessage: the peer has asked for the data
     bool is_direct = false;  // one-sided: this process copies to or from the peer's memory
+    RdMethod method = RdMethod::kCount;  // one-sided: what was chosen, if there was a choice
+    std::uint32_t share_count = 0;       // one-sided: parts that the target copies, oldest first
+    struct Range {
+        std::uint64_t begin;
+        std::uint64_t end;
+    };
+    std::array<Range, 2> shares{};
 
     /// Remembers the application's buffers, or with `copies` what is in them.
     /// Returns: ENOMEM.

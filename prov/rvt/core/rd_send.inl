@@ -135,7 +135,8 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
         op->status = WcStatus::kSuccess;
         op->done = op->segment_done = op->returned = 0;
         op->iov_count = op->compare_count = op->result_count = op->remote_count = 0;
-        op->answers_due = op->segment = 0;
+        op->answers_due = op->segment = op->share_count = 0;
+        op->method = RdMethod::kCount;
         op->is_direct = op->is_asked = op->is_rendezvous = false;
     }
     return op;

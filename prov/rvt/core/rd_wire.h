@@ -34,6 +34,7 @@ enum class RdOp : std::uint8_t {
     kAccessDone,  // outcome of a write, read or atomic that returns nothing; data = the initiator's
                   // operation
     kRmaEvent,    // RdAccess, data: the initiator has written or read directly, count and report it
+    kShare,       // RdShare: the target is to copy a part of an access; answered with kAccessDone
     kGrow,        // from the next line on, the large rings are used
     kSegment,     // of a device of the verbs core, never of an endpoint: tag = bytes of the header
                   // at the begin of the run (core/segment_wire.h), its payload is the rest
@@ -91,6 +92,15 @@ struct RdAccess {
     std::uint64_t operation;  // the initiator's operation
 };
 
+/// In the payload of kShare; wire::kEvent tells a write from a read.
+struct RdShare {
+    std::uint64_t key;
+    std::uint64_t address;    // as RdRemote::addr, of the part
+    std::uint64_t length;     // of the part
+    std::uint64_t operation;  // the initiator's operation
+    std::uint64_t place;      // of the part in the initiator's memory
+};
+
 /// In the payload of kAtomic and kAtomicInline; the tag field holds RdAtomicKind.
 struct RdAtomicHeader {
     std::uint64_t key;
@@ -100,7 +110,7 @@ struct RdAtomicHeader {
     std::uint64_t compare;  // kAtomicInline only
 };
 static_assert(sizeof(RdHeader) <= 40 && sizeof(RdPull) <= 40 && sizeof(RdAccess) <= 40 &&
-              sizeof(RdAtomicHeader) <= 40);
+              sizeof(RdShare) <= 40 && sizeof(RdAtomicHeader) <= 40);
 
 /// In the payload of kFinish, kAck, kAccessDone and kPullDone.
 struct RdOutcome {
