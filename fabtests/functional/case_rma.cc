@@ -82,6 +82,33 @@ void read_sizes(Rank& self) {
     }
 }
 
+/// A provider may try several ways of copying before it settles on one: each brings every byte.
+void repeated(Rank& self) {
+    constexpr unsigned kTimes = 64;
+    constexpr std::size_t kSize = 300001;
+    Memory memory(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE}, kSize + 16);
+    Contexts contexts(1);
+    for (unsigned i = 0; i < kTimes; ++i) {
+        memory.local.fill(i);
+        std::memset(memory.target.as(), 0x11, memory.target.size());
+        memory.party.barrier();
+        if (self.rank == 0) {
+            memory.write(kSize, 5, contexts.at(0));
+            memory.party.ep.wait_tx();
+            std::memset(memory.local.as(), 0x22, memory.local.size());
+            memory.read(kSize, 5, contexts.at(0));
+            memory.party.ep.wait_tx();
+            memory.local.expect(i, kSize);
+        }
+        memory.party.barrier();
+        if (self.rank == 1) {
+            FAB_EQUAL(std::memcmp(memory.target.as() + 5, memory.local.as(), kSize), 0);
+            FAB_EQUAL(memory.target.as()[4], 0x11);
+            FAB_EQUAL(memory.target.as()[5 + kSize], 0x11);
+        }
+    }
+}
+
 /// Many operations in flight, both ways at once.
 void both_ways(Rank& self) {
     constexpr std::size_t kCount = 200;
@@ -385,6 +412,7 @@ void target_asleep(Rank& self) {
 constexpr Case kCases[] = {
     {"rma_write_sizes", write_sizes},
     {"rma_read_sizes", read_sizes},
+    {"rma_repeated", repeated},
     {"rma_both_ways", both_ways},
     {"rma_write_data", write_data},
     {"rma_inject_write", inject_write},
