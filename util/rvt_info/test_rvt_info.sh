@@ -41,4 +41,8 @@ if command -v python3 >/dev/null; then
     check 'the JSON is well formed' '"hint"' \
         bash -c "'$info' --json --why ep.type=FI_EP_MSG | python3 -m json.tool"
 fi
+page=${RVT_SRCDIR:-.}/man/fi_rvt.7
+for name in $("$info" | grep -oE '\bFI_RVT_[A-Z_]+'); do
+    check "the manual page explains $name" "^\\.BR $name " cat "$page"
+done
 exit $bad

@@ -29,6 +29,7 @@ struct AtomicMsg {
         msg.op = op;
         msg.context = context;
     }
+    ~AtomicMsg() = default;
     AtomicMsg(const AtomicMsg&) = delete;
     AtomicMsg& operator=(const AtomicMsg&) = delete;
 
