@@ -241,6 +241,37 @@ void few_descriptors(Rank& self) {
     party.barrier();
 }
 
+/// Memory for the large rings cannot be had: the small ones do it. The application has all it
+/// needs itself before the limit holds.
+void little_memory(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED | FI_RMA | FI_ATOMIC});
+    const Buffer out(party.ep, kLargest);
+    const Buffer in(party.ep, kLargest);
+    const MemoryCgroup cgroup;
+    cgroup.enter(1 << 20);
+    exchange(party, out, in);
+    party.barrier();
+    cgroup.leave();
+}
+
+/// Not even the small rings of a connection fit: an error, and a connection once there is memory.
+void no_memory_for_a_peer(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, 64);
+    if (self.rank == 1) {
+        const MemoryCgroup cgroup;
+        cgroup.enter(96 * 1024);
+        const int error = send_bounded(party.ep, party.peer(), buffer, 1);
+        cgroup.leave();
+        FAB_EQUAL(error, FI_ENOMEM);
+        FAB_EQUAL(send_bounded(party.ep, party.peer(), buffer, 2), 0);
+    } else {
+        Contexts contexts(1);
+        party.trecv(buffer, 64, 2, 0, contexts.at(0));
+        party.ep.wait_rx();
+    }
+}
+
 // ---- beside another user
 
 /// Who may not look at each other's memory does not connect: an error, on both sides.
@@ -270,6 +301,8 @@ constexpr Case kCases[] = {
     {"env_no_locked_memory", no_locked_memory},
     {"env_small_files", small_files, 2, 120},
     {"env_few_descriptors", few_descriptors, 2, 120},
+    {"env_little_memory", little_memory, 2, 60},
+    {"env_no_memory_for_a_peer", no_memory_for_a_peer, 2, 60},
     {"env_another_user", another_user, 2, 60},
 };
 

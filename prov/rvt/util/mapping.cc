@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "util/log.h"
+#include "util/memory_room.h"
 
 namespace rvt::util {
 namespace {
@@ -56,6 +57,21 @@ Status allocate(int fd, std::size_t offset, std::size_t length) noexcept {
         result = ::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(length));
     } while (result != 0 && errno == EINTR);
     return result == 0 ? kOk : Status(errno);
+}
+
+/// What this process needs besides, when it makes shared memory.
+constexpr std::size_t kSpareRoom = 64 * 1024;
+
+Status check_memory_limit(const char* name, std::size_t bytes) noexcept {
+    const std::uint64_t room = bytes == 0 ? kUnlimitedMemory : memory_room();
+    if (room >= bytes + kSpareRoom) {
+        return kOk;
+    }
+    RVT_WARN(kEpCtrl,
+             "cannot make shared memory '%s': %zu bytes of memory needed, the memory cgroup leaves "
+             "%llu; raise its memory.max",
+             name, bytes, static_cast<unsigned long long>(room));
+    return ENOMEM;
 }
 
 Status populate(void* address, std::size_t length) noexcept {
@@ -111,6 +127,9 @@ Status check_sealed(int fd, std::size_t length) noexcept {
 Result<Mapping> Mapping::create(const char* name, std::size_t length, std::size_t reserve) {
     const ForkHold hold;
     Status status = check_file_size_limit(name, length);
+    if (status.is_ok()) {
+        status = check_memory_limit(name, reserve);
+    }
     if (!status.is_ok()) {
         return status;
     }

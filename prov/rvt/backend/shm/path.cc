@@ -7,11 +7,15 @@
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
+#include "util/memory_room.h"
+
 namespace rvt::shm {
 namespace {
 
 /// How often senders may find a small ring full before the pair counts as hot.
 constexpr unsigned kStallsBeforeGrowth = 4;
+/// And how often more before memory for the large rings is looked for again.
+constexpr unsigned kStallsBeforeNextTry = 10'000;
 /// A peer whose last poll is older than this many ticks (about 20 us at 3 GHz) is taken not to
 /// poll.
 constexpr std::uint64_t kPollingTicks = 60000;
@@ -44,7 +48,7 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
     woken_episode_ = 0;
     is_large_ = is_large_receive_ = is_broken_ = false;
-    stalls_ = 0;
+    stalls_ = growth_wait_ = 0;
     credited_lines_ = credited_bytes_ = 0;
     in_epoch_ = 0;
 }
@@ -90,9 +94,17 @@ bool Path::grow() noexcept {
     if (is_large_ || lines_.room() == 0) {
         return false;
     }
+    if (growth_wait_ != 0) {
+        --growth_wait_;
+        return false;
+    }
     util::Mapping& outbox = peering_->outbox;
-    if (!outbox.reserve(kLargeLinesOffset, kLargeLines * sizeof(Line)).is_ok()) {
-        stalls_ = 0;  // the machine is short of memory: go on with the small rings, try again later
+    // The pages of the large ring of bytes are taken as they are used: there must be room for them.
+    if (util::memory_room() < kLargeLines * sizeof(Line) + kLargeBytes ||
+        !outbox.reserve(kLargeLinesOffset, kLargeLines * sizeof(Line)).is_ok()) {
+        // Short of memory: go on with the small rings, try again later.
+        stalls_ = 0;
+        growth_wait_ = kStallsBeforeNextTry;
         return false;
     }
     lines_.publish(LineMeta::pack(static_cast<std::uint8_t>(core::RdOp::kGrow), 0, 0));

@@ -269,6 +269,7 @@ class Path {
     bool is_large_receive_ = false;
     bool is_broken_ = false;
     unsigned stalls_ = 0;
+    unsigned growth_wait_ = 0;
     ByteProducer bytes_;
 
     // Receiving: what every poll touches.
