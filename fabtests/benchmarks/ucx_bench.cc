@@ -47,7 +47,7 @@ class Ucx {
         finish();
         ucp_request_param_t param{};
         wait(ucp_ep_close_nbx(ep, &param));
-        finish();
+        self.barrier_polling(idle());
         ucp_worker_destroy(worker);
         ucp_cleanup(context);
     }
