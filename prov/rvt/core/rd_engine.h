@@ -116,7 +116,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     // The first part of a long transfer: the receiver starts to copy after it.
     static constexpr std::size_t kFirstPiece = 8 * 1024;
     static constexpr std::uint32_t kAccessesBeforeMapping = 8;
-    static constexpr std::uint64_t kMinSplit = 256 * 1024;
+    static constexpr std::uint64_t kMinSplit = 32 * 1024;
     static constexpr std::uint64_t kMinShared = 64 * 1024;  // smaller accesses have one copier
     static constexpr std::uint64_t kMaxShare = 256 * 1024;  // of an access, at once
     static constexpr std::uint64_t kBulkAccess =
