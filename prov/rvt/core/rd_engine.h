@@ -122,7 +122,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::uint64_t kBulkAccess =
         16 * 1024;  // larger accesses are worth the large rings
     static constexpr std::size_t kHotPeers = 8;
-    static constexpr unsigned kColdLooks = 2;
+    static constexpr std::size_t kColdLooks = 2;
+    static constexpr std::size_t kColdLooksIdle = 16;
     static constexpr unsigned kControlRounds = 1000;
     static constexpr unsigned kLastLooks = 64;  // of kPollBudget lines each: more than all rings
     static constexpr std::size_t kMaxPosted = std::size_t{1} << 22;

@@ -47,7 +47,10 @@ unsigned RdEngine<Lock, Host>::poll_many() noexcept {
     for (std::size_t i = 0; i < hot && i < polled_.size(); ++i) {
         moved += poll_peer(*polled_[i]);
     }
-    for (unsigned looks = 0; looks < kColdLooks && polled_.size() > kHotPeers; ++looks) {
+    // Who has nothing to do looks further: the next call may be a turn of the scheduler away.
+    const std::size_t looks =
+        std::min(polled_.size() - hot, moved == 0 ? kColdLooksIdle : kColdLooks);
+    for (std::size_t look = 0; look < looks && polled_.size() > kHotPeers; ++look) {
         rotation_ = rotation_ + 1 < polled_.size() ? rotation_ + 1 : kHotPeers;
         Peer* const peer = polled_[rotation_];
         if (peer->path.has_arrival()) {
