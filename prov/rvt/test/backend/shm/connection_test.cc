@@ -14,8 +14,8 @@ using rvt::shm::EndpointPage;
 using rvt::shm::kSmallLinesOffset;
 using rvt::shm::Peering;
 using rvt::shm::test::Kind;
+using rvt::shm::test::quiet_port;
 using rvt::shm::test::TestEndpoint;
-using rvt::shm::test::unused_address;
 
 namespace {
 
@@ -57,7 +57,8 @@ Test(connection, to_oneself_returns_what_was_sent, .timeout = 30) {
 
 Test(connection, to_an_address_without_listener_fails_in_bounded_time, .timeout = 30) {
     TestEndpoint a({.refused_timeout_ms = 50});
-    const rvt::util::SockAddr nobody = unused_address();
+    const rvt::util::UdpPort port = quiet_port();
+    const rvt::util::SockAddr nobody = port.address;
     a.connector().connect(nobody);
     const auto event = a.next();
     cr_assert(event != nullptr);
@@ -68,9 +69,10 @@ Test(connection, to_an_address_without_listener_fails_in_bounded_time, .timeout 
 
 Test(connection, finds_a_peer_that_starts_late, .timeout = 30) {
     TestEndpoint a;
-    const rvt::util::SockAddr address = unused_address();
-    a.connector().connect(address);
-    TestEndpoint b({.port = address.port});
+    rvt::util::UdpPort port = quiet_port();
+    a.connector().connect(port.address);
+    port.socket.reset();
+    TestEndpoint b({.port = port.address.port});
     cr_assert(b.status().is_ok());
     cr_assert(a.next_peering() != nullptr);
     cr_assert(b.next_peering() != nullptr);

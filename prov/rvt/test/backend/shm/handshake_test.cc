@@ -233,6 +233,7 @@ Test(handshake, of_a_restarted_peer_ends_the_old_link_first, .timeout = 30) {
     cr_assert(raw.say_hello() && raw.hears(MessageType::kHello) &&
               raw.say({.type = MessageType::kReady}));
     cr_assert(endpoint.next_peering() != nullptr);
+    raw.give_up_port();
     TestEndpoint successor({.port = raw.local.address.port});
     successor.connector().connect(endpoint.address());
     const auto gone = endpoint.next();

@@ -17,20 +17,21 @@ using rvt::test::Process;
 
 class RawPeer {
   public:
-    explicit RawPeer(util::SockAddr address = unused_address())
-        : page_(util::Mapping::create("raw-page", kPageBytes, kPageBytes).take()),
+    RawPeer()
+        : port_(quiet_port()),
+          page_(util::Mapping::create("raw-page", kPageBytes, kPageBytes).take()),
           outbox_(make_outbox().take()),
           wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
         EndpointPage& page = *page_.at<EndpointPage>(0);
         page.magic = kMagic;
         page.version = kLayoutVersion;
         page.incarnation = 4711;
-        local = {.address = address,
+        local = {.address = port_.address,
                  .page = &page_,
                  .keys = nullptr,
                  .wake_fd = wake_fd_.get(),
                  .cpu = -1};
-        hello.address = to_wire(address);
+        hello.address = to_wire(port_.address);
         hello.incarnation = page.incarnation;
         hello.page_bytes = kPageBytes;
         hello.outbox_bytes = kOutboxBytes;
@@ -87,7 +88,11 @@ class RawPeer {
     Hello hello;
     std::array<int, kMaxMessageFds> fds{};
 
+    /// Leaves its port to another endpoint.
+    void give_up_port() { port_.socket.reset(); }
+
   private:
+    util::UdpPort port_;
     util::Mapping page_;
     util::Mapping outbox_;
     util::UniqueFd wake_fd_;

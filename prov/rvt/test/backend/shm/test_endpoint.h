@@ -24,9 +24,9 @@ inline util::SockAddr loopback(std::uint16_t port = 0) {
     return {.family = AF_INET, .port = port, .ip = {127, 0, 0, 1}};
 }
 
-/// A port that nobody has at the moment.
-inline util::SockAddr unused_address() {
-    return util::bind_udp_port(loopback()).value().address;
+/// A port at which nobody listens, kept from all others: tests run beside each other.
+inline util::UdpPort quiet_port() {
+    return util::bind_udp_port(loopback()).take();
 }
 
 struct EndpointOptions {

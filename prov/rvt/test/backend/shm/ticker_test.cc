@@ -79,7 +79,8 @@ Test(ticker, wakes_a_sleeper_when_an_event_is_delivered, .timeout = 30) {
     TestEndpoint a({.refused_timeout_ms = 1});
     // relaxed: set before the event can come.
     a.page().armed.store(1, std::memory_order_relaxed);
-    a.connector().connect(rvt::shm::test::unused_address());
+    const rvt::util::UdpPort port = rvt::shm::test::quiet_port();
+    a.connector().connect(port.address);
     cr_assert(a.next() != nullptr);
     pollfd entry{.fd = a.wake_fd(), .events = POLLIN, .revents = 0};
     cr_assert(eq(int, poll(&entry, 1, 20000), 1));
