@@ -39,6 +39,24 @@ Test(info, version_zero_with_null_hints_is_answered) {
     RVT_EQ(answer.info->domain_attr->mr_mode, 2);
 }
 
+Test(info, every_version_up_to_the_newest_is_answered) {
+    setenv("FI_PROVIDER", "rvt", 1);
+    // 1.20 was the last before the numbers went on with the library's own.
+    for (std::uint32_t minor = 0; minor <= 20 && FI_VERSION(1, minor) <= fi_version(); ++minor) {
+        const std::uint32_t version = FI_VERSION(1, minor);
+        const Answer open = ask(Info(), nullptr, nullptr, 0, version);
+        RVT_OK(open.error);
+        RVT_EQ(open.info->fabric_attr->api_version, version);
+        const Answer asked = ask(new_hints(), nullptr, nullptr, 0, version);
+        RVT_OK(asked.error);
+        const Answer again = ask(asked.info, nullptr, nullptr, 0, version);
+        RVT_OK(again.error);
+        const Opened usable(ask(new_hints(), nullptr, nullptr, 0, version).info);
+        const auto cq = usable.cq();
+    }
+    RVT_OK(ask(new_hints(), nullptr, nullptr, 0, fi_version()).error);
+}
+
 Test(info, an_answer_is_accepted_as_hints) {
     const Answer first = ask(new_hints());
     const Answer second = ask(Info(fi_dupinfo(first.info.get())));
