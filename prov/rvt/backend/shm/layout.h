@@ -70,10 +70,10 @@ static_assert(sizeof(OutboxHeader) <= kPageBytes);
 
 // A pair starts small and moves to the large rings when it is hot. The pages of a ring cost nothing
 // until used.
-inline constexpr std::size_t kSmallLines = 128;
+inline constexpr std::size_t kSmallLines = 64;
 inline constexpr std::size_t kLargeLines = 1024;
-inline constexpr std::size_t kSmallBytes = 32 * 1024;
-inline constexpr std::size_t kLargeBytes = 1024 * 1024;
+inline constexpr std::size_t kSmallBytes = 16 * 1024;
+inline constexpr std::size_t kLargeBytes = 512 * 1024;
 inline constexpr std::size_t kSmallLinesOffset = kPageBytes;
 inline constexpr std::size_t kSmallBytesOffset = kSmallLinesOffset + kSmallLines * sizeof(Line);
 inline constexpr std::size_t kLargeLinesOffset = kSmallBytesOffset + kSmallBytes;

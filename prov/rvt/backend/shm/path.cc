@@ -12,9 +12,12 @@
 namespace rvt::shm {
 namespace {
 
-/// How often senders may find a small ring full before the pair counts as hot.
-constexpr unsigned kStallsBeforeGrowth = 4;
-/// And how often more before memory for the large rings is looked for again.
+/// How often the sender may find a small ring full, each time with other data, before the pair
+/// counts as hot.
+constexpr unsigned kStallsBeforeGrowth = 64;
+/// And how often it may have a burst to send.
+constexpr unsigned kBurstsBeforeGrowth = 16;
+/// How often more before memory for the large rings is looked for again.
 constexpr unsigned kStallsBeforeNextTry = 10'000;
 /// A peer whose last poll is older than this many ticks (about 20 us at 3 GHz) is taken not to
 /// poll.
@@ -48,7 +51,8 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
     woken_episode_ = 0;
     is_large_ = is_large_receive_ = is_broken_ = false;
-    stalls_ = growth_wait_ = 0;
+    stalls_ = bursts_ = growth_wait_ = 0;
+    stalled_at_ = 0;
     credited_lines_ = credited_bytes_ = 0;
     in_epoch_ = 0;
 }
@@ -87,7 +91,16 @@ bool Path::refresh_lines(std::uint64_t wanted) noexcept {
     if (lines_.room() >= wanted) {
         return true;
     }
-    return ++stalls_ >= kStallsBeforeGrowth && grow() && lines_.room() >= wanted;
+    return grow_if_hot() && lines_.room() >= wanted;
+}
+
+/// The ring is full. One that stays full while the sender looks again is full once.
+bool Path::grow_if_hot() noexcept {
+    if (const std::uint64_t place = lines_.tail(); place != stalled_at_) {
+        stalled_at_ = place;
+        ++stalls_;
+    }
+    return stalls_ >= kStallsBeforeGrowth && grow();
 }
 
 bool Path::grow() noexcept {
@@ -116,7 +129,7 @@ bool Path::grow() noexcept {
 }
 
 void Path::prepare_bulk() noexcept {
-    if (!is_large_) {
+    if (!is_large_ && ++bursts_ > kBurstsBeforeGrowth) {
         refresh();
         grow();
     }
@@ -189,7 +202,7 @@ std::byte* Path::reserve_run(std::size_t count) noexcept {
     if (run == nullptr) {
         refresh();
         run = bytes_.reserve(count);
-        if (run == nullptr && ++stalls_ >= kStallsBeforeGrowth && grow()) {
+        if (run == nullptr && grow_if_hot()) {
             run = bytes_.reserve(count);
         }
     }

@@ -121,7 +121,8 @@ class Path {
     void put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                  const void* payload, std::size_t payload_bytes, std::size_t run_bytes) noexcept;
     std::size_t max_run() const noexcept { return bytes_.max_run(); }
-    /// Moves to the large rings before a burst, if the rings are still small and there is memory.
+    /// Told of a burst to come. Moves to the large rings when there have been many, if there is
+    /// memory.
     void prepare_bulk() noexcept;
     /// Whether the peer has asked for headers only. Looks at the peer's memory.
     bool must_hold_eager() noexcept;
@@ -218,6 +219,7 @@ class Path {
     [[gnu::cold]] bool refresh_eager() noexcept;
     bool refresh_lines(std::uint64_t wanted) noexcept;
     void refresh() noexcept;
+    bool grow_if_hot() noexcept;
     bool grow() noexcept;
     void open_large_receive() noexcept;
     [[gnu::cold]] void wake(std::uint32_t episode) noexcept;
@@ -269,6 +271,8 @@ class Path {
     bool is_large_receive_ = false;
     bool is_broken_ = false;
     unsigned stalls_ = 0;
+    unsigned bursts_ = 0;
+    std::uint64_t stalled_at_ = 0;  // line that was next when the ring was last found full
     unsigned growth_wait_ = 0;
     ByteProducer bytes_;
 

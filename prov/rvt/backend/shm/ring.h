@@ -53,6 +53,7 @@ class LineProducer {
         limit_ = count;
     }
     std::size_t capacity() const noexcept { return mask_ + 1; }
+    std::uint64_t tail() const noexcept { return tail_; }
     std::uint64_t room() const noexcept { return limit_ - tail_; }
 
     /// The next line, or one further on, to be filled and then published. Precondition: room() >
