@@ -45,6 +45,7 @@ struct DeviceLimits {
     std::uint32_t max_mr = 1u << 16;
     std::uint32_t max_qp_wr = 1u << 14;
     std::uint32_t max_srq_wr = 1u << 14;
+    std::uint32_t max_srq_tags = 1u << 14;  // posted at a time; at most 65536
     std::uint32_t max_sge = 32;
     std::uint32_t max_inline_bytes = 1024;
     std::uint8_t max_rd_atomic = 128;
@@ -150,6 +151,9 @@ struct BackendOps {
     Status (*create_srq)(core::Srq&) = nullptr;
     void (*destroy_srq)(core::Srq&) = nullptr;
     Status (*post_srq_recv)(core::Srq&, const RecvWr&) = nullptr;
+    Status (*post_srq_op)(core::Srq&, TmOp&) = nullptr;
+    /// The core's version delivers a message to a group to the attached pairs of the sender's own device,
+    /// and to no other device: the segment grade has no operation for groups.
     Status (*attach_mcast)(core::Qp&, const std::array<std::uint8_t, 16>& group) = nullptr;
     void (*detach_mcast)(core::Qp&, const std::array<std::uint8_t, 16>& group) = nullptr;
     // clang-format on

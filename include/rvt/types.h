@@ -63,7 +63,9 @@ struct Sge {
 
 // ---- queue pairs ----------------------------------------------------------------------------
 
-/// RD names the reliable-datagram service, one queue pair for many peers.
+/// RD names the reliable-datagram service, one queue pair for many peers. Such a pair has states
+/// and attributes, but carries nothing: posting to it is EOPNOTSUPP. The service itself is the
+/// endpoint of core/rd_endpoint.h.
 enum class QpType : std::uint8_t { kRc, kUc, kUd, kRd };
 inline constexpr std::size_t kQpTypes = 4;
 
@@ -180,6 +182,52 @@ struct SendWr {
     std::uint32_t remote_qpn = 0;    // UD
     std::uint32_t remote_qkey = 0;   // UD; top bit set: the queue pair's own
     BindMw bind{};                   // BIND_MW
+};
+
+// ---- tag matching ---------------------------------------------------------------------------
+
+/// In front of each message to a pair whose shared receive queue matches tags; the sender writes it
+/// into the first bytes of a SEND. Fields are in network byte order, as those of ibv_tmh.
+struct TmHeader {
+    enum class Op : std::uint8_t {
+        kNoTag = 0,  // for a plain receive, whatever tags are posted
+        kRndv = 1,   // rendezvous: refused as an invalid request
+        kFin = 2,    // its end: refused too
+        kEager = 3,  // the payload follows
+    };
+    Op op = Op::kEager;
+    std::uint8_t unused[3] = {};
+    std::uint32_t app_ctx = 0;
+    std::uint64_t tag = 0;
+};
+static_assert(sizeof(TmHeader) == 16);
+
+enum class TmOpcode : std::uint8_t {
+    kAdd,   // posts a buffer for a tag
+    kDel,   // takes it back
+    kSync,  // only reports how many unexpected messages have been handled
+};
+
+enum class TmFlags : std::uint8_t {
+    kNone = 0,
+    kSignaled = 1u << 0,
+    kSync = 1u << 1,  // the operation reports too
+};
+template <>
+struct IsFlags<TmFlags> : std::true_type {};
+
+/// One operation on the tags of a shared receive queue; as ibv_ops_wr.
+struct TmOp {
+    std::uint64_t wr_id = 0;
+    TmOpcode opcode = TmOpcode::kAdd;
+    TmFlags flags = TmFlags::kNone;
+    /// Messages without a tag's buffer that the application has taken in; kSync and with the flag.
+    std::uint32_t unexpected_count = 0;
+    std::uint32_t handle = 0;        // kAdd writes it, kDel reads it
+    std::uint64_t recv_wr_id = 0;    // kAdd, as the next four: of the message's completion
+    std::span<const Sge> sg_list{};  // copied before the post returns
+    std::uint64_t tag = 0;           // in the byte order of the host
+    std::uint64_t mask = ~0ull;      // bits of the tag that have to agree
 };
 
 /// Asynchronous events, named as ibv_event_type (ibv_get_async_event(3)).

@@ -28,7 +28,8 @@ std::uint64_t monotonic_us() noexcept {
 bool are_sane(const DeviceLimits& limits) noexcept {
     return limits.max_qp != 0 && limits.max_cqe != 0 && limits.max_mr != 0 &&
            limits.max_qp_wr != 0 && limits.max_sge != 0 && limits.max_segment_bytes != 0 &&
-           limits.max_message_bytes != 0;
+           limits.max_message_bytes != 0 && limits.max_srq_tags <= 1u << 16 &&
+           limits.max_segment_bytes >= sizeof(TmHeader);
 }
 
 }  // namespace

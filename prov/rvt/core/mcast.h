@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
 // Multicast groups of a device: which UD pairs get a copy of what is sent to a group address.
+// Groups do not reach beyond the device: see attach_mcast in rvt/backend.h.
 // IBTA vol. 1, 10.5; ibv_attach_mcast(3).
 #pragma once
 

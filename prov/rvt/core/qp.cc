@@ -7,6 +7,7 @@
 #include "core/qp_states.h"
 #include "core/reader_pins.h"
 #include "core/requester.h"
+#include "core/responder.h"
 #include "core/segment_transport.h"
 
 #include <bit>
@@ -44,6 +45,9 @@ Result<Qp*> create_qp(Pd& pd, const QpInit& init) {
     Device& device = pd.device();
     if (!fits(init, device.limits()) || (init.srq != nullptr && &init.srq->pd() != &pd)) {
         return EINVAL;
+    }
+    if (init.srq != nullptr && init.srq->tags() != nullptr && init.type != QpType::kRc) {
+        return EINVAL;  // tag matching is defined for reliable connections
     }
     auto qp = std::make_unique<Qp>(pd, init);
     auto qpn = device.qps().add(*qp);
@@ -248,6 +252,9 @@ Status Qp::post_recv(const RecvWr& wr) noexcept {
 }
 
 Status Qp::enqueue_recv(const RecvWr& wr) noexcept {
+    if (type() == QpType::kRd) {
+        return EOPNOTSUPP;
+    }
     if (init_.srq != nullptr || init_.cap.max_recv_wr == 0 || !rights_of(state()).post_recv) {
         return EINVAL;
     }
@@ -324,6 +331,7 @@ void Qp::enter_error(bool send_side_only) noexcept {
             set_state(QpState::kSqe);
         } else {
             set_state(QpState::kErr);
+            abandon_request(*this, Nak::kUnreachable);  // the rest of a message does not come
             flush_receives_locked();
             last_receive = init_.srq != nullptr;
         }

@@ -34,8 +34,12 @@ struct QpInit {
 
 /// The message that a pair is taking in. Guarded by Qp::rx_lock().
 struct Inbound {
+    enum class Tm : std::uint8_t { kNone, kNoTag, kUnexpected, kMatched };
     Receive receive;
     bool has_receive = false;
+    Tm tm = Tm::kNone;  // what became of it in a queue that matches tags
+    std::uint64_t tm_tag = 0;
+    std::uint32_t tm_app_ctx = 0;
     std::uint64_t placed = 0;  // bytes
 };
 
@@ -71,7 +75,7 @@ class Qp : public Object {
     /// Threads: any.
     Status post_send(const SendWr& wr) noexcept;
     /// Returns: EINVAL for too many elements, in state RESET, or with a shared queue; ENOMEM when
-    /// full. Threads: any.
+    /// full; EOPNOTSUPP for a pair of type RD. Threads: any.
     Status post_recv(const RecvWr& wr) noexcept;
 
     /// UD. Returns: EINVAL for another type or an address that is no group's; ENOMEM when the group

@@ -78,7 +78,7 @@ Nak fetch_locked(Qp& peer, const Request& request, const PieceList& local) noexc
 
 /// The responder's steps in one go, with all of the data at hand.
 Nak answer_locked(Qp& peer, const Request& request, const PieceList& local) noexcept {
-    if (Nak nak = begin_request(peer, request); nak != Nak::kNone) {
+    if (Nak nak = begin_request(peer, request, local); nak != Nak::kNone) {
         return nak;
     }
     if (has_any(request.info->traits, OpTraits::kResult)) {

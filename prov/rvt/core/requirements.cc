@@ -37,6 +37,7 @@ constexpr EntryName kNames[] = {
     {RVT_ENTRY(destroy_qp)},    {RVT_ENTRY(post_send)},    {RVT_ENTRY(post_recv)},
     {RVT_ENTRY(create_srq)},    {RVT_ENTRY(destroy_srq)},  {RVT_ENTRY(post_srq_recv)},
     {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)}, {RVT_ENTRY(is_key_used)},
+    {RVT_ENTRY(post_srq_op)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
 
@@ -70,6 +71,7 @@ constexpr Requirement kRequirements[] = {
     {RVT_OP(destroy_qp),    filled(RVT_OP(create_qp)),      "undoing create_qp"},
     {RVT_OP(destroy_srq),   filled(RVT_OP(create_srq)),     "undoing create_srq"},
     {RVT_OP(post_srq_recv), filled(RVT_OP(create_srq)),     "post_srq_recv on what create_srq made"},
+    {RVT_OP(post_srq_op),   filled(RVT_OP(create_srq)),     "post_srq_ops on what create_srq made"},
     {RVT_OP(detach_mcast),  filled(RVT_OP(attach_mcast)),   "undoing attach_mcast"},
     {RVT_OP(is_key_used),   filled(RVT_OP(read_peer)),      "dereg_mr of memory that peers read by themselves"},
     {RVT_OP(is_key_used),   filled(RVT_OP(write_peer)),     "dereg_mr of memory that peers write by themselves"},
@@ -123,6 +125,7 @@ constexpr BackendOps kDefaults = {
     .create_srq = [](Srq&) -> Status { return kOk; },
     .destroy_srq = [](Srq&) {},
     .post_srq_recv = [](Srq& srq, const RecvWr& wr) { return srq.enqueue_recv(wr); },
+    .post_srq_op = [](Srq& srq, TmOp& op) { return srq.execute_op(op); },
     .attach_mcast = [](Qp&, const std::array<std::uint8_t, 16>&) -> Status { return kOk; },
     .detach_mcast = [](Qp&, const std::array<std::uint8_t, 16>&) {},
 };

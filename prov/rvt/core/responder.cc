@@ -11,6 +11,8 @@
 #include <array>
 #include <cstring>
 
+#include <endian.h>
+
 namespace rvt::core {
 namespace {
 
@@ -96,8 +98,61 @@ std::uint64_t receive_bytes(const Qp& qp, const Request& request) noexcept {
     return request.bytes + (qp.type() == QpType::kUd ? kGrhBytes : 0);
 }
 
-Nak take_receive(Qp& qp, const Request& request) noexcept {
+/// Where completions of the current message go.
+VerbsCq& recv_cq(Qp& qp) noexcept {
+    return qp.inbound().tm == Inbound::Tm::kNone ? *qp.init().recv_cq : qp.srq()->tags()->cq();
+}
+
+WcOpcode recv_opcode(Inbound::Tm tm) noexcept {
+    switch (tm) {
+        case Inbound::Tm::kNone: return WcOpcode::kRecv;
+        case Inbound::Tm::kNoTag: return WcOpcode::kTmNoTag;
+        case Inbound::Tm::kUnexpected:
+        case Inbound::Tm::kMatched: return WcOpcode::kTmRecv;
+    }
+    return WcOpcode::kRecv;
+}
+
+/// Looks at a message's tag; takes the buffer of a posted one that fits.
+Nak match_tag(Qp& qp, const Request& request, const PieceList& head) noexcept {
     Inbound& inbound = qp.inbound();
+    TmHeader header;
+    PieceList to;
+    to.add(&header, sizeof header);
+    if (copy(to, head) != sizeof header) {
+        return Nak::kInvalid;
+    }
+    switch (header.op) {
+        case TmHeader::Op::kNoTag: inbound.tm = Inbound::Tm::kNoTag; return Nak::kNone;
+        case TmHeader::Op::kEager: break;
+        case TmHeader::Op::kRndv:
+        case TmHeader::Op::kFin:
+        default: return Nak::kInvalid;  // eager messages only
+    }
+    inbound.tm = Inbound::Tm::kUnexpected;
+    inbound.tm_tag = be64toh(header.tag);
+    inbound.tm_app_ctx = be32toh(header.app_ctx);
+    if (!qp.srq()->tags()->match(inbound.tm_tag, inbound.receive)) {
+        return Nak::kNone;
+    }
+    inbound.tm = Inbound::Tm::kMatched;
+    inbound.has_receive = true;
+    return request.bytes - sizeof header > inbound.receive.bytes ? Nak::kTooLong : Nak::kNone;
+}
+
+bool carries_tag(const Qp& qp, const Request& request) noexcept {
+    return qp.srq() != nullptr && qp.srq()->tags() != nullptr &&
+           !has_any(request.info->traits, OpTraits::kRemoteAddr);
+}
+
+Nak take_receive(Qp& qp, const Request& request, const PieceList& head) noexcept {
+    Inbound& inbound = qp.inbound();
+    if (carries_tag(qp, request)) {
+        const Nak nak = match_tag(qp, request, head);
+        if (nak != Nak::kNone || inbound.tm == Inbound::Tm::kMatched) {
+            return nak;
+        }
+    }
     const std::uint64_t bytes = receive_bytes(qp, request);
     // Unreliable services drop what is too long and keep the receive; RC consumes it in error
     // (C9-113).
@@ -106,6 +161,9 @@ Nak take_receive(Qp& qp, const Request& request) noexcept {
         return taken == RecvQueue::Taken::kTooSmall ? Nak::kTooLong : Nak::kNotReady;
     }
     inbound.has_receive = true;
+    if (inbound.tm == Inbound::Tm::kUnexpected) {
+        qp.srq()->tags()->count_unexpected();
+    }
     if (qp.srq() != nullptr) {
         qp.srq()->check_limit();
     }
@@ -149,8 +207,9 @@ std::uint32_t rnr_timer_us(std::uint8_t code) noexcept {
     return kUs[code % 32];
 }
 
-Nak begin_request(Qp& qp, const Request& request) noexcept {
+Nak begin_request(Qp& qp, const Request& request, const PieceList& head) noexcept {
     qp.inbound().has_receive = false;
+    qp.inbound().tm = Inbound::Tm::kNone;
     qp.inbound().placed = 0;
     if (Nak nak = check_state(qp); nak != Nak::kNone) {
         return nak;
@@ -164,7 +223,7 @@ Nak begin_request(Qp& qp, const Request& request) noexcept {
     if (Nak nak = check_remote(qp, request); nak != Nak::kNone) {
         return nak;
     }
-    return has_any(request.info->traits, OpTraits::kConsumesRecv) ? take_receive(qp, request)
+    return has_any(request.info->traits, OpTraits::kConsumesRecv) ? take_receive(qp, request, head)
                                                                   : Nak::kNone;
 }
 
@@ -185,7 +244,11 @@ Nak place_data(Qp& qp, const Request& request, std::uint64_t offset,
             write_grh(request, to);
             offset += kGrhBytes;
         }
-        copy(to.part(offset, data.bytes()), data);
+        // A tag's buffer gets the message without its header, which is in the first part.
+        const bool matched = qp.inbound().tm == Inbound::Tm::kMatched;
+        const std::uint64_t skip = matched && offset == 0 ? sizeof(TmHeader) : 0;
+        const std::uint64_t at = offset + skip - (matched ? sizeof(TmHeader) : 0);
+        copy(to.part(at, data.bytes() - skip), data.part(skip, data.bytes() - skip));
     }
     qp.inbound().placed += data.bytes();
     return Nak::kNone;
@@ -211,17 +274,22 @@ Nak finish_request(Qp& qp, const Request& request) noexcept {
     inbound.has_receive = false;
     const bool ud = qp.type() == QpType::kUd;
     const bool write = has_any(traits, OpTraits::kRemoteAddr);
+    const bool matched = inbound.tm == Inbound::Tm::kMatched;
     WcFlags flags = ud ? WcFlags::kGrh : WcFlags::kNone;
     flags = flags | (has_any(traits, OpTraits::kImm) ? WcFlags::kWithImm : WcFlags::kNone);
     flags = flags | (has_any(traits, OpTraits::kInvalidates) ? WcFlags::kWithInv : WcFlags::kNone);
-    qp.complete(*qp.init().recv_cq,
-                {.wr_id = inbound.receive.wr_id,
-                 .opcode = write ? WcOpcode::kRecvWriteImm : WcOpcode::kRecv,
-                 .flags = flags,
-                 .byte_len = request.bytes + (ud ? kGrhBytes : 0),
-                 .imm = request.imm,
-                 .src_qpn = request.src_qpn},
-                request.solicited);
+    flags = flags | (matched ? WcFlags::kTmMatch | WcFlags::kTmDataValid : WcFlags::kNone);
+    qp.complete(
+        recv_cq(qp),
+        {.wr_id = inbound.receive.wr_id,
+         .opcode = write ? WcOpcode::kRecvWriteImm : recv_opcode(inbound.tm),
+         .flags = flags,
+         .byte_len = request.bytes + (ud ? kGrhBytes : 0) - (matched ? sizeof(TmHeader) : 0),
+         .imm = request.imm,
+         .src_qpn = request.src_qpn,
+         .tm_tag = matched ? inbound.tm_tag : 0,
+         .tm_app_ctx = matched ? inbound.tm_app_ctx : 0},
+        request.solicited);
     return Nak::kNone;
 }
 
@@ -230,9 +298,13 @@ void abandon_request(Qp& qp, Nak nak) noexcept {
     const Refusal& refusal = refusal_of(nak);
     if (inbound.has_receive) {
         const WcStatus status = refusal.responder == kSuccess ? kWrFlushErr : refusal.responder;
-        qp.complete(*qp.init().recv_cq,
-                    {.wr_id = inbound.receive.wr_id, .status = status, .opcode = WcOpcode::kRecv});
+        qp.complete(
+            recv_cq(qp),
+            {.wr_id = inbound.receive.wr_id, .status = status, .opcode = recv_opcode(inbound.tm)});
         inbound.has_receive = false;
+        if (inbound.tm == Inbound::Tm::kUnexpected) {
+            qp.srq()->tags()->discount_unexpected();
+        }
     }
 }
 

@@ -61,7 +61,8 @@ std::uint32_t rnr_timer_us(std::uint8_t code) noexcept;
 // The four steps, each with qp.rx_lock() held and under a ReadPin.
 
 /// Checks the request against the pair and takes a receive if it needs one.
-Nak begin_request(Qp& qp, const Request& request) noexcept;
+/// @param head  The message, or its first part: a queue that matches tags looks into it.
+Nak begin_request(Qp& qp, const Request& request, const PieceList& head) noexcept;
 /// Puts `data`, which is the message from byte `offset` on, where it belongs.
 Nak place_data(Qp& qp, const Request& request, std::uint64_t offset,
                const PieceList& data) noexcept;

@@ -319,7 +319,7 @@ Nak SegmentFlow::take_request(Qp& qp, const SegmentHeader& header,
         receiving_ = false;
         abandon_request(qp, Nak::kInvalid);  // the sender gave up in the middle of a message
     }
-    Nak nak = header.offset == 0 ? begin_message(qp, header) : Nak::kNone;
+    Nak nak = header.offset == 0 ? begin_message(qp, header, payload) : Nak::kNone;
     if (nak == Nak::kNone) {
         nak = take_part(qp, header, payload);
     }
@@ -333,9 +333,10 @@ Nak SegmentFlow::take_request(Qp& qp, const SegmentHeader& header,
 }
 
 /// The first or only part of a SEND or WRITE, or the whole of a READ or atomic.
-Nak SegmentFlow::begin_message(Qp& qp, const SegmentHeader& header) noexcept {
+Nak SegmentFlow::begin_message(Qp& qp, const SegmentHeader& header,
+                               const PieceList& payload) noexcept {
     receiving_request_ = request_of(qp, header);
-    if (Nak nak = begin_request(qp, receiving_request_); nak != Nak::kNone) {
+    if (Nak nak = begin_request(qp, receiving_request_, payload); nak != Nak::kNone) {
         return nak;
     }
     if (is_fetch_request(receiving_request_)) {
@@ -496,7 +497,7 @@ void deliver_datagram(Qp& qp, const SegmentHeader& header, const PieceList& payl
     Nak nak = Nak::kInvalid;
     if (request.bytes == payload.bytes()) {
         const util::Guard guard(qp.rx_lock());
-        nak = begin_request(qp, request);
+        nak = begin_request(qp, request, payload);
         nak = nak == Nak::kNone ? place_data(qp, request, 0, payload) : nak;
         nak = nak == Nak::kNone ? finish_request(qp, request) : nak;
         if (nak != Nak::kNone) {

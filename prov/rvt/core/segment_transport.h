@@ -84,7 +84,7 @@ class SegmentFlow {
     void take_nak(Qp& qp, SendWqe& wqe, const SegmentHeader& header) noexcept;
     void go_back(Qp& qp, SendWqe& wqe) noexcept;
 
-    Nak begin_message(Qp& qp, const SegmentHeader& header) noexcept;
+    Nak begin_message(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
     Nak take_part(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
     Nak answer_fetch(Qp& qp, const Request& request, const SegmentHeader& header) noexcept;
     void queue_answer(const Qp& qp, const SegmentHeader& request, SegmentKind kind, Nak nak,

@@ -11,7 +11,9 @@ SrqAttr Srq::query() const noexcept {
     // relaxed: a number on its own.
     return {.max_wr = queue_.max_wr(),
             .max_sge = queue_.max_sge(),
-            .limit = limit_.load(std::memory_order_relaxed)};
+            .limit = limit_.load(std::memory_order_relaxed),
+            .max_tags = tags_ != nullptr ? tags_->max_tags() : 0,
+            .tm_cq = tags_ != nullptr ? &tags_->cq() : nullptr};
 }
 
 Status Srq::set_limit(std::uint32_t limit) noexcept {
@@ -46,10 +48,23 @@ Status Srq::enqueue_recv(const RecvWr& wr) noexcept {
     return status;
 }
 
+Status Srq::post_op(TmOp& op) noexcept {
+    return tags_ == nullptr ? Status(EINVAL) : pd_.device().ops().post_srq_op(*this, op);
+}
+
+Status Srq::execute_op(TmOp& op) noexcept {
+    const Status status = tags_->execute(op);
+    if (status.is_ok()) {
+        pd_.device().wake_waiting(&queue_);  // a message that waits may have its tag now
+    }
+    return status;
+}
+
 Result<Srq*> create_srq(Pd& pd, const SrqAttr& attr) {
     const DeviceLimits& limits = pd.device().limits();
     if (attr.max_wr == 0 || attr.max_wr > limits.max_srq_wr || attr.max_sge > limits.max_sge ||
-        attr.max_sge > Receive::kMaxSge || attr.limit > attr.max_wr) {
+        attr.max_sge > Receive::kMaxSge || attr.limit > attr.max_wr ||
+        attr.max_tags > limits.max_srq_tags || (attr.max_tags != 0 && attr.tm_cq == nullptr)) {
         return EINVAL;
     }
     auto srq = std::make_unique<Srq>(pd, attr);

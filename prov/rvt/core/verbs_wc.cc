@@ -12,6 +12,7 @@ namespace {
 constexpr unsigned kOpcodeShift = 48;
 constexpr unsigned kFlagsShift = 56;
 constexpr unsigned kSrcQpnShift = 32;
+constexpr unsigned kAppCtxShift = 32;
 
 std::uint64_t fi_flags_of(WcOpcode opcode) noexcept {
     switch (opcode) {
@@ -26,7 +27,9 @@ std::uint64_t fi_flags_of(WcOpcode opcode) noexcept {
         case WcOpcode::kLocalInv:
         case WcOpcode::kBindMw:
         case WcOpcode::kTmAdd:
-        case WcOpcode::kTmDel: return 0;
+        case WcOpcode::kTmDel:
+        case WcOpcode::kTmSync: return 0;
+        case WcOpcode::kTmNoTag: return kWcMsg | kWcRecv;
     }
     return 0;
 }
@@ -39,7 +42,8 @@ Cqe to_cqe(const Wc& wc) noexcept {
     cqe.flags = fi_flags_of(wc.opcode) | (std::uint64_t(wc.opcode) << kOpcodeShift) |
                 (std::uint64_t(wc.flags) << kFlagsShift);
     cqe.len = wc.byte_len;
-    cqe.data = wc.imm;
+    cqe.buf = reinterpret_cast<void*>(wc.tm_tag);  // NOLINT(performance-no-int-to-ptr)
+    cqe.data = wc.imm | (std::uint64_t(wc.tm_app_ctx) << kAppCtxShift);
     cqe.tag = wc.qpn | (std::uint64_t(wc.src_qpn) << kSrcQpnShift);
     cqe.status = wc.status;
     cqe.extra = wc.vendor_err;
@@ -55,7 +59,9 @@ Wc from_cqe(const Cqe& cqe) noexcept {
             .imm = static_cast<std::uint32_t>(cqe.data),
             .qpn = static_cast<std::uint32_t>(cqe.tag),
             .src_qpn = static_cast<std::uint32_t>(cqe.tag >> kSrcQpnShift),
-            .vendor_err = cqe.extra};
+            .vendor_err = cqe.extra,
+            .tm_tag = reinterpret_cast<std::uint64_t>(cqe.buf),
+            .tm_app_ctx = static_cast<std::uint32_t>(cqe.data >> kAppCtxShift)};
 }
 
 const char* to_string(WcStatus status) noexcept {
@@ -80,6 +86,7 @@ const char* to_string(WcStatus status) noexcept {
         "peer dead",
         "peer unreachable",
         "no memory",
+        "tag matching error",
     };
     static_assert(std::size(kNames) == static_cast<std::size_t>(WcStatus::kCount));
     return status < WcStatus::kCount ? kNames[static_cast<std::size_t>(status)] : "?";

@@ -21,17 +21,22 @@ enum class WcOpcode : std::uint8_t {
     kBindMw,
     kRecv,
     kRecvWriteImm,
-    kTmAdd,   // a tag-matching receive was posted
-    kTmDel,   // and taken back
-    kTmRecv,  // and filled by a message
+    kTmAdd,    // a tag-matching receive was posted
+    kTmDel,    // and taken back
+    kTmRecv,   // and filled by a message; without kTmMatch: a message no tag took, in a plain
+               // receive
+    kTmSync,   // the counts of unexpected messages were compared
+    kTmNoTag,  // a message that asked for a plain receive
 };
 
 enum class WcFlags : std::uint8_t {
     kNone = 0,
-    kGrh = 1u << 0,      // the first 40 bytes of the buffer are a global route header
-    kWithImm = 1u << 1,  // imm came with the message
-    kWithInv = 1u << 2,  // imm is the key that the message invalidated
-    kTmMatch = 1u << 3,  // a posted tag matched; else the message was unexpected
+    kGrh = 1u << 0,          // the first 40 bytes of the buffer are a global route header
+    kWithImm = 1u << 1,      // imm came with the message
+    kWithInv = 1u << 2,      // imm is the key that the message invalidated
+    kTmMatch = 1u << 3,      // a posted tag matched; else the message was unexpected
+    kTmDataValid = 1u << 4,  // and its data is in the buffer; always with kTmMatch
+    kTmSyncReq = 1u << 5,    // new tags wait until unexpected messages have been handled
 };
 
 /// As ibv_wc. On an error only wr_id, status, qpn and vendor_err mean something.
@@ -45,6 +50,8 @@ struct Wc {
     std::uint32_t qpn = 0;
     std::uint32_t src_qpn = 0;     // UD
     std::uint32_t vendor_err = 0;  // why, finer than the status; 0: nothing to add
+    std::uint64_t tm_tag = 0;      // kTmRecv with kTmMatch, as the next
+    std::uint32_t tm_app_ctx = 0;
 };
 
 /// The shared entry for a verbs completion. Opcode and flags ride in bits 48 to 63 of Cqe::flags,

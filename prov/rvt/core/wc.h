@@ -32,6 +32,7 @@ enum class WcStatus : std::uint32_t {
     kPeerDead,         // the peer's process ended or its connection broke
     kPeerUnreachable,  // nobody answered at the address within the connect time-out
     kNoMemory,         // no memory for what the operation needs
+    kTmErr,            // verbs' own: a tag to take back has been taken by a message
     kCount,
 };
 
@@ -60,8 +61,9 @@ inline constexpr std::uint64_t kSourceNotAvailable = ~0ull;
 /// | op_context | op_context                    | wr_id                                 |
 /// | flags      | flags                         | wc_flags, opcode (kWc* bits)          |
 /// | len        | len                           | byte_len                              |
-/// | buf        | buf                           | -                                     |
-/// | data       | data                          | imm_data or invalidated rkey          |
+/// | buf        | buf                           | tag of a matched message              |
+/// | data       | data                          | imm_data or invalidated rkey (low 32) |
+/// |            |                               | app_ctx of a matched message (high 32)|
 /// | tag        | tag                           | qp_num (low 32), src_qp (high 32)     |
 /// | source     | fi_addr of the sender         | -                                     |
 /// | status     | err                           | status                                |

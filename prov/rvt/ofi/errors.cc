@@ -38,6 +38,7 @@ constexpr std::array<Row, static_cast<std::size_t>(WcStatus::kCount)> kRows{{
     {WcStatus::kPeerDead,        FI_ECONNRESET,    "the peer's process ended or its connection broke"},
     {WcStatus::kPeerUnreachable, FI_EHOSTUNREACH,  "nobody answers at the peer's address"},
     {WcStatus::kNoMemory,        FI_ENOMEM,        "out of memory"},
+    {WcStatus::kTmErr,           FI_EIO,           "tag matching error"},
 }};
 // clang-format on
 

@@ -22,7 +22,9 @@ Side::Side(Device& on, const Options& options)
     const iovec whole{.iov_base = memory.data(), .iov_len = memory.size()};
     mr = reg_mr(*pd, {.segments = {&whole, 1}, .access = options.memory_access}).value();
     if (options.has_srq) {
-        srq = create_srq(*pd, options.srq).value();
+        SrqAttr attr = options.srq;
+        attr.tm_cq = recv_cq;
+        srq = create_srq(*pd, attr).value();
     }
     qp = create_qp(*pd, {.type = options.type,
                          .send_cq = send_cq,

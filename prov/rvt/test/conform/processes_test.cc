@@ -10,6 +10,8 @@
 #include <memory>
 #include <thread>
 
+#include <endian.h>
+
 using namespace rvt;
 using namespace rvt::conform;
 using rvt::test::Process;
@@ -356,6 +358,51 @@ Test(conform_processes, death_of_a_peer_fails_what_is_under_way_and_flushes_the_
     cr_assert(SteadyClock::now() - killed < std::chrono::seconds(1));
     RVT_EQ(a.side->qp->state(), QpState::kErr);
     RVT_EQ(a.side->event().value(), EventType::kQpFatal);
+}
+
+Test(conform_processes, death_in_the_middle_of_a_message_flushes_its_receive, .timeout = 60) {
+    Process peer(side_b({}, [](End& b) {
+        b.serve();
+        const Sge whole = b.side->sge(0, kMemoryBytes);
+        const Sge list[] = {whole, whole, whole, whole};  // far more than the rings hold
+        return b.side->qp->post_send({.sg_list = list}).is_ok();
+    }));
+    Here a(peer);
+    const Sge whole = a.side->sge(0, kMemoryBytes);
+    const Sge list[] = {whole, whole, whole, whole};
+    RVT_OK(a.side->qp->post_recv({.wr_id = 3, .sg_list = list}));
+    RVT_OK(a.side->post_recv(4));
+    a.await_connection();
+    cr_assert(agrees(peer));
+    a.device->device().progress();
+    cr_assert(a.side->qp->inbound().has_receive);
+    peer.kill();
+    for (std::uint64_t wr_id : {3u, 4u}) {
+        const Wc wc = a.received();
+        RVT_EQ(wc.status, WcStatus::kWrFlushErr);
+        RVT_EQ(wc.wr_id, wr_id);
+    }
+}
+
+Test(conform_processes, messages_with_tags_fill_the_buffers_of_their_tags, .timeout = 60) {
+    constexpr std::size_t kBytes = 50000;
+    const Options options{.has_srq = true, .srq = {.max_tags = 4}};
+    Process peer(side_b(options, [](End& b) {
+        const Sge element = b.side->sge(1000, kBytes);
+        TmOp op{.recv_wr_id = 6, .sg_list = {&element, 1}, .tag = 9};
+        const bool posted = b.side->srq->post_op(op).is_ok();
+        b.meet();
+        const Wc wc = b.received();
+        return posted && wc.opcode == WcOpcode::kTmRecv && wc.wr_id == 6 && wc.tm_tag == 9 &&
+               wc.byte_len == kBytes && b.side->holds(1000, kBytes, 2);
+    }));
+    Here a(peer);
+    a.meet();
+    const TmHeader header{.tag = htobe64(9)};
+    std::memcpy(a.side->memory.data(), &header, sizeof header);
+    a.side->fill(sizeof header, kBytes, 2);
+    cr_assert(a.moves({.bytes = sizeof header + kBytes}));
+    cr_assert(agrees(peer));
 }
 
 Test(conform_processes, death_wakes_who_sleeps, .timeout = 60) {

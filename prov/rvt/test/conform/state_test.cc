@@ -113,6 +113,18 @@ void a_pair_can_be_connected_again_after_reset() {
 RVT_CONFORM(a_pair_can_be_connected_again_after_reset)
 
 template <class Backend>
+void a_pair_of_type_rd_takes_no_work_requests() {
+    Pair<Backend> pair({.connect = false});
+    Side& a = pair.a();
+    Qp* rd =
+        create_qp(*a.pd, {.type = QpType::kRd, .send_cq = a.send_cq, .recv_cq = a.recv_cq}).value();
+    RVT_EQ(rd->post_send({}), EOPNOTSUPP);
+    RVT_EQ(rd->post_recv({}), EOPNOTSUPP);
+    RVT_OK(destroy_qp(rd));
+}
+RVT_CONFORM(a_pair_of_type_rd_takes_no_work_requests)
+
+template <class Backend>
 void sends_are_refused_before_rts() {
     Pair<Backend> pair({.connect = false});
     RVT_EQ(pair.post_send(), EINVAL);
