@@ -281,7 +281,7 @@ constexpr Case kCases[] = {
     {"flow_filled_both_ways_4", filled_both_ways, 4, 60},
     {"flow_filled_both_ways_little_room", filled_both_ways_little_room, 4, 60},
     {"flow_many_unexpected", many_unexpected, 5, 90},
-    {"flow_many_unexpected_little_room", many_unexpected_little_room, 5, 90},
+    {"flow_many_unexpected_little_room", many_unexpected_little_room, 5, 180},
     {"flow_many_posted", many_posted, 2, 40},
     {"flow_two_endpoints", two_endpoints},
 };

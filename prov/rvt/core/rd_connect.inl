@@ -238,41 +238,47 @@ template <class Lock, class Host>
         oldest = event->next;
         if (event->kind == Event::Kind::kConnected) {
             connected(std::move(event));
-            continue;
+        } else if (Peer* const peer = known_at(event->address)) {  // else given up meanwhile
+            take_word(*peer, *event);
         }
-        Peer* const known = known_at(event->address);
-        if (known == nullptr) {
-            continue;  // given up meanwhile
+    }
+}
+
+/// What the control thread says of a peer, other than that it is connected.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::take_word(Peer& peer, Event& event) noexcept {
+    switch (event.kind) {
+        case Event::Kind::kConnected: break;
+        case Event::Kind::kFailed:
+            if (peer.state == Peer::State::kConnecting) {
+                const bool is_short = event.error == ENOMEM || event.error == EMFILE;
+                disconnected(peer, is_short ? WcStatus::kNoMemory : WcStatus::kPeerUnreachable);
+            }
+            break;
+        case Event::Kind::kPeerGone:
+            if (peer.link == event.link) {
+                receive_last_words(peer);
+            }
+            break;
+        case Event::Kind::kRegion:
+            if (peer.link == event.link) {
+                take_region(peer, event);
+            }
+            break;
+    }
+}
+
+/// A peer is gone. What it had sent before is received first: at most what the rings hold, in case
+/// it still writes to them.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::receive_last_words(Peer& peer) noexcept {
+    for (unsigned i = 0; i < kLastLooks && peer.state == Peer::State::kConnected; ++i) {
+        if (poll_peer(peer) == 0) {
+            break;
         }
-        Peer& peer = *known;
-        switch (event->kind) {
-            case Event::Kind::kConnected: break;
-            case Event::Kind::kFailed:
-                if (peer.state == Peer::State::kConnecting) {
-                    disconnected(peer, event->error == ENOMEM || event->error == EMFILE
-                                           ? WcStatus::kNoMemory
-                                           : WcStatus::kPeerUnreachable);
-                }
-                break;
-            case Event::Kind::kPeerGone:
-                if (peer.state == Peer::State::kConnected && peer.link == event->link) {
-                    // What it had sent before it went is received first: at most what the rings
-                    // hold, in case it still writes to them.
-                    for (unsigned i = 0; i < kLastLooks && peer.state == Peer::State::kConnected &&
-                                         poll_peer(peer) != 0;
-                         ++i) {
-                    }
-                    if (peer.state == Peer::State::kConnected) {
-                        disconnected(peer, WcStatus::kPeerDead);
-                    }
-                }
-                break;
-            case Event::Kind::kRegion:
-                if (peer.link == event->link) {
-                    take_region(peer, *event);
-                }
-                break;
-        }
+    }
+    if (peer.state == Peer::State::kConnected) {
+        disconnected(peer, WcStatus::kPeerDead);
     }
 }
 

@@ -289,6 +289,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool is_referred_to(const Peer& peer) noexcept;
     void connect(Peer& peer) noexcept;
     void read_mail() noexcept;
+    void take_word(Peer& peer, Event& event) noexcept;
+    void receive_last_words(Peer& peer) noexcept;
     void connected(std::unique_ptr<Event> event) noexcept;
     void take_region(Peer& peer, Event& event) noexcept;
     util::Result<typename Host::RegionSource> find_region(std::uint64_t key) noexcept override;
