@@ -156,6 +156,7 @@ util::Status WaitObject::open_epoll() {
 }
 
 util::Status WaitObject::add_source(int fd) {
+    const std::lock_guard guard(lock_);
     if (fd < 0 || !can_sleep() || std::ranges::find(sources_, fd) != sources_.end()) {
         return util::kOk;
     }
@@ -173,6 +174,7 @@ util::Status WaitObject::add_source(int fd) {
 }
 
 void WaitObject::remove_source(int fd) noexcept {
+    const std::lock_guard guard(lock_);
     if (std::erase(sources_, fd) != 0 && epoll_.is_open()) {
         epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     }
@@ -185,11 +187,14 @@ void WaitObject::sleep(const TimeLimit& limit) noexcept {
     }
     std::array<pollfd, kMaxPolled> polled{};
     std::size_t count = 0;
-    if (sources_.size() > kMaxPolled) {
-        polled[count++] = {epoll_.get(), POLLIN, 0};
-    } else {
-        for (const int fd : sources_) {
-            polled[count++] = {fd, POLLIN, 0};
+    {
+        const std::lock_guard guard(lock_);
+        if (sources_.size() > kMaxPolled) {
+            polled[count++] = {epoll_.get(), POLLIN, 0};
+        } else {
+            for (const int fd : sources_) {
+                polled[count++] = {fd, POLLIN, 0};
+            }
         }
     }
     timespec left{};

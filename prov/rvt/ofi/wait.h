@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include <poll.h>
@@ -43,8 +44,8 @@ class TimeLimit {
     std::chrono::steady_clock::time_point end_;
 };
 
-/// Threads: sources are added and removed while nobody waits; any number of threads may sleep at a
-/// time.
+/// Threads: any number may sleep at a time, also while sources are added and removed; who sleeps
+/// already does not look at a source that comes.
 class WaitObject {
   public:
     WaitObject() noexcept;
@@ -83,6 +84,7 @@ class WaitObject {
     int get_wait(void* argument) noexcept;
 
     fi_wait_obj kind_ = FI_WAIT_NONE;
+    std::mutex lock_;  // of sources_; nobody sleeps with it
     std::vector<int> sources_;
     util::UniqueFd epoll_;
     fid_wait* wait_set_ = nullptr;
