@@ -90,14 +90,14 @@ struct PeerMemory {
 
 struct BackendOps {
     // clang-format off
-    // ---- packet grade ----------------------------------------------------------------------
+    // ---- packet grade ----
 
     /// Sends `packets`, each one iovec from transport header to ICRC. Returns: how many were taken.
     unsigned (*send_packets)(core::Device&, const Address& dest, std::span<const iovec> packets) = nullptr;
     /// Hands arrived packets to the core. Returns: how many.
     unsigned (*poll_packets)(core::Device&) = nullptr;
 
-    // ---- segment grade ---------------------------------------------------------------------
+    // ---- segment grade ----
 
     /// Gives the channel to the device at `dest`, opening it at its first use. There is one for each pair of
     /// devices, whoever opened it first: what the peer sends arrives on the same. Does not wait for the
@@ -128,14 +128,14 @@ struct BackendOps {
     /// again and again by dereg_mr and dealloc_mw, after the key has been made invalid, until it is false.
     bool (*is_key_used)(core::Device&, std::uint32_t key) = nullptr;
 
-    // ---- packet and segment grade: sleeping -------------------------------------------------
+    // ---- packet and segment grade: sleeping ----
 
     /// A descriptor that becomes readable when an armed device has something to poll.
     int (*wake_fd)(core::Device&) = nullptr;
     /// Asks for the next readiness of wake_fd(). Returns: EAGAIN when there is something to poll now.
     Status (*arm)(core::Device&) = nullptr;
 
-    // ---- verbs: the core has checked and counted, the entry makes it so ----------------------
+    // ---- verbs: the core has checked and counted, the entry makes it so ----
 
     Status (*reg_mr)(core::Mr&) = nullptr;
     void (*dereg_mr)(core::Mr&) = nullptr;
@@ -161,7 +161,7 @@ struct BackendOps {
 
 inline constexpr std::size_t kMaxSegmentHeader = 128;
 
-// ---- what a segment-grade backend calls -----------------------------------------------------
+// ---- what a segment-grade backend calls ----
 
 /// Hands a segment to the core, on the thread of poll(). The core has copied what it needs on
 /// return and trusts no byte of it. Answers leave by send_segment() on the same channel, also from

@@ -18,7 +18,7 @@ class Ah;
 
 namespace rvt {
 
-// ---- addresses ------------------------------------------------------------------------------
+// ---- addresses ----
 
 /// Where a device is reached: an IPv6 or IPv4-mapped address and the UDP port that is bound there.
 struct Address {
@@ -39,7 +39,7 @@ inline constexpr std::uint32_t kMulticastQpn = 0xffffff;
 inline constexpr std::uint32_t kQpnMask = 0xffffff;
 inline constexpr std::uint32_t kGrhBytes = 40;
 
-// ---- memory ---------------------------------------------------------------------------------
+// ---- memory ----
 
 /// What a memory region or window may be used for.
 enum class Access : std::uint32_t {
@@ -61,7 +61,7 @@ struct Sge {
     std::uint32_t lkey = 0;
 };
 
-// ---- queue pairs ----------------------------------------------------------------------------
+// ---- queue pairs ----
 
 /// RD names the reliable-datagram service, one queue pair for many peers. Such a pair has states
 /// and attributes, but carries nothing: posting to it is EOPNOTSUPP. The service itself is the
@@ -132,7 +132,7 @@ struct QpCap {
     std::uint32_t max_inline_bytes = 64;
 };
 
-// ---- work requests --------------------------------------------------------------------------
+// ---- work requests ----
 
 enum class WrOpcode : std::uint8_t {
     kSend,
@@ -184,7 +184,7 @@ struct SendWr {
     BindMw bind{};                   // BIND_MW
 };
 
-// ---- tag matching ---------------------------------------------------------------------------
+// ---- tag matching ----
 
 /// In front of each message to a pair whose shared receive queue matches tags; the sender writes it
 /// into the first bytes of a SEND. Fields are in network byte order, as those of ibv_tmh.

@@ -34,7 +34,7 @@ bool are_sane(const DeviceLimits& limits) noexcept {
 
 }  // namespace
 
-// ---- creation -------------------------------------------------------------------------------
+// ---- creation ----
 
 Device::KeyBlock::KeyBlock(KeyBlock&& other) noexcept : memory(other.memory), bytes(other.bytes) {
     other.memory = nullptr;
@@ -102,7 +102,7 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
 
 Device::~Device() = default;
 
-// ---- progress -------------------------------------------------------------------------------
+// ---- progress ----
 
 void Device::progress() noexcept {
     if (!progress_lock_.try_lock()) {
@@ -140,7 +140,7 @@ void Device::sleep_on(int fd, int timeout_ms) noexcept {
     [[maybe_unused]] const int ignored = ::poll(readable, 2, timeout_ms);
 }
 
-// ---- work that waits ------------------------------------------------------------------------
+// ---- work that waits ----
 
 void Device::wait_until(std::uint32_t qpn, std::uint64_t due_us, const void* on) noexcept {
     const util::Guard guard(waiting_lock_);
@@ -201,7 +201,7 @@ std::uint64_t Device::next_due_us() noexcept {
     return next;
 }
 
-// ---- answers for pairs that are not there ---------------------------------------------------
+// ---- answers for pairs that are not there ----
 
 void Device::refuse(Channel& channel, const SegmentHeader& answer) noexcept {
     {
@@ -230,7 +230,7 @@ void Device::forget_refusals(const Channel& channel) noexcept {
     std::erase_if(refusals_, [&](const Refusal& refusal) { return refusal.channel == &channel; });
 }
 
-// ---- contexts -------------------------------------------------------------------------------
+// ---- contexts ----
 
 Status Device::add_context(Context& context) {
     const util::Guard guard(contexts_lock_);

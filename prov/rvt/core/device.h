@@ -60,7 +60,7 @@ class Device : public Object {
     /// `timeout_ms` passed.
     void sleep_on(int fd, int timeout_ms) noexcept;
 
-    // ---- work that waits --------------------------------------------------------------------
+    // ---- work that waits ----
 
     /// Has the send queue of pair `qpn` run again at `due_us`, or as soon as wake_waiting(`on`)
     /// says so.
@@ -70,13 +70,13 @@ class Device : public Object {
     /// Forgets a pair that is being destroyed.
     void stop_waiting(std::uint32_t qpn) noexcept;
 
-    // ---- answers for pairs that are not there -----------------------------------------------
+    // ---- answers for pairs that are not there ----
 
     /// Sends the answer now or, when the channel is full, later.
     void refuse(Channel& channel, const SegmentHeader& answer) noexcept;
     void forget_refusals(const Channel& channel) noexcept;
 
-    // ---- contexts ---------------------------------------------------------------------------
+    // ---- contexts ----
 
     /// Returns: ENODEV once remove() has begun.
     Status add_context(Context& context);

@@ -110,7 +110,7 @@ bool is_live(const KeyEntry& e, std::uint32_t key) noexcept {
 
 }  // namespace
 
-// ---- KeyView --------------------------------------------------------------------------------
+// ---- KeyView ----
 
 util::Result<KeyView> KeyView::attach(const void* block, std::size_t bytes) noexcept {
     KeyTableHeader header{};
@@ -194,7 +194,7 @@ util::Result<Access> KeyView::access_of(std::uint32_t key, std::uint32_t pd) con
     return static_cast<Access>(s.access & (kRequestBits | bits(Access::kZeroBased)));
 }
 
-// ---- KeyTable: life cycle -------------------------------------------------------------------
+// ---- KeyTable: life cycle ----
 
 std::size_t KeyTable::block_bytes(std::uint32_t entries) noexcept {
     constexpr std::uint32_t kMin = 1u << KeyFormat::kMinIndexBits;
@@ -229,7 +229,7 @@ KeyTable::KeyTable(KeyEntry* entries, KeyFormat format, std::uint64_t secret) no
     view_ = KeyView::attach(entries, capacity() * sizeof(KeyEntry)).take();
 }
 
-// ---- KeyTable: registration -----------------------------------------------------------------
+// ---- KeyTable: registration ----
 
 util::Result<std::uint32_t> KeyTable::add(const KeyAttr& attr) {
     if (wraps(attr.addr, attr.length) || wraps(attr.iova, attr.length)) {
@@ -342,7 +342,7 @@ util::Status KeyTable::rebind(std::uint32_t key, const KeyAttr& attr) {
     return util::kOk;
 }
 
-// ---- KeyTable: deregistration ---------------------------------------------------------------
+// ---- KeyTable: deregistration ----
 
 util::Status KeyTable::invalidate(std::uint32_t key) {
     const util::Guard guard(lock_);

@@ -39,7 +39,6 @@ class MatchRing {
         1024;  // up to this size the memory of a long ring is kept
     static constexpr std::uint32_t kMaxEntries = 1u << 30;
 
-    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): entries are written, then read.
     MatchRing() = default;
     ~MatchRing() { std::free(heap_); }
     MatchRing(const MatchRing&) = delete;

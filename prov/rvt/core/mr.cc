@@ -100,7 +100,7 @@ std::span<const iovec> segments_of(const KeyHit& hit) noexcept {
     return reinterpret_cast<const Mr*>(hit.base)->segments();  // NOLINT(performance-no-int-to-ptr)
 }
 
-// ---- windows --------------------------------------------------------------------------------
+// ---- windows ----
 
 Result<Mw*> alloc_mw(Pd& pd) {
     const auto key = pd.device().keys().add({.pd = pd.id()});

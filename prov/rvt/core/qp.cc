@@ -26,7 +26,7 @@ bool fits(const QpInit& init, const DeviceLimits& limits) noexcept {
 
 }  // namespace
 
-// ---- life cycle -----------------------------------------------------------------------------
+// ---- life cycle ----
 
 Qp::Qp(Pd& pd, const QpInit& init)
     : pd_(pd),
@@ -84,7 +84,7 @@ Status destroy_qp(Qp* qp) {
     return kOk;
 }
 
-// ---- attributes -----------------------------------------------------------------------------
+// ---- attributes ----
 
 Status Qp::modify(const QpAttr& attr, QpMask mask) {
     const QpState from = state();
@@ -241,7 +241,7 @@ QpAttr Qp::query() const noexcept {
     return attr;
 }
 
-// ---- posting --------------------------------------------------------------------------------
+// ---- posting ----
 
 Status Qp::post_send(const SendWr& wr) noexcept {
     return device().ops().post_send(*this, wr);
@@ -291,7 +291,7 @@ Status Qp::detach_mcast(const std::array<std::uint8_t, 16>& group) {
     return status;
 }
 
-// ---- completions and errors -----------------------------------------------------------------
+// ---- completions and errors ----
 
 void Qp::raise(EventType type) noexcept {
     pd_.context().events().post({.type = type, .object = this});

@@ -83,7 +83,7 @@ class Qp : public Object {
     Status attach_mcast(const std::array<std::uint8_t, 16>& group);
     Status detach_mcast(const std::array<std::uint8_t, 16>& group);
 
-    // ---- for the core and its backends --------------------------------------------------------
+    // ---- for the core and its backends ----
 
     /// The core's version of post_recv.
     Status enqueue_recv(const RecvWr& wr) noexcept;

@@ -10,8 +10,7 @@
 
 namespace rvt::core {
 
-// ---- initiator
-// ----------------------------------------------------------------------------------------------------
+// ---- initiator ----
 
 namespace {
 
@@ -227,45 +226,47 @@ bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
     return true;
 }
 
+/// Puts the operands of one remote segment: a single one into the line, others behind it in a run.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::put_atomic(Peer& peer, RdTxOp& op, const RdRemote& remote) noexcept {
+    RdAtomicHeader header{.key = remote.key,
+                          .address = remote.addr,
+                          .operation = util::Pool<RdTxOp>::name_of(op),
+                          .operand = 0,
+                          .compare = 0};
+    op.atomic.count = static_cast<std::uint32_t>(remote.len / atomic_size(op.atomic.datatype));
+    util::IovCursor operand(op.iov.data(), op.iov_count, op.done);
+    util::IovCursor compare(op.compare.data(), op.compare_count, op.done);
+    if (remote.len <= sizeof header.operand && op.atomic.count == 1) {
+        operand.gather(&header.operand, remote.len);
+        compare.gather(&header.compare, remote.len);
+        return peer.path.put(RdOp::kAtomicInline, access_flags(op), op.atomic.pack(), op.data,
+                             &header, sizeof header);
+    }
+    const std::size_t operand_bytes = op.iov_count != 0 ? remote.len : 0;
+    const std::size_t compare_bytes = op.compare_count != 0 ? remote.len : 0;
+    std::byte* const run = peer.path.reserve_run(operand_bytes + compare_bytes);
+    if (run == nullptr) {
+        return false;
+    }
+    operand.gather(run, operand_bytes);
+    compare.gather(run + operand_bytes, compare_bytes);
+    peer.path.put_run(RdOp::kAtomic, access_flags(op), op.atomic.pack(), op.data, &header,
+                      sizeof header, operand_bytes + compare_bytes);
+    return true;
+}
+
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::start_atomic(Peer& peer, RdTxOp& op) noexcept {
     if (op.state == RdTxOp::State::kQueued) {
         op.state = RdTxOp::State::kStreaming;
         op.answers_due = op.remote_count;
     }
-    const std::size_t size = atomic_size(op.atomic.datatype);
     while (op.segment < op.remote_count) {
-        const RdRemote& remote = op.remote[op.segment];
-        RdAtomicHeader header{.key = remote.key,
-                              .address = remote.addr,
-                              .operation = util::Pool<RdTxOp>::name_of(op),
-                              .operand = 0,
-                              .compare = 0};
-        op.atomic.count = static_cast<std::uint32_t>(remote.len / size);
-        util::IovCursor operand(op.iov.data(), op.iov_count, op.done);
-        util::IovCursor compare(op.compare.data(), op.compare_count, op.done);
-        const bool has_operand = op.iov_count != 0;
-        const bool has_compare = op.compare_count != 0;
-        if (remote.len <= sizeof header.operand && op.atomic.count == 1) {
-            operand.gather(&header.operand, remote.len);
-            compare.gather(&header.compare, remote.len);
-            if (!peer.path.put(RdOp::kAtomicInline, access_flags(op), op.atomic.pack(), op.data,
-                               &header, sizeof header)) {
-                return false;
-            }
-        } else {
-            const std::size_t run_bytes =
-                remote.len * ((has_operand ? 1u : 0u) + (has_compare ? 1u : 0u));
-            std::byte* const run = peer.path.reserve_run(run_bytes);
-            if (run == nullptr) {
-                return false;
-            }
-            operand.gather(run, has_operand ? remote.len : 0);
-            compare.gather(run + (has_operand ? remote.len : 0), has_compare ? remote.len : 0);
-            peer.path.put_run(RdOp::kAtomic, access_flags(op), op.atomic.pack(), op.data, &header,
-                              sizeof header, run_bytes);
+        if (!put_atomic(peer, op, op.remote[op.segment])) {
+            return false;
         }
-        op.done += remote.len;
+        op.done += op.remote[op.segment].len;
         ++op.segment;
     }
     access_sent(peer, op);
@@ -347,8 +348,7 @@ bool RdEngine<Lock, Host>::on_access_done(Peer& peer, const Arrival& arrival) no
     return true;
 }
 
-// ---- target
-// -------------------------------------------------------------------------------------------------------
+// ---- target ----
 
 /// What stands behind a peer's request. The caller holds the pin.
 template <class Lock, class Host>

@@ -72,8 +72,7 @@ util::Status RdEngine<Lock, Host>::enable() {
     return opened;
 }
 
-// ---- peers
-// --------------------------------------------------------------------------------------------------------
+// ---- peers ----
 
 /// The peer of a number, made if nobody has talked to it yet; nullptr for a number that the vector
 /// does not have.
@@ -208,8 +207,7 @@ void RdEngine<Lock, Host>::connect(Peer& peer) noexcept {
     station_.connect(peer.address);
 }
 
-// ---- word of the control thread
-// -----------------------------------------------------------------------------------
+// ---- word of the control thread ----
 
 /// On the control thread: leaves an event for the owner, and wakes it if it sleeps.
 template <class Lock, class Host>
@@ -398,8 +396,7 @@ void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     });
 }
 
-// ---- questions
-// ----------------------------------------------------------------------------------------------------
+// ---- questions ----
 
 /// Cancels the oldest posted receive or unsent operation with this context.
 template <class Lock, class Host>

@@ -60,9 +60,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     /// @param keys  The domain's key table and the memory file it lies in; both outlive the engine.
     RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning, const RdKeys& keys);
     ~RdEngine() override;
+    RdEngine(const RdEngine&) = delete;
+    RdEngine& operator=(const RdEngine&) = delete;
 
-    // ---- data path: messages
-    // -------------------------------------------------------------------------------------
+    // ---- data path: messages ----
 
     /// Sends one buffer. kFixed holds the flags that the caller knows when it is compiled.
     /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE (inject too large),
@@ -77,16 +78,14 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status send(const RdSend& request) noexcept;
     Status recv(const RdRecv& request) noexcept;
 
-    // ---- data path: one-sided
-    // ------------------------------------------------------------------------------------
+    // ---- data path: one-sided ----
 
     /// Returns: EAGAIN, EINVAL, EMSGSIZE, ENOMEM as send(); a refusal by the target comes as a
     /// completion.
     Status rma(const RdRma& request) noexcept;
     Status atomic(const RdAtomic& request) noexcept;
 
-    // ---- RdEndpoint
-    // ----------------------------------------------------------------------------------------------
+    // ---- RdEndpoint ----
 
     void bind(const RdCompletion& completion, AddressVector* av) noexcept override;
     Status bind_address(const util::SockAddr& address) override;
@@ -217,6 +216,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdAccess access_of(const RdTxOp& op) const noexcept;
     bool send_read(Peer& peer, RdTxOp& op) noexcept;
     bool send_write(Peer& peer, RdTxOp& op) noexcept;
+    bool put_atomic(Peer& peer, RdTxOp& op, const RdRemote& remote) noexcept;
     bool start_atomic(Peer& peer, RdTxOp& op) noexcept;
     bool on_write(Peer& peer, const Arrival& arrival) noexcept;
     bool on_write_line(Peer& peer, const Arrival& arrival) noexcept;

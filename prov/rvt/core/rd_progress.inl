@@ -144,8 +144,7 @@ void RdEngine<Lock, Host>::reply(Peer& peer, RdOp op, std::uint8_t flags, std::u
     make_busy(peer);
 }
 
-// ---- sleeping
-// -----------------------------------------------------------------------------------------------------
+// ---- sleeping ----
 
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::arm_locked() noexcept {

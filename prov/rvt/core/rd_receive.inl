@@ -6,8 +6,7 @@
 
 namespace rvt::core {
 
-// ---- posted receives
-// --------------------------------------------------------------------------------------------
+// ---- posted receives ----
 
 template <class Lock, class Host>
 template <RdFlags kFixed>
@@ -163,8 +162,7 @@ RdInbound* RdEngine<Lock, Host>::match_unexpected(const RdRecv& request, std::ui
                 : unexpected_messages_.peek(0, ~0ull, source);
 }
 
-// ---- questions about what has arrived
-// ---------------------------------------------------------------------------
+// ---- questions about what has arrived ----
 
 /// FI_PEEK: looks, and reserves or drops what it finds if so asked.
 template <class Lock, class Host>
@@ -234,8 +232,7 @@ util::Status RdEngine<Lock, Host>::receive_claimed(const RdRecv& request) noexce
     return util::kOk;
 }
 
-// ---- arrivals
-// -----------------------------------------------------------------------------------------------------
+// ---- arrivals ----
 
 /// Dispatches one message of a peer. Returns: false for what no honest peer sends.
 template <class Lock, class Host>
@@ -420,8 +417,7 @@ bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noe
     return keep_unexpected(peer, *inbound);
 }
 
-// ---- inbound messages
-// ---------------------------------------------------------------------------------------------
+// ---- inbound messages ----
 
 template <class Lock, class Host>
 RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival,
@@ -581,9 +577,8 @@ void RdEngine<Lock, Host>::complete_rx(const RdInbound& inbound, RdRxEntry& entr
 
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::release_entry(RdRxEntry& entry) noexcept {
-    if (!has(entry.flags, RdFlags::kMultiRecv)) {
-        entries_.give_back(&entry);
-    } else if (--entry.users == 0 && !entry.is_queued) {
+    const bool is_shared = has(entry.flags, RdFlags::kMultiRecv);
+    if (!is_shared || (--entry.users == 0 && !entry.is_queued)) {
         entries_.give_back(&entry);
     }
 }

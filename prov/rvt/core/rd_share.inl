@@ -130,8 +130,7 @@ void RdEngine<Lock, Host>::finish_shared(Peer& peer, RdTxOp& op) noexcept {
     finish_tx(op, op.status);
 }
 
-// ---- target
-// -------------------------------------------------------------------------------------------------------
+// ---- target ----
 
 /// Copies a part of the initiator's access between its memory and the region that it names.
 template <class Lock, class Host>

@@ -14,8 +14,7 @@
 
 namespace rvt::core {
 
-// ---- receiver
-// -----------------------------------------------------------------------------------------------------
+// ---- receiver ----
 
 /// Begins to fetch a message that has its receive.
 template <class Lock, class Host>
@@ -206,8 +205,7 @@ bool RdEngine<Lock, Host>::on_pull_done(Peer& peer, const Arrival& arrival) noex
     return true;
 }
 
-// ---- sender
-// -------------------------------------------------------------------------------------------------------
+// ---- sender ----
 
 /// The message that a peer's answer names, or nullptr when it cannot mean any.
 template <class Lock, class Host>

@@ -17,7 +17,7 @@ namespace {
 // A remote Q_Key with this bit stands for the pair's own.
 constexpr std::uint32_t kOwnQkey = 0x80000000;
 
-// ---- posting --------------------------------------------------------------------------------
+// ---- posting ----
 
 std::uint64_t total_bytes(std::span<const Sge> sg_list) noexcept {
     std::uint64_t total = 0;
@@ -49,7 +49,7 @@ bool operands_fit(const Qp& qp, const SendWr& wr, const WrInfo& info,
            (wr.ah != nullptr && &wr.ah->pd() == &qp.pd() && wr.remote_qpn <= kQpnMask);
 }
 
-// ---- loopback -------------------------------------------------------------------------------
+// ---- loopback ----
 
 /// What became of a work request that was started.
 struct Outcome {
@@ -182,7 +182,7 @@ Outcome start_loopback(Qp& qp, const SendWqe& wqe, const PieceList& local) noexc
     return outcome;
 }
 
-// ---- the runner -----------------------------------------------------------------------------
+// ---- the runner ----
 
 bool is_too_long(const Qp& qp, const SendWqe& wqe) noexcept {
     const DeviceLimits& limits = qp.device().limits();

@@ -84,7 +84,7 @@ bool is_fetch_request(const Request& request) noexcept {
 
 }  // namespace
 
-// ---- sending --------------------------------------------------------------------------------
+// ---- sending ----
 
 SegmentFlow::~SegmentFlow() {
     device_.ops().close_channel(device_, channel_);
@@ -188,7 +188,7 @@ void SegmentFlow::finish_sending(Qp& qp, WcStatus status) noexcept {
     sending_ = nullptr;
 }
 
-// ---- answers come in ------------------------------------------------------------------------
+// ---- answers come in ----
 
 SendWqe* SegmentFlow::find(Qp& qp, std::uint32_t msn) noexcept {
     return qp.send_queue().find_under_way(
@@ -293,7 +293,7 @@ void SegmentFlow::fail_sending(Qp& qp) noexcept {
     }
 }
 
-// ---- requests come in -----------------------------------------------------------------------
+// ---- requests come in ----
 
 void SegmentFlow::queue_answer(const Qp& qp, const SegmentHeader& request, SegmentKind kind,
                                Nak nak, std::uint64_t original) noexcept {
@@ -439,7 +439,7 @@ bool SegmentFlow::send_read_data(Qp& qp, Answer& answer) noexcept {
     return true;
 }
 
-// ---- datagrams ------------------------------------------------------------------------------
+// ---- datagrams ----
 
 bool is_remote(const Qp& qp, const SendWqe& wqe) noexcept {
     return qp.type() == QpType::kUd ? wqe.wr.ah->channel() != nullptr : qp.flow() != nullptr;
@@ -473,7 +473,7 @@ void resume(Qp& qp) noexcept {
     run_send_queue(qp);
 }
 
-// ---- the way in -----------------------------------------------------------------------------
+// ---- the way in ----
 
 namespace {
 

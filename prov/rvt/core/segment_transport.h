@@ -39,7 +39,7 @@ class SegmentFlow {
     void start_sending_at(std::uint32_t msn) noexcept { next_msn_ = msn; }
     void start_receiving_at(std::uint32_t msn) noexcept { expected_msn_ = msn; }
 
-    // ---- sending side, under tx_lock -----------------------------------------------------------
+    // ---- sending side, under tx_lock ----
 
     /// Starts the next work request of the queue. Returns: whether the queue goes on; if not, an
     /// answer, room in the channel or a time sets it going again.
@@ -55,8 +55,7 @@ class SegmentFlow {
     /// Fails what is under way: nothing will answer any more.
     void fail_sending(Qp& qp) noexcept;
 
-    // ---- receiving side, under rx_lock
-    // -----------------------------------------------------------
+    // ---- receiving side, under rx_lock ----
 
     /// Takes in a request or a part of one. Returns: why it was refused, for after_refusal().
     Nak take_request(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;

@@ -49,7 +49,7 @@ class SendQueue {
     /// Threads: any.
     Status post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes) noexcept;
 
-    // ---- for the runner, the thread that holds Qp::tx_lock_ ------------------------------------
+    // ---- for the runner, the thread that holds Qp::tx_lock_ ----
 
     /// The first that has not been started, or nullptr.
     [[nodiscard]] SendWqe* next() noexcept;

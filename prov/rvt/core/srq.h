@@ -58,7 +58,7 @@ class Srq : public Object {
     /// Threads: any.
     Status post_op(TmOp& op) noexcept;
 
-    // ---- for the core -----------------------------------------------------------------------
+    // ---- for the core ----
 
     /// The core's version of post_srq_recv.
     Status enqueue_recv(const RecvWr& wr) noexcept;

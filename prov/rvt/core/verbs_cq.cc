@@ -28,7 +28,7 @@ int ms_until(SteadyClock::time_point end, bool endless) noexcept {
 
 }  // namespace
 
-// ---- CompChannel ----------------------------------------------------------------------------
+// ---- CompChannel ----
 
 CompChannel::~CompChannel() {
     close(fd_);
@@ -96,7 +96,7 @@ Status destroy_comp_channel(CompChannel* channel) {
     return kOk;
 }
 
-// ---- VerbsCq --------------------------------------------------------------------------------
+// ---- VerbsCq ----
 
 VerbsCq::VerbsCq(Context& context, std::unique_ptr<Cq> ring, CompChannel* channel) noexcept
     : context_(context),

@@ -76,7 +76,7 @@ class VerbsCq : public Object {
     /// can be read.
     [[nodiscard]] bool is_overrun() const noexcept;
 
-    // ---- for the core and its backends ------------------------------------------------------
+    // ---- for the core and its backends ----
 
     /// Appends. Returns: false when there is no room: nothing is written, kCqErr is raised once,
     /// and the

@@ -17,8 +17,7 @@ fid* owner_of(fid* self) noexcept {
     return &EpAlias::from(self).owner->handle.fid;
 }
 
-// ---- messages
-// -------------------------------------------------------------------------------------------------------
+// ---- messages ----
 
 ssize_t send_iov(fid_ep* self, const iovec* iov, std::size_t count, std::uint64_t data,
                  fi_addr_t dest, void* context, std::uint64_t extra) noexcept {
@@ -64,8 +63,7 @@ ssize_t alias_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noex
     return fi_recvmsg(owner_of(self), msg, flags);
 }
 
-// ---- tagged messages
-// ------------------------------------------------------------------------------------------------
+// ---- tagged messages ----
 
 ssize_t tsend_iov(fid_ep* self, const iovec* iov, std::size_t count, std::uint64_t data,
                   fi_addr_t dest, std::uint64_t tag, void* context, std::uint64_t extra) noexcept {
@@ -113,8 +111,7 @@ ssize_t alias_trecvmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t fla
     return fi_trecvmsg(owner_of(self), msg, flags);
 }
 
-// ---- one-sided
-// ------------------------------------------------------------------------------------------------------
+// ---- one-sided ----
 
 std::size_t total_bytes(const iovec* iov, std::size_t count) noexcept {
     std::size_t total = 0;
@@ -175,8 +172,7 @@ ssize_t alias_inject_writedata(fid_ep* self, const void* buffer, std::size_t len
     return fi_inject_writedata(owner_of(self), buffer, length, data, dest, addr, key);
 }
 
-// ---- control
-// --------------------------------------------------------------------------------------------------------
+// ---- control ----
 
 ssize_t alias_cancel(fid* self, void* context) noexcept {
     return fi_cancel(owner_of(self), context);

@@ -43,8 +43,7 @@ core::Counter* counter_of(Cntr* cntr) noexcept {
     return cntr != nullptr ? &cntr->counter : nullptr;
 }
 
-// ---- close
-// ----------------------------------------------------------------------------------------------------------
+// ---- close ----
 
 void leave_queues(EpRdm& ep) noexcept {
     for (Cq* cq : {ep.tx_cq, ep.rx_cq}) {
@@ -85,8 +84,7 @@ int ep_rdm_close(fid* self) noexcept {
     return 0;
 }
 
-// ---- bind
-// -----------------------------------------------------------------------------------------------------------
+// ---- bind ----
 
 int bind_cq(EpRdm& ep, Cq& cq, std::uint64_t flags) noexcept {
     if ((flags & ~kCqBindFlags) != 0 || (flags & (FI_TRANSMIT | FI_RECV)) == 0) {
@@ -189,8 +187,7 @@ int ep_rdm_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     }
 }
 
-// ---- enable
-// ---------------------------------------------------------------------------------------------------------
+// ---- enable ----
 
 /// What is missing before the endpoint can work, or 0.
 int check_bound(const EpRdm& ep) noexcept {
@@ -278,8 +275,7 @@ int enable(EpRdm& ep) {
     return 0;
 }
 
-// ---- control
-// --------------------------------------------------------------------------------------------------------
+// ---- control ----
 
 int get_op_flags(const EpRdm& ep, std::uint64_t& flags) noexcept {
     const bool is_tx = (flags & FI_TRANSMIT) != 0;
@@ -319,8 +315,7 @@ ssize_t ep_rdm_cancel(fid* self, void* context) noexcept {
     return ep.is_enabled ? to_fi(ep.engine->cancel(context)) : -FI_EOPBADSTATE;
 }
 
-// ---- names
-// ----------------------------------------------------------------------------------------------------------
+// ---- names ----
 
 /// An endpoint has a name once it is bound to a port; asking for it binds it.
 int ep_rdm_getname(fid* self, void* address, std::size_t* bytes) noexcept {
@@ -409,8 +404,7 @@ fi_ops_ep ep_rdm_ops = {
     .tx_size_left = kNoContexts,
 };
 
-// ---- open
-// -----------------------------------------------------------------------------------------------------------
+// ---- open ----
 
 /// The capabilities of both sides together; a side that was narrowed loses its own.
 std::uint64_t caps_of(const fi_info& info) noexcept {

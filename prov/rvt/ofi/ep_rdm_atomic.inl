@@ -91,8 +91,7 @@ RVT_ALWAYS_INLINE std::size_t total_elements(const fi_ioc* list, std::size_t cou
     return total;
 }
 
-// ---- base: remote = remote op operand
-// -------------------------------------------------------------------------------
+// ---- base: remote = remote op operand ----
 
 template <class Engine>
 ssize_t ep_rdm_atomic_writev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
@@ -145,8 +144,7 @@ ssize_t ep_rdm_atomic_inject(fid_ep* self, const void* buffer, std::size_t count
                          ep.inject_access_flags);
 }
 
-// ---- fetch: result = remote, then as above
-// --------------------------------------------------------------------------
+// ---- fetch: result = remote, then as above ----
 
 template <class Engine>
 ssize_t ep_rdm_atomic_readwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/,
@@ -191,8 +189,7 @@ ssize_t ep_rdm_atomic_readwritemsg(fid_ep* self, const fi_msg_atomic* msg, fi_io
                          ep.access_base | to_send_flags(flags));
 }
 
-// ---- compare: result = remote, then remote = operand where the comparison holds
-// -------------------------------------
+// ---- compare: result = remote, then remote = operand where the comparison holds ----
 
 template <class Engine>
 ssize_t ep_rdm_atomic_compwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/,

@@ -11,8 +11,8 @@ using Callback = R (*)(Arguments...);
 template <int kError>
 struct Refuse {
     template <class R, class... Arguments>
-    constexpr operator Callback<R, Arguments...>()
-        const noexcept {  // NOLINT(google-explicit-constructor)
+    // NOLINTNEXTLINE(google-explicit-constructor): tables of callbacks are filled by it.
+    constexpr operator Callback<R, Arguments...>() const noexcept {
         return [](Arguments...) noexcept -> R { return kError; };
     }
 };

@@ -24,8 +24,7 @@ std::weak_ptr<ControlThread> current RVT_GUARDED_BY(current_lock);
 
 }  // namespace
 
-// ---- handlers
-// ------------------------------------------------------------------------------------
+// ---- handlers ----
 
 ControlThread::Handler::~Handler() {
     unwatch();
@@ -69,8 +68,7 @@ void ControlThread::Handler::cancel_timer() noexcept {
     }
 }
 
-// ---- life
-// ----------------------------------------------------------------------------------------
+// ---- life ----
 
 util::Result<std::shared_ptr<ControlThread>> ControlThread::acquire() {
     const util::ForkHold hold;
@@ -126,8 +124,7 @@ void* ControlThread::entry(void* self) {
     return nullptr;
 }
 
-// ---- commands
-// ------------------------------------------------------------------------------------
+// ---- commands ----
 
 void ControlThread::post(Command command) {
     if (is_inherited()) {
@@ -162,8 +159,7 @@ void ControlThread::signal() noexcept {
     [[maybe_unused]] const int ignored = eventfd_write(event_.get(), 1);
 }
 
-// ---- the loop
-// ------------------------------------------------------------------------------------
+// ---- the loop ----
 
 void ControlThread::loop() {
     std::array<epoll_event, 64> events{};

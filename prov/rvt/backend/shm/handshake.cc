@@ -26,8 +26,7 @@ util::ProcessFd Handshake::take_socket() noexcept {
     return std::move(socket_);
 }
 
-// ---- beginnings
-// ----------------------------------------------------------------------------------
+// ---- beginnings ----
 
 util::Status Handshake::dial(const util::SockAddr& address, Clock::time_point deadline) {
     peer_ = address;
@@ -78,8 +77,7 @@ util::Status Handshake::check_user() noexcept {
     return EACCES;
 }
 
-// ---- the driver
-// ----------------------------------------------------------------------------------
+// ---- the driver ----
 
 void Handshake::on_ready([[maybe_unused]] std::uint32_t events) {
     for (State next = step(state_); next != state_; next = step(state_)) {
@@ -107,8 +105,7 @@ Handshake::State Handshake::step(State state) {
     return State::kFailed;
 }
 
-// ---- states
-// --------------------------------------------------------------------------------------
+// ---- states ----
 
 Handshake::State Handshake::await_hello() {
     util::Result<Message> message = receive(MessageType::kHello);
@@ -172,8 +169,7 @@ Handshake::State Handshake::fail(util::Status why) noexcept {
     return State::kFailed;
 }
 
-// ---- parts
-// ---------------------------------------------------------------------------------------
+// ---- parts ----
 
 util::Result<Message> Handshake::receive(MessageType wanted) {
     util::Result<Message> message = receive_message(socket_.get());

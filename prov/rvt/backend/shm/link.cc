@@ -84,8 +84,7 @@ util::Status Link::take(Message& message) {
     return EPROTO;
 }
 
-// ---- regions
-// -------------------------------------------------------------------------------------
+// ---- regions ----
 
 util::Status Link::ask_region(std::uint64_t key) noexcept {
     if (!socket_.is_open()) {

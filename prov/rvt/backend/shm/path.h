@@ -82,8 +82,7 @@ class Path {
     bool is_open() const noexcept { return peering_ != nullptr; }
     const Peering& peering() const noexcept { return *peering_; }
 
-    // ---- sending
-    // -------------------------------------------------------------------------------------------------
+    // ---- sending ----
 
     /// Sends a small message of the application; `count` is at most kMaxLinePayload.
     /// Returns: false when there is no room, when not connected, and when the peer wants headers
@@ -137,8 +136,7 @@ class Path {
         }
     }
 
-    // ---- receiving
-    // -----------------------------------------------------------------------------------------------
+    // ---- receiving ----
 
     /// Whether something has arrived; the cheapest possible look.
     RVT_ALWAYS_INLINE bool has_arrival() const noexcept {
@@ -173,8 +171,7 @@ class Path {
     /// Tells the peer to send headers only, or again everything.
     void hold_eager(bool hold) noexcept;
 
-    // ---- the peer's memory
-    // ---------------------------------------------------------------------------------------
+    // ---- the peer's memory ----
 
     /// Whether this process may read and write the peer's memory directly.
     bool may_access_memory() const noexcept { return peering_->may_read_memory; }

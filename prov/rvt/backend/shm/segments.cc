@@ -78,7 +78,7 @@ constexpr BackendOps kOps = {
 
 }  // namespace
 
-// ---- channels -------------------------------------------------------------------------------
+// ---- channels ----
 
 SegmentChannel::SegmentChannel(const util::SockAddr& peer) noexcept : peer_(peer) {
     path_.close();
@@ -187,7 +187,7 @@ bool SegmentChannel::is_peer_using(std::uint64_t our_incarnation, std::uint32_t 
     return state() == State::kOpen && path_.is_peer_using(our_incarnation, key);
 }
 
-// ---- life of the device ---------------------------------------------------------------------
+// ---- life of the device ----
 
 Result<std::unique_ptr<SegmentDevice>> SegmentDevice::open(core::Registry& registry,
                                                            const SegmentDeviceAttr& attr) {
@@ -247,7 +247,7 @@ Status SegmentDevice::close() {
     return status;
 }
 
-// ---- channels of the device -----------------------------------------------------------------
+// ---- channels of the device ----
 
 SegmentChannel* SegmentDevice::find_locked(const util::SockAddr& peer) noexcept {
     const auto found = std::find_if(channels_.begin(), channels_.end(), [&](const auto& channel) {
@@ -295,7 +295,7 @@ void SegmentDevice::drop_unused() noexcept {
     });
 }
 
-// ---- progress -------------------------------------------------------------------------------
+// ---- progress ----
 
 unsigned SegmentDevice::poll(core::Device& device) noexcept {
     const util::Guard guard(poll_lock_);
@@ -409,7 +409,7 @@ void SegmentDevice::fail_locked(core::Device& device, SegmentChannel& channel) n
     may_drop_.store(true, std::memory_order_relaxed);
 }
 
-// ---- sleeping -------------------------------------------------------------------------------
+// ---- sleeping ----
 
 Status SegmentDevice::arm() noexcept {
     if (!poll_lock_.try_lock()) {
@@ -425,7 +425,7 @@ Status SegmentDevice::arm() noexcept {
     return has_work ? Status(EAGAIN) : kOk;
 }
 
-// ---- one-sided access -----------------------------------------------------------------------
+// ---- one-sided access ----
 
 Status SegmentDevice::access_peer(Channel& channel, PeerMemory peer, std::span<const iovec> local,
                                   bool is_write) noexcept {

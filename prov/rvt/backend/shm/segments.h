@@ -51,7 +51,7 @@ class SegmentChannel final : public Channel {
     // Uses that open_channel() began; guarded by the device's list lock.
     std::uint32_t uses = 0;
 
-    // ---- the thread of poll() ---------------------------------------------------------------
+    // ---- the thread of poll() ----
 
     void open(std::unique_ptr<Peering> peering) noexcept;
     void fail() noexcept;
@@ -60,7 +60,7 @@ class SegmentChannel final : public Channel {
     /// Hands arrived segments to the core. Returns: how many.
     unsigned poll(core::Device& device) noexcept;
 
-    // ---- any thread -------------------------------------------------------------------------
+    // ---- any thread ----
 
     /// As BackendOps::send_segment.
     Status send(std::span<const std::byte> header, std::span<const iovec> payload) noexcept;
@@ -121,7 +121,7 @@ class SegmentDevice final : public ConnectionUser {
     /// Returns: as Registry::remove_device().
     Status close();
 
-    // ---- the entries of BackendOps, which the core calls -------------------------------------
+    // ---- the entries of BackendOps, which the core calls ----
 
     Result<Channel*> open_channel(const Address& dest);
     void close_channel(Channel& channel) noexcept;
@@ -132,7 +132,7 @@ class SegmentDevice final : public ConnectionUser {
     int wake_fd() const noexcept { return station_.wake_fd(); }
     Status arm() noexcept;
 
-    // ---- what the control thread calls --------------------------------------------------------
+    // ---- what the control thread calls ----
 
     void deliver(std::unique_ptr<ConnectionEvent> event) noexcept override;
     bool control_progress() noexcept override { return false; }  // the application polls

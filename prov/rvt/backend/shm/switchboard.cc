@@ -44,8 +44,7 @@ util::Status refuse_to_listen(const util::SockAddr& address, int error) {
 
 }  // namespace
 
-// ---- life
-// ----------------------------------------------------------------------------------------
+// ---- life ----
 
 util::Result<std::unique_ptr<Switchboard>> Switchboard::open(ControlThread& thread,
                                                              const ListenAttr& attr) {
@@ -95,8 +94,7 @@ util::Status Switchboard::start() {
     return status.is_ok() ? ticker_.start(wake_fd_.get()) : status;
 }
 
-// ---- what the endpoint asks
-// ----------------------------------------------------------------------
+// ---- what the endpoint asks ----
 
 void Switchboard::connect(const util::SockAddr& address) {
     Peer& peer = peers_[address];
@@ -158,8 +156,7 @@ void Switchboard::wake_peer(std::uint64_t link) noexcept {
     }
 }
 
-// ---- the listening socket
-// ------------------------------------------------------------------------
+// ---- the listening socket ----
 
 void Switchboard::on_ready([[maybe_unused]] std::uint32_t events) {
     for (int left = kMaxAcceptsAtOnce; left > 0 && accept_one(); --left) {
@@ -212,8 +209,7 @@ void Switchboard::turn_away(int error) {
     spare_ = copy_fd(wake_fd_.get());
 }
 
-// ---- handshakes
-// ----------------------------------------------------------------------------------
+// ---- handshakes ----
 
 util::Status Switchboard::admit(Handshake& handshake) {
     if (handshake.peer() == attr_.address) {
@@ -283,8 +279,7 @@ void Switchboard::dial_failed(util::SockAddr address, util::Status why) {
     deliver(std::move(event));
 }
 
-// ---- links
-// ---------------------------------------------------------------------------------------
+// ---- links ----
 
 void Switchboard::establish(Peer& peer, std::unique_ptr<Peering> peering, util::ProcessFd socket) {
     const std::uint64_t id = next_link_++;

@@ -19,8 +19,7 @@ const sockaddr_in& in(const void* address) {
 
 }  // namespace
 
-// ---- requests without wishes
-// ----------------------------------------------------------------------------------------
+// ---- requests without wishes ----
 
 Test(info, no_hints_are_answered_with_everything_an_endpoint_can_do) {
     const Answer answer = ask(new_hints());
@@ -79,8 +78,7 @@ Test(info, remote_communication_is_claimed_for_those_who_insist) {
     RVT_EQ(answer.info->caps & FI_REMOTE_COMM, FI_REMOTE_COMM);
 }
 
-// ---- capabilities
-// ---------------------------------------------------------------------------------------------------
+// ---- capabilities ----
 
 Test(info, only_the_capabilities_asked_for_are_given) {
     const Info hints = new_hints();
@@ -109,8 +107,7 @@ Test(info, capabilities_that_do_not_exist_are_refused) {
     }
 }
 
-// ---- each attribute is honoured or refused
-// --------------------------------------------------------------------------
+// ---- each attribute is honoured or refused ----
 
 namespace {
 
@@ -208,8 +205,7 @@ Test(info, unknown_flags_are_refused) {
            -FI_ENODATA);  // libfabric's word for "none answered"
 }
 
-// ---- mr_mode
-// --------------------------------------------------------------------------------------------------------
+// ---- mr_mode ----
 
 Test(info, no_mr_mode_is_demanded_of_those_who_offer_none) {
     RVT_EQ(ask(new_hints()).info->domain_attr->mr_mode, 0);
@@ -241,8 +237,7 @@ Test(info, an_old_mode_does_not_mix_with_bits) {
     RVT_EQ(ask(hints).error, -FI_ENODATA);
 }
 
-// ---- addresses
-// ------------------------------------------------------------------------------------------------------
+// ---- addresses ----
 
 Test(info, without_a_node_the_source_is_the_loopback_address) {
     const Answer answer = ask(new_hints());
@@ -312,8 +307,7 @@ Test(info, addresses_are_text_for_those_who_ask) {
                  const_cast<char*>("fi_sockaddr_in://127.0.0.1:4711")));
 }
 
-// ---- open objects
-// ---------------------------------------------------------------------------------------------------
+// ---- open objects ----
 
 Test(info, an_answer_refers_to_what_is_open) {
     const Opened open;

@@ -339,8 +339,7 @@ Test(messages, a_message_to_an_address_nobody_listens_on_ends_in_an_error, .time
     cr_assert(error.op_context == &pair);
 }
 
-// ---- waiting
-// --------------------------------------------------------------------------------------------------------
+// ---- waiting ----
 
 Test(waiting, a_blocking_read_returns_with_the_message, .timeout = 60) {
     for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD}) {
@@ -410,8 +409,7 @@ Test(waiting, a_counter_can_be_waited_for, .timeout = 60) {
     sender.join();
 }
 
-// ---- threading
-// ------------------------------------------------------------------------------------------------------
+// ---- threading ----
 
 Test(threading, every_level_transfers) {
     for (const fi_threading level : {FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_DOMAIN,

@@ -136,5 +136,5 @@ Test(mr, a_domain_bound_for_it_reports_registrations) {
     RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
     RVT_EQ(event, FI_MR_COMPLETE);
     cr_assert(entry.fid == &mr->fid);
-    eq.release();  // the domain, which is closed later, still uses it
+    (void)eq.release();  // the domain, which is closed later, still uses it
 }

@@ -62,8 +62,7 @@ Test(domain, knows_the_atomics_of_each_kind) {
     RVT_EQ(fi_query_atomic(open.domain.get(), FI_DOUBLE_COMPLEX, FI_MIN, &attr, 0), -FI_EOPNOTSUPP);
 }
 
-// ---- event queues
-// ---------------------------------------------------------------------------------------------------
+// ---- event queues ----
 
 Test(eq, gives_back_what_was_written_in_order) {
     const Opened open;
@@ -137,8 +136,7 @@ Test(eq, its_descriptor_is_readable_while_there_are_events) {
     RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
 }
 
-// ---- poll and wait sets
-// ---------------------------------------------------------------------------------------------
+// ---- poll and wait sets ----
 
 Test(poll_set, reports_a_counter_once_for_each_move) {
     const Opened open;

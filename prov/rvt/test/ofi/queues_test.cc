@@ -197,8 +197,7 @@ Test(cq, errors_have_a_text) {
     cr_assert(fi_cq_strerror(cq.get(), -3, nullptr, nullptr, 0) != nullptr);
 }
 
-// ---- counters
-// -------------------------------------------------------------------------------------------------------
+// ---- counters ----
 
 Test(cntr, counts_what_is_added_and_set) {
     const Opened open;
