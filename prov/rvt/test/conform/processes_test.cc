@@ -17,11 +17,6 @@ using namespace rvt::conform;
 using rvt::test::Process;
 using SteadyClock = std::chrono::steady_clock;
 
-// A second peer is forked from a process that has threads.
-extern "C" const char* __tsan_default_options() {
-    return "die_after_fork=0";
-}
-
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(20);

@@ -47,9 +47,9 @@ Test(ep_rdm, needs_an_address_vector_and_queues) {
 Test(ep_rdm, binds_only_what_belongs_to_its_domain_and_only_once) {
     const Opened open;
     const Opened other;
-    const auto ep = endpoint(open);
     const auto foreign = other.cq();
     const auto cq = open.cq();
+    const auto ep = endpoint(open);
     RVT_EQ(fi_ep_bind(ep.get(), &foreign->fid, FI_TRANSMIT), -FI_EDOMAIN);
     RVT_EQ(fi_ep_bind(ep.get(), &cq->fid, 0), -FI_EBADFLAGS);
     RVT_EQ(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | 1ull << 40), -FI_EBADFLAGS);
