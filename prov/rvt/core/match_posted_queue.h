@@ -218,7 +218,12 @@ class PostedQueue {
         indexed_end_ = ring_.skip_holes(indexed_end_);
         const bool is_all = indexed_end_ == ring_.tail();
         std::uint32_t new_end = indexed_end_;
-        ring_.compact([&](std::uint32_t from, std::uint32_t to) {
+        const auto coming = [this](const Entry& entry) {
+            if (const Class* its_class = find_class(entry.care)) {
+                its_class->bins.prefetch(entry.tag & entry.care, entry.source);
+            }
+        };
+        ring_.compact(coming, [&](std::uint32_t from, std::uint32_t to) {
             if (is_older(from, indexed_end_)) {
                 relink(from, to);
             } else if (from == indexed_end_) {

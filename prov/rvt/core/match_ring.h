@@ -137,10 +137,11 @@ class MatchRing {
     }
 
     /// Closes the holes in the emptier half of a long ring; in order, calls moved(from, to) for
-    /// each entry there, also where both are the same. Precondition: no more than half of the ring
+    /// each entry there, also where both are the same, and a while before that coming(entry), which
+    /// may ask for the memory that moved() will touch. Precondition: no more than half of the ring
     /// is in use, so that a quarter of it becomes free.
-    template <class Moved>
-    [[gnu::noinline]] void compact(Moved moved) noexcept {
+    template <class Coming, class Moved>
+    [[gnu::noinline]] void compact(Coming coming, Moved moved) noexcept {
         const std::uint32_t middle = head_ + (tail_ - head_) / 2;
         std::uint32_t older_half = 0;
         for (std::uint32_t pos = head_; pos != middle; ++pos) {
@@ -149,12 +150,14 @@ class MatchRing {
         if (older_half <= live_ / 2) {
             std::uint32_t to = middle;
             for (std::uint32_t pos = middle; pos-- != head_;) {
+                announce(pos - head_ >= kAhead ? pos - kAhead : pos, coming);
                 move_into_hole(pos, to - 1, moved) ? void(--to) : void();
             }
             head_ = to;
         } else {
             std::uint32_t to = middle;
             for (std::uint32_t pos = middle; pos != tail_; ++pos) {
+                announce(tail_ - pos > kAhead ? pos + kAhead : pos, coming);
                 move_into_hole(pos, to, moved) ? void(++to) : void();
             }
             tail_ = to;
@@ -214,11 +217,21 @@ class MatchRing {
     }
 
   private:
+    static constexpr std::uint32_t kAhead = 24;  // positions; most of them may be holes
+
     void become_long() noexcept {
         live_ = tail_ - head_;
         short_room_ = 0;
         for (std::uint32_t pos = head_; pos != tail_; ++pos) {
             at(pos).payload->match_slot = pos;
+        }
+    }
+
+    template <class Coming>
+    void announce(std::uint32_t pos, Coming& coming) noexcept {
+        if (const Entry& entry = at(pos); entry.payload != nullptr) {
+            __builtin_prefetch(&entry.payload->match_slot, 1);
+            coming(entry);
         }
     }
 

@@ -239,7 +239,12 @@ class UnexpectedQueue {
             new_end[i] = indexes_[i].end = ring_.skip_holes(indexes_[i].end);
         }
         const std::uint32_t old_tail = ring_.tail();
-        ring_.compact([&](std::uint32_t from, std::uint32_t to) {
+        const auto coming = [this](const Entry& entry) {
+            for (const Index& each : used()) {
+                each.bins.prefetch(each.tag_of(entry), each.source_of(entry));
+            }
+        };
+        ring_.compact(coming, [&](std::uint32_t from, std::uint32_t to) {
             for (unsigned i = 0; i < used_; ++i) {
                 if (from == indexes_[i].end) {
                     new_end[i] = to;

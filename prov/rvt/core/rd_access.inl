@@ -27,8 +27,8 @@ inline std::uint64_t remote_length(const RdRemote* remote, std::size_t count) no
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::rma(const RdRma& request) noexcept {
     util::Guard guard(lock_);
-    if (request.iov_count > kMaxIov || request.remote_count > kMaxIov ||
-        request.remote_count == 0 ||
+    if (!util::iov_is_usable(request.iov, request.iov_count, kMaxIov) ||
+        request.remote_count > kMaxIov || request.remote_count == 0 ||
         util::iov_length(request.iov, request.iov_count) !=
             remote_length(request.remote, request.remote_count)) {
         return EINVAL;
@@ -41,9 +41,12 @@ util::Status RdEngine<Lock, Host>::rma(const RdRma& request) noexcept {
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::atomic(const RdAtomic& request) noexcept {
     util::Guard guard(lock_);
-    if (std::max({request.operand_count, request.compare_count, request.result_count,
-                  request.remote_count}) > kMaxIov ||
-        request.remote_count == 0 || !atomic_is_valid(request.kind, request.datatype, request.op)) {
+    const bool is_read = request.kind == RdAtomic::Kind::kFetch && request.op == kAtomicOpRead;
+    if (!util::iov_is_usable(request.operand, is_read ? 0 : request.operand_count, kMaxIov) ||
+        !util::iov_is_usable(request.compare, request.compare_count, kMaxIov) ||
+        !util::iov_is_usable(request.result, request.result_count, kMaxIov) ||
+        request.remote_count > kMaxIov || request.remote_count == 0 ||
+        !atomic_is_valid(request.kind, request.datatype, request.op)) {
         return EINVAL;
     }
     const std::uint64_t total = remote_length(request.remote, request.remote_count);

@@ -20,7 +20,8 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::recv_one(void* buf, std::si
     util::Guard guard(lock_);
     const bool has_unexpected =
         kTagged ? !unexpected_tagged_.is_empty() : !unexpected_messages_.is_empty();
-    if (source == kAnySource && !has_unexpected && !has(flags, kSlowRecv)) [[likely]] {
+    if (source == kAnySource && !has_unexpected && !has(flags, kSlowRecv) &&
+        (buf != nullptr || len == 0)) [[likely]] {
         RdRxEntry* const entry = entries_.take();
         if (entry == nullptr) [[unlikely]] {
             return EAGAIN;
@@ -97,7 +98,7 @@ util::Status RdEngine<Lock, Host>::fill_entry(RdRxEntry& entry, const RdRecv& re
 template <class Lock, class Host>
 [[gnu::noinline]] util::Status RdEngine<Lock, Host>::post_receive(const RdRecv& request) noexcept {
     const bool is_multi = has(request.flags, RdFlags::kMultiRecv);
-    if (request.iov_count > kMaxIov ||
+    if (!util::iov_is_usable(request.iov, request.iov_count, kMaxIov) ||
         (is_multi && (request.iov_count != 1 || has(request.flags, RdFlags::kTagged)))) {
         return EINVAL;
     }
@@ -215,7 +216,7 @@ util::Status RdEngine<Lock, Host>::receive_claimed(const RdRecv& request) noexce
         drop_inbound(inbound);
         return util::kOk;
     }
-    if (request.iov_count > kMaxIov) {
+    if (!util::iov_is_usable(request.iov, request.iov_count, kMaxIov)) {
         return EINVAL;
     }
     RdRxEntry* const entry = entries_.take();

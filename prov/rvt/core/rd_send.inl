@@ -28,8 +28,8 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::send_one(const void* buf, s
     flags = flags | kFixed;
     util::Guard guard(lock_);
     Peer* const peer = peer_of(dest);
-    if (peer != nullptr && len <= Path::kMaxLinePayload && !has(flags, kSlowSend) &&
-        peer->waiting == 0 && !peer->is_held) [[likely]] {
+    if (peer != nullptr && len <= Path::kMaxLinePayload && (buf != nullptr || len == 0) &&
+        !has(flags, kSlowSend) && peer->waiting == 0 && !peer->is_held) [[likely]] {
         constexpr bool kMayReport = !has(kFixed, RdFlags::kInject);
         Cqe* cqe = nullptr;
         if constexpr (kMayReport) {
@@ -68,7 +68,7 @@ util::Status RdEngine<Lock, Host>::send(const RdSend& request) noexcept {
 /// Every message that is not one line to a peer that is ready for it.
 template <class Lock, class Host>
 [[gnu::noinline]] util::Status RdEngine<Lock, Host>::send_slow(const RdSend& request) noexcept {
-    if (request.iov_count > kMaxIov) {
+    if (!util::iov_is_usable(request.iov, request.iov_count, kMaxIov)) {
         return EINVAL;
     }
     const std::uint64_t total = util::iov_length(request.iov, request.iov_count);

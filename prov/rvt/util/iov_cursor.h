@@ -19,6 +19,13 @@ inline std::size_t iov_length(const iovec* iov, std::size_t count) noexcept {
     return total;
 }
 
+/// Whether the list has at most `most` buffers, and an address for each that has bytes.
+inline bool iov_is_usable(const iovec* iov, std::size_t count, std::size_t most) noexcept {
+    return count <= most && std::none_of(iov, iov + count, [](const iovec& buffer) {
+               return buffer.iov_base == nullptr && buffer.iov_len != 0;
+           });
+}
+
 /// Does not own the list, which must outlive it. Never moves past the end.
 class IovCursor {
   public:

@@ -120,6 +120,34 @@ Test(null, buffers_serve_messages_of_no_bytes) {
     RVT_EQ(pair.b.next().len, 0);
 }
 
+Test(null, buffers_with_bytes_are_refused) {
+    Pair pair(everything());
+    fid_ep* const ep = pair.a.ep.get();
+    const fi_addr_t to = pair.a.peer;
+    std::uint64_t word = 0;
+    for (const std::size_t length : {std::size_t{1}, std::size_t{8}, std::size_t{100'000}}) {
+        const iovec hole{nullptr, length};
+        RVT_EQ(fi_send(ep, nullptr, length, nullptr, to, nullptr), -FI_EINVAL);
+        RVT_EQ(fi_tsend(ep, nullptr, length, nullptr, to, 1, nullptr), -FI_EINVAL);
+        RVT_EQ(fi_tsendv(ep, &hole, nullptr, 1, to, 1, nullptr), -FI_EINVAL);
+        RVT_EQ(fi_recv(ep, nullptr, length, nullptr, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
+        RVT_EQ(fi_trecv(ep, nullptr, length, nullptr, to, 1, 0, nullptr), -FI_EINVAL);
+        RVT_EQ(fi_trecvv(ep, &hole, nullptr, 1, to, 1, 0, nullptr), -FI_EINVAL);
+        RVT_EQ(fi_read(ep, nullptr, length, nullptr, to, 0, 1, nullptr), -FI_EINVAL);
+        RVT_EQ(fi_write(ep, nullptr, length, nullptr, to, 0, 1, nullptr), -FI_EINVAL);
+    }
+    RVT_EQ(fi_inject(ep, nullptr, 8, to), -FI_EINVAL);
+    RVT_EQ(fi_tinject(ep, nullptr, 8, to, 1), -FI_EINVAL);
+    RVT_EQ(fi_inject_write(ep, nullptr, 8, to, 0, 1), -FI_EINVAL);
+    RVT_EQ(fi_atomic(ep, nullptr, 1, nullptr, to, 0, 1, FI_UINT64, FI_SUM, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_fetch_atomic(ep, &word, 1, nullptr, nullptr, nullptr, to, 0, 1, FI_UINT64, FI_SUM,
+                           nullptr),
+           -FI_EINVAL);
+    RVT_EQ(fi_compare_atomic(ep, &word, 1, nullptr, nullptr, nullptr, &word, nullptr, to, 0, 1,
+                             FI_UINT64, FI_CSWAP, nullptr),
+           -FI_EINVAL);
+}
+
 Test(null, entries_only_drive_progress) {
     Pair pair(everything());
     RVT_EQ(fi_cq_read(pair.a.cq.get(), nullptr, 0), -FI_EAGAIN);
