@@ -14,10 +14,9 @@
 #include <cstring>
 #include <utility>
 
-#include <sys/mman.h>
-
 #include "util/cpu.h"
 #include "util/status.h"
+#include "util/table_memory.h"
 
 namespace rvt::core {
 
@@ -27,22 +26,6 @@ inline constexpr std::uint32_t kAnySourceId = 0xffffffff;
 /// Whether position `a` was appended before `b`. Precondition: less than 2^31 apart.
 RVT_ALWAYS_INLINE bool is_older(std::uint32_t a, std::uint32_t b) noexcept {
     return static_cast<std::int32_t>(a - b) < 0;
-}
-
-/// Memory for a table. Large ones ask for huge pages: they are read at random, and each miss of the
-/// TLB costs as much as one of the cache.
-inline void* allocate_table(std::size_t bytes) noexcept {
-    constexpr std::size_t kHugePage = 2u << 20;
-    if (bytes < kHugePage) {
-        return std::aligned_alloc(util::kCacheLine,
-                                  (bytes + util::kCacheLine - 1) & -util::kCacheLine);
-    }
-    bytes = (bytes + kHugePage - 1) & -kHugePage;
-    void* table = std::aligned_alloc(kHugePage, bytes);
-    if (table != nullptr) {
-        madvise(table, bytes, MADV_HUGEPAGE);  // only a hint: without them it works as well
-    }
-    return table;
 }
 
 /// The neighbours of a position in its bin; undefined at the ends.
@@ -65,7 +48,7 @@ class MatchLinks {
         if (links_ != nullptr && mask_ + 1 == capacity) {
             return util::kOk;
         }
-        auto* links = static_cast<MatchLink*>(allocate_table(sizeof(MatchLink) * capacity));
+        auto* links = static_cast<MatchLink*>(util::allocate_table(sizeof(MatchLink) * capacity));
         if (links == nullptr) {
             return ENOMEM;
         }
@@ -166,7 +149,9 @@ class MatchBins {
 
     /// Asks for the memory in which find() will look first.
     void prefetch(std::uint64_t tag, std::uint32_t source) const noexcept {
-        __builtin_prefetch(bins_ + home(tag, source), 1);
+        if (bins_ != nullptr) {
+            util::prefetch_write(bins_ + home(tag, source));
+        }
     }
 
     /// Makes sure that the next append() finds room. Returns: ENOMEM, and then nothing has changed.
@@ -243,7 +228,7 @@ class MatchBins {
     [[gnu::noinline]] util::Status grow() noexcept {
         const std::size_t old_capacity = capacity();
         const std::size_t new_capacity = old_capacity == 0 ? kFirstBins : 2 * old_capacity;
-        auto* bins = static_cast<Bin*>(allocate_table(new_capacity * sizeof(Bin)));
+        auto* bins = static_cast<Bin*>(util::allocate_table(new_capacity * sizeof(Bin)));
         if (bins == nullptr) {
             return ENOMEM;
         }

@@ -57,6 +57,24 @@ class PostedQueue {
         return pos == ring_.tail() ? nullptr : ring_.take_short(pos);
     }
 
+    /// Asks for the memory in which match() will look for the receive, and a while later for that
+    /// of the receive. Precondition: is_long().
+    void prefetch(std::uint64_t tag, std::uint32_t source) noexcept {
+        for (const Class& each : known_classes()) {
+            each.bins.prefetch(tag & each.care, each.directed != 0 ? source : kAnySourceId);
+        }
+    }
+    void prefetch_receive(std::uint64_t tag, std::uint32_t source) noexcept {
+        for (Class& each : known_classes()) {
+            const Bin* const bin =
+                each.bins.find(tag & each.care, each.directed != 0 ? source : kAnySourceId);
+            if (bin != nullptr) {
+                util::prefetch_write(bin->oldest);
+                util::prefetch_write(&ring_.at(bin->chain.head));
+            }
+        }
+    }
+
     /// As match(), but the receive stays (multi-receive buffers). remove() takes it out.
     RVT_ALWAYS_INLINE T* peek_match(std::uint64_t tag, std::uint32_t source) noexcept {
         if (ring_.is_long()) [[unlikely]] {

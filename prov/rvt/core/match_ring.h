@@ -16,6 +16,7 @@
 #include "core/match_bins.h"
 #include "util/cpu.h"
 #include "util/status.h"
+#include "util/table_memory.h"
 
 namespace rvt::core {
 
@@ -172,7 +173,8 @@ class MatchRing {
         if (wanted > kMaxEntries) {
             return ENOMEM;
         }
-        Entry* heap = is_kept ? heap_ : static_cast<Entry*>(allocate_table(sizeof(Entry) * wanted));
+        Entry* heap =
+            is_kept ? heap_ : static_cast<Entry*>(util::allocate_table(sizeof(Entry) * wanted));
         if (heap == nullptr) {
             return ENOMEM;
         }
@@ -230,7 +232,7 @@ class MatchRing {
     template <class Coming>
     void announce(std::uint32_t pos, Coming& coming) noexcept {
         if (const Entry& entry = at(pos); entry.payload != nullptr) {
-            __builtin_prefetch(&entry.payload->match_slot, 1);
+            util::prefetch_write(&entry.payload->match_slot);
             coming(entry);
         }
     }

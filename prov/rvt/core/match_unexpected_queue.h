@@ -331,6 +331,11 @@ class UnexpectedQueue {
             return nullptr;
         }
         U* record = found.bin != nullptr ? found.bin->oldest : ring_.at(found.pos).payload;
+        // A record is some cache lines that are not in the cache: they come together.
+        for (std::size_t at = 0; at < std::min<std::size_t>(sizeof(U), 256);
+             at += util::kCacheLine) {
+            util::prefetch_write(reinterpret_cast<std::byte*>(record) + at);
+        }
         erase_long(found);
         shrink_if_short();
         return record;

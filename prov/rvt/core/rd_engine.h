@@ -164,7 +164,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_eager_first(Peer& peer, const Arrival& arrival) noexcept;
     bool on_eager_more(Peer& peer, const Arrival& arrival) noexcept;
     bool on_rendezvous(Peer& peer, const Arrival& arrival) noexcept;
-    RdRxEntry* match_posted(std::uint8_t wire, std::uint64_t tag, const Peer& peer) noexcept;
+    void look_ahead(Peer& peer) noexcept;
+    RdRxEntry* match_posted(std::uint8_t wire, std::uint64_t tag, Peer& peer) noexcept;
     RdInbound* match_unexpected(const RdRecv& request, std::uint32_t source, bool take) noexcept;
     RdInbound* take_inbound(Peer& peer, const Arrival& arrival, std::uint64_t total) noexcept;
     bool keep_unexpected(Peer& peer, RdInbound& inbound) noexcept;

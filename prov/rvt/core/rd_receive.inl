@@ -278,12 +278,23 @@ template <class Lock, class Host>
     return false;
 }
 
+/// What a long queue of receives touches lies outside the cache: asks for what the messages to come
+/// will need.
+template <class Lock, class Host>
+[[gnu::noinline]] void RdEngine<Lock, Host>::look_ahead(Peer& peer) noexcept {
+    peer.path.look_ahead([&](std::uint64_t tag) { posted_tagged_.prefetch(tag, peer.id); },
+                         [&](std::uint64_t tag) { posted_tagged_.prefetch_receive(tag, peer.id); });
+}
+
 /// The posted receive that takes this message, out of its queue unless it takes further ones.
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE RdRxEntry* RdEngine<Lock, Host>::match_posted(std::uint8_t wire,
                                                                 std::uint64_t tag,
-                                                                const Peer& peer) noexcept {
+                                                                Peer& peer) noexcept {
     if ((wire & wire::kTagged) != 0) {
+        if (posted_tagged_.is_long()) [[unlikely]] {
+            look_ahead(peer);
+        }
         return posted_tagged_.match(tag, peer.id);
     }
     if (multi_receives_ == 0) [[likely]] {

@@ -9,8 +9,8 @@ namespace rvt::core {
 
 struct RdTuning {
     std::size_t eager_max = 32 * 1024;  // larger messages stay with the sender until matched
-    std::size_t eager_piece =
-        8 * 1024;  // parts that an eager message is cut into, so that both sides copy at once
+    // Parts that an eager message is cut into, so that both sides copy at once.
+    std::size_t eager_piece = 4 * 1024;
     std::size_t bulk_piece = 64 * 1024;  // the same for data that was asked for
     std::size_t direct_chunk =
         512 * 1024;  // read from a peer's memory before other messages get their turn

@@ -4,14 +4,16 @@
 // is believed.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <vector>
 
 #include "util/cpu.h"
+#include "util/table_memory.h"
 
 namespace rvt::util {
 
@@ -31,6 +33,13 @@ class Pool {
   public:
     /// @param limit  Records that may be taken at the same time.
     explicit Pool(std::size_t limit) noexcept : limit_(limit) {}
+    ~Pool() {
+        for (T* const chunk : chunks_) {
+            std::destroy_n(chunk, kChunk);
+        }
+    }
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
 
     /// A free record, or nullptr at the limit and when memory is short.
     RVT_ALWAYS_INLINE T* take() noexcept {
@@ -62,7 +71,7 @@ class Pool {
         if (index >= chunks_.size() * kChunk) {
             return nullptr;
         }
-        T& record = (*chunks_[index / kChunk])[index % kChunk];
+        T& record = chunks_[index / kChunk][index % kChunk];
         const bool is_taken = (record.pool_generation & 1) != 0;
         return is_taken && record.pool_generation == static_cast<std::uint32_t>(name >> 32)
                    ? &record
@@ -71,10 +80,10 @@ class Pool {
     /// Visits every taken record. The visitor may give back the one it is shown.
     template <class Visit>
     void for_each_taken(Visit visit) {
-        for (auto& chunk : chunks_) {
-            for (T& record : *chunk) {
-                if ((record.pool_generation & 1) != 0) {
-                    visit(record);
+        for (T* const chunk : chunks_) {
+            for (std::size_t i = 0; i < kChunk; ++i) {
+                if ((chunk[i].pool_generation & 1) != 0) {
+                    visit(chunk[i]);
                 }
             }
         }
@@ -82,30 +91,49 @@ class Pool {
 
   private:
     static constexpr std::size_t kChunk = 32;
-    using Chunk = std::array<T, kChunk>;
+    static constexpr std::size_t kChunkBytes = kChunk * sizeof(T);
 
     [[gnu::cold, gnu::noinline]] bool grow() noexcept {
-        if (chunks_.size() * kChunk >= limit_) {
+        if (chunks_.size() * kChunk >= limit_ || (slab_chunks_ == 0 && !add_slab())) {
             return false;
         }
-        std::unique_ptr<Chunk> chunk(new (std::nothrow) Chunk);
-        if (!chunk) {
-            return false;
-        }
+        T* const chunk = new (slab_next_) T[kChunk];
+        slab_next_ += kChunkBytes;
+        --slab_chunks_;
         const std::size_t base = chunks_.size() * kChunk;
         for (std::size_t i = kChunk; i-- > 0;) {
-            T& record = (*chunk)[i];
+            T& record = chunk[i];
             record.pool_index = static_cast<std::uint32_t>(base + i);
             record.pool_next = free_;
             free_ = &record;
         }
-        chunks_.push_back(std::move(chunk));
+        chunks_.push_back(chunk);
+        return true;
+    }
+    // One chunk; in a large pool as many as fit into a huge page.
+    bool add_slab() noexcept {
+        const bool is_large = chunks_.size() * kChunkBytes >= kHugePage;
+        const std::size_t count = is_large ? std::max<std::size_t>(kHugePage / kChunkBytes, 1) : 1;
+        const std::size_t bytes = is_large ? std::max(kHugePage, kChunkBytes) : kChunkBytes;
+        slab_next_ = static_cast<std::byte*>(allocate_table(bytes));
+        if (slab_next_ == nullptr) {
+            return false;
+        }
+        slabs_.emplace_back(slab_next_);
+        slab_chunks_ = count;
         return true;
     }
 
+    struct Free {
+        void operator()(void* slab) const noexcept { std::free(slab); }
+    };
+
     std::size_t limit_;
     Pooled* free_ = nullptr;
-    std::vector<std::unique_ptr<Chunk>> chunks_;
+    std::vector<T*> chunks_;  // in slabs_
+    std::vector<std::unique_ptr<void, Free>> slabs_;
+    std::byte* slab_next_ = nullptr;  // what is left of the last one
+    std::size_t slab_chunks_ = 0;
 };
 
 }  // namespace rvt::util

@@ -178,6 +178,9 @@ void Path::put_lines(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::
         LineMeta::pack(static_cast<std::uint8_t>(op), flags, static_cast<std::uint32_t>(count)));
     lines_.advance(needed);
     ring_doorbell();
+    for (std::uint64_t ahead = 0; ahead < needed; ++ahead) {
+        util::prefetch_write(&lines_.line(ahead));  // as in publish()
+    }
 }
 
 bool Path::put_control(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
@@ -206,7 +209,22 @@ std::byte* Path::reserve_run(std::size_t count) noexcept {
             run = bytes_.reserve(count);
         }
     }
+    if (run != nullptr) {
+        own(run, count);
+    }
     return run;
+}
+
+/// Asks for the cache lines of memory that is about to be written: all at once, where stores would
+/// wait for one after the other until the reader's cache has let go of it. A longer run hides that
+/// by itself.
+void Path::own(std::byte* memory, std::size_t count) noexcept {
+    constexpr std::size_t kMostBytes = 8192;
+    if (count <= kMostBytes) {
+        for (std::size_t at = 0; at < count; at += util::kCacheLine) {
+            util::prefetch_write(memory + at);
+        }
+    }
 }
 
 void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
@@ -217,6 +235,10 @@ void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::ui
     util::copy_small(line.payload, static_cast<const std::byte*>(payload), payload_bytes);
     bytes_.commit(run_bytes);
     publish(op, flags, run_bytes);
+    // While the peer is busy with this run: the next one is likely to be as long.
+    if (std::byte* const next = bytes_.reserve(run_bytes)) {
+        own(next, run_bytes);
+    }
 }
 
 bool Path::must_hold_eager() noexcept {

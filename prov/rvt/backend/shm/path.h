@@ -167,6 +167,10 @@ class Path {
         }
         return handled;
     }
+    /// Calls far(tag), and a few messages later near(tag), for messages that have arrived behind
+    /// the one that is being handled. What a line says is a hint and may be anything.
+    template <class Far, class Near>
+    void look_ahead(Far far, Near near) noexcept;
     bool is_broken() const noexcept { return is_broken_; }
     /// Tells the peer to send headers only, or again everything.
     void hold_eager(bool hold) noexcept;
@@ -210,9 +214,14 @@ class Path {
                                       static_cast<std::uint32_t>(length)));
         lines_.advance(1);
         ring_doorbell();
+        // The peer's cache has it from the last lap: now it gives it back before we need it.
+        util::prefetch_write(&lines_.line());
     }
+    template <class Visit>
+    void look_ahead(std::uint64_t& seen, std::uint64_t lines, Visit visit) noexcept;
     void put_lines(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                    const void* payload, std::size_t count) noexcept;
+    static void own(std::byte* memory, std::size_t count) noexcept;
     [[gnu::cold]] bool refresh_eager() noexcept;
     bool refresh_lines(std::uint64_t wanted) noexcept;
     void refresh() noexcept;
@@ -280,11 +289,37 @@ class Path {
     std::uint64_t in_epoch_ = 0;
     ByteConsumer in_bytes_;
     std::unique_ptr<Peering> peering_;
+    std::uint64_t seen_far_ = 0;  // lines before it were looked at ahead of their turn
+    std::uint64_t seen_near_ = 0;
 
     static constexpr std::uint64_t kLargeEpoch = 1ull << 63;
     static const std::atomic<std::uint32_t> kNeverArmed;
     static const std::atomic<std::uint32_t> kAlwaysLook;
     static const Line kNoLines[1];
 };
+
+template <class Visit>
+void Path::look_ahead(std::uint64_t& seen, std::uint64_t lines, Visit visit) noexcept {
+    const std::uint64_t head = in_lines_.head();
+    if (seen - head > lines) {  // behind, or of another ring
+        seen = head;
+    }
+    std::uint64_t meta = 0;
+    while (seen - head < lines && in_lines_.peek(meta, seen - head)) {
+        visit(in_lines_.line(seen - head).tag);
+        const bool is_one_line = core::has_run(static_cast<core::RdOp>(LineMeta::op(meta)));
+        seen += is_one_line
+                    ? 1
+                    : lines_of(std::min<std::size_t>(LineMeta::length(meta), kMaxLinePayload));
+    }
+}
+
+template <class Far, class Near>
+void Path::look_ahead(Far far, Near near) noexcept {
+    constexpr std::uint64_t kFarLines = 8;
+    constexpr std::uint64_t kNearLines = 4;
+    look_ahead(seen_far_, kFarLines, far);
+    look_ahead(seen_near_, kNearLines, near);
+}
 
 }  // namespace rvt::shm

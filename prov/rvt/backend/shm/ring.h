@@ -100,11 +100,12 @@ class LineConsumer {
     }
     std::size_t capacity() const noexcept { return mask_ + 1; }
 
-    /// Whether the next line has arrived; if so `meta` is its header.
-    RVT_ALWAYS_INLINE bool peek(std::uint64_t& meta) const noexcept {
+    /// Whether the next line, or the one `ahead` lines behind it, has arrived; if so `meta` is its
+    /// header.
+    RVT_ALWAYS_INLINE bool peek(std::uint64_t& meta, std::uint64_t ahead = 0) const noexcept {
         // acquire: pairs with the release in LineProducer::publish().
-        meta = line().meta.load(std::memory_order_acquire);
-        return (meta >> LineMeta::kLapShift) == (((head_ >> shift_) + 1) & 0xffff);
+        meta = line(ahead).meta.load(std::memory_order_acquire);
+        return (meta >> LineMeta::kLapShift) == ((((head_ + ahead) >> shift_) + 1) & 0xffff);
     }
     RVT_ALWAYS_INLINE const Line& line(std::uint64_t ahead = 0) const noexcept {
         return lines_[(head_ + ahead) & mask_];
