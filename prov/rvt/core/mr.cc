@@ -57,7 +57,7 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
         std::make_unique<Mr>(pd, std::vector<iovec>(attr.segments.begin(), attr.segments.end()));
     const bool scattered = attr.segments.size() > 1;
     const std::uint64_t first = address_of(attr.segments.front().iov_base);
-    const KeyAttr entry{.addr = scattered ? address_of(mr.get()) : first,
+    const KeyAttr entry{.addr = scattered ? address_of(&mr->segments_) : first,
                         .length = *length,
                         .iova = attr.iova.value_or(first),
                         .access = attr.access,
@@ -94,10 +94,6 @@ Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline) {
     device.ops().dereg_mr(*mr);
     delete mr;
     return kOk;
-}
-
-std::span<const iovec> segments_of(const KeyHit& hit) noexcept {
-    return reinterpret_cast<const Mr*>(hit.base)->segments();  // NOLINT(performance-no-int-to-ptr)
 }
 
 // ---- windows ----

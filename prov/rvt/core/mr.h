@@ -69,10 +69,6 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 /// Threads: any that holds no ReadPin.
 Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline = kDeregDeadline);
 
-/// The segments of a scattered region. Precondition: a hit with `scattered`, in the owner's
-/// process.
-std::span<const iovec> segments_of(const KeyHit& hit) noexcept;
-
 /// A window of type 2: a key without memory until a BIND_MW work request gives it a part of a
 /// region.
 class Mw : public Object {

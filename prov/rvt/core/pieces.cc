@@ -2,11 +2,10 @@
 //
 // Building, cutting and copying lists of pieces.
 #include "core/pieces.h"
-
-#include "core/mr.h"
-
 #include <algorithm>
 #include <cstring>
+
+#include "core/segments.h"
 
 namespace rvt::core {
 
