@@ -2,6 +2,7 @@
 //
 // Building, cutting and copying lists of pieces.
 #include "core/pieces.h"
+
 #include <algorithm>
 #include <cstring>
 
