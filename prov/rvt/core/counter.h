@@ -45,6 +45,8 @@ class Counter {
         // re-check of value().
         armed_fd_.store(wake_fd, std::memory_order_seq_cst);
     }
+    /// Makes the descriptor of arm(), if there is one, readable now.
+    void wake() noexcept { notify_if_armed(); }
 
   private:
     RVT_ALWAYS_INLINE void notify_if_armed() noexcept {

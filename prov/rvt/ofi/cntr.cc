@@ -208,6 +208,8 @@ util::Status Cntr::add_endpoint(const Progressor& progressor) {
     if (added.is_ok()) {
         const util::Guard<DomainLock> guard(domain->lock);
         progressors.add(progressor);
+        // Who sleeps already has not armed this endpoint: let it look again.
+        counter.wake();
     }
     return added;
 }

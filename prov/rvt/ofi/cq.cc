@@ -324,6 +324,10 @@ util::Status Cq::add_endpoint(const Progressor& progressor) {
     if (added.is_ok()) {
         const util::Guard<DomainLock> guard(domain->lock);
         progressors.add(progressor);
+        // Who sleeps already has not armed this endpoint: let it look again.
+        if (queue->is_armed()) {
+            queue->wake();
+        }
     }
     return added;
 }

@@ -3,13 +3,13 @@
 // something, and the form in which the application asked for them. fi_cq(3), fi_cntr(3), fi_eq(3),
 // "wait_obj".
 //
-// | wait_obj                | the application sleeps in  | on |
-// |-------------------------|----------------------------|---------------------------------------------|
-// | FI_WAIT_NONE            | nothing                    | - | | FI_WAIT_UNSPEC          | sread,
-// wait                | the sources themselves                      | | FI_WAIT_FD, _SET        |
-// the same, or its own poll  | an epoll descriptor that holds the sources  | | FI_WAIT_MUTEX_COND
-// | the same, or its own wait  | a condition that a thread of ours signals   | | FI_WAIT_YIELD |
-// sread, wait                | nothing: it polls and yields the processor  |
+// | wait_obj           | the application sleeps in   | on                                  |
+// |--------------------|-----------------------------|-------------------------------------|
+// | FI_WAIT_NONE       | nothing                     | nothing                             |
+// | FI_WAIT_UNSPEC     | sread, wait                 | the sources themselves              |
+// | FI_WAIT_FD, _SET   | the same, or its own poll   | an epoll descriptor of the sources  |
+// | FI_WAIT_MUTEX_COND | the same, or its own wait   | a condition that a thread signals   |
+// | FI_WAIT_YIELD      | sread, wait                 | nothing: it polls and yields        |
 #pragma once
 
 #include <chrono>
@@ -44,8 +44,8 @@ class TimeLimit {
     std::chrono::steady_clock::time_point end_;
 };
 
-/// Threads: any number may sleep at a time, also while sources are added and removed; who sleeps
-/// already does not look at a source that comes.
+/// Threads: any number may sleep at a time, also while sources are added and removed. Who sleeps
+/// already does not look at a source that comes: its owner wakes it, through one it has.
 class WaitObject {
   public:
     WaitObject() noexcept;

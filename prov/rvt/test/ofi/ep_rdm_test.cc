@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The life of an RDM endpoint: binding, enabling, names, options, aliases, closing.
 #include <netinet/in.h>
+#include <poll.h>
 
 #include <string>
+#include <thread>
 
 #include <rdma/fi_ext_rvt.h>
 
@@ -73,6 +75,60 @@ Test(ep_rdm, keeps_what_it_is_bound_to_from_closing) {
     RVT_OK(fi_close(&av.release()->fid));
     RVT_OK(fi_close(&cq.release()->fid));
     RVT_OK(fi_close(&cntr.release()->fid));
+}
+
+// What waits on a queue or counter before an endpoint joins it is not asleep for ever.
+
+Test(ep_rdm, enabled_late_makes_the_descriptors_it_joins_readable) {
+    const Opened open;
+    const auto av = open.av();
+    const auto cq = open.cq(with<fi_cq_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_FD; }));
+    const auto cntr = open.cntr(
+        {.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_FD, .wait_set = nullptr, .flags = 0});
+    const auto ep = endpoint(open);
+    RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+    RVT_OK(fi_ep_bind(ep.get(), &cntr->fid, FI_RECV));
+    pollfd sources[] = {{-1, POLLIN, 0}, {-1, POLLIN, 0}};
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &sources[0].fd));
+    RVT_OK(fi_control(&cntr->fid, FI_GETWAIT, &sources[1].fd));
+    fid* fids[] = {&cq->fid, &cntr->fid};
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 2));
+    RVT_EQ(poll(sources, 2, 0), 0);
+    RVT_OK(fi_enable(ep.get()));
+    RVT_EQ(poll(sources, 2, 0), 2);
+    // Only once: who has looked again can sleep.
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 2));
+    RVT_EQ(poll(sources, 2, 0), 0);
+}
+
+Test(ep_rdm, enabled_late_wakes_a_thread_that_sleeps, .timeout = 30) {
+    End sender({});
+    const Opened open(ask(End::hints_of({.threading = FI_THREAD_SAFE})).info);
+    const auto av = open.av();
+    const auto cq = open.cq(with<fi_cq_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_UNSPEC; }));
+    char in[8] = "";
+    std::thread sleeper([&] {
+        fi_cq_entry entry{};
+        RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, -1), 1);
+        cr_assert(entry.op_context == in);
+    });
+    const auto ep = endpoint(open);
+    RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+    RVT_OK(fi_enable(ep.get()));
+    RVT_OK(fi_recv(ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, in));
+    sockaddr_in name{};
+    std::size_t bytes = sizeof name;
+    RVT_OK(fi_getname(&ep->fid, &name, &bytes));
+    RVT_EQ(fi_av_insert(sender.av.get(), &name, 1, &sender.peer, 0, nullptr), 1);
+    while (fi_inject(sender.ep.get(), "abc", 4, sender.peer) == -FI_EAGAIN) {
+        fi_cntr_read(sender.cntrs[0].get());
+    }
+    // It may wait for the connection, and then progress sends it.
+    while (fi_cntr_read(sender.cntrs[0].get()) == 0) {
+    }
+    sleeper.join();
 }
 
 Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
