@@ -73,7 +73,7 @@ Lookup look_up(const char* node, const char* service, std::uint64_t flags, int f
     addrinfo* all = nullptr;
     const int error = getaddrinfo(node, service, &hints, &all);
     if (error != 0) {
-        return {EADDRNOTAVAIL, gai_strerror(error)};
+        return {EADDRNOTAVAIL, std::string("addresses of this host (") + gai_strerror(error) + ")"};
     }
     Lookup result{first_local(all), "addresses of this host"};
     freeaddrinfo(all);
