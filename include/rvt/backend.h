@@ -6,9 +6,8 @@
 // grade needs is said by one table, core/requirements.cc, and a registration that lacks some names
 // them all.
 //
-// Threads: unless an entry says otherwise, the core calls it from any thread, one at a time for
-// each
-//          object that it is called with.
+// Threads: unless an entry says otherwise, the core calls it from any thread, one at a time
+//          for each object that it is called with.
 // Errors:  entries return a Status and log nothing that they return.
 #pragma once
 
@@ -112,8 +111,9 @@ struct BackendOps {
     ///          channel has failed.
     Status (*send_segment)(core::Device&, Channel&, std::span<const std::byte> header,
                            std::span<const iovec> payload) = nullptr;
-    /// Moves what can be moved, one thread at a time for each device; calls deliver_segment() for each segment that arrived and
-    /// channel_failed() for each channel that broke. Returns: how many segments arrived.
+    /// Moves what can be moved, one thread at a time for each device; calls deliver_segment() for each
+    /// segment that arrived and channel_failed() for each channel that broke.
+    /// Returns: how many segments arrived.
     unsigned (*poll)(core::Device&) = nullptr;
     /// Fills `to` from the peer's memory, by the peer's key table and without the peer. The core does so only
     /// while nothing of the pair is under way; that the peer's pair has failed it learns by its next message.

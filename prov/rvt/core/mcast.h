@@ -26,9 +26,8 @@ class McastTable {
   public:
     explicit McastTable(std::uint32_t max_members) : max_members_(max_members) {}
 
-    /// Returns: EINVAL when `group` is no group address, ENOMEM when the group is full. Attaching
-    /// twice is
-    ///          attaching once.
+    /// Attaching twice is attaching once.
+    /// Returns: EINVAL when `group` is no group address, ENOMEM when the group is full.
     Status attach(const Gid& group, std::uint32_t qpn);
     /// Returns: EINVAL when the pair is not attached.
     Status detach(const Gid& group, std::uint32_t qpn);

@@ -62,16 +62,14 @@ class Qp : public Object {
     }
 
     /// Changes attributes, and the state if `mask` holds kState.
-    /// Returns: EINVAL for a transition, attribute or value that core/qp_states.h or the device's
-    /// limits
-    ///          do not allow; errors of the backend. On any error nothing has changed.
+    /// Returns: EINVAL for a transition, attribute or value that core/qp_states.h or the limits of
+    ///          the device do not allow; errors of the backend. On any error nothing has changed.
     /// Threads: one at a time per pair; safe beside posts and traffic.
     Status modify(const QpAttr& attr, QpMask mask);
     [[nodiscard]] QpAttr query() const noexcept;
 
     /// Returns: EINVAL for what the row of the opcode or the state does not allow, ENOMEM when the
-    /// queue is
-    ///          full, EOPNOTSUPP for a pair of type RD: its endpoint takes the work requests.
+    ///          queue is full, EOPNOTSUPP for a pair of type RD: its endpoint takes the requests.
     /// Threads: any.
     Status post_send(const SendWr& wr) noexcept;
     /// Returns: EINVAL for too many elements, in state RESET, or with a shared queue; ENOMEM when

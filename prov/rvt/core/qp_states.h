@@ -11,9 +11,9 @@
 namespace rvt::core {
 
 /// Checks a modify of a pair of `type` from state `from` to `to` that names the attributes in
-/// `mask`. Returns: EINVAL when the transition does not exist, a required attribute is missing, or
-/// one is named
-///          that the transition does not take.
+/// `mask`.
+/// Returns: EINVAL when the transition does not exist, a required attribute is missing, or one is
+///          named that the transition does not take.
 Status check_transition(QpType type, QpState from, QpState to, QpMask mask) noexcept;
 
 /// What a state permits (IBTA 10.3.1).

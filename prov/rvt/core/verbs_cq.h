@@ -78,8 +78,8 @@ class VerbsCq : public Object {
 
     // ---- for the core and its backends ----
 
-    /// Appends. Returns: false when there is no room: nothing is written, kCqErr is raised once,
-    /// and the
+    /// Appends.
+    /// Returns: false when there is no room: nothing is written, kCqErr is raised once, and the
     ///          caller takes the pair that completed into the error state.
     bool push(const Wc& wc, bool solicited = false) noexcept;
     /// No completion of a pair outlives the pair (ibv_destroy_qp(3)).

@@ -42,8 +42,7 @@ class Mapping {
     ///
     /// @param name     For /proc/PID/maps only.
     /// @param reserve  Leading bytes whose pages are allocated now, so that a full machine is an
-    /// error here and not a
-    ///                 signal later.
+    ///                 error here and not a signal later.
     /// Returns: ENOMEM or ENOSPC (no memory), EMFILE, EFBIG (RLIMIT_FSIZE), ENOSYS (no memfd).
     static Result<Mapping> create(const char* name, std::size_t length, std::size_t reserve);
 

@@ -35,10 +35,9 @@ struct RegionPlace {
 
 /// Finds the file behind memory of this process.
 ///
-/// Returns:  ENXIO for ordinary memory (private, anonymous, or of more than one file), EMEDIUMTYPE
-/// for a file that is
-///           not kept in memory, ENOENT when no descriptor leads to the file and the kernel lets us
-///           open none, EMFILE.
+/// Returns:  ENXIO for ordinary memory (private, anonymous, or of more than one file),
+///           EMEDIUMTYPE for a file that is not kept in memory, ENOENT when no descriptor leads to
+///           the file and the kernel lets us open none, EMFILE.
 /// Threads:  any.
 /// Cost:     reads /proc/self/maps and looks at each open descriptor.
 util::Result<FilePart> find_file(const void* address, std::size_t length);
