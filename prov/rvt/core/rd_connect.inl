@@ -411,7 +411,7 @@ util::Status RdEngine<Lock, Host>::cancel(void* context) noexcept {
         } else {
             posted_messages_.remove(entry);
         }
-        cancel_receive(*entry, tagged != nullptr);
+        end_receive(*entry, tagged != nullptr, WcStatus::kCanceled);
         return util::kOk;
     }
     for (const auto& peer : peers_) {
@@ -428,8 +428,9 @@ util::Status RdEngine<Lock, Host>::cancel(void* context) noexcept {
     return ENOENT;
 }
 
+/// Reports a receive, which is in no queue any more, that gets no message.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::cancel_receive(RdRxEntry& entry, bool is_tagged) noexcept {
+void RdEngine<Lock, Host>::end_receive(RdRxEntry& entry, bool is_tagged, WcStatus status) noexcept {
     const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
     entry.is_queued = false;
     multi_receives_ -= is_multi ? 1 : 0;
@@ -437,7 +438,7 @@ void RdEngine<Lock, Host>::cancel_receive(RdRxEntry& entry, bool is_tagged) noex
         rx_cq_->push(
             Cqe{.op_context = entry.context,
                 .flags = kWcRecv | (is_tagged ? kWcTagged : kWcMsg) | (is_multi ? kWcMultiRecv : 0),
-                .status = WcStatus::kCanceled});
+                .status = status});
     }
     if (recv_counter_ != nullptr) {
         recv_counter_->add_error(1);

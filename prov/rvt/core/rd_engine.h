@@ -139,6 +139,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status send_slow(const RdSend& request) noexcept;
     Status try_send_now(Peer& peer, const RdSend& request, std::uint64_t total) noexcept;
     Status send_lines(Peer& peer, const RdSend& request, std::uint64_t total) noexcept;
+    bool send_run(Peer& peer, const RdSend& request, std::uint64_t total) noexcept;
     RdTxOp* take_tx(Peer& peer, RdTxOp::Kind kind, void* context, RdFlags flags) noexcept;
     Status fill_message(RdTxOp& op, const RdSend& request, std::uint64_t total) noexcept;
     bool start_message(Peer& peer, RdTxOp& op) noexcept;
@@ -167,7 +168,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void look_ahead(Peer& peer) noexcept;
     RdRxEntry* match_posted(std::uint8_t wire, std::uint64_t tag, Peer& peer) noexcept;
     RdInbound* match_unexpected(const RdRecv& request, std::uint32_t source, bool take) noexcept;
-    RdInbound* take_inbound(Peer& peer, const Arrival& arrival, std::uint64_t total) noexcept;
+    static bool is_simple(const RdRxEntry& entry, std::size_t len) noexcept;
+    void complete_simple(const Peer& peer, const Arrival& arrival, RdRxEntry& entry) noexcept;
+    RdInbound* take_inbound(Peer& peer, const Arrival& arrival, std::uint64_t total,
+                            RdRxEntry* entry) noexcept;
     bool keep_unexpected(Peer& peer, RdInbound& inbound) noexcept;
     void attach(RdInbound& inbound, RdRxEntry& entry) noexcept;
     void receive_unexpected(RdInbound& inbound, RdRxEntry& entry) noexcept;
@@ -298,7 +302,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void disconnected(Peer& peer, WcStatus status) noexcept;
     void fail_operations(Peer& peer, WcStatus status) noexcept;
     void fail_inbound(Peer& peer) noexcept;
-    void cancel_receive(RdRxEntry& entry, bool is_tagged) noexcept;
+    void end_receive(RdRxEntry& entry, bool is_tagged, WcStatus status) noexcept;
     void deliver(std::unique_ptr<Event> event) noexcept override;
     bool control_progress() noexcept override;
     bool control_arm() noexcept override;

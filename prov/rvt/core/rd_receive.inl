@@ -307,23 +307,27 @@ RVT_ALWAYS_INLINE RdRxEntry* RdEngine<Lock, Host>::match_posted(std::uint8_t wir
     return entry;
 }
 
+/// Whether a message fits into the one buffer of a receive that takes no other.
 template <class Lock, class Host>
-RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival& arrival) noexcept {
-    const std::uint8_t wire = arrival.flags();
-    const std::size_t len = arrival.length();
-    RdRxEntry* const entry = match_posted(wire, arrival.tag(), peer);
-    if (entry == nullptr || entry->iov_count != 1 || len > entry->iov[0].iov_len ||
-        has(entry->flags, RdFlags::kMultiRecv)) [[unlikely]] {
-        return on_eager_slow(peer, arrival, entry);
-    }
-    arrival.copy_payload(entry->iov[0].iov_base, len);
-    if (has(entry->flags, RdFlags::kCompletion)) [[likely]] {
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::is_simple(const RdRxEntry& entry,
+                                                       std::size_t len) noexcept {
+    return entry.iov_count == 1 && len <= entry.iov[0].iov_len &&
+           !has(entry.flags, RdFlags::kMultiRecv);
+}
+
+/// Reports a message that arrived at once and is in its simple receive's buffer.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const Peer& peer,
+                                                             const Arrival& arrival,
+                                                             RdRxEntry& entry) noexcept {
+    if (has(entry.flags, RdFlags::kCompletion)) [[likely]] {
+        const std::uint8_t wire = arrival.flags();
         const bool has_data = (wire & wire::kHasData) != 0;
-        const Cqe cqe{.op_context = entry->context,
+        const Cqe cqe{.op_context = entry.context,
                       .flags = kWcRecv | ((wire & wire::kTagged) != 0 ? kWcTagged : kWcMsg) |
                                (has_data ? kWcRemoteCqData : 0),
-                      .len = len,
-                      .buf = entry->iov[0].iov_base,
+                      .len = arrival.length(),
+                      .buf = entry.iov[0].iov_base,
                       .data = has_data ? arrival.data() : 0,
                       .tag = arrival.tag(),
                       .source = peer.fi_addr};
@@ -332,7 +336,17 @@ RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival&
     if (recv_counter_ != nullptr) {
         recv_counter_->add(1);
     }
-    entries_.give_back(entry);
+    entries_.give_back(&entry);
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival& arrival) noexcept {
+    RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer);
+    if (entry == nullptr || !is_simple(*entry, arrival.length())) [[unlikely]] {
+        return on_eager_slow(peer, arrival, entry);
+    }
+    arrival.copy_payload(entry->iov[0].iov_base, arrival.length());
+    complete_simple(peer, arrival, *entry);
     return true;
 }
 
@@ -340,7 +354,7 @@ RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival&
 template <class Lock, class Host>
 [[gnu::noinline]] bool RdEngine<Lock, Host>::on_eager_slow(Peer& peer, const Arrival& arrival,
                                                            RdRxEntry* entry) noexcept {
-    RdInbound* const inbound = take_inbound(peer, arrival, arrival.length());
+    RdInbound* const inbound = take_inbound(peer, arrival, arrival.length(), entry);
     if (inbound == nullptr) {
         return false;
     }
@@ -366,13 +380,21 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
         arrival.length() > header.total) {
         return false;
     }
-    RdInbound* const inbound = take_inbound(peer, arrival, header.total);
+    RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer);
+    const bool is_whole =
+        arrival.length() == header.total && (arrival.flags() & wire::kAnyAck) == 0;
+    if (is_whole && entry != nullptr && is_simple(*entry, arrival.length())) [[likely]] {
+        std::memcpy(entry->iov[0].iov_base, arrival.run(), arrival.length());
+        complete_simple(peer, arrival, *entry);
+        return true;
+    }
+    RdInbound* const inbound = take_inbound(peer, arrival, header.total, entry);
     if (inbound == nullptr) {
         return false;
     }
     inbound->sender_operation = header.operation;
     inbound->state = RdInbound::State::kStreaming;
-    if (RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer)) {
+    if (entry != nullptr) {
         attach(*inbound, *entry);
     } else {
         if (header.total > RdInbound::kInlineBytes) {
@@ -413,15 +435,18 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noexcept {
     RdHeader header;
     arrival.copy_payload(&header, sizeof header);
-    RdInbound* const inbound =
-        arrival.length() == sizeof header ? take_inbound(peer, arrival, header.total) : nullptr;
+    if (arrival.length() != sizeof header) {
+        return false;
+    }
+    RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer);
+    RdInbound* const inbound = take_inbound(peer, arrival, header.total, entry);
     if (inbound == nullptr) {
         return false;
     }
     inbound->sender_operation = header.operation;
     inbound->sender_address = (arrival.flags() & wire::kContiguous) != 0 ? header.address : 0;
     inbound->state = RdInbound::State::kRendezvous;
-    if (RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer)) {
+    if (entry != nullptr) {
         attach(*inbound, *entry);
         start_pull(*inbound);
         return true;
@@ -431,21 +456,27 @@ bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noe
 
 // ---- inbound messages ----
 
+/// A record for a message. Returns: nullptr when there is none left; `entry`, the receive that has
+/// been taken for the message, if any, then ends with kNoMemory.
 template <class Lock, class Host>
 RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival,
-                                              std::uint64_t total) noexcept {
+                                              std::uint64_t total, RdRxEntry* entry) noexcept {
     RdInbound* const inbound = inbound_.take();
-    if (inbound != nullptr) {
-        inbound->peer = &peer;
-        inbound->entry = nullptr;
-        inbound->tag = arrival.tag();
-        inbound->data = arrival.data();
-        inbound->total = total;
-        inbound->received = 0;
-        inbound->wire_flags = arrival.flags();
-        inbound->status = WcStatus::kSuccess;
-        inbound->waits_for_share = inbound->lacks_share = false;
+    if (inbound == nullptr) [[unlikely]] {
+        if (entry != nullptr && !has(entry->flags, RdFlags::kMultiRecv)) {
+            end_receive(*entry, (arrival.flags() & wire::kTagged) != 0, WcStatus::kNoMemory);
+        }
+        return nullptr;
     }
+    inbound->peer = &peer;
+    inbound->entry = nullptr;
+    inbound->tag = arrival.tag();
+    inbound->data = arrival.data();
+    inbound->total = total;
+    inbound->received = 0;
+    inbound->wire_flags = arrival.flags();
+    inbound->status = WcStatus::kSuccess;
+    inbound->waits_for_share = inbound->lacks_share = false;
     return inbound;
 }
 
@@ -600,8 +631,8 @@ void RdEngine<Lock, Host>::release_entry(RdRxEntry& entry) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::drop_inbound(RdInbound& inbound) noexcept {
     note_unexpected(-inbound.kept_bytes());
-    constexpr std::uint8_t kAnyAck = wire::kWantAck | wire::kWantMatchAck;
-    if (inbound.state == RdInbound::State::kRendezvous || (inbound.wire_flags & kAnyAck) != 0) {
+    if (inbound.state == RdInbound::State::kRendezvous ||
+        (inbound.wire_flags & wire::kAnyAck) != 0) {
         const RdOutcome outcome{.status = static_cast<std::uint32_t>(WcStatus::kSuccess), .key = 0};
         reply(static_cast<Peer&>(*inbound.peer), RdOp::kFinish, 0, inbound.sender_operation,
               &outcome, sizeof outcome);

@@ -82,11 +82,14 @@ template <class Lock, class Host>
     if (has(request.flags, RdFlags::kCompletion) && tx_cq_->claim() == nullptr) {
         return EAGAIN;
     }
-    if (total <= Path::kMaxLinePayload && !has(request.flags, kSlowSend) &&
-        peer->state == Peer::State::kConnected && peer->waiting == 0) {
+    if (!has(request.flags, kSlowSend) && peer->state == Peer::State::kConnected &&
+        peer->waiting == 0) {
         peer->is_held = peer->path.must_hold_eager();
-        if (!peer->is_held) {
+        if (!peer->is_held && total <= Path::kMaxLinePayload) {
             return send_lines(*peer, request, total);
+        }
+        if (!peer->is_held && send_run(*peer, request, total)) {
+            return util::kOk;
         }
     }
     RdTxOp* const op = take_tx(*peer, RdTxOp::Kind::kMessage, request.context, request.flags);
@@ -118,6 +121,26 @@ util::Status RdEngine<Lock, Host>::send_lines(Peer& peer, const RdSend& request,
     }
     complete_tx(request.context, request.flags, send_wc_flags(request.flags), WcStatus::kSuccess);
     return util::kOk;
+}
+
+/// Sends a message that is a single run, straight from the application's buffers. Returns: false
+/// when it is larger, or there is no room now.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::send_run(Peer& peer, const RdSend& request,
+                                    std::uint64_t total) noexcept {
+    if (total > tuning_.eager_max || eager_piece(total, 0, peer.path) != total) {
+        return false;
+    }
+    std::byte* const run = peer.path.reserve_run(total);
+    if (run == nullptr) {
+        return false;
+    }
+    util::IovCursor(request.iov, request.iov_count).gather(run, total);
+    const RdHeader header{.total = total, .operation = 0, .address = 0};
+    peer.path.put_run(RdOp::kEagerFirst, wire_flags(request.flags), request.tag, request.data,
+                      &header, sizeof header, total);
+    complete_tx(request.context, request.flags, send_wc_flags(request.flags), WcStatus::kSuccess);
+    return true;
 }
 
 /// A cleared record for an operation, or nullptr when too many are open. Messages that no receive
