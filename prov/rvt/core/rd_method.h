@@ -2,6 +2,7 @@
 // Which way of moving a large message is fastest here, learned from the transfers themselves.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -20,6 +21,9 @@ enum class RdMethod : std::uint8_t {
 
 /// Remembers, for each power of two of the size, how fast each method has been.
 ///
+/// Transfers that are under way together end in bunches, so the time of one says little: a method
+/// is used for a block of transfers, and judged by the sum of their times.
+///
 /// Threads: one at a time.
 class RdMethodChooser {
   public:
@@ -31,8 +35,71 @@ class RdMethodChooser {
     /// Precondition: allowed is not 0.
     RdMethod choose(std::uint64_t bytes, Mask allowed) noexcept {
         Class& sizes = class_of(bytes);
-        ++sizes.transfers;
-        const bool is_probe = sizes.transfers % kProbeEvery == 0;
+        if (sizes.left == 0 || (allowed & bit(sizes.method)) == 0) {
+            sizes.method = next_method(sizes, allowed);
+            sizes.left = block_of(bytes);
+        }
+        --sizes.left;
+        return sizes.method;
+    }
+
+    /// Takes in how long a transfer took, not counting the time that another one had before it.
+    void learn(std::uint64_t bytes, RdMethod method, std::uint64_t ticks) noexcept {
+        Record& record = class_of(bytes).methods[static_cast<unsigned>(method)];
+        record.bytes += bytes;
+        record.ticks += ticks;
+        if (++record.transfers < block_of(bytes)) {
+            return;
+        }
+        const float cost = static_cast<float>(record.ticks) / static_cast<float>(record.bytes);
+        if (record.blocks < kWarmup) {
+            ++record.blocks;
+            record.cost = cost;  // the first transfers touch cold memory: the last block counts
+        } else {
+            // A block during which a process was interrupted says nothing of the method.
+            record.cost += 0.3f * (std::min(cost, 2 * record.cost) - record.cost);
+        }
+        record.bytes = record.ticks = record.transfers = 0;
+    }
+
+  private:
+    static constexpr unsigned kMethods = static_cast<unsigned>(RdMethod::kCount);
+    static constexpr std::uint32_t kWarmup = 2;       // blocks
+    static constexpr std::uint32_t kProbeEvery = 32;  // blocks
+    static constexpr std::uint64_t kBlockBytes = 2u << 20;
+    static constexpr unsigned kFirstClass = 12;  // below 8 KiB all sizes are alike
+    static constexpr unsigned kClasses = 20;
+
+    struct Record {
+        float cost = 0;            // ticks for a byte
+        std::uint32_t blocks = 0;  // up to kWarmup
+        // Of the block that is under way.
+        std::uint32_t transfers = 0;
+        std::uint64_t bytes = 0;
+        std::uint64_t ticks = 0;
+    };
+    struct Class {
+        std::array<Record, kMethods> methods{};
+        RdMethod method = RdMethod::kPipeline;  // of the block that is under way
+        std::uint32_t left = 0;                 // transfers of it
+        std::uint32_t blocks = 0;
+    };
+
+    static std::uint32_t block_of(std::uint64_t bytes) noexcept {
+        return static_cast<std::uint32_t>(
+            std::clamp<std::uint64_t>(kBlockBytes / std::max<std::uint64_t>(bytes, 1), 2, 32));
+    }
+    Class& class_of(std::uint64_t bytes) noexcept {
+        const unsigned width = static_cast<unsigned>(std::bit_width(bytes));
+        const unsigned index = width <= kFirstClass ? 0 : width - kFirstClass;
+        return classes_[index < kClasses ? index : kClasses - 1];
+    }
+
+    /// The best one so far; now and then another, as the machine or the program may have changed.
+    static RdMethod next_method(Class& sizes, Mask allowed) noexcept {
+        ++sizes.blocks;
+        const unsigned probe =
+            sizes.blocks % kProbeEvery == 0 ? sizes.blocks / kProbeEvery % kMethods : kMethods;
         RdMethod best = RdMethod::kPipeline;
         float best_cost = std::numeric_limits<float>::max();
         for (unsigned i = 0; i < kMethods; ++i) {
@@ -41,8 +108,7 @@ class RdMethodChooser {
                 continue;
             }
             const Record& record = sizes.methods[i];
-            if (record.samples < kWarmup ||
-                (is_probe && sizes.transfers / kProbeEvery % kMethods == i)) {
+            if (record.blocks < kWarmup || i == probe) {
                 return method;
             }
             if (record.cost < best_cost) {
@@ -51,39 +117,6 @@ class RdMethodChooser {
             }
         }
         return best;
-    }
-
-    /// Takes in how long a transfer took.
-    void learn(std::uint64_t bytes, RdMethod method, std::uint64_t ticks) noexcept {
-        Record& record = class_of(bytes).methods[static_cast<unsigned>(method)];
-        // Of transfers that end together the first takes all of the time and the others none: times
-        // have a mean that means something, rates do not.
-        const float cost = static_cast<float>(ticks) / static_cast<float>(bytes);
-        // The first transfers touch cold memory; they count for little.
-        const float weight = record.samples < kWarmup ? 0.5f : 0.2f;
-        record.cost = record.samples == 0 ? cost : record.cost + weight * (cost - record.cost);
-        record.samples += record.samples < kWarmup ? 1 : 0;
-    }
-
-  private:
-    static constexpr unsigned kMethods = static_cast<unsigned>(RdMethod::kCount);
-    static constexpr std::uint32_t kWarmup = 10;
-    static constexpr std::uint32_t kProbeEvery = 128;
-    static constexpr unsigned kFirstClass = 12;  // below 8 KiB all sizes are alike
-    static constexpr unsigned kClasses = 20;
-
-    struct Record {
-        float cost = 0;  // ticks for a byte
-        std::uint32_t samples = 0;
-    };
-    struct Class {
-        std::array<Record, kMethods> methods{};
-        std::uint32_t transfers = 0;
-    };
-    Class& class_of(std::uint64_t bytes) noexcept {
-        const unsigned width = static_cast<unsigned>(std::bit_width(bytes));
-        const unsigned index = width <= kFirstClass ? 0 : width - kFirstClass;
-        return classes_[index < kClasses ? index : kClasses - 1];
     }
 
     std::array<Class, kClasses> classes_{};

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Learning which way of moving a large message is the fastest.
+#include "core/rd_method.h"
+
+#include "common/check.h"
+
+using rvt::core::RdMethod;
+using rvt::core::RdMethodChooser;
+
+namespace {
+
+constexpr RdMethodChooser::Mask kAll = RdMethodChooser::bit(RdMethod::kPipeline) |
+                                       RdMethodChooser::bit(RdMethod::kDirect) |
+                                       RdMethodChooser::bit(RdMethod::kSplit);
+constexpr std::uint64_t kBytes = 64 * 1024;
+
+/// A machine on which each method has its cost, in ticks for a transfer.
+struct Machine {
+    std::uint64_t cost[static_cast<unsigned>(RdMethod::kCount)];
+    RdMethodChooser chooser;
+
+    RdMethod transfer(RdMethodChooser::Mask allowed = kAll) {
+        const RdMethod method = chooser.choose(kBytes, allowed);
+        chooser.learn(kBytes, method, cost[static_cast<unsigned>(method)]);
+        return method;
+    }
+    /// How many of `count` transfers went by `method`.
+    int count(RdMethod method, int count, RdMethodChooser::Mask allowed = kAll) {
+        int by_it = 0;
+        for (int i = 0; i < count; ++i) {
+            by_it += transfer(allowed) == method ? 1 : 0;
+        }
+        return by_it;
+    }
+};
+
+}  // namespace
+
+Test(rd_method, what_is_fastest_is_used_for_nearly_all) {
+    for (unsigned best = 0; best < 3; ++best) {
+        Machine machine{{3000, 3000, 3000}, {}};
+        machine.cost[best] = 2000;
+        machine.count(RdMethod::kPipeline, 1000);
+        cr_assert(machine.count(static_cast<RdMethod>(best), 10'000) > 9500);
+    }
+}
+
+Test(rd_method, only_what_is_allowed_is_used) {
+    Machine machine{{1000, 2000, 3000}, {}};
+    machine.count(RdMethod::kPipeline, 1000);
+    const auto two =
+        static_cast<RdMethodChooser::Mask>(kAll & ~RdMethodChooser::bit(RdMethod::kPipeline));
+    RVT_EQ(machine.count(RdMethod::kPipeline, 1000, two), 0);
+    const RdMethodChooser::Mask one = RdMethodChooser::bit(RdMethod::kSplit);
+    RVT_EQ(machine.count(RdMethod::kSplit, 1000, one), 1000);
+}
+
+Test(rd_method, an_interruption_is_not_taken_for_a_slow_method) {
+    Machine machine{{3000, 2000, 3000}, {}};
+    machine.count(RdMethod::kPipeline, 1000);
+    for (int i = 0; i < 10; ++i) {
+        machine.chooser.learn(kBytes, RdMethod::kDirect, 1'000'000'000);
+        cr_assert(machine.count(RdMethod::kDirect, 1000) > 900);
+    }
+}
+
+Test(rd_method, transfers_that_end_in_bunches_are_judged_by_their_sum) {
+    // The first of each bunch of 16 takes the time of all: 2500 each.
+    Machine machine{{0, 3000, 3000}, {}};
+    int by_pipeline = 0;
+    for (int i = 0; i < 10'000; ++i) {
+        machine.cost[0] = i % 16 == 0 ? 16 * 2500 : 0;
+        by_pipeline += machine.transfer() == RdMethod::kPipeline ? 1 : 0;
+    }
+    cr_assert(by_pipeline > 9000);
+    // And at 3500 each it is not the fastest.
+    Machine slower{{0, 3000, 3500}, {}};
+    by_pipeline = 0;
+    for (int i = 0; i < 10'000; ++i) {
+        slower.cost[0] = i % 16 == 0 ? 16 * 3500 : 0;
+        by_pipeline += slower.transfer() == RdMethod::kPipeline ? 1 : 0;
+    }
+    cr_assert(by_pipeline < 1000);
+}
+
+Test(rd_method, what_becomes_faster_is_noticed) {
+    Machine machine{{2000, 4000, 3000}, {}};
+    machine.count(RdMethod::kPipeline, 10'000);
+    machine.cost[1] = 1000;
+    machine.count(RdMethod::kDirect, 10'000);
+    cr_assert(machine.count(RdMethod::kDirect, 1000) > 900);
+}
+
+Test(rd_method, sizes_are_learned_apart) {
+    RdMethodChooser chooser;
+    const auto run = [&](std::uint64_t bytes, RdMethod fast) {
+        int by_it = 0;
+        for (int i = 0; i < 1000; ++i) {
+            const RdMethod method = chooser.choose(bytes, kAll);
+            chooser.learn(bytes, method, method == fast ? bytes : 2 * bytes);
+            by_it += method == fast ? 1 : 0;
+        }
+        return by_it;
+    };
+    for (int round = 0; round < 3; ++round) {
+        const int small = run(8 * 1024, RdMethod::kPipeline);
+        const int large = run(8 << 20, RdMethod::kSplit);
+        cr_assert(round == 0 || (small > 900 && large > 900));
+    }
+}
