@@ -81,6 +81,7 @@ void RdEngine<Lock, Host>::make_busy(Peer& peer) noexcept {
 /// Sends what waits. Returns: how many peers or copies went on.
 template <class Lock, class Host>
 [[gnu::noinline]] unsigned RdEngine<Lock, Host>::run_busy() noexcept {
+    station_.note_long_work();
     unsigned moved = run_copies();
     for (std::size_t i = 0; i < busy_.size();) {
         Peer& peer = *busy_[i];

@@ -247,6 +247,9 @@ RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::handle(Peer& peer, const Arrival& a
 template <class Lock, class Host>
 [[gnu::noinline]] bool RdEngine<Lock, Host>::handle_other(Peer& peer,
                                                           const Arrival& arrival) noexcept {
+    if (arrival.op() == RdOp::kShare || arrival.length() >= kBulkAccess) {
+        station_.note_long_work();
+    }
     switch (arrival.op()) {
         case RdOp::kEager: return on_eager(peer, arrival);
         case RdOp::kEagerFirst: return on_eager_first(peer, arrival);

@@ -19,9 +19,9 @@ constexpr unsigned kStallsBeforeGrowth = 64;
 constexpr unsigned kBurstsBeforeGrowth = 16;
 /// How often more before memory for the large rings is looked for again.
 constexpr unsigned kStallsBeforeNextTry = 10'000;
-/// A peer whose last poll is older than this many ticks (about 20 us at 3 GHz) is taken not to
-/// poll.
-constexpr std::uint64_t kPollingTicks = 60000;
+/// A peer whose last poll is older than this many ticks (about 70 us at 3 GHz) is taken not to
+/// poll. Longer than the longest piece of work between two polls, see Station::note_long_work().
+constexpr std::uint64_t kPollingTicks = 200'000;
 
 }  // namespace
 

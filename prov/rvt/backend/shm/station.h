@@ -59,6 +59,9 @@ class Station {
             note_polling();
         }
     }
+    /// Before work that takes as long as many polls, so that peers do not believe that nobody
+    /// polls.
+    void note_long_work() noexcept { note_polling(); }
     // relaxed: a hint.
     std::uint64_t poll_count() const noexcept { return polls_.load(std::memory_order_relaxed); }
 
