@@ -71,6 +71,7 @@ double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
         return 0;
     }
     std::size_t count = 4;
+    time_one(self, count, body, idle);  // the first one pays for connections, indexes and the like
     double last = time_one(self, count, body, idle);
     for (int step = 0; step < 12 && last < batch_s / 3; ++step) {
         const double factor = std::clamp(batch_s / std::max(last, 1e-7), 1.5, 20.0);
