@@ -316,8 +316,8 @@ void Path::look_ahead(std::uint64_t& seen, std::uint64_t lines, Visit visit) noe
 
 template <class Far, class Near>
 void Path::look_ahead(Far far, Near near) noexcept {
-    constexpr std::uint64_t kFarLines = 8;
-    constexpr std::uint64_t kNearLines = 4;
+    constexpr std::uint64_t kFarLines = 32;
+    constexpr std::uint64_t kNearLines = 16;
     look_ahead(seen_far_, kFarLines, far);
     look_ahead(seen_near_, kNearLines, near);
 }
