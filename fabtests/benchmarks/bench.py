@@ -252,7 +252,7 @@ def plot(path, results):
         if row.measure[0] not in curves:
             continue
         for name, many in values.items():
-            if name in ("rvt", "2copy") + PEERS:
+            if many and name in ("rvt", "2copy") + PEERS:
                 curves[row.measure[0]][name][int(row.measure[1])] = statistics.median(many)
     if any(curves.values()):
         bench_plot.write_svg(path, [("ping-pong, half round trip", "us", curves["pingpong"]),
