@@ -37,7 +37,7 @@ class RdMethodChooser {
         Class& sizes = class_of(bytes);
         if (sizes.left == 0 || (allowed & bit(sizes.method)) == 0) {
             sizes.method = next_method(sizes, allowed);
-            sizes.left = block_of(bytes);
+            sizes.left = block_of(bytes, sizes.methods[static_cast<unsigned>(sizes.method)]);
         }
         --sizes.left;
         return sizes.method;
@@ -48,13 +48,13 @@ class RdMethodChooser {
         Record& record = class_of(bytes).methods[static_cast<unsigned>(method)];
         record.bytes += bytes;
         record.ticks += ticks;
-        if (++record.transfers < block_of(bytes)) {
+        if (++record.transfers < block_of(bytes, record)) {
             return;
         }
         const float cost = static_cast<float>(record.ticks) / static_cast<float>(record.bytes);
-        if (record.blocks < kWarmup) {
+        if (record.blocks <= kWarmup) {
             ++record.blocks;
-            record.cost = cost;  // the first transfers touch cold memory: the last block counts
+            record.cost = cost;  // the first transfers touch cold memory, and are few
         } else {
             // A block during which a process was interrupted says nothing of the method.
             record.cost += 0.3f * (std::min(cost, 2 * record.cost) - record.cost);
@@ -64,15 +64,16 @@ class RdMethodChooser {
 
   private:
     static constexpr unsigned kMethods = static_cast<unsigned>(RdMethod::kCount);
-    static constexpr std::uint32_t kWarmup = 2;       // blocks
-    static constexpr std::uint32_t kProbeEvery = 32;  // blocks
+    static constexpr std::uint32_t kWarmup = 2;           // blocks
+    static constexpr std::uint32_t kWarmupTransfers = 5;  // few: the rings of a pair grow by use
+    static constexpr std::uint32_t kProbeEvery = 32;      // blocks
     static constexpr std::uint64_t kBlockBytes = 2u << 20;
     static constexpr unsigned kFirstClass = 12;  // below 8 KiB all sizes are alike
     static constexpr unsigned kClasses = 20;
 
     struct Record {
         float cost = 0;            // ticks for a byte
-        std::uint32_t blocks = 0;  // up to kWarmup
+        std::uint32_t blocks = 0;  // up to kWarmup + 1
         // Of the block that is under way.
         std::uint32_t transfers = 0;
         std::uint64_t bytes = 0;
@@ -85,7 +86,10 @@ class RdMethodChooser {
         std::uint32_t blocks = 0;
     };
 
-    static std::uint32_t block_of(std::uint64_t bytes) noexcept {
+    static std::uint32_t block_of(std::uint64_t bytes, const Record& record) noexcept {
+        if (record.blocks < kWarmup) {
+            return kWarmupTransfers;
+        }
         return static_cast<std::uint32_t>(
             std::clamp<std::uint64_t>(kBlockBytes / std::max<std::uint64_t>(bytes, 1), 2, 32));
     }

@@ -65,22 +65,19 @@ Test(rd_method, an_interruption_is_not_taken_for_a_slow_method) {
 }
 
 Test(rd_method, transfers_that_end_in_bunches_are_judged_by_their_sum) {
-    // The first of each bunch of 16 takes the time of all: 2500 each.
-    Machine machine{{0, 3000, 3000}, {}};
-    int by_pipeline = 0;
-    for (int i = 0; i < 10'000; ++i) {
-        machine.cost[0] = i % 16 == 0 ? 16 * 2500 : 0;
-        by_pipeline += machine.transfer() == RdMethod::kPipeline ? 1 : 0;
-    }
-    cr_assert(by_pipeline > 9000);
-    // And at 3500 each it is not the fastest.
-    Machine slower{{0, 3000, 3500}, {}};
-    by_pipeline = 0;
-    for (int i = 0; i < 10'000; ++i) {
-        slower.cost[0] = i % 16 == 0 ? 16 * 3500 : 0;
-        by_pipeline += slower.transfer() == RdMethod::kPipeline ? 1 : 0;
-    }
-    cr_assert(by_pipeline < 1000);
+    // The first of each bunch of 16 takes the time of all.
+    const auto by_pipeline = [](std::uint64_t cost) {
+        Machine machine{{0, 3000, 3500}, {}};
+        int count = 0;
+        for (int i = 0; i < 20'000; ++i) {
+            machine.cost[0] = i % 16 == 0 ? 16 * cost : 0;
+            const bool is_it = machine.transfer() == RdMethod::kPipeline;
+            count += is_it && i >= 10'000 ? 1 : 0;
+        }
+        return count;
+    };
+    cr_assert(by_pipeline(2500) > 9000);
+    cr_assert(by_pipeline(3500) < 1000);
 }
 
 Test(rd_method, what_becomes_faster_is_noticed) {
