@@ -185,6 +185,7 @@ bool RdEngine<Lock, Host>::control_progress() noexcept {
     station_.disarm();
     for (unsigned i = 0; i < kControlRounds && progress_locked() != 0; ++i) {
     }
+    station_.forget_polling();
     lock_.unlock_control();
     return true;
 }

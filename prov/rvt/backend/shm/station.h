@@ -62,6 +62,10 @@ class Station {
     /// Before work that takes as long as many polls, so that peers do not believe that nobody
     /// polls.
     void note_long_work() noexcept { note_polling(); }
+    /// After progress by somebody else than the application: what was noted meanwhile is not its.
+    void forget_polling() noexcept {
+        page_->last_poll.store(0, std::memory_order_relaxed);  // relaxed: as in note_polling()
+    }
     // relaxed: a hint.
     std::uint64_t poll_count() const noexcept { return polls_.load(std::memory_order_relaxed); }
 
