@@ -54,7 +54,7 @@ bool RdEngine<Lock, Host>::run_shared(Peer& peer, RdTxOp& op) noexcept {
 
 template <class Lock, class Host>
 std::uint64_t RdEngine<Lock, Host>::share_size(const RdTxOp& op) noexcept {
-    return std::clamp(op.total / 2, kMinShared / 2, kMaxShare);
+    return std::clamp((op.total + 1) / 2, kMinShared / 2, kMaxShare);
 }
 
 /// Hands parts at the back to the target, as long as one remains for this process.
