@@ -108,11 +108,9 @@ Test(ep_rdm, enabled_late_wakes_a_thread_that_sleeps, .timeout = 30) {
     const auto av = open.av();
     const auto cq = open.cq(with<fi_cq_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_UNSPEC; }));
     char in[8] = "";
-    std::thread sleeper([&] {
-        fi_cq_entry entry{};
-        RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, -1), 1);
-        cr_assert(entry.op_context == in);
-    });
+    fi_cq_entry entry{};
+    ssize_t got = 0;
+    std::thread sleeper([&] { got = fi_cq_sread(cq.get(), &entry, 1, nullptr, -1); });
     const auto ep = endpoint(open);
     RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
     RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
@@ -129,6 +127,8 @@ Test(ep_rdm, enabled_late_wakes_a_thread_that_sleeps, .timeout = 30) {
     while (fi_cntr_read(sender.cntrs[0].get()) == 0) {
     }
     sleeper.join();
+    RVT_EQ(got, 1);
+    cr_assert(entry.op_context == in);
 }
 
 Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
