@@ -7,9 +7,9 @@
 
 #include "ofi/fabric.h"
 #include "ofi/info.h"
+#include "ofi/log.h"
+#include "ofi/params.h"
 #include "rdm_over_shm.h"
-#include "util/log.h"
-#include "util/params.h"
 
 namespace rvt {
 namespace {
@@ -35,8 +35,8 @@ fi_provider provider = {
 ///            application's request is passed over because of the headers rvt was built with.
 extern "C" FI_EXT_INI {
     rvt::provider.fi_version = fi_version();
-    rvt::util::set_log_provider(&rvt::provider);
-    rvt::util::define_params(&rvt::provider);
+    rvt::ofi::log_to_libfabric(&rvt::provider);
+    rvt::ofi::define_params(&rvt::provider);
     rvt::use_rdm_over_shm();
     return &rvt::provider;
 }

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Log lines, through libfabric's own log (FI_LOG_LEVEL, FI_LOG_SUBSYS), from any layer. A line is
-// written once, by the function that decides; lower case, values after a blank:
+// Log lines from any layer, through libfabric's own log (FI_LOG_LEVEL, FI_LOG_SUBSYS) in the
+// provider. A line is written once, by the function that decides; lower case, values after a blank:
 //     cannot open cq: 70000 entries asked, at most 65536; lower fi_cq_attr.size
 #pragma once
 
-struct fi_provider;
-
 namespace rvt::util {
 
-/// Levels and areas have the values of libfabric's fi_log_level and fi_log_subsys, which log.cc
-/// asserts.
+/// Levels and areas have the values of libfabric's fi_log_level and fi_log_subsys, which
+/// ofi/log.cc asserts.
 enum class LogLevel : int { kWarn, kTrace, kInfo, kDebug };
 enum class LogArea : int { kCore, kFabric, kDomain, kEpCtrl, kEpData, kAv, kCq, kEq, kMr, kCntr };
 
-/// Whose lines these are. Before the first call nothing is written.
-void set_log_provider(const fi_provider* provider) noexcept;
+/// Who takes the lines. Threads: both functions are called from any.
+struct LogSink {
+    bool (*is_enabled)(LogLevel level, LogArea area) noexcept;
+    void (*write)(LogLevel level, LogArea area, const char* function, int line,
+                  const char* text) noexcept;
+};
+
+/// `sink` stays for good. Before the first call nothing is written.
+void set_log_sink(const LogSink* sink) noexcept;
 
 bool is_log_enabled(LogLevel level, LogArea area) noexcept;
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The table of run-time parameters, and how their values are read.
+// The table of run-time parameters, and their values.
 #include "util/params.h"
-
-#include <rdma/fabric.h>
-#include <rdma/fi_errno.h>
-#include <rdma/providers/fi_prov.h>
 
 #include <array>
 #include <cstddef>
@@ -59,81 +55,28 @@ struct Value {
 };
 std::array<Value, kParams> values;
 
-fi_param_type to_fi_type(ParamType type) noexcept {
-    switch (type) {
-        case ParamType::kBool: return FI_PARAM_BOOL;
-        case ParamType::kNumber: return FI_PARAM_SIZE_T;
-        case ParamType::kText: return FI_PARAM_STRING;
-    }
-    return FI_PARAM_STRING;
-}
-
-void define(const fi_provider* provider, const Param& param) noexcept {
-    const fi_param_type type = to_fi_type(param.type);
-    const auto number = static_cast<long long>(param.default_number);
-    switch (param.type) {
-        case ParamType::kBool:
-            fi_param_define(provider, param.name, type, "%s (default: %s)", param.help,
-                            number != 0 ? "yes" : "no");
-            break;
-        case ParamType::kNumber:
-            fi_param_define(provider, param.name, type, "%s (%s%s%lld to %lld, default: %lld)",
-                            param.help, param.unit, *param.unit != '\0' ? ", " : "",
-                            static_cast<long long>(param.min), static_cast<long long>(param.max),
-                            number);
-            break;
-        case ParamType::kText: fi_param_define(provider, param.name, type, "%s", param.help); break;
-    }
-}
-
-void read_bool(fi_provider* provider, const Param& param, Value& value) noexcept {
-    int given = 0;
-    if (fi_param_get_bool(provider, param.name, &given) == 0) {
-        value = {.number = given != 0 ? 1 : 0, .is_given = true};
-    }
-}
-
-void read_number(fi_provider* provider, const Param& param, Value& value) noexcept {
-    std::size_t given = 0;
-    if (fi_param_get_size_t(provider, param.name, &given) != 0) {
-        return;
-    }
-    if (given < static_cast<std::size_t>(param.min) ||
-        given > static_cast<std::size_t>(param.max)) {
-        RVT_WARN(kCore, "parameter %s: %zu given, from %lld to %lld possible; %lld is used",
-                 param.name, given, static_cast<long long>(param.min),
-                 static_cast<long long>(param.max), static_cast<long long>(param.default_number));
-        return;
-    }
-    value = {.number = static_cast<std::int64_t>(given), .is_given = true};
-}
-
-void read(fi_provider* provider, const Param& param, Value& value) noexcept {
-    value = {};
-    switch (param.type) {
-        case ParamType::kBool: read_bool(provider, param, value); break;
-        case ParamType::kNumber: read_number(provider, param, value); break;
-        case ParamType::kText: {
-            char* given = nullptr;
-            if (fi_param_get_str(provider, param.name, &given) == 0) {
-                value = {.text = given, .is_given = true};
-            }
-            break;
-        }
-    }
-}
-
 }  // namespace
 
 std::span<const Param> all_params() noexcept {
     return kTable;
 }
 
-void define_params(fi_provider* provider) noexcept {
-    for (const Param& param : kTable) {
-        define(provider, param);
-        read(provider, param, values[static_cast<std::size_t>(param.id)]);
+void set_param_number(ParamId id, std::uint64_t given) noexcept {
+    const auto place = static_cast<std::size_t>(id);
+    const Param& param = kTable[place];
+    if (given < static_cast<std::uint64_t>(param.min) ||
+        given > static_cast<std::uint64_t>(param.max)) {
+        RVT_WARN(kCore, "parameter %s: %llu given, from %lld to %lld possible; %lld is used",
+                 param.name, static_cast<unsigned long long>(given),
+                 static_cast<long long>(param.min), static_cast<long long>(param.max),
+                 static_cast<long long>(param.default_number));
+        return;
     }
+    values[place] = {.number = static_cast<std::int64_t>(given), .text = nullptr, .is_given = true};
+}
+
+void set_param_text(ParamId id, const char* given) noexcept {
+    values[static_cast<std::size_t>(id)] = {.number = 0, .text = given, .is_given = true};
 }
 
 std::int64_t param_number(ParamId id) noexcept {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Run-time parameters. One table describes each: it feeds libfabric (so that `fi_info -e` lists
-// them), the man page and rvt_info. Objects copy the values they need when they open; nothing reads
-// a parameter per operation.
+// them; ofi/params.cc), the man page and rvt_info. Objects copy the values they need when they
+// open; nothing reads a parameter per operation.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
-
-struct fi_provider;
 
 namespace rvt::util {
 
@@ -41,11 +39,13 @@ struct Param {
 
 std::span<const Param> all_params() noexcept;
 
-/// Tells libfabric about each parameter and reads the values. A value out of range is refused with
-/// a warning, and the default holds. Threads: once, when the provider is loaded.
-void define_params(fi_provider* provider) noexcept;
+/// Takes what the user gave for a kBool or kNumber parameter. A value out of range is refused with
+/// a warning, and the default holds. Threads: these two only while the provider is loaded.
+void set_param_number(ParamId id, std::uint64_t given) noexcept;
+/// The same for a kText parameter; `given` stays for good.
+void set_param_text(ParamId id, const char* given) noexcept;
 
-/// The value of a kBool or kNumber parameter; its default before define_params().
+/// The value of a kBool or kNumber parameter; its default when the user gave none.
 std::int64_t param_number(ParamId id) noexcept;
 inline bool param_is_set(ParamId id) noexcept {
     return param_number(id) != 0;

@@ -1,48 +1,31 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Parameters as the environment gives them.
+// The table of parameters and the values it takes.
 #include "util/params.h"
 
 #include "common/check.h"
 
-#include <cstdlib>
-
-#include <rdma/fabric.h>
-#include <rdma/providers/fi_prov.h>
+#include <cstdint>
+#include <string_view>
 
 using rvt::util::ParamId;
 
-namespace {
-
-void define() {
-    static fi_provider provider = {.version = 1,
-                                   .fi_version = fi_version(),
-                                   .context = {},
-                                   .name = "rvt",
-                                   .getinfo = nullptr,
-                                   .fabric = nullptr,
-                                   .cleanup = nullptr};
-    rvt::util::define_params(&provider);
-}
-
-}  // namespace
-
-Test(params, each_has_its_default_before_anybody_asks) {
+Test(params, each_has_its_default_when_the_user_gives_nothing) {
     RVT_EQ(rvt::util::param_number(ParamId::kHostRemote), 0);
     RVT_EQ(rvt::util::param_number(ParamId::kUnexpectedBytes), std::int64_t{64} << 20);
 }
 
-Test(params, the_environment_sets_a_value) {
-    setenv("FI_RVT_HOST_REMOTE", "1", 1);
-    setenv("FI_RVT_UNEXPECTED_BYTES", "1048576", 1);
-    define();
+Test(params, a_value_in_range_is_taken) {
+    rvt::util::set_param_number(ParamId::kHostRemote, 1);
+    rvt::util::set_param_number(ParamId::kEagerMax, 256);
     cr_assert(rvt::util::param_is_set(ParamId::kHostRemote));
-    RVT_EQ(rvt::util::param_number(ParamId::kUnexpectedBytes), 1048576);
+    RVT_EQ(rvt::util::param_number(ParamId::kEagerMax), 256);
 }
 
 Test(params, a_value_out_of_range_leaves_the_default) {
-    setenv("FI_RVT_UNEXPECTED_BYTES", "7", 1);
-    define();
+    rvt::util::set_param_number(ParamId::kUnexpectedBytes, 7);
+    rvt::util::set_param_number(ParamId::kDirectMin, UINT64_MAX);
     RVT_EQ(rvt::util::param_number(ParamId::kUnexpectedBytes), std::int64_t{64} << 20);
+    RVT_EQ(rvt::util::param_number(ParamId::kDirectMin), std::int64_t{4} << 10);
 }
 
 Test(params, every_one_has_a_help_text_and_a_range_that_holds_its_default) {

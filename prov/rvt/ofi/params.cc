@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Declares the parameters to libfabric and reads their values.
+#include "ofi/params.h"
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+#include <rdma/providers/fi_prov.h>
+
+#include <cstddef>
+
+#include "util/params.h"
+
+namespace rvt::ofi {
+namespace {
+
+using util::Param;
+using util::ParamType;
+
+void define_number(const fi_provider* provider, const Param& param) noexcept {
+    fi_param_define(provider, param.name, FI_PARAM_SIZE_T, "%s (%s%s%lld to %lld, default: %lld)",
+                    param.help, param.unit, *param.unit != '\0' ? ", " : "",
+                    static_cast<long long>(param.min), static_cast<long long>(param.max),
+                    static_cast<long long>(param.default_number));
+}
+
+void define(const fi_provider* provider, const Param& param) noexcept {
+    switch (param.type) {
+        case ParamType::kBool:
+            fi_param_define(provider, param.name, FI_PARAM_BOOL, "%s (default: %s)", param.help,
+                            param.default_number != 0 ? "yes" : "no");
+            break;
+        case ParamType::kNumber: define_number(provider, param); break;
+        case ParamType::kText:
+            fi_param_define(provider, param.name, FI_PARAM_STRING, "%s", param.help);
+            break;
+    }
+}
+
+void read_bool(fi_provider* provider, const Param& param) noexcept {
+    int given = 0;
+    if (fi_param_get_bool(provider, param.name, &given) == 0) {
+        util::set_param_number(param.id, given != 0 ? 1 : 0);
+    }
+}
+
+void read_number(fi_provider* provider, const Param& param) noexcept {
+    std::size_t given = 0;
+    if (fi_param_get_size_t(provider, param.name, &given) == 0) {
+        util::set_param_number(param.id, given);
+    }
+}
+
+void read_text(fi_provider* provider, const Param& param) noexcept {
+    char* given = nullptr;
+    if (fi_param_get_str(provider, param.name, &given) == 0) {
+        util::set_param_text(param.id, given);
+    }
+}
+
+void read(fi_provider* provider, const Param& param) noexcept {
+    switch (param.type) {
+        case ParamType::kBool: read_bool(provider, param); break;
+        case ParamType::kNumber: read_number(provider, param); break;
+        case ParamType::kText: read_text(provider, param); break;
+    }
+}
+
+}  // namespace
+
+void define_params(fi_provider* provider) noexcept {
+    for (const Param& param : util::all_params()) {
+        define(provider, param);
+        read(provider, param);
+    }
+}
+
+}  // namespace rvt::ofi
