@@ -134,6 +134,55 @@ void raw(Rank& self) {
     shared.party.barrier();
 }
 
+/// The same for injected writes, of which the initiator never hears again; a fence and a send come
+/// after them as well.
+void after_injected(Rank& self) {
+    Shared shared(self, FI_ORDER_RAW | FI_ORDER_WAW | FI_ORDER_SAW, FI_RMA | FI_MSG | FI_FENCE);
+    const Party& party = shared.party;
+    const std::size_t inject_size = party.ep.info->tx_attr->inject_size;
+    if (inject_size < 8) skip("inject_size is below 8");
+    if (most(party.ep.info->ep_attr->max_order_raw_size) < 8) skip("max_order_raw_size is below 8");
+    auto* const words = shared.local.as<std::uint64_t>();
+    constexpr std::uint64_t kTurns = 300;
+    if (self.rank == 1) {
+        for (std::uint64_t turn = 1; turn < kTurns; ++turn) {
+            shared.party.recv(shared.local, 64, shared.contexts.at(0));
+            party.ep.wait_rx();
+            FAB_EQUAL(shared.target.as<std::uint64_t>()[0], turn);
+            shared.party.barrier();
+        }
+        return;
+    }
+    for (std::uint64_t turn = 1; turn < kTurns; ++turn) {
+        // More of them than fit on the way to the target.
+        for (std::size_t i = 0; i < 2 * turn; ++i) {
+            words[0] = i + 1 < 2 * turn ? turn + i : turn;
+            party.ep.post([&] {
+                return fi_inject_write(party.ep.ep, words, 8, party.peer(), shared.remote.base,
+                                       shared.remote.key);
+            });
+        }
+        iovec piece{words + 1, 8};
+        void* desc = shared.local.desc();
+        const fi_rma_iov place{shared.remote.base, 8, shared.remote.key};
+        const fi_msg_rma msg{.msg_iov = &piece,
+                             .desc = &desc,
+                             .iov_count = 1,
+                             .addr = party.peer(),
+                             .rma_iov = &place,
+                             .rma_iov_count = 1,
+                             .context = shared.contexts.at(1),
+                             .data = 0};
+        const std::uint64_t fence = turn % 2 == 0 ? FI_FENCE : 0;
+        party.ep.post([&] { return fi_readmsg(party.ep.ep, &msg, FI_COMPLETION | fence); });
+        party.ep.wait_tx();
+        FAB_EQUAL(words[1], turn);
+        shared.party.send(shared.local, 8, shared.contexts.at(2));
+        party.ep.wait_tx();
+        shared.party.barrier();
+    }
+}
+
 /// Write after read: a read does not see what is written after it.
 void war(Rank& self) {
     Shared shared(self, FI_ORDER_WAR, FI_RMA);
@@ -229,9 +278,13 @@ void atomic_order(Rank& self) {
 }
 
 constexpr Case kCases[] = {
-    {"order_send_after_send", sas, 2, 40}, {"order_write_after_write", waw},
-    {"order_read_after_write", raw},       {"order_write_after_read", war},
-    {"order_send_after_write", saw},       {"order_send_after_atomic", send_after_atomic},
+    {"order_send_after_send", sas, 2, 40},
+    {"order_write_after_write", waw},
+    {"order_read_after_write", raw},
+    {"order_after_injected_write", after_injected},
+    {"order_write_after_read", war},
+    {"order_send_after_write", saw},
+    {"order_send_after_atomic", send_after_atomic},
     {"order_atomics", atomic_order},
 };
 

@@ -297,6 +297,49 @@ void refused(Rank& self) {
     }
 }
 
+/// An injected write has no completion when it succeeds, and one when it is refused.
+void inject_refused(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA | FI_MSG}, 4096);
+    Party& party = memory.party;
+    if (party.ep.info->tx_attr->inject_size < 8) skip("inject_size is below 8");
+    Contexts contexts(1);
+    const auto inject = [&](std::uint64_t at) {
+        long rc = 0;
+        do {
+            rc = static_cast<long>(fi_inject_write(party.ep.ep, memory.local.as(), 8, party.peer(),
+                                                   at, memory.remote.key));
+            party.ep.progress();
+        } while (rc == -FI_EAGAIN);
+        return rc;
+    };
+    std::memset(memory.target.as(), 0, 4096);
+    party.barrier();
+    if (self.rank == 0) {
+        memory.local.fill(1);
+        memory.write(8, 0, contexts.at(0));
+        party.ep.wait_tx();
+        if (inject(memory.remote.base + 4096 - 4) == 0) {
+            const Completion done = party.ep.wait_any(party.ep.tx_cq);
+            FAB_CHECK(done.err != 0);
+            FAB_CHECK((done.flags & (FI_RMA | FI_WRITE)) == (FI_RMA | FI_WRITE));
+        }
+        FAB_EQUAL(inject(memory.remote.base + 4096 - 8), 0);
+    }
+    party.barrier();
+    memory.target.close_region();
+    party.barrier();
+    if (self.rank == 0 && inject(memory.remote.base) == 0) {
+        FAB_CHECK(party.ep.wait_any(party.ep.tx_cq).err != 0);
+    }
+    party.barrier();
+    if (self.rank == 0) return;
+    memory.local.fill(1);
+    FAB_EQUAL(std::memcmp(memory.target.as(), memory.local.as(), 8), 0);
+    FAB_EQUAL(memory.target.as()[8], 0);
+    FAB_EQUAL(memory.target.as()[4096 - 9], 0);
+    FAB_EQUAL(std::memcmp(memory.target.as() + 4096 - 8, memory.local.as(), 8), 0);
+}
+
 /// Access rights of a region are kept.
 void access_rights(Rank& self) {
     Party party(self, {.caps = FI_RMA});
@@ -418,6 +461,7 @@ constexpr Case kCases[] = {
     {"rma_inject_write", inject_write},
     {"rma_iov", iov},
     {"rma_refused", refused},
+    {"rma_inject_refused", inject_refused},
     {"rma_access_rights", access_rights},
     {"rma_to_itself", to_itself},
     {"rma_mapped_memory", mapped_memory},

@@ -33,6 +33,9 @@ util::Status RdEngine<Lock, Host>::rma(const RdRma& request) noexcept {
             remote_length(request.remote, request.remote_count)) {
         return EINVAL;
     }
+    if (has(request.flags, RdFlags::kInject) && write_quietly(request)) {
+        return util::kOk;
+    }
     const auto kind = request.is_write ? RdTxOp::Kind::kWrite : RdTxOp::Kind::kRead;
     return start_one_sided(request.dest, kind, request.context, request.flags,
                            [&](RdTxOp& op) { return fill_access(op, request); });
@@ -55,6 +58,64 @@ util::Status RdEngine<Lock, Host>::atomic(const RdAtomic& request) noexcept {
     }
     return start_one_sided(request.dest, RdTxOp::Kind::kAtomic, request.context, request.flags,
                            [&](RdTxOp& op) { return fill_atomic(op, request); });
+}
+
+/// Sends a small injected write that nobody waits for: it needs no record here, and the target
+/// answers only if it refuses. Returns: false when the write must go the common way.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::write_quietly(const RdRma& request) noexcept {
+    constexpr RdFlags kWaited = RdFlags::kCompletion | RdFlags::kDeliveryComplete | RdFlags::kFence;
+    Peer* const peer = peer_of(request.dest);
+    if (!request.is_write || has(request.flags, kWaited) || request.iov_count != 1 ||
+        request.remote_count != 1 || peer == nullptr || peer->waiting != 0 ||
+        peer->state != Peer::State::kConnected) {
+        return false;
+    }
+    const RdRemote& remote = *request.remote;
+    // To memory of this process, and to memory that is mapped, a plain copy is faster. A target
+    // that does not poll would keep the write waiting.
+    std::uint32_t own = 0;
+    if (remote.len == 0 || remote.len > Path::kMaxLinePayload - sizeof(RdAccess) ||
+        !resolve_key(*peer, remote.key, own) || peer->path.is_same_process() ||
+        count_use(*peer, own, remote.len) || !peer->path.is_peer_polling()) {
+        return false;
+    }
+    std::byte message[Path::kMaxLinePayload];
+    const RdAccess access{
+        .key = remote.key, .address = remote.addr, .length = remote.len, .operation = 0};
+    std::memcpy(message, &access, sizeof access);
+    std::memcpy(message + sizeof access, request.iov->iov_base, remote.len);
+    const std::uint8_t data_flag = has(request.flags, RdFlags::kData) ? wire::kHasData : 0;
+    if (!peer->path.put(RdOp::kWriteLine, wire::kLast | data_flag, 0, request.data, message,
+                        sizeof access + remote.len)) {
+        return false;
+    }
+    ++peer->quiet_writes;
+    peer->has_quiet_writes = true;
+    if (completion_.write != nullptr) {
+        completion_.write->add(1);
+    }
+    return true;
+}
+
+/// Whether the target has executed all writes of write_quietly(). It takes messages in order.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::are_quiet_writes_done(Peer& peer) noexcept {
+    if (peer.has_quiet_writes && peer.path.is_drained()) {
+        peer.has_quiet_writes = false;
+    }
+    return !peer.has_quiet_writes;
+}
+
+/// The target has refused a write of write_quietly().
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_quiet_write_refused(Peer& peer, WcStatus status) noexcept {
+    if (peer.quiet_writes == 0 || status == WcStatus::kSuccess) {
+        return false;
+    }
+    --peer.quiet_writes;
+    complete_tx(nullptr, RdFlags::kNone, kWcRma | kWcWrite, status);
+    return true;
 }
 
 /// What all one-sided operations have in common: the peer, a record, its place in the queue.
@@ -335,6 +396,9 @@ bool RdEngine<Lock, Host>::on_access_done(Peer& peer, const Arrival& arrival) no
     if (outcome.status >= static_cast<std::uint32_t>(WcStatus::kCount)) {
         return false;
     }
+    if (arrival.data() == 0) {
+        return on_quiet_write_refused(peer, static_cast<WcStatus>(outcome.status));
+    }
     RdTxOp* const shared = tx_accesses_.find(arrival.data());
     if (shared != nullptr && shared->peer == &peer && shared->share_count != 0) {
         return on_share_done(peer, *shared, static_cast<WcStatus>(outcome.status));
@@ -430,6 +494,9 @@ bool RdEngine<Lock, Host>::on_write_line(Peer& peer, const Arrival& arrival) noe
     if (hit.is_ok()) {
         copy_to_region(hit, 0, message + sizeof access, access.length);
         report_access(access, arrival.flags(), arrival.data(), kWcRma | kWcRemoteWrite);
+        if (access.operation == 0) {
+            return true;  // nobody waits
+        }
     }
     answer(peer, access.operation, to_wc_status(hit.verdict), access.key);
     return true;

@@ -349,6 +349,8 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.write = {};
     peer.has_keys_view = peer.is_held = peer.has_refused_share = false;
     peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
+    peer.has_quiet_writes = false;
+    peer.quiet_writes = 0;
     give_up_if_unknown(peer);
 }
 

@@ -25,25 +25,31 @@ bool RdEngine<Lock, Host>::resolve_key(const Peer& peer, std::uint64_t key,
     return true;
 }
 
+/// Counts an access of `bytes` to the region behind the target's own key. Returns: whether the
+/// region is mapped here. One that is used often, or for much, is asked for.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::count_use(Peer& peer, std::uint32_t own, std::uint64_t bytes) noexcept {
+    using Mapped = RdMappedRegion<Host>;
+    Mapped& mapped = peer.regions[own];
+    const bool is_worth = ++mapped.accesses >= kAccessesBeforeMapping || bytes >= kBulkAccess;
+    if (mapped.state == Mapped::State::kUnknown && is_worth && !peer.path.is_same_process()) {
+        mapped.state = Mapped::State::kAsked;
+        station_.request_region(peer.link, own);
+    }
+    return mapped.state == Mapped::State::kMapped;
+}
+
 /// Whether this process can do all of an operation itself; `is_mapped` tells whether without a
-/// system call. Regions that are used often, or for much, are asked for.
+/// system call.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::may_be_direct(Peer& peer, const RdTxOp& op, bool& is_mapped) noexcept {
-    using Mapped = RdMappedRegion<Host>;
     is_mapped = true;
     for (std::size_t i = 0; i < op.remote_count; ++i) {
         std::uint32_t own = 0;
         if (!resolve_key(peer, op.remote[i].key, own)) {
             return false;
         }
-        Mapped& mapped = peer.regions[own];
-        is_mapped = is_mapped && mapped.state == Mapped::State::kMapped;
-        const bool is_worth =
-            ++mapped.accesses >= kAccessesBeforeMapping || op.total >= kBulkAccess;
-        if (mapped.state == Mapped::State::kUnknown && is_worth && !peer.path.is_same_process()) {
-            mapped.state = Mapped::State::kAsked;
-            station_.request_region(peer.link, own);
-        }
+        is_mapped = count_use(peer, own, op.total) && is_mapped;
     }
     return is_mapped || peer.path.may_access_memory();
 }
@@ -56,7 +62,8 @@ bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, RdTxOp& op) noexcept {
     }
     // Small accesses keep their order (kMaxOrderedRmaSize): none overtakes one that is under way in
     // the rings.
-    if (op.total <= kMaxOrderedRmaSize && peer.outstanding_accesses != 0) {
+    if (op.total <= kMaxOrderedRmaSize &&
+        (peer.outstanding_accesses != 0 || !are_quiet_writes_done(peer))) {
         return false;
     }
     if (is_mapped || peer.path.is_same_process() || !peer.path.is_peer_polling()) {

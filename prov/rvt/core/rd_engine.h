@@ -212,6 +212,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     // ---- rd_access.inl
     Status fill_access(RdTxOp& op, const RdRma& request) noexcept;
     Status fill_atomic(RdTxOp& op, const RdAtomic& request) noexcept;
+    bool write_quietly(const RdRma& request) noexcept;
+    bool are_quiet_writes_done(Peer& peer) noexcept;
+    bool on_quiet_write_refused(Peer& peer, WcStatus status) noexcept;
     bool start_access(Peer& peer, RdTxOp& op) noexcept;
     template <class Fill>
     Status start_one_sided(std::uint64_t dest, RdTxOp::Kind kind, void* context, RdFlags flags,
@@ -253,6 +256,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                              std::uint64_t length) noexcept;
     Status copy_part(Peer& peer, const iovec& part, const KeyHit& hit, std::byte* mapped,
                      std::uint64_t offset, bool is_write) noexcept;
+    bool count_use(Peer& peer, std::uint32_t own, std::uint64_t bytes) noexcept;
     bool may_be_direct(Peer& peer, const RdTxOp& op, bool& is_mapped) noexcept;
     Status copy_direct(Peer& peer, RdTxOp& op, std::uint64_t& budget) noexcept;
     void leave_direct(RdTxOp& op) noexcept;

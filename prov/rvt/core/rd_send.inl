@@ -202,7 +202,8 @@ void RdEngine<Lock, Host>::run_queues(Peer& peer) noexcept {
     }
     while (RdTxOp* const op = peer.queue.front()) {
         const bool must_wait = has(op->flags, RdFlags::kFence) &&
-                               op->state == RdTxOp::State::kQueued && peer.outstanding != 0;
+                               op->state == RdTxOp::State::kQueued &&
+                               (peer.outstanding != 0 || !are_quiet_writes_done(peer));
         if (must_wait || !run_op(peer, *op)) {
             return;
         }

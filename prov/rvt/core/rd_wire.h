@@ -90,7 +90,7 @@ struct RdAccess {
     std::uint64_t key;
     std::uint64_t address;    // as RdRemote::addr
     std::uint64_t length;     // of the whole access
-    std::uint64_t operation;  // the initiator's operation
+    std::uint64_t operation;  // the initiator's operation; 0: only a refusal is answered
 };
 
 /// In the payload of kShare; wire::kEvent tells a write from a read.

@@ -79,6 +79,14 @@ void Path::refresh() noexcept {
     }
 }
 
+bool Path::is_drained() const noexcept {
+    // acquire: pairs with the release in return_credits(): what the peer did for the messages is
+    // done.
+    const std::uint64_t lines =
+        peering_->inbox.at<OutboxHeader>(0)->consumed_lines.load(std::memory_order_acquire);
+    return lines == (lines_.tail() | (is_large_ ? kLargeEpoch : 0));
+}
+
 bool Path::refresh_eager() noexcept {
     return is_open() && !must_hold_eager() && refresh_lines(kControlLines + kMaxLines);
 }

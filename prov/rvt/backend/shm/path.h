@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The way to one peer on this host: both directions of rings, the doorbell, and the peer's memory.
-// This is the compile-time policy that the RD engine is instantiated with (core/host_path.h states
-// what it asks for).
+// This is the compile-time policy that the RD engine is instantiated with (core/rd_engine.h).
 //
 // Messages are lines. A payload of up to kMaxLinePayload bytes travels in the first line and in
 // continuation lines that follow it; a larger one is a run in the byte ring that belongs to the
@@ -123,6 +122,8 @@ class Path {
     /// Told of a burst to come. Moves to the large rings when there have been many, if there is
     /// memory.
     void prepare_bulk() noexcept;
+    /// Whether the peer has taken everything that was sent. Looks at the peer's memory.
+    bool is_drained() const noexcept;
     /// Whether the peer has asked for headers only. Looks at the peer's memory.
     bool must_hold_eager() noexcept;
 
@@ -163,7 +164,7 @@ class Path {
             ++handled;
         }
         if (handled != 0) {
-            return_credits(handled < budget);
+            return_credits(handled < budget || !in_lines_.peek(meta));
         }
         return handled;
     }
