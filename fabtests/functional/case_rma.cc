@@ -109,23 +109,39 @@ void repeated(Rank& self) {
     }
 }
 
-/// Many operations in flight, both ways at once.
+/// Many operations in flight, both ways at once: writes to different places, then reads of them.
 void both_ways(Rank& self) {
-    constexpr std::size_t kCount = 200;
-    constexpr std::size_t kSize = 5000;
-    Memory memory(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE}, kCount * kSize);
+    constexpr std::size_t kCount = 100;
+    constexpr std::size_t kMost = 70000;
+    Memory memory(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE}, kCount * kMost);
     Contexts contexts(kCount);
-    memory.local.fill(static_cast<unsigned>(self.rank));
-    for (std::size_t i = 0; i < kCount; ++i) {
-        memory.party.ep.post([&] {
-            return fi_write(memory.party.ep.ep, memory.local.as() + i * kSize, kSize,
-                            memory.local.desc(), memory.party.peer(),
-                            memory.remote.base + i * kSize, memory.remote.key, contexts.at(i));
-        });
+    const Party& party = memory.party;
+    for (const std::size_t size : {5000UL, 65536UL, kMost}) {
+        memory.local.fill(static_cast<unsigned>(self.rank) + static_cast<unsigned>(size));
+        for (std::size_t i = 0; i < kCount; ++i) {
+            party.ep.post([&] {
+                return fi_write(party.ep.ep, memory.local.as() + i * size, size,
+                                memory.local.desc(), party.peer(), memory.remote.base + i * size,
+                                memory.remote.key, contexts.at(i));
+            });
+        }
+        for (std::size_t i = 0; i < kCount; ++i) party.ep.wait_tx();
+        memory.party.barrier();
+        memory.target.expect(static_cast<unsigned>(self.other()) + static_cast<unsigned>(size),
+                             kCount * size);
+        std::memset(memory.local.as(), 0, kCount * size);
+        for (std::size_t i = 0; i < kCount; ++i) {
+            party.ep.post([&] {
+                return fi_read(party.ep.ep, memory.local.as() + i * size, size, memory.local.desc(),
+                               party.peer(), memory.remote.base + i * size, memory.remote.key,
+                               contexts.at(i));
+            });
+        }
+        for (std::size_t i = 0; i < kCount; ++i) party.ep.wait_tx();
+        memory.local.expect(static_cast<unsigned>(self.rank) + static_cast<unsigned>(size),
+                            kCount * size);
+        memory.party.barrier();
     }
-    for (std::size_t i = 0; i < kCount; ++i) memory.party.ep.wait_tx();
-    memory.party.barrier();
-    memory.target.expect(static_cast<unsigned>(self.other()), kCount * kSize);
 }
 
 /// fi_writedata and fi_inject_writedata complete at the target, with their data, and only they.

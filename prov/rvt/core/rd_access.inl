@@ -189,18 +189,25 @@ util::Status RdEngine<Lock, Host>::fill_atomic(RdTxOp& op, const RdAtomic& reque
                            has(request.flags, RdFlags::kInject));
 }
 
+/// Decides how a write or read goes, if that has not been done.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::begin_access(Peer& peer, RdTxOp& op) noexcept {
+    if (op.state != RdTxOp::State::kQueued) {
+        return;
+    }
+    op.is_direct = is_direct_better(peer, op);
+    op.state = RdTxOp::State::kStreaming;
+    op.answers_due = op.remote_count;
+    op.started = util::cpu_ticks();
+    if (op.kind == RdTxOp::Kind::kWrite && !op.is_direct && op.total > kBulkAccess) {
+        peer.path.prepare_bulk();
+    }
+}
+
 /// Sends the segments of a write or read, or copies them. Returns: whether all of them have left.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
-    if (op.state == RdTxOp::State::kQueued) {
-        op.is_direct = is_direct_better(peer, op);
-        op.state = RdTxOp::State::kStreaming;
-        op.answers_due = op.remote_count;
-        op.started = util::cpu_ticks();
-        if (op.kind == RdTxOp::Kind::kWrite && !op.is_direct && op.total > kBulkAccess) {
-            peer.path.prepare_bulk();
-        }
-    }
+    begin_access(peer, op);
     if (op.is_direct) {
         return op.method == RdMethod::kSplit ? run_shared(peer, op) : run_direct(peer, op);
     }

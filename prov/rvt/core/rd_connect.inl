@@ -351,6 +351,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
     peer.has_quiet_writes = false;
     peer.quiet_writes = 0;
+    peer.shares_ahead = 0;
     give_up_if_unknown(peer);
 }
 

@@ -116,8 +116,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::size_t kFirstPiece = 8 * 1024;
     static constexpr std::uint32_t kAccessesBeforeMapping = 8;
     static constexpr std::uint64_t kMinSplit = 32 * 1024;
-    static constexpr std::uint64_t kMinShared = 64 * 1024;  // smaller accesses have one copier
-    static constexpr std::uint64_t kMaxShare = 256 * 1024;  // of an access, at once
+    static constexpr std::uint64_t kMinShared = 64 * 1024;   // smaller accesses have one copier
+    static constexpr std::uint64_t kMaxShare = 256 * 1024;   // of an access, at once
+    static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
+    static constexpr std::size_t kSharesAtOnce = 4;
     static constexpr std::uint64_t kBulkAccess =
         16 * 1024;  // larger accesses are worth the large rings
     static constexpr std::size_t kHotPeers = 8;
@@ -215,6 +217,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool write_quietly(const RdRma& request) noexcept;
     bool are_quiet_writes_done(Peer& peer) noexcept;
     bool on_quiet_write_refused(Peer& peer, WcStatus status) noexcept;
+    void begin_access(Peer& peer, RdTxOp& op) noexcept;
     bool start_access(Peer& peer, RdTxOp& op) noexcept;
     template <class Fill>
     Status start_one_sided(std::uint64_t dest, RdTxOp::Kind kind, void* context, RdFlags flags,
@@ -270,7 +273,13 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void copy_range(Peer& peer, RdTxOp& op, RdTxOp::Range range) noexcept;
     bool on_share_done(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
     void finish_shared(Peer& peer, RdTxOp& op) noexcept;
+    bool is_worth_waiting(const Peer& peer, RdTxOp& op) noexcept;
+    bool copy_two(Peer& peer, RdTxOp& op) noexcept;
     bool on_share(Peer& peer, const Arrival& arrival) noexcept;
+    KeyHit lookup_share(const RdShare& share, bool is_write) noexcept;
+    bool copy_shares(Peer& peer, bool is_write, const RdShare* shares, std::size_t count) noexcept;
+    void copy_share(Peer& peer, bool is_write, const RdShare& share) noexcept;
+    void answer_share(Peer& peer, const RdShare& share, WcStatus status) noexcept;
 
     // ---- rd_progress.inl
     static unsigned progress_entry(RdEndpoint* endpoint) noexcept {

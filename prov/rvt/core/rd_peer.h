@@ -103,6 +103,7 @@ struct RdPeerBase {
     std::uint32_t outstanding = 0;           // operations that wait for an answer
     std::uint32_t outstanding_accesses = 0;  // those of them that are one-sided
     std::uint32_t rendezvous_due = 0;        // headers sent that nobody has asked about
+    std::uint32_t shares_ahead = 0;          // kShare messages that were done with one before them
     bool has_quiet_writes = false;           // the target may not have executed some of them
     std::uint64_t quiet_writes = 0;          // sent without a record, and not refused
     std::uint64_t fi_addr = kSourceNotAvailable;

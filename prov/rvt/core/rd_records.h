@@ -67,7 +67,8 @@ struct RdTxOp : util::Pooled {
     bool is_in_line = false;            // in the peer's queue of messages
     bool is_rendezvous = false;         // kMessage: sent as a header
     bool is_asked = false;              // kMessage: the peer has asked for the data
-    bool is_direct = false;  // one-sided: this process copies to or from the peer's memory
+    bool is_direct = false;   // one-sided: this process copies to or from the peer's memory
+    bool has_waited = false;  // one-sided: for another to be copied with
     RdMethod method = RdMethod::kCount;  // one-sided: what was chosen, if there was a choice
     std::uint32_t share_count = 0;       // one-sided: parts that the target copies, oldest first
     struct Range {

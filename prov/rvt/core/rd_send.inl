@@ -160,7 +160,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
         op->iov_count = op->compare_count = op->result_count = op->remote_count = 0;
         op->answers_due = op->segment = op->share_count = 0;
         op->method = RdMethod::kCount;
-        op->is_direct = op->is_asked = op->is_rendezvous = false;
+        op->is_direct = op->is_asked = op->is_rendezvous = op->has_waited = false;
     }
     return op;
 }

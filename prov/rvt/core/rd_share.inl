@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Large one-sided access that both processes copy at once: the initiator from the front, the
 // target, which is asked for it part by part (kShare), from the back. Who is faster copies more.
+// Small parts are copied several at a time, as the system call costs as much as copying a few KiB.
 // Included by rd_engine.h.
 #pragma once
 
@@ -36,9 +37,14 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::run_shared(Peer& peer, RdTxOp& op) noexcept {
     if (op.status == WcStatus::kSuccess && op.done < op.end) {
         ask_for_shares(peer, op);
-        const std::uint64_t part = std::min(op.end - op.done, share_size(op));
-        copy_range(peer, op, {.begin = op.done, .end = op.done + part});
-        op.done += part;
+        if (is_worth_waiting(peer, op)) {
+            return false;
+        }
+        if (!copy_two(peer, op)) {
+            const std::uint64_t part = std::min(op.end - op.done, share_size(op));
+            copy_range(peer, op, {.begin = op.done, .end = op.done + part});
+            op.done += part;
+        }
     }
     if (op.status == WcStatus::kSuccess && op.done < op.end) {
         return false;
@@ -49,6 +55,67 @@ bool RdEngine<Lock, Host>::run_shared(Peer& peer, RdTxOp& op) noexcept {
         leave_queue(peer, op);
         finish_shared(peer, op);
     }
+    return true;
+}
+
+/// Whether the small part of an operation that was just posted waits for another, to be copied with
+/// it. It waits until the next call into the engine, and only while the target has work.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::is_worth_waiting(const Peer& peer, RdTxOp& op) noexcept {
+    const bool has_waited = std::exchange(op.has_waited, true);
+    return !has_waited && op.next == nullptr && op.end - op.done <= kSmallShare &&
+           peer.outstanding_accesses != 0;
+}
+
+/// Copies the rest of an operation and that of the next one together.
+/// Returns: false when they do not go together, or it failed: nothing has been noted then.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::copy_two(Peer& peer, RdTxOp& op) noexcept {
+    RdTxOp* const next = op.next;
+    if (next == nullptr || next->kind != op.kind || has(next->flags, RdFlags::kFence) ||
+        op.end - op.done > kSmallShare) {
+        return false;
+    }
+    begin_access(peer, *next);
+    if (!next->is_direct || next->method != RdMethod::kSplit ||
+        next->remote[0].key != op.remote[0].key || next->status != WcStatus::kSuccess ||
+        next->done != 0) {
+        return false;
+    }
+    ask_for_shares(peer, *next);
+    std::uint32_t own = 0;
+    if (next->end > kSmallShare || !resolve_key(peer, op.remote[0].key, own)) {
+        return false;
+    }
+    const bool is_write = op.kind == RdTxOp::Kind::kWrite;
+    std::array<iovec, 2> here{};
+    std::array<iovec, 2> there{};
+    station_.mark_use(peer.path.incarnation(), own);
+    Status status = util::kOk;
+    for (std::size_t i = 0; i < 2 && status.is_ok(); ++i) {
+        const RdTxOp& part = i == 0 ? op : *next;
+        const std::uint64_t length = part.end - part.done;
+        const KeyHit hit = peer.keys_view.lookup(
+            {.key = own,
+             .pd = peer.path.key_domain(),
+             .addr = part.remote[0].addr + part.done,
+             .length = length,
+             .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
+        const bool is_possible =
+            hit.is_ok() && !hit.scattered && mapped_target(peer, own, hit, length) == nullptr;
+        status = is_possible ? util::kOk : Status(ENOTSUP);
+        here[i] = {static_cast<std::byte*>(part.iov[0].iov_base) + part.done, length};
+        there[i] = {reinterpret_cast<void*>(hit.base + hit.offset), length};
+    }
+    if (status.is_ok()) {
+        status = peer.path.copy_memory(is_write, here.data(), there.data(), 2);
+    }
+    station_.unmark_use();
+    if (!status.is_ok()) {
+        return false;
+    }
+    op.done = op.end;
+    next->done = next->end;
     return true;
 }
 
@@ -132,24 +199,79 @@ void RdEngine<Lock, Host>::finish_shared(Peer& peer, RdTxOp& op) noexcept {
 
 // ---- target ----
 
-/// Copies a part of the initiator's access between its memory and the region that it names.
+/// Copies a part of the initiator's access between its memory and the region that it names, and the
+/// small parts that have been asked for behind it.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_share(Peer& peer, const Arrival& arrival) noexcept {
-    RdShare share;
-    if (arrival.length() != sizeof share) {
+    if (peer.shares_ahead != 0) {
+        --peer.shares_ahead;  // done with the one before it
+        return true;
+    }
+    std::array<RdShare, kSharesAtOnce> shares;
+    if (arrival.length() != sizeof shares[0]) {
         return false;
     }
-    arrival.copy_payload(&share, sizeof share);
-    if (share.length == 0 || share.length > kMaxShare) {
+    arrival.copy_payload(&shares[0], sizeof shares[0]);
+    if (shares[0].length == 0 || shares[0].length > kMaxShare) {
         return false;
     }
-    const bool is_write = (arrival.flags() & wire::kEvent) != 0;
+    std::size_t count = 1;
+    while (count < kSharesAtOnce && shares[count - 1].length <= kSmallShare &&
+           peer.path.peek_behind(count, RdOp::kShare, arrival.flags(), &shares[count],
+                                 sizeof shares[0]) &&
+           shares[count].length - 1 < kSmallShare) {
+        ++count;
+    }
+    peer.shares_ahead = static_cast<std::uint32_t>(count - 1);
     const ReadPin pin(pin_);
-    const KeyHit hit = lookup({.key = share.key,
-                               .address = share.address,
-                               .length = share.length,
-                               .operation = share.operation},
-                              is_write ? Access::kRemoteWrite : Access::kRemoteRead);
+    const bool is_write = (arrival.flags() & wire::kEvent) != 0;
+    if (count == 1 || !copy_shares(peer, is_write, shares.data(), count)) {
+        for (std::size_t i = 0; i < count; ++i) {
+            copy_share(peer, is_write, shares[i]);
+        }
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+KeyHit RdEngine<Lock, Host>::lookup_share(const RdShare& share, bool is_write) noexcept {
+    return lookup({.key = share.key,
+                   .address = share.address,
+                   .length = share.length,
+                   .operation = share.operation},
+                  is_write ? Access::kRemoteWrite : Access::kRemoteRead);
+}
+
+/// Copies several parts together and answers. Returns: false when that is not possible: nobody has
+/// been answered then. The caller holds the pin.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::copy_shares(Peer& peer, bool is_write, const RdShare* shares,
+                                       std::size_t count) noexcept {
+    std::array<iovec, kSharesAtOnce> here;
+    std::array<iovec, kSharesAtOnce> there;
+    for (std::size_t i = 0; i < count; ++i) {
+        const KeyHit hit = lookup_share(shares[i], is_write);
+        if (!hit.is_ok() || hit.scattered) {
+            return false;
+        }
+        here[i] = {hit.data(), shares[i].length};
+        there[i] = {reinterpret_cast<void*>(shares[i].place), shares[i].length};
+    }
+    // What the initiator writes is read here.
+    if (!peer.path.may_access_memory() ||
+        !peer.path.copy_memory(!is_write, here.data(), there.data(), count).is_ok()) {
+        return false;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+        answer_share(peer, shares[i], WcStatus::kSuccess);
+    }
+    return true;
+}
+
+/// Copies one part and answers. The caller holds the pin.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::copy_share(Peer& peer, bool is_write, const RdShare& share) noexcept {
+    const KeyHit hit = lookup_share(share, is_write);
     WcStatus status = to_wc_status(hit.verdict);
     if (hit.is_ok()) {
         const bool is_possible = !hit.scattered && peer.path.may_access_memory();
@@ -159,9 +281,14 @@ bool RdEngine<Lock, Host>::on_share(Peer& peer, const Arrival& arrival) noexcept
                                            : peer.path.write_memory(here, share.place);
         status = copied.is_ok() ? WcStatus::kSuccess : WcStatus::kLocAccessErr;
     }
+    answer_share(peer, share, status);
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::answer_share(Peer& peer, const RdShare& share,
+                                        WcStatus status) noexcept {
     const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = 0};
     reply(peer, RdOp::kAccessDone, 0, share.operation, &outcome, sizeof outcome);
-    return true;
 }
 
 }  // namespace rvt::core

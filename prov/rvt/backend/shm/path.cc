@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
+#include "util/iov_cursor.h"
 #include "util/memory_room.h"
 
 namespace rvt::shm {
@@ -37,6 +38,17 @@ void Path::Arrival::copy_continued(std::byte* to, std::size_t count) const noexc
         util::copy_small(to + done, ring_.line(ahead).continuation(), part);
         done += part;
     }
+}
+
+bool Path::peek_behind(std::uint64_t ahead, core::RdOp op, std::uint8_t flags, void* to,
+                       std::size_t length) const noexcept {
+    std::uint64_t meta = 0;
+    if (!in_lines_.peek(meta, ahead) || LineMeta::op(meta) != static_cast<std::uint8_t>(op) ||
+        LineMeta::flags(meta) != flags || LineMeta::length(meta) != length) {
+        return false;
+    }
+    util::copy_small(to, in_lines_.line(ahead).payload, length);
+    return true;
 }
 
 void Path::open(std::unique_ptr<Peering> peering) noexcept {
@@ -278,30 +290,32 @@ void Path::wake(std::uint32_t episode) noexcept {
     }
 }
 
-util::Status Path::read_memory(const iovec& local, std::uint64_t remote) noexcept {
+util::Status Path::copy_memory(bool is_write, const iovec* local, const iovec* remote,
+                               std::size_t count) noexcept {
     if (peering_->is_same_process) {
-        std::memcpy(local.iov_base, reinterpret_cast<const void*>(remote), local.iov_len);
+        for (std::size_t i = 0; i < count; ++i) {
+            std::memcpy(is_write ? remote[i].iov_base : local[i].iov_base,
+                        is_write ? local[i].iov_base : remote[i].iov_base, local[i].iov_len);
+        }
         return util::kOk;
     }
-    const iovec there{reinterpret_cast<void*>(remote), local.iov_len};
-    const ssize_t done = process_vm_readv(peering_->pid, &local, 1, &there, 1, 0);
+    const ssize_t done = is_write ? process_vm_writev(peering_->pid, local, count, remote, count, 0)
+                                  : process_vm_readv(peering_->pid, local, count, remote, count, 0);
     if (done < 0) {
         return errno;
     }
-    return static_cast<std::size_t>(done) == local.iov_len ? util::kOk : util::Status(EFAULT);
+    return static_cast<std::size_t>(done) == util::iov_length(local, count) ? util::kOk
+                                                                            : util::Status(EFAULT);
+}
+
+util::Status Path::read_memory(const iovec& local, std::uint64_t remote) noexcept {
+    const iovec there{reinterpret_cast<void*>(remote), local.iov_len};
+    return copy_memory(false, &local, &there, 1);
 }
 
 util::Status Path::write_memory(const iovec& local, std::uint64_t remote) noexcept {
-    if (peering_->is_same_process) {
-        std::memcpy(reinterpret_cast<void*>(remote), local.iov_base, local.iov_len);
-        return util::kOk;
-    }
     const iovec there{reinterpret_cast<void*>(remote), local.iov_len};
-    const ssize_t done = process_vm_writev(peering_->pid, &local, 1, &there, 1, 0);
-    if (done < 0) {
-        return errno;
-    }
-    return static_cast<std::size_t>(done) == local.iov_len ? util::kOk : util::Status(EFAULT);
+    return copy_memory(true, &local, &there, 1);
 }
 
 bool Path::is_peer_polling() const noexcept {

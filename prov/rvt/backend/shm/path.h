@@ -172,6 +172,10 @@ class Path {
     /// the one that is being handled. What a line says is a hint and may be anything.
     template <class Far, class Near>
     void look_ahead(Far far, Near near) noexcept;
+    /// Copies the payload of the message that has arrived `ahead` lines behind the one that is
+    /// being handled. Returns: false when there is none, or not one of this kind and length.
+    bool peek_behind(std::uint64_t ahead, core::RdOp op, std::uint8_t flags, void* to,
+                     std::size_t length) const noexcept;
     bool is_broken() const noexcept { return is_broken_; }
     /// Tells the peer to send headers only, or again everything.
     void hold_eager(bool hold) noexcept;
@@ -184,6 +188,10 @@ class Path {
     /// Copies between our buffers and the peer's. Returns: the error of process_vm_readv(2).
     util::Status read_memory(const iovec& local, std::uint64_t remote) noexcept;
     util::Status write_memory(const iovec& local, std::uint64_t remote) noexcept;
+    /// The same with several pairs of buffers of equal length: one system call, which costs as much
+    /// as copying a few KiB. After an error any part of it may have been copied.
+    util::Status copy_memory(bool is_write, const iovec* local, const iovec* remote,
+                             std::size_t count) noexcept;
     /// Whether the peer's application polls, so that work which needs it goes fast.
     bool is_peer_polling() const noexcept;
     /// Whether the peer makes progress, by its control thread, though its application does not
