@@ -39,6 +39,21 @@ class Cq {
         }
     }
 
+    /// As push(), for an entry that is made just now: `fill(Cqe&)` writes it where it stays. A copy
+    /// moves several fields at once, and the processor cannot do that before all that was stored
+    /// until then has reached the cache.
+    template <class Fill>
+    RVT_ALWAYS_INLINE void emplace(Fill fill) noexcept {
+        if (Cqe* slot = claim()) [[likely]] {
+            fill(*slot);
+            commit();
+        } else {
+            Cqe entry;
+            fill(entry);
+            push_overflow(entry);
+        }
+    }
+
     /// The next free slot to be filled in place, then commit()ted; nullptr when push() must be
     /// used.
     RVT_ALWAYS_INLINE Cqe* claim() noexcept {
@@ -62,6 +77,12 @@ class Cq {
         ++head_;
         if (has_overflow_) [[unlikely]] {
             refill();
+        }
+    }
+    /// Starts an empty ring over, so that few entries at a time take few cache lines for good.
+    RVT_ALWAYS_INLINE void rewind_if_empty() noexcept {
+        if (head_ == tail_) {
+            head_ = tail_ = 0;
         }
     }
     RVT_ALWAYS_INLINE bool is_empty() const noexcept { return head_ == tail_; }

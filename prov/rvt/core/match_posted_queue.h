@@ -37,14 +37,11 @@ class PostedQueue {
     /// Returns:   ENOMEM, and then nothing has changed.
     RVT_ALWAYS_INLINE util::Status push(std::uint64_t tag, std::uint64_t ignore,
                                         std::uint32_t source, T* record) noexcept {
-        const Entry entry{.tag = tag,
-                          .care = kHasTags ? ~ignore : 0,
-                          .payload = record,
-                          .source = source,
-                          .source_care = source == kAnySourceId ? 0 : ~0u};
-        if (!ring_.append_short(entry)) [[unlikely]] {
-            return push_long(entry);
+        Entry* const entry = ring_.append_short();
+        if (entry == nullptr) [[unlikely]] {
+            return push_long(tag, ignore, source, record);
         }
+        entry->fill(tag, ignore, source, record);
         return util::kOk;
     }
 
@@ -169,6 +166,14 @@ class PostedQueue {
         std::uint32_t source;
         std::uint32_t source_care;
 
+        RVT_ALWAYS_INLINE void fill(std::uint64_t a_tag, std::uint64_t ignore,
+                                    std::uint32_t a_source, T* record) noexcept {
+            tag = a_tag;
+            care = kHasTags ? ~ignore : 0;
+            payload = record;
+            source = a_source;
+            source_care = a_source == kAnySourceId ? 0 : ~0u;
+        }
         RVT_ALWAYS_INLINE bool fits(std::uint64_t other_tag,
                                     std::uint32_t other_source) const noexcept {
             const std::uint64_t difference = (source ^ other_source) & source_care;
@@ -209,13 +214,15 @@ class PostedQueue {
         return ring_.find_short([=](const Entry& entry) { return entry.fits(tag, source); });
     }
 
-    [[gnu::noinline]] util::Status push_long(const Entry& entry) noexcept {
+    [[gnu::noinline]] util::Status push_long(std::uint64_t tag, std::uint64_t ignore,
+                                             std::uint32_t source, T* record) noexcept {
         if (!ring_.has_room()) {
             if (const util::Status made = make_room(); !made.is_ok()) {
                 return made;
             }
         }
-        ring_.append_long(entry);
+        record->match_slot = ring_.tail();
+        ring_.append_long().fill(tag, ignore, source, record);
         return util::kOk;
     }
 

@@ -56,13 +56,13 @@ class MatchRing {
     /// Entries of heap memory held.
     std::uint32_t heap_capacity() const noexcept { return heap_capacity_; }
 
-    /// Appends to a short ring. Returns: false when it is full or long; use append_long().
-    RVT_ALWAYS_INLINE bool append_short(const Entry& entry) noexcept {
+    /// Appends an entry to a short ring, to be written in place (core/cq.h says why).
+    /// Returns: nullptr when the ring is full or long; use append_long().
+    RVT_ALWAYS_INLINE Entry* append_short() noexcept {
         if (tail_ - head_ >= short_room_) [[unlikely]] {
-            return false;
+            return nullptr;
         }
-        short_[tail_++ & (kShortEntries - 1)] = entry;
-        return true;
+        return &short_[tail_++ & (kShortEntries - 1)];
     }
 
     /// The position of the oldest entry of a short ring that `fits(entry)`, or tail().
@@ -113,12 +113,11 @@ class MatchRing {
         return record;
     }
 
-    /// Appends to a ring that is or becomes long, and notes the position in the record.
-    /// Precondition: has_room().
-    void append_long(const Entry& entry) noexcept {
-        entry.payload->match_slot = tail_;
-        at(tail_++) = entry;
+    /// Appends an entry to a ring that is or becomes long, to be written in place; the record notes
+    /// tail() as its match_slot. Precondition: has_room().
+    RVT_ALWAYS_INLINE Entry& append_long() noexcept {
         ++live_;
+        return at(tail_++);
     }
     bool has_room() const noexcept { return tail_ - head_ <= mask_; }
 

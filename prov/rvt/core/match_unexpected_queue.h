@@ -35,10 +35,11 @@ class UnexpectedQueue {
     /// Returns: ENOMEM, and then nothing has changed.
     RVT_ALWAYS_INLINE util::Status push(std::uint64_t tag, std::uint32_t source,
                                         U* record) noexcept {
-        const Entry entry{.tag = tag, .payload = record, .source = source};
-        if (!ring_.append_short(entry)) [[unlikely]] {
-            return push_long(entry);
+        Entry* const entry = ring_.append_short();
+        if (entry == nullptr) [[unlikely]] {
+            return push_long(tag, source, record);
         }
+        entry->fill(tag, source, record);
         return util::kOk;
     }
 
@@ -138,6 +139,13 @@ class UnexpectedQueue {
         std::uint64_t tag;
         U* payload;
         std::uint32_t source;
+
+        RVT_ALWAYS_INLINE void fill(std::uint64_t a_tag, std::uint32_t a_source,
+                                    U* record) noexcept {
+            tag = a_tag;
+            payload = record;
+            source = a_source;
+        }
     };
     static_assert(sizeof(Entry) == 24);
 
@@ -214,13 +222,15 @@ class UnexpectedQueue {
         return ring_.find_short([&](const Entry& entry) { return question.takes(entry); });
     }
 
-    [[gnu::noinline]] util::Status push_long(const Entry& entry) noexcept {
+    [[gnu::noinline]] util::Status push_long(std::uint64_t tag, std::uint32_t source,
+                                             U* record) noexcept {
         if (!ring_.has_room()) {
             if (const util::Status made = make_room(); !made.is_ok()) {
                 return made;
             }
         }
-        ring_.append_long(entry);
+        record->match_slot = ring_.tail();
+        ring_.append_long().fill(tag, source, record);
         return util::kOk;
     }
 

@@ -33,7 +33,6 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::recv_one(void* buf, std::si
         entry->iov_count = 1;
         entry->is_queued = true;
         entry->iov[0] = {buf, len};
-        entry->capacity = len;
         const Status queued = kTagged ? posted_tagged_.push(tag, ignore, kAnySourceId, entry)
                                       : posted_messages_.push(0, 0, kAnySourceId, entry);
         if (!queued.is_ok()) [[unlikely]] {
@@ -91,7 +90,6 @@ util::Status RdEngine<Lock, Host>::fill_entry(RdRxEntry& entry, const RdRecv& re
     entry.iov_count = static_cast<std::uint8_t>(request.iov_count);
     entry.is_queued = false;
     std::copy_n(request.iov, request.iov_count, entry.iov.begin());
-    entry.capacity = util::iov_length(request.iov, request.iov_count);
     return util::kOk;
 }
 
@@ -326,15 +324,16 @@ RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const Peer& peer,
     if (has(entry.flags, RdFlags::kCompletion)) [[likely]] {
         const std::uint8_t wire = arrival.flags();
         const bool has_data = (wire & wire::kHasData) != 0;
-        const Cqe cqe{.op_context = entry.context,
-                      .flags = kWcRecv | ((wire & wire::kTagged) != 0 ? kWcTagged : kWcMsg) |
-                               (has_data ? kWcRemoteCqData : 0),
-                      .len = arrival.length(),
-                      .buf = entry.iov[0].iov_base,
-                      .data = has_data ? arrival.data() : 0,
-                      .tag = arrival.tag(),
-                      .source = peer.fi_addr};
-        rx_cq_->push(cqe);
+        rx_cq_->emplace([&](Cqe& cqe) {
+            cqe = {.op_context = entry.context,
+                   .flags = kWcRecv | ((wire & wire::kTagged) != 0 ? kWcTagged : kWcMsg) |
+                            (has_data ? kWcRemoteCqData : 0),
+                   .len = arrival.length(),
+                   .buf = entry.iov[0].iov_base,
+                   .data = has_data ? arrival.data() : 0,
+                   .tag = arrival.tag(),
+                   .source = peer.fi_addr};
+        });
     }
     if (recv_counter_ != nullptr) {
         recv_counter_->add(1);
@@ -516,7 +515,7 @@ void RdEngine<Lock, Host>::note_unexpected(std::int64_t bytes) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::attach(RdInbound& inbound, RdRxEntry& entry) noexcept {
     inbound.entry = &entry;
-    inbound.buffer_capacity = entry.capacity;
+    inbound.buffer_capacity = entry.capacity();
     inbound.place = entry.iov[0];
     if (has(entry.flags, RdFlags::kMultiRecv)) {
         const std::size_t used = std::min<std::size_t>(inbound.total, entry.iov[0].iov_len);
@@ -599,22 +598,24 @@ void RdEngine<Lock, Host>::complete_rx(const RdInbound& inbound, RdRxEntry& entr
     const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
     const bool is_last_use = is_multi && !entry.is_queued && entry.users == 1;
     const bool has_data = (inbound.wire_flags & wire::kHasData) != 0;
-    Cqe cqe{.op_context = entry.context,
-            .flags = kWcRecv | (inbound.is_tagged() ? kWcTagged : kWcMsg) |
-                     (has_data ? kWcRemoteCqData : 0) | (is_last_use ? kWcMultiRecv : 0),
-            .len = std::min(inbound.total, inbound.buffer_capacity),
-            .buf = inbound.place.iov_base,
-            .data = has_data ? inbound.data : 0,
-            .tag = inbound.tag,
-            .source = inbound.peer->fi_addr,
-            .status = inbound.status};
-    if (cqe.status == WcStatus::kSuccess && inbound.total > inbound.buffer_capacity) {
-        cqe.status = WcStatus::kTruncated;
-        cqe.extra = static_cast<std::uint32_t>(inbound.total - inbound.buffer_capacity);
-    }
-    const bool is_ok = cqe.status == WcStatus::kSuccess;
+    const bool is_cut =
+        inbound.status == WcStatus::kSuccess && inbound.total > inbound.buffer_capacity;
+    const bool is_ok = inbound.status == WcStatus::kSuccess && !is_cut;
     if (rx_cq_ != nullptr && (!is_ok || has(entry.flags, RdFlags::kCompletion) || is_last_use)) {
-        rx_cq_->push(cqe);
+        rx_cq_->emplace([&](Cqe& cqe) {
+            cqe = {.op_context = entry.context,
+                   .flags = kWcRecv | (inbound.is_tagged() ? kWcTagged : kWcMsg) |
+                            (has_data ? kWcRemoteCqData : 0) | (is_last_use ? kWcMultiRecv : 0),
+                   .len = std::min(inbound.total, inbound.buffer_capacity),
+                   .buf = inbound.place.iov_base,
+                   .data = has_data ? inbound.data : 0,
+                   .tag = inbound.tag,
+                   .source = inbound.peer->fi_addr,
+                   .status = is_cut ? WcStatus::kTruncated : inbound.status,
+                   .extra =
+                       is_cut ? static_cast<std::uint32_t>(inbound.total - inbound.buffer_capacity)
+                              : 0};
+        });
     }
     if (recv_counter_ != nullptr) {
         is_ok ? recv_counter_->add(1) : recv_counter_->add_error(1);

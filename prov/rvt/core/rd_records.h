@@ -107,7 +107,8 @@ struct alignas(util::kCacheLine) RdRxEntry : util::Pooled {
     std::uint8_t iov_count = 0;
     bool is_queued = false;            // still in a match queue
     std::array<iovec, kMaxIov> iov{};  // of a multi-receive buffer: what is left of it
-    std::uint64_t capacity = 0;
+
+    std::uint64_t capacity() const noexcept { return util::iov_length(iov.data(), iov_count); }
 };
 
 /// A message that has begun to arrive: unexpected, or being received.

@@ -340,7 +340,7 @@ void RdEngine<Lock, Host>::complete_tx(void* context, RdFlags flags, std::uint64
     Counter* const counter = tx_counter(wc_flags);
     if (status == WcStatus::kSuccess) [[likely]] {
         if (has(flags, RdFlags::kCompletion)) {
-            tx_cq_->push(Cqe{.op_context = context, .flags = wc_flags});
+            tx_cq_->emplace([&](Cqe& cqe) { cqe = {.op_context = context, .flags = wc_flags}; });
         }
         if (counter != nullptr) {
             counter->add(1);

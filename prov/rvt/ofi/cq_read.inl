@@ -56,6 +56,7 @@ RVT_ALWAYS_INLINE ssize_t drain(core::Cq& queue, void* buffer, std::size_t count
         queue.pop();
         ++done;
     }
+    queue.rewind_if_empty();
     return static_cast<ssize_t>(done);
 }
 
