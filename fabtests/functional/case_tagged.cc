@@ -342,6 +342,65 @@ void directed_recv(Rank& self) {
     }
 }
 
+/// Receives posted in any order while hundreds of messages wait: each gets the oldest that fits,
+/// one that fits none can be cancelled, and one that does cannot lose its message.
+void many_waiting(Rank& self) {
+    constexpr std::size_t kTags = 100;
+    constexpr std::size_t kRounds = 4;
+    constexpr std::uint64_t kLastTag = 5000;
+    Party party(self, {.caps = FI_TAGGED, .msg_order = FI_ORDER_SAS});
+    Buffer buffer(party.ep, (kTags * kRounds + 2) * sizeof(std::uint64_t));
+    auto* const words = buffer.as<std::uint64_t>();
+    Contexts contexts(kTags * kRounds + 2);
+    const auto post = [&](std::size_t slot, std::uint64_t tag, std::uint64_t ignore) {
+        party.ep.post([&] {
+            return fi_trecv(party.ep.ep, words + slot, sizeof *words, buffer.desc(), party.peer(),
+                            tag, ignore, contexts.at(slot));
+        });
+    };
+    if (self.rank == 0) {
+        for (std::uint64_t i = 0; i <= kTags * kRounds; ++i) {
+            const std::uint64_t tag = i < kTags * kRounds ? i % kTags : kLastTag;
+            words[i] = i;
+            party.ep.post([&] {
+                return fi_tsend(party.ep.ep, words + i, sizeof *words, buffer.desc(), party.peer(),
+                                tag, contexts.at(i));
+            });
+            party.ep.wait_tx();
+        }
+        party.barrier();
+        return;
+    }
+    constexpr std::size_t kLast = kTags * kRounds;
+    post(kLast, kLastTag, 0);
+    FAB_CHECK(party.ep.wait_rx().context == contexts.at(kLast));  // all others are here
+    std::memset(words, 0xff, kLast * sizeof *words);
+    post(kLast + 1, kLastTag + 1, 0);
+    FAB_OK(fi_cancel(&party.ep.ep->fid, contexts.at(kLast + 1)));
+    FAB_EQUAL(party.ep.wait_any(party.ep.rx_cq).err, FI_ECANCELED);
+    // The slot that a message will reach: tags backwards, messages of one tag in order.
+    std::size_t slot = 0;
+    for (; slot < kTags * (kRounds - 1); ++slot) post(slot, kTags - 1 - slot % kTags, 0);
+    fi_cancel(&party.ep.ep->fid, contexts.at(slot - 1));  // too late, or not
+    std::size_t received = 0;
+    std::size_t cancelled = 0;
+    const auto wait_one = [&] {
+        const Completion done = party.ep.wait_any(party.ep.rx_cq);
+        done.err == 0 ? ++received : ++cancelled;
+        FAB_CHECK(done.err == 0 || done.err == FI_ECANCELED);
+    };
+    while (received + cancelled < slot) wait_one();
+    for (std::size_t i = 0; i < received; ++i) {
+        FAB_EQUAL(words[i], i / kTags * kTags + kTags - 1 - i % kTags);
+    }
+    // What is left comes in the order it was sent in to receives that take any of it.
+    const std::size_t first = slot;
+    for (const std::size_t end = first + kLast - received; slot < end; ++slot) post(slot, 0, 127);
+    while (received < kLast) wait_one();
+    for (std::size_t i = first + 1; i < slot; ++i) FAB_CHECK(words[i - 1] < words[i]);
+    party.barrier();
+}
+
 constexpr Case kCases[] = {
     {"tagged_sizes", sizes},
     {"tagged_reverse_order", reverse_order},
@@ -353,6 +412,7 @@ constexpr Case kCases[] = {
     {"tagged_iov", iov},
     {"tagged_truncation", truncation},
     {"tagged_cancel", cancel},
+    {"tagged_many_waiting", many_waiting},
     {"tagged_directed_recv", directed_recv, 3},
 };
 

@@ -67,7 +67,6 @@ class PostedQueue {
                 each.bins.find(tag & each.care, each.directed != 0 ? source : kAnySourceId);
             if (bin != nullptr) {
                 util::prefetch_write(bin->oldest);
-                util::prefetch_write(&ring_.at(bin->chain.head));
             }
         }
     }
@@ -126,8 +125,7 @@ class PostedQueue {
         }
         const std::uint32_t end = ring_.tail();
         for (std::uint32_t pos = ring_.head(); pos != end; ++pos) {
-            T* record = ring_.at(pos).payload;
-            if (record != nullptr && drop(*record)) {
+            if (ring_.has_entry(pos) && drop(*ring_.at(pos).payload)) {
                 erase_long(pos);
             }
         }
@@ -144,8 +142,7 @@ class PostedQueue {
     bool is_long() const noexcept { return ring_.is_long(); }
     /// Heap memory held, in bytes.
     std::size_t memory() const noexcept {
-        std::size_t bytes =
-            ring_.heap_capacity() * sizeof(Entry) + links_.capacity() * sizeof(MatchLink);
+        std::size_t bytes = ring_.memory() + links_.capacity() * sizeof(MatchLink);
         for (const Class& each : classes_) {
             bytes += each.bins.capacity() * sizeof(Bin);
         }
@@ -323,7 +320,7 @@ class PostedQueue {
         }
         for (; indexed_end_ != ring_.tail(); ++indexed_end_) {
             const Entry& entry = ring_.at(indexed_end_);
-            if (entry.payload != nullptr) {
+            if (ring_.has_entry(indexed_end_)) {
                 Class* its_class = class_for(entry.care);
                 if (its_class != nullptr && !its_class->bins.reserve_one().is_ok()) {
                     return false;
@@ -448,7 +445,7 @@ class PostedQueue {
     [[gnu::noinline]] void shrink() noexcept {
         // One by one: the tables may be far larger than what is left in them.
         for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
-            if (ring_.at(pos).payload != nullptr) {
+            if (ring_.has_entry(pos)) {
                 unlink_if_indexed(pos);
             }
         }

@@ -3,7 +3,8 @@
 //
 // A short ring lies in the object and has no holes: an entry taken from the middle is closed up at
 // once. A long ring is on the heap; there the entry leaves a hole that is skipped and closed
-// lazily, so that positions stay what they are and the queue can keep indexes of them. A ring
+// lazily, so that positions stay what they are and the queue can keep indexes of them. Bits say
+// where the holes are: an entry that an index has found is taken out without a look at it. A ring
 // becomes short again when it is nearly empty, and then large memory goes back to the system.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <concepts>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "core/match_bins.h"
@@ -26,8 +28,7 @@ concept Matchable = requires(T record) {
     { record.match_slot } -> std::same_as<std::uint32_t&>;
 };
 
-/// Entry: trivially copyable, with a member `payload` that points to a record and is nullptr in a
-/// hole.
+/// Entry: trivially copyable, with a member `payload` that points to a record.
 ///
 /// Invariant: the entries at head() and tail() - 1 are no holes.
 template <class Entry>
@@ -53,8 +54,13 @@ class MatchRing {
     }
     RVT_ALWAYS_INLINE bool is_long() const noexcept { return short_room_ == 0; }
     std::uint32_t capacity() const noexcept { return mask_ + 1; }
-    /// Entries of heap memory held.
+    /// Entries of heap memory held, and what they take in bytes.
     std::uint32_t heap_capacity() const noexcept { return heap_capacity_; }
+    std::size_t memory() const noexcept { return bytes_of(heap_capacity_); }
+    /// Whether there is an entry, or a hole. Precondition: head() <= pos < tail().
+    RVT_ALWAYS_INLINE bool has_entry(std::uint32_t pos) const noexcept {
+        return !is_long() || ((bits_[(pos & mask_) / 64] >> (pos % 64)) & 1) != 0;
+    }
 
     /// Appends an entry to a short ring, to be written in place (core/cq.h says why).
     /// Returns: nullptr when the ring is full or long; use append_long().
@@ -78,7 +84,7 @@ class MatchRing {
     template <class Fits>
     std::uint32_t search(Fits fits, std::uint32_t end) noexcept {
         std::uint32_t pos = head_;
-        while (pos != end && !(fits(at(pos)) && at(pos).payload != nullptr)) {
+        while (pos != end && !(fits(at(pos)) && has_entry(pos))) {
             ++pos;
         }
         return pos;
@@ -88,7 +94,7 @@ class MatchRing {
     template <class IsIt>
     auto* find_record(IsIt is_it) {
         std::uint32_t pos = head_;
-        while (pos != tail_ && (at(pos).payload == nullptr || !is_it(*at(pos).payload))) {
+        while (pos != tail_ && (!has_entry(pos) || !is_it(*at(pos).payload))) {
             ++pos;
         }
         return pos == tail_ ? nullptr : at(pos).payload;
@@ -96,7 +102,7 @@ class MatchRing {
 
     /// The first position from `pos` on that holds an entry, or tail().
     std::uint32_t skip_holes(std::uint32_t pos) noexcept {
-        while (pos != tail_ && at(pos).payload == nullptr) {
+        while (pos != tail_ && !has_entry(pos)) {
             ++pos;
         }
         return pos;
@@ -117,21 +123,22 @@ class MatchRing {
     /// tail() as its match_slot. Precondition: has_room().
     RVT_ALWAYS_INLINE Entry& append_long() noexcept {
         ++live_;
+        set_bit(tail_);
         return at(tail_++);
     }
     bool has_room() const noexcept { return tail_ - head_ <= mask_; }
 
     /// Takes an entry of a long ring out. tail() can go back, even to a position used before.
     void erase_long(std::uint32_t pos) noexcept {
-        at(pos).payload = nullptr;
+        clear_bit(pos);
         if (--live_ == 0) {
             head_ = tail_;
             return;
         }
-        while (at(head_).payload == nullptr) {
+        while (!has_entry(head_)) {
             ++head_;
         }
-        while (at(tail_ - 1).payload == nullptr) {
+        while (!has_entry(tail_ - 1)) {
             --tail_;
         }
     }
@@ -145,7 +152,7 @@ class MatchRing {
         const std::uint32_t middle = head_ + (tail_ - head_) / 2;
         std::uint32_t older_half = 0;
         for (std::uint32_t pos = head_; pos != middle; ++pos) {
-            older_half += at(pos).payload != nullptr;
+            older_half += has_entry(pos) ? 1 : 0;
         }
         if (older_half <= live_ / 2) {
             std::uint32_t to = middle;
@@ -172,13 +179,16 @@ class MatchRing {
         if (wanted > kMaxEntries) {
             return ENOMEM;
         }
-        Entry* heap =
-            is_kept ? heap_ : static_cast<Entry*>(util::allocate_table(sizeof(Entry) * wanted));
+        Entry* heap = is_kept ? heap_ : static_cast<Entry*>(util::allocate_table(bytes_of(wanted)));
         if (heap == nullptr) {
             return ENOMEM;
         }
+        auto* const bits = reinterpret_cast<std::uint64_t*>(heap + wanted);
+        std::memset(bits, 0, wanted / 8);
         for (std::uint32_t pos = head_; pos != tail_; ++pos) {
-            heap[pos & (wanted - 1)] = at(pos);
+            const std::uint32_t slot = pos & (wanted - 1);
+            heap[slot] = at(pos);
+            bits[slot / 64] |= std::uint64_t{has_entry(pos)} << (slot % 64);
         }
         if (!is_long()) {
             become_long();
@@ -187,6 +197,7 @@ class MatchRing {
             std::free(std::exchange(heap_, heap));
         }
         slots_ = heap;
+        bits_ = bits;
         heap_capacity_ = wanted;
         mask_ = wanted - 1;
         return util::kOk;
@@ -196,7 +207,7 @@ class MatchRing {
     [[gnu::noinline]] void shrink() noexcept {
         std::uint32_t to = kFirstPosition;
         for (std::uint32_t pos = head_; pos != tail_; ++pos) {
-            if (at(pos).payload != nullptr) {
+            if (has_entry(pos)) {
                 short_[to++ & (kShortEntries - 1)] = at(pos);
             }
         }
@@ -220,6 +231,17 @@ class MatchRing {
   private:
     static constexpr std::uint32_t kAhead = 24;  // positions; most of them may be holes
 
+    /// The entries, and behind them a bit for each.
+    static constexpr std::size_t bytes_of(std::uint32_t entries) noexcept {
+        return sizeof(Entry) * entries + entries / 8;
+    }
+    void set_bit(std::uint32_t pos) noexcept {
+        bits_[(pos & mask_) / 64] |= std::uint64_t{1} << (pos % 64);
+    }
+    void clear_bit(std::uint32_t pos) noexcept {
+        bits_[(pos & mask_) / 64] &= ~(std::uint64_t{1} << (pos % 64));
+    }
+
     void become_long() noexcept {
         live_ = tail_ - head_;
         short_room_ = 0;
@@ -230,21 +252,22 @@ class MatchRing {
 
     template <class Coming>
     void announce(std::uint32_t pos, Coming& coming) noexcept {
-        if (const Entry& entry = at(pos); entry.payload != nullptr) {
-            util::prefetch_write(&entry.payload->match_slot);
-            coming(entry);
+        if (has_entry(pos)) {
+            util::prefetch_write(&at(pos).payload->match_slot);
+            coming(at(pos));
         }
     }
 
     // Returns: false when there is no entry at `from`.
     template <class Moved>
     bool move_into_hole(std::uint32_t from, std::uint32_t to, Moved& moved) noexcept {
-        if (at(from).payload == nullptr) {
+        if (!has_entry(from)) {
             return false;
         }
         if (from != to) {
             at(to) = at(from);
-            at(from).payload = nullptr;
+            set_bit(to);
+            clear_bit(from);
             at(to).payload->match_slot = to;
         }
         moved(from, to);
@@ -283,6 +306,7 @@ class MatchRing {
     std::uint32_t live_ = 0;  // while the ring is long
     std::uint32_t heap_capacity_ = 0;
     Entry* heap_ = nullptr;
+    std::uint64_t* bits_ = nullptr;  // behind the entries in heap_, while the ring is long
     alignas(util::kCacheLine) Entry short_[kShortEntries];
 };
 

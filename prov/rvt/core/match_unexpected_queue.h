@@ -54,6 +54,24 @@ class UnexpectedQueue {
         return pos == ring_.tail() ? nullptr : ring_.take_short(pos);
     }
 
+    /// Asks for the memory in which match() will look for the message, and a while later for that
+    /// of the message. Precondition: is_long().
+    void prefetch(std::uint64_t tag, std::uint64_t ignore, std::uint32_t source) noexcept {
+        const Question question{tag, ignore, source};
+        if (Index* const index = known_index(question)) {
+            index->bins.prefetch(question.tag & question.care, source);
+        }
+    }
+    void prefetch_message(std::uint64_t tag, std::uint64_t ignore, std::uint32_t source) noexcept {
+        const Question question{tag, ignore, source};
+        Index* const index = known_index(question);
+        const Bin* const bin =
+            index != nullptr ? index->bins.find(question.tag & question.care, source) : nullptr;
+        if (bin != nullptr) {
+            prefetch_record(bin->oldest);
+        }
+    }
+
     /// As match(), but the message stays. remove() takes it out.
     U* peek(std::uint64_t tag, std::uint64_t ignore, std::uint32_t source) noexcept {
         const Question question{tag, ignore, source};
@@ -105,8 +123,7 @@ class UnexpectedQueue {
         }
         const std::uint32_t end = ring_.tail();
         for (std::uint32_t pos = ring_.head(); pos != end; ++pos) {
-            U* record = ring_.at(pos).payload;
-            if (record != nullptr && drop(*record)) {
+            if (ring_.has_entry(pos) && drop(*ring_.at(pos).payload)) {
                 erase_long({.pos = pos});
             }
         }
@@ -122,7 +139,7 @@ class UnexpectedQueue {
     bool is_long() const noexcept { return ring_.is_long(); }
     /// Heap memory held, in bytes.
     std::size_t memory() const noexcept {
-        std::size_t bytes = ring_.heap_capacity() * sizeof(Entry);
+        std::size_t bytes = ring_.memory();
         for (const Index& each : indexes_) {
             bytes += each.bins.capacity() * sizeof(Bin) + each.links.capacity() * sizeof(MatchLink);
         }
@@ -218,6 +235,14 @@ class UnexpectedQueue {
 
     std::span<Index> used() noexcept { return {indexes_.data(), used_}; }
 
+    /// The first lines of a record come together.
+    static void prefetch_record(U* record) noexcept {
+        constexpr std::size_t kBytes = std::min<std::size_t>(sizeof(U), 2 * util::kCacheLine);
+        for (std::size_t at = 0; at < kBytes; at += util::kCacheLine) {
+            util::prefetch_write(reinterpret_cast<std::byte*>(record) + at);
+        }
+    }
+
     RVT_ALWAYS_INLINE std::uint32_t find_short(const Question& question) noexcept {
         return ring_.find_short([&](const Entry& entry) { return question.takes(entry); });
     }
@@ -276,7 +301,7 @@ class UnexpectedQueue {
         }
         for (; index.end != ring_.tail(); ++index.end) {
             const Entry& entry = ring_.at(index.end);
-            if (entry.payload != nullptr) {
+            if (ring_.has_entry(index.end)) {
                 if (!index.bins.reserve_one().is_ok()) {
                     return false;
                 }
@@ -287,13 +312,20 @@ class UnexpectedQueue {
         return true;
     }
 
-    Index* index_for(const Question& question) noexcept {
-        ++questions_;
+    Index* known_index(const Question& question) noexcept {
         for (Index& each : used()) {
             if (each.care == question.care && each.source_care == question.source_care) {
-                each.last_asked = questions_;
                 return &each;
             }
+        }
+        return nullptr;
+    }
+
+    Index* index_for(const Question& question) noexcept {
+        ++questions_;
+        if (Index* const known = known_index(question)) {
+            known->last_asked = questions_;
+            return known;
         }
         return start_index(question);
     }
@@ -341,11 +373,7 @@ class UnexpectedQueue {
             return nullptr;
         }
         U* record = found.bin != nullptr ? found.bin->oldest : ring_.at(found.pos).payload;
-        // A record is some cache lines that are not in the cache: they come together.
-        for (std::size_t at = 0; at < std::min<std::size_t>(sizeof(U), 256);
-             at += util::kCacheLine) {
-            util::prefetch_write(reinterpret_cast<std::byte*>(record) + at);
-        }
+        prefetch_record(record);
         erase_long(found);
         shrink_if_short();
         return record;
@@ -373,7 +401,7 @@ class UnexpectedQueue {
     [[gnu::noinline]] void shrink() noexcept {
         // One by one: the tables may be far larger than what is left in them.
         for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
-            if (ring_.at(pos).payload != nullptr) {
+            if (ring_.has_entry(pos)) {
                 for (Index& each : used()) {
                     each.remove(pos, ring_);
                 }

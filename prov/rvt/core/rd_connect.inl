@@ -333,6 +333,7 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
 /// The connection is no more: everything that depended on it ends with the given status.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
+    match_late();
     const bool was_connected = peer.state == Peer::State::kConnected;
     peer.state = Peer::State::kIdle;
     peer.path.close();
@@ -405,6 +406,7 @@ void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::cancel(void* context) noexcept {
     util::Guard guard(lock_);
+    match_late();
     const auto is_it = [context](const auto& record) { return record.context == context; };
     RdRxEntry* tagged = posted_tagged_.find(is_it);
     RdRxEntry* const entry = tagged != nullptr ? tagged : posted_messages_.find(is_it);

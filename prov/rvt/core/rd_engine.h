@@ -19,9 +19,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -184,6 +186,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void drop_inbound(RdInbound& inbound) noexcept;
     void note_unexpected(std::int64_t bytes) noexcept;
     Status post_receive(const RdRecv& request) noexcept;
+    void match_later(const RdLateReceive& receive) noexcept;
+    void match_late() noexcept;
     Status ask(const RdRecv& request) noexcept;
     Status receive_claimed(const RdRecv& request) noexcept;
     Status fill_entry(RdRxEntry& entry, const RdRecv& request) noexcept;
@@ -335,10 +339,12 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::size_t victim_ = 0;            // the active peer that gave way last
     std::vector<Peer*> busy_;
     RdInbound* copies_ = nullptr;
+    std::size_t late_count_ = 0;
     std::atomic<Event*> mail_{nullptr};  // pushed by the control thread, taken whole by the owner
 
     PostedQueue<RdRxEntry> posted_tagged_;
     PostedQueue<RdRxEntry, false> posted_messages_;
+    std::array<RdLateReceive, 16> late_;  // in the order of posting; late_count_ of them
     UnexpectedQueue<RdInbound> unexpected_tagged_;
     UnexpectedQueue<RdInbound, false> unexpected_messages_;
     util::Pool<RdRxEntry> entries_;

@@ -17,6 +17,10 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_locked() noexcept {
     } else {
         moved = poll_many();
     }
+    if (late_count_ != 0) [[unlikely]] {
+        match_late();
+        ++moved;
+    }
     if (!busy_.empty() || copies_ != nullptr) [[unlikely]] {
         moved += run_busy();
     }
@@ -151,7 +155,8 @@ template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
     station_.arm();
     // relaxed: as in progress_locked(); the control thread wakes wake_fd() after it has pushed.
-    bool has_work = mail_.load(std::memory_order_relaxed) != nullptr || copies_ != nullptr;
+    bool has_work =
+        mail_.load(std::memory_order_relaxed) != nullptr || copies_ != nullptr || late_count_ != 0;
     for (const Peer* const peer : polled_) {
         has_work = has_work || peer->path.has_arrival();
     }

@@ -112,6 +112,11 @@ template <class Lock, class Host>
     if (is_multi) {
         return use_multi_recv(*entry);
     }
+    if (has(request.flags, RdFlags::kTagged) && unexpected_tagged_.is_long() &&
+        !rx_cq_->is_armed() && recv_counter_ == nullptr) {
+        match_later({.entry = entry, .tag = request.tag, .ignore = request.ignore});
+        return util::kOk;
+    }
     if (RdInbound* const inbound = match_unexpected(request, entry->source, true)) {
         receive_unexpected(*inbound, *entry);
         return util::kOk;
@@ -126,6 +131,36 @@ template <class Lock, class Host>
         return EAGAIN;
     }
     return util::kOk;
+}
+
+/// Compares a receive with a long queue of waiting messages when progress is made, or when there
+/// are some such receives: what they touch lies outside the cache, and comes for all of them
+/// together. Nobody sees the difference: completions are read after progress.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::match_later(const RdLateReceive& receive) noexcept {
+    unexpected_tagged_.prefetch(receive.tag, receive.ignore, receive.entry->source);
+    receive.entry->is_queued = true;
+    late_[late_count_++] = receive;
+    if (late_count_ == late_.size()) {
+        match_late();
+    }
+}
+
+template <class Lock, class Host>
+[[gnu::noinline]] void RdEngine<Lock, Host>::match_late() noexcept {
+    const std::span<const RdLateReceive> receives(late_.data(), std::exchange(late_count_, 0));
+    for (const RdLateReceive& each : receives) {
+        unexpected_tagged_.prefetch_message(each.tag, each.ignore, each.entry->source);
+    }
+    for (const RdLateReceive& each : receives) {
+        RdRxEntry& entry = *each.entry;
+        RdInbound* const inbound = unexpected_tagged_.match(each.tag, each.ignore, entry.source);
+        if (inbound != nullptr) {
+            receive_unexpected(*inbound, entry);
+        } else if (!posted_tagged_.push(each.tag, each.ignore, entry.source, &entry).is_ok()) {
+            end_receive(entry, true, WcStatus::kNoMemory);
+        }
+    }
 }
 
 /// Lets waiting messages into a new multi-receive buffer, and queues what is left of it.

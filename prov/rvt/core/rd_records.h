@@ -111,8 +111,9 @@ struct alignas(util::kCacheLine) RdRxEntry : util::Pooled {
     std::uint64_t capacity() const noexcept { return util::iov_length(iov.data(), iov_count); }
 };
 
-/// A message that has begun to arrive: unexpected, or being received.
-struct RdInbound : util::Pooled {
+/// A message that has begun to arrive: unexpected, or being received. What a small message that
+/// waits for its receive touches is two cache lines.
+struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     enum class State : std::uint8_t {
         kStreaming,   // further eager parts are on their way
         kComplete,    // all of it is in storage, nobody has asked for it
@@ -124,28 +125,29 @@ struct RdInbound : util::Pooled {
     static constexpr std::size_t kInlineBytes = 208;
 
     RdPeerBase* peer = nullptr;
-    RdInbound* next = nullptr;   // among the engine's copies
-    RdRxEntry* entry = nullptr;  // where it goes; nullptr while unexpected
     std::uint64_t tag = 0;
     std::uint64_t data = 0;
     std::uint64_t total = 0;
     std::uint64_t received = 0;
-    std::uint64_t end = 0;  // kCopying: end of our share; kPulling: where to stop
-    std::uint64_t sender_operation = 0;
-    std::uint64_t sender_address = 0;
-    std::uint64_t placed_at = 0;   // offset in a multi-receive buffer
-    std::uint64_t started = 0;     // ticks when the transfer began, for the choice of method
     std::uint32_t match_slot = 0;  // belongs to the match queue
     std::uint8_t wire_flags = 0;
-    RdMethod method = RdMethod::kPipeline;
+    State state = State::kStreaming;
     bool waits_for_share = false;  // split copy: the sender has not reported its half
     bool lacks_share = false;      // one of the two could not copy its part
-    State state = State::kStreaming;
-    WcStatus status = WcStatus::kSuccess;
+
+    RdRxEntry* entry = nullptr;         // where it goes; nullptr while unexpected
     std::uint64_t buffer_capacity = 0;  // of the place it goes to
     iovec place{};  // multi-receive: the part of the buffer that is this message's
     std::unique_ptr<std::byte[]> storage;
+    WcStatus status = WcStatus::kSuccess;
+    RdMethod method = RdMethod::kPipeline;
     std::array<std::byte, kInlineBytes> inline_storage;
+
+    RdInbound* next = nullptr;  // among the engine's copies
+    std::uint64_t end = 0;      // kCopying: end of our share; kPulling: where to stop
+    std::uint64_t sender_operation = 0;
+    std::uint64_t sender_address = 0;
+    std::uint64_t started = 0;  // ticks when the transfer began, for the choice of method
 
     std::byte* bytes() noexcept { return storage ? storage.get() : inline_storage.data(); }
     /// What it costs to keep this message, as far as the limit of unexpected bytes goes.
@@ -153,6 +155,13 @@ struct RdInbound : util::Pooled {
         return state == State::kRendezvous ? 0 : static_cast<std::int64_t>(total) + 64;
     }
     bool is_tagged() const noexcept { return (wire_flags & wire::kTagged) != 0; }
+};
+
+/// A tagged receive that has been posted and not yet compared with the messages that wait.
+struct RdLateReceive {
+    RdRxEntry* entry;
+    std::uint64_t tag;
+    std::uint64_t ignore;
 };
 
 }  // namespace rvt::core
