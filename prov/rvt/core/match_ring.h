@@ -150,11 +150,7 @@ class MatchRing {
     template <class Coming, class Moved>
     [[gnu::noinline]] void compact(Coming coming, Moved moved) noexcept {
         const std::uint32_t middle = head_ + (tail_ - head_) / 2;
-        std::uint32_t older_half = 0;
-        for (std::uint32_t pos = head_; pos != middle; ++pos) {
-            older_half += has_entry(pos) ? 1 : 0;
-        }
-        if (older_half <= live_ / 2) {
+        if (count_entries(middle) <= live_ / 2) {
             std::uint32_t to = middle;
             for (std::uint32_t pos = middle; pos-- != head_;) {
                 announce(pos - head_ >= kAhead ? pos - kAhead : pos, coming);
@@ -248,6 +244,15 @@ class MatchRing {
         for (std::uint32_t pos = head_; pos != tail_; ++pos) {
             at(pos).payload->match_slot = pos;
         }
+    }
+
+    /// How many there are before `end`.
+    std::uint32_t count_entries(std::uint32_t end) const noexcept {
+        std::uint32_t count = 0;
+        for (std::uint32_t pos = head_; pos != end; ++pos) {
+            count += std::uint32_t{has_entry(pos)};
+        }
+        return count;
     }
 
     template <class Coming>

@@ -632,29 +632,35 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::complete_rx(const RdInbound& inbound, RdRxEntry& entry) noexcept {
     const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
     const bool is_last_use = is_multi && !entry.is_queued && entry.users == 1;
-    const bool has_data = (inbound.wire_flags & wire::kHasData) != 0;
-    const bool is_cut =
-        inbound.status == WcStatus::kSuccess && inbound.total > inbound.buffer_capacity;
-    const bool is_ok = inbound.status == WcStatus::kSuccess && !is_cut;
+    const bool is_cut = inbound.total > inbound.buffer_capacity;
+    const WcStatus status =
+        is_cut && inbound.status == WcStatus::kSuccess ? WcStatus::kTruncated : inbound.status;
+    const bool is_ok = status == WcStatus::kSuccess;
     if (rx_cq_ != nullptr && (!is_ok || has(entry.flags, RdFlags::kCompletion) || is_last_use)) {
-        rx_cq_->emplace([&](Cqe& cqe) {
-            cqe = {.op_context = entry.context,
-                   .flags = kWcRecv | (inbound.is_tagged() ? kWcTagged : kWcMsg) |
-                            (has_data ? kWcRemoteCqData : 0) | (is_last_use ? kWcMultiRecv : 0),
-                   .len = std::min(inbound.total, inbound.buffer_capacity),
-                   .buf = inbound.place.iov_base,
-                   .data = has_data ? inbound.data : 0,
-                   .tag = inbound.tag,
-                   .source = inbound.peer->fi_addr,
-                   .status = is_cut ? WcStatus::kTruncated : inbound.status,
-                   .extra =
-                       is_cut ? static_cast<std::uint32_t>(inbound.total - inbound.buffer_capacity)
-                              : 0};
-        });
+        rx_cq_->emplace([&](Cqe& cqe) { fill_rx(cqe, inbound, entry, status, is_last_use); });
     }
     if (recv_counter_ != nullptr) {
         is_ok ? recv_counter_->add(1) : recv_counter_->add_error(1);
     }
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::fill_rx(Cqe& cqe, const RdInbound& inbound,
+                                                     const RdRxEntry& entry, WcStatus status,
+                                                     bool is_last_use) noexcept {
+    const bool has_data = (inbound.wire_flags & wire::kHasData) != 0;
+    const std::uint64_t len = std::min(inbound.total, inbound.buffer_capacity);
+    const std::uint64_t cut = status == WcStatus::kTruncated ? inbound.total - len : 0;
+    cqe = {.op_context = entry.context,
+           .flags = kWcRecv | (inbound.is_tagged() ? kWcTagged : kWcMsg) |
+                    (has_data ? kWcRemoteCqData : 0) | (is_last_use ? kWcMultiRecv : 0),
+           .len = len,
+           .buf = inbound.place.iov_base,
+           .data = has_data ? inbound.data : 0,
+           .tag = inbound.tag,
+           .source = inbound.peer->fi_addr,
+           .status = status,
+           .extra = static_cast<std::uint32_t>(cut)};
 }
 
 template <class Lock, class Host>
