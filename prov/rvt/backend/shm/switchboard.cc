@@ -90,8 +90,8 @@ util::Status Switchboard::listen() {
 }
 
 util::Status Switchboard::start() {
-    const util::Status status = watch(listener_.get(), EPOLLIN);
-    return status.is_ok() ? ticker_.start(wake_fd_.get()) : status;
+    ticker_.start(wake_fd_.get());
+    return watch(listener_.get(), EPOLLIN);
 }
 
 // ---- what the endpoint asks ----

@@ -18,12 +18,11 @@ constexpr int kMaxRounds = 8;  // of progress before others on this thread get t
 
 }  // namespace
 
-util::Status Ticker::start(int wake_fd) {
+void Ticker::start(int wake_fd) {
+    wake_fd_ = wake_fd;
     if (has_auto_progress_) {
         watch_application();
     }
-    // Edge-triggered: each write is noticed once though the counter is never read here.
-    return watch(wake_fd, EPOLLIN | EPOLLET);
 }
 
 void Ticker::kick() {
@@ -54,7 +53,7 @@ void Ticker::on_timer() {
 }
 
 void Ticker::watch_application() {
-    is_armed_ = false;
+    disarm();
     last_count_ = user_.poll_count();
     if (has_auto_progress_) {
         set_timer(Clock::now() + kTick);
@@ -64,15 +63,14 @@ void Ticker::watch_application() {
 void Ticker::take_over() {
     // Progress may take long, and does not concern a fork.
     const util::ForkRelease release;
-    is_armed_ = false;
+    disarm();
     last_count_ = user_.poll_count();
     const Clock::time_point begin = Clock::now();
     for (int round = 0; round < kMaxRounds; ++round) {
         if (!user_.control_progress()) {
             return watch_application();
         }
-        if (user_.control_arm()) {
-            is_armed_ = true;
+        if (user_.control_arm() && arm()) {
             rest_ = kTick;
             return rest();
         }
@@ -81,6 +79,20 @@ void Ticker::take_over() {
     // again at once only when this look was well spent.
     const Clock::time_point now = Clock::now();
     set_timer(now - begin >= kTick ? now : now + kTick);
+}
+
+/// Notices the next write to the descriptor, or the last one if nobody has read it. Only then:
+/// while the application sleeps on it, this thread must not wake with it, often on the same core.
+bool Ticker::arm() {
+    is_armed_ = watch(wake_fd_, EPOLLIN | EPOLLONESHOT).is_ok();
+    return is_armed_;
+}
+
+void Ticker::disarm() noexcept {
+    if (is_armed_) {
+        is_armed_ = false;
+        unwatch();
+    }
 }
 
 void Ticker::rest() {

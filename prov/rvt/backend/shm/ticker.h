@@ -18,9 +18,9 @@ class Ticker final : public ControlThread::Handler {
     Ticker(ControlThread& thread, ConnectionUser& user, bool has_auto_progress) noexcept
         : Handler(thread), user_(user), has_auto_progress_(has_auto_progress) {}
 
-    /// Starts to notice writes to `wake_fd`, which is never read here: the application may sleep on
-    /// it too.
-    util::Status start(int wake_fd);
+    /// `wake_fd` is what peers write to when they are asked to; it is never read here, as the
+    /// application may sleep on it too. It outlives this object.
+    void start(int wake_fd);
     /// A peer asks for progress.
     void kick();
     /// The application polls again.
@@ -34,10 +34,13 @@ class Ticker final : public ControlThread::Handler {
 
     void watch_application();
     void take_over();
+    bool arm();
+    void disarm() noexcept;
     void rest();
 
     ConnectionUser& user_;
     const bool has_auto_progress_;
+    int wake_fd_ = -1;
     bool is_armed_ = false;  // peers write to wake_fd, so nothing has to be looked after
     std::uint64_t last_count_ = 0;
     std::chrono::milliseconds rest_{0};

@@ -99,6 +99,8 @@ class TestEndpoint final : public ConnectionUser {
     bool control_arm() noexcept override {
         const std::lock_guard guard(lock_);
         ++arm_calls;
+        eventfd_t ignored = 0;
+        eventfd_read(wake_fd_.get(), &ignored);  // as Station::arm()
         arrived_.notify_all();
         return !has_endless_work;
     }

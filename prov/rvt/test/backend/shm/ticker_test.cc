@@ -40,7 +40,6 @@ Test(ticker, makes_progress_at_each_write_once_armed, .timeout = 30) {
     a.connector().wake_peer(at_a->link);
     cr_assert(b.wait_until([&] { return b.arm_calls == 1; }));
     for (int i = 2; i < 5; ++i) {
-        // Nobody reads the counter in between.
         cr_assert(eq(int, eventfd_write(at_a->wake_fd.get(), 1), 0));
         cr_assert(b.wait_until([&] { return b.arm_calls == i; }));
     }
