@@ -20,21 +20,23 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::recv_one(void* buf, std::si
     util::Guard guard(lock_);
     const bool has_unexpected =
         kTagged ? !unexpected_tagged_.is_empty() : !unexpected_messages_.is_empty();
-    if (source == kAnySource && !has_unexpected && !has(flags, kSlowRecv) &&
+    const Peer* const from = peer_of(source);
+    if ((source == kAnySource || from != nullptr) && !has_unexpected && !has(flags, kSlowRecv) &&
         (buf != nullptr || len == 0)) [[likely]] {
         RdRxEntry* const entry = entries_.take();
         if (entry == nullptr) [[unlikely]] {
             return EAGAIN;
         }
+        const std::uint32_t id = from != nullptr ? from->id : kAnySourceId;
         entry->context = context;
         entry->flags = flags;
-        entry->source = kAnySourceId;
+        entry->source = id;
         entry->users = 0;
         entry->iov_count = 1;
         entry->is_queued = true;
         entry->iov[0] = {buf, len};
-        const Status queued = kTagged ? posted_tagged_.push(tag, ignore, kAnySourceId, entry)
-                                      : posted_messages_.push(0, 0, kAnySourceId, entry);
+        const Status queued = kTagged ? posted_tagged_.push(tag, ignore, id, entry)
+                                      : posted_messages_.push(0, 0, id, entry);
         if (!queued.is_ok()) [[unlikely]] {
             entries_.give_back(entry);
             return EAGAIN;
@@ -89,7 +91,11 @@ util::Status RdEngine<Lock, Host>::fill_entry(RdRxEntry& entry, const RdRecv& re
     entry.users = 0;
     entry.iov_count = static_cast<std::uint8_t>(request.iov_count);
     entry.is_queued = false;
-    std::copy_n(request.iov, request.iov_count, entry.iov.begin());
+    if (request.iov_count == 1) [[likely]] {
+        entry.iov[0] = *request.iov;
+    } else {
+        std::copy_n(request.iov, request.iov_count, entry.iov.begin());
+    }
     return util::kOk;
 }
 
