@@ -203,7 +203,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void start_pull(RdInbound& inbound) noexcept;
     void ask_for_data(RdInbound& inbound, std::uint64_t begin, std::uint64_t end,
                       std::uint64_t address) noexcept;
+    bool is_small_copy(const RdInbound& inbound) const noexcept;
     void copy_directly(RdInbound& inbound) noexcept;
+    unsigned copy_several(RdInbound*& list) noexcept;
     bool copy_chunk(RdInbound& inbound) noexcept;
     bool fall_back(RdInbound& inbound) noexcept;
     void finish_shares(RdInbound& inbound) noexcept;
@@ -215,6 +217,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_finish(Peer& peer, const Arrival& arrival) noexcept;
     bool run_job(Peer& peer, RdTxOp& op) noexcept;
     bool stream_pulled(Peer& peer, RdTxOp& op) noexcept;
+    bool write_several(Peer& peer) noexcept;
+    void share_written(Peer& peer, const RdTxOp& op, WcStatus status) noexcept;
     bool write_share(Peer& peer, RdTxOp& op) noexcept;
 
     // ---- rd_access.inl

@@ -4,8 +4,10 @@
 // The sender keeps the message and sends a header (kRendezvous). When it is matched, the receiver
 // picks a method:
 //   pipeline  asks (kPull); the sender streams kPullData through the rings, both copy at the same
-//   time direct    reads the sender's memory itself split     reads one half, asks the sender
-//   (kPull with an address) to write the other half, who then says kPullDone
+//             time
+//   direct    reads the sender's memory itself
+//   split     reads one half, asks the sender (kPull with an address) to write the other half, who
+//             then says kPullDone
 // What one of the two may not copy is asked for again and goes through the rings.
 // In each case kFinish ends the sender's operation.
 #pragma once
@@ -67,11 +69,18 @@ void RdEngine<Lock, Host>::ask_for_data(RdInbound& inbound, std::uint64_t begin,
           sizeof pull);
 }
 
-/// Queues the message among those that this process reads itself, and reads the first part at once.
+/// Whether what this process reads of a message is small and goes to one place.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::is_small_copy(const RdInbound& inbound) const noexcept {
+    return inbound.end - inbound.received <= kSmallShare && inbound.entry->iov_count == 1;
+}
+
+/// Queues the message among those that this process reads itself, and reads the first part at once,
+/// or, if it is small, with others at the end of this look at the rings.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::copy_directly(RdInbound& inbound) noexcept {
     inbound.state = RdInbound::State::kCopying;
-    if (!copy_chunk(inbound)) {
+    if (is_small_copy(inbound) || !copy_chunk(inbound)) {
         inbound.next = copies_;
         copies_ = &inbound;
     }
@@ -136,11 +145,44 @@ bool RdEngine<Lock, Host>::fall_back(RdInbound& inbound) noexcept {
     return true;
 }
 
+/// Reads several small messages of one peer together, from the first in this list on.
+/// Returns: how many; they have left the list. 0: they must be read one by one.
+template <class Lock, class Host>
+unsigned RdEngine<Lock, Host>::copy_several(RdInbound*& list) noexcept {
+    std::array<RdInbound*, kSharesAtOnce> inbounds;
+    std::array<iovec, kSharesAtOnce> here;
+    std::array<iovec, kSharesAtOnce> there;
+    std::size_t count = 0;
+    for (RdInbound* each = list; each != nullptr && count < kSharesAtOnce; each = each->next) {
+        if (each->peer != list->peer || !is_small_copy(*each)) {
+            break;
+        }
+        const std::uint64_t length = each->end - each->received;
+        here[count] = {static_cast<std::byte*>(each->place.iov_base) + each->received, length};
+        there[count] = {reinterpret_cast<void*>(each->sender_address + each->received), length};
+        inbounds[count++] = each;
+    }
+    auto& peer = static_cast<Peer&>(*list->peer);
+    if (count < 2 || !peer.path.copy_memory(false, here.data(), there.data(), count).is_ok()) {
+        return 0;
+    }
+    list = inbounds[count - 1]->next;
+    for (std::size_t i = 0; i < count; ++i) {
+        inbounds[i]->received = inbounds[i]->end;
+        finish_shares(*inbounds[i]);
+    }
+    return static_cast<unsigned>(count);
+}
+
 template <class Lock, class Host>
 unsigned RdEngine<Lock, Host>::run_copies() noexcept {
     unsigned moved = 0;
     RdInbound** link = &copies_;
     while (RdInbound* const inbound = *link) {
+        if (const unsigned several = copy_several(*link)) {
+            moved += several;
+            continue;
+        }
         RdInbound* const next = inbound->next;
         ++moved;
         if (copy_chunk(*inbound)) {
@@ -255,9 +297,12 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     return true;
 }
 
-/// Goes on with the oldest message that the peer has asked for. Returns: whether it is done.
+/// Goes on with the oldest messages that the peer has asked for. Returns: whether one is done.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::run_job(Peer& peer, RdTxOp& op) noexcept {
+    if (op.is_direct && write_several(peer)) {
+        return true;
+    }
     const bool is_done = op.is_direct ? write_share(peer, op) : stream_pulled(peer, op);
     if (is_done) {
         peer.jobs.pop();
@@ -286,6 +331,40 @@ bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
     return true;
 }
 
+/// Writes small shares of several messages together. Returns: false when the oldest must be written
+/// alone.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::write_several(Peer& peer) noexcept {
+    std::array<iovec, kSharesAtOnce> here;
+    std::array<iovec, kSharesAtOnce> there;
+    std::size_t count = 0;
+    for (RdTxOp* op = peer.jobs.front(); op != nullptr && count < kSharesAtOnce; op = op->next) {
+        const std::uint64_t length = op->end - op->done;
+        if (!op->is_direct || op->iov_count != 1 || length == 0 || length > kSmallShare) {
+            break;
+        }
+        here[count] = {static_cast<std::byte*>(op->iov[0].iov_base) + op->done, length};
+        there[count++] = {reinterpret_cast<void*>(op->receiver_address + op->done), length};
+    }
+    if (count < 2 || !peer.path.may_access_memory() ||
+        !peer.path.copy_memory(true, here.data(), there.data(), count).is_ok()) {
+        return false;
+    }
+    for (; count != 0; --count) {
+        RdTxOp* const op = peer.jobs.pop();
+        op->done = op->end;
+        op->state = RdTxOp::State::kWaiting;  // for kFinish
+        share_written(peer, *op, WcStatus::kSuccess);
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::share_written(Peer& peer, const RdTxOp& op, WcStatus status) noexcept {
+    const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = 0};
+    reply(peer, RdOp::kPullDone, 0, op.receiver, &outcome, sizeof outcome);
+}
+
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::write_share(Peer& peer, RdTxOp& op) noexcept {
     WcStatus status = WcStatus::kSuccess;
@@ -303,8 +382,7 @@ bool RdEngine<Lock, Host>::write_share(Peer& peer, RdTxOp& op) noexcept {
     if (op.done < op.end && status == WcStatus::kSuccess) {
         return false;
     }
-    const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = 0};
-    reply(peer, RdOp::kPullDone, 0, op.receiver, &outcome, sizeof outcome);
+    share_written(peer, op, status);
     return true;
 }
 
