@@ -48,8 +48,12 @@ template <class Lock, class Host>
 unsigned RdEngine<Lock, Host>::poll_many() noexcept {
     unsigned moved = 0;
     const std::size_t hot = std::min(kHotPeers, polled_.size());
+    // Each first look takes two cache lines that are seldom in the cache of a busy core, no more.
     for (std::size_t i = 0; i < hot && i < polled_.size(); ++i) {
-        moved += poll_peer(*polled_[i]);
+        Peer& peer = *polled_[i];
+        if (peer.path.has_arrival()) {
+            moved += poll_peer(peer);
+        }
     }
     // Who has nothing to do looks further: the next call may be a turn of the scheduler away.
     const std::size_t looks =
