@@ -118,8 +118,9 @@ template <class Lock, class Host>
     if (is_multi) {
         return use_multi_recv(*entry);
     }
+    // Who sleeps, or looks at a counter, may not make progress before it expects the message.
     if (has(request.flags, RdFlags::kTagged) && unexpected_tagged_.is_long() &&
-        !rx_cq_->is_armed() && recv_counter_ == nullptr) {
+        recv_counter_ == nullptr && rx_cq_ != nullptr && !rx_cq_->is_armed()) {
         match_later({.entry = entry, .tag = request.tag, .ignore = request.ignore});
         return util::kOk;
     }
