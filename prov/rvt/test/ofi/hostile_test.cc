@@ -182,12 +182,14 @@ void write_plausible_line(Scene& scene, Writer& to, std::mt19937_64& random, uns
         pick(8, 64, kGranted, kGranted + 1, 0, 0, kNever), pick(8, 64, 1 << 20, name), random()};
     if (shape.op == RdOp::kWriteLine) {
         words[2] = 8;  // what is left of its length
+        words[3] = pick(0, words[3]);
     }
     Line& line = to.line();
     line.tag = shape.op == RdOp::kAtomic || shape.op == RdOp::kAtomicInline
                    ? pick(0x100000a00, 0x100000a01, 0x100000a02, 0x800000a00, 0x400000700)
                    : random();
-    line.data = name;
+    // 0: of a write that nobody waits for. Of such an answer none is due here, so it comes seldom.
+    line.data = random() % 64 != 0 ? name : 0;
     std::memcpy(line.payload, words, sizeof words);
     const bool is_wrong = random() % 64 == 0;
     to.publish(
