@@ -1,14 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# clang-tidy with the checks of .clang-tidy. Takes files, else looks at all C++ sources.
+# clang-tidy with the checks of .clang-tidy, and clang's analysis of which lock guards what. Takes
+# files, else looks at all C++ sources but Criterion's tests: in what its macros expand to, few checks
+# make sense, and they take longest.
 . "$(dirname "$0")/common.sh"
 need clang-tidy-14 clang-tidy-14
 flags=$(compile_flags) || exit 2
-if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(tracked '*.cc'); fi
+if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(tracked '*.cc' | grep -v '^prov/rvt/test/'); fi
 tidy() {
     local out
     # shellcheck disable=SC2086
-    if ! out=$(clang-tidy-14 --quiet "$1" -- $flags 2> /dev/null); then
+    if ! out=$(clang-tidy-14 --quiet "$1" -- $flags -Wthread-safety 2> /dev/null); then
         echo "$out"
         echo "$1: clang-tidy objects"
         return 1
@@ -18,4 +20,4 @@ export -f tidy
 export flags
 bad=0
 printf '%s\n' "${files[@]}" | grep . | xargs -r -d '\n' -n 1 -P 2 bash -c 'tidy "$1" || exit 1' _ || bad=1
-verdict 'clang-tidy has no objection' $bad
+verdict 'clang-tidy has no objection, and sees each lock held where it must be' $bad

@@ -41,7 +41,7 @@ install_packages() {
 
 jobs() { nproc; }
 
-# build_in DIR [CONFIGURE-ARGUMENT...] : configures once, builds always.
+# build_in DIR [CONFIGURE-ARGUMENT...] : configures once, builds always; RVT_TARGETS, if not all.
 build_in() {
     local dir=$1
     shift
@@ -54,7 +54,8 @@ build_in() {
             "$rvt_root/configure" --quiet "$@" || exit
             echo "$*" > .configured
         fi
-        make -s -j"$(jobs)"
+        # shellcheck disable=SC2086
+        make -s -j"$(jobs)" $RVT_TARGETS
     )
 }
 
