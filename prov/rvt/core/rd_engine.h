@@ -34,6 +34,7 @@
 #include "core/key_table.h"
 #include "core/match_posted_queue.h"
 #include "core/match_unexpected_queue.h"
+#include "core/rd_copy_batch.h"
 #include "core/rd_endpoint.h"
 #include "core/rd_method.h"
 #include "core/rd_peer.h"
@@ -121,7 +122,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::uint64_t kMinShared = 64 * 1024;   // smaller accesses have one copier
     static constexpr std::uint64_t kMaxShare = 256 * 1024;   // of an access, at once
     static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
-    static constexpr std::size_t kSharesAtOnce = 4;
     static constexpr std::uint64_t kBulkAccess =
         16 * 1024;  // larger accesses are worth the large rings
     static constexpr std::size_t kHotPeers = 8;

@@ -88,8 +88,7 @@ bool RdEngine<Lock, Host>::copy_two(Peer& peer, RdTxOp& op) noexcept {
         return false;
     }
     const bool is_write = op.kind == RdTxOp::Kind::kWrite;
-    std::array<iovec, 2> here{};
-    std::array<iovec, 2> there{};
+    RdCopyBatch batch;
     station_.mark_use(peer.path.incarnation(), own);
     Status status = util::kOk;
     for (std::size_t i = 0; i < 2 && status.is_ok(); ++i) {
@@ -104,11 +103,11 @@ bool RdEngine<Lock, Host>::copy_two(Peer& peer, RdTxOp& op) noexcept {
         const bool is_possible =
             hit.is_ok() && !hit.scattered && mapped_target(peer, own, hit, length) == nullptr;
         status = is_possible ? util::kOk : Status(ENOTSUP);
-        here[i] = {static_cast<std::byte*>(part.iov[0].iov_base) + part.done, length};
-        there[i] = {reinterpret_cast<void*>(hit.base + hit.offset), length};
+        batch.add(static_cast<std::byte*>(part.iov[0].iov_base) + part.done, hit.base + hit.offset,
+                  length);
     }
     if (status.is_ok()) {
-        status = peer.path.copy_memory(is_write, here.data(), there.data(), 2);
+        status = is_write ? batch.write_to(peer.path) : batch.read_from(peer.path);
     }
     station_.unmark_use();
     if (!status.is_ok()) {
@@ -207,7 +206,7 @@ bool RdEngine<Lock, Host>::on_share(Peer& peer, const Arrival& arrival) noexcept
         --peer.shares_ahead;  // done with the one before it
         return true;
     }
-    std::array<RdShare, kSharesAtOnce> shares;
+    std::array<RdShare, RdCopyBatch::kMaxPieces> shares;
     if (arrival.length() != sizeof shares[0]) {
         return false;
     }
@@ -216,7 +215,7 @@ bool RdEngine<Lock, Host>::on_share(Peer& peer, const Arrival& arrival) noexcept
         return false;
     }
     std::size_t count = 1;
-    while (count < kSharesAtOnce && shares[count - 1].length <= kSmallShare &&
+    while (count < RdCopyBatch::kMaxPieces && shares[count - 1].length <= kSmallShare &&
            peer.path.peek_behind(count, RdOp::kShare, arrival.flags(), &shares[count],
                                  sizeof shares[0]) &&
            shares[count].length - 1 < kSmallShare) {
@@ -247,19 +246,19 @@ KeyHit RdEngine<Lock, Host>::lookup_share(const RdShare& share, bool is_write) n
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::copy_shares(Peer& peer, bool is_write, const RdShare* shares,
                                        std::size_t count) noexcept {
-    std::array<iovec, kSharesAtOnce> here;
-    std::array<iovec, kSharesAtOnce> there;
+    RdCopyBatch batch;
     for (std::size_t i = 0; i < count; ++i) {
         const KeyHit hit = lookup_share(shares[i], is_write);
         if (!hit.is_ok() || hit.scattered) {
             return false;
         }
-        here[i] = {hit.data(), shares[i].length};
-        there[i] = {reinterpret_cast<void*>(shares[i].place), shares[i].length};
+        batch.add(hit.data(), shares[i].place, shares[i].length);
+    }
+    if (!peer.path.may_access_memory()) {
+        return false;
     }
     // What the initiator writes is read here.
-    if (!peer.path.may_access_memory() ||
-        !peer.path.copy_memory(!is_write, here.data(), there.data(), count).is_ok()) {
+    if (!(is_write ? batch.read_from(peer.path) : batch.write_to(peer.path)).is_ok()) {
         return false;
     }
     for (std::size_t i = 0; i < count; ++i) {

@@ -149,29 +149,26 @@ bool RdEngine<Lock, Host>::fall_back(RdInbound& inbound) noexcept {
 /// Returns: how many; they have left the list. 0: they must be read one by one.
 template <class Lock, class Host>
 unsigned RdEngine<Lock, Host>::copy_several(RdInbound*& list) noexcept {
-    std::array<RdInbound*, kSharesAtOnce> inbounds;
-    std::array<iovec, kSharesAtOnce> here;
-    std::array<iovec, kSharesAtOnce> there;
-    std::size_t count = 0;
-    for (RdInbound* each = list; each != nullptr && count < kSharesAtOnce; each = each->next) {
-        if (each->peer != list->peer || !is_small_copy(*each)) {
+    RdCopyBatch batch;
+    RdInbound* end = list;
+    for (; end != nullptr && !batch.is_full(); end = end->next) {
+        if (end->peer != list->peer || !is_small_copy(*end)) {
             break;
         }
-        const std::uint64_t length = each->end - each->received;
-        here[count] = {static_cast<std::byte*>(each->place.iov_base) + each->received, length};
-        there[count] = {reinterpret_cast<void*>(each->sender_address + each->received), length};
-        inbounds[count++] = each;
+        batch.add(static_cast<std::byte*>(end->place.iov_base) + end->received,
+                  end->sender_address + end->received, end->end - end->received);
     }
     auto& peer = static_cast<Peer&>(*list->peer);
-    if (count < 2 || !peer.path.copy_memory(false, here.data(), there.data(), count).is_ok()) {
+    if (batch.size() < 2 || !batch.read_from(peer.path).is_ok()) {
         return 0;
     }
-    list = inbounds[count - 1]->next;
-    for (std::size_t i = 0; i < count; ++i) {
-        inbounds[i]->received = inbounds[i]->end;
-        finish_shares(*inbounds[i]);
+    RdInbound* each = std::exchange(list, end);
+    while (each != end) {
+        RdInbound& inbound = *std::exchange(each, each->next);
+        inbound.received = inbound.end;
+        finish_shares(inbound);
     }
-    return static_cast<unsigned>(count);
+    return static_cast<unsigned>(batch.size());
 }
 
 template <class Lock, class Host>
@@ -335,22 +332,19 @@ bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
 /// alone.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::write_several(Peer& peer) noexcept {
-    std::array<iovec, kSharesAtOnce> here;
-    std::array<iovec, kSharesAtOnce> there;
-    std::size_t count = 0;
-    for (RdTxOp* op = peer.jobs.front(); op != nullptr && count < kSharesAtOnce; op = op->next) {
+    RdCopyBatch batch;
+    for (RdTxOp* op = peer.jobs.front(); op != nullptr && !batch.is_full(); op = op->next) {
         const std::uint64_t length = op->end - op->done;
         if (!op->is_direct || op->iov_count != 1 || length == 0 || length > kSmallShare) {
             break;
         }
-        here[count] = {static_cast<std::byte*>(op->iov[0].iov_base) + op->done, length};
-        there[count++] = {reinterpret_cast<void*>(op->receiver_address + op->done), length};
+        batch.add(static_cast<std::byte*>(op->iov[0].iov_base) + op->done,
+                  op->receiver_address + op->done, length);
     }
-    if (count < 2 || !peer.path.may_access_memory() ||
-        !peer.path.copy_memory(true, here.data(), there.data(), count).is_ok()) {
+    if (batch.size() < 2 || !peer.path.may_access_memory() || !batch.write_to(peer.path).is_ok()) {
         return false;
     }
-    for (; count != 0; --count) {
+    for (std::size_t i = 0; i < batch.size(); ++i) {
         RdTxOp* const op = peer.jobs.pop();
         op->done = op->end;
         op->state = RdTxOp::State::kWaiting;  // for kFinish
