@@ -166,10 +166,61 @@ void close_beside_polls(Rank& self) {
     for (std::thread& poller : pollers) poller.join();
 }
 
+/// Threads post receives for messages that wait already, while another one sleeps until their
+/// completions come.
+void post_beside_a_sleeper(Rank& self) {
+    constexpr std::size_t kWaiting = 600;
+    constexpr std::size_t kPosters = 2;
+    Party party(self, {.caps = FI_TAGGED,
+                       .msg_order = FI_ORDER_SAS,
+                       .cq_wait = FI_WAIT_UNSPEC,
+                       .threading = FI_THREAD_SAFE});
+    Buffer buffer(party.ep, (kWaiting + 1) * sizeof(std::uint64_t));
+    const auto values = buffer.as<std::uint64_t>();
+    Contexts contexts(kWaiting + 1);
+    if (self.rank == 0) {
+        for (std::uint64_t tag = 0; tag <= kWaiting; ++tag) {
+            party.ep.post(
+                [&] { return fi_tinject(party.ep.ep, &tag, sizeof tag, party.peer(), tag); });
+        }
+        return party.barrier();
+    }
+    const auto receive = [&](std::size_t tag) {
+        party.ep.post([&] {
+            return fi_trecv(party.ep.ep, values + tag, sizeof values[0], buffer.desc(),
+                            FI_ADDR_UNSPEC, tag, 0, contexts.at(tag));
+        });
+    };
+    receive(kWaiting);
+    party.ep.wait_rx();  // in order: all others are here
+    std::vector<std::thread> posters;
+    for (std::size_t id = 0; id < kPosters; ++id) {
+        posters.emplace_back([&, id] {
+            // The last to arrive first, and with breaks in which the sleeper falls asleep.
+            for (std::size_t tag = kWaiting - kPosters + id; tag < kWaiting; tag -= kPosters) {
+                receive(tag);
+                if (tag % 16 == 0) std::this_thread::yield();
+            }
+        });
+    }
+    std::vector<bool> seen(kWaiting);
+    for (std::size_t i = 0; i < kWaiting; ++i) {
+        fi_cq_tagged_entry entry{};
+        FAB_EQUAL(fi_cq_sread(party.ep.rx_cq, &entry, 1, nullptr, 10'000), 1);
+        const std::size_t tag = contexts.index_of(entry.op_context);
+        FAB_CHECK(!seen[tag]);
+        seen[tag] = true;
+        FAB_EQUAL(values[tag], tag);
+    }
+    for (std::thread& poster : posters) poster.join();
+    party.barrier();
+}
+
 constexpr Case kCases[] = {
     {"thread_share_an_endpoint", share_an_endpoint, 2, 60},
     {"thread_own_domains", own_domains, 2, 60},
     {"thread_close_beside_polls", close_beside_polls, 2, 60},
+    {"thread_post_beside_a_sleeper", post_beside_a_sleeper, 2, 40},
     {"thread_automatic_progress", automatic_progress, 2, 40},
 };
 
