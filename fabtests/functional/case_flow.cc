@@ -163,7 +163,7 @@ void filled_both_ways(Rank& self) {
 }
 
 /// Each of four ranks sends 100,000 messages to rank 0 before it posts a receive; fewer where
-/// ThreadSanitizer makes each take a hundred times as long.
+/// ThreadSanitizer makes each take far longer.
 void many_unexpected(Rank& self) {
 #if defined(__SANITIZE_THREAD__)
     constexpr std::size_t kCount = 10'000;
