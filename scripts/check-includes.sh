@@ -12,20 +12,21 @@ report() {
 may_see() {
     case $1 in
         util) echo 'util|rvt' ;;
-        core) echo 'util|core|rvt' ;;
+        protocol) echo 'util|protocol|rvt' ;;
+        core) echo 'util|protocol|core|rvt' ;;
         ofi) echo 'util|core|rvt|ofi' ;;
-        backend/*) echo "util|core|rvt|$1" ;;
+        backend/*) echo "util|protocol|core|rvt|$1" ;;
     esac
 }
 may_include() {  # may_include FILES-GLOB ALLOWED
     tracked "$1/*" | grep -E '\.(cc|h|inl)$' | xargs -r -d '\n' grep -HnE '^ *# *include "' |
         grep -vE "\"($2)/"
 }
-for dir in util core ofi prov/rvt/backend/*/; do
+for dir in util protocol core ofi prov/rvt/backend/*/; do
     dir=${dir#prov/rvt/} && dir=${dir%/}
     report "$(may_include "prov/rvt/$dir" "$(may_see "$dir")")"
 done
 report "$(may_include include/rvt 'rvt')"
-report "$(tracked 'prov/rvt/core/*' 'prov/rvt/backend/*' 'include/rvt/*' | xargs -r -d '\n' grep -HnE '^ *# *include <(rdma|infiniband)/')"
+report "$(tracked 'prov/rvt/protocol/*' 'prov/rvt/core/*' 'prov/rvt/backend/*' 'include/rvt/*' | xargs -r -d '\n' grep -HnE '^ *# *include <(rdma|infiniband)/')"
 report "$(tracked 'prov/rvt/*' 'include/*' | grep -E '\.(cc|h|inl)$' | xargs -r -d '\n' grep -HnE '^ *# *include "\.\.?/')"
 verdict 'each layer includes what it may see' $bad
