@@ -74,11 +74,11 @@ void SendQueue::retire_oldest() noexcept {
 }
 
 void SendQueue::rewind_to(const SendWqe& wqe) noexcept {
-    while (&slot(next_) != &wqe) {
+    do {  // in a full queue the slot behind the newest is the oldest's
         --next_;
         slot(next_).moved = 0;
         slot(next_).done = false;
-    }
+    } while (&slot(next_) != &wqe);
 }
 
 void SendQueue::clear() noexcept {
