@@ -60,6 +60,7 @@ struct DeviceInfo {
     Grade grade = Grade::kSegment;
     Address address{};
     DeviceLimits limits{};
+    std::uint32_t mtu_bytes = 1024;  // packet grade: most payload of a packet, 256 to 4096
     /// The key table's memory, zero-filled and 64-byte aligned (core/key_table.h), where peers
     /// shall be able to map it; nullptr: private memory of the core's.
     void* key_block = nullptr;
@@ -87,14 +88,25 @@ struct PeerMemory {
     std::uint32_t pd = 0;  // the domain of the peer's queue pair, in which the key has to be
 };
 
+/// A packet as the core hands it to a backend, which adds the ICRC where its wire has one.
+struct OutPacket {
+    std::span<const std::byte> headers{};  // at most 40 bytes, the base transport header first
+    std::span<const iovec> payload{};
+    std::uint8_t pad = 0;  // bytes of zero that follow, 0 to 3
+};
+
 struct BackendOps {
     // clang-format off
     // ---- packet grade ----
 
-    /// Sends `packets`, each one iovec from transport header to ICRC. Returns: how many were taken.
-    unsigned (*send_packets)(core::Device&, const Address& dest, std::span<const iovec> packets) = nullptr;
-    /// Hands arrived packets to the core. Returns: how many.
-    unsigned (*poll_packets)(core::Device&) = nullptr;
+    /// Takes packets for the wire, in their order. All bytes are copied or sent before return; what was
+    /// copied leaves with flush_packets() at the latest.
+    /// Returns: how many were taken, from the first on. There was no room for the others, which the core
+    ///          offers again after poll().
+    /// Threads: any.
+    unsigned (*send_packets)(core::Device&, const AhAttr& dest, std::span<const OutPacket> packets) = nullptr;
+    /// Lets go what send_packets() has kept. Empty: it keeps nothing. Threads: any.
+    void (*flush_packets)(core::Device&) = nullptr;
 
     // ---- segment grade ----
 
@@ -111,10 +123,6 @@ struct BackendOps {
     ///          channel has failed.
     Status (*send_segment)(core::Device&, Channel&, std::span<const std::byte> header,
                            std::span<const iovec> payload) = nullptr;
-    /// Moves what can be moved, one thread at a time for each device; calls deliver_segment() for each
-    /// segment that arrived and channel_failed() for each channel that broke.
-    /// Returns: how many segments arrived.
-    unsigned (*poll)(core::Device&) = nullptr;
     /// Fills `to` from the peer's memory, by the peer's key table and without the peer. The core does so only
     /// while nothing of the pair is under way; that the peer's pair has failed it learns by its next message.
     /// Returns: EOPNOTSUPP when that is not possible here, EACCES when the key does not allow it; on any
@@ -128,7 +136,12 @@ struct BackendOps {
     /// again and again by dereg_mr and dealloc_mw, after the key has been made invalid, until it is false.
     bool (*is_key_used)(core::Device&, std::uint32_t key) = nullptr;
 
-    // ---- packet and segment grade: sleeping ----
+    // ---- packet and segment grade: arrivals, sleeping ----
+
+    /// Moves what can be moved, one thread at a time for each device; calls deliver_packet() or
+    /// deliver_segment() for each that arrived and channel_failed() for each channel that broke.
+    /// Returns: how many arrived.
+    unsigned (*poll)(core::Device&) = nullptr;
 
     /// A descriptor that becomes readable when an armed device has something to poll.
     int (*wake_fd)(core::Device&) = nullptr;
@@ -160,6 +173,17 @@ struct BackendOps {
 };
 
 inline constexpr std::size_t kMaxSegmentHeader = 128;
+
+// ---- what a packet-grade backend calls ----
+
+/// Hands a packet to the core, on the thread of poll(): from the base transport header to the
+/// padding, its ICRC checked and taken off. The core has copied what it needs on return and trusts
+/// no byte of it.
+/// @param source  Where it came from; a port of 0 fits every peer of that address.
+/// @param dest    The address or group it was sent to.
+void deliver_packet(core::Device& device, const Address& source,
+                    const std::array<std::uint8_t, 16>& dest,
+                    std::span<const std::byte> packet) noexcept;
 
 // ---- what a segment-grade backend calls ----
 

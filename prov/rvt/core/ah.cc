@@ -9,7 +9,8 @@ namespace rvt::core {
 
 Result<Ah*> create_ah(Pd& pd, const AhAttr& attr) {
     Device& device = pd.device();
-    if (attr.dest == device.address() || is_multicast(attr.dest.gid)) {
+    const bool has_channels = device.grade() != Grade::kPacket;
+    if (attr.dest == device.address() || is_multicast(attr.dest.gid) || !has_channels) {
         return new Ah(pd, attr, nullptr);
     }
     auto channel = device.ops().open_channel(device, attr.dest);

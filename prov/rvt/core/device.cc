@@ -4,11 +4,13 @@
 #include "core/device.h"
 
 #include "core/context.h"
+#include "core/flow.h"
+#include "core/qp.h"
 #include "core/reader_pins.h"
 #include "core/requester.h"
-#include "core/segment_transport.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 
 #include <poll.h>
@@ -23,6 +25,10 @@ std::uint64_t monotonic_us() noexcept {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+}
+
+bool is_mtu(std::uint32_t bytes) noexcept {
+    return bytes >= 256 && bytes <= 4096 && std::has_single_bit(bytes);
 }
 
 bool are_sane(const DeviceLimits& limits) noexcept {
@@ -59,7 +65,7 @@ Result<Device::KeyBlock> Device::map_key_block(std::uint32_t max_mr) noexcept {
 }
 
 Result<std::unique_ptr<Device>> Device::create(const DeviceInfo& info, const BackendOps& ops) {
-    if (!are_sane(info.limits)) {
+    if (!are_sane(info.limits) || (info.grade == Grade::kPacket && !is_mtu(info.mtu_bytes))) {
         return EINVAL;
     }
     KeyBlock own;
@@ -95,8 +101,10 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
       qps_(info.limits.max_qp),
       mcast_(info.limits.max_mcast_qp) {
     info_.name = name_.c_str();
-    // A datagram travels in one segment.
-    info_.limits.max_ud_bytes = std::min(info.limits.max_ud_bytes, info.limits.max_segment_bytes);
+    // A datagram travels in one segment or packet.
+    const bool is_packet = info.grade == Grade::kPacket;
+    info_.limits.max_ud_bytes = std::min(
+        info.limits.max_ud_bytes, is_packet ? info.mtu_bytes : info.limits.max_segment_bytes);
     info_.now_us = info.now_us != nullptr ? info.now_us : monotonic_us;
 }
 
@@ -108,8 +116,11 @@ void Device::progress() noexcept {
     if (!progress_lock_.try_lock()) {
         return;
     }
+    // Before, not after: an answer leaves with what the application sends in reply to the message.
+    ops_.flush_packets(*this);
     ops_.poll(*this);
     send_refusals();
+    send_answers_locked();
     progress_lock_.unlock();
     // relaxed: a queue that begins to wait right now is seen at the next call.
     if (waiting_count_.load(std::memory_order_relaxed) == 0) {
@@ -123,7 +134,30 @@ void Device::progress() noexcept {
     }
 }
 
+void Device::answer_later(std::uint32_t qpn) {
+    if (answering_.empty() || answering_.back() != qpn) {
+        answering_.push_back(qpn);
+    }
+}
+
+void Device::send_answers_locked() noexcept {
+    if (answering_.empty()) [[likely]] {
+        return;
+    }
+    const ReadPin pin;
+    for (const std::uint32_t qpn : answering_) {
+        if (Qp* qp = qps_.find(qpn)) {
+            const util::Guard guard(qp->rx_lock());
+            if (Flow* flow = qp->flow()) {
+                flow->send_answers(*qp);
+            }
+        }
+    }
+    answering_.clear();
+}
+
 void Device::sleep_on(int fd, int timeout_ms) noexcept {
+    ops_.flush_packets(*this);
     if (ops_.arm(*this).error() == EAGAIN) {
         return;
     }

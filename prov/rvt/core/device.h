@@ -45,6 +45,7 @@ class Device : public Object {
     [[nodiscard]] QpTable& qps() noexcept { return qps_; }
     [[nodiscard]] McastTable& mcast() noexcept { return mcast_; }
     [[nodiscard]] Stats& stats() noexcept { return stats_; }
+    [[nodiscard]] std::uint32_t mtu_bytes() const noexcept { return info_.mtu_bytes; }
     [[nodiscard]] std::uint64_t now_us() const noexcept { return info_.now_us(); }
 
     [[nodiscard]] std::uint32_t next_pd_id() noexcept {
@@ -69,6 +70,10 @@ class Device : public Object {
     void wake_waiting(const void* on) noexcept;
     /// Forgets a pair that is being destroyed.
     void stop_waiting(std::uint32_t qpn) noexcept;
+
+    /// Has the answers of pair `qpn` sent when all that arrived has been taken in.
+    /// Threads: the one that is in poll().
+    void answer_later(std::uint32_t qpn) RVT_NO_ANALYSIS;
 
     // ---- answers for pairs that are not there ----
 
@@ -115,6 +120,7 @@ class Device : public Object {
     std::vector<std::uint32_t> take_due(std::uint64_t now_us, const void* on) noexcept;
     std::uint64_t next_due_us() noexcept;
     void send_refusals() noexcept;
+    void send_answers_locked() noexcept RVT_REQUIRES(progress_lock_);
 
     const std::string name_;
     DeviceInfo info_;
@@ -131,6 +137,8 @@ class Device : public Object {
     util::SpinLock waiting_lock_;   // order: innermost
     std::vector<Waiting> waiting_ RVT_GUARDED_BY(waiting_lock_);
     std::atomic<std::uint32_t> waiting_count_{0};
+
+    std::vector<std::uint32_t> answering_ RVT_GUARDED_BY(progress_lock_);
 
     util::SpinLock refusals_lock_;  // order: innermost but for the backend's locks
     std::deque<Refusal> refusals_ RVT_GUARDED_BY(refusals_lock_);

@@ -8,7 +8,6 @@
 #include "core/reader_pins.h"
 #include "core/requester.h"
 #include "core/responder.h"
-#include "core/segment_transport.h"
 
 #include <bit>
 #include <thread>
@@ -98,7 +97,8 @@ Status Qp::modify(const QpAttr& attr, QpMask mask) {
     if (Status status = check_values(attr, mask); !status.is_ok()) {
         return status;
     }
-    auto flow = connect_flow(attr, mask);
+    auto flow = has_any(mask, QpMask::kAv) ? open_flow(device(), attr.ah.dest)
+                                           : Result(std::unique_ptr<Flow>());
     if (!flow.is_ok()) {
         return flow.status();
     }
@@ -149,19 +149,6 @@ Status Qp::check_values(const QpAttr& attr, QpMask mask) const noexcept {
     return bad ? Status(EINVAL) : kOk;
 }
 
-/// The way to the peer that `attr` names: nothing when the peer is on this device or not named.
-Result<std::unique_ptr<SegmentFlow>> Qp::connect_flow(const QpAttr& attr, QpMask mask) const {
-    Device& on = device();
-    if (!has_any(mask, QpMask::kAv) || attr.ah.dest == on.address()) {
-        return std::unique_ptr<SegmentFlow>();
-    }
-    auto channel = on.ops().open_channel(on, attr.ah.dest);
-    if (!channel.is_ok()) {
-        return channel.status();
-    }
-    return std::make_unique<SegmentFlow>(on, *channel.value());
-}
-
 void Qp::apply(const QpAttr& attr, QpMask mask) noexcept {
     const auto take = [&](QpMask bit, auto member) {
         if (has_any(mask, bit)) {
@@ -199,12 +186,12 @@ void Qp::enter(QpState to) noexcept {
         sending_.drained_event_due = attr_.sqd_notify;
     }
     if (from == QpState::kInit && to == QpState::kRtr && flow_ != nullptr) {
-        flow_->start_receiving_at(attr_.rq_psn);
+        flow_->start_receiving_at(attr_);
     }
     if (from == QpState::kRtr && to == QpState::kRts) {
         sending_.rnr_retries_left = attr_.rnr_retry;
         if (flow_ != nullptr) {
-            flow_->start_sending_at(attr_.sq_psn);
+            flow_->start_sending_at(attr_);
         }
     }
     set_state(to);
@@ -213,6 +200,10 @@ void Qp::enter(QpState to) noexcept {
 /// Forgets work without completing it, and what has been completed but not read (IBTA 10.3.1,
 /// RESET).
 void Qp::reset() noexcept {
+    if (flow_ != nullptr) {
+        flow_->send_answers(*this);  // what has been completed here, the peer should learn
+        device().ops().flush_packets(device());
+    }
     set_state(QpState::kReset);
     send_queue_.clear();
     if (init_.srq == nullptr) {
@@ -225,6 +216,7 @@ void Qp::reset() noexcept {
     attr_ = QpAttr{};
     sending_ = Sending{};
     inbound_.has_receive = false;
+    inbound_.is_kept = false;
     established_ = false;
     flow_.reset();
     // relaxed: see may_read() and take_overrun().
@@ -306,6 +298,12 @@ void Qp::complete(VerbsCq& cq, Wc wc, bool solicited) noexcept {
 }
 
 void Qp::flush_receives_locked() noexcept {
+    if (inbound_.is_kept) {
+        inbound_.is_kept = false;
+        complete(*init_.recv_cq, {.wr_id = inbound_.receive.wr_id,
+                                  .status = WcStatus::kWrFlushErr,
+                                  .opcode = WcOpcode::kRecv});
+    }
     if (init_.srq != nullptr) {
         return;  // the receives are everybody's
     }

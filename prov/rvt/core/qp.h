@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "core/context.h"
+#include "core/flow.h"
 #include "core/object.h"
 #include "core/recv_queue.h"
 #include "core/send_queue.h"
@@ -20,8 +21,6 @@
 #include "util/lock.h"
 
 namespace rvt::core {
-
-class SegmentFlow;
 
 struct QpInit {
     QpType type = QpType::kRc;
@@ -37,7 +36,8 @@ struct Inbound {
     enum class Tm : std::uint8_t { kNone, kNoTag, kUnexpected, kMatched };
     Receive receive;
     bool has_receive = false;
-    Tm tm = Tm::kNone;  // what became of it in a queue that matches tags
+    bool is_kept = false;  // UC: `receive` waits for the next message, its own was lost
+    Tm tm = Tm::kNone;     // what became of it in a queue that matches tags
     std::uint64_t tm_tag = 0;
     std::uint32_t tm_app_ctx = 0;
     std::uint64_t placed = 0;  // bytes
@@ -122,6 +122,7 @@ class Qp : public Object {
     struct Sending {
         std::uint64_t blocked_until_us = 0;  // waiting for a receiver that was not ready
         std::uint8_t rnr_retries_left = 0;
+        std::uint32_t datagram_psn = 0;  // UD over packets: of the next
         bool drained_event_due = false;
     };
     [[nodiscard]] Sending& sending() noexcept { return sending_; }
@@ -135,7 +136,7 @@ class Qp : public Object {
     }
     /// Carries the pair's messages to another device; nullptr while the peer is in this one.
     /// Changes only under both locks.
-    [[nodiscard]] SegmentFlow* flow() const noexcept { return flow_.get(); }
+    [[nodiscard]] Flow* flow() const noexcept { return flow_.get(); }
 
     [[nodiscard]] bool has_established() const noexcept { return established_; }
     void set_established() noexcept { established_ = true; }
@@ -149,7 +150,6 @@ class Qp : public Object {
         state_.store(state, std::memory_order_release);
     }
     Status check_values(const QpAttr& attr, QpMask mask) const noexcept;
-    Result<std::unique_ptr<SegmentFlow>> connect_flow(const QpAttr& attr, QpMask mask) const;
     void apply(const QpAttr& attr, QpMask mask) noexcept;
     void enter(QpState to) noexcept;
     void reset() noexcept;
@@ -172,7 +172,7 @@ class Qp : public Object {
     RecvQueue recv_queue_;
     Sending sending_;
     Inbound inbound_;
-    std::unique_ptr<SegmentFlow> flow_;
+    std::unique_ptr<Flow> flow_;
 };
 
 /// Returns: EINVAL for sizes beyond the device's limits or missing queues, ENOMEM for no free

@@ -48,10 +48,6 @@ Result<Device*> Registry::add_device(const DeviceInfo& info, const BackendOps& o
         return refuse(EINVAL, "cannot register device " + name + ": a " + to_string(info.grade) +
                                   "-grade backend must fill " + missing);
     }
-    if (info.grade == Grade::kPacket) {
-        return refuse(EOPNOTSUPP, "cannot register device " + name +
-                                      ": this version has no transport protocol for packets");
-    }
     const util::Guard guard(lock_);
     const auto same_name = [&](const auto& device) { return device->name() == name; };
     if (std::any_of(devices_.begin(), devices_.end(), same_name)) {

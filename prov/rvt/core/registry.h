@@ -50,8 +50,7 @@ class Registry {
     /// Checks, completes and announces a device to each client, in the order in which they
     /// registered. `priv` is what Device::priv() gives. Returns: EINVAL when entries are missing
     /// (the log names all of them) or the limits make no sense,
-    ///          EEXIST for a name that is taken, EOPNOTSUPP for the packet grade: this version has
-    ///          no transport protocol to run over packets.
+    ///          EEXIST for a name that is taken.
     Result<Device*> add_device(const DeviceInfo& info, const BackendOps& ops, void* priv = nullptr);
 
     /// Tells the clients, the last registered first, and destroys the device.

@@ -5,11 +5,11 @@
 
 #include "core/ah.h"
 #include "core/device.h"
+#include "core/flow.h"
 #include "core/mr.h"
 #include "core/qp.h"
 #include "core/qp_states.h"
 #include "core/reader_pins.h"
-#include "core/segment_transport.h"
 
 namespace rvt::core {
 namespace {
@@ -115,15 +115,6 @@ Answer deliver(Qp& peer, const Request& request, const PieceList& local) noexcep
         peer.enter_error();
     }
     return {.nak = nak, .retry_after_us = retry_after_us};
-}
-
-void deliver_to_group(Qp& qp, const Request& request, const PieceList& local) noexcept {
-    for (const std::uint32_t qpn : qp.device().mcast().members(request.dest.gid)) {
-        // C10-11: the sender itself gets no copy.
-        if (Qp* member = qp.device().qps().find(qpn); member != nullptr && member != &qp) {
-            deliver(*member, request, local);
-        }
-    }
 }
 
 /// An unreliable message has been sent once it has left, whatever becomes of it.
@@ -354,6 +345,15 @@ void run_send_queue(Qp& qp) noexcept {
     if (qp.take_overrun()) {
         qp.raise(EventType::kQpFatal);
         qp.enter_error();
+    }
+}
+
+void deliver_to_group(Qp& qp, const Request& request, const PieceList& local) noexcept {
+    for (const std::uint32_t qpn : qp.device().mcast().members(request.dest.gid)) {
+        // C10-11: the sender itself gets no copy.
+        if (Qp* member = qp.device().qps().find(qpn); member != nullptr && member != &qp) {
+            deliver(*member, request, local);
+        }
     }
 }
 

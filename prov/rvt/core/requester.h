@@ -25,6 +25,9 @@ void run_send_queue(Qp& qp) noexcept;
 /// As run_send_queue(), and what waits for a receiver that was not ready tries again now.
 void retry_send_queue(Qp& qp) noexcept;
 
+/// Delivers a datagram to the attached pairs of its sender's device, but not to the sender.
+void deliver_to_group(Qp& qp, const Request& request, const PieceList& local) noexcept;
+
 /// The request that a work request becomes.
 Request to_request(const Qp& qp, const SendWqe& wqe) noexcept;
 

@@ -28,15 +28,15 @@ struct EntryName {
 };
 
 constexpr EntryName kNames[] = {
-    {RVT_ENTRY(send_packets)},  {RVT_ENTRY(poll_packets)}, {RVT_ENTRY(open_channel)},
-    {RVT_ENTRY(close_channel)}, {RVT_ENTRY(send_segment)}, {RVT_ENTRY(poll)},
-    {RVT_ENTRY(read_peer)},     {RVT_ENTRY(write_peer)},   {RVT_ENTRY(wake_fd)},
-    {RVT_ENTRY(arm)},           {RVT_ENTRY(reg_mr)},       {RVT_ENTRY(dereg_mr)},
-    {RVT_ENTRY(create_cq)},     {RVT_ENTRY(destroy_cq)},   {RVT_ENTRY(poll_cq)},
-    {RVT_ENTRY(req_notify_cq)}, {RVT_ENTRY(create_qp)},    {RVT_ENTRY(modify_qp)},
-    {RVT_ENTRY(destroy_qp)},    {RVT_ENTRY(post_send)},    {RVT_ENTRY(post_recv)},
-    {RVT_ENTRY(create_srq)},    {RVT_ENTRY(destroy_srq)},  {RVT_ENTRY(post_srq_recv)},
-    {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)}, {RVT_ENTRY(is_key_used)},
+    {RVT_ENTRY(send_packets)},  {RVT_ENTRY(flush_packets)}, {RVT_ENTRY(open_channel)},
+    {RVT_ENTRY(close_channel)}, {RVT_ENTRY(send_segment)},  {RVT_ENTRY(poll)},
+    {RVT_ENTRY(read_peer)},     {RVT_ENTRY(write_peer)},    {RVT_ENTRY(wake_fd)},
+    {RVT_ENTRY(arm)},           {RVT_ENTRY(reg_mr)},        {RVT_ENTRY(dereg_mr)},
+    {RVT_ENTRY(create_cq)},     {RVT_ENTRY(destroy_cq)},    {RVT_ENTRY(poll_cq)},
+    {RVT_ENTRY(req_notify_cq)}, {RVT_ENTRY(create_qp)},     {RVT_ENTRY(modify_qp)},
+    {RVT_ENTRY(destroy_qp)},    {RVT_ENTRY(post_send)},     {RVT_ENTRY(post_recv)},
+    {RVT_ENTRY(create_srq)},    {RVT_ENTRY(destroy_srq)},   {RVT_ENTRY(post_srq_recv)},
+    {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)},  {RVT_ENTRY(is_key_used)},
     {RVT_ENTRY(post_srq_op)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
@@ -53,7 +53,7 @@ constexpr NeededWhen filled(std::size_t other) {
 // clang-format off
 constexpr Requirement kRequirements[] = {
     {RVT_OP(send_packets),  grade(Grade::kPacket),          "putting packets on the wire"},
-    {RVT_OP(poll_packets),  grade(Grade::kPacket),          "taking packets off the wire"},
+    {RVT_OP(poll),          grade(Grade::kPacket),          "taking packets off the wire"},
     {RVT_OP(open_channel),  grade(Grade::kSegment),         "reaching a peer (modify_qp to RTR, create_ah)"},
     {RVT_OP(close_channel), grade(Grade::kSegment),         "letting a peer go (destroy_qp, destroy_ah)"},
     {RVT_OP(send_segment),  grade(Grade::kSegment),         "carrying work requests and their answers"},
@@ -95,13 +95,12 @@ bool applies(const Requirement& row, const BackendOps& ops, Grade grade) noexcep
 
 // The core's versions. Where the core does all of the work itself, nothing is left for an entry.
 constexpr BackendOps kDefaults = {
-    .send_packets = [](Device&, const Address&, std::span<const iovec>) { return 0u; },
-    .poll_packets = [](Device&) { return 0u; },
+    .send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; },
+    .flush_packets = [](Device&) {},
     .open_channel = [](Device&, const Address&) -> Result<Channel*> { return EHOSTUNREACH; },
     .close_channel = [](Device&, Channel&) {},
     .send_segment = [](Device&, Channel&, std::span<const std::byte>,
                        std::span<const iovec>) -> Status { return ENOTCONN; },
-    .poll = [](Device&) { return 0u; },
     .read_peer = [](Device&, Channel&, const PeerMemory&, std::span<const iovec>) -> Status {
         return EOPNOTSUPP;
     },
@@ -109,6 +108,7 @@ constexpr BackendOps kDefaults = {
         return EOPNOTSUPP;
     },
     .is_key_used = [](Device&, std::uint32_t) { return false; },
+    .poll = [](Device&) { return 0u; },
     .wake_fd = [](Device&) { return -1; },
     .arm = [](Device&) -> Status { return kOk; },
     .reg_mr = [](Mr&) -> Status { return kOk; },

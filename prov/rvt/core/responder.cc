@@ -154,6 +154,11 @@ Nak take_receive(Qp& qp, const Request& request, const PieceList& head) noexcept
         }
     }
     const std::uint64_t bytes = receive_bytes(qp, request);
+    if (inbound.is_kept) {
+        inbound.has_receive = bytes <= inbound.receive.bytes;
+        inbound.is_kept = !inbound.has_receive;
+        return inbound.has_receive ? Nak::kNone : Nak::kTooLong;
+    }
     // Unreliable services drop what is too long and keep the receive; RC consumes it in error
     // (C9-113).
     const auto taken = qp.recv_queue().take(inbound.receive, is_reliable(qp) ? 0 : bytes);
@@ -254,6 +259,21 @@ Nak place_data(Qp& qp, const Request& request, std::uint64_t offset,
     return Nak::kNone;
 }
 
+Nak check_longer(const Qp& qp, const Request& request) noexcept {
+    const Inbound& inbound = const_cast<Qp&>(qp).inbound();
+    const bool matched = inbound.tm == Inbound::Tm::kMatched;
+    const std::uint64_t bytes = request.bytes - (matched ? sizeof(TmHeader) : 0);
+    if (request.bytes > qp.device().limits().max_message_bytes) {
+        return Nak::kInvalid;
+    }
+    return bytes > inbound.receive.bytes ? Nak::kTooLong : Nak::kNone;
+}
+
+Nak take_late_receive(Qp& qp, const Request& request) noexcept {
+    const bool is_late = has_all(request.info->traits, OpTraits::kImm | OpTraits::kRemoteAddr);
+    return is_late ? take_receive(qp, request, {}) : Nak::kNone;
+}
+
 Nak finish_request(Qp& qp, const Request& request) noexcept {
     const OpTraits traits = request.info->traits;
     Device& device = qp.device();
@@ -331,6 +351,22 @@ Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept 
                                     __ATOMIC_ACQUIRE);
     }
     return Nak::kNone;
+}
+
+void take_datagram(Qp& qp, const Request& request, const PieceList& payload) noexcept {
+    Nak nak = Nak::kNone;
+    {
+        const util::Guard guard(qp.rx_lock());
+        nak = begin_request(qp, request, payload);
+        nak = nak == Nak::kNone ? place_data(qp, request, 0, payload) : nak;
+        nak = nak == Nak::kNone ? finish_request(qp, request) : nak;
+        if (nak != Nak::kNone) {
+            abandon_request(qp, nak);
+        }
+    }
+    if (nak != Nak::kNone) {
+        after_refusal(qp, nak);
+    }
 }
 
 void after_refusal(Qp& qp, Nak nak) noexcept {

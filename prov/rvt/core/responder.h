@@ -66,6 +66,10 @@ Nak begin_request(Qp& qp, const Request& request, const PieceList& head) noexcep
 /// Puts `data`, which is the message from byte `offset` on, where it belongs.
 Nak place_data(Qp& qp, const Request& request, std::uint64_t offset,
                const PieceList& data) noexcept;
+/// Whether a SEND that turned out to be longer, as `request.bytes` says now, still fits.
+Nak check_longer(const Qp& qp, const Request& request) noexcept;
+/// A WRITE that turned out to bring immediate data takes its receive.
+Nak take_late_receive(Qp& qp, const Request& request) noexcept;
 /// All has been placed: invalidates what is to be, completes the receive.
 Nak finish_request(Qp& qp, const Request& request) noexcept;
 /// Ends a request that a step refused: completes its receive in error, if the row says so.
@@ -76,6 +80,9 @@ Nak find_source(Qp& qp, const Request& request, std::uint64_t offset, std::uint6
                 PieceList& source) noexcept;
 /// Carries out an atomic; `original` is what was there before.
 Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept;
+
+/// All of the above for a UD message. The caller holds no lock of the pair, but a ReadPin.
+void take_datagram(Qp& qp, const Request& request, const PieceList& payload) noexcept;
 
 /// What follows a refused request: event, error state, count. The caller holds no rx_lock.
 void after_refusal(Qp& qp, Nak nak) noexcept;

@@ -441,11 +441,7 @@ bool SegmentFlow::send_read_data(Qp& qp, Answer& answer) noexcept {
 
 // ---- datagrams ----
 
-bool is_remote(const Qp& qp, const SendWqe& wqe) noexcept {
-    return qp.type() == QpType::kUd ? wqe.wr.ah->channel() != nullptr : qp.flow() != nullptr;
-}
-
-bool send_remote_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+bool send_segment_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     Device& device = qp.device();
     const SegmentHeader header = request_header(qp, wqe, wqe.wr.remote_qpn);
     const Status status =
@@ -463,19 +459,14 @@ bool send_remote_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept
     return true;
 }
 
-void resume(Qp& qp) noexcept {
-    {
-        const util::Guard guard(qp.rx_lock());
-        if (SegmentFlow* flow = qp.flow()) {
-            flow->send_answers(qp);
-        }
-    }
-    run_send_queue(qp);
-}
-
 // ---- the way in ----
 
 namespace {
+
+/// The flow of a pair on a segment-grade device. The caller holds one of the pair's locks.
+SegmentFlow* segment_flow(const Qp& qp) noexcept {
+    return static_cast<SegmentFlow*>(qp.flow());  // what open_flow() makes for that grade
+}
 
 bool is_sane(const SegmentHeader& header) noexcept {
     return header.version == SegmentHeader::kVersion && header.kind >= SegmentKind::kRequest &&
@@ -494,18 +485,10 @@ void refuse_unreachable(Device& device, Channel& channel, const SegmentHeader& r
 
 void deliver_datagram(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept {
     const Request request = request_of(qp, header);
-    Nak nak = Nak::kInvalid;
     if (request.bytes == payload.bytes()) {
-        const util::Guard guard(qp.rx_lock());
-        nak = begin_request(qp, request, payload);
-        nak = nak == Nak::kNone ? place_data(qp, request, 0, payload) : nak;
-        nak = nak == Nak::kNone ? finish_request(qp, request) : nak;
-        if (nak != Nak::kNone) {
-            abandon_request(qp, nak);
-        }
-    }
-    if (nak != Nak::kNone) {
-        after_refusal(qp, nak);
+        take_datagram(qp, request, payload);
+    } else {
+        after_refusal(qp, Nak::kInvalid);
     }
 }
 
@@ -515,7 +498,7 @@ bool deliver_request(Qp& qp, Channel& channel, const SegmentHeader& header,
     Nak nak = Nak::kNone;
     {
         const util::Guard guard(qp.rx_lock());
-        SegmentFlow* flow = qp.flow();
+        SegmentFlow* flow = segment_flow(qp);
         if (flow == nullptr || &flow->channel() != &channel || !rights_of(qp.state()).receive) {
             return false;
         }
@@ -531,7 +514,7 @@ void deliver_answer(Qp& qp, Channel& channel, const SegmentHeader& header,
                     const PieceList& payload) noexcept {
     {
         const util::Guard guard(qp.tx_lock());
-        SegmentFlow* flow = qp.flow();
+        SegmentFlow* flow = segment_flow(qp);
         if (flow == nullptr || &flow->channel() != &channel || qp.type() != QpType::kRc) {
             qp.device().stats().add(Stat::kBadSegments);
             return;
@@ -593,10 +576,11 @@ void channel_failed(core::Device& device, Channel& channel) noexcept {
     device.qps().for_each([&](core::Qp& qp) {
         {
             const util::Guard guard(qp.tx_lock());
-            if (qp.flow() == nullptr || &qp.flow()->channel() != &channel) {
+            core::SegmentFlow* flow = core::segment_flow(qp);
+            if (flow == nullptr || &flow->channel() != &channel) {
                 return;
             }
-            qp.flow()->fail_sending(qp);
+            flow->fail_sending(qp);
         }
         core::run_send_queue(qp);  // what fails first tells why, the rest is flushed
         qp.raise(EventType::kQpFatal);

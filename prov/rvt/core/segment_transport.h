@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "core/flow.h"
 #include "core/pieces.h"
 #include "core/responder.h"
 #include "core/segment_wire.h"
@@ -26,30 +27,25 @@ class Device;
 class Qp;
 
 /// A connected pair's two directions over a channel.
-class SegmentFlow {
+class SegmentFlow final : public Flow {
   public:
     /// Takes over one use of `channel`.
     SegmentFlow(Device& device, Channel& channel) noexcept : device_(device), channel_(channel) {}
-    ~SegmentFlow();
+    ~SegmentFlow() override;
     SegmentFlow(const SegmentFlow&) = delete;
     SegmentFlow& operator=(const SegmentFlow&) = delete;
 
     [[nodiscard]] Channel& channel() const noexcept { return channel_; }
-    /// First message numbers of the two directions (attributes sq_psn and rq_psn).
-    void start_sending_at(std::uint32_t msn) noexcept { next_msn_ = msn; }
-    void start_receiving_at(std::uint32_t msn) noexcept { expected_msn_ = msn; }
+    void start_sending_at(const QpAttr& attr) noexcept override { next_msn_ = attr.sq_psn; }
+    void start_receiving_at(const QpAttr& attr) noexcept override { expected_msn_ = attr.rq_psn; }
 
     // ---- sending side, under tx_lock ----
 
-    /// Starts the next work request of the queue. Returns: whether the queue goes on; if not, an
-    /// answer, room in the channel or a time sets it going again.
-    bool start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
-    /// Whether a message has left in part.
-    [[nodiscard]] bool is_sending() const noexcept { return sending_ != nullptr; }
-    /// Sends more of it. Returns: as start().
-    bool go_on(Qp& qp) noexcept;
-    /// Forgets it: the queue is being flushed.
-    void stop_sending() noexcept { sending_ = nullptr; }
+    bool start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept override;
+    [[nodiscard]] bool is_sending() const noexcept override { return sending_ != nullptr; }
+    bool go_on(Qp& qp) noexcept override;
+    void stop_sending() noexcept override { sending_ = nullptr; }
+    void check_time(Qp&) noexcept override {}  // the channel loses nothing
     /// Takes in an answer.
     void take_answer(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
     /// Fails what is under way: nothing will answer any more.
@@ -59,8 +55,7 @@ class SegmentFlow {
 
     /// Takes in a request or a part of one. Returns: why it was refused, for after_refusal().
     Nak take_request(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
-    /// Sends what answers the channel has room for.
-    void send_answers(Qp& qp) noexcept;
+    void send_answers(Qp& qp) noexcept override;
 
   private:
     struct Answer {
@@ -109,13 +104,7 @@ class SegmentFlow {
     std::deque<Answer> answers_;
 };
 
-/// Whether a work request leaves the device.
-bool is_remote(const Qp& qp, const SendWqe& wqe) noexcept;
-
-/// Sends one UD message. Returns: whether the queue goes on.
-bool send_remote_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
-
-/// What Device::progress() calls for a pair that waited: answers, then the send queue.
-void resume(Qp& qp) noexcept;
+/// send_remote_datagram() over a channel.
+bool send_segment_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
 
 }  // namespace rvt::core

@@ -38,6 +38,7 @@ Status SendQueue::post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes
     wqe.status = WcStatus::kSuccess;
     wqe.done = false;
     wqe.moved = 0;
+    wqe.sent = 0;
     wqe.inline_data = {};
     if (has_any(wr.flags, SendFlags::kInline)) {
         std::byte* to = &inline_data_[(tail & mask_) * max_inline_];
@@ -77,6 +78,7 @@ void SendQueue::rewind_to(const SendWqe& wqe) noexcept {
     do {  // in a full queue the slot behind the newest is the oldest's
         --next_;
         slot(next_).moved = 0;
+        slot(next_).sent = 0;
         slot(next_).done = false;
     } while (&slot(next_) != &wqe);
 }

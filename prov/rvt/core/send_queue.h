@@ -26,11 +26,13 @@ struct SendWqe {
     std::span<std::byte> inline_data{};
     Use ah_use;
 
-    // While it is under way (core/segment_transport.h).
+    // While it is under way (core/segment_transport.h, core/packet_requester.h).
     WcStatus status = WcStatus::kSuccess;
     bool done = false;
-    std::uint64_t moved = 0;  // bytes sent, or received for a READ
-    std::uint32_t msn = 0;
+    std::uint64_t moved = 0;    // bytes sent, or received for a READ
+    std::uint32_t msn = 0;      // its number in the flow; of its first packet
+    std::uint32_t packets = 0;  // numbers that it takes
+    std::uint32_t sent = 0;     // of them
 
     [[nodiscard]] bool has(OpTraits traits) const noexcept { return has_any(info->traits, traits); }
     [[nodiscard]] bool has(SendFlags flags) const noexcept { return has_any(wr.flags, flags); }

@@ -61,6 +61,7 @@ const char* to_string(Stat stat) noexcept {
         "messages_sent", "bytes_sent", "messages_received", "bytes_received",
         "loop_messages", "rnr_naks",   "request_naks",      "access_naks",
         "drops",         "flushed",    "retries",           "bad_segments",
+        "bad_packets",   "duplicates", "sequence_errors",   "timeouts",
     };
     static_assert(std::size(kNames) == kStats);
     return kNames[static_cast<std::size_t>(stat)];

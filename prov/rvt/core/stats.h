@@ -17,16 +17,20 @@ enum class Stat : std::uint8_t {
     kBytesSent,
     kMessagesReceived,
     kBytesReceived,
-    kLoopMessages,  // of those sent, within this device
-    kRnrNaks,       // sent: no receive was posted
-    kRequestNaks,   // sent: invalid request or one that is too long
-    kAccessNaks,    // sent: memory that the peer may not use
-    kDrops,         // UC and UD messages that went nowhere, and requests out of order
-    kFlushed,       // work requests completed because their queue is in error
-    kRetries,       // work requests started again after a receiver was not ready
-    kBadSegments,   // segments from peers that made no sense
+    kLoopMessages,    // of those sent, within this device
+    kRnrNaks,         // sent: no receive was posted
+    kRequestNaks,     // sent: invalid request or one that is too long
+    kAccessNaks,      // sent: memory that the peer may not use
+    kDrops,           // UC and UD messages that went nowhere, and requests out of order
+    kFlushed,         // work requests completed because their queue is in error
+    kRetries,         // work requests started again after a receiver was not ready
+    kBadSegments,     // segments from peers that made no sense
+    kBadPackets,      // packets likewise
+    kDuplicates,      // packets that had come before
+    kSequenceErrors,  // packets that came before those in front of them
+    kTimeouts,        // no answer for so long that the oldest packet was sent again
 };
-inline constexpr std::size_t kStats = 12;
+inline constexpr std::size_t kStats = 16;
 const char* to_string(Stat stat) noexcept;
 
 /// field       | written by                        | read by | order

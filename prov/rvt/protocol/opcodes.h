@@ -72,6 +72,9 @@ enum class Ext : std::uint16_t {
 
 /// What a packet is in its message.
 enum class Part : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
+constexpr Part part_of(bool starts, bool ends) noexcept {
+    return starts ? (ends ? Part::kOnly : Part::kFirst) : (ends ? Part::kLast : Part::kMiddle);
+}
 
 /// What a packet asks for or answers.
 enum class Kind : std::uint8_t {

@@ -59,7 +59,6 @@ constexpr BackendOps kOps = {
     .send_segment =
         [](core::Device&, Channel& channel, std::span<const std::byte> header,
            std::span<const iovec> payload) { return own(channel).send(header, payload); },
-    .poll = [](core::Device& device) { return self(device).poll(device); },
     .read_peer =
         [](core::Device& device, Channel& channel, const PeerMemory& from,
            std::span<const iovec> to) {
@@ -72,6 +71,7 @@ constexpr BackendOps kOps = {
         },
     .is_key_used = [](core::Device& device,
                       std::uint32_t key) { return self(device).is_key_used(key); },
+    .poll = [](core::Device& device) { return self(device).poll(device); },
     .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
     .arm = [](core::Device& device) { return self(device).arm(); },
 };

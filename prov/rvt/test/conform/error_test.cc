@@ -20,7 +20,7 @@ template <class Backend>
 void a_local_key_that_is_not_live_is_a_protection_error() {
     fails_with<Backend>({}, {.lkey = 0x123}, WcStatus::kLocProtErr);
 }
-RVT_CONFORM(a_local_key_that_is_not_live_is_a_protection_error)
+RVT_CONFORM_RC(a_local_key_that_is_not_live_is_a_protection_error)
 
 template <class Backend>
 void a_local_range_outside_its_region_is_a_protection_error() {
@@ -29,14 +29,14 @@ void a_local_range_outside_its_region_is_a_protection_error() {
     RVT_OK(pair.a().qp->post_send({.sg_list = {&outside, 1}}));
     RVT_EQ(pair.sent().status, WcStatus::kLocProtErr);
 }
-RVT_CONFORM(a_local_range_outside_its_region_is_a_protection_error)
+RVT_CONFORM_RC(a_local_range_outside_its_region_is_a_protection_error)
 
 template <class Backend>
 void a_read_into_memory_without_local_write_is_a_protection_error() {
     fails_with<Backend>({.memory_access = Access::kRemoteRead}, {.opcode = WrOpcode::kRead},
                         WcStatus::kLocProtErr);
 }
-RVT_CONFORM(a_read_into_memory_without_local_write_is_a_protection_error)
+RVT_CONFORM_RC(a_read_into_memory_without_local_write_is_a_protection_error)
 
 template <class Backend>
 void a_remote_key_that_is_not_live_is_a_remote_access_error() {
@@ -44,21 +44,21 @@ void a_remote_key_that_is_not_live_is_a_remote_access_error() {
         fails_with<Backend>({}, {.opcode = opcode, .rkey = 0x777}, WcStatus::kRemAccessErr);
     }
 }
-RVT_CONFORM(a_remote_key_that_is_not_live_is_a_remote_access_error)
+RVT_CONFORM_RC(a_remote_key_that_is_not_live_is_a_remote_access_error)
 
 template <class Backend>
 void a_remote_range_outside_its_region_is_a_remote_access_error() {
     fails_with<Backend>({}, {.opcode = WrOpcode::kWrite, .remote_offset = kMemoryBytes - 63},
                         WcStatus::kRemAccessErr);
 }
-RVT_CONFORM(a_remote_range_outside_its_region_is_a_remote_access_error)
+RVT_CONFORM_RC(a_remote_range_outside_its_region_is_a_remote_access_error)
 
 template <class Backend>
 void a_remote_access_that_the_region_does_not_allow_is_a_remote_access_error() {
     fails_with<Backend>({.memory_access = Access::kLocalWrite | Access::kRemoteRead},
                         {.opcode = WrOpcode::kWrite}, WcStatus::kRemAccessErr);
 }
-RVT_CONFORM(a_remote_access_that_the_region_does_not_allow_is_a_remote_access_error)
+RVT_CONFORM_RC(a_remote_access_that_the_region_does_not_allow_is_a_remote_access_error)
 
 template <class Backend>
 void a_key_of_another_domain_is_a_remote_access_error() {
@@ -71,7 +71,7 @@ void a_key_of_another_domain_is_a_remote_access_error() {
     RVT_OK(dereg_mr(mr));
     RVT_OK(dealloc_pd(other));
 }
-RVT_CONFORM(a_key_of_another_domain_is_a_remote_access_error)
+RVT_CONFORM_RC(a_key_of_another_domain_is_a_remote_access_error)
 
 template <class Backend>
 void a_refused_access_takes_the_responder_to_error_with_an_event() {
@@ -83,7 +83,7 @@ void a_refused_access_takes_the_responder_to_error_with_an_event() {
     RVT_EQ(pair.b().qp->state(), QpState::kErr);
     RVT_EQ(pair.received().status, WcStatus::kWrFlushErr);
 }
-RVT_CONFORM(a_refused_access_takes_the_responder_to_error_with_an_event)
+RVT_CONFORM_RC(a_refused_access_takes_the_responder_to_error_with_an_event)
 
 template <class Backend>
 void a_write_of_no_bytes_does_not_look_at_the_key() {
@@ -91,7 +91,7 @@ void a_write_of_no_bytes_does_not_look_at_the_key() {
     RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 0, .rkey = 0x777}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
-RVT_CONFORM(a_write_of_no_bytes_does_not_look_at_the_key)
+RVT_CONFORM_RC(a_write_of_no_bytes_does_not_look_at_the_key)
 
 template <class Backend>
 void a_kind_of_access_that_the_pair_does_not_take_is_an_invalid_request() {
@@ -100,21 +100,21 @@ void a_kind_of_access_that_the_pair_does_not_take_is_an_invalid_request() {
     RVT_EQ(pair.sent().status, WcStatus::kRemInvReqErr);
     RVT_EQ(pair.event(kB), EventType::kQpReqErr);
 }
-RVT_CONFORM(a_kind_of_access_that_the_pair_does_not_take_is_an_invalid_request)
+RVT_CONFORM_RC(a_kind_of_access_that_the_pair_does_not_take_is_an_invalid_request)
 
 template <class Backend>
 void a_read_that_the_responder_has_no_resources_for_is_an_invalid_request() {
     fails_with<Backend>({.dest_rd_atomic = 0}, {.opcode = WrOpcode::kRead},
                         WcStatus::kRemInvReqErr);
 }
-RVT_CONFORM(a_read_that_the_responder_has_no_resources_for_is_an_invalid_request)
+RVT_CONFORM_RC(a_read_that_the_responder_has_no_resources_for_is_an_invalid_request)
 
 template <class Backend>
 void an_atomic_on_a_misaligned_address_is_an_invalid_request() {
     fails_with<Backend>({}, {.opcode = WrOpcode::kFetchAdd, .bytes = 8, .remote_offset = 4},
                         WcStatus::kRemInvReqErr);
 }
-RVT_CONFORM(an_atomic_on_a_misaligned_address_is_an_invalid_request)
+RVT_CONFORM_RC(an_atomic_on_a_misaligned_address_is_an_invalid_request)
 
 template <class Backend>
 void a_message_longer_than_the_receive_fails_both_sides() {
@@ -127,7 +127,7 @@ void a_message_longer_than_the_receive_fails_both_sides() {
     RVT_EQ(received.status, WcStatus::kLocLenErr);
     pair.await_state(kB, QpState::kErr);
 }
-RVT_CONFORM(a_message_longer_than_the_receive_fails_both_sides)
+RVT_CONFORM_RC(a_message_longer_than_the_receive_fails_both_sides)
 
 template <class Backend>
 void a_receive_whose_memory_is_gone_fails_both_sides() {
@@ -141,7 +141,7 @@ void a_receive_whose_memory_is_gone_fails_both_sides() {
     RVT_EQ(pair.received().status, WcStatus::kLocProtErr);
     pair.await_state(kB, QpState::kErr);
 }
-RVT_CONFORM(a_receive_whose_memory_is_gone_fails_both_sides)
+RVT_CONFORM_RC(a_receive_whose_memory_is_gone_fails_both_sides)
 
 template <class Backend>
 void an_unreliable_message_that_is_too_long_is_dropped_and_the_receive_stays() {
@@ -195,7 +195,7 @@ void a_send_to_a_pair_that_was_destroyed_exceeds_its_retries() {
     RVT_EQ(pair.sent().status, WcStatus::kRetryExcErr);
     pair.b().qp = nullptr;
 }
-RVT_CONFORM(a_send_to_a_pair_that_was_destroyed_exceeds_its_retries)
+RVT_CONFORM_RC(a_send_to_a_pair_that_was_destroyed_exceeds_its_retries)
 
 template <class Backend>
 void a_send_to_a_pair_in_error_exceeds_its_retries() {
@@ -204,7 +204,7 @@ void a_send_to_a_pair_in_error_exceeds_its_retries() {
     RVT_OK(pair.post_send());
     RVT_EQ(pair.sent().status, WcStatus::kRetryExcErr);
 }
-RVT_CONFORM(a_send_to_a_pair_in_error_exceeds_its_retries)
+RVT_CONFORM_RC(a_send_to_a_pair_in_error_exceeds_its_retries)
 
 template <class Backend>
 void a_message_longer_than_the_device_carries_is_a_local_length_error() {
@@ -231,7 +231,7 @@ void error_flushes_sends_and_receives_in_their_order() {
         RVT_EQ(recv.status, WcStatus::kWrFlushErr);
     }
 }
-RVT_CONFORM(error_flushes_sends_and_receives_in_their_order)
+RVT_CONFORM_RC(error_flushes_sends_and_receives_in_their_order)
 
 template <class Backend>
 void flushed_work_completes_also_where_it_was_not_signaled() {
@@ -240,7 +240,7 @@ void flushed_work_completes_also_where_it_was_not_signaled() {
     RVT_OK(pair.go(kA, QpState::kErr));
     RVT_EQ(pair.sent().wr_id, 3);
 }
-RVT_CONFORM(flushed_work_completes_also_where_it_was_not_signaled)
+RVT_CONFORM_RC(flushed_work_completes_also_where_it_was_not_signaled)
 
 template <class Backend>
 void work_posted_in_error_is_flushed_at_once() {
@@ -251,7 +251,7 @@ void work_posted_in_error_is_flushed_at_once() {
     RVT_EQ(pair.sent().status, WcStatus::kWrFlushErr);
     RVT_EQ(pair.next(pair.a().recv_cq).status, WcStatus::kWrFlushErr);
 }
-RVT_CONFORM(work_posted_in_error_is_flushed_at_once)
+RVT_CONFORM_RC(work_posted_in_error_is_flushed_at_once)
 
 template <class Backend>
 void the_failed_request_completes_before_those_that_it_flushes() {
@@ -269,7 +269,7 @@ void the_failed_request_completes_before_those_that_it_flushes() {
         RVT_EQ(wc.status, WcStatus::kWrFlushErr);
     }
 }
-RVT_CONFORM(the_failed_request_completes_before_those_that_it_flushes)
+RVT_CONFORM_RC(the_failed_request_completes_before_those_that_it_flushes)
 
 template <class Backend>
 void a_full_completion_queue_refuses_raises_an_event_and_fails_the_pair() {
@@ -284,6 +284,6 @@ void a_full_completion_queue_refuses_raises_an_event_and_fails_the_pair() {
     pair.await_state(kA, QpState::kErr);
     RVT_EQ(pair.sent().wr_id, 0);
 }
-RVT_CONFORM(a_full_completion_queue_refuses_raises_an_event_and_fails_the_pair)
+RVT_CONFORM_RC(a_full_completion_queue_refuses_raises_an_event_and_fails_the_pair)
 
 }  // namespace

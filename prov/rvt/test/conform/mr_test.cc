@@ -28,7 +28,7 @@ void a_zero_based_region_is_addressed_from_zero() {
     cr_assert(pair.b().holds(110, 64, 4));
     RVT_OK(dereg_mr(mr));
 }
-RVT_CONFORM(a_zero_based_region_is_addressed_from_zero)
+RVT_CONFORM_RC(a_zero_based_region_is_addressed_from_zero)
 
 template <class Backend>
 void a_region_of_several_segments_is_addressed_as_one() {
@@ -50,7 +50,7 @@ void a_region_of_several_segments_is_addressed_as_one() {
     cr_assert(std::memcmp(memory + 9000, pair.a().memory.data() + 400, 50) == 0);
     RVT_OK(dereg_mr(mr));
 }
-RVT_CONFORM(a_region_of_several_segments_is_addressed_as_one)
+RVT_CONFORM_RC(a_region_of_several_segments_is_addressed_as_one)
 
 template <class Backend>
 void remote_write_without_local_write_is_refused() {
@@ -60,7 +60,7 @@ void remote_write_without_local_write_is_refused() {
            EINVAL);
     RVT_EQ(reg_mr(*pair.b().pd, {.segments = {}, .access = Access::kNone}), EINVAL);
 }
-RVT_CONFORM(remote_write_without_local_write_is_refused)
+RVT_CONFORM_RC(remote_write_without_local_write_is_refused)
 
 template <class Backend>
 void an_applications_key_is_unique_and_free_again_after_deregistration() {
@@ -73,7 +73,7 @@ void an_applications_key_is_unique_and_free_again_after_deregistration() {
     mr = reg_mr(*pair.b().pd, attr).value();
     RVT_OK(dereg_mr(mr));
 }
-RVT_CONFORM(an_applications_key_is_unique_and_free_again_after_deregistration)
+RVT_CONFORM_RC(an_applications_key_is_unique_and_free_again_after_deregistration)
 
 template <class Backend>
 void deregistration_is_ebusy_at_its_deadline_and_the_key_fails_from_the_call_on() {
@@ -88,7 +88,7 @@ void deregistration_is_ebusy_at_its_deadline_and_the_key_fails_from_the_call_on(
     RVT_OK(dereg_mr(pair.b().mr, std::chrono::milliseconds(0)));
     pair.b().mr = nullptr;
 }
-RVT_CONFORM(deregistration_is_ebusy_at_its_deadline_and_the_key_fails_from_the_call_on)
+RVT_CONFORM_RC(deregistration_is_ebusy_at_its_deadline_and_the_key_fails_from_the_call_on)
 
 template <class Backend>
 void memory_whose_region_is_gone_is_out_of_reach() {
@@ -99,6 +99,6 @@ void memory_whose_region_is_gone_is_out_of_reach() {
     RVT_OK(pair.post_send({.opcode = WrOpcode::kRead, .rkey = key}));
     RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
 }
-RVT_CONFORM(memory_whose_region_is_gone_is_out_of_reach)
+RVT_CONFORM_RC(memory_whose_region_is_gone_is_out_of_reach)
 
 }  // namespace

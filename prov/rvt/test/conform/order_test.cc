@@ -45,7 +45,7 @@ void work_of_all_kinds_completes_in_the_order_of_its_posting() {
         RVT_EQ(wc.status, WcStatus::kSuccess);
     }
 }
-RVT_CONFORM(work_of_all_kinds_completes_in_the_order_of_its_posting)
+RVT_CONFORM_RC(work_of_all_kinds_completes_in_the_order_of_its_posting)
 
 template <class Backend>
 void a_read_after_a_write_sees_it() {
@@ -61,7 +61,7 @@ void a_read_after_a_write_sees_it() {
     pair.sent();
     cr_assert(pair.a().holds(8192, 3000, 7));
 }
-RVT_CONFORM(a_read_after_a_write_sees_it)
+RVT_CONFORM_RC(a_read_after_a_write_sees_it)
 
 template <class Backend>
 void a_fenced_send_carries_what_the_read_before_it_brought() {
@@ -73,7 +73,7 @@ void a_fenced_send_carries_what_the_read_before_it_brought() {
     RVT_EQ(pair.received().byte_len, 6000);
     cr_assert(pair.b().holds(16384, 6000, 8));
 }
-RVT_CONFORM(a_fenced_send_carries_what_the_read_before_it_brought)
+RVT_CONFORM_RC(a_fenced_send_carries_what_the_read_before_it_brought)
 
 template <class Backend>
 void both_directions_move_at_the_same_time() {
@@ -91,7 +91,7 @@ void both_directions_move_at_the_same_time() {
         RVT_EQ(pair.next(pair.b().send_cq).wr_id, i);
     }
 }
-RVT_CONFORM(both_directions_move_at_the_same_time)
+RVT_CONFORM_RC(both_directions_move_at_the_same_time)
 
 template <class Backend>
 void a_send_waits_for_its_receive_without_limit_at_seven_retries() {
@@ -106,7 +106,7 @@ void a_send_waits_for_its_receive_without_limit_at_seven_retries() {
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
     RVT_EQ(pair.received().wr_id, 3);
 }
-RVT_CONFORM(a_send_waits_for_its_receive_without_limit_at_seven_retries)
+RVT_CONFORM_RC(a_send_waits_for_its_receive_without_limit_at_seven_retries)
 
 template <class Backend>
 void a_send_without_retries_left_fails_and_takes_its_pair_to_error() {
@@ -119,7 +119,7 @@ void a_send_without_retries_left_fails_and_takes_its_pair_to_error() {
     RVT_EQ(pair.a().qp->state(), QpState::kErr);
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
 }
-RVT_CONFORM(a_send_without_retries_left_fails_and_takes_its_pair_to_error)
+RVT_CONFORM_RC(a_send_without_retries_left_fails_and_takes_its_pair_to_error)
 
 template <class Backend>
 void a_receiver_that_is_not_ready_delays_what_follows_and_keeps_the_order() {
@@ -135,7 +135,7 @@ void a_receiver_that_is_not_ready_delays_what_follows_and_keeps_the_order() {
         RVT_EQ(pair.sent().wr_id, i);
     }
 }
-RVT_CONFORM(a_receiver_that_is_not_ready_delays_what_follows_and_keeps_the_order)
+RVT_CONFORM_RC(a_receiver_that_is_not_ready_delays_what_follows_and_keeps_the_order)
 
 template <class Backend>
 void a_write_needs_no_receive() {
@@ -143,7 +143,7 @@ void a_write_needs_no_receive() {
     RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
-RVT_CONFORM(a_write_needs_no_receive)
+RVT_CONFORM_RC(a_write_needs_no_receive)
 
 template <class Backend>
 void a_write_with_immediate_waits_for_a_receive() {
@@ -151,7 +151,7 @@ void a_write_with_immediate_waits_for_a_receive() {
     RVT_OK(pair.post_send({.opcode = WrOpcode::kWriteImm}));
     RVT_EQ(pair.sent().status, WcStatus::kRnrRetryExcErr);
 }
-RVT_CONFORM(a_write_with_immediate_waits_for_a_receive)
+RVT_CONFORM_RC(a_write_with_immediate_waits_for_a_receive)
 
 template <class Backend>
 void an_unreliable_send_without_a_receive_is_lost_and_completes() {
@@ -185,7 +185,7 @@ void local_work_behind_a_send_that_is_put_off_is_done_once() {
     }
     RVT_OK(dereg_mr(mr));
 }
-RVT_CONFORM(local_work_behind_a_send_that_is_put_off_is_done_once)
+RVT_CONFORM_RC(local_work_behind_a_send_that_is_put_off_is_done_once)
 
 template <class Backend>
 void nothing_behind_a_failed_request_is_carried_out() {
@@ -200,6 +200,6 @@ void nothing_behind_a_failed_request_is_carried_out() {
     cr_assert(pair.is_silent(pair.b().recv_cq));
     cr_assert(pair.b().holds(4096, 64, 9));
 }
-RVT_CONFORM(nothing_behind_a_failed_request_is_carried_out)
+RVT_CONFORM_RC(nothing_behind_a_failed_request_is_carried_out)
 
 }  // namespace

@@ -47,6 +47,30 @@ void Segments::break_channels() {
     net_.break_all();
 }
 
+Packets::Packets() {
+    for (int i : {0, 1}) {
+        RVT_OK(wire_.attach(registry_, ports_[i],
+                            {.name = kNames[i],
+                             .grade = Grade::kPacket,
+                             .address = address_of(i),
+                             .limits = {.max_qp = 64, .max_mr = 255},
+                             .mtu_bytes = 256,
+                             .now_us = fake_now}));
+    }
+}
+
+Packets::~Packets() {
+    for (fake::Port& port : ports_) {
+        wire_.detach(port);
+    }
+}
+
+LossyPackets::LossyPackets() {
+    wire().set_faults(protocol::parse_faults("drop=2%,duplicate=2%,reorder=2%,corrupt=2%,"
+                                             "delay=2%:100us")
+                          .value());
+}
+
 Shm::Shm() {
     for (int i : {0, 1}) {
         devices_[i] =

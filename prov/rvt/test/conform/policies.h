@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "backend/fake/wire.h"
 #include "backend/shm/segments.h"
 #include "conform/test_segments.h"
 #include "core/device.h"
@@ -48,6 +49,33 @@ class Segments {
     TestNet net_;
     TestPort ports_[2];
     core::Device* devices_[2];
+};
+
+/// Two devices on the wire of backend/fake, which loses nothing.
+class Packets {
+  public:
+    Packets();
+    ~Packets();
+    Packets(const Packets&) = delete;
+    Packets& operator=(const Packets&) = delete;
+    core::Device& side(int i) { return *ports_[i].device; }
+    void settle() {
+        side(0).progress();
+        side(1).progress();
+    }
+    fake::Wire& wire() { return wire_; }
+
+  private:
+    core::Registry registry_;
+    fake::Wire wire_;
+    fake::Port ports_[2];
+};
+
+/// The same on a wire that loses, duplicates, reorders, corrupts and delays one packet in fifty
+/// each.
+class LossyPackets : public Packets {
+  public:
+    LossyPackets();
 };
 
 /// Two devices of the shm backend, joined by a connection and its rings as two processes would be.

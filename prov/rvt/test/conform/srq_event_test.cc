@@ -17,14 +17,14 @@ void a_shared_queue_serves_its_pairs_in_the_order_of_posting() {
     RVT_EQ(pair.received().wr_id, 1);
     RVT_EQ(pair.received().wr_id, 2);
 }
-RVT_CONFORM(a_shared_queue_serves_its_pairs_in_the_order_of_posting)
+RVT_CONFORM_RC(a_shared_queue_serves_its_pairs_in_the_order_of_posting)
 
 template <class Backend>
 void a_pair_with_a_shared_queue_takes_no_receives_itself() {
     Pair<Backend> pair({.has_srq = true});
     RVT_EQ(pair.b().qp->post_recv({.wr_id = 1}), EINVAL);
 }
-RVT_CONFORM(a_pair_with_a_shared_queue_takes_no_receives_itself)
+RVT_CONFORM_RC(a_pair_with_a_shared_queue_takes_no_receives_itself)
 
 template <class Backend>
 void a_full_shared_queue_is_enomem() {
@@ -33,7 +33,7 @@ void a_full_shared_queue_is_enomem() {
     RVT_OK(pair.b().post_recv(2));
     RVT_EQ(pair.b().post_recv(3), ENOMEM);
 }
-RVT_CONFORM(a_full_shared_queue_is_enomem)
+RVT_CONFORM_RC(a_full_shared_queue_is_enomem)
 
 template <class Backend>
 void the_limit_event_comes_once_when_receives_become_few() {
@@ -52,7 +52,7 @@ void the_limit_event_comes_once_when_receives_become_few() {
     pair.received();
     cr_assert(pair.has_no_event(kB));
 }
-RVT_CONFORM(the_limit_event_comes_once_when_receives_become_few)
+RVT_CONFORM_RC(the_limit_event_comes_once_when_receives_become_few)
 
 template <class Backend>
 void a_limit_beyond_the_queue_is_refused() {
@@ -60,7 +60,7 @@ void a_limit_beyond_the_queue_is_refused() {
     RVT_EQ(pair.b().srq->set_limit(9), EINVAL);
     RVT_EQ(pair.b().srq->query().limit, 0);
 }
-RVT_CONFORM(a_limit_beyond_the_queue_is_refused)
+RVT_CONFORM_RC(a_limit_beyond_the_queue_is_refused)
 
 template <class Backend>
 void an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted() {
@@ -71,7 +71,7 @@ void an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted() {
     pair.pass_us(1000);
     RVT_EQ(pair.received().wr_id, 5);
 }
-RVT_CONFORM(an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted)
+RVT_CONFORM_RC(an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted)
 
 template <class Backend>
 void error_leaves_shared_receives_and_says_that_no_more_are_taken() {
@@ -82,7 +82,7 @@ void error_leaves_shared_receives_and_says_that_no_more_are_taken() {
     cr_assert(pair.is_silent(pair.b().recv_cq));
     RVT_EQ(pair.b().srq->queue().size(), 1);
 }
-RVT_CONFORM(error_leaves_shared_receives_and_says_that_no_more_are_taken)
+RVT_CONFORM_RC(error_leaves_shared_receives_and_says_that_no_more_are_taken)
 
 template <class Backend>
 void an_armed_queue_announces_the_next_completion_once() {
@@ -97,7 +97,7 @@ void an_armed_queue_announces_the_next_completion_once() {
     cr_assert(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
     RVT_EQ(pair.b().channel->get_event(0), EAGAIN);
 }
-RVT_CONFORM(an_armed_queue_announces_the_next_completion_once)
+RVT_CONFORM_RC(an_armed_queue_announces_the_next_completion_once)
 
 template <class Backend>
 void a_queue_armed_for_solicited_completions_ignores_others() {
@@ -112,7 +112,7 @@ void a_queue_armed_for_solicited_completions_ignores_others() {
     pair.sent();
     cr_assert(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
 }
-RVT_CONFORM(a_queue_armed_for_solicited_completions_ignores_others)
+RVT_CONFORM_RC(a_queue_armed_for_solicited_completions_ignores_others)
 
 template <class Backend>
 void a_failed_completion_counts_as_solicited() {
@@ -122,7 +122,7 @@ void a_failed_completion_counts_as_solicited() {
     RVT_OK(pair.go(kA, QpState::kErr));
     cr_assert(pair.a().channel->get_event(0).value() == pair.a().recv_cq);
 }
-RVT_CONFORM(a_failed_completion_counts_as_solicited)
+RVT_CONFORM_RC(a_failed_completion_counts_as_solicited)
 
 template <class Backend>
 void objects_in_use_cannot_be_destroyed() {
@@ -133,7 +133,7 @@ void objects_in_use_cannot_be_destroyed() {
     RVT_EQ(destroy_comp_channel(pair.a().channel), EBUSY);
     RVT_EQ(close_device(pair.a().context), EBUSY);
 }
-RVT_CONFORM(objects_in_use_cannot_be_destroyed)
+RVT_CONFORM_RC(objects_in_use_cannot_be_destroyed)
 
 template <class Backend>
 void sizes_beyond_the_device_are_refused() {
@@ -148,7 +148,7 @@ void sizes_beyond_the_device_are_refused() {
            EINVAL);
     RVT_EQ(create_qp(*pair.a().pd, {.send_cq = pair.a().send_cq}), EINVAL);
 }
-RVT_CONFORM(sizes_beyond_the_device_are_refused)
+RVT_CONFORM_RC(sizes_beyond_the_device_are_refused)
 
 template <class Backend>
 void counters_say_what_was_moved() {
@@ -162,6 +162,6 @@ void counters_say_what_was_moved() {
     RVT_EQ(pair.b().device->stats().sum(Stat::kMessagesReceived), 1);
     RVT_EQ(pair.b().device->stats().sum(Stat::kBytesReceived), 100);
 }
-RVT_CONFORM(counters_say_what_was_moved)
+RVT_CONFORM_RC(counters_say_what_was_moved)
 
 }  // namespace

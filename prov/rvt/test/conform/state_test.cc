@@ -12,7 +12,7 @@ void a_new_pair_is_in_reset() {
     Pair<Backend> pair({.connect = false});
     RVT_EQ(pair.a().qp->state(), QpState::kReset);
 }
-RVT_CONFORM(a_new_pair_is_in_reset)
+RVT_CONFORM_RC(a_new_pair_is_in_reset)
 
 template <class Backend>
 void each_type_goes_from_reset_to_rts_with_the_attributes_it_needs() {
@@ -32,7 +32,7 @@ void query_gives_back_what_modify_set() {
     RVT_EQ(attr.rnr_retry, 5);
     RVT_EQ(attr.dest_qpn, pair.b().qp->qpn());
 }
-RVT_CONFORM(query_gives_back_what_modify_set)
+RVT_CONFORM_RC(query_gives_back_what_modify_set)
 
 template <class Backend>
 void a_state_cannot_be_skipped() {
@@ -43,7 +43,7 @@ void a_state_cannot_be_skipped() {
     RVT_EQ(pair.go(kA, QpState::kRts), EINVAL);
     RVT_EQ(pair.a().qp->state(), QpState::kInit);
 }
-RVT_CONFORM(a_state_cannot_be_skipped)
+RVT_CONFORM_RC(a_state_cannot_be_skipped)
 
 template <class Backend>
 void a_missing_attribute_is_refused_and_changes_nothing() {
@@ -51,7 +51,7 @@ void a_missing_attribute_is_refused_and_changes_nothing() {
     RVT_EQ(pair.a().qp->modify({.state = QpState::kInit}, QpMask::kState | QpMask::kPort), EINVAL);
     RVT_EQ(pair.a().qp->state(), QpState::kReset);
 }
-RVT_CONFORM(a_missing_attribute_is_refused_and_changes_nothing)
+RVT_CONFORM_RC(a_missing_attribute_is_refused_and_changes_nothing)
 
 template <class Backend>
 void an_attribute_that_the_transition_does_not_take_is_refused() {
@@ -60,7 +60,7 @@ void an_attribute_that_the_transition_does_not_take_is_refused() {
     RVT_EQ(pair.a().qp->modify({.state = QpState::kInit}, mask | QpMask::kQkey), EINVAL);
     RVT_EQ(pair.a().qp->modify({.state = QpState::kInit}, mask | QpMask::kAltPath), EINVAL);
 }
-RVT_CONFORM(an_attribute_that_the_transition_does_not_take_is_refused)
+RVT_CONFORM_RC(an_attribute_that_the_transition_does_not_take_is_refused)
 
 template <class Backend>
 void a_value_beyond_the_devices_limits_is_refused() {
@@ -69,7 +69,7 @@ void a_value_beyond_the_devices_limits_is_refused() {
                                mask_for(QpState::kInit, QpType::kRc)),
            EINVAL);
 }
-RVT_CONFORM(a_value_beyond_the_devices_limits_is_refused)
+RVT_CONFORM_RC(a_value_beyond_the_devices_limits_is_refused)
 
 template <class Backend>
 void the_wrong_current_state_is_refused() {
@@ -78,7 +78,7 @@ void the_wrong_current_state_is_refused() {
                                QpMask::kState | QpMask::kCurState),
            EINVAL);
 }
-RVT_CONFORM(the_wrong_current_state_is_refused)
+RVT_CONFORM_RC(the_wrong_current_state_is_refused)
 
 template <class Backend>
 void every_state_can_go_to_error_and_to_reset() {
@@ -93,7 +93,7 @@ void every_state_can_go_to_error_and_to_reset() {
         RVT_EQ(pair.a().qp->state(), QpState::kReset);
     }
 }
-RVT_CONFORM(every_state_can_go_to_error_and_to_reset)
+RVT_CONFORM_RC(every_state_can_go_to_error_and_to_reset)
 
 template <class Backend>
 void a_pair_can_be_connected_again_after_reset() {
@@ -110,7 +110,7 @@ void a_pair_can_be_connected_again_after_reset() {
     RVT_OK(pair.post_send());
     RVT_EQ(pair.received().wr_id, 7);
 }
-RVT_CONFORM(a_pair_can_be_connected_again_after_reset)
+RVT_CONFORM_RC(a_pair_can_be_connected_again_after_reset)
 
 template <class Backend>
 void a_pair_of_type_rd_takes_no_work_requests() {
@@ -122,7 +122,7 @@ void a_pair_of_type_rd_takes_no_work_requests() {
     RVT_EQ(rd->post_recv({}), EOPNOTSUPP);
     RVT_OK(destroy_qp(rd));
 }
-RVT_CONFORM(a_pair_of_type_rd_takes_no_work_requests)
+RVT_CONFORM_RC(a_pair_of_type_rd_takes_no_work_requests)
 
 template <class Backend>
 void sends_are_refused_before_rts() {
@@ -133,7 +133,7 @@ void sends_are_refused_before_rts() {
     RVT_OK(pair.go(kA, QpState::kRtr));
     RVT_EQ(pair.post_send(), EINVAL);
 }
-RVT_CONFORM(sends_are_refused_before_rts)
+RVT_CONFORM_RC(sends_are_refused_before_rts)
 
 template <class Backend>
 void receives_are_refused_in_reset_and_taken_from_init_on() {
@@ -142,7 +142,7 @@ void receives_are_refused_in_reset_and_taken_from_init_on() {
     RVT_OK(pair.go(kB, QpState::kInit));
     RVT_OK(pair.b().post_recv(1));
 }
-RVT_CONFORM(receives_are_refused_in_reset_and_taken_from_init_on)
+RVT_CONFORM_RC(receives_are_refused_in_reset_and_taken_from_init_on)
 
 template <class Backend>
 void a_pair_in_rtr_receives_and_raises_communication_established() {
@@ -157,7 +157,7 @@ void a_pair_in_rtr_receives_and_raises_communication_established() {
     RVT_EQ(pair.received().status, WcStatus::kSuccess);
     RVT_EQ(pair.event(kB), EventType::kCommEst);
 }
-RVT_CONFORM(a_pair_in_rtr_receives_and_raises_communication_established)
+RVT_CONFORM_RC(a_pair_in_rtr_receives_and_raises_communication_established)
 
 template <class Backend>
 void sqd_starts_no_work_and_says_when_it_is_drained() {
@@ -171,7 +171,7 @@ void sqd_starts_no_work_and_says_when_it_is_drained() {
     RVT_OK(pair.a().qp->modify({.state = QpState::kRts}, QpMask::kState));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
-RVT_CONFORM(sqd_starts_no_work_and_says_when_it_is_drained)
+RVT_CONFORM_RC(sqd_starts_no_work_and_says_when_it_is_drained)
 
 template <class Backend>
 void sqd_without_a_wish_for_the_event_raises_none() {
@@ -179,7 +179,7 @@ void sqd_without_a_wish_for_the_event_raises_none() {
     RVT_OK(pair.go(kA, QpState::kSqd));
     cr_assert(pair.has_no_event(kA));
 }
-RVT_CONFORM(sqd_without_a_wish_for_the_event_raises_none)
+RVT_CONFORM_RC(sqd_without_a_wish_for_the_event_raises_none)
 
 template <class Backend>
 void reset_forgets_posted_work_and_unread_completions() {
@@ -191,7 +191,7 @@ void reset_forgets_posted_work_and_unread_completions() {
     RVT_OK(pair.go(kB, QpState::kReset));
     cr_assert(pair.is_silent(pair.b().recv_cq));
 }
-RVT_CONFORM(reset_forgets_posted_work_and_unread_completions)
+RVT_CONFORM_RC(reset_forgets_posted_work_and_unread_completions)
 
 template <class Backend>
 void a_pair_destroyed_leaves_no_completions() {
@@ -203,6 +203,6 @@ void a_pair_destroyed_leaves_no_completions() {
     pair.b().qp = nullptr;
     cr_assert(pair.is_silent(pair.b().recv_cq));
 }
-RVT_CONFORM(a_pair_destroyed_leaves_no_completions)
+RVT_CONFORM_RC(a_pair_destroyed_leaves_no_completions)
 
 }  // namespace

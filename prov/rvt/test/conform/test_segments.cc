@@ -114,10 +114,10 @@ const BackendOps& test_segment_ops() {
         .open_channel = open_channel,
         .close_channel = close_channel,
         .send_segment = send_segment,
-        .poll = poll,
         .read_peer = read_peer,
         .write_peer = write_peer,
         .is_key_used = is_key_used,
+        .poll = poll,
     };
     return kOps;
 }

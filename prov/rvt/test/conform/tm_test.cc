@@ -71,7 +71,7 @@ void a_message_fills_the_buffer_of_its_tag_without_its_header() {
     RVT_EQ(wc.qpn, pair.b().qp->qpn());
     cr_assert(pair.b().holds(kRoom, 200, 9));
 }
-RVT_CONFORM(a_message_fills_the_buffer_of_its_tag_without_its_header)
+RVT_CONFORM_RC(a_message_fills_the_buffer_of_its_tag_without_its_header)
 
 template <class Backend>
 void a_message_of_many_parts_fills_the_buffer_of_its_tag() {
@@ -81,7 +81,7 @@ void a_message_of_many_parts_fills_the_buffer_of_its_tag() {
     RVT_EQ(pair.received().byte_len, 70000);
     cr_assert(pair.b().holds(kRoom, 70000, 9));
 }
-RVT_CONFORM(a_message_of_many_parts_fills_the_buffer_of_its_tag)
+RVT_CONFORM_RC(a_message_of_many_parts_fills_the_buffer_of_its_tag)
 
 template <class Backend>
 void a_header_alone_is_a_message_of_no_bytes() {
@@ -90,7 +90,7 @@ void a_header_alone_is_a_message_of_no_bytes() {
     RVT_OK(send_tagged(pair, 9, 0));
     RVT_EQ(pair.received().byte_len, 0);
 }
-RVT_CONFORM(a_header_alone_is_a_message_of_no_bytes)
+RVT_CONFORM_RC(a_header_alone_is_a_message_of_no_bytes)
 
 template <class Backend>
 void a_message_that_no_tag_takes_goes_whole_into_a_plain_receive() {
@@ -106,7 +106,7 @@ void a_message_that_no_tag_takes_goes_whole_into_a_plain_receive() {
     cr_assert(std::memcmp(pair.a().memory.data(), pair.b().memory.data() + kRoom, kHeader) == 0);
     cr_assert(pair.b().holds(kRoom + kHeader, 200, 9));
 }
-RVT_CONFORM(a_message_that_no_tag_takes_goes_whole_into_a_plain_receive)
+RVT_CONFORM_RC(a_message_that_no_tag_takes_goes_whole_into_a_plain_receive)
 
 template <class Backend>
 void a_message_without_a_tag_goes_into_a_plain_receive() {
@@ -119,7 +119,7 @@ void a_message_without_a_tag_goes_into_a_plain_receive() {
     RVT_EQ(wc.wr_id, 1);
     RVT_EQ(wc.byte_len, 20 + kHeader);
 }
-RVT_CONFORM(a_message_without_a_tag_goes_into_a_plain_receive)
+RVT_CONFORM_RC(a_message_without_a_tag_goes_into_a_plain_receive)
 
 template <class Backend>
 void bits_outside_the_mask_do_not_matter() {
@@ -133,7 +133,7 @@ void bits_outside_the_mask_do_not_matter() {
     RVT_EQ(wc.wr_id, kRoom);
     RVT_EQ(wc.tm_tag, 0xff42);
 }
-RVT_CONFORM(bits_outside_the_mask_do_not_matter)
+RVT_CONFORM_RC(bits_outside_the_mask_do_not_matter)
 
 template <class Backend>
 void of_equal_tags_the_oldest_is_taken() {
@@ -145,7 +145,7 @@ void of_equal_tags_the_oldest_is_taken() {
     RVT_EQ(pair.received().wr_id, kRoom);
     RVT_EQ(pair.received().wr_id, 2 * kRoom);
 }
-RVT_CONFORM(of_equal_tags_the_oldest_is_taken)
+RVT_CONFORM_RC(of_equal_tags_the_oldest_is_taken)
 
 template <class Backend>
 void operations_complete_when_they_are_signaled() {
@@ -163,7 +163,7 @@ void operations_complete_when_they_are_signaled() {
     RVT_OK(pair.b().srq->post_op(op));
     RVT_EQ(pair.received().opcode, WcOpcode::kTmDel);
 }
-RVT_CONFORM(operations_complete_when_they_are_signaled)
+RVT_CONFORM_RC(operations_complete_when_they_are_signaled)
 
 template <class Backend>
 void a_tag_taken_back_takes_no_message() {
@@ -174,7 +174,7 @@ void a_tag_taken_back_takes_no_message() {
     RVT_OK(send_tagged(pair, 9, 20));
     RVT_EQ(pair.received().wr_id, 1);
 }
-RVT_CONFORM(a_tag_taken_back_takes_no_message)
+RVT_CONFORM_RC(a_tag_taken_back_takes_no_message)
 
 template <class Backend>
 void taking_back_a_tag_that_a_message_took_completes_in_error() {
@@ -187,7 +187,7 @@ void taking_back_a_tag_that_a_message_took_completes_in_error() {
     RVT_EQ(wc.status, WcStatus::kTmErr);
     RVT_EQ(wc.wr_id, 3);
 }
-RVT_CONFORM(taking_back_a_tag_that_a_message_took_completes_in_error)
+RVT_CONFORM_RC(taking_back_a_tag_that_a_message_took_completes_in_error)
 
 template <class Backend>
 void new_tags_wait_until_unexpected_messages_are_handled() {
@@ -208,7 +208,7 @@ void new_tags_wait_until_unexpected_messages_are_handled() {
     RVT_OK(send_tagged(pair, 9, 20));
     RVT_EQ(pair.received().wr_id, kRoom);
 }
-RVT_CONFORM(new_tags_wait_until_unexpected_messages_are_handled)
+RVT_CONFORM_RC(new_tags_wait_until_unexpected_messages_are_handled)
 
 template <class Backend>
 void a_tag_that_reports_itself_takes_messages_at_once() {
@@ -224,7 +224,7 @@ void a_tag_that_reports_itself_takes_messages_at_once() {
     RVT_OK(send_tagged(pair, 9, 20));
     RVT_EQ(pair.received().wr_id, kRoom);
 }
-RVT_CONFORM(a_tag_that_reports_itself_takes_messages_at_once)
+RVT_CONFORM_RC(a_tag_that_reports_itself_takes_messages_at_once)
 
 template <class Backend>
 void a_waiting_tag_can_be_taken_back() {
@@ -239,7 +239,7 @@ void a_waiting_tag_can_be_taken_back() {
     RVT_OK(send_tagged(pair, 9, 20));
     RVT_EQ(pair.received().wr_id, 2);
 }
-RVT_CONFORM(a_waiting_tag_can_be_taken_back)
+RVT_CONFORM_RC(a_waiting_tag_can_be_taken_back)
 
 template <class Backend>
 void a_message_that_was_not_ready_finds_a_tag_that_comes_later() {
@@ -251,7 +251,7 @@ void a_message_that_was_not_ready_finds_a_tag_that_comes_later() {
     RVT_EQ(pair.received().wr_id, kRoom);
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
-RVT_CONFORM(a_message_that_was_not_ready_finds_a_tag_that_comes_later)
+RVT_CONFORM_RC(a_message_that_was_not_ready_finds_a_tag_that_comes_later)
 
 template <class Backend>
 void a_message_longer_than_its_tags_buffer_fails_the_pair() {
@@ -265,7 +265,7 @@ void a_message_longer_than_its_tags_buffer_fails_the_pair() {
     RVT_EQ(pair.sent().status, WcStatus::kRemInvReqErr);
     cr_assert(pair.b().holds(kRoom + 100, 100, 1));
 }
-RVT_CONFORM(a_message_longer_than_its_tags_buffer_fails_the_pair)
+RVT_CONFORM_RC(a_message_longer_than_its_tags_buffer_fails_the_pair)
 
 template <class Backend>
 void rendezvous_is_refused_as_an_invalid_request() {
@@ -279,7 +279,7 @@ void rendezvous_is_refused_as_an_invalid_request() {
         RVT_EQ(pair.event(kB), EventType::kQpReqErr);
     }
 }
-RVT_CONFORM(rendezvous_is_refused_as_an_invalid_request)
+RVT_CONFORM_RC(rendezvous_is_refused_as_an_invalid_request)
 
 template <class Backend>
 void a_message_too_short_for_a_header_is_refused_as_an_invalid_request() {
@@ -288,7 +288,7 @@ void a_message_too_short_for_a_header_is_refused_as_an_invalid_request() {
     RVT_OK(pair.post_send({.bytes = kHeader - 1}));
     RVT_EQ(pair.sent().status, WcStatus::kRemInvReqErr);
 }
-RVT_CONFORM(a_message_too_short_for_a_header_is_refused_as_an_invalid_request)
+RVT_CONFORM_RC(a_message_too_short_for_a_header_is_refused_as_an_invalid_request)
 
 template <class Backend>
 void operations_that_cannot_be_are_refused() {
@@ -312,7 +312,7 @@ void operations_that_cannot_be_are_refused() {
     Pair<Backend> plain({.has_srq = true});
     RVT_EQ(plain.b().srq->post_op(op), EINVAL);
 }
-RVT_CONFORM(operations_that_cannot_be_are_refused)
+RVT_CONFORM_RC(operations_that_cannot_be_are_refused)
 
 template <class Backend>
 void only_reliable_connections_match_tags_and_only_with_a_completion_queue() {

@@ -24,7 +24,7 @@ void send_puts_the_bytes_into_the_receive() {
     RVT_EQ(received.qpn, pair.b().qp->qpn());
     cr_assert(pair.b().holds(4096, 300, 1));
 }
-RVT_CONFORM(send_puts_the_bytes_into_the_receive)
+RVT_CONFORM_RC(send_puts_the_bytes_into_the_receive)
 
 template <class Backend>
 void a_send_of_no_bytes_completes_a_receive_of_no_bytes() {
@@ -33,7 +33,7 @@ void a_send_of_no_bytes_completes_a_receive_of_no_bytes() {
     RVT_OK(pair.post_send({.bytes = 0}));
     RVT_EQ(pair.received().byte_len, 0);
 }
-RVT_CONFORM(a_send_of_no_bytes_completes_a_receive_of_no_bytes)
+RVT_CONFORM_RC(a_send_of_no_bytes_completes_a_receive_of_no_bytes)
 
 template <class Backend>
 void a_long_message_arrives_whole() {
@@ -45,7 +45,7 @@ void a_long_message_arrives_whole() {
     cr_assert(pair.b().holds(1000, 100000, 3));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
-RVT_CONFORM(a_long_message_arrives_whole)
+RVT_CONFORM_RC(a_long_message_arrives_whole)
 
 template <class Backend>
 void immediate_data_arrives_with_the_message() {
@@ -90,7 +90,7 @@ void write_with_immediate_uses_a_receive_but_not_its_buffer() {
     cr_assert(pair.b().holds(0, 64, 9));
     cr_assert(pair.b().holds(1024, 2500, 2));
 }
-RVT_CONFORM(write_with_immediate_uses_a_receive_but_not_its_buffer)
+RVT_CONFORM_RC(write_with_immediate_uses_a_receive_but_not_its_buffer)
 
 template <class Backend>
 void read_brings_the_peers_memory() {
@@ -103,7 +103,7 @@ void read_brings_the_peers_memory() {
     RVT_EQ(wc.byte_len, 9000);
     cr_assert(pair.a().holds(0, 9000, 4));
 }
-RVT_CONFORM(read_brings_the_peers_memory)
+RVT_CONFORM_RC(read_brings_the_peers_memory)
 
 template <class Backend>
 void compare_and_swap_swaps_where_the_value_is_equal() {
@@ -118,7 +118,7 @@ void compare_and_swap_swaps_where_the_value_is_equal() {
     RVT_EQ(pair.a().word(0), 41);
     RVT_EQ(pair.b().word(64), 99);
 }
-RVT_CONFORM(compare_and_swap_swaps_where_the_value_is_equal)
+RVT_CONFORM_RC(compare_and_swap_swaps_where_the_value_is_equal)
 
 template <class Backend>
 void compare_and_swap_leaves_another_value_and_returns_it() {
@@ -133,7 +133,7 @@ void compare_and_swap_leaves_another_value_and_returns_it() {
     RVT_EQ(pair.a().word(0), 40);
     RVT_EQ(pair.b().word(64), 40);
 }
-RVT_CONFORM(compare_and_swap_leaves_another_value_and_returns_it)
+RVT_CONFORM_RC(compare_and_swap_leaves_another_value_and_returns_it)
 
 template <class Backend>
 void fetch_and_add_adds_and_returns_what_was_there() {
@@ -145,7 +145,7 @@ void fetch_and_add_adds_and_returns_what_was_there() {
     RVT_EQ(pair.a().word(0), ~0ull);
     RVT_EQ(pair.b().word(8), 2);
 }
-RVT_CONFORM(fetch_and_add_adds_and_returns_what_was_there)
+RVT_CONFORM_RC(fetch_and_add_adds_and_returns_what_was_there)
 
 template <class Backend>
 void unreliable_pairs_refuse_reads_and_atomics() {
@@ -171,7 +171,7 @@ void a_number_that_is_no_opcode_is_refused() {
     Pair<Backend> pair;
     RVT_EQ(pair.post_send({.opcode = static_cast<WrOpcode>(200)}), EINVAL);
 }
-RVT_CONFORM(a_number_that_is_no_opcode_is_refused)
+RVT_CONFORM_RC(a_number_that_is_no_opcode_is_refused)
 
 template <class Backend>
 void an_atomic_must_name_eight_bytes() {
@@ -179,7 +179,7 @@ void an_atomic_must_name_eight_bytes() {
     RVT_EQ(pair.post_send({.opcode = WrOpcode::kFetchAdd, .bytes = 4}), EINVAL);
     RVT_EQ(pair.post_send({.opcode = WrOpcode::kFetchAdd, .bytes = 16}), EINVAL);
 }
-RVT_CONFORM(an_atomic_must_name_eight_bytes)
+RVT_CONFORM_RC(an_atomic_must_name_eight_bytes)
 
 template <class Backend>
 void reads_are_refused_where_none_may_be_outstanding() {
@@ -187,7 +187,7 @@ void reads_are_refused_where_none_may_be_outstanding() {
     RVT_EQ(pair.post_send({.opcode = WrOpcode::kRead}), EINVAL);
     RVT_EQ(pair.post_send({.opcode = WrOpcode::kCas, .bytes = 8}), EINVAL);
 }
-RVT_CONFORM(reads_are_refused_where_none_may_be_outstanding)
+RVT_CONFORM_RC(reads_are_refused_where_none_may_be_outstanding)
 
 template <class Backend>
 void more_reads_than_may_be_outstanding_all_complete_in_order() {
@@ -201,7 +201,7 @@ void more_reads_than_may_be_outstanding_all_complete_in_order() {
     }
     cr_assert(pair.a().holds(0, 4000, 6));
 }
-RVT_CONFORM(more_reads_than_may_be_outstanding_all_complete_in_order)
+RVT_CONFORM_RC(more_reads_than_may_be_outstanding_all_complete_in_order)
 
 template <class Backend>
 void inline_data_is_taken_before_the_post_returns() {
@@ -213,7 +213,7 @@ void inline_data_is_taken_before_the_post_returns() {
     pair.received();
     cr_assert(pair.b().holds(4096, 100, 1));
 }
-RVT_CONFORM(inline_data_is_taken_before_the_post_returns)
+RVT_CONFORM_RC(inline_data_is_taken_before_the_post_returns)
 
 template <class Backend>
 void inline_data_needs_no_key() {
@@ -222,21 +222,21 @@ void inline_data_needs_no_key() {
     RVT_OK(pair.post_send({.bytes = 32, .flags = SendFlags::kInline, .lkey = 0xbad}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
-RVT_CONFORM(inline_data_needs_no_key)
+RVT_CONFORM_RC(inline_data_needs_no_key)
 
 template <class Backend>
 void more_inline_data_than_the_pair_takes_is_refused() {
     Pair<Backend> pair({.cap = {.max_inline_bytes = 64}});
     RVT_EQ(pair.post_send({.bytes = 65, .flags = SendFlags::kInline}), EINVAL);
 }
-RVT_CONFORM(more_inline_data_than_the_pair_takes_is_refused)
+RVT_CONFORM_RC(more_inline_data_than_the_pair_takes_is_refused)
 
 template <class Backend>
 void reads_cannot_be_inline() {
     Pair<Backend> pair;
     RVT_EQ(pair.post_send({.opcode = WrOpcode::kRead, .flags = SendFlags::kInline}), EINVAL);
 }
-RVT_CONFORM(reads_cannot_be_inline)
+RVT_CONFORM_RC(reads_cannot_be_inline)
 
 template <class Backend>
 void only_signaled_work_completes_where_the_pair_signals_on_request() {
@@ -250,7 +250,7 @@ void only_signaled_work_completes_where_the_pair_signals_on_request() {
     RVT_EQ(pair.sent().wr_id, 3);
     cr_assert(pair.is_silent(pair.a().send_cq));
 }
-RVT_CONFORM(only_signaled_work_completes_where_the_pair_signals_on_request)
+RVT_CONFORM_RC(only_signaled_work_completes_where_the_pair_signals_on_request)
 
 template <class Backend>
 void a_list_of_elements_is_gathered_and_scattered() {
@@ -263,7 +263,7 @@ void a_list_of_elements_is_gathered_and_scattered() {
     RVT_EQ(pair.received().byte_len, 90);
     cr_assert(pair.b().holds(100, 90, 1));
 }
-RVT_CONFORM(a_list_of_elements_is_gathered_and_scattered)
+RVT_CONFORM_RC(a_list_of_elements_is_gathered_and_scattered)
 
 template <class Backend>
 void more_elements_than_the_pair_takes_are_refused() {
@@ -272,7 +272,7 @@ void more_elements_than_the_pair_takes_are_refused() {
     RVT_EQ(pair.a().qp->post_send({.sg_list = list}), EINVAL);
     RVT_EQ(pair.a().qp->post_recv({.sg_list = list}), EINVAL);
 }
-RVT_CONFORM(more_elements_than_the_pair_takes_are_refused)
+RVT_CONFORM_RC(more_elements_than_the_pair_takes_are_refused)
 
 template <class Backend>
 void a_full_receive_queue_is_enomem() {
@@ -282,7 +282,7 @@ void a_full_receive_queue_is_enomem() {
     }
     RVT_EQ(pair.b().post_recv(3), ENOMEM);
 }
-RVT_CONFORM(a_full_receive_queue_is_enomem)
+RVT_CONFORM_RC(a_full_receive_queue_is_enomem)
 
 template <class Backend>
 void a_full_send_queue_is_enomem_and_recovers() {
@@ -296,7 +296,7 @@ void a_full_send_queue_is_enomem_and_recovers() {
     RVT_EQ(pair.sent().wr_id, 0);
     RVT_OK(pair.post_send());
 }
-RVT_CONFORM(a_full_send_queue_is_enomem_and_recovers)
+RVT_CONFORM_RC(a_full_send_queue_is_enomem_and_recovers)
 
 template <class Backend>
 void local_invalidate_takes_effect_in_order() {
@@ -310,7 +310,7 @@ void local_invalidate_takes_effect_in_order() {
     RVT_OK(pair.post_send({.wr_id = 2}));
     RVT_EQ(pair.sent().status, WcStatus::kLocProtErr);
 }
-RVT_CONFORM(local_invalidate_takes_effect_in_order)
+RVT_CONFORM_RC(local_invalidate_takes_effect_in_order)
 
 template <class Backend>
 void a_send_can_invalidate_a_key_of_the_receiver() {
@@ -326,7 +326,7 @@ void a_send_can_invalidate_a_key_of_the_receiver() {
     RVT_EQ(pair.b().device->key_view().access_of(opened->key(), pair.b().pd->id()), ENOENT);
     RVT_OK(dereg_mr(opened));
 }
-RVT_CONFORM(a_send_can_invalidate_a_key_of_the_receiver)
+RVT_CONFORM_RC(a_send_can_invalidate_a_key_of_the_receiver)
 
 template <class Backend>
 void a_bound_window_opens_its_range_and_nothing_else() {
@@ -349,7 +349,7 @@ void a_bound_window_opens_its_range_and_nothing_else() {
     RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
     RVT_OK(dealloc_mw(window, key));
 }
-RVT_CONFORM(a_bound_window_opens_its_range_and_nothing_else)
+RVT_CONFORM_RC(a_bound_window_opens_its_range_and_nothing_else)
 
 template <class Backend>
 void a_window_cannot_be_bound_to_memory_without_the_right() {
@@ -365,6 +365,6 @@ void a_window_cannot_be_bound_to_memory_without_the_right() {
     RVT_EQ(pair.sent().status, WcStatus::kMwBindErr);
     RVT_OK(dealloc_mw(window, window->key()));
 }
-RVT_CONFORM(a_window_cannot_be_bound_to_memory_without_the_right)
+RVT_CONFORM_RC(a_window_cannot_be_bound_to_memory_without_the_right)
 
 }  // namespace

@@ -100,15 +100,17 @@ Test(registry, every_requirement_names_a_known_entry_and_a_reason) {
     }
 }
 
-Test(registry, a_packet_backend_that_is_complete_is_told_what_this_version_lacks) {
+Test(registry, a_packet_backend_needs_an_mtu_of_the_specification) {
     Registry registry;
     DeviceInfo packet = info("p");
     packet.grade = Grade::kPacket;
     BackendOps complete;
-    complete.send_packets = [](Device&, const Address&, std::span<const iovec>) { return 0u; };
-    complete.poll_packets = [](Device&) { return 0u; };
-    RVT_EQ(registry.add_device(packet, complete), EOPNOTSUPP);
-    cr_assert(says("transport protocol"));
+    complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
+    complete.poll = [](Device&) { return 0u; };
+    packet.mtu_bytes = 1500;
+    RVT_EQ(registry.add_device(packet, complete), EINVAL);
+    packet.mtu_bytes = 1024;
+    RVT_OK(registry.add_device(packet, complete));
 }
 
 Test(registry, a_name_that_is_taken_is_refused) {

@@ -28,7 +28,7 @@ struct Wire {
         header.message_bytes = 64;
     }
     Device& b() { return *pair.b().device; }
-    Channel& channel() { return pair.b().qp->flow()->channel(); }
+    Channel& channel() { return static_cast<SegmentFlow*>(pair.b().qp->flow())->channel(); }
     void inject(std::size_t payload_bytes = 64, std::size_t header_bytes = sizeof(SegmentHeader)) {
         std::vector<std::byte> payload(payload_bytes);
         const iovec piece{.iov_base = payload.data(), .iov_len = payload.size()};

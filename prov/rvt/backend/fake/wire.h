@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The packet backend for tests: devices of one process, joined by a wire that loses, duplicates,
+// reorders, delays and corrupts on command. Packets carry an ICRC, so that what was corrupted is
+// found as on a real wire.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "protocol/faults.h"
+#include "rvt/backend.h"
+#include "util/annotations.h"
+#include "util/mutex.h"
+
+namespace rvt::core {
+class Registry;
+}  // namespace rvt::core
+
+namespace rvt::fake {
+
+class Wire;
+
+/// One end of the wire; the private data of its device.
+struct Port {
+    Wire* wire = nullptr;
+    core::Device* device = nullptr;
+};
+
+/// Threads: any; devices may be polled by different ones.
+class Wire {
+  public:
+    /// @param room  Packets that may be under way to one device; more are not taken.
+    explicit Wire(std::size_t room = 256) noexcept : room_(room) {}
+
+    /// From now on. The default is a wire without faults.
+    void set_faults(const protocol::FaultPlan& plan) noexcept;
+
+    /// Makes `port` a device on this wire. Returns: errors of Registry::add_device().
+    Status attach(core::Registry& registry, Port& port, const DeviceInfo& info);
+    /// Takes the port off the wire; what is under way to it is lost.
+    void detach(Port& port) noexcept;
+
+    /// Packets whose ICRC was wrong when they arrived.
+    [[nodiscard]] std::uint64_t corrupted() const noexcept;
+
+    // ---- entries of the devices ----
+
+    unsigned send(Port& from, const AhAttr& dest, std::span<const OutPacket> packets);
+    unsigned deliver(Port& to);
+
+  private:
+    struct Transit {
+        Port* to = nullptr;
+        Address source{};
+        Address dest{};
+        std::uint64_t order = 0;
+        std::uint64_t due_us = 0;
+        std::vector<std::byte> bytes;  // with the ICRC
+    };
+
+    [[nodiscard]] bool has_room_locked(const Port& to) const RVT_REQUIRES(lock_);
+    void put_locked(Port& from, Port& to, const Address& dest, const std::vector<std::byte>& packet)
+        RVT_REQUIRES(lock_);
+    [[nodiscard]] std::vector<Transit> take_due(Port& to);
+
+    const std::size_t room_;
+    mutable util::Mutex lock_;  // order: innermost
+    std::vector<Port*> ports_ RVT_GUARDED_BY(lock_);
+    std::vector<Transit> transit_ RVT_GUARDED_BY(lock_);
+    protocol::FaultInjector faults_ RVT_GUARDED_BY(lock_){protocol::FaultPlan{}};
+    std::uint64_t next_order_ RVT_GUARDED_BY(lock_) = 0;
+    std::uint64_t corrupted_ RVT_GUARDED_BY(lock_) = 0;
+};
+
+}  // namespace rvt::fake

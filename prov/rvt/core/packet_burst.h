@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Packets to one destination on their way to the backend, which is asked once for all of them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include <sys/uio.h>
+
+#include "core/device.h"
+#include "core/pieces.h"
+#include "protocol/headers.h"
+#include "rvt/backend.h"
+
+namespace rvt::core {
+
+/// 10 KiB on the stack of who sends. Payload is named, not copied: it stays where it is until
+/// send().
+class PacketBurst {
+  public:
+    static constexpr std::size_t kMaxPackets = 64;
+
+    PacketBurst(Device& device, const AhAttr& dest) noexcept : device_(device), dest_(dest) {}
+    ~PacketBurst() = default;
+    PacketBurst(const PacketBurst&) = delete;
+    PacketBurst& operator=(const PacketBurst&) = delete;
+
+    [[nodiscard]] std::size_t count() const noexcept { return count_; }
+    [[nodiscard]] bool has_room_for(const PieceList& payload) const noexcept {
+        return count_ < kMaxPackets && pieces_used_ + payload.all().size() <= pieces_.size();
+    }
+
+    /// Appends a packet; sets `header.pad`. Precondition: has_room_for(payload).
+    void add(protocol::PacketHeader& header, const PieceList& payload) noexcept {
+        header.pad = static_cast<std::uint8_t>(-payload.bytes() & 3);
+        std::byte* to = headers_[count_].data();
+        const std::size_t bytes = protocol::encode(header, to);
+        iovec* list = &pieces_[pieces_used_];
+        std::copy(payload.all().begin(), payload.all().end(), list);
+        packets_[count_] = {
+            .headers = {to, bytes}, .payload = {list, payload.all().size()}, .pad = header.pad};
+        pieces_used_ += payload.all().size();
+        ++count_;
+    }
+
+    /// Hands all of them to the backend and forgets them. Returns: how many it took.
+    std::size_t send() noexcept {
+        const std::span<const OutPacket> packets(packets_.data(), count_);
+        const std::size_t taken =
+            count_ == 0 ? 0 : device_.ops().send_packets(device_, dest_, packets);
+        count_ = 0;
+        pieces_used_ = 0;
+        return taken;
+    }
+
+  private:
+    Device& device_;
+    const AhAttr& dest_;
+    std::size_t count_ = 0;
+    std::size_t pieces_used_ = 0;
+    // Only what is counted above has been written.
+    std::array<std::array<std::byte, protocol::kMaxHeaderBytes>, kMaxPackets> headers_;
+    std::array<iovec, 4 * kMaxPackets> pieces_;
+    std::array<OutPacket, kMaxPackets> packets_;
+};
+static_assert(4 * PacketBurst::kMaxPackets >= PieceList::kMax);
+
+}  // namespace rvt::core

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Responses come in: IBTA vol. 1, 9.7.5 and 9.7.6.
+#include "core/device.h"
+#include "core/packet_requester.h"
+#include "core/qp.h"
+#include "core/requester.h"
+#include "protocol/syndrome.h"
+
+#include <algorithm>
+
+namespace rvt::core {
+namespace {
+
+using protocol::Kind;
+using protocol::NakCode;
+using protocol::PacketHeader;
+using protocol::Psn;
+using protocol::Syndrome;
+
+bool is_fetch(const SendWqe& wqe) noexcept {
+    return wqe.has(OpTraits::kResult);
+}
+
+SendWqe* oldest_open(Qp& qp) noexcept {
+    return qp.send_queue().find_under_way([](const SendWqe& wqe) { return !wqe.done; });
+}
+
+// What each code means for the work request; a sequence error means none of it (table 47).
+constexpr WcStatus kStatusOf[protocol::kNakCodes] = {
+    /* kPsnSequence       */ WcStatus::kRetryExcErr,
+    /* kInvalidRequest    */ WcStatus::kRemInvReqErr,
+    /* kRemoteAccess      */ WcStatus::kRemAccessErr,
+    /* kRemoteOperational */ WcStatus::kRemOpErr,
+};
+
+}  // namespace
+
+void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
+    const PacketHeader& header = packet.header;
+    if (distance(header.psn, una_) < 0) {
+        device_.stats().add(Stat::kDuplicates);
+        return;
+    }
+    if (distance(header.psn, ever_sent_psn_) >= 0) {
+        device_.stats().add(Stat::kBadPackets);  // answers what has never been asked
+        return;
+    }
+    const Psn before = una_;
+    const Kind kind = header.info().kind;
+    if (kind == Kind::kAck) {
+        const Syndrome::Type type = protocol::syndrome_of(header.syndrome).type;
+        skip_to(qp, type == Syndrome::Type::kAck ? header.psn + 1 : header.psn);
+    } else if (distance(header.psn, sent_psn_) >= 0) {
+        return;  // of a request that is about to be sent again
+    }
+    switch (kind) {
+        case Kind::kReadResponse: take_read_response(qp, packet); break;
+        case Kind::kAtomicAck: take_atomic_result(qp, header); break;
+        case Kind::kAck: take_ack(qp, header); break;
+        case Kind::kSend:
+        case Kind::kWrite:
+        case Kind::kRead:
+        case Kind::kAtomic:
+        case Kind::kFlush:
+        case Kind::kAtomicWrite: break;  // requests
+    }
+    if (una_ != before) {
+        made_progress(before);
+    }
+}
+
+/// The oldest of what is under way has moved on from `from`.
+void PacketRequester::made_progress(Psn from) noexcept {
+    const std::uint64_t now = device_.now_us();
+    fetches_.drop_until(una_);
+    is_repairing_ = false;
+    is_again_ = false;
+    retries_used_ = 0;
+    progress_us_ = now;
+    if (timed_at_us_ != 0 && distance(una_, timed_psn_) > 0) {
+        const std::uint64_t sample = now - timed_at_us_;
+        rtt_us_ = rtt_us_ == 0 ? sample : (7 * rtt_us_ + sample) / 8;
+        timed_at_us_ = 0;
+    }
+    probe_us_ = std::max(kMinProbeUs, 4 * rtt_us_);
+    deadline_us_ = now + probe_us_;
+    // One packet more for each window that went through.
+    window_credit_ += static_cast<std::uint32_t>(distance(una_, from));
+    if (window_credit_ >= window_) {
+        window_credit_ = 0;
+        window_ = std::min(window_ + 1, kMaxWindow);
+    }
+}
+
+/// What is to be sent again and has arrived after all need not be: an answer to its first sending
+/// says so. READs and atomics are asked for again: their answer is more than a number.
+void PacketRequester::skip_to(Qp& qp, Psn upto) noexcept {
+    while (distance(upto, sent_psn_) > 0) {
+        SendWqe* wqe = sending_ != nullptr ? sending_ : qp.send_queue().next();
+        if (wqe == nullptr || is_fetch(*wqe)) {
+            return;
+        }
+        if (sending_ == nullptr) {
+            begin(qp, *wqe);
+        }
+        const auto behind = static_cast<std::uint32_t>(distance(upto, sent_psn_));
+        const std::uint32_t skipped = std::min(behind, wqe->packets - wqe->sent);
+        wqe->sent += skipped;
+        sent_psn_ = sent_psn_ + skipped;
+        sending_ = wqe->sent < wqe->packets ? wqe : nullptr;
+    }
+}
+
+/// Takes everything before `upto` as arrived. Returns: false when that leaves out a READ or atomic
+/// whose response has not come; una_ is then its first missing packet.
+bool PacketRequester::acknowledge(Qp& qp, Psn upto) noexcept {
+    qp.send_queue().find_under_way([&](SendWqe& wqe) {
+        const Psn end = Psn(wqe.msn) + wqe.packets;
+        if (wqe.done || distance(upto, una_) <= 0 || is_fetch(wqe)) {
+            return !wqe.done;
+        }
+        wqe.done = distance(upto, end) >= 0;
+        una_ = wqe.done ? end : upto;
+        return !wqe.done;
+    });
+    return una_ == upto;
+}
+
+void PacketRequester::take_ack(Qp& qp, const PacketHeader& header) noexcept {
+    const Syndrome syndrome = protocol::syndrome_of(header.syndrome);
+    switch (syndrome.type) {
+        case Syndrome::Type::kAck:
+            qp.sending().rnr_retries_left = qp.attr().rnr_retry;
+            if (!acknowledge(qp, header.psn + 1)) {
+                repair_gap(qp);
+            }
+            return;
+        case Syndrome::Type::kRnrNak:
+            if (acknowledge(qp, header.psn)) {
+                take_rnr_nak(qp, syndrome.value);
+            } else {
+                repair_gap(qp);
+            }
+            return;
+        case Syndrome::Type::kNak: take_nak(qp, header); return;
+        case Syndrome::Type::kReserved: device_.stats().add(Stat::kBadPackets); return;
+    }
+}
+
+/// The responder refused packet `header.psn`, and took all before it.
+void PacketRequester::take_nak(Qp& qp, const PacketHeader& header) noexcept {
+    const std::uint8_t code = protocol::syndrome_of(header.syndrome).value;
+    const bool complete = acknowledge(qp, header.psn);
+    if (!complete || code == static_cast<std::uint8_t>(NakCode::kPsnSequence)) {
+        repair_gap(qp);
+        return;
+    }
+    if (code >= protocol::kNakCodes) {
+        device_.stats().add(Stat::kBadPackets);
+        return;
+    }
+    fail_oldest(qp, kStatusOf[code]);
+}
+
+/// The receiver had no receive; it says how long to wait.
+void PacketRequester::take_rnr_nak(Qp& qp, std::uint8_t timer) noexcept {
+    Qp::Sending& sending = qp.sending();
+    if (sending.rnr_retries_left == 0) {
+        fail_oldest(qp, WcStatus::kRnrRetryExcErr);
+        return;
+    }
+    if (qp.attr().rnr_retry != kRnrRetryForEver) {
+        --sending.rnr_retries_left;
+    }
+    go_back(qp);
+    sending.blocked_until_us = device_.now_us() + rnr_timer_us(timer);
+    device_.wait_until(qp.qpn(), sending.blocked_until_us, nullptr);
+}
+
+/// Something before what has just come is missing: send from there again, once for each gap. If
+/// that is lost too, the timer finds it.
+void PacketRequester::repair_gap(Qp& qp) noexcept {
+    if (is_repairing_) {
+        return;
+    }
+    window_ = std::max(window_ / 2, kMinWindow);
+    go_back(qp);
+    is_repairing_ = true;
+}
+
+void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
+    const Psn psn = packet.header.psn;
+    if (!acknowledge(qp, psn)) {
+        repair_gap(qp);
+        return;
+    }
+    SendWqe* wqe = oldest_open(qp);
+    if (wqe == nullptr || wqe->wr.opcode != WrOpcode::kRead) {
+        device_.stats().add(Stat::kBadPackets);
+        return;
+    }
+    const auto index = static_cast<std::uint32_t>(distance(psn, Psn(wqe->msn)));
+    const std::uint64_t offset = std::uint64_t{index} * mtu_;
+    PieceList local;
+    WcStatus status = WcStatus::kBadRespErr;
+    if (packet.payload.size() == std::min<std::uint64_t>(wqe->bytes - offset, mtu_)) {
+        status = local_pieces(qp, *wqe, local);
+    }
+    if (status != WcStatus::kSuccess) {
+        fail_oldest(qp, status);
+        return;
+    }
+    PieceList from;
+    // Read only; a list of pieces has no const.
+    from.add(const_cast<std::byte*>(packet.payload.data()), packet.payload.size());
+    copy(local.part(offset, packet.payload.size()), from);
+    wqe->moved += packet.payload.size();
+    una_ = psn + 1;
+    wqe->done = index + 1 == wqe->packets;
+}
+
+void PacketRequester::take_atomic_result(Qp& qp, const PacketHeader& header) noexcept {
+    if (!acknowledge(qp, header.psn)) {
+        repair_gap(qp);
+        return;
+    }
+    SendWqe* wqe = oldest_open(qp);
+    if (wqe == nullptr || !wqe->has(OpTraits::kAtomic)) {
+        device_.stats().add(Stat::kBadPackets);
+        return;
+    }
+    std::uint64_t original = header.original;
+    PieceList local;
+    PieceList result;
+    result.add(&original, sizeof original);
+    const WcStatus status = local_pieces(qp, *wqe, local);
+    if (status != WcStatus::kSuccess) {
+        fail_oldest(qp, status);
+        return;
+    }
+    copy(local, result);
+    una_ = header.psn + 1;
+    wqe->done = true;
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Datagrams, and what becomes of a packet that arrives: IBTA vol. 1, 9.6 (header validation).
+#include "core/packet_flow.h"
+
+#include "core/ah.h"
+#include "core/device.h"
+#include "core/packet_burst.h"
+#include "core/qp.h"
+#include "core/qp_states.h"
+#include "core/reader_pins.h"
+#include "core/requester.h"
+
+namespace rvt::core {
+namespace {
+
+using protocol::DecodedPacket;
+using protocol::Ext;
+using protocol::Kind;
+using protocol::PacketHeader;
+using protocol::Part;
+
+constexpr std::uint16_t kPkeyMask = 0x7fff;  // without the bit for full membership
+
+PieceList pieces_of(std::span<const std::byte> payload) noexcept {
+    PieceList pieces;
+    // Read only; a list of pieces has no const.
+    pieces.add(const_cast<std::byte*>(payload.data()), payload.size());
+    return pieces;
+}
+
+/// Where a packet came from and what it was sent to.
+struct Route {
+    const Address& source;
+    const Gid& dest;
+};
+
+void deliver_to_datagram_pair(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
+    const PacketHeader& header = packet.header;
+    Request request{
+        .info = wr_info(header.info().has(Ext::kImm) ? WrOpcode::kSendImm : WrOpcode::kSend),
+        .src_qpn = header.src_qpn,
+        .imm = header.imm,
+        .qkey = header.qkey,
+        .bytes = packet.payload.size(),
+        .solicited = header.solicited,
+        .source = route.source};
+    request.dest = {.gid = route.dest, .port = qp.device().address().port};
+    take_datagram(qp, request, pieces_of(packet.payload));
+}
+
+/// Only the peer that a pair is connected with is heard.
+bool is_from_peer(const Qp& qp, const Address& source) noexcept {
+    const Address& peer = qp.attr().ah.dest;
+    return source.gid == peer.gid && (source.port == 0 || source.port == peer.port);
+}
+
+void deliver_request(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
+    Nak nak = Nak::kNone;
+    {
+        const util::Guard guard(qp.rx_lock());
+        auto* flow = static_cast<PacketFlow*>(qp.flow());  // what open_flow() makes for this grade
+        if (flow == nullptr || !is_from_peer(qp, route.source) || !rights_of(qp.state()).receive) {
+            qp.device().stats().add(Stat::kDrops);
+            return;
+        }
+        nak = flow->responder().take_request(qp, packet);
+    }
+    if (nak != Nak::kNone) {
+        after_refusal(qp, nak);
+    }
+}
+
+void deliver_response(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
+    {
+        const util::Guard guard(qp.tx_lock());
+        auto* flow = static_cast<PacketFlow*>(qp.flow());
+        if (flow == nullptr || !is_from_peer(qp, route.source) ||
+            rights_of(qp.state()).flush_send) {
+            qp.device().stats().add(Stat::kDrops);
+            return;
+        }
+        flow->requester().take_response(qp, packet);
+    }
+    run_send_queue(qp);
+}
+
+void deliver_to(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
+    if (qp.type() == QpType::kUd) {
+        deliver_to_datagram_pair(qp, route, packet);
+    } else if (packet.header.info().is_request()) {
+        deliver_request(qp, route, packet);
+    } else {
+        deliver_response(qp, route, packet);
+    }
+    if (qp.take_overrun()) {
+        qp.raise(EventType::kQpFatal);
+        qp.enter_error();
+    }
+}
+
+void deliver_to_members(Device& device, const Route& route, const DecodedPacket& packet) noexcept {
+    for (const std::uint32_t qpn : device.mcast().members(route.dest)) {
+        if (Qp* member = device.qps().find(qpn)) {
+            deliver_to(*member, route, packet);
+        }
+    }
+}
+
+}  // namespace
+
+bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+    Device& device = qp.device();
+    const Request request = to_request(qp, wqe);
+    const AhAttr& dest = wqe.wr.ah->attr();
+    const bool is_group = wqe.wr.ah->is_group();
+    const Ext trailer = wqe.has(OpTraits::kImm) ? Ext::kImm : Ext::kNone;
+    PacketHeader header{
+        .opcode = protocol::opcode_of(QpType::kUd, Kind::kSend, Part::kOnly, trailer),
+        .solicited = request.solicited,
+        .dest_qpn = is_group ? kMulticastQpn : wqe.wr.remote_qpn,
+        .psn = protocol::Psn(qp.sending().datagram_psn),
+        .qkey = request.qkey,
+        .src_qpn = qp.qpn(),
+        .imm = request.imm};
+    PacketBurst burst(device, dest);
+    burst.add(header, local);
+    if (burst.send() == 0) {
+        device.wait_until(qp.qpn(), device.now_us(), nullptr);
+        return false;
+    }
+    ++qp.sending().datagram_psn;
+    if (is_group) {
+        deliver_to_group(qp, request, local);
+    }
+    device.ops().flush_packets(device);
+    device.stats().add(Stat::kMessagesSent);
+    device.stats().add(Stat::kBytesSent, wqe.bytes);
+    qp.send_queue().start_next();
+    wqe.status = WcStatus::kSuccess;
+    wqe.done = true;
+    return true;
+}
+
+}  // namespace rvt::core
+
+namespace rvt {
+
+void deliver_packet(core::Device& device, const Address& source,
+                    const std::array<std::uint8_t, 16>& dest,
+                    std::span<const std::byte> packet) noexcept {
+    const auto decoded = protocol::decode(packet);
+    const bool sane = decoded.is_ok() && (decoded.value().header.pkey & core::kPkeyMask) ==
+                                             (protocol::kDefaultPkey & core::kPkeyMask);
+    if (!sane) {
+        device.stats().add(core::Stat::kBadPackets);
+        return;
+    }
+    const core::Route route{.source = source, .dest = dest};
+    const core::ReadPin pin;
+    const protocol::PacketHeader& header = decoded.value().header;
+    const QpType service = header.info().service;
+    if (header.dest_qpn == kMulticastQpn && service == QpType::kUd) {
+        core::deliver_to_members(device, route, decoded.value());
+        return;
+    }
+    core::Qp* qp = device.qps().find(header.dest_qpn);
+    if (qp == nullptr || qp->type() != service) {
+        device.stats().add(core::Stat::kDrops);  // nobody says so to the sender
+        return;
+    }
+    core::deliver_to(*qp, route, decoded.value());
+}
+
+}  // namespace rvt

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// A connected pair's two directions over a packet-grade backend, and the way in for packets.
+// Sending:   the runner of the send queue (core/requester.cc) starts work requests here, under
+//            tx_lock.
+// Receiving: deliver_packet() of include/rvt/backend.h, on the thread of Device::progress().
+// Answers:   queued per pair, sent when a poll has taken in all that there was.
+#pragma once
+
+#include "core/flow.h"
+#include "core/packet_requester.h"
+#include "core/packet_responder.h"
+
+namespace rvt::core {
+
+class PacketFlow final : public Flow {
+  public:
+    PacketFlow(Device& device, const Address& dest) noexcept
+        : requester_(device, dest), responder_(device, dest) {}
+
+    void start_sending_at(const QpAttr& attr) noexcept override { requester_.start_at(attr); }
+    void start_receiving_at(const QpAttr& attr) noexcept override { responder_.start_at(attr); }
+
+    bool start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept override {
+        return requester_.start(qp, wqe, local);
+    }
+    [[nodiscard]] bool is_sending() const noexcept override { return requester_.is_sending(); }
+    bool go_on(Qp& qp) noexcept override { return requester_.go_on(qp); }
+    void stop_sending() noexcept override { requester_.stop(); }
+    void check_time(Qp& qp) noexcept override { requester_.check_time(qp); }
+    void send_answers(Qp& qp) noexcept override { responder_.send_answers(qp); }
+
+    [[nodiscard]] PacketRequester& requester() noexcept { return requester_; }
+    [[nodiscard]] PacketResponder& responder() noexcept { return responder_; }
+
+  private:
+    PacketRequester requester_;  // tx_lock
+    PacketResponder responder_;  // rx_lock
+};
+
+/// send_remote_datagram() as a packet.
+bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+
+}  // namespace rvt::core

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Cutting work requests into packets, and the timer.
+#include "core/packet_requester.h"
+
+#include "core/device.h"
+#include "core/packet_burst.h"
+#include "core/qp.h"
+#include "core/requester.h"
+
+#include <algorithm>
+
+namespace rvt::core {
+namespace {
+
+using protocol::Ext;
+using protocol::Kind;
+using protocol::Opcode;
+using protocol::PacketHeader;
+using protocol::Psn;
+
+bool is_fetch(const SendWqe& wqe) noexcept {
+    return wqe.has(OpTraits::kResult);
+}
+
+/// What stands behind the last packet's other headers.
+Ext trailer_of(const SendWqe& wqe, bool ends) noexcept {
+    if (!ends) {
+        return Ext::kNone;
+    }
+    return wqe.has(OpTraits::kImm)           ? Ext::kImm
+           : wqe.has(OpTraits::kInvalidates) ? Ext::kIeth
+                                             : Ext::kNone;
+}
+
+Opcode opcode_for(QpType service, const SendWqe& wqe, bool starts, bool ends) noexcept {
+    switch (wqe.wr.opcode) {
+        case WrOpcode::kRead: return Opcode::kRcReadRequest;
+        case WrOpcode::kCas: return Opcode::kRcCompareSwap;
+        case WrOpcode::kFetchAdd: return Opcode::kRcFetchAdd;
+        case WrOpcode::kSend:
+        case WrOpcode::kSendImm:
+        case WrOpcode::kSendInv:
+        case WrOpcode::kWrite:
+        case WrOpcode::kWriteImm:
+        case WrOpcode::kLocalInv:
+        case WrOpcode::kBindMw: break;  // the last two never leave
+    }
+    const Kind kind = wqe.has(OpTraits::kRemoteAddr) ? Kind::kWrite : Kind::kSend;
+    return protocol::opcode_of(service, kind, protocol::part_of(starts, ends),
+                               trailer_of(wqe, ends));
+}
+
+/// C9-140: the local ACK time-out is 4.096 us times a power of two; a code of 0 means never.
+std::uint64_t timeout_us(std::uint8_t code) noexcept {
+    return code == 0 ? 0 : (std::uint64_t{4096} << code) / 1000;
+}
+
+}  // namespace
+
+void PacketRequester::start_at(const QpAttr& attr) noexcept {
+    dest_ = attr.ah;
+    mtu_ = std::min(attr.path_mtu_bytes, device_.mtu_bytes());
+    una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = Psn(attr.sq_psn);
+    timeout_us_ = timeout_us(attr.timeout);
+}
+
+// ---- packets leave ----
+
+/// How many packet numbers the next packet of `wqe` takes; 0: none can leave now.
+std::uint32_t PacketRequester::next_step(const Qp& qp, const SendWqe& wqe) const noexcept {
+    std::uint32_t step = 1;
+    if (is_fetch(wqe)) {
+        if (fetches_.size() >= std::min<std::uint32_t>(qp.attr().max_rd_atomic, FetchEnds::kMax)) {
+            return 0;
+        }
+        step = std::min(wqe.packets - wqe.sent, kReadPackets - wqe.sent % kReadPackets);
+    }
+    const bool has_room = in_flight() + step <= window_ || qp.type() == QpType::kUc;
+    return has_room || in_flight() == 0 ? step : 0;
+}
+
+bool PacketRequester::start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+    // A fenced request waits for the READs and atomics before it.
+    if (wqe.has(SendFlags::kFence) && fetches_.size() != 0) {
+        return false;
+    }
+    begin(qp, wqe);
+    return send_some(qp, wqe, local);
+}
+
+/// Gives the next work request its numbers. One that starts again gets those that it had.
+void PacketRequester::begin(Qp& qp, SendWqe& wqe) noexcept {
+    qp.send_queue().start_next();
+    wqe.msn = next_psn_.value();
+    wqe.packets = packets_of(wqe.bytes);
+    next_psn_ = next_psn_ + wqe.packets;
+    sending_ = &wqe;
+}
+
+bool PacketRequester::go_on(Qp& qp) noexcept {
+    SendWqe& wqe = *sending_;
+    PieceList local;
+    if (wqe.has(OpTraits::kPayload)) {
+        // Each time again: between two packets the memory may have been deregistered.
+        if (WcStatus status = local_pieces(qp, wqe, local); status != WcStatus::kSuccess) {
+            wqe.status = status;
+            wqe.done = true;
+            sending_ = nullptr;
+            return true;
+        }
+    }
+    return send_some(qp, wqe, local);
+}
+
+/// Sends what the window allows of a message. Returns: whether the queue goes on.
+bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+    PacketBurst burst(device_, dest_);
+    Psn first[PacketBurst::kMaxPackets];  // the number of each packet in the burst
+    const bool was_idle = in_flight() == 0;
+    bool all_taken = true;
+    while (all_taken && wqe.sent < wqe.packets) {
+        const std::uint32_t step = next_step(qp, wqe);
+        if (step == 0) {
+            break;
+        }
+        const std::uint64_t offset = std::uint64_t{wqe.sent} * mtu_;
+        const PieceList payload = is_fetch(wqe) ? PieceList{} : local.part(offset, mtu_);
+        if (!burst.has_room_for(payload)) {
+            all_taken = send_burst(qp, wqe, burst, first);
+            continue;
+        }
+        PacketHeader header = next_header(qp, wqe, step);
+        first[burst.count()] = header.psn;
+        burst.add(header, payload);
+    }
+    all_taken = send_burst(qp, wqe, burst, first) && all_taken;
+    after_sending(qp, was_idle);
+    if (!all_taken) {
+        device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
+        return false;
+    }
+    if (wqe.sent < wqe.packets) {
+        return false;  // an acknowledgement sets it going
+    }
+    sending_ = nullptr;
+    device_.stats().add(Stat::kMessagesSent);
+    device_.stats().add(Stat::kBytesSent, wqe.bytes);
+    if (qp.type() == QpType::kUc) {
+        wqe.done = true;  // sent is all that it can be
+    }
+    return true;
+}
+
+/// Hands the burst over; what the backend does not take has not been sent.
+/// @param first  The number of each of its packets. Returns: whether all were taken.
+bool PacketRequester::send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst,
+                                 const Psn* first) noexcept {
+    const std::size_t count = burst.count();
+    const std::size_t taken = burst.send();
+    if (taken < count) {
+        sent_psn_ = first[taken];
+        wqe.sent = static_cast<std::uint32_t>(distance(sent_psn_, Psn(wqe.msn)));
+        fetches_.drop_behind(sent_psn_);
+    }
+    if (distance(sent_psn_, ever_sent_psn_) > 0) {
+        ever_sent_psn_ = sent_psn_;
+    }
+    if (qp.type() == QpType::kUc) {
+        una_ = sent_psn_;
+    }
+    return taken == count;
+}
+
+/// The header of the next packet of `wqe`, which counts as sent.
+PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept {
+    const std::uint64_t offset = std::uint64_t{wqe.sent} * mtu_;
+    const bool starts = wqe.sent == 0;
+    const bool ends = wqe.sent + packets == wqe.packets;
+    const bool whole =
+        starts || is_fetch(wqe);  // each request for a part of a READ is one of its own
+    PacketHeader header{.opcode = opcode_for(qp.type(), wqe, whole, ends),
+                        .dest_qpn = qp.attr().dest_qpn,
+                        .psn = sent_psn_,
+                        .imm = wqe.wr.imm};
+    header.solicited = ends && wqe.has(SendFlags::kSolicited);
+    if (wqe.has(OpTraits::kRemoteAddr)) {
+        const bool is_read = wqe.wr.opcode == WrOpcode::kRead;
+        const std::uint64_t bytes =
+            is_read ? std::min(wqe.bytes - offset, std::uint64_t{packets} * mtu_) : wqe.bytes;
+        header.remote_addr = wqe.wr.remote_addr + (is_read ? offset : 0);
+        header.rkey = wqe.wr.rkey;
+        header.dma_bytes = static_cast<std::uint32_t>(bytes);
+        header.swap_add = wqe.wr.opcode == WrOpcode::kFetchAdd ? wqe.wr.compare_add : wqe.wr.swap;
+        header.compare = wqe.wr.opcode == WrOpcode::kFetchAdd ? 0 : wqe.wr.compare_add;
+    }
+    wqe.sent += packets;
+    sent_psn_ = sent_psn_ + packets;
+    if (is_fetch(wqe)) {
+        fetches_.push(sent_psn_);
+    }
+    header.ack_request = qp.type() == QpType::kRc && wants_ack(qp, wqe, ends);
+    return header;
+}
+
+/// An answer to the packet just counted: at the end of a burst, where the window ends, and every
+/// kAckEvery packets.
+bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept {
+    if (is_fetch(wqe)) {
+        since_ack_request_ = 0;  // answered in any case
+        return false;
+    }
+    const SendWqe* next = ends ? qp.send_queue().next() : nullptr;
+    const bool is_last = ends && (next == nullptr || !next->has(OpTraits::kPayload));
+    ++since_ack_request_;
+    if (!is_last && since_ack_request_ < kAckEvery && in_flight() < window_) {
+        return false;
+    }
+    since_ack_request_ = 0;
+    return true;
+}
+
+/// Behind a pause packets leave at once; behind others they leave with them.
+void PacketRequester::after_sending(Qp& qp, bool was_idle) noexcept {
+    if (was_idle) {
+        device_.ops().flush_packets(device_);
+    }
+    if (qp.type() == QpType::kUc || in_flight() == 0) {
+        return;
+    }
+    const std::uint64_t now = device_.now_us();
+    if (was_idle) {
+        deadline_us_ = now + probe_us_;
+        progress_us_ = is_again_ ? progress_us_ : now;
+    }
+    if (timed_at_us_ == 0) {
+        timed_at_us_ = now;
+        timed_psn_ = sent_psn_ - 1;
+    }
+    arm_timer(qp);
+}
+
+// ---- time ----
+
+void PacketRequester::arm_timer(Qp& qp) noexcept {
+    if (timer_us_ == 0 || timer_us_ > deadline_us_) {
+        timer_us_ = deadline_us_;
+        device_.wait_until(qp.qpn(), timer_us_, nullptr);
+    }
+}
+
+void PacketRequester::check_time(Qp& qp) noexcept {
+    timer_us_ = 0;  // whoever woke the pair has used the entry up
+    if (in_flight() == 0 || qp.type() != QpType::kRc) {
+        return;
+    }
+    const std::uint64_t now = device_.now_us();
+    if (now < deadline_us_) {
+        arm_timer(qp);
+        return;
+    }
+    // Probes are this side's own and cost no retry; a retry is used up by each whole time-out
+    // without an answer (and the request fails after the last).
+    if (timeout_us_ != 0 && now - progress_us_ >= timeout_us_ * (retries_used_ + 1u)) {
+        if (retries_used_ >= qp.attr().retry_cnt) {
+            fail_oldest(qp, WcStatus::kRetryExcErr);
+            return;
+        }
+        ++retries_used_;
+    }
+    device_.stats().add(Stat::kTimeouts);
+    probe_us_ = std::min(2 * probe_us_, std::max(timeout_us_, kMinProbeUs));
+    deadline_us_ = now + probe_us_;
+    window_ = std::max(window_ / 2, kMinWindow);
+    go_back(qp);
+}
+
+/// Everything from una_ on is sent once more.
+void PacketRequester::go_back(Qp& qp) noexcept {
+    SendWqe* oldest = qp.send_queue().find_under_way([](const SendWqe& wqe) { return !wqe.done; });
+    sending_ = nullptr;
+    is_again_ = true;
+    timed_at_us_ = 0;  // an answer could be to either sending
+    since_ack_request_ = 0;
+    sent_psn_ = una_;
+    fetches_.drop_behind(una_);
+    if (oldest == nullptr) {
+        return;
+    }
+    const std::uint64_t moved = oldest->moved;
+    qp.send_queue().rewind_to(*oldest);
+    oldest->moved = moved;
+    oldest->sent = static_cast<std::uint32_t>(distance(una_, Psn(oldest->msn)));
+    next_psn_ = Psn(oldest->msn);
+    device_.stats().add(Stat::kRetries);
+}
+
+void PacketRequester::fail_oldest(Qp& qp, WcStatus status) noexcept {
+    SendWqe* oldest = qp.send_queue().find_under_way([](const SendWqe& wqe) { return !wqe.done; });
+    sending_ = nullptr;
+    if (oldest != nullptr) {
+        oldest->status = status;
+        oldest->done = true;
+    }
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The sending side of a connected pair over packets: cuts work requests into packets, counts what
+// is under way, takes responses in, and sends again what was lost. RC and UC; IBTA vol. 1, 9.7 and
+// 9.8. What a message needs before it may leave is decided by core/requester.cc.
+//
+//   una_ ......... sent_psn_ ......... next_psn_
+//   | under way    | started, to be sent | free
+//
+// Packets are acknowledged in order. Going back takes sent_psn_ to una_ again: the send queue is
+// rewound to the work request that holds it, which starts there a second time.
+#pragma once
+
+#include <cstdint>
+
+#include "core/pieces.h"
+#include "core/send_queue.h"
+#include "core/wc.h"
+#include "protocol/headers.h"
+#include "protocol/psn.h"
+#include "rvt/backend.h"
+
+namespace rvt::core {
+
+class Device;
+class PacketBurst;
+class Qp;
+
+/// The ends of the READ and atomic requests under way, oldest first: what IBTA counts against
+/// max_rd_atomic.
+class FetchEnds {
+  public:
+    static constexpr std::uint32_t kMax = 128;
+
+    [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
+    void push(protocol::Psn end) noexcept { ends_[(first_ + count_++) % kMax] = end; }
+    /// Drops those that end at `una` or before.
+    void drop_until(protocol::Psn una) noexcept {
+        while (count_ != 0 && distance(una, ends_[first_]) >= 0) {
+            first_ = (first_ + 1) % kMax;
+            --count_;
+        }
+    }
+    /// Drops those that end behind `sent`.
+    void drop_behind(protocol::Psn sent) noexcept {
+        while (count_ != 0 && distance(ends_[(first_ + count_ - 1) % kMax], sent) > 0) {
+            --count_;
+        }
+    }
+
+  private:
+    protocol::Psn ends_[kMax];
+    std::uint32_t first_ = 0;
+    std::uint32_t count_ = 0;
+};
+
+/// Guarded by Qp::tx_lock() in all its members.
+class PacketRequester {
+  public:
+    PacketRequester(Device& device, const Address& dest) noexcept : device_(device) {
+        dest_.dest = dest;
+    }
+
+    void start_at(const QpAttr& attr) noexcept;
+
+    bool start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    [[nodiscard]] bool is_sending() const noexcept { return sending_ != nullptr; }
+    bool go_on(Qp& qp) noexcept;
+    void stop() noexcept { sending_ = nullptr; }
+    void check_time(Qp& qp) noexcept;
+
+    /// Takes in an acknowledgement, a READ response or the result of an atomic.
+    void take_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+
+  private:
+    // A READ is asked for in requests of this many packets, so that the window holds for what comes
+    // back as it does for what leaves. Asked again it has the same ends: a responder answers only
+    // what is part of one request.
+    static constexpr std::uint32_t kReadPackets = 32;
+    static constexpr std::uint32_t kFirstWindow = 64;
+    static constexpr std::uint32_t kMinWindow = 4;
+    static constexpr std::uint32_t kMaxWindow = 512;
+    static constexpr std::uint32_t kAckEvery = 32;  // packets, at most
+    static constexpr std::uint64_t kMinProbeUs = 1000;
+
+    [[nodiscard]] std::uint32_t in_flight() const noexcept {
+        return static_cast<std::uint32_t>(distance(sent_psn_, una_));
+    }
+    [[nodiscard]] std::uint32_t packets_of(std::uint64_t bytes) const noexcept {
+        return bytes == 0 ? 1 : static_cast<std::uint32_t>((bytes + mtu_ - 1) / mtu_);
+    }
+    [[nodiscard]] std::uint32_t next_step(const Qp& qp, const SendWqe& wqe) const noexcept;
+    void begin(Qp& qp, SendWqe& wqe) noexcept;
+    bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst, const protocol::Psn* first) noexcept;
+    protocol::PacketHeader next_header(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept;
+    [[nodiscard]] bool wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept;
+    void after_sending(Qp& qp, bool was_idle) noexcept;
+    void arm_timer(Qp& qp) noexcept;
+
+    void skip_to(Qp& qp, protocol::Psn upto) noexcept;
+    bool acknowledge(Qp& qp, protocol::Psn upto) noexcept;
+    void made_progress(protocol::Psn from) noexcept;
+    void take_ack(Qp& qp, const protocol::PacketHeader& header) noexcept;
+    void take_nak(Qp& qp, const protocol::PacketHeader& header) noexcept;
+    void take_rnr_nak(Qp& qp, std::uint8_t timer) noexcept;
+    void take_read_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    void take_atomic_result(Qp& qp, const protocol::PacketHeader& header) noexcept;
+    void repair_gap(Qp& qp) noexcept;
+    void go_back(Qp& qp) noexcept;
+    void fail_oldest(Qp& qp, WcStatus status) noexcept;
+
+    Device& device_;
+    AhAttr dest_{};
+    std::uint32_t mtu_ = 1024;
+
+    SendWqe* sending_ = nullptr;
+    protocol::Psn una_{};            // the oldest that is not acknowledged
+    protocol::Psn sent_psn_{};       // behind the newest that has left
+    protocol::Psn ever_sent_psn_{};  // before going back
+    protocol::Psn next_psn_{};       // of the next work request to start
+    FetchEnds fetches_;
+    std::uint32_t since_ack_request_ = 0;  // packets
+
+    // How much may be under way: more with each acknowledgement, half after a loss.
+    std::uint32_t window_ = kFirstWindow;
+    std::uint32_t window_credit_ = 0;  // packets acknowledged since it grew
+    bool is_again_ = false;      // what leaves has left before, and nothing has come of it yet
+    bool is_repairing_ = false;  // has gone back to una_ for a gap once
+
+    // Time, all in microseconds of the device's clock.
+    std::uint64_t timeout_us_ = 0;          // after which a retry counts; 0: never
+    std::uint64_t probe_us_ = kMinProbeUs;  // after which the oldest is sent again
+    std::uint64_t deadline_us_ = 0;         // of the probe
+    std::uint64_t progress_us_ = 0;  // of the last answer, or of the first packet behind a pause
+    std::uint64_t timer_us_ = 0;     // the device wakes us then; 0: it does not
+    std::uint64_t rtt_us_ = 0;       // smoothed; 0: not known
+    std::uint64_t timed_at_us_ = 0;  // 0: no packet is being timed
+    protocol::Psn timed_psn_{};
+    std::uint8_t retries_used_ = 0;
+};
+
+}  // namespace rvt::core

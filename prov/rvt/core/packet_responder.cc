@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Checks in IBTA's order (9.7.4.1): number, place in the message, form; then core/responder.h.
+#include "core/packet_responder.h"
+
+#include "core/device.h"
+#include "core/packet_burst.h"
+#include "core/qp.h"
+
+#include <algorithm>
+
+namespace rvt::core {
+namespace {
+
+using protocol::DecodedPacket;
+using protocol::Ext;
+using protocol::Kind;
+using protocol::NakCode;
+using protocol::Opcode;
+using protocol::OpcodeInfo;
+using protocol::PacketHeader;
+using protocol::Part;
+using protocol::Psn;
+
+/// The work request that a packet belongs to, as far as the packet tells.
+const WrInfo& request_info(const OpcodeInfo& info, Opcode opcode) noexcept {
+    switch (info.kind) {
+        case Kind::kSend:
+            return *wr_info(info.has(Ext::kImm)    ? WrOpcode::kSendImm
+                            : info.has(Ext::kIeth) ? WrOpcode::kSendInv
+                                                   : WrOpcode::kSend);
+        case Kind::kWrite:
+            return *wr_info(info.has(Ext::kImm) ? WrOpcode::kWriteImm : WrOpcode::kWrite);
+        case Kind::kAtomic:
+            return *wr_info(opcode == Opcode::kRcFetchAdd ? WrOpcode::kFetchAdd : WrOpcode::kCas);
+        case Kind::kRead:
+        case Kind::kFlush:
+        case Kind::kAtomicWrite:
+        case Kind::kReadResponse:
+        case Kind::kAck:
+        case Kind::kAtomicAck: break;
+    }
+    return *wr_info(WrOpcode::kRead);
+}
+
+bool is_atomic(const PacketHeader& header) noexcept {
+    return header.info().kind == Kind::kAtomic;
+}
+
+/// What the first or only packet of a message says of it. The length of a SEND is not among that.
+Request request_of(const Qp& qp, const DecodedPacket& packet) noexcept {
+    const PacketHeader& header = packet.header;
+    const OpcodeInfo& info = header.info();
+    const bool adds = header.opcode == Opcode::kRcFetchAdd;
+    Request request{.info = &request_info(info, header.opcode),
+                    .src_qpn = qp.attr().dest_qpn,
+                    .imm = header.imm,
+                    .rkey = header.rkey,
+                    .remote_addr = header.remote_addr,
+                    .bytes = packet.payload.size(),
+                    .compare_add = adds ? header.swap_add : header.compare,
+                    .swap = header.swap_add,
+                    .solicited = header.solicited};
+    if (info.has(Ext::kReth)) {
+        request.bytes = header.dma_bytes;
+    } else if (info.kind == Kind::kAtomic) {
+        request.bytes = sizeof(std::uint64_t);
+    }
+    return request;
+}
+
+PieceList pieces_of(std::span<const std::byte> payload) noexcept {
+    PieceList pieces;
+    // Read only; a list of pieces has no const.
+    pieces.add(const_cast<std::byte*>(payload.data()), payload.size());
+    return pieces;
+}
+
+/// Which answer a refusal gets; IBTA tables 46 and 47.
+protocol::Syndrome syndrome_for(const Qp& qp, Nak nak) noexcept {
+    switch (nak) {
+        case Nak::kNotReady: return protocol::rnr_nak(qp.attr().min_rnr_timer);
+        case Nak::kAccess: return protocol::nak(NakCode::kRemoteAccess);
+        case Nak::kLocalFault: return protocol::nak(NakCode::kRemoteOperational);
+        case Nak::kInvalid:
+        case Nak::kTooLong:
+        case Nak::kNone:
+        case Nak::kUnreachable: break;
+    }
+    return protocol::nak(NakCode::kInvalidRequest);
+}
+
+}  // namespace
+
+void PacketResponder::start_at(const QpAttr& attr) {
+    dest_ = attr.ah;
+    mtu_ = std::min(attr.path_mtu_bytes, device_.mtu_bytes());
+    expected_ = Psn(attr.rq_psn);
+    executed_.resize(attr.max_dest_rd_atomic);
+}
+
+// ---- requests ----
+
+Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept {
+    if (answers_.size() >= kMaxAnswers) {
+        device_.stats().add(Stat::kDrops);  // the peer asks again
+        return Nak::kNone;
+    }
+    if (!is_expected(qp, packet)) {
+        return Nak::kNone;
+    }
+    Nak nak = check_form(packet);
+    if (nak == Nak::kNone && packet.header.info().starts()) {
+        nak = begin(qp, packet);
+    }
+    if (nak == Nak::kNone) {
+        nak = execute(qp, packet);
+    }
+    if (nak == Nak::kNone) {
+        return nak;
+    }
+    if (nak == Nak::kNotReady) {
+        // The last packet of a WRITE with immediate data may be refused so, and come again.
+        receiving_ = receiving_ && !packet.header.info().starts();
+        has_sent_nak_ = true;  // what follows it comes too early, which the peer knows
+    } else if (qp.type() == QpType::kUc && nak == Nak::kTooLong) {
+        drop_message(qp);
+    } else {
+        receiving_ = false;
+        abandon_request(qp, nak);
+    }
+    if (nak != Nak::kUnreachable) {
+        queue_nak(qp, syndrome_for(qp, nak));
+    }
+    return nak;
+}
+
+/// Whether the packet has the number that comes next, or on UC begins a message.
+bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept {
+    const PacketHeader& header = packet.header;
+    const std::int32_t ahead = distance(header.psn, expected_);
+    if (ahead == 0) {
+        has_sent_nak_ = false;
+        return qp.type() == QpType::kRc || receiving_ || header.info().starts();
+    }
+    if (qp.type() == QpType::kUc) {
+        // Packets are missing. Their message is lost, with what remains of it.
+        drop_message(qp);
+        expected_ = header.psn;
+        device_.stats().add(Stat::kDrops);
+        return header.info().starts();
+    }
+    if (ahead < 0) {
+        device_.stats().add(Stat::kDuplicates);
+        answer_duplicate(qp, header);
+        return false;
+    }
+    device_.stats().add(Stat::kSequenceErrors);
+    if (!has_sent_nak_) {
+        has_sent_nak_ = true;
+        queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
+    }
+    return false;
+}
+
+/// Place in the message, and length (C9-92).
+Nak PacketResponder::check_form(const DecodedPacket& packet) const noexcept {
+    const OpcodeInfo& info = packet.header.info();
+    const bool in_order = info.starts() ? !receiving_ : receiving_ && info.kind == message_kind_;
+    const std::size_t bytes = packet.payload.size();
+    const bool fits =
+        info.ends() ? bytes <= mtu_ && (info.part == Part::kOnly || bytes != 0) : bytes == mtu_;
+    const bool padded = packet.header.pad == (-bytes & 3);
+    const bool known = info.kind != Kind::kFlush && info.kind != Kind::kAtomicWrite;
+    return in_order && fits && padded && known ? Nak::kNone : Nak::kInvalid;
+}
+
+/// UC: what has come of a message is worth nothing; its receive serves the next one.
+void PacketResponder::drop_message(Qp& qp) noexcept {
+    if (receiving_) {
+        receiving_ = false;
+        qp.inbound().is_kept = qp.inbound().has_receive;
+        qp.inbound().has_receive = false;
+    }
+}
+
+Nak PacketResponder::begin(Qp& qp, const DecodedPacket& packet) noexcept {
+    request_ = request_of(qp, packet);
+    message_kind_ = packet.header.info().kind;
+    return begin_request(qp, request_, pieces_of(packet.payload));
+}
+
+Nak PacketResponder::execute(Qp& qp, const DecodedPacket& packet) noexcept {
+    const PacketHeader& header = packet.header;
+    if (has_any(request_.info->traits, OpTraits::kResult)) {
+        return answer_fetch(qp, header);
+    }
+    if (Nak nak = take_data(qp, packet); nak != Nak::kNone) {
+        return nak;
+    }
+    ++expected_;
+    receiving_ = !header.info().ends();
+    if (!receiving_) {
+        msn_ = (msn_ + 1) & Psn::kMask;
+    }
+    if (header.ack_request && qp.type() == QpType::kRc) {
+        queue_ack(qp, header.psn);
+    }
+    return Nak::kNone;
+}
+
+/// Bytes of a SEND or WRITE.
+Nak PacketResponder::take_data(Qp& qp, const DecodedPacket& packet) noexcept {
+    const OpcodeInfo& info = packet.header.info();
+    const std::uint64_t placed = qp.inbound().placed;
+    const std::uint64_t bytes = packet.payload.size();
+    if (info.kind == Kind::kSend) {
+        request_.bytes = placed + bytes;
+        if (Nak nak = check_longer(qp, request_); nak != Nak::kNone) {
+            return nak;
+        }
+    } else if (bytes > request_.bytes - placed ||
+               (info.ends() && bytes != request_.bytes - placed)) {
+        return Nak::kInvalid;  // more or less than the first packet said
+    }
+    if (info.ends() && !info.starts()) {
+        // Only now it shows what the message brings beside its bytes.
+        request_.info = &request_info(info, packet.header.opcode);
+        request_.imm = packet.header.imm;
+        request_.solicited = packet.header.solicited;
+        if (Nak nak = take_late_receive(qp, request_); nak != Nak::kNone) {
+            return nak;
+        }
+    }
+    if (Nak nak = place_data(qp, request_, placed, pieces_of(packet.payload)); nak != Nak::kNone) {
+        return nak;
+    }
+    return info.ends() ? finish_request(qp, request_) : Nak::kNone;
+}
+
+/// A READ or an atomic.
+Nak PacketResponder::answer_fetch(Qp& qp, const PacketHeader& header) noexcept {
+    Answer answer{.kind = Answer::Kind::kReadData,
+                  .syndrome = protocol::to_wire(protocol::ack()),
+                  .psn = header.psn,
+                  .packets = packets_of(request_.bytes),
+                  .request = request_};
+    if (is_atomic(header)) {
+        answer.kind = Answer::Kind::kAtomicResult;
+        if (Nak nak = do_atomic(qp, request_, answer.original); nak != Nak::kNone) {
+            return nak;
+        }
+    }
+    expected_ = expected_ + answer.packets;
+    msn_ = (msn_ + 1) & Psn::kMask;
+    answer.msn = msn_;
+    remember({.psn = header.psn,
+              .packets = answer.packets,
+              .is_atomic = is_atomic(header),
+              .original = answer.original});
+    queue(qp, answer);
+    return Nak::kNone;
+}
+
+void PacketResponder::remember(const Executed& executed) noexcept {
+    // begin_request() refuses fetches where the attribute, hence the ring's size, is 0.
+    executed_[next_executed_] = executed;
+    next_executed_ = (next_executed_ + 1) % executed_.size();
+}
+
+/// Answers once more what has been carried out; whatever the peer asks for behind it will come
+/// again too.
+void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexcept {
+    std::erase_if(answers_, [&](const Answer& answer) {
+        return answer.kind != Answer::Kind::kNak && distance(answer.psn, header.psn) >= 0;
+    });
+    const Kind kind = header.info().kind;
+    if (kind != Kind::kRead && kind != Kind::kAtomic) {
+        queue_ack(qp, expected_ - 1);
+        return;
+    }
+    const auto holds = [&](const Executed& executed) {
+        const std::int32_t at = distance(header.psn, executed.psn);
+        return at >= 0 && static_cast<std::uint32_t>(at) < executed.packets &&
+               executed.is_atomic == is_atomic(header);
+    };
+    const auto found = std::find_if(executed_.begin(), executed_.end(), holds);
+    if (found == executed_.end()) {
+        return;  // older than what is kept
+    }
+    Answer answer{.kind = is_atomic(header) ? Answer::Kind::kAtomicResult : Answer::Kind::kReadData,
+                  .syndrome = protocol::to_wire(protocol::ack()),
+                  .psn = header.psn,
+                  .msn = msn_,
+                  .original = found->original,
+                  .request = request_of(qp, {.header = header, .payload = {}})};
+    answer.packets = packets_of(answer.request.bytes);
+    const auto skipped = static_cast<std::uint32_t>(distance(header.psn, found->psn));
+    if (answer.packets <= found->packets - skipped) {
+        queue(qp, answer);
+    }
+}
+
+// ---- answers ----
+
+void PacketResponder::queue(Qp& qp, const Answer& answer) noexcept {
+    answers_.push_back(answer);
+    device_.answer_later(qp.qpn());
+}
+
+void PacketResponder::queue_ack(Qp& qp, Psn psn) noexcept {
+    const Answer answer{.syndrome = protocol::to_wire(protocol::ack()), .psn = psn, .msn = msn_};
+    if (!answers_.empty() && answers_.back().kind == Answer::Kind::kAck) {
+        answers_.back() = answer;  // the later one speaks for both
+        return;
+    }
+    queue(qp, answer);
+}
+
+/// Refuses the packet that is expected.
+void PacketResponder::queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept {
+    if (qp.type() == QpType::kRc) {
+        queue(qp, {.kind = Answer::Kind::kNak,
+                   .syndrome = protocol::to_wire(syndrome),
+                   .psn = expected_,
+                   .msn = msn_});
+    }
+}
+
+PacketHeader PacketResponder::answer_header(const Qp& qp, const Answer& answer,
+                                            Opcode opcode) const noexcept {
+    return {.opcode = opcode,
+            .dest_qpn = qp.attr().dest_qpn,
+            .psn = answer.psn + answer.sent,
+            .syndrome = answer.syndrome,
+            .msn = answer.msn,
+            .original = answer.original};
+}
+
+void PacketResponder::send_answers(Qp& qp) noexcept {
+    while (!answers_.empty()) {
+        if (!send(qp, answers_.front())) {
+            device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
+            return;
+        }
+        answers_.pop_front();
+    }
+}
+
+/// Returns: whether all of it has left.
+bool PacketResponder::send(Qp& qp, Answer& answer) noexcept {
+    if (answer.kind == Answer::Kind::kReadData) {
+        return send_read_data(qp, answer);
+    }
+    const bool is_result = answer.kind == Answer::Kind::kAtomicResult;
+    PacketHeader header =
+        answer_header(qp, answer, is_result ? Opcode::kRcAtomicAck : Opcode::kRcAck);
+    PacketBurst burst(device_, dest_);
+    burst.add(header, {});
+    return burst.send() == 1;
+}
+
+/// Adds packets of a READ's answer while there is room. Where the memory is gone the answer becomes
+/// a refusal.
+void PacketResponder::add_read_data(Qp& qp, Answer& answer, PacketBurst& burst) noexcept {
+    for (; answer.sent < answer.packets; ++answer.sent) {
+        const std::uint64_t offset = std::uint64_t{answer.sent} * mtu_;
+        const std::uint64_t bytes = std::min<std::uint64_t>(answer.request.bytes - offset, mtu_);
+        PieceList source;
+        // Each time again: between two packets the region may have been deregistered.
+        if (find_source(qp, answer.request, offset, bytes, source) != Nak::kNone) {
+            answer.kind = Answer::Kind::kNak;
+            answer.syndrome = protocol::to_wire(protocol::nak(NakCode::kRemoteAccess));
+            return;
+        }
+        if (!burst.has_room_for(source)) {
+            return;
+        }
+        const Part part = protocol::part_of(answer.sent == 0, answer.sent + 1 == answer.packets);
+        PacketHeader header =
+            answer_header(qp, answer, protocol::opcode_of(QpType::kRc, Kind::kReadResponse, part));
+        burst.add(header, source);
+    }
+}
+
+bool PacketResponder::send_read_data(Qp& qp, Answer& answer) noexcept {
+    PacketBurst burst(device_, dest_);
+    while (answer.sent < answer.packets) {
+        const std::uint32_t before = answer.sent;
+        add_read_data(qp, answer, burst);
+        const auto count = static_cast<std::uint32_t>(burst.count());
+        const auto taken = static_cast<std::uint32_t>(burst.send());
+        if (taken < count) {
+            answer.sent = before + taken;
+            return false;
+        }
+        if (answer.kind == Answer::Kind::kNak) {
+            return send(qp, answer);
+        }
+    }
+    return true;
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The receiving side of a connected pair over packets: is this the packet that comes next, does it
+// fit its message, and which answer is due. What a request does is core/responder.h's. RC and UC;
+// IBTA vol. 1, 9.7.4, 9.7.5 and 9.8.2.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "core/responder.h"
+#include "protocol/headers.h"
+#include "protocol/psn.h"
+#include "protocol/syndrome.h"
+#include "rvt/backend.h"
+
+namespace rvt::core {
+
+class Device;
+class PacketBurst;
+class Qp;
+
+/// Guarded by Qp::rx_lock() in all its members.
+class PacketResponder {
+  public:
+    PacketResponder(Device& device, const Address& dest) noexcept : device_(device) {
+        dest_.dest = dest;
+    }
+
+    void start_at(const QpAttr& attr);
+
+    /// Takes in a request or a part of one. Returns: why it was refused, for after_refusal().
+    Nak take_request(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    /// Sends what answers the backend takes.
+    void send_answers(Qp& qp) noexcept;
+
+  private:
+    struct Answer {
+        enum class Kind : std::uint8_t { kAck, kNak, kReadData, kAtomicResult };
+        Kind kind = Kind::kAck;
+        std::uint8_t syndrome = 0;
+        protocol::Psn psn{};
+        std::uint32_t msn = 0;
+        std::uint32_t packets = 1;   // READ data: in all
+        std::uint32_t sent = 0;      // READ data: packets
+        std::uint64_t original = 0;  // atomics
+        Request request{};           // READ data: to find its memory when it is sent
+    };
+    /// What has been executed and may be asked for again (C9-105 and the rules after it): a READ is
+    /// read once more, an atomic's result comes from here.
+    struct Executed {
+        protocol::Psn psn{};
+        std::uint32_t packets = 0;  // 0: an unused entry
+        bool is_atomic = false;
+        std::uint64_t original = 0;
+    };
+    // Answers that wait for the wire; a peer that asks for more gets none until they are sent.
+    static constexpr std::size_t kMaxAnswers = 256;
+
+    [[nodiscard]] std::uint32_t packets_of(std::uint64_t bytes) const noexcept {
+        return bytes == 0 ? 1 : static_cast<std::uint32_t>((bytes + mtu_ - 1) / mtu_);
+    }
+    [[nodiscard]] bool is_expected(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    [[nodiscard]] Nak check_form(const protocol::DecodedPacket& packet) const noexcept;
+    Nak begin(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    Nak execute(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    Nak take_data(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    Nak finish(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    Nak answer_fetch(Qp& qp, const protocol::PacketHeader& header) noexcept;
+    void answer_duplicate(Qp& qp, const protocol::PacketHeader& header) noexcept;
+    void drop_message(Qp& qp) noexcept;
+
+    void queue(Qp& qp, const Answer& answer) noexcept;
+    void queue_ack(Qp& qp, protocol::Psn psn) noexcept;
+    void queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept;
+    void remember(const Executed& executed) noexcept;
+    bool send(Qp& qp, Answer& answer) noexcept;
+    void add_read_data(Qp& qp, Answer& answer, PacketBurst& burst) noexcept;
+    bool send_read_data(Qp& qp, Answer& answer) noexcept;
+    [[nodiscard]] protocol::PacketHeader answer_header(const Qp& qp, const Answer& answer,
+                                                       protocol::Opcode opcode) const noexcept;
+
+    Device& device_;
+    AhAttr dest_{};
+    std::uint32_t mtu_ = 1024;
+
+    protocol::Psn expected_{};
+    std::uint32_t msn_ = 0;      // messages completed, 24 bits
+    bool has_sent_nak_ = false;  // for a packet that came too early; one for each gap
+    bool receiving_ = false;     // in the middle of a message:
+    Request request_;            // as far as its packets have told
+    protocol::Kind message_kind_ = protocol::Kind::kSend;
+
+    std::deque<Answer> answers_;
+    std::vector<Executed> executed_;  // a ring of max_dest_rd_atomic
+    std::size_t next_executed_ = 0;
+};
+
+}  // namespace rvt::core

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Random traffic in both directions over a wire that loses, duplicates, reorders, corrupts and
+// delays: each operation takes effect once, in order, whole. A failure names its seed.
+#include "conform/fixture.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <string>
+
+using namespace rvt;
+using namespace rvt::conform;
+
+namespace {
+
+// Each side's memory: what it sends from, where the peer's SENDs land, what the peer writes, where
+// READs put what they fetch, and a counter for atomics.
+constexpr std::size_t kSource = 0;
+constexpr std::size_t kReceives = 16 * 1024;
+constexpr std::size_t kWritten = 96 * 1024;
+constexpr std::size_t kFetched = 160 * 1024;
+constexpr std::size_t kCounter = 220 * 1024;
+constexpr std::size_t kMostBytes = 3000;
+constexpr std::uint64_t kMostUnderWay = 12;
+constexpr std::uint64_t kReceiveCount = 16;
+constexpr int kOps = 60;
+
+/// One side's half of the traffic.
+struct Talker {
+    Side& own;
+    Side& peer;
+    std::mt19937_64& random;
+    std::uint64_t posted = 0;
+    std::uint64_t completed = 0;
+    std::uint64_t added = 0;             // by fetch-and-adds
+    std::vector<std::uint32_t> sends{};  // immediates in flight to the peer, in order
+    std::uint64_t received = 0;          // of the peer's
+    std::uint64_t receives_posted = 0;
+
+    /// Where the operation with this number puts what it fetches.
+    static std::size_t fetched_at(std::uint64_t number) {
+        return kFetched + number % kMostUnderWay * kMostBytes;
+    }
+    std::size_t pick(std::size_t most) { return random() % (most + 1); }
+
+    void post_receives() {
+        for (; receives_posted < received + kReceiveCount; ++receives_posted) {
+            const std::size_t at = kReceives + receives_posted % kReceiveCount * 4096;
+            RVT_OK(own.post_recv(receives_posted, at, 4096));
+        }
+    }
+
+    void post_one() {
+        static constexpr WrOpcode kKinds[] = {WrOpcode::kSendImm, WrOpcode::kWrite,
+                                              WrOpcode::kWriteImm, WrOpcode::kRead,
+                                              WrOpcode::kFetchAdd};
+        const auto seed = static_cast<std::uint32_t>(random() % 1000);
+        Op op{.opcode = kKinds[pick(4)],
+              .wr_id = posted,
+              .bytes = pick(kMostBytes),
+              .remote_offset = kWritten,
+              .imm = seed};
+        if (op.opcode == WrOpcode::kFetchAdd) {
+            op = {.opcode = op.opcode,
+                  .wr_id = posted,
+                  .offset = fetched_at(posted),
+                  .bytes = 8,
+                  .remote_offset = kCounter,
+                  .compare_add = seed};
+            added += seed;
+        } else if (op.opcode == WrOpcode::kRead) {
+            op.offset = fetched_at(posted);
+            op.remote_offset = kSource;
+        }
+        if (op.opcode == WrOpcode::kSendImm || op.opcode == WrOpcode::kWriteImm) {
+            sends.push_back(seed);
+        }
+        RVT_OK(post(own, peer, op));
+        ++posted;
+    }
+
+    void take_completions(const Talker& from) {
+        Wc wc;
+        while (own.send_cq->poll({&wc, 1}) == 1) {
+            RVT_EQ(wc.status, WcStatus::kSuccess);
+            RVT_EQ(wc.wr_id, completed);
+            ++completed;
+            if (wc.opcode == WcOpcode::kRead) {
+                const auto at = static_cast<std::ptrdiff_t>(fetched_at(wc.wr_id));
+                cr_assert(
+                    std::equal(own.memory.begin() + at,
+                               own.memory.begin() + at + static_cast<std::ptrdiff_t>(wc.byte_len),
+                               peer.memory.begin() + kSource));
+            }
+        }
+        while (own.recv_cq->poll({&wc, 1}) == 1) {
+            RVT_EQ(wc.status, WcStatus::kSuccess);
+            RVT_EQ(wc.wr_id, received);
+            RVT_EQ(wc.imm, from.sends.at(received));
+            if (wc.opcode == WcOpcode::kRecv) {
+                const auto at =
+                    static_cast<std::ptrdiff_t>(kReceives + wc.wr_id % kReceiveCount * 4096);
+                cr_assert(
+                    std::equal(own.memory.begin() + at,
+                               own.memory.begin() + at + static_cast<std::ptrdiff_t>(wc.byte_len),
+                               peer.memory.begin() + kSource));
+            }
+            ++received;
+        }
+    }
+};
+
+/// Runs both directions until everything has completed.
+void talk(std::uint64_t seed, const char* faults) {
+    Pair<Packets> pair({.cap = {.max_send_wr = 16, .max_recv_wr = 64}, .rd_atomic = 2});
+    auto plan = protocol::parse_faults(faults).value();
+    plan.seed = seed;
+    pair.backend().wire().set_faults(plan);
+    std::mt19937_64 random(seed);
+    pair.a().fill(kSource, kMostBytes, 1);
+    pair.b().fill(kSource, kMostBytes, 2);
+    pair.a().set_word(kCounter, 0);
+    pair.b().set_word(kCounter, 0);
+    Talker talkers[2] = {{pair.a(), pair.b(), random}, {pair.b(), pair.a(), random}};
+    const auto is_done = [](const Talker& t) { return t.completed == kOps; };
+    for (int turn = 0; !is_done(talkers[0]) || !is_done(talkers[1]); ++turn) {
+        cr_assert(lt(int, turn, 200'000), "seed %llu hangs", static_cast<unsigned long long>(seed));
+        for (int i : {0, 1}) {
+            Talker& t = talkers[i];
+            t.post_receives();
+            while (t.posted < kOps && t.posted - t.completed < kMostUnderWay && random() % 4 != 0) {
+                t.post_one();
+            }
+            t.take_completions(talkers[1 - i]);
+        }
+        pair.pass_us(5);
+    }
+    for (int i : {0, 1}) {
+        RVT_EQ(talkers[1 - i].received, talkers[i].sends.size());
+        RVT_EQ(pair[1 - i].word(kCounter), talkers[i].added);
+    }
+}
+
+/// RVT_SEED names one seed to look at; else there are many.
+void talk_with_many_seeds(const char* faults, std::uint64_t count) {
+    if (const char* one = std::getenv("RVT_SEED")) {
+        talk(std::stoull(one), faults);
+        return;
+    }
+    for (std::uint64_t seed = 1; seed <= count; ++seed) {
+        talk(seed, faults);
+    }
+}
+
+}  // namespace
+
+Test(packet_traffic, arrives_whole_over_a_clean_wire, .timeout = 60) {
+    talk_with_many_seeds("", 20);
+}
+Test(packet_traffic, survives_loss, .timeout = 60) {
+    talk_with_many_seeds("drop=10%", 60);
+}
+Test(packet_traffic, survives_duplicates_and_disorder, .timeout = 60) {
+    talk_with_many_seeds("duplicate=20%,reorder=20%", 60);
+}
+Test(packet_traffic, survives_delay, .timeout = 60) {
+    talk_with_many_seeds("delay=20%:3000us", 60);
+}
+Test(packet_traffic, survives_all_at_once, .timeout = 60) {
+    talk_with_many_seeds("drop=5%,duplicate=5%,reorder=5%,corrupt=5%,delay=5%:500us", 120);
+}
