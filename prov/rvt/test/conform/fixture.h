@@ -221,6 +221,7 @@ class Pair {
     Test(conform_loop, sentence, .timeout = 30) { sentence<rvt::conform::Loopback>(); }      \
     Test(conform_segment, sentence, .timeout = 30) { sentence<rvt::conform::Segments>(); }   \
     Test(conform_packet, sentence, .timeout = 30) { sentence<rvt::conform::Packets>(); }     \
+    Test(conform_roce, sentence, .timeout = 30) { sentence<rvt::conform::Roce>(); }          \
     Test(conform_shm, sentence, .timeout = 30) { sentence<rvt::conform::Shm>(); }
 /// The same for a sentence of reliable pairs alone, which also hold where packets get lost.
 #define RVT_CONFORM_RC(sentence)                                                             \

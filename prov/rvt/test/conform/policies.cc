@@ -71,6 +71,24 @@ LossyPackets::LossyPackets() {
                           .value());
 }
 
+Roce::Roce() {
+    for (int i : {0, 1}) {
+        devices_[i] = roce::PacketDevice::open(
+                          registry_, {.name = kNames[i],
+                                      .address = {.family = AF_INET, .ip = {127, 0, 0, 1}},
+                                      .mtu_bytes = 1024,
+                                      .limits = {.max_qp = 64, .max_mr = 255},
+                                      .now_us = fake_now})
+                          .take();
+    }
+}
+
+Roce::~Roce() {
+    for (auto& device : devices_) {
+        [[maybe_unused]] const Status closed = device->close();
+    }
+}
+
 Shm::Shm() {
     for (int i : {0, 1}) {
         devices_[i] =

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "backend/fake/wire.h"
+#include "backend/roce/packet_device.h"
 #include "backend/shm/segments.h"
 #include "conform/test_segments.h"
 #include "core/device.h"
@@ -76,6 +77,24 @@ class Packets {
 class LossyPackets : public Packets {
   public:
     LossyPackets();
+};
+
+/// Two devices of the RoCEv2 backend on the loopback interface.
+class Roce {
+  public:
+    Roce();
+    ~Roce();
+    Roce(const Roce&) = delete;
+    Roce& operator=(const Roce&) = delete;
+    core::Device& side(int i) { return devices_[i]->device(); }
+    void settle() {
+        side(0).progress();
+        side(1).progress();
+    }
+
+  private:
+    core::Registry registry_;
+    std::unique_ptr<roce::PacketDevice> devices_[2];
 };
 
 /// Two devices of the shm backend, joined by a connection and its rings as two processes would be.

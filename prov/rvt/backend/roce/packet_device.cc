@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Opening and closing, and the operations that the core calls.
+#include "backend/roce/packet_device.h"
+
+#include "backend/roce/addresses.h"
+#include "core/device.h"
+#include "util/log.h"
+
+namespace rvt::roce {
+namespace {
+
+PacketDevice& self(core::Device& device) noexcept {
+    return *static_cast<PacketDevice*>(device.priv());
+}
+
+constexpr BackendOps kOps = {
+    .send_packets =
+        [](core::Device& device, const AhAttr& dest, std::span<const OutPacket> packets) {
+            return self(device).send(dest, packets);
+        },
+    .flush_packets = [](core::Device& device) { self(device).flush(); },
+    .poll = [](core::Device& device) { return self(device).poll(device); },
+    .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
+    // A socket is readable as long as it holds something: there is nothing to arm.
+    .arm = [](core::Device&) -> Status { return kOk; },
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registry,
+                                                         const PacketDeviceAttr& attr) {
+    const auto most = mtu_of(attr.address);
+    if (!most.is_ok()) {
+        return most.status();
+    }
+    if (attr.mtu_bytes > most.value()) {
+        RVT_WARN(kDomain, "cannot open %s with packets of %u bytes: its interface takes %u",
+                 attr.name, attr.mtu_bytes, most.value());
+        return EMSGSIZE;
+    }
+    auto socket = open_udp_socket(attr.address);
+    if (!socket.is_ok()) {
+        return socket.status();
+    }
+    std::unique_ptr<PacketDevice> device(new PacketDevice(socket.take()));
+    const DeviceInfo info{.name = attr.name,
+                          .grade = Grade::kPacket,
+                          .address = to_address(device->socket_.port.address),
+                          .limits = attr.limits,
+                          .mtu_bytes = attr.mtu_bytes != 0 ? attr.mtu_bytes : most.value(),
+                          .now_us = attr.now_us};
+    const auto registered = registry.add_device(info, kOps, device.get());
+    if (!registered.is_ok()) {
+        return registered.status();
+    }
+    device->registry_ = &registry;
+    device->device_ = registered.value();
+    return device;
+}
+
+Status PacketDevice::close() {
+    return registry_->remove_device(device_);
+}
+
+}  // namespace rvt::roce

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// A device of the verbs core that speaks RoCEv2 over an ordinary UDP socket: to others of its kind
+// on any port, to kernel rxe and RoCE NICs on port 4791. Needs no privilege.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "backend/roce/receive_queue.h"
+#include "backend/roce/transmit_queue.h"
+#include "backend/roce/udp_socket.h"
+#include "core/registry.h"
+
+namespace rvt::roce {
+
+struct PacketDeviceAttr {
+    const char* name = "roce";    // under which the core lists it
+    util::SockAddr address;       // one address of this host; port 0: any free one
+    std::uint32_t mtu_bytes = 0;  // payload of a packet; 0: what the interface takes
+    DeviceLimits limits{};
+    std::uint64_t (*now_us)() noexcept = nullptr;  // see DeviceInfo
+};
+
+class PacketDevice {
+  public:
+    /// Takes the address and registers the device with the core.
+    /// Returns: errors of open_udp_socket(), mtu_of() and Registry::add_device(); EMSGSIZE for an
+    ///          mtu_bytes that the interface does not take.
+    static Result<std::unique_ptr<PacketDevice>> open(core::Registry& registry,
+                                                      const PacketDeviceAttr& attr);
+    /// Precondition: close() succeeded, or open() did not.
+    ~PacketDevice() = default;
+    PacketDevice(const PacketDevice&) = delete;
+    PacketDevice& operator=(const PacketDevice&) = delete;
+
+    core::Device& device() noexcept { return *device_; }
+    [[nodiscard]] const ReceiveQueue& receive_queue() const noexcept { return receive_; }
+    [[nodiscard]] const TransmitQueue& transmit_queue() const noexcept { return transmit_; }
+
+    /// Takes the device away from the core. Returns: as Registry::remove_device().
+    Status close();
+
+    // ---- the entries of BackendOps, which the core calls ----
+
+    unsigned send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept {
+        return transmit_.send(dest, packets);
+    }
+    void flush() noexcept { transmit_.flush(); }
+    unsigned poll(core::Device& device) noexcept { return receive_.poll(device); }
+    [[nodiscard]] int wake_fd() const noexcept { return socket_.fd(); }
+
+  private:
+    explicit PacketDevice(UdpSocket socket) noexcept
+        : socket_(std::move(socket)), transmit_(socket_), receive_(socket_) {}
+
+    const UdpSocket socket_;
+    TransmitQueue transmit_;
+    ReceiveQueue receive_;
+    core::Registry* registry_ = nullptr;
+    core::Device* device_ = nullptr;
+};
+
+}  // namespace rvt::roce

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Gathering packets into messages.
+#include "backend/roce/transmit_queue.h"
+
+#include "backend/roce/addresses.h"
+#include "protocol/header_sizes.h"
+#include "util/log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include <endian.h>
+#include <netinet/udp.h>
+
+namespace rvt::roce {
+namespace {
+
+std::size_t payload_bytes(const OutPacket& packet) noexcept {
+    std::size_t bytes = 0;
+    for (const iovec& piece : packet.payload) {
+        bytes += piece.iov_len;
+    }
+    return bytes;
+}
+
+/// The ICRC of a packet that is the `segment`-th of its message, as it stands on the wire.
+std::uint32_t wire_icrc(const protocol::IpPath& path, const OutPacket& packet, std::size_t bytes,
+                        std::uint16_t segment) noexcept {
+    static constexpr std::byte kPad[4] = {};
+    protocol::Icrc icrc(path, bytes - protocol::kIcrcBytes, segment);
+    icrc.add_headers(packet.headers);
+    for (const iovec& piece : packet.payload) {
+        icrc.add({static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
+    }
+    icrc.add({kPad, packet.pad});
+    return htole32(icrc.value());
+}
+
+}  // namespace
+
+TransmitQueue::TransmitQueue(const UdpSocket& socket) noexcept
+    : socket_(socket), own_(to_address(socket.port.address)), can_segment_(socket.can_segment) {}
+
+std::uint64_t TransmitQueue::refused() const noexcept {
+    const util::Guard guard(lock_);
+    return refused_;
+}
+
+unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept {
+    const util::Guard guard(lock_);
+    if (batch_ == nullptr) {
+        batch_.reset(new (std::nothrow) Batch);
+    }
+    unsigned taken = 0;
+    while (batch_ != nullptr && taken < packets.size()) {
+        if (append_locked(dest, packets[taken])) {
+            ++taken;
+            continue;
+        }
+        flush_locked();
+        if (!append_locked(dest, packets[taken])) {
+            break;
+        }
+        ++taken;
+    }
+    const auto borrows = [](const Message& message) { return message.has_borrowed; };
+    if (batch_ != nullptr &&
+        std::any_of(batch_->messages.begin(),
+                    batch_->messages.begin() + static_cast<std::ptrdiff_t>(messages_), borrows)) {
+        flush_locked();
+    }
+    return taken - give_back_locked();
+}
+
+void TransmitQueue::flush() noexcept {
+    const util::Guard guard(lock_);
+    if (messages_ != 0) {
+        flush_locked();
+    }
+}
+
+// ---- building ----
+
+/// Adds one packet. Returns: false when there is no room.
+bool TransmitQueue::append_locked(const AhAttr& dest, const OutPacket& packet) noexcept {
+    const std::size_t payload = payload_bytes(packet);
+    const std::size_t bytes = packet.headers.size() + payload + packet.pad + protocol::kIcrcBytes;
+    const std::size_t copied = bytes - (payload > kCopyBytes ? payload : 0);
+    if (arena_used_ + copied > kArenaBytes || pieces_ + packet.payload.size() + 2 > kMaxPieces) {
+        return false;
+    }
+    Message* message = message_for_locked(dest.dest, bytes, payload > kCopyBytes);
+    if (message == nullptr) {
+        return false;
+    }
+    write_locked(*message, packet);
+    message->bytes += static_cast<std::uint32_t>(bytes);
+    message->is_closed = bytes < message->segment_bytes;
+    ++message->segments;
+    ++message->new_segments;
+    return true;
+}
+
+/// The newest message if the packet fits behind what it has, else a new one.
+TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest, std::size_t bytes,
+                                                          bool borrows) noexcept {
+    if (messages_ != 0 && can_segment_) {
+        Message& newest = batch_->messages[messages_ - 1];
+        // What may be given back stands in no message with what was taken earlier.
+        const bool mixes = borrows && newest.segments != newest.new_segments;
+        if (!newest.is_closed && !mixes && newest.dest == dest && bytes <= newest.segment_bytes &&
+            newest.segments < kMaxSegments && newest.bytes + bytes <= kMaxMessageBytes) {
+            return &newest;
+        }
+    }
+    if (messages_ == kMaxMessages) {
+        return nullptr;
+    }
+    Message& message = batch_->messages[messages_++];
+    message = {.dest = dest,
+               .first_piece = static_cast<std::uint32_t>(pieces_),
+               .segment_bytes = static_cast<std::uint16_t>(bytes)};
+    return &message;
+}
+
+std::byte* TransmitQueue::take_arena_locked(std::size_t bytes) noexcept {
+    std::byte* taken = batch_->arena.data() + arena_used_;
+    arena_used_ += bytes;
+    return taken;
+}
+
+/// Appends to the message's list, or to its last piece where that ends there.
+void TransmitQueue::add_piece_locked(Message& message, const void* data,
+                                     std::size_t bytes) noexcept {
+    if (message.pieces != 0) {
+        iovec& last = batch_->pieces[pieces_ - 1];
+        if (static_cast<std::byte*>(last.iov_base) + last.iov_len == data) {
+            last.iov_len += bytes;
+            return;
+        }
+    }
+    batch_->pieces[pieces_++] = {.iov_base = const_cast<void*>(data), .iov_len = bytes};
+    ++message.pieces;
+}
+
+void TransmitQueue::write_locked(Message& message, const OutPacket& packet) noexcept {
+    const std::size_t payload = payload_bytes(packet);
+    const std::size_t bytes = packet.headers.size() + payload + packet.pad + protocol::kIcrcBytes;
+    const protocol::IpPath path{.source = own_.gid,
+                                .dest = message.dest.gid,
+                                .source_port = own_.port,
+                                .dest_port = message.dest.port};
+    const std::uint32_t icrc = wire_icrc(path, packet, bytes, message.segments);
+    const bool copies = payload <= kCopyBytes;
+    std::byte* to = take_arena_locked(packet.headers.size());
+    std::copy(packet.headers.begin(), packet.headers.end(), to);
+    add_piece_locked(message, to, packet.headers.size());
+    for (const iovec& piece : packet.payload) {
+        const void* from = piece.iov_base;
+        if (copies) {
+            from = std::memcpy(take_arena_locked(piece.iov_len), piece.iov_base, piece.iov_len);
+        }
+        add_piece_locked(message, from, piece.iov_len);
+    }
+    message.has_borrowed = message.has_borrowed || !copies;
+    std::byte* trailer = take_arena_locked(packet.pad + sizeof icrc);
+    std::memset(trailer, 0, packet.pad);
+    std::memcpy(trailer + packet.pad, &icrc, sizeof icrc);
+    add_piece_locked(message, trailer, packet.pad + sizeof icrc);
+}
+
+// ---- sending ----
+
+/// The i-th message in the form that sendmmsg(2) takes.
+void TransmitQueue::prepare_locked(std::size_t i) noexcept {
+    const Message& message = batch_->messages[i];
+    sockaddr_storage& name = batch_->names[i];
+    msghdr& header = batch_->headers[i].msg_hdr;
+    header = {};
+    header.msg_name = &name;
+    header.msg_namelen = static_cast<socklen_t>(to_sock_addr(message.dest).to(&name));
+    header.msg_iov = &batch_->pieces[message.first_piece];
+    header.msg_iovlen = message.pieces;
+    if (message.segments > 1) {
+        Control& control = batch_->controls[i];
+        header.msg_control = control.bytes;
+        header.msg_controllen = sizeof control.bytes;
+        cmsghdr* first = CMSG_FIRSTHDR(&header);
+        first->cmsg_level = IPPROTO_UDP;
+        first->cmsg_type = UDP_SEGMENT;
+        first->cmsg_len = CMSG_LEN(sizeof message.segment_bytes);
+        std::memcpy(CMSG_DATA(first), &message.segment_bytes, sizeof message.segment_bytes);
+    }
+}
+
+/// Sends what the socket has room for. What it refuses for another reason is lost, as packets may
+/// be.
+void TransmitQueue::flush_locked() noexcept {
+    for (std::size_t i = 0; i < messages_; ++i) {
+        prepare_locked(i);
+    }
+    std::size_t done = 0;
+    while (done < messages_) {
+        const int sent = sendmmsg(socket_.fd(), &batch_->headers[done],
+                                  static_cast<unsigned>(messages_ - done), MSG_DONTWAIT);
+        if (sent > 0) {
+            done += static_cast<std::size_t>(sent);
+            continue;
+        }
+        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) {
+            break;
+        }
+        if (errno == EINTR) {
+            continue;
+        }
+        const Message& refused = batch_->messages[done];
+        if (refused.segments > 1 && (errno == EINVAL || errno == EIO)) {
+            can_segment_ = false;  // this way out cannot: from now on packet by packet
+        }
+        RVT_INFO(kEpData, "%u packets to %s are lost: %s", refused.segments,
+                 to_sock_addr(refused.dest).to_string().c_str(), strerrordesc_np(errno));
+        refused_ += refused.segments;
+        ++done;
+    }
+    drop_sent_locked(done);
+}
+
+/// Forgets the first `sent` messages; what waits keeps its memory until nothing does.
+void TransmitQueue::drop_sent_locked(std::size_t sent) noexcept {
+    const auto begin = batch_->messages.begin();
+    std::copy(begin + static_cast<std::ptrdiff_t>(sent),
+              begin + static_cast<std::ptrdiff_t>(messages_), begin);
+    messages_ -= sent;
+    if (messages_ == 0) {
+        pieces_ = 0;
+        arena_used_ = 0;
+    } else {
+        batch_->messages[messages_ - 1].is_closed = true;  // it may not be the last in the arena
+    }
+}
+
+/// Takes back the packets of this send() that could not leave and whose payload was not copied,
+/// and all behind them. Returns: how many.
+unsigned TransmitQueue::give_back_locked() noexcept {
+    unsigned back = 0;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < messages_; ++i) {
+        Message& message = batch_->messages[i];
+        if (back == 0 && !message.has_borrowed) {
+            message.new_segments = 0;
+            kept = i + 1;
+        } else {
+            back += message.new_segments;
+        }
+    }
+    messages_ = kept;
+    return back;
+}
+
+}  // namespace rvt::roce

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Packets on their way into a UDP socket. Those of one size to one destination that follow one
+// another become one message, which the kernel cuts (UDP_SEGMENT); several messages go in one call.
+// Small payload is copied and may wait for more; large payload stays where it is and leaves at
+// once.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "backend/roce/udp_socket.h"
+#include "protocol/icrc.h"
+#include "rvt/backend.h"
+#include "util/annotations.h"
+#include "util/lock.h"
+
+namespace rvt::roce {
+
+class TransmitQueue {
+  public:
+    /// @param socket  Outlives the queue.
+    explicit TransmitQueue(const UdpSocket& socket) noexcept;
+
+    /// As BackendOps::send_packets.
+    unsigned send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept;
+    /// As BackendOps::flush_packets.
+    void flush() noexcept;
+
+    /// Packets that the kernel refused, other than for want of room.
+    [[nodiscard]] std::uint64_t refused() const noexcept;
+
+  private:
+    static constexpr std::size_t kMaxMessages = 64;
+    static constexpr std::size_t kMaxSegments = 64;  // UDP_MAX_SEGMENTS of the oldest kernels
+    static constexpr std::size_t kMaxMessageBytes = 65'000;
+    static constexpr std::size_t kMaxPieces = 1024;
+    static constexpr std::size_t kArenaBytes = 64u << 10;
+    static constexpr std::size_t kCopyBytes = 256;  // larger payload is not copied
+
+    struct Control {
+        alignas(cmsghdr) std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
+    };
+    struct Message {
+        Address dest{};
+        std::uint32_t first_piece = 0;
+        std::uint32_t pieces = 0;
+        std::uint32_t bytes = 0;
+        std::uint16_t segment_bytes = 0;  // of all but the last, which may be shorter
+        std::uint16_t segments = 0;
+        std::uint16_t new_segments = 0;  // of the current send()
+        bool is_closed = false;          // takes no more segments
+        bool has_borrowed = false;       // names memory of the current send()'s caller
+    };
+    /// Allocated at the first packet: an idle device has none.
+    struct Batch {
+        std::array<Message, kMaxMessages> messages;
+        std::array<sockaddr_storage, kMaxMessages> names;
+        std::array<Control, kMaxMessages> controls;
+        std::array<mmsghdr, kMaxMessages> headers;
+        std::array<iovec, kMaxPieces> pieces;
+        std::array<std::byte, kArenaBytes> arena;
+    };
+
+    bool append_locked(const AhAttr& dest, const OutPacket& packet) noexcept RVT_REQUIRES(lock_);
+    Message* message_for_locked(const Address& dest, std::size_t bytes, bool borrows) noexcept
+        RVT_REQUIRES(lock_);
+    void add_piece_locked(Message& message, const void* data, std::size_t bytes) noexcept
+        RVT_REQUIRES(lock_);
+    std::byte* take_arena_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
+    void write_locked(Message& message, const OutPacket& packet) noexcept RVT_REQUIRES(lock_);
+    void flush_locked() noexcept RVT_REQUIRES(lock_);
+    void prepare_locked(std::size_t i) noexcept RVT_REQUIRES(lock_);
+    void drop_sent_locked(std::size_t sent) noexcept RVT_REQUIRES(lock_);
+    unsigned give_back_locked() noexcept RVT_REQUIRES(lock_);
+
+    const UdpSocket& socket_;
+    const Address own_;
+    mutable util::SpinLock lock_;  // order: innermost
+    std::unique_ptr<Batch> batch_ RVT_GUARDED_BY(lock_);
+    std::size_t messages_ RVT_GUARDED_BY(lock_) = 0;
+    std::size_t pieces_ RVT_GUARDED_BY(lock_) = 0;
+    std::size_t arena_used_ RVT_GUARDED_BY(lock_) = 0;
+    bool can_segment_ RVT_GUARDED_BY(lock_);
+    std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
+};
+
+}  // namespace rvt::roce

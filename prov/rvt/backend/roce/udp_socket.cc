@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Socket options, and the interface behind an address.
+#include "backend/roce/udp_socket.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/udp.h>
+#include <sys/ioctl.h>
+
+#include "util/log.h"
+
+namespace rvt::roce {
+namespace {
+
+// What a burst of a few flows needs; the kernel gives at most net.core.rmem_max and wmem_max of it
+// where the process may not ask for more.
+constexpr int kBufferBytes = 4 << 20;
+constexpr std::uint32_t kHeaderBytes = 80;
+constexpr std::uint32_t kMinMtu = 256;
+constexpr std::uint32_t kMaxMtu = 4096;
+
+bool set(int fd, int level, int option, int value) noexcept {
+    return setsockopt(fd, level, option, &value, sizeof value) == 0;
+}
+
+void ask_for_buffers(int fd) noexcept {
+    if (!set(fd, SOL_SOCKET, SO_RCVBUFFORCE, kBufferBytes)) {
+        set(fd, SOL_SOCKET, SO_RCVBUF, kBufferBytes);
+    }
+    if (!set(fd, SOL_SOCKET, SO_SNDBUFFORCE, kBufferBytes)) {
+        set(fd, SOL_SOCKET, SO_SNDBUF, kBufferBytes);
+    }
+}
+
+/// Of an unconnected socket with this setting, each packet has identification 0, and segments of
+/// one call have 0, 1, 2 ...
+bool forbid_fragments(int fd, int family) noexcept {
+    return family == AF_INET ? set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+                             : set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+}
+
+/// Calls `visit(interface)` for each address of each interface until it returns true.
+template <class Visit>
+bool find_interface(Visit visit) {
+    ifaddrs* all = nullptr;
+    if (getifaddrs(&all) != 0) {
+        return false;
+    }
+    bool found = false;
+    for (const ifaddrs* one = all; one != nullptr && !found; one = one->ifa_next) {
+        found = one->ifa_addr != nullptr && visit(*one);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+bool has_ip(const ifaddrs& interface, const util::SockAddr& address) {
+    if (address.is_loopback()) {
+        return (interface.ifa_flags & IFF_LOOPBACK) != 0;  // it has all of 127.0.0.0/8
+    }
+    const std::size_t bytes =
+        interface.ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    const auto own = util::SockAddr::from(interface.ifa_addr, bytes);
+    return own.is_ok() && own.value().family == address.family && own.value().ip == address.ip;
+}
+
+std::uint32_t link_mtu(const char* interface) noexcept {
+    const util::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq request{};
+    std::strncpy(request.ifr_name, interface, sizeof request.ifr_name - 1);
+    return fd.is_open() && ioctl(fd.get(), SIOCGIFMTU, &request) == 0 && request.ifr_mtu > 0
+               ? static_cast<std::uint32_t>(request.ifr_mtu)
+               : 0;
+}
+
+}  // namespace
+
+Result<UdpSocket> open_udp_socket(const util::SockAddr& address) {
+    if (address.is_any()) {
+        RVT_WARN(kEpCtrl, "cannot open a RoCEv2 socket on %s: it needs one address of this host",
+                 address.to_string().c_str());
+        return EADDRNOTAVAIL;
+    }
+    auto port = util::bind_udp_port(address);
+    if (!port.is_ok()) {
+        return port.status();
+    }
+    UdpSocket socket{.port = port.take()};
+    if (!forbid_fragments(socket.fd(), address.family)) {
+        return errno;
+    }
+    ask_for_buffers(socket.fd());
+    socket.can_segment = set(socket.fd(), IPPROTO_UDP, UDP_SEGMENT, 0);
+    socket.can_join = set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
+    return socket;
+}
+
+Result<std::uint32_t> mtu_of(const util::SockAddr& address) {
+    std::uint32_t link = 0;
+    const bool found = find_interface([&](const ifaddrs& interface) {
+        link = has_ip(interface, address) ? link_mtu(interface.ifa_name) : 0;
+        return link != 0;
+    });
+    if (!found) {
+        return ENODEV;
+    }
+    if (link < kMinMtu + kHeaderBytes) {
+        return EMSGSIZE;
+    }
+    return std::min(std::bit_floor(link - kHeaderBytes), kMaxMtu);
+}
+
+}  // namespace rvt::roce

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// A UDP socket set up for RoCEv2: packets leave with "don't fragment", hence with an IPv4
+// identification that the ICRC can foresee, and the kernel cuts and joins runs of packets where it
+// can. ip(7), udp(7).
+#pragma once
+
+#include "util/udp_port.h"
+
+namespace rvt::roce {
+
+struct UdpSocket {
+    util::UdpPort port;
+    bool can_segment = false;  // UDP_SEGMENT: one call sends many packets of one size
+    bool can_join = false;     // UDP_GRO: one call receives them
+
+    [[nodiscard]] int fd() const noexcept { return port.socket.get(); }
+};
+
+/// Binds `address`, which has to be one IP address of this host; port 0 lets the system choose a
+/// port. Returns: errors of util::bind_udp_port(); EADDRNOTAVAIL for the address of all interfaces:
+/// the ICRC
+///          covers the one that packets come from.
+Result<UdpSocket> open_udp_socket(const util::SockAddr& address);
+
+/// The largest payload of a RoCEv2 packet that the interface of `address` takes: 256 to 4096.
+/// Returns: ENODEV when no interface has the address, EMSGSIZE when its MTU is below that.
+/// Source:  IBTA, path MTU; headers take up to 80 bytes beside it.
+Result<std::uint32_t> mtu_of(const util::SockAddr& address);
+
+}  // namespace rvt::roce
