@@ -216,15 +216,21 @@ class Pair {
 }  // namespace rvt::conform
 
 // clang-format off
-/// Makes a test of a sentence for each backend.
+/// Makes a test of a sentence for each backend. A sentence is compiled once, for AnyBackend.
+#define RVT_CONFORM_ON(suite, Policy, sentence)                                              \
+    Test(suite, sentence, .timeout = 30) {                                                   \
+        rvt::conform::AnyBackend::use<rvt::conform::Policy>();                               \
+        sentence<rvt::conform::AnyBackend>();                                                \
+    }
 #define RVT_CONFORM(sentence)                                                                \
-    Test(conform_loop, sentence, .timeout = 30) { sentence<rvt::conform::Loopback>(); }      \
-    Test(conform_segment, sentence, .timeout = 30) { sentence<rvt::conform::Segments>(); }   \
-    Test(conform_packet, sentence, .timeout = 30) { sentence<rvt::conform::Packets>(); }     \
-    Test(conform_roce, sentence, .timeout = 30) { sentence<rvt::conform::Roce>(); }          \
-    Test(conform_shm, sentence, .timeout = 30) { sentence<rvt::conform::Shm>(); }
+    RVT_CONFORM_ON(conform_loop, Loopback, sentence)                                         \
+    RVT_CONFORM_ON(conform_segment, Segments, sentence)                                      \
+    RVT_CONFORM_ON(conform_packet, Packets, sentence)                                        \
+    RVT_CONFORM_ON(conform_roce, Roce, sentence)                                             \
+    RVT_CONFORM_ON(conform_shm, Shm, sentence)
+
 /// The same for a sentence of reliable pairs alone, which also hold where packets get lost.
 #define RVT_CONFORM_RC(sentence)                                                             \
     RVT_CONFORM(sentence)                                                                    \
-    Test(conform_lossy, sentence, .timeout = 30) { sentence<rvt::conform::LossyPackets>(); }
+    RVT_CONFORM_ON(conform_lossy, LossyPackets, sentence)
 // clang-format on

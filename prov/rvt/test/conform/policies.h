@@ -118,4 +118,34 @@ class Shm {
     Channel* channels_[2];
 };
 
+/// The backend that a test chose when it began.
+class AnyBackend {
+  public:
+    AnyBackend() : backend_(make()) {}
+
+    core::Device& side(int i) { return backend_->side(i); }
+    void settle() { backend_->settle(); }
+
+    template <class Policy>
+    static void use() {
+        make = [] { return std::unique_ptr<Base>(std::make_unique<Holder<Policy>>()); };
+    }
+
+  private:
+    struct Base {
+        virtual ~Base() = default;
+        virtual core::Device& side(int i) = 0;
+        virtual void settle() = 0;
+    };
+    template <class Policy>
+    struct Holder final : Base {
+        Policy policy;
+        core::Device& side(int i) override { return policy.side(i); }
+        void settle() override { policy.settle(); }
+    };
+
+    static inline std::unique_ptr<Base> (*make)() = nullptr;
+    std::unique_ptr<Base> backend_;
+};
+
 }  // namespace rvt::conform
