@@ -116,12 +116,14 @@ void Device::progress() noexcept {
     if (!progress_lock_.try_lock()) {
         return;
     }
-    // Before, not after: an answer leaves with what the application sends in reply to the message.
     ops_.flush_packets(*this);
     ops_.poll(*this);
     send_refusals();
-    send_answers_locked();
+    const bool answers_are_due = answers_are_due_locked();
     progress_lock_.unlock();
+    if (answers_are_due) {
+        flush();
+    }
     // relaxed: a queue that begins to wait right now is seen at the next call.
     if (waiting_count_.load(std::memory_order_relaxed) == 0) {
         return;
@@ -134,18 +136,54 @@ void Device::progress() noexcept {
     }
 }
 
-void Device::answer_later(std::uint32_t qpn) {
+void Device::answer_later(std::uint32_t qpn, bool urgent) noexcept {
+    const util::Guard guard(answering_lock_);
     if (answering_.empty() || answering_.back() != qpn) {
         answering_.push_back(qpn);
     }
+    const auto count = static_cast<std::uint32_t>(answering_.size());
+    // relaxed: who flushes right now and sees the old values leaves the pair to the next time.
+    answering_count_.store(count, std::memory_order_relaxed);
+    if (urgent) {
+        answers_are_urgent_.store(true, std::memory_order_relaxed);  // relaxed: as above
+    }
 }
 
-void Device::send_answers_locked() noexcept {
-    if (answering_.empty()) [[likely]] {
+bool Device::answers_are_due_locked() noexcept {
+    // relaxed: see answer_later().
+    if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
+        polls_with_answers_ = 0;
+        return false;
+    }
+    if (polls_with_answers_++ == 0) {
+        answers_since_us_ = now_us();
+    }
+    // relaxed: see answer_later().
+    return answers_are_urgent_.load(std::memory_order_relaxed) ||
+           polls_with_answers_ > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
+}
+
+void Device::flush() noexcept {
+    // relaxed: see answer_later().
+    if (answering_count_.load(std::memory_order_relaxed) != 0) {
+        send_answers();
+    }
+    ops_.flush_packets(*this);
+}
+
+/// Of two threads one does the work; what the other has added meanwhile waits for the next time.
+void Device::send_answers() noexcept {
+    if (!flush_lock_.try_lock()) {
         return;
     }
+    {
+        const util::Guard guard(answering_lock_);
+        answering_now_.swap(answering_);
+        answering_count_.store(0, std::memory_order_relaxed);         // relaxed: see answer_later()
+        answers_are_urgent_.store(false, std::memory_order_relaxed);  // relaxed: see answer_later()
+    }
     const ReadPin pin;
-    for (const std::uint32_t qpn : answering_) {
+    for (const std::uint32_t qpn : answering_now_) {
         if (Qp* qp = qps_.find(qpn)) {
             const util::Guard guard(qp->rx_lock());
             if (Flow* flow = qp->flow()) {
@@ -153,11 +191,12 @@ void Device::send_answers_locked() noexcept {
             }
         }
     }
-    answering_.clear();
+    answering_now_.clear();
+    flush_lock_.unlock();
 }
 
 void Device::sleep_on(int fd, int timeout_ms) noexcept {
-    ops_.flush_packets(*this);
+    flush();
     if (ops_.arm(*this).error() == EAGAIN) {
         return;
     }

@@ -71,9 +71,20 @@ class Device : public Object {
     /// Forgets a pair that is being destroyed.
     void stop_waiting(std::uint32_t qpn) noexcept;
 
-    /// Has the answers of pair `qpn` sent when all that arrived has been taken in.
-    /// Threads: the one that is in poll().
-    void answer_later(std::uint32_t qpn) RVT_NO_ANALYSIS;
+    /// Has the answers of pair `qpn` sent: with the next packets that leave, else by progress(),
+    /// behind the packet at hand where they are `urgent`, within kAnswerUs or kAnswerPolls calls
+    /// where they are not. The caller may hold locks of the pair.
+    void answer_later(std::uint32_t qpn, bool urgent) noexcept;
+    /// Lets urgent answers go. The caller holds no lock of a pair.
+    void flush_urgent() noexcept {
+        // relaxed: set by this thread, or another's to send.
+        if (answers_are_urgent_.load(std::memory_order_relaxed)) {
+            flush();
+        }
+    }
+    /// Lets go what waits to leave: packets that the backend keeps, and behind them answers. The
+    /// caller holds no rx_lock.
+    void flush() noexcept;
 
     // ---- answers for pairs that are not there ----
 
@@ -102,6 +113,9 @@ class Device : public Object {
     // Requests to pairs that are not there and whose answers wait for room; beyond it, they get
     // none.
     static constexpr std::size_t kMaxRefusals = 1024;
+    // An acknowledgement waits so long for a reply of the application that it can leave with.
+    static constexpr std::uint64_t kAnswerUs = 10;
+    static constexpr std::uint32_t kAnswerPolls = 4;
 
     struct KeyBlock {  // memory of the core's own for the key table
         void* memory = nullptr;
@@ -120,7 +134,8 @@ class Device : public Object {
     std::vector<std::uint32_t> take_due(std::uint64_t now_us, const void* on) noexcept;
     std::uint64_t next_due_us() noexcept;
     void send_refusals() noexcept;
-    void send_answers_locked() noexcept RVT_REQUIRES(progress_lock_);
+    [[nodiscard]] bool answers_are_due_locked() noexcept RVT_REQUIRES(progress_lock_);
+    void send_answers() noexcept;
 
     const std::string name_;
     DeviceInfo info_;
@@ -138,7 +153,14 @@ class Device : public Object {
     std::vector<Waiting> waiting_ RVT_GUARDED_BY(waiting_lock_);
     std::atomic<std::uint32_t> waiting_count_{0};
 
-    std::vector<std::uint32_t> answering_ RVT_GUARDED_BY(progress_lock_);
+    util::SpinLock answering_lock_;                                         // order: innermost
+    std::vector<std::uint32_t> answering_ RVT_GUARDED_BY(answering_lock_);  // pairs with answers
+    std::vector<std::uint32_t> answering_now_ RVT_GUARDED_BY(flush_lock_);
+    util::SpinLock flush_lock_;  // order: before any rx_lock; only ever tried
+    std::atomic<std::uint32_t> answering_count_{0};
+    std::atomic<bool> answers_are_urgent_{false};
+    std::uint32_t polls_with_answers_ RVT_GUARDED_BY(progress_lock_) = 0;
+    std::uint64_t answers_since_us_ RVT_GUARDED_BY(progress_lock_) = 0;
 
     util::SpinLock refusals_lock_;  // order: innermost but for the backend's locks
     std::deque<Refusal> refusals_ RVT_GUARDED_BY(refusals_lock_);

@@ -27,6 +27,10 @@ class PacketBurst {
     PacketBurst& operator=(const PacketBurst&) = delete;
 
     [[nodiscard]] std::size_t count() const noexcept { return count_; }
+    /// The number of the i-th packet added since the last send(), also just after it.
+    [[nodiscard]] protocol::Psn psn(std::size_t i) const noexcept {
+        return protocol::Psn(psns_[i]);
+    }
     [[nodiscard]] bool has_room_for(const PieceList& payload) const noexcept {
         return count_ < kMaxPackets && pieces_used_ + payload.all().size() <= pieces_.size();
     }
@@ -41,6 +45,7 @@ class PacketBurst {
         packets_[count_] = {
             .headers = {to, bytes}, .payload = {list, payload.all().size()}, .pad = header.pad};
         pieces_used_ += payload.all().size();
+        psns_[count_] = header.psn.value();
         ++count_;
     }
 
@@ -63,6 +68,7 @@ class PacketBurst {
     std::array<std::array<std::byte, protocol::kMaxHeaderBytes>, kMaxPackets> headers_;
     std::array<iovec, 4 * kMaxPackets> pieces_;
     std::array<OutPacket, kMaxPackets> packets_;
+    std::array<std::uint32_t, kMaxPackets> psns_;
 };
 static_assert(4 * PacketBurst::kMaxPackets >= PieceList::kMax);
 

@@ -84,12 +84,24 @@ void PacketRequester::made_progress(Psn from) noexcept {
     }
     probe_us_ = std::max(kMinProbeUs, 4 * rtt_us_);
     deadline_us_ = now + probe_us_;
-    // One packet more for each window that went through.
-    window_credit_ += static_cast<std::uint32_t>(distance(una_, from));
+    grow_window(static_cast<std::uint32_t>(distance(una_, from)));
+}
+
+void PacketRequester::grow_window(std::uint32_t arrived) noexcept {
+    if (window_ < steep_until_) {
+        window_ = std::min(window_ + arrived, steep_until_);
+        return;
+    }
+    window_credit_ += arrived;
     if (window_credit_ >= window_) {
         window_credit_ = 0;
         window_ = std::min(window_ + 1, kMaxWindow);
     }
+}
+
+void PacketRequester::shrink_window() noexcept {
+    window_ = std::max(window_ / 2, kMinWindow);
+    steep_until_ = window_;
 }
 
 /// What is to be sent again and has arrived after all need not be: an answer to its first sending
@@ -183,7 +195,7 @@ void PacketRequester::repair_gap(Qp& qp) noexcept {
     if (is_repairing_) {
         return;
     }
-    window_ = std::max(window_ / 2, kMinWindow);
+    shrink_window();
     go_back(qp);
     is_repairing_ = true;
 }

@@ -65,6 +65,7 @@ void deliver_request(Qp& qp, const Route& route, const DecodedPacket& packet) no
         }
         nak = flow->responder().take_request(qp, packet);
     }
+    qp.device().flush_urgent();
     if (nak != Nak::kNone) {
         after_refusal(qp, nak);
     }
@@ -132,7 +133,7 @@ bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept
     if (is_group) {
         deliver_to_group(qp, request, local);
     }
-    device.ops().flush_packets(device);
+    device.flush();
     device.stats().add(Stat::kMessagesSent);
     device.stats().add(Stat::kBytesSent, wqe.bytes);
     qp.send_queue().start_next();

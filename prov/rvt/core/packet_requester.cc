@@ -50,6 +50,14 @@ Opcode opcode_for(QpType service, const SendWqe& wqe, bool starts, bool ends) no
                                trailer_of(wqe, ends));
 }
 
+/// Not one expression: that would copy the list.
+PieceList next_payload(const SendWqe& wqe, const PieceList& local, std::uint32_t mtu) noexcept {
+    if (is_fetch(wqe)) {
+        return {};
+    }
+    return local.part(std::uint64_t{wqe.sent} * mtu, mtu);
+}
+
 /// C9-140: the local ACK time-out is 4.096 us times a power of two; a code of 0 means never.
 std::uint64_t timeout_us(std::uint8_t code) noexcept {
     return code == 0 ? 0 : (std::uint64_t{4096} << code) / 1000;
@@ -115,7 +123,6 @@ bool PacketRequester::go_on(Qp& qp) noexcept {
 /// Sends what the window allows of a message. Returns: whether the queue goes on.
 bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     PacketBurst burst(device_, dest_);
-    Psn first[PacketBurst::kMaxPackets];  // the number of each packet in the burst
     const bool was_idle = in_flight() == 0;
     bool all_taken = true;
     while (all_taken && wqe.sent < wqe.packets) {
@@ -123,17 +130,15 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
         if (step == 0) {
             break;
         }
-        const std::uint64_t offset = std::uint64_t{wqe.sent} * mtu_;
-        const PieceList payload = is_fetch(wqe) ? PieceList{} : local.part(offset, mtu_);
+        const PieceList payload = next_payload(wqe, local, mtu_);
         if (!burst.has_room_for(payload)) {
-            all_taken = send_burst(qp, wqe, burst, first);
+            all_taken = send_burst(qp, wqe, burst);
             continue;
         }
         PacketHeader header = next_header(qp, wqe, step);
-        first[burst.count()] = header.psn;
         burst.add(header, payload);
     }
-    all_taken = send_burst(qp, wqe, burst, first) && all_taken;
+    all_taken = send_burst(qp, wqe, burst) && all_taken;
     after_sending(qp, was_idle);
     if (!all_taken) {
         device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
@@ -152,13 +157,12 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
 }
 
 /// Hands the burst over; what the backend does not take has not been sent.
-/// @param first  The number of each of its packets. Returns: whether all were taken.
-bool PacketRequester::send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst,
-                                 const Psn* first) noexcept {
+/// Returns: whether all were taken.
+bool PacketRequester::send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexcept {
     const std::size_t count = burst.count();
     const std::size_t taken = burst.send();
     if (taken < count) {
-        sent_psn_ = first[taken];
+        sent_psn_ = burst.psn(taken);
         wqe.sent = static_cast<std::uint32_t>(distance(sent_psn_, Psn(wqe.msn)));
         fetches_.drop_behind(sent_psn_);
     }
@@ -219,24 +223,23 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
     return true;
 }
 
-/// Behind a pause packets leave at once; behind others they leave with them.
+/// Behind a pause packets leave at once, also where the message before them only lacks its
+/// acknowledgement, which comes behind the reply to it; behind others they leave with them.
 void PacketRequester::after_sending(Qp& qp, bool was_idle) noexcept {
-    if (was_idle) {
-        device_.ops().flush_packets(device_);
+    if (was_idle || qp.send_queue().under_way_count() <= 2) {
+        device_.flush();
     }
-    if (qp.type() == QpType::kUc || in_flight() == 0) {
+    if (qp.type() == QpType::kUc || in_flight() == 0 || (!was_idle && timed_at_us_ != 0)) {
         return;
     }
     const std::uint64_t now = device_.now_us();
     if (was_idle) {
         deadline_us_ = now + probe_us_;
         progress_us_ = is_again_ ? progress_us_ : now;
+        arm_timer(qp);
     }
-    if (timed_at_us_ == 0) {
-        timed_at_us_ = now;
-        timed_psn_ = sent_psn_ - 1;
-    }
-    arm_timer(qp);
+    timed_at_us_ = now;
+    timed_psn_ = sent_psn_ - 1;
 }
 
 // ---- time ----
@@ -270,7 +273,7 @@ void PacketRequester::check_time(Qp& qp) noexcept {
     device_.stats().add(Stat::kTimeouts);
     probe_us_ = std::min(2 * probe_us_, std::max(timeout_us_, kMinProbeUs));
     deadline_us_ = now + probe_us_;
-    window_ = std::max(window_ / 2, kMinWindow);
+    shrink_window();
     go_back(qp);
 }
 

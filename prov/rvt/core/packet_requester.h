@@ -92,7 +92,7 @@ class PacketRequester {
     [[nodiscard]] std::uint32_t next_step(const Qp& qp, const SendWqe& wqe) const noexcept;
     void begin(Qp& qp, SendWqe& wqe) noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
-    bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst, const protocol::Psn* first) noexcept;
+    bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexcept;
     protocol::PacketHeader next_header(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept;
     [[nodiscard]] bool wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept;
     void after_sending(Qp& qp, bool was_idle) noexcept;
@@ -101,6 +101,8 @@ class PacketRequester {
     void skip_to(Qp& qp, protocol::Psn upto) noexcept;
     bool acknowledge(Qp& qp, protocol::Psn upto) noexcept;
     void made_progress(protocol::Psn from) noexcept;
+    void grow_window(std::uint32_t arrived) noexcept;
+    void shrink_window() noexcept;
     void take_ack(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void take_nak(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void take_rnr_nak(Qp& qp, std::uint8_t timer) noexcept;
@@ -122,8 +124,10 @@ class PacketRequester {
     FetchEnds fetches_;
     std::uint32_t since_ack_request_ = 0;  // packets
 
-    // How much may be under way: more with each acknowledgement, half after a loss.
+    // How much may be under way: twice as much with each window that arrives until a loss, then one
+    // packet more; half after a loss.
     std::uint32_t window_ = kFirstWindow;
+    std::uint32_t steep_until_ = kMaxWindow;
     std::uint32_t window_credit_ = 0;  // packets acknowledged since it grew
     bool is_again_ = false;      // what leaves has left before, and nothing has come of it yet
     bool is_repairing_ = false;  // has gone back to una_ for a gap once

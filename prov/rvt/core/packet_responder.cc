@@ -198,6 +198,7 @@ Nak PacketResponder::execute(Qp& qp, const DecodedPacket& packet) noexcept {
         return nak;
     }
     ++expected_;
+    ++since_answer_;
     receiving_ = !header.info().ends();
     if (!receiving_) {
         msn_ = (msn_ + 1) & Psn::kMask;
@@ -302,18 +303,22 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
 
 // ---- answers ----
 
-void PacketResponder::queue(Qp& qp, const Answer& answer) noexcept {
+void PacketResponder::queue(Qp& qp, const Answer& answer, bool urgent) noexcept {
     answers_.push_back(answer);
-    device_.answer_later(qp.qpn());
+    device_.answer_later(qp.qpn(), urgent);
 }
 
 void PacketResponder::queue_ack(Qp& qp, Psn psn) noexcept {
     const Answer answer{.syndrome = protocol::to_wire(protocol::ack()), .psn = psn, .msn = msn_};
+    const bool urgent = since_answer_ >= kUrgentPackets;
     if (!answers_.empty() && answers_.back().kind == Answer::Kind::kAck) {
         answers_.back() = answer;  // the later one speaks for both
+        if (urgent) {
+            device_.answer_later(qp.qpn(), true);
+        }
         return;
     }
-    queue(qp, answer);
+    queue(qp, answer, urgent);
 }
 
 /// Refuses the packet that is expected.
@@ -337,6 +342,7 @@ PacketHeader PacketResponder::answer_header(const Qp& qp, const Answer& answer,
 }
 
 void PacketResponder::send_answers(Qp& qp) noexcept {
+    since_answer_ = 0;
     while (!answers_.empty()) {
         if (!send(qp, answers_.front())) {
             device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room

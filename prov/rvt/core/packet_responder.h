@@ -55,6 +55,9 @@ class PacketResponder {
         bool is_atomic = false;
         std::uint64_t original = 0;
     };
+    // An acknowledgement for as many packets does not wait for company: the peer's window is in
+    // them.
+    static constexpr std::uint32_t kUrgentPackets = 32;
     // Answers that wait for the wire; a peer that asks for more gets none until they are sent.
     static constexpr std::size_t kMaxAnswers = 256;
 
@@ -71,7 +74,7 @@ class PacketResponder {
     void answer_duplicate(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void drop_message(Qp& qp) noexcept;
 
-    void queue(Qp& qp, const Answer& answer) noexcept;
+    void queue(Qp& qp, const Answer& answer, bool urgent = true) noexcept;
     void queue_ack(Qp& qp, protocol::Psn psn) noexcept;
     void queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept;
     void remember(const Executed& executed) noexcept;
@@ -93,6 +96,7 @@ class PacketResponder {
     protocol::Kind message_kind_ = protocol::Kind::kSend;
 
     std::deque<Answer> answers_;
+    std::uint32_t since_answer_ = 0;  // packets taken in
     std::vector<Executed> executed_;  // a ring of max_dest_rd_atomic
     std::size_t next_executed_ = 0;
 };

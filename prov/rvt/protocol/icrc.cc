@@ -23,8 +23,25 @@ constexpr std::size_t kV4IdAt = 4;
 constexpr std::size_t kReservedAt = 4;  // in the base transport header
 constexpr std::byte kOnes{0xff};
 
+/// ISA-L leaves the upper halves of the vector registers in use. Until they are cleared each of the
+/// compiler's own vector instructions waits for them, which a stream of packets pays with a third
+/// of its rate.
+void clear_upper_halves() noexcept {
+#if defined(__x86_64__)
+    static const bool kHasAvx = __builtin_cpu_supports("avx") != 0;
+    if (kHasAvx) {
+        __asm__ volatile("vzeroupper" ::
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
+                               "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14",
+                               "xmm15");
+    }
+#endif
+}
+
 std::uint32_t crc32(std::uint32_t crc, const void* bytes, std::size_t count) noexcept {
-    return crc32_gzip_refl(crc, static_cast<const unsigned char*>(bytes), count);
+    crc = crc32_gzip_refl(crc, static_cast<const unsigned char*>(bytes), count);
+    clear_upper_halves();
+    return crc;
 }
 
 bool is_v4(const std::array<std::uint8_t, 16>& address) noexcept {
@@ -97,26 +114,23 @@ constexpr auto kTakesBack = [] {
 
 }  // namespace
 
-Icrc::Icrc(const IpPath& path, std::size_t packet_bytes, std::uint16_t identification) noexcept {
-    std::byte headers[kV6Bytes + kUdpBytes];
+Icrc::Icrc(const IpPath& path, std::size_t packet_bytes, std::span<const std::byte> headers,
+           std::uint16_t identification) noexcept {
+    std::byte masked[kV6Bytes + kUdpBytes + kMaxHeaderBytes];
     const std::size_t udp_bytes = kUdpBytes + packet_bytes + kIcrcBytes;
     const std::size_t ip_bytes = is_v4(path.source)
-                                     ? mask_v4(path, udp_bytes, identification, headers)
-                                     : mask_v6(path, udp_bytes, headers);
-    WireWriter udp(headers + ip_bytes);
+                                     ? mask_v4(path, udp_bytes, identification, masked)
+                                     : mask_v6(path, udp_bytes, masked);
+    WireWriter udp(masked + ip_bytes);
     udp.u16(path.source_port);
     udp.u16(path.dest_port);
     udp.u16(static_cast<std::uint16_t>(udp_bytes));
     udp.u16(0xffff);  // checksum
-    crc_ = crc32(kNoRouteHeader, headers, ip_bytes + kUdpBytes);
-}
-
-void Icrc::add_headers(std::span<const std::byte> headers) noexcept {
-    std::byte base[kBthBytes];
-    std::copy_n(headers.begin(), kBthBytes, base);
+    std::byte* base = masked + ip_bytes + kUdpBytes;
+    std::memcpy(base, headers.data(), headers.size());
     base[kReservedAt] = kOnes;
-    crc_ = crc32(crc_, base, kBthBytes);
-    add(headers.subspan(kBthBytes));
+    // In one go: a call costs as much as its first hundred bytes.
+    crc_ = crc32(kNoRouteHeader, masked, ip_bytes + kUdpBytes + headers.size());
 }
 
 void Icrc::add(std::span<const std::byte> bytes) noexcept {
@@ -125,8 +139,8 @@ void Icrc::add(std::span<const std::byte> bytes) noexcept {
 
 std::uint32_t icrc_of(const IpPath& path, std::span<const std::byte> packet,
                       std::uint16_t identification) noexcept {
-    Icrc icrc(path, packet.size(), identification);
-    icrc.add_headers(packet);
+    Icrc icrc(path, packet.size(), packet.first(kBthBytes), identification);
+    icrc.add(packet.subspan(kBthBytes));
     return icrc.value();
 }
 

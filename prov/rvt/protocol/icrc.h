@@ -27,11 +27,12 @@ struct IpPath {
 class Icrc {
   public:
     /// @param packet_bytes    From the base transport header to the padding.
+    /// @param headers         How the packet begins: kBthBytes to kMaxHeaderBytes of it.
     /// @param identification  The IPv4 header's; a packet is assumed to say "don't fragment".
-    Icrc(const IpPath& path, std::size_t packet_bytes, std::uint16_t identification = 0) noexcept;
+    Icrc(const IpPath& path, std::size_t packet_bytes, std::span<const std::byte> headers,
+         std::uint16_t identification = 0) noexcept;
 
-    /// The packet's headers. Called once, first. Precondition: at least kBthBytes.
-    void add_headers(std::span<const std::byte> headers) noexcept;
+    /// What follows.
     void add(std::span<const std::byte> bytes) noexcept;
 
     /// In the host's byte order; on the wire its least significant byte stands first.

@@ -29,12 +29,13 @@ std::size_t payload_bytes(const OutPacket& packet) noexcept {
 std::uint32_t wire_icrc(const protocol::IpPath& path, const OutPacket& packet, std::size_t bytes,
                         std::uint16_t segment) noexcept {
     static constexpr std::byte kPad[4] = {};
-    protocol::Icrc icrc(path, bytes - protocol::kIcrcBytes, segment);
-    icrc.add_headers(packet.headers);
+    protocol::Icrc icrc(path, bytes - protocol::kIcrcBytes, packet.headers, segment);
     for (const iovec& piece : packet.payload) {
         icrc.add({static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
     }
-    icrc.add({kPad, packet.pad});
+    if (packet.pad != 0) {
+        icrc.add({kPad, packet.pad});
+    }
     return htole32(icrc.value());
 }
 
@@ -110,7 +111,9 @@ TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest, s
         Message& newest = batch_->messages[messages_ - 1];
         // What may be given back stands in no message with what was taken earlier.
         const bool mixes = borrows && newest.segments != newest.new_segments;
-        if (!newest.is_closed && !mixes && newest.dest == dest && bytes <= newest.segment_bytes &&
+        const bool fits = bytes == newest.segment_bytes ||
+                          (bytes < newest.segment_bytes && newest.segments >= kWorthCutting);
+        if (!newest.is_closed && !mixes && newest.dest == dest && fits &&
             newest.segments < kMaxSegments && newest.bytes + bytes <= kMaxMessageBytes) {
             return &newest;
         }

@@ -68,6 +68,25 @@ bool has_ip(const ifaddrs& interface, const util::SockAddr& address) {
     return own.is_ok() && own.value().family == address.family && own.value().ip == address.ip;
 }
 
+unsigned interface_index(const util::SockAddr& address) {
+    unsigned index = 0;
+    find_interface([&](const ifaddrs& interface) {
+        index = has_ip(interface, address) ? if_nametoindex(interface.ifa_name) : 0;
+        return index != 0;
+    });
+    return index;
+}
+
+/// Datagrams to groups leave by the interface of the address, wherever routes lead.
+bool send_groups_by(int fd, const util::SockAddr& address) {
+    if (address.family == AF_INET) {
+        in_addr own{};
+        std::memcpy(&own, address.ip.data(), sizeof own);
+        return setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &own, sizeof own) == 0;
+    }
+    return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface_index(address)));
+}
+
 std::uint32_t link_mtu(const char* interface) noexcept {
     const util::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     ifreq request{};
@@ -90,7 +109,7 @@ Result<UdpSocket> open_udp_socket(const util::SockAddr& address) {
         return port.status();
     }
     UdpSocket socket{.port = port.take()};
-    if (!forbid_fragments(socket.fd(), address.family)) {
+    if (!forbid_fragments(socket.fd(), address.family) || !send_groups_by(socket.fd(), address)) {
         return errno;
     }
     ask_for_buffers(socket.fd());

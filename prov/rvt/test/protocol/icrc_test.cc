@@ -33,8 +33,7 @@ Test(icrc, agrees_with_every_packet_of_kernel_rxe) {
 Test(icrc, pieces_give_what_the_whole_gives) {
     const CapturedPacket captured = rvt::test::reference_capture().front();
     const std::span<const std::byte> packet(captured.packet);
-    Icrc icrc(captured.path, packet.size(), captured.identification);
-    icrc.add_headers(packet.first(13));
+    Icrc icrc(captured.path, packet.size(), packet.first(13), captured.identification);
     for (const std::byte& byte : packet.subspan(13)) {
         icrc.add({&byte, 1});
     }
