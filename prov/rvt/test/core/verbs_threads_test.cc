@@ -38,19 +38,68 @@ void exchange(Side& side, Side& other, std::atomic<int>& wrong) {
             wrong += wc.imm != received++ || wc.status != WcStatus::kSuccess;
             wrong += !side.post_recv(wc.wr_id).is_ok();
         }
+        side.device->progress();
         fake_now_us += 1;
     }
 }
 
-}  // namespace
-
-Test(verbs_threads, two_threads_exchange_messages_in_order_both_ways, .timeout = 60) {
-    Pair<Loopback> pair;
+template <class Backend>
+void two_threads_exchange() {
+    Pair<Backend> pair;
     std::atomic<int> wrong{0};
     std::thread peer([&] { exchange(pair.b(), pair.a(), wrong); });
     exchange(pair.a(), pair.b(), wrong);
     peer.join();
     RVT_EQ(wrong, 0);
+}
+
+/// A thread writes to a region, and moves the device of its owner, who takes it away again and
+/// again.
+template <class Backend>
+void take_memory_away_under_traffic() {
+    Pair<Backend> pair({.type = QpType::kUc});
+    std::vector<std::byte> target(4096);
+    const iovec memory{.iov_base = target.data(), .iov_len = target.size()};
+    std::atomic<std::uint32_t> key{0};
+    std::atomic<std::uint64_t> address{0};
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+        const Sge element = pair.a().sge(0, 4096);
+        Wc wc;
+        while (!stop) {
+            [[maybe_unused]] const Status s = pair.a().qp->post_send({.opcode = WrOpcode::kWrite,
+                                                                      .sg_list = {&element, 1},
+                                                                      .remote_addr = address,
+                                                                      .rkey = key});
+            pair.a().send_cq->poll({&wc, 1});
+            pair.b().device->progress();
+        }
+    });
+    for (int i = 0; i < 200; ++i) {
+        Mr* mr = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
+        address = reinterpret_cast<std::uint64_t>(target.data());
+        key = mr->key();
+        std::this_thread::yield();
+        RVT_OK(dereg_mr(mr));
+        std::fill(target.begin(), target.end(), std::byte{0x5a});  // ours alone again
+        for (std::byte byte : target) {
+            RVT_EQ(byte, std::byte{0x5a});
+        }
+    }
+    stop = true;
+    writer.join();
+}
+
+}  // namespace
+
+Test(verbs_threads, two_threads_exchange_messages_in_order_both_ways, .timeout = 60) {
+    two_threads_exchange<Loopback>();
+}
+Test(verbs_threads, two_threads_exchange_messages_by_packets, .timeout = 60) {
+    two_threads_exchange<Packets>();
+}
+Test(verbs_threads, two_threads_exchange_messages_by_sockets, .timeout = 60) {
+    two_threads_exchange<Roce>();
 }
 
 Test(verbs_threads, several_threads_post_to_one_pair_and_all_arrives, .timeout = 60) {
@@ -92,36 +141,10 @@ Test(verbs_threads, several_threads_post_to_one_pair_and_all_arrives, .timeout =
 }
 
 Test(verbs_threads, memory_is_taken_away_under_traffic, .timeout = 60) {
-    Pair<Loopback> pair({.type = QpType::kUc});
-    std::vector<std::byte> target(4096);
-    const iovec memory{.iov_base = target.data(), .iov_len = target.size()};
-    std::atomic<std::uint32_t> key{0};
-    std::atomic<std::uint64_t> address{0};
-    std::atomic<bool> stop{false};
-    std::thread writer([&] {
-        const Sge element = pair.a().sge(0, 4096);
-        Wc wc;
-        while (!stop) {
-            [[maybe_unused]] const Status s = pair.a().qp->post_send({.opcode = WrOpcode::kWrite,
-                                                                      .sg_list = {&element, 1},
-                                                                      .remote_addr = address,
-                                                                      .rkey = key});
-            pair.a().send_cq->poll({&wc, 1});
-        }
-    });
-    for (int i = 0; i < 200; ++i) {
-        Mr* mr = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
-        address = reinterpret_cast<std::uint64_t>(target.data());
-        key = mr->key();
-        std::this_thread::yield();
-        RVT_OK(dereg_mr(mr));
-        std::fill(target.begin(), target.end(), std::byte{0x5a});  // ours alone again
-        for (std::byte byte : target) {
-            RVT_EQ(byte, std::byte{0x5a});
-        }
-    }
-    stop = true;
-    writer.join();
+    take_memory_away_under_traffic<Loopback>();
+}
+Test(verbs_threads, memory_is_taken_away_under_packets, .timeout = 60) {
+    take_memory_away_under_traffic<Packets>();
 }
 
 Test(verbs_threads, a_pair_is_destroyed_under_traffic_to_it, .timeout = 60) {
