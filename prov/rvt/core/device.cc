@@ -105,6 +105,11 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
     const bool is_packet = info.grade == Grade::kPacket;
     info_.limits.max_ud_bytes = std::min(
         info.limits.max_ud_bytes, is_packet ? info.mtu_bytes : info.limits.max_segment_bytes);
+    if (is_packet) {
+        // Of the packets of one message, each has to be nearer to the others than half the numbers.
+        info_.limits.max_message_bytes =
+            std::min(info.limits.max_message_bytes, std::uint64_t{info.mtu_bytes} << 22);
+    }
     info_.now_us = info.now_us != nullptr ? info.now_us : monotonic_us;
 }
 

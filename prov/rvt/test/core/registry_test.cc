@@ -113,6 +113,17 @@ Test(registry, a_packet_backend_needs_an_mtu_of_the_specification) {
     RVT_OK(registry.add_device(packet, complete));
 }
 
+Test(registry, a_packet_device_has_no_message_of_more_packets_than_can_be_told_apart) {
+    Registry registry;
+    DeviceInfo packet = info("p");
+    packet.grade = Grade::kPacket;
+    packet.mtu_bytes = 256;
+    BackendOps complete;
+    complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
+    complete.poll = [](Device&) { return 0u; };
+    RVT_EQ(registry.add_device(packet, complete).value()->limits().max_message_bytes, 1u << 30);
+}
+
 Test(registry, a_name_that_is_taken_is_refused) {
     Registry registry;
     RVT_OK(add(registry, "d"));
