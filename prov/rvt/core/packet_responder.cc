@@ -122,7 +122,7 @@ Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept 
         // The last packet of a WRITE with immediate data may be refused so, and come again.
         receiving_ = receiving_ && !packet.header.info().starts();
         has_sent_nak_ = true;  // what follows it comes too early, which the peer knows
-    } else if (qp.type() == QpType::kUc && nak == Nak::kTooLong) {
+    } else if (qp.type() == QpType::kUc && !refusal_of(nak).unreliable_fails) {
         drop_message(qp);
     } else {
         receiving_ = false;
@@ -176,11 +176,10 @@ Nak PacketResponder::check_form(const DecodedPacket& packet) const noexcept {
 
 /// UC: what has come of a message is worth nothing; its receive serves the next one.
 void PacketResponder::drop_message(Qp& qp) noexcept {
-    if (receiving_) {
-        receiving_ = false;
-        qp.inbound().is_kept = qp.inbound().has_receive;
-        qp.inbound().has_receive = false;
-    }
+    Inbound& inbound = qp.inbound();
+    receiving_ = false;
+    inbound.is_kept = inbound.is_kept || inbound.has_receive;
+    inbound.has_receive = false;
 }
 
 Nak PacketResponder::begin(Qp& qp, const DecodedPacket& packet) noexcept {

@@ -165,6 +165,27 @@ Test(packet_hostile, a_datagram_pair_takes_no_harm, .timeout = 60) {
     attack(QpType::kUd);
 }
 
+Test(packet_hostile, an_unreliable_message_that_lies_about_its_length_takes_no_receive) {
+    Pair<Packets> pair({.type = QpType::kUc});
+    RVT_OK(pair.b().post_recv(9));
+    const PacketHeader lie{.opcode = Opcode::kUcWriteOnlyImm,
+                           .dest_qpn = pair.b().qp->qpn(),
+                           .psn = Psn(pair.b().qp->query().rq_psn),
+                           .remote_addr = pair.b().at(0),
+                           .rkey = pair.b().mr->key(),
+                           .dma_bytes = 8};
+    std::vector<std::byte> bytes(kMaxHeaderBytes);
+    bytes.resize(encode(lie, bytes.data()));
+    bytes.resize(bytes.size() + 4);
+    deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address().gid,
+                   bytes);
+    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_OK(pair.post_send());
+    const Wc wc = pair.received();
+    RVT_EQ(wc.wr_id, 9);
+    RVT_EQ(wc.status, WcStatus::kSuccess);
+}
+
 Test(packet_hostile, bytes_that_are_no_packet_are_counted) {
     Pair<Packets> pair;
     std::mt19937_64 random(1);
