@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 #include <endian.h>
 #include <netinet/udp.h>
@@ -51,6 +52,7 @@ std::uint64_t TransmitQueue::refused() const noexcept {
 
 unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept {
     const util::Guard guard(lock_);
+    ++call_;
     if (batch_ == nullptr) {
         batch_.reset(new (std::nothrow) Batch);
     }
@@ -66,13 +68,11 @@ unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> pack
         }
         ++taken;
     }
-    const auto borrows = [](const Message& message) { return message.has_borrowed; };
-    if (batch_ != nullptr &&
-        std::any_of(batch_->messages.begin(),
-                    batch_->messages.begin() + static_cast<std::ptrdiff_t>(messages_), borrows)) {
+    if (has_borrowed_) {
         flush_locked();
+        taken -= give_back_locked();
     }
-    return taken - give_back_locked();
+    return taken;
 }
 
 void TransmitQueue::flush() noexcept {
@@ -100,7 +100,6 @@ bool TransmitQueue::append_locked(const AhAttr& dest, const OutPacket& packet) n
     message->bytes += static_cast<std::uint32_t>(bytes);
     message->is_closed = bytes < message->segment_bytes;
     ++message->segments;
-    ++message->new_segments;
     return true;
 }
 
@@ -110,7 +109,7 @@ TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest, s
     if (messages_ != 0 && can_segment_) {
         Message& newest = batch_->messages[messages_ - 1];
         // What may be given back stands in no message with what was taken earlier.
-        const bool mixes = borrows && newest.segments != newest.new_segments;
+        const bool mixes = borrows && newest.call != call_;
         const bool fits = bytes == newest.segment_bytes ||
                           (bytes < newest.segment_bytes && newest.segments >= kWorthCutting);
         if (!newest.is_closed && !mixes && newest.dest == dest && fits &&
@@ -124,7 +123,8 @@ TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest, s
     Message& message = batch_->messages[messages_++];
     message = {.dest = dest,
                .first_piece = static_cast<std::uint32_t>(pieces_),
-               .segment_bytes = static_cast<std::uint16_t>(bytes)};
+               .segment_bytes = static_cast<std::uint16_t>(bytes),
+               .call = call_};
     return &message;
 }
 
@@ -168,6 +168,7 @@ void TransmitQueue::write_locked(Message& message, const OutPacket& packet) noex
         add_piece_locked(message, from, piece.iov_len);
     }
     message.has_borrowed = message.has_borrowed || !copies;
+    has_borrowed_ = has_borrowed_ || !copies;
     std::byte* trailer = take_arena_locked(packet.pad + sizeof icrc);
     std::memset(trailer, 0, packet.pad);
     std::memcpy(trailer + packet.pad, &icrc, sizeof icrc);
@@ -244,22 +245,17 @@ void TransmitQueue::drop_sent_locked(std::size_t sent) noexcept {
     }
 }
 
-/// Takes back the packets of this send() that could not leave and whose payload was not copied,
-/// and all behind them. Returns: how many.
+/// Takes back what could not leave from the first message on that names memory of the caller: all
+/// of it is of this send(). Returns: how many packets.
 unsigned TransmitQueue::give_back_locked() noexcept {
-    unsigned back = 0;
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < messages_; ++i) {
-        Message& message = batch_->messages[i];
-        if (back == 0 && !message.has_borrowed) {
-            message.new_segments = 0;
-            kept = i + 1;
-        } else {
-            back += message.new_segments;
-        }
-    }
-    messages_ = kept;
-    return back;
+    has_borrowed_ = false;
+    const auto end = batch_->messages.begin() + static_cast<std::ptrdiff_t>(messages_);
+    const auto first = std::find_if(batch_->messages.begin(), end,
+                                    [](const Message& message) { return message.has_borrowed; });
+    messages_ = static_cast<std::size_t>(first - batch_->messages.begin());
+    return std::accumulate(first, end, 0u, [](unsigned packets, const Message& message) {
+        return packets + message.segments;
+    });
 }
 
 }  // namespace rvt::roce

@@ -57,9 +57,9 @@ class TransmitQueue {
         std::uint32_t bytes = 0;
         std::uint16_t segment_bytes = 0;  // of all but the last, which may be shorter
         std::uint16_t segments = 0;
-        std::uint16_t new_segments = 0;  // of the current send()
-        bool is_closed = false;          // takes no more segments
-        bool has_borrowed = false;       // names memory of the current send()'s caller
+        std::uint32_t call = 0;     // the send() that began it
+        bool is_closed = false;     // takes no more segments
+        bool has_borrowed = false;  // names memory of the current send()'s caller
     };
     /// Allocated at the first packet: an idle device has none.
     struct Batch {
@@ -90,6 +90,8 @@ class TransmitQueue {
     std::size_t messages_ RVT_GUARDED_BY(lock_) = 0;
     std::size_t pieces_ RVT_GUARDED_BY(lock_) = 0;
     std::size_t arena_used_ RVT_GUARDED_BY(lock_) = 0;
+    std::uint32_t call_ RVT_GUARDED_BY(lock_) = 0;
+    bool has_borrowed_ RVT_GUARDED_BY(lock_) = false;  // some message has
     bool can_segment_ RVT_GUARDED_BY(lock_);
     std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
 };
