@@ -148,10 +148,10 @@ void PacketRequester::take_ack(Qp& qp, const PacketHeader& header) noexcept {
             }
             return;
         case Syndrome::Type::kRnrNak:
-            if (acknowledge(qp, header.psn)) {
-                take_rnr_nak(qp, syndrome.value);
-            } else {
+            if (!acknowledge(qp, header.psn)) {
                 repair_gap(qp);
+            } else if (in_flight() != 0) {  // else the wire doubled it: it has been heeded
+                take_rnr_nak(qp, syndrome.value);
             }
             return;
         case Syndrome::Type::kNak: take_nak(qp, header); return;

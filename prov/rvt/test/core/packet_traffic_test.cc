@@ -169,3 +169,16 @@ Test(packet_traffic, survives_delay, .timeout = 60) {
 Test(packet_traffic, survives_all_at_once, .timeout = 60) {
     talk_with_many_seeds("drop=5%,duplicate=5%,reorder=5%,corrupt=5%,delay=5%:500us", 120);
 }
+
+Test(packet_traffic, a_doubled_refusal_costs_one_retry) {
+    Pair<Packets> pair({.rnr_retry = 2});
+    pair.backend().wire().set_faults(protocol::parse_faults("duplicate=100%").value());
+    RVT_OK(pair.post_send());
+    // Each sending comes twice, and each is refused.
+    while (pair.b().device->stats().sum(Stat::kRnrNaks) < 4) {
+        pair.pass_us(20);  // twice what the receiver asks for
+    }
+    RVT_OK(pair.b().post_recv(3));
+    RVT_EQ(pair.received().wr_id, 3);
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+}
