@@ -108,7 +108,7 @@ QpAttr attr_for(QpState state, const Side& own, const Card& other, const Options
             .max_rd_atomic = options.rd_atomic,
             .max_dest_rd_atomic = options.dest_rd_atomic,
             .min_rnr_timer = 1,
-            .timeout = 8,
+            .timeout = options.timeout,
             .retry_cnt = 7,
             .rnr_retry = options.rnr_retry};
 }

@@ -49,7 +49,8 @@ struct Options {
     std::uint8_t rd_atomic = 4;
     std::uint8_t dest_rd_atomic = 4;
     std::uint8_t rnr_retry = kRnrRetryForEver;
-    bool connect = true;  // to RTS; otherwise the pairs stay in RESET
+    std::uint8_t timeout = 8;  // 1 ms: the suite's clock goes only as far as a test moves it
+    bool connect = true;       // to RTS; otherwise the pairs stay in RESET
 };
 
 /// What one side has to know of the other.

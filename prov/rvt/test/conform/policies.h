@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <thread>
 
 #include "backend/fake/wire.h"
 #include "backend/roce/packet_device.h"
@@ -90,6 +91,8 @@ class Roce {
     void settle() {
         side(0).progress();
         side(1).progress();
+        // The kernel may have left the delivery of packets to a thread of its own.
+        std::this_thread::yield();
     }
 
   private:

@@ -14,8 +14,9 @@ namespace {
 
 constexpr int kMessages = 3000;
 
-/// Sends kMessages numbered messages and takes kMessages in, checking their order.
-void exchange(Side& side, Side& other, std::atomic<int>& wrong) {
+/// Sends kMessages numbered messages and takes kMessages in, checking their order. Answers the
+/// other side until both are `done`.
+void exchange(Side& side, Side& other, std::atomic<int>& wrong, std::atomic<int>& done) {
     std::uint32_t sent = 0;
     std::uint32_t received = 0;
     int in_flight = 0;
@@ -41,14 +42,19 @@ void exchange(Side& side, Side& other, std::atomic<int>& wrong) {
         side.device->progress();
         fake_now_us += 1;
     }
+    for (++done; done < 2; fake_now_us += 1) {
+        side.device->progress();
+    }
 }
 
 template <class Backend>
 void two_threads_exchange() {
-    Pair<Backend> pair;
+    // A second for each try: a thread may wait long for its turn while the other moves the clock.
+    Pair<Backend> pair({.timeout = 18});
     std::atomic<int> wrong{0};
-    std::thread peer([&] { exchange(pair.b(), pair.a(), wrong); });
-    exchange(pair.a(), pair.b(), wrong);
+    std::atomic<int> done{0};
+    std::thread peer([&] { exchange(pair.b(), pair.a(), wrong, done); });
+    exchange(pair.a(), pair.b(), wrong, done);
     peer.join();
     RVT_EQ(wrong, 0);
 }
