@@ -236,12 +236,18 @@ void TransmitQueue::drop_sent_locked(std::size_t sent) noexcept {
     const auto begin = batch_->messages.begin();
     std::copy(begin + static_cast<std::ptrdiff_t>(sent),
               begin + static_cast<std::ptrdiff_t>(messages_), begin);
-    messages_ -= sent;
-    if (messages_ == 0) {
+    keep_locked(messages_ - sent);
+}
+
+/// Forgets all messages but the first `kept`, which take no more segments: their pieces are not the
+/// last any more.
+void TransmitQueue::keep_locked(std::size_t kept) noexcept {
+    messages_ = kept;
+    if (kept == 0) {
         pieces_ = 0;
         arena_used_ = 0;
     } else {
-        batch_->messages[messages_ - 1].is_closed = true;  // it may not be the last in the arena
+        batch_->messages[kept - 1].is_closed = true;
     }
 }
 
@@ -252,7 +258,7 @@ unsigned TransmitQueue::give_back_locked() noexcept {
     const auto end = batch_->messages.begin() + static_cast<std::ptrdiff_t>(messages_);
     const auto first = std::find_if(batch_->messages.begin(), end,
                                     [](const Message& message) { return message.has_borrowed; });
-    messages_ = static_cast<std::size_t>(first - batch_->messages.begin());
+    keep_locked(static_cast<std::size_t>(first - batch_->messages.begin()));
     return std::accumulate(first, end, 0u, [](unsigned packets, const Message& message) {
         return packets + message.segments;
     });

@@ -81,6 +81,7 @@ class TransmitQueue {
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void prepare_locked(std::size_t i) noexcept RVT_REQUIRES(lock_);
     void drop_sent_locked(std::size_t sent) noexcept RVT_REQUIRES(lock_);
+    void keep_locked(std::size_t kept) noexcept RVT_REQUIRES(lock_);
     unsigned give_back_locked() noexcept RVT_REQUIRES(lock_);
 
     const UdpSocket& socket_;
