@@ -17,14 +17,6 @@ using protocol::PacketHeader;
 using protocol::Psn;
 using protocol::Syndrome;
 
-bool is_fetch(const SendWqe& wqe) noexcept {
-    return wqe.has(OpTraits::kResult);
-}
-
-SendWqe* oldest_open(Qp& qp) noexcept {
-    return qp.send_queue().find_under_way([](const SendWqe& wqe) { return !wqe.done; });
-}
-
 // What each code means for the work request; a sequence error means none of it (table 47).
 constexpr WcStatus kStatusOf[protocol::kNakCodes] = {
     /* kPsnSequence       */ WcStatus::kRetryExcErr,
@@ -109,7 +101,7 @@ void PacketRequester::shrink_window() noexcept {
 void PacketRequester::skip_to(Qp& qp, Psn upto) noexcept {
     while (distance(upto, sent_psn_) > 0) {
         SendWqe* wqe = sending_ != nullptr ? sending_ : qp.send_queue().next();
-        if (wqe == nullptr || is_fetch(*wqe)) {
+        if (wqe == nullptr || wqe->is_fetch()) {
             return;
         }
         if (sending_ == nullptr) {
@@ -128,7 +120,7 @@ void PacketRequester::skip_to(Qp& qp, Psn upto) noexcept {
 bool PacketRequester::acknowledge(Qp& qp, Psn upto) noexcept {
     qp.send_queue().find_under_way([&](SendWqe& wqe) {
         const Psn end = Psn(wqe.msn) + wqe.packets;
-        if (wqe.done || distance(upto, una_) <= 0 || is_fetch(wqe)) {
+        if (wqe.done || distance(upto, una_) <= 0 || wqe.is_fetch()) {
             return !wqe.done;
         }
         wqe.done = distance(upto, end) >= 0;
@@ -206,7 +198,7 @@ void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& 
         repair_gap(qp);
         return;
     }
-    SendWqe* wqe = oldest_open(qp);
+    SendWqe* wqe = qp.send_queue().oldest_open();
     if (wqe == nullptr || wqe->wr.opcode != WrOpcode::kRead) {
         device_.stats().add(Stat::kBadPackets);
         return;
@@ -222,10 +214,7 @@ void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& 
         fail_oldest(qp, status);
         return;
     }
-    PieceList from;
-    // Read only; a list of pieces has no const.
-    from.add(const_cast<std::byte*>(packet.payload.data()), packet.payload.size());
-    copy(local.part(offset, packet.payload.size()), from);
+    copy(local.part(offset, packet.payload.size()), pieces_of(packet.payload));
     wqe->moved += packet.payload.size();
     una_ = psn + 1;
     wqe->done = index + 1 == wqe->packets;
@@ -236,7 +225,7 @@ void PacketRequester::take_atomic_result(Qp& qp, const PacketHeader& header) noe
         repair_gap(qp);
         return;
     }
-    SendWqe* wqe = oldest_open(qp);
+    SendWqe* wqe = qp.send_queue().oldest_open();
     if (wqe == nullptr || !wqe->has(OpTraits::kAtomic)) {
         device_.stats().add(Stat::kBadPackets);
         return;

@@ -21,13 +21,6 @@ using protocol::Part;
 
 constexpr std::uint16_t kPkeyMask = 0x7fff;  // without the bit for full membership
 
-PieceList pieces_of(std::span<const std::byte> payload) noexcept {
-    PieceList pieces;
-    // Read only; a list of pieces has no const.
-    pieces.add(const_cast<std::byte*>(payload.data()), payload.size());
-    return pieces;
-}
-
 /// Where a packet came from and what it was sent to.
 struct Route {
     const Address& source;

@@ -18,10 +18,6 @@ using protocol::Opcode;
 using protocol::PacketHeader;
 using protocol::Psn;
 
-bool is_fetch(const SendWqe& wqe) noexcept {
-    return wqe.has(OpTraits::kResult);
-}
-
 /// What stands behind the last packet's other headers.
 Ext trailer_of(const SendWqe& wqe, bool ends) noexcept {
     if (!ends) {
@@ -52,7 +48,7 @@ Opcode opcode_for(QpType service, const SendWqe& wqe, bool starts, bool ends) no
 
 /// Not one expression: that would copy the list.
 PieceList next_payload(const SendWqe& wqe, const PieceList& local, std::uint32_t mtu) noexcept {
-    if (is_fetch(wqe)) {
+    if (wqe.is_fetch()) {
         return {};
     }
     return local.part(std::uint64_t{wqe.sent} * mtu, mtu);
@@ -77,7 +73,7 @@ void PacketRequester::start_at(const QpAttr& attr) noexcept {
 /// How many packet numbers the next packet of `wqe` takes; 0: none can leave now.
 std::uint32_t PacketRequester::next_step(const Qp& qp, const SendWqe& wqe) const noexcept {
     std::uint32_t step = 1;
-    if (is_fetch(wqe)) {
+    if (wqe.is_fetch()) {
         if (fetches_.size() >= std::min<std::uint32_t>(qp.attr().max_rd_atomic, FetchEnds::kMax)) {
             return 0;
         }
@@ -181,7 +177,7 @@ PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t pa
     const bool starts = wqe.sent == 0;
     const bool ends = wqe.sent + packets == wqe.packets;
     const bool whole =
-        starts || is_fetch(wqe);  // each request for a part of a READ is one of its own
+        starts || wqe.is_fetch();  // each request for a part of a READ is one of its own
     PacketHeader header{.opcode = opcode_for(qp.type(), wqe, whole, ends),
                         .dest_qpn = qp.attr().dest_qpn,
                         .psn = sent_psn_,
@@ -199,7 +195,7 @@ PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t pa
     }
     wqe.sent += packets;
     sent_psn_ = sent_psn_ + packets;
-    if (is_fetch(wqe)) {
+    if (wqe.is_fetch()) {
         fetches_.push(sent_psn_);
     }
     header.ack_request = qp.type() == QpType::kRc && wants_ack(qp, wqe, ends);
@@ -209,7 +205,7 @@ PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t pa
 /// An answer to the packet just counted: at the end of a burst, where the window ends, and every
 /// kAckEvery packets.
 bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept {
-    if (is_fetch(wqe)) {
+    if (wqe.is_fetch()) {
         since_ack_request_ = 0;  // answered in any case
         return false;
     }
@@ -279,7 +275,7 @@ void PacketRequester::check_time(Qp& qp) noexcept {
 
 /// Everything from una_ on is sent once more.
 void PacketRequester::go_back(Qp& qp) noexcept {
-    SendWqe* oldest = qp.send_queue().find_under_way([](const SendWqe& wqe) { return !wqe.done; });
+    SendWqe* oldest = qp.send_queue().oldest_open();
     sending_ = nullptr;
     is_again_ = true;
     timed_at_us_ = 0;  // an answer could be to either sending
@@ -298,7 +294,7 @@ void PacketRequester::go_back(Qp& qp) noexcept {
 }
 
 void PacketRequester::fail_oldest(Qp& qp, WcStatus status) noexcept {
-    SendWqe* oldest = qp.send_queue().find_under_way([](const SendWqe& wqe) { return !wqe.done; });
+    SendWqe* oldest = qp.send_queue().oldest_open();
     sending_ = nullptr;
     if (oldest != nullptr) {
         oldest->status = status;

@@ -68,13 +68,6 @@ Request request_of(const Qp& qp, const DecodedPacket& packet) noexcept {
     return request;
 }
 
-PieceList pieces_of(std::span<const std::byte> payload) noexcept {
-    PieceList pieces;
-    // Read only; a list of pieces has no const.
-    pieces.add(const_cast<std::byte*>(payload.data()), payload.size());
-    return pieces;
-}
-
 /// Which answer a refusal gets; IBTA tables 46 and 47.
 protocol::Syndrome syndrome_for(const Qp& qp, Nak nak) noexcept {
     switch (nak) {

@@ -40,6 +40,12 @@ PieceList PieceList::part(std::uint64_t offset, std::uint64_t bytes) const noexc
     return out;
 }
 
+PieceList pieces_of(std::span<const std::byte> bytes) noexcept {
+    PieceList pieces;
+    pieces.add(const_cast<std::byte*>(bytes.data()), bytes.size());
+    return pieces;
+}
+
 std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept {
     std::uint64_t copied = 0;
     std::size_t used = 0;  // of the current piece of `to`

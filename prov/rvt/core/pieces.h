@@ -37,6 +37,9 @@ class PieceList {
     std::uint64_t bytes_ = 0;
 };
 
+/// What arrived, as a list of one piece. Read only; a list of pieces has no const.
+PieceList pieces_of(std::span<const std::byte> bytes) noexcept;
+
 /// Copies as much as both have. Returns: bytes copied.
 std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept;
 

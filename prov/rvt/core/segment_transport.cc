@@ -74,10 +74,6 @@ SegmentHeader answer_header(const SegmentHeader& request, SegmentKind kind, Nak 
     return header;
 }
 
-bool is_fetch(const SendWqe& wqe) noexcept {
-    return wqe.has(OpTraits::kResult);
-}
-
 bool is_fetch_request(const Request& request) noexcept {
     return has_any(request.info->traits, OpTraits::kResult);
 }
@@ -97,7 +93,7 @@ void SegmentFlow::wait_for_room(const Qp& qp) noexcept {
 
 bool SegmentFlow::may_start(Qp& qp, const SendWqe& wqe) noexcept {
     const bool fence_holds = wqe.has(SendFlags::kFence) && fetches_ != 0;
-    const bool fetch_holds = is_fetch(wqe) && fetches_ >= qp.attr().max_rd_atomic;
+    const bool fetch_holds = wqe.is_fetch() && fetches_ >= qp.attr().max_rd_atomic;
     return !fence_holds && !fetch_holds && qp.send_queue().under_way_count() < kWindow;
 }
 
@@ -111,7 +107,7 @@ bool SegmentFlow::start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     qp.send_queue().start_next();
     wqe.msn = next_msn_++;
     wqe.moved = 0;
-    fetches_ += is_fetch(wqe) ? 1 : 0;
+    fetches_ += wqe.is_fetch() ? 1 : 0;
     sending_ = &wqe;
     return go_on(qp);
 }
@@ -184,7 +180,7 @@ void SegmentFlow::finish_sending(Qp& qp, WcStatus status) noexcept {
     // UC does not learn what becomes of a message that left the queue.
     const bool lost = qp.type() == QpType::kUc && status == WcStatus::kRetryExcErr;
     complete(*sending_, lost ? WcStatus::kSuccess : status);
-    fetches_ -= is_fetch(*sending_) ? 1 : 0;
+    fetches_ -= sending_->is_fetch() ? 1 : 0;
     sending_ = nullptr;
 }
 
@@ -236,7 +232,7 @@ void SegmentFlow::take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header) no
     peer_access_ = static_cast<Access>(header.imm);
     qp.sending().rnr_retries_left = qp.attr().rnr_retry;
     WcStatus status = WcStatus::kSuccess;
-    if (is_fetch(wqe)) {
+    if (wqe.is_fetch()) {
         if (!wqe.has(OpTraits::kAtomic)) {
             device_.stats().add(Stat::kBadSegments);  // a READ is answered by data
             return;
@@ -258,7 +254,7 @@ void SegmentFlow::take_nak(Qp& qp, SendWqe& wqe, const SegmentHeader& header) no
     Qp::Sending& sending = qp.sending();
     if (nak != Nak::kNotReady || sending.rnr_retries_left == 0) {
         sending_ = sending_ == &wqe ? nullptr : sending_;
-        fetches_ -= is_fetch(wqe) ? 1 : 0;
+        fetches_ -= wqe.is_fetch() ? 1 : 0;
         complete(wqe, refusal_of(nak).requester);
         return;
     }
@@ -280,14 +276,14 @@ void SegmentFlow::go_back(Qp& qp, SendWqe& wqe) noexcept {
     qp.send_queue().rewind_to(wqe);
     fetches_ = 0;
     qp.send_queue().find_under_way([&](const SendWqe& earlier) {
-        fetches_ += !earlier.done && is_fetch(earlier) ? 1 : 0;
+        fetches_ += !earlier.done && earlier.is_fetch() ? 1 : 0;
         return false;
     });
 }
 
 void SegmentFlow::fail_sending(Qp& qp) noexcept {
     sending_ = nullptr;
-    SendWqe* first = qp.send_queue().find_under_way([](const SendWqe& wqe) { return !wqe.done; });
+    SendWqe* first = qp.send_queue().oldest_open();
     if (first != nullptr) {
         complete(*first, WcStatus::kRetryExcErr);
     }

@@ -35,6 +35,8 @@ struct SendWqe {
     std::uint32_t sent = 0;     // of them
 
     [[nodiscard]] bool has(OpTraits traits) const noexcept { return has_any(info->traits, traits); }
+    /// A READ or an atomic.
+    [[nodiscard]] bool is_fetch() const noexcept { return has(OpTraits::kResult); }
     [[nodiscard]] bool has(SendFlags flags) const noexcept { return has_any(wr.flags, flags); }
 };
 
@@ -70,6 +72,10 @@ class SendQueue {
             }
         }
         return nullptr;
+    }
+    /// The oldest under way whose outcome is not known, or nullptr.
+    SendWqe* oldest_open() noexcept {
+        return find_under_way([](const SendWqe& wqe) { return !wqe.done; });
     }
     [[nodiscard]] std::uint64_t under_way_count() const noexcept {
         // relaxed: only the runner writes it.
