@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The communication manager of one device: makes and ends connections between queue pairs by
+// messages of queue pair 1, and finds the pair of a datagram service. IBTA vol. 1, chapter 12, the
+// client-server form of it; annex A11.
+//
+// It decides only. The caller brings time and messages, carries messages away, reads events, and
+// moves the queue pairs:
+//
+//   active                                    passive
+//   connect()                 REQ ->          kRequest: accept(), reject() or delay()
+//   kReply: pair to RTS,   <- REP             (the pair is in RTR, before accept())
+//   establish()               RTU ->          kEstablished: pair to RTS
+//   disconnect()             DREQ ->          kDisconnected
+//   kDisconnected          <- DREP
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "protocol/cm_messages.h"
+#include "rvt/status.h"
+#include "rvt/types.h"
+
+namespace rvt::core {
+
+/// Names one connection, request or resolution. A name is not given out again, so that one of
+/// something that has ended is harmless: every call with it is ENOENT.
+enum class CmHandle : std::uint64_t { kNone = 0 };
+
+using CmMadBytes = std::span<const std::byte, protocol::kMadBytes>;
+
+/// Carries messages away.
+class CmWire {
+  public:
+    /// Sends a UD packet from queue pair 1 to queue pair 1, with protocol::kGsiQkey. One that
+    /// cannot be sent counts as lost. It must not call the agent, not even for a device's messages
+    /// to itself.
+    /// @param mad  Copied before return.
+    virtual void send_mad(const AhAttr& to, CmMadBytes mad) noexcept = 0;
+
+  protected:
+    ~CmWire() = default;
+};
+
+struct CmConfig {
+    /// The device's: its gid is named in requests, and requests for another one are refused.
+    Address local{};
+    std::uint64_t ca_guid = 0;
+    /// Random, of this device alone: who does not know it cannot tell which communication ids the
+    /// agent gives out.
+    std::array<std::uint64_t, 2> secret{};
+    /// Connections in any state, those in time wait among them.
+    std::uint32_t max_connections = 64 * 1024;
+    /// Of those, requests of peers that are not connected yet; further ones are dropped.
+    std::uint32_t max_half_open = 1024;
+};
+
+/// What the two ends of a connection tell each other about their pairs.
+struct CmPair {
+    std::uint32_t qpn = 0;
+    std::uint32_t starting_psn = 0;
+    /// READs and atomics that the sender of the message answers at a time, and that it may have
+    /// outstanding: its max_dest_rd_atomic and max_rd_atomic.
+    std::uint8_t responder_resources = 0;
+    std::uint8_t initiator_depth = 0;
+    std::uint8_t rnr_retry = kRnrRetryForEver;  // for the other end
+    bool has_srq = false;
+    bool has_flow_control = false;  // end to end: RNR credits in acknowledgements
+};
+
+struct CmConnect {
+    std::uint64_t service_id = 0;
+    AhAttr dest{};
+    CmPair own{};
+    QpType type = QpType::kRc;  // or kUc
+    std::uint32_t path_mtu_bytes = 1024;
+    std::uint8_t retry_cnt = 7;
+    std::uint8_t local_ack_timeout = 17;  // as QpAttr::timeout, for both ends
+    /// For how long each side waits for a message of the other before it sends its own again;
+    /// rounded up to 4.096 us * 2^n, at most kMostTimeoutUs.
+    std::uint32_t response_timeout_us = 500'000;
+    std::uint8_t max_cm_retries = 15;
+    /// For a service of the RDMA IP CM: the port that is told beside the device's address.
+    std::uint16_t source_port = 0;
+    std::uint64_t context = 0;  // comes back in each event
+    /// At most req_private_bytes() of the service. Copied before return, as all private data here.
+    std::span<const std::byte> private_data{};
+};
+
+/// Room for private data in a request to the service.
+constexpr std::size_t req_private_bytes(std::uint64_t service_id) noexcept {
+    return protocol::kReqPrivateBytes -
+           (protocol::is_ip_service(service_id) ? protocol::kIpCmHeaderBytes : 0);
+}
+constexpr std::size_t sidr_req_private_bytes(std::uint64_t service_id) noexcept {
+    return protocol::kSidrReqPrivateBytes -
+           (protocol::is_ip_service(service_id) ? protocol::kIpCmHeaderBytes : 0);
+}
+
+struct CmAccept {
+    CmPair own{};
+    std::uint64_t context = 0;                  // replaces the listener's
+    std::span<const std::byte> private_data{};  // at most kRepPrivateBytes
+};
+
+struct CmResolve {
+    std::uint64_t service_id = 0;
+    AhAttr dest{};
+    std::uint32_t response_timeout_us = 500'000;
+    std::uint8_t max_cm_retries = 15;
+    std::uint16_t source_port = 0;  // as in CmConnect
+    std::uint64_t context = 0;
+    std::span<const std::byte> private_data{};  // at most sidr_req_private_bytes()
+};
+
+struct CmSidrAnswer {
+    protocol::SidrStatus status = protocol::SidrStatus::kOk;
+    std::uint32_t qpn = 0;
+    std::uint32_t qkey = 0;
+    std::span<const std::byte> private_data{};  // at most kSidrRepPrivateBytes
+};
+
+enum class CmEventType : std::uint8_t {
+    kRequest,  // a peer wants a connection: accept(), reject(), or delay() and later one of them
+    kReply,    // the peer has accepted: establish() or disconnect()
+    kEstablished,   // what was accepted is in use by the peer
+    kRejected,      // final, with `reason`; of a request, a reply or an accepted request
+    kUnreachable,   // final: no answer in time
+    kDisconnected,  // final: the peer has ended it, has answered disconnect(), or did not in time
+    kSidrRequest,   // a peer asks for the pair of a service: answer_sidr()
+    kSidrReply,     // final: the answer to resolve()
+};
+
+/// Why a connection is over.
+enum class CmEnd : std::uint8_t {
+    kPeer,       // the peer's DREQ
+    kOwn,        // disconnect() has been answered
+    kNoAnswer,   // disconnect() has not been answered
+    kRestarted,  // the peer has shown by another request that it knows of no such connection
+};
+
+struct CmEvent {
+    CmEventType type = CmEventType::kRequest;
+    CmHandle handle = CmHandle::kNone;
+    std::uint64_t context = 0;  // of the connect(), accept(), resolve() or, in a request, listen()
+    Address peer{};
+
+    /// kRequest, kReply.
+    CmPair remote{};
+    std::uint64_t ca_guid = 0;
+    std::uint8_t target_ack_delay = 0;  // kReply
+
+    /// kRequest; the service also in kSidrRequest and kSidrReply.
+    std::uint64_t service_id = 0;
+    QpType transport = QpType::kRc;
+    std::uint32_t path_mtu_bytes = 0;
+    std::uint8_t retry_cnt = 0;
+    std::uint8_t local_ack_timeout = 0;
+    std::uint8_t service_level = 0;
+    std::uint8_t hop_limit = 0;
+    std::uint8_t traffic_class = 0;
+    std::uint32_t flow_label = 0;
+    /// kRequest and kSidrRequest, of a service of the RDMA IP CM.
+    std::optional<protocol::IpCmHeader> ip{};
+
+    protocol::CmRejectReason reason = protocol::CmRejectReason::kConsumer;  // kRejected
+    CmEnd end = CmEnd::kPeer;                                               // kDisconnected
+    protocol::SidrStatus sidr_status = protocol::SidrStatus::kOk;           // kSidrReply
+    std::uint32_t qkey = 0;                                                 // kSidrReply
+
+    /// What the peer added. Messages do not tell how much of it was meant: it is always as long as
+    /// there is room, zeros behind.
+    std::uint8_t private_bytes = 0;
+    std::array<std::byte, protocol::kMostPrivateBytes> private_storage{};
+    [[nodiscard]] std::span<const std::byte> private_data() const noexcept {
+        return std::span(private_storage).first(private_bytes);
+    }
+};
+
+struct CmStats {
+    std::uint64_t malformed = 0;          // messages that no honest peer sends
+    std::uint64_t unmatched = 0;          // of no connection, or not in its state
+    std::uint64_t half_open_refused = 0;  // requests beyond max_half_open or max_connections
+    std::uint64_t duplicates = 0;         // answered again, or passed over
+    std::uint64_t resent = 0;             // after a time-out
+    std::uint64_t stale = 0;              // connections ended because the peer had restarted
+};
+
+/// Threads: one at a time; the caller serialises. Events are queued, so that every call is allowed
+///          while one is looked at.
+class CmAgent {
+  public:
+    /// Longest wait for one message, whatever a peer asks for; and for one after an MRA.
+    static constexpr std::uint32_t kMostTimeoutUs = 8'589'935;
+    static constexpr std::uint32_t kMostDelayUs = 68'719'477;
+
+    /// @param wire  Outlives the agent.
+    CmAgent(const CmConfig& config, CmWire& wire);
+    ~CmAgent();
+    CmAgent(const CmAgent&) = delete;
+    CmAgent& operator=(const CmAgent&) = delete;
+
+    // ---- active side ----
+
+    /// Asks for a connection. kReply, kRejected or kUnreachable follows.
+    /// Returns: EINVAL for a value that its field cannot hold, EMSGSIZE for too much private data,
+    ///          ENOMEM beyond max_connections.
+    Result<CmHandle> connect(const CmConnect& request, std::uint64_t now_us);
+
+    /// Takes the reply: the connection is in use from here on. Says so again whenever the peer
+    /// repeats its reply.
+    /// @param private_data  At most kRtuPrivateBytes.
+    /// Returns: ENOENT, EINVAL in another state, EMSGSIZE.
+    Status establish(CmHandle handle, std::span<const std::byte> private_data,
+                     std::uint64_t now_us);
+
+    // ---- passive side ----
+
+    /// Takes requests and resolutions for the service.
+    /// Returns: EADDRINUSE when somebody does already.
+    Status listen(std::uint64_t service_id, std::uint64_t context);
+    /// Takes those for all services without a listener of their own.
+    Status listen_any(std::uint64_t context);
+    /// Requests that have been reported stay to be answered. Returns: ENOENT.
+    Status unlisten(std::uint64_t service_id);
+    Status unlisten_any();
+
+    /// Answers kRequest; kEstablished, kRejected or kUnreachable follows. The pair is in RTR
+    /// before: the peer may send as soon as it has the reply.
+    /// Returns: ENOENT, EINVAL in another state or for a value that its field cannot hold,
+    ///          EMSGSIZE.
+    Status accept(CmHandle handle, const CmAccept& answer, std::uint64_t now_us);
+
+    /// Answers kRequest or kReply; the handle ends, without an event.
+    /// @param private_data  At most kRejPrivateBytes.
+    /// Returns: ENOENT, EINVAL in another state, EMSGSIZE.
+    Status reject(CmHandle handle, protocol::CmRejectReason reason,
+                  std::span<const std::byte> private_data, std::uint64_t now_us);
+
+    /// Tells the peer that the answer to kRequest or kReply takes up to `delay_us`, at most
+    /// kMostDelayUs. Returns: ENOENT, EINVAL in another state.
+    Status delay(CmHandle handle, std::uint64_t delay_us, std::uint64_t now_us);
+
+    /// Data has arrived on the accepted pair: the peer has the reply, whether or not its word for
+    /// it arrives. kEstablished follows the first time. Returns: ENOENT.
+    Status note_traffic(CmHandle handle, std::uint64_t now_us);
+
+    // ---- both ----
+
+    /// Ends a connection in any state. In use: kDisconnected follows. Before: the peer is told, and
+    /// the handle ends without an event, as that of a resolution does.
+    /// @param private_data  At most kDreqPrivateBytes; sent only when the connection is in use.
+    /// Returns: ENOENT, EALREADY after disconnect(), EMSGSIZE.
+    Status disconnect(CmHandle handle, std::span<const std::byte> private_data,
+                      std::uint64_t now_us);
+
+    // ---- datagram services ----
+
+    /// Asks for the pair of a service. kSidrReply or kUnreachable follows. Returns: as connect().
+    Result<CmHandle> resolve(const CmResolve& request, std::uint64_t now_us);
+    /// Answers kSidrRequest; the handle ends. Returns: ENOENT, EINVAL in another state, EMSGSIZE.
+    Status answer_sidr(CmHandle handle, const CmSidrAnswer& answer, std::uint64_t now_us);
+
+    // ---- what the caller brings and takes ----
+
+    /// Takes in a message that arrived at queue pair 1 with kGsiQkey.
+    /// @param from  Where it came from, and where answers go to. All messages of a connection have
+    ///              to come from the address of the first.
+    /// @param mad   The payload. Any bytes: what makes no sense is counted and dropped.
+    void take_mad(const Address& from, std::span<const std::byte> mad, std::uint64_t now_us);
+
+    /// Does what is due. Cost: nothing is due, one comparison.
+    void run_timers(std::uint64_t now_us);
+    /// When run_timers() has to be called next; nothing while no timer runs.
+    [[nodiscard]] std::optional<std::uint64_t> next_due_us() const noexcept;
+
+    /// The oldest event that has not been read. Events of a handle that the user has ended are not
+    /// shown.
+    std::optional<CmEvent> poll_event();
+
+    [[nodiscard]] const CmStats& stats() const noexcept;
+    /// Handles that have not ended; those in time wait are not counted.
+    [[nodiscard]] std::uint32_t open_count() const noexcept;
+    /// Records in use: open ones, and those in time wait.
+    [[nodiscard]] std::uint32_t record_count() const noexcept;
+
+  private:
+    class State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace rvt::core
