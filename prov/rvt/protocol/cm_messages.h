@@ -256,6 +256,11 @@ constexpr std::uint32_t mtu_bytes(std::uint8_t code) noexcept {
     return 128u << code;
 }
 
+/// What a code of 5 bits stands for in time-outs. Precondition: it is below 32.
+constexpr std::uint64_t cm_timeout_us(std::uint8_t code) noexcept {
+    return (std::uint64_t{4096} << code) / 1000;
+}
+
 // ---- the RDMA IP CM service (annex A11) ----
 
 enum class PortSpace : std::uint16_t { kTcp = 0x0106, kUdp = 0x0111 };
