@@ -18,19 +18,18 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <optional>
 #include <span>
+#include <unordered_map>
 
+#include "core/cm_records.h"
+#include "core/cm_secret.h"
 #include "protocol/cm_messages.h"
 #include "rvt/status.h"
 #include "rvt/types.h"
 
 namespace rvt::core {
-
-/// Names one connection, request or resolution. A name is not given out again, so that one of
-/// something that has ended is harmless: every call with it is ENOENT.
-enum class CmHandle : std::uint64_t { kNone = 0 };
 
 using CmMadBytes = std::span<const std::byte, protocol::kMadBytes>;
 
@@ -82,7 +81,7 @@ struct CmConnect {
     std::uint8_t retry_cnt = 7;
     std::uint8_t local_ack_timeout = 17;  // as QpAttr::timeout, for both ends
     /// For how long each side waits for a message of the other before it sends its own again;
-    /// rounded up to 4.096 us * 2^n, at most kMostTimeoutUs.
+    /// rounded up to 4.096 us * 2^n, 17 ms to 8.6 s.
     std::uint32_t response_timeout_us = 500'000;
     std::uint8_t max_cm_retries = 15;
     /// For a service of the RDMA IP CM: the port that is told beside the device's address.
@@ -195,19 +194,25 @@ struct CmStats {
 ///          while one is looked at.
 class CmAgent {
   public:
-    /// Longest wait for one message, whatever a peer asks for; and for one after an MRA.
-    static constexpr std::uint32_t kMostTimeoutUs = 8'589'935;
-    static constexpr std::uint32_t kMostDelayUs = 68'719'477;
+    /// The shortest and the longest wait for a message, and the longest after an MRA, whatever a
+    /// peer asks for.
+    static constexpr std::uint8_t kLeastTimeout = 12;  // codes: 4.096 us * 2^n
+    static constexpr std::uint8_t kMostTimeout = 21;
+    static constexpr std::uint8_t kMostDelay = 24;
+    static constexpr std::uint32_t kMostTimeoutUs = protocol::cm_timeout_us(kMostTimeout);
+    static constexpr std::uint32_t kMostDelayUs = protocol::cm_timeout_us(kMostDelay);
 
     /// @param wire  Outlives the agent.
     CmAgent(const CmConfig& config, CmWire& wire);
-    ~CmAgent();
+    ~CmAgent() = default;
     CmAgent(const CmAgent&) = delete;
     CmAgent& operator=(const CmAgent&) = delete;
 
     // ---- active side ----
 
-    /// Asks for a connection. kReply, kRejected or kUnreachable follows.
+    /// Asks for a connection. kReply, kRejected or kUnreachable follows. The peer takes another
+    /// request with the same pair for the end of this one. Rejected as a stale connection, a pair
+    /// may ask again at once: the peer has ended what a former process had with that number.
     /// Returns: EINVAL for a value that its field cannot hold, EMSGSIZE for too much private data,
     ///          ENOMEM beyond max_connections.
     Result<CmHandle> connect(const CmConnect& request, std::uint64_t now_us);
@@ -236,7 +241,8 @@ class CmAgent {
     ///          EMSGSIZE.
     Status accept(CmHandle handle, const CmAccept& answer, std::uint64_t now_us);
 
-    /// Answers kRequest or kReply; the handle ends, without an event.
+    /// Answers kRequest or kReply; the handle ends, without an event. A peer that does not get to
+    /// know of it asks again, which is another kRequest.
     /// @param private_data  At most kRejPrivateBytes.
     /// Returns: ENOENT, EINVAL in another state, EMSGSIZE.
     Status reject(CmHandle handle, protocol::CmRejectReason reason,
@@ -247,14 +253,14 @@ class CmAgent {
     Status delay(CmHandle handle, std::uint64_t delay_us, std::uint64_t now_us);
 
     /// Data has arrived on the accepted pair: the peer has the reply, whether or not its word for
-    /// it arrives. kEstablished follows the first time. Returns: ENOENT.
+    /// it arrives. kEstablished follows if that has not been known. Returns: ENOENT.
     Status note_traffic(CmHandle handle, std::uint64_t now_us);
 
     // ---- both ----
 
-    /// Ends a connection in any state. In use: kDisconnected follows. Before: the peer is told, and
-    /// the handle ends without an event, as that of a resolution does.
-    /// @param private_data  At most kDreqPrivateBytes; sent only when the connection is in use.
+    /// Ends a connection in any state. After establish() or accept() kDisconnected follows. Before,
+    /// the peer is told, and the handle ends without an event; so does that of a resolution.
+    /// @param private_data  At most kDreqPrivateBytes; sent only if kDisconnected follows.
     /// Returns: ENOENT, EALREADY after disconnect(), EMSGSIZE.
     Status disconnect(CmHandle handle, std::span<const std::byte> private_data,
                       std::uint64_t now_us);
@@ -279,19 +285,74 @@ class CmAgent {
     /// When run_timers() has to be called next; nothing while no timer runs.
     [[nodiscard]] std::optional<std::uint64_t> next_due_us() const noexcept;
 
-    /// The oldest event that has not been read. Events of a handle that the user has ended are not
-    /// shown.
+    /// The oldest event that has not been read. What was queued for a handle that the user has
+    /// ended since is not shown.
     std::optional<CmEvent> poll_event();
 
-    [[nodiscard]] const CmStats& stats() const noexcept;
-    /// Handles that have not ended; those in time wait are not counted.
-    [[nodiscard]] std::uint32_t open_count() const noexcept;
-    /// Records in use: open ones, and those in time wait.
-    [[nodiscard]] std::uint32_t record_count() const noexcept;
+    [[nodiscard]] const CmStats& stats() const noexcept { return stats_; }
+    /// Handles that have not ended.
+    [[nodiscard]] std::uint32_t open_count() const noexcept { return records_.open_count(); }
+    /// Connections and resolutions that are remembered: those, and what is in time wait.
+    [[nodiscard]] std::uint32_t record_count() const noexcept { return records_.count(); }
 
   private:
-    class State;
-    std::unique_ptr<State> state_;
+    // What the user asks for: cm_agent.cc.
+    void begin_disconnect(CmRecord& record, std::span<const std::byte> private_data,
+                          std::uint8_t retries);
+    void refuse(CmRecord& record, protocol::CmRejectReason reason,
+                std::span<const std::byte> private_data);
+    void abort_request(CmRecord& record);
+    void answer_resolution(CmRecord& record, const CmSidrAnswer& answer);
+    void end_by_user(CmRecord& record);
+    void time_out(CmRecord& record);
+    void give_up(CmRecord& record);
+
+    // What arrives: cm_agent_messages.cc.
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmReq& req);
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmMra& mra);
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmRej& rej);
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmRep& rep);
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmRtu& rtu);
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmDreq& dreq);
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmDrep& drep);
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmSidrReq& req);
+    void take(const Address& from, std::uint64_t transaction_id, const protocol::CmSidrRep& rep);
+    std::optional<protocol::CmRejectReason> objection_to(const protocol::CmReq& req) const;
+    void begin_request(const Address& from, std::uint64_t transaction_id,
+                       const protocol::CmReq& req, std::uint64_t context);
+    void repeat_answer(CmRecord& record, std::uint64_t transaction_id, const protocol::CmReq& req);
+    void repeat_answer(CmRecord& record, std::uint64_t transaction_id, const protocol::CmRep& rep);
+    bool end_predecessor(const Address& from, std::uint32_t remote_qpn);
+    CmRecord* find_disconnected(const Address& from, const protocol::CmDreq& dreq);
+    CmRecord* find_rejected(const Address& from, const protocol::CmRej& rej);
+    CmRecord* find_exact(const Address& from, std::uint32_t local_id, std::uint32_t remote_id);
+    void report_disconnected(CmRecord& record, CmEnd end, std::span<const std::byte> private_data);
+    [[nodiscard]] bool has_room_for_request() const noexcept;
+    [[nodiscard]] std::optional<std::uint64_t> listener_of(std::uint64_t service_id) const;
+
+    // Both.
+    void send(CmRecord& record, const protocol::CmMessage& message);
+    void send_again(const CmRecord& record) { wire_.send_mad(record.peer, record.mad); }
+    void send_once(const AhAttr& to, std::uint64_t transaction_id,
+                   const protocol::CmMessage& message);
+    static void set_timing(CmRecord& record, std::uint8_t response_timeout,
+                           std::uint8_t local_ack_timeout) noexcept;
+    void expect_answer(CmRecord& record, std::uint8_t retries);
+    void wait_longer(CmRecord& record, std::uint64_t extra_us);
+    CmEvent& report(const CmRecord& record, CmEventType type);
+    CmEvent& report_end(CmRecord& record, CmEventType type);
+    void establish_passive(CmRecord& record, std::span<const std::byte> private_data);
+    void enter_time_wait(CmRecord& record);
+
+    const CmConfig config_;
+    CmWire& wire_;
+    CmSecret secret_;
+    CmRecords records_;
+    std::unordered_map<std::uint64_t, std::uint64_t> listeners_;  // contexts by service
+    std::optional<std::uint64_t> listener_for_any_;               // its context
+    std::deque<CmEvent> events_;
+    CmStats stats_;
+    std::uint64_t now_us_ = 0;  // of the call under way
 };
 
 }  // namespace rvt::core
