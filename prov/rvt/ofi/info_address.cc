@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "ofi/info.h"
-#include "ofi/local_addresses.h"
+#include "util/local_addresses.h"
 
 namespace rvt::ofi {
 namespace {
@@ -53,7 +53,7 @@ bool is_formatted(const char* node) noexcept {
 Result<SockAddr> first_local(const addrinfo* all) {
     for (const addrinfo* one = all; one != nullptr; one = one->ai_next) {
         const Result<SockAddr> address = SockAddr::from(one->ai_addr, one->ai_addrlen);
-        if (address.is_ok() && is_local_address(address.value())) {
+        if (address.is_ok() && util::is_local_address(address.value())) {
             return address;
         }
     }
@@ -87,7 +87,7 @@ Lookup resolve(const char* node, const char* service, std::uint64_t flags, int f
         if (service != nullptr || !address.is_ok()) {
             return {EINVAL, "fi_sockaddr_in://address:port without a service"};
         }
-        return {is_local_address(address.value()) ? address : Result<SockAddr>(EADDRNOTAVAIL),
+        return {util::is_local_address(address.value()) ? address : Result<SockAddr>(EADDRNOTAVAIL),
                 "addresses of this host"};
     }
     if (node == nullptr) {
@@ -174,7 +174,7 @@ class Resolver {
         if (!address.is_ok()) {
             answer_.refusal =
                 Refusal{what, "an address of another form", "sockaddr_in, sockaddr_in6 or text"};
-        } else if (!is_local_address(address.value())) {
+        } else if (!util::is_local_address(address.value())) {
             answer_.refusal = Refusal{what, address.value().to_string(), "addresses of this host"};
         } else if (family_ != AF_UNSPEC && address.value().family != family_) {
             answer_.refusal =

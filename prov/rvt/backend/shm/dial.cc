@@ -39,7 +39,7 @@ const char* explain(util::Status why, bool was_refused_by_peer) noexcept {
 
 }  // namespace
 
-Dial::Dial(ControlThread& thread, Switchboard& board, const util::SockAddr& peer)
+Dial::Dial(util::ControlThread& thread, Switchboard& board, const util::SockAddr& peer)
     : Handler(thread), board_(board), peer_(peer), started_(Clock::now()), pause_(kFirstPause) {}
 
 void Dial::attempt() {

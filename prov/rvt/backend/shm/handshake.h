@@ -14,15 +14,15 @@
 #include <memory>
 
 #include "backend/shm/connection.h"
-#include "backend/shm/control_thread.h"
 #include "backend/shm/peer_memory.h"
 #include "backend/shm/wire_up.h"
+#include "util/control_thread.h"
 
 namespace rvt::shm {
 
-class Handshake final : public ControlThread::Handler {
+class Handshake final : public util::ControlThread::Handler {
   public:
-    using Clock = ControlThread::Clock;
+    using Clock = util::ControlThread::Clock;
 
     class Owner {
       public:
@@ -36,7 +36,7 @@ class Handshake final : public ControlThread::Handler {
         ~Owner() = default;
     };
 
-    Handshake(ControlThread& thread, const LocalEnd& local, Owner& owner) noexcept
+    Handshake(util::ControlThread& thread, const LocalEnd& local, Owner& owner) noexcept
         : Handler(thread), local_(local), owner_(owner) {}
 
     /// Begins towards the endpoint at `address`.

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "backend/shm/connection.h"
-#include "backend/shm/control_thread.h"
 #include "backend/shm/wire_up.h"
+#include "util/control_thread.h"
 #include "util/fork_guard.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
@@ -35,10 +35,10 @@ class LinkOwner {
     ~LinkOwner() = default;
 };
 
-class Link final : public ControlThread::Handler {
+class Link final : public util::ControlThread::Handler {
   public:
-    Link(ControlThread& thread, LinkOwner& owner, std::uint64_t id, const util::SockAddr& peer,
-         std::uint64_t incarnation, int pid) noexcept
+    Link(util::ControlThread& thread, LinkOwner& owner, std::uint64_t id,
+         const util::SockAddr& peer, std::uint64_t incarnation, int pid) noexcept
         : Handler(thread),
           owner_(owner),
           id_(id),
@@ -81,16 +81,16 @@ class Link final : public ControlThread::Handler {
 /// when descriptors are scarce.
 class ProcessWatch {
   public:
-    explicit ProcessWatch(ControlThread& thread, LinkOwner& owner) noexcept
+    explicit ProcessWatch(util::ControlThread& thread, LinkOwner& owner) noexcept
         : thread_(thread), owner_(owner) {}
 
     void add(Link& link);
     void remove(Link& link) noexcept;
 
   private:
-    class Process final : public ControlThread::Handler {
+    class Process final : public util::ControlThread::Handler {
       public:
-        Process(ControlThread& thread, LinkOwner& owner) noexcept
+        Process(util::ControlThread& thread, LinkOwner& owner) noexcept
             : Handler(thread), owner_(owner) {}
         void start(int socket, int pid);
         void on_ready(std::uint32_t events) override;
@@ -102,7 +102,7 @@ class ProcessWatch {
         util::ProcessFd pidfd_;
     };
 
-    ControlThread& thread_;
+    util::ControlThread& thread_;
     LinkOwner& owner_;
     std::map<int, std::unique_ptr<Process>> processes_;
 };

@@ -46,7 +46,7 @@ util::Status refuse_to_listen(const util::SockAddr& address, int error) {
 
 // ---- life ----
 
-util::Result<std::unique_ptr<Switchboard>> Switchboard::open(ControlThread& thread,
+util::Result<std::unique_ptr<Switchboard>> Switchboard::open(util::ControlThread& thread,
                                                              const ListenAttr& attr) {
     const util::ForkHold hold;
     std::unique_ptr<Switchboard> board(new Switchboard(thread, attr));
@@ -57,7 +57,7 @@ util::Result<std::unique_ptr<Switchboard>> Switchboard::open(ControlThread& thre
     return board;
 }
 
-Switchboard::Switchboard(ControlThread& thread, const ListenAttr& attr)
+Switchboard::Switchboard(util::ControlThread& thread, const ListenAttr& attr)
     : Handler(thread),
       attr_(attr),
       wake_fd_(copy_fd(attr.wake_fd)),

@@ -15,12 +15,12 @@
 #include <unordered_map>
 
 #include "backend/shm/connection.h"
-#include "backend/shm/control_thread.h"
 #include "backend/shm/handshake.h"
 #include "backend/shm/link.h"
 #include "backend/shm/peer_memory.h"
 #include "backend/shm/ticker.h"
 #include "util/annotations.h"
+#include "util/control_thread.h"
 #include "util/fork_guard.h"
 #include "util/mutex.h"
 
@@ -30,11 +30,11 @@ class Switchboard;
 
 /// Our wish to reach an address: attempts with jittered back-off until one works or the time is
 /// over.
-class Dial final : public ControlThread::Handler {
+class Dial final : public util::ControlThread::Handler {
   public:
-    using Clock = ControlThread::Clock;
+    using Clock = util::ControlThread::Clock;
 
-    Dial(ControlThread& thread, Switchboard& board, const util::SockAddr& peer);
+    Dial(util::ControlThread& thread, Switchboard& board, const util::SockAddr& peer);
 
     /// Tries now.
     void attempt();
@@ -60,10 +60,12 @@ class Dial final : public ControlThread::Handler {
     unsigned attempts_ = 0;
 };
 
-class Switchboard final : public ControlThread::Handler, public Handshake::Owner, public LinkOwner {
+class Switchboard final : public util::ControlThread::Handler,
+                          public Handshake::Owner,
+                          public LinkOwner {
   public:
     /// Makes the listening socket. Threads: any. Returns: as Connector::open().
-    static util::Result<std::unique_ptr<Switchboard>> open(ControlThread& thread,
+    static util::Result<std::unique_ptr<Switchboard>> open(util::ControlThread& thread,
                                                            const ListenAttr& attr);
     ~Switchboard() override;
     Switchboard(const Switchboard&) = delete;
@@ -108,9 +110,9 @@ class Switchboard final : public ControlThread::Handler, public Handshake::Owner
             return address.hash();
         }
     };
-    using Clock = ControlThread::Clock;
+    using Clock = util::ControlThread::Clock;
 
-    Switchboard(ControlThread& thread, const ListenAttr& attr);
+    Switchboard(util::ControlThread& thread, const ListenAttr& attr);
     util::Status listen();
 
     Link* find_link(std::uint64_t id);

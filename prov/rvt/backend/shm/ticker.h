@@ -8,14 +8,14 @@
 #include <cstdint>
 
 #include "backend/shm/connection.h"
-#include "backend/shm/control_thread.h"
+#include "util/control_thread.h"
 #include "util/unique_fd.h"
 
 namespace rvt::shm {
 
-class Ticker final : public ControlThread::Handler {
+class Ticker final : public util::ControlThread::Handler {
   public:
-    Ticker(ControlThread& thread, ConnectionUser& user, bool has_auto_progress) noexcept
+    Ticker(util::ControlThread& thread, ConnectionUser& user, bool has_auto_progress) noexcept
         : Handler(thread), user_(user), has_auto_progress_(has_auto_progress) {}
 
     /// `wake_fd` is what peers write to when they are asked to; it is never read here, as the
@@ -30,7 +30,7 @@ class Ticker final : public ControlThread::Handler {
     void on_timer() override;
 
   private:
-    using Clock = ControlThread::Clock;
+    using Clock = util::ControlThread::Clock;
 
     void watch_application();
     void take_over();

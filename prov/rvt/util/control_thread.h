@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The control thread: one for each process, from the first open Connector to the last. It sleeps
-// until a handshake, a timer, a death or a command wakes it, and never touches what it does not
-// own.
+// The control thread: one for each process, from the first who needs it to the last. It sleeps
+// until a descriptor, a timer or a command wakes it, and never touches what it does not own.
 //
 // Threads: acquire(), post(), run() from any thread but this one; everything else on the control
 // thread.
@@ -23,7 +22,7 @@
 #include "util/mutex.h"
 #include "util/status.h"
 
-namespace rvt::shm {
+namespace rvt::util {
 
 class ControlThread {
   public:
@@ -47,8 +46,10 @@ class ControlThread {
         ControlThread& thread() const noexcept { return thread_; }
         /// Watches one descriptor for epoll(7) events, in place of the former one. Returns: ENOMEM,
         /// ENOSPC.
-        util::Status watch(int fd, std::uint32_t events);
+        Status watch(int fd, std::uint32_t events);
         void unwatch() noexcept;
+        /// Asks again for what was watched with EPOLLONESHOT. Threads: any, while it is watched.
+        void rearm(std::uint32_t events) noexcept;
         /// Asks for on_timer(), once, in place of an earlier wish.
         void set_timer(Clock::time_point when);
         void cancel_timer() noexcept;
@@ -64,7 +65,7 @@ class ControlThread {
 
     /// The thread of this process; starts it when there is none.
     /// Returns: EAGAIN (no thread can be made), EMFILE, ENOMEM.
-    static util::Result<std::shared_ptr<ControlThread>> acquire();
+    static Result<std::shared_ptr<ControlThread>> acquire();
     /// Ends and joins the thread.
     ~ControlThread();
     ControlThread(const ControlThread&) = delete;
@@ -72,7 +73,7 @@ class ControlThread {
 
     /// Whether this process is a forked child of the one that started the thread: there is no
     /// thread here.
-    bool is_inherited() const noexcept { return util::fork_generation() != generation_; }
+    bool is_inherited() const noexcept { return fork_generation() != generation_; }
 
     /// Has a command executed later. In a forked child: does nothing.
     void post(Command command);
@@ -83,7 +84,7 @@ class ControlThread {
     using TimerKey = std::pair<Clock::time_point, std::uint64_t>;
 
     ControlThread() = default;
-    util::Status start();
+    Status start();
     static void* entry(void* self);
     void loop();
     int timeout() const noexcept;
@@ -92,14 +93,14 @@ class ControlThread {
     void dispatch(std::uint64_t id, std::uint32_t events);
     void signal() noexcept;
 
-    const unsigned generation_ = util::fork_generation();
+    const unsigned generation_ = fork_generation();
     pthread_t thread_{};
     bool is_started_ = false;
     bool is_stopping_ = false;  // control thread only; set by a command
-    util::ProcessFd epoll_;
-    util::ProcessFd event_;
+    ProcessFd epoll_;
+    ProcessFd event_;
 
-    util::Mutex lock_;  // order: after ForkHold; before none
+    Mutex lock_;  // order: after ForkHold; before none
     std::vector<Command> commands_ RVT_GUARDED_BY(lock_);
 
     std::uint64_t next_id_ = 1;
@@ -107,4 +108,4 @@ class ControlThread {
     std::map<TimerKey, Handler*> timers_;
 };
 
-}  // namespace rvt::shm
+}  // namespace rvt::util

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The loop of the control thread: epoll(7), timers, commands.
-#include "backend/shm/control_thread.h"
+#include "util/control_thread.h"
 
 #include <algorithm>
 #include <array>
@@ -13,13 +13,13 @@
 
 #include "util/log.h"
 
-namespace rvt::shm {
+namespace rvt::util {
 namespace {
 
 constexpr const char* kThreadName = "rvt-control";
 constexpr std::uint64_t kCommandsId = 0;  // handlers count from 1
 
-util::Mutex current_lock;  // order: after ForkHold, so that no child finds it taken
+Mutex current_lock;  // order: after ForkHold, so that no child finds it taken
 std::weak_ptr<ControlThread> current RVT_GUARDED_BY(current_lock);
 
 }  // namespace
@@ -31,7 +31,7 @@ ControlThread::Handler::~Handler() {
     cancel_timer();
 }
 
-util::Status ControlThread::Handler::watch(int fd, std::uint32_t events) {
+Status ControlThread::Handler::watch(int fd, std::uint32_t events) {
     unwatch();
     const std::uint64_t id = thread_.next_id_++;
     epoll_event event{};
@@ -43,7 +43,7 @@ util::Status ControlThread::Handler::watch(int fd, std::uint32_t events) {
     thread_.watches_[id] = this;
     watch_id_ = id;
     watched_fd_ = fd;
-    return util::kOk;
+    return kOk;
 }
 
 void ControlThread::Handler::unwatch() noexcept {
@@ -52,6 +52,13 @@ void ControlThread::Handler::unwatch() noexcept {
         thread_.watches_.erase(watch_id_);
         watch_id_ = 0;
     }
+}
+
+void ControlThread::Handler::rearm(std::uint32_t events) noexcept {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = watch_id_;
+    epoll_ctl(thread_.epoll_.get(), EPOLL_CTL_MOD, watched_fd_, &event);
 }
 
 void ControlThread::Handler::set_timer(Clock::time_point when) {
@@ -70,15 +77,15 @@ void ControlThread::Handler::cancel_timer() noexcept {
 
 // ---- life ----
 
-util::Result<std::shared_ptr<ControlThread>> ControlThread::acquire() {
-    const util::ForkHold hold;
-    const util::Guard guard(current_lock);
+Result<std::shared_ptr<ControlThread>> ControlThread::acquire() {
+    const ForkHold hold;
+    const Guard guard(current_lock);
     std::shared_ptr<ControlThread> thread = current.lock();
     if (thread != nullptr && !thread->is_inherited()) {
         return thread;
     }
     thread.reset(new ControlThread);
-    const util::Status status = thread->start();
+    const Status status = thread->start();
     if (!status.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot start control thread: %s%s", strerrordesc_np(status.error()),
                  status.error() == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
@@ -88,9 +95,9 @@ util::Result<std::shared_ptr<ControlThread>> ControlThread::acquire() {
     return thread;
 }
 
-util::Status ControlThread::start() {
-    epoll_ = util::ProcessFd(util::UniqueFd(epoll_create1(EPOLL_CLOEXEC)));
-    event_ = util::ProcessFd(util::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
+Status ControlThread::start() {
+    epoll_ = ProcessFd(UniqueFd(epoll_create1(EPOLL_CLOEXEC)));
+    event_ = ProcessFd(UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
     if (!epoll_.is_open() || !event_.is_open()) {
         return errno;
     }
@@ -131,7 +138,7 @@ void ControlThread::post(Command command) {
         return;
     }
     {
-        const util::Guard guard(lock_);
+        const Guard guard(lock_);
         commands_.push_back(std::move(command));
     }
     signal();
@@ -166,7 +173,7 @@ void ControlThread::loop() {
     while (!is_stopping_) {
         const int count =
             epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout());
-        const util::ForkHold hold;
+        const ForkHold hold;
         run_commands();
         for (int i = 0; i < count; ++i) {
             dispatch(events[static_cast<std::size_t>(i)].data.u64,
@@ -188,7 +195,7 @@ int ControlThread::timeout() const noexcept {
 void ControlThread::run_commands() {
     std::vector<Command> taken;
     {
-        const util::Guard guard(lock_);
+        const Guard guard(lock_);
         taken.swap(commands_);
     }
     for (const Command& command : taken) {
@@ -218,4 +225,4 @@ void ControlThread::run_timers() {
     }
 }
 
-}  // namespace rvt::shm
+}  // namespace rvt::util

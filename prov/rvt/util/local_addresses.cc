@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Asks the system for its interfaces and routes.
+#include "util/local_addresses.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/socket.h>
+
+#include "util/unique_fd.h"
+
+namespace rvt::util {
+namespace {
+
+using InterfaceList = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
+
+InterfaceList all_interfaces() {
+    ifaddrs* all = nullptr;
+    return {getifaddrs(&all) == 0 ? all : nullptr, &freeifaddrs};
+}
+
+std::optional<SockAddr> address_of(const ifaddrs& interface) {
+    if (interface.ifa_addr == nullptr) {
+        return {};
+    }
+    const std::size_t bytes =
+        interface.ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    const Result<SockAddr> own = SockAddr::from(interface.ifa_addr, bytes);
+    return own.is_ok() ? std::optional(own.value()) : std::nullopt;
+}
+
+bool is_link_local(const SockAddr& address) {
+    return address.family == AF_INET ? address.ip[0] == 169 && address.ip[1] == 254
+                                     : address.ip[0] == 0xfe && (address.ip[1] & 0xc0) == 0x80;
+}
+
+/// Made for guests of this host: others seldom reach them.
+bool is_for_guests(std::string_view name) {
+    static constexpr std::string_view kPrefixes[] = {"docker", "br-", "virbr",   "veth", "lxc",
+                                                     "lxd",    "cni", "flannel", "cali", "podman",
+                                                     "vnet",   "tap", "tun",     "vmnet"};
+    return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                       [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+/// The interface of the IPv4 default route, from /proc/net/route; empty: there is none.
+std::string default_interface() {
+    const std::unique_ptr<std::FILE, decltype(&std::fclose)> table(
+        std::fopen("/proc/net/route", "re"), &std::fclose);
+    std::array<char, 256> line{};
+    while (table != nullptr && std::fgets(line.data(), line.size(), table.get()) != nullptr) {
+        char name[IF_NAMESIZE + 1] = {};
+        unsigned long dest = 1;
+        if (std::sscanf(line.data(), "%16s %lx", name, &dest) == 2 && dest == 0) {
+            return name;
+        }
+    }
+    return {};
+}
+
+struct Candidate {
+    std::string name;
+    SockAddr address;
+};
+
+/// Addresses of interfaces that others may reach, the best first.
+std::vector<Candidate> candidates(int family) {
+    std::vector<Candidate> found;
+    const InterfaceList all = all_interfaces();
+    for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
+        const auto address = address_of(*one);
+        constexpr unsigned kUsable = IFF_UP | IFF_RUNNING;
+        if (address && address->family == family && (one->ifa_flags & kUsable) == kUsable &&
+            (one->ifa_flags & IFF_LOOPBACK) == 0 && !is_link_local(*address)) {
+            found.push_back({.name = one->ifa_name, .address = *address});
+        }
+    }
+    const std::string main = default_interface();
+    const auto rank = [&](const Candidate& one) {
+        return one.name == main ? 0 : is_for_guests(one.name) ? 2 : 1;
+    };
+    std::stable_sort(found.begin(), found.end(),
+                     [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
+    return found;
+}
+
+}  // namespace
+
+bool is_local_address(const SockAddr& address) {
+    if (address.is_any() || address.is_loopback()) {
+        return true;
+    }
+    const InterfaceList all = all_interfaces();
+    for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
+        const auto own = address_of(*one);
+        if (own && own->family == address.family && own->ip == address.ip) {
+            return true;
+        }
+    }
+    return false;
+}
+
+std::optional<SockAddr> source_towards(const SockAddr& dest) {
+    const UniqueFd fd(::socket(dest.family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    SockAddr there = dest;
+    there.port = 9;  // any: a connected datagram socket sends nothing by itself
+    sockaddr_storage name{};
+    auto bytes = static_cast<socklen_t>(there.to(&name));
+    if (!fd.is_open() || ::connect(fd.get(), reinterpret_cast<sockaddr*>(&name), bytes) != 0) {
+        return {};
+    }
+    bytes = sizeof name;
+    if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&name), &bytes) != 0) {
+        return {};
+    }
+    const Result<SockAddr> own = SockAddr::from(reinterpret_cast<sockaddr*>(&name), bytes);
+    if (!own.is_ok()) {
+        return {};
+    }
+    SockAddr source = own.value();
+    source.port = 0;
+    return source;
+}
+
+std::optional<SockAddr> network_address(int family, std::string_view interface) {
+    for (const Candidate& one : candidates(family)) {
+        if (interface.empty() || one.name == interface) {
+            return one.address;
+        }
+    }
+    return {};
+}
+
+std::string network_interfaces(int family) {
+    std::string names;
+    for (const Candidate& one : candidates(family)) {
+        names += (names.empty() ? "" : ", ") + one.name;
+    }
+    return names.empty() ? "none" : names;
+}
+
+}  // namespace rvt::util

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Which addresses this host has, and which of them others most likely reach it at.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "util/sock_addr.h"
+
+namespace rvt::util {
+
+/// Whether packets to this address stay on this host, in this network namespace. The wildcard
+/// counts too.
+bool is_local_address(const SockAddr& address);
+
+/// The address of this host from which packets to `dest` leave, with port 0; nothing: there is no
+/// route. Sends nothing.
+std::optional<SockAddr> source_towards(const SockAddr& dest);
+
+/// The address of a network interface that is up, with port 0; nothing: there is none. Interfaces
+/// of containers and virtual machines come last, that of the default route first.
+/// @param family     AF_INET or AF_INET6; link-local addresses are left out.
+/// @param interface  Its name; empty: any.
+std::optional<SockAddr> network_address(int family, std::string_view interface);
+
+/// The names of the interfaces that network_address() can choose from, for people.
+std::string network_interfaces(int family);
+
+}  // namespace rvt::util
