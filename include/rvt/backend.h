@@ -185,6 +185,10 @@ void deliver_packet(core::Device& device, const Address& source,
                     const std::array<std::uint8_t, 16>& dest,
                     std::span<const std::byte> packet) noexcept;
 
+/// Says that nothing listens at a peer's port, as far as its host tells. Nobody has to believe it.
+/// On the thread of poll().
+void peer_refused(core::Device& device, const Address& peer) noexcept;
+
 // ---- what a segment-grade backend calls ----
 
 /// Hands a segment to the core, on the thread of poll(). The core has copied what it needs on

@@ -19,8 +19,6 @@
 namespace rvt::core {
 namespace {
 
-constexpr std::uint64_t kNever = ~std::uint64_t{0};
-
 std::uint64_t monotonic_us() noexcept {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return static_cast<std::uint64_t>(
@@ -117,12 +115,12 @@ Device::~Device() = default;
 
 // ---- progress ----
 
-void Device::progress() noexcept {
+unsigned Device::progress() noexcept {
     if (!progress_lock_.try_lock()) {
-        return;
+        return 0;
     }
     ops_.flush_packets(*this);
-    ops_.poll(*this);
+    const unsigned arrived = ops_.poll(*this);
     send_refusals();
     const bool answers_are_due = answers_are_due_locked();
     progress_lock_.unlock();
@@ -131,7 +129,7 @@ void Device::progress() noexcept {
     }
     // relaxed: a queue that begins to wait right now is seen at the next call.
     if (waiting_count_.load(std::memory_order_relaxed) == 0) {
-        return;
+        return arrived;
     }
     const ReadPin pin;
     for (const std::uint32_t qpn : take_due(now_us(), nullptr)) {
@@ -139,6 +137,7 @@ void Device::progress() noexcept {
             resume(*qp);
         }
     }
+    return arrived;
 }
 
 void Device::answer_later(std::uint32_t qpn, bool urgent) noexcept {

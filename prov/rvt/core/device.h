@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/key_table.h"
+#include "core/mad.h"
 #include "core/mcast.h"
 #include "core/object.h"
 #include "core/qp_table.h"
@@ -54,12 +55,17 @@ class Device : public Object {
     }
 
     /// Takes in what the backend has, and starts again what has waited long enough.
+    /// Returns: how many packets or segments arrived.
     /// Threads: any; beside a thread that is in it, it returns at once.
-    void progress() noexcept;
+    unsigned progress() noexcept;
 
     /// Sleeps until `fd` is readable, the backend has something, waiting work is due or
     /// `timeout_ms` passed.
     void sleep_on(int fd, int timeout_ms) noexcept;
+    /// When progress() has to be called next though nothing arrives; kNever: not at all.
+    /// Threads: any.
+    [[nodiscard]] std::uint64_t next_due_us() noexcept;
+    static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
     // ---- work that waits ----
 
@@ -85,6 +91,12 @@ class Device : public Object {
     /// Lets go what waits to leave: packets that the backend keeps, and behind them answers. The
     /// caller holds no rx_lock.
     void flush() noexcept;
+
+    // ---- management datagrams ----
+
+    /// Who takes them; nullptr: nobody, they are dropped. Threads: while nobody is in progress().
+    void set_mad_sink(MadSink* sink) noexcept { mad_sink_ = sink; }
+    [[nodiscard]] MadSink* mad_sink() const noexcept { return mad_sink_; }
 
     // ---- answers for pairs that are not there ----
 
@@ -132,7 +144,6 @@ class Device : public Object {
            std::unique_ptr<KeyTable> keys) noexcept;
     static Result<KeyBlock> map_key_block(std::uint32_t max_mr) noexcept;
     std::vector<std::uint32_t> take_due(std::uint64_t now_us, const void* on) noexcept;
-    std::uint64_t next_due_us() noexcept;
     void send_refusals() noexcept;
     [[nodiscard]] bool answers_are_due_locked() noexcept RVT_REQUIRES(progress_lock_);
     void send_answers() noexcept;
@@ -146,6 +157,7 @@ class Device : public Object {
     QpTable qps_;
     McastTable mcast_;
     Stats stats_;
+    MadSink* mad_sink_ = nullptr;
     std::atomic<std::uint32_t> next_pd_id_{1};
 
     util::SpinLock progress_lock_;  // order: outermost; only ever tried

@@ -49,6 +49,7 @@ bool is_from_peer(const Qp& qp, const Address& source) noexcept {
 
 void deliver_request(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
     Nak nak = Nak::kNone;
+    bool has_part_for_sink = false;
     {
         const util::Guard guard(qp.rx_lock());
         auto* flow = static_cast<PacketFlow*>(qp.flow());  // what open_flow() makes for this grade
@@ -57,6 +58,11 @@ void deliver_request(Qp& qp, const Route& route, const DecodedPacket& packet) no
             return;
         }
         nak = flow->responder().take_request(qp, packet);
+        has_part_for_sink = flow->responder().has_part_for_sink();
+    }
+    if (has_part_for_sink) {
+        const protocol::OpcodeInfo& info = packet.header.info();
+        qp.init().sink->take(packet.payload, info.starts(), info.ends());
     }
     qp.device().flush_urgent();
     if (nak != Nak::kNone) {
@@ -98,6 +104,16 @@ void deliver_to_members(Device& device, const Route& route, const DecodedPacket&
             deliver_to(*member, route, packet);
         }
     }
+}
+
+void deliver_mad(Device& device, const Route& route, const DecodedPacket& packet) noexcept {
+    MadSink* const sink = device.mad_sink();
+    if (sink == nullptr || packet.header.qkey != protocol::kGsiQkey ||
+        packet.payload.size() != protocol::kMadBytes) {
+        device.stats().add(Stat::kDrops);
+        return;
+    }
+    sink->take_mad(route.source, packet.payload.first<protocol::kMadBytes>());
 }
 
 }  // namespace
@@ -157,12 +173,22 @@ void deliver_packet(core::Device& device, const Address& source,
         core::deliver_to_members(device, route, decoded.value());
         return;
     }
+    if (header.dest_qpn == protocol::kGsiQpn && service == QpType::kUd) {
+        core::deliver_mad(device, route, decoded.value());
+        return;
+    }
     core::Qp* qp = device.qps().find(header.dest_qpn);
     if (qp == nullptr || qp->type() != service) {
         device.stats().add(core::Stat::kDrops);  // nobody says so to the sender
         return;
     }
     core::deliver_to(*qp, route, decoded.value());
+}
+
+void peer_refused(core::Device& device, const Address& peer) noexcept {
+    if (core::MadSink* const sink = device.mad_sink()) {
+        sink->peer_refused(peer);
+    }
 }
 
 }  // namespace rvt

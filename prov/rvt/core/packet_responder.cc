@@ -94,6 +94,7 @@ void PacketResponder::start_at(const QpAttr& attr) {
 // ---- requests ----
 
 Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept {
+    has_part_for_sink_ = false;
     if (answers_.size() >= kMaxAnswers) {
         device_.stats().add(Stat::kDrops);  // the peer asks again
         return Nak::kNone;
@@ -204,6 +205,10 @@ Nak PacketResponder::execute(Qp& qp, const DecodedPacket& packet) noexcept {
 /// Bytes of a SEND or WRITE.
 Nak PacketResponder::take_data(Qp& qp, const DecodedPacket& packet) noexcept {
     const OpcodeInfo& info = packet.header.info();
+    if (info.kind == Kind::kSend && qp.init().sink != nullptr) {
+        has_part_for_sink_ = !info.has(Ext::kImm) && !info.has(Ext::kIeth);
+        return has_part_for_sink_ ? Nak::kNone : Nak::kInvalid;  // bytes are all that it takes
+    }
     const std::uint64_t placed = qp.inbound().placed;
     const std::uint64_t bytes = packet.payload.size();
     if (info.kind == Kind::kSend) {

@@ -32,6 +32,8 @@ class PacketResponder {
 
     /// Takes in a request or a part of one. Returns: why it was refused, for after_refusal().
     Nak take_request(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    /// Whether the last packet is a part of a message for the pair's sink.
+    [[nodiscard]] bool has_part_for_sink() const noexcept { return has_part_for_sink_; }
     /// Sends what answers the backend takes.
     void send_answers(Qp& qp) noexcept;
 
@@ -94,6 +96,7 @@ class PacketResponder {
     bool receiving_ = false;     // in the middle of a message:
     Request request_;            // as far as its packets have told
     protocol::Kind message_kind_ = protocol::Kind::kSend;
+    bool has_part_for_sink_ = false;
 
     std::deque<Answer> answers_;
     std::uint32_t since_answer_ = 0;  // packets taken in

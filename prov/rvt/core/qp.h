@@ -11,6 +11,7 @@
 
 #include "core/context.h"
 #include "core/flow.h"
+#include "core/message_sink.h"
 #include "core/object.h"
 #include "core/recv_queue.h"
 #include "core/send_queue.h"
@@ -26,7 +27,8 @@ struct QpInit {
     QpType type = QpType::kRc;
     VerbsCq* send_cq = nullptr;
     VerbsCq* recv_cq = nullptr;
-    Srq* srq = nullptr;  // instead of a receive queue of its own
+    Srq* srq = nullptr;           // instead of a receive queue of its own
+    MessageSink* sink = nullptr;  // RC over packets: instead of receives; outlives the pair
     QpCap cap{};
     bool signal_all = false;  // as if each work request were kSignaled
 };

@@ -135,7 +135,8 @@ Outcome send_datagram(Qp& qp, const SendWqe& wqe, const Request& request,
 
 Outcome send_connected(Qp& qp, const Request& request, const PieceList& local) noexcept {
     Qp* peer = qp.device().qps().find(qp.attr().dest_qpn);
-    if (peer == nullptr || peer->type() != qp.type()) {
+    // Who takes packets is not reached without any.
+    if (peer == nullptr || peer->type() != qp.type() || peer->init().sink != nullptr) {
         qp.device().stats().add(Stat::kDrops);
         return {.status = qp.type() == QpType::kUc ? WcStatus::kSuccess : WcStatus::kRetryExcErr};
     }

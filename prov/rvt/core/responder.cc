@@ -147,6 +147,9 @@ bool carries_tag(const Qp& qp, const Request& request) noexcept {
 
 Nak take_receive(Qp& qp, const Request& request, const PieceList& head) noexcept {
     Inbound& inbound = qp.inbound();
+    if (MessageSink* const sink = qp.init().sink) {
+        return sink->has_room() ? Nak::kNone : Nak::kNotReady;
+    }
     if (carries_tag(qp, request)) {
         const Nak nak = match_tag(qp, request, head);
         if (nak != Nak::kNone || inbound.tm == Inbound::Tm::kMatched) {

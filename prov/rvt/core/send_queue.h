@@ -53,6 +53,13 @@ class SendQueue {
     /// Threads: any.
     Status post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes) noexcept;
 
+    /// How many have been completed since the beginning; what they named is the poster's again.
+    /// Threads: any.
+    [[nodiscard]] std::uint64_t completed() const noexcept {
+        // acquire: pairs with the release in retire_oldest().
+        return head_.load(std::memory_order_acquire);
+    }
+
     // ---- for the runner, the thread that holds Qp::tx_lock_ ----
 
     /// The first that has not been started, or nullptr.

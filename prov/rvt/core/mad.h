@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Management datagrams: what devices say to each other on queue pair 1, beside the pairs of their
+// users. IBTA vol. 1, 13.4 and 9.4.3 (general services interface).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "protocol/cm_messages.h"
+#include "rvt/types.h"
+
+namespace rvt::core {
+
+class Device;
+
+/// Who answers for a device; Device::set_mad_sink().
+class MadSink {
+  public:
+    /// Takes one datagram; no byte of it has been checked. Threads: that of Device::progress().
+    virtual void take_mad(const Address& source,
+                          std::span<const std::byte, protocol::kMadBytes> mad) noexcept = 0;
+    /// The host of a peer says that nothing listens at its port. Threads: as take_mad().
+    virtual void peer_refused(const Address& peer) noexcept = 0;
+
+  protected:
+    ~MadSink() = default;
+};
+
+/// Sends a datagram from pair 1 to pair 1 of the device at `dest`; it may be lost like any packet.
+/// Precondition: a packet-grade device. Threads: any.
+void send_mad(Device& device, const Address& dest,
+              std::span<const std::byte, protocol::kMadBytes> mad) noexcept;
+
+}  // namespace rvt::core
