@@ -29,7 +29,7 @@ constexpr BackendOps kOps = {
 
 Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registry,
                                                          const PacketDeviceAttr& attr) {
-    const auto most = mtu_of(attr.address);
+    const auto most = mtu_of(attr.port != nullptr ? attr.port->address : attr.address);
     if (!most.is_ok()) {
         return most.status();
     }
@@ -38,7 +38,8 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
                  attr.name, attr.mtu_bytes, most.value());
         return EMSGSIZE;
     }
-    auto socket = open_udp_socket(attr.address);
+    auto socket = attr.port != nullptr ? open_udp_socket(std::move(*attr.port))
+                                       : open_udp_socket(attr.address);
     if (!socket.is_ok()) {
         return socket.status();
     }

@@ -15,9 +15,10 @@
 namespace rvt::roce {
 
 struct PacketDeviceAttr {
-    const char* name = "roce";    // under which the core lists it
-    util::SockAddr address;       // one address of this host; port 0: any free one
-    std::uint32_t mtu_bytes = 0;  // payload of a packet; 0: what the interface takes
+    const char* name = "roce";      // under which the core lists it
+    util::SockAddr address{};       // one address of this host; port 0: any free one
+    util::UdpPort* port = nullptr;  // in place of an address: taken over when the device opens
+    std::uint32_t mtu_bytes = 0;    // payload of a packet; 0: what the interface takes
     DeviceLimits limits{};
     std::uint64_t (*now_us)() noexcept = nullptr;  // see DeviceInfo
 };
@@ -47,7 +48,9 @@ class PacketDevice {
         return transmit_.send(dest, packets);
     }
     void flush() noexcept { transmit_.flush(); }
-    unsigned poll(core::Device& device) noexcept { return receive_.poll(device); }
+    unsigned poll(core::Device& device) noexcept {
+        return receive_.poll(device, transmit_.take_report());
+    }
     [[nodiscard]] int wake_fd() const noexcept { return socket_.fd(); }
 
   private:

@@ -7,6 +7,7 @@
 #include "protocol/icrc.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
 
@@ -71,7 +72,7 @@ void ReceiveQueue::prepare() noexcept {
     }
 }
 
-unsigned ReceiveQueue::poll(core::Device& device) noexcept {
+unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
     if (batch_ == nullptr) {
         batch_.reset(new (std::nothrow) Batch);
         if (batch_ == nullptr) {
@@ -81,12 +82,22 @@ unsigned ReceiveQueue::poll(core::Device& device) noexcept {
     prepare();
     const int messages =
         recvmmsg(socket_.fd(), batch_->headers.data(), kMessages, MSG_DONTWAIT, nullptr);
+    if (has_report || (messages < 0 && errno != EAGAIN)) {
+        take_refusals(device);
+    }
     unsigned packets = 0;
     for (int i = 0; i < messages; ++i) {
         const auto at = static_cast<std::size_t>(i);
         packets += deliver_message(device, at, batch_->headers[at].msg_len);
     }
     return packets;
+}
+
+/// Passes on what hosts have said of ports where nothing listens.
+void ReceiveQueue::take_refusals(core::Device& device) noexcept {
+    for (auto peer = read_refusal(socket_); peer.is_ok(); peer = read_refusal(socket_)) {
+        peer_refused(device, to_address(peer.value()));
+    }
 }
 
 /// Returns: how many packets of the message were whole.

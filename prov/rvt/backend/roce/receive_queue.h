@@ -26,7 +26,8 @@ class ReceiveQueue {
 
     /// Hands what has arrived to the core, at most one call's worth. Returns: how many packets.
     /// Threads: one at a time.
-    unsigned poll(core::Device& device) noexcept;
+    /// @param has_report  Whether read_refusal() has something.
+    unsigned poll(core::Device& device, bool has_report) noexcept;
 
     /// Packets whose ICRC was wrong, or that were too short to have one. Threads: any.
     [[nodiscard]] std::uint64_t corrupted() const noexcept {
@@ -49,6 +50,7 @@ class ReceiveQueue {
     };
 
     void prepare() noexcept;
+    void take_refusals(core::Device& device) noexcept;
     unsigned deliver_message(core::Device& device, std::size_t i, std::size_t bytes) noexcept;
     bool deliver_one(core::Device& device, const Address& source, std::span<const std::byte> packet,
                      std::uint16_t segment) noexcept;

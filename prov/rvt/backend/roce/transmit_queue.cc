@@ -219,6 +219,11 @@ void TransmitQueue::flush_locked() noexcept {
         if (errno == EINTR) {
             continue;
         }
+        if (errno == ECONNREFUSED) {
+            // Not of this packet: a report that an earlier one found nobody.
+            has_report_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+            continue;
+        }
         const Message& refused = batch_->messages[done];
         if (refused.segments > 1 && (errno == EINVAL || errno == EIO)) {
             can_segment_ = false;  // this way out cannot: from now on packet by packet

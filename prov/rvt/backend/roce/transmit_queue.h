@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,14 @@ class TransmitQueue {
     unsigned send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept;
     /// As BackendOps::flush_packets.
     void flush() noexcept;
+
+    /// Whether a call since the last question has told of a report for read_refusal(), which the
+    /// next receive then does not. Threads: any.
+    [[nodiscard]] bool take_report() noexcept {
+        // relaxed: a hint.
+        return has_report_.load(std::memory_order_relaxed) &&
+               has_report_.exchange(false, std::memory_order_relaxed);
+    }
 
     /// Packets that the kernel refused, other than for want of room.
     [[nodiscard]] std::uint64_t refused() const noexcept;
@@ -95,6 +104,7 @@ class TransmitQueue {
     bool has_borrowed_ RVT_GUARDED_BY(lock_) = false;  // some message has
     bool can_segment_ RVT_GUARDED_BY(lock_);
     std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
+    std::atomic<bool> has_report_{false};
 };
 
 }  // namespace rvt::roce

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include <ifaddrs.h>
+#include <linux/errqueue.h>
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
@@ -41,6 +42,12 @@ void ask_for_buffers(int fd) noexcept {
 bool forbid_fragments(int fd, int family) noexcept {
     return family == AF_INET ? set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
                              : set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+}
+
+/// Keeps what hosts say of packets that they could not deliver, for read_refusal().
+bool keep_errors(int fd, int family) noexcept {
+    return family == AF_INET ? set(fd, IPPROTO_IP, IP_RECVERR, 1)
+                             : set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
 }
 
 /// Calls `visit(interface)` for each address of each interface until it returns true.
@@ -99,23 +106,55 @@ std::uint32_t link_mtu(const char* interface) noexcept {
 }  // namespace
 
 Result<UdpSocket> open_udp_socket(const util::SockAddr& address) {
+    auto port = util::bind_udp_port(address);
+    return port.is_ok() ? open_udp_socket(port.take()) : port.status();
+}
+
+Result<UdpSocket> open_udp_socket(util::UdpPort port) {
+    const util::SockAddr address = port.address;
     if (address.is_any()) {
         RVT_WARN(kEpCtrl, "cannot open a RoCEv2 socket on %s: it needs one address of this host",
                  address.to_string().c_str());
         return EADDRNOTAVAIL;
     }
-    auto port = util::bind_udp_port(address);
-    if (!port.is_ok()) {
-        return port.status();
-    }
-    UdpSocket socket{.port = port.take()};
-    if (!forbid_fragments(socket.fd(), address.family) || !send_groups_by(socket.fd(), address)) {
+    UdpSocket socket{.port = std::move(port)};
+    if (!forbid_fragments(socket.fd(), address.family) ||
+        !keep_errors(socket.fd(), address.family) || !send_groups_by(socket.fd(), address)) {
         return errno;
     }
     ask_for_buffers(socket.fd());
     socket.can_segment = set(socket.fd(), IPPROTO_UDP, UDP_SEGMENT, 0);
     socket.can_join = set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
     return socket;
+}
+
+Result<util::SockAddr> read_refusal(const UdpSocket& socket) noexcept {
+    sockaddr_storage name{};
+    alignas(cmsghdr) std::byte control[512];
+    msghdr header{};
+    header.msg_name = &name;
+    header.msg_namelen = sizeof name;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    while (recvmsg(socket.fd(), &header, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0) {
+        for (cmsghdr* one = CMSG_FIRSTHDR(&header); one != nullptr;
+             one = CMSG_NXTHDR(&header, one)) {
+            const bool is_error =
+                (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_RECVERR) ||
+                (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_RECVERR);
+            sock_extended_err error{};
+            if (is_error) {
+                std::memcpy(&error, CMSG_DATA(one), sizeof error);
+            }
+            if (error.ee_errno == ECONNREFUSED) {
+                return util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name),
+                                            header.msg_namelen);
+            }
+        }
+        header.msg_namelen = sizeof name;
+        header.msg_controllen = sizeof control;
+    }
+    return ENODATA;
 }
 
 Result<std::uint32_t> mtu_of(const util::SockAddr& address) {

@@ -22,6 +22,13 @@ struct UdpSocket {
 /// the ICRC
 ///          covers the one that packets come from.
 Result<UdpSocket> open_udp_socket(const util::SockAddr& address);
+/// The same with a port that is bound already.
+Result<UdpSocket> open_udp_socket(util::UdpPort port);
+
+/// Takes the next report of a peer's host that nothing listens at the port which a packet went to.
+/// Returns: the address that the packet went to; ENODATA when there is no further report.
+/// Source:  IP_RECVERR of ip(7).
+Result<util::SockAddr> read_refusal(const UdpSocket& socket) noexcept;
 
 /// The largest payload of a RoCEv2 packet that the interface of `address` takes: 256 to 4096.
 /// Returns: ENODEV when no interface has the address, EMSGSIZE when its MTU is below that.
