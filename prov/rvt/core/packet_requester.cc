@@ -267,7 +267,7 @@ void PacketRequester::check_time(Qp& qp) noexcept {
         ++retries_used_;
     }
     device_.stats().add(Stat::kTimeouts);
-    probe_us_ = std::min(2 * probe_us_, std::max(timeout_us_, kMinProbeUs));
+    probe_us_ = std::min({2 * probe_us_, std::max(timeout_us_, kMinProbeUs), kMaxProbeUs});
     deadline_us_ = now + probe_us_;
     shrink_window();
     go_back(qp);

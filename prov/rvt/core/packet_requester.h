@@ -82,6 +82,7 @@ class PacketRequester {
     static constexpr std::uint32_t kMaxWindow = 512;
     static constexpr std::uint32_t kAckEvery = 32;  // packets, at most
     static constexpr std::uint64_t kMinProbeUs = 1000;
+    static constexpr std::uint64_t kMaxProbeUs = 500'000;
 
     [[nodiscard]] std::uint32_t in_flight() const noexcept {
         return static_cast<std::uint32_t>(distance(sent_psn_, una_));

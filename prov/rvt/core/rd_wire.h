@@ -38,6 +38,7 @@ enum class RdOp : std::uint8_t {
     kGrow,        // from the next line on, the large rings are used
     kSegment,     // of a device of the verbs core, never of an endpoint: tag = bytes of the header
                   // at the begin of the run (core/segment_wire.h), its payload is the rest
+    kHold,        // over a wire: from now on send headers only or, without wire::kLast, everything
     kCount,
 };
 

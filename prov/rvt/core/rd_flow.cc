@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Records into frames, and frames into messages.
+#include "core/rd_flow.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "core/qp.h"
+#include "core/rd_flows.h"
+
+namespace rvt::core {
+
+RdFlow::RdFlow(RdFlows& flows, std::uint64_t id, const Address& peer) noexcept
+    : flows_(flows), id_(id), address_(peer) {}
+
+RdFlow::~RdFlow() = default;
+
+void RdFlow::close() noexcept {
+    flows_.close(*this);
+}
+
+// ---- sending ----
+
+bool RdFlow::put(const RdMessage& message, Room room) noexcept {
+    const util::Guard guard(lock_);
+    std::byte* const to = place_locked(record_bytes(message), room);
+    if (to == nullptr) {
+        return false;
+    }
+    encode_record(message, 0, to);
+    open_bytes_ += record_bytes(message);
+    if (ring_.frames() <= kFramesAtOnce) {
+        post_locked();
+    } else {
+        note_open_locked();
+    }
+    return true;
+}
+
+/// Where the next record of the open frame goes; begins another one when that is full.
+std::byte* RdFlow::place_locked(std::size_t bytes, Room room) noexcept {
+    if (open_bytes_ + bytes > open_room_ && open_bytes_ != 0) {
+        post_locked();
+    }
+    reclaim_locked();
+    if (open_bytes_ == 0) {
+        const bool is_reply = room == Room::kReply;
+        open_ = ring_.room(mtu_, is_reply ? 0 : kReplyBytes, is_reply ? 0 : kReplyFrames);
+        open_room_ = mtu_;
+    }
+    return open_ == nullptr ? nullptr : open_ + open_bytes_;
+}
+
+std::byte* RdFlow::reserve_run(std::size_t bytes) noexcept {
+    const util::Guard guard(lock_);
+    if (open_bytes_ != 0) {
+        post_locked();
+    }
+    reclaim_locked();
+    std::byte* const room = ring_.room(kMaxRunHeader + bytes, kReplyBytes, kReplyFrames);
+    reserved_ = room == nullptr ? nullptr : room + kMaxRunHeader;
+    return reserved_;
+}
+
+/// The record ends where the run begins, so that no byte between them travels.
+void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
+    const util::Guard guard(lock_);
+    const std::size_t bytes = record_bytes(message);
+    open_ = reserved_ - bytes;
+    encode_record(message, static_cast<std::uint32_t>(run_bytes), open_);
+    open_bytes_ = bytes + run_bytes;
+    post_locked();
+}
+
+/// Makes the open frame a work request. One that cannot be posted is lost, and the pair with it:
+/// RdFlows sees that.
+bool RdFlow::post_locked() noexcept {
+    ring_.take(open_, open_bytes_);
+    const Sge all{.addr = reinterpret_cast<std::uint64_t>(open_),
+                  .length = static_cast<std::uint32_t>(open_bytes_),
+                  .lkey = lkey_};
+    open_bytes_ = 0;
+    flows_.note_traffic();
+    return qp_->post_send({.opcode = WrOpcode::kSend, .sg_list = {&all, 1}}).is_ok();
+}
+
+void RdFlow::reclaim_locked() noexcept {
+    ring_.free_until(qp_->send_queue().completed());
+}
+
+void RdFlow::note_open_locked() noexcept {
+    if (!is_noted_open_) {
+        is_noted_open_ = true;
+        flows_.note_open(*this);
+    }
+}
+
+/// Sends what takes no further records.
+void RdFlow::flush() noexcept {
+    const util::Guard guard(lock_);
+    is_noted_open_ = false;
+    tell_hold_locked();
+    if (open_bytes_ != 0) {
+        post_locked();
+    }
+    reclaim_locked();
+}
+
+std::size_t RdFlow::max_run() const noexcept {
+    return std::size_t{kMaxFramePackets} * mtu_ - kMaxRunHeader;
+}
+
+bool RdFlow::is_drained() noexcept {
+    const util::Guard guard(lock_);
+    reclaim_locked();
+    return open_bytes_ == 0 && ring_.frames() == 0;
+}
+
+void RdFlow::hold_eager(bool hold) noexcept {
+    const util::Guard guard(lock_);
+    wants_hold_ = hold;
+    tell_hold_locked();
+}
+
+void RdFlow::tell_hold_locked() noexcept {
+    const RdMessage message{.op = RdOp::kHold,
+                            .flags = wants_hold_ ? wire::kLast : std::uint8_t{0}};
+    if (wants_hold_ != told_hold_) {
+        if (std::byte* const to = place_locked(record_bytes(message), Room::kReply)) {
+            encode_record(message, 0, to);
+            open_bytes_ += record_bytes(message);
+            told_hold_ = wants_hold_;
+        }
+        note_open_locked();  // it leaves, or is tried again, with the next poll
+    }
+}
+
+// ---- receiving ----
+
+bool RdFlow::has_room() noexcept {
+    return parts_.empty() || flows_.has_room_to_wait();
+}
+
+std::uint64_t RdFlow::life_signs() const noexcept {
+    return packets_ + qp_->send_queue().completed();
+}
+
+void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexcept {
+    ++packets_;
+    if (flows_.is_owner_polling() && user_peer_ != nullptr && parts_.empty()) [[likely]] {
+        handle(part, starts, ends);
+        return;
+    }
+    parts_.push_back({.bytes = {part.begin(), part.end()}, .starts = starts, .ends = ends});
+    flows_.note_waiting(*this, part.size());
+}
+
+/// Hands over what has waited. Returns: whether nothing does any more.
+bool RdFlow::drain() noexcept {
+    while (user_peer_ != nullptr && !parts_.empty()) {
+        const Part part = std::move(parts_.front());
+        parts_.pop_front();
+        flows_.note_taken(part.bytes.size());
+        handle(part.bytes, part.starts, part.ends);
+    }
+    return parts_.empty();
+}
+
+void RdFlow::handle(std::span<const std::byte> part, bool starts, bool ends) noexcept {
+    if (is_closed_ || is_broken_) {
+        return;
+    }
+    const bool makes_sense =
+        (starts ? incoming_.left == 0 && handle_records(part) : go_on_with_run(part)) &&
+        (!ends || incoming_.left == 0);
+    if (!makes_sense && !is_closed_) {
+        is_broken_ = true;
+        flows_.taker().take_malformed(user_peer_);
+    }
+}
+
+/// The records of a frame's first packet. Returns: whether they make sense.
+bool RdFlow::handle_records(std::span<const std::byte> bytes) noexcept {
+    while (!bytes.empty() && !is_closed_) {
+        const auto record = decode_record(bytes);
+        if (!record) {
+            return false;
+        }
+        bytes = bytes.subspan(record->bytes);
+        if (record->run_bytes != (has_run(record->message.op) ? record->message.length : 0)) {
+            return bytes.empty() && begin_run(record->message, record->run_bytes);
+        }
+        hand_over(record->message);
+    }
+    return true;
+}
+
+/// Of this run only the beginning has come.
+bool RdFlow::begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept {
+    incoming_.left = run_bytes - message.length;
+    incoming_.more = record_rule(message.op).more;
+    incoming_.data = message.op == incoming_.more ? message.data : 0;
+    incoming_.last_flags = 0;
+    if (incoming_.more == RdOp::kInvalid) {
+        incoming_.message = message;
+        incoming_.payload.assign(message.payload, message.payload + message.payload_bytes);
+        incoming_.whole.assign(message.run, message.run + message.length);
+        return true;
+    }
+    RdMessage first = message;
+    if (message.op == RdOp::kReadData) {
+        // What marks the last part goes with it.
+        incoming_.last_flags = message.flags;
+        first.flags = 0;
+    }
+    hand_over(first);
+    return true;
+}
+
+bool RdFlow::go_on_with_run(std::span<const std::byte> part) noexcept {
+    if (part.size() > incoming_.left) {
+        return false;
+    }
+    incoming_.left -= static_cast<std::uint32_t>(part.size());
+    const bool is_last = incoming_.left == 0;
+    if (incoming_.more != RdOp::kInvalid) {
+        hand_over({.op = incoming_.more,
+                   .flags = is_last ? incoming_.last_flags : std::uint8_t{0},
+                   .length = static_cast<std::uint32_t>(part.size()),
+                   .data = incoming_.data,
+                   .run = part.data()});
+        return true;
+    }
+    incoming_.whole.insert(incoming_.whole.end(), part.begin(), part.end());
+    if (is_last) {
+        RdMessage whole = incoming_.message;
+        whole.length = static_cast<std::uint32_t>(incoming_.whole.size());
+        whole.payload = incoming_.payload.data();
+        whole.run = incoming_.whole.data();
+        hand_over(whole);
+    }
+    return true;
+}
+
+void RdFlow::hand_over(const RdMessage& message) noexcept {
+    if (message.op == RdOp::kHold) {
+        is_held_ = (message.flags & wire::kLast) != 0;
+        return;
+    }
+    flows_.taker().take_message(user_peer_, message);
+}
+
+}  // namespace rvt::core

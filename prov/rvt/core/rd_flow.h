@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The RD service's way to one peer over a wire: a reliable connected pair whose SENDs are frames of
+// records (core/rd_record.h). core/rd_flows.h makes and ends flows.
+//
+// Sending:   the owner of the endpoint puts records. A frame leaves at once while at most one
+// before
+//            it is under way; else it takes further records until it is full, or until the next
+//            poll.
+// Receiving: packets arrive on the thread that polls the device. Where that is the owner, records
+// go
+//            straight on to it; what another thread takes in waits for the owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/message_sink.h"
+#include "core/rd_frame_ring.h"
+#include "core/rd_record.h"
+#include "rvt/types.h"
+#include "util/annotations.h"
+#include "util/lock.h"
+
+namespace rvt::core {
+
+class Mr;
+class Qp;
+class RdFlow;
+class RdFlows;
+
+/// What the ends of a flow tell each other when they connect.
+struct RdFlowPeer {
+    std::uint64_t incarnation = 0;
+    bool has_user_keys = false;
+    bool wants_rma_events = false;
+};
+
+/// Who takes what arrives. Threads: the owner.
+class RdFlowUser {
+  public:
+    /// A message of the peer that was named by RdFlow::start().
+    virtual void take_message(void* peer, const RdMessage& message) noexcept = 0;
+    /// What the peer sent makes no sense.
+    virtual void take_malformed(void* peer) noexcept = 0;
+
+  protected:
+    ~RdFlowUser() = default;
+};
+
+/// Threads: the owner of the endpoint, where a member does not say otherwise.
+class RdFlow final : public MessageSink {
+  public:
+    /// For whom there is room: replies have some of their own, which other messages cannot use up.
+    enum class Room : std::uint8_t { kAny, kReply };
+
+    RdFlow(RdFlows& flows, std::uint64_t id, const Address& peer) noexcept;
+    ~RdFlow();
+
+    [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+    [[nodiscard]] const Address& address() const noexcept { return address_; }
+    [[nodiscard]] const RdFlowPeer& peer() const noexcept { return peer_; }
+    [[nodiscard]] std::uint32_t mtu_bytes() const noexcept { return mtu_; }
+
+    /// Begins to hand messages to the user, for `peer`; first those that have waited.
+    void start(void* peer) noexcept { user_peer_ = peer; }
+
+    /// Ends the flow; see RdFlows::close().
+    void close() noexcept;
+
+    /// Sends a message without a run. Returns: false when there is no room.
+    bool put(const RdMessage& message, Room room) noexcept;
+    /// Room for a run and its record; nullptr: not now. Nothing is used until put_run().
+    std::byte* reserve_run(std::size_t bytes) noexcept;
+    void put_run(const RdMessage& message, std::size_t run_bytes) noexcept;
+    /// Longest run that counts as one message at the other end as well as in parts.
+    [[nodiscard]] std::size_t max_run() const noexcept;
+    /// Whether the peer has everything that was put.
+    [[nodiscard]] bool is_drained() noexcept;
+
+    /// Tells the peer to send headers only, or again everything.
+    void hold_eager(bool hold) noexcept;
+    /// Whether the peer has asked for headers only.
+    [[nodiscard]] bool must_hold_eager() const noexcept { return is_held_; }
+
+    // ---- MessageSink ----
+
+    [[nodiscard]] bool has_room() noexcept override;
+    void take(std::span<const std::byte> part, bool starts, bool ends) noexcept override;
+
+  private:
+    friend class RdFlows;
+
+    /// A packet's part of a frame that waits for the owner.
+    struct Part {
+        std::vector<std::byte> bytes;
+        bool starts;
+        bool ends;
+    };
+
+    /// A run of which a part has arrived.
+    struct Incoming {
+        std::uint32_t left = 0;  // bytes to come
+        RdOp more = RdOp::kInvalid;
+        std::uint8_t last_flags = 0;  // of its last part
+        std::uint64_t data = 0;
+        // Of a run that counts as a whole: what has come of it, and its record.
+        std::vector<std::byte> whole{};
+        std::vector<std::byte> payload{};
+        RdMessage message{};
+    };
+
+    // What other messages leave free for replies.
+    static constexpr std::size_t kReplyBytes = 32u << 10;
+    static constexpr std::uint32_t kReplyFrames = 16;
+    static constexpr std::uint32_t kMaxFramePackets = 32;
+    static constexpr std::uint64_t kFramesAtOnce = 1;
+
+    // ---- sending ----
+    std::byte* place_locked(std::size_t bytes, Room room) noexcept RVT_REQUIRES(lock_);
+    bool post_locked() noexcept RVT_REQUIRES(lock_);
+    void reclaim_locked() noexcept RVT_REQUIRES(lock_);
+    void note_open_locked() noexcept RVT_REQUIRES(lock_);
+    void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
+    /// Grows with each frame that the peer has taken, and each packet of its own. Threads: the one
+    /// that polls.
+    [[nodiscard]] std::uint64_t life_signs() const noexcept;
+    void flush() noexcept;  // Threads: any
+
+    // ---- receiving, on the owner's thread ----
+    bool drain() noexcept;
+    void handle(std::span<const std::byte> part, bool starts, bool ends) noexcept;
+    bool handle_records(std::span<const std::byte> bytes) noexcept;
+    bool begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept;
+    bool go_on_with_run(std::span<const std::byte> part) noexcept;
+    void hand_over(const RdMessage& message) noexcept;
+
+    RdFlows& flows_;
+    const std::uint64_t id_;
+    const Address address_;
+    RdFlowPeer peer_;
+    Qp* qp_ = nullptr;  // set before the flow opens
+    Mr* mr_ = nullptr;
+    std::uint32_t lkey_ = 0;
+    std::uint32_t mtu_ = 1024;
+
+    // The owner puts, and who polls in its stead sends what it left.
+    util::SpinLock lock_;  // order: before the locks of the pair
+    RdFrameRing ring_ RVT_GUARDED_BY(lock_);
+    std::byte* open_ RVT_GUARDED_BY(lock_) = nullptr;      // the frame that takes further records
+    std::size_t open_bytes_ RVT_GUARDED_BY(lock_) = 0;     // 0: there is none
+    std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;      // bytes that it can have
+    bool is_noted_open_ RVT_GUARDED_BY(lock_) = false;     // in the list of RdFlows
+    std::byte* reserved_ RVT_GUARDED_BY(lock_) = nullptr;  // a run
+    bool wants_hold_ RVT_GUARDED_BY(lock_) = false;
+    bool told_hold_ RVT_GUARDED_BY(lock_) = false;
+
+    // Of who polls: RdFlows lets one thread do it at a time. The first three are the owner's.
+    void* user_peer_ = nullptr;
+    bool is_held_ = false;
+    bool is_closed_ = false;  // by the owner: nothing is handed over any more
+    bool is_broken_ = false;
+    Incoming incoming_;
+
+    std::uint64_t packets_ = 0;
+    std::deque<Part> parts_;  // wait for the owner
+};
+
+}  // namespace rvt::core

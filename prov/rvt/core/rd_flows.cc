@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Life of an endpoint's flows, and their traffic.
+#include "core/rd_flows.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "core/mr.h"
+#include "core/qp.h"
+
+namespace rvt::core {
+namespace {
+
+constexpr std::uint64_t kIdleUs = 50;      // after the last packet there is more to come
+constexpr std::uint64_t kSoonUs = 20'000;  // what is due by then is not left to others
+constexpr std::uint32_t kErrorCqe = 64;
+// How long the end of an endpoint waits for peers that answer, and for those that do not.
+constexpr auto kLingerTime = std::chrono::seconds(10);
+constexpr auto kLingerSilence = std::chrono::milliseconds(1500);
+
+std::uint64_t random_number() {
+    std::random_device source;
+    return (std::uint64_t{source()} << 32) | source();
+}
+
+}  // namespace
+
+std::size_t RdFlows::AddressHash::operator()(const Address& address) const noexcept {
+    std::size_t hash = address.port;
+    for (const std::uint8_t byte : address.gid) {
+        hash = hash * 31 + byte;
+    }
+    return hash;
+}
+
+// ---- life ----
+
+RdFlows::RdFlows(const RdFlowsAttr& attr)
+    : device_(*attr.device),
+      taker_(attr.taker),
+      user_(attr.user),
+      own_(attr.own),
+      connect_timeout_us_(std::uint64_t{attr.connect_timeout_ms} * 1000),
+      refused_timeout_us_(std::uint64_t{attr.refused_timeout_ms} * 1000),
+      is_hot_(*attr.is_hot),
+      random_(random_number() | 1) {}
+
+Result<std::unique_ptr<RdFlows>> RdFlows::open(const RdFlowsAttr& attr) {
+    std::unique_ptr<RdFlows> flows(new RdFlows(attr));
+    const Status status = flows->start();
+    if (!status.is_ok()) {
+        return status;
+    }
+    return flows;
+}
+
+Status RdFlows::start() {
+    const auto context = open_device(device_);
+    if (!context.is_ok()) {
+        return context.status();
+    }
+    context_ = context.value();
+    const auto pd = alloc_pd(*context_);
+    if (!pd.is_ok()) {
+        return pd.status();
+    }
+    pd_ = pd.value();
+    const auto cq = create_cq(*context_, kErrorCqe);
+    if (!cq.is_ok()) {
+        return cq.status();
+    }
+    cq_ = cq.value();
+    const util::Guard guard(lock_);
+    const CmConfig config{.local = device_.address(),
+                          .ca_guid = own_.incarnation,
+                          .secret = {random_number(), random_number()}};
+    CmWire& wire = *this;
+    agent_ = std::make_unique<CmAgent>(config, wire);
+    device_.set_mad_sink(this);
+    return agent_->listen(kRdServiceId, 0);
+}
+
+RdFlows::~RdFlows() {
+    linger();
+    device_.set_mad_sink(nullptr);
+    {
+        const util::Guard guard(lock_);
+        for (auto& [id, link] : links_) {
+            if (link.state == State::kOpen || link.state == State::kAccepted) {
+                // The peer learns at once; should the message be lost, when it sends next.
+                [[maybe_unused]] const Status told =
+                    agent_->disconnect(link.handle, {}, device_.now_us());
+            }
+            destroy_locked(link);
+        }
+        links_.clear();
+    }
+    if (cq_ != nullptr) {
+        [[maybe_unused]] const Status destroyed = destroy_cq(cq_);
+    }
+    if (pd_ != nullptr) {
+        [[maybe_unused]] const Status freed = dealloc_pd(pd_);
+    }
+    if (context_ != nullptr) {
+        [[maybe_unused]] const Status closed = close_device(context_);
+    }
+}
+
+/// Sends what has been accepted from the application. The time is the system's: a device's clock
+/// may stand still.
+void RdFlows::linger() noexcept {
+    using Clock = std::chrono::steady_clock;
+    const auto is_open = [&](RdFlow& flow) {
+        return !flow.is_closed_ && flow.qp_ != nullptr && flow.qp_->state() == QpState::kRts &&
+               !flow.is_drained();
+    };
+    std::vector<RdFlow*> left;
+    {
+        const util::Guard guard(lock_);
+        for (auto& [id, link] : links_) {
+            if (link.state == State::kOpen && is_open(*link.flow)) {
+                left.push_back(link.flow.get());
+            }
+            link.flow->is_closed_ = true;  // nothing is handed over any more
+        }
+    }
+    const auto began = Clock::now();
+    auto heard = began;
+    while (!left.empty() && Clock::now() - heard < kLingerSilence &&
+           Clock::now() - began < kLingerTime) {
+        flush_open();
+        if (device_.progress() != 0) {
+            heard = Clock::now();
+        } else {
+            device_.sleep_on(-1, 1);
+        }
+        std::erase_if(left, [](RdFlow* flow) {
+            return flow->is_drained() || flow->qp_->state() != QpState::kRts;
+        });
+    }
+}
+
+void RdFlows::destroy_locked(Link& link) noexcept {
+    RdFlow& flow = *link.flow;
+    if (flow.qp_ != nullptr) {
+        [[maybe_unused]] const Status destroyed = destroy_qp(flow.qp_);  // nothing uses it
+    }
+    if (flow.mr_ != nullptr) {
+        [[maybe_unused]] const Status removed = dereg_mr(flow.mr_);
+    }
+    {
+        const util::Guard guard(open_lock_);
+        std::erase(open_, &flow);
+    }
+    std::erase(waiting_, &flow);
+    for (const RdFlow::Part& part : flow.parts_) {
+        waiting_bytes_ -= part.bytes.size();
+    }
+}
+
+/// Destroys what the owner has closed.
+void RdFlows::reap() noexcept {
+    // relaxed: what is closed right now is seen at the next call.
+    if (!has_closed_.load(std::memory_order_relaxed)) [[likely]] {
+        return;
+    }
+    const util::Guard guard(lock_);
+    has_closed_.store(false, std::memory_order_relaxed);  // relaxed: under the lock
+    for (const std::uint64_t id : std::exchange(closed_, {})) {
+        if (const auto found = links_.find(id); found != links_.end()) {
+            destroy_locked(found->second);
+            links_.erase(found);
+        }
+    }
+}
+
+// ---- traffic ----
+
+void RdFlows::note_open(RdFlow& flow) {
+    const util::Guard guard(open_lock_);
+    open_.push_back(&flow);
+    has_open_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    note_traffic();
+}
+
+void RdFlows::note_waiting(RdFlow& flow, std::size_t bytes) {
+    waiting_bytes_ += bytes;
+    if (std::find(waiting_.begin(), waiting_.end(), &flow) == waiting_.end()) {
+        waiting_.push_back(&flow);
+        // The peer has our answer to its request, whether or not its word for that arrives.
+        cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
+    }
+    if (!is_owner_polling_) {
+        user_->work_waits();
+    }
+}
+
+unsigned RdFlows::poll() noexcept {
+    if (!poll_lock_.try_lock()) {
+        return 1;
+    }
+    is_owner_polling_ = true;
+    unsigned moved = drain_waiting();
+    moved += poll_polling();
+    moved += drain_waiting();
+    reap();
+    is_owner_polling_ = false;
+    poll_lock_.unlock();
+    return moved;
+}
+
+unsigned RdFlows::poll_for_owner() noexcept {
+    if (!poll_lock_.try_lock()) {
+        return 0;
+    }
+    const unsigned moved = poll_polling();
+    poll_lock_.unlock();
+    return moved;
+}
+
+unsigned RdFlows::poll_polling() noexcept {
+    flush_open();
+    const unsigned moved = device_.progress();
+    if (moved != 0) {
+        last_traffic_us_ = device_.now_us();
+    }
+    take_errors();
+    look_at_cm();
+    if (moved == 0 && is_quiet()) {
+        is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    }
+    return moved;
+}
+
+void RdFlows::flush_open() noexcept {
+    // relaxed: a frame that begins right now is seen at the next call.
+    if (!has_open_.load(std::memory_order_relaxed)) {
+        return;
+    }
+    {
+        const util::Guard guard(open_lock_);
+        opened_now_.swap(open_);
+        has_open_.store(false, std::memory_order_relaxed);  // relaxed: as above
+    }
+    for (RdFlow* const flow : opened_now_) {
+        flow->flush();
+    }
+    opened_now_.clear();
+}
+
+/// Returns: how many flows had something to hand over.
+unsigned RdFlows::drain_waiting() noexcept {
+    const std::size_t before = waiting_.size();
+    std::erase_if(waiting_, [](RdFlow* flow) { return flow->drain(); });
+    return static_cast<unsigned>(before - waiting_.size());
+}
+
+/// A request that failed has ended its pair: the peer does not answer, or refuses.
+void RdFlows::take_errors() noexcept {
+    Wc wc;
+    while (cq_->poll({&wc, 1}) == 1) {
+        const util::Guard guard(lock_);
+        for (auto& [id, link] : links_) {
+            if (link.flow->qp_ != nullptr && link.flow->qp_->qpn() == wc.qpn) {
+                end_locked(link);
+                break;
+            }
+        }
+    }
+}
+
+bool RdFlows::is_quiet() noexcept {
+    // relaxed: see flush_open().
+    if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty()) {
+        return false;
+    }
+    const std::uint64_t now = device_.now_us();
+    if (now - last_traffic_us_ <= kIdleUs) {
+        return false;
+    }
+    const std::uint64_t due = next_due_us();
+    return due == kNever || due > now + kSoonUs;
+}
+
+std::uint64_t RdFlows::next_due_us() noexcept {
+    // relaxed: what is due by then was known to this thread, or another looks after it.
+    return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The flows of one RD endpoint: opened on first use by messages of the communication manager, ended
+// when either side wants or the peer does not answer any more.
+//
+// A request carries the incarnation of the endpoint that asks. Of two that cross, that of the lower
+// address survives. A request of a peer that has a flow already means that the peer knows of none:
+// it has been started again, or has given the flow up. Requests are counted, so that an older one
+// which comes late is not taken for that.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/cm_agent.h"
+#include "core/context.h"
+#include "core/device.h"
+#include "core/mad.h"
+#include "core/rd_flow.h"
+#include "core/verbs_cq.h"
+#include "util/annotations.h"
+#include "util/mutex.h"
+
+namespace rvt::core {
+
+/// The service that endpoints listen for. IBTA annex A3: the first byte is that of services which
+/// an operating system's own programs choose.
+inline constexpr std::uint64_t kRdServiceId = 0x0272767400000001;
+
+/// Who wants flows. It must not call RdFlows or a flow, but for RdFlow::start(). Threads: any that
+/// polls.
+class RdFlowsUser {
+  public:
+    /// A flow is ready; start() it, or close() it.
+    virtual void flow_opened(RdFlow& flow) noexcept = 0;
+    /// connect() has come to nothing: ECONNREFUSED, ETIMEDOUT, EPROTO (another version), ENOMEM.
+    virtual void connect_failed(const Address& peer, int error) noexcept = 0;
+    /// Nothing comes or goes any more; the flow is there until it is closed.
+    virtual void flow_ended(RdFlow& flow) noexcept = 0;
+    /// Something waits for the owner's poll(): another thread has taken it in.
+    virtual void work_waits() noexcept = 0;
+
+  protected:
+    ~RdFlowsUser() = default;
+};
+
+struct RdFlowsAttr {
+    Device* device = nullptr;     // packet grade, of this endpoint alone; outlives the flows
+    RdFlowUser* taker = nullptr;  // outlives them too, as the next
+    RdFlowsUser* user = nullptr;
+    RdFlowPeer own{};  // what peers are told
+    std::uint32_t connect_timeout_ms = 10'000;
+    std::uint32_t refused_timeout_ms = 3'000;  // of it, where the peer's host says nobody listens
+    /// Set when there is something to poll for, cleared by a poll when there has been nothing for a
+    /// while.
+    std::atomic<bool>* is_hot = nullptr;
+};
+
+class RdFlows final : private MadSink, private CmWire {
+  public:
+    /// Returns: ENOMEM, EMFILE.
+    static Result<std::unique_ptr<RdFlows>> open(const RdFlowsAttr& attr);
+    /// Ends all flows, and waits a moment for peers to take what they have been sent. The user is
+    /// not called any more. Threads: the owner, while nobody polls.
+    ~RdFlows();
+    RdFlows(const RdFlows&) = delete;
+    RdFlows& operator=(const RdFlows&) = delete;
+
+    /// Wants a flow to `peer`: flow_opened() or connect_failed() follows. Threads: any.
+    void connect(const Address& peer);
+    /// Ends a flow that has been opened. It is gone with the owner's next poll.
+    void close(RdFlow& flow) noexcept;
+
+    /// Sends what has been put, takes in what has arrived. Returns: how many packets, and others
+    /// that had waited; not 0 while another thread polls. Threads: the owner.
+    unsigned poll() noexcept;
+    /// The same while the owner does not poll, but for handing messages over: those wait.
+    /// Threads: another one at a time.
+    unsigned poll_for_owner() noexcept;
+    /// When poll() is to be called next though nothing arrives; kNever: not at all. Threads: any.
+    [[nodiscard]] std::uint64_t next_due_us() noexcept;
+    static constexpr std::uint64_t kNever = Device::kNever;
+    [[nodiscard]] Device& device() const noexcept { return device_; }
+
+    // ---- what a flow needs ----
+
+    [[nodiscard]] RdFlowUser& taker() const noexcept { return *taker_; }
+    /// A frame takes further records: poll() sends it. Threads: any that holds the flow's lock.
+    void note_open(RdFlow& flow);
+    /// Something leaves: an answer will come. Threads: any.
+    void note_traffic() noexcept {
+        // relaxed: a hint to who polls.
+        if (!is_hot_.load(std::memory_order_relaxed)) {
+            is_hot_.store(true, std::memory_order_relaxed);  // relaxed: as above
+        }
+    }
+    // Threads: the one that polls.
+    [[nodiscard]] bool is_owner_polling() const noexcept { return is_owner_polling_; }
+    void note_waiting(RdFlow& flow, std::size_t bytes);
+    void note_taken(std::size_t bytes) noexcept { waiting_bytes_ -= bytes; }
+    [[nodiscard]] bool has_room_to_wait() const noexcept {
+        return waiting_bytes_ < kMaxWaitingBytes;
+    }
+
+  private:
+    static constexpr std::size_t kMaxWaitingBytes = 16u << 20;
+    static constexpr std::size_t kGreetingBytes = 24;
+
+    enum class State : std::uint8_t {
+        kDialing,   // our request is out
+        kYielded,   // the peer's request is to come in place of ours
+        kAccepted,  // the peer's request has been answered
+        kOpen,      // the user has been told
+        kEnded,     // the user has been told of that too, and has to close it
+        kClosed,    // to be destroyed by the owner
+    };
+    struct Link {
+        std::unique_ptr<RdFlow> flow;
+        State state = State::kDialing;
+        bool is_wanted = false;  // connect() has asked for it, and has no answer yet
+        CmHandle handle = CmHandle::kNone;
+        std::uint64_t deadline_us = 0;  // see has_deadline()
+        bool is_refused = false;        // the peer's host has said that nobody listens
+        std::uint64_t life_signs = 0;   // of an open flow, at that time
+        std::uint32_t psn = 0;          // of our first packet
+        std::uint64_t peer_dials = 0;   // requests that the peer had made when it last said so
+    };
+    struct AddressHash {
+        std::size_t operator()(const Address& address) const noexcept;
+    };
+
+    /// Whether it waits for the peer, or its peer is in doubt.
+    static bool has_deadline(const Link& link) noexcept {
+        return link.state == State::kDialing || link.state == State::kYielded ||
+               (link.state == State::kOpen && link.is_refused);
+    }
+
+    explicit RdFlows(const RdFlowsAttr& attr);
+    Status start();
+
+    // MadSink, CmWire
+    void take_mad(const Address& source,
+                  std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
+    void peer_refused(const Address& peer) noexcept override;
+    void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
+
+    // ---- connections, in rd_flows_cm.cc ----
+    Link* find_locked(std::uint64_t id) RVT_REQUIRES(lock_);
+    Link* at_locked(const Address& peer) RVT_REQUIRES(lock_);
+    Result<Link*> add_locked(const Address& peer) RVT_REQUIRES(lock_);
+    Status make_pair(RdFlow& flow);
+    std::array<std::byte, kGreetingBytes> own_greeting_locked() const RVT_REQUIRES(lock_);
+    static void note_greeting(Link& link, const CmEvent& event) noexcept;
+    Status connect_pair_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
+    void dial_locked(Link& link) RVT_REQUIRES(lock_);
+    void run_cm_locked() RVT_REQUIRES(lock_);
+    void on_event_locked(const CmEvent& event) RVT_REQUIRES(lock_);
+    void on_request_locked(const CmEvent& event) RVT_REQUIRES(lock_);
+    void accept_locked(const CmEvent& event, bool is_wanted) RVT_REQUIRES(lock_);
+    void refuse_locked(const CmEvent& event, std::uint8_t why) RVT_REQUIRES(lock_);
+    void on_reply_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
+    void on_rejected_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
+    void opened_locked(Link& link) RVT_REQUIRES(lock_);
+    void fail_locked(Link& link, int error) RVT_REQUIRES(lock_);
+    void end_locked(Link& link) RVT_REQUIRES(lock_);
+    void drop_locked(Link& link) RVT_REQUIRES(lock_);
+    void hang_up_locked(Link& link) RVT_REQUIRES(lock_);
+    void retire_locked(Link& link) RVT_REQUIRES(lock_);
+    void forget_address_locked(const Link& link) RVT_REQUIRES(lock_);
+    void resolve_doubt_locked(Link& link) RVT_REQUIRES(lock_);
+    void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
+
+    // ---- traffic, in rd_flows.cc ----
+    unsigned poll_polling() noexcept;
+    void flush_open() noexcept;
+    unsigned drain_waiting() noexcept;
+    [[nodiscard]] bool is_quiet() noexcept;
+    void take_errors() noexcept;
+    void look_at_cm() noexcept;
+    void reap() noexcept;
+    void linger() noexcept;
+    void destroy_locked(Link& link) noexcept RVT_REQUIRES(lock_);
+
+    Device& device_;
+    RdFlowUser* const taker_;
+    RdFlowsUser* const user_;
+    const RdFlowPeer own_;
+    const std::uint64_t connect_timeout_us_;
+    const std::uint64_t refused_timeout_us_;
+    std::atomic<bool>& is_hot_;
+    Context* context_ = nullptr;
+    Pd* pd_ = nullptr;
+    VerbsCq* cq_ = nullptr;  // of failed work requests: successful ones are not signalled
+    std::unique_ptr<CmAgent> agent_ RVT_GUARDED_BY(lock_);
+
+    util::Mutex lock_;  // order: before the locks of flows and pairs
+    std::unordered_map<std::uint64_t, Link> links_ RVT_GUARDED_BY(lock_);  // by the flow's id
+    // Those that are wanted or open.
+    std::unordered_map<Address, std::uint64_t, AddressHash> by_address_ RVT_GUARDED_BY(lock_);
+    std::vector<std::uint64_t> closed_ RVT_GUARDED_BY(lock_);
+    std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;
+    std::uint64_t dials_ RVT_GUARDED_BY(lock_) = 0;
+    std::uint64_t random_ RVT_GUARDED_BY(lock_);
+    std::atomic<std::uint64_t> cm_due_us_{kNever};  // 0: there is something to do
+    std::atomic<bool> has_closed_{false};
+
+    util::SpinLock open_lock_;                              // order: after the locks of flows
+    std::vector<RdFlow*> open_ RVT_GUARDED_BY(open_lock_);  // with frames that take more records
+    std::atomic<bool> has_open_{false};
+
+    // Only who polls touches these; the lock is only ever tried. order: before lock_
+    util::SpinLock poll_lock_;
+    bool is_owner_polling_ = false;
+    std::vector<RdFlow*> waiting_;  // with parts that wait for the owner
+    std::size_t waiting_bytes_ = 0;
+    std::vector<RdFlow*> opened_now_;
+    std::uint64_t last_traffic_us_ = 0;
+};
+
+}  // namespace rvt::core

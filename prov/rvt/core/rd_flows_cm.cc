@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Making and ending flows: what the communication manager reports, and what follows.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "core/mr.h"
+#include "core/qp.h"
+#include "core/rd_flows.h"
+#include "util/log.h"
+
+namespace rvt::core {
+namespace {
+
+// A request is sent again after so long; when all of them are lost another one is made, until the
+// time for the connection is over.
+constexpr std::uint32_t kResponseUs = 60'000;
+constexpr std::uint8_t kCmRetries = 15;
+
+// Anybody can send word that a peer is gone. It is believed when the peer gives no sign of life for
+// so long though something is under way to it.
+constexpr std::uint64_t kDoubtUs = 200'000;
+
+// The pair of a flow. A peer that has no room says so and is asked again for ever; one that does
+// not answer at all is given up after eight time-outs of 8.6 seconds: its process may be stopped.
+constexpr std::uint8_t kAckTimeout = 21;
+constexpr std::uint8_t kRetries = 7;
+// What requests name instead decides how long an ended connection is remembered.
+constexpr std::uint8_t kTimeWait = 12;     // 17 ms
+constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms
+
+/// In the private data of requests and replies.
+struct Greeting {
+    static constexpr std::uint32_t kMagic = 0x44747672;  // "rvtD", and the byte order
+    static constexpr std::uint8_t kVersion = 1;
+    static constexpr std::uint8_t kUserKeys = 1;
+    static constexpr std::uint8_t kRmaEvents = 2;
+
+    std::uint32_t magic = kMagic;
+    std::uint8_t version = kVersion;
+    std::uint8_t flags = 0;
+    std::uint16_t mtu_bytes = 0;
+    std::uint64_t incarnation = 0;
+    std::uint64_t dials = 0;  // requests that the endpoint has made, this one included
+};
+static_assert(sizeof(Greeting) == 24);
+
+/// First byte of the private data of a refusal.
+enum class Refused : std::uint8_t { kCrossing = 1, kVersion = 2 };
+
+/// What the peer said; its magic is not ours when it speaks another language.
+Greeting read_greeting(std::span<const std::byte> bytes) noexcept {
+    Greeting greeting{.magic = 0};
+    if (bytes.size() >= sizeof greeting) {
+        std::memcpy(&greeting, bytes.data(), sizeof greeting);
+    }
+    return greeting;
+}
+
+bool is_ours(const Greeting& greeting) noexcept {
+    return greeting.magic == Greeting::kMagic && greeting.version == Greeting::kVersion &&
+           greeting.mtu_bytes >= 256;
+}
+
+RdFlowPeer peer_of(const Greeting& greeting) noexcept {
+    return {.incarnation = greeting.incarnation,
+            .has_user_keys = (greeting.flags & Greeting::kUserKeys) != 0,
+            .wants_rma_events = (greeting.flags & Greeting::kRmaEvents) != 0};
+}
+
+/// Whether a request was made before the link's, by the same endpoint, and came late.
+bool is_late(const Greeting& greeting, const RdFlowPeer& peer, std::uint64_t dials) noexcept {
+    return greeting.incarnation == peer.incarnation && greeting.dials <= dials;
+}
+
+bool is_lower(const Address& a, const Address& b) noexcept {
+    return a.gid != b.gid ? a.gid < b.gid : a.port < b.port;
+}
+
+}  // namespace
+
+// ---- the table of links ----
+
+RdFlows::Link* RdFlows::find_locked(std::uint64_t id) {
+    const auto found = links_.find(id);
+    return found == links_.end() ? nullptr : &found->second;
+}
+
+RdFlows::Link* RdFlows::at_locked(const Address& peer) {
+    const auto found = by_address_.find(peer);
+    return found == by_address_.end() ? nullptr : find_locked(found->second);
+}
+
+/// A link with a pair in state INIT.
+Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer) {
+    const std::uint64_t id = next_id_++;
+    auto flow = std::make_unique<RdFlow>(*this, id, peer);
+    if (Status status = make_pair(*flow); !status.is_ok()) {
+        return status;
+    }
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    Link& link = links_[id];
+    link.flow = std::move(flow);
+    link.psn = static_cast<std::uint32_t>(random_ >> 40);
+    by_address_[peer] = id;
+    return &link;
+}
+
+Status RdFlows::make_pair(RdFlow& flow) {
+    const util::Guard guard(flow.lock_);
+    if (Status status = flow.ring_.open(); !status.is_ok()) {
+        return status;
+    }
+    const iovec memory{flow.ring_.base(), flow.ring_.bytes()};
+    const auto mr = reg_mr(*pd_, {.segments = {&memory, 1}});
+    if (!mr.is_ok()) {
+        return mr.status();
+    }
+    flow.mr_ = mr.value();
+    flow.lkey_ = flow.mr_->key();
+    const auto qp = create_qp(*pd_, {.type = QpType::kRc,
+                                     .send_cq = cq_,
+                                     .recv_cq = cq_,
+                                     .sink = &flow,
+                                     .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
+                                             .max_recv_wr = 0,
+                                             .max_send_sge = 1,
+                                             .max_recv_sge = 0,
+                                             .max_inline_bytes = 0}});
+    if (!qp.is_ok()) {
+        [[maybe_unused]] const Status removed = dereg_mr(flow.mr_);
+        flow.mr_ = nullptr;
+        return qp.status();
+    }
+    flow.qp_ = qp.value();
+    return flow.qp_->modify({.state = QpState::kInit},
+                            QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
+}
+
+/// Takes the pair to RTS, with what the peer has said of its own.
+Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
+    RdFlow& flow = *link.flow;
+    const std::uint32_t peer_mtu = read_greeting(event.private_data()).mtu_bytes;
+    flow.mtu_ = std::bit_floor(std::min(peer_mtu, device_.mtu_bytes()));
+    const QpAttr attr{.state = QpState::kRtr,
+                      .ah = {.dest = flow.address_},
+                      .dest_qpn = event.remote.qpn,
+                      .rq_psn = event.remote.starting_psn,
+                      .path_mtu_bytes = flow.mtu_,
+                      .min_rnr_timer = kMinRnrTimer};
+    Status status = flow.qp_->modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu |
+                                               QpMask::kDestQpn | QpMask::kRqPsn |
+                                               QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer);
+    if (status.is_ok()) {
+        status = flow.qp_->modify({.state = QpState::kRts,
+                                   .sq_psn = link.psn,
+                                   .timeout = kAckTimeout,
+                                   .retry_cnt = kRetries,
+                                   .rnr_retry = kRnrRetryForEver},
+                                  QpMask::kState | QpMask::kTimeout | QpMask::kRetryCnt |
+                                      QpMask::kRnrRetry | QpMask::kSqPsn | QpMask::kMaxRdAtomic);
+    }
+    return status;
+}
+
+std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked() const {
+    static_assert(kGreetingBytes == sizeof(Greeting));
+    const Greeting greeting{
+        .flags = static_cast<std::uint8_t>((own_.has_user_keys ? Greeting::kUserKeys : 0) |
+                                           (own_.wants_rma_events ? Greeting::kRmaEvents : 0)),
+        .mtu_bytes = static_cast<std::uint16_t>(device_.mtu_bytes()),
+        .incarnation = own_.incarnation,
+        .dials = dials_};
+    return std::bit_cast<std::array<std::byte, kGreetingBytes>>(greeting);
+}
+
+/// Keeps what the peer has said of itself.
+void RdFlows::note_greeting(Link& link, const CmEvent& event) noexcept {
+    const Greeting greeting = read_greeting(event.private_data());
+    link.flow->peer_ = peer_of(greeting);
+    link.peer_dials = greeting.dials;
+}
+
+// ---- the owner's wishes ----
+
+void RdFlows::connect(const Address& peer) {
+    const util::Guard guard(lock_);
+    if (Link* const known = at_locked(peer)) {
+        known->is_wanted = known->state != State::kOpen;
+        return;  // it is on its way, or the user is about to hear of it
+    }
+    const auto added = add_locked(peer);
+    if (!added.is_ok()) {
+        user_->connect_failed(peer, added.status().error());
+        return;
+    }
+    added.value()->is_wanted = true;
+    added.value()->deadline_us = device_.now_us() + connect_timeout_us_;
+    dial_locked(*added.value());
+}
+
+void RdFlows::dial_locked(Link& link) {
+    ++dials_;
+    const auto greeting = own_greeting_locked();
+    link.state = State::kDialing;
+    const auto handle =
+        agent_->connect({.service_id = kRdServiceId,
+                         .dest = {.dest = link.flow->address_},
+                         .own = {.qpn = link.flow->qp_->qpn(), .starting_psn = link.psn},
+                         .path_mtu_bytes = device_.mtu_bytes(),
+                         .retry_cnt = kRetries,
+                         .local_ack_timeout = kTimeWait,
+                         .response_timeout_us = kResponseUs,
+                         .max_cm_retries = kCmRetries,
+                         .context = link.flow->id(),
+                         .private_data = greeting},
+                        device_.now_us());
+    if (!handle.is_ok()) {
+        fail_locked(link, handle.status().error());
+        return;
+    }
+    link.handle = handle.value();
+    cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    note_traffic();
+}
+
+void RdFlows::close(RdFlow& flow) noexcept {
+    const util::Guard guard(lock_);
+    flow.is_closed_ = true;
+    Link* const link = find_locked(flow.id());
+    if (link == nullptr) {
+        return;
+    }
+    drop_locked(*link);
+}
+
+// ---- the communication manager ----
+
+void RdFlows::take_mad(const Address& source,
+                       std::span<const std::byte, protocol::kMadBytes> mad) noexcept {
+    const util::Guard guard(lock_);
+    agent_->take_mad(source, mad, device_.now_us());
+    cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
+}
+
+void RdFlows::peer_refused(const Address& peer) noexcept {
+    const util::Guard guard(lock_);
+    Link* const link = at_locked(peer);
+    if (link == nullptr) {
+        return;
+    }
+    const std::uint64_t now = device_.now_us();
+    if (link->state == State::kDialing && !link->is_refused) {
+        // It may be just starting.
+        link->deadline_us = std::min(link->deadline_us, now + refused_timeout_us_);
+    } else if (link->state == State::kOpen && !link->is_refused) {
+        link->deadline_us = now + kDoubtUs;
+        link->life_signs = link->flow->life_signs();
+    }
+    link->is_refused = true;
+    cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
+}
+
+/// What is said of an open link's peer is true, or forgotten.
+void RdFlows::resolve_doubt_locked(Link& link) {
+    link.is_refused = false;
+    if (link.flow->life_signs() == link.life_signs && !link.flow->is_drained()) {
+        end_locked(link);
+    }
+}
+
+void RdFlows::send_mad(const AhAttr& to, CmMadBytes mad) noexcept {
+    core::send_mad(device_, to.dest, mad.first<protocol::kMadBytes>());
+}
+
+/// Runs timers and takes events, if there may be some.
+void RdFlows::look_at_cm() noexcept {
+    // relaxed: set by this thread, or by one that only wants it to be seen soon.
+    const std::uint64_t due = cm_due_us_.load(std::memory_order_relaxed);
+    if (due == kNever || (due != 0 && device_.now_us() < due)) [[likely]] {
+        return;
+    }
+    const util::Guard guard(lock_);
+    run_cm_locked();
+}
+
+void RdFlows::run_cm_locked() {
+    const std::uint64_t now = device_.now_us();
+    for (const RdFlow* const flow : waiting_) {
+        Link* const link = find_locked(flow->id());
+        if (link != nullptr && link->state == State::kAccepted) {
+            [[maybe_unused]] const Status known = agent_->note_traffic(link->handle, now);
+        }
+    }
+    agent_->run_timers(now);
+    while (const auto event = agent_->poll_event()) {
+        on_event_locked(*event);
+    }
+    check_deadlines_locked(now);
+    std::uint64_t due = agent_->next_due_us().value_or(kNever);
+    for (const auto& [id, link] : links_) {
+        if (has_deadline(link)) {
+            due = std::min(due, link.deadline_us);
+        }
+    }
+    cm_due_us_.store(due, std::memory_order_relaxed);  // relaxed: under the lock
+}
+
+void RdFlows::on_event_locked(const CmEvent& event) {
+    if (event.type == CmEventType::kRequest) {
+        on_request_locked(event);
+        return;
+    }
+    Link* const link = find_locked(event.context);
+    if (link == nullptr || link->handle != event.handle) {
+        return;  // of a link that is gone
+    }
+    switch (event.type) {
+        case CmEventType::kReply: on_reply_locked(*link, event); break;
+        case CmEventType::kEstablished: opened_locked(*link); break;
+        case CmEventType::kRejected: on_rejected_locked(*link, event); break;
+        case CmEventType::kUnreachable:
+            if (link->state == State::kDialing && device_.now_us() < link->deadline_us) {
+                dial_locked(*link);
+            } else {
+                fail_locked(*link, link->is_refused ? ECONNREFUSED : ETIMEDOUT);
+            }
+            break;
+        case CmEventType::kDisconnected: end_locked(*link); break;
+        case CmEventType::kRequest:
+        case CmEventType::kSidrRequest:
+        case CmEventType::kSidrReply: break;
+    }
+}
+
+// ---- passive side ----
+
+void RdFlows::refuse_locked(const CmEvent& event, std::uint8_t why) {
+    const std::byte code{why};
+    [[maybe_unused]] const Status refused = agent_->reject(
+        event.handle, protocol::CmRejectReason::kConsumer, {&code, 1}, device_.now_us());
+}
+
+void RdFlows::on_request_locked(const CmEvent& event) {
+    const Greeting greeting = read_greeting(event.private_data());
+    if (event.transport != QpType::kRc || !is_ours(greeting)) {
+        RVT_INFO(kEpCtrl, "refuse a connection: the peer speaks another version");
+        refuse_locked(event, static_cast<std::uint8_t>(Refused::kVersion));
+        return;
+    }
+    Link* const known = at_locked(event.peer);
+    bool is_wanted = false;
+    if (known != nullptr) {
+        if (known->state == State::kDialing && is_lower(device_.address(), event.peer)) {
+            refuse_locked(event, static_cast<std::uint8_t>(Refused::kCrossing));
+            return;
+        }
+        const bool is_answered = known->state == State::kAccepted || known->state == State::kOpen;
+        if (is_answered && is_late(greeting, known->flow->peer_, known->peer_dials)) {
+            refuse_locked(event, static_cast<std::uint8_t>(Refused::kCrossing));
+            return;
+        }
+        is_wanted = std::exchange(known->is_wanted, false);
+        known->state == State::kOpen ? end_locked(*known) : drop_locked(*known);
+    }
+    accept_locked(event, is_wanted);
+}
+
+void RdFlows::accept_locked(const CmEvent& event, bool is_wanted) {
+    const auto added = add_locked(event.peer);
+    if (!added.is_ok()) {
+        [[maybe_unused]] const Status refused = agent_->reject(
+            event.handle, protocol::CmRejectReason::kNoResources, {}, device_.now_us());
+        if (is_wanted) {
+            user_->connect_failed(event.peer, added.status().error());
+        }
+        return;
+    }
+    Link& link = *added.value();
+    link.is_wanted = is_wanted;
+    link.state = State::kAccepted;
+    link.handle = event.handle;
+    note_greeting(link, event);
+    const auto greeting = own_greeting_locked();
+    Status status = connect_pair_locked(link, event);
+    if (status.is_ok()) {
+        status = agent_->accept(event.handle,
+                                {.own = {.qpn = link.flow->qp_->qpn(), .starting_psn = link.psn},
+                                 .context = link.flow->id(),
+                                 .private_data = greeting},
+                                device_.now_us());
+    }
+    if (!status.is_ok()) {
+        fail_locked(link, status.error());
+    }
+}
+
+// ---- active side ----
+
+void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
+    const Greeting greeting = read_greeting(event.private_data());
+    Status status = is_ours(greeting) ? connect_pair_locked(link, event) : Status(EPROTO);
+    if (status.is_ok()) {
+        status = agent_->establish(link.handle, {}, device_.now_us());
+    }
+    if (!status.is_ok()) {
+        fail_locked(link, status.error());
+        return;
+    }
+    note_greeting(link, event);
+    opened_locked(link);
+}
+
+void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
+    using enum protocol::CmRejectReason;
+    if (link.state != State::kDialing) {
+        fail_locked(link, ECONNREFUSED);  // the peer has thought better of it
+        return;
+    }
+    const auto code = static_cast<Refused>(
+        event.private_data().empty() ? 0 : std::to_integer<int>(event.private_data()[0]));
+    if (event.reason == kConsumer && code == Refused::kCrossing) {
+        link.state = State::kYielded;
+    } else if ((event.reason == kStaleConnection || event.reason == kTimeout) &&
+               device_.now_us() < link.deadline_us) {
+        dial_locked(link);
+    } else {
+        RVT_INFO(kEpCtrl, "a peer refuses the connection: %s", protocol::to_string(event.reason));
+        fail_locked(link, event.reason == kConsumer ? EPROTO : ECONNREFUSED);
+    }
+}
+
+/// Gives up what has not come about in time.
+void RdFlows::check_deadlines_locked(std::uint64_t now_us) {
+    for (auto& [id, link] : links_) {
+        if (!has_deadline(link) || now_us < link.deadline_us) {
+            continue;
+        }
+        if (link.state == State::kOpen) {
+            resolve_doubt_locked(link);
+        } else {
+            fail_locked(link, link.is_refused ? ECONNREFUSED : ETIMEDOUT);
+        }
+    }
+}
+
+// ---- both ----
+
+void RdFlows::opened_locked(Link& link) {
+    if (link.state != State::kOpen) {
+        link.state = State::kOpen;
+        link.is_wanted = false;
+        user_->flow_opened(*link.flow);
+    }
+}
+
+/// A connection that is not open comes to nothing.
+void RdFlows::fail_locked(Link& link, int error) {
+    if (std::exchange(link.is_wanted, false)) {
+        user_->connect_failed(link.flow->address_, error);
+    }
+    drop_locked(link);
+}
+
+void RdFlows::drop_locked(Link& link) {
+    hang_up_locked(link);
+    retire_locked(link);
+}
+
+/// A flow carries nothing any more.
+void RdFlows::end_locked(Link& link) {
+    if (link.state != State::kOpen) {
+        return;
+    }
+    hang_up_locked(link);
+    link.state = State::kEnded;
+    forget_address_locked(link);
+    user_->flow_ended(*link.flow);
+}
+
+/// Tells the peer, if that is not how we know.
+void RdFlows::hang_up_locked(Link& link) {
+    [[maybe_unused]] const Status told = agent_->disconnect(link.handle, {}, device_.now_us());
+    cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    note_traffic();
+}
+
+/// Nobody needs the link any more; the owner destroys it.
+void RdFlows::retire_locked(Link& link) {
+    forget_address_locked(link);
+    link.state = State::kClosed;
+    closed_.push_back(link.flow->id());
+    has_closed_.store(true, std::memory_order_relaxed);  // relaxed: read again under the lock
+}
+
+void RdFlows::forget_address_locked(const Link& link) {
+    const auto found = by_address_.find(link.flow->address_);
+    if (found != by_address_.end() && found->second == link.flow->id()) {
+        by_address_.erase(found);
+    }
+}
+
+}  // namespace rvt::core

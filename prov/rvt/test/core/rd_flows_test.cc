@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Flows between endpoints on the wire of backend/fake: they open, carry messages in order and whole
+// whatever the wire does, and end. A failure of random traffic names its seed.
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/fake/wire.h"
+#include "common/check.h"
+#include "core/rd_flows.h"
+#include "core/registry.h"
+#include "protocol/faults.h"
+
+using namespace rvt;        // NOLINT(google-build-using-namespace)
+using namespace rvt::core;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+std::uint64_t now_us = 1000;
+
+Address address_of(std::uint8_t number) {
+    Address address{.port = 5000};
+    address.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, number};
+    return address;
+}
+
+/// What a peer said, with its run put together again.
+struct Heard {
+    RdOp op;
+    std::uint64_t tag;
+    std::string text;
+};
+
+/// An endpoint that writes down what it is told.
+class Node final : public RdFlowUser, public RdFlowsUser {
+  public:
+    Node(fake::Wire& wire, std::uint8_t number, std::uint64_t incarnation)
+        : wire_(wire), number_(number) {
+        const DeviceInfo info{.name = "node",
+                              .grade = Grade::kPacket,
+                              .address = address_of(number),
+                              .mtu_bytes = 256,
+                              .now_us = []() noexcept { return now_us; }};
+        RVT_OK(wire.attach(registry_, port_, info));
+        flows_ = RdFlows::open({.device = port_.device,
+                                .taker = this,
+                                .user = this,
+                                .own = {.incarnation = incarnation},
+                                .connect_timeout_ms = 5000,
+                                .is_hot = &is_hot_})
+                     .take();
+    }
+    ~Node() { kill(); }
+    Node(const Node&) = delete;
+    Node& operator=(const Node&) = delete;
+
+    /// From now on it does not answer.
+    void kill() {
+        if (flows_ != nullptr) {
+            wire_.detach(port_);
+            flows_.reset();
+            RVT_OK(registry_.remove_device(port_.device));
+        }
+    }
+    RdFlows& flows() { return *flows_; }
+    void poll() {
+        flows_->poll();
+        for (RdFlow* const ended : std::exchange(ended_, {})) {
+            ended->close();
+        }
+    }
+    [[nodiscard]] Address address() const { return address_of(number_); }
+
+    bool say(std::uint64_t tag, const std::string& text) {
+        if (text.size() <= kMaxRecordPayload) {
+            return flow->put({.op = RdOp::kEager,
+                              .tag = tag,
+                              .payload = reinterpret_cast<const std::byte*>(text.data()),
+                              .payload_bytes = text.size()},
+                             RdFlow::Room::kAny);
+        }
+        std::byte* const run = flow->reserve_run(text.size());
+        if (run == nullptr) {
+            return false;
+        }
+        std::memcpy(run, text.data(), text.size());
+        const RdHeader header{.total = text.size(), .operation = 0, .address = 0};
+        flow->put_run({.op = RdOp::kEagerFirst,
+                       .tag = tag,
+                       .payload = reinterpret_cast<const std::byte*>(&header),
+                       .payload_bytes = sizeof header},
+                      text.size());
+        return true;
+    }
+
+    void take_message(void* peer, const RdMessage& message) noexcept override {
+        cr_assert(eq(ptr, peer, this));
+        const bool is_run = has_run(message.op);
+        const auto* bytes = reinterpret_cast<const char*>(is_run ? message.run : message.payload);
+        if (message.op == RdOp::kEagerMore) {
+            heard.back().text.append(bytes, message.length);
+        } else {
+            heard.push_back({message.op, message.tag, std::string(bytes, message.length)});
+        }
+    }
+    void take_malformed(void*) noexcept override { is_malformed = true; }
+    void flow_opened(RdFlow& opened) noexcept override {
+        flow = &opened;
+        flow->start(this);
+        ++opens;
+    }
+    void connect_failed(const Address&, int error) noexcept override { failure = error; }
+    void flow_ended(RdFlow& ended) noexcept override {
+        ended_.push_back(&ended);
+        flow = flow == &ended ? nullptr : flow;
+        ++ends;
+    }
+    void work_waits() noexcept override { ++wakes; }
+
+    RdFlow* flow = nullptr;
+    std::vector<Heard> heard;
+    int opens = 0;
+    int ends = 0;
+    int failure = 0;
+    int wakes = 0;
+    bool is_malformed = false;
+
+  private:
+    fake::Wire& wire_;
+    const std::uint8_t number_;
+    core::Registry registry_;
+    fake::Port port_;
+    std::atomic<bool> is_hot_{false};
+    std::unique_ptr<RdFlows> flows_;
+    std::vector<RdFlow*> ended_;  // to be closed
+};
+
+struct Net {
+    fake::Wire wire;
+    Node a{wire, 1, 11};
+    Node b{wire, 2, 12};
+
+    template <class IsDone>
+    bool run_until(IsDone is_done, int turns = 200'000) {
+        for (int turn = 0; turn < turns && !is_done(); ++turn) {
+            a.poll();
+            b.poll();
+            now_us += 20;
+        }
+        return is_done();
+    }
+    void connect() {
+        a.flows().connect(b.address());
+        cr_assert(run_until([&] { return a.flow != nullptr && b.flow != nullptr; }));
+    }
+};
+
+}  // namespace
+
+Test(rd_flows, a_flow_opens_on_both_sides_and_carries_messages) {
+    Net net;
+    net.connect();
+    RVT_EQ(net.a.flow->peer().incarnation, 12);
+    RVT_EQ(net.b.flow->peer().incarnation, 11);
+    cr_assert(net.a.say(7, "hello"));
+    cr_assert(net.b.say(8, ""));
+    cr_assert(net.run_until([&] { return !net.a.heard.empty() && !net.b.heard.empty(); }));
+    RVT_EQ(net.b.heard[0].tag, 7);
+    cr_assert(net.b.heard[0].text == "hello");
+    RVT_EQ(net.a.heard[0].tag, 8);
+    cr_assert(net.run_until([&] { return net.a.flow->is_drained(); }));
+}
+
+Test(rd_flows, connects_that_cross_end_in_one_flow) {
+    Net net;
+    net.a.flows().connect(net.b.address());
+    net.b.flows().connect(net.a.address());
+    cr_assert(net.run_until([&] { return net.a.flow != nullptr && net.b.flow != nullptr; }));
+    net.run_until([] { return false; }, 1000);
+    RVT_EQ(net.a.opens, 1);
+    RVT_EQ(net.b.opens, 1);
+    RVT_EQ(net.a.failure, 0);
+    RVT_EQ(net.b.failure, 0);
+}
+
+Test(rd_flows, what_counts_as_a_whole_arrives_as_one) {
+    Net net;
+    net.connect();
+    constexpr std::size_t kBytes = 3000;
+    std::byte* const run = net.a.flow->reserve_run(kBytes);
+    std::memset(run, 'x', kBytes);
+    const RdAtomicHeader header{};
+    net.a.flow->put_run({.op = RdOp::kAtomic,
+                         .tag = 5,
+                         .payload = reinterpret_cast<const std::byte*>(&header),
+                         .payload_bytes = sizeof header},
+                        kBytes);
+    cr_assert(net.run_until([&] { return !net.b.heard.empty(); }));
+    cr_assert(net.b.heard[0].text == std::string(kBytes, 'x'));
+}
+
+Test(rd_flows, a_peer_may_ask_for_headers_only) {
+    Net net;
+    net.connect();
+    net.b.flow->hold_eager(true);
+    cr_assert(net.run_until([&] { return net.a.flow->must_hold_eager(); }));
+    net.b.flow->hold_eager(false);
+    cr_assert(net.run_until([&] { return !net.a.flow->must_hold_eager(); }));
+}
+
+Test(rd_flows, nobody_there_is_an_error_in_time) {
+    Net net;
+    const std::uint64_t began = now_us;
+    net.a.flows().connect(address_of(9));
+    cr_assert(net.run_until([&] { return net.a.failure != 0; }, 600'000));
+    RVT_EQ(net.a.failure, ETIMEDOUT);
+    cr_assert(now_us - began >= 5'000'000 && now_us - began < 10'000'000);
+}
+
+Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
+    fake::Wire wire;
+    Node a(wire, 1, 11);
+    auto b = std::make_unique<Node>(wire, 2, 12);
+    const auto run_until = [&](auto is_done) {
+        for (int turn = 0; turn < 200'000 && !is_done(); ++turn) {
+            a.poll();
+            b->poll();
+            now_us += 20;
+        }
+        return is_done();
+    };
+    a.flows().connect(b->address());
+    cr_assert(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+    b->kill();
+    b = std::make_unique<Node>(wire, 2, 13);
+    b->flows().connect(a.address());
+    cr_assert(run_until([&] { return a.opens == 2 && b->flow != nullptr; }));
+    RVT_EQ(a.ends, 1);
+    RVT_EQ(a.flow->peer().incarnation, 13);
+    cr_assert(b->say(1, "again"));
+    cr_assert(run_until([&] { return !a.heard.empty(); }));
+}
+
+Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {
+    Net net;
+    net.connect();
+    for (std::uint64_t tag = 1; tag <= 20; ++tag) {
+        cr_assert(net.a.say(tag, "m"));
+    }
+    for (int turn = 0; turn < 100; ++turn) {
+        net.a.poll();
+        net.b.flows().poll_for_owner();
+        now_us += 20;
+    }
+    RVT_EQ(net.b.heard.size(), 0);
+    cr_assert(net.b.wakes > 0);
+    cr_assert(net.a.flow->is_drained());  // the peer's host has answered
+    net.b.poll();
+    RVT_EQ(net.b.heard.size(), 20);
+    for (std::uint64_t tag = 1; tag <= 20; ++tag) {
+        RVT_EQ(net.b.heard[tag - 1].tag, tag);
+    }
+}
+
+Test(rd_flows, the_end_of_an_endpoint_is_told) {
+    fake::Wire wire;
+    Node a(wire, 1, 11);
+    {
+        Node b(wire, 2, 12);
+        a.flows().connect(b.address());
+        for (int turn = 0; turn < 1000 && b.flow == nullptr; ++turn) {
+            a.poll();
+            b.poll();
+            now_us += 20;
+        }
+        b.flow->close();
+        for (int turn = 0; turn < 1000 && a.ends == 0; ++turn) {
+            a.poll();
+            b.poll();
+            now_us += 20;
+        }
+    }
+    RVT_EQ(a.ends, 1);
+}
+
+// ---- a bad wire ----
+
+namespace {
+
+constexpr int kMessages = 120;
+
+/// What the message with this number says; some are many packets long.
+std::string text_of(std::uint64_t seed, int number) {
+    std::mt19937_64 random(seed * 1000 + static_cast<std::uint64_t>(number));
+    const std::size_t most = random() % 4 == 0 ? 6000 : 200;
+    return std::string(random() % most, static_cast<char>('a' + number % 26));
+}
+
+void talk(std::uint64_t seed, const char* faults) {
+    const auto expect = [seed](bool is_so, const char* what) {
+        if (!is_so) {
+            cr_fatal("seed %llu: %s", static_cast<unsigned long long>(seed), what);
+        }
+    };
+    Net net;
+    auto plan = protocol::parse_faults(faults).value();
+    plan.seed = seed;
+    net.wire.set_faults(plan);
+    net.a.flows().connect(net.b.address());
+    net.b.flows().connect(net.a.address());
+    int said[2] = {};
+    Node* nodes[2] = {&net.a, &net.b};
+    const auto is_done = [&] {
+        for (int i : {0, 1}) {
+            Node& node = *nodes[i];
+            while (node.flow != nullptr && said[i] < kMessages &&
+                   node.say(static_cast<std::uint64_t>(said[i]), text_of(seed, said[i]))) {
+                ++said[i];
+            }
+        }
+        const auto all = [&](const Node& node) {
+            return node.heard.size() == kMessages &&
+                   node.heard.back().text.size() == text_of(seed, kMessages - 1).size();
+        };
+        return all(net.a) && all(net.b) && net.a.flow->is_drained() && net.b.flow->is_drained();
+    };
+    expect(net.run_until(is_done, 400'000), "it hangs");
+    for (Node* node : nodes) {
+        expect(node->opens == 1 && node->ends == 0 && !node->is_malformed, "a flow was lost");
+        for (int i = 0; i < kMessages; ++i) {
+            const Heard& heard = node->heard[static_cast<std::size_t>(i)];
+            expect(heard.tag == static_cast<std::uint64_t>(i), "a message out of order");
+            expect(heard.text == text_of(seed, i), "a message with other bytes");
+        }
+    }
+}
+
+void talk_with_many_seeds(const char* faults, std::uint64_t count) {
+    if (const char* one = std::getenv("RVT_SEED")) {
+        talk(std::stoull(one), faults);
+        return;
+    }
+    for (std::uint64_t seed = 1; seed <= count; ++seed) {
+        talk(seed, faults);
+    }
+}
+
+}  // namespace
+
+Test(rd_flows_traffic, arrives_whole_over_a_clean_wire, .timeout = 60) {
+    talk_with_many_seeds("", 5);
+}
+Test(rd_flows_traffic, survives_loss, .timeout = 60) {
+    talk_with_many_seeds("drop=5%", 20);
+}
+Test(rd_flows_traffic, survives_all_at_once, .timeout = 60) {
+    talk_with_many_seeds("drop=3%,duplicate=5%,reorder=5%,corrupt=3%,delay=5%:500us", 30);
+}
