@@ -9,7 +9,7 @@
 #include "ofi/info.h"
 #include "ofi/log.h"
 #include "ofi/params.h"
-#include "rdm_over_shm.h"
+#include "rdm_ops.h"
 
 namespace rvt {
 namespace {
@@ -37,6 +37,6 @@ extern "C" FI_EXT_INI {
     rvt::provider.fi_version = fi_version();
     rvt::ofi::log_to_libfabric(&rvt::provider);
     rvt::ofi::define_params(&rvt::provider);
-    rvt::use_rdm_over_shm();
+    rvt::use_rdm_ops();
     return &rvt::provider;
 }

@@ -276,7 +276,8 @@ bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
     }
     while (op.segment_done < access.length) {
         const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.max_run());
-        const std::uint64_t wanted = std::max<std::uint64_t>(op.segment_done, kFirstPiece);
+        const std::uint64_t wanted =
+            std::max<std::uint64_t>(op.segment_done, first_piece(peer.path));
         const auto piece =
             static_cast<std::size_t>(std::min({most, wanted, access.length - op.segment_done}));
         std::byte* const run = peer.path.reserve_run(piece);
@@ -624,7 +625,7 @@ bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexce
     }
     do {
         const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.max_run());
-        const std::uint64_t wanted = std::max<std::uint64_t>(response.done, kFirstPiece);
+        const std::uint64_t wanted = std::max<std::uint64_t>(response.done, first_piece(peer.path));
         const auto piece =
             static_cast<std::size_t>(std::min({most, wanted, response.total - response.done}));
         std::byte* const run = peer.path.reserve_run(piece);

@@ -271,8 +271,8 @@ void RdEngine<Lock, Host>::take_word(Peer& peer, Event& event) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::receive_last_words(Peer& peer) noexcept {
     for (unsigned i = 0; i < kLastLooks && peer.state == Peer::State::kConnected; ++i) {
-        if (poll_peer(peer) == 0) {
-            break;
+        if (peer.path.is_remote() || poll_peer(peer) == 0) {
+            break;  // what had arrived by a wire has been handed over
         }
     }
     if (peer.state == Peer::State::kConnected) {
@@ -312,8 +312,7 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
     if (peer.state == Peer::State::kConnected) {
         disconnected(peer, WcStatus::kPeerDead);  // a restarted endpoint at the same address
     }
-    peer.link = event->peering->link;
-    peer.path.open(std::move(event->peering));
+    peer.link = peer.path.open(*event, &peer);
     const auto [block, bytes] = peer.path.keys_block();
     if (block != nullptr) {
         const util::Result<KeyView> view = KeyView::attach(block, bytes);
@@ -324,7 +323,7 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
     }
     peer.state = Peer::State::kConnected;
     peer.path.hold_eager(is_holding_);
-    polled_.push_back(&peer);
+    (peer.path.is_remote() ? remote_ : polled_).push_back(&peer);
     if (peer.has_work()) {
         make_busy(peer);
     }
@@ -338,6 +337,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.state = Peer::State::kIdle;
     peer.path.close();
     std::erase(polled_, &peer);
+    std::erase(remote_, &peer);
     fail_operations(peer, status);
     if (was_connected) {
         fail_inbound(peer);

@@ -30,6 +30,9 @@ bool RdEngine<Lock, Host>::resolve_key(const Peer& peer, std::uint64_t key,
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::count_use(Peer& peer, std::uint32_t own, std::uint64_t bytes) noexcept {
     using Mapped = RdMappedRegion<Host>;
+    if (peer.path.is_remote()) {
+        return false;
+    }
     Mapped& mapped = peer.regions[own];
     const bool is_worth = ++mapped.accesses >= kAccessesBeforeMapping || bytes >= kBulkAccess;
     if (mapped.state == Mapped::State::kUnknown && is_worth && !peer.path.is_same_process()) {

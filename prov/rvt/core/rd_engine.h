@@ -38,6 +38,7 @@
 #include "core/rd_endpoint.h"
 #include "core/rd_method.h"
 #include "core/rd_peer.h"
+#include "core/rd_record.h"
 #include "core/rd_records.h"
 #include "core/rd_region.h"
 #include "core/rd_tuning.h"
@@ -117,6 +118,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr unsigned kPollBudget = 64;
     // The first part of a long transfer: the receiver starts to copy after it.
     static constexpr std::size_t kFirstPiece = 8 * 1024;
+    static std::size_t first_piece(const Path& path) noexcept {
+        return path.is_remote() ? path.max_run() : kFirstPiece;  // packets are such parts
+    }
     static constexpr std::uint32_t kAccessesBeforeMapping = 8;
     static constexpr std::uint64_t kMinSplit = 32 * 1024;
     static constexpr std::uint64_t kMinShared = 64 * 1024;   // smaller accesses have one copier
@@ -329,6 +333,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void deliver(std::unique_ptr<Event> event) noexcept override;
     bool control_progress() noexcept override;
     bool control_arm() noexcept override;
+    void take_message(void* peer, const RdMessage& message) noexcept override;
+    void take_malformed(void* peer) noexcept override;
     std::uint64_t poll_count() const noexcept override { return station_.poll_count(); }
 
     // What every send touches.
@@ -340,10 +346,12 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Counter* recv_counter_ = nullptr;
 
     // What every progress call touches.
-    std::vector<Peer*> polled_;  // connected peers; the first kHotPeers are looked at in every call
+    // Connected peers of this host; the first kHotPeers are looked at in every call.
+    std::vector<Peer*> polled_;
     std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last
     std::size_t victim_ = 0;            // the active peer that gave way last
     std::vector<Peer*> busy_;
+    std::vector<Peer*> remote_;  // connected peers of other hosts: the station polls for them
     RdInbound* copies_ = nullptr;
     std::size_t late_count_ = 0;
     std::atomic<Event*> mail_{nullptr};  // pushed by the control thread, taken whole by the owner

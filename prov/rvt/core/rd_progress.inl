@@ -10,12 +10,11 @@ namespace rvt::core {
 /// Looks for arrived work once. The caller holds the lock.
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_locked() noexcept {
-    station_.note_poll();
-    unsigned moved = 0;
+    unsigned moved = station_.note_poll();
     if (polled_.size() == 1) [[likely]] {
-        moved = poll_peer(*polled_[0]);
+        moved += poll_peer(*polled_[0]);
     } else {
-        moved = poll_many();
+        moved += poll_many();
     }
     if (late_count_ != 0) [[unlikely]] {
         match_late();
@@ -40,6 +39,20 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_peer(Peer& peer) noexcept 
         retire(peer);
     }
     return moved;
+}
+
+/// A message that came by a wire.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::take_message(void* peer, const RdMessage& message) noexcept {
+    Peer& from = *static_cast<Peer*>(peer);
+    if (!handle(from, Arrival(message))) [[unlikely]] {
+        retire(from);
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::take_malformed(void* peer) noexcept {
+    retire(*static_cast<Peer*>(peer));
 }
 
 /// Looks at the peers that were active lately, and at a few of the others in rotation. Who has sent
@@ -157,10 +170,9 @@ void RdEngine<Lock, Host>::reply(Peer& peer, RdOp op, std::uint8_t flags, std::u
 
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
-    station_.arm();
+    bool has_work = !station_.arm().is_ok() || copies_ != nullptr || late_count_ != 0;
     // relaxed: as in progress_locked(); the control thread wakes wake_fd() after it has pushed.
-    bool has_work =
-        mail_.load(std::memory_order_relaxed) != nullptr || copies_ != nullptr || late_count_ != 0;
+    has_work = has_work || mail_.load(std::memory_order_relaxed) != nullptr;
     for (const Peer* const peer : polled_) {
         has_work = has_work || peer->path.has_arrival();
     }

@@ -245,11 +245,12 @@ bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
 }
 
 /// The size of the next part of an eager message. Below two parts, cutting costs more than the
-/// receiver gains by starting early.
+/// receiver gains by starting early; a wire cuts by itself.
 template <class Lock, class Host>
 std::size_t RdEngine<Lock, Host>::eager_piece(std::uint64_t total, std::uint64_t done,
                                               const Path& path) const noexcept {
-    const std::uint64_t wanted = total < 2 * tuning_.eager_piece ? total : tuning_.eager_piece;
+    const bool is_cut = total >= 2 * tuning_.eager_piece && !path.is_remote();
+    const std::uint64_t wanted = is_cut ? tuning_.eager_piece : total;
     return static_cast<std::size_t>(
         std::min<std::uint64_t>({wanted, path.max_run(), total - done}));
 }

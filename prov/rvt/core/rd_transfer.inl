@@ -37,7 +37,8 @@ void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
             allowed |= RdMethodChooser::bit(RdMethod::kSplit);
         }
     }
-    inbound.method = pull_methods_.choose(wanted, allowed);
+    inbound.method =
+        peer.path.is_remote() ? RdMethod::kPipeline : pull_methods_.choose(wanted, allowed);
     inbound.started = util::cpu_ticks();
     switch (inbound.method) {
         case RdMethod::kDirect: copy_directly(inbound); break;
@@ -194,7 +195,8 @@ unsigned RdEngine<Lock, Host>::run_copies() noexcept {
 /// All of the message that is wanted has arrived.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_pull(RdInbound& inbound) noexcept {
-    if (inbound.received != 0 && inbound.status == WcStatus::kSuccess) {
+    const bool is_remote = static_cast<Peer&>(*inbound.peer).path.is_remote();
+    if (!is_remote && inbound.received != 0 && inbound.status == WcStatus::kSuccess) {
         // Of messages that are fetched at the same time each counts from the end of the one before.
         const std::uint64_t now = util::cpu_ticks();
         const std::uint64_t begin = std::max(inbound.started, std::exchange(last_pull_end_, now));
@@ -284,7 +286,7 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     op->end = pull.end;
     op->receiver = pull.operation;
     op->receiver_address = pull.address - pull.begin;
-    op->piece = kFirstPiece;
+    op->piece = first_piece(peer.path);
     op->state = RdTxOp::State::kStreaming;
     if (!op->is_direct) {
         peer.path.prepare_bulk();

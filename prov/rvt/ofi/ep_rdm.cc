@@ -24,7 +24,7 @@ namespace {
 
 static_assert(offsetof(fid_ep, fid) == 0);
 
-std::array<const RdmOps*, kLockPolicies> host_engine{};
+std::array<const RdmOps*, kLockPolicies> rdm_engine{};
 
 constexpr std::uint64_t kCqBindFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
 constexpr std::uint64_t kCntrBindFlags =
@@ -469,7 +469,7 @@ int open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
     if (refused != 0) {
         return refused;
     }
-    const RdmOps* const ops = host_engine[static_cast<std::size_t>(domain.lock.policy())];
+    const RdmOps* const ops = rdm_engine[static_cast<std::size_t>(domain.lock.policy())];
     if (ops == nullptr) {
         return -FI_ENOSYS;
     }
@@ -534,8 +534,8 @@ int ep_rdm_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t fl
                         : entry([&] { return open(Domain::from(domain), *info, ep, context); });
 }
 
-void set_host_engine(const std::array<const RdmOps*, kLockPolicies>& ops) noexcept {
-    host_engine = ops;
+void set_rdm_engine(const std::array<const RdmOps*, kLockPolicies>& ops) noexcept {
+    rdm_engine = ops;
 }
 
 }  // namespace rvt::ofi

@@ -83,9 +83,9 @@ struct EpRdm {
 int ep_rdm_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t flags,
                 void* context) noexcept;
 
-/// Tells ofi/ which engine serves endpoints of the host device, for each lock policy. Threads:
+/// Tells ofi/ which engine serves endpoints, for each lock policy. Threads:
 /// once, at load.
-void set_host_engine(const std::array<const RdmOps*, kLockPolicies>& ops) noexcept;
+void set_rdm_engine(const std::array<const RdmOps*, kLockPolicies>& ops) noexcept;
 
 // Shared by endpoints and aliases.
 extern fi_ops_cm ep_rdm_cm_ops;

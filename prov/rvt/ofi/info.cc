@@ -22,8 +22,7 @@ void log_refusal(const Refusal& refusal, std::uint64_t flags) noexcept {
 
 /// fi_getinfo(3), FI_PROV_ATTR_ONLY: one answer that says no more than who we are.
 int attributes_only(const Offer& offer, std::uint32_t version, fi_info** info) {
-    const InfoAddresses addresses = resolve_addresses(nullptr, nullptr, 0, nullptr).addresses;
-    *info = build_info(offer, version, nullptr, addresses);
+    *info = build_info(offer, version, nullptr, {});
     return *info != nullptr ? 0 : -FI_ENOMEM;
 }
 
@@ -34,8 +33,9 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
                  static_cast<unsigned long long>(flags & ~kKnownFlags));
         return -FI_EBADFLAGS;
     }
+    const AddressAnswer addresses = resolve_addresses(node, service, flags, hints);
     Offer offer;
-    fill_host_rdm_offer(offer);
+    fill_rdm_offer(offer, !addresses.addresses.source.is_loopback());
     if ((flags & FI_PROV_ATTR_ONLY) != 0) {
         return attributes_only(offer, version, info);
     }
@@ -45,7 +45,6 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
             return -FI_ENODATA;
         }
     }
-    const AddressAnswer addresses = resolve_addresses(node, service, flags, hints);
     if (addresses.refusal) {
         log_refusal(*addresses.refusal, flags);
         return -FI_ENODATA;

@@ -49,8 +49,9 @@ struct Offer {
     Offer& operator=(const Offer&) = delete;
 };
 
-/// Fills in the offer of reliable datagram endpoints on the host device.
-void fill_host_rdm_offer(Offer& offer) noexcept;
+/// Fills in the offer of reliable datagram endpoints.
+/// @param has_network  Whether their address is one that other hosts can reach.
+void fill_rdm_offer(Offer& offer, bool has_network) noexcept;
 
 /// Bits of capabilities that belong to one side of an endpoint, or to the domain.
 extern const std::uint64_t kTxCaps;

@@ -2,14 +2,15 @@
 // From node, service, flags and the addresses in hints to the source and destination of an answer.
 // fi_getinfo(3).
 //
-// |                     | source                              | destination |
-// |---------------------|-------------------------------------|--------------------------------------|
-// | FI_SOURCE           | node and service                    | hints->dest_addr | | node or
-// service     | hints->src_addr, else chosen        | node and service                     | |
-// neither             | hints->src_addr, else chosen        | hints->dest_addr |
+// |                    | source                          | destination      |
+// |--------------------|---------------------------------|------------------|
+// | FI_SOURCE          | node and service                | hints->dest_addr |
+// | node or service    | hints->src_addr, else chosen    | node and service |
+// | neither            | hints->src_addr, else chosen    | hints->dest_addr |
 //
-// A chosen source is the loopback address, or the destination's own address where that is not one:
-// it is an address of this host as well. Port 0 means that the endpoint takes a free one.
+// A chosen source is where packets to the destination leave from, and without one the address of
+// the best network interface, or of the one that FI_RVT_ROCE_INTERFACE names; where there is none,
+// the loopback address. Port 0 means that the endpoint takes a free one.
 #include <netdb.h>
 
 #include <cstring>
@@ -18,6 +19,7 @@
 
 #include "ofi/info.h"
 #include "util/local_addresses.h"
+#include "util/params.h"
 
 namespace rvt::ofi {
 namespace {
@@ -49,15 +51,16 @@ bool is_formatted(const char* node) noexcept {
     return node != nullptr && std::string_view(node).starts_with("fi_sockaddr_in");
 }
 
-/// Takes the first local address that the name has; a name may have others elsewhere.
-Result<SockAddr> first_local(const addrinfo* all) {
+/// Takes the first address that the name has on this host, else if it may be elsewhere the first.
+Result<SockAddr> choose(const addrinfo* all, bool must_be_local) {
     for (const addrinfo* one = all; one != nullptr; one = one->ai_next) {
         const Result<SockAddr> address = SockAddr::from(one->ai_addr, one->ai_addrlen);
         if (address.is_ok() && util::is_local_address(address.value())) {
             return address;
         }
     }
-    return EADDRNOTAVAIL;
+    return all == nullptr || must_be_local ? Result<SockAddr>(EADDRNOTAVAIL)
+                                           : SockAddr::from(all->ai_addr, all->ai_addrlen);
 }
 
 struct Lookup {
@@ -65,43 +68,52 @@ struct Lookup {
     std::string why;
 };
 
-Lookup look_up(const char* node, const char* service, std::uint64_t flags, int family) {
+/// What was asked for, and where it has to be.
+struct Name {
+    const char* node;
+    const char* service;
+    std::uint64_t flags;
+    bool must_be_local;
+};
+
+Lookup look_up(const Name& name, int family) {
     addrinfo hints{};
     hints.ai_family = family;
     hints.ai_socktype = SOCK_DGRAM;
-    hints.ai_flags = (flags & FI_NUMERICHOST) != 0 ? AI_NUMERICHOST : 0;
+    hints.ai_flags = (name.flags & FI_NUMERICHOST) != 0 ? AI_NUMERICHOST : 0;
     addrinfo* all = nullptr;
-    const int error = getaddrinfo(node, service, &hints, &all);
+    const int error = getaddrinfo(name.node, name.service, &hints, &all);
+    const std::string offered =
+        name.must_be_local ? "addresses of this host" : "addresses that the system knows";
     if (error != 0) {
-        return {EADDRNOTAVAIL, std::string("addresses of this host (") + gai_strerror(error) + ")"};
+        return {EADDRNOTAVAIL, offered + " (" + gai_strerror(error) + ")"};
     }
-    Lookup result{first_local(all), "addresses of this host"};
+    Lookup result{choose(all, name.must_be_local), offered};
     freeaddrinfo(all);
     return result;
 }
 
-/// Node and service to an address. With no node the loopback address is meant.
-Lookup resolve(const char* node, const char* service, std::uint64_t flags, int family) {
-    if (is_formatted(node)) {
-        Result<SockAddr> address = SockAddr::from_string(node);
-        if (service != nullptr || !address.is_ok()) {
+/// Node and service to an address. No node is the loopback address, as a destination.
+Lookup resolve(const Name& name, int family) {
+    if (is_formatted(name.node)) {
+        Result<SockAddr> address = SockAddr::from_string(name.node);
+        if (name.service != nullptr || !address.is_ok()) {
             return {EINVAL, "fi_sockaddr_in://address:port without a service"};
         }
-        return {util::is_local_address(address.value()) ? address : Result<SockAddr>(EADDRNOTAVAIL),
-                "addresses of this host"};
+        const bool is_usable = !name.must_be_local || util::is_local_address(address.value());
+        return {is_usable ? address : Result<SockAddr>(EADDRNOTAVAIL), "addresses of this host"};
     }
-    if (node == nullptr) {
-        // With AI_PASSIVE unset a missing node is the loopback address.
-        return look_up(nullptr, service, flags, family == AF_UNSPEC ? AF_INET : family);
+    if (name.node == nullptr) {
+        return look_up(name, family == AF_UNSPEC ? AF_INET : family);
     }
-    // IPv4 first: names of this host usually have both, and peers expect one answer.
+    // IPv4 first: names of a host usually have both, and peers expect one answer.
     if (family == AF_UNSPEC) {
-        Lookup v4 = look_up(node, service, flags, AF_INET);
+        Lookup v4 = look_up(name, AF_INET);
         if (v4.address.is_ok()) {
             return v4;
         }
     }
-    return look_up(node, service, flags, family);
+    return look_up(name, family);
 }
 
 /// An address in hints: a sockaddr, or text where that is the format.
@@ -113,7 +125,7 @@ Result<SockAddr> from_hint(const void* address, std::size_t bytes, std::uint32_t
     return SockAddr::from(static_cast<const sockaddr*>(address), bytes);
 }
 
-/// The wildcard stands for the loopback address: on one host both reach the same endpoints.
+/// As a destination the wildcard stands for the loopback address, as it does for connect(2).
 SockAddr without_wildcard(SockAddr address) noexcept {
     if (address.is_any()) {
         address.ip = loopback(address.family).ip;
@@ -134,16 +146,16 @@ class Resolver {
     AddressAnswer run() {
         const bool is_source = (flags_ & FI_SOURCE) != 0;
         if (is_source) {
-            take_named("node, service", source_);
+            take_named("node, service", true, source_);
         } else if (node_ != nullptr || service_ != nullptr) {
-            take_named("node, service", dest_);
+            take_named("node, service", false, dest_);
         }
         if (hints_ != nullptr && !is_source && hints_->src_addr != nullptr) {
-            take_hint("src_addr", hints_->src_addr, hints_->src_addrlen, source_);
+            take_hint("src_addr", hints_->src_addr, hints_->src_addrlen, true, source_);
         }
         if (hints_ != nullptr && !dest_ && !refused() && hints_->dest_addr != nullptr &&
             (is_source || (node_ == nullptr && service_ == nullptr))) {
-            take_hint("dest_addr", hints_->dest_addr, hints_->dest_addrlen, dest_);
+            take_hint("dest_addr", hints_->dest_addr, hints_->dest_addrlen, false, dest_);
         }
         if (!refused()) {
             finish();
@@ -154,18 +166,23 @@ class Resolver {
   private:
     [[nodiscard]] bool refused() const noexcept { return answer_.refusal.has_value(); }
 
-    void take_named(const char* what, std::optional<SockAddr>& place) {
-        const Lookup found = resolve(node_, service_, flags_, family_);
+    void take_named(const char* what, bool must_be_local, std::optional<SockAddr>& place) {
+        const Lookup found = resolve(
+            {.node = node_, .service = service_, .flags = flags_, .must_be_local = must_be_local},
+            family_);
         if (!found.address.is_ok()) {
             const std::string asked = std::string(node_ != nullptr ? node_ : "-") + ", " +
                                       (service_ != nullptr ? service_ : "-");
             answer_.refusal = Refusal{what, asked, found.why};
             return;
         }
-        place = without_wildcard(found.address.value());
+        place = found.address.value();
+        if (must_be_local && node_ == nullptr) {
+            place->ip = {};  // whichever address is chosen
+        }
     }
 
-    void take_hint(const char* what, const void* bytes, std::size_t length,
+    void take_hint(const char* what, const void* bytes, std::size_t length, bool must_be_local,
                    std::optional<SockAddr>& place) {
         if (refused()) {
             return;
@@ -174,13 +191,13 @@ class Resolver {
         if (!address.is_ok()) {
             answer_.refusal =
                 Refusal{what, "an address of another form", "sockaddr_in, sockaddr_in6 or text"};
-        } else if (!util::is_local_address(address.value())) {
+        } else if (must_be_local && !util::is_local_address(address.value())) {
             answer_.refusal = Refusal{what, address.value().to_string(), "addresses of this host"};
         } else if (family_ != AF_UNSPEC && address.value().family != family_) {
             answer_.refusal =
                 Refusal{what, address.value().to_string(), "the family that addr_format names"};
         } else {
-            place = without_wildcard(address.value());
+            place = address.value();
         }
     }
 
@@ -189,9 +206,16 @@ class Resolver {
                            : dest_               ? dest_->family
                            : family_ == AF_INET6 ? AF_INET6
                                                  : AF_INET;
-        if (!source_) {
-            source_ = dest_ && !dest_->is_loopback() ? *dest_ : loopback(family);
-            source_->port = 0;
+        if (dest_) {
+            dest_ = without_wildcard(*dest_);
+        }
+        if (!source_ || source_->is_any()) {
+            const std::uint16_t port = source_ ? source_->port : std::uint16_t{0};
+            choose_source(family);
+            source_->port = port;
+        }
+        if (refused()) {
+            return;
         }
         if (dest_ && dest_->family != source_->family) {
             answer_.refusal =
@@ -203,6 +227,21 @@ class Resolver {
         if (answer_.addresses.format != FI_ADDR_STR) {
             answer_.addresses.format = family == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
         }
+    }
+
+    void choose_source(int family) {
+        const std::string_view interface = util::param_text(util::ParamId::kRoceInterface);
+        std::optional<SockAddr> chosen;
+        if (dest_) {
+            chosen = util::source_towards(*dest_);
+        } else if (util::param_is_set(util::ParamId::kRoce)) {
+            chosen = util::network_address(family, interface);
+            if (!chosen && !interface.empty()) {
+                answer_.refusal = Refusal{"FI_RVT_ROCE_INTERFACE", std::string(interface),
+                                          util::network_interfaces(family)};
+            }
+        }
+        source_ = chosen.value_or(loopback(family));
     }
 
     const char* node_;

@@ -32,8 +32,7 @@ T pick(T asked, T otherwise) noexcept {
 /// Capabilities of an answer: what was asked for, with the modifiers that a bare request implies.
 std::uint64_t answer_caps(const Offer& offer, const fi_info* hints) noexcept {
     if (hints == nullptr || hints->caps == 0) {
-        // REMOTE_COMM is given to nobody who did not ask; the rest is what the endpoint can do.
-        return offer.info.caps & ~(FI_REMOTE_COMM | kTaggedDirectedRecv);
+        return offer.info.caps & ~kTaggedDirectedRecv;
     }
     std::uint64_t caps = hints->caps;
     if ((caps & kMessageCaps) != 0 && (caps & kMessageModifiers) == 0) {

@@ -90,8 +90,9 @@ const std::uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE 
                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 const std::uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV;
 
-void fill_host_rdm_offer(Offer& offer) noexcept {
-    const bool claims_remote = util::param_is_set(util::ParamId::kHostRemote);
+void fill_rdm_offer(Offer& offer, bool has_network) noexcept {
+    const bool is_wired = has_network && util::param_is_set(util::ParamId::kRoce);
+    const bool claims_remote = is_wired || util::param_is_set(util::ParamId::kHostRemote);
     offer.primary_caps = kPrimary;
     offer.info.caps = kPrimary | kSecondary | (claims_remote ? FI_REMOTE_COMM : 0);
     fill_tx(offer.tx, offer.info.caps);

@@ -2,9 +2,9 @@
 // The application's side of a Connector: hands everything to the control thread.
 #include "backend/shm/connection.h"
 
-#include "backend/shm/control_thread.h"
 #include "backend/shm/peer_memory.h"
 #include "backend/shm/switchboard.h"
+#include "util/control_thread.h"
 #include "util/params.h"
 
 namespace rvt::shm {
@@ -12,7 +12,7 @@ namespace {
 
 class ThreadedConnector final : public Connector {
   public:
-    ThreadedConnector(std::shared_ptr<ControlThread> thread,
+    ThreadedConnector(std::shared_ptr<util::ControlThread> thread,
                       std::unique_ptr<Switchboard> board) noexcept
         : thread_(std::move(thread)), board_(std::move(board)) {}
     ~ThreadedConnector() override {
@@ -48,7 +48,7 @@ class ThreadedConnector final : public Connector {
     }
 
   private:
-    const std::shared_ptr<ControlThread> thread_;
+    const std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<Switchboard> board_;
 };
 
@@ -67,7 +67,7 @@ ListenAttr with_defaults(ListenAttr attr) noexcept {
 }  // namespace
 
 util::Result<std::unique_ptr<Connector>> Connector::open(const ListenAttr& attr) {
-    util::Result<std::shared_ptr<ControlThread>> thread = ControlThread::acquire();
+    util::Result<std::shared_ptr<util::ControlThread>> thread = util::ControlThread::acquire();
     if (!thread.is_ok()) {
         return thread.status();
     }

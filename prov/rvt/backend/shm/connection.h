@@ -17,6 +17,10 @@
 #include "util/status.h"
 #include "util/unique_fd.h"
 
+namespace rvt::core {
+class RdFlow;
+}  // namespace rvt::core
+
 namespace rvt::shm {
 
 /// Everything that a finished handshake yields. Owned by the endpoint from then on.
@@ -67,6 +71,7 @@ struct ConnectionEvent {
                     // EMFILE, ECONNRESET
     std::uint64_t link = 0;
     std::unique_ptr<Peering> peering;
+    core::RdFlow* flow = nullptr;  // in place of a peering: of a peer on another host
     std::uint64_t key = 0;
     std::unique_ptr<MappedRegion> region;
     ConnectionEvent* next = nullptr;

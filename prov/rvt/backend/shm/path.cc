@@ -31,11 +31,15 @@ const std::atomic<std::uint32_t> Path::kAlwaysLook{~0u};
 const Line Path::kNoLines[1] = {};
 
 void Path::Arrival::copy_continued(std::byte* to, std::size_t count) const noexcept {
+    if (ring_ == nullptr) {
+        std::memcpy(to, payload(), count);
+        return;
+    }
     util::copy_small(to, payload(), kLinePayload);
     std::size_t done = kLinePayload;
     for (std::uint64_t ahead = 1; done < count; ++ahead) {
         const std::size_t part = std::min(count - done, Line::kContinuationBytes);
-        util::copy_small(to + done, ring_.line(ahead).continuation(), part);
+        util::copy_small(to + done, ring_->line(ahead).continuation(), part);
         done += part;
     }
 }

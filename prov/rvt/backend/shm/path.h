@@ -18,6 +18,7 @@
 
 #include "backend/shm/connection.h"
 #include "backend/shm/ring.h"
+#include "core/rd_record.h"
 #include "core/rd_wire.h"
 #include "util/cpu.h"
 #include "util/mem_copy.h"
@@ -37,13 +38,22 @@ class Path {
     /// once.
     class Arrival {
       public:
+        /// One that came another way, with its payload in one piece.
+        explicit Arrival(const core::RdMessage& message) noexcept
+            : payload_(message.payload),
+              run_(message.run),
+              meta_(LineMeta::pack(static_cast<std::uint8_t>(message.op), message.flags,
+                                   message.length)),
+              tag_(message.tag),
+              data_(message.data) {}
+
         core::RdOp op() const noexcept { return static_cast<core::RdOp>(LineMeta::op(meta_)); }
         std::uint8_t flags() const noexcept { return LineMeta::flags(meta_); }
         std::uint32_t length() const noexcept { return LineMeta::length(meta_); }
         std::uint64_t tag() const noexcept { return tag_; }
         std::uint64_t data() const noexcept { return data_; }
         /// The 40 bytes in the first line.
-        const std::byte* payload() const noexcept { return ring_.line().payload; }
+        const std::byte* payload() const noexcept { return payload_; }
         /// Copies the first `count` bytes of a line payload. Precondition: count <= min(length(),
         /// kMaxLinePayload).
         RVT_ALWAYS_INLINE void copy_payload(void* to, std::size_t count) const noexcept {
@@ -55,20 +65,25 @@ class Path {
         }
         /// The run of length() bytes that belongs to the line; nullptr when the length cannot be
         /// true.
-        const std::byte* run() const noexcept { return bytes_.run(length()); }
+        const std::byte* run() const noexcept {
+            return bytes_ != nullptr ? bytes_->run(length()) : run_;
+        }
 
       private:
         friend class Path;
         Arrival(const LineConsumer& ring, const ByteConsumer& bytes, std::uint64_t meta) noexcept
-            : ring_(ring),
-              bytes_(bytes),
+            : ring_(&ring),
+              bytes_(&bytes),
+              payload_(ring.line().payload),
               meta_(meta),
               tag_(ring.line().tag),
               data_(ring.line().data) {}
         void copy_continued(std::byte* to, std::size_t count) const noexcept;
 
-        const LineConsumer& ring_;
-        const ByteConsumer& bytes_;
+        const LineConsumer* ring_ = nullptr;  // nullptr, as the next: it came another way
+        const ByteConsumer* bytes_ = nullptr;
+        const std::byte* payload_;
+        const std::byte* run_ = nullptr;
         std::uint64_t meta_;
         std::uint64_t tag_;
         std::uint64_t data_;

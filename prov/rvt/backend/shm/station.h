@@ -36,6 +36,8 @@ class Station {
     util::Status bind(const util::SockAddr& address);
     bool is_bound() const noexcept { return port_.address.port != 0; }
     util::SockAddr address() const noexcept { return port_.address; }
+    /// The same port once more. Returns: EMFILE.
+    util::Result<util::UdpPort> share_port() const;
 
     /// Starts to answer peers. Returns: EMFILE, ENOMEM, EADDRINUSE, EAGAIN.
     util::Status open(const StationAttr& attr);
@@ -92,16 +94,6 @@ class Station {
     util::Mapping page_memory_;
     std::unique_ptr<Connector> connector_;
     EndpointPage unopened_{};
-};
-
-/// The policy that instantiates core::RdEngine over shared memory.
-struct Host {
-    using Path = shm::Path;
-    using Station = shm::Station;
-    using Event = ConnectionEvent;
-    using User = ConnectionUser;
-    using Region = MappedRegion;
-    using RegionSource = shm::RegionSource;
 };
 
 }  // namespace rvt::shm

@@ -9,6 +9,7 @@
 #include <rdma/fi_ext_rvt.h>
 
 #include "ofi/pair.h"
+#include "util/local_addresses.h"
 
 using namespace rvt::test;
 
@@ -140,7 +141,8 @@ Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
     RVT_EQ(bytes, sizeof name);
     RVT_OK(fi_getname(&ep->fid, &name, &bytes));
     RVT_NE(name.sin_port, 0);
-    RVT_EQ(ntohl(name.sin_addr.s_addr), INADDR_LOOPBACK);
+    const auto own = rvt::util::SockAddr::from(reinterpret_cast<sockaddr*>(&name), bytes);
+    cr_assert(rvt::util::is_local_address(own.value()) && !own.value().is_any());
 }
 
 Test(ep_rdm, takes_the_port_that_was_asked_for) {

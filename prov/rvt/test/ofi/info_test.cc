@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ofi/fixture.h"
+#include "util/local_addresses.h"
 
 using namespace rvt::test;
 
@@ -63,13 +64,32 @@ Test(info, an_answer_is_accepted_as_hints) {
     RVT_EQ(second.info->caps, first.info->caps);
 }
 
-Test(info, remote_communication_is_refused_by_default) {
+Test(info, remote_communication_is_refused_without_a_wire) {
+    setenv("FI_RVT_ROCE", "0", 1);
     const Info hints = new_hints();
     hints->caps = FI_TAGGED | FI_REMOTE_COMM;
     RVT_EQ(ask(hints).error, -FI_ENODATA);
 }
 
+Test(info, remote_communication_is_offered_where_there_is_a_network) {
+    const auto network = rvt::util::network_address(AF_INET, {});
+    const Info hints = new_hints();
+    hints->caps = FI_TAGGED | FI_REMOTE_COMM;
+    const Answer answer = ask(hints);
+    RVT_EQ(answer.error, network ? 0 : -FI_ENODATA);
+    if (network) {
+        RVT_EQ(in(answer.info->src_addr).sin_addr.s_addr,
+               *reinterpret_cast<const in_addr_t*>(network->ip.data()));
+    }
+}
+
+Test(info, an_interface_that_is_not_there_is_no_match) {
+    setenv("FI_RVT_ROCE_INTERFACE", "nosuch0", 1);
+    RVT_EQ(ask(new_hints()).error, -FI_ENODATA);
+}
+
 Test(info, remote_communication_is_claimed_for_those_who_insist) {
+    setenv("FI_RVT_ROCE", "0", 1);
     setenv("FI_RVT_HOST_REMOTE", "1", 1);
     const Info hints = new_hints();
     hints->caps = FI_TAGGED | FI_REMOTE_COMM;
@@ -239,7 +259,8 @@ Test(info, an_old_mode_does_not_mix_with_bits) {
 
 // ---- addresses ----
 
-Test(info, without_a_node_the_source_is_the_loopback_address) {
+Test(info, without_a_node_and_a_wire_the_source_is_the_loopback_address) {
+    setenv("FI_RVT_ROCE", "0", 1);
     const Answer answer = ask(new_hints());
     RVT_EQ(answer.info->src_addrlen, sizeof(sockaddr_in));
     RVT_EQ(ntohl(in(answer.info->src_addr).sin_addr.s_addr), INADDR_LOOPBACK);
@@ -266,8 +287,11 @@ Test(info, a_service_alone_is_a_port_of_the_loopback_address) {
     RVT_EQ(ntohs(in(answer.info->src_addr).sin_port), 4711);
 }
 
-Test(info, a_node_that_is_not_this_host_is_no_match) {
-    RVT_EQ(ask(new_hints(), "192.0.2.17", "4711").error, -FI_ENODATA);
+Test(info, another_host_is_a_destination_and_no_source) {
+    const Answer answer = ask(new_hints(), "192.0.2.17", "4711");
+    RVT_OK(answer.error);
+    RVT_EQ(ntohl(in(answer.info->dest_addr).sin_addr.s_addr), 0xc0000211);
+    RVT_EQ(ask(new_hints(), "192.0.2.17", "4711", FI_SOURCE).error, -FI_ENODATA);
 }
 
 Test(info, a_name_is_not_a_numeric_host) {

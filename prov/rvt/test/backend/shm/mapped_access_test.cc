@@ -9,17 +9,17 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include "backend/shm/station.h"
 #include "common/check.h"
 #include "core/rd_engine.h"
 #include "raw_peer.h"
+#include "rdm_station.h"
 
 using namespace rvt;  // NOLINT(google-build-using-namespace)
 using shm::test::Process;
 
 namespace {
 
-using Engine = core::RdEngine<util::NullLock, shm::Host>;
+using Engine = core::RdEngine<util::NullLock, RdmHost>;
 constexpr std::size_t kBytes = 1 << 20;
 
 /// An endpoint with what a domain would give it.

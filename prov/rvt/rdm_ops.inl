@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // One instance of the data path for one lock policy. Each is compiled in a file of its own,
-// rdm_over_shm_*.cc, since the three together are most of the time that a build takes.
+// rdm_ops_*.cc, since the three together are most of the time that a build takes.
 #pragma once
 
-#include "backend/shm/station.h"
 #include "core/rd_engine.h"
 #include "ofi/domain.h"
 #include "ofi/ep_rdm_ops.inl"
 #include "ofi/mr.h"
+#include "rdm_station.h"
 #include "rdm_tuning.h"
 
 namespace rvt {
 
 template <class Lock>
-ofi::EpRdm* make_rdm_over_shm(ofi::Domain& domain, const core::RdAttr& attr) {
-    using Engine = core::RdEngine<Lock, shm::Host>;
+ofi::EpRdm* make_rdm(ofi::Domain& domain, const core::RdAttr& attr) {
+    using Engine = core::RdEngine<Lock, RdmHost>;
     const core::RdKeys keys{.table = domain.keys.get(),
                             .memory = domain.key_file.is_mapped() ? &domain.key_file : nullptr,
                             .pd = 0,
@@ -26,8 +26,8 @@ ofi::EpRdm* make_rdm_over_shm(ofi::Domain& domain, const core::RdAttr& attr) {
 
 /// What ofi/ needs to know of the instance.
 template <class Lock>
-constexpr ofi::RdmOps rdm_over_shm_ops() noexcept {
-    return ofi::rdm_ops<core::RdEngine<Lock, shm::Host>>(make_rdm_over_shm<Lock>);
+constexpr ofi::RdmOps rdm_ops_for() noexcept {
+    return ofi::rdm_ops<core::RdEngine<Lock, RdmHost>>(make_rdm<Lock>);
 }
 
 }  // namespace rvt

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What a path does for a peer on another host.
+#include "rdm_path.h"
+
+#include "backend/roce/addresses.h"
+
+namespace rvt {
+namespace {
+
+core::RdMessage message_of(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                           const void* payload, std::size_t count) noexcept {
+    return {.op = op,
+            .flags = flags,
+            .tag = tag,
+            .data = data,
+            .payload = static_cast<const std::byte*>(payload),
+            .payload_bytes = count};
+}
+
+}  // namespace
+
+static_assert(shm::Path::kMaxLinePayload <= core::kMaxRecordPayload);
+
+std::uint64_t RdmPath::open(shm::ConnectionEvent& event, void* peer) noexcept {
+    if (event.flow == nullptr) {
+        const std::uint64_t link = event.peering->link;
+        shm::Path::open(std::move(event.peering));
+        return link;
+    }
+    flow_ = event.flow;
+    flow_->start(peer);
+    return link_of(*flow_);
+}
+
+void RdmPath::close() noexcept {
+    shm::Path::close();
+    if (core::RdFlow* const flow = std::exchange(flow_, nullptr)) {
+        flow->close();
+    }
+}
+
+bool RdmPath::put_remote_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                               const void* payload, std::size_t count) noexcept {
+    return !flow_->must_hold_eager() && put_remote(core::RdOp::kEager, flags, tag, data, payload,
+                                                   count, core::RdFlow::Room::kAny);
+}
+
+bool RdmPath::put_remote(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                         const void* payload, std::size_t count, core::RdFlow::Room room) noexcept {
+    return flow_->put(message_of(op, flags, tag, data, payload, count), room);
+}
+
+void RdmPath::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                      const void* payload, std::size_t payload_bytes,
+                      std::size_t run_bytes) noexcept {
+    if (flow_ == nullptr) {
+        shm::Path::put_run(op, flags, tag, data, payload, payload_bytes, run_bytes);
+    } else {
+        flow_->put_run(message_of(op, flags, tag, data, payload, payload_bytes), run_bytes);
+    }
+}
+
+std::string RdmPath::describe() const {
+    if (flow_ == nullptr) {
+        return shm::Path::describe();
+    }
+    return "RoCEv2 over UDP to " + roce::to_sock_addr(flow_->address()).to_string() +
+           ", packets of " + std::to_string(flow_->mtu_bytes()) + " bytes";
+}
+
+}  // namespace rvt

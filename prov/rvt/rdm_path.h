@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The way of an RDM endpoint to one peer: shared memory where the peer is on this host, else a flow
+// over the wire. The path that core::RdEngine is instantiated with; what it asks of either stands
+// in backend/shm/path.h.
+//
+// To a remote peer the rings of shm::Path stay closed, so that a small message for a peer of this
+// host never asks which of the two it is.
+#pragma once
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "backend/shm/path.h"
+#include "core/rd_flow.h"
+
+namespace rvt {
+
+class RdmPath : public shm::Path {
+  public:
+    /// Set in the names of flows, never in those of links through shared memory.
+    static constexpr std::uint64_t kRemoteLink = std::uint64_t{1} << 63;
+    static std::uint64_t link_of(const core::RdFlow& flow) noexcept {
+        return kRemoteLink | flow.id();
+    }
+
+    /// Starts to use what the event brings, for `peer`. Returns: its name.
+    std::uint64_t open(shm::ConnectionEvent& event, void* peer) noexcept;
+    void close() noexcept;
+    bool is_remote() const noexcept { return flow_ != nullptr; }
+
+    // ---- sending ----
+
+    RVT_ALWAYS_INLINE bool put_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                                     const void* payload, std::size_t count) noexcept {
+        return shm::Path::put_eager(flags, tag, data, payload, count) ||
+               (flow_ != nullptr && put_remote_eager(flags, tag, data, payload, count));
+    }
+    bool put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+             const void* payload, std::size_t count) noexcept {
+        return flow_ == nullptr
+                   ? shm::Path::put(op, flags, tag, data, payload, count)
+                   : put_remote(op, flags, tag, data, payload, count, core::RdFlow::Room::kAny);
+    }
+    bool put_control(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                     const void* payload, std::size_t count) noexcept {
+        return flow_ == nullptr
+                   ? shm::Path::put_control(op, flags, tag, data, payload, count)
+                   : put_remote(op, flags, tag, data, payload, count, core::RdFlow::Room::kReply);
+    }
+    std::byte* reserve_run(std::size_t count) noexcept {
+        return flow_ == nullptr ? shm::Path::reserve_run(count) : flow_->reserve_run(count);
+    }
+    void put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                 const void* payload, std::size_t payload_bytes, std::size_t run_bytes) noexcept;
+    std::size_t max_run() const noexcept {
+        return flow_ == nullptr ? shm::Path::max_run() : flow_->max_run();
+    }
+    void prepare_bulk() noexcept {
+        if (flow_ == nullptr) {
+            shm::Path::prepare_bulk();
+        }
+    }
+    bool is_drained() const noexcept {
+        return flow_ == nullptr ? shm::Path::is_drained() : flow_->is_drained();
+    }
+    bool must_hold_eager() noexcept {
+        return flow_ == nullptr ? shm::Path::must_hold_eager() : flow_->must_hold_eager();
+    }
+    void hold_eager(bool hold) noexcept {
+        flow_ == nullptr ? shm::Path::hold_eager(hold) : flow_->hold_eager(hold);
+    }
+
+    // ---- the peer's memory: that of another host is out of reach ----
+
+    bool may_access_memory() const noexcept {
+        return flow_ == nullptr && shm::Path::may_access_memory();
+    }
+    bool is_same_process() const noexcept {
+        return flow_ == nullptr && shm::Path::is_same_process();
+    }
+    util::Status copy_memory(bool is_write, const iovec* local, const iovec* remote,
+                             std::size_t count) noexcept {
+        return flow_ == nullptr ? shm::Path::copy_memory(is_write, local, remote, count)
+                                : util::Status(EOPNOTSUPP);
+    }
+    util::Status read_memory(const iovec& local, std::uint64_t remote) noexcept {
+        return flow_ == nullptr ? shm::Path::read_memory(local, remote) : util::Status(EOPNOTSUPP);
+    }
+    util::Status write_memory(const iovec& local, std::uint64_t remote) noexcept {
+        return flow_ == nullptr ? shm::Path::write_memory(local, remote) : util::Status(EOPNOTSUPP);
+    }
+    /// Of a peer on another host: taken for granted, nothing goes round it.
+    bool is_peer_polling() const noexcept {
+        return flow_ != nullptr || shm::Path::is_peer_polling();
+    }
+    bool has_peer_control() const noexcept {
+        return flow_ == nullptr && shm::Path::has_peer_control();
+    }
+    bool has_user_keys() const noexcept {
+        return flow_ == nullptr ? shm::Path::has_user_keys() : flow_->peer().has_user_keys;
+    }
+    bool wants_rma_events() const noexcept {
+        return flow_ == nullptr ? shm::Path::wants_rma_events() : flow_->peer().wants_rma_events;
+    }
+    std::pair<const void*, std::size_t> keys_block() const noexcept {
+        return flow_ == nullptr ? shm::Path::keys_block()
+                                : std::pair<const void*, std::size_t>{nullptr, 0};
+    }
+    bool is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept {
+        return flow_ == nullptr && shm::Path::is_peer_using(our_incarnation, key);
+    }
+    std::string describe() const;
+
+  private:
+    bool put_remote_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                          const void* payload, std::size_t count) noexcept;
+    bool put_remote(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                    const void* payload, std::size_t count, core::RdFlow::Room room) noexcept;
+
+    core::RdFlow* flow_ = nullptr;
+};
+
+}  // namespace rvt

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Opening and closing both ways, and the choice between them.
+#include "rdm_station.h"
+
+#include <algorithm>
+#include <string>
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include "backend/roce/addresses.h"
+#include "core/registry.h"
+#include "util/local_addresses.h"
+#include "util/log.h"
+#include "util/params.h"
+
+namespace rvt {
+namespace {
+
+// One endpoint's device: a pair and a region for each peer.
+constexpr std::uint32_t kMaxPeers = 1u << 16;
+
+}  // namespace
+
+// ---- life ----
+
+util::Status RdmStation::open(const RdmStationAttr& attr) {
+    const util::Status opened = shm::Station::open({.user = attr.user,
+                                                    .keys = attr.keys,
+                                                    .has_auto_progress = attr.has_auto_progress,
+                                                    .wants_rma_events = attr.wants_rma_events,
+                                                    .control_may_enter = attr.control_may_enter});
+    if (!opened.is_ok()) {
+        return opened;
+    }
+    user_ = attr.user;
+    const bool is_wanted = util::param_is_set(util::ParamId::kRoce);
+    if (!is_wanted || address().is_loopback() || address().is_any()) {
+        return util::kOk;
+    }
+    if (const util::Status wired = open_wire(attr); !wired.is_ok()) {
+        RVT_WARN(kEpCtrl, "%s reaches this host only: %s", address().to_string().c_str(),
+                 strerrordesc_np(wired.error()));
+        close();
+        return wired;
+    }
+    return util::kOk;
+}
+
+util::Status RdmStation::open_wire(const RdmStationAttr& attr) {
+    util::Result<util::UdpPort> port = share_port();
+    if (!port.is_ok()) {
+        return port.status();
+    }
+    util::UdpPort shared = port.take();
+    const std::string name = "rdm-" + address().to_string();
+    auto device = roce::PacketDevice::open(
+        core::Registry::instance(),
+        {.name = name.c_str(),
+         .port = &shared,
+         .mtu_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
+         .limits = {.max_qp = kMaxPeers, .max_mr = kMaxPeers}});
+    if (!device.is_ok()) {
+        return device.status();
+    }
+    device_ = device.take();
+    auto flows = core::RdFlows::open({.device = &device_->device(),
+                                      .taker = attr.user,
+                                      .user = this,
+                                      .own = {.incarnation = incarnation(),
+                                              .has_user_keys = attr.keys.has_user_keys,
+                                              .wants_rma_events = attr.wants_rma_events},
+                                      .connect_timeout_ms = static_cast<std::uint32_t>(
+                                          util::param_number(util::ParamId::kConnectTimeoutMs)),
+                                      .refused_timeout_ms = static_cast<std::uint32_t>(
+                                          util::param_number(util::ParamId::kRefusedTimeoutMs)),
+                                      .is_hot = &is_wire_hot_});
+    if (!flows.is_ok()) {
+        return flows.status();
+    }
+    flows_ = flows.take();
+    const util::Status waking = make_wake_set();
+    return waking.is_ok() ? start_watch(attr) : waking;
+}
+
+util::Status RdmStation::make_wake_set() {
+    timer_.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    wake_set_.reset(epoll_create1(EPOLL_CLOEXEC));
+    if (!timer_.is_open() || !wake_set_.is_open()) {
+        return errno;
+    }
+    for (const int fd : {shm::Station::wake_fd(), device_->wake_fd(), timer_.get()}) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        if (epoll_ctl(wake_set_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+            return errno;
+        }
+    }
+    return util::kOk;
+}
+
+util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
+    auto thread = util::ControlThread::acquire();
+    if (!thread.is_ok()) {
+        return thread.status();
+    }
+    thread_ = thread.take();
+    watch_ = std::make_unique<WireWatch>(*thread_, *user_, *flows_, is_wire_hot_,
+                                         attr.has_auto_progress);
+    util::Status started = util::kOk;
+    thread_->run([&] { started = watch_->start(); });
+    return started;
+}
+
+void RdmStation::close() noexcept {
+    if (watch_ != nullptr) {
+        thread_->run([this] { watch_.reset(); });
+        static_cast<void>(watch_.release());  // of a process that is gone, if it is still there
+    }
+    thread_.reset();
+    flows_.reset();
+    if (device_ != nullptr) {
+        [[maybe_unused]] const Status closed = device_->close();
+        device_.reset();
+    }
+    wake_set_.reset();
+    timer_.reset();
+    shm::Station::close();
+}
+
+// ---- connections ----
+
+void RdmStation::connect(const util::SockAddr& address) {
+    if (util::is_local_address(address)) {
+        shm::Station::connect(address);
+    } else if (flows_ != nullptr && address.family == this->address().family) {
+        flows_->connect(roce::to_address(address));
+    } else {
+        RVT_WARN(kEpCtrl, "%s cannot reach %s: it has an address of this host only",
+                 this->address().to_string().c_str(), address.to_string().c_str());
+        connect_failed(roce::to_address(address), EHOSTUNREACH);
+    }
+}
+
+void RdmStation::close_link(std::uint64_t link, const char* why) noexcept {
+    if ((link & RdmPath::kRemoteLink) == 0) {
+        shm::Station::close_link(link, why);
+        return;
+    }
+    RVT_WARN(kEpCtrl, "close connection: %s", why);  // the path does it
+}
+
+void RdmStation::flow_opened(core::RdFlow& flow) noexcept {
+    auto event = std::make_unique<shm::ConnectionEvent>();
+    event->kind = shm::ConnectionEvent::Kind::kConnected;
+    event->address = roce::to_sock_addr(flow.address());
+    event->flow = &flow;
+    RVT_INFO(kEpCtrl, "connected to %s by RoCEv2 over UDP", event->address.to_string().c_str());
+    user_->deliver(std::move(event));
+}
+
+void RdmStation::connect_failed(const Address& peer, int error) noexcept {
+    auto event = std::make_unique<shm::ConnectionEvent>();
+    event->kind = shm::ConnectionEvent::Kind::kFailed;
+    event->address = roce::to_sock_addr(peer);
+    event->error = error;
+    RVT_WARN(kEpCtrl, "cannot connect %s to %s: %s", address().to_string().c_str(),
+             event->address.to_string().c_str(), strerrordesc_np(error));
+    user_->deliver(std::move(event));
+}
+
+void RdmStation::flow_ended(core::RdFlow& flow) noexcept {
+    auto event = std::make_unique<shm::ConnectionEvent>();
+    event->kind = shm::ConnectionEvent::Kind::kPeerGone;
+    event->address = roce::to_sock_addr(flow.address());
+    event->link = RdmPath::link_of(flow);
+    event->error = ECONNRESET;
+    user_->deliver(std::move(event));
+}
+
+// ---- traffic ----
+
+unsigned RdmStation::poll_wire() noexcept {
+    const unsigned moved = flows_->poll();
+    // relaxed: cleared by the poll; set again by this thread, or by the watch.
+    if (!is_wire_hot_.load(std::memory_order_relaxed)) {
+        watch_->leave_to_watch();
+    }
+    return moved;
+}
+
+util::Status RdmStation::arm() noexcept {
+    shm::Station::arm();
+    if (flows_ == nullptr) {
+        return util::kOk;
+    }
+    if (flows_->poll() != 0) {
+        return EAGAIN;
+    }
+    flows_->device().flush();
+    const std::uint64_t due = flows_->next_due_us();
+    const std::uint64_t now = flows_->device().now_us();
+    itimerspec when{};
+    if (due != core::RdFlows::kNever) {
+        const std::uint64_t left = due > now ? due - now : 1;
+        when.it_value.tv_sec = static_cast<time_t>(left / 1'000'000);
+        when.it_value.tv_nsec = static_cast<long>(left % 1'000'000 * 1000);
+    }
+    return timerfd_settime(timer_.get(), 0, &when, nullptr) == 0 ? util::kOk : util::Status(errno);
+}
+
+void RdmStation::disarm() noexcept {
+    shm::Station::disarm();
+    if (flows_ != nullptr) {
+        flows_->note_traffic();  // what has woken us may have been a packet
+    }
+}
+
+}  // namespace rvt

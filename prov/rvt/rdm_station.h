@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The presence of an RDM endpoint, on this host and on the wire: which of the two leads to a peer
+// is decided when it is connected. The policy that core::RdEngine is instantiated with.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "backend/roce/packet_device.h"
+#include "backend/shm/station.h"
+#include "core/rd_flows.h"
+#include "rdm_path.h"
+#include "util/control_thread.h"
+#include "wire_watch.h"
+
+namespace rvt {
+
+/// What an engine has to offer to both ways.
+class RdmUser : public shm::ConnectionUser, public core::RdFlowUser {
+  protected:
+    ~RdmUser() = default;
+};
+
+struct RdmStationAttr {
+    RdmUser* user = nullptr;
+    core::RdKeys keys;
+    bool has_auto_progress = false;
+    bool wants_rma_events = false;
+    bool control_may_enter = false;
+};
+
+/// Threads: as shm::Station.
+class RdmStation : public shm::Station, private core::RdFlowsUser {
+  public:
+    RdmStation() = default;
+    ~RdmStation() { close(); }
+    RdmStation(const RdmStation&) = delete;
+    RdmStation& operator=(const RdmStation&) = delete;
+
+    /// Starts to answer peers of this host and, if the address is one of a network's, of others.
+    /// Returns: as shm::Station::open().
+    util::Status open(const RdmStationAttr& attr);
+    /// Ends all connections; the user is not called any more when this returns.
+    void close() noexcept;
+
+    void connect(const util::SockAddr& address);
+    void close_link(std::uint64_t link, const char* why) noexcept;
+
+    /// Once in each progress call. Returns: how much came by the wire.
+    RVT_ALWAYS_INLINE unsigned note_poll() noexcept {
+        shm::Station::note_poll();
+        // relaxed: a hint; see WireWatch.
+        if (is_wire_hot_.load(std::memory_order_relaxed)) [[unlikely]] {
+            return poll_wire();
+        }
+        return 0;
+    }
+
+    /// As shm::Station::arm(). Returns: EAGAIN when something has come by the wire.
+    util::Status arm() noexcept;
+    void disarm() noexcept;
+    int wake_fd() const noexcept {
+        return wake_set_.is_open() ? wake_set_.get() : shm::Station::wake_fd();
+    }
+
+  private:
+    util::Status open_wire(const RdmStationAttr& attr);
+    util::Status make_wake_set();
+    util::Status start_watch(const RdmStationAttr& attr);
+    [[gnu::noinline]] unsigned poll_wire() noexcept;
+
+    void flow_opened(core::RdFlow& flow) noexcept override;
+    void connect_failed(const Address& peer, int error) noexcept override;
+    void flow_ended(core::RdFlow& flow) noexcept override;
+    void work_waits() noexcept override { wake_owner(); }
+
+    std::atomic<bool> is_wire_hot_{false};
+    RdmUser* user_ = nullptr;
+    std::unique_ptr<roce::PacketDevice> device_;
+    std::unique_ptr<core::RdFlows> flows_;
+    util::UniqueFd timer_;     // runs out when something is due while the owner sleeps
+    util::UniqueFd wake_set_;  // readable when shared memory, the wire or the timer has something
+    std::shared_ptr<util::ControlThread> thread_;
+    std::unique_ptr<WireWatch> watch_;
+};
+
+/// The policy that instantiates core::RdEngine for RDM endpoints.
+struct RdmHost {
+    using Path = RdmPath;
+    using Station = RdmStation;
+    using Event = shm::ConnectionEvent;
+    using User = RdmUser;
+    using Region = shm::MappedRegion;
+    using RegionSource = shm::RegionSource;
+};
+
+}  // namespace rvt
