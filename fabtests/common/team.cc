@@ -73,6 +73,9 @@ SharedPage* map_page() {
     if (!options.cpus.empty()) {
         pin_to(options.cpus[static_cast<std::size_t>(self.rank) % options.cpus.size()]);
     }
+    if (!options.hosts.empty()) {
+        enter_namespace(options.hosts[static_cast<std::size_t>(self.rank) % options.hosts.size()]);
+    }
     body(self);
     std::exit(0);
 }
@@ -264,6 +267,23 @@ std::vector<int> parse_cpus(const char* text) {
         text = *end == ',' ? end + 1 : end;
     }
     return cpus;
+}
+
+std::vector<std::string> parse_names(const char* text) {
+    std::vector<std::string> names;
+    std::string rest = text;
+    for (std::size_t comma = 0; comma != std::string::npos;) {
+        comma = rest.find(',');
+        names.push_back(rest.substr(0, comma));
+        rest.erase(0, comma == std::string::npos ? comma : comma + 1);
+    }
+    return names;
+}
+
+void enter_namespace(const std::string& name) {
+    const int fd = open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) die(("network namespace " + name).c_str());
+    close(fd);
 }
 
 void pin_to(int cpu) {

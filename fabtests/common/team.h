@@ -79,6 +79,8 @@ struct TeamOptions {
     double limit_s = 20;
     std::vector<int> cpus;      ///< Rank r runs on cpus[r % cpus.size()]; empty: not pinned.
     std::uint32_t may_die = 0;  ///< Bit r: rank r is expected to be killed.
+    /// Rank r runs in the network namespace hosts[r % hosts.size()]; empty: in ours.
+    std::vector<std::string> hosts{};
 };
 
 /// Forks the ranks, runs `body` in each, waits for all. A rank that fails, or the time limit, ends
@@ -92,6 +94,12 @@ std::vector<int> allowed_cpus(int count);
 /// "0,1" as numbers; empty on bad input.
 std::vector<int> parse_cpus(const char* text);
 
+/// "a,b" as names.
+std::vector<std::string> parse_names(const char* text);
+
 void pin_to(int cpu);
+
+/// Moves the calling thread to a network namespace that ip-netns(8) has named.
+void enter_namespace(const std::string& name);
 
 }  // namespace fab

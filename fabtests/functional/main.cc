@@ -22,6 +22,7 @@ struct Options {
     std::vector<std::string> only;
     std::vector<std::string> exclude;
     std::vector<int> cpus;
+    std::vector<std::string> hosts;
     int least_passed = 0;
     int repeats = 1;
     bool list = false;
@@ -88,8 +89,11 @@ Verdict judge(const Case& one, const std::vector<Outcome>& outcomes, std::string
 
 void run_case(const Case& one, const Options& options, Counts& counts) {
     const double start = fab::now_s();
-    const fab::TeamOptions team{
-        .size = one.ranks, .limit_s = one.limit_s, .cpus = options.cpus, .may_die = one.may_die};
+    const fab::TeamOptions team{.size = one.ranks,
+                                .limit_s = one.limit_s,
+                                .cpus = options.cpus,
+                                .may_die = one.may_die,
+                                .hosts = options.hosts};
     const std::vector<Outcome> outcomes = fab::run_team(team, one.run);
     std::string reason;
     const Verdict verdict = judge(one, outcomes, reason);
@@ -119,12 +123,13 @@ int report(const Counts& counts, const Options& options) {
     std::fprintf(
         code == 0 ? stdout : stderr,
         "usage: functional [-p PROVIDER] [-s ADDRESS] [-o NAME]... [-x NAME]... [-c CPU,...]\n"
-        "                  [-m COUNT] [-r REPEATS] [-f] [-l]\n"
+        "                  [-m COUNT] [-n NAMESPACE,...] [-r REPEATS] [-f] [-l]\n"
         "  -p  the provider to test (rvt)\n"
         "  -s  the address to listen on, for providers that need it\n"
         "  -o  run only cases whose name contains NAME; -x: leave them out\n"
         "  -c  pin rank n to the nth of these CPUs\n"
         "  -m  fail unless at least COUNT cases pass\n"
+        "  -n  rank n runs in the nth of these network namespaces\n"
         "  -f  in full: 1,000 kill cycles, a peer stopped for a minute\n"
         "  -l  list the cases\n");
     std::exit(code);
@@ -132,7 +137,7 @@ int report(const Counts& counts, const Options& options) {
 
 Options parse(int argc, char** argv) {
     Options options;
-    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:r:flh")) != -1;) {
+    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:flh")) != -1;) {
         switch (option) {
             case 'p': fab::settings.provider = optarg; break;
             case 's': fab::settings.node = optarg; break;
@@ -143,6 +148,7 @@ Options parse(int argc, char** argv) {
                 if (options.cpus.empty()) usage(2);
                 break;
             case 'm': options.least_passed = std::atoi(optarg); break;
+            case 'n': options.hosts = fab::parse_names(optarg); break;
             case 'r': options.repeats = std::atoi(optarg); break;
             case 'f': fab::settings.is_long = true; break;
             case 'l': options.list = true; break;
