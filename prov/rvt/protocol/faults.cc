@@ -3,6 +3,7 @@
 #include "protocol/faults.h"
 
 #include <charconv>
+#include <optional>
 
 namespace rvt::protocol {
 namespace {
@@ -65,16 +66,27 @@ bool read_item(std::string_view item, FaultPlan& plan) noexcept {
     return false;
 }
 
+/// Returns: the first item that cannot be read.
+std::optional<std::string_view> read_items(std::string_view text, FaultPlan& plan) noexcept {
+    while (!text.empty()) {
+        const std::string_view item = cut(text, ',');
+        if (!read_item(item, plan)) {
+            return item;
+        }
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 Result<FaultPlan> parse_faults(std::string_view text) noexcept {
     FaultPlan plan;
-    while (!text.empty()) {
-        if (!read_item(cut(text, ','), plan)) {
-            return EINVAL;
-        }
-    }
-    return plan;
+    return read_items(text, plan) ? Result<FaultPlan>(EINVAL) : plan;
+}
+
+std::string_view unknown_fault(std::string_view text) noexcept {
+    FaultPlan ignored;
+    return read_items(text, ignored).value_or(std::string_view());
 }
 
 /// SplitMix64: one addition and three mixing steps, good enough for dice.

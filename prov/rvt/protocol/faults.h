@@ -22,12 +22,17 @@ struct FaultPlan {
     std::uint32_t delay_us = 100;  // of those delayed, at most
     std::uint64_t seed = 1;
 
+    [[nodiscard]] bool has_faults() const noexcept {
+        return (drop | duplicate | reorder | corrupt | delay) != 0;
+    }
     friend bool operator==(const FaultPlan&, const FaultPlan&) noexcept = default;
 };
 
 /// Reads "drop=1%,delay=0.5%:200us,seed=7": names as above, chances in percent.
 /// Returns: EINVAL for a name or value that it does not know.
 Result<FaultPlan> parse_faults(std::string_view text) noexcept;
+/// The first part, up to a comma, that parse_faults() does not know; empty when it knows all.
+std::string_view unknown_fault(std::string_view text) noexcept;
 
 /// What happens to one packet.
 struct Fault {
@@ -35,7 +40,7 @@ struct Fault {
     bool is_duplicated = false;
     std::uint32_t overtaken_by = 0;  // packets
     bool is_corrupted = false;
-    std::uint64_t corrupt_bit = 0;  // modulo the packet's length
+    std::uint64_t corrupt_bit = 0;  // modulo the packet's bits that the ICRC covers
     std::uint32_t delay_us = 0;
 };
 

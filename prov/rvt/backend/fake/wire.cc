@@ -10,14 +10,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <iterator>
+#include <utility>
 
 namespace rvt::fake {
 namespace {
-
-// Packets are put in transit this far apart, so that some can overtake others.
-constexpr std::uint64_t kOrderStep = 2;
 
 Port& port_of(core::Device& device) {
     return *static_cast<Port*>(device.priv());
@@ -31,27 +27,40 @@ constexpr BackendOps kOps = {
     .poll = [](core::Device& device) { return port_of(device).wire->deliver(port_of(device)); },
 };
 
-protocol::IpPath path(const Address& source, const Address& dest) {
+protocol::IpPath path_of(const Address& source, const Address& dest) {
     return {
         .source = source.gid, .dest = dest.gid, .source_port = source.port, .dest_port = dest.port};
 }
 
-/// From the base transport header to the padding.
-std::vector<std::byte> assemble(const OutPacket& packet) {
+/// With the ICRC.
+std::vector<std::byte> assemble(const protocol::IpPath& path, const OutPacket& packet) {
     std::vector<std::byte> bytes(packet.headers.begin(), packet.headers.end());
     for (const iovec& piece : packet.payload) {
         const auto* from = static_cast<const std::byte*>(piece.iov_base);
         bytes.insert(bytes.end(), from, from + piece.iov_len);
     }
     bytes.resize(bytes.size() + packet.pad);
+    const std::uint32_t icrc = protocol::icrc_of(path, bytes);
+    const auto trailer = std::as_bytes(std::span(&icrc, 1));
+    bytes.insert(bytes.end(), trailer.begin(), trailer.end());
     return bytes;
 }
 
 }  // namespace
 
+/// Each end rolls its own dice.
+protocol::FaultPlan Wire::plan_of_locked(std::size_t end) const {
+    protocol::FaultPlan plan = plan_;
+    plan.seed += end;
+    return plan;
+}
+
 void Wire::set_faults(const protocol::FaultPlan& plan) noexcept {
     const util::Guard guard(lock_);
-    faults_ = protocol::FaultInjector(plan);
+    plan_ = plan;
+    for (std::size_t i = 0; i < ends_.size(); ++i) {
+        ends_[i].line.set_plan(plan_of_locked(i));
+    }
 }
 
 Status Wire::attach(core::Registry& registry, Port& port, const DeviceInfo& info) {
@@ -62,14 +71,13 @@ Status Wire::attach(core::Registry& registry, Port& port, const DeviceInfo& info
     }
     port.device = device.value();
     const util::Guard guard(lock_);
-    ports_.push_back(&port);
+    ends_.push_back({.port = &port, .line = protocol::FaultyLine(plan_of_locked(ends_.size()))});
     return kOk;
 }
 
 void Wire::detach(Port& port) noexcept {
     const util::Guard guard(lock_);
-    std::erase(ports_, &port);
-    std::erase_if(transit_, [&](const Transit& packet) { return packet.to == &port; });
+    std::erase_if(ends_, [&](const End& end) { return end.port == &port; });
 }
 
 std::uint64_t Wire::corrupted() const noexcept {
@@ -77,51 +85,21 @@ std::uint64_t Wire::corrupted() const noexcept {
     return corrupted_;
 }
 
-bool Wire::has_room_locked(const Port& to) const {
-    const auto waiting = std::count_if(transit_.begin(), transit_.end(),
-                                       [&](const Transit& packet) { return packet.to == &to; });
-    return static_cast<std::size_t>(waiting) < room_;
-}
-
-/// Puts a packet in transit, or what its fate leaves of it.
-void Wire::put_locked(Port& from, Port& to, const Address& dest,
-                      const std::vector<std::byte>& packet) {
-    const protocol::Fault fault = faults_.next();
-    const Address source = from.device->address();
-    const std::uint32_t icrc = protocol::icrc_of(path(source, dest), packet);
-    Transit transit{.to = &to,
-                    .source = source,
-                    .dest = dest,
-                    .order = (next_order_ += kOrderStep) + kOrderStep * fault.overtaken_by + 1,
-                    .due_us = from.device->now_us() + fault.delay_us,
-                    .bytes = packet};
-    transit.bytes.resize(packet.size() + sizeof icrc);
-    std::memcpy(transit.bytes.data() + packet.size(), &icrc, sizeof icrc);
-    if (fault.is_corrupted) {
-        const std::uint64_t bit = fault.corrupt_bit % (8 * transit.bytes.size());
-        transit.bytes[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
-    }
-    if (fault.is_duplicated) {
-        transit_.push_back(transit);
-    }
-    if (!fault.is_dropped) {
-        transit_.push_back(std::move(transit));
-    }
-}
-
 unsigned Wire::send(Port& from, const AhAttr& dest, std::span<const OutPacket> packets) {
     const util::Guard guard(lock_);
     const bool to_group = core::is_multicast(dest.dest.gid);
+    const protocol::IpPath path = path_of(from.device->address(), dest.dest);
     unsigned taken = 0;
     for (const OutPacket& packet : packets) {
-        const std::vector<std::byte> bytes = assemble(packet);
-        for (Port* port : ports_) {
-            const bool is_meant = to_group ? port != &from : port->device->address() == dest.dest;
-            if (is_meant && !to_group && !has_room_locked(*port)) {
+        const std::vector<std::byte> bytes = assemble(path, packet);
+        for (End& end : ends_) {
+            const bool is_meant =
+                to_group ? end.port != &from : end.port->device->address() == dest.dest;
+            if (is_meant && !to_group && !has_room_locked(end)) {
                 return taken;
             }
             if (is_meant) {
-                put_locked(from, *port, dest.dest, bytes);
+                end.arrived.emplace_back(protocol::WirePacket{.path = path, .bytes = bytes});
             }
         }
         ++taken;
@@ -129,34 +107,44 @@ unsigned Wire::send(Port& from, const AhAttr& dest, std::span<const OutPacket> p
     return taken;
 }
 
-std::vector<Wire::Transit> Wire::take_due(Port& to) {
+std::vector<protocol::KeptPacket> Wire::take_due(Port& to) {
+    std::vector<protocol::KeptPacket> due;
     const util::Guard guard(lock_);
+    const auto end =
+        std::find_if(ends_.begin(), ends_.end(), [&](const End& one) { return one.port == &to; });
+    if (end == ends_.end()) {
+        return due;
+    }
     const std::uint64_t now = to.device->now_us();
-    const auto is_due = [&](const Transit& packet) {
-        return packet.to == &to && packet.due_us <= now;
+    const auto take_held = [&] {
+        while (auto held = end->line.take_due(now)) {
+            due.push_back(std::move(*held));
+        }
     };
-    const auto first = std::stable_partition(transit_.begin(), transit_.end(), std::not_fn(is_due));
-    std::vector<Transit> due(std::make_move_iterator(first),
-                             std::make_move_iterator(transit_.end()));
-    transit_.erase(first, transit_.end());
-    std::stable_sort(due.begin(), due.end(),
-                     [](const Transit& a, const Transit& b) { return a.order < b.order; });
+    for (protocol::KeptPacket& packet : end->arrived) {
+        if (end->line.passes(packet.packet(), now)) {
+            due.push_back(std::move(packet));
+        }
+        take_held();
+    }
+    end->arrived.clear();
+    take_held();
     return due;
 }
 
 unsigned Wire::deliver(Port& to) {
-    const std::vector<Transit> due = take_due(to);
-    for (const Transit& packet : due) {
-        const std::span<const std::byte> bytes(packet.bytes);
+    const std::vector<protocol::KeptPacket> due = take_due(to);
+    for (const protocol::KeptPacket& kept : due) {
+        const auto& [path, identification, bytes] = kept.packet();
         const std::span<const std::byte> body = bytes.first(bytes.size() - protocol::kIcrcBytes);
         std::uint32_t icrc = 0;
         std::memcpy(&icrc, body.data() + body.size(), sizeof icrc);
-        if (protocol::icrc_of(path(packet.source, packet.dest), body) != icrc) {
+        if (protocol::icrc_of(path, body) != icrc) {
             const util::Guard guard(lock_);
             ++corrupted_;
             continue;
         }
-        deliver_packet(*to.device, packet.source, packet.dest.gid, body);
+        deliver_packet(*to.device, {.gid = path.source, .port = path.source_port}, path.dest, body);
     }
     return static_cast<unsigned>(due.size());
 }

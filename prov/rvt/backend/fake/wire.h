@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
 // The packet backend for tests: devices of one process, joined by a wire that loses, duplicates,
-// reorders, delays and corrupts on command. Packets carry an ICRC, so that what was corrupted is
-// found as on a real wire.
+// reorders, delays and corrupts on command, in front of each device. Packets carry an ICRC, so that
+// what was corrupted is found as on a real wire.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "protocol/faults.h"
+#include "protocol/faulty_line.h"
+#include "protocol/wire_packet.h"
 #include "rvt/backend.h"
 #include "util/annotations.h"
 #include "util/mutex.h"
@@ -51,26 +53,23 @@ class Wire {
     unsigned deliver(Port& to);
 
   private:
-    struct Transit {
-        Port* to = nullptr;
-        Address source{};
-        Address dest{};
-        std::uint64_t order = 0;
-        std::uint64_t due_us = 0;
-        std::vector<std::byte> bytes;  // with the ICRC
+    /// A port's end of the wire.
+    struct End {
+        Port* port = nullptr;
+        std::vector<protocol::KeptPacket> arrived{};  // since the port last polled
+        protocol::FaultyLine line;
     };
 
-    [[nodiscard]] bool has_room_locked(const Port& to) const RVT_REQUIRES(lock_);
-    void put_locked(Port& from, Port& to, const Address& dest, const std::vector<std::byte>& packet)
-        RVT_REQUIRES(lock_);
-    [[nodiscard]] std::vector<Transit> take_due(Port& to);
+    [[nodiscard]] protocol::FaultPlan plan_of_locked(std::size_t end) const RVT_REQUIRES(lock_);
+    [[nodiscard]] bool has_room_locked(const End& to) const RVT_REQUIRES(lock_) {
+        return to.arrived.size() + to.line.held() < room_;
+    }
+    [[nodiscard]] std::vector<protocol::KeptPacket> take_due(Port& to);
 
     const std::size_t room_;
     mutable util::Mutex lock_;  // order: innermost
-    std::vector<Port*> ports_ RVT_GUARDED_BY(lock_);
-    std::vector<Transit> transit_ RVT_GUARDED_BY(lock_);
-    protocol::FaultInjector faults_ RVT_GUARDED_BY(lock_){protocol::FaultPlan{}};
-    std::uint64_t next_order_ RVT_GUARDED_BY(lock_) = 0;
+    std::vector<End> ends_ RVT_GUARDED_BY(lock_);
+    protocol::FaultPlan plan_ RVT_GUARDED_BY(lock_);
     std::uint64_t corrupted_ RVT_GUARDED_BY(lock_) = 0;
 };
 

@@ -29,7 +29,13 @@ Test(faults, what_cannot_be_read_is_refused) {
          {"drop", "drop=", "drop=1", "drop=x%", "drop=-1%", "drop=101%", "drop=nan%", "drop=1%:5us",
           "delay=1%:5", "delay=1%:0us", "lose=1%", "seed=", "seed=x"}) {
         RVT_EQ(parse_faults(text), EINVAL);
+        cr_assert(unknown_fault(text) == text);
     }
+}
+
+Test(faults, the_first_part_that_cannot_be_read_is_found) {
+    cr_assert(unknown_fault("drop=1%,lose=1%,seed=x") == "lose=1%");
+    cr_assert(unknown_fault("drop=1%,seed=7").empty());
 }
 
 Test(faults, happen_about_as_often_as_the_plan_says) {
