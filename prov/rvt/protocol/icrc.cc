@@ -44,11 +44,6 @@ std::uint32_t crc32(std::uint32_t crc, const void* bytes, std::size_t count) noe
     return crc;
 }
 
-bool is_v4(const std::array<std::uint8_t, 16>& address) noexcept {
-    static constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    return std::equal(std::begin(kMapped), std::end(kMapped), address.begin());
-}
-
 /// Writes the masked headers. Returns: their length.
 std::size_t mask_v4(const IpPath& path, std::size_t udp_bytes, std::uint16_t identification,
                     std::byte* to) noexcept {
@@ -113,6 +108,11 @@ constexpr auto kTakesBack = [] {
 }();
 
 }  // namespace
+
+bool is_v4(const std::array<std::uint8_t, 16>& address) noexcept {
+    static constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    return std::equal(std::begin(kMapped), std::end(kMapped), address.begin());
+}
 
 Icrc::Icrc(const IpPath& path, std::size_t packet_bytes, std::span<const std::byte> headers,
            std::uint16_t identification) noexcept {

@@ -22,6 +22,9 @@ struct IpPath {
     std::uint16_t dest_port = 0;
 };
 
+/// Whether the address is an IPv4 one, mapped into IPv6.
+bool is_v4(const std::array<std::uint8_t, 16>& address) noexcept;
+
 /// One packet's ICRC, computed as its bytes come by.
 /// Cost: about a fifth of a copy of the same bytes.
 class Icrc {

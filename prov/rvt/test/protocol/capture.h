@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The reference capture of kernel rxe, as the RoCEv2 packets that are in it.
+// Captures as the UDP packets that are in them; the reference capture of kernel rxe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "protocol/icrc.h"
@@ -14,9 +15,23 @@ struct CapturedPacket {
     protocol::IpPath path{};
     bool is_v4 = false;
     std::uint16_t identification = 0;  // IPv4
-    std::vector<std::byte> packet;     // from the base transport header to the padding
+    std::vector<std::byte> headers{};  // IP and UDP
+    std::vector<std::byte> packet{};   // from the base transport header to the padding
     std::uint32_t icrc = 0;
+
+    std::uint32_t interface = 0;
+    std::uint64_t at = 0;     // in the units of its interface
+    std::uint32_t flags = 0;  // as pcapng has them
+    std::string comment{};
 };
+
+struct Capture {
+    std::vector<std::string> interfaces{};  // their names
+    std::vector<CapturedPacket> packets{};
+};
+
+/// Fails the test when the file is not there or ends within a block.
+Capture read_capture(const std::string& file);
 
 /// Every packet to UDP port 4791 of fabtests/vm/rxe-reference.pcapng; fails the test when the file
 /// is missing or holds none.
