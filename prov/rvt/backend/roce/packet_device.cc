@@ -21,8 +21,7 @@ constexpr BackendOps kOps = {
     .flush_packets = [](core::Device& device) { self(device).flush(); },
     .poll = [](core::Device& device) { return self(device).poll(device); },
     .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
-    // A socket is readable as long as it holds something: there is nothing to arm.
-    .arm = [](core::Device&) -> Status { return kOk; },
+    .arm = [](core::Device& device) { return self(device).arm(); },
 };
 
 }  // namespace
@@ -43,7 +42,7 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
     if (!socket.is_ok()) {
         return socket.status();
     }
-    std::unique_ptr<PacketDevice> device(new PacketDevice(socket.take()));
+    std::unique_ptr<PacketDevice> device(new PacketDevice(socket.take(), attr));
     const DeviceInfo info{.name = attr.name,
                           .grade = Grade::kPacket,
                           .address = to_address(device->socket_.port.address),
@@ -57,6 +56,13 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
     device->registry_ = &registry;
     device->device_ = registered.value();
     return device;
+}
+
+/// A socket is readable as long as it holds something: there is nothing to arm. What a fault holds
+/// back shows on no descriptor, so nobody sleeps while there is any: the time is short, and
+/// somebody asked for it.
+Status PacketDevice::arm() const noexcept {
+    return receive_.holds_packets() ? EAGAIN : kOk;
 }
 
 Status PacketDevice::close() {

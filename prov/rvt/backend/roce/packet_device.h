@@ -11,6 +11,7 @@
 #include "backend/roce/transmit_queue.h"
 #include "backend/roce/udp_socket.h"
 #include "core/registry.h"
+#include "protocol/faults.h"
 
 namespace rvt::roce {
 
@@ -21,6 +22,7 @@ struct PacketDeviceAttr {
     std::uint32_t mtu_bytes = 0;    // payload of a packet; 0: what the interface takes
     DeviceLimits limits{};
     std::uint64_t (*now_us)() noexcept = nullptr;  // see DeviceInfo
+    protocol::FaultPlan faults{};                  // of each packet that arrives
 };
 
 class PacketDevice {
@@ -52,10 +54,11 @@ class PacketDevice {
         return receive_.poll(device, transmit_.take_report());
     }
     [[nodiscard]] int wake_fd() const noexcept { return socket_.fd(); }
+    Status arm() const noexcept;
 
   private:
-    explicit PacketDevice(UdpSocket socket) noexcept
-        : socket_(std::move(socket)), transmit_(socket_), receive_(socket_) {}
+    PacketDevice(UdpSocket socket, const PacketDeviceAttr& attr) noexcept
+        : socket_(std::move(socket)), transmit_(socket_), receive_(socket_, attr.faults) {}
 
     const UdpSocket socket_;
     TransmitQueue transmit_;

@@ -3,6 +3,7 @@
 #include "backend/roce/receive_queue.h"
 
 #include "backend/roce/addresses.h"
+#include "core/device.h"
 #include "protocol/header_sizes.h"
 #include "protocol/icrc.h"
 
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include <endian.h>
 #include <netinet/udp.h>
@@ -34,29 +36,40 @@ std::size_t segment_bytes(msghdr& header, std::size_t bytes) noexcept {
     return bytes;
 }
 
-/// Whether the packet is whole. The IPv4 identification, which a socket does not show, may be any
-/// that such a peer sends.
-bool is_whole(const protocol::IpPath& path, std::span<const std::byte> packet, std::uint32_t icrc,
-              std::uint16_t segment) noexcept {
-    const std::uint32_t difference = icrc ^ protocol::icrc_of(path, packet, segment);
+/// With which identification the packet is whole. That of IPv4, which a socket does not show, may
+/// be any that such a peer sends. Returns: nothing when the packet is not whole.
+std::optional<std::uint16_t> true_identification(const protocol::WirePacket& packet) noexcept {
+    if (packet.bytes.size() < protocol::kBthBytes + protocol::kIcrcBytes) {
+        return std::nullopt;
+    }
+    const auto body = packet.bytes.first(packet.bytes.size() - protocol::kIcrcBytes);
+    std::uint32_t icrc = 0;
+    std::memcpy(&icrc, body.data() + body.size(), sizeof icrc);
+    const std::uint32_t difference =
+        le32toh(icrc) ^ protocol::icrc_of(packet.path, body, packet.identification);
     if (difference == 0) [[likely]] {
-        return true;
+        return packet.identification;
     }
-    if (to_sock_addr({.gid = path.source, .port = 0}).family != AF_INET) {
-        return false;
+    if (!protocol::is_v4(packet.path.source)) {
+        return std::nullopt;
     }
-    const auto changed = protocol::identification_of(difference, packet.size());
+    const auto changed = protocol::identification_of(difference, body.size());
     if (!changed) {
-        return false;
+        return std::nullopt;
     }
     // Linear: what explains the difference is the difference of the identifications.
-    return path.dest_port == kRocePort || (*changed ^ segment) < kMostSegments;
+    const auto identification = static_cast<std::uint16_t>(*changed ^ packet.identification);
+    const bool may_be_any = packet.path.dest_port == kRocePort;
+    return may_be_any || identification < kMostSegments ? std::optional(identification)
+                                                        : std::nullopt;
 }
 
 }  // namespace
 
-ReceiveQueue::ReceiveQueue(const UdpSocket& socket) noexcept
-    : socket_(socket), own_(to_address(socket.port.address)) {}
+ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& faults) noexcept
+    : socket_(socket),
+      own_(to_address(socket.port.address)),
+      faults_(faults.has_faults() ? std::make_unique<protocol::FaultyLine>(faults) : nullptr) {}
 
 void ReceiveQueue::prepare() noexcept {
     for (std::size_t i = 0; i < kMessages; ++i) {
@@ -80,17 +93,20 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
         }
     }
     prepare();
-    const int messages =
+    const int received =
         recvmmsg(socket_.fd(), batch_->headers.data(), kMessages, MSG_DONTWAIT, nullptr);
-    if (has_report || (messages < 0 && errno != EAGAIN)) {
+    if (has_report || (received < 0 && errno != EAGAIN)) {
         take_refusals(device);
     }
-    unsigned packets = 0;
-    for (int i = 0; i < messages; ++i) {
-        const auto at = static_cast<std::size_t>(i);
-        packets += deliver_message(device, at, batch_->headers[at].msg_len);
+    const auto messages = static_cast<std::size_t>(std::max(received, 0));
+    if (faults_ != nullptr) [[unlikely]] {
+        return deliver_through_faults(device, messages);
     }
-    return packets;
+    unsigned whole = 0;
+    for_each_packet(messages, [&](const protocol::WirePacket& packet) {
+        whole += deliver_one(device, packet) ? 1 : 0;
+    });
+    return whole;
 }
 
 /// Passes on what hosts have said of ports where nothing listens.
@@ -100,45 +116,61 @@ void ReceiveQueue::take_refusals(core::Device& device) noexcept {
     }
 }
 
-/// Returns: how many packets of the message were whole.
-unsigned ReceiveQueue::deliver_message(core::Device& device, std::size_t i,
-                                       std::size_t bytes) noexcept {
-    msghdr& header = batch_->headers[i].msg_hdr;
-    const auto from = util::SockAddr::from(reinterpret_cast<const sockaddr*>(&batch_->names[i]),
-                                           header.msg_namelen);
-    if (!from.is_ok()) {
-        return 0;
+/// Cuts the first messages of the batch into their packets.
+template <class Visit>
+void ReceiveQueue::for_each_packet(std::size_t messages, Visit visit) noexcept {
+    for (std::size_t i = 0; i < messages; ++i) {
+        msghdr& header = batch_->headers[i].msg_hdr;
+        const std::size_t bytes = batch_->headers[i].msg_len;
+        const auto from = util::SockAddr::from(reinterpret_cast<const sockaddr*>(&batch_->names[i]),
+                                               header.msg_namelen);
+        if (!from.is_ok()) {
+            continue;
+        }
+        const Address source = to_address(from.value());
+        const std::size_t each = segment_bytes(header, bytes);
+        const std::span<const std::byte> all(batch_->bytes[i].data(), bytes);
+        protocol::WirePacket packet{.path = {.source = source.gid,
+                                             .dest = own_.gid,
+                                             .source_port = source.port,
+                                             .dest_port = own_.port}};
+        for (std::size_t at = 0; at < bytes; at += each, ++packet.identification) {
+            packet.bytes = all.subspan(at, std::min(each, bytes - at));
+            visit(packet);
+        }
     }
-    const Address source = to_address(from.value());
-    const std::size_t each = segment_bytes(header, bytes);
-    const std::span<const std::byte> all(batch_->bytes[i].data(), bytes);
+}
+
+unsigned ReceiveQueue::deliver_through_faults(core::Device& device, std::size_t messages) noexcept {
+    const std::uint64_t now = device.now_us();
     unsigned whole = 0;
-    std::uint16_t segment = 0;
-    for (std::size_t at = 0; at < bytes; at += each, ++segment) {
-        const auto packet = all.subspan(at, std::min(each, bytes - at));
-        whole += deliver_one(device, source, packet, segment) ? 1 : 0;
-    }
+    const auto deliver_due = [&] {
+        while (const auto held = faults_->take_due(now)) {
+            whole += deliver_one(device, held->packet()) ? 1 : 0;
+        }
+    };
+    for_each_packet(messages, [&](const protocol::WirePacket& packet) {
+        if (faults_->passes(packet, now)) {
+            whole += deliver_one(device, packet) ? 1 : 0;
+        }
+        deliver_due();
+    });
+    deliver_due();
+    // relaxed: see holds_packets().
+    holds_packets_.store(faults_->held() != 0, std::memory_order_relaxed);
     return whole;
 }
 
-bool ReceiveQueue::deliver_one(core::Device& device, const Address& source,
-                               std::span<const std::byte> packet, std::uint16_t segment) noexcept {
-    if (packet.size() < protocol::kBthBytes + protocol::kIcrcBytes) {
-        count_corrupted();
-        return false;
-    }
-    const auto body = packet.first(packet.size() - protocol::kIcrcBytes);
-    std::uint32_t icrc = 0;
-    std::memcpy(&icrc, body.data() + body.size(), sizeof icrc);
-    const protocol::IpPath path{
-        .source = source.gid, .dest = own_.gid, .source_port = source.port, .dest_port = own_.port};
-    if (!is_whole(path, body, le32toh(icrc), segment)) {
+/// Returns: whether the packet was whole.
+bool ReceiveQueue::deliver_one(core::Device& device, const protocol::WirePacket& packet) noexcept {
+    if (!true_identification(packet)) {
         count_corrupted();
         return false;
     }
     // Peers at the port of the specification send from any: each of their pairs has one of its own.
-    const std::uint16_t port = own_.port == kRocePort ? std::uint16_t{0} : source.port;
-    deliver_packet(device, {.gid = source.gid, .port = port}, own_.gid, body);
+    const std::uint16_t port = own_.port == kRocePort ? std::uint16_t{0} : packet.path.source_port;
+    deliver_packet(device, {.gid = packet.path.source, .port = port}, packet.path.dest,
+                   packet.bytes.first(packet.bytes.size() - protocol::kIcrcBytes));
     return true;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
 // Packets on their way out of a UDP socket: several messages a call, each of which may be many
-// packets that the kernel joined (UDP_GRO). What has a wrong ICRC goes no further.
+// packets that the kernel joined (UDP_GRO). What has a wrong ICRC goes no further. Faults that a
+// test or a user asked for happen to each packet before that.
 #pragma once
 
 #include <array>
@@ -15,6 +16,8 @@
 #include <sys/uio.h>
 
 #include "backend/roce/udp_socket.h"
+#include "protocol/faulty_line.h"
+#include "protocol/wire_packet.h"
 #include "rvt/backend.h"
 
 namespace rvt::roce {
@@ -22,12 +25,19 @@ namespace rvt::roce {
 class ReceiveQueue {
   public:
     /// @param socket  Outlives the queue.
-    explicit ReceiveQueue(const UdpSocket& socket) noexcept;
+    ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& faults) noexcept;
 
     /// Hands what has arrived to the core, at most one call's worth. Returns: how many packets.
     /// Threads: one at a time.
     /// @param has_report  Whether read_refusal() has something.
     unsigned poll(core::Device& device, bool has_report) noexcept;
+
+    /// Whether poll() has something to do although the socket is empty: a fault holds packets back.
+    /// Threads: any.
+    [[nodiscard]] bool holds_packets() const noexcept {
+        // relaxed: who took them in sees it, and stays awake for all.
+        return holds_packets_.load(std::memory_order_relaxed);
+    }
 
     /// Packets whose ICRC was wrong, or that were too short to have one. Threads: any.
     [[nodiscard]] std::uint64_t corrupted() const noexcept {
@@ -51,9 +61,10 @@ class ReceiveQueue {
 
     void prepare() noexcept;
     void take_refusals(core::Device& device) noexcept;
-    unsigned deliver_message(core::Device& device, std::size_t i, std::size_t bytes) noexcept;
-    bool deliver_one(core::Device& device, const Address& source, std::span<const std::byte> packet,
-                     std::uint16_t segment) noexcept;
+    template <class Visit>
+    void for_each_packet(std::size_t messages, Visit visit) noexcept;
+    unsigned deliver_through_faults(core::Device& device, std::size_t messages) noexcept;
+    bool deliver_one(core::Device& device, const protocol::WirePacket& packet) noexcept;
     void count_corrupted() noexcept {
         // relaxed: one thread writes it at a time, and a count orders nothing.
         corrupted_.store(corrupted() + 1, std::memory_order_relaxed);
@@ -61,7 +72,9 @@ class ReceiveQueue {
 
     const UdpSocket& socket_;
     const Address own_;
+    const std::unique_ptr<protocol::FaultyLine> faults_;  // none: the wire is left alone
     std::unique_ptr<Batch> batch_;
+    std::atomic<bool> holds_packets_{false};
     std::atomic<std::uint64_t> corrupted_{0};
 };
 

@@ -71,15 +71,17 @@ LossyPackets::LossyPackets() {
                           .value());
 }
 
-Roce::Roce() {
+Roce::Roce(const roce::PacketDeviceAttr& attr) {
     for (int i : {0, 1}) {
-        devices_[i] = roce::PacketDevice::open(
-                          registry_, {.name = kNames[i],
-                                      .address = {.family = AF_INET, .ip = {127, 0, 0, 1}},
-                                      .mtu_bytes = 1024,
-                                      .limits = {.max_qp = 64, .max_mr = 255},
-                                      .now_us = fake_now})
-                          .take();
+        roce::PacketDeviceAttr own = attr;
+        own.name = kNames[i];
+        own.mtu_bytes = 1024;
+        own.limits = {.max_qp = 64, .max_mr = 255};
+        own.now_us = fake_now;
+        if (attr.address.family == AF_UNSPEC) {
+            own.address = {.family = AF_INET, .ip = {127, 0, 0, 1}};
+        }
+        devices_[i] = roce::PacketDevice::open(registry_, own).take();
     }
 }
 

@@ -83,7 +83,8 @@ class LossyPackets : public Packets {
 /// Two devices of the RoCEv2 backend on the loopback interface.
 class Roce {
   public:
-    Roce();
+    /// @param attr  The address, which may be left out, and the faults count.
+    explicit Roce(const roce::PacketDeviceAttr& attr = {});
     ~Roce();
     Roce(const Roce&) = delete;
     Roce& operator=(const Roce&) = delete;
@@ -94,10 +95,18 @@ class Roce {
         // The kernel may have left the delivery of packets to a thread of its own.
         std::this_thread::yield();
     }
+    roce::PacketDevice& packet_device(int i) { return *devices_[i]; }
 
   private:
     core::Registry registry_;
     std::unique_ptr<roce::PacketDevice> devices_[2];
+};
+
+/// The same with the address and the faults that the test has put into `attr`.
+class RoceAs : public Roce {
+  public:
+    RoceAs() : Roce(attr) {}
+    static inline roce::PacketDeviceAttr attr{};
 };
 
 /// Two devices of the shm backend, joined by a connection and its rings as two processes would be.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Random traffic in both directions over a wire that loses, duplicates, reorders, corrupts and
-// delays: each operation takes effect once, in order, whole. A failure names its seed.
+// Random traffic in both directions over wires that lose, duplicate, reorder, corrupt and delay:
+// each operation takes effect once, in order, whole. A failure names its seed.
 #include "conform/fixture.h"
 
 #include <cstdlib>
@@ -111,12 +111,11 @@ struct Talker {
     }
 };
 
+const Options kOptions{.cap = {.max_send_wr = 16, .max_recv_wr = 64}, .rd_atomic = 2};
+
 /// Runs both directions until everything has completed.
-void talk(std::uint64_t seed, const char* faults) {
-    Pair<Packets> pair({.cap = {.max_send_wr = 16, .max_recv_wr = 64}, .rd_atomic = 2});
-    auto plan = protocol::parse_faults(faults).value();
-    plan.seed = seed;
-    pair.backend().wire().set_faults(plan);
+template <class Backend>
+void talk(Pair<Backend>& pair, std::uint64_t seed) {
     std::mt19937_64 random(seed);
     pair.a().fill(kSource, kMostBytes, 1);
     pair.b().fill(kSource, kMostBytes, 2);
@@ -144,18 +143,37 @@ void talk(std::uint64_t seed, const char* faults) {
     }
 }
 
+protocol::FaultPlan plan_of(const char* faults, std::uint64_t seed) {
+    auto plan = protocol::parse_faults(faults).value();
+    plan.seed = seed;
+    return plan;
+}
+
+void talk_over_fake_wire(const char* faults, std::uint64_t seed) {
+    Pair<Packets> pair(kOptions);
+    pair.backend().wire().set_faults(plan_of(faults, seed));
+    talk(pair, seed);
+}
+
+void talk_over_udp(const char* faults, std::uint64_t seed) {
+    RoceAs::attr.faults = plan_of(faults, seed);
+    Pair<RoceAs> pair(kOptions);
+    talk(pair, seed);
+}
+
 /// RVT_SEED names one seed to look at; else there are `count`, or a quarter with AddressSanitizer,
 /// which takes four times as long.
-void talk_with_many_seeds(const char* faults, std::uint64_t count) {
+void talk_with_many_seeds(const char* faults, std::uint64_t count,
+                          void (*talk_once)(const char*, std::uint64_t) = talk_over_fake_wire) {
 #if defined(__SANITIZE_ADDRESS__)
     count /= 4;
 #endif
     if (const char* one = std::getenv("RVT_SEED")) {
-        talk(std::stoull(one), faults);
+        talk_once(faults, std::stoull(one));
         return;
     }
     for (std::uint64_t seed = 1; seed <= count; ++seed) {
-        talk(seed, faults);
+        talk_once(faults, seed);
     }
 }
 
@@ -175,6 +193,10 @@ Test(packet_traffic, survives_delay, .timeout = 60) {
 }
 Test(packet_traffic, survives_all_at_once, .timeout = 60) {
     talk_with_many_seeds("drop=5%,duplicate=5%,reorder=5%,corrupt=5%,delay=5%:500us", 120);
+}
+Test(packet_traffic, survives_all_at_once_over_udp, .timeout = 60) {
+    talk_with_many_seeds("drop=5%,duplicate=5%,reorder=5%,corrupt=5%,delay=5%:500us", 20,
+                         talk_over_udp);
 }
 
 Test(packet_traffic, a_doubled_refusal_costs_one_retry) {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What faults do to the packets of two devices on the loopback interface. The traffic that survives
+// them is in core/packet_traffic_test.cc.
+#include "conform/fixture.h"
+
+using namespace rvt;
+using namespace rvt::conform;
+
+namespace {
+
+constexpr std::uint32_t kAlways = 1'000'000;
+
+const roce::ReceiveQueue& queue_of(Pair<RoceAs>& pair) {
+    return pair.backend().packet_device(kB).receive_queue();
+}
+
+}  // namespace
+
+Test(roce_faults, a_changed_bit_is_found, .timeout = 30) {
+    constexpr unsigned kDatagrams = 500;
+    RoceAs::attr.faults = {.corrupt = kAlways};
+    Pair<RoceAs> pair({.type = QpType::kUd, .cap = {.max_send_wr = 1000}, .cq_depth = 1000});
+    RVT_OK(pair.b().post_recv(1));
+    for (unsigned i = 1; i <= kDatagrams; ++i) {
+        RVT_OK(pair.post_send());
+        while (queue_of(pair).corrupted() < i) {
+            pair.pass_us(5);
+        }
+    }
+    cr_assert(pair.is_silent(pair.b().recv_cq));
+}
+
+Test(roce_faults, a_packet_that_nothing_overtakes_comes_in_time, .timeout = 30) {
+    RoceAs::attr.faults = {.reorder = kAlways};
+    Pair<RoceAs> pair({.type = QpType::kUd});
+    RVT_OK(pair.b().post_recv(3));
+    RVT_OK(pair.post_send());
+    while (!queue_of(pair).holds_packets()) {
+        pair.backend().settle();
+    }
+    cr_assert(pair.is_silent(pair.b().recv_cq));
+    pair.pass_us(200);
+    cr_assert(not(queue_of(pair).holds_packets()));
+    RVT_EQ(pair.received().wr_id, 3);
+}
+
+Test(roce_faults, nobody_sleeps_beside_a_packet_that_is_held, .timeout = 30) {
+    RoceAs::attr.faults = {.delay = kAlways, .delay_us = 50'000};
+    Pair<RoceAs> pair({.type = QpType::kUd});
+    RVT_OK(pair.b().post_recv(3));
+    RVT_OK(pair.post_send());
+    while (!queue_of(pair).holds_packets()) {
+        pair.backend().settle();
+    }
+    pair.b().device->sleep_on(-1, -1);
+    pair.pass_us(50'000);
+    RVT_EQ(pair.received().wr_id, 3);
+}
