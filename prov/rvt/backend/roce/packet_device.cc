@@ -62,10 +62,16 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
 /// back shows on no descriptor, so nobody sleeps while there is any: the time is short, and
 /// somebody asked for it.
 Status PacketDevice::arm() const noexcept {
+    if (capture_.is_on()) {
+        capture_.writer().flush();
+    }
     return receive_.holds_packets() ? EAGAIN : kOk;
 }
 
 Status PacketDevice::close() {
+    if (capture_.is_on()) {
+        capture_.writer().flush();
+    }
     return registry_->remove_device(device_);
 }
 

@@ -12,6 +12,7 @@
 #include "backend/roce/udp_socket.h"
 #include "core/registry.h"
 #include "protocol/faults.h"
+#include "protocol/pcap_writer.h"
 
 namespace rvt::roce {
 
@@ -21,8 +22,9 @@ struct PacketDeviceAttr {
     util::UdpPort* port = nullptr;  // in place of an address: taken over when the device opens
     std::uint32_t mtu_bytes = 0;    // payload of a packet; 0: what the interface takes
     DeviceLimits limits{};
-    std::uint64_t (*now_us)() noexcept = nullptr;  // see DeviceInfo
-    protocol::FaultPlan faults{};                  // of each packet that arrives
+    std::uint64_t (*now_us)() noexcept = nullptr;     // see DeviceInfo
+    protocol::FaultPlan faults{};                     // of each packet that arrives
+    std::shared_ptr<protocol::PcapWriter> capture{};  // of what is sent and arrives
 };
 
 class PacketDevice {
@@ -58,9 +60,13 @@ class PacketDevice {
 
   private:
     PacketDevice(UdpSocket socket, const PacketDeviceAttr& attr) noexcept
-        : socket_(std::move(socket)), transmit_(socket_), receive_(socket_, attr.faults) {}
+        : socket_(std::move(socket)),
+          capture_(attr.capture, attr.name),
+          transmit_(socket_, capture_),
+          receive_(socket_, attr.faults, capture_) {}
 
     const UdpSocket socket_;
+    const protocol::PcapInterface capture_;
     TransmitQueue transmit_;
     ReceiveQueue receive_;
     core::Registry* registry_ = nullptr;

@@ -66,9 +66,11 @@ std::optional<std::uint16_t> true_identification(const protocol::WirePacket& pac
 
 }  // namespace
 
-ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& faults) noexcept
+ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& faults,
+                           protocol::PcapInterface capture) noexcept
     : socket_(socket),
       own_(to_address(socket.port.address)),
+      capture_(std::move(capture)),
       faults_(faults.has_faults() ? std::make_unique<protocol::FaultyLine>(faults) : nullptr) {}
 
 void ReceiveQueue::prepare() noexcept {
@@ -99,6 +101,9 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
         take_refusals(device);
     }
     const auto messages = static_cast<std::size_t>(std::max(received, 0));
+    if (messages == 0 && capture_.is_on()) [[unlikely]] {
+        capture_.writer().flush_when_idle();
+    }
     if (faults_ != nullptr) [[unlikely]] {
         return deliver_through_faults(device, messages);
     }
@@ -163,7 +168,13 @@ unsigned ReceiveQueue::deliver_through_faults(core::Device& device, std::size_t 
 
 /// Returns: whether the packet was whole.
 bool ReceiveQueue::deliver_one(core::Device& device, const protocol::WirePacket& packet) noexcept {
-    if (!true_identification(packet)) {
+    const auto identification = true_identification(packet);
+    if (capture_.is_on()) [[unlikely]] {
+        protocol::WirePacket captured = packet;
+        captured.identification = identification.value_or(packet.identification);
+        capture_.received(captured, identification.has_value());
+    }
+    if (!identification) {
         count_corrupted();
         return false;
     }

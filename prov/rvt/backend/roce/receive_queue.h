@@ -17,6 +17,7 @@
 
 #include "backend/roce/udp_socket.h"
 #include "protocol/faulty_line.h"
+#include "protocol/pcap_writer.h"
 #include "protocol/wire_packet.h"
 #include "rvt/backend.h"
 
@@ -25,7 +26,8 @@ namespace rvt::roce {
 class ReceiveQueue {
   public:
     /// @param socket  Outlives the queue.
-    ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& faults) noexcept;
+    ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& faults,
+                 protocol::PcapInterface capture) noexcept;
 
     /// Hands what has arrived to the core, at most one call's worth. Returns: how many packets.
     /// Threads: one at a time.
@@ -72,6 +74,7 @@ class ReceiveQueue {
 
     const UdpSocket& socket_;
     const Address own_;
+    const protocol::PcapInterface capture_;
     const std::unique_ptr<protocol::FaultyLine> faults_;  // none: the wire is left alone
     std::unique_ptr<Batch> batch_;
     std::atomic<bool> holds_packets_{false};

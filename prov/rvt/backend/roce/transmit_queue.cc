@@ -3,10 +3,11 @@
 #include "backend/roce/transmit_queue.h"
 
 #include "backend/roce/addresses.h"
-#include "protocol/header_sizes.h"
+#include "util/iov_cursor.h"
 #include "util/log.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -42,8 +43,11 @@ std::uint32_t wire_icrc(const protocol::IpPath& path, const OutPacket& packet, s
 
 }  // namespace
 
-TransmitQueue::TransmitQueue(const UdpSocket& socket) noexcept
-    : socket_(socket), own_(to_address(socket.port.address)), can_segment_(socket.can_segment) {}
+TransmitQueue::TransmitQueue(const UdpSocket& socket, protocol::PcapInterface capture) noexcept
+    : socket_(socket),
+      own_(to_address(socket.port.address)),
+      capture_(std::move(capture)),
+      can_segment_(socket.can_segment) {}
 
 std::uint64_t TransmitQueue::refused() const noexcept {
     const util::Guard guard(lock_);
@@ -148,14 +152,14 @@ void TransmitQueue::add_piece_locked(Message& message, const void* data,
     ++message.pieces;
 }
 
+protocol::IpPath TransmitQueue::path_to(const Address& dest) const noexcept {
+    return {.source = own_.gid, .dest = dest.gid, .source_port = own_.port, .dest_port = dest.port};
+}
+
 void TransmitQueue::write_locked(Message& message, const OutPacket& packet) noexcept {
     const std::size_t payload = payload_bytes(packet);
     const std::size_t bytes = packet.headers.size() + payload + packet.pad + protocol::kIcrcBytes;
-    const protocol::IpPath path{.source = own_.gid,
-                                .dest = message.dest.gid,
-                                .source_port = own_.port,
-                                .dest_port = message.dest.port};
-    const std::uint32_t icrc = wire_icrc(path, packet, bytes, message.segments);
+    const std::uint32_t icrc = wire_icrc(path_to(message.dest), packet, bytes, message.segments);
     const bool copies = payload <= kCopyBytes;
     std::byte* to = take_arena_locked(packet.headers.size());
     std::copy(packet.headers.begin(), packet.headers.end(), to);
@@ -205,11 +209,16 @@ void TransmitQueue::flush_locked() noexcept {
     for (std::size_t i = 0; i < messages_; ++i) {
         prepare_locked(i);
     }
+    // As of before the call: a peer on this host may have received before it returns.
+    const std::uint64_t at_ns = capture_.is_on() ? protocol::PcapWriter::now_ns() : 0;
     std::size_t done = 0;
     while (done < messages_) {
         const int sent = sendmmsg(socket_.fd(), &batch_->headers[done],
                                   static_cast<unsigned>(messages_ - done), MSG_DONTWAIT);
         if (sent > 0) {
+            if (capture_.is_on()) [[unlikely]] {
+                capture_locked(done, done + static_cast<std::size_t>(sent), at_ns);
+            }
             done += static_cast<std::size_t>(sent);
             continue;
         }
@@ -234,6 +243,24 @@ void TransmitQueue::flush_locked() noexcept {
         ++done;
     }
     drop_sent_locked(done);
+}
+
+/// The packets of messages `first` to `end`, as the kernel has cut them.
+void TransmitQueue::capture_locked(std::size_t first, std::size_t end,
+                                   std::uint64_t at_ns) noexcept {
+    for (std::size_t i = first; i < end; ++i) {
+        const Message& message = batch_->messages[i];
+        assert(message.segment_bytes <= kMaxPacketBytes);
+        util::IovCursor from(&batch_->pieces[message.first_piece], message.pieces);
+        for (std::uint16_t segment = 0; segment < message.segments; ++segment) {
+            std::array<std::byte, kMaxPacketBytes> packet;
+            const std::size_t bytes = from.gather(packet.data(), message.segment_bytes);
+            capture_.sent({.path = path_to(message.dest),
+                           .identification = segment,
+                           .bytes = std::span(packet).first(bytes)},
+                          at_ns);
+        }
+    }
 }
 
 /// Forgets the first `sent` messages; what waits keeps its memory until nothing does.

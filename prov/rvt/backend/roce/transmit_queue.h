@@ -17,7 +17,9 @@
 #include <sys/uio.h>
 
 #include "backend/roce/udp_socket.h"
+#include "protocol/header_sizes.h"
 #include "protocol/icrc.h"
+#include "protocol/pcap_writer.h"
 #include "rvt/backend.h"
 #include "util/annotations.h"
 #include "util/lock.h"
@@ -27,7 +29,7 @@ namespace rvt::roce {
 class TransmitQueue {
   public:
     /// @param socket  Outlives the queue.
-    explicit TransmitQueue(const UdpSocket& socket) noexcept;
+    TransmitQueue(const UdpSocket& socket, protocol::PcapInterface capture) noexcept;
 
     /// As BackendOps::send_packets.
     unsigned send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept;
@@ -55,6 +57,8 @@ class TransmitQueue {
     // faster by itself.
     static constexpr std::uint16_t kWorthCutting = 4;
     static constexpr std::size_t kCopyBytes = 256;  // larger payload is not copied
+    static constexpr std::size_t kMaxPacketBytes =
+        protocol::kMaxHeaderBytes + 4096 + 3 + protocol::kIcrcBytes;
 
     struct Control {
         alignas(cmsghdr) std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
@@ -80,6 +84,7 @@ class TransmitQueue {
         std::array<std::byte, kArenaBytes> arena;
     };
 
+    [[nodiscard]] protocol::IpPath path_to(const Address& dest) const noexcept;
     bool append_locked(const AhAttr& dest, const OutPacket& packet) noexcept RVT_REQUIRES(lock_);
     Message* message_for_locked(const Address& dest, std::size_t bytes, bool borrows) noexcept
         RVT_REQUIRES(lock_);
@@ -88,6 +93,8 @@ class TransmitQueue {
     std::byte* take_arena_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
     void write_locked(Message& message, const OutPacket& packet) noexcept RVT_REQUIRES(lock_);
     void flush_locked() noexcept RVT_REQUIRES(lock_);
+    void capture_locked(std::size_t first, std::size_t end, std::uint64_t at_ns) noexcept
+        RVT_REQUIRES(lock_);
     void prepare_locked(std::size_t i) noexcept RVT_REQUIRES(lock_);
     void drop_sent_locked(std::size_t sent) noexcept RVT_REQUIRES(lock_);
     void keep_locked(std::size_t kept) noexcept RVT_REQUIRES(lock_);
@@ -95,7 +102,8 @@ class TransmitQueue {
 
     const UdpSocket& socket_;
     const Address own_;
-    mutable util::SpinLock lock_;  // order: innermost
+    const protocol::PcapInterface capture_;
+    mutable util::SpinLock lock_;  // order: innermost but for the capture's
     std::unique_ptr<Batch> batch_ RVT_GUARDED_BY(lock_);
     std::size_t messages_ RVT_GUARDED_BY(lock_) = 0;
     std::size_t pieces_ RVT_GUARDED_BY(lock_) = 0;

@@ -83,7 +83,7 @@ class LossyPackets : public Packets {
 /// Two devices of the RoCEv2 backend on the loopback interface.
 class Roce {
   public:
-    /// @param attr  The address, which may be left out, and the faults count.
+    /// @param attr  The address, which may be left out, the faults and the capture count.
     explicit Roce(const roce::PacketDeviceAttr& attr = {});
     ~Roce();
     Roce(const Roce&) = delete;
@@ -102,7 +102,7 @@ class Roce {
     std::unique_ptr<roce::PacketDevice> devices_[2];
 };
 
-/// The same with the address and the faults that the test has put into `attr`.
+/// The same with the address, the faults and the capture that the test has put into `attr`.
 class RoceAs : public Roce {
   public:
     RoceAs() : Roce(attr) {}
