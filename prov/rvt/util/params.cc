@@ -41,6 +41,11 @@ constexpr std::array<Param, kParams> kTable{{
      "large messages announced to one peer and not yet matched, before further ones wait at the sender"},
     {ParamId::kDirectMin, "direct_min", ParamType::kNumber, 4 * kKiB, 0, kGiB, "bytes",
      "one-sided accesses from this size on may be copied by the initiator itself while the target polls"},
+    {ParamId::kFault, "fault", ParamType::kText, 0, 0, 0, "",
+     "what happens to packets that arrive, for tests: drop=1%,duplicate=1%,reorder=1%,corrupt=1%,delay=1%:200us,seed=7 "
+     "(default: nothing)"},
+    {ParamId::kPcap, "pcap", ParamType::kText, 0, 0, 0, "",
+     "file for a capture of all packets, pcapng; in its name %p stands for the process, %h for the host (default: none)"},
 }};
 // clang-format on
 

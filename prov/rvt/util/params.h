@@ -23,6 +23,8 @@ enum class ParamId : unsigned {
     kEagerMax,
     kRendezvousHeaders,
     kDirectMin,
+    kFault,
+    kPcap,
     kCount,
 };
 
