@@ -10,6 +10,7 @@
 
 #include "backend/roce/addresses.h"
 #include "core/registry.h"
+#include "roce_tuning.h"
 #include "util/local_addresses.h"
 #include "util/log.h"
 #include "util/params.h"
@@ -59,7 +60,9 @@ util::Status RdmStation::open_wire(const RdmStationAttr& attr) {
         {.name = name.c_str(),
          .port = &shared,
          .mtu_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
-         .limits = {.max_qp = kMaxPeers, .max_mr = kMaxPeers}});
+         .limits = {.max_qp = kMaxPeers, .max_mr = kMaxPeers},
+         .faults = packet_faults(),
+         .capture = packet_capture()});
     if (!device.is_ok()) {
         return device.status();
     }
@@ -194,12 +197,13 @@ util::Status RdmStation::arm() noexcept {
     if (flows_ == nullptr) {
         return util::kOk;
     }
-    if (flows_->poll() != 0) {
+    core::Device& device = flows_->device();
+    if (flows_->poll() != 0 || device.ops().arm(device).error() == EAGAIN) {
         return EAGAIN;
     }
-    flows_->device().flush();
+    device.flush();
     const std::uint64_t due = flows_->next_due_us();
-    const std::uint64_t now = flows_->device().now_us();
+    const std::uint64_t now = device.now_us();
     itimerspec when{};
     if (due != core::RdFlows::kNever) {
         const std::uint64_t left = due > now ? due - now : 1;
