@@ -66,6 +66,7 @@ std::string default_interface() {
 struct Candidate {
     std::string name;
     SockAddr address;
+    bool has_carrier;  // for a moment not yet, when an interface has just come up
 };
 
 /// Addresses of interfaces that others may reach, the best first.
@@ -74,15 +75,16 @@ std::vector<Candidate> candidates(int family) {
     const InterfaceList all = all_interfaces();
     for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
         const auto address = address_of(*one);
-        constexpr unsigned kUsable = IFF_UP | IFF_RUNNING;
-        if (address && address->family == family && (one->ifa_flags & kUsable) == kUsable &&
-            (one->ifa_flags & IFF_LOOPBACK) == 0 && !is_link_local(*address)) {
-            found.push_back({.name = one->ifa_name, .address = *address});
+        const bool is_usable = (one->ifa_flags & (IFF_UP | IFF_LOOPBACK)) == IFF_UP;
+        if (address && address->family == family && is_usable && !is_link_local(*address)) {
+            found.push_back({.name = one->ifa_name,
+                             .address = *address,
+                             .has_carrier = (one->ifa_flags & IFF_RUNNING) != 0});
         }
     }
     const std::string main = default_interface();
     const auto rank = [&](const Candidate& one) {
-        return one.name == main ? 0 : is_for_guests(one.name) ? 2 : 1;
+        return (one.has_carrier ? 0 : 3) + (one.name == main ? 0 : is_for_guests(one.name) ? 2 : 1);
     };
     std::stable_sort(found.begin(), found.end(),
                      [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });

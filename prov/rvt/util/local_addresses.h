@@ -18,8 +18,9 @@ bool is_local_address(const SockAddr& address);
 /// route. Sends nothing.
 std::optional<SockAddr> source_towards(const SockAddr& dest);
 
-/// The address of a network interface that is up, with port 0; nothing: there is none. Interfaces
-/// of containers and virtual machines come last, that of the default route first.
+/// The address of a network interface that is up, with port 0; nothing: there is none. That of the
+/// default route comes first, those of containers and virtual machines last; before all of them
+/// those that have a carrier.
 /// @param family     AF_INET or AF_INET6; link-local addresses are left out.
 /// @param interface  Its name; empty: any.
 std::optional<SockAddr> network_address(int family, std::string_view interface);
