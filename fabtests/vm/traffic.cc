@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The course of the active end, and that of the passive one.
+#include "traffic.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace traffic {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr std::uint32_t kImm = 0xc0ffee42;
+constexpr std::uint32_t kActivePsn = 0xfffff0;  // wraps at the 17th packet
+constexpr std::uint32_t kPassivePsn = 0x123456;
+constexpr std::uint32_t kUnderWay = 32;  // requests, of operations that are repeated
+constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kAfterwards{2};  // for what was under way when the active end ended
+constexpr std::chrono::milliseconds kLook{1};   // between two looks at a file
+
+constexpr std::uint64_t kReceiveBit = 1ull << 63;  // of a wr_id
+constexpr unsigned kOperationShift = 32;
+
+// ---- the files of the folder ----
+
+class Folder {
+  public:
+    explicit Folder(std::string dir) : dir_(std::move(dir)) { mkdir(dir_.c_str(), 0777); }
+
+    /// A reader sees the file whole or not at all.
+    void put(const std::string& name, const std::string& text) const {
+        const std::string path = dir_ + "/" + name;
+        std::ofstream(path + ".new") << text;
+        if (std::rename((path + ".new").c_str(), path.c_str()) != 0) {
+            fail("cannot write " + path);
+        }
+    }
+    [[nodiscard]] bool has(const std::string& name) const {
+        return access((dir_ + "/" + name).c_str(), F_OK) == 0;
+    }
+    /// A folder that another machine shares raises no events: it is looked at again and again.
+    std::ifstream await(const std::string& name) const {
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        while (!has(name)) {
+            if (std::chrono::steady_clock::now() > end) {
+                fail("no " + dir_ + "/" + name);
+            }
+            std::this_thread::sleep_for(kLook);
+        }
+        return std::ifstream(dir_ + "/" + name);
+    }
+
+  private:
+    std::string dir_;
+};
+
+std::string to_text(const Card& card) {
+    std::string text;
+    for (const std::uint32_t qpn : card.qpns) {
+        text += std::to_string(qpn) + " ";
+    }
+    return text + std::to_string(card.psn) + " " + std::to_string(card.key) + " " +
+           std::to_string(card.window_key) + " " + std::to_string(card.addr) + " " +
+           (card.hears_groups ? "1\n" : "0\n");
+}
+
+Card read_card(std::ifstream file) {
+    Card card;
+    for (std::uint32_t& qpn : card.qpns) {
+        file >> qpn;
+    }
+    if (!(file >> card.psn >> card.key >> card.window_key >> card.addr >> card.hears_groups)) {
+        fail("cannot read the peer's card");
+    }
+    return card;
+}
+
+// ---- the course ----
+
+class Course {
+  public:
+    Course(End& end, std::span<std::byte> memory, const Options& options)
+        : end_(end),
+          memory_(memory),
+          is_active_(options.is_active),
+          folder_(options.dir),
+          list_(operations(options.is_lossy)),
+          expected_(image_before(list_, is_active_)) {}
+
+    int run() {
+        own_ = end_.card(is_active_ ? kActivePsn : kPassivePsn);
+        folder_.put(is_active_ ? "active" : "passive", to_text(own_));
+        peer_ = read_card(folder_.await(is_active_ ? "passive" : "active"));
+        end_.connect(own_, peer_);
+        if (!(is_active_ ? peer_ : own_).hears_groups) {
+            std::erase_if(list_, [](const Operation& op) { return op.to_group; });
+        }
+        put_results(expected_, list_, is_active_);
+        if (is_active_) {
+            be_active();
+        } else {
+            be_passive();
+        }
+        return is_bad_ ? 1 : 0;
+    }
+
+  private:
+    void report(const std::string& name, const std::string& problem) {
+        ++lines_;
+        std::printf("%s %d - %s%s%s\n", problem.empty() ? "ok" : "not ok", lines_, name.c_str(),
+                    problem.empty() ? "" : ": ", problem.c_str());
+        std::fflush(stdout);
+        is_bad_ = is_bad_ || !problem.empty();
+    }
+
+    /// Returns: where the memory is not as expected, or nothing.
+    [[nodiscard]] std::string difference(std::size_t from, std::size_t bytes) const {
+        const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(from);
+        const auto end = begin + static_cast<std::ptrdiff_t>(bytes);
+        const auto found = std::mismatch(begin, end, &expected_[from]).first;
+        return found == end ? "" : "byte " + std::to_string(found - begin) + " is another";
+    }
+    [[nodiscard]] std::string difference(const Operation& op) const {
+        return difference(op.offset, op.size());
+    }
+
+    // ---- active ----
+
+    void be_active() {
+        folder_.await("ready");
+        for (std::size_t i = 0; i < list_.size(); ++i) {
+            perform(i);
+        }
+        report("no other byte of the active end's memory", difference(0, memory_.size()));
+        folder_.put("done", "");
+    }
+
+    void perform(std::size_t index) {
+        const Operation& op = list_[index];
+        std::string problem;
+        std::uint32_t posted = 0;
+        for (std::uint32_t done = 0; done < op.count; ++done) {
+            for (; posted < op.count && posted - done < kUnderWay; ++posted) {
+                end_.post(request(index, posted));
+            }
+            const Completion completion = next(op);
+            if (completion.wr_id != wr_id(index, done)) {
+                problem = "another request completed";
+            } else if (completion.outcome != op.outcome && problem.empty()) {
+                problem = completion.text;
+            }
+        }
+        report(name_of(op), problem.empty() ? difference(op) : problem);
+    }
+
+    Completion next(const Operation& op) {
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        for (;;) {
+            if (const auto completion = end_.poll()) {
+                return *completion;
+            }
+            if (std::chrono::steady_clock::now() > end) {
+                fail("no completion of " + name_of(op));
+            }
+            std::this_thread::yield();  // the device may need this processor
+        }
+    }
+
+    static std::uint64_t wr_id(std::size_t index, std::uint32_t repeat) {
+        return static_cast<std::uint64_t>(index) << kOperationShift | repeat;
+    }
+
+    [[nodiscard]] Request request(std::size_t index, std::uint32_t repeat) const {
+        const Operation& op = list_[index];
+        const std::size_t slot = op.offset + repeat * op.stride();
+        const bool is_swap = op.verb == Verb::kCompareSwap;
+        return {.pair = op.pair,
+                .verb = op.verb,
+                .wr_id = wr_id(index, repeat),
+                .local = memory_.subspan(slot, op.bytes),
+                .imm = kImm,
+                .remote_addr = peer_.addr + (op.is_atomic() ? op.offset : slot),
+                .key = op.key == Key::kMemory   ? peer_.key
+                       : op.key == Key::kWindow ? peer_.window_key
+                                                : peer_.key ^ 0xff,
+                .compare_add = is_swap ? kWordBefore + op.compare_error : kAdd,
+                .swap = is_swap ? kSwap : 0,
+                .to_group = op.to_group};
+    }
+
+    // ---- passive ----
+
+    struct Arrivals {
+        std::uint32_t count = 0;
+        std::string problem;
+    };
+
+    void be_passive() {
+        arrivals_.resize(list_.size());
+        std::uint32_t due = 0;
+        for (std::size_t i = 0; i < list_.size(); ++i) {
+            due += list_[i].receives();
+            if (list_[i].pair == Pair::kLate) {
+                late_ = i;
+            } else {
+                post_receives(i);
+            }
+            if (list_[i].pair == Pair::kWindow && list_[i].verb == Verb::kWrite &&
+                list_[i].outcome == Outcome::kSuccess) {
+                end_.bind_window(memory_.subspan(list_[i].offset, list_[i].bytes));
+            }
+        }
+        not_ready_before_ = end_.receiver_not_ready_count();
+        folder_.put("ready", "");
+        take_in(due);
+        while (const auto surplus = end_.poll()) {
+            note(*surplus);
+        }
+        for (std::size_t i = 0; i < list_.size(); ++i) {
+            judge(i);
+        }
+        report("nothing else arrives, and no other byte of the passive end's memory",
+               surplus_ != 0 ? std::to_string(surplus_) + " more completions"
+                             : difference(0, memory_.size()));
+    }
+
+    void post_receives(std::size_t index) {
+        const Operation& op = list_[index];
+        const std::size_t bytes = op.is_send() ? op.lead() + op.bytes : 0;
+        for (std::uint32_t i = 0; i < op.receives(); ++i) {
+            end_.post_receive(op.pair, kReceiveBit | wr_id(index, i),
+                              memory_.subspan(op.offset + i * op.stride(), bytes));
+        }
+    }
+
+    /// Until `due` receives are complete and the active end is done, or nothing comes any more.
+    void take_in(std::uint32_t due) {
+        using Clock = std::chrono::steady_clock;
+        bool is_done = false;
+        auto end = Clock::now() + kPatience;
+        auto look = Clock::now();
+        for (std::uint32_t taken = 0; taken < due || !is_done;) {
+            const auto now = Clock::now();
+            if (const auto completion = end_.poll()) {
+                note(*completion);
+                ++taken;
+                end = now + kPatience;
+            } else if (now > end) {
+                return;
+            } else if (!is_done && now > look) {
+                look = now + kLook;
+                post_late_receive();
+                is_done = folder_.has("done");
+                end = is_done ? now + kAfterwards : end;
+            } else {
+                std::this_thread::yield();
+            }
+        }
+    }
+
+    /// Once the device has told the peer that there is no receive.
+    void post_late_receive() {
+        if (late_ != 0 && end_.receiver_not_ready_count() > not_ready_before_) {
+            post_receives(late_);
+            late_ = 0;
+        }
+    }
+
+    void note(const Completion& completion) {
+        const std::size_t index = (completion.wr_id & ~kReceiveBit) >> kOperationShift;
+        if ((completion.wr_id & kReceiveBit) == 0 || index >= list_.size()) {
+            ++surplus_;
+            return;
+        }
+        Arrivals& arrivals = arrivals_[index];
+        ++arrivals.count;
+        if (arrivals.problem.empty()) {
+            arrivals.problem = objection(list_[index], completion);
+        }
+    }
+
+    [[nodiscard]] std::string objection(const Operation& op, const Completion& completion) const {
+        if (completion.outcome != op.receive_outcome()) {
+            return completion.text;
+        }
+        if (completion.outcome != Outcome::kSuccess) {
+            return "";
+        }
+        if (completion.bytes != op.lead() + op.bytes) {
+            return std::to_string(completion.bytes) + " bytes arrived";
+        }
+        const bool has_imm = op.verb == Verb::kSendImm || op.verb == Verb::kWriteImm;
+        if (completion.imm != (has_imm ? std::optional(kImm) : std::nullopt)) {
+            return "wrong immediate data";
+        }
+        const bool invalidates = op.verb == Verb::kSendInv;
+        if (completion.invalidated !=
+            (invalidates ? std::optional(own_.window_key) : std::nullopt)) {
+            return "wrong key invalidated";
+        }
+        return "";
+    }
+
+    /// READs leave nothing to look at here, nor do refused requests that would take no receive.
+    void judge(std::size_t index) {
+        const Operation& op = list_[index];
+        if (op.lead() != 0) {  // the form of these bytes is not laid down
+            std::memcpy(&expected_[op.offset], &memory_[op.offset], op.lead());
+        }
+        const Arrivals& arrivals = arrivals_[index];
+        if (op.verb == Verb::kRead || (op.receives() == 0 && op.outcome != Outcome::kSuccess)) {
+            return;
+        }
+        if (arrivals.count != op.receives()) {
+            report(name_of(op), std::to_string(arrivals.count) + " arrived");
+            return;
+        }
+        report(name_of(op), arrivals.problem.empty() ? difference(op) : arrivals.problem);
+    }
+
+    End& end_;
+    const std::span<std::byte> memory_;
+    const bool is_active_;
+    const Folder folder_;
+    std::vector<Operation> list_;
+    Bytes expected_;  // in the end
+    Card own_;
+    Card peer_;
+    std::vector<Arrivals> arrivals_;  // of each operation
+    std::size_t late_ = 0;            // the operation whose receive is not posted yet
+    std::uint64_t not_ready_before_ = 0;
+    unsigned surplus_ = 0;
+    int lines_ = 0;
+    bool is_bad_ = false;
+};
+
+}  // namespace
+
+Options read_options(int argc, char** argv) {
+    const std::vector<std::string> args(argv + 1, argv + argc);
+    const bool is_right = (args.size() == 4 || (args.size() == 5 && args[4] == "lossy")) &&
+                          (args[1] == "active" || args[1] == "passive");
+    if (!is_right) {
+        fail("usage: DIR active|passive OWN-IP PEER-IP [lossy]");
+    }
+    return {.dir = args[0],
+            .is_active = args[1] == "active",
+            .own_ip = args[2],
+            .peer_ip = args[3],
+            .is_lossy = args.size() == 5};
+}
+
+std::vector<std::byte> first_memory(const Options& options) {
+    return image_before(operations(options.is_lossy), options.is_active);
+}
+
+int run(End& end, std::span<std::byte> memory, const Options& options) {
+    return Course(end, memory, options).run();
+}
+
+void fail(const std::string& what) {
+    std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
+    std::fflush(stdout);
+    std::_Exit(1);
+}
+
+}  // namespace traffic
