@@ -24,6 +24,7 @@ void RdFlow::close() noexcept {
 
 bool RdFlow::put(const RdMessage& message, Room room) noexcept {
     const util::Guard guard(lock_);
+    reserved_ = nullptr;
     std::byte* const to = place_locked(record_bytes(message), room);
     if (to == nullptr) {
         return false;
@@ -70,6 +71,7 @@ void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
     open_ = reserved_ - bytes;
     encode_record(message, static_cast<std::uint32_t>(run_bytes), open_);
     open_bytes_ = bytes + run_bytes;
+    reserved_ = nullptr;
     post_locked();
 }
 
@@ -127,7 +129,10 @@ void RdFlow::tell_hold_locked() noexcept {
     const RdMessage message{.op = RdOp::kHold,
                             .flags = wants_hold_ ? wire::kLast : std::uint8_t{0}};
     if (wants_hold_ != told_hold_) {
-        if (std::byte* const to = place_locked(record_bytes(message), Room::kReply)) {
+        // Who polls in the owner's stead keeps off the place that the owner is about to fill.
+        std::byte* const to =
+            reserved_ != nullptr ? nullptr : place_locked(record_bytes(message), Room::kReply);
+        if (to != nullptr) {
             encode_record(message, 0, to);
             open_bytes_ += record_bytes(message);
             told_hold_ = wants_hold_;
