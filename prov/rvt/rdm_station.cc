@@ -115,7 +115,9 @@ util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
     return started;
 }
 
+/// The control thread lets go of the user first, and with it of what the user calls here.
 void RdmStation::close() noexcept {
+    shm::Station::close();
     if (watch_ != nullptr) {
         thread_->run([this] { watch_.reset(); });
         static_cast<void>(watch_.release());  // of a process that is gone, if it is still there
@@ -128,7 +130,6 @@ void RdmStation::close() noexcept {
     }
     wake_set_.reset();
     timer_.reset();
-    shm::Station::close();
 }
 
 // ---- connections ----

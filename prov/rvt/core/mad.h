@@ -20,8 +20,9 @@ class MadSink {
     /// Takes one datagram; no byte of it has been checked. Threads: that of Device::progress().
     virtual void take_mad(const Address& source,
                           std::span<const std::byte, protocol::kMadBytes> mad) noexcept = 0;
-    /// The host of a peer says that nothing listens at its port. Threads: as take_mad().
-    virtual void peer_refused(const Address& peer) noexcept = 0;
+    /// The host of a peer says that nothing listened at its port when a packet for pair `dest_qpn`
+    /// came. Threads: as take_mad().
+    virtual void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept = 0;
 
   protected:
     ~MadSink() = default;

@@ -185,9 +185,9 @@ void deliver_packet(core::Device& device, const Address& source,
     core::deliver_to(*qp, route, decoded.value());
 }
 
-void peer_refused(core::Device& device, const Address& peer) noexcept {
+void peer_refused(core::Device& device, const Address& peer, std::uint32_t dest_qpn) noexcept {
     if (core::MadSink* const sink = device.mad_sink()) {
-        sink->peer_refused(peer);
+        sink->peer_refused(peer, dest_qpn);
     }
 }
 

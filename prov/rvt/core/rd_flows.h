@@ -145,7 +145,7 @@ class RdFlows final : private MadSink, private CmWire {
     // MadSink, CmWire
     void take_mad(const Address& source,
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
-    void peer_refused(const Address& peer) noexcept override;
+    void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
     void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
 
     // ---- connections, in rd_flows_cm.cc ----

@@ -246,21 +246,23 @@ void RdFlows::take_mad(const Address& source,
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
 }
 
-void RdFlows::peer_refused(const Address& peer) noexcept {
+void RdFlows::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
     const util::Guard guard(lock_);
     Link* const link = at_locked(peer);
-    if (link == nullptr) {
-        return;
+    const bool is_request = dest_qpn == protocol::kGsiQpn;
+    if (link == nullptr || link->is_refused ||
+        link->state != (is_request ? State::kDialing : State::kOpen)) {
+        return;  // known, or of a time before the peer was there
     }
+    link->is_refused = true;
     const std::uint64_t now = device_.now_us();
-    if (link->state == State::kDialing && !link->is_refused) {
+    if (is_request) {
         // It may be just starting.
         link->deadline_us = std::min(link->deadline_us, now + refused_timeout_us_);
-    } else if (link->state == State::kOpen && !link->is_refused) {
+    } else {
         link->deadline_us = now + kDoubtUs;
         link->life_signs = link->flow->life_signs();
     }
-    link->is_refused = true;
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
 }
 
@@ -452,7 +454,7 @@ void RdFlows::check_deadlines_locked(std::uint64_t now_us) {
 void RdFlows::opened_locked(Link& link) {
     if (link.state != State::kOpen) {
         link.state = State::kOpen;
-        link.is_wanted = false;
+        link.is_wanted = link.is_refused = false;
         user_->flow_opened(*link.flow);
     }
 }

@@ -116,8 +116,8 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
 
 /// Passes on what hosts have said of ports where nothing listens.
 void ReceiveQueue::take_refusals(core::Device& device) noexcept {
-    for (auto peer = read_refusal(socket_); peer.is_ok(); peer = read_refusal(socket_)) {
-        peer_refused(device, to_address(peer.value()));
+    for (auto one = read_refusal(socket_); one.is_ok(); one = read_refusal(socket_)) {
+        peer_refused(device, to_address(one.value().dest), one.value().dest_qpn);
     }
 }
 

@@ -12,6 +12,7 @@
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
 
+#include "protocol/header_sizes.h"
 #include "util/log.h"
 
 namespace rvt::roce {
@@ -48,6 +49,21 @@ bool forbid_fragments(int fd, int family) noexcept {
 bool keep_errors(int fd, int family) noexcept {
     return family == AF_INET ? set(fd, IPPROTO_IP, IP_RECVERR, 1)
                              : set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+}
+
+bool is_port_unreachable(msghdr& report) noexcept {
+    for (cmsghdr* one = CMSG_FIRSTHDR(&report); one != nullptr; one = CMSG_NXTHDR(&report, one)) {
+        const bool is_error = (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_RECVERR) ||
+                              (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_RECVERR);
+        sock_extended_err error{};
+        if (is_error) {
+            std::memcpy(&error, CMSG_DATA(one), sizeof error);
+        }
+        if (error.ee_errno == ECONNREFUSED) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /// Calls `visit(interface)` for each address of each interface until it returns true.
@@ -132,33 +148,30 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port) {
     return socket;
 }
 
-Result<util::SockAddr> read_refusal(const UdpSocket& socket) noexcept {
+Result<Refusal> read_refusal(const UdpSocket& socket) noexcept {
     sockaddr_storage name{};
     alignas(cmsghdr) std::byte control[512];
+    std::byte bth[protocol::kBthBytes] = {};
+    iovec start{bth, sizeof bth};
     msghdr header{};
     header.msg_name = &name;
-    header.msg_namelen = sizeof name;
+    header.msg_iov = &start;
+    header.msg_iovlen = 1;
     header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    while (recvmsg(socket.fd(), &header, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0) {
-        for (cmsghdr* one = CMSG_FIRSTHDR(&header); one != nullptr;
-             one = CMSG_NXTHDR(&header, one)) {
-            const bool is_error =
-                (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_RECVERR) ||
-                (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_RECVERR);
-            sock_extended_err error{};
-            if (is_error) {
-                std::memcpy(&error, CMSG_DATA(one), sizeof error);
-            }
-            if (error.ee_errno == ECONNREFUSED) {
-                return util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name),
-                                            header.msg_namelen);
-            }
-        }
+    for (;;) {
         header.msg_namelen = sizeof name;
         header.msg_controllen = sizeof control;
+        const ssize_t bytes = recvmsg(socket.fd(), &header, MSG_ERRQUEUE | MSG_DONTWAIT);
+        if (bytes < 0) {
+            return ENODATA;
+        }
+        const auto dest =
+            util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name), header.msg_namelen);
+        if (dest.is_ok() && bytes == sizeof bth && is_port_unreachable(header)) {
+            const auto qpn = [&](std::size_t i) { return std::to_integer<std::uint32_t>(bth[i]); };
+            return Refusal{.dest = dest.value(), .dest_qpn = qpn(5) << 16 | qpn(6) << 8 | qpn(7)};
+        }
     }
-    return ENODATA;
 }
 
 Result<std::uint32_t> mtu_of(const util::SockAddr& address) {

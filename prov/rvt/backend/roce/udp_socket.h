@@ -25,10 +25,14 @@ Result<UdpSocket> open_udp_socket(const util::SockAddr& address);
 /// The same with a port that is bound already.
 Result<UdpSocket> open_udp_socket(util::UdpPort port);
 
-/// Takes the next report of a peer's host that nothing listens at the port which a packet went to.
-/// Returns: the address that the packet went to; ENODATA when there is no further report.
+/// A packet that found nobody at the port that it went to.
+struct Refusal {
+    util::SockAddr dest;
+    std::uint32_t dest_qpn = 0;
+};
+/// Takes the next report of such a packet. Returns: ENODATA when there is no further one.
 /// Source:  IP_RECVERR of ip(7).
-Result<util::SockAddr> read_refusal(const UdpSocket& socket) noexcept;
+Result<Refusal> read_refusal(const UdpSocket& socket) noexcept;
 
 /// The largest payload of a RoCEv2 packet that the interface of `address` takes: 256 to 4096.
 /// Returns: ENODEV when no interface has the address, EMSGSIZE when its MTU is below that.
