@@ -185,8 +185,8 @@ void deliver_packet(core::Device& device, const Address& source,
                     const std::array<std::uint8_t, 16>& dest,
                     std::span<const std::byte> packet) noexcept;
 
-/// Says that nothing listened at a peer's port when a packet for pair `dest_qpn` came, as far as the
-/// peer's host tells. Nobody has to believe it. On the thread of poll().
+/// Says that nothing listened at a peer's port when a packet for pair `dest_qpn` came, as far as
+/// the peer's host tells. Nobody has to believe it. On the thread of poll().
 void peer_refused(core::Device& device, const Address& peer, std::uint32_t dest_qpn) noexcept;
 
 // ---- what a segment-grade backend calls ----
