@@ -22,18 +22,19 @@ status_of() {
     echo "status $?"
 }
 
-check 'the device is listed with its address' 'fi_sockaddr_in://127.0.0.1:0' "$info"
+check 'the device is listed with its address' 'fi_sockaddr_in://127.0.0.1:0' env FI_RVT_ROCE=0 "$info"
 check 'parameters are listed' 'FI_RVT_HOST_REMOTE' "$info"
 check 'a refused hint is named' 'hint +ep_attr->type' "$info" --why ep.type=FI_EP_MSG
 check 'what is offered is named' 'offered +at most 4096' "$info" --why tx.inject_size=65536
-check 'what to change is said' 'FI_RVT_HOST_REMOTE=1' "$info" --why 'caps=TAGGED|REMOTE_COMM'
+check 'what to change is said' 'FI_RVT_HOST_REMOTE=1' \
+    env FI_RVT_ROCE=0 "$info" --why 'caps=TAGGED|REMOTE_COMM'
 check 'an accepted request says what it gets' 'accepts' "$info" --why caps=FI_TAGGED
 check 'a parameter changes the answer' 'accepts' \
-    env FI_RVT_HOST_REMOTE=1 "$info" --why 'caps=TAGGED|REMOTE_COMM'
+    env FI_RVT_ROCE=0 FI_RVT_HOST_REMOTE=1 "$info" --why 'caps=TAGGED|REMOTE_COMM'
 check 'an address where nobody listens is not reached' 'not reached +fi_read' \
     env FI_RVT_REFUSED_TIMEOUT_MS=200 "$info" --peer 127.0.0.1:9
-check 'an address of another host is not reached' 'not reached +fi_getinfo' \
-    "$info" --peer 192.0.2.1:9
+check 'an address of another host is not reached without a wire' 'not reached +fi_read' \
+    env FI_RVT_ROCE=0 "$info" --peer 192.0.2.99:9
 check 'an unknown hint is an error' 'status 2' status_of "$info" --why nonsense=1
 check 'a missing provider is an error' 'status 1' \
     status_of env FI_PROVIDER_PATH=/nonexistent "$info"
