@@ -40,8 +40,8 @@ util::Status RdmStation::open(const RdmStationAttr& attr) {
         return util::kOk;
     }
     if (const util::Status wired = open_wire(attr); !wired.is_ok()) {
-        RVT_WARN(kEpCtrl, "%s reaches this host only: %s", address().to_string().c_str(),
-                 strerrordesc_np(wired.error()));
+        RVT_WARN(kEpCtrl, "cannot open the wire of %s: %s; FI_RVT_ROCE=0 does without",
+                 address().to_string().c_str(), strerrordesc_np(wired.error()));
         close();
         return wired;
     }

@@ -59,6 +59,8 @@ class RdFlow final : public MessageSink {
 
     RdFlow(RdFlows& flows, std::uint64_t id, const Address& peer) noexcept;
     ~RdFlow();
+    RdFlow(const RdFlow&) = delete;
+    RdFlow& operator=(const RdFlow&) = delete;
 
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
     [[nodiscard]] const Address& address() const noexcept { return address_; }

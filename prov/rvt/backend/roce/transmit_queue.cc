@@ -203,6 +203,16 @@ void TransmitQueue::prepare_locked(std::size_t i) noexcept {
     }
 }
 
+/// The kernel refuses a message for good.
+void TransmitQueue::lose_locked(const Message& refused, int error) noexcept {
+    if (refused.segments > 1 && (error == EINVAL || error == EIO)) {
+        can_segment_ = false;  // this way out cannot: from now on packet by packet
+    }
+    RVT_INFO(kEpData, "%u packets to %s are lost: %s", refused.segments,
+             to_sock_addr(refused.dest).to_string().c_str(), strerrordesc_np(error));
+    refused_ += refused.segments;
+}
+
 /// Sends what the socket has room for. What it refuses for another reason is lost, as packets may
 /// be.
 void TransmitQueue::flush_locked() noexcept {
@@ -233,13 +243,7 @@ void TransmitQueue::flush_locked() noexcept {
             has_report_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
             continue;
         }
-        const Message& refused = batch_->messages[done];
-        if (refused.segments > 1 && (errno == EINVAL || errno == EIO)) {
-            can_segment_ = false;  // this way out cannot: from now on packet by packet
-        }
-        RVT_INFO(kEpData, "%u packets to %s are lost: %s", refused.segments,
-                 to_sock_addr(refused.dest).to_string().c_str(), strerrordesc_np(errno));
-        refused_ += refused.segments;
+        lose_locked(batch_->messages[done], errno);
         ++done;
     }
     drop_sent_locked(done);

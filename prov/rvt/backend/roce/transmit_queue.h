@@ -95,6 +95,7 @@ class TransmitQueue {
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void capture_locked(std::size_t first, std::size_t end, std::uint64_t at_ns) noexcept
         RVT_REQUIRES(lock_);
+    void lose_locked(const Message& refused, int error) noexcept RVT_REQUIRES(lock_);
     void prepare_locked(std::size_t i) noexcept RVT_REQUIRES(lock_);
     void drop_sent_locked(std::size_t sent) noexcept RVT_REQUIRES(lock_);
     void keep_locked(std::size_t kept) noexcept RVT_REQUIRES(lock_);
