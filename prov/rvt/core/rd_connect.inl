@@ -60,11 +60,16 @@ util::Status RdEngine<Lock, Host>::enable() {
             return bound;
         }
     }
-    const Status opened = station_.open({.user = this,
-                                         .keys = keys_,
-                                         .has_auto_progress = attr_.has_auto_progress,
-                                         .wants_rma_events = attr_.wants_rma_events,
-                                         .control_may_enter = Lock::kControlMayEnter});
+    Status opened = util::kOk;
+    {
+        // The control thread may look in as soon as the first part of the station is open.
+        util::Guard guard(lock_);
+        opened = station_.open({.user = this,
+                                .keys = keys_,
+                                .has_auto_progress = attr_.has_auto_progress,
+                                .wants_rma_events = attr_.wants_rma_events,
+                                .control_may_enter = Lock::kControlMayEnter});
+    }
     if (opened.is_ok()) {
         is_enabled_ = true;
         av_->add_observer(this);
