@@ -87,7 +87,7 @@ void encode_record(const RdMessage& message, std::uint32_t run_bytes, std::byte*
             to += sizeof field;
         }
     }
-    std::memcpy(to, message.payload, message.payload_bytes);
+    std::copy_n(message.payload, message.payload_bytes, to);  // no bytes may lie at nullptr
 }
 
 std::optional<DecodedRecord> decode_record(std::span<const std::byte> bytes) noexcept {
