@@ -134,6 +134,7 @@ class RdFlow final : public MessageSink {
 
     // ---- receiving, on the owner's thread ----
     bool drain() noexcept;
+    [[nodiscard]] bool has_waiting() const noexcept { return !parts_.empty(); }
     void handle(std::span<const std::byte> part, bool starts, bool ends) noexcept;
     bool handle_records(std::span<const std::byte> bytes) noexcept;
     bool begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept;

@@ -155,6 +155,7 @@ void RdFlows::destroy_locked(Link& link) noexcept {
         std::erase(open_, &flow);
     }
     std::erase(waiting_, &flow);
+    std::erase_if(news_, [&](const News& news) { return news.flow == &flow; });
     for (const RdFlow::Part& part : flow.parts_) {
         waiting_bytes_ -= part.bytes.size();
     }
@@ -254,7 +255,34 @@ void RdFlows::flush_open() noexcept {
 unsigned RdFlows::drain_waiting() noexcept {
     const std::size_t before = waiting_.size();
     std::erase_if(waiting_, [](RdFlow* flow) { return flow->drain(); });
+    tell_late();
     return static_cast<unsigned>(before - waiting_.size());
+}
+
+/// Tells the user that a flow is open, or has ended: that only when the owner has been handed what
+/// came before it.
+void RdFlows::tell(RdFlow& flow, bool is_end) {
+    if (news_.empty() && !(is_end && flow.has_waiting())) {
+        tell_now({.flow = &flow, .is_end = is_end});
+        return;
+    }
+    news_.push_back({.flow = &flow, .is_end = is_end});
+}
+
+void RdFlows::tell_late() noexcept {
+    while (!news_.empty() && !(news_.front().is_end && news_.front().flow->has_waiting())) {
+        const News news = news_.front();
+        news_.pop_front();
+        tell_now(news);
+    }
+}
+
+void RdFlows::tell_now(const News& news) noexcept {
+    if (news.is_end) {
+        user_->flow_ended(*news.flow);
+    } else {
+        user_->flow_opened(*news.flow);
+    }
 }
 
 /// A request that failed has ended its pair: the peer does not answer, or refuses.

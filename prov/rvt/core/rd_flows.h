@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -115,7 +116,7 @@ class RdFlows final : private MadSink, private CmWire {
         kYielded,   // the peer's request is to come in place of ours
         kAccepted,  // the peer's request has been answered
         kOpen,      // the user has been told
-        kEnded,     // the user has been told of that too, and has to close it
+        kEnded,     // the user is told of that too, and has to close it
         kClosed,    // to be destroyed by the owner
     };
     struct Link {
@@ -128,6 +129,10 @@ class RdFlows final : private MadSink, private CmWire {
         std::uint64_t life_signs = 0;   // of an open flow, at that time
         std::uint32_t psn = 0;          // of our first packet
         std::uint64_t peer_dials = 0;   // requests that the peer had made when it last said so
+    };
+    struct News {
+        RdFlow* flow;
+        bool is_end;
     };
     struct AddressHash {
         std::size_t operator()(const Address& address) const noexcept;
@@ -178,6 +183,9 @@ class RdFlows final : private MadSink, private CmWire {
     unsigned poll_polling() noexcept;
     void flush_open() noexcept;
     unsigned drain_waiting() noexcept;
+    void tell(RdFlow& flow, bool is_end);
+    void tell_late() noexcept;
+    void tell_now(const News& news) noexcept;
     [[nodiscard]] bool is_quiet() noexcept;
     void take_errors() noexcept;
     void look_at_cm() noexcept;
@@ -217,6 +225,7 @@ class RdFlows final : private MadSink, private CmWire {
     bool is_owner_polling_ = false;
     std::vector<RdFlow*> waiting_;  // with parts that wait for the owner
     std::size_t waiting_bytes_ = 0;
+    std::deque<News> news_;  // an end behind which parts wait, and what has to be told after it
     std::vector<RdFlow*> opened_now_;
     std::uint64_t last_traffic_us_ = 0;
 };

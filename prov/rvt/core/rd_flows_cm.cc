@@ -455,7 +455,7 @@ void RdFlows::opened_locked(Link& link) {
     if (link.state != State::kOpen) {
         link.state = State::kOpen;
         link.is_wanted = link.is_refused = false;
-        user_->flow_opened(*link.flow);
+        tell(*link.flow, false);
     }
 }
 
@@ -480,7 +480,7 @@ void RdFlows::end_locked(Link& link) {
     hang_up_locked(link);
     link.state = State::kEnded;
     forget_address_locked(link);
-    user_->flow_ended(*link.flow);
+    tell(*link.flow, true);
 }
 
 /// Tells the peer, if that is not how we know.

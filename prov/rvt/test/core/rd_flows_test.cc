@@ -269,6 +269,26 @@ Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {
     }
 }
 
+Test(rd_flows, what_waits_for_the_owner_comes_before_the_end) {
+    Net net;
+    net.connect();
+    cr_assert(net.a.say(1, "last words"));
+    const auto let_another_take_in = [&] {
+        for (int turn = 0; turn < 100; ++turn) {
+            net.a.poll();
+            net.b.flows().poll_for_owner();
+            now_us += 20;
+        }
+    };
+    let_another_take_in();
+    net.a.flow->close();
+    let_another_take_in();
+    RVT_EQ(net.b.ends, 0);
+    net.b.poll();
+    RVT_EQ(net.b.heard.size(), 1);
+    RVT_EQ(net.b.ends, 1);
+}
+
 Test(rd_flows, the_end_of_an_endpoint_is_told) {
     fake::Wire wire;
     Node a(wire, 1, 11);
