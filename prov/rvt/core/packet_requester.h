@@ -80,7 +80,7 @@ class PacketRequester {
     static constexpr std::uint32_t kFirstWindow = 64;
     static constexpr std::uint32_t kMinWindow = 4;
     static constexpr std::uint32_t kMaxWindow = 512;
-    static constexpr std::uint32_t kAckEvery = 32;  // packets, at most
+    static constexpr std::uint32_t kAckEvery = 64;  // packets, at most
     static constexpr std::uint64_t kMinProbeUs = 1000;
     static constexpr std::uint64_t kMaxProbeUs = 500'000;
 

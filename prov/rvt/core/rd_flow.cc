@@ -110,7 +110,7 @@ void RdFlow::flush() noexcept {
 }
 
 std::size_t RdFlow::max_run() const noexcept {
-    return std::size_t{kMaxFramePackets} * mtu_ - kMaxRunHeader;
+    return kMaxFrameBytes - kMaxRunHeader;
 }
 
 bool RdFlow::is_drained() noexcept {

@@ -118,7 +118,8 @@ class RdFlow final : public MessageSink {
     // What other messages leave free for replies.
     static constexpr std::size_t kReplyBytes = 32u << 10;
     static constexpr std::uint32_t kReplyFrames = 16;
-    static constexpr std::uint32_t kMaxFramePackets = 32;
+    // As many packets as the kernel cuts out of one piece, at any MTU.
+    static constexpr std::size_t kMaxFrameBytes = 60u << 10;
     static constexpr std::uint64_t kFramesAtOnce = 1;
 
     // ---- sending ----
