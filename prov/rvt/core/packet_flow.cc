@@ -9,6 +9,7 @@
 #include "core/qp_states.h"
 #include "core/reader_pins.h"
 #include "core/requester.h"
+#include "protocol/syndrome.h"
 
 namespace rvt::core {
 namespace {
@@ -117,6 +118,28 @@ void deliver_mad(Device& device, const Route& route, const DecodedPacket& packet
 }
 
 }  // namespace
+
+std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept {
+    const util::Guard guard(qp.rx_lock());
+    auto* flow = static_cast<PacketFlow*>(qp.flow());
+    return flow == nullptr ? std::nullopt : flow->responder().take_over_ack();
+}
+
+void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept {
+    {
+        const util::Guard guard(qp.tx_lock());
+        auto* flow = static_cast<PacketFlow*>(qp.flow());
+        if (flow == nullptr || rights_of(qp.state()).flush_send) {
+            return;
+        }
+        flow->requester().take_response(qp,
+                                        {.header = {.opcode = protocol::Opcode::kRcAck,
+                                                    .psn = psn,
+                                                    .syndrome = protocol::to_wire(protocol::ack())},
+                                         .payload = {}});
+    }
+    run_send_queue(qp);
+}
 
 bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     Device& device = qp.device();

@@ -7,6 +7,8 @@
 // Answers:   queued per pair, sent when a poll has taken in all that there was.
 #pragma once
 
+#include <optional>
+
 #include "core/flow.h"
 #include "core/packet_requester.h"
 #include "core/packet_responder.h"
@@ -37,6 +39,15 @@ class PacketFlow final : public Flow {
     PacketRequester requester_;  // tx_lock
     PacketResponder responder_;  // rx_lock
 };
+
+/// Takes the acknowledgement that waits to leave from a connected pair, if nothing else does: the
+/// caller tells the peer in another way which packet was the last. Threads: any that holds no lock
+/// of the pair.
+std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept;
+
+/// Counts packets up to `psn` as acknowledged: the peer has said so in another way. Threads: as
+/// above.
+void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept;
 
 /// send_remote_datagram() as a packet.
 bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;

@@ -338,6 +338,16 @@ PacketHeader PacketResponder::answer_header(const Qp& qp, const Answer& answer,
             .original = answer.original};
 }
 
+std::optional<Psn> PacketResponder::take_over_ack() noexcept {
+    if (answers_.size() != 1 || answers_.front().kind != Answer::Kind::kAck) {
+        return std::nullopt;
+    }
+    const Psn psn = answers_.front().psn;
+    answers_.clear();
+    since_answer_ = 0;
+    return psn;
+}
+
 void PacketResponder::send_answers(Qp& qp) noexcept {
     since_answer_ = 0;
     while (!answers_.empty()) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "core/responder.h"
@@ -34,6 +35,9 @@ class PacketResponder {
     Nak take_request(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     /// Whether the last packet is a part of a message for the pair's sink.
     [[nodiscard]] bool has_part_for_sink() const noexcept { return has_part_for_sink_; }
+    /// Forgets an acknowledgement that waits for company, if it is all that waits. Returns: the
+    /// packet that it is for.
+    std::optional<protocol::Psn> take_over_ack() noexcept;
     /// Sends what answers the backend takes.
     void send_answers(Qp& qp) noexcept;
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <optional>
 
+#include "core/packet_flow.h"
 #include "core/qp.h"
 #include "core/rd_flows.h"
 
@@ -49,6 +51,7 @@ std::byte* RdFlow::place_locked(std::size_t bytes, Room room) noexcept {
         const bool is_reply = room == Room::kReply;
         open_ = ring_.room(mtu_, is_reply ? 0 : kReplyBytes, is_reply ? 0 : kReplyFrames);
         open_room_ = mtu_;
+        open_bytes_ = open_ == nullptr ? 0 : put_taken_locked(open_);
     }
     return open_ == nullptr ? nullptr : open_ + open_bytes_;
 }
@@ -68,9 +71,11 @@ std::byte* RdFlow::reserve_run(std::size_t bytes) noexcept {
 void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
     const util::Guard guard(lock_);
     const std::size_t bytes = record_bytes(message);
-    open_ = reserved_ - bytes;
-    encode_record(message, static_cast<std::uint32_t>(run_bytes), open_);
-    open_bytes_ = bytes + run_bytes;
+    std::byte* const record = reserved_ - bytes;
+    encode_record(message, static_cast<std::uint32_t>(run_bytes), record);
+    const std::size_t taken_bytes = put_taken_locked(record - kTakenBytes);
+    open_ = record - taken_bytes;
+    open_bytes_ = taken_bytes + bytes + run_bytes;
     reserved_ = nullptr;
     post_locked();
 }
@@ -85,6 +90,17 @@ bool RdFlow::post_locked() noexcept {
     open_bytes_ = 0;
     flows_.note_traffic();
     return qp_->post_send({.opcode = WrOpcode::kSend, .sg_list = {&all, 1}}).is_ok();
+}
+
+/// Says in a frame what would leave as an acknowledgement behind it. Returns: how many bytes it
+/// wrote.
+std::size_t RdFlow::put_taken_locked(std::byte* to) noexcept {
+    const std::optional<protocol::Psn> taken = take_over_ack(*qp_);
+    if (!taken) {
+        return 0;
+    }
+    encode_record({.op = RdOp::kTaken, .data = wire::kPsn | taken->value()}, 0, to);
+    return kTakenBytes;
 }
 
 void RdFlow::reclaim_locked() noexcept {
@@ -153,12 +169,29 @@ std::uint64_t RdFlow::life_signs() const noexcept {
 
 void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexcept {
     ++packets_;
+    if (starts) {
+        part = part.subspan(heed_taken(part));
+    }
     if (flows_.is_owner_polling() && user_peer_ != nullptr && parts_.empty()) [[likely]] {
         handle(part, starts, ends);
         return;
     }
     parts_.push_back({.bytes = {part.begin(), part.end()}, .starts = starts, .ends = ends});
     flows_.note_waiting(*this, part.size());
+}
+
+/// Takes an acknowledgement in, though the rest of the frame may have to wait for the owner.
+/// Returns: how many bytes it had.
+std::size_t RdFlow::heed_taken(std::span<const std::byte> frame) noexcept {
+    if (frame.empty() || frame[0] != std::byte{static_cast<std::uint8_t>(RdOp::kTaken)}) {
+        return 0;
+    }
+    const auto record = decode_record(frame);
+    if (!record || (record->message.data & wire::kPsn) == 0) {
+        return 0;  // makes no sense, which is found where the rest is
+    }
+    take_acknowledged(*qp_, protocol::Psn(static_cast<std::uint32_t>(record->message.data)));
+    return record->bytes;
 }
 
 /// Hands over what has waited. Returns: whether nothing does any more.
@@ -189,7 +222,7 @@ void RdFlow::handle(std::span<const std::byte> part, bool starts, bool ends) noe
 bool RdFlow::handle_records(std::span<const std::byte> bytes) noexcept {
     while (!bytes.empty() && !is_closed_) {
         const auto record = decode_record(bytes);
-        if (!record) {
+        if (!record || record->message.op == RdOp::kTaken) {
             return false;
         }
         bytes = bytes.subspan(record->bytes);

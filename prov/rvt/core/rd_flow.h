@@ -125,6 +125,7 @@ class RdFlow final : public MessageSink {
     // ---- sending ----
     std::byte* place_locked(std::size_t bytes, Room room) noexcept RVT_REQUIRES(lock_);
     bool post_locked() noexcept RVT_REQUIRES(lock_);
+    std::size_t put_taken_locked(std::byte* to) noexcept RVT_REQUIRES(lock_);
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
     void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
@@ -132,6 +133,9 @@ class RdFlow final : public MessageSink {
     /// that polls.
     [[nodiscard]] std::uint64_t life_signs() const noexcept;
     void flush() noexcept;  // Threads: any
+
+    // ---- receiving ----
+    [[nodiscard]] std::size_t heed_taken(std::span<const std::byte> frame) noexcept;
 
     // ---- receiving, on the owner's thread ----
     bool drain() noexcept;

@@ -315,6 +315,7 @@ template <class Lock, class Host>
         case RdOp::kShare: return on_share(peer, arrival);
         case RdOp::kGrow: return true;
         case RdOp::kSegment:
+        case RdOp::kTaken:
         case RdOp::kHold:
         case RdOp::kInvalid:
         case RdOp::kCount: break;

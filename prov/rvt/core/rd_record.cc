@@ -61,6 +61,7 @@ constexpr auto kRules = [] {
     payload(RdOp::kAtomicAnswer, 0, 40);
     exactly(RdOp::kAccessDone, sizeof(RdOutcome));
     exactly(RdOp::kHold, 0);
+    exactly(RdOp::kTaken, 0);
     return rules;
 }();
 

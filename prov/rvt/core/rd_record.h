@@ -42,8 +42,9 @@ const RecordRule& record_rule(RdOp op) noexcept;
 
 inline constexpr std::size_t kMaxRecordPayload = 208;
 inline constexpr std::size_t kRecordHeader = 8;
-/// In front of a run: header, tag, data, payload of at most 40 bytes.
-inline constexpr std::size_t kMaxRunHeader = kRecordHeader + 16 + 40;
+inline constexpr std::size_t kTakenBytes = kRecordHeader + 8;  // of kTaken
+/// In front of a run: kTaken, and a record's header, tag, data, payload of at most 40 bytes.
+inline constexpr std::size_t kMaxRunHeader = kTakenBytes + kRecordHeader + 16 + 40;
 
 /// Bytes of a record in front of its run.
 constexpr std::size_t record_bytes(const RdMessage& message) noexcept {

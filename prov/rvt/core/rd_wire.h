@@ -39,6 +39,8 @@ enum class RdOp : std::uint8_t {
     kSegment,     // of a device of the verbs core, never of an endpoint: tag = bytes of the header
                   // at the begin of the run (core/segment_wire.h), its payload is the rest
     kHold,        // over a wire: from now on send headers only or, without wire::kLast, everything
+    kTaken,  // over a wire, first in its frame, in place of an acknowledgement: data = wire::kPsn
+             // and the number of the last packet taken
     kCount,
 };
 
@@ -68,6 +70,8 @@ inline constexpr std::uint8_t kLast =
 inline constexpr std::uint8_t kEvent = 32;  // the target counts the access
 inline constexpr std::uint8_t kContiguous =
     64;  // kRendezvous: `address` names the whole message in the sender's memory
+
+inline constexpr std::uint64_t kPsn = 1u << 24;  // in the data of kTaken, beside the 24 bits of it
 }  // namespace wire
 
 /// In the payload of kEagerFirst and kRendezvous.

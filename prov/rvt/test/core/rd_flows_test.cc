@@ -178,6 +178,31 @@ Test(rd_flows, a_flow_opens_on_both_sides_and_carries_messages) {
     cr_assert(net.run_until([&] { return net.a.flow->is_drained(); }));
 }
 
+Test(rd_flows, an_answer_brings_the_acknowledgement) {
+    Net net;
+    net.connect();
+    net.run_until([] { return false; }, 1000);
+    cr_assert(net.a.say(1, "question"));
+    net.b.poll();
+    cr_assert(net.b.say(2, "answer"));
+    RVT_EQ(net.a.flows().poll(), 1);  // packets
+    RVT_EQ(net.a.heard.size(), 1);
+    cr_assert(net.a.flow->is_drained());
+}
+
+Test(rd_flows, an_acknowledgement_of_what_was_not_sent_changes_nothing) {
+    Net net;
+    net.connect();
+    cr_assert(net.b.say(1, "to be taken"));
+    cr_assert(
+        net.a.flow->put({.op = RdOp::kTaken, .data = wire::kPsn | 0x123456}, RdFlow::Room::kAny));
+    cr_assert(net.a.say(2, "after it"));
+    cr_assert(net.run_until([&] { return !net.a.heard.empty() && !net.b.heard.empty(); }));
+    cr_assert(net.run_until([&] { return net.b.flow->is_drained(); }));
+    RVT_EQ(net.b.heard[0].tag, 2);
+    RVT_EQ(net.a.ends + net.b.ends, 0);
+}
+
 Test(rd_flows, connects_that_cross_end_in_one_flow) {
     Net net;
     net.a.flows().connect(net.b.address());
