@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Responses come in: IBTA vol. 1, 9.7.5 and 9.7.6.
 #include "core/device.h"
+#include "core/packet_burst.h"
 #include "core/packet_requester.h"
 #include "core/qp.h"
 #include "core/requester.h"
@@ -57,12 +58,12 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
         case Kind::kAtomicWrite: break;  // requests
     }
     if (una_ != before) {
-        made_progress(before);
+        made_progress(qp, before);
     }
 }
 
 /// The oldest of what is under way has moved on from `from`.
-void PacketRequester::made_progress(Psn from) noexcept {
+void PacketRequester::made_progress(const Qp& qp, Psn from) noexcept {
     const std::uint64_t now = device_.now_us();
     fetches_.drop_until(una_);
     is_repairing_ = false;
@@ -74,26 +75,35 @@ void PacketRequester::made_progress(Psn from) noexcept {
         rtt_us_ = rtt_us_ == 0 ? sample : (7 * rtt_us_ + sample) / 8;
         timed_at_us_ = 0;
     }
-    probe_us_ = std::max(kMinProbeUs, 4 * rtt_us_);
+    probe_us_ = std::max(peer_keeps_early(qp) ? kMinFillingProbeUs : kMinProbeUs, 4 * rtt_us_);
     deadline_us_ = now + probe_us_;
-    grow_window(static_cast<std::uint32_t>(distance(una_, from)));
+    grow_window(qp, static_cast<std::uint32_t>(distance(una_, from)));
 }
 
-void PacketRequester::grow_window(std::uint32_t arrived) noexcept {
+void PacketRequester::grow_window(const Qp& qp, std::uint32_t arrived) noexcept {
     if (window_ < steep_until_) {
         window_ = std::min(window_ + arrived, steep_until_);
         return;
     }
-    window_credit_ += arrived;
+    window_credit_ += peer_keeps_early(qp) ? 8 * arrived : arrived;
     if (window_credit_ >= window_) {
+        window_ = std::min(window_ + window_credit_ / window_, kMaxWindow);
         window_credit_ = 0;
-        window_ = std::min(window_ + 1, kMaxWindow);
     }
 }
 
 void PacketRequester::shrink_window() noexcept {
     window_ = std::max(window_ / 2, kMinWindow);
     steep_until_ = window_;
+}
+
+/// For a loss that costs a packet, not all behind it: once for what is under way.
+void PacketRequester::shrink_window_a_little() noexcept {
+    if (distance(una_, shrunk_at_) >= 0) {
+        window_ = std::max(window_ - window_ / 8, kMinFillingWindow);
+        steep_until_ = window_;
+        shrunk_at_ = sent_psn_;
+    }
 }
 
 /// What is to be sent again and has arrived after all need not be: an answer to its first sending
@@ -187,9 +197,32 @@ void PacketRequester::repair_gap(Qp& qp) noexcept {
     if (is_repairing_) {
         return;
     }
-    shrink_window();
-    go_back(qp);
+    if (peer_keeps_early(qp)) {
+        fill_gap(qp);
+    } else {
+        shrink_window();
+        go_back(qp);
+    }
     is_repairing_ = true;
+}
+
+/// Sends the packet again that is missing. Where the one behind what was sent again last is missing
+/// too, many are: then twice as many.
+void PacketRequester::fill_gap(Qp& qp) noexcept {
+    shrink_window_a_little();
+    filled_ = filled_ != 0 && una_ == filled_to_ ? std::min(2 * filled_, kAckEvery) : 1;
+    filled_to_ = una_;
+    timed_at_us_ = 0;  // an answer could be to either sending
+    device_.stats().add(Stat::kRetries);
+    PacketBurst burst(device_, dest_);
+    for (std::uint32_t i = 0; i < filled_ && distance(sent_psn_, filled_to_) > 0; ++i) {
+        if (!send_again(qp, filled_to_, burst)) {
+            break;
+        }
+        ++filled_to_;
+    }
+    burst.send();  // what the backend does not take is lost once more: the timer finds it
+    device_.flush();
 }
 
 void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept {

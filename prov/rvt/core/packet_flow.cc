@@ -48,26 +48,53 @@ bool is_from_peer(const Qp& qp, const Address& source) noexcept {
     return source.gid == peer.gid && (source.port == 0 || source.port == peer.port);
 }
 
-void deliver_request(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
+/// What has become of a request's packet.
+struct Taken {
     Nak nak = Nak::kNone;
+    bool has_next = false;  // the one behind it is there already
+};
+
+Taken take_request(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
+    Taken taken;
     bool has_part_for_sink = false;
     {
         const util::Guard guard(qp.rx_lock());
         auto* flow = static_cast<PacketFlow*>(qp.flow());  // what open_flow() makes for this grade
         if (flow == nullptr || !is_from_peer(qp, route.source) || !rights_of(qp.state()).receive) {
             qp.device().stats().add(Stat::kDrops);
-            return;
+            return taken;
         }
-        nak = flow->responder().take_request(qp, packet);
+        taken.nak = flow->responder().take_request(qp, packet);
         has_part_for_sink = flow->responder().has_part_for_sink();
+        taken.has_next = flow->responder().has_next();
     }
     if (has_part_for_sink) {
         const protocol::OpcodeInfo& info = packet.header.info();
         qp.init().sink->take(packet.payload, info.starts(), info.ends());
     }
+    return taken;
+}
+
+/// The packet behind a gap that is there no more. Returns: nothing if the pair has ended meanwhile.
+std::optional<DecodedPacket> next_early(Qp& qp, std::vector<std::byte>& bytes) noexcept {
+    const util::Guard guard(qp.rx_lock());
+    auto* flow = static_cast<PacketFlow*>(qp.flow());
+    if (flow == nullptr || !flow->responder().has_next()) {
+        return std::nullopt;
+    }
+    return flow->responder().take_next(bytes);
+}
+
+void deliver_request(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
+    Taken taken = take_request(qp, route, packet);
+    while (taken.nak == Nak::kNone && taken.has_next) [[unlikely]] {
+            std::vector<std::byte> bytes;
+            const auto early = next_early(qp, bytes);
+            taken = early ? take_request(qp, route, *early) : Taken{};
+        }
     qp.device().flush_urgent();
-    if (nak != Nak::kNone) {
-        after_refusal(qp, nak);
+    if (taken.nak != Nak::kNone) {
+        after_refusal(qp, taken.nak);
     }
 }
 

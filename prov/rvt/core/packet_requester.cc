@@ -64,8 +64,12 @@ std::uint64_t timeout_us(std::uint8_t code) noexcept {
 void PacketRequester::start_at(const QpAttr& attr) noexcept {
     dest_ = attr.ah;
     mtu_ = std::min(attr.path_mtu_bytes, device_.mtu_bytes());
-    una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = Psn(attr.sq_psn);
+    una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = shrunk_at_ = Psn(attr.sq_psn);
     timeout_us_ = timeout_us(attr.timeout);
+}
+
+bool PacketRequester::peer_keeps_early(const Qp& qp) noexcept {
+    return qp.init().sink != nullptr;
 }
 
 // ---- packets leave ----
@@ -171,16 +175,18 @@ bool PacketRequester::send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexc
     return taken == count;
 }
 
-/// The header of the next packet of `wqe`, which counts as sent.
-PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept {
-    const std::uint64_t offset = std::uint64_t{wqe.sent} * mtu_;
-    const bool starts = wqe.sent == 0;
-    const bool ends = wqe.sent + packets == wqe.packets;
+/// The header of packet `index` of `wqe`.
+/// @param packets  Whose numbers it stands for: of a READ more than one.
+PacketHeader PacketRequester::header_at(const Qp& qp, const SendWqe& wqe, std::uint32_t index,
+                                        std::uint32_t packets) const noexcept {
+    const std::uint64_t offset = std::uint64_t{index} * mtu_;
+    const bool starts = index == 0;
+    const bool ends = index + packets == wqe.packets;
     const bool whole =
         starts || wqe.is_fetch();  // each request for a part of a READ is one of its own
     PacketHeader header{.opcode = opcode_for(qp.type(), wqe, whole, ends),
                         .dest_qpn = qp.attr().dest_qpn,
-                        .psn = sent_psn_,
+                        .psn = Psn(wqe.msn) + index,
                         .imm = wqe.wr.imm};
     header.solicited = ends && wqe.has(SendFlags::kSolicited);
     if (wqe.has(OpTraits::kRemoteAddr)) {
@@ -193,6 +199,13 @@ PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t pa
         header.swap_add = wqe.wr.opcode == WrOpcode::kFetchAdd ? wqe.wr.compare_add : wqe.wr.swap;
         header.compare = wqe.wr.opcode == WrOpcode::kFetchAdd ? 0 : wqe.wr.compare_add;
     }
+    return header;
+}
+
+/// The header of the next packet of `wqe`, which counts as sent.
+PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept {
+    PacketHeader header = header_at(qp, wqe, wqe.sent, packets);
+    const bool ends = wqe.sent + packets == wqe.packets;
     wqe.sent += packets;
     sent_psn_ = sent_psn_ + packets;
     if (wqe.is_fetch()) {
@@ -202,8 +215,31 @@ PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t pa
     return header;
 }
 
+/// Adds packet `psn`, which is under way, once more. Returns: false when it cannot be sent.
+bool PacketRequester::send_again(Qp& qp, Psn psn, PacketBurst& burst) noexcept {
+    const auto holds = [&](const SendWqe& wqe) {
+        const std::int32_t at = distance(psn, Psn(wqe.msn));
+        return at >= 0 && static_cast<std::uint32_t>(at) < wqe.packets;
+    };
+    SendWqe* const wqe = qp.send_queue().find_under_way(holds);
+    PieceList local;
+    if (wqe == nullptr ||
+        (wqe->has(OpTraits::kPayload) && local_pieces(qp, *wqe, local) != WcStatus::kSuccess)) {
+        return false;
+    }
+    const auto index = static_cast<std::uint32_t>(distance(psn, Psn(wqe->msn)));
+    const PieceList payload = local.part(std::uint64_t{index} * mtu_, mtu_);
+    if (!burst.has_room_for(payload)) {
+        return false;
+    }
+    PacketHeader header = header_at(qp, *wqe, index, 1);
+    header.ack_request = true;
+    burst.add(header, payload);
+    return true;
+}
+
 /// An answer to the packet just counted: at the end of a burst, where the window ends, and every
-/// kAckEvery packets.
+/// kAckEvery packets, or twice in a window that is smaller.
 bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept {
     if (wqe.is_fetch()) {
         since_ack_request_ = 0;  // answered in any case
@@ -212,7 +248,8 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
     const SendWqe* next = ends ? qp.send_queue().next() : nullptr;
     const bool is_last = ends && (next == nullptr || !next->has(OpTraits::kPayload));
     ++since_ack_request_;
-    if (!is_last && since_ack_request_ < kAckEvery && in_flight() < window_) {
+    if (!is_last && since_ack_request_ < std::min(kAckEvery, window_ / 2) &&
+        in_flight() < window_) {
         return false;
     }
     since_ack_request_ = 0;
@@ -269,8 +306,27 @@ void PacketRequester::check_time(Qp& qp) noexcept {
     device_.stats().add(Stat::kTimeouts);
     probe_us_ = std::min({2 * probe_us_, std::max(timeout_us_, kMinProbeUs), kMaxProbeUs});
     deadline_us_ = now + probe_us_;
+    if (peer_keeps_early(qp) && now - progress_us_ < kSilenceUs) {
+        probe(qp);
+        arm_timer(qp);
+        return;
+    }
     shrink_window();
     go_back(qp);
+}
+
+/// Sends the oldest packet and the newest again: the answer shows what is missing between them.
+void PacketRequester::probe(Qp& qp) noexcept {
+    PacketBurst burst(device_, dest_);
+    timed_at_us_ = 0;  // an answer could be to either sending
+    filled_ = send_again(qp, una_, burst) ? 1 : 0;
+    filled_to_ = una_ + filled_;
+    is_repairing_ = filled_ != 0;
+    if (distance(sent_psn_, filled_to_) > 0) {
+        send_again(qp, sent_psn_ - 1, burst);
+    }
+    burst.send();
+    device_.flush();
 }
 
 /// Everything from una_ on is sent once more.

@@ -79,11 +79,19 @@ class PacketRequester {
     static constexpr std::uint32_t kReadPackets = 32;
     static constexpr std::uint32_t kFirstWindow = 64;
     static constexpr std::uint32_t kMinWindow = 4;
+    static constexpr std::uint32_t kMinFillingWindow = 32;
     static constexpr std::uint32_t kMaxWindow = 512;
     static constexpr std::uint32_t kAckEvery = 64;  // packets, at most
     static constexpr std::uint64_t kMinProbeUs = 1000;
     static constexpr std::uint64_t kMaxProbeUs = 500'000;
+    // The same to a peer that keeps what comes behind a gap: so much sooner, since a probe is two
+    // packets, not all that are under way, until as long a silence as no busy host has.
+    static constexpr std::uint64_t kMinFillingProbeUs = 200;
+    static constexpr std::uint64_t kSilenceUs = 8000;
 
+    /// Whether the peer wants of what it has missed no more than that: flows end in sinks at both
+    /// ends.
+    [[nodiscard]] static bool peer_keeps_early(const Qp& qp) noexcept;
     [[nodiscard]] std::uint32_t in_flight() const noexcept {
         return static_cast<std::uint32_t>(distance(sent_psn_, una_));
     }
@@ -94,22 +102,29 @@ class PacketRequester {
     void begin(Qp& qp, SendWqe& wqe) noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
     bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexcept;
+    [[nodiscard]] protocol::PacketHeader header_at(const Qp& qp, const SendWqe& wqe,
+                                                   std::uint32_t index,
+                                                   std::uint32_t packets) const noexcept;
     protocol::PacketHeader next_header(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept;
     [[nodiscard]] bool wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept;
     void after_sending(Qp& qp, bool was_idle) noexcept;
     void arm_timer(Qp& qp) noexcept;
+    void probe(Qp& qp) noexcept;
 
     void skip_to(Qp& qp, protocol::Psn upto) noexcept;
     bool acknowledge(Qp& qp, protocol::Psn upto) noexcept;
-    void made_progress(protocol::Psn from) noexcept;
-    void grow_window(std::uint32_t arrived) noexcept;
+    void made_progress(const Qp& qp, protocol::Psn from) noexcept;
+    void grow_window(const Qp& qp, std::uint32_t arrived) noexcept;
     void shrink_window() noexcept;
+    void shrink_window_a_little() noexcept;
     void take_ack(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void take_nak(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void take_rnr_nak(Qp& qp, std::uint8_t timer) noexcept;
     void take_read_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     void take_atomic_result(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void repair_gap(Qp& qp) noexcept;
+    void fill_gap(Qp& qp) noexcept;
+    bool send_again(Qp& qp, protocol::Psn psn, PacketBurst& burst) noexcept;
     void go_back(Qp& qp) noexcept;
     void fail_oldest(Qp& qp, WcStatus status) noexcept;
 
@@ -126,12 +141,16 @@ class PacketRequester {
     std::uint32_t since_ack_request_ = 0;  // packets
 
     // How much may be under way: twice as much with each window that arrives until a loss, then one
-    // packet more; half after a loss.
+    // packet more; half after a loss. To a peer that keeps what comes behind a gap: eight packets
+    // more, and an eighth less after the losses of a window.
     std::uint32_t window_ = kFirstWindow;
     std::uint32_t steep_until_ = kMaxWindow;
     std::uint32_t window_credit_ = 0;  // packets acknowledged since it grew
     bool is_again_ = false;      // what leaves has left before, and nothing has come of it yet
-    bool is_repairing_ = false;  // has gone back to una_ for a gap once
+    bool is_repairing_ = false;  // has sent again from una_ on for a gap once
+    protocol::Psn filled_to_{};  // behind what was sent again for the last gap
+    std::uint32_t filled_ = 0;   // packets of it
+    protocol::Psn shrunk_at_{};  // sent_psn_ when the window shrank
 
     // Time, all in microseconds of the device's clock.
     std::uint64_t timeout_us_ = 0;          // after which a retry counts; 0: never

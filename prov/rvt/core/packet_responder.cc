@@ -88,6 +88,7 @@ void PacketResponder::start_at(const QpAttr& attr) {
     dest_ = attr.ah;
     mtu_ = std::min(attr.path_mtu_bytes, device_.mtu_bytes());
     expected_ = Psn(attr.rq_psn);
+    early_ = {};
     executed_.resize(attr.max_dest_rd_atomic);
 }
 
@@ -110,6 +111,9 @@ Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept 
         nak = execute(qp, packet);
     }
     if (nak == Nak::kNone) {
+        if (!early_.is_empty() && !has_next()) {
+            report_gap(qp);
+        }
         return nak;
     }
     if (nak == Nak::kNotReady) {
@@ -149,11 +153,19 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
         return false;
     }
     device_.stats().add(Stat::kSequenceErrors);
+    if (qp.init().sink != nullptr && static_cast<std::uint32_t>(ahead) < EarlyPackets::kMost) {
+        early_.keep(packet);
+    }
+    report_gap(qp);
+    return false;
+}
+
+/// Once for each gap: the packet that is expected is missing.
+void PacketResponder::report_gap(Qp& qp) noexcept {
     if (!has_sent_nak_) {
         has_sent_nak_ = true;
         queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
     }
-    return false;
 }
 
 /// Place in the message, and length (C9-92).

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/early_packets.h"
 #include "core/responder.h"
 #include "protocol/headers.h"
 #include "protocol/psn.h"
@@ -35,6 +36,13 @@ class PacketResponder {
     Nak take_request(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     /// Whether the last packet is a part of a message for the pair's sink.
     [[nodiscard]] bool has_part_for_sink() const noexcept { return has_part_for_sink_; }
+    /// Whether the next packet has come before, and is kept.
+    [[nodiscard]] bool has_next() const noexcept { return early_.has(expected_); }
+    /// That one, for take_request(). Precondition: has_next().
+    /// @param bytes  What its payload lies in from now on.
+    protocol::DecodedPacket take_next(std::vector<std::byte>& bytes) noexcept {
+        return early_.take(expected_, bytes);
+    }
     /// Forgets an acknowledgement that waits for company, if it is all that waits. Returns: the
     /// packet that it is for.
     std::optional<protocol::Psn> take_over_ack() noexcept;
@@ -83,6 +91,7 @@ class PacketResponder {
     void queue(Qp& qp, const Answer& answer, bool urgent = true) noexcept;
     void queue_ack(Qp& qp, protocol::Psn psn) noexcept;
     void queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept;
+    void report_gap(Qp& qp) noexcept;
     void remember(const Executed& executed) noexcept;
     bool send(Qp& qp, Answer& answer) noexcept;
     void add_read_data(Qp& qp, Answer& answer, PacketBurst& burst) noexcept;
@@ -97,6 +106,7 @@ class PacketResponder {
     protocol::Psn expected_{};
     std::uint32_t msn_ = 0;      // messages completed, 24 bits
     bool has_sent_nak_ = false;  // for a packet that came too early; one for each gap
+    EarlyPackets early_;         // those, where the pair has a sink
     bool receiving_ = false;     // in the middle of a message:
     Request request_;            // as far as its packets have told
     protocol::Kind message_kind_ = protocol::Kind::kSend;

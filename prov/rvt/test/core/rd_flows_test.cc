@@ -71,7 +71,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
     }
     RdFlows& flows() { return *flows_; }
     void poll() {
-        flows_->poll();
+        packets += flows_->poll();
         for (RdFlow* const ended : std::exchange(ended_, {})) {
             ended->close();
         }
@@ -130,6 +130,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
     int ends = 0;
     int failure = 0;
     int wakes = 0;
+    std::uint64_t packets = 0;  // that arrived
     bool is_malformed = false;
 
   private:
@@ -398,6 +399,26 @@ void talk_with_many_seeds(const char* faults, std::uint64_t count) {
 }
 
 }  // namespace
+
+Test(rd_flows, a_lost_packet_is_repeated_and_not_those_behind_it) {
+    Net net;
+    net.connect();
+    auto plan = protocol::parse_faults("drop=2%").value();
+    plan.seed = 1;
+    net.wire.set_faults(plan);
+    constexpr std::size_t kCount = 300;
+    constexpr std::size_t kBytes = 5000;
+    constexpr std::size_t kPackets = kCount * (kBytes / 256 + 1);
+    const std::uint64_t before = net.b.packets;
+    std::size_t said = 0;
+    cr_assert(net.run_until([&] {
+        said += said < kCount && net.a.say(said, std::string(kBytes, 'x')) ? 1 : 0;
+        return net.b.heard.size() == kCount && net.a.flow->is_drained();
+    }));
+    const std::uint64_t arrived = net.b.packets - before;
+    cr_assert(arrived < kPackets + kPackets / 10, "%llu packets came for %zu",
+              static_cast<unsigned long long>(arrived), kPackets);
+}
 
 Test(rd_flows_traffic, arrives_whole_over_a_clean_wire, .timeout = 60) {
     talk_with_many_seeds("", 5);

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Packets that have come before one that is missing, kept until it is there: its sender then has to
+// repeat that one alone. Of pairs with a sink (core/message_sink.h), whose peers count on it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "protocol/headers.h"
+#include "protocol/psn.h"
+
+namespace rvt::core {
+
+/// Threads: one at a time.
+class EarlyPackets {
+  public:
+    /// How far ahead of the missing packet one may be: not less than a sender has under way.
+    static constexpr std::uint32_t kMost = 512;
+
+    [[nodiscard]] bool is_empty() const noexcept { return count_ == 0; }
+    [[nodiscard]] bool has(protocol::Psn psn) const noexcept {
+        return count_ != 0 && slot(psn).is_used && slot(psn).header.psn == psn;
+    }
+    /// Copies a packet that is less than kMost ahead of the missing one; one that is there already
+    /// stays.
+    void keep(const protocol::DecodedPacket& packet);
+    /// Moves a packet out. Precondition: has(psn).
+    /// @param bytes  What the packet's payload lies in from now on.
+    protocol::DecodedPacket take(protocol::Psn psn, std::vector<std::byte>& bytes) noexcept;
+
+  private:
+    struct Slot {
+        bool is_used = false;
+        protocol::PacketHeader header{};
+        std::vector<std::byte> payload;
+    };
+    [[nodiscard]] const Slot& slot(protocol::Psn psn) const noexcept {
+        return slots_[psn.value() % kMost];
+    }
+    [[nodiscard]] Slot& slot(protocol::Psn psn) noexcept { return slots_[psn.value() % kMost]; }
+
+    std::vector<Slot> slots_;  // none while there are no packets
+    std::uint32_t count_ = 0;
+};
+
+}  // namespace rvt::core
