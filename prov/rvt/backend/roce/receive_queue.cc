@@ -73,8 +73,9 @@ ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& f
       capture_(std::move(capture)),
       faults_(faults.has_faults() ? std::make_unique<protocol::FaultyLine>(faults) : nullptr) {}
 
-void ReceiveQueue::prepare() noexcept {
-    for (std::size_t i = 0; i < kMessages; ++i) {
+/// Sets up the first `messages` entries, which a receive changes where it fills them.
+void ReceiveQueue::prepare(std::size_t messages) noexcept {
+    for (std::size_t i = 0; i < messages; ++i) {
         batch_->pieces[i] = {.iov_base = batch_->bytes[i].data(), .iov_len = kMessageBytes};
         msghdr& header = batch_->headers[i].msg_hdr;
         header = {};
@@ -93,10 +94,9 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
         if (batch_ == nullptr) {
             return 0;
         }
+        prepare(kMessages);
     }
-    prepare();
-    const int received =
-        recvmmsg(socket_.fd(), batch_->headers.data(), kMessages, MSG_DONTWAIT, nullptr);
+    const int received = receive_messages(socket_.fd(), batch_->headers);
     if (has_report || (received < 0 && errno != EAGAIN)) {
         take_refusals(device);
     }
@@ -104,13 +104,15 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
     if (messages == 0 && capture_.is_on()) [[unlikely]] {
         capture_.writer().flush_when_idle();
     }
-    if (faults_ != nullptr) [[unlikely]] {
-        return deliver_through_faults(device, messages);
-    }
     unsigned whole = 0;
-    for_each_packet(messages, [&](const protocol::WirePacket& packet) {
-        whole += deliver_one(device, packet) ? 1 : 0;
-    });
+    if (faults_ != nullptr) [[unlikely]] {
+        whole = deliver_through_faults(device, messages);
+    } else {
+        for_each_packet(messages, [&](const protocol::WirePacket& packet) {
+            whole += deliver_one(device, packet) ? 1 : 0;
+        });
+    }
+    prepare(messages);
     return whole;
 }
 

@@ -61,7 +61,7 @@ class ReceiveQueue {
         std::array<std::array<std::byte, kMessageBytes>, kMessages> bytes;
     };
 
-    void prepare() noexcept;
+    void prepare(std::size_t messages) noexcept;
     void take_refusals(core::Device& device) noexcept;
     template <class Visit>
     void for_each_packet(std::size_t messages, Visit visit) noexcept;

@@ -223,8 +223,8 @@ void TransmitQueue::flush_locked() noexcept {
     const std::uint64_t at_ns = capture_.is_on() ? protocol::PcapWriter::now_ns() : 0;
     std::size_t done = 0;
     while (done < messages_) {
-        const int sent = sendmmsg(socket_.fd(), &batch_->headers[done],
-                                  static_cast<unsigned>(messages_ - done), MSG_DONTWAIT);
+        const int sent =
+            send_messages(socket_.fd(), std::span(batch_->headers).subspan(done, messages_ - done));
         if (sent > 0) {
             if (capture_.is_on()) [[unlikely]] {
                 capture_locked(done, done + static_cast<std::size_t>(sent), at_ns);

@@ -11,6 +11,8 @@
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "protocol/header_sizes.h"
 #include "util/log.h"
@@ -172,6 +174,16 @@ Result<Refusal> read_refusal(const UdpSocket& socket) noexcept {
             return Refusal{.dest = dest.value(), .dest_qpn = qpn(5) << 16 | qpn(6) << 8 | qpn(7)};
         }
     }
+}
+
+int send_messages(int fd, std::span<mmsghdr> messages) noexcept {
+    return static_cast<int>(
+        syscall(SYS_sendmmsg, fd, messages.data(), messages.size(), MSG_DONTWAIT));
+}
+
+int receive_messages(int fd, std::span<mmsghdr> messages) noexcept {
+    return static_cast<int>(
+        syscall(SYS_recvmmsg, fd, messages.data(), messages.size(), MSG_DONTWAIT, nullptr));
 }
 
 Result<std::uint32_t> mtu_of(const util::SockAddr& address) {

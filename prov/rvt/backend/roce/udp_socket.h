@@ -5,6 +5,10 @@
 // can. ip(7), udp(7).
 #pragma once
 
+#include <span>
+
+#include <sys/socket.h>
+
 #include "util/udp_port.h"
 
 namespace rvt::roce {
@@ -24,6 +28,12 @@ struct UdpSocket {
 Result<UdpSocket> open_udp_socket(const util::SockAddr& address);
 /// The same with a port that is bound already.
 Result<UdpSocket> open_udp_socket(util::UdpPort port);
+
+/// sendmmsg(2) and recvmmsg(2) without waiting. Unlike the C library's these are no cancellation
+/// points: a thread that ended in one would keep the locks of its queue. Returns: how many
+/// messages, or -1 and errno.
+int send_messages(int fd, std::span<mmsghdr> messages) noexcept;
+int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
 
 /// A packet that found nobody at the port that it went to.
 struct Refusal {
