@@ -70,7 +70,7 @@ double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
         follow(self, body, idle);
         return 0;
     }
-    std::size_t count = 4;
+    std::size_t count = 1;
     time_one(self, count, body, idle);  // the first one pays for connections, indexes and the like
     double last = time_one(self, count, body, idle);
     for (int step = 0; step < 12 && last < batch_s / 3; ++step) {
@@ -95,7 +95,7 @@ bool is_ended(const Rank& self) {
 }
 
 int run_measure(std::span<const Measure> measures, const char* program, const char* name,
-                const char* argument, const std::vector<int>& cpus, double limit_s) {
+                const char* argument, TeamOptions team) {
     const auto found = std::find_if(measures.begin(), measures.end(), [name](const Measure& one) {
         return std::strcmp(one.name, name) == 0;
     });
@@ -104,7 +104,8 @@ int run_measure(std::span<const Measure> measures, const char* program, const ch
         return 2;
     }
     const std::size_t value = argument == nullptr ? 0 : std::strtoull(argument, nullptr, 0);
-    const TeamOptions team{.size = found->ranks, .limit_s = limit_s, .cpus = cpus};
+    team.size = found->ranks;
+    team.limit_s = kMeasureLimitS;
     std::array<double, 16> results{};
     const auto body = [&](Rank& self) {
         const double result = found->run(self, value);

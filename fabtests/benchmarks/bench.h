@@ -32,9 +32,13 @@ double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
 void announce_end(const Rank& self);
 bool is_ended(const Rank& self);
 
-/// Runs the measure of this name and prints its value. Returns: the program's exit code.
+/// Runs the measure of this name and prints its value. `team` says where its ranks run; their
+/// number is the measure's. Returns: the program's exit code.
 int run_measure(std::span<const Measure> measures, const char* program, const char* name,
-                const char* argument, const std::vector<int>& cpus, double limit_s = 60);
+                const char* argument, TeamOptions team);
+
+/// No measure takes longer.
+inline constexpr double kMeasureLimitS = 60;
 
 /// How many bytes of this process are resident.
 double resident_bytes();

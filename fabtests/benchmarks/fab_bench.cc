@@ -19,9 +19,12 @@ std::vector<fab::Measure> all_measures() {
 }
 
 [[noreturn]] void usage(int code) {
-    std::fprintf(code == 0 ? stdout : stderr,
-                 "usage: fab_bench [-p PROVIDER] [-s ADDRESS] [-c CPU,CPU] MEASURE [ARGUMENT]\n"
-                 "       fab_bench -l   lists the measures\n");
+    std::fprintf(
+        code == 0 ? stdout : stderr,
+        "usage: fab_bench [-p PROVIDER] [-s ADDRESS] [-c CPU,...] [-n NAMESPACE,...] MEASURE "
+        "[ARGUMENT]\n"
+        "       fab_bench -l   lists the measures\n"
+        "Rank n runs on the nth CPU, in the nth network namespace.\n");
     std::exit(code);
 }
 
@@ -36,15 +39,16 @@ int list() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::vector<int> cpus = fab::allowed_cpus(2);
-    for (int option = 0; (option = getopt(argc, argv, "p:s:c:lh")) != -1;) {
+    fab::TeamOptions team{.cpus = fab::allowed_cpus(2)};
+    for (int option = 0; (option = getopt(argc, argv, "p:s:c:n:lh")) != -1;) {
         switch (option) {
             case 'p': fab::settings.provider = optarg; break;
             case 's': fab::settings.node = optarg; break;
             case 'c':
-                cpus = fab::parse_cpus(optarg);
-                if (cpus.empty()) usage(2);
+                team.cpus = fab::parse_cpus(optarg);
+                if (team.cpus.empty()) usage(2);
                 break;
+            case 'n': team.hosts = fab::parse_names(optarg); break;
             case 'l': return list();
             case 'h': usage(0);
             default: usage(2);
@@ -53,5 +57,5 @@ int main(int argc, char** argv) {
     const int rest = argc - optind;
     if (rest != 1 && rest != 2) usage(2);
     return fab::run_measure(all_measures(), "fab_bench", argv[optind],
-                            rest == 2 ? argv[optind + 1] : nullptr, cpus);
+                            rest == 2 ? argv[optind + 1] : nullptr, team);
 }

@@ -341,5 +341,5 @@ int main(int argc, char** argv) {
         return 2;
     }
     return fab::run_measure(kMeasures, "limit_bench", argv[2], argc == 4 ? argv[3] : nullptr,
-                            fab::parse_cpus(argv[1]));
+                            {.cpus = fab::parse_cpus(argv[1])});
 }

@@ -347,5 +347,5 @@ int main(int argc, char** argv) {
         return 2;
     }
     return fab::run_measure(fab::kMeasures, "ucx_bench", argv[2], argc == 4 ? argv[3] : nullptr,
-                            fab::parse_cpus(argv[1]));
+                            {.cpus = fab::parse_cpus(argv[1])});
 }
