@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Many of something: posted receives, unexpected messages, quiet peers; and the memory they take.
 #include <memory>
+#include <vector>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 
 #include "benchmarks/fab_bench.h"
 
@@ -264,6 +266,122 @@ double memory_peer(Rank& self, std::size_t count) {
     return bytes;
 }
 
+/// As many endpoints as the system lets one process have.
+void raise_file_limit() {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// Endpoints of this rank that all send one message to each of the other rank's, at once.
+class Crowd {
+  public:
+    Crowd(Rank& self, std::size_t mine, std::size_t theirs)
+        : self_(self), theirs_(theirs), left_(2 * mine * theirs), contexts_(left_) {
+        raise_file_limit();
+        const EpSpec spec{.caps = FI_TAGGED, .av_count = theirs, .one_cq = true};
+        for (std::size_t i = 0; i < mine; ++i) {
+            endpoints_.push_back(i == 0 ? std::make_unique<Endpoint>(spec)
+                                        : std::make_unique<Endpoint>(spec, *endpoints_[0]));
+            const std::vector<char> name = endpoints_.back()->name();
+            self.send_string(self.other(), std::string(name.begin(), name.end()));
+        }
+        for (std::size_t i = 0; i < theirs; ++i)
+            names_.push_back(self.receive_string(self.other()));
+        for (const auto& one : endpoints_) {
+            for (const std::string& name : names_) {
+                addresses_.push_back(one->insert({name.begin(), name.end()}));
+            }
+        }
+    }
+    ~Crowd() {
+        while (!endpoints_.empty()) endpoints_.pop_back();  // the first one, with the domain, last
+    }
+    Crowd(const Crowd&) = delete;
+    Crowd& operator=(const Crowd&) = delete;
+
+    void post_all() {
+        std::size_t next = 0;
+        for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+            Endpoint& ep = *endpoints_[i];
+            for (std::size_t p = 0; p < theirs_; ++p) {
+                ep.post([&] {
+                    return fi_trecv(ep.ep, in_, kSize, nullptr, FI_ADDR_UNSPEC, 1, 0,
+                                    &contexts_[next]);
+                });
+                ++next;
+                ep.post([&] {
+                    return fi_tsend(ep.ep, out_, kSize, nullptr, addresses_[i * theirs_ + p], 1,
+                                    &contexts_[next]);
+                });
+                ++next;
+            }
+        }
+    }
+    void poll() {
+        for (const auto& one : endpoints_) {
+            Completion done;
+            while (one->poll(one->tx_cq, done)) {
+                if (done.err != 0) FAB_FAIL("an operation ended: %s", fi_strerror(done.err));
+                --left_;
+            }
+        }
+    }
+    void wait() {
+        const double deadline = now_s() + kConnectLimitS;
+        while (left_ > 0) {
+            poll();
+            if (now_s() > deadline) FAB_FAIL("%zu messages are missing", left_);
+        }
+    }
+
+  private:
+    static constexpr double kConnectLimitS = 50;
+
+    Rank& self_;
+    std::size_t theirs_;
+    std::size_t left_;
+    std::vector<Context> contexts_;
+    std::vector<std::unique_ptr<Endpoint>> endpoints_;
+    std::vector<std::string> names_;
+    std::vector<fi_addr_t> addresses_;
+    char in_[kSize] = {};
+    char out_[kSize] = {};
+};
+
+struct Connected {
+    double seconds;         // until all have heard from all
+    double bytes_per_peer;  // of rank 0
+};
+
+Connected connect_crowds(Rank& self, std::size_t of_first, std::size_t of_second) {
+    const bool is_first = self.rank == 0;
+    Crowd crowd(self, is_first ? of_first : of_second, is_first ? of_second : of_first);
+    self.barrier_polling([&] { crowd.poll(); });
+    const double before = resident_bytes();
+    const double start = now_s();
+    crowd.post_all();
+    crowd.wait();
+    self.barrier_polling([&] { crowd.poll(); });
+    const double seconds = now_s() - start;
+    const double grown = resident_bytes() - before;
+    self.barrier_polling([&] { crowd.poll(); });
+    return {seconds, grown / static_cast<double>(of_first * of_second)};
+}
+
+/// `count` endpoints of one process to one endpoint of another.
+double connect_to_one(Rank& self, std::size_t count) {
+    return connect_crowds(self, 1, count).seconds * 1e3;
+}
+double memory_of_many(Rank& self, std::size_t count) {
+    return connect_crowds(self, 1, count).bytes_per_peer;
+}
+/// `count` endpoints of each process, each to each.
+double connect_all_to_all(Rank& self, std::size_t count) {
+    return connect_crowds(self, count, count).seconds * 1e3;
+}
+
 constexpr Measure kMeasures[] = {
     {"match-posted", "ns", match_posted, 2, "receives posted"},
     {"match-unexpected", "ns", match_unexpected, 2, "messages waiting"},
@@ -271,6 +389,9 @@ constexpr Measure kMeasures[] = {
     {"memory-endpoint", "B", memory_endpoint, 2, "endpoints"},
     {"memory-av", "B", memory_av, 2, "addresses"},
     {"memory-peer", "B", memory_peer, 2, "peers"},
+    {"memory-many", "B", memory_of_many, 2, "peers that send one message each, all at once"},
+    {"connect-one", "ms", connect_to_one, 2, "endpoints, to one"},
+    {"connect-all", "ms", connect_all_to_all, 2, "endpoints, to as many"},
 };
 
 }  // namespace
