@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from bench import HIGH, LOW, Row, print_row, times, write_csv
+from bench import HIGH, LOW, Row, print_counts, print_row, times, write_csv
 
 OPEN_MPI = {
     "rvt": ["--mca", "pml", "cm", "--mca", "mtl", "ofi"],
@@ -34,12 +34,11 @@ def job(contestant, ranks, program):
     return words + OPEN_MPI[contestant] + [program]
 
 
-def run_job(contestant, ranks, program):
+def run_job(words, extra):
     """Returns: ({measure: (value, unit)}, None), or ({}, reason)."""
-    extra = {"FI_PROVIDER": "rvt", "FI_RVT_HOST_REMOTE": "1"} if contestant == "rvt" else {}
     try:
-        done = subprocess.run(job(contestant, ranks, program), env={**os.environ, **extra},
-                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(words, env={**os.environ, **extra}, capture_output=True, text=True,
+                              timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return {}, f"no result within {LIMIT_S} s"
     found = {}
@@ -61,20 +60,30 @@ def row_of(name, unit, ranks):
     return Row(f"{ranks}-{name}", name, unit, better, times(factor, peers, better), PEERS)
 
 
-def compare(ranks, program, repeats):
-    """Returns: rows with their values; prints them."""
+def take_turns(jobs, repeats):
+    """`jobs` maps a contestant to (words, additions to the environment).
+
+    Returns: ({measure: {contestant: values}}, {measure: unit}, {contestant: reason of failure})."""
     values = collections.defaultdict(lambda: collections.defaultdict(list))
     units, reasons = {}, {}
     for _ in range(repeats):
-        for contestant in OPEN_MPI:
+        for contestant, (words, extra) in jobs.items():
             if contestant in reasons:
                 continue
-            found, reason = run_job(contestant, ranks, program)
+            found, reason = run_job(words, extra)
             if reason is not None:
                 reasons[contestant] = reason
             for name, (value, unit) in found.items():
                 values[name][contestant].append(value)
                 units[name] = unit
+    return values, units, reasons
+
+
+def compare(ranks, program, repeats):
+    """Returns: rows with their values; prints them."""
+    own = {"FI_PROVIDER": "rvt", "FI_RVT_HOST_REMOTE": "1"}
+    jobs = {c: (job(c, ranks, program), own if c == "rvt" else {}) for c in OPEN_MPI}
+    values, units, reasons = take_turns(jobs, repeats)
     for contestant, reason in reasons.items():
         print(f"     {ranks} ranks: {contestant}: {reason}")
     results, words = [], collections.Counter()
@@ -100,8 +109,7 @@ def main():
         results += found
         words += counted
     write_csv(options.out + ".csv", results)
-    print(f"{words['PASS']} reached, {words['MISS']} missed, {words['FAIL']} without a result; "
-          f"values in {options.out}.csv")
+    print_counts(words, options.out + ".csv")
     return 1 if words["FAIL"] else 0
 
 
