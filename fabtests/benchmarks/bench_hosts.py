@@ -10,6 +10,7 @@ import collections
 import os
 import subprocess
 import sys
+import time
 
 import mpi_bench
 from bench import (HIGH, LOW, Row, both, chosen, fixed, measure_row, parse, parser_of, print_counts,
@@ -144,6 +145,18 @@ def run(*words):
     subprocess.run(words, check=True, timeout=30)
 
 
+def await_link(host):
+    """The kernel drops what is sent before it has taken notice that the link is up."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        shown = subprocess.run(["ip", "-n", host, "link", "show", "eth0"], check=True, timeout=30,
+                               capture_output=True, text=True)
+        if "state UP" in shown.stdout:
+            return
+        time.sleep(0.02)
+    sys.exit(f"the link of {host} does not come up")
+
+
 def make_hosts(mtu):
     """Host N is the namespace hN, its interface eth0 has 10.99.0.N."""
     run("mount", "-t", "tmpfs", "tmpfs", "/run")
@@ -156,6 +169,8 @@ def make_hosts(mtu):
         run("ip", "-n", host, "link", "set", "lo", "up")
         run("ip", "-n", host, "address", "add", address + "/24", "dev", "eth0")
         run("ip", "-n", host, "link", "set", "eth0", "mtu", str(mtu), "up")
+    for host in HOSTS:
+        await_link(host)
 
 
 def mpi_job(contestant, options):
