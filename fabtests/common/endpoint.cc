@@ -29,6 +29,11 @@ fi_info* make_hints(const EpSpec& spec) {
     hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
     hints->domain_attr->av_type = spec.av_type;
     hints->domain_attr->cq_data_size = spec.cq_data_size;
+    if (!spec.source.empty()) {
+        hints->src_addr = std::malloc(spec.source.size());
+        hints->src_addrlen = spec.source.size();
+        std::memcpy(hints->src_addr, spec.source.data(), spec.source.size());
+    }
     hints->fabric_attr->prov_name = strdup(settings.provider.c_str());
     return hints;
 }

@@ -29,7 +29,8 @@ namespace fab {
 struct Settings {
     std::string provider = "rvt";
     std::string node;  ///< Address to listen on, where the provider needs to be told; else empty.
-    bool is_long = false;  ///< Cases that have a long form run it.
+    bool has_hosts = false;  ///< Ranks run in network namespaces of their own.
+    bool is_long = false;    ///< Cases that have a long form run it.
 };
 inline Settings settings;
 
@@ -49,6 +50,7 @@ struct EpSpec {
     std::size_t cq_size = 0;
     std::size_t cq_data_size = 0;
     std::size_t rx_size = 0;
+    std::vector<char> source{};  ///< The address to have; empty: any.
     fi_av_type av_type = FI_AV_UNSPEC;
     std::size_t av_count = 64;
     int mr_mode = kAnyMrMode;

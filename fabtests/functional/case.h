@@ -35,6 +35,7 @@ extern const std::span<const Case> kAvCases;
 extern const std::span<const Case> kMrCases;
 extern const std::span<const Case> kFlowCases;
 extern const std::span<const Case> kFaultCases;
+extern const std::span<const Case> kLinkCases;
 extern const std::span<const Case> kKillCases;
 extern const std::span<const Case> kEnvCases;
 extern const std::span<const Case> kThreadCases;
@@ -115,5 +116,22 @@ class Contexts {
   private:
     std::vector<Context> all_;
 };
+
+/// One message each way between this rank and `with`, so that a connection exists.
+inline void greet(Party& party, const Buffer& buffer, int with) {
+    Contexts contexts(2);
+    party.trecv(buffer, 64, 1, 0, contexts.at(0));
+    party.ep.post([&] {
+        return fi_tsend(party.ep.ep, buffer.as(), 8, buffer.desc(), party.at(with), 1,
+                        contexts.at(1));
+    });
+    party.ep.wait_rx();
+    party.ep.wait_tx();
+}
+
+/// Waits, sleeping on nothing but making progress, until a flag of the page is set.
+inline void progress_until(const Party& party, std::size_t flag) {
+    while (party.self.page->flags[flag].get() == 0) party.ep.progress();
+}
 
 }  // namespace fab

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,24 +15,8 @@ namespace fab {
 namespace {
 
 constexpr double kNoticeS = 1.0;  ///< A death is reported within this time.
+constexpr double kRestartS = 20;  ///< Another process is reached at a known address.
 constexpr std::size_t kLarge = 1 << 20;
-
-/// One message each way between this rank and `with`, so that a connection exists.
-void greet(Party& party, const Buffer& buffer, int with) {
-    Contexts contexts(2);
-    party.trecv(buffer, 64, 1, 0, contexts.at(0));
-    party.ep.post([&] {
-        return fi_tsend(party.ep.ep, buffer.as(), 8, buffer.desc(), party.at(with), 1,
-                        contexts.at(1));
-    });
-    party.ep.wait_rx();
-    party.ep.wait_tx();
-}
-
-/// Waits, sleeping on nothing but making progress, until a flag of the page is set.
-void progress_until(const Party& party, std::size_t flag) {
-    while (party.self.page->flags[flag].get() == 0) party.ep.progress();
-}
 
 /// Posts what cannot complete without the victim; kills it; each must end with an error in time.
 /// Then the other peer is served as before.
@@ -122,6 +107,74 @@ void killed(Rank& self) {
         progress_until(party, 1);
         for (int i = 0; i < 100; ++i) greet(party, buffer, 0);
         progress_until(party, 2);
+    }
+}
+
+/// A process that answers one message, at the address `source` if that is given.
+pid_t start_peer(Rank& self, const std::vector<char>& source) {
+    const pid_t pid = fork();
+    FAB_CHECK(pid >= 0);
+    if (pid != 0) return pid;
+    Party party(self, {.caps = FI_TAGGED, .source = source});
+    Buffer buffer(party.ep, 64);
+    Contexts contexts(2);
+    party.trecv(buffer, 64, 1, 0, contexts.at(0));
+    for (Completion got; !party.ep.poll(party.ep.rx_cq, got);) party.ep.progress();
+    party.ep.post([&] {
+        return fi_tsend(party.ep.ep, buffer.as(), 8, buffer.desc(), party.at(0), 1, contexts.at(1));
+    });
+    for (;;) party.ep.progress();
+}
+
+/// Sends until the peer has it. Earlier ones may have been for the one that died.
+void send_until_delivered(Party& party, const Buffer& buffer) {
+    Contexts contexts(1);
+    const double deadline = now_s() + kRestartS;
+    for (Completion done{.err = -1}; done.err != 0;) {
+        const iovec piece{buffer.as(), 8};
+        void* desc = buffer.desc();
+        const fi_msg_tagged message{&piece, &desc, 1, party.peer(), 1, 0, contexts.at(0), 0};
+        party.ep.post([&] {
+            return fi_tsendmsg(party.ep.ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION);
+        });
+        while (!party.ep.poll(party.ep.tx_cq, done)) {
+            party.ep.progress();
+            if (now_s() > deadline) FAB_FAIL("who has the address now is not reached");
+        }
+    }
+}
+
+/// Another process has the address of one that died. Who has talked to the first reaches the
+/// second.
+void restarted(Rank& self) {
+    constexpr std::uint32_t kTurns = 3;
+    std::vector<char> address;
+    if (self.rank == 1) {
+        for (std::uint32_t turn = 1; turn <= kTurns; ++turn) {
+            const pid_t pid = start_peer(self, address);
+            while (self.page->flags[0].get() < turn) sched_yield();
+            kill(pid, SIGKILL);
+            waitpid(pid, nullptr, 0);
+            const std::string name = self.receive_string(0);
+            address.assign(name.begin(), name.end());
+        }
+        return;
+    }
+    Party party(self, {.caps = FI_TAGGED});
+    party.leave_alone();
+    Buffer buffer(party.ep, 64);
+    Contexts contexts(1);
+    for (std::uint32_t turn = 1; turn <= kTurns; ++turn) {
+        if (turn != 1) party.ep.connect(self);
+        party.trecv(buffer, 64, 1, 0, contexts.at(0));
+        send_until_delivered(party, buffer);
+        party.ep.wait_rx();
+        std::string name(64, '\0');
+        std::size_t bytes = name.size();
+        FAB_OK(fi_av_lookup(party.ep.av, party.peer(), name.data(), &bytes));
+        name.resize(bytes);
+        self.page->flags[0].set(turn);
+        self.send_string(1, name);
     }
 }
 
@@ -302,6 +355,7 @@ constexpr Case kCases[] = {
     {"fault_peer_killed", killed, 3, 60, 1U << 1},
     {"fault_killed_before_contact", killed_before_contact, 2, 60, 1U << 1},
     {"fault_killed_with_a_child", killed_with_a_child, 2, 30, 1U << 1},
+    {"fault_peer_restarted", restarted, 2, 90},
     {"fault_peer_stopped", stopped, 2, 90},
     {"fault_stopped_before_contact", stopped_before_contact, 2, 60},
     {"fault_forked", forked},

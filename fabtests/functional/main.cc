@@ -41,8 +41,8 @@ std::vector<Case> all_cases() {
     for (const auto& table :
          {fab::kMsgCases, fab::kTaggedCases, fab::kPeekCases, fab::kFlagCases, fab::kRmaCases,
           fab::kAtomicCases, fab::kCntrCases, fab::kCqCases, fab::kOrderCases, fab::kAvCases,
-          fab::kMrCases, fab::kFlowCases, fab::kThreadCases, fab::kFaultCases, fab::kKillCases,
-          fab::kEnvCases, fab::kArgCases}) {
+          fab::kMrCases, fab::kFlowCases, fab::kThreadCases, fab::kFaultCases, fab::kLinkCases,
+          fab::kKillCases, fab::kEnvCases, fab::kArgCases}) {
         cases.insert(cases.end(), table.begin(), table.end());
     }
     return cases;
@@ -148,7 +148,10 @@ Options parse(int argc, char** argv) {
                 if (options.cpus.empty()) usage(2);
                 break;
             case 'm': options.least_passed = std::atoi(optarg); break;
-            case 'n': options.hosts = fab::parse_names(optarg); break;
+            case 'n':
+                options.hosts = fab::parse_names(optarg);
+                fab::settings.has_hosts = true;
+                break;
             case 'r': options.repeats = std::atoi(optarg); break;
             case 'f': fab::settings.is_long = true; break;
             case 'l': options.list = true; break;

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Interfaces that fail under traffic: rank 1's does. Its operations go on once the interface is
+// back, or end with an error; ranks 0 and 2 do not notice.
+#include <cstdlib>
+
+#include "common/link.h"
+#include "functional/case.h"
+
+namespace fab {
+namespace {
+
+constexpr double kNoticeS = 5;      ///< What cannot go on has ended.
+constexpr double kUnaffectedS = 5;  ///< A hundred messages each way, on a machine that is busy.
+constexpr std::size_t kLarge = 1 << 20;
+constexpr std::size_t kSends = 8;
+
+// Flags of the page.
+constexpr std::size_t kBroken = 0;
+constexpr std::size_t kServed = 1;  // rank 2 has been, meanwhile
+constexpr std::size_t kMended = 2;
+
+void post_sends(const Party& party, const Buffer& buffer, int to, Contexts& contexts) {
+    for (std::size_t i = 0; i < kSends; ++i) {
+        party.ep.post([&] {
+            return fi_tsend(party.ep.ep, buffer.as(), i % 2 == 0 ? 8 : kLarge, buffer.desc(),
+                            party.at(to), 50, contexts.at(i));
+        });
+    }
+}
+
+/// Returns: how many of the sends ended with an error.
+std::size_t end_sends(const Party& party, double limit_s) {
+    const double deadline = now_s() + limit_s;
+    std::size_t errors = 0;
+    for (std::size_t left = kSends; left > 0;) {
+        Completion done;
+        if (party.ep.poll(party.ep.tx_cq, done)) {
+            --left;
+            errors += done.err != 0 ? 1 : 0;
+        }
+        party.ep.progress();
+        if (now_s() > deadline) FAB_FAIL("%zu sends pending after %.0f s", left, limit_s);
+    }
+    return errors;
+}
+
+void greet_all(Party& party, const Buffer& buffer) {
+    for (int a = 0; a < 3; ++a) {
+        for (int b = a + 1; b < 3; ++b) {
+            if (party.self.rank == a) greet(party, buffer, b);
+            if (party.self.rank == b) greet(party, buffer, a);
+            party.barrier();
+        }
+    }
+}
+
+/// Ranks 0 and 2 talk while rank 1's interface is broken.
+void be_unaffected(Party& party, const Buffer& buffer) {
+    progress_until(party, kBroken);
+    // In full: until neighbours have been forgotten.
+    for (int round = 0; round < (settings.is_long ? 2000 : 5); ++round) {
+        const double start = now_s();
+        for (int i = 0; i < 100; ++i) greet(party, buffer, 2 - party.self.rank);
+        FAB_CHECK(now_s() - start < kUnaffectedS);
+    }
+}
+
+/// What was under way to and from a host whose cable was out for a moment arrives.
+void pulled_and_plugged(Rank& self) {
+    const Link link;
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, kLarge);
+    Contexts contexts(2 * kSends);
+    greet_all(party, buffer);
+    if (self.rank == 1) {
+        link.pull();
+        self.page->flags[kBroken].set();
+        post_sends(party, buffer, 0, contexts);
+        progress_until(party, kServed);
+        link.plug();
+    } else {
+        be_unaffected(party, buffer);
+        if (self.rank == 0) post_sends(party, buffer, 1, contexts);
+        if (self.rank == 0) self.page->flags[kServed].set();
+    }
+    if (self.rank == 2) return;
+    for (std::size_t i = 0; i < kSends; ++i) {
+        party.trecv(buffer, kLarge, 50, 0, contexts.at(kSends + i));
+        party.ep.wait_rx();
+    }
+    FAB_EQUAL(end_sends(party, kOpLimitS), 0);
+}
+
+/// An endpoint whose address has left the host reaches nobody. When it is back, peers are reached
+/// again, and what they had under way to it ends.
+void address_gone_and_back(Rank& self) {
+    const Link link;
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, kLarge);
+    Contexts contexts(kSends);
+    greet_all(party, buffer);
+    if (self.rank == 1) {
+        link.move_away();
+        self.page->flags[kBroken].set();
+        post_sends(party, buffer, 0, contexts);
+        FAB_CHECK(end_sends(party, kNoticeS) > 0);
+        progress_until(party, kServed);
+        link.move_back();
+        self.page->flags[kMended].set();
+        greet(party, buffer, 0);
+        return;
+    }
+    be_unaffected(party, buffer);
+    if (self.rank == 2) return;
+    post_sends(party, buffer, 1, contexts);
+    self.page->flags[kServed].set();
+    FAB_CHECK(end_sends(party, 3 * kNoticeS) > 0);
+    progress_until(party, kMended);
+    greet(party, buffer, 1);
+}
+
+/// Takes what comes; some of it breaks off.
+void receive_until_served(Party& party, const Buffer& buffer) {
+    Contexts contexts(1);
+    Completion done;
+    party.trecv(buffer, kLarge, 50, 0, contexts.at(0));
+    while (party.self.page->flags[kServed].get() == 0) {
+        if (party.ep.poll(party.ep.rx_cq, done)) {
+            party.trecv(buffer, kLarge, 50, 0, contexts.at(0));
+        }
+        party.ep.progress();
+    }
+    FAB_EQUAL(fi_cancel(&party.ep.ep->fid, contexts.at(0)), 0);
+    FAB_EQUAL(party.ep.wait_any(party.ep.rx_cq).err, FI_ECANCELED);
+}
+
+/// Packets that have become too large for the interface end what they belong to. Who connects again
+/// uses smaller ones.
+void packets_too_large(Rank& self) {
+    const Link link;
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, kLarge);
+    Contexts contexts(kSends);
+    greet_all(party, buffer);
+    if (self.rank == 1) {
+        link.set_mtu(700);
+        self.page->flags[kBroken].set();
+        post_sends(party, buffer, 0, contexts);
+        FAB_CHECK(end_sends(party, kNoticeS) > 0);
+        post_sends(party, buffer, 0, contexts);
+        FAB_EQUAL(end_sends(party, kOpLimitS), 0);
+        self.page->flags[kServed].set();
+        return;
+    }
+    be_unaffected(party, buffer);
+    if (self.rank == 0) receive_until_served(party, buffer);
+}
+
+/// An interface that is gone takes with it what needs it, and nothing else.
+void interface_gone(Rank& self) {
+    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "1000", 1);
+    Link link;
+    Party party(self, {.caps = FI_TAGGED});
+    party.leave_alone();
+    Buffer buffer(party.ep, kLarge);
+    Contexts contexts(kSends);
+    greet_all(party, buffer);
+    if (self.rank == 1) {
+        link.remove();
+        self.page->flags[kBroken].set();
+        for (int turn = 0; turn < 2; ++turn) {
+            post_sends(party, buffer, 0, contexts);
+            // What is small has been taken in before.
+            FAB_CHECK(end_sends(party, turn == 0 ? kNoticeS : 3 * kNoticeS) >= kSends / 2);
+        }
+        self.page->flags[kServed].set();
+    } else {
+        be_unaffected(party, buffer);
+        progress_until(party, kServed);
+    }
+}
+
+constexpr Case kCases[] = {
+    {"link_pulled_and_plugged", pulled_and_plugged, 3, 60},
+    {"link_address_gone_and_back", address_gone_and_back, 3, 150},
+    {"link_packets_too_large", packets_too_large, 3, 60},
+    {"link_interface_gone", interface_gone, 3, 60},
+};
+
+}  // namespace
+
+const std::span<const Case> kLinkCases = kCases;
+
+}  // namespace fab
