@@ -3,8 +3,10 @@
 #include "util/udp_port.h"
 
 #include <cstring>
+#include <string>
 
 #include "util/log.h"
+#include "util/port_owner.h"
 
 namespace rvt::util {
 namespace {
@@ -31,9 +33,13 @@ Result<SockAddr> bound_address(int socket) noexcept {
     return SockAddr::from(reinterpret_cast<const sockaddr*>(&bound), length);
 }
 
-const char* advice(int error) noexcept {
+std::string advice(const SockAddr& address, int error) {
+    if (error == EADDRINUSE) {
+        const std::string owner = udp_port_owner(address);
+        return "; " + (owner.empty() ? "another process" : owner) +
+               " owns this port, port 0 chooses a free one";
+    }
     switch (error) {
-        case EADDRINUSE: return "; another socket owns this port, port 0 chooses a free one";
         case EADDRNOTAVAIL: return "; this host has no such address";
         case EACCES: return "; the port is reserved for privileged programs";
         case EMFILE: return "; raise RLIMIT_NOFILE (ulimit -n)";
@@ -43,7 +49,7 @@ const char* advice(int error) noexcept {
 
 Status refuse(const SockAddr& address, int error) {
     RVT_WARN(kEpCtrl, "cannot bind udp port %s: %s%s", address.to_string().c_str(),
-             strerrordesc_np(error), advice(error));
+             strerrordesc_np(error), advice(address, error).c_str());
     return error;
 }
 
