@@ -189,6 +189,10 @@ void deliver_packet(core::Device& device, const Address& source,
 /// the peer's host tells. Nobody has to believe it. On the thread of poll().
 void peer_refused(core::Device& device, const Address& peer, std::uint32_t dest_qpn) noexcept;
 
+/// Says how much payload a packet can carry now, at most what DeviceInfo has named; 0: nothing, the
+/// device's address is gone. Contexts are told what is new. On the thread of poll().
+void port_changed(core::Device& device, std::uint32_t mtu_bytes) noexcept;
+
 // ---- what a segment-grade backend calls ----
 
 /// Hands a segment to the core, on the thread of poll(). The core has copied what it needs on

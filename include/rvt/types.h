@@ -240,7 +240,9 @@ enum class EventType : std::uint8_t {
     kSqDrained,         // state SQD has been reached in full
     kQpLastWqeReached,  // in state ERR, no more receives of the shared queue are consumed
     kSrqLimitReached,   // object: the shared receive queue
-    kDeviceFatal,       // the device is going; object: the device
+    kDeviceFatal,       // the device is going; object: the device, as in the next two
+    kPortErr,           // its address is gone, or it takes smaller packets than before
+    kPortActive,        // the address is back, or it takes larger packets again
 };
 
 /// One receive work request; the list is copied before the post returns.

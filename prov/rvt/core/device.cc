@@ -97,7 +97,8 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
       keys_(std::move(keys)),
       key_view_(keys_->view()),
       qps_(info.limits.max_qp),
-      mcast_(info.limits.max_mcast_qp) {
+      mcast_(info.limits.max_mcast_qp),
+      mtu_bytes_(info.mtu_bytes) {
     info_.name = name_.c_str();
     // A datagram travels in one segment or packet.
     const bool is_packet = info.grade == Grade::kPacket;
@@ -323,6 +324,26 @@ void Device::remove_context(Context& context) noexcept {
     std::erase(contexts_, &context);
 }
 
+void Device::change_port(std::uint32_t mtu_bytes) noexcept {
+    const std::uint32_t before = is_port_down() ? 0 : this->mtu_bytes();
+    if (mtu_bytes == before) {
+        return;
+    }
+    // relaxed: released with the count.
+    is_port_down_.store(mtu_bytes == 0, std::memory_order_relaxed);
+    if (mtu_bytes != 0) {
+        mtu_bytes_.store(mtu_bytes, std::memory_order_relaxed);  // relaxed: as above
+    }
+    // release: pairs with the acquire in port_changes().
+    port_changes_.fetch_add(1, std::memory_order_release);
+    const util::Guard guard(contexts_lock_);
+    for (Context* context : contexts_) {
+        context->events().post(
+            {.type = mtu_bytes < before ? EventType::kPortErr : EventType::kPortActive,
+             .object = this});
+    }
+}
+
 void Device::begin_removal() noexcept {
     const util::Guard guard(contexts_lock_);
     if (going_) {
@@ -335,3 +356,11 @@ void Device::begin_removal() noexcept {
 }
 
 }  // namespace rvt::core
+
+namespace rvt {
+
+void port_changed(core::Device& device, std::uint32_t mtu_bytes) noexcept {
+    device.change_port(mtu_bytes);
+}
+
+}  // namespace rvt

@@ -46,7 +46,20 @@ class Device : public Object {
     [[nodiscard]] QpTable& qps() noexcept { return qps_; }
     [[nodiscard]] McastTable& mcast() noexcept { return mcast_; }
     [[nodiscard]] Stats& stats() noexcept { return stats_; }
-    [[nodiscard]] std::uint32_t mtu_bytes() const noexcept { return info_.mtu_bytes; }
+    /// Payload of a packet at present. While the port is down, as it was before.
+    [[nodiscard]] std::uint32_t mtu_bytes() const noexcept {
+        return mtu_bytes_.load(std::memory_order_relaxed);  // relaxed: nothing goes with it
+    }
+    [[nodiscard]] bool is_port_down() const noexcept {
+        return is_port_down_.load(std::memory_order_relaxed);  // relaxed: as above
+    }
+    /// Grows when one of these two changes. Threads: any.
+    [[nodiscard]] std::uint32_t port_changes() const noexcept {
+        // acquire: pairs with the release in change_port(); who sees the count sees both.
+        return port_changes_.load(std::memory_order_acquire);
+    }
+    /// See port_changed() of include/rvt/backend.h.
+    void change_port(std::uint32_t mtu_bytes) noexcept;
     [[nodiscard]] std::uint64_t now_us() const noexcept { return info_.now_us(); }
 
     [[nodiscard]] std::uint32_t next_pd_id() noexcept {
@@ -157,6 +170,9 @@ class Device : public Object {
     QpTable qps_;
     McastTable mcast_;
     Stats stats_;
+    std::atomic<std::uint32_t> mtu_bytes_;
+    std::atomic<bool> is_port_down_{false};
+    std::atomic<std::uint32_t> port_changes_{0};
     MadSink* mad_sink_ = nullptr;
     std::atomic<std::uint32_t> next_pd_id_{1};
 

@@ -3,8 +3,9 @@
 #include "backend/roce/packet_device.h"
 
 #include "backend/roce/addresses.h"
-#include "core/device.h"
 #include "util/log.h"
+
+#include <algorithm>
 
 namespace rvt::roce {
 namespace {
@@ -43,11 +44,12 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
         return socket.status();
     }
     std::unique_ptr<PacketDevice> device(new PacketDevice(socket.take(), attr));
+    device->mtu_bytes_ = attr.mtu_bytes != 0 ? attr.mtu_bytes : most.value();
     const DeviceInfo info{.name = attr.name,
                           .grade = Grade::kPacket,
                           .address = to_address(device->socket_.port.address),
                           .limits = attr.limits,
-                          .mtu_bytes = attr.mtu_bytes != 0 ? attr.mtu_bytes : most.value(),
+                          .mtu_bytes = device->mtu_bytes_,
                           .now_us = attr.now_us};
     const auto registered = registry.add_device(info, kOps, device.get());
     if (!registered.is_ok()) {
@@ -56,6 +58,29 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
     device->registry_ = &registry;
     device->device_ = registered.value();
     return device;
+}
+
+/// The kernel refuses packets: because the interface has lost the address, or takes only smaller
+/// ones, or for a reason that passes.
+void PacketDevice::look_at_port(core::Device& device) noexcept {
+    const std::uint64_t now = device.now_us();
+    if (now - looked_us_ < kLookPauseUs) {
+        return;
+    }
+    looked_us_ = now;
+    transmit_.expect_no_trouble();
+    const auto most = mtu_of(socket_.port.address);
+    const std::uint32_t mtu = most.is_ok() ? std::min(most.value(), mtu_bytes_) : 0;
+    if (mtu == (device.is_port_down() ? 0 : device.mtu_bytes())) {
+        return;
+    }
+    if (mtu == 0) {
+        RVT_WARN(kEpCtrl, "no interface has the address of %s any more", device.name().c_str());
+    } else {
+        RVT_INFO(kEpCtrl, "packets of %s carry %u bytes from now on", device.name().c_str(), mtu);
+    }
+    transmit_.try_all_again();
+    port_changed(device, mtu);
 }
 
 /// A socket is readable as long as it holds something: there is nothing to arm. What a fault holds

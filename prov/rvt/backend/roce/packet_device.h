@@ -10,6 +10,7 @@
 #include "backend/roce/receive_queue.h"
 #include "backend/roce/transmit_queue.h"
 #include "backend/roce/udp_socket.h"
+#include "core/device.h"
 #include "core/registry.h"
 #include "protocol/faults.h"
 #include "protocol/pcap_writer.h"
@@ -53,24 +54,34 @@ class PacketDevice {
     }
     void flush() noexcept { transmit_.flush(); }
     unsigned poll(core::Device& device) noexcept {
+        if (transmit_.has_trouble() || device.is_port_down()) [[unlikely]] {
+            look_at_port(device);
+        }
         return receive_.poll(device, transmit_.take_report());
     }
     [[nodiscard]] int wake_fd() const noexcept { return socket_.fd(); }
     Status arm() const noexcept;
 
   private:
+    static constexpr std::uint64_t kLookPauseUs = 100'000;
+
+    void look_at_port(core::Device& device) noexcept;
+
     PacketDevice(UdpSocket socket, const PacketDeviceAttr& attr) noexcept
         : socket_(std::move(socket)),
+          mtu_bytes_(attr.mtu_bytes),
           capture_(attr.capture, attr.name),
           transmit_(socket_, capture_),
           receive_(socket_, attr.faults, capture_) {}
 
     const UdpSocket socket_;
+    std::uint32_t mtu_bytes_;  // the most that a packet ever carries
     const protocol::PcapInterface capture_;
     TransmitQueue transmit_;
     ReceiveQueue receive_;
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
+    std::uint64_t looked_us_ = 0;  // the thread in poll()
 };
 
 }  // namespace rvt::roce

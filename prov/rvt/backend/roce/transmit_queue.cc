@@ -211,6 +211,12 @@ void TransmitQueue::lose_locked(const Message& refused, int error) noexcept {
     RVT_INFO(kEpData, "%u packets to %s are lost: %s", refused.segments,
              to_sock_addr(refused.dest).to_string().c_str(), strerrordesc_np(error));
     refused_ += refused.segments;
+    has_trouble_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+}
+
+void TransmitQueue::try_all_again() noexcept {
+    const util::Guard guard(lock_);
+    can_segment_ = socket_.can_segment;
 }
 
 /// Sends what the socket has room for. What it refuses for another reason is lost, as packets may
@@ -222,6 +228,7 @@ void TransmitQueue::flush_locked() noexcept {
     // As of before the call: a peer on this host may have received before it returns.
     const std::uint64_t at_ns = capture_.is_on() ? protocol::PcapWriter::now_ns() : 0;
     std::size_t done = 0;
+    std::size_t doubted = messages_;
     while (done < messages_) {
         const int sent =
             send_messages(socket_.fd(), std::span(batch_->headers).subspan(done, messages_ - done));
@@ -238,8 +245,10 @@ void TransmitQueue::flush_locked() noexcept {
         if (errno == EINTR) {
             continue;
         }
-        if (errno == ECONNREFUSED) {
-            // Not of this packet: a report that an earlier one found nobody.
+        // Mostly not of this packet: a report that an earlier one found nobody, or no way to its
+        // host. One that is refused twice is meant.
+        if (errno == ECONNREFUSED || doubted != done) {
+            doubted = done;
             has_report_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
             continue;
         }

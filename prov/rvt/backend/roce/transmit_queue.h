@@ -44,6 +44,16 @@ class TransmitQueue {
                has_report_.exchange(false, std::memory_order_relaxed);
     }
 
+    /// Whether the kernel has refused packets since expect_no_trouble(). Threads: any.
+    [[nodiscard]] bool has_trouble() const noexcept {
+        return has_trouble_.load(std::memory_order_relaxed);  // relaxed: a hint
+    }
+    void expect_no_trouble() noexcept {
+        has_trouble_.store(false, std::memory_order_relaxed);  // relaxed: a hint
+    }
+    /// The way out has changed: what it could not do before is tried again.
+    void try_all_again() noexcept;
+
     /// Packets that the kernel refused, other than for want of room.
     [[nodiscard]] std::uint64_t refused() const noexcept;
 
@@ -114,6 +124,7 @@ class TransmitQueue {
     bool can_segment_ RVT_GUARDED_BY(lock_);
     std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
     std::atomic<bool> has_report_{false};
+    std::atomic<bool> has_trouble_{false};
 };
 
 }  // namespace rvt::roce

@@ -17,7 +17,7 @@ using namespace rvt::core;
 namespace {
 
 DeviceInfo info(const char* name) {
-    return {.name = name, .limits = {.max_qp = 8, .max_mr = 15}};
+    return {.name = name, .limits = {.max_qp = 8, .max_mr = 15}, .mtu_bytes = 1024};
 }
 
 const BackendOps& ops() {
@@ -166,6 +166,26 @@ Test(registry, a_client_that_refuses_a_device_does_not_hear_of_its_end) {
     registry.add_client(listener.client);
     RVT_OK(registry.remove_device(add(registry, "d").value()));
     cr_assert(listener.heard == (Heard{"+d"}));
+}
+
+Test(registry, contexts_are_told_when_a_port_changes_and_only_then) {
+    Registry registry;
+    Device* device = add(registry, "d").value();
+    Context* context = open_device(*device).value();
+    const std::uint32_t most = device->mtu_bytes();
+    port_changed(*device, most);
+    cr_assert(!context->events().poll().has_value());
+    port_changed(*device, 0);
+    cr_assert(device->is_port_down());
+    RVT_EQ(context->events().poll()->type, EventType::kPortErr);
+    port_changed(*device, most / 2);
+    cr_assert(!device->is_port_down());
+    RVT_EQ(device->mtu_bytes(), most / 2);
+    RVT_EQ(context->events().poll()->type, EventType::kPortActive);
+    port_changed(*device, most / 4);
+    RVT_EQ(context->events().poll()->type, EventType::kPortErr);
+    RVT_OK(close_device(context));
+    RVT_OK(registry.remove_device(device));
 }
 
 Test(registry, a_device_in_use_is_busy_and_its_contexts_are_told) {
