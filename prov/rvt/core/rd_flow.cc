@@ -89,7 +89,7 @@ bool RdFlow::post_locked() noexcept {
                   .lkey = lkey_};
     open_bytes_ = 0;
     flows_.note_traffic();
-    return qp_->post_send({.opcode = WrOpcode::kSend, .sg_list = {&all, 1}}).is_ok();
+    return qp_->post_send({.wr_id = id_, .opcode = WrOpcode::kSend, .sg_list = {&all, 1}}).is_ok();
 }
 
 /// Says in a frame what would leave as an acknowledgement behind it. Returns: how many bytes it

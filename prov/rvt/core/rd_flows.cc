@@ -228,6 +228,7 @@ unsigned RdFlows::poll_polling() noexcept {
         last_traffic_us_ = device_.now_us();
     }
     take_errors();
+    look_at_port();
     look_at_cm();
     if (moved == 0 && is_quiet()) {
         is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
@@ -290,11 +291,24 @@ void RdFlows::take_errors() noexcept {
     Wc wc;
     while (cq_->poll({&wc, 1}) == 1) {
         const util::Guard guard(lock_);
-        for (auto& [id, link] : links_) {
-            if (link.flow->qp_ != nullptr && link.flow->qp_->qpn() == wc.qpn) {
-                end_locked(link);
-                break;
-            }
+        if (Link* const link = find_locked(wc.wr_id)) {
+            end_locked(*link);
+        }
+    }
+}
+
+/// Without its address a device reaches nobody, and packets of a size that the peer was told of
+/// may not leave any more: flows that are so end.
+void RdFlows::look_at_port() noexcept {
+    const std::uint32_t changes = device_.port_changes();
+    if (changes == port_changes_) [[likely]] {
+        return;
+    }
+    port_changes_ = changes;
+    const util::Guard guard(lock_);
+    for (auto& [id, link] : links_) {
+        if (device_.is_port_down() || link.flow->mtu_ > device_.mtu_bytes()) {
+            end_locked(link);
         }
     }
 }

@@ -177,6 +177,7 @@ class RdFlows final : private MadSink, private CmWire {
     void retire_locked(Link& link) RVT_REQUIRES(lock_);
     void forget_address_locked(const Link& link) RVT_REQUIRES(lock_);
     void resolve_doubt_locked(Link& link) RVT_REQUIRES(lock_);
+    void set_deadline_locked(Link& link, std::uint64_t due_us) RVT_REQUIRES(lock_);
     void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
 
     // ---- traffic, in rd_flows.cc ----
@@ -189,6 +190,7 @@ class RdFlows final : private MadSink, private CmWire {
     [[nodiscard]] bool is_quiet() noexcept;
     void take_errors() noexcept;
     void look_at_cm() noexcept;
+    void look_at_port() noexcept;
     void reap() noexcept;
     void linger() noexcept;
     void destroy_locked(Link& link) noexcept RVT_REQUIRES(lock_);
@@ -213,6 +215,7 @@ class RdFlows final : private MadSink, private CmWire {
     std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;
     std::uint64_t dials_ RVT_GUARDED_BY(lock_) = 0;
     std::uint64_t random_ RVT_GUARDED_BY(lock_);
+    std::uint64_t deadline_us_ RVT_GUARDED_BY(lock_) = kNever;  // no link's is earlier
     std::atomic<std::uint64_t> cm_due_us_{kNever};  // 0: there is something to do
     std::atomic<bool> has_closed_{false};
 
@@ -227,6 +230,7 @@ class RdFlows final : private MadSink, private CmWire {
     std::size_t waiting_bytes_ = 0;
     std::deque<News> news_;  // an end behind which parts wait, and what has to be told after it
     std::vector<RdFlow*> opened_now_;
+    std::uint32_t port_changes_ = 0;  // that have been looked at
     std::uint64_t last_traffic_us_ = 0;
 };
 

@@ -198,7 +198,7 @@ void RdFlows::connect(const Address& peer) {
         return;
     }
     added.value()->is_wanted = true;
-    added.value()->deadline_us = device_.now_us() + connect_timeout_us_;
+    set_deadline_locked(*added.value(), device_.now_us() + connect_timeout_us_);
     dial_locked(*added.value());
 }
 
@@ -258,9 +258,9 @@ void RdFlows::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept
     const std::uint64_t now = device_.now_us();
     if (is_request) {
         // It may be just starting.
-        link->deadline_us = std::min(link->deadline_us, now + refused_timeout_us_);
+        set_deadline_locked(*link, std::min(link->deadline_us, now + refused_timeout_us_));
     } else {
-        link->deadline_us = now + kDoubtUs;
+        set_deadline_locked(*link, now + kDoubtUs);
         link->life_signs = link->flow->life_signs();
     }
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
@@ -302,12 +302,7 @@ void RdFlows::run_cm_locked() {
         on_event_locked(*event);
     }
     check_deadlines_locked(now);
-    std::uint64_t due = agent_->next_due_us().value_or(kNever);
-    for (const auto& [id, link] : links_) {
-        if (has_deadline(link)) {
-            due = std::min(due, link.deadline_us);
-        }
-    }
+    const std::uint64_t due = std::min(agent_->next_due_us().value_or(kNever), deadline_us_);
     cm_due_us_.store(due, std::memory_order_relaxed);  // relaxed: under the lock
 }
 
@@ -435,13 +430,24 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
     }
 }
 
-/// Gives up what has not come about in time.
+void RdFlows::set_deadline_locked(Link& link, std::uint64_t due_us) {
+    link.deadline_us = due_us;
+    deadline_us_ = std::min(deadline_us_, due_us);
+}
+
+/// Gives up what has not come about in time. All links are looked at only when one may be due.
 void RdFlows::check_deadlines_locked(std::uint64_t now_us) {
+    if (now_us < deadline_us_) {
+        return;
+    }
+    deadline_us_ = kNever;
     for (auto& [id, link] : links_) {
-        if (!has_deadline(link) || now_us < link.deadline_us) {
+        if (!has_deadline(link)) {
             continue;
         }
-        if (link.state == State::kOpen) {
+        if (now_us < link.deadline_us) {
+            deadline_us_ = std::min(deadline_us_, link.deadline_us);
+        } else if (link.state == State::kOpen) {
             resolve_doubt_locked(link);
         } else {
             fail_locked(link, link.is_refused ? ECONNREFUSED : ETIMEDOUT);

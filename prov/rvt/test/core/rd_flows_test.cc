@@ -336,6 +336,30 @@ Test(rd_flows, the_end_of_an_endpoint_is_told) {
     RVT_EQ(a.ends, 1);
 }
 
+Test(rd_flows, an_endpoint_whose_address_is_gone_has_no_flows) {
+    Net net;
+    net.connect();
+    port_changed(net.a.flows().device(), 0);
+    cr_assert(net.run_until([&] { return net.a.ends == 1; }, 10));
+}
+
+Test(rd_flows, packets_that_have_become_too_large_end_the_flow_at_both_ends) {
+    Net net;
+    net.connect();
+    port_changed(net.a.flows().device(), 128);
+    cr_assert(net.run_until([&] { return net.a.ends == 1 && net.b.ends == 1; }));
+}
+
+Test(rd_flows, an_address_that_is_back_takes_flows_again) {
+    Net net;
+    net.connect();
+    port_changed(net.a.flows().device(), 0);
+    cr_assert(net.run_until([&] { return net.a.ends == 1; }, 10));
+    port_changed(net.a.flows().device(), 256);
+    net.a.flows().connect(net.b.address());
+    cr_assert(net.run_until([&] { return net.a.opens == 2 && net.b.opens == 2; }));
+}
+
 // ---- a bad wire ----
 
 namespace {
