@@ -18,7 +18,7 @@ class RdFrameRing {
   public:
     static constexpr std::size_t kMostBytes = 1u << 20;
     static constexpr std::size_t kLeastBytes = 256u << 10;
-    static constexpr std::uint32_t kMaxFrames = 256;
+    static constexpr std::uint32_t kMaxFrames = 64;
 
     RdFrameRing() = default;
     ~RdFrameRing();
