@@ -7,6 +7,8 @@
 #   -d DIR       where the provider's library is [FI_PROVIDER_PATH]
 #   -n RANKS     numbers of ranks, one list in quotes [RVT_CLIENT_RANKS, or what the script says]
 #   -t SECONDS   time limit of each job [RVT_CLIENT_LIMIT_S, or 120]
+# RVT_CLIENT_HOSTS names the hosts on which ranks take turns, as mpirun's --host does; they are those
+# of fabtests/hosts. Without it all are on this one.
 #
 # Each job is reported by a line `ok - ...` or `not ok - ...`, the latter with the end of what the
 # job printed. Exit status: 0 if all are ok, 1 if not, 77 if the client is not installed.
@@ -64,6 +66,8 @@ mpi() {
     shift
     [ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)
     [ "$n" -le "$(nproc)" ] || options+=(--oversubscribe --mca mpi_yield_when_idle 1)
+    [ -z "${RVT_CLIENT_HOSTS:-}" ] || options+=(--host "$RVT_CLIENT_HOSTS" --map-by node
+        --mca plm_rsh_agent "$clients_dir/../hosts/host-agent")
     for name in FI_PROVIDER FI_PROVIDER_PATH LD_LIBRARY_PATH; do
         [ -z "${!name:-}" ] || options+=(-x "$name")
     done
