@@ -19,6 +19,7 @@ constexpr milliseconds kPatience{1};
 // How often it is looked whether it polls, at least while packets come, and at least at all.
 constexpr milliseconds kMostPause{4};
 constexpr milliseconds kQuietPause{50};
+constexpr milliseconds kTrimPause{50};
 constexpr milliseconds kTurn{1};  // before other handlers of the thread have theirs
 
 }  // namespace
@@ -44,6 +45,7 @@ void WireWatch::on_timer() {
     const std::uint64_t count = user_.poll_count();
     const bool owner_polls = count != last_count_;
     last_count_ = count;
+    trim();
     const bool is_due = flows_.next_due_us() <= flows_.device().now_us();
     // relaxed: a hint.
     const bool is_hot = is_hot_.load(std::memory_order_relaxed);
@@ -55,6 +57,14 @@ void WireWatch::on_timer() {
         return;
     }
     take_over();
+}
+
+void WireWatch::trim() {
+    const Clock::time_point now = Clock::now();
+    if (now >= next_trim_) {
+        next_trim_ = now + kTrimPause;
+        flows_.trim();
+    }
 }
 
 void WireWatch::rest() {

@@ -39,6 +39,7 @@ class WireWatch final : public util::ControlThread::Handler {
 
     void take_over();
     void rest();
+    void trim();
 
     shm::ConnectionUser& user_;
     core::RdFlows& flows_;
@@ -46,6 +47,7 @@ class WireWatch final : public util::ControlThread::Handler {
     const bool has_auto_progress_;
     std::uint64_t last_count_ = 0;
     std::chrono::milliseconds pause_{0};
+    Clock::time_point next_trim_{};
 };
 
 }  // namespace rvt

@@ -84,6 +84,9 @@ void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
 /// RdFlows sees that.
 bool RdFlow::post_locked() noexcept {
     ring_.take(open_, open_bytes_);
+    if (ring_.is_large()) {
+        flows_.note_large();
+    }
     const Sge all{.addr = reinterpret_cast<std::uint64_t>(open_),
                   .length = static_cast<std::uint32_t>(open_bytes_),
                   .lkey = lkey_};
@@ -123,6 +126,18 @@ void RdFlow::flush() noexcept {
         post_locked();
     }
     reclaim_locked();
+}
+
+bool RdFlow::trim() noexcept {
+    const util::Guard guard(lock_);
+    reclaim_locked();
+    const bool is_unused = frames_before_ == ring_.taken() && ring_.frames() == 0 &&
+                           open_bytes_ == 0 && reserved_ == nullptr;
+    frames_before_ = ring_.taken();
+    if (is_unused) {
+        ring_.trim();
+    }
+    return !ring_.is_large();
 }
 
 std::size_t RdFlow::max_run() const noexcept {

@@ -133,6 +133,9 @@ class RdFlow final : public MessageSink {
     /// that polls.
     [[nodiscard]] std::uint64_t life_signs() const noexcept;
     void flush() noexcept;  // Threads: any
+    /// Gives back what the ring does not need, if nothing was sent since the last call. Returns:
+    /// whether it has no more than it keeps. Threads: any.
+    bool trim() noexcept;
 
     // ---- receiving ----
     [[nodiscard]] std::size_t heed_taken(std::span<const std::byte> frame) noexcept;
@@ -163,6 +166,7 @@ class RdFlow final : public MessageSink {
     std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;      // bytes that it can have
     bool is_noted_open_ RVT_GUARDED_BY(lock_) = false;     // in the list of RdFlows
     std::byte* reserved_ RVT_GUARDED_BY(lock_) = nullptr;  // a run
+    std::uint64_t frames_before_ RVT_GUARDED_BY(lock_) = 0;  // as of the last trim()
     bool wants_hold_ RVT_GUARDED_BY(lock_) = false;
     bool told_hold_ RVT_GUARDED_BY(lock_) = false;
 

@@ -326,6 +326,20 @@ bool RdFlows::is_quiet() noexcept {
     return due == kNever || due > now + kSoonUs;
 }
 
+void RdFlows::trim() noexcept {
+    // relaxed: what is noted right now is seen at the next call.
+    if (!has_large_.load(std::memory_order_relaxed)) {
+        return;
+    }
+    const util::Guard guard(lock_);
+    has_large_.store(false, std::memory_order_relaxed);  // relaxed: set again below
+    for (auto& [id, link] : links_) {
+        if (!link.flow->trim()) {
+            note_large();
+        }
+    }
+}
+
 std::uint64_t RdFlows::next_due_us() noexcept {
     // relaxed: what is due by then was known to this thread, or another looks after it.
     return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));

@@ -82,6 +82,9 @@ class RdFlows final : private MadSink, private CmWire {
     /// The same while the owner does not poll, but for handing messages over: those wait.
     /// Threads: another one at a time.
     unsigned poll_for_owner() noexcept;
+    /// Gives memory back that flows have needed and do not need now. Threads: another one than the
+    /// owner, now and then: flows that have been used since the last call keep theirs.
+    void trim() noexcept;
     /// When poll() is to be called next though nothing arrives; kNever: not at all. Threads: any.
     [[nodiscard]] std::uint64_t next_due_us() noexcept;
     static constexpr std::uint64_t kNever = Device::kNever;
@@ -92,6 +95,13 @@ class RdFlows final : private MadSink, private CmWire {
     [[nodiscard]] RdFlowUser& taker() const noexcept { return *taker_; }
     /// A frame takes further records: poll() sends it. Threads: any that holds the flow's lock.
     void note_open(RdFlow& flow);
+    /// A flow has more memory than it needs for a few small messages. Threads: as above.
+    void note_large() noexcept {
+        // relaxed: a hint to trim().
+        if (!has_large_.load(std::memory_order_relaxed)) {
+            has_large_.store(true, std::memory_order_relaxed);  // relaxed: as above
+        }
+    }
     /// Something leaves: an answer will come. Threads: any.
     void note_traffic() noexcept {
         // relaxed: a hint to who polls.
@@ -218,6 +228,7 @@ class RdFlows final : private MadSink, private CmWire {
     std::uint64_t deadline_us_ RVT_GUARDED_BY(lock_) = kNever;  // no link's is earlier
     std::atomic<std::uint64_t> cm_due_us_{kNever};  // 0: there is something to do
     std::atomic<bool> has_closed_{false};
+    std::atomic<bool> has_large_{false};
 
     util::SpinLock open_lock_;                              // order: after the locks of flows
     std::vector<RdFlow*> open_ RVT_GUARDED_BY(open_lock_);  // with frames that take more records

@@ -54,6 +54,15 @@ void RdFrameRing::take(const std::byte* begin, std::size_t bytes) noexcept {
     const std::size_t before = tail_ % bytes_;
     tail_ += (place >= before ? place - before : bytes_ - before + place) + bytes;
     ends_[taken_++ % kMaxFrames] = tail_;
+    written_ = std::max(written_, place + bytes);
+}
+
+void RdFrameRing::trim() noexcept {
+    if (is_large()) {
+        // The pages are zero when they are written next; nobody reads them before.
+        madvise(base_ + kKeptBytes, bytes_ - kKeptBytes, MADV_DONTNEED);
+        written_ = kKeptBytes;
+    }
 }
 
 void RdFrameRing::free_until(std::uint64_t count) noexcept {

@@ -40,15 +40,22 @@ class RdFrameRing {
     void take(const std::byte* begin, std::size_t bytes) noexcept;
     /// Frees frames until `count` have been freed since open().
     void free_until(std::uint64_t count) noexcept;
+    /// Whether more pages have been written than trim() leaves.
+    [[nodiscard]] bool is_large() const noexcept { return written_ > kKeptBytes; }
+    /// Gives all other pages back. Precondition: frames() is 0, and no room is about to be taken.
+    void trim() noexcept;
     /// Frames that are taken and not freed.
     [[nodiscard]] std::uint64_t frames() const noexcept { return taken_ - freed_; }
     [[nodiscard]] std::uint64_t taken() const noexcept { return taken_; }
 
   private:
+    static constexpr std::size_t kKeptBytes = 16u << 10;
+
     std::byte* base_ = nullptr;
     std::size_t bytes_ = 0;   // a power of two
     std::uint64_t head_ = 0;  // positions count on; modulo bytes_ they are places
     std::uint64_t tail_ = 0;
+    std::size_t written_ = 0;  // from base_ on, since the last trim()
     std::uint64_t taken_ = 0;
     std::uint64_t freed_ = 0;
     std::array<std::uint64_t, kMaxFrames> ends_;  // of the frames taken
