@@ -23,6 +23,8 @@ class MadSink {
     /// The host of a peer says that nothing listened at its port when a packet for pair `dest_qpn`
     /// came. Threads: as take_mad().
     virtual void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept = 0;
+    /// A peer has sent to connected pair `qpn`, which is not there. Threads: as take_mad().
+    virtual void pair_missed(const Address&, std::uint32_t /*qpn*/) noexcept {}
 
   protected:
     ~MadSink() = default;

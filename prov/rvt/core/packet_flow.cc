@@ -48,6 +48,13 @@ bool is_from_peer(const Qp& qp, const Address& source) noexcept {
     return source.gid == peer.gid && (source.port == 0 || source.port == peer.port);
 }
 
+void note_missed(Device& device, const Address& source, std::uint32_t qpn) noexcept {
+    device.stats().add(Stat::kDrops);
+    if (MadSink* const sink = device.mad_sink()) {
+        sink->pair_missed(source, qpn);
+    }
+}
+
 /// What has become of a request's packet.
 struct Taken {
     Nak nak = Nak::kNone;
@@ -57,16 +64,24 @@ struct Taken {
 Taken take_request(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
     Taken taken;
     bool has_part_for_sink = false;
+    bool is_missed = false;
     {
         const util::Guard guard(qp.rx_lock());
+        is_missed = !is_from_peer(qp, route.source);
         auto* flow = static_cast<PacketFlow*>(qp.flow());  // what open_flow() makes for this grade
-        if (flow == nullptr || !is_from_peer(qp, route.source) || !rights_of(qp.state()).receive) {
+        if (!is_missed && (flow == nullptr || !rights_of(qp.state()).receive)) {
             qp.device().stats().add(Stat::kDrops);
             return taken;
         }
-        taken.nak = flow->responder().take_request(qp, packet);
-        has_part_for_sink = flow->responder().has_part_for_sink();
-        taken.has_next = flow->responder().has_next();
+        if (!is_missed) {
+            taken.nak = flow->responder().take_request(qp, packet);
+            has_part_for_sink = flow->responder().has_part_for_sink();
+            taken.has_next = flow->responder().has_next();
+        }
+    }
+    if (is_missed) {
+        note_missed(qp.device(), route.source, qp.qpn());
+        return taken;
     }
     if (has_part_for_sink) {
         const protocol::OpcodeInfo& info = packet.header.info();
@@ -229,7 +244,11 @@ void deliver_packet(core::Device& device, const Address& source,
     }
     core::Qp* qp = device.qps().find(header.dest_qpn);
     if (qp == nullptr || qp->type() != service) {
-        device.stats().add(core::Stat::kDrops);  // nobody says so to the sender
+        if (service == QpType::kRc && header.info().is_request()) {
+            core::note_missed(device, source, header.dest_qpn);
+        } else {
+            device.stats().add(core::Stat::kDrops);
+        }
         return;
     }
     core::deliver_to(*qp, route, decoded.value());

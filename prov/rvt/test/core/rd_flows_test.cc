@@ -274,6 +274,30 @@ Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
     cr_assert(run_until([&] { return !a.heard.empty(); }));
 }
 
+Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
+    fake::Wire wire;
+    Node a(wire, 1, 11);
+    auto b = std::make_unique<Node>(wire, 2, 12);
+    const auto run_until = [&](auto is_done) {
+        const std::uint64_t end_us = now_us + 2'000'000;
+        while (now_us < end_us && !is_done()) {
+            a.poll();
+            b->poll();
+            now_us += 20;
+        }
+        return is_done();
+    };
+    a.flows().connect(b->address());
+    cr_assert(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+    b->kill();
+    b = std::make_unique<Node>(wire, 2, 13);
+    cr_assert(a.say(1, "are you there?"));
+    cr_assert(run_until([&] { return a.ends == 1; }));
+    a.flows().connect(b->address());
+    cr_assert(run_until([&] { return a.flow != nullptr; }));
+    RVT_EQ(a.flow->peer().incarnation, 13);
+}
+
 Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {
     Net net;
     net.connect();
