@@ -174,12 +174,12 @@ Test(registry, contexts_are_told_when_a_port_changes_and_only_then) {
     Context* context = open_device(*device).value();
     const std::uint32_t most = device->mtu_bytes();
     port_changed(*device, most);
-    cr_assert(!context->events().poll().has_value());
+    cr_assert(not(context->events().poll().has_value()));
     port_changed(*device, 0);
     cr_assert(device->is_port_down());
     RVT_EQ(context->events().poll()->type, EventType::kPortErr);
     port_changed(*device, most / 2);
-    cr_assert(!device->is_port_down());
+    cr_assert(not(device->is_port_down()));
     RVT_EQ(device->mtu_bytes(), most / 2);
     RVT_EQ(context->events().poll()->type, EventType::kPortActive);
     port_changed(*device, most / 4);
