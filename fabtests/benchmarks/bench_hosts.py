@@ -243,6 +243,7 @@ def main():
         return 0
     if not options.inside:
         go_inside()
+    os.environ.pop("FI_PROVIDER", None)  # it would hide the others
     make_hosts(options.mtu)
     return measure(options)
 
