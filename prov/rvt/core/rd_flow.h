@@ -161,11 +161,11 @@ class RdFlow final : public MessageSink {
     // The owner puts, and who polls in its stead sends what it left.
     util::SpinLock lock_;  // order: before the locks of the pair
     RdFrameRing ring_ RVT_GUARDED_BY(lock_);
-    std::byte* open_ RVT_GUARDED_BY(lock_) = nullptr;      // the frame that takes further records
-    std::size_t open_bytes_ RVT_GUARDED_BY(lock_) = 0;     // 0: there is none
-    std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;      // bytes that it can have
-    bool is_noted_open_ RVT_GUARDED_BY(lock_) = false;     // in the list of RdFlows
-    std::byte* reserved_ RVT_GUARDED_BY(lock_) = nullptr;  // a run
+    std::byte* open_ RVT_GUARDED_BY(lock_) = nullptr;        // the frame that takes further records
+    std::size_t open_bytes_ RVT_GUARDED_BY(lock_) = 0;       // 0: there is none
+    std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;        // bytes that it can have
+    bool is_noted_open_ RVT_GUARDED_BY(lock_) = false;       // in the list of RdFlows
+    std::byte* reserved_ RVT_GUARDED_BY(lock_) = nullptr;    // a run
     std::uint64_t frames_before_ RVT_GUARDED_BY(lock_) = 0;  // as of the last trim()
     bool wants_hold_ RVT_GUARDED_BY(lock_) = false;
     bool told_hold_ RVT_GUARDED_BY(lock_) = false;

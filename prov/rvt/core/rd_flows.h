@@ -226,9 +226,9 @@ class RdFlows final : private MadSink, private CmWire {
     std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;
     std::uint64_t dials_ RVT_GUARDED_BY(lock_) = 0;
     std::uint64_t random_ RVT_GUARDED_BY(lock_);
-    std::uint64_t next_notice_us_ RVT_GUARDED_BY(lock_) = 0;  // of a pair that is not there
+    std::uint64_t next_notice_us_ RVT_GUARDED_BY(lock_) = 0;    // of a pair that is not there
     std::uint64_t deadline_us_ RVT_GUARDED_BY(lock_) = kNever;  // no link's is earlier
-    std::atomic<std::uint64_t> cm_due_us_{kNever};  // 0: there is something to do
+    std::atomic<std::uint64_t> cm_due_us_{kNever};              // 0: there is something to do
     std::atomic<bool> has_closed_{false};
     std::atomic<bool> has_large_{false};
 
