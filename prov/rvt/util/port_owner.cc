@@ -65,6 +65,7 @@ bool has_open(const std::string& process, const std::vector<unsigned long>& inod
     if (all == nullptr) {
         return false;
     }
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): each thread has a stream of its own.
     while (const dirent* one = readdir(all.get())) {
         std::array<char, 64> target{};
         unsigned long inode = 0;
@@ -100,6 +101,7 @@ std::string udp_port_owner(const SockAddr& address) {
     if (inodes.empty() || all == nullptr) {
         return {};
     }
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): each thread has a stream of its own.
     while (const dirent* one = readdir(all.get())) {
         const std::string process = one->d_name;
         if (process.find_first_not_of("0123456789") == std::string::npos &&
