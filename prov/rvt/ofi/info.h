@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "ofi/compat.h"
@@ -32,8 +33,8 @@ inline constexpr std::uint32_t kProtocolVersion = 1;
 inline constexpr std::uint64_t kTagFormat =
     0xaaaaaaaaaaaaaaaau;  // every bit of a tag is the application's
 
-/// What a candidate can do at most. Its attributes are read by the same accessors as those of
-/// hints.
+/// What a candidate can do at most: endpoints of one type. Its attributes are read by the same
+/// accessors as those of hints.
 struct Offer {
     fi_info info{};
     fi_tx_attr tx{};
@@ -42,6 +43,8 @@ struct Offer {
     fi_domain_attr domain{};
     fi_fabric_attr fabric{};
     std::uint64_t primary_caps = 0;  // the rest of info.caps is given only to those who ask
+    int memory_mr_mode = 0;          // bits of mr_mode without which there is no remote memory
+    std::size_t default_queue = 1024;
 
     Offer() = default;
     ~Offer() = default;
@@ -49,9 +52,14 @@ struct Offer {
     Offer& operator=(const Offer&) = delete;
 };
 
-/// Fills in the offer of reliable datagram endpoints.
-/// @param has_network  Whether their address is one that other hosts can reach.
-void fill_rdm_offer(Offer& offer, bool has_network) noexcept;
+/// The types of endpoint, in the order in which they are answered.
+struct Candidate {
+    fi_ep_type type;
+    /// Fills in what it offers.
+    /// @param has_network  Whether the address is one that other hosts can reach.
+    void (*fill)(Offer& offer, bool has_network) noexcept;
+};
+std::span<const Candidate> candidates() noexcept;
 
 /// Bits of capabilities that belong to one side of an endpoint, or to the domain.
 extern const std::uint64_t kTxCaps;
@@ -95,8 +103,15 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
 /// Releases what build_info() made, as the application's fi_freeinfo does.
 void free_info(fi_info* info) noexcept;
 
-/// The mr_mode bits that an answer demands of an application which offers `asked` (0 and legacy
-/// values included).
-int answer_mr_mode(std::uint32_t version, const fi_info* hints) noexcept;
+/// The mr_mode bits that an answer demands of the application (0 and legacy values included).
+int answer_mr_mode(const Offer& offer, std::uint32_t version, const fi_info* hints) noexcept;
+
+/// Whether the application's mr_mode is enough for remote memory.
+bool allows_memory(const Offer& offer, std::uint32_t version, const fi_info* hints) noexcept;
+
+/// Capabilities that concern memory of peers.
+inline constexpr std::uint64_t kMemoryCaps = FI_RMA | FI_ATOMIC;
+inline constexpr std::uint64_t kMemoryModifiers =
+    FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 }  // namespace rvt::ofi

@@ -2,6 +2,7 @@
 // The answer of fi_getinfo. It is released piece by piece by the application's fi_freeinfo, which
 // may belong to a newer libfabric than our headers: each structure has room behind it, zeroed, for
 // fields that came later.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,11 +14,8 @@
 namespace rvt::ofi {
 namespace {
 
-constexpr std::size_t kDefaultQueue = 1024;
 constexpr std::uint64_t kMessageCaps = FI_MSG | FI_TAGGED;
-constexpr std::uint64_t kMemoryCaps = FI_RMA | FI_ATOMIC;
 constexpr std::uint64_t kMessageModifiers = FI_SEND | FI_RECV;
-constexpr std::uint64_t kMemoryModifiers = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 template <class T>
 T* make_padded() noexcept {
@@ -30,9 +28,12 @@ T pick(T asked, T otherwise) noexcept {
 }
 
 /// Capabilities of an answer: what was asked for, with the modifiers that a bare request implies.
-std::uint64_t answer_caps(const Offer& offer, const fi_info* hints) noexcept {
+std::uint64_t answer_caps(const Offer& offer, std::uint32_t version,
+                          const fi_info* hints) noexcept {
     if (hints == nullptr || hints->caps == 0) {
-        return offer.info.caps & ~kTaggedDirectedRecv;
+        const std::uint64_t unusable =
+            allows_memory(offer, version, hints) ? 0 : kMemoryCaps | kMemoryModifiers;
+        return offer.info.caps & ~(kTaggedDirectedRecv | unusable);
     }
     std::uint64_t caps = hints->caps;
     if ((caps & kMessageCaps) != 0 && (caps & kMessageModifiers) == 0) {
@@ -49,7 +50,7 @@ void build_tx(fi_tx_attr& tx, const Offer& offer, const fi_tx_attr* asked,
     tx = offer.tx;
     tx.caps = caps & kTxCaps;
     tx.op_flags = 0;
-    tx.size = kDefaultQueue;
+    tx.size = offer.default_queue;
     if (asked == nullptr) {
         return;
     }
@@ -67,9 +68,10 @@ void build_rx(fi_rx_attr& rx, const Offer& offer, const fi_rx_attr* asked,
     rx = offer.rx;
     rx.caps = caps & kRxCaps;
     rx.op_flags = 0;
-    rx.size = kDefaultQueue;
+    rx.size = offer.default_queue;
     rx.total_buffered_recv =
-        static_cast<std::size_t>(util::param_number(util::ParamId::kUnexpectedBytes));
+        std::min(offer.rx.total_buffered_recv,
+                 static_cast<std::size_t>(util::param_number(util::ParamId::kUnexpectedBytes)));
     if (asked == nullptr) {
         return;
     }
@@ -89,6 +91,7 @@ void build_ep(fi_ep_attr& ep, const Offer& offer, const fi_ep_attr* asked,
     ep.auth_key = nullptr;
     if (asked != nullptr) {
         ep.mem_tag_format = pick(asked->mem_tag_format, ep.mem_tag_format);
+        ep.rx_ctx_cnt = asked->rx_ctx_cnt == FI_SHARED_CONTEXT ? asked->rx_ctx_cnt : ep.rx_ctx_cnt;
     }
     const auto size_if = [order](std::uint64_t bits, std::size_t size) {
         return (order & bits) != 0 ? size : 0;
@@ -153,18 +156,29 @@ bool make_parts(fi_info& info) noexcept {
 
 }  // namespace
 
-int answer_mr_mode(std::uint32_t version, const fi_info* hints) noexcept {
-    const int asked =
-        hints != nullptr && hints->domain_attr != nullptr ? hints->domain_attr->mr_mode : 0;
+bool allows_memory(const Offer& offer, std::uint32_t version, const fi_info* hints) noexcept {
+    if (hints == nullptr || hints->domain_attr == nullptr) {
+        return true;
+    }
+    const int asked = hints->domain_attr->mr_mode;
+    if (asked == kMrBasic || (version < kVersionMrModeBits && asked == kMrUnspec)) {
+        return true;
+    }
+    return (offer.memory_mr_mode & ~asked) == 0;
+}
+
+int answer_mr_mode(const Offer& offer, std::uint32_t version, const fi_info* hints) noexcept {
+    const bool is_asked = hints != nullptr && hints->domain_attr != nullptr;
+    const int asked = is_asked ? hints->domain_attr->mr_mode : 0;
     if (asked == kMrBasic || asked == kMrScalable) {
         return asked;
     }
     if (version < kVersionMrModeBits) {
-        return kMrScalable;
+        return offer.memory_mr_mode != 0 ? kMrBasic : kMrScalable;
     }
     // Both spare work where the application can do with them: keys need no translation, addresses
     // no base.
-    return asked & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
+    return (asked & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)) | (is_asked ? 0 : offer.memory_mr_mode);
 }
 
 fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints,
@@ -174,14 +188,15 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
         free_info(info);
         return nullptr;
     }
-    info->caps = answer_caps(offer, hints);
+    info->caps = answer_caps(offer, version, hints);
+    info->mode = offer.info.mode & (hints != nullptr ? hints->mode : ~std::uint64_t{0});
     build_tx(*info->tx_attr, offer, hints != nullptr ? hints->tx_attr : nullptr, info->caps);
     build_rx(*info->rx_attr, offer, hints != nullptr ? hints->rx_attr : nullptr, info->caps);
     build_ep(*info->ep_attr, offer, hints != nullptr ? hints->ep_attr : nullptr,
              info->tx_attr->msg_order);
     build_domain(*info->domain_attr, offer, hints != nullptr ? hints->domain_attr : nullptr,
                  info->caps);
-    info->domain_attr->mr_mode = answer_mr_mode(version, hints);
+    info->domain_attr->mr_mode = answer_mr_mode(offer, version, hints);
     build_fabric(*info->fabric_attr, version, hints != nullptr ? hints->fabric_attr : nullptr);
     if (info->domain_attr->name == nullptr || info->fabric_attr->name == nullptr ||
         !build_addresses(*info, addresses)) {

@@ -90,6 +90,20 @@ const std::uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE 
                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 const std::uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV;
 
+namespace {
+
+/// What all types have in common, and who the attributes belong to.
+void fill_names(Offer& offer) noexcept {
+    offer.fabric.name = const_cast<char*>(kFabricName);
+    offer.fabric.prov_name = const_cast<char*>(kProvName);
+    offer.fabric.prov_version = FI_VERSION(RVT_VERSION_MAJOR, RVT_VERSION_MINOR);
+    offer.info.tx_attr = &offer.tx;
+    offer.info.rx_attr = &offer.rx;
+    offer.info.ep_attr = &offer.ep;
+    offer.info.domain_attr = &offer.domain;
+    offer.info.fabric_attr = &offer.fabric;
+}
+
 void fill_rdm_offer(Offer& offer, bool has_network) noexcept {
     const bool is_wired = has_network && util::param_is_set(util::ParamId::kRoce);
     const bool claims_remote = is_wired || util::param_is_set(util::ParamId::kHostRemote);
@@ -99,14 +113,15 @@ void fill_rdm_offer(Offer& offer, bool has_network) noexcept {
     fill_rx(offer.rx, offer.info.caps);
     fill_ep(offer.ep);
     fill_domain(offer.domain, offer.info.caps);
-    offer.fabric.name = const_cast<char*>(kFabricName);
-    offer.fabric.prov_name = const_cast<char*>(kProvName);
-    offer.fabric.prov_version = FI_VERSION(RVT_VERSION_MAJOR, RVT_VERSION_MINOR);
-    offer.info.tx_attr = &offer.tx;
-    offer.info.rx_attr = &offer.rx;
-    offer.info.ep_attr = &offer.ep;
-    offer.info.domain_attr = &offer.domain;
-    offer.info.fabric_attr = &offer.fabric;
+    fill_names(offer);
+}
+
+constexpr Candidate kCandidates[] = {{FI_EP_RDM, fill_rdm_offer}};
+
+}  // namespace
+
+std::span<const Candidate> candidates() noexcept {
+    return kCandidates;
 }
 
 }  // namespace rvt::ofi

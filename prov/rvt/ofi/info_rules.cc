@@ -21,6 +21,7 @@ namespace {
 
 enum class Kind : std::uint8_t {
     kAtMost,  // a number up to the offered
+    kShared,  // the same, or FI_SHARED_CONTEXT where receive contexts can be shared
     kBits,    // a subset of the offered bits
     kEqual,   // the offered value
     kOneOf,   // a value whose bit is set in `allowed`
@@ -71,7 +72,8 @@ constexpr std::uint64_t kFormats =
 
 // clang-format off
 constexpr std::array kRules{
-    RVT_ONE_OF(ep_attr, type, FI_TYPE_EP_TYPE, bit(FI_EP_RDM)),
+    Rule{"ep_attr->type", Kind::kEqual, [](const fi_info& info) -> std::uint64_t {
+             return info.ep_attr != nullptr ? info.ep_attr->type : 0; }, FI_TYPE_EP_TYPE},
     Rule{"caps", Kind::kBits, [](const fi_info& info) { return info.caps; }, FI_TYPE_CAPS},
     Rule{"addr_format", Kind::kOneOf, [](const fi_info& info) -> std::uint64_t { return info.addr_format; },
          FI_TYPE_ADDR_FORMAT, kFormats},
@@ -82,7 +84,8 @@ constexpr std::array kRules{
     RVT_AT_MOST(ep_attr, max_order_war_size),
     RVT_AT_MOST(ep_attr, max_order_waw_size),
     RVT_AT_MOST(ep_attr, tx_ctx_cnt),
-    RVT_AT_MOST(ep_attr, rx_ctx_cnt),
+    Rule{"ep_attr->rx_ctx_cnt", Kind::kShared, [](const fi_info& info) -> std::uint64_t {
+             return info.ep_attr != nullptr ? info.ep_attr->rx_ctx_cnt : 0; }},
     RVT_AT_MOST(ep_attr, auth_key_size),
     RVT_BITS(tx_attr, caps, FI_TYPE_CAPS),
     RVT_BITS(tx_attr, op_flags, FI_TYPE_OP_FLAGS),
@@ -164,6 +167,11 @@ std::optional<Refusal> judge_rule(const Rule& rule, const Offer& offer, const fi
     const std::uint64_t asked = rule.value(hints);
     const std::uint64_t offered = rule.value(offer.info);
     switch (rule.kind) {
+        case Kind::kShared:
+            if (asked == FI_SHARED_CONTEXT && offer.domain.max_ep_srx_ctx != 0) {
+                break;
+            }
+            [[fallthrough]];
         case Kind::kAtMost:
             if (asked > offered) {
                 return Refusal{
@@ -180,7 +188,7 @@ std::optional<Refusal> judge_rule(const Rule& rule, const Offer& offer, const fi
             break;
         case Kind::kEqual:
             if (asked != 0 && asked != offered) {
-                return Refusal{rule.hint, std::to_string(asked), std::to_string(offered)};
+                return Refusal{rule.hint, to_text(asked, rule.type), to_text(offered, rule.type)};
             }
             break;
         case Kind::kOneOf:
@@ -243,7 +251,8 @@ std::optional<Refusal> judge_objects(const fi_info& hints) {
 }
 
 /// From version 1.5 on the two old values stand alone; before, there were no others.
-std::optional<Refusal> judge_mr_mode(std::uint32_t version, const fi_info& hints) {
+std::optional<Refusal> judge_mr_mode(const Offer& offer, std::uint32_t version,
+                                     const fi_info& hints) {
     const int asked = hints.domain_attr != nullptr ? hints.domain_attr->mr_mode : 0;
     const bool has_old = (asked & (kMrBasic | kMrScalable)) != 0;
     const bool is_old = asked == kMrBasic || asked == kMrScalable;
@@ -252,6 +261,12 @@ std::optional<Refusal> judge_mr_mode(std::uint32_t version, const fi_info& hints
                        version < kVersionMrModeBits
                            ? "FI_MR_BASIC or FI_MR_SCALABLE"
                            : "FI_MR_BASIC, FI_MR_SCALABLE, or bits without these"};
+    }
+    if ((hints.caps & kMemoryCaps) != 0 && !allows_memory(offer, version, &hints)) {
+        return Refusal{"domain_attr->mr_mode",
+                       to_text(static_cast<unsigned>(asked), FI_TYPE_MR_MODE),
+                       "remote memory with " +
+                           to_text(static_cast<unsigned>(offer.memory_mr_mode), FI_TYPE_MR_MODE)};
     }
     return std::nullopt;
 }
@@ -287,7 +302,7 @@ std::optional<Refusal> judge(const Offer& offer, std::uint32_t version, const fi
             return refusal;
         }
     }
-    if (auto refusal = judge_mr_mode(version, hints)) {
+    if (auto refusal = judge_mr_mode(offer, version, hints)) {
         return refusal;
     }
     if (auto refusal = judge_sides(hints)) {
