@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/address_vector.h"
+#include "core/progress_source.h"
 #include "core/rd_types.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
@@ -18,7 +19,7 @@ namespace rvt::core {
 /// Threads: as the lock policy of the engine says. Members take the domain's lock themselves,
 /// except progress and those with the suffix _locked, whose caller (a completion queue or counter
 /// of the same domain) holds it.
-class RdEndpoint : public AddressObserver {
+class RdEndpoint : public ProgressSource, public AddressObserver {
   public:
     /// Where completions go and who gives numbers to peers. Set once, before enable().
     virtual void bind(const RdCompletion& completion, AddressVector* av) noexcept = 0;
@@ -36,19 +37,6 @@ class RdEndpoint : public AddressObserver {
     /// The bytes below which a multi-receive buffer is given back.
     virtual void set_min_multi_recv(std::size_t bytes) noexcept = 0;
     virtual std::size_t min_multi_recv() const noexcept = 0;
-
-    /// Looks for arrived work once. Returns: how many operations moved.
-    /// Called through this pointer by completion queues and counters, which hold the domain's lock.
-    using Progress = unsigned (*)(RdEndpoint*) noexcept;
-    Progress progress = nullptr;
-
-    /// Sleeping (design: "the sleeper pays"): asks peers to make wake_fd() readable with what they
-    /// send next. Returns: EAGAIN when work has arrived meanwhile (call progress), 0 when it is
-    /// safe to sleep.
-    virtual util::Status arm_locked() noexcept = 0;
-    virtual void disarm_locked() noexcept = 0;
-    /// Readable when an armed endpoint has work; owned by the endpoint, valid after enable().
-    virtual int wake_fd() const noexcept = 0;
 
     /// Whether a peer is reading or writing the memory behind this key of the domain directly,
     /// right now. The key is no longer valid when this is asked, so that the answer stays no once

@@ -296,8 +296,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void answer_share(Peer& peer, const RdShare& share, WcStatus status) noexcept;
 
     // ---- rd_progress.inl
-    static unsigned progress_entry(RdEndpoint* endpoint) noexcept {
-        return static_cast<RdEngine*>(endpoint)->progress_locked();
+    static unsigned progress_entry(ProgressSource* source) noexcept {
+        return static_cast<RdEngine*>(source)->progress_locked();
     }
     unsigned progress_locked() noexcept;
     unsigned poll_peer(Peer& peer) noexcept;

@@ -71,6 +71,14 @@ util::Result<util::SockAddr> read_formatted_address(std::uint32_t format, const 
     return util::SockAddr::from(static_cast<const sockaddr*>(address), formatted_stride(format));
 }
 
+util::Result<util::SockAddr> read_sized_address(std::uint32_t format, const void* address,
+                                                std::size_t bytes) {
+    if (address == nullptr || (format != FI_ADDR_STR && bytes < formatted_stride(format))) {
+        return EINVAL;
+    }
+    return read_formatted_address(format, address);
+}
+
 std::size_t formatted_stride(std::uint32_t format) noexcept {
     switch (format) {
         case FI_ADDR_STR: return sizeof(char*);

@@ -29,6 +29,10 @@ bool write_formatted_address(std::uint32_t format, const util::SockAddr& address
 /// or text. Returns: EAFNOSUPPORT, EINVAL.
 util::Result<util::SockAddr> read_formatted_address(std::uint32_t format, const void* address);
 
+/// The same where the caller says how many bytes there are. Returns: EINVAL also for too few.
+util::Result<util::SockAddr> read_sized_address(std::uint32_t format, const void* address,
+                                                std::size_t bytes);
+
 /// The distance between two addresses of an array in the format; text is an array of pointers.
 std::size_t formatted_stride(std::uint32_t format) noexcept;
 

@@ -203,21 +203,22 @@ int open(Domain& domain, const fi_cntr_attr& attr, fid_cntr** cntr, void* contex
 
 }  // namespace
 
-util::Status Cntr::add_endpoint(const Progressor& progressor) {
-    const util::Status added = wait.add_source(progressor.endpoint->wake_fd());
+util::Status Cntr::add_source(core::ProgressSource& source) {
+    const util::Status added = wait.add_source(source.wake_fd());
     if (added.is_ok()) {
         const util::Guard<DomainLock> guard(domain->lock);
-        progressors.add(progressor);
-        // Who sleeps already has not armed this endpoint: let it look again.
+        progressors.add(source);
+        // Who sleeps already has not armed this source: let it look again.
         counter.wake();
     }
     return added;
 }
 
-void Cntr::remove_endpoint(const core::RdEndpoint* endpoint) noexcept {
+void Cntr::remove_source(const core::ProgressSource& source) noexcept {
     const util::Guard<DomainLock> guard(domain->lock);
-    progressors.remove(endpoint);
-    wait.remove_source(endpoint->wake_fd());
+    if (progressors.remove(source)) {
+        wait.remove_source(source.wake_fd());
+    }
 }
 
 int Cntr::try_wait() noexcept {

@@ -18,8 +18,8 @@ struct Cntr {
     static Cntr& from(fid_cntr* self) noexcept { return *reinterpret_cast<Cntr*>(self); }
     static Cntr& from(fid* self) noexcept { return *reinterpret_cast<Cntr*>(self); }
 
-    util::Status add_endpoint(const Progressor& progressor);
-    void remove_endpoint(const core::RdEndpoint* endpoint) noexcept;
+    util::Status add_source(core::ProgressSource& source);
+    void remove_source(const core::ProgressSource& source) noexcept;
 
     /// fi_trywait(3). The application looks at the count after it has waked up, and so do we before
     /// it sleeps.

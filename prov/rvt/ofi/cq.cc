@@ -319,12 +319,12 @@ int open(Domain& domain, const fi_cq_attr& attr, fid_cq** cq, void* context) {
 
 }  // namespace
 
-util::Status Cq::add_endpoint(const Progressor& progressor) {
-    const util::Status added = wait.add_source(progressor.endpoint->wake_fd());
+util::Status Cq::add_source(core::ProgressSource& source) {
+    const util::Status added = wait.add_source(source.wake_fd());
     if (added.is_ok()) {
         const util::Guard<DomainLock> guard(domain->lock);
-        progressors.add(progressor);
-        // Who sleeps already has not armed this endpoint: let it look again.
+        progressors.add(source);
+        // Who sleeps already has not armed this source: let it look again.
         if (queue->is_armed()) {
             queue->wake();
         }
@@ -332,10 +332,11 @@ util::Status Cq::add_endpoint(const Progressor& progressor) {
     return added;
 }
 
-void Cq::remove_endpoint(const core::RdEndpoint* endpoint) noexcept {
+void Cq::remove_source(const core::ProgressSource& source) noexcept {
     const util::Guard<DomainLock> guard(domain->lock);
-    progressors.remove(endpoint);
-    wait.remove_source(endpoint->wake_fd());
+    if (progressors.remove(source)) {
+        wait.remove_source(source.wake_fd());
+    }
 }
 
 int Cq::try_wait() noexcept {

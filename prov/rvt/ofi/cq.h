@@ -22,10 +22,10 @@ struct Cq {
     static Cq& from(fid_cq* self) noexcept { return *reinterpret_cast<Cq*>(self); }
     static Cq& from(fid* self) noexcept { return *reinterpret_cast<Cq*>(self); }
 
-    /// An endpoint that completes into this queue. Returns: why its descriptor cannot be waited
-    /// for.
-    util::Status add_endpoint(const Progressor& progressor);
-    void remove_endpoint(const core::RdEndpoint* endpoint) noexcept;
+    /// Something that completes into this queue, once for each endpoint. Returns: why its
+    /// descriptor cannot be waited for.
+    util::Status add_source(core::ProgressSource& source);
+    void remove_source(const core::ProgressSource& source) noexcept;
 
     /// fi_trywait(3).
     int try_wait() noexcept;

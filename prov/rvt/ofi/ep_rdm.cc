@@ -30,10 +30,6 @@ constexpr std::uint64_t kCqBindFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMP
 constexpr std::uint64_t kCntrBindFlags =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-Progressor progressor_of(EpRdm& ep) noexcept {
-    return {ep.engine->progress, ep.engine};
-}
-
 std::array<Cntr*, 6> counters_of(const EpRdm& ep) noexcept {
     const EpRdm::Counters& c = ep.counters;
     return {c.send, c.recv, c.read, c.write, c.remote_read, c.remote_write};
@@ -48,13 +44,13 @@ core::Counter* counter_of(Cntr* cntr) noexcept {
 void leave_queues(EpRdm& ep) noexcept {
     for (Cq* cq : {ep.tx_cq, ep.rx_cq}) {
         if (cq != nullptr) {
-            cq->remove_endpoint(ep.engine);
+            cq->remove_source(*ep.engine);
             cq->users.drop();
         }
     }
     for (Cntr* cntr : counters_of(ep)) {
         if (cntr != nullptr) {
-            cntr->remove_endpoint(ep.engine);
+            cntr->remove_source(*ep.engine);
             cntr->users.drop();
         }
     }
@@ -218,16 +214,15 @@ void choose_tables(EpRdm& ep) noexcept {
 
 /// Joins the queues that the endpoint completes into, so that reading them drives it.
 util::Status join_queues(EpRdm& ep) {
-    const Progressor progressor = progressor_of(ep);
     util::Status joined;
     for (Cq* cq : {ep.tx_cq, ep.rx_cq}) {
         if (cq != nullptr && joined.is_ok()) {
-            joined = cq->add_endpoint(progressor);
+            joined = cq->add_source(*ep.engine);
         }
     }
     for (Cntr* cntr : counters_of(ep)) {
         if (cntr != nullptr && joined.is_ok()) {
-            joined = cntr->add_endpoint(progressor);
+            joined = cntr->add_source(*ep.engine);
         }
     }
     return joined;
@@ -339,12 +334,8 @@ int ep_rdm_getname(fid* self, void* address, std::size_t* bytes) noexcept {
 int ep_rdm_setname(fid* self, void* address, std::size_t bytes) noexcept {
     return entry([&]() -> int {
         EpRdm& ep = EpRdm::from(self);
-        const bool is_text = ep.domain->addr_format == FI_ADDR_STR;
-        if (address == nullptr || (!is_text && bytes < formatted_stride(ep.domain->addr_format))) {
-            return -FI_EINVAL;
-        }
         const util::Result<util::SockAddr> wanted =
-            read_formatted_address(ep.domain->addr_format, address);
+            read_sized_address(ep.domain->addr_format, address, bytes);
         if (!wanted.is_ok()) {
             return to_fi(wanted.status());
         }

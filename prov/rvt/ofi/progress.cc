@@ -1,56 +1,78 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The list behind the first endpoint, and arming before sleep.
+// The list behind the first source, and arming before sleep.
 #include "ofi/progress.h"
 
 #include <algorithm>
 
 namespace rvt::ofi {
 
-void Progressors::add(const Progressor& progressor) {
-    if (first_ == progressor || std::ranges::find(others_, progressor) != others_.end()) {
-        return;
+Progressors::Progressor* Progressors::find(const core::ProgressSource& source) noexcept {
+    if (first_.source == &source) {
+        return &first_;
     }
-    if (first_.endpoint == nullptr) {
-        first_ = progressor;
+    const auto found = std::ranges::find(others_, &source, &Progressor::source);
+    return found == others_.end() ? nullptr : &*found;
+}
+
+void Progressors::add(core::ProgressSource& source) {
+    if (Progressor* const known = find(source)) {
+        ++known->uses;
+    } else if (first_.source == nullptr) {
+        first_ = {source.progress, &source, 1};
     } else {
-        others_.push_back(progressor);
+        others_.push_back({source.progress, &source, 1});
     }
 }
 
-void Progressors::remove(const core::RdEndpoint* endpoint) noexcept {
-    std::erase_if(others_,
-                  [endpoint](const Progressor& other) { return other.endpoint == endpoint; });
-    if (first_.endpoint != endpoint) {
-        return;
+bool Progressors::remove(const core::ProgressSource& source) noexcept {
+    Progressor* const known = find(source);
+    if (known == nullptr || --known->uses != 0) {
+        return false;
     }
-    first_ = {nothing, nullptr};
+    if (known == &first_) {
+        first_ = {nothing, nullptr, 0};
+    }
     if (!others_.empty()) {
-        first_ = others_.back();
+        *known = others_.back();
         others_.pop_back();
     }
+    return true;
 }
 
 unsigned Progressors::run_others_locked() const noexcept {
     unsigned moved = 0;
     for (const Progressor& other : others_) {
-        moved += other.run_locked(other.endpoint);
+        moved += other.run_locked(other.source);
     }
     return moved;
 }
 
 bool Progressors::arm_locked() const noexcept {
-    bool is_armed = true;
-    for_each([&is_armed](core::RdEndpoint& endpoint) {
-        is_armed = is_armed && endpoint.arm_locked().is_ok();
-    });
-    if (!is_armed) {
-        disarm_locked();
+    if (first_.source == nullptr) {
+        return true;
     }
-    return is_armed;
+    if (!first_.source->arm_locked().is_ok()) {
+        return false;
+    }
+    for (auto other = others_.begin(); other != others_.end(); ++other) {
+        if (!other->source->arm_locked().is_ok()) {
+            first_.source->disarm_locked();
+            std::for_each(others_.begin(), other,
+                          [](const Progressor& armed) { armed.source->disarm_locked(); });
+            return false;
+        }
+    }
+    return true;
 }
 
 void Progressors::disarm_locked() const noexcept {
-    for_each([](core::RdEndpoint& endpoint) { endpoint.disarm_locked(); });
+    if (first_.source == nullptr) {
+        return;
+    }
+    first_.source->disarm_locked();
+    for (const Progressor& other : others_) {
+        other.source->disarm_locked();
+    }
 }
 
 }  // namespace rvt::ofi

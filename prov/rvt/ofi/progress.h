@@ -1,58 +1,48 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The endpoints that fill a completion queue or a counter: reading an empty one drives them.
+// What fills a completion queue or a counter: reading an empty one drives it.
 #pragma once
 
 #include <vector>
 
-#include "core/rd_endpoint.h"
+#include "core/progress_source.h"
 #include "util/cpu.h"
 
 namespace rvt::ofi {
 
-/// An endpoint and how to drive it. The caller holds the domain's lock.
-struct Progressor {
-    unsigned (*run_locked)(core::RdEndpoint*) noexcept;
-    core::RdEndpoint* endpoint;
-
-    friend bool operator==(const Progressor&, const Progressor&) noexcept = default;
-};
-
-/// One or more of them, fast where it is one. Threads: under the domain's lock.
+/// One or more sources, fast where it is one. Threads: under the domain's lock.
 class Progressors {
   public:
-    void add(const Progressor& progressor);
-    void remove(const core::RdEndpoint* endpoint) noexcept;
+    /// A source may be added for several endpoints, and is removed as often.
+    void add(core::ProgressSource& source);
+    /// Returns: whether nobody needs it any more.
+    bool remove(const core::ProgressSource& source) noexcept;
 
     /// Returns: how much has moved.
     RVT_ALWAYS_INLINE unsigned run_locked() const noexcept {
-        unsigned moved = first_.run_locked(first_.endpoint);
+        unsigned moved = first_.run_locked(first_.source);
         if (!others_.empty()) [[unlikely]] {
             moved += run_others_locked();
         }
         return moved;
     }
 
-    /// Makes the endpoints signal their wake_fd with the next arrival.
+    /// Makes the sources signal their wake_fd with the next arrival.
     /// Returns: false when one has work already; then none stays armed.
     bool arm_locked() const noexcept;
     void disarm_locked() const noexcept;
 
-    /// Calls `use(endpoint)` for each.
-    template <class Use>
-    void for_each(Use use) const {
-        if (first_.endpoint != nullptr) {
-            use(*first_.endpoint);
-        }
-        for (const Progressor& other : others_) {
-            use(*other.endpoint);
-        }
-    }
-
   private:
-    static unsigned nothing(core::RdEndpoint* /*endpoint*/) noexcept { return 0; }
-    unsigned run_others_locked() const noexcept;
+    struct Progressor {
+        core::ProgressSource::Progress run_locked;  // a copy: one load less
+        core::ProgressSource* source;
+        unsigned uses;
+    };
 
-    Progressor first_{nothing, nullptr};
+    static unsigned nothing(core::ProgressSource* /*source*/) noexcept { return 0; }
+    unsigned run_others_locked() const noexcept;
+    Progressor* find(const core::ProgressSource& source) noexcept;
+
+    Progressor first_{nothing, nullptr, 0};
     std::vector<Progressor> others_;
 };
 
