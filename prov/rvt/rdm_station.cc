@@ -108,8 +108,9 @@ util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
         return thread.status();
     }
     thread_ = thread.take();
-    watch_ = std::make_unique<WireWatch>(*thread_, *user_, *flows_, is_wire_hot_,
-                                         attr.has_auto_progress);
+    has_auto_progress_ = attr.has_auto_progress;
+    WatchedWire& wire = *this;
+    watch_ = std::make_unique<WireWatch>(*thread_, wire, is_wire_hot_);
     util::Status started = util::kOk;
     thread_->run([&] { started = watch_->start(); });
     return started;
@@ -191,6 +192,15 @@ unsigned RdmStation::poll_wire() noexcept {
         watch_->leave_to_watch();
     }
     return moved;
+}
+
+/// With automatic progress the control thread may do all that the owner does.
+bool RdmStation::poll_for_owner() noexcept {
+    if (has_auto_progress_ && user_->control_progress()) {
+        return true;
+    }
+    flows_->poll_for_owner();
+    return false;
 }
 
 util::Status RdmStation::arm() noexcept {

@@ -31,7 +31,7 @@ struct RdmStationAttr {
 };
 
 /// Threads: as shm::Station.
-class RdmStation : public shm::Station, private core::RdFlowsUser {
+class RdmStation : public shm::Station, private core::RdFlowsUser, private WatchedWire {
   public:
     RdmStation() = default;
     ~RdmStation() { close(); }
@@ -75,8 +75,16 @@ class RdmStation : public shm::Station, private core::RdFlowsUser {
     void flow_ended(core::RdFlow& flow) noexcept override;
     void work_waits() noexcept override { wake_owner(); }
 
+    std::uint64_t owner_polls() const noexcept override { return user_->poll_count(); }
+    bool poll_for_owner() noexcept override;
+    std::uint64_t wire_due_us() noexcept override { return flows_->next_due_us(); }
+    std::uint64_t wire_now_us() noexcept override { return flows_->device().now_us(); }
+    void trim_wire() noexcept override { flows_->trim(); }
+    int wire_fd() noexcept override { return device_->wake_fd(); }
+
     std::atomic<bool> is_wire_hot_{false};
     RdmUser* user_ = nullptr;
+    bool has_auto_progress_ = false;
     std::unique_ptr<roce::PacketDevice> device_;
     std::unique_ptr<core::RdFlows> flows_;
     util::UniqueFd timer_;     // runs out when something is due while the owner sleeps

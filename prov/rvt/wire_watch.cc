@@ -6,7 +6,6 @@
 
 #include <sys/epoll.h>
 
-#include "core/device.h"
 #include "util/fork_guard.h"
 
 namespace rvt {
@@ -25,9 +24,8 @@ constexpr milliseconds kTurn{1};  // before other handlers of the thread have th
 }  // namespace
 
 util::Status WireWatch::start() {
-    const int fd = flows_.device().ops().wake_fd(flows_.device());
     set_timer(Clock::now() + kQuietPause);
-    return watch(fd, EPOLLIN | EPOLLONESHOT);
+    return watch(wire_.wire_fd(), EPOLLIN | EPOLLONESHOT);
 }
 
 void WireWatch::leave_to_watch() noexcept {
@@ -36,17 +34,17 @@ void WireWatch::leave_to_watch() noexcept {
 
 void WireWatch::on_ready(std::uint32_t) {
     is_hot_.store(true, std::memory_order_relaxed);  // relaxed: a hint to the owner
-    last_count_ = user_.poll_count();
+    last_count_ = wire_.owner_polls();
     pause_ = kPatience;
     set_timer(Clock::now() + pause_);
 }
 
 void WireWatch::on_timer() {
-    const std::uint64_t count = user_.poll_count();
+    const std::uint64_t count = wire_.owner_polls();
     const bool owner_polls = count != last_count_;
     last_count_ = count;
     trim();
-    const bool is_due = flows_.next_due_us() <= flows_.device().now_us();
+    const bool is_due = wire_.wire_due_us() <= wire_.wire_now_us();
     // relaxed: a hint.
     const bool is_hot = is_hot_.load(std::memory_order_relaxed);
     if (owner_polls || (!is_hot && !is_due)) {
@@ -63,7 +61,7 @@ void WireWatch::trim() {
     const Clock::time_point now = Clock::now();
     if (now >= next_trim_) {
         next_trim_ = now + kTrimPause;
-        flows_.trim();
+        wire_.trim_wire();
     }
 }
 
@@ -80,15 +78,13 @@ void WireWatch::take_over() {
     const Clock::time_point end = Clock::now() + kTurn;
     is_hot_.store(true, std::memory_order_relaxed);  // relaxed: until a poll finds it quiet
     do {
-        if (user_.poll_count() != last_count_) {
-            last_count_ = user_.poll_count();
+        if (wire_.owner_polls() != last_count_) {
+            last_count_ = wire_.owner_polls();
             rest();
             return;  // the owner is back
         }
-        if (has_auto_progress_ && user_.control_progress()) {
-            last_count_ = user_.poll_count();  // that was us
-        } else {
-            flows_.poll_for_owner();
+        if (wire_.poll_for_owner()) {
+            last_count_ = wire_.owner_polls();  // that was us
         }
         // relaxed: cleared by this thread, or by the owner.
         if (!is_hot_.load(std::memory_order_relaxed)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The control thread's eye on the wire of one endpoint. While the wire is quiet it waits for a
+// The control thread's eye on one wire. While the wire is quiet it waits for a
 // packet and tells the owner; while the owner does not poll it answers peers in its stead. Threads:
 // control thread, where a member does not say otherwise.
 #pragma once
@@ -8,23 +8,36 @@
 #include <chrono>
 #include <cstdint>
 
-#include "backend/shm/connection.h"
-#include "core/rd_flows.h"
 #include "util/control_thread.h"
 
 namespace rvt {
+
+/// A wire and its owner: the threads of the application that poll it.
+class WatchedWire {
+  public:
+    /// Changes with each poll of the owner. Threads: any.
+    virtual std::uint64_t owner_polls() const noexcept = 0;
+    /// Does what the owner's next poll would do, as far as that is allowed to others.
+    /// Returns: whether owner_polls() has counted it.
+    virtual bool poll_for_owner() noexcept = 0;
+    /// When the wire has to be polled though nothing arrives, and what time it is, by its clock.
+    virtual std::uint64_t wire_due_us() noexcept = 0;
+    virtual std::uint64_t wire_now_us() noexcept = 0;
+    /// Readable when something has arrived.
+    virtual int wire_fd() noexcept = 0;
+    /// Gives back memory that is not needed now. Called now and then.
+    virtual void trim_wire() noexcept {}
+
+  protected:
+    ~WatchedWire() = default;
+};
 
 class WireWatch final : public util::ControlThread::Handler {
   public:
     /// All outlive the watch.
     /// @param is_hot  Set when there is something to poll for; cleared by who polls.
-    WireWatch(util::ControlThread& thread, shm::ConnectionUser& user, core::RdFlows& flows,
-              std::atomic<bool>& is_hot, bool has_auto_progress) noexcept
-        : Handler(thread),
-          user_(user),
-          flows_(flows),
-          is_hot_(is_hot),
-          has_auto_progress_(has_auto_progress) {}
+    WireWatch(util::ControlThread& thread, WatchedWire& wire, std::atomic<bool>& is_hot) noexcept
+        : Handler(thread), wire_(wire), is_hot_(is_hot) {}
 
     /// Begins to watch the device's socket. Returns: ENOMEM, ENOSPC.
     util::Status start();
@@ -41,10 +54,8 @@ class WireWatch final : public util::ControlThread::Handler {
     void rest();
     void trim();
 
-    shm::ConnectionUser& user_;
-    core::RdFlows& flows_;
+    WatchedWire& wire_;
     std::atomic<bool>& is_hot_;
-    const bool has_auto_progress_;
     std::uint64_t last_count_ = 0;
     std::chrono::milliseconds pause_{0};
     Clock::time_point next_trim_{};
