@@ -32,7 +32,11 @@ Status close_device(Context* context) {
 }
 
 Result<Pd*> alloc_pd(Context& context) {
-    return new Pd(context, context.device().next_pd_id());
+    return new Pd(context, context.device().next_pd_id(), context.device().keys());
+}
+
+Result<Pd*> alloc_pd(Context& context, KeyTable& keys) {
+    return new Pd(context, 0, keys);
 }
 
 Status dealloc_pd(Pd* pd) {

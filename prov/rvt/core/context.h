@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/async_events.h"
+#include "core/key_table.h"
 #include "core/object.h"
 
 namespace rvt::core {
@@ -33,20 +34,29 @@ Status close_device(Context* context);
 
 class Pd : public Object {
   public:
-    Pd(Context& context, std::uint32_t id) noexcept : context_(context), use_(context), id_(id) {}
+    Pd(Context& context, std::uint32_t id, KeyTable& keys) noexcept
+        : context_(context), use_(context), id_(id), keys_(keys) {}
 
     [[nodiscard]] Context& context() const noexcept { return context_; }
     [[nodiscard]] Device& device() const noexcept { return context_.device(); }
-    /// What key entries carry; never 0.
+    /// What key entries carry; 0 only in a table of the domain's own.
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
+    /// The keys that requests in this domain can name: the device's, or its own.
+    [[nodiscard]] KeyTable& keys() const noexcept { return keys_; }
+    [[nodiscard]] KeyView key_view() const noexcept { return keys_.view(); }
 
   private:
     Context& context_;
     Use use_;
     std::uint32_t id_;
+    KeyTable& keys_;
 };
 
 Result<Pd*> alloc_pd(Context& context);
+/// A domain with keys of its own, those of the table that were added for domain 0: they are the
+/// same for all such domains, on whatever devices. Peers reach this memory by asking for it only.
+/// @param keys  Outlives the domain.
+Result<Pd*> alloc_pd(Context& context, KeyTable& keys);
 /// Returns: EBUSY while objects in the domain exist.
 Status dealloc_pd(Pd* pd);
 

@@ -65,7 +65,7 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
                         .mapping = attr.mapping,
                         .mapping_offset = attr.mapping_offset,
                         .scattered = scattered};
-    KeyTable& keys = pd.device().keys();
+    KeyTable& keys = pd.keys();
     const auto key = attr.user_key ? keys.add_user(entry, *attr.user_key) : keys.add(entry);
     if (!key.is_ok()) {
         return key.status();
@@ -86,7 +86,7 @@ Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline) {
     }
     Device& device = mr->pd().device();
     const Deadline end = std::chrono::steady_clock::now() + deadline;
-    const Status status = device.keys().remove(mr->key(), end, marks_of(device));
+    const Status status = mr->pd().keys().remove(mr->key(), end, marks_of(device));
     // An invalidated key is still this region's; only users that have not let go hold it back.
     if (status.error() == EBUSY) {
         return status;
@@ -99,7 +99,7 @@ Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline) {
 // ---- windows ----
 
 Result<Mw*> alloc_mw(Pd& pd) {
-    const auto key = pd.device().keys().add({.pd = pd.id()});
+    const auto key = pd.keys().add({.pd = pd.id()});
     if (!key.is_ok()) {
         return key.status();
     }
@@ -112,7 +112,7 @@ Status dealloc_mw(Mw* mw, std::uint32_t key) {
     }
     const Deadline end = std::chrono::steady_clock::now() + kDeregDeadline;
     Device& device = mw->pd().device();
-    const Status status = device.keys().remove(key, end, marks_of(device));
+    const Status status = mw->pd().keys().remove(key, end, marks_of(device));
     if (!status.is_ok()) {
         return status.error() == ENOENT ? Status(EINVAL) : status;
     }

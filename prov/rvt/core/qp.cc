@@ -35,7 +35,7 @@ Qp::Qp(Pd& pd, const QpInit& init)
       recv_cq_use_(*init.recv_cq),
       srq_use_(init.srq != nullptr ? Use(*init.srq) : Use()),
       send_queue_(init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_bytes),
-      recv_queue_(init.srq != nullptr || init.cap.max_recv_wr == 0 ? 1 : init.cap.max_recv_wr,
+      recv_queue_(shares_receives() || init.cap.max_recv_wr == 0 ? 1 : init.cap.max_recv_wr,
                   init.cap.max_recv_sge) {}
 
 Qp::~Qp() = default;
@@ -206,7 +206,7 @@ void Qp::reset() noexcept {
     }
     set_state(QpState::kReset);
     send_queue_.clear();
-    if (init_.srq == nullptr) {
+    if (!shares_receives()) {
         Receive dropped;
         while (recv_queue_.take(dropped) == RecvQueue::Taken::kYes) {
         }
@@ -247,7 +247,7 @@ Status Qp::enqueue_recv(const RecvWr& wr) noexcept {
     if (type() == QpType::kRd) {
         return EOPNOTSUPP;
     }
-    if (init_.srq != nullptr || init_.cap.max_recv_wr == 0 || !rights_of(state()).post_recv) {
+    if (shares_receives() || init_.cap.max_recv_wr == 0 || !rights_of(state()).post_recv) {
         return EINVAL;
     }
     if (Status status = recv_queue_.post(wr); !status.is_ok()) {
@@ -304,7 +304,7 @@ void Qp::flush_receives_locked() noexcept {
                                   .status = WcStatus::kWrFlushErr,
                                   .opcode = WcOpcode::kRecv});
     }
-    if (init_.srq != nullptr) {
+    if (shares_receives()) {
         return;  // the receives are everybody's
     }
     Receive receive;
@@ -331,7 +331,7 @@ void Qp::enter_error(bool send_side_only) noexcept {
             set_state(QpState::kErr);
             abandon_request(*this, Nak::kUnreachable);  // the rest of a message does not come
             flush_receives_locked();
-            last_receive = init_.srq != nullptr;
+            last_receive = shares_receives();
         }
     }
     if (last_receive) {

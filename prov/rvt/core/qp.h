@@ -27,7 +27,10 @@ struct QpInit {
     QpType type = QpType::kRc;
     VerbsCq* send_cq = nullptr;
     VerbsCq* recv_cq = nullptr;
-    Srq* srq = nullptr;           // instead of a receive queue of its own
+    Srq* srq = nullptr;  // instead of a receive queue of its own
+    /// Instead of either: receives for pairs of several devices, which outlive them. The keys in
+    /// them are those of a table that the pairs' domains share.
+    RecvQueue* shared_receives = nullptr;
     MessageSink* sink = nullptr;  // RC over packets: instead of receives; outlives the pair
     QpCap cap{};
     bool signal_all = false;  // as if each work request were kSignaled
@@ -58,6 +61,10 @@ class Qp : public Object {
     [[nodiscard]] QpType type() const noexcept { return init_.type; }
     [[nodiscard]] const QpInit& init() const noexcept { return init_; }
     [[nodiscard]] Srq* srq() const noexcept { return init_.srq; }
+    /// Whether its receives are others' too.
+    [[nodiscard]] bool shares_receives() const noexcept {
+        return init_.srq != nullptr || init_.shared_receives != nullptr;
+    }
     [[nodiscard]] QpState state() const noexcept {
         // acquire: pairs with the release in set_state().
         return state_.load(std::memory_order_acquire);
@@ -107,7 +114,9 @@ class Qp : public Object {
 
     void raise(EventType type) noexcept;
     [[nodiscard]] RecvQueue& recv_queue() noexcept {
-        return init_.srq != nullptr ? init_.srq->queue() : recv_queue_;
+        return init_.shared_receives != nullptr ? *init_.shared_receives
+               : init_.srq != nullptr           ? init_.srq->queue()
+                                                : recv_queue_;
     }
     [[nodiscard]] SendQueue& send_queue() noexcept { return send_queue_; }
     [[nodiscard]] Inbound& inbound() noexcept { return inbound_; }

@@ -151,7 +151,7 @@ Outcome send_connected(Qp& qp, const Request& request, const PieceList& local) n
 }
 
 WcStatus do_local(Qp& qp, const SendWqe& wqe) noexcept {
-    KeyTable& keys = qp.device().keys();
+    KeyTable& keys = qp.pd().keys();
     if (wqe.wr.opcode == WrOpcode::kBindMw) {
         return bind_mw(keys, qp.pd().id(), wqe.wr.bind);
     }
@@ -389,7 +389,7 @@ WcStatus local_pieces(const Qp& qp, const SendWqe& wqe, PieceList& pieces) noexc
         pieces.add(wqe.inline_data.data(), wqe.inline_data.size());
         return WcStatus::kSuccess;
     }
-    return append_local(pieces, qp.device().key_view(), qp.pd().id(), wqe.wr.sg_list,
+    return append_local(pieces, qp.pd().key_view(), qp.pd().id(), wqe.wr.sg_list,
                         wqe.has(OpTraits::kResult) ? Access::kLocalWrite : Access::kNone);
 }
 

@@ -76,11 +76,11 @@ Nak check_operation(const Qp& qp, const Request& request) noexcept {
 
 KeyHit look_up_remote(Qp& qp, const Request& request, std::uint64_t offset,
                       std::uint64_t bytes) noexcept {
-    return qp.device().key_view().lookup({.key = request.rkey,
-                                          .pd = qp.pd().id(),
-                                          .addr = request.remote_addr + offset,
-                                          .length = bytes,
-                                          .access = request.info->remote_access});
+    return qp.pd().key_view().lookup({.key = request.rkey,
+                                      .pd = qp.pd().id(),
+                                      .addr = request.remote_addr + offset,
+                                      .length = bytes,
+                                      .access = request.info->remote_access});
 }
 
 Nak check_remote(Qp& qp, const Request& request) noexcept {
@@ -180,7 +180,7 @@ Nak take_receive(Qp& qp, const Request& request, const PieceList& head) noexcept
 
 /// The buffers that the receive names, each key checked for local write.
 Nak receive_pieces(Qp& qp, PieceList& pieces) noexcept {
-    const WcStatus status = append_local(pieces, qp.device().key_view(), qp.pd().id(),
+    const WcStatus status = append_local(pieces, qp.pd().key_view(), qp.pd().id(),
                                          qp.inbound().receive.sg_list(), Access::kLocalWrite);
     return status == kSuccess ? Nak::kNone : Nak::kLocalFault;
 }
@@ -282,9 +282,9 @@ Nak finish_request(Qp& qp, const Request& request) noexcept {
     Device& device = qp.device();
     if (has_any(traits, OpTraits::kInvalidates)) {
         // The peer may take back what was opened to it in this pair's domain, and nothing else.
-        const auto access = device.key_view().access_of(request.imm, qp.pd().id());
+        const auto access = qp.pd().key_view().access_of(request.imm, qp.pd().id());
         if (!access.is_ok() || !has_any(access.value(), kAnyRemote) ||
-            !device.keys().invalidate(request.imm).is_ok()) {
+            !qp.pd().keys().invalidate(request.imm).is_ok()) {
             return Nak::kLocalFault;
         }
     }

@@ -55,6 +55,15 @@ VerbsCq* CompChannel::take() noexcept {
     return cq;
 }
 
+void CompChannel::clear() noexcept {
+    const util::Guard guard(lock_);
+    if (!queue_.empty()) {
+        queue_.clear();
+        eventfd_t value = 0;
+        [[maybe_unused]] const int ignored = eventfd_read(fd_, &value);
+    }
+}
+
 void CompChannel::forget(const VerbsCq& cq) noexcept {
     const util::Guard guard(lock_);
     std::erase(queue_, &cq);

@@ -40,6 +40,9 @@ class CompChannel : public Object {
     /// read(2).
     [[nodiscard]] int fd() const noexcept { return fd_; }
 
+    /// Forgets the notifications that are queued.
+    void clear() noexcept;
+
     void notify(VerbsCq& cq) noexcept;
     void forget(const VerbsCq& cq) noexcept;
 
@@ -76,6 +79,9 @@ class VerbsCq : public Object {
     /// can be read.
     [[nodiscard]] bool is_overrun() const noexcept;
 
+    /// As poll(), without moving the device.
+    unsigned take(std::span<Wc> to) noexcept;
+
     // ---- for the core and its backends ----
 
     /// Appends.
@@ -95,8 +101,6 @@ class VerbsCq : public Object {
 
   private:
     enum class Armed : std::uint8_t { kNo, kSolicited, kAny };
-
-    unsigned take(std::span<Wc> to) noexcept;
 
     Context& context_;
     Use context_use_;
