@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What the communication manager reports, and what follows for the pairs.
+#include "core/rc_port.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "util/log.h"
+
+namespace rvt::core {
+namespace {
+
+// A request is sent again after so long; when all of them are lost another one is made, until the
+// time for the connection is over.
+constexpr std::uint32_t kResponseUs = 60'000;
+constexpr std::uint8_t kCmRetries = 15;
+// So long an application may take to answer a request before the peer gives up.
+constexpr std::uint64_t kAnswerUs = CmAgent::kMostDelayUs;
+
+// Anybody can send word that a peer is gone. It is believed when the peer does not acknowledge a
+// request within so long.
+constexpr std::uint64_t kDoubtUs = 200'000;
+
+// A peer that does not answer at all is given up after eight time-outs of 8.6 seconds: its process
+// may be stopped. One without a receive is asked again for ever.
+constexpr std::uint8_t kAckTimeout = 21;
+constexpr std::uint8_t kRetries = 7;
+constexpr std::uint8_t kTimeWait = 12;     // of an ended connection: 17 ms
+constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms
+constexpr std::uint8_t kReads = 16;        // and atomics, under way in each direction
+
+constexpr std::uint32_t kLeastMtu = 256;
+constexpr std::uint64_t kIdleUs = 50;      // after the last packet there is more to come
+constexpr std::uint64_t kSoonUs = 20'000;  // what is due by then is not left to others
+
+constexpr Access kPairAccess =
+    Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kRemoteAtomic;
+
+std::uint64_t random_number() {
+    std::random_device source;
+    return (std::uint64_t{source()} << 32) | source();
+}
+
+std::uint64_t service_of(const Address& address) noexcept {
+    return protocol::ip_service_id(protocol::PortSpace::kTcp, address.port);
+}
+
+}  // namespace
+
+// ---- life ----
+
+RcPort::RcPort(const RcPortAttr& attr)
+    : device_(*attr.device),
+      connect_timeout_us_(std::uint64_t{attr.connect_timeout_ms} * 1000),
+      is_hot_(*attr.is_hot),
+      agent_({.local = device_.address(),
+              .ca_guid = random_number(),
+              .secret = {random_number(), random_number()}},
+             *this),
+      random_(random_number() | 1) {
+    device_.set_mad_sink(this);
+}
+
+RcPort::~RcPort() {
+    device_.set_mad_sink(nullptr);
+}
+
+Result<std::unique_ptr<RcConnection>> RcPort::make(Pd& pd, const QpInit& init, RcUser& user) {
+    const auto made = create_qp(pd, init);
+    if (!made.is_ok()) {
+        return made.status();
+    }
+    Qp& qp = *made.value();
+    const Status status =
+        qp.modify({.state = QpState::kInit, .access = kPairAccess},
+                  QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
+    if (!status.is_ok()) {
+        [[maybe_unused]] const Status destroyed = destroy_qp(&qp);
+        return status;
+    }
+    const util::Guard guard(lock_);
+    auto connection = std::make_unique<RcConnection>(next_id_++, qp, user);
+    connections_[connection->id_] = connection.get();
+    return connection;
+}
+
+void RcPort::destroy(std::unique_ptr<RcConnection> connection) noexcept {
+    device_.flush();  // what has arrived, the peer should learn
+    {
+        const util::Guard guard(lock_);
+        hang_up_locked(*connection);
+        connections_.erase(connection->id_);
+    }
+    [[maybe_unused]] const Status destroyed = destroy_qp(&connection->qp_);
+}
+
+// ---- the owner's wishes ----
+
+Status RcPort::connect(RcConnection& connection, const Address& dest,
+                       std::span<const std::byte> private_data) {
+    const util::Guard guard(lock_);
+    if (connection.state() != State::kIdle) {
+        return EINVAL;
+    }
+    if (private_data.size() > kRcPrivateBytes) {
+        return EMSGSIZE;
+    }
+    connection.peer_ = dest;
+    connection.psn_ = random_locked();
+    connection.mtu_bytes_ = device_.mtu_bytes();
+    connection.greeting_.assign(private_data.begin(), private_data.end());
+    connection.deadline_us_ = device_.now_us() + connect_timeout_us_;
+    connection.set_state(State::kDialing);
+    const Status status = dial_locked(connection);
+    if (!status.is_ok()) {
+        connection.set_state(State::kIdle);
+    }
+    return status;
+}
+
+std::uint32_t RcPort::random_locked() {
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    return static_cast<std::uint32_t>(random_ >> 40);
+}
+
+Status RcPort::dial_locked(RcConnection& connection) {
+    const auto handle = agent_.connect({.service_id = service_of(connection.peer_),
+                                        .dest = {.dest = connection.peer_},
+                                        .own = {.qpn = connection.qp_.qpn(),
+                                                .starting_psn = connection.psn_,
+                                                .responder_resources = kReads,
+                                                .initiator_depth = kReads},
+                                        .path_mtu_bytes = connection.mtu_bytes_,
+                                        .retry_cnt = kRetries,
+                                        .local_ack_timeout = kTimeWait,
+                                        .response_timeout_us = kResponseUs,
+                                        .max_cm_retries = kCmRetries,
+                                        .source_port = device_.address().port,
+                                        .context = connection.id_,
+                                        .private_data = connection.greeting_},
+                                       device_.now_us());
+    connection.handle_ = handle.is_ok() ? handle.value() : CmHandle::kNone;
+    look_soon();
+    return handle.status();
+}
+
+Status RcPort::accept(RcConnection& connection, const CmEvent& request,
+                      std::span<const std::byte> private_data) {
+    const util::Guard guard(lock_);
+    if (connection.state() != State::kIdle) {
+        return EINVAL;
+    }
+    connection.peer_ = request.peer;
+    connection.psn_ = random_locked();
+    connection.mtu_bytes_ = request.path_mtu_bytes;
+    connection.handle_ = request.handle;
+    // Whether the peer still waits is asked first: afterwards the pair cannot be used again.
+    const std::uint64_t now = device_.now_us();
+    if (private_data.size() > protocol::kRepPrivateBytes) {
+        return EMSGSIZE;
+    }
+    if (!agent_.delay(request.handle, kAnswerUs, now).is_ok()) {
+        return ECONNABORTED;
+    }
+    Status status = start_pair(connection, request.remote);
+    if (status.is_ok()) {
+        connection.set_state(State::kAccepted);
+        status = agent_.accept(request.handle,
+                               {.own = {.qpn = connection.qp_.qpn(),
+                                        .starting_psn = connection.psn_,
+                                        .responder_resources = kReads,
+                                        .initiator_depth = kReads},
+                                .context = connection.id_,
+                                .private_data = private_data},
+                               now);
+    }
+    look_soon();
+    return status;
+}
+
+Status RcPort::reject(CmHandle request, std::span<const std::byte> private_data) {
+    const util::Guard guard(lock_);
+    const Status status =
+        agent_.reject(request, protocol::CmRejectReason::kConsumer, private_data, device_.now_us());
+    look_soon();
+    return status.is_ok() || status.error() == EMSGSIZE ? status : Status(ECONNABORTED);
+}
+
+Status RcPort::disconnect(RcConnection& connection) {
+    device_.flush();  // what has arrived, the peer should learn
+    const util::Guard guard(lock_);
+    if (connection.state() != State::kOpen && connection.state() != State::kAccepted) {
+        return ENOTCONN;
+    }
+    hang_up_locked(connection);
+    connection.set_state(State::kClosing);
+    return connection.qp_.modify({.state = QpState::kErr}, QpMask::kState);
+}
+
+void RcPort::note_failure(RcConnection& connection) noexcept {
+    const util::Guard guard(lock_);
+    if (connection.state() == State::kOpen || connection.state() == State::kAccepted) {
+        end_locked(connection);
+    }
+}
+
+void RcPort::note_traffic(RcConnection& connection) noexcept {
+    const util::Guard guard(lock_);
+    if (connection.state() == State::kAccepted) {
+        [[maybe_unused]] const Status known =
+            agent_.note_traffic(connection.handle_, device_.now_us());
+        look_soon();
+    }
+}
+
+Status RcPort::listen(RcListener& listener) {
+    const util::Guard guard(lock_);
+    const Status status = agent_.listen(service_of(device_.address()), 0);
+    if (status.is_ok()) {
+        listener_ = &listener;
+    }
+    return status;
+}
+
+void RcPort::unlisten() noexcept {
+    const util::Guard guard(lock_);
+    listener_ = nullptr;
+    [[maybe_unused]] const Status ended = agent_.unlisten(service_of(device_.address()));
+}
+
+// ---- the communication manager ----
+
+void RcPort::take_mad(const Address& source,
+                      std::span<const std::byte, protocol::kMadBytes> mad) noexcept {
+    const util::Guard guard(lock_);
+    agent_.take_mad(source, mad, device_.now_us());
+    look_soon();
+}
+
+void RcPort::send_mad(const AhAttr& to, CmMadBytes mad) noexcept {
+    core::send_mad(device_, to.dest, mad.first<protocol::kMadBytes>());
+}
+
+/// Nobody listens: that is an answer. Of a connection it is only a suspicion, which a request
+/// settles that moves nothing.
+void RcPort::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
+    const util::Guard guard(lock_);
+    for (const auto& [id, connection] : connections_) {
+        if (connection->peer_ != peer) {
+            continue;
+        }
+        if (dest_qpn == protocol::kGsiQpn && connection->state() == State::kDialing) {
+            connection->is_doubted_ = true;
+        } else if (connection->state() == State::kOpen && !connection->is_doubted_ &&
+                   connection->qp_.attr().dest_qpn == dest_qpn) {
+            connection->is_doubted_ = true;
+            connection->completed_ = connection->qp_.send_queue().completed();
+            connection->deadline_us_ = device_.now_us() + kDoubtUs;
+            // Not possible when the queue is full: then there is enough to acknowledge.
+            [[maybe_unused]] const Status asked =
+                connection->qp_.post_send({.wr_id = kRcProbe, .opcode = WrOpcode::kWrite});
+        }
+    }
+    look_soon();
+}
+
+void RcPort::look_soon() noexcept {
+    cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    expect_traffic();
+}
+
+/// Runs timers and takes events, if there may be some.
+void RcPort::look_at_cm() noexcept {
+    // relaxed: set by this thread, or by one that only wants it to be seen soon.
+    const std::uint64_t due = cm_due_us_.load(std::memory_order_relaxed);
+    if (due == kNever || (due != 0 && device_.now_us() < due)) [[likely]] {
+        return;
+    }
+    const util::Guard guard(lock_);
+    run_cm_locked();
+}
+
+void RcPort::run_cm_locked() {
+    const std::uint64_t now = device_.now_us();
+    cm_due_us_.store(kNever, std::memory_order_relaxed);  // relaxed: under the lock
+    agent_.run_timers(now);
+    while (const auto event = agent_.poll_event()) {
+        on_event_locked(*event);
+    }
+    check_deadlines_locked(now);
+    std::uint64_t due = agent_.next_due_us().value_or(kNever);
+    for (const auto& [id, connection] : connections_) {
+        if (connection->is_doubted_) {
+            due = std::min(due, connection->deadline_us_);
+        }
+    }
+    // relaxed: under the lock. What was asked for meanwhile, by a failure just handled, stays.
+    if (cm_due_us_.load(std::memory_order_relaxed) != 0) {
+        cm_due_us_.store(due, std::memory_order_relaxed);  // relaxed: as above
+    }
+}
+
+RcConnection* RcPort::find_locked(const CmEvent& event) {
+    const auto found = connections_.find(event.context);
+    return found == connections_.end() || found->second->handle_ != event.handle ? nullptr
+                                                                                 : found->second;
+}
+
+void RcPort::on_event_locked(const CmEvent& event) {
+    if (event.type == CmEventType::kRequest) {
+        const bool is_taken = listener_ != nullptr && event.transport == QpType::kRc &&
+                              event.path_mtu_bytes <= device_.mtu_bytes();
+        if (!is_taken) {
+            using enum protocol::CmRejectReason;
+            const auto reason = listener_ == nullptr             ? kInvalidServiceId
+                                : event.transport != QpType::kRc ? kInvalidTransport
+                                                                 : kInvalidMtu;
+            [[maybe_unused]] const Status refused =
+                agent_.reject(event.handle, reason, {}, device_.now_us());
+            return;
+        }
+        // The application may take its time.
+        [[maybe_unused]] const Status told =
+            agent_.delay(event.handle, kAnswerUs, device_.now_us());
+        listener_->requested(event);
+        return;
+    }
+    RcConnection* const connection = find_locked(event);
+    if (connection == nullptr) {
+        return;  // of one that is gone
+    }
+    switch (event.type) {
+        case CmEventType::kReply: on_reply_locked(*connection, event); break;
+        case CmEventType::kEstablished: opened_locked(*connection, event.private_data()); break;
+        case CmEventType::kRejected: on_rejected_locked(*connection, event); break;
+        case CmEventType::kUnreachable:
+            if (connection->state() != State::kDialing ||
+                device_.now_us() >= connection->deadline_us_ || !dial_locked(*connection).is_ok()) {
+                fail_locked(*connection, ETIMEDOUT, {});
+            }
+            break;
+        case CmEventType::kDisconnected: end_locked(*connection); break;
+        case CmEventType::kRequest:
+        case CmEventType::kSidrRequest:
+        case CmEventType::kSidrReply: break;
+    }
+}
+
+/// Takes the pair to RTS, with what the peer has said of its own.
+Status RcPort::start_pair(RcConnection& connection, const CmPair& remote) {
+    Qp& qp = connection.qp_;
+    const QpAttr attr{.state = QpState::kRtr,
+                      .ah = {.dest = connection.peer_},
+                      .dest_qpn = remote.qpn,
+                      .rq_psn = remote.starting_psn,
+                      .path_mtu_bytes = connection.mtu_bytes_,
+                      .max_dest_rd_atomic = kReads,
+                      .min_rnr_timer = kMinRnrTimer};
+    const Status status =
+        qp.modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu | QpMask::kDestQpn |
+                            QpMask::kRqPsn | QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer);
+    if (!status.is_ok()) {
+        return status;
+    }
+    return qp.modify({.state = QpState::kRts,
+                      .sq_psn = connection.psn_,
+                      .max_rd_atomic = std::min(kReads, remote.responder_resources),
+                      .timeout = kAckTimeout,
+                      .retry_cnt = kRetries,
+                      .rnr_retry = kRnrRetryForEver},
+                     QpMask::kState | QpMask::kTimeout | QpMask::kRetryCnt | QpMask::kRnrRetry |
+                         QpMask::kSqPsn | QpMask::kMaxRdAtomic);
+}
+
+void RcPort::on_reply_locked(RcConnection& connection, const CmEvent& event) {
+    Status status = start_pair(connection, event.remote);
+    if (status.is_ok()) {
+        status = agent_.establish(connection.handle_, {}, device_.now_us());
+    }
+    if (!status.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot use a connection that the peer has accepted: %s",
+                 strerrordesc_np(status.error()));
+        hang_up_locked(connection);
+        fail_locked(connection, status.error(), {});
+        return;
+    }
+    opened_locked(connection, event.private_data());
+}
+
+void RcPort::on_rejected_locked(RcConnection& connection, const CmEvent& event) {
+    using enum protocol::CmRejectReason;
+    const bool may_ask_again =
+        connection.state() == State::kDialing && device_.now_us() < connection.deadline_us_;
+    if (event.reason == kInvalidMtu && connection.mtu_bytes_ > kLeastMtu) {
+        connection.mtu_bytes_ /= 2;
+    } else if (event.reason != kStaleConnection && event.reason != kTimeout) {
+        RVT_INFO(kEpCtrl, "a peer refuses the connection: %s", protocol::to_string(event.reason));
+        fail_locked(
+            connection, ECONNREFUSED,
+            event.reason == kConsumer ? event.private_data() : std::span<const std::byte>());
+        return;
+    }
+    if (!may_ask_again || !dial_locked(connection).is_ok()) {
+        fail_locked(connection, ECONNREFUSED, {});
+    }
+}
+
+/// Settles what has waited long enough.
+void RcPort::check_deadlines_locked(std::uint64_t now_us) {
+    for (const auto& [id, connection] : connections_) {
+        if (!connection->is_doubted_) {
+            continue;
+        }
+        if (connection->state() == State::kDialing) {
+            hang_up_locked(*connection);
+            fail_locked(*connection, ECONNREFUSED, {});
+        } else if (connection->state() == State::kOpen && now_us >= connection->deadline_us_) {
+            connection->is_doubted_ = false;
+            if (connection->qp_.send_queue().completed() == connection->completed_) {
+                end_locked(*connection);
+            }
+        }
+    }
+}
+
+void RcPort::opened_locked(RcConnection& connection, std::span<const std::byte> private_data) {
+    if (connection.state() != State::kDialing && connection.state() != State::kAccepted) {
+        return;  // ended while it was being made
+    }
+    connection.is_doubted_ = false;
+    connection.greeting_ = {};
+    connection.set_state(State::kOpen);
+    connection.user_.connected(private_data);
+}
+
+void RcPort::fail_locked(RcConnection& connection, int error,
+                         std::span<const std::byte> private_data) {
+    const State before = connection.state();
+    connection.is_doubted_ = false;
+    connection.handle_ = CmHandle::kNone;
+    connection.set_state(State::kEnded);
+    [[maybe_unused]] const Status flushed =
+        connection.qp_.modify({.state = QpState::kErr}, QpMask::kState);
+    if (before == State::kDialing || before == State::kAccepted) {
+        connection.user_.connect_failed(error, private_data);
+    } else if (before != State::kEnded) {
+        connection.user_.disconnected();
+    }
+}
+
+void RcPort::end_locked(RcConnection& connection) {
+    if (connection.state() == State::kEnded) {
+        return;
+    }
+    hang_up_locked(connection);
+    connection.is_doubted_ = false;
+    connection.set_state(State::kEnded);
+    [[maybe_unused]] const Status flushed =
+        connection.qp_.modify({.state = QpState::kErr}, QpMask::kState);
+    connection.user_.disconnected();
+}
+
+/// Tells the peer, if that is not how we know.
+void RcPort::hang_up_locked(RcConnection& connection) {
+    [[maybe_unused]] const Status told =
+        agent_.disconnect(connection.handle_, {}, device_.now_us());
+    look_soon();
+}
+
+// ---- traffic ----
+
+unsigned RcPort::poll() noexcept {
+    const unsigned moved = device_.progress();
+    if (moved != 0) {
+        last_traffic_us_.store(device_.now_us(), std::memory_order_relaxed);  // relaxed: a hint
+    }
+    look_at_cm();
+    if (moved == 0 && is_quiet()) {
+        is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    }
+    return moved;
+}
+
+bool RcPort::is_quiet() noexcept {
+    const std::uint64_t now = device_.now_us();
+    // relaxed: a hint.
+    if (now - last_traffic_us_.load(std::memory_order_relaxed) <= kIdleUs) {
+        return false;
+    }
+    const std::uint64_t due = next_due_us();
+    return due == kNever || due > now + kSoonUs;
+}
+
+std::uint64_t RcPort::next_due_us() noexcept {
+    // relaxed: what is due by then was known to this thread, or another looks after it.
+    return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
+}
+
+}  // namespace rvt::core

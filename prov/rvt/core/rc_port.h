@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The connections of one device between pairs that applications own: asked for, accepted and ended
+// by messages of the communication manager. The port of the device is the service that it listens
+// for, so that peers which use the RDMA IP CM reach it too.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "core/cm_agent.h"
+#include "core/context.h"
+#include "core/device.h"
+#include "core/mad.h"
+#include "core/qp.h"
+#include "core/verbs_cq.h"
+#include "util/annotations.h"
+#include "util/mutex.h"
+
+namespace rvt::core {
+
+/// Room for what applications add to a request, the least of all messages.
+inline constexpr std::size_t kRcPrivateBytes =
+    protocol::kReqPrivateBytes - protocol::kIpCmHeaderBytes;
+
+/// Of a work request that the port posts on its own account, beside those of the pair's user. It
+/// completes only when it fails.
+inline constexpr std::uint64_t kRcProbe = ~std::uint64_t{0};
+
+/// Who has a connection. Called under the port's lock: it must not call the port.
+/// Threads: any that polls.
+class RcUser {
+  public:
+    /// The pair can be used.
+    virtual void connected(std::span<const std::byte> private_data) noexcept = 0;
+    /// It has come to nothing: ECONNREFUSED, with what the peer has added; ETIMEDOUT, or another
+    /// error of the pair's.
+    virtual void connect_failed(int error, std::span<const std::byte> private_data) noexcept = 0;
+    /// Either side has ended it, or the peer is gone.
+    virtual void disconnected() noexcept = 0;
+
+  protected:
+    ~RcUser() = default;
+};
+
+/// Who listens. Called as RcUser.
+class RcListener {
+  public:
+    /// A peer wants a connection: RcPort::accept() or reject() with the event's handle.
+    virtual void requested(const CmEvent& request) noexcept = 0;
+
+  protected:
+    ~RcListener() = default;
+};
+
+/// One pair with what belongs to its connection. Its owner keeps it, RcPort alone looks inside.
+class RcConnection {
+  public:
+    enum class State : std::uint8_t {
+        kIdle,
+        kDialing,   // our request is out
+        kAccepted,  // the peer's request has been answered; the pair works already
+        kOpen,
+        kClosing,  // the end has been asked for here
+        kEnded,
+    };
+
+    RcConnection(std::uint64_t id, Qp& qp, RcUser& user) noexcept : id_(id), qp_(qp), user_(user) {}
+    RcConnection(const RcConnection&) = delete;
+    RcConnection& operator=(const RcConnection&) = delete;
+
+    [[nodiscard]] Qp& qp() const noexcept { return qp_; }
+    [[nodiscard]] State state() const noexcept {
+        // acquire: pairs with the release in set_state(): who sees kOpen sees the pair's state.
+        return state_.load(std::memory_order_acquire);
+    }
+    /// Where the pair leads; valid from kDialing or kAccepted on.
+    [[nodiscard]] const Address& peer() const noexcept { return peer_; }
+
+  private:
+    friend class RcPort;
+    void set_state(State state) noexcept {
+        // release: pairs with the acquire in state().
+        state_.store(state, std::memory_order_release);
+    }
+
+    const std::uint64_t id_;
+    Qp& qp_;
+    RcUser& user_;
+    std::atomic<State> state_{State::kIdle};
+    Address peer_{};
+    CmHandle handle_ = CmHandle::kNone;
+    std::uint32_t psn_ = 0;
+    std::uint32_t mtu_bytes_ = 0;
+    std::uint64_t deadline_us_ = 0;    // of dialing, or of a doubt
+    bool is_doubted_ = false;          // the peer's host has said that it is gone
+    std::uint64_t completed_ = 0;      // work requests, when the doubt began
+    std::vector<std::byte> greeting_;  // private data of the request, which may be sent again
+};
+
+struct RcPortAttr {
+    Device* device = nullptr;  // packet grade; outlives the port
+    std::uint32_t connect_timeout_ms = 10'000;
+    /// Set when there is something to poll for, cleared by a poll that has found nothing for a
+    /// while.
+    std::atomic<bool>* is_hot = nullptr;
+};
+
+/// Threads: any.
+class RcPort final : private MadSink, private CmWire {
+  public:
+    explicit RcPort(const RcPortAttr& attr);
+    /// Precondition: no connection and no context of the device is left, nobody polls.
+    ~RcPort();
+    RcPort(const RcPort&) = delete;
+    RcPort& operator=(const RcPort&) = delete;
+
+    [[nodiscard]] Device& device() const noexcept { return device_; }
+
+    /// Makes a pair that takes receives. Returns: as create_qp().
+    Result<std::unique_ptr<RcConnection>> make(Pd& pd, const QpInit& init, RcUser& user);
+    /// Ends it in any state. The user is not called any more when this returns.
+    /// Precondition: the caller holds no ReadPin and no lock that a poll needs.
+    void destroy(std::unique_ptr<RcConnection> connection) noexcept;
+
+    /// Asks `dest` for a connection; connected() or connect_failed() follows.
+    /// Returns: EINVAL in another state than kIdle, EMSGSIZE, ENOMEM.
+    Status connect(RcConnection& connection, const Address& dest,
+                   std::span<const std::byte> private_data);
+    /// Accepts a peer's request; connected(), connect_failed() or disconnected() follows.
+    /// Returns: EINVAL in another state than kIdle, EMSGSIZE, ECONNABORTED when the peer has given
+    ///          up.
+    Status accept(RcConnection& connection, const CmEvent& request,
+                  std::span<const std::byte> private_data);
+    /// Returns: EMSGSIZE, ECONNABORTED as above.
+    Status reject(CmHandle request, std::span<const std::byte> private_data);
+    /// Ends a connection; disconnected() follows. What has not been sent is flushed.
+    /// Returns: ENOTCONN unless it is open or accepted.
+    Status disconnect(RcConnection& connection);
+
+    /// A request of the pair has failed, and with it the pair: the connection ends.
+    void note_failure(RcConnection& connection) noexcept;
+    /// Something has arrived on an accepted pair: the peer uses it.
+    void note_traffic(RcConnection& connection) noexcept;
+
+    /// @param listener  Until unlisten(). Returns: EADDRINUSE when somebody listens already.
+    Status listen(RcListener& listener);
+    /// Requests that have been reported stay to be answered.
+    void unlisten() noexcept;
+
+    /// Sends what is due, takes in what has arrived. Returns: how many packets.
+    unsigned poll() noexcept;
+    /// When poll() is to be called next though nothing arrives; kNever: not at all.
+    [[nodiscard]] std::uint64_t next_due_us() noexcept;
+    static constexpr std::uint64_t kNever = Device::kNever;
+    /// Something leaves: an answer will come.
+    void expect_traffic() noexcept {
+        // relaxed: a hint to who polls.
+        if (!is_hot_.load(std::memory_order_relaxed)) {
+            is_hot_.store(true, std::memory_order_relaxed);  // relaxed: as above
+        }
+    }
+
+  private:
+    using State = RcConnection::State;
+
+    // MadSink, CmWire
+    void take_mad(const Address& source,
+                  std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
+    void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
+    void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
+
+    RcConnection* find_locked(const CmEvent& event) RVT_REQUIRES(lock_);
+    std::uint32_t random_locked() RVT_REQUIRES(lock_);
+    Status dial_locked(RcConnection& connection) RVT_REQUIRES(lock_);
+    Status start_pair(RcConnection& connection, const CmPair& remote);
+    void run_cm_locked() RVT_REQUIRES(lock_);
+    void on_event_locked(const CmEvent& event) RVT_REQUIRES(lock_);
+    void on_reply_locked(RcConnection& connection, const CmEvent& event) RVT_REQUIRES(lock_);
+    void on_rejected_locked(RcConnection& connection, const CmEvent& event) RVT_REQUIRES(lock_);
+    void opened_locked(RcConnection& connection, std::span<const std::byte> private_data)
+        RVT_REQUIRES(lock_);
+    void fail_locked(RcConnection& connection, int error, std::span<const std::byte> private_data)
+        RVT_REQUIRES(lock_);
+    void end_locked(RcConnection& connection) RVT_REQUIRES(lock_);
+    void hang_up_locked(RcConnection& connection) RVT_REQUIRES(lock_);
+    void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
+    void look_soon() noexcept;
+    void look_at_cm() noexcept;
+    [[nodiscard]] bool is_quiet() noexcept;
+
+    Device& device_;
+    const std::uint64_t connect_timeout_us_;
+    std::atomic<bool>& is_hot_;
+    util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
+    CmAgent agent_ RVT_GUARDED_BY(lock_);
+    RcListener* listener_ RVT_GUARDED_BY(lock_) = nullptr;
+    std::unordered_map<std::uint64_t, RcConnection*> connections_ RVT_GUARDED_BY(lock_);
+    std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;
+    std::uint64_t random_ RVT_GUARDED_BY(lock_);
+    std::atomic<std::uint64_t> cm_due_us_{kNever};  // 0: there is something to do
+    std::atomic<std::uint64_t> last_traffic_us_{0};
+};
+
+}  // namespace rvt::core
