@@ -5,6 +5,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/providers/fi_prov.h>
 
+#include "msg_station.h"
 #include "ofi/fabric.h"
 #include "ofi/info.h"
 #include "ofi/log.h"
@@ -38,5 +39,6 @@ extern "C" FI_EXT_INI {
     rvt::ofi::log_to_libfabric(&rvt::provider);
     rvt::ofi::define_params(&rvt::provider);
     rvt::use_rdm_ops();
+    rvt::use_msg_stations();
     return &rvt::provider;
 }

@@ -11,13 +11,16 @@
 #include "ofi/av.h"
 #include "ofi/cntr.h"
 #include "ofi/cq.h"
+#include "ofi/ep_msg.h"
 #include "ofi/ep_rdm.h"
 #include "ofi/eq.h"
 #include "ofi/errors.h"
 #include "ofi/info.h"
 #include "ofi/mr.h"
+#include "ofi/msg_domain.h"
 #include "ofi/poll_set.h"
 #include "ofi/registry.h"
+#include "ofi/srx.h"
 #include "util/log.h"
 
 namespace rvt::ofi {
@@ -59,13 +62,8 @@ int domain_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     return 0;
 }
 
-/// No transmit or receive context is shared between endpoints; max_ep_stx_ctx and max_ep_srx_ctx
-/// say 0.
+/// No transmit context is shared between endpoints; max_ep_stx_ctx says 0.
 int domain_stx_ctx(fid_domain* /*self*/, fi_tx_attr* /*attr*/, fid_stx** /*stx*/,
-                   void* /*context*/) noexcept {
-    return -FI_ENOSYS;
-}
-int domain_srx_ctx(fid_domain* /*self*/, fi_rx_attr* /*attr*/, fid_ep** /*ep*/,
                    void* /*context*/) noexcept {
     return -FI_ENOSYS;
 }
@@ -78,12 +76,22 @@ int domain_query_collective(fid_domain* /*self*/, fi_collective_op /*op*/,
     return -FI_ENOSYS;
 }
 
-int domain_endpoint(fid_domain* self, fi_info* info, fid_ep** ep, void* context) noexcept {
-    return ep_rdm_open(self, info, ep, 0, context);
+bool is_msg(const fi_info* info) noexcept {
+    return info != nullptr && info->ep_attr != nullptr && info->ep_attr->type == FI_EP_MSG;
 }
+
 int domain_endpoint2(fid_domain* self, fi_info* info, fid_ep** ep, std::uint64_t flags,
                      void* context) noexcept {
-    return ep_rdm_open(self, info, ep, flags, context);
+    if (!is_msg(info)) {
+        return ep_rdm_open(self, info, ep, flags, context);
+    }
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    return entry([&] { return ep_msg_open(Domain::from(self), *info, ep, context); });
+}
+int domain_endpoint(fid_domain* self, fi_info* info, fid_ep** ep, void* context) noexcept {
+    return domain_endpoint2(self, info, ep, 0, context);
 }
 
 int domain_control(fid* /*self*/, int command, void* argument) noexcept {
@@ -105,7 +113,7 @@ fi_ops_domain domain_ops = {
     .cntr_open = cntr_open,
     .poll_open = poll_open,
     .stx_ctx = domain_stx_ctx,
-    .srx_ctx = domain_srx_ctx,
+    .srx_ctx = srx_open,
     .query_atomic = domain_query_atomic,
     .query_collective = domain_query_collective,
     .endpoint2 = domain_endpoint2,
@@ -142,6 +150,13 @@ util::Status open_keys(Domain& domain) {
     }
     domain.keys = table.take();
     return util::kOk;
+}
+
+/// Connections share ports, so that their endpoints need a lock even where threads share none.
+LockPolicy lock_policy_for(const fi_info& info) noexcept {
+    const fi_domain_attr& attr = *info.domain_attr;
+    const LockPolicy policy = choose_lock_policy(attr.threading, attr.data_progress);
+    return is_msg(&info) && policy == LockPolicy::kNone ? LockPolicy::kSpin : policy;
 }
 
 /// What an info of ours must hold to be opened.
@@ -181,6 +196,21 @@ void PrivateMemory::reset() noexcept {
         munmap(data_, bytes_);
         data_ = nullptr;
     }
+}
+
+Domain::Domain(LockPolicy policy) noexcept : lock(policy) {}
+Domain::~Domain() = default;
+
+util::Status Domain::open_msg() {
+    const std::lock_guard guard(msg_lock);
+    if (msg == nullptr) {
+        auto made = MsgDomain::open(*this);
+        if (!made.is_ok()) {
+            return made.status();
+        }
+        msg = made.take();
+    }
+    return util::kOk;
 }
 
 core::RdKeys Domain::rd_keys() noexcept {
@@ -231,9 +261,7 @@ int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uin
             RVT_WARN(kDomain, "cannot open domain: no info of %s/%s", kFabricName, kDomainName);
             return -FI_EINVAL;
         }
-        const fi_domain_attr& attr = *info->domain_attr;
-        auto made =
-            std::make_unique<Domain>(choose_lock_policy(attr.threading, attr.data_progress));
+        auto made = std::make_unique<Domain>(lock_policy_for(*info));
         made->fabric = &Fabric::from(fabric);
         copy_attributes(*made, *info);
         const util::Status keys = open_keys(*made);

@@ -25,6 +25,7 @@ class RdEndpoint;
 namespace rvt::ofi {
 
 class Eq;
+class MsgDomain;
 struct Cntr;
 
 /// One of them is not a key but the table's header.
@@ -72,12 +73,19 @@ struct Domain {
     static Domain& from(fid_domain* self) noexcept { return *reinterpret_cast<Domain*>(self); }
     static Domain& from(fid* self) noexcept { return *reinterpret_cast<Domain*>(self); }
 
-    explicit Domain(LockPolicy policy) noexcept : lock(policy) {}
+    explicit Domain(LockPolicy policy) noexcept;
+    ~Domain();
+    Domain(const Domain&) = delete;
+    Domain& operator=(const Domain&) = delete;
 
     [[nodiscard]] std::uint32_t version() const noexcept { return fabric->handle.api_version; }
 
     /// What an endpoint of this domain needs to know of its keys.
     [[nodiscard]] core::RdKeys rd_keys() noexcept;
+
+    /// Makes `msg`, for the first endpoint or shared context that needs it. Returns: EMFILE,
+    /// ENOSPC.
+    util::Status open_msg();
 
     // Regions whose accesses are counted on their own, fi_mr_bind(3).
     void watch_key(std::uint64_t key, Cntr* cntr);
@@ -103,6 +111,8 @@ struct Domain {
     util::Mapping key_file;    // what the table lies in, for peers to map
     PrivateMemory key_memory;  // the same where there are no memory files
     std::unique_ptr<core::KeyTable> keys;
+    std::mutex msg_lock;             // order: before `lock`; of making `msg`
+    std::unique_ptr<MsgDomain> msg;  // what MSG endpoints share; from the first on
 };
 
 /// fi_ops_fabric.domain and .domain2. Returns: 0, -FI_EINVAL, -FI_ENODATA for another's info,

@@ -5,8 +5,10 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "ofi/errors.h"
 #include "ofi/wait_set.h"
@@ -90,17 +92,51 @@ util::Status open_waiting(Eq& eq, const fi_eq_attr& attr) {
 
 }  // namespace
 
-void Eq::push(std::uint32_t event, const void* bytes, std::size_t length) {
-    const auto* first = static_cast<const std::byte*>(bytes);
+void Eq::append(Event event) {
     const std::lock_guard guard(lock);
-    events.push_back({event, std::vector<std::byte>(first, first + length), false});
+    events.push_back(std::move(event));
     [[maybe_unused]] const int ignored = eventfd_write(wake_fd.get(), 1);
 }
 
-void Eq::push_error(const fi_eq_err_entry& error) {
-    push(0, &error, sizeof error);
+void Eq::push(std::uint32_t event, const void* bytes, std::size_t length) {
+    const auto* first = static_cast<const std::byte*>(bytes);
+    append({.event = event, .bytes = {first, first + length}});
+}
+
+void Eq::push_error(const fi_eq_err_entry& error, std::span<const std::byte> data) {
+    const auto* first = reinterpret_cast<const std::byte*>(&error);
+    append({.bytes = {first, first + sizeof error},
+            .error_data = {data.begin(), data.end()},
+            .is_error = true,
+            .cm_object = error.fid});
+}
+
+void Eq::push_cm(std::uint32_t event, fid* object, fi_info* info, std::span<const std::byte> data) {
+    std::unique_ptr<fi_info, InfoDeleter> owned(info);
+    const fi_eq_cm_entry entry{.fid = object, .info = info};
+    std::vector<std::byte> bytes(sizeof entry + data.size());
+    std::memcpy(bytes.data(), &entry, sizeof entry);
+    std::ranges::copy(data, bytes.begin() + sizeof entry);
+    append(
+        {.event = event, .bytes = std::move(bytes), .cm_object = object, .info = std::move(owned)});
+}
+
+void Eq::forget(const fid* object) noexcept {
     const std::lock_guard guard(lock);
-    events.back().is_error = true;
+    const std::size_t gone =
+        std::erase_if(events, [&](const Event& event) { return event.cm_object == object; });
+    for (std::size_t i = 0; i < gone; ++i) {
+        eventfd_t value = 0;
+        eventfd_read(wake_fd.get(), &value);
+    }
+}
+
+/// The oldest event has been read; what it refers to is the reader's.
+void Eq::take_locked() noexcept {
+    static_cast<void>(events.front().info.release());
+    events.pop_front();
+    eventfd_t value = 0;
+    eventfd_read(wake_fd.get(), &value);
 }
 
 ssize_t Eq::read(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags) {
@@ -115,18 +151,18 @@ ssize_t Eq::read(std::uint32_t* event, void* buffer, std::size_t length, std::ui
     if (front.is_error) {
         return -FI_EAVAIL;
     }
-    if (length < front.bytes.size()) {
+    const std::size_t least =
+        front.cm_object != nullptr ? sizeof(fi_eq_cm_entry) : front.bytes.size();
+    if (length < least) {
         return -FI_ETOOSMALL;
     }
+    const std::size_t size = std::min(length, front.bytes.size());
     *event = front.event;
-    const auto size = static_cast<ssize_t>(front.bytes.size());
-    std::memcpy(buffer, front.bytes.data(), front.bytes.size());
+    std::memcpy(buffer, front.bytes.data(), size);
     if ((flags & FI_PEEK) == 0) {
-        events.pop_front();
-        eventfd_t value = 0;
-        eventfd_read(wake_fd.get(), &value);
+        take_locked();
     }
-    return size;
+    return static_cast<ssize_t>(size);
 }
 
 ssize_t Eq::sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
@@ -152,14 +188,21 @@ ssize_t Eq::read_error(fi_eq_err_entry* error, std::uint64_t flags) {
     if (events.empty() || !events.front().is_error) {
         return -FI_EAGAIN;
     }
-    // The caller's err_data, if it gave any, stays: our errors carry no data.
-    void* const err_data = error->err_data;
+    // fi_eq(3): a caller that brings room has the data copied there, another one is lent it until
+    // its next read.
+    void* const room = error->err_data;
+    const std::size_t room_bytes = error->err_data_size;
     std::memcpy(error, events.front().bytes.data(), sizeof *error);
-    error->err_data = err_data;
+    read_error_data = events.front().error_data;
+    error->err_data = read_error_data.empty() ? nullptr : read_error_data.data();
+    error->err_data_size = read_error_data.size();
+    if (room != nullptr && room_bytes != 0) {
+        error->err_data = room;
+        error->err_data_size = std::min(room_bytes, read_error_data.size());
+        std::memcpy(room, read_error_data.data(), error->err_data_size);
+    }
     if ((flags & FI_PEEK) == 0) {
-        events.pop_front();
-        eventfd_t value = 0;
-        eventfd_read(wake_fd.get(), &value);
+        take_locked();
     }
     return sizeof *error;
 }

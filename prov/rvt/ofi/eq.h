@@ -3,12 +3,15 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "ofi/compat.h"
 #include "ofi/fabric.h"
 #include "ofi/fid.h"
+#include "ofi/info.h"
 #include "ofi/wait.h"
 
 namespace rvt::ofi {
@@ -22,7 +25,13 @@ class Eq {
 
     /// Appends an event. Throws bad_alloc.
     void push(std::uint32_t event, const void* bytes, std::size_t length);
-    void push_error(const fi_eq_err_entry& error);
+    /// @param data  What readers find behind err_data.
+    void push_error(const fi_eq_err_entry& error, std::span<const std::byte> data = {});
+    /// Appends an event of connection management. Readers with less room get less of `data`.
+    /// @param info  Taken over: the reader's, or released with the event.
+    void push_cm(std::uint32_t event, fid* object, fi_info* info, std::span<const std::byte> data);
+    /// Drops the events of connection management that an object has left unread.
+    void forget(const fid* object) noexcept;
 
     ssize_t read(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags);
     ssize_t sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
@@ -33,7 +42,10 @@ class Eq {
     struct Event {
         std::uint32_t event = 0;
         std::vector<std::byte> bytes;
+        std::vector<std::byte> error_data;
         bool is_error = false;
+        fid* cm_object = nullptr;  // of an event of connection management
+        std::unique_ptr<fi_info, InfoDeleter> info;
     };
 
     fid_eq handle{};
@@ -45,6 +57,11 @@ class Eq {
     util::UniqueFd wake_fd;  // readable while there are events
     std::mutex lock;         // order: innermost
     std::deque<Event> events;
+    std::vector<std::byte> read_error_data;  // of the last error; until the next
+
+  private:
+    void append(Event event);
+    void take_locked() noexcept;
 };
 
 /// fi_ops_fabric.eq_open.

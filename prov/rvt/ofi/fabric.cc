@@ -10,6 +10,7 @@
 #include "ofi/eq.h"
 #include "ofi/errors.h"
 #include "ofi/info.h"
+#include "ofi/pep.h"
 #include "ofi/registry.h"
 #include "ofi/trywait.h"
 #include "ofi/wait_set.h"
@@ -30,12 +31,6 @@ int fabric_close(fid* self) noexcept {
     return 0;
 }
 
-/// Connection management has no endpoints yet: FI_EP_MSG is not among the answers of fi_getinfo.
-int fabric_passive_ep(fid_fabric* /*self*/, fi_info* /*info*/, fid_pep** /*pep*/,
-                      void* /*context*/) noexcept {
-    return -FI_ENOSYS;
-}
-
 int fabric_domain(fid_fabric* self, fi_info* info, fid_domain** domain, void* context) noexcept {
     return domain_open(self, info, domain, 0, context);
 }
@@ -50,7 +45,7 @@ fi_ops fabric_fid_ops = fid_ops(fabric_close);
 fi_ops_fabric fabric_ops = {
     .size = sizeof(fi_ops_fabric),
     .domain = fabric_domain,
-    .passive_ep = fabric_passive_ep,
+    .passive_ep = pep_open,
     .eq_open = eq_open,
     .wait_open = wait_open,
     .trywait = fabric_trywait,

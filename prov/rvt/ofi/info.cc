@@ -27,10 +27,15 @@ void log_refusal(fi_ep_type type, const Refusal& refusal, std::uint64_t flags) n
             name.data(), refusal.hint, refusal.asked.c_str(), refusal.offered.c_str());
 }
 
-/// What hints leave to be judged: the candidates of the type that they name, else all.
-std::vector<Candidate> candidates_for(const fi_info* hints) {
+/// What hints leave to be judged: the candidates of the type that they name, else all. Utility
+/// providers get none that they could put an RDM endpoint of their own on: ours would only come
+/// behind theirs.
+std::vector<Candidate> candidates_for(const fi_info* hints, std::uint64_t flags) {
     const std::span<const Candidate> all = candidates();
     std::vector<Candidate> chosen(all.begin(), all.end());
+    if ((flags & kCoreGetinfoFlags) != 0) {
+        chosen = {all.front()};
+    }
     if (hints == nullptr || hints->ep_attr == nullptr) {
         return chosen;
     }
@@ -48,10 +53,6 @@ int attributes_only(std::uint32_t version, bool has_network, fi_info** info) {
     *info = build_info(offer, version, nullptr, {});
     return *info != nullptr ? 0 : -FI_ENOMEM;
 }
-
-struct InfoDeleter {
-    void operator()(fi_info* info) const noexcept { free_info(info); }
-};
 
 /// One candidate's answer; a refusal says why there is none. Returns: ENOMEM.
 util::Result<std::optional<Refusal>> answer_one(const Candidate& candidate, std::uint32_t version,
@@ -86,7 +87,7 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
     std::unique_ptr<fi_info, InfoDeleter> first;
     fi_info* last = nullptr;
     std::vector<std::pair<fi_ep_type, Refusal>> refusals;
-    for (const Candidate& candidate : candidates_for(hints)) {
+    for (const Candidate& candidate : candidates_for(hints, flags)) {
         fi_info* made = nullptr;
         auto refusal = answer_one(candidate, version, hints, addresses, &made);
         if (!refusal.is_ok()) {

@@ -60,6 +60,8 @@ struct Candidate {
     void (*fill)(Offer& offer, bool has_network) noexcept;
 };
 std::span<const Candidate> candidates() noexcept;
+/// The offer of FI_EP_MSG, for infos that are made after fi_getinfo.
+const Offer& msg_offer() noexcept;
 
 /// Bits of capabilities that belong to one side of an endpoint, or to the domain.
 extern const std::uint64_t kTxCaps;
@@ -102,6 +104,9 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
 
 /// Releases what build_info() made, as the application's fi_freeinfo does.
 void free_info(fi_info* info) noexcept;
+struct InfoDeleter {
+    void operator()(fi_info* info) const noexcept { free_info(info); }
+};
 
 /// The mr_mode bits that an answer demands of the application (0 and legacy values included).
 int answer_mr_mode(const Offer& offer, std::uint32_t version, const fi_info* hints) noexcept;

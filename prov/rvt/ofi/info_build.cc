@@ -196,6 +196,7 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
              info->tx_attr->msg_order);
     build_domain(*info->domain_attr, offer, hints != nullptr ? hints->domain_attr : nullptr,
                  info->caps);
+    info->rx_attr->mode &= info->mode;
     info->domain_attr->mr_mode = answer_mr_mode(offer, version, hints);
     build_fabric(*info->fabric_attr, version, hints != nullptr ? hints->fabric_attr : nullptr);
     if (info->domain_attr->name == nullptr || info->fabric_attr->name == nullptr ||

@@ -2,7 +2,9 @@
 // What each kind of endpoint offers at most. fi_getinfo(3), fi_endpoint(3), fi_domain(3).
 #include "core/rd_types.h"
 #include "ofi/domain.h"
+#include "ofi/ep_msg.h"
 #include "ofi/info.h"
+#include "ofi/msg_options.h"
 #include "util/params.h"
 
 namespace rvt::ofi {
@@ -116,12 +118,67 @@ void fill_rdm_offer(Offer& offer, bool has_network) noexcept {
     fill_names(offer);
 }
 
-constexpr Candidate kCandidates[] = {{FI_EP_RDM, fill_rdm_offer}};
+// A connection keeps all requests in order, but for data that a READ brings: it may come after what
+// was asked for later.
+constexpr std::uint64_t kMsgOrder = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_RAS | FI_ORDER_WAW |
+                                    FI_ORDER_WAS | FI_ORDER_SAW | FI_ORDER_SAS | FI_ORDER_RMA_RAR |
+                                    FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR |
+                                    FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+constexpr std::uint64_t kMsgPrimary = FI_MSG | FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_RECV |
+                                      FI_SEND | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+/// A reliable connection's pair.
+void fill_msg_offer(Offer& offer, bool has_network) noexcept {
+    fill_rdm_offer(offer, has_network);
+    offer.primary_caps = kMsgPrimary;
+    offer.info.caps = kMsgPrimary | FI_FENCE | FI_LOCAL_COMM | (offer.info.caps & FI_REMOTE_COMM);
+    offer.info.mode = FI_RX_CQ_DATA;
+    offer.memory_mr_mode = FI_MR_PROV_KEY;
+    offer.default_queue = 256;
+    offer.tx.caps = offer.info.caps & kTxCaps;
+    offer.tx.op_flags = kTxOpFlags & ~std::uint64_t{FI_MATCH_COMPLETE};
+    offer.tx.msg_order = kMsgOrder;
+    offer.tx.comp_order = FI_ORDER_STRICT;
+    offer.tx.inject_size = kMsgInject;
+    offer.tx.size = kMsgMaxQueue;
+    offer.tx.iov_limit = kMsgIov;
+    offer.tx.rma_iov_limit = 1;
+    offer.rx.caps = offer.info.caps & kRxCaps;
+    offer.rx.mode = FI_RX_CQ_DATA;
+    offer.rx.op_flags = FI_COMPLETION;
+    offer.rx.msg_order = kMsgOrder;
+    offer.rx.comp_order = FI_ORDER_STRICT;
+    offer.rx.total_buffered_recv = 0;
+    offer.rx.size = kMsgMaxQueue;
+    offer.rx.iov_limit = kMsgIov;
+    offer.ep.type = FI_EP_MSG;
+    offer.ep.protocol = FI_PROTO_RDMA_CM_IB_RC;
+    offer.ep.protocol_version = 1;
+    offer.ep.max_msg_size = kMsgMaxBytes;
+    offer.ep.max_order_raw_size = kMsgMaxBytes;
+    offer.ep.max_order_war_size = sizeof(std::uint64_t);
+    offer.ep.max_order_waw_size = kMsgMaxBytes;
+    offer.ep.mem_tag_format = 0;
+    offer.domain.mr_key_size = sizeof(std::uint32_t);
+    offer.domain.cq_data_size = sizeof(std::uint32_t);
+    offer.domain.max_ep_srx_ctx = kMaxObjects;
+}
+
+constexpr Candidate kCandidates[] = {{FI_EP_RDM, fill_rdm_offer}, {FI_EP_MSG, fill_msg_offer}};
 
 }  // namespace
 
 std::span<const Candidate> candidates() noexcept {
     return kCandidates;
+}
+
+const Offer& msg_offer() noexcept {
+    static const Offer* const kOffer = [] {
+        auto* const offer = new Offer;
+        fill_msg_offer(*offer, true);
+        return offer;
+    }();
+    return *kOffer;
 }
 
 }  // namespace rvt::ofi

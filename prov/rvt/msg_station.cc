@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Opening and closing of ports, and who polls them.
+#include "msg_station.h"
+
+#include <memory>
+#include <string>
+
+#include "backend/roce/addresses.h"
+#include "backend/roce/packet_device.h"
+#include "core/rc_port.h"
+#include "core/registry.h"
+#include "ofi/msg_port.h"
+#include "roce_tuning.h"
+#include "util/control_thread.h"
+#include "util/log.h"
+#include "util/params.h"
+#include "wire_watch.h"
+
+namespace rvt {
+namespace {
+
+constexpr std::uint32_t kMaxPairs = 1u << 16;
+constexpr std::uint32_t kOwnKeys = 64;  // pairs bring the keys of their domains
+
+class MsgStation final : public ofi::MsgPort, private WatchedWire {
+  public:
+    MsgStation() = default;
+    ~MsgStation() override;
+
+    util::Status open(const util::SockAddr& address);
+
+    core::RcPort& rc() noexcept override { return *rc_; }
+    util::SockAddr address() const noexcept override {
+        return roce::to_sock_addr(device_->device().address());
+    }
+    Address to_core(const util::SockAddr& address) const noexcept override {
+        return roce::to_address(address);
+    }
+    util::SockAddr from_core(const Address& address) const noexcept override {
+        return roce::to_sock_addr(address);
+    }
+    int wake_fd() const noexcept override { return device_->wake_fd(); }
+    util::Status arm() noexcept override;
+
+  private:
+    unsigned poll_wire() noexcept override;
+    util::Status start_watch();
+
+    std::uint64_t owner_polls() const noexcept override {
+        // relaxed: a count of its own.
+        return polls_.load(std::memory_order_relaxed);
+    }
+    bool poll_for_owner() noexcept override {
+        rc_->poll();
+        return false;
+    }
+    std::uint64_t wire_due_us() noexcept override { return rc_->next_due_us(); }
+    std::uint64_t wire_now_us() noexcept override { return device_->device().now_us(); }
+    int wire_fd() noexcept override { return device_->wake_fd(); }
+
+    std::unique_ptr<roce::PacketDevice> device_;
+    std::unique_ptr<core::RcPort> rc_;
+    std::shared_ptr<util::ControlThread> thread_;
+    std::unique_ptr<WireWatch> watch_;
+    std::atomic<std::uint64_t> polls_{0};
+};
+
+util::Status MsgStation::open(const util::SockAddr& address) {
+    const std::string name = "msg-" + address.to_string();
+    auto device = roce::PacketDevice::open(
+        core::Registry::instance(),
+        {.name = name.c_str(),
+         .address = address,
+         .mtu_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
+         .limits = {.max_qp = kMaxPairs, .max_mr = kOwnKeys},
+         .faults = packet_faults(),
+         .capture = packet_capture()});
+    if (!device.is_ok()) {
+        return device.status();
+    }
+    device_ = device.take();
+    rc_ = std::make_unique<core::RcPort>(core::RcPortAttr{
+        .device = &device_->device(),
+        .connect_timeout_ms =
+            static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
+        .is_hot = &is_hot_});
+    return start_watch();
+}
+
+util::Status MsgStation::start_watch() {
+    auto thread = util::ControlThread::acquire();
+    if (!thread.is_ok()) {
+        return thread.status();
+    }
+    thread_ = thread.take();
+    WatchedWire& wire = *this;
+    watch_ = std::make_unique<WireWatch>(*thread_, wire, is_hot_);
+    util::Status started = util::kOk;
+    thread_->run([&] { started = watch_->start(); });
+    return started;
+}
+
+/// The control thread lets go first.
+MsgStation::~MsgStation() {
+    if (watch_ != nullptr) {
+        thread_->run([this] { watch_.reset(); });
+        static_cast<void>(watch_.release());  // of a process that is gone, if it is still there
+    }
+    thread_.reset();
+    rc_.reset();
+    if (device_ != nullptr) {
+        [[maybe_unused]] const Status closed = device_->close();
+    }
+}
+
+unsigned MsgStation::poll_wire() noexcept {
+    // relaxed: that it changes is what counts.
+    polls_.fetch_add(1, std::memory_order_relaxed);
+    const unsigned moved = rc_->poll();
+    // relaxed: cleared by the poll; set again by this thread, or by the watch.
+    if (!is_hot_.load(std::memory_order_relaxed)) {
+        watch_->leave_to_watch();
+    }
+    return moved;
+}
+
+util::Status MsgStation::arm() noexcept {
+    core::Device& device = device_->device();
+    if (rc_->poll() != 0 || device.ops().arm(device).error() == EAGAIN) {
+        return EAGAIN;
+    }
+    device.flush();
+    return util::kOk;
+}
+
+util::Result<std::shared_ptr<ofi::MsgPort>> open_station(const util::SockAddr& address) {
+    if (!util::param_is_set(util::ParamId::kRoce)) {
+        return EOPNOTSUPP;
+    }
+    auto made = std::make_shared<MsgStation>();
+    const util::Status opened = made->open(address);
+    if (!opened.is_ok()) {
+        return opened;
+    }
+    return std::shared_ptr<ofi::MsgPort>(std::move(made));
+}
+
+}  // namespace
+
+void use_msg_stations() noexcept {
+    ofi::set_msg_ports(open_station);
+}
+
+}  // namespace rvt

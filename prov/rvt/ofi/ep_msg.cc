@@ -1,0 +1,624 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The life of a MSG endpoint: open, bind, enable, connect or accept, shut down, close.
+// fi_endpoint(3), fi_cm(3).
+#include "ofi/ep_msg.h"
+
+#include <algorithm>
+#include <array>
+
+#include "ofi/address_format.h"
+#include "ofi/cntr.h"
+#include "ofi/conn_req.h"
+#include "ofi/cq.h"
+#include "ofi/ep_tables.h"
+#include "ofi/eq.h"
+#include "ofi/errors.h"
+#include "ofi/info.h"
+#include "ofi/msg_options.h"
+#include "ofi/refuse.h"
+#include "ofi/srx.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+using State = core::RcConnection::State;
+
+constexpr std::uint64_t kCqBindFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
+constexpr std::uint64_t kCntrBindFlags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+constexpr std::size_t kDefaultSize = 256;
+
+std::array<Cq*, 2> queues_of(const EpMsg& ep) noexcept {
+    return {ep.tx_cq, ep.rx_cq};
+}
+std::array<Cntr*, 4> counters_of(const EpMsg& ep) noexcept {
+    return {ep.counters.send, ep.counters.recv, ep.counters.read, ep.counters.write};
+}
+
+// ---- close ----
+
+/// Ends the pair. What it had taken from a shared queue goes back to the application; everything
+/// else that is under way ends silently, fi_endpoint(3).
+void end_pair(EpMsg& ep) noexcept {
+    MsgDomain& msg = *ep.domain->msg;
+    ep.is_closing = true;
+    if (ep.srx != nullptr) {
+        [[maybe_unused]] const util::Status flushed =
+            ep.connection->qp().modify({.state = QpState::kErr}, QpMask::kState);
+        const util::Guard<DomainLock> guard(ep.domain->lock);
+        ep.drain_locked();
+    }
+    for (Cq* cq : queues_of(ep)) {
+        if (cq != nullptr) {
+            cq->remove_source(msg);
+        }
+    }
+    for (Cntr* cntr : counters_of(ep)) {
+        if (cntr != nullptr) {
+            cntr->remove_source(msg);
+        }
+    }
+    msg.remove(ep);
+    ep.rc().destroy(std::move(ep.connection));
+    [[maybe_unused]] const util::Status destroyed = core::destroy_cq(ep.queue);
+}
+
+int ep_msg_close(fid* self) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if (ep.connection != nullptr) {
+        end_pair(ep);
+    }
+    if (ep.request != nullptr) {
+        [[maybe_unused]] const util::Status told =
+            ep.request->port->rc().reject(ep.request->event.handle, {});
+    }
+    for (Cq* cq : queues_of(ep)) {
+        if (cq != nullptr) {
+            cq->users.drop();
+        }
+    }
+    for (Cntr* cntr : counters_of(ep)) {
+        if (cntr != nullptr) {
+            cntr->users.drop();
+        }
+    }
+    if (ep.srx != nullptr) {
+        ep.srx->users.drop();
+    }
+    if (ep.eq != nullptr) {
+        ep.eq->forget(self);
+        ep.eq->users.drop();
+    }
+    Domain& domain = *ep.domain;
+    domain.msg->release(ep.use);
+    delete &ep;
+    domain.users.drop();
+    return 0;
+}
+
+// ---- bind ----
+
+int bind_cq(EpMsg& ep, Cq& cq, std::uint64_t flags) noexcept {
+    if ((flags & ~kCqBindFlags) != 0 || (flags & (FI_TRANSMIT | FI_RECV)) == 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (cq.domain != ep.domain) {
+        return -FI_EDOMAIN;
+    }
+    const bool is_tx = (flags & FI_TRANSMIT) != 0;
+    const bool is_rx = (flags & FI_RECV) != 0;
+    const bool is_selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
+    if ((is_tx && ep.tx_cq != nullptr) || (is_rx && ep.rx_cq != nullptr)) {
+        return -FI_EINVAL;
+    }
+    if (is_tx) {
+        ep.tx_cq = &cq;
+        ep.is_tx_selective = is_selective;
+        cq.users.add();
+    }
+    if (is_rx) {
+        ep.rx_cq = &cq;
+        ep.is_rx_selective = is_selective;
+        cq.users.add();
+    }
+    return 0;
+}
+
+/// Accesses of the peer are not reported to this side's processor, so they cannot be counted.
+int bind_cntr(EpMsg& ep, Cntr& cntr, std::uint64_t flags) noexcept {
+    if ((flags & ~kCntrBindFlags) != 0 || flags == 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (cntr.domain != ep.domain) {
+        return -FI_EDOMAIN;
+    }
+    const struct {
+        std::uint64_t flag;
+        Cntr*& place;
+    } places[] = {
+        {FI_SEND, ep.counters.send},
+        {FI_RECV, ep.counters.recv},
+        {FI_READ, ep.counters.read},
+        {FI_WRITE, ep.counters.write},
+    };
+    for (const auto& [flag, place] : places) {
+        if ((flags & flag) != 0 && place != nullptr) {
+            return -FI_EINVAL;
+        }
+    }
+    for (const auto& [flag, place] : places) {
+        if ((flags & flag) != 0) {
+            place = &cntr;
+            cntr.users.add();
+        }
+    }
+    return 0;
+}
+
+int bind_eq(EpMsg& ep, Eq& eq, std::uint64_t flags) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (ep.eq != nullptr) {
+        return -FI_EINVAL;
+    }
+    ep.eq = &eq;
+    eq.users.add();
+    return 0;
+}
+
+int bind_srx(EpMsg& ep, Srx& srx, std::uint64_t flags) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (srx.domain != ep.domain) {
+        return -FI_EDOMAIN;
+    }
+    if (ep.srx != nullptr) {
+        return -FI_EINVAL;
+    }
+    ep.srx = &srx;
+    srx.users.add();
+    return 0;
+}
+
+int ep_msg_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if (ep.connection != nullptr) {
+        return -FI_EOPBADSTATE;
+    }
+    if (other == nullptr) {
+        return -FI_EINVAL;
+    }
+    switch (other->fclass) {
+        case FI_CLASS_CQ: return bind_cq(ep, Cq::from(other), flags);
+        case FI_CLASS_CNTR: return bind_cntr(ep, Cntr::from(other), flags);
+        case FI_CLASS_EQ: return bind_eq(ep, Eq::from(other), flags);
+        case FI_CLASS_SRX_CTX: return bind_srx(ep, Srx::from(other), flags);
+        default: return -FI_EINVAL;
+    }
+}
+
+// ---- enable ----
+
+/// What is missing before the endpoint can work, or 0.
+int check_bound(const EpMsg& ep) noexcept {
+    if (ep.eq == nullptr) {
+        RVT_WARN(kEpCtrl, "cannot enable endpoint: no event queue bound");
+        return -FI_ENOEQ;
+    }
+    const bool has_tx = ep.tx_cq != nullptr || ep.counters.send != nullptr ||
+                        ep.counters.read != nullptr || ep.counters.write != nullptr;
+    const bool has_rx = ep.rx_cq != nullptr || ep.counters.recv != nullptr;
+    const bool sends = (ep.caps & (FI_SEND | FI_READ | FI_WRITE)) != 0;
+    const bool receives = (ep.caps & FI_RECV) != 0;
+    if ((sends && !has_tx) || (receives && !has_rx)) {
+        RVT_WARN(kEpCtrl, "cannot enable endpoint: no completion queue or counter bound for %s",
+                 sends && !has_tx ? "FI_TRANSMIT" : "FI_RECV");
+        return -FI_ENOCQ;
+    }
+    return 0;
+}
+
+util::Status join_queues(EpMsg& ep) {
+    util::Status joined;
+    for (Cq* cq : queues_of(ep)) {
+        if (cq != nullptr && joined.is_ok()) {
+            joined = cq->add_source(*ep.domain->msg);
+        }
+    }
+    for (Cntr* cntr : counters_of(ep)) {
+        if (cntr != nullptr && joined.is_ok()) {
+            joined = cntr->add_source(*ep.domain->msg);
+        }
+    }
+    return joined;
+}
+
+/// Makes the pair and its queue, which holds whatever the pair can complete.
+util::Status make_pair(EpMsg& ep) {
+    const std::size_t receives = ep.srx != nullptr ? ep.srx->size : ep.rx_size;
+    const auto queue = core::create_cq(
+        *ep.use->context, static_cast<std::uint32_t>(ep.tx_size + receives + 1), ep.use->channel);
+    if (!queue.is_ok()) {
+        return queue.status();
+    }
+    ep.queue = queue.value();
+    ep.sends = std::make_unique<MsgOps>(ep.tx_size);
+    if (ep.srx == nullptr) {
+        ep.receives = std::make_unique<MsgOps>(ep.rx_size);
+    }
+    auto made = ep.rc().make(
+        *ep.use->pd,
+        {.type = QpType::kRc,
+         .send_cq = ep.queue,
+         .recv_cq = ep.queue,
+         .shared_receives = ep.srx != nullptr ? &ep.srx->queue : nullptr,
+         .cap = {.max_send_wr = static_cast<std::uint32_t>(ep.tx_size + 1),
+                 .max_recv_wr = static_cast<std::uint32_t>(ep.srx != nullptr ? 0 : ep.rx_size),
+                 .max_send_sge = kMsgIov,
+                 .max_recv_sge = kMsgIov,
+                 .max_inline_bytes = kMsgInject}},
+        ep.events);
+    if (!made.is_ok()) {
+        [[maybe_unused]] const util::Status destroyed = core::destroy_cq(ep.queue);
+        return made.status();
+    }
+    ep.connection = made.take();
+    return util::kOk;
+}
+
+void choose_tables(EpMsg& ep) noexcept {
+    ep.handle.msg = (ep.caps & FI_MSG) != 0 ? &msg_msg_ops : &absent_tables.msg;
+    ep.handle.rma = (ep.caps & FI_RMA) != 0 ? &msg_rma_ops : &absent_tables.rma;
+    ep.handle.atomic = (ep.caps & FI_ATOMIC) != 0 ? &msg_atomic_ops : &absent_tables.atomic;
+}
+
+int enable(EpMsg& ep) {
+    if (ep.connection != nullptr) {
+        return -FI_EOPBADSTATE;
+    }
+    const int missing = check_bound(ep);
+    if (missing != 0) {
+        return missing;
+    }
+    util::Status enabled = make_pair(ep);
+    if (enabled.is_ok()) {
+        ep.domain->msg->add(ep);
+        enabled = join_queues(ep);
+    }
+    if (!enabled.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot enable endpoint at %s: %s",
+                 ep.use->port->address().to_string().c_str(), strerrordesc_np(enabled.error()));
+        return to_fi(enabled);
+    }
+    choose_tables(ep);
+    return 0;
+}
+
+/// fi_cm(3): connecting enables.
+int enable_if_needed(EpMsg& ep) {
+    return ep.connection != nullptr ? 0 : enable(ep);
+}
+
+int ep_msg_control(fid* self, int command, void* argument) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    switch (command) {
+        case FI_ENABLE: return entry([&] { return enable(ep); });
+        case FI_GETOPSFLAG:
+            return msg_get_op_flags(ep.tx_op_flags, ep.rx_op_flags,
+                                    static_cast<std::uint64_t*>(argument));
+        case FI_SETOPSFLAG:
+            return msg_set_op_flags(ep.tx_op_flags, ep.rx_op_flags,
+                                    static_cast<const std::uint64_t*>(argument));
+        default: return -FI_ENOSYS;
+    }
+}
+
+// ---- names ----
+
+int ep_msg_getname(fid* self, void* address, std::size_t* bytes) noexcept {
+    if (bytes == nullptr) {
+        return -FI_EINVAL;
+    }
+    return entry([&]() -> int {
+        const EpMsg& ep = EpMsg::from(self);
+        const bool has_room = write_formatted_address(ep.domain->addr_format,
+                                                      ep.use->port->address(), address, bytes);
+        return has_room ? 0 : -FI_ETOOSMALL;
+    });
+}
+
+int ep_msg_setname(fid* self, void* address, std::size_t bytes) noexcept {
+    return entry([&]() -> int {
+        EpMsg& ep = EpMsg::from(self);
+        if (ep.connection != nullptr || ep.request != nullptr) {
+            return -FI_EOPBADSTATE;
+        }
+        const util::Result<util::SockAddr> wanted =
+            read_sized_address(ep.domain->addr_format, address, bytes);
+        if (!wanted.is_ok()) {
+            return to_fi(wanted.status());
+        }
+        const auto use = ep.domain->msg->use(wanted.value());
+        if (!use.is_ok()) {
+            return to_fi(use.status());
+        }
+        ep.domain->msg->release(std::exchange(ep.use, use.value()));
+        return 0;
+    });
+}
+
+int ep_msg_getpeer(fid_ep* self, void* address, std::size_t* bytes) noexcept {
+    if (bytes == nullptr) {
+        return -FI_EINVAL;
+    }
+    return entry([&]() -> int {
+        const EpMsg& ep = EpMsg::from(self);
+        if (!ep.is_connected()) {
+            return -FI_ENOTCONN;
+        }
+        const util::SockAddr peer = ep.use->port->from_core(ep.connection->peer());
+        return write_formatted_address(ep.domain->addr_format, peer, address, bytes)
+                   ? 0
+                   : -FI_ETOOSMALL;
+    });
+}
+
+// ---- connections ----
+
+int connect_result(util::Status status) noexcept {
+    switch (status.error()) {
+        case EINVAL: return -FI_EOPBADSTATE;
+        case EMSGSIZE: return -FI_EINVAL;
+        default: return to_fi(status);
+    }
+}
+
+int ep_msg_connect(fid_ep* self, const void* address, const void* param,
+                   std::size_t param_bytes) noexcept {
+    return entry([&]() -> int {
+        EpMsg& ep = EpMsg::from(self);
+        if (param == nullptr && param_bytes != 0) {
+            return -FI_EINVAL;
+        }
+        if (ep.request != nullptr) {
+            return -FI_EOPBADSTATE;  // it is to be accepted
+        }
+        const util::Result<util::SockAddr> dest =
+            address != nullptr ? read_formatted_address(ep.domain->addr_format, address)
+            : ep.dest          ? util::Result<util::SockAddr>(*ep.dest)
+                               : util::Result<util::SockAddr>(EDESTADDRREQ);
+        if (!dest.is_ok()) {
+            return to_fi(dest.status());
+        }
+        if (dest.value().family != ep.use->port->address().family || dest.value().port == 0) {
+            return -FI_EADDRNOTAVAIL;
+        }
+        const int enabled = enable_if_needed(ep);
+        if (enabled != 0) {
+            return enabled;
+        }
+        return connect_result(ep.rc().connect(*ep.connection, ep.use->port->to_core(dest.value()),
+                                              {static_cast<const std::byte*>(param), param_bytes}));
+    });
+}
+
+int ep_msg_accept(fid_ep* self, const void* param, std::size_t param_bytes) noexcept {
+    return entry([&]() -> int {
+        EpMsg& ep = EpMsg::from(self);
+        if (param == nullptr && param_bytes != 0) {
+            return -FI_EINVAL;
+        }
+        if (ep.request == nullptr) {
+            return -FI_EOPBADSTATE;
+        }
+        const int enabled = enable_if_needed(ep);
+        if (enabled != 0) {
+            return enabled;
+        }
+        const util::Status accepted = ep.rc().accept(
+            *ep.connection, ep.request->event, {static_cast<const std::byte*>(param), param_bytes});
+        if (accepted.is_ok()) {
+            ep.request.reset();
+        }
+        return connect_result(accepted);
+    });
+}
+
+int ep_msg_shutdown(fid_ep* self, std::uint64_t flags) noexcept {
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    return entry([&]() -> int {
+        EpMsg& ep = EpMsg::from(self);
+        return ep.connection != nullptr ? to_fi(ep.rc().disconnect(*ep.connection)) : -FI_ENOTCONN;
+    });
+}
+
+constexpr Refuse<-FI_ENOSYS> kNot{};
+
+fi_ops ep_msg_fid_ops = fid_ops(ep_msg_close, ep_msg_bind, ep_msg_control);
+
+int ep_msg_getopt(fid* self, int level, int option, void* value, std::size_t* bytes) noexcept {
+    const EpMsg& ep = EpMsg::from(self);
+    return msg_getopt(level, option, value, bytes, ep.tx_size, ep.rx_size);
+}
+
+fi_ops_ep ep_msg_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = kNot,  // a pair does not give back what has been posted
+    .getopt = ep_msg_getopt,
+    .setopt = msg_setopt,
+    .tx_ctx = kNot,
+    .rx_ctx = kNot,
+    .rx_size_left = kNot,
+    .tx_size_left = kNot,
+};
+
+fi_ops_cm ep_msg_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = ep_msg_setname,
+    .getname = ep_msg_getname,
+    .getpeer = ep_msg_getpeer,
+    .connect = ep_msg_connect,
+    .listen = kNot,
+    .accept = ep_msg_accept,
+    .reject = kNot,
+    .shutdown = ep_msg_shutdown,
+    .join = kNot,
+};
+
+// ---- open ----
+
+std::size_t size_of(std::size_t asked) noexcept {
+    return asked != 0 ? asked : kDefaultSize;
+}
+
+int fill(EpMsg& ep, const fi_info& info) {
+    ep.caps = info.caps;
+    if (info.tx_attr != nullptr) {
+        ep.caps &= info.tx_attr->caps != 0 ? ~(FI_SEND | FI_READ | FI_WRITE) | info.tx_attr->caps
+                                           : ~std::uint64_t{0};
+        ep.tx_op_flags = info.tx_attr->op_flags;
+    }
+    if (info.rx_attr != nullptr) {
+        ep.caps &= info.rx_attr->caps != 0
+                       ? ~(FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE) | info.rx_attr->caps
+                       : ~std::uint64_t{0};
+        ep.rx_op_flags = info.rx_attr->op_flags;
+    }
+    ep.tx_size = size_of(info.tx_attr != nullptr ? info.tx_attr->size : 0);
+    ep.rx_size = size_of(info.rx_attr != nullptr ? info.rx_attr->size : 0);
+    ep.has_rx_cq_data =
+        ((info.mode | (info.rx_attr != nullptr ? info.rx_attr->mode : 0)) & FI_RX_CQ_DATA) != 0;
+    if (ep.tx_size > kMsgMaxQueue || ep.rx_size > kMsgMaxQueue) {
+        RVT_WARN(kEpCtrl, "cannot open endpoint: %zu sends and %zu receives asked, at most %zu",
+                 ep.tx_size, ep.rx_size, kMsgMaxQueue);
+        return -FI_EINVAL;
+    }
+    if (info.dest_addr != nullptr) {
+        const auto dest = read_formatted_address(ep.domain->addr_format, info.dest_addr);
+        if (!dest.is_ok()) {
+            return to_fi(dest.status());
+        }
+        ep.dest = dest.value();
+    }
+    return 0;
+}
+
+/// Domains of several threads without a lock are for endpoints that share nothing; those of
+/// connections share ports.
+int check(const Domain& domain, std::uint64_t caps) noexcept {
+    if (domain.lock.policy() == LockPolicy::kNone) {
+        RVT_WARN(kEpCtrl,
+                 "cannot open endpoint: the domain was opened for FI_THREAD_COMPLETION "
+                 "and FI_EP_RDM; open it with an info of FI_EP_MSG");
+        return -FI_EINVAL;
+    }
+    if ((caps & kMemoryCaps) != 0 && !domain.mr_mode.has_provider_keys) {
+        RVT_WARN(kEpCtrl, "cannot open endpoint: remote memory needs a domain with FI_MR_PROV_KEY");
+        return -FI_EINVAL;
+    }
+    return 0;
+}
+
+/// The domain's port of that address, or the one that the request came to.
+util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info) {
+    MsgDomain& msg = *ep.domain->msg;
+    if (ep.request != nullptr) {
+        return msg.use(ep.request->port);
+    }
+    const util::Result<util::SockAddr> bind =
+        info.src_addr != nullptr
+            ? read_formatted_address(ep.domain->addr_format, info.src_addr)
+            : util::Result<util::SockAddr>(
+                  resolve_addresses(nullptr, nullptr, 0, nullptr).addresses.source);
+    return bind.is_ok() ? msg.use(bind.value()) : util::Result<MsgPortUse*>(bind.status());
+}
+
+int open_with(EpMsg& ep, const fi_info& info) {
+    int refused = fill(ep, info);
+    if (refused == 0) {
+        refused = check(*ep.domain, ep.caps);
+    }
+    if (refused != 0) {
+        return refused;
+    }
+    const util::Status shared = ep.domain->open_msg();
+    if (!shared.is_ok()) {
+        return to_fi(shared);
+    }
+    const auto use = find_port(ep, info);
+    if (!use.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot open endpoint: %s", strerrordesc_np(use.error()));
+        return to_fi(use.status());
+    }
+    ep.use = use.value();
+    return 0;
+}
+
+}  // namespace
+
+EpMsg::EpMsg() : events(*this) {}
+EpMsg::~EpMsg() = default;
+
+void EpMsg::Events::connected(std::span<const std::byte> private_data) noexcept {
+    static_cast<void>(entry([&] {
+        ep_.eq->push_cm(FI_CONNECTED, &ep_.handle.fid, nullptr, private_data);
+        return 0;
+    }));
+}
+
+void EpMsg::Events::connect_failed(int error, std::span<const std::byte> private_data) noexcept {
+    static_cast<void>(entry([&] {
+        fi_eq_err_entry event{};
+        event.fid = &ep_.handle.fid;
+        event.context = ep_.handle.fid.context;
+        event.err = error;
+        event.prov_errno = error;
+        ep_.eq->push_error(event, private_data);
+        return 0;
+    }));
+}
+
+void EpMsg::Events::disconnected() noexcept {
+    static_cast<void>(entry([&] {
+        ep_.eq->push_cm(FI_SHUTDOWN, &ep_.handle.fid, nullptr, {});
+        return 0;
+    }));
+}
+
+int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
+    auto made = std::make_unique<EpMsg>();
+    made->domain = &domain;
+    if (info.handle != nullptr) {
+        made->request = conn_req_take(info.handle);
+        if (made->request == nullptr) {
+            RVT_WARN(kEpCtrl,
+                     "cannot open endpoint: info->handle is no request of a peer that "
+                     "waits for an answer");
+            return -FI_EINVAL;
+        }
+    }
+    const int refused = open_with(*made, info);
+    if (refused != 0) {
+        if (made->request != nullptr) {
+            conn_req_add(std::move(made->request));
+        }
+        return refused;
+    }
+    made->handle.fid = {FI_CLASS_EP, context, &ep_msg_fid_ops};
+    made->handle.ops = &ep_msg_ops;
+    made->handle.cm = &ep_msg_cm_ops;
+    made->handle.msg = &not_enabled_tables.msg;
+    made->handle.tagged = &absent_tables.tagged;
+    made->handle.rma = &not_enabled_tables.rma;
+    made->handle.atomic = &not_enabled_tables.atomic;
+    made->handle.collective = &absent_collective_ops;
+    domain.users.add();
+    *ep = &made.release()->handle;
+    return 0;
+}
+
+}  // namespace rvt::ofi

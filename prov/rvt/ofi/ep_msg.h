@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// FI_EP_MSG endpoints, fi_endpoint(3): a reliable connection's pair. Life and connection are in
+// ep_msg.cc, the data path in ep_msg_data.cc and ep_msg_atomic.cc.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "core/rc_port.h"
+#include "ofi/compat.h"
+#include "ofi/domain.h"
+#include "ofi/fid.h"
+#include "ofi/msg_domain.h"
+#include "ofi/msg_op.h"
+
+namespace rvt::ofi {
+
+struct Cq;
+struct Cntr;
+struct Srx;
+struct ConnReq;
+class Eq;
+
+inline constexpr std::size_t kMsgInject = 256;
+inline constexpr std::size_t kMsgIov = 8;
+
+struct EpMsg {
+    static EpMsg& from(fid_ep* self) noexcept { return *reinterpret_cast<EpMsg*>(self); }
+    static EpMsg& from(fid* self) noexcept { return *reinterpret_cast<EpMsg*>(self); }
+
+    EpMsg();
+    ~EpMsg();
+    EpMsg(const EpMsg&) = delete;
+    EpMsg& operator=(const EpMsg&) = delete;
+
+    /// Turns completions of the pair into those of the application. Returns: how many.
+    unsigned drain_locked() noexcept;
+    /// Asks that the next completion is announced at the port's channel.
+    void arm_queue_locked() noexcept;
+
+    [[nodiscard]] const MsgOps* shared_receives() const noexcept;
+    [[nodiscard]] core::RcPort& rc() const noexcept { return use->port->rc(); }
+    [[nodiscard]] bool is_connected() const noexcept {
+        return connection != nullptr && connection->state() == core::RcConnection::State::kOpen;
+    }
+
+    fid_ep handle{};
+    Domain* domain = nullptr;
+    MsgPortUse* use = nullptr;
+    std::unique_ptr<core::RcConnection> connection;  // from enabling on
+    core::VerbsCq* queue = nullptr;                  // of the pair
+    std::unique_ptr<MsgOps> sends;
+    std::unique_ptr<MsgOps> receives;
+    std::uint64_t scratch = 0;  // where an atomic without a result puts what it found
+
+    Cq* tx_cq = nullptr;
+    Cq* rx_cq = nullptr;
+    Eq* eq = nullptr;
+    Srx* srx = nullptr;
+    bool is_tx_selective = false;
+    bool is_rx_selective = false;
+    struct Counters {
+        Cntr* send = nullptr;
+        Cntr* recv = nullptr;
+        Cntr* read = nullptr;
+        Cntr* write = nullptr;
+    } counters;
+
+    std::uint64_t caps = 0;
+    bool has_rx_cq_data = false;  // FI_RX_CQ_DATA: data beside a WRITE takes a receive
+    std::uint64_t tx_op_flags = 0;
+    std::uint64_t rx_op_flags = 0;
+    bool is_closing = false;  // what completes now is silent, but for receives of a shared context
+    std::size_t tx_size = 0;
+    std::size_t rx_size = 0;
+    std::optional<util::SockAddr> dest;  // of the info that it was opened with
+    std::unique_ptr<ConnReq> request;    // which it is to accept
+
+    /// What the port reports goes to the event queue.
+    class Events final : public core::RcUser {
+      public:
+        explicit Events(EpMsg& ep) noexcept : ep_(ep) {}
+        void connected(std::span<const std::byte> private_data) noexcept override;
+        void connect_failed(int error, std::span<const std::byte> private_data) noexcept override;
+        void disconnected() noexcept override;
+
+      private:
+        EpMsg& ep_;
+    } events;
+};
+
+/// fi_ops_domain.endpoint for infos of FI_EP_MSG. Returns: 0, -FI_EINVAL, -FI_ENOMEM, errors of
+/// opening a port.
+int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context);
+
+// The tables of enabled endpoints.
+extern fi_ops_msg msg_msg_ops;
+extern fi_ops_rma msg_rma_ops;
+extern fi_ops_atomic msg_atomic_ops;
+
+/// One work request of the application, without the lists.
+struct MsgPost {
+    WrOpcode opcode = WrOpcode::kSend;
+    std::uint64_t completion = 0;  // its flags
+    std::uint64_t flags = 0;       // FI_COMPLETION, FI_INJECT, FI_REMOTE_CQ_DATA, FI_FENCE
+    std::uint64_t data = 0;
+    std::uint64_t remote_addr = 0;
+    std::uint64_t rkey = 0;
+    std::uint64_t compare_add = 0;
+    std::uint64_t swap = 0;
+    void* context = nullptr;
+};
+ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept;
+
+}  // namespace rvt::ofi

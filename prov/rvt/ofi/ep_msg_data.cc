@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// fi_msg(3) and fi_rma(3) of connected endpoints: each call becomes a work request. Each request
+// completes towards this layer, which counts it and tells the application if that is wanted.
+//
+// A completion means that the peer has acknowledged: its memory holds the data, or its receive.
+// That is as much as FI_DELIVERY_COMPLETE asks for.
+#include <array>
+
+#include "core/qp.h"
+#include "ofi/cntr.h"
+#include "ofi/cq.h"
+#include "ofi/ep_msg.h"
+#include "ofi/errors.h"
+#include "ofi/srx.h"
+
+namespace rvt::ofi {
+namespace {
+
+constexpr std::uint64_t kPostFlags = FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA | FI_MORE |
+                                     FI_FENCE | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
+                                     FI_DELIVERY_COMPLETE;
+constexpr std::uint64_t kReadFlags = kPostFlags & ~(FI_INJECT | FI_REMOTE_CQ_DATA);
+constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 31;
+constexpr std::uint64_t kNoFlags = 0;
+
+std::uint64_t number_of(const MsgOp* op) noexcept {
+    return reinterpret_cast<std::uintptr_t>(op);
+}
+std::uint64_t number_of(const void* pointer) noexcept {
+    return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+bool is_bad_list(const void* list, std::size_t count) noexcept {
+    return count > kMsgIov || (list == nullptr && count != 0);
+}
+template <class Message>
+bool is_bad(const Message* message) noexcept {
+    return message == nullptr || is_bad_list(message->msg_iov, message->iov_count);
+}
+
+/// The elements of a work request.
+struct Elements {
+    std::array<Sge, kMsgIov> list;
+    std::size_t count = 0;
+    std::uint64_t bytes = 0;
+
+    /// Returns: false for more than a message may hold.
+    bool fill(const iovec* iov, std::size_t n, std::uint32_t key) noexcept {
+        for (std::size_t i = 0; i < n; ++i) {
+            if (iov[i].iov_len > kMostBytes) {
+                return false;
+            }
+            list[i] = {.addr = number_of(iov[i].iov_base),
+                       .length = static_cast<std::uint32_t>(iov[i].iov_len),
+                       .lkey = key};
+            bytes += iov[i].iov_len;
+        }
+        count = n;
+        return bytes <= kMostBytes;
+    }
+};
+
+core::Counter* counter_of(const Cntr* cntr) noexcept {
+    return cntr != nullptr ? &const_cast<Cntr*>(cntr)->counter : nullptr;
+}
+
+core::Counter* counter_for(const EpMsg& ep, std::uint64_t completion) noexcept {
+    return counter_of((completion & FI_SEND) != 0   ? ep.counters.send
+                      : (completion & FI_READ) != 0 ? ep.counters.read
+                                                    : ep.counters.write);
+}
+
+/// What a queue that is full, or a pair that has failed, means to the application.
+ssize_t post_result(util::Status status) noexcept {
+    return status.error() == ENOMEM ? -FI_EAGAIN : to_fi(status);
+}
+
+/// Whether the application has to read first: the queue holds more than it was made for.
+bool must_wait(const Cq* cq) noexcept {
+    return cq != nullptr && cq->queue->has_overflow();
+}
+
+// ---- sends ----
+
+/// With its own flags a call completes as they say, without as the endpoint's defaults do.
+std::uint64_t flags_of_call(const EpMsg& ep, std::uint64_t flags) noexcept {
+    return flags | (ep.is_tx_selective ? kNoFlags : FI_COMPLETION);
+}
+std::uint64_t default_flags(const EpMsg& ep) noexcept {
+    return flags_of_call(ep, ep.tx_op_flags);
+}
+
+MsgPost send_of(std::uint64_t flags, std::uint64_t data, void* context) noexcept {
+    return {.opcode = (flags & FI_REMOTE_CQ_DATA) != 0 ? WrOpcode::kSendImm : WrOpcode::kSend,
+            .completion = FI_MSG | FI_SEND,
+            .flags = flags,
+            .data = data,
+            .context = context};
+}
+
+ssize_t msg_sendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                  fi_addr_t /*dest*/, void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if (is_bad_list(iov, count)) {
+        return -FI_EINVAL;
+    }
+    return msg_post(ep, send_of(default_flags(ep), 0, context), iov, count);
+}
+
+ssize_t msg_send(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+                 fi_addr_t /*dest*/, void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    const iovec iov{const_cast<void*>(buffer), length};
+    return msg_post(ep, send_of(default_flags(ep), 0, context), &iov, 1);
+}
+
+ssize_t msg_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if ((flags & ~kPostFlags) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (is_bad(msg)) {
+        return -FI_EINVAL;
+    }
+    return msg_post(ep, send_of(flags_of_call(ep, flags), msg->data, msg->context), msg->msg_iov,
+                    msg->iov_count);
+}
+
+ssize_t msg_inject(fid_ep* self, const void* buffer, std::size_t length,
+                   fi_addr_t /*dest*/) noexcept {
+    const iovec iov{const_cast<void*>(buffer), length};
+    return msg_post(EpMsg::from(self), send_of(FI_INJECT, 0, nullptr), &iov, 1);
+}
+
+ssize_t msg_senddata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+                     std::uint64_t data, fi_addr_t /*dest*/, void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    const iovec iov{const_cast<void*>(buffer), length};
+    return msg_post(ep, send_of(default_flags(ep) | FI_REMOTE_CQ_DATA, data, context), &iov, 1);
+}
+
+ssize_t msg_injectdata(fid_ep* self, const void* buffer, std::size_t length, std::uint64_t data,
+                       fi_addr_t /*dest*/) noexcept {
+    const iovec iov{const_cast<void*>(buffer), length};
+    return msg_post(EpMsg::from(self), send_of(FI_INJECT | FI_REMOTE_CQ_DATA, data, nullptr), &iov,
+                    1);
+}
+
+// ---- receives ----
+
+ssize_t post_receive(EpMsg& ep, const iovec* iov, std::size_t count, void* context,
+                     std::uint64_t flags) noexcept {
+    using State = core::RcConnection::State;
+    if (ep.receives == nullptr) {
+        return -FI_ENOSYS;  // they are posted to the shared context
+    }
+    const util::Guard<DomainLock> guard(ep.domain->lock);
+    const State state = ep.connection->state();
+    if (state == State::kClosing || state == State::kEnded) {
+        return -FI_ENOTCONN;
+    }
+    Elements elements;
+    if (!elements.fill(iov, count, ep.domain->msg->local_key())) {
+        return -FI_EINVAL;
+    }
+    MsgOp* const op = must_wait(ep.rx_cq) ? nullptr : ep.receives->take();
+    if (op == nullptr) {
+        return -FI_EAGAIN;
+    }
+    op->context = context;
+    op->flags = FI_MSG | FI_RECV;
+    op->counter = nullptr;
+    op->wants_completion = !ep.is_rx_selective || (flags & FI_COMPLETION) != 0;
+    const util::Status posted = ep.connection->qp().post_recv(
+        {.wr_id = number_of(op), .sg_list = {elements.list.data(), elements.count}});
+    if (!posted.is_ok()) {
+        ep.receives->put(*op);
+    }
+    return post_result(posted);
+}
+
+ssize_t msg_recvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                  fi_addr_t /*source*/, void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if (is_bad_list(iov, count)) {
+        return -FI_EINVAL;
+    }
+    return post_receive(ep, iov, count, context, ep.rx_op_flags);
+}
+
+ssize_t msg_recv(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/,
+                 fi_addr_t /*source*/, void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    const iovec iov{buffer, length};
+    return post_receive(ep, &iov, 1, context, ep.rx_op_flags);
+}
+
+ssize_t msg_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
+    if ((flags & ~kRecvFlags) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (is_bad(msg)) {
+        return -FI_EINVAL;
+    }
+    return post_receive(EpMsg::from(self), msg->msg_iov, msg->iov_count, msg->context, flags);
+}
+
+// ---- memory of the peer ----
+
+MsgPost write_of(std::uint64_t flags, std::uint64_t addr, std::uint64_t key, std::uint64_t data,
+                 void* context) noexcept {
+    return {.opcode = (flags & FI_REMOTE_CQ_DATA) != 0 ? WrOpcode::kWriteImm : WrOpcode::kWrite,
+            .completion = FI_RMA | FI_WRITE,
+            .flags = flags,
+            .data = data,
+            .remote_addr = addr,
+            .rkey = key,
+            .context = context};
+}
+
+MsgPost read_of(std::uint64_t flags, std::uint64_t addr, std::uint64_t key,
+                void* context) noexcept {
+    return {.opcode = WrOpcode::kRead,
+            .completion = FI_RMA | FI_READ,
+            .flags = flags & ~std::uint64_t{FI_INJECT},
+            .remote_addr = addr,
+            .rkey = key,
+            .context = context};
+}
+
+/// A work request names one range of the peer's memory.
+bool is_bad_remote(const fi_msg_rma* msg) noexcept {
+    if (is_bad(msg) || msg->rma_iov_count != 1 || msg->rma_iov == nullptr) {
+        return true;
+    }
+    std::uint64_t local = 0;
+    for (std::size_t i = 0; i < msg->iov_count; ++i) {
+        local += msg->msg_iov[i].iov_len;
+    }
+    return local != msg->rma_iov[0].len;
+}
+
+ssize_t msg_readv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                  fi_addr_t /*source*/, std::uint64_t addr, std::uint64_t key,
+                  void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if (is_bad_list(iov, count)) {
+        return -FI_EINVAL;
+    }
+    return msg_post(ep, read_of(default_flags(ep), addr, key, context), iov, count);
+}
+
+ssize_t msg_read(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/,
+                 fi_addr_t /*source*/, std::uint64_t addr, std::uint64_t key,
+                 void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    const iovec iov{buffer, length};
+    return msg_post(ep, read_of(default_flags(ep), addr, key, context), &iov, 1);
+}
+
+ssize_t msg_readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if ((flags & ~kReadFlags) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (is_bad_remote(msg)) {
+        return -FI_EINVAL;
+    }
+    return msg_post(
+        ep,
+        read_of(flags_of_call(ep, flags), msg->rma_iov[0].addr, msg->rma_iov[0].key, msg->context),
+        msg->msg_iov, msg->iov_count);
+}
+
+ssize_t msg_writev(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                   fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
+                   void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if (is_bad_list(iov, count)) {
+        return -FI_EINVAL;
+    }
+    return msg_post(ep, write_of(default_flags(ep), addr, key, 0, context), iov, count);
+}
+
+ssize_t msg_write(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+                  fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
+                  void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    const iovec iov{const_cast<void*>(buffer), length};
+    return msg_post(ep, write_of(default_flags(ep), addr, key, 0, context), &iov, 1);
+}
+
+ssize_t msg_writemsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if ((flags & ~kPostFlags) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (is_bad_remote(msg)) {
+        return -FI_EINVAL;
+    }
+    return msg_post(ep,
+                    write_of(flags_of_call(ep, flags), msg->rma_iov[0].addr, msg->rma_iov[0].key,
+                             msg->data, msg->context),
+                    msg->msg_iov, msg->iov_count);
+}
+
+ssize_t msg_inject_write(fid_ep* self, const void* buffer, std::size_t length, fi_addr_t /*dest*/,
+                         std::uint64_t addr, std::uint64_t key) noexcept {
+    const iovec iov{const_cast<void*>(buffer), length};
+    return msg_post(EpMsg::from(self), write_of(FI_INJECT, addr, key, 0, nullptr), &iov, 1);
+}
+
+ssize_t msg_writedata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+                      std::uint64_t data, fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
+                      void* context) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    const iovec iov{const_cast<void*>(buffer), length};
+    return msg_post(ep, write_of(default_flags(ep) | FI_REMOTE_CQ_DATA, addr, key, data, context),
+                    &iov, 1);
+}
+
+ssize_t msg_inject_writedata(fid_ep* self, const void* buffer, std::size_t length,
+                             std::uint64_t data, fi_addr_t /*dest*/, std::uint64_t addr,
+                             std::uint64_t key) noexcept {
+    const iovec iov{const_cast<void*>(buffer), length};
+    return msg_post(EpMsg::from(self),
+                    write_of(FI_INJECT | FI_REMOTE_CQ_DATA, addr, key, data, nullptr), &iov, 1);
+}
+
+// ---- completions ----
+
+struct Outcome {
+    Cq* cq;
+    core::Counter* counter;
+    core::Cqe entry;
+};
+
+Outcome outcome_of_receive(const EpMsg& ep, const MsgOp& op, const core::Wc& wc) noexcept {
+    const bool is_write = wc.opcode == core::WcOpcode::kRecvWriteImm;
+    const bool has_data = is_write || has_any(wc.flags, core::WcFlags::kWithImm);
+    Outcome outcome{.cq = ep.rx_cq, .counter = is_write ? nullptr : counter_of(ep.counters.recv)};
+    outcome.entry = {.op_context = op.context,
+                     .flags = (is_write ? FI_RMA | FI_REMOTE_WRITE : op.flags) |
+                              (has_data ? FI_REMOTE_CQ_DATA : kNoFlags),
+                     .len = wc.byte_len,
+                     .data = has_data ? wc.imm : 0,
+                     .status = wc.status};
+    // fi_cq(3): a message longer than its receive is called truncated.
+    if (wc.status == core::WcStatus::kLocLenErr) {
+        outcome.entry.status = core::WcStatus::kTruncated;
+    }
+    return outcome;
+}
+
+void tell(const MsgOp& op, const Outcome& outcome) noexcept {
+    const bool is_good = outcome.entry.status == core::WcStatus::kSuccess;
+    if (outcome.counter != nullptr) {
+        is_good ? outcome.counter->add(1) : outcome.counter->add_error(1);
+    }
+    if (outcome.cq != nullptr && (op.wants_completion || !is_good)) {
+        outcome.cq->queue->push(outcome.entry);
+    }
+}
+
+}  // namespace
+
+ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
+    const bool is_inline = (post.flags & FI_INJECT) != 0;
+    const util::Guard<DomainLock> guard(ep.domain->lock);
+    if (!ep.is_connected()) [[unlikely]] {
+        return -FI_ENOTCONN;
+    }
+    Elements elements;
+    if (!elements.fill(iov, count, ep.domain->msg->local_key()) ||
+        (is_inline && elements.bytes > kMsgInject)) [[unlikely]] {
+        return -FI_EMSGSIZE;
+    }
+    if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
+        return -FI_EOPNOTSUPP;
+    }
+    MsgOp* const op = must_wait(ep.tx_cq) ? nullptr : ep.sends->take();
+    if (op == nullptr) [[unlikely]] {
+        return -FI_EAGAIN;
+    }
+    op->context = post.context;
+    op->flags = post.completion;
+    op->counter = counter_for(ep, post.completion);
+    op->wants_completion = (post.flags & FI_COMPLETION) != 0;
+    const util::Status posted = ep.connection->qp().post_send(
+        {.wr_id = number_of(op),
+         .opcode = post.opcode,
+         .flags = SendFlags::kSignaled | (is_inline ? SendFlags::kInline : SendFlags::kNone) |
+                  ((post.flags & FI_FENCE) != 0 ? SendFlags::kFence : SendFlags::kNone),
+         .imm = static_cast<std::uint32_t>(post.data),
+         .sg_list = {elements.list.data(), elements.count},
+         .remote_addr = post.remote_addr,
+         .rkey = static_cast<std::uint32_t>(post.rkey),
+         .compare_add = post.compare_add,
+         .swap = post.swap});
+    if (!posted.is_ok()) [[unlikely]] {
+        ep.sends->put(*op);
+    } else {
+        ep.rc().expect_traffic();
+    }
+    return post_result(posted);
+}
+
+unsigned EpMsg::drain_locked() noexcept {
+    std::array<core::Wc, 16> completions;
+    unsigned total = 0;
+    bool has_failed = false;
+    bool has_received = false;
+    for (unsigned n = 1; n != 0; total += n) {
+        n = queue->take(completions);
+        for (const core::Wc& wc : std::span(completions).first(n)) {
+            has_failed |= wc.status != core::WcStatus::kSuccess;
+            if (wc.wr_id == core::kRcProbe) {
+                continue;
+            }
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
+            MsgOp& op = *reinterpret_cast<MsgOp*>(wc.wr_id);
+            if (is_closing && op.owner != shared_receives()) {
+                op.owner->put(op);
+                continue;
+            }
+            if ((op.flags & FI_RECV) != 0) {
+                has_received = true;
+                tell(op, outcome_of_receive(*this, op, wc));
+            } else {
+                tell(op,
+                     {.cq = tx_cq,
+                      .counter = op.counter,
+                      .entry = {.op_context = op.context, .flags = op.flags, .status = wc.status}});
+            }
+            op.owner->put(op);
+        }
+    }
+    if (is_closing) [[unlikely]] {
+        return total;
+    }
+    if (has_failed) [[unlikely]] {
+        rc().note_failure(*connection);
+    } else if (has_received && connection->state() == core::RcConnection::State::kAccepted)
+        [[unlikely]] {
+        rc().note_traffic(*connection);
+    }
+    return total;
+}
+
+const MsgOps* EpMsg::shared_receives() const noexcept {
+    return srx != nullptr ? &srx->ops : nullptr;
+}
+
+void EpMsg::arm_queue_locked() noexcept {
+    [[maybe_unused]] const util::Status armed = queue->req_notify(false);
+}
+
+constinit fi_ops_msg msg_msg_ops = {
+    .size = sizeof(fi_ops_msg),
+    .recv = msg_recv,
+    .recvv = msg_recvv,
+    .recvmsg = msg_recvmsg,
+    .send = msg_send,
+    .sendv = msg_sendv,
+    .sendmsg = msg_sendmsg,
+    .inject = msg_inject,
+    .senddata = msg_senddata,
+    .injectdata = msg_injectdata,
+};
+
+constinit fi_ops_rma msg_rma_ops = {
+    .size = sizeof(fi_ops_rma),
+    .read = msg_read,
+    .readv = msg_readv,
+    .readmsg = msg_readmsg,
+    .write = msg_write,
+    .writev = msg_writev,
+    .writemsg = msg_writemsg,
+    .inject = msg_inject_write,
+    .writedata = msg_writedata,
+    .injectdata = msg_inject_writedata,
+};
+
+}  // namespace rvt::ofi

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Ports come and go with the endpoints that use them.
+#include "ofi/msg_domain.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include "core/key_table.h"
+#include "core/mr.h"
+#include "ofi/ep_msg.h"
+
+namespace rvt::ofi {
+namespace {
+
+OpenMsgPort open_port = nullptr;
+
+constexpr std::uint64_t kAllMemory = ~std::uint64_t{0} >> 1;
+
+util::Status watch(int set, int fd) noexcept {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0 ? util::kOk : util::Status(errno);
+}
+
+util::Status open_use(MsgPortUse& use, core::KeyTable& keys) {
+    const auto context = core::open_device(use.port->rc().device());
+    if (!context.is_ok()) {
+        return context.status();
+    }
+    use.context = context.value();
+    const auto channel = core::create_comp_channel(*use.context);
+    if (!channel.is_ok()) {
+        return channel.status();
+    }
+    use.channel = channel.value();
+    const auto pd = core::alloc_pd(*use.context, keys);
+    if (!pd.is_ok()) {
+        return pd.status();
+    }
+    use.pd = pd.value();
+    return util::kOk;
+}
+
+}  // namespace
+
+void set_msg_ports(OpenMsgPort open) noexcept {
+    open_port = open;
+}
+
+util::Result<std::shared_ptr<MsgPort>> open_msg_port(const util::SockAddr& address) {
+    return open_port != nullptr ? open_port(address)
+                                : util::Result<std::shared_ptr<MsgPort>>(ENOSYS);
+}
+
+MsgPortUse::~MsgPortUse() {
+    // Nothing refers to them any more: the last endpoint has gone.
+    if (pd != nullptr) {
+        [[maybe_unused]] const util::Status freed = core::dealloc_pd(pd);
+    }
+    if (channel != nullptr) {
+        [[maybe_unused]] const util::Status destroyed = core::destroy_comp_channel(channel);
+    }
+    if (context != nullptr) {
+        [[maybe_unused]] const util::Status closed = core::close_device(context);
+    }
+}
+
+// ---- life ----
+
+util::Result<std::unique_ptr<MsgDomain>> MsgDomain::open(Domain& domain) {
+    std::unique_ptr<MsgDomain> made(new MsgDomain(domain));
+    made->timer_.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    made->wake_set_.reset(epoll_create1(EPOLL_CLOEXEC));
+    if (!made->timer_.is_open() || !made->wake_set_.is_open()) {
+        return errno;
+    }
+    if (const util::Status watched = watch(made->wake_set_.get(), made->timer_.get());
+        !watched.is_ok()) {
+        return watched;
+    }
+    const auto key = domain.keys->add({.length = kAllMemory, .access = Access::kLocalWrite});
+    if (!key.is_ok()) {
+        return key.status();
+    }
+    made->local_key_ = key.value();
+    return made;
+}
+
+MsgDomain::~MsgDomain() {
+    // Nobody has posted with it for longer than any deadline: the pairs are gone.
+    [[maybe_unused]] const util::Status removed =
+        domain_.keys->remove(local_key_, core::Deadline::max());
+}
+
+util::Result<MsgPortUse*> MsgDomain::use(const util::SockAddr& bind) {
+    const std::lock_guard guard(uses_lock_);
+    for (const auto& use : uses_) {
+        const util::SockAddr have = use->port->address();
+        if (use->is_active && have.family == bind.family && have.ip == bind.ip &&
+            (bind.port == 0 || bind.port == have.port)) {
+            ++use->endpoints;
+            return use.get();
+        }
+    }
+    auto port = open_msg_port(bind);
+    return port.is_ok() ? add_use(port.take(), true) : util::Result<MsgPortUse*>(port.status());
+}
+
+util::Result<MsgPortUse*> MsgDomain::use(std::shared_ptr<MsgPort> port) {
+    const std::lock_guard guard(uses_lock_);
+    for (const auto& use : uses_) {
+        if (use->port == port) {
+            ++use->endpoints;
+            return use.get();
+        }
+    }
+    return add_use(std::move(port), false);
+}
+
+util::Result<MsgPortUse*> MsgDomain::add_use(std::shared_ptr<MsgPort> port, bool is_active) {
+    auto made = std::make_unique<MsgPortUse>();
+    made->port = std::move(port);
+    made->is_active = is_active;
+    made->endpoints = 1;
+    util::Status status = open_use(*made, *domain_.keys);
+    if (status.is_ok()) {
+        status = watch(wake_set_.get(), made->port->wake_fd());
+    }
+    if (status.is_ok()) {
+        status = watch(wake_set_.get(), made->channel->fd());
+    }
+    if (!status.is_ok()) {
+        return status;
+    }
+    const util::Guard<DomainLock> locked(domain_.lock);
+    uses_.push_back(std::move(made));
+    return uses_.back().get();
+}
+
+void MsgDomain::release(MsgPortUse* use) noexcept {
+    const std::lock_guard guard(uses_lock_);
+    if (--use->endpoints != 0) {
+        return;
+    }
+    std::unique_ptr<MsgPortUse> last;
+    const util::Guard<DomainLock> locked(domain_.lock);
+    const auto found = std::ranges::find(uses_, use, &std::unique_ptr<MsgPortUse>::get);
+    last = std::move(*found);
+    uses_.erase(found);
+    epoll_ctl(wake_set_.get(), EPOLL_CTL_DEL, last->port->wake_fd(), nullptr);
+    epoll_ctl(wake_set_.get(), EPOLL_CTL_DEL, last->channel->fd(), nullptr);
+}
+
+void MsgDomain::add(EpMsg& ep) {
+    const util::Guard<DomainLock> locked(domain_.lock);
+    endpoints_.push_back(&ep);
+}
+
+void MsgDomain::remove(EpMsg& ep) noexcept {
+    const util::Guard<DomainLock> locked(domain_.lock);
+    std::erase(endpoints_, &ep);
+}
+
+// ---- progress ----
+
+unsigned MsgDomain::run_locked() noexcept {
+    unsigned moved = 0;
+    for (const auto& use : uses_) {
+        moved += use->port->poll();
+    }
+    unsigned completed = 0;
+    for (EpMsg* const ep : endpoints_) {
+        completed += ep->drain_locked();
+    }
+    if (sleepers_ != 0 && completed != 0) [[unlikely]] {
+        arm_queues_locked();  // another thread sleeps on
+    }
+    return moved + completed;
+}
+
+void MsgDomain::wake_waiting_locked(const core::RecvQueue& queue) noexcept {
+    for (const auto& use : uses_) {
+        use->port->rc().device().wake_waiting(&queue);
+    }
+}
+
+// ---- sleeping ----
+
+void MsgDomain::arm_queues_locked() noexcept {
+    for (const auto& use : uses_) {
+        use->channel->clear();
+    }
+    for (EpMsg* const ep : endpoints_) {
+        ep->arm_queue_locked();
+    }
+}
+
+/// Sleepers wake up when something is due, though nothing arrives.
+util::Status MsgDomain::set_timer_locked() noexcept {
+    std::uint64_t left_us = core::RcPort::kNever;
+    for (const auto& use : uses_) {
+        core::RcPort& rc = use->port->rc();
+        const std::uint64_t due = rc.next_due_us();
+        const std::uint64_t now = rc.device().now_us();
+        if (due != core::RcPort::kNever) {
+            left_us = std::min(left_us, due > now ? due - now : 1);
+        }
+    }
+    itimerspec when{};
+    if (left_us != core::RcPort::kNever) {
+        when.it_value.tv_sec = static_cast<time_t>(left_us / 1'000'000);
+        when.it_value.tv_nsec = static_cast<long>(left_us % 1'000'000 * 1000);
+    }
+    return timerfd_settime(timer_.get(), 0, &when, nullptr) == 0 ? util::kOk : util::Status(errno);
+}
+
+util::Status MsgDomain::arm_locked() noexcept {
+    arm_queues_locked();
+    for (const auto& use : uses_) {
+        if (use->port->arm().error() == EAGAIN) {
+            return EAGAIN;
+        }
+    }
+    for (EpMsg* const ep : endpoints_) {
+        if (ep->drain_locked() != 0) {
+            return EAGAIN;
+        }
+    }
+    const util::Status timed = set_timer_locked();
+    sleepers_ += timed.is_ok() ? 1 : 0;
+    return timed;
+}
+
+void MsgDomain::disarm_locked() noexcept {
+    sleepers_ -= sleepers_ != 0 ? 1 : 0;
+    for (const auto& use : uses_) {
+        use->port->rc().expect_traffic();  // what has woken us may have been a packet
+    }
+}
+
+}  // namespace rvt::ofi

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What the FI_EP_MSG endpoints of a domain have in common: the ports that they use, and their
+// progress. Reading any queue of theirs moves all of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/progress_source.h"
+#include "core/recv_queue.h"
+#include "ofi/domain.h"
+#include "ofi/msg_port.h"
+#include "util/unique_fd.h"
+
+namespace rvt::ofi {
+
+struct EpMsg;
+
+/// A port as one domain uses it.
+struct MsgPortUse {
+    ~MsgPortUse();
+
+    std::shared_ptr<MsgPort> port;
+    core::Context* context = nullptr;
+    core::CompChannel* channel = nullptr;  // tells sleepers of completions
+    core::Pd* pd = nullptr;                // with the domain's keys
+    bool is_active = false;                // of endpoints that connect, not of accepted ones
+    unsigned endpoints = 0;
+};
+
+class MsgDomain final : public core::ProgressSource {
+  public:
+    /// Returns: EMFILE, ENOSPC when there is no key left.
+    static util::Result<std::unique_ptr<MsgDomain>> open(Domain& domain);
+    /// Precondition: no endpoint is left.
+    ~MsgDomain();
+    MsgDomain(const MsgDomain&) = delete;
+    MsgDomain& operator=(const MsgDomain&) = delete;
+
+    /// The port that connecting endpoints of this address share. Returns: as open_msg_port().
+    util::Result<MsgPortUse*> use(const util::SockAddr& bind);
+    /// A port that a passive endpoint has opened.
+    util::Result<MsgPortUse*> use(std::shared_ptr<MsgPort> port);
+    void release(MsgPortUse* use) noexcept;
+
+    void add(EpMsg& ep);
+    void remove(EpMsg& ep) noexcept;
+
+    /// A key of the domain's for all memory of this process, which allows peers nothing: local
+    /// buffers need no registration.
+    [[nodiscard]] std::uint32_t local_key() const noexcept { return local_key_; }
+
+    /// Receives were posted to a queue that pairs on all ports share.
+    void wake_waiting_locked(const core::RecvQueue& queue) noexcept;
+
+    util::Status arm_locked() noexcept override;
+    void disarm_locked() noexcept override;
+    int wake_fd() const noexcept override { return wake_set_.get(); }
+
+  private:
+    explicit MsgDomain(Domain& domain) noexcept : domain_(domain) { progress = run; }
+    static unsigned run(core::ProgressSource* self) noexcept {
+        return static_cast<MsgDomain*>(self)->run_locked();
+    }
+    unsigned run_locked() noexcept;
+    void arm_queues_locked() noexcept;
+    util::Status set_timer_locked() noexcept;
+    util::Result<MsgPortUse*> add_use(std::shared_ptr<MsgPort> port, bool is_active);
+
+    Domain& domain_;
+    std::uint32_t local_key_ = 0;
+    std::mutex uses_lock_;  // of opening and releasing; order: before the domain's lock
+    std::vector<std::unique_ptr<MsgPortUse>> uses_;  // changes under both locks
+    std::vector<EpMsg*> endpoints_;                  // under the domain's lock
+    unsigned sleepers_ = 0;                          // under the domain's lock
+    util::UniqueFd timer_;     // runs out when something is due while everybody sleeps
+    util::UniqueFd wake_set_;  // of all ports and channels, and the timer
+};
+
+}  // namespace rvt::ofi

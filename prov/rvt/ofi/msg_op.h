@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What has to be remembered of a posted work request until it completes: its number is the address
+// of one of these.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/counter.h"
+
+namespace rvt::ofi {
+
+class MsgOps;
+
+struct MsgOp {
+    MsgOp* next_free = nullptr;
+    MsgOps* owner = nullptr;
+    void* context = nullptr;
+    std::uint64_t flags = 0;           // of its completion
+    core::Counter* counter = nullptr;  // counts it; of a receive: that of the endpoint that took it
+    bool wants_completion = false;     // also when it succeeds
+};
+
+/// As many as a queue takes. Threads: under the domain's lock.
+class MsgOps {
+  public:
+    explicit MsgOps(std::size_t count) : ops_(count) {
+        for (MsgOp& op : ops_) {
+            op.owner = this;
+            put(op);
+        }
+    }
+    MsgOps(const MsgOps&) = delete;
+    MsgOps& operator=(const MsgOps&) = delete;
+    ~MsgOps() = default;
+
+    /// nullptr: all are posted.
+    MsgOp* take() noexcept {
+        MsgOp* const op = free_;
+        if (op != nullptr) {
+            free_ = op->next_free;
+        }
+        return op;
+    }
+    void put(MsgOp& op) noexcept {
+        op.next_free = free_;
+        free_ = &op;
+    }
+
+  private:
+    std::vector<MsgOp> ops_;
+    MsgOp* free_ = nullptr;
+};
+
+}  // namespace rvt::ofi

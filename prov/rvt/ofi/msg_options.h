@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Options and operation flags of active and passive MSG endpoints, fi_endpoint(3).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ofi/compat.h"
+
+namespace rvt::ofi {
+
+inline constexpr std::size_t kMsgMaxQueue = 8192;  // sends, and receives, of one endpoint
+inline constexpr std::size_t kMsgMaxBytes = std::size_t{1} << 31;
+
+int msg_getopt(int level, int option, void* value, std::size_t* bytes, std::size_t tx_size,
+               std::size_t rx_size) noexcept;
+int msg_setopt(fid* self, int level, int option, const void* value, std::size_t bytes) noexcept;
+
+// FI_GETOPSFLAG and FI_SETOPSFLAG.
+int msg_get_op_flags(std::uint64_t tx, std::uint64_t rx, std::uint64_t* flags) noexcept;
+int msg_set_op_flags(std::uint64_t& tx, std::uint64_t& rx, const std::uint64_t* flags) noexcept;
+
+}  // namespace rvt::ofi

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// A port that connections of FI_EP_MSG go through: the device behind it and its connections. The
+// composition root makes ports; ofi/ knows them by this class.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "core/rc_port.h"
+#include "util/cpu.h"
+#include "util/sock_addr.h"
+#include "util/status.h"
+
+namespace rvt::ofi {
+
+/// Shared by the endpoints of a domain, or by a passive endpoint and those that it accepted.
+/// Threads: any.
+class MsgPort {
+  public:
+    virtual ~MsgPort() = default;
+    MsgPort(const MsgPort&) = delete;
+    MsgPort& operator=(const MsgPort&) = delete;
+
+    virtual core::RcPort& rc() noexcept = 0;
+    /// The address that it is bound to.
+    [[nodiscard]] virtual util::SockAddr address() const noexcept = 0;
+
+    // Addresses of the core are those of the port's device.
+    [[nodiscard]] virtual Address to_core(const util::SockAddr& address) const noexcept = 0;
+    [[nodiscard]] virtual util::SockAddr from_core(const Address& address) const noexcept = 0;
+
+    /// Once in each progress call of a user. Returns: how much moved.
+    RVT_ALWAYS_INLINE unsigned poll() noexcept {
+        // relaxed: a hint; the control thread looks after what it misses.
+        return is_hot_.load(std::memory_order_relaxed) ? poll_wire() : 0;
+    }
+
+    /// A descriptor that is readable when an armed port has something to poll.
+    [[nodiscard]] virtual int wake_fd() const noexcept = 0;
+    /// Returns: EAGAIN when there is something to poll now.
+    virtual util::Status arm() noexcept = 0;
+
+  protected:
+    MsgPort() = default;
+    virtual unsigned poll_wire() noexcept = 0;
+
+    std::atomic<bool> is_hot_{false};
+};
+
+/// Binds the address and starts to answer peers. Returns: as util::bind_udp_port(); ENOMEM, EMFILE.
+using OpenMsgPort = util::Result<std::shared_ptr<MsgPort>> (*)(const util::SockAddr& address);
+
+/// Tells ofi/ how ports are made. Threads: once, at load.
+void set_msg_ports(OpenMsgPort open) noexcept;
+util::Result<std::shared_ptr<MsgPort>> open_msg_port(const util::SockAddr& address);
+
+}  // namespace rvt::ofi

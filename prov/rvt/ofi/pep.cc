@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Listening, and the first half of an accept. fi_passive_ep(3), fi_cm(3).
+#include "ofi/pep.h"
+
+#include "ofi/address_format.h"
+#include "ofi/conn_req.h"
+#include "ofi/eq.h"
+#include "ofi/errors.h"
+#include "ofi/msg_options.h"
+#include "ofi/refuse.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+static_assert(offsetof(fid_pep, fid) == 0);
+
+/// Requests that nobody has answered are refused.
+int pep_close(fid* self) noexcept {
+    Pep& pep = Pep::from(self);
+    if (pep.is_listening) {
+        pep.port->rc().unlisten();
+    }
+    while (const auto request = conn_req_take_of(pep)) {
+        [[maybe_unused]] const util::Status told =
+            request->port->rc().reject(request->event.handle, {});
+    }
+    if (pep.eq != nullptr) {
+        pep.eq->forget(self);
+        pep.eq->users.drop();
+    }
+    pep.fabric->users.drop();
+    delete &pep;
+    return 0;
+}
+
+int pep_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
+    Pep& pep = Pep::from(self);
+    if (other == nullptr || other->fclass != FI_CLASS_EQ) {
+        return -FI_EINVAL;
+    }
+    if (flags != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (pep.eq != nullptr) {
+        return -FI_EINVAL;
+    }
+    pep.eq = &Eq::from(other);
+    pep.eq->users.add();
+    return 0;
+}
+
+fi_ops pep_fid_ops = fid_ops(pep_close, pep_bind);
+
+/// Binds the port. Precondition: the caller holds port_lock.
+util::Status open_port(Pep& pep) {
+    if (pep.port != nullptr) {
+        return util::kOk;
+    }
+    auto port = open_msg_port(pep.bind);
+    if (!port.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot listen at %s: %s", pep.bind.to_string().c_str(),
+                 strerrordesc_np(port.error()));
+        return port.status();
+    }
+    pep.port = port.take();
+    return util::kOk;
+}
+
+int pep_getname(fid* self, void* address, std::size_t* bytes) noexcept {
+    if (bytes == nullptr) {
+        return -FI_EINVAL;
+    }
+    return entry([&]() -> int {
+        Pep& pep = Pep::from(self);
+        const std::lock_guard guard(pep.port_lock);
+        const util::Status opened = open_port(pep);
+        if (!opened.is_ok()) {
+            return to_fi(opened);
+        }
+        const bool has_room =
+            write_formatted_address(pep.info->addr_format, pep.port->address(), address, bytes);
+        return has_room ? 0 : -FI_ETOOSMALL;
+    });
+}
+
+int pep_setname(fid* self, void* address, std::size_t bytes) noexcept {
+    return entry([&]() -> int {
+        Pep& pep = Pep::from(self);
+        const std::lock_guard guard(pep.port_lock);
+        if (pep.port != nullptr) {
+            return -FI_EOPBADSTATE;
+        }
+        const util::Result<util::SockAddr> wanted =
+            read_sized_address(pep.info->addr_format, address, bytes);
+        if (!wanted.is_ok()) {
+            return to_fi(wanted.status());
+        }
+        pep.bind = wanted.value();
+        return to_fi(open_port(pep));
+    });
+}
+
+int pep_listen(fid_pep* self) noexcept {
+    return entry([&]() -> int {
+        Pep& pep = Pep::from(self);
+        const std::lock_guard guard(pep.port_lock);
+        if (pep.eq == nullptr) {
+            RVT_WARN(kEpCtrl, "cannot listen: no event queue bound");
+            return -FI_ENOEQ;
+        }
+        if (pep.is_listening) {
+            return -FI_EOPBADSTATE;
+        }
+        util::Status status = open_port(pep);
+        if (status.is_ok()) {
+            status = pep.port->rc().listen(pep.requests);
+        }
+        pep.is_listening = status.is_ok();
+        return to_fi(status);
+    });
+}
+
+int pep_reject(fid_pep* self, fid* handle, const void* param, std::size_t param_bytes) noexcept {
+    return entry([&]() -> int {
+        if (param == nullptr && param_bytes != 0) {
+            return -FI_EINVAL;
+        }
+        std::unique_ptr<ConnReq> request = conn_req_take(handle);
+        if (request == nullptr || request->pep != &Pep::from(self)) {
+            if (request != nullptr) {
+                conn_req_add(std::move(request));
+            }
+            return -FI_EINVAL;
+        }
+        const util::Status told = request->port->rc().reject(
+            request->event.handle, {static_cast<const std::byte*>(param), param_bytes});
+        if (told.error() != EMSGSIZE) {
+            return to_fi(told);
+        }
+        conn_req_add(std::move(request));
+        return -FI_EINVAL;
+    });
+}
+
+constexpr Refuse<-FI_ENOSYS> kNot{};
+
+fi_ops_cm pep_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = pep_setname,
+    .getname = pep_getname,
+    .getpeer = kNot,
+    .connect = kNot,
+    .listen = pep_listen,
+    .accept = kNot,
+    .reject = pep_reject,
+    .shutdown = kNot,
+    .join = kNot,
+};
+
+int pep_getopt(fid* /*self*/, int level, int option, void* value, std::size_t* bytes) noexcept {
+    return option == FI_OPT_CM_DATA_SIZE ? msg_getopt(level, option, value, bytes, 0, 0)
+                                         : -FI_ENOPROTOOPT;
+}
+
+fi_ops_ep pep_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = kNot,
+    .getopt = pep_getopt,
+    .setopt = msg_setopt,
+    .tx_ctx = kNot,
+    .rx_ctx = kNot,
+    .rx_size_left = kNot,
+    .tx_size_left = kNot,
+};
+
+/// The info that a request is announced with: the passive endpoint's, with both addresses.
+fi_info* info_of(const Pep& pep, const ConnReq& request) {
+    const Offer& offer = msg_offer();
+    fi_info* const info = build_info(offer, pep.fabric->handle.api_version, pep.info.get(),
+                                     {.format = pep.info->addr_format,
+                                      .source = request.port->address(),
+                                      .dest = request.port->from_core(request.event.peer)});
+    if (info != nullptr) {
+        info->handle = const_cast<fid*>(&request.handle);
+    }
+    return info;
+}
+
+int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
+    auto made = std::make_unique<Pep>();
+    made->fabric = &fabric;
+    const std::uint32_t format =
+        info.addr_format != FI_FORMAT_UNSPEC && info.addr_format != FI_SOCKADDR
+            ? info.addr_format
+            : std::uint32_t{FI_SOCKADDR_IN};
+    InfoAddresses addresses{.format = format};
+    if (info.src_addr != nullptr) {
+        const auto source = read_formatted_address(format, info.src_addr);
+        if (!source.is_ok()) {
+            RVT_WARN(kEpCtrl, "cannot open passive endpoint: src_addr is no address of its format");
+            return -FI_EINVAL;
+        }
+        addresses.source = source.value();
+    } else {
+        addresses.source = resolve_addresses(nullptr, nullptr, 0, nullptr).addresses.source;
+    }
+    made->bind = addresses.source;
+    made->info.reset(build_info(msg_offer(), fabric.handle.api_version, &info, addresses));
+    if (made->info == nullptr) {
+        return -FI_ENOMEM;
+    }
+    made->handle.fid = {FI_CLASS_PEP, context, &pep_fid_ops};
+    made->handle.ops = &pep_ops;
+    made->handle.cm = &pep_cm_ops;
+    fabric.users.add();
+    *pep = &made.release()->handle;
+    return 0;
+}
+
+}  // namespace
+
+/// Without memory the request stays unanswered, and the peer's time runs out.
+void Pep::Requests::requested(const core::CmEvent& event) noexcept {
+    static_cast<void>(entry([&] {
+        auto request = std::make_unique<ConnReq>();
+        request->handle = {FI_CLASS_CONNREQ, nullptr, nullptr};
+        request->pep = &pep_;
+        request->port = pep_.port;
+        request->event = event;
+        std::unique_ptr<fi_info, InfoDeleter> info(info_of(pep_, *request));
+        if (info == nullptr) {
+            return -FI_ENOMEM;
+        }
+        conn_req_add(std::move(request));
+        pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, info.release(), event.private_data());
+        return 0;
+    }));
+}
+
+int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) noexcept {
+    if (info == nullptr || info->ep_attr == nullptr) {
+        return -FI_EINVAL;
+    }
+    if (info->ep_attr->type != FI_EP_MSG) {
+        RVT_WARN(kEpCtrl, "cannot open passive endpoint: type %d asked, FI_EP_MSG offered",
+                 static_cast<int>(info->ep_attr->type));
+        return -FI_ENOSYS;
+    }
+    return entry([&] { return open(Fabric::from(fabric), *info, pep, context); });
+}
+
+}  // namespace rvt::ofi

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Passive endpoints, fi_passive_ep(3): they listen at a port, and report requests for connections.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "core/rc_port.h"
+#include "ofi/compat.h"
+#include "ofi/fabric.h"
+#include "ofi/info.h"
+#include "ofi/msg_port.h"
+
+namespace rvt::ofi {
+
+class Eq;
+
+struct Pep {
+    static Pep& from(fid_pep* self) noexcept { return *reinterpret_cast<Pep*>(self); }
+    static Pep& from(fid* self) noexcept { return *reinterpret_cast<Pep*>(self); }
+
+    Pep() : requests(*this) {}
+
+    fid_pep handle{};
+    Fabric* fabric = nullptr;
+    Eq* eq = nullptr;
+    std::unique_ptr<fi_info, InfoDeleter> info;  // what those of requests are made from
+    util::SockAddr bind;
+    std::mutex port_lock;           // order: before all others
+    std::shared_ptr<MsgPort> port;  // from listening or the first question for the name on
+    bool is_listening = false;
+
+    class Requests final : public core::RcListener {
+      public:
+        explicit Requests(Pep& pep) noexcept : pep_(pep) {}
+        void requested(const core::CmEvent& request) noexcept override;
+
+      private:
+        Pep& pep_;
+    } requests;
+};
+
+/// fi_ops_fabric.passive_ep. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_ENOSYS for another type.
+int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) noexcept;
+
+}  // namespace rvt::ofi

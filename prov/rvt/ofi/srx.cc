@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// A receive that is posted here completes in the queue of the endpoint that takes it.
+#include "ofi/srx.h"
+
+#include <array>
+#include <memory>
+
+#include "ofi/ep_msg.h"
+#include "ofi/ep_tables.h"
+#include "ofi/errors.h"
+#include "ofi/info.h"
+#include "ofi/msg_options.h"
+#include "ofi/refuse.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+namespace {
+
+constexpr std::size_t kDefaultSize = 256;
+constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE;
+
+int srx_close(fid* self) noexcept {
+    Srx& srx = Srx::from(self);
+    if (srx.users.is_any()) {
+        return -FI_EBUSY;
+    }
+    srx.domain->users.drop();
+    delete &srx;
+    return 0;
+}
+
+/// Completion queues and counters are bound to the endpoints.
+fi_ops srx_fid_ops = fid_ops(srx_close);
+
+ssize_t post(Srx& srx, const iovec* iov, std::size_t count, void* context) noexcept {
+    if (count > kMsgIov || (iov == nullptr && count != 0)) {
+        return -FI_EINVAL;
+    }
+    std::array<Sge, kMsgIov> list;
+    for (std::size_t i = 0; i < count; ++i) {
+        if (iov[i].iov_len > kMsgMaxBytes) {
+            return -FI_EINVAL;
+        }
+        list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
+                   .length = static_cast<std::uint32_t>(iov[i].iov_len),
+                   .lkey = srx.domain->msg->local_key()};
+    }
+    const util::Guard<DomainLock> guard(srx.domain->lock);
+    MsgOp* const op = srx.ops.take();
+    if (op == nullptr) {
+        return -FI_EAGAIN;
+    }
+    op->context = context;
+    op->flags = FI_MSG | FI_RECV;
+    op->counter = nullptr;
+    op->wants_completion = true;
+    const util::Status posted = srx.queue.post(
+        {.wr_id = reinterpret_cast<std::uintptr_t>(op), .sg_list = {list.data(), count}});
+    if (!posted.is_ok()) {
+        srx.ops.put(*op);
+        return posted.error() == ENOMEM ? -FI_EAGAIN : to_fi(posted);
+    }
+    srx.domain->msg->wake_waiting_locked(srx.queue);
+    return 0;
+}
+
+ssize_t srx_recvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+                  fi_addr_t /*source*/, void* context) noexcept {
+    return post(Srx::from(self), iov, count, context);
+}
+
+ssize_t srx_recv(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/,
+                 fi_addr_t /*source*/, void* context) noexcept {
+    const iovec iov{buffer, length};
+    return post(Srx::from(self), &iov, 1, context);
+}
+
+ssize_t srx_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
+    if ((flags & ~kRecvFlags) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    return msg != nullptr ? post(Srx::from(self), msg->msg_iov, msg->iov_count, msg->context)
+                          : -FI_EINVAL;
+}
+
+constexpr Refuse<-FI_ENOSYS> kNot{};
+
+fi_ops_msg srx_msg_ops = {
+    .size = sizeof(fi_ops_msg),
+    .recv = srx_recv,
+    .recvv = srx_recvv,
+    .recvmsg = srx_recvmsg,
+    .send = kNot,
+    .sendv = kNot,
+    .sendmsg = kNot,
+    .inject = kNot,
+    .senddata = kNot,
+    .injectdata = kNot,
+};
+
+int srx_getopt(fid* self, int level, int option, void* value, std::size_t* bytes) noexcept {
+    return option == FI_OPT_RX_SIZE
+               ? msg_getopt(level, option, value, bytes, 0, Srx::from(self).size)
+               : -FI_ENOPROTOOPT;
+}
+int srx_setopt(fid* /*self*/, int /*level*/, int /*option*/, const void* /*value*/,
+               std::size_t /*bytes*/) noexcept {
+    return -FI_EOPNOTSUPP;
+}
+
+fi_ops_ep srx_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = kNot,
+    .getopt = srx_getopt,
+    .setopt = srx_setopt,
+    .tx_ctx = kNot,
+    .rx_ctx = kNot,
+    .rx_size_left = kNot,
+    .tx_size_left = kNot,
+};
+
+int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
+    const std::size_t size = attr != nullptr && attr->size != 0 ? attr->size : kDefaultSize;
+    if (size > kMsgMaxQueue) {
+        RVT_WARN(kEpCtrl, "cannot open shared context: %zu receives asked, at most %zu", size,
+                 kMsgMaxQueue);
+        return -FI_EINVAL;
+    }
+    if (domain.lock.policy() == LockPolicy::kNone) {
+        RVT_WARN(kEpCtrl, "cannot open shared context: the domain is not one of FI_EP_MSG");
+        return -FI_EINVAL;
+    }
+    const util::Status shared = domain.open_msg();
+    if (!shared.is_ok()) {
+        return to_fi(shared);
+    }
+    auto made = std::make_unique<Srx>(domain, size, kMsgIov);
+    made->handle.fid = {FI_CLASS_SRX_CTX, context, &srx_fid_ops};
+    made->handle.ops = &srx_ops;
+    made->handle.msg = &srx_msg_ops;
+    made->handle.tagged = &absent_tables.tagged;
+    made->handle.rma = &absent_tables.rma;
+    made->handle.atomic = &absent_tables.atomic;
+    made->handle.collective = &absent_collective_ops;
+    domain.users.add();
+    *srx = &made.release()->handle;
+    return 0;
+}
+
+}  // namespace
+
+int srx_open(fid_domain* domain, fi_rx_attr* attr, fid_ep** srx, void* context) noexcept {
+    return entry([&] { return open(Domain::from(domain), attr, srx, context); });
+}
+
+}  // namespace rvt::ofi
