@@ -14,6 +14,7 @@
 #include "util/control_thread.h"
 #include "util/log.h"
 #include "util/params.h"
+#include "util/udp_port.h"
 #include "wire_watch.h"
 
 namespace rvt {
@@ -66,11 +67,16 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
 };
 
 util::Status MsgStation::open(const util::SockAddr& address) {
-    const std::string name = "msg-" + address.to_string();
+    util::Result<util::UdpPort> bound = util::bind_udp_port(address);
+    if (!bound.is_ok()) {
+        return bound.status();
+    }
+    util::UdpPort port = bound.take();
+    const std::string name = "msg-" + port.address.to_string();
     auto device = roce::PacketDevice::open(
         core::Registry::instance(),
         {.name = name.c_str(),
-         .address = address,
+         .port = &port,
          .mtu_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
          .limits = {.max_qp = kMaxPairs, .max_mr = kOwnKeys},
          .faults = packet_faults(),

@@ -205,7 +205,7 @@ Test(ep_rdm, what_it_was_not_opened_for_does_not_exist) {
 
 Test(ep_rdm, of_another_type_is_refused) {
     Opened open;
-    open.info->ep_attr->type = FI_EP_MSG;
+    open.info->ep_attr->type = FI_EP_SOCK_STREAM;
     fid_ep* ep = nullptr;
     RVT_EQ(fi_endpoint(open.domain.get(), open.info.get(), &ep, nullptr), -FI_ENOSYS);
 }

@@ -139,7 +139,7 @@ struct Wish {
 
 // clang-format off
 const Wish kWishes[] = {
-    {"msg endpoints", [](fi_info& h) { h.ep_attr->type = FI_EP_MSG; }, -FI_ENODATA},
+    {"msg endpoints", [](fi_info& h) { h.ep_attr->type = FI_EP_MSG; }, 0},
     {"datagram endpoints", [](fi_info& h) { h.ep_attr->type = FI_EP_DGRAM; }, -FI_ENODATA},
     {"another protocol", [](fi_info& h) { h.ep_attr->protocol = FI_PROTO_SOCK_TCP; }, -FI_ENODATA},
     {"shared transmit contexts", [](fi_info& h) { h.ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }, -FI_ENODATA},
@@ -183,6 +183,7 @@ const Wish kWishes[] = {
 Test(info, every_wish_is_honoured_or_refused) {
     for (const Wish& wish : kWishes) {
         const Info hints = new_hints();
+        hints->ep_attr->type = FI_EP_RDM;
         wish.set(*hints);
         const int error = ask(hints).error;
         // What the hints point at is not theirs to free.
@@ -347,4 +348,67 @@ Test(info, an_open_domain_may_be_named_in_hints) {
     const Answer answer = ask(hints);
     RVT_OK(answer.error);
     cr_assert(answer.info->domain_attr->domain == open.domain.get());
+}
+
+// ---- types of endpoint ----
+
+namespace {
+
+Info hints_for_msg(std::uint64_t caps, int mr_mode) {
+    Info hints = new_hints();
+    hints->ep_attr->type = FI_EP_MSG;
+    hints->caps = caps;
+    hints->domain_attr->mr_mode = mr_mode;
+    return hints;
+}
+
+}  // namespace
+
+Test(info, each_type_of_endpoint_is_an_answer) {
+    const Answer answer = ask(new_hints());
+    RVT_EQ(answer.info->ep_attr->type, FI_EP_RDM);
+    bool has_msg = false;
+    for (const fi_info* info = answer.info->next; info != nullptr; info = info->next) {
+        RVT_NE(info->ep_attr->type, FI_EP_RDM);
+        has_msg |= info->ep_attr->type == FI_EP_MSG;
+    }
+    cr_assert(has_msg);
+}
+
+Test(info, a_named_type_is_the_only_answer) {
+    const Answer answer = ask(hints_for_msg(0, 0));
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->ep_attr->type, FI_EP_MSG);
+    RVT_EQ(answer.info->ep_attr->protocol, FI_PROTO_RDMA_CM_IB_RC);
+    RVT_EQ(answer.info->domain_attr->cq_data_size, 4);
+    cr_assert(answer.info->next == nullptr);
+}
+
+Test(info, remote_memory_of_msg_endpoints_needs_the_providers_keys) {
+    RVT_EQ(ask(hints_for_msg(FI_RMA, 0)).error, -FI_ENODATA);
+    RVT_EQ(ask(hints_for_msg(FI_ATOMIC, FI_MR_VIRT_ADDR)).error, -FI_ENODATA);
+    const Answer answer = ask(hints_for_msg(FI_RMA, FI_MR_PROV_KEY | FI_MR_LOCAL));
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->domain_attr->mr_mode, FI_MR_PROV_KEY);
+    RVT_EQ(ask(hints_for_msg(0, 0)).info->caps & (FI_RMA | FI_ATOMIC | FI_REMOTE_WRITE), 0);
+    RVT_EQ(ask(hints_for_msg(0, FI_MR_PROV_KEY)).info->caps & (FI_RMA | FI_ATOMIC),
+           FI_RMA | FI_ATOMIC);
+}
+
+Test(info, data_beside_a_write_is_for_those_who_offer_receives) {
+    const Info hints = hints_for_msg(FI_RMA, FI_MR_PROV_KEY);
+    RVT_EQ(ask(hints).info->rx_attr->mode, 0);
+    hints->mode = FI_RX_CQ_DATA | FI_CONTEXT;
+    RVT_EQ(ask(hints).info->mode, FI_RX_CQ_DATA);
+    RVT_EQ(ask(hints).info->rx_attr->mode, FI_RX_CQ_DATA);
+}
+
+Test(info, receive_contexts_of_msg_endpoints_can_be_shared) {
+    const Info hints = hints_for_msg(FI_MSG, 0);
+    hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->ep_attr->rx_ctx_cnt, FI_SHARED_CONTEXT);
+    hints->ep_attr->type = FI_EP_RDM;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
 }

@@ -40,12 +40,11 @@ Test(domain, two_can_be_open_at_a_time) {
     cr_assert(second.get() != open.domain.get());
 }
 
-Test(domain, has_no_shared_contexts_nor_scalable_endpoints) {
+Test(domain, has_no_transmit_contexts_nor_scalable_endpoints) {
     const Opened open;
     fid_stx* stx = nullptr;
     fid_ep* ep = nullptr;
     RVT_EQ(fi_stx_context(open.domain.get(), nullptr, &stx, nullptr), -FI_ENOSYS);
-    RVT_EQ(fi_srx_context(open.domain.get(), nullptr, &ep, nullptr), -FI_ENOSYS);
     RVT_EQ(fi_scalable_ep(open.domain.get(), open.info.get(), &ep, nullptr), -FI_ENOSYS);
 }
 

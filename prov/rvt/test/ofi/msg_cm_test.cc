@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Making and ending connections: events, private data, wrong states, null arguments, orders of
+// closing.
+#include "ofi/msg_pair.h"
+
+using namespace rvt::test;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+/// Private data comes with zeros behind.
+bool begins_with(const std::string& data, std::string_view with) {
+    return data.size() >= with.size() && data.compare(0, with.size(), with) == 0 &&
+           data.find_first_not_of('\0', with.size()) == std::string::npos;
+}
+
+/// A request from a client, and what it takes to answer it.
+struct Asked {
+    MsgListener listener;
+    MsgClient client;
+    CmEvent request;
+
+    Asked() {
+        client.connect(listener);
+        request = expect_event(listener.eq.get(), FI_CONNREQ);
+    }
+    MsgEnd server() { return {listener.fabric.get(), listener.eq.get(), request.info.get()}; }
+};
+
+/// An address of this host where nobody listens.
+sockaddr_in nobody() {
+    const MsgListener gone;
+    return name_of(&gone.pep->fid);
+}
+
+}  // namespace
+
+Test(msg_cm, each_message_carries_private_data) {
+    const MsgListener listener;
+    MsgClient client;
+    client.connect(listener, "ask");
+    const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
+    cr_assert(begins_with(request.data, "ask"));
+    cr_assert(eq(ptr, request.object, &listener.pep->fid));
+    const MsgEnd server(listener.fabric.get(), listener.eq.get(), request.info.get());
+    RVT_OK(fi_accept(server.ep.get(), "yes", 3));
+    const CmEvent accepted = expect_event(client.eq.get(), FI_CONNECTED);
+    cr_assert(begins_with(accepted.data, "yes"));
+    cr_assert(eq(ptr, accepted.object, &client.end.ep->fid));
+    cr_assert(eq(ptr, expect_event(listener.eq.get(), FI_CONNECTED).object, &server.ep->fid));
+}
+
+Test(msg_cm, a_request_names_both_addresses) {
+    Asked asked;
+    const fi_info& info = *asked.request.info;
+    RVT_EQ(info.ep_attr->type, FI_EP_MSG);
+    cr_assert(info.handle != nullptr);
+    RVT_EQ(info.handle->fclass, FI_CLASS_CONNREQ);
+    sockaddr_in name{};
+    RVT_EQ(info.src_addrlen, sizeof name);
+    std::memcpy(&name, info.src_addr, sizeof name);
+    RVT_EQ(name.sin_port, name_of(&asked.listener.pep->fid).sin_port);
+    std::memcpy(&name, info.dest_addr, sizeof name);
+    RVT_EQ(name.sin_port, name_of(&asked.client.end.ep->fid).sin_port);
+}
+
+Test(msg_cm, room_for_private_data_is_told) {
+    const MsgListener listener;
+    MsgClient client;
+    std::size_t room = 0;
+    std::size_t bytes = sizeof room;
+    RVT_OK(fi_getopt(&client.end.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &room, &bytes));
+    RVT_EQ(room, 56);
+    RVT_OK(fi_getopt(&listener.pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &room, &bytes));
+    RVT_EQ(room, 56);
+    const sockaddr_in to = name_of(&listener.pep->fid);
+    const std::string data(room + 1, 'x');
+    RVT_EQ(fi_connect(client.end.ep.get(), &to, data.data(), data.size()), -FI_EINVAL);
+    client.connect(listener, std::string_view(data).substr(1));
+    cr_assert(begins_with(expect_event(listener.eq.get(), FI_CONNREQ).data,
+                          std::string_view(data).substr(1)));
+}
+
+Test(msg_cm, a_short_buffer_gets_the_event_without_data) {
+    const MsgListener listener;
+    MsgClient client;
+    client.connect(listener, "more");
+    std::uint32_t event = 0;
+    fi_eq_cm_entry entry{};
+    RVT_EQ(fi_eq_sread(listener.eq.get(), &event, &entry, sizeof entry, kMsgPatienceMs, 0),
+           sizeof entry);
+    RVT_EQ(event, FI_CONNREQ);
+    const Info owned(entry.info);
+    RVT_EQ(fi_reject(listener.pep.get(), entry.info->handle, nullptr, 0), 0);
+}
+
+Test(msg_cm, a_rejected_request_is_an_error_with_data) {
+    Asked asked;
+    RVT_OK(fi_reject(asked.listener.pep.get(), asked.request.info->handle, "no room", 7));
+    const NextEvent refused = next_event(asked.client.eq.get());
+    RVT_EQ(refused.error, FI_ECONNREFUSED);
+    cr_assert(eq(ptr, refused.event.object, &asked.client.end.ep->fid));
+    cr_assert(begins_with(refused.error_data, "no room"));
+    RVT_EQ(fi_reject(asked.listener.pep.get(), asked.request.info->handle, nullptr, 0), -FI_EINVAL);
+}
+
+Test(msg_cm, an_error_fills_the_readers_own_room) {
+    Asked asked;
+    RVT_OK(fi_reject(asked.listener.pep.get(), asked.request.info->handle, "abcdef", 6));
+    std::uint32_t event = 0;
+    std::array<char, 64> room{};
+    RVT_EQ(fi_eq_sread(asked.client.eq.get(), &event, room.data(), room.size(), kMsgPatienceMs, 0),
+           -FI_EAVAIL);
+    std::array<char, 3> data{};
+    fi_eq_err_entry entry{};
+    entry.err_data = data.data();
+    entry.err_data_size = data.size();
+    RVT_EQ(fi_eq_readerr(asked.client.eq.get(), &entry, 0), sizeof entry);
+    RVT_EQ(entry.err_data_size, 3);
+    cr_assert(eq(ptr, entry.err_data, data.data()));
+    cr_assert(std::string_view(data.data(), data.size()) == "abc");
+}
+
+Test(msg_cm, where_nobody_listens_is_refused) {
+    MsgClient client;
+    const sockaddr_in to = nobody();
+    RVT_OK(fi_connect(client.end.ep.get(), &to, nullptr, 0));
+    RVT_EQ(next_event(client.eq.get()).error, FI_ECONNREFUSED);
+}
+
+Test(msg_cm, a_port_of_another_service_refuses) {
+    const MsgClient other;
+    MsgClient client;
+    const sockaddr_in to = name_of(&other.end.ep->fid);
+    RVT_OK(fi_connect(client.end.ep.get(), &to, nullptr, 0));
+    RVT_EQ(next_event(client.eq.get()).error, FI_ECONNREFUSED);
+}
+
+Test(msg_cm, a_host_that_does_not_answer_times_out) {
+    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "300", 1);
+    MsgClient client;
+    // A socket that is bound and never read.
+    const int silent = socket(AF_INET, SOCK_DGRAM, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof to;
+    RVT_OK(bind(silent, reinterpret_cast<const sockaddr*>(&to), sizeof to));
+    RVT_OK(getsockname(silent, reinterpret_cast<sockaddr*>(&to), &bytes));
+    RVT_OK(fi_connect(client.end.ep.get(), &to, nullptr, 0));
+    RVT_EQ(next_event(client.eq.get()).error, FI_ETIMEDOUT);
+    close(silent);
+}
+
+Test(msg_cm, both_sides_learn_of_the_end) {
+    const MsgPair pair;
+    char to = 0;
+    RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, &to));
+    RVT_OK(fi_shutdown(pair.client.end.ep.get(), 0));
+    cr_assert(
+        eq(ptr, expect_event(pair.client.eq.get(), FI_SHUTDOWN).object, &pair.client.end.ep->fid));
+    cr_assert(
+        eq(ptr, expect_event(pair.listener.eq.get(), FI_SHUTDOWN).object, &pair.server.ep->fid));
+    const fi_cq_err_entry flushed = pair.server.next_error();
+    RVT_EQ(flushed.err, FI_ECANCELED);
+    cr_assert(eq(ptr, flushed.op_context, &to));
+    RVT_EQ(fi_send(pair.server.ep.get(), "x", 1, nullptr, 0, nullptr), -FI_ENOTCONN);
+    RVT_EQ(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr), -FI_ENOTCONN);
+    RVT_EQ(fi_shutdown(pair.client.end.ep.get(), 0), -FI_ENOTCONN);
+}
+
+Test(msg_cm, closing_one_end_shuts_the_other_down) {
+    MsgPair pair;
+    pair.client.end.ep.reset();
+    expect_event(pair.listener.eq.get(), FI_SHUTDOWN);
+}
+
+Test(msg_cm, a_connection_outlives_its_passive_endpoint) {
+    MsgPair pair;
+    pair.listener.pep.reset();
+    char to = 0;
+    RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "k", 1, nullptr, 0, nullptr));
+    pair.server.next();
+    RVT_EQ(to, 'k');
+}
+
+Test(msg_cm, requests_left_behind_are_refused) {
+    Asked asked;
+    asked.listener.pep.reset();
+    RVT_EQ(next_event(asked.client.eq.get()).error, FI_ECONNREFUSED);
+    fid_ep* ep = nullptr;
+    const Opened open(ask_msg().info);
+    RVT_EQ(fi_endpoint(open.domain.get(), asked.request.info.get(), &ep, nullptr), -FI_EINVAL);
+}
+
+Test(msg_cm, an_endpoint_that_never_accepts_refuses_when_it_closes) {
+    Asked asked;
+    { const MsgEnd server = asked.server(); }
+    RVT_EQ(next_event(asked.client.eq.get()).error, FI_ECONNREFUSED);
+}
+
+Test(msg_cm, events_nobody_read_go_with_their_object) {
+    MsgListener listener;
+    MsgClient client;
+    client.connect(listener);
+    std::uint32_t event = 0;
+    std::array<char, 128> room{};
+    RVT_EQ(fi_eq_sread(listener.eq.get(), &event, room.data(), room.size(), kMsgPatienceMs,
+                       FI_PEEK) > 0,
+           true);
+    listener.pep.reset();
+    RVT_EQ(fi_eq_read(listener.eq.get(), &event, room.data(), room.size(), 0), -FI_EAGAIN);
+}
+
+Test(msg_cm, a_request_is_answered_once) {
+    Asked asked;
+    const MsgEnd server = asked.server();
+    fid_ep* twice = nullptr;
+    RVT_EQ(fi_endpoint(server.domain.get(), asked.request.info.get(), &twice, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_reject(asked.listener.pep.get(), asked.request.info->handle, nullptr, 0), -FI_EINVAL);
+    RVT_OK(fi_accept(server.ep.get(), nullptr, 0));
+    RVT_EQ(fi_accept(server.ep.get(), nullptr, 0), -FI_EOPBADSTATE);
+    expect_event(asked.client.eq.get(), FI_CONNECTED);
+}
+
+Test(msg_cm, calls_in_the_wrong_state_say_so) {
+    const MsgListener listener;
+    MsgClient client;
+    fid_ep* const ep = client.end.ep.get();
+    char byte = 0;
+    RVT_EQ(fi_recv(ep, &byte, 1, nullptr, 0, nullptr), -FI_EOPBADSTATE);
+    RVT_EQ(fi_send(ep, &byte, 1, nullptr, 0, nullptr), -FI_EOPBADSTATE);
+    RVT_EQ(fi_shutdown(ep, 0), -FI_ENOTCONN);
+    RVT_EQ(fi_accept(ep, nullptr, 0), -FI_EOPBADSTATE);
+    RVT_EQ(fi_listen(listener.pep.get()), -FI_EOPBADSTATE);
+    sockaddr_in peer{};
+    std::size_t bytes = sizeof peer;
+    RVT_EQ(fi_getpeer(ep, &peer, &bytes), -FI_ENOTCONN);
+    RVT_OK(fi_enable(ep));
+    RVT_EQ(fi_enable(ep), -FI_EOPBADSTATE);
+    RVT_EQ(fi_ep_bind(ep, &client.end.cq->fid, FI_TRANSMIT), -FI_EOPBADSTATE);
+    client.connect(listener);
+    const sockaddr_in to = name_of(&listener.pep->fid);
+    RVT_EQ(fi_connect(ep, &to, nullptr, 0), -FI_EOPBADSTATE);
+}
+
+Test(msg_cm, queues_in_use_do_not_close) {
+    MsgPair pair;
+    RVT_EQ(fi_close(&pair.client.end.cq->fid), -FI_EBUSY);
+    RVT_EQ(fi_close(&pair.client.eq->fid), -FI_EBUSY);
+    RVT_EQ(fi_close(&pair.client.end.domain->fid), -FI_EBUSY);
+    RVT_EQ(fi_close(&pair.listener.eq->fid), -FI_EBUSY);
+    RVT_EQ(fi_close(&pair.listener.fabric->fid), -FI_EBUSY);
+}
+
+Test(msg_cm, what_is_missing_is_named) {
+    const MsgFabric fabric(ask_msg().info);
+    const Opened open(ask_msg().info);
+    const auto ep = opened<fid_ep>(
+        [&](fid_ep** e) { return fi_endpoint(open.domain.get(), open.info.get(), e, nullptr); });
+    RVT_EQ(fi_enable(ep.get()), -FI_ENOEQ);
+    const Owned<fid_eq> eq = open.eq();
+    RVT_OK(fi_ep_bind(ep.get(), &eq->fid, 0));
+    RVT_EQ(fi_enable(ep.get()), -FI_ENOCQ);
+    const auto pep = opened<fid_pep>([&](fid_pep** p) {
+        return fi_passive_ep(fabric.fabric.get(), fabric.info.get(), p, nullptr);
+    });
+    RVT_EQ(fi_listen(pep.get()), -FI_ENOEQ);
+}
+
+Test(msg_cm, null_arguments_are_refused) {
+    Asked asked;
+    fid_ep* const ep = asked.client.end.ep.get();
+    RVT_EQ(fi_getname(&ep->fid, nullptr, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_getpeer(ep, nullptr, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_setname(&asked.listener.pep->fid, nullptr, 0), -FI_EOPBADSTATE);
+    RVT_EQ(fi_connect(ep, nullptr, nullptr, 1), -FI_EINVAL);
+    RVT_EQ(fi_reject(asked.listener.pep.get(), nullptr, nullptr, 0), -FI_EINVAL);
+    RVT_EQ(fi_reject(asked.listener.pep.get(), asked.request.info->handle, nullptr, 1), -FI_EINVAL);
+    fid_pep* pep = nullptr;
+    RVT_EQ(fi_passive_ep(asked.listener.fabric.get(), nullptr, &pep, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_ep_bind(ep, nullptr, 0), -FI_EOPBADSTATE);
+    const MsgEnd server = asked.server();
+    RVT_EQ(fi_accept(server.ep.get(), nullptr, 1), -FI_EINVAL);
+    RVT_OK(fi_accept(server.ep.get(), nullptr, 0));
+    expect_event(asked.client.eq.get(), FI_CONNECTED);
+    RVT_EQ(fi_sendmsg(ep, nullptr, 0), -FI_EINVAL);
+    RVT_EQ(fi_recvmsg(ep, nullptr, 0), -FI_EINVAL);
+    RVT_EQ(fi_sendv(ep, nullptr, nullptr, 1, 0, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_recvv(ep, nullptr, nullptr, 9, 0, nullptr), -FI_EINVAL);
+    RVT_OK(fi_send(ep, nullptr, 0, nullptr, 0, nullptr));
+}
+
+Test(msg_cm, names_are_real_ports) {
+    const MsgPair pair;
+    const sockaddr_in listener = name_of(&pair.listener.pep->fid);
+    cr_assert(ne(int, listener.sin_port, 0));
+    RVT_EQ(listener.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+    RVT_EQ(name_of(&pair.server.ep->fid).sin_port, listener.sin_port);
+    sockaddr_in peer{};
+    std::size_t bytes = sizeof peer;
+    RVT_OK(fi_getpeer(pair.client.end.ep.get(), &peer, &bytes));
+    RVT_EQ(peer.sin_port, listener.sin_port);
+    bytes = 4;
+    RVT_EQ(fi_getname(&pair.listener.pep->fid, &peer, &bytes), -FI_ETOOSMALL);
+    RVT_EQ(bytes, sizeof peer);
+}
+
+Test(msg_cm, a_passive_endpoint_takes_the_name_it_is_given) {
+    const MsgFabric fabric(ask_msg().info);
+    const auto pep = opened<fid_pep>([&](fid_pep** p) {
+        return fi_passive_ep(fabric.fabric.get(), fabric.info.get(), p, nullptr);
+    });
+    sockaddr_in wanted = nobody();
+    RVT_OK(fi_setname(&pep->fid, &wanted, sizeof wanted));
+    RVT_EQ(name_of(&pep->fid).sin_port, wanted.sin_port);
+    RVT_EQ(fi_setname(&pep->fid, &wanted, sizeof wanted), -FI_EOPBADSTATE);
+}
+
+Test(msg_cm, an_address_in_the_info_is_where_null_connects) {
+    const MsgListener listener;
+    const sockaddr_in to = name_of(&listener.pep->fid);
+    const std::string port = std::to_string(ntohs(to.sin_port));
+    const MsgFabric fabric(ask(msg_hints({}), "127.0.0.1", port.c_str()).info);
+    const MsgEnd end(fabric.fabric.get(), fabric.eq.get(), fabric.info.get());
+    RVT_OK(fi_connect(end.ep.get(), nullptr, nullptr, 0));
+    expect_event(listener.eq.get(), FI_CONNREQ);
+}
+
+Test(msg_cm, many_connections_at_a_time) {
+    const MsgListener listener;
+    constexpr int kClients = 12;
+    MsgClient client;
+    std::vector<Owned<fid_ep>> eps;
+    const sockaddr_in to = name_of(&listener.pep->fid);
+    for (int i = 0; i < kClients; ++i) {
+        eps.push_back(client.end.add(client.info.get()));
+        RVT_OK(fi_connect(eps.back().get(), &to, nullptr, 0));
+    }
+    std::vector<MsgEnd> servers;
+    servers.reserve(kClients);
+    int connected = 0;
+    while (connected < kClients) {
+        const CmEvent event = next_event(listener.eq.get()).event;
+        if (event.type == FI_CONNREQ) {
+            servers.emplace_back(listener.fabric.get(), listener.eq.get(), event.info.get());
+            RVT_OK(fi_accept(servers.back().ep.get(), nullptr, 0));
+        } else {
+            RVT_EQ(event.type, FI_CONNECTED);
+            ++connected;
+        }
+    }
+    for (int i = 0; i < kClients; ++i) {
+        expect_event(client.eq.get(), FI_CONNECTED);
+    }
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What goes through a connection: messages, memory, atomics, counters, shared receives, sleeping.
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include <poll.h>
+
+#include "ofi/msg_pair.h"
+
+using namespace rvt::test;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+template <class T>
+std::uint64_t address_of(const T& object) noexcept {
+    return reinterpret_cast<std::uintptr_t>(&object);
+}
+
+constexpr std::uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+}  // namespace
+
+Test(msg, a_message_arrives_and_both_sides_complete) {
+    const MsgPair pair;
+    std::array<char, 32> to{};
+    int contexts[2] = {};
+    RVT_OK(fi_recv(pair.server.ep.get(), to.data(), to.size(), nullptr, 0, &contexts[0]));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "hello", 6, nullptr, 0, &contexts[1]));
+    const fi_cq_data_entry received = pair.server.next();
+    cr_assert(eq(ptr, received.op_context, &contexts[0]));
+    RVT_EQ(received.flags, FI_MSG | FI_RECV);
+    RVT_EQ(received.len, 6);
+    cr_assert(eq(str, to.data(), "hello"));
+    const fi_cq_data_entry sent = pair.client.end.next();
+    cr_assert(eq(ptr, sent.op_context, &contexts[1]));
+    RVT_EQ(sent.flags, FI_MSG | FI_SEND);
+}
+
+Test(msg, long_messages_in_pieces_keep_their_order_and_bytes) {
+    const MsgPair pair;
+    constexpr std::size_t kBytes = 300'000;
+    std::vector<std::uint32_t> from(kBytes / 4);
+    std::iota(from.begin(), from.end(), 1);
+    std::vector<std::uint32_t> to(kBytes / 4);
+    const iovec parts[] = {{from.data(), 100'000}, {from.data() + 25'000, kBytes - 100'000}};
+    for (int round = 0; round < 3; ++round) {
+        std::fill(to.begin(), to.end(), 0);
+        RVT_OK(fi_recv(pair.client.end.ep.get(), to.data(), kBytes, nullptr, 0, nullptr));
+        RVT_OK(fi_sendv(pair.server.ep.get(), parts, nullptr, 2, 0, nullptr));
+        std::thread peer([&] { pair.server.next(); });
+        RVT_EQ(pair.client.end.next().len, kBytes);
+        peer.join();
+        cr_assert(from == to);
+    }
+}
+
+Test(msg, data_and_injected_bytes_arrive) {
+    const MsgPair pair;
+    std::array<char, 8> to{};
+    for (int i = 0; i < 2; ++i) {
+        RVT_OK(fi_recv(pair.server.ep.get(), to.data(), to.size(), nullptr, 0, nullptr));
+    }
+    char from[] = "abc";
+    RVT_OK(fi_inject(pair.client.end.ep.get(), from, 4, 0));
+    from[0] = 'x';
+    const fi_cq_data_entry first = pair.server.next();
+    RVT_EQ(first.flags & FI_REMOTE_CQ_DATA, 0);
+    cr_assert(eq(str, to.data(), "abc"));
+    RVT_OK(fi_injectdata(pair.client.end.ep.get(), from, 4, 0xfedcba98, 0));
+    const fi_cq_data_entry second = pair.server.next();
+    RVT_EQ(second.flags, FI_MSG | FI_RECV | FI_REMOTE_CQ_DATA);
+    RVT_EQ(second.data, 0xfedcba98);
+    fi_cq_data_entry none{};
+    RVT_EQ(fi_cq_read(pair.client.end.cq.get(), &none, 1), -FI_EAGAIN);
+    const std::vector<char> large(pair.client.info->tx_attr->inject_size + 1);
+    RVT_EQ(fi_inject(pair.client.end.ep.get(), large.data(), large.size(), 0), -FI_EMSGSIZE);
+}
+
+Test(msg, a_selective_queue_shows_what_asks_for_it) {
+    const MsgPair pair({.is_selective = true});
+    std::array<char, 8> to{};
+    const iovec into{to.data(), to.size()};
+    fi_msg receive{};
+    receive.msg_iov = &into;
+    receive.iov_count = 1;
+    RVT_OK(fi_recvmsg(pair.server.ep.get(), &receive, 0));
+    RVT_OK(fi_recvmsg(pair.server.ep.get(), &receive, FI_COMPLETION));
+    const iovec from{to.data(), 3};
+    fi_msg send{};
+    send.msg_iov = &from;
+    send.iov_count = 1;
+    int context = 0;
+    send.context = &context;
+    RVT_OK(fi_send(pair.client.end.ep.get(), "1", 1, nullptr, 0, nullptr));
+    RVT_OK(fi_sendmsg(pair.client.end.ep.get(), &send, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+    RVT_EQ(pair.server.next().len, 3);
+    cr_assert(eq(ptr, pair.client.end.next().op_context, &context));
+}
+
+Test(msg, receives_posted_before_the_connection_serve_it) {
+    const MsgListener listener;
+    MsgClient client;
+    std::array<char, 8> to{};
+    RVT_OK(fi_enable(client.end.ep.get()));
+    RVT_OK(fi_recv(client.end.ep.get(), to.data(), to.size(), nullptr, 0, nullptr));
+    RVT_EQ(fi_send(client.end.ep.get(), "x", 1, nullptr, 0, nullptr), -FI_ENOTCONN);
+    client.connect(listener);
+    const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
+    const MsgEnd server(listener.fabric.get(), listener.eq.get(), request.info.get());
+    RVT_OK(fi_accept(server.ep.get(), nullptr, 0));
+    expect_event(listener.eq.get(), FI_CONNECTED);
+    RVT_OK(fi_send(server.ep.get(), "early", 6, nullptr, 0, nullptr));
+    RVT_EQ(client.end.next().len, 6);
+    cr_assert(eq(str, to.data(), "early"));
+}
+
+Test(msg, memory_is_written_and_read) {
+    const MsgPair pair({.caps = FI_MSG | FI_RMA});
+    std::array<std::uint64_t, 4> memory{1, 2, 3, 4};
+    const Owned<fid_mr> mr = pair.server.reg(memory.data(), sizeof memory, kRemote);
+    const std::uint64_t key = fi_mr_key(mr.get());
+    std::array<std::uint64_t, 4> local{};
+    fid_ep* const ep = pair.client.end.ep.get();
+    RVT_OK(fi_read(ep, local.data(), sizeof local, nullptr, 0, address_of(memory), key, nullptr));
+    RVT_EQ(pair.client.end.next().flags, FI_RMA | FI_READ);
+    cr_assert(local == memory);
+    local = {5, 6, 7, 8};
+    RVT_OK(fi_write(ep, local.data(), 16, nullptr, 0, address_of(memory[2]), key, nullptr));
+    RVT_EQ(pair.client.end.next().flags, FI_RMA | FI_WRITE);
+    constexpr std::array<std::uint64_t, 4> kWritten{1, 2, 5, 6};
+    cr_assert(memory == kWritten);
+}
+
+Test(msg, addresses_count_from_zero_without_virtual_ones) {
+    const MsgPair pair({.caps = FI_MSG | FI_RMA, .mr_mode = FI_MR_PROV_KEY});
+    std::array<char, 16> memory{};
+    const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), kRemote);
+    RVT_OK(fi_inject_write(pair.client.end.ep.get(), "abc", 4, 0, 8, fi_mr_key(mr.get())));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "x", 1, nullptr, 0, nullptr));
+    char to = 0;
+    RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+    RVT_EQ(pair.server.next().len, 1);  // sent behind the write
+    cr_assert(eq(str, memory.data() + 8, "abc"));
+}
+
+Test(msg, data_beside_a_write_takes_a_receive) {
+    const MsgPair pair({.caps = FI_MSG | FI_RMA});
+    std::array<char, 16> memory{};
+    const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), kRemote);
+    char unused = 0;
+    int context = 0;
+    RVT_OK(fi_recv(pair.server.ep.get(), &unused, 1, nullptr, 0, &context));
+    RVT_OK(fi_writedata(pair.client.end.ep.get(), "abc", 4, nullptr, 77, 0, address_of(memory),
+                        fi_mr_key(mr.get()), nullptr));
+    const fi_cq_data_entry got = pair.server.next();
+    RVT_EQ(got.flags, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA);
+    RVT_EQ(got.data, 77);
+    cr_assert(eq(ptr, got.op_context, &context));
+    cr_assert(eq(str, memory.data(), "abc"));
+}
+
+Test(msg, who_cannot_spare_receives_writes_without_data) {
+    const MsgPair pair({.caps = FI_MSG | FI_RMA, .mode = 0});
+    RVT_EQ(fi_writedata(pair.client.end.ep.get(), "a", 1, nullptr, 1, 0, 0, 0, nullptr),
+           -FI_EOPNOTSUPP);
+}
+
+Test(msg, a_wrong_key_is_refused_and_ends_the_connection) {
+    const MsgPair pair({.caps = FI_MSG | FI_RMA});
+    std::array<char, 16> memory{};
+    const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), FI_REMOTE_READ);
+    RVT_OK(fi_write(pair.client.end.ep.get(), "abc", 4, nullptr, 0, address_of(memory),
+                    fi_mr_key(mr.get()), nullptr));
+    RVT_EQ(pair.client.end.next_error().err, FI_EACCES);
+    expect_event(pair.client.eq.get(), FI_SHUTDOWN);
+    expect_event(pair.listener.eq.get(), FI_SHUTDOWN);
+    RVT_EQ(memory[0], 0);
+}
+
+Test(msg, atomics_of_the_wire) {
+    const MsgPair pair({.caps = FI_MSG | FI_ATOMIC});
+    alignas(8) std::uint64_t memory = 40;
+    const Owned<fid_mr> mr = pair.server.reg(&memory, sizeof memory, kRemote);
+    const std::uint64_t key = fi_mr_key(mr.get());
+    const std::uint64_t at = address_of(memory);
+    fid_ep* const ep = pair.client.end.ep.get();
+    const std::uint64_t two = 2;
+    const std::uint64_t forty_two = 42;
+    const std::uint64_t seven = 7;
+    std::uint64_t found = 0;
+    RVT_OK(fi_fetch_atomic(ep, &two, 1, nullptr, &found, nullptr, 0, at, key, FI_UINT64, FI_SUM,
+                           nullptr));
+    RVT_EQ(pair.client.end.next().flags, FI_ATOMIC | FI_READ);
+    RVT_EQ(found, 40);
+    RVT_OK(fi_compare_atomic(ep, &seven, 1, nullptr, &forty_two, nullptr, &found, nullptr, 0, at,
+                             key, FI_UINT64, FI_CSWAP, nullptr));
+    pair.client.end.next();
+    RVT_EQ(found, 42);
+    RVT_OK(fi_atomic(ep, &two, 1, nullptr, 0, at, key, FI_INT64, FI_SUM, nullptr));
+    RVT_EQ(pair.client.end.next().flags, FI_ATOMIC | FI_WRITE);
+    RVT_OK(fi_fetch_atomic(ep, nullptr, 1, nullptr, &found, nullptr, 0, at, key, FI_UINT64,
+                           FI_ATOMIC_READ, nullptr));
+    pair.client.end.next();
+    RVT_EQ(found, 9);
+}
+
+Test(msg, other_atomics_are_not_offered) {
+    const MsgPair pair({.caps = FI_MSG | FI_ATOMIC});
+    fid_ep* const ep = pair.client.end.ep.get();
+    std::size_t count = 0;
+    RVT_OK(fi_atomicvalid(ep, FI_UINT64, FI_SUM, &count));
+    RVT_EQ(count, 1);
+    RVT_OK(fi_compare_atomicvalid(ep, FI_INT64, FI_CSWAP, &count));
+    RVT_EQ(fi_atomicvalid(ep, FI_UINT64, FI_MAX, &count), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_atomicvalid(ep, FI_UINT32, FI_SUM, &count), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_fetch_atomicvalid(ep, FI_DOUBLE, FI_SUM, &count), -FI_EOPNOTSUPP);
+    const std::uint64_t value = 0;
+    RVT_EQ(fi_atomic(ep, &value, 1, nullptr, 0, 0, 0, FI_UINT64, FI_MIN, nullptr), -FI_EOPNOTSUPP);
+}
+
+Test(msg, counters_count_each_side) {
+    const MsgPair pair({.caps = FI_MSG | FI_RMA, .has_counters = true});
+    std::array<char, 16> memory{};
+    const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), kRemote);
+    char to = 0;
+    fid_ep* const ep = pair.client.end.ep.get();
+    RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+    RVT_OK(fi_write(ep, "a", 1, nullptr, 0, address_of(memory), fi_mr_key(mr.get()), nullptr));
+    RVT_OK(fi_inject(ep, "b", 1, 0));
+    RVT_OK(fi_cntr_wait(pair.server.cntrs[1].get(), 1, kMsgPatienceMs));
+    RVT_OK(fi_cntr_wait(pair.client.end.cntrs[0].get(), 1, kMsgPatienceMs));
+    RVT_OK(fi_cntr_wait(pair.client.end.cntrs[3].get(), 1, kMsgPatienceMs));
+    RVT_EQ(fi_cntr_read(pair.client.end.cntrs[2].get()), 0);
+    RVT_EQ(memory[0], 'a');
+}
+
+Test(msg, a_message_that_is_too_long_is_truncated_and_ends_the_connection) {
+    const MsgPair pair;
+    std::array<char, 4> to{};
+    RVT_OK(fi_recv(pair.server.ep.get(), to.data(), to.size(), nullptr, 0, nullptr));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "too long", 9, nullptr, 0, nullptr));
+    RVT_EQ(pair.server.next_error().err, FI_ETRUNC);
+    RVT_EQ(pair.client.end.next_error().err, FI_EINVAL);
+    expect_event(pair.listener.eq.get(), FI_SHUTDOWN);
+}
+
+Test(msg, a_full_queue_says_so_and_recovers) {
+    const MsgPair pair({.tx_size = 4, .rx_size = 8});
+    std::array<char, 8> to{};
+    fid_ep* const ep = pair.client.end.ep.get();
+    int sent = 0;
+    while (fi_send(ep, "x", 1, nullptr, 0, nullptr) == 0) {
+        cr_assert(le(int, ++sent, 4));
+    }
+    RVT_EQ(sent, 4);
+    RVT_EQ(fi_send(ep, "x", 1, nullptr, 0, nullptr), -FI_EAGAIN);
+    int posted = 0;
+    while (fi_recv(pair.server.ep.get(), to.data(), 1, nullptr, 0, nullptr) == 0) {
+        cr_assert(le(int, ++posted, 8));
+    }
+    RVT_EQ(posted, 8);
+    for (int i = 0; i < sent; ++i) {
+        RVT_EQ(pair.server.next().len, 1);
+        pair.client.end.next();
+    }
+    RVT_OK(fi_send(ep, "x", 1, nullptr, 0, nullptr));
+    RVT_EQ(pair.server.next().len, 1);
+}
+
+Test(msg, a_sleeper_wakes_up_with_a_message) {
+    const MsgPair pair({.wait_obj = FI_WAIT_UNSPEC});
+    for (int round = 0; round < 20; ++round) {
+        char to = 0;
+        RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+        fi_cq_data_entry entry{};
+        std::thread sleeper([&] {
+            RVT_EQ(fi_cq_sread(pair.server.cq.get(), &entry, 1, nullptr, kMsgPatienceMs), 1);
+        });
+        RVT_OK(fi_send(pair.client.end.ep.get(), "y", 1, nullptr, 0, nullptr));
+        sleeper.join();
+        RVT_EQ(to, 'y');
+        fi_cq_data_entry sent{};
+        RVT_EQ(fi_cq_sread(pair.client.end.cq.get(), &sent, 1, nullptr, kMsgPatienceMs), 1);
+    }
+}
+
+Test(msg, a_descriptor_becomes_readable_with_a_message) {
+    const MsgPair pair({.wait_obj = FI_WAIT_FD});
+    char to = 0;
+    RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+    pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
+    RVT_OK(fi_control(&pair.server.cq->fid, FI_GETWAIT, &readable.fd));
+    fid* waits[] = {&pair.server.cq->fid};
+    RVT_OK(fi_trywait(pair.listener.fabric.get(), waits, 1));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "z", 1, nullptr, 0, nullptr));
+    RVT_EQ(poll(&readable, 1, kMsgPatienceMs), 1);
+    RVT_EQ(pair.server.next().len, 1);
+}
+
+Test(msg, an_application_that_does_not_call_answers_its_peer) {
+    const MsgPair pair({.caps = FI_MSG | FI_RMA});
+    std::array<char, 16> memory{};
+    const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), kRemote);
+    char to = 0;
+    RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+    for (int round = 0; round < 3; ++round) {
+        RVT_OK(fi_write(pair.client.end.ep.get(), "abc", 4, nullptr, 0, address_of(memory),
+                        fi_mr_key(mr.get()), nullptr));
+        pair.client.end.next();  // the server has not been called
+    }
+    RVT_OK(fi_send(pair.client.end.ep.get(), "w", 1, nullptr, 0, nullptr));
+    pair.client.end.next();
+    RVT_EQ(to, 'w');
+}
+
+Test(msg, endpoints_share_a_context_of_receives) {
+    const MsgOptions options{.has_shared_receives = true};
+    MsgPair pair(options);
+    MsgClient other(options);
+    other.connect(pair.listener);
+    const CmEvent request = expect_event(pair.listener.eq.get(), FI_CONNREQ);
+    const Owned<fid_ep> second = pair.server.add(request.info.get(), options);
+    RVT_OK(fi_accept(second.get(), nullptr, 0));
+    expect_event(other.eq.get(), FI_CONNECTED);
+    expect_event(pair.listener.eq.get(), FI_CONNECTED);
+    std::array<char, 2> to{};
+    RVT_OK(fi_recv(pair.server.srx.get(), &to[0], 1, nullptr, 0, &to[0]));
+    RVT_OK(fi_recv(pair.server.srx.get(), &to[1], 1, nullptr, 0, &to[1]));
+    RVT_EQ(fi_recv(second.get(), to.data(), 1, nullptr, 0, nullptr), -FI_ENOSYS);
+    RVT_OK(fi_send(pair.client.end.ep.get(), "1", 1, nullptr, 0, nullptr));
+    cr_assert(eq(ptr, pair.server.next().op_context, &to[0]));
+    RVT_OK(fi_send(other.end.ep.get(), "2", 1, nullptr, 0, nullptr));
+    cr_assert(eq(ptr, pair.server.next().op_context, &to[1]));
+    cr_assert(std::string_view(to.data(), to.size()) == "12");
+    RVT_EQ(fi_close(&pair.server.srx->fid), -FI_EBUSY);
+}
+
+Test(msg, endpoints_of_a_domain_connect_to_each_other) {
+    const MsgListener listener;
+    MsgEnd end(listener.fabric.get(), listener.eq.get(), listener.info.get());
+    const sockaddr_in to = name_of(&listener.pep->fid);
+    RVT_OK(fi_connect(end.ep.get(), &to, nullptr, 0));
+    const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
+    const Owned<fid_ep> far = end.add(request.info.get());
+    RVT_OK(fi_accept(far.get(), nullptr, 0));
+    expect_event(listener.eq.get(), FI_CONNECTED);
+    expect_event(listener.eq.get(), FI_CONNECTED);
+    char byte = 0;
+    RVT_OK(fi_recv(far.get(), &byte, 1, nullptr, 0, nullptr));
+    RVT_OK(fi_send(end.ep.get(), "q", 1, nullptr, 0, nullptr));
+    end.next();
+    end.next();
+    RVT_EQ(byte, 'q');
+}
+
+Test(msg, threads_may_call_at_will) {
+    const MsgPair pair;
+    constexpr int kEach = 200;
+    std::atomic<int> received{0};
+    std::array<char, 8> to{};
+    std::array<std::thread, 2> senders;
+    for (std::thread& sender : senders) {
+        sender = std::thread([&] {
+            for (int i = 0; i < kEach;) {
+                i += fi_inject(pair.client.end.ep.get(), "x", 1, 0) == 0 ? 1 : 0;
+                fi_cq_data_entry entry{};
+                fi_cq_read(pair.client.end.cq.get(), &entry, 1);
+            }
+        });
+    }
+    std::array<std::thread, 2> receivers;
+    for (std::thread& receiver : receivers) {
+        receiver = std::thread([&] {
+            // relaxed: a count.
+            while (received.load(std::memory_order_relaxed) < 2 * kEach) {
+                fi_recv(pair.server.ep.get(), to.data(), 1, nullptr, 0, nullptr);
+                fi_cq_data_entry entry{};
+                if (fi_cq_read(pair.server.cq.get(), &entry, 1) == 1) {
+                    received.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count
+                }
+            }
+        });
+    }
+    for (std::thread& thread : senders) {
+        thread.join();
+    }
+    for (std::thread& thread : receivers) {
+        thread.join();
+    }
+    RVT_EQ(received.load(), 2 * kEach);
+}
