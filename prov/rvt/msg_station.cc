@@ -7,6 +7,7 @@
 
 #include "backend/roce/addresses.h"
 #include "backend/roce/packet_device.h"
+#include "backend/shm/segments.h"
 #include "core/rc_port.h"
 #include "core/registry.h"
 #include "ofi/msg_port.h"
@@ -32,7 +33,7 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
 
     core::RcPort& rc() noexcept override { return *rc_; }
     util::SockAddr address() const noexcept override {
-        return roce::to_sock_addr(device_->device().address());
+        return roce::to_sock_addr(device_->address());
     }
     Address to_core(const util::SockAddr& address) const noexcept override {
         return roce::to_address(address);
@@ -40,12 +41,15 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     util::SockAddr from_core(const Address& address) const noexcept override {
         return roce::to_sock_addr(address);
     }
-    int wake_fd() const noexcept override { return device_->wake_fd(); }
+    int wake_fd() const noexcept override { return device_->ops().wake_fd(*device_); }
     util::Status arm() noexcept override;
 
   private:
     unsigned poll_wire() noexcept override;
+    util::Status open_wire(const util::SockAddr& address);
+    util::Status open_host(const util::SockAddr& address);
     util::Status start_watch();
+    void settle() noexcept;
 
     std::uint64_t owner_polls() const noexcept override {
         // relaxed: a count of its own.
@@ -53,20 +57,57 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     }
     bool poll_for_owner() noexcept override {
         rc_->poll();
+        settle();
         return false;
     }
     std::uint64_t wire_due_us() noexcept override { return rc_->next_due_us(); }
-    std::uint64_t wire_now_us() noexcept override { return device_->device().now_us(); }
-    int wire_fd() noexcept override { return device_->wake_fd(); }
+    std::uint64_t wire_now_us() noexcept override { return device_->now_us(); }
+    int wire_fd() noexcept override { return wake_fd(); }
 
-    std::unique_ptr<roce::PacketDevice> device_;
+    core::Device* device_ = nullptr;  // of one of these
+    std::unique_ptr<roce::PacketDevice> wire_;
+    std::unique_ptr<shm::SegmentDevice> host_;
     std::unique_ptr<core::RcPort> rc_;
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<WireWatch> watch_;
     std::atomic<std::uint64_t> polls_{0};
 };
 
+/// An address of this host alone is reached through shared memory, another one by its network.
 util::Status MsgStation::open(const util::SockAddr& address) {
+    const bool has_wire = util::param_is_set(util::ParamId::kRoce) && !address.is_loopback();
+    const util::Status opened = has_wire ? open_wire(address) : open_host(address);
+    if (!opened.is_ok()) {
+        return opened;
+    }
+    rc_ = std::make_unique<core::RcPort>(core::RcPortAttr{
+        .device = device_,
+        .connect_timeout_ms =
+            static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
+        .is_hot = &is_hot_});
+    settle();
+    return start_watch();
+}
+
+util::Status MsgStation::open_host(const util::SockAddr& address) {
+    // The port is known only when it is open.
+    static std::atomic<unsigned> opened_ports{0};
+    // relaxed: a number of its own.
+    const std::string name =
+        "msg-host-" + std::to_string(opened_ports.fetch_add(1, std::memory_order_relaxed));
+    auto device = shm::SegmentDevice::open(core::Registry::instance(),
+                                           {.name = name.c_str(),
+                                            .address = address,
+                                            .limits = {.max_qp = kMaxPairs, .max_mr = kOwnKeys}});
+    if (!device.is_ok()) {
+        return device.status();
+    }
+    host_ = device.take();
+    device_ = &host_->device();
+    return util::kOk;
+}
+
+util::Status MsgStation::open_wire(const util::SockAddr& address) {
     util::Result<util::UdpPort> bound = util::bind_udp_port(address);
     if (!bound.is_ok()) {
         return bound.status();
@@ -84,13 +125,9 @@ util::Status MsgStation::open(const util::SockAddr& address) {
     if (!device.is_ok()) {
         return device.status();
     }
-    device_ = device.take();
-    rc_ = std::make_unique<core::RcPort>(core::RcPortAttr{
-        .device = &device_->device(),
-        .connect_timeout_ms =
-            static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
-        .is_hot = &is_hot_});
-    return start_watch();
+    wire_ = device.take();
+    device_ = &wire_->device();
+    return util::kOk;
 }
 
 util::Status MsgStation::start_watch() {
@@ -114,8 +151,20 @@ MsgStation::~MsgStation() {
     }
     thread_.reset();
     rc_.reset();
-    if (device_ != nullptr) {
-        [[maybe_unused]] const Status closed = device_->close();
+    if (wire_ != nullptr) {
+        [[maybe_unused]] const Status closed = wire_->close();
+    }
+    if (host_ != nullptr) {
+        [[maybe_unused]] const Status closed = host_->close();
+    }
+}
+
+/// Shared memory says nothing of what arrives unless it is asked to.
+void MsgStation::settle() noexcept {
+    // relaxed: a hint; set again below if there is something.
+    if (host_ != nullptr && !is_hot_.load(std::memory_order_relaxed) &&
+        device_->ops().arm(*device_).error() == EAGAIN) {
+        is_hot_.store(true, std::memory_order_relaxed);  // relaxed: a hint
     }
 }
 
@@ -123,6 +172,7 @@ unsigned MsgStation::poll_wire() noexcept {
     // relaxed: that it changes is what counts.
     polls_.fetch_add(1, std::memory_order_relaxed);
     const unsigned moved = rc_->poll();
+    settle();
     // relaxed: cleared by the poll; set again by this thread, or by the watch.
     if (!is_hot_.load(std::memory_order_relaxed)) {
         watch_->leave_to_watch();
@@ -131,18 +181,14 @@ unsigned MsgStation::poll_wire() noexcept {
 }
 
 util::Status MsgStation::arm() noexcept {
-    core::Device& device = device_->device();
-    if (rc_->poll() != 0 || device.ops().arm(device).error() == EAGAIN) {
+    if (rc_->poll() != 0 || device_->ops().arm(*device_).error() == EAGAIN) {
         return EAGAIN;
     }
-    device.flush();
+    device_->flush();
     return util::kOk;
 }
 
 util::Result<std::shared_ptr<ofi::MsgPort>> open_station(const util::SockAddr& address) {
-    if (!util::param_is_set(util::ParamId::kRoce)) {
-        return EOPNOTSUPP;
-    }
     auto made = std::make_shared<MsgStation>();
     const util::Status opened = made->open(address);
     if (!opened.is_ok()) {

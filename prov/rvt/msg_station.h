@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Ports of MSG endpoints: a RoCEv2 device over UDP, watched by the control thread while nobody
-// polls it.
+// Ports of MSG endpoints: a RoCEv2 device over UDP or, for addresses of this host alone, a device
+// of shared memory; watched by the control thread while nobody polls them.
 #pragma once
 
 namespace rvt {

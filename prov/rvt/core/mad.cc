@@ -2,6 +2,8 @@
 // A management datagram as a packet.
 #include "core/mad.h"
 
+#include <algorithm>
+
 #include "core/device.h"
 #include "core/packet_burst.h"
 #include "protocol/headers.h"
@@ -23,6 +25,19 @@ void send_mad(Device& device, const Address& dest,
         device.stats().add(Stat::kDrops);  // whoever waits for the answer sends again
     }
     device.flush();
+}
+
+Status send_mad(Device& device, Channel& channel,
+                std::span<const std::byte, protocol::kMadBytes> mad) noexcept {
+    SegmentHeader header{};
+    header.version = SegmentHeader::kVersion;
+    header.kind = SegmentKind::kMad;
+    const Address& own = device.address();
+    std::copy(own.gid.begin(), own.gid.end(), header.source_gid);
+    header.source_port = own.port;
+    const iovec payload{const_cast<std::byte*>(mad.data()), mad.size()};  // only read
+    return device.ops().send_segment(device, channel, std::as_bytes(std::span(&header, 1)),
+                                     {&payload, 1});
 }
 
 }  // namespace rvt::core

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "protocol/cm_messages.h"
+#include "rvt/backend.h"
 #include "rvt/types.h"
 
 namespace rvt::core {
@@ -24,7 +25,10 @@ class MadSink {
     /// came. Threads: as take_mad().
     virtual void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept = 0;
     /// A peer has sent to connected pair `qpn`, which is not there. Threads: as take_mad().
-    virtual void pair_missed(const Address&, std::uint32_t /*qpn*/) noexcept {}
+    virtual void pair_missed([[maybe_unused]] const Address& source,
+                             [[maybe_unused]] std::uint32_t qpn) noexcept {}
+    /// Nothing comes or goes on a channel any more. Threads: as take_mad().
+    virtual void channel_failed([[maybe_unused]] Channel& channel) noexcept {}
 
   protected:
     ~MadSink() = default;
@@ -34,5 +38,10 @@ class MadSink {
 /// Precondition: a packet-grade device. Threads: any.
 void send_mad(Device& device, const Address& dest,
               std::span<const std::byte, protocol::kMadBytes> mad) noexcept;
+
+/// The same over a channel, where it is not lost. Precondition: a segment-grade device.
+/// Returns: EAGAIN when there is no room now, ENOTCONN once the channel has failed.
+Status send_mad(Device& device, Channel& channel,
+                std::span<const std::byte, protocol::kMadBytes> mad) noexcept;
 
 }  // namespace rvt::core

@@ -65,6 +65,10 @@ RcPort::RcPort(const RcPortAttr& attr)
 
 RcPort::~RcPort() {
     device_.set_mad_sink(nullptr);
+    const util::Guard guard(lock_);
+    for (const auto& [peer, channel] : channels_) {
+        device_.ops().close_channel(device_, *channel);
+    }
 }
 
 Result<std::unique_ptr<RcConnection>> RcPort::make(Pd& pd, const QpInit& init, RcUser& user) {
@@ -241,8 +245,89 @@ void RcPort::take_mad(const Address& source,
     look_soon();
 }
 
-void RcPort::send_mad(const AhAttr& to, CmMadBytes mad) noexcept {
-    core::send_mad(device_, to.dest, mad.first<protocol::kMadBytes>());
+/// Called by the agent, under the lock.
+void RcPort::send_mad(const AhAttr& to, CmMadBytes mad) noexcept RVT_NO_ANALYSIS {
+    const auto bytes = mad.first<protocol::kMadBytes>();
+    if (device_.grade() == Grade::kPacket) {
+        core::send_mad(device_, to.dest, bytes);
+        return;
+    }
+    if (waiting_.size() == kMaxWaitingMads) {
+        return;
+    }
+    WaitingMad& waits = waiting_.emplace_back();
+    waits.to = to.dest;
+    std::copy(bytes.begin(), bytes.end(), waits.mad.begin());
+    send_waiting_locked();
+}
+
+// ---- channels, segment grade ----
+
+/// nullptr: there is no way.
+Channel* RcPort::channel_locked(const Address& peer) {
+    const auto found = std::ranges::find(channels_, peer, &std::pair<Address, Channel*>::first);
+    if (found != channels_.end()) {
+        return found->second;
+    }
+    const auto opened = device_.ops().open_channel(device_, peer);
+    if (!opened.is_ok()) {
+        return nullptr;
+    }
+    channels_.emplace_back(peer, opened.value());
+    return opened.value();
+}
+
+/// Sends what finds room. Messages to one peer keep their order.
+void RcPort::send_waiting_locked() {
+    std::vector<Address> full;
+    std::erase_if(waiting_, [&](const WaitingMad& waits) RVT_NO_ANALYSIS {
+        if (std::ranges::find(full, waits.to) != full.end()) {
+            return false;
+        }
+        Channel* const channel = channel_locked(waits.to);
+        const bool is_full =
+            channel != nullptr && core::send_mad(device_, *channel, waits.mad).error() == EAGAIN;
+        if (is_full) {
+            full.push_back(waits.to);
+        }
+        return !is_full;
+    });
+    has_waiting_.store(!waiting_.empty(), std::memory_order_relaxed);  // relaxed: under the lock
+}
+
+void RcPort::channel_failed(Channel& channel) noexcept {
+    const util::Guard guard(lock_);
+    const auto found =
+        std::ranges::find(channels_, &channel, &std::pair<Address, Channel*>::second);
+    if (found == channels_.end()) {
+        return;
+    }
+    const Address peer = found->first;
+    channels_.erase(found);
+    device_.ops().close_channel(device_, channel);
+    std::erase_if(waiting_, [&](const WaitingMad& waits) { return waits.to == peer; });
+    lost_.push_back(peer);
+    look_soon();
+}
+
+/// A peer whose channel has failed is gone, or was never there.
+void RcPort::lose_peers_locked() {
+    for (const Address& peer : std::exchange(lost_, {})) {
+        for (const auto& [id, connection] : connections_) {
+            if (connection->peer_ != peer) {
+                continue;
+            }
+            if (connection->state() == State::kDialing) {
+                hang_up_locked(*connection);
+                fail_locked(*connection, ECONNREFUSED, {});
+            } else if (connection->state() == State::kAccepted) {
+                hang_up_locked(*connection);
+                fail_locked(*connection, ECONNRESET, {});
+            } else if (connection->state() != State::kIdle) {
+                end_locked(*connection);
+            }
+        }
+    }
 }
 
 /// Nobody listens: that is an answer. Of a connection it is only a suspicion, which a request
@@ -286,6 +371,7 @@ void RcPort::look_at_cm() noexcept {
 
 void RcPort::run_cm_locked() {
     const std::uint64_t now = device_.now_us();
+    lose_peers_locked();
     cm_due_us_.store(kNever, std::memory_order_relaxed);  // relaxed: under the lock
     agent_.run_timers(now);
     while (const auto event = agent_.poll_event()) {
@@ -477,6 +563,11 @@ unsigned RcPort::poll() noexcept {
     const unsigned moved = device_.progress();
     if (moved != 0) {
         last_traffic_us_.store(device_.now_us(), std::memory_order_relaxed);  // relaxed: a hint
+    }
+    // relaxed: what begins to wait right now is sent with the next poll.
+    if (has_waiting_.load(std::memory_order_relaxed)) [[unlikely]] {
+        const util::Guard guard(lock_);
+        send_waiting_locked();
     }
     look_at_cm();
     if (moved == 0 && is_quiet()) {

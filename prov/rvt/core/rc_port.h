@@ -4,10 +4,13 @@
 // for, so that peers which use the RDMA IP CM reach it too.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "core/cm_agent.h"
 #include "core/context.h"
@@ -100,7 +103,7 @@ class RcConnection {
 };
 
 struct RcPortAttr {
-    Device* device = nullptr;  // packet grade; outlives the port
+    Device* device = nullptr;  // packet or segment grade; outlives the port
     std::uint32_t connect_timeout_ms = 10'000;
     /// Set when there is something to poll for, cleared by a poll that has found nothing for a
     /// while.
@@ -169,6 +172,7 @@ class RcPort final : private MadSink, private CmWire {
     void take_mad(const Address& source,
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
     void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
+    void channel_failed(Channel& channel) noexcept override;
     void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
 
     RcConnection* find_locked(const CmEvent& event) RVT_REQUIRES(lock_);
@@ -186,6 +190,9 @@ class RcPort final : private MadSink, private CmWire {
     void end_locked(RcConnection& connection) RVT_REQUIRES(lock_);
     void hang_up_locked(RcConnection& connection) RVT_REQUIRES(lock_);
     void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
+    Channel* channel_locked(const Address& peer) RVT_REQUIRES(lock_);
+    void send_waiting_locked() RVT_REQUIRES(lock_);
+    void lose_peers_locked() RVT_REQUIRES(lock_);
     void look_soon() noexcept;
     void look_at_cm() noexcept;
     [[nodiscard]] bool is_quiet() noexcept;
@@ -196,6 +203,17 @@ class RcPort final : private MadSink, private CmWire {
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
     CmAgent agent_ RVT_GUARDED_BY(lock_);
     RcListener* listener_ RVT_GUARDED_BY(lock_) = nullptr;
+    // Segment grade: the way to each peer, from the first message to it or from it on; messages
+    // that wait for room there; peers whose channel has failed, to be looked at.
+    struct WaitingMad {
+        Address to;
+        std::array<std::byte, protocol::kMadBytes> mad;
+    };
+    static constexpr std::size_t kMaxWaitingMads = 1024;  // beyond, they are lost and sent again
+    std::vector<std::pair<Address, Channel*>> channels_ RVT_GUARDED_BY(lock_);
+    std::vector<WaitingMad> waiting_ RVT_GUARDED_BY(lock_);
+    std::vector<Address> lost_ RVT_GUARDED_BY(lock_);
+    std::atomic<bool> has_waiting_{false};
     std::unordered_map<std::uint64_t, RcConnection*> connections_ RVT_GUARDED_BY(lock_);
     std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;
     std::uint64_t random_ RVT_GUARDED_BY(lock_);

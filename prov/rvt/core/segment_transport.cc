@@ -203,7 +203,8 @@ void SegmentFlow::take_answer(Qp& qp, const SegmentHeader& header,
         case SegmentKind::kReadData: take_read_data(qp, *wqe, header, payload); break;
         case SegmentKind::kAck: take_ack(qp, *wqe, header); break;
         case SegmentKind::kNak: take_nak(qp, *wqe, header); break;
-        case SegmentKind::kRequest: break;
+        case SegmentKind::kRequest:
+        case SegmentKind::kMad: break;
     }
 }
 
@@ -466,8 +467,22 @@ SegmentFlow* segment_flow(const Qp& qp) noexcept {
 
 bool is_sane(const SegmentHeader& header) noexcept {
     return header.version == SegmentHeader::kVersion && header.kind >= SegmentKind::kRequest &&
-           header.kind <= SegmentKind::kNak && header.qp_type < kQpTypes &&
+           header.kind <= SegmentKind::kMad && header.qp_type < kQpTypes &&
            wr_info(static_cast<WrOpcode>(header.opcode)) != nullptr;
+}
+
+/// Where it says that it came from is where the answer goes, whoever that is.
+void deliver_mad(Device& device, const SegmentHeader& header, const PieceList& payload) noexcept {
+    MadSink* const sink = device.mad_sink();
+    if (sink == nullptr || payload.bytes() != protocol::kMadBytes) {
+        device.stats().add(Stat::kDrops);
+        return;
+    }
+    std::array<std::byte, protocol::kMadBytes> mad{};
+    copy(pieces_of(mad), payload);
+    Address source{.port = header.source_port};
+    std::copy_n(header.source_gid, source.gid.size(), source.gid.begin());
+    sink->take_mad(source, mad);
 }
 
 /// Tells the sender of a reliable request that nobody answers it.
@@ -557,6 +572,10 @@ void deliver_segment(core::Device& device, Channel& channel, std::span<const std
         device.stats().add(core::Stat::kBadSegments);
         return;
     }
+    if (h.kind == core::SegmentKind::kMad) {
+        core::deliver_mad(device, h, pieces);
+        return;
+    }
     const core::ReadPin pin;
     core::Qp* qp = device.qps().find(h.dest_qpn);
     if (qp == nullptr || static_cast<std::uint8_t>(qp->type()) != h.qp_type) {
@@ -582,6 +601,9 @@ void channel_failed(core::Device& device, Channel& channel) noexcept {
         qp.raise(EventType::kQpFatal);
         qp.enter_error();
     });
+    if (core::MadSink* const sink = device.mad_sink()) {
+        sink->channel_failed(channel);
+    }
 }
 
 }  // namespace rvt

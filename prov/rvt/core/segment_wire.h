@@ -17,6 +17,7 @@ enum class SegmentKind : std::uint8_t {
     kReadData,     // what a READ asked for, or a part of it
     kAck,          // a request was carried out
     kNak,          // it was not, `nak` says why
+    kMad,          // a management datagram from one device to the other; of no pair
 };
 
 /// Everything is written by the sender and read by the receiver, who trusts none of it.

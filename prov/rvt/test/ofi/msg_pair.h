@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include "ofi/fixture.h"
@@ -18,6 +19,32 @@ namespace rvt::test {
 
 inline constexpr std::chrono::seconds kMsgPatience{20};
 inline constexpr int kMsgPatienceMs = 20'000;
+
+/// The address that both ends have: tests run once through shared memory and once by the wire.
+inline std::string msg_node = "127.0.0.1";
+
+/// The address that endpoints of this host get by default; the loopback address without a network.
+inline std::string network_node() {
+    const Answer answer = ask(new_hints());
+    const auto* const address = static_cast<const sockaddr_in*>(answer.info->src_addr);
+    std::array<char, INET_ADDRSTRLEN> text{};
+    return inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
+}
+
+/// A test over both ways.
+#define RVT_MSG_TEST(suite, name)                        \
+    static void suite##_##name##_body();                 \
+    Test(suite, name) {                                  \
+        suite##_##name##_body();                         \
+    }                                                    \
+    Test(suite##_wire, name) {                           \
+        rvt::test::msg_node = rvt::test::network_node(); \
+        if (rvt::test::msg_node.starts_with("127.")) {   \
+            cr_skip_test("this host has no network");    \
+        }                                                \
+        suite##_##name##_body();                         \
+    }                                                    \
+    static void suite##_##name##_body()
 
 struct MsgOptions {
     std::uint64_t caps = 0;
@@ -29,7 +56,6 @@ struct MsgOptions {
     fi_wait_obj wait_obj = FI_WAIT_UNSPEC;
     std::size_t tx_size = 0;
     std::size_t rx_size = 0;
-    const char* node = "127.0.0.1";
 };
 
 inline Info msg_hints(const MsgOptions& options) {
@@ -47,7 +73,7 @@ inline Info msg_hints(const MsgOptions& options) {
 }
 
 inline Answer ask_msg(const MsgOptions& options = {}) {
-    return ask(msg_hints(options), options.node, nullptr, FI_SOURCE);
+    return ask(msg_hints(options), msg_node.c_str(), nullptr, FI_SOURCE);
 }
 
 /// An event of connection management with what came behind it.

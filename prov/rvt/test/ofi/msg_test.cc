@@ -21,7 +21,7 @@ constexpr std::uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 }  // namespace
 
-Test(msg, a_message_arrives_and_both_sides_complete) {
+RVT_MSG_TEST(msg, a_message_arrives_and_both_sides_complete) {
     const MsgPair pair;
     std::array<char, 32> to{};
     int contexts[2] = {};
@@ -37,7 +37,7 @@ Test(msg, a_message_arrives_and_both_sides_complete) {
     RVT_EQ(sent.flags, FI_MSG | FI_SEND);
 }
 
-Test(msg, long_messages_in_pieces_keep_their_order_and_bytes) {
+RVT_MSG_TEST(msg, long_messages_in_pieces_keep_their_order_and_bytes) {
     const MsgPair pair;
     constexpr std::size_t kBytes = 300'000;
     std::vector<std::uint32_t> from(kBytes / 4);
@@ -55,7 +55,7 @@ Test(msg, long_messages_in_pieces_keep_their_order_and_bytes) {
     }
 }
 
-Test(msg, data_and_injected_bytes_arrive) {
+RVT_MSG_TEST(msg, data_and_injected_bytes_arrive) {
     const MsgPair pair;
     std::array<char, 8> to{};
     for (int i = 0; i < 2; ++i) {
@@ -77,7 +77,7 @@ Test(msg, data_and_injected_bytes_arrive) {
     RVT_EQ(fi_inject(pair.client.end.ep.get(), large.data(), large.size(), 0), -FI_EMSGSIZE);
 }
 
-Test(msg, a_selective_queue_shows_what_asks_for_it) {
+RVT_MSG_TEST(msg, a_selective_queue_shows_what_asks_for_it) {
     const MsgPair pair({.is_selective = true});
     std::array<char, 8> to{};
     const iovec into{to.data(), to.size()};
@@ -98,7 +98,7 @@ Test(msg, a_selective_queue_shows_what_asks_for_it) {
     cr_assert(eq(ptr, pair.client.end.next().op_context, &context));
 }
 
-Test(msg, receives_posted_before_the_connection_serve_it) {
+RVT_MSG_TEST(msg, receives_posted_before_the_connection_serve_it) {
     const MsgListener listener;
     MsgClient client;
     std::array<char, 8> to{};
@@ -115,7 +115,7 @@ Test(msg, receives_posted_before_the_connection_serve_it) {
     cr_assert(eq(str, to.data(), "early"));
 }
 
-Test(msg, memory_is_written_and_read) {
+RVT_MSG_TEST(msg, memory_is_written_and_read) {
     const MsgPair pair({.caps = FI_MSG | FI_RMA});
     std::array<std::uint64_t, 4> memory{1, 2, 3, 4};
     const Owned<fid_mr> mr = pair.server.reg(memory.data(), sizeof memory, kRemote);
@@ -132,7 +132,7 @@ Test(msg, memory_is_written_and_read) {
     cr_assert(memory == kWritten);
 }
 
-Test(msg, addresses_count_from_zero_without_virtual_ones) {
+RVT_MSG_TEST(msg, addresses_count_from_zero_without_virtual_ones) {
     const MsgPair pair({.caps = FI_MSG | FI_RMA, .mr_mode = FI_MR_PROV_KEY});
     std::array<char, 16> memory{};
     const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), kRemote);
@@ -144,7 +144,7 @@ Test(msg, addresses_count_from_zero_without_virtual_ones) {
     cr_assert(eq(str, memory.data() + 8, "abc"));
 }
 
-Test(msg, data_beside_a_write_takes_a_receive) {
+RVT_MSG_TEST(msg, data_beside_a_write_takes_a_receive) {
     const MsgPair pair({.caps = FI_MSG | FI_RMA});
     std::array<char, 16> memory{};
     const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), kRemote);
@@ -160,13 +160,13 @@ Test(msg, data_beside_a_write_takes_a_receive) {
     cr_assert(eq(str, memory.data(), "abc"));
 }
 
-Test(msg, who_cannot_spare_receives_writes_without_data) {
+RVT_MSG_TEST(msg, who_cannot_spare_receives_writes_without_data) {
     const MsgPair pair({.caps = FI_MSG | FI_RMA, .mode = 0});
     RVT_EQ(fi_writedata(pair.client.end.ep.get(), "a", 1, nullptr, 1, 0, 0, 0, nullptr),
            -FI_EOPNOTSUPP);
 }
 
-Test(msg, a_wrong_key_is_refused_and_ends_the_connection) {
+RVT_MSG_TEST(msg, a_wrong_key_is_refused_and_ends_the_connection) {
     const MsgPair pair({.caps = FI_MSG | FI_RMA});
     std::array<char, 16> memory{};
     const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), FI_REMOTE_READ);
@@ -178,7 +178,7 @@ Test(msg, a_wrong_key_is_refused_and_ends_the_connection) {
     RVT_EQ(memory[0], 0);
 }
 
-Test(msg, atomics_of_the_wire) {
+RVT_MSG_TEST(msg, atomics_of_the_wire) {
     const MsgPair pair({.caps = FI_MSG | FI_ATOMIC});
     alignas(8) std::uint64_t memory = 40;
     const Owned<fid_mr> mr = pair.server.reg(&memory, sizeof memory, kRemote);
@@ -205,7 +205,7 @@ Test(msg, atomics_of_the_wire) {
     RVT_EQ(found, 9);
 }
 
-Test(msg, other_atomics_are_not_offered) {
+RVT_MSG_TEST(msg, other_atomics_are_not_offered) {
     const MsgPair pair({.caps = FI_MSG | FI_ATOMIC});
     fid_ep* const ep = pair.client.end.ep.get();
     std::size_t count = 0;
@@ -219,7 +219,7 @@ Test(msg, other_atomics_are_not_offered) {
     RVT_EQ(fi_atomic(ep, &value, 1, nullptr, 0, 0, 0, FI_UINT64, FI_MIN, nullptr), -FI_EOPNOTSUPP);
 }
 
-Test(msg, counters_count_each_side) {
+RVT_MSG_TEST(msg, counters_count_each_side) {
     const MsgPair pair({.caps = FI_MSG | FI_RMA, .has_counters = true});
     std::array<char, 16> memory{};
     const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), kRemote);
@@ -235,7 +235,7 @@ Test(msg, counters_count_each_side) {
     RVT_EQ(memory[0], 'a');
 }
 
-Test(msg, a_message_that_is_too_long_is_truncated_and_ends_the_connection) {
+RVT_MSG_TEST(msg, a_message_that_is_too_long_is_truncated_and_ends_the_connection) {
     const MsgPair pair;
     std::array<char, 4> to{};
     RVT_OK(fi_recv(pair.server.ep.get(), to.data(), to.size(), nullptr, 0, nullptr));
@@ -245,7 +245,7 @@ Test(msg, a_message_that_is_too_long_is_truncated_and_ends_the_connection) {
     expect_event(pair.listener.eq.get(), FI_SHUTDOWN);
 }
 
-Test(msg, a_full_queue_says_so_and_recovers) {
+RVT_MSG_TEST(msg, a_full_queue_says_so_and_recovers) {
     const MsgPair pair({.tx_size = 4, .rx_size = 8});
     std::array<char, 8> to{};
     fid_ep* const ep = pair.client.end.ep.get();
@@ -268,7 +268,7 @@ Test(msg, a_full_queue_says_so_and_recovers) {
     RVT_EQ(pair.server.next().len, 1);
 }
 
-Test(msg, a_sleeper_wakes_up_with_a_message) {
+RVT_MSG_TEST(msg, a_sleeper_wakes_up_with_a_message) {
     const MsgPair pair({.wait_obj = FI_WAIT_UNSPEC});
     for (int round = 0; round < 20; ++round) {
         char to = 0;
@@ -285,7 +285,7 @@ Test(msg, a_sleeper_wakes_up_with_a_message) {
     }
 }
 
-Test(msg, a_descriptor_becomes_readable_with_a_message) {
+RVT_MSG_TEST(msg, a_descriptor_becomes_readable_with_a_message) {
     const MsgPair pair({.wait_obj = FI_WAIT_FD});
     char to = 0;
     RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
@@ -298,7 +298,7 @@ Test(msg, a_descriptor_becomes_readable_with_a_message) {
     RVT_EQ(pair.server.next().len, 1);
 }
 
-Test(msg, an_application_that_does_not_call_answers_its_peer) {
+RVT_MSG_TEST(msg, an_application_that_does_not_call_answers_its_peer) {
     const MsgPair pair({.caps = FI_MSG | FI_RMA});
     std::array<char, 16> memory{};
     const Owned<fid_mr> mr = pair.server.reg(memory.data(), memory.size(), kRemote);
@@ -314,7 +314,7 @@ Test(msg, an_application_that_does_not_call_answers_its_peer) {
     RVT_EQ(to, 'w');
 }
 
-Test(msg, endpoints_share_a_context_of_receives) {
+RVT_MSG_TEST(msg, endpoints_share_a_context_of_receives) {
     const MsgOptions options{.has_shared_receives = true};
     MsgPair pair(options);
     MsgClient other(options);
@@ -336,7 +336,7 @@ Test(msg, endpoints_share_a_context_of_receives) {
     RVT_EQ(fi_close(&pair.server.srx->fid), -FI_EBUSY);
 }
 
-Test(msg, endpoints_of_a_domain_connect_to_each_other) {
+RVT_MSG_TEST(msg, endpoints_of_a_domain_connect_to_each_other) {
     const MsgListener listener;
     MsgEnd end(listener.fabric.get(), listener.eq.get(), listener.info.get());
     const sockaddr_in to = name_of(&listener.pep->fid);
@@ -354,7 +354,7 @@ Test(msg, endpoints_of_a_domain_connect_to_each_other) {
     RVT_EQ(byte, 'q');
 }
 
-Test(msg, threads_may_call_at_will) {
+RVT_MSG_TEST(msg, threads_may_call_at_will) {
     const MsgPair pair;
     constexpr int kEach = 200;
     std::atomic<int> received{0};
