@@ -22,6 +22,10 @@ namespace rvt {
 namespace {
 
 constexpr std::uint32_t kMaxPairs = 1u << 16;
+// So long after the last arrival there is more to come. Asking to be told of it costs a sender over
+// shared memory a system call, and over a wire nobody.
+constexpr std::uint32_t kWireIdleUs = 50;
+constexpr std::uint32_t kHostIdleUs = 1000;
 constexpr std::uint32_t kOwnKeys = 64;  // pairs bring the keys of their domains
 
 class MsgStation final : public ofi::MsgPort, private WatchedWire {
@@ -45,7 +49,7 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     util::Status arm() noexcept override;
 
   private:
-    unsigned poll_wire() noexcept override;
+    unsigned poll_device() noexcept override;
     util::Status open_wire(const util::SockAddr& address);
     util::Status open_host(const util::SockAddr& address);
     util::Status start_watch();
@@ -84,7 +88,9 @@ util::Status MsgStation::open(const util::SockAddr& address) {
         .device = device_,
         .connect_timeout_ms =
             static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
+        .idle_us = host_ != nullptr ? kHostIdleUs : kWireIdleUs,
         .is_hot = &is_hot_});
+    polls_always_ = host_ != nullptr;
     settle();
     return start_watch();
 }
@@ -168,13 +174,21 @@ void MsgStation::settle() noexcept {
     }
 }
 
-unsigned MsgStation::poll_wire() noexcept {
+unsigned MsgStation::poll_device() noexcept {
+    // relaxed: set by this thread, or by the watch.
+    const bool was_hot = is_hot_.load(std::memory_order_relaxed);
+    const unsigned moved = rc_->poll();
+    if (!was_hot) {
+        if (moved != 0) {
+            rc_->expect_traffic();
+        }
+        return moved;
+    }
     // relaxed: that it changes is what counts.
     polls_.fetch_add(1, std::memory_order_relaxed);
-    const unsigned moved = rc_->poll();
-    settle();
     // relaxed: cleared by the poll; set again by this thread, or by the watch.
     if (!is_hot_.load(std::memory_order_relaxed)) {
+        settle();
         watch_->leave_to_watch();
     }
     return moved;

@@ -32,7 +32,6 @@ constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms
 constexpr std::uint8_t kReads = 16;        // and atomics, under way in each direction
 
 constexpr std::uint32_t kLeastMtu = 256;
-constexpr std::uint64_t kIdleUs = 50;      // after the last packet there is more to come
 constexpr std::uint64_t kSoonUs = 20'000;  // what is due by then is not left to others
 
 constexpr Access kPairAccess =
@@ -54,6 +53,7 @@ std::uint64_t service_of(const Address& address) noexcept {
 RcPort::RcPort(const RcPortAttr& attr)
     : device_(*attr.device),
       connect_timeout_us_(std::uint64_t{attr.connect_timeout_ms} * 1000),
+      idle_us_(attr.idle_us),
       is_hot_(*attr.is_hot),
       agent_({.local = device_.address(),
               .ca_guid = random_number(),
@@ -579,7 +579,7 @@ unsigned RcPort::poll() noexcept {
 bool RcPort::is_quiet() noexcept {
     const std::uint64_t now = device_.now_us();
     // relaxed: a hint.
-    if (now - last_traffic_us_.load(std::memory_order_relaxed) <= kIdleUs) {
+    if (now - last_traffic_us_.load(std::memory_order_relaxed) <= idle_us_) {
         return false;
     }
     const std::uint64_t due = next_due_us();

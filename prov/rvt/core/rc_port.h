@@ -105,6 +105,7 @@ class RcConnection {
 struct RcPortAttr {
     Device* device = nullptr;  // packet or segment grade; outlives the port
     std::uint32_t connect_timeout_ms = 10'000;
+    std::uint32_t idle_us = 50;  // after the last arrival there is more to come
     /// Set when there is something to poll for, cleared by a poll that has found nothing for a
     /// while.
     std::atomic<bool>* is_hot = nullptr;
@@ -199,6 +200,7 @@ class RcPort final : private MadSink, private CmWire {
 
     Device& device_;
     const std::uint64_t connect_timeout_us_;
+    const std::uint64_t idle_us_;
     std::atomic<bool>& is_hot_;
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
     CmAgent agent_ RVT_GUARDED_BY(lock_);
