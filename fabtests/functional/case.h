@@ -23,6 +23,7 @@ struct Case {
 
 // One table for each file of cases.
 extern const std::span<const Case> kMsgCases;
+extern const std::span<const Case> kMsgEpCases;
 extern const std::span<const Case> kTaggedCases;
 extern const std::span<const Case> kPeekCases;
 extern const std::span<const Case> kFlagCases;
