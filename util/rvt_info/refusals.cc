@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // libfabric lets a program bring a log of its own (fi_import_log); the provider writes one line for
 // each candidate that it refuses:
-//     rvt-host/shm RDM does not match: HINT: ASKED asked, OFFERED offered
+//     rvt-host/shm FI_EP_RDM does not match: HINT: ASKED asked, OFFERED offered
 #include "rvt_info/refusals.h"
 
 #include <cstdint>

@@ -24,7 +24,7 @@ status_of() {
 
 check 'the device is listed with its address' 'fi_sockaddr_in://127.0.0.1:0' env FI_RVT_ROCE=0 "$info"
 check 'parameters are listed' 'FI_RVT_HOST_REMOTE' "$info"
-check 'a refused hint is named' 'hint +ep_attr->type' "$info" --why ep.type=FI_EP_MSG
+check 'a refused hint is named' 'hint +ep_attr->protocol' "$info" --why ep.protocol=5
 check 'what is offered is named' 'offered +at most 4096' "$info" --why tx.inject_size=65536
 check 'what to change is said' 'FI_RVT_HOST_REMOTE=1' \
     env FI_RVT_ROCE=0 "$info" --why 'caps=TAGGED|REMOTE_COMM'
@@ -40,7 +40,7 @@ check 'a missing provider is an error' 'status 1' \
     status_of env FI_PROVIDER_PATH=/nonexistent "$info"
 if command -v python3 >/dev/null; then
     check 'the JSON is well formed' '"hint"' \
-        bash -c "'$info' --json --why ep.type=FI_EP_MSG | python3 -m json.tool"
+        bash -c "'$info' --json --why ep.protocol=5 | python3 -m json.tool"
 fi
 page=${RVT_SRCDIR:-.}/man/fi_rvt.7
 for name in $("$info" | grep -oE '\bFI_RVT_[A-Z_]+'); do
