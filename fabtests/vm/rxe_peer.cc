@@ -8,8 +8,8 @@
 #include <cstring>
 #include <memory>
 
-#include "backend/roce/addresses.h"
 #include "backend/roce/packet_device.h"
+#include "core/addresses.h"
 #include "core/ah.h"
 #include "core/context.h"
 #include "core/device.h"
@@ -83,7 +83,7 @@ class RvtEnd final : public traffic::End {
           context_(need(open_device(device_->device()), "open_device")),
           pd_(need(alloc_pd(*context_), "alloc_pd")),
           cq_(need(create_cq(*context_, traffic::kMaxCompletions), "create_cq")),
-          peer_(roce::to_address(roce_address(options.peer_ip))) {
+          peer_(core::to_address(roce_address(options.peer_ip))) {
         const iovec all{.iov_base = memory.data(), .iov_len = memory.size()};
         mr_ = need(
             reg_mr(*pd_, {.segments = {&all, 1},
@@ -96,7 +96,7 @@ class RvtEnd final : public traffic::End {
             make_pair(pair);
         }
         ah_ = need(create_ah(*pd_, {.dest = peer_}), "create_ah");
-        group_ = need(create_ah(*pd_, {.dest = roce::to_address(roce_address(traffic::kGroup))}),
+        group_ = need(create_ah(*pd_, {.dest = core::to_address(roce_address(traffic::kGroup))}),
                       "create_ah to a group");
     }
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "backend/roce/addresses.h"
 #include "backend/roce/packet_device.h"
 #include "backend/shm/segments.h"
+#include "core/addresses.h"
 #include "core/rc_port.h"
 #include "core/registry.h"
 #include "ofi/msg_port.h"
@@ -37,13 +37,13 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
 
     core::RcPort& rc() noexcept override { return *rc_; }
     util::SockAddr address() const noexcept override {
-        return roce::to_sock_addr(device_->address());
+        return core::to_sock_addr(device_->address());
     }
     Address to_core(const util::SockAddr& address) const noexcept override {
-        return roce::to_address(address);
+        return core::to_address(address);
     }
     util::SockAddr from_core(const Address& address) const noexcept override {
-        return roce::to_sock_addr(address);
+        return core::to_sock_addr(address);
     }
     int wake_fd() const noexcept override { return device_->ops().wake_fd(*device_); }
     util::Status arm() noexcept override;

@@ -2,7 +2,7 @@
 // What a path does for a peer on another host.
 #include "rdm_path.h"
 
-#include "backend/roce/addresses.h"
+#include "core/addresses.h"
 
 namespace rvt {
 namespace {
@@ -64,7 +64,7 @@ std::string RdmPath::describe() const {
     if (flow_ == nullptr) {
         return shm::Path::describe();
     }
-    return "RoCEv2 over UDP to " + roce::to_sock_addr(flow_->address()).to_string() +
+    return "RoCEv2 over UDP to " + core::to_sock_addr(flow_->address()).to_string() +
            ", packets of " + std::to_string(flow_->mtu_bytes()) + " bytes";
 }
 

@@ -8,7 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
-#include "backend/roce/addresses.h"
+#include "core/addresses.h"
 #include "core/registry.h"
 #include "roce_tuning.h"
 #include "util/local_addresses.h"
@@ -139,11 +139,11 @@ void RdmStation::connect(const util::SockAddr& address) {
     if (util::is_local_address(address)) {
         shm::Station::connect(address);
     } else if (flows_ != nullptr && address.family == this->address().family) {
-        flows_->connect(roce::to_address(address));
+        flows_->connect(core::to_address(address));
     } else {
         RVT_WARN(kEpCtrl, "%s cannot reach %s: it has an address of this host only",
                  this->address().to_string().c_str(), address.to_string().c_str());
-        connect_failed(roce::to_address(address), EHOSTUNREACH);
+        connect_failed(core::to_address(address), EHOSTUNREACH);
     }
 }
 
@@ -158,7 +158,7 @@ void RdmStation::close_link(std::uint64_t link, const char* why) noexcept {
 void RdmStation::flow_opened(core::RdFlow& flow) noexcept {
     auto event = std::make_unique<shm::ConnectionEvent>();
     event->kind = shm::ConnectionEvent::Kind::kConnected;
-    event->address = roce::to_sock_addr(flow.address());
+    event->address = core::to_sock_addr(flow.address());
     event->flow = &flow;
     RVT_INFO(kEpCtrl, "connected to %s by RoCEv2 over UDP", event->address.to_string().c_str());
     user_->deliver(std::move(event));
@@ -167,7 +167,7 @@ void RdmStation::flow_opened(core::RdFlow& flow) noexcept {
 void RdmStation::connect_failed(const Address& peer, int error) noexcept {
     auto event = std::make_unique<shm::ConnectionEvent>();
     event->kind = shm::ConnectionEvent::Kind::kFailed;
-    event->address = roce::to_sock_addr(peer);
+    event->address = core::to_sock_addr(peer);
     event->error = error;
     RVT_WARN(kEpCtrl, "cannot connect %s to %s: %s", address().to_string().c_str(),
              event->address.to_string().c_str(), strerrordesc_np(error));
@@ -177,7 +177,7 @@ void RdmStation::connect_failed(const Address& peer, int error) noexcept {
 void RdmStation::flow_ended(core::RdFlow& flow) noexcept {
     auto event = std::make_unique<shm::ConnectionEvent>();
     event->kind = shm::ConnectionEvent::Kind::kPeerGone;
-    event->address = roce::to_sock_addr(flow.address());
+    event->address = core::to_sock_addr(flow.address());
     event->link = RdmPath::link_of(flow);
     event->error = ECONNRESET;
     user_->deliver(std::move(event));

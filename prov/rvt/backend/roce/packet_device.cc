@@ -2,7 +2,7 @@
 // Opening and closing, and the operations that the core calls.
 #include "backend/roce/packet_device.h"
 
-#include "backend/roce/addresses.h"
+#include "core/addresses.h"
 #include "util/log.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
     device->mtu_bytes_ = attr.mtu_bytes != 0 ? attr.mtu_bytes : most.value();
     const DeviceInfo info{.name = attr.name,
                           .grade = Grade::kPacket,
-                          .address = to_address(device->socket_.port.address),
+                          .address = core::to_address(device->socket_.port.address),
                           .limits = attr.limits,
                           .mtu_bytes = device->mtu_bytes_,
                           .now_us = attr.now_us};

@@ -2,7 +2,7 @@
 // Cutting messages into packets, and their ICRCs.
 #include "backend/roce/receive_queue.h"
 
-#include "backend/roce/addresses.h"
+#include "core/addresses.h"
 #include "core/device.h"
 #include "protocol/header_sizes.h"
 #include "protocol/icrc.h"
@@ -69,7 +69,7 @@ std::optional<std::uint16_t> true_identification(const protocol::WirePacket& pac
 ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& faults,
                            protocol::PcapInterface capture) noexcept
     : socket_(socket),
-      own_(to_address(socket.port.address)),
+      own_(core::to_address(socket.port.address)),
       capture_(std::move(capture)),
       faults_(faults.has_faults() ? std::make_unique<protocol::FaultyLine>(faults) : nullptr) {}
 
@@ -119,7 +119,7 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
 /// Passes on what hosts have said of ports where nothing listens.
 void ReceiveQueue::take_refusals(core::Device& device) noexcept {
     for (auto one = read_refusal(socket_); one.is_ok(); one = read_refusal(socket_)) {
-        peer_refused(device, to_address(one.value().dest), one.value().dest_qpn);
+        peer_refused(device, core::to_address(one.value().dest), one.value().dest_qpn);
     }
 }
 
@@ -134,7 +134,7 @@ void ReceiveQueue::for_each_packet(std::size_t messages, Visit visit) noexcept {
         if (!from.is_ok()) {
             continue;
         }
-        const Address source = to_address(from.value());
+        const Address source = core::to_address(from.value());
         const std::size_t each = segment_bytes(header, bytes);
         const std::span<const std::byte> all(batch_->bytes[i].data(), bytes);
         protocol::WirePacket packet{.path = {.source = source.gid,

@@ -2,7 +2,7 @@
 // Gathering packets into messages.
 #include "backend/roce/transmit_queue.h"
 
-#include "backend/roce/addresses.h"
+#include "core/addresses.h"
 #include "util/iov_cursor.h"
 #include "util/log.h"
 
@@ -45,7 +45,7 @@ std::uint32_t wire_icrc(const protocol::IpPath& path, const OutPacket& packet, s
 
 TransmitQueue::TransmitQueue(const UdpSocket& socket, protocol::PcapInterface capture) noexcept
     : socket_(socket),
-      own_(to_address(socket.port.address)),
+      own_(core::to_address(socket.port.address)),
       capture_(std::move(capture)),
       can_segment_(socket.can_segment) {}
 
@@ -188,7 +188,7 @@ void TransmitQueue::prepare_locked(std::size_t i) noexcept {
     msghdr& header = batch_->headers[i].msg_hdr;
     header = {};
     header.msg_name = &name;
-    header.msg_namelen = static_cast<socklen_t>(to_sock_addr(message.dest).to(&name));
+    header.msg_namelen = static_cast<socklen_t>(core::to_sock_addr(message.dest).to(&name));
     header.msg_iov = &batch_->pieces[message.first_piece];
     header.msg_iovlen = message.pieces;
     if (message.segments > 1) {
@@ -209,7 +209,7 @@ void TransmitQueue::lose_locked(const Message& refused, int error) noexcept {
         can_segment_ = false;  // this way out cannot: from now on packet by packet
     }
     RVT_INFO(kEpData, "%u packets to %s are lost: %s", refused.segments,
-             to_sock_addr(refused.dest).to_string().c_str(), strerrordesc_np(error));
+             core::to_sock_addr(refused.dest).to_string().c_str(), strerrordesc_np(error));
     refused_ += refused.segments;
     has_trouble_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
 }

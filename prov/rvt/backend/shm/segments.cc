@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/addresses.h"
 #include "core/device.h"
 
 namespace rvt::shm {
@@ -15,25 +16,6 @@ namespace {
 constexpr unsigned kPollBudget = 64;
 /// Bytes copied at a time to or from a peer's memory: in between, others may send.
 constexpr std::uint64_t kAccessBytes = 1u << 20;
-
-Address to_address(const util::SockAddr& from) noexcept {
-    Address address{.gid = from.ip, .port = from.port};
-    if (from.family == AF_INET) {
-        address.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-        std::copy_n(from.ip.begin(), 4, address.gid.begin() + 12);
-    }
-    return address;
-}
-
-util::SockAddr from_address(const Address& from) noexcept {
-    constexpr std::array<std::uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    util::SockAddr address{.family = AF_INET6, .port = from.port, .ip = from.gid};
-    if (std::equal(kMapped.begin(), kMapped.end(), from.gid.begin())) {
-        address.family = AF_INET;
-        address.ip = {from.gid[12], from.gid[13], from.gid[14], from.gid[15]};
-    }
-    return address;
-}
 
 std::uint64_t total(std::span<const iovec> pieces) noexcept {
     std::uint64_t bytes = 0;
@@ -220,7 +202,7 @@ Status SegmentDevice::start(core::Registry& registry, const SegmentDeviceAttr& a
     }
     DeviceInfo info{.name = attr.name,
                     .grade = Grade::kSegment,
-                    .address = to_address(station_.address()),
+                    .address = core::to_address(station_.address()),
                     .limits = attr.limits,
                     .key_block = keys_memory_.at<void>(0),
                     .key_block_bytes = bytes,
@@ -261,7 +243,7 @@ SegmentChannel& SegmentDevice::add_locked(const util::SockAddr& peer) {
 }
 
 Result<Channel*> SegmentDevice::open_channel(const Address& dest) {
-    const util::SockAddr peer = from_address(dest);
+    const util::SockAddr peer = core::to_sock_addr(dest);
     if (peer.is_any() || peer.port == 0) {
         return EHOSTUNREACH;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Conversion of addresses.
-#include "backend/roce/addresses.h"
+#include "core/addresses.h"
 
 #include <algorithm>
 
-namespace rvt::roce {
+namespace rvt::core {
 namespace {
 
 constexpr std::size_t kMappedBytes = 12;
@@ -32,4 +32,4 @@ util::SockAddr to_sock_addr(const Address& from) noexcept {
     return address;
 }
 
-}  // namespace rvt::roce
+}  // namespace rvt::core

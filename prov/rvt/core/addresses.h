@@ -5,10 +5,10 @@
 #include "rvt/types.h"
 #include "util/sock_addr.h"
 
-namespace rvt::roce {
+namespace rvt::core {
 
 /// IPv4 becomes an IPv4-mapped gid.
 Address to_address(const util::SockAddr& from) noexcept;
 util::SockAddr to_sock_addr(const Address& from) noexcept;
 
-}  // namespace rvt::roce
+}  // namespace rvt::core
