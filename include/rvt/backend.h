@@ -165,10 +165,11 @@ struct BackendOps {
     void (*destroy_srq)(core::Srq&) = nullptr;
     Status (*post_srq_recv)(core::Srq&, const RecvWr&) = nullptr;
     Status (*post_srq_op)(core::Srq&, TmOp&) = nullptr;
-    /// The core's version delivers a message to a group to the attached pairs of the sender's own device,
-    /// and to no other device: the segment grade has no operation for groups.
-    Status (*attach_mcast)(core::Qp&, const std::array<std::uint8_t, 16>& group) = nullptr;
-    void (*detach_mcast)(core::Qp&, const std::array<std::uint8_t, 16>& group) = nullptr;
+    /// Has what other devices send to the group arrive here: once for each pair that is attached, and until
+    /// it is detached. What is sent to a group has its address and port as destination. Empty: nothing is to
+    /// be done for it, or a message to a group reaches the attached pairs of its sender's own device alone.
+    Status (*attach_mcast)(core::Qp&, const Address& group) = nullptr;
+    void (*detach_mcast)(core::Qp&, const Address& group) = nullptr;
     // clang-format on
 };
 
@@ -180,9 +181,8 @@ inline constexpr std::size_t kMaxSegmentHeader = 128;
 /// padding, its ICRC checked and taken off. The core has copied what it needs on return and trusts
 /// no byte of it.
 /// @param source  Where it came from; a port of 0 fits every peer of that address.
-/// @param dest    The address or group it was sent to.
-void deliver_packet(core::Device& device, const Address& source,
-                    const std::array<std::uint8_t, 16>& dest,
+/// @param dest    The device, or the group, that it was sent to.
+void deliver_packet(core::Device& device, const Address& source, const Address& dest,
                     std::span<const std::byte> packet) noexcept;
 
 /// Says that nothing listened at a peer's port when a packet for pair `dest_qpn` came, as far as

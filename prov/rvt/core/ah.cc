@@ -9,8 +9,13 @@ namespace rvt::core {
 
 Result<Ah*> create_ah(Pd& pd, const AhAttr& attr) {
     Device& device = pd.device();
+    if (is_multicast(attr.dest.gid)) {
+        AhAttr whole = attr;
+        whole.dest = group_of(attr.dest, device.address());
+        return new Ah(pd, whole, nullptr);
+    }
     const bool has_channels = device.grade() != Grade::kPacket;
-    if (attr.dest == device.address() || is_multicast(attr.dest.gid) || !has_channels) {
+    if (attr.dest == device.address() || !has_channels) {
         return new Ah(pd, attr, nullptr);
     }
     auto channel = device.ops().open_channel(device, attr.dest);

@@ -109,6 +109,7 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
         info_.limits.max_message_bytes =
             std::min(info.limits.max_message_bytes, std::uint64_t{info.mtu_bytes} << 22);
     }
+    info_.limits.max_mcast_qp = std::min(info.limits.max_mcast_qp, McastMembers::kMax);
     info_.now_us = info.now_us != nullptr ? info.now_us : monotonic_us;
 }
 

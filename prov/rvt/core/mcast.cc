@@ -13,12 +13,19 @@ bool is_multicast(const Gid& gid) noexcept {
     return is_v4 ? (gid[12] & 0xf0) == 0xe0 : gid[0] == 0xff;
 }
 
-Status McastTable::attach(const Gid& group, std::uint32_t qpn) {
-    if (!is_multicast(group)) {
+Address group_of(const Address& group, const Address& device) noexcept {
+    return {.gid = group.gid, .port = group.port != 0 ? group.port : device.port};
+}
+
+McastTable::McastTable(std::uint32_t max_members)
+    : max_members_(std::min(max_members, McastMembers::kMax)) {}
+
+Status McastTable::attach(const Address& group, std::uint32_t qpn) {
+    if (!is_multicast(group.gid)) {
         return EINVAL;
     }
     const util::Guard guard(lock_);
-    auto& members = groups_[group];
+    auto& members = groups_[{group.gid, group.port}];
     if (std::find(members.begin(), members.end(), qpn) != members.end()) {
         return kOk;
     }
@@ -29,9 +36,9 @@ Status McastTable::attach(const Gid& group, std::uint32_t qpn) {
     return kOk;
 }
 
-Status McastTable::detach(const Gid& group, std::uint32_t qpn) {
+Status McastTable::detach(const Address& group, std::uint32_t qpn) {
     const util::Guard guard(lock_);
-    const auto found = groups_.find(group);
+    const auto found = groups_.find({group.gid, group.port});
     if (found == groups_.end() || std::erase(found->second, qpn) == 0) {
         return EINVAL;
     }
@@ -48,10 +55,20 @@ bool McastTable::is_attached(std::uint32_t qpn) const noexcept {
     });
 }
 
-std::vector<std::uint32_t> McastTable::members(const Gid& group) const {
+bool McastTable::is_attached(const Address& group, std::uint32_t qpn) const noexcept {
+    const McastMembers all = members(group);
+    return std::find(all.begin(), all.end(), qpn) != all.end();
+}
+
+McastMembers McastTable::members(const Address& group) const noexcept {
+    McastMembers members;
     const util::Guard guard(lock_);
-    const auto found = groups_.find(group);
-    return found == groups_.end() ? std::vector<std::uint32_t>{} : found->second;
+    const auto found = groups_.find({group.gid, group.port});
+    if (found != groups_.end()) {
+        std::copy(found->second.begin(), found->second.end(), members.qpns_.begin());
+        members.count_ = found->second.size();
+    }
+    return members;
 }
 
 }  // namespace rvt::core

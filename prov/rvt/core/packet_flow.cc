@@ -25,20 +25,20 @@ constexpr std::uint16_t kPkeyMask = 0x7fff;  // without the bit for full members
 /// Where a packet came from and what it was sent to.
 struct Route {
     const Address& source;
-    const Gid& dest;
+    const Address& dest;
 };
 
 void deliver_to_datagram_pair(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
     const PacketHeader& header = packet.header;
-    Request request{
+    const Request request{
         .info = wr_info(header.info().has(Ext::kImm) ? WrOpcode::kSendImm : WrOpcode::kSend),
         .src_qpn = header.src_qpn,
         .imm = header.imm,
         .qkey = header.qkey,
         .bytes = packet.payload.size(),
         .solicited = header.solicited,
-        .source = route.source};
-    request.dest = {.gid = route.dest, .port = qp.device().address().port};
+        .source = route.source,
+        .dest = route.dest};
     take_datagram(qp, request, pieces_of(packet.payload));
 }
 
@@ -142,6 +142,9 @@ void deliver_to(Qp& qp, const Route& route, const DecodedPacket& packet) noexcep
 }
 
 void deliver_to_members(Device& device, const Route& route, const DecodedPacket& packet) noexcept {
+    if (route.source == device.address()) {
+        return;  // come back from the group: the members of this device have it
+    }
     for (const std::uint32_t qpn : device.mcast().members(route.dest)) {
         if (Qp* member = device.qps().find(qpn)) {
             deliver_to(*member, route, packet);
@@ -220,8 +223,7 @@ bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept
 
 namespace rvt {
 
-void deliver_packet(core::Device& device, const Address& source,
-                    const std::array<std::uint8_t, 16>& dest,
+void deliver_packet(core::Device& device, const Address& source, const Address& dest,
                     std::span<const std::byte> packet) noexcept {
     const auto decoded = protocol::decode(packet);
     const bool sane = decoded.is_ok() && (decoded.value().header.pkey & core::kPkeyMask) ==

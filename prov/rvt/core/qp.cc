@@ -49,7 +49,7 @@ Result<Qp*> create_qp(Pd& pd, const QpInit& init) {
         return EINVAL;  // tag matching is defined for reliable connections
     }
     auto qp = std::make_unique<Qp>(pd, init);
-    auto qpn = device.qps().add(*qp);
+    auto qpn = device.qps().add(*qp, init.qpn);
     if (!qpn.is_ok()) {
         return qpn.status();
     }
@@ -261,24 +261,36 @@ Status Qp::enqueue_recv(const RecvWr& wr) noexcept {
     return kOk;
 }
 
-Status Qp::attach_mcast(const std::array<std::uint8_t, 16>& group) {
+Status Qp::take_back_recv(std::uint64_t wr_id) noexcept {
+    if (device().grade() == Grade::kVerb) {
+        return EOPNOTSUPP;
+    }
+    return shares_receives() ? Status(EINVAL) : recv_queue_.take_back(wr_id);
+}
+
+Status Qp::attach_mcast(const Address& group) {
     if (type() != QpType::kUd) {
         return EINVAL;
     }
-    if (Status status = device().mcast().attach(group, qpn_); !status.is_ok()) {
+    const Address whole = group_of(group, device().address());
+    if (device().mcast().is_attached(whole, qpn_)) {
+        return kOk;
+    }
+    if (Status status = device().mcast().attach(whole, qpn_); !status.is_ok()) {
         return status;
     }
-    const Status status = device().ops().attach_mcast(*this, group);
+    const Status status = device().ops().attach_mcast(*this, whole);
     if (!status.is_ok()) {
-        [[maybe_unused]] const Status undone = device().mcast().detach(group, qpn_);
+        [[maybe_unused]] const Status undone = device().mcast().detach(whole, qpn_);
     }
     return status;
 }
 
-Status Qp::detach_mcast(const std::array<std::uint8_t, 16>& group) {
-    const Status status = device().mcast().detach(group, qpn_);
+Status Qp::detach_mcast(const Address& group) {
+    const Address whole = group_of(group, device().address());
+    const Status status = device().mcast().detach(whole, qpn_);
     if (status.is_ok()) {
-        device().ops().detach_mcast(*this, group);
+        device().ops().detach_mcast(*this, whole);
     }
     return status;
 }

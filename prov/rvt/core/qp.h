@@ -34,6 +34,7 @@ struct QpInit {
     MessageSink* sink = nullptr;  // RC over packets: instead of receives; outlives the pair
     QpCap cap{};
     bool signal_all = false;  // as if each work request were kSignaled
+    std::uint32_t qpn = 0;    // its number, where peers know it beforehand; 0: any
 };
 
 /// The message that a pair is taking in. Guarded by Qp::rx_lock().
@@ -85,10 +86,20 @@ class Qp : public Object {
     /// full; EOPNOTSUPP for a pair of type RD. Threads: any.
     Status post_recv(const RecvWr& wr) noexcept;
 
-    /// UD. Returns: EINVAL for another type or an address that is no group's; ENOMEM when the group
-    /// is full.
-    Status attach_mcast(const std::array<std::uint8_t, 16>& group);
-    Status detach_mcast(const std::array<std::uint8_t, 16>& group);
+    /// Takes a posted receive back, as if it had never been posted.
+    /// Returns: ENOENT when a message has taken it, or it has been flushed; EINVAL with a shared
+    ///          queue; EOPNOTSUPP where the backend keeps the receives.
+    /// Threads: any.
+    Status take_back_recv(std::uint64_t wr_id) noexcept;
+
+    /// UD. Attaching twice is attaching once.
+    /// @param group  Port 0: that of the device.
+    /// Returns: EINVAL for another type or an address that is no group's; ENOMEM when the group is
+    ///          full; errors of the backend.
+    /// Threads: one at a time per pair.
+    Status attach_mcast(const Address& group);
+    /// Returns: EINVAL when the pair is not attached.
+    Status detach_mcast(const Address& group);
 
     // ---- for the core and its backends ----
 
@@ -187,7 +198,7 @@ class Qp : public Object {
 };
 
 /// Returns: EINVAL for sizes beyond the device's limits or missing queues, ENOMEM for no free
-/// number.
+///          number, EADDRINUSE where the one that was asked for has another pair.
 Result<Qp*> create_qp(Pd& pd, const QpInit& init);
 /// Ends traffic, forgets posted work and completions, and destroys. Returns: EBUSY while the pair
 /// is attached to a multicast group. Threads: one that holds no ReadPin.

@@ -14,6 +14,10 @@ namespace {
 constexpr std::uint32_t kMinSlots = 4;
 constexpr std::uint32_t kMaxSlots = 1u << 18;  // leaves six bits of generation
 
+bool is_given_out(std::uint32_t qpn) noexcept {
+    return qpn > 1 && qpn < kMulticastQpn;
+}
+
 }  // namespace
 
 QpTable::QpTable(std::uint32_t max_qp)
@@ -35,22 +39,35 @@ std::uint32_t QpTable::next_number(std::uint32_t index) noexcept {
     std::uint32_t qpn = slots_[index].qpn.load(std::memory_order_relaxed);
     do {
         qpn = (qpn + slots_count_) & kQpnMask;
-    } while (qpn <= 1 || qpn == kMulticastQpn);
+    } while (!is_given_out(qpn));
     return qpn;
 }
 
-Result<std::uint32_t> QpTable::add(Qp& qp) {
-    const util::Guard guard(lock_);
-    if (used_ == slots_count_) {
-        return ENOMEM;
-    }
+/// The next number of the next free place. Precondition: there is one.
+std::uint32_t QpTable::next_number() noexcept {
     // relaxed: only holders of the lock write it.
     while (slots_[next_].qp.load(std::memory_order_relaxed) != nullptr) {
         next_ = (next_ + 1) & (slots_count_ - 1);
     }
-    Slot& slot = slots_[next_];
     const std::uint32_t qpn = next_number(next_);
     next_ = (next_ + 1) & (slots_count_ - 1);
+    return qpn;
+}
+
+Result<std::uint32_t> QpTable::add(Qp& qp, std::uint32_t wanted) {
+    if (wanted != 0 && !is_given_out(wanted)) {
+        return EINVAL;
+    }
+    const util::Guard guard(lock_);
+    if (used_ == slots_count_) {
+        return ENOMEM;
+    }
+    const std::uint32_t qpn = wanted != 0 ? wanted : next_number();
+    Slot& slot = slots_[qpn & (slots_count_ - 1)];
+    // relaxed: only holders of the lock write it.
+    if (slot.qp.load(std::memory_order_relaxed) != nullptr) {
+        return EADDRINUSE;
+    }
     ++used_;
     // relaxed: published by the next store.
     slot.qpn.store(qpn, std::memory_order_relaxed);

@@ -25,8 +25,10 @@ class QpTable {
     /// @param max_qp  Pairs at a time; rounded up to a power of two.
     explicit QpTable(std::uint32_t max_qp);
 
-    /// Returns: ENOMEM when all numbers are taken.
-    Result<std::uint32_t> add(Qp& qp);
+    /// @param wanted  The number to give; 0: any.
+    /// Returns: ENOMEM when all numbers are taken, EADDRINUSE when the place of the wanted one is,
+    ///          EINVAL for a number that is never given out.
+    Result<std::uint32_t> add(Qp& qp, std::uint32_t wanted = 0);
     void remove(std::uint32_t qpn) noexcept;
 
     /// Threads: any that holds a ReadPin; the pair lives until the pin is let go.
@@ -55,6 +57,7 @@ class QpTable {
     };
 
     [[nodiscard]] std::uint32_t next_number(std::uint32_t index) noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] std::uint32_t next_number() noexcept RVT_REQUIRES(lock_);
 
     const std::uint32_t slots_count_;
     const std::unique_ptr<Slot[]> slots_;

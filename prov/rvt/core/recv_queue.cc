@@ -51,6 +51,23 @@ RecvQueue::Taken RecvQueue::take(Receive& to, std::uint64_t min_bytes) noexcept 
     return Taken::kYes;
 }
 
+Status RecvQueue::take_back(std::uint64_t wr_id) noexcept {
+    const util::Guard guard(lock_);
+    std::uint64_t at = head_;
+    while (at != tail_ && slots_[at & mask_].wr_id != wr_id) {
+        ++at;
+    }
+    if (at == tail_) {
+        return ENOENT;
+    }
+    for (; at + 1 != tail_; ++at) {
+        slots_[at & mask_] = slots_[(at + 1) & mask_];
+        std::copy_n(list_of(at + 1), max_sge_, list_of(at));
+    }
+    --tail_;
+    return kOk;
+}
+
 std::uint32_t RecvQueue::size() const noexcept {
     const util::Guard guard(lock_);
     return static_cast<std::uint32_t>(tail_ - head_);

@@ -40,6 +40,11 @@ class RecvQueue {
     /// stays.
     Taken take(Receive& to, std::uint64_t min_bytes = 0) noexcept;
 
+    /// Removes the oldest receive of that wr_id; those behind it move up.
+    /// Returns: ENOENT when none is posted.
+    /// Cost:    that of all receives behind it.
+    Status take_back(std::uint64_t wr_id) noexcept;
+
     [[nodiscard]] std::uint32_t size() const noexcept;
     [[nodiscard]] std::uint32_t max_wr() const noexcept { return max_wr_; }
     [[nodiscard]] std::uint32_t max_sge() const noexcept { return max_sge_; }

@@ -350,7 +350,7 @@ void run_send_queue(Qp& qp) noexcept {
 }
 
 void deliver_to_group(Qp& qp, const Request& request, const PieceList& local) noexcept {
-    for (const std::uint32_t qpn : qp.device().mcast().members(request.dest.gid)) {
+    for (const std::uint32_t qpn : qp.device().mcast().members(request.dest)) {
         // C10-11: the sender itself gets no copy.
         if (Qp* member = qp.device().qps().find(qpn); member != nullptr && member != &qp) {
             deliver(*member, request, local);

@@ -126,8 +126,8 @@ constexpr BackendOps kDefaults = {
     .destroy_srq = [](Srq&) {},
     .post_srq_recv = [](Srq& srq, const RecvWr& wr) { return srq.enqueue_recv(wr); },
     .post_srq_op = [](Srq& srq, TmOp& op) { return srq.execute_op(op); },
-    .attach_mcast = [](Qp&, const std::array<std::uint8_t, 16>&) -> Status { return kOk; },
-    .detach_mcast = [](Qp&, const std::array<std::uint8_t, 16>&) {},
+    .attach_mcast = [](Qp&, const Address&) -> Status { return kOk; },
+    .detach_mcast = [](Qp&, const Address&) {},
 };
 
 }  // namespace

@@ -310,6 +310,7 @@ Nak finish_request(Qp& qp, const Request& request) noexcept {
          .byte_len = request.bytes + (ud ? kGrhBytes : 0) - (matched ? sizeof(TmHeader) : 0),
          .imm = request.imm,
          .src_qpn = request.src_qpn,
+         .src_port = request.source.port,
          .tm_tag = matched ? inbound.tm_tag : 0,
          .tm_app_ctx = matched ? inbound.tm_app_ctx : 0},
         request.solicited);

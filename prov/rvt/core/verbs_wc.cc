@@ -45,6 +45,7 @@ Cqe to_cqe(const Wc& wc) noexcept {
     cqe.buf = reinterpret_cast<void*>(wc.tm_tag);  // NOLINT(performance-no-int-to-ptr)
     cqe.data = wc.imm | (std::uint64_t(wc.tm_app_ctx) << kAppCtxShift);
     cqe.tag = wc.qpn | (std::uint64_t(wc.src_qpn) << kSrcQpnShift);
+    cqe.source = wc.src_port;
     cqe.status = wc.status;
     cqe.extra = wc.vendor_err;
     return cqe;
@@ -59,6 +60,7 @@ Wc from_cqe(const Cqe& cqe) noexcept {
             .imm = static_cast<std::uint32_t>(cqe.data),
             .qpn = static_cast<std::uint32_t>(cqe.tag),
             .src_qpn = static_cast<std::uint32_t>(cqe.tag >> kSrcQpnShift),
+            .src_port = static_cast<std::uint16_t>(cqe.source),
             .vendor_err = cqe.extra,
             .tm_tag = reinterpret_cast<std::uint64_t>(cqe.buf),
             .tm_app_ctx = static_cast<std::uint32_t>(cqe.data >> kAppCtxShift)};

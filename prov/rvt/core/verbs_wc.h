@@ -49,6 +49,7 @@ struct Wc {
     std::uint32_t imm = 0;
     std::uint32_t qpn = 0;
     std::uint32_t src_qpn = 0;     // UD
+    std::uint16_t src_port = 0;    // UD: of the device whose address is in the route header
     std::uint32_t vendor_err = 0;  // why, finer than the status; 0: nothing to add
     std::uint64_t tm_tag = 0;      // kTmRecv with kTmMatch, as the next
     std::uint32_t tm_app_ctx = 0;

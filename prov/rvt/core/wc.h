@@ -65,7 +65,7 @@ inline constexpr std::uint64_t kSourceNotAvailable = ~0ull;
 /// | data       | data                          | imm_data or invalidated rkey (low 32) |
 /// |            |                               | app_ctx of a matched message (high 32)|
 /// | tag        | tag                           | qp_num (low 32), src_qp (high 32)     |
-/// | source     | fi_addr of the sender         | -                                     |
+/// | source     | fi_addr of the sender         | UDP port of the sender (UD)           |
 /// | status     | err                           | status                                |
 /// | extra      | olen (truncation): excess low 32 bits | vendor_err                    |
 struct alignas(util::kCacheLine) Cqe {

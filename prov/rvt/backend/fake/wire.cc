@@ -144,7 +144,8 @@ unsigned Wire::deliver(Port& to) {
             ++corrupted_;
             continue;
         }
-        deliver_packet(*to.device, {.gid = path.source, .port = path.source_port}, path.dest, body);
+        deliver_packet(*to.device, {.gid = path.source, .port = path.source_port},
+                       {.gid = path.dest, .port = path.dest_port}, body);
     }
     return static_cast<unsigned>(due.size());
 }

@@ -181,8 +181,9 @@ bool ReceiveQueue::deliver_one(core::Device& device, const protocol::WirePacket&
         return false;
     }
     // Peers at the port of the specification send from any: each of their pairs has one of its own.
-    const std::uint16_t port = own_.port == kRocePort ? std::uint16_t{0} : packet.path.source_port;
-    deliver_packet(device, {.gid = packet.path.source, .port = port}, packet.path.dest,
+    const bool is_any_port = own_.port == kRocePort && !core::is_multicast(own_.gid);
+    const std::uint16_t port = is_any_port ? std::uint16_t{0} : packet.path.source_port;
+    deliver_packet(device, {.gid = packet.path.source, .port = port}, own_,
                    packet.bytes.first(packet.bytes.size() - protocol::kIcrcBytes));
     return true;
 }

@@ -7,7 +7,7 @@ using namespace rvt::conform;
 
 namespace {
 
-constexpr Gid kGroup = {0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9};
+constexpr Address kGroup = {.gid = {0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9}};
 
 template <class Backend>
 void a_datagram_arrives_behind_forty_bytes_of_route_header() {
@@ -24,6 +24,47 @@ void a_datagram_arrives_behind_forty_bytes_of_route_header() {
     cr_assert(std::memcmp(pair.b().memory.data() + 1008, gid.data(), gid.size()) == 0);
 }
 RVT_CONFORM(a_datagram_arrives_behind_forty_bytes_of_route_header)
+
+template <class Backend>
+void a_completion_names_the_port_that_the_datagram_came_from() {
+    Pair<Backend> pair({.type = QpType::kUd});
+    RVT_OK(pair.b().post_recv(3));
+    RVT_OK(pair.post_send());
+    RVT_EQ(pair.received().src_port, pair.a().device->address().port);
+}
+RVT_CONFORM(a_completion_names_the_port_that_the_datagram_came_from)
+
+template <class Backend>
+void a_receive_that_was_taken_back_gets_no_datagram() {
+    Pair<Backend> pair({.type = QpType::kUd});
+    for (const std::uint64_t wr_id : {1, 2, 3}) {
+        RVT_OK(pair.b().post_recv(wr_id, wr_id * 1024));
+    }
+    RVT_OK(pair.b().qp->take_back_recv(2));
+    RVT_EQ(pair.b().qp->take_back_recv(2), ENOENT);
+    for (const std::uint64_t wr_id : {1, 3}) {
+        pair.a().fill(0, 64, static_cast<int>(wr_id));
+        RVT_OK(pair.post_send());
+        RVT_EQ(pair.received().wr_id, wr_id);
+        cr_assert(pair.b().holds(wr_id * 1024 + kGrhBytes, 64, static_cast<int>(wr_id)));
+    }
+    RVT_EQ(pair.b().qp->take_back_recv(1), ENOENT);
+}
+RVT_CONFORM(a_receive_that_was_taken_back_gets_no_datagram)
+
+template <class Backend>
+void a_pair_gets_the_number_that_it_asks_for() {
+    Pair<Backend> pair({.type = QpType::kUd});
+    const QpInit init{.type = QpType::kUd,
+                      .send_cq = pair.a().send_cq,
+                      .recv_cq = pair.a().recv_cq,
+                      .qpn = pair.a().qp->qpn() ^ 1};
+    Qp* qp = create_qp(*pair.a().pd, init).value();
+    RVT_EQ(qp->qpn(), init.qpn);
+    RVT_EQ(create_qp(*pair.a().pd, init), EADDRINUSE);
+    RVT_OK(destroy_qp(qp));
+}
+RVT_CONFORM(a_pair_gets_the_number_that_it_asks_for)
 
 template <class Backend>
 void a_datagram_with_the_wrong_qkey_is_dropped() {
@@ -117,7 +158,7 @@ void a_message_to_a_group_reaches_each_member_once_and_not_the_sender() {
     Members members(pair.a(), options);
     RVT_OK(pair.a().qp->attach_mcast(kGroup));
     RVT_OK(pair.a().post_recv(99));
-    Ah* group = create_ah(*pair.a().pd, {.dest = {.gid = kGroup}}).value();
+    Ah* group = create_ah(*pair.a().pd, {.dest = kGroup}).value();
     const Sge element = pair.a().sge(0, 64);
     RVT_OK(pair.a().qp->post_send({.sg_list = {&element, 1},
                                    .ah = group,
@@ -141,7 +182,7 @@ void only_datagram_pairs_join_and_only_group_addresses_are_joined() {
     Pair<Backend> connected;
     RVT_EQ(connected.a().qp->attach_mcast(kGroup), EINVAL);
     Pair<Backend> pair({.type = QpType::kUd});
-    RVT_EQ(pair.a().qp->attach_mcast(pair.a().device->address().gid), EINVAL);
+    RVT_EQ(pair.a().qp->attach_mcast(pair.a().device->address()), EINVAL);
     RVT_EQ(pair.a().qp->detach_mcast(kGroup), EINVAL);
 }
 RVT_CONFORM(only_datagram_pairs_join_and_only_group_addresses_are_joined)

@@ -108,8 +108,8 @@ struct Attack {
                     {.opcode = once_in(2) ? WrOpcode::kSend : WrOpcode::kWrite, .offset = kOpened});
             }
             const std::vector<std::byte> bytes = packet();
-            deliver_packet(*pair.b().device, pair.a().device->address(),
-                           pair.b().device->address().gid, bytes);
+            deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address(),
+                           bytes);
             if (once_in(16)) {
                 pair.pass_us(once_in(10) ? 5000 : 5);
                 Wc wc;
@@ -177,8 +177,7 @@ Test(packet_hostile, an_unreliable_message_that_lies_about_its_length_takes_no_r
     std::vector<std::byte> bytes(kMaxHeaderBytes);
     bytes.resize(encode(lie, bytes.data()));
     bytes.resize(bytes.size() + 4);
-    deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address().gid,
-                   bytes);
+    deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address(), bytes);
     cr_assert(pair.is_silent(pair.b().recv_cq));
     RVT_OK(pair.post_send());
     const Wc wc = pair.received();
@@ -193,7 +192,7 @@ Test(packet_hostile, bytes_that_are_no_packet_are_counted) {
     for (int i = 0; i < 20'000; ++i) {
         bytes.resize(random() % 80);
         std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
-        deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address().gid,
+        deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address(),
                        bytes);
     }
     Stats& stats = pair.b().device->stats();

@@ -121,6 +121,20 @@ Test(qp_table, numbers_are_found_until_they_are_removed_and_come_back_late) {
     }
 }
 
+Test(qp_table, a_number_can_be_asked_for_until_it_is_taken) {
+    QpTable table(4);
+    RVT_EQ(table.add(fake_qp(0), 0x11).value(), 0x11);
+    RVT_EQ(table.add(fake_qp(1), 0x11), EADDRINUSE);
+    for (const std::uint32_t never : {1u, kMulticastQpn, kMulticastQpn + 1}) {
+        RVT_EQ(table.add(fake_qp(1), never), EINVAL);
+    }
+    for (int i = 1; i < 4; ++i) {
+        cr_assert(ne(u32, std::uint32_t(table.add(fake_qp(i)).value()), 0x11u));
+    }
+    table.remove(0x11);
+    RVT_EQ(table.add(fake_qp(0), 0x11).value(), 0x11);
+}
+
 Test(qp_table, a_full_table_is_enomem) {
     QpTable table(4);
     for (int i = 0; i < 4; ++i) {
@@ -155,7 +169,7 @@ Test(mcast, group_addresses_are_told_from_others) {
 
 Test(mcast, a_full_group_is_enomem) {
     McastTable table(2);
-    const Gid group = {0xff, 1};
+    const Address group = {.gid = {0xff, 1}, .port = 7};
     RVT_OK(table.attach(group, 5));
     RVT_OK(table.attach(group, 5));
     RVT_OK(table.attach(group, 6));
@@ -163,6 +177,18 @@ Test(mcast, a_full_group_is_enomem) {
     RVT_OK(table.detach(group, 5));
     RVT_EQ(table.detach(group, 5), EINVAL);
     RVT_OK(table.attach(group, 7));
+}
+
+Test(mcast, a_group_is_an_address_and_a_port) {
+    McastTable table(4);
+    RVT_OK(table.attach({.gid = {0xff, 1}, .port = 7}, 5));
+    const auto count = [&](std::uint16_t port) {
+        const McastMembers members = table.members({.gid = {0xff, 1}, .port = port});
+        return std::distance(members.begin(), members.end());
+    };
+    RVT_EQ(count(7), 1);
+    RVT_EQ(count(8), 0);
+    RVT_EQ(group_of({.gid = {0xff, 1}}, {.port = 9}).port, 9);
 }
 
 Test(async_events, the_descriptor_is_readable_while_events_are_queued) {
@@ -188,6 +214,7 @@ Test(verbs_wc, a_completion_survives_its_way_through_the_shared_entry) {
                 .imm = 0xffffffff,
                 .qpn = 0xfffffe,
                 .src_qpn = 0xabcdef,
+                .src_port = 0xfffe,
                 .vendor_err = 7};
     const Wc back = from_cqe(to_cqe(wc));
     RVT_EQ(back.wr_id, wc.wr_id);
