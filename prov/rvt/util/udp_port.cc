@@ -11,9 +11,13 @@
 namespace rvt::util {
 namespace {
 
-Status bind_socket(int socket, const SockAddr& address) noexcept {
-    // An IPv6 address is that address alone: the same port stays free for IPv4.
+Status bind_socket(int socket, const SockAddr& address, PortUse use) noexcept {
     const int on = 1;
+    if (use == PortUse::kShared &&
+        setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) {
+        return errno;
+    }
+    // An IPv6 address is that address alone: the same port stays free for IPv4.
     if (address.family == AF_INET6 &&
         setsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) != 0) {
         return errno;
@@ -55,7 +59,7 @@ Status refuse(const SockAddr& address, int error) {
 
 }  // namespace
 
-Result<UdpPort> bind_udp_port(const SockAddr& address) {
+Result<UdpPort> bind_udp_port(const SockAddr& address, PortUse use) {
     const ForkHold hold;
     UdpPort port;
     port.socket = ProcessFd(
@@ -63,7 +67,7 @@ Result<UdpPort> bind_udp_port(const SockAddr& address) {
     if (!port.socket.is_open()) {
         return refuse(address, errno);
     }
-    const Status status = bind_socket(port.socket.get(), address);
+    const Status status = bind_socket(port.socket.get(), address, use);
     if (!status.is_ok()) {
         return refuse(address, status.error());
     }

@@ -14,10 +14,15 @@ struct UdpPort {
     SockAddr address;
 };
 
-/// Binds `address`, exclusively; port 0 lets the system choose a port.
+enum class PortUse : std::uint8_t {
+    kAlone,
+    kShared,  // with others that say so: for a group, whose datagrams all of them get
+};
+
+/// Binds `address`; port 0 lets the system choose a port.
 ///
 /// Returns:   EADDRINUSE, EADDRNOTAVAIL (no such IP address here), EACCES (privileged port),
 /// EMFILE, EAFNOSUPPORT. Threads:   any. Source:    bind(2), udp(7).
-Result<UdpPort> bind_udp_port(const SockAddr& address);
+Result<UdpPort> bind_udp_port(const SockAddr& address, PortUse use = PortUse::kAlone);
 
 }  // namespace rvt::util

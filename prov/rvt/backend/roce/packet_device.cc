@@ -3,6 +3,7 @@
 #include "backend/roce/packet_device.h"
 
 #include "core/addresses.h"
+#include "core/qp.h"
 #include "util/log.h"
 
 #include <algorithm>
@@ -23,6 +24,9 @@ constexpr BackendOps kOps = {
     .poll = [](core::Device& device) { return self(device).poll(device); },
     .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
     .arm = [](core::Device& device) { return self(device).arm(); },
+    .attach_mcast = [](core::Qp& qp,
+                       const Address& group) { return self(qp.device()).join(group); },
+    .detach_mcast = [](core::Qp& qp, const Address& group) { self(qp.device()).leave(group); },
 };
 
 }  // namespace
@@ -45,6 +49,11 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
     }
     std::unique_ptr<PacketDevice> device(new PacketDevice(socket.take(), attr));
     device->mtu_bytes_ = attr.mtu_bytes != 0 ? attr.mtu_bytes : most.value();
+    if (attr.joins_groups) {
+        if (const Status opened = device->groups_.open(); !opened.is_ok()) {
+            return opened;
+        }
+    }
     const DeviceInfo info{.name = attr.name,
                           .grade = Grade::kPacket,
                           .address = core::to_address(device->socket_.port.address),
@@ -84,13 +93,15 @@ void PacketDevice::look_at_port(core::Device& device) noexcept {
 }
 
 /// A socket is readable as long as it holds something: there is nothing to arm. What a fault holds
-/// back shows on no descriptor, so nobody sleeps while there is any: the time is short, and
-/// somebody asked for it.
+/// back, or a full socket has left to the next flush, shows on no descriptor, so nobody sleeps
+/// while there is any: the time is short.
 Status PacketDevice::arm() const noexcept {
     if (capture_.is_on()) {
         capture_.writer().flush();
     }
-    return receive_.holds_packets() ? EAGAIN : kOk;
+    const bool holds_any =
+        receive_.holds_packets() || groups_.holds_packets() || transmit_.holds_packets();
+    return holds_any ? EAGAIN : kOk;
 }
 
 Status PacketDevice::close() {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "backend/roce/groups.h"
 #include "backend/roce/receive_queue.h"
 #include "backend/roce/transmit_queue.h"
 #include "backend/roce/udp_socket.h"
@@ -22,6 +23,7 @@ struct PacketDeviceAttr {
     util::SockAddr address{};       // one address of this host; port 0: any free one
     util::UdpPort* port = nullptr;  // in place of an address: taken over when the device opens
     std::uint32_t mtu_bytes = 0;    // payload of a packet; 0: what the interface takes
+    bool joins_groups = false;      // of IP multicast; without it, groups end at the device
     DeviceLimits limits{};
     std::uint64_t (*now_us)() noexcept = nullptr;     // see DeviceInfo
     protocol::FaultPlan faults{};                     // of each packet that arrives
@@ -41,6 +43,7 @@ class PacketDevice {
     PacketDevice& operator=(const PacketDevice&) = delete;
 
     core::Device& device() noexcept { return *device_; }
+    [[nodiscard]] const util::SockAddr& address() const noexcept { return socket_.port.address; }
     [[nodiscard]] const ReceiveQueue& receive_queue() const noexcept { return receive_; }
     [[nodiscard]] const TransmitQueue& transmit_queue() const noexcept { return transmit_; }
 
@@ -57,9 +60,13 @@ class PacketDevice {
         if (transmit_.has_trouble() || device.is_port_down()) [[unlikely]] {
             look_at_port(device);
         }
-        return receive_.poll(device, transmit_.take_report());
+        return receive_.poll(device, transmit_.take_report()) + groups_.poll(device);
     }
-    [[nodiscard]] int wake_fd() const noexcept { return socket_.fd(); }
+    [[nodiscard]] int wake_fd() const noexcept {
+        return groups_.wake_fd() >= 0 ? groups_.wake_fd() : socket_.fd();
+    }
+    Status join(const Address& group) { return groups_.wake_fd() >= 0 ? groups_.join(group) : kOk; }
+    void leave(const Address& group) noexcept { groups_.leave(group); }
     Status arm() const noexcept;
 
   private:
@@ -72,13 +79,15 @@ class PacketDevice {
           mtu_bytes_(attr.mtu_bytes),
           capture_(attr.capture, attr.name),
           transmit_(socket_, capture_),
-          receive_(socket_, attr.faults, capture_) {}
+          receive_(socket_, attr.faults, capture_),
+          groups_(socket_, attr.faults, capture_) {}
 
     const UdpSocket socket_;
     std::uint32_t mtu_bytes_;  // the most that a packet ever carries
     const protocol::PcapInterface capture_;
     TransmitQueue transmit_;
     ReceiveQueue receive_;
+    Groups groups_;
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
     std::uint64_t looked_us_ = 0;  // the thread in poll()

@@ -53,6 +53,11 @@ class TransmitQueue {
     }
     /// The way out has changed: what it could not do before is tried again.
     void try_all_again() noexcept;
+    /// Whether packets wait for flush(). Threads: any.
+    [[nodiscard]] bool holds_packets() const noexcept {
+        const util::Guard guard(lock_);
+        return messages_ != 0;
+    }
 
     /// Packets that the kernel refused, other than for want of room.
     [[nodiscard]] std::uint64_t refused() const noexcept;

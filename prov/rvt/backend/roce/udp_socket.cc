@@ -112,6 +112,33 @@ bool send_groups_by(int fd, const util::SockAddr& address) {
     return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface_index(address)));
 }
 
+bool join_v4(int fd, const util::SockAddr& group, const util::SockAddr& own) noexcept {
+    ip_mreqn request{};
+    std::memcpy(&request.imr_multiaddr, group.ip.data(), sizeof request.imr_multiaddr);
+    std::memcpy(&request.imr_address, own.ip.data(), sizeof request.imr_address);
+    // What other sockets have joined by other interfaces is not for this one.
+    return set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0) &&
+           setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) == 0;
+}
+
+bool join_v6(int fd, const util::SockAddr& group, unsigned interface) noexcept {
+    ipv6_mreq request{};
+    std::memcpy(&request.ipv6mr_multiaddr, group.ip.data(), sizeof request.ipv6mr_multiaddr);
+    request.ipv6mr_interface = interface;
+    return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0) &&
+           setsockopt(fd, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &request, sizeof request) == 0;
+}
+
+/// Of both kinds of socket.
+void ask_for_joining(UdpSocket& socket) noexcept {
+    // Kernel rxe sends no UDP checksums, which IPv6 otherwise drops; the ICRC covers more.
+    if (socket.port.address.family == AF_INET6) {
+        set(socket.fd(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
+    }
+    ask_for_buffers(socket.fd());
+    socket.can_join = set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
+}
+
 std::uint32_t link_mtu(const char* interface) noexcept {
     const util::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     ifreq request{};
@@ -140,13 +167,25 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port) {
         !keep_errors(socket.fd(), address.family) || !send_groups_by(socket.fd(), address)) {
         return errno;
     }
-    // Kernel rxe sends no UDP checksums, which IPv6 otherwise drops; the ICRC covers more.
-    if (address.family == AF_INET6) {
-        set(socket.fd(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
-    }
-    ask_for_buffers(socket.fd());
+    ask_for_joining(socket);
     socket.can_segment = set(socket.fd(), IPPROTO_UDP, UDP_SEGMENT, 0);
-    socket.can_join = set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
+    return socket;
+}
+
+Result<UdpSocket> open_group_socket(util::SockAddr group, const util::SockAddr& own) {
+    const unsigned interface = interface_index(own);
+    group.scope_id = group.family == AF_INET6 ? interface : 0;
+    auto port = util::bind_udp_port(group, util::PortUse::kShared);
+    if (!port.is_ok()) {
+        return port.status();
+    }
+    UdpSocket socket{.port = port.take()};
+    const bool has_joined = group.family == AF_INET ? join_v4(socket.fd(), group, own)
+                                                    : join_v6(socket.fd(), group, interface);
+    if (!has_joined) {
+        return errno;
+    }
+    ask_for_joining(socket);
     return socket;
 }
 

@@ -34,6 +34,11 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port);
 /// messages, or -1 and errno.
 int send_messages(int fd, std::span<mmsghdr> messages) noexcept;
 int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
+/// A socket for what is sent to a group, by the interface of `own`. Others of this host may have
+/// one for the same group. Returns: errors of util::bind_udp_port() and of setsockopt(2): ENODEV
+/// when no interface has
+///          `own`, ENOBUFS when the host joins no more groups (net.ipv4.igmp_max_memberships).
+Result<UdpSocket> open_group_socket(util::SockAddr group, const util::SockAddr& own);
 
 /// A packet that found nobody at the port that it went to.
 struct Refusal {

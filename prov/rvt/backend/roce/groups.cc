@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Joining and leaving, and what arrives.
+#include "backend/roce/groups.h"
+
+#include "core/addresses.h"
+#include "util/log.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <sys/epoll.h>
+
+namespace rvt::roce {
+namespace {
+
+Status watch(const util::UniqueFd& set, int fd) noexcept {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? kOk : Status(errno);
+}
+
+}  // namespace
+
+Status Groups::open() {
+    wake_set_.reset(epoll_create1(EPOLL_CLOEXEC));
+    return wake_set_.is_open() ? watch(wake_set_, socket_.fd()) : Status(errno);
+}
+
+Status Groups::join(const Address& group) {
+    const util::Guard guard(lock_);
+    const auto known = std::find_if(groups_.begin(), groups_.end(),
+                                    [&](const auto& one) { return one->address == group; });
+    if (known != groups_.end()) {
+        ++(*known)->users;
+        return kOk;
+    }
+    const Status joined = join_locked(group);
+    if (!joined.is_ok()) {
+        RVT_WARN(kEpCtrl, "%s cannot join group %s: %s", socket_.port.address.to_string().c_str(),
+                 core::to_sock_addr(group).to_string().c_str(), strerrordesc_np(joined.error()));
+    }
+    return joined;
+}
+
+Status Groups::join_locked(const Address& address) {
+    const util::SockAddr group = core::to_sock_addr(address);
+    if (group.family != socket_.port.address.family) {
+        return EAFNOSUPPORT;
+    }
+    auto socket = open_group_socket(group, socket_.port.address);
+    if (!socket.is_ok()) {
+        return socket.status();
+    }
+    auto made = std::make_unique<Group>(socket.take(), address, faults_, capture_);
+    if (const Status watched = watch(wake_set_, made->socket.fd()); !watched.is_ok()) {
+        return watched;
+    }
+    groups_.push_back(std::move(made));
+    has_any_.store(true, std::memory_order_relaxed);  // relaxed: see poll()
+    return kOk;
+}
+
+/// The kernel leaves the group, and the descriptor the wake set, when the socket is closed.
+void Groups::leave(const Address& group) noexcept {
+    const util::Guard guard(lock_);
+    std::erase_if(groups_,
+                  [&](const auto& one) { return one->address == group && --one->users == 0; });
+    has_any_.store(!groups_.empty(), std::memory_order_relaxed);  // relaxed: see poll()
+}
+
+unsigned Groups::poll_all(core::Device& device) noexcept {
+    const util::Guard guard(lock_);
+    unsigned packets = 0;
+    for (const auto& group : groups_) {
+        packets += group->receive.poll(device, false);
+    }
+    return packets;
+}
+
+bool Groups::holds_packets() const noexcept {
+    const util::Guard guard(lock_);
+    return std::any_of(groups_.begin(), groups_.end(),
+                       [](const auto& group) { return group->receive.holds_packets(); });
+}
+
+}  // namespace rvt::roce

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Groups of IP multicast between two devices on the loopback interface.
+#include <string>
+
+#include <unistd.h>
+
+#include "conform/fixture.h"
+#include "core/addresses.h"
+
+using namespace rvt;
+using namespace rvt::conform;
+
+namespace {
+
+/// A group that no other process of this host uses.
+Address own_group(int family = AF_INET) {
+    const std::string pid = std::to_string(20'000 + getpid() % 40'000);
+    const std::string text = (family == AF_INET ? "239.255.1.2:" : "[ff15::7]:") + pid;
+    return to_address(util::SockAddr::from_string(text.c_str()).value());
+}
+
+struct Joiners {
+    Pair<RoceAs> pair;
+    const Address group;
+    Ah* ah;
+
+    explicit Joiners(int family = AF_INET) : pair(options(family)), group(own_group(family)) {
+        ah = create_ah(*pair.a().pd, {.dest = group}).value();
+    }
+    ~Joiners() { RVT_OK(destroy_ah(ah)); }
+    Joiners(const Joiners&) = delete;
+    Joiners& operator=(const Joiners&) = delete;
+
+    /// What the policy is made with, before it is.
+    static Options options(int family) {
+        RoceAs::attr.joins_groups = true;
+        RoceAs::attr.address = {.family = static_cast<std::uint16_t>(family)};
+        if (family == AF_INET) {
+            RoceAs::attr.address.ip = {127, 0, 0, 1};
+        } else {
+            RoceAs::attr.address.ip[15] = 1;
+        }
+        return {.type = QpType::kUd};
+    }
+
+    void send_to(const Ah* to) {
+        const Sge element = pair.a().sge(0, 64);
+        RVT_OK(pair.a().qp->post_send({.sg_list = {&element, 1},
+                                       .ah = to,
+                                       .remote_qpn = kMulticastQpn,
+                                       .remote_qkey = kQkey}));
+        RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    }
+    void send() { send_to(ah); }
+    /// After it, all that was sent before has arrived.
+    void send_to_b() {
+        RVT_OK(pair.post_send({.bytes = 1}));
+        RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    }
+};
+
+void reaches_a_member_on_another_device(int family) {
+    Joiners joiners(family);
+    auto& pair = joiners.pair;
+    pair.a().fill(0, 64, 1);
+    RVT_OK(pair.b().qp->attach_mcast(joiners.group));
+    RVT_OK(pair.b().post_recv(3));
+    joiners.send();
+    const Wc received = pair.received();
+    RVT_EQ(received.wr_id, 3);
+    RVT_EQ(received.src_port, pair.a().device->address().port);
+    cr_assert(pair.b().holds(kGrhBytes, 64, 1));
+    RVT_OK(pair.b().qp->detach_mcast(joiners.group));
+}
+
+}  // namespace
+
+Test(roce_groups, a_datagram_reaches_a_member_on_another_device, .timeout = 30) {
+    reaches_a_member_on_another_device(AF_INET);
+}
+
+Test(roce_groups, a_datagram_reaches_a_member_over_ipv6, .timeout = 30) {
+    reaches_a_member_on_another_device(AF_INET6);
+}
+
+Test(roce_groups, who_has_left_gets_no_more, .timeout = 30) {
+    Joiners joiners;
+    auto& pair = joiners.pair;
+    RVT_OK(pair.b().qp->attach_mcast(joiners.group));
+    RVT_OK(pair.b().qp->detach_mcast(joiners.group));
+    RVT_OK(pair.b().post_recv(3));
+    joiners.send();
+    joiners.send_to_b();
+    RVT_EQ(pair.received().byte_len, kGrhBytes + 1);
+}
+
+Test(roce_groups, the_group_of_another_port_is_another, .timeout = 30) {
+    Joiners joiners;
+    auto& pair = joiners.pair;
+    RVT_OK(pair.b().qp->attach_mcast(
+        {.gid = joiners.group.gid, .port = static_cast<std::uint16_t>(joiners.group.port + 1)}));
+    RVT_OK(pair.b().post_recv(3));
+    joiners.send();
+    joiners.send_to_b();
+    RVT_EQ(pair.received().byte_len, kGrhBytes + 1);
+    RVT_OK(pair.b().qp->detach_mcast(
+        {.gid = joiners.group.gid, .port = static_cast<std::uint16_t>(joiners.group.port + 1)}));
+}
+
+Test(roce_groups, a_sender_that_is_a_member_hears_no_echo, .timeout = 30) {
+    Joiners joiners;
+    auto& pair = joiners.pair;
+    RVT_OK(pair.a().qp->attach_mcast(joiners.group));
+    RVT_OK(pair.b().qp->attach_mcast(joiners.group));
+    RVT_OK(pair.a().post_recv(1));
+    RVT_OK(pair.b().post_recv(3));
+    joiners.send();
+    RVT_EQ(pair.received().wr_id, 3);  // the kernel gives it to all sockets before it returns
+    cr_assert(pair.is_silent(pair.a().recv_cq));
+    RVT_OK(pair.a().qp->detach_mcast(joiners.group));
+    RVT_OK(pair.b().qp->detach_mcast(joiners.group));
+}
+
+Test(roce_groups, a_datagram_to_a_group_ends_the_sleep_of_a_member, .timeout = 30) {
+    Joiners joiners;
+    auto& pair = joiners.pair;
+    RVT_OK(pair.b().qp->attach_mcast(joiners.group));
+    RVT_OK(pair.b().post_recv(3));
+    joiners.send();
+    pair.b().device->sleep_on(-1, -1);
+    RVT_EQ(pair.received().wr_id, 3);
+    RVT_OK(pair.b().qp->detach_mcast(joiners.group));
+}
+
+Test(roce_groups, a_group_of_the_other_version_of_ip_cannot_be_joined, .timeout = 30) {
+    Joiners joiners;
+    RVT_EQ(joiners.pair.b().qp->attach_mcast(own_group(AF_INET6)), EAFNOSUPPORT);
+    RVT_EQ(joiners.pair.b().qp->detach_mcast(own_group(AF_INET6)), EINVAL);
+}
