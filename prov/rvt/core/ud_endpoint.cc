@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// Life, traffic, peers and groups of a datagram endpoint.
+#include "core/ud_endpoint.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/addresses.h"
+
+namespace rvt::core {
+namespace {
+
+constexpr std::size_t kMaxSge = kMaxIov + 2;
+// What a datagram is read from and written to is the application's, registered or not: this region
+// is for nobody but this pair, which answers no request of a peer for memory.
+constexpr std::size_t kAddressSpace = std::size_t{1} << 63;
+
+std::uint64_t total_bytes(const iovec* iov, std::size_t count) noexcept {
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        total += iov[i].iov_len;
+    }
+    return total;
+}
+
+void count(Counter* counter, WcStatus status) noexcept {
+    if (counter == nullptr) {
+        return;
+    }
+    if (status == WcStatus::kSuccess) {
+        counter->add(1);
+    } else {
+        counter->add_error(1);
+    }
+}
+
+}  // namespace
+
+// ---- life ----
+
+UdEndpoint::UdEndpoint(const UdAttr& attr) : attr_(attr) {
+    progress = [](ProgressSource* self) noexcept {
+        return static_cast<UdEndpoint*>(self)->progress_locked();
+    };
+}
+
+UdEndpoint::~UdEndpoint() {
+    close();
+}
+
+Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
+    host_ = std::move(host);
+    Device& device = host_->device();
+    max_bytes_ = device.limits().max_ud_bytes;
+    tx_.resize(std::bit_ceil(attr_.tx_size));
+    rx_.resize(attr_.rx_size);
+    grhs_.resize(attr_.rx_size);
+    excess_.resize(max_bytes_);
+    for (std::uint32_t i = 0; i < rx_.size(); ++i) {
+        free_rx_locked(i);
+    }
+    Status opened = open_pair();
+    if (opened.is_ok()) {
+        opened = start_pair();
+    }
+    wake_fd_ = device.ops().wake_fd(device);
+    last_arrival_us_ = device.now_us();
+    if (opened.is_ok()) {
+        opened = host_->start();
+    }
+    if (!opened.is_ok()) {
+        close();
+    }
+    return opened;
+}
+
+Status UdEndpoint::open_pair() {
+    const auto context = open_device(host_->device());
+    if (!context.is_ok()) {
+        return context.status();
+    }
+    context_ = context.value();
+    const auto pd = alloc_pd(*context_);
+    if (!pd.is_ok()) {
+        return pd.status();
+    }
+    pd_ = pd.value();
+    // Both sides complete into it, and no more than is outstanding: it never overruns.
+    const auto cq = create_cq(*context_, static_cast<std::uint32_t>(tx_.size() + rx_.size()));
+    if (!cq.is_ok()) {
+        return cq.status();
+    }
+    cq_ = cq.value();
+    const iovec everything{.iov_base = nullptr, .iov_len = kAddressSpace};
+    const auto mr = reg_mr(*pd_, {.segments = {&everything, 1}, .access = Access::kLocalWrite});
+    if (!mr.is_ok()) {
+        return mr.status();
+    }
+    all_memory_ = mr.value();
+    const auto qp = create_qp(*pd_, {.type = QpType::kUd,
+                                     .send_cq = cq_,
+                                     .recv_cq = cq_,
+                                     .cap = {.max_send_wr = static_cast<std::uint32_t>(tx_.size()),
+                                             .max_recv_wr = static_cast<std::uint32_t>(rx_.size()),
+                                             .max_send_sge = kMaxIov,
+                                             .max_recv_sge = kMaxSge,
+                                             .max_inline_bytes = kUdInjectBytes},
+                                     .signal_all = true,
+                                     .qpn = kUdEndpointQpn});
+    if (!qp.is_ok()) {
+        return qp.status();
+    }
+    qp_ = qp.value();
+    return kOk;
+}
+
+Status UdEndpoint::start_pair() {
+    const struct {
+        QpState to;
+        QpMask also;
+    } steps[] = {{QpState::kInit, QpMask::kPkeyIndex | QpMask::kPort | QpMask::kQkey},
+                 {QpState::kRtr, QpMask::kNone},
+                 {QpState::kRts, QpMask::kSqPsn}};
+    for (const auto& [to, also] : steps) {
+        const Status moved =
+            qp_->modify({.state = to, .qkey = kUdEndpointQkey}, QpMask::kState | also);
+        if (!moved.is_ok()) {
+            return moved;
+        }
+    }
+    return kOk;
+}
+
+/// What has not left by now is lost, as datagrams may be.
+void UdEndpoint::close() noexcept {
+    if (host_ == nullptr) {
+        return;
+    }
+    host_->stop();
+    host_->device().flush();
+    if (qp_ != nullptr) {
+        [[maybe_unused]] const Status destroyed = destroy_qp(qp_);
+    }
+    for (Ah* ah : ahs_) {
+        unused_ahs_.push_back(ah);
+    }
+    for (Ah* ah : unused_ahs_) {
+        if (ah != nullptr) {
+            [[maybe_unused]] const Status destroyed = destroy_ah(ah);
+        }
+    }
+    if (all_memory_ != nullptr) {
+        [[maybe_unused]] const Status deregistered = dereg_mr(all_memory_);
+    }
+    if (cq_ != nullptr) {
+        [[maybe_unused]] const Status destroyed = destroy_cq(cq_);
+    }
+    if (pd_ != nullptr) {
+        [[maybe_unused]] const Status freed = dealloc_pd(pd_);
+    }
+    if (context_ != nullptr) {
+        [[maybe_unused]] const Status closed = close_device(context_);
+    }
+    host_.reset();
+}
+
+void UdEndpoint::bind(const RdCompletion& completion, AddressVector* av) noexcept {
+    completion_ = completion;
+    av_ = av;
+}
+
+// ---- sending ----
+
+Status UdEndpoint::send_locked(const RdSend& request) noexcept {
+    const std::uint64_t bytes = total_bytes(request.iov, request.iov_count);
+    const bool is_inject = has(request.flags, RdFlags::kInject);
+    if (bytes > max_bytes_ || (is_inject && bytes > kUdInjectBytes)) {
+        return EMSGSIZE;
+    }
+    Ah* const ah = find_ah_locked(request.dest);
+    if (ah == nullptr) {
+        return EINVAL;
+    }
+    if (!has_room_to_send_locked()) {
+        return EAGAIN;
+    }
+    std::array<Sge, kMaxIov> list;
+    for (std::size_t i = 0; i < request.iov_count; ++i) {
+        list[i] = sge_of(request.iov[i].iov_base, request.iov[i].iov_len);
+    }
+    const bool has_data = has(request.flags, RdFlags::kData);
+    tx_[tx_tail_ & (tx_.size() - 1)] = {.context = request.context,
+                                        .completes = has(request.flags, RdFlags::kCompletion)};
+    const Status posted =
+        qp_->post_send({.wr_id = tx_tail_,
+                        .opcode = has_data ? WrOpcode::kSendImm : WrOpcode::kSend,
+                        .flags = is_inject ? SendFlags::kInline : SendFlags::kNone,
+                        .imm = static_cast<std::uint32_t>(request.data),
+                        .sg_list = {list.data(), request.iov_count},
+                        .ah = ah,
+                        .remote_qpn = ah->is_group() ? kMulticastQpn : kUdEndpointQpn,
+                        .remote_qkey = kUdEndpointQkey});
+    if (!posted.is_ok()) {
+        return posted.error() == ENOMEM ? Status(EAGAIN) : posted;
+    }
+    ++tx_tail_;
+    drain_locked();
+    return kOk;
+}
+
+/// A queue that the application does not read takes no more.
+bool UdEndpoint::has_room_to_send_locked() noexcept {
+    if (completion_.tx_cq != nullptr && completion_.tx_cq->has_overflow()) {
+        return false;
+    }
+    if (tx_tail_ - tx_head_ == tx_.size()) {
+        poll_locked();
+    }
+    return tx_tail_ - tx_head_ != tx_.size();
+}
+
+Sge UdEndpoint::sge_of(const void* data, std::uint64_t bytes) const noexcept {
+    return {.addr = reinterpret_cast<std::uint64_t>(data),
+            .length = static_cast<std::uint32_t>(bytes),
+            .lkey = all_memory_->key()};
+}
+
+void UdEndpoint::finish_send_locked(const Wc& wc) noexcept {
+    const TxRecord& record = tx_[wc.wr_id & (tx_.size() - 1)];
+    ++tx_head_;
+    count(completion_.send, wc.status);
+    if (completion_.tx_cq == nullptr || (!record.completes && wc.status == WcStatus::kSuccess)) {
+        return;
+    }
+    completion_.tx_cq->emplace([&](Cqe& cqe) {
+        cqe = {.op_context = record.context, .flags = kWcMsg | kWcSend, .status = wc.status};
+    });
+}
+
+// ---- receiving ----
+
+Status UdEndpoint::recv_locked(const RdRecv& request) noexcept {
+    const std::uint32_t i = free_rx_;
+    if (i == kNone) {
+        return EAGAIN;
+    }
+    std::array<Sge, kMaxSge> list;
+    std::size_t used = 0;
+    list[used++] = sge_of(grhs_[i].data(), kGrhBytes);
+    std::uint64_t left = max_bytes_;
+    for (std::size_t k = 0; k < request.iov_count && left != 0; ++k) {
+        const std::uint64_t bytes = std::min<std::uint64_t>(request.iov[k].iov_len, left);
+        list[used++] = sge_of(request.iov[k].iov_base, bytes);
+        left -= bytes;
+    }
+    if (left != 0) {
+        list[used++] = sge_of(excess_.data(), left);
+    }
+    RxRecord& record = rx_[i];
+    const std::uint32_t next = record.next;
+    record = {.context = request.context,
+              .buffer = request.iov_count != 0 ? request.iov[0].iov_base : nullptr,
+              .room = max_bytes_ - left,
+              .next = next,
+              .completes = has(request.flags, RdFlags::kCompletion),
+              .is_posted = true};
+    const Status posted = qp_->post_recv({.wr_id = i | kRecvBit, .sg_list = {list.data(), used}});
+    if (!posted.is_ok()) {
+        record.is_posted = false;
+        return posted.error() == ENOMEM ? Status(EAGAIN) : posted;
+    }
+    free_rx_ = next;
+    return kOk;
+}
+
+void UdEndpoint::free_rx_locked(std::uint32_t i) noexcept {
+    rx_[i].is_posted = false;
+    rx_[i].next = free_rx_;
+    free_rx_ = i;
+}
+
+void UdEndpoint::finish_recv_locked(const Wc& wc) noexcept {
+    const auto i = static_cast<std::uint32_t>(wc.wr_id & ~kRecvBit);
+    const RxRecord record = rx_[i];
+    free_rx_locked(i);
+    const bool has_message = wc.status == WcStatus::kSuccess;
+    const std::uint64_t bytes = has_message ? wc.byte_len - kGrhBytes : 0;
+    const bool is_cut = bytes > record.room;
+    const WcStatus status = is_cut ? WcStatus::kTruncated : wc.status;
+    const bool has_data = has_any(wc.flags, WcFlags::kWithImm);
+    count(completion_.recv, status);
+    if (completion_.rx_cq == nullptr || (!record.completes && status == WcStatus::kSuccess)) {
+        return;
+    }
+    completion_.rx_cq->emplace([&](Cqe& cqe) {
+        cqe = {.op_context = record.context,
+               .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0),
+               .len = is_cut ? record.room : bytes,
+               .buf = record.buffer,
+               .data = has_data ? wc.imm : 0,
+               .source = attr_.reports_source && has_message ? source_of(grhs_[i], wc.src_port)
+                                                             : kSourceNotAvailable,
+               .status = status,
+               .extra = static_cast<std::uint32_t>(is_cut ? bytes - record.room : 0)};
+    });
+}
+
+/// The number of who sent; the pair has written the route header from the packet's own addresses.
+std::uint64_t UdEndpoint::source_of(const Grh& grh, std::uint16_t port) const noexcept {
+    constexpr std::size_t kSourceAt = 8;
+    Address source{.port = port != 0 ? port : host_->address().port};
+    std::memcpy(source.gid.data(), grh.data() + kSourceAt, source.gid.size());
+    const auto number = av_->find(to_sock_addr(source));
+    return number.is_ok() ? number.value() : kSourceNotAvailable;
+}
+
+Status UdEndpoint::cancel_locked(void* context) noexcept {
+    for (std::uint32_t i = 0; i < rx_.size(); ++i) {
+        const std::uint64_t wr_id = i | kRecvBit;
+        if (rx_[i].is_posted && rx_[i].context == context && qp_->take_back_recv(wr_id).is_ok()) {
+            finish_recv_locked({.wr_id = wr_id, .status = WcStatus::kCanceled});
+            return kOk;
+        }
+    }
+    return ENOENT;
+}
+
+// ---- peers ----
+
+Ah* UdEndpoint::find_ah_locked(std::uint64_t dest) noexcept {
+    if (is_group(dest)) [[unlikely]] {
+        const std::uint64_t i = dest & ~kGroupBit;
+        return i < groups_.size() && groups_[i].sends ? groups_[i].ah : nullptr;
+    }
+    if (dest < ahs_.size() && ahs_[dest] != nullptr) [[likely]] {
+        return ahs_[dest];
+    }
+    return make_ah_locked(dest);
+}
+
+/// At the first datagram to a peer.
+Ah* UdEndpoint::make_ah_locked(std::uint64_t dest) noexcept {
+    const util::SockAddr* const address = av_->at(dest);
+    if (address == nullptr || address->family != host_->address().family) {
+        return nullptr;
+    }
+    const auto made = create_ah(*pd_, {.dest = to_address(*address)});
+    if (!made.is_ok()) {
+        return nullptr;
+    }
+    if (dest >= ahs_.size()) {
+        ahs_.resize(std::bit_ceil(dest + 1));
+    }
+    return ahs_[dest] = made.value();
+}
+
+void UdEndpoint::forget_locked(std::uint64_t index) noexcept {
+    if (index < ahs_.size() && ahs_[index] != nullptr) {
+        destroy_ah_locked(ahs_[index]);
+        ahs_[index] = nullptr;
+    }
+}
+
+void UdEndpoint::destroy_ah_locked(Ah* ah) noexcept {
+    std::erase_if(unused_ahs_, [](Ah* one) { return destroy_ah(one).is_ok(); });
+    if (!destroy_ah(ah).is_ok()) {
+        unused_ahs_.push_back(ah);
+    }
+}
+
+// ---- groups ----
+
+Result<std::uint64_t> UdEndpoint::join_locked(const util::SockAddr& group, bool sends,
+                                              bool receives) {
+    Address address = to_address(group);
+    address.port = group.port != 0 ? group.port : kUdGroupPort;
+    if (!is_multicast(address.gid) || group.family != host_->address().family) {
+        return EINVAL;
+    }
+    if (receives) {
+        if (const Status joined = qp_->attach_mcast(address); !joined.is_ok()) {
+            return joined;
+        }
+    }
+    const auto ah = create_ah(*pd_, {.dest = address});
+    const auto place = std::find_if(groups_.begin(), groups_.end(),
+                                    [](const Group& one) { return one.ah == nullptr; });
+    const auto i = static_cast<std::uint64_t>(place - groups_.begin());
+    if (place == groups_.end()) {
+        groups_.emplace_back();
+    }
+    groups_[i] = {.address = address, .ah = ah.value(), .sends = sends, .receives = receives};
+    return i | kGroupBit;
+}
+
+void UdEndpoint::leave_locked(std::uint64_t number) noexcept {
+    Group& group = groups_[number & ~kGroupBit];
+    const Group left = std::exchange(group, {});
+    destroy_ah_locked(left.ah);
+    const bool is_member = std::any_of(groups_.begin(), groups_.end(), [&](const Group& one) {
+        return one.receives && one.address == left.address;
+    });
+    if (left.receives && !is_member) {
+        [[maybe_unused]] const Status detached = qp_->detach_mcast(left.address);
+    }
+}
+
+// ---- progress ----
+
+unsigned UdEndpoint::progress_locked() noexcept {
+    // relaxed: a hint, which one thread at a time writes.
+    polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    return is_hot() ? poll_locked() : 0;
+}
+
+unsigned UdEndpoint::poll_locked() noexcept {
+    // What a reader has no room for waits in the socket, where it is lost last.
+    if (completion_.rx_cq != nullptr && completion_.rx_cq->has_overflow()) {
+        return drain_locked();
+    }
+    host_->device().progress();
+    const unsigned moved = drain_locked();
+    if (is_quiet_locked(moved)) {
+        // relaxed: the host looks from here on, at what has come by now too.
+        is_hot_.store(false, std::memory_order_relaxed);
+        host_->leave_to_host();
+    }
+    return moved;
+}
+
+/// Whether the wire can be left to the host: nothing has come for a while, and all has left.
+bool UdEndpoint::is_quiet_locked(unsigned moved) noexcept {
+    Device& device = host_->device();
+    const std::uint64_t now = device.now_us();
+    if (moved != 0) {
+        last_arrival_us_ = now;
+    }
+    return now - last_arrival_us_ >= kQuietUs && tx_head_ == tx_tail_ &&
+           device.ops().arm(device).is_ok();
+}
+
+/// Takes the pair's completions over. Returns: how many.
+unsigned UdEndpoint::drain_locked() noexcept {
+    std::array<Wc, 16> wcs;
+    unsigned all = 0;
+    unsigned taken = 0;
+    do {
+        taken = cq_->take(wcs);
+        for (unsigned i = 0; i < taken; ++i) {
+            (wcs[i].wr_id & kRecvBit) != 0 ? finish_recv_locked(wcs[i])
+                                           : finish_send_locked(wcs[i]);
+        }
+        all += taken;
+    } while (taken == wcs.size());
+    return all;
+}
+
+Status UdEndpoint::arm_locked() noexcept {
+    Device& device = host_->device();
+    device.flush();
+    if (poll_locked() != 0 || tx_head_ != tx_tail_) {
+        return EAGAIN;
+    }
+    mark_hot();  // what wakes the sleeper is looked for at once
+    return device.ops().arm(device);
+}
+
+}  // namespace rvt::core

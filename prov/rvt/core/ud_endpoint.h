@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The service under FI_EP_DGRAM: a UD pair on a device of its own. The pair's number and Q_Key are
+// the same for all such endpoints, so that the address of the device says where a datagram goes.
+//
+// Each receive that is posted to the pair is the application's buffers between two areas of the
+// endpoint's own: the route header goes into the first, and into the last what is longer than the
+// buffers, so that a datagram that is cut can be told from one that never came.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/address_vector.h"
+#include "core/ah.h"
+#include "core/context.h"
+#include "core/counter.h"
+#include "core/cq.h"
+#include "core/device.h"
+#include "core/mr.h"
+#include "core/progress_source.h"
+#include "core/qp.h"
+#include "core/rd_types.h"
+#include "core/verbs_cq.h"
+#include "util/cpu.h"
+#include "util/sock_addr.h"
+
+namespace rvt::core {
+
+/// The number of the pair.
+inline constexpr std::uint32_t kUdEndpointQpn = 0x11;
+/// The Q_Key of datagrams and groups in the port space UDP of rdma_cm.
+inline constexpr std::uint32_t kUdEndpointQkey = 0x01234567;
+inline constexpr std::size_t kUdInjectBytes = 256;
+/// The port of a group that names none: that of RoCEv2.
+inline constexpr std::uint16_t kUdGroupPort = 4791;
+
+/// The device of one endpoint, and who looks at it while the application does not.
+class UdHost {
+  public:
+    virtual ~UdHost() = default;
+    UdHost(const UdHost&) = delete;
+    UdHost& operator=(const UdHost&) = delete;
+
+    virtual Device& device() noexcept = 0;
+    virtual util::SockAddr address() const noexcept = 0;
+    /// Nothing has come for a while: from now on the host looks, and marks the endpoint hot when
+    /// something comes. Threads: holder of the domain's lock.
+    virtual void leave_to_host() noexcept = 0;
+    /// Begins to call the user. Threads: as stop().
+    virtual Status start() = 0;
+    /// The user is not called any more when this returns. Threads: not a holder of the lock.
+    virtual void stop() noexcept = 0;
+
+  protected:
+    UdHost() = default;
+};
+
+/// What a host calls. Threads: the control thread.
+class UdUser {
+  public:
+    /// There is something to poll for.
+    virtual void mark_hot() noexcept = 0;
+    [[nodiscard]] virtual bool is_hot() const noexcept = 0;
+    /// How often the application has polled: unchanged, it is elsewhere.
+    [[nodiscard]] virtual std::uint64_t poll_count() const noexcept = 0;
+    /// Makes progress in the application's stead. Returns: false when it is there itself.
+    virtual bool control_progress() noexcept = 0;
+
+  protected:
+    ~UdUser() = default;
+};
+
+struct UdHostAttr {
+    util::SockAddr bind;
+    UdUser* user = nullptr;  // outlives the host
+    bool has_auto_progress = false;
+};
+
+struct UdAttr {
+    std::size_t tx_size = 1024;  // datagrams that have not left before EAGAIN
+    std::size_t rx_size = 1024;
+    bool reports_source = false;
+};
+
+/// Threads: holder of the domain's lock, but for mark_hot(), is_hot() and poll_count().
+class UdEndpoint final : public ProgressSource {
+  public:
+    explicit UdEndpoint(const UdAttr& attr);
+    ~UdEndpoint();
+
+    /// Opens the pair on the host's device, ready for traffic. Once, before all else.
+    /// Returns: ENOMEM, EMFILE; EINVAL for queues that the device does not have.
+    Status open(std::unique_ptr<UdHost> host);
+    [[nodiscard]] UdHost* host() const noexcept { return host_.get(); }
+    /// Where completions go and who gives numbers to peers. Once, before traffic. Only the queues
+    /// and counters of sends and receives are used.
+    void bind(const RdCompletion& completion, AddressVector* av) noexcept;
+
+    // ---- data path ----
+
+    /// Of the flags kCompletion, kInject and kData are looked at; of data 32 bits.
+    /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE.
+    Status send_locked(const RdSend& request) noexcept;
+    /// Of the flags kCompletion is looked at. Returns: EAGAIN when no more can be posted.
+    Status recv_locked(const RdRecv& request) noexcept;
+    /// Takes a posted receive of that context back; its completion is kCanceled.
+    /// Returns: ENOENT.
+    Status cancel_locked(void* context) noexcept;
+
+    // ---- peers and groups ----
+
+    /// A number of the address vector has been removed.
+    void forget_locked(std::uint64_t index) noexcept;
+
+    /// Joins a group. Returns: the number that stands for it as a destination, until leave;
+    ///          EINVAL when it is no group's address; errors of Qp::attach_mcast().
+    Result<std::uint64_t> join_locked(const util::SockAddr& group, bool sends, bool receives);
+    void leave_locked(std::uint64_t number) noexcept;
+    /// Whether a destination is a group.
+    static constexpr bool is_group(std::uint64_t dest) noexcept {
+        return (dest & kGroupBit) != 0 && dest != kAnySource;
+    }
+
+    // ---- progress ----
+
+    unsigned progress_locked() noexcept;
+    /// The same, also while the wire has been quiet.
+    unsigned poll_locked() noexcept;
+    Status arm_locked() noexcept override;
+    void disarm_locked() noexcept override { mark_hot(); }
+    int wake_fd() const noexcept override { return wake_fd_; }
+
+    void mark_hot() noexcept {
+        is_hot_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    }
+    [[nodiscard]] bool is_hot() const noexcept {
+        return is_hot_.load(std::memory_order_relaxed);  // relaxed: a hint
+    }
+    [[nodiscard]] std::uint64_t poll_count() const noexcept {
+        return polls_.load(std::memory_order_relaxed);  // relaxed: a hint
+    }
+
+  private:
+    static constexpr std::uint64_t kGroupBit = std::uint64_t{1} << 63;
+    static constexpr std::uint64_t kRecvBit = std::uint64_t{1} << 63;  // of a wr_id
+    static constexpr std::uint64_t kQuietUs = 50;
+    static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+    struct TxRecord {
+        void* context;
+        bool completes;
+    };
+    struct RxRecord {
+        void* context;
+        void* buffer;
+        std::uint64_t room;  // bytes in the application's buffers
+        std::uint32_t next;  // while it is free
+        bool completes;
+        bool is_posted;
+    };
+    using Grh = std::array<std::byte, kGrhBytes>;
+    struct Group {
+        Address address;
+        Ah* ah = nullptr;  // nullptr: the place is free
+        bool sends = false;
+        bool receives = false;
+    };
+
+    Status open_pair();
+    Status start_pair();
+    void close() noexcept;
+
+    [[nodiscard]] Ah* find_ah_locked(std::uint64_t dest) noexcept;
+    [[gnu::cold]] Ah* make_ah_locked(std::uint64_t dest) noexcept;
+    void destroy_ah_locked(Ah* ah) noexcept;
+    [[nodiscard]] bool has_room_to_send_locked() noexcept;
+    [[nodiscard]] Sge sge_of(const void* data, std::uint64_t bytes) const noexcept;
+    unsigned drain_locked() noexcept;
+    void finish_send_locked(const Wc& wc) noexcept;
+    void finish_recv_locked(const Wc& wc) noexcept;
+    [[nodiscard]] std::uint64_t source_of(const Grh& grh, std::uint16_t port) const noexcept;
+    void free_rx_locked(std::uint32_t i) noexcept;
+    [[nodiscard]] bool is_quiet_locked(unsigned moved) noexcept;
+
+    const UdAttr attr_;
+    RdCompletion completion_;
+    AddressVector* av_ = nullptr;
+    std::unique_ptr<UdHost> host_;
+    Context* context_ = nullptr;
+    Pd* pd_ = nullptr;
+    VerbsCq* cq_ = nullptr;
+    Qp* qp_ = nullptr;
+    Mr* all_memory_ = nullptr;
+    int wake_fd_ = -1;
+    std::size_t max_bytes_ = 0;  // of a datagram
+
+    std::atomic<bool> is_hot_{true};
+    std::atomic<std::uint64_t> polls_{0};
+    std::uint64_t last_arrival_us_ = 0;
+
+    std::vector<TxRecord> tx_;  // a ring by position
+    std::uint64_t tx_head_ = 0;
+    std::uint64_t tx_tail_ = 0;
+    std::vector<RxRecord> rx_;
+    std::vector<Grh> grhs_;  // one for each place of rx_
+    std::uint32_t free_rx_ = kNone;
+    std::vector<std::byte> excess_;  // whatever does not fit; nobody reads it
+    std::vector<Ah*> ahs_;           // by the number of the peer
+    std::vector<Group> groups_;
+    std::vector<Ah*> unused_ahs_;  // to be destroyed once no datagram that waits names them
+};
+
+}  // namespace rvt::core
