@@ -5,6 +5,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/providers/fi_prov.h>
 
+#include "dgram_host.h"
 #include "msg_station.h"
 #include "ofi/fabric.h"
 #include "ofi/info.h"
@@ -39,6 +40,7 @@ extern "C" FI_EXT_INI {
     rvt::ofi::log_to_libfabric(&rvt::provider);
     rvt::ofi::define_params(&rvt::provider);
     rvt::use_rdm_ops();
+    rvt::use_dgram_hosts();
     rvt::use_msg_stations();
     return &rvt::provider;
 }

@@ -11,6 +11,7 @@
 #include "ofi/av.h"
 #include "ofi/cntr.h"
 #include "ofi/cq.h"
+#include "ofi/ep_dgram.h"
 #include "ofi/ep_msg.h"
 #include "ofi/ep_rdm.h"
 #include "ofi/eq.h"
@@ -76,14 +77,16 @@ int domain_query_collective(fid_domain* /*self*/, fi_collective_op /*op*/,
     return -FI_ENOSYS;
 }
 
-bool is_msg(const fi_info* info) noexcept {
-    return info != nullptr && info->ep_attr != nullptr && info->ep_attr->type == FI_EP_MSG;
+fi_ep_type type_of(const fi_info* info) noexcept {
+    return info != nullptr && info->ep_attr != nullptr ? info->ep_attr->type : FI_EP_UNSPEC;
 }
 
 int domain_endpoint2(fid_domain* self, fi_info* info, fid_ep** ep, std::uint64_t flags,
                      void* context) noexcept {
-    if (!is_msg(info)) {
-        return ep_rdm_open(self, info, ep, flags, context);
+    switch (type_of(info)) {
+        case FI_EP_DGRAM: return ep_dgram_open(self, info, ep, flags, context);
+        case FI_EP_MSG: break;
+        default: return ep_rdm_open(self, info, ep, flags, context);
     }
     if (flags != 0) {
         return -FI_EBADFLAGS;
@@ -156,7 +159,7 @@ util::Status open_keys(Domain& domain) {
 LockPolicy lock_policy_for(const fi_info& info) noexcept {
     const fi_domain_attr& attr = *info.domain_attr;
     const LockPolicy policy = choose_lock_policy(attr.threading, attr.data_progress);
-    return is_msg(&info) && policy == LockPolicy::kNone ? LockPolicy::kSpin : policy;
+    return type_of(&info) == FI_EP_MSG && policy == LockPolicy::kNone ? LockPolicy::kSpin : policy;
 }
 
 /// What an info of ours must hold to be opened.

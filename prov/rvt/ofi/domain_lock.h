@@ -53,6 +53,24 @@ class DomainLock {
         }
     }
 
+    /// For the control thread. Returns: false where an application thread is inside, or the control
+    /// thread may not enter.
+    bool try_lock_control() noexcept RVT_NO_ANALYSIS {
+        switch (policy_) {
+            case LockPolicy::kNone: break;
+            case LockPolicy::kOwner: return owner_.try_lock_control();
+            case LockPolicy::kSpin: return spin_.try_lock_control();
+        }
+        return false;
+    }
+    void unlock_control() noexcept RVT_NO_ANALYSIS {
+        switch (policy_) {
+            case LockPolicy::kNone: break;
+            case LockPolicy::kOwner: owner_.unlock_control(); break;
+            case LockPolicy::kSpin: spin_.unlock_control(); break;
+        }
+    }
+
   private:
     const LockPolicy policy_;
     util::NullLock null_;

@@ -47,9 +47,9 @@ std::vector<Candidate> candidates_for(const fi_info* hints, std::uint64_t flags)
 }
 
 /// fi_getinfo(3), FI_PROV_ATTR_ONLY: one answer that says no more than who we are.
-int attributes_only(std::uint32_t version, bool has_network, fi_info** info) {
+int attributes_only(std::uint32_t version, const util::SockAddr& source, fi_info** info) {
     Offer offer;
-    candidates().front().fill(offer, has_network);
+    candidates().front().fill(offer, source);
     *info = build_info(offer, version, nullptr, {});
     return *info != nullptr ? 0 : -FI_ENOMEM;
 }
@@ -59,7 +59,7 @@ util::Result<std::optional<Refusal>> answer_one(const Candidate& candidate, std:
                                                 const fi_info* hints, const AddressAnswer& answer,
                                                 fi_info** made) {
     Offer offer;
-    candidate.fill(offer, !answer.addresses.source.is_loopback());
+    candidate.fill(offer, answer.addresses.source);
     if (hints != nullptr) {
         if (std::optional<Refusal> refusal = judge(offer, version, *hints)) {
             return refusal;
@@ -82,7 +82,7 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
     }
     const AddressAnswer addresses = resolve_addresses(node, service, flags, hints);
     if ((flags & FI_PROV_ATTR_ONLY) != 0) {
-        return attributes_only(version, !addresses.addresses.source.is_loopback(), info);
+        return attributes_only(version, addresses.addresses.source, info);
     }
     std::unique_ptr<fi_info, InfoDeleter> first;
     fi_info* last = nullptr;

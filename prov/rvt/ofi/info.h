@@ -56,8 +56,8 @@ struct Offer {
 struct Candidate {
     fi_ep_type type;
     /// Fills in what it offers.
-    /// @param has_network  Whether the address is one that other hosts can reach.
-    void (*fill)(Offer& offer, bool has_network) noexcept;
+    /// @param source  The address that endpoints would have.
+    void (*fill)(Offer& offer, const util::SockAddr& source) noexcept;
 };
 std::span<const Candidate> candidates() noexcept;
 /// The offer of FI_EP_MSG, for infos that are made after fi_getinfo.

@@ -2,6 +2,7 @@
 // What each kind of endpoint offers at most. fi_getinfo(3), fi_endpoint(3), fi_domain(3).
 #include "core/rd_types.h"
 #include "ofi/domain.h"
+#include "ofi/ep_dgram.h"
 #include "ofi/ep_msg.h"
 #include "ofi/info.h"
 #include "ofi/msg_options.h"
@@ -82,11 +83,11 @@ void fill_domain(fi_domain_attr& domain, std::uint64_t caps) noexcept {
 
 }  // namespace
 
-const std::uint64_t kTxCaps =
-    FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE | FI_SEND | FI_FENCE;
+const std::uint64_t kTxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE |
+                              FI_SEND | FI_FENCE | FI_MULTICAST;
 const std::uint64_t kRxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_RECV | FI_REMOTE_READ |
                               FI_REMOTE_WRITE | FI_DIRECTED_RECV | kTaggedDirectedRecv |
-                              FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT;
+                              FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_MULTICAST;
 const std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const std::uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
@@ -106,8 +107,8 @@ void fill_names(Offer& offer) noexcept {
     offer.info.fabric_attr = &offer.fabric;
 }
 
-void fill_rdm_offer(Offer& offer, bool has_network) noexcept {
-    const bool is_wired = has_network && util::param_is_set(util::ParamId::kRoce);
+void fill_rdm_offer(Offer& offer, const util::SockAddr& source) noexcept {
+    const bool is_wired = !source.is_loopback() && util::param_is_set(util::ParamId::kRoce);
     const bool claims_remote = is_wired || util::param_is_set(util::ParamId::kHostRemote);
     offer.primary_caps = kPrimary;
     offer.info.caps = kPrimary | kSecondary | (claims_remote ? FI_REMOTE_COMM : 0);
@@ -128,8 +129,8 @@ constexpr std::uint64_t kMsgPrimary = FI_MSG | FI_RMA | FI_ATOMIC | FI_READ | FI
                                       FI_SEND | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 /// A reliable connection's pair.
-void fill_msg_offer(Offer& offer, bool has_network) noexcept {
-    fill_rdm_offer(offer, has_network);
+void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
+    fill_rdm_offer(offer, source);
     offer.primary_caps = kMsgPrimary;
     offer.info.caps = kMsgPrimary | FI_FENCE | FI_LOCAL_COMM | (offer.info.caps & FI_REMOTE_COMM);
     offer.info.mode = FI_RX_CQ_DATA;
@@ -164,7 +165,38 @@ void fill_msg_offer(Offer& offer, bool has_network) noexcept {
     offer.domain.max_ep_srx_ctx = kMaxObjects;
 }
 
-constexpr Candidate kCandidates[] = {{FI_EP_RDM, fill_rdm_offer}, {FI_EP_MSG, fill_msg_offer}};
+/// A datagram is one packet of a UD pair, in no order, with four bytes beside it. Every address has
+/// a wire for them, if only that of the loopback interface.
+void fill_dgram_offer(Offer& offer, const util::SockAddr& source) noexcept {
+    const bool claims_remote =
+        !source.is_loopback() || util::param_is_set(util::ParamId::kHostRemote);
+    const auto bytes = dgram_hosts().bytes_of(source);
+    offer.primary_caps = FI_MSG | FI_MULTICAST | FI_SEND | FI_RECV;
+    offer.info.caps = offer.primary_caps | FI_SOURCE | FI_LOCAL_COMM |
+                      (claims_remote ? std::uint64_t{FI_REMOTE_COMM} : 0);
+    offer.default_queue = kDgramQueue;
+    offer.tx.caps = offer.info.caps & kTxCaps & ~std::uint64_t{FI_RECV};
+    offer.tx.op_flags = kDgramTxOpFlags;
+    offer.tx.inject_size = core::kUdInjectBytes;
+    offer.tx.size = kMaxDgramQueue;
+    offer.tx.iov_limit = core::kMaxIov;
+    offer.rx.caps = offer.info.caps & kRxCaps & ~std::uint64_t{FI_SEND};
+    offer.rx.op_flags = kDgramRxOpFlags;
+    offer.rx.size = kMaxDgramQueue;
+    offer.rx.iov_limit = core::kMaxIov;
+    offer.ep.type = FI_EP_DGRAM;
+    offer.ep.protocol = FI_PROTO_IB_UD;
+    offer.ep.protocol_version = kProtocolVersion;
+    offer.ep.max_msg_size = bytes.is_ok() ? bytes.value() : 0;
+    offer.ep.tx_ctx_cnt = 1;
+    offer.ep.rx_ctx_cnt = 1;
+    fill_domain(offer.domain, offer.info.caps);
+    offer.domain.cq_data_size = sizeof(std::uint32_t);
+    fill_names(offer);
+}
+
+constexpr Candidate kCandidates[] = {
+    {FI_EP_RDM, fill_rdm_offer}, {FI_EP_MSG, fill_msg_offer}, {FI_EP_DGRAM, fill_dgram_offer}};
 
 }  // namespace
 
@@ -175,7 +207,7 @@ std::span<const Candidate> candidates() noexcept {
 const Offer& msg_offer() noexcept {
     static const Offer* const kOffer = [] {
         auto* const offer = new Offer;
-        fill_msg_offer(*offer, true);
+        fill_msg_offer(*offer, {});
         return offer;
     }();
     return *kOffer;

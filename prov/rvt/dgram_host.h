@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// FI_EP_DGRAM: where the libfabric layer, the core's datagram endpoint and the RoCEv2 device meet.
+#pragma once
+
+#include <memory>
+
+#include "core/ud_endpoint.h"
+#include "util/sock_addr.h"
+
+namespace rvt {
+
+/// Makes RoCEv2 serve DGRAM endpoints. Threads: once, at load.
+void use_dgram_hosts() noexcept;
+
+/// A device of its own at the address of an endpoint, and the control thread's eye on it.
+/// Returns: as roce::PacketDevice::open().
+Result<std::unique_ptr<core::UdHost>> open_dgram_host(const core::UdHostAttr& attr);
+
+/// The payload of a datagram from that address. Returns: as roce::mtu_of().
+Result<std::uint32_t> dgram_bytes_of(const util::SockAddr& address);
+
+}  // namespace rvt
