@@ -58,7 +58,7 @@ void a_pair_gets_the_number_that_it_asks_for() {
     const QpInit init{.type = QpType::kUd,
                       .send_cq = pair.a().send_cq,
                       .recv_cq = pair.a().recv_cq,
-                      .qpn = pair.a().qp->qpn() ^ 1};
+                      .qpn = pair.a().qp->qpn() ^ 8};
     Qp* qp = create_qp(*pair.a().pd, init).value();
     RVT_EQ(qp->qpn(), init.qpn);
     RVT_EQ(create_qp(*pair.a().pd, init), EADDRINUSE);

@@ -21,6 +21,8 @@ struct EndOptions {
     bool is_selective = false;
     fi_wait_obj wait_obj = FI_WAIT_UNSPEC;
     std::size_t cq_size = 0;
+    fi_ep_type type = FI_EP_UNSPEC;
+    fi_progress data_progress = FI_PROGRESS_UNSPEC;
 };
 
 /// An enabled endpoint with a queue for both directions and a counter for each event.
@@ -38,6 +40,8 @@ struct End {
         hints->caps = options.caps;
         hints->domain_attr->mr_mode = options.mr_mode;
         hints->domain_attr->threading = options.threading;
+        hints->domain_attr->data_progress = options.data_progress;
+        hints->ep_attr->type = options.type;
         hints->tx_attr->op_flags = options.tx_op_flags;
         hints->rx_attr->op_flags = options.rx_op_flags;
         return hints;

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// fi_join, fi_cm(3), on the loopback interface.
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include "ofi/pair.h"
+
+using namespace rvt::test;
+
+namespace {
+
+/// A group that no other process of this host uses.
+sockaddr_in group_address() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(20'000 + getpid() % 40'000));
+    inet_pton(AF_INET, "239.255.3.4", &address.sin_addr);
+    return address;
+}
+
+/// An endpoint that can join.
+struct Member {
+    Opened open;
+    Owned<fid_eq> eq;
+    Owned<fid_av> av;
+    Owned<fid_cq> cq;
+    Owned<fid_ep> ep;
+    char in[64] = {};
+
+    explicit Member(std::uint64_t caps = FI_MSG | FI_MULTICAST | FI_SOURCE, bool has_eq = true)
+        : open(ask(hints(caps), "127.0.0.1", nullptr, FI_SOURCE).info) {
+        eq = open.eq();
+        av = open.av();
+        cq = open.cq(with<fi_cq_attr>([](auto& attr) {
+            attr.format = FI_CQ_FORMAT_TAGGED;
+            attr.wait_obj = FI_WAIT_UNSPEC;
+        }));
+        ep = opened<fid_ep>([&](fid_ep** made) {
+            return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
+        });
+        if (has_eq) {
+            RVT_OK(fi_ep_bind(ep.get(), &eq->fid, 0));
+        }
+        RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+        RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+        RVT_OK(fi_enable(ep.get()));
+    }
+    static Info hints(std::uint64_t caps) {
+        Info hints = new_hints();
+        hints->caps = caps;
+        hints->ep_attr->type = FI_EP_DGRAM;
+        return hints;
+    }
+
+    int try_join(const sockaddr_in& address, std::uint64_t flags, fid_mc** mc) {
+        return fi_join(ep.get(), &address, flags, mc, this);
+    }
+    Owned<fid_mc> join(std::uint64_t flags = 0) {
+        const sockaddr_in address = group_address();
+        auto mc = opened<fid_mc>([&](fid_mc** made) { return try_join(address, flags, made); });
+        std::uint32_t event = 0;
+        fi_eq_entry entry{};
+        RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
+        RVT_EQ(event, FI_JOIN_COMPLETE);
+        cr_assert(entry.fid == &mc->fid);
+        cr_assert(entry.context == this);
+        return mc;
+    }
+    void recv() { RVT_OK(fi_recv(ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, nullptr)); }
+    fi_cq_tagged_entry next() {
+        fi_cq_tagged_entry entry{};
+        RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, 10'000), 1);
+        return entry;
+    }
+    bool is_silent() {
+        fi_cq_tagged_entry entry{};
+        return fi_cq_sread(cq.get(), &entry, 1, nullptr, 50) == -FI_EAGAIN;
+    }
+};
+
+}  // namespace
+
+Test(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender, .timeout = 60) {
+    Member sender;
+    Member first;
+    Member second;
+    const auto sending = sender.join();
+    const auto a = first.join();
+    const auto b = second.join(FI_RECV);
+    sender.recv();
+    first.recv();
+    second.recv();
+    RVT_OK(fi_inject(sender.ep.get(), "group", 6, fi_mc_addr(sending.get())));
+    for (Member* member : {&first, &second}) {
+        RVT_EQ(member->next().len, 6);
+        cr_assert(eq(str, member->in, const_cast<char*>("group")));
+    }
+    cr_assert(sender.is_silent());
+}
+
+Test(mc, the_flag_of_multicast_goes_with_groups, .timeout = 60) {
+    Member sender;
+    Member member;
+    const auto sending = sender.join(FI_SEND);
+    const auto receiving = member.join(FI_RECV);
+    member.recv();
+    const iovec one{member.in, 3};
+    const fi_msg msg{&one, nullptr, 1, fi_mc_addr(sending.get()), nullptr, 0};
+    RVT_OK(fi_sendmsg(sender.ep.get(), &msg, FI_MULTICAST));
+    RVT_EQ(member.next().len, 3);
+}
+
+Test(mc, a_side_that_was_not_joined_does_not_work, .timeout = 60) {
+    Member sender;
+    Member other;
+    const auto sending = sender.join(FI_SEND);
+    const auto deaf = other.join(FI_SEND);
+    const auto mute = sender.join(FI_RECV);
+    RVT_EQ(fi_mc_addr(mute.get()), FI_ADDR_NOTAVAIL);
+    other.recv();
+    RVT_OK(fi_inject(sender.ep.get(), "x", 1, fi_mc_addr(sending.get())));
+    cr_assert(other.is_silent());
+}
+
+Test(mc, who_has_left_gets_no_more_and_cannot_send, .timeout = 60) {
+    Member sender;
+    Member member;
+    auto sending = sender.join();
+    member.join().reset();
+    member.recv();
+    const fi_addr_t group = fi_mc_addr(sending.get());
+    RVT_OK(fi_inject(sender.ep.get(), "x", 1, group));
+    cr_assert(member.is_silent());
+    sending.reset();
+    RVT_EQ(fi_inject(sender.ep.get(), "x", 1, group), -FI_EINVAL);
+}
+
+Test(mc, an_endpoint_is_in_use_while_it_is_a_member, .timeout = 60) {
+    Member member;
+    auto joined = member.join();
+    RVT_EQ(fi_close(&member.ep->fid), -FI_EBUSY);
+    joined.reset();
+    RVT_OK(fi_close(&member.ep.release()->fid));
+}
+
+Test(mc, what_cannot_be_joined_is_refused, .timeout = 60) {
+    fid_mc* mc = nullptr;
+    Member member;
+    sockaddr_in address = group_address();
+    RVT_EQ(member.try_join(address, FI_READ, &mc), -FI_EBADFLAGS);
+    RVT_EQ(fi_join(member.ep.get(), nullptr, 0, &mc, nullptr), -FI_EINVAL);
+    inet_pton(AF_INET, "192.0.2.9", &address.sin_addr);
+    RVT_EQ(member.try_join(address, 0, &mc), -FI_EINVAL);
+    address.sin_family = AF_INET6;
+    RVT_EQ(member.try_join(address, 0, &mc), -EAFNOSUPPORT);
+    Member incapable(FI_MSG);
+    RVT_EQ(incapable.try_join(group_address(), 0, &mc), -FI_EOPNOTSUPP);
+    Member without_queue(FI_MSG | FI_MULTICAST, false);
+    RVT_EQ(without_queue.try_join(group_address(), 0, &mc), -FI_ENOEQ);
+    Member receiver(FI_MSG | FI_MULTICAST | FI_RECV);
+    RVT_EQ(receiver.try_join(group_address(), FI_SEND, &mc), -FI_EINVAL);
+}
