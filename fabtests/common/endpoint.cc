@@ -17,7 +17,8 @@ fi_info* make_hints(const EpSpec& spec) {
     if (hints == nullptr) FAB_FAIL("fi_allocinfo: out of memory");
     hints->caps = spec.caps;
     hints->mode = spec.mode;
-    hints->ep_attr->type = FI_EP_RDM;
+    hints->ep_attr->type = spec.type;
+    hints->addr_format = spec.addr_format;
     hints->tx_attr->op_flags = spec.tx_op_flags;
     hints->rx_attr->op_flags = spec.rx_op_flags;
     hints->tx_attr->msg_order = spec.msg_order;
@@ -124,6 +125,12 @@ void Endpoint::open_objects(const EpSpec& spec) {
     rx_cq = spec.one_cq ? tx_cq : open_cq(spec);
     FAB_OK(fi_endpoint(domain, info, &ep, nullptr));
     FAB_OK(fi_ep_bind(ep, &av->fid, 0));
+    if (spec.has_eq) {
+        fi_eq_attr eq_attr{};
+        eq_attr.wait_obj = FI_WAIT_UNSPEC;
+        FAB_OK(fi_eq_open(fabric, &eq_attr, &eq, nullptr));
+        FAB_OK(fi_ep_bind(ep, &eq->fid, 0));
+    }
     if (spec.one_cq) {
         FAB_OK(fi_ep_bind(ep, &tx_cq->fid, spec.tx_cq_flags | spec.rx_cq_flags));
     } else {
@@ -181,6 +188,7 @@ Endpoint::~Endpoint() {
     }
     close_if_open(fid_of(tx_cq), "transmit queue");
     if (rx_cq != tx_cq) close_if_open(fid_of(rx_cq), "receive queue");
+    close_if_open(fid_of(eq), "event queue");
     close_if_open(fid_of(av), "address vector");
     if (owns_domain_) {
         close_if_open(fid_of(domain), "domain");

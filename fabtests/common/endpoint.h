@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// An RDM endpoint with everything it needs, opened from a description; completions in one form;
-// registered buffers. Used by one thread, unless the description asks for another threading level.
+// An RDM or DGRAM endpoint with everything it needs, opened from a description; completions in one
+// form; registered buffers. Used by one thread, unless the description asks for another threading
+// level.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -41,6 +42,8 @@ inline constexpr int kAnyMrMode =
 /// What to ask of fi_getinfo and how to open the objects. Zero: not asked for.
 struct EpSpec {
     std::uint64_t caps = FI_MSG;
+    fi_ep_type type = FI_EP_RDM;
+    std::uint32_t addr_format = FI_FORMAT_UNSPEC;
     std::uint64_t mode = FI_CONTEXT | FI_CONTEXT2;
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;
@@ -62,6 +65,7 @@ struct EpSpec {
     bool one_cq = false;           ///< tx_cq and rx_cq are the same queue.
     std::uint64_t cntr_flags = 0;  ///< One counter for each bit of FI_SEND, FI_RECV, FI_READ, ...
     fi_wait_obj cntr_wait = FI_WAIT_NONE;
+    bool has_eq = false;  ///< The endpoint is bound to an event queue.
 };
 
 /// One completion, whatever the format it was read in; fields that a format lacks are zero.
@@ -130,6 +134,7 @@ class Endpoint {
     fid_fabric* fabric = nullptr;
     fid_domain* domain = nullptr;
     fid_av* av = nullptr;
+    fid_eq* eq = nullptr;
     fid_cq* tx_cq = nullptr;
     fid_cq* rx_cq = nullptr;
     fid_ep* ep = nullptr;

@@ -41,6 +41,7 @@ extern const std::span<const Case> kKillCases;
 extern const std::span<const Case> kEnvCases;
 extern const std::span<const Case> kThreadCases;
 extern const std::span<const Case> kArgCases;
+extern const std::span<const Case> kDgramCases;
 
 /// Sizes on both sides of every boundary that a provider is likely to have.
 inline constexpr std::size_t kSizes[] = {

@@ -78,7 +78,8 @@ class RvtEnd final : public traffic::End {
   public:
     RvtEnd(const traffic::Options& options, std::span<std::byte> memory)
         : device_(need(roce::PacketDevice::open(registry_, {.address = roce_address(options.own_ip),
-                                                            .mtu_bytes = traffic::kMtuBytes}),
+                                                            .mtu_bytes = traffic::kMtuBytes,
+                                                            .joins_groups = true}),
                        "open the device")),
           context_(need(open_device(device_->device()), "open_device")),
           pd_(need(alloc_pd(*context_), "alloc_pd")),
@@ -102,7 +103,11 @@ class RvtEnd final : public traffic::End {
 
     traffic::Card card(std::uint32_t psn) override {
         traffic::Card card{
-            .psn = psn, .key = mr_->key(), .window_key = window_key(), .addr = addr_};
+            .psn = psn,
+            .key = mr_->key(),
+            .window_key = window_key(),
+            .addr = addr_,
+            .hears_groups = to_sock_addr(peer_).family == AF_INET};  // as the group is
         for (const Pair pair : kPairs) {
             card.qpns[index(pair)] = qp(pair).qpn();
         }
@@ -113,6 +118,9 @@ class RvtEnd final : public traffic::End {
         peer_ud_ = peer.qpns[index(Pair::kUd)];
         for (const Pair pair : kPairs) {
             connect(pair, own.psn, peer);
+        }
+        if (own.hears_groups) {
+            need(qp(Pair::kUd).attach_mcast(group_->attr().dest), "attach to the group");
         }
     }
 
