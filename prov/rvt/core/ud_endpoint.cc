@@ -416,13 +416,15 @@ unsigned UdEndpoint::progress_locked() noexcept {
 }
 
 unsigned UdEndpoint::poll_locked() noexcept {
+    Device& device = host_->device();
     // What a reader has no room for waits in the socket, where it is lost last.
-    if (completion_.rx_cq != nullptr && completion_.rx_cq->has_overflow()) {
-        return drain_locked();
+    const bool is_held_up = completion_.rx_cq != nullptr && completion_.rx_cq->has_overflow();
+    if (!is_held_up) {
+        device.progress();
     }
-    host_->device().progress();
     const unsigned moved = drain_locked();
-    if (is_quiet_locked(moved)) {
+    const bool is_at_rest = is_quiet_locked(moved) || is_held_up;
+    if (is_at_rest && tx_head_ == tx_tail_ && device.ops().arm(device).is_ok()) {
         // relaxed: the host looks from here on, at what has come by now too.
         is_hot_.store(false, std::memory_order_relaxed);
         host_->leave_to_host();
@@ -430,15 +432,13 @@ unsigned UdEndpoint::poll_locked() noexcept {
     return moved;
 }
 
-/// Whether the wire can be left to the host: nothing has come for a while, and all has left.
+/// Whether nothing has come for a while.
 bool UdEndpoint::is_quiet_locked(unsigned moved) noexcept {
-    Device& device = host_->device();
-    const std::uint64_t now = device.now_us();
+    const std::uint64_t now = host_->device().now_us();
     if (moved != 0) {
         last_arrival_us_ = now;
     }
-    return now - last_arrival_us_ >= kQuietUs && tx_head_ == tx_tail_ &&
-           device.ops().arm(device).is_ok();
+    return now - last_arrival_us_ >= kQuietUs;
 }
 
 /// Takes the pair's completions over. Returns: how many.
