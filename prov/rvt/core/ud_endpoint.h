@@ -90,6 +90,8 @@ class UdEndpoint final : public ProgressSource {
   public:
     explicit UdEndpoint(const UdAttr& attr);
     ~UdEndpoint();
+    UdEndpoint(const UdEndpoint&) = delete;
+    UdEndpoint& operator=(const UdEndpoint&) = delete;
 
     /// Opens the pair on the host's device, ready for traffic. Once, before all else.
     /// Returns: ENOMEM, EMFILE; EINVAL for queues that the device does not have.

@@ -83,8 +83,8 @@ Test(ep_dgram, every_form_of_send_arrives, .timeout = 60) {
                          }),
               3);
     with_data(ends.carry("sendmsg",
-                         [&](fid_ep* ep, char* buffer, std::size_t bytes) {
-                             const iovec one{buffer, bytes};
+                         [&](fid_ep* ep, char* /*buffer*/, std::size_t bytes) {
+                             const iovec one{ends.out, bytes};
                              const fi_msg msg{&one, nullptr, 1, to, nullptr, 4};
                              return fi_sendmsg(ep, &msg, FI_REMOTE_CQ_DATA | FI_INJECT);
                          }),
