@@ -32,6 +32,8 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
   public:
     MsgStation() = default;
     ~MsgStation() override;
+    MsgStation(const MsgStation&) = delete;
+    MsgStation& operator=(const MsgStation&) = delete;
 
     util::Status open(const util::SockAddr& address);
 
@@ -89,8 +91,8 @@ util::Status MsgStation::open(const util::SockAddr& address) {
         .connect_timeout_ms =
             static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
         .idle_us = host_ != nullptr ? kHostIdleUs : kWireIdleUs,
-        .is_hot = &is_hot_});
-    polls_always_ = host_ != nullptr;
+        .is_hot = &is_hot});
+    polls_always = host_ != nullptr;
     settle();
     return start_watch();
 }
@@ -143,7 +145,7 @@ util::Status MsgStation::start_watch() {
     }
     thread_ = thread.take();
     WatchedWire& wire = *this;
-    watch_ = std::make_unique<WireWatch>(*thread_, wire, is_hot_);
+    watch_ = std::make_unique<WireWatch>(*thread_, wire, is_hot);
     util::Status started = util::kOk;
     thread_->run([&] { started = watch_->start(); });
     return started;
@@ -168,15 +170,15 @@ MsgStation::~MsgStation() {
 /// Shared memory says nothing of what arrives unless it is asked to.
 void MsgStation::settle() noexcept {
     // relaxed: a hint; set again below if there is something.
-    if (host_ != nullptr && !is_hot_.load(std::memory_order_relaxed) &&
+    if (host_ != nullptr && !is_hot.load(std::memory_order_relaxed) &&
         device_->ops().arm(*device_).error() == EAGAIN) {
-        is_hot_.store(true, std::memory_order_relaxed);  // relaxed: a hint
+        is_hot.store(true, std::memory_order_relaxed);  // relaxed: a hint
     }
 }
 
 unsigned MsgStation::poll_device() noexcept {
     // relaxed: set by this thread, or by the watch.
-    const bool was_hot = is_hot_.load(std::memory_order_relaxed);
+    const bool was_hot = is_hot.load(std::memory_order_relaxed);
     const unsigned moved = rc_->poll();
     if (!was_hot) {
         if (moved != 0) {
@@ -187,7 +189,7 @@ unsigned MsgStation::poll_device() noexcept {
     // relaxed: that it changes is what counts.
     polls_.fetch_add(1, std::memory_order_relaxed);
     // relaxed: cleared by the poll; set again by this thread, or by the watch.
-    if (!is_hot_.load(std::memory_order_relaxed)) {
+    if (!is_hot.load(std::memory_order_relaxed)) {
         settle();
         watch_->leave_to_watch();
     }

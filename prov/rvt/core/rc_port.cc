@@ -42,11 +42,32 @@ std::uint64_t random_number() {
     return (std::uint64_t{source()} << 32) | source();
 }
 
+/// Private data as it travels. Precondition: it fits in a message, see fits().
+std::vector<std::byte> with_length(std::span<const std::byte> data) {
+    std::vector<std::byte> bytes(kRcLengthBytes + data.size());
+    bytes[0] = static_cast<std::byte>(data.size());
+    std::ranges::copy(data, bytes.begin() + kRcLengthBytes);
+    return bytes;
+}
+
+bool fits(std::span<const std::byte> data, std::size_t room) noexcept {
+    return data.size() <= room - kRcLengthBytes;
+}
+
 std::uint64_t service_of(const Address& address) noexcept {
     return protocol::ip_service_id(protocol::PortSpace::kTcp, address.port);
 }
 
 }  // namespace
+
+std::span<const std::byte> rc_private_data(const CmEvent& event) noexcept {
+    const std::span<const std::byte> all = event.private_data();
+    if (all.size() < kRcLengthBytes) {
+        return {};
+    }
+    const std::span<const std::byte> rest = all.subspan(kRcLengthBytes);
+    return rest.first(std::min(rest.size(), std::to_integer<std::size_t>(all[0])));
+}
 
 // ---- life ----
 
@@ -114,7 +135,7 @@ Status RcPort::connect(RcConnection& connection, const Address& dest,
     connection.peer_ = dest;
     connection.psn_ = random_locked();
     connection.mtu_bytes_ = device_.mtu_bytes();
-    connection.greeting_.assign(private_data.begin(), private_data.end());
+    connection.greeting_ = with_length(private_data);
     connection.deadline_us_ = device_.now_us() + connect_timeout_us_;
     connection.set_state(State::kDialing);
     const Status status = dial_locked(connection);
@@ -164,7 +185,7 @@ Status RcPort::accept(RcConnection& connection, const CmEvent& request,
     connection.handle_ = request.handle;
     // Whether the peer still waits is asked first: afterwards the pair cannot be used again.
     const std::uint64_t now = device_.now_us();
-    if (private_data.size() > protocol::kRepPrivateBytes) {
+    if (!fits(private_data, protocol::kRepPrivateBytes)) {
         return EMSGSIZE;
     }
     if (!agent_.delay(request.handle, kAnswerUs, now).is_ok()) {
@@ -179,7 +200,7 @@ Status RcPort::accept(RcConnection& connection, const CmEvent& request,
                                         .responder_resources = kReads,
                                         .initiator_depth = kReads},
                                 .context = connection.id_,
-                                .private_data = private_data},
+                                .private_data = with_length(private_data)},
                                now);
     }
     look_soon();
@@ -187,11 +208,14 @@ Status RcPort::accept(RcConnection& connection, const CmEvent& request,
 }
 
 Status RcPort::reject(CmHandle request, std::span<const std::byte> private_data) {
+    if (!fits(private_data, protocol::kRejPrivateBytes)) {
+        return EMSGSIZE;
+    }
     const util::Guard guard(lock_);
-    const Status status =
-        agent_.reject(request, protocol::CmRejectReason::kConsumer, private_data, device_.now_us());
+    const Status status = agent_.reject(request, protocol::CmRejectReason::kConsumer,
+                                        with_length(private_data), device_.now_us());
     look_soon();
-    return status.is_ok() || status.error() == EMSGSIZE ? status : Status(ECONNABORTED);
+    return status.is_ok() ? status : Status(ECONNABORTED);
 }
 
 Status RcPort::disconnect(RcConnection& connection) {
@@ -421,7 +445,7 @@ void RcPort::on_event_locked(const CmEvent& event) {
     }
     switch (event.type) {
         case CmEventType::kReply: on_reply_locked(*connection, event); break;
-        case CmEventType::kEstablished: opened_locked(*connection, event.private_data()); break;
+        case CmEventType::kEstablished: opened_locked(*connection, rc_private_data(event)); break;
         case CmEventType::kRejected: on_rejected_locked(*connection, event); break;
         case CmEventType::kUnreachable:
             if (connection->state() != State::kDialing ||
@@ -474,7 +498,7 @@ void RcPort::on_reply_locked(RcConnection& connection, const CmEvent& event) {
         fail_locked(connection, status.error(), {});
         return;
     }
-    opened_locked(connection, event.private_data());
+    opened_locked(connection, rc_private_data(event));
 }
 
 void RcPort::on_rejected_locked(RcConnection& connection, const CmEvent& event) {
@@ -487,7 +511,7 @@ void RcPort::on_rejected_locked(RcConnection& connection, const CmEvent& event) 
         RVT_INFO(kEpCtrl, "a peer refuses the connection: %s", protocol::to_string(event.reason));
         fail_locked(
             connection, ECONNREFUSED,
-            event.reason == kConsumer ? event.private_data() : std::span<const std::byte>());
+            event.reason == kConsumer ? rc_private_data(event) : std::span<const std::byte>());
         return;
     }
     if (!may_ask_again || !dial_locked(connection).is_ok()) {

@@ -23,9 +23,14 @@
 
 namespace rvt::core {
 
+/// Private data of a message begins with one byte for the length of what follows, which is the
+/// application's, as peers with libfabric's verbs provider have it.
+inline constexpr std::size_t kRcLengthBytes = 1;
 /// Room for what applications add to a request, the least of all messages.
 inline constexpr std::size_t kRcPrivateBytes =
-    protocol::kReqPrivateBytes - protocol::kIpCmHeaderBytes;
+    protocol::kReqPrivateBytes - protocol::kIpCmHeaderBytes - kRcLengthBytes;
+/// What a peer's application has added to a message.
+std::span<const std::byte> rc_private_data(const CmEvent& event) noexcept;
 
 /// Of a work request that the port posts on its own account, beside those of the pair's user. It
 /// completes only when it fails.
@@ -70,6 +75,7 @@ class RcConnection {
     };
 
     RcConnection(std::uint64_t id, Qp& qp, RcUser& user) noexcept : id_(id), qp_(qp), user_(user) {}
+    ~RcConnection() = default;
     RcConnection(const RcConnection&) = delete;
     RcConnection& operator=(const RcConnection&) = delete;
 

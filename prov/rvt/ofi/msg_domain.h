@@ -20,7 +20,10 @@ struct EpMsg;
 
 /// A port as one domain uses it.
 struct MsgPortUse {
+    MsgPortUse() = default;
     ~MsgPortUse();
+    MsgPortUse(const MsgPortUse&) = delete;
+    MsgPortUse& operator=(const MsgPortUse&) = delete;
 
     std::shared_ptr<MsgPort> port;
     core::Context* context = nullptr;

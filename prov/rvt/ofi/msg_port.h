@@ -33,7 +33,7 @@ class MsgPort {
     /// Once in each progress call of a user. Returns: how much moved.
     RVT_ALWAYS_INLINE unsigned poll() noexcept {
         // relaxed: a hint; the control thread looks after what it misses.
-        return polls_always_ || is_hot_.load(std::memory_order_relaxed) ? poll_device() : 0;
+        return polls_always || is_hot.load(std::memory_order_relaxed) ? poll_device() : 0;
     }
 
     /// A descriptor that is readable when an armed port has something to poll.
@@ -45,8 +45,8 @@ class MsgPort {
     MsgPort() = default;
     virtual unsigned poll_device() noexcept = 0;
 
-    bool polls_always_ = false;  // a look for arrivals makes no system call; set once
-    std::atomic<bool> is_hot_{false};
+    bool polls_always = false;  // a look for arrivals makes no system call; set once
+    std::atomic<bool> is_hot{false};
 };
 
 /// Binds the address and starts to answer peers. Returns: as util::bind_udp_port(); ENOMEM, EMFILE.

@@ -233,7 +233,8 @@ void Pep::Requests::requested(const core::CmEvent& event) noexcept {
             return -FI_ENOMEM;
         }
         conn_req_add(std::move(request));
-        pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, info.release(), event.private_data());
+        pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, info.release(),
+                         core::rc_private_data(event));
         return 0;
     }));
 }
