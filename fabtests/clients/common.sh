@@ -65,9 +65,12 @@ mpi() {
     local n=$1 options=() name
     shift
     [ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)
-    [ "$n" -le "$(nproc)" ] || options+=(--oversubscribe --mca mpi_yield_when_idle 1)
-    [ -z "${RVT_CLIENT_HOSTS:-}" ] || options+=(--host "$RVT_CLIENT_HOSTS" --map-by node
-        --mca plm_rsh_agent "$clients_dir/../hosts/host-agent")
+    if [ -n "${RVT_CLIENT_HOSTS:-}" ]; then
+        options+=(--host "$RVT_CLIENT_HOSTS" --map-by node --mca mpi_yield_when_idle 1
+            --bind-to none --mca plm_rsh_agent "$clients_dir/../hosts/host-agent")
+    elif [ "$n" -gt "$(nproc)" ]; then
+        options+=(--oversubscribe --mca mpi_yield_when_idle 1)
+    fi
     for name in FI_PROVIDER FI_PROVIDER_PATH LD_LIBRARY_PATH; do
         [ -z "${!name:-}" ] || options+=(-x "$name")
     done
