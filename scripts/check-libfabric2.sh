@@ -31,14 +31,15 @@ works_under_2() {
         "$in_root" env FI_PROVIDER_PATH="$place" bash -c ". $place/set-up.sh && pingpong -c"
 }
 
+# The tarball is asked all that `make distcheck` asks; with the tests of the layer ofi.
 passes_its_tests_under_2() {
     local ofi_tests=prov/rvt/test/ofi_tests
     (cd "$build" && make -s dist) && tar -C "$root$place" --strip-components=1 --no-same-owner \
         -xzf "$build"/rvt-*.tar.gz || return
     "$in_root" env RVT_RESULTS= bash -c "mkdir $place/build && cd $place/build &&
-        ../configure --quiet --enable-debug CXXFLAGS=-O0 &&
-        make -s -j$(nproc) prov/rvt/librvt-fi.la $ofi_tests &&
-        make -s check-TESTS VERBOSE=1 TESTS=$ofi_tests check_PROGRAMS="
+        ../configure --quiet CXXFLAGS=-O0 &&
+        make -s -j$(nproc) distcheck VERBOSE=1 TESTS=$ofi_tests check_PROGRAMS=$ofi_tests \
+            DISTCHECK_CONFIGURE_FLAGS='--enable-debug CXXFLAGS=-O0'"
 }
 
 works_under_1_built_with_2() {
@@ -52,5 +53,6 @@ works_under_1_built_with_2() {
 
 check 'what was built with libfabric 1.17 works under 2.x' works_under_2
 check 'what was built with headers of 2.x works under libfabric 1.17' works_under_1_built_with_2
-check 'rvt builds with libfabric 2.x and passes its tests' passes_its_tests_under_2
+check 'the tarball builds with libfabric 2.x, passes its tests, installs and uninstalls' \
+    passes_its_tests_under_2
 exit $bad
