@@ -197,7 +197,12 @@ unsigned MsgStation::poll_device() noexcept {
 }
 
 util::Status MsgStation::arm() noexcept {
-    if (rc_->poll() != 0 || device_->ops().arm(*device_).error() == EAGAIN) {
+    const unsigned moved = rc_->poll();
+    // relaxed: as in poll_device(). Who sleeps on a descriptor does not say when it wakes up.
+    if (!is_hot.load(std::memory_order_relaxed)) {
+        watch_->leave_to_watch();
+    }
+    if (moved != 0 || device_->ops().arm(*device_).error() == EAGAIN) {
         return EAGAIN;
     }
     device_->flush();

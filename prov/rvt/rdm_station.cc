@@ -209,7 +209,12 @@ util::Status RdmStation::arm() noexcept {
         return util::kOk;
     }
     core::Device& device = flows_->device();
-    if (flows_->poll() != 0 || device.ops().arm(device).error() == EAGAIN) {
+    const unsigned moved = flows_->poll();
+    // relaxed: as in poll_wire(). Who sleeps on a descriptor does not say when it wakes up.
+    if (!is_wire_hot_.load(std::memory_order_relaxed)) {
+        watch_->leave_to_watch();
+    }
+    if (moved != 0 || device.ops().arm(device).error() == EAGAIN) {
         return EAGAIN;
     }
     device.flush();

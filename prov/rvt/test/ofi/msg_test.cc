@@ -298,6 +298,27 @@ RVT_MSG_TEST(msg, a_descriptor_becomes_readable_with_a_message) {
     RVT_EQ(pair.server.next().len, 1);
 }
 
+/// Whatever the state of the connection, busy or at rest, in which the application falls asleep.
+RVT_MSG_TEST(msg, a_descriptor_wakes_after_any_pause) {
+    const MsgPair pair({.wait_obj = FI_WAIT_FD});
+    pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
+    RVT_OK(fi_control(&pair.server.cq->fid, FI_GETWAIT, &readable.fd));
+    fid* waits[] = {&pair.server.cq->fid};
+    for (int round = 0; round < 1000; ++round) {
+        char to = 0;
+        RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+        const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(round * 100);
+        while (std::chrono::steady_clock::now() < end) {
+        }
+        while (fi_trywait(pair.listener.fabric.get(), waits, 1) == -FI_EAGAIN) {
+        }
+        RVT_OK(fi_send(pair.client.end.ep.get(), "z", 1, nullptr, 0, nullptr));
+        RVT_EQ(poll(&readable, 1, kMsgPatienceMs), 1);
+        RVT_EQ(pair.server.next().len, 1);
+        pair.client.end.next();
+    }
+}
+
 RVT_MSG_TEST(msg, an_application_that_does_not_call_answers_its_peer) {
     const MsgPair pair({.caps = FI_MSG | FI_RMA});
     std::array<char, 16> memory{};
