@@ -253,10 +253,10 @@ RVT_MSG_TEST(msg_cm, queues_in_use_do_not_close) {
 RVT_MSG_TEST(msg_cm, what_is_missing_is_named) {
     const MsgFabric fabric(ask_msg().info);
     const Opened open(ask_msg().info);
+    const Owned<fid_eq> eq = open.eq();
     const auto ep = opened<fid_ep>(
         [&](fid_ep** e) { return fi_endpoint(open.domain.get(), open.info.get(), e, nullptr); });
     RVT_EQ(fi_enable(ep.get()), -FI_ENOEQ);
-    const Owned<fid_eq> eq = open.eq();
     RVT_OK(fi_ep_bind(ep.get(), &eq->fid, 0));
     RVT_EQ(fi_enable(ep.get()), -FI_ENOCQ);
     const auto pep = opened<fid_pep>([&](fid_pep** p) {
