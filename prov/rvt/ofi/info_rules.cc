@@ -163,23 +163,24 @@ std::string allowed_text(const Rule& rule) {
     return text;
 }
 
+std::optional<Refusal> judge_count(const Rule& rule, std::uint64_t asked, std::uint64_t greatest) {
+    if (asked <= greatest) {
+        return std::nullopt;
+    }
+    return Refusal{rule.hint,
+                   asked == FI_SHARED_CONTEXT ? "FI_SHARED_CONTEXT" : std::to_string(asked),
+                   "at most " + std::to_string(greatest)};
+}
+
 std::optional<Refusal> judge_rule(const Rule& rule, const Offer& offer, const fi_info& hints) {
     const std::uint64_t asked = rule.value(hints);
     const std::uint64_t offered = rule.value(offer.info);
     switch (rule.kind) {
         case Kind::kShared:
-            if (asked == FI_SHARED_CONTEXT && offer.domain.max_ep_srx_ctx != 0) {
-                break;
-            }
-            [[fallthrough]];
-        case Kind::kAtMost:
-            if (asked > offered) {
-                return Refusal{
-                    rule.hint,
-                    asked == FI_SHARED_CONTEXT ? "FI_SHARED_CONTEXT" : std::to_string(asked),
-                    "at most " + std::to_string(offered)};
-            }
-            break;
+            return asked == FI_SHARED_CONTEXT && offer.domain.max_ep_srx_ctx != 0
+                       ? std::nullopt
+                       : judge_count(rule, asked, offered);
+        case Kind::kAtMost: return judge_count(rule, asked, offered);
         case Kind::kBits:
             if ((asked & ~offered) != 0) {
                 return Refusal{rule.hint, to_text(asked & ~offered, rule.type),
