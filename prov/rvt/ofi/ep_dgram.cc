@@ -10,6 +10,7 @@
 #include "ofi/av.h"
 #include "ofi/cntr.h"
 #include "ofi/cq.h"
+#include "ofi/ep_bind.h"
 #include "ofi/ep_dgram_msg.inl"
 #include "ofi/ep_tables.h"
 #include "ofi/eq.h"
@@ -26,7 +27,6 @@ static_assert(offsetof(fid_ep, fid) == 0);
 
 DgramHosts hosts;
 
-constexpr std::uint64_t kCqBindFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
 constexpr std::uint64_t kCntrBindFlags =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 constexpr unsigned kControlRounds = 16;
@@ -78,54 +78,13 @@ int ep_dgram_close(fid* self) noexcept {
 
 // ---- bind ----
 
-int bind_cq(EpDgram& ep, Cq& cq, std::uint64_t flags) noexcept {
-    const bool is_tx = (flags & FI_TRANSMIT) != 0;
-    const bool is_rx = (flags & FI_RECV) != 0;
-    const bool is_selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
-    if ((flags & ~kCqBindFlags) != 0 || (!is_tx && !is_rx)) {
-        return -FI_EBADFLAGS;
-    }
-    if (cq.domain != ep.domain) {
-        return -FI_EDOMAIN;
-    }
-    if ((is_tx && ep.tx_cq != nullptr) || (is_rx && ep.rx_cq != nullptr)) {
-        return -FI_EINVAL;
-    }
-    if (is_tx) {
-        ep.tx_cq = &cq;
-        ep.is_tx_selective = is_selective;
-        cq.users.add();
-    }
-    if (is_rx) {
-        ep.rx_cq = &cq;
-        ep.is_rx_selective = is_selective;
-        cq.users.add();
-    }
-    return 0;
-}
-
 /// Events that datagrams do not have may be asked for, and do not happen.
-int bind_cntr(EpDgram& ep, Cntr& cntr, std::uint64_t flags) noexcept {
-    const bool is_send = (flags & FI_SEND) != 0;
-    const bool is_recv = (flags & FI_RECV) != 0;
-    if ((flags & ~kCntrBindFlags) != 0 || flags == 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (cntr.domain != ep.domain) {
-        return -FI_EDOMAIN;
-    }
-    if ((is_send && ep.send_cntr != nullptr) || (is_recv && ep.recv_cntr != nullptr)) {
-        return -FI_EINVAL;
-    }
-    if (is_send) {
-        ep.send_cntr = &cntr;
-        cntr.users.add();
-    }
-    if (is_recv) {
-        ep.recv_cntr = &cntr;
-        cntr.users.add();
-    }
-    return 0;
+int bind_events(EpDgram& ep, Cntr& cntr, std::uint64_t flags) noexcept {
+    const CntrPlace places[] = {
+        {FI_SEND, ep.send_cntr},
+        {FI_RECV, ep.recv_cntr},
+    };
+    return bind_cntr(ep, cntr, flags, kCntrBindFlags, places);
 }
 
 int bind_av(EpDgram& ep, Av& av, std::uint64_t flags) noexcept {
@@ -146,18 +105,6 @@ int bind_av(EpDgram& ep, Av& av, std::uint64_t flags) noexcept {
     });
 }
 
-int bind_eq(EpDgram& ep, Eq& eq, std::uint64_t flags) noexcept {
-    if (flags != 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (ep.eq != nullptr) {
-        return -FI_EINVAL;
-    }
-    ep.eq = &eq;
-    eq.users.add();
-    return 0;
-}
-
 int ep_dgram_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     EpDgram& ep = EpDgram::from(self);
     if (ep.is_enabled) {
@@ -168,7 +115,7 @@ int ep_dgram_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     }
     switch (other->fclass) {
         case FI_CLASS_CQ: return bind_cq(ep, Cq::from(other), flags);
-        case FI_CLASS_CNTR: return bind_cntr(ep, Cntr::from(other), flags);
+        case FI_CLASS_CNTR: return bind_events(ep, Cntr::from(other), flags);
         case FI_CLASS_AV: return bind_av(ep, Av::from(other), flags);
         case FI_CLASS_EQ: return bind_eq(ep, Eq::from(other), flags);
         default: return -FI_EINVAL;

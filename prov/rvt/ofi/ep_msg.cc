@@ -10,6 +10,7 @@
 #include "ofi/cntr.h"
 #include "ofi/conn_req.h"
 #include "ofi/cq.h"
+#include "ofi/ep_bind.h"
 #include "ofi/ep_tables.h"
 #include "ofi/eq.h"
 #include "ofi/errors.h"
@@ -24,7 +25,6 @@ namespace {
 
 using State = core::RcConnection::State;
 
-constexpr std::uint64_t kCqBindFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
 constexpr std::uint64_t kCntrBindFlags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
 constexpr std::size_t kDefaultSize = 256;
 
@@ -98,73 +98,15 @@ int ep_msg_close(fid* self) noexcept {
 
 // ---- bind ----
 
-int bind_cq(EpMsg& ep, Cq& cq, std::uint64_t flags) noexcept {
-    if ((flags & ~kCqBindFlags) != 0 || (flags & (FI_TRANSMIT | FI_RECV)) == 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (cq.domain != ep.domain) {
-        return -FI_EDOMAIN;
-    }
-    const bool is_tx = (flags & FI_TRANSMIT) != 0;
-    const bool is_rx = (flags & FI_RECV) != 0;
-    const bool is_selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
-    if ((is_tx && ep.tx_cq != nullptr) || (is_rx && ep.rx_cq != nullptr)) {
-        return -FI_EINVAL;
-    }
-    if (is_tx) {
-        ep.tx_cq = &cq;
-        ep.is_tx_selective = is_selective;
-        cq.users.add();
-    }
-    if (is_rx) {
-        ep.rx_cq = &cq;
-        ep.is_rx_selective = is_selective;
-        cq.users.add();
-    }
-    return 0;
-}
-
 /// Accesses of the peer are not reported to this side's processor, so they cannot be counted.
-int bind_cntr(EpMsg& ep, Cntr& cntr, std::uint64_t flags) noexcept {
-    if ((flags & ~kCntrBindFlags) != 0 || flags == 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (cntr.domain != ep.domain) {
-        return -FI_EDOMAIN;
-    }
-    const struct {
-        std::uint64_t flag;
-        Cntr*& place;
-    } places[] = {
+int bind_events(EpMsg& ep, Cntr& cntr, std::uint64_t flags) noexcept {
+    const CntrPlace places[] = {
         {FI_SEND, ep.counters.send},
         {FI_RECV, ep.counters.recv},
         {FI_READ, ep.counters.read},
         {FI_WRITE, ep.counters.write},
     };
-    for (const auto& [flag, place] : places) {
-        if ((flags & flag) != 0 && place != nullptr) {
-            return -FI_EINVAL;
-        }
-    }
-    for (const auto& [flag, place] : places) {
-        if ((flags & flag) != 0) {
-            place = &cntr;
-            cntr.users.add();
-        }
-    }
-    return 0;
-}
-
-int bind_eq(EpMsg& ep, Eq& eq, std::uint64_t flags) noexcept {
-    if (flags != 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (ep.eq != nullptr) {
-        return -FI_EINVAL;
-    }
-    ep.eq = &eq;
-    eq.users.add();
-    return 0;
+    return bind_cntr(ep, cntr, flags, kCntrBindFlags, places);
 }
 
 int bind_srx(EpMsg& ep, Srx& srx, std::uint64_t flags) noexcept {
@@ -192,7 +134,7 @@ int ep_msg_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     }
     switch (other->fclass) {
         case FI_CLASS_CQ: return bind_cq(ep, Cq::from(other), flags);
-        case FI_CLASS_CNTR: return bind_cntr(ep, Cntr::from(other), flags);
+        case FI_CLASS_CNTR: return bind_events(ep, Cntr::from(other), flags);
         case FI_CLASS_EQ: return bind_eq(ep, Eq::from(other), flags);
         case FI_CLASS_SRX_CTX: return bind_srx(ep, Srx::from(other), flags);
         default: return -FI_EINVAL;

@@ -12,6 +12,7 @@
 #include "ofi/cntr.h"
 #include "ofi/cq.h"
 #include "ofi/ep_alias.h"
+#include "ofi/ep_bind.h"
 #include "ofi/ep_tables.h"
 #include "ofi/eq.h"
 #include "ofi/errors.h"
@@ -26,7 +27,6 @@ static_assert(offsetof(fid_ep, fid) == 0);
 
 std::array<const RdmOps*, kLockPolicies> rdm_engine{};
 
-constexpr std::uint64_t kCqBindFlags = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
 constexpr std::uint64_t kCntrBindFlags =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
@@ -82,42 +82,8 @@ int ep_rdm_close(fid* self) noexcept {
 
 // ---- bind ----
 
-int bind_cq(EpRdm& ep, Cq& cq, std::uint64_t flags) noexcept {
-    if ((flags & ~kCqBindFlags) != 0 || (flags & (FI_TRANSMIT | FI_RECV)) == 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (cq.domain != ep.domain) {
-        return -FI_EDOMAIN;
-    }
-    const bool is_selective = (flags & FI_SELECTIVE_COMPLETION) != 0;
-    if (((flags & FI_TRANSMIT) != 0 && ep.tx_cq != nullptr) ||
-        ((flags & FI_RECV) != 0 && ep.rx_cq != nullptr)) {
-        return -FI_EINVAL;
-    }
-    if ((flags & FI_TRANSMIT) != 0) {
-        ep.tx_cq = &cq;
-        ep.is_tx_selective = is_selective;
-        cq.users.add();
-    }
-    if ((flags & FI_RECV) != 0) {
-        ep.rx_cq = &cq;
-        ep.is_rx_selective = is_selective;
-        cq.users.add();
-    }
-    return 0;
-}
-
-int bind_cntr(EpRdm& ep, Cntr& cntr, std::uint64_t flags) noexcept {
-    if ((flags & ~kCntrBindFlags) != 0 || flags == 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (cntr.domain != ep.domain) {
-        return -FI_EDOMAIN;
-    }
-    const struct {
-        std::uint64_t flag;
-        Cntr*& place;
-    } places[] = {
+int bind_events(EpRdm& ep, Cntr& cntr, std::uint64_t flags) noexcept {
+    const CntrPlace places[] = {
         {FI_SEND, ep.counters.send},
         {FI_RECV, ep.counters.recv},
         {FI_READ, ep.counters.read},
@@ -125,18 +91,7 @@ int bind_cntr(EpRdm& ep, Cntr& cntr, std::uint64_t flags) noexcept {
         {FI_REMOTE_READ, ep.counters.remote_read},
         {FI_REMOTE_WRITE, ep.counters.remote_write},
     };
-    for (const auto& [flag, place] : places) {
-        if ((flags & flag) != 0 && place != nullptr) {
-            return -FI_EINVAL;
-        }
-    }
-    for (const auto& [flag, place] : places) {
-        if ((flags & flag) != 0) {
-            place = &cntr;
-            cntr.users.add();
-        }
-    }
-    return 0;
+    return bind_cntr(ep, cntr, flags, kCntrBindFlags, places);
 }
 
 int bind_av(EpRdm& ep, Av& av, std::uint64_t flags) noexcept {
@@ -154,18 +109,6 @@ int bind_av(EpRdm& ep, Av& av, std::uint64_t flags) noexcept {
     return 0;
 }
 
-int bind_eq(EpRdm& ep, Eq& eq, std::uint64_t flags) noexcept {
-    if (flags != 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (ep.eq != nullptr) {
-        return -FI_EINVAL;
-    }
-    ep.eq = &eq;
-    eq.users.add();
-    return 0;
-}
-
 int ep_rdm_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     EpRdm& ep = EpRdm::from(self);
     if (ep.is_enabled) {
@@ -176,7 +119,7 @@ int ep_rdm_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     }
     switch (other->fclass) {
         case FI_CLASS_CQ: return bind_cq(ep, Cq::from(other), flags);
-        case FI_CLASS_CNTR: return bind_cntr(ep, Cntr::from(other), flags);
+        case FI_CLASS_CNTR: return bind_events(ep, Cntr::from(other), flags);
         case FI_CLASS_AV: return bind_av(ep, Av::from(other), flags);
         case FI_CLASS_EQ: return bind_eq(ep, Eq::from(other), flags);
         default: return -FI_EINVAL;
