@@ -103,6 +103,27 @@ std::uint64_t default_flags(const EpMsg& ep) noexcept {
     return flags_of_call(ep, ep.tx_op_flags);
 }
 
+/// A call of the form that takes a structure.
+/// @param call  What the structure does not say.
+ssize_t run_msg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags, Call call) noexcept {
+    EpMsg& ep = EpMsg::from(self);
+    if ((flags & ~kAtomicFlags) != 0) {
+        return -FI_EBADFLAGS;
+    }
+    if (msg == nullptr) {
+        return -FI_EINVAL;
+    }
+    call.operand = msg->msg_iov;
+    call.operand_count = msg->iov_count;
+    call.remote = msg->rma_iov;
+    call.remote_count = msg->rma_iov_count;
+    call.datatype = msg->datatype;
+    call.op = msg->op;
+    call.context = msg->context;
+    call.flags = flags_of_call(ep, flags);
+    return run(ep, call);
+}
+
 ssize_t atomic_writev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
                       fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                       fi_datatype datatype, fi_op op, void* context) noexcept {
@@ -127,22 +148,7 @@ ssize_t atomic_write(fid_ep* self, const void* buffer, std::size_t count, void* 
 }
 
 ssize_t atomic_writemsg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags) noexcept {
-    EpMsg& ep = EpMsg::from(self);
-    if ((flags & ~kAtomicFlags) != 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (msg == nullptr) {
-        return -FI_EINVAL;
-    }
-    return run(ep, {.kind = Kind::kWrite,
-                    .operand = msg->msg_iov,
-                    .operand_count = msg->iov_count,
-                    .remote = msg->rma_iov,
-                    .remote_count = msg->rma_iov_count,
-                    .datatype = msg->datatype,
-                    .op = msg->op,
-                    .context = msg->context,
-                    .flags = flags_of_call(ep, flags)});
+    return run_msg(self, msg, flags, {.kind = Kind::kWrite});
 }
 
 ssize_t atomic_inject(fid_ep* self, const void* buffer, std::size_t count, fi_addr_t /*dest*/,
@@ -191,24 +197,8 @@ ssize_t atomic_readwrite(fid_ep* self, const void* buffer, std::size_t count, vo
 ssize_t atomic_readwritemsg(fid_ep* self, const fi_msg_atomic* msg, fi_ioc* results,
                             void** /*result_desc*/, std::size_t result_count,
                             std::uint64_t flags) noexcept {
-    EpMsg& ep = EpMsg::from(self);
-    if ((flags & ~kAtomicFlags) != 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (msg == nullptr) {
-        return -FI_EINVAL;
-    }
-    return run(ep, {.kind = Kind::kFetch,
-                    .operand = msg->msg_iov,
-                    .operand_count = msg->iov_count,
-                    .result = results,
-                    .result_count = result_count,
-                    .remote = msg->rma_iov,
-                    .remote_count = msg->rma_iov_count,
-                    .datatype = msg->datatype,
-                    .op = msg->op,
-                    .context = msg->context,
-                    .flags = flags_of_call(ep, flags)});
+    return run_msg(self, msg, flags,
+                   {.kind = Kind::kFetch, .result = results, .result_count = result_count});
 }
 
 ssize_t atomic_compwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
@@ -250,26 +240,12 @@ ssize_t atomic_compwritemsg(fid_ep* self, const fi_msg_atomic* msg, const fi_ioc
                             void** /*compare_desc*/, std::size_t compare_count, fi_ioc* results,
                             void** /*result_desc*/, std::size_t result_count,
                             std::uint64_t flags) noexcept {
-    EpMsg& ep = EpMsg::from(self);
-    if ((flags & ~kAtomicFlags) != 0) {
-        return -FI_EBADFLAGS;
-    }
-    if (msg == nullptr) {
-        return -FI_EINVAL;
-    }
-    return run(ep, {.kind = Kind::kCompare,
-                    .operand = msg->msg_iov,
-                    .operand_count = msg->iov_count,
+    return run_msg(self, msg, flags,
+                   {.kind = Kind::kCompare,
                     .compare = compares,
                     .compare_count = compare_count,
                     .result = results,
-                    .result_count = result_count,
-                    .remote = msg->rma_iov,
-                    .remote_count = msg->rma_iov_count,
-                    .datatype = msg->datatype,
-                    .op = msg->op,
-                    .context = msg->context,
-                    .flags = flags_of_call(ep, flags)});
+                    .result_count = result_count});
 }
 
 int msg_writevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
