@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What the processor offers that C++ does not name: cache lines, the pause hint, prefetch, a cycle
-// counter.
+// counter. By builtins: the header of x86's intrinsics is a third of what most sources would
+// include.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#else
+#if !defined(__x86_64__)
 #include <ctime>
 #endif
 
@@ -21,7 +20,7 @@ inline constexpr std::size_t kCacheLine = 64;
 /// requests.
 RVT_ALWAYS_INLINE void cpu_pause() noexcept {
 #if defined(__x86_64__)
-    _mm_pause();
+    __builtin_ia32_pause();
 #elif defined(__aarch64__)
     asm volatile("isb" ::: "memory");
 #endif
@@ -44,7 +43,7 @@ RVT_ALWAYS_INLINE void prefetch_write(const void* line) noexcept {
 /// constant.
 RVT_ALWAYS_INLINE std::uint64_t cpu_ticks() noexcept {
 #if defined(__x86_64__)
-    return __rdtsc();
+    return __builtin_ia32_rdtsc();
 #elif defined(__aarch64__)
     std::uint64_t ticks;
     asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));

@@ -5,6 +5,9 @@
 #include <cstdint>
 
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace rvt::util::detail {
 
