@@ -365,14 +365,16 @@ void KeyTable::invalidate_locked(KeyEntry& entry) {
     --live_;
 }
 
-util::Status KeyTable::remove(std::uint32_t key, Deadline deadline, PeerMarks marks) {
+util::Status KeyTable::remove(std::uint32_t key, int timeout_ms, PeerMarks marks) {
     if (util::Status status = invalidate(key); !status.is_ok()) {
         return status;
     }
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout_ms);
     ReaderWait readers;
     while (!readers.readers_are_gone() ||
            (marks.are_gone != nullptr && !marks.are_gone(marks.context, key))) {
-        if (std::chrono::steady_clock::now() >= deadline) {
+        if (timeout_ms >= 0 && Clock::now() >= end) {
             return EBUSY;
         }
         std::this_thread::yield();

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -161,8 +160,6 @@ struct KeyAttr {
     std::uint8_t consumer = 0;
 };
 
-using Deadline = std::chrono::steady_clock::time_point;
-
 /// Asked, besides the pins of this process, before a key's memory may go.
 struct PeerMarks {
     /// Whether no other process is using what `key` stood for. Called again and again.
@@ -211,9 +208,10 @@ class KeyTable {
     util::Status invalidate(std::uint32_t key);
 
     /// Invalidates, waits until nobody uses the memory, and frees the key.
-    /// Returns: EBUSY at the deadline: the key stays invalid and taken, call again to wait on.
-    /// Threads: any that holds no ReadPin.
-    util::Status remove(std::uint32_t key, Deadline deadline, PeerMarks marks = {});
+    /// @param timeout_ms  Negative: it waits for as long as it takes.
+    /// Returns: EBUSY when the time is over: the key stays invalid and taken, call again to wait
+    /// on. Threads: any that holds no ReadPin.
+    util::Status remove(std::uint32_t key, int timeout_ms, PeerMarks marks = {});
 
     [[nodiscard]] std::uint32_t live_keys() const noexcept;
 

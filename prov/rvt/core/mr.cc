@@ -73,20 +73,19 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
     mr->key_ = key.value();
     mr->length_ = *length;
     if (Status status = pd.device().ops().reg_mr(*mr); !status.is_ok()) {
-        // Nobody has been told the key: nobody uses it, and no deadline is needed.
-        [[maybe_unused]] const Status removed = keys.remove(mr->key_, Deadline::max());
+        // Nobody has been told the key: nobody uses it.
+        [[maybe_unused]] const Status removed = keys.remove(mr->key_, -1);
         return status;
     }
     return mr.release();
 }
 
-Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline) {
+Status dereg_mr(Mr* mr, int timeout_ms) {
     if (Status status = mr->is_unused(); !status.is_ok()) {
         return status;
     }
     Device& device = mr->pd().device();
-    const Deadline end = std::chrono::steady_clock::now() + deadline;
-    const Status status = mr->pd().keys().remove(mr->key(), end, marks_of(device));
+    const Status status = mr->pd().keys().remove(mr->key(), timeout_ms, marks_of(device));
     // An invalidated key is still this region's; only users that have not let go hold it back.
     if (status.error() == EBUSY) {
         return status;
@@ -110,9 +109,8 @@ Status dealloc_mw(Mw* mw, std::uint32_t key) {
     if (((key ^ mw->key_) & ~0xffu) != 0) {
         return EINVAL;
     }
-    const Deadline end = std::chrono::steady_clock::now() + kDeregDeadline;
     Device& device = mw->pd().device();
-    const Status status = mw->pd().keys().remove(key, end, marks_of(device));
+    const Status status = mw->pd().keys().remove(key, kDeregTimeoutMs, marks_of(device));
     if (!status.is_ok()) {
         return status.error() == ENOENT ? Status(EINVAL) : status;
     }

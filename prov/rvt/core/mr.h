@@ -4,7 +4,6 @@
 // IBTA vol. 1, 10.6; ibv_reg_mr(3), ibv_alloc_mw(3), ibv_bind_mw(3).
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,7 +20,7 @@
 namespace rvt::core {
 
 /// How long deregistration waits for users before it answers EBUSY.
-inline constexpr std::chrono::milliseconds kDeregDeadline{5000};
+inline constexpr int kDeregTimeoutMs = 5000;
 
 /// What to register.
 struct MrAttr {
@@ -65,9 +64,9 @@ class Mr : public Object {
 Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 
 /// From the call on the key fails. Returns when nobody uses the memory any more.
-/// Returns: EBUSY after `deadline`: the region still exists, its key fails, call again.
+/// Returns: EBUSY after `timeout_ms`: the region still exists, its key fails, call again.
 /// Threads: any that holds no ReadPin.
-Status dereg_mr(Mr* mr, std::chrono::milliseconds deadline = kDeregDeadline);
+Status dereg_mr(Mr* mr, int timeout_ms = kDeregTimeoutMs);
 
 /// A window of type 2: a key without memory until a BIND_MW work request gives it a part of a
 /// region.

@@ -10,7 +10,6 @@
 // | without               |                                  | the application's, 64 bits     |
 #include "ofi/mr.h"
 
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -28,7 +27,7 @@ namespace {
 
 // A null buffer of at least this many bytes stands for all memory.
 constexpr std::size_t kAllMemory = std::size_t{1} << 47;
-constexpr std::chrono::seconds kCloseDeadline{5};
+constexpr int kCloseTimeoutMs = 5000;
 constexpr std::uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse;
@@ -143,9 +142,8 @@ bool no_peer_uses(void* domain, std::uint32_t key) noexcept {
 
 int mr_close(fid* self) noexcept {
     Mr& mr = Mr::from(self);
-    const core::Deadline deadline = std::chrono::steady_clock::now() + kCloseDeadline;
     const util::Status removed =
-        mr.domain->keys->remove(mr.table_key, deadline, {no_peer_uses, mr.domain});
+        mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, {no_peer_uses, mr.domain});
     if (!removed.is_ok()) {
         RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
                  static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(removed.error()));

@@ -92,7 +92,7 @@ util::Result<std::unique_ptr<MsgDomain>> MsgDomain::open(Domain& domain) {
 MsgDomain::~MsgDomain() {
     // Nobody has posted with it for longer than any deadline: the pairs are gone.
     [[maybe_unused]] const util::Status removed =
-        domain_.keys->remove(local_key_, core::Deadline::max());
+        domain_.keys->remove(local_key_, -1);
 }
 
 util::Result<MsgPortUse*> MsgDomain::use(const util::SockAddr& bind) {

@@ -80,12 +80,12 @@ void deregistration_is_ebusy_at_its_deadline_and_the_key_fails_from_the_call_on(
     Pair<Backend> pair;
     PinSlot& reader = take_pin_slot();
     reader.enter();
-    RVT_EQ(dereg_mr(pair.b().mr, std::chrono::milliseconds(0)), EBUSY);
+    RVT_EQ(dereg_mr(pair.b().mr, 0), EBUSY);
     RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite}));
     RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
     reader.leave();
     free_pin_slot(reader);
-    RVT_OK(dereg_mr(pair.b().mr, std::chrono::milliseconds(0)));
+    RVT_OK(dereg_mr(pair.b().mr, 0));
     pair.b().mr = nullptr;
 }
 RVT_CONFORM_RC(deregistration_is_ebusy_at_its_deadline_and_the_key_fails_from_the_call_on)

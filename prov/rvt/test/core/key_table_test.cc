@@ -15,7 +15,6 @@
 
 #include <sys/mman.h>
 
-using namespace std::chrono_literals;
 using namespace rvt;
 using namespace rvt::core;
 
@@ -50,12 +49,8 @@ struct Table {
     }
 };
 
-Deadline soon() {
-    return std::chrono::steady_clock::now() + 5s;
-}
-Deadline past() {
-    return std::chrono::steady_clock::now() - 1s;
-}
+constexpr int kSoon = 5000;  // milliseconds
+constexpr int kAtOnce = 0;
 
 }  // namespace
 
@@ -183,7 +178,7 @@ Test(key_table, a_removed_key_is_refused_and_its_place_gets_another_generation) 
     for (int i = 0; i < 300; ++i) {
         const std::uint32_t key = t.add(0x1000, 1);
         cr_assert(seen.insert(key).second, "key 0x%x came twice", key);
-        RVT_OK(t.keys->remove(key, soon()));
+        RVT_OK(t.keys->remove(key, kSoon));
         RVT_EQ(t.ask(key, 0x1000, 1), KeyVerdict::kNoSuchKey);
     }
     RVT_EQ(t.keys->live_keys(), 0);
@@ -192,8 +187,8 @@ Test(key_table, a_removed_key_is_refused_and_its_place_gets_another_generation) 
 Test(key_table, removing_a_key_twice_is_enoent) {
     Table t;
     const std::uint32_t key = t.add(0x1000, 1);
-    RVT_OK(t.keys->remove(key, soon()));
-    RVT_EQ(t.keys->remove(key, soon()), ENOENT);
+    RVT_OK(t.keys->remove(key, kSoon));
+    RVT_EQ(t.keys->remove(key, kSoon), ENOENT);
 }
 
 Test(key_table, an_invalidated_key_is_refused_but_not_reused) {
@@ -202,7 +197,7 @@ Test(key_table, an_invalidated_key_is_refused_but_not_reused) {
     RVT_OK(t.keys->invalidate(key));
     RVT_EQ(t.ask(key, 0x1000, 1), KeyVerdict::kNoSuchKey);
     RVT_OK(t.keys->invalidate(key));
-    RVT_OK(t.keys->remove(key, soon()));
+    RVT_OK(t.keys->remove(key, kSoon));
 }
 
 Test(key_table, removal_is_ebusy_while_a_reader_is_pinned_and_succeeds_after) {
@@ -210,10 +205,10 @@ Test(key_table, removal_is_ebusy_while_a_reader_is_pinned_and_succeeds_after) {
     const std::uint32_t key = t.add(0x1000, 1);
     PinSlot& other = take_pin_slot();
     other.enter();
-    RVT_EQ(t.keys->remove(key, past()), EBUSY);
+    RVT_EQ(t.keys->remove(key, kAtOnce), EBUSY);
     RVT_EQ(t.ask(key, 0x1000, 1), KeyVerdict::kNoSuchKey);
     other.leave();
-    RVT_OK(t.keys->remove(key, past()));
+    RVT_OK(t.keys->remove(key, kAtOnce));
     free_pin_slot(other);
 }
 
@@ -224,7 +219,7 @@ Test(key_table, removal_waits_for_the_marks_of_other_processes) {
     const PeerMarks marks{
         .are_gone = [](void* n, std::uint32_t) noexcept { return ++*static_cast<int*>(n) == 3; },
         .context = &questions};
-    RVT_OK(t.keys->remove(key, soon(), marks));
+    RVT_OK(t.keys->remove(key, kSoon, marks));
     RVT_EQ(questions, 3);
 }
 
@@ -232,7 +227,7 @@ Test(key_table, marks_that_stay_make_removal_ebusy) {
     Table t;
     const std::uint32_t key = t.add(0x1000, 1);
     const PeerMarks marks{.are_gone = [](void*, std::uint32_t) noexcept { return false; }};
-    RVT_EQ(t.keys->remove(key, past(), marks), EBUSY);
+    RVT_EQ(t.keys->remove(key, kAtOnce, marks), EBUSY);
 }
 
 Test(key_table, consumer_byte_changes_the_key_and_nothing_else) {
@@ -242,7 +237,7 @@ Test(key_table, consumer_byte_changes_the_key_and_nothing_else) {
     RVT_EQ(changed, (key & ~0xffu) | 0x5a);
     RVT_EQ(t.ask(key, 0x1000, 1), KeyVerdict::kNoSuchKey);
     RVT_EQ(t.ask(changed, 0x1000, 1), KeyVerdict::kOk);
-    RVT_OK(t.keys->remove(changed, soon()));
+    RVT_OK(t.keys->remove(changed, kSoon));
 }
 
 Test(key_table, finds_a_region_by_the_applications_own_key) {
@@ -260,7 +255,7 @@ Test(key_table, refuses_an_applications_key_that_is_in_use_until_it_is_removed) 
     const KeyAttr attr{.addr = 0x1000, .length = 1, .iova = 0};
     const std::uint32_t key = t.keys->add_user(attr, 42).value();
     RVT_EQ(t.keys->add_user(attr, 42), EEXIST);
-    RVT_OK(t.keys->remove(key, soon()));
+    RVT_OK(t.keys->remove(key, kSoon));
     RVT_EQ(t.keys->find_by_user_key(42), ENOENT);
     RVT_OK(t.keys->add_user(attr, 42));
 }
@@ -327,7 +322,7 @@ Test(key_table, no_reader_sees_memory_of_a_key_after_its_removal_returned, .time
         // The key is known only now: readers get to know it after the word is there.
         word = key & ~0xffu;
         published = key;
-        RVT_OK(t.keys->remove(key, soon()));
+        RVT_OK(t.keys->remove(key, kSoon));
         word = 0;
     }
     stop = true;
