@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/message_sink.h"
+#include "core/owned.h"
 #include "core/rd_frame_ring.h"
 #include "core/rd_record.h"
 #include "rvt/types.h"
@@ -27,8 +28,6 @@
 
 namespace rvt::core {
 
-class Mr;
-class Qp;
 class RdFlow;
 class RdFlows;
 
@@ -153,8 +152,8 @@ class RdFlow final : public MessageSink {
     const std::uint64_t id_;
     const Address address_;
     RdFlowPeer peer_;
-    Qp* qp_ = nullptr;  // set before the flow opens
-    Mr* mr_ = nullptr;
+    Owned<Mr> mr_;  // these are made before the flow opens
+    Owned<Qp> qp_;
     std::uint32_t lkey_ = 0;
     std::uint32_t mtu_ = 1024;
 

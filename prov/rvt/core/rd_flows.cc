@@ -57,21 +57,16 @@ Result<std::unique_ptr<RdFlows>> RdFlows::open(const RdFlowsAttr& attr) {
 }
 
 Status RdFlows::start() {
-    const auto context = open_device(device_);
-    if (!context.is_ok()) {
-        return context.status();
+    Status made = keep(context_, open_device(device_));
+    if (made.is_ok()) {
+        made = keep(pd_, alloc_pd(*context_));
     }
-    context_ = context.value();
-    const auto pd = alloc_pd(*context_);
-    if (!pd.is_ok()) {
-        return pd.status();
+    if (made.is_ok()) {
+        made = keep(cq_, create_cq(*context_, kErrorCqe));
     }
-    pd_ = pd.value();
-    const auto cq = create_cq(*context_, kErrorCqe);
-    if (!cq.is_ok()) {
-        return cq.status();
+    if (!made.is_ok()) {
+        return made;
     }
-    cq_ = cq.value();
     const util::Guard guard(lock_);
     const CmConfig config{.local = device_.address(),
                           .ca_guid = own_.incarnation,
@@ -85,26 +80,14 @@ Status RdFlows::start() {
 RdFlows::~RdFlows() {
     linger();
     device_.set_mad_sink(nullptr);
-    {
-        const util::Guard guard(lock_);
-        for (auto& [id, link] : links_) {
-            if (link.state == State::kOpen || link.state == State::kAccepted) {
-                // The peer learns at once; should the message be lost, when it sends next.
-                [[maybe_unused]] const Status told =
-                    agent_->disconnect(link.handle, {}, device_.now_us());
-            }
-            destroy_locked(link);
+    const util::Guard guard(lock_);
+    for (auto& [id, link] : links_) {
+        if (link.state == State::kOpen || link.state == State::kAccepted) {
+            // The peer learns at once; should the message be lost, when it sends next.
+            [[maybe_unused]] const Status told =
+                agent_->disconnect(link.handle, {}, device_.now_us());
         }
-        links_.clear();
-    }
-    if (cq_ != nullptr) {
-        [[maybe_unused]] const Status destroyed = destroy_cq(cq_);
-    }
-    if (pd_ != nullptr) {
-        [[maybe_unused]] const Status freed = dealloc_pd(pd_);
-    }
-    if (context_ != nullptr) {
-        [[maybe_unused]] const Status closed = close_device(context_);
+        destroy_locked(link);
     }
 }
 
@@ -144,12 +127,8 @@ void RdFlows::linger() noexcept {
 
 void RdFlows::destroy_locked(Link& link) noexcept {
     RdFlow& flow = *link.flow;
-    if (flow.qp_ != nullptr) {
-        [[maybe_unused]] const Status destroyed = destroy_qp(flow.qp_);  // nothing uses it
-    }
-    if (flow.mr_ != nullptr) {
-        [[maybe_unused]] const Status removed = dereg_mr(flow.mr_);
-    }
+    flow.qp_.reset();
+    flow.mr_.reset();
     {
         const util::Guard guard(open_lock_);
         std::erase(open_, &flow);

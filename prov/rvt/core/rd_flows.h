@@ -21,6 +21,7 @@
 #include "core/context.h"
 #include "core/device.h"
 #include "core/mad.h"
+#include "core/owned.h"
 #include "core/rd_flow.h"
 #include "core/verbs_cq.h"
 #include "util/annotations.h"
@@ -213,9 +214,9 @@ class RdFlows final : private MadSink, private CmWire {
     const std::uint64_t connect_timeout_us_;
     const std::uint64_t refused_timeout_us_;
     std::atomic<bool>& is_hot_;
-    Context* context_ = nullptr;
-    Pd* pd_ = nullptr;
-    VerbsCq* cq_ = nullptr;  // of failed work requests: successful ones are not signalled
+    Owned<Context> context_;
+    Owned<Pd> pd_;
+    Owned<VerbsCq> cq_;  // of failed work requests: successful ones are not signalled
     std::unique_ptr<CmAgent> agent_ RVT_GUARDED_BY(lock_);
 
     util::Mutex lock_;  // order: before the locks of flows and pairs

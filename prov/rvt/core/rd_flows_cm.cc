@@ -137,27 +137,22 @@ Status RdFlows::make_pair(RdFlow& flow) {
         return status;
     }
     const iovec memory{flow.ring_.base(), flow.ring_.bytes()};
-    const auto mr = reg_mr(*pd_, {.segments = {&memory, 1}});
-    if (!mr.is_ok()) {
-        return mr.status();
+    Status made = keep(flow.mr_, reg_mr(*pd_, {.segments = {&memory, 1}}));
+    if (made.is_ok()) {
+        flow.lkey_ = flow.mr_->key();
+        made = keep(flow.qp_, create_qp(*pd_, {.type = QpType::kRc,
+                                               .send_cq = cq_.get(),
+                                               .recv_cq = cq_.get(),
+                                               .sink = &flow,
+                                               .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
+                                                       .max_recv_wr = 0,
+                                                       .max_send_sge = 1,
+                                                       .max_recv_sge = 0,
+                                                       .max_inline_bytes = 0}}));
     }
-    flow.mr_ = mr.value();
-    flow.lkey_ = flow.mr_->key();
-    const auto qp = create_qp(*pd_, {.type = QpType::kRc,
-                                     .send_cq = cq_,
-                                     .recv_cq = cq_,
-                                     .sink = &flow,
-                                     .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
-                                             .max_recv_wr = 0,
-                                             .max_send_sge = 1,
-                                             .max_recv_sge = 0,
-                                             .max_inline_bytes = 0}});
-    if (!qp.is_ok()) {
-        [[maybe_unused]] const Status removed = dereg_mr(flow.mr_);
-        flow.mr_ = nullptr;
-        return qp.status();
+    if (!made.is_ok()) {
+        return made;
     }
-    flow.qp_ = qp.value();
     return flow.qp_->modify({.state = QpState::kInit},
                             QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
 }

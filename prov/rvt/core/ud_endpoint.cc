@@ -77,43 +77,34 @@ Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
 }
 
 Status UdEndpoint::open_pair() {
-    const auto context = open_device(host_->device());
-    if (!context.is_ok()) {
-        return context.status();
+    Status made = keep(context_, open_device(host_->device()));
+    if (made.is_ok()) {
+        made = keep(pd_, alloc_pd(*context_));
     }
-    context_ = context.value();
-    const auto pd = alloc_pd(*context_);
-    if (!pd.is_ok()) {
-        return pd.status();
-    }
-    pd_ = pd.value();
     // Both sides complete into it, and no more than is outstanding: it never overruns.
-    const auto cq = create_cq(*context_, static_cast<std::uint32_t>(tx_.size() + rx_.size()));
-    if (!cq.is_ok()) {
-        return cq.status();
+    const auto tx_size = static_cast<std::uint32_t>(tx_.size());
+    const auto rx_size = static_cast<std::uint32_t>(rx_.size());
+    if (made.is_ok()) {
+        made = keep(cq_, create_cq(*context_, tx_size + rx_size));
     }
-    cq_ = cq.value();
-    const iovec everything{.iov_base = nullptr, .iov_len = kAddressSpace};
-    const auto mr = reg_mr(*pd_, {.segments = {&everything, 1}, .access = Access::kLocalWrite});
-    if (!mr.is_ok()) {
-        return mr.status();
+    if (made.is_ok()) {
+        const iovec everything{.iov_base = nullptr, .iov_len = kAddressSpace};
+        made = keep(all_memory_,
+                    reg_mr(*pd_, {.segments = {&everything, 1}, .access = Access::kLocalWrite}));
     }
-    all_memory_ = mr.value();
-    const auto qp = create_qp(*pd_, {.type = QpType::kUd,
-                                     .send_cq = cq_,
-                                     .recv_cq = cq_,
-                                     .cap = {.max_send_wr = static_cast<std::uint32_t>(tx_.size()),
-                                             .max_recv_wr = static_cast<std::uint32_t>(rx_.size()),
-                                             .max_send_sge = kMaxIov,
-                                             .max_recv_sge = kMaxSge,
-                                             .max_inline_bytes = kUdInjectBytes},
-                                     .signal_all = true,
-                                     .qpn = kUdEndpointQpn});
-    if (!qp.is_ok()) {
-        return qp.status();
+    if (made.is_ok()) {
+        made = keep(qp_, create_qp(*pd_, {.type = QpType::kUd,
+                                          .send_cq = cq_.get(),
+                                          .recv_cq = cq_.get(),
+                                          .cap = {.max_send_wr = tx_size,
+                                                  .max_recv_wr = rx_size,
+                                                  .max_send_sge = kMaxIov,
+                                                  .max_recv_sge = kMaxSge,
+                                                  .max_inline_bytes = kUdInjectBytes},
+                                          .signal_all = true,
+                                          .qpn = kUdEndpointQpn}));
     }
-    qp_ = qp.value();
-    return kOk;
+    return made;
 }
 
 Status UdEndpoint::start_pair() {
@@ -140,9 +131,7 @@ void UdEndpoint::close() noexcept {
     }
     host_->stop();
     host_->device().flush();
-    if (qp_ != nullptr) {
-        [[maybe_unused]] const Status destroyed = destroy_qp(qp_);
-    }
+    qp_.reset();
     for (Ah* ah : ahs_) {
         unused_ahs_.push_back(ah);
     }
@@ -151,18 +140,10 @@ void UdEndpoint::close() noexcept {
             [[maybe_unused]] const Status destroyed = destroy_ah(ah);
         }
     }
-    if (all_memory_ != nullptr) {
-        [[maybe_unused]] const Status deregistered = dereg_mr(all_memory_);
-    }
-    if (cq_ != nullptr) {
-        [[maybe_unused]] const Status destroyed = destroy_cq(cq_);
-    }
-    if (pd_ != nullptr) {
-        [[maybe_unused]] const Status freed = dealloc_pd(pd_);
-    }
-    if (context_ != nullptr) {
-        [[maybe_unused]] const Status closed = close_device(context_);
-    }
+    all_memory_.reset();
+    cq_.reset();
+    pd_.reset();
+    context_.reset();
     host_.reset();
 }
 

@@ -20,6 +20,7 @@
 #include "core/cq.h"
 #include "core/device.h"
 #include "core/mr.h"
+#include "core/owned.h"
 #include "core/progress_source.h"
 #include "core/qp.h"
 #include "core/rd_types.h"
@@ -191,11 +192,11 @@ class UdEndpoint final : public ProgressSource {
     RdCompletion completion_;
     AddressVector* av_ = nullptr;
     std::unique_ptr<UdHost> host_;
-    Context* context_ = nullptr;
-    Pd* pd_ = nullptr;
-    VerbsCq* cq_ = nullptr;
-    Qp* qp_ = nullptr;
-    Mr* all_memory_ = nullptr;
+    Owned<Context> context_;
+    Owned<Pd> pd_;
+    Owned<VerbsCq> cq_;
+    Owned<Mr> all_memory_;
+    Owned<Qp> qp_;
     int wake_fd_ = -1;
     std::size_t max_bytes_ = 0;  // of a datagram
 

@@ -180,8 +180,9 @@ util::Status join_queues(EpMsg& ep) {
 /// Makes the pair and its queue, which holds whatever the pair can complete.
 util::Status make_pair(EpMsg& ep) {
     const std::size_t receives = ep.srx != nullptr ? ep.srx->size : ep.rx_size;
-    const auto queue = core::create_cq(
-        *ep.use->context, static_cast<std::uint32_t>(ep.tx_size + receives + 1), ep.use->channel);
+    const auto queue =
+        core::create_cq(*ep.use->context, static_cast<std::uint32_t>(ep.tx_size + receives + 1),
+                        ep.use->channel.get());
     if (!queue.is_ok()) {
         return queue.status();
     }

@@ -26,22 +26,14 @@ util::Status watch(int set, int fd) noexcept {
 }
 
 util::Status open_use(MsgPortUse& use, core::KeyTable& keys) {
-    const auto context = core::open_device(use.port->rc().device());
-    if (!context.is_ok()) {
-        return context.status();
+    util::Status made = keep(use.context, core::open_device(use.port->rc().device()));
+    if (made.is_ok()) {
+        made = keep(use.channel, core::create_comp_channel(*use.context));
     }
-    use.context = context.value();
-    const auto channel = core::create_comp_channel(*use.context);
-    if (!channel.is_ok()) {
-        return channel.status();
+    if (made.is_ok()) {
+        made = keep(use.pd, core::alloc_pd(*use.context, keys));
     }
-    use.channel = channel.value();
-    const auto pd = core::alloc_pd(*use.context, keys);
-    if (!pd.is_ok()) {
-        return pd.status();
-    }
-    use.pd = pd.value();
-    return util::kOk;
+    return made;
 }
 
 }  // namespace
@@ -53,19 +45,6 @@ void set_msg_ports(OpenMsgPort open) noexcept {
 util::Result<std::shared_ptr<MsgPort>> open_msg_port(const util::SockAddr& address) {
     return open_port != nullptr ? open_port(address)
                                 : util::Result<std::shared_ptr<MsgPort>>(ENOSYS);
-}
-
-MsgPortUse::~MsgPortUse() {
-    // Nothing refers to them any more: the last endpoint has gone.
-    if (pd != nullptr) {
-        [[maybe_unused]] const util::Status freed = core::dealloc_pd(pd);
-    }
-    if (channel != nullptr) {
-        [[maybe_unused]] const util::Status destroyed = core::destroy_comp_channel(channel);
-    }
-    if (context != nullptr) {
-        [[maybe_unused]] const util::Status closed = core::close_device(context);
-    }
 }
 
 // ---- life ----
@@ -91,8 +70,7 @@ util::Result<std::unique_ptr<MsgDomain>> MsgDomain::open(Domain& domain) {
 
 MsgDomain::~MsgDomain() {
     // Nobody has posted with it for longer than any deadline: the pairs are gone.
-    [[maybe_unused]] const util::Status removed =
-        domain_.keys->remove(local_key_, -1);
+    [[maybe_unused]] const util::Status removed = domain_.keys->remove(local_key_, -1);
 }
 
 util::Result<MsgPortUse*> MsgDomain::use(const util::SockAddr& bind) {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/owned.h"
 #include "core/progress_source.h"
 #include "core/recv_queue.h"
 #include "ofi/domain.h"
@@ -20,16 +21,11 @@ struct EpMsg;
 
 /// A port as one domain uses it.
 struct MsgPortUse {
-    MsgPortUse() = default;
-    ~MsgPortUse();
-    MsgPortUse(const MsgPortUse&) = delete;
-    MsgPortUse& operator=(const MsgPortUse&) = delete;
-
     std::shared_ptr<MsgPort> port;
-    core::Context* context = nullptr;
-    core::CompChannel* channel = nullptr;  // tells sleepers of completions
-    core::Pd* pd = nullptr;                // with the domain's keys
-    bool is_active = false;                // of endpoints that connect, not of accepted ones
+    core::Owned<core::Context> context;
+    core::Owned<core::CompChannel> channel;  // tells sleepers of completions
+    core::Owned<core::Pd> pd;                // with the domain's keys
+    bool is_active = false;                  // of endpoints that connect, not of accepted ones
     unsigned endpoints = 0;
 };
 
