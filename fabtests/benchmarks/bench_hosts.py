@@ -146,7 +146,8 @@ def run(*words):
 
 
 def await_link(host):
-    """The kernel drops what is sent before it has taken notice that the link is up."""
+    """The kernel drops what is sent before it has taken notice that the link is up. It
+    is asked again and again: ip(8) has no command that waits for a state."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         shown = subprocess.run(["ip", "-n", host, "link", "show", "eth0"], check=True, timeout=30,

@@ -166,7 +166,7 @@ class Side {
         }
         return taken(got, entry);
     }
-    Completion sleep() const {
+    Completion sread() const {
         fi_cq_data_entry entry{};
         return taken(fi_cq_sread(cq, &entry, 1, nullptr, kLimitMs), entry);
     }
@@ -421,7 +421,7 @@ void sleepers(Rank& self) {
                            ? fi_send(side.ep, memory.at(), 8, memory.desc(), 0, &context)
                            : fi_recv(side.ep, memory.at(8), 8, memory.desc(), 0, &context);
             });
-            FAB_EQUAL(side.sleep().err, 0);
+            FAB_EQUAL(side.sread().err, 0);
         }
     }
     self.barrier();
