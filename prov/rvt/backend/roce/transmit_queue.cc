@@ -3,15 +3,12 @@
 #include "backend/roce/transmit_queue.h"
 
 #include "core/addresses.h"
-#include "util/iov_cursor.h"
 #include "util/log.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <numeric>
 
 #include <endian.h>
 #include <netinet/udp.h>
@@ -25,20 +22,6 @@ std::size_t payload_bytes(const OutPacket& packet) noexcept {
         bytes += piece.iov_len;
     }
     return bytes;
-}
-
-/// The ICRC of a packet that is the `segment`-th of its message, as it stands on the wire.
-std::uint32_t wire_icrc(const protocol::IpPath& path, const OutPacket& packet, std::size_t bytes,
-                        std::uint16_t segment) noexcept {
-    static constexpr std::byte kPad[4] = {};
-    protocol::Icrc icrc(path, bytes - protocol::kIcrcBytes, packet.headers, segment);
-    for (const iovec& piece : packet.payload) {
-        icrc.add({static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
-    }
-    if (packet.pad != 0) {
-        icrc.add({kPad, packet.pad});
-    }
-    return htole32(icrc.value());
 }
 
 }  // namespace
@@ -56,25 +39,25 @@ std::uint64_t TransmitQueue::refused() const noexcept {
 
 unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept {
     const util::Guard guard(lock_);
-    ++call_;
     if (batch_ == nullptr) {
         batch_.reset(new (std::nothrow) Batch);
     }
     unsigned taken = 0;
+    bool is_large = false;
     while (batch_ != nullptr && taken < packets.size()) {
-        if (append_locked(dest, packets[taken])) {
-            ++taken;
-            continue;
+        const OutPacket& packet = packets[taken];
+        const std::size_t payload = payload_bytes(packet);
+        if (!append_locked(dest, packet, payload)) {
+            flush_locked();
+            if (!append_locked(dest, packet, payload)) {
+                break;
+            }
         }
-        flush_locked();
-        if (!append_locked(dest, packets[taken])) {
-            break;
-        }
+        is_large = is_large || payload > kMayWaitBytes;
         ++taken;
     }
-    if (has_borrowed_) {
+    if (is_large) {
         flush_locked();
-        taken -= give_back_locked();
     }
     return taken;
 }
@@ -89,18 +72,15 @@ void TransmitQueue::flush() noexcept {
 // ---- building ----
 
 /// Adds one packet. Returns: false when there is no room.
-bool TransmitQueue::append_locked(const AhAttr& dest, const OutPacket& packet) noexcept {
-    const std::size_t payload = payload_bytes(packet);
+bool TransmitQueue::append_locked(const AhAttr& dest, const OutPacket& packet,
+                                  std::size_t payload) noexcept {
     const std::size_t bytes = packet.headers.size() + payload + packet.pad + protocol::kIcrcBytes;
-    const std::size_t copied = bytes - (payload > kCopyBytes ? payload : 0);
-    if (arena_used_ + copied > kArenaBytes || pieces_ + packet.payload.size() + 2 > kMaxPieces) {
-        return false;
-    }
-    Message* message = message_for_locked(dest.dest, bytes, payload > kCopyBytes);
+    Message* const message =
+        arena_used_ + bytes > kArenaBytes ? nullptr : message_for_locked(dest.dest, bytes);
     if (message == nullptr) {
         return false;
     }
-    write_locked(*message, packet);
+    write_locked(*message, packet, bytes);
     message->bytes += static_cast<std::uint32_t>(bytes);
     message->is_closed = bytes < message->segment_bytes;
     ++message->segments;
@@ -108,16 +88,14 @@ bool TransmitQueue::append_locked(const AhAttr& dest, const OutPacket& packet) n
 }
 
 /// The newest message if the packet fits behind what it has, else a new one.
-TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest, std::size_t bytes,
-                                                          bool borrows) noexcept {
+TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest,
+                                                          std::size_t bytes) noexcept {
     if (messages_ != 0 && can_segment_) {
         Message& newest = batch_->messages[messages_ - 1];
-        // What may be given back stands in no message with what was taken earlier.
-        const bool mixes = borrows && newest.call != call_;
         const bool fits = bytes == newest.segment_bytes ||
                           (bytes < newest.segment_bytes && newest.segments >= kWorthCutting);
-        if (!newest.is_closed && !mixes && newest.dest == dest && fits &&
-            newest.segments < kMaxSegments && newest.bytes + bytes <= kMaxMessageBytes) {
+        if (!newest.is_closed && newest.dest == dest && fits && newest.segments < kMaxSegments &&
+            newest.bytes + bytes <= kMaxMessageBytes) {
             return &newest;
         }
     }
@@ -126,57 +104,31 @@ TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest, s
     }
     Message& message = batch_->messages[messages_++];
     message = {.dest = dest,
-               .first_piece = static_cast<std::uint32_t>(pieces_),
-               .segment_bytes = static_cast<std::uint16_t>(bytes),
-               .call = call_};
+               .begin = static_cast<std::uint32_t>(arena_used_),
+               .segment_bytes = static_cast<std::uint16_t>(bytes)};
     return &message;
-}
-
-std::byte* TransmitQueue::take_arena_locked(std::size_t bytes) noexcept {
-    std::byte* taken = batch_->arena.data() + arena_used_;
-    arena_used_ += bytes;
-    return taken;
-}
-
-/// Appends to the message's list, or to its last piece where that ends there.
-void TransmitQueue::add_piece_locked(Message& message, const void* data,
-                                     std::size_t bytes) noexcept {
-    if (message.pieces != 0) {
-        iovec& last = batch_->pieces[pieces_ - 1];
-        if (static_cast<std::byte*>(last.iov_base) + last.iov_len == data) {
-            last.iov_len += bytes;
-            return;
-        }
-    }
-    batch_->pieces[pieces_++] = {.iov_base = const_cast<void*>(data), .iov_len = bytes};
-    ++message.pieces;
 }
 
 protocol::IpPath TransmitQueue::path_to(const Address& dest) const noexcept {
     return {.source = own_.gid, .dest = dest.gid, .source_port = own_.port, .dest_port = dest.port};
 }
 
-void TransmitQueue::write_locked(Message& message, const OutPacket& packet) noexcept {
-    const std::size_t payload = payload_bytes(packet);
-    const std::size_t bytes = packet.headers.size() + payload + packet.pad + protocol::kIcrcBytes;
-    const std::uint32_t icrc = wire_icrc(path_to(message.dest), packet, bytes, message.segments);
-    const bool copies = payload <= kCopyBytes;
-    std::byte* to = take_arena_locked(packet.headers.size());
-    std::copy(packet.headers.begin(), packet.headers.end(), to);
-    add_piece_locked(message, to, packet.headers.size());
+/// Appends the packet as it stands on the wire, behind what the message has.
+void TransmitQueue::write_locked(const Message& message, const OutPacket& packet,
+                                 std::size_t bytes) noexcept {
+    std::byte* const begin = batch_->arena.data() + arena_used_;
+    std::byte* const body = std::copy(packet.headers.begin(), packet.headers.end(), begin);
+    std::byte* to = body;
     for (const iovec& piece : packet.payload) {
-        const void* from = piece.iov_base;
-        if (copies) {
-            from = std::memcpy(take_arena_locked(piece.iov_len), piece.iov_base, piece.iov_len);
-        }
-        add_piece_locked(message, from, piece.iov_len);
+        to = std::copy_n(static_cast<const std::byte*>(piece.iov_base), piece.iov_len, to);
     }
-    message.has_borrowed = message.has_borrowed || !copies;
-    has_borrowed_ = has_borrowed_ || !copies;
-    std::byte* trailer = take_arena_locked(packet.pad + sizeof icrc);
-    std::memset(trailer, 0, packet.pad);
-    std::memcpy(trailer + packet.pad, &icrc, sizeof icrc);
-    add_piece_locked(message, trailer, packet.pad + sizeof icrc);
+    to = std::fill_n(to, packet.pad, std::byte{0});
+    protocol::Icrc icrc(path_to(message.dest), bytes - protocol::kIcrcBytes, packet.headers,
+                        message.segments);
+    icrc.add({body, to});
+    const std::uint32_t trailer = htole32(icrc.value());
+    std::memcpy(to, &trailer, sizeof trailer);
+    arena_used_ += bytes;
 }
 
 // ---- sending ----
@@ -189,8 +141,10 @@ void TransmitQueue::prepare_locked(std::size_t i) noexcept {
     header = {};
     header.msg_name = &name;
     header.msg_namelen = static_cast<socklen_t>(core::to_sock_addr(message.dest).to(&name));
-    header.msg_iov = &batch_->pieces[message.first_piece];
-    header.msg_iovlen = message.pieces;
+    batch_->pieces[i] = {.iov_base = batch_->arena.data() + message.begin,
+                         .iov_len = message.bytes};
+    header.msg_iov = &batch_->pieces[i];
+    header.msg_iovlen = 1;
     if (message.segments > 1) {
         Control& control = batch_->controls[i];
         header.msg_control = control.bytes;
@@ -263,15 +217,13 @@ void TransmitQueue::capture_locked(std::size_t first, std::size_t end,
                                    std::uint64_t at_ns) noexcept {
     for (std::size_t i = first; i < end; ++i) {
         const Message& message = batch_->messages[i];
-        assert(message.segment_bytes <= kMaxPacketBytes);
-        util::IovCursor from(&batch_->pieces[message.first_piece], message.pieces);
+        std::span<const std::byte> left = bytes_of_locked(message);
         for (std::uint16_t segment = 0; segment < message.segments; ++segment) {
-            std::array<std::byte, kMaxPacketBytes> packet;
-            const std::size_t bytes = from.gather(packet.data(), message.segment_bytes);
-            capture_.sent({.path = path_to(message.dest),
-                           .identification = segment,
-                           .bytes = std::span(packet).first(bytes)},
-                          at_ns);
+            const auto packet =
+                left.first(std::min<std::size_t>(left.size(), message.segment_bytes));
+            left = left.subspan(packet.size());
+            capture_.sent(
+                {.path = path_to(message.dest), .identification = segment, .bytes = packet}, at_ns);
         }
     }
 }
@@ -281,32 +233,10 @@ void TransmitQueue::drop_sent_locked(std::size_t sent) noexcept {
     const auto begin = batch_->messages.begin();
     std::copy(begin + static_cast<std::ptrdiff_t>(sent),
               begin + static_cast<std::ptrdiff_t>(messages_), begin);
-    keep_locked(messages_ - sent);
-}
-
-/// Forgets all messages but the first `kept`, which take no more segments: their pieces are not the
-/// last any more.
-void TransmitQueue::keep_locked(std::size_t kept) noexcept {
-    messages_ = kept;
-    if (kept == 0) {
-        pieces_ = 0;
+    messages_ -= sent;
+    if (messages_ == 0) {
         arena_used_ = 0;
-    } else {
-        batch_->messages[kept - 1].is_closed = true;
     }
-}
-
-/// Takes back what could not leave from the first message on that names memory of the caller: all
-/// of it is of this send(). Returns: how many packets.
-unsigned TransmitQueue::give_back_locked() noexcept {
-    has_borrowed_ = false;
-    const auto end = batch_->messages.begin() + static_cast<std::ptrdiff_t>(messages_);
-    const auto first = std::find_if(batch_->messages.begin(), end,
-                                    [](const Message& message) { return message.has_borrowed; });
-    keep_locked(static_cast<std::size_t>(first - batch_->messages.begin()));
-    return std::accumulate(first, end, 0u, [](unsigned packets, const Message& message) {
-        return packets + message.segments;
-    });
 }
 
 }  // namespace rvt::roce

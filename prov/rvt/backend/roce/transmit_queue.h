@@ -2,8 +2,11 @@
 //
 // Packets on their way into a UDP socket. Those of one size to one destination that follow one
 // another become one message, which the kernel cuts (UDP_SEGMENT); several messages go in one call.
-// Small payload is copied and may wait for more; large payload stays where it is and leaves at
-// once.
+// Small payload may wait for more; large payload leaves at once.
+//
+// All bytes are copied, which costs less than it saves: the kernel takes one piece of memory for
+// half the price of sixty headers, payloads and trailers, and the check sum is that of the bytes
+// that leave even where an application writes to them meanwhile.
 #pragma once
 
 #include <array>
@@ -66,28 +69,22 @@ class TransmitQueue {
     static constexpr std::size_t kMaxMessages = 64;
     static constexpr std::size_t kMaxSegments = 64;  // UDP_MAX_SEGMENTS of the oldest kernels
     static constexpr std::size_t kMaxMessageBytes = 65'000;
-    static constexpr std::size_t kMaxPieces = 1024;
-    static constexpr std::size_t kArenaBytes = 64u << 10;
+    static constexpr std::size_t kArenaBytes = 128u << 10;
     // Cutting has a price: a short packet behind fewer, say an acknowledgement behind a reply, goes
     // faster by itself.
     static constexpr std::uint16_t kWorthCutting = 4;
-    static constexpr std::size_t kCopyBytes = 256;  // larger payload is not copied
-    static constexpr std::size_t kMaxPacketBytes =
-        protocol::kMaxHeaderBytes + 4096 + 3 + protocol::kIcrcBytes;
+    static constexpr std::size_t kMayWaitBytes = 256;  // larger payload leaves at once
 
     struct Control {
         alignas(cmsghdr) std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
     };
     struct Message {
         Address dest{};
-        std::uint32_t first_piece = 0;
-        std::uint32_t pieces = 0;
+        std::uint32_t begin = 0;  // in the arena
         std::uint32_t bytes = 0;
         std::uint16_t segment_bytes = 0;  // of all but the last, which may be shorter
         std::uint16_t segments = 0;
-        std::uint32_t call = 0;     // the send() that began it
-        bool is_closed = false;     // takes no more segments
-        bool has_borrowed = false;  // names memory of the current send()'s caller
+        bool is_closed = false;  // takes no more segments
     };
     /// Allocated at the first packet: an idle device has none.
     struct Batch {
@@ -95,26 +92,27 @@ class TransmitQueue {
         std::array<sockaddr_storage, kMaxMessages> names;
         std::array<Control, kMaxMessages> controls;
         std::array<mmsghdr, kMaxMessages> headers;
-        std::array<iovec, kMaxPieces> pieces;
+        std::array<iovec, kMaxMessages> pieces;
         std::array<std::byte, kArenaBytes> arena;
     };
 
     [[nodiscard]] protocol::IpPath path_to(const Address& dest) const noexcept;
-    bool append_locked(const AhAttr& dest, const OutPacket& packet) noexcept RVT_REQUIRES(lock_);
-    Message* message_for_locked(const Address& dest, std::size_t bytes, bool borrows) noexcept
+    bool append_locked(const AhAttr& dest, const OutPacket& packet, std::size_t payload) noexcept
         RVT_REQUIRES(lock_);
-    void add_piece_locked(Message& message, const void* data, std::size_t bytes) noexcept
+    Message* message_for_locked(const Address& dest, std::size_t bytes) noexcept
         RVT_REQUIRES(lock_);
-    std::byte* take_arena_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
-    void write_locked(Message& message, const OutPacket& packet) noexcept RVT_REQUIRES(lock_);
+    void write_locked(const Message& message, const OutPacket& packet, std::size_t bytes) noexcept
+        RVT_REQUIRES(lock_);
+    [[nodiscard]] std::span<const std::byte> bytes_of_locked(const Message& message) const noexcept
+        RVT_REQUIRES(lock_) {
+        return std::span(batch_->arena).subspan(message.begin, message.bytes);
+    }
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void capture_locked(std::size_t first, std::size_t end, std::uint64_t at_ns) noexcept
         RVT_REQUIRES(lock_);
     void lose_locked(const Message& refused, int error) noexcept RVT_REQUIRES(lock_);
     void prepare_locked(std::size_t i) noexcept RVT_REQUIRES(lock_);
     void drop_sent_locked(std::size_t sent) noexcept RVT_REQUIRES(lock_);
-    void keep_locked(std::size_t kept) noexcept RVT_REQUIRES(lock_);
-    unsigned give_back_locked() noexcept RVT_REQUIRES(lock_);
 
     const UdpSocket& socket_;
     const Address own_;
@@ -122,10 +120,7 @@ class TransmitQueue {
     mutable util::SpinLock lock_;  // order: innermost but for the capture's
     std::unique_ptr<Batch> batch_ RVT_GUARDED_BY(lock_);
     std::size_t messages_ RVT_GUARDED_BY(lock_) = 0;
-    std::size_t pieces_ RVT_GUARDED_BY(lock_) = 0;
     std::size_t arena_used_ RVT_GUARDED_BY(lock_) = 0;
-    std::uint32_t call_ RVT_GUARDED_BY(lock_) = 0;
-    bool has_borrowed_ RVT_GUARDED_BY(lock_) = false;  // some message has
     bool can_segment_ RVT_GUARDED_BY(lock_);
     std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
     std::atomic<bool> has_report_{false};
