@@ -96,11 +96,12 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
         }
         prepare(kMessages);
     }
-    const int received = receive_messages(socket_.fd(), batch_->headers);
+    const int received = receive_messages(socket_.fd(), std::span(batch_->headers).first(wanted_));
     if (has_report || (received < 0 && errno != EAGAIN)) {
         take_refusals(device);
     }
     const auto messages = static_cast<std::size_t>(std::max(received, 0));
+    wanted_ = messages == wanted_ ? std::min(2 * wanted_, kMessages) : 1;
     if (messages == 0 && capture_.is_on()) [[unlikely]] {
         capture_.writer().flush_when_idle();
     }

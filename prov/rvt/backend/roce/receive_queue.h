@@ -77,6 +77,9 @@ class ReceiveQueue {
     const protocol::PcapInterface capture_;
     const std::unique_ptr<protocol::FaultyLine> faults_;  // none: the wire is left alone
     std::unique_ptr<Batch> batch_;
+    // Of a call that finds less than it could take the last look is in vain: who gets one message
+    // at a time asks for one.
+    std::size_t wanted_ = 1;
     std::atomic<bool> holds_packets_{false};
     std::atomic<std::uint64_t> corrupted_{0};
 };
