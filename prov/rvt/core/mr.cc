@@ -80,6 +80,11 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
     return mr.release();
 }
 
+Result<Mr*> reg_all_memory(Pd& pd, Access access) {
+    const iovec everything{.iov_base = nullptr, .iov_len = std::size_t{1} << 63};
+    return reg_mr(pd, {.segments = {&everything, 1}, .access = access});
+}
+
 Status dereg_mr(Mr* mr, int timeout_ms) {
     if (Status status = mr->is_unused(); !status.is_ok()) {
         return status;

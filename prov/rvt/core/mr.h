@@ -63,6 +63,10 @@ class Mr : public Object {
 ///          is full; EEXIST when the application's key is in use.
 Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 
+/// A region that is all memory of the process, for clients of the core that vouch for what they
+/// name with its key; what local_dma_lkey is in Linux.
+Result<Mr*> reg_all_memory(Pd& pd, Access access);
+
 /// From the call on the key fails. Returns when nobody uses the memory any more.
 /// Returns: EBUSY after `timeout_ms`: the region still exists, its key fails, call again.
 /// Threads: any that holds no ReadPin.

@@ -15,7 +15,6 @@ namespace {
 constexpr std::size_t kMaxSge = kMaxIov + 2;
 // What a datagram is read from and written to is the application's, registered or not: this region
 // is for nobody but this pair, which answers no request of a peer for memory.
-constexpr std::size_t kAddressSpace = std::size_t{1} << 63;
 
 std::uint64_t total_bytes(const iovec* iov, std::size_t count) noexcept {
     std::uint64_t total = 0;
@@ -88,9 +87,7 @@ Status UdEndpoint::open_pair() {
         made = keep(cq_, create_cq(*context_, tx_size + rx_size));
     }
     if (made.is_ok()) {
-        const iovec everything{.iov_base = nullptr, .iov_len = kAddressSpace};
-        made = keep(all_memory_,
-                    reg_mr(*pd_, {.segments = {&everything, 1}, .access = Access::kLocalWrite}));
+        made = keep(all_memory_, reg_all_memory(*pd_, Access::kLocalWrite));
     }
     if (made.is_ok()) {
         made = keep(qp_, create_qp(*pd_, {.type = QpType::kUd,
