@@ -186,6 +186,14 @@ void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept {
     run_send_queue(qp);
 }
 
+void abandon_sending(Qp& qp) noexcept {
+    const util::Guard guard(qp.tx_lock());
+    if (Flow* const flow = qp.flow()) {
+        flow->stop_sending();
+    }
+    qp.send_queue().clear();
+}
+
 bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     Device& device = qp.device();
     const Request request = to_request(qp, wqe);

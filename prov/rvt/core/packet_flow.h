@@ -49,6 +49,10 @@ std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept;
 /// above.
 void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept;
 
+/// Forgets what has been posted to a connected pair, without completions: from the return on
+/// nothing of it is sent, or sent again. Threads: as above.
+void abandon_sending(Qp& qp) noexcept;
+
 /// send_remote_datagram() as a packet.
 bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
 

@@ -280,16 +280,14 @@ bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
             std::max<std::uint64_t>(op.segment_done, first_piece(peer.path));
         const auto piece =
             static_cast<std::size_t>(std::min({most, wanted, access.length - op.segment_done}));
-        std::byte* const run = peer.path.reserve_run(piece);
-        if (run == nullptr) {
+        const RdPart part = op.segment_done == 0 ? RdPart{.op = RdOp::kWrite,
+                                                          .flags = access_flags(op),
+                                                          .data = op.data,
+                                                          .payload = &access,
+                                                          .payload_bytes = sizeof access}
+                                                 : RdPart{.op = RdOp::kWriteMore};
+        if (!put_part(peer, op, cursor, piece, part)) {
             return false;
-        }
-        cursor.gather(run, piece);
-        if (op.segment_done == 0) {
-            peer.path.put_run(RdOp::kWrite, access_flags(op), 0, op.data, &access, sizeof access,
-                              piece);
-        } else {
-            peer.path.put_run(RdOp::kWriteMore, 0, 0, 0, nullptr, 0, piece);
         }
         op.segment_done += piece;
         op.done += piece;
@@ -355,7 +353,7 @@ void RdEngine<Lock, Host>::answered(Peer& peer, RdTxOp& op, WcStatus status) noe
         learn_access(op);
         --peer.outstanding;
         --peer.outstanding_accesses;
-        finish_tx(op, op.status);
+        finish_answered(peer, op, op.status);
     }
 }
 

@@ -341,6 +341,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     const bool was_connected = peer.state == Peer::State::kConnected;
     peer.state = Peer::State::kIdle;
     peer.path.close();
+    finish_let_go(peer);
     std::erase(polled_, &peer);
     std::erase(remote_, &peer);
     fail_operations(peer, status);

@@ -160,6 +160,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void submit(Peer& peer, RdTxOp& op) noexcept;
     bool run_op(Peer& peer, RdTxOp& op) noexcept;
     void sent(Peer& peer, RdTxOp& op, bool is_answer_due) noexcept;
+    bool put_part(Peer& peer, RdTxOp& op, util::IovCursor& from, std::size_t bytes,
+                  const RdPart& part) noexcept;
+    void finish_answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
+    bool finish_let_go(Peer& peer) noexcept;
     void finish_tx(RdTxOp& op, WcStatus status) noexcept;
     void complete_tx(void* context, RdFlags flags, std::uint64_t wc_flags,
                      WcStatus status) noexcept;

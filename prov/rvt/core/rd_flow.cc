@@ -80,19 +80,56 @@ void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
     post_locked();
 }
 
-/// Makes the open frame a work request. One that cannot be posted is lost, and the pair with it:
-/// RdFlows sees that.
-bool RdFlow::post_locked() noexcept {
+bool RdFlow::put_borrowed(const RdMessage& message, const void* run,
+                          std::size_t run_bytes) noexcept {
+    const util::Guard guard(lock_);
+    reserved_ = nullptr;
+    if (open_bytes_ != 0) {
+        post_locked();
+    }
+    reclaim_locked();
+    std::byte* const room = ring_.room(kMaxRunHeader, kReplyBytes, kReplyFrames);
+    if (room == nullptr) {
+        return false;
+    }
+    open_ = room;
+    open_bytes_ = put_taken_locked(open_);
+    encode_record(message, static_cast<std::uint32_t>(run_bytes), open_ + open_bytes_);
+    open_bytes_ += record_bytes(message);
+    post_locked({.iov_base = const_cast<void*>(run), .iov_len = run_bytes});
+    return true;
+}
+
+std::uint64_t RdFlow::frames() noexcept {
+    const util::Guard guard(lock_);
+    return ring_.taken();
+}
+
+bool RdFlow::has_let_go(std::uint64_t frames) const noexcept {
+    return qp_->send_queue().completed() >= frames;
+}
+
+/// Makes the open frame, and what it goes on with elsewhere, a work request. One that cannot be
+/// posted is lost, and the pair with it: RdFlows sees that.
+bool RdFlow::post_locked(iovec borrowed) noexcept {
     ring_.take(open_, open_bytes_);
     if (ring_.is_large()) {
         flows_.note_large();
     }
-    const Sge all{.addr = reinterpret_cast<std::uint64_t>(open_),
-                  .length = static_cast<std::uint32_t>(open_bytes_),
-                  .lkey = lkey_};
+    const std::uint32_t lkey = flows_.lkey();
+    const Sge parts[] = {{.addr = reinterpret_cast<std::uint64_t>(open_),
+                          .length = static_cast<std::uint32_t>(open_bytes_),
+                          .lkey = lkey},
+                         {.addr = reinterpret_cast<std::uint64_t>(borrowed.iov_base),
+                          .length = static_cast<std::uint32_t>(borrowed.iov_len),
+                          .lkey = lkey}};
     open_bytes_ = 0;
     flows_.note_traffic();
-    return qp_->post_send({.wr_id = id_, .opcode = WrOpcode::kSend, .sg_list = {&all, 1}}).is_ok();
+    return qp_
+        ->post_send({.wr_id = id_,
+                     .opcode = WrOpcode::kSend,
+                     .sg_list = {parts, borrowed.iov_len == 0 ? 1u : 2u}})
+        .is_ok();
 }
 
 /// Says in a frame what would leave as an acknowledgement behind it. Returns: how many bytes it

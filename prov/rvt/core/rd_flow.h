@@ -18,6 +18,8 @@
 #include <span>
 #include <vector>
 
+#include <sys/uio.h>
+
 #include "core/message_sink.h"
 #include "core/owned.h"
 #include "core/rd_frame_ring.h"
@@ -74,6 +76,13 @@ class RdFlow final : public MessageSink {
 
     /// Sends a message without a run. Returns: false when there is no room.
     bool put(const RdMessage& message, Room room) noexcept;
+    /// Sends a message whose run stays where it is: it is read until has_let_go(frames()), or until
+    /// close(). Returns: false when there is no room.
+    bool put_borrowed(const RdMessage& message, const void* run, std::size_t run_bytes) noexcept;
+    /// How many frames have been put.
+    [[nodiscard]] std::uint64_t frames() noexcept;
+    /// Whether the peer has the first `frames`, so that they are not sent again.
+    [[nodiscard]] bool has_let_go(std::uint64_t frames) const noexcept;
     /// Room for a run and its record; nullptr: not now. Nothing is used until put_run().
     std::byte* reserve_run(std::size_t bytes) noexcept;
     void put_run(const RdMessage& message, std::size_t run_bytes) noexcept;
@@ -123,7 +132,7 @@ class RdFlow final : public MessageSink {
 
     // ---- sending ----
     std::byte* place_locked(std::size_t bytes, Room room) noexcept RVT_REQUIRES(lock_);
-    bool post_locked() noexcept RVT_REQUIRES(lock_);
+    bool post_locked(iovec borrowed = {}) noexcept RVT_REQUIRES(lock_);
     std::size_t put_taken_locked(std::byte* to) noexcept RVT_REQUIRES(lock_);
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
@@ -152,9 +161,7 @@ class RdFlow final : public MessageSink {
     const std::uint64_t id_;
     const Address address_;
     RdFlowPeer peer_;
-    Owned<Mr> mr_;  // these are made before the flow opens
-    Owned<Qp> qp_;
-    std::uint32_t lkey_ = 0;
+    Owned<Qp> qp_;  // made before the flow opens
     std::uint32_t mtu_ = 1024;
 
     // The owner puts, and who polls in its stead sends what it left.

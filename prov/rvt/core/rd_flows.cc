@@ -62,6 +62,10 @@ Status RdFlows::start() {
         made = keep(pd_, alloc_pd(*context_));
     }
     if (made.is_ok()) {
+        made = keep(all_memory_, reg_all_memory(*pd_, Access::kNone));
+    }
+    if (made.is_ok()) {
+        lkey_ = all_memory_->key();
         made = keep(cq_, create_cq(*context_, kErrorCqe));
     }
     if (!made.is_ok()) {
@@ -128,7 +132,6 @@ void RdFlows::linger() noexcept {
 void RdFlows::destroy_locked(Link& link) noexcept {
     RdFlow& flow = *link.flow;
     flow.qp_.reset();
-    flow.mr_.reset();
     {
         const util::Guard guard(open_lock_);
         std::erase(open_, &flow);

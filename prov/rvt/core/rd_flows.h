@@ -74,7 +74,8 @@ class RdFlows final : private MadSink, private CmWire {
 
     /// Wants a flow to `peer`: flow_opened() or connect_failed() follows. Threads: any.
     void connect(const Address& peer);
-    /// Ends a flow that has been opened. It is gone with the owner's next poll.
+    /// Ends a flow that has been opened: nothing of it is sent any more. It is gone with the
+    /// owner's next poll.
     void close(RdFlow& flow) noexcept;
 
     /// Sends what has been put, takes in what has arrived. Returns: how many packets, and others
@@ -94,6 +95,8 @@ class RdFlows final : private MadSink, private CmWire {
     // ---- what a flow needs ----
 
     [[nodiscard]] RdFlowUser& taker() const noexcept { return *taker_; }
+    /// Names all memory of the process.
+    [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
     /// A frame takes further records: poll() sends it. Threads: any that holds the flow's lock.
     void note_open(RdFlow& flow);
     /// A flow has more memory than it needs for a few small messages. Threads: as above.
@@ -216,6 +219,8 @@ class RdFlows final : private MadSink, private CmWire {
     std::atomic<bool>& is_hot_;
     Owned<Context> context_;
     Owned<Pd> pd_;
+    Owned<Mr> all_memory_;
+    std::uint32_t lkey_ = 0;
     Owned<VerbsCq> cq_;  // of failed work requests: successful ones are not signalled
     std::unique_ptr<CmAgent> agent_ RVT_GUARDED_BY(lock_);
 

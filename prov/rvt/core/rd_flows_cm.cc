@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "core/mr.h"
+#include "core/packet_flow.h"
 #include "core/qp.h"
 #include "core/rd_flows.h"
 #include "util/log.h"
@@ -136,20 +136,16 @@ Status RdFlows::make_pair(RdFlow& flow) {
     if (Status status = flow.ring_.open(); !status.is_ok()) {
         return status;
     }
-    const iovec memory{flow.ring_.base(), flow.ring_.bytes()};
-    Status made = keep(flow.mr_, reg_mr(*pd_, {.segments = {&memory, 1}}));
-    if (made.is_ok()) {
-        flow.lkey_ = flow.mr_->key();
-        made = keep(flow.qp_, create_qp(*pd_, {.type = QpType::kRc,
-                                               .send_cq = cq_.get(),
-                                               .recv_cq = cq_.get(),
-                                               .sink = &flow,
-                                               .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
-                                                       .max_recv_wr = 0,
-                                                       .max_send_sge = 1,
-                                                       .max_recv_sge = 0,
-                                                       .max_inline_bytes = 0}}));
-    }
+    const Status made =
+        keep(flow.qp_, create_qp(*pd_, {.type = QpType::kRc,
+                                        .send_cq = cq_.get(),
+                                        .recv_cq = cq_.get(),
+                                        .sink = &flow,
+                                        .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
+                                                .max_recv_wr = 0,
+                                                .max_send_sge = 2,
+                                                .max_recv_sge = 0,
+                                                .max_inline_bytes = 0}}));
     if (!made.is_ok()) {
         return made;
     }
@@ -247,6 +243,7 @@ void RdFlows::dial_locked(Link& link) {
 void RdFlows::close(RdFlow& flow) noexcept {
     const util::Guard guard(lock_);
     flow.is_closed_ = true;
+    abandon_sending(*flow.qp_);
     Link* const link = find_locked(flow.id());
     if (link == nullptr) {
         return;

@@ -124,7 +124,7 @@ bool RdEngine<Lock, Host>::run_peer(Peer& peer) noexcept {
     if (peer.state != Peer::State::kConnected) {
         return false;
     }
-    bool has_moved = false;
+    bool has_moved = finish_let_go(peer);
     while (!peer.replies.empty()) {
         const RdReply& next = peer.replies.front();
         if (!peer.path.put_control(next.op, next.flags, next.tag, next.data, next.payload.data(),

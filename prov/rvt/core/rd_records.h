@@ -23,6 +23,15 @@ namespace rvt::core {
 
 struct RdPeerBase;
 
+/// What a part of a message carries beside its run.
+struct RdPart {
+    RdOp op = RdOp::kInvalid;
+    std::uint8_t flags = 0;
+    std::uint64_t data = 0;
+    const void* payload = nullptr;
+    std::size_t payload_bytes = 0;
+};
+
 /// An operation of the application that could not be finished in its call: queued for a connection
 /// or for room, waiting for the peer's answer, or long.
 struct RdTxOp : util::Pooled {
@@ -31,9 +40,10 @@ struct RdTxOp : util::Pooled {
         kQueued,     // in the peer's queue; nothing has left
         kStreaming,  // at the head of the peer's queue or among its jobs; part of it has left
         kWaiting,    // everything has left, the peer's answer is due
+        kAnswered,   // among the peer's answered ones: its buffers may have to be sent again
     };
 
-    RdTxOp* next = nullptr;  // in the peer's queue or among its jobs
+    RdTxOp* next = nullptr;  // in one of the peer's queues
     RdPeerBase* peer = nullptr;
     Kind kind = Kind::kMessage;
     State state = State::kQueued;
@@ -53,6 +63,7 @@ struct RdTxOp : util::Pooled {
     std::uint32_t answers_due = 0;       // one-sided: segments whose outcome is open
     std::uint32_t segment = 0;           // one-sided: the remote segment that is next to leave
     std::uint64_t segment_done = 0;      // bytes of it that have left
+    std::uint64_t frames = 0;            // of the path, up to the last that names our buffers
     RdAtomicKind atomic{};
     std::uint8_t iov_count = 0;
     std::uint8_t compare_count = 0;

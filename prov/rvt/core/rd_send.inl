@@ -158,6 +158,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
         op->status = WcStatus::kSuccess;
         op->done = op->segment_done = op->returned = 0;
         op->iov_count = op->compare_count = op->result_count = op->remote_count = 0;
+        op->frames = 0;
         op->answers_due = op->segment = op->share_count = 0;
         op->method = RdMethod::kCount;
         op->is_direct = op->is_asked = op->is_rendezvous = op->has_waited = false;
@@ -325,6 +326,58 @@ void RdEngine<Lock, Host>::leave_queue(Peer& peer, const RdTxOp& op) noexcept {
     (op.is_in_line ? peer.queue : peer.accesses).pop();
     --peer.waiting;
     peer.fences -= has(op.flags, RdFlags::kFence) ? 1 : 0;
+}
+
+/// Puts a part of a message that is a run: from the application's buffers where the path can and
+/// the part lies in one of them, else copied. Returns: false when there is no room now.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::put_part(Peer& peer, RdTxOp& op, util::IovCursor& from,
+                                    std::size_t bytes, const RdPart& part) noexcept {
+    if (peer.path.is_remote()) {
+        const iovec buffer = from.span();
+        if (buffer.iov_len >= bytes) {
+            if (!peer.path.put_borrowed(part.op, part.flags, 0, part.data, part.payload,
+                                        part.payload_bytes, {buffer.iov_base, bytes})) {
+                return false;
+            }
+            op.frames = peer.path.frames();
+            from.skip(bytes);
+            return true;
+        }
+    }
+    std::byte* const run = peer.path.reserve_run(bytes);
+    if (run == nullptr) {
+        return false;
+    }
+    from.gather(run, bytes);
+    peer.path.put_run(part.op, part.flags, 0, part.data, part.payload, part.payload_bytes, bytes);
+    return true;
+}
+
+/// Reports an operation that the peer has answered, at once if the path does not need its buffers
+/// any more.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::finish_answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept {
+    if (peer.path.has_let_go(op.frames)) [[likely]] {
+        finish_tx(op, status);
+        return;
+    }
+    op.status = status;
+    op.state = RdTxOp::State::kAnswered;
+    peer.answered.push(&op);
+    make_busy(peer);
+}
+
+/// Reports those that have waited for that. Returns: whether there were any.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::finish_let_go(Peer& peer) noexcept {
+    bool has_moved = false;
+    while (!peer.answered.is_empty() && peer.path.has_let_go(peer.answered.front()->frames)) {
+        RdTxOp& op = *peer.answered.pop();
+        finish_tx(op, op.status);
+        has_moved = true;
+    }
+    return has_moved;
 }
 
 /// Reports an operation that is in no queue any more, and frees it.

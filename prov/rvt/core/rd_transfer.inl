@@ -317,12 +317,9 @@ bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
         const std::uint64_t most =
             std::min<std::uint64_t>({op.piece, tuning_.bulk_piece, peer.path.max_run()});
         const auto piece = static_cast<std::size_t>(std::min(most, op.end - op.done));
-        std::byte* const run = peer.path.reserve_run(piece);
-        if (run == nullptr) {
+        if (!put_part(peer, op, cursor, piece, {.op = RdOp::kPullData, .data = op.receiver})) {
             return false;
         }
-        cursor.gather(run, piece);
-        peer.path.put_run(RdOp::kPullData, 0, 0, op.receiver, nullptr, 0, piece);
         op.done += piece;
         // The receiver starts early, and the large parts follow.
         op.piece = std::min<std::uint64_t>(op.piece * 2, tuning_.bulk_piece);
@@ -395,7 +392,7 @@ bool RdEngine<Lock, Host>::on_finish(Peer& peer, const Arrival& arrival) noexcep
         --peer.rendezvous_due;
     }
     --peer.outstanding;
-    finish_tx(*op, static_cast<WcStatus>(outcome.status));
+    finish_answered(peer, *op, static_cast<WcStatus>(outcome.status));
     return true;
 }
 

@@ -6,11 +6,14 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <sys/mman.h>
 
 #include "backend/fake/wire.h"
 #include "common/check.h"
@@ -86,6 +89,10 @@ class Node final : public RdFlowUser, public RdFlowsUser {
                               .payload_bytes = text.size()},
                              RdFlow::Room::kAny);
         }
+        if (tag % 2 == 0) {
+            lent.push_back(text);
+            return lend(tag, lent.back().data(), text.size());
+        }
         std::byte* const run = flow->reserve_run(text.size());
         if (run == nullptr) {
             return false;
@@ -98,6 +105,15 @@ class Node final : public RdFlowUser, public RdFlowsUser {
                        .payload_bytes = sizeof header},
                       text.size());
         return true;
+    }
+    /// The same from memory that stays in use.
+    bool lend(std::uint64_t tag, const void* run, std::size_t bytes) const {
+        const RdHeader header{.total = bytes, .operation = 0, .address = 0};
+        return flow->put_borrowed({.op = RdOp::kEagerFirst,
+                                   .tag = tag,
+                                   .payload = reinterpret_cast<const std::byte*>(&header),
+                                   .payload_bytes = sizeof header},
+                                  run, bytes);
     }
 
     void take_message(void* peer, const RdMessage& message) noexcept override {
@@ -126,6 +142,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
 
     RdFlow* flow = nullptr;
     std::vector<Heard> heard;
+    std::deque<std::string> lent;  // to the flow
     int opens = 0;
     int ends = 0;
     int failure = 0;
@@ -202,6 +219,34 @@ Test(rd_flows, an_acknowledgement_of_what_was_not_sent_changes_nothing) {
     cr_assert(net.run_until([&] { return net.b.flow->is_drained(); }));
     RVT_EQ(net.b.heard[0].tag, 2);
     RVT_EQ(net.a.ends + net.b.ends, 0);
+}
+
+Test(rd_flows, what_is_lent_is_in_use_until_the_peer_has_it) {
+    Net net;
+    net.connect();
+    const std::string text(5000, 'x');
+    cr_assert(net.a.lend(1, text.data(), text.size()));
+    const std::uint64_t frames = net.a.flow->frames();
+    RVT_EQ(net.a.flow->has_let_go(frames), false);
+    cr_assert(net.run_until([&] { return net.a.flow->has_let_go(frames); }));
+    cr_assert(net.b.heard.at(0).text == text);
+}
+
+Test(rd_flows, what_was_lent_is_not_read_after_the_close) {
+    constexpr std::size_t kBytes = 4096;
+    Net net;
+    net.connect();
+    void* const memory =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert(ne(ptr, memory, MAP_FAILED));
+    cr_assert(net.a.lend(1, memory, kBytes));
+    net.a.flow->close();
+    RVT_EQ(munmap(memory, kBytes), 0);
+    // Long enough for many a repetition, which would end this process.
+    for (int turn = 0; turn < 50'000; ++turn) {
+        net.a.flows().poll_for_owner();
+        now_us += 20;
+    }
 }
 
 Test(rd_flows, connects_that_cross_end_in_one_flow) {
