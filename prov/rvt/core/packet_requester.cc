@@ -125,6 +125,8 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
     PacketBurst burst(device_, dest_);
     const bool was_idle = in_flight() == 0;
     bool all_taken = true;
+    PacketHeader header;
+    bool has_middle = false;
     while (all_taken && wqe.sent < wqe.packets) {
         const std::uint32_t step = next_step(qp, wqe);
         if (step == 0) {
@@ -135,7 +137,15 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
             all_taken = send_burst(qp, wqe, burst);
             continue;
         }
-        PacketHeader header = next_header(qp, wqe, step);
+        // Between the first packet and the last only the numbers differ.
+        const bool is_middle = wqe.sent != 0 && wqe.sent + 1 != wqe.packets && !wqe.is_fetch();
+        if (is_middle && has_middle) {
+            header.psn = header.psn + 1;
+        } else {
+            header = header_at(qp, wqe, wqe.sent, step);
+        }
+        has_middle = is_middle;
+        header.ack_request = count_sent(qp, wqe, step);
         burst.add(header, payload);
     }
     all_taken = send_burst(qp, wqe, burst) && all_taken;
@@ -202,17 +212,15 @@ PacketHeader PacketRequester::header_at(const Qp& qp, const SendWqe& wqe, std::u
     return header;
 }
 
-/// The header of the next packet of `wqe`, which counts as sent.
-PacketHeader PacketRequester::next_header(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept {
-    PacketHeader header = header_at(qp, wqe, wqe.sent, packets);
+/// The next packet of `wqe` counts as sent. Returns: whether it asks for an answer.
+bool PacketRequester::count_sent(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept {
     const bool ends = wqe.sent + packets == wqe.packets;
     wqe.sent += packets;
     sent_psn_ = sent_psn_ + packets;
     if (wqe.is_fetch()) {
         fetches_.push(sent_psn_);
     }
-    header.ack_request = qp.type() == QpType::kRc && wants_ack(qp, wqe, ends);
-    return header;
+    return qp.type() == QpType::kRc && wants_ack(qp, wqe, ends);
 }
 
 /// Adds packet `psn`, which is under way, once more. Returns: false when it cannot be sent.

@@ -105,7 +105,7 @@ class PacketRequester {
     [[nodiscard]] protocol::PacketHeader header_at(const Qp& qp, const SendWqe& wqe,
                                                    std::uint32_t index,
                                                    std::uint32_t packets) const noexcept;
-    protocol::PacketHeader next_header(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept;
+    bool count_sent(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept;
     [[nodiscard]] bool wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept;
     void after_sending(Qp& qp, bool was_idle) noexcept;
     void arm_timer(Qp& qp) noexcept;
