@@ -3,12 +3,10 @@
 // records (core/rd_record.h). core/rd_flows.h makes and ends flows.
 //
 // Sending:   the owner of the endpoint puts records. A frame leaves at once while at most one
-// before
-//            it is under way; else it takes further records until it is full, or until the next
-//            poll.
+//            before it is under way; else it takes further records until it is full, or until the
+//            next poll.
 // Receiving: packets arrive on the thread that polls the device. Where that is the owner, records
-// go
-//            straight on to it; what another thread takes in waits for the owner.
+//            go straight on to it; what another thread takes in waits for the owner.
 #pragma once
 
 #include <cstddef>

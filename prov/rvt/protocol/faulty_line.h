@@ -22,9 +22,9 @@ class FaultyLine {
     /// From now on. What is held back stays so.
     void set_plan(const FaultPlan& plan) noexcept { injector_ = FaultInjector(plan); }
 
-    /// The next packet arrives. Returns: whether it passes as it is; otherwise take_due() gives
-    /// what
-    ///          its fate leaves of it, now or later.
+    /// The next packet arrives.
+    /// Returns: whether it passes as it is; otherwise take_due() gives what its fate leaves of it,
+    ///          now or later.
     bool passes(const WirePacket& packet, std::uint64_t now_us) noexcept;
     /// A packet that has been held back for long enough. Comes behind each passes(), and where no
     /// packet arrives: none is held longer than its delay and kOvertakenUs.

@@ -56,8 +56,8 @@ struct DecodedPacket {
 };
 
 /// Takes a packet apart, from the base transport header to the padding; the ICRC has been taken
-/// off. Returns: EBADMSG for an opcode or version that is not known, a packet shorter than its
-/// headers,
+/// off.
+/// Returns: EBADMSG for an opcode or version that is not known, a packet shorter than its headers,
 ///          padding that the payload does not have, or payload behind a packet that carries none.
 Result<DecodedPacket> decode(std::span<const std::byte> packet) noexcept;
 

@@ -22,9 +22,9 @@ struct UdpSocket {
 };
 
 /// Binds `address`, which has to be one IP address of this host; port 0 lets the system choose a
-/// port. Returns: errors of util::bind_udp_port(); EADDRNOTAVAIL for the address of all interfaces:
-/// the ICRC
-///          covers the one that packets come from.
+/// port.
+/// Returns: errors of util::bind_udp_port(); EADDRNOTAVAIL for the address of all interfaces: the
+///          ICRC covers the one that packets come from.
 Result<UdpSocket> open_udp_socket(const util::SockAddr& address);
 /// The same with a port that is bound already.
 Result<UdpSocket> open_udp_socket(util::UdpPort port);
