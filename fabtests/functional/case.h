@@ -69,6 +69,14 @@ class Party {
         self.barrier_polling([this] { ep.progress(); });
         ep.progress();
     }
+    /// Exchanges a value with another rank; ordered as barrier() is.
+    template <class T>
+    T trade(int with, const T& mine) const {
+        ep.progress();
+        const T theirs = self.trade(with, mine);
+        ep.progress();
+        return theirs;
+    }
     fi_addr_t at(int rank) const { return ep.peers[static_cast<std::size_t>(rank)]; }
     fi_addr_t peer() const { return at(self.other()); }
 

@@ -217,7 +217,7 @@ void run_all(Rank& self, AtomicForm form, Call call, bool on_itself) {
     for_each_combination(party, form, [&](const Combination& one) {
         set_all(one, target.as() + one.index * kSlot, target_value);
     });
-    const RemoteRegion theirs = self.trade(self.other(), target.remote());
+    const RemoteRegion theirs = party.trade(self.other(), target.remote());
     if (on_itself || self.rank == 0) {
         const Operation operation{party,
                                   operand,
@@ -313,7 +313,7 @@ void refused(Rank& self) {
     Buffer operand(party.ep, 64);
     Contexts contexts(1);
     *operand.as<std::uint64_t>() = 1;
-    const RemoteRegion remote = self.trade(self.other(), target.remote());
+    const RemoteRegion remote = party.trade(self.other(), target.remote());
     const auto expect_error = [&](const char* what, std::uint64_t at, std::uint64_t key) {
         const auto rc = static_cast<long>(fi_fetch_atomic(
             party.ep.ep, operand.as(), 1, operand.desc(), operand.as() + 32, operand.desc(),

@@ -44,7 +44,7 @@ void rma(Rank& self) {
     Buffer local(party.ep, 100000);
     Buffer target(party.ep, 100000);
     Contexts contexts(1);
-    const RemoteRegion remote = self.trade(self.other(), target.remote());
+    const RemoteRegion remote = party.trade(self.other(), target.remote());
     std::uint64_t count = 0;
     for (const std::size_t size : {8UL, 5000UL, 100000UL}) {
         ++count;
@@ -74,7 +74,7 @@ void remote(Rank& self) {
     Buffer local(party.ep, 100000);
     Buffer target(party.ep, 100000);
     Contexts contexts(1);
-    const RemoteRegion theirs = self.trade(self.other(), target.remote());
+    const RemoteRegion theirs = party.trade(self.other(), target.remote());
     for (std::uint64_t i = 0; i < kCount; ++i) {
         const std::size_t size = i % 3 == 0 ? 8 : i % 3 == 1 ? 4000 : 100000;
         party.ep.post([&] {

@@ -36,7 +36,7 @@ void exchange(const Party& party, const Buffer& out, const Buffer& in) {
         ep.wait_tx();
         in.expect(other, size);
     }
-    const RemoteRegion remote = party.self.trade(party.self.other(), in.remote());
+    const RemoteRegion remote = party.trade(party.self.other(), in.remote());
     party.barrier();
     for (const std::size_t size : kTransferSizes) {
         if (size == 0) continue;

@@ -151,7 +151,7 @@ void fence(Rank& self) {
     Buffer target(party.ep, kSize);
     Buffer source(party.ep, kSize);
     Contexts contexts(2);
-    const RemoteRegion remote = self.trade(self.other(), target.remote());
+    const RemoteRegion remote = party.trade(self.other(), target.remote());
     for (unsigned turn = 1; turn < 6; ++turn) {
         source.fill(turn);
         if (self.rank == 0) {

@@ -35,7 +35,7 @@ void mode(Rank& self) {
     FAB_EQUAL(party.ep.info->domain_attr->mr_mode & ~kMode, 0);
     Buffer local(party.ep, 8192);
     Buffer target(party.ep, 8192);
-    const RemoteRegion remote = self.trade(self.other(), target.remote());
+    const RemoteRegion remote = party.trade(self.other(), target.remote());
     if (self.rank == 0) round_trip(party, local, remote, 5000);
     party.barrier();
 }
@@ -71,7 +71,7 @@ void pieces(Rank& self) {
     fid_mr* region = nullptr;
     FAB_OK(fi_mr_regv(party.ep.domain, both, 2, kAllAccess, 0, 0x77, 0, &region, nullptr));
     Buffer local(party.ep, 8192);
-    const RemoteRegion remote = self.trade(self.other(), RemoteRegion{0, fi_mr_key(region)});
+    const RemoteRegion remote = party.trade(self.other(), RemoteRegion{0, fi_mr_key(region)});
     if (self.rank == 0) round_trip(party, local, remote, 8192);
     party.barrier();
     if (self.rank == 1) {
@@ -104,7 +104,7 @@ void by_attributes(Rank& self) {
     const bool is_virtual = (party.ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
     const RemoteRegion mine{is_virtual ? reinterpret_cast<std::uint64_t>(memory) : 0,
                             fi_mr_key(region)};
-    const RemoteRegion remote = self.trade(self.other(), mine);
+    const RemoteRegion remote = party.trade(self.other(), mine);
     Buffer local(party.ep, 4096);
     if (self.rank == 0) round_trip(party, local, remote, 4096);
     party.barrier();

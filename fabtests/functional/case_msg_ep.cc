@@ -166,6 +166,8 @@ class Side {
         }
         return taken(got, entry);
     }
+    /// Orders what was done to memory before what a peer does to it after: see Party::barrier().
+    void progress() const { fi_cq_read(cq, nullptr, 0); }
     Completion sread() const {
         fi_cq_data_entry entry{};
         return taken(fi_cq_sread(cq, &entry, 1, nullptr, kLimitMs), entry);
@@ -438,6 +440,7 @@ void rma(Rank& self) {
     side.connect(self);
     if (self.rank == kListener) {
         memory.fill(1);
+        side.progress();
         const RemoteRegion remote = memory.remote();
         side.post([&] { return fi_recv(side.ep, local.at(), 1, local.desc(), 0, &context); });
         self.send(self.other(), &remote, sizeof remote);

@@ -50,7 +50,7 @@ struct Shared {
         : party(self, {.caps = caps, .msg_order = order}),
           local(party.ep, 1 << 20),
           target(party.ep, 1 << 20),
-          remote(self.trade(self.other(), target.remote())),
+          remote(party.trade(self.other(), target.remote())),
           contexts(64) {}
 
     void write(std::size_t offset, std::size_t length, std::size_t context) {

@@ -20,7 +20,7 @@ struct Memory {
         : party(self, spec),
           local(party.ep, length),
           target(party.ep, length),
-          remote(self.trade(self.other(), target.remote())) {}
+          remote(party.trade(self.other(), target.remote())) {}
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
     ~Memory() { party.barrier(); }  // nobody deregisters what another still uses
@@ -362,7 +362,7 @@ void access_rights(Rank& self) {
     Buffer local(party.ep, 64);
     alignas(64) static char memory[64];
     Region read_only(party.ep, memory, sizeof memory, FI_REMOTE_READ);
-    const RemoteRegion remote = self.trade(self.other(), read_only.remote());
+    const RemoteRegion remote = party.trade(self.other(), read_only.remote());
     Contexts contexts(1);
     if (self.rank == 0) {
         party.ep.post([&] {
@@ -415,7 +415,7 @@ void mapped_memory(Rank& self) {
         Party party(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE});
         Buffer local(party.ep, kSize);
         Buffer target(party.ep, at, kSize);
-        const RemoteRegion remote = self.trade(self.other(), target.remote());
+        const RemoteRegion remote = party.trade(self.other(), target.remote());
         Contexts contexts(1);
         for (const std::size_t size : {8UL, 5000UL, kSize}) {
             local.fill(static_cast<unsigned>(size) + static_cast<unsigned>(self.rank));
