@@ -5,8 +5,8 @@
 // Small payload may wait for more; large payload leaves at once.
 //
 // All bytes are copied, which costs less than it saves: the kernel takes one piece of memory for
-// half the price of sixty headers, payloads and trailers, and the check sum is that of the bytes
-// that leave even where an application writes to them meanwhile.
+// two thirds of the price of sixty headers, payloads and trailers, and the check sum is that of the
+// bytes that leave even where an application writes to them meanwhile.
 #pragma once
 
 #include <array>
