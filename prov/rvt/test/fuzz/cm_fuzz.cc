@@ -8,6 +8,7 @@
 
 #include "core/cm_agent.h"
 #include "fuzz/input.h"
+#include "fuzz/mad.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
 using namespace rvt::core;  // NOLINT(google-build-using-namespace)
@@ -15,10 +16,9 @@ using namespace rvt::core;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr std::uint64_t kService = protocol::ip_service_id(protocol::PortSpace::kTcp, 7471);
-constexpr std::size_t kMadHeader = 24;
 constexpr std::size_t kMostWaiting = 64;
 
-using Mad = std::array<std::byte, protocol::kMadBytes>;
+using fuzz::Mad;
 
 Address address_of(std::uint8_t host) {
     return {.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, host}, .port = 4791};
@@ -54,7 +54,11 @@ class World {
             case 0: connect(node, other, input.u8()); break;
             case 1: carry(node, other, 0, input); break;
             case 2: carry(node, other, 1 + input.u8() % 4u, input); break;
-            case 3: other.agent.take_mad(node.address, invented(input), now_us_); break;
+            case 3: {
+                const std::uint8_t kind = input.u8();
+                other.agent.take_mad(node.address, fuzz::mad_of(kind, input), now_us_);
+                break;
+            }
             case 4:
                 now_us_ += std::uint64_t{1000} * input.u16();
                 node.agent.run_timers(now_us_);
@@ -89,15 +93,6 @@ class World {
             mad[at] = std::byte{input.u8()};
         }
         to.agent.take_mad(from.address, mad, now_us_);
-    }
-    /// Right as far as the kind of message.
-    static Mad invented(fuzz::Input& input) {
-        Mad mad{};
-        protocol::encode_cm({.transaction_id = 1, .message = protocol::CmRtu()}, std::span(mad));
-        mad[17] = static_cast<std::byte>(0x10 + input.u8() % 9u);
-        const auto body = input.take(mad.size() - kMadHeader);
-        std::copy(body.begin(), body.end(), mad.begin() + kMadHeader);
-        return mad;
     }
     void answer(Node& node, std::uint8_t how) {
         const auto event = node.agent.poll_event();
@@ -135,10 +130,5 @@ class World {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    fuzz::Input input(data, size);
-    World world;
-    while (!input.is_empty()) {
-        world.step(input);
-    }
-    return 0;
+    return fuzz::explore<World>(data, size);
 }

@@ -10,6 +10,7 @@
 #include "core/rd_flows.h"
 #include "core/registry.h"
 #include "fuzz/input.h"
+#include "fuzz/mad.h"
 #include "protocol/cm_messages.h"
 #include "protocol/headers.h"
 
@@ -137,7 +138,6 @@ class World {
         packet.resize(packet.size() + header.pad);
         return packet;
     }
-    /// Right as far as the kind of message.
     static std::vector<std::byte> mad(std::size_t kind, fuzz::Input& input) {
         const protocol::PacketHeader header{.opcode = protocol::Opcode::kUdSendOnly,
                                             .dest_qpn = protocol::kGsiQpn,
@@ -145,11 +145,7 @@ class World {
                                             .src_qpn = protocol::kGsiQpn};
         std::vector<std::byte> packet(protocol::kMaxHeaderBytes);
         packet.resize(encode(header, packet.data()));
-        std::array<std::byte, protocol::kMadBytes> mad{};
-        protocol::encode_cm({.transaction_id = 1, .message = protocol::CmRtu()}, std::span(mad));
-        mad[17] = static_cast<std::byte>(0x10 + kind % 9);
-        const auto body = input.take(mad.size() - 24);
-        std::copy(body.begin(), body.end(), mad.begin() + 24);
+        const fuzz::Mad mad = fuzz::mad_of(static_cast<unsigned>(kind), input);
         packet.insert(packet.end(), mad.begin(), mad.end());
         return packet;
     }
@@ -164,10 +160,5 @@ class World {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    fuzz::Input input(data, size);
-    World world;
-    while (!input.is_empty()) {
-        world.step(input);
-    }
-    return 0;
+    return fuzz::explore<World>(data, size);
 }

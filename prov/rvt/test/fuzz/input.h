@@ -45,6 +45,17 @@ class Input {
     std::span<const std::byte> bytes_;
 };
 
+/// Takes steps in a new world for as long as there is input.
+template <class World>
+int explore(const std::uint8_t* data, std::size_t size) {
+    Input input(data, size);
+    World world;
+    while (!input.is_empty()) {
+        world.step(input);
+    }
+    return 0;
+}
+
 /// A read of every byte, which AddressSanitizer looks at.
 inline unsigned touch(std::span<const std::byte> bytes) noexcept {
     unsigned sum = 0;
