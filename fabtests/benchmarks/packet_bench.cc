@@ -101,7 +101,7 @@ class End {
         : shared_(shared),
           side_(side),
           device_(need(roce::PacketDevice::open(
-                           registry_, {.address = address, .mtu_bytes = 1024, .limits = {}}),
+                           registry_, {.address = address, .payload_bytes = 1024, .limits = {}}),
                        "open the device")),
           context_(need(open_device(device_->device()), "open_device")),
           pd_(need(alloc_pd(*context_), "alloc_pd")),

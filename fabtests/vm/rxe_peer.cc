@@ -78,7 +78,7 @@ class RvtEnd final : public traffic::End {
   public:
     RvtEnd(const traffic::Options& options, std::span<std::byte> memory)
         : device_(need(roce::PacketDevice::open(registry_, {.address = roce_address(options.own_ip),
-                                                            .mtu_bytes = traffic::kMtuBytes,
+                                                            .payload_bytes = traffic::kMtuBytes,
                                                             .joins_groups = true}),
                        "open the device")),
           context_(need(open_device(device_->device()), "open_device")),

@@ -54,13 +54,18 @@ struct DeviceLimits {
     std::uint32_t max_segment_bytes = 64u << 10;   // payload of one send_segment()
 };
 
+/// What a frame of 9,000 bytes has room for.
+inline constexpr std::uint32_t kMaxPayload = 8960;
+
 /// What a device is, fixed when it registers.
 struct DeviceInfo {
     const char* name = "";  // copied
     Grade grade = Grade::kSegment;
     Address address{};
     DeviceLimits limits{};
-    std::uint32_t mtu_bytes = 1024;  // packet grade: most payload of a packet, 256 to 4096
+    /// Packet grade: the most payload of a packet, 256 to kMaxPayload in steps of 64. Peers that
+    /// agree on it use it; to others the device has the largest MTU of the specification in it.
+    std::uint32_t payload_bytes = 1024;
     /// The key table's memory, zero-filled and 64-byte aligned (core/key_table.h), where peers
     /// shall be able to map it; nullptr: private memory of the core's.
     void* key_block = nullptr;
@@ -191,7 +196,7 @@ void peer_refused(core::Device& device, const Address& peer, std::uint32_t dest_
 
 /// Says how much payload a packet can carry now, at most what DeviceInfo has named; 0: nothing, the
 /// device's address is gone. Contexts are told what is new. On the thread of poll().
-void port_changed(core::Device& device, std::uint32_t mtu_bytes) noexcept;
+void port_changed(core::Device& device, std::uint32_t payload_bytes) noexcept;
 
 // ---- what a segment-grade backend calls ----
 

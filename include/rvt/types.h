@@ -111,7 +111,7 @@ struct QpAttr {
     std::uint32_t qkey = 0;
     std::uint32_t rq_psn = 0;
     std::uint32_t sq_psn = 0;
-    std::uint32_t path_mtu_bytes = 1024;
+    std::uint32_t path_mtu_bytes = 1024;  // or a payload that both devices carry, see DeviceInfo
     std::uint16_t pkey_index = 0;
     std::uint8_t port = 1;
     std::uint8_t max_rd_atomic = 0;       // READs and atomics that this side may have outstanding

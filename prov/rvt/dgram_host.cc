@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 
 #include "backend/roce/packet_device.h"
+#include "core/device.h"
 #include "core/registry.h"
 #include "ofi/ep_dgram.h"
 #include "roce_tuning.h"
@@ -122,7 +123,7 @@ Result<std::unique_ptr<core::UdHost>> DgramHost::open(const core::UdHostAttr& at
     auto device =
         roce::PacketDevice::open(core::Registry::instance(), {.name = name.c_str(),
                                                               .port = &bound,
-                                                              .mtu_bytes = wanted_bytes(),
+                                                              .payload_bytes = wanted_bytes(),
                                                               .joins_groups = true,
                                                               .limits = {.max_qp = 1, .max_mr = 4},
                                                               .faults = packet_faults(),
@@ -165,12 +166,12 @@ Result<std::unique_ptr<core::UdHost>> open_dgram_host(const core::UdHostAttr& at
 }
 
 Result<std::uint32_t> dgram_bytes_of(const util::SockAddr& address) {
-    const auto most = roce::mtu_of(address);
-    const std::uint32_t wanted = wanted_bytes();
-    if (!most.is_ok() || wanted == 0) {
+    const auto most = roce::payload_of(address);
+    if (!most.is_ok()) {
         return most;
     }
-    return std::min(most.value(), wanted);
+    const std::uint32_t wanted = wanted_bytes();
+    return core::mtu_within(wanted == 0 ? most.value() : std::min(most.value(), wanted));
 }
 
 void use_dgram_hosts() noexcept {

@@ -16,7 +16,7 @@ void use_dgram_hosts() noexcept;
 /// Returns: as roce::PacketDevice::open().
 Result<std::unique_ptr<core::UdHost>> open_dgram_host(const core::UdHostAttr& attr);
 
-/// The payload of a datagram from that address. Returns: as roce::mtu_of().
+/// The payload of a datagram from that address. Returns: as roce::payload_of().
 Result<std::uint32_t> dgram_bytes_of(const util::SockAddr& address);
 
 }  // namespace rvt

@@ -126,7 +126,7 @@ util::Status MsgStation::open_wire(const util::SockAddr& address) {
         core::Registry::instance(),
         {.name = name.c_str(),
          .port = &port,
-         .mtu_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
+         .payload_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
          .limits = {.max_qp = kMaxPairs, .max_mr = kOwnKeys},
          .faults = packet_faults(),
          .capture = packet_capture()});

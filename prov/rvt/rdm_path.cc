@@ -72,7 +72,7 @@ std::string RdmPath::describe() const {
         return shm::Path::describe();
     }
     return "RoCEv2 over UDP to " + core::to_sock_addr(flow_->address()).to_string() +
-           ", packets of " + std::to_string(flow_->mtu_bytes()) + " bytes";
+           ", packets of " + std::to_string(flow_->payload_bytes()) + " bytes";
 }
 
 }  // namespace rvt

@@ -59,7 +59,7 @@ util::Status RdmStation::open_wire(const RdmStationAttr& attr) {
         core::Registry::instance(),
         {.name = name.c_str(),
          .port = &shared,
-         .mtu_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
+         .payload_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
          .limits = {.max_qp = kMaxPeers, .max_mr = kMaxPeers},
          .faults = packet_faults(),
          .capture = packet_capture()});

@@ -10,7 +10,6 @@
 #include "core/requester.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 
 #include <poll.h>
@@ -25,8 +24,8 @@ std::uint64_t monotonic_us() noexcept {
         std::chrono::duration_cast<std::chrono::microseconds>(now).count());
 }
 
-bool is_mtu(std::uint32_t bytes) noexcept {
-    return bytes >= 256 && bytes <= 4096 && std::has_single_bit(bytes);
+bool is_payload(std::uint32_t bytes) noexcept {
+    return bytes >= kMinPayload && bytes <= kMaxPayload && bytes % kPayloadStep == 0;
 }
 
 bool are_sane(const DeviceLimits& limits) noexcept {
@@ -63,7 +62,8 @@ Result<Device::KeyBlock> Device::map_key_block(std::uint32_t max_mr) noexcept {
 }
 
 Result<std::unique_ptr<Device>> Device::create(const DeviceInfo& info, const BackendOps& ops) {
-    if (!are_sane(info.limits) || (info.grade == Grade::kPacket && !is_mtu(info.mtu_bytes))) {
+    if (!are_sane(info.limits) ||
+        (info.grade == Grade::kPacket && !is_payload(info.payload_bytes))) {
         return EINVAL;
     }
     KeyBlock own;
@@ -98,16 +98,16 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
       key_view_(keys_->view()),
       qps_(info.limits.max_qp),
       mcast_(info.limits.max_mcast_qp),
-      mtu_bytes_(info.mtu_bytes) {
+      payload_bytes_(info.payload_bytes) {
     info_.name = name_.c_str();
     // A datagram travels in one segment or packet.
     const bool is_packet = info.grade == Grade::kPacket;
-    info_.limits.max_ud_bytes = std::min(
-        info.limits.max_ud_bytes, is_packet ? info.mtu_bytes : info.limits.max_segment_bytes);
+    info_.limits.max_ud_bytes =
+        std::min(info.limits.max_ud_bytes, is_packet ? mtu_bytes() : info.limits.max_segment_bytes);
     if (is_packet) {
         // Of the packets of one message, each has to be nearer to the others than half the numbers.
         info_.limits.max_message_bytes =
-            std::min(info.limits.max_message_bytes, std::uint64_t{info.mtu_bytes} << 22);
+            std::min(info.limits.max_message_bytes, std::uint64_t{mtu_bytes()} << 22);
     }
     info_.limits.max_mcast_qp = std::min(info.limits.max_mcast_qp, McastMembers::kMax);
     info_.now_us = info.now_us != nullptr ? info.now_us : monotonic_us;
@@ -325,22 +325,22 @@ void Device::remove_context(Context& context) noexcept {
     std::erase(contexts_, &context);
 }
 
-void Device::change_port(std::uint32_t mtu_bytes) noexcept {
-    const std::uint32_t before = is_port_down() ? 0 : this->mtu_bytes();
-    if (mtu_bytes == before) {
+void Device::change_port(std::uint32_t payload_bytes) noexcept {
+    const std::uint32_t before = is_port_down() ? 0 : this->payload_bytes();
+    if (payload_bytes == before) {
         return;
     }
     // relaxed: released with the count.
-    is_port_down_.store(mtu_bytes == 0, std::memory_order_relaxed);
-    if (mtu_bytes != 0) {
-        mtu_bytes_.store(mtu_bytes, std::memory_order_relaxed);  // relaxed: as above
+    is_port_down_.store(payload_bytes == 0, std::memory_order_relaxed);
+    if (payload_bytes != 0) {
+        payload_bytes_.store(payload_bytes, std::memory_order_relaxed);  // relaxed: as above
     }
     // release: pairs with the acquire in port_changes().
     port_changes_.fetch_add(1, std::memory_order_release);
     const util::Guard guard(contexts_lock_);
     for (Context* context : contexts_) {
         context->events().post(
-            {.type = mtu_bytes < before ? EventType::kPortErr : EventType::kPortActive,
+            {.type = payload_bytes < before ? EventType::kPortErr : EventType::kPortActive,
              .object = this});
     }
 }
@@ -360,8 +360,8 @@ void Device::begin_removal() noexcept {
 
 namespace rvt {
 
-void port_changed(core::Device& device, std::uint32_t mtu_bytes) noexcept {
-    device.change_port(mtu_bytes);
+void port_changed(core::Device& device, std::uint32_t payload_bytes) noexcept {
+    device.change_port(payload_bytes);
 }
 
 }  // namespace rvt

@@ -4,7 +4,9 @@
 // queue pair numbers, multicast groups, counters, the work that waits for a time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -27,6 +29,15 @@ namespace rvt::core {
 
 class Context;
 
+inline constexpr std::uint32_t kMinPayload = 256;
+// Whole cache lines: where a packet's payload begins in a buffer, so does the next one's.
+inline constexpr std::uint32_t kPayloadStep = 64;
+
+/// The largest MTU of the specification in that much payload (IBTA vol. 1, table 39: 256 to 4096).
+constexpr std::uint32_t mtu_within(std::uint32_t payload_bytes) noexcept {
+    return std::min(std::bit_floor(payload_bytes), 4096u);
+}
+
 class Device : public Object {
   public:
     /// @param ops  Already complete, see fill_defaults().
@@ -46,10 +57,12 @@ class Device : public Object {
     [[nodiscard]] QpTable& qps() noexcept { return qps_; }
     [[nodiscard]] McastTable& mcast() noexcept { return mcast_; }
     [[nodiscard]] Stats& stats() noexcept { return stats_; }
-    /// Payload of a packet at present. While the port is down, as it was before.
-    [[nodiscard]] std::uint32_t mtu_bytes() const noexcept {
-        return mtu_bytes_.load(std::memory_order_relaxed);  // relaxed: nothing goes with it
+    /// Most payload of a packet at present. While the port is down, as it was before.
+    [[nodiscard]] std::uint32_t payload_bytes() const noexcept {
+        return payload_bytes_.load(std::memory_order_relaxed);  // relaxed: nothing goes with it
     }
+    /// What peers are told of it that know the MTUs of the specification only.
+    [[nodiscard]] std::uint32_t mtu_bytes() const noexcept { return mtu_within(payload_bytes()); }
     [[nodiscard]] bool is_port_down() const noexcept {
         return is_port_down_.load(std::memory_order_relaxed);  // relaxed: as above
     }
@@ -59,7 +72,7 @@ class Device : public Object {
         return port_changes_.load(std::memory_order_acquire);
     }
     /// See port_changed() of include/rvt/backend.h.
-    void change_port(std::uint32_t mtu_bytes) noexcept;
+    void change_port(std::uint32_t payload_bytes) noexcept;
     [[nodiscard]] std::uint64_t now_us() const noexcept { return info_.now_us(); }
 
     [[nodiscard]] std::uint32_t next_pd_id() noexcept {
@@ -170,7 +183,7 @@ class Device : public Object {
     QpTable qps_;
     McastTable mcast_;
     Stats stats_;
-    std::atomic<std::uint32_t> mtu_bytes_;
+    std::atomic<std::uint32_t> payload_bytes_;
     std::atomic<bool> is_port_down_{false};
     std::atomic<std::uint32_t> port_changes_{0};
     MadSink* mad_sink_ = nullptr;

@@ -63,7 +63,7 @@ std::uint64_t timeout_us(std::uint8_t code) noexcept {
 
 void PacketRequester::start_at(const QpAttr& attr) noexcept {
     dest_ = attr.ah;
-    mtu_ = std::min(attr.path_mtu_bytes, device_.mtu_bytes());
+    mtu_ = std::min(attr.path_mtu_bytes, device_.payload_bytes());
     una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = shrunk_at_ = Psn(attr.sq_psn);
     timeout_us_ = timeout_us(attr.timeout);
 }

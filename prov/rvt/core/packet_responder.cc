@@ -86,7 +86,7 @@ protocol::Syndrome syndrome_for(const Qp& qp, Nak nak) noexcept {
 
 void PacketResponder::start_at(const QpAttr& attr) {
     dest_ = attr.ah;
-    mtu_ = std::min(attr.path_mtu_bytes, device_.mtu_bytes());
+    mtu_ = std::min(attr.path_mtu_bytes, device_.payload_bytes());
     expected_ = Psn(attr.rq_psn);
     early_ = {};
     executed_.resize(attr.max_dest_rd_atomic);

@@ -9,7 +9,6 @@
 #include "core/requester.h"
 #include "core/responder.h"
 
-#include <bit>
 #include <thread>
 
 namespace rvt::core {
@@ -21,6 +20,12 @@ bool fits(const QpInit& init, const DeviceLimits& limits) noexcept {
            cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr &&
            cap.max_send_sge <= limits.max_sge && cap.max_recv_sge <= limits.max_sge &&
            cap.max_recv_sge <= Receive::kMaxSge && cap.max_inline_bytes <= limits.max_inline_bytes;
+}
+
+/// One of the specification, whatever the device carries at present, or a payload that it carries.
+bool is_path_mtu(std::uint32_t bytes, const Device& device) noexcept {
+    return bytes >= kMinPayload && (bytes == mtu_within(bytes) ||
+                                    (bytes % kPayloadStep == 0 && bytes <= device.payload_bytes()));
 }
 
 }  // namespace
@@ -129,9 +134,8 @@ Status Qp::modify(const QpAttr& attr, QpMask mask) {
 Status Qp::check_values(const QpAttr& attr, QpMask mask) const noexcept {
     const DeviceLimits& limits = pd_.device().limits();
     const auto names = [&](QpMask bit) { return has_any(mask, bit); };
-    const std::uint32_t mtu = attr.path_mtu_bytes;
     const bool bad =
-        (names(QpMask::kPathMtu) && (mtu < 256 || mtu > 4096 || !std::has_single_bit(mtu))) ||
+        (names(QpMask::kPathMtu) && !is_path_mtu(attr.path_mtu_bytes, pd_.device())) ||
         (names(QpMask::kPort) && attr.port != 1) ||
         (names(QpMask::kPkeyIndex) && attr.pkey_index != 0) ||
         (names(QpMask::kDestQpn) && attr.dest_qpn > kQpnMask) ||

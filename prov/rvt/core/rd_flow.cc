@@ -49,8 +49,8 @@ std::byte* RdFlow::place_locked(std::size_t bytes, Room room) noexcept {
     reclaim_locked();
     if (open_bytes_ == 0) {
         const bool is_reply = room == Room::kReply;
-        open_ = ring_.room(mtu_, is_reply ? 0 : kReplyBytes, is_reply ? 0 : kReplyFrames);
-        open_room_ = mtu_;
+        open_ = ring_.room(payload_bytes_, is_reply ? 0 : kReplyBytes, is_reply ? 0 : kReplyFrames);
+        open_room_ = payload_bytes_;
         open_bytes_ = open_ == nullptr ? 0 : put_taken_locked(open_);
     }
     return open_ == nullptr ? nullptr : open_ + open_bytes_;

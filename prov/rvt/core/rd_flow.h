@@ -64,7 +64,8 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
     [[nodiscard]] const Address& address() const noexcept { return address_; }
     [[nodiscard]] const RdFlowPeer& peer() const noexcept { return peer_; }
-    [[nodiscard]] std::uint32_t mtu_bytes() const noexcept { return mtu_; }
+    /// Of a full packet.
+    [[nodiscard]] std::uint32_t payload_bytes() const noexcept { return payload_bytes_; }
 
     /// Begins to hand messages to the user, for `peer`; first those that have waited.
     void start(void* peer) noexcept { user_peer_ = peer; }
@@ -160,7 +161,7 @@ class RdFlow final : public MessageSink {
     const Address address_;
     RdFlowPeer peer_;
     Owned<Qp> qp_;  // made before the flow opens
-    std::uint32_t mtu_ = 1024;
+    std::uint32_t payload_bytes_ = 1024;
 
     // The owner puts, and who polls in its stead sends what it left.
     util::SpinLock lock_;  // order: before the locks of the pair

@@ -289,7 +289,7 @@ void RdFlows::look_at_port() noexcept {
     port_changes_ = changes;
     const util::Guard guard(lock_);
     for (auto& [id, link] : links_) {
-        if (device_.is_port_down() || link.flow->mtu_ > device_.mtu_bytes()) {
+        if (device_.is_port_down() || link.flow->payload_bytes_ > device_.payload_bytes()) {
             end_locked(link);
         }
     }

@@ -42,7 +42,7 @@ struct Greeting {
     std::uint32_t magic = kMagic;
     std::uint8_t version = kVersion;
     std::uint8_t flags = 0;
-    std::uint16_t mtu_bytes = 0;
+    std::uint16_t payload_bytes = 0;
     std::uint64_t incarnation = 0;
     std::uint64_t dials = 0;  // requests that the endpoint has made, this one included
 };
@@ -82,7 +82,7 @@ Greeting read_greeting(std::span<const std::byte> bytes) noexcept {
 
 bool is_ours(const Greeting& greeting) noexcept {
     return greeting.magic == Greeting::kMagic && greeting.version == Greeting::kVersion &&
-           greeting.mtu_bytes >= 256;
+           greeting.payload_bytes >= kMinPayload;
 }
 
 RdFlowPeer peer_of(const Greeting& greeting) noexcept {
@@ -156,13 +156,14 @@ Status RdFlows::make_pair(RdFlow& flow) {
 /// Takes the pair to RTS, with what the peer has said of its own.
 Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     RdFlow& flow = *link.flow;
-    const std::uint32_t peer_mtu = read_greeting(event.private_data()).mtu_bytes;
-    flow.mtu_ = std::bit_floor(std::min(peer_mtu, device_.mtu_bytes()));
+    const std::uint32_t peer_bytes = read_greeting(event.private_data()).payload_bytes;
+    flow.payload_bytes_ =
+        std::min(peer_bytes, device_.payload_bytes()) / kPayloadStep * kPayloadStep;
     const QpAttr attr{.state = QpState::kRtr,
                       .ah = {.dest = flow.address_},
                       .dest_qpn = event.remote.qpn,
                       .rq_psn = event.remote.starting_psn,
-                      .path_mtu_bytes = flow.mtu_,
+                      .path_mtu_bytes = flow.payload_bytes_,
                       .min_rnr_timer = kMinRnrTimer};
     Status status = flow.qp_->modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu |
                                                QpMask::kDestQpn | QpMask::kRqPsn |
@@ -184,7 +185,7 @@ std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked() co
     const Greeting greeting{
         .flags = static_cast<std::uint8_t>((own_.has_user_keys ? Greeting::kUserKeys : 0) |
                                            (own_.wants_rma_events ? Greeting::kRmaEvents : 0)),
-        .mtu_bytes = static_cast<std::uint16_t>(device_.mtu_bytes()),
+        .payload_bytes = static_cast<std::uint16_t>(device_.payload_bytes()),
         .incarnation = own_.incarnation,
         .dials = dials_};
     return std::bit_cast<std::array<std::byte, kGreetingBytes>>(greeting);

@@ -33,13 +33,13 @@ constexpr BackendOps kOps = {
 
 Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registry,
                                                          const PacketDeviceAttr& attr) {
-    const auto most = mtu_of(attr.port != nullptr ? attr.port->address : attr.address);
+    const auto most = payload_of(attr.port != nullptr ? attr.port->address : attr.address);
     if (!most.is_ok()) {
         return most.status();
     }
-    if (attr.mtu_bytes > most.value()) {
+    if (attr.payload_bytes > most.value()) {
         RVT_WARN(kDomain, "cannot open %s with packets of %u bytes: its interface takes %u",
-                 attr.name, attr.mtu_bytes, most.value());
+                 attr.name, attr.payload_bytes, most.value());
         return EMSGSIZE;
     }
     auto socket = attr.port != nullptr ? open_udp_socket(std::move(*attr.port))
@@ -48,7 +48,7 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
         return socket.status();
     }
     std::unique_ptr<PacketDevice> device(new PacketDevice(socket.take(), attr));
-    device->mtu_bytes_ = attr.mtu_bytes != 0 ? attr.mtu_bytes : most.value();
+    device->payload_bytes_ = attr.payload_bytes != 0 ? attr.payload_bytes : most.value();
     if (attr.joins_groups) {
         if (const Status opened = device->groups_.open(); !opened.is_ok()) {
             return opened;
@@ -58,7 +58,7 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
                           .grade = Grade::kPacket,
                           .address = core::to_address(device->socket_.port.address),
                           .limits = attr.limits,
-                          .mtu_bytes = device->mtu_bytes_,
+                          .payload_bytes = device->payload_bytes_,
                           .now_us = attr.now_us};
     const auto registered = registry.add_device(info, kOps, device.get());
     if (!registered.is_ok()) {
@@ -78,18 +78,19 @@ void PacketDevice::look_at_port(core::Device& device) noexcept {
     }
     looked_us_ = now;
     transmit_.expect_no_trouble();
-    const auto most = mtu_of(socket_.port.address);
-    const std::uint32_t mtu = most.is_ok() ? std::min(most.value(), mtu_bytes_) : 0;
-    if (mtu == (device.is_port_down() ? 0 : device.mtu_bytes())) {
+    const auto most = payload_of(socket_.port.address);
+    const std::uint32_t payload = most.is_ok() ? std::min(most.value(), payload_bytes_) : 0;
+    if (payload == (device.is_port_down() ? 0 : device.payload_bytes())) {
         return;
     }
-    if (mtu == 0) {
+    if (payload == 0) {
         RVT_WARN(kEpCtrl, "no interface has the address of %s any more", device.name().c_str());
     } else {
-        RVT_INFO(kEpCtrl, "packets of %s carry %u bytes from now on", device.name().c_str(), mtu);
+        RVT_INFO(kEpCtrl, "packets of %s carry %u bytes from now on", device.name().c_str(),
+                 payload);
     }
     transmit_.try_all_again();
-    port_changed(device, mtu);
+    port_changed(device, payload);
 }
 
 /// A socket is readable as long as it holds something: there is nothing to arm. What a fault holds

@@ -19,11 +19,11 @@
 namespace rvt::roce {
 
 struct PacketDeviceAttr {
-    const char* name = "roce";      // under which the core lists it
-    util::SockAddr address{};       // one address of this host; port 0: any free one
-    util::UdpPort* port = nullptr;  // in place of an address: taken over when the device opens
-    std::uint32_t mtu_bytes = 0;    // payload of a packet; 0: what the interface takes
-    bool joins_groups = false;      // of IP multicast; without it, groups end at the device
+    const char* name = "roce";        // under which the core lists it
+    util::SockAddr address{};         // one address of this host; port 0: any free one
+    util::UdpPort* port = nullptr;    // in place of an address: taken over when the device opens
+    std::uint32_t payload_bytes = 0;  // of a packet; 0: what the interface takes
+    bool joins_groups = false;        // of IP multicast; without it, groups end at the device
     DeviceLimits limits{};
     std::uint64_t (*now_us)() noexcept = nullptr;     // see DeviceInfo
     protocol::FaultPlan faults{};                     // of each packet that arrives
@@ -33,8 +33,9 @@ struct PacketDeviceAttr {
 class PacketDevice {
   public:
     /// Takes the address and registers the device with the core.
-    /// Returns: errors of open_udp_socket(), mtu_of() and Registry::add_device(); EMSGSIZE for an
-    ///          mtu_bytes that the interface does not take.
+    /// Returns: errors of open_udp_socket(), payload_of() and Registry::add_device(); EMSGSIZE for
+    /// an
+    ///          payload_bytes that the interface does not take.
     static Result<std::unique_ptr<PacketDevice>> open(core::Registry& registry,
                                                       const PacketDeviceAttr& attr);
     /// Precondition: close() succeeded, or open() did not.
@@ -76,14 +77,14 @@ class PacketDevice {
 
     PacketDevice(UdpSocket socket, const PacketDeviceAttr& attr) noexcept
         : socket_(std::move(socket)),
-          mtu_bytes_(attr.mtu_bytes),
+          payload_bytes_(attr.payload_bytes),
           capture_(attr.capture, attr.name),
           transmit_(socket_, capture_),
           receive_(socket_, attr.faults, capture_),
           groups_(socket_, attr.faults, capture_) {}
 
     const UdpSocket socket_;
-    std::uint32_t mtu_bytes_;  // the most that a packet ever carries
+    std::uint32_t payload_bytes_;  // the most that a packet ever carries
     const protocol::PcapInterface capture_;
     TransmitQueue transmit_;
     ReceiveQueue receive_;

@@ -3,7 +3,6 @@
 #include "backend/roce/udp_socket.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include <ifaddrs.h>
@@ -14,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/device.h"
 #include "protocol/header_sizes.h"
 #include "util/log.h"
 
@@ -23,9 +23,8 @@ namespace {
 // What a burst of a few flows needs; the kernel gives at most net.core.rmem_max and wmem_max of it
 // where the process may not ask for more.
 constexpr int kBufferBytes = 4 << 20;
-constexpr std::uint32_t kHeaderBytes = 80;
-constexpr std::uint32_t kMinMtu = 256;
-constexpr std::uint32_t kMaxMtu = 4096;
+// Of IPv6 and UDP, the base header, those of a write with immediate data, and the ICRC.
+constexpr std::uint32_t kHeaderBytes = 40 + 8 + 12 + 16 + 4 + 4;
 
 bool set(int fd, int level, int option, int value) noexcept {
     return setsockopt(fd, level, option, &value, sizeof value) == 0;
@@ -225,7 +224,7 @@ int receive_messages(int fd, std::span<mmsghdr> messages) noexcept {
         syscall(SYS_recvmmsg, fd, messages.data(), messages.size(), MSG_DONTWAIT, nullptr));
 }
 
-Result<std::uint32_t> mtu_of(const util::SockAddr& address) {
+Result<std::uint32_t> payload_of(const util::SockAddr& address) {
     std::uint32_t link = 0;
     const bool found = find_interface([&](const ifaddrs& interface) {
         link = has_ip(interface, address) ? link_mtu(interface.ifa_name) : 0;
@@ -234,10 +233,11 @@ Result<std::uint32_t> mtu_of(const util::SockAddr& address) {
     if (!found) {
         return ENODEV;
     }
-    if (link < kMinMtu + kHeaderBytes) {
+    if (link < core::kMinPayload + kHeaderBytes) {
         return EMSGSIZE;
     }
-    return std::min(std::bit_floor(link - kHeaderBytes), kMaxMtu);
+    const std::uint32_t payload = std::min(link - kHeaderBytes, kMaxPayload);
+    return payload / core::kPayloadStep * core::kPayloadStep;
 }
 
 }  // namespace rvt::roce

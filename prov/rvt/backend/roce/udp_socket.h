@@ -49,9 +49,9 @@ struct Refusal {
 /// Source:  IP_RECVERR of ip(7).
 Result<Refusal> read_refusal(const UdpSocket& socket) noexcept;
 
-/// The largest payload of a RoCEv2 packet that the interface of `address` takes: 256 to 4096.
-/// Returns: ENODEV when no interface has the address, EMSGSIZE when its MTU is below that.
-/// Source:  IBTA, path MTU; headers take up to 80 bytes beside it.
-Result<std::uint32_t> mtu_of(const util::SockAddr& address);
+/// The largest payload of a RoCEv2 packet that the interface of `address` takes, as in DeviceInfo;
+/// headers take up to 84 bytes beside it.
+/// Returns: ENODEV when no interface has the address, EMSGSIZE when it takes less than 256 bytes.
+Result<std::uint32_t> payload_of(const util::SockAddr& address);
 
 }  // namespace rvt::roce

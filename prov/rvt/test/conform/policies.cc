@@ -54,7 +54,7 @@ Packets::Packets() {
                              .grade = Grade::kPacket,
                              .address = address_of(i),
                              .limits = {.max_qp = 64, .max_mr = 255},
-                             .mtu_bytes = 256,
+                             .payload_bytes = 256,
                              .now_us = fake_now}));
     }
 }
@@ -75,7 +75,7 @@ Roce::Roce(const roce::PacketDeviceAttr& attr) {
     for (int i : {0, 1}) {
         roce::PacketDeviceAttr own = attr;
         own.name = kNames[i];
-        own.mtu_bytes = 1024;
+        own.payload_bytes = 1024;
         own.limits = {.max_qp = 64, .max_mr = 255};
         own.now_us = fake_now;
         if (attr.address.family == AF_UNSPEC) {

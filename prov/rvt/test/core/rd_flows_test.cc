@@ -49,7 +49,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         const DeviceInfo info{.name = "node",
                               .grade = Grade::kPacket,
                               .address = address_of(number),
-                              .mtu_bytes = 256,
+                              .payload_bytes = 256,
                               .now_us = []() noexcept { return now_us; }};
         RVT_OK(wire.attach(registry_, port_, info));
         flows_ = RdFlows::open({.device = port_.device,

@@ -17,7 +17,7 @@ using namespace rvt::core;
 namespace {
 
 DeviceInfo info(const char* name) {
-    return {.name = name, .limits = {.max_qp = 8, .max_mr = 15}, .mtu_bytes = 1024};
+    return {.name = name, .limits = {.max_qp = 8, .max_mr = 15}, .payload_bytes = 1024};
 }
 
 const BackendOps& ops() {
@@ -107,9 +107,9 @@ Test(registry, a_packet_backend_needs_an_mtu_of_the_specification) {
     BackendOps complete;
     complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
     complete.poll = [](Device&) { return 0u; };
-    packet.mtu_bytes = 1500;
+    packet.payload_bytes = 1500;
     RVT_EQ(registry.add_device(packet, complete), EINVAL);
-    packet.mtu_bytes = 1024;
+    packet.payload_bytes = 1024;
     RVT_OK(registry.add_device(packet, complete));
 }
 
@@ -117,7 +117,7 @@ Test(registry, a_packet_device_has_no_message_of_more_packets_than_can_be_told_a
     Registry registry;
     DeviceInfo packet = info("p");
     packet.grade = Grade::kPacket;
-    packet.mtu_bytes = 256;
+    packet.payload_bytes = 256;
     BackendOps complete;
     complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
     complete.poll = [](Device&) { return 0u; };

@@ -31,7 +31,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         const DeviceInfo info{.name = "node",
                               .grade = Grade::kPacket,
                               .address = address_of(host),
-                              .mtu_bytes = 256,
+                              .payload_bytes = 256,
                               .now_us = []() noexcept { return now_us; }};
         fuzz::must(wire.attach(registry_, port_, info).is_ok());
         flows = RdFlows::open({.device = port_.device,
