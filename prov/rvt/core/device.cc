@@ -123,6 +123,7 @@ unsigned Device::progress() noexcept {
     }
     ops_.flush_packets(*this);
     const unsigned arrived = ops_.poll(*this);
+    run_send_queues();
     send_refusals();
     const bool answers_are_due = answers_are_due_locked();
     progress_lock_.unlock();
@@ -140,6 +141,19 @@ unsigned Device::progress() noexcept {
         }
     }
     return arrived;
+}
+
+void Device::run_send_queues() noexcept {
+    if (behind_poll_.empty()) [[likely]] {
+        return;
+    }
+    const ReadPin pin;
+    for (const std::uint32_t qpn : behind_poll_) {
+        if (Qp* qp = qps_.find(qpn)) {
+            run_send_queue(*qp);
+        }
+    }
+    behind_poll_.clear();
 }
 
 void Device::answer_later(std::uint32_t qpn, bool urgent) noexcept {

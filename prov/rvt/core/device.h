@@ -103,6 +103,14 @@ class Device : public Object {
     /// Forgets a pair that is being destroyed.
     void stop_waiting(std::uint32_t qpn) noexcept;
 
+    /// Has the send queue of pair `qpn` run when poll() has taken in all that there was: several
+    /// acknowledgements together set more going than each by itself. Threads: the one in poll().
+    void run_behind_poll(std::uint32_t qpn) noexcept {
+        if (behind_poll_.empty() || behind_poll_.back() != qpn) {
+            behind_poll_.push_back(qpn);
+        }
+    }
+
     /// Has the answers of pair `qpn` sent: with the next packets that leave, else by progress(),
     /// behind the packet at hand where they are `urgent`, within kAnswerUs or kAnswerPolls calls
     /// where they are not. The caller may hold locks of the pair.
@@ -171,6 +179,7 @@ class Device : public Object {
     static Result<KeyBlock> map_key_block(std::uint32_t max_mr) noexcept;
     std::vector<std::uint32_t> take_due(std::uint64_t now_us, const void* on) noexcept;
     void send_refusals() noexcept;
+    void run_send_queues() noexcept;
     [[nodiscard]] bool answers_are_due_locked() noexcept RVT_REQUIRES(progress_lock_);
     void send_answers() noexcept;
 
@@ -189,8 +198,9 @@ class Device : public Object {
     MadSink* mad_sink_ = nullptr;
     std::atomic<std::uint32_t> next_pd_id_{1};
 
-    util::SpinLock progress_lock_;  // order: outermost; only ever tried
-    util::SpinLock waiting_lock_;   // order: innermost
+    util::SpinLock progress_lock_;            // order: outermost; only ever tried
+    std::vector<std::uint32_t> behind_poll_;  // pairs; of who holds progress_lock_
+    util::SpinLock waiting_lock_;             // order: innermost
     std::vector<Waiting> waiting_ RVT_GUARDED_BY(waiting_lock_);
     std::atomic<std::uint32_t> waiting_count_{0};
 

@@ -124,7 +124,7 @@ void deliver_response(Qp& qp, const Route& route, const DecodedPacket& packet) n
         }
         flow->requester().take_response(qp, packet);
     }
-    run_send_queue(qp);
+    qp.device().run_behind_poll(qp.qpn());
 }
 
 void deliver_to(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
@@ -183,7 +183,7 @@ void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept {
                                                     .syndrome = protocol::to_wire(protocol::ack())},
                                          .payload = {}});
     }
-    run_send_queue(qp);
+    qp.device().run_behind_poll(qp.qpn());
 }
 
 void abandon_sending(Qp& qp) noexcept {
