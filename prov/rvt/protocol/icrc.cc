@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The ICRC over a masked copy of the headers, by ISA-L's CRC-32.
+// The ICRC over a masked copy of the headers.
 #include "protocol/icrc.h"
 
+#include "protocol/crc32.h"
 #include "protocol/header_sizes.h"
 #include "protocol/wire.h"
 
 #include <algorithm>
 
-#include <isa-l/crc.h>
 #include <netinet/in.h>
 
 namespace rvt::protocol {
@@ -22,27 +22,6 @@ constexpr std::size_t kUdpBytes = 8;
 constexpr std::size_t kV4IdAt = 4;
 constexpr std::size_t kReservedAt = 4;  // in the base transport header
 constexpr std::byte kOnes{0xff};
-
-/// ISA-L leaves the upper halves of the vector registers in use. Until they are cleared each of the
-/// compiler's own vector instructions waits for them, which a stream of packets pays with a third
-/// of its rate.
-void clear_upper_halves() noexcept {
-#if defined(__x86_64__)
-    static const bool kHasAvx = __builtin_cpu_supports("avx") != 0;
-    if (kHasAvx) {
-        __asm__ volatile("vzeroupper" ::
-                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
-                               "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14",
-                               "xmm15");
-    }
-#endif
-}
-
-std::uint32_t crc32(std::uint32_t crc, const void* bytes, std::size_t count) noexcept {
-    crc = crc32_gzip_refl(crc, static_cast<const unsigned char*>(bytes), count);
-    clear_upper_halves();
-    return crc;
-}
 
 /// Writes the masked headers. Returns: their length.
 std::size_t mask_v4(const IpPath& path, std::size_t udp_bytes, std::uint16_t identification,
@@ -135,6 +114,11 @@ Icrc::Icrc(const IpPath& path, std::size_t packet_bytes, std::span<const std::by
 
 void Icrc::add(std::span<const std::byte> bytes) noexcept {
     crc_ = crc32(crc_, bytes.data(), bytes.size());
+}
+
+std::byte* Icrc::add_copy(std::byte* to, std::span<const std::byte> bytes) noexcept {
+    crc_ = crc32_copy(crc_, to, bytes.data(), bytes.size());
+    return to + bytes.size();
 }
 
 std::uint32_t icrc_of(const IpPath& path, std::span<const std::byte> packet,

@@ -37,6 +37,8 @@ class Icrc {
 
     /// What follows.
     void add(std::span<const std::byte> bytes) noexcept;
+    /// The same, and copies it to `to`. Returns: the end of the copy.
+    std::byte* add_copy(std::byte* to, std::span<const std::byte> bytes) noexcept;
 
     /// In the host's byte order; on the wire its least significant byte stands first.
     [[nodiscard]] std::uint32_t value() const noexcept { return crc_; }

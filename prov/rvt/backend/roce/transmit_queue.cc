@@ -117,16 +117,17 @@ protocol::IpPath TransmitQueue::path_to(const Address& dest) const noexcept {
 /// Appends the packet as it stands on the wire, behind what the message has.
 void TransmitQueue::write_locked(const Message& message, const OutPacket& packet,
                                  std::size_t bytes) noexcept {
-    std::byte* const begin = batch_->arena.data() + arena_used_;
-    std::byte* const body = std::copy(packet.headers.begin(), packet.headers.end(), begin);
-    std::byte* to = body;
-    for (const iovec& piece : packet.payload) {
-        to = std::copy_n(static_cast<const std::byte*>(piece.iov_base), piece.iov_len, to);
-    }
-    to = std::fill_n(to, packet.pad, std::byte{0});
+    std::byte* to = batch_->arena.data() + arena_used_;
+    to = std::copy(packet.headers.begin(), packet.headers.end(), to);
     protocol::Icrc icrc(path_to(message.dest), bytes - protocol::kIcrcBytes, packet.headers,
                         message.segments);
-    icrc.add({body, to});
+    for (const iovec& piece : packet.payload) {
+        to = icrc.add_copy(to, {static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
+    }
+    if (packet.pad != 0) {
+        static constexpr std::byte kPad[3] = {};
+        to = icrc.add_copy(to, {kPad, packet.pad});
+    }
     const std::uint32_t trailer = htole32(icrc.value());
     std::memcpy(to, &trailer, sizeof trailer);
     arena_used_ += bytes;
