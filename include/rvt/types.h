@@ -154,6 +154,7 @@ enum class SendFlags : std::uint8_t {
     kFence = 1u << 1,
     kSolicited = 1u << 2,
     kInline = 1u << 3,
+    kMore = 1u << 4,  // others follow at once, of which one asks for the acknowledgement
 };
 template <>
 struct IsFlags<SendFlags> : std::true_type {};

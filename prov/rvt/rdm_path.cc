@@ -61,10 +61,10 @@ void RdmPath::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std:
 }
 
 bool RdmPath::put_borrowed(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
-                           const void* payload, std::size_t payload_bytes,
-                           const iovec& run) noexcept {
-    return flow_->put_borrowed(message_of(op, flags, tag, data, payload, payload_bytes),
-                               run.iov_base, run.iov_len);
+                           const void* payload, std::size_t payload_bytes, const iovec& run,
+                           bool has_more) noexcept {
+    return flow_->put_borrowed(message_of(op, flags, tag, data, payload, payload_bytes), run,
+                               has_more);
 }
 
 std::string RdmPath::describe() const {

@@ -57,7 +57,8 @@ class RdmPath : public shm::Path {
                  const void* payload, std::size_t payload_bytes, std::size_t run_bytes) noexcept;
     /// Sends a run from where it is, which only a flow can: see RdFlow::put_borrowed().
     bool put_borrowed(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
-                      const void* payload, std::size_t payload_bytes, const iovec& run) noexcept;
+                      const void* payload, std::size_t payload_bytes, const iovec& run,
+                      bool has_more) noexcept;
     /// Put so far; 0 in shared memory, where nothing is borrowed.
     std::uint64_t frames() const noexcept { return flow_ == nullptr ? 0 : flow_->frames(); }
     bool has_let_go(std::uint64_t frames) const noexcept {

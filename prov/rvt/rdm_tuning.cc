@@ -2,6 +2,8 @@
 // Reads the parameters that tune the RD service.
 #include "rdm_tuning.h"
 
+#include <algorithm>
+
 #include "util/params.h"
 
 namespace rvt {
@@ -12,6 +14,7 @@ core::RdTuning rdm_tuning() noexcept {
     };
     core::RdTuning tuning;
     tuning.eager_max = bytes(util::ParamId::kEagerMax);
+    tuning.wire_eager_max = std::max(bytes(util::ParamId::kWireEagerMax), tuning.eager_max);
     tuning.rendezvous_headers = bytes(util::ParamId::kRendezvousHeaders);
     tuning.direct_min = bytes(util::ParamId::kDirectMin);
     return tuning;

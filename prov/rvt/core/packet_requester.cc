@@ -254,7 +254,8 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
         return false;
     }
     const SendWqe* next = ends ? qp.send_queue().next() : nullptr;
-    const bool is_last = ends && (next == nullptr || !next->has(OpTraits::kPayload));
+    const bool is_last =
+        ends && (next == nullptr || !next->has(OpTraits::kPayload)) && !wqe.has(SendFlags::kMore);
     ++since_ack_request_;
     if (!is_last && since_ack_request_ < std::min(kAckEvery, window_ / 2) &&
         in_flight() < window_) {

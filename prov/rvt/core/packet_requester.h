@@ -81,7 +81,7 @@ class PacketRequester {
     static constexpr std::uint32_t kMinWindow = 4;
     static constexpr std::uint32_t kMinFillingWindow = 32;
     static constexpr std::uint32_t kMaxWindow = 512;
-    static constexpr std::uint32_t kAckEvery = 64;  // packets, at most
+    static constexpr std::uint32_t kAckEvery = 128;  // packets, at most
     static constexpr std::uint64_t kMinProbeUs = 1000;
     static constexpr std::uint64_t kMaxProbeUs = 500'000;
     // The same to a peer that keeps what comes behind a gap: so much sooner, since a probe is two

@@ -280,12 +280,13 @@ bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
             std::max<std::uint64_t>(op.segment_done, first_piece(peer.path));
         const auto piece =
             static_cast<std::size_t>(std::min({most, wanted, access.length - op.segment_done}));
-        const RdPart part = op.segment_done == 0 ? RdPart{.op = RdOp::kWrite,
-                                                          .flags = access_flags(op),
-                                                          .data = op.data,
-                                                          .payload = &access,
-                                                          .payload_bytes = sizeof access}
-                                                 : RdPart{.op = RdOp::kWriteMore};
+        RdPart part = op.segment_done == 0 ? RdPart{.op = RdOp::kWrite,
+                                                    .flags = access_flags(op),
+                                                    .data = op.data,
+                                                    .payload = &access,
+                                                    .payload_bytes = sizeof access}
+                                           : RdPart{.op = RdOp::kWriteMore};
+        part.has_more = op.segment_done + piece < access.length;
         if (!put_part(peer, op, cursor, piece, part)) {
             return false;
         }

@@ -340,8 +340,9 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     match_late();
     const bool was_connected = peer.state == Peer::State::kConnected;
     peer.state = Peer::State::kIdle;
-    peer.path.close();
     finish_let_go(peer);
+    peer.path.close();
+    finish_answered_ones(peer);
     std::erase(polled_, &peer);
     std::erase(remote_, &peer);
     fail_operations(peer, status);
@@ -360,6 +361,18 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.quiet_writes = 0;
     peer.shares_ahead = 0;
     give_up_if_unknown(peer);
+}
+
+/// The outcome of those that the peer has answered is known, and nothing is read of their buffers
+/// any more.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::finish_answered_ones(Peer& peer) noexcept {
+    while (!peer.lent.is_empty()) {
+        RdTxOp& op = *peer.lent.pop();
+        if (op.state == RdTxOp::State::kAnswered) {
+            finish_tx(op, op.status);
+        }
+    }
 }
 
 template <class Lock, class Host>

@@ -153,6 +153,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool start_message(Peer& peer, RdTxOp& op) noexcept;
     bool stream_eager(Peer& peer, RdTxOp& op) noexcept;
     bool send_rendezvous(Peer& peer, RdTxOp& op) noexcept;
+    /// Larger messages stay with the sender until they are matched.
+    std::size_t eager_max(const Path& path) const noexcept {
+        return path.is_remote() ? tuning_.wire_eager_max : tuning_.eager_max;
+    }
     std::size_t eager_piece(std::uint64_t total, std::uint64_t done,
                             const Path& path) const noexcept;
     void run_queues(Peer& peer) noexcept;
@@ -163,6 +167,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool put_part(Peer& peer, RdTxOp& op, util::IovCursor& from, std::size_t bytes,
                   const RdPart& part) noexcept;
     void finish_answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
+    void finish_unless_lent(Peer& peer, RdTxOp& op, RdTxOp::State state) noexcept;
     bool finish_let_go(Peer& peer) noexcept;
     void finish_tx(RdTxOp& op, WcStatus status) noexcept;
     void complete_tx(void* context, RdFlags flags, std::uint64_t wc_flags,
@@ -331,6 +336,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void take_region(Peer& peer, Event& event) noexcept;
     util::Result<typename Host::RegionSource> find_region(std::uint64_t key) noexcept override;
     void disconnected(Peer& peer, WcStatus status) noexcept;
+    void finish_answered_ones(Peer& peer) noexcept;
     void fail_operations(Peer& peer, WcStatus status) noexcept;
     void fail_inbound(Peer& peer) noexcept;
     void end_receive(RdRxEntry& entry, bool is_tagged, WcStatus status) noexcept;

@@ -80,8 +80,7 @@ void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
     post_locked();
 }
 
-bool RdFlow::put_borrowed(const RdMessage& message, const void* run,
-                          std::size_t run_bytes) noexcept {
+bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_more) noexcept {
     const util::Guard guard(lock_);
     reserved_ = nullptr;
     if (open_bytes_ != 0) {
@@ -94,9 +93,9 @@ bool RdFlow::put_borrowed(const RdMessage& message, const void* run,
     }
     open_ = room;
     open_bytes_ = put_taken_locked(open_);
-    encode_record(message, static_cast<std::uint32_t>(run_bytes), open_ + open_bytes_);
+    encode_record(message, static_cast<std::uint32_t>(run.iov_len), open_ + open_bytes_);
     open_bytes_ += record_bytes(message);
-    post_locked({.iov_base = const_cast<void*>(run), .iov_len = run_bytes});
+    post_locked(run, has_more ? SendFlags::kMore : SendFlags::kNone);
     return true;
 }
 
@@ -111,7 +110,7 @@ bool RdFlow::has_let_go(std::uint64_t frames) const noexcept {
 
 /// Makes the open frame, and what it goes on with elsewhere, a work request. One that cannot be
 /// posted is lost, and the pair with it: RdFlows sees that.
-bool RdFlow::post_locked(iovec borrowed) noexcept {
+bool RdFlow::post_locked(iovec borrowed, SendFlags flags) noexcept {
     ring_.take(open_, open_bytes_);
     if (ring_.is_large()) {
         flows_.note_large();
@@ -128,6 +127,7 @@ bool RdFlow::post_locked(iovec borrowed) noexcept {
     return qp_
         ->post_send({.wr_id = id_,
                      .opcode = WrOpcode::kSend,
+                     .flags = flags,
                      .sg_list = {parts, borrowed.iov_len == 0 ? 1u : 2u}})
         .is_ok();
 }

@@ -77,7 +77,8 @@ class RdFlow final : public MessageSink {
     bool put(const RdMessage& message, Room room) noexcept;
     /// Sends a message whose run stays where it is: it is read until has_let_go(frames()), or until
     /// close(). Returns: false when there is no room.
-    bool put_borrowed(const RdMessage& message, const void* run, std::size_t run_bytes) noexcept;
+    /// @param has_more  Another one follows at once.
+    bool put_borrowed(const RdMessage& message, const iovec& run, bool has_more) noexcept;
     /// How many frames have been put.
     [[nodiscard]] std::uint64_t frames() noexcept;
     /// Whether the peer has the first `frames`, so that they are not sent again.
@@ -131,7 +132,8 @@ class RdFlow final : public MessageSink {
 
     // ---- sending ----
     std::byte* place_locked(std::size_t bytes, Room room) noexcept RVT_REQUIRES(lock_);
-    bool post_locked(iovec borrowed = {}) noexcept RVT_REQUIRES(lock_);
+    bool post_locked(iovec borrowed = {}, SendFlags flags = SendFlags::kNone) noexcept
+        RVT_REQUIRES(lock_);
     std::size_t put_taken_locked(std::byte* to) noexcept RVT_REQUIRES(lock_);
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);

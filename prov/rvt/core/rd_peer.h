@@ -109,7 +109,7 @@ struct RdPeerBase {
     std::uint64_t fi_addr = kSourceNotAvailable;
     RdInbound* stream = nullptr;  // the eager message that is arriving
     RdTxQueue jobs;               // messages that the peer has asked for
-    RdTxQueue answered;           // done but for their buffers, which the path still names
+    RdTxQueue lent;               // done but for their buffers, which the path still names
     RdIncomingWrite write;
     std::deque<RdReply> replies;
     std::deque<RdResponse> responses;
@@ -119,7 +119,7 @@ struct RdPeerBase {
     std::uint64_t link = 0;
 
     bool has_work() const noexcept {
-        return waiting != 0 || !jobs.is_empty() || !answered.is_empty() || !replies.empty() ||
+        return waiting != 0 || !jobs.is_empty() || !lent.is_empty() || !replies.empty() ||
                !responses.empty();
     }
 };

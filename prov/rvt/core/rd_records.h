@@ -27,9 +27,12 @@ struct RdPeerBase;
 struct RdPart {
     RdOp op = RdOp::kInvalid;
     std::uint8_t flags = 0;
+    std::uint64_t tag = 0;
     std::uint64_t data = 0;
     const void* payload = nullptr;
     std::size_t payload_bytes = 0;
+    bool is_lent = true;    // may be sent, and sent again, from the application's buffers
+    bool has_more = false;  // the next part follows at once
 };
 
 /// An operation of the application that could not be finished in its call: queued for a connection
@@ -40,7 +43,8 @@ struct RdTxOp : util::Pooled {
         kQueued,     // in the peer's queue; nothing has left
         kStreaming,  // at the head of the peer's queue or among its jobs; part of it has left
         kWaiting,    // everything has left, the peer's answer is due
-        kAnswered,   // among the peer's answered ones: its buffers may have to be sent again
+        kLent,       // all of it has left, no answer is due, but it may have to be sent again
+        kAnswered,   // the same, and the peer has answered
     };
 
     RdTxOp* next = nullptr;  // in one of the peer's queues

@@ -229,7 +229,7 @@ bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
         return stream_eager(peer, op);
     }
     peer.is_held = peer.path.must_hold_eager();
-    if (op.total > tuning_.eager_max || peer.is_held) {
+    if (op.total > eager_max(peer.path) || peer.is_held) {
         return send_rendezvous(peer, op);
     }
     if (op.total > Path::kMaxLinePayload ||
@@ -260,25 +260,29 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::stream_eager(Peer& peer, RdTxOp& op) noexcept {
     util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
     const bool wants_ack = has(op.flags, RdFlags::kDeliveryComplete | RdFlags::kMatchComplete);
+    const RdHeader header{
+        .total = op.total, .operation = util::Pool<RdTxOp>::name_of(op), .address = 0};
     do {
         const std::size_t piece = eager_piece(op.total, op.done, peer.path);
-        std::byte* const run = peer.path.reserve_run(piece);
-        if (run == nullptr) {
-            return false;
-        }
-        cursor.gather(run, piece);
+        RdPart part{.op = RdOp::kEagerMore};
         if (op.state == RdTxOp::State::kQueued) {
-            const RdHeader header{
-                .total = op.total, .operation = util::Pool<RdTxOp>::name_of(op), .address = 0};
             const auto ack = static_cast<std::uint8_t>(
                 (has(op.flags, RdFlags::kDeliveryComplete) ? wire::kWantAck : 0) |
                 (has(op.flags, RdFlags::kMatchComplete) ? wire::kWantMatchAck : 0));
-            peer.path.put_run(RdOp::kEagerFirst, wire_flags(op.flags) | ack, op.tag, op.data,
-                              &header, sizeof header, piece);
-            op.state = RdTxOp::State::kStreaming;
-        } else {
-            peer.path.put_run(RdOp::kEagerMore, 0, 0, 0, nullptr, 0, piece);
+            part = {.op = RdOp::kEagerFirst,
+                    .flags = static_cast<std::uint8_t>(wire_flags(op.flags) | ack),
+                    .tag = op.tag,
+                    .data = op.data,
+                    .payload = &header,
+                    .payload_bytes = sizeof header};
         }
+        // The smaller ones are copied, so that they complete at once.
+        part.is_lent = op.total > tuning_.eager_max;
+        part.has_more = op.done + piece < op.total;
+        if (!put_part(peer, op, cursor, piece, part)) {
+            return false;
+        }
+        op.state = RdTxOp::State::kStreaming;
         op.done += piece;
     } while (op.done < op.total);
     sent(peer, op, wants_ack);
@@ -316,7 +320,7 @@ void RdEngine<Lock, Host>::sent(Peer& peer, RdTxOp& op, bool is_answer_due) noex
         op.state = RdTxOp::State::kWaiting;
         ++peer.outstanding;
     } else {
-        finish_tx(op, op.status);
+        finish_unless_lent(peer, op, RdTxOp::State::kLent);
     }
 }
 
@@ -333,11 +337,12 @@ void RdEngine<Lock, Host>::leave_queue(Peer& peer, const RdTxOp& op) noexcept {
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::put_part(Peer& peer, RdTxOp& op, util::IovCursor& from,
                                     std::size_t bytes, const RdPart& part) noexcept {
-    if (peer.path.is_remote()) {
+    if (peer.path.is_remote() && part.is_lent) {
         const iovec buffer = from.span();
         if (buffer.iov_len >= bytes) {
-            if (!peer.path.put_borrowed(part.op, part.flags, 0, part.data, part.payload,
-                                        part.payload_bytes, {buffer.iov_base, bytes})) {
+            if (!peer.path.put_borrowed(part.op, part.flags, part.tag, part.data, part.payload,
+                                        part.payload_bytes, {buffer.iov_base, bytes},
+                                        part.has_more)) {
                 return false;
             }
             op.frames = peer.path.frames();
@@ -350,7 +355,8 @@ bool RdEngine<Lock, Host>::put_part(Peer& peer, RdTxOp& op, util::IovCursor& fro
         return false;
     }
     from.gather(run, bytes);
-    peer.path.put_run(part.op, part.flags, 0, part.data, part.payload, part.payload_bytes, bytes);
+    peer.path.put_run(part.op, part.flags, part.tag, part.data, part.payload, part.payload_bytes,
+                      bytes);
     return true;
 }
 
@@ -358,13 +364,21 @@ bool RdEngine<Lock, Host>::put_part(Peer& peer, RdTxOp& op, util::IovCursor& fro
 /// any more.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept {
+    op.status = status;
+    finish_unless_lent(peer, op, RdTxOp::State::kAnswered);
+}
+
+/// Reports an operation that is in no queue any more, or keeps it in the given state until the path
+/// lets go of its buffers.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::finish_unless_lent(Peer& peer, RdTxOp& op,
+                                              RdTxOp::State state) noexcept {
     if (peer.path.has_let_go(op.frames)) [[likely]] {
-        finish_tx(op, status);
+        finish_tx(op, op.status);
         return;
     }
-    op.status = status;
-    op.state = RdTxOp::State::kAnswered;
-    peer.answered.push(&op);
+    op.state = state;
+    peer.lent.push(&op);
     make_busy(peer);
 }
 
@@ -372,8 +386,8 @@ void RdEngine<Lock, Host>::finish_answered(Peer& peer, RdTxOp& op, WcStatus stat
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::finish_let_go(Peer& peer) noexcept {
     bool has_moved = false;
-    while (!peer.answered.is_empty() && peer.path.has_let_go(peer.answered.front()->frames)) {
-        RdTxOp& op = *peer.answered.pop();
+    while (!peer.lent.is_empty() && peer.path.has_let_go(peer.lent.front()->frames)) {
+        RdTxOp& op = *peer.lent.pop();
         finish_tx(op, op.status);
         has_moved = true;
     }

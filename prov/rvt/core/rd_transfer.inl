@@ -317,7 +317,9 @@ bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
         const std::uint64_t most =
             std::min<std::uint64_t>({op.piece, tuning_.bulk_piece, peer.path.max_run()});
         const auto piece = static_cast<std::size_t>(std::min(most, op.end - op.done));
-        if (!put_part(peer, op, cursor, piece, {.op = RdOp::kPullData, .data = op.receiver})) {
+        const RdPart part{
+            .op = RdOp::kPullData, .data = op.receiver, .has_more = op.done + piece < op.end};
+        if (!put_part(peer, op, cursor, piece, part)) {
             return false;
         }
         op.done += piece;

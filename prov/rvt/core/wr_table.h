@@ -56,7 +56,7 @@ using enum OpTraits;
 constexpr QpTypes kRcOnly = QpTypes::kRc | QpTypes::kRd;
 constexpr QpTypes kConnected = QpTypes::kRc | QpTypes::kUc | QpTypes::kRd;
 constexpr QpTypes kAll = kConnected | QpTypes::kUd;
-constexpr SendFlags kNoInline = SendFlags::kSignaled | SendFlags::kFence;
+constexpr SendFlags kNoInline = SendFlags::kSignaled | SendFlags::kFence | SendFlags::kMore;
 constexpr SendFlags kUnsolicited = kNoInline | SendFlags::kInline;
 constexpr SendFlags kAnyFlag = kUnsolicited | SendFlags::kSolicited;
 

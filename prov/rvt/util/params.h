@@ -21,6 +21,7 @@ enum class ParamId : unsigned {
     kRoceMtu,
     kUnexpectedBytes,
     kEagerMax,
+    kWireEagerMax,
     kRendezvousHeaders,
     kDirectMin,
     kFault,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,12 +45,13 @@ struct Heard {
 /// An endpoint that writes down what it is told.
 class Node final : public RdFlowUser, public RdFlowsUser {
   public:
-    Node(fake::Wire& wire, std::uint8_t number, std::uint64_t incarnation)
+    Node(fake::Wire& wire, std::uint8_t number, std::uint64_t incarnation,
+         std::uint32_t payload_bytes = 256)
         : wire_(wire), number_(number) {
         const DeviceInfo info{.name = "node",
                               .grade = Grade::kPacket,
                               .address = address_of(number),
-                              .payload_bytes = 256,
+                              .payload_bytes = payload_bytes,
                               .now_us = []() noexcept { return now_us; }};
         RVT_OK(wire.attach(registry_, port_, info));
         flows_ = RdFlows::open({.device = port_.device,
@@ -91,7 +93,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         }
         if (tag % 2 == 0) {
             lent.push_back(text);
-            return lend(tag, lent.back().data(), text.size());
+            return lend(tag, lent.back());
         }
         std::byte* const run = flow->reserve_run(text.size());
         if (run == nullptr) {
@@ -107,13 +109,13 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         return true;
     }
     /// The same from memory that stays in use.
-    bool lend(std::uint64_t tag, const void* run, std::size_t bytes) const {
-        const RdHeader header{.total = bytes, .operation = 0, .address = 0};
+    bool lend(std::uint64_t tag, std::string_view run, bool has_more = false) const {
+        const RdHeader header{.total = run.size(), .operation = 0, .address = 0};
         return flow->put_borrowed({.op = RdOp::kEagerFirst,
                                    .tag = tag,
                                    .payload = reinterpret_cast<const std::byte*>(&header),
                                    .payload_bytes = sizeof header},
-                                  run, bytes);
+                                  {const_cast<char*>(run.data()), run.size()}, has_more);
     }
 
     void take_message(void* peer, const RdMessage& message) noexcept override {
@@ -225,11 +227,48 @@ Test(rd_flows, what_is_lent_is_in_use_until_the_peer_has_it) {
     Net net;
     net.connect();
     const std::string text(5000, 'x');
-    cr_assert(net.a.lend(1, text.data(), text.size()));
+    cr_assert(net.a.lend(1, text));
     const std::uint64_t frames = net.a.flow->frames();
     RVT_EQ(net.a.flow->has_let_go(frames), false);
     cr_assert(net.run_until([&] { return net.a.flow->has_let_go(frames); }));
     cr_assert(net.b.heard.at(0).text == text);
+}
+
+Test(rd_flows, what_leaves_together_is_acknowledged_together) {
+    Net net;
+    net.connect();
+    net.run_until([] { return false; }, 1000);
+    const std::string text(2000, 'x');
+    const std::uint64_t before = net.a.packets;
+    for (const bool has_more : {true, true, false}) {
+        cr_assert(net.a.lend(1, text, has_more));
+    }
+    cr_assert(net.run_until([&] { return net.a.flow->is_drained(); }));
+    RVT_EQ(net.a.packets - before, 1);
+    RVT_EQ(net.b.heard.size(), 3);
+}
+
+Test(rd_flows, packets_are_filled_as_far_as_both_ends_can) {
+    fake::Wire wire;
+    Node a{wire, 1, 11, 1408};
+    Node b{wire, 2, 12, 1344};
+    const auto run_until = [&](auto is_done) {
+        for (int turn = 0; turn < 200'000 && !is_done(); ++turn, now_us += 20) {
+            a.poll();
+            b.poll();
+        }
+        return is_done();
+    };
+    a.flows().connect(b.address());
+    cr_assert(run_until([&] { return a.flow != nullptr && b.flow != nullptr; }));
+    RVT_EQ(a.flow->payload_bytes(), 1344);
+    RVT_EQ(b.flow->payload_bytes(), 1344);
+    const std::string text(5000, 'x');
+    const std::uint64_t before = b.packets;
+    cr_assert(a.lend(1, text));
+    cr_assert(run_until([&] { return a.flow->is_drained(); }));
+    cr_assert(b.heard.at(0).text == text);
+    RVT_EQ(b.packets - before, 4);
 }
 
 Test(rd_flows, what_was_lent_is_not_read_after_the_close) {
@@ -239,7 +278,7 @@ Test(rd_flows, what_was_lent_is_not_read_after_the_close) {
     void* const memory =
         mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     cr_assert(ne(ptr, memory, MAP_FAILED));
-    cr_assert(net.a.lend(1, memory, kBytes));
+    cr_assert(net.a.lend(1, {static_cast<const char*>(memory), kBytes}));
     net.a.flow->close();
     RVT_EQ(munmap(memory, kBytes), 0);
     // Long enough for many a repetition, which would end this process.

@@ -100,17 +100,35 @@ Test(registry, every_requirement_names_a_known_entry_and_a_reason) {
     }
 }
 
-Test(registry, a_packet_backend_needs_an_mtu_of_the_specification) {
+Test(registry, a_packet_backend_carries_whole_cache_lines) {
     Registry registry;
     DeviceInfo packet = info("p");
     packet.grade = Grade::kPacket;
     BackendOps complete;
     complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
     complete.poll = [](Device&) { return 0u; };
-    packet.payload_bytes = 1500;
-    RVT_EQ(registry.add_device(packet, complete), EINVAL);
-    packet.payload_bytes = 1024;
+    for (const std::uint32_t bytes : {0u, 192u, 1500u, kMaxPayload + 64}) {
+        packet.payload_bytes = bytes;
+        RVT_EQ(registry.add_device(packet, complete), EINVAL);
+    }
+    packet.payload_bytes = kMaxPayload;
     RVT_OK(registry.add_device(packet, complete));
+}
+
+Test(registry, a_device_tells_the_mtu_of_the_specification_that_it_carries) {
+    Registry registry;
+    DeviceInfo packet = info("p");
+    packet.grade = Grade::kPacket;
+    packet.payload_bytes = 1408;
+    BackendOps complete;
+    complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
+    complete.poll = [](Device&) { return 0u; };
+    Device* device = registry.add_device(packet, complete).value();
+    RVT_EQ(device->payload_bytes(), 1408);
+    RVT_EQ(device->mtu_bytes(), 1024);
+    RVT_EQ(device->limits().max_ud_bytes, 1024);
+    port_changed(*device, 8896);
+    RVT_EQ(device->mtu_bytes(), 4096);
 }
 
 Test(registry, a_packet_device_has_no_message_of_more_packets_than_can_be_told_apart) {
