@@ -41,11 +41,13 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     util::SockAddr address() const noexcept override {
         return core::to_sock_addr(device_->address());
     }
-    Address to_core(const util::SockAddr& address) const noexcept override {
-        return core::to_address(address);
+    core::RcCall call_to(const util::SockAddr& address) const noexcept override {
+        return {.dest = core::to_address(address),
+                .service = address.port,
+                .source = device_->address().port};
     }
-    util::SockAddr from_core(const Address& address) const noexcept override {
-        return core::to_sock_addr(address);
+    util::SockAddr name_of(const Address& peer, std::uint16_t /*service*/) const noexcept override {
+        return core::to_sock_addr(peer);
     }
     int wake_fd() const noexcept override { return device_->ops().wake_fd(*device_); }
     util::Status arm() noexcept override;

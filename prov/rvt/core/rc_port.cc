@@ -27,9 +27,11 @@ constexpr std::uint64_t kDoubtUs = 200'000;
 // may be stopped. One without a receive is asked again for ever.
 constexpr std::uint8_t kAckTimeout = 21;
 constexpr std::uint8_t kRetries = 7;
-constexpr std::uint8_t kTimeWait = 12;     // of an ended connection: 17 ms
-constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms
-constexpr std::uint8_t kReads = 16;        // and atomics, under way in each direction
+constexpr std::uint8_t kTimeWait = 12;  // of an ended connection: 17 ms
+/// Other devices take that for their pair's time-out.
+constexpr std::uint8_t kPlainTimeout = 18;  // 1 s
+constexpr std::uint8_t kMinRnrTimer = 12;   // 0.64 ms
+constexpr std::uint8_t kReads = 16;         // and atomics, under way in each direction
 
 constexpr std::uint32_t kLeastMtu = 256;
 constexpr std::uint64_t kSoonUs = 20'000;  // what is due by then is not left to others
@@ -42,30 +44,45 @@ std::uint64_t random_number() {
     return (std::uint64_t{source()} << 32) | source();
 }
 
-/// Private data as it travels. Precondition: it fits in a message, see fits().
-std::vector<std::byte> with_length(std::span<const std::byte> data) {
-    std::vector<std::byte> bytes(kRcLengthBytes + data.size());
-    bytes[0] = static_cast<std::byte>(data.size());
-    std::ranges::copy(data, bytes.begin() + kRcLengthBytes);
-    return bytes;
+constexpr std::size_t length_bytes(RcData data) noexcept {
+    return data == RcData::kCounted ? 1 : 0;
 }
 
-bool fits(std::span<const std::byte> data, std::size_t room) noexcept {
-    return data.size() <= room - kRcLengthBytes;
-}
-
-std::uint64_t service_of(const Address& address) noexcept {
-    return protocol::ip_service_id(protocol::PortSpace::kTcp, address.port);
+std::uint64_t service_id(std::uint16_t number) noexcept {
+    return protocol::ip_service_id(protocol::PortSpace::kTcp, number);
 }
 
 }  // namespace
 
-std::span<const std::byte> rc_private_data(const CmEvent& event) noexcept {
+std::uint16_t rc_caller(const CmEvent& request) noexcept {
+    return request.ip.has_value() ? request.ip->source_port : request.peer.port;
+}
+
+// ---- private data ----
+
+std::size_t RcPort::private_bytes() const noexcept {
+    return req_private_bytes(service_id(0)) - length_bytes(data_);
+}
+
+bool RcPort::fits(std::span<const std::byte> data, std::size_t room) const noexcept {
+    return data.size() <= room - length_bytes(data_);
+}
+
+/// As it travels. Precondition: it fits in a message.
+std::vector<std::byte> RcPort::framed(std::span<const std::byte> data) const {
+    const std::size_t before = length_bytes(data_);
+    std::vector<std::byte> bytes(before + data.size(), static_cast<std::byte>(data.size()));
+    std::ranges::copy(data, std::span(bytes).subspan(before).begin());
+    return bytes;
+}
+
+/// What a peer's application has added to a message.
+std::span<const std::byte> RcPort::data_of(const CmEvent& event) const noexcept {
     const std::span<const std::byte> all = event.private_data();
-    if (all.size() < kRcLengthBytes) {
-        return {};
+    if (data_ == RcData::kPlain || all.empty()) {
+        return all;
     }
-    const std::span<const std::byte> rest = all.subspan(kRcLengthBytes);
+    const std::span<const std::byte> rest = all.subspan(1);
     return rest.first(std::min(rest.size(), std::to_integer<std::size_t>(all[0])));
 }
 
@@ -73,6 +90,7 @@ std::span<const std::byte> rc_private_data(const CmEvent& event) noexcept {
 
 RcPort::RcPort(const RcPortAttr& attr)
     : device_(*attr.device),
+      data_(attr.data),
       connect_timeout_us_(std::uint64_t{attr.connect_timeout_ms} * 1000),
       idle_us_(attr.idle_us),
       is_hot_(*attr.is_hot),
@@ -123,19 +141,21 @@ void RcPort::destroy(std::unique_ptr<RcConnection> connection) noexcept {
 
 // ---- the owner's wishes ----
 
-Status RcPort::connect(RcConnection& connection, const Address& dest,
+Status RcPort::connect(RcConnection& connection, const RcCall& call,
                        std::span<const std::byte> private_data) {
     const util::Guard guard(lock_);
     if (connection.state() != State::kIdle) {
         return EINVAL;
     }
-    if (private_data.size() > kRcPrivateBytes) {
+    if (private_data.size() > private_bytes()) {
         return EMSGSIZE;
     }
-    connection.peer_ = dest;
+    connection.peer_ = call.dest;
+    connection.peer_service_ = call.service;
+    connection.own_service_ = call.source;
     connection.psn_ = random_locked();
     connection.mtu_bytes_ = device_.mtu_bytes();
-    connection.greeting_ = with_length(private_data);
+    connection.greeting_ = framed(private_data);
     connection.deadline_us_ = device_.now_us() + connect_timeout_us_;
     connection.set_state(State::kDialing);
     const Status status = dial_locked(connection);
@@ -153,21 +173,22 @@ std::uint32_t RcPort::random_locked() {
 }
 
 Status RcPort::dial_locked(RcConnection& connection) {
-    const auto handle = agent_.connect({.service_id = service_of(connection.peer_),
-                                        .dest = {.dest = connection.peer_},
-                                        .own = {.qpn = connection.qp_.qpn(),
-                                                .starting_psn = connection.psn_,
-                                                .responder_resources = kReads,
-                                                .initiator_depth = kReads},
-                                        .path_mtu_bytes = connection.mtu_bytes_,
-                                        .retry_cnt = kRetries,
-                                        .local_ack_timeout = kTimeWait,
-                                        .response_timeout_us = kResponseUs,
-                                        .max_cm_retries = kCmRetries,
-                                        .source_port = device_.address().port,
-                                        .context = connection.id_,
-                                        .private_data = connection.greeting_},
-                                       device_.now_us());
+    const auto handle =
+        agent_.connect({.service_id = service_id(connection.peer_service_),
+                        .dest = {.dest = connection.peer_},
+                        .own = {.qpn = connection.qp_.qpn(),
+                                .starting_psn = connection.psn_,
+                                .responder_resources = kReads,
+                                .initiator_depth = kReads},
+                        .path_mtu_bytes = connection.mtu_bytes_,
+                        .retry_cnt = kRetries,
+                        .local_ack_timeout = data_ == RcData::kPlain ? kPlainTimeout : kTimeWait,
+                        .response_timeout_us = kResponseUs,
+                        .max_cm_retries = kCmRetries,
+                        .source_port = connection.own_service_,
+                        .context = connection.id_,
+                        .private_data = connection.greeting_},
+                       device_.now_us());
     connection.handle_ = handle.is_ok() ? handle.value() : CmHandle::kNone;
     look_soon();
     return handle.status();
@@ -180,6 +201,7 @@ Status RcPort::accept(RcConnection& connection, const CmEvent& request,
         return EINVAL;
     }
     connection.peer_ = request.peer;
+    connection.peer_service_ = rc_caller(request);
     connection.psn_ = random_locked();
     connection.mtu_bytes_ = request.path_mtu_bytes;
     connection.handle_ = request.handle;
@@ -194,14 +216,15 @@ Status RcPort::accept(RcConnection& connection, const CmEvent& request,
     Status status = start_pair(connection, request.remote);
     if (status.is_ok()) {
         connection.set_state(State::kAccepted);
-        status = agent_.accept(request.handle,
-                               {.own = {.qpn = connection.qp_.qpn(),
-                                        .starting_psn = connection.psn_,
-                                        .responder_resources = kReads,
-                                        .initiator_depth = kReads},
-                                .context = connection.id_,
-                                .private_data = with_length(private_data)},
-                               now);
+        status = agent_.accept(
+            request.handle,
+            {.own = {.qpn = connection.qp_.qpn(),
+                     .starting_psn = connection.psn_,
+                     .responder_resources = std::min(kReads, request.remote.initiator_depth),
+                     .initiator_depth = std::min(kReads, request.remote.responder_resources)},
+             .context = connection.id_,
+             .private_data = framed(private_data)},
+            now);
     }
     look_soon();
     return status;
@@ -213,7 +236,7 @@ Status RcPort::reject(CmHandle request, std::span<const std::byte> private_data)
     }
     const util::Guard guard(lock_);
     const Status status = agent_.reject(request, protocol::CmRejectReason::kConsumer,
-                                        with_length(private_data), device_.now_us());
+                                        framed(private_data), device_.now_us());
     look_soon();
     return status.is_ok() ? status : Status(ECONNABORTED);
 }
@@ -245,27 +268,30 @@ void RcPort::note_traffic(RcConnection& connection) noexcept {
     }
 }
 
-Status RcPort::listen(RcListener& listener) {
+Status RcPort::listen(std::uint16_t service, RcListener& listener) {
     const util::Guard guard(lock_);
-    const Status status = agent_.listen(service_of(device_.address()), 0);
+    const Status status = agent_.listen(service_id(service), service);
     if (status.is_ok()) {
-        listener_ = &listener;
+        listeners_[service] = &listener;
     }
     return status;
 }
 
-void RcPort::unlisten() noexcept {
+void RcPort::unlisten(std::uint16_t service) noexcept {
     const util::Guard guard(lock_);
-    listener_ = nullptr;
-    [[maybe_unused]] const Status ended = agent_.unlisten(service_of(device_.address()));
+    listeners_.erase(service);
+    [[maybe_unused]] const Status ended = agent_.unlisten(service_id(service));
 }
 
 // ---- the communication manager ----
 
 void RcPort::take_mad(const Address& source,
                       std::span<const std::byte, protocol::kMadBytes> mad) noexcept {
+    // Peers at the port of the specification send from any, and are reached at that one.
+    const Address from{.gid = source.gid,
+                       .port = source.port != 0 ? source.port : device_.address().port};
     const util::Guard guard(lock_);
-    agent_.take_mad(source, mad, device_.now_us());
+    agent_.take_mad(from, mad, device_.now_us());
     look_soon();
 }
 
@@ -420,23 +446,28 @@ RcConnection* RcPort::find_locked(const CmEvent& event) {
                                                                                  : found->second;
 }
 
+void RcPort::on_request_locked(const CmEvent& event) {
+    const auto found = listeners_.find(static_cast<std::uint16_t>(event.context));
+    const bool is_known = found != listeners_.end();
+    const bool is_taken =
+        is_known && event.transport == QpType::kRc && event.path_mtu_bytes <= device_.mtu_bytes();
+    if (!is_taken) {
+        using enum protocol::CmRejectReason;
+        const auto reason = !is_known                        ? kInvalidServiceId
+                            : event.transport != QpType::kRc ? kInvalidTransport
+                                                             : kInvalidMtu;
+        [[maybe_unused]] const Status refused =
+            agent_.reject(event.handle, reason, {}, device_.now_us());
+        return;
+    }
+    // The application may take its time.
+    [[maybe_unused]] const Status told = agent_.delay(event.handle, kAnswerUs, device_.now_us());
+    found->second->requested(event, data_of(event));
+}
+
 void RcPort::on_event_locked(const CmEvent& event) {
     if (event.type == CmEventType::kRequest) {
-        const bool is_taken = listener_ != nullptr && event.transport == QpType::kRc &&
-                              event.path_mtu_bytes <= device_.mtu_bytes();
-        if (!is_taken) {
-            using enum protocol::CmRejectReason;
-            const auto reason = listener_ == nullptr             ? kInvalidServiceId
-                                : event.transport != QpType::kRc ? kInvalidTransport
-                                                                 : kInvalidMtu;
-            [[maybe_unused]] const Status refused =
-                agent_.reject(event.handle, reason, {}, device_.now_us());
-            return;
-        }
-        // The application may take its time.
-        [[maybe_unused]] const Status told =
-            agent_.delay(event.handle, kAnswerUs, device_.now_us());
-        listener_->requested(event);
+        on_request_locked(event);
         return;
     }
     RcConnection* const connection = find_locked(event);
@@ -445,7 +476,7 @@ void RcPort::on_event_locked(const CmEvent& event) {
     }
     switch (event.type) {
         case CmEventType::kReply: on_reply_locked(*connection, event); break;
-        case CmEventType::kEstablished: opened_locked(*connection, rc_private_data(event)); break;
+        case CmEventType::kEstablished: opened_locked(*connection, {}); break;
         case CmEventType::kRejected: on_rejected_locked(*connection, event); break;
         case CmEventType::kUnreachable:
             if (connection->state() != State::kDialing ||
@@ -498,7 +529,7 @@ void RcPort::on_reply_locked(RcConnection& connection, const CmEvent& event) {
         fail_locked(connection, status.error(), {});
         return;
     }
-    opened_locked(connection, rc_private_data(event));
+    opened_locked(connection, data_of(event));
 }
 
 void RcPort::on_rejected_locked(RcConnection& connection, const CmEvent& event) {
@@ -509,9 +540,8 @@ void RcPort::on_rejected_locked(RcConnection& connection, const CmEvent& event) 
         connection.mtu_bytes_ /= 2;
     } else if (event.reason != kStaleConnection && event.reason != kTimeout) {
         RVT_INFO(kEpCtrl, "a peer refuses the connection: %s", protocol::to_string(event.reason));
-        fail_locked(
-            connection, ECONNREFUSED,
-            event.reason == kConsumer ? rc_private_data(event) : std::span<const std::byte>());
+        fail_locked(connection, ECONNREFUSED,
+                    event.reason == kConsumer ? data_of(event) : std::span<const std::byte>());
         return;
     }
     if (!may_ask_again || !dial_locked(connection).is_ok()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The connections of one device between pairs that applications own: asked for, accepted and ended
-// by messages of the communication manager. The port of the device is the service that it listens
-// for, so that peers which use the RDMA IP CM reach it too.
+// by messages of the communication manager. Services are numbers of rdma_cm's port space TCP: the
+// device's own port, or many at a port that all endpoints of an address share.
 #pragma once
 
 #include <array>
@@ -23,14 +23,21 @@
 
 namespace rvt::core {
 
-/// Private data of a message begins with one byte for the length of what follows, which is the
-/// application's, as peers with libfabric's verbs provider have it.
-inline constexpr std::size_t kRcLengthBytes = 1;
-/// Room for what applications add to a request, the least of all messages.
-inline constexpr std::size_t kRcPrivateBytes =
-    protocol::kReqPrivateBytes - protocol::kIpCmHeaderBytes - kRcLengthBytes;
-/// What a peer's application has added to a message.
-std::span<const std::byte> rc_private_data(const CmEvent& event) noexcept;
+/// How private data of applications travel.
+enum class RcData : std::uint8_t {
+    kCounted,  // between devices of this kind: behind a byte with their length
+    kPlain,    // as librdmacm has them: nothing tells their length, zeros fill the message
+};
+
+/// Whom a connection is asked of, and as whom.
+struct RcCall {
+    Address dest{};
+    std::uint16_t service = 0;  // the number there
+    std::uint16_t source = 0;   // that of the caller, which names it to the peer
+};
+
+/// The number of who has sent a request.
+std::uint16_t rc_caller(const CmEvent& request) noexcept;
 
 /// Of a work request that the port posts on its own account, beside those of the pair's user. It
 /// completes only when it fails.
@@ -40,7 +47,7 @@ inline constexpr std::uint64_t kRcProbe = ~std::uint64_t{0};
 /// Threads: any that polls.
 class RcUser {
   public:
-    /// The pair can be used.
+    /// The pair can be used. What the peer has added to its answer, where it was asked.
     virtual void connected(std::span<const std::byte> private_data) noexcept = 0;
     /// It has come to nothing: ECONNREFUSED, with what the peer has added; ETIMEDOUT, or another
     /// error of the pair's.
@@ -56,7 +63,8 @@ class RcUser {
 class RcListener {
   public:
     /// A peer wants a connection: RcPort::accept() or reject() with the event's handle.
-    virtual void requested(const CmEvent& request) noexcept = 0;
+    virtual void requested(const CmEvent& request,
+                           std::span<const std::byte> private_data) noexcept = 0;
 
   protected:
     ~RcListener() = default;
@@ -86,6 +94,8 @@ class RcConnection {
     }
     /// Where the pair leads; valid from kDialing or kAccepted on.
     [[nodiscard]] const Address& peer() const noexcept { return peer_; }
+    /// The number that the peer has there.
+    [[nodiscard]] std::uint16_t peer_service() const noexcept { return peer_service_; }
 
   private:
     friend class RcPort;
@@ -99,6 +109,8 @@ class RcConnection {
     RcUser& user_;
     std::atomic<State> state_{State::kIdle};
     Address peer_{};
+    std::uint16_t peer_service_ = 0;
+    std::uint16_t own_service_ = 0;  // of one that dials
     CmHandle handle_ = CmHandle::kNone;
     std::uint32_t psn_ = 0;
     std::uint32_t mtu_bytes_ = 0;
@@ -110,6 +122,7 @@ class RcConnection {
 
 struct RcPortAttr {
     Device* device = nullptr;  // packet or segment grade; outlives the port
+    RcData data = RcData::kCounted;
     std::uint32_t connect_timeout_ms = 10'000;
     std::uint32_t idle_us = 50;  // after the last arrival there is more to come
     /// Set when there is something to poll for, cleared by a poll that has found nothing for a
@@ -127,6 +140,8 @@ class RcPort final : private MadSink, private CmWire {
     RcPort& operator=(const RcPort&) = delete;
 
     [[nodiscard]] Device& device() const noexcept { return device_; }
+    /// Room for what applications add to a request, the least of all messages.
+    [[nodiscard]] std::size_t private_bytes() const noexcept;
 
     /// Makes a pair that takes receives. Returns: as create_qp().
     Result<std::unique_ptr<RcConnection>> make(Pd& pd, const QpInit& init, RcUser& user);
@@ -134,9 +149,9 @@ class RcPort final : private MadSink, private CmWire {
     /// Precondition: the caller holds no ReadPin and no lock that a poll needs.
     void destroy(std::unique_ptr<RcConnection> connection) noexcept;
 
-    /// Asks `dest` for a connection; connected() or connect_failed() follows.
+    /// Asks for a connection; connected() or connect_failed() follows.
     /// Returns: EINVAL in another state than kIdle, EMSGSIZE, ENOMEM.
-    Status connect(RcConnection& connection, const Address& dest,
+    Status connect(RcConnection& connection, const RcCall& call,
                    std::span<const std::byte> private_data);
     /// Accepts a peer's request; connected(), connect_failed() or disconnected() follows.
     /// Returns: EINVAL in another state than kIdle, EMSGSIZE, ECONNABORTED when the peer has given
@@ -155,9 +170,9 @@ class RcPort final : private MadSink, private CmWire {
     void note_traffic(RcConnection& connection) noexcept;
 
     /// @param listener  Until unlisten(). Returns: EADDRINUSE when somebody listens already.
-    Status listen(RcListener& listener);
+    Status listen(std::uint16_t service, RcListener& listener);
     /// Requests that have been reported stay to be answered.
-    void unlisten() noexcept;
+    void unlisten(std::uint16_t service) noexcept;
 
     /// Sends what is due, takes in what has arrived. Returns: how many packets.
     unsigned poll() noexcept;
@@ -188,6 +203,7 @@ class RcPort final : private MadSink, private CmWire {
     Status start_pair(RcConnection& connection, const CmPair& remote);
     void run_cm_locked() RVT_REQUIRES(lock_);
     void on_event_locked(const CmEvent& event) RVT_REQUIRES(lock_);
+    void on_request_locked(const CmEvent& event) RVT_REQUIRES(lock_);
     void on_reply_locked(RcConnection& connection, const CmEvent& event) RVT_REQUIRES(lock_);
     void on_rejected_locked(RcConnection& connection, const CmEvent& event) RVT_REQUIRES(lock_);
     void opened_locked(RcConnection& connection, std::span<const std::byte> private_data)
@@ -200,17 +216,21 @@ class RcPort final : private MadSink, private CmWire {
     Channel* channel_locked(const Address& peer) RVT_REQUIRES(lock_);
     void send_waiting_locked() RVT_REQUIRES(lock_);
     void lose_peers_locked() RVT_REQUIRES(lock_);
+    [[nodiscard]] std::vector<std::byte> framed(std::span<const std::byte> data) const;
+    [[nodiscard]] bool fits(std::span<const std::byte> data, std::size_t room) const noexcept;
+    [[nodiscard]] std::span<const std::byte> data_of(const CmEvent& event) const noexcept;
     void look_soon() noexcept;
     void look_at_cm() noexcept;
     [[nodiscard]] bool is_quiet() noexcept;
 
     Device& device_;
+    const RcData data_;
     const std::uint64_t connect_timeout_us_;
     const std::uint64_t idle_us_;
     std::atomic<bool>& is_hot_;
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
     CmAgent agent_ RVT_GUARDED_BY(lock_);
-    RcListener* listener_ RVT_GUARDED_BY(lock_) = nullptr;
+    std::unordered_map<std::uint16_t, RcListener*> listeners_ RVT_GUARDED_BY(lock_);
     // Segment grade: the way to each peer, from the first message to it or from it on; messages
     // that wait for room there; peers whose channel has failed, to be looked at.
     struct WaitingMad {

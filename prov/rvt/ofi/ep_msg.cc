@@ -301,7 +301,8 @@ int ep_msg_getpeer(fid_ep* self, void* address, std::size_t* bytes) noexcept {
         if (!ep.is_connected()) {
             return -FI_ENOTCONN;
         }
-        const util::SockAddr peer = ep.use->port->from_core(ep.connection->peer());
+        const util::SockAddr peer =
+            ep.use->port->name_of(ep.connection->peer(), ep.connection->peer_service());
         return write_formatted_address(ep.domain->addr_format, peer, address, bytes)
                    ? 0
                    : -FI_ETOOSMALL;
@@ -342,7 +343,7 @@ int ep_msg_connect(fid_ep* self, const void* address, const void* param,
         if (enabled != 0) {
             return enabled;
         }
-        return connect_result(ep.rc().connect(*ep.connection, ep.use->port->to_core(dest.value()),
+        return connect_result(ep.rc().connect(*ep.connection, ep.use->port->call_to(dest.value()),
                                               {static_cast<const std::byte*>(param), param_bytes}));
     });
 }
@@ -383,16 +384,23 @@ constexpr Refuse<-FI_ENOSYS> kNot{};
 
 fi_ops ep_msg_fid_ops = fid_ops(ep_msg_close, ep_msg_bind, ep_msg_control);
 
+MsgSizes sizes_of(const EpMsg& ep) noexcept {
+    return {.cm_data = ep.rc().private_bytes(), .tx = ep.tx_size, .rx = ep.rx_size};
+}
+
 int ep_msg_getopt(fid* self, int level, int option, void* value, std::size_t* bytes) noexcept {
-    const EpMsg& ep = EpMsg::from(self);
-    return msg_getopt(level, option, value, bytes, ep.tx_size, ep.rx_size);
+    return msg_getopt(level, option, value, bytes, sizes_of(EpMsg::from(self)));
+}
+
+int ep_msg_setopt(fid* self, int level, int option, const void* value, std::size_t bytes) noexcept {
+    return msg_setopt(level, option, value, bytes, sizes_of(EpMsg::from(self)));
 }
 
 fi_ops_ep ep_msg_ops = {
     .size = sizeof(fi_ops_ep),
     .cancel = kNot,  // a pair does not give back what has been posted
     .getopt = ep_msg_getopt,
-    .setopt = msg_setopt,
+    .setopt = ep_msg_setopt,
     .tx_ctx = kNot,
     .rx_ctx = kNot,
     .rx_size_left = kNot,

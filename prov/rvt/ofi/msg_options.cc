@@ -5,7 +5,6 @@
 
 #include <cstring>
 
-#include "core/rc_port.h"
 #include "ofi/ep_msg.h"
 #include "ofi/info.h"
 
@@ -24,15 +23,15 @@ int put_size(void* value, std::size_t* bytes, std::size_t size) noexcept {
 
 }  // namespace
 
-int msg_getopt(int level, int option, void* value, std::size_t* bytes, std::size_t tx_size,
-               std::size_t rx_size) noexcept {
+int msg_getopt(int level, int option, void* value, std::size_t* bytes,
+               const MsgSizes& sizes) noexcept {
     if (level != FI_OPT_ENDPOINT) {
         return -FI_ENOPROTOOPT;
     }
     switch (option) {
-        case FI_OPT_CM_DATA_SIZE: return put_size(value, bytes, core::kRcPrivateBytes);
-        case FI_OPT_TX_SIZE: return put_size(value, bytes, tx_size);
-        case FI_OPT_RX_SIZE: return put_size(value, bytes, rx_size);
+        case FI_OPT_CM_DATA_SIZE: return put_size(value, bytes, sizes.cm_data);
+        case FI_OPT_TX_SIZE: return put_size(value, bytes, sizes.tx);
+        case FI_OPT_RX_SIZE: return put_size(value, bytes, sizes.rx);
         case kOptMaxMsgSize:
         case kOptMaxRmaSize: return put_size(value, bytes, kMsgMaxBytes);
         case kOptMaxAtomicSize: return put_size(value, bytes, sizeof(std::uint64_t));
@@ -42,15 +41,15 @@ int msg_getopt(int level, int option, void* value, std::size_t* bytes, std::size
     }
 }
 
-int msg_setopt(fid* /*self*/, int level, int option, const void* value,
-               std::size_t bytes) noexcept {
+int msg_setopt(int level, int option, const void* value, std::size_t bytes,
+               const MsgSizes& sizes) noexcept {
     // The room for private data is the messages'; asking for no more than that changes nothing.
     std::size_t size = 0;
     if (level != FI_OPT_ENDPOINT || option != FI_OPT_CM_DATA_SIZE || bytes != sizeof size) {
         return -FI_EOPNOTSUPP;
     }
     std::memcpy(&size, value, sizeof size);
-    return size <= core::kRcPrivateBytes ? 0 : -FI_EINVAL;
+    return size <= sizes.cm_data ? 0 : -FI_EINVAL;
 }
 
 int msg_get_op_flags(std::uint64_t tx, std::uint64_t rx, std::uint64_t* flags) noexcept {

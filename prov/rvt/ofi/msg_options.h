@@ -12,9 +12,15 @@ namespace rvt::ofi {
 inline constexpr std::size_t kMsgMaxQueue = 8192;  // sends, and receives, of one endpoint
 inline constexpr std::size_t kMsgMaxBytes = std::size_t{1} << 31;
 
-int msg_getopt(int level, int option, void* value, std::size_t* bytes, std::size_t tx_size,
-               std::size_t rx_size) noexcept;
-int msg_setopt(fid* self, int level, int option, const void* value, std::size_t bytes) noexcept;
+struct MsgSizes {
+    std::size_t cm_data = 0;  // room for private data
+    std::size_t tx = 0;
+    std::size_t rx = 0;
+};
+int msg_getopt(int level, int option, void* value, std::size_t* bytes,
+               const MsgSizes& sizes) noexcept;
+int msg_setopt(int level, int option, const void* value, std::size_t bytes,
+               const MsgSizes& sizes) noexcept;
 
 // FI_GETOPSFLAG and FI_SETOPSFLAG.
 int msg_get_op_flags(std::uint64_t tx, std::uint64_t rx, std::uint64_t* flags) noexcept;

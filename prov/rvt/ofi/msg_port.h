@@ -26,9 +26,11 @@ class MsgPort {
     /// The address that it is bound to.
     [[nodiscard]] virtual util::SockAddr address() const noexcept = 0;
 
-    // Addresses of the core are those of the port's device.
-    [[nodiscard]] virtual Address to_core(const util::SockAddr& address) const noexcept = 0;
-    [[nodiscard]] virtual util::SockAddr from_core(const Address& address) const noexcept = 0;
+    /// Whom a connection to `address` is asked of.
+    [[nodiscard]] virtual core::RcCall call_to(const util::SockAddr& address) const noexcept = 0;
+    /// The address of who has the number `service` there.
+    [[nodiscard]] virtual util::SockAddr name_of(const Address& peer,
+                                                 std::uint16_t service) const noexcept = 0;
 
     /// Once in each progress call of a user. Returns: how much moved.
     RVT_ALWAYS_INLINE unsigned poll() noexcept {

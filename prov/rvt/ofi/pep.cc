@@ -19,7 +19,7 @@ static_assert(offsetof(fid_pep, fid) == 0);
 int pep_close(fid* self) noexcept {
     Pep& pep = Pep::from(self);
     if (pep.is_listening) {
-        pep.port->rc().unlisten();
+        pep.port->rc().unlisten(pep.port->address().port);
     }
     while (const auto request = conn_req_take_of(pep)) {
         [[maybe_unused]] const util::Status told =
@@ -114,7 +114,7 @@ int pep_listen(fid_pep* self) noexcept {
         }
         util::Status status = open_port(pep);
         if (status.is_ok()) {
-            status = pep.port->rc().listen(pep.requests);
+            status = pep.port->rc().listen(pep.port->address().port, pep.requests);
         }
         pep.is_listening = status.is_ok();
         return to_fi(status);
@@ -158,16 +158,38 @@ fi_ops_cm pep_cm_ops = {
     .join = kNot,
 };
 
-int pep_getopt(fid* /*self*/, int level, int option, void* value, std::size_t* bytes) noexcept {
-    return option == FI_OPT_CM_DATA_SIZE ? msg_getopt(level, option, value, bytes, 0, 0)
-                                         : -FI_ENOPROTOOPT;
+/// How much a request can bring is a matter of the port.
+util::Result<MsgSizes> sizes_of(Pep& pep) {
+    const std::lock_guard guard(pep.port_lock);
+    const util::Status opened = open_port(pep);
+    return opened.is_ok() ? util::Result<MsgSizes>({.cm_data = pep.port->rc().private_bytes()})
+                          : util::Result<MsgSizes>(opened);
+}
+
+int pep_getopt(fid* self, int level, int option, void* value, std::size_t* bytes) noexcept {
+    if (option != FI_OPT_CM_DATA_SIZE) {
+        return -FI_ENOPROTOOPT;
+    }
+    return entry([&]() -> int {
+        const auto sizes = sizes_of(Pep::from(self));
+        return sizes.is_ok() ? msg_getopt(level, option, value, bytes, sizes.value())
+                             : to_fi(sizes.status());
+    });
+}
+
+int pep_setopt(fid* self, int level, int option, const void* value, std::size_t bytes) noexcept {
+    return entry([&]() -> int {
+        const auto sizes = sizes_of(Pep::from(self));
+        return sizes.is_ok() ? msg_setopt(level, option, value, bytes, sizes.value())
+                             : to_fi(sizes.status());
+    });
 }
 
 fi_ops_ep pep_ops = {
     .size = sizeof(fi_ops_ep),
     .cancel = kNot,
     .getopt = pep_getopt,
-    .setopt = msg_setopt,
+    .setopt = pep_setopt,
     .tx_ctx = kNot,
     .rx_ctx = kNot,
     .rx_size_left = kNot,
@@ -177,10 +199,11 @@ fi_ops_ep pep_ops = {
 /// The info that a request is announced with: the passive endpoint's, with both addresses.
 fi_info* info_of(const Pep& pep, const ConnReq& request) {
     const Offer& offer = msg_offer();
-    fi_info* const info = build_info(offer, pep.fabric->handle.api_version, pep.info.get(),
-                                     {.format = pep.info->addr_format,
-                                      .source = request.port->address(),
-                                      .dest = request.port->from_core(request.event.peer)});
+    fi_info* const info = build_info(
+        offer, pep.fabric->handle.api_version, pep.info.get(),
+        {.format = pep.info->addr_format,
+         .source = request.port->address(),
+         .dest = request.port->name_of(request.event.peer, core::rc_caller(request.event))});
     if (info != nullptr) {
         info->handle = const_cast<fid*>(&request.handle);
     }
@@ -221,7 +244,8 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
 }  // namespace
 
 /// Without memory the request stays unanswered, and the peer's time runs out.
-void Pep::Requests::requested(const core::CmEvent& event) noexcept {
+void Pep::Requests::requested(const core::CmEvent& event,
+                              std::span<const std::byte> private_data) noexcept {
     static_cast<void>(entry([&] {
         auto request = std::make_unique<ConnReq>();
         request->handle = {FI_CLASS_CONNREQ, nullptr, nullptr};
@@ -233,8 +257,7 @@ void Pep::Requests::requested(const core::CmEvent& event) noexcept {
             return -FI_ENOMEM;
         }
         conn_req_add(std::move(request));
-        pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, info.release(),
-                         core::rc_private_data(event));
+        pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, info.release(), private_data);
         return 0;
     }));
 }

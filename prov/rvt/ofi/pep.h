@@ -33,7 +33,8 @@ struct Pep {
     class Requests final : public core::RcListener {
       public:
         explicit Requests(Pep& pep) noexcept : pep_(pep) {}
-        void requested(const core::CmEvent& request) noexcept override;
+        void requested(const core::CmEvent& request,
+                       std::span<const std::byte> private_data) noexcept override;
 
       private:
         Pep& pep_;

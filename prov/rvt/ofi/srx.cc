@@ -100,7 +100,7 @@ fi_ops_msg srx_msg_ops = {
 
 int srx_getopt(fid* self, int level, int option, void* value, std::size_t* bytes) noexcept {
     return option == FI_OPT_RX_SIZE
-               ? msg_getopt(level, option, value, bytes, 0, Srx::from(self).size)
+               ? msg_getopt(level, option, value, bytes, {.rx = Srx::from(self).size})
                : -FI_ENOPROTOOPT;
 }
 int srx_setopt(fid* /*self*/, int /*level*/, int /*option*/, const void* /*value*/,

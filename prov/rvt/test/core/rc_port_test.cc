@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The connections of a port, with a peer that is none: a manager that knows messages alone.
+#include "core/rc_port.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "conform/fixture.h"
+
+using namespace rvt;
+using namespace rvt::conform;
+
+namespace {
+
+using protocol::CmRejectReason;
+
+constexpr std::uint16_t kService = 18515;
+constexpr std::uint16_t kCaller = 40000;
+constexpr std::size_t kRequestRoom = 56;  // of librdmacm's peers
+constexpr int kPatience = 2000;
+
+std::uint64_t id_of(std::uint16_t service) {
+    return protocol::ip_service_id(protocol::PortSpace::kTcp, service);
+}
+
+std::string text_of(std::span<const std::byte> data) {
+    return {reinterpret_cast<const char*>(data.data()), data.size()};
+}
+/// As a message of rdma_cm brings it.
+std::string filled(std::string text, std::size_t room) {
+    text.resize(room, '\0');
+    return text;
+}
+std::span<const std::byte> bytes_of(std::string_view text) {
+    return std::as_bytes(std::span(text));
+}
+
+/// What is told to the owners of a port.
+struct Notes final : RcUser, RcListener {
+    std::optional<CmEvent> request;
+    std::string data;
+    bool is_connected = false;
+    bool is_over = false;
+    int error = 0;
+
+    void requested(const CmEvent& event, std::span<const std::byte> with) noexcept override {
+        request = event;
+        data = text_of(with);
+    }
+    void connected(std::span<const std::byte> with) noexcept override {
+        is_connected = true;
+        data = text_of(with);
+    }
+    void connect_failed(int why, std::span<const std::byte> with) noexcept override {
+        error = why;
+        data = text_of(with);
+    }
+    void disconnected() noexcept override { is_over = true; }
+};
+
+/// The peer.
+struct Stranger final : MadSink, CmWire {
+    Device& device;
+    Device& peer;
+    CmAgent agent;
+    bool is_at_any_port = false;  // its messages have no port that they could be answered at
+
+    Stranger(Device& on, Device& to)
+        : device(on),
+          peer(to),
+          agent({.local = on.address(), .ca_guid = 7, .secret = {1, 2}}, *this) {
+        device.set_mad_sink(this);
+    }
+    ~Stranger() { device.set_mad_sink(nullptr); }
+    Stranger(const Stranger&) = delete;
+    Stranger& operator=(const Stranger&) = delete;
+
+    void take_mad(const Address& source,
+                  std::span<const std::byte, protocol::kMadBytes> mad) noexcept override {
+        agent.take_mad(source, mad, device.now_us());
+    }
+    void peer_refused(const Address& /*peer*/, std::uint32_t /*qpn*/) noexcept override {}
+    void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override {
+        const auto bytes = mad.first<protocol::kMadBytes>();
+        if (is_at_any_port) {
+            peer.mad_sink()->take_mad({.gid = device.address().gid, .port = 0}, bytes);
+            return;
+        }
+        core::send_mad(device, to.dest, bytes);
+    }
+    CmHandle call(std::string_view data, std::uint16_t service = kService) {
+        return agent
+            .connect({.service_id = id_of(service),
+                      .dest = {.dest = peer.address()},
+                      .own = {.qpn = 0x1234, .responder_resources = 1, .initiator_depth = 2},
+                      .path_mtu_bytes = 256,
+                      .source_port = kCaller,
+                      .private_data = bytes_of(data)},
+                     device.now_us())
+            .value();
+    }
+};
+
+struct World {
+    Packets net;
+    std::atomic<bool> is_hot{false};
+    RcPort port;
+    Side side;
+    Stranger stranger;
+    Notes notes;
+    std::unique_ptr<RcConnection> connection;
+
+    explicit World(RcData data = RcData::kPlain)
+        : port({.device = &net.side(kA), .data = data, .is_hot = &is_hot}),
+          side(net.side(kA), {}),
+          stranger(net.side(kB), net.side(kA)) {
+        connection = port.make(*side.pd,
+                               {.type = QpType::kRc,
+                                .send_cq = side.send_cq,
+                                .recv_cq = side.recv_cq,
+                                .cap = {.max_send_wr = 8, .max_recv_wr = 8}},
+                               notes)
+                         .take();
+    }
+    ~World() { port.destroy(std::move(connection)); }
+    World(const World&) = delete;
+    World& operator=(const World&) = delete;
+
+    template <class Done>
+    void await(Done done) {
+        bool is_done = done();
+        for (int i = 0; i < kPatience && !is_done; ++i) {
+            fake_now_us += 5;
+            port.poll();
+            stranger.device.progress();
+            is_done = done();
+        }
+        cr_assert(is_done);
+    }
+    /// The peer's next event.
+    CmEvent next(CmEventType type) {
+        std::optional<CmEvent> event;
+        await([&] { return (event = stranger.agent.poll_event()).has_value(); });
+        RVT_EQ(event->type, type);
+        return *event;
+    }
+    void listen_and_await_call(std::string_view data) {
+        RVT_OK(port.listen(kService, notes));
+        stranger.call(data);
+        await([&] { return notes.request.has_value(); });
+    }
+    Status call(std::string_view data) {
+        return port.connect(
+            *connection,
+            {.dest = stranger.device.address(), .service = kService, .source = kCaller},
+            bytes_of(data));
+    }
+    CmEvent call_and_await(std::string_view data) {
+        RVT_OK(stranger.agent.listen(id_of(kService), 0));
+        RVT_OK(call(data));
+        return next(CmEventType::kRequest);
+    }
+    void answer(const CmEvent& request, std::string_view data) {
+        RVT_OK(stranger.agent.accept(
+            request.handle,
+            {.own = {.qpn = 0x1234, .responder_resources = 1}, .private_data = bytes_of(data)},
+            stranger.device.now_us()));
+        await([&] { return notes.is_connected; });
+    }
+};
+
+}  // namespace
+
+Test(rc_port, a_request_of_rdma_cm_brings_all_that_it_has_room_for) {
+    World world;
+    world.listen_and_await_call("ask");
+    cr_assert(world.notes.data == filled("ask", kRequestRoom));
+    RVT_EQ(rc_caller(*world.notes.request), kCaller);
+}
+
+Test(rc_port, an_answer_to_rdma_cm_begins_with_the_data) {
+    World world;
+    world.listen_and_await_call("");
+    RVT_OK(world.port.accept(*world.connection, *world.notes.request, bytes_of("yes")));
+    const CmEvent reply = world.next(CmEventType::kReply);
+    cr_assert(text_of(reply.private_data()) == filled("yes", protocol::kRepPrivateBytes));
+    RVT_EQ(world.connection->peer_service(), kCaller);
+}
+
+Test(rc_port, an_answer_allows_no_more_reads_than_the_request) {
+    World world;
+    world.listen_and_await_call("");
+    RVT_OK(world.port.accept(*world.connection, *world.notes.request, {}));
+    const CmEvent reply = world.next(CmEventType::kReply);
+    RVT_EQ(reply.remote.responder_resources, 2);
+    RVT_EQ(reply.remote.initiator_depth, 1);
+    RVT_EQ(world.connection->qp().attr().max_rd_atomic, 1);
+}
+
+Test(rc_port, a_peer_that_sends_from_any_port_is_answered_at_the_devices_own) {
+    World world;
+    world.stranger.is_at_any_port = true;
+    world.listen_and_await_call("");
+    RVT_EQ(world.notes.request->peer.port, world.net.side(kA).address().port);
+}
+
+Test(rc_port, a_rejection_for_rdma_cm_begins_with_the_data) {
+    World world;
+    world.listen_and_await_call("");
+    RVT_OK(world.port.reject(world.notes.request->handle, bytes_of("no")));
+    const CmEvent rejected = world.next(CmEventType::kRejected);
+    RVT_EQ(rejected.reason, CmRejectReason::kConsumer);
+    cr_assert(text_of(rejected.private_data()) == filled("no", protocol::kRejPrivateBytes));
+}
+
+Test(rc_port, a_number_without_a_listener_is_an_invalid_service) {
+    World world;
+    RVT_OK(world.port.listen(kService, world.notes));
+    world.stranger.call("", kService + 1);
+    RVT_EQ(world.next(CmEventType::kRejected).reason, CmRejectReason::kInvalidServiceId);
+}
+
+Test(rc_port, each_number_has_its_listener_and_they_end_alone) {
+    World world;
+    Notes other;
+    RVT_OK(world.port.listen(kService, world.notes));
+    RVT_OK(world.port.listen(kService + 1, other));
+    RVT_EQ(world.port.listen(kService + 1, world.notes), EADDRINUSE);
+    world.port.unlisten(kService);
+    world.stranger.call("first");
+    RVT_EQ(world.next(CmEventType::kRejected).reason, CmRejectReason::kInvalidServiceId);
+    world.stranger.call("second", kService + 1);
+    world.await([&] { return other.request.has_value(); });
+    cr_assert(other.data == filled("second", kRequestRoom));
+    RVT_EQ(world.notes.request.has_value(), false);
+}
+
+Test(rc_port, a_call_names_the_number_and_the_caller) {
+    World world;
+    const CmEvent request = world.call_and_await("ask");
+    RVT_EQ(request.service_id, id_of(kService));
+    RVT_EQ(request.ip->source_port, kCaller);
+    cr_assert(request.ip->source == world.net.side(kA).address().gid);
+    cr_assert(text_of(request.private_data()) == filled("ask", kRequestRoom));
+}
+
+Test(rc_port, an_answer_of_rdma_cm_brings_all_that_it_has_room_for) {
+    World world;
+    world.answer(world.call_and_await(""), "yes");
+    cr_assert(world.notes.data == filled("yes", protocol::kRepPrivateBytes));
+    RVT_EQ(world.connection->state(), RcConnection::State::kOpen);
+    RVT_EQ(world.connection->peer_service(), kService);
+}
+
+Test(rc_port, a_rejection_of_rdma_cm_brings_all_that_it_has_room_for) {
+    World world;
+    const CmEvent request = world.call_and_await("");
+    RVT_OK(world.stranger.agent.reject(request.handle, CmRejectReason::kConsumer, bytes_of("no"),
+                                       world.stranger.device.now_us()));
+    world.await([&] { return world.notes.error != 0; });
+    RVT_EQ(world.notes.error, ECONNREFUSED);
+    cr_assert(world.notes.data == filled("no", protocol::kRejPrivateBytes));
+}
+
+Test(rc_port, a_peers_farewell_ends_the_connection) {
+    World world;
+    const CmEvent request = world.call_and_await("");
+    world.answer(request, "");
+    RVT_OK(world.stranger.agent.disconnect(request.handle, {}, world.stranger.device.now_us()));
+    world.await([&] { return world.notes.is_over; });
+    RVT_EQ(world.connection->qp().state(), QpState::kErr);
+}
+
+Test(rc_port, private_data_fill_the_message_of_rdma_cm) {
+    World world;
+    RVT_EQ(world.port.private_bytes(), kRequestRoom);
+    RVT_EQ(world.call(std::string(kRequestRoom + 1, 'x')), EMSGSIZE);
+    const std::string most(kRequestRoom, 'x');
+    cr_assert(text_of(world.call_and_await(most).private_data()) == most);
+}
+
+Test(rc_port, private_data_of_its_own_kind_keep_their_length) {
+    World world(RcData::kCounted);
+    RVT_EQ(world.port.private_bytes(), kRequestRoom - 1);
+    world.listen_and_await_call("\3askers");
+    cr_assert(world.notes.data == "ask");
+}
+
+Test(rc_port, a_length_beyond_the_message_ends_with_it) {
+    World world(RcData::kCounted);
+    world.listen_and_await_call("\377ask");
+    cr_assert(world.notes.data == filled("ask", kRequestRoom - 1));
+}
