@@ -10,6 +10,7 @@
 #include "core/addresses.h"
 #include "core/rc_port.h"
 #include "core/registry.h"
+#include "msg_shared_port.h"
 #include "ofi/msg_port.h"
 #include "roce_tuning.h"
 #include "util/control_thread.h"
@@ -28,6 +29,11 @@ constexpr std::uint32_t kWireIdleUs = 50;
 constexpr std::uint32_t kHostIdleUs = 1000;
 constexpr std::uint32_t kOwnKeys = 64;  // pairs bring the keys of their domains
 
+/// An address of this host alone is reached through shared memory, another one by its network.
+bool has_wire(const util::SockAddr& address) noexcept {
+    return util::param_is_set(util::ParamId::kRoce) && !address.is_loopback();
+}
+
 class MsgStation final : public ofi::MsgPort, private WatchedWire {
   public:
     MsgStation() = default;
@@ -35,7 +41,8 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     MsgStation(const MsgStation&) = delete;
     MsgStation& operator=(const MsgStation&) = delete;
 
-    util::Status open(const util::SockAddr& address);
+    /// @param roce_port  For peers that rdma_cm knows, at this UDP port; 0: the address' own.
+    util::Status open(const util::SockAddr& address, std::uint16_t roce_port);
 
     core::RcPort& rc() noexcept override { return *rc_; }
     util::SockAddr address() const noexcept override {
@@ -54,7 +61,7 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
 
   private:
     unsigned poll_device() noexcept override;
-    util::Status open_wire(const util::SockAddr& address);
+    util::Status open_wire(const util::SockAddr& address, util::PortUse use);
     util::Status open_host(const util::SockAddr& address);
     util::Status start_watch();
     void settle() noexcept;
@@ -81,15 +88,18 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     std::atomic<std::uint64_t> polls_{0};
 };
 
-/// An address of this host alone is reached through shared memory, another one by its network.
-util::Status MsgStation::open(const util::SockAddr& address) {
-    const bool has_wire = util::param_is_set(util::ParamId::kRoce) && !address.is_loopback();
-    const util::Status opened = has_wire ? open_wire(address) : open_host(address);
+util::Status MsgStation::open(const util::SockAddr& address, std::uint16_t roce_port) {
+    util::SockAddr at = address;
+    at.port = roce_port != 0 ? roce_port : address.port;
+    const util::Status opened =
+        has_wire(at) ? open_wire(at, roce_port != 0 ? util::PortUse::kFixed : util::PortUse::kAlone)
+                     : open_host(at);
     if (!opened.is_ok()) {
         return opened;
     }
     rc_ = std::make_unique<core::RcPort>(core::RcPortAttr{
         .device = device_,
+        .data = roce_port != 0 ? core::RcData::kPlain : core::RcData::kCounted,
         .connect_timeout_ms =
             static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
         .idle_us = host_ != nullptr ? kHostIdleUs : kWireIdleUs,
@@ -117,8 +127,8 @@ util::Status MsgStation::open_host(const util::SockAddr& address) {
     return util::kOk;
 }
 
-util::Status MsgStation::open_wire(const util::SockAddr& address) {
-    util::Result<util::UdpPort> bound = util::bind_udp_port(address);
+util::Status MsgStation::open_wire(const util::SockAddr& address, util::PortUse use) {
+    util::Result<util::UdpPort> bound = util::bind_udp_port(address, use);
     if (!bound.is_ok()) {
         return bound.status();
     }
@@ -211,13 +221,20 @@ util::Status MsgStation::arm() noexcept {
     return util::kOk;
 }
 
-util::Result<std::shared_ptr<ofi::MsgPort>> open_station(const util::SockAddr& address) {
+util::Result<std::shared_ptr<ofi::MsgPort>> make_station(const util::SockAddr& address,
+                                                         std::uint16_t roce_port) {
     auto made = std::make_shared<MsgStation>();
-    const util::Status opened = made->open(address);
+    const util::Status opened = made->open(address, roce_port);
     if (!opened.is_ok()) {
         return opened;
     }
     return std::shared_ptr<ofi::MsgPort>(std::move(made));
+}
+
+util::Result<std::shared_ptr<ofi::MsgPort>> open_station(const util::SockAddr& address) {
+    const auto roce_port = static_cast<std::uint16_t>(util::param_number(util::ParamId::kRocePort));
+    return roce_port != 0 && has_wire(address) ? open_shared_port(address, roce_port, make_station)
+                                               : make_station(address, 0);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace rvt::ofi {
 
 /// Shared by the endpoints of a domain, or by a passive endpoint and those that it accepted.
-/// Threads: any.
+/// Several have one device where the setting FI_RVT_ROCE_PORT says so. Threads: any.
 class MsgPort {
   public:
     virtual ~MsgPort() = default;
@@ -23,7 +23,7 @@ class MsgPort {
     MsgPort& operator=(const MsgPort&) = delete;
 
     virtual core::RcPort& rc() noexcept = 0;
-    /// The address that it is bound to.
+    /// The address that it is bound to: the device's, or a number of rdma_cm at it.
     [[nodiscard]] virtual util::SockAddr address() const noexcept = 0;
 
     /// Whom a connection to `address` is asked of.
@@ -45,10 +45,19 @@ class MsgPort {
 
   protected:
     MsgPort() = default;
+    /// Whose device a further name is for.
+    struct Same {
+        MsgPort& port;
+    };
+    explicit MsgPort(const Same& same) noexcept
+        : polls_always(same.port.polls_always), is_hot(same.port.is_hot) {}
     virtual unsigned poll_device() noexcept = 0;
 
     bool polls_always = false;  // a look for arrivals makes no system call; set once
-    std::atomic<bool> is_hot{false};
+    std::atomic<bool>& is_hot = own_hot_;
+
+  private:
+    std::atomic<bool> own_hot_{false};
 };
 
 /// Binds the address and starts to answer peers. Returns: as util::bind_udp_port(); ENOMEM, EMFILE.

@@ -19,6 +19,7 @@ enum class ParamId : unsigned {
     kRoce,
     kRoceInterface,
     kRoceMtu,
+    kRocePort,
     kUnexpectedBytes,
     kEagerMax,
     kWireEagerMax,

@@ -37,11 +37,12 @@ Result<SockAddr> bound_address(int socket) noexcept {
     return SockAddr::from(reinterpret_cast<const sockaddr*>(&bound), length);
 }
 
-std::string advice(const SockAddr& address, int error) {
+std::string advice(const SockAddr& address, PortUse use, int error) {
     if (error == EADDRINUSE) {
         const std::string owner = udp_port_owner(address);
-        return "; " + (owner.empty() ? "another process" : owner) +
-               " owns this port, port 0 chooses a free one";
+        return "; " + (owner.empty() ? "another process, or the kernel," : owner) +
+               (use == PortUse::kFixed ? " owns this port, another address of this host may be free"
+                                       : " owns this port, port 0 chooses a free one");
     }
     switch (error) {
         case EADDRNOTAVAIL: return "; this host has no such address";
@@ -51,9 +52,9 @@ std::string advice(const SockAddr& address, int error) {
     }
 }
 
-Status refuse(const SockAddr& address, int error) {
+Status refuse(const SockAddr& address, PortUse use, int error) {
     RVT_WARN(kEpCtrl, "cannot bind udp port %s: %s%s", address.to_string().c_str(),
-             strerrordesc_np(error), advice(address, error).c_str());
+             strerrordesc_np(error), advice(address, use, error).c_str());
     return error;
 }
 
@@ -65,15 +66,15 @@ Result<UdpPort> bind_udp_port(const SockAddr& address, PortUse use) {
     port.socket = ProcessFd(
         UniqueFd(::socket(address.family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP)));
     if (!port.socket.is_open()) {
-        return refuse(address, errno);
+        return refuse(address, use, errno);
     }
     const Status status = bind_socket(port.socket.get(), address, use);
     if (!status.is_ok()) {
-        return refuse(address, status.error());
+        return refuse(address, use, status.error());
     }
     const Result<SockAddr> bound = bound_address(port.socket.get());
     if (!bound.is_ok()) {
-        return refuse(address, bound.error());
+        return refuse(address, use, bound.error());
     }
     port.address = bound.value();
     return port;

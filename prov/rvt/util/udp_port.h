@@ -16,6 +16,7 @@ struct UdpPort {
 
 enum class PortUse : std::uint8_t {
     kAlone,
+    kFixed,   // alone, and no other port would do
     kShared,  // with others that say so: for a group, whose datagrams all of them get
 };
 

@@ -102,13 +102,14 @@ void await_link(const util::UniqueFd& links) {
 
 }  // namespace
 
-void enter_own_network() {
+bool enter_own_network() {
     if (!leave_networks()) {
-        return;
+        return false;
     }
     const util::UniqueFd links = watch_links();
     cr_assert(std::system(kSetUp) == 0, "ip(8) cannot set up a network for this test");
     await_link(links);
+    return true;
 }
 
 }  // namespace rvt::test

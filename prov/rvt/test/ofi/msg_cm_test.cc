@@ -33,12 +33,12 @@ RVT_MSG_TEST(msg_cm, each_message_carries_private_data) {
     MsgClient client;
     client.connect(listener, "ask");
     const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
-    cr_assert(request.data == "ask");
+    cr_assert(request.data == private_data("ask", kRequestRoom));
     cr_assert(eq(ptr, request.object, &listener.pep->fid));
     const MsgEnd server(listener.fabric.get(), listener.eq.get(), request.info.get());
     RVT_OK(fi_accept(server.ep.get(), "yes", 3));
     const CmEvent accepted = expect_event(client.eq.get(), FI_CONNECTED);
-    cr_assert(accepted.data == "yes");
+    cr_assert(accepted.data == private_data("yes", kReplyRoom));
     cr_assert(eq(ptr, accepted.object, &client.end.ep->fid));
     cr_assert(eq(ptr, expect_event(listener.eq.get(), FI_CONNECTED).object, &server.ep->fid));
 }
@@ -60,12 +60,13 @@ RVT_MSG_TEST(msg_cm, a_request_names_both_addresses) {
 RVT_MSG_TEST(msg_cm, room_for_private_data_is_told) {
     const MsgListener listener;
     MsgClient client;
+    const std::size_t expected = private_data("", kRequestRoom).empty() ? 55 : kRequestRoom;
     std::size_t room = 0;
     std::size_t bytes = sizeof room;
     RVT_OK(fi_getopt(&client.end.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &room, &bytes));
-    RVT_EQ(room, 55);
+    RVT_EQ(room, expected);
     RVT_OK(fi_getopt(&listener.pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &room, &bytes));
-    RVT_EQ(room, 55);
+    RVT_EQ(room, expected);
     const sockaddr_in to = name_of(&listener.pep->fid);
     const std::string data(room + 1, 'x');
     RVT_EQ(fi_connect(client.end.ep.get(), &to, data.data(), data.size()), -FI_EINVAL);
@@ -92,7 +93,7 @@ RVT_MSG_TEST(msg_cm, a_rejected_request_is_an_error_with_data) {
     const NextEvent refused = next_event(asked.client.eq.get());
     RVT_EQ(refused.error, FI_ECONNREFUSED);
     cr_assert(eq(ptr, refused.event.object, &asked.client.end.ep->fid));
-    cr_assert(refused.error_data == "no room");
+    cr_assert(refused.error_data == private_data("no room", kRejectRoom));
     RVT_EQ(fi_reject(asked.listener.pep.get(), asked.request.info->handle, nullptr, 0), -FI_EINVAL);
 }
 

@@ -21,12 +21,12 @@ namespace rvt::test {
 inline constexpr std::chrono::seconds kMsgPatience{20};
 inline constexpr int kMsgPatienceMs = 20'000;
 
-/// The address that both ends have: tests run once through shared memory and once by the wire.
+/// The address that both ends have: tests run once through shared memory and twice by the wire,
+/// with ports of their own and with one that they share.
 inline std::string msg_node = "127.0.0.1";
 
 /// The address that endpoints get by default where there is a network.
-inline std::string network_node() {
-    enter_own_network();
+inline std::string default_node() {
     const Answer answer = ask(new_hints());
     const auto* const address = static_cast<const sockaddr_in*>(answer.info->src_addr);
     std::array<char, INET_ADDRSTRLEN> text{};
@@ -35,17 +35,46 @@ inline std::string network_node() {
     cr_assert(has_network, "neither this machine nor a namespace has a network");
     return node;
 }
+inline std::string network_node() {
+    enter_own_network();
+    return default_node();
+}
 
-/// A test over both ways.
-#define RVT_MSG_TEST(suite, name)                        \
-    static void suite##_##name##_body();                 \
-    Test(suite, name) {                                  \
-        suite##_##name##_body();                         \
-    }                                                    \
-    Test(suite##_wire, name) {                           \
-        rvt::test::msg_node = rvt::test::network_node(); \
-        suite##_##name##_body();                         \
-    }                                                    \
+/// With the port of RoCEv2, which is nobody else's in a namespace alone.
+inline std::string roce_port_node() {
+    if (!enter_own_network()) {
+        cr_skip_test("this user cannot have a network of its own");
+    }
+    setenv("FI_RVT_ROCE_PORT", "4791", 1);
+    return default_node();
+}
+
+/// Private data as an event brings them. At the port of RoCEv2 zeros fill their room.
+inline std::string private_data(std::string_view text, std::size_t room) {
+    std::string data(text);
+    if (getenv("FI_RVT_ROCE_PORT") != nullptr) {  // NOLINT(concurrency-mt-unsafe): one thread
+        data.resize(room, '\0');
+    }
+    return data;
+}
+inline constexpr std::size_t kRequestRoom = 56;
+inline constexpr std::size_t kReplyRoom = 196;
+inline constexpr std::size_t kRejectRoom = 148;
+
+/// A test over all ways.
+#define RVT_MSG_TEST(suite, name)                          \
+    static void suite##_##name##_body();                   \
+    Test(suite, name) {                                    \
+        suite##_##name##_body();                           \
+    }                                                      \
+    Test(suite##_wire, name) {                             \
+        rvt::test::msg_node = rvt::test::network_node();   \
+        suite##_##name##_body();                           \
+    }                                                      \
+    Test(suite##_roce_port, name) {                        \
+        rvt::test::msg_node = rvt::test::roce_port_node(); \
+        suite##_##name##_body();                           \
+    }                                                      \
     static void suite##_##name##_body()
 
 struct MsgOptions {
