@@ -497,7 +497,7 @@ Status RcPort::start_pair(RcConnection& connection, const CmPair& remote) {
     const QpAttr attr{.state = QpState::kRtr,
                       .ah = {.dest = connection.peer_},
                       .dest_qpn = remote.qpn,
-                      .rq_psn = remote.starting_psn,
+                      .rq_psn = connection.psn_,
                       .path_mtu_bytes = connection.mtu_bytes_,
                       .max_dest_rd_atomic = kReads,
                       .min_rnr_timer = kMinRnrTimer};
@@ -508,7 +508,7 @@ Status RcPort::start_pair(RcConnection& connection, const CmPair& remote) {
         return status;
     }
     return qp.modify({.state = QpState::kRts,
-                      .sq_psn = connection.psn_,
+                      .sq_psn = remote.starting_psn,
                       .max_rd_atomic = std::min(kReads, remote.responder_resources),
                       .timeout = kAckTimeout,
                       .retry_cnt = kRetries,

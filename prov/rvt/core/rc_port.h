@@ -112,7 +112,7 @@ class RcConnection {
     std::uint16_t peer_service_ = 0;
     std::uint16_t own_service_ = 0;  // of one that dials
     CmHandle handle_ = CmHandle::kNone;
-    std::uint32_t psn_ = 0;
+    std::uint32_t psn_ = 0;  // of the first packet of the peer
     std::uint32_t mtu_bytes_ = 0;
     std::uint64_t deadline_us_ = 0;    // of dialing, or of a doubt
     bool is_doubted_ = false;          // the peer's host has said that it is gone

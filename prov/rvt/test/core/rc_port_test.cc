@@ -19,6 +19,7 @@ using protocol::CmRejectReason;
 constexpr std::uint16_t kService = 18515;
 constexpr std::uint16_t kCaller = 40000;
 constexpr std::size_t kRequestRoom = 56;  // of librdmacm's peers
+constexpr std::uint32_t kPsn = 0x471108;
 constexpr int kPatience = 2000;
 
 std::uint64_t id_of(std::uint16_t service) {
@@ -94,7 +95,10 @@ struct Stranger final : MadSink, CmWire {
         return agent
             .connect({.service_id = id_of(service),
                       .dest = {.dest = peer.address()},
-                      .own = {.qpn = 0x1234, .responder_resources = 1, .initiator_depth = 2},
+                      .own = {.qpn = 0x1234,
+                              .starting_psn = kPsn,
+                              .responder_resources = 1,
+                              .initiator_depth = 2},
                       .path_mtu_bytes = 256,
                       .source_port = kCaller,
                       .private_data = bytes_of(data)},
@@ -197,6 +201,16 @@ Test(rc_port, an_answer_allows_no_more_reads_than_the_request) {
     RVT_EQ(reply.remote.responder_resources, 2);
     RVT_EQ(reply.remote.initiator_depth, 1);
     RVT_EQ(world.connection->qp().attr().max_rd_atomic, 1);
+}
+
+Test(rc_port, each_end_begins_with_the_number_that_the_other_expects) {
+    World world;
+    world.listen_and_await_call("");
+    RVT_OK(world.port.accept(*world.connection, *world.notes.request, {}));
+    const CmEvent reply = world.next(CmEventType::kReply);
+    const QpAttr attr = world.connection->qp().attr();
+    RVT_EQ(attr.sq_psn, kPsn);
+    RVT_EQ(attr.rq_psn, reply.remote.starting_psn);
 }
 
 Test(rc_port, a_peer_that_sends_from_any_port_is_answered_at_the_devices_own) {
