@@ -3,16 +3,10 @@
 #include "traffic.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
-
-#include <sys/stat.h>
-#include <unistd.h>
 
 namespace traffic {
 namespace {
@@ -22,46 +16,11 @@ using Bytes = std::vector<std::byte>;
 constexpr std::uint32_t kImm = 0xc0ffee42;
 constexpr std::uint32_t kActivePsn = 0xfffff0;  // wraps at the 17th packet
 constexpr std::uint32_t kPassivePsn = 0x123456;
-constexpr std::uint32_t kUnderWay = 32;  // requests, of operations that are repeated
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::uint32_t kUnderWay = 32;         // requests, of operations that are repeated
 constexpr std::chrono::seconds kAfterwards{2};  // for what was under way when the active end ended
-constexpr std::chrono::milliseconds kLook{1};   // between two looks at a file
 
 constexpr std::uint64_t kReceiveBit = 1ull << 63;  // of a wr_id
 constexpr unsigned kOperationShift = 32;
-
-// ---- the files of the folder ----
-
-class Folder {
-  public:
-    explicit Folder(std::string dir) : dir_(std::move(dir)) { mkdir(dir_.c_str(), 0777); }
-
-    /// A reader sees the file whole or not at all.
-    void put(const std::string& name, const std::string& text) const {
-        const std::string path = dir_ + "/" + name;
-        std::ofstream(path + ".new") << text;
-        if (std::rename((path + ".new").c_str(), path.c_str()) != 0) {
-            fail("cannot write " + path);
-        }
-    }
-    [[nodiscard]] bool has(const std::string& name) const {
-        return access((dir_ + "/" + name).c_str(), F_OK) == 0;
-    }
-    /// A folder that another machine shares raises no events: it is looked at again and again.
-    std::ifstream await(const std::string& name) const {
-        const auto end = std::chrono::steady_clock::now() + kPatience;
-        while (!has(name)) {
-            if (std::chrono::steady_clock::now() > end) {
-                fail("no " + dir_ + "/" + name);
-            }
-            std::this_thread::sleep_for(kLook);
-        }
-        return std::ifstream(dir_ + "/" + name);
-    }
-
-  private:
-    std::string dir_;
-};
 
 std::string to_text(const Card& card) {
     std::string text;
@@ -110,18 +69,10 @@ class Course {
         } else {
             be_passive();
         }
-        return is_bad_ ? 1 : 0;
+        return report_.status();
     }
 
   private:
-    void report(const std::string& name, const std::string& problem) {
-        ++lines_;
-        std::printf("%s %d - %s%s%s\n", problem.empty() ? "ok" : "not ok", lines_, name.c_str(),
-                    problem.empty() ? "" : ": ", problem.c_str());
-        std::fflush(stdout);
-        is_bad_ = is_bad_ || !problem.empty();
-    }
-
     /// Returns: where the memory is not as expected, or nothing.
     [[nodiscard]] std::string difference(std::size_t from, std::size_t bytes) const {
         const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(from);
@@ -140,7 +91,7 @@ class Course {
         for (std::size_t i = 0; i < list_.size(); ++i) {
             perform(i);
         }
-        report("no other byte of the active end's memory", difference(0, memory_.size()));
+        report_.line("no other byte of the active end's memory", difference(0, memory_.size()));
         folder_.put("done", "");
     }
 
@@ -159,7 +110,7 @@ class Course {
                 problem = completion.text;
             }
         }
-        report(name_of(op), problem.empty() ? difference(op) : problem);
+        report_.line(name_of(op), problem.empty() ? difference(op) : problem);
     }
 
     Completion next(const Operation& op) {
@@ -228,9 +179,9 @@ class Course {
         for (std::size_t i = 0; i < list_.size(); ++i) {
             judge(i);
         }
-        report("nothing else arrives, and no other byte of the passive end's memory",
-               surplus_ != 0 ? std::to_string(surplus_) + " more completions"
-                             : difference(0, memory_.size()));
+        report_.line("nothing else arrives, and no other byte of the passive end's memory",
+                     surplus_ != 0 ? std::to_string(surplus_) + " more completions"
+                                   : difference(0, memory_.size()));
     }
 
     void post_receives(std::size_t index) {
@@ -321,10 +272,10 @@ class Course {
             return;
         }
         if (arrivals.count != op.receives()) {
-            report(name_of(op), std::to_string(arrivals.count) + " arrived");
+            report_.line(name_of(op), std::to_string(arrivals.count) + " arrived");
             return;
         }
-        report(name_of(op), arrivals.problem.empty() ? difference(op) : arrivals.problem);
+        report_.line(name_of(op), arrivals.problem.empty() ? difference(op) : arrivals.problem);
     }
 
     End& end_;
@@ -339,25 +290,10 @@ class Course {
     std::size_t late_ = 0;            // the operation whose receive is not posted yet
     std::uint64_t not_ready_before_ = 0;
     unsigned surplus_ = 0;
-    int lines_ = 0;
-    bool is_bad_ = false;
+    Report report_;
 };
 
 }  // namespace
-
-Options read_options(int argc, char** argv) {
-    const std::vector<std::string> args(argv + 1, argv + argc);
-    const bool is_right = (args.size() == 4 || (args.size() == 5 && args[4] == "lossy")) &&
-                          (args[1] == "active" || args[1] == "passive");
-    if (!is_right) {
-        fail("usage: DIR active|passive OWN-IP PEER-IP [lossy]");
-    }
-    return {.dir = args[0],
-            .is_active = args[1] == "active",
-            .own_ip = args[2],
-            .peer_ip = args[3],
-            .is_lossy = args.size() == 5};
-}
 
 std::vector<std::byte> first_memory(const Options& options) {
     return image_before(operations(options.is_lossy), options.is_active);
@@ -365,12 +301,6 @@ std::vector<std::byte> first_memory(const Options& options) {
 
 int run(End& end, std::span<std::byte> memory, const Options& options) {
     return Course(end, memory, options).run();
-}
-
-void fail(const std::string& what) {
-    std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
-    std::fflush(stdout);
-    std::_Exit(1);
 }
 
 }  // namespace traffic

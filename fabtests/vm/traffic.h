@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
 // How two verbs devices go through the list of operations.h, and what each end makes sure of. The
-// ends: rxe_peer.cc on rvt's RoCEv2 device, rxe_traffic.cc on a device of libibverbs. They find
-// each other through files in a folder that both see, and print a line `ok N - ...` or `not ok N -
-// ...` for each operation.
+// ends: rxe_peer.cc on rvt's RoCEv2 device, rxe_traffic.cc on a device of libibverbs. They print a
+// line for each operation.
 #pragma once
 
 #include <array>
@@ -11,9 +10,9 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "ends.h"
 #include "operations.h"
 
 namespace traffic {
@@ -83,17 +82,6 @@ class End {
     virtual std::uint64_t receiver_not_ready_count() = 0;
 };
 
-struct Options {
-    std::string dir;  // seen by both ends
-    bool is_active = false;
-    std::string own_ip;
-    std::string peer_ip;
-    bool is_lossy = false;  // see operations()
-};
-
-/// Reads `DIR active|passive OWN-IP PEER-IP [lossy]`; ends the process when it is something else.
-Options read_options(int argc, char** argv);
-
 /// The memory that an end with these options needs, every byte as the course wants it to begin.
 std::vector<std::byte> first_memory(const Options& options);
 
@@ -101,8 +89,5 @@ std::vector<std::byte> first_memory(const Options& options);
 /// @param memory  As first_memory() made it, and registered by `end`.
 /// Returns: the exit status of the program: 0 when every line is ok.
 int run(End& end, std::span<std::byte> memory, const Options& options);
-
-/// Ends the program: nothing more can be tried.
-[[noreturn]] void fail(const std::string& what);
 
 }  // namespace traffic

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Arguments, files and lines.
+#include "ends.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace traffic {
+
+Options read_options(int argc, char** argv) {
+    const std::vector<std::string> args(argv + 1, argv + argc);
+    const bool is_right = (args.size() == 4 || (args.size() == 5 && args[4] == "lossy")) &&
+                          (args[1] == "active" || args[1] == "passive");
+    if (!is_right) {
+        fail("usage: DIR active|passive OWN-IP PEER-IP [lossy]");
+    }
+    return {.dir = args[0],
+            .is_active = args[1] == "active",
+            .own_ip = args[2],
+            .peer_ip = args[3],
+            .is_lossy = args.size() == 5};
+}
+
+// ---- the folder ----
+
+Folder::Folder(std::string dir) : dir_(std::move(dir)) {
+    mkdir(dir_.c_str(), 0777);
+}
+
+void Folder::put(const std::string& name, const std::string& text) const {
+    const std::string path = dir_ + "/" + name;
+    std::ofstream(path + ".new") << text;
+    if (std::rename((path + ".new").c_str(), path.c_str()) != 0) {
+        fail("cannot write " + path);
+    }
+}
+
+bool Folder::has(const std::string& name) const {
+    return access((dir_ + "/" + name).c_str(), F_OK) == 0;
+}
+
+/// A folder that another machine shares raises no events: it is looked at again and again.
+std::ifstream Folder::await(const std::string& name) const {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!has(name)) {
+        if (std::chrono::steady_clock::now() > end) {
+            fail("no " + dir_ + "/" + name);
+        }
+        std::this_thread::sleep_for(kLook);
+    }
+    return std::ifstream(dir_ + "/" + name);
+}
+
+// ---- words ----
+
+void Report::line(const std::string& name, const std::string& problem) {
+    ++lines_;
+    std::printf("%s %d - %s%s%s\n", problem.empty() ? "ok" : "not ok", lines_, name.c_str(),
+                problem.empty() ? "" : ": ", problem.c_str());
+    std::fflush(stdout);
+    is_bad_ = is_bad_ || !problem.empty();
+}
+
+void fail(const std::string& what) {
+    std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
+    std::fflush(stdout);
+    std::_Exit(1);
+}
+
+}  // namespace traffic

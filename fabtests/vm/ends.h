@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// What programs with an end on two machines have in common: arguments, files in a folder that both
+// see, and lines `ok N - ...` or `not ok N - ...`.
+#pragma once
+
+#include <chrono>
+#include <fstream>
+#include <string>
+
+namespace traffic {
+
+inline constexpr std::chrono::seconds kPatience{30};
+inline constexpr std::chrono::milliseconds kLook{1};  // between two looks at a file
+
+struct Options {
+    std::string dir;  // seen by both ends
+    bool is_active = false;
+    std::string own_ip;
+    std::string peer_ip;
+    bool is_lossy = false;
+};
+
+/// Reads `DIR active|passive OWN-IP PEER-IP [lossy]`; ends the process when it is something else.
+Options read_options(int argc, char** argv);
+
+class Folder {
+  public:
+    explicit Folder(std::string dir);
+
+    /// A reader sees the file whole or not at all.
+    void put(const std::string& name, const std::string& text) const;
+    [[nodiscard]] bool has(const std::string& name) const;
+    /// Ends the program when the file does not come.
+    std::ifstream await(const std::string& name) const;
+
+  private:
+    std::string dir_;
+};
+
+class Report {
+  public:
+    /// Prints the line of what has been tried. It is good when there is no problem.
+    void line(const std::string& name, const std::string& problem);
+    /// Of the program: 0 when every line was good.
+    [[nodiscard]] int status() const { return is_bad_ ? 1 : 0; }
+
+  private:
+    int lines_ = 0;
+    bool is_bad_ = false;
+};
+
+/// Ends the program: nothing more can be tried.
+[[noreturn]] void fail(const std::string& what);
+
+}  // namespace traffic
