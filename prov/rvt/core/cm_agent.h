@@ -62,7 +62,7 @@ struct CmConfig {
 /// What the two ends of a connection tell each other about their pairs.
 struct CmPair {
     std::uint32_t qpn = 0;
-    /// With which the other end begins (12.7.31). Flows of RDM endpoints have it the other way.
+    /// With which the other end begins (12.7.31).
     std::uint32_t starting_psn = 0;
     /// READs and atomics that the sender of the message answers at a time, and that it may have
     /// outstanding: its max_dest_rd_atomic and max_rd_atomic.

@@ -141,7 +141,7 @@ class RdFlows final : private MadSink, private CmWire {
         std::uint64_t deadline_us = 0;  // see has_deadline()
         bool is_refused = false;        // the peer's host has said that nobody listens
         std::uint64_t life_signs = 0;   // of an open flow, at that time
-        std::uint32_t psn = 0;          // of our first packet
+        std::uint32_t psn = 0;          // with which the peer begins
         std::uint64_t peer_dials = 0;   // requests that the peer had made when it last said so
     };
     struct News {

@@ -162,7 +162,7 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     const QpAttr attr{.state = QpState::kRtr,
                       .ah = {.dest = flow.address_},
                       .dest_qpn = event.remote.qpn,
-                      .rq_psn = event.remote.starting_psn,
+                      .rq_psn = link.psn,
                       .path_mtu_bytes = flow.payload_bytes_,
                       .min_rnr_timer = kMinRnrTimer};
     Status status = flow.qp_->modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu |
@@ -170,7 +170,7 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
                                                QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer);
     if (status.is_ok()) {
         status = flow.qp_->modify({.state = QpState::kRts,
-                                   .sq_psn = link.psn,
+                                   .sq_psn = event.remote.starting_psn,
                                    .timeout = kAckTimeout,
                                    .retry_cnt = kRetries,
                                    .rnr_retry = kRnrRetryForEver},
