@@ -49,7 +49,9 @@ enum class Access : std::uint32_t {
     kRemoteRead = 1u << 2,
     kRemoteAtomic = 1u << 3,
     kMwBind = 1u << 4,
-    kZeroBased = 1u << 5,  // remote addresses count from 0, the region's first byte
+    kZeroBased = 1u << 5,        // remote addresses count from 0, the region's first byte
+    kFlushGlobal = 1u << 6,      // FLUSH, to where all of the host sees it
+    kFlushPersistent = 1u << 7,  // FLUSH, to where it outlives a loss of power
 };
 template <>
 struct IsFlags<Access> : std::true_type {};
@@ -145,8 +147,10 @@ enum class WrOpcode : std::uint8_t {
     kFetchAdd,
     kLocalInv,
     kBindMw,
+    kFlush,
+    kAtomicWrite,
 };
-inline constexpr std::size_t kWrOpcodes = 10;
+inline constexpr std::size_t kWrOpcodes = 12;
 
 enum class SendFlags : std::uint8_t {
     kNone = 0,
@@ -168,6 +172,23 @@ struct BindMw {
     Access access = Access::kNone;
 };
 
+/// How far FLUSH takes what has been written; as IBV_FLUSH_GLOBAL and IBV_FLUSH_PERSISTENT.
+enum class FlushType : std::uint8_t { kNone = 0, kGlobal = 1u << 0, kPersistent = 1u << 1 };
+template <>
+struct IsFlags<FlushType> : std::true_type {};
+
+/// Of which memory; as IBV_FLUSH_RANGE and IBV_FLUSH_MR.
+enum class FlushLevel : std::uint8_t {
+    kRange,
+    kRegion,  // all that the key stands for: neither address nor length is looked at
+};
+
+struct Flush {
+    FlushType type = FlushType::kNone;
+    FlushLevel level = FlushLevel::kRange;
+    std::uint32_t length = 0;
+};
+
 /// One send work request. Only the members that the opcode's row in core/wr_table.h names are read.
 struct SendWr {
     std::uint64_t wr_id = 0;
@@ -175,14 +196,15 @@ struct SendWr {
     SendFlags flags = SendFlags::kNone;
     std::uint32_t imm = 0;  // SEND_IMM, WRITE_IMM; also what the peer invalidates: SEND_INV
     std::span<const Sge> sg_list{};  // copied before post_send() returns
-    std::uint64_t remote_addr = 0;   // WRITE, READ, atomics
-    std::uint32_t rkey = 0;          // WRITE, READ, atomics; LOCAL_INV: the key to invalidate
+    std::uint64_t remote_addr = 0;   // WRITE, READ, atomics, FLUSH
+    std::uint32_t rkey = 0;          // as remote_addr; LOCAL_INV: the key to invalidate
     std::uint64_t compare_add = 0;   // atomics
     std::uint64_t swap = 0;          // CAS
     const core::Ah* ah = nullptr;    // UD
     std::uint32_t remote_qpn = 0;    // UD
     std::uint32_t remote_qkey = 0;   // UD; top bit set: the queue pair's own
     BindMw bind{};                   // BIND_MW
+    Flush flush{};                   // FLUSH
 };
 
 // ---- tag matching ----

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint32_t kNoPlace = 0;
 constexpr std::uint32_t kRequestBits =
     bits(Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kRemoteAtomic |
-         Access::kMwBind);
+         Access::kMwBind | Access::kFlushGlobal | Access::kFlushPersistent);
 
 std::uint64_t random_word() noexcept {
     std::uint64_t word = 0;

@@ -53,6 +53,9 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
     if (!is_valid(attr) || !length) {
         return EINVAL;
     }
+    if (has_any(attr.access, Access::kFlushPersistent)) {
+        return EOPNOTSUPP;
+    }
     auto mr =
         std::make_unique<Mr>(pd, std::vector<iovec>(attr.segments.begin(), attr.segments.end()));
     const bool scattered = attr.segments.size() > 1;

@@ -60,7 +60,8 @@ class Mr : public Object {
 
 /// Returns: EINVAL for no or too many segments, remote write or atomic access without local write
 ///          (IBTA 11.2.8.2), or memory past the end of the address space; ENOSPC when the key table
-///          is full; EEXIST when the application's key is in use.
+///          is full; EEXIST when the application's key is in use; EOPNOTSUPP for kFlushPersistent:
+///          of no memory is it known that it outlives a loss of power.
 Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 
 /// A region that is all memory of the process, for clients of the core that vouch for what they

@@ -107,11 +107,11 @@ void PacketRequester::shrink_window_a_little() noexcept {
 }
 
 /// What is to be sent again and has arrived after all need not be: an answer to its first sending
-/// says so. READs and atomics are asked for again: their answer is more than a number.
+/// says so. What has an answer of its own is asked for again: a READ's is more than a number.
 void PacketRequester::skip_to(Qp& qp, Psn upto) noexcept {
     while (distance(upto, sent_psn_) > 0) {
         SendWqe* wqe = sending_ != nullptr ? sending_ : qp.send_queue().next();
-        if (wqe == nullptr || wqe->is_fetch()) {
+        if (wqe == nullptr || wqe->is_answered()) {
             return;
         }
         if (sending_ == nullptr) {
@@ -125,12 +125,12 @@ void PacketRequester::skip_to(Qp& qp, Psn upto) noexcept {
     }
 }
 
-/// Takes everything before `upto` as arrived. Returns: false when that leaves out a READ or atomic
-/// whose response has not come; una_ is then its first missing packet.
+/// Takes everything before `upto` as arrived. Returns: false when that leaves out a request whose
+/// own answer has not come; una_ is then its first missing packet.
 bool PacketRequester::acknowledge(Qp& qp, Psn upto) noexcept {
     qp.send_queue().find_under_way([&](SendWqe& wqe) {
         const Psn end = Psn(wqe.msn) + wqe.packets;
-        if (wqe.done || distance(upto, una_) <= 0 || wqe.is_fetch()) {
+        if (wqe.done || distance(upto, una_) <= 0 || wqe.is_answered()) {
             return !wqe.done;
         }
         wqe.done = distance(upto, end) >= 0;
@@ -232,7 +232,9 @@ void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& 
         return;
     }
     SendWqe* wqe = qp.send_queue().oldest_open();
-    if (wqe == nullptr || wqe->wr.opcode != WrOpcode::kRead) {
+    const bool is_asked = wqe != nullptr && wqe->is_answered() &&
+                          (wqe->wr.opcode == WrOpcode::kRead || !wqe->is_fetch());
+    if (!is_asked) {
         device_.stats().add(Stat::kBadPackets);
         return;
     }
@@ -240,8 +242,11 @@ void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& 
     const std::uint64_t offset = std::uint64_t{index} * mtu_;
     PieceList local;
     WcStatus status = WcStatus::kBadRespErr;
-    if (packet.payload.size() == std::min<std::uint64_t>(wqe->bytes - offset, mtu_)) {
-        status = local_pieces(qp, *wqe, local);
+    // That of FLUSH and ATOMIC WRITE holds none.
+    const std::uint64_t due =
+        wqe->is_fetch() ? std::min<std::uint64_t>(wqe->bytes - offset, mtu_) : 0;
+    if (packet.payload.size() == due) {
+        status = due == 0 ? WcStatus::kSuccess : local_pieces(qp, *wqe, local);
     }
     if (status != WcStatus::kSuccess) {
         fail_oldest(qp, status);
@@ -259,7 +264,7 @@ void PacketRequester::take_atomic_result(Qp& qp, const PacketHeader& header) noe
         return;
     }
     SendWqe* wqe = qp.send_queue().oldest_open();
-    if (wqe == nullptr || !wqe->has(OpTraits::kAtomic)) {
+    if (wqe == nullptr || !wqe->is_fetch() || !wqe->has(OpTraits::kAtomic)) {
         device_.stats().add(Stat::kBadPackets);
         return;
     }

@@ -6,6 +6,7 @@
 #include "core/packet_burst.h"
 #include "core/qp.h"
 #include "core/requester.h"
+#include "protocol/feth.h"
 
 #include <algorithm>
 
@@ -33,6 +34,8 @@ Opcode opcode_for(QpType service, const SendWqe& wqe, bool starts, bool ends) no
         case WrOpcode::kRead: return Opcode::kRcReadRequest;
         case WrOpcode::kCas: return Opcode::kRcCompareSwap;
         case WrOpcode::kFetchAdd: return Opcode::kRcFetchAdd;
+        case WrOpcode::kFlush: return Opcode::kRcFlush;
+        case WrOpcode::kAtomicWrite: return Opcode::kRcAtomicWrite;
         case WrOpcode::kSend:
         case WrOpcode::kSendImm:
         case WrOpcode::kSendInv:
@@ -77,7 +80,7 @@ bool PacketRequester::peer_keeps_early(const Qp& qp) noexcept {
 /// How many packet numbers the next packet of `wqe` takes; 0: none can leave now.
 std::uint32_t PacketRequester::next_step(const Qp& qp, const SendWqe& wqe) const noexcept {
     std::uint32_t step = 1;
-    if (wqe.is_fetch()) {
+    if (wqe.is_answered()) {
         if (fetches_.size() >= std::min<std::uint32_t>(qp.attr().max_rd_atomic, FetchEnds::kMax)) {
             return 0;
         }
@@ -205,7 +208,9 @@ PacketHeader PacketRequester::header_at(const Qp& qp, const SendWqe& wqe, std::u
             is_read ? std::min(wqe.bytes - offset, std::uint64_t{packets} * mtu_) : wqe.bytes;
         header.remote_addr = wqe.wr.remote_addr + (is_read ? offset : 0);
         header.rkey = wqe.wr.rkey;
-        header.dma_bytes = static_cast<std::uint32_t>(bytes);
+        const bool is_flush = wqe.wr.opcode == WrOpcode::kFlush;
+        header.dma_bytes = is_flush ? wqe.wr.flush.length : static_cast<std::uint32_t>(bytes);
+        header.flush = protocol::feth_of(wqe.wr.flush.type, wqe.wr.flush.level);
         header.swap_add = wqe.wr.opcode == WrOpcode::kFetchAdd ? wqe.wr.compare_add : wqe.wr.swap;
         header.compare = wqe.wr.opcode == WrOpcode::kFetchAdd ? 0 : wqe.wr.compare_add;
     }
@@ -217,7 +222,7 @@ bool PacketRequester::count_sent(Qp& qp, SendWqe& wqe, std::uint32_t packets) no
     const bool ends = wqe.sent + packets == wqe.packets;
     wqe.sent += packets;
     sent_psn_ = sent_psn_ + packets;
-    if (wqe.is_fetch()) {
+    if (wqe.is_answered()) {
         fetches_.push(sent_psn_);
     }
     return qp.type() == QpType::kRc && wants_ack(qp, wqe, ends);
@@ -249,7 +254,7 @@ bool PacketRequester::send_again(Qp& qp, Psn psn, PacketBurst& burst) noexcept {
 /// An answer to the packet just counted: at the end of a burst, where the window ends, and every
 /// kAckEvery packets, or twice in a window that is smaller.
 bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept {
-    if (wqe.is_fetch()) {
+    if (wqe.is_answered()) {
         since_ack_request_ = 0;  // answered in any case
         return false;
     }

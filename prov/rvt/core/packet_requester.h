@@ -26,8 +26,8 @@ class Device;
 class PacketBurst;
 class Qp;
 
-/// The ends of the READ and atomic requests under way, oldest first: what IBTA counts against
-/// max_rd_atomic.
+/// The ends of the requests under way that have answers of their own, oldest first: what IBTA
+/// counts against max_rd_atomic.
 class FetchEnds {
   public:
     static constexpr std::uint32_t kMax = 128;

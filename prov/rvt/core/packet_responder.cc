@@ -5,6 +5,7 @@
 #include "core/device.h"
 #include "core/packet_burst.h"
 #include "core/qp.h"
+#include "protocol/feth.h"
 
 #include <algorithm>
 
@@ -32,9 +33,9 @@ const WrInfo& request_info(const OpcodeInfo& info, Opcode opcode) noexcept {
             return *wr_info(info.has(Ext::kImm) ? WrOpcode::kWriteImm : WrOpcode::kWrite);
         case Kind::kAtomic:
             return *wr_info(opcode == Opcode::kRcFetchAdd ? WrOpcode::kFetchAdd : WrOpcode::kCas);
+        case Kind::kFlush: return *wr_info(WrOpcode::kFlush);
+        case Kind::kAtomicWrite: return *wr_info(WrOpcode::kAtomicWrite);
         case Kind::kRead:
-        case Kind::kFlush:
-        case Kind::kAtomicWrite:
         case Kind::kReadResponse:
         case Kind::kAck:
         case Kind::kAtomicAck: break;
@@ -44,6 +45,21 @@ const WrInfo& request_info(const OpcodeInfo& info, Opcode opcode) noexcept {
 
 bool is_atomic(const PacketHeader& header) noexcept {
     return header.info().kind == Kind::kAtomic;
+}
+
+/// Whether a request gets an answer of its own, which has to be known when it comes again.
+bool is_answered(Kind kind) noexcept {
+    return kind == Kind::kRead || kind == Kind::kAtomic || kind == Kind::kFlush ||
+           kind == Kind::kAtomicWrite;
+}
+
+/// The answer to FLUSH and ATOMIC WRITE is that to a READ of no bytes.
+Request request_of_answer(const Request& request) noexcept {
+    Request answer = request;
+    if (!has_any(request.info->traits, OpTraits::kResult)) {
+        answer.bytes = 0;
+    }
+    return answer;
 }
 
 /// What the first or only packet of a message says of it. The length of a SEND is not among that.
@@ -59,6 +75,8 @@ Request request_of(const Qp& qp, const DecodedPacket& packet) noexcept {
                     .bytes = packet.payload.size(),
                     .compare_add = adds ? header.swap_add : header.compare,
                     .swap = header.swap_add,
+                    .flush_type = protocol::flush_type(header.flush),
+                    .flush_level = protocol::flush_level(header.flush),
                     .solicited = header.solicited};
     if (info.has(Ext::kReth)) {
         request.bytes = header.dma_bytes;
@@ -176,8 +194,7 @@ Nak PacketResponder::check_form(const DecodedPacket& packet) const noexcept {
     const bool fits =
         info.ends() ? bytes <= mtu_ && (info.part == Part::kOnly || bytes != 0) : bytes == mtu_;
     const bool padded = packet.header.pad == (-bytes & 3);
-    const bool known = info.kind != Kind::kFlush && info.kind != Kind::kAtomicWrite;
-    return in_order && fits && padded && known ? Nak::kNone : Nak::kInvalid;
+    return in_order && fits && padded ? Nak::kNone : Nak::kInvalid;
 }
 
 /// UC: what has come of a message is worth nothing; its receive serves the next one.
@@ -196,8 +213,8 @@ Nak PacketResponder::begin(Qp& qp, const DecodedPacket& packet) noexcept {
 
 Nak PacketResponder::execute(Qp& qp, const DecodedPacket& packet) noexcept {
     const PacketHeader& header = packet.header;
-    if (has_any(request_.info->traits, OpTraits::kResult)) {
-        return answer_fetch(qp, header);
+    if (has_any(request_.info->traits, OpTraits::kAnswered)) {
+        return answer_now(qp, packet);
     }
     if (Nak nak = take_data(qp, packet); nak != Nak::kNone) {
         return nak;
@@ -247,25 +264,30 @@ Nak PacketResponder::take_data(Qp& qp, const DecodedPacket& packet) noexcept {
     return info.ends() ? finish_request(qp, request_) : Nak::kNone;
 }
 
-/// A READ or an atomic.
-Nak PacketResponder::answer_fetch(Qp& qp, const PacketHeader& header) noexcept {
+/// A READ, an atomic, FLUSH or ATOMIC WRITE.
+Nak PacketResponder::answer_now(Qp& qp, const DecodedPacket& packet) noexcept {
+    const PacketHeader& header = packet.header;
     Answer answer{.kind = Answer::Kind::kReadData,
                   .syndrome = protocol::to_wire(protocol::ack()),
                   .psn = header.psn,
-                  .packets = packets_of(request_.bytes),
-                  .request = request_};
+                  .request = request_of_answer(request_)};
+    answer.packets = packets_of(answer.request.bytes);
+    Nak nak = Nak::kNone;
     if (is_atomic(header)) {
         answer.kind = Answer::Kind::kAtomicResult;
-        if (Nak nak = do_atomic(qp, request_, answer.original); nak != Nak::kNone) {
-            return nak;
-        }
+        nak = do_atomic(qp, request_, answer.original);
+    } else if (header.info().kind != Kind::kRead) {
+        nak = do_answered(qp, request_, pieces_of(packet.payload));
+    }
+    if (nak != Nak::kNone) {
+        return nak;
     }
     expected_ = expected_ + answer.packets;
     msn_ = (msn_ + 1) & Psn::kMask;
     answer.msn = msn_;
     remember({.psn = header.psn,
               .packets = answer.packets,
-              .is_atomic = is_atomic(header),
+              .kind = header.info().kind,
               .original = answer.original});
     queue(qp, answer);
     return Nak::kNone;
@@ -284,14 +306,14 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
         return answer.kind != Answer::Kind::kNak && distance(answer.psn, header.psn) >= 0;
     });
     const Kind kind = header.info().kind;
-    if (kind != Kind::kRead && kind != Kind::kAtomic) {
+    if (!is_answered(kind)) {
         queue_ack(qp, expected_ - 1);
         return;
     }
     const auto holds = [&](const Executed& executed) {
         const std::int32_t at = distance(header.psn, executed.psn);
         return at >= 0 && static_cast<std::uint32_t>(at) < executed.packets &&
-               executed.is_atomic == is_atomic(header);
+               executed.kind == kind;
     };
     const auto found = std::find_if(executed_.begin(), executed_.end(), holds);
     if (found == executed_.end()) {
@@ -302,7 +324,7 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
                   .psn = header.psn,
                   .msn = msn_,
                   .original = found->original,
-                  .request = request_of(qp, {.header = header, .payload = {}})};
+                  .request = request_of_answer(request_of(qp, {.header = header, .payload = {}}))};
     answer.packets = packets_of(answer.request.bytes);
     const auto skipped = static_cast<std::uint32_t>(distance(header.psn, found->psn));
     if (answer.packets <= found->packets - skipped) {

@@ -62,11 +62,12 @@ class PacketResponder {
         Request request{};           // READ data: to find its memory when it is sent
     };
     /// What has been executed and may be asked for again (C9-105 and the rules after it): a READ is
-    /// read once more, an atomic's result comes from here.
+    /// read once more, an atomic's result comes from here, FLUSH and ATOMIC WRITE are only
+    /// answered.
     struct Executed {
         protocol::Psn psn{};
         std::uint32_t packets = 0;  // 0: an unused entry
-        bool is_atomic = false;
+        protocol::Kind kind = protocol::Kind::kRead;
         std::uint64_t original = 0;
     };
     // An acknowledgement for as many packets does not wait for company: the peer's window is in
@@ -84,7 +85,7 @@ class PacketResponder {
     Nak execute(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     Nak take_data(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     Nak finish(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
-    Nak answer_fetch(Qp& qp, const protocol::PacketHeader& header) noexcept;
+    Nak answer_now(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     void answer_duplicate(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void drop_message(Qp& qp) noexcept;
 

@@ -39,10 +39,13 @@ bool operands_fit(const Qp& qp, const SendWr& wr, const WrInfo& info,
     if (has_any(info.traits, OpTraits::kAtomic) && (wr.sg_list.size() != 1 || bytes != 8)) {
         return false;
     }
-    if (has_any(info.traits, OpTraits::kResult) && !qp.may_read()) {
+    if (has_any(info.traits, OpTraits::kAnswered) && !qp.may_read()) {
         return false;
     }
-    if (has_any(info.traits, OpTraits::kLocal) && !wr.sg_list.empty()) {
+    if (!has_any(info.traits, OpTraits::kPayload | OpTraits::kResult) && !wr.sg_list.empty()) {
+        return false;
+    }
+    if (info.opcode == WrOpcode::kFlush && !is_flush(wr.flush.type, wr.flush.level)) {
         return false;
     }
     return qp.type() != QpType::kUd ||
@@ -83,6 +86,9 @@ Nak answer_locked(Qp& peer, const Request& request, const PieceList& local) noex
     }
     if (has_any(request.info->traits, OpTraits::kResult)) {
         return fetch_locked(peer, request, local);
+    }
+    if (has_any(request.info->traits, OpTraits::kAnswered)) {
+        return do_answered(peer, request, local);
     }
     if (Nak nak = place_data(peer, request, 0, local); nak != Nak::kNone) {
         return nak;
@@ -372,9 +378,11 @@ Request to_request(const Qp& qp, const SendWqe& wqe) noexcept {
                     .imm = wqe.wr.imm,
                     .rkey = wqe.wr.rkey,
                     .remote_addr = wqe.wr.remote_addr,
-                    .bytes = wqe.bytes,
+                    .bytes = wqe.wr.opcode == WrOpcode::kFlush ? wqe.wr.flush.length : wqe.bytes,
                     .compare_add = wqe.wr.compare_add,
                     .swap = wqe.wr.swap,
+                    .flush_type = wqe.wr.flush.type,
+                    .flush_level = wqe.wr.flush.level,
                     .solicited = wqe.has(SendFlags::kSolicited)};
     if (qp.type() == QpType::kUd) {
         request.qkey = (wqe.wr.remote_qkey & kOwnQkey) != 0 ? qp.attr().qkey : wqe.wr.remote_qkey;

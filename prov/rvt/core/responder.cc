@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 
 #include <endian.h>
@@ -56,22 +57,40 @@ Nak check_sender(const Qp& qp, const Request& request) noexcept {
     return ours ? Nak::kNone : Nak::kUnreachable;
 }
 
+/// What the key and the pair have to allow.
+Access access_for(const Request& request) noexcept {
+    if (request.info->opcode != WrOpcode::kFlush) {
+        return request.info->remote_access;
+    }
+    const auto of = [&](FlushType type, Access access) {
+        return has_any(request.flush_type, type) ? access : Access::kNone;
+    };
+    return of(FlushType::kGlobal, Access::kFlushGlobal) |
+           of(FlushType::kPersistent, Access::kFlushPersistent);
+}
+
 Nak check_operation(const Qp& qp, const Request& request) noexcept {
     const WrInfo& info = *request.info;
     if (!takes(info, qp.type()) || has_any(info.traits, OpTraits::kLocal)) {
         return Nak::kInvalid;
     }
-    // The pair's own access flags: which kinds of request it takes at all.
-    if (!has_all(qp.attr().access, info.remote_access)) {
+    if (info.opcode == WrOpcode::kFlush && !is_flush(request.flush_type, request.flush_level)) {
         return Nak::kInvalid;
     }
-    const bool needs_resources = has_any(info.traits, OpTraits::kResult);
+    // The pair's own access flags: which kinds of request it takes at all.
+    if (!has_all(qp.attr().access, access_for(request))) {
+        return Nak::kInvalid;
+    }
+    const bool needs_resources = has_any(info.traits, OpTraits::kAnswered);
     if (needs_resources && qp.attr().max_dest_rd_atomic == 0) {
         return Nak::kInvalid;
     }
-    const bool misaligned = has_any(info.traits, OpTraits::kAtomic) && request.remote_addr % 8 != 0;
-    const bool too_long = request.bytes > qp.pd().device().limits().max_message_bytes;
-    return misaligned || too_long ? Nak::kInvalid : Nak::kNone;
+    const bool is_atomic = has_any(info.traits, OpTraits::kAtomic);
+    const bool is_no_word =
+        is_atomic && (request.remote_addr % 8 != 0 || request.bytes != sizeof(std::uint64_t));
+    const bool too_long = info.opcode != WrOpcode::kFlush &&
+                          request.bytes > qp.pd().device().limits().max_message_bytes;
+    return is_no_word || too_long ? Nak::kInvalid : Nak::kNone;
 }
 
 KeyHit look_up_remote(Qp& qp, const Request& request, std::uint64_t offset,
@@ -80,12 +99,22 @@ KeyHit look_up_remote(Qp& qp, const Request& request, std::uint64_t offset,
                                       .pd = qp.pd().id(),
                                       .addr = request.remote_addr + offset,
                                       .length = bytes,
-                                      .access = request.info->remote_access});
+                                      .access = access_for(request)});
 }
 
 Nak check_remote(Qp& qp, const Request& request) noexcept {
     if (!has_any(request.info->traits, OpTraits::kRemoteAddr)) {
         return Nak::kNone;
+    }
+    if (request.info->opcode == WrOpcode::kFlush) {
+        // Its key counts whatever its length, and alone where it is for a whole region.
+        const auto access = qp.pd().key_view().access_of(request.rkey, qp.pd().id());
+        if (!access.is_ok() || !has_all(access.value(), access_for(request))) {
+            return Nak::kAccess;
+        }
+        if (request.flush_level == FlushLevel::kRegion) {
+            return Nak::kNone;
+        }
     }
     return look_up_remote(qp, request, 0, request.bytes).is_ok() ? Nak::kNone : Nak::kAccess;
 }
@@ -199,6 +228,14 @@ void write_grh(const Request& request, const PieceList& to) noexcept {
     PieceList from;
     from.add(grh.data(), grh.size());
     copy(to, from);
+}
+
+/// The word that an atomic or ATOMIC WRITE names; nullptr: the key does not allow it.
+std::uint64_t* find_word(Qp& qp, const Request& request) noexcept {
+    const KeyHit hit = look_up_remote(qp, request, 0, sizeof(std::uint64_t));
+    const bool is_word = hit.is_ok() && !hit.scattered &&
+                         reinterpret_cast<std::uintptr_t>(hit.data()) % sizeof(std::uint64_t) == 0;
+    return is_word ? reinterpret_cast<std::uint64_t*>(hit.data()) : nullptr;
 }
 
 }  // namespace
@@ -339,11 +376,10 @@ Nak find_source(Qp& qp, const Request& request, std::uint64_t offset, std::uint6
 }
 
 Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept {
-    const KeyHit hit = look_up_remote(qp, request, 0, sizeof original);
-    if (!hit.is_ok() || hit.scattered || reinterpret_cast<std::uintptr_t>(hit.data()) % 8 != 0) {
+    std::uint64_t* const word = find_word(qp, request);
+    if (word == nullptr) {
         return Nak::kAccess;
     }
-    auto* word = reinterpret_cast<std::uint64_t*>(hit.data());
     // acq_rel: pairs with the same operation of other peers, and with what the application
     // synchronises by it.
     if (request.info->opcode == WrOpcode::kFetchAdd) {
@@ -354,6 +390,27 @@ Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept 
         __atomic_compare_exchange_n(word, &original, request.swap, false, __ATOMIC_ACQ_REL,
                                     __ATOMIC_ACQUIRE);
     }
+    return Nak::kNone;
+}
+
+Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept {
+    if (request.info->opcode == WrOpcode::kFlush) {
+        // seq_cst: what earlier requests of the pair have written is seen by all before the answer.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        return Nak::kNone;
+    }
+    std::uint64_t value = 0;
+    PieceList to;
+    to.add(&value, sizeof value);
+    if (copy(to, data) != sizeof value) {
+        return Nak::kInvalid;
+    }
+    std::uint64_t* const word = find_word(qp, request);
+    if (word == nullptr) {
+        return Nak::kAccess;
+    }
+    // release: pairs with what the application reads it by; earlier writes of the pair come before.
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
     return Nak::kNone;
 }
 

@@ -23,9 +23,11 @@ struct Request {
     std::uint32_t rkey = 0;
     std::uint32_t qkey = 0;  // UD
     std::uint64_t remote_addr = 0;
-    std::uint64_t bytes = 0;  // of the whole message
+    std::uint64_t bytes = 0;  // of the whole message; FLUSH: of the range
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;
+    FlushType flush_type = FlushType::kNone;
+    FlushLevel flush_level = FlushLevel::kRange;
     bool solicited = false;
     Address source{};  // UD
     Address dest{};    // UD
@@ -80,6 +82,10 @@ Nak find_source(Qp& qp, const Request& request, std::uint64_t offset, std::uint6
                 PieceList& source) noexcept;
 /// Carries out an atomic; `original` is what was there before.
 Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept;
+
+/// Carries out FLUSH or ATOMIC WRITE, whose answer holds no bytes.
+/// @param data  What the latter writes.
+Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept;
 
 /// All of the above for a UD message. The caller holds no lock of the pair, but a ReadPin.
 void take_datagram(Qp& qp, const Request& request, const PieceList& payload) noexcept;

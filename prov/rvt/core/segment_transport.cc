@@ -40,6 +40,8 @@ SegmentHeader request_header(const Qp& qp, const SendWqe& wqe, std::uint32_t des
     header.source_port = request.source.port;
     header.opcode = static_cast<std::uint8_t>(wqe.wr.opcode);
     header.is_solicited = request.solicited ? 1 : 0;
+    header.flush_type = bits(request.flush_type);
+    header.flush_level = static_cast<std::uint8_t>(request.flush_level);
     return header;
 }
 
@@ -54,6 +56,8 @@ Request request_of(const Qp& qp, const SegmentHeader& header) noexcept {
                     .bytes = header.message_bytes,
                     .compare_add = header.compare_add,
                     .swap = header.swap,
+                    .flush_type = static_cast<FlushType>(header.flush_type),
+                    .flush_level = static_cast<FlushLevel>(header.flush_level),
                     .solicited = header.is_solicited != 0};
     std::copy_n(header.source_gid, sizeof header.source_gid, request.source.gid.begin());
     request.source.port = header.source_port;
@@ -74,8 +78,8 @@ SegmentHeader answer_header(const SegmentHeader& request, SegmentKind kind, Nak 
     return header;
 }
 
-bool is_fetch_request(const Request& request) noexcept {
-    return has_any(request.info->traits, OpTraits::kResult);
+bool is_answered(const Request& request) noexcept {
+    return has_any(request.info->traits, OpTraits::kAnswered);
 }
 
 }  // namespace
@@ -93,7 +97,7 @@ void SegmentFlow::wait_for_room(const Qp& qp) noexcept {
 
 bool SegmentFlow::may_start(Qp& qp, const SendWqe& wqe) noexcept {
     const bool fence_holds = wqe.has(SendFlags::kFence) && fetches_ != 0;
-    const bool fetch_holds = wqe.is_fetch() && fetches_ >= qp.attr().max_rd_atomic;
+    const bool fetch_holds = wqe.is_answered() && fetches_ >= qp.attr().max_rd_atomic;
     return !fence_holds && !fetch_holds && qp.send_queue().under_way_count() < kWindow;
 }
 
@@ -107,7 +111,7 @@ bool SegmentFlow::start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     qp.send_queue().start_next();
     wqe.msn = next_msn_++;
     wqe.moved = 0;
-    fetches_ += wqe.is_fetch() ? 1 : 0;
+    fetches_ += wqe.is_answered() ? 1 : 0;
     sending_ = &wqe;
     return go_on(qp);
 }
@@ -180,7 +184,7 @@ void SegmentFlow::finish_sending(Qp& qp, WcStatus status) noexcept {
     // UC does not learn what becomes of a message that left the queue.
     const bool lost = qp.type() == QpType::kUc && status == WcStatus::kRetryExcErr;
     complete(*sending_, lost ? WcStatus::kSuccess : status);
-    fetches_ -= sending_->is_fetch() ? 1 : 0;
+    fetches_ -= sending_->is_answered() ? 1 : 0;
     sending_ = nullptr;
 }
 
@@ -244,8 +248,8 @@ void SegmentFlow::take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header) no
         result.add(&original, sizeof original);
         status = local_pieces(qp, wqe, local);
         copy(local, result);
-        --fetches_;
     }
+    fetches_ -= wqe.is_answered() ? 1 : 0;
     complete(wqe, status);
 }
 
@@ -255,7 +259,7 @@ void SegmentFlow::take_nak(Qp& qp, SendWqe& wqe, const SegmentHeader& header) no
     Qp::Sending& sending = qp.sending();
     if (nak != Nak::kNotReady || sending.rnr_retries_left == 0) {
         sending_ = sending_ == &wqe ? nullptr : sending_;
-        fetches_ -= wqe.is_fetch() ? 1 : 0;
+        fetches_ -= wqe.is_answered() ? 1 : 0;
         complete(wqe, refusal_of(nak).requester);
         return;
     }
@@ -277,7 +281,7 @@ void SegmentFlow::go_back(Qp& qp, SendWqe& wqe) noexcept {
     qp.send_queue().rewind_to(wqe);
     fetches_ = 0;
     qp.send_queue().find_under_way([&](const SendWqe& earlier) {
-        fetches_ += !earlier.done && earlier.is_fetch() ? 1 : 0;
+        fetches_ += !earlier.done && earlier.is_answered() ? 1 : 0;
         return false;
     });
 }
@@ -329,15 +333,15 @@ Nak SegmentFlow::take_request(Qp& qp, const SegmentHeader& header,
     return nak;
 }
 
-/// The first or only part of a SEND or WRITE, or the whole of a READ or atomic.
+/// The first or only part of a SEND or WRITE, or the whole of what has an answer of its own.
 Nak SegmentFlow::begin_message(Qp& qp, const SegmentHeader& header,
                                const PieceList& payload) noexcept {
     receiving_request_ = request_of(qp, header);
     if (Nak nak = begin_request(qp, receiving_request_, payload); nak != Nak::kNone) {
         return nak;
     }
-    if (is_fetch_request(receiving_request_)) {
-        return answer_fetch(qp, receiving_request_, header);
+    if (is_answered(receiving_request_)) {
+        return answer_now(qp, receiving_request_, header, payload);
     }
     receiving_ = true;
     return Nak::kNone;
@@ -346,7 +350,7 @@ Nak SegmentFlow::begin_message(Qp& qp, const SegmentHeader& header,
 /// Bytes of a SEND or WRITE.
 Nak SegmentFlow::take_part(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept {
     if (!receiving_) {
-        // The rest of a message that was refused; a READ or atomic has no bytes and no rest.
+        // The rest of a message that was refused; what has an answer of its own has no rest.
         device_.stats().add(Stat::kDrops, header.offset != 0 ? 1 : 0);
         return Nak::kNone;
     }
@@ -370,10 +374,15 @@ Nak SegmentFlow::take_part(Qp& qp, const SegmentHeader& header, const PieceList&
     return Nak::kNone;
 }
 
-/// A READ or an atomic.
-Nak SegmentFlow::answer_fetch(Qp& qp, const Request& request,
-                              const SegmentHeader& header) noexcept {
-    if (has_any(request.info->traits, OpTraits::kAtomic)) {
+/// A READ, an atomic, FLUSH or ATOMIC WRITE.
+Nak SegmentFlow::answer_now(Qp& qp, const Request& request, const SegmentHeader& header,
+                            const PieceList& payload) noexcept {
+    if (!has_any(request.info->traits, OpTraits::kResult)) {
+        if (Nak nak = do_answered(qp, request, payload); nak != Nak::kNone) {
+            return nak;
+        }
+        queue_answer(qp, header, SegmentKind::kAck, Nak::kNone);
+    } else if (has_any(request.info->traits, OpTraits::kAtomic)) {
         std::uint64_t original = 0;
         if (Nak nak = do_atomic(qp, request, original); nak != Nak::kNone) {
             return nak;

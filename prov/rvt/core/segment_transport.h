@@ -80,7 +80,8 @@ class SegmentFlow final : public Flow {
 
     Nak begin_message(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
     Nak take_part(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
-    Nak answer_fetch(Qp& qp, const Request& request, const SegmentHeader& header) noexcept;
+    Nak answer_now(Qp& qp, const Request& request, const SegmentHeader& header,
+                   const PieceList& payload) noexcept;
     void queue_answer(const Qp& qp, const SegmentHeader& request, SegmentKind kind, Nak nak,
                       std::uint64_t original = 0) noexcept;
     bool send_read_data(Qp& qp, Answer& answer) noexcept;

@@ -20,17 +20,21 @@ enum class SegmentKind : std::uint8_t {
     kMad,          // a management datagram from one device to the other; of no pair
 };
 
+// clang-format off
 /// Everything is written by the sender and read by the receiver, who trusts none of it.
 ///
-/// field          | request                   | read data     | ack                  | nak
-/// nak            | -                         | -             | -                    | why:
-/// core/responder.h opcode, flags  | work request's            | -             | - | - msn | number
-/// in the flow        | the request's | the request's        | the request's imm, rkey      | work
-/// request's            | -             | rkey: domain, imm: access of the pair | - qkey | UD | -
-/// | -                    | - retry_after_us | -                         | -             | - |
-/// receiver not ready message_bytes  | of the whole message      | of the READ   | - | - offset |
-/// of this part              | of this part  | -                    | - compare_add    | atomics |
-/// -             | what was there       | -
+/// field          | request            | read data     | ack                             | nak
+/// nak            | -                  | -             | -                               | why: core/responder.h
+/// opcode, flags  | work request's     | -             | -                               | -
+/// msn            | number in the flow | the request's | the request's                   | the request's
+/// imm, rkey      | work request's     | -             | imm: access of the pair, rkey: domain | -
+/// qkey           | UD                 | -             | -                               | -
+/// retry_after_us | -                  | -             | -                               | receiver not ready
+/// message_bytes  | of the whole message; FLUSH: of the range | of the READ | -          | -
+/// offset         | of this part       | of this part  | -                               | -
+/// compare_add    | atomics            | -             | what was there                  | -
+/// flush_*        | FLUSH              | -             | -                               | -
+// clang-format on
 struct SegmentHeader {
     std::uint8_t version;
     SegmentKind kind;
@@ -52,9 +56,11 @@ struct SegmentHeader {
     std::uint16_t source_port;
     std::uint8_t opcode;
     std::uint8_t is_solicited;
-    std::uint32_t unused;
+    std::uint8_t flush_type;
+    std::uint8_t flush_level;
+    std::uint8_t unused[2];
 
-    static constexpr std::uint8_t kVersion = 1;
+    static constexpr std::uint8_t kVersion = 2;
 };
 static_assert(sizeof(SegmentHeader) == 96 && sizeof(SegmentHeader) <= kMaxSegmentHeader);
 static_assert(std::is_standard_layout_v<SegmentHeader> &&

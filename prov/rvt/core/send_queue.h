@@ -35,6 +35,8 @@ struct SendWqe {
     std::uint32_t sent = 0;     // of them
 
     [[nodiscard]] bool has(OpTraits traits) const noexcept { return has_any(info->traits, traits); }
+    /// A READ, an atomic, FLUSH or ATOMIC WRITE.
+    [[nodiscard]] bool is_answered() const noexcept { return has(OpTraits::kAnswered); }
     /// A READ or an atomic.
     [[nodiscard]] bool is_fetch() const noexcept { return has(OpTraits::kResult); }
     [[nodiscard]] bool has(SendFlags flags) const noexcept { return has_any(wr.flags, flags); }

@@ -17,7 +17,8 @@ constexpr unsigned kAppCtxShift = 32;
 std::uint64_t fi_flags_of(WcOpcode opcode) noexcept {
     switch (opcode) {
         case WcOpcode::kSend: return kWcMsg | kWcSend;
-        case WcOpcode::kWrite: return kWcRma | kWcWrite;
+        case WcOpcode::kWrite:
+        case WcOpcode::kAtomicWrite: return kWcRma | kWcWrite;
         case WcOpcode::kRead: return kWcRma | kWcRead;
         case WcOpcode::kCas:
         case WcOpcode::kFetchAdd: return kWcAtomic | kWcRead;
@@ -26,6 +27,7 @@ std::uint64_t fi_flags_of(WcOpcode opcode) noexcept {
         case WcOpcode::kTmRecv: return kWcTagged | kWcRecv;
         case WcOpcode::kLocalInv:
         case WcOpcode::kBindMw:
+        case WcOpcode::kFlush:
         case WcOpcode::kTmAdd:
         case WcOpcode::kTmDel:
         case WcOpcode::kTmSync: return 0;

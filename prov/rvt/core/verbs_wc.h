@@ -27,6 +27,8 @@ enum class WcOpcode : std::uint8_t {
                // receive
     kTmSync,   // the counts of unexpected messages were compared
     kTmNoTag,  // a message that asked for a plain receive
+    kFlush,
+    kAtomicWrite,
 };
 
 enum class WcFlags : std::uint8_t {

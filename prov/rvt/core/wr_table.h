@@ -24,6 +24,7 @@ enum class OpTraits : std::uint16_t {
     kAtomic = 1u << 5,        // eight bytes, aligned, one element in the list
     kLocal = 1u << 6,         // never leaves the device
     kInvalidates = 1u << 7,   // carries a key that the peer invalidates
+    kAnswered = 1u << 8,      // has an answer of its own, and counts against max_rd_atomic
 };
 }  // namespace rvt::core
 
@@ -48,7 +49,7 @@ struct WrInfo {
     QpTypes types;
     OpTraits traits;
     SendFlags flags;       // allowed ones
-    Access remote_access;  // what the peer's key and queue pair must allow
+    Access remote_access;  // what the peer's key and queue pair must allow; FLUSH: what it names
 };
 
 namespace wr_table_detail {
@@ -59,20 +60,23 @@ constexpr QpTypes kAll = kConnected | QpTypes::kUd;
 constexpr SendFlags kNoInline = SendFlags::kSignaled | SendFlags::kFence | SendFlags::kMore;
 constexpr SendFlags kUnsolicited = kNoInline | SendFlags::kInline;
 constexpr SendFlags kAnyFlag = kUnsolicited | SendFlags::kSolicited;
+constexpr Access kAnyFlush = Access::kFlushGlobal | Access::kFlushPersistent;
 
 // clang-format off
 inline constexpr std::array<WrInfo, kWrOpcodes> kRows = {{
-    // opcode             name         completion           types       traits                                         flags         remote access
-    {WrOpcode::kSend,     "SEND",      WcOpcode::kSend,     kAll,       kPayload | kConsumesRecv,                      kAnyFlag,     Access::kNone},
-    {WrOpcode::kSendImm,  "SEND_IMM",  WcOpcode::kSend,     kAll,       kPayload | kConsumesRecv | kImm,               kAnyFlag,     Access::kNone},
-    {WrOpcode::kSendInv,  "SEND_INV",  WcOpcode::kSend,     kRcOnly,    kPayload | kConsumesRecv | kInvalidates,       kAnyFlag,     Access::kNone},
-    {WrOpcode::kWrite,    "WRITE",     WcOpcode::kWrite,    kConnected, kPayload | kRemoteAddr,                        kUnsolicited, Access::kRemoteWrite},
-    {WrOpcode::kWriteImm, "WRITE_IMM", WcOpcode::kWrite,    kConnected, kPayload | kRemoteAddr | kConsumesRecv | kImm, kAnyFlag,     Access::kRemoteWrite},
-    {WrOpcode::kRead,     "READ",      WcOpcode::kRead,     kRcOnly,    kResult | kRemoteAddr,                         kNoInline,    Access::kRemoteRead},
-    {WrOpcode::kCas,      "CAS",       WcOpcode::kCas,      kRcOnly,    kResult | kRemoteAddr | kAtomic,               kNoInline,    Access::kRemoteAtomic},
-    {WrOpcode::kFetchAdd, "FETCH_ADD", WcOpcode::kFetchAdd, kRcOnly,    kResult | kRemoteAddr | kAtomic,               kNoInline,    Access::kRemoteAtomic},
-    {WrOpcode::kLocalInv, "LOCAL_INV", WcOpcode::kLocalInv, kConnected, kLocal,                                        kNoInline,    Access::kNone},
-    {WrOpcode::kBindMw,   "BIND_MW",   WcOpcode::kBindMw,   kConnected, kLocal,                                        kNoInline,    Access::kNone},
+    // opcode                name            completion              types       traits                                           flags         remote access
+    {WrOpcode::kSend,        "SEND",         WcOpcode::kSend,        kAll,       kPayload | kConsumesRecv,                        kAnyFlag,     Access::kNone},
+    {WrOpcode::kSendImm,     "SEND_IMM",     WcOpcode::kSend,        kAll,       kPayload | kConsumesRecv | kImm,                 kAnyFlag,     Access::kNone},
+    {WrOpcode::kSendInv,     "SEND_INV",     WcOpcode::kSend,        kRcOnly,    kPayload | kConsumesRecv | kInvalidates,         kAnyFlag,     Access::kNone},
+    {WrOpcode::kWrite,       "WRITE",        WcOpcode::kWrite,       kConnected, kPayload | kRemoteAddr,                          kUnsolicited, Access::kRemoteWrite},
+    {WrOpcode::kWriteImm,    "WRITE_IMM",    WcOpcode::kWrite,       kConnected, kPayload | kRemoteAddr | kConsumesRecv | kImm,   kAnyFlag,     Access::kRemoteWrite},
+    {WrOpcode::kRead,        "READ",         WcOpcode::kRead,        kRcOnly,    kResult | kRemoteAddr | kAnswered,               kNoInline,    Access::kRemoteRead},
+    {WrOpcode::kCas,         "CAS",          WcOpcode::kCas,         kRcOnly,    kResult | kRemoteAddr | kAtomic | kAnswered,     kNoInline,    Access::kRemoteAtomic},
+    {WrOpcode::kFetchAdd,    "FETCH_ADD",    WcOpcode::kFetchAdd,    kRcOnly,    kResult | kRemoteAddr | kAtomic | kAnswered,     kNoInline,    Access::kRemoteAtomic},
+    {WrOpcode::kLocalInv,    "LOCAL_INV",    WcOpcode::kLocalInv,    kConnected, kLocal,                                          kNoInline,    Access::kNone},
+    {WrOpcode::kBindMw,      "BIND_MW",      WcOpcode::kBindMw,      kConnected, kLocal,                                          kNoInline,    Access::kNone},
+    {WrOpcode::kFlush,       "FLUSH",        WcOpcode::kFlush,       kRcOnly,    kRemoteAddr | kAnswered,                         kNoInline,    kAnyFlush},
+    {WrOpcode::kAtomicWrite, "ATOMIC_WRITE", WcOpcode::kAtomicWrite, kRcOnly,    kPayload | kRemoteAddr | kAtomic | kAnswered,    kUnsolicited, Access::kRemoteWrite},
 }};
 // clang-format on
 
@@ -91,6 +95,13 @@ static_assert(rows_are_in_the_order_of_their_opcodes());
 constexpr const WrInfo* wr_info(WrOpcode opcode) noexcept {
     const auto i = static_cast<std::size_t>(opcode);
     return i < kWrOpcodes ? &wr_table_detail::kRows[i] : nullptr;
+}
+
+/// Whether a FLUSH goes somewhere that exists, and of memory that can be named so.
+constexpr bool is_flush(FlushType type, FlushLevel level) noexcept {
+    return type != FlushType::kNone &&
+           without(type, FlushType::kGlobal | FlushType::kPersistent) == FlushType::kNone &&
+           level <= FlushLevel::kRegion;
 }
 
 constexpr bool takes(const WrInfo& row, QpType type) noexcept {

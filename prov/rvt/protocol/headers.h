@@ -32,7 +32,7 @@ struct PacketHeader {
 
     std::uint32_t qkey = 0;         // DETH
     std::uint32_t src_qpn = 0;      // DETH
-    std::uint32_t flush = 0;        // FETH
+    std::uint32_t flush = 0;        // FETH: protocol/feth.h
     std::uint64_t remote_addr = 0;  // RETH, AtomicETH
     std::uint32_t rkey = 0;         // RETH, AtomicETH
     std::uint32_t dma_bytes = 0;    // RETH

@@ -141,14 +141,15 @@ Status post(Side& from, const Card& to, const Op& op) {
                                .opcode = op.opcode,
                                .flags = op.flags,
                                .imm = op.imm,
-                               .sg_list = {&element, 1},
+                               .sg_list = {&element, op.opcode == WrOpcode::kFlush ? 0u : 1u},
                                .remote_addr = to.base + op.remote_offset,
                                .rkey = op.rkey.value_or(to.rkey),
                                .compare_add = op.compare_add,
                                .swap = op.swap,
                                .ah = ud ? from.ah : nullptr,
                                .remote_qpn = ud ? to.qpn : 0,
-                               .remote_qkey = op.qkey.value_or(kQkey)});
+                               .remote_qkey = op.qkey.value_or(kQkey),
+                               .flush = op.flush});
 }
 
 }  // namespace rvt::conform

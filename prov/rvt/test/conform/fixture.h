@@ -107,6 +107,7 @@ struct Op {
     std::uint32_t imm = 0;
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;
+    Flush flush{};  // FLUSH, which has no bytes of its own
     std::optional<std::uint32_t> lkey{};
     std::optional<std::uint32_t> rkey{};
     std::optional<std::uint32_t> qkey{};

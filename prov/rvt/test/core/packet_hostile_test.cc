@@ -25,10 +25,13 @@ struct Attack {
     Mr* opened;
     std::mt19937_64 random;
 
-    Attack(QpType type, std::uint64_t seed) : pair({.type = type}), random(seed) {
+    Attack(QpType type, std::uint64_t seed)
+        : pair({.type = type, .qp_access = kRemoteAll | Access::kFlushGlobal}), random(seed) {
         std::fill(pair.b().memory.begin(), pair.b().memory.end(), std::byte{0x77});
         const iovec area{.iov_base = pair.b().memory.data() + kOpened, .iov_len = kAreaBytes};
-        opened = reg_mr(*pair.b().pd, {.segments = {&area, 1}, .access = kAllAccess}).value();
+        opened = reg_mr(*pair.b().pd,
+                        {.segments = {&area, 1}, .access = kAllAccess | Access::kFlushGlobal})
+                     .value();
     }
     ~Attack() { RVT_OK(dereg_mr(opened)); }
     Attack(const Attack&) = delete;
@@ -49,6 +52,7 @@ struct Attack {
                 .psn = Psn(attr.rq_psn) + static_cast<std::uint32_t>(below(64)) - 16,
                 .qkey = kQkey,
                 .src_qpn = pair.a().qp->qpn(),
+                .flush = static_cast<std::uint32_t>(once_in(4) ? random() : below(32)),
                 .remote_addr = opened_at + below(2 * kAreaBytes) - kAreaBytes / 2,
                 .rkey = once_in(10) ? static_cast<std::uint32_t>(random()) : opened->key(),
                 .dma_bytes = static_cast<std::uint32_t>(once_in(20) ? random() : below(2048)),
@@ -198,4 +202,66 @@ Test(packet_hostile, bytes_that_are_no_packet_are_counted) {
     Stats& stats = pair.b().device->stats();
     RVT_EQ(stats.sum(Stat::kBadPackets) + stats.sum(Stat::kDrops), 20'000);
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
+}
+
+namespace {
+
+/// Has B take in a packet of A with the next number but `behind`.
+void deliver(Pair<Packets>& pair, PacketHeader head, std::size_t payload, unsigned behind = 0) {
+    head.dest_qpn = pair.b().qp->qpn();
+    head.psn = Psn(pair.b().qp->query().rq_psn) + behind;
+    head.pad = static_cast<std::uint8_t>(-payload & 3);
+    head.rkey = pair.b().mr->key();
+    std::vector<std::byte> bytes(kMaxHeaderBytes);
+    bytes.resize(encode(head, bytes.data()));
+    bytes.resize(bytes.size() + payload + head.pad, std::byte{1});
+    deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address(), bytes);
+}
+
+}  // namespace
+
+Test(packet_hostile, an_atomic_write_of_another_length_is_an_invalid_request) {
+    for (const auto& [named, sent] :
+         {std::pair{4u, 4u}, {16u, 16u}, {8u, 4u}, {4u, 8u}, {8u, 0u}}) {
+        Pair<Packets> pair;
+        pair.b().set_word(0, 7);
+        deliver(
+            pair,
+            {.opcode = Opcode::kRcAtomicWrite, .remote_addr = pair.b().at(0), .dma_bytes = named},
+            sent);
+        RVT_EQ(pair.b().qp->state(), QpState::kErr);
+        RVT_EQ(pair.b().device->stats().sum(Stat::kRequestNaks), 1);
+        RVT_EQ(pair.b().word(0), 7);
+    }
+}
+
+Test(packet_hostile, an_atomic_write_that_comes_again_is_answered_but_not_written) {
+    Pair<Packets> pair;
+    const PacketHeader write{
+        .opcode = Opcode::kRcAtomicWrite, .remote_addr = pair.b().at(0), .dma_bytes = 8};
+    deliver(pair, write, 8);
+    RVT_EQ(pair.b().word(0), 0x0101010101010101);
+    pair.b().set_word(0, 7);
+    deliver(pair, write, 8);
+    RVT_EQ(pair.b().word(0), 7);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kDuplicates), 1);
+    RVT_EQ(pair.b().qp->state(), QpState::kRts);
+}
+
+Test(packet_hostile, reserved_bits_of_a_flush_are_not_looked_at) {
+    const auto state_after = [](std::uint32_t feth) {
+        Pair<Packets> pair({.qp_access = kRemoteAll | Access::kFlushGlobal,
+                            .memory_access = kAllAccess | Access::kFlushGlobal});
+        deliver(pair,
+                {.opcode = Opcode::kRcFlush,
+                 .flush = feth,
+                 .remote_addr = pair.b().at(0),
+                 .dma_bytes = 64},
+                0);
+        return pair.b().qp->state();
+    };
+    RVT_EQ(state_after(0xffffffc1), QpState::kRts);
+    RVT_EQ(state_after(0x00000021), QpState::kErr);  // no level
+    RVT_EQ(state_after(0x00000000), QpState::kErr);  // no type
+    RVT_EQ(state_after(0x00000004), QpState::kErr);  // an unknown type
 }

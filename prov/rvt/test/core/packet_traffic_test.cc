@@ -14,12 +14,13 @@ using namespace rvt::conform;
 namespace {
 
 // Each side's memory: what it sends from, where the peer's SENDs land, what the peer writes, where
-// READs put what they fetch, and a counter for atomics.
+// READs put what they fetch, a counter for atomics, and a word for ATOMIC WRITEs.
 constexpr std::size_t kSource = 0;
 constexpr std::size_t kReceives = 16 * 1024;
 constexpr std::size_t kWritten = 96 * 1024;
 constexpr std::size_t kFetched = 160 * 1024;
 constexpr std::size_t kCounter = 220 * 1024;
+constexpr std::size_t kStamp = kCounter + 64;
 constexpr std::size_t kMostBytes = 3000;
 constexpr std::uint64_t kMostUnderWay = 12;
 constexpr std::uint64_t kReceiveCount = 16;
@@ -34,6 +35,8 @@ struct Talker {
     std::uint64_t posted = 0;
     std::uint64_t completed = 0;
     std::uint64_t added = 0;             // by fetch-and-adds
+    std::uint64_t stamp = 0;             // written last, by ATOMIC WRITEs
+    std::uint64_t stamp_seen = 0;        // at the peer
     std::vector<std::uint32_t> sends{};  // immediates in flight to the peer, in order
     std::uint64_t received = 0;          // of the peer's
     std::uint64_t receives_posted = 0;
@@ -57,15 +60,16 @@ struct Talker {
     }
 
     void post_one() {
-        static constexpr WrOpcode kKinds[] = {WrOpcode::kSendImm, WrOpcode::kWrite,
-                                              WrOpcode::kWriteImm, WrOpcode::kRead,
-                                              WrOpcode::kFetchAdd};
+        static constexpr WrOpcode kKinds[] = {
+            WrOpcode::kSendImm,  WrOpcode::kWrite,       WrOpcode::kWriteImm, WrOpcode::kRead,
+            WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite, WrOpcode::kFlush};
         const auto seed = static_cast<std::uint32_t>(random() % 1000);
-        Op op{.opcode = kKinds[pick(4)],
+        Op op{.opcode = kKinds[pick(6)],
               .wr_id = posted,
               .bytes = pick(kMostBytes),
               .remote_offset = kWritten,
-              .imm = seed};
+              .imm = seed,
+              .flush = {.type = FlushType::kGlobal, .length = kMostBytes}};
         if (op.opcode == WrOpcode::kFetchAdd) {
             op = {.opcode = op.opcode,
                   .wr_id = posted,
@@ -74,6 +78,12 @@ struct Talker {
                   .remote_offset = kCounter,
                   .compare_add = seed};
             added += seed;
+        } else if (op.opcode == WrOpcode::kAtomicWrite) {
+            op.offset = fetched_at(posted);
+            op.bytes = 8;
+            op.remote_offset = kStamp;
+            stamp = posted + 1;
+            own.set_word(op.offset, stamp);
         } else if (op.opcode == WrOpcode::kRead) {
             op.offset = fetched_at(posted);
             op.remote_offset = kSource;
@@ -91,12 +101,17 @@ struct Talker {
     }
 
     void take_completions(const Talker& from) {
+        const std::uint64_t stamped = peer.word(kStamp);
+        expect(stamped >= stamp_seen, "an ATOMIC WRITE took effect twice");
+        stamp_seen = stamped;
         Wc wc;
         while (own.send_cq->poll({&wc, 1}) == 1) {
             expect(wc.status == WcStatus::kSuccess, to_string(wc.status));
             expect(wc.wr_id == completed, "a completion out of order");
             expect(wc.opcode != WcOpcode::kRead || holds_source(fetched_at(wc.wr_id), wc.byte_len),
                    "a READ brought other bytes");
+            expect(wc.opcode != WcOpcode::kAtomicWrite || stamped >= wc.wr_id + 1,
+                   "an ATOMIC WRITE took no effect");
             ++completed;
         }
         while (own.recv_cq->poll({&wc, 1}) == 1) {
@@ -111,7 +126,10 @@ struct Talker {
     }
 };
 
-const Options kOptions{.cap = {.max_send_wr = 16, .max_recv_wr = 64}, .rd_atomic = 2};
+const Options kOptions{.cap = {.max_send_wr = 16, .max_recv_wr = 64},
+                       .qp_access = kRemoteAll | Access::kFlushGlobal,
+                       .memory_access = kAllAccess | Access::kFlushGlobal,
+                       .rd_atomic = 2};
 
 /// Runs both directions until everything has completed.
 template <class Backend>
@@ -121,6 +139,8 @@ void talk(Pair<Backend>& pair, std::uint64_t seed) {
     pair.b().fill(kSource, kMostBytes, 2);
     pair.a().set_word(kCounter, 0);
     pair.b().set_word(kCounter, 0);
+    pair.a().set_word(kStamp, 0);
+    pair.b().set_word(kStamp, 0);
     Talker talkers[2] = {{pair.a(), pair.b(), random, seed}, {pair.b(), pair.a(), random, seed}};
     const auto is_done = [](const Talker& t) { return t.completed == kOps; };
     for (int turn = 0; !is_done(talkers[0]) || !is_done(talkers[1]); ++turn) {
@@ -140,6 +160,8 @@ void talk(Pair<Backend>& pair, std::uint64_t seed) {
                           "a message is missing");
         talkers[i].expect(pair[1 - i].word(kCounter) == talkers[i].added,
                           "a fetch-and-add took effect not at all, or twice");
+        talkers[i].expect(pair[1 - i].word(kStamp) == talkers[i].stamp,
+                          "an older ATOMIC WRITE came last");
     }
 }
 

@@ -54,7 +54,7 @@ Test(segment, a_header_that_is_cut_short_is_counted_and_dropped) {
 Test(segment, an_unknown_version_kind_type_or_opcode_is_counted_and_dropped) {
     Wire wire;
     const SegmentHeader good = wire.header;
-    wire.header.version = 2;
+    wire.header.version = SegmentHeader::kVersion + 1;
     wire.inject();
     wire.header = good;
     wire.header.kind = static_cast<SegmentKind>(9);

@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "protocol/capture.h"
+#include "protocol/feth.h"
 #include "protocol/syndrome.h"
 
 #include <array>
@@ -143,4 +144,11 @@ Test(headers, syndromes_survive_the_way_there_and_back) {
     RVT_EQ(to_wire(ack()), 0x1f);
     RVT_EQ(to_wire(rnr_nak(1)), 0x21);
     RVT_EQ(to_wire(nak(NakCode::kInvalidRequest)), 0x61);
+}
+Test(headers, the_word_of_a_flush_survives_the_way_there_and_back) {
+    using enum FlushType;
+    RVT_EQ(feth_of(kGlobal, FlushLevel::kRange), 0x01);
+    RVT_EQ(feth_of(kGlobal | kPersistent, FlushLevel::kRegion), 0x13);
+    RVT_EQ(flush_type(0xffffff13), kGlobal | kPersistent);
+    RVT_EQ(flush_level(0xffffffd3), FlushLevel::kRegion);
 }
