@@ -97,6 +97,7 @@ enum class QpMask : std::uint32_t {
     kMaxDestRdAtomic = 1u << 17,
     kPathMigState = 1u << 18,
     kDestQpn = 1u << 19,
+    kExtendedAtomics = 1u << 31,  // not of verbs
 };
 template <>
 struct IsFlags<QpMask> : std::true_type {};
@@ -123,6 +124,7 @@ struct QpAttr {
     std::uint8_t retry_cnt = 0;
     std::uint8_t rnr_retry = 0;  // kRnrRetryForEver: no limit
     bool sqd_notify = false;
+    bool extended_atomics = false;  // the peer is of rvt too, and says that it has them
 };
 
 /// Sizes of the queues of a pair; create() rounds up and reports what it made.
@@ -149,8 +151,9 @@ enum class WrOpcode : std::uint8_t {
     kBindMw,
     kFlush,
     kAtomicWrite,
+    kExtendedAtomic,
 };
-inline constexpr std::size_t kWrOpcodes = 12;
+inline constexpr std::size_t kWrOpcodes = 13;
 
 enum class SendFlags : std::uint8_t {
     kNone = 0,
@@ -189,14 +192,30 @@ struct Flush {
     std::uint32_t length = 0;
 };
 
+/// What a request of kExtendedAtomic does, core/extended_atomic.h.
+enum class AtomicForm : std::uint8_t {
+    kWrite,
+    kFetch,
+    kCompare,
+    kMaskedCompareSwap,
+    kMaskedFetchAdd,
+};
+
+struct ExtendedAtomic {
+    AtomicForm form = AtomicForm::kWrite;
+    std::uint8_t datatype = 0;  // core::AtomicType; of masked forms not looked at, as the next
+    std::uint8_t op = 0;        // core::AtomicOp
+};
+
 /// One send work request. Only the members that the opcode's row in core/wr_table.h names are read.
 struct SendWr {
     std::uint64_t wr_id = 0;
     WrOpcode opcode = WrOpcode::kSend;
     SendFlags flags = SendFlags::kNone;
     std::uint32_t imm = 0;  // SEND_IMM, WRITE_IMM; also what the peer invalidates: SEND_INV
-    std::span<const Sge> sg_list{};  // copied before post_send() returns
-    std::uint64_t remote_addr = 0;   // WRITE, READ, atomics, FLUSH
+    std::span<const Sge> sg_list{};  // copied before post_send() returns; EXTENDED_ATOMIC: the
+                                     // operands, behind them where the results go
+    std::uint64_t remote_addr = 0;   // WRITE, READ, FLUSH, all atomics
     std::uint32_t rkey = 0;          // as remote_addr; LOCAL_INV: the key to invalidate
     std::uint64_t compare_add = 0;   // atomics
     std::uint64_t swap = 0;          // CAS
@@ -205,6 +224,7 @@ struct SendWr {
     std::uint32_t remote_qkey = 0;   // UD; top bit set: the queue pair's own
     BindMw bind{};                   // BIND_MW
     Flush flush{};                   // FLUSH
+    ExtendedAtomic atomic{};         // EXTENDED_ATOMIC
 };
 
 // ---- tag matching ----

@@ -49,13 +49,15 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
     switch (kind) {
         case Kind::kReadResponse: take_read_response(qp, packet); break;
         case Kind::kAtomicAck: take_atomic_result(qp, header); break;
+        case Kind::kExtendedResult: take_extended_result(qp, packet); break;
         case Kind::kAck: take_ack(qp, header); break;
         case Kind::kSend:
         case Kind::kWrite:
         case Kind::kRead:
         case Kind::kAtomic:
         case Kind::kFlush:
-        case Kind::kAtomicWrite: break;  // requests
+        case Kind::kAtomicWrite:
+        case Kind::kExtendedAtomic: break;  // requests
     }
     if (una_ != before) {
         made_progress(qp, before);
@@ -279,6 +281,26 @@ void PacketRequester::take_atomic_result(Qp& qp, const PacketHeader& header) noe
     }
     copy(local, result);
     una_ = header.psn + 1;
+    wqe->done = true;
+}
+
+void PacketRequester::take_extended_result(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
+    const Psn psn = packet.header.psn;
+    if (!acknowledge(qp, psn)) {
+        repair_gap(qp);
+        return;
+    }
+    SendWqe* wqe = qp.send_queue().oldest_open();
+    if (wqe == nullptr || !wqe->is_extended_atomic()) {
+        device_.stats().add(Stat::kBadPackets);
+        return;
+    }
+    if (const WcStatus status = take_results(qp, *wqe, pieces_of(packet.payload));
+        status != WcStatus::kSuccess) {
+        fail_oldest(qp, status);
+        return;
+    }
+    una_ = psn + 1;
     wqe->done = true;
 }
 

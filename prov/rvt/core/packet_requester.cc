@@ -6,6 +6,7 @@
 #include "core/packet_burst.h"
 #include "core/qp.h"
 #include "core/requester.h"
+#include "protocol/atomic_word.h"
 #include "protocol/feth.h"
 
 #include <algorithm>
@@ -36,6 +37,7 @@ Opcode opcode_for(QpType service, const SendWqe& wqe, bool starts, bool ends) no
         case WrOpcode::kFetchAdd: return Opcode::kRcFetchAdd;
         case WrOpcode::kFlush: return Opcode::kRcFlush;
         case WrOpcode::kAtomicWrite: return Opcode::kRcAtomicWrite;
+        case WrOpcode::kExtendedAtomic: return Opcode::kRvtAtomic;
         case WrOpcode::kSend:
         case WrOpcode::kSendImm:
         case WrOpcode::kSendInv:
@@ -51,10 +53,12 @@ Opcode opcode_for(QpType service, const SendWqe& wqe, bool starts, bool ends) no
 
 /// Not one expression: that would copy the list.
 PieceList next_payload(const SendWqe& wqe, const PieceList& local, std::uint32_t mtu) noexcept {
-    if (wqe.is_fetch()) {
+    if (!wqe.has(OpTraits::kPayload)) {
         return {};
     }
-    return local.part(std::uint64_t{wqe.sent} * mtu, mtu);
+    // Behind the operands of an atomic stands in the list where its results go.
+    return local.part(std::uint64_t{wqe.sent} * mtu,
+                      std::min<std::uint64_t>(wqe.payload_bytes, mtu));
 }
 
 /// C9-140: the local ACK time-out is 4.096 us times a power of two; a code of 0 means never.
@@ -103,7 +107,7 @@ bool PacketRequester::start(Qp& qp, SendWqe& wqe, const PieceList& local) noexce
 void PacketRequester::begin(Qp& qp, SendWqe& wqe) noexcept {
     qp.send_queue().start_next();
     wqe.msn = next_psn_.value();
-    wqe.packets = packets_of(wqe.bytes);
+    wqe.packets = packets_of(wqe.has(OpTraits::kPayload) ? wqe.payload_bytes : wqe.bytes);
     next_psn_ = next_psn_ + wqe.packets;
     sending_ = &wqe;
 }
@@ -208,9 +212,12 @@ PacketHeader PacketRequester::header_at(const Qp& qp, const SendWqe& wqe, std::u
             is_read ? std::min(wqe.bytes - offset, std::uint64_t{packets} * mtu_) : wqe.bytes;
         header.remote_addr = wqe.wr.remote_addr + (is_read ? offset : 0);
         header.rkey = wqe.wr.rkey;
-        const bool is_flush = wqe.wr.opcode == WrOpcode::kFlush;
-        header.dma_bytes = is_flush ? wqe.wr.flush.length : static_cast<std::uint32_t>(bytes);
+        header.dma_bytes =
+            static_cast<std::uint32_t>(wqe.wr.opcode == WrOpcode::kFlush ? wqe.wr.flush.length
+                                       : wqe.is_extended_atomic()        ? wqe.target_bytes()
+                                                                         : bytes);
         header.flush = protocol::feth_of(wqe.wr.flush.type, wqe.wr.flush.level);
+        header.atomic = protocol::atomic_word(wqe.wr.atomic);
         header.swap_add = wqe.wr.opcode == WrOpcode::kFetchAdd ? wqe.wr.compare_add : wqe.wr.swap;
         header.compare = wqe.wr.opcode == WrOpcode::kFetchAdd ? 0 : wqe.wr.compare_add;
     }

@@ -122,6 +122,7 @@ class PacketRequester {
     void take_rnr_nak(Qp& qp, std::uint8_t timer) noexcept;
     void take_read_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     void take_atomic_result(Qp& qp, const protocol::PacketHeader& header) noexcept;
+    void take_extended_result(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     void repair_gap(Qp& qp) noexcept;
     void fill_gap(Qp& qp) noexcept;
     bool send_again(Qp& qp, protocol::Psn psn, PacketBurst& burst) noexcept;

@@ -5,6 +5,7 @@
 #include "core/device.h"
 #include "core/packet_burst.h"
 #include "core/qp.h"
+#include "protocol/atomic_word.h"
 #include "protocol/feth.h"
 
 #include <algorithm>
@@ -35,22 +36,20 @@ const WrInfo& request_info(const OpcodeInfo& info, Opcode opcode) noexcept {
             return *wr_info(opcode == Opcode::kRcFetchAdd ? WrOpcode::kFetchAdd : WrOpcode::kCas);
         case Kind::kFlush: return *wr_info(WrOpcode::kFlush);
         case Kind::kAtomicWrite: return *wr_info(WrOpcode::kAtomicWrite);
+        case Kind::kExtendedAtomic: return *wr_info(WrOpcode::kExtendedAtomic);
         case Kind::kRead:
         case Kind::kReadResponse:
         case Kind::kAck:
-        case Kind::kAtomicAck: break;
+        case Kind::kAtomicAck:
+        case Kind::kExtendedResult: break;
     }
     return *wr_info(WrOpcode::kRead);
-}
-
-bool is_atomic(const PacketHeader& header) noexcept {
-    return header.info().kind == Kind::kAtomic;
 }
 
 /// Whether a request gets an answer of its own, which has to be known when it comes again.
 bool is_answered(Kind kind) noexcept {
     return kind == Kind::kRead || kind == Kind::kAtomic || kind == Kind::kFlush ||
-           kind == Kind::kAtomicWrite;
+           kind == Kind::kAtomicWrite || kind == Kind::kExtendedAtomic;
 }
 
 /// The answer to FLUSH and ATOMIC WRITE is that to a READ of no bytes.
@@ -77,6 +76,7 @@ Request request_of(const Qp& qp, const DecodedPacket& packet) noexcept {
                     .swap = header.swap_add,
                     .flush_type = protocol::flush_type(header.flush),
                     .flush_level = protocol::flush_level(header.flush),
+                    .atomic = protocol::extended_atomic(header.atomic),
                     .solicited = header.solicited};
     if (info.has(Ext::kReth)) {
         request.bytes = header.dma_bytes;
@@ -108,6 +108,11 @@ void PacketResponder::start_at(const QpAttr& attr) {
     expected_ = Psn(attr.rq_psn);
     early_ = {};
     executed_.resize(attr.max_dest_rd_atomic);
+    if (attr.extended_atomics) {
+        result_room_ = attr.path_mtu_bytes;
+        // Not written to: it costs no memory before there are such atomics.
+        results_.reset(new std::byte[executed_.size() * result_room_]);
+    }
 }
 
 // ---- requests ----
@@ -264,22 +269,17 @@ Nak PacketResponder::take_data(Qp& qp, const DecodedPacket& packet) noexcept {
     return info.ends() ? finish_request(qp, request_) : Nak::kNone;
 }
 
-/// A READ, an atomic, FLUSH or ATOMIC WRITE.
+/// What has an answer of its own.
 Nak PacketResponder::answer_now(Qp& qp, const DecodedPacket& packet) noexcept {
     const PacketHeader& header = packet.header;
     Answer answer{.kind = Answer::Kind::kReadData,
                   .syndrome = protocol::to_wire(protocol::ack()),
                   .psn = header.psn,
                   .request = request_of_answer(request_)};
-    answer.packets = packets_of(answer.request.bytes);
-    Nak nak = Nak::kNone;
-    if (is_atomic(header)) {
-        answer.kind = Answer::Kind::kAtomicResult;
-        nak = do_atomic(qp, request_, answer.original);
-    } else if (header.info().kind != Kind::kRead) {
-        nak = do_answered(qp, request_, pieces_of(packet.payload));
+    if (executed_.empty()) {
+        return Nak::kInvalid;  // none were asked for when the pair was connected
     }
-    if (nak != Nak::kNone) {
+    if (Nak nak = carry_out(qp, packet, answer); nak != Nak::kNone) {
         return nak;
     }
     expected_ = expected_ + answer.packets;
@@ -288,13 +288,32 @@ Nak PacketResponder::answer_now(Qp& qp, const DecodedPacket& packet) noexcept {
     remember({.psn = header.psn,
               .packets = answer.packets,
               .kind = header.info().kind,
-              .original = answer.original});
+              .original = answer.original,
+              .result_bytes = answer.result_bytes});
     queue(qp, answer);
     return Nak::kNone;
 }
 
+/// Does it, and notes in `answer` what there is to say.
+Nak PacketResponder::carry_out(Qp& qp, const DecodedPacket& packet, Answer& answer) noexcept {
+    switch (packet.header.info().kind) {
+        case Kind::kAtomic:
+            answer.kind = Answer::Kind::kAtomicResult;
+            return do_atomic(qp, request_, answer.original);
+        case Kind::kExtendedAtomic: {
+            answer.kind = Answer::Kind::kExtendedResult;
+            answer.slot = next_executed_;
+            const Nak nak = do_extended_atomic(qp, request_, pieces_of(packet.payload),
+                                               result_slot(answer.slot));
+            answer.result_bytes = nak == Nak::kNone ? result_bytes(request_) : 0;
+            return nak;
+        }
+        case Kind::kRead: answer.packets = packets_of(request_.bytes); return Nak::kNone;
+        default: return do_answered(qp, request_, pieces_of(packet.payload));
+    }
+}
+
 void PacketResponder::remember(const Executed& executed) noexcept {
-    // begin_request() refuses fetches where the attribute, hence the ring's size, is 0.
     executed_[next_executed_] = executed;
     next_executed_ = (next_executed_ + 1) % executed_.size();
 }
@@ -319,13 +338,17 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
     if (found == executed_.end()) {
         return;  // older than what is kept
     }
-    Answer answer{.kind = is_atomic(header) ? Answer::Kind::kAtomicResult : Answer::Kind::kReadData,
+    Answer answer{.kind = kind == Kind::kAtomic           ? Answer::Kind::kAtomicResult
+                          : kind == Kind::kExtendedAtomic ? Answer::Kind::kExtendedResult
+                                                          : Answer::Kind::kReadData,
                   .syndrome = protocol::to_wire(protocol::ack()),
                   .psn = header.psn,
                   .msn = msn_,
                   .original = found->original,
+                  .slot = static_cast<std::size_t>(found - executed_.begin()),
+                  .result_bytes = found->result_bytes,
                   .request = request_of_answer(request_of(qp, {.header = header, .payload = {}}))};
-    answer.packets = packets_of(answer.request.bytes);
+    answer.packets = kind == Kind::kRead ? packets_of(answer.request.bytes) : 1;
     const auto skipped = static_cast<std::uint32_t>(distance(header.psn, found->psn));
     if (answer.packets <= found->packets - skipped) {
         queue(qp, answer);
@@ -398,11 +421,16 @@ bool PacketResponder::send(Qp& qp, Answer& answer) noexcept {
     if (answer.kind == Answer::Kind::kReadData) {
         return send_read_data(qp, answer);
     }
-    const bool is_result = answer.kind == Answer::Kind::kAtomicResult;
-    PacketHeader header =
-        answer_header(qp, answer, is_result ? Opcode::kRcAtomicAck : Opcode::kRcAck);
+    const Opcode opcode = answer.kind == Answer::Kind::kAtomicResult     ? Opcode::kRcAtomicAck
+                          : answer.kind == Answer::Kind::kExtendedResult ? Opcode::kRvtAtomicResult
+                                                                         : Opcode::kRcAck;
+    PacketHeader header = answer_header(qp, answer, opcode);
+    PieceList results;
+    if (answer.result_bytes != 0) {
+        results.add(result_slot(answer.slot), answer.result_bytes);
+    }
     PacketBurst burst(device_, dest_);
-    burst.add(header, {});
+    burst.add(header, results);
     return burst.send() == 1;
 }
 

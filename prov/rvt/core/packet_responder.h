@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -51,7 +52,7 @@ class PacketResponder {
 
   private:
     struct Answer {
-        enum class Kind : std::uint8_t { kAck, kNak, kReadData, kAtomicResult };
+        enum class Kind : std::uint8_t { kAck, kNak, kReadData, kAtomicResult, kExtendedResult };
         Kind kind = Kind::kAck;
         std::uint8_t syndrome = 0;
         protocol::Psn psn{};
@@ -59,7 +60,9 @@ class PacketResponder {
         std::uint32_t packets = 1;   // READ data: in all
         std::uint32_t sent = 0;      // READ data: packets
         std::uint64_t original = 0;  // atomics
-        Request request{};           // READ data: to find its memory when it is sent
+        std::size_t slot = 0;        // extended atomics: of the results
+        std::size_t result_bytes = 0;
+        Request request{};  // READ data: to find its memory when it is sent
     };
     /// What has been executed and may be asked for again (C9-105 and the rules after it): a READ is
     /// read once more, an atomic's result comes from here, FLUSH and ATOMIC WRITE are only
@@ -69,6 +72,7 @@ class PacketResponder {
         std::uint32_t packets = 0;  // 0: an unused entry
         protocol::Kind kind = protocol::Kind::kRead;
         std::uint64_t original = 0;
+        std::size_t result_bytes = 0;  // in the slot with this one's number
     };
     // An acknowledgement for as many packets does not wait for company: the peer's window is in
     // them.
@@ -86,6 +90,10 @@ class PacketResponder {
     Nak take_data(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     Nak finish(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     Nak answer_now(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    Nak carry_out(Qp& qp, const protocol::DecodedPacket& packet, Answer& answer) noexcept;
+    [[nodiscard]] std::byte* result_slot(std::size_t slot) noexcept {
+        return &results_[slot * result_room_];
+    }
     void answer_duplicate(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void drop_message(Qp& qp) noexcept;
 
@@ -117,6 +125,8 @@ class PacketResponder {
     std::uint32_t since_answer_ = 0;  // packets taken in
     std::vector<Executed> executed_;  // a ring of max_dest_rd_atomic
     std::size_t next_executed_ = 0;
+    std::unique_ptr<std::byte[]> results_;  // of extended atomics, a slot for each of those
+    std::size_t result_room_ = 0;           // bytes of a slot
 };
 
 }  // namespace rvt::core

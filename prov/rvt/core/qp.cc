@@ -175,8 +175,13 @@ void Qp::apply(const QpAttr& attr, QpMask mask) noexcept {
     take(QpMask::kRetryCnt, &QpAttr::retry_cnt);
     take(QpMask::kRnrRetry, &QpAttr::rnr_retry);
     take(QpMask::kSqdNotify, &QpAttr::sqd_notify);
+    take(QpMask::kExtendedAtomics, &QpAttr::extended_atomics);
     // relaxed: see may_read().
     may_read_.store(attr_.max_rd_atomic != 0, std::memory_order_relaxed);
+    const std::uint32_t most =
+        std::min({attr_.path_mtu_bytes, device().mtu_bytes(), device().limits().max_segment_bytes});
+    // relaxed: see most_atomic_bytes().
+    most_atomic_bytes_.store(attr_.extended_atomics ? most : 0, std::memory_order_relaxed);
 }
 
 /// The work of a transition beyond its attributes. Both locks are held.
@@ -223,8 +228,9 @@ void Qp::reset() noexcept {
     inbound_.is_kept = false;
     established_ = false;
     flow_.reset();
-    // relaxed: see may_read() and take_overrun().
+    // relaxed: see may_read(), most_atomic_bytes() and take_overrun().
     may_read_.store(false, std::memory_order_relaxed);
+    most_atomic_bytes_.store(0, std::memory_order_relaxed);
     overrun_.store(false, std::memory_order_relaxed);
 }
 

@@ -156,6 +156,11 @@ class Qp : public Object {
         // relaxed: a post beside a modify sees the attribute of before or after.
         return may_read_.load(std::memory_order_relaxed);
     }
+    /// Bytes that a packet or segment of an extended atomic can hold; 0: the pair has none.
+    [[nodiscard]] std::uint32_t most_atomic_bytes() const noexcept {
+        // relaxed: as above.
+        return most_atomic_bytes_.load(std::memory_order_relaxed);
+    }
     /// Carries the pair's messages to another device; nullptr while the peer is in this one.
     /// Changes only under both locks.
     [[nodiscard]] Flow* flow() const noexcept { return flow_.get(); }
@@ -186,6 +191,7 @@ class Qp : public Object {
     std::atomic<QpState> state_{QpState::kReset};  // written with both locks held
     std::atomic<bool> overrun_{false};
     std::atomic<bool> may_read_{false};
+    std::atomic<std::uint32_t> most_atomic_bytes_{0};
     bool established_ = false;  // guarded by rx_lock_
     QpAttr attr_;               // written with both locks held
     util::SpinLock tx_lock_;

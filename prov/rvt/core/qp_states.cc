@@ -43,7 +43,7 @@ constexpr Transition kTransitions[] = {
         /* UD */ {kNone, kAddress | kQkey},
         /* RD */ {kNone, kAddress | kQkey | kAccess}}}},
     {QpState::kInit, QpState::kRtr, {{
-        /* RC */ {kConnect | kMaxDestRdAtomic | kMinRnrTimer, kAccess | kPkeyIndex},
+        /* RC */ {kConnect | kMaxDestRdAtomic | kMinRnrTimer, kAccess | kPkeyIndex | kExtendedAtomics},
         /* UC */ {kConnect,                                   kAccess | kPkeyIndex},
         /* UD */ {kNone,                                      kPkeyIndex | kQkey},
         /* RD */ {kNone,                                      kPkeyIndex | kQkey | kAccess | kMinRnrTimer}}}},

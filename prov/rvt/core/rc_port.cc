@@ -34,6 +34,13 @@ constexpr std::uint8_t kMinRnrTimer = 12;   // 0.64 ms
 constexpr std::uint8_t kReads = 16;         // and atomics, under way in each direction
 
 constexpr std::uint32_t kLeastMtu = 256;
+
+// A port tells by its GUID that it is one of rvt, and what it has beyond IBTA: a locally
+// administered one, 02 "rvt", then a byte of capabilities and three of chance.
+constexpr std::uint64_t kRvtGuid = 0x0272767400000000;
+constexpr std::uint64_t kRvtGuidMask = 0xffffffff00000000;
+constexpr std::uint64_t kHasExtendedAtomics = 0x01000000;
+constexpr std::uint64_t kGuidChance = 0x00ffffff;
 constexpr std::uint64_t kSoonUs = 20'000;  // what is due by then is not left to others
 
 constexpr Access kPairAccess =
@@ -46,6 +53,10 @@ std::uint64_t random_number() {
 
 constexpr std::size_t length_bytes(RcData data) noexcept {
     return data == RcData::kCounted ? 1 : 0;
+}
+
+bool has_extended_atomics(std::uint64_t guid) noexcept {
+    return (guid & kRvtGuidMask) == kRvtGuid && (guid & kHasExtendedAtomics) != 0;
 }
 
 std::uint64_t service_id(std::uint16_t number) noexcept {
@@ -95,7 +106,7 @@ RcPort::RcPort(const RcPortAttr& attr)
       idle_us_(attr.idle_us),
       is_hot_(*attr.is_hot),
       agent_({.local = device_.address(),
-              .ca_guid = random_number(),
+              .ca_guid = kRvtGuid | kHasExtendedAtomics | (random_number() & kGuidChance),
               .secret = {random_number(), random_number()}},
              *this),
       random_(random_number() | 1) {
@@ -213,7 +224,7 @@ Status RcPort::accept(RcConnection& connection, const CmEvent& request,
     if (!agent_.delay(request.handle, kAnswerUs, now).is_ok()) {
         return ECONNABORTED;
     }
-    Status status = start_pair(connection, request.remote);
+    Status status = start_pair(connection, request);
     if (status.is_ok()) {
         connection.set_state(State::kAccepted);
         status = agent_.accept(
@@ -492,18 +503,20 @@ void RcPort::on_event_locked(const CmEvent& event) {
 }
 
 /// Takes the pair to RTS, with what the peer has said of its own.
-Status RcPort::start_pair(RcConnection& connection, const CmPair& remote) {
+Status RcPort::start_pair(RcConnection& connection, const CmEvent& peer) {
     Qp& qp = connection.qp_;
+    const CmPair& remote = peer.remote;
     const QpAttr attr{.state = QpState::kRtr,
                       .ah = {.dest = connection.peer_},
                       .dest_qpn = remote.qpn,
                       .rq_psn = connection.psn_,
                       .path_mtu_bytes = connection.mtu_bytes_,
                       .max_dest_rd_atomic = kReads,
-                      .min_rnr_timer = kMinRnrTimer};
-    const Status status =
-        qp.modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu | QpMask::kDestQpn |
-                            QpMask::kRqPsn | QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer);
+                      .min_rnr_timer = kMinRnrTimer,
+                      .extended_atomics = has_extended_atomics(peer.ca_guid)};
+    const Status status = qp.modify(
+        attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu | QpMask::kDestQpn | QpMask::kRqPsn |
+                  QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer | QpMask::kExtendedAtomics);
     if (!status.is_ok()) {
         return status;
     }
@@ -518,7 +531,7 @@ Status RcPort::start_pair(RcConnection& connection, const CmPair& remote) {
 }
 
 void RcPort::on_reply_locked(RcConnection& connection, const CmEvent& event) {
-    Status status = start_pair(connection, event.remote);
+    Status status = start_pair(connection, event);
     if (status.is_ok()) {
         status = agent_.establish(connection.handle_, {}, device_.now_us());
     }

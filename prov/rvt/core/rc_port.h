@@ -200,7 +200,7 @@ class RcPort final : private MadSink, private CmWire {
     RcConnection* find_locked(const CmEvent& event) RVT_REQUIRES(lock_);
     std::uint32_t random_locked() RVT_REQUIRES(lock_);
     Status dial_locked(RcConnection& connection) RVT_REQUIRES(lock_);
-    Status start_pair(RcConnection& connection, const CmPair& remote);
+    Status start_pair(RcConnection& connection, const CmEvent& peer);
     void run_cm_locked() RVT_REQUIRES(lock_);
     void on_event_locked(const CmEvent& event) RVT_REQUIRES(lock_);
     void on_request_locked(const CmEvent& event) RVT_REQUIRES(lock_);

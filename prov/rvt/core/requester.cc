@@ -5,6 +5,7 @@
 
 #include "core/ah.h"
 #include "core/device.h"
+#include "core/extended_atomic.h"
 #include "core/flow.h"
 #include "core/mr.h"
 #include "core/qp.h"
@@ -27,13 +28,23 @@ std::uint64_t total_bytes(std::span<const Sge> sg_list) noexcept {
     return total;
 }
 
+bool atomic_fits(const Qp& qp, const SendWr& wr, std::uint64_t bytes) noexcept {
+    const std::optional<AtomicShape> shape = shape_of(wr.atomic);
+    return shape && fits(*shape, target_bytes(*shape, bytes), qp.most_atomic_bytes());
+}
+
 /// What the row of the opcode says about operands and flags.
 bool operands_fit(const Qp& qp, const SendWr& wr, const WrInfo& info,
                   std::uint64_t bytes) noexcept {
     const QpCap& cap = qp.init().cap;
-    const bool is_inline = has_any(wr.flags, SendFlags::kInline);
-    if (without(wr.flags, info.flags) != SendFlags::kNone || wr.sg_list.size() > cap.max_send_sge ||
-        (is_inline && bytes > cap.max_inline_bytes)) {
+    if (without(wr.flags, info.flags) != SendFlags::kNone || wr.sg_list.size() > cap.max_send_sge) {
+        return false;
+    }
+    if (info.opcode == WrOpcode::kExtendedAtomic && !atomic_fits(qp, wr, bytes)) {
+        return false;
+    }
+    if (has_any(wr.flags, SendFlags::kInline) &&
+        payload_of(wr, info, bytes) > cap.max_inline_bytes) {
         return false;
     }
     if (has_any(info.traits, OpTraits::kAtomic) && (wr.sg_list.size() != 1 || bytes != 8)) {
@@ -62,8 +73,24 @@ struct Outcome {
     const void* on = nullptr;
 };
 
+/// The list holds the operands, and behind them room for the results.
+Nak fetch_extended_locked(Qp& peer, const Request& request, const PieceList& local) noexcept {
+    const std::uint64_t operands = shape_of(request.atomic)->operands * request.bytes;
+    std::array<std::byte, kMostAtomicBytes> results;  // only what the atomic writes is read
+    const Nak nak = do_extended_atomic(peer, request, local.part(0, operands), results.data());
+    if (nak == Nak::kNone) {
+        PieceList source;
+        source.add(results.data(), result_bytes(request));
+        copy(local.part(operands, local.bytes()), source);
+    }
+    return nak;
+}
+
 /// Copies what a READ asks for, or what an atomic found, into the requester's memory.
 Nak fetch_locked(Qp& peer, const Request& request, const PieceList& local) noexcept {
+    if (request.info->opcode == WrOpcode::kExtendedAtomic) {
+        return fetch_extended_locked(peer, request, local);
+    }
     PieceList source;
     std::uint64_t original = 0;
     Nak nak = Nak::kNone;
@@ -378,11 +405,14 @@ Request to_request(const Qp& qp, const SendWqe& wqe) noexcept {
                     .imm = wqe.wr.imm,
                     .rkey = wqe.wr.rkey,
                     .remote_addr = wqe.wr.remote_addr,
-                    .bytes = wqe.wr.opcode == WrOpcode::kFlush ? wqe.wr.flush.length : wqe.bytes,
+                    .bytes = wqe.wr.opcode == WrOpcode::kFlush ? wqe.wr.flush.length
+                             : wqe.is_extended_atomic()        ? wqe.target_bytes()
+                                                               : wqe.bytes,
                     .compare_add = wqe.wr.compare_add,
                     .swap = wqe.wr.swap,
                     .flush_type = wqe.wr.flush.type,
                     .flush_level = wqe.wr.flush.level,
+                    .atomic = wqe.wr.atomic,
                     .solicited = wqe.has(SendFlags::kSolicited)};
     if (qp.type() == QpType::kUd) {
         request.qkey = (wqe.wr.remote_qkey & kOwnQkey) != 0 ? qp.attr().qkey : wqe.wr.remote_qkey;
@@ -395,10 +425,29 @@ Request to_request(const Qp& qp, const SendWqe& wqe) noexcept {
 WcStatus local_pieces(const Qp& qp, const SendWqe& wqe, PieceList& pieces) noexcept {
     if (wqe.has(SendFlags::kInline)) {
         pieces.add(wqe.inline_data.data(), wqe.inline_data.size());
+        if (!wqe.is_extended_atomic()) {
+            return WcStatus::kSuccess;
+        }
+    }
+    const bool has_results = wqe.is_fetch() && wqe.payload_bytes != wqe.bytes;
+    return append_local(pieces, qp.pd().key_view(), qp.pd().id(), wqe.wr.sg_list,
+                        has_results ? Access::kLocalWrite : Access::kNone);
+}
+
+WcStatus take_results(const Qp& qp, const SendWqe& wqe, const PieceList& results) noexcept {
+    const std::uint64_t bytes = wqe.bytes - wqe.payload_bytes;
+    if (results.bytes() != bytes) {
+        return WcStatus::kBadRespErr;
+    }
+    if (bytes == 0) {
         return WcStatus::kSuccess;
     }
-    return append_local(pieces, qp.pd().key_view(), qp.pd().id(), wqe.wr.sg_list,
-                        wqe.has(OpTraits::kResult) ? Access::kLocalWrite : Access::kNone);
+    PieceList local;
+    const WcStatus status = local_pieces(qp, wqe, local);
+    if (status == WcStatus::kSuccess) {
+        copy(local.part(wqe.payload_bytes, bytes), results);
+    }
+    return status;
 }
 
 }  // namespace rvt::core

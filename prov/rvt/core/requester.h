@@ -35,4 +35,8 @@ Request to_request(const Qp& qp, const SendWqe& wqe) noexcept;
 /// it.
 WcStatus local_pieces(const Qp& qp, const SendWqe& wqe, PieceList& pieces) noexcept;
 
+/// Puts the results of an extended atomic where its list has room for them.
+/// Returns: kBadRespErr when they are not as many as the list has room for.
+WcStatus take_results(const Qp& qp, const SendWqe& wqe, const PieceList& results) noexcept;
+
 }  // namespace rvt::core

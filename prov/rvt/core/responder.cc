@@ -4,6 +4,7 @@
 #include "core/responder.h"
 
 #include "core/device.h"
+#include "core/extended_atomic.h"
 #include "core/qp.h"
 #include "core/qp_states.h"
 
@@ -69,12 +70,22 @@ Access access_for(const Request& request) noexcept {
            of(FlushType::kPersistent, Access::kFlushPersistent);
 }
 
+/// Whether it is one, and as long as the pair has them.
+bool is_extended_atomic(const Qp& qp, const Request& request) noexcept {
+    const std::optional<AtomicShape> shape = shape_of(request.atomic);
+    return shape && fits(*shape, request.bytes, qp.most_atomic_bytes()) &&
+           (!shape->is_masked || request.remote_addr % 8 == 0);
+}
+
 Nak check_operation(const Qp& qp, const Request& request) noexcept {
     const WrInfo& info = *request.info;
     if (!takes(info, qp.type()) || has_any(info.traits, OpTraits::kLocal)) {
         return Nak::kInvalid;
     }
     if (info.opcode == WrOpcode::kFlush && !is_flush(request.flush_type, request.flush_level)) {
+        return Nak::kInvalid;
+    }
+    if (info.opcode == WrOpcode::kExtendedAtomic && !is_extended_atomic(qp, request)) {
         return Nak::kInvalid;
     }
     // The pair's own access flags: which kinds of request it takes at all.
@@ -395,7 +406,7 @@ Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept 
 
 Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept {
     if (request.info->opcode == WrOpcode::kFlush) {
-        // seq_cst: what earlier requests of the pair have written is seen by all before the answer.
+        // seq_cst: pairs with any load of who learns of the answer: it sees all earlier writes.
         std::atomic_thread_fence(std::memory_order_seq_cst);
         return Nak::kNone;
     }
@@ -412,6 +423,31 @@ Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept 
     // release: pairs with what the application reads it by; earlier writes of the pair come before.
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
     return Nak::kNone;
+}
+
+Nak do_extended_atomic(Qp& qp, const Request& request, const PieceList& operands,
+                       std::byte* results) noexcept {
+    const AtomicShape shape = *shape_of(request.atomic);
+    if (operands.bytes() != shape.operands * request.bytes) {
+        return Nak::kInvalid;
+    }
+    const KeyHit hit = look_up_remote(qp, request, 0, request.bytes);
+    const bool is_reachable =
+        hit.is_ok() && !hit.scattered &&
+        (!shape.is_masked || reinterpret_cast<std::uintptr_t>(hit.data()) % 8 == 0);
+    if (!is_reachable) {
+        return Nak::kAccess;
+    }
+    std::array<std::byte, kMostAtomicBytes> together;  // only what is copied next is read
+    PieceList to;
+    to.add(together.data(), operands.bytes());
+    copy(to, operands);
+    apply(request.atomic, hit.data(), request.bytes, together.data(), results);
+    return Nak::kNone;
+}
+
+std::size_t result_bytes(const Request& request) noexcept {
+    return shape_of(request.atomic)->results * request.bytes;
 }
 
 void take_datagram(Qp& qp, const Request& request, const PieceList& payload) noexcept {

@@ -23,11 +23,13 @@ struct Request {
     std::uint32_t rkey = 0;
     std::uint32_t qkey = 0;  // UD
     std::uint64_t remote_addr = 0;
-    std::uint64_t bytes = 0;  // of the whole message; FLUSH: of the range
+    std::uint64_t bytes = 0;  // of the whole message; FLUSH: of the range; EXTENDED_ATOMIC: of its
+                              // target
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;
     FlushType flush_type = FlushType::kNone;
     FlushLevel flush_level = FlushLevel::kRange;
+    ExtendedAtomic atomic{};
     bool solicited = false;
     Address source{};  // UD
     Address dest{};    // UD
@@ -86,6 +88,14 @@ Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept;
 /// Carries out FLUSH or ATOMIC WRITE, whose answer holds no bytes.
 /// @param data  What the latter writes.
 Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept;
+
+/// Carries out EXTENDED_ATOMIC.
+/// @param operands  What the request carried.
+/// @param results   Room for Qp::most_atomic_bytes(): the answer, of result_bytes().
+Nak do_extended_atomic(Qp& qp, const Request& request, const PieceList& operands,
+                       std::byte* results) noexcept;
+/// Precondition: such a request, that has been carried out.
+std::size_t result_bytes(const Request& request) noexcept;
 
 /// All of the above for a UD message. The caller holds no lock of the pair, but a ReadPin.
 void take_datagram(Qp& qp, const Request& request, const PieceList& payload) noexcept;

@@ -9,6 +9,7 @@
 #include "core/qp_states.h"
 #include "core/reader_pins.h"
 #include "core/requester.h"
+#include "protocol/feth.h"
 
 #include <algorithm>
 #include <cstring>
@@ -40,8 +41,11 @@ SegmentHeader request_header(const Qp& qp, const SendWqe& wqe, std::uint32_t des
     header.source_port = request.source.port;
     header.opcode = static_cast<std::uint8_t>(wqe.wr.opcode);
     header.is_solicited = request.solicited ? 1 : 0;
-    header.flush_type = bits(request.flush_type);
-    header.flush_level = static_cast<std::uint8_t>(request.flush_level);
+    header.flush =
+        static_cast<std::uint8_t>(protocol::feth_of(request.flush_type, request.flush_level));
+    header.atomic_form = static_cast<std::uint8_t>(request.atomic.form);
+    header.atomic_datatype = request.atomic.datatype;
+    header.atomic_op = request.atomic.op;
     return header;
 }
 
@@ -56,8 +60,11 @@ Request request_of(const Qp& qp, const SegmentHeader& header) noexcept {
                     .bytes = header.message_bytes,
                     .compare_add = header.compare_add,
                     .swap = header.swap,
-                    .flush_type = static_cast<FlushType>(header.flush_type),
-                    .flush_level = static_cast<FlushLevel>(header.flush_level),
+                    .flush_type = protocol::flush_type(header.flush),
+                    .flush_level = protocol::flush_level(header.flush),
+                    .atomic = {.form = static_cast<AtomicForm>(header.atomic_form),
+                               .datatype = header.atomic_datatype,
+                               .op = header.atomic_op},
                     .solicited = header.is_solicited != 0};
     std::copy_n(header.source_gid, sizeof header.source_gid, request.source.gid.begin());
     request.source.port = header.source_port;
@@ -88,6 +95,16 @@ bool is_answered(const Request& request) noexcept {
 
 SegmentFlow::~SegmentFlow() {
     device_.ops().close_channel(device_, channel_);
+}
+
+void SegmentFlow::start_receiving_at(const QpAttr& attr) noexcept {
+    expected_msn_ = attr.rq_psn;
+    if (attr.extended_atomics) {
+        result_room_ = attr.path_mtu_bytes;
+        result_slots_ = attr.max_dest_rd_atomic;
+        // Not written to: it costs no memory before there are such atomics.
+        results_.reset(new std::byte[result_slots_ * result_room_]);
+    }
 }
 
 /// Has the pair looked at again as soon as the device is moved.
@@ -149,9 +166,12 @@ bool SegmentFlow::go_on(Qp& qp) noexcept {
             return true;
         }
     }
+    const std::uint64_t total = wqe.payload_bytes;
     SegmentHeader header = request_header(qp, wqe, qp.attr().dest_qpn);
     do {
-        const PieceList part = local.part(wqe.moved, device_.limits().max_segment_bytes);
+        const PieceList part = local.part(
+            wqe.moved,
+            std::min<std::uint64_t>(device_.limits().max_segment_bytes, total - wqe.moved));
         header.offset = wqe.moved;
         const Status status =
             device_.ops().send_segment(device_, channel_, bytes_of(header), part.all());
@@ -164,7 +184,7 @@ bool SegmentFlow::go_on(Qp& qp) noexcept {
             return true;
         }
         wqe.moved += part.bytes();
-    } while (wqe.moved < local.bytes());
+    } while (wqe.moved < total);
     device_.stats().add(Stat::kMessagesSent);
     device_.stats().add(Stat::kBytesSent, wqe.bytes);
     sending_ = nullptr;
@@ -205,7 +225,7 @@ void SegmentFlow::take_answer(Qp& qp, const SegmentHeader& header,
     }
     switch (header.kind) {
         case SegmentKind::kReadData: take_read_data(qp, *wqe, header, payload); break;
-        case SegmentKind::kAck: take_ack(qp, *wqe, header); break;
+        case SegmentKind::kAck: take_ack(qp, *wqe, header, payload); break;
         case SegmentKind::kNak: take_nak(qp, *wqe, header); break;
         case SegmentKind::kRequest:
         case SegmentKind::kMad: break;
@@ -231,13 +251,16 @@ void SegmentFlow::take_read_data(Qp& qp, SendWqe& wqe, const SegmentHeader& head
     }
 }
 
-void SegmentFlow::take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header) noexcept {
+void SegmentFlow::take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header,
+                           const PieceList& payload) noexcept {
     knows_peer_ = true;
     peer_pd_ = header.rkey;
     peer_access_ = static_cast<Access>(header.imm);
     qp.sending().rnr_retries_left = qp.attr().rnr_retry;
     WcStatus status = WcStatus::kSuccess;
-    if (wqe.is_fetch()) {
+    if (wqe.is_extended_atomic()) {
+        status = take_results(qp, wqe, payload);
+    } else if (wqe.is_fetch()) {
         if (!wqe.has(OpTraits::kAtomic)) {
             device_.stats().add(Stat::kBadSegments);  // a READ is answered by data
             return;
@@ -374,10 +397,14 @@ Nak SegmentFlow::take_part(Qp& qp, const SegmentHeader& header, const PieceList&
     return Nak::kNone;
 }
 
-/// A READ, an atomic, FLUSH or ATOMIC WRITE.
+/// What has an answer of its own.
 Nak SegmentFlow::answer_now(Qp& qp, const Request& request, const SegmentHeader& header,
                             const PieceList& payload) noexcept {
-    if (!has_any(request.info->traits, OpTraits::kResult)) {
+    if (request.info->opcode == WrOpcode::kExtendedAtomic) {
+        if (Nak nak = answer_extended(qp, request, header, payload); nak != Nak::kNone) {
+            return nak;
+        }
+    } else if (!has_any(request.info->traits, OpTraits::kResult)) {
         if (Nak nak = do_answered(qp, request, payload); nak != Nak::kNone) {
             return nak;
         }
@@ -396,6 +423,21 @@ Nak SegmentFlow::answer_now(Qp& qp, const Request& request, const SegmentHeader&
     return Nak::kNone;
 }
 
+Nak SegmentFlow::answer_extended(Qp& qp, const Request& request, const SegmentHeader& header,
+                                 const PieceList& operands) noexcept {
+    if (result_slots_ == 0) {
+        return Nak::kInvalid;  // none were asked for when the pair was connected
+    }
+    std::byte* const results = &results_[next_result_ * result_room_];
+    if (Nak nak = do_extended_atomic(qp, request, operands, results); nak != Nak::kNone) {
+        return nak;
+    }
+    next_result_ = (next_result_ + 1) % result_slots_;
+    queue_answer(qp, header, SegmentKind::kAck, Nak::kNone);
+    answers_.back().results = {results, result_bytes(request)};
+    return Nak::kNone;
+}
+
 void SegmentFlow::send_answers(Qp& qp) noexcept {
     while (!answers_.empty()) {
         Answer& answer = answers_.front();
@@ -405,8 +447,9 @@ void SegmentFlow::send_answers(Qp& qp) noexcept {
                 return;
             }
         } else {
-            const Status status =
-                device_.ops().send_segment(device_, channel_, bytes_of(answer.header), {});
+            const PieceList results = pieces_of(answer.results);
+            const Status status = device_.ops().send_segment(
+                device_, channel_, bytes_of(answer.header), results.all());
             if (status.error() == EAGAIN) {
                 wait_for_room(qp);
                 return;

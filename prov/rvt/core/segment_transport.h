@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 
 #include "core/flow.h"
 #include "core/pieces.h"
@@ -37,7 +38,7 @@ class SegmentFlow final : public Flow {
 
     [[nodiscard]] Channel& channel() const noexcept { return channel_; }
     void start_sending_at(const QpAttr& attr) noexcept override { next_msn_ = attr.sq_psn; }
-    void start_receiving_at(const QpAttr& attr) noexcept override { expected_msn_ = attr.rq_psn; }
+    void start_receiving_at(const QpAttr& attr) noexcept override;
 
     // ---- sending side, under tx_lock ----
 
@@ -60,8 +61,9 @@ class SegmentFlow final : public Flow {
   private:
     struct Answer {
         SegmentHeader header{};
-        Request request;           // a READ's, to find its memory when it is sent
-        std::uint64_t offset = 0;  // of a READ: bytes sent
+        Request request;                       // a READ's, to find its memory when it is sent
+        std::uint64_t offset = 0;              // of a READ: bytes sent
+        std::span<const std::byte> results{};  // of an extended atomic
     };
 
     // A responder that stops answering holds at most this many messages of a pair back.
@@ -74,7 +76,8 @@ class SegmentFlow final : public Flow {
     SendWqe* find(Qp& qp, std::uint32_t msn) noexcept;
     void take_read_data(Qp& qp, SendWqe& wqe, const SegmentHeader& header,
                         const PieceList& payload) noexcept;
-    void take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header) noexcept;
+    void take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header,
+                  const PieceList& payload) noexcept;
     void take_nak(Qp& qp, SendWqe& wqe, const SegmentHeader& header) noexcept;
     void go_back(Qp& qp, SendWqe& wqe) noexcept;
 
@@ -82,6 +85,8 @@ class SegmentFlow final : public Flow {
     Nak take_part(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
     Nak answer_now(Qp& qp, const Request& request, const SegmentHeader& header,
                    const PieceList& payload) noexcept;
+    Nak answer_extended(Qp& qp, const Request& request, const SegmentHeader& header,
+                        const PieceList& operands) noexcept;
     void queue_answer(const Qp& qp, const SegmentHeader& request, SegmentKind kind, Nak nak,
                       std::uint64_t original = 0) noexcept;
     bool send_read_data(Qp& qp, Answer& answer) noexcept;
@@ -103,6 +108,11 @@ class SegmentFlow final : public Flow {
     bool receiving_ = false;     // in the middle of a message:
     Request receiving_request_;  // as its first part said; later parts cannot change it
     std::deque<Answer> answers_;
+    // Of extended atomics: as many slots as the peer may have under way.
+    std::unique_ptr<std::byte[]> results_;
+    std::size_t result_room_ = 0;  // bytes of a slot
+    std::size_t result_slots_ = 0;
+    std::size_t next_result_ = 0;
 };
 
 /// send_remote_datagram() over a channel.

@@ -30,10 +30,11 @@ enum class SegmentKind : std::uint8_t {
 /// imm, rkey      | work request's     | -             | imm: access of the pair, rkey: domain | -
 /// qkey           | UD                 | -             | -                               | -
 /// retry_after_us | -                  | -             | -                               | receiver not ready
-/// message_bytes  | of the whole message; FLUSH: of the range | of the READ | -          | -
+/// message_bytes  | of the whole message; FLUSH: of the range; EXTENDED_ATOMIC: of its target | of the READ | - | -
 /// offset         | of this part       | of this part  | -                               | -
 /// compare_add    | atomics            | -             | what was there                  | -
-/// flush_*        | FLUSH              | -             | -                               | -
+/// flush          | FLUSH, as in FETH  | -             | -                               | -
+/// atomic_*       | EXTENDED_ATOMIC    | -             | -                               | -
 // clang-format on
 struct SegmentHeader {
     std::uint8_t version;
@@ -56,9 +57,10 @@ struct SegmentHeader {
     std::uint16_t source_port;
     std::uint8_t opcode;
     std::uint8_t is_solicited;
-    std::uint8_t flush_type;
-    std::uint8_t flush_level;
-    std::uint8_t unused[2];
+    std::uint8_t flush;
+    std::uint8_t atomic_form;
+    std::uint8_t atomic_datatype;
+    std::uint8_t atomic_op;
 
     static constexpr std::uint8_t kVersion = 2;
 };

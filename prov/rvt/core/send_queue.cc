@@ -4,12 +4,49 @@
 #include "core/send_queue.h"
 
 #include "core/ah.h"
+#include "core/extended_atomic.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
 namespace rvt::core {
+namespace {
+
+/// Copies the first bytes of a list. Returns: how many of its elements are used up.
+std::size_t copy_front(std::byte* to, std::uint64_t bytes, std::span<Sge> list) noexcept {
+    std::size_t used = 0;
+    for (Sge& sge : list) {
+        const auto part = static_cast<std::uint32_t>(std::min<std::uint64_t>(sge.length, bytes));
+        if (part != 0) {  // of none the address may be null, which memcpy does not take
+            // NOLINTNEXTLINE(performance-no-int-to-ptr)
+            std::memcpy(to, reinterpret_cast<const void*>(sge.addr), part);
+        }
+        to += part;
+        bytes -= part;
+        if (part != sge.length) {
+            sge.addr += part;
+            sge.length -= part;
+            break;
+        }
+        ++used;
+    }
+    return used;
+}
+
+}  // namespace
+
+std::uint64_t payload_of(const SendWr& wr, const WrInfo& info, std::uint64_t bytes) noexcept {
+    if (wr.opcode == WrOpcode::kExtendedAtomic) {
+        const AtomicShape shape = *shape_of(wr.atomic);
+        return shape.operands * target_bytes(shape, bytes);
+    }
+    return has_any(info.traits, OpTraits::kPayload) ? bytes : 0;
+}
+
+std::uint64_t SendWqe::target_bytes() const noexcept {
+    return core::target_bytes(*shape_of(wr.atomic), bytes);
+}
 
 SendQueue::SendQueue(std::uint32_t max_wr, std::uint32_t max_sge, std::uint32_t max_inline)
     : max_wr_(max_wr),
@@ -35,6 +72,7 @@ Status SendQueue::post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes
     wqe.wr.sg_list = {list, wr.sg_list.size()};
     wqe.info = &info;
     wqe.bytes = bytes;
+    wqe.payload_bytes = payload_of(wr, info, bytes);
     wqe.status = WcStatus::kSuccess;
     wqe.done = false;
     wqe.moved = 0;
@@ -42,15 +80,9 @@ Status SendQueue::post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes
     wqe.inline_data = {};
     if (has_any(wr.flags, SendFlags::kInline)) {
         std::byte* to = &inline_data_[(tail & mask_) * max_inline_];
-        wqe.inline_data = {to, static_cast<std::size_t>(bytes)};
-        for (const Sge& sge : wr.sg_list) {
-            if (sge.length == 0) {
-                continue;  // its address may be null, which memcpy does not take
-            }
-            // NOLINTNEXTLINE(performance-no-int-to-ptr)
-            std::memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);
-            to += sge.length;
-        }
+        wqe.inline_data = {to, static_cast<std::size_t>(wqe.payload_bytes)};
+        const std::span<Sge> copied(list, wr.sg_list.size());
+        wqe.wr.sg_list = copied.subspan(copy_front(to, wqe.payload_bytes, copied));
     }
     if (wr.ah != nullptr) {
         // The handle's own count changes; what it says does not.

@@ -22,8 +22,9 @@ namespace rvt::core {
 struct SendWqe {
     SendWr wr;  // sg_list points into the queue's own memory
     const WrInfo* info = nullptr;
-    std::uint64_t bytes = 0;  // of the list
-    std::span<std::byte> inline_data{};
+    std::uint64_t bytes = 0;             // of the list
+    std::uint64_t payload_bytes = 0;     // of them, from the first on, what goes to the peer
+    std::span<std::byte> inline_data{};  // a copy of those; the list is then what is behind them
     Use ah_use;
 
     // While it is under way (core/segment_transport.h, core/packet_requester.h).
@@ -35,12 +36,20 @@ struct SendWqe {
     std::uint32_t sent = 0;     // of them
 
     [[nodiscard]] bool has(OpTraits traits) const noexcept { return has_any(info->traits, traits); }
+    [[nodiscard]] bool is_extended_atomic() const noexcept {
+        return wr.opcode == WrOpcode::kExtendedAtomic;
+    }
+    /// Length of the peer's memory that an extended atomic works on.
+    [[nodiscard]] std::uint64_t target_bytes() const noexcept;
     /// A READ, an atomic, FLUSH or ATOMIC WRITE.
     [[nodiscard]] bool is_answered() const noexcept { return has(OpTraits::kAnswered); }
     /// A READ or an atomic.
     [[nodiscard]] bool is_fetch() const noexcept { return has(OpTraits::kResult); }
     [[nodiscard]] bool has(SendFlags flags) const noexcept { return has_any(wr.flags, flags); }
 };
+
+/// Of a list of `bytes` those that go to the peer. Precondition: an extended atomic has a shape.
+std::uint64_t payload_of(const SendWr& wr, const WrInfo& info, std::uint64_t bytes) noexcept;
 
 /// Positions: completed < head <= next <= tail. [head, next) is under way, [next, tail) waits.
 ///

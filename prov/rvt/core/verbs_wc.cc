@@ -21,7 +21,8 @@ std::uint64_t fi_flags_of(WcOpcode opcode) noexcept {
         case WcOpcode::kAtomicWrite: return kWcRma | kWcWrite;
         case WcOpcode::kRead: return kWcRma | kWcRead;
         case WcOpcode::kCas:
-        case WcOpcode::kFetchAdd: return kWcAtomic | kWcRead;
+        case WcOpcode::kFetchAdd:
+        case WcOpcode::kExtendedAtomic: return kWcAtomic | kWcRead;
         case WcOpcode::kRecv: return kWcMsg | kWcRecv;
         case WcOpcode::kRecvWriteImm: return kWcRma | kWcRemoteWrite | kWcRemoteCqData;
         case WcOpcode::kTmRecv: return kWcTagged | kWcRecv;

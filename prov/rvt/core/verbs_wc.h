@@ -29,6 +29,7 @@ enum class WcOpcode : std::uint8_t {
     kTmNoTag,  // a message that asked for a plain receive
     kFlush,
     kAtomicWrite,
+    kExtendedAtomic,
 };
 
 enum class WcFlags : std::uint8_t {

@@ -64,19 +64,20 @@ constexpr Access kAnyFlush = Access::kFlushGlobal | Access::kFlushPersistent;
 
 // clang-format off
 inline constexpr std::array<WrInfo, kWrOpcodes> kRows = {{
-    // opcode                name            completion              types       traits                                           flags         remote access
-    {WrOpcode::kSend,        "SEND",         WcOpcode::kSend,        kAll,       kPayload | kConsumesRecv,                        kAnyFlag,     Access::kNone},
-    {WrOpcode::kSendImm,     "SEND_IMM",     WcOpcode::kSend,        kAll,       kPayload | kConsumesRecv | kImm,                 kAnyFlag,     Access::kNone},
-    {WrOpcode::kSendInv,     "SEND_INV",     WcOpcode::kSend,        kRcOnly,    kPayload | kConsumesRecv | kInvalidates,         kAnyFlag,     Access::kNone},
-    {WrOpcode::kWrite,       "WRITE",        WcOpcode::kWrite,       kConnected, kPayload | kRemoteAddr,                          kUnsolicited, Access::kRemoteWrite},
-    {WrOpcode::kWriteImm,    "WRITE_IMM",    WcOpcode::kWrite,       kConnected, kPayload | kRemoteAddr | kConsumesRecv | kImm,   kAnyFlag,     Access::kRemoteWrite},
-    {WrOpcode::kRead,        "READ",         WcOpcode::kRead,        kRcOnly,    kResult | kRemoteAddr | kAnswered,               kNoInline,    Access::kRemoteRead},
-    {WrOpcode::kCas,         "CAS",          WcOpcode::kCas,         kRcOnly,    kResult | kRemoteAddr | kAtomic | kAnswered,     kNoInline,    Access::kRemoteAtomic},
-    {WrOpcode::kFetchAdd,    "FETCH_ADD",    WcOpcode::kFetchAdd,    kRcOnly,    kResult | kRemoteAddr | kAtomic | kAnswered,     kNoInline,    Access::kRemoteAtomic},
-    {WrOpcode::kLocalInv,    "LOCAL_INV",    WcOpcode::kLocalInv,    kConnected, kLocal,                                          kNoInline,    Access::kNone},
-    {WrOpcode::kBindMw,      "BIND_MW",      WcOpcode::kBindMw,      kConnected, kLocal,                                          kNoInline,    Access::kNone},
-    {WrOpcode::kFlush,       "FLUSH",        WcOpcode::kFlush,       kRcOnly,    kRemoteAddr | kAnswered,                         kNoInline,    kAnyFlush},
-    {WrOpcode::kAtomicWrite, "ATOMIC_WRITE", WcOpcode::kAtomicWrite, kRcOnly,    kPayload | kRemoteAddr | kAtomic | kAnswered,    kUnsolicited, Access::kRemoteWrite},
+    // opcode                   name               completion                 types       traits                                           flags         remote access
+    {WrOpcode::kSend,         "SEND",            WcOpcode::kSend,           kAll,       kPayload | kConsumesRecv,                        kAnyFlag,     Access::kNone},
+    {WrOpcode::kSendImm,      "SEND_IMM",        WcOpcode::kSend,           kAll,       kPayload | kConsumesRecv | kImm,                 kAnyFlag,     Access::kNone},
+    {WrOpcode::kSendInv,      "SEND_INV",        WcOpcode::kSend,           kRcOnly,    kPayload | kConsumesRecv | kInvalidates,         kAnyFlag,     Access::kNone},
+    {WrOpcode::kWrite,        "WRITE",           WcOpcode::kWrite,          kConnected, kPayload | kRemoteAddr,                          kUnsolicited, Access::kRemoteWrite},
+    {WrOpcode::kWriteImm,     "WRITE_IMM",       WcOpcode::kWrite,          kConnected, kPayload | kRemoteAddr | kConsumesRecv | kImm,   kAnyFlag,     Access::kRemoteWrite},
+    {WrOpcode::kRead,         "READ",            WcOpcode::kRead,           kRcOnly,    kResult | kRemoteAddr | kAnswered,               kNoInline,    Access::kRemoteRead},
+    {WrOpcode::kCas,          "CAS",             WcOpcode::kCas,            kRcOnly,    kResult | kRemoteAddr | kAtomic | kAnswered,     kNoInline,    Access::kRemoteAtomic},
+    {WrOpcode::kFetchAdd,     "FETCH_ADD",       WcOpcode::kFetchAdd,       kRcOnly,    kResult | kRemoteAddr | kAtomic | kAnswered,     kNoInline,    Access::kRemoteAtomic},
+    {WrOpcode::kLocalInv,     "LOCAL_INV",       WcOpcode::kLocalInv,       kConnected, kLocal,                                          kNoInline,    Access::kNone},
+    {WrOpcode::kBindMw,       "BIND_MW",         WcOpcode::kBindMw,         kConnected, kLocal,                                          kNoInline,    Access::kNone},
+    {WrOpcode::kFlush,        "FLUSH",           WcOpcode::kFlush,          kRcOnly,    kRemoteAddr | kAnswered,                         kNoInline,    kAnyFlush},
+    {WrOpcode::kAtomicWrite,  "ATOMIC_WRITE",    WcOpcode::kAtomicWrite,    kRcOnly,    kPayload | kRemoteAddr | kAtomic | kAnswered,    kUnsolicited, Access::kRemoteWrite},
+    {WrOpcode::kExtendedAtomic,"EXTENDED_ATOMIC", WcOpcode::kExtendedAtomic, kRcOnly,    kPayload | kResult | kRemoteAddr | kAnswered,    kUnsolicited, Access::kRemoteAtomic},
 }};
 // clang-format on
 

@@ -17,7 +17,7 @@ struct ExtSize {
     Ext ext;
     std::uint8_t bytes;
 };
-inline constexpr std::array<ExtSize, 8> kExtSizes = {{
+inline constexpr std::array<ExtSize, 9> kExtSizes = {{
     {Ext::kDeth, 8},
     {Ext::kFeth, 4},
     {Ext::kReth, 16},
@@ -26,6 +26,7 @@ inline constexpr std::array<ExtSize, 8> kExtSizes = {{
     {Ext::kAtomicAckEth, 8},
     {Ext::kImm, 4},
     {Ext::kIeth, 4},
+    {Ext::kRvtAtomicEth, 4},
 }};
 
 /// The longest there is: an atomic's.

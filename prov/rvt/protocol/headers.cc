@@ -54,6 +54,9 @@ void write_extensions(const PacketHeader& header, const OpcodeInfo& info,
     if (info.has(Ext::kImm | Ext::kIeth)) {
         out.u32(header.imm);
     }
+    if (info.has(Ext::kRvtAtomicEth)) {
+        out.u32(header.atomic);
+    }
 }
 
 void read_bth(PacketHeader& header, WireReader& in) noexcept {
@@ -100,6 +103,9 @@ void read_extensions(PacketHeader& header, const OpcodeInfo& info, WireReader& i
     }
     if (info.has(Ext::kImm | Ext::kIeth)) {
         header.imm = in.u32();
+    }
+    if (info.has(Ext::kRvtAtomicEth)) {
+        header.atomic = in.u32();
     }
 }
 

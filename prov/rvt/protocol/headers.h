@@ -42,6 +42,7 @@ struct PacketHeader {
     std::uint32_t msn = 0;          // AETH: 24 bits
     std::uint64_t original = 0;     // AtomicAckETH
     std::uint32_t imm = 0;          // ImmDt, or IETH: the key
+    std::uint32_t atomic = 0;       // of an extended atomic: protocol/atomic_word.h
 
     [[nodiscard]] const OpcodeInfo& info() const noexcept { return opcode_info(opcode); }
 };

@@ -70,6 +70,8 @@ constexpr Row kRows[] = {
     {Opcode::kUcWriteOnlyImm,       "UC WRITE_ONLY_IMM",        Kind::kWrite,        kOnly,   Ext::kReth | Ext::kImm,          true},
     {Opcode::kUdSendOnly,           "UD SEND_ONLY",             Kind::kSend,         kOnly,   Ext::kDeth,                      true},
     {Opcode::kUdSendOnlyImm,        "UD SEND_ONLY_IMM",         Kind::kSend,         kOnly,   Ext::kDeth | Ext::kImm,          true},
+    {Opcode::kRvtAtomic,            "RVT ATOMIC",               Kind::kExtendedAtomic, kOnly, Ext::kReth | Ext::kRvtAtomicEth, true},
+    {Opcode::kRvtAtomicResult,      "RVT ATOMIC_RESULT",        Kind::kExtendedResult, kOnly, Ext::kAeth,                      true},
 };
 // clang-format on
 
@@ -77,6 +79,7 @@ constexpr QpType service_of(Opcode opcode) noexcept {
     switch (static_cast<std::uint8_t>(opcode) >> 5) {
         case 0: return QpType::kRc;
         case 1: return QpType::kUc;
+        case 6: return QpType::kRc;  // our own: the table has them for such pairs alone
         default: return QpType::kUd;
     }
 }

@@ -55,6 +55,10 @@ enum class Opcode : std::uint8_t {
     kUcWriteOnlyImm,
     kUdSendOnly = 0x64,
     kUdSendOnlyImm,
+    // Of the numbers that are manufacturers' own (110xxxxx and 111xxxxx). Between rvt devices
+    // alone.
+    kRvtAtomic = 0xc0,
+    kRvtAtomicResult,
 };
 
 /// The headers behind the base transport header, in the order in which they stand in a packet.
@@ -67,7 +71,8 @@ enum class Ext : std::uint16_t {
     kAeth = 1u << 4,       // syndrome and message number
     kAtomicAckEth = 1u << 5,
     kImm = 1u << 6,
-    kIeth = 1u << 7,  // the key that the receiver invalidates
+    kIeth = 1u << 7,          // the key that the receiver invalidates
+    kRvtAtomicEth = 1u << 8,  // what an extended atomic does
 };
 
 /// What a packet is in its message.
@@ -86,7 +91,9 @@ enum class Kind : std::uint8_t {
     kAtomicAck,
     kAtomic,
     kFlush,
-    kAtomicWrite
+    kAtomicWrite,
+    kExtendedAtomic,
+    kExtendedResult,
 };
 
 }  // namespace rvt::protocol
@@ -116,7 +123,8 @@ struct OpcodeInfo {
     }
     /// Whether it goes to the responder rather than back to the requester.
     [[nodiscard]] constexpr bool is_request() const noexcept {
-        return kind != Kind::kReadResponse && kind != Kind::kAck && kind != Kind::kAtomicAck;
+        return kind != Kind::kReadResponse && kind != Kind::kAck && kind != Kind::kAtomicAck &&
+               kind != Kind::kExtendedResult;
     }
 };
 

@@ -110,7 +110,8 @@ QpAttr attr_for(QpState state, const Side& own, const Card& other, const Options
             .min_rnr_timer = 1,
             .timeout = options.timeout,
             .retry_cnt = 7,
-            .rnr_retry = options.rnr_retry};
+            .rnr_retry = options.rnr_retry,
+            .extended_atomics = options.extended_atomics};
 }
 
 QpMask mask_for(QpState state, QpType type) {
@@ -121,7 +122,7 @@ QpMask mask_for(QpState state, QpType type) {
         case QpState::kInit: return QpMask::kState | kPkeyIndex | kPort | (ud ? kQkey : kAccess);
         case QpState::kRtr:
             return QpMask::kState | (ud ? kNone : kAv | kPathMtu | kDestQpn | kRqPsn) |
-                   (rc ? kMaxDestRdAtomic | kMinRnrTimer : kNone);
+                   (rc ? kMaxDestRdAtomic | kMinRnrTimer | kExtendedAtomics : kNone);
         case QpState::kRts:
             return QpMask::kState | kSqPsn |
                    (rc ? kTimeout | kRetryCnt | kRnrRetry | kMaxRdAtomic : kNone);
@@ -149,7 +150,8 @@ Status post(Side& from, const Card& to, const Op& op) {
                                .ah = ud ? from.ah : nullptr,
                                .remote_qpn = ud ? to.qpn : 0,
                                .remote_qkey = op.qkey.value_or(kQkey),
-                               .flush = op.flush});
+                               .flush = op.flush,
+                               .atomic = op.atomic});
 }
 
 }  // namespace rvt::conform

@@ -51,6 +51,7 @@ struct Options {
     std::uint8_t rnr_retry = kRnrRetryForEver;
     std::uint8_t timeout = 8;  // 1 ms: the suite's clock goes only as far as a test moves it
     bool connect = true;       // to RTS; otherwise the pairs stay in RESET
+    bool extended_atomics = false;
 };
 
 /// What one side has to know of the other.
@@ -107,7 +108,8 @@ struct Op {
     std::uint32_t imm = 0;
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;
-    Flush flush{};  // FLUSH, which has no bytes of its own
+    Flush flush{};            // FLUSH, which has no bytes of its own
+    ExtendedAtomic atomic{};  // EXTENDED_ATOMIC, whose bytes are operands and results
     std::optional<std::uint32_t> lkey{};
     std::optional<std::uint32_t> rkey{};
     std::optional<std::uint32_t> qkey{};

@@ -26,7 +26,10 @@ struct Attack {
     std::mt19937_64 random;
 
     Attack(QpType type, std::uint64_t seed)
-        : pair({.type = type, .qp_access = kRemoteAll | Access::kFlushGlobal}), random(seed) {
+        : pair({.type = type,
+                .qp_access = kRemoteAll | Access::kFlushGlobal,
+                .extended_atomics = type == QpType::kRc}),
+          random(seed) {
         std::fill(pair.b().memory.begin(), pair.b().memory.end(), std::byte{0x77});
         const iovec area{.iov_base = pair.b().memory.data() + kOpened, .iov_len = kAreaBytes};
         opened = reg_mr(*pair.b().pd,
@@ -45,7 +48,7 @@ struct Attack {
         Qp& qp = *pair.b().qp;
         const QpAttr attr = qp.query();
         const std::uint64_t opened_at = pair.b().at(kOpened);
-        return {.opcode = static_cast<Opcode>(below(0x70)),
+        return {.opcode = static_cast<Opcode>(once_in(10) ? 0xc0 + below(2) : below(0x70)),
                 .solicited = once_in(2),
                 .ack_request = once_in(2),
                 .dest_qpn = once_in(20) ? static_cast<std::uint32_t>(below(1 << 24)) : qp.qpn(),
@@ -61,7 +64,9 @@ struct Attack {
                 .syndrome = static_cast<std::uint8_t>(random()),
                 .msn = static_cast<std::uint32_t>(random()),
                 .original = random(),
-                .imm = once_in(2) ? opened->key() : static_cast<std::uint32_t>(random())};
+                .imm = once_in(2) ? opened->key() : static_cast<std::uint32_t>(random()),
+                .atomic =
+                    static_cast<std::uint32_t>(below(6) << 24 | below(17) << 16 | below(21) << 8)};
     }
 
     std::vector<std::byte> packet() {
@@ -69,7 +74,11 @@ struct Attack {
         if (opcode_info(static_cast<std::uint8_t>(head.opcode)) == nullptr) {
             head.opcode = Opcode::kRcSendOnly;
         }
-        const std::size_t payload = once_in(3) ? 256 : below(300);
+        std::size_t payload = once_in(3) ? 256 : below(300);
+        if (head.opcode == Opcode::kRvtAtomic && !once_in(4)) {
+            head.dma_bytes = 16u << below(5);
+            payload = head.dma_bytes * below(3);
+        }
         head.pad = once_in(10) ? static_cast<std::uint8_t>(below(4))
                                : static_cast<std::uint8_t>(-payload & 3);
         std::vector<std::byte> bytes(kMaxHeaderBytes);
