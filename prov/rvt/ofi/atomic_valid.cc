@@ -5,6 +5,8 @@
 #include <array>
 #include <complex>
 
+#include "ofi/domain.h"
+
 namespace rvt::ofi {
 namespace {
 
@@ -20,6 +22,9 @@ constexpr std::uint32_t kIntegers = bit(FI_INT8) | bit(FI_UINT8) | bit(FI_INT16)
 constexpr std::uint32_t kReals = kIntegers | bit(FI_FLOAT) | bit(FI_DOUBLE) | bit(FI_LONG_DOUBLE);
 constexpr std::uint32_t kAll =
     kReals | bit(FI_FLOAT_COMPLEX) | bit(FI_DOUBLE_COMPLEX) | bit(FI_LONG_DOUBLE_COMPLEX);
+
+// What every connection's packets hold at least.
+constexpr std::size_t kLeastPacketBytes = 256;
 
 struct Row {
     fi_op op;
@@ -108,8 +113,13 @@ bool is_valid_atomic(Kind kind, fi_datatype datatype, fi_op op) noexcept {
     return (types & bit(type)) != 0;
 }
 
-int domain_query_atomic(fid_domain* /*domain*/, fi_datatype datatype, fi_op op,
-                        fi_atomic_attr* attr, std::uint64_t flags) noexcept {
+std::size_t msg_atomic_count(Kind kind, fi_datatype datatype, std::size_t packet_bytes) noexcept {
+    const std::size_t parts = kind == Kind::kCompare ? 2 : 1;  // of a request
+    return packet_bytes / parts / kDatatypeBytes[datatype];
+}
+
+int domain_query_atomic(fid_domain* self, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
+                        std::uint64_t flags) noexcept {
     constexpr std::uint64_t kFlags = FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC | FI_TAGGED;
     if ((flags & ~kFlags) != 0 || (flags & FI_TAGGED) != 0) {
         return (flags & FI_TAGGED) != 0 ? -FI_EOPNOTSUPP : -FI_EBADFLAGS;
@@ -120,6 +130,9 @@ int domain_query_atomic(fid_domain* /*domain*/, fi_datatype datatype, fi_op op,
     const int result = valid(kind, datatype, op, &attr->count);
     if (result == 0) {
         attr->size = kDatatypeBytes[datatype];
+        if (Domain::from(self).has_msg_info) {
+            attr->count = msg_atomic_count(kind, datatype, kLeastPacketBytes);
+        }
     }
     return result;
 }

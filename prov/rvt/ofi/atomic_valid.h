@@ -20,7 +20,12 @@ extern const std::size_t kDatatypeBytes[kDatatypes];
 /// Whether a call of this kind may combine them.
 bool is_valid_atomic(core::RdAtomic::Kind kind, fi_datatype datatype, fi_op op) noexcept;
 
-/// fi_ops_domain.query_atomic.
+/// How many elements one call takes of a connection that carries so many bytes in a packet.
+std::size_t msg_atomic_count(core::RdAtomic::Kind kind, fi_datatype datatype,
+                             std::size_t packet_bytes) noexcept;
+
+/// fi_ops_domain.query_atomic. Where the domain's endpoints are connected ones: what they have with
+/// each other, and as many elements as every such connection takes.
 int domain_query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
                         std::uint64_t flags) noexcept;
 

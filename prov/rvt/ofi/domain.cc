@@ -267,6 +267,7 @@ int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uin
         auto made = std::make_unique<Domain>(lock_policy_for(*info));
         made->fabric = &Fabric::from(fabric);
         copy_attributes(*made, *info);
+        made->has_msg_info = type_of(info) == FI_EP_MSG;
         const util::Status keys = open_keys(*made);
         if (!keys.is_ok()) {
             RVT_WARN(kDomain, "cannot open domain: key table of %u entries: %s", kKeyTableEntries,

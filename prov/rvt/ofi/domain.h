@@ -111,6 +111,7 @@ struct Domain {
     util::Mapping key_file;    // what the table lies in, for peers to map
     PrivateMemory key_memory;  // the same where there are no memory files
     std::unique_ptr<core::KeyTable> keys;
+    bool has_msg_info = false;       // it was opened with the info of a connected endpoint
     std::mutex msg_lock;             // order: before `lock`; of making `msg`
     std::unique_ptr<MsgDomain> msg;  // what MSG endpoints share; from the first on
 };

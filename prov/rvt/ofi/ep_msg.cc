@@ -199,7 +199,7 @@ util::Status make_pair(EpMsg& ep) {
          .shared_receives = ep.srx != nullptr ? &ep.srx->queue : nullptr,
          .cap = {.max_send_wr = static_cast<std::uint32_t>(ep.tx_size + 1),
                  .max_recv_wr = static_cast<std::uint32_t>(ep.srx != nullptr ? 0 : ep.rx_size),
-                 .max_send_sge = kMsgIov,
+                 .max_send_sge = kMsgAtomicIov,
                  .max_recv_sge = kMsgIov,
                  .max_inline_bytes = kMsgInject}},
         ep.events);
@@ -565,7 +565,7 @@ int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context)
     made->handle.msg = &not_enabled_tables.msg;
     made->handle.tagged = &absent_tables.tagged;
     made->handle.rma = &not_enabled_tables.rma;
-    made->handle.atomic = &not_enabled_tables.atomic;
+    made->handle.atomic = &msg_not_enabled_atomic_ops;
     made->handle.collective = &absent_collective_ops;
     domain.users.add();
     *ep = &made.release()->handle;

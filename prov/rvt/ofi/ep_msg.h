@@ -24,6 +24,7 @@ class Eq;
 
 inline constexpr std::size_t kMsgInject = 256;
 inline constexpr std::size_t kMsgIov = 8;
+inline constexpr std::size_t kMsgAtomicIov = 3 * kMsgIov;  // operands, compared values, results
 
 struct EpMsg {
     static EpMsg& from(fid_ep* self) noexcept { return *reinterpret_cast<EpMsg*>(self); }
@@ -41,6 +42,10 @@ struct EpMsg {
 
     [[nodiscard]] const MsgOps* shared_receives() const noexcept;
     [[nodiscard]] core::RcPort& rc() const noexcept { return use->port->rc(); }
+    /// Bytes that an extended atomic can carry; 0: the peer has none, or is not known yet.
+    [[nodiscard]] std::size_t most_atomic_bytes() const noexcept {
+        return is_connected() ? connection->qp().most_atomic_bytes() : 0;
+    }
     [[nodiscard]] bool is_connected() const noexcept {
         return connection != nullptr && connection->state() == core::RcConnection::State::kOpen;
     }
@@ -98,6 +103,8 @@ int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context)
 extern fi_ops_msg msg_msg_ops;
 extern fi_ops_rma msg_rma_ops;
 extern fi_ops_atomic msg_atomic_ops;
+/// Of one that is not enabled: nothing but what can be known.
+extern fi_ops_atomic msg_not_enabled_atomic_ops;
 
 /// One work request of the application, without the lists.
 struct MsgPost {
@@ -109,6 +116,8 @@ struct MsgPost {
     std::uint64_t rkey = 0;
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;
+    ExtendedAtomic atomic{};
+    std::uint64_t operand_bytes = 0;  // of an extended atomic
     void* context = nullptr;
 };
 ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept;

@@ -1,39 +1,47 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// fi_atomic(3) of connected endpoints: what a reliable connection has on the wire, which is a sum
-// and a compare-and-swap of one aligned 64-bit integer. A read is a sum with nothing. The processor
-// of the peer's host carries them out.
+// fi_atomic(3) of connected endpoints. Every peer has what IBTA defines: a sum and a
+// compare-and-swap of one aligned 64-bit integer; a read is a sum with nothing. A peer that is of
+// rvt, which it has said when the connection was made, has all that RDM endpoints have, as many
+// elements as fit in a packet. The processor of the peer's host carries them out.
+#include <array>
 #include <cstring>
 
 #include "ofi/atomic_valid.h"
 #include "ofi/ep_msg.h"
+#include "ofi/ep_tables.h"
 
 namespace rvt::ofi {
 namespace {
 
-enum class Kind : std::uint8_t { kWrite, kFetch, kCompare };
+using Kind = core::RdAtomic::Kind;
 
 constexpr std::uint64_t kAtomicFlags = FI_COMPLETION | FI_INJECT | FI_MORE | FI_FENCE |
                                        FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
                                        FI_DELIVERY_COMPLETE;
 
-bool is_valid(Kind kind, fi_datatype datatype, fi_op op) noexcept {
+/// Whether every peer has it.
+bool is_plain(Kind kind, fi_datatype datatype, fi_op op) noexcept {
     if (datatype != FI_INT64 && datatype != FI_UINT64) {
         return false;
     }
     switch (kind) {
-        case Kind::kWrite: return op == FI_SUM;
+        case Kind::kBase: return op == FI_SUM;
         case Kind::kFetch: return op == FI_SUM || op == FI_ATOMIC_READ;
         case Kind::kCompare: return op == FI_CSWAP;
     }
     return false;
 }
 
-int valid(Kind kind, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
-    if (!is_valid(kind, datatype, op)) {
+/// What the connection has; where there is none yet, what every peer has.
+int valid(const EpMsg& ep, Kind kind, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
+    const std::size_t most = ep.most_atomic_bytes();
+    const bool is_there =
+        most != 0 ? is_valid_atomic(kind, datatype, op) : is_plain(kind, datatype, op);
+    if (!is_there) {
         return -FI_EOPNOTSUPP;
     }
     if (count != nullptr) {
-        *count = 1;
+        *count = most != 0 ? msg_atomic_count(kind, datatype, most) : 1;
     }
     return 0;
 }
@@ -55,9 +63,13 @@ struct Call {
     std::uint64_t flags;
 };
 
+bool is_one(const fi_ioc* list, std::size_t count) noexcept {
+    return list != nullptr && count == 1 && list[0].count == 1;
+}
+
 /// The one element of a list; nullptr when it is not exactly one.
 void* element(const fi_ioc* list, std::size_t count) noexcept {
-    return list != nullptr && count == 1 && list[0].count == 1 ? list[0].addr : nullptr;
+    return is_one(list, count) ? list[0].addr : nullptr;
 }
 
 std::uint64_t load(const void* from) noexcept {
@@ -66,26 +78,113 @@ std::uint64_t load(const void* from) noexcept {
     return value;
 }
 
+/// The operands, the compared values and the results of a call, one list behind the other.
+class Lists {
+  public:
+    explicit Lists(std::size_t element_bytes) noexcept : element_bytes_(element_bytes) {}
+
+    /// Returns: false unless the list has `elements`.
+    bool add(const fi_ioc* list, std::size_t count, std::size_t elements) noexcept {
+        if (list == nullptr || count > kMsgIov) {
+            return false;
+        }
+        for (std::size_t i = 0; i < count; ++i) {
+            if (list[i].count > elements) {
+                return false;
+            }
+            elements -= list[i].count;
+            iov_[count_++] = {list[i].addr, list[i].count * element_bytes_};
+        }
+        return elements == 0;
+    }
+    [[nodiscard]] const iovec* data() const noexcept { return iov_.data(); }
+    [[nodiscard]] std::size_t count() const noexcept { return count_; }
+
+  private:
+    const std::size_t element_bytes_;
+    std::array<iovec, kMsgAtomicIov> iov_;
+    std::size_t count_ = 0;
+};
+
+AtomicForm form_of(Kind kind) noexcept {
+    switch (kind) {
+        case Kind::kBase: return AtomicForm::kWrite;
+        case Kind::kFetch: return AtomicForm::kFetch;
+        case Kind::kCompare: return AtomicForm::kCompare;
+    }
+    return AtomicForm::kWrite;
+}
+
+MsgPost post_of(const Call& call, WrOpcode opcode) noexcept {
+    return {.opcode = opcode,
+            .completion = FI_ATOMIC | (call.kind == Kind::kBase ? FI_WRITE : FI_READ),
+            .flags = call.flags,
+            .remote_addr = call.remote[0].addr,
+            .rkey = call.remote[0].key,
+            .context = call.context};
+}
+
+/// As a request that only rvt has.
+ssize_t run_extended(EpMsg& ep, const Call& call) noexcept {
+    const std::size_t most = ep.most_atomic_bytes();
+    if (most == 0) {
+        return ep.is_connected() ? -FI_EOPNOTSUPP : -FI_ENOTCONN;
+    }
+    if (call.remote == nullptr || call.remote_count != 1 || call.remote[0].count == 0) {
+        return -FI_EINVAL;
+    }
+    const std::size_t elements = call.remote[0].count;
+    if (elements > msg_atomic_count(call.kind, call.datatype, most)) {
+        return -FI_EMSGSIZE;
+    }
+    Lists lists(kDatatypeBytes[call.datatype]);
+    const bool has_operand = call.op != FI_ATOMIC_READ;
+    const bool is_sound =
+        (!has_operand || lists.add(call.operand, call.operand_count, elements)) &&
+        (call.kind != Kind::kCompare || lists.add(call.compare, call.compare_count, elements)) &&
+        (call.kind == Kind::kBase || lists.add(call.result, call.result_count, elements));
+    if (!is_sound) {
+        return -FI_EINVAL;
+    }
+    MsgPost post = post_of(call, WrOpcode::kExtendedAtomic);
+    post.atomic = {.form = form_of(call.kind),
+                   .datatype = static_cast<std::uint8_t>(call.datatype),
+                   .op = static_cast<std::uint8_t>(call.op)};
+    const std::size_t operands = (has_operand ? 1 : 0) + (call.kind == Kind::kCompare ? 1 : 0);
+    post.operand_bytes = operands * elements * kDatatypeBytes[call.datatype];
+    return msg_post(ep, post, lists.data(), lists.count());
+}
+
+/// Whether it is one aligned word, which every peer can change.
+bool is_plain_call(const Call& call) noexcept {
+    return is_plain(call.kind, call.datatype, call.op) && call.remote != nullptr &&
+           call.remote_count == 1 && call.remote[0].count == 1 &&
+           call.remote[0].addr % sizeof(std::uint64_t) == 0 &&
+           (call.op == FI_ATOMIC_READ || is_one(call.operand, call.operand_count)) &&
+           (call.kind == Kind::kBase || is_one(call.result, call.result_count));
+}
+
 ssize_t run(EpMsg& ep, const Call& call) noexcept {
-    if (!is_valid(call.kind, call.datatype, call.op)) {
+    if (!is_valid_atomic(call.kind, call.datatype, call.op)) {
         return -FI_EOPNOTSUPP;
+    }
+    if (!is_plain_call(call) &&
+        (ep.most_atomic_bytes() != 0 || !is_plain(call.kind, call.datatype, call.op))) {
+        return run_extended(ep, call);
     }
     const void* const operand = element(call.operand, call.operand_count);
     const void* const compare = element(call.compare, call.compare_count);
     void* const result =
-        call.kind == Kind::kWrite ? &ep.scratch : element(call.result, call.result_count);
+        call.kind == Kind::kBase ? &ep.scratch : element(call.result, call.result_count);
     if ((operand == nullptr && call.op != FI_ATOMIC_READ) || result == nullptr ||
         (compare == nullptr && call.kind == Kind::kCompare) || call.remote == nullptr ||
         call.remote_count != 1 || call.remote[0].count != 1) {
         return -FI_EINVAL;
     }
-    MsgPost post{.opcode = call.kind == Kind::kCompare ? WrOpcode::kCas : WrOpcode::kFetchAdd,
-                 .completion = FI_ATOMIC | (call.kind == Kind::kWrite ? FI_WRITE : FI_READ),
-                 // The operand travels in the request's header, there is nothing else to copy.
-                 .flags = call.flags & ~std::uint64_t{FI_INJECT},
-                 .remote_addr = call.remote[0].addr,
-                 .rkey = call.remote[0].key,
-                 .context = call.context};
+    MsgPost post =
+        post_of(call, call.kind == Kind::kCompare ? WrOpcode::kCas : WrOpcode::kFetchAdd);
+    // The operand travels in the request's header, there is nothing else to copy.
+    post.flags &= ~std::uint64_t{FI_INJECT};
     if (call.kind == Kind::kCompare) {
         post.compare_add = load(compare);
         post.swap = load(operand);
@@ -94,6 +193,14 @@ ssize_t run(EpMsg& ep, const Call& call) noexcept {
     }
     const iovec to{result, sizeof(std::uint64_t)};
     return msg_post(ep, post, &to, 1);
+}
+
+std::size_t total(const fi_ioc* list, std::size_t count) noexcept {
+    std::size_t elements = 0;
+    for (std::size_t i = 0; i < count && list != nullptr; ++i) {
+        elements += list[i].count;
+    }
+    return elements;
 }
 
 std::uint64_t flags_of_call(const EpMsg& ep, std::uint64_t flags) noexcept {
@@ -128,8 +235,8 @@ ssize_t atomic_writev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::siz
                       fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                       fi_datatype datatype, fi_op op, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    const fi_rma_ioc remote{addr, 1, key};
-    return run(ep, {.kind = Kind::kWrite,
+    const fi_rma_ioc remote{addr, total(iov, count), key};
+    return run(ep, {.kind = Kind::kBase,
                     .operand = iov,
                     .operand_count = count,
                     .remote = &remote,
@@ -148,21 +255,22 @@ ssize_t atomic_write(fid_ep* self, const void* buffer, std::size_t count, void* 
 }
 
 ssize_t atomic_writemsg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags) noexcept {
-    return run_msg(self, msg, flags, {.kind = Kind::kWrite});
+    return run_msg(self, msg, flags, {.kind = Kind::kBase});
 }
 
 ssize_t atomic_inject(fid_ep* self, const void* buffer, std::size_t count, fi_addr_t /*dest*/,
                       std::uint64_t addr, std::uint64_t key, fi_datatype datatype,
                       fi_op op) noexcept {
     const fi_ioc iov{const_cast<void*>(buffer), count};
-    const fi_rma_ioc remote{addr, 1, key};
-    return run(EpMsg::from(self), {.kind = Kind::kWrite,
+    const fi_rma_ioc remote{addr, count, key};
+    return run(EpMsg::from(self), {.kind = Kind::kBase,
                                    .operand = &iov,
                                    .operand_count = 1,
                                    .remote = &remote,
                                    .remote_count = 1,
                                    .datatype = datatype,
-                                   .op = op});
+                                   .op = op,
+                                   .flags = FI_INJECT});
 }
 
 ssize_t atomic_readwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
@@ -170,7 +278,7 @@ ssize_t atomic_readwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std:
                           fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                           fi_datatype datatype, fi_op op, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    const fi_rma_ioc remote{addr, 1, key};
+    const fi_rma_ioc remote{addr, total(results, result_count), key};
     return run(ep, {.kind = Kind::kFetch,
                     .operand = iov,
                     .operand_count = count,
@@ -208,7 +316,7 @@ ssize_t atomic_compwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std:
                           std::uint64_t key, fi_datatype datatype, fi_op op,
                           void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    const fi_rma_ioc remote{addr, 1, key};
+    const fi_rma_ioc remote{addr, total(results, result_count), key};
     return run(ep, {.kind = Kind::kCompare,
                     .operand = iov,
                     .operand_count = count,
@@ -248,16 +356,14 @@ ssize_t atomic_compwritemsg(fid_ep* self, const fi_msg_atomic* msg, const fi_ioc
                     .result_count = result_count});
 }
 
-int msg_writevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
-    return valid(Kind::kWrite, datatype, op, count);
+int msg_writevalid(fid_ep* self, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
+    return valid(EpMsg::from(self), Kind::kBase, datatype, op, count);
 }
-int msg_readwritevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op,
-                       std::size_t* count) noexcept {
-    return valid(Kind::kFetch, datatype, op, count);
+int msg_readwritevalid(fid_ep* self, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
+    return valid(EpMsg::from(self), Kind::kFetch, datatype, op, count);
 }
-int msg_compwritevalid(fid_ep* /*ep*/, fi_datatype datatype, fi_op op,
-                       std::size_t* count) noexcept {
-    return valid(Kind::kCompare, datatype, op, count);
+int msg_compwritevalid(fid_ep* self, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
+    return valid(EpMsg::from(self), Kind::kCompare, datatype, op, count);
 }
 
 }  // namespace
@@ -278,5 +384,13 @@ constinit fi_ops_atomic msg_atomic_ops = {
     .readwritevalid = msg_readwritevalid,
     .compwritevalid = msg_compwritevalid,
 };
+
+fi_ops_atomic msg_not_enabled_atomic_ops = [] {
+    fi_ops_atomic ops = not_enabled_tables.atomic;
+    ops.writevalid = msg_writevalid;
+    ops.readwritevalid = msg_readwritevalid;
+    ops.compwritevalid = msg_compwritevalid;
+    return ops;
+}();
 
 }  // namespace rvt::ofi

@@ -40,8 +40,9 @@ bool is_bad(const Message* message) noexcept {
 }
 
 /// The elements of a work request.
+template <std::size_t kMost>
 struct Elements {
-    std::array<Sge, kMsgIov> list;
+    std::array<Sge, kMost> list;
     std::size_t count = 0;
     std::uint64_t bytes = 0;
 
@@ -160,7 +161,7 @@ ssize_t post_receive(EpMsg& ep, const iovec* iov, std::size_t count, void* conte
     if (state == State::kClosing || state == State::kEnded) {
         return -FI_ENOTCONN;
     }
-    Elements elements;
+    Elements<kMsgIov> elements;
     if (!elements.fill(iov, count, ep.domain->msg->local_key())) {
         return -FI_EINVAL;
     }
@@ -363,17 +364,18 @@ void tell(const MsgOp& op, const Outcome& outcome) noexcept {
     }
 }
 
-}  // namespace
-
-ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
+template <std::size_t kMost>
+ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
     const bool is_inline = (post.flags & FI_INJECT) != 0;
     const util::Guard<DomainLock> guard(ep.domain->lock);
     if (!ep.is_connected()) [[unlikely]] {
         return -FI_ENOTCONN;
     }
-    Elements elements;
-    if (!elements.fill(iov, count, ep.domain->msg->local_key()) ||
-        (is_inline && elements.bytes > kMsgInject)) [[unlikely]] {
+    Elements<kMost> elements;
+    const bool is_fit = elements.fill(iov, count, ep.domain->msg->local_key());
+    const std::uint64_t copied =
+        post.opcode == WrOpcode::kExtendedAtomic ? post.operand_bytes : elements.bytes;
+    if (!is_fit || (is_inline && copied > kMsgInject)) [[unlikely]] {
         return -FI_EMSGSIZE;
     }
     if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
@@ -397,13 +399,21 @@ ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t c
          .remote_addr = post.remote_addr,
          .rkey = static_cast<std::uint32_t>(post.rkey),
          .compare_add = post.compare_add,
-         .swap = post.swap});
+         .swap = post.swap,
+         .atomic = post.atomic});
     if (!posted.is_ok()) [[unlikely]] {
         ep.sends->put(*op);
     } else {
         ep.rc().expect_traffic();
     }
     return post_result(posted);
+}
+
+}  // namespace
+
+ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
+    return count <= kMsgIov ? post_list<kMsgIov>(ep, post, iov, count)
+                            : post_list<kMsgAtomicIov>(ep, post, iov, count);
 }
 
 unsigned EpMsg::drain_locked() noexcept {
