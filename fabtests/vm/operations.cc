@@ -11,9 +11,9 @@ namespace {
 constexpr std::byte kUntouched{0xee};
 
 constexpr const char* kServiceNames[] = {"RC", "UC", "UD"};
-constexpr const char* kVerbNames[] = {"SEND",      "SEND with immediate",  "SEND with invalidate",
-                                      "WRITE",     "WRITE with immediate", "READ",
-                                      "FETCH_ADD", "COMPARE_SWAP"};
+constexpr const char* kVerbNames[] = {
+    "SEND", "SEND with immediate", "SEND with invalidate", "WRITE",        "WRITE with immediate",
+    "READ", "FETCH_ADD",           "COMPARE_SWAP",         "ATOMIC_WRITE", "FLUSH"};
 
 // ---- the list ----
 
@@ -39,6 +39,8 @@ void add_rc(std::vector<Operation>& list) {
     list.push_back({Pair::kRc, Verb::kWrite, 16, 1000});
     list.push_back({Pair::kRc, Verb::kRead, 2000, 100});
     list.push_back({Pair::kRc, Verb::kFetchAdd, 8, 200});
+    list.push_back({.pair = Pair::kRc, .verb = Verb::kAtomicWrite});
+    list.push_back({Pair::kRc, Verb::kAtomicWrite, 8, 200});
     list.push_back({Pair::kLate, Verb::kSend, kMtuBytes + 1, 1, ", receive posted late"});
     list.push_back({Pair::kWindow, Verb::kWrite, 600, 1, ", by a window's key", Key::kWindow});
     list.push_back({Pair::kWindow, Verb::kSendInv, 64, 1, "", Key::kWindow});
@@ -63,6 +65,16 @@ void add_uc_and_ud(std::vector<Operation>& list) {
                     .bytes = 99,
                     .note = ", to a group",
                     .to_group = true});
+}
+
+/// Between rvt devices: see VerbsEnd::answers().
+void add_flush(std::vector<Operation>& list) {
+    for (const std::uint32_t bytes : {0u, 1u, 3002u, 1u << 20}) {
+        list.push_back({Pair::kRc, Verb::kFlush, bytes});
+    }
+    list.push_back(
+        {.pair = Pair::kRc, .verb = Verb::kFlush, .note = ", of the region", .of_region = true});
+    list.push_back({Pair::kRc, Verb::kFlush, 64, 200});
 }
 
 void add_refused(std::vector<Operation>& list) {
@@ -105,6 +117,7 @@ std::vector<Operation> operations(bool is_lossy) {
     std::vector<Operation> list;
     add_rc(list);
     if (!is_lossy) {
+        add_flush(list);
         add_uc_and_ud(list);
         add_refused(list);
     }
@@ -131,6 +144,9 @@ std::string name_of(const Operation& op) {
 std::vector<std::byte> image_before(const std::vector<Operation>& list, bool is_active) {
     std::vector<std::byte> image(list.back().offset + list.back().size(), kUntouched);
     for (const Operation& op : list) {
+        if (op.verb == Verb::kFlush) {
+            continue;
+        }
         if (op.is_atomic()) {
             if (!is_active) {
                 put_word(image, op.offset, kWordBefore);
@@ -145,7 +161,7 @@ std::vector<std::byte> image_before(const std::vector<Operation>& list, bool is_
 void put_results(std::vector<std::byte>& image, const std::vector<Operation>& list,
                  bool is_active) {
     for (const Operation& op : list) {
-        if (op.outcome != Outcome::kSuccess) {
+        if (op.outcome != Outcome::kSuccess || op.verb == Verb::kFlush) {
             continue;
         }
         if (!op.is_atomic()) {

@@ -32,7 +32,15 @@ enum class Verb : std::uint8_t {
     kRead,
     kFetchAdd,
     kCompareSwap,
+    kAtomicWrite,
+    kFlush,  // `bytes` of its place, or the region, to where all of the host sees them
 };
+
+/// A set of those verbs that not every device has.
+using Verbs = std::uint32_t;
+constexpr Verbs set_of(Verb verb) {
+    return verb < Verb::kAtomicWrite ? 0 : 1u << static_cast<unsigned>(verb);
+}
 
 enum class Outcome : std::uint8_t { kSuccess, kRemoteAccessError, kFlushed, kOther };
 
@@ -58,6 +66,7 @@ struct Operation {
     Key key = Key::kMemory;
     Outcome outcome = Outcome::kSuccess;  // of each request
     bool to_group = false;
+    bool of_region = false;           // FLUSH
     std::uint64_t compare_error = 0;  // COMPARE_SWAP: by how much the value differs from the word's
     std::size_t offset = 0;           // of its part of the memory, at both ends
 

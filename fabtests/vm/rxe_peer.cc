@@ -30,6 +30,8 @@ using traffic::Outcome;
 using traffic::Pair;
 using traffic::Service;
 
+constexpr traffic::Verbs kAllVerbs = ~traffic::Verbs{0};
+
 template <class T>
 T need(Result<T> result, const char* what) {
     if (!result.is_ok()) {
@@ -59,9 +61,10 @@ QpType type_of(Pair pair) {
 }
 
 WrOpcode opcode_of(traffic::Verb verb) {
-    constexpr WrOpcode kOpcodes[] = {WrOpcode::kSend,     WrOpcode::kSendImm,  WrOpcode::kSendInv,
-                                     WrOpcode::kWrite,    WrOpcode::kWriteImm, WrOpcode::kRead,
-                                     WrOpcode::kFetchAdd, WrOpcode::kCas};
+    constexpr WrOpcode kOpcodes[] = {
+        WrOpcode::kSend,        WrOpcode::kSendImm, WrOpcode::kSendInv,  WrOpcode::kWrite,
+        WrOpcode::kWriteImm,    WrOpcode::kRead,    WrOpcode::kFetchAdd, WrOpcode::kCas,
+        WrOpcode::kAtomicWrite, WrOpcode::kFlush};
     return kOpcodes[static_cast<std::size_t>(verb)];
 }
 
@@ -86,11 +89,11 @@ class RvtEnd final : public traffic::End {
           cq_(need(create_cq(*context_, traffic::kMaxCompletions), "create_cq")),
           peer_(core::to_address(roce_address(options.peer_ip))) {
         const iovec all{.iov_base = memory.data(), .iov_len = memory.size()};
-        mr_ = need(
-            reg_mr(*pd_, {.segments = {&all, 1},
-                          .access = Access::kLocalWrite | Access::kRemoteWrite |
-                                    Access::kRemoteRead | Access::kRemoteAtomic | Access::kMwBind}),
-            "reg_mr");
+        mr_ = need(reg_mr(*pd_, {.segments = {&all, 1},
+                                 .access = Access::kLocalWrite | Access::kRemoteWrite |
+                                           Access::kRemoteRead | Access::kRemoteAtomic |
+                                           Access::kMwBind | Access::kFlushGlobal}),
+                   "reg_mr");
         addr_ = reinterpret_cast<std::uint64_t>(memory.data());
         window_ = need(alloc_mw(*pd_), "alloc_mw");
         for (const Pair pair : kPairs) {
@@ -107,7 +110,9 @@ class RvtEnd final : public traffic::End {
             .key = mr_->key(),
             .window_key = window_key(),
             .addr = addr_,
-            .hears_groups = to_sock_addr(peer_).family == AF_INET};  // as the group is
+            .hears_groups = to_sock_addr(peer_).family == AF_INET,  // as the group is
+            .asks = kAllVerbs,
+            .answers = kAllVerbs};
         for (const Pair pair : kPairs) {
             card.qpns[index(pair)] = qp(pair).qpn();
         }
@@ -150,19 +155,24 @@ class RvtEnd final : public traffic::End {
 
     void post(const traffic::Request& request) override {
         const Sge sge = sge_of(request.local);
+        const bool is_flush = request.verb == traffic::Verb::kFlush;
         need(qp(request.pair)
                  .post_send(
                      {.wr_id = request.wr_id,
                       .opcode = opcode_of(request.verb),
                       .imm = request.verb == traffic::Verb::kSendInv ? request.key : request.imm,
-                      .sg_list = {&sge, request.local.empty() ? std::size_t{0} : 1},
+                      .sg_list = {&sge, request.local.empty() || is_flush ? std::size_t{0} : 1},
                       .remote_addr = request.remote_addr,
                       .rkey = request.key,
                       .compare_add = request.compare_add,
                       .swap = request.swap,
                       .ah = request.to_group ? group_ : ah_,
                       .remote_qpn = request.to_group ? kMulticastQpn : peer_ud_,
-                      .remote_qkey = traffic::kQkey}),
+                      .remote_qkey = traffic::kQkey,
+                      .flush = {.type = FlushType::kGlobal,
+                                .level =
+                                    request.of_region ? FlushLevel::kRegion : FlushLevel::kRange,
+                                .length = sge.length}}),
              "post_send");
     }
 
@@ -219,7 +229,8 @@ class RvtEnd final : public traffic::End {
         QpAttr attr{
             .state = QpState::kInit, .access = Access::kRemoteWrite, .qkey = traffic::kQkey};
         if (type == QpType::kRc) {
-            attr.access = attr.access | Access::kRemoteRead | Access::kRemoteAtomic;
+            attr.access =
+                attr.access | Access::kRemoteRead | Access::kRemoteAtomic | Access::kFlushGlobal;
         }
         need(qp->modify(attr, kState | kPkeyIndex | kPort |
                                   (type == QpType::kUd ? QpMask::kQkey : kAccess)),

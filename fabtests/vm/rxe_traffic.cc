@@ -29,6 +29,9 @@ constexpr int kMemoryAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                               IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                               IBV_ACCESS_MW_BIND;
 
+// Of what a device says that it has; libibverbs 44 has no name for it.
+constexpr std::uint64_t kHasAtomicWrite = 1ull << 40;
+
 /// rxe hands its flags over in the numbers of the kernel, and there bit 2 has this meaning
 /// (IB_WC_WITH_INVALIDATE).
 constexpr unsigned kWithInvalidate = IBV_WC_WITH_INV | 1u << 2;
@@ -91,7 +94,7 @@ Outcome outcome_of(ibv_wc_status status) {
 class VerbsEnd final : public traffic::End {
   public:
     VerbsEnd(const traffic::Options& options, std::span<std::byte> memory)
-        : own_ip_(options.own_ip), peer_(gid_of(options.peer_ip)) {
+        : own_ip_(options.own_ip), peer_(gid_of(options.peer_ip)), is_lossy_(options.is_lossy) {
         ibv_device** devices = need(ibv_get_device_list(nullptr), "ibv_get_device_list");
         ibv_device* device = need(devices[0], "no device");
         counter_ = std::string(device->ibdev_path) + "/ports/1/hw_counters/send_rnr_err";
@@ -99,6 +102,7 @@ class VerbsEnd final : public traffic::End {
         pd_ = need(ibv_alloc_pd(context_), "ibv_alloc_pd");
         cq_ = need(ibv_create_cq(context_, traffic::kMaxCompletions, nullptr, nullptr, 0),
                    "ibv_create_cq");
+        answers_ = answers();
         mr_ = need(ibv_reg_mr(pd_, memory.data(), memory.size(), kMemoryAccess), "ibv_reg_mr");
         window_ = need(ibv_alloc_mw(pd_, IBV_MW_TYPE_2), "ibv_alloc_mw");
         own_gid_index_ = find_gid(gid_of(own_ip_));
@@ -118,7 +122,10 @@ class VerbsEnd final : public traffic::End {
                            .key = mr_->rkey,
                            .window_key = ibv_inc_rkey(window_->rkey),
                            .addr = reinterpret_cast<std::uint64_t>(mr_->addr),
-                           .hears_groups = is_v4()};
+                           .hears_groups = is_v4(),
+                           // What rxe of Linux 6.12 sends again of it has the address 0.
+                           .asks = is_lossy_ ? 0 : answers_,
+                           .answers = answers_};
         for (const Pair pair : kPairs) {
             card.qpns[index(pair)] = qp(pair)->qp_num;
         }
@@ -164,6 +171,10 @@ class VerbsEnd final : public traffic::End {
     }
 
     void post(const traffic::Request& request) override {
+        if (request.verb == traffic::Verb::kAtomicWrite) {
+            post_atomic_write(request);
+            return;
+        }
         ibv_sge sge = sge_of(request.local);
         ibv_send_wr wr{};
         wr.wr_id = request.wr_id;
@@ -237,6 +248,27 @@ class VerbsEnd final : public traffic::End {
         need(ibv_post_send(qp(pair), &wr, &bad), "ibv_post_send");
     }
 
+    /// Only the newer way of posting has it.
+    void post_atomic_write(const traffic::Request& request) {
+        ibv_qp_ex* const ex = ibv_qp_to_qp_ex(qp(request.pair));
+        ibv_wr_start(ex);
+        ex->wr_id = request.wr_id;
+        ex->wr_flags = IBV_SEND_SIGNALED;
+        ibv_wr_atomic_write(ex, request.key, request.remote_addr, request.local.data());
+        need(ibv_wr_complete(ex), "ibv_wr_complete");
+    }
+
+    /// What this device carries out of the verbs that not every one has. rxe of Linux 6.12 has
+    /// FLUSH too, but computes its ICRC over the headers twice: it hears only other rxe devices.
+    [[nodiscard]] traffic::Verbs answers() const {
+        ibv_device_attr_ex attr{};
+        need(ibv_query_device_ex(context_, nullptr, &attr), "ibv_query_device_ex");
+        const auto has = [&](std::uint64_t flag, traffic::Verb verb) {
+            return (attr.device_cap_flags_ex & flag) != 0 ? traffic::set_of(verb) : 0;
+        };
+        return has(kHasAtomicWrite, traffic::Verb::kAtomicWrite);
+    }
+
     [[nodiscard]] std::uint8_t find_gid(const ibv_gid& wanted) const {
         ibv_gid gid{};
         for (std::uint8_t i = 0; ibv_query_gid(context_, kPort, i, &gid) == 0; ++i) {
@@ -259,7 +291,7 @@ class VerbsEnd final : public traffic::End {
 
     void make_pair(Pair pair) {
         const ibv_qp_type type = type_of(pair);
-        ibv_qp_init_attr init{};
+        ibv_qp_init_attr_ex init{};
         init.send_cq = init.recv_cq = cq_;
         init.cap = {.max_send_wr = traffic::kMaxSends,
                     .max_recv_wr = traffic::kMaxReceives,
@@ -268,7 +300,13 @@ class VerbsEnd final : public traffic::End {
                     .max_inline_data = 0};
         init.qp_type = type;
         init.sq_sig_all = 1;
-        qps_[index(pair)] = need(ibv_create_qp(pd_, &init), "ibv_create_qp");
+        init.pd = pd_;
+        init.comp_mask = IBV_QP_INIT_ATTR_PD;
+        if (type == IBV_QPT_RC && answers_ != 0) {
+            init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            init.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE;
+        }
+        qps_[index(pair)] = need(ibv_create_qp_ex(context_, &init), "ibv_create_qp_ex");
         ibv_qp_attr attr{};
         attr.qp_state = IBV_QPS_INIT;
         attr.port_num = kPort;
@@ -327,7 +365,9 @@ class VerbsEnd final : public traffic::End {
 
     const std::string own_ip_;
     const ibv_gid peer_;
+    const bool is_lossy_;
     std::string counter_;
+    traffic::Verbs answers_{};
     ibv_context* context_ = nullptr;
     ibv_pd* pd_ = nullptr;
     ibv_cq* cq_ = nullptr;

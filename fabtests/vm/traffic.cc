@@ -29,7 +29,8 @@ std::string to_text(const Card& card) {
     }
     return text + std::to_string(card.psn) + " " + std::to_string(card.key) + " " +
            std::to_string(card.window_key) + " " + std::to_string(card.addr) + " " +
-           (card.hears_groups ? "1\n" : "0\n");
+           (card.hears_groups ? "1 " : "0 ") + std::to_string(card.asks) + " " +
+           std::to_string(card.answers) + "\n";
 }
 
 Card read_card(std::ifstream file) {
@@ -37,7 +38,8 @@ Card read_card(std::ifstream file) {
     for (std::uint32_t& qpn : card.qpns) {
         file >> qpn;
     }
-    if (!(file >> card.psn >> card.key >> card.window_key >> card.addr >> card.hears_groups)) {
+    if (!(file >> card.psn >> card.key >> card.window_key >> card.addr >> card.hears_groups >>
+          card.asks >> card.answers)) {
         fail("cannot read the peer's card");
     }
     return card;
@@ -63,6 +65,7 @@ class Course {
         if (!(is_active_ ? peer_ : own_).hears_groups) {
             std::erase_if(list_, [](const Operation& op) { return op.to_group; });
         }
+        leave_out_what_they_lack();
         put_results(expected_, list_, is_active_);
         if (is_active_) {
             be_active();
@@ -73,6 +76,18 @@ class Course {
     }
 
   private:
+    void leave_out_what_they_lack() {
+        const Verbs both = (is_active_ ? own_ : peer_).asks & (is_active_ ? peer_ : own_).answers;
+        std::erase_if(list_, [&](const Operation& op) {
+            const bool is_lacking = (set_of(op.verb) & ~both) != 0;
+            if (is_lacking) {
+                std::printf("# NOT TRIED: %s: one of the devices does not have it\n",
+                            name_of(op).c_str());
+            }
+            return is_lacking;
+        });
+    }
+
     /// Returns: where the memory is not as expected, or nothing.
     [[nodiscard]] std::string difference(std::size_t from, std::size_t bytes) const {
         const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(from);
@@ -145,7 +160,8 @@ class Course {
                                                 : peer_.key ^ 0xff,
                 .compare_add = is_swap ? kWordBefore + op.compare_error : kAdd,
                 .swap = is_swap ? kSwap : 0,
-                .to_group = op.to_group};
+                .to_group = op.to_group,
+                .of_region = op.of_region};
     }
 
     // ---- passive ----

@@ -41,7 +41,8 @@ struct Request {
     std::uint32_t key = 0;  // of the peer's memory; SEND with invalidate: what ends to be valid
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;
-    bool to_group = false;  // UD
+    bool to_group = false;   // UD
+    bool of_region = false;  // FLUSH
 };
 
 struct Completion {
@@ -61,6 +62,8 @@ struct Card {
     std::uint32_t window_key = 0;
     std::uint64_t addr = 0;
     bool hears_groups = false;
+    Verbs asks{};     // those that its requests can be
+    Verbs answers{};  // and those that it carries out
 };
 
 /// A device with its pairs, and the memory of this end registered for everything.
