@@ -5,6 +5,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -466,6 +467,69 @@ void rma(Rank& self) {
     self.barrier();
 }
 
+/// Adds to each element of the peer's, twice: the second time shows what the first made of them.
+/// Returns: whether the connection has that for the type.
+template <class T>
+bool add_to(Side& side, const RemoteRegion& remote, Memory& local, fi_datatype type) {
+    std::size_t count = 0;
+    if (fi_fetch_atomicvalid(side.ep, type, FI_SUM, &count) != 0) return false;
+    count = std::min<std::size_t>(count, 8);
+    Context context;
+    T* const operand = reinterpret_cast<T*>(local.at());
+    T* const found = reinterpret_cast<T*>(local.at(512));
+    for (int turn = 0; turn < 2; ++turn) {
+        std::iota(operand, operand + count, static_cast<T>(1));
+        side.post([&] {
+            return fi_fetch_atomic(side.ep, operand, count, local.desc(), found, local.desc(), 0,
+                                   remote.base, remote.key, type, FI_SUM, &context);
+        });
+        FAB_CHECK((side.wait_good().flags & FI_ATOMIC) != 0);
+        for (std::size_t i = 0; i < count; ++i) {
+            FAB_CHECK(found[i] == static_cast<T>(turn) * operand[i]);
+        }
+    }
+    return true;
+}
+
+/// What a provider says that a connection has, it has. The target reads its queue meanwhile.
+void atomics(Rank& self) {
+    Side side(FI_MSG | FI_ATOMIC);
+    Memory memory(side, 1024);
+    Memory local(side, 1024);
+    Context context;
+    char word = 0;
+    side.connect(self);
+    const auto each = [&](auto&& type_done) {
+        type_done(FI_UINT64);
+        type_done(FI_UINT32);
+        type_done(FI_INT8);
+        type_done(FI_DOUBLE);
+    };
+    if (self.rank == kListener) {
+        each([&](fi_datatype) {
+            std::memset(memory.at(), 0, 1024);
+            side.progress();
+            const RemoteRegion remote = memory.remote();
+            side.post([&] { return fi_recv(side.ep, local.at(), 1, local.desc(), 0, &context); });
+            self.send(self.other(), &remote, sizeof remote);
+            side.wait_good();
+        });
+    } else {
+        each([&](fi_datatype type) {
+            RemoteRegion remote;
+            self.receive(kListener, &remote, sizeof remote);
+            const bool has_it = type == FI_UINT64 ? add_to<std::uint64_t>(side, remote, local, type)
+                                : type == FI_UINT32
+                                    ? add_to<std::uint32_t>(side, remote, local, type)
+                                : type == FI_INT8 ? add_to<std::int8_t>(side, remote, local, type)
+                                                  : add_to<double>(side, remote, local, type);
+            FAB_CHECK(has_it || settings.provider != "rvt");
+            side.post([&] { return fi_inject(side.ep, &word, 1, 0); });
+        });
+    }
+    self.barrier();
+}
+
 /// Two connections take their receives from one context.
 void shared_receives(Rank& self) {
     Side side(FI_MSG, FI_WAIT_NONE, true);
@@ -535,6 +599,7 @@ constexpr Case kCases[] = {
     {"msg_ep_stream", stream},
     {"msg_ep_sleepers", sleepers},
     {"msg_ep_rma", rma},
+    {"msg_ep_atomics", atomics},
     {"msg_ep_shared_receives", shared_receives},
     {"msg_ep_killed_peer", killed_peer, 2, 30, 1U << 1},
 };
