@@ -106,6 +106,7 @@ struct BackendOps {
 
     /// Takes packets for the wire, in their order. All bytes are copied or sent before return; what was
     /// copied leaves with flush_packets() at the latest.
+    /// A device of segment grade is given those to groups alone; empty there: groups end at the device.
     /// Returns: how many were taken, from the first on. There was no room for the others, which the core
     ///          offers again after poll().
     /// Threads: any.
@@ -128,6 +129,10 @@ struct BackendOps {
     ///          channel has failed.
     Status (*send_segment)(core::Device&, Channel&, std::span<const std::byte> header,
                            std::span<const iovec> payload) = nullptr;
+    /// As send_segment(), for what may be lost: where there is no room now, the backend keeps it for later,
+    /// or loses it (ENOBUFS). Empty: send_segment(), and what finds no room is offered again.
+    Status (*send_datagram)(core::Device&, Channel&, std::span<const std::byte> header,
+                            std::span<const iovec> payload) = nullptr;
     /// Fills `to` from the peer's memory, by the peer's key table and without the peer. The core does so only
     /// while nothing of the pair is under way; that the peer's pair has failed it learns by its next message.
     /// Returns: EOPNOTSUPP when that is not possible here, EACCES when the key does not allow it; on any
@@ -185,6 +190,7 @@ inline constexpr std::size_t kMaxSegmentHeader = 128;
 /// Hands a packet to the core, on the thread of poll(): from the base transport header to the
 /// padding, its ICRC checked and taken off. The core has copied what it needs on return and trusts
 /// no byte of it.
+/// From a device of segment grade it takes datagrams to groups, and drops the rest.
 /// @param source  Where it came from; a port of 0 fits every peer of that address.
 /// @param dest    The device, or the group, that it was sent to.
 void deliver_packet(core::Device& device, const Address& source, const Address& dest,

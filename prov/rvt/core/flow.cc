@@ -31,12 +31,12 @@ bool is_remote(const Qp& qp, const SendWqe& wqe) noexcept {
     }
     const Ah& ah = *wqe.wr.ah;
     return qp.device().grade() == Grade::kPacket ? ah.attr().dest != qp.device().address()
-                                                 : ah.channel() != nullptr;
+                                                 : ah.is_group() || ah.channel() != nullptr;
 }
 
 bool send_remote_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
-    return qp.device().grade() == Grade::kPacket ? send_packet_datagram(qp, wqe, local)
-                                                 : send_segment_datagram(qp, wqe, local);
+    const bool is_packet = qp.device().grade() == Grade::kPacket || wqe.wr.ah->is_group();
+    return is_packet ? send_packet_datagram(qp, wqe, local) : send_segment_datagram(qp, wqe, local);
 }
 
 void resume(Qp& qp) noexcept {

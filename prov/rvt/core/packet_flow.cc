@@ -248,6 +248,10 @@ void deliver_packet(core::Device& device, const Address& source, const Address& 
         core::deliver_to_members(device, route, decoded.value());
         return;
     }
+    if (device.grade() != Grade::kPacket) {
+        device.stats().add(core::Stat::kDrops);  // its pairs know no packets
+        return;
+    }
     if (header.dest_qpn == protocol::kGsiQpn && service == QpType::kUd) {
         core::deliver_mad(device, route, decoded.value());
         return;

@@ -153,10 +153,6 @@ Answer deliver(Qp& peer, const Request& request, const PieceList& local) noexcep
 /// An unreliable message has been sent once it has left, whatever becomes of it.
 Outcome send_datagram(Qp& qp, const SendWqe& wqe, const Request& request,
                       const PieceList& local) noexcept {
-    if (wqe.wr.ah->is_group()) {
-        deliver_to_group(qp, request, local);
-        return {};
-    }
     Qp* peer = qp.device().qps().find(wqe.wr.remote_qpn);
     if (peer != nullptr && peer->type() == QpType::kUd) {
         deliver(*peer, request, local);

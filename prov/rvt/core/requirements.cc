@@ -3,6 +3,7 @@
 // The requirement table, its checker, and the core's versions of the entries.
 #include "core/requirements.h"
 
+#include "core/device.h"
 #include "core/qp.h"
 #include "core/requester.h"
 #include "core/srq.h"
@@ -37,7 +38,7 @@ constexpr EntryName kNames[] = {
     {RVT_ENTRY(destroy_qp)},    {RVT_ENTRY(post_send)},     {RVT_ENTRY(post_recv)},
     {RVT_ENTRY(create_srq)},    {RVT_ENTRY(destroy_srq)},   {RVT_ENTRY(post_srq_recv)},
     {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)},  {RVT_ENTRY(is_key_used)},
-    {RVT_ENTRY(post_srq_op)},
+    {RVT_ENTRY(post_srq_op)},   {RVT_ENTRY(send_datagram)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
 
@@ -95,12 +96,20 @@ bool applies(const Requirement& row, const BackendOps& ops, Grade grade) noexcep
 
 // The core's versions. Where the core does all of the work itself, nothing is left for an entry.
 constexpr BackendOps kDefaults = {
-    .send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; },
+    .send_packets =
+        [](Device&, const AhAttr&, std::span<const OutPacket> packets) {
+            return static_cast<unsigned>(packets.size());  // to groups, which end here
+        },
     .flush_packets = [](Device&) {},
     .open_channel = [](Device&, const Address&) -> Result<Channel*> { return EHOSTUNREACH; },
     .close_channel = [](Device&, Channel&) {},
     .send_segment = [](Device&, Channel&, std::span<const std::byte>,
                        std::span<const iovec>) -> Status { return ENOTCONN; },
+    .send_datagram =
+        [](Device& device, Channel& channel, std::span<const std::byte> header,
+           std::span<const iovec> payload) {
+            return device.ops().send_segment(device, channel, header, payload);
+        },
     .read_peer = [](Device&, Channel&, const PeerMemory&, std::span<const iovec>) -> Status {
         return EOPNOTSUPP;
     },

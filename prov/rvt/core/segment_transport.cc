@@ -494,7 +494,7 @@ bool send_segment_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcep
     Device& device = qp.device();
     const SegmentHeader header = request_header(qp, wqe, wqe.wr.remote_qpn);
     const Status status =
-        device.ops().send_segment(device, *wqe.wr.ah->channel(), bytes_of(header), local.all());
+        device.ops().send_datagram(device, *wqe.wr.ah->channel(), bytes_of(header), local.all());
     if (status.error() == EAGAIN) {
         device.wait_until(qp.qpn(), device.now_us(), nullptr);
         return false;
