@@ -3,11 +3,13 @@
 #include "backend/shm/segments.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "core/addresses.h"
 #include "core/device.h"
+#include "core/qp.h"
 
 namespace rvt::shm {
 namespace {
@@ -16,6 +18,10 @@ namespace {
 constexpr unsigned kPollBudget = 64;
 /// Bytes copied at a time to or from a peer's memory: in between, others may send.
 constexpr std::uint64_t kAccessBytes = 1u << 20;
+/// A peer that takes nothing for so long loses the datagrams that wait for it.
+constexpr std::uint64_t kMostWaitUs = 10'000;
+/// What is sent just before the device closes may need a handshake first.
+constexpr std::chrono::milliseconds kMostLinger{100};
 
 std::uint64_t total(std::span<const iovec> pieces) noexcept {
     std::uint64_t bytes = 0;
@@ -33,7 +39,16 @@ SegmentChannel& own(Channel& channel) noexcept {
     return static_cast<SegmentChannel&>(channel);
 }
 
+bool is_device(const Peering& peering) noexcept {
+    return peering.page.at<EndpointPage>(0)->service == Service::kSegments;
+}
+
 constexpr BackendOps kOps = {
+    .send_packets =
+        [](core::Device& device, const AhAttr& group, std::span<const OutPacket> packets) {
+            return self(device).send_to_group(group, packets);
+        },
+    .flush_packets = [](core::Device& device) { self(device).flush(); },
     .open_channel = [](core::Device& device,
                        const Address& dest) { return self(device).open_channel(dest); },
     .close_channel = [](core::Device& device,
@@ -41,6 +56,9 @@ constexpr BackendOps kOps = {
     .send_segment =
         [](core::Device&, Channel& channel, std::span<const std::byte> header,
            std::span<const iovec> payload) { return own(channel).send(header, payload); },
+    .send_datagram =
+        [](core::Device&, Channel& channel, std::span<const std::byte> header,
+           std::span<const iovec> payload) { return own(channel).send_datagram(header, payload); },
     .read_peer =
         [](core::Device& device, Channel& channel, const PeerMemory& from,
            std::span<const iovec> to) {
@@ -56,6 +74,9 @@ constexpr BackendOps kOps = {
     .poll = [](core::Device& device) { return self(device).poll(device); },
     .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
     .arm = [](core::Device& device) { return self(device).arm(); },
+    .attach_mcast = [](core::Qp& qp,
+                       const Address& group) { return self(qp.device()).join(group); },
+    .detach_mcast = [](core::Qp& qp, const Address& group) { self(qp.device()).leave(group); },
 };
 
 }  // namespace
@@ -73,11 +94,14 @@ void SegmentChannel::open(std::unique_ptr<Peering> peering) noexcept {
     set_state(State::kOpen);
 }
 
-void SegmentChannel::fail() noexcept {
+std::size_t SegmentChannel::fail() noexcept {
     const util::Guard guard(send_lock_);
     set_state(State::kFailed);
     has_keys_ = false;
     path_.close();
+    const std::size_t lost = waiting_.clear();
+    note_waiting_locked();
+    return lost;
 }
 
 unsigned SegmentChannel::poll(core::Device& device) noexcept {
@@ -104,6 +128,11 @@ Status SegmentChannel::send(std::span<const std::byte> header,
     if (state() != State::kOpen) {
         return state() == State::kConnecting ? EAGAIN : ENOTCONN;
     }
+    return put_locked(header, payload);
+}
+
+Status SegmentChannel::put_locked(std::span<const std::byte> header,
+                                  std::span<const iovec> payload) noexcept {
     const std::size_t bytes = header.size() + total(payload);
     std::byte* const run = path_.reserve_run(bytes);
     if (run == nullptr) {
@@ -120,6 +149,41 @@ Status SegmentChannel::send(std::span<const std::byte> header,
     }
     path_.put_run(core::RdOp::kSegment, 0, header.size(), 0, run, 0, bytes);
     return kOk;
+}
+
+Status SegmentChannel::send_datagram(std::span<const std::byte> header,
+                                     std::span<const iovec> payload) noexcept {
+    const util::Guard guard(send_lock_);
+    if (state() == State::kFailed) {
+        return ENOTCONN;
+    }
+    if (state() == State::kOpen && waiting_.is_empty() && put_locked(header, payload).is_ok()) {
+        return kOk;
+    }
+    const bool is_kept = waiting_.keep(header, payload);
+    note_waiting_locked();
+    return is_kept ? kOk : ENOBUFS;
+}
+
+void SegmentChannel::note_waiting_locked() noexcept {
+    // relaxed: see has_waiting().
+    has_waiting_.store(!waiting_.is_empty(), std::memory_order_relaxed);
+}
+
+std::size_t SegmentChannel::send_waiting(std::uint64_t now_us) noexcept {
+    const util::Guard guard(send_lock_);
+    const std::size_t sent = waiting_.drain(
+        [&](std::span<const std::byte> header, std::span<const iovec> payload)
+            RVT_REQUIRES(send_lock_) { return put_locked(header, payload).is_ok(); });
+    if (sent != 0 || waiting_since_us_ == 0) {
+        waiting_since_us_ = now_us;
+    }
+    const std::size_t lost = now_us - waiting_since_us_ > kMostWaitUs ? waiting_.clear() : 0;
+    if (waiting_.is_empty()) {
+        waiting_since_us_ = 0;
+    }
+    note_waiting_locked();
+    return lost;
 }
 
 /// The peer's table may be younger than the connection: looked at when first needed.
@@ -221,7 +285,23 @@ SegmentDevice::~SegmentDevice() {
     station_.close();
 }
 
+/// Peers answer a handshake though their applications are elsewhere.
+void SegmentDevice::let_waiting_leave() noexcept {
+    using Clock = std::chrono::steady_clock;
+    for (const auto end = Clock::now() + kMostLinger; has_waiting() && Clock::now() < end;) {
+        device_->sleep_on(-1, 1);
+        device_->progress();
+    }
+}
+
+bool SegmentDevice::has_waiting() noexcept {
+    const util::Guard guard(list_lock_);
+    return std::any_of(channels_.begin(), channels_.end(),
+                       [](const auto& channel) { return channel->has_waiting(); });
+}
+
 Status SegmentDevice::close() {
+    let_waiting_leave();
     const Status status = registry_->remove_device(device_);
     if (status.is_ok()) {
         station_.close();
@@ -289,11 +369,17 @@ unsigned SegmentDevice::poll(core::Device& device) noexcept {
     for (std::size_t i = 0; i < polled_.size(); ++i) {
         SegmentChannel& channel = *polled_[i];
         arrived += channel.poll(device);
+        if (channel.has_waiting()) [[unlikely]] {
+            device.stats().add(core::Stat::kDrops, channel.send_waiting(device.now_us()));
+        }
         if (channel.is_broken()) [[unlikely]] {
             station_.close_link(channel.link(), "the peer sent what no device sends");
             fail_locked(device, channel);
             --i;
         }
+    }
+    if (groups_ != nullptr) {
+        arrived += groups_->poll(device);
     }
     // relaxed: see drop_unused().
     if (may_drop_.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -303,25 +389,46 @@ unsigned SegmentDevice::poll(core::Device& device) noexcept {
 }
 
 void SegmentDevice::deliver(std::unique_ptr<ConnectionEvent> event) noexcept {
+    SegmentChannel* const opened = open_awaited(*event);
     {
         const util::Guard guard(mail_lock_);
-        mail_.push_back(std::move(event));
+        mail_.push_back({.event = std::move(event), .opened = opened});
         // release: pairs with the acquire in poll() and arm().
         has_mail_.store(true, std::memory_order_release);
     }
     station_.wake_owner();
 }
 
+/// What waits for this connection leaves now, whether the application ever polls again or not.
+/// Returns: the channel; nullptr: the thread of poll() has to look at it first.
+SegmentChannel* SegmentDevice::open_awaited(ConnectionEvent& event) noexcept {
+    if (event.kind != ConnectionEvent::Kind::kConnected || !is_device(*event.peering)) {
+        return nullptr;
+    }
+    const util::Guard guard(list_lock_);
+    SegmentChannel* const channel = find_locked(event.address);
+    if (channel == nullptr || channel->state() != SegmentChannel::State::kConnecting) {
+        return nullptr;
+    }
+    channel->open(std::move(event.peering));
+    [[maybe_unused]] const std::size_t lost = channel->send_waiting(0);  // none so early
+    return channel;
+}
+
 void SegmentDevice::read_mail_locked(core::Device& device) noexcept {
-    std::vector<std::unique_ptr<ConnectionEvent>> mail;
+    std::vector<Mail> mail;
     {
         const util::Guard guard(mail_lock_);
         mail.swap(mail_);
         // relaxed: the lock orders it.
         has_mail_.store(false, std::memory_order_relaxed);
     }
-    for (const auto& event : mail) {
-        handle_locked(device, *event);
+    for (const Mail& one : mail) {
+        if (one.opened != nullptr) {
+            polled_.push_back(one.opened);
+        } else {
+            handle_locked(device, *one.event);
+        }
     }
 }
 
@@ -354,7 +461,7 @@ void SegmentDevice::handle_locked(core::Device& device, ConnectionEvent& event) 
 void SegmentDevice::connected_locked(core::Device& device,
                                      std::unique_ptr<Peering> peering) noexcept {
     const std::uint64_t link = peering->link;
-    const bool is_device = peering->page.at<EndpointPage>(0)->service == Service::kSegments;
+    const bool is_good = is_device(*peering);
     SegmentChannel* channel = nullptr;
     {
         const util::Guard guard(list_lock_);
@@ -364,13 +471,13 @@ void SegmentDevice::connected_locked(core::Device& device,
         fail_locked(device, *channel);  // a restarted device at the same address
         channel = nullptr;
     }
-    if (!is_device) {
+    if (!is_good) {
         station_.close_link(link, "the peer is an endpoint, not a device");
     }
-    if (!is_device && channel != nullptr) {
+    if (!is_good && channel != nullptr) {
         fail_locked(device, *channel);
     }
-    if (!is_device) {
+    if (!is_good) {
         return;
     }
     {
@@ -385,7 +492,7 @@ void SegmentDevice::connected_locked(core::Device& device,
 
 void SegmentDevice::fail_locked(core::Device& device, SegmentChannel& channel) noexcept {
     std::erase(polled_, &channel);
-    channel.fail();
+    device.stats().add(core::Stat::kDrops, channel.fail());
     channel_failed(device, channel);
     // relaxed: see drop_unused().
     may_drop_.store(true, std::memory_order_relaxed);
@@ -401,10 +508,34 @@ Status SegmentDevice::arm() noexcept {
     station_.arm();
     // acquire: pairs with the release in deliver().
     const bool has_work = has_mail_.load(std::memory_order_acquire) ||
-                          std::any_of(polled_.begin(), polled_.end(),
-                                      [](const auto* channel) { return channel->has_arrival(); });
+                          std::any_of(polled_.begin(), polled_.end(), [](const auto* channel) {
+                              return channel->has_arrival() || channel->has_waiting();
+                          });
     poll_lock_.unlock();
-    return has_work ? Status(EAGAIN) : kOk;
+    if (has_work) {
+        return EAGAIN;
+    }
+    return groups_ != nullptr ? groups_->arm() : kOk;
+}
+
+// ---- groups ----
+
+unsigned SegmentDevice::send_to_group(const AhAttr& group,
+                                      std::span<const OutPacket> packets) noexcept {
+    return groups_ != nullptr ? groups_->send(group, packets)
+                              : static_cast<unsigned>(packets.size());
+}
+
+void SegmentDevice::flush() noexcept {
+    if (groups_ != nullptr) {
+        groups_->flush();
+    }
+}
+
+void SegmentDevice::leave(const Address& group) noexcept {
+    if (groups_ != nullptr) {
+        groups_->leave(group);
+    }
 }
 
 // ---- one-sided access ----

@@ -20,8 +20,10 @@
 #include <sys/uio.h>
 
 #include "backend/shm/connection.h"
+#include "backend/shm/datagram_queue.h"
 #include "backend/shm/path.h"
 #include "backend/shm/station.h"
+#include "core/group_wire.h"
 #include "core/key_table.h"
 #include "core/registry.h"
 #include "rvt/backend.h"
@@ -51,10 +53,13 @@ class SegmentChannel final : public Channel {
     // Uses that open_channel() began; guarded by the device's list lock.
     std::uint32_t uses = 0;
 
+    /// Before any other use of the path. Threads: that of poll(), or the control thread.
+    void open(std::unique_ptr<Peering> peering) noexcept;
+
     // ---- the thread of poll() ----
 
-    void open(std::unique_ptr<Peering> peering) noexcept;
-    void fail() noexcept;
+    /// Returns: how many datagrams are lost with it.
+    std::size_t fail() noexcept;
     bool has_arrival() const noexcept { return path_.has_arrival(); }
     bool is_broken() const noexcept { return path_.is_broken(); }
     /// Hands arrived segments to the core. Returns: how many.
@@ -62,8 +67,20 @@ class SegmentChannel final : public Channel {
 
     // ---- any thread ----
 
+    /// Sends the datagrams that wait for room. Returns: how many have waited too long, and are
+    /// lost.
+    std::size_t send_waiting(std::uint64_t now_us) noexcept;
+
     /// As BackendOps::send_segment.
     Status send(std::span<const std::byte> header, std::span<const iovec> payload) noexcept;
+    /// As BackendOps::send_datagram. What is sent before the peer has answered is kept too.
+    Status send_datagram(std::span<const std::byte> header,
+                         std::span<const iovec> payload) noexcept;
+    /// Whether datagrams wait.
+    bool has_waiting() const noexcept {
+        // relaxed: set by this thread, or for its next look.
+        return has_waiting_.load(std::memory_order_relaxed);
+    }
     /// Copies between our buffer and the peer's memory, by the peer's key table, which has to allow
     /// `length` bytes from there on. Returns: as BackendOps::read_peer.
     /// Precondition: `mark` is not in use.
@@ -77,6 +94,9 @@ class SegmentChannel final : public Channel {
         // release: pairs with the acquire in state().
         state_.store(state, std::memory_order_release);
     }
+    Status put_locked(std::span<const std::byte> header, std::span<const iovec> payload) noexcept
+        RVT_REQUIRES(send_lock_);
+    void note_waiting_locked() noexcept RVT_REQUIRES(send_lock_);
     bool has_key_view() noexcept RVT_REQUIRES(send_lock_);
     Status copy_marked(const PeerMemory& peer, const iovec& local, std::uint64_t length,
                        bool is_write) noexcept RVT_REQUIRES(send_lock_);
@@ -90,6 +110,9 @@ class SegmentChannel final : public Channel {
     Path path_;
     core::KeyView keys_;  // guarded by send_lock_
     bool has_keys_ = false;
+    DatagramQueue waiting_ RVT_GUARDED_BY(send_lock_);
+    std::uint64_t waiting_since_us_ RVT_GUARDED_BY(send_lock_) = 0;  // 0: not known yet
+    std::atomic<bool> has_waiting_{false};
 };
 
 struct SegmentDeviceAttr {
@@ -117,7 +140,16 @@ class SegmentDevice final : public ConnectionUser {
     SegmentDevice& operator=(const SegmentDevice&) = delete;
 
     core::Device& device() noexcept { return *device_; }
-    /// Takes the device away from the core, then ends all connections.
+    util::SockAddr address() const noexcept { return station_.address(); }
+    /// The port of the address once more. Returns: EMFILE.
+    util::Result<util::UdpPort> share_port() const { return station_.share_port(); }
+    /// Sends to groups and joins them by `groups`; without it they end at the device. Before the
+    /// first use of the device.
+    void use_groups(std::unique_ptr<core::GroupWire> groups) noexcept {
+        groups_ = std::move(groups);
+    }
+    /// Takes the device away from the core, then ends all connections. Datagrams that wait have a
+    /// moment to leave: that of a handshake.
     /// Returns: as Registry::remove_device().
     Status close();
 
@@ -129,7 +161,13 @@ class SegmentDevice final : public ConnectionUser {
     Status access_peer(Channel& channel, PeerMemory peer, std::span<const iovec> local,
                        bool is_write) noexcept;
     bool is_key_used(std::uint32_t key) noexcept;
-    int wake_fd() const noexcept { return station_.wake_fd(); }
+    unsigned send_to_group(const AhAttr& group, std::span<const OutPacket> packets) noexcept;
+    void flush() noexcept;
+    Status join(const Address& group) { return groups_ != nullptr ? groups_->join(group) : kOk; }
+    void leave(const Address& group) noexcept;
+    int wake_fd() const noexcept {
+        return groups_ != nullptr ? groups_->wake_fd() : station_.wake_fd();
+    }
     Status arm() noexcept;
 
     // ---- what the control thread calls ----
@@ -141,12 +179,17 @@ class SegmentDevice final : public ConnectionUser {
 
   private:
     using Channels = std::vector<std::unique_ptr<SegmentChannel>>;
+    struct Mail {
+        std::unique_ptr<ConnectionEvent> event;
+        SegmentChannel* opened = nullptr;  // by the control thread, which has used up the peering
+    };
 
     SegmentDevice() = default;
     Status start(core::Registry& registry, const SegmentDeviceAttr& attr);
 
     SegmentChannel* find_locked(const util::SockAddr& peer) noexcept RVT_REQUIRES(list_lock_);
     SegmentChannel& add_locked(const util::SockAddr& peer) RVT_REQUIRES(list_lock_);
+    SegmentChannel* open_awaited(ConnectionEvent& event) noexcept;
     void read_mail_locked(core::Device& device) noexcept RVT_REQUIRES(poll_lock_);
     void handle_locked(core::Device& device, ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);
@@ -155,11 +198,14 @@ class SegmentDevice final : public ConnectionUser {
     void fail_locked(core::Device& device, SegmentChannel& channel) noexcept
         RVT_REQUIRES(poll_lock_);
     void drop_unused() noexcept;
+    bool has_waiting() noexcept;
+    void let_waiting_leave() noexcept;
 
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
     util::Mapping keys_memory_;
     Station station_;
+    std::unique_ptr<core::GroupWire> groups_;
 
     util::SpinLock poll_lock_;
     std::vector<SegmentChannel*> polled_ RVT_GUARDED_BY(poll_lock_);  // those that are open
@@ -171,7 +217,7 @@ class SegmentDevice final : public ConnectionUser {
     util::Mutex memory_lock_;  // the endpoint page has room for one mark
 
     util::Mutex mail_lock_;  // order: innermost
-    std::vector<std::unique_ptr<ConnectionEvent>> mail_ RVT_GUARDED_BY(mail_lock_);
+    std::vector<Mail> mail_ RVT_GUARDED_BY(mail_lock_);
     std::atomic<bool> has_mail_{false};
 };
 

@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "test_endpoint.h"
 
+#include <array>
 #include <thread>
 
 using namespace rvt;
@@ -114,6 +115,110 @@ Test(segments, addresses_that_name_nobody_give_no_channel) {
     RVT_EQ(fixture.device->open_channel(
                {.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}}),
            EHOSTUNREACH);
+}
+
+namespace {
+
+/// Two devices that have not met; the first sends to the second.
+struct Strangers {
+    core::Registry registry;
+    std::unique_ptr<SegmentDevice> from =
+        SegmentDevice::open(registry, {.name = "from", .address = loopback()}).take();
+    std::unique_ptr<SegmentDevice> to =
+        SegmentDevice::open(registry, {.name = "to", .address = loopback()}).take();
+    Channel* channel = from->open_channel(to->device().address()).value();
+    std::array<std::byte, 1000> bytes{};
+
+    ~Strangers() {
+        from->close_channel(*channel);
+        [[maybe_unused]] const Status closed = from->close();
+        [[maybe_unused]] const Status too = to->close();
+    }
+
+    /// Nonsense, which the device counts.
+    Status send() {
+        const iovec payload{.iov_base = bytes.data(), .iov_len = bytes.size()};
+        return from->device().ops().send_datagram(from->device(), *channel, bytes, {&payload, 1});
+    }
+    std::uint64_t arrived() { return to->device().stats().sum(core::Stat::kBadSegments); }
+    std::uint64_t lost() { return from->device().stats().sum(core::Stat::kDrops); }
+    template <class Condition>
+    void until(Condition holds, bool polls_receiver = true) {
+        for (int i = 0; i < 20000 && !holds(); ++i) {
+            from->device().progress();
+            if (polls_receiver) {
+                to->device().progress();
+            }
+            std::this_thread::yield();
+        }
+        cr_assert(holds());
+    }
+};
+
+}  // namespace
+
+Test(segments, datagrams_wait_for_a_peer_that_has_not_answered_yet, .timeout = 60) {
+    Strangers pair;
+    for (int i = 0; i < 50; ++i) {
+        RVT_OK(pair.send());
+    }
+    pair.until([&] { return pair.arrived() == 50; });
+    RVT_EQ(pair.lost(), 0);
+}
+
+Test(segments, a_full_ring_takes_datagrams_up_to_a_bound, .timeout = 60) {
+    Strangers pair;
+    RVT_OK(pair.send());
+    pair.until([&] { return pair.arrived() == 1; });
+    int sent = 0;
+    while (pair.send().is_ok()) {
+        ++sent;
+    }
+    RVT_EQ(pair.send(), ENOBUFS);
+    pair.until([&] { return pair.arrived() == static_cast<std::uint64_t>(sent) + 1; });
+    RVT_OK(pair.send());
+    pair.until([&] { return pair.arrived() == static_cast<std::uint64_t>(sent) + 2; });
+}
+
+Test(segments, a_peer_that_takes_nothing_loses_what_waits_for_it, .timeout = 60) {
+    Strangers pair;
+    RVT_OK(pair.send());
+    pair.until([&] { return pair.arrived() == 1; });
+    std::uint64_t sent = 0;
+    while (pair.send().is_ok()) {
+        ++sent;
+    }
+    const auto& channel = static_cast<SegmentChannel&>(*pair.channel);
+    cr_assert(channel.has_waiting());
+    pair.until([&] { return !channel.has_waiting(); }, false);
+    cr_assert(ne(u64, pair.lost(), 0u));
+    pair.until([&] { return pair.arrived() == 1 + sent - pair.lost(); });
+}
+
+Test(segments, a_datagram_to_who_does_not_answer_is_lost_and_counted, .timeout = 60) {
+    Fixture fixture(Service::kRd);
+    core::Device& device = fixture.device->device();
+    const Address to{.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1},
+                     .port = fixture.endpoint.address().port};
+    Channel* channel = fixture.device->open_channel(to).value();
+    RVT_OK(device.ops().send_datagram(device, *channel, {}, {}));
+    while (device.stats().sum(core::Stat::kDrops) == 0) {
+        device.sleep_on(-1, 1000);
+        device.progress();
+    }
+    RVT_EQ(device.stats().sum(core::Stat::kDrops), 1);
+    RVT_EQ(device.ops().send_datagram(device, *channel, {}, {}), ENOTCONN);
+    fixture.device->close_channel(*channel);
+}
+
+Test(segments, what_waits_leaves_when_the_peer_answers_though_nobody_polls, .timeout = 60) {
+    Strangers pair;
+    RVT_OK(pair.send());
+    while (pair.arrived() == 0) {
+        pair.to->device().sleep_on(-1, 1000);
+        pair.to->device().progress();
+    }
+    RVT_EQ(pair.arrived(), 1);
 }
 
 Test(segments, a_device_in_use_stays) {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Datagrams that wait: their order, their bytes, how many there may be.
+#include "backend/shm/datagram_queue.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include "common/check.h"
+
+using namespace rvt::shm;
+
+namespace {
+
+bool keep(DatagramQueue& queue, std::string header, std::string payload) {
+    const std::size_t half = payload.size() / 2;
+    const iovec pieces[] = {{payload.data(), half}, {payload.data() + half, payload.size() - half}};
+    return queue.keep(std::as_bytes(std::span(header)), pieces);
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Takes up to `most`. Returns: header and payload of each.
+std::string take(DatagramQueue& queue, std::size_t most) {
+    std::string all;
+    const std::size_t taken = queue.drain([&](std::span<const std::byte> header,
+                                              std::span<const iovec> payload) {
+        if (most-- == 0) {
+            return false;
+        }
+        all += text_of(header) + ":";
+        all += text_of({static_cast<const std::byte*>(payload[0].iov_base), payload[0].iov_len});
+        all += " ";
+        return true;
+    });
+    RVT_EQ(taken, std::count(all.begin(), all.end(), ' '));
+    return all;
+}
+
+}  // namespace
+
+Test(datagram_queue, what_waits_leaves_in_order_as_it_came) {
+    DatagramQueue queue;
+    cr_assert(queue.is_empty());
+    cr_assert(keep(queue, "a", "one"));
+    cr_assert(keep(queue, "bc", ""));
+    cr_assert(keep(queue, "", "three"));
+    cr_assert(take(queue, 1) == "a:one ");
+    cr_assert(keep(queue, "d", "four"));
+    cr_assert(take(queue, 9) == "bc: :three d:four ");
+    cr_assert(queue.is_empty());
+}
+
+Test(datagram_queue, one_that_finds_no_room_is_refused_and_the_others_stay) {
+    DatagramQueue queue;
+    const std::string long_one(4000, 'x');
+    std::size_t kept = 0;
+    while (keep(queue, "h", long_one)) {
+        ++kept;
+    }
+    RVT_EQ(kept, DatagramQueue::kMaxBytes / 4009);
+    // Room is made anew however often, and old bytes are not kept.
+    for (int turn = 0; turn < 1000; ++turn) {
+        RVT_EQ(take(queue, 1).size(), 4003);
+        cr_assert(keep(queue, "h", long_one));
+        cr_assert(not(keep(queue, "h", long_one)));
+    }
+    RVT_EQ(queue.clear(), kept);
+    cr_assert(queue.is_empty());
+    cr_assert(keep(queue, "h", long_one));
+}
