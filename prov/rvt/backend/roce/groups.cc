@@ -21,9 +21,9 @@ Status watch(const util::UniqueFd& set, int fd) noexcept {
 
 }  // namespace
 
-Status Groups::open() {
+Status Groups::open(int fd) {
     wake_set_.reset(epoll_create1(EPOLL_CLOEXEC));
-    return wake_set_.is_open() ? watch(wake_set_, socket_.fd()) : Status(errno);
+    return wake_set_.is_open() ? watch(wake_set_, fd) : Status(errno);
 }
 
 Status Groups::join(const Address& group) {

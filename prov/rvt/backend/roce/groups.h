@@ -25,9 +25,10 @@ class Groups {
            protocol::PcapInterface capture) noexcept
         : socket_(socket), faults_(faults), capture_(std::move(capture)) {}
 
-    /// Makes wake_fd(). Returns: EMFILE, ENFILE, ENOMEM.
-    Status open();
-    /// Readable when the device's socket or that of a group is; -1: not open, nothing is joined.
+    /// Makes wake_fd(), also for what makes the device's own `fd` readable.
+    /// Returns: EMFILE, ENFILE, ENOMEM.
+    Status open(int fd);
+    /// Readable when that or the socket of a group is; -1: not open, nothing is joined.
     [[nodiscard]] int wake_fd() const noexcept { return wake_set_.get(); }
 
     /// Joins, unless it has been; leave() has to be called as often.

@@ -50,7 +50,7 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
     std::unique_ptr<PacketDevice> device(new PacketDevice(socket.take(), attr));
     device->payload_bytes_ = attr.payload_bytes != 0 ? attr.payload_bytes : most.value();
     if (attr.joins_groups) {
-        if (const Status opened = device->groups_.open(); !opened.is_ok()) {
+        if (const Status opened = device->groups_.open(device->socket_.fd()); !opened.is_ok()) {
             return opened;
         }
     }

@@ -111,6 +111,21 @@ bool send_groups_by(int fd, const util::SockAddr& address) {
     return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface_index(address)));
 }
 
+/// A hop limit of 0 ends at the members of this host.
+bool keep_groups_here(int fd, int family) noexcept {
+    return family == AF_INET ? set(fd, IPPROTO_IP, IP_MULTICAST_TTL, 0)
+                             : set(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 0);
+}
+
+/// The address of all interfaces is none that packets come from.
+bool is_one_address(const util::SockAddr& address) {
+    if (address.is_any()) {
+        RVT_WARN(kEpCtrl, "cannot open a RoCEv2 socket on %s: it needs one address of this host",
+                 address.to_string().c_str());
+    }
+    return !address.is_any();
+}
+
 bool join_v4(int fd, const util::SockAddr& group, const util::SockAddr& own) noexcept {
     ip_mreqn request{};
     std::memcpy(&request.imr_multiaddr, group.ip.data(), sizeof request.imr_multiaddr);
@@ -156,9 +171,7 @@ Result<UdpSocket> open_udp_socket(const util::SockAddr& address) {
 
 Result<UdpSocket> open_udp_socket(util::UdpPort port) {
     const util::SockAddr address = port.address;
-    if (address.is_any()) {
-        RVT_WARN(kEpCtrl, "cannot open a RoCEv2 socket on %s: it needs one address of this host",
-                 address.to_string().c_str());
+    if (!is_one_address(address)) {
         return EADDRNOTAVAIL;
     }
     UdpSocket socket{.port = std::move(port)};
@@ -168,6 +181,19 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port) {
     }
     ask_for_joining(socket);
     socket.can_segment = set(socket.fd(), IPPROTO_UDP, UDP_SEGMENT, 0);
+    return socket;
+}
+
+Result<UdpSocket> open_group_sender(util::UdpPort port) {
+    const util::SockAddr address = port.address;
+    if (!is_one_address(address)) {
+        return EADDRNOTAVAIL;
+    }
+    UdpSocket socket{.port = std::move(port)};
+    if (!forbid_fragments(socket.fd(), address.family) || !send_groups_by(socket.fd(), address) ||
+        !keep_groups_here(socket.fd(), address.family)) {
+        return errno;
+    }
     return socket;
 }
 

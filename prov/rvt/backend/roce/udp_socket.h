@@ -34,6 +34,9 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port);
 /// messages, or -1 and errno.
 int send_messages(int fd, std::span<mmsghdr> messages) noexcept;
 int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
+/// A socket that sends to groups, by the interface of its address and to members on this host.
+/// Returns: EADDRNOTAVAIL as open_udp_socket(); errors of setsockopt(2).
+Result<UdpSocket> open_group_sender(util::UdpPort port);
 /// A socket for what is sent to a group, by the interface of `own`. Others of this host may have
 /// one for the same group. Returns: errors of util::bind_udp_port() and of setsockopt(2): ENODEV
 /// when no interface has
