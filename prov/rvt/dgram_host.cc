@@ -3,12 +3,16 @@
 #include "dgram_host.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <string>
 
 #include <sys/epoll.h>
 
+#include "backend/roce/group_port.h"
 #include "backend/roce/packet_device.h"
+#include "backend/shm/segments.h"
+#include "core/addresses.h"
 #include "core/device.h"
 #include "core/registry.h"
 #include "ofi/ep_dgram.h"
@@ -26,6 +30,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPatience{1};
 constexpr milliseconds kMostPause{4};
 constexpr milliseconds kTurn{1};  // before other handlers of the thread have theirs
+// Asking to be told of arrivals costs a sender over shared memory a system call.
+constexpr std::uint64_t kHostIdleUs = 1000;
+constexpr DeviceLimits kLimits = {.max_qp = 1, .max_mr = 4};
 
 std::uint32_t wanted_bytes() noexcept {
     return static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu));
@@ -92,29 +99,43 @@ class DgramWatch final : public util::ControlThread::Handler {
 
 class DgramHost final : public core::UdHost {
   public:
-    static Result<std::unique_ptr<core::UdHost>> open(const core::UdHostAttr& attr);
+    explicit DgramHost(const core::UdHostAttr& attr) noexcept : attr_(attr) {}
     ~DgramHost() override;
     DgramHost(const DgramHost&) = delete;
     DgramHost& operator=(const DgramHost&) = delete;
 
-    core::Device& device() noexcept override { return device_->device(); }
-    util::SockAddr address() const noexcept override { return device_->address(); }
+    Status open();
+
+    core::Device& device() noexcept override { return *device_; }
+    util::SockAddr address() const noexcept override {
+        return core::to_sock_addr(device_->address());
+    }
+    core::UdPolling polling() const noexcept override;
     void leave_to_host() noexcept override { watch_->resume(); }
     Status start() override;
     void stop() noexcept override;
 
   private:
-    DgramHost(const core::UdHostAttr& attr, std::unique_ptr<roce::PacketDevice> device) noexcept
-        : attr_(attr), device_(std::move(device)) {}
+    Status open_wire();
+    Status open_host();
+    Status open_groups();
 
     const core::UdHostAttr attr_;
-    std::unique_ptr<roce::PacketDevice> device_;
+    core::Device* device_ = nullptr;  // of one of these
+    std::unique_ptr<roce::PacketDevice> wire_;
+    std::unique_ptr<shm::SegmentDevice> host_;
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<DgramWatch> watch_;
 };
 
-Result<std::unique_ptr<core::UdHost>> DgramHost::open(const core::UdHostAttr& attr) {
-    auto port = util::bind_udp_port(attr.bind);
+/// An address of this host alone is reached through shared memory, another one by its network.
+Status DgramHost::open() {
+    const bool has_wire = util::param_is_set(util::ParamId::kRoce) && !attr_.bind.is_loopback();
+    return has_wire ? open_wire() : open_host();
+}
+
+Status DgramHost::open_wire() {
+    auto port = util::bind_udp_port(attr_.bind);
     if (!port.is_ok()) {
         return port.status();
     }
@@ -125,13 +146,67 @@ Result<std::unique_ptr<core::UdHost>> DgramHost::open(const core::UdHostAttr& at
                                                               .port = &bound,
                                                               .payload_bytes = wanted_bytes(),
                                                               .joins_groups = true,
-                                                              .limits = {.max_qp = 1, .max_mr = 4},
+                                                              .limits = kLimits,
                                                               .faults = packet_faults(),
                                                               .capture = packet_capture()});
     if (!device.is_ok()) {
         return device.status();
     }
-    return std::unique_ptr<core::UdHost>(new DgramHost(attr, device.take()));
+    wire_ = device.take();
+    device_ = &wire_->device();
+    return kOk;
+}
+
+Status DgramHost::open_host() {
+    // A datagram has to fit in one packet, should it go to a group.
+    const auto bytes = dgram_bytes_of(attr_.bind);
+    if (!bytes.is_ok()) {
+        return bytes.status();
+    }
+    // The port is known only when it is open.
+    static std::atomic<unsigned> opened{0};
+    // relaxed: a number of its own.
+    const std::string name =
+        "dgram-host-" + std::to_string(opened.fetch_add(1, std::memory_order_relaxed));
+    DeviceLimits limits = kLimits;
+    limits.max_ud_bytes = bytes.value();
+    auto device =
+        shm::SegmentDevice::open(core::Registry::instance(),
+                                 {.name = name.c_str(), .address = attr_.bind, .limits = limits});
+    if (!device.is_ok()) {
+        return device.status();
+    }
+    host_ = device.take();
+    device_ = &host_->device();
+    return open_groups();
+}
+
+Status DgramHost::open_groups() {
+    auto port = host_->share_port();
+    if (!port.is_ok()) {
+        return port.status();
+    }
+    util::UdpPort shared = port.take();
+    auto groups = roce::GroupPort::open({.name = device_->name().c_str(),
+                                         .port = &shared,
+                                         .wake_fd = host_->wake_fd(),
+                                         .faults = packet_faults(),
+                                         .capture = packet_capture()});
+    if (!groups.is_ok()) {
+        return groups.status();
+    }
+    host_->use_groups(groups.take());
+    return kOk;
+}
+
+/// A look at shared memory makes no system call, and nobody but the endpoint has to look unless it
+/// is to make progress by itself.
+core::UdPolling DgramHost::polling() const noexcept {
+    if (wire_ != nullptr) {
+        return {};
+    }
+    return {.idle_us = attr_.has_auto_progress ? kHostIdleUs : core::UdPolling::kNever,
+            .is_cheap = true};
 }
 
 Status DgramHost::start() {
@@ -142,7 +217,7 @@ Status DgramHost::start() {
     thread_ = thread.take();
     watch_ = std::make_unique<DgramWatch>(*thread_, attr_);
     util::Status started = util::kOk;
-    thread_->run([&] { started = watch_->start(device_->wake_fd()); });
+    thread_->run([&] { started = watch_->start(device_->ops().wake_fd(*device_)); });
     return started;
 }
 
@@ -156,13 +231,20 @@ void DgramHost::stop() noexcept {
 
 DgramHost::~DgramHost() {
     stop();
-    [[maybe_unused]] const Status closed = device_->close();
+    if (wire_ != nullptr) {
+        [[maybe_unused]] const Status closed = wire_->close();
+    }
+    if (host_ != nullptr) {
+        [[maybe_unused]] const Status closed = host_->close();
+    }
 }
 
 }  // namespace
 
 Result<std::unique_ptr<core::UdHost>> open_dgram_host(const core::UdHostAttr& attr) {
-    return DgramHost::open(attr);
+    auto made = std::make_unique<DgramHost>(attr);
+    const Status opened = made->open();
+    return opened.is_ok() ? Result<std::unique_ptr<core::UdHost>>(std::move(made)) : opened;
 }
 
 Result<std::uint32_t> dgram_bytes_of(const util::SockAddr& address) {

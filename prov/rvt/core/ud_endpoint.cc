@@ -53,6 +53,7 @@ Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
     host_ = std::move(host);
     Device& device = host_->device();
     max_bytes_ = device.limits().max_ud_bytes;
+    polling_ = host_->polling();
     tx_.resize(std::bit_ceil(attr_.tx_size));
     rx_.resize(attr_.rx_size);
     grhs_.resize(attr_.rx_size);
@@ -64,6 +65,7 @@ Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
     if (opened.is_ok()) {
         opened = start_pair();
     }
+    device.set_mad_sink(this);
     wake_fd_ = device.ops().wake_fd(device);
     last_arrival_us_ = device.now_us();
     if (opened.is_ok()) {
@@ -127,6 +129,7 @@ void UdEndpoint::close() noexcept {
         return;
     }
     host_->stop();
+    host_->device().set_mad_sink(nullptr);
     host_->device().flush();
     qp_.reset();
     for (Ah* ah : ahs_) {
@@ -341,6 +344,20 @@ void UdEndpoint::forget_locked(std::uint64_t index) noexcept {
     }
 }
 
+/// A peer that comes back at the same address is reached by another channel.
+void UdEndpoint::channel_failed(Channel& channel) noexcept {
+    for (std::uint64_t i = 0; i < ahs_.size(); ++i) {
+        if (ahs_[i] != nullptr && ahs_[i]->channel() == &channel) {
+            forget_locked(i);
+        }
+    }
+}
+
+void UdEndpoint::take_mad(const Address& /*source*/,
+                          std::span<const std::byte, protocol::kMadBytes> /*mad*/) noexcept {
+    host_->device().stats().add(Stat::kDrops);
+}
+
 void UdEndpoint::destroy_ah_locked(Ah* ah) noexcept {
     std::erase_if(unused_ahs_, [](Ah* one) { return destroy_ah(one).is_ok(); });
     if (!destroy_ah(ah).is_ok()) {
@@ -390,19 +407,22 @@ void UdEndpoint::leave_locked(std::uint64_t number) noexcept {
 unsigned UdEndpoint::progress_locked() noexcept {
     // relaxed: a hint, which one thread at a time writes.
     polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    return is_hot() ? poll_locked() : 0;
+    return is_hot() || polling_.is_cheap ? poll_locked() : 0;
 }
 
 unsigned UdEndpoint::poll_locked() noexcept {
     Device& device = host_->device();
-    // What a reader has no room for waits in the socket, where it is lost last.
+    // What a reader has no room for waits in the socket or ring, where it is lost last.
     const bool is_held_up = completion_.rx_cq != nullptr && completion_.rx_cq->has_overflow();
     if (!is_held_up) {
         device.progress();
     }
     const unsigned moved = drain_locked();
     const bool is_at_rest = is_quiet_locked(moved) || is_held_up;
-    if (is_at_rest && tx_head_ == tx_tail_ && device.ops().arm(device).is_ok()) {
+    if (moved != 0 && !is_hot()) {
+        mark_hot();  // come to rest again later
+    }
+    if (is_hot() && is_at_rest && tx_head_ == tx_tail_ && device.ops().arm(device).is_ok()) {
         // relaxed: the host looks from here on, at what has come by now too.
         is_hot_.store(false, std::memory_order_relaxed);
         host_->leave_to_host();
@@ -412,11 +432,14 @@ unsigned UdEndpoint::poll_locked() noexcept {
 
 /// Whether nothing has come for a while.
 bool UdEndpoint::is_quiet_locked(unsigned moved) noexcept {
+    if (polling_.idle_us == UdPolling::kNever) {
+        return false;
+    }
     const std::uint64_t now = host_->device().now_us();
     if (moved != 0) {
         last_arrival_us_ = now;
     }
-    return now - last_arrival_us_ >= kQuietUs;
+    return now - last_arrival_us_ >= polling_.idle_us;
 }
 
 /// Takes the pair's completions over. Returns: how many.

@@ -19,6 +19,7 @@
 #include "core/counter.h"
 #include "core/cq.h"
 #include "core/device.h"
+#include "core/mad.h"
 #include "core/mr.h"
 #include "core/owned.h"
 #include "core/progress_source.h"
@@ -38,6 +39,13 @@ inline constexpr std::size_t kUdInjectBytes = 256;
 /// The port of a group that names none: that of RoCEv2.
 inline constexpr std::uint16_t kUdGroupPort = 4791;
 
+/// When an endpoint looks for arrivals by itself.
+struct UdPolling {
+    static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+    std::uint64_t idle_us = 50;  // so long after the last arrival it leaves that to its host
+    bool is_cheap = false;       // then it looks all the same whenever it is called
+};
+
 /// The device of one endpoint, and who looks at it while the application does not.
 class UdHost {
   public:
@@ -47,6 +55,7 @@ class UdHost {
 
     virtual Device& device() noexcept = 0;
     virtual util::SockAddr address() const noexcept = 0;
+    [[nodiscard]] virtual UdPolling polling() const noexcept { return {}; }
     /// Nothing has come for a while: from now on the host looks, and marks the endpoint hot when
     /// something comes. Threads: holder of the domain's lock.
     virtual void leave_to_host() noexcept = 0;
@@ -87,7 +96,7 @@ struct UdAttr {
 };
 
 /// Threads: holder of the domain's lock, but for mark_hot(), is_hot() and poll_count().
-class UdEndpoint final : public ProgressSource {
+class UdEndpoint final : public ProgressSource, private MadSink {
   public:
     explicit UdEndpoint(const UdAttr& attr);
     ~UdEndpoint();
@@ -149,7 +158,6 @@ class UdEndpoint final : public ProgressSource {
   private:
     static constexpr std::uint64_t kGroupBit = std::uint64_t{1} << 63;
     static constexpr std::uint64_t kRecvBit = std::uint64_t{1} << 63;  // of a wr_id
-    static constexpr std::uint64_t kQuietUs = 50;
     static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
     struct TxRecord {
@@ -171,6 +179,12 @@ class UdEndpoint final : public ProgressSource {
         bool sends = false;
         bool receives = false;
     };
+
+    // What is not for the pair concerns nobody, but for a channel that ends.
+    void take_mad(const Address& source,
+                  std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
+    void peer_refused(const Address& /*peer*/, std::uint32_t /*dest_qpn*/) noexcept override {}
+    void channel_failed(Channel& channel) noexcept override;
 
     Status open_pair();
     Status start_pair();
@@ -199,6 +213,7 @@ class UdEndpoint final : public ProgressSource {
     Owned<Qp> qp_;
     int wake_fd_ = -1;
     std::size_t max_bytes_ = 0;  // of a datagram
+    UdPolling polling_;
 
     std::atomic<bool> is_hot_{true};
     std::atomic<std::uint64_t> polls_{0};

@@ -107,9 +107,14 @@ void fill_names(Offer& offer) noexcept {
     offer.info.fabric_attr = &offer.fabric;
 }
 
-void fill_rdm_offer(Offer& offer, const util::SockAddr& source) noexcept {
+/// Or says that it does.
+bool reaches_others(const util::SockAddr& source) noexcept {
     const bool is_wired = !source.is_loopback() && util::param_is_set(util::ParamId::kRoce);
-    const bool claims_remote = is_wired || util::param_is_set(util::ParamId::kHostRemote);
+    return is_wired || util::param_is_set(util::ParamId::kHostRemote);
+}
+
+void fill_rdm_offer(Offer& offer, const util::SockAddr& source) noexcept {
+    const bool claims_remote = reaches_others(source);
     offer.primary_caps = kPrimary;
     offer.info.caps = kPrimary | kSecondary | (claims_remote ? FI_REMOTE_COMM : 0);
     fill_tx(offer.tx, offer.info.caps);
@@ -165,11 +170,9 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.domain.max_ep_srx_ctx = kMaxObjects;
 }
 
-/// A datagram is one packet of a UD pair, in no order, with four bytes beside it. Every address has
-/// a wire for them, if only that of the loopback interface.
+/// A datagram is one packet of a UD pair, in no order, with four bytes beside it.
 void fill_dgram_offer(Offer& offer, const util::SockAddr& source) noexcept {
-    const bool claims_remote =
-        !source.is_loopback() || util::param_is_set(util::ParamId::kHostRemote);
+    const bool claims_remote = reaches_others(source);
     const auto bytes = dgram_hosts().bytes_of(source);
     offer.primary_caps = FI_MSG | FI_MULTICAST | FI_SEND | FI_RECV;
     offer.info.caps = offer.primary_caps | FI_SOURCE | FI_LOCAL_COMM |

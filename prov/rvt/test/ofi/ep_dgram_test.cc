@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// FI_EP_DGRAM through libfabric. What becomes of packets that no endpoint sends is in
-// core/ud_endpoint_test.cc.
+// FI_EP_DGRAM through libfabric, over shared memory and by the wire. What becomes of packets that
+// no endpoint sends is in core/ud_endpoint_test.cc.
+#include <memory>
 #include <string>
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "ofi/pair.h"
+#include "ofi/ways.h"
 
 using namespace rvt::test;
 
@@ -17,7 +20,12 @@ namespace {
 EndOptions dgram(EndOptions options = {}) {
     options.type = FI_EP_DGRAM;
     options.caps = options.caps != 0 ? options.caps : std::uint64_t{FI_MSG | FI_SOURCE};
+    options.node = own_node.c_str();
     return options;
+}
+
+Answer ask_dgram() {
+    return ask(End::hints_of(dgram()), own_node.c_str(), nullptr, FI_SOURCE);
 }
 
 void* context_of(std::uintptr_t number) {
@@ -54,7 +62,7 @@ struct Dgrams : Pair {
 
 // ---- messages ----
 
-Test(ep_dgram, every_form_of_send_arrives, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, every_form_of_send_arrives) {
     Dgrams ends;
     const fi_addr_t to = ends.a.peer;
     ends.carry("send", [&](fid_ep* ep, char* buffer, std::size_t bytes) {
@@ -91,7 +99,7 @@ Test(ep_dgram, every_form_of_send_arrives, .timeout = 60) {
               4);
 }
 
-Test(ep_dgram, a_receive_of_several_buffers_is_filled_in_their_order, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, a_receive_of_several_buffers_is_filled_in_their_order) {
     Dgrams ends;
     const iovec iov[] = {{ends.in + 8, 4}, {ends.in, 8}};
     const fi_msg msg{iov, nullptr, 2, FI_ADDR_UNSPEC, context_of(1), 0};
@@ -103,7 +111,7 @@ Test(ep_dgram, a_receive_of_several_buffers_is_filled_in_their_order, .timeout =
     cr_assert(eq(str, ends.in, const_cast<char*>("grams")));
 }
 
-Test(ep_dgram, the_largest_datagram_arrives_and_a_larger_one_is_refused, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, the_largest_datagram_arrives_and_a_larger_one_is_refused) {
     Dgrams ends;
     const std::size_t most = ends.a.open.info->ep_attr->max_msg_size;
     cr_assert(ge(sz, std::size_t(most), 256u));
@@ -117,7 +125,7 @@ Test(ep_dgram, the_largest_datagram_arrives_and_a_larger_one_is_refused, .timeou
     RVT_EQ(ends.b.next().len, most);
 }
 
-Test(ep_dgram, what_does_not_fit_is_an_error_that_says_how_much_is_missing, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, what_does_not_fit_is_an_error_that_says_how_much_is_missing) {
     Dgrams ends;
     ends.recv(10);
     ends.send(30);
@@ -128,7 +136,7 @@ Test(ep_dgram, what_does_not_fit_is_an_error_that_says_how_much_is_missing, .tim
     RVT_EQ(fi_cntr_readerr(ends.b.cntrs[1].get()), 1);
 }
 
-Test(ep_dgram, who_sent_is_known_by_the_address_vector, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, who_sent_is_known_by_the_address_vector) {
     Dgrams ends;
     const auto source = [&] {
         fi_cq_tagged_entry entry{};
@@ -147,7 +155,7 @@ Test(ep_dgram, who_sent_is_known_by_the_address_vector, .timeout = 60) {
     RVT_EQ(source(), FI_ADDR_NOTAVAIL);
 }
 
-Test(ep_dgram, an_address_that_was_removed_is_no_destination, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, an_address_that_was_removed_is_no_destination) {
     Dgrams ends;
     ends.recv();
     ends.send(1);
@@ -157,7 +165,7 @@ Test(ep_dgram, an_address_that_was_removed_is_no_destination, .timeout = 60) {
     RVT_EQ(fi_send(ends.a.ep.get(), ends.out, 1, nullptr, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
 }
 
-Test(ep_dgram, a_cancelled_receive_completes_and_the_next_one_is_filled, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, a_cancelled_receive_completes_and_the_next_one_is_filled) {
     Dgrams ends;
     ends.recv(sizeof ends.in, 7);
     ends.recv(sizeof ends.in, 8);
@@ -170,8 +178,12 @@ Test(ep_dgram, a_cancelled_receive_completes_and_the_next_one_is_filled, .timeou
     cr_assert(ends.b.next().op_context == context_of(8));
 }
 
-Test(ep_dgram, without_a_receive_a_datagram_is_lost, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, without_a_receive_a_datagram_is_lost) {
     Dgrams ends;
+    ends.recv();
+    ends.send(3);  // before its peer has answered a datagram may wait, and find one
+    RVT_EQ(ends.b.next().len, 3);
+    ends.a.next();
     ends.send(1);
     ends.a.next();
     for (int i = 0; i < 1000; ++i) {
@@ -182,7 +194,7 @@ Test(ep_dgram, without_a_receive_a_datagram_is_lost, .timeout = 60) {
     RVT_EQ(ends.b.next().len, 2);
 }
 
-Test(ep_dgram, a_datagram_to_oneself_arrives, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, a_datagram_to_oneself_arrives) {
     Dgrams ends;
     const fi_addr_t self = Pair::introduce(ends.b, ends.b);
     ends.recv();
@@ -190,9 +202,70 @@ Test(ep_dgram, a_datagram_to_oneself_arrives, .timeout = 60) {
     RVT_EQ(ends.b.next().len, 5);
 }
 
+// ---- peers that are not there ----
+
+RVT_TEST_BOTH_WAYS(ep_dgram, a_datagram_leaves_though_its_endpoint_is_closed_at_once) {
+    Dgrams ends;
+    ends.recv();
+    ends.send(7);
+    ends.a.ep.reset();
+    ends.b.other = nullptr;
+    RVT_EQ(ends.b.next().len, 7);
+}
+
+RVT_TEST_BOTH_WAYS(ep_dgram, a_peer_that_restarts_is_reached_again) {
+    End from(dgram());
+    auto first = std::make_unique<End>(dgram());
+    from.peer = Pair::introduce(from, *first);
+    char byte = 0;
+    RVT_OK(fi_recv(first->ep.get(), &byte, 1, nullptr, FI_ADDR_UNSPEC, nullptr));
+    RVT_OK(fi_inject(from.ep.get(), &byte, 1, from.peer));
+    first->other = &from;
+    first->next();
+    sockaddr_in name{};
+    std::size_t bytes = sizeof name;
+    RVT_OK(fi_getname(&first->ep->fid, &name, &bytes));
+    first.reset();
+    EndOptions same = dgram();
+    const std::string port = std::to_string(ntohs(name.sin_port));
+    same.service = port.c_str();
+    End second(same);
+    RVT_OK(fi_recv(second.ep.get(), &byte, 1, nullptr, FI_ADDR_UNSPEC, nullptr));
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (second.is_quiet() && std::chrono::steady_clock::now() < end) {
+        RVT_OK(
+            fi_inject(from.ep.get(), &byte, 1, from.peer));  // until its end is known, one is lost
+        fi_cntr_read(from.cntrs[0].get());
+    }
+    RVT_EQ(fi_cntr_read(second.cntrs[1].get()), 1);
+}
+
+RVT_TEST_BOTH_WAYS(ep_dgram, nobody_waits_for_a_peer_that_is_not_there_or_does_not_read) {
+    Dgrams ends;
+    End idle(dgram());
+    const fi_addr_t deaf = Pair::introduce(ends.a, idle);
+    sockaddr_in nobody{};
+    nobody.sin_family = AF_INET;
+    nobody.sin_port = htons(9);
+    inet_pton(AF_INET, own_node.c_str(), &nobody.sin_addr);
+    fi_addr_t absent = FI_ADDR_UNSPEC;
+    RVT_EQ(fi_av_insert(ends.a.av.get(), &nobody, 1, &absent, 0, nullptr), 1);
+    const std::size_t most = ends.a.open.info->ep_attr->max_msg_size;
+    for (int i = 0; i < 2000; ++i) {
+        for (const fi_addr_t to : {absent, deaf}) {
+            ends.post(
+                [&] { return fi_send(ends.a.ep.get(), ends.out, most, nullptr, to, nullptr); });
+            ends.a.next();
+        }
+    }
+    ends.recv();
+    ends.send(5);
+    RVT_EQ(ends.b.next().len, 5);
+}
+
 // ---- completions ----
 
-Test(ep_dgram, selective_completion_is_silent_unless_asked, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, selective_completion_is_silent_unless_asked) {
     Dgrams ends({.is_selective = true});
     const iovec room{ends.in, sizeof ends.in};
     const fi_msg in{&room, nullptr, 1, FI_ADDR_UNSPEC, context_of(1), 0};
@@ -211,7 +284,7 @@ Test(ep_dgram, selective_completion_is_silent_unless_asked, .timeout = 60) {
     RVT_EQ(fi_cntr_read(ends.b.cntrs[1].get()), 2);
 }
 
-Test(ep_dgram, full_queues_are_eagain, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, full_queues_are_eagain) {
     Dgrams ends;
     const std::size_t size = ends.b.open.info->rx_attr->size;
     for (std::size_t i = 0; i < size; ++i) {
@@ -223,7 +296,7 @@ Test(ep_dgram, full_queues_are_eagain, .timeout = 60) {
     ends.recv(1);
 }
 
-Test(ep_dgram, a_reader_that_sleeps_is_woken, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, a_reader_that_sleeps_is_woken) {
     Dgrams ends;
     fi_cq_tagged_entry entry{};
     RVT_EQ(fi_cq_sread(ends.b.cq.get(), &entry, 1, nullptr, 20), -FI_EAGAIN);
@@ -236,7 +309,7 @@ Test(ep_dgram, a_reader_that_sleeps_is_woken, .timeout = 60) {
     RVT_OK(fi_cntr_wait(ends.b.cntrs[1].get(), 2, -1));
 }
 
-Test(ep_dgram, a_wait_descriptor_becomes_readable, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, a_wait_descriptor_becomes_readable) {
     Dgrams ends({.wait_obj = FI_WAIT_FD});
     int fd = -1;
     RVT_OK(fi_control(&ends.b.cq->fid, FI_GETWAIT, &fd));
@@ -252,7 +325,7 @@ Test(ep_dgram, a_wait_descriptor_becomes_readable, .timeout = 60) {
     RVT_EQ(ends.b.next().len, 4);
 }
 
-Test(ep_dgram, automatic_progress_needs_no_call, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, automatic_progress_needs_no_call) {
     for (const fi_threading threading : {FI_THREAD_SAFE, FI_THREAD_DOMAIN, FI_THREAD_COMPLETION}) {
         Dgrams ends({.threading = threading, .data_progress = FI_PROGRESS_AUTO});
         ends.recv();
@@ -267,7 +340,7 @@ Test(ep_dgram, automatic_progress_needs_no_call, .timeout = 60) {
     }
 }
 
-Test(ep_dgram, every_threading_carries_datagrams, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, every_threading_carries_datagrams) {
     for (const fi_threading threading : {FI_THREAD_SAFE, FI_THREAD_FID, FI_THREAD_ENDPOINT,
                                          FI_THREAD_COMPLETION, FI_THREAD_DOMAIN}) {
         Dgrams ends({.threading = threading});
@@ -281,8 +354,8 @@ Test(ep_dgram, every_threading_carries_datagrams, .timeout = 60) {
 
 // ---- names, options, what there is not ----
 
-Test(ep_dgram, a_name_can_be_set_once, .timeout = 60) {
-    const Opened open(ask(End::hints_of(dgram())).info);
+RVT_TEST_BOTH_WAYS(ep_dgram, a_name_can_be_set_once) {
+    const Opened open(ask_dgram().info);
     const auto ep = opened<fid_ep>([&](fid_ep** made) {
         return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
     });
@@ -299,7 +372,7 @@ Test(ep_dgram, a_name_can_be_set_once, .timeout = 60) {
     RVT_EQ(fi_getname(&ep->fid, &got, &bytes), -FI_ETOOSMALL);
 }
 
-Test(ep_dgram, what_it_does_not_do_is_refused, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, what_it_does_not_do_is_refused) {
     Dgrams ends;
     fid_ep* const ep = ends.a.ep.get();
     RVT_EQ(fi_tsend(ep, ends.out, 1, nullptr, ends.a.peer, 1, nullptr), -FI_ENOSYS);
@@ -321,8 +394,8 @@ Test(ep_dgram, what_it_does_not_do_is_refused, .timeout = 60) {
            -FI_EOPNOTSUPP);
 }
 
-Test(ep_dgram, an_endpoint_needs_its_objects_before_it_works, .timeout = 60) {
-    const Opened open(ask(End::hints_of(dgram())).info);
+RVT_TEST_BOTH_WAYS(ep_dgram, an_endpoint_needs_its_objects_before_it_works) {
+    const Opened open(ask_dgram().info);
     const auto av = open.av();
     const auto cq = open.cq();
     const auto ep = opened<fid_ep>([&](fid_ep** made) {
@@ -340,7 +413,7 @@ Test(ep_dgram, an_endpoint_needs_its_objects_before_it_works, .timeout = 60) {
     RVT_EQ(fi_ep_bind(ep.get(), &av->fid, 0), -FI_EOPBADSTATE);
 }
 
-Test(ep_dgram, bytes_that_are_no_packet_are_dropped, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(ep_dgram, bytes_that_are_no_packet_are_dropped) {
     Dgrams ends;
     ends.recv();
     sockaddr_storage name{};

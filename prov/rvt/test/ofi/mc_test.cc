@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// fi_join, fi_cm(3), on the loopback interface.
+// fi_join, fi_cm(3), on the loopback interface, for endpoints on shared memory, and on a network's.
 #include <arpa/inet.h>
 #include <unistd.h>
 
 #include "ofi/pair.h"
+#include "ofi/ways.h"
 
 using namespace rvt::test;
 
@@ -28,7 +29,7 @@ struct Member {
     char in[64] = {};
 
     explicit Member(std::uint64_t caps = FI_MSG | FI_MULTICAST | FI_SOURCE, bool has_eq = true)
-        : open(ask(hints(caps), "127.0.0.1", nullptr, FI_SOURCE).info) {
+        : open(ask(hints(caps), own_node.c_str(), nullptr, FI_SOURCE).info) {
         eq = open.eq();
         av = open.av();
         cq = open.cq(with<fi_cq_attr>([](auto& attr) {
@@ -80,7 +81,7 @@ struct Member {
 
 }  // namespace
 
-Test(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender) {
     Member sender;
     Member first;
     Member second;
@@ -98,7 +99,7 @@ Test(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender, .timeout = 60
     cr_assert(sender.is_silent());
 }
 
-Test(mc, the_flag_of_multicast_goes_with_groups, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(mc, the_flag_of_multicast_goes_with_groups) {
     Member sender;
     Member member;
     const auto sending = sender.join(FI_SEND);
@@ -110,7 +111,7 @@ Test(mc, the_flag_of_multicast_goes_with_groups, .timeout = 60) {
     RVT_EQ(member.next().len, 3);
 }
 
-Test(mc, a_side_that_was_not_joined_does_not_work, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(mc, a_side_that_was_not_joined_does_not_work) {
     Member sender;
     Member other;
     const auto sending = sender.join(FI_SEND);
@@ -122,7 +123,7 @@ Test(mc, a_side_that_was_not_joined_does_not_work, .timeout = 60) {
     cr_assert(other.is_silent());
 }
 
-Test(mc, who_has_left_gets_no_more_and_cannot_send, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(mc, who_has_left_gets_no_more_and_cannot_send) {
     Member sender;
     Member member;
     auto sending = sender.join();
@@ -135,7 +136,7 @@ Test(mc, who_has_left_gets_no_more_and_cannot_send, .timeout = 60) {
     RVT_EQ(fi_inject(sender.ep.get(), "x", 1, group), -FI_EINVAL);
 }
 
-Test(mc, an_endpoint_is_in_use_while_it_is_a_member, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(mc, an_endpoint_is_in_use_while_it_is_a_member) {
     Member member;
     auto joined = member.join();
     RVT_EQ(fi_close(&member.ep->fid), -FI_EBUSY);
@@ -143,7 +144,7 @@ Test(mc, an_endpoint_is_in_use_while_it_is_a_member, .timeout = 60) {
     RVT_OK(fi_close(&member.ep.release()->fid));
 }
 
-Test(mc, what_cannot_be_joined_is_refused, .timeout = 60) {
+RVT_TEST_BOTH_WAYS(mc, what_cannot_be_joined_is_refused) {
     fid_mc* mc = nullptr;
     Member member;
     sockaddr_in address = group_address();

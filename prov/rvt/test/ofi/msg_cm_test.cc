@@ -131,13 +131,13 @@ RVT_MSG_TEST(msg_cm, a_port_of_another_service_refuses) {
 
 Test(msg_cm_wire, a_host_that_does_not_answer_times_out) {
     setenv("FI_RVT_CONNECT_TIMEOUT_MS", "300", 1);
-    msg_node = network_node();
+    own_node = network_node();
     MsgClient client;
     // A socket that is bound and never read.
     const int silent = socket(AF_INET, SOCK_DGRAM, 0);
     sockaddr_in to{};
     to.sin_family = AF_INET;
-    inet_pton(AF_INET, msg_node.c_str(), &to.sin_addr);
+    inet_pton(AF_INET, own_node.c_str(), &to.sin_addr);
     socklen_t bytes = sizeof to;
     RVT_OK(bind(silent, reinterpret_cast<const sockaddr*>(&to), sizeof to));
     RVT_OK(getsockname(silent, reinterpret_cast<sockaddr*>(&to), &bytes));
@@ -291,7 +291,7 @@ RVT_MSG_TEST(msg_cm, names_are_real_ports) {
     const sockaddr_in listener = name_of(&pair.listener.pep->fid);
     cr_assert(ne(int, listener.sin_port, 0));
     in_addr node{};
-    inet_pton(AF_INET, msg_node.c_str(), &node);
+    inet_pton(AF_INET, own_node.c_str(), &node);
     RVT_EQ(listener.sin_addr.s_addr, node.s_addr);
     RVT_EQ(name_of(&pair.server.ep->fid).sin_port, listener.sin_port);
     sockaddr_in peer{};
@@ -318,7 +318,7 @@ RVT_MSG_TEST(msg_cm, an_address_in_the_info_is_where_null_connects) {
     const MsgListener listener;
     const sockaddr_in to = name_of(&listener.pep->fid);
     const std::string port = std::to_string(ntohs(to.sin_port));
-    const MsgFabric fabric(ask(msg_hints({}), msg_node.c_str(), port.c_str()).info);
+    const MsgFabric fabric(ask(msg_hints({}), own_node.c_str(), port.c_str()).info);
     const MsgEnd end(fabric.fabric.get(), fabric.eq.get(), fabric.info.get());
     RVT_OK(fi_connect(end.ep.get(), nullptr, nullptr, 0));
     expect_event(listener.eq.get(), FI_CONNREQ);

@@ -13,32 +13,13 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include "common/own_network.h"
 #include "ofi/fixture.h"
+#include "ofi/ways.h"
 
 namespace rvt::test {
 
 inline constexpr std::chrono::seconds kMsgPatience{20};
 inline constexpr int kMsgPatienceMs = 20'000;
-
-/// The address that both ends have: tests run once through shared memory and twice by the wire,
-/// with ports of their own and with one that they share.
-inline std::string msg_node = "127.0.0.1";
-
-/// The address that endpoints get by default where there is a network.
-inline std::string default_node() {
-    const Answer answer = ask(new_hints());
-    const auto* const address = static_cast<const sockaddr_in*>(answer.info->src_addr);
-    std::array<char, INET_ADDRSTRLEN> text{};
-    std::string node = inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
-    const bool has_network = !node.starts_with("127.");
-    cr_assert(has_network, "neither this machine nor a namespace has a network");
-    return node;
-}
-inline std::string network_node() {
-    enter_own_network();
-    return default_node();
-}
 
 /// With the port of RoCEv2, which is nobody else's in a namespace alone.
 inline std::string roce_port_node() {
@@ -61,18 +42,19 @@ inline constexpr std::size_t kRequestRoom = 56;
 inline constexpr std::size_t kReplyRoom = 196;
 inline constexpr std::size_t kRejectRoom = 148;
 
-/// A test over all ways.
+/// A test over all ways: through shared memory, and by the wire with ports of their own and with
+/// one that they share.
 #define RVT_MSG_TEST(suite, name)                          \
     static void suite##_##name##_body();                   \
     Test(suite, name) {                                    \
         suite##_##name##_body();                           \
     }                                                      \
     Test(suite##_wire, name) {                             \
-        rvt::test::msg_node = rvt::test::network_node();   \
+        rvt::test::own_node = rvt::test::network_node();   \
         suite##_##name##_body();                           \
     }                                                      \
     Test(suite##_roce_port, name) {                        \
-        rvt::test::msg_node = rvt::test::roce_port_node(); \
+        rvt::test::own_node = rvt::test::roce_port_node(); \
         suite##_##name##_body();                           \
     }                                                      \
     static void suite##_##name##_body()
@@ -104,7 +86,7 @@ inline Info msg_hints(const MsgOptions& options) {
 }
 
 inline Answer ask_msg(const MsgOptions& options = {}) {
-    return ask(msg_hints(options), msg_node.c_str(), nullptr, FI_SOURCE);
+    return ask(msg_hints(options), own_node.c_str(), nullptr, FI_SOURCE);
 }
 
 /// An event of connection management with what came behind it.

@@ -38,13 +38,13 @@ struct Numbered : MsgFabric {
             [this](fid_pep** p) { return fi_passive_ep(fabric.get(), info.get(), p, nullptr); });
     }
     int take(std::uint16_t number) const {
-        sockaddr_in name = at(msg_node, number);
+        sockaddr_in name = at(own_node, number);
         return fi_setname(&pep->fid, &name, sizeof name);
     }
 };
 
 void start() {
-    msg_node = roce_port_node();
+    own_node = roce_port_node();
 }
 
 }  // namespace
@@ -56,9 +56,9 @@ Test(msg_shared_port, is_one_for_all_endpoints_of_an_address) {
         const MsgListener other;
         const MsgClient client;
         cr_assert(ne(int, name_of(&one.pep->fid).sin_port, name_of(&other.pep->fid).sin_port));
-        RVT_EQ(take_udp_port(msg_node).is_open(), false);
+        RVT_EQ(take_udp_port(own_node).is_open(), false);
     }
-    cr_assert(take_udp_port(msg_node).is_open());
+    cr_assert(take_udp_port(own_node).is_open());
 }
 
 Test(msg_shared_port, listeners_are_told_apart_by_their_numbers) {
@@ -103,7 +103,7 @@ Test(msg_shared_port, a_number_need_not_be_a_free_udp_port) {
 
 Test(msg_shared_port, who_comes_second_is_refused) {
     start();
-    const rvt::util::UniqueFd taken = take_udp_port(msg_node);
+    const rvt::util::UniqueFd taken = take_udp_port(own_node);
     const Numbered late;
     RVT_EQ(late.take(18515), -FI_EADDRINUSE);
     const Opened open(ask_msg().info);
@@ -115,7 +115,7 @@ Test(msg_shared_port, is_another_one_for_each_address) {
     start();
     RVT_OK(std::system("ip addr add 192.0.2.2/24 dev wire0"));  // NOLINT(concurrency-mt-unsafe)
     const MsgListener listener;
-    msg_node = "192.0.2.2";
+    own_node = "192.0.2.2";
     MsgClient client;
     client.connect(listener);
     const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
@@ -142,7 +142,7 @@ Test(msg_shared_port, an_address_where_nobody_has_it_refuses) {
 
 Test(msg_shared_port, endpoints_of_this_host_alone_have_none) {
     start();
-    msg_node = "127.0.0.1";
+    own_node = "127.0.0.1";
     const MsgListener listener;
     cr_assert(take_udp_port("127.0.0.1").is_open());
     std::size_t room = 0;

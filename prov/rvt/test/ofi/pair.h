@@ -23,6 +23,8 @@ struct EndOptions {
     std::size_t cq_size = 0;
     fi_ep_type type = FI_EP_UNSPEC;
     fi_progress data_progress = FI_PROGRESS_UNSPEC;
+    const char* node = nullptr;     // the address; none: the default
+    const char* service = nullptr;  // the port
 };
 
 /// An enabled endpoint with a queue for both directions and a counter for each event.
@@ -47,7 +49,10 @@ struct End {
         return hints;
     }
 
-    explicit End(const EndOptions& options) : open(ask(hints_of(options)).info) {
+    explicit End(const EndOptions& options)
+        : open(ask(hints_of(options), options.node, options.service,
+                   options.node != nullptr ? FI_SOURCE : 0)
+                   .info) {
         av = open.av();
         cq = open.cq(with<fi_cq_attr>([&](auto& attr) {
             attr.format = FI_CQ_FORMAT_TAGGED;

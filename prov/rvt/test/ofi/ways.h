@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Tests that run once through shared memory and once by the wire.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include "common/own_network.h"
+#include "ofi/fixture.h"
+
+namespace rvt::test {
+
+/// The address that all endpoints of a test have, which says how they reach each other.
+inline std::string own_node = "127.0.0.1";
+
+/// The address that endpoints get by default where there is a network.
+inline std::string default_node() {
+    const Answer answer = ask(new_hints());
+    const auto* const address = static_cast<const sockaddr_in*>(answer.info->src_addr);
+    std::array<char, INET_ADDRSTRLEN> text{};
+    std::string node = inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
+    const bool has_network = !node.starts_with("127.");
+    cr_assert(has_network, "neither this machine nor a namespace has a network");
+    return node;
+}
+inline std::string network_node() {
+    enter_own_network();
+    return default_node();
+}
+
+/// A test over both ways.
+#define RVT_TEST_BOTH_WAYS(suite, name)                  \
+    static void suite##_##name##_body();                 \
+    Test(suite, name) {                                  \
+        suite##_##name##_body();                         \
+    }                                                    \
+    Test(suite##_wire, name) {                           \
+        rvt::test::own_node = rvt::test::network_node(); \
+        suite##_##name##_body();                         \
+    }                                                    \
+    static void suite##_##name##_body()
+
+}  // namespace rvt::test
