@@ -50,6 +50,7 @@ class SharedPort final : public ofi::MsgPort {
         name.port = service;
         return name;
     }
+    const char* way() const noexcept override { return device_.way(); }
     int wake_fd() const noexcept override { return wake_fd_.get(); }
     util::Status arm() noexcept override { return device_.arm(); }
 

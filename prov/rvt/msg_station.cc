@@ -3,9 +3,11 @@
 #include "msg_station.h"
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "backend/roce/packet_device.h"
+#include "backend/shm/presence.h"
 #include "backend/shm/segments.h"
 #include "core/addresses.h"
 #include "core/rc_port.h"
@@ -43,6 +45,8 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
 
     /// @param roce_port  For peers that rdma_cm knows, at this UDP port; 0: the address' own.
     util::Status open(const util::SockAddr& address, std::uint16_t roce_port);
+    /// Through shared memory, at a port that a station has for the wire.
+    util::Status open_beside(util::UdpPort port);
 
     core::RcPort& rc() noexcept override { return *rc_; }
     util::SockAddr address() const noexcept override {
@@ -56,13 +60,21 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     util::SockAddr name_of(const Address& peer, std::uint16_t /*service*/) const noexcept override {
         return core::to_sock_addr(peer);
     }
+    const char* way() const noexcept override {
+        return host_ != nullptr ? "through shared memory" : "by RoCEv2 over UDP";
+    }
+    util::Result<std::shared_ptr<ofi::MsgPort>> host_side() override;
+    bool is_on_host(const util::SockAddr& peer) const override {
+        return wire_ != nullptr && shm::is_served(peer);
+    }
     int wake_fd() const noexcept override { return device_->ops().wake_fd(*device_); }
     util::Status arm() noexcept override;
 
   private:
     unsigned poll_device() noexcept override;
     util::Status open_wire(const util::SockAddr& address, util::PortUse use);
-    util::Status open_host(const util::SockAddr& address);
+    util::Status open_host(const util::SockAddr& address, util::UdpPort* port);
+    util::Status start(core::RcData data);
     util::Status start_watch();
     void settle() noexcept;
 
@@ -86,6 +98,8 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<WireWatch> watch_;
     std::atomic<std::uint64_t> polls_{0};
+    std::mutex host_side_lock_;
+    std::weak_ptr<MsgStation> host_side_;  // as long as somebody uses it
 };
 
 util::Status MsgStation::open(const util::SockAddr& address, std::uint16_t roce_port) {
@@ -93,13 +107,43 @@ util::Status MsgStation::open(const util::SockAddr& address, std::uint16_t roce_
     at.port = roce_port != 0 ? roce_port : address.port;
     const util::Status opened =
         has_wire(at) ? open_wire(at, roce_port != 0 ? util::PortUse::kFixed : util::PortUse::kAlone)
-                     : open_host(at);
+                     : open_host(at, nullptr);
     if (!opened.is_ok()) {
         return opened;
     }
+    return start(roce_port != 0 ? core::RcData::kPlain : core::RcData::kCounted);
+}
+
+util::Status MsgStation::open_beside(util::UdpPort port) {
+    const util::Status opened = open_host({}, &port);
+    return opened.is_ok() ? start(core::RcData::kCounted) : opened;
+}
+
+util::Result<std::shared_ptr<ofi::MsgPort>> MsgStation::host_side() {
+    if (wire_ == nullptr) {
+        return std::shared_ptr<ofi::MsgPort>();
+    }
+    const std::lock_guard guard(host_side_lock_);
+    if (auto known = host_side_.lock()) {
+        return std::shared_ptr<ofi::MsgPort>(std::move(known));
+    }
+    auto port = wire_->share_port();
+    if (!port.is_ok()) {
+        return port.status();
+    }
+    auto made = std::make_shared<MsgStation>();
+    const util::Status opened = made->open_beside(port.take());
+    if (!opened.is_ok()) {
+        return opened;
+    }
+    host_side_ = made;
+    return std::shared_ptr<ofi::MsgPort>(std::move(made));
+}
+
+util::Status MsgStation::start(core::RcData data) {
     rc_ = std::make_unique<core::RcPort>(core::RcPortAttr{
         .device = device_,
-        .data = roce_port != 0 ? core::RcData::kPlain : core::RcData::kCounted,
+        .data = data,
         .connect_timeout_ms =
             static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
         .idle_us = host_ != nullptr ? kHostIdleUs : kWireIdleUs,
@@ -109,7 +153,7 @@ util::Status MsgStation::open(const util::SockAddr& address, std::uint16_t roce_
     return start_watch();
 }
 
-util::Status MsgStation::open_host(const util::SockAddr& address) {
+util::Status MsgStation::open_host(const util::SockAddr& address, util::UdpPort* port) {
     // The port is known only when it is open.
     static std::atomic<unsigned> opened_ports{0};
     // relaxed: a number of its own.
@@ -118,6 +162,7 @@ util::Status MsgStation::open_host(const util::SockAddr& address) {
     auto device = shm::SegmentDevice::open(core::Registry::instance(),
                                            {.name = name.c_str(),
                                             .address = address,
+                                            .port = port,
                                             .limits = {.max_qp = kMaxPairs, .max_mr = kOwnKeys}});
     if (!device.is_ok()) {
         return device.status();

@@ -91,6 +91,9 @@ int ep_msg_close(fid* self) noexcept {
     }
     Domain& domain = *ep.domain;
     domain.msg->release(ep.use);
+    if (ep.bound != nullptr) {
+        domain.msg->release(ep.bound);
+    }
     delete &ep;
     domain.users.drop();
     return 0;
@@ -211,6 +214,34 @@ util::Status make_pair(EpMsg& ep) {
     return util::kOk;
 }
 
+void use_bound_port(EpMsg& ep) noexcept {
+    if (ep.bound != nullptr) {
+        ep.domain->msg->release(std::exchange(ep.use, std::exchange(ep.bound, nullptr)));
+    }
+}
+
+/// Peers of this host are reached through shared memory. Before there is a pair.
+void choose_port(EpMsg& ep) {
+    MsgDomain& msg = *ep.domain->msg;
+    MsgPortUse* const wire = ep.bound != nullptr ? ep.bound : ep.use;
+    const bool wants_host = ep.dest && wire->port->is_on_host(*ep.dest);
+    if (wants_host == (ep.bound != nullptr)) {
+        return;
+    }
+    if (!wants_host) {
+        use_bound_port(ep);
+        return;
+    }
+    auto side = wire->port->host_side();
+    const auto use = side.is_ok() ? msg.use(side.take()) : util::Result<MsgPortUse*>(side.status());
+    if (!use.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot reach %s through shared memory: %s; packets will do",
+                 ep.dest->to_string().c_str(), strerrordesc_np(use.error()));
+        return;
+    }
+    ep.bound = std::exchange(ep.use, use.value());
+}
+
 void choose_tables(EpMsg& ep) noexcept {
     ep.handle.msg = (ep.caps & FI_MSG) != 0 ? &msg_msg_ops : &absent_tables.msg;
     ep.handle.rma = (ep.caps & FI_RMA) != 0 ? &msg_rma_ops : &absent_tables.rma;
@@ -224,6 +255,9 @@ int enable(EpMsg& ep) {
     const int missing = check_bound(ep);
     if (missing != 0) {
         return missing;
+    }
+    if (ep.request == nullptr) {
+        choose_port(ep);
     }
     util::Status enabled = make_pair(ep);
     if (enabled.is_ok()) {
@@ -287,6 +321,7 @@ int ep_msg_setname(fid* self, void* address, std::size_t bytes) noexcept {
         if (!use.is_ok()) {
             return to_fi(use.status());
         }
+        use_bound_port(ep);
         ep.domain->msg->release(std::exchange(ep.use, use.value()));
         return 0;
     });
@@ -338,6 +373,13 @@ int ep_msg_connect(fid_ep* self, const void* address, const void* param,
         }
         if (dest.value().family != ep.use->port->address().family || dest.value().port == 0) {
             return -FI_EADDRNOTAVAIL;
+        }
+        if (ep.connection == nullptr) {
+            ep.dest = dest.value();
+        } else if (ep.bound != nullptr && !ep.bound->port->is_on_host(dest.value())) {
+            RVT_WARN(kEpCtrl, "cannot connect to %s: the endpoint was enabled for %s, on this host",
+                     dest.value().to_string().c_str(), ep.dest->to_string().c_str());
+            return -FI_EHOSTUNREACH;
         }
         const int enabled = enable_if_needed(ep);
         if (enabled != 0) {
@@ -516,6 +558,11 @@ EpMsg::~EpMsg() = default;
 
 void EpMsg::Events::connected(std::span<const std::byte> private_data) noexcept {
     static_cast<void>(entry([&] {
+        const MsgPort& port = *ep_.use->port;
+        const core::RcConnection& connection = *ep_.connection;
+        RVT_INFO(kEpCtrl, "connected to %s %s",
+                 port.name_of(connection.peer(), connection.peer_service()).to_string().c_str(),
+                 port.way());
         ep_.eq->push_cm(FI_CONNECTED, &ep_.handle.fid, nullptr, private_data);
         return 0;
     }));

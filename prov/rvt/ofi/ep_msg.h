@@ -53,6 +53,7 @@ struct EpMsg {
     fid_ep handle{};
     Domain* domain = nullptr;
     MsgPortUse* use = nullptr;
+    MsgPortUse* bound = nullptr;  // of its address, while `use` is the one for peers of this host
     std::unique_ptr<core::RcConnection> connection;  // from enabling on
     core::VerbsCq* queue = nullptr;                  // of the pair
     std::unique_ptr<MsgOps> sends;
@@ -79,7 +80,7 @@ struct EpMsg {
     bool is_closing = false;  // what completes now is silent, but for receives of a shared context
     std::size_t tx_size = 0;
     std::size_t rx_size = 0;
-    std::optional<util::SockAddr> dest;  // of the info that it was opened with
+    std::optional<util::SockAddr> dest;  // of the info that it was opened with, or of connecting
     std::unique_ptr<ConnReq> request;    // which it is to accept
 
     /// What the port reports goes to the event queue.

@@ -32,6 +32,16 @@ class MsgPort {
     [[nodiscard]] virtual util::SockAddr name_of(const Address& peer,
                                                  std::uint16_t service) const noexcept = 0;
 
+    /// Where its connections go, in words.
+    [[nodiscard]] virtual const char* way() const noexcept = 0;
+    /// The port of the same address through shared memory, for peers of this host; opened at the
+    /// first call. nullptr: there is no other. Returns: as open_msg_port().
+    virtual util::Result<std::shared_ptr<MsgPort>> host_side() {
+        return std::shared_ptr<MsgPort>();
+    }
+    /// Whether that is how `peer` is reached, as far as is known now.
+    [[nodiscard]] virtual bool is_on_host(const util::SockAddr& /*peer*/) const { return false; }
+
     /// Once in each progress call of a user. Returns: how much moved.
     RVT_ALWAYS_INLINE unsigned poll() noexcept {
         // relaxed: a hint; the control thread looks after what it misses.

@@ -20,6 +20,9 @@ int pep_close(fid* self) noexcept {
     Pep& pep = Pep::from(self);
     if (pep.is_listening) {
         pep.port->rc().unlisten(pep.port->address().port);
+        if (pep.host_port != nullptr) {
+            pep.host_port->rc().unlisten(pep.host_port->address().port);
+        }
     }
     while (const auto request = conn_req_take_of(pep)) {
         [[maybe_unused]] const util::Status told =
@@ -101,6 +104,18 @@ int pep_setname(fid* self, void* address, std::size_t bytes) noexcept {
     });
 }
 
+/// Peers of this host come to a port of their own, where there is one.
+util::Status listen_on_host(Pep& pep) {
+    auto side = pep.port->host_side();
+    if (!side.is_ok()) {
+        return side.status();
+    }
+    pep.host_port = side.take();
+    return pep.host_port != nullptr
+               ? pep.host_port->rc().listen(pep.host_port->address().port, pep.host_requests)
+               : util::kOk;
+}
+
 int pep_listen(fid_pep* self) noexcept {
     return entry([&]() -> int {
         Pep& pep = Pep::from(self);
@@ -113,6 +128,9 @@ int pep_listen(fid_pep* self) noexcept {
             return -FI_EOPBADSTATE;
         }
         util::Status status = open_port(pep);
+        if (status.is_ok()) {
+            status = listen_on_host(pep);
+        }
         if (status.is_ok()) {
             status = pep.port->rc().listen(pep.port->address().port, pep.requests);
         }
@@ -250,7 +268,7 @@ void Pep::Requests::requested(const core::CmEvent& event,
         auto request = std::make_unique<ConnReq>();
         request->handle = {FI_CLASS_CONNREQ, nullptr, nullptr};
         request->pep = &pep_;
-        request->port = pep_.port;
+        request->port = pep_.*port_;
         request->event = event;
         std::unique_ptr<fi_info, InfoDeleter> info(info_of(pep_, *request));
         if (info == nullptr) {

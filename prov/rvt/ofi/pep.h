@@ -19,26 +19,30 @@ struct Pep {
     static Pep& from(fid_pep* self) noexcept { return *reinterpret_cast<Pep*>(self); }
     static Pep& from(fid* self) noexcept { return *reinterpret_cast<Pep*>(self); }
 
-    Pep() : requests(*this) {}
+    Pep() : requests(*this, &Pep::port), host_requests(*this, &Pep::host_port) {}
 
     fid_pep handle{};
     Fabric* fabric = nullptr;
     Eq* eq = nullptr;
     std::unique_ptr<fi_info, InfoDeleter> info;  // what those of requests are made from
     util::SockAddr bind;
-    std::mutex port_lock;           // order: before all others
-    std::shared_ptr<MsgPort> port;  // from listening or the first question for the name on
+    std::mutex port_lock;                // order: before all others
+    std::shared_ptr<MsgPort> port;       // from listening or the first question for the name on
+    std::shared_ptr<MsgPort> host_port;  // from listening on; peers of this host come there
     bool is_listening = false;
 
     class Requests final : public core::RcListener {
       public:
-        explicit Requests(Pep& pep) noexcept : pep_(pep) {}
+        Requests(Pep& pep, std::shared_ptr<MsgPort> Pep::*port) noexcept : pep_(pep), port_(port) {}
         void requested(const core::CmEvent& request,
                        std::span<const std::byte> private_data) noexcept override;
 
       private:
         Pep& pep_;
-    } requests;
+        std::shared_ptr<MsgPort> Pep::*port_;  // where they come
+    };
+    Requests requests;
+    Requests host_requests;
 };
 
 /// fi_ops_fabric.passive_ep. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_ENOSYS for another type.

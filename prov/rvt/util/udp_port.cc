@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include <fcntl.h>
+
 #include "util/log.h"
 #include "util/port_owner.h"
 
@@ -78,6 +80,14 @@ Result<UdpPort> bind_udp_port(const SockAddr& address, PortUse use) {
     }
     port.address = bound.value();
     return port;
+}
+
+Result<UdpPort> share(const UdpPort& port) {
+    const ForkHold hold;
+    UdpPort same;
+    same.socket = ProcessFd(UniqueFd(fcntl(port.socket.get(), F_DUPFD_CLOEXEC, 0)));
+    same.address = port.address;
+    return same.socket.is_open() ? Result<UdpPort>(std::move(same)) : Result<UdpPort>(errno);
 }
 
 }  // namespace rvt::util

@@ -26,4 +26,7 @@ enum class PortUse : std::uint8_t {
 /// EMFILE, EAFNOSUPPORT. Threads:   any. Source:    bind(2), udp(7).
 Result<UdpPort> bind_udp_port(const SockAddr& address, PortUse use = PortUse::kAlone);
 
+/// The same port once more. Returns: EMFILE.
+Result<UdpPort> share(const UdpPort& port);
+
 }  // namespace rvt::util

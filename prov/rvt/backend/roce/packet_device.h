@@ -45,6 +45,8 @@ class PacketDevice {
 
     core::Device& device() noexcept { return *device_; }
     [[nodiscard]] const util::SockAddr& address() const noexcept { return socket_.port.address; }
+    /// The port of the address once more. Returns: EMFILE.
+    util::Result<util::UdpPort> share_port() const { return util::share(socket_.port); }
     [[nodiscard]] const ReceiveQueue& receive_queue() const noexcept { return receive_; }
     [[nodiscard]] const TransmitQueue& transmit_queue() const noexcept { return transmit_; }
 

@@ -245,7 +245,7 @@ Result<std::unique_ptr<SegmentDevice>> SegmentDevice::open(core::Registry& regis
 }
 
 Status SegmentDevice::start(core::Registry& registry, const SegmentDeviceAttr& attr) {
-    if (attr.address.scope_id != 0) {
+    if ((attr.port != nullptr ? attr.port->address : attr.address).scope_id != 0) {
         return EAFNOSUPPORT;
     }
     const std::size_t bytes = core::KeyTable::block_bytes(attr.limits.max_mr);
@@ -255,8 +255,10 @@ Status SegmentDevice::start(core::Registry& registry, const SegmentDeviceAttr& a
         return keys.status();
     }
     keys_memory_ = keys.take();
-    if (Status status = station_.bind(attr.address); !status.is_ok()) {
-        return status;
+    const Status bound =
+        attr.port != nullptr ? station_.adopt(std::move(*attr.port)) : station_.bind(attr.address);
+    if (!bound.is_ok()) {
+        return bound;
     }
     // First the station: clients of the core may open channels while they are told of the device.
     if (Status status = station_.open(

@@ -117,8 +117,9 @@ class SegmentChannel final : public Channel {
 
 struct SegmentDeviceAttr {
     const char* name = "shm";  // under which the core lists it
-    util::SockAddr address;    // port 0: any free one
-    DeviceLimits limits{};     // max_segment_bytes is lowered to what a ring takes
+    util::SockAddr address;         // port 0: any free one
+    util::UdpPort* port = nullptr;  // in place of an address: taken over when the device opens
+    DeviceLimits limits{};          // max_segment_bytes is lowered to what a ring takes
     std::uint64_t (*now_us)() noexcept = nullptr;  // see DeviceInfo
 };
 

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <random>
 
-#include <fcntl.h>
 #include <linux/membarrier.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -34,13 +33,12 @@ util::Status Station::bind(const util::SockAddr& address) {
     return port.status();
 }
 
-util::Result<util::UdpPort> Station::share_port() const {
-    const util::ForkHold hold;
-    util::UdpPort port;
-    port.socket = util::ProcessFd(util::UniqueFd(fcntl(port_.socket.get(), F_DUPFD_CLOEXEC, 0)));
-    port.address = port_.address;
-    return port.socket.is_open() ? util::Result<util::UdpPort>(std::move(port))
-                                 : util::Result<util::UdpPort>(errno);
+util::Status Station::adopt(util::UdpPort port) {
+    if (is_bound()) {
+        return EBUSY;
+    }
+    port_ = std::move(port);
+    return util::kOk;
 }
 
 util::Status Station::open(const StationAttr& attr) {

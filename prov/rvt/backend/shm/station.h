@@ -34,10 +34,12 @@ class Station {
   public:
     /// Takes a UDP port. Returns: as util::bind_udp_port(); EBUSY when it has one.
     util::Status bind(const util::SockAddr& address);
+    /// Takes one that is bound already. Returns: EBUSY as above.
+    util::Status adopt(util::UdpPort port);
     bool is_bound() const noexcept { return port_.address.port != 0; }
     util::SockAddr address() const noexcept { return port_.address; }
     /// The same port once more. Returns: EMFILE.
-    util::Result<util::UdpPort> share_port() const;
+    util::Result<util::UdpPort> share_port() const { return util::share(port_); }
 
     /// Starts to answer peers. Returns: EMFILE, ENOMEM, EADDRINUSE, EAGAIN.
     util::Status open(const StationAttr& attr);

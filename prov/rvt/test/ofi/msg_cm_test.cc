@@ -351,3 +351,53 @@ RVT_MSG_TEST(msg_cm, many_connections_at_a_time) {
         expect_event(client.eq.get(), FI_CONNECTED);
     }
 }
+
+// ---- peers of this host, at the address of a network ----
+
+Test(msg_host, peers_of_this_host_need_no_packets) {
+    setenv("FI_RVT_FAULT", "drop=100%", 1);
+    own_node = network_node();
+    const MsgPair pair;
+    char to = 0;
+    RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+    RVT_OK(fi_inject(pair.client.end.ep.get(), "x", 1, 0));
+    RVT_EQ(pair.server.next().len, 1);
+    RVT_EQ(name_of(&pair.client.end.ep->fid).sin_addr.s_addr, inet_addr(own_node.c_str()));
+}
+
+Test(msg_host, who_was_enabled_before_it_knew_its_peer_sends_packets) {
+    setenv("FI_RVT_FAULT", "drop=100%", 1);
+    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "300", 1);
+    own_node = network_node();
+    enables_first = true;
+    const MsgListener listener;
+    MsgClient client;
+    client.connect(listener);
+    RVT_EQ(next_event(client.eq.get()).error, FI_ETIMEDOUT);
+}
+
+Test(msg_host, a_peer_that_only_packets_reach_gets_packets) {
+    own_node = network_node();
+    const MsgListener listener;
+    MsgClient client;
+    // At this address of the same host nobody listens, in shared memory or at a port.
+    sockaddr_in to = name_of(&listener.pep->fid);
+    to.sin_port = htons(9);
+    RVT_OK(fi_connect(client.end.ep.get(), &to, nullptr, 0));
+    RVT_EQ(next_event(client.eq.get()).error, FI_ECONNREFUSED);
+}
+
+Test(msg_host, an_endpoint_that_was_enabled_for_this_host_goes_nowhere_else) {
+    own_node = network_node();
+    const MsgListener listener;
+    const sockaddr_in to = name_of(&listener.pep->fid);
+    const std::string port = std::to_string(ntohs(to.sin_port));
+    const MsgFabric fabric(ask(msg_hints({}), own_node.c_str(), port.c_str()).info);
+    const MsgEnd end(fabric.fabric.get(), fabric.eq.get(), fabric.info.get());
+    RVT_OK(fi_enable(end.ep.get()));
+    sockaddr_in other = to;
+    other.sin_port = htons(9);
+    RVT_EQ(fi_connect(end.ep.get(), &other, nullptr, 0), -FI_EHOSTUNREACH);
+    RVT_OK(fi_connect(end.ep.get(), nullptr, nullptr, 0));
+    expect_event(listener.eq.get(), FI_CONNREQ);
+}

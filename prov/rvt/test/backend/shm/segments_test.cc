@@ -2,6 +2,7 @@
 // A device of the verbs core on shared memory, and peers that are no devices or no honest ones.
 // What it does with honest ones is in the conformance suite.
 #include "backend/shm/segments.h"
+#include "backend/shm/presence.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -219,6 +220,14 @@ Test(segments, what_waits_leaves_when_the_peer_answers_though_nobody_polls, .tim
         pair.to->device().progress();
     }
     RVT_EQ(pair.arrived(), 1);
+}
+
+Test(segments, who_is_served_is_known_before_a_handshake) {
+    Fixture fixture(Service::kSegments);
+    cr_assert(is_served(fixture.endpoint.address()));
+    cr_assert(is_served(fixture.device->address()));
+    cr_assert(not(is_served(loopback(9))));
+    fixture.connect();  // a caller that has hung up does not matter
 }
 
 Test(segments, a_device_in_use_stays) {
