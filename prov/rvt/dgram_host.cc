@@ -171,8 +171,10 @@ Status DgramHost::open_host() {
     DeviceLimits limits = kLimits;
     limits.max_ud_bytes = bytes.value();
     auto device =
-        shm::SegmentDevice::open(core::Registry::instance(),
-                                 {.name = name.c_str(), .address = attr_.bind, .limits = limits});
+        shm::SegmentDevice::open(core::Registry::instance(), {.name = name.c_str(),
+                                                              .address = attr_.bind,
+                                                              .limits = limits,
+                                                              .capture = packet_capture()});
     if (!device.is_ok()) {
         return device.status();
     }

@@ -163,7 +163,8 @@ util::Status MsgStation::open_host(const util::SockAddr& address, util::UdpPort*
                                            {.name = name.c_str(),
                                             .address = address,
                                             .port = port,
-                                            .limits = {.max_qp = kMaxPairs, .max_mr = kOwnKeys}});
+                                            .limits = {.max_qp = kMaxPairs, .max_mr = kOwnKeys},
+                                            .capture = packet_capture()});
     if (!device.is_ok()) {
         return device.status();
     }

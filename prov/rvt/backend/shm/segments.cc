@@ -10,6 +10,7 @@
 #include "core/addresses.h"
 #include "core/device.h"
 #include "core/qp.h"
+#include "core/segment_capture.h"
 
 namespace rvt::shm {
 namespace {
@@ -71,13 +72,38 @@ constexpr BackendOps kOps = {
         },
     .is_key_used = [](core::Device& device,
                       std::uint32_t key) { return self(device).is_key_used(key); },
-    .poll = [](core::Device& device) { return self(device).poll(device); },
+    .poll = [](core::Device& device) { return self(device).poll<false>(device); },
     .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
     .arm = [](core::Device& device) { return self(device).arm(); },
     .attach_mcast = [](core::Qp& qp,
                        const Address& group) { return self(qp.device()).join(group); },
     .detach_mcast = [](core::Qp& qp, const Address& group) { self(qp.device()).leave(group); },
 };
+
+/// The same for a device whose segments are captured: the others do not even ask.
+constexpr BackendOps kCapturedOps = [] {
+    BackendOps ops = kOps;
+    ops.send_segment = [](core::Device& device, Channel& channel, std::span<const std::byte> header,
+                          std::span<const iovec> payload) {
+        const std::uint64_t at_ns = protocol::PcapWriter::now_ns();
+        const Status sent = own(channel).send(header, payload);
+        if (sent.is_ok()) {
+            self(device).capture_sent(at_ns, channel, header, payload);
+        }
+        return sent;
+    };
+    ops.send_datagram = [](core::Device& device, Channel& channel,
+                           std::span<const std::byte> header, std::span<const iovec> payload) {
+        const std::uint64_t at_ns = protocol::PcapWriter::now_ns();
+        const Status sent = own(channel).send_datagram(header, payload);
+        if (sent.is_ok()) {
+            self(device).capture_sent(at_ns, channel, header, payload);
+        }
+        return sent;
+    };
+    ops.poll = [](core::Device& device) { return self(device).poll<true>(device); };
+    return ops;
+}();
 
 }  // namespace
 
@@ -104,7 +130,8 @@ std::size_t SegmentChannel::fail() noexcept {
     return lost;
 }
 
-unsigned SegmentChannel::poll(core::Device& device) noexcept {
+template <class Deliver>
+unsigned SegmentChannel::poll(Deliver deliver) noexcept {
     return path_.poll(kPollBudget, [&](const Path::Arrival& arrival) {
         if (arrival.op() == core::RdOp::kGrow) {
             return true;
@@ -117,7 +144,7 @@ unsigned SegmentChannel::poll(core::Device& device) noexcept {
         // The core only reads it; iovec has no const.
         const iovec payload{.iov_base = const_cast<std::byte*>(run) + header_bytes,  // NOLINT
                             .iov_len = arrival.length() - header_bytes};
-        deliver_segment(device, *this, {run, header_bytes}, {&payload, 1});
+        deliver(std::span(run, header_bytes), std::span(&payload, 1));
         return true;
     });
 }
@@ -266,6 +293,7 @@ Status SegmentDevice::start(core::Registry& registry, const SegmentDeviceAttr& a
         !status.is_ok()) {
         return status;
     }
+    capture_ = {attr.capture, attr.name};
     DeviceInfo info{.name = attr.name,
                     .grade = Grade::kSegment,
                     .address = core::to_address(station_.address()),
@@ -274,7 +302,8 @@ Status SegmentDevice::start(core::Registry& registry, const SegmentDeviceAttr& a
                     .key_block_bytes = bytes,
                     .now_us = attr.now_us};
     info.limits.max_segment_bytes = std::min(info.limits.max_segment_bytes, kMaxSegmentBytes);
-    Result<core::Device*> device = registry.add_device(info, kOps, this);
+    Result<core::Device*> device =
+        registry.add_device(info, capture_.is_on() ? kCapturedOps : kOps, this);
     if (!device.is_ok()) {
         return device.status();
     }
@@ -304,6 +333,9 @@ bool SegmentDevice::has_waiting() noexcept {
 
 Status SegmentDevice::close() {
     let_waiting_leave();
+    if (capture_.is_on()) {
+        capture_.writer().flush();
+    }
     const Status status = registry_->remove_device(device_);
     if (status.is_ok()) {
         station_.close();
@@ -361,6 +393,30 @@ void SegmentDevice::drop_unused() noexcept {
 
 // ---- progress ----
 
+template <bool kCaptures>
+unsigned SegmentDevice::poll_channel(core::Device& device, SegmentChannel& channel) noexcept {
+    return channel.poll([&](std::span<const std::byte> header, std::span<const iovec> payload) {
+        if constexpr (kCaptures) {
+            core::capture_segment(
+                capture_, std::nullopt,
+                {.source = core::to_address(channel.peer()), .dest = device.address()}, header,
+                payload);
+        }
+        deliver_segment(device, channel, header, payload);
+    });
+}
+
+void SegmentDevice::capture_sent(std::uint64_t sent_ns, const Channel& channel,
+                                 std::span<const std::byte> header,
+                                 std::span<const iovec> payload) const noexcept {
+    core::capture_segment(
+        capture_, sent_ns,
+        {.source = device_->address(),
+         .dest = core::to_address(static_cast<const SegmentChannel&>(channel).peer())},
+        header, payload);
+}
+
+template <bool kCaptures>
 unsigned SegmentDevice::poll(core::Device& device) noexcept {
     const util::Guard guard(poll_lock_);
     // acquire: pairs with the release in deliver().
@@ -370,7 +426,7 @@ unsigned SegmentDevice::poll(core::Device& device) noexcept {
     unsigned arrived = 0;
     for (std::size_t i = 0; i < polled_.size(); ++i) {
         SegmentChannel& channel = *polled_[i];
-        arrived += channel.poll(device);
+        arrived += poll_channel<kCaptures>(device, channel);
         if (channel.has_waiting()) [[unlikely]] {
             device.stats().add(core::Stat::kDrops, channel.send_waiting(device.now_us()));
         }
@@ -386,6 +442,9 @@ unsigned SegmentDevice::poll(core::Device& device) noexcept {
     // relaxed: see drop_unused().
     if (may_drop_.load(std::memory_order_relaxed)) [[unlikely]] {
         drop_unused();
+    }
+    if constexpr (kCaptures) {
+        capture_.writer().flush_when_idle();
     }
     return arrived;
 }
@@ -454,7 +513,9 @@ void SegmentDevice::handle_locked(core::Device& device, ConnectionEvent& event) 
     if (event.kind == ConnectionEvent::Kind::kPeerGone && is_open &&
         channel->link() == event.link) {
         // What it had sent before it went is received first.
-        while (channel->poll(device) != 0 && !channel->is_broken()) {
+        const auto poll = capture_.is_on() ? &SegmentDevice::poll_channel<true>
+                                           : &SegmentDevice::poll_channel<false>;
+        while ((this->*poll)(device, *channel) != 0 && !channel->is_broken()) {
         }
         fail_locked(device, *channel);
     }
@@ -503,6 +564,9 @@ void SegmentDevice::fail_locked(core::Device& device, SegmentChannel& channel) n
 // ---- sleeping ----
 
 Status SegmentDevice::arm() noexcept {
+    if (capture_.is_on()) {
+        capture_.writer().flush();
+    }
     if (!poll_lock_.try_lock()) {
         return EAGAIN;  // another thread is taking in what there is
     }

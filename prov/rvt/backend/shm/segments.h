@@ -26,6 +26,7 @@
 #include "core/group_wire.h"
 #include "core/key_table.h"
 #include "core/registry.h"
+#include "protocol/pcap_writer.h"
 #include "rvt/backend.h"
 #include "util/annotations.h"
 #include "util/lock.h"
@@ -62,8 +63,9 @@ class SegmentChannel final : public Channel {
     std::size_t fail() noexcept;
     bool has_arrival() const noexcept { return path_.has_arrival(); }
     bool is_broken() const noexcept { return path_.is_broken(); }
-    /// Hands arrived segments to the core. Returns: how many.
-    unsigned poll(core::Device& device) noexcept;
+    /// Hands arrived segments to the core, `deliver(header, payload)`. Returns: how many.
+    template <class Deliver>
+    unsigned poll(Deliver deliver) noexcept;
 
     // ---- any thread ----
 
@@ -116,11 +118,12 @@ class SegmentChannel final : public Channel {
 };
 
 struct SegmentDeviceAttr {
-    const char* name = "shm";  // under which the core lists it
+    const char* name = "shm";       // under which the core lists it
     util::SockAddr address;         // port 0: any free one
     util::UdpPort* port = nullptr;  // in place of an address: taken over when the device opens
     DeviceLimits limits{};          // max_segment_bytes is lowered to what a ring takes
-    std::uint64_t (*now_us)() noexcept = nullptr;  // see DeviceInfo
+    std::uint64_t (*now_us)() noexcept = nullptr;     // see DeviceInfo
+    std::shared_ptr<protocol::PcapWriter> capture{};  // of segments, as packets
 };
 
 /// A device of the verbs core that reaches the devices of other processes of this host.
@@ -158,7 +161,13 @@ class SegmentDevice final : public ConnectionUser {
 
     Result<Channel*> open_channel(const Address& dest);
     void close_channel(Channel& channel) noexcept;
+    /// @tparam kCaptures  Whether what arrives is captured: of each device one is used, see open().
+    template <bool kCaptures>
     unsigned poll(core::Device& device) noexcept;
+    /// Puts a segment that has been sent into the capture.
+    void capture_sent(std::uint64_t sent_ns, const Channel& channel,
+                      std::span<const std::byte> header,
+                      std::span<const iovec> payload) const noexcept;
     Status access_peer(Channel& channel, PeerMemory peer, std::span<const iovec> local,
                        bool is_write) noexcept;
     bool is_key_used(std::uint32_t key) noexcept;
@@ -198,6 +207,8 @@ class SegmentDevice final : public ConnectionUser {
         RVT_REQUIRES(poll_lock_);
     void fail_locked(core::Device& device, SegmentChannel& channel) noexcept
         RVT_REQUIRES(poll_lock_);
+    template <bool kCaptures>
+    unsigned poll_channel(core::Device& device, SegmentChannel& channel) noexcept;
     void drop_unused() noexcept;
     bool has_waiting() noexcept;
     void let_waiting_leave() noexcept;
@@ -207,6 +218,7 @@ class SegmentDevice final : public ConnectionUser {
     util::Mapping keys_memory_;
     Station station_;
     std::unique_ptr<core::GroupWire> groups_;
+    protocol::PcapInterface capture_;
 
     util::SpinLock poll_lock_;
     std::vector<SegmentChannel*> polled_ RVT_GUARDED_BY(poll_lock_);  // those that are open
