@@ -9,6 +9,7 @@
 #include "ofi/mr.h"
 #include "rdm_station.h"
 #include "rdm_tuning.h"
+#include "roce_tuning.h"
 
 namespace rvt {
 
@@ -21,7 +22,8 @@ ofi::EpRdm* make_rdm(ofi::Domain& domain, const core::RdAttr& attr) {
                             .has_user_keys = !domain.mr_mode.has_provider_keys,
                             .accessed = ofi::count_region_access,
                             .accessed_context = &domain};
-    return new ofi::EpRdmOver<Engine>(domain.lock.as<Lock>(), attr, rdm_tuning(), keys);
+    return new ofi::EpRdmOver<Engine>(domain.lock.as<Lock>(), attr, rdm_tuning(), keys,
+                                      packet_capture());
 }
 
 /// What ofi/ needs to know of the instance.

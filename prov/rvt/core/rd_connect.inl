@@ -8,7 +8,7 @@ namespace rvt::core {
 
 template <class Lock, class Host>
 RdEngine<Lock, Host>::RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning,
-                               const RdKeys& keys)
+                               const RdKeys& keys, std::shared_ptr<protocol::PcapWriter> capture)
     : lock_(lock),
       entries_(kMaxPosted),
       inbound_(kMaxInbound),
@@ -16,8 +16,9 @@ RdEngine<Lock, Host>::RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& t
       tx_accesses_(attr.tx_size),
       attr_(attr),
       tuning_(tuning),
-      keys_(keys) {
-    progress = &RdEngine::progress_entry;
+      keys_(keys),
+      capture_file_(std::move(capture)) {
+    progress = capture_file_ != nullptr ? &RdEngine::captured_entry : &RdEngine::progress_entry;
 }
 
 template <class Lock, class Host>
@@ -59,6 +60,10 @@ util::Status RdEngine<Lock, Host>::enable() {
         if (!bound.is_ok()) {
             return bound;
         }
+    }
+    const util::SockAddr own = station_.address();
+    if (capture_file_ != nullptr) {
+        capture_ = {capture_file_, "rdm-host-" + own.to_string(), to_address(own)};
     }
     Status opened = util::kOk;
     {

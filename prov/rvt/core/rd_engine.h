@@ -28,12 +28,14 @@
 #include <vector>
 
 #include "core/address_vector.h"
+#include "core/addresses.h"
 #include "core/atomic_ops.h"
 #include "core/counter.h"
 #include "core/cq.h"
 #include "core/key_table.h"
 #include "core/match_posted_queue.h"
 #include "core/match_unexpected_queue.h"
+#include "core/rd_capture.h"
 #include "core/rd_copy_batch.h"
 #include "core/rd_endpoint.h"
 #include "core/rd_method.h"
@@ -62,7 +64,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 
     /// @param lock  The domain's; outlives the engine.
     /// @param keys  The domain's key table and the memory file it lies in; both outlive the engine.
-    RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning, const RdKeys& keys);
+    /// @param capture  Of what arrives from peers of this host; may be nullptr.
+    RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning, const RdKeys& keys,
+             std::shared_ptr<protocol::PcapWriter> capture = nullptr);
     ~RdEngine() override;
     RdEngine(const RdEngine&) = delete;
     RdEngine& operator=(const RdEngine&) = delete;
@@ -309,6 +313,14 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
         return static_cast<RdEngine*>(source)->progress_locked();
     }
     unsigned progress_locked() noexcept;
+    unsigned progress_rest(unsigned moved) noexcept;
+    static unsigned captured_entry(ProgressSource* source) noexcept {
+        return static_cast<RdEngine*>(source)->progress_captured();
+    }
+    unsigned progress_captured() noexcept;
+    unsigned progress_any() noexcept;
+    bool handle_captured(Peer& peer, const Arrival& arrival) noexcept;
+    bool take_whole(Peer& peer, const RdMessage& message) noexcept;
     unsigned poll_peer(Peer& peer) noexcept;
     unsigned poll_many() noexcept;
     unsigned run_busy() noexcept;
@@ -397,6 +409,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::deque<std::uint32_t> given_up_;        // ids of peers that are gone and not in the vector
     std::unordered_multimap<std::size_t, Peer*> peers_by_address_;
     typename Host::Station station_;
+    std::shared_ptr<protocol::PcapWriter> capture_file_;
+    RdCapture capture_;  // from enabling on
 };
 
 }  // namespace rvt::core

@@ -16,6 +16,12 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_locked() noexcept {
     } else {
         moved += poll_many();
     }
+    return progress_rest(moved);
+}
+
+/// What there is to do beside looking at peers. Returns: `moved`, and how much else was done.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_rest(unsigned moved) noexcept {
     if (late_count_ != 0) [[unlikely]] {
         match_late();
         ++moved;
@@ -41,11 +47,63 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_peer(Peer& peer) noexcept 
     return moved;
 }
 
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_any() noexcept {
+    return capture_.is_on() ? progress_captured() : progress_locked();
+}
+
+/// progress_locked() of an endpoint whose arrivals are captured.
+template <class Lock, class Host>
+[[gnu::cold]] unsigned RdEngine<Lock, Host>::progress_captured() noexcept {
+    unsigned moved = station_.note_poll();
+    for (std::size_t i = 0; i < polled_.size(); ++i) {
+        Peer& peer = *polled_[i];
+        moved += peer.path.poll(kPollBudget, [this, &peer](const Arrival& arrival) {
+            return handle_captured(peer, arrival);
+        });
+        if (peer.path.is_broken()) {
+            retire(peer);
+        }
+    }
+    moved = progress_rest(moved);
+    if (capture_.is_on()) {
+        capture_.flush_when_idle();
+    }
+    return moved;
+}
+
+/// Takes the way of a message that came by a wire, so that the one for rings stays as it is.
+template <class Lock, class Host>
+[[gnu::cold]] bool RdEngine<Lock, Host>::handle_captured(Peer& peer,
+                                                         const Arrival& arrival) noexcept {
+    const bool runs = has_run(arrival.op());
+    const std::size_t bytes = runs ? record_rule(arrival.op()).max_payload
+                                   : std::min<std::size_t>(arrival.length(), Path::kMaxLinePayload);
+    std::array<std::byte, Path::kMaxLinePayload> payload;
+    arrival.copy_payload(payload.data(), bytes);
+    const RdMessage message{.op = arrival.op(),
+                            .flags = arrival.flags(),
+                            .length = arrival.length(),
+                            .tag = arrival.tag(),
+                            .data = arrival.data(),
+                            .payload = payload.data(),
+                            .payload_bytes = bytes,
+                            .run = runs ? arrival.run() : nullptr};
+    capture_.received(to_address(peer.address), message);
+    return take_whole(peer, message);
+}
+
+template <class Lock, class Host>
+[[gnu::noinline]] bool RdEngine<Lock, Host>::take_whole(Peer& peer,
+                                                        const RdMessage& message) noexcept {
+    return handle(peer, Arrival(message));
+}
+
 /// A message that came by a wire.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::take_message(void* peer, const RdMessage& message) noexcept {
     Peer& from = *static_cast<Peer*>(peer);
-    if (!handle(from, Arrival(message))) [[unlikely]] {
+    if (!take_whole(from, message)) [[unlikely]] {
         retire(from);
     }
 }
@@ -204,7 +262,7 @@ bool RdEngine<Lock, Host>::control_progress() noexcept {
         return false;
     }
     station_.disarm();
-    for (unsigned i = 0; i < kControlRounds && progress_locked() != 0; ++i) {
+    for (unsigned i = 0; i < kControlRounds && progress_any() != 0; ++i) {
     }
     station_.forget_polling();
     lock_.unlock_control();

@@ -212,7 +212,7 @@ util::Status RdEngine<Lock, Host>::ask(const RdRecv& request) noexcept {
     if (!source.is_ok()) {
         return source.status();
     }
-    progress_locked();
+    progress_any();
     const bool takes = has(request.flags, RdFlags::kClaim | RdFlags::kDiscard);
     RdInbound* const inbound = match_unexpected(request, source.value(), takes);
     report_peek(request, inbound);
