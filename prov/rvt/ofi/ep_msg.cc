@@ -354,6 +354,20 @@ int connect_result(util::Status status) noexcept {
     }
 }
 
+/// As enable_if_needed(), by the way that leads to `dest`.
+int enable_towards(EpMsg& ep, const util::SockAddr& dest) {
+    if (ep.connection == nullptr) {
+        ep.dest = dest;
+        return enable(ep);
+    }
+    if (ep.bound == nullptr || ep.bound->port->is_on_host(dest)) {
+        return 0;
+    }
+    RVT_WARN(kEpCtrl, "cannot connect to %s: the endpoint was enabled for %s, on this host",
+             dest.to_string().c_str(), ep.dest->to_string().c_str());
+    return -FI_EHOSTUNREACH;
+}
+
 int ep_msg_connect(fid_ep* self, const void* address, const void* param,
                    std::size_t param_bytes) noexcept {
     return entry([&]() -> int {
@@ -374,14 +388,7 @@ int ep_msg_connect(fid_ep* self, const void* address, const void* param,
         if (dest.value().family != ep.use->port->address().family || dest.value().port == 0) {
             return -FI_EADDRNOTAVAIL;
         }
-        if (ep.connection == nullptr) {
-            ep.dest = dest.value();
-        } else if (ep.bound != nullptr && !ep.bound->port->is_on_host(dest.value())) {
-            RVT_WARN(kEpCtrl, "cannot connect to %s: the endpoint was enabled for %s, on this host",
-                     dest.value().to_string().c_str(), ep.dest->to_string().c_str());
-            return -FI_EHOSTUNREACH;
-        }
-        const int enabled = enable_if_needed(ep);
+        const int enabled = enable_towards(ep, dest.value());
         if (enabled != 0) {
             return enabled;
         }

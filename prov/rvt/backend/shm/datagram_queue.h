@@ -42,25 +42,24 @@ class DatagramQueue {
         return true;
     }
 
-    /// Calls `put(header, payload)` for each, the oldest first, until it returns false, and forgets
-    /// those before. Returns: how many these were.
-    template <class Put>
-    std::size_t drain(Put put) {
-        std::size_t done = 0;
-        for (; count_ != 0; --count_, ++done) {
-            Lengths lengths;
-            std::memcpy(&lengths, &bytes_[begin_], sizeof lengths);
-            std::byte* const header = &bytes_[begin_] + sizeof lengths;
-            const iovec payload{header + lengths.header, lengths.payload};
-            if (!put({header, lengths.header}, {&payload, 1})) {
-                break;
-            }
-            begin_ += sizeof lengths + lengths.header + lengths.payload;
-        }
-        if (count_ == 0) {
+    /// Valid until the next change.
+    struct Datagram {
+        std::span<const std::byte> header;
+        iovec payload;
+    };
+    /// The oldest. Precondition, as of the next: there is one.
+    [[nodiscard]] Datagram front() noexcept {
+        const Lengths lengths = lengths_of_front();
+        std::byte* const header = &bytes_[begin_] + sizeof lengths;
+        return {.header = {header, lengths.header},
+                .payload = {header + lengths.header, lengths.payload}};
+    }
+    void pop() noexcept {
+        const Lengths lengths = lengths_of_front();
+        begin_ += sizeof lengths + lengths.header + lengths.payload;
+        if (--count_ == 0) {
             forget(bytes_.size());
         }
-        return done;
     }
 
     /// Loses all of them. Returns: how many.
@@ -76,6 +75,11 @@ class DatagramQueue {
         std::uint32_t payload = 0;
     };
 
+    [[nodiscard]] Lengths lengths_of_front() const noexcept {
+        Lengths lengths;
+        std::memcpy(&lengths, &bytes_[begin_], sizeof lengths);
+        return lengths;
+    }
     void append(const void* from, std::size_t count) {
         const auto* const bytes = static_cast<const std::byte*>(from);
         bytes_.insert(bytes_.end(), bytes, bytes + count);

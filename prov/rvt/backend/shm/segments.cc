@@ -199,10 +199,16 @@ void SegmentChannel::note_waiting_locked() noexcept {
 
 std::size_t SegmentChannel::send_waiting(std::uint64_t now_us) noexcept {
     const util::Guard guard(send_lock_);
-    const std::size_t sent = waiting_.drain(
-        [&](std::span<const std::byte> header, std::span<const iovec> payload)
-            RVT_REQUIRES(send_lock_) { return put_locked(header, payload).is_ok(); });
-    if (sent != 0 || waiting_since_us_ == 0) {
+    bool moves = false;
+    while (!waiting_.is_empty()) {
+        const DatagramQueue::Datagram next = waiting_.front();
+        if (!put_locked(next.header, {&next.payload, 1}).is_ok()) {
+            break;
+        }
+        waiting_.pop();
+        moves = true;
+    }
+    if (moves || waiting_since_us_ == 0) {
         waiting_since_us_ = now_us;
     }
     const std::size_t lost = now_us - waiting_since_us_ > kMostWaitUs ? waiting_.clear() : 0;
