@@ -19,8 +19,9 @@ namespace {
 constexpr unsigned kPollBudget = 64;
 /// Bytes copied at a time to or from a peer's memory: in between, others may send.
 constexpr std::uint64_t kAccessBytes = 1u << 20;
-/// A peer that takes nothing for so long loses the datagrams that wait for it.
-constexpr std::uint64_t kMostWaitUs = 10'000;
+/// A peer that takes nothing for so long loses the datagrams that wait for it: nobody sleeps while
+/// there are any. One that only waits for its turn of the scheduler has longer than that takes.
+constexpr std::uint64_t kMostWaitUs = 1'000'000;
 /// What is sent just before the device closes may need a handshake first.
 constexpr std::chrono::milliseconds kMostLinger{100};
 
