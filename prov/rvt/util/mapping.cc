@@ -5,10 +5,12 @@
 #include <cstring>
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "util/log.h"
 #include "util/memory_room.h"
@@ -113,10 +115,18 @@ Status seal(const char* name, int fd) noexcept {
     return error;
 }
 
+/// Huge pages are none: who touches one that is not there, or punched out, gets a SIGBUS when there
+/// is no other; and they are mapped in larger units.
+bool has_small_pages(int fd) noexcept {
+    struct statfs system {};
+    return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
 Status check_sealed(int fd, std::size_t length) noexcept {
     const int seals = fcntl(fd, F_GET_SEALS);
     struct stat file {};
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &file) != 0) {
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || !has_small_pages(fd) ||
+        fstat(fd, &file) != 0) {
         return EPROTO;
     }
     return static_cast<std::size_t>(file.st_size) >= length ? kOk : Status(EPROTO);

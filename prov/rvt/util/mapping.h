@@ -47,8 +47,8 @@ class Mapping {
     static Result<Mapping> create(const char* name, std::size_t length, std::size_t reserve);
 
     /// Maps a file received from a peer, read-only, after checking that it cannot shrink under us.
-    /// Keeps no descriptor. Returns: EPROTO when seals are missing or the file is shorter than
-    /// `length`; the error of mmap(2).
+    /// Keeps no descriptor. Returns: EPROTO when seals are missing, the file is shorter than
+    /// `length` or of huge pages; the error of mmap(2).
     static Result<Mapping> view(UniqueFd fd, std::size_t length);
 
     /// Maps a part of any file, as it is: the caller has decided that this is safe. Keeps no

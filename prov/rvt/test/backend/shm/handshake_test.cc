@@ -136,6 +136,19 @@ Test(handshake, refuses_memory_that_is_too_short, .timeout = 30) {
     cr_assert(eq(int, raw.hears_refusal(), EPROTO));
 }
 
+Test(handshake, refuses_memory_of_huge_pages, .timeout = 30) {
+    TestEndpoint endpoint;
+    RawPeer raw;
+    const UniqueFd file(memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+    cr_assert(eq(int, ftruncate(file.get(), 32 << 20), 0));  // a whole number of any size
+    cr_assert(eq(int, fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0));
+    raw.fds[0] = file.get();
+    cr_assert(raw.dial(endpoint.address()));
+    cr_assert(raw.say_hello());
+    cr_assert(eq(int, raw.hears_refusal(), EPROTO));
+    check_alive(endpoint);
+}
+
 Test(handshake, refuses_a_wake_descriptor_that_is_no_eventfd_or_may_block, .timeout = 30) {
     TestEndpoint endpoint;
     const UniqueFd blocking(eventfd(0, EFD_CLOEXEC));
