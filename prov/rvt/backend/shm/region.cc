@@ -185,7 +185,8 @@ util::Status check_place(int fd, const RegionPlace& place) noexcept {
     const std::uint64_t page = page_of(fd);
     const std::uint64_t file_bytes =
         (static_cast<std::uint64_t>(file.st_size) + page - 1) / page * page;
-    return place.offset + place.length <= file_bytes ? util::kOk : util::Status(EPROTO);
+    const bool is_whole = place.offset % page == 0 && place.length % page == 0;
+    return is_whole && place.offset + place.length <= file_bytes ? util::kOk : util::Status(EPROTO);
 }
 
 }  // namespace

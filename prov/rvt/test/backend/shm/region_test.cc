@@ -197,6 +197,8 @@ Test(region, that_is_described_wrongly_is_refused) {
         {.offset = 0, .length = 4096, .skip = 4096, .bytes = 1},                // beyond the pages
         {.offset = 0, .length = 4096, .skip = 10, .bytes = UINT64_MAX},         // wraps
         {.offset = 0, .length = 0, .skip = 0, .bytes = 0},
+        {.offset = 100, .length = 4096, .skip = 0, .bytes = 10},  // parts of pages
+        {.offset = 0, .length = 100, .skip = 0, .bytes = 10},
     };
     for (const RegionPlace& place : places) {
         AppMemory memory;
