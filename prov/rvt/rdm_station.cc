@@ -67,17 +67,19 @@ util::Status RdmStation::open_wire(const RdmStationAttr& attr) {
         return device.status();
     }
     device_ = device.take();
-    auto flows = core::RdFlows::open({.device = &device_->device(),
-                                      .taker = attr.user,
-                                      .user = this,
-                                      .own = {.incarnation = incarnation(),
-                                              .has_user_keys = attr.keys.has_user_keys,
-                                              .wants_rma_events = attr.wants_rma_events},
-                                      .connect_timeout_ms = static_cast<std::uint32_t>(
-                                          util::param_number(util::ParamId::kConnectTimeoutMs)),
-                                      .refused_timeout_ms = static_cast<std::uint32_t>(
-                                          util::param_number(util::ParamId::kRefusedTimeoutMs)),
-                                      .is_hot = &is_wire_hot_});
+    auto flows = core::RdFlows::open(
+        {.device = &device_->device(),
+         .taker = attr.user,
+         .user = this,
+         .own = {.incarnation = incarnation(),
+                 .has_user_keys = attr.keys.has_user_keys,
+                 .wants_rma_events = attr.wants_rma_events},
+         .connect_timeout_ms =
+             static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
+         .refused_timeout_ms =
+             static_cast<std::uint32_t>(util::param_number(util::ParamId::kRefusedTimeoutMs)),
+         .max_flows = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceFlows)),
+         .is_hot = &is_wire_hot_});
     if (!flows.is_ok()) {
         return flows.status();
     }
@@ -175,8 +177,18 @@ void RdmStation::connect_failed(const Address& peer, int error) noexcept {
 }
 
 void RdmStation::flow_ended(core::RdFlow& flow) noexcept {
+    deliver_end(flow, shm::ConnectionEvent::Kind::kPeerGone);
+}
+
+void RdmStation::flow_left(core::RdFlow& flow) noexcept {
+    RVT_INFO(kEpCtrl, "the idle connection to %s is closed: its room is needed",
+             core::to_sock_addr(flow.address()).to_string().c_str());
+    deliver_end(flow, shm::ConnectionEvent::Kind::kLeft);
+}
+
+void RdmStation::deliver_end(const core::RdFlow& flow, shm::ConnectionEvent::Kind kind) {
     auto event = std::make_unique<shm::ConnectionEvent>();
-    event->kind = shm::ConnectionEvent::Kind::kPeerGone;
+    event->kind = kind;
     event->address = core::to_sock_addr(flow.address());
     event->link = RdmPath::link_of(flow);
     event->error = ECONNRESET;
@@ -218,7 +230,7 @@ util::Status RdmStation::arm() noexcept {
         return EAGAIN;
     }
     device.flush();
-    const std::uint64_t due = flows_->next_due_us();
+    const std::uint64_t due = flows_->owner_due_us();
     const std::uint64_t now = device.now_us();
     itimerspec when{};
     if (due != core::RdFlows::kNever) {

@@ -73,6 +73,8 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     void flow_opened(core::RdFlow& flow) noexcept override;
     void connect_failed(const Address& peer, int error) noexcept override;
     void flow_ended(core::RdFlow& flow) noexcept override;
+    void flow_left(core::RdFlow& flow) noexcept override;
+    void deliver_end(const core::RdFlow& flow, shm::ConnectionEvent::Kind kind);
     void work_waits() noexcept override { wake_owner(); }
 
     std::uint64_t owner_polls() const noexcept override { return user_->poll_count(); }

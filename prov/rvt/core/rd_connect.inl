@@ -273,6 +273,11 @@ void RdEngine<Lock, Host>::take_word(Peer& peer, Event& event) noexcept {
                 take_region(peer, event);
             }
             break;
+        case Event::Kind::kLeft:
+            if (peer.link == event.link && peer.state == Peer::State::kConnected) {
+                left(peer);
+            }
+            break;
     }
 }
 
@@ -378,6 +383,64 @@ void RdEngine<Lock, Host>::finish_answered_ones(Peer& peer) noexcept {
             finish_tx(op, op.status);
         }
     }
+}
+
+/// A connection by which nothing was under way has been closed. What has come up since takes
+/// another one.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::left(Peer& peer) noexcept {
+    if (!has_nothing_under_way(peer)) {
+        disconnected(peer, WcStatus::kPeerDead);  // the peer ended before it was through
+        return;
+    }
+    match_late();
+    peer.state = Peer::State::kIdle;
+    peer.path.close();
+    std::erase(remote_, &peer);
+    peer.keys.clear();
+    peer.is_held = peer.has_refused_share = false;
+    peer.has_quiet_writes = false;
+    peer.quiet_writes = 0;
+    const auto begin_anew = [&](RdTxOp& op) {
+        op.state = op.peer == &peer ? RdTxOp::State::kQueued : op.state;
+    };
+    tx_messages_.for_each_taken(begin_anew);
+    tx_accesses_.for_each_taken(begin_anew);
+    if (peer.has_work()) {
+        connect(peer);
+    } else {
+        give_up_if_unknown(peer);
+    }
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::is_idle(void* peer) noexcept {
+    Peer& idle = *static_cast<Peer*>(peer);
+    return !idle.has_work() && has_nothing_under_way(idle);
+}
+
+/// Whether the peer and this endpoint expect nothing of each other. Operations that have not begun
+/// to leave do not count.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::has_nothing_under_way(const Peer& peer) noexcept {
+    if (peer.outstanding != 0 || peer.outstanding_accesses != 0 || peer.rendezvous_due != 0 ||
+        peer.stream != nullptr || peer.write.is_active || !peer.jobs.is_empty() ||
+        !peer.lent.is_empty() || !peer.replies.empty() || !peer.responses.empty()) {
+        return false;
+    }
+    bool is_free = true;
+    const auto look = [&](const RdTxOp& op) {
+        const bool is_whole = op.state == RdTxOp::State::kQueued ||
+                              (op.state == RdTxOp::State::kStreaming && op.done == 0 &&
+                               op.segment == 0 && op.segment_done == 0);
+        is_free &= op.peer != &peer || is_whole;
+    };
+    tx_messages_.for_each_taken(look);
+    tx_accesses_.for_each_taken(look);
+    inbound_.for_each_taken([&](const RdInbound& inbound) {
+        is_free &= inbound.peer != &peer || inbound.state == RdInbound::State::kComplete;
+    });
+    return is_free;
 }
 
 template <class Lock, class Host>

@@ -349,6 +349,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     util::Result<typename Host::RegionSource> find_region(std::uint64_t key) noexcept override;
     void disconnected(Peer& peer, WcStatus status) noexcept;
     void finish_answered_ones(Peer& peer) noexcept;
+    void left(Peer& peer) noexcept;
+    bool has_nothing_under_way(const Peer& peer) noexcept;
     void fail_operations(Peer& peer, WcStatus status) noexcept;
     void fail_inbound(Peer& peer) noexcept;
     void end_receive(RdRxEntry& entry, bool is_tagged, WcStatus status) noexcept;
@@ -357,6 +359,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool control_arm() noexcept override;
     void take_message(void* peer, const RdMessage& message) noexcept override;
     void take_malformed(void* peer) noexcept override;
+    bool is_idle(void* peer) noexcept override;
     std::uint64_t poll_count() const noexcept override { return station_.poll_count(); }
 
     // What every send touches.

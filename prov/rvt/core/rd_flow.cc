@@ -14,7 +14,7 @@
 namespace rvt::core {
 
 RdFlow::RdFlow(RdFlows& flows, std::uint64_t id, const Address& peer) noexcept
-    : flows_(flows), id_(id), address_(peer) {}
+    : flows_(flows), id_(id), address_(peer), used_us_(flows.traffic_us()) {}
 
 RdFlow::~RdFlow() = default;
 
@@ -22,11 +22,20 @@ void RdFlow::close() noexcept {
     flows_.close(*this);
 }
 
+void RdFlow::note_use() noexcept {
+    // relaxed: a hint which flow has been idle longest.
+    used_us_.store(flows_.traffic_us(), std::memory_order_relaxed);
+}
+
 // ---- sending ----
 
 bool RdFlow::put(const RdMessage& message, Room room) noexcept {
     const util::Guard guard(lock_);
     reserved_ = nullptr;
+    return may_put_locked() && put_locked(message, room);
+}
+
+bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
     std::byte* const to = place_locked(record_bytes(message), room);
     if (to == nullptr) {
         return false;
@@ -58,6 +67,9 @@ std::byte* RdFlow::place_locked(std::size_t bytes, Room room) noexcept {
 
 std::byte* RdFlow::reserve_run(std::size_t bytes) noexcept {
     const util::Guard guard(lock_);
+    if (!may_put_locked()) {
+        return nullptr;
+    }
     if (open_bytes_ != 0) {
         post_locked();
     }
@@ -83,6 +95,9 @@ void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
 bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_more) noexcept {
     const util::Guard guard(lock_);
     reserved_ = nullptr;
+    if (!may_put_locked()) {
+        return false;
+    }
     if (open_bytes_ != 0) {
         post_locked();
     }
@@ -123,6 +138,7 @@ bool RdFlow::post_locked(iovec borrowed, SendFlags flags) noexcept {
                           .length = static_cast<std::uint32_t>(borrowed.iov_len),
                           .lkey = lkey}};
     open_bytes_ = 0;
+    note_use();
     flows_.note_traffic();
     return qp_
         ->post_send({.wr_id = id_,
@@ -159,6 +175,7 @@ void RdFlow::flush() noexcept {
     const util::Guard guard(lock_);
     is_noted_open_ = false;
     tell_hold_locked();
+    tell_stay_locked();
     if (open_bytes_ != 0) {
         post_locked();
     }
@@ -221,6 +238,7 @@ std::uint64_t RdFlow::life_signs() const noexcept {
 
 void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexcept {
     ++packets_;
+    note_use();
     if (starts) {
         part = part.subspan(heed_taken(part));
     }
@@ -336,6 +354,10 @@ bool RdFlow::go_on_with_run(std::span<const std::byte> part) noexcept {
 void RdFlow::hand_over(const RdMessage& message) noexcept {
     if (message.op == RdOp::kHold) {
         is_held_ = (message.flags & wire::kLast) != 0;
+        return;
+    }
+    if (message.op >= RdOp::kLeave) {
+        take_word(message);
         return;
     }
     flows_.taker().take_message(user_peer_, message);

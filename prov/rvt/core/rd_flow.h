@@ -7,8 +7,12 @@
 //            next poll.
 // Receiving: packets arrive on the thread that polls the device. Where that is the owner, records
 //            go straight on to it; what another thread takes in waits for the owner.
+// Leaving:   an end that needs the room of an idle flow asks for its end (kLeave) and closes it
+//            when the peer agrees. Either side says in the flow that it has nothing under way, so
+//            that whatever it has sent before is received, and nothing comes after.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -45,6 +49,9 @@ class RdFlowUser {
     virtual void take_message(void* peer, const RdMessage& message) noexcept = 0;
     /// What the peer sent makes no sense.
     virtual void take_malformed(void* peer) noexcept = 0;
+    /// Whether nothing is under way with this peer, in either direction, so that nobody would miss
+    /// the flow. It must not call RdFlows or a flow.
+    virtual bool is_idle(void* peer) noexcept = 0;
 
   protected:
     ~RdFlowUser() = default;
@@ -90,6 +97,8 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] std::size_t max_run() const noexcept;
     /// Whether the peer has everything that was put.
     [[nodiscard]] bool is_drained() noexcept;
+    /// Whether one end has asked to close the flow, and neither has said that it stays.
+    [[nodiscard]] bool is_leaving() noexcept;
 
     /// Tells the peer to send headers only, or again everything.
     void hold_eager(bool hold) noexcept;
@@ -123,6 +132,13 @@ class RdFlow final : public MessageSink {
         RdMessage message{};
     };
 
+    /// How far the ends have got with closing the flow.
+    enum class Leave : std::uint8_t {
+        kNo,
+        kAsked,   // by this end, which takes it back with the next message that it sends
+        kAgreed,  // both: nothing is sent, until the asker closes the flow or stays
+    };
+
     // What other messages leave free for replies.
     static constexpr std::size_t kReplyBytes = 32u << 10;
     static constexpr std::uint32_t kReplyFrames = 16;
@@ -138,6 +154,23 @@ class RdFlow final : public MessageSink {
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
     void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
+    bool put_locked(const RdMessage& message, Room room) noexcept RVT_REQUIRES(lock_);
+
+    // ---- leaving, in rd_flow_leave.cc ----
+    [[nodiscard]] bool may_put_locked() noexcept RVT_REQUIRES(lock_) {
+        return leave_ == Leave::kNo || take_back_locked();
+    }
+    [[gnu::cold]] bool take_back_locked() noexcept RVT_REQUIRES(lock_);
+    void tell_stay_locked() noexcept RVT_REQUIRES(lock_);
+    bool ask_to_leave() noexcept;
+    bool end_leaving() noexcept;
+    void take_word(const RdMessage& message) noexcept;
+    void on_leave(std::uint64_t question) noexcept;
+    void on_may_leave(std::uint64_t question) noexcept;
+    void on_stay(std::uint64_t question, bool is_answer) noexcept;
+    /// When it was last in use, as far as the polls of that time knew.
+    void note_use() noexcept;
+
     /// Grows with each frame that the peer has taken, and each packet of its own. Threads: the one
     /// that polls.
     [[nodiscard]] std::uint64_t life_signs() const noexcept;
@@ -176,12 +209,19 @@ class RdFlow final : public MessageSink {
     std::uint64_t frames_before_ RVT_GUARDED_BY(lock_) = 0;  // as of the last trim()
     bool wants_hold_ RVT_GUARDED_BY(lock_) = false;
     bool told_hold_ RVT_GUARDED_BY(lock_) = false;
+    Leave leave_ RVT_GUARDED_BY(lock_) = Leave::kNo;
+    bool owes_stay_ RVT_GUARDED_BY(lock_) = false;       // of our question `staying_`
+    std::uint64_t questions_ RVT_GUARDED_BY(lock_) = 0;  // asked by this end
+    std::uint64_t staying_ RVT_GUARDED_BY(lock_) = 0;
+    std::uint64_t agreed_ RVT_GUARDED_BY(lock_) = 0;  // the peer's question; 0: it was ours
+    std::atomic<std::uint64_t> used_us_;
 
     // Of who polls: RdFlows lets one thread do it at a time. The first three are the owner's.
     void* user_peer_ = nullptr;
     bool is_held_ = false;
     bool is_closed_ = false;  // by the owner: nothing is handed over any more
     bool is_broken_ = false;
+    bool has_left_ = false;  // ended while it was being left: nobody misses anything
     Incoming incoming_;
 
     std::uint64_t packets_ = 0;

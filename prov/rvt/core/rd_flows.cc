@@ -44,6 +44,7 @@ RdFlows::RdFlows(const RdFlowsAttr& attr)
       own_(attr.own),
       connect_timeout_us_(std::uint64_t{attr.connect_timeout_ms} * 1000),
       refused_timeout_us_(std::uint64_t{attr.refused_timeout_ms} * 1000),
+      max_flows_(attr.max_flows),
       is_hot_(*attr.is_hot),
       random_(random_number() | 1) {}
 
@@ -137,6 +138,7 @@ void RdFlows::destroy_locked(Link& link) noexcept {
         std::erase(open_, &flow);
     }
     std::erase(waiting_, &flow);
+    std::erase(left_, &flow);
     std::erase_if(news_, [&](const News& news) { return news.flow == &flow; });
     for (const RdFlow::Part& part : flow.parts_) {
         waiting_bytes_ -= part.bytes.size();
@@ -157,6 +159,7 @@ void RdFlows::reap() noexcept {
             links_.erase(found);
         }
     }
+    grant_wishes_locked(device_.now_us());
 }
 
 // ---- traffic ----
@@ -188,7 +191,9 @@ unsigned RdFlows::poll() noexcept {
     unsigned moved = drain_waiting();
     moved += poll_polling();
     moved += drain_waiting();
+    close_left();
     reap();
+    make_room();
     is_owner_polling_ = false;
     poll_lock_.unlock();
     return moved;
@@ -207,7 +212,8 @@ unsigned RdFlows::poll_polling() noexcept {
     flush_open();
     const unsigned moved = device_.progress();
     if (moved != 0) {
-        last_traffic_us_ = device_.now_us();
+        // relaxed: see traffic_us().
+        last_traffic_us_.store(device_.now_us(), std::memory_order_relaxed);
     }
     take_errors();
     look_at_port();
@@ -261,7 +267,9 @@ void RdFlows::tell_late() noexcept {
 }
 
 void RdFlows::tell_now(const News& news) noexcept {
-    if (news.is_end) {
+    if (news.is_end && news.flow->has_left_) {
+        user_->flow_left(*news.flow);
+    } else if (news.is_end) {
         user_->flow_ended(*news.flow);
     } else {
         user_->flow_opened(*news.flow);
@@ -301,10 +309,10 @@ bool RdFlows::is_quiet() noexcept {
         return false;
     }
     const std::uint64_t now = device_.now_us();
-    if (now - last_traffic_us_ <= kIdleUs) {
+    if (now - traffic_us() <= kIdleUs) {
         return false;
     }
-    const std::uint64_t due = next_due_us();
+    const std::uint64_t due = is_owner_polling_ ? owner_due_us() : next_due_us();
     return due == kNever || due > now + kSoonUs;
 }
 
@@ -325,6 +333,11 @@ void RdFlows::trim() noexcept {
 std::uint64_t RdFlows::next_due_us() noexcept {
     // relaxed: what is due by then was known to this thread, or another looks after it.
     return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
+}
+
+std::uint64_t RdFlows::owner_due_us() noexcept {
+    // relaxed: as above.
+    return std::min(next_due_us(), room_due_us_.load(std::memory_order_relaxed));
 }
 
 }  // namespace rvt::core

@@ -6,6 +6,9 @@
 // address survives. A request of a peer that has a flow already means that the peer knows of none:
 // it has been started again, or has given the flow up. Requests are counted, so that an older one
 // which comes late is not taken for that.
+//
+// Where there is no room for a flow that is wanted here, or by a peer, those that have been idle
+// longest are asked to end (RdFlow, "Leaving"). What is wanted waits for that; peers ask again.
 #pragma once
 
 #include <array>
@@ -43,6 +46,8 @@ class RdFlowsUser {
     virtual void connect_failed(const Address& peer, int error) noexcept = 0;
     /// Nothing comes or goes any more; the flow is there until it is closed.
     virtual void flow_ended(RdFlow& flow) noexcept = 0;
+    /// The same, but nothing was under way: what there is to send since can take another one.
+    virtual void flow_left(RdFlow& flow) noexcept = 0;
     /// Something waits for the owner's poll(): another thread has taken it in.
     virtual void work_waits() noexcept = 0;
 
@@ -57,6 +62,7 @@ struct RdFlowsAttr {
     RdFlowPeer own{};  // what peers are told
     std::uint32_t connect_timeout_ms = 10'000;
     std::uint32_t refused_timeout_ms = 3'000;  // of it, where the peer's host says nobody listens
+    std::uint32_t max_flows = 1u << 16;        // open, or being made
     /// Set when there is something to poll for, cleared by a poll when there has been nothing for a
     /// while.
     std::atomic<bool>* is_hot = nullptr;
@@ -87,8 +93,11 @@ class RdFlows final : private MadSink, private CmWire {
     /// Gives memory back that flows have needed and do not need now. Threads: another one than the
     /// owner, now and then: flows that have been used since the last call keep theirs.
     void trim() noexcept;
-    /// When poll() is to be called next though nothing arrives; kNever: not at all. Threads: any.
+    /// When poll_for_owner() is to be called next though nothing arrives; kNever: not at all.
+    /// Threads: any.
     [[nodiscard]] std::uint64_t next_due_us() noexcept;
+    /// The same for poll(): who makes room for flows is the owner.
+    [[nodiscard]] std::uint64_t owner_due_us() noexcept;
     static constexpr std::uint64_t kNever = Device::kNever;
     [[nodiscard]] Device& device() const noexcept { return device_; }
 
@@ -113,9 +122,17 @@ class RdFlows final : private MadSink, private CmWire {
             is_hot_.store(true, std::memory_order_relaxed);  // relaxed: as above
         }
     }
+    /// When a packet arrived last. Threads: any.
+    [[nodiscard]] std::uint64_t traffic_us() const noexcept {
+        return last_traffic_us_.load(std::memory_order_relaxed);  // relaxed: a hint
+    }
+    /// Whether this end's questions go before those of the peer when they cross.
+    [[nodiscard]] bool is_before(const Address& peer) const noexcept;
     // Threads: the one that polls.
     [[nodiscard]] bool is_owner_polling() const noexcept { return is_owner_polling_; }
     void note_waiting(RdFlow& flow, std::size_t bytes);
+    /// Both ends agree that this one closes the flow: the owner's poll does.
+    void note_left(RdFlow& flow) { left_.push_back(&flow); }
     void note_taken(std::size_t bytes) noexcept { waiting_bytes_ -= bytes; }
     [[nodiscard]] bool has_room_to_wait() const noexcept {
         return waiting_bytes_ < kMaxWaitingBytes;
@@ -139,10 +156,18 @@ class RdFlows final : private MadSink, private CmWire {
         bool is_wanted = false;  // connect() has asked for it, and has no answer yet
         CmHandle handle = CmHandle::kNone;
         std::uint64_t deadline_us = 0;  // see has_deadline()
+        std::uint64_t asked_us = 0;     // when its end was asked for
         bool is_refused = false;        // the peer's host has said that nobody listens
         std::uint64_t life_signs = 0;   // of an open flow, at that time
         std::uint32_t psn = 0;          // with which the peer begins
         std::uint64_t peer_dials = 0;   // requests that the peer had made when it last said so
+    };
+    /// Somebody who wants a flow for which there is no room.
+    struct Waiting {
+        Address peer;
+        bool is_ours;  // wanted here; else the peer has been turned away, and asks again
+        std::uint64_t until_us;
+        std::uint64_t from_us = 0;  // ours, while the peer has no room: when to ask again
     };
     struct News {
         RdFlow* flow;
@@ -171,7 +196,7 @@ class RdFlows final : private MadSink, private CmWire {
     // ---- connections, in rd_flows_cm.cc ----
     Link* find_locked(std::uint64_t id) RVT_REQUIRES(lock_);
     Link* at_locked(const Address& peer) RVT_REQUIRES(lock_);
-    Result<Link*> add_locked(const Address& peer) RVT_REQUIRES(lock_);
+    Result<Link*> add_locked(const Address& peer, bool has_place) RVT_REQUIRES(lock_);
     Status make_pair(RdFlow& flow);
     std::array<std::byte, kGreetingBytes> own_greeting_locked() const RVT_REQUIRES(lock_);
     static void note_greeting(Link& link, const CmEvent& event) noexcept;
@@ -180,7 +205,7 @@ class RdFlows final : private MadSink, private CmWire {
     void run_cm_locked() RVT_REQUIRES(lock_);
     void on_event_locked(const CmEvent& event) RVT_REQUIRES(lock_);
     void on_request_locked(const CmEvent& event) RVT_REQUIRES(lock_);
-    void accept_locked(const CmEvent& event, bool is_wanted) RVT_REQUIRES(lock_);
+    void accept_locked(const CmEvent& event, bool is_wanted, bool has_place) RVT_REQUIRES(lock_);
     void refuse_locked(const CmEvent& event, std::uint8_t why) RVT_REQUIRES(lock_);
     void on_reply_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
     void on_rejected_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
@@ -194,6 +219,23 @@ class RdFlows final : private MadSink, private CmWire {
     void resolve_doubt_locked(Link& link) RVT_REQUIRES(lock_);
     void set_deadline_locked(Link& link, std::uint64_t due_us) RVT_REQUIRES(lock_);
     void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
+
+    void pause_locked(Link& link) RVT_REQUIRES(lock_);
+    std::uint64_t random_locked() noexcept RVT_REQUIRES(lock_);
+
+    // ---- room, in rd_flows_room.cc ----
+    [[nodiscard]] bool has_turn_locked(const Address& peer) const RVT_REQUIRES(lock_);
+    bool wish_locked(const Address& peer) RVT_REQUIRES(lock_);
+    [[nodiscard]] bool is_wished_locked(const Address& peer) const RVT_REQUIRES(lock_);
+    void turn_away_locked(const Address& peer) RVT_REQUIRES(lock_);
+    void want_room_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
+    void forget_waiting_locked(const Address& peer) RVT_REQUIRES(lock_);
+    void grant_wishes_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
+    [[nodiscard]] std::uint64_t wish_due_locked() const RVT_REQUIRES(lock_);
+    void make_room() noexcept;
+    [[nodiscard]] Link* longest_idle_locked(std::uint64_t now_us, std::size_t& leaving)
+        RVT_REQUIRES(lock_);
+    void close_left() noexcept;
 
     // ---- traffic, in rd_flows.cc ----
     unsigned poll_polling() noexcept;
@@ -216,6 +258,7 @@ class RdFlows final : private MadSink, private CmWire {
     const RdFlowPeer own_;
     const std::uint64_t connect_timeout_us_;
     const std::uint64_t refused_timeout_us_;
+    const std::size_t max_flows_;
     std::atomic<bool>& is_hot_;
     Owned<Context> context_;
     Owned<Pd> pd_;
@@ -234,7 +277,10 @@ class RdFlows final : private MadSink, private CmWire {
     std::uint64_t random_ RVT_GUARDED_BY(lock_);
     std::uint64_t next_notice_us_ RVT_GUARDED_BY(lock_) = 0;    // of a pair that is not there
     std::uint64_t deadline_us_ RVT_GUARDED_BY(lock_) = kNever;  // no link's is earlier
+    std::deque<Waiting> for_room_ RVT_GUARDED_BY(lock_);        // in the order of their turns
+    bool is_short_ RVT_GUARDED_BY(lock_) = false;               // the last flow found no memory
     std::atomic<std::uint64_t> cm_due_us_{kNever};              // 0: there is something to do
+    std::atomic<std::uint64_t> room_due_us_{kNever};            // when to ask a flow to end
     std::atomic<bool> has_closed_{false};
     std::atomic<bool> has_large_{false};
 
@@ -249,8 +295,9 @@ class RdFlows final : private MadSink, private CmWire {
     std::size_t waiting_bytes_ = 0;
     std::deque<News> news_;  // an end behind which parts wait, and what has to be told after it
     std::vector<RdFlow*> opened_now_;
+    std::vector<RdFlow*> left_;       // to be closed
     std::uint32_t port_changes_ = 0;  // that have been looked at
-    std::uint64_t last_traffic_us_ = 0;
+    std::atomic<std::uint64_t> last_traffic_us_{0};
 };
 
 }  // namespace rvt::core

@@ -114,19 +114,34 @@ RdFlows::Link* RdFlows::at_locked(const Address& peer) {
     return found == by_address_.end() ? nullptr : find_locked(found->second);
 }
 
-/// A link with a pair in state INIT.
-Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer) {
-    const std::uint64_t id = next_id_++;
-    auto flow = std::make_unique<RdFlow>(*this, id, peer);
-    if (Status status = make_pair(*flow); !status.is_ok()) {
-        return status;
-    }
+std::uint64_t RdFlows::random_locked() noexcept {
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;
     random_ ^= random_ << 17;
+    return random_;
+}
+
+bool RdFlows::is_before(const Address& peer) const noexcept {
+    return is_lower(device_.address(), peer);
+}
+
+/// A link with a pair in state INIT.
+/// @param has_place  It takes that of another one to the same peer.
+Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, bool has_place) {
+    if (!has_place && !has_turn_locked(peer)) {
+        return ENOMEM;
+    }
+    const std::uint64_t id = next_id_++;
+    auto flow = std::make_unique<RdFlow>(*this, id, peer);
+    const Status made = make_pair(*flow);
+    is_short_ = !made.is_ok();
+    if (is_short_) {
+        return made;
+    }
+    forget_waiting_locked(peer);
     Link& link = links_[id];
     link.flow = std::move(flow);
-    link.psn = static_cast<std::uint32_t>(random_ >> 40);
+    link.psn = static_cast<std::uint32_t>(random_locked() >> 40);
     by_address_[peer] = id;
     return &link;
 }
@@ -206,9 +221,11 @@ void RdFlows::connect(const Address& peer) {
         known->is_wanted = known->state != State::kOpen;
         return;  // it is on its way, or the user is about to hear of it
     }
-    const auto added = add_locked(peer);
+    const auto added = add_locked(peer, false);
     if (!added.is_ok()) {
-        user_->connect_failed(peer, added.status().error());
+        if (!wish_locked(peer)) {
+            user_->connect_failed(peer, added.status().error());
+        }
         return;
     }
     added.value()->is_wanted = true;
@@ -340,7 +357,9 @@ void RdFlows::run_cm_locked() {
         on_event_locked(*event);
     }
     check_deadlines_locked(now);
-    const std::uint64_t due = std::min(agent_->next_due_us().value_or(kNever), deadline_us_);
+    grant_wishes_locked(now);
+    const std::uint64_t due =
+        std::min({agent_->next_due_us().value_or(kNever), deadline_us_, wish_due_locked()});
     cm_due_us_.store(due, std::memory_order_relaxed);  // relaxed: under the lock
 }
 
@@ -401,15 +420,17 @@ void RdFlows::on_request_locked(const CmEvent& event) {
         is_wanted = std::exchange(known->is_wanted, false);
         known->state == State::kOpen ? end_locked(*known) : drop_locked(*known);
     }
-    accept_locked(event, is_wanted);
+    accept_locked(event, is_wanted, known != nullptr);
 }
 
-void RdFlows::accept_locked(const CmEvent& event, bool is_wanted) {
-    const auto added = add_locked(event.peer);
+void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place) {
+    is_wanted |= is_wished_locked(event.peer);
+    const auto added = add_locked(event.peer, has_place);
     if (!added.is_ok()) {
+        turn_away_locked(event.peer);
         [[maybe_unused]] const Status refused = agent_->reject(
             event.handle, protocol::CmRejectReason::kNoResources, {}, device_.now_us());
-        if (is_wanted) {
+        if (is_wanted && !wish_locked(event.peer)) {
             user_->connect_failed(event.peer, added.status().error());
         }
         return;
@@ -462,6 +483,8 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
     } else if ((event.reason == kStaleConnection || event.reason == kTimeout) &&
                device_.now_us() < link.deadline_us) {
         dial_locked(link);
+    } else if (event.reason == kNoResources && device_.now_us() < link.deadline_us) {
+        pause_locked(link);
     } else {
         RVT_INFO(kEpCtrl, "a peer refuses the connection: %s", protocol::to_string(event.reason));
         fail_locked(link, event.reason == kConsumer ? EPROTO : ECONNREFUSED);
@@ -523,6 +546,7 @@ void RdFlows::end_locked(Link& link) {
     }
     hang_up_locked(link);
     link.state = State::kEnded;
+    link.flow->has_left_ = link.flow->end_leaving();
     forget_address_locked(link);
     tell(*link.flow, true);
 }

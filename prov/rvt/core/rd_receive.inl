@@ -317,6 +317,9 @@ template <class Lock, class Host>
         case RdOp::kSegment:
         case RdOp::kTaken:
         case RdOp::kHold:
+        case RdOp::kLeave:
+        case RdOp::kMayLeave:
+        case RdOp::kStay:
         case RdOp::kInvalid:
         case RdOp::kCount: break;
     }

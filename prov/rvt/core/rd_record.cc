@@ -62,6 +62,9 @@ constexpr auto kRules = [] {
     exactly(RdOp::kAccessDone, sizeof(RdOutcome));
     exactly(RdOp::kHold, 0);
     exactly(RdOp::kTaken, 0);
+    exactly(RdOp::kLeave, 0);
+    exactly(RdOp::kMayLeave, 0);
+    exactly(RdOp::kStay, 0);
     return rules;
 }();
 

@@ -41,6 +41,10 @@ enum class RdOp : std::uint8_t {
     kHold,        // over a wire: from now on send headers only or, without wire::kLast, everything
     kTaken,  // over a wire, first in its frame, in place of an acknowledgement: data = wire::kPsn
              // and the number of the last packet taken
+    kLeave,  // over a wire: the sender has nothing under way and would close the flow;
+             // data = the number of the question
+    kMayLeave,  // answer to kLeave: no more have I; nothing follows until the peer closes, or stays
+    kStay,      // with wire::kLast, answer to kLeave: I have; without, the asker takes it back
     kCount,
 };
 

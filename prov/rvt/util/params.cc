@@ -29,6 +29,8 @@ constexpr std::array<Param, kParams> kTable{{
      "how long an address that nobody listens at is tried, as its owner may be just starting"},
     {ParamId::kRoce, "roce", ParamType::kBool, 1, 0, 1, "",
      "let endpoints whose address is one of a network's reach other hosts, by RoCEv2 over UDP"},
+    {ParamId::kRoceFlows, "roce_flows", ParamType::kNumber, 1 << 16, 1, 1 << 16, "",
+     "peers on other hosts that an RDM endpoint keeps connections with; for more, those idle longest are closed"},
     {ParamId::kRoceInterface, "roce_interface", ParamType::kText, 0, 0, 0, "",
      "the network interface whose address endpoints get that do not ask for one"},
     {ParamId::kRoceMtu, "roce_mtu", ParamType::kNumber, 0, 0, 8960, "bytes",

@@ -17,6 +17,7 @@ enum class ParamId : unsigned {
     kMapUnsealed,
     kRefusedTimeoutMs,
     kRoce,
+    kRoceFlows,
     kRoceInterface,
     kRoceMtu,
     kRocePort,

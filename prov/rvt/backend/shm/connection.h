@@ -63,6 +63,7 @@ struct ConnectionEvent {
         kConnected,  // peering is set; by our own connect() or by the peer's
         kFailed,     // address and error are set: nobody there, refused, time-out, resources
         kPeerGone,   // the peer's process ended, or it closed: address, link, error
+        kLeft,       // as kPeerGone, of a peer on another host, with whom nothing was under way
         kRegion,     // answer to request_region(): link, key, and region, or error says why not
     };
     Kind kind = Kind::kFailed;

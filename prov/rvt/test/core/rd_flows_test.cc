@@ -129,6 +129,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         }
     }
     void take_malformed(void*) noexcept override { is_malformed = true; }
+    bool is_idle(void* peer) noexcept override { return peer == this; }
     void flow_opened(RdFlow& opened) noexcept override {
         flow = &opened;
         flow->start(this);
@@ -140,6 +141,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         flow = flow == &ended ? nullptr : flow;
         ++ends;
     }
+    void flow_left(RdFlow& left) noexcept override { flow_ended(left); }
     void work_waits() noexcept override { ++wakes; }
 
     RdFlow* flow = nullptr;

@@ -63,12 +63,14 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         sum_ += has_run(message.op) ? fuzz::touch({message.run, message.length}) : 0;
     }
     void take_malformed(void* /*peer*/) noexcept override { ended_.push_back(flow); }
+    bool is_idle(void* /*peer*/) noexcept override { return true; }
     void flow_opened(RdFlow& opened) noexcept override {
         flow = &opened;
         opened.start(this);
     }
     void connect_failed(const Address& /*peer*/, int /*error*/) noexcept override {}
     void flow_ended(RdFlow& over) noexcept override { ended_.push_back(&over); }
+    void flow_left(RdFlow& over) noexcept override { ended_.push_back(&over); }
     void work_waits() noexcept override {}
 
     std::unique_ptr<RdFlows> flows;
