@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Many senders and one receiver behind a switch whose queue is short: what they get of its link.
+// Time is the switch's.
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <queue>
+#include <vector>
+
+#include "common/check.h"
+#include "core/rd_flows.h"
+#include "core/registry.h"
+
+using namespace rvt;        // NOLINT(google-build-using-namespace)
+using namespace rvt::core;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+constexpr std::uint32_t kPayloadBytes = 1024;
+constexpr std::size_t kFramingBytes = 66;  // IP, UDP, ICRC and Ethernet, of each packet
+constexpr std::size_t kMessageBytes = 40'000;
+constexpr std::uint8_t kReceiver = 1;
+constexpr std::uint64_t kWarmUs = 10'000;
+constexpr std::uint64_t kMeasuredUs = 40'000;
+
+std::uint64_t now_us = 1000;
+
+Address address_of(std::uint8_t number) {
+    Address address{.port = 5000};
+    address.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, number};
+    return address;
+}
+
+struct Packet {
+    double at_us = 0;  // where it is next
+    std::uint64_t number = 0;
+    std::uint8_t from = 0;
+    std::uint8_t to = 0;
+    std::vector<std::byte> bytes{};
+
+    bool operator<(const Packet& other) const {  // for a queue that gives the latest first
+        return at_us != other.at_us ? at_us > other.at_us : number > other.number;
+    }
+};
+
+struct SwitchAttr {
+    double bytes_per_us;  // of each host's link
+    double round_trip_us;
+    std::size_t queue_packets;
+};
+
+class Switch;
+
+struct Port {
+    Switch* net = nullptr;
+    Device* device = nullptr;
+    std::uint8_t number = 0;
+    double free_us = 0;  // when what it has sent has left
+    std::deque<Packet> arriving{};
+};
+
+/// The queue towards the receiver is the only one that packets are lost in.
+class Switch {
+  public:
+    explicit Switch(const SwitchAttr& attr) : attr_(attr) {}
+
+    void attach(Port& port) { ports_.push_back(&port); }
+    void send(Port& from, std::uint8_t to, const OutPacket& out) {
+        Packet packet{.number = ++sent_, .from = from.number, .to = to};
+        packet.bytes.assign(out.headers.begin(), out.headers.end());
+        for (const iovec& piece : out.payload) {
+            const auto* bytes = static_cast<const std::byte*>(piece.iov_base);
+            packet.bytes.insert(packet.bytes.end(), bytes, bytes + piece.iov_len);
+        }
+        packet.bytes.resize(packet.bytes.size() + out.pad);
+        from.free_us = std::max(from.free_us, static_cast<double>(now_us)) + time_of(packet);
+        packet.at_us = from.free_us + attr_.round_trip_us / 4;
+        coming_.push(std::move(packet));
+    }
+    void run() {
+        while (!coming_.empty() && coming_.top().at_us <= static_cast<double>(now_us)) {
+            Packet packet = coming_.top();
+            coming_.pop();
+            if (packet.to == kReceiver && !queue(packet)) {
+                continue;
+            }
+            packet.at_us += attr_.round_trip_us / 4;
+            ports_[packet.to - 1u]->arriving.push_back(std::move(packet));
+        }
+    }
+
+  private:
+    [[nodiscard]] double time_of(const Packet& packet) const {
+        return static_cast<double>(packet.bytes.size() + kFramingBytes) / attr_.bytes_per_us;
+    }
+    /// Returns: whether there is room.
+    bool queue(Packet& packet) {
+        while (!leaving_us_.empty() && leaving_us_.front() <= packet.at_us) {
+            leaving_us_.pop_front();
+        }
+        if (leaving_us_.size() >= attr_.queue_packets) {
+            return false;
+        }
+        free_us_ = std::max(free_us_, packet.at_us) + time_of(packet);
+        leaving_us_.push_back(free_us_);
+        packet.at_us = free_us_;
+        return true;
+    }
+
+    const SwitchAttr attr_;
+    std::vector<Port*> ports_;
+    std::priority_queue<Packet> coming_;
+    std::deque<double> leaving_us_;  // of what is in the queue
+    double free_us_ = 0;
+    std::uint64_t sent_ = 0;
+};
+
+Port& port_of(Device& device) {
+    return *static_cast<Port*>(device.priv());
+}
+
+unsigned deliver_due(Port& port) {
+    unsigned count = 0;
+    auto& arriving = port.arriving;
+    for (; !arriving.empty() && arriving[0].at_us <= static_cast<double>(now_us); ++count) {
+        const Packet packet = std::move(arriving[0]);
+        arriving.pop_front();
+        deliver_packet(*port.device, address_of(packet.from), address_of(packet.to), packet.bytes);
+    }
+    return count;
+}
+
+constexpr BackendOps kOps = {
+    .send_packets =
+        [](Device& device, const AhAttr& dest, std::span<const OutPacket> packets) {
+            Port& port = port_of(device);
+            for (const OutPacket& packet : packets) {
+                port.net->send(port, dest.dest.gid[15], packet);
+            }
+            return static_cast<unsigned>(packets.size());
+        },
+    .poll = [](Device& device) { return deliver_due(port_of(device)); },
+};
+
+class Node final : public RdFlowUser, public RdFlowsUser {
+  public:
+    Node(Switch& net, std::uint8_t number) : port_{.net = &net, .number = number} {
+        port_.device = registry_
+                           .add_device({.name = "node",
+                                        .grade = Grade::kPacket,
+                                        .address = address_of(number),
+                                        .payload_bytes = kPayloadBytes,
+                                        .now_us = []() noexcept { return now_us; }},
+                                       kOps, &port_)
+                           .value();
+        net.attach(port_);
+        flows = RdFlows::open({.device = port_.device,
+                               .taker = this,
+                               .user = this,
+                               .own = {.incarnation = number},
+                               .is_hot = &is_hot_})
+                    .take();
+    }
+    void fill() const {
+        static const std::vector<std::byte> kData(kMessageBytes);
+        const RdHeader header{.total = kMessageBytes, .operation = 0, .address = 0};
+        const iovec run{const_cast<std::byte*>(kData.data()), kData.size()};  // only read
+        while (flow->put_borrowed({.op = RdOp::kEagerFirst,
+                                   .payload = reinterpret_cast<const std::byte*>(&header),
+                                   .payload_bytes = sizeof header},
+                                  run, false)) {
+        }
+    }
+
+    void take_message(void*, const RdMessage& message) noexcept override {
+        received += message.length;
+    }
+    void take_malformed(void*) noexcept override { cr_fatal("a frame made no sense"); }
+    bool is_idle(void*) noexcept override { return false; }
+    void flow_opened(RdFlow& opened) noexcept override {
+        flow = &opened;
+        opened.start(this);
+    }
+    void connect_failed(const Address&, int error) noexcept override {
+        cr_fatal("no connection: %d", error);
+    }
+    void flow_ended(RdFlow&) noexcept override { cr_fatal("a flow ended"); }
+    void flow_left(RdFlow& left) noexcept override { flow_ended(left); }
+    void work_waits() noexcept override {}
+
+    std::unique_ptr<RdFlows> flows;
+    RdFlow* flow = nullptr;
+    std::uint64_t received = 0;  // bytes
+
+  private:
+    Registry registry_;
+    Port port_;
+    std::atomic<bool> is_hot_{false};
+};
+
+/// What part of the receiver's link so many senders fill with what is received once.
+double goodput(std::uint8_t senders, const SwitchAttr& attr) {
+    auto& net = *new Switch(attr);  // the process ends with the test: nobody says good-bye
+    std::vector<Node*> nodes;
+    for (std::uint8_t number = kReceiver; number <= kReceiver + senders; ++number) {
+        nodes.push_back(new Node(net, number));
+    }
+    const auto is_sender = [](const Node* node) { return node->flow != nullptr; };
+    const auto turn = [&] {
+        net.run();
+        for (Node* const node : nodes) {
+            node->flows->poll();
+            if (node != nodes[0] && node->flow != nullptr) {
+                node->fill();
+            }
+        }
+        ++now_us;
+    };
+    for (std::size_t i = 1; i < nodes.size(); ++i) {
+        nodes[i]->flows->connect(address_of(kReceiver));
+    }
+    while (!std::all_of(nodes.begin(), nodes.end(), is_sender)) {
+        turn();
+    }
+    for (const std::uint64_t end_us = now_us + kWarmUs; now_us < end_us;) {
+        turn();
+    }
+    const std::uint64_t before = nodes[0]->received;
+    for (const std::uint64_t end_us = now_us + kMeasuredUs; now_us < end_us;) {
+        turn();
+    }
+    return static_cast<double>(nodes[0]->received - before) /
+           (static_cast<double>(kMeasuredUs) * attr.bytes_per_us);
+}
+
+constexpr double kTenGigabit = 1250;
+constexpr double kGigabit = 125;
+
+}  // namespace
+
+Test(incast, one_sender_fills_the_link, .timeout = 120) {
+    const double part = goodput(1, {kTenGigabit, 50, 100});
+    cr_assert(part > 0.9, "%.2f", part);
+}
+Test(incast, eight_senders_get_half_of_a_fast_link_at_least, .timeout = 120) {
+    const double part = goodput(8, {kTenGigabit, 50, 100});
+    cr_assert(part > 0.5, "%.2f", part);
+}
+Test(incast, eight_distant_senders_get_half_of_a_fast_link_at_least, .timeout = 120) {
+    const double part = goodput(8, {kTenGigabit, 200, 250});
+    cr_assert(part > 0.5, "%.2f", part);
+}
+Test(incast, eight_senders_get_half_of_a_slow_link_at_least, .timeout = 120) {
+    const double part = goodput(8, {kGigabit, 1000, 100});
+    cr_assert(part > 0.5, "%.2f", part);
+}
