@@ -21,6 +21,7 @@ constexpr std::uint16_t kCaller = 40000;
 constexpr std::size_t kRequestRoom = 56;  // of librdmacm's peers
 constexpr std::uint32_t kPsn = 0x471108;
 constexpr int kPatience = 2000;
+constexpr std::uint64_t kOtherGuid = 7;
 
 std::uint64_t id_of(std::uint16_t service) {
     return protocol::ip_service_id(protocol::PortSpace::kTcp, service);
@@ -68,10 +69,10 @@ struct Stranger final : MadSink, CmWire {
     CmAgent agent;
     bool is_at_any_port = false;  // its messages have no port that they could be answered at
 
-    Stranger(Device& on, Device& to)
+    Stranger(Device& on, Device& to, std::uint64_t guid)
         : device(on),
           peer(to),
-          agent({.local = on.address(), .ca_guid = 7, .secret = {1, 2}}, *this) {
+          agent({.local = on.address(), .ca_guid = guid, .secret = {1, 2}}, *this) {
         device.set_mad_sink(this);
     }
     ~Stranger() { device.set_mad_sink(nullptr); }
@@ -116,10 +117,10 @@ struct World {
     Notes notes;
     std::unique_ptr<RcConnection> connection;
 
-    explicit World(RcData data = RcData::kPlain)
+    explicit World(RcData data = RcData::kPlain, std::uint64_t guid = kOtherGuid)
         : port({.device = &net.side(kA), .data = data, .is_hot = &is_hot}),
           side(net.side(kA), {}),
-          stranger(net.side(kB), net.side(kA)) {
+          stranger(net.side(kB), net.side(kA), guid) {
         connection = port.make(*side.pd,
                                {.type = QpType::kRc,
                                 .send_cq = side.send_cq,
@@ -306,4 +307,34 @@ Test(rc_port, a_length_beyond_the_message_ends_with_it) {
     World world(RcData::kCounted);
     world.listen_and_await_call("\377ask");
     cr_assert(world.notes.data == filled("ask", kRequestRoom - 1));
+}
+
+/// 02 "rvt", what it has, and whatever follows.
+Test(rc_port, only_who_says_that_it_has_extended_atomics_is_asked_for_them) {
+    const auto bytes_with = [](std::uint64_t guid, bool is_caller) {
+        World world(RcData::kPlain, guid);
+        if (is_caller) {
+            world.answer(world.call_and_await(""), "");
+        } else {
+            world.listen_and_await_call("");
+            RVT_OK(world.port.accept(*world.connection, *world.notes.request, {}));
+        }
+        return world.connection->qp().most_atomic_bytes();
+    };
+    for (const bool is_caller : {true, false}) {
+        RVT_EQ(bytes_with(0x02727674'01abcdef, is_caller), 256);
+        RVT_EQ(bytes_with(0x02727674'00abcdef, is_caller), 0);
+        RVT_EQ(bytes_with(0x02727675'01abcdef, is_caller), 0);
+        RVT_EQ(bytes_with(kOtherGuid, is_caller), 0);
+    }
+}
+
+Test(rc_port, both_ends_of_a_call_hear_what_it_is) {
+    World world;
+    const CmEvent request = world.call_and_await("");
+    RVT_EQ(request.ca_guid >> 24, 0x02727674'01);
+    World called;
+    called.listen_and_await_call("");
+    RVT_OK(called.port.accept(*called.connection, *called.notes.request, {}));
+    RVT_EQ(called.next(CmEventType::kReply).ca_guid >> 24, 0x02727674'01);
 }
