@@ -13,6 +13,7 @@
 #include "core/responder.h"
 #include "core/segment_wire.h"
 #include "core/wr_table.h"
+#include "protocol/atomic_word.h"
 #include "protocol/cm_messages.h"
 #include "protocol/headers.h"
 #include "protocol/syndrome.h"
@@ -56,6 +57,9 @@ std::optional<Opcode> request_opcode(const SegmentHeader& segment, Part part) no
         case WrOpcode::kRead: return Opcode::kRcReadRequest;
         case WrOpcode::kCas: return Opcode::kRcCompareSwap;
         case WrOpcode::kFetchAdd: return Opcode::kRcFetchAdd;
+        case WrOpcode::kFlush: return Opcode::kRcFlush;
+        case WrOpcode::kAtomicWrite: return Opcode::kRcAtomicWrite;
+        case WrOpcode::kExtendedAtomic: return Opcode::kRvtAtomic;
         case WrOpcode::kLocalInv:
         case WrOpcode::kBindMw: break;
     }
@@ -63,9 +67,15 @@ std::optional<Opcode> request_opcode(const SegmentHeader& segment, Part part) no
 }
 
 Opcode ack_opcode(const SegmentHeader& segment) noexcept {
-    const auto opcode = static_cast<WrOpcode>(segment.opcode);
-    const bool is_atomic = opcode == WrOpcode::kCas || opcode == WrOpcode::kFetchAdd;
-    return is_atomic && segment.kind == SegmentKind::kAck ? Opcode::kRcAtomicAck : Opcode::kRcAck;
+    if (segment.kind != SegmentKind::kAck) {
+        return Opcode::kRcAck;
+    }
+    switch (static_cast<WrOpcode>(segment.opcode)) {
+        case WrOpcode::kCas:
+        case WrOpcode::kFetchAdd: return Opcode::kRcAtomicAck;
+        case WrOpcode::kExtendedAtomic: return Opcode::kRvtAtomicResult;
+        default: return Opcode::kRcAck;
+    }
 }
 
 std::optional<Opcode> opcode_of(const SegmentHeader& segment, std::size_t bytes) noexcept {
@@ -104,22 +114,27 @@ protocol::Syndrome syndrome_of(const SegmentHeader& segment) noexcept {
 
 PacketHeader header_of(const SegmentHeader& segment, Opcode opcode, std::size_t bytes) noexcept {
     const bool is_swap = opcode == Opcode::kRcCompareSwap;
-    PacketHeader header{.opcode = opcode,
-                        .solicited = segment.is_solicited != 0,
-                        .pad = static_cast<std::uint8_t>(-bytes & 3),
-                        .dest_qpn = segment.dest_qpn & kQpnMask,
-                        .psn = protocol::Psn(segment.msn & kQpnMask),
-                        .qkey = segment.qkey,
-                        .src_qpn = segment.src_qpn & kQpnMask,
-                        .remote_addr = segment.remote_addr,
-                        .rkey = segment.rkey,
-                        .dma_bytes = static_cast<std::uint32_t>(segment.message_bytes),
-                        .swap_add = is_swap ? segment.swap : segment.compare_add,
-                        .compare = is_swap ? segment.compare_add : 0,
-                        .syndrome = protocol::to_wire(syndrome_of(segment)),
-                        .msn = segment.msn & kQpnMask,
-                        .original = segment.compare_add,
-                        .imm = segment.imm};
+    PacketHeader header{
+        .opcode = opcode,
+        .solicited = segment.is_solicited != 0,
+        .pad = static_cast<std::uint8_t>(-bytes & 3),
+        .dest_qpn = segment.dest_qpn & kQpnMask,
+        .psn = protocol::Psn(segment.msn & kQpnMask),
+        .qkey = segment.qkey,
+        .src_qpn = segment.src_qpn & kQpnMask,
+        .flush = segment.flush,
+        .remote_addr = segment.remote_addr,
+        .rkey = segment.rkey,
+        .dma_bytes = static_cast<std::uint32_t>(segment.message_bytes),
+        .swap_add = is_swap ? segment.swap : segment.compare_add,
+        .compare = is_swap ? segment.compare_add : 0,
+        .syndrome = protocol::to_wire(syndrome_of(segment)),
+        .msn = segment.msn & kQpnMask,
+        .original = segment.compare_add,
+        .imm = segment.imm,
+        .atomic = protocol::atomic_word({.form = static_cast<AtomicForm>(segment.atomic_form),
+                                         .datatype = segment.atomic_datatype,
+                                         .op = segment.atomic_op})};
     if (segment.kind == SegmentKind::kMad) {
         header.dest_qpn = header.src_qpn = protocol::kGsiQpn;
         header.qkey = protocol::kGsiQkey;
