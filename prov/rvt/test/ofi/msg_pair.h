@@ -66,9 +66,8 @@ inline bool enables_first = false;
         suite##_##name##_body();                           \
     }                                                      \
     static void suite##_##name##_body()
-static void suite##_##name##_body()
 
-    struct MsgOptions {
+struct MsgOptions {
     std::uint64_t caps = 0;
     int mr_mode = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
     std::uint64_t mode = FI_RX_CQ_DATA;
