@@ -28,7 +28,7 @@ using fab::Rank;
 // As an RC WRITE has them in the middle of a message.
 constexpr std::size_t kHeader = 12;
 constexpr std::size_t kTrailer = 4;
-constexpr std::size_t kMostPayload = 4096;
+constexpr std::size_t kMostPayload = 8960;
 constexpr std::size_t kMostDatagram = 65000;
 constexpr std::size_t kMemory = 1 << 20;
 constexpr std::size_t kTurn = 1 << 20;  // payload of one iteration of a stream
