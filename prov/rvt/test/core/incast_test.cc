@@ -164,6 +164,13 @@ class Node final : public RdFlowUser, public RdFlowsUser {
                                .is_hot = &is_hot_})
                     .take();
     }
+    /// Those that are left do not poll any more.
+    ~Node() {
+        flows.reset();
+        RVT_OK(registry_.remove_device(port_.device));
+    }
+    Node(const Node&) = delete;
+    Node& operator=(const Node&) = delete;
     void fill() const {
         static const std::vector<std::byte> kData(kMessageBytes);
         const RdHeader header{.total = kMessageBytes, .operation = 0, .address = 0};
@@ -203,15 +210,15 @@ class Node final : public RdFlowUser, public RdFlowsUser {
 
 /// What part of the receiver's link so many senders fill with what is received once.
 double goodput(std::uint8_t senders, const SwitchAttr& attr) {
-    auto& net = *new Switch(attr);  // the process ends with the test: nobody says good-bye
-    std::vector<Node*> nodes;
+    Switch net(attr);
+    std::vector<std::unique_ptr<Node>> nodes;
     for (std::uint8_t number = kReceiver; number <= kReceiver + senders; ++number) {
-        nodes.push_back(new Node(net, number));
+        nodes.push_back(std::make_unique<Node>(net, number));
     }
-    const auto is_sender = [](const Node* node) { return node->flow != nullptr; };
+    const auto is_sender = [](const auto& node) { return node->flow != nullptr; };
     const auto turn = [&] {
         net.run();
-        for (Node* const node : nodes) {
+        for (const auto& node : nodes) {
             node->flows->poll();
             if (node != nodes[0] && node->flow != nullptr) {
                 node->fill();
