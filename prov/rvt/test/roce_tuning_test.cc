@@ -39,21 +39,21 @@ void listen() {
 }  // namespace
 
 Test(roce_tuning, nothing_is_asked_for_by_default, .init = listen) {
-    cr_assert(not(packet_faults().has_faults()));
-    cr_assert(packet_capture() == nullptr);
-    cr_assert(warnings.empty());
+    RVT_ASSERT(not(packet_faults().has_faults()));
+    RVT_ASSERT(packet_capture() == nullptr);
+    RVT_ASSERT(warnings.empty());
 }
 
 Test(roce_tuning, faults_are_those_of_the_parameter, .init = listen) {
     util::set_param_text(ParamId::kFault, "drop=1%,delay=0.5%:200us,seed=7");
     const protocol::FaultPlan wanted{.drop = 10'000, .delay = 5'000, .delay_us = 200, .seed = 7};
-    cr_assert(packet_faults() == wanted);
-    cr_assert(warnings.empty());
+    RVT_ASSERT(packet_faults() == wanted);
+    RVT_ASSERT(warnings.empty());
 }
 
 Test(roce_tuning, a_part_that_cannot_be_read_is_named, .init = listen) {
     util::set_param_text(ParamId::kFault, "drop=1%,lose=2%,seed=7");
-    cr_assert(packet_faults() == protocol::FaultPlan{});
+    RVT_ASSERT(packet_faults() == protocol::FaultPlan{});
     cr_assert(warnings.find("\"lose=2%\"") != std::string::npos, "%s", warnings.c_str());
 }
 
@@ -61,16 +61,16 @@ Test(roce_tuning, one_capture_serves_all_devices, .init = listen) {
     const util::UniqueFd file(memfd_create("capture", MFD_CLOEXEC));
     const std::string name = "/proc/%p/fd/" + std::to_string(file.get());
     util::set_param_text(ParamId::kPcap, name.c_str());
-    cr_assert(packet_capture() != nullptr);
-    cr_assert(packet_capture() == packet_capture());
+    RVT_ASSERT(packet_capture() != nullptr);
+    RVT_ASSERT(packet_capture() == packet_capture());
     cr_assert(warnings.empty(), "%s", warnings.c_str());
 }
 
 Test(roce_tuning, a_capture_that_cannot_be_written_is_said_once, .init = listen) {
     util::set_param_text(ParamId::kPcap, "/proc/nowhere/file");
-    cr_assert(packet_capture() == nullptr);
-    cr_assert(packet_capture() == nullptr);
-    cr_assert(warnings.find("/proc/nowhere/file: No such file") != std::string::npos);
+    RVT_ASSERT(packet_capture() == nullptr);
+    RVT_ASSERT(packet_capture() == nullptr);
+    RVT_ASSERT(warnings.find("/proc/nowhere/file: No such file") != std::string::npos);
     RVT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1);
 }
 

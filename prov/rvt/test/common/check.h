@@ -24,9 +24,32 @@ std::int64_t number(const Result<T>& result) noexcept {
     return result.error();
 }
 
+/// Fails the test at that line, and ends it.
+[[noreturn]] void fail_at(const char* file, unsigned line, const char* text);
+[[noreturn]] void fail_at(const char* file, unsigned line, const char* text, std::int64_t value);
+
+inline void check_equal(std::int64_t value, std::int64_t expected, const char* text,
+                        const char* file, unsigned line) {
+    if (value != expected) {
+        fail_at(file, line, text, value);
+    }
+}
+
 }  // namespace rvt::test
 
+// They stand in place of Criterion's cr_assert(), which takes the compiler longer than all else in
+// a test; that one is for assertions with a message of their own.
+
+#define RVT_ASSERT(...)                                                        \
+    do {                                                                       \
+        if (!(__VA_ARGS__)) {                                                  \
+            ::rvt::test::fail_at(__FILE__, __LINE__, "not so: " #__VA_ARGS__); \
+        }                                                                      \
+    } while (0)
+
 /// Both sides as numbers; a Status or Result stands for its errno, 0 when all is well.
-#define RVT_EQ(a, b) cr_assert(eq(i64, ::rvt::test::number(a), ::rvt::test::number(b)))
-#define RVT_NE(a, b) cr_assert(ne(i64, ::rvt::test::number(a), ::rvt::test::number(b)))
+#define RVT_EQ(a, b)                                                                       \
+    ::rvt::test::check_equal(::rvt::test::number(a), ::rvt::test::number(b), #a " == " #b, \
+                             __FILE__, __LINE__)
+#define RVT_NE(a, b) RVT_ASSERT(::rvt::test::number(a) != ::rvt::test::number(b))
 #define RVT_OK(a) RVT_EQ(a, 0)

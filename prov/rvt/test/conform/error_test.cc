@@ -164,8 +164,8 @@ void an_unreliable_write_that_is_not_allowed_changes_nothing() {
     pair.a().fill(0, 64, 2);
     RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .rkey = 0x777}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
-    cr_assert(pair.is_silent(pair.b().recv_cq));
-    cr_assert(pair.b().holds(0, 64, 1));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.b().holds(0, 64, 1));
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
 }
 RVT_CONFORM(an_unreliable_write_that_is_not_allowed_changes_nothing)
@@ -280,7 +280,7 @@ void a_full_completion_queue_refuses_raises_an_event_and_fails_the_pair() {
     }
     RVT_EQ(pair.event(kA), EventType::kCqErr);
     RVT_EQ(pair.event(kA), EventType::kQpFatal);
-    cr_assert(pair.a().send_cq->is_overrun());
+    RVT_ASSERT(pair.a().send_cq->is_overrun());
     pair.await_state(kA, QpState::kErr);
     RVT_EQ(pair.sent().wr_id, 0);
 }

@@ -31,7 +31,7 @@ void flush_of_a_range_completes_behind_the_write_before_it() {
     RVT_EQ(wc.wr_id, 2);
     RVT_EQ(wc.status, WcStatus::kSuccess);
     RVT_EQ(wc.opcode, WcOpcode::kFlush);
-    cr_assert(pair.b().holds(512, 5000, 2));
+    RVT_ASSERT(pair.b().holds(512, 5000, 2));
 }
 RVT_CONFORM_RC(flush_of_a_range_completes_behind_the_write_before_it)
 
@@ -126,7 +126,7 @@ void atomic_write_changes_the_word_behind_the_write_before_it() {
     RVT_EQ(wc.status, WcStatus::kSuccess);
     RVT_EQ(wc.opcode, WcOpcode::kAtomicWrite);
     RVT_EQ(pair.b().word(8), 0x1122334455667788);
-    cr_assert(pair.b().holds(64, 3000, 5));
+    RVT_ASSERT(pair.b().holds(64, 3000, 5));
 }
 RVT_CONFORM_RC(atomic_write_changes_the_word_behind_the_write_before_it)
 

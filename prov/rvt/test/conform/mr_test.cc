@@ -25,7 +25,7 @@ void a_zero_based_region_is_addressed_from_zero() {
                                    .remote_addr = 10,
                                    .rkey = mr->key()}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
-    cr_assert(pair.b().holds(110, 64, 4));
+    RVT_ASSERT(pair.b().holds(110, 64, 4));
     RVT_OK(dereg_mr(mr));
 }
 RVT_CONFORM_RC(a_zero_based_region_is_addressed_from_zero)
@@ -45,9 +45,9 @@ void a_region_of_several_segments_is_addressed_as_one() {
                                    .remote_addr = 0,
                                    .rkey = mr->key()}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
-    cr_assert(pair.b().holds(5000, 100, 4));
-    cr_assert(std::memcmp(memory + 1000, pair.a().memory.data() + 100, 300) == 0);
-    cr_assert(std::memcmp(memory + 9000, pair.a().memory.data() + 400, 50) == 0);
+    RVT_ASSERT(pair.b().holds(5000, 100, 4));
+    RVT_ASSERT(std::memcmp(memory + 1000, pair.a().memory.data() + 100, 300) == 0);
+    RVT_ASSERT(std::memcmp(memory + 9000, pair.a().memory.data() + 400, 50) == 0);
     RVT_OK(dereg_mr(mr));
 }
 RVT_CONFORM_RC(a_region_of_several_segments_is_addressed_as_one)

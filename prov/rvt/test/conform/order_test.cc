@@ -59,7 +59,7 @@ void a_read_after_a_write_sees_it() {
                            .flags = SendFlags::kFence}));
     pair.sent();
     pair.sent();
-    cr_assert(pair.a().holds(8192, 3000, 7));
+    RVT_ASSERT(pair.a().holds(8192, 3000, 7));
 }
 RVT_CONFORM_RC(a_read_after_a_write_sees_it)
 
@@ -71,7 +71,7 @@ void a_fenced_send_carries_what_the_read_before_it_brought() {
     RVT_OK(pair.post_send({.opcode = WrOpcode::kRead, .bytes = 6000}));
     RVT_OK(pair.post_send({.bytes = 6000, .flags = SendFlags::kFence}));
     RVT_EQ(pair.received().byte_len, 6000);
-    cr_assert(pair.b().holds(16384, 6000, 8));
+    RVT_ASSERT(pair.b().holds(16384, 6000, 8));
 }
 RVT_CONFORM_RC(a_fenced_send_carries_what_the_read_before_it_brought)
 
@@ -100,7 +100,7 @@ void a_send_waits_for_its_receive_without_limit_at_seven_retries() {
     for (int i = 0; i < 50; ++i) {
         pair.pass_us(1000);
     }
-    cr_assert(pair.is_silent(pair.a().send_cq));
+    RVT_ASSERT(pair.is_silent(pair.a().send_cq));
     RVT_OK(pair.b().post_recv(3));
     pair.pass_us(1000);
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
@@ -159,9 +159,9 @@ void an_unreliable_send_without_a_receive_is_lost_and_completes() {
         Pair<Backend> pair({.type = type});
         RVT_OK(pair.post_send({.wr_id = 1}));
         RVT_EQ(pair.sent().status, WcStatus::kSuccess);
-        cr_assert(pair.is_silent(pair.b().recv_cq));
+        RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
         RVT_OK(pair.b().post_recv(5));
-        cr_assert(pair.is_silent(pair.b().recv_cq));
+        RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
         RVT_EQ(pair.b().device->stats().sum(Stat::kDrops), 1);
     }
 }
@@ -197,8 +197,8 @@ void nothing_behind_a_failed_request_is_carried_out() {
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
     RVT_EQ(pair.sent().status, WcStatus::kLocProtErr);
     RVT_EQ(pair.sent().status, WcStatus::kWrFlushErr);
-    cr_assert(pair.is_silent(pair.b().recv_cq));
-    cr_assert(pair.b().holds(4096, 64, 9));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.b().holds(4096, 64, 9));
 }
 RVT_CONFORM_RC(nothing_behind_a_failed_request_is_carried_out)
 

@@ -102,11 +102,11 @@ auto side_b(const Options& options, Body body, util::SockAddr at = kAnyPort) {
 /// Side A, connected.
 struct Here : End {
     explicit Here(Process& to, const Options& with = {}) : End(to, with, kAnyPort) {
-        cr_assert(connect());
+        RVT_ASSERT(connect());
     }
     /// So that the connection is there for certain, and the peer's rights are known.
     void await_connection() {
-        cr_assert(moves({.opcode = WrOpcode::kWrite, .bytes = 8}));
+        RVT_ASSERT(moves({.opcode = WrOpcode::kWrite, .bytes = 8}));
         other->put(true);
     }
 };
@@ -134,9 +134,9 @@ Test(conform_processes, messages_of_all_sizes_arrive_in_order, .timeout = 60) {
     Here a(peer);
     for (std::size_t i = 0; i < std::size(kSizes); ++i) {
         a.side->fill(0, kSizes[i], static_cast<int>(i));
-        cr_assert(a.moves({.wr_id = i, .bytes = kSizes[i]}));
+        RVT_ASSERT(a.moves({.wr_id = i, .bytes = kSizes[i]}));
     }
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, both_flood_each_other_before_either_receives, .timeout = 60) {
@@ -167,8 +167,8 @@ Test(conform_processes, both_flood_each_other_before_either_receives, .timeout =
     };
     Process peer(side_b({}, flood));
     Here a(peer);
-    cr_assert(flood(a));
-    cr_assert(agrees(peer));
+    RVT_ASSERT(flood(a));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, a_receiver_that_is_not_ready_holds_the_sender, .timeout = 60) {
@@ -177,14 +177,14 @@ Test(conform_processes, a_receiver_that_is_not_ready_holds_the_sender, .timeout 
         return b.side->post_recv(7).is_ok() && b.received().wr_id == 7;
     }));
     Here a(peer);
-    cr_assert(a.post().is_ok());
+    RVT_ASSERT(a.post().is_ok());
     Wc wc;
     for (int i = 0; i < 1000; ++i) {
-        cr_assert(eq(u32, a.side->send_cq->poll({&wc, 1}), 0u));
+        RVT_EQ(a.side->send_cq->poll({&wc, 1}), 0u);
     }
     peer.put(true);
     RVT_EQ(a.sent().status, WcStatus::kSuccess);
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, writes_reads_and_atomics_reach_the_peers_memory, .timeout = 60) {
@@ -199,26 +199,26 @@ Test(conform_processes, writes_reads_and_atomics_reach_the_peers_memory, .timeou
     Here a(peer);
     a.meet();
     a.side->fill(0, 50000, 3);
-    cr_assert(
+    RVT_ASSERT(
         a.moves({.opcode = WrOpcode::kWriteImm, .bytes = 50000, .remote_offset = 100, .imm = 5}));
-    cr_assert(a.moves(
+    RVT_ASSERT(a.moves(
         {.opcode = WrOpcode::kRead, .offset = 60000, .bytes = 50000, .remote_offset = 100}));
-    cr_assert(a.side->holds(60000, 50000, 3));
-    cr_assert(a.moves({.opcode = WrOpcode::kFetchAdd,
-                       .offset = 136000,
-                       .bytes = 8,
-                       .remote_offset = 128000,
-                       .compare_add = 2}));
-    cr_assert(eq(u64, a.side->word(136000), std::uint64_t{40}));
-    cr_assert(a.moves({.opcode = WrOpcode::kCas,
-                       .offset = 136000,
-                       .bytes = 8,
-                       .remote_offset = 128000,
-                       .compare_add = 42,
-                       .swap = 9}));
-    cr_assert(eq(u64, a.side->word(136000), std::uint64_t{42}));
+    RVT_ASSERT(a.side->holds(60000, 50000, 3));
+    RVT_ASSERT(a.moves({.opcode = WrOpcode::kFetchAdd,
+                        .offset = 136000,
+                        .bytes = 8,
+                        .remote_offset = 128000,
+                        .compare_add = 2}));
+    RVT_EQ(a.side->word(136000), std::uint64_t{40});
+    RVT_ASSERT(a.moves({.opcode = WrOpcode::kCas,
+                        .offset = 136000,
+                        .bytes = 8,
+                        .remote_offset = 128000,
+                        .compare_add = 42,
+                        .swap = 9}));
+    RVT_EQ(a.side->word(136000), std::uint64_t{42});
     peer.put(true);
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, one_sided_access_needs_no_progress_at_the_peer, .timeout = 60) {
@@ -233,13 +233,13 @@ Test(conform_processes, one_sided_access_needs_no_progress_at_the_peer, .timeout
     a.await_connection();
     peer.get<bool>();
     a.side->fill(0, 200000, 8);
-    cr_assert(a.moves({.opcode = WrOpcode::kWrite, .bytes = 200000}));
-    cr_assert(a.moves({.opcode = WrOpcode::kRead, .offset = 200000, .bytes = 50000}));
+    RVT_ASSERT(a.moves({.opcode = WrOpcode::kWrite, .bytes = 200000}));
+    RVT_ASSERT(a.moves({.opcode = WrOpcode::kRead, .offset = 200000, .bytes = 50000}));
     for (std::size_t i = 0; i < 50000; ++i) {
-        cr_assert(a.side->memory[i] == a.side->memory[200000 + i]);
+        RVT_ASSERT(a.side->memory[i] == a.side->memory[200000 + i]);
     }
     peer.put(true);
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, memory_goes_while_a_peer_reads_it_and_the_peer_is_told, .timeout = 60) {
@@ -253,17 +253,17 @@ Test(conform_processes, memory_goes_while_a_peer_reads_it_and_the_peer_is_told, 
     Here a(peer);
     const Op read{.opcode = WrOpcode::kRead, .bytes = 200000};
     for (int i = 0; i < 20; ++i) {
-        cr_assert(a.moves(read));
+        RVT_ASSERT(a.moves(read));
     }
     peer.put(true);
     Wc wc;
     do {
-        cr_assert(a.post(read).is_ok());
+        RVT_ASSERT(a.post(read).is_ok());
         wc = a.sent();
     } while (wc.status == WcStatus::kSuccess);
     RVT_EQ(wc.status, WcStatus::kRemAccessErr);
     peer.put(true);
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, a_key_that_nobody_made_is_refused, .timeout = 60) {
@@ -272,11 +272,11 @@ Test(conform_processes, a_key_that_nobody_made_is_refused, .timeout = 60) {
         return b.side->event() == EventType::kQpAccessErr;
     }));
     Here a(peer);
-    cr_assert(a.moves({.opcode = WrOpcode::kWrite, .bytes = 8}));
-    cr_assert(a.post({.opcode = WrOpcode::kWrite, .rkey = a.far.rkey ^ 0x100}).is_ok());
+    RVT_ASSERT(a.moves({.opcode = WrOpcode::kWrite, .bytes = 8}));
+    RVT_ASSERT(a.post({.opcode = WrOpcode::kWrite, .rkey = a.far.rkey ^ 0x100}).is_ok());
     RVT_EQ(a.sent().status, WcStatus::kRemAccessErr);
     peer.put(true);
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, datagrams_arrive_with_the_senders_address, .timeout = 60) {
@@ -291,8 +291,8 @@ Test(conform_processes, datagrams_arrive_with_the_senders_address, .timeout = 60
     Here a(peer, options);
     a.side->fill(0, 300, 6);
     a.meet();
-    cr_assert(a.moves({.bytes = 300}));
-    cr_assert(agrees(peer));
+    RVT_ASSERT(a.moves({.bytes = 300}));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, unreliable_messages_arrive_where_there_is_room, .timeout = 60) {
@@ -305,8 +305,8 @@ Test(conform_processes, unreliable_messages_arrive_where_there_is_room, .timeout
     Here a(peer, options);
     a.side->fill(0, 100000, 4);
     a.meet();
-    cr_assert(a.moves({.bytes = 100000}));
-    cr_assert(agrees(peer));
+    RVT_ASSERT(a.moves({.bytes = 100000}));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, a_message_wakes_a_peer_that_sleeps, .timeout = 60) {
@@ -322,9 +322,9 @@ Test(conform_processes, a_message_wakes_a_peer_that_sleeps, .timeout = 60) {
     Here a(peer);
     for (std::uint64_t i = 0; i < 100; ++i) {
         a.meet();
-        cr_assert(a.moves({.wr_id = i}));
+        RVT_ASSERT(a.moves({.wr_id = i}));
     }
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, death_of_a_peer_fails_what_is_under_way_and_flushes_the_rest,
@@ -335,10 +335,10 @@ Test(conform_processes, death_of_a_peer_fails_what_is_under_way_and_flushes_the_
     }));
     Here a(peer);
     a.await_connection();
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
     for (std::uint64_t i = 0; i < 3; ++i) {
-        cr_assert(a.post({.wr_id = i}).is_ok());
-        cr_assert(a.side->post_recv(10 + i).is_ok());
+        RVT_ASSERT(a.post({.wr_id = i}).is_ok());
+        RVT_ASSERT(a.side->post_recv(10 + i).is_ok());
     }
     const auto killed = SteadyClock::now();
     peer.kill();
@@ -350,7 +350,7 @@ Test(conform_processes, death_of_a_peer_fails_what_is_under_way_and_flushes_the_
         RVT_EQ(wc.status, WcStatus::kWrFlushErr);
         RVT_EQ(wc.wr_id, 10 + i);
     }
-    cr_assert(SteadyClock::now() - killed < std::chrono::seconds(1));
+    RVT_ASSERT(SteadyClock::now() - killed < std::chrono::seconds(1));
     RVT_EQ(a.side->qp->state(), QpState::kErr);
     RVT_EQ(a.side->event().value(), EventType::kQpFatal);
 }
@@ -368,9 +368,9 @@ Test(conform_processes, death_in_the_middle_of_a_message_flushes_its_receive, .t
     RVT_OK(a.side->qp->post_recv({.wr_id = 3, .sg_list = list}));
     RVT_OK(a.side->post_recv(4));
     a.await_connection();
-    cr_assert(agrees(peer));
+    RVT_ASSERT(agrees(peer));
     a.device->device().progress();
-    cr_assert(a.side->qp->inbound().has_receive);
+    RVT_ASSERT(a.side->qp->inbound().has_receive);
     peer.kill();
     for (std::uint64_t wr_id : {3u, 4u}) {
         const Wc wc = a.received();
@@ -396,8 +396,8 @@ Test(conform_processes, messages_with_tags_fill_the_buffers_of_their_tags, .time
     const TmHeader header{.tag = htobe64(9)};
     std::memcpy(a.side->memory.data(), &header, sizeof header);
     a.side->fill(sizeof header, kBytes, 2);
-    cr_assert(a.moves({.bytes = sizeof header + kBytes}));
-    cr_assert(agrees(peer));
+    RVT_ASSERT(a.moves({.bytes = sizeof header + kBytes}));
+    RVT_ASSERT(agrees(peer));
 }
 
 Test(conform_processes, death_wakes_who_sleeps, .timeout = 60) {
@@ -407,9 +407,9 @@ Test(conform_processes, death_wakes_who_sleeps, .timeout = 60) {
     }));
     Here a(peer);
     a.await_connection();
-    cr_assert(agrees(peer));
-    cr_assert(a.side->post_recv(1).is_ok());
-    cr_assert(a.side->recv_cq->req_notify(false).is_ok());
+    RVT_ASSERT(agrees(peer));
+    RVT_ASSERT(a.side->post_recv(1).is_ok());
+    RVT_ASSERT(a.side->recv_cq->req_notify(false).is_ok());
     peer.kill();
     RVT_OK(a.side->channel->get_event(10000));
     RVT_EQ(a.received().status, WcStatus::kWrFlushErr);
@@ -427,13 +427,13 @@ Test(conform_processes, death_of_one_peer_leaves_the_others_alone, .timeout = 60
     const std::unique_ptr<Side> doomed = std::move(a.side);
     a.side = std::make_unique<Side>(a.device->device(), a.options);
     a.other = &second;
-    cr_assert(a.connect());
+    RVT_ASSERT(a.connect());
     first.kill();
     RVT_OK(doomed->post_recv(1));
     RVT_EQ(a.next(doomed->recv_cq).status, WcStatus::kWrFlushErr);
     second.put(true);
-    cr_assert(a.moves({}));
-    cr_assert(agrees(second));
+    RVT_ASSERT(a.moves({}));
+    RVT_ASSERT(agrees(second));
 }
 
 Test(conform_processes, a_device_that_closes_is_as_a_peer_that_died, .timeout = 60) {
@@ -442,7 +442,7 @@ Test(conform_processes, a_device_that_closes_is_as_a_peer_that_died, .timeout = 
         end.connect();
     });
     Here a(peer);
-    cr_assert(a.post().is_ok());
+    RVT_ASSERT(a.post().is_ok());
     RVT_EQ(a.sent().status, WcStatus::kRetryExcErr);
     RVT_EQ(a.side->qp->state(), QpState::kErr);
 }
@@ -458,17 +458,17 @@ Test(conform_processes, a_device_that_came_again_is_reached_by_new_pairs, .timeo
         side_b({}, receive_one, at)(parent);
     });
     Here a(first);
-    cr_assert(a.moves({}));
+    RVT_ASSERT(a.moves({}));
     first.kill();
-    cr_assert(a.side->post_recv(1).is_ok());
+    RVT_ASSERT(a.side->post_recv(1).is_ok());
     RVT_EQ(a.received().status, WcStatus::kWrFlushErr);
     a.side = std::make_unique<Side>(a.device->device(), a.options);
     a.other = &second;
     second.put(true);
-    cr_assert(a.connect());
+    RVT_ASSERT(a.connect());
     RVT_EQ(a.far.address.port, at.port);
-    cr_assert(a.moves({}));
-    cr_assert(agrees(second));
+    RVT_ASSERT(a.moves({}));
+    RVT_ASSERT(agrees(second));
 }
 
 Test(conform_processes, nobody_at_an_address_is_an_error_in_bounded_time, .timeout = 60) {
@@ -486,7 +486,7 @@ Test(conform_processes, nobody_at_an_address_is_an_error_in_bounded_time, .timeo
         Wc wc;
         const auto begin = SteadyClock::now();
         while (side.send_cq->poll({&wc, 1}) == 0) {
-            cr_assert(SteadyClock::now() - begin < kPatience);
+            RVT_ASSERT(SteadyClock::now() - begin < kPatience);
             std::this_thread::yield();
         }
         RVT_EQ(wc.status, WcStatus::kRetryExcErr);

@@ -44,13 +44,13 @@ void the_limit_event_comes_once_when_receives_become_few() {
     RVT_OK(pair.b().srq->set_limit(3));
     RVT_OK(pair.post_send());
     pair.received();
-    cr_assert(pair.has_no_event(kB));  // three are left, and three is not fewer than three
+    RVT_ASSERT(pair.has_no_event(kB));  // three are left, and three is not fewer than three
     RVT_OK(pair.post_send());
     pair.received();
     RVT_EQ(pair.event(kB), EventType::kSrqLimitReached);
     RVT_OK(pair.post_send());
     pair.received();
-    cr_assert(pair.has_no_event(kB));
+    RVT_ASSERT(pair.has_no_event(kB));
 }
 RVT_CONFORM_RC(the_limit_event_comes_once_when_receives_become_few)
 
@@ -66,7 +66,7 @@ template <class Backend>
 void an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted() {
     Pair<Backend> pair({.has_srq = true});
     RVT_OK(pair.post_send());
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
     RVT_OK(pair.b().post_recv(5));
     pair.pass_us(1000);
     RVT_EQ(pair.received().wr_id, 5);
@@ -79,7 +79,7 @@ void error_leaves_shared_receives_and_says_that_no_more_are_taken() {
     RVT_OK(pair.b().post_recv(5));
     RVT_OK(pair.go(kB, QpState::kErr));
     RVT_EQ(pair.event(kB), EventType::kQpLastWqeReached);
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
     RVT_EQ(pair.b().srq->queue().size(), 1);
 }
 RVT_CONFORM_RC(error_leaves_shared_receives_and_says_that_no_more_are_taken)
@@ -94,7 +94,7 @@ void an_armed_queue_announces_the_next_completion_once() {
     RVT_OK(pair.post_send());
     pair.sent();
     pair.sent();
-    cr_assert(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
+    RVT_ASSERT(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
     RVT_EQ(pair.b().channel->get_event(0), EAGAIN);
 }
 RVT_CONFORM_RC(an_armed_queue_announces_the_next_completion_once)
@@ -110,7 +110,7 @@ void a_queue_armed_for_solicited_completions_ignores_others() {
     RVT_EQ(pair.b().channel->get_event(0), EAGAIN);
     RVT_OK(pair.post_send({.flags = SendFlags::kSolicited}));
     pair.sent();
-    cr_assert(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
+    RVT_ASSERT(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
 }
 RVT_CONFORM_RC(a_queue_armed_for_solicited_completions_ignores_others)
 
@@ -120,7 +120,7 @@ void a_failed_completion_counts_as_solicited() {
     RVT_OK(pair.a().recv_cq->req_notify(true));
     RVT_OK(pair.a().post_recv(1));
     RVT_OK(pair.go(kA, QpState::kErr));
-    cr_assert(pair.a().channel->get_event(0).value() == pair.a().recv_cq);
+    RVT_ASSERT(pair.a().channel->get_event(0).value() == pair.a().recv_cq);
 }
 RVT_CONFORM_RC(a_failed_completion_counts_as_solicited)
 

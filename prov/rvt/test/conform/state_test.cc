@@ -167,7 +167,7 @@ void sqd_starts_no_work_and_says_when_it_is_drained() {
     RVT_EQ(pair.event(kA), EventType::kSqDrained);
     RVT_OK(pair.b().post_recv(1));
     RVT_OK(pair.post_send());
-    cr_assert(pair.is_silent(pair.a().send_cq));
+    RVT_ASSERT(pair.is_silent(pair.a().send_cq));
     RVT_OK(pair.a().qp->modify({.state = QpState::kRts}, QpMask::kState));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
@@ -177,7 +177,7 @@ template <class Backend>
 void sqd_without_a_wish_for_the_event_raises_none() {
     Pair<Backend> pair;
     RVT_OK(pair.go(kA, QpState::kSqd));
-    cr_assert(pair.has_no_event(kA));
+    RVT_ASSERT(pair.has_no_event(kA));
 }
 RVT_CONFORM_RC(sqd_without_a_wish_for_the_event_raises_none)
 
@@ -189,7 +189,7 @@ void reset_forgets_posted_work_and_unread_completions() {
     RVT_OK(pair.post_send());
     pair.sent();
     RVT_OK(pair.go(kB, QpState::kReset));
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
 }
 RVT_CONFORM_RC(reset_forgets_posted_work_and_unread_completions)
 
@@ -201,7 +201,7 @@ void a_pair_destroyed_leaves_no_completions() {
     pair.sent();
     RVT_OK(destroy_qp(pair.b().qp));
     pair.b().qp = nullptr;
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
 }
 RVT_CONFORM_RC(a_pair_destroyed_leaves_no_completions)
 

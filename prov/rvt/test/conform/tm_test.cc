@@ -69,7 +69,7 @@ void a_message_fills_the_buffer_of_its_tag_without_its_header() {
     RVT_EQ(wc.tm_tag, 9);
     RVT_EQ(wc.tm_app_ctx, 77);
     RVT_EQ(wc.qpn, pair.b().qp->qpn());
-    cr_assert(pair.b().holds(kRoom, 200, 9));
+    RVT_ASSERT(pair.b().holds(kRoom, 200, 9));
 }
 RVT_CONFORM_RC(a_message_fills_the_buffer_of_its_tag_without_its_header)
 
@@ -79,7 +79,7 @@ void a_message_of_many_parts_fills_the_buffer_of_its_tag() {
     add(pair, 9, kRoom, 70000);
     RVT_OK(send_tagged(pair, 9, 70000));
     RVT_EQ(pair.received().byte_len, 70000);
-    cr_assert(pair.b().holds(kRoom, 70000, 9));
+    RVT_ASSERT(pair.b().holds(kRoom, 70000, 9));
 }
 RVT_CONFORM_RC(a_message_of_many_parts_fills_the_buffer_of_its_tag)
 
@@ -103,8 +103,8 @@ void a_message_that_no_tag_takes_goes_whole_into_a_plain_receive() {
     RVT_EQ(wc.flags, WcFlags::kNone);
     RVT_EQ(wc.wr_id, 1);
     RVT_EQ(wc.byte_len, 200 + kHeader);
-    cr_assert(std::memcmp(pair.a().memory.data(), pair.b().memory.data() + kRoom, kHeader) == 0);
-    cr_assert(pair.b().holds(kRoom + kHeader, 200, 9));
+    RVT_ASSERT(std::memcmp(pair.a().memory.data(), pair.b().memory.data() + kRoom, kHeader) == 0);
+    RVT_ASSERT(pair.b().holds(kRoom + kHeader, 200, 9));
 }
 RVT_CONFORM_RC(a_message_that_no_tag_takes_goes_whole_into_a_plain_receive)
 
@@ -153,7 +153,7 @@ void operations_complete_when_they_are_signaled() {
     Sge element;
     TmOp op = add_op(pair, 9, kRoom, element);
     RVT_OK(pair.b().srq->post_op(op));
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
     op.flags = TmFlags::kSignaled;
     RVT_OK(pair.b().srq->post_op(op));
     const Wc added = pair.received();
@@ -245,7 +245,7 @@ template <class Backend>
 void a_message_that_was_not_ready_finds_a_tag_that_comes_later() {
     Pair<Backend> pair(kTagged);
     RVT_OK(send_tagged(pair, 9, 20));
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
     add(pair, 9);
     pair.pass_us(1000);
     RVT_EQ(pair.received().wr_id, kRoom);
@@ -263,7 +263,7 @@ void a_message_longer_than_its_tags_buffer_fails_the_pair() {
     RVT_EQ(wc.status, WcStatus::kLocLenErr);
     RVT_EQ(wc.wr_id, kRoom);
     RVT_EQ(pair.sent().status, WcStatus::kRemInvReqErr);
-    cr_assert(pair.b().holds(kRoom + 100, 100, 1));
+    RVT_ASSERT(pair.b().holds(kRoom + 100, 100, 1));
 }
 RVT_CONFORM_RC(a_message_longer_than_its_tags_buffer_fails_the_pair)
 

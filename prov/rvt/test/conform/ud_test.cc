@@ -17,11 +17,11 @@ void a_datagram_arrives_behind_forty_bytes_of_route_header() {
     RVT_OK(pair.post_send({.bytes = 200}));
     const Wc received = pair.received();
     RVT_EQ(received.byte_len, 240);
-    cr_assert(has_all(received.flags, WcFlags::kGrh));
+    RVT_ASSERT(has_all(received.flags, WcFlags::kGrh));
     RVT_EQ(received.src_qpn, pair.a().qp->qpn());
-    cr_assert(pair.b().holds(1040, 200, 1));
+    RVT_ASSERT(pair.b().holds(1040, 200, 1));
     const auto& gid = pair.a().device->address().gid;
-    cr_assert(std::memcmp(pair.b().memory.data() + 1008, gid.data(), gid.size()) == 0);
+    RVT_ASSERT(std::memcmp(pair.b().memory.data() + 1008, gid.data(), gid.size()) == 0);
 }
 RVT_CONFORM(a_datagram_arrives_behind_forty_bytes_of_route_header)
 
@@ -46,7 +46,7 @@ void a_receive_that_was_taken_back_gets_no_datagram() {
         pair.a().fill(0, 64, static_cast<int>(wr_id));
         RVT_OK(pair.post_send());
         RVT_EQ(pair.received().wr_id, wr_id);
-        cr_assert(pair.b().holds(wr_id * 1024 + kGrhBytes, 64, static_cast<int>(wr_id)));
+        RVT_ASSERT(pair.b().holds(wr_id * 1024 + kGrhBytes, 64, static_cast<int>(wr_id)));
     }
     RVT_EQ(pair.b().qp->take_back_recv(1), ENOENT);
 }
@@ -72,7 +72,7 @@ void a_datagram_with_the_wrong_qkey_is_dropped() {
     RVT_OK(pair.b().post_recv(3));
     RVT_OK(pair.post_send({.qkey = kQkey + 1}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
     RVT_EQ(pair.b().device->stats().sum(Stat::kDrops), 1);
 }
 RVT_CONFORM(a_datagram_with_the_wrong_qkey_is_dropped)
@@ -112,7 +112,7 @@ void a_receive_has_to_have_room_for_the_route_header() {
     RVT_OK(pair.b().post_recv(3, 0, 64));
     RVT_OK(pair.post_send({.bytes = 64}));
     pair.sent();
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
 }
 RVT_CONFORM(a_receive_has_to_have_room_for_the_route_header)
 
@@ -167,7 +167,7 @@ void a_message_to_a_group_reaches_each_member_once_and_not_the_sender() {
     for (Qp* member : members.qps) {
         RVT_EQ(pair.next(pair.a().recv_cq).wr_id, member->qpn());
     }
-    cr_assert(pair.is_silent(pair.a().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.a().recv_cq));
     for (Qp* member : members.qps) {
         RVT_OK(member->detach_mcast(kGroup));
         RVT_OK(destroy_qp(member));

@@ -22,7 +22,7 @@ void send_puts_the_bytes_into_the_receive() {
     RVT_EQ(received.opcode, WcOpcode::kRecv);
     RVT_EQ(received.byte_len, 300);
     RVT_EQ(received.qpn, pair.b().qp->qpn());
-    cr_assert(pair.b().holds(4096, 300, 1));
+    RVT_ASSERT(pair.b().holds(4096, 300, 1));
 }
 RVT_CONFORM_RC(send_puts_the_bytes_into_the_receive)
 
@@ -42,7 +42,7 @@ void a_long_message_arrives_whole() {
     RVT_OK(pair.b().post_recv(9, 1000, 100000));
     RVT_OK(pair.post_send({.bytes = 100000}));
     RVT_EQ(pair.received().byte_len, 100000);
-    cr_assert(pair.b().holds(1000, 100000, 3));
+    RVT_ASSERT(pair.b().holds(1000, 100000, 3));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
 RVT_CONFORM_RC(a_long_message_arrives_whole)
@@ -55,7 +55,7 @@ void immediate_data_arrives_with_the_message() {
         RVT_OK(pair.post_send({.opcode = WrOpcode::kSendImm, .imm = 0xabcd1234}));
         const Wc received = pair.received();
         RVT_EQ(received.imm, 0xabcd1234);
-        cr_assert(has_all(received.flags, WcFlags::kWithImm));
+        RVT_ASSERT(has_all(received.flags, WcFlags::kWithImm));
     }
 }
 RVT_CONFORM(immediate_data_arrives_with_the_message)
@@ -68,8 +68,8 @@ void write_changes_the_peers_memory_and_completes_no_receive() {
         RVT_OK(pair.b().post_recv(9));
         RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 5000, .remote_offset = 777}));
         RVT_EQ(pair.sent().opcode, WcOpcode::kWrite);
-        cr_assert(pair.is_silent(pair.b().recv_cq));
-        cr_assert(pair.b().holds(777, 5000, 2));
+        RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
+        RVT_ASSERT(pair.b().holds(777, 5000, 2));
     }
 }
 RVT_CONFORM(write_changes_the_peers_memory_and_completes_no_receive)
@@ -87,8 +87,8 @@ void write_with_immediate_uses_a_receive_but_not_its_buffer() {
     RVT_EQ(received.opcode, WcOpcode::kRecvWriteImm);
     RVT_EQ(received.imm, 77);
     RVT_EQ(received.byte_len, 2500);
-    cr_assert(pair.b().holds(0, 64, 9));
-    cr_assert(pair.b().holds(1024, 2500, 2));
+    RVT_ASSERT(pair.b().holds(0, 64, 9));
+    RVT_ASSERT(pair.b().holds(1024, 2500, 2));
 }
 RVT_CONFORM_RC(write_with_immediate_uses_a_receive_but_not_its_buffer)
 
@@ -101,7 +101,7 @@ void read_brings_the_peers_memory() {
     RVT_EQ(wc.status, WcStatus::kSuccess);
     RVT_EQ(wc.opcode, WcOpcode::kRead);
     RVT_EQ(wc.byte_len, 9000);
-    cr_assert(pair.a().holds(0, 9000, 4));
+    RVT_ASSERT(pair.a().holds(0, 9000, 4));
 }
 RVT_CONFORM_RC(read_brings_the_peers_memory)
 
@@ -199,7 +199,7 @@ void more_reads_than_may_be_outstanding_all_complete_in_order() {
     for (std::uint64_t i = 0; i < 20; ++i) {
         RVT_EQ(pair.sent().wr_id, i);
     }
-    cr_assert(pair.a().holds(0, 4000, 6));
+    RVT_ASSERT(pair.a().holds(0, 4000, 6));
 }
 RVT_CONFORM_RC(more_reads_than_may_be_outstanding_all_complete_in_order)
 
@@ -211,7 +211,7 @@ void inline_data_is_taken_before_the_post_returns() {
     RVT_OK(pair.post_send({.bytes = 100, .flags = SendFlags::kInline}));
     pair.a().fill(0, 100, 2);
     pair.received();
-    cr_assert(pair.b().holds(4096, 100, 1));
+    RVT_ASSERT(pair.b().holds(4096, 100, 1));
 }
 RVT_CONFORM_RC(inline_data_is_taken_before_the_post_returns)
 
@@ -248,7 +248,7 @@ void only_signaled_work_completes_where_the_pair_signals_on_request() {
     RVT_OK(pair.post_send({.wr_id = 2}));
     RVT_OK(pair.post_send({.wr_id = 3, .flags = SendFlags::kSignaled}));
     RVT_EQ(pair.sent().wr_id, 3);
-    cr_assert(pair.is_silent(pair.a().send_cq));
+    RVT_ASSERT(pair.is_silent(pair.a().send_cq));
 }
 RVT_CONFORM_RC(only_signaled_work_completes_where_the_pair_signals_on_request)
 
@@ -261,7 +261,7 @@ void a_list_of_elements_is_gathered_and_scattered() {
     RVT_OK(pair.b().qp->post_recv({.wr_id = 4, .sg_list = to}));
     RVT_OK(pair.a().qp->post_send({.wr_id = 5, .sg_list = from}));
     RVT_EQ(pair.received().byte_len, 90);
-    cr_assert(pair.b().holds(100, 90, 1));
+    RVT_ASSERT(pair.b().holds(100, 90, 1));
 }
 RVT_CONFORM_RC(a_list_of_elements_is_gathered_and_scattered)
 
@@ -321,7 +321,7 @@ void a_send_can_invalidate_a_key_of_the_receiver() {
     RVT_OK(pair.b().post_recv(1));
     RVT_OK(pair.post_send({.opcode = WrOpcode::kSendInv, .imm = opened->key()}));
     const Wc received = pair.received();
-    cr_assert(has_all(received.flags, WcFlags::kWithInv));
+    RVT_ASSERT(has_all(received.flags, WcFlags::kWithInv));
     RVT_EQ(received.imm, opened->key());
     RVT_EQ(pair.b().device->key_view().access_of(opened->key(), pair.b().pd->id()), ENOENT);
     RVT_OK(dereg_mr(opened));
@@ -344,7 +344,7 @@ void a_bound_window_opens_its_range_and_nothing_else() {
     pair.a().fill(0, 64, 5);
     RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .remote_offset = 5000, .rkey = key}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
-    cr_assert(pair.b().holds(5000, 64, 5));
+    RVT_ASSERT(pair.b().holds(5000, 64, 5));
     RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .remote_offset = 8190, .rkey = key}));
     RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
     RVT_OK(dealloc_mw(window, key));

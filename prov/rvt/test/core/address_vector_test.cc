@@ -38,63 +38,63 @@ struct Recorder : AddressObserver {
 Test(address_vector, numbers_start_at_zero_and_are_dense) {
     AddressVector av;
     for (std::uint32_t n = 0; n < 5000; ++n) {
-        cr_assert(eq(u64, av.insert(numbered(n)).value(), n));
+        RVT_EQ(av.insert(numbered(n)).value(), n);
     }
-    cr_assert(eq(sz, av.size(), 5000));
+    RVT_EQ(av.size(), 5000);
 }
 
 Test(address_vector, a_number_leads_back_to_its_address) {
     AddressVector av;
     for (std::uint32_t n = 0; n < 3000; ++n) {
-        cr_assert(av.insert(numbered(n)).is_ok());
+        RVT_ASSERT(av.insert(numbered(n)).is_ok());
     }
-    cr_assert(av.at(2999)->port == numbered(2999).port);
-    cr_assert(av.at(3000) == nullptr);
-    cr_assert(av.at(~std::uint64_t{0}) == nullptr);
+    RVT_ASSERT(av.at(2999)->port == numbered(2999).port);
+    RVT_ASSERT(av.at(3000) == nullptr);
+    RVT_ASSERT(av.at(~std::uint64_t{0}) == nullptr);
 }
 
 Test(address_vector, the_lowest_removed_number_is_given_out_first) {
     AddressVector av;
     for (std::uint32_t n = 0; n < 10; ++n) {
-        cr_assert(av.insert(numbered(n)).is_ok());
+        RVT_ASSERT(av.insert(numbered(n)).is_ok());
     }
-    cr_assert(av.remove(7).is_ok());
-    cr_assert(av.remove(3).is_ok());
-    cr_assert(eq(u64, av.insert(numbered(70)).value(), 3));
-    cr_assert(eq(u64, av.insert(numbered(71)).value(), 7));
-    cr_assert(eq(u64, av.insert(numbered(72)).value(), 10));
+    RVT_ASSERT(av.remove(7).is_ok());
+    RVT_ASSERT(av.remove(3).is_ok());
+    RVT_EQ(av.insert(numbered(70)).value(), 3);
+    RVT_EQ(av.insert(numbered(71)).value(), 7);
+    RVT_EQ(av.insert(numbered(72)).value(), 10);
 }
 
 Test(address_vector, an_unused_number_cannot_be_removed) {
     AddressVector av;
-    cr_assert(av.insert(numbered(1)).is_ok());
-    cr_assert(av.remove(0).is_ok());
-    cr_assert(eq(int, av.remove(0).error(), ENOENT));
-    cr_assert(eq(int, av.remove(99).error(), ENOENT));
+    RVT_ASSERT(av.insert(numbered(1)).is_ok());
+    RVT_ASSERT(av.remove(0).is_ok());
+    RVT_EQ(av.remove(0).error(), ENOENT);
+    RVT_EQ(av.remove(99).error(), ENOENT);
 }
 
 Test(address_vector, a_duplicate_gets_a_number_of_its_own_and_the_lowest_is_found) {
     AddressVector av;
-    cr_assert(eq(u64, av.insert(numbered(1)).value(), 0));
-    cr_assert(eq(u64, av.insert(numbered(1)).value(), 1));
-    cr_assert(eq(u64, av.find(numbered(1)).value(), 0));
-    cr_assert(av.remove(0).is_ok());
-    cr_assert(eq(u64, av.find(numbered(1)).value(), 1));
-    cr_assert(av.remove(1).is_ok());
-    cr_assert(eq(int, av.find(numbered(1)).error(), ENOENT));
+    RVT_EQ(av.insert(numbered(1)).value(), 0);
+    RVT_EQ(av.insert(numbered(1)).value(), 1);
+    RVT_EQ(av.find(numbered(1)).value(), 0);
+    RVT_ASSERT(av.remove(0).is_ok());
+    RVT_EQ(av.find(numbered(1)).value(), 1);
+    RVT_ASSERT(av.remove(1).is_ok());
+    RVT_EQ(av.find(numbered(1)).error(), ENOENT);
 }
 
 Test(address_vector, every_address_is_found_after_half_of_them_went) {
     AddressVector av;
     for (std::uint32_t n = 0; n < 20000; ++n) {
-        cr_assert(av.insert(numbered(n)).is_ok());
+        RVT_ASSERT(av.insert(numbered(n)).is_ok());
     }
     for (std::uint32_t n = 0; n < 20000; n += 2) {
-        cr_assert(av.remove(n).is_ok());
+        RVT_ASSERT(av.remove(n).is_ok());
     }
     for (std::uint32_t n = 0; n < 20000; ++n) {
         const auto found = av.find(numbered(n));
-        cr_assert(n % 2 == 0 ? found.error() == ENOENT : found.value() == n);
+        RVT_ASSERT(n % 2 == 0 ? found.error() == ENOENT : found.value() == n);
     }
 }
 
@@ -102,12 +102,12 @@ Test(address_vector, observers_hear_of_insertions_and_removals) {
     AddressVector av;
     Recorder recorder;
     av.add_observer(&recorder);
-    cr_assert(av.insert(numbered(1)).is_ok());
-    cr_assert(av.remove(0).is_ok());
+    RVT_ASSERT(av.insert(numbered(1)).is_ok());
+    RVT_ASSERT(av.remove(0).is_ok());
     av.remove_observer(&recorder);
-    cr_assert(av.insert(numbered(2)).is_ok());
-    cr_assert(eq(sz, recorder.inserted.size(), 1));
-    cr_assert(eq(sz, recorder.removed.size(), 1));
+    RVT_ASSERT(av.insert(numbered(2)).is_ok());
+    RVT_EQ(recorder.inserted.size(), 1);
+    RVT_EQ(recorder.removed.size(), 1);
 }
 
 Test(address_vector, a_hundred_thousand_addresses_cost_at_most_48_bytes_each) {
@@ -115,7 +115,7 @@ Test(address_vector, a_hundred_thousand_addresses_cost_at_most_48_bytes_each) {
     const struct mallinfo2 before = mallinfo2();
     AddressVector av;
     for (std::uint32_t n = 0; n < kEntries; ++n) {
-        cr_assert(av.insert(numbered(n)).is_ok());
+        RVT_ASSERT(av.insert(numbered(n)).is_ok());
     }
     const struct mallinfo2 after = mallinfo2();
     // Of the last chunk only the pages that were reached are resident; count it in full

@@ -282,7 +282,7 @@ Test(atomic_ops, numbers_that_name_nothing_are_not_valid) {
                     atomic_is_valid(static_cast<Kind>(kind), static_cast<std::uint8_t>(type),
                                     static_cast<std::uint8_t>(op));
                 const bool has_name = kind < 3 && type < 16 && op < 20;
-                cr_assert(is_valid <= has_name);
+                RVT_ASSERT(is_valid <= has_name);
             }
         }
     }
@@ -290,11 +290,11 @@ Test(atomic_ops, numbers_that_name_nothing_are_not_valid) {
 
 Test(atomic_ops, forms_do_not_mix) {
     const std::uint8_t type = number(AtomicType::kUint64);
-    cr_assert(atomic_is_valid(Kind::kFetch, type, number(AtomicOp::kRead)));
-    cr_assert(not(atomic_is_valid(Kind::kBase, type, number(AtomicOp::kRead))));
-    cr_assert(atomic_is_valid(Kind::kCompare, type, number(AtomicOp::kCswap)));
-    cr_assert(not(atomic_is_valid(Kind::kFetch, type, number(AtomicOp::kCswap))));
-    cr_assert(not(atomic_is_valid(Kind::kCompare, type, number(AtomicOp::kSum))));
+    RVT_ASSERT(atomic_is_valid(Kind::kFetch, type, number(AtomicOp::kRead)));
+    RVT_ASSERT(not(atomic_is_valid(Kind::kBase, type, number(AtomicOp::kRead))));
+    RVT_ASSERT(atomic_is_valid(Kind::kCompare, type, number(AtomicOp::kCswap)));
+    RVT_ASSERT(not(atomic_is_valid(Kind::kFetch, type, number(AtomicOp::kCswap))));
+    RVT_ASSERT(not(atomic_is_valid(Kind::kCompare, type, number(AtomicOp::kSum))));
 }
 
 Test(atomic_ops, types_have_the_size_of_the_language) {
@@ -307,13 +307,13 @@ Test(atomic_ops, types_have_the_size_of_the_language) {
 
 Test(atomic_ops, aligned_words_are_changed_by_the_processor) {
     alignas(64) std::byte memory[64];
-    cr_assert(atomic_is_cpu(number(AtomicType::kInt8), memory + 3));
-    cr_assert(atomic_is_cpu(number(AtomicType::kUint64), memory + 8));
-    cr_assert(atomic_is_cpu(number(AtomicType::kFloatComplex), memory + 8));
-    cr_assert(not(atomic_is_cpu(number(AtomicType::kUint64), memory + 4)));
-    cr_assert(not(atomic_is_cpu(number(AtomicType::kDoubleComplex), memory + 8)));
-    cr_assert(not(atomic_is_cpu(number(AtomicType::kLongDoubleComplex), memory)));
-    cr_assert(not(atomic_is_cpu(16, memory)));
+    RVT_ASSERT(atomic_is_cpu(number(AtomicType::kInt8), memory + 3));
+    RVT_ASSERT(atomic_is_cpu(number(AtomicType::kUint64), memory + 8));
+    RVT_ASSERT(atomic_is_cpu(number(AtomicType::kFloatComplex), memory + 8));
+    RVT_ASSERT(not(atomic_is_cpu(number(AtomicType::kUint64), memory + 4)));
+    RVT_ASSERT(not(atomic_is_cpu(number(AtomicType::kDoubleComplex), memory + 8)));
+    RVT_ASSERT(not(atomic_is_cpu(number(AtomicType::kLongDoubleComplex), memory)));
+    RVT_ASSERT(not(atomic_is_cpu(16, memory)));
 }
 
 Test(atomic_ops, read_works_on_memory_that_cannot_be_written) {
@@ -326,7 +326,7 @@ Test(atomic_ops, read_works_on_memory_that_cannot_be_written) {
     unsigned __int128 wide_result = 0;
     atomic_fetch(number(AtomicType::kUint128), kAtomicOpRead,
                  const_cast<unsigned __int128*>(&kWide), nullptr, &wide_result, 1);
-    cr_assert(wide_result == 44);
+    RVT_ASSERT(wide_result == 44);
 }
 
 Test(atomic_ops, result_may_be_the_operand) {
@@ -382,7 +382,6 @@ Test(atomic_ops, compare_and_swap_gives_each_value_to_one_thread) {
             }
         }
     });
-    cr_assert(ticket == taken.size());
-    cr_assert(
-        eq(sz, static_cast<std::size_t>(std::count(taken.begin(), taken.end(), 1)), taken.size()));
+    RVT_ASSERT(ticket == taken.size());
+    RVT_EQ(static_cast<std::size_t>(std::count(taken.begin(), taken.end(), 1)), taken.size());
 }

@@ -37,7 +37,7 @@ Test(cm_agent, both_sides_learn_what_the_other_said) {
 
     const CmEvent got = pair.b.next(CmEventType::kRequest);
     RVT_EQ(got.context, 77);
-    cr_assert(got.peer == address_of(1));
+    RVT_ASSERT(got.peer == address_of(1));
     RVT_EQ(got.service_id, kService);
     RVT_EQ(got.remote.qpn, 0x101);
     RVT_EQ(got.remote.starting_psn, 0xabcdef);
@@ -51,10 +51,10 @@ Test(cm_agent, both_sides_learn_what_the_other_said) {
     RVT_EQ(got.hop_limit, 64);
     RVT_EQ(got.ca_guid, 0x0200000000000001);
     RVT_EQ(got.ip.value().source_port, 999);
-    cr_assert(got.ip.value().source == address_of(1).gid);
-    cr_assert(got.ip.value().dest == address_of(2).gid);
+    RVT_ASSERT(got.ip.value().source == address_of(1).gid);
+    RVT_ASSERT(got.ip.value().dest == address_of(2).gid);
     RVT_EQ(got.private_bytes, 56);
-    cr_assert(text_of(got.private_data()) == "hello");
+    RVT_ASSERT(text_of(got.private_data()) == "hello");
 
     CmAccept answer = CmPeers::answer();
     answer.own.initiator_depth = 9;
@@ -70,13 +70,13 @@ Test(cm_agent, both_sides_learn_what_the_other_said) {
     RVT_EQ(reply.remote.initiator_depth, 9);
     RVT_EQ(reply.target_ack_delay, 15);
     RVT_EQ(reply.private_bytes, 196);
-    cr_assert(text_of(reply.private_data()) == "welcome");
+    RVT_ASSERT(text_of(reply.private_data()) == "welcome");
 
     RVT_OK(pair.a.establish(handle, bytes_of("thanks")));
     pair.world.pass_us(1000);
     const CmEvent established = pair.b.next(CmEventType::kEstablished);
     RVT_EQ(established.context, 22);
-    cr_assert(text_of(established.private_data()) == "thanks");
+    RVT_ASSERT(text_of(established.private_data()) == "thanks");
 }
 
 Test(cm_agent, nothing_more_is_sent_than_needed) {
@@ -99,9 +99,9 @@ Test(cm_agent, request_has_the_form_of_kernel_rxe) {
     RVT_EQ(req.remote_response_timeout, 15);  // 134 ms, the next above 100
     RVT_EQ(req.local_response_timeout, 15);
     RVT_EQ(req.max_cm_retries, 5);
-    cr_assert(req.primary.local_gid == address_of(1).gid);
-    cr_assert(req.primary.remote_gid == address_of(2).gid);
-    cr_assert(req.alternate == CmPath{});
+    RVT_ASSERT(req.primary.local_gid == address_of(1).gid);
+    RVT_ASSERT(req.primary.remote_gid == address_of(2).gid);
+    RVT_ASSERT(req.alternate == CmPath{});
 }
 
 Test(cm_agent, service_without_ip_header_has_all_the_room) {
@@ -116,7 +116,7 @@ Test(cm_agent, service_without_ip_header_has_all_the_room) {
     pair.world.pass_us(1000);
     const CmEvent got = pair.b.next(CmEventType::kRequest);
     RVT_EQ(got.ip.has_value(), false);
-    cr_assert(std::ranges::equal(got.private_data(), bytes_of(data)));
+    RVT_ASSERT(std::ranges::equal(got.private_data(), bytes_of(data)));
 }
 
 Test(cm_agent, values_that_no_field_holds_are_refused) {
@@ -317,7 +317,7 @@ Test(cm_agent, lost_rtu_is_repeated_for_the_repeated_reply) {
     pair.a.next(CmEventType::kReply);
     RVT_OK(pair.a.establish(asked, bytes_of("data")));
     pair.world.pass_us(500'000);
-    cr_assert(text_of(pair.b.next(CmEventType::kEstablished).private_data()) == "data");
+    RVT_ASSERT(text_of(pair.b.next(CmEventType::kEstablished).private_data()) == "data");
     RVT_EQ(pair.count<CmRtu>(), 3);
 }
 

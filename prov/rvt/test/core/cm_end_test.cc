@@ -19,7 +19,7 @@ Test(cm_agent, refusal_brings_its_reason_and_data) {
     RVT_EQ(event.handle, asked);
     RVT_EQ(event.reason, CmRejectReason::kResponderResources);
     RVT_EQ(event.private_bytes, 148);
-    cr_assert(text_of(event.private_data()) == "too many");
+    RVT_ASSERT(text_of(event.private_data()) == "too many");
     pair.expect_all_forgotten();
     pair.b.expect_silence();
 }
@@ -201,7 +201,7 @@ Test(cm_agent, disconnect_is_seen_at_both_ends) {
     RVT_EQ(at_b.handle, handles.b);
     RVT_EQ(at_b.end, CmEnd::kPeer);
     RVT_EQ(at_b.private_bytes, 220);
-    cr_assert(text_of(at_b.private_data()) == "bye");
+    RVT_ASSERT(text_of(at_b.private_data()) == "bye");
     RVT_EQ(pair.a.next(CmEventType::kDisconnected).end, CmEnd::kOwn);
     RVT_EQ(pair.last<CmDreq>().remote_qpn, 0x200);
     RVT_EQ(pair.a.agent().open_count(), 0);
@@ -304,7 +304,7 @@ Test(cm_agent, taking_back_ends_a_request_that_has_not_seen_the_reply) {
     const CmEvent event = pair.a.next(CmEventType::kRejected);
     RVT_EQ(event.handle, asked);
     RVT_EQ(event.reason, CmRejectReason::kConsumer);
-    cr_assert(text_of(event.private_data()) == "sorry");
+    RVT_ASSERT(text_of(event.private_data()) == "sorry");
     // Should the reply come all the same, it is too late.
     pair.world.is_lost = nullptr;
     pair.deliver(pair.a, address_of(2), pair.last<CmRep>());

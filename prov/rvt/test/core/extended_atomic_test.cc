@@ -39,27 +39,27 @@ Test(extended_atomic, lists_are_as_long_as_their_form_says) {
 
 Test(extended_atomic, what_does_not_exist_has_no_shape) {
     using enum AtomicForm;
-    cr_assert(not(exists(kWrite, AtomicType::kInt32, AtomicOp::kRead)));
-    cr_assert(not(exists(kFetch, AtomicType::kDouble, AtomicOp::kBxor)));
-    cr_assert(not(exists(kCompare, AtomicType::kInt32, AtomicOp::kSum)));
+    RVT_ASSERT(not(exists(kWrite, AtomicType::kInt32, AtomicOp::kRead)));
+    RVT_ASSERT(not(exists(kFetch, AtomicType::kDouble, AtomicOp::kBxor)));
+    RVT_ASSERT(not(exists(kCompare, AtomicType::kInt32, AtomicOp::kSum)));
     for (unsigned form = 5; form < 256; ++form) {
-        cr_assert(not(exists(static_cast<AtomicForm>(form), AtomicType::kInt32, AtomicOp::kSum)));
+        RVT_ASSERT(not(exists(static_cast<AtomicForm>(form), AtomicType::kInt32, AtomicOp::kSum)));
     }
 }
 
 Test(extended_atomic, the_longer_of_request_and_answer_fits_in_a_packet) {
     const AtomicShape fetch = *shape(AtomicForm::kFetch, AtomicType::kInt32, AtomicOp::kSum);
-    cr_assert(fits(fetch, kMtu, kMtu));
-    cr_assert(not(fits(fetch, kMtu + 4, kMtu)));
-    cr_assert(not(fits(fetch, 6, kMtu)));
-    cr_assert(not(fits(fetch, 0, kMtu)));
-    cr_assert(not(fits(fetch, 2 * kMostAtomicBytes, 4 * kMostAtomicBytes)));
+    RVT_ASSERT(fits(fetch, kMtu, kMtu));
+    RVT_ASSERT(not(fits(fetch, kMtu + 4, kMtu)));
+    RVT_ASSERT(not(fits(fetch, 6, kMtu)));
+    RVT_ASSERT(not(fits(fetch, 0, kMtu)));
+    RVT_ASSERT(not(fits(fetch, 2 * kMostAtomicBytes, 4 * kMostAtomicBytes)));
     const AtomicShape swap = *shape(AtomicForm::kCompare, AtomicType::kInt32, AtomicOp::kCswap);
-    cr_assert(fits(swap, kMtu / 2, kMtu));
-    cr_assert(not(fits(swap, kMtu / 2 + 4, kMtu)));
+    RVT_ASSERT(fits(swap, kMtu / 2, kMtu));
+    RVT_ASSERT(not(fits(swap, kMtu / 2 + 4, kMtu)));
     const AtomicShape masked = *shape_of({.form = AtomicForm::kMaskedFetchAdd});
-    cr_assert(fits(masked, 8, kMtu));
-    cr_assert(not(fits(masked, 16, kMtu)));
+    RVT_ASSERT(fits(masked, 8, kMtu));
+    RVT_ASSERT(not(fits(masked, 16, kMtu)));
 }
 
 Test(extended_atomic, its_word_survives_the_way_there_and_back) {

@@ -32,7 +32,7 @@ void walk(const test::MatchWalk& walk) {
 }
 
 void push(Queue& queue, MatchRecord& record) {
-    cr_assert(queue.push(record.tag, record.ignore, record.source, &record).is_ok());
+    RVT_ASSERT(queue.push(record.tag, record.ignore, record.source, &record).is_ok());
 }
 
 // Receives for tags 0, 1, ... from peer 7.
@@ -63,9 +63,9 @@ constexpr std::uint32_t kHuge = 100000;
 
 Test(match_posted_queue, empty_queue_matches_nothing) {
     Queue queue;
-    cr_assert(eq(ptr, queue.match(1, 2), nullptr));
-    cr_assert(eq(ptr, queue.peek_match(1, 2), nullptr));
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.match(1, 2) == nullptr);
+    RVT_ASSERT(queue.peek_match(1, 2) == nullptr);
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_posted_queue, oldest_fitting_receive_wins) {
@@ -73,63 +73,63 @@ Test(match_posted_queue, oldest_fitting_receive_wins) {
     std::vector<MatchRecord> r = {
         {.tag = 2, .source = 1}, {.tag = 1, .source = 1}, {.tag = 1, .source = 1}};
     push_all(queue, r);
-    cr_assert(eq(ptr, queue.match(1, 1), &r[1]));
-    cr_assert(eq(ptr, queue.match(1, 1), &r[2]));
-    cr_assert(eq(ptr, queue.match(1, 1), nullptr));
-    cr_assert(eq(ptr, queue.match(2, 1), &r[0]));
+    RVT_ASSERT(queue.match(1, 1) == &r[1]);
+    RVT_ASSERT(queue.match(1, 1) == &r[2]);
+    RVT_ASSERT(queue.match(1, 1) == nullptr);
+    RVT_ASSERT(queue.match(2, 1) == &r[0]);
 }
 
 Test(match_posted_queue, ignored_bits_do_not_count) {
     Queue queue;
     MatchRecord r{.tag = 0xab00, .ignore = 0xff, .source = 1};
     push(queue, r);
-    cr_assert(eq(ptr, queue.match(0xac42, 1), nullptr));
-    cr_assert(eq(ptr, queue.match(0xab42, 1), &r));
+    RVT_ASSERT(queue.match(0xac42, 1) == nullptr);
+    RVT_ASSERT(queue.match(0xab42, 1) == &r);
 }
 
 Test(match_posted_queue, directed_receive_takes_from_its_source_alone) {
     Queue queue;
     std::vector<MatchRecord> r = {{.tag = 1, .source = 3}, {.tag = 1, .source = kAnySourceId}};
     push_all(queue, r);
-    cr_assert(eq(ptr, queue.match(1, 4), &r[1]));
-    cr_assert(eq(ptr, queue.match(1, 4), nullptr));
-    cr_assert(eq(ptr, queue.match(1, 3), &r[0]));
+    RVT_ASSERT(queue.match(1, 4) == &r[1]);
+    RVT_ASSERT(queue.match(1, 4) == nullptr);
+    RVT_ASSERT(queue.match(1, 3) == &r[0]);
 }
 
 Test(match_posted_queue, peeked_receive_stays_until_removed) {
     Queue queue;
     std::vector<MatchRecord> r = receives(3);
     push_all(queue, r);
-    cr_assert(eq(ptr, queue.peek_match(1, 7), &r[1]));
-    cr_assert(eq(ptr, queue.peek_match(1, 7), &r[1]));
+    RVT_ASSERT(queue.peek_match(1, 7) == &r[1]);
+    RVT_ASSERT(queue.peek_match(1, 7) == &r[1]);
     queue.remove(&r[1]);
-    cr_assert(eq(ptr, queue.peek_match(1, 7), nullptr));
-    cr_assert(eq(sz, queue.size(), 2));
+    RVT_ASSERT(queue.peek_match(1, 7) == nullptr);
+    RVT_EQ(queue.size(), 2);
 }
 
 Test(match_posted_queue, untagged_queue_compares_sources_only) {
     PostedQueue<MatchRecord, false> queue;
     std::vector<MatchRecord> r(300);
     for (std::uint32_t i = 0; i < r.size(); ++i) {
-        cr_assert(queue.push(i, 0, i % 3 == 0 ? kAnySourceId : i % 3, &r[i]).is_ok());
+        RVT_ASSERT(queue.push(i, 0, i % 3 == 0 ? kAnySourceId : i % 3, &r[i]).is_ok());
     }
-    cr_assert(eq(ptr, queue.match(12345, 2), &r[0]));
-    cr_assert(eq(ptr, queue.match(12345, 2), &r[2]));
-    cr_assert(eq(ptr, queue.match(12345, 1), &r[1]));
-    cr_assert(eq(ptr, queue.match(12345, 9), &r[3]));
+    RVT_ASSERT(queue.match(12345, 2) == &r[0]);
+    RVT_ASSERT(queue.match(12345, 2) == &r[2]);
+    RVT_ASSERT(queue.match(12345, 1) == &r[1]);
+    RVT_ASSERT(queue.match(12345, 9) == &r[3]);
 }
 
 Test(match_posted_queue, becomes_long_and_short_again) {
     Queue queue;
     std::vector<MatchRecord> r = receives(200);
     push_all(queue, r);
-    cr_assert(queue.is_long());
+    RVT_ASSERT(queue.is_long());
     for (std::uint32_t i = 0; i < 195; ++i) {
-        cr_assert(eq(ptr, queue.match(i, 7), &r[i]));
+        RVT_ASSERT(queue.match(i, 7) == &r[i]);
     }
-    cr_assert(not(queue.is_long()));
-    cr_assert(eq(ptr, queue.match(199, 7), &r[199]));
-    cr_assert(eq(ptr, queue.match(195, 7), &r[195]));
+    RVT_ASSERT(not(queue.is_long()));
+    RVT_ASSERT(queue.match(199, 7) == &r[199]);
+    RVT_ASSERT(queue.match(195, 7) == &r[195]);
 }
 
 Test(match_posted_queue, order_holds_across_masks_in_a_long_queue) {
@@ -140,10 +140,10 @@ Test(match_posted_queue, order_holds_across_masks_in_a_long_queue) {
                                   {.tag = 0x1000, .ignore = 0xff, .source = 7}};
     push_all(queue, filler);
     push_all(queue, r);
-    cr_assert(eq(ptr, queue.match(0x1001, 7), &r[0]));
-    cr_assert(eq(ptr, queue.match(0x1001, 7), &r[1]));
-    cr_assert(eq(ptr, queue.match(0x1001, 7), &r[2]));
-    cr_assert(eq(ptr, queue.match(0x1001, 7), nullptr));
+    RVT_ASSERT(queue.match(0x1001, 7) == &r[0]);
+    RVT_ASSERT(queue.match(0x1001, 7) == &r[1]);
+    RVT_ASSERT(queue.match(0x1001, 7) == &r[2]);
+    RVT_ASSERT(queue.match(0x1001, 7) == nullptr);
 }
 
 Test(match_posted_queue, huge_queue_matches_in_any_order) {
@@ -151,9 +151,9 @@ Test(match_posted_queue, huge_queue_matches_in_any_order) {
     std::vector<MatchRecord> r = receives(kHuge);
     push_all(queue, r);
     for (const std::uint32_t i : shuffled(kHuge)) {
-        cr_assert(eq(ptr, queue.match(i, 7), &r[i]));
+        RVT_ASSERT(queue.match(i, 7) == &r[i]);
     }
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_posted_queue, huge_queue_with_one_mask_matches_newest_first) {
@@ -162,9 +162,9 @@ Test(match_posted_queue, huge_queue_with_one_mask_matches_newest_first) {
     std::vector<MatchRecord> r = receives(kHuge, kHighBits);
     push_all(queue, r);
     for (std::uint32_t i = kHuge; i-- > 0;) {
-        cr_assert(eq(ptr, queue.match(i | (0x1234ull << 48), 7), &r[i]));
+        RVT_ASSERT(queue.match(i | (0x1234ull << 48), 7) == &r[i]);
     }
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_posted_queue, huge_queue_of_equal_receives_keeps_its_order) {
@@ -174,20 +174,20 @@ Test(match_posted_queue, huge_queue_of_equal_receives_keeps_its_order) {
     push(queue, other);
     push_all(queue, r);
     for (std::uint32_t i = 0; i < kHuge; ++i) {
-        cr_assert(eq(ptr, queue.match(9, i % 100), &r[i]));
+        RVT_ASSERT(queue.match(9, i % 100) == &r[i]);
     }
-    cr_assert(eq(sz, queue.size(), 1));
+    RVT_EQ(queue.size(), 1);
 }
 
 Test(match_posted_queue, receives_of_a_huge_queue_can_be_removed_in_any_order) {
     Queue queue;
     std::vector<MatchRecord> r(kHuge, MatchRecord{.tag = 9, .source = 1});
     push_all(queue, r);
-    cr_assert(eq(ptr, queue.match(8, 1), nullptr));  // now it is indexed
+    RVT_ASSERT(queue.match(8, 1) == nullptr);  // now it is indexed
     for (const std::uint32_t i : shuffled(kHuge)) {
         queue.remove(&r[i]);
     }
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_posted_queue, memory_goes_back_when_a_huge_queue_is_empty) {
@@ -195,9 +195,9 @@ Test(match_posted_queue, memory_goes_back_when_a_huge_queue_is_empty) {
     std::vector<MatchRecord> r = receives(kHuge);
     push_all(queue, r);
     for (std::uint32_t i = kHuge; i-- > 0;) {
-        cr_assert(eq(ptr, queue.match(i, 7), &r[i]));
+        RVT_ASSERT(queue.match(i, 7) == &r[i]);
     }
-    cr_assert(eq(sz, queue.memory(), 0));
+    RVT_EQ(queue.memory(), 0);
 }
 
 Test(match_posted_queue, steady_traffic_allocates_nothing) {
@@ -212,7 +212,7 @@ Test(match_posted_queue, steady_traffic_allocates_nothing) {
         if (round == 0) {
             after_warm_up = mallinfo2().uordblks;
         }
-        cr_assert(eq(sz, mallinfo2().uordblks, after_warm_up));
+        RVT_EQ(mallinfo2().uordblks, after_warm_up);
     }
 }
 
@@ -223,11 +223,11 @@ Test(match_posted_queue, receive_that_nobody_matches_does_not_cost_memory) {
     std::size_t most = 0;
     for (std::uint32_t i = 0; i < 100000; ++i) {
         MatchRecord* record = queue.match(100 + i % 100, 7);
-        cr_assert(eq(ptr, record, &r[100 + i % 100]));
+        RVT_ASSERT(record == &r[100 + i % 100]);
         push(queue, *record);
         most = std::max(most, queue.memory());
     }
-    cr_assert(lt(sz, most, 64 * 1024));
+    RVT_ASSERT(most < 64 * 1024);
 }
 
 Test(match_posted_queue, bursts_behind_receives_that_nobody_matches_are_found) {
@@ -247,13 +247,13 @@ Test(match_posted_queue, bursts_behind_receives_that_nobody_matches_are_found) {
         last = {.tag = first_tag, .source = 7};
         push(queue, last);
         if (round > 1) {
-            cr_assert(eq(ptr, queue.match(first_tag - 100, 7), &burst[40 - 40 * (round % 2)]));
+            RVT_ASSERT(queue.match(first_tag - 100, 7) == &burst[40 - 40 * (round % 2)]);
         }
         for (const std::uint32_t i : shuffled(39)) {
-            cr_assert(eq(ptr, queue.match(first_tag + 1 + i, 7), &burst[1 + i]));
+            RVT_ASSERT(queue.match(first_tag + 1 + i, 7) == &burst[1 + i]);
         }
     }
-    cr_assert(eq(sz, queue.size(), 101));
+    RVT_EQ(queue.size(), 101);
 }
 
 Test(match_posted_queue, short_queues_agree_with_the_model) {

@@ -42,7 +42,7 @@ std::vector<MatchRecord> messages(std::uint64_t count) {
 
 void push_all(Queue& queue, std::vector<MatchRecord>& records) {
     for (MatchRecord& each : records) {
-        cr_assert(queue.push(each.tag, each.source, &each).is_ok());
+        RVT_ASSERT(queue.push(each.tag, each.source, &each).is_ok());
     }
 }
 
@@ -59,9 +59,9 @@ constexpr std::uint32_t kHuge = 100000;
 
 Test(match_unexpected_queue, empty_queue_matches_nothing) {
     Queue queue;
-    cr_assert(eq(ptr, queue.match(0, ~0ull, kAnySourceId), nullptr));
-    cr_assert(eq(ptr, queue.peek(0, ~0ull, kAnySourceId), nullptr));
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.match(0, ~0ull, kAnySourceId) == nullptr);
+    RVT_ASSERT(queue.peek(0, ~0ull, kAnySourceId) == nullptr);
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_unexpected_queue, oldest_fitting_message_is_taken) {
@@ -69,45 +69,45 @@ Test(match_unexpected_queue, oldest_fitting_message_is_taken) {
     std::vector<MatchRecord> m = {
         {.tag = 2, .source = 1}, {.tag = 1, .source = 2}, {.tag = 1, .source = 1}};
     push_all(queue, m);
-    cr_assert(eq(ptr, queue.match(1, 0, 1), &m[2]));
-    cr_assert(eq(ptr, queue.match(0, 0xf, kAnySourceId), &m[0]));
-    cr_assert(eq(ptr, queue.match(1, 0, kAnySourceId), &m[1]));
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.match(1, 0, 1) == &m[2]);
+    RVT_ASSERT(queue.match(0, 0xf, kAnySourceId) == &m[0]);
+    RVT_ASSERT(queue.match(1, 0, kAnySourceId) == &m[1]);
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_unexpected_queue, peeked_message_stays_until_removed) {
     Queue queue;
     std::vector<MatchRecord> m = messages(3);
     push_all(queue, m);
-    cr_assert(eq(ptr, queue.peek(1, 0, 7), &m[1]));
-    cr_assert(eq(ptr, queue.peek(1, 0, kAnySourceId), &m[1]));
+    RVT_ASSERT(queue.peek(1, 0, 7) == &m[1]);
+    RVT_ASSERT(queue.peek(1, 0, kAnySourceId) == &m[1]);
     queue.remove(&m[1]);
-    cr_assert(eq(ptr, queue.peek(1, 0, 7), nullptr));
-    cr_assert(eq(sz, queue.size(), 2));
+    RVT_ASSERT(queue.peek(1, 0, 7) == nullptr);
+    RVT_EQ(queue.size(), 2);
 }
 
 Test(match_unexpected_queue, untagged_queue_compares_sources_only) {
     UnexpectedQueue<MatchRecord, false> queue;
     std::vector<MatchRecord> m(300);
     for (std::uint32_t i = 0; i < m.size(); ++i) {
-        cr_assert(queue.push(i, i % 30, &m[i]).is_ok());
+        RVT_ASSERT(queue.push(i, i % 30, &m[i]).is_ok());
     }
-    cr_assert(eq(ptr, queue.match(12345, 0, 20), &m[20]));
-    cr_assert(eq(ptr, queue.match(12345, 0, 20), &m[50]));
-    cr_assert(eq(ptr, queue.match(12345, 0, kAnySourceId), &m[0]));
+    RVT_ASSERT(queue.match(12345, 0, 20) == &m[20]);
+    RVT_ASSERT(queue.match(12345, 0, 20) == &m[50]);
+    RVT_ASSERT(queue.match(12345, 0, kAnySourceId) == &m[0]);
 }
 
 Test(match_unexpected_queue, becomes_long_and_short_again) {
     Queue queue;
     std::vector<MatchRecord> m = messages(200);
     push_all(queue, m);
-    cr_assert(queue.is_long());
+    RVT_ASSERT(queue.is_long());
     for (std::uint32_t i = 0; i < 195; ++i) {
-        cr_assert(eq(ptr, queue.match(i, 0, 7), &m[i]));
+        RVT_ASSERT(queue.match(i, 0, 7) == &m[i]);
     }
-    cr_assert(not(queue.is_long()));
-    cr_assert(eq(ptr, queue.match(199, 0, 7), &m[199]));
-    cr_assert(eq(ptr, queue.match(195, 0, 7), &m[195]));
+    RVT_ASSERT(not(queue.is_long()));
+    RVT_ASSERT(queue.match(199, 0, 7) == &m[199]);
+    RVT_ASSERT(queue.match(195, 0, 7) == &m[195]);
 }
 
 Test(match_unexpected_queue, huge_queue_answers_in_any_order) {
@@ -115,9 +115,9 @@ Test(match_unexpected_queue, huge_queue_answers_in_any_order) {
     std::vector<MatchRecord> m = messages(kHuge);
     push_all(queue, m);
     for (const std::uint32_t i : shuffled(kHuge)) {
-        cr_assert(eq(ptr, queue.match(i, 0, i % 2 == 0 ? 7 : kAnySourceId), &m[i]));
+        RVT_ASSERT(queue.match(i, 0, i % 2 == 0 ? 7 : kAnySourceId) == &m[i]);
     }
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_unexpected_queue, huge_queue_answers_masked_receives_newest_first) {
@@ -126,21 +126,21 @@ Test(match_unexpected_queue, huge_queue_answers_masked_receives_newest_first) {
     std::vector<MatchRecord> m = messages(kHuge);
     push_all(queue, m);
     for (std::uint32_t i = kHuge; i-- > 0;) {
-        cr_assert(eq(ptr, queue.match(i | (0x1234ull << 48), kHighBits, 7), &m[i]));
+        RVT_ASSERT(queue.match(i | (0x1234ull << 48), kHighBits, 7) == &m[i]);
     }
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_unexpected_queue, messages_of_a_huge_queue_can_be_removed_in_any_order) {
     Queue queue;
     std::vector<MatchRecord> m(kHuge, MatchRecord{.tag = 9, .source = 1});
     push_all(queue, m);
-    cr_assert(eq(ptr, queue.match(8, 0, 1), nullptr));  // now there are two indexes
-    cr_assert(eq(ptr, queue.match(8, 0, kAnySourceId), nullptr));
+    RVT_ASSERT(queue.match(8, 0, 1) == nullptr);  // now there are two indexes
+    RVT_ASSERT(queue.match(8, 0, kAnySourceId) == nullptr);
     for (const std::uint32_t i : shuffled(kHuge)) {
         queue.remove(&m[i]);
     }
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(match_unexpected_queue, memory_goes_back_when_a_huge_queue_is_empty) {
@@ -148,9 +148,9 @@ Test(match_unexpected_queue, memory_goes_back_when_a_huge_queue_is_empty) {
     std::vector<MatchRecord> m = messages(kHuge);
     push_all(queue, m);
     for (std::uint32_t i = kHuge; i-- > 0;) {
-        cr_assert(eq(ptr, queue.match(i, 0, 7), &m[i]));
+        RVT_ASSERT(queue.match(i, 0, 7) == &m[i]);
     }
-    cr_assert(eq(sz, queue.memory(), 0));
+    RVT_EQ(queue.memory(), 0);
 }
 
 Test(match_unexpected_queue, steady_traffic_allocates_nothing) {
@@ -165,7 +165,7 @@ Test(match_unexpected_queue, steady_traffic_allocates_nothing) {
         if (round == 0) {
             after_warm_up = mallinfo2().uordblks;
         }
-        cr_assert(eq(sz, mallinfo2().uordblks, after_warm_up));
+        RVT_EQ(mallinfo2().uordblks, after_warm_up);
     }
 }
 
@@ -177,12 +177,12 @@ Test(match_unexpected_queue, new_kind_of_question_displaces_an_old_one) {
     // drive another out.
     for (std::uint64_t mask = 0; mask < 24; ++mask) {
         for (int i = 0; i < 300; ++i) {
-            cr_assert(eq(ptr, queue.peek(95, mask << 32, 7), &m[95]));
+            RVT_ASSERT(queue.peek(95, mask << 32, 7) == &m[95]);
         }
     }
     queue.remove(&m[95]);
     for (std::uint64_t mask = 0; mask < 24; ++mask) {
-        cr_assert(eq(ptr, queue.peek(95, mask << 32, 7), nullptr));
+        RVT_ASSERT(queue.peek(95, mask << 32, 7) == nullptr);
     }
 }
 
@@ -199,18 +199,18 @@ Test(match_unexpected_queue, bursts_behind_messages_that_nobody_asks_for_are_fou
         const std::uint32_t source = round % 8 == 0 ? kAnySourceId : 7;
         for (std::uint64_t i = 1; i < 40; ++i) {
             burst[i] = {.tag = first_tag + i, .source = 7};
-            cr_assert(queue.push(burst[i].tag, 7, &burst[i]).is_ok());
+            RVT_ASSERT(queue.push(burst[i].tag, 7, &burst[i]).is_ok());
         }
         last = {.tag = first_tag, .source = 7};
-        cr_assert(queue.push(last.tag, 7, &last).is_ok());
+        RVT_ASSERT(queue.push(last.tag, 7, &last).is_ok());
         if (round > 1) {
-            cr_assert(eq(ptr, queue.match(first_tag - 100, 0, 7), &burst[40 - 40 * (round % 2)]));
+            RVT_ASSERT(queue.match(first_tag - 100, 0, 7) == &burst[40 - 40 * (round % 2)]);
         }
         for (const std::uint32_t i : shuffled(39)) {
-            cr_assert(eq(ptr, queue.match(first_tag + 1 + i, 0, source), &burst[1 + i]));
+            RVT_ASSERT(queue.match(first_tag + 1 + i, 0, source) == &burst[1 + i]);
         }
     }
-    cr_assert(eq(sz, queue.size(), 101));
+    RVT_EQ(queue.size(), 101);
 }
 
 Test(match_unexpected_queue, short_queues_agree_with_the_model) {

@@ -160,7 +160,7 @@ void attack(QpType type) {
         Attack attack(type, seed);
         attack.run();
         // Some of it was carried out: else this would show nothing.
-        cr_assert(attack.pair.b().device->stats().sum(Stat::kMessagesReceived) > 100);
+        RVT_ASSERT(attack.pair.b().device->stats().sum(Stat::kMessagesReceived) > 100);
         cr_assert(attack.is_untouched_outside(), "seed %d", static_cast<int>(seed));
         cr_assert(attack.works_again(), "seed %d", static_cast<int>(seed));
     }
@@ -191,7 +191,7 @@ Test(packet_hostile, an_unreliable_message_that_lies_about_its_length_takes_no_r
     bytes.resize(encode(lie, bytes.data()));
     bytes.resize(bytes.size() + 4);
     deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address(), bytes);
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
     RVT_OK(pair.post_send());
     const Wc wc = pair.received();
     RVT_EQ(wc.wr_id, 9);

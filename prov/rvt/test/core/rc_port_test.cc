@@ -142,7 +142,7 @@ struct World {
             stranger.device.progress();
             is_done = done();
         }
-        cr_assert(is_done);
+        RVT_ASSERT(is_done);
     }
     /// The peer's next event.
     CmEvent next(CmEventType type) {
@@ -181,7 +181,7 @@ struct World {
 Test(rc_port, a_request_of_rdma_cm_brings_all_that_it_has_room_for) {
     World world;
     world.listen_and_await_call("ask");
-    cr_assert(world.notes.data == filled("ask", kRequestRoom));
+    RVT_ASSERT(world.notes.data == filled("ask", kRequestRoom));
     RVT_EQ(rc_caller(*world.notes.request), kCaller);
 }
 
@@ -190,7 +190,7 @@ Test(rc_port, an_answer_to_rdma_cm_begins_with_the_data) {
     world.listen_and_await_call("");
     RVT_OK(world.port.accept(*world.connection, *world.notes.request, bytes_of("yes")));
     const CmEvent reply = world.next(CmEventType::kReply);
-    cr_assert(text_of(reply.private_data()) == filled("yes", protocol::kRepPrivateBytes));
+    RVT_ASSERT(text_of(reply.private_data()) == filled("yes", protocol::kRepPrivateBytes));
     RVT_EQ(world.connection->peer_service(), kCaller);
 }
 
@@ -227,7 +227,7 @@ Test(rc_port, a_rejection_for_rdma_cm_begins_with_the_data) {
     RVT_OK(world.port.reject(world.notes.request->handle, bytes_of("no")));
     const CmEvent rejected = world.next(CmEventType::kRejected);
     RVT_EQ(rejected.reason, CmRejectReason::kConsumer);
-    cr_assert(text_of(rejected.private_data()) == filled("no", protocol::kRejPrivateBytes));
+    RVT_ASSERT(text_of(rejected.private_data()) == filled("no", protocol::kRejPrivateBytes));
 }
 
 Test(rc_port, a_number_without_a_listener_is_an_invalid_service) {
@@ -248,7 +248,7 @@ Test(rc_port, each_number_has_its_listener_and_they_end_alone) {
     RVT_EQ(world.next(CmEventType::kRejected).reason, CmRejectReason::kInvalidServiceId);
     world.stranger.call("second", kService + 1);
     world.await([&] { return other.request.has_value(); });
-    cr_assert(other.data == filled("second", kRequestRoom));
+    RVT_ASSERT(other.data == filled("second", kRequestRoom));
     RVT_EQ(world.notes.request.has_value(), false);
 }
 
@@ -257,14 +257,14 @@ Test(rc_port, a_call_names_the_number_and_the_caller) {
     const CmEvent request = world.call_and_await("ask");
     RVT_EQ(request.service_id, id_of(kService));
     RVT_EQ(request.ip->source_port, kCaller);
-    cr_assert(request.ip->source == world.net.side(kA).address().gid);
-    cr_assert(text_of(request.private_data()) == filled("ask", kRequestRoom));
+    RVT_ASSERT(request.ip->source == world.net.side(kA).address().gid);
+    RVT_ASSERT(text_of(request.private_data()) == filled("ask", kRequestRoom));
 }
 
 Test(rc_port, an_answer_of_rdma_cm_brings_all_that_it_has_room_for) {
     World world;
     world.answer(world.call_and_await(""), "yes");
-    cr_assert(world.notes.data == filled("yes", protocol::kRepPrivateBytes));
+    RVT_ASSERT(world.notes.data == filled("yes", protocol::kRepPrivateBytes));
     RVT_EQ(world.connection->state(), RcConnection::State::kOpen);
     RVT_EQ(world.connection->peer_service(), kService);
 }
@@ -276,7 +276,7 @@ Test(rc_port, a_rejection_of_rdma_cm_brings_all_that_it_has_room_for) {
                                        world.stranger.device.now_us()));
     world.await([&] { return world.notes.error != 0; });
     RVT_EQ(world.notes.error, ECONNREFUSED);
-    cr_assert(world.notes.data == filled("no", protocol::kRejPrivateBytes));
+    RVT_ASSERT(world.notes.data == filled("no", protocol::kRejPrivateBytes));
 }
 
 Test(rc_port, a_peers_farewell_ends_the_connection) {
@@ -293,20 +293,20 @@ Test(rc_port, private_data_fill_the_message_of_rdma_cm) {
     RVT_EQ(world.port.private_bytes(), kRequestRoom);
     RVT_EQ(world.call(std::string(kRequestRoom + 1, 'x')), EMSGSIZE);
     const std::string most(kRequestRoom, 'x');
-    cr_assert(text_of(world.call_and_await(most).private_data()) == most);
+    RVT_ASSERT(text_of(world.call_and_await(most).private_data()) == most);
 }
 
 Test(rc_port, private_data_of_its_own_kind_keep_their_length) {
     World world(RcData::kCounted);
     RVT_EQ(world.port.private_bytes(), kRequestRoom - 1);
     world.listen_and_await_call("\3askers");
-    cr_assert(world.notes.data == "ask");
+    RVT_ASSERT(world.notes.data == "ask");
 }
 
 Test(rc_port, a_length_beyond_the_message_ends_with_it) {
     World world(RcData::kCounted);
     world.listen_and_await_call("\377ask");
-    cr_assert(world.notes.data == filled("ask", kRequestRoom - 1));
+    RVT_ASSERT(world.notes.data == filled("ask", kRequestRoom - 1));
 }
 
 /// 02 "rvt", what it has, and whatever follows.

@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include "common/check.h"
 #include "protocol/capture.h"
@@ -31,7 +30,7 @@ std::vector<test::CapturedPacket> show(const RdMessage& message) {
     const std::string name = "/proc/self/fd/" + std::to_string(file.get());
     {
         RdCapture capture(protocol::PcapWriter::open(name).take(), "rdm", address_of(2000));
-        cr_assert(capture.is_on());
+        RVT_ASSERT(capture.is_on());
         capture.received(address_of(1000), message);
     }
     return test::read_capture(name).packets;
@@ -52,12 +51,12 @@ Test(rd_capture, a_small_message_is_one_packet_with_its_record) {
     RVT_EQ(packets[0].path.dest_port, 2000);
     RVT_EQ(packets[0].icrc, protocol::icrc_of(packets[0].path, packets[0].packet));
     const auto decoded = protocol::decode(packets[0].packet).take();
-    cr_assert(decoded.header.opcode == Opcode::kRcSendOnly);
+    RVT_ASSERT(decoded.header.opcode == Opcode::kRcSendOnly);
     const auto record = decode_record(decoded.payload);
-    cr_assert(record.has_value());
-    cr_assert(record->message.op == RdOp::kEager);
+    RVT_ASSERT(record.has_value());
+    RVT_ASSERT(record->message.op == RdOp::kEager);
     RVT_EQ(record->message.tag, 77);
-    cr_assert(std::equal(payload, payload + 5, record->message.payload));
+    RVT_ASSERT(std::equal(payload, payload + 5, record->message.payload));
 }
 
 Test(rd_capture, a_long_run_goes_on_in_the_packets_behind) {
@@ -70,7 +69,7 @@ Test(rd_capture, a_long_run_goes_on_in_the_packets_behind) {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < packets.size(); ++i) {
         const auto decoded = protocol::decode(packets[i].packet).take();
-        cr_assert(decoded.header.opcode == opcodes[i]);
+        RVT_ASSERT(decoded.header.opcode == opcodes[i]);
         RVT_EQ(decoded.header.psn.value(), i);
         bytes += decoded.payload.size();
     }

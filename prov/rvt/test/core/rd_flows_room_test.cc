@@ -222,7 +222,7 @@ struct Net {
     void tell(std::uint8_t from, std::uint8_t to, const char* text) {
         const std::size_t before = heard(to, from);
         (*this)[from].say(to, text);
-        cr_assert(run_until([&] { return heard(to, from) == before + 1; }));
+        RVT_ASSERT(run_until([&] { return heard(to, from) == before + 1; }));
     }
 };
 
@@ -259,9 +259,9 @@ Test(rd_flows_room, a_flow_in_use_stays_and_the_wish_fails_in_time) {
     net[2].peers[1].is_busy = true;
     const std::uint64_t began = now_us;
     net[1].say(3, "b");
-    cr_assert(net.run_until([&] { return net[1].failure != 0; }, 600'000));
+    RVT_ASSERT(net.run_until([&] { return net[1].failure != 0; }, 600'000));
     RVT_EQ(net[1].failure, ENOMEM);
-    cr_assert(now_us - began >= 5'000'000 && now_us - began < 6'000'000);
+    RVT_ASSERT(now_us - began >= 5'000'000 && now_us - began < 6'000'000);
     net.tell(1, 2, "c");
     net.tell(2, 1, "d");
     RVT_EQ(net[1].lefts + net[1].ends + net[2].lefts + net[2].ends, 0);
@@ -275,7 +275,7 @@ Test(rd_flows_room, a_wish_is_granted_when_the_flow_has_become_idle) {
     net.run_until([] { return false; }, 5000);
     RVT_EQ(net.heard(3, 1), 0);
     net[2].peers[1].is_busy = false;
-    cr_assert(net.run_until([&] { return net.heard(3, 1) == 1; }));
+    RVT_ASSERT(net.run_until([&] { return net.heard(3, 1) == 1; }));
 }
 
 Test(rd_flows_room, who_has_asked_may_send_before_the_answer) {
@@ -293,12 +293,12 @@ Test(rd_flows_room, who_has_asked_may_send_before_the_answer) {
         }
     };
     run_without_it(200);
-    cr_assert(net[1].peers[2].flow->is_leaving());
+    RVT_ASSERT(net[1].peers[2].flow->is_leaving());
     net[1].say(2, "c");
     run_without_it(200);
-    cr_assert(net[1].peers[2].queue.empty());
+    RVT_ASSERT(net[1].peers[2].queue.empty());
     RVT_EQ(net.heard(3, 1), 0);
-    cr_assert(net.run_until([&] { return net.heard(2, 1) == 2 && net.heard(3, 1) == 1; }));
+    RVT_ASSERT(net.run_until([&] { return net.heard(2, 1) == 2 && net.heard(3, 1) == 1; }));
     RVT_EQ(net[1].ends + net[2].ends, 0);
 }
 
@@ -327,7 +327,7 @@ Test(rd_flows_room, two_that_ask_each_other_agree) {
     net.run_until([] { return false; }, 500);
     net[1].say(3, "b");
     net[2].say(4, "c");
-    cr_assert(net.run_until([&] { return net.heard(3, 1) == 1 && net.heard(4, 2) == 1; }));
+    RVT_ASSERT(net.run_until([&] { return net.heard(3, 1) == 1 && net.heard(4, 2) == 1; }));
     net.run_until([] { return false; }, 5000);
     RVT_EQ(net[1].lefts, 1);
     RVT_EQ(net[2].lefts, 1);
@@ -343,7 +343,7 @@ Test(rd_flows_room, a_peer_that_has_no_room_is_asked_again) {
     RVT_EQ(net.heard(2, 1), 0);
     RVT_EQ(net[1].failure, 0);
     net[3].peers[2].is_busy = false;
-    cr_assert(net.run_until([&] { return net.heard(2, 1) == 1; }));
+    RVT_ASSERT(net.run_until([&] { return net.heard(2, 1) == 1; }));
     RVT_EQ(net[2].most_open, 1);
 }
 
@@ -352,7 +352,7 @@ Test(rd_flows_room, three_that_wait_for_each_other_get_on) {
     net[1].say(2, "a");
     net[2].say(3, "b");
     net[3].say(1, "c");
-    cr_assert(net.run_until(
+    RVT_ASSERT(net.run_until(
         [&] { return net.heard(2, 1) == 1 && net.heard(3, 2) == 1 && net.heard(1, 3) == 1; }));
     RVT_EQ(net[1].failure + net[2].failure + net[3].failure, 0);
 }

@@ -119,7 +119,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
     }
 
     void take_message(void* peer, const RdMessage& message) noexcept override {
-        cr_assert(eq(ptr, peer, this));
+        RVT_ASSERT(peer == this);
         const bool is_run = has_run(message.op);
         const auto* bytes = reinterpret_cast<const char*>(is_run ? message.run : message.payload);
         if (message.op == RdOp::kEagerMore) {
@@ -180,7 +180,7 @@ struct Net {
     }
     void connect() {
         a.flows().connect(b.address());
-        cr_assert(run_until([&] { return a.flow != nullptr && b.flow != nullptr; }));
+        RVT_ASSERT(run_until([&] { return a.flow != nullptr && b.flow != nullptr; }));
     }
 };
 
@@ -191,36 +191,36 @@ Test(rd_flows, a_flow_opens_on_both_sides_and_carries_messages) {
     net.connect();
     RVT_EQ(net.a.flow->peer().incarnation, 12);
     RVT_EQ(net.b.flow->peer().incarnation, 11);
-    cr_assert(net.a.say(7, "hello"));
-    cr_assert(net.b.say(8, ""));
-    cr_assert(net.run_until([&] { return !net.a.heard.empty() && !net.b.heard.empty(); }));
+    RVT_ASSERT(net.a.say(7, "hello"));
+    RVT_ASSERT(net.b.say(8, ""));
+    RVT_ASSERT(net.run_until([&] { return !net.a.heard.empty() && !net.b.heard.empty(); }));
     RVT_EQ(net.b.heard[0].tag, 7);
-    cr_assert(net.b.heard[0].text == "hello");
+    RVT_ASSERT(net.b.heard[0].text == "hello");
     RVT_EQ(net.a.heard[0].tag, 8);
-    cr_assert(net.run_until([&] { return net.a.flow->is_drained(); }));
+    RVT_ASSERT(net.run_until([&] { return net.a.flow->is_drained(); }));
 }
 
 Test(rd_flows, an_answer_brings_the_acknowledgement) {
     Net net;
     net.connect();
     net.run_until([] { return false; }, 1000);
-    cr_assert(net.a.say(1, "question"));
+    RVT_ASSERT(net.a.say(1, "question"));
     net.b.poll();
-    cr_assert(net.b.say(2, "answer"));
+    RVT_ASSERT(net.b.say(2, "answer"));
     RVT_EQ(net.a.flows().poll(), 1);  // packets
     RVT_EQ(net.a.heard.size(), 1);
-    cr_assert(net.a.flow->is_drained());
+    RVT_ASSERT(net.a.flow->is_drained());
 }
 
 Test(rd_flows, an_acknowledgement_of_what_was_not_sent_changes_nothing) {
     Net net;
     net.connect();
-    cr_assert(net.b.say(1, "to be taken"));
-    cr_assert(
+    RVT_ASSERT(net.b.say(1, "to be taken"));
+    RVT_ASSERT(
         net.a.flow->put({.op = RdOp::kTaken, .data = wire::kPsn | 0x123456}, RdFlow::Room::kAny));
-    cr_assert(net.a.say(2, "after it"));
-    cr_assert(net.run_until([&] { return !net.a.heard.empty() && !net.b.heard.empty(); }));
-    cr_assert(net.run_until([&] { return net.b.flow->is_drained(); }));
+    RVT_ASSERT(net.a.say(2, "after it"));
+    RVT_ASSERT(net.run_until([&] { return !net.a.heard.empty() && !net.b.heard.empty(); }));
+    RVT_ASSERT(net.run_until([&] { return net.b.flow->is_drained(); }));
     RVT_EQ(net.b.heard[0].tag, 2);
     RVT_EQ(net.a.ends + net.b.ends, 0);
 }
@@ -229,11 +229,11 @@ Test(rd_flows, what_is_lent_is_in_use_until_the_peer_has_it) {
     Net net;
     net.connect();
     const std::string text(5000, 'x');
-    cr_assert(net.a.lend(1, text));
+    RVT_ASSERT(net.a.lend(1, text));
     const std::uint64_t frames = net.a.flow->frames();
     RVT_EQ(net.a.flow->has_let_go(frames), false);
-    cr_assert(net.run_until([&] { return net.a.flow->has_let_go(frames); }));
-    cr_assert(net.b.heard.at(0).text == text);
+    RVT_ASSERT(net.run_until([&] { return net.a.flow->has_let_go(frames); }));
+    RVT_ASSERT(net.b.heard.at(0).text == text);
 }
 
 Test(rd_flows, what_leaves_together_is_acknowledged_together) {
@@ -243,9 +243,9 @@ Test(rd_flows, what_leaves_together_is_acknowledged_together) {
     const std::string text(2000, 'x');
     const std::uint64_t before = net.a.packets;
     for (const bool has_more : {true, true, false}) {
-        cr_assert(net.a.lend(1, text, has_more));
+        RVT_ASSERT(net.a.lend(1, text, has_more));
     }
-    cr_assert(net.run_until([&] { return net.a.flow->is_drained(); }));
+    RVT_ASSERT(net.run_until([&] { return net.a.flow->is_drained(); }));
     RVT_EQ(net.a.packets - before, 1);
     RVT_EQ(net.b.heard.size(), 3);
 }
@@ -262,14 +262,14 @@ Test(rd_flows, packets_are_filled_as_far_as_both_ends_can) {
         return is_done();
     };
     a.flows().connect(b.address());
-    cr_assert(run_until([&] { return a.flow != nullptr && b.flow != nullptr; }));
+    RVT_ASSERT(run_until([&] { return a.flow != nullptr && b.flow != nullptr; }));
     RVT_EQ(a.flow->payload_bytes(), 1344);
     RVT_EQ(b.flow->payload_bytes(), 1344);
     const std::string text(5000, 'x');
     const std::uint64_t before = b.packets;
-    cr_assert(a.lend(1, text));
-    cr_assert(run_until([&] { return a.flow->is_drained(); }));
-    cr_assert(b.heard.at(0).text == text);
+    RVT_ASSERT(a.lend(1, text));
+    RVT_ASSERT(run_until([&] { return a.flow->is_drained(); }));
+    RVT_ASSERT(b.heard.at(0).text == text);
     RVT_EQ(b.packets - before, 4);
 }
 
@@ -279,8 +279,8 @@ Test(rd_flows, what_was_lent_is_not_read_after_the_close) {
     net.connect();
     void* const memory =
         mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    cr_assert(ne(ptr, memory, MAP_FAILED));
-    cr_assert(net.a.lend(1, {static_cast<const char*>(memory), kBytes}));
+    RVT_ASSERT(memory != MAP_FAILED);
+    RVT_ASSERT(net.a.lend(1, {static_cast<const char*>(memory), kBytes}));
     net.a.flow->close();
     RVT_EQ(munmap(memory, kBytes), 0);
     // Long enough for many a repetition, which would end this process.
@@ -294,7 +294,7 @@ Test(rd_flows, connects_that_cross_end_in_one_flow) {
     Net net;
     net.a.flows().connect(net.b.address());
     net.b.flows().connect(net.a.address());
-    cr_assert(net.run_until([&] { return net.a.flow != nullptr && net.b.flow != nullptr; }));
+    RVT_ASSERT(net.run_until([&] { return net.a.flow != nullptr && net.b.flow != nullptr; }));
     net.run_until([] { return false; }, 1000);
     RVT_EQ(net.a.opens, 1);
     RVT_EQ(net.b.opens, 1);
@@ -314,26 +314,26 @@ Test(rd_flows, what_counts_as_a_whole_arrives_as_one) {
                          .payload = reinterpret_cast<const std::byte*>(&header),
                          .payload_bytes = sizeof header},
                         kBytes);
-    cr_assert(net.run_until([&] { return !net.b.heard.empty(); }));
-    cr_assert(net.b.heard[0].text == std::string(kBytes, 'x'));
+    RVT_ASSERT(net.run_until([&] { return !net.b.heard.empty(); }));
+    RVT_ASSERT(net.b.heard[0].text == std::string(kBytes, 'x'));
 }
 
 Test(rd_flows, a_peer_may_ask_for_headers_only) {
     Net net;
     net.connect();
     net.b.flow->hold_eager(true);
-    cr_assert(net.run_until([&] { return net.a.flow->must_hold_eager(); }));
+    RVT_ASSERT(net.run_until([&] { return net.a.flow->must_hold_eager(); }));
     net.b.flow->hold_eager(false);
-    cr_assert(net.run_until([&] { return !net.a.flow->must_hold_eager(); }));
+    RVT_ASSERT(net.run_until([&] { return !net.a.flow->must_hold_eager(); }));
 }
 
 Test(rd_flows, nobody_there_is_an_error_in_time) {
     Net net;
     const std::uint64_t began = now_us;
     net.a.flows().connect(address_of(9));
-    cr_assert(net.run_until([&] { return net.a.failure != 0; }, 600'000));
+    RVT_ASSERT(net.run_until([&] { return net.a.failure != 0; }, 600'000));
     RVT_EQ(net.a.failure, ETIMEDOUT);
-    cr_assert(now_us - began >= 5'000'000 && now_us - began < 10'000'000);
+    RVT_ASSERT(now_us - began >= 5'000'000 && now_us - began < 10'000'000);
 }
 
 Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
@@ -349,15 +349,15 @@ Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
         return is_done();
     };
     a.flows().connect(b->address());
-    cr_assert(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+    RVT_ASSERT(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
     b->kill();
     b = std::make_unique<Node>(wire, 2, 13);
     b->flows().connect(a.address());
-    cr_assert(run_until([&] { return a.opens == 2 && b->flow != nullptr; }));
+    RVT_ASSERT(run_until([&] { return a.opens == 2 && b->flow != nullptr; }));
     RVT_EQ(a.ends, 1);
     RVT_EQ(a.flow->peer().incarnation, 13);
-    cr_assert(b->say(1, "again"));
-    cr_assert(run_until([&] { return !a.heard.empty(); }));
+    RVT_ASSERT(b->say(1, "again"));
+    RVT_ASSERT(run_until([&] { return !a.heard.empty(); }));
 }
 
 Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
@@ -374,13 +374,13 @@ Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
         return is_done();
     };
     a.flows().connect(b->address());
-    cr_assert(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+    RVT_ASSERT(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
     b->kill();
     b = std::make_unique<Node>(wire, 2, 13);
-    cr_assert(a.say(1, "are you there?"));
-    cr_assert(run_until([&] { return a.ends == 1; }));
+    RVT_ASSERT(a.say(1, "are you there?"));
+    RVT_ASSERT(run_until([&] { return a.ends == 1; }));
     a.flows().connect(b->address());
-    cr_assert(run_until([&] { return a.flow != nullptr; }));
+    RVT_ASSERT(run_until([&] { return a.flow != nullptr; }));
     RVT_EQ(a.flow->peer().incarnation, 13);
 }
 
@@ -388,7 +388,7 @@ Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {
     Net net;
     net.connect();
     for (std::uint64_t tag = 1; tag <= 20; ++tag) {
-        cr_assert(net.a.say(tag, "m"));
+        RVT_ASSERT(net.a.say(tag, "m"));
     }
     for (int turn = 0; turn < 100; ++turn) {
         net.a.poll();
@@ -396,8 +396,8 @@ Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {
         now_us += 20;
     }
     RVT_EQ(net.b.heard.size(), 0);
-    cr_assert(net.b.wakes > 0);
-    cr_assert(net.a.flow->is_drained());  // the peer's host has answered
+    RVT_ASSERT(net.b.wakes > 0);
+    RVT_ASSERT(net.a.flow->is_drained());  // the peer's host has answered
     net.b.poll();
     RVT_EQ(net.b.heard.size(), 20);
     for (std::uint64_t tag = 1; tag <= 20; ++tag) {
@@ -408,7 +408,7 @@ Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {
 Test(rd_flows, what_waits_for_the_owner_comes_before_the_end) {
     Net net;
     net.connect();
-    cr_assert(net.a.say(1, "last words"));
+    RVT_ASSERT(net.a.say(1, "last words"));
     const auto let_another_take_in = [&] {
         for (int turn = 0; turn < 100; ++turn) {
             net.a.poll();
@@ -450,24 +450,24 @@ Test(rd_flows, an_endpoint_whose_address_is_gone_has_no_flows) {
     Net net;
     net.connect();
     port_changed(net.a.flows().device(), 0);
-    cr_assert(net.run_until([&] { return net.a.ends == 1; }, 10));
+    RVT_ASSERT(net.run_until([&] { return net.a.ends == 1; }, 10));
 }
 
 Test(rd_flows, packets_that_have_become_too_large_end_the_flow_at_both_ends) {
     Net net;
     net.connect();
     port_changed(net.a.flows().device(), 128);
-    cr_assert(net.run_until([&] { return net.a.ends == 1 && net.b.ends == 1; }));
+    RVT_ASSERT(net.run_until([&] { return net.a.ends == 1 && net.b.ends == 1; }));
 }
 
 Test(rd_flows, an_address_that_is_back_takes_flows_again) {
     Net net;
     net.connect();
     port_changed(net.a.flows().device(), 0);
-    cr_assert(net.run_until([&] { return net.a.ends == 1; }, 10));
+    RVT_ASSERT(net.run_until([&] { return net.a.ends == 1; }, 10));
     port_changed(net.a.flows().device(), 256);
     net.a.flows().connect(net.b.address());
-    cr_assert(net.run_until([&] { return net.a.opens == 2 && net.b.opens == 2; }));
+    RVT_ASSERT(net.run_until([&] { return net.a.opens == 2 && net.b.opens == 2; }));
 }
 
 // ---- a bad wire ----
@@ -545,7 +545,7 @@ Test(rd_flows, a_lost_packet_is_repeated_and_not_those_behind_it) {
     constexpr std::size_t kPackets = kCount * (kBytes / 256 + 1);
     const std::uint64_t before = net.b.packets;
     std::size_t said = 0;
-    cr_assert(net.run_until([&] {
+    RVT_ASSERT(net.run_until([&] {
         said += said < kCount && net.a.say(said, std::string(kBytes, 'x')) ? 1 : 0;
         return net.b.heard.size() == kCount && net.a.flow->is_drained();
     }));

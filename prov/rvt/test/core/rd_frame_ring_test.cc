@@ -27,12 +27,12 @@ Test(rd_frame_ring, has_room_for_so_many_frames) {
     RVT_OK(ring.open());
     for (std::uint32_t i = 0; i < RdFrameRing::kMaxFrames; ++i) {
         std::byte* const at = ring.room(1, 0, 0);
-        cr_assert(at != nullptr);
+        RVT_ASSERT(at != nullptr);
         ring.take(at, 1);
     }
-    cr_assert(ring.room(1, 0, 0) == nullptr);
+    RVT_ASSERT(ring.room(1, 0, 0) == nullptr);
     ring.free_until(1);
-    cr_assert(ring.room(1, 0, 0) != nullptr);
+    RVT_ASSERT(ring.room(1, 0, 0) != nullptr);
 }
 
 Test(rd_frame_ring, begins_in_the_same_place_when_it_is_empty) {
@@ -40,7 +40,7 @@ Test(rd_frame_ring, begins_in_the_same_place_when_it_is_empty) {
     RVT_OK(ring.open());
     std::byte* const first = put_large(ring);
     ring.free_until(1);
-    cr_assert(ring.room(1, 0, 0) == first);
+    RVT_ASSERT(ring.room(1, 0, 0) == first);
 }
 
 Test(rd_frame_ring, gives_back_what_it_does_not_need) {
@@ -48,9 +48,9 @@ Test(rd_frame_ring, gives_back_what_it_does_not_need) {
     RVT_OK(ring.open());
     const std::byte* const at = put_large(ring);
     ring.free_until(1);
-    cr_assert(ring.is_large());
+    RVT_ASSERT(ring.is_large());
     ring.trim();
-    cr_assert(not(ring.is_large()));
-    cr_assert(at[0] == std::byte{'x'});
-    cr_assert(at[kLarge - 1] == std::byte{0});  // a page that has not been written
+    RVT_ASSERT(not(ring.is_large()));
+    RVT_ASSERT(at[0] == std::byte{'x'});
+    RVT_ASSERT(at[kLarge - 1] == std::byte{0});  // a page that has not been written
 }

@@ -41,7 +41,7 @@ Test(rd_method, what_is_fastest_is_used_for_nearly_all) {
         Machine machine{{3000, 3000, 3000}, {}};
         machine.cost[best] = 2000;
         machine.count(RdMethod::kPipeline, 1000);
-        cr_assert(machine.count(static_cast<RdMethod>(best), 10'000) > 9500);
+        RVT_ASSERT(machine.count(static_cast<RdMethod>(best), 10'000) > 9500);
     }
 }
 
@@ -60,7 +60,7 @@ Test(rd_method, an_interruption_is_not_taken_for_a_slow_method) {
     machine.count(RdMethod::kPipeline, 1000);
     for (int i = 0; i < 10; ++i) {
         machine.chooser.learn(kBytes, RdMethod::kDirect, 1'000'000'000);
-        cr_assert(machine.count(RdMethod::kDirect, 1000) > 900);
+        RVT_ASSERT(machine.count(RdMethod::kDirect, 1000) > 900);
     }
 }
 
@@ -76,8 +76,8 @@ Test(rd_method, transfers_that_end_in_bunches_are_judged_by_their_sum) {
         }
         return count;
     };
-    cr_assert(by_pipeline(2500) > 9000);
-    cr_assert(by_pipeline(3500) < 1000);
+    RVT_ASSERT(by_pipeline(2500) > 9000);
+    RVT_ASSERT(by_pipeline(3500) < 1000);
 }
 
 Test(rd_method, what_becomes_faster_is_noticed) {
@@ -85,7 +85,7 @@ Test(rd_method, what_becomes_faster_is_noticed) {
     machine.count(RdMethod::kPipeline, 10'000);
     machine.cost[1] = 1000;
     machine.count(RdMethod::kDirect, 10'000);
-    cr_assert(machine.count(RdMethod::kDirect, 1000) > 900);
+    RVT_ASSERT(machine.count(RdMethod::kDirect, 1000) > 900);
 }
 
 Test(rd_method, sizes_are_learned_apart) {
@@ -102,6 +102,6 @@ Test(rd_method, sizes_are_learned_apart) {
     for (int round = 0; round < 3; ++round) {
         const int small = run(8 * 1024, RdMethod::kPipeline);
         const int large = run(8 << 20, RdMethod::kSplit);
-        cr_assert(round == 0 || (small > 900 && large > 900));
+        RVT_ASSERT(round == 0 || (small > 900 && large > 900));
     }
 }

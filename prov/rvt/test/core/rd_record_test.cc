@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Records come back as they were written, and bytes of no honest peer are refused.
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include <array>
 #include <cstring>
@@ -59,7 +58,7 @@ Test(rd_record, of_a_run_that_goes_on_elsewhere_the_beginning_is_told) {
                         100);
     bytes.resize(bytes.size() - 60);
     const auto decoded = decode_record(bytes);
-    cr_assert(decoded.has_value());
+    RVT_ASSERT(decoded.has_value());
     RVT_EQ(decoded->run_bytes, 100);
     RVT_EQ(decoded->message.length, 40);
 }
@@ -90,8 +89,8 @@ Test(rd_record, random_bytes_are_refused_or_stay_within_bounds) {
             bytes[2] = static_cast<std::byte>(random() % 4);
         }
         if (const auto decoded = decode_record(bytes)) {
-            cr_assert(decoded->bytes <= bytes.size());
-            cr_assert(decoded->message.length <= bytes.size());
+            RVT_ASSERT(decoded->bytes <= bytes.size());
+            RVT_ASSERT(decoded->message.length <= bytes.size());
         }
     }
 }

@@ -63,21 +63,21 @@ Test(registry, names_every_entry_that_is_missing_and_what_for) {
          {"open_channel", "close_channel", "send_segment", "poll", "carrying work requests"}) {
         cr_assert(says(entry), "%s", Registry::last_error().c_str());
     }
-    cr_assert(not(says("post_send")));
+    RVT_ASSERT(not(says("post_send")));
 }
 
 Test(registry, an_entry_that_is_filled_can_make_another_mandatory) {
     BackendOps half = ops();
     half.create_cq = [](VerbsCq&) -> Status { return kOk; };
     const std::string missing = missing_entries(half, Grade::kSegment);
-    cr_assert(missing.find("destroy_cq") != std::string::npos);
-    cr_assert(missing.find("poll_cq") != std::string::npos);
+    RVT_ASSERT(missing.find("destroy_cq") != std::string::npos);
+    RVT_ASSERT(missing.find("poll_cq") != std::string::npos);
 }
 
 Test(registry, the_verb_grade_needs_the_verbs_and_no_segments) {
     const std::string missing = missing_entries({}, Grade::kVerb);
-    cr_assert(missing.find("post_send") != std::string::npos);
-    cr_assert(missing.find("send_segment") == std::string::npos);
+    RVT_ASSERT(missing.find("post_send") != std::string::npos);
+    RVT_ASSERT(missing.find("send_segment") == std::string::npos);
 }
 
 Test(registry, after_filling_every_entry_is_callable) {
@@ -85,18 +85,18 @@ Test(registry, after_filling_every_entry_is_callable) {
     void (*entries[sizeof full / sizeof(void (*)())])();
     std::memcpy(entries, &full, sizeof full);
     for (auto* entry : entries) {
-        cr_assert(entry != nullptr);
+        RVT_ASSERT(entry != nullptr);
     }
 }
 
 Test(registry, filling_keeps_what_the_backend_brought) {
-    cr_assert(fill_defaults(ops()).poll == ops().poll);
+    RVT_ASSERT(fill_defaults(ops()).poll == ops().poll);
 }
 
 Test(registry, every_requirement_names_a_known_entry_and_a_reason) {
     for (const Requirement& row : requirements()) {
-        cr_assert(std::strcmp(entry_name(row.entry), "?") != 0);
-        cr_assert(std::strlen(row.why) > 3);
+        RVT_ASSERT(std::strcmp(entry_name(row.entry), "?") != 0);
+        RVT_ASSERT(std::strlen(row.why) > 3);
     }
 }
 
@@ -163,7 +163,7 @@ Test(registry, a_backend_can_bring_the_memory_of_the_key_table) {
     own.key_block_bytes = sizeof block;
     Device* device = registry.add_device(own, ops()).value();
     RVT_OK(device->keys().add({.addr = 1, .length = 1}));
-    cr_assert(KeyView::attach(block, sizeof block).is_ok());
+    RVT_ASSERT(KeyView::attach(block, sizeof block).is_ok());
 }
 
 Test(registry, a_client_hears_of_devices_before_and_after_it_came_and_when_they_go) {
@@ -174,7 +174,7 @@ Test(registry, a_client_hears_of_devices_before_and_after_it_came_and_when_they_
     RVT_OK(add(registry, "second"));
     RVT_OK(registry.remove_device(first));
     registry.remove_client(listener.client);
-    cr_assert(listener.heard == (Heard{"+first", "+second", "-first", "-second"}));
+    RVT_ASSERT(listener.heard == (Heard{"+first", "+second", "-first", "-second"}));
 }
 
 Test(registry, a_client_that_refuses_a_device_does_not_hear_of_its_end) {
@@ -183,7 +183,7 @@ Test(registry, a_client_that_refuses_a_device_does_not_hear_of_its_end) {
     listener.answer = ENOMEM;
     registry.add_client(listener.client);
     RVT_OK(registry.remove_device(add(registry, "d").value()));
-    cr_assert(listener.heard == (Heard{"+d"}));
+    RVT_ASSERT(listener.heard == (Heard{"+d"}));
 }
 
 Test(registry, contexts_are_told_when_a_port_changes_and_only_then) {
@@ -192,12 +192,12 @@ Test(registry, contexts_are_told_when_a_port_changes_and_only_then) {
     Context* context = open_device(*device).value();
     const std::uint32_t most = device->mtu_bytes();
     port_changed(*device, most);
-    cr_assert(not(context->events().poll().has_value()));
+    RVT_ASSERT(not(context->events().poll().has_value()));
     port_changed(*device, 0);
-    cr_assert(device->is_port_down());
+    RVT_ASSERT(device->is_port_down());
     RVT_EQ(context->events().poll()->type, EventType::kPortErr);
     port_changed(*device, most / 2);
-    cr_assert(not(device->is_port_down()));
+    RVT_ASSERT(not(device->is_port_down()));
     RVT_EQ(device->mtu_bytes(), most / 2);
     RVT_EQ(context->events().poll()->type, EventType::kPortActive);
     port_changed(*device, most / 4);
@@ -215,5 +215,5 @@ Test(registry, a_device_in_use_is_busy_and_its_contexts_are_told) {
     RVT_EQ(open_device(*device), ENODEV);
     RVT_OK(close_device(context));
     RVT_OK(registry.remove_device(device));
-    cr_assert(registry.devices().empty());
+    RVT_ASSERT(registry.devices().empty());
 }

@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include "common/check.h"
 #include "core/responder.h"
@@ -84,7 +83,7 @@ Test(segment_capture, the_parts_of_a_message_are_its_first_middle_and_last_packe
     const Opcode opcodes[] = {Opcode::kRcSendFirst, Opcode::kRcSendMiddle, Opcode::kRcSendLastImm};
     for (const Opcode opcode : opcodes) {
         const Shown shown = show_one(part, 100);
-        cr_assert(shown.packet.header.opcode == opcode);
+        RVT_ASSERT(shown.packet.header.opcode == opcode);
         RVT_EQ(shown.packet.header.dest_qpn, 0x22);
         RVT_EQ(shown.packet.header.psn.value(), 7);
         RVT_EQ(shown.packet.payload.size(), 100);
@@ -98,7 +97,7 @@ Test(segment_capture, a_packet_has_the_addresses_and_a_right_icrc) {
     whole.message_bytes = 5;
     whole.qkey = 0x1234;
     const Shown shown = show_one(whole, 5);
-    cr_assert(shown.packet.header.opcode == Opcode::kUdSendOnly);
+    RVT_ASSERT(shown.packet.header.opcode == Opcode::kUdSendOnly);
     RVT_EQ(shown.packet.header.qkey, 0x1234);
     RVT_EQ(shown.packet.header.src_qpn, 0x11);
     RVT_EQ(shown.packet.payload.size(), 5);
@@ -114,7 +113,7 @@ Test(segment_capture, requests_for_memory_name_it) {
     SegmentHeader read = segment(SegmentKind::kRequest, WrOpcode::kRead);
     read.message_bytes = 4000;
     const Shown asked = show_one(read, 0);
-    cr_assert(asked.packet.header.opcode == Opcode::kRcReadRequest);
+    RVT_ASSERT(asked.packet.header.opcode == Opcode::kRcReadRequest);
     RVT_EQ(asked.packet.header.remote_addr, 0x1000);
     RVT_EQ(asked.packet.header.rkey, 0x33);
     RVT_EQ(asked.packet.header.dma_bytes, 4000);
@@ -133,17 +132,17 @@ Test(segment_capture, answers_say_what_has_become_of_a_request) {
     SegmentHeader answer = segment(SegmentKind::kAck, WrOpcode::kFetchAdd);
     answer.compare_add = 44;
     const Shown atomic = show_one(answer, 0);
-    cr_assert(atomic.packet.header.opcode == Opcode::kRcAtomicAck);
+    RVT_ASSERT(atomic.packet.header.opcode == Opcode::kRcAtomicAck);
     RVT_EQ(atomic.packet.header.original, 44);
     answer = segment(SegmentKind::kNak, WrOpcode::kSend);
     const auto syndrome = [&](Nak nak) {
         answer.nak = static_cast<std::uint8_t>(nak);
         return protocol::syndrome_of(show_one(answer, 0).packet.header.syndrome);
     };
-    cr_assert(syndrome(Nak::kAccess) == protocol::nak(protocol::NakCode::kRemoteAccess));
-    cr_assert(syndrome(Nak::kTooLong) == protocol::nak(protocol::NakCode::kInvalidRequest));
+    RVT_ASSERT(syndrome(Nak::kAccess) == protocol::nak(protocol::NakCode::kRemoteAccess));
+    RVT_ASSERT(syndrome(Nak::kTooLong) == protocol::nak(protocol::NakCode::kInvalidRequest));
     answer.retry_after_us = rnr_timer_us(12);
-    cr_assert(syndrome(Nak::kNotReady) == protocol::rnr_nak(12));
+    RVT_ASSERT(syndrome(Nak::kNotReady) == protocol::rnr_nak(12));
 }
 
 Test(segment_capture, what_is_no_segment_is_left_out) {

@@ -41,7 +41,7 @@ struct Wire {
 }  // namespace
 
 Test(segment, the_header_is_what_the_backend_has_room_for) {
-    cr_assert(sizeof(SegmentHeader) <= kMaxSegmentHeader);
+    RVT_ASSERT(sizeof(SegmentHeader) <= kMaxSegmentHeader);
 }
 
 Test(segment, a_header_that_is_cut_short_is_counted_and_dropped) {
@@ -75,7 +75,7 @@ Test(segment, more_bytes_than_the_message_has_fail_the_pair_and_write_nothing_be
     wire.pair.b().fill(64, 64, 5);
     wire.inject(128);
     RVT_EQ(wire.pair.received().status, WcStatus::kWrFlushErr);
-    cr_assert(wire.pair.b().holds(64, 64, 5));
+    RVT_ASSERT(wire.pair.b().holds(64, 64, 5));
     RVT_EQ(wire.pair.b().qp->state(), QpState::kErr);
 }
 
@@ -90,8 +90,8 @@ Test(segment, a_later_part_cannot_change_what_the_first_part_said) {
     wire.header.opcode = static_cast<std::uint8_t>(WrOpcode::kSend);
     wire.header.offset = 32;
     wire.inject(32);
-    cr_assert(wire.pair.b().holds(4096, 64, 5));
-    cr_assert(wire.pair.is_silent(wire.pair.b().recv_cq));
+    RVT_ASSERT(wire.pair.b().holds(4096, 64, 5));
+    RVT_ASSERT(wire.pair.is_silent(wire.pair.b().recv_cq));
 }
 
 Test(segment, a_part_out_of_place_fails_the_pair) {
@@ -108,7 +108,7 @@ Test(segment, a_request_out_of_order_is_dropped) {
     RVT_OK(wire.pair.b().post_recv(3, 0, 64));
     wire.header.msn += 1;
     wire.inject();
-    cr_assert(wire.pair.is_silent(wire.pair.b().recv_cq));
+    RVT_ASSERT(wire.pair.is_silent(wire.pair.b().recv_cq));
     RVT_EQ(wire.b().stats().sum(Stat::kDrops), 1);
 }
 
@@ -196,10 +196,10 @@ Test(segment, a_backend_that_reaches_memory_writes_and_reads_without_the_peer) {
     RVT_EQ(pair.backend().port(kA).one_sided, 0);
     pair.a().fill(0, 5000, 3);
     RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 5000, .remote_offset = 100}));
-    cr_assert(pair.b().holds(100, 5000, 3));  // nobody has moved the peer
+    RVT_ASSERT(pair.b().holds(100, 5000, 3));  // nobody has moved the peer
     RVT_OK(pair.post_send(
         {.opcode = WrOpcode::kRead, .offset = 8192, .bytes = 5000, .remote_offset = 100}));
-    cr_assert(pair.a().holds(8192, 5000, 3));
+    RVT_ASSERT(pair.a().holds(8192, 5000, 3));
     RVT_EQ(pair.backend().port(kA).one_sided, 2);
     RVT_EQ(pair.sent().opcode, WcOpcode::kWrite);
     RVT_EQ(pair.sent().opcode, WcOpcode::kRead);

@@ -21,9 +21,9 @@ void post_and_start(SendQueue& queue, std::uint64_t count) {
 Test(send_queue, a_full_queue_starts_again_from_its_oldest) {
     SendQueue queue(4, 1, 0);
     post_and_start(queue, 4);
-    cr_assert(queue.next() == nullptr);
+    RVT_ASSERT(queue.next() == nullptr);
     queue.rewind_to(*queue.oldest());
-    cr_assert(queue.next() != nullptr);
+    RVT_ASSERT(queue.next() != nullptr);
     RVT_EQ(queue.next()->wr.wr_id, 0);
     RVT_EQ(queue.under_way_count(), 0);
 }

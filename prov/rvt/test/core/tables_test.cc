@@ -79,7 +79,7 @@ Test(wr_table, every_opcode_has_its_row_and_the_next_number_has_none) {
     for (std::size_t i = 0; i < kWrOpcodes; ++i) {
         RVT_EQ(wr_info(WrOpcode(i))->opcode, i);
     }
-    cr_assert(wr_info(WrOpcode(kWrOpcodes)) == nullptr);
+    RVT_ASSERT(wr_info(WrOpcode(kWrOpcodes)) == nullptr);
 }
 
 Test(wr_table, what_names_remote_memory_needs_a_right_to_it) {
@@ -93,8 +93,8 @@ Test(wr_table, what_brings_bytes_back_is_for_reliable_pairs_and_inline_if_it_car
     for (std::size_t i = 0; i < kWrOpcodes; ++i) {
         const WrInfo& row = *wr_info(WrOpcode(i));
         if (has_any(row.traits, OpTraits::kResult)) {
-            cr_assert(not(takes(row, QpType::kUc)));
-            cr_assert(not(takes(row, QpType::kUd)));
+            RVT_ASSERT(not(takes(row, QpType::kUc)));
+            RVT_ASSERT(not(takes(row, QpType::kUd)));
             RVT_EQ(has_any(row.flags, SendFlags::kInline), has_any(row.traits, OpTraits::kPayload));
         }
     }
@@ -112,12 +112,12 @@ Test(qp_table, numbers_are_found_until_they_are_removed_and_come_back_late) {
     std::set<std::uint32_t> seen;
     for (int i = 0; i < 200; ++i) {
         const std::uint32_t qpn = table.add(fake_qp(i)).value();
-        cr_assert(seen.insert(qpn).second);
-        cr_assert(gt(u32, std::uint32_t(qpn), 1u));
+        RVT_ASSERT(seen.insert(qpn).second);
+        RVT_ASSERT(std::uint32_t(qpn) > 1u);
         const ReadPin pin;
-        cr_assert(table.find(qpn) == &fake_qp(i));
+        RVT_ASSERT(table.find(qpn) == &fake_qp(i));
         table.remove(qpn);
-        cr_assert(table.find(qpn) == nullptr);
+        RVT_ASSERT(table.find(qpn) == nullptr);
     }
 }
 
@@ -129,7 +129,7 @@ Test(qp_table, a_number_can_be_asked_for_until_it_is_taken) {
         RVT_EQ(table.add(fake_qp(1), never), EINVAL);
     }
     for (int i = 1; i < 4; ++i) {
-        cr_assert(ne(u32, std::uint32_t(table.add(fake_qp(i)).value()), 0x11u));
+        RVT_NE(std::uint32_t(table.add(fake_qp(i)).value()), 0x11u);
     }
     table.remove(0x11);
     RVT_EQ(table.add(fake_qp(0), 0x11).value(), 0x11);
@@ -162,9 +162,9 @@ Test(stats, counts_of_all_threads_add_up) {
 }
 
 Test(mcast, group_addresses_are_told_from_others) {
-    cr_assert(is_multicast({0xff, 0x0e}));
-    cr_assert(is_multicast({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5}));
-    cr_assert(not(is_multicast({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 5})));
+    RVT_ASSERT(is_multicast({0xff, 0x0e}));
+    RVT_ASSERT(is_multicast({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 5}));
+    RVT_ASSERT(not(is_multicast({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 5})));
 }
 
 Test(mcast, a_full_group_is_enomem) {
@@ -202,7 +202,7 @@ Test(async_events, the_descriptor_is_readable_while_events_are_queued) {
     RVT_EQ(::poll(&readable, 1, 0), 1);
     RVT_EQ(events->poll()->type, EventType::kQpFatal);
     RVT_EQ(::poll(&readable, 1, 0), 0);
-    cr_assert(not(events->wait(0).has_value()));
+    RVT_ASSERT(not(events->wait(0).has_value()));
 }
 
 Test(verbs_wc, a_completion_survives_its_way_through_the_shared_entry) {
@@ -258,8 +258,8 @@ Test(pieces, a_full_list_says_so) {
     char byte = 0;
     PieceList list;
     for (std::size_t i = 0; i < PieceList::kMax; ++i) {
-        cr_assert(list.add(&byte, 1));
+        RVT_ASSERT(list.add(&byte, 1));
     }
-    cr_assert(not(list.add(&byte, 1)));
-    cr_assert(list.add(&byte, 0));
+    RVT_ASSERT(not(list.add(&byte, 1)));
+    RVT_ASSERT(list.add(&byte, 0));
 }

@@ -62,7 +62,7 @@ struct End {
         for (int i = 0; i < 100 && cq->is_empty(); ++i) {
             endpoint.poll_locked();
         }
-        cr_assert(not(cq->is_empty()));
+        RVT_ASSERT(not(cq->is_empty()));
         const Cqe cqe = *cq->front();
         cq->pop();
         return cqe;
@@ -97,7 +97,7 @@ struct Ends {
     }
     /// Nothing that came before has done anything: the receive is still there.
     void next_is_good() {
-        cr_assert(b.is_silent());
+        RVT_ASSERT(b.is_silent());
         deliver(header());
         RVT_EQ(b.next().len, 8);
         RVT_EQ(b.receives.value(), 1);
@@ -149,10 +149,10 @@ Test(ud_endpoint, what_is_longer_than_the_buffer_is_cut_and_says_by_how_much) {
 Test(ud_endpoint, a_datagram_without_a_receive_is_dropped_and_counted) {
     Ends ends;
     RVT_OK(ends.a.send(1));
-    cr_assert(ends.b.is_silent());
+    RVT_ASSERT(ends.b.is_silent());
     RVT_EQ(ends.count(Stat::kDrops), 1);
     RVT_OK(ends.b.recv(7));
-    cr_assert(ends.b.is_silent());
+    RVT_ASSERT(ends.b.is_silent());
 }
 
 Test(ud_endpoint, a_datagram_is_one_packet) {
@@ -220,8 +220,8 @@ Test(ud_endpoint, only_group_addresses_are_joined) {
     RVT_EQ(join("10.0.0.1:5"), EINVAL);
     RVT_EQ(join("[ff15::1]:5"), EINVAL);
     const std::uint64_t group = join("239.1.1.1:5").value();
-    cr_assert(UdEndpoint::is_group(group));
-    cr_assert(not(UdEndpoint::is_group(kSourceNotAvailable)));
+    RVT_ASSERT(UdEndpoint::is_group(group));
+    RVT_ASSERT(not(UdEndpoint::is_group(kSourceNotAvailable)));
     ends.a.peer = group;
     RVT_OK(ends.a.send(1));
     ends.a.endpoint.leave_locked(group);
@@ -249,7 +249,7 @@ Test(ud_endpoint, a_group_is_left_with_its_last_membership) {
     ends.b.endpoint.leave_locked(second);
     RVT_OK(ends.b.recv(8));
     RVT_OK(ends.a.send(1));
-    cr_assert(ends.b.is_silent());
+    RVT_ASSERT(ends.b.is_silent());
     ends.a.endpoint.leave_locked(ends.a.peer);
 }
 

@@ -193,7 +193,7 @@ Test(verbs_threads, a_blocking_wait_ends_when_another_thread_sends, .timeout = 3
     RVT_OK(pair.b().post_recv(1));
     RVT_OK(pair.b().recv_cq->req_notify(false));
     std::thread sender([&] { [[maybe_unused]] const Status s = pair.post_send(); });
-    cr_assert(pair.b().channel->get_event(-1).value() == pair.b().recv_cq);
+    RVT_ASSERT(pair.b().channel->get_event(-1).value() == pair.b().recv_cq);
     RVT_EQ(pair.received().wr_id, 1);
     sender.join();
 }

@@ -50,8 +50,8 @@ Test(access, several_buffers_meet_several_remote_pieces) {
     const fi_msg_rma msg{parts, nullptr, 2, pair.a.peer, remote, 2, &pair, 0};
     pair.post([&] { return fi_writemsg(pair.a.ep.get(), &msg, FI_DELIVERY_COMPLETE); });
     pair.until([&] { return fi_cntr_read(pair.a.cntrs[3].get()) == 1; });
-    cr_assert(memcmp(one, "abcde", 5) == 0);
-    cr_assert(memcmp(two + 2, "fgh", 4) == 0);
+    RVT_ASSERT(memcmp(one, "abcde", 5) == 0);
+    RVT_ASSERT(memcmp(two + 2, "fgh", 4) == 0);
 }
 
 Test(access, a_region_of_several_buffers_is_one_range) {
@@ -82,7 +82,7 @@ Test(access, data_comes_with_a_write) {
     RVT_EQ(entry.flags & (FI_REMOTE_CQ_DATA | FI_REMOTE_WRITE | FI_RMA),
            FI_REMOTE_CQ_DATA | FI_REMOTE_WRITE | FI_RMA);
     RVT_EQ(entry.data, 0x77);
-    cr_assert(strcmp(target, "abc") == 0);
+    RVT_ASSERT(strcmp(target, "abc") == 0);
 }
 
 Test(access, what_is_not_granted_ends_in_an_error) {
@@ -96,7 +96,7 @@ Test(access, what_is_not_granted_ends_in_an_error) {
     RVT_EQ(pair.a.next_error().err, FI_EACCES);
     pair.post([&] { return fi_read(pair.a.ep.get(), in, 8, nullptr, pair.a.peer, 0, 99, in); });
     RVT_EQ(pair.a.next_error().err, FI_EACCES);
-    cr_assert(strcmp(target, "") == 0);
+    RVT_ASSERT(strcmp(target, "") == 0);
 }
 
 Test(access, the_key_of_a_closed_region_opens_nothing) {
@@ -216,6 +216,6 @@ Test(access, atomics_that_do_not_exist_are_refused) {
     RVT_EQ(count, 2048);
     RVT_OK(fi_fetch_atomicvalid(a, FI_LONG_DOUBLE_COMPLEX, FI_SUM, &count));
     const std::vector<std::uint64_t> many(1024);
-    cr_assert(fi_atomic(a, many.data(), many.size(), nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM,
-                        nullptr) < 0);
+    RVT_ASSERT(fi_atomic(a, many.data(), many.size(), nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM,
+                         nullptr) < 0);
 }

@@ -119,7 +119,7 @@ Test(av, an_address_has_a_text) {
     const sockaddr_in address = numbered(7);
     char text[64];
     std::size_t length = sizeof text;
-    cr_assert(fi_av_straddr(av.get(), &address, text, &length) == text);
+    RVT_ASSERT(fi_av_straddr(av.get(), &address, text, &length) == text);
     cr_assert(eq(str, text, const_cast<char*>("fi_sockaddr_in://10.0.0.1:8")));
     RVT_EQ(length, strlen(text) + 1);
 }
@@ -160,7 +160,7 @@ Test(av, an_asynchronous_insertion_reports_to_the_event_queue) {
     RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
     RVT_EQ(event, FI_AV_COMPLETE);
     RVT_EQ(entry.data, 1);
-    cr_assert(entry.context == context);
+    RVT_ASSERT(entry.context == context);
 }
 
 Test(av, what_is_not_supported_is_refused) {

@@ -129,7 +129,7 @@ Test(ep_rdm, enabled_late_wakes_a_thread_that_sleeps, .timeout = 30) {
     }
     sleeper.join();
     RVT_EQ(got, 1);
-    cr_assert(entry.op_context == in);
+    RVT_ASSERT(entry.op_context == in);
 }
 
 Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
@@ -142,7 +142,7 @@ Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
     RVT_OK(fi_getname(&ep->fid, &name, &bytes));
     RVT_NE(name.sin_port, 0);
     const auto own = rvt::util::SockAddr::from(reinterpret_cast<sockaddr*>(&name), bytes);
-    cr_assert(rvt::util::is_local_address(own.value()) && !own.value().is_any());
+    RVT_ASSERT(rvt::util::is_local_address(own.value()) && !own.value().is_any());
 }
 
 Test(ep_rdm, takes_the_port_that_was_asked_for) {
@@ -224,9 +224,9 @@ Test(ep_rdm, an_alias_sends_with_flags_of_its_own) {
     RVT_OK(fi_trecv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr));
     pair.post([&] { return fi_tsend(pair.a.ep.get(), "quiet", 6, nullptr, pair.a.peer, 1, in); });
     pair.until([&] { return fi_cntr_read(pair.b.cntrs[1].get()) == 1; });
-    cr_assert(pair.a.is_quiet());
+    RVT_ASSERT(pair.a.is_quiet());
     pair.post([&] { return fi_tsend(alias.get(), "loud", 5, nullptr, pair.a.peer, 1, in); });
-    cr_assert(pair.a.next().op_context == in);
+    RVT_ASSERT(pair.a.next().op_context == in);
 }
 
 Test(ep_rdm, says_how_a_peer_is_reached) {

@@ -42,12 +42,12 @@ SockAddr address_of(rvt::test::End& end) {
 class Writer {
   public:
     explicit Writer(const SockAddr& target) {
-        cr_assert(raw_.dial(target));
-        cr_assert(raw_.say_hello());
+        RVT_ASSERT(raw_.dial(target));
+        RVT_ASSERT(raw_.say_hello());
         rvt::shm::Message answer = raw_.hear().take();
-        cr_assert(answer.header.type == MessageType::kHello);
+        RVT_ASSERT(answer.header.type == MessageType::kHello);
         inbox_ = rvt::util::Mapping::view(std::move(answer.fds[1]), kOutboxBytes).take();
-        cr_assert(raw_.say({.type = MessageType::kReady}));
+        RVT_ASSERT(raw_.say({.type = MessageType::kReady}));
         lines_.open(raw_.outbox().at<Line>(rvt::shm::kSmallLinesOffset), rvt::shm::kSmallLines);
     }
     RawPeer& raw() { return raw_; }
@@ -117,7 +117,7 @@ struct Scene {
     }
     /// The honest peer still reaches this one, and nobody has reached what was not granted.
     void check_alive() {
-        cr_assert(is_guard_whole());
+        RVT_ASSERT(is_guard_whole());
         const char word = 'x';
         std::byte& target = memory[kGuard];
         target = std::byte{0};
@@ -258,7 +258,7 @@ Test(hostile, credits_that_cannot_be_true_do_not_lead_beyond_the_ring, .timeout 
         header.consumed_lines.store(random(), std::memory_order_relaxed);  // relaxed: one thread
         header.consumed_bytes.store(random(), std::memory_order_relaxed);  // relaxed: one thread
         const ssize_t sent = fi_tinject(scene.honest.a.ep.get(), message, sizeof message, peer, 1);
-        cr_assert(sent == 0 || sent == -FI_EAGAIN);
+        RVT_ASSERT(sent == 0 || sent == -FI_EAGAIN);
         scene.progress();
     }
     scene.check_alive();
@@ -280,7 +280,7 @@ Test(hostile, a_peer_that_answers_nothing_is_let_go_when_it_closes, .timeout = 6
         post([&] { return fi_write(ep, large.data(), 64, nullptr, peer, 0, 1, &contexts[1]); });
         post([&] { return fi_read(ep, large.data(), 64, nullptr, peer, 0, 1, &contexts[2]); });
         scene.progress();
-        cr_assert(not(writer.is_dropped()));
+        RVT_ASSERT(not(writer.is_dropped()));
     }
     int errors = 0;
     const auto end = std::chrono::steady_clock::now() + kPatience;

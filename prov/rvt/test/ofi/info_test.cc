@@ -265,7 +265,7 @@ Test(info, without_a_node_and_a_wire_the_source_is_the_loopback_address) {
     const Answer answer = ask(new_hints());
     RVT_EQ(answer.info->src_addrlen, sizeof(sockaddr_in));
     RVT_EQ(ntohl(in(answer.info->src_addr).sin_addr.s_addr), INADDR_LOOPBACK);
-    cr_assert(answer.info->dest_addr == nullptr);
+    RVT_ASSERT(answer.info->dest_addr == nullptr);
 }
 
 Test(info, a_node_is_the_destination) {
@@ -279,7 +279,7 @@ Test(info, with_fi_source_a_node_is_the_source) {
     const Answer answer = ask(new_hints(), "localhost", "4711", FI_SOURCE);
     RVT_OK(answer.error);
     RVT_EQ(ntohs(in(answer.info->src_addr).sin_port), 4711);
-    cr_assert(answer.info->dest_addr == nullptr);
+    RVT_ASSERT(answer.info->dest_addr == nullptr);
 }
 
 Test(info, a_service_alone_is_a_port_of_the_loopback_address) {
@@ -337,8 +337,8 @@ Test(info, addresses_are_text_for_those_who_ask) {
 Test(info, an_answer_refers_to_what_is_open) {
     const Opened open;
     const Answer answer = ask(new_hints());
-    cr_assert(answer.info->fabric_attr->fabric == open.fabric.get());
-    cr_assert(answer.info->domain_attr->domain == open.domain.get());
+    RVT_ASSERT(answer.info->fabric_attr->fabric == open.fabric.get());
+    RVT_ASSERT(answer.info->domain_attr->domain == open.domain.get());
 }
 
 Test(info, an_open_domain_may_be_named_in_hints) {
@@ -347,7 +347,7 @@ Test(info, an_open_domain_may_be_named_in_hints) {
     hints->domain_attr->domain = open.domain.get();
     const Answer answer = ask(hints);
     RVT_OK(answer.error);
-    cr_assert(answer.info->domain_attr->domain == open.domain.get());
+    RVT_ASSERT(answer.info->domain_attr->domain == open.domain.get());
 }
 
 // ---- types of endpoint ----
@@ -372,7 +372,7 @@ Test(info, each_type_of_endpoint_is_an_answer) {
         RVT_NE(info->ep_attr->type, FI_EP_RDM);
         has_msg |= info->ep_attr->type == FI_EP_MSG;
     }
-    cr_assert(has_msg);
+    RVT_ASSERT(has_msg);
 }
 
 Test(info, a_named_type_is_the_only_answer) {
@@ -381,7 +381,7 @@ Test(info, a_named_type_is_the_only_answer) {
     RVT_EQ(answer.info->ep_attr->type, FI_EP_MSG);
     RVT_EQ(answer.info->ep_attr->protocol, FI_PROTO_RDMA_CM_IB_RC);
     RVT_EQ(answer.info->domain_attr->cq_data_size, 4);
-    cr_assert(answer.info->next == nullptr);
+    RVT_ASSERT(answer.info->next == nullptr);
 }
 
 Test(info, remote_memory_of_msg_endpoints_needs_the_providers_keys) {

@@ -63,8 +63,8 @@ struct Member {
         fi_eq_entry entry{};
         RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
         RVT_EQ(event, FI_JOIN_COMPLETE);
-        cr_assert(entry.fid == &mc->fid);
-        cr_assert(entry.context == this);
+        RVT_ASSERT(entry.fid == &mc->fid);
+        RVT_ASSERT(entry.context == this);
         return mc;
     }
     void recv() { RVT_OK(fi_recv(ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, nullptr)); }
@@ -96,7 +96,7 @@ RVT_TEST_BOTH_WAYS(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender)
         RVT_EQ(member->next().len, 6);
         cr_assert(eq(str, member->in, const_cast<char*>("group")));
     }
-    cr_assert(sender.is_silent());
+    RVT_ASSERT(sender.is_silent());
 }
 
 RVT_TEST_BOTH_WAYS(mc, the_flag_of_multicast_goes_with_groups) {
@@ -120,7 +120,7 @@ RVT_TEST_BOTH_WAYS(mc, a_side_that_was_not_joined_does_not_work) {
     RVT_EQ(fi_mc_addr(mute.get()), FI_ADDR_NOTAVAIL);
     other.recv();
     RVT_OK(fi_inject(sender.ep.get(), "x", 1, fi_mc_addr(sending.get())));
-    cr_assert(other.is_silent());
+    RVT_ASSERT(other.is_silent());
 }
 
 RVT_TEST_BOTH_WAYS(mc, who_has_left_gets_no_more_and_cannot_send) {
@@ -131,7 +131,7 @@ RVT_TEST_BOTH_WAYS(mc, who_has_left_gets_no_more_and_cannot_send) {
     member.recv();
     const fi_addr_t group = fi_mc_addr(sending.get());
     RVT_OK(fi_inject(sender.ep.get(), "x", 1, group));
-    cr_assert(member.is_silent());
+    RVT_ASSERT(member.is_silent());
     sending.reset();
     RVT_EQ(fi_inject(sender.ep.get(), "x", 1, group), -FI_EINVAL);
 }

@@ -30,13 +30,13 @@ Test(messages, a_message_arrives_with_its_length_and_flags) {
     RVT_OK(fi_recv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, in));
     pair.post([&] { return fi_send(pair.a.ep.get(), "hello", 6, nullptr, pair.a.peer, &pair); });
     const fi_cq_tagged_entry sent = pair.a.next();
-    cr_assert(sent.op_context == &pair);
+    RVT_ASSERT(sent.op_context == &pair);
     RVT_EQ(sent.flags, FI_MSG | kSent);
     const fi_cq_tagged_entry received = pair.b.next();
-    cr_assert(received.op_context == in);
+    RVT_ASSERT(received.op_context == in);
     RVT_EQ(received.flags, FI_MSG | kReceived);
     RVT_EQ(received.len, 6);
-    cr_assert(text(in) == "hello");
+    RVT_ASSERT(text(in) == "hello");
 }
 
 Test(messages, a_tagged_message_finds_its_receive) {
@@ -48,11 +48,11 @@ Test(messages, a_tagged_message_finds_its_receive) {
     pair.post([&] { return fi_tsend(pair.a.ep.get(), "b", 2, nullptr, pair.a.peer, 0x2ff, two); });
     pair.post([&] { return fi_tsend(pair.a.ep.get(), "a", 2, nullptr, pair.a.peer, 0x1fe, one); });
     fi_cq_tagged_entry entry = pair.b.next();
-    cr_assert(entry.op_context == two);
+    RVT_ASSERT(entry.op_context == two);
     RVT_EQ(entry.tag, 0x2ff);
     RVT_EQ(entry.flags, FI_TAGGED | kReceived);
     entry = pair.b.next();
-    cr_assert(entry.op_context == one);
+    RVT_ASSERT(entry.op_context == one);
     RVT_EQ(entry.tag, 0x1fe);
 }
 
@@ -103,18 +103,18 @@ Test(messages, every_way_to_receive_scatters) {
     const fi_msg_tagged tagged{parts, nullptr, 2, FI_ADDR_UNSPEC, 5, 0, two, 0};
     RVT_OK(fi_recvv(b, parts, nullptr, 2, FI_ADDR_UNSPEC, two));
     pair.post([&] { return fi_inject(pair.a.ep.get(), "abcdef", 7, pair.a.peer); });
-    cr_assert(pair.b.next().op_context == two);
-    cr_assert(text(one) == "abc" && text(two) == "def");
+    RVT_ASSERT(pair.b.next().op_context == two);
+    RVT_ASSERT(text(one) == "abc" && text(two) == "def");
     RVT_OK(fi_recvmsg(b, &msg, 0));
     pair.post([&] { return fi_inject(pair.a.ep.get(), "ABCDEF", 7, pair.a.peer); });
-    cr_assert(pair.b.next().op_context == two);
+    RVT_ASSERT(pair.b.next().op_context == two);
     RVT_OK(fi_trecvv(b, parts, nullptr, 2, FI_ADDR_UNSPEC, 5, 0, two));
     pair.post([&] { return fi_tinject(pair.a.ep.get(), "ghijkl", 7, pair.a.peer, 5); });
-    cr_assert(pair.b.next().op_context == two);
+    RVT_ASSERT(pair.b.next().op_context == two);
     RVT_OK(fi_trecvmsg(b, &tagged, 0));
     pair.post([&] { return fi_tinject(pair.a.ep.get(), "mnopqr", 7, pair.a.peer, 5); });
-    cr_assert(pair.b.next().op_context == two);
-    cr_assert(text(one) == "mno" && text(two) == "pqr");
+    RVT_ASSERT(pair.b.next().op_context == two);
+    RVT_ASSERT(text(one) == "mno" && text(two) == "pqr");
 }
 
 Test(messages, unknown_flags_and_too_many_buffers_are_refused) {
@@ -137,7 +137,7 @@ Test(messages, an_injected_message_leaves_no_completion_but_counts) {
     pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
     pair.b.next();
     pair.until([&] { return fi_cntr_read(pair.a.cntrs[0].get()) == 1; });
-    cr_assert(pair.a.is_quiet());
+    RVT_ASSERT(pair.a.is_quiet());
     RVT_EQ(fi_cntr_read(pair.b.cntrs[1].get()), 1);
 }
 
@@ -160,11 +160,11 @@ Test(messages, with_selective_completion_only_those_complete_that_say_so) {
     const iovec out{const_cast<char*>("2"), 2};
     msg = {&out, nullptr, 1, pair.a.peer, &pair, 0};
     pair.post([&] { return fi_sendmsg(pair.a.ep.get(), &msg, FI_COMPLETION); });
-    cr_assert(pair.a.next().op_context == &pair);
-    cr_assert(pair.b.next().op_context == in);
-    cr_assert(text(in) == "2");
-    cr_assert(pair.a.is_quiet());
-    cr_assert(pair.b.is_quiet());
+    RVT_ASSERT(pair.a.next().op_context == &pair);
+    RVT_ASSERT(pair.b.next().op_context == in);
+    RVT_ASSERT(text(in) == "2");
+    RVT_ASSERT(pair.a.is_quiet());
+    RVT_ASSERT(pair.b.is_quiet());
 }
 
 Test(messages, a_long_message_is_truncated_with_an_error) {
@@ -176,7 +176,7 @@ Test(messages, a_long_message_is_truncated_with_an_error) {
     RVT_EQ(error.err, FI_ETRUNC);
     RVT_EQ(error.olen, 6);
     RVT_EQ(error.tag, 9);
-    cr_assert(error.op_context == in);
+    RVT_ASSERT(error.op_context == in);
 }
 
 Test(messages, a_receive_can_be_cancelled) {
@@ -186,7 +186,7 @@ Test(messages, a_receive_can_be_cancelled) {
     RVT_OK(fi_cancel(&pair.b.ep->fid, in));
     const fi_cq_err_entry error = pair.b.next_error();
     RVT_EQ(error.err, FI_ECANCELED);
-    cr_assert(error.op_context == in);
+    RVT_ASSERT(error.op_context == in);
     RVT_EQ(fi_cancel(&pair.b.ep->fid, in), -FI_ENOENT);
 }
 
@@ -217,10 +217,10 @@ Test(messages, a_directed_receive_waits_for_its_source) {
         fi_cntr_read(second.cntrs[0].get());
     }
     RVT_EQ(source, from_second);
-    cr_assert(text(in) == "2");
+    RVT_ASSERT(text(in) == "2");
     RVT_OK(fi_trecv(b.ep.get(), in, 8, nullptr, from_first, 1, 0, in));
     b.next();
-    cr_assert(text(in) == "1");
+    RVT_ASSERT(text(in) == "1");
 }
 
 Test(messages, a_peek_finds_claims_and_discards) {
@@ -256,7 +256,7 @@ Test(messages, a_peek_finds_claims_and_discards) {
     msg = {&part, nullptr, 1, FI_ADDR_UNSPEC, 3, 0, &context, 0};
     RVT_OK(fi_trecvmsg(b, &msg, FI_CLAIM));
     RVT_EQ(pair.b.next().len, 5);
-    cr_assert(text(in) == "abcd");
+    RVT_ASSERT(text(in) == "abcd");
     find(FI_PEEK | FI_DISCARD);
     RVT_OK(fi_trecvmsg(b, &msg, FI_PEEK));
     RVT_EQ(pair.b.next_error().err, FI_ENOMSG);
@@ -277,7 +277,7 @@ Test(messages, one_buffer_takes_many_messages) {
         const fi_cq_tagged_entry entry = pair.b.next();
         RVT_EQ(static_cast<char*>(entry.buf) - in, i * 10);
         flags = entry.flags;
-        cr_assert(entry.op_context == in);
+        RVT_ASSERT(entry.op_context == in);
     }
     RVT_EQ(flags & FI_MULTI_RECV, FI_MULTI_RECV);
 }
@@ -290,7 +290,7 @@ Test(messages, delivery_complete_means_delivered) {
     RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
     pair.post([&] { return fi_send(pair.a.ep.get(), "abc", 4, nullptr, pair.a.peer, &pair); });
     pair.until([&] { return fi_cntr_read(pair.a.cntrs[0].get()) == 1; });
-    cr_assert(text(in) == "abc");
+    RVT_ASSERT(text(in) == "abc");
 }
 
 Test(messages, large_messages_arrive_whole) {
@@ -336,7 +336,7 @@ Test(messages, a_message_to_an_address_nobody_listens_on_ends_in_an_error, .time
     RVT_EQ(sent, 0);
     const fi_cq_err_entry error = pair.a.next_error();
     cr_assert(error.err == FI_EHOSTUNREACH || error.err == FI_ECONNREFUSED, "err %d", error.err);
-    cr_assert(error.op_context == &pair);
+    RVT_ASSERT(error.op_context == &pair);
 }
 
 // ---- waiting ----
@@ -421,7 +421,7 @@ Test(threading, every_level_transfers) {
         RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
         pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
         pair.b.next();
-        cr_assert(text(in) == "abc");
+        RVT_ASSERT(text(in) == "abc");
     }
 }
 

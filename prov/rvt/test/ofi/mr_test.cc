@@ -135,7 +135,7 @@ Test(mr, a_domain_bound_for_it_reports_registrations) {
     fi_eq_entry entry{};
     RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
     RVT_EQ(event, FI_MR_COMPLETE);
-    cr_assert(entry.fid == &mr->fid);
+    RVT_ASSERT(entry.fid == &mr->fid);
     mr.reset();
     open.domain.reset();  // which keeps the queue from closing
 }

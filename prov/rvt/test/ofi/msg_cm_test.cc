@@ -33,21 +33,21 @@ RVT_MSG_TEST(msg_cm, each_message_carries_private_data) {
     MsgClient client;
     client.connect(listener, "ask");
     const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
-    cr_assert(request.data == private_data("ask", kRequestRoom));
-    cr_assert(eq(ptr, request.object, &listener.pep->fid));
+    RVT_ASSERT(request.data == private_data("ask", kRequestRoom));
+    RVT_ASSERT(request.object == &listener.pep->fid);
     const MsgEnd server(listener.fabric.get(), listener.eq.get(), request.info.get());
     RVT_OK(fi_accept(server.ep.get(), "yes", 3));
     const CmEvent accepted = expect_event(client.eq.get(), FI_CONNECTED);
-    cr_assert(accepted.data == private_data("yes", kReplyRoom));
-    cr_assert(eq(ptr, accepted.object, &client.end.ep->fid));
-    cr_assert(eq(ptr, expect_event(listener.eq.get(), FI_CONNECTED).object, &server.ep->fid));
+    RVT_ASSERT(accepted.data == private_data("yes", kReplyRoom));
+    RVT_ASSERT(accepted.object == &client.end.ep->fid);
+    RVT_ASSERT(expect_event(listener.eq.get(), FI_CONNECTED).object == &server.ep->fid);
 }
 
 RVT_MSG_TEST(msg_cm, a_request_names_both_addresses) {
     Asked asked;
     const fi_info& info = *asked.request.info;
     RVT_EQ(info.ep_attr->type, FI_EP_MSG);
-    cr_assert(info.handle != nullptr);
+    RVT_ASSERT(info.handle != nullptr);
     RVT_EQ(info.handle->fclass, FI_CLASS_CONNREQ);
     sockaddr_in name{};
     RVT_EQ(info.src_addrlen, sizeof name);
@@ -71,7 +71,7 @@ RVT_MSG_TEST(msg_cm, room_for_private_data_is_told) {
     const std::string data(room + 1, 'x');
     RVT_EQ(fi_connect(client.end.ep.get(), &to, data.data(), data.size()), -FI_EINVAL);
     client.connect(listener, std::string_view(data).substr(1));
-    cr_assert(expect_event(listener.eq.get(), FI_CONNREQ).data == data.substr(1));
+    RVT_ASSERT(expect_event(listener.eq.get(), FI_CONNREQ).data == data.substr(1));
 }
 
 RVT_MSG_TEST(msg_cm, a_short_buffer_gets_the_event_without_data) {
@@ -92,8 +92,8 @@ RVT_MSG_TEST(msg_cm, a_rejected_request_is_an_error_with_data) {
     RVT_OK(fi_reject(asked.listener.pep.get(), asked.request.info->handle, "no room", 7));
     const NextEvent refused = next_event(asked.client.eq.get());
     RVT_EQ(refused.error, FI_ECONNREFUSED);
-    cr_assert(eq(ptr, refused.event.object, &asked.client.end.ep->fid));
-    cr_assert(refused.error_data == private_data("no room", kRejectRoom));
+    RVT_ASSERT(refused.event.object == &asked.client.end.ep->fid);
+    RVT_ASSERT(refused.error_data == private_data("no room", kRejectRoom));
     RVT_EQ(fi_reject(asked.listener.pep.get(), asked.request.info->handle, nullptr, 0), -FI_EINVAL);
 }
 
@@ -110,8 +110,8 @@ RVT_MSG_TEST(msg_cm, an_error_fills_the_readers_own_room) {
     entry.err_data_size = data.size();
     RVT_EQ(fi_eq_readerr(asked.client.eq.get(), &entry, 0), sizeof entry);
     RVT_EQ(entry.err_data_size, 3);
-    cr_assert(eq(ptr, entry.err_data, data.data()));
-    cr_assert(std::string_view(data.data(), data.size()) == "abc");
+    RVT_ASSERT(entry.err_data == data.data());
+    RVT_ASSERT(std::string_view(data.data(), data.size()) == "abc");
 }
 
 RVT_MSG_TEST(msg_cm, where_nobody_listens_is_refused) {
@@ -151,13 +151,11 @@ RVT_MSG_TEST(msg_cm, both_sides_learn_of_the_end) {
     char to = 0;
     RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, &to));
     RVT_OK(fi_shutdown(pair.client.end.ep.get(), 0));
-    cr_assert(
-        eq(ptr, expect_event(pair.client.eq.get(), FI_SHUTDOWN).object, &pair.client.end.ep->fid));
-    cr_assert(
-        eq(ptr, expect_event(pair.listener.eq.get(), FI_SHUTDOWN).object, &pair.server.ep->fid));
+    RVT_ASSERT(expect_event(pair.client.eq.get(), FI_SHUTDOWN).object == &pair.client.end.ep->fid);
+    RVT_ASSERT(expect_event(pair.listener.eq.get(), FI_SHUTDOWN).object == &pair.server.ep->fid);
     const fi_cq_err_entry flushed = pair.server.next_error();
     RVT_EQ(flushed.err, FI_ECANCELED);
-    cr_assert(eq(ptr, flushed.op_context, &to));
+    RVT_ASSERT(flushed.op_context == &to);
     RVT_EQ(fi_send(pair.server.ep.get(), "x", 1, nullptr, 0, nullptr), -FI_ENOTCONN);
     RVT_EQ(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr), -FI_ENOTCONN);
     RVT_EQ(fi_shutdown(pair.client.end.ep.get(), 0), -FI_ENOTCONN);
@@ -289,7 +287,7 @@ RVT_MSG_TEST(msg_cm, null_arguments_are_refused) {
 RVT_MSG_TEST(msg_cm, names_are_real_ports) {
     const MsgPair pair;
     const sockaddr_in listener = name_of(&pair.listener.pep->fid);
-    cr_assert(ne(int, listener.sin_port, 0));
+    RVT_NE(listener.sin_port, 0);
     in_addr node{};
     inet_pton(AF_INET, own_node.c_str(), &node);
     RVT_EQ(listener.sin_addr.s_addr, node.s_addr);

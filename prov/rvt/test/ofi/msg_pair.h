@@ -123,7 +123,7 @@ inline NextEvent next_event(fid_eq* eq, int timeout_ms = kMsgPatienceMs) {
         next.error_data.assign(static_cast<const char*>(entry.err_data), entry.err_data_size);
         return next;
     }
-    cr_assert(got >= static_cast<ssize_t>(sizeof(fi_eq_cm_entry)));
+    RVT_ASSERT(got >= static_cast<ssize_t>(sizeof(fi_eq_cm_entry)));
     fi_eq_cm_entry entry{};
     std::memcpy(&entry, room.data(), sizeof entry);
     next.event.object = entry.fid;

@@ -55,10 +55,10 @@ Test(msg_shared_port, is_one_for_all_endpoints_of_an_address) {
         const MsgListener one;
         const MsgListener other;
         const MsgClient client;
-        cr_assert(ne(int, name_of(&one.pep->fid).sin_port, name_of(&other.pep->fid).sin_port));
+        RVT_NE(name_of(&one.pep->fid).sin_port, name_of(&other.pep->fid).sin_port);
         RVT_EQ(take_udp_port(own_node).is_open(), false);
     }
-    cr_assert(take_udp_port(own_node).is_open());
+    RVT_ASSERT(take_udp_port(own_node).is_open());
 }
 
 Test(msg_shared_port, listeners_are_told_apart_by_their_numbers) {
@@ -67,7 +67,8 @@ Test(msg_shared_port, listeners_are_told_apart_by_their_numbers) {
     const MsgListener other;
     MsgClient client;
     client.connect(other, "other");
-    cr_assert(expect_event(other.eq.get(), FI_CONNREQ).data == private_data("other", kRequestRoom));
+    RVT_ASSERT(expect_event(other.eq.get(), FI_CONNREQ).data ==
+               private_data("other", kRequestRoom));
     std::uint32_t event = 0;
     std::array<char, 128> room{};
     RVT_EQ(fi_eq_read(one.eq.get(), &event, room.data(), room.size(), 0), -FI_EAGAIN);
@@ -144,7 +145,7 @@ Test(msg_shared_port, endpoints_of_this_host_alone_have_none) {
     start();
     own_node = "127.0.0.1";
     const MsgListener listener;
-    cr_assert(take_udp_port("127.0.0.1").is_open());
+    RVT_ASSERT(take_udp_port("127.0.0.1").is_open());
     std::size_t room = 0;
     std::size_t bytes = sizeof room;
     RVT_OK(fi_getopt(&listener.pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &room, &bytes));

@@ -35,12 +35,12 @@ RVT_MSG_TEST(msg, a_message_arrives_and_both_sides_complete) {
     RVT_OK(fi_recv(pair.server.ep.get(), to.data(), to.size(), nullptr, 0, &contexts[0]));
     RVT_OK(fi_send(pair.client.end.ep.get(), "hello", 6, nullptr, 0, &contexts[1]));
     const fi_cq_data_entry received = pair.server.next();
-    cr_assert(eq(ptr, received.op_context, &contexts[0]));
+    RVT_ASSERT(received.op_context == &contexts[0]);
     RVT_EQ(received.flags, FI_MSG | FI_RECV);
     RVT_EQ(received.len, 6);
     cr_assert(eq(str, to.data(), "hello"));
     const fi_cq_data_entry sent = pair.client.end.next();
-    cr_assert(eq(ptr, sent.op_context, &contexts[1]));
+    RVT_ASSERT(sent.op_context == &contexts[1]);
     RVT_EQ(sent.flags, FI_MSG | FI_SEND);
 }
 
@@ -58,7 +58,7 @@ RVT_MSG_TEST(msg, long_messages_in_pieces_keep_their_order_and_bytes) {
         std::thread peer([&] { pair.server.next(); });
         RVT_EQ(pair.client.end.next().len, kBytes);
         peer.join();
-        cr_assert(from == to);
+        RVT_ASSERT(from == to);
     }
 }
 
@@ -102,7 +102,7 @@ RVT_MSG_TEST(msg, a_selective_queue_shows_what_asks_for_it) {
     RVT_OK(fi_send(pair.client.end.ep.get(), "1", 1, nullptr, 0, nullptr));
     RVT_OK(fi_sendmsg(pair.client.end.ep.get(), &send, FI_COMPLETION | FI_DELIVERY_COMPLETE));
     RVT_EQ(pair.server.next().len, 3);
-    cr_assert(eq(ptr, pair.client.end.next().op_context, &context));
+    RVT_ASSERT(pair.client.end.next().op_context == &context);
 }
 
 RVT_MSG_TEST(msg, receives_posted_before_the_connection_serve_it) {
@@ -131,12 +131,12 @@ RVT_MSG_TEST(msg, memory_is_written_and_read) {
     fid_ep* const ep = pair.client.end.ep.get();
     RVT_OK(fi_read(ep, local.data(), sizeof local, nullptr, 0, address_of(memory), key, nullptr));
     RVT_EQ(pair.client.end.next().flags, FI_RMA | FI_READ);
-    cr_assert(local == memory);
+    RVT_ASSERT(local == memory);
     local = {5, 6, 7, 8};
     RVT_OK(fi_write(ep, local.data(), 16, nullptr, 0, address_of(memory[2]), key, nullptr));
     RVT_EQ(pair.client.end.next().flags, FI_RMA | FI_WRITE);
     constexpr std::array<std::uint64_t, 4> kWritten{1, 2, 5, 6};
-    cr_assert(memory == kWritten);
+    RVT_ASSERT(memory == kWritten);
 }
 
 RVT_MSG_TEST(msg, addresses_count_from_zero_without_virtual_ones) {
@@ -163,7 +163,7 @@ RVT_MSG_TEST(msg, data_beside_a_write_takes_a_receive) {
     const fi_cq_data_entry got = pair.server.next();
     RVT_EQ(got.flags, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA);
     RVT_EQ(got.data, 77);
-    cr_assert(eq(ptr, got.op_context, &context));
+    RVT_ASSERT(got.op_context == &context);
     cr_assert(eq(str, memory.data(), "abc"));
 }
 
@@ -228,16 +228,16 @@ RVT_MSG_TEST(msg, atomics_of_other_types_in_lists) {
     RVT_OK(fi_fetch_atomicv(ep, operands.data(), nullptr, 2, results.data(), nullptr, 3, 0, at, key,
                             FI_FLOAT, FI_SUM, nullptr));
     RVT_EQ(pair.client.end.next().flags, FI_ATOMIC | FI_READ);
-    cr_assert(is(found, {1, 2, 3}));
-    cr_assert(is(memory, {11, 22, 33, 4}));
+    RVT_ASSERT(is(found, {1, 2, 3}));
+    RVT_ASSERT(is(memory, {11, 22, 33, 4}));
     RVT_OK(fi_compare_atomic(ep, operand.data(), 3, nullptr, compare.data(), nullptr, found.data(),
                              nullptr, 0, at, key, FI_FLOAT, FI_CSWAP, nullptr));
     RVT_EQ(pair.client.end.next().flags, FI_ATOMIC | FI_READ);
-    cr_assert(is(found, {11, 22, 33}));
-    cr_assert(is(memory, {10, 22, 30, 4}));
+    RVT_ASSERT(is(found, {11, 22, 33}));
+    RVT_ASSERT(is(memory, {10, 22, 30, 4}));
     RVT_OK(fi_atomic(ep, compare.data(), 3, nullptr, 0, at, key, FI_FLOAT, FI_MAX, nullptr));
     RVT_EQ(pair.client.end.next().flags, FI_ATOMIC | FI_WRITE);
-    cr_assert(is(memory, {11, 22, 33, 4}));
+    RVT_ASSERT(is(memory, {11, 22, 33, 4}));
 }
 
 RVT_MSG_TEST(msg, an_injected_atomic_has_taken_its_operands) {
@@ -255,7 +255,7 @@ RVT_MSG_TEST(msg, an_injected_atomic_has_taken_its_operands) {
     RVT_OK(fi_fetch_atomic(ep, nullptr, 8, nullptr, found.data(), nullptr, 0, at, key, FI_UINT8,
                            FI_ATOMIC_READ, nullptr));
     pair.client.end.next();
-    cr_assert(found == sent);
+    RVT_ASSERT(found == sent);
 }
 
 RVT_MSG_TEST(msg, atomics_take_as_many_elements_as_they_say) {
@@ -267,7 +267,7 @@ RVT_MSG_TEST(msg, atomics_take_as_many_elements_as_they_say) {
     fid_ep* const ep = pair.client.end.ep.get();
     std::size_t count = 0;
     RVT_OK(fi_fetch_atomicvalid(ep, FI_UINT16, FI_BXOR, &count));
-    cr_assert(ge(sz, count, std::size_t{128}));
+    RVT_ASSERT(count >= std::size_t{128});
     std::vector<std::uint16_t> operand(count + 1, 3);
     std::vector<std::uint16_t> found(count + 1, 9);
     const auto fetch = [&](std::size_t elements) {
@@ -375,13 +375,13 @@ RVT_MSG_TEST(msg, a_full_queue_says_so_and_recovers) {
     fid_ep* const ep = pair.client.end.ep.get();
     int sent = 0;
     while (fi_send(ep, "x", 1, nullptr, 0, nullptr) == 0) {
-        cr_assert(le(int, ++sent, 4));
+        RVT_ASSERT(++sent <= 4);
     }
     RVT_EQ(sent, 4);
     RVT_EQ(fi_send(ep, "x", 1, nullptr, 0, nullptr), -FI_EAGAIN);
     int posted = 0;
     while (fi_recv(pair.server.ep.get(), to.data(), 1, nullptr, 0, nullptr) == 0) {
-        cr_assert(le(int, ++posted, 8));
+        RVT_ASSERT(++posted <= 8);
     }
     RVT_EQ(posted, 8);
     for (int i = 0; i < sent; ++i) {
@@ -474,10 +474,10 @@ RVT_MSG_TEST(msg, endpoints_share_a_context_of_receives) {
     RVT_OK(fi_recv(pair.server.srx.get(), &to[1], 1, nullptr, 0, &to[1]));
     RVT_EQ(fi_recv(second.get(), to.data(), 1, nullptr, 0, nullptr), -FI_ENOSYS);
     RVT_OK(fi_send(pair.client.end.ep.get(), "1", 1, nullptr, 0, nullptr));
-    cr_assert(eq(ptr, pair.server.next().op_context, &to[0]));
+    RVT_ASSERT(pair.server.next().op_context == &to[0]);
     RVT_OK(fi_send(other.end.ep.get(), "2", 1, nullptr, 0, nullptr));
-    cr_assert(eq(ptr, pair.server.next().op_context, &to[1]));
-    cr_assert(std::string_view(to.data(), to.size()) == "12");
+    RVT_ASSERT(pair.server.next().op_context == &to[1]);
+    RVT_ASSERT(std::string_view(to.data(), to.size()) == "12");
     RVT_EQ(fi_close(&pair.server.srx->fid), -FI_EBUSY);
 }
 

@@ -14,7 +14,7 @@ void opens_or_refuses(Open open) {
     Fid* object = nullptr;
     const int error = open(&object);
     if (error == 0) {
-        cr_assert(object != nullptr);
+        RVT_ASSERT(object != nullptr);
         RVT_OK(fi_close(&object->fid));
     } else {
         RVT_EQ(error, -FI_EINVAL);
@@ -71,7 +71,7 @@ Test(null, addresses_are_refused) {
     RVT_EQ(fi_getname(&end.ep->fid, name.data(), nullptr), -FI_EINVAL);
     bytes = 0;
     RVT_EQ(fi_getname(&end.ep->fid, nullptr, &bytes), -FI_ETOOSMALL);
-    cr_assert(bytes > 0);
+    RVT_ASSERT(bytes > 0);
     RVT_EQ(fi_av_lookup(end.av.get(), 0, name.data(), nullptr), -FI_EINVAL);
 }
 
@@ -181,7 +181,7 @@ Test(limits, more_pieces_than_advertised_are_refused_by_every_call) {
     const std::size_t tx = info.tx_attr->iov_limit + 1;
     const std::size_t rx = info.rx_attr->iov_limit + 1;
     const std::size_t rma = info.tx_attr->rma_iov_limit + 1;
-    cr_assert(tx <= kMost && rx <= kMost && rma <= kMost);
+    RVT_ASSERT(tx <= kMost && rx <= kMost && rma <= kMost);
     fi_msg message{iov.data(), nullptr, tx, pair.a.peer, nullptr, 0};
     RVT_EQ(fi_sendmsg(ep, &message, 0), -FI_EINVAL);
     message.iov_count = rx;

@@ -37,7 +37,7 @@ Test(domain, two_can_be_open_at_a_time) {
     const Opened open;
     const auto second = opened<fid_domain>(
         [&](fid_domain** d) { return fi_domain(open.fabric.get(), open.info.get(), d, nullptr); });
-    cr_assert(second.get() != open.domain.get());
+    RVT_ASSERT(second.get() != open.domain.get());
 }
 
 Test(domain, has_no_transmit_contexts_nor_scalable_endpoints) {
@@ -152,7 +152,7 @@ Test(poll_set, reports_a_counter_once_for_each_move) {
     RVT_EQ(fi_poll(set.get(), contexts, 4), 0);
     RVT_OK(fi_cntr_add(cntr.get(), 1));
     RVT_EQ(fi_poll(set.get(), contexts, 4), 1);
-    cr_assert(contexts[0] == reinterpret_cast<void*>(0x55));
+    RVT_ASSERT(contexts[0] == reinterpret_cast<void*>(0x55));
     RVT_EQ(fi_poll(set.get(), contexts, 4), 0);
     RVT_OK(fi_poll_del(set.get(), &cntr->fid, 0));
 }

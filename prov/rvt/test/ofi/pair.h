@@ -166,7 +166,7 @@ struct Pair {
             drive();
         }
         drive();
-        cr_assert(holds());
+        RVT_ASSERT(holds());
     }
 
     static fi_addr_t introduce(End& knows, End& whom) {

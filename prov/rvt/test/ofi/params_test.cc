@@ -33,15 +33,15 @@ Test(params, the_environment_sets_a_value) {
     setenv("FI_RVT_HOST_REMOTE", "1", 1);
     setenv("FI_RVT_UNEXPECTED_BYTES", "1048576", 1);
     define();
-    cr_assert(rvt::util::param_is_set(ParamId::kHostRemote));
+    RVT_ASSERT(rvt::util::param_is_set(ParamId::kHostRemote));
     RVT_EQ(rvt::util::param_number(ParamId::kUnexpectedBytes), 1048576);
 }
 
 Test(params, the_environment_sets_a_text) {
     setenv("FI_RVT_FAULT", "drop=1%", 1);
     define();
-    cr_assert(rvt::util::param_text(ParamId::kFault) == "drop=1%");
-    cr_assert(rvt::util::param_text(ParamId::kPcap).empty());
+    RVT_ASSERT(rvt::util::param_text(ParamId::kFault) == "drop=1%");
+    RVT_ASSERT(rvt::util::param_text(ParamId::kPcap).empty());
 }
 
 Test(params, the_environment_cannot_leave_the_range) {

@@ -2,8 +2,10 @@
 // What libfabric reads from the provider structure when it loads the library.
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+
 #include <rdma/fabric.h>
 #include <rdma/providers/fi_prov.h>
+#include "common/check.h"
 
 extern "C" fi_provider* fi_prov_ini();
 
@@ -12,5 +14,5 @@ Test(prov, is_named_rvt) {
 }
 
 Test(prov, speaks_the_version_of_the_library_that_loads_it) {
-    cr_assert(eq(u32, fi_prov_ini()->fi_version, fi_version()));
+    RVT_EQ(fi_prov_ini()->fi_version, fi_version());
 }

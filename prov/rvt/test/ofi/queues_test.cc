@@ -60,7 +60,7 @@ Test(cq, who_reads_an_empty_queue_for_long_lets_others_run) {
     for (int polls = 0; polls < 100'000; ++polls) {
         RVT_EQ(fi_cq_read(cq.get(), &entry, 1), -FI_EAGAIN);
     }
-    cr_assert(yields_so_far() - before >= 20);
+    RVT_ASSERT(yields_so_far() - before >= 20);
 }
 
 Test(cntr, who_reads_a_counter_in_vain_for_long_lets_others_run) {
@@ -70,7 +70,7 @@ Test(cntr, who_reads_a_counter_in_vain_for_long_lets_others_run) {
     for (int polls = 0; polls < 100'000; ++polls) {
         RVT_EQ(fi_cntr_read(cntr.get()), 0);
     }
-    cr_assert(yields_so_far() - before >= 20);
+    RVT_ASSERT(yields_so_far() - before >= 20);
 }
 
 Test(cq, an_empty_queue_has_no_error) {
@@ -112,7 +112,7 @@ Test(cq, a_wait_ends_at_its_time_limit_with_every_wait_object) {
         fi_cq_entry entry;
         const auto start = std::chrono::steady_clock::now();
         RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, 20), -FI_EAGAIN);
-        cr_assert(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(20));
+        RVT_ASSERT(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(20));
     }
 }
 
@@ -150,7 +150,7 @@ Test(cq, several_waiters_are_all_let_go_by_signals, .timeout = 30) {
     }
     is_over.store(true, std::memory_order_relaxed);  // relaxed: as above
     signaller.join();
-    cr_assert(true);
+    RVT_ASSERT(true);
 }
 
 Test(cq, its_descriptor_is_readable_after_a_signal) {
@@ -192,9 +192,9 @@ Test(cq, errors_have_a_text) {
     const Opened open;
     const auto cq = open.cq();
     char text[128] = "";
-    cr_assert(fi_cq_strerror(cq.get(), 15, nullptr, text, sizeof text) == text);
-    cr_assert(strlen(text) > 10);
-    cr_assert(fi_cq_strerror(cq.get(), -3, nullptr, nullptr, 0) != nullptr);
+    RVT_ASSERT(fi_cq_strerror(cq.get(), 15, nullptr, text, sizeof text) == text);
+    RVT_ASSERT(strlen(text) > 10);
+    RVT_ASSERT(fi_cq_strerror(cq.get(), -3, nullptr, nullptr, 0) != nullptr);
 }
 
 // ---- counters ----

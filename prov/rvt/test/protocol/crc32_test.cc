@@ -59,9 +59,9 @@ Test(crc32, copies_what_it_counts_and_nothing_else) {
         std::vector<std::byte> to(count + 10, kUntouched);
         const std::size_t at = count % 5;
         RVT_EQ(crc32_copy(7, to.data() + at, part.data(), count), crc32(7, part.data(), count));
-        cr_assert(std::equal(part.begin(), part.end(), to.data() + at));
+        RVT_ASSERT(std::equal(part.begin(), part.end(), to.data() + at));
         to.erase(to.begin() + static_cast<std::ptrdiff_t>(at),
                  to.begin() + static_cast<std::ptrdiff_t>(at + count));
-        cr_assert(to == std::vector<std::byte>(10, kUntouched));
+        RVT_ASSERT(to == std::vector<std::byte>(10, kUntouched));
     }
 }

@@ -17,11 +17,11 @@ Test(faults, a_plan_is_read_from_its_text) {
                            .delay = 1,
                            .delay_us = 250,
                            .seed = 7};
-    cr_assert(plan.value() == wanted);
+    RVT_ASSERT(plan.value() == wanted);
 }
 
 Test(faults, no_text_is_no_fault) {
-    cr_assert(parse_faults("").value() == FaultPlan{});
+    RVT_ASSERT(parse_faults("").value() == FaultPlan{});
 }
 
 Test(faults, what_cannot_be_read_is_refused) {
@@ -29,13 +29,13 @@ Test(faults, what_cannot_be_read_is_refused) {
          {"drop", "drop=", "drop=1", "drop=x%", "drop=-1%", "drop=101%", "drop=nan%", "drop=1%:5us",
           "delay=1%:5", "delay=1%:0us", "lose=1%", "seed=", "seed=x"}) {
         RVT_EQ(parse_faults(text), EINVAL);
-        cr_assert(unknown_fault(text) == text);
+        RVT_ASSERT(unknown_fault(text) == text);
     }
 }
 
 Test(faults, the_first_part_that_cannot_be_read_is_found) {
-    cr_assert(unknown_fault("drop=1%,lose=1%,seed=x") == "lose=1%");
-    cr_assert(unknown_fault("drop=1%,seed=7").empty());
+    RVT_ASSERT(unknown_fault("drop=1%,lose=1%,seed=x") == "lose=1%");
+    RVT_ASSERT(unknown_fault("drop=1%,seed=7").empty());
 }
 
 Test(faults, happen_about_as_often_as_the_plan_says) {
@@ -45,8 +45,8 @@ Test(faults, happen_about_as_often_as_the_plan_says) {
     for (int i = 0; i < 10'000; ++i) {
         const Fault fault = injector.next();
         dropped += fault.is_dropped ? 1 : 0;
-        cr_assert(fault.is_corrupted && !fault.is_duplicated && fault.overtaken_by == 0);
-        cr_assert(fault.delay_us >= 1 && fault.delay_us <= 9);
+        RVT_ASSERT(fault.is_corrupted && !fault.is_duplicated && fault.overtaken_by == 0);
+        RVT_ASSERT(fault.delay_us >= 1 && fault.delay_us <= 9);
     }
     cr_assert(dropped >= 800 && dropped <= 1200, "%d of 10000 dropped", dropped);
 }
@@ -61,5 +61,5 @@ Test(faults, the_same_seed_gives_the_same_faults) {
         RVT_EQ(b.next().is_dropped, dropped);
         differs = differs || other.next().is_dropped != dropped;
     }
-    cr_assert(differs);
+    RVT_ASSERT(differs);
 }

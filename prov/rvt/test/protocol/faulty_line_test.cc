@@ -55,15 +55,15 @@ Test(faulty_line, lets_everything_pass_without_a_fault) {
     Line line = line_with({});
     line.put(1);
     line.put(2);
-    cr_assert(line.out == std::vector({1, 2}));
-    cr_assert(line.changed.empty());
+    RVT_ASSERT(line.out == std::vector({1, 2}));
+    RVT_ASSERT(line.changed.empty());
 }
 
 Test(faulty_line, loses_a_packet_for_good) {
     Line line = line_with({.drop = kAlways});
     line.put(1);
     line.pass_us(1'000'000);
-    cr_assert(line.out.empty());
+    RVT_ASSERT(line.out.empty());
     RVT_EQ(line.line.held(), 0);
 }
 
@@ -71,7 +71,7 @@ Test(faulty_line, gives_a_packet_twice) {
     Line line = line_with({.duplicate = kAlways});
     line.put(1);
     line.put(2);
-    cr_assert(line.out == std::vector({1, 1, 2, 2}));
+    RVT_ASSERT(line.out == std::vector({1, 1, 2, 2}));
 }
 
 Test(faulty_line, changes_one_bit_that_an_icrc_covers) {
@@ -99,9 +99,9 @@ Test(faulty_line, delays_no_longer_than_asked) {
     for (int i = 0; i < 100; ++i) {
         line.put(i);
     }
-    cr_assert(line.out.empty());
+    RVT_ASSERT(line.out.empty());
     line.pass_us(25);
-    cr_assert(line.out.size() > 10 && line.out.size() < 90);
+    RVT_ASSERT(line.out.size() > 10 && line.out.size() < 90);
     line.pass_us(25);
     RVT_EQ(line.out.size(), 100);
 }
@@ -113,7 +113,7 @@ Test(faulty_line, lets_a_packet_be_overtaken_by_as_many_as_the_dice_say) {
     line.put(0);
     line.line.set_plan({});
     for (int i = 1; i <= overtaking; ++i) {
-        cr_assert(std::count(line.out.begin(), line.out.end(), 0) == 0);
+        RVT_ASSERT(std::count(line.out.begin(), line.out.end(), 0) == 0);
         line.put(i);
     }
     RVT_EQ(line.out.size(), overtaking + 1);
@@ -125,7 +125,7 @@ Test(faulty_line, does_not_wait_for_ever_to_be_overtaken) {
     line.put(1);
     RVT_EQ(line.line.held(), 1);
     line.pass_us(200);
-    cr_assert(line.out == std::vector({1}));
+    RVT_ASSERT(line.out == std::vector({1}));
 }
 
 Test(faulty_line, loses_what_it_has_no_room_for) {

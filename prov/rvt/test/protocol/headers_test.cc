@@ -139,7 +139,7 @@ Test(headers, opcodes_are_found_by_what_they_mean) {
 
 Test(headers, syndromes_survive_the_way_there_and_back) {
     for (const Syndrome syndrome : {ack(), rnr_nak(14), nak(NakCode::kRemoteAccess)}) {
-        cr_assert(syndrome_of(to_wire(syndrome)) == syndrome);
+        RVT_ASSERT(syndrome_of(to_wire(syndrome)) == syndrome);
     }
     RVT_EQ(to_wire(ack()), 0x1f);
     RVT_EQ(to_wire(rnr_nak(1)), 0x21);

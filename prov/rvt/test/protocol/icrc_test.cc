@@ -26,8 +26,8 @@ Test(icrc, agrees_with_every_packet_of_kernel_rxe) {
         RVT_EQ(icrc_of(captured.path, captured.packet, captured.identification), captured.icrc);
         ++(captured.is_v4 ? v4 : v6);
     }
-    cr_assert(gt(int, v4, 0));
-    cr_assert(gt(int, v6, 0));
+    RVT_ASSERT(v4 > 0);
+    RVT_ASSERT(v6 > 0);
 }
 
 Test(icrc, pieces_give_what_the_whole_gives) {
@@ -50,7 +50,7 @@ Test(icrc, tells_the_identification_of_packets_of_kernel_rxe) {
     for (const CapturedPacket& captured : rvt::test::reference_capture()) {
         if (captured.is_v4) {
             const auto found = identification_of(difference(captured), captured.packet.size());
-            cr_assert(found.has_value());
+            RVT_ASSERT(found.has_value());
             RVT_EQ(*found, captured.identification);
         }
     }
@@ -75,6 +75,6 @@ Test(icrc, every_identification_is_found_again) {
         const auto wanted = static_cast<std::uint16_t>(id);
         const std::uint32_t icrc = icrc_of(captured.path, captured.packet, wanted);
         const auto found = identification_of(icrc ^ zero, captured.packet.size());
-        cr_assert(found.has_value() && *found == wanted);
+        RVT_ASSERT(found.has_value() && *found == wanted);
     }
 }

@@ -50,7 +50,7 @@ Test(pcap_frame, headers_are_those_of_kernel_rxe) {
             std::copy_n(headers.begin() + 1, 3, captured.headers.begin() + 1);
             captured.headers[7] = headers[7];
         }
-        cr_assert(headers == captured.headers);
+        RVT_ASSERT(headers == captured.headers);
     }
 }
 
@@ -62,10 +62,10 @@ Test(pcap_frame, checksums_are_right_whatever_the_length) {
             const std::size_t ip = headers.size() - 8;
             const std::size_t addresses = captured.is_v4 ? 12 : 8;
             const auto udp_bytes = static_cast<std::uint32_t>(8 + bytes.size());
-            cr_assert(adds_up(sum_of_words(Bytes(headers).subspan(addresses)) + 17 + udp_bytes +
-                              sum_of_words(bytes)));
+            RVT_ASSERT(adds_up(sum_of_words(Bytes(headers).subspan(addresses)) + 17 + udp_bytes +
+                               sum_of_words(bytes)));
             if (captured.is_v4) {
-                cr_assert(adds_up(sum_of_words(Bytes(headers).first(ip))));
+                RVT_ASSERT(adds_up(sum_of_words(Bytes(headers).first(ip))));
             }
         }
     }

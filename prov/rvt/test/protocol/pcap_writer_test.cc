@@ -38,7 +38,7 @@ struct MemoryFile {
 
     [[nodiscard]] std::int64_t bytes() const {
         struct stat about {};
-        cr_assert(eq(int, fstat(fd.get(), &about), 0));
+        RVT_EQ(fstat(fd.get(), &about), 0);
         return about.st_size;
     }
 };
@@ -80,16 +80,16 @@ Test(pcap_writer, what_it_wrote_is_read_back) {
                     .packet = {.path = path, .identification = 3, .bytes = bytes}});
     writer.reset();
     const Capture capture = test::read_capture(file.name);
-    cr_assert(capture.interfaces == std::vector<std::string>({"first", "second"}));
+    RVT_ASSERT(capture.interfaces == std::vector<std::string>({"first", "second"}));
     RVT_EQ(capture.packets.size(), 1);
     const CapturedPacket& packet = capture.packets[0];
     RVT_EQ(packet.interface, 1);
     RVT_EQ(packet.at, 1'700'000'000'123'456'789);
     RVT_EQ(packet.flags, 2);
-    cr_assert(packet.comment.empty());
+    RVT_ASSERT(packet.comment.empty());
     RVT_EQ(packet.identification, 3);
-    cr_assert(packet.path.source == path.source && packet.path.dest == path.dest);
-    cr_assert(packet.path.source_port == 5555 && packet.path.dest_port == 6666);
+    RVT_ASSERT(packet.path.source == path.source && packet.path.dest == path.dest);
+    RVT_ASSERT(packet.path.source_port == 5555 && packet.path.dest_port == 6666);
     RVT_EQ(packet.icrc, icrc_of(packet.path, packet.packet, 3));
     RVT_EQ(decode(packet.packet).value().header.dest_qpn, 17);
 }
@@ -104,15 +104,15 @@ Test(pcap_writer, a_wrong_icrc_is_marked) {
     writer.reset();
     const Capture capture = test::read_capture(file.name);
     RVT_EQ(capture.packets[0].flags, 1 | 1 << 24);
-    cr_assert(capture.packets[0].comment == "wrong ICRC");
+    RVT_ASSERT(capture.packets[0].comment == "wrong ICRC");
 }
 
 Test(pcap_writer, a_name_holds_the_process_and_the_host) {
     std::array<char, 256> host{};
-    cr_assert(eq(int, gethostname(host.data(), host.size() - 1), 0));
+    RVT_EQ(gethostname(host.data(), host.size() - 1), 0);
     const std::string wanted =
         "a-" + std::string(host.data()) + "-" + std::to_string(getpid()) + "%x%.pcapng%";
-    cr_assert(PcapWriter::expand("a-%h-%p%x%.pcapng%") == wanted);
+    RVT_ASSERT(PcapWriter::expand("a-%h-%p%x%.pcapng%") == wanted);
 }
 
 Test(pcap_writer, a_file_has_one_writer) {
@@ -125,14 +125,14 @@ Test(pcap_writer, a_file_has_one_writer) {
 
 Test(pcap_writer, replaces_what_the_file_held) {
     const MemoryFile file;
-    cr_assert(eq(int, ftruncate(file.fd.get(), 1 << 20), 0));
+    RVT_EQ(ftruncate(file.fd.get(), 1 << 20), 0);
     open(file.name)->add_interface("one");
     RVT_EQ(test::read_capture(file.name).interfaces.size(), 1);
 }
 
 Test(pcap_writer, neither_a_pipe_nor_a_place_that_is_not_there_is_taken) {
     int ends[2] = {-1, -1};
-    cr_assert(eq(int, pipe2(ends, O_CLOEXEC), 0));
+    RVT_EQ(pipe2(ends, O_CLOEXEC), 0);
     RVT_EQ(PcapWriter::open("/proc/self/fd/" + std::to_string(ends[1])), EINVAL);
     RVT_EQ(PcapWriter::open("/proc/nowhere/file"), ENOENT);
     RVT_EQ(PcapWriter::open("/proc"), EISDIR);
@@ -141,9 +141,9 @@ Test(pcap_writer, neither_a_pipe_nor_a_place_that_is_not_there_is_taken) {
 Test(pcap_writer, a_full_disk_ends_the_capture) {
     auto writer = open("/dev/full");
     append_one(*writer, writer->add_interface("one"));
-    cr_assert(writer->is_on());
+    RVT_ASSERT(writer->is_on());
     writer->flush();
-    cr_assert(not(writer->is_on()));
+    RVT_ASSERT(not(writer->is_on()));
     append_one(*writer, 0);
     writer->flush();
 }
@@ -155,10 +155,10 @@ Test(pcap_writer, a_limit_of_file_sizes_ends_the_capture_behind_a_whole_block) {
     writer->flush();
     const rlimit limit{.rlim_cur = static_cast<rlim_t>(file.bytes()) + 1,
                        .rlim_max = RLIM_INFINITY};
-    cr_assert(eq(int, setrlimit(RLIMIT_FSIZE, &limit), 0));
+    RVT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
     append_one(*writer, 0);
     writer->flush();
-    cr_assert(not(writer->is_on()));
+    RVT_ASSERT(not(writer->is_on()));
     RVT_EQ(test::read_capture(file.name).packets.size(), 1);
 }
 

@@ -71,6 +71,6 @@ Test(courtesy, who_takes_whole_slices_is_not_asked_in_more_often) {
     const unsigned at_first = polls_until_yield(courtesy);
     for (int i = 0; i < 10; ++i) {
         const unsigned polls = polls_until_yield(courtesy);
-        cr_assert(polls >= at_first);
+        RVT_ASSERT(polls >= at_first);
     }
 }

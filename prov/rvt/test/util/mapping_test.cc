@@ -50,7 +50,7 @@ Test(mapping, cannot_be_resized_nor_unsealed) {
 Test(mapping, cannot_be_written_by_who_receives_its_file) {
     auto ours = Mapping::create("test", kBytes, 0);
     void* address = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, ours.value().fd(), 0);
-    cr_assert(address == MAP_FAILED);
+    RVT_ASSERT(address == MAP_FAILED);
     const char byte = 1;
     RVT_EQ(pwrite(ours.value().fd(), &byte, 1, 0), -1);
 }
@@ -117,7 +117,7 @@ Test(mapping, moves_with_its_file) {
     Mapping other = ours.take();
     RVT_EQ(other.fd(), fd);
     other = Mapping();
-    cr_assert(not(other.is_mapped()));
+    RVT_ASSERT(not(other.is_mapped()));
     RVT_EQ(fcntl(fd, F_GETFD), -1);
 }
 

@@ -55,9 +55,9 @@ Test(mem_copy, small_source_and_destination_may_overlap) {
             std::vector<std::byte> area = pattern(160);
             const std::vector<std::byte> before = area;
             copy_small(area.data() + shift, area.data() + 16, n);
-            cr_assert(std::equal(area.begin() + static_cast<std::ptrdiff_t>(shift),
-                                 area.begin() + static_cast<std::ptrdiff_t>(shift + n),
-                                 before.begin() + 16));
+            RVT_ASSERT(std::equal(area.begin() + static_cast<std::ptrdiff_t>(shift),
+                                  area.begin() + static_cast<std::ptrdiff_t>(shift + n),
+                                  before.begin() + 16));
         }
     }
 }

@@ -72,7 +72,7 @@ Test(memory_room, is_that_of_the_mounted_root_where_the_path_is_not_visible) {
 
 Test(memory_room, is_unlimited_where_nothing_says_otherwise) {
     const Tree tree;
-    cr_assert(tree.room() == kUnlimitedMemory);
+    RVT_ASSERT(tree.room() == kUnlimitedMemory);
     tree.put("/groups", "no group at all\n0::/\n");
-    cr_assert(tree.room() == kUnlimitedMemory);
+    RVT_ASSERT(tree.room() == kUnlimitedMemory);
 }

@@ -17,7 +17,7 @@ Test(params, each_has_its_default_when_the_user_gives_nothing) {
 Test(params, a_value_in_range_is_taken) {
     rvt::util::set_param_number(ParamId::kHostRemote, 1);
     rvt::util::set_param_number(ParamId::kEagerMax, 256);
-    cr_assert(rvt::util::param_is_set(ParamId::kHostRemote));
+    RVT_ASSERT(rvt::util::param_is_set(ParamId::kHostRemote));
     RVT_EQ(rvt::util::param_number(ParamId::kEagerMax), 256);
 }
 
@@ -30,8 +30,8 @@ Test(params, a_value_out_of_range_leaves_the_default) {
 
 Test(params, every_one_has_a_help_text_and_a_range_that_holds_its_default) {
     for (const rvt::util::Param& param : rvt::util::all_params()) {
-        cr_assert(std::string_view(param.help).size() > 20);
-        cr_assert(param.min <= param.default_number);
-        cr_assert(param.max >= param.default_number);
+        RVT_ASSERT(std::string_view(param.help).size() > 20);
+        RVT_ASSERT(param.min <= param.default_number);
+        RVT_ASSERT(param.max >= param.default_number);
     }
 }

@@ -29,14 +29,14 @@ SockAddr loopback6() {
 Test(port_owner, is_this_process_for_its_own_port) {
     const auto port = bind_udp_port({.family = AF_INET, .ip = {127, 0, 0, 1}});
     RVT_OK(port);
-    cr_assert(udp_port_owner(port.value().address).starts_with(ourselves()));
+    RVT_ASSERT(udp_port_owner(port.value().address).starts_with(ourselves()));
 }
 
 Test(port_owner, is_this_process_for_its_own_port_of_ipv6) {
     rvt::test::enter_own_network();
     const auto port = bind_udp_port(loopback6());
     RVT_OK(port);
-    cr_assert(udp_port_owner(port.value().address).starts_with(ourselves()));
+    RVT_ASSERT(udp_port_owner(port.value().address).starts_with(ourselves()));
 }
 
 Test(port_owner, of_every_address_keeps_others_from_each) {
@@ -44,12 +44,12 @@ Test(port_owner, of_every_address_keeps_others_from_each) {
     RVT_OK(port);
     SockAddr one = port.value().address;
     one.ip = {127, 0, 0, 1};
-    cr_assert(udp_port_owner(one).starts_with(ourselves()));
+    RVT_ASSERT(udp_port_owner(one).starts_with(ourselves()));
 }
 
 Test(port_owner, of_a_free_port_is_nobody) {
     auto port = bind_udp_port({.family = AF_INET, .ip = {127, 0, 0, 1}});
     RVT_OK(port);
     port.value().socket.reset();
-    cr_assert(udp_port_owner(port.value().address).empty());
+    RVT_ASSERT(udp_port_owner(port.value().address).empty());
 }

@@ -49,5 +49,5 @@ Test(stream_copy, stream_of_any_size_arrives_at_any_alignment) {
 }
 
 Test(stream_copy, short_transfers_stay_in_the_cache) {
-    cr_assert(not(detail::is_streamed(kLeastStreamed - 1)));
+    RVT_ASSERT(not(detail::is_streamed(kLeastStreamed - 1)));
 }

@@ -27,8 +27,8 @@ SockAddr loopback6(std::uint16_t port) {
 Test(udp_port, zero_becomes_a_free_one) {
     const auto port = bind_udp_port(loopback(0));
     RVT_OK(port);
-    cr_assert(port.value().address.port != 0);
-    cr_assert(port.value().address.ip == loopback(0).ip);
+    RVT_ASSERT(port.value().address.port != 0);
+    RVT_ASSERT(port.value().address.ip == loopback(0).ip);
 }
 
 Test(udp_port, has_one_owner) {

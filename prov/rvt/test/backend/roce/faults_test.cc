@@ -27,7 +27,7 @@ Test(roce_faults, a_changed_bit_is_found, .timeout = 30) {
             pair.pass_us(5);
         }
     }
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
 }
 
 Test(roce_faults, a_packet_that_nothing_overtakes_comes_in_time, .timeout = 30) {
@@ -38,9 +38,9 @@ Test(roce_faults, a_packet_that_nothing_overtakes_comes_in_time, .timeout = 30) 
     while (!queue_of(pair).holds_packets()) {
         pair.backend().settle();
     }
-    cr_assert(pair.is_silent(pair.b().recv_cq));
+    RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
     pair.pass_us(200);
-    cr_assert(not(queue_of(pair).holds_packets()));
+    RVT_ASSERT(not(queue_of(pair).holds_packets()));
     RVT_EQ(pair.received().wr_id, 3);
 }
 

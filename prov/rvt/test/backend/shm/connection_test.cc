@@ -3,10 +3,10 @@
 #include "backend/shm/connection.h"
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include <vector>
 
+#include "common/check.h"
 #include "test_endpoint.h"
 
 using rvt::shm::ConnectionEvent;
@@ -33,26 +33,26 @@ Test(connection, gives_both_ends_each_others_memory, .timeout = 30) {
     a.connector().connect(b.address());
     const auto at_a = a.next_peering();
     const auto at_b = b.next_peering();
-    cr_assert(at_a != nullptr && at_b != nullptr);
-    cr_assert(at_a->address == b.address() && at_b->address == a.address());
-    cr_assert(eq(u64, at_a->incarnation, b.page().incarnation));
-    cr_assert(leads_to(*at_a, *at_b));
-    cr_assert(leads_to(*at_b, *at_a));
-    cr_assert(eq(sz, at_a->keys.length(), 4 * rvt::shm::kPageBytes));
-    cr_assert(at_a->is_same_process);
-    cr_assert(at_a->may_read_memory);
-    cr_assert(eq(int, at_a->pid, getpid()));
+    RVT_ASSERT(at_a != nullptr && at_b != nullptr);
+    RVT_ASSERT(at_a->address == b.address() && at_b->address == a.address());
+    RVT_EQ(at_a->incarnation, b.page().incarnation);
+    RVT_ASSERT(leads_to(*at_a, *at_b));
+    RVT_ASSERT(leads_to(*at_b, *at_a));
+    RVT_EQ(at_a->keys.length(), 4 * rvt::shm::kPageBytes);
+    RVT_ASSERT(at_a->is_same_process);
+    RVT_ASSERT(at_a->may_read_memory);
+    RVT_EQ(at_a->pid, getpid());
 }
 
 Test(connection, to_oneself_returns_what_was_sent, .timeout = 30) {
     TestEndpoint a;
     a.connector().connect(a.address());
     const auto self = a.next_peering();
-    cr_assert(self != nullptr);
-    cr_assert(leads_to(*self, *self));
-    cr_assert(self->is_same_process);
-    cr_assert(eq(u64, self->page.at<EndpointPage>(0)->incarnation, a.page().incarnation));
-    cr_assert(eq(sz, a.waiting_events(), 0));
+    RVT_ASSERT(self != nullptr);
+    RVT_ASSERT(leads_to(*self, *self));
+    RVT_ASSERT(self->is_same_process);
+    RVT_EQ(self->page.at<EndpointPage>(0)->incarnation, a.page().incarnation);
+    RVT_EQ(a.waiting_events(), 0);
 }
 
 Test(connection, to_an_address_without_listener_fails_in_bounded_time, .timeout = 30) {
@@ -61,10 +61,10 @@ Test(connection, to_an_address_without_listener_fails_in_bounded_time, .timeout 
     const rvt::util::SockAddr nobody = port.address;
     a.connector().connect(nobody);
     const auto event = a.next();
-    cr_assert(event != nullptr);
-    cr_assert(event->kind == Kind::kFailed);
-    cr_assert(eq(int, event->error, ECONNREFUSED));
-    cr_assert(event->address == nobody);
+    RVT_ASSERT(event != nullptr);
+    RVT_ASSERT(event->kind == Kind::kFailed);
+    RVT_EQ(event->error, ECONNREFUSED);
+    RVT_ASSERT(event->address == nobody);
 }
 
 Test(connection, finds_a_peer_that_starts_late, .timeout = 30) {
@@ -73,9 +73,9 @@ Test(connection, finds_a_peer_that_starts_late, .timeout = 30) {
     a.connector().connect(port.address);
     port.socket.reset();
     TestEndpoint b({.port = port.address.port});
-    cr_assert(b.status().is_ok());
-    cr_assert(a.next_peering() != nullptr);
-    cr_assert(b.next_peering() != nullptr);
+    RVT_ASSERT(b.status().is_ok());
+    RVT_ASSERT(a.next_peering() != nullptr);
+    RVT_ASSERT(b.next_peering() != nullptr);
 }
 
 Test(connection, is_made_once_when_asked_twice, .timeout = 30) {
@@ -83,12 +83,12 @@ Test(connection, is_made_once_when_asked_twice, .timeout = 30) {
     TestEndpoint b;
     a.connector().connect(b.address());
     a.connector().connect(b.address());
-    cr_assert(a.next_peering() != nullptr);
+    RVT_ASSERT(a.next_peering() != nullptr);
     a.connector().connect(b.address());
     a.connector().connect(a.address());  // done after the others
     const auto self = a.next_peering();
-    cr_assert(self != nullptr);
-    cr_assert(self->address == a.address());
+    RVT_ASSERT(self != nullptr);
+    RVT_ASSERT(self->address == a.address());
 }
 
 Test(connection, that_closes_tells_the_peer, .timeout = 30) {
@@ -99,10 +99,10 @@ Test(connection, that_closes_tells_the_peer, .timeout = 30) {
     const auto at_b = b.next_peering();
     a.connector().close(at_a->link);
     const auto event = b.next();
-    cr_assert(event != nullptr);
-    cr_assert(event->kind == Kind::kPeerGone);
-    cr_assert(eq(u64, event->link, at_b->link));
-    cr_assert(eq(int, event->error, ECONNRESET));
+    RVT_ASSERT(event != nullptr);
+    RVT_ASSERT(event->kind == Kind::kPeerGone);
+    RVT_EQ(event->link, at_b->link);
+    RVT_EQ(event->error, ECONNRESET);
 }
 
 Test(connection, can_be_made_again_after_it_closed, .timeout = 30) {
@@ -113,9 +113,9 @@ Test(connection, can_be_made_again_after_it_closed, .timeout = 30) {
     b.next_peering();
     a.connector().close(first->link);
     a.connector().connect(b.address());
-    cr_assert(a.next_peering() != nullptr);
-    cr_assert(b.next()->kind == Kind::kPeerGone);
-    cr_assert(b.next_peering() != nullptr);
+    RVT_ASSERT(a.next_peering() != nullptr);
+    RVT_ASSERT(b.next()->kind == Kind::kPeerGone);
+    RVT_ASSERT(b.next_peering() != nullptr);
 }
 
 Test(connection, that_crosses_another_survives_once_on_both_sides, .timeout = 60) {
@@ -133,8 +133,8 @@ Test(connection, that_crosses_another_survives_once_on_both_sides, .timeout = 60
     for (int i = 0; i < kPairs; ++i) {
         const auto at_left = left[i]->next_peering();
         const auto at_right = right[i]->next_peering();
-        cr_assert(at_left != nullptr && at_right != nullptr);
-        cr_assert(leads_to(*at_left, *at_right) && leads_to(*at_right, *at_left));
-        cr_assert(eq(sz, left[i]->waiting_events() + right[i]->waiting_events(), 0));
+        RVT_ASSERT(at_left != nullptr && at_right != nullptr);
+        RVT_ASSERT(leads_to(*at_left, *at_right) && leads_to(*at_right, *at_left));
+        RVT_EQ(left[i]->waiting_events() + right[i]->waiting_events(), 0);
     }
 }

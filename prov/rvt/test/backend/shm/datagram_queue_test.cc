@@ -6,7 +6,6 @@
 #include <string>
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include "common/check.h"
 
@@ -42,14 +41,14 @@ std::string take(DatagramQueue& queue, std::size_t most) {
 
 Test(datagram_queue, what_waits_leaves_in_order_as_it_came) {
     DatagramQueue queue;
-    cr_assert(queue.is_empty());
-    cr_assert(keep(queue, "a", "one"));
-    cr_assert(keep(queue, "bc", ""));
-    cr_assert(keep(queue, "", "three"));
-    cr_assert(take(queue, 1) == "a:one ");
-    cr_assert(keep(queue, "d", "four"));
-    cr_assert(take(queue, 9) == "bc: :three d:four ");
-    cr_assert(queue.is_empty());
+    RVT_ASSERT(queue.is_empty());
+    RVT_ASSERT(keep(queue, "a", "one"));
+    RVT_ASSERT(keep(queue, "bc", ""));
+    RVT_ASSERT(keep(queue, "", "three"));
+    RVT_ASSERT(take(queue, 1) == "a:one ");
+    RVT_ASSERT(keep(queue, "d", "four"));
+    RVT_ASSERT(take(queue, 9) == "bc: :three d:four ");
+    RVT_ASSERT(queue.is_empty());
 }
 
 Test(datagram_queue, one_that_finds_no_room_is_refused_and_the_others_stay) {
@@ -63,10 +62,10 @@ Test(datagram_queue, one_that_finds_no_room_is_refused_and_the_others_stay) {
     // Room is made anew however often, and old bytes are not kept.
     for (int turn = 0; turn < 1000; ++turn) {
         RVT_EQ(take(queue, 1).size(), 4003);
-        cr_assert(keep(queue, "h", long_one));
-        cr_assert(not(keep(queue, "h", long_one)));
+        RVT_ASSERT(keep(queue, "h", long_one));
+        RVT_ASSERT(not(keep(queue, "h", long_one)));
     }
     RVT_EQ(queue.clear(), kept);
-    cr_assert(queue.is_empty());
-    cr_assert(keep(queue, "h", long_one));
+    RVT_ASSERT(queue.is_empty());
+    RVT_ASSERT(keep(queue, "h", long_one));
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Peers in other processes: how they die, fork and run out of resources, and what stays behind.
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include <filesystem>
 #include <fstream>
@@ -77,14 +76,14 @@ void set_limit(__rlimit_resource_t what, rlim_t value) {
 Test(lifetime, connects_processes, .timeout = 30) {
     TestEndpoint endpoint;
     Process peer([&](Process& parent) { run_peer(parent, endpoint.address()); });
-    cr_assert(peer.get<SockAddr>().port != 0);
+    RVT_ASSERT(peer.get<SockAddr>().port != 0);
     const auto peering = endpoint.next_peering();
-    cr_assert(peering != nullptr);
-    cr_assert(eq(int, peering->pid, peer.pid()));
-    cr_assert(not(peering->is_same_process));
-    cr_assert(peering->may_read_memory);
-    cr_assert(peering->peer_has_membarrier);
-    cr_assert(peer.get<bool>());
+    RVT_ASSERT(peering != nullptr);
+    RVT_EQ(peering->pid, peer.pid());
+    RVT_ASSERT(not(peering->is_same_process));
+    RVT_ASSERT(peering->may_read_memory);
+    RVT_ASSERT(peering->peer_has_membarrier);
+    RVT_ASSERT(peer.get<bool>());
 }
 
 Test(lifetime, of_a_killed_peer_ends_its_link, .timeout = 30) {
@@ -92,14 +91,14 @@ Test(lifetime, of_a_killed_peer_ends_its_link, .timeout = 30) {
     Process peer([&](Process& parent) { run_peer(parent, endpoint.address()); });
     peer.get<SockAddr>();
     const auto peering = endpoint.next_peering();
-    cr_assert(peering != nullptr);
+    RVT_ASSERT(peering != nullptr);
     const auto killed = std::chrono::steady_clock::now();
     peer.kill();
     const auto gone = endpoint.next();
-    cr_assert(gone != nullptr);
-    cr_assert(gone->kind == Kind::kPeerGone);
-    cr_assert(eq(u64, gone->link, peering->link));
-    cr_assert(std::chrono::steady_clock::now() - killed < std::chrono::seconds(1));
+    RVT_ASSERT(gone != nullptr);
+    RVT_ASSERT(gone->kind == Kind::kPeerGone);
+    RVT_EQ(gone->link, peering->link);
+    RVT_ASSERT(std::chrono::steady_clock::now() - killed < std::chrono::seconds(1));
 }
 
 Test(lifetime, of_a_stopped_peer_goes_on, .timeout = 30) {
@@ -107,32 +106,32 @@ Test(lifetime, of_a_stopped_peer_goes_on, .timeout = 30) {
     Process peer([&](Process& parent) { run_peer(parent, endpoint.address()); });
     peer.get<SockAddr>();
     const auto peering = endpoint.next_peering();
-    cr_assert(peering != nullptr && peer.get<bool>());
+    RVT_ASSERT(peering != nullptr && peer.get<bool>());
     kill(peer.pid(), SIGSTOP);
-    cr_assert(endpoint.next(std::chrono::milliseconds(200)) == nullptr);
+    RVT_ASSERT(endpoint.next(std::chrono::milliseconds(200)) == nullptr);
     // Wishes to a peer that does not read end in a full socket, not in a wait.
     for (int i = 0; i < 10000; ++i) {
         endpoint.connector().wake_peer(peering->link);
     }
     kill(peer.pid(), SIGCONT);
-    cr_assert(endpoint.next(std::chrono::milliseconds(100)) == nullptr);
+    RVT_ASSERT(endpoint.next(std::chrono::milliseconds(100)) == nullptr);
 }
 
 Test(lifetime, ends_at_any_step_of_a_handshake_that_the_peer_dials, .timeout = 60) {
     TestEndpoint endpoint;
     for (int step = 0; step <= 4; ++step) {
         Process peer([&](Process& parent) { dial_up_to(step, parent, endpoint.address()); });
-        cr_assert(peer.get<bool>());
+        RVT_ASSERT(peer.get<bool>());
         peer.kill();
         if (step == 4) {
-            cr_assert(endpoint.next_peering() != nullptr);
-            cr_assert(endpoint.next()->kind == Kind::kPeerGone);
+            RVT_ASSERT(endpoint.next_peering() != nullptr);
+            RVT_ASSERT(endpoint.next()->kind == Kind::kPeerGone);
         }
     }
-    cr_assert(eq(sz, endpoint.waiting_events(), 0));
+    RVT_EQ(endpoint.waiting_events(), 0);
     TestEndpoint honest;
     honest.connector().connect(endpoint.address());
-    cr_assert(endpoint.next_peering() != nullptr);
+    RVT_ASSERT(endpoint.next_peering() != nullptr);
 }
 
 Test(lifetime, ends_at_any_step_of_a_handshake_that_the_peer_answers, .timeout = 60) {
@@ -150,16 +149,16 @@ Test(lifetime, ends_at_any_step_of_a_handshake_that_the_peer_answers, .timeout =
         });
         const auto address = peer.get<SockAddr>();
         endpoint.connector().connect(address);
-        cr_assert(peer.get<bool>());
+        RVT_ASSERT(peer.get<bool>());
         peer.kill();
         if (step == 3) {
-            cr_assert(endpoint.next_peering() != nullptr);
-            cr_assert(endpoint.next()->kind == Kind::kPeerGone);
+            RVT_ASSERT(endpoint.next_peering() != nullptr);
+            RVT_ASSERT(endpoint.next()->kind == Kind::kPeerGone);
         } else {
             const auto failed = endpoint.next();
-            cr_assert(failed != nullptr);
-            cr_assert(failed->kind == Kind::kFailed);
-            cr_assert(eq(int, failed->error, ECONNREFUSED));
+            RVT_ASSERT(failed != nullptr);
+            RVT_ASSERT(failed->kind == Kind::kFailed);
+            RVT_EQ(failed->error, ECONNREFUSED);
         }
     }
 }
@@ -172,9 +171,9 @@ Test(lifetime, of_a_thousand_killed_peers_leaves_nothing, .timeout = 300) {
             before = count_leftovers();
         }
         Process peer([&](Process& parent) { dial_up_to(4, parent, endpoint.address()); });
-        cr_assert(endpoint.next_peering() != nullptr);
+        RVT_ASSERT(endpoint.next_peering() != nullptr);
         peer.kill();
-        cr_assert(endpoint.next()->kind == Kind::kPeerGone);
+        RVT_ASSERT(endpoint.next()->kind == Kind::kPeerGone);
     }
     const Leftovers after = count_leftovers();
     RVT_EQ(after.descriptors, before.descriptors);
@@ -188,10 +187,10 @@ Test(lifetime, of_a_connector_leaves_nothing, .timeout = 60) {
         TestEndpoint b;
         a.connector().connect(b.address());
         a.connector().connect(a.address());
-        cr_assert(a.next_peering() != nullptr && a.next_peering() != nullptr &&
-                  b.next_peering() != nullptr);
+        RVT_ASSERT(a.next_peering() != nullptr && a.next_peering() != nullptr &&
+                   b.next_peering() != nullptr);
     }
-    cr_assert(count_leftovers() == before);
+    RVT_ASSERT(count_leftovers() == before);
 }
 
 Test(lifetime, needs_two_descriptors_for_a_peer_of_a_known_process, .timeout = 60) {
@@ -205,7 +204,7 @@ Test(lifetime, needs_two_descriptors_for_a_peer_of_a_known_process, .timeout = 6
     endpoint.connector().connect(b.address());
     const auto second = endpoint.next_peering();
     const auto second_at_b = b.next_peering();
-    cr_assert(second != nullptr && second_at_b != nullptr);
+    RVT_ASSERT(second != nullptr && second_at_b != nullptr);
     // Both ends are in this process.
     RVT_EQ(count_leftovers().descriptors - before.descriptors, 4);
 }
@@ -215,7 +214,7 @@ Test(lifetime, is_not_prolonged_by_a_forked_child, .timeout = 60) {
     for (const How how : {kFork, kForkAndExec, kBareClone}) {
         TestEndpoint endpoint;
         int alive[2] = {-1, -1};  // the grandchild ends when we close our end
-        cr_assert(eq(int, pipe(alive), 0));
+        RVT_EQ(pipe(alive), 0);
         Process peer([&](Process& parent) {
             close(alive[1]);
             TestEndpoint own;
@@ -238,12 +237,12 @@ Test(lifetime, is_not_prolonged_by_a_forked_child, .timeout = 60) {
         });
         close(alive[0]);
         const auto child = peer.get<pid_t>();
-        cr_assert(endpoint.next_peering() != nullptr);
+        RVT_ASSERT(endpoint.next_peering() != nullptr);
         peer.kill();
         const auto gone = endpoint.next();
-        cr_assert(gone != nullptr);
-        cr_assert(gone->kind == Kind::kPeerGone);
-        cr_assert(eq(int, kill(child, 0), 0));
+        RVT_ASSERT(gone != nullptr);
+        RVT_ASSERT(gone->kind == Kind::kPeerGone);
+        RVT_EQ(kill(child, 0), 0);
         close(alive[1]);
     }
 }
@@ -271,13 +270,13 @@ Test(lifetime, of_a_connector_ends_quietly_in_a_forked_child, .timeout = 60) {
         _exit(was_wiped && found != nullptr && !found->is_same_process ? 0 : 1);
     });
     const auto from_child = other.next_peering();
-    cr_assert(from_child != nullptr);
-    cr_assert(eq(int, child.wait(), 0));
-    cr_assert(eq(u64, *at_other->inbox.at<std::uint64_t>(kSmallLinesOffset), 0));
-    cr_assert(other.next()->link == from_child->link);
+    RVT_ASSERT(from_child != nullptr);
+    RVT_EQ(child.wait(), 0);
+    RVT_EQ(*at_other->inbox.at<std::uint64_t>(kSmallLinesOffset), 0);
+    RVT_ASSERT(other.next()->link == from_child->link);
     endpoint.connector().wake_peer(peering->link);
-    cr_assert(other.wait_until([&] { return other.progress_calls == 1; }));
-    cr_assert(eq(sz, endpoint.waiting_events(), 0));
+    RVT_ASSERT(other.wait_until([&] { return other.progress_calls == 1; }));
+    RVT_EQ(endpoint.waiting_events(), 0);
 }
 
 Test(lifetime, with_few_descriptors_fails_for_the_last_peers_only, .timeout = 60) {
@@ -308,14 +307,14 @@ Test(lifetime, with_few_descriptors_fails_for_the_last_peers_only, .timeout = 60
     std::vector<std::unique_ptr<Peering>> peerings;
     int connected = peers.get<int>();
     const int refused = peers.get<int>();
-    cr_assert(gt(int, connected, 15));
-    cr_assert(eq(int, connected + refused, 40));
+    RVT_ASSERT(connected > 15);
+    RVT_EQ(connected + refused, 40);
     for (int i = 0; i < connected; ++i) {
         peerings.push_back(endpoint.next_peering());
-        cr_assert(peerings.back() != nullptr);
+        RVT_ASSERT(peerings.back() != nullptr);
     }
     peerings.clear();
-    cr_assert(peers.get<bool>());
+    RVT_ASSERT(peers.get<bool>());
 }
 
 Test(lifetime, without_room_for_files_fails_with_a_clear_error, .timeout = 30) {
@@ -324,12 +323,12 @@ Test(lifetime, without_room_for_files_fails_with_a_clear_error, .timeout = 30) {
     set_limit(RLIMIT_FSIZE, kOutboxBytes - 1);
     endpoint.connector().connect(other.address());
     const auto failed = endpoint.next();
-    cr_assert(failed != nullptr);
-    cr_assert(failed->kind == Kind::kFailed);
-    cr_assert(eq(int, failed->error, EFBIG));
+    RVT_ASSERT(failed != nullptr);
+    RVT_ASSERT(failed->kind == Kind::kFailed);
+    RVT_EQ(failed->error, EFBIG);
     set_limit(RLIMIT_FSIZE, RLIM_INFINITY);
     endpoint.connector().connect(other.address());
-    cr_assert(endpoint.next_peering() != nullptr);
+    RVT_ASSERT(endpoint.next_peering() != nullptr);
 }
 
 Test(lifetime, does_not_begin_with_another_users_process, .timeout = 30) {
@@ -354,6 +353,6 @@ Test(lifetime, does_not_begin_with_another_users_process, .timeout = 30) {
     RVT_EQ(other.get<int>(), EACCES);
     endpoint.connector().connect(address);
     const auto failed = endpoint.next();
-    cr_assert(failed != nullptr);
+    RVT_ASSERT(failed != nullptr);
     RVT_EQ(failed->error, EACCES);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // One-sided access to a peer's memory that is mapped here, between engines of two processes.
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include <fstream>
 #include <string>
@@ -167,7 +166,7 @@ Test(mapped_access, of_memory_that_may_shrink_goes_other_ways, .timeout = 60) {
         RVT_EQ(node.access(true, &word, sizeof word, exposed.data + 8, exposed.key),
                core::WcStatus::kSuccess);
     }
-    cr_assert(not(is_mapped()));
+    RVT_ASSERT(not(is_mapped()));
     RVT_EQ(memory[8], 1);
 }
 
@@ -197,5 +196,5 @@ Test(mapped_access, ends_with_the_key, .timeout = 60) {
     RVT_EQ(node.access(true, &word, sizeof word, exposed.data, exposed.key),
            core::WcStatus::kRemAccessErr);
     RVT_EQ(memory[0], 1);
-    cr_assert(not(is_mapped()));
+    RVT_ASSERT(not(is_mapped()));
 }

@@ -111,7 +111,7 @@ Test(region, needs_a_descriptor_or_the_right_to_open_one) {
     AppMemory memory;
     memory.fd.reset();
     const auto part = find_file(memory.data, 4096);
-    cr_assert(part.is_ok() || part.error() == ENOENT);
+    RVT_ASSERT(part.is_ok() || part.error() == ENOENT);
 }
 
 Test(region, is_mapped_by_the_peer_and_written_there, .timeout = 30) {
@@ -119,13 +119,13 @@ Test(region, is_mapped_by_the_peer_and_written_there, .timeout = 30) {
     const AppMemory memory;
     pair.owner.register_region(kKey, {memory.data + kSkip, 5000});
     const auto answer = pair.ask(kKey);
-    cr_assert(answer != nullptr);
+    RVT_ASSERT(answer != nullptr);
     RVT_EQ(answer->kind, Kind::kRegion);
     RVT_EQ(answer->error, 0);
     RVT_EQ(answer->key, kKey);
     RVT_EQ(answer->link, pair.at_asker->link);
     RVT_EQ(answer->region->length, 5000);
-    cr_assert(answer->region->is_writable);
+    RVT_ASSERT(answer->region->is_writable);
     answer->region->data()[4999] = std::byte{42};
     RVT_EQ(memory.data[kSkip + 4999], 42);
 }
@@ -148,7 +148,7 @@ Test(region, in_a_file_sealed_against_writing_is_read_only, .timeout = 30) {
     pair.owner.register_region(kKey, {memory.data, 5000});
     const auto answer = pair.ask(kKey);
     RVT_EQ(answer->error, 0);
-    cr_assert(not(answer->region->is_writable));
+    RVT_ASSERT(not(answer->region->is_writable));
     memory.data[7] = 42;
     RVT_EQ(answer->region->data()[7], 42);
 }
@@ -178,10 +178,10 @@ Test(region, stays_mapped_when_its_owner_dies, .timeout = 30) {
         parent.get<bool>();
     });
     const auto peering = asker.next_peering();
-    cr_assert(peering != nullptr);
+    RVT_ASSERT(peering != nullptr);
     asker.connector().request_region(peering->link, kKey);
     const auto answer = asker.next();
-    cr_assert(answer != nullptr);
+    RVT_ASSERT(answer != nullptr);
     RVT_EQ(answer->error, 0);
     process.kill();
     RVT_EQ(asker.next()->kind, Kind::kPeerGone);
@@ -214,14 +214,14 @@ Test(region, that_is_described_wrongly_is_refused) {
 Test(region, that_nobody_asked_for_ends_the_link, .timeout = 30) {
     TestEndpoint endpoint;
     RawPeer raw;
-    cr_assert(raw.dial(endpoint.address()));
-    cr_assert(raw.say_hello() && raw.hears(MessageType::kHello) &&
-              raw.say({.type = MessageType::kReady}));
-    cr_assert(endpoint.next_peering() != nullptr);
+    RVT_ASSERT(raw.dial(endpoint.address()));
+    RVT_ASSERT(raw.say_hello() && raw.hears(MessageType::kHello) &&
+               raw.say({.type = MessageType::kReady}));
+    RVT_ASSERT(endpoint.next_peering() != nullptr);
     const RegionReply reply;
-    cr_assert(raw.say_bytes(&reply, sizeof reply));
+    RVT_ASSERT(raw.say_bytes(&reply, sizeof reply));
     const auto gone = endpoint.next();
-    cr_assert(gone != nullptr);
+    RVT_ASSERT(gone != nullptr);
     RVT_EQ(gone->kind, Kind::kPeerGone);
     RVT_EQ(gone->error, EPROTO);
 }

@@ -13,6 +13,8 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
+#include "common/check.h"
+
 using namespace rvt::shm;  // NOLINT(google-build-using-namespace)
 
 namespace {
@@ -330,13 +332,13 @@ Test(ring, ignores_credits_that_cannot_be_true) {
     for (const std::uint64_t wrong : {std::uint64_t{4}, std::uint64_t{5}, ~std::uint64_t{0},
                                       std::uint64_t{1} << 62, ~std::uint64_t{0} - 8}) {
         lines.refresh(wrong);
-        cr_assert(le(u64, lines.room(), memory.lines.size()));
+        RVT_ASSERT(lines.room() <= memory.lines.size());
     }
     for (const std::uint64_t wrong : {std::uint64_t{101}, std::uint64_t{1} << 40}) {
         bytes.refresh(wrong);
-        cr_assert(bytes.reserve(128) != nullptr);
+        RVT_ASSERT(bytes.reserve(128) != nullptr);
         bytes.commit(128);
-        cr_assert(bytes.reserve(128) == nullptr);
+        RVT_ASSERT(bytes.reserve(128) == nullptr);
         bytes.open(memory.bytes.data(), memory.bytes.size());
         bytes.commit(100);
     }
@@ -346,7 +348,7 @@ Test(ring, gives_no_run_longer_than_half) {
     Tiny memory;
     ByteConsumer bytes;
     bytes.open(memory.bytes.data(), memory.bytes.size());
-    cr_assert(bytes.run(128) != nullptr);
-    cr_assert(bytes.run(129) == nullptr);
-    cr_assert(bytes.run(~std::size_t{0}) == nullptr);
+    RVT_ASSERT(bytes.run(128) != nullptr);
+    RVT_ASSERT(bytes.run(129) == nullptr);
+    RVT_ASSERT(bytes.run(~std::size_t{0}) == nullptr);
 }

@@ -5,7 +5,6 @@
 #include "backend/shm/presence.h"
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include "common/check.h"
 #include "core/context.h"
@@ -48,7 +47,7 @@ struct Fixture {
         const Address& address = device->device().address();
         endpoint.connector().connect(loopback(address.port));
         const auto event = next();
-        cr_assert(event != nullptr && event->kind == Kind::kConnected);
+        RVT_ASSERT(event != nullptr && event->kind == Kind::kConnected);
         path.open(std::move(event->peering));
     }
     bool hangs_up() {
@@ -62,7 +61,7 @@ struct Fixture {
 Test(segments, an_endpoint_that_is_no_device_is_turned_away, .timeout = 60) {
     Fixture fixture(Service::kRd);
     fixture.connect();
-    cr_assert(fixture.hangs_up());
+    RVT_ASSERT(fixture.hangs_up());
 }
 
 Test(segments, a_channel_to_an_endpoint_fails, .timeout = 60) {
@@ -83,16 +82,16 @@ Test(segments, a_channel_to_an_endpoint_fails, .timeout = 60) {
 Test(segments, a_message_that_no_device_sends_ends_the_connection, .timeout = 60) {
     Fixture fixture(Service::kSegments);
     fixture.connect();
-    cr_assert(fixture.path.put_eager(0, 1, 2, "x", 1));
-    cr_assert(fixture.hangs_up());
+    RVT_ASSERT(fixture.path.put_eager(0, 1, 2, "x", 1));
+    RVT_ASSERT(fixture.hangs_up());
 }
 
 Test(segments, a_header_longer_than_its_segment_ends_the_connection, .timeout = 60) {
     Fixture fixture(Service::kSegments);
     fixture.connect();
-    cr_assert(fixture.path.reserve_run(64) != nullptr);
+    RVT_ASSERT(fixture.path.reserve_run(64) != nullptr);
     fixture.path.put_run(core::RdOp::kSegment, 0, 65, 0, "", 0, 64);
-    cr_assert(fixture.hangs_up());
+    RVT_ASSERT(fixture.hangs_up());
 }
 
 Test(segments, a_segment_of_nonsense_is_counted_and_the_connection_stays, .timeout = 60) {
@@ -107,8 +106,8 @@ Test(segments, a_segment_of_nonsense_is_counted_and_the_connection_stays, .timeo
         std::this_thread::yield();
     }
     RVT_EQ(device.stats().sum(core::Stat::kBadSegments), 1);
-    cr_assert(fixture.path.reserve_run(64) != nullptr);
-    cr_assert(eq(sz, fixture.endpoint.waiting_events(), 0u));
+    RVT_ASSERT(fixture.path.reserve_run(64) != nullptr);
+    RVT_EQ(fixture.endpoint.waiting_events(), 0u);
 }
 
 Test(segments, addresses_that_name_nobody_give_no_channel) {
@@ -159,7 +158,7 @@ struct Strangers {
             }
             std::this_thread::yield();
         }
-        cr_assert(holds());
+        RVT_ASSERT(holds());
     }
 };
 
@@ -198,11 +197,11 @@ Test(segments, a_peer_that_takes_nothing_loses_what_waits_for_it, .timeout = 60)
     }
     const auto& channel = static_cast<SegmentChannel&>(*pair.channel);
     pair.from->device().progress();
-    cr_assert(channel.has_waiting());
+    RVT_ASSERT(channel.has_waiting());
     // relaxed: as in test_clock().
     clock_us.fetch_add(2'000'000, std::memory_order_relaxed);
     pair.until([&] { return !channel.has_waiting(); }, false);
-    cr_assert(ne(u64, pair.lost(), 0u));
+    RVT_NE(pair.lost(), 0u);
     pair.until([&] { return pair.arrived() == 1 + sent - pair.lost(); });
 }
 
@@ -234,9 +233,9 @@ Test(segments, what_waits_leaves_when_the_peer_answers_though_nobody_polls, .tim
 
 Test(segments, who_is_served_is_known_before_a_handshake) {
     Fixture fixture(Service::kSegments);
-    cr_assert(is_served(fixture.endpoint.address()));
-    cr_assert(is_served(fixture.device->address()));
-    cr_assert(not(is_served(loopback(9))));
+    RVT_ASSERT(is_served(fixture.endpoint.address()));
+    RVT_ASSERT(is_served(fixture.device->address()));
+    RVT_ASSERT(not(is_served(loopback(9))));
     fixture.connect();  // a caller that has hung up does not matter
 }
 

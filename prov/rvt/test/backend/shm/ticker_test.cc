@@ -4,10 +4,10 @@
 #include "backend/shm/ticker.h"
 
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #include <poll.h>
 
+#include "common/check.h"
 #include "test_endpoint.h"
 
 using rvt::shm::test::TestEndpoint;
@@ -18,7 +18,7 @@ Test(ticker, makes_progress_when_a_peer_asks, .timeout = 30) {
     a.connector().connect(b.address());
     const auto at_a = a.next_peering();
     a.connector().wake_peer(at_a->link);
-    cr_assert(b.wait_until([&] { return b.progress_calls == 1 && b.arm_calls == 1; }));
+    RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 1 && b.arm_calls == 1; }));
 }
 
 Test(ticker, leaves_progress_to_an_application_that_is_inside, .timeout = 30) {
@@ -28,8 +28,8 @@ Test(ticker, leaves_progress_to_an_application_that_is_inside, .timeout = 30) {
     a.connector().connect(b.address());
     const auto at_a = a.next_peering();
     a.connector().wake_peer(at_a->link);
-    cr_assert(b.wait_until([&] { return b.progress_calls == 1; }));
-    cr_assert(b.wait_until([&] { return b.arm_calls == 0; }));
+    RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 1; }));
+    RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 0; }));
 }
 
 Test(ticker, makes_progress_at_each_write_once_armed, .timeout = 30) {
@@ -38,39 +38,39 @@ Test(ticker, makes_progress_at_each_write_once_armed, .timeout = 30) {
     a.connector().connect(b.address());
     const auto at_a = a.next_peering();
     a.connector().wake_peer(at_a->link);
-    cr_assert(b.wait_until([&] { return b.arm_calls == 1; }));
+    RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 1; }));
     for (int i = 2; i < 5; ++i) {
-        cr_assert(eq(int, eventfd_write(at_a->wake_fd.get(), 1), 0));
-        cr_assert(b.wait_until([&] { return b.arm_calls == i; }));
+        RVT_EQ(eventfd_write(at_a->wake_fd.get(), 1), 0);
+        RVT_ASSERT(b.wait_until([&] { return b.arm_calls == i; }));
     }
 }
 
 Test(ticker, takes_over_when_nobody_polls, .timeout = 30) {
     TestEndpoint a({.has_auto_progress = true});
-    cr_assert(a.wait_until([&] { return a.arm_calls == 1; }));
+    RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 1; }));
 }
 
 Test(ticker, comes_back_after_the_application_polled_again, .timeout = 30) {
     TestEndpoint a({.has_auto_progress = true});
-    cr_assert(a.wait_until([&] { return a.arm_calls == 1; }));
+    RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 1; }));
     // relaxed: a count.
     a.polls.fetch_add(1, std::memory_order_relaxed);
     a.connector().note_polling();
-    cr_assert(a.wait_until([&] { return a.arm_calls == 2; }, std::chrono::milliseconds(500)));
+    RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 2; }, std::chrono::milliseconds(500)));
 }
 
 Test(ticker, notices_lost_news_of_polling_in_the_end, .timeout = 30) {
     TestEndpoint a({.has_auto_progress = true});
-    cr_assert(a.wait_until([&] { return a.arm_calls == 1; }));
+    RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 1; }));
     // relaxed: a count.
     a.polls.fetch_add(1, std::memory_order_relaxed);
-    cr_assert(a.wait_until([&] { return a.arm_calls == 2; }));
+    RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 2; }));
 }
 
 Test(ticker, rests_while_armed_and_quiet, .timeout = 30) {
     TestEndpoint a({.has_auto_progress = true});
-    cr_assert(a.wait_until([&] { return a.arm_calls == 1; }));
-    cr_assert(
+    RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 1; }));
+    RVT_ASSERT(
         not(a.wait_until([&] { return a.progress_calls > 1; }, std::chrono::milliseconds(300))));
 }
 
@@ -80,9 +80,9 @@ Test(ticker, wakes_a_sleeper_when_an_event_is_delivered, .timeout = 30) {
     a.page().armed.store(1, std::memory_order_relaxed);
     const rvt::util::UdpPort port = rvt::shm::test::quiet_port();
     a.connector().connect(port.address);
-    cr_assert(a.next() != nullptr);
+    RVT_ASSERT(a.next() != nullptr);
     pollfd entry{.fd = a.wake_fd(), .events = POLLIN, .revents = 0};
-    cr_assert(eq(int, poll(&entry, 1, 20000), 1));
+    RVT_EQ(poll(&entry, 1, 20000), 1);
 }
 
 Test(ticker, does_not_spin_over_work_that_waits_for_a_peer, .timeout = 30) {
@@ -92,9 +92,9 @@ Test(ticker, does_not_spin_over_work_that_waits_for_a_peer, .timeout = 30) {
     a.connector().connect(b.address());
     const auto at_a = a.next_peering();
     a.connector().wake_peer(at_a->link);
-    cr_assert(b.wait_until([&] { return b.arm_calls >= 16; }));
+    RVT_ASSERT(b.wait_until([&] { return b.arm_calls >= 16; }));
     const auto begin = std::chrono::steady_clock::now();
-    cr_assert(b.wait_until([&] { return b.arm_calls >= 96; }));
+    RVT_ASSERT(b.wait_until([&] { return b.arm_calls >= 96; }));
     // 80 looks, 8 a millisecond.
-    cr_assert(std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(5));
+    RVT_ASSERT(std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(5));
 }
