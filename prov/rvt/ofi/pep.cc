@@ -15,15 +15,19 @@ namespace {
 
 static_assert(offsetof(fid_pep, fid) == 0);
 
+/// Both ports are this endpoint's alone: nobody else can listen at their numbers.
+void unlisten(Pep& pep) noexcept {
+    for (const auto& port : {pep.port, pep.host_port}) {
+        if (port != nullptr) {
+            port->rc().unlisten(port->address().port);
+        }
+    }
+}
+
 /// Requests that nobody has answered are refused.
 int pep_close(fid* self) noexcept {
     Pep& pep = Pep::from(self);
-    if (pep.is_listening) {
-        pep.port->rc().unlisten(pep.port->address().port);
-        if (pep.host_port != nullptr) {
-            pep.host_port->rc().unlisten(pep.host_port->address().port);
-        }
-    }
+    unlisten(pep);
     while (const auto request = conn_req_take_of(pep)) {
         [[maybe_unused]] const util::Status told =
             request->port->rc().reject(request->event.handle, {});
@@ -104,16 +108,24 @@ int pep_setname(fid* self, void* address, std::size_t bytes) noexcept {
     });
 }
 
-/// Peers of this host come to a port of their own, where there is one.
-util::Status listen_on_host(Pep& pep) {
-    auto side = pep.port->host_side();
-    if (!side.is_ok()) {
-        return side.status();
+/// Peers of this host come to a port of their own, where there is one. That one may not open: it is
+/// asked for before anybody listens.
+util::Status listen(Pep& pep) {
+    auto host_side = pep.port->host_side();
+    if (!host_side.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot listen at %s for peers of this host: %s",
+                 pep.port->address().to_string().c_str(), strerrordesc_np(host_side.error()));
+        return host_side.status();
     }
-    pep.host_port = side.take();
-    return pep.host_port != nullptr
-               ? pep.host_port->rc().listen(pep.host_port->address().port, pep.host_requests)
-               : util::kOk;
+    pep.host_port = host_side.take();
+    util::Status status = pep.port->rc().listen(pep.port->address().port, pep.requests);
+    if (status.is_ok() && pep.host_port != nullptr) {
+        status = pep.host_port->rc().listen(pep.host_port->address().port, pep.host_requests);
+    }
+    if (!status.is_ok()) {
+        unlisten(pep);
+    }
+    return status;
 }
 
 int pep_listen(fid_pep* self) noexcept {
@@ -129,10 +141,7 @@ int pep_listen(fid_pep* self) noexcept {
         }
         util::Status status = open_port(pep);
         if (status.is_ok()) {
-            status = listen_on_host(pep);
-        }
-        if (status.is_ok()) {
-            status = pep.port->rc().listen(pep.port->address().port, pep.requests);
+            status = listen(pep);
         }
         pep.is_listening = status.is_ok();
         return to_fi(status);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Making and ending connections: events, private data, wrong states, null arguments, orders of
 // closing.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "ofi/msg_pair.h"
 
 using namespace rvt::test;  // NOLINT(google-build-using-namespace)
@@ -398,4 +401,27 @@ Test(msg_host, an_endpoint_that_was_enabled_for_this_host_goes_nowhere_else) {
     RVT_EQ(fi_connect(end.ep.get(), &other, nullptr, 0), -FI_EHOSTUNREACH);
     RVT_OK(fi_connect(end.ep.get(), nullptr, nullptr, 0));
     expect_event(listener.eq.get(), FI_CONNREQ);
+}
+
+Test(msg_host, a_listen_that_failed_can_be_repeated) {
+    own_node = network_node();
+    const MsgFabric fabric(ask_msg().info);
+    const Owned<fid_pep> pep = opened<fid_pep>([&](fid_pep** p) {
+        return fi_passive_ep(fabric.fabric.get(), fabric.info.get(), p, nullptr);
+    });
+    RVT_OK(fi_pep_bind(pep.get(), &fabric.eq->fid, 0));
+    const sockaddr_in to = name_of(&pep->fid);  // the wire's port is open, the host's is not
+    const int next = dup(0);
+    close(next);
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const rlimit no_more{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = limit.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &no_more);
+    const int error = fi_listen(pep.get());
+    setrlimit(RLIMIT_NOFILE, &limit);  // the test runner wants some too
+    RVT_EQ(error, -FI_EMFILE);
+    RVT_OK(fi_listen(pep.get()));
+    const MsgClient client;
+    RVT_OK(fi_connect(client.end.ep.get(), &to, nullptr, 0));
+    expect_event(fabric.eq.get(), FI_CONNREQ);
 }
