@@ -457,7 +457,7 @@ unsigned SegmentDevice::poll(core::Device& device) noexcept {
 }
 
 void SegmentDevice::deliver(std::unique_ptr<ConnectionEvent> event) noexcept {
-    SegmentChannel* const opened = open_awaited(*event);
+    SegmentChannel* const opened = open_new(*event);
     {
         const util::Guard guard(mail_lock_);
         mail_.push_back({.event = std::move(event), .opened = opened});
@@ -467,17 +467,19 @@ void SegmentDevice::deliver(std::unique_ptr<ConnectionEvent> event) noexcept {
     station_.wake_owner();
 }
 
-/// What waits for this connection leaves now, whether the application ever polls again or not.
-/// Returns: the channel; nullptr: the thread of poll() has to look at it first.
-SegmentChannel* SegmentDevice::open_awaited(ConnectionEvent& event) noexcept {
+/// What waits for this connection leaves now, and what is sent later does not wait, whether the
+/// application ever polls again or not.
+/// Returns: the channel; nullptr: the thread of poll() has to look at the event first.
+SegmentChannel* SegmentDevice::open_new(ConnectionEvent& event) noexcept {
     if (event.kind != ConnectionEvent::Kind::kConnected || !is_device(*event.peering)) {
         return nullptr;
     }
     const util::Guard guard(list_lock_);
-    SegmentChannel* const channel = find_locked(event.address);
-    if (channel == nullptr || channel->state() != SegmentChannel::State::kConnecting) {
+    SegmentChannel* channel = find_locked(event.address);
+    if (channel != nullptr && channel->state() != SegmentChannel::State::kConnecting) {
         return nullptr;
     }
+    channel = channel != nullptr ? channel : &add_locked(event.address);
     channel->open(std::move(event.peering));
     [[maybe_unused]] const std::size_t lost = channel->send_waiting(0);  // none so early
     return channel;

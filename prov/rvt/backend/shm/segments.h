@@ -199,7 +199,7 @@ class SegmentDevice final : public ConnectionUser {
 
     SegmentChannel* find_locked(const util::SockAddr& peer) noexcept RVT_REQUIRES(list_lock_);
     SegmentChannel& add_locked(const util::SockAddr& peer) RVT_REQUIRES(list_lock_);
-    SegmentChannel* open_awaited(ConnectionEvent& event) noexcept;
+    SegmentChannel* open_new(ConnectionEvent& event) noexcept;
     void read_mail_locked(core::Device& device) noexcept RVT_REQUIRES(poll_lock_);
     void handle_locked(core::Device& device, ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);

@@ -15,6 +15,8 @@
 #include <atomic>
 #include <thread>
 
+#include <poll.h>
+
 using namespace rvt;
 using namespace rvt::shm;
 using rvt::shm::test::Kind;
@@ -229,6 +231,17 @@ Test(segments, what_waits_leaves_when_the_peer_answers_though_nobody_polls, .tim
         pair.to->device().progress();
     }
     RVT_EQ(pair.arrived(), 1);
+}
+
+Test(segments, who_was_called_first_sends_without_a_poll, .timeout = 60) {
+    Strangers pair;
+    pollfd called{.fd = pair.to->wake_fd(), .events = POLLIN, .revents = 0};
+    RVT_EQ(poll(&called, 1, 20'000), 1);
+    Channel* const back = pair.to->open_channel(pair.from->device().address()).value();
+    RVT_OK(pair.to->device().ops().send_datagram(pair.to->device(), *back, pair.bytes, {}));
+    core::Device& caller = pair.from->device();
+    pair.until([&] { return caller.stats().sum(core::Stat::kBadSegments) == 1; }, false);
+    pair.to->close_channel(*back);
 }
 
 Test(segments, who_is_served_is_known_before_a_handshake) {
