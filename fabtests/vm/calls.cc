@@ -132,12 +132,13 @@ class Course {
         const Card own{.base = reinterpret_cast<std::uint64_t>(memory_.data()), .key = end_.key()};
         std::memcpy(&memory_[kCardAt], &own, sizeof own);
         end_.post_send(memory_.subspan(kCardAt, sizeof own));
-        std::string problem = end_.complete_request();
-        std::size_t bytes = 0;
-        const std::string received = end_.complete_receive(bytes);
-        problem = problem.empty() ? received : problem;
-        report_.line("SEND tells where memory is",
-                     problem.empty() && bytes != sizeof peer_ ? "of another length" : problem);
+        const std::string sent = end_.complete_request().problem;
+        const Completion received = end_.complete_receive();
+        report_.line("SEND tells where memory is", !sent.empty()               ? sent
+                                                   : !received.problem.empty() ? received.problem
+                                                   : received.bytes != sizeof peer_
+                                                       ? "of another length"
+                                                       : "");
         std::memcpy(&peer_, &memory_[kReceiveAt], sizeof peer_);
         post_receive(kArea);
     }
@@ -156,15 +157,16 @@ class Course {
     void send(std::size_t bytes) {
         fill(kSendAt, bytes, is_active_);
         end_.post_send(memory_.subspan(kSendAt, bytes));
-        report_.line("SEND of " + std::to_string(bytes) + " bytes", end_.complete_request());
+        report_.line("SEND of " + std::to_string(bytes) + " bytes",
+                     end_.complete_request().problem);
     }
 
     void receive(std::size_t bytes) {
-        std::size_t came = 0;
-        std::string problem = end_.complete_receive(came);
+        const Completion received = end_.complete_receive();
+        std::string problem = received.problem;
         if (problem.empty()) {
-            problem = came != bytes ? std::to_string(came) + " bytes came"
-                                    : difference(kReceiveAt, bytes, !is_active_);
+            problem = received.bytes != bytes ? std::to_string(received.bytes) + " bytes came"
+                                              : difference(kReceiveAt, bytes, !is_active_);
         }
         report_.line("receive of " + std::to_string(bytes) + " bytes", problem);
         std::fill_n(memory_.begin() + kReceiveAt, bytes, std::byte{0});
@@ -174,18 +176,17 @@ class Course {
     void write_and_read() {
         fill(kWriteAt, kArea, is_active_);
         end_.post_write(memory_.subspan(kWriteAt, kArea), peer_.base + kTargetAt, peer_.key);
-        report_.line("WRITE into the other end's memory", end_.complete_request());
+        report_.line("WRITE into the other end's memory", end_.complete_request().problem);
         end_.post_read(memory_.subspan(kReadAt, kArea), peer_.base + kTargetAt, peer_.key);
-        const std::string problem = end_.complete_request();
+        const std::string problem = end_.complete_request().problem;
         report_.line("READ from the other end's memory",
                      problem.empty() ? difference(kReadAt, kArea, is_active_) : problem);
         end_.post_send(memory_.subspan(kSendAt, 1));
-        report_.line("SEND says so", end_.complete_request());
+        report_.line("SEND says so", end_.complete_request().problem);
     }
 
     void await_write() {
-        std::size_t came = 0;
-        const std::string problem = end_.complete_receive(came);
+        const std::string problem = end_.complete_receive().problem;
         report_.line("what the other end has written",
                      problem.empty() ? difference(kTargetAt, kArea, !is_active_) : problem);
         post_receive(kArea);

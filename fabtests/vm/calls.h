@@ -5,6 +5,7 @@
 // rdmacm_calls.cc on librdmacm. They print a line for each step.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,6 +27,11 @@ struct Event {
     News news{};
     std::string text{};  // of the news, in the end's own words
     std::string data{};  // which the peer has added
+};
+
+struct Completion {
+    std::string problem{};  // empty: it is a good one
+    std::size_t bytes = 0;  // of a receive: what came
 };
 
 /// Who calls or is called, over one connection at a time, with the memory of this end registered.
@@ -54,11 +60,21 @@ class End {
     virtual void post_send(std::span<std::byte> memory) = 0;
     virtual void post_write(std::span<std::byte> memory, std::uint64_t to, std::uint64_t key) = 0;
     virtual void post_read(std::span<std::byte> memory, std::uint64_t from, std::uint64_t key) = 0;
-    /// Waits for the next completion of a request, or of a receive, then `bytes` are what came.
-    /// Returns: what was wrong with it.
-    virtual std::string complete_request() = 0;
-    virtual std::string complete_receive(std::size_t& bytes) = 0;
+    /// Waits for the next completion of a request, or of a receive.
+    virtual Completion complete_request() = 0;
+    virtual Completion complete_receive() = 0;
 };
+
+/// Until `has_come()`; ends the program when nothing comes.
+template <class HasCome>
+void await_completion(HasCome has_come) {
+    const auto end = std::chrono::steady_clock::now() + traffic::kPatience;
+    while (!has_come()) {
+        if (std::chrono::steady_clock::now() > end) {
+            traffic::fail("no completion");
+        }
+    }
+}
 
 /// Goes through all calls. Returns: the exit status of the program.
 /// @param memory  kMemoryBytes, registered by `end` for everything.

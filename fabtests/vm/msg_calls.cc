@@ -21,6 +21,7 @@
 
 namespace {
 
+using calls::Completion;
 using calls::Event;
 using calls::News;
 using traffic::fail;
@@ -132,19 +133,10 @@ class MsgEnd final : public calls::End {
         need(fi_read(ep_, memory.data(), memory.size(), nullptr, 0, from, key, nullptr), "fi_read");
     }
 
-    std::string complete_request() override { return complete(cq_).problem; }
-    std::string complete_receive(std::size_t& bytes) override {
-        const Completion completion = complete(receive_cq_);
-        bytes = completion.bytes;
-        return completion.problem;
-    }
+    Completion complete_request() override { return complete(cq_); }
+    Completion complete_receive() override { return complete(receive_cq_); }
 
   private:
-    struct Completion {
-        std::string problem{};
-        std::size_t bytes = 0;
-    };
-
     /// With the address of the first answer, if that is not what is asked about.
     fi_info* ask(const std::string& ip, const char* service, std::uint64_t flags) const {
         fi_info* const hints = fi_allocinfo();
@@ -180,14 +172,12 @@ class MsgEnd final : public calls::End {
     }
 
     static Completion complete(fid_cq* cq) {
-        const auto end = std::chrono::steady_clock::now() + traffic::kPatience;
         fi_cq_msg_entry entry{};
         ssize_t got = 0;
-        while ((got = fi_cq_read(cq, &entry, 1)) == -FI_EAGAIN) {
-            if (std::chrono::steady_clock::now() > end) {
-                fail("no completion");
-            }
-        }
+        calls::await_completion([&] {
+            got = fi_cq_read(cq, &entry, 1);
+            return got != -FI_EAGAIN;
+        });
         if (got == 1) {
             return {.bytes = entry.len};
         }

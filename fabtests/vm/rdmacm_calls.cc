@@ -16,6 +16,7 @@
 
 namespace {
 
+using calls::Completion;
 using calls::Event;
 using calls::News;
 using traffic::fail;
@@ -162,19 +163,10 @@ class RdmaCmEnd final : public calls::End {
         post(IBV_WR_RDMA_READ, memory, from, key);
     }
 
-    std::string complete_request() override { return complete(cq_).problem; }
-    std::string complete_receive(std::size_t& bytes) override {
-        const Completion completion = complete(receive_cq_);
-        bytes = completion.bytes;
-        return completion.problem;
-    }
+    Completion complete_request() override { return complete(cq_); }
+    Completion complete_receive() override { return complete(receive_cq_); }
 
   private:
-    struct Completion {
-        std::string problem{};
-        std::size_t bytes = 0;
-    };
-
     static rdma_conn_param parameters(const std::string& data) {
         rdma_conn_param param{};
         param.private_data = data.data();
@@ -242,13 +234,8 @@ class RdmaCmEnd final : public calls::End {
     }
 
     static Completion complete(ibv_cq* cq) {
-        const auto end = std::chrono::steady_clock::now() + traffic::kPatience;
         ibv_wc wc;
-        while (ibv_poll_cq(cq, 1, &wc) == 0) {
-            if (std::chrono::steady_clock::now() > end) {
-                fail("no completion");
-            }
-        }
+        calls::await_completion([&] { return ibv_poll_cq(cq, 1, &wc) != 0; });
         return {.problem = wc.status != IBV_WC_SUCCESS ? ibv_wc_status_str(wc.status) : "",
                 .bytes = wc.byte_len};
     }
