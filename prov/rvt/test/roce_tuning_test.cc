@@ -11,8 +11,6 @@
 #include <memory>
 #include <string>
 
-#include <sys/mman.h>
-
 #include "util/log.h"
 #include "util/params.h"
 
@@ -58,8 +56,8 @@ Test(roce_tuning, a_part_that_cannot_be_read_is_named, .init = listen) {
 }
 
 Test(roce_tuning, one_capture_serves_all_devices, .init = listen) {
-    const util::UniqueFd file(memfd_create("capture", MFD_CLOEXEC));
-    const std::string name = "/proc/%p/fd/" + std::to_string(file.get());
+    const test::CaptureFile file;
+    const std::string name = "/proc/%p/fd/" + std::to_string(file.fd.get());
     util::set_param_text(ParamId::kPcap, name.c_str());
     RVT_ASSERT(packet_capture() != nullptr);
     RVT_ASSERT(packet_capture() == packet_capture());
@@ -75,9 +73,8 @@ Test(roce_tuning, a_capture_that_cannot_be_written_is_said_once, .init = listen)
 }
 
 Test(roce_tuning, what_waits_is_written_when_the_process_exits) {
-    const util::UniqueFd file(memfd_create("capture", MFD_CLOEXEC));
-    const std::string name = "/proc/self/fd/" + std::to_string(file.get());
-    util::set_param_text(ParamId::kPcap, name.c_str());
+    const test::CaptureFile file;
+    util::set_param_text(ParamId::kPcap, file.name.c_str());
     test::Process child([](test::Process&) {
         // As a device that the application never closed.
         static std::shared_ptr<protocol::PcapWriter>& kept = *new std::shared_ptr(packet_capture());
@@ -85,5 +82,5 @@ Test(roce_tuning, what_waits_is_written_when_the_process_exits) {
         std::exit(0);
     });
     RVT_EQ(child.wait(), 0);
-    RVT_EQ(test::read_capture(name).interfaces.size(), 1);
+    RVT_EQ(test::read_capture(file.name).interfaces.size(), 1);
 }

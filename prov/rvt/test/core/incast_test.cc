@@ -10,12 +10,12 @@
 #include <queue>
 #include <vector>
 
-#include "common/check.h"
-#include "core/rd_flows.h"
-#include "core/registry.h"
+#include "core/flow_host.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
 using namespace rvt::core;  // NOLINT(google-build-using-namespace)
+using rvt::test::host_address;
+using rvt::test::now_us;
 
 namespace {
 
@@ -25,14 +25,6 @@ constexpr std::size_t kMessageBytes = 40'000;
 constexpr std::uint8_t kReceiver = 1;
 constexpr std::uint64_t kWarmUs = 10'000;
 constexpr std::uint64_t kMeasuredUs = 40'000;
-
-std::uint64_t now_us = 1000;
-
-Address address_of(std::uint8_t number) {
-    Address address{.port = 5000};
-    address.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, number};
-    return address;
-}
 
 struct Packet {
     double at_us = 0;  // where it is next
@@ -128,7 +120,8 @@ unsigned deliver_due(Port& port) {
     for (; !arriving.empty() && arriving[0].at_us <= static_cast<double>(now_us); ++count) {
         const Packet packet = std::move(arriving[0]);
         arriving.pop_front();
-        deliver_packet(*port.device, address_of(packet.from), address_of(packet.to), packet.bytes);
+        deliver_packet(*port.device, host_address(packet.from), host_address(packet.to),
+                       packet.bytes);
     }
     return count;
 }
@@ -151,7 +144,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         port_.device = registry_
                            .add_device({.name = "node",
                                         .grade = Grade::kPacket,
-                                        .address = address_of(number),
+                                        .address = host_address(number),
                                         .payload_bytes = kPayloadBytes,
                                         .now_us = []() noexcept { return now_us; }},
                                        kOps, &port_)
@@ -227,7 +220,7 @@ double goodput(std::uint8_t senders, const SwitchAttr& attr) {
         ++now_us;
     };
     for (std::size_t i = 1; i < nodes.size(); ++i) {
-        nodes[i]->flows->connect(address_of(kReceiver));
+        nodes[i]->flows->connect(host_address(kReceiver));
     }
     while (!std::all_of(nodes.begin(), nodes.end(), is_sender)) {
         turn();

@@ -5,14 +5,11 @@
 #include <string>
 #include <vector>
 
-#include <sys/mman.h>
-
 #include <criterion/criterion.h>
 
 #include "common/check.h"
 #include "protocol/capture.h"
 #include "protocol/headers.h"
-#include "util/unique_fd.h"
 
 using namespace rvt;
 using namespace rvt::core;
@@ -26,14 +23,13 @@ constexpr Address address_of(std::uint16_t port) {
 
 /// The packets that a message is shown as.
 std::vector<test::CapturedPacket> show(const RdMessage& message) {
-    const util::UniqueFd file(memfd_create("capture", MFD_CLOEXEC));
-    const std::string name = "/proc/self/fd/" + std::to_string(file.get());
+    const test::CaptureFile file;
     {
-        RdCapture capture(protocol::PcapWriter::open(name).take(), "rdm", address_of(2000));
+        RdCapture capture(protocol::PcapWriter::open(file.name).take(), "rdm", address_of(2000));
         RVT_ASSERT(capture.is_on());
         capture.received(address_of(1000), message);
     }
-    return test::read_capture(name).packets;
+    return test::read_capture(file.name).packets;
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -18,24 +17,14 @@
 #include <utility>
 #include <vector>
 
-#include "backend/fake/wire.h"
-#include "common/check.h"
-#include "core/rd_flows.h"
-#include "core/registry.h"
+#include "core/flow_host.h"
 #include "protocol/faults.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
 using namespace rvt::core;  // NOLINT(google-build-using-namespace)
+using namespace rvt::test;  // NOLINT(google-build-using-namespace)
 
 namespace {
-
-std::uint64_t now_us = 1000;
-
-Address address_of(std::uint8_t number) {
-    Address address{.port = 5000};
-    address.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, number};
-    return address;
-}
 
 /// What an endpoint knows of another one.
 struct Peer {
@@ -48,29 +37,16 @@ struct Peer {
 };
 
 /// An endpoint that opens a flow when it has something to say.
-class Node final : public RdFlowUser, public RdFlowsUser {
+class Node final : public FlowHost, public RdFlowUser, public RdFlowsUser {
   public:
-    Node(fake::Wire& wire, std::uint8_t number, std::uint32_t max_flows) : wire_(wire) {
-        const DeviceInfo info{.name = "node",
-                              .grade = Grade::kPacket,
-                              .address = address_of(number),
-                              .payload_bytes = 256,
-                              .now_us = []() noexcept { return now_us; }};
-        RVT_OK(wire.attach(registry_, port_, info));
-        flows = RdFlows::open({.device = port_.device,
-                               .taker = this,
-                               .user = this,
-                               .own = {.incarnation = number},
-                               .connect_timeout_ms = 5000,
-                               .max_flows = max_flows,
-                               .is_hot = &is_hot_})
-                    .take();
+    Node(fake::Wire& wire, std::uint8_t number, std::uint32_t max_flows) : FlowHost(wire, number) {
+        open({.taker = this,
+              .user = this,
+              .own = {.incarnation = number},
+              .connect_timeout_ms = 5000,
+              .max_flows = max_flows});
     }
-    ~Node() {
-        wire_.detach(port_);
-        flows.reset();
-        RVT_OK(registry_.remove_device(port_.device));
-    }
+    ~Node() { kill(); }  // the flows go before what they call
     Node(const Node&) = delete;
     Node& operator=(const Node&) = delete;
 
@@ -86,14 +62,14 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         for (auto& [number, peer] : peers) {
             if (!peer.queue.empty() && peer.flow == nullptr && !peer.is_connecting) {
                 peer.is_connecting = true;
-                flows->connect(address_of(number));
+                flows->connect(host_address(number));
             }
             while (!peer.queue.empty() && peer.flow != nullptr && put(*peer.flow, peer.queue[0])) {
                 peer.queue.pop_front();
             }
         }
     }
-    [[nodiscard]] std::size_t open() const {
+    [[nodiscard]] std::size_t open_flows() const {
         std::size_t count = 0;
         for (const auto& [number, peer] : peers) {
             count += peer.flow != nullptr ? 1 : 0;
@@ -122,7 +98,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         peer.flow = &opened;
         peer.is_connecting = false;
         opened.start(&peer);
-        most_open = std::max(most_open, open());
+        most_open = std::max(most_open, open_flows());
     }
     void connect_failed(const Address& address, int error) noexcept override {
         Peer& peer = peer_of(address);
@@ -140,7 +116,6 @@ class Node final : public RdFlowUser, public RdFlowsUser {
     }
     void work_waits() noexcept override {}
 
-    std::unique_ptr<RdFlows> flows;
     std::map<std::uint8_t, Peer> peers;
     std::size_t most_open = 0;
     int ends = 0;
@@ -174,10 +149,6 @@ class Node final : public RdFlowUser, public RdFlowsUser {
         return true;
     }
 
-    fake::Wire& wire_;
-    core::Registry registry_;
-    fake::Port port_;
-    std::atomic<bool> is_hot_{false};
     std::vector<RdFlow*> ended_;  // to be closed
 };
 

@@ -16,24 +16,14 @@
 
 #include <sys/mman.h>
 
-#include "backend/fake/wire.h"
-#include "common/check.h"
-#include "core/rd_flows.h"
-#include "core/registry.h"
+#include "core/flow_host.h"
 #include "protocol/faults.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
 using namespace rvt::core;  // NOLINT(google-build-using-namespace)
+using namespace rvt::test;  // NOLINT(google-build-using-namespace)
 
 namespace {
-
-std::uint64_t now_us = 1000;
-
-Address address_of(std::uint8_t number) {
-    Address address{.port = 5000};
-    address.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, number};
-    return address;
-}
 
 /// What a peer said, with its run put together again.
 struct Heard {
@@ -43,45 +33,27 @@ struct Heard {
 };
 
 /// An endpoint that writes down what it is told.
-class Node final : public RdFlowUser, public RdFlowsUser {
+class Node final : public FlowHost, public RdFlowUser, public RdFlowsUser {
   public:
     Node(fake::Wire& wire, std::uint8_t number, std::uint64_t incarnation,
          std::uint32_t payload_bytes = 256)
-        : wire_(wire), number_(number) {
-        const DeviceInfo info{.name = "node",
-                              .grade = Grade::kPacket,
-                              .address = address_of(number),
-                              .payload_bytes = payload_bytes,
-                              .now_us = []() noexcept { return now_us; }};
-        RVT_OK(wire.attach(registry_, port_, info));
-        flows_ = RdFlows::open({.device = port_.device,
-                                .taker = this,
-                                .user = this,
-                                .own = {.incarnation = incarnation},
-                                .connect_timeout_ms = 5000,
-                                .is_hot = &is_hot_})
-                     .take();
+        : FlowHost(wire, number, payload_bytes), number_(number) {
+        open({.taker = this,
+              .user = this,
+              .own = {.incarnation = incarnation},
+              .connect_timeout_ms = 5000});
     }
-    ~Node() { kill(); }
+    ~Node() { kill(); }  // the flows go before what they call
     Node(const Node&) = delete;
     Node& operator=(const Node&) = delete;
 
-    /// From now on it does not answer.
-    void kill() {
-        if (flows_ != nullptr) {
-            wire_.detach(port_);
-            flows_.reset();
-            RVT_OK(registry_.remove_device(port_.device));
-        }
-    }
-    RdFlows& flows() { return *flows_; }
     void poll() {
-        packets += flows_->poll();
+        packets += flows->poll();
         for (RdFlow* const ended : std::exchange(ended_, {})) {
             ended->close();
         }
     }
-    [[nodiscard]] Address address() const { return address_of(number_); }
+    [[nodiscard]] Address address() const { return host_address(number_); }
 
     bool say(std::uint64_t tag, const std::string& text) {
         if (text.size() <= kMaxRecordPayload) {
@@ -155,12 +127,7 @@ class Node final : public RdFlowUser, public RdFlowsUser {
     bool is_malformed = false;
 
   private:
-    fake::Wire& wire_;
     const std::uint8_t number_;
-    core::Registry registry_;
-    fake::Port port_;
-    std::atomic<bool> is_hot_{false};
-    std::unique_ptr<RdFlows> flows_;
     std::vector<RdFlow*> ended_;  // to be closed
 };
 
@@ -179,7 +146,7 @@ struct Net {
         return is_done();
     }
     void connect() {
-        a.flows().connect(b.address());
+        a.flows->connect(b.address());
         RVT_ASSERT(run_until([&] { return a.flow != nullptr && b.flow != nullptr; }));
     }
 };
@@ -207,7 +174,7 @@ Test(rd_flows, an_answer_brings_the_acknowledgement) {
     RVT_ASSERT(net.a.say(1, "question"));
     net.b.poll();
     RVT_ASSERT(net.b.say(2, "answer"));
-    RVT_EQ(net.a.flows().poll(), 1);  // packets
+    RVT_EQ(net.a.flows->poll(), 1);  // packets
     RVT_EQ(net.a.heard.size(), 1);
     RVT_ASSERT(net.a.flow->is_drained());
 }
@@ -261,7 +228,7 @@ Test(rd_flows, packets_are_filled_as_far_as_both_ends_can) {
         }
         return is_done();
     };
-    a.flows().connect(b.address());
+    a.flows->connect(b.address());
     RVT_ASSERT(run_until([&] { return a.flow != nullptr && b.flow != nullptr; }));
     RVT_EQ(a.flow->payload_bytes(), 1344);
     RVT_EQ(b.flow->payload_bytes(), 1344);
@@ -285,15 +252,15 @@ Test(rd_flows, what_was_lent_is_not_read_after_the_close) {
     RVT_EQ(munmap(memory, kBytes), 0);
     // Long enough for many a repetition, which would end this process.
     for (int turn = 0; turn < 50'000; ++turn) {
-        net.a.flows().poll_for_owner();
+        net.a.flows->poll_for_owner();
         now_us += 20;
     }
 }
 
 Test(rd_flows, connects_that_cross_end_in_one_flow) {
     Net net;
-    net.a.flows().connect(net.b.address());
-    net.b.flows().connect(net.a.address());
+    net.a.flows->connect(net.b.address());
+    net.b.flows->connect(net.a.address());
     RVT_ASSERT(net.run_until([&] { return net.a.flow != nullptr && net.b.flow != nullptr; }));
     net.run_until([] { return false; }, 1000);
     RVT_EQ(net.a.opens, 1);
@@ -330,7 +297,7 @@ Test(rd_flows, a_peer_may_ask_for_headers_only) {
 Test(rd_flows, nobody_there_is_an_error_in_time) {
     Net net;
     const std::uint64_t began = now_us;
-    net.a.flows().connect(address_of(9));
+    net.a.flows->connect(host_address(9));
     RVT_ASSERT(net.run_until([&] { return net.a.failure != 0; }, 600'000));
     RVT_EQ(net.a.failure, ETIMEDOUT);
     RVT_ASSERT(now_us - began >= 5'000'000 && now_us - began < 10'000'000);
@@ -348,11 +315,11 @@ Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
         }
         return is_done();
     };
-    a.flows().connect(b->address());
+    a.flows->connect(b->address());
     RVT_ASSERT(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
     b->kill();
     b = std::make_unique<Node>(wire, 2, 13);
-    b->flows().connect(a.address());
+    b->flows->connect(a.address());
     RVT_ASSERT(run_until([&] { return a.opens == 2 && b->flow != nullptr; }));
     RVT_EQ(a.ends, 1);
     RVT_EQ(a.flow->peer().incarnation, 13);
@@ -373,13 +340,13 @@ Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
         }
         return is_done();
     };
-    a.flows().connect(b->address());
+    a.flows->connect(b->address());
     RVT_ASSERT(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
     b->kill();
     b = std::make_unique<Node>(wire, 2, 13);
     RVT_ASSERT(a.say(1, "are you there?"));
     RVT_ASSERT(run_until([&] { return a.ends == 1; }));
-    a.flows().connect(b->address());
+    a.flows->connect(b->address());
     RVT_ASSERT(run_until([&] { return a.flow != nullptr; }));
     RVT_EQ(a.flow->peer().incarnation, 13);
 }
@@ -392,7 +359,7 @@ Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {
     }
     for (int turn = 0; turn < 100; ++turn) {
         net.a.poll();
-        net.b.flows().poll_for_owner();
+        net.b.flows->poll_for_owner();
         now_us += 20;
     }
     RVT_EQ(net.b.heard.size(), 0);
@@ -412,7 +379,7 @@ Test(rd_flows, what_waits_for_the_owner_comes_before_the_end) {
     const auto let_another_take_in = [&] {
         for (int turn = 0; turn < 100; ++turn) {
             net.a.poll();
-            net.b.flows().poll_for_owner();
+            net.b.flows->poll_for_owner();
             now_us += 20;
         }
     };
@@ -430,7 +397,7 @@ Test(rd_flows, the_end_of_an_endpoint_is_told) {
     Node a(wire, 1, 11);
     {
         Node b(wire, 2, 12);
-        a.flows().connect(b.address());
+        a.flows->connect(b.address());
         for (int turn = 0; turn < 1000 && b.flow == nullptr; ++turn) {
             a.poll();
             b.poll();
@@ -449,24 +416,24 @@ Test(rd_flows, the_end_of_an_endpoint_is_told) {
 Test(rd_flows, an_endpoint_whose_address_is_gone_has_no_flows) {
     Net net;
     net.connect();
-    port_changed(net.a.flows().device(), 0);
+    port_changed(net.a.flows->device(), 0);
     RVT_ASSERT(net.run_until([&] { return net.a.ends == 1; }, 10));
 }
 
 Test(rd_flows, packets_that_have_become_too_large_end_the_flow_at_both_ends) {
     Net net;
     net.connect();
-    port_changed(net.a.flows().device(), 128);
+    port_changed(net.a.flows->device(), 128);
     RVT_ASSERT(net.run_until([&] { return net.a.ends == 1 && net.b.ends == 1; }));
 }
 
 Test(rd_flows, an_address_that_is_back_takes_flows_again) {
     Net net;
     net.connect();
-    port_changed(net.a.flows().device(), 0);
+    port_changed(net.a.flows->device(), 0);
     RVT_ASSERT(net.run_until([&] { return net.a.ends == 1; }, 10));
-    port_changed(net.a.flows().device(), 256);
-    net.a.flows().connect(net.b.address());
+    port_changed(net.a.flows->device(), 256);
+    net.a.flows->connect(net.b.address());
     RVT_ASSERT(net.run_until([&] { return net.a.opens == 2 && net.b.opens == 2; }));
 }
 
@@ -493,8 +460,8 @@ void talk(std::uint64_t seed, const char* faults) {
     auto plan = protocol::parse_faults(faults).value();
     plan.seed = seed;
     net.wire.set_faults(plan);
-    net.a.flows().connect(net.b.address());
-    net.b.flows().connect(net.a.address());
+    net.a.flows->connect(net.b.address());
+    net.b.flows->connect(net.a.address());
     int said[2] = {};
     Node* nodes[2] = {&net.a, &net.b};
     const auto is_done = [&] {

@@ -54,6 +54,19 @@ struct Listener {
 
 using Heard = std::vector<std::string>;
 
+DeviceInfo packet_info() {
+    DeviceInfo packet = info("p");
+    packet.grade = Grade::kPacket;
+    return packet;
+}
+/// All that a packet device has to have.
+BackendOps packet_ops() {
+    BackendOps ops;
+    ops.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
+    ops.poll = [](Device&) { return 0u; };
+    return ops;
+}
+
 }  // namespace
 
 Test(registry, names_every_entry_that_is_missing_and_what_for) {
@@ -102,28 +115,20 @@ Test(registry, every_requirement_names_a_known_entry_and_a_reason) {
 
 Test(registry, a_packet_backend_carries_whole_cache_lines) {
     Registry registry;
-    DeviceInfo packet = info("p");
-    packet.grade = Grade::kPacket;
-    BackendOps complete;
-    complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
-    complete.poll = [](Device&) { return 0u; };
+    DeviceInfo packet = packet_info();
     for (const std::uint32_t bytes : {0u, 192u, 1500u, kMaxPayload + 64}) {
         packet.payload_bytes = bytes;
-        RVT_EQ(registry.add_device(packet, complete), EINVAL);
+        RVT_EQ(registry.add_device(packet, packet_ops()), EINVAL);
     }
     packet.payload_bytes = kMaxPayload;
-    RVT_OK(registry.add_device(packet, complete));
+    RVT_OK(registry.add_device(packet, packet_ops()));
 }
 
 Test(registry, a_device_tells_the_mtu_of_the_specification_that_it_carries) {
     Registry registry;
-    DeviceInfo packet = info("p");
-    packet.grade = Grade::kPacket;
+    DeviceInfo packet = packet_info();
     packet.payload_bytes = 1408;
-    BackendOps complete;
-    complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
-    complete.poll = [](Device&) { return 0u; };
-    Device* device = registry.add_device(packet, complete).value();
+    Device* device = registry.add_device(packet, packet_ops()).value();
     RVT_EQ(device->payload_bytes(), 1408);
     RVT_EQ(device->mtu_bytes(), 1024);
     RVT_EQ(device->limits().max_ud_bytes, 1024);
@@ -133,13 +138,9 @@ Test(registry, a_device_tells_the_mtu_of_the_specification_that_it_carries) {
 
 Test(registry, a_packet_device_has_no_message_of_more_packets_than_can_be_told_apart) {
     Registry registry;
-    DeviceInfo packet = info("p");
-    packet.grade = Grade::kPacket;
+    DeviceInfo packet = packet_info();
     packet.payload_bytes = 256;
-    BackendOps complete;
-    complete.send_packets = [](Device&, const AhAttr&, std::span<const OutPacket>) { return 0u; };
-    complete.poll = [](Device&) { return 0u; };
-    RVT_EQ(registry.add_device(packet, complete).value()->limits().max_message_bytes, 1u << 30);
+    RVT_EQ(registry.add_device(packet, packet_ops()).value()->limits().max_message_bytes, 1u << 30);
 }
 
 Test(registry, a_name_that_is_taken_is_refused) {

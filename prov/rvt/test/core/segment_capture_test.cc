@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <sys/mman.h>
-
 #include <criterion/criterion.h>
 
 #include "common/check.h"
@@ -16,7 +14,6 @@
 #include "protocol/capture.h"
 #include "protocol/headers.h"
 #include "protocol/syndrome.h"
-#include "util/unique_fd.h"
 
 using namespace rvt;
 using namespace rvt::core;
@@ -51,16 +48,15 @@ struct Shown {
 std::vector<Shown> show(SegmentHeader header, std::size_t bytes,
                         std::optional<std::uint64_t> sent_ns = 5) {
     static std::vector<test::Capture> kept;  // decoded packets point into it
-    const util::UniqueFd file(memfd_create("capture", MFD_CLOEXEC));
-    const std::string name = "/proc/self/fd/" + std::to_string(file.get());
+    const test::CaptureFile file;
     std::vector<std::byte> payload(bytes, std::byte{0x5a});
     {
-        const protocol::PcapInterface capture(protocol::PcapWriter::open(name).take(), "shm");
+        const protocol::PcapInterface capture(protocol::PcapWriter::open(file.name).take(), "shm");
         const iovec one{payload.data(), payload.size()};
         capture_segment(capture, sent_ns, {.source = address_of(1000), .dest = address_of(2000)},
                         std::as_bytes(std::span(&header, 1)), {&one, 1});
     }
-    kept.push_back(test::read_capture(name));
+    kept.push_back(test::read_capture(file.name));
     std::vector<Shown> shown;
     for (const test::CapturedPacket& one : kept.back().packets) {
         shown.push_back({one, protocol::decode(one.packet).take()});

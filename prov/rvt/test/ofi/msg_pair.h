@@ -21,15 +21,6 @@ namespace rvt::test {
 inline constexpr std::chrono::seconds kMsgPatience{20};
 inline constexpr int kMsgPatienceMs = 20'000;
 
-/// With the port of RoCEv2, which is nobody else's in a namespace alone.
-inline std::string roce_port_node() {
-    if (!enter_own_network()) {
-        cr_skip_test("this user cannot have a network of its own");
-    }
-    setenv("FI_RVT_ROCE_PORT", "4791", 1);
-    return default_node();
-}
-
 /// Private data as an event brings them. At the port of RoCEv2 zeros fill their room.
 inline std::string private_data(std::string_view text, std::size_t room) {
     std::string data(text);
@@ -45,26 +36,27 @@ inline constexpr std::size_t kRejectRoom = 148;
 /// Endpoints that are enabled before they know their peer reach it by the wire.
 inline bool enables_first = false;
 
+inline void enable_first_by_wire() {
+    use_network();
+    enables_first = true;
+}
+/// With the port of RoCEv2, which is nobody else's in a namespace alone.
+inline void share_roce_port() {
+    cr_assert(enter_own_network(), "this user cannot have a network of its own");
+    setenv("FI_RVT_ROCE_PORT", "4791", 1);
+    own_node = default_node();
+}
+
 /// A test over all ways: over loopback addresses; over a network's by the wire, through shared
 /// memory, and by the wire with one port for all.
-#define RVT_MSG_TEST(suite, name)                          \
-    static void suite##_##name##_body();                   \
-    Test(suite, name) {                                    \
-        suite##_##name##_body();                           \
-    }                                                      \
-    Test(suite##_wire, name) {                             \
-        rvt::test::own_node = rvt::test::network_node();   \
-        rvt::test::enables_first = true;                   \
-        suite##_##name##_body();                           \
-    }                                                      \
-    Test(suite##_host, name) {                             \
-        rvt::test::own_node = rvt::test::network_node();   \
-        suite##_##name##_body();                           \
-    }                                                      \
-    Test(suite##_roce_port, name) {                        \
-        rvt::test::own_node = rvt::test::roce_port_node(); \
-        suite##_##name##_body();                           \
-    }                                                      \
+#define RVT_MSG_TEST(suite, name)                                        \
+    static void suite##_##name##_body();                                 \
+    Test(suite, name) {                                                  \
+        suite##_##name##_body();                                         \
+    }                                                                    \
+    RVT_TEST_AFTER(rvt::test::enable_first_by_wire(), suite, wire, name) \
+    RVT_TEST_AFTER(rvt::test::use_network(), suite, host, name)          \
+    RVT_TEST_AFTER(rvt::test::share_roce_port(), suite, roce_port, name) \
     static void suite##_##name##_body()
 
 struct MsgOptions {

@@ -43,14 +43,10 @@ struct Numbered : MsgFabric {
     }
 };
 
-void start() {
-    own_node = roce_port_node();
-}
-
 }  // namespace
 
 Test(msg_shared_port, is_one_for_all_endpoints_of_an_address) {
-    start();
+    share_roce_port();
     {
         const MsgListener one;
         const MsgListener other;
@@ -62,7 +58,7 @@ Test(msg_shared_port, is_one_for_all_endpoints_of_an_address) {
 }
 
 Test(msg_shared_port, listeners_are_told_apart_by_their_numbers) {
-    start();
+    share_roce_port();
     const MsgListener one;
     const MsgListener other;
     MsgClient client;
@@ -75,7 +71,7 @@ Test(msg_shared_port, listeners_are_told_apart_by_their_numbers) {
 }
 
 Test(msg_shared_port, a_number_is_taken_once) {
-    start();
+    share_roce_port();
     const Numbered one;
     RVT_OK(one.take(18515));
     RVT_EQ(name_of(&one.pep->fid).sin_port, htons(18515));
@@ -85,7 +81,7 @@ Test(msg_shared_port, a_number_is_taken_once) {
 }
 
 Test(msg_shared_port, a_number_is_free_again_once_its_endpoint_is_closed) {
-    start();
+    share_roce_port();
     const Numbered keeps_the_device;
     RVT_OK(keeps_the_device.take(1));
     {
@@ -97,13 +93,13 @@ Test(msg_shared_port, a_number_is_free_again_once_its_endpoint_is_closed) {
 }
 
 Test(msg_shared_port, a_number_need_not_be_a_free_udp_port) {
-    start();
+    share_roce_port();
     const Numbered one;
     RVT_OK(one.take(kRocePort));
 }
 
 Test(msg_shared_port, who_comes_second_is_refused) {
-    start();
+    share_roce_port();
     const rvt::util::UniqueFd taken = take_udp_port(own_node);
     const Numbered late;
     RVT_EQ(late.take(18515), -FI_EADDRINUSE);
@@ -113,7 +109,7 @@ Test(msg_shared_port, who_comes_second_is_refused) {
 }
 
 Test(msg_shared_port, is_another_one_for_each_address) {
-    start();
+    share_roce_port();
     RVT_OK(std::system("ip addr add 192.0.2.2/24 dev wire0"));  // NOLINT(concurrency-mt-unsafe)
     const MsgListener listener;
     own_node = "192.0.2.2";
@@ -133,7 +129,7 @@ Test(msg_shared_port, is_another_one_for_each_address) {
 }
 
 Test(msg_shared_port, an_address_where_nobody_has_it_refuses) {
-    start();
+    share_roce_port();
     RVT_OK(std::system("ip addr add 192.0.2.2/24 dev wire0"));  // NOLINT(concurrency-mt-unsafe)
     MsgClient client;
     const sockaddr_in to = at("192.0.2.2", 18515);
@@ -142,7 +138,7 @@ Test(msg_shared_port, an_address_where_nobody_has_it_refuses) {
 }
 
 Test(msg_shared_port, endpoints_of_this_host_alone_have_none) {
-    start();
+    share_roce_port();
     own_node = "127.0.0.1";
     const MsgListener listener;
     RVT_ASSERT(take_udp_port("127.0.0.1").is_open());

@@ -31,16 +31,24 @@ inline std::string network_node() {
     return default_node();
 }
 
+/// A test that sets something up first.
+#define RVT_TEST_AFTER(set_up, suite, way, name) \
+    Test(suite##_##way, name) {                  \
+        set_up;                                  \
+        suite##_##name##_body();                 \
+    }
+
+inline void use_network() {
+    own_node = network_node();
+}
+
 /// A test over both ways.
-#define RVT_TEST_BOTH_WAYS(suite, name)                  \
-    static void suite##_##name##_body();                 \
-    Test(suite, name) {                                  \
-        suite##_##name##_body();                         \
-    }                                                    \
-    Test(suite##_wire, name) {                           \
-        rvt::test::own_node = rvt::test::network_node(); \
-        suite##_##name##_body();                         \
-    }                                                    \
+#define RVT_TEST_BOTH_WAYS(suite, name)                         \
+    static void suite##_##name##_body();                        \
+    Test(suite, name) {                                         \
+        suite##_##name##_body();                                \
+    }                                                           \
+    RVT_TEST_AFTER(rvt::test::use_network(), suite, wire, name) \
     static void suite##_##name##_body()
 
 }  // namespace rvt::test

@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <sys/mman.h>
+
 #include "protocol/icrc.h"
+#include "util/unique_fd.h"
 
 namespace rvt::test {
 
@@ -28,6 +31,12 @@ struct CapturedPacket {
 struct Capture {
     std::vector<std::string> interfaces{};  // their names
     std::vector<CapturedPacket> packets{};
+};
+
+/// A file that goes with the process, under a name that can be opened.
+struct CaptureFile {
+    util::UniqueFd fd{memfd_create("capture", MFD_CLOEXEC)};
+    std::string name = "/proc/self/fd/" + std::to_string(fd.get());
 };
 
 /// Fails the test when the file is not there or ends within a block.

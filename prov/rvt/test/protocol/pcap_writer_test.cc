@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -21,6 +20,7 @@ using namespace rvt;
 using namespace rvt::protocol;
 using test::Capture;
 using test::CapturedPacket;
+using test::CaptureFile;
 
 namespace {
 
@@ -31,17 +31,11 @@ constexpr std::array<std::uint8_t, 16> v6(std::uint8_t last) {
     return {0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last};
 }
 
-/// A file that goes with the process, under a name that can be opened.
-struct MemoryFile {
-    util::UniqueFd fd{memfd_create("capture", MFD_CLOEXEC)};
-    std::string name = "/proc/self/fd/" + std::to_string(fd.get());
-
-    [[nodiscard]] std::int64_t bytes() const {
-        struct stat about {};
-        RVT_EQ(fstat(fd.get(), &about), 0);
-        return about.st_size;
-    }
-};
+std::int64_t bytes_of(const CaptureFile& file) {
+    struct stat about {};
+    RVT_EQ(fstat(file.fd.get(), &about), 0);
+    return about.st_size;
+}
 
 std::shared_ptr<PcapWriter> open(const std::string& name) {
     auto opened = PcapWriter::open(name);
@@ -68,7 +62,7 @@ void append_one(PcapWriter& writer, std::uint32_t interface) {
 }  // namespace
 
 Test(pcap_writer, what_it_wrote_is_read_back) {
-    const MemoryFile file;
+    const CaptureFile file;
     auto writer = open(file.name);
     writer->add_interface("first");
     const std::uint32_t interface = writer->add_interface("second");
@@ -95,7 +89,7 @@ Test(pcap_writer, what_it_wrote_is_read_back) {
 }
 
 Test(pcap_writer, a_wrong_icrc_is_marked) {
-    const MemoryFile file;
+    const CaptureFile file;
     auto writer = open(file.name);
     const std::vector<std::byte> bytes(32);
     writer->append({.interface = writer->add_interface("one"),
@@ -116,7 +110,7 @@ Test(pcap_writer, a_name_holds_the_process_and_the_host) {
 }
 
 Test(pcap_writer, a_file_has_one_writer) {
-    const MemoryFile file;
+    const CaptureFile file;
     auto writer = open(file.name);
     RVT_EQ(PcapWriter::open(file.name), EBUSY);
     writer.reset();
@@ -124,7 +118,7 @@ Test(pcap_writer, a_file_has_one_writer) {
 }
 
 Test(pcap_writer, replaces_what_the_file_held) {
-    const MemoryFile file;
+    const CaptureFile file;
     RVT_EQ(ftruncate(file.fd.get(), 1 << 20), 0);
     open(file.name)->add_interface("one");
     RVT_EQ(test::read_capture(file.name).interfaces.size(), 1);
@@ -149,11 +143,11 @@ Test(pcap_writer, a_full_disk_ends_the_capture) {
 }
 
 Test(pcap_writer, a_limit_of_file_sizes_ends_the_capture_behind_a_whole_block) {
-    const MemoryFile file;
+    const CaptureFile file;
     auto writer = open(file.name);
     append_one(*writer, writer->add_interface("one"));
     writer->flush();
-    const rlimit limit{.rlim_cur = static_cast<rlim_t>(file.bytes()) + 1,
+    const rlimit limit{.rlim_cur = static_cast<rlim_t>(bytes_of(file)) + 1,
                        .rlim_max = RLIM_INFINITY};
     RVT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
     append_one(*writer, 0);
@@ -165,7 +159,7 @@ Test(pcap_writer, a_limit_of_file_sizes_ends_the_capture_behind_a_whole_block) {
 Test(pcap_writer, threads_write_whole_blocks) {
     constexpr int kThreads = 4;
     constexpr int kPackets = 5000;
-    const MemoryFile file;
+    const CaptureFile file;
     auto writer = open(file.name);
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i) {
@@ -186,17 +180,17 @@ Test(pcap_writer, threads_write_whole_blocks) {
 }
 
 Test(pcap_writer, who_finds_nothing_to_do_writes_what_waits, .timeout = 30) {
-    const MemoryFile file;
+    const CaptureFile file;
     auto writer = open(file.name);
     append_one(*writer, writer->add_interface("one"));
-    while (file.bytes() == 0) {
+    while (bytes_of(file) == 0) {
         writer->flush_when_idle();
     }
     RVT_EQ(test::read_capture(file.name).packets.size(), 1);
 }
 
 Test(pcap_writer, a_forked_child_leaves_its_parents_file_alone) {
-    const MemoryFile file;
+    const CaptureFile file;
     auto writer = open(file.name);
     append_one(*writer, writer->add_interface("one"));
     test::Process child([&](test::Process&) {
@@ -208,7 +202,7 @@ Test(pcap_writer, a_forked_child_leaves_its_parents_file_alone) {
         writer.reset();
     });
     RVT_EQ(child.wait(), 0);
-    RVT_EQ(file.bytes(), 0);
+    RVT_EQ(bytes_of(file), 0);
     writer.reset();
     RVT_EQ(test::read_capture(file.name).packets.size(), 1);
 }

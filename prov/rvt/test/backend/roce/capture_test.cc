@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <sys/mman.h>
-
 using namespace rvt;
 using namespace rvt::conform;
 using test::CapturedPacket;
@@ -26,17 +24,16 @@ class Recording {
   public:
     explicit Recording(const util::SockAddr& address) {
         RoceAs::attr.address = address;
-        RoceAs::attr.capture = protocol::PcapWriter::open(name_).take();
+        RoceAs::attr.capture = protocol::PcapWriter::open(file_.name).take();
     }
     /// Ends it.
     test::Capture take() {
         RoceAs::attr.capture.reset();
-        return test::read_capture(name_);
+        return test::read_capture(file_.name);
     }
 
   private:
-    util::UniqueFd file_{memfd_create("capture", MFD_CLOEXEC)};
-    std::string name_ = "/proc/self/fd/" + std::to_string(file_.get());
+    test::CaptureFile file_;
 };
 
 const util::SockAddr kV4{.family = AF_INET, .ip = {127, 0, 0, 1}};
