@@ -42,7 +42,7 @@ class PacketBurst {
         const std::size_t bytes = protocol::encode(header, to);
         iovec* list = &pieces_[pieces_used_];
         std::copy(payload.all().begin(), payload.all().end(), list);
-        packets_[count_] = {
+        packets_.all[count_] = {
             .headers = {to, bytes}, .payload = {list, payload.all().size()}, .pad = header.pad};
         pieces_used_ += payload.all().size();
         psns_[count_] = header.psn.value();
@@ -51,7 +51,7 @@ class PacketBurst {
 
     /// Hands all of them to the backend and forgets them. Returns: how many it took.
     std::size_t send() noexcept {
-        const std::span<const OutPacket> packets(packets_.data(), count_);
+        const std::span<const OutPacket> packets(packets_.all.data(), count_);
         const std::size_t taken =
             count_ == 0 ? 0 : device_.ops().send_packets(device_, dest_, packets);
         count_ = 0;
@@ -60,6 +60,12 @@ class PacketBurst {
     }
 
   private:
+    /// Not initialised, which takes longer than a small packet does.
+    union Packets {
+        Packets() noexcept {}
+        std::array<OutPacket, kMaxPackets> all;
+    };
+
     Device& device_;
     const AhAttr& dest_;
     std::size_t count_ = 0;
@@ -67,7 +73,7 @@ class PacketBurst {
     // Only what is counted above has been written.
     std::array<std::array<std::byte, protocol::kMaxHeaderBytes>, kMaxPackets> headers_;
     std::array<iovec, 4 * kMaxPackets> pieces_;
-    std::array<OutPacket, kMaxPackets> packets_;
+    Packets packets_;
     std::array<std::uint32_t, kMaxPackets> psns_;
 };
 static_assert(4 * PacketBurst::kMaxPackets >= PieceList::kMax);
