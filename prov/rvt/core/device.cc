@@ -118,29 +118,51 @@ Device::~Device() = default;
 // ---- progress ----
 
 unsigned Device::progress() noexcept {
+    const unsigned arrived = take_in();
+    // relaxed: a queue that begins to wait right now is seen at the next call.
+    if (earliest_due_us_.load(std::memory_order_relaxed) != kNever) {
+        resume_due(now_us());
+    }
+    return arrived;
+}
+
+unsigned Device::progress(std::uint64_t& now) noexcept {
+    const unsigned arrived = take_in();
+    now = now_us();
+    resume_due(now);
+    return arrived;
+}
+
+unsigned Device::take_in() noexcept {
     if (!progress_lock_.try_lock()) {
         return 0;
     }
     ops_.flush_packets(*this);
     const unsigned arrived = ops_.poll(*this);
     run_send_queues();
-    send_refusals();
+    // relaxed: set by this thread, or another's to send.
+    if (has_refusals_.load(std::memory_order_relaxed)) [[unlikely]] {
+        send_refusals();
+    }
     const bool answers_are_due = answers_are_due_locked();
     progress_lock_.unlock();
     if (answers_are_due) {
         flush();
     }
-    // relaxed: a queue that begins to wait right now is seen at the next call.
-    if (waiting_count_.load(std::memory_order_relaxed) == 0) {
-        return arrived;
+    return arrived;
+}
+
+void Device::resume_due(std::uint64_t now) noexcept {
+    // relaxed: see progress().
+    if (now < earliest_due_us_.load(std::memory_order_relaxed)) [[likely]] {
+        return;
     }
     const ReadPin pin;
-    for (const std::uint32_t qpn : take_due(now_us(), nullptr)) {
+    for (const std::uint32_t qpn : take_due(now, nullptr)) {
         if (Qp* qp = qps_.find(qpn)) {
             resume(*qp);
         }
     }
-    return arrived;
 }
 
 void Device::run_send_queues() noexcept {
@@ -175,12 +197,17 @@ bool Device::answers_are_due_locked() noexcept {
         polls_with_answers_ = 0;
         return false;
     }
-    if (polls_with_answers_++ == 0) {
-        answers_since_us_ = now_us();
-    }
     // relaxed: see answer_later().
-    return answers_are_urgent_.load(std::memory_order_relaxed) ||
-           polls_with_answers_ > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
+    if (answers_are_urgent_.load(std::memory_order_relaxed)) {
+        return true;
+    }
+    // At first nobody looks at the clock: mostly the application replies at once.
+    switch (++polls_with_answers_) {
+        case 1: return false;
+        case 2: answers_since_us_ = now_us(); return false;
+        default:
+            return polls_with_answers_ > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
+    }
 }
 
 void Device::flush() noexcept {
@@ -244,8 +271,17 @@ void Device::wait_until(std::uint32_t qpn, std::uint64_t due_us, const void* on)
     } else if (due_us < same->due_us) {
         *same = {.qpn = qpn, .due_us = due_us, .on = on};
     }
-    // relaxed: who posts a receive right now and sees the old count leaves the pair to its due
-    // time.
+    note_waiting_locked();
+}
+
+void Device::note_waiting_locked() noexcept {
+    std::uint64_t earliest = kNever;
+    for (const Waiting& waiting : waiting_) {
+        earliest = std::min(earliest, waiting.due_us);
+    }
+    // relaxed: see progress(). Who posts a receive right now and sees the old count leaves the pair
+    // to its due time.
+    earliest_due_us_.store(earliest, std::memory_order_relaxed);
     waiting_count_.store(static_cast<std::uint32_t>(waiting_.size()), std::memory_order_relaxed);
 }
 
@@ -260,13 +296,12 @@ std::vector<std::uint32_t> Device::take_due(std::uint64_t now, const void* on) n
         }
         return ready;
     });
-    // relaxed: see progress().
-    waiting_count_.store(static_cast<std::uint32_t>(waiting_.size()), std::memory_order_relaxed);
+    note_waiting_locked();
     return due;
 }
 
 void Device::wake_waiting(const void* on) noexcept {
-    // relaxed: see wait_until().
+    // relaxed: see note_waiting_locked().
     if (waiting_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
         return;
     }
@@ -281,17 +316,7 @@ void Device::wake_waiting(const void* on) noexcept {
 void Device::stop_waiting(std::uint32_t qpn) noexcept {
     const util::Guard guard(waiting_lock_);
     std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.qpn == qpn; });
-    // relaxed: see progress().
-    waiting_count_.store(static_cast<std::uint32_t>(waiting_.size()), std::memory_order_relaxed);
-}
-
-std::uint64_t Device::next_due_us() noexcept {
-    const util::Guard guard(waiting_lock_);
-    std::uint64_t next = kNever;
-    for (const Waiting& waiting : waiting_) {
-        next = std::min(next, waiting.due_us);
-    }
-    return next;
+    note_waiting_locked();
 }
 
 // ---- answers for pairs that are not there ----
@@ -301,6 +326,8 @@ void Device::refuse(Channel& channel, const SegmentHeader& answer) noexcept {
         const util::Guard guard(refusals_lock_);
         if (refusals_.size() < kMaxRefusals) {
             refusals_.push_back({.channel = &channel, .answer = answer});
+            // relaxed: see take_in().
+            has_refusals_.store(true, std::memory_order_relaxed);
         }
     }
     send_refusals();
@@ -316,6 +343,7 @@ void Device::send_refusals() noexcept {
         }
         refusals_.pop_front();
     }
+    has_refusals_.store(false, std::memory_order_relaxed);  // relaxed: see take_in()
 }
 
 void Device::forget_refusals(const Channel& channel) noexcept {

@@ -84,13 +84,18 @@ class Device : public Object {
     /// Returns: how many packets or segments arrived.
     /// Threads: any; beside a thread that is in it, it returns at once.
     unsigned progress() noexcept;
+    /// The same, and tells what time it is, for which the clock is read once.
+    unsigned progress(std::uint64_t& now_us) noexcept;
 
     /// Sleeps until `fd` is readable, the backend has something, waiting work is due or
     /// `timeout_ms` passed.
     void sleep_on(int fd, int timeout_ms) noexcept;
     /// When progress() has to be called next though nothing arrives; kNever: not at all.
     /// Threads: any.
-    [[nodiscard]] std::uint64_t next_due_us() noexcept;
+    [[nodiscard]] std::uint64_t next_due_us() const noexcept {
+        // relaxed: what begins to wait right now is seen at the next look.
+        return earliest_due_us_.load(std::memory_order_relaxed);
+    }
     static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
     // ---- work that waits ----
@@ -159,7 +164,8 @@ class Device : public Object {
     // Requests to pairs that are not there and whose answers wait for room; beyond it, they get
     // none.
     static constexpr std::size_t kMaxRefusals = 1024;
-    // An acknowledgement waits so long for a reply of the application that it can leave with.
+    // An acknowledgement waits so long for a reply of the application that it can leave with: from
+    // the second call on by the clock.
     static constexpr std::uint64_t kAnswerUs = 10;
     static constexpr std::uint32_t kAnswerPolls = 4;
 
@@ -177,7 +183,10 @@ class Device : public Object {
     Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
            std::unique_ptr<KeyTable> keys) noexcept;
     static Result<KeyBlock> map_key_block(std::uint32_t max_mr) noexcept;
+    unsigned take_in() noexcept;
+    void resume_due(std::uint64_t now_us) noexcept;
     std::vector<std::uint32_t> take_due(std::uint64_t now_us, const void* on) noexcept;
+    void note_waiting_locked() noexcept RVT_REQUIRES(waiting_lock_);
     void send_refusals() noexcept;
     void run_send_queues() noexcept;
     [[nodiscard]] bool answers_are_due_locked() noexcept RVT_REQUIRES(progress_lock_);
@@ -203,6 +212,7 @@ class Device : public Object {
     util::SpinLock waiting_lock_;             // order: innermost
     std::vector<Waiting> waiting_ RVT_GUARDED_BY(waiting_lock_);
     std::atomic<std::uint32_t> waiting_count_{0};
+    std::atomic<std::uint64_t> earliest_due_us_{kNever};  // of those that wait
 
     util::SpinLock answering_lock_;                                         // order: innermost
     std::vector<std::uint32_t> answering_ RVT_GUARDED_BY(answering_lock_);  // pairs with answers
@@ -215,6 +225,7 @@ class Device : public Object {
 
     util::SpinLock refusals_lock_;  // order: innermost but for the backend's locks
     std::deque<Refusal> refusals_ RVT_GUARDED_BY(refusals_lock_);
+    std::atomic<bool> has_refusals_{false};
 
     util::Mutex contexts_lock_;  // order: before AsyncEvents::lock_
     std::vector<Context*> contexts_ RVT_GUARDED_BY(contexts_lock_);

@@ -420,10 +420,10 @@ void RcPort::look_soon() noexcept {
 }
 
 /// Runs timers and takes events, if there may be some.
-void RcPort::look_at_cm() noexcept {
+void RcPort::look_at_cm(std::uint64_t now) noexcept {
     // relaxed: set by this thread, or by one that only wants it to be seen soon.
     const std::uint64_t due = cm_due_us_.load(std::memory_order_relaxed);
-    if (due == kNever || (due != 0 && device_.now_us() < due)) [[likely]] {
+    if (now < due) [[likely]] {
         return;
     }
     const util::Guard guard(lock_);
@@ -627,24 +627,24 @@ void RcPort::hang_up_locked(RcConnection& connection) {
 // ---- traffic ----
 
 unsigned RcPort::poll() noexcept {
-    const unsigned moved = device_.progress();
+    std::uint64_t now = 0;
+    const unsigned moved = device_.progress(now);
     if (moved != 0) {
-        last_traffic_us_.store(device_.now_us(), std::memory_order_relaxed);  // relaxed: a hint
+        last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: a hint
     }
     // relaxed: what begins to wait right now is sent with the next poll.
     if (has_waiting_.load(std::memory_order_relaxed)) [[unlikely]] {
         const util::Guard guard(lock_);
         send_waiting_locked();
     }
-    look_at_cm();
-    if (moved == 0 && is_quiet()) {
+    look_at_cm(now);
+    if (moved == 0 && is_quiet(now)) {
         is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
     }
     return moved;
 }
 
-bool RcPort::is_quiet() noexcept {
-    const std::uint64_t now = device_.now_us();
+bool RcPort::is_quiet(std::uint64_t now) noexcept {
     // relaxed: a hint.
     if (now - last_traffic_us_.load(std::memory_order_relaxed) <= idle_us_) {
         return false;

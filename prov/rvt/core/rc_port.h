@@ -220,8 +220,8 @@ class RcPort final : private MadSink, private CmWire {
     [[nodiscard]] bool fits(std::span<const std::byte> data, std::size_t room) const noexcept;
     [[nodiscard]] std::span<const std::byte> data_of(const CmEvent& event) const noexcept;
     void look_soon() noexcept;
-    void look_at_cm() noexcept;
-    [[nodiscard]] bool is_quiet() noexcept;
+    void look_at_cm(std::uint64_t now_us) noexcept;
+    [[nodiscard]] bool is_quiet(std::uint64_t now_us) noexcept;
 
     Device& device_;
     const RcData data_;

@@ -210,15 +210,15 @@ unsigned RdFlows::poll_for_owner() noexcept {
 
 unsigned RdFlows::poll_polling() noexcept {
     flush_open();
-    const unsigned moved = device_.progress();
+    std::uint64_t now = 0;
+    const unsigned moved = device_.progress(now);
     if (moved != 0) {
-        // relaxed: see traffic_us().
-        last_traffic_us_.store(device_.now_us(), std::memory_order_relaxed);
+        last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
     }
     take_errors();
     look_at_port();
-    look_at_cm();
-    if (moved == 0 && is_quiet()) {
+    look_at_cm(now);
+    if (moved == 0 && is_quiet(now)) {
         is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
     }
     return moved;
@@ -279,12 +279,12 @@ void RdFlows::tell_now(const News& news) noexcept {
 /// A request that failed has ended its pair: the peer does not answer, or refuses.
 void RdFlows::take_errors() noexcept {
     Wc wc;
-    while (cq_->poll({&wc, 1}) == 1) {
-        const util::Guard guard(lock_);
-        if (Link* const link = find_locked(wc.wr_id)) {
-            end_locked(*link);
+    while (cq_->may_have_entries() && cq_->take({&wc, 1}) == 1) [[unlikely]] {
+            const util::Guard guard(lock_);
+            if (Link* const link = find_locked(wc.wr_id)) {
+                end_locked(*link);
+            }
         }
-    }
 }
 
 /// Without its address a device reaches nobody, and packets of a size that the peer was told of
@@ -303,12 +303,11 @@ void RdFlows::look_at_port() noexcept {
     }
 }
 
-bool RdFlows::is_quiet() noexcept {
+bool RdFlows::is_quiet(std::uint64_t now) noexcept {
     // relaxed: see flush_open().
     if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty()) {
         return false;
     }
-    const std::uint64_t now = device_.now_us();
     if (now - traffic_us() <= kIdleUs) {
         return false;
     }

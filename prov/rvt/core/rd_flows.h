@@ -244,9 +244,9 @@ class RdFlows final : private MadSink, private CmWire {
     void tell(RdFlow& flow, bool is_end);
     void tell_late() noexcept;
     void tell_now(const News& news) noexcept;
-    [[nodiscard]] bool is_quiet() noexcept;
+    [[nodiscard]] bool is_quiet(std::uint64_t now_us) noexcept;
     void take_errors() noexcept;
-    void look_at_cm() noexcept;
+    void look_at_cm(std::uint64_t now_us) noexcept;
     void look_at_port() noexcept;
     void reap() noexcept;
     void linger() noexcept;

@@ -334,10 +334,10 @@ void RdFlows::send_mad(const AhAttr& to, CmMadBytes mad) noexcept {
 }
 
 /// Runs timers and takes events, if there may be some.
-void RdFlows::look_at_cm() noexcept {
+void RdFlows::look_at_cm(std::uint64_t now) noexcept {
     // relaxed: set by this thread, or by one that only wants it to be seen soon.
     const std::uint64_t due = cm_due_us_.load(std::memory_order_relaxed);
-    if (due == kNever || (due != 0 && device_.now_us() < due)) [[likely]] {
+    if (now < due) [[likely]] {
         return;
     }
     const util::Guard guard(lock_);

@@ -141,6 +141,8 @@ bool VerbsCq::push(const Wc& wc, bool solicited) noexcept {
         if (slot != nullptr) {
             *slot = to_cqe(wc);
             ring_->commit();
+            // relaxed: see may_have_entries().
+            may_have_entries_.store(true, std::memory_order_relaxed);
             const bool wakes = solicited || wc.status != WcStatus::kSuccess;
             announce = armed_ == Armed::kAny || (armed_ == Armed::kSolicited && wakes);
             armed_ = announce ? Armed::kNo : armed_;
@@ -174,6 +176,7 @@ unsigned VerbsCq::take(std::span<Wc> to) noexcept {
         to[taken] = from_cqe(*ring_->front());
         ring_->pop();
     }
+    may_have_entries_.store(!ring_->is_empty(), std::memory_order_relaxed);  // relaxed: as above
     return taken;
 }
 

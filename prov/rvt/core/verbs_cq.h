@@ -79,6 +79,11 @@ class VerbsCq : public Object {
     /// can be read.
     [[nodiscard]] bool is_overrun() const noexcept;
 
+    /// False when it is empty. Threads: any; entries of another thread may be seen later.
+    [[nodiscard]] bool may_have_entries() const noexcept {
+        // relaxed: who is told takes them under the lock.
+        return may_have_entries_.load(std::memory_order_relaxed);
+    }
     /// As poll(), without moving the device.
     unsigned take(std::span<Wc> to) noexcept;
 
@@ -111,6 +116,7 @@ class VerbsCq : public Object {
     std::unique_ptr<Cq> ring_ RVT_GUARDED_BY(lock_);
     Armed armed_ RVT_GUARDED_BY(lock_) = Armed::kNo;
     bool overrun_ RVT_GUARDED_BY(lock_) = false;
+    std::atomic<bool> may_have_entries_{false};
 };
 
 /// @param depth  Rounded up to a power of two.

@@ -63,6 +63,9 @@ unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> pack
 }
 
 void TransmitQueue::flush() noexcept {
+    if (!holds_packets()) {
+        return;
+    }
     const util::Guard guard(lock_);
     if (messages_ != 0) {
         flush_locked();
@@ -104,6 +107,7 @@ TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest,
         return nullptr;
     }
     Message& message = batch_->messages[messages_++];
+    holds_packets_.store(true, std::memory_order_relaxed);  // relaxed: see holds_packets()
     message = {.dest = dest,
                .begin = static_cast<std::uint32_t>(arena_used_),
                .segment_bytes = static_cast<std::uint16_t>(bytes)};
@@ -238,6 +242,7 @@ void TransmitQueue::drop_sent_locked(std::size_t sent) noexcept {
     messages_ -= sent;
     if (messages_ == 0) {
         arena_used_ = 0;
+        holds_packets_.store(false, std::memory_order_relaxed);  // relaxed: see holds_packets()
     }
 }
 

@@ -58,8 +58,8 @@ class TransmitQueue {
     void try_all_again() noexcept;
     /// Whether packets wait for flush(). Threads: any.
     [[nodiscard]] bool holds_packets() const noexcept {
-        const util::Guard guard(lock_);
-        return messages_ != 0;
+        // relaxed: who adds a packet flushes it, or sees that it is there.
+        return holds_packets_.load(std::memory_order_relaxed);
     }
 
     /// Packets that the kernel refused, other than for want of room.
@@ -122,6 +122,7 @@ class TransmitQueue {
     std::unique_ptr<Batch> batch_ RVT_GUARDED_BY(lock_);
     std::size_t messages_ RVT_GUARDED_BY(lock_) = 0;
     std::size_t arena_used_ RVT_GUARDED_BY(lock_) = 0;
+    std::atomic<bool> holds_packets_{false};  // messages_ != 0
     bool can_segment_ RVT_GUARDED_BY(lock_);
     std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
     std::atomic<bool> has_report_{false};
