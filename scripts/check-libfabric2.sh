@@ -33,12 +33,12 @@ works_under_2() {
 
 # The tarball is asked all that `make distcheck` asks; with the tests of the layer ofi.
 passes_its_tests_under_2() {
-    local ofi_tests=prov/rvt/test/ofi_tests
+    local tests='prov/rvt/test/ofi_tests prov/rvt/test/msg_tests'
     (cd "$build" && make -s dist) && tar -C "$root$place" --strip-components=1 --no-same-owner \
         -xzf "$build"/rvt-*.tar.gz || return
     "$in_root" env RVT_RESULTS= bash -c "mkdir $place/build && cd $place/build &&
         ../configure --quiet CXXFLAGS=-O0 &&
-        make -s -j$(nproc) distcheck VERBOSE=1 TESTS=$ofi_tests check_PROGRAMS=$ofi_tests \
+        make -s -j$(nproc) distcheck VERBOSE=1 TESTS='$tests' check_PROGRAMS='$tests' \
             DISTCHECK_CONFIGURE_FLAGS='--enable-debug CXXFLAGS=-O0'"
 }
 
