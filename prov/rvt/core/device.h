@@ -167,7 +167,7 @@ class Device : public Object {
     // An acknowledgement waits so long for a reply of the application that it can leave with: from
     // the second call on by the clock.
     static constexpr std::uint64_t kAnswerUs = 10;
-    static constexpr std::uint32_t kAnswerPolls = 4;
+    static constexpr std::uint32_t kAnswerPolls = 16;
 
     struct KeyBlock {  // memory of the core's own for the key table
         void* memory = nullptr;
