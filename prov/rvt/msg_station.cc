@@ -205,7 +205,10 @@ util::Status MsgStation::start_watch() {
     WatchedWire& wire = *this;
     watch_ = std::make_unique<WireWatch>(*thread_, wire, is_hot);
     util::Status started = util::kOk;
-    thread_->run([&] { started = watch_->start(); });
+    thread_->run([&] {
+        started = wire_ != nullptr ? watch_->watch_holds(*device_) : util::kOk;
+        started = started.is_ok() ? watch_->start() : started;
+    });
     return started;
 }
 

@@ -114,7 +114,10 @@ util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
     WatchedWire& wire = *this;
     watch_ = std::make_unique<WireWatch>(*thread_, wire, is_wire_hot_);
     util::Status started = util::kOk;
-    thread_->run([&] { started = watch_->start(); });
+    thread_->run([&] {
+        started = watch_->watch_holds(flows_->device());
+        started = started.is_ok() ? watch_->start() : started;
+    });
     return started;
 }
 

@@ -23,6 +23,11 @@ constexpr milliseconds kTurn{1};  // before other handlers of the thread have th
 
 }  // namespace
 
+util::Status WireWatch::watch_holds(core::Device& device) {
+    holds_ = std::make_unique<HoldWatch>(thread(), wire_, device);
+    return holds_->start();
+}
+
 util::Status WireWatch::start() {
     set_timer(Clock::now() + kQuietPause);
     return watch(wire_.wire_fd(), EPOLLIN | EPOLLONESHOT);

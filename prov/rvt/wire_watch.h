@@ -7,7 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 
+#include "hold_watch.h"
 #include "util/control_thread.h"
 
 namespace rvt {
@@ -39,6 +41,9 @@ class WireWatch final : public util::ControlThread::Handler {
     WireWatch(util::ControlThread& thread, WatchedWire& wire, std::atomic<bool>& is_hot) noexcept
         : Handler(thread), wire_(wire), is_hot_(is_hot) {}
 
+    /// Lets go what is held on a device of packets for longer than it should be. Before start().
+    /// Returns: EMFILE, ENOMEM, ENOSPC.
+    util::Status watch_holds(core::Device& device);
     /// Begins to watch the device's socket. Returns: ENOMEM, ENOSPC.
     util::Status start();
     /// The owner has found the wire quiet and leaves it to the watch. Threads: any.
@@ -56,6 +61,7 @@ class WireWatch final : public util::ControlThread::Handler {
 
     WatchedWire& wire_;
     std::atomic<bool>& is_hot_;
+    std::unique_ptr<HoldWatch> holds_;
     std::uint64_t last_count_ = 0;
     std::chrono::milliseconds pause_{0};
     Clock::time_point next_trim_{};

@@ -137,6 +137,9 @@ unsigned Device::take_in() noexcept {
     if (!progress_lock_.try_lock()) {
         return 0;
     }
+    if (send_hold_.is_asked()) {
+        send_hold_.note_poll(now_us());
+    }
     ops_.flush_packets(*this);
     const unsigned arrived = ops_.poll(*this);
     run_send_queues();

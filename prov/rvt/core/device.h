@@ -19,6 +19,7 @@
 #include "core/object.h"
 #include "core/qp_table.h"
 #include "core/segment_wire.h"
+#include "core/send_hold.h"
 #include "core/stats.h"
 #include "rvt/backend.h"
 #include "util/annotations.h"
@@ -127,6 +128,8 @@ class Device : public Object {
             flush();
         }
     }
+    /// Whether small messages wait for the next progress().
+    [[nodiscard]] SendHold& send_hold() noexcept { return send_hold_; }
     /// Lets go what waits to leave: packets that the backend keeps, and behind them answers. The
     /// caller holds no rx_lock.
     void flush() noexcept;
@@ -207,6 +210,7 @@ class Device : public Object {
     MadSink* mad_sink_ = nullptr;
     std::atomic<std::uint32_t> next_pd_id_{1};
 
+    SendHold send_hold_;
     util::SpinLock progress_lock_;            // order: outermost; only ever tried
     std::vector<std::uint32_t> behind_poll_;  // pairs; of who holds progress_lock_
     util::SpinLock waiting_lock_;             // order: innermost

@@ -278,9 +278,10 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
 }
 
 /// Behind a pause packets leave at once, also where the message before them only lacks its
-/// acknowledgement, which comes behind the reply to it; behind others they leave with them.
+/// acknowledgement, which comes behind the reply to it; behind others they may be held.
 void PacketRequester::after_sending(Qp& qp, bool was_idle) noexcept {
-    if (was_idle || qp.send_queue().under_way_count() <= 2) {
+    if (was_idle || qp.send_queue().under_way_count() <= 2 ||
+        !device_.send_hold().may_hold([this] { return device_.now_us(); })) {
         device_.flush();
     }
     if (qp.type() == QpType::kUc || in_flight() == 0 || (!was_idle && timed_at_us_ != 0)) {

@@ -42,12 +42,18 @@ bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
     }
     encode_record(message, 0, to);
     open_bytes_ += record_bytes(message);
-    if (ring_.frames() <= kFramesAtOnce) {
-        post_locked();
-    } else {
+    if (is_held_locked()) {
         note_open_locked();
+    } else {
+        post_locked();
     }
     return true;
+}
+
+/// Whether the open frame waits for further records.
+bool RdFlow::is_held_locked() noexcept {
+    Device& device = flows_.device();
+    return ring_.frames() != 0 && device.send_hold().may_hold([&] { return device.now_us(); });
 }
 
 /// Where the next record of the open frame goes; begins another one when that is full.

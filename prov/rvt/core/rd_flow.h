@@ -2,9 +2,9 @@
 // The RD service's way to one peer over a wire: a reliable connected pair whose SENDs are frames of
 // records (core/rd_record.h). core/rd_flows.h makes and ends flows.
 //
-// Sending:   the owner of the endpoint puts records. A frame leaves at once while at most one
-//            before it is under way; else it takes further records until it is full, or until the
-//            next poll.
+// Sending:   the owner of the endpoint puts records. A frame leaves at once while none before
+//            it is under way; else it may be held (core/send_hold.h), and takes further records
+//            until it is full.
 // Receiving: packets arrive on the thread that polls the device. Where that is the owner, records
 //            go straight on to it; what another thread takes in waits for the owner.
 // Leaving:   an end that needs the room of an idle flow asks for its end (kLeave) and closes it
@@ -144,7 +144,6 @@ class RdFlow final : public MessageSink {
     static constexpr std::uint32_t kReplyFrames = 16;
     // As many packets as the kernel cuts out of one piece, at any MTU.
     static constexpr std::size_t kMaxFrameBytes = 60u << 10;
-    static constexpr std::uint64_t kFramesAtOnce = 1;
 
     // ---- sending ----
     std::byte* place_locked(std::size_t bytes, Room room) noexcept RVT_REQUIRES(lock_);
@@ -152,6 +151,7 @@ class RdFlow final : public MessageSink {
         RVT_REQUIRES(lock_);
     std::size_t put_taken_locked(std::byte* to) noexcept RVT_REQUIRES(lock_);
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] bool is_held_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
     void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
     bool put_locked(const RdMessage& message, Room room) noexcept RVT_REQUIRES(lock_);

@@ -14,10 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/timerfd.h>
 
 #include "core/flow_host.h"
 #include "protocol/faults.h"
+#include "util/unique_fd.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
 using namespace rvt::core;  // NOLINT(google-build-using-namespace)
@@ -177,6 +180,93 @@ Test(rd_flows, an_answer_brings_the_acknowledgement) {
     RVT_EQ(net.a.flows->poll(), 1);  // packets
     RVT_EQ(net.a.heard.size(), 1);
     RVT_ASSERT(net.a.flow->is_drained());
+}
+
+/// Of three messages two are held; the sender polls `us` later.
+static void say_three(Net& net, std::uint64_t us) {
+    for (const char* text : {"first", "second", "third"}) {
+        RVT_ASSERT(net.a.say(1, text));
+    }
+    now_us += us;
+    net.run_until([&] { return net.a.flow->is_drained(); });
+    net.b.heard.clear();
+}
+
+/// What the sender has said reaches the peer though it does not poll.
+static std::size_t heard_at_once(Net& net) {
+    net.b.poll();
+    return net.b.heard.size();
+}
+
+Test(rd_flows, small_messages_behind_others_leave_together_with_the_next_poll) {
+    Net net;
+    net.connect();
+    for (const char* text : {"first", "held", "with it"}) {
+        RVT_ASSERT(net.a.say(1, text));
+    }
+    RVT_EQ(heard_at_once(net), 1);
+    net.a.poll();
+    RVT_EQ(net.b.flows->poll(), 1);  // packets
+    RVT_EQ(net.b.heard.size(), 3);
+}
+
+Test(rd_flows, what_is_held_too_long_leaves_with_the_next_message) {
+    Net net;
+    net.connect();
+    for (const char* text : {"first", "held"}) {
+        RVT_ASSERT(net.a.say(1, text));
+    }
+    now_us += SendHold::kMostUs + 1;
+    RVT_ASSERT(net.a.say(1, "late"));
+    RVT_EQ(heard_at_once(net), 3);
+}
+
+Test(rd_flows, a_timer_lets_go_what_a_sender_that_computes_has_left) {
+    Net net;
+    net.connect();
+    const util::UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
+    SendHold& hold = net.a.flows->device().send_hold();
+    hold.use_timer(timer.get());
+    for (int time = 0; time < 10; ++time) {
+        say_three(net, 2000);
+    }
+    for (const char* text : {"first", "held"}) {
+        RVT_ASSERT(net.a.say(1, text));
+    }
+    RVT_EQ(heard_at_once(net), 1);
+    pollfd expired{.fd = timer.get(), .events = POLLIN, .revents = 0};
+    RVT_EQ(poll(&expired, 1, 10'000), 1);
+    RVT_EQ(hold.is_overdue(now_us), false);
+    now_us += SendHold::kMostUs;
+    RVT_ASSERT(hold.is_overdue(now_us));
+    net.a.flows->poll_for_owner();
+    RVT_EQ(heard_at_once(net), 2);
+    RVT_EQ(hold.is_overdue(now_us), false);
+}
+
+Test(rd_flows, a_sender_that_comes_back_soon_needs_no_timer) {
+    Net net;
+    net.connect();
+    const util::UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
+    net.a.flows->device().send_hold().use_timer(timer.get());
+    const auto is_set = [&] {
+        itimerspec left{};
+        pollfd expired{.fd = timer.get(), .events = POLLIN, .revents = 0};
+        RVT_EQ(timerfd_gettime(timer.get(), &left), 0);
+        return left.it_value.tv_nsec != 0 || poll(&expired, 1, 0) == 1;
+    };
+    say_three(net, 1);
+    RVT_ASSERT(is_set());
+    for (int time = 0; time < 10; ++time) {
+        say_three(net, 1);
+    }
+    const itimerspec never{};
+    RVT_EQ(timerfd_settime(timer.get(), 0, &never, nullptr), 0);
+    say_three(net, 1);
+    RVT_EQ(is_set(), false);
+    say_three(net, 2000);  // not so this time
+    say_three(net, 1);
+    RVT_ASSERT(is_set());
 }
 
 Test(rd_flows, an_acknowledgement_of_what_was_not_sent_changes_nothing) {

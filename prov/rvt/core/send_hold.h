@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Small messages that are held for the next poll while others are under way, so that several leave
+// in one packet, or in one system call: for how long, and who lets them go.
+//
+// Mostly the application polls at once. Where it has not come back soon, one of the last times, a
+// timer is set whenever a message begins to be held. Of an application that has always come back
+// and now computes, what is held leaves with its next post, or when the control thread takes over.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace rvt::core {
+
+/// Threads: any. Of two that call at a time one may not be heeded.
+class SendHold {
+  public:
+    /// Nothing is to be held for longer, in microseconds.
+    static constexpr std::uint64_t kMostUs = 20;
+
+    /// @param timer  A timerfd(2), which expires kMostUs after a message has begun to be held; who
+    ///               watches it asks is_overdue(), and polls. -1: there is none any more.
+    void use_timer(int timer) noexcept {
+        // relaxed: a number, of something that exists.
+        timer_.store(timer, std::memory_order_relaxed);
+    }
+
+    /// A message is posted behind others. Returns: whether it may be held.
+    /// @param now_us  Tells the time. Most calls do not ask.
+    template <class Clock>
+    bool may_hold(Clock now_us) noexcept {
+        // relaxed: here and below, nothing else goes with these times and counts.
+        const std::uint32_t posts = posts_.load(std::memory_order_relaxed);
+        const bool is_trusted = soon_.load(std::memory_order_relaxed) == kTimes;  // relaxed: s.a.
+        posts_.store(posts + 1, std::memory_order_relaxed);                       // relaxed: s.a.
+        if (posts == 0) {
+            since_us_.store(now_us(), std::memory_order_relaxed);  // relaxed: s.a.
+            last_us_.store(since_us_, std::memory_order_relaxed);  // relaxed: s.a.
+            if (!is_trusted) {
+                set_timer();
+            }
+            return true;
+        }
+        return (is_trusted && posts % kPostsPerLook != 0) || !look(now_us());
+    }
+    /// Whether note_poll() is worth the clock.
+    [[nodiscard]] bool is_asked() const noexcept {
+        return posts_.load(std::memory_order_relaxed) != 0;  // relaxed: s.a.
+    }
+    /// A poll begins, by which everything leaves.
+    void note_poll(std::uint64_t now_us) noexcept {
+        // relaxed: s.a.
+        const bool is_soon = now_us - last_us_.load(std::memory_order_relaxed) <= kMostUs;
+        const std::uint32_t before = soon_.load(std::memory_order_relaxed);  // relaxed: s.a.
+        // relaxed: s.a.
+        soon_.store(is_soon ? std::min(before + 1, kTimes) : 0, std::memory_order_relaxed);
+        posts_.store(0, std::memory_order_relaxed);  // relaxed: s.a.
+    }
+    /// Whether something has been held for too long: the next posts are not trusted to be followed
+    /// by a poll.
+    [[nodiscard]] bool is_overdue(std::uint64_t now_us) noexcept {
+        // relaxed: s.a.
+        const std::uint64_t since_us = since_us_.load(std::memory_order_relaxed);
+        if (!is_asked() || now_us < since_us + kMostUs) {
+            return false;
+        }
+        last_us_.store(since_us, std::memory_order_relaxed);  // relaxed: s.a.
+        return true;
+    }
+
+  private:
+    static constexpr std::uint32_t kTimes = 8;
+    static constexpr std::uint32_t kPostsPerLook = 8;
+
+    /// Returns: whether what is held has to leave with the message at hand.
+    bool look(std::uint64_t now_us) noexcept {
+        last_us_.store(now_us, std::memory_order_relaxed);  // relaxed: s.a.
+        // relaxed: s.a.
+        const bool is_due = now_us - since_us_.load(std::memory_order_relaxed) > kMostUs;
+        if (is_due) {
+            since_us_.store(now_us, std::memory_order_relaxed);  // relaxed: s.a.
+        }
+        return is_due;
+    }
+    [[gnu::cold]] void set_timer() const noexcept;
+
+    std::atomic<std::uint64_t> since_us_{0};  // the oldest that is held, as of the last look
+    std::atomic<std::uint64_t> last_us_{0};   // the newest
+    std::atomic<std::uint32_t> posts_{0};     // since the last poll
+    std::atomic<std::uint32_t> soon_{0};      // times in a row that a poll came soon, up to kTimes
+    std::atomic<int> timer_{-1};
+};
+
+}  // namespace rvt::core
