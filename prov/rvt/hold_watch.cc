@@ -31,8 +31,8 @@ util::Status HoldWatch::start() {
 }
 
 void HoldWatch::on_ready(std::uint32_t /*events*/) {
-    if (device_.send_hold().is_overdue(device_.now_us())) {
-        wire_.poll_for_owner();
+    if (device_.send_hold().is_overdue(device_.now_us()) && !wire_.send_held()) {
+        device_.send_hold().set_timer();
     }
 }
 

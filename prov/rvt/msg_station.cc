@@ -87,6 +87,10 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
         settle();
         return false;
     }
+    bool send_held() noexcept override {
+        device_->send_held();
+        return true;
+    }
     std::uint64_t wire_due_us() noexcept override { return rc_->next_due_us(); }
     std::uint64_t wire_now_us() noexcept override { return device_->now_us(); }
     int wire_fd() noexcept override { return wake_fd(); }

@@ -22,6 +22,8 @@ class WatchedWire {
     /// Does what the owner's next poll would do, as far as that is allowed to others.
     /// Returns: whether owner_polls() has counted it.
     virtual bool poll_for_owner() noexcept = 0;
+    /// Sends what the owner's next poll would let go. Returns: whether it could.
+    virtual bool send_held() noexcept = 0;
     /// When the wire has to be polled though nothing arrives, and what time it is, by its clock.
     virtual std::uint64_t wire_due_us() noexcept = 0;
     virtual std::uint64_t wire_now_us() noexcept = 0;

@@ -221,6 +221,11 @@ void Device::flush() noexcept {
     ops_.flush_packets(*this);
 }
 
+void Device::send_held() noexcept {
+    send_hold_.note_poll(now_us());
+    flush();
+}
+
 /// Of two threads one does the work; what the other has added meanwhile waits for the next time.
 void Device::send_answers() noexcept {
     if (!flush_lock_.try_lock()) {

@@ -128,8 +128,10 @@ class Device : public Object {
             flush();
         }
     }
-    /// Whether small messages wait for the next progress().
+    /// Whether small messages wait for the next progress(), or for send_held().
     [[nodiscard]] SendHold& send_hold() noexcept { return send_hold_; }
+    /// Lets them go. Threads: any.
+    void send_held() noexcept;
     /// Lets go what waits to leave: packets that the backend keeps, and behind them answers. The
     /// caller holds no rx_lock.
     void flush() noexcept;

@@ -156,7 +156,7 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
         burst.add(header, payload);
     }
     all_taken = send_burst(qp, wqe, burst) && all_taken;
-    after_sending(qp, was_idle);
+    after_sending(qp, wqe.bytes, was_idle);
     if (!all_taken) {
         device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
         return false;
@@ -278,10 +278,11 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
 }
 
 /// Behind a pause packets leave at once, also where the message before them only lacks its
-/// acknowledgement, which comes behind the reply to it; behind others they may be held.
-void PacketRequester::after_sending(Qp& qp, bool was_idle) noexcept {
+/// acknowledgement, which comes behind the reply to it; behind others small ones may be held.
+void PacketRequester::after_sending(Qp& qp, std::uint64_t bytes, bool was_idle) noexcept {
     if (was_idle || qp.send_queue().under_way_count() <= 2 ||
-        !device_.send_hold().may_hold([this] { return device_.now_us(); })) {
+        (bytes <= SendHold::kMostBytes &&
+         !device_.send_hold().may_hold([this] { return device_.now_us(); }))) {
         device_.flush();
     }
     if (qp.type() == QpType::kUc || in_flight() == 0 || (!was_idle && timed_at_us_ != 0)) {

@@ -107,7 +107,7 @@ class PacketRequester {
                                                    std::uint32_t packets) const noexcept;
     bool count_sent(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept;
     [[nodiscard]] bool wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept;
-    void after_sending(Qp& qp, bool was_idle) noexcept;
+    void after_sending(Qp& qp, std::uint64_t bytes, bool was_idle) noexcept;
     void arm_timer(Qp& qp) noexcept;
     void probe(Qp& qp) noexcept;
 

@@ -42,18 +42,16 @@ bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
     }
     encode_record(message, 0, to);
     open_bytes_ += record_bytes(message);
-    if (is_held_locked()) {
+    Device& device = flows_.device();
+    if (ring_.frames() == 0) {
+        post_locked();
+    } else if (device.send_hold().may_hold([&] { return device.now_us(); })) {
         note_open_locked();
     } else {
         post_locked();
+        device.flush();
     }
     return true;
-}
-
-/// Whether the open frame waits for further records.
-bool RdFlow::is_held_locked() noexcept {
-    Device& device = flows_.device();
-    return ring_.frames() != 0 && device.send_hold().may_hold([&] { return device.now_us(); });
 }
 
 /// Where the next record of the open frame goes; begins another one when that is full.
@@ -179,6 +177,20 @@ void RdFlow::note_open_locked() noexcept {
 /// Sends what takes no further records.
 void RdFlow::flush() noexcept {
     const util::Guard guard(lock_);
+    flush_locked();
+}
+
+/// The same unless somebody is at it. Returns: whether it is done.
+bool RdFlow::try_flush() noexcept {
+    if (!lock_.try_lock()) {
+        return false;
+    }
+    flush_locked();
+    lock_.unlock();
+    return true;
+}
+
+void RdFlow::flush_locked() noexcept {
     is_noted_open_ = false;
     tell_hold_locked();
     tell_stay_locked();

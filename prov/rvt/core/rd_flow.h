@@ -151,7 +151,7 @@ class RdFlow final : public MessageSink {
         RVT_REQUIRES(lock_);
     std::size_t put_taken_locked(std::byte* to) noexcept RVT_REQUIRES(lock_);
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
-    [[nodiscard]] bool is_held_locked() noexcept RVT_REQUIRES(lock_);
+    void flush_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
     void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
     bool put_locked(const RdMessage& message, Room room) noexcept RVT_REQUIRES(lock_);
@@ -174,7 +174,8 @@ class RdFlow final : public MessageSink {
     /// Grows with each frame that the peer has taken, and each packet of its own. Threads: the one
     /// that polls.
     [[nodiscard]] std::uint64_t life_signs() const noexcept;
-    void flush() noexcept;  // Threads: any
+    void flush() noexcept;      // Threads: any
+    bool try_flush() noexcept;  // Threads: any
     /// Gives back what the ring does not need, if nothing was sent since the last call. Returns:
     /// whether it has no more than it keeps. Threads: any.
     bool trim() noexcept;

@@ -7,6 +7,8 @@
 #include <random>
 #include <utility>
 
+#include <sched.h>
+
 #include "core/mr.h"
 #include "core/qp.h"
 
@@ -184,7 +186,8 @@ void RdFlows::note_waiting(RdFlow& flow, std::size_t bytes) {
 }
 
 unsigned RdFlows::poll() noexcept {
-    if (!poll_lock_.try_lock()) {
+    if (!poll_lock_.try_lock()) [[unlikely]] {
+        sched_yield();  // who has it may wait for this processor
         return 1;
     }
     is_owner_polling_ = true;
@@ -206,6 +209,27 @@ unsigned RdFlows::poll_for_owner() noexcept {
     const unsigned moved = poll_polling();
     poll_lock_.unlock();
     return moved;
+}
+
+/// It waits for nobody while it keeps the owner from polling: who is in its way has to be let run.
+bool RdFlows::send_held() noexcept {
+    if (!poll_lock_.try_lock()) {
+        return false;
+    }
+    {
+        const util::Guard guard(open_lock_);
+        opened_now_.swap(open_);
+    }
+    std::erase_if(opened_now_, [](RdFlow* flow) { return flow->try_flush(); });
+    const bool all_sent = opened_now_.empty();
+    {
+        const util::Guard guard(open_lock_);
+        open_.insert(open_.end(), opened_now_.begin(), opened_now_.end());
+    }
+    opened_now_.clear();
+    poll_lock_.unlock();
+    device_.send_held();
+    return all_sent;
 }
 
 unsigned RdFlows::poll_polling() noexcept {

@@ -90,6 +90,9 @@ class RdFlows final : private MadSink, private CmWire {
     /// The same while the owner does not poll, but for handing messages over: those wait.
     /// Threads: another one at a time.
     unsigned poll_for_owner() noexcept;
+    /// Sends what is held for the next poll. Returns: whether it could, since no other thread is at
+    /// it. Threads: any.
+    bool send_held() noexcept;
     /// Gives memory back that flows have needed and do not need now. Threads: another one than the
     /// owner, now and then: flows that have been used since the last call keep theirs.
     void trim() noexcept;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace rvt::core {
@@ -18,9 +19,11 @@ class SendHold {
   public:
     /// Nothing is to be held for longer, in microseconds.
     static constexpr std::uint64_t kMostUs = 20;
+    /// More payload leaves at once.
+    static constexpr std::size_t kMostBytes = 256;
 
     /// @param timer  A timerfd(2), which expires kMostUs after a message has begun to be held; who
-    ///               watches it asks is_overdue(), and polls. -1: there is none any more.
+    ///               watches it asks is_overdue(), and sends. -1: there is none any more.
     void use_timer(int timer) noexcept {
         // relaxed: a number, of something that exists.
         timer_.store(timer, std::memory_order_relaxed);
@@ -44,11 +47,13 @@ class SendHold {
         }
         return (is_trusted && posts % kPostsPerLook != 0) || !look(now_us());
     }
-    /// Whether note_poll() is worth the clock.
+    /// Whether something may be held, so that note_poll() is worth the clock.
     [[nodiscard]] bool is_asked() const noexcept {
         return posts_.load(std::memory_order_relaxed) != 0;  // relaxed: s.a.
     }
-    /// A poll begins, by which everything leaves.
+    /// Has the timer expire kMostUs from now.
+    [[gnu::cold]] void set_timer() const noexcept;
+    /// Everything leaves, with a poll of the application or another's.
     void note_poll(std::uint64_t now_us) noexcept {
         // relaxed: s.a.
         const bool is_soon = now_us - last_us_.load(std::memory_order_relaxed) <= kMostUs;
@@ -83,7 +88,6 @@ class SendHold {
         }
         return is_due;
     }
-    [[gnu::cold]] void set_timer() const noexcept;
 
     std::atomic<std::uint64_t> since_us_{0};  // the oldest that is held, as of the last look
     std::atomic<std::uint64_t> last_us_{0};   // the newest

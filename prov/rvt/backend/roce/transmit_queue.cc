@@ -3,6 +3,7 @@
 #include "backend/roce/transmit_queue.h"
 
 #include "core/addresses.h"
+#include "core/send_hold.h"
 #include "util/log.h"
 
 #include <algorithm>
@@ -53,7 +54,7 @@ unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> pack
                 break;
             }
         }
-        is_large = is_large || payload > kMayWaitBytes;
+        is_large = is_large || payload > core::SendHold::kMostBytes;
         ++taken;
     }
     if (is_large) {

@@ -74,7 +74,6 @@ class TransmitQueue {
     // faster by itself.
     static constexpr std::uint16_t kWorthCutting = 4;
     static constexpr std::size_t kSmallBytes = 256;
-    static constexpr std::size_t kMayWaitBytes = 256;  // larger payload leaves at once
 
     struct Control {
         alignas(cmsghdr) std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];

@@ -95,6 +95,7 @@ class Node final : public FlowHost, public RdFlowUser, public RdFlowsUser {
 
     void take_message(void* peer, const RdMessage& message) noexcept override {
         RVT_ASSERT(peer == this);
+        has_sent_held = flows->send_held();
         const bool is_run = has_run(message.op);
         const auto* bytes = reinterpret_cast<const char*>(is_run ? message.run : message.payload);
         if (message.op == RdOp::kEagerMore) {
@@ -128,6 +129,7 @@ class Node final : public FlowHost, public RdFlowUser, public RdFlowsUser {
     int wakes = 0;
     std::uint64_t packets = 0;  // that arrived
     bool is_malformed = false;
+    bool has_sent_held = true;  // another thread, amid the last poll that brought a message
 
   private:
     const std::uint8_t number_;
@@ -239,8 +241,9 @@ Test(rd_flows, a_timer_lets_go_what_a_sender_that_computes_has_left) {
     RVT_EQ(hold.is_overdue(now_us), false);
     now_us += SendHold::kMostUs;
     RVT_ASSERT(hold.is_overdue(now_us));
-    net.a.flows->poll_for_owner();
+    RVT_ASSERT(net.a.flows->send_held());
     RVT_EQ(heard_at_once(net), 2);
+    RVT_EQ(net.b.has_sent_held, false);  // who polls does it
     RVT_EQ(hold.is_overdue(now_us), false);
 }
 
