@@ -452,6 +452,10 @@ void CmAgent::time_out(CmRecord& record) {
         give_up(record);
         return;
     }
+    if (record.state == CmState::kSidrSent) {
+        record.timeout_us =
+            std::max(record.timeout_us, std::min(2 * record.timeout_us, kMostBackoffUs));
+    }
     --record.retries_left;
     ++stats_.resent;
     send_again(record);

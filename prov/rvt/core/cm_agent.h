@@ -202,6 +202,9 @@ class CmAgent {
     static constexpr std::uint8_t kMostDelay = 24;
     static constexpr std::uint32_t kMostTimeoutUs = protocol::cm_timeout_us(kMostTimeout);
     static constexpr std::uint32_t kMostDelayUs = protocol::cm_timeout_us(kMostDelay);
+    /// A resolution waits twice as long after each repetition, up to this unless it began with
+    /// more.
+    static constexpr std::uint32_t kMostBackoffUs = 1'000'000;
 
     /// @param wire  Outlives the agent.
     CmAgent(const CmConfig& config, CmWire& wire);

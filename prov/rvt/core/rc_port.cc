@@ -109,6 +109,7 @@ RcPort::RcPort(const RcPortAttr& attr)
               .ca_guid = kRvtGuid | kHasExtendedAtomics | (random_number() & kGuidChance),
               .secret = {random_number(), random_number()}},
              *this),
+      datagrams_(agent_, device_.address().port, connect_timeout_us_),
       random_(random_number() | 1) {
     device_.set_mad_sink(this);
 }
@@ -294,6 +295,25 @@ void RcPort::unlisten(std::uint16_t service) noexcept {
     [[maybe_unused]] const Status ended = agent_.unlisten(service_id(service));
 }
 
+// ---- datagram services ----
+
+Status RcPort::open_service(std::uint16_t service, const UdPair& pair, SidrUser& user) {
+    const util::Guard guard(lock_);
+    return datagrams_.open(service, pair, user);
+}
+
+void RcPort::close_service(std::uint16_t service) noexcept {
+    const util::Guard guard(lock_);
+    datagrams_.close(service, device_.now_us());
+}
+
+Status RcPort::ask(const Address& peer, std::uint16_t own) {
+    const util::Guard guard(lock_);
+    const Status asked = datagrams_.ask(peer, own, device_.now_us());
+    look_soon();
+    return asked;
+}
+
 // ---- the communication manager ----
 
 void RcPort::take_mad(const Address& source,
@@ -395,6 +415,7 @@ void RcPort::lose_peers_locked() {
 /// settles that moves nothing.
 void RcPort::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
     const util::Guard guard(lock_);
+    datagrams_.peer_refused(peer, dest_qpn, device_.now_us());
     for (const auto& [id, connection] : connections_) {
         if (connection->peer_ != peer) {
             continue;
@@ -439,7 +460,8 @@ void RcPort::run_cm_locked() {
         on_event_locked(*event);
     }
     check_deadlines_locked(now);
-    std::uint64_t due = agent_.next_due_us().value_or(kNever);
+    datagrams_.run_timers(now);
+    std::uint64_t due = std::min(agent_.next_due_us().value_or(kNever), datagrams_.next_due_us());
     for (const auto& [id, connection] : connections_) {
         if (connection->is_doubted_) {
             due = std::min(due, connection->deadline_us_);
@@ -459,7 +481,8 @@ RcConnection* RcPort::find_locked(const CmEvent& event) {
 
 void RcPort::on_request_locked(const CmEvent& event) {
     const auto found = listeners_.find(static_cast<std::uint16_t>(event.context));
-    const bool is_known = found != listeners_.end();
+    // A number may also be that of a datagram service, which has no connections.
+    const bool is_known = found != listeners_.end() && event.service_id == service_id(found->first);
     const bool is_taken =
         is_known && event.transport == QpType::kRc && event.path_mtu_bytes <= device_.mtu_bytes();
     if (!is_taken) {
@@ -477,6 +500,9 @@ void RcPort::on_request_locked(const CmEvent& event) {
 }
 
 void RcPort::on_event_locked(const CmEvent& event) {
+    if (datagrams_.take(event, device_.now_us())) {
+        return;
+    }
     if (event.type == CmEventType::kRequest) {
         on_request_locked(event);
         return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The connections of one device between pairs that applications own: asked for, accepted and ended
 // by messages of the communication manager. Services are numbers of rdma_cm's port space TCP: the
-// device's own port, or many at a port that all endpoints of an address share.
+// device's own port, or many at a port that all endpoints of an address share. Datagram services of
+// such a port are answered for and asked for beside them.
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@
 #include "core/device.h"
 #include "core/mad.h"
 #include "core/qp.h"
+#include "core/sidr_desk.h"
 #include "core/verbs_cq.h"
 #include "util/annotations.h"
 #include "util/mutex.h"
@@ -174,6 +176,17 @@ class RcPort final : private MadSink, private CmWire {
     /// Requests that have been reported stay to be answered.
     void unlisten(std::uint16_t service) noexcept;
 
+    // ---- datagram services ----
+
+    /// As SidrDesk::open(). Precondition: a packet-grade device.
+    Status open_service(std::uint16_t service, const UdPair& pair, SidrUser& user);
+    /// The user is not called any more when this returns.
+    void close_service(std::uint16_t service) noexcept;
+    /// As SidrDesk::ask().
+    Status ask(const Address& peer, std::uint16_t own);
+
+    // ---- progress ----
+
     /// Sends what is due, takes in what has arrived. Returns: how many packets.
     unsigned poll() noexcept;
     /// When poll() is to be called next though nothing arrives; kNever: not at all.
@@ -230,6 +243,7 @@ class RcPort final : private MadSink, private CmWire {
     std::atomic<bool>& is_hot_;
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
     CmAgent agent_ RVT_GUARDED_BY(lock_);
+    SidrDesk datagrams_ RVT_GUARDED_BY(lock_);
     std::unordered_map<std::uint16_t, RcListener*> listeners_ RVT_GUARDED_BY(lock_);
     // Segment grade: the way to each peer, from the first message to it or from it on; messages
     // that wait for room there; peers whose channel has failed, to be looked at.

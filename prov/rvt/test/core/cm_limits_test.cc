@@ -155,11 +155,11 @@ Test(cm_agent, lost_resolution_messages_are_repeated) {
     };
     RVT_OK(pair.a.agent().resolve(resolution(), pair.world.now_us));
     for (int i = 0; i < 2; ++i) {
-        pair.world.pass_us(200'000);
+        pair.world.pass_us(400'000);
         const CmEvent got = pair.b.next(CmEventType::kSidrRequest);
         RVT_OK(pair.b.agent().answer_sidr(got.handle, {.qpn = 0x300}, pair.world.now_us));
     }
-    pair.world.pass_us(200'000);
+    pair.world.pass_us(400'000);
     pair.a.next(CmEventType::kSidrReply);
     pair.a.expect_silence();
 }
