@@ -39,7 +39,7 @@ void count(Counter* counter, WcStatus status) noexcept {
 
 // ---- life ----
 
-UdEndpoint::UdEndpoint(const UdAttr& attr) : attr_(attr) {
+UdEndpoint::UdEndpoint(const UdAttr& attr) : attr_(attr), has_sources_(attr.reports_source) {
     progress = [](ProgressSource* self) noexcept {
         return static_cast<UdEndpoint*>(self)->progress_locked();
     };
@@ -51,6 +51,7 @@ UdEndpoint::~UdEndpoint() {
 
 Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
     host_ = std::move(host);
+    sharing_ = host_->sharing();
     Device& device = host_->device();
     max_bytes_ = device.limits().max_ud_bytes;
     polling_ = host_->polling();
@@ -65,8 +66,9 @@ Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
     if (opened.is_ok()) {
         opened = start_pair();
     }
-    device.set_mad_sink(this);
-    wake_fd_ = device.ops().wake_fd(device);
+    if (opened.is_ok()) {
+        opened = join_device();
+    }
     last_arrival_us_ = device.now_us();
     if (opened.is_ok()) {
         opened = host_->start();
@@ -77,16 +79,25 @@ Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
     return opened;
 }
 
-Status UdEndpoint::open_pair() {
+Status UdEndpoint::open_queue() {
     Status made = keep(context_, open_device(host_->device()));
-    if (made.is_ok()) {
-        made = keep(pd_, alloc_pd(*context_));
+    if (made.is_ok() && sharing_ != nullptr) {
+        made = keep(channel_, create_comp_channel(*context_));
     }
     // Both sides complete into it, and no more than is outstanding: it never overruns.
+    const auto size = static_cast<std::uint32_t>(tx_.size() + rx_.size());
+    if (made.is_ok()) {
+        made = keep(cq_, create_cq(*context_, size, channel_.get()));
+    }
+    return made;
+}
+
+Status UdEndpoint::open_pair() {
+    Status made = open_queue();
     const auto tx_size = static_cast<std::uint32_t>(tx_.size());
     const auto rx_size = static_cast<std::uint32_t>(rx_.size());
     if (made.is_ok()) {
-        made = keep(cq_, create_cq(*context_, tx_size + rx_size));
+        made = keep(pd_, alloc_pd(*context_));
     }
     if (made.is_ok()) {
         made = keep(all_memory_, reg_all_memory(*pd_, Access::kLocalWrite));
@@ -101,7 +112,7 @@ Status UdEndpoint::open_pair() {
                                                   .max_recv_sge = kMaxSge,
                                                   .max_inline_bytes = kUdInjectBytes},
                                           .signal_all = true,
-                                          .qpn = kUdEndpointQpn}));
+                                          .qpn = sharing_ == nullptr ? kUdEndpointQpn : 0}));
     }
     return made;
 }
@@ -123,17 +134,37 @@ Status UdEndpoint::start_pair() {
     return kOk;
 }
 
+/// Takes what comes for the endpoint, or its part of it.
+Status UdEndpoint::join_device() {
+    Device& device = host_->device();
+    if (sharing_ == nullptr) {
+        device.set_mad_sink(this);
+        wake_fd_ = device.ops().wake_fd(device);
+        return kOk;
+    }
+    has_sources_ = true;  // they tell the resolver who is still there
+    wake_fd_ = sharing_->wake_fd();
+    UdResolverOwner& self = *this;
+    resolver_ =
+        std::make_unique<UdResolver>(sharing_->port(), host_->address().port, tx_.size(), self);
+    const Status opened = resolver_->open({.qpn = qp_->qpn(), .qkey = kUdEndpointQkey});
+    return opened.is_ok() ? sharing_->watch(channel_->fd()) : opened;
+}
+
 /// What has not left by now is lost, as datagrams may be.
 void UdEndpoint::close() noexcept {
     if (host_ == nullptr) {
         return;
     }
     host_->stop();
-    host_->device().set_mad_sink(nullptr);
+    resolver_.reset();
+    if (sharing_ == nullptr) {
+        host_->device().set_mad_sink(nullptr);
+    }
     host_->device().flush();
     qp_.reset();
-    for (Ah* ah : ahs_) {
-        unused_ahs_.push_back(ah);
+    for (const Peer& peer : peers_) {
+        unused_ahs_.push_back(peer.ah);
     }
     for (Ah* ah : unused_ahs_) {
         if (ah != nullptr) {
@@ -143,6 +174,7 @@ void UdEndpoint::close() noexcept {
     all_memory_.reset();
     cq_.reset();
     pd_.reset();
+    channel_.reset();
     context_.reset();
     host_.reset();
 }
@@ -160,17 +192,19 @@ Status UdEndpoint::send_locked(const RdSend& request) noexcept {
     if (bytes > max_bytes_ || (is_inject && bytes > kUdInjectBytes)) {
         return EMSGSIZE;
     }
-    Ah* const ah = find_ah_locked(request.dest);
-    if (ah == nullptr) {
-        return EINVAL;
+    const Peer* const peer = find_peer_locked(request.dest);
+    if (peer == nullptr) [[unlikely]] {
+        return send_first_locked(request);
     }
-    if (!has_room_to_send_locked()) {
-        return EAGAIN;
-    }
+    return has_room_to_send_locked() ? post_locked(request, *peer) : Status(EAGAIN);
+}
+
+RVT_ALWAYS_INLINE Status UdEndpoint::post_locked(const RdSend& request, const Peer& peer) noexcept {
     std::array<Sge, kMaxIov> list;
     for (std::size_t i = 0; i < request.iov_count; ++i) {
         list[i] = sge_of(request.iov[i].iov_base, request.iov[i].iov_len);
     }
+    const bool is_inject = has(request.flags, RdFlags::kInject);
     const bool has_data = has(request.flags, RdFlags::kData);
     tx_[tx_tail_ & (tx_.size() - 1)] = {.context = request.context,
                                         .completes = has(request.flags, RdFlags::kCompletion)};
@@ -180,15 +214,39 @@ Status UdEndpoint::send_locked(const RdSend& request) noexcept {
                         .flags = is_inject ? SendFlags::kInline : SendFlags::kNone,
                         .imm = static_cast<std::uint32_t>(request.data),
                         .sg_list = {list.data(), request.iov_count},
-                        .ah = ah,
-                        .remote_qpn = ah->is_group() ? kMulticastQpn : kUdEndpointQpn,
-                        .remote_qkey = kUdEndpointQkey});
+                        .ah = peer.ah,
+                        .remote_qpn = peer.pair.qpn,
+                        .remote_qkey = peer.pair.qkey});
     if (!posted.is_ok()) {
         return posted.error() == ENOMEM ? Status(EAGAIN) : posted;
     }
     ++tx_tail_;
     drain_locked();
     return kOk;
+}
+
+/// To whom nothing has been sent yet, or not for long.
+Status UdEndpoint::send_first_locked(const RdSend& request) noexcept {
+    if (!has_room_to_send_locked()) {
+        return EAGAIN;
+    }
+    // A poll may have found it meanwhile.
+    if (const Peer* const known = find_peer_locked(request.dest); known != nullptr) {
+        return post_locked(request, *known);
+    }
+    const util::SockAddr* const address = is_group(request.dest) ? nullptr : av_->at(request.dest);
+    if (address == nullptr || address->family != host_->address().family) {
+        return EINVAL;
+    }
+    Result<UdPair> pair = UdPair{.qpn = kUdEndpointQpn, .qkey = kUdEndpointQkey};
+    if (resolver_ != nullptr) {
+        pair = resolver_->find_locked(request.dest, *address);
+    }
+    if (!pair.is_ok()) {
+        return resolver_->keep_locked(request, *address);
+    }
+    const Peer* const peer = learn_peer_locked(request.dest, *address, pair.value());
+    return peer != nullptr ? post_locked(request, *peer) : Status(EINVAL);
 }
 
 /// A queue that the application does not read takes no more.
@@ -202,6 +260,11 @@ bool UdEndpoint::has_room_to_send_locked() noexcept {
     return tx_tail_ - tx_head_ != tx_.size();
 }
 
+bool UdEndpoint::can_send_locked() const noexcept {
+    const bool is_held_up = completion_.tx_cq != nullptr && completion_.tx_cq->has_overflow();
+    return !is_held_up && tx_tail_ - tx_head_ != tx_.size();
+}
+
 Sge UdEndpoint::sge_of(const void* data, std::uint64_t bytes) const noexcept {
     return {.addr = reinterpret_cast<std::uint64_t>(data),
             .length = static_cast<std::uint32_t>(bytes),
@@ -211,12 +274,16 @@ Sge UdEndpoint::sge_of(const void* data, std::uint64_t bytes) const noexcept {
 void UdEndpoint::finish_send_locked(const Wc& wc) noexcept {
     const TxRecord& record = tx_[wc.wr_id & (tx_.size() - 1)];
     ++tx_head_;
-    count(completion_.send, wc.status);
-    if (completion_.tx_cq == nullptr || (!record.completes && wc.status == WcStatus::kSuccess)) {
+    report_send_locked(record, wc.status);
+}
+
+void UdEndpoint::report_send_locked(const TxRecord& record, WcStatus status) noexcept {
+    count(completion_.send, status);
+    if (completion_.tx_cq == nullptr || (!record.completes && status == WcStatus::kSuccess)) {
         return;
     }
     completion_.tx_cq->emplace([&](Cqe& cqe) {
-        cqe = {.op_context = record.context, .flags = kWcMsg | kWcSend, .status = wc.status};
+        cqe = {.op_context = record.context, .flags = kWcMsg | kWcSend, .status = status};
     });
 }
 
@@ -276,23 +343,30 @@ void UdEndpoint::finish_recv_locked(const Wc& wc) noexcept {
         return;
     }
     completion_.rx_cq->emplace([&](Cqe& cqe) {
-        cqe = {.op_context = record.context,
-               .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0),
-               .len = is_cut ? record.room : bytes,
-               .buf = record.buffer,
-               .data = has_data ? wc.imm : 0,
-               .source = attr_.reports_source && has_message ? source_of(grhs_[i], wc.src_port)
-                                                             : kSourceNotAvailable,
-               .status = status,
-               .extra = static_cast<std::uint32_t>(is_cut ? bytes - record.room : 0)};
+        cqe = {
+            .op_context = record.context,
+            .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0),
+            .len = is_cut ? record.room : bytes,
+            .buf = record.buffer,
+            .data = has_data ? wc.imm : 0,
+            .source = has_sources_ && has_message ? source_of(grhs_[i], wc) : kSourceNotAvailable,
+            .status = status,
+            .extra = static_cast<std::uint32_t>(is_cut ? bytes - record.room : 0)};
     });
 }
 
 /// The number of who sent; the pair has written the route header from the packet's own addresses.
-std::uint64_t UdEndpoint::source_of(const Grh& grh, std::uint16_t port) const noexcept {
+std::uint64_t UdEndpoint::source_of(const Grh& grh, const Wc& wc) const noexcept {
     constexpr std::size_t kSourceAt = 8;
-    Address source{.port = port != 0 ? port : host_->address().port};
+    Address source{.port = wc.src_port != 0 ? wc.src_port : host_->address().port};
     std::memcpy(source.gid.data(), grh.data() + kSourceAt, source.gid.size());
+    if (resolver_ != nullptr) {
+        const auto name = resolver_->source_of(source, wc.src_qpn);
+        if (!name.is_ok()) {
+            return kSourceNotAvailable;
+        }
+        source.port = name.value().port;
+    }
     const auto number = av_->find(to_sock_addr(source));
     return number.is_ok() ? number.value() : kSourceNotAvailable;
 }
@@ -310,45 +384,75 @@ Status UdEndpoint::cancel_locked(void* context) noexcept {
 
 // ---- peers ----
 
-Ah* UdEndpoint::find_ah_locked(std::uint64_t dest) noexcept {
+const UdEndpoint::Peer* UdEndpoint::find_peer_locked(std::uint64_t dest) const noexcept {
     if (is_group(dest)) [[unlikely]] {
         const std::uint64_t i = dest & ~kGroupBit;
-        return i < groups_.size() && groups_[i].sends ? groups_[i].ah : nullptr;
+        return i < groups_.size() && groups_[i].sends ? &groups_[i].peer : nullptr;
     }
-    if (dest < ahs_.size() && ahs_[dest] != nullptr) [[likely]] {
-        return ahs_[dest];
-    }
-    return make_ah_locked(dest);
+    return dest < peers_.size() && peers_[dest].ah != nullptr ? &peers_[dest] : nullptr;
 }
 
-/// At the first datagram to a peer.
-Ah* UdEndpoint::make_ah_locked(std::uint64_t dest) noexcept {
-    const util::SockAddr* const address = av_->at(dest);
-    if (address == nullptr || address->family != host_->address().family) {
-        return nullptr;
-    }
-    const auto made = create_ah(*pd_, {.dest = to_address(*address)});
+/// nullptr: there is no way to it.
+const UdEndpoint::Peer* UdEndpoint::learn_peer_locked(std::uint64_t dest,
+                                                      const util::SockAddr& address,
+                                                      const UdPair& pair) noexcept {
+    Address to = to_address(address);
+    to.port = sharing_ == nullptr ? to.port : host_->device().address().port;
+    const auto made = create_ah(*pd_, {.dest = to});
     if (!made.is_ok()) {
         return nullptr;
     }
-    if (dest >= ahs_.size()) {
-        ahs_.resize(std::bit_ceil(dest + 1));
+    if (dest >= peers_.size()) {
+        peers_.resize(std::bit_ceil(dest + 1));
     }
-    return ahs_[dest] = made.value();
+    peers_[dest] = {.ah = made.value(), .pair = pair};
+    return &peers_[dest];
 }
 
-void UdEndpoint::forget_locked(std::uint64_t index) noexcept {
-    if (index < ahs_.size() && ahs_[index] != nullptr) {
-        destroy_ah_locked(ahs_[index]);
-        ahs_[index] = nullptr;
+void UdEndpoint::unlearn_locked(std::uint64_t number) noexcept {
+    if (number < peers_.size() && peers_[number].ah != nullptr) {
+        destroy_ah_locked(std::exchange(peers_[number], {}).ah);
     }
+}
+
+void UdEndpoint::forget_locked(std::uint64_t index, const util::SockAddr& address) noexcept {
+    unlearn_locked(index);
+    if (resolver_ != nullptr) {
+        resolver_->forget_locked(index, address);
+    }
+}
+
+// ---- sends that have waited ----
+
+Status UdEndpoint::post_kept_locked(const UdKept& kept, const UdPair& pair) noexcept {
+    if (!can_send_locked()) {
+        return EAGAIN;
+    }
+    RdSend request = kept.request;
+    request.iov = kept.iov.data();
+    const Peer* peer = find_peer_locked(request.dest);
+    if (peer == nullptr) {
+        const util::SockAddr* const address = av_->at(request.dest);
+        peer = address != nullptr ? learn_peer_locked(request.dest, *address, pair) : nullptr;
+    }
+    const Status posted = peer != nullptr ? post_locked(request, *peer) : Status(ENOENT);
+    if (!posted.is_ok() && posted.error() != EAGAIN) {
+        fail_kept_locked(kept, WcStatus::kPeerUnreachable);
+    }
+    return posted;
+}
+
+void UdEndpoint::fail_kept_locked(const UdKept& kept, WcStatus status) noexcept {
+    report_send_locked({.context = kept.request.context,
+                        .completes = has(kept.request.flags, RdFlags::kCompletion)},
+                       status);
 }
 
 /// A peer that comes back at the same address is reached by another channel.
 void UdEndpoint::channel_failed(Channel& channel) noexcept {
-    for (std::uint64_t i = 0; i < ahs_.size(); ++i) {
-        if (ahs_[i] != nullptr && ahs_[i]->channel() == &channel) {
-            forget_locked(i);
+    for (std::uint64_t i = 0; i < peers_.size(); ++i) {
+        if (peers_[i].ah != nullptr && peers_[i].ah->channel() == &channel) {
+            unlearn_locked(i);
         }
     }
 }
@@ -381,19 +485,23 @@ Result<std::uint64_t> UdEndpoint::join_locked(const util::SockAddr& group, bool 
     }
     const auto ah = create_ah(*pd_, {.dest = address});
     const auto place = std::find_if(groups_.begin(), groups_.end(),
-                                    [](const Group& one) { return one.ah == nullptr; });
+                                    [](const Group& one) { return one.peer.ah == nullptr; });
     const auto i = static_cast<std::uint64_t>(place - groups_.begin());
     if (place == groups_.end()) {
         groups_.emplace_back();
     }
-    groups_[i] = {.address = address, .ah = ah.value(), .sends = sends, .receives = receives};
+    const UdPair all{.qpn = kMulticastQpn, .qkey = kUdEndpointQkey};
+    groups_[i] = {.address = address,
+                  .peer = {.ah = ah.value(), .pair = all},
+                  .sends = sends,
+                  .receives = receives};
     return i | kGroupBit;
 }
 
 void UdEndpoint::leave_locked(std::uint64_t number) noexcept {
     Group& group = groups_[number & ~kGroupBit];
     const Group left = std::exchange(group, {});
-    destroy_ah_locked(left.ah);
+    destroy_ah_locked(left.peer.ah);
     const bool is_member = std::any_of(groups_.begin(), groups_.end(), [&](const Group& one) {
         return one.receives && one.address == left.address;
     });
@@ -415,19 +523,29 @@ unsigned UdEndpoint::poll_locked() noexcept {
     // What a reader has no room for waits in the socket or ring, where it is lost last.
     const bool is_held_up = completion_.rx_cq != nullptr && completion_.rx_cq->has_overflow();
     if (!is_held_up) {
-        device.progress();
+        sharing_ == nullptr ? static_cast<void>(device.progress()) : sharing_->poll();
     }
     const unsigned moved = drain_locked();
+    if (sharing_ != nullptr) {
+        run_shared_locked(moved);
+    }
     const bool is_at_rest = is_quiet_locked(moved) || is_held_up;
     if (moved != 0 && !is_hot()) {
         mark_hot();  // come to rest again later
     }
-    if (is_hot() && is_at_rest && tx_head_ == tx_tail_ && device.ops().arm(device).is_ok()) {
+    if (is_hot() && is_at_rest && tx_head_ == tx_tail_ && arm_device_locked().is_ok()) {
         // relaxed: the host looks from here on, at what has come by now too.
         is_hot_.store(false, std::memory_order_relaxed);
         host_->leave_to_host();
     }
     return moved;
+}
+
+void UdEndpoint::run_shared_locked(unsigned moved) noexcept {
+    resolver_->run_locked(*av_);
+    if (sleepers_ != 0 && moved != 0) [[unlikely]] {
+        ask_for_notice_locked();  // another thread sleeps on
+    }
 }
 
 /// Whether nothing has come for a while.
@@ -465,7 +583,34 @@ Status UdEndpoint::arm_locked() noexcept {
         return EAGAIN;
     }
     mark_hot();  // what wakes the sleeper is looked for at once
-    return device.ops().arm(device);
+    const Status armed = arm_device_locked();
+    sleepers_ += armed.is_ok() ? 1 : 0;
+    return armed;
+}
+
+void UdEndpoint::disarm_locked() noexcept {
+    mark_hot();
+    sleepers_ -= sleepers_ != 0 ? 1 : 0;
+    if (sharing_ != nullptr) {
+        sharing_->port().expect_traffic();  // what has woken us may have been a packet
+    }
+}
+
+/// Of what others take in on a shared device the queue tells.
+Status UdEndpoint::arm_device_locked() noexcept {
+    Device& device = host_->device();
+    if (sharing_ == nullptr) {
+        return device.ops().arm(device);
+    }
+    ask_for_notice_locked();
+    const Status armed = sharing_->arm();
+    const bool has_any = cq_->may_have_entries() || resolver_->has_news();
+    return has_any ? Status(EAGAIN) : armed;
+}
+
+void UdEndpoint::ask_for_notice_locked() noexcept {
+    channel_->clear();
+    [[maybe_unused]] const Status asked = cq_->req_notify(false);
 }
 
 }  // namespace rvt::core

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
 // The service under FI_EP_DGRAM: a UD pair on a device of its own. The pair's number and Q_Key are
-// the same for all such endpoints, so that the address of the device says where a datagram goes.
+// the same for all such endpoints, so that the address of the device says where a datagram goes. Or
+// one of the pairs on a device that is shared: then addresses name services, whose pairs
+// core/ud_resolver.h finds.
 //
 // Each receive that is posted to the pair is the application's buffers between two areas of the
 // endpoint's own: the route header goes into the first, and into the last what is longer than the
@@ -25,13 +27,14 @@
 #include "core/progress_source.h"
 #include "core/qp.h"
 #include "core/rd_types.h"
+#include "core/ud_resolver.h"
 #include "core/verbs_cq.h"
 #include "util/cpu.h"
 #include "util/sock_addr.h"
 
 namespace rvt::core {
 
-/// The number of the pair.
+/// The number of the pair on a device of its own.
 inline constexpr std::uint32_t kUdEndpointQpn = 0x11;
 /// The Q_Key of datagrams and groups in the port space UDP of rdma_cm.
 inline constexpr std::uint32_t kUdEndpointQkey = 0x01234567;
@@ -46,6 +49,30 @@ struct UdPolling {
     bool is_cheap = false;       // then it looks all the same whenever it is called
 };
 
+/// A device that endpoints share, as one of them has it.
+class UdSharing {
+  public:
+    virtual ~UdSharing() = default;
+    UdSharing(const UdSharing&) = delete;
+    UdSharing& operator=(const UdSharing&) = delete;
+
+    /// Who takes the device's management datagrams. The endpoint's service is the port of
+    /// UdHost::address().
+    virtual RcPort& port() noexcept = 0;
+    /// Sends what is due, takes in what has arrived.
+    virtual void poll() noexcept = 0;
+    /// Asks for the next readiness of wake_fd(). Returns: EAGAIN when there is something to poll
+    /// now.
+    virtual Status arm() noexcept = 0;
+    /// Readable when an armed device has something to poll, or a watched descriptor is.
+    [[nodiscard]] virtual int wake_fd() const noexcept = 0;
+    /// Returns: ENOMEM, ENOSPC.
+    virtual Status watch(int fd) noexcept = 0;
+
+  protected:
+    UdSharing() = default;
+};
+
 /// The device of one endpoint, and who looks at it while the application does not.
 class UdHost {
   public:
@@ -55,6 +82,8 @@ class UdHost {
 
     virtual Device& device() noexcept = 0;
     virtual util::SockAddr address() const noexcept = 0;
+    /// nullptr: the device is the endpoint's alone.
+    virtual UdSharing* sharing() noexcept { return nullptr; }
     [[nodiscard]] virtual UdPolling polling() const noexcept { return {}; }
     /// Nothing has come for a while: from now on the host looks, and marks the endpoint hot when
     /// something comes. Threads: holder of the domain's lock.
@@ -96,7 +125,7 @@ struct UdAttr {
 };
 
 /// Threads: holder of the domain's lock, but for mark_hot(), is_hot() and poll_count().
-class UdEndpoint final : public ProgressSource, private MadSink {
+class UdEndpoint final : public ProgressSource, private MadSink, private UdResolverOwner {
   public:
     explicit UdEndpoint(const UdAttr& attr);
     ~UdEndpoint();
@@ -104,7 +133,8 @@ class UdEndpoint final : public ProgressSource, private MadSink {
     UdEndpoint& operator=(const UdEndpoint&) = delete;
 
     /// Opens the pair on the host's device, ready for traffic. Once, before all else.
-    /// Returns: ENOMEM, EMFILE; EINVAL for queues that the device does not have.
+    /// Returns: ENOMEM, EMFILE; EINVAL for queues that the device does not have; EADDRINUSE when
+    ///          somebody has the service.
     Status open(std::unique_ptr<UdHost> host);
     [[nodiscard]] UdHost* host() const noexcept { return host_.get(); }
     /// Where completions go and who gives numbers to peers. Once, before traffic. Only the queues
@@ -113,7 +143,9 @@ class UdEndpoint final : public ProgressSource, private MadSink {
 
     // ---- data path ----
 
-    /// Of the flags kCompletion, kInject and kData are looked at; of data 32 bits.
+    /// Of the flags kCompletion, kInject and kData are looked at; of data 32 bits. On a shared
+    /// device the first ones to a peer wait for its answer; without one they complete with
+    /// kRetryExcErr, or kPeerUnreachable when nobody has the service or the UDP port there.
     /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE.
     Status send_locked(const RdSend& request) noexcept;
     /// Of the flags kCompletion is looked at. Returns: EAGAIN when no more can be posted.
@@ -125,7 +157,7 @@ class UdEndpoint final : public ProgressSource, private MadSink {
     // ---- peers and groups ----
 
     /// A number of the address vector has been removed.
-    void forget_locked(std::uint64_t index) noexcept;
+    void forget_locked(std::uint64_t index, const util::SockAddr& address) noexcept;
 
     /// Joins a group. Returns: the number that stands for it as a destination, until leave;
     ///          EINVAL when it is no group's address; errors of Qp::attach_mcast().
@@ -142,7 +174,7 @@ class UdEndpoint final : public ProgressSource, private MadSink {
     /// The same, also while the wire has been quiet.
     unsigned poll_locked() noexcept;
     Status arm_locked() noexcept override;
-    void disarm_locked() noexcept override { mark_hot(); }
+    void disarm_locked() noexcept override;
     int wake_fd() const noexcept override { return wake_fd_; }
 
     void mark_hot() noexcept {
@@ -173,9 +205,13 @@ class UdEndpoint final : public ProgressSource, private MadSink {
         bool is_posted;
     };
     using Grh = std::array<std::byte, kGrhBytes>;
+    struct Peer {
+        Ah* ah = nullptr;  // nullptr: not known yet
+        UdPair pair{};
+    };
     struct Group {
         Address address;
-        Ah* ah = nullptr;  // nullptr: the place is free
+        Peer peer;  // without a handle: the place is free
         bool sends = false;
         bool receives = false;
     };
@@ -186,27 +222,46 @@ class UdEndpoint final : public ProgressSource, private MadSink {
     void peer_refused(const Address& /*peer*/, std::uint32_t /*dest_qpn*/) noexcept override {}
     void channel_failed(Channel& channel) noexcept override;
 
+    // UdResolverOwner
+    Status post_kept_locked(const UdKept& kept, const UdPair& pair) noexcept override;
+    void fail_kept_locked(const UdKept& kept, WcStatus status) noexcept override;
+    void unlearn_locked(std::uint64_t number) noexcept override;
+    void wake() noexcept override { channel_->notify(*cq_); }
+
+    Status open_queue();
     Status open_pair();
+    Status join_device();
     Status start_pair();
     void close() noexcept;
 
-    [[nodiscard]] Ah* find_ah_locked(std::uint64_t dest) noexcept;
-    [[gnu::cold]] Ah* make_ah_locked(std::uint64_t dest) noexcept;
+    [[nodiscard]] const Peer* find_peer_locked(std::uint64_t dest) const noexcept;
+    const Peer* learn_peer_locked(std::uint64_t dest, const util::SockAddr& address,
+                                  const UdPair& pair) noexcept;
+    [[gnu::cold]] Status send_first_locked(const RdSend& request) noexcept;
+    Status post_locked(const RdSend& request, const Peer& peer) noexcept;
     void destroy_ah_locked(Ah* ah) noexcept;
+    [[nodiscard]] bool can_send_locked() const noexcept;
     [[nodiscard]] bool has_room_to_send_locked() noexcept;
     [[nodiscard]] Sge sge_of(const void* data, std::uint64_t bytes) const noexcept;
     unsigned drain_locked() noexcept;
     void finish_send_locked(const Wc& wc) noexcept;
+    void report_send_locked(const TxRecord& record, WcStatus status) noexcept;
     void finish_recv_locked(const Wc& wc) noexcept;
-    [[nodiscard]] std::uint64_t source_of(const Grh& grh, std::uint16_t port) const noexcept;
+    [[nodiscard]] std::uint64_t source_of(const Grh& grh, const Wc& wc) const noexcept;
+    void run_shared_locked(unsigned moved) noexcept;
+    Status arm_device_locked() noexcept;
+    void ask_for_notice_locked() noexcept;
     void free_rx_locked(std::uint32_t i) noexcept;
     [[nodiscard]] bool is_quiet_locked(unsigned moved) noexcept;
 
     const UdAttr attr_;
+    bool has_sources_ = false;  // looks for who has sent
     RdCompletion completion_;
     AddressVector* av_ = nullptr;
     std::unique_ptr<UdHost> host_;
+    UdSharing* sharing_ = nullptr;  // the host's; nullptr: as UdHost says
     Owned<Context> context_;
+    Owned<CompChannel> channel_;  // with sharing_: others take in what arrives
     Owned<Pd> pd_;
     Owned<VerbsCq> cq_;
     Owned<Mr> all_memory_;
@@ -226,9 +281,11 @@ class UdEndpoint final : public ProgressSource, private MadSink {
     std::vector<Grh> grhs_;  // one for each place of rx_
     std::uint32_t free_rx_ = kNone;
     std::vector<std::byte> excess_;  // whatever does not fit; nobody reads it
-    std::vector<Ah*> ahs_;           // by the number of the peer
+    std::vector<Peer> peers_;        // by their numbers
     std::vector<Group> groups_;
     std::vector<Ah*> unused_ahs_;  // to be destroyed once no datagram that waits names them
+    std::unique_ptr<UdResolver> resolver_;  // with sharing_
+    unsigned sleepers_ = 0;                 // with sharing_
 };
 
 }  // namespace rvt::core

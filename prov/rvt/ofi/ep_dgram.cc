@@ -418,9 +418,9 @@ bool DgramUser::control_progress() noexcept {
     return true;
 }
 
-void DgramUser::address_removed(std::uint64_t index, const util::SockAddr& /*address*/) noexcept {
+void DgramUser::address_removed(std::uint64_t index, const util::SockAddr& address) noexcept {
     const util::Guard<DomainLock> guard(ep_.domain->lock);
-    ep_.endpoint.forget_locked(index);
+    ep_.endpoint.forget_locked(index, address);
 }
 
 void EpDgram::prepare_flags() noexcept {

@@ -206,7 +206,7 @@ Test(ud_endpoint, a_number_that_was_removed_is_no_destination) {
     Ends ends;
     RVT_OK(ends.a.send(1));
     RVT_OK(ends.a.av.remove(ends.a.peer));
-    ends.a.endpoint.forget_locked(ends.a.peer);
+    ends.a.endpoint.forget_locked(ends.a.peer, to_sock_addr(ends.wire.side(kB).address()));
     RVT_EQ(ends.a.send(1), EINVAL);
     RVT_EQ(ends.a.av.insert(to_sock_addr(ends.wire.side(kB).address())).value(), ends.a.peer);
     RVT_OK(ends.a.send(1));
