@@ -15,6 +15,7 @@
 #include "core/addresses.h"
 #include "core/device.h"
 #include "core/registry.h"
+#include "msg_station.h"
 #include "ofi/ep_dgram.h"
 #include "roce_tuning.h"
 #include "util/control_thread.h"
@@ -97,6 +98,40 @@ class DgramWatch final : public util::ControlThread::Handler {
     milliseconds pause_{kPatience};
 };
 
+/// A device that a station has opened, and answers for.
+class SharedDevice final : public core::UdSharing {
+  public:
+    Status open(const util::SockAddr& bind);
+
+    [[nodiscard]] util::SockAddr address() const noexcept { return port_->address(); }
+    core::RcPort& port() noexcept override { return port_->rc(); }
+    void poll() noexcept override { port_->poll(); }
+    Status arm() noexcept override { return port_->arm(); }
+    [[nodiscard]] int wake_fd() const noexcept override { return wake_set_.get(); }
+    Status watch(int fd) noexcept override;
+
+  private:
+    std::shared_ptr<ofi::MsgPort> port_;
+    util::ProcessFd wake_set_;
+};
+
+Status SharedDevice::open(const util::SockAddr& bind) {
+    auto port = open_datagram_number(bind);
+    if (!port.is_ok()) {
+        return port.status();
+    }
+    port_ = port.take();
+    const util::ForkHold hold;
+    wake_set_ = util::ProcessFd(util::UniqueFd(epoll_create1(EPOLL_CLOEXEC)));
+    return wake_set_.is_open() ? watch(port_->wake_fd()) : Status(errno);
+}
+
+Status SharedDevice::watch(int fd) noexcept {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return epoll_ctl(wake_set_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? kOk : Status(errno);
+}
+
 class DgramHost final : public core::UdHost {
   public:
     explicit DgramHost(const core::UdHostAttr& attr) noexcept : attr_(attr) {}
@@ -108,8 +143,9 @@ class DgramHost final : public core::UdHost {
 
     core::Device& device() noexcept override { return *device_; }
     util::SockAddr address() const noexcept override {
-        return core::to_sock_addr(device_->address());
+        return shared_ != nullptr ? shared_->address() : core::to_sock_addr(device_->address());
     }
+    core::UdSharing* sharing() noexcept override { return shared_.get(); }
     core::UdPolling polling() const noexcept override;
     void leave_to_host() noexcept override { watch_->resume(); }
     Status start() override;
@@ -117,6 +153,7 @@ class DgramHost final : public core::UdHost {
 
   private:
     Status open_wire();
+    Status open_shared();
     Status open_host();
     Status open_groups();
 
@@ -124,12 +161,16 @@ class DgramHost final : public core::UdHost {
     core::Device* device_ = nullptr;  // of one of these
     std::unique_ptr<roce::PacketDevice> wire_;
     std::unique_ptr<shm::SegmentDevice> host_;
+    std::unique_ptr<SharedDevice> shared_;
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<DgramWatch> watch_;
 };
 
 /// An address of this host alone is reached through shared memory, another one by its network.
 Status DgramHost::open() {
+    if (shares_device(attr_.bind)) {
+        return open_shared();
+    }
     const bool has_wire = util::param_is_set(util::ParamId::kRoce) && !attr_.bind.is_loopback();
     return has_wire ? open_wire() : open_host();
 }
@@ -155,6 +196,16 @@ Status DgramHost::open_wire() {
     wire_ = device.take();
     device_ = &wire_->device();
     return kOk;
+}
+
+Status DgramHost::open_shared() {
+    auto made = std::make_unique<SharedDevice>();
+    const Status opened = made->open(attr_.bind);
+    if (opened.is_ok()) {
+        shared_ = std::move(made);
+        device_ = &shared_->port().device();
+    }
+    return opened;
 }
 
 Status DgramHost::open_host() {
@@ -201,8 +252,8 @@ Status DgramHost::open_groups() {
     return kOk;
 }
 
-/// A look at shared memory makes no system call, and nobody but the endpoint has to look unless it
-/// is to make progress by itself.
+/// A look at shared memory, or at a device whose station knows when to look, makes no system call,
+/// and nobody but the endpoint has to look unless it is to make progress by itself.
 core::UdPolling DgramHost::polling() const noexcept {
     if (wire_ != nullptr) {
         return {};
@@ -219,7 +270,8 @@ Status DgramHost::start() {
     thread_ = thread.take();
     watch_ = std::make_unique<DgramWatch>(*thread_, attr_);
     util::Status started = util::kOk;
-    thread_->run([&] { started = watch_->start(device_->ops().wake_fd(*device_)); });
+    const int fd = shared_ != nullptr ? shared_->wake_fd() : device_->ops().wake_fd(*device_);
+    thread_->run([&] { started = watch_->start(fd); });
     return started;
 }
 

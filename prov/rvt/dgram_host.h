@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // FI_EP_DGRAM: where the libfabric layer, the core's datagram endpoint and its device meet: one of
-// RoCEv2 or, for addresses of this host alone, one of shared memory.
+// RoCEv2, of its own or shared with others, or, for addresses of this host alone, one of shared
+// memory.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,8 @@ namespace rvt {
 /// Gives DGRAM endpoints their devices. Threads: once, at load.
 void use_dgram_hosts() noexcept;
 
-/// A device of its own at the address of an endpoint, and the control thread's eye on it.
-/// Returns: as roce::PacketDevice::open() or shm::SegmentDevice::open().
+/// A device at the address of an endpoint, and the control thread's eye on it.
+/// Returns: as roce::PacketDevice::open(), open_datagram_number() or shm::SegmentDevice::open().
 Result<std::unique_ptr<core::UdHost>> open_dgram_host(const core::UdHostAttr& attr);
 
 /// The payload of a datagram from that address. Returns: as roce::payload_of().

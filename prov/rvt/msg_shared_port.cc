@@ -3,6 +3,7 @@
 #include "msg_shared_port.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <random>
 #include <set>
@@ -27,13 +28,22 @@ struct SharedDevice {
     util::SockAddr address;  // with port 0
     unsigned generation = 0;
     std::shared_ptr<ofi::MsgPort> port;
-    std::set<std::uint16_t> numbers;
+    std::array<std::set<std::uint16_t>, 2> numbers;  // by PortSpace
+
+    std::set<std::uint16_t>& numbers_of(PortSpace space) noexcept {
+        return numbers[static_cast<std::size_t>(space)];
+    }
 };
 
 class SharedPort final : public ofi::MsgPort {
   public:
-    SharedPort(ofi::MsgPort& device, util::SockAddr name, util::ProcessFd wake_fd) noexcept
-        : MsgPort(Same{device}), device_(device), name_(name), wake_fd_(std::move(wake_fd)) {}
+    SharedPort(ofi::MsgPort& device, util::SockAddr name, PortSpace space,
+               util::ProcessFd wake_fd) noexcept
+        : MsgPort(Same{device}),
+          device_(device),
+          name_(name),
+          space_(space),
+          wake_fd_(std::move(wake_fd)) {}
     ~SharedPort() override;
     SharedPort(const SharedPort&) = delete;
     SharedPort& operator=(const SharedPort&) = delete;
@@ -59,6 +69,7 @@ class SharedPort final : public ofi::MsgPort {
 
     ofi::MsgPort& device_;  // outlives the name, see SharedDevice
     const util::SockAddr name_;
+    const PortSpace space_;
     util::ProcessFd wake_fd_;  // of its own: sets of descriptors take each once
 };
 
@@ -101,7 +112,8 @@ util::Result<std::uint16_t> take_number(std::set<std::uint16_t>& taken, std::uin
 }
 
 void close_if_unused(std::vector<SharedDevice>::iterator device) RVT_REQUIRES(lock) {
-    if (device->numbers.empty()) {
+    if (device->numbers_of(PortSpace::kConnections).empty() &&
+        device->numbers_of(PortSpace::kDatagrams).empty()) {
         devices().erase(device);
     }
 }
@@ -111,18 +123,18 @@ SharedPort::~SharedPort() {
     const util::Guard guard(lock);
     const auto device = std::ranges::find_if(
         devices(), [&](const SharedDevice& one) { return one.port.get() == &device_; });
-    device->numbers.erase(name_.port);
+    device->numbers_of(space_).erase(name_.port);
     close_if_unused(device);
 }
 
-util::Result<std::shared_ptr<ofi::MsgPort>> name_port(SharedDevice& device, std::uint16_t wanted)
-    RVT_REQUIRES(lock) {
+util::Result<std::shared_ptr<ofi::MsgPort>> name_port(SharedDevice& device, PortSpace space,
+                                                      std::uint16_t wanted) RVT_REQUIRES(lock) {
     const util::ForkHold hold;
     util::ProcessFd wake_fd(util::UniqueFd(fcntl(device.port->wake_fd(), F_DUPFD_CLOEXEC, 0)));
     if (!wake_fd.is_open()) {
         return errno;
     }
-    const auto number = take_number(device.numbers, wanted);
+    const auto number = take_number(device.numbers_of(space), wanted);
     if (!number.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot take service %u of %s: %s; port 0 chooses a free one", wanted,
                  device.port->address().to_string().c_str(),
@@ -132,12 +144,13 @@ util::Result<std::shared_ptr<ofi::MsgPort>> name_port(SharedDevice& device, std:
     util::SockAddr name = device.port->address();
     name.port = number.value();
     return std::shared_ptr<ofi::MsgPort>(
-        std::make_shared<SharedPort>(*device.port, name, std::move(wake_fd)));
+        std::make_shared<SharedPort>(*device.port, name, space, std::move(wake_fd)));
 }
 
 }  // namespace
 
 util::Result<std::shared_ptr<ofi::MsgPort>> open_shared_port(const util::SockAddr& address,
+                                                             PortSpace space,
                                                              std::uint16_t roce_port,
                                                              OpenSharedDevice open_device) {
     const util::Guard guard(lock);
@@ -152,7 +165,7 @@ util::Result<std::shared_ptr<ofi::MsgPort>> open_shared_port(const util::SockAdd
                              .numbers = {}});
     }
     const auto device = find_device(address);
-    auto port = name_port(*device, address.port);
+    auto port = name_port(*device, space, address.port);
     if (!port.is_ok()) {
         close_if_unused(device);
     }

@@ -29,7 +29,8 @@ constexpr std::uint32_t kMaxPairs = 1u << 16;
 // shared memory a system call, and over a wire nobody.
 constexpr std::uint32_t kWireIdleUs = 50;
 constexpr std::uint32_t kHostIdleUs = 1000;
-constexpr std::uint32_t kOwnKeys = 64;  // pairs bring the keys of their domains
+constexpr std::uint32_t kOwnKeys = 64;           // pairs bring the keys of their domains
+constexpr std::uint32_t kSharedKeys = 1u << 13;  // of datagram endpoints, one each
 
 /// An address of this host alone is reached through shared memory, another one by its network.
 bool has_wire(const util::SockAddr& address) noexcept {
@@ -72,7 +73,7 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
 
   private:
     unsigned poll_device() noexcept override;
-    util::Status open_wire(const util::SockAddr& address, util::PortUse use);
+    util::Status open_wire(const util::SockAddr& address, bool is_shared);
     util::Status open_host(const util::SockAddr& address, util::UdpPort* port);
     util::Status start(core::RcData data);
     util::Status start_watch();
@@ -110,8 +111,7 @@ util::Status MsgStation::open(const util::SockAddr& address, std::uint16_t roce_
     util::SockAddr at = address;
     at.port = roce_port != 0 ? roce_port : address.port;
     const util::Status opened =
-        has_wire(at) ? open_wire(at, roce_port != 0 ? util::PortUse::kFixed : util::PortUse::kAlone)
-                     : open_host(at, nullptr);
+        has_wire(at) ? open_wire(at, roce_port != 0) : open_host(at, nullptr);
     if (!opened.is_ok()) {
         return opened;
     }
@@ -177,8 +177,10 @@ util::Status MsgStation::open_host(const util::SockAddr& address, util::UdpPort*
     return util::kOk;
 }
 
-util::Status MsgStation::open_wire(const util::SockAddr& address, util::PortUse use) {
-    util::Result<util::UdpPort> bound = util::bind_udp_port(address, use);
+/// @param is_shared  By endpoints that have no other port, those of datagrams among them.
+util::Status MsgStation::open_wire(const util::SockAddr& address, bool is_shared) {
+    util::Result<util::UdpPort> bound =
+        util::bind_udp_port(address, is_shared ? util::PortUse::kFixed : util::PortUse::kAlone);
     if (!bound.is_ok()) {
         return bound.status();
     }
@@ -189,7 +191,8 @@ util::Status MsgStation::open_wire(const util::SockAddr& address, util::PortUse 
         {.name = name.c_str(),
          .port = &port,
          .payload_bytes = static_cast<std::uint32_t>(util::param_number(util::ParamId::kRoceMtu)),
-         .limits = {.max_qp = kMaxPairs, .max_mr = kOwnKeys},
+         .joins_groups = is_shared,
+         .limits = {.max_qp = kMaxPairs, .max_mr = is_shared ? kSharedKeys : kOwnKeys},
          .faults = packet_faults(),
          .capture = packet_capture()});
     if (!device.is_ok()) {
@@ -284,13 +287,25 @@ util::Result<std::shared_ptr<ofi::MsgPort>> make_station(const util::SockAddr& a
     return std::shared_ptr<ofi::MsgPort>(std::move(made));
 }
 
+std::uint16_t roce_port() noexcept {
+    return static_cast<std::uint16_t>(util::param_number(util::ParamId::kRocePort));
+}
+
 util::Result<std::shared_ptr<ofi::MsgPort>> open_station(const util::SockAddr& address) {
-    const auto roce_port = static_cast<std::uint16_t>(util::param_number(util::ParamId::kRocePort));
-    return roce_port != 0 && has_wire(address) ? open_shared_port(address, roce_port, make_station)
-                                               : make_station(address, 0);
+    return shares_device(address)
+               ? open_shared_port(address, PortSpace::kConnections, roce_port(), make_station)
+               : make_station(address, 0);
 }
 
 }  // namespace
+
+bool shares_device(const util::SockAddr& address) noexcept {
+    return roce_port() != 0 && has_wire(address);
+}
+
+util::Result<std::shared_ptr<ofi::MsgPort>> open_datagram_number(const util::SockAddr& address) {
+    return open_shared_port(address, PortSpace::kDatagrams, roce_port(), make_station);
+}
 
 void use_msg_stations() noexcept {
     ofi::set_msg_ports(open_station);

@@ -15,7 +15,8 @@
 namespace rvt::ofi {
 
 /// Shared by the endpoints of a domain, or by a passive endpoint and those that it accepted.
-/// Several have one device where the setting FI_RVT_ROCE_PORT says so. Threads: any.
+/// Several have one device where the setting FI_RVT_ROCE_PORT says so, and datagram endpoints with
+/// them. Threads: any.
 class MsgPort {
   public:
     virtual ~MsgPort() = default;

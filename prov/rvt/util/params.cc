@@ -36,7 +36,7 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kRoceMtu, "roce_mtu", ParamType::kNumber, 0, 0, 8960, "bytes",
      "payload of a packet: a multiple of 64 from 256 on; 0: the most that the interface takes"},
     {ParamId::kRocePort, "roce_port", ParamType::kNumber, 0, 0, 65535, "",
-     "the UDP port that all MSG endpoints of an address share, ports of their addresses being service numbers of "
+     "the UDP port that all MSG and DGRAM endpoints of an address share, ports of addresses being service numbers of "
      "rdma_cm: 4791 for peers that are kernel rxe devices or RoCE NICs; 0: a UDP port for each"},
     {ParamId::kUnexpectedBytes, "unexpected_bytes", ParamType::kNumber, 64 * kMiB, 64 * 1024, 64 * kGiB, "bytes",
      "memory that an endpoint spends on messages which came before their receive; beyond it senders hold data back"},

@@ -81,7 +81,7 @@ struct Member {
 
 }  // namespace
 
-RVT_TEST_BOTH_WAYS(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender) {
+RVT_DGRAM_TEST(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender) {
     Member sender;
     Member first;
     Member second;
@@ -99,7 +99,7 @@ RVT_TEST_BOTH_WAYS(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender)
     RVT_ASSERT(sender.is_silent());
 }
 
-RVT_TEST_BOTH_WAYS(mc, the_flag_of_multicast_goes_with_groups) {
+RVT_DGRAM_TEST(mc, the_flag_of_multicast_goes_with_groups) {
     Member sender;
     Member member;
     const auto sending = sender.join(FI_SEND);
@@ -111,7 +111,7 @@ RVT_TEST_BOTH_WAYS(mc, the_flag_of_multicast_goes_with_groups) {
     RVT_EQ(member.next().len, 3);
 }
 
-RVT_TEST_BOTH_WAYS(mc, a_side_that_was_not_joined_does_not_work) {
+RVT_DGRAM_TEST(mc, a_side_that_was_not_joined_does_not_work) {
     Member sender;
     Member other;
     const auto sending = sender.join(FI_SEND);
@@ -123,7 +123,7 @@ RVT_TEST_BOTH_WAYS(mc, a_side_that_was_not_joined_does_not_work) {
     RVT_ASSERT(other.is_silent());
 }
 
-RVT_TEST_BOTH_WAYS(mc, who_has_left_gets_no_more_and_cannot_send) {
+RVT_DGRAM_TEST(mc, who_has_left_gets_no_more_and_cannot_send) {
     Member sender;
     Member member;
     auto sending = sender.join();
@@ -136,7 +136,7 @@ RVT_TEST_BOTH_WAYS(mc, who_has_left_gets_no_more_and_cannot_send) {
     RVT_EQ(fi_inject(sender.ep.get(), "x", 1, group), -FI_EINVAL);
 }
 
-RVT_TEST_BOTH_WAYS(mc, an_endpoint_is_in_use_while_it_is_a_member) {
+RVT_DGRAM_TEST(mc, an_endpoint_is_in_use_while_it_is_a_member) {
     Member member;
     auto joined = member.join();
     RVT_EQ(fi_close(&member.ep->fid), -FI_EBUSY);
@@ -144,7 +144,7 @@ RVT_TEST_BOTH_WAYS(mc, an_endpoint_is_in_use_while_it_is_a_member) {
     RVT_OK(fi_close(&member.ep.release()->fid));
 }
 
-RVT_TEST_BOTH_WAYS(mc, what_cannot_be_joined_is_refused) {
+RVT_DGRAM_TEST(mc, what_cannot_be_joined_is_refused) {
     fid_mc* mc = nullptr;
     Member member;
     sockaddr_in address = group_address();

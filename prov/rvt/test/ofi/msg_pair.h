@@ -40,12 +40,6 @@ inline void enable_first_by_wire() {
     use_network();
     enables_first = true;
 }
-/// With the port of RoCEv2, which is nobody else's in a namespace alone.
-inline void share_roce_port() {
-    cr_assert(enter_own_network(), "this user cannot have a network of its own");
-    setenv("FI_RVT_ROCE_PORT", "4791", 1);
-    own_node = default_node();
-}
 
 /// A test over all ways: over loopback addresses; over a network's by the wire, through shared
 /// memory, and by the wire with one port for all.

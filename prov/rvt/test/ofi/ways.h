@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Tests that run once through shared memory and once by the wire.
+// Tests that run once through shared memory and once by the wire, some also at the port of RoCEv2.
 #pragma once
 
 #include <array>
+#include <cstdlib>
 #include <string>
 
 #include <arpa/inet.h>
@@ -15,6 +16,9 @@ namespace rvt::test {
 
 /// The address that all endpoints of a test have, which says how they reach each other.
 inline std::string own_node = "127.0.0.1";
+
+/// Whether they share the port of RoCEv2 at that address.
+inline bool shares_port = false;
 
 /// The address that endpoints get by default where there is a network.
 inline std::string default_node() {
@@ -42,6 +46,14 @@ inline void use_network() {
     own_node = network_node();
 }
 
+/// With the port of RoCEv2, which is nobody else's in a namespace alone.
+inline void share_roce_port() {
+    cr_assert(enter_own_network(), "this user cannot have a network of its own");
+    setenv("FI_RVT_ROCE_PORT", "4791", 1);
+    own_node = default_node();
+    shares_port = true;
+}
+
 /// A test over both ways.
 #define RVT_TEST_BOTH_WAYS(suite, name)                         \
     static void suite##_##name##_body();                        \
@@ -50,5 +62,11 @@ inline void use_network() {
     }                                                           \
     RVT_TEST_AFTER(rvt::test::use_network(), suite, wire, name) \
     static void suite##_##name##_body()
+
+/// The same, and by the wire with one port for all.
+#define RVT_DGRAM_TEST(suite, name)                                      \
+    static void suite##_##name##_body();                                 \
+    RVT_TEST_AFTER(rvt::test::share_roce_port(), suite, roce_port, name) \
+    RVT_TEST_BOTH_WAYS(suite, name)
 
 }  // namespace rvt::test
