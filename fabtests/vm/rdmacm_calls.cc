@@ -10,9 +10,10 @@
 #include <memory>
 #include <vector>
 
-#include <netdb.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
+
+#include "rdmacm_name.h"
 
 namespace {
 
@@ -20,6 +21,7 @@ using calls::Completion;
 using calls::Event;
 using calls::News;
 using traffic::fail;
+using traffic::Name;
 
 constexpr int kPatienceMs = std::chrono::milliseconds(traffic::kPatience).count();
 constexpr int kResolveMs = 5000;
@@ -38,26 +40,6 @@ void need(int result, const char* what) {
         fail(std::string(what) + ": " + strerrordesc_np(result > 0 ? result : errno));
     }
 }
-
-/// An IP address and the number of a service, or 0.
-class Name {
-  public:
-    Name(const std::string& ip, std::uint16_t service) {
-        addrinfo hints{};
-        hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-        if (getaddrinfo(ip.c_str(), std::to_string(service).c_str(), &hints, &found_) != 0) {
-            fail("no address: " + ip);
-        }
-    }
-    ~Name() { freeaddrinfo(found_); }
-    Name(const Name&) = delete;
-    Name& operator=(const Name&) = delete;
-
-    [[nodiscard]] sockaddr* get() const { return found_->ai_addr; }
-
-  private:
-    addrinfo* found_ = nullptr;
-};
 
 class RdmaCmEnd final : public calls::End {
   public:
