@@ -122,9 +122,12 @@ class Course {
         if (is_active_) {
             write_and_read();
             await_write();
+            // The last answer may be lost, and comes again only while this end is there.
+            folder_.await("exchanged");
         } else {
             await_write();
             write_and_read();
+            folder_.put("exchanged", "");
         }
     }
 
