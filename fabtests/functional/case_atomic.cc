@@ -350,11 +350,3 @@ constexpr Case kCases[] = {
 const std::span<const Case> kAtomicCases = kCases;
 
 }  // namespace fab
-
-#if defined(__SANITIZE_THREAD__)
-/// Targets look at memory that their own control thread may be writing for a peer, and what orders
-/// the two is a message of that peer: another process, into which the sanitizer cannot see.
-extern "C" [[gnu::visibility("default")]] const char* __tsan_default_suppressions() {
-    return "race:expect_slot\nrace:contended\n";
-}
-#endif
