@@ -50,7 +50,7 @@ works_under_1_built_with_2() {
         "$rvt_root/configure" --quiet CXXFLAGS=-O0 LIBFABRIC_CFLAGS="-isystem $headers" LIBFABRIC_LIBS=-lfabric \
             > /dev/null && mkdir -p prov/rvt/.libs && cp "$build/$core" prov/rvt/ &&
         cp "$build/prov/rvt/.libs/librvt-core.a" prov/rvt/.libs/ &&
-        make -s -j"$(nproc)" -o "$core" prov/rvt/librvt-fi.la || return
+        make -s precompile && make -s -j"$(nproc)" -o "$core" prov/rvt/librvt-fi.la || return
     export FI_PROVIDER_PATH=$headers/build/prov/rvt/.libs
     LD_BIND_NOW=1 fi_info -p rvt -t FI_EP_RDM && pingpong -c
 }

@@ -55,7 +55,7 @@ build_in() {
             echo "$*" > .configured
         fi
         # shellcheck disable=SC2086
-        make -s -j"$(jobs)" $RVT_TARGETS
+        make -s precompile && make -s -j"$(jobs)" $RVT_TARGETS
     )
 }
 
