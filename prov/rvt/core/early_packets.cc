@@ -2,6 +2,7 @@
 // Keeping and taking out.
 #include "core/early_packets.h"
 
+#include <cstring>
 #include <utility>
 
 namespace rvt::core {
@@ -15,13 +16,36 @@ void EarlyPackets::keep(const protocol::DecodedPacket& packet) {
     place.is_used = true;
     place.header = packet.header;
     place.payload.assign(packet.payload.begin(), packet.payload.end());
+    const std::uint32_t index = packet.header.psn.value() % kMost;
+    used_[index / kWordBits] |= std::uint64_t{1} << (index % kWordBits);
     ++count_;
+}
+
+std::size_t EarlyPackets::write_map(protocol::Psn missing,
+                                    std::span<std::byte, kMapBytes> to) const noexcept {
+    const std::uint32_t first = (missing + 1).value() % kMost;
+    const std::size_t shift = first % kWordBits;
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < used_.size(); ++i) {
+        const std::size_t at = first / kWordBits + i;
+        std::uint64_t word = used_[at % used_.size()] >> shift;
+        if (shift != 0) {
+            word |= used_[(at + 1) % used_.size()] << (kWordBits - shift);
+        }
+        std::memcpy(&to[i * sizeof word], &word, sizeof word);  // little-endian, as the wire's
+        if (word != 0) {
+            bytes = i * sizeof word + (word >> 32 != 0 ? sizeof word : sizeof word / 2);
+        }
+    }
+    return bytes;
 }
 
 protocol::DecodedPacket EarlyPackets::take(protocol::Psn psn,
                                            std::vector<std::byte>& bytes) noexcept {
     Slot& place = slot(psn);
     place.is_used = false;
+    const std::uint32_t index = psn.value() % kMost;
+    used_[index / kWordBits] &= ~(std::uint64_t{1} << (index % kWordBits));
     bytes = std::move(place.payload);
     const protocol::DecodedPacket packet{.header = place.header, .payload = bytes};
     if (--count_ == 0) {

@@ -3,8 +3,10 @@
 // repeat that one alone. Of pairs with a sink (core/message_sink.h), whose peers count on it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "protocol/headers.h"
@@ -17,6 +19,8 @@ class EarlyPackets {
   public:
     /// How far ahead of the missing packet one may be: not less than a sender has under way.
     static constexpr std::uint32_t kMost = 512;
+    /// Of write_map(), at most.
+    static constexpr std::size_t kMapBytes = kMost / 8;
 
     [[nodiscard]] bool is_empty() const noexcept { return count_ == 0; }
     [[nodiscard]] bool has(protocol::Psn psn) const noexcept {
@@ -29,7 +33,13 @@ class EarlyPackets {
     /// @param bytes  What the packet's payload lies in from now on.
     protocol::DecodedPacket take(protocol::Psn psn, std::vector<std::byte>& bytes) noexcept;
 
+    /// Writes which packets are kept: the lowest bit of the first byte is the one behind `missing`.
+    /// Returns: the bytes up to the last that is kept, a multiple of four.
+    std::size_t write_map(protocol::Psn missing, std::span<std::byte, kMapBytes> to) const noexcept;
+
   private:
+    static constexpr std::size_t kWordBits = 64;
+
     struct Slot {
         bool is_used = false;
         protocol::PacketHeader header{};
@@ -40,7 +50,8 @@ class EarlyPackets {
     }
     [[nodiscard]] Slot& slot(protocol::Psn psn) noexcept { return slots_[psn.value() % kMost]; }
 
-    std::vector<Slot> slots_;  // none while there are no packets
+    std::vector<Slot> slots_;                              // none while there are no packets
+    std::array<std::uint64_t, kMost / kWordBits> used_{};  // a bit for each slot
     std::uint32_t count_ = 0;
 };
 

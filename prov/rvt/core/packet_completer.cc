@@ -40,7 +40,13 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
     }
     const Psn before = una_;
     const Kind kind = header.info().kind;
-    if (kind == Kind::kAck) {
+    if (kind == Kind::kSack && !peer_keeps_early(qp)) {
+        device_.stats().add(Stat::kBadPackets);
+        return;
+    }
+    if (kind == Kind::kSack) {
+        skip_to(qp, header.psn);
+    } else if (kind == Kind::kAck) {
         const Syndrome::Type type = protocol::syndrome_of(header.syndrome).type;
         skip_to(qp, type == Syndrome::Type::kAck ? header.psn + 1 : header.psn);
     } else if (distance(header.psn, sent_psn_) >= 0) {
@@ -51,6 +57,7 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
         case Kind::kAtomicAck: take_atomic_result(qp, header); break;
         case Kind::kExtendedResult: take_extended_result(qp, packet); break;
         case Kind::kAck: take_ack(qp, header); break;
+        case Kind::kSack: take_sack(qp, packet); break;
         case Kind::kSend:
         case Kind::kWrite:
         case Kind::kRead:
@@ -60,6 +67,9 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
         case Kind::kExtendedAtomic: break;  // requests
     }
     if (una_ != before) {
+        if (kind != Kind::kSack) {
+            end_repair();
+        }
         made_progress(qp, before);
     }
 }
@@ -199,8 +209,9 @@ void PacketRequester::repair_gap(Qp& qp) noexcept {
     if (is_repairing_) {
         return;
     }
-    if (peer_keeps_early(qp)) {
-        fill_gap(qp);
+    if (peer_keeps_early(qp) && has_repair()) {
+        repair_->note({});
+        fill_gaps(qp, kLeastRepeats);
     } else {
         shrink_window();
         go_back(qp);
@@ -208,21 +219,38 @@ void PacketRequester::repair_gap(Qp& qp) noexcept {
     is_repairing_ = true;
 }
 
-/// Sends the packet again that is missing. Where the one behind what was sent again last is missing
-/// too, many are: then twice as many.
-void PacketRequester::fill_gap(Qp& qp) noexcept {
+/// A packet of a flow is missing, and the report says which have come behind it.
+void PacketRequester::take_sack(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
+    const Psn before = una_;
+    if (!acknowledge(qp, packet.header.psn)) {
+        repair_gap(qp);
+        return;
+    }
+    if (in_flight() == 0 || !has_repair()) {
+        return;
+    }
+    const std::uint32_t had = here_;
+    here_ = std::min(repair_->note(packet.payload), in_flight() - 1);
+    const auto acked = static_cast<std::uint32_t>(distance(una_, before));
+    const std::uint32_t come = acked + here_ > had ? acked + here_ - had : 0;
+    if (come != 0) {
+        progress_us_ = device_.now_us();
+    }
+    fill_gaps(qp, std::max(come, kLeastRepeats));
+}
+
+/// Sends again what is lost, `most` packets at most.
+void PacketRequester::fill_gaps(Qp& qp, std::uint32_t most) noexcept {
+    PacketBurst burst(device_, dest_);
+    repair_->for_each_lost(una_, sent_psn_, [&](Psn psn) {
+        return burst.count() < most && send_again(qp, psn, burst);
+    });
+    if (burst.count() == 0) {
+        return;
+    }
     shrink_window_a_little();
-    filled_ = filled_ != 0 && una_ == filled_to_ ? std::min(2 * filled_, kAckEvery) : 1;
-    filled_to_ = una_;
     timed_at_us_ = 0;  // an answer could be to either sending
     device_.stats().add(Stat::kRetries);
-    PacketBurst burst(device_, dest_);
-    for (std::uint32_t i = 0; i < filled_ && distance(sent_psn_, filled_to_) > 0; ++i) {
-        if (!send_again(qp, filled_to_, burst)) {
-            break;
-        }
-        ++filled_to_;
-    }
     burst.send();  // what the backend does not take is lost once more: the timer finds it
     device_.flush();
 }

@@ -90,7 +90,7 @@ std::uint32_t PacketRequester::next_step(const Qp& qp, const SendWqe& wqe) const
         }
         step = std::min(wqe.packets - wqe.sent, kReadPackets - wqe.sent % kReadPackets);
     }
-    const bool has_room = in_flight() + step <= window_ || qp.type() == QpType::kUc;
+    const bool has_room = window_has_room(step) || qp.type() == QpType::kUc;
     return has_room || in_flight() == 0 ? step : 0;
 }
 
@@ -269,8 +269,7 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
     const bool is_last =
         ends && (next == nullptr || !next->has(OpTraits::kPayload)) && !wqe.has(SendFlags::kMore);
     ++since_ack_request_;
-    if (!is_last && since_ack_request_ < std::min(kAckEvery, window_ / 2) &&
-        in_flight() < window_) {
+    if (!is_last && since_ack_request_ < std::min(kAckEvery, window_ / 2) && window_has_room(1)) {
         return false;
     }
     since_ack_request_ = 0;
@@ -342,14 +341,31 @@ void PacketRequester::check_time(Qp& qp) noexcept {
 void PacketRequester::probe(Qp& qp) noexcept {
     PacketBurst burst(device_, dest_);
     timed_at_us_ = 0;  // an answer could be to either sending
-    filled_ = send_again(qp, una_, burst) ? 1 : 0;
-    filled_to_ = una_ + filled_;
-    is_repairing_ = filled_ != 0;
-    if (distance(sent_psn_, filled_to_) > 0) {
-        send_again(qp, sent_psn_ - 1, burst);
+    for (const Psn psn : {una_, sent_psn_ - 1}) {
+        const bool has_left = send_again(qp, psn, burst);
+        if (has_left && has_repair()) {
+            repair_->note_repeat(psn, sent_psn_);
+        }
+        is_repairing_ = is_repairing_ || has_left;
+        if (in_flight() == 1) {
+            break;
+        }
     }
     burst.send();
     device_.flush();
+}
+
+/// Returns: whether there is memory for one.
+bool PacketRequester::has_repair() noexcept {
+    if (repair_ == nullptr) {
+        repair_.reset(new (std::nothrow) GapRepair);
+    }
+    return repair_ != nullptr;
+}
+
+void PacketRequester::end_repair() noexcept {
+    repair_.reset();
+    here_ = 0;
 }
 
 /// Everything from una_ on is sent once more.
@@ -360,6 +376,7 @@ void PacketRequester::go_back(Qp& qp) noexcept {
     timed_at_us_ = 0;  // an answer could be to either sending
     since_ack_request_ = 0;
     sent_psn_ = una_;
+    end_repair();
     fetches_.drop_behind(una_);
     if (oldest == nullptr) {
         return;

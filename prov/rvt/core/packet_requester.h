@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "core/gap_repair.h"
 #include "core/pieces.h"
 #include "core/send_queue.h"
 #include "core/wc.h"
@@ -82,6 +84,9 @@ class PacketRequester {
     static constexpr std::uint32_t kMinFillingWindow = 32;
     static constexpr std::uint32_t kMaxWindow = 512;
     static constexpr std::uint32_t kAckEvery = 128;  // packets, at most
+    // Repeats for one report: as many as have come since the last one, so that what fell over the
+    // edge of a queue does not again; and this many in any case.
+    static constexpr std::uint32_t kLeastRepeats = 8;
     static constexpr std::uint64_t kMinProbeUs = 1000;
     static constexpr std::uint64_t kMaxProbeUs = 500'000;
     // The same to a peer that keeps what comes behind a gap: so much sooner, since a probe is two
@@ -94,6 +99,11 @@ class PacketRequester {
     [[nodiscard]] static bool peer_keeps_early(const Qp& qp) noexcept;
     [[nodiscard]] std::uint32_t in_flight() const noexcept {
         return static_cast<std::uint32_t>(distance(sent_psn_, una_));
+    }
+    /// Whether so many packets more may leave. What has come behind a gap is not under way any
+    /// more; the peer keeps no more than a certain number of those.
+    [[nodiscard]] bool window_has_room(std::uint32_t packets) const noexcept {
+        return in_flight() - here_ + packets <= window_ && in_flight() + packets <= kMaxWindow;
     }
     [[nodiscard]] std::uint32_t packets_of(std::uint64_t bytes) const noexcept {
         return bytes == 0 ? 1 : static_cast<std::uint32_t>((bytes + mtu_ - 1) / mtu_);
@@ -124,8 +134,11 @@ class PacketRequester {
     void take_atomic_result(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void take_extended_result(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     void repair_gap(Qp& qp) noexcept;
-    void fill_gap(Qp& qp) noexcept;
+    void take_sack(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    void fill_gaps(Qp& qp, std::uint32_t most) noexcept;
     bool send_again(Qp& qp, protocol::Psn psn, PacketBurst& burst) noexcept;
+    bool has_repair() noexcept;
+    void end_repair() noexcept;
     void go_back(Qp& qp) noexcept;
     void fail_oldest(Qp& qp, WcStatus status) noexcept;
 
@@ -149,8 +162,9 @@ class PacketRequester {
     std::uint32_t window_credit_ = 0;  // packets acknowledged since it grew
     bool is_again_ = false;      // what leaves has left before, and nothing has come of it yet
     bool is_repairing_ = false;  // has sent again from una_ on for a gap once
-    protocol::Psn filled_to_{};  // behind what was sent again for the last gap
-    std::uint32_t filled_ = 0;   // packets of it
+    // Of a flow with a gap: what is known of the packets behind it, and how many have come.
+    std::unique_ptr<GapRepair> repair_;
+    std::uint32_t here_ = 0;
     protocol::Psn shrunk_at_{};  // sent_psn_ when the window shrank
 
     // Time, all in microseconds of the device's clock.

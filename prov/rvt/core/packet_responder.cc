@@ -41,7 +41,8 @@ const WrInfo& request_info(const OpcodeInfo& info, Opcode opcode) noexcept {
         case Kind::kReadResponse:
         case Kind::kAck:
         case Kind::kAtomicAck:
-        case Kind::kExtendedResult: break;
+        case Kind::kExtendedResult:
+        case Kind::kSack: break;
     }
     return *wr_info(WrOpcode::kRead);
 }
@@ -178,6 +179,8 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
     device_.stats().add(Stat::kSequenceErrors);
     if (qp.init().sink != nullptr && static_cast<std::uint32_t>(ahead) < EarlyPackets::kMost) {
         early_.keep(packet);
+        // The peer asks what has come, or repeats something behind what is still missing.
+        has_sent_nak_ = has_sent_nak_ && !header.ack_request;
     }
     report_gap(qp);
     return false;
@@ -187,7 +190,8 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
 void PacketResponder::report_gap(Qp& qp) noexcept {
     if (!has_sent_nak_) {
         has_sent_nak_ = true;
-        queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
+        qp.init().sink != nullptr ? queue_sack(qp)
+                                  : queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
     }
 }
 
@@ -385,6 +389,19 @@ void PacketResponder::queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept {
     }
 }
 
+/// What it says is found when it leaves; it speaks for an acknowledgement before it too.
+void PacketResponder::queue_sack(Qp& qp) noexcept {
+    const Answer answer{.kind = Answer::Kind::kSack,
+                        .syndrome = protocol::to_wire(protocol::nak(NakCode::kPsnSequence))};
+    if (!answers_.empty() && answers_.back().kind == Answer::Kind::kSack) {
+        return;
+    }
+    if (!answers_.empty() && answers_.back().kind == Answer::Kind::kAck) {
+        answers_.pop_back();
+    }
+    queue(qp, answer);
+}
+
 PacketHeader PacketResponder::answer_header(const Qp& qp, const Answer& answer,
                                             Opcode opcode) const noexcept {
     return {.opcode = opcode,
@@ -421,6 +438,9 @@ bool PacketResponder::send(Qp& qp, Answer& answer) noexcept {
     if (answer.kind == Answer::Kind::kReadData) {
         return send_read_data(qp, answer);
     }
+    if (answer.kind == Answer::Kind::kSack) {
+        return send_sack(qp, answer);
+    }
     const Opcode opcode = answer.kind == Answer::Kind::kAtomicResult     ? Opcode::kRcAtomicAck
                           : answer.kind == Answer::Kind::kExtendedResult ? Opcode::kRvtAtomicResult
                                                                          : Opcode::kRcAck;
@@ -431,6 +451,18 @@ bool PacketResponder::send(Qp& qp, Answer& answer) noexcept {
     }
     PacketBurst burst(device_, dest_);
     burst.add(header, results);
+    return burst.send() == 1;
+}
+
+bool PacketResponder::send_sack(const Qp& qp, Answer& answer) noexcept {
+    answer.psn = expected_;
+    answer.msn = msn_;
+    PacketHeader header = answer_header(qp, answer, Opcode::kRvtSack);
+    std::array<std::byte, EarlyPackets::kMapBytes> map;  // only what is written is read
+    PieceList payload;
+    payload.add(map.data(), early_.write_map(expected_, map));
+    PacketBurst burst(device_, dest_);
+    burst.add(header, payload);
     return burst.send() == 1;
 }
 

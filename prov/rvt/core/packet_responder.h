@@ -52,7 +52,14 @@ class PacketResponder {
 
   private:
     struct Answer {
-        enum class Kind : std::uint8_t { kAck, kNak, kReadData, kAtomicResult, kExtendedResult };
+        enum class Kind : std::uint8_t {
+            kAck,
+            kNak,
+            kSack,
+            kReadData,
+            kAtomicResult,
+            kExtendedResult,
+        };
         Kind kind = Kind::kAck;
         std::uint8_t syndrome = 0;
         protocol::Psn psn{};
@@ -100,9 +107,11 @@ class PacketResponder {
     void queue(Qp& qp, const Answer& answer, bool urgent = true) noexcept;
     void queue_ack(Qp& qp, protocol::Psn psn) noexcept;
     void queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept;
+    void queue_sack(Qp& qp) noexcept;
     void report_gap(Qp& qp) noexcept;
     void remember(const Executed& executed) noexcept;
     bool send(Qp& qp, Answer& answer) noexcept;
+    bool send_sack(const Qp& qp, Answer& answer) noexcept;
     void add_read_data(Qp& qp, Answer& answer, PacketBurst& burst) noexcept;
     bool send_read_data(Qp& qp, Answer& answer) noexcept;
     [[nodiscard]] protocol::PacketHeader answer_header(const Qp& qp, const Answer& answer,

@@ -72,6 +72,7 @@ constexpr Row kRows[] = {
     {Opcode::kUdSendOnlyImm,        "UD SEND_ONLY_IMM",         Kind::kSend,         kOnly,   Ext::kDeth | Ext::kImm,          true},
     {Opcode::kRvtAtomic,            "RVT ATOMIC",               Kind::kExtendedAtomic, kOnly, Ext::kReth | Ext::kRvtAtomicEth, true},
     {Opcode::kRvtAtomicResult,      "RVT ATOMIC_RESULT",        Kind::kExtendedResult, kOnly, Ext::kAeth,                      true},
+    {Opcode::kRvtSack,              "RVT SACK",                 Kind::kSack,         kOnly,   Ext::kAeth,                      true},
 };
 // clang-format on
 

@@ -59,6 +59,7 @@ enum class Opcode : std::uint8_t {
     // alone.
     kRvtAtomic = 0xc0,
     kRvtAtomicResult,
+    kRvtSack,  // a NAK for the sequence, and which of the packets behind the missing one have come
 };
 
 /// The headers behind the base transport header, in the order in which they stand in a packet.
@@ -94,6 +95,7 @@ enum class Kind : std::uint8_t {
     kAtomicWrite,
     kExtendedAtomic,
     kExtendedResult,
+    kSack,
 };
 
 }  // namespace rvt::protocol
@@ -124,7 +126,7 @@ struct OpcodeInfo {
     /// Whether it goes to the responder rather than back to the requester.
     [[nodiscard]] constexpr bool is_request() const noexcept {
         return kind != Kind::kReadResponse && kind != Kind::kAck && kind != Kind::kAtomicAck &&
-               kind != Kind::kExtendedResult;
+               kind != Kind::kExtendedResult && kind != Kind::kSack;
     }
 };
 

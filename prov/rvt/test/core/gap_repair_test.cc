@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What has come behind a missing packet, said by the receiver and heeded by the sender.
+#include <criterion/criterion.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/check.h"
+#include "core/early_packets.h"
+#include "core/gap_repair.h"
+
+using namespace rvt::core;  // NOLINT(google-build-using-namespace)
+using rvt::protocol::Psn;
+
+namespace {
+
+constexpr Psn kMissing{0xfffffe};  // numbers wrap round
+
+struct Link {
+    EarlyPackets early;
+    GapRepair repair;
+
+    /// Packets that lie so far ahead of the missing one come.
+    void come(std::initializer_list<std::uint32_t> ahead) {
+        for (const std::uint32_t i : ahead) {
+            rvt::protocol::DecodedPacket packet{};
+            packet.header.psn = kMissing + i;
+            early.keep(packet);
+        }
+    }
+    std::size_t report(std::uint32_t& count) {
+        std::array<std::byte, EarlyPackets::kMapBytes> map{};
+        const std::size_t bytes = early.write_map(kMissing, map);
+        count = repair.note(std::span(map).first(bytes));
+        return bytes;
+    }
+    /// What is sent again after a report; `sent`: how far ahead the next new packet is.
+    std::vector<std::uint32_t> repeats(std::uint32_t sent, std::size_t most = 512) {
+        std::uint32_t ignored = 0;
+        report(ignored);
+        std::vector<std::uint32_t> all;
+        repair.for_each_lost(kMissing, kMissing + sent, [&](Psn psn) {
+            if (all.size() == most) {
+                return false;
+            }
+            all.push_back(static_cast<std::uint32_t>(distance(psn, kMissing)));
+            return true;
+        });
+        return all;
+    }
+};
+
+using List = std::vector<std::uint32_t>;
+
+}  // namespace
+
+Test(gap_repair, a_report_says_what_has_come) {
+    Link link;
+    link.come({1, 3, 40});
+    std::uint32_t count = 0;
+    RVT_EQ(link.report(count), 8u);
+    RVT_EQ(count, 3u);
+}
+Test(gap_repair, a_report_reaches_as_far_as_packets_are_kept) {
+    Link link;
+    link.come({EarlyPackets::kMost - 1});
+    std::uint32_t count = 0;
+    RVT_EQ(link.report(count), EarlyPackets::kMapBytes);
+    RVT_EQ(count, 1u);
+}
+Test(gap_repair, what_has_been_taken_out_is_not_reported) {
+    Link link;
+    link.come({1, 2});
+    std::vector<std::byte> bytes;
+    link.early.take(kMissing + 1, bytes);
+    std::uint32_t count = 0;
+    link.report(count);
+    RVT_EQ(count, 1u);
+}
+Test(gap_repair, all_gaps_are_filled_at_once) {
+    Link link;
+    link.come({1, 4, 6});
+    RVT_ASSERT(link.repeats(10) == (List{0, 2, 3, 5}));
+}
+Test(gap_repair, what_has_been_repeated_is_waited_for) {
+    Link link;
+    link.come({1, 4});
+    link.repeats(10);
+    link.come({6});
+    RVT_ASSERT(link.repeats(10) == List{5});
+}
+Test(gap_repair, what_is_missing_before_a_repeat_that_came_is_repeated_again) {
+    Link link;
+    link.come({1, 4});
+    link.repeats(10);
+    link.come({2});
+    RVT_ASSERT(link.repeats(10) == List{0});
+}
+Test(gap_repair, what_is_missing_before_a_later_packet_is_repeated_again) {
+    Link link;
+    link.come({1});
+    link.repeats(10);
+    link.come({10});
+    RVT_ASSERT(link.repeats(12).front() == 0);
+}
+Test(gap_repair, what_could_not_be_sent_is_still_lost) {
+    Link link;
+    link.come({5});
+    RVT_ASSERT(link.repeats(10, 2) == (List{0, 1}));
+    RVT_ASSERT(link.repeats(10) == (List{2, 3, 4}));
+}
+Test(gap_repair, the_missing_packet_is_repeated_if_nothing_has_come) {
+    Link link;
+    RVT_ASSERT(link.repeats(10) == List{0});
+    RVT_ASSERT(link.repeats(10).empty());
+}
+Test(gap_repair, what_has_not_been_sent_is_not_repeated) {
+    Link link;
+    link.come({1, 200});  // of a peer that lies
+    RVT_ASSERT(link.repeats(4) == (List{0, 2, 3}));
+}
