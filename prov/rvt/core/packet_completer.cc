@@ -8,6 +8,7 @@
 #include "protocol/syndrome.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rvt::core {
 namespace {
@@ -222,6 +223,7 @@ void PacketRequester::repair_gap(Qp& qp) noexcept {
 /// A packet of a flow is missing, and the report says which have come behind it.
 void PacketRequester::take_sack(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
     const Psn before = una_;
+    const std::uint32_t had = std::exchange(here_, 0);  // counted from the una_ of that time
     if (!acknowledge(qp, packet.header.psn)) {
         repair_gap(qp);
         return;
@@ -229,7 +231,6 @@ void PacketRequester::take_sack(Qp& qp, const protocol::DecodedPacket& packet) n
     if (in_flight() == 0 || !has_repair()) {
         return;
     }
-    const std::uint32_t had = here_;
     here_ = std::min(repair_->note(packet.payload), in_flight() - 1);
     const auto acked = static_cast<std::uint32_t>(distance(una_, before));
     const std::uint32_t come = acked + here_ > had ? acked + here_ - had : 0;

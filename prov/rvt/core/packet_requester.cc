@@ -10,6 +10,7 @@
 #include "protocol/feth.h"
 
 #include <algorithm>
+#include <new>
 
 namespace rvt::core {
 namespace {

@@ -9,6 +9,7 @@
 #include "protocol/feth.h"
 
 #include <algorithm>
+#include <array>
 
 namespace rvt::core {
 namespace {
@@ -326,7 +327,8 @@ void PacketResponder::remember(const Executed& executed) noexcept {
 /// again too.
 void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexcept {
     std::erase_if(answers_, [&](const Answer& answer) {
-        return answer.kind != Answer::Kind::kNak && distance(answer.psn, header.psn) >= 0;
+        return answer.kind != Answer::Kind::kNak && answer.kind != Answer::Kind::kSack &&
+               distance(answer.psn, header.psn) >= 0;
     });
     const Kind kind = header.info().kind;
     if (!is_answered(kind)) {

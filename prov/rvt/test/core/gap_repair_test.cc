@@ -3,7 +3,9 @@
 #include <criterion/criterion.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
