@@ -8,7 +8,8 @@ flags=$(compile_flags) || exit 2
 if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(tracked '*.h' | grep -v '^fabtests/mpi/'); fi
 is_first_of_its_source() {
     local source=${1%.h}.cc
-    [[ $1 != prov/rvt/test/* ]] && [ -f "$source" ] && grep -m 1 '^ *# *include' "$source" | grep -qF "/$(basename "$1")\""
+    [[ $1 != prov/rvt/test/* ]] && [ -f "$source" ] &&
+        grep -m 1 '^ *# *include' "$source" | grep -qF "/$(basename "$1")\""
 }
 alone() {
     is_first_of_its_source "$1" && return
