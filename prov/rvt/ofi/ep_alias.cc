@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// An alias is a second fid whose calls become the owner's calls that carry flags. It is made for
-// few operations: each costs one call more than the owner's.
+// An alias is a second fid whose calls become the owner's calls that carry flags.
 #include "ofi/ep_alias.h"
 
+#include "ofi/ep_by_msg.inl"
 #include "ofi/ep_rdm.h"
 #include "ofi/errors.h"
 #include "ofi/info.h"
@@ -11,36 +11,58 @@ namespace rvt::ofi {
 namespace {
 
 fid_ep* owner_of(fid_ep* self) noexcept {
-    return EpAlias::owner_of(self);
+    return &EpAlias::from(self).owner->handle;
 }
 fid* owner_of(fid* self) noexcept {
     return &EpAlias::from(self).owner->handle.fid;
 }
 
-// ---- messages ----
+/// The owner's calls, with the flags of the alias.
+struct ToOwner {
+    static std::uint64_t tx_op_flags(fid_ep* self) noexcept {
+        return EpAlias::from(self).tx_op_flags;
+    }
+    static std::uint64_t rx_op_flags(fid_ep* self) noexcept {
+        return EpAlias::from(self).rx_op_flags;
+    }
 
-ssize_t send_iov(fid_ep* self, const iovec* iov, std::size_t count, std::uint64_t data,
-                 fi_addr_t dest, void* context, std::uint64_t extra) noexcept {
-    const fi_msg msg{iov, nullptr, count, dest, context, data};
-    return fi_sendmsg(owner_of(self), &msg, EpAlias::from(self).tx_op_flags | extra);
-}
-ssize_t alias_sendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
-                    fi_addr_t dest, void* context) noexcept {
-    return send_iov(self, iov, count, 0, dest, context, 0);
-}
-ssize_t alias_send(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
-                   fi_addr_t dest, void* context) noexcept {
-    const iovec one{const_cast<void*>(buffer), length};
-    return send_iov(self, &one, 1, 0, dest, context, 0);
-}
-ssize_t alias_senddata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
-                       std::uint64_t data, fi_addr_t dest, void* context) noexcept {
-    const iovec one{const_cast<void*>(buffer), length};
-    return send_iov(self, &one, 1, data, dest, context, FI_REMOTE_CQ_DATA);
-}
-ssize_t alias_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
-    return fi_sendmsg(owner_of(self), msg, flags);
-}
+    static ssize_t sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
+        return fi_sendmsg(owner_of(self), msg, flags);
+    }
+    static ssize_t recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
+        return fi_recvmsg(owner_of(self), msg, flags);
+    }
+    static ssize_t tsendmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t flags) noexcept {
+        return fi_tsendmsg(owner_of(self), msg, flags);
+    }
+    static ssize_t trecvmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t flags) noexcept {
+        return fi_trecvmsg(owner_of(self), msg, flags);
+    }
+    static ssize_t readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
+        return fi_readmsg(owner_of(self), msg, flags);
+    }
+    static ssize_t writemsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
+        return fi_writemsg(owner_of(self), msg, flags);
+    }
+    static ssize_t atomicmsg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags) noexcept {
+        return fi_atomicmsg(owner_of(self), msg, flags);
+    }
+    static ssize_t fetch_atomicmsg(fid_ep* self, const fi_msg_atomic* msg, fi_ioc* result,
+                                   void** result_desc, std::size_t result_count,
+                                   std::uint64_t flags) noexcept {
+        return fi_fetch_atomicmsg(owner_of(self), msg, result, result_desc, result_count, flags);
+    }
+    static ssize_t compare_atomicmsg(fid_ep* self, const fi_msg_atomic* msg, const fi_ioc* compare,
+                                     void** compare_desc, std::size_t compare_count, fi_ioc* result,
+                                     void** result_desc, std::size_t result_count,
+                                     std::uint64_t flags) noexcept {
+        return fi_compare_atomicmsg(owner_of(self), msg, compare, compare_desc, compare_count,
+                                    result, result_desc, result_count, flags);
+    }
+};
+
+// ---- calls that inject ----
+
 ssize_t alias_inject(fid_ep* self, const void* buffer, std::size_t length,
                      fi_addr_t dest) noexcept {
     return fi_inject(owner_of(self), buffer, length, dest);
@@ -48,45 +70,6 @@ ssize_t alias_inject(fid_ep* self, const void* buffer, std::size_t length,
 ssize_t alias_injectdata(fid_ep* self, const void* buffer, std::size_t length, std::uint64_t data,
                          fi_addr_t dest) noexcept {
     return fi_injectdata(owner_of(self), buffer, length, data, dest);
-}
-ssize_t alias_recvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
-                    fi_addr_t source, void* context) noexcept {
-    const fi_msg msg{iov, nullptr, count, source, context, 0};
-    return fi_recvmsg(owner_of(self), &msg, EpAlias::from(self).rx_op_flags);
-}
-ssize_t alias_recv(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_addr_t source,
-                   void* context) noexcept {
-    const iovec one{buffer, length};
-    return alias_recvv(self, &one, &desc, 1, source, context);
-}
-ssize_t alias_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
-    return fi_recvmsg(owner_of(self), msg, flags);
-}
-
-// ---- tagged messages ----
-
-ssize_t tsend_iov(fid_ep* self, const iovec* iov, std::size_t count, std::uint64_t data,
-                  fi_addr_t dest, std::uint64_t tag, void* context, std::uint64_t extra) noexcept {
-    const fi_msg_tagged msg{iov, nullptr, count, dest, tag, 0, context, data};
-    return fi_tsendmsg(owner_of(self), &msg, EpAlias::from(self).tx_op_flags | extra);
-}
-ssize_t alias_tsendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
-                     fi_addr_t dest, std::uint64_t tag, void* context) noexcept {
-    return tsend_iov(self, iov, count, 0, dest, tag, context, 0);
-}
-ssize_t alias_tsend(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
-                    fi_addr_t dest, std::uint64_t tag, void* context) noexcept {
-    const iovec one{const_cast<void*>(buffer), length};
-    return tsend_iov(self, &one, 1, 0, dest, tag, context, 0);
-}
-ssize_t alias_tsenddata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
-                        std::uint64_t data, fi_addr_t dest, std::uint64_t tag,
-                        void* context) noexcept {
-    const iovec one{const_cast<void*>(buffer), length};
-    return tsend_iov(self, &one, 1, data, dest, tag, context, FI_REMOTE_CQ_DATA);
-}
-ssize_t alias_tsendmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t flags) noexcept {
-    return fi_tsendmsg(owner_of(self), msg, flags);
 }
 ssize_t alias_tinject(fid_ep* self, const void* buffer, std::size_t length, fi_addr_t dest,
                       std::uint64_t tag) noexcept {
@@ -96,81 +79,34 @@ ssize_t alias_tinjectdata(fid_ep* self, const void* buffer, std::size_t length, 
                           fi_addr_t dest, std::uint64_t tag) noexcept {
     return fi_tinjectdata(owner_of(self), buffer, length, data, dest, tag);
 }
-ssize_t alias_trecvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
-                     fi_addr_t source, std::uint64_t tag, std::uint64_t ignore,
-                     void* context) noexcept {
-    const fi_msg_tagged msg{iov, nullptr, count, source, tag, ignore, context, 0};
-    return fi_trecvmsg(owner_of(self), &msg, EpAlias::from(self).rx_op_flags);
-}
-ssize_t alias_trecv(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_addr_t source,
-                    std::uint64_t tag, std::uint64_t ignore, void* context) noexcept {
-    const iovec one{buffer, length};
-    return alias_trecvv(self, &one, &desc, 1, source, tag, ignore, context);
-}
-ssize_t alias_trecvmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t flags) noexcept {
-    return fi_trecvmsg(owner_of(self), msg, flags);
-}
-
-// ---- one-sided ----
-
-std::size_t total_bytes(const iovec* iov, std::size_t count) noexcept {
-    std::size_t total = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        total += iov[i].iov_len;
-    }
-    return total;
-}
-
-ssize_t alias_readv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
-                    fi_addr_t source, std::uint64_t addr, std::uint64_t key,
-                    void* context) noexcept {
-    const fi_rma_iov remote{addr, total_bytes(iov, count), key};
-    const fi_msg_rma msg{iov, nullptr, count, source, &remote, 1, context, 0};
-    return fi_readmsg(owner_of(self), &msg, EpAlias::from(self).tx_op_flags & kReadFlags);
-}
-ssize_t alias_read(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_addr_t source,
-                   std::uint64_t addr, std::uint64_t key, void* context) noexcept {
-    const iovec one{buffer, length};
-    return alias_readv(self, &one, &desc, 1, source, addr, key, context);
-}
-ssize_t alias_readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
-    return fi_readmsg(owner_of(self), msg, flags);
-}
-ssize_t write_iov(fid_ep* self, const iovec* iov, std::size_t count, std::uint64_t data,
-                  fi_addr_t dest, std::uint64_t addr, std::uint64_t key, void* context,
-                  std::uint64_t extra) noexcept {
-    const fi_rma_iov remote{addr, total_bytes(iov, count), key};
-    const fi_msg_rma msg{iov, nullptr, count, dest, &remote, 1, context, data};
-    return fi_writemsg(owner_of(self), &msg, EpAlias::from(self).tx_op_flags | extra);
-}
-ssize_t alias_writev(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
-                     fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
-                     void* context) noexcept {
-    return write_iov(self, iov, count, 0, dest, addr, key, context, 0);
-}
-ssize_t alias_write(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
-                    fi_addr_t dest, std::uint64_t addr, std::uint64_t key, void* context) noexcept {
-    const iovec one{const_cast<void*>(buffer), length};
-    return write_iov(self, &one, 1, 0, dest, addr, key, context, 0);
-}
-ssize_t alias_writemsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
-    return fi_writemsg(owner_of(self), msg, flags);
-}
 ssize_t alias_inject_write(fid_ep* self, const void* buffer, std::size_t length, fi_addr_t dest,
                            std::uint64_t addr, std::uint64_t key) noexcept {
     return fi_inject_write(owner_of(self), buffer, length, dest, addr, key);
-}
-ssize_t alias_writedata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
-                        std::uint64_t data, fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
-                        void* context) noexcept {
-    const iovec one{const_cast<void*>(buffer), length};
-    return write_iov(self, &one, 1, data, dest, addr, key, context, FI_REMOTE_CQ_DATA);
 }
 ssize_t alias_inject_writedata(fid_ep* self, const void* buffer, std::size_t length,
                                std::uint64_t data, fi_addr_t dest, std::uint64_t addr,
                                std::uint64_t key) noexcept {
     return fi_inject_writedata(owner_of(self), buffer, length, data, dest, addr, key);
 }
+ssize_t alias_inject_atomic(fid_ep* self, const void* buffer, std::size_t count, fi_addr_t dest,
+                            std::uint64_t addr, std::uint64_t key, fi_datatype datatype,
+                            fi_op op) noexcept {
+    return fi_inject_atomic(owner_of(self), buffer, count, dest, addr, key, datatype, op);
+}
+
+constexpr EpTables make_tables() noexcept {
+    EpTables tables = tables_by_msg<ToOwner>();
+    tables.msg.inject = alias_inject;
+    tables.msg.injectdata = alias_injectdata;
+    tables.tagged.inject = alias_tinject;
+    tables.tagged.injectdata = alias_tinjectdata;
+    tables.rma.inject = alias_inject_write;
+    tables.rma.injectdata = alias_inject_writedata;
+    tables.atomic.inject = alias_inject_atomic;
+    return tables;
+}
+
+constinit EpTables alias_tables = make_tables();
 
 // ---- control ----
 
@@ -228,45 +164,6 @@ fi_ops_ep alias_ep_ops = {
     .tx_size_left = alias_tx_size_left,
 };
 
-fi_ops_msg alias_msg_ops = {
-    .size = sizeof(fi_ops_msg),
-    .recv = alias_recv,
-    .recvv = alias_recvv,
-    .recvmsg = alias_recvmsg,
-    .send = alias_send,
-    .sendv = alias_sendv,
-    .sendmsg = alias_sendmsg,
-    .inject = alias_inject,
-    .senddata = alias_senddata,
-    .injectdata = alias_injectdata,
-};
-
-fi_ops_tagged alias_tagged_ops = {
-    .size = sizeof(fi_ops_tagged),
-    .recv = alias_trecv,
-    .recvv = alias_trecvv,
-    .recvmsg = alias_trecvmsg,
-    .send = alias_tsend,
-    .sendv = alias_tsendv,
-    .sendmsg = alias_tsendmsg,
-    .inject = alias_tinject,
-    .senddata = alias_tsenddata,
-    .injectdata = alias_tinjectdata,
-};
-
-fi_ops_rma alias_rma_ops = {
-    .size = sizeof(fi_ops_rma),
-    .read = alias_read,
-    .readv = alias_readv,
-    .readmsg = alias_readmsg,
-    .write = alias_write,
-    .writev = alias_writev,
-    .writemsg = alias_writemsg,
-    .inject = alias_inject_write,
-    .writedata = alias_writedata,
-    .injectdata = alias_inject_writedata,
-};
-
 }  // namespace
 
 int ep_alias_open(EpRdm& owner, struct fi_alias& alias) noexcept {
@@ -285,10 +182,10 @@ int ep_alias_open(EpRdm& owner, struct fi_alias& alias) noexcept {
         made->handle = owner.handle;
         made->handle.fid.ops = &alias_fid_ops;
         made->handle.ops = &alias_ep_ops;
-        made->handle.msg = &alias_msg_ops;
-        made->handle.tagged = &alias_tagged_ops;
-        made->handle.rma = &alias_rma_ops;
-        made->handle.atomic = &alias_atomic_ops;
+        made->handle.msg = &alias_tables.msg;
+        made->handle.tagged = &alias_tables.tagged;
+        made->handle.rma = &alias_tables.rma;
+        made->handle.atomic = &alias_tables.atomic;
         owner.aliases.add();
         *alias.fid = &made->handle.fid;
         return 0;

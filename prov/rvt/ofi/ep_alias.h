@@ -11,15 +11,12 @@ namespace rvt::ofi {
 struct EpAlias {
     static EpAlias& from(fid_ep* self) noexcept { return *reinterpret_cast<EpAlias*>(self); }
     static EpAlias& from(fid* self) noexcept { return *reinterpret_cast<EpAlias*>(self); }
-    static fid_ep* owner_of(fid_ep* self) noexcept { return &from(self).owner->handle; }
 
     fid_ep handle{};
     EpRdm* owner = nullptr;
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;
 };
-
-extern fi_ops_atomic alias_atomic_ops;
 
 /// FI_ALIAS. `flags` holds FI_TRANSMIT or FI_RECV, to say whose, and the new op_flags.
 int ep_alias_open(EpRdm& owner, struct fi_alias& alias) noexcept;

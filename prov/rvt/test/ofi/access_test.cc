@@ -200,6 +200,12 @@ Test(access, an_alias_does_atomics_too) {
     pair.until([&] { return fi_cntr_read(pair.a.cntrs[2].get()) == 2; });
     RVT_EQ(before, 9);
     RVT_EQ(word, 10);
+    pair.post([&] {
+        return fi_fetch_atomic(alias.get(), nullptr, 1, nullptr, &before, nullptr, pair.a.peer, 0,
+                               1, FI_UINT64, FI_ATOMIC_READ, &pair);
+    });
+    pair.until([&] { return fi_cntr_read(pair.a.cntrs[2].get()) == 3; });
+    RVT_EQ(before, 10);
     std::size_t count = 0;
     RVT_OK(fi_atomicvalid(alias.get(), FI_UINT64, FI_SUM, &count));
 }
