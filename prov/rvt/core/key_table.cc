@@ -95,7 +95,7 @@ void fill(EntryWrite& write, KeyEntry& e, const KeyAttr& attr) noexcept {
     write.set(e.mapping, attr.mapping);
     write.set(e.mapping_offset, attr.mapping_offset);
     write.set(e.access,
-              bits(attr.access) | KeyEntry::kLive | (attr.scattered ? KeyEntry::kScattered : 0u));
+              bits(attr.access) | KeyEntry::kLive | (attr.indirect ? KeyEntry::kIndirect : 0u));
 }
 
 bool wraps(std::uint64_t first, std::uint64_t length) noexcept {
@@ -155,15 +155,15 @@ KeyHit KeyView::lookup(const KeyQuery& query) const noexcept {
         return {.verdict = KeyVerdict::kOutOfBounds};
     }
     return {.verdict = KeyVerdict::kOk,
-            .scattered = (s.access & KeyEntry::kScattered) != 0,
+            .indirect = (s.access & KeyEntry::kIndirect) != 0,
             .mapping = s.mapping,
             .base = s.addr,
             .offset = offset,
             .mapping_offset = s.mapping_offset + offset};
 }
 
-util::Result<iovec> KeyView::region(std::uint32_t key, std::uint32_t pd,
-                                    Access access) const noexcept {
+util::Result<KeyRegion> KeyView::region(std::uint32_t key, std::uint32_t pd,
+                                        Access access) const noexcept {
     const std::uint32_t place = format_.place_of(key);
     Snapshot s{};
     if (place == kNoPlace || !read_entry(entries_[place], s) || s.key != key ||
@@ -174,11 +174,8 @@ util::Result<iovec> KeyView::region(std::uint32_t key, std::uint32_t pd,
     if (s.pd != pd || (s.access & wanted) != wanted) {
         return EACCES;
     }
-    if ((s.access & KeyEntry::kScattered) != 0) {
-        return ENOTSUP;
-    }
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    return iovec{reinterpret_cast<void*>(s.addr), s.length};
+    return KeyRegion{
+        .base = s.addr, .length = s.length, .indirect = (s.access & KeyEntry::kIndirect) != 0};
 }
 
 util::Result<Access> KeyView::access_of(std::uint32_t key, std::uint32_t pd) const noexcept {

@@ -36,19 +36,20 @@ namespace rvt::core {
 /// key .. user_key | owner      | all          | release between the two writes of seq   | by owner
 struct KeyEntry {
     std::atomic<std::uint32_t> seq;
-    std::atomic<std::uint32_t> key;     // all 32 bits; stays when invalidated
-    std::atomic<std::uint32_t> access;  // Access, and the bits of KeyEntry::kLive and kScattered
-    std::atomic<std::uint32_t> pd;      // id of the protection domain
-    std::atomic<std::uint64_t> addr;    // owner's address of the first byte, or of its segment list
-    std::atomic<std::uint64_t> length;  // bytes
-    std::atomic<std::uint64_t> iova;    // the address by which requests name the first byte
+    std::atomic<std::uint32_t> key;      // all 32 bits; stays when invalidated
+    std::atomic<std::uint32_t> access;   // Access, and the bits of KeyEntry::kLive and kIndirect
+    std::atomic<std::uint32_t> pd;       // id of the protection domain
+    std::atomic<std::uint64_t> addr;     // owner's address of the first byte, or of a RegionMemory
+    std::atomic<std::uint64_t> length;   // bytes
+    std::atomic<std::uint64_t> iova;     // the address by which requests name the first byte
     std::atomic<std::uint32_t> mapping;  // memory that peers can map: its id; 0: none
     std::atomic<std::uint32_t> uses;     // how often the place was given out; numbers generations
     std::atomic<std::uint64_t> mapping_offset;  // of the first byte in that mapping
     std::atomic<std::uint64_t> user_key;        // the application's own key, if it chose one
 
     static constexpr std::uint32_t kLive = 1u << 31;
-    static constexpr std::uint32_t kScattered = 1u << 30;  // `addr` leads to a list, owner only
+    static constexpr std::uint32_t kIndirect = 1u
+                                               << 30;  // `addr` leads to a RegionMemory, owner only
 };
 static_assert(sizeof(KeyEntry) == 64 && std::is_standard_layout_v<KeyEntry>);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -100,17 +101,24 @@ enum class KeyVerdict : std::uint8_t { kOk, kNoSuchKey, kWrongPd, kOutOfBounds, 
 /// The answer. Only `verdict` means something unless it is kOk.
 struct KeyHit {
     KeyVerdict verdict = KeyVerdict::kNoSuchKey;
-    bool scattered = false;            // `base` is the owner's segment list, see core/mr.h
+    bool indirect = false;             // `base` leads to the owner's RegionMemory, core/segments.h
     std::uint32_t mapping = 0;         // 0: peers cannot map it
     std::uint64_t base = 0;            // owner's address of the region's first byte
     std::uint64_t offset = 0;          // of the range in the region
     std::uint64_t mapping_offset = 0;  // of the *range* in the mapping
 
     [[nodiscard]] bool is_ok() const noexcept { return verdict == KeyVerdict::kOk; }
-    /// First byte of the range, in the owner's process. Precondition: is_ok(), not scattered.
+    /// First byte of the range, in the owner's process. Precondition: is_ok(), not indirect.
     [[nodiscard]] std::byte* data() const noexcept {
         return reinterpret_cast<std::byte*>(base + offset);  // NOLINT(performance-no-int-to-ptr)
     }
+};
+
+/// What a live key stands for as a whole, to its owner.
+struct KeyRegion {
+    std::uint64_t base = 0;  // address of the first byte, or with `indirect` of a RegionMemory
+    std::uint64_t length = 0;
+    bool indirect = false;
 };
 
 /// The reading half: lock-free, no store, in the owner's process or in a peer's.
@@ -131,10 +139,9 @@ class KeyView {
     [[nodiscard]] KeyHit lookup(const KeyQuery& query) const noexcept;
 
     /// The whole region of a live key, for a peer that asks to map it. Threads: as lookup().
-    /// Returns: ENOENT for a key that is not live, EACCES when the domain or the rights differ,
-    /// ENOTSUP for a scattered region.
-    [[nodiscard]] util::Result<iovec> region(std::uint32_t key, std::uint32_t pd,
-                                             Access access) const noexcept;
+    /// Returns: ENOENT for a key that is not live, EACCES when the domain or the rights differ.
+    [[nodiscard]] util::Result<KeyRegion> region(std::uint32_t key, std::uint32_t pd,
+                                                 Access access) const noexcept;
     /// What a live key allows. Returns: ENOENT when it is not live, EACCES when it is another
     /// domain's.
     [[nodiscard]] util::Result<Access> access_of(std::uint32_t key,
@@ -156,7 +163,7 @@ struct KeyAttr {
     std::uint32_t pd = 0;
     std::uint32_t mapping = 0;
     std::uint64_t mapping_offset = 0;
-    bool scattered = false;
+    bool indirect = false;
     std::uint8_t consumer = 0;
 };
 

@@ -58,16 +58,16 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
     }
     auto mr =
         std::make_unique<Mr>(pd, std::vector<iovec>(attr.segments.begin(), attr.segments.end()));
-    const bool scattered = attr.segments.size() > 1;
+    const bool indirect = attr.segments.size() > 1;
     const std::uint64_t first = address_of(attr.segments.front().iov_base);
-    const KeyAttr entry{.addr = scattered ? address_of(&mr->segments_) : first,
+    const KeyAttr entry{.addr = indirect ? address_of(&mr->memory_) : first,
                         .length = *length,
                         .iova = attr.iova.value_or(first),
                         .access = attr.access,
                         .pd = pd.id(),
                         .mapping = attr.mapping,
                         .mapping_offset = attr.mapping_offset,
-                        .scattered = scattered};
+                        .indirect = indirect};
     KeyTable& keys = pd.keys();
     const auto key = attr.user_key ? keys.add_user(entry, *attr.user_key) : keys.add(entry);
     if (!key.is_ok()) {
@@ -138,7 +138,7 @@ WcStatus bind_mw(KeyTable& keys, std::uint32_t pd, const BindMw& bind) noexcept 
          .addr = bind.addr,
          .length = bind.length,
          .access = Access::kMwBind | (writes ? Access::kLocalWrite : Access::kNone)});
-    if (!hit.is_ok() || hit.scattered) {
+    if (!hit.is_ok() || hit.indirect) {
         return WcStatus::kMwBindErr;
     }
     const KeyAttr window{.addr = bind.length == 0 ? 0 : hit.base + hit.offset,

@@ -15,6 +15,7 @@
 #include "core/context.h"
 #include "core/key_table.h"
 #include "core/object.h"
+#include "core/segments.h"
 #include "core/wc.h"
 
 namespace rvt::core {
@@ -38,7 +39,7 @@ struct MrAttr {
 class Mr : public Object {
   public:
     Mr(Pd& pd, std::vector<iovec> segments) noexcept
-        : pd_(pd), use_(pd), segments_(std::move(segments)) {}
+        : pd_(pd), use_(pd), memory_{.segments = std::move(segments)} {}
 
     static constexpr std::size_t kMaxSegments = 64;
 
@@ -46,14 +47,14 @@ class Mr : public Object {
     /// The same 32 bits serve as L_Key and R_Key.
     [[nodiscard]] std::uint32_t key() const noexcept { return key_; }
     [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
-    [[nodiscard]] std::span<const iovec> segments() const noexcept { return segments_; }
+    [[nodiscard]] std::span<const iovec> segments() const noexcept { return memory_.segments; }
 
   private:
     friend Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 
     Pd& pd_;
     Use use_;
-    const std::vector<iovec> segments_;
+    const RegionMemory memory_;
     std::uint64_t length_ = 0;
     std::uint32_t key_ = 0;
 };

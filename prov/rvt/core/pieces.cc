@@ -70,11 +70,11 @@ std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept {
 }
 
 bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
-    if (!hit.scattered) {
+    if (!hit.indirect) {
         return to.add(hit.data(), bytes);
     }
     std::uint64_t offset = hit.offset;
-    for (const iovec& segment : segments_of(hit)) {
+    for (const iovec& segment : memory_of(hit).segments) {
         if (offset >= segment.iov_len) {
             offset -= segment.iov_len;
             continue;

@@ -43,7 +43,7 @@ PieceList pieces_of(std::span<const std::byte> bytes) noexcept;
 /// Copies as much as both have. Returns: bytes copied.
 std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept;
 
-/// Appends the memory behind a hit: one piece, or those of a scattered region.
+/// Appends the memory behind a hit: one piece, or those of an indirect region.
 /// Returns: false when the list is full.
 bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept;
 

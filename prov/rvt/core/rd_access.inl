@@ -64,7 +64,8 @@ util::Status RdEngine<Lock, Host>::atomic(const RdAtomic& request) noexcept {
 /// answers only if it refuses. Returns: false when the write must go the common way.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::write_quietly(const RdRma& request) noexcept {
-    constexpr RdFlags kWaited = RdFlags::kCompletion | RdFlags::kDeliveryComplete | RdFlags::kFence;
+    constexpr RdFlags kWaited =
+        RdFlags::kCompletion | RdFlags::kDeliveryComplete | RdFlags::kFence | RdFlags::kHasUse;
     Peer* const peer = peer_of(request.dest);
     if (!request.is_write || has(request.flags, kWaited) || request.iov_count != 1 ||
         request.remote_count != 1 || peer == nullptr || peer->waiting != 0 ||
@@ -149,6 +150,7 @@ util::Status RdEngine<Lock, Host>::fill_access(RdTxOp& op, const RdRma& request)
     op.wc_flags = kWcRma | (request.is_write ? kWcWrite : kWcRead);
     op.data = request.data;
     op.total = util::iov_length(request.iov, request.iov_count);
+    op.use = request.use;
     if (has(request.flags, RdFlags::kInject) && op.total > kMaxInjectSize) {
         return EMSGSIZE;
     }
@@ -163,6 +165,7 @@ util::Status RdEngine<Lock, Host>::fill_atomic(RdTxOp& op, const RdAtomic& reque
     op.wc_flags = kWcAtomic | (request.kind == RdAtomic::Kind::kBase ? kWcWrite : kWcRead);
     op.data = request.data;
     op.total = remote_length(request.remote, request.remote_count);
+    op.use = request.use;
     op.atomic = {.kind = static_cast<std::uint8_t>(request.kind),
                  .datatype = request.datatype,
                  .op = request.op};
@@ -450,6 +453,10 @@ KeyHit RdEngine<Lock, Host>::lookup(const RdAccess& access, Access rights) noexc
 inline WcStatus to_wc_status(KeyVerdict verdict) noexcept {
     return verdict == KeyVerdict::kOk ? WcStatus::kSuccess : WcStatus::kRemAccessErr;
 }
+/// Of a copy to or from the region.
+inline WcStatus to_wc_status(util::Status copied) noexcept {
+    return copied.is_ok() ? WcStatus::kSuccess : WcStatus::kRemOpErr;
+}
 
 /// Tells the initiator how its access ended, and the key to use when it copies by itself.
 template <class Lock, class Host>
@@ -498,14 +505,17 @@ bool RdEngine<Lock, Host>::on_write_line(Peer& peer, const Arrival& arrival) noe
     }
     const ReadPin pin(pin_);
     const KeyHit hit = lookup(access, Access::kRemoteWrite);
+    WcStatus status = to_wc_status(hit.verdict);
     if (hit.is_ok()) {
-        copy_to_region(hit, 0, message + sizeof access, access.length);
+        status = to_wc_status(copy_to_region(hit, 0, message + sizeof access, access.length));
+    }
+    if (status == WcStatus::kSuccess) {
         report_access(access, arrival.flags(), arrival.data(), kWcRma | kWcRemoteWrite);
         if (access.operation == 0) {
             return true;  // nobody waits
         }
     }
-    answer(peer, access.operation, to_wc_status(hit.verdict), access.key);
+    answer(peer, access.operation, status, access.key);
     return true;
 }
 
@@ -542,7 +552,8 @@ bool RdEngine<Lock, Host>::write_part(Peer& peer, const Arrival& arrival) noexce
         const KeyHit hit = lookup(write.access, Access::kRemoteWrite);
         write.status = to_wc_status(hit.verdict);
         if (hit.is_ok()) {
-            copy_to_region(hit, write.done, arrival.run(), arrival.length());
+            write.status =
+                to_wc_status(copy_to_region(hit, write.done, arrival.run(), arrival.length()));
         }
     }
     write.done += arrival.length();
@@ -573,7 +584,11 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
                   kWcRma | kWcRemoteRead);
     if (access.length <= Path::kMaxLinePayload && peer.responses.empty()) {
         std::byte line[Path::kMaxLinePayload];
-        copy_from_region(hit, 0, line, access.length);
+        const Status copied = copy_from_region(hit, 0, line, access.length);
+        if (!copied.is_ok()) {
+            answer(peer, access.operation, to_wc_status(copied), access.key);
+            return true;
+        }
         if (peer.path.put(RdOp::kReadLine, wire::kLast, 0, access.operation, line, access.length)) {
             return true;
         }
@@ -592,7 +607,11 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
             answer(peer, access.operation, WcStatus::kNoMemory, access.key);
             return true;
         }
-        copy_from_region(hit, 0, response.snapshot.get(), access.length);
+        const Status copied = copy_from_region(hit, 0, response.snapshot.get(), access.length);
+        if (!copied.is_ok()) {
+            answer(peer, access.operation, to_wc_status(copied), access.key);
+            return true;
+        }
     }
     respond(peer, std::move(response));
     return true;
@@ -633,8 +652,10 @@ bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexce
         }
         if (response.snapshot) {
             std::memcpy(run, response.snapshot.get() + response.done, piece);
-        } else {
-            copy_from_region(hit, response.done, run, piece);
+        } else if (const Status copied = copy_from_region(hit, response.done, run, piece);
+                   !copied.is_ok()) {
+            answer(peer, response.operation, to_wc_status(copied), response.access.key);
+            return true;
         }
         response.done += piece;
         const bool is_last = response.done == response.total;
@@ -687,21 +708,27 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
                           .operation = header.operation};
     const ReadPin pin(pin_);
     const KeyHit hit = lookup(access, rights);
-    if (!hit.is_ok() || hit.scattered) {
+    DeviceMemory* device = nullptr;
+    std::byte* const target = hit.is_ok() ? region_range(hit, device) : nullptr;
+    if (target == nullptr) {
         answer(peer, header.operation, WcStatus::kRemAccessErr, header.key);
         return true;
     }
     std::byte result[kMaxAtomicSize];
+    const CpuAccessScope scope(device, is_read ? CpuAccess::kRead : CpuAccess::kWrite);
+    if (!scope.status().is_ok()) {
+        answer(peer, header.operation, to_wc_status(scope.status()), header.key);
+        return true;
+    }
     switch (kind) {
         case RdAtomic::Kind::kBase:
-            atomic_apply(what.datatype, what.op, hit.data(), operand, what.count);
+            atomic_apply(what.datatype, what.op, target, operand, what.count);
             break;
         case RdAtomic::Kind::kFetch:
-            atomic_fetch(what.datatype, what.op, hit.data(), operand, result, what.count);
+            atomic_fetch(what.datatype, what.op, target, operand, result, what.count);
             break;
         case RdAtomic::Kind::kCompare:
-            atomic_compare(what.datatype, what.op, hit.data(), operand, compare, result,
-                           what.count);
+            atomic_compare(what.datatype, what.op, target, operand, compare, result, what.count);
             break;
     }
     const std::uint64_t wc_flags = kWcAtomic | (is_read ? kWcRemoteRead : kWcRemoteWrite);

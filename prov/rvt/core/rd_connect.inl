@@ -313,12 +313,22 @@ util::Result<typename Host::RegionSource> RdEngine<Lock, Host>::find_region(
         return EACCES;
     }
     const ReadPin pin;
-    const util::Result<iovec> region = keys_.table->view().region(
+    const util::Result<KeyRegion> region = keys_.table->view().region(
         static_cast<std::uint32_t>(key), keys_.pd, Access::kRemoteRead | Access::kRemoteWrite);
     if (!region.is_ok()) {
         return region.status();
     }
-    return typename Host::RegionSource{region.value().iov_base, region.value().iov_len};
+    const auto [base, length, indirect] = region.value();
+    if (!indirect) {
+        return typename Host::RegionSource{.address = base, .length = length};
+    }
+    const RegionMemory& memory = memory_of({.base = base});
+    if (memory.device == nullptr || memory.segments.size() != 1) {
+        return ENOTSUP;
+    }
+    const DeviceMemory::File file = memory.device->file();
+    return typename Host::RegionSource{
+        .length = length, .file = util::duplicate(file.fd), .offset = file.offset};
 }
 
 template <class Lock, class Host>
@@ -526,6 +536,9 @@ void RdEngine<Lock, Host>::end_receive(RdRxEntry& entry, bool is_tagged, WcStatu
     const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
     entry.is_queued = false;
     multi_receives_ -= is_multi ? 1 : 0;
+    if (has(entry.flags, RdFlags::kHasUse) && entry.users == 0) {
+        entry.use->release();
+    }
     if (rx_cq_ != nullptr) {
         rx_cq_->push(
             Cqe{.op_context = entry.context,

@@ -189,12 +189,15 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
         // A cached key may be stale where the application chose the same key again: ask the target.
         peer.regions.erase(own);
         status = peer.keys.erase(remote.key) != 0 ? Status(EAGAIN) : Status(EACCES);
-    } else if (hit.scattered) {
-        status = ENOTSUP;
     }
     std::byte* const mapped = status.is_ok() ? mapped_target(peer, own, hit, remote.len) : nullptr;
-    if (status.is_ok() && mapped == nullptr && !peer.path.may_access_memory()) {
+    if (status.is_ok() && mapped == nullptr && (hit.indirect || !peer.path.may_access_memory())) {
         status = ENOTSUP;
+    }
+    const typename Host::Region::Access access(
+        mapped != nullptr ? peer.regions[own].region.get() : nullptr, is_write);
+    if (status.is_ok() && !access.status().is_ok()) {
+        status = access.status();
     }
     util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
     while (status.is_ok() && budget != 0 && op.segment_done < remote.len) {

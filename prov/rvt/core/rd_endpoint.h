@@ -31,6 +31,12 @@ class RdEndpoint : public ProgressSource, public AddressObserver {
     /// Binds the address now, before enable(). Returns: as enable(), EBUSY once it has been bound.
     virtual util::Status bind_address(const util::SockAddr& address) = 0;
 
+    // The data path for those who do not know the engine's type; what the engine returns.
+    virtual util::Status send(const RdSend& request) noexcept = 0;
+    virtual util::Status recv(const RdRecv& request) noexcept = 0;
+    virtual util::Status rma(const RdRma& request) noexcept = 0;
+    virtual util::Status atomic(const RdAtomic& request) noexcept = 0;
+
     /// Cancels one posted receive, or one send that has not left. Its completion is kCanceled.
     /// Returns: ENOENT when no such operation can be cancelled.
     virtual util::Status cancel(void* context) noexcept = 0;

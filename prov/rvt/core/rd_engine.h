@@ -32,6 +32,7 @@
 #include "core/atomic_ops.h"
 #include "core/counter.h"
 #include "core/cq.h"
+#include "core/device_memory.h"
 #include "core/key_table.h"
 #include "core/match_posted_queue.h"
 #include "core/match_unexpected_queue.h"
@@ -83,15 +84,15 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     template <RdFlags kFixed>
     Status recv_one(void* buf, std::size_t len, std::uint64_t source, std::uint64_t tag,
                     std::uint64_t ignore, void* context, RdFlags flags) noexcept;
-    Status send(const RdSend& request) noexcept;
-    Status recv(const RdRecv& request) noexcept;
+    Status send(const RdSend& request) noexcept override;
+    Status recv(const RdRecv& request) noexcept override;
 
     // ---- data path: one-sided ----
 
     /// Returns: EAGAIN, EINVAL, EMSGSIZE, ENOMEM as send(); a refusal by the target comes as a
     /// completion.
-    Status rma(const RdRma& request) noexcept;
-    Status atomic(const RdAtomic& request) noexcept;
+    Status rma(const RdRma& request) noexcept override;
+    Status atomic(const RdAtomic& request) noexcept override;
 
     // ---- RdEndpoint ----
 
@@ -116,7 +117,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 
     /// Flags that keep a message off the straight path.
     static constexpr RdFlags kSlowSend =
-        RdFlags::kDeliveryComplete | RdFlags::kMatchComplete | RdFlags::kFence;
+        RdFlags::kDeliveryComplete | RdFlags::kMatchComplete | RdFlags::kFence | RdFlags::kHasUse;
     static constexpr RdFlags kSlowRecv =
         RdFlags::kPeek | RdFlags::kClaim | RdFlags::kDiscard | RdFlags::kMultiRecv;
     static constexpr unsigned kPollBudget = 64;

@@ -88,6 +88,7 @@ util::Status RdEngine<Lock, Host>::fill_entry(RdRxEntry& entry, const RdRecv& re
     entry.context = request.context;
     entry.flags = request.flags;
     entry.source = source.value();
+    entry.use = request.use;
     entry.users = 0;
     entry.iov_count = static_cast<std::uint8_t>(request.iov_count);
     entry.is_queued = false;
@@ -360,7 +361,7 @@ template <class Lock, class Host>
 RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::is_simple(const RdRxEntry& entry,
                                                        std::size_t len) noexcept {
     return entry.iov_count == 1 && len <= entry.iov[0].iov_len &&
-           !has(entry.flags, RdFlags::kMultiRecv);
+           !has(entry.flags, RdFlags::kMultiRecv | RdFlags::kHasUse);
 }
 
 /// Reports a message that arrived at once and is in its simple receive's buffer.
@@ -650,6 +651,9 @@ void RdEngine<Lock, Host>::complete_rx(const RdInbound& inbound, RdRxEntry& entr
     const WcStatus status =
         is_cut && inbound.status == WcStatus::kSuccess ? WcStatus::kTruncated : inbound.status;
     const bool is_ok = status == WcStatus::kSuccess;
+    if (has(entry.flags, RdFlags::kHasUse)) [[unlikely]] {
+        !is_multi || is_last_use ? entry.use->release() : entry.use->part_done();
+    }
     if (rx_cq_ != nullptr && (!is_ok || has(entry.flags, RdFlags::kCompletion) || is_last_use)) {
         rx_cq_->emplace([&](Cqe& cqe) { fill_rx(cqe, inbound, entry, status, is_last_use); });
     }

@@ -78,6 +78,7 @@ struct RdTxOp : util::Pooled {
     std::array<iovec, kMaxIov> result{};
     std::array<RdRemote, kMaxIov> remote{};
     std::unique_ptr<std::byte[]> copy;  // of an injected buffer; iov then names it
+    BufferUse* use = nullptr;           // with RdFlags::kHasUse
     std::uint64_t piece = 0;            // kMessage asked for: size of the next part
     bool is_in_line = false;            // in the peer's queue of messages
     bool is_rendezvous = false;         // kMessage: sent as a header
@@ -122,6 +123,7 @@ struct alignas(util::kCacheLine) RdRxEntry : util::Pooled {
     std::uint8_t iov_count = 0;
     bool is_queued = false;            // still in a match queue
     std::array<iovec, kMaxIov> iov{};  // of a multi-receive buffer: what is left of it
+    BufferUse* use = nullptr;          // with RdFlags::kHasUse
 
     std::uint64_t capacity() const noexcept { return util::iov_length(iov.data(), iov_count); }
 };

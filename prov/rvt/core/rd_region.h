@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Copies between a message and a registered region, which may be one range or a list of segments.
+// Copies between a message and a registered region, which may be one range, a list of segments, or
+// memory of a device.
 #pragma once
 
 #include <cstddef>
@@ -8,36 +9,62 @@
 #include "core/key_table.h"
 #include "core/segments.h"
 #include "util/iov_cursor.h"
+#include "util/status.h"
 
 namespace rvt::core {
 
 /// Copies into the range that was looked up, `offset` bytes into it. The caller has checked the
 /// bounds and holds a pin.
-inline void copy_to_region(const KeyHit& hit, std::uint64_t offset, const std::byte* from,
-                           std::size_t count) noexcept {
+/// Returns: as DeviceMemory::begin_cpu_access().
+inline util::Status copy_to_region(const KeyHit& hit, std::uint64_t offset, const std::byte* from,
+                                   std::size_t count) noexcept {
     if (count == 0) {
-        return;  // a zero-length access is granted without a region
+        return util::kOk;  // a zero-length access is granted without a region
     }
-    if (!hit.scattered) [[likely]] {
+    if (!hit.indirect) [[likely]] {
         std::memcpy(hit.data() + offset, from, count);
-        return;
+        return util::kOk;
     }
-    const auto segments = segments_of(hit);
-    util::IovCursor(segments.data(), segments.size(), hit.offset + offset).scatter(from, count);
+    const RegionMemory& memory = memory_of(hit);
+    const CpuAccessScope access(memory.device, CpuAccess::kWrite);
+    if (access.status().is_ok()) {
+        util::IovCursor(memory.segments.data(), memory.segments.size(), hit.offset + offset)
+            .scatter(from, count);
+    }
+    return access.status();
 }
 
 /// The other direction.
-inline void copy_from_region(const KeyHit& hit, std::uint64_t offset, std::byte* to,
-                             std::size_t count) noexcept {
+inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, std::byte* to,
+                                     std::size_t count) noexcept {
     if (count == 0) {
-        return;
+        return util::kOk;
     }
-    if (!hit.scattered) [[likely]] {
+    if (!hit.indirect) [[likely]] {
         std::memcpy(to, hit.data() + offset, count);
-        return;
+        return util::kOk;
     }
-    const auto segments = segments_of(hit);
-    util::IovCursor(segments.data(), segments.size(), hit.offset + offset).gather(to, count);
+    const RegionMemory& memory = memory_of(hit);
+    const CpuAccessScope access(memory.device, CpuAccess::kRead);
+    if (access.status().is_ok()) {
+        util::IovCursor(memory.segments.data(), memory.segments.size(), hit.offset + offset)
+            .gather(to, count);
+    }
+    return access.status();
+}
+
+/// The range that was looked up, where it lies in one piece, else nullptr; `device` gets whose rule
+/// is to be kept there.
+inline std::byte* region_range(const KeyHit& hit, DeviceMemory*& device) noexcept {
+    device = nullptr;
+    if (!hit.indirect) [[likely]] {
+        return hit.data();
+    }
+    const RegionMemory& memory = memory_of(hit);
+    device = memory.device;
+    return memory.segments.size() == 1
+               ? static_cast<std::byte*>(memory.segments.front().iov_base) + hit.offset
+               : nullptr;
 }
 
 }  // namespace rvt::core

@@ -173,6 +173,7 @@ util::Status RdEngine<Lock, Host>::fill_message(RdTxOp& op, const RdSend& reques
     op.tag = request.tag;
     op.data = request.data;
     op.total = total;
+    op.use = request.use;
     return op.take_buffers(request.iov, request.iov_count, has(request.flags, RdFlags::kInject));
 }
 
@@ -294,7 +295,7 @@ bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
     if (peer.rendezvous_due >= tuning_.rendezvous_headers) {
         return false;
     }
-    const bool is_contiguous = op.iov_count == 1;
+    const bool is_contiguous = op.iov_count == 1 && !has(op.flags, RdFlags::kHasUse);
     const RdHeader header{
         .total = op.total,
         .operation = util::Pool<RdTxOp>::name_of(op),
@@ -397,6 +398,9 @@ bool RdEngine<Lock, Host>::finish_let_go(Peer& peer) noexcept {
 /// Reports an operation that is in no queue any more, and frees it.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_tx(RdTxOp& op, WcStatus status) noexcept {
+    if (has(op.flags, RdFlags::kHasUse)) [[unlikely]] {
+        op.use->release();
+    }
     complete_tx(op.context, op.flags, op.wc_flags, status);
     op.copy.reset();
     pool_of(op.kind).give_back(&op);

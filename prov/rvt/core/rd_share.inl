@@ -12,7 +12,8 @@ namespace rvt::core {
 /// Whether the target may be asked for a share of this access.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::may_be_shared(Peer& peer, const RdTxOp& op) noexcept {
-    const bool is_whole = op.iov_count == 1 && op.remote_count == 1;
+    const bool is_whole =
+        op.iov_count == 1 && op.remote_count == 1 && !has(op.flags, RdFlags::kHasUse);
     if (!is_whole || op.total < kMinShared || peer.has_refused_share ||
         !peer.path.may_access_memory()) {
         return false;
@@ -29,7 +30,7 @@ bool RdEngine<Lock, Host>::may_be_shared(Peer& peer, const RdTxOp& op) noexcept 
                                .addr = op.remote[0].addr,
                                .length = op.total,
                                .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
-    return hit.is_ok() && !hit.scattered;
+    return hit.is_ok() && !hit.indirect;
 }
 
 /// Copies the next part. Returns: whether the operation has left the queue.
@@ -101,7 +102,7 @@ bool RdEngine<Lock, Host>::copy_two(Peer& peer, RdTxOp& op) noexcept {
              .length = length,
              .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
         const bool is_possible =
-            hit.is_ok() && !hit.scattered && mapped_target(peer, own, hit, length) == nullptr;
+            hit.is_ok() && !hit.indirect && mapped_target(peer, own, hit, length) == nullptr;
         status = is_possible ? util::kOk : Status(ENOTSUP);
         batch.add(static_cast<std::byte*>(part.iov[0].iov_base) + part.done, hit.base + hit.offset,
                   length);
@@ -249,7 +250,7 @@ bool RdEngine<Lock, Host>::copy_shares(Peer& peer, bool is_write, const RdShare*
     RdCopyBatch batch;
     for (std::size_t i = 0; i < count; ++i) {
         const KeyHit hit = lookup_share(shares[i], is_write);
-        if (!hit.is_ok() || hit.scattered) {
+        if (!hit.is_ok() || hit.indirect) {
             return false;
         }
         batch.add(hit.data(), shares[i].place, shares[i].length);
@@ -273,7 +274,7 @@ void RdEngine<Lock, Host>::copy_share(Peer& peer, bool is_write, const RdShare& 
     const KeyHit hit = lookup_share(share, is_write);
     WcStatus status = to_wc_status(hit.verdict);
     if (hit.is_ok()) {
-        const bool is_possible = !hit.scattered && peer.path.may_access_memory();
+        const bool is_possible = !hit.indirect && peer.path.may_access_memory();
         const iovec here{is_possible ? hit.data() : nullptr, share.length};
         const Status copied = !is_possible ? Status(EPERM)
                               : is_write   ? peer.path.read_memory(here, share.place)

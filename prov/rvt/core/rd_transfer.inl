@@ -31,7 +31,8 @@ void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
     RdMethodChooser::Mask allowed = RdMethodChooser::bit(RdMethod::kPipeline);
     if (inbound.sender_address != 0 && peer.path.may_access_memory()) {
         allowed |= RdMethodChooser::bit(RdMethod::kDirect);
-        const bool is_contiguous = inbound.entry->iov_count == 1;
+        const bool is_contiguous =
+            inbound.entry->iov_count == 1 && !has(inbound.entry->flags, RdFlags::kHasUse);
         if (is_contiguous && wanted >= kMinSplit && !peer.path.is_same_process() &&
             !peer.has_refused_share) {
             allowed |= RdMethodChooser::bit(RdMethod::kSplit);

@@ -14,6 +14,7 @@
 namespace rvt::core {
 
 class AddressVector;
+class BufferUse;
 class Counter;
 class Cq;
 class KeyTable;
@@ -42,6 +43,7 @@ enum class RdFlags : std::uint32_t {
     kDiscard = 1u << 10,   // with kPeek or kClaim: throws the message away
     kMore = 1u << 11,      // another operation follows at once
     kRmaEvent = 1u << 12,  // the target counts this access
+    kHasUse = 1u << 13,    // the request has a `use`; other processes cannot reach its buffers
 };
 constexpr RdFlags operator|(RdFlags a, RdFlags b) noexcept {
     return static_cast<RdFlags>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
@@ -65,6 +67,7 @@ struct RdSend {
     std::uint64_t data = 0;
     void* context = nullptr;
     RdFlags flags = RdFlags::kNone;
+    BufferUse* use = nullptr;  // with kHasUse
 };
 
 /// A buffer to receive into, or (kPeek, kClaim) a question about what has arrived.
@@ -76,6 +79,7 @@ struct RdRecv {
     std::uint64_t ignore = 0;
     void* context = nullptr;
     RdFlags flags = RdFlags::kNone;
+    BufferUse* use = nullptr;  // with kHasUse
 };
 
 /// One piece of a target's registered memory.
@@ -97,6 +101,7 @@ struct RdRma {
     std::uint64_t data = 0;
     void* context = nullptr;
     RdFlags flags = RdFlags::kNone;
+    BufferUse* use = nullptr;  // with kHasUse
 };
 
 /// Arithmetic on remote memory. Numbers of type and operation are libfabric's (fi_atomic(3)), which
@@ -120,6 +125,7 @@ struct RdAtomic {
     std::uint64_t data = 0;
     void* context = nullptr;
     RdFlags flags = RdFlags::kNone;
+    BufferUse* use = nullptr;  // with kHasUse
 };
 
 /// Limits of the RD service, the same on every backend.

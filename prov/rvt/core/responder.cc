@@ -244,7 +244,7 @@ void write_grh(const Request& request, const PieceList& to) noexcept {
 /// The word that an atomic or ATOMIC WRITE names; nullptr: the key does not allow it.
 std::uint64_t* find_word(Qp& qp, const Request& request) noexcept {
     const KeyHit hit = look_up_remote(qp, request, 0, sizeof(std::uint64_t));
-    const bool is_word = hit.is_ok() && !hit.scattered &&
+    const bool is_word = hit.is_ok() && !hit.indirect &&
                          reinterpret_cast<std::uintptr_t>(hit.data()) % sizeof(std::uint64_t) == 0;
     return is_word ? reinterpret_cast<std::uint64_t*>(hit.data()) : nullptr;
 }
@@ -433,7 +433,7 @@ Nak do_extended_atomic(Qp& qp, const Request& request, const PieceList& operands
     }
     const KeyHit hit = look_up_remote(qp, request, 0, request.bytes);
     const bool is_reachable =
-        hit.is_ok() && !hit.scattered &&
+        hit.is_ok() && !hit.indirect &&
         (!shape.is_masked || reinterpret_cast<std::uintptr_t>(hit.data()) % 8 == 0);
     if (!is_reachable) {
         return Nak::kAccess;

@@ -64,16 +64,16 @@ std::uint64_t to_number(const void* pointer) noexcept {
     return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-/// The table's view of the region. Precondition: mr.segments is filled.
+/// The table's view of the region. Precondition: mr.memory.segments is filled.
 core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
     core::KeyAttr attr;
     attr.access = to_access(access, *mr.domain);
-    attr.scattered = mr.segments.size() > 1;
-    for (const iovec& segment : mr.segments) {
+    attr.indirect = mr.memory.segments.size() > 1;
+    for (const iovec& segment : mr.memory.segments) {
         attr.length += segment.iov_len;
     }
-    attr.iova = to_number(mr.segments.front().iov_base);
-    attr.addr = attr.scattered ? to_number(&mr.segments) : attr.iova;
+    attr.iova = to_number(mr.memory.segments.front().iov_base);
+    attr.addr = attr.indirect ? to_number(&mr.memory) : attr.iova;
     return attr;
 }
 
@@ -217,7 +217,7 @@ int reg(Domain& domain, const fi_mr_attr& attr, std::uint64_t flags, fid_mr** mr
     }
     auto made = std::make_unique<Mr>();
     made->domain = &domain;
-    made->segments = merge({attr.mr_iov, attr.iov_count});
+    made->memory.segments = merge({attr.mr_iov, attr.iov_count});
     made->handle.fid = {FI_CLASS_MR, attr.context, &mr_fid_ops};
     const int added = add_key(*made, attr);
     if (added != 0) {

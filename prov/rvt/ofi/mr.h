@@ -3,11 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
-
-#include <sys/uio.h>
 
 #include "core/key_table.h"
+#include "core/segments.h"
 #include "ofi/compat.h"
 #include "ofi/domain.h"
 
@@ -23,7 +21,7 @@ struct Mr {
     Domain* domain = nullptr;
     std::uint32_t table_key = 0;
     std::uint64_t base_address = 0;  // remote address of the first byte
-    std::vector<iovec> segments;     // of a region that is not one range
+    core::RegionMemory memory;
     Cntr* remote_write = nullptr;    // bound: counts what peers write into the region
 };
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 namespace rvt::util {
@@ -36,5 +37,11 @@ class UniqueFd {
   private:
     int fd_ = -1;
 };
+
+/// Another descriptor of the same open file, closed by exec; not open, and errno says why, when
+/// there is none to be had.
+[[nodiscard]] inline UniqueFd duplicate(int fd) noexcept {
+    return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
 
 }  // namespace rvt::util

@@ -12,6 +12,8 @@
 #include <memory>
 
 #include "backend/shm/layout.h"
+#include "util/dma_buf.h"
+#include "util/fork_guard.h"
 #include "util/mapping.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
@@ -48,13 +50,41 @@ struct MappedRegion {
     std::uint64_t skip = 0;    // from the start of the mapping to that of the region
     std::uint64_t length = 0;  // of the region
     bool is_writable = false;  // as the peer's descriptor and the file's seals permit
+    util::ProcessFd dma_buf;   // where the memory is a device's, for Access
     std::byte* data() const noexcept { return memory.at<std::byte>(skip); }
+
+    /// Stands around each access: memory of a device wants to be told. Without a region it is none.
+    class Access {
+      public:
+        Access(const MappedRegion* region, bool writes) noexcept
+            : fd_(region != nullptr ? region->dma_buf.get() : -1), writes_(writes) {
+            if (fd_ >= 0) {
+                status_ = util::begin_dma_buf_access(fd_, writes_);
+            }
+        }
+        ~Access() {
+            if (fd_ >= 0 && status_.is_ok()) {
+                util::end_dma_buf_access(fd_, writes_);
+            }
+        }
+        Access(const Access&) = delete;
+        Access& operator=(const Access&) = delete;
+
+        [[nodiscard]] util::Status status() const noexcept { return status_; }
+
+      private:
+        const int fd_;
+        const bool writes_;
+        util::Status status_;
+    };
 };
 
 /// Memory of ours that a peer asks to map.
 struct RegionSource {
-    const void* address = nullptr;
+    std::uint64_t address = 0;  // in this process, if `file` is not open
     std::size_t length = 0;
+    util::UniqueFd file{};     // a dma-buf, in which the memory is
+    std::uint64_t offset = 0;  // of the memory in it
 };
 
 /// Word of the control thread to an endpoint.

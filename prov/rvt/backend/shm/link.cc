@@ -35,6 +35,15 @@ util::UniqueFd open_pidfd(int socket, int pid) noexcept {
     return util::UniqueFd(fd);
 }
 
+/// Where a region of ours is, for a peer to map.
+util::Result<FilePart> find_part(RegionSource& source) {
+    if (source.file.is_open()) {
+        return part_of_dma_buf(std::move(source.file), source.offset, source.length);
+    }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return find_file(reinterpret_cast<const void*>(source.address), source.length);
+}
+
 /// Descriptors are given lowest number first, so the number tells how full the table is.
 bool is_scarce(int fd) noexcept {
     rlimit limit{};
@@ -97,9 +106,9 @@ util::Status Link::ask_region(std::uint64_t key) noexcept {
 }
 
 void Link::answer_region(std::uint64_t key) {
-    const util::Result<RegionSource> source = owner_.region_asked(key);
+    util::Result<RegionSource> source = owner_.region_asked(key);
     const util::Result<FilePart> part =
-        source.is_ok() ? find_file(source.value().address, source.value().length) : source.status();
+        source.is_ok() ? find_part(source.value()) : source.status();
     RegionReply reply{.key = key};
     util::Status status = part.status();
     if (part.is_ok()) {

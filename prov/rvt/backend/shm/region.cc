@@ -20,6 +20,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "util/dma_buf.h"
+
 namespace rvt::shm {
 namespace {
 
@@ -121,7 +123,7 @@ util::UniqueFd copy_if_file(const char* number, const MapEntry& entry) noexcept 
     if (parsed.ec != std::errc{} || !is_file(fd, entry)) {
         return {};
     }
-    util::UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    util::UniqueFd copy = util::duplicate(fd);
     // Its owner may have closed it in between, and the number may be another file by now.
     return copy.is_open() && is_file(copy.get(), entry) ? std::move(copy) : util::UniqueFd{};
 }
@@ -173,23 +175,54 @@ std::uint64_t page_of(int fd) noexcept {
                    : static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-util::Status check_place(int fd, const RegionPlace& place) noexcept {
+bool is_device_memory(int fd) noexcept {
+    const util::Result<bool> is_one = util::is_dma_buf(fd);
+    return is_one.is_ok() && is_one.value();
+}
+
+/// The size of a file that may be mapped here. Returns: EPROTO for one that may not.
+util::Result<std::uint64_t> bytes_of(int fd) noexcept {
+    if (is_device_memory(fd)) {
+        return util::dma_buf_bytes(fd);
+    }
     struct stat file {};
+    if (!is_in_memory(fd) || fstat(fd, &file) != 0) {
+        return EPROTO;
+    }
+    return static_cast<std::uint64_t>(file.st_size);
+}
+
+util::Status check_place(int fd, const RegionPlace& place) noexcept {
     const bool is_sane = place.offset <= kMaxBytes && place.length <= kMaxBytes &&
                          place.skip <= place.length && place.bytes <= place.length - place.skip &&
                          place.bytes != 0;
-    if (!is_sane || fstat(fd, &file) != 0 || !is_in_memory(fd)) {
+    const util::Result<std::uint64_t> bytes = bytes_of(fd);
+    if (!is_sane || !bytes.is_ok()) {
         return EPROTO;
     }
     // The last page of a file may be used in part only; beyond it lies SIGBUS.
     const std::uint64_t page = page_of(fd);
-    const std::uint64_t file_bytes =
-        (static_cast<std::uint64_t>(file.st_size) + page - 1) / page * page;
+    const std::uint64_t file_bytes = (bytes.value() + page - 1) / page * page;
     const bool is_whole = place.offset % page == 0 && place.length % page == 0;
     return is_whole && place.offset + place.length <= file_bytes ? util::kOk : util::Status(EPROTO);
 }
 
+/// Sets the pages that hold the bytes [at, at + length) of the file.
+void cover(FilePart& part, std::uint64_t at, std::uint64_t length) noexcept {
+    const std::uint64_t page = page_of(part.fd.get());
+    part.offset = at / page * page;
+    part.skip = at - part.offset;
+    part.length = (part.skip + length + page - 1) / page * page;
+}
+
 }  // namespace
+
+FilePart part_of_dma_buf(util::UniqueFd fd, std::uint64_t offset, std::uint64_t length) noexcept {
+    FilePart part;
+    part.fd = std::move(fd);
+    cover(part, offset, length);
+    return part;
+}
 
 util::Result<FilePart> find_file(const void* address, std::size_t length) {
     const auto begin = reinterpret_cast<std::uint64_t>(address);
@@ -211,11 +244,7 @@ util::Result<FilePart> find_file(const void* address, std::size_t length) {
     if (!is_in_memory(part.fd.get())) {
         return EMEDIUMTYPE;
     }
-    const std::uint64_t page = page_of(part.fd.get());
-    const std::uint64_t at = mapping.value().offset + (begin - mapping.value().begin);
-    part.offset = at / page * page;
-    part.skip = at - part.offset;
-    part.length = (part.skip + length + page - 1) / page * page;
+    cover(part, mapping.value().offset + (begin - mapping.value().begin), length);
     return part;
 }
 
@@ -226,16 +255,24 @@ util::Result<MappedRegion> map_region(util::UniqueFd fd, const RegionPlace& plac
         return status;
     }
     const int seals = fcntl(fd.get(), F_GET_SEALS);
-    if (!accepts_unsealed && (seals < 0 || (seals & F_SEAL_SHRINK) == 0)) {
+    const bool is_dma_buf = is_device_memory(fd.get());
+    const bool may_shrink = !is_dma_buf && (seals < 0 || (seals & F_SEAL_SHRINK) == 0);
+    if (!accepts_unsealed && may_shrink) {
         return EPERM;
     }
     const bool is_writable = may_write(fd.get(), seals);
+    MappedRegion region;
+    if (is_dma_buf) {
+        region.dma_buf = util::ProcessFd(util::duplicate(fd.get()));
+        if (!region.dma_buf.is_open()) {
+            return EMFILE;
+        }
+    }
     util::Result<util::Mapping> memory =
         util::Mapping::attach(std::move(fd), place.offset, place.length, is_writable);
     if (!memory.is_ok()) {
         return memory.status();
     }
-    MappedRegion region;
     region.memory = memory.take();
     region.skip = place.skip;
     region.length = place.bytes;

@@ -5,7 +5,7 @@
 //
 // A file that shrinks under a mapping ends the process that touches it with SIGBUS, and not the one
 // that shrank it. So a peer's file is mapped when it is sealed against that (F_SEAL_SHRINK); others
-// on request, see map_region().
+// on request, see map_region(). A dma-buf has one size for ever.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +32,9 @@ struct RegionPlace {
     std::uint64_t skip = 0;    // from the first page to the region
     std::uint64_t bytes = 0;   // of the region
 };
+
+/// The pages of a dma-buf that hold a piece of it.
+FilePart part_of_dma_buf(util::UniqueFd fd, std::uint64_t offset, std::uint64_t length) noexcept;
 
 /// Finds the file behind memory of this process.
 ///

@@ -255,7 +255,7 @@ Status SegmentChannel::copy_marked(const PeerMemory& peer, const iovec& local, s
                       .addr = peer.addr,
                       .length = length,
                       .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
-    if (!hit.is_ok() || hit.scattered) {
+    if (!hit.is_ok() || hit.indirect) {
         return hit.is_ok() ? EOPNOTSUPP : EACCES;
     }
     const std::uint64_t there = hit.base + hit.offset;

@@ -54,7 +54,7 @@ Result<void*> reach(core::Device& device, Channel& channel, const PeerMemory& pe
              .addr = peer.addr,
              .length = bytes,
              .access = access});
-    if (!hit.is_ok() || hit.scattered) {
+    if (!hit.is_ok() || hit.indirect) {
         return EACCES;
     }
     ++port.one_sided;

@@ -52,7 +52,7 @@ struct Pair {
         asker.connector().request_region(at_asker->link, key);
         return asker.next();
     }
-    int ask_error(RegionSource source) {
+    int ask_error(iovec source) {
         owner.register_region(kKey, source);
         const auto answer = ask(kKey);
         return answer != nullptr && answer->kind == Kind::kRegion ? answer->error : -1;

@@ -108,9 +108,13 @@ class TestEndpoint final : public ConnectionUser {
     util::Result<RegionSource> find_region(std::uint64_t key) noexcept override {
         const std::lock_guard guard(lock_);
         const auto found = regions_.find(key);
-        return found != regions_.end() ? util::Result<RegionSource>(found->second) : EACCES;
+        if (found == regions_.end()) {
+            return EACCES;
+        }
+        const auto [base, length] = found->second;
+        return RegionSource{.address = reinterpret_cast<std::uint64_t>(base), .length = length};
     }
-    void register_region(std::uint64_t key, RegionSource region) {
+    void register_region(std::uint64_t key, iovec region) {
         const std::lock_guard guard(lock_);
         regions_[key] = region;
     }
@@ -176,7 +180,7 @@ class TestEndpoint final : public ConnectionUser {
     std::mutex lock_;
     std::condition_variable arrived_;
     std::deque<std::unique_ptr<ConnectionEvent>> mail_;
-    std::map<std::uint64_t, RegionSource> regions_;
+    std::map<std::uint64_t, iovec> regions_;
     util::Status status_;
     std::unique_ptr<Connector> connector_;
 };

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory that belongs to a device and that the CPU has mapped. The kernel's rule for it
+// (dma-buf, "CPU Access to DMA Buffer Objects"): what the CPU does to it happens between a begin
+// and an end, at which caches are made consistent and the device's own work is waited for.
+#pragma once
+
+#include <cstdint>
+
+#include "util/status.h"
+
+namespace rvt::core {
+
+enum class CpuAccess : std::uint8_t { kRead, kWrite };
+
+/// Threads: any. Accesses may overlap and nest.
+class DeviceMemory {
+  public:
+    DeviceMemory(const DeviceMemory&) = delete;
+    DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+    /// Returns: an error when the CPU may not touch the memory now; there is no end then.
+    virtual util::Status begin_cpu_access(CpuAccess access) noexcept = 0;
+    virtual void end_cpu_access(CpuAccess access) noexcept = 0;
+
+    /// What another process of this host maps to reach the same memory.
+    struct File {
+        int fd = -1;               // stays the owner's
+        std::uint64_t offset = 0;  // of the memory in it
+    };
+    [[nodiscard]] virtual File file() const noexcept = 0;
+
+  protected:
+    DeviceMemory() = default;
+    ~DeviceMemory() = default;
+};
+
+/// One access, if the memory is a device's at all.
+class CpuAccessScope {
+  public:
+    CpuAccessScope(DeviceMemory* memory, CpuAccess access) noexcept
+        : memory_(memory), access_(access) {
+        if (memory_ != nullptr) {
+            status_ = memory_->begin_cpu_access(access);
+        }
+    }
+    ~CpuAccessScope() {
+        if (memory_ != nullptr && status_.is_ok()) {
+            memory_->end_cpu_access(access_);
+        }
+    }
+    CpuAccessScope(const CpuAccessScope&) = delete;
+    CpuAccessScope& operator=(const CpuAccessScope&) = delete;
+
+    [[nodiscard]] util::Status status() const noexcept { return status_; }
+
+  private:
+    DeviceMemory* const memory_;
+    const CpuAccess access_;
+    util::Status status_;
+};
+
+/// Tells the owner of an operation's buffers when the engine has done with them. Handed over with
+/// the operation: from its acceptance on the engine calls release() exactly once, before the
+/// completion can be seen. Calls are made under the domain's lock.
+class BufferUse {
+  public:
+    BufferUse(const BufferUse&) = delete;
+    BufferUse& operator=(const BufferUse&) = delete;
+
+    /// A part has been filled, and is reported; further parts may follow.
+    virtual void part_done() noexcept = 0;
+    /// The last use. May delete this.
+    virtual void release() noexcept = 0;
+
+  protected:
+    BufferUse() = default;
+    ~BufferUse() = default;
+};
+
+}  // namespace rvt::core
