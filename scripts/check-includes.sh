@@ -14,7 +14,8 @@ may_see() {
         util) echo 'util|rvt' ;;
         protocol) echo 'util|protocol|rvt' ;;
         core) echo 'util|protocol|core|rvt' ;;
-        ofi) echo 'util|core|rvt|ofi' ;;
+        hmem) echo 'util|core|rvt|hmem' ;;
+        ofi) echo 'util|core|rvt|hmem|ofi' ;;
         backend/*) echo "util|protocol|core|rvt|$1" ;;
     esac
 }
@@ -22,7 +23,7 @@ may_include() {  # may_include FILES-GLOB ALLOWED
     tracked "$1/*" | grep -E '\.(cc|h|inl)$' | xargs -r -d '\n' grep -HnE '^ *# *include "' |
         grep -vE "\"($2)/"
 }
-for dir in util protocol core ofi prov/rvt/backend/*/; do
+for dir in util protocol core hmem ofi prov/rvt/backend/*/; do
     dir=${dir#prov/rvt/} && dir=${dir%/}
     report "$(may_include "prov/rvt/$dir" "$(may_see "$dir")")"
 done

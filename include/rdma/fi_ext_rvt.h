@@ -10,10 +10,25 @@
 #ifndef FI_EXT_RVT_H
 #define FI_EXT_RVT_H
 
+#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 
 #ifdef __cplusplus
 extern "C" {
+#endif
+
+/*
+ * Regions of dma-bufs, fi_mr(3), for headers older than 1.20. With them, mr_iov of struct
+ * fi_mr_attr takes the address of a struct fi_mr_dmabuf, cast; iov_count is 1.
+ */
+#ifndef FI_MR_DMABUF
+#define FI_MR_DMABUF (1ULL << 40)
+struct fi_mr_dmabuf {
+    int fd;
+    uint64_t offset;
+    size_t len;
+    void* base_addr;
+};
 #endif
 
 #define FI_RVT_EP_OPS "rvt_ep_ops_1"

@@ -59,6 +59,15 @@ inline constexpr std::uint32_t kVersionMrModeBits =
     FI_VERSION(1, 5);  // mr_mode became a set of bits
 inline constexpr std::uint32_t kVersionCqErrSrcAddr = FI_VERSION(1, 20);
 
+/// struct fi_mr_dmabuf of fi_mr(3), from 1.20 on; fi_mr_attr has a pointer to it in the place of
+/// mr_iov, and did not change otherwise, so that callers of any version may know of it.
+struct MrDmabuf {
+    int fd;
+    std::uint64_t offset;
+    std::size_t len;
+    void* base_addr;
+};
+
 /// Structures that applications hand in may have grown since they were built. A caller of an older
 /// version does not have the fields from `end` on.
 inline constexpr std::size_t kCqErrEntryBytes117 =

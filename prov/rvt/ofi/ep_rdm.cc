@@ -13,6 +13,7 @@
 #include "ofi/cq.h"
 #include "ofi/ep_alias.h"
 #include "ofi/ep_bind.h"
+#include "ofi/ep_rdm_device.h"
 #include "ofi/ep_tables.h"
 #include "ofi/eq.h"
 #include "ofi/errors.h"
@@ -147,8 +148,13 @@ int check_bound(const EpRdm& ep) noexcept {
     return 0;
 }
 
-void choose_tables(EpRdm& ep) noexcept {
-    auto* const ops = const_cast<RdmOps*>(ep.ops);
+/// Throws bad_alloc.
+void choose_tables(EpRdm& ep) {
+    if ((ep.caps & FI_HMEM) != 0) {
+        ep.device_tables = std::make_unique<EpTables>(device_tables(ep.ops->tables));
+    }
+    auto* const ops =
+        ep.device_tables != nullptr ? ep.device_tables.get() : &const_cast<RdmOps*>(ep.ops)->tables;
     ep.handle.msg = (ep.caps & FI_MSG) != 0 ? &ops->msg : &absent_tables.msg;
     ep.handle.tagged = (ep.caps & FI_TAGGED) != 0 ? &ops->tagged : &absent_tables.tagged;
     ep.handle.rma = (ep.caps & FI_RMA) != 0 ? &ops->rma : &absent_tables.rma;

@@ -6,11 +6,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "core/rd_endpoint.h"
 #include "core/rd_types.h"
 #include "ofi/compat.h"
+#include "ofi/device_use.h"
 #include "ofi/domain.h"
+#include "ofi/ep_tables.h"
 #include "ofi/fid.h"
 #include "ofi/progress.h"
 #include "ofi/rd_flags.h"
@@ -24,10 +27,7 @@ class Eq;
 
 /// The tables of an engine's data path, and how to make an endpoint of it.
 struct RdmOps {
-    fi_ops_msg msg;
-    fi_ops_tagged tagged;
-    fi_ops_rma rma;
-    fi_ops_atomic atomic;
+    EpTables tables;
     struct EpRdm* (*create)(Domain& domain, const core::RdAttr& attr);  // may throw bad_alloc
 };
 
@@ -76,6 +76,8 @@ struct EpRdm {
         Cntr* remote_write = nullptr;
     } counters;
     Users aliases;
+    DeviceUses device_uses;
+    std::unique_ptr<EpTables> device_tables;  // of one that was opened with FI_HMEM
 };
 
 /// fi_ops_domain.endpoint. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_EBADFLAGS, -FI_ENOSYS for

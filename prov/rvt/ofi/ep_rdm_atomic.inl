@@ -45,42 +45,57 @@ struct AtomicCall {
     std::uint64_t data;
 };
 
-template <class Engine>
-ssize_t ep_rdm_atomic(EpRdmOver<Engine>& ep, const AtomicCall& call, RdFlags flags) noexcept {
-    if (!is_valid_atomic(call.kind, call.datatype, call.op)) [[unlikely]] {
-        return -FI_EOPNOTSUPP;
-    }
-    const std::size_t element = kDatatypeBytes[call.datatype];
+/// A call as the engine takes it, with the lists that the request points to.
+struct AtomicRequest {
     AtomicIov operand;
     AtomicIov compare;
     AtomicIov result;
     std::array<core::RdRemote, core::kMaxIov> remote;
-    // FI_ATOMIC_READ has no operand; what is named for it is not looked at.
-    const std::size_t operands = call.op == FI_ATOMIC_READ ? 0 : call.operand_count;
-    if (!operand.fill(call.operand, operands, element) ||
-        !compare.fill(call.compare, call.compare_count, element) ||
-        !result.fill(call.result, call.result_count, element) ||
-        is_bad_list(call.remote, call.remote_count)) [[unlikely]] {
-        return -FI_EINVAL;
+
+    /// Returns: 0, or the error of the call.
+    RVT_ALWAYS_INLINE int fill(const AtomicCall& call) noexcept {
+        if (!is_valid_atomic(call.kind, call.datatype, call.op)) [[unlikely]] {
+            return -FI_EOPNOTSUPP;
+        }
+        const std::size_t element = kDatatypeBytes[call.datatype];
+        // FI_ATOMIC_READ has no operand; what is named for it is not looked at.
+        const std::size_t operands = call.op == FI_ATOMIC_READ ? 0 : call.operand_count;
+        if (!operand.fill(call.operand, operands, element) ||
+            !compare.fill(call.compare, call.compare_count, element) ||
+            !result.fill(call.result, call.result_count, element) ||
+            is_bad_list(call.remote, call.remote_count)) [[unlikely]] {
+            return -FI_EINVAL;
+        }
+        for (std::size_t i = 0; i < call.remote_count; ++i) {
+            remote[i] = {call.remote[i].addr, call.remote[i].count * element, call.remote[i].key};
+        }
+        return 0;
     }
-    for (std::size_t i = 0; i < call.remote_count; ++i) {
-        remote[i] = {call.remote[i].addr, call.remote[i].count * element, call.remote[i].key};
+
+    RVT_ALWAYS_INLINE core::RdAtomic request(const AtomicCall& call, RdFlags flags) const noexcept {
+        return {.kind = call.kind,
+                .datatype = static_cast<std::uint8_t>(call.datatype),
+                .op = static_cast<std::uint8_t>(call.op),
+                .operand = operand.iov.data(),
+                .operand_count = operand.count,
+                .compare = compare.iov.data(),
+                .compare_count = compare.count,
+                .result = result.iov.data(),
+                .result_count = result.count,
+                .remote = remote.data(),
+                .remote_count = call.remote_count,
+                .dest = call.dest,
+                .data = call.data,
+                .context = call.context,
+                .flags = flags};
     }
-    return to_fi(ep.over.atomic({.kind = call.kind,
-                                 .datatype = static_cast<std::uint8_t>(call.datatype),
-                                 .op = static_cast<std::uint8_t>(call.op),
-                                 .operand = operand.iov.data(),
-                                 .operand_count = operand.count,
-                                 .compare = compare.iov.data(),
-                                 .compare_count = compare.count,
-                                 .result = result.iov.data(),
-                                 .result_count = result.count,
-                                 .remote = remote.data(),
-                                 .remote_count = call.remote_count,
-                                 .dest = call.dest,
-                                 .data = call.data,
-                                 .context = call.context,
-                                 .flags = flags}));
+};
+
+template <class Engine>
+ssize_t ep_rdm_atomic(EpRdmOver<Engine>& ep, const AtomicCall& call, RdFlags flags) noexcept {
+    AtomicRequest lists;
+    const int refused = lists.fill(call);
+    return refused == 0 ? to_fi(ep.over.atomic(lists.request(call, flags))) : refused;
 }
 
 RVT_ALWAYS_INLINE std::size_t total_elements(const fi_ioc* list, std::size_t count) noexcept {

@@ -13,10 +13,10 @@ namespace rvt::ofi {
 template <RdEngineType Engine>
 constexpr RdmOps rdm_ops(EpRdm* (*create)(Domain&, const core::RdAttr&)) noexcept {
     return {
-        .msg = ep_rdm_msg_ops<Engine>(),
-        .tagged = ep_rdm_tagged_ops<Engine>(),
-        .rma = ep_rdm_rma_ops<Engine>(),
-        .atomic = ep_rdm_atomic_ops<Engine>(),
+        .tables = {.msg = ep_rdm_msg_ops<Engine>(),
+                   .tagged = ep_rdm_tagged_ops<Engine>(),
+                   .rma = ep_rdm_rma_ops<Engine>(),
+                   .atomic = ep_rdm_atomic_ops<Engine>()},
         .create = create,
     };
 }

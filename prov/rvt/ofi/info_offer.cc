@@ -84,10 +84,10 @@ void fill_domain(fi_domain_attr& domain, std::uint64_t caps) noexcept {
 }  // namespace
 
 const std::uint64_t kTxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ | FI_WRITE |
-                              FI_SEND | FI_FENCE | FI_MULTICAST;
+                              FI_SEND | FI_FENCE | FI_MULTICAST | FI_HMEM;
 const std::uint64_t kRxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_RECV | FI_REMOTE_READ |
                               FI_REMOTE_WRITE | FI_DIRECTED_RECV | kTaggedDirectedRecv |
-                              FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_MULTICAST;
+                              FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_MULTICAST | FI_HMEM;
 const std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const std::uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
@@ -116,7 +116,7 @@ bool reaches_others(const util::SockAddr& source) noexcept {
 void fill_rdm_offer(Offer& offer, const util::SockAddr& source) noexcept {
     const bool claims_remote = reaches_others(source);
     offer.primary_caps = kPrimary;
-    offer.info.caps = kPrimary | kSecondary | (claims_remote ? FI_REMOTE_COMM : 0);
+    offer.info.caps = kPrimary | kSecondary | FI_HMEM | (claims_remote ? FI_REMOTE_COMM : 0);
     fill_tx(offer.tx, offer.info.caps);
     fill_rx(offer.rx, offer.info.caps);
     fill_ep(offer.ep);

@@ -269,6 +269,11 @@ std::optional<Refusal> judge_mr_mode(const Offer& offer, std::uint32_t version,
                        "remote memory with " +
                            to_text(static_cast<unsigned>(offer.memory_mr_mode), FI_TYPE_MR_MODE)};
     }
+    if ((hints.caps & FI_HMEM) != 0 && hints.domain_attr != nullptr && (asked & FI_MR_HMEM) == 0) {
+        return Refusal{"domain_attr->mr_mode",
+                       to_text(static_cast<unsigned>(asked), FI_TYPE_MR_MODE),
+                       "FI_HMEM with FI_MR_HMEM"};
+    }
     return std::nullopt;
 }
 

@@ -30,7 +30,7 @@ constexpr std::size_t kAllMemory = std::size_t{1} << 47;
 constexpr int kCloseTimeoutMs = 5000;
 constexpr std::uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
-constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse;
+constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse | kMrDmabuf;
 
 Access to_access(std::uint64_t access, const Domain& domain) noexcept {
     Access result = domain.mr_mode.has_virtual_addresses ? Access::kNone : Access::kZeroBased;
@@ -64,15 +64,15 @@ std::uint64_t to_number(const void* pointer) noexcept {
     return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-/// The table's view of the region. Precondition: mr.memory.segments is filled.
+/// The table's view of the region. Precondition: mr.memory and mr.local_address are set.
 core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
     core::KeyAttr attr;
     attr.access = to_access(access, *mr.domain);
-    attr.indirect = mr.memory.segments.size() > 1;
+    attr.indirect = mr.memory.segments.size() > 1 || mr.memory.device != nullptr;
     for (const iovec& segment : mr.memory.segments) {
         attr.length += segment.iov_len;
     }
-    attr.iova = to_number(mr.memory.segments.front().iov_base);
+    attr.iova = mr.local_address;
     attr.addr = attr.indirect ? to_number(&mr.memory) : attr.iova;
     return attr;
 }
@@ -92,12 +92,66 @@ int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
                  static_cast<unsigned long long>(attr.offset), attr.iov_count, core::kMaxIov);
         return -FI_EINVAL;
     }
-    for (std::size_t i = 0; i < attr.iov_count; ++i) {
-        const iovec& buffer = attr.mr_iov[i];
+    return 0;
+}
+
+// ---- ordinary memory ----
+
+int take_buffers(Mr& mr, std::span<const iovec> buffers) {
+    for (const iovec& buffer : buffers) {
         if (buffer.iov_base == nullptr && buffer.iov_len != 0 && buffer.iov_len < kAllMemory) {
             RVT_WARN(kMr, "cannot register: %zu bytes at a null pointer", buffer.iov_len);
             return -FI_EINVAL;
         }
+    }
+    mr.memory.segments = merge(buffers);
+    mr.local_address = to_number(mr.memory.segments.front().iov_base);
+    return 0;
+}
+
+// ---- dma-bufs ----
+
+/// Whether peers, or our own operations, may write the region.
+bool is_written(std::uint64_t access) noexcept {
+    return (access & (FI_RECV | FI_READ | FI_REMOTE_WRITE)) != 0;
+}
+
+/// What a refusal of DmaBufMemory::map() means, and what to do about it.
+const char* reason_of(int error) noexcept {
+    switch (error) {
+        case EBADF: return "the descriptor is not open";
+        case EINVAL: return "it is no dma-buf, or the part has no bytes or is not within it";
+        case EACCES: return "the descriptor is for reading only, the access asked for writes";
+        case EOPNOTSUPP: return "its exporter lets the CPU not map it";
+        default: return strerrordesc_np(error);
+    }
+}
+
+int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
+    auto mapped = hmem::DmaBufMemory::map({.fd = part.fd, .offset = part.offset, .bytes = part.len},
+                                          is_written(access));
+    if (!mapped.is_ok()) {
+        RVT_WARN(kMr, "cannot register %zu bytes at %llu of dma-buf descriptor %d: %s", part.len,
+                 static_cast<unsigned long long>(part.offset), part.fd, reason_of(mapped.error()));
+        return to_fi(mapped.status());
+    }
+    mr.dma_buf = mapped.take();
+    mr.memory.segments = {{mr.dma_buf->data(), part.len}};
+    mr.memory.device = mr.dma_buf.get();
+    mr.local_address = to_number(part.base_addr) + part.offset;
+    mr.handle.mem_desc = &mr;
+    return 0;
+}
+
+/// Who may name one: fi_mr(3), "dmabuf".
+int check_dma_buf(const Domain& domain, const fi_mr_attr& attr) noexcept {
+    if ((domain.caps & FI_HMEM) == 0) {
+        RVT_WARN(kMr, "cannot register: FI_MR_DMABUF asked; a domain opened with FI_HMEM has it");
+        return -FI_EBADFLAGS;
+    }
+    if (attr.iov_count != 1) {
+        RVT_WARN(kMr, "cannot register: %zu dma-bufs asked; one region is of one", attr.iov_count);
+        return -FI_EINVAL;
     }
     return 0;
 }
@@ -215,10 +269,20 @@ int reg(Domain& domain, const fi_mr_attr& attr, std::uint64_t flags, fid_mr** mr
     if (refused != 0) {
         return refused;
     }
+    const bool is_dma_buf = (flags & kMrDmabuf) != 0;
+    if (const int unfit = is_dma_buf ? check_dma_buf(domain, attr) : 0; unfit != 0) {
+        return unfit;
+    }
     auto made = std::make_unique<Mr>();
     made->domain = &domain;
-    made->memory.segments = merge({attr.mr_iov, attr.iov_count});
     made->handle.fid = {FI_CLASS_MR, attr.context, &mr_fid_ops};
+    const int taken =
+        is_dma_buf
+            ? take_dma_buf(*made, *reinterpret_cast<const MrDmabuf*>(attr.mr_iov), attr.access)
+            : take_buffers(*made, {attr.mr_iov, attr.iov_count});
+    if (taken != 0) {
+        return taken;
+    }
     const int added = add_key(*made, attr);
     if (added != 0) {
         return added;
@@ -260,8 +324,13 @@ int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** 
     if (domain.version() >= kVersionAuthKey && attr->auth_key_size != 0) {
         return -FI_EINVAL;
     }
+    // A dma-buf is reached by its descriptor, whatever device it is of.
     if (domain.version() >= kVersionIface && (domain.caps & FI_HMEM) != 0 &&
-        attr->iface != FI_HMEM_SYSTEM) {
+        (flags & kMrDmabuf) == 0 && attr->iface != FI_HMEM_SYSTEM) {
+        RVT_WARN(kMr,
+                 "cannot register: memory of iface %d; FI_HMEM_SYSTEM (0), and FI_MR_DMABUF of "
+                 "any, are offered",
+                 static_cast<int>(attr->iface));
         return -FI_ENOSYS;
     }
     fi_mr_attr copy{};

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "core/key_table.h"
 #include "core/segments.h"
+#include "hmem/dma_buf_memory.h"
 #include "ofi/compat.h"
 #include "ofi/domain.h"
 
@@ -22,7 +24,10 @@ struct Mr {
     std::uint32_t table_key = 0;
     std::uint64_t base_address = 0;  // remote address of the first byte
     core::RegionMemory memory;
-    Cntr* remote_write = nullptr;    // bound: counts what peers write into the region
+    // Of a region that is a device's; operations that use it hold it, too.
+    std::shared_ptr<hmem::DmaBufMemory> dma_buf;
+    std::uint64_t local_address = 0;  // by which the application names its first byte
+    Cntr* remote_write = nullptr;     // bound: counts what peers write into the region
 };
 
 extern fi_ops_mr domain_mr_ops;

@@ -412,3 +412,28 @@ Test(info, receive_contexts_of_msg_endpoints_can_be_shared) {
     hints->ep_attr->type = FI_EP_RDM;
     RVT_EQ(ask(hints).error, -FI_ENODATA);
 }
+
+// ---- memory of devices ----
+
+Test(info, memory_of_devices_is_for_those_who_ask_and_name_it_by_descriptor) {
+    RVT_EQ(ask(new_hints()).info->caps & FI_HMEM, 0);
+    const Info hints = new_hints();
+    hints->caps = FI_MSG | FI_HMEM;
+    hints->domain_attr->mr_mode = FI_MR_HMEM | FI_MR_LOCAL;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->caps & FI_HMEM, FI_HMEM);
+    RVT_EQ(answer.info->domain_attr->mr_mode, FI_MR_HMEM);
+    hints->domain_attr->mr_mode = FI_MR_LOCAL;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+}
+
+Test(info, memory_of_devices_is_for_rdm_endpoints) {
+    for (const fi_ep_type type : {FI_EP_MSG, FI_EP_DGRAM}) {
+        const Info hints = new_hints();
+        hints->ep_attr->type = type;
+        hints->caps = FI_MSG | FI_HMEM;
+        hints->domain_attr->mr_mode = FI_MR_HMEM;
+        RVT_EQ(ask(hints).error, -FI_ENODATA);
+    }
+}

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory regions, fi_mr(3), without traffic: keys, modes, refusals.
+#include <fcntl.h>
+#include <rdma/fi_ext_rvt.h>
+#include <sys/mman.h>
+
 #include <vector>
 
 #include "ofi/fixture.h"
@@ -21,6 +25,28 @@ Owned<fid_mr> reg(const Opened& open, const void* buffer, std::size_t bytes, std
     return opened<fid_mr>([&](fid_mr** mr) {
         return fi_mr_reg(open.domain.get(), buffer, bytes, kAll, 0, key, 0, mr, nullptr);
     });
+}
+
+Opened with_device_memory() {
+    const Info hints = new_hints();
+    hints->caps = FI_MSG | FI_RMA | FI_HMEM;
+    hints->domain_attr->mr_mode = FI_MR_HMEM;
+    return Opened(ask(hints).info);
+}
+
+/// What registering this part of a descriptor's file as a dma-buf returns.
+int reg_dma_buf(const Opened& open, int fd, std::size_t count = 1) {
+    const fi_mr_dmabuf part{.fd = fd, .offset = 0, .len = 4096, .base_addr = nullptr};
+    fi_mr_attr attr{};
+    attr.mr_iov = reinterpret_cast<const iovec*>(&part);
+    attr.iov_count = count;
+    attr.access = kAll;
+    fid_mr* mr = nullptr;
+    const int result = fi_mr_regattr(open.domain.get(), &attr, FI_MR_DMABUF, &mr);
+    if (result == 0) {
+        fi_close(&mr->fid);
+    }
+    return result;
 }
 
 }  // namespace
@@ -138,4 +164,42 @@ Test(mr, a_domain_bound_for_it_reports_registrations) {
     RVT_ASSERT(entry.fid == &mr->fid);
     mr.reset();
     open.domain.reset();  // which keeps the queue from closing
+}
+
+// ---- dma-bufs; real ones are in fabtests/functional/case_device.cc ----
+
+Test(mr, a_descriptor_that_is_no_dma_buf_is_refused) {
+    const Opened open = with_device_memory();
+    const int file = memfd_create("no-dma-buf", MFD_CLOEXEC);
+    RVT_OK(ftruncate(file, 4096));
+    RVT_EQ(reg_dma_buf(open, file), -FI_EINVAL);
+    close(file);
+    RVT_EQ(reg_dma_buf(open, file), -FI_EBADF);
+    RVT_EQ(reg_dma_buf(open, -1), -FI_EBADF);
+}
+
+Test(mr, one_region_is_of_one_dma_buf) {
+    const Opened open = with_device_memory();
+    RVT_EQ(reg_dma_buf(open, 0, 2), -FI_EINVAL);
+}
+
+Test(mr, dma_bufs_are_for_domains_of_device_memory) {
+    const Opened open = with_mr_mode(0);
+    RVT_EQ(reg_dma_buf(open, 0), -FI_EBADFLAGS);
+}
+
+Test(mr, memory_of_an_interface_that_is_not_there_is_refused) {
+    const Opened open = with_device_memory();
+    char buffer[64];
+    const iovec one{buffer, sizeof buffer};
+    fi_mr_attr attr{};
+    attr.mr_iov = &one;
+    attr.iov_count = 1;
+    attr.access = kAll;
+    attr.iface = FI_HMEM_CUDA;
+    fid_mr* mr = nullptr;
+    RVT_EQ(fi_mr_regattr(open.domain.get(), &attr, 0, &mr), -FI_ENOSYS);
+    attr.iface = FI_HMEM_SYSTEM;
+    RVT_OK(fi_mr_regattr(open.domain.get(), &attr, 0, &mr));
+    RVT_OK(fi_close(&mr->fid));
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "hmem/dma_buf_memory.h"
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "util/dma_buf.h"
+
+namespace rvt::hmem {
+namespace {
+
+util::Status check(const DmaBufPart& part) noexcept {
+    const util::Result<bool> is_one = util::is_dma_buf(part.fd);
+    if (!is_one.is_ok()) {
+        return is_one.status();
+    }
+    if (!is_one.value()) {
+        return EINVAL;
+    }
+    const util::Result<std::uint64_t> all = util::dma_buf_bytes(part.fd);
+    if (!all.is_ok()) {
+        return all.status();
+    }
+    const bool is_inside = part.offset <= all.value() && part.bytes <= all.value() - part.offset;
+    return part.bytes != 0 && is_inside ? util::kOk : util::Status(EINVAL);
+}
+
+bool is_read_only(int fd) noexcept {
+    return (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
+}
+
+/// An exporter without a mapping for the CPU has several ways to say so.
+util::Status to_map_error(util::Status status) noexcept {
+    const int error = status.error();
+    return error == EINVAL || error == ENODEV || error == ENOTSUP || error == ENXIO ||
+                   error == EPERM
+               ? util::Status(EOPNOTSUPP)
+               : status;
+}
+
+}  // namespace
+
+util::Result<std::unique_ptr<DmaBufMemory>> DmaBufMemory::map(const DmaBufPart& part, bool writes) {
+    const util::Status checked = check(part);
+    if (!checked.is_ok()) {
+        return checked;
+    }
+    if (writes && is_read_only(part.fd)) {
+        return EACCES;
+    }
+    util::UniqueFd kept = util::duplicate(part.fd);
+    util::UniqueFd mapped = util::duplicate(part.fd);
+    if (!kept.is_open() || !mapped.is_open()) {
+        return errno;
+    }
+    std::unique_ptr<DmaBufMemory> made(new DmaBufMemory);
+    const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    made->offset_ = part.offset;
+    made->bytes_ = part.bytes;
+    made->skip_ = part.offset % page;
+    made->is_writable_ = !is_read_only(part.fd);
+    util::Result<util::Mapping> mapping = util::Mapping::attach(
+        std::move(mapped), part.offset - made->skip_, made->skip_ + part.bytes, made->is_writable_);
+    if (!mapping.is_ok()) {
+        return to_map_error(mapping.status());
+    }
+    made->mapping_ = mapping.take();
+    made->fd_ = util::ProcessFd(std::move(kept));
+    return made;
+}
+
+util::Status DmaBufMemory::begin_cpu_access(core::CpuAccess access) noexcept {
+    return util::begin_dma_buf_access(fd_.get(), access == core::CpuAccess::kWrite);
+}
+
+void DmaBufMemory::end_cpu_access(core::CpuAccess access) noexcept {
+    util::end_dma_buf_access(fd_.get(), access == core::CpuAccess::kWrite);
+}
+
+}  // namespace rvt::hmem

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "ofi/device_use.h"
+
+#include <algorithm>
+#include <new>
+
+#include "ofi/compat.h"
+#include "ofi/errors.h"
+#include "ofi/mr.h"
+#include "util/log.h"
+
+namespace rvt::ofi {
+
+DeviceUses::~DeviceUses() {
+    // Each takes itself out of the list.
+    while (first_ != nullptr) {
+        delete first_;
+    }
+}
+
+DeviceUse::DeviceUse(DeviceUses& all) noexcept : all_(all) {
+    const util::Guard guard(all_.lock_);
+    next_ = all_.first_;
+    if (next_ != nullptr) {
+        next_->previous_ = this;
+    }
+    all_.first_ = this;
+}
+
+DeviceUse::~DeviceUse() {
+    for (std::size_t i = 0; i < count_; ++i) {
+        held_[i].memory->end_cpu_access(held_[i].access);
+    }
+    const util::Guard guard(all_.lock_);
+    (previous_ != nullptr ? previous_->next_ : all_.first_) = next_;
+    if (next_ != nullptr) {
+        next_->previous_ = previous_;
+    }
+}
+
+int DeviceUse::add(const std::shared_ptr<hmem::DmaBufMemory>& memory,
+                   core::CpuAccess access) noexcept {
+    if (access == core::CpuAccess::kWrite && !memory->is_writable()) {
+        return -FI_EACCES;
+    }
+    const auto end = held_.begin() + static_cast<std::ptrdiff_t>(count_);
+    const bool is_held = std::any_of(held_.begin(), end, [&](const Held& each) {
+        return each.memory == memory && each.access == access;
+    });
+    if (is_held) {
+        return 0;
+    }
+    if (count_ == held_.size()) {
+        return -FI_EINVAL;
+    }
+    const util::Status begun = memory->begin_cpu_access(access);
+    if (!begun.is_ok()) {
+        RVT_WARN(kMr, "the device's memory is not to be had: %s", strerrordesc_np(begun.error()));
+        return to_fi(begun);
+    }
+    held_[count_++] = {.memory = memory, .access = access};
+    return 0;
+}
+
+/// What lies between an end and the next begin is the application's to read.
+void DeviceUse::part_done() noexcept {
+    for (std::size_t i = 0; i < count_;) {
+        Held& each = held_[i];
+        each.memory->end_cpu_access(each.access);
+        if (each.memory->begin_cpu_access(each.access).is_ok()) {
+            ++i;
+        } else {
+            each = std::move(held_[--count_]);  // the exporter has lost it; nothing is left to end
+        }
+    }
+}
+
+int DeviceBuffers::take(iovec* iov, void* const* desc, std::size_t count,
+                        core::CpuAccess access) noexcept {
+    for (std::size_t i = 0; desc != nullptr && i < count; ++i) {
+        if (desc[i] == nullptr) {
+            continue;
+        }
+        const Mr& mr = *static_cast<const Mr*>(desc[i]);
+        const auto at = reinterpret_cast<std::uintptr_t>(iov[i].iov_base) - mr.local_address;
+        if (at > mr.dma_buf->bytes() || iov[i].iov_len > mr.dma_buf->bytes() - at) {
+            return -FI_EINVAL;
+        }
+        if (use_ == nullptr) {
+            use_.reset(new (std::nothrow) DeviceUse(all_));
+            if (use_ == nullptr) {
+                return -FI_ENOMEM;
+            }
+        }
+        const int added = use_->add(mr.dma_buf, access);
+        if (added != 0) {
+            return added;
+        }
+        iov[i].iov_base = mr.dma_buf->data() + at;
+    }
+    return 0;
+}
+
+}  // namespace rvt::ofi

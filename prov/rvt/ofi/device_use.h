@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Operations whose local buffers are memory of a device, named by a descriptor: fi_mr(3),
+// FI_MR_HMEM. The CPU's access to it lasts from the call to the completion.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include <sys/uio.h>
+
+#include "core/device_memory.h"
+#include "core/rd_types.h"
+#include "hmem/dma_buf_memory.h"
+#include "util/lock.h"
+
+namespace rvt::ofi {
+
+class DeviceUse;
+
+/// The operations of an endpoint that hold memory of devices.
+/// Threads: any.
+class DeviceUses {
+  public:
+    DeviceUses() = default;
+    /// Ends those that are left. Precondition: nobody works on them any more.
+    ~DeviceUses();
+    DeviceUses(const DeviceUses&) = delete;
+    DeviceUses& operator=(const DeviceUses&) = delete;
+
+  private:
+    friend class DeviceUse;
+    util::SpinLock lock_;  // order: innermost
+    DeviceUse* first_ RVT_GUARDED_BY(lock_) = nullptr;
+};
+
+/// What one operation holds.
+class DeviceUse final : public core::BufferUse {
+  public:
+    explicit DeviceUse(DeviceUses& all) noexcept;
+    ~DeviceUse();
+
+    /// Begins an access to the region, once however often it is named.
+    /// Returns: -FI_EACCES for writing to one that can be read alone, -FI_EINVAL when a use names
+    ///          more regions than an operation has buffers, else what the exporter says.
+    int add(const std::shared_ptr<hmem::DmaBufMemory>& memory, core::CpuAccess access) noexcept;
+
+    void part_done() noexcept override;
+    void release() noexcept override { delete this; }
+
+  private:
+    friend class DeviceUses;
+    struct Held {
+        std::shared_ptr<hmem::DmaBufMemory> memory;
+        core::CpuAccess access = core::CpuAccess::kRead;
+    };
+
+    DeviceUses& all_;
+    DeviceUse* previous_ = nullptr;  // under the lock of all_
+    DeviceUse* next_ = nullptr;
+    std::array<Held, 3 * core::kMaxIov> held_;
+    std::size_t count_ = 0;
+};
+
+/// The buffers of one call, where the CPU finds them.
+class DeviceBuffers {
+  public:
+    explicit DeviceBuffers(DeviceUses& all) noexcept : all_(all) {}
+
+    /// Replaces what `desc` says is a device's, in place. A null descriptor, or list of them, is
+    /// ordinary memory.
+    /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM, or as
+    ///          DeviceUse::add().
+    int take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access) noexcept;
+
+    /// Gives a request the use that belongs to it, if there is one. The engine owns it from the
+    /// acceptance on: then keep().
+    template <class Request>
+    void put_into(Request& request) const noexcept {
+        if (use_ != nullptr) {
+            request.flags = request.flags | core::RdFlags::kHasUse;
+            request.use = use_.get();
+        }
+    }
+    void keep() noexcept { static_cast<void>(use_.release()); }
+
+  private:
+    DeviceUses& all_;
+    std::unique_ptr<DeviceUse> use_;
+};
+
+}  // namespace rvt::ofi
