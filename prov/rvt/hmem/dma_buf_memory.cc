@@ -56,13 +56,13 @@ util::Result<std::unique_ptr<DmaBufMemory>> DmaBufMemory::map(const DmaBufPart& 
         return errno;
     }
     std::unique_ptr<DmaBufMemory> made(new DmaBufMemory);
-    const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
     made->offset_ = part.offset;
     made->bytes_ = part.bytes;
-    made->skip_ = part.offset % page;
     made->is_writable_ = !is_read_only(part.fd);
-    util::Result<util::Mapping> mapping = util::Mapping::attach(
-        std::move(mapped), part.offset - made->skip_, made->skip_ + part.bytes, made->is_writable_);
+    // From the start on: exporters of DRM (drm_gem_shmem_fault) map the first pages whatever offset
+    // mmap(2) was given.
+    util::Result<util::Mapping> mapping =
+        util::Mapping::attach(std::move(mapped), 0, part.offset + part.bytes, made->is_writable_);
     if (!mapping.is_ok()) {
         return to_map_error(mapping.status());
     }

@@ -33,7 +33,7 @@ class DmaBufMemory final : public core::DeviceMemory {
     static util::Result<std::unique_ptr<DmaBufMemory>> map(const DmaBufPart& part, bool writes);
 
     /// Where the part's first byte is.
-    [[nodiscard]] std::byte* data() const noexcept { return mapping_.at<std::byte>(skip_); }
+    [[nodiscard]] std::byte* data() const noexcept { return mapping_.at<std::byte>(offset_); }
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
     [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
 
@@ -48,8 +48,7 @@ class DmaBufMemory final : public core::DeviceMemory {
 
     util::ProcessFd fd_;
     util::Mapping mapping_;
-    std::uint64_t offset_ = 0;  // of the part in the dma-buf
-    std::uint64_t skip_ = 0;    // from the start of the mapping
+    std::uint64_t offset_ = 0;  // of the part in the dma-buf and in the mapping
     std::uint64_t bytes_ = 0;
     bool is_writable_ = false;
 };

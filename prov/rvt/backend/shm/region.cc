@@ -220,7 +220,8 @@ void cover(FilePart& part, std::uint64_t at, std::uint64_t length) noexcept {
 FilePart part_of_dma_buf(util::UniqueFd fd, std::uint64_t offset, std::uint64_t length) noexcept {
     FilePart part;
     part.fd = std::move(fd);
-    cover(part, offset, length);
+    cover(part, 0, offset + length);
+    part.skip = offset;
     return part;
 }
 

@@ -33,7 +33,8 @@ struct RegionPlace {
     std::uint64_t bytes = 0;   // of the region
 };
 
-/// The pages of a dma-buf that hold a piece of it.
+/// The pages of a dma-buf from its start to the end of a piece of it: exporters of DRM map the
+/// first pages whatever offset they are asked for.
 FilePart part_of_dma_buf(util::UniqueFd fd, std::uint64_t offset, std::uint64_t length) noexcept;
 
 /// Finds the file behind memory of this process.
