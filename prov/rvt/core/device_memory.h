@@ -72,9 +72,19 @@ class BufferUse {
     /// The last use. May delete this.
     virtual void release() noexcept = 0;
 
+    /// What the application calls an address in the first buffer: completions name it so.
+    [[nodiscard]] void* name_of(void* address) const noexcept {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) + shift_);
+    }
+
   protected:
     BufferUse() = default;
     ~BufferUse() = default;
+    void set_shift(std::uintptr_t shift) noexcept { shift_ = shift; }
+
+  private:
+    std::uintptr_t shift_ = 0;  // from where the CPU has it to the application's name
 };
 
 }  // namespace rvt::core

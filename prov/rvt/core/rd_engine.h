@@ -200,8 +200,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void place(RdInbound& inbound, const std::byte* from, std::size_t count) noexcept;
     void finish_inbound(RdInbound& inbound) noexcept;
     void complete_rx(const RdInbound& inbound, RdRxEntry& entry) noexcept;
-    static void fill_rx(Cqe& cqe, const RdInbound& inbound, const RdRxEntry& entry, WcStatus status,
-                        bool is_last_use) noexcept;
+    static void fill_rx(Cqe& cqe, const RdInbound& inbound, const RdRxEntry& entry, void* place,
+                        WcStatus status, bool is_last_use) noexcept;
     void release_entry(RdRxEntry& entry) noexcept;
     void drop_inbound(RdInbound& inbound) noexcept;
     void note_unexpected(std::int64_t bytes) noexcept;

@@ -651,11 +651,14 @@ void RdEngine<Lock, Host>::complete_rx(const RdInbound& inbound, RdRxEntry& entr
     const WcStatus status =
         is_cut && inbound.status == WcStatus::kSuccess ? WcStatus::kTruncated : inbound.status;
     const bool is_ok = status == WcStatus::kSuccess;
+    void* named = inbound.place.iov_base;
     if (has(entry.flags, RdFlags::kHasUse)) [[unlikely]] {
+        named = entry.use->name_of(named);
         !is_multi || is_last_use ? entry.use->release() : entry.use->part_done();
     }
     if (rx_cq_ != nullptr && (!is_ok || has(entry.flags, RdFlags::kCompletion) || is_last_use)) {
-        rx_cq_->emplace([&](Cqe& cqe) { fill_rx(cqe, inbound, entry, status, is_last_use); });
+        rx_cq_->emplace(
+            [&](Cqe& cqe) { fill_rx(cqe, inbound, entry, named, status, is_last_use); });
     }
     if (recv_counter_ != nullptr) {
         is_ok ? recv_counter_->add(1) : recv_counter_->add_error(1);
@@ -664,8 +667,8 @@ void RdEngine<Lock, Host>::complete_rx(const RdInbound& inbound, RdRxEntry& entr
 
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::fill_rx(Cqe& cqe, const RdInbound& inbound,
-                                                     const RdRxEntry& entry, WcStatus status,
-                                                     bool is_last_use) noexcept {
+                                                     const RdRxEntry& entry, void* place,
+                                                     WcStatus status, bool is_last_use) noexcept {
     const bool has_data = (inbound.wire_flags & wire::kHasData) != 0;
     const std::uint64_t len = std::min(inbound.total, inbound.buffer_capacity);
     const std::uint64_t cut = status == WcStatus::kTruncated ? inbound.total - len : 0;
@@ -673,7 +676,7 @@ RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::fill_rx(Cqe& cqe, const RdInbound& 
            .flags = kWcRecv | (inbound.is_tagged() ? kWcTagged : kWcMsg) |
                     (has_data ? kWcRemoteCqData : 0) | (is_last_use ? kWcMultiRecv : 0),
            .len = len,
-           .buf = inbound.place.iov_base,
+           .buf = place,
            .data = has_data ? inbound.data : 0,
            .tag = inbound.tag,
            .source = inbound.peer->fi_addr,

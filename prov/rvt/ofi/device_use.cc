@@ -96,7 +96,12 @@ int DeviceBuffers::take(iovec* iov, void* const* desc, std::size_t count,
         if (added != 0) {
             return added;
         }
-        iov[i].iov_base = mr.dma_buf->data() + at;
+        std::byte* const memory = mr.dma_buf->data() + at;
+        if (i == 0 && access == core::CpuAccess::kWrite) {
+            use_->set_shift(reinterpret_cast<std::uintptr_t>(iov[i].iov_base) -
+                            reinterpret_cast<std::uintptr_t>(memory));
+        }
+        iov[i].iov_base = memory;
     }
     return 0;
 }

@@ -46,6 +46,8 @@ class DeviceUse final : public core::BufferUse {
     ///          more regions than an operation has buffers, else what the exporter says.
     int add(const std::shared_ptr<hmem::DmaBufMemory>& memory, core::CpuAccess access) noexcept;
 
+    using core::BufferUse::set_shift;
+
     void part_done() noexcept override;
     void release() noexcept override { delete this; }
 
