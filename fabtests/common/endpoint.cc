@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "common/endpoint.h"
 
+#include <rdma/fi_ext_rvt.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include <netinet/in.h>
+#include <unistd.h>
+
+#include "common/device_memory.h"
 
 namespace fab {
 namespace {
@@ -36,6 +41,10 @@ fi_info* make_hints(const EpSpec& spec) {
         std::memcpy(hints->src_addr, spec.source.data(), spec.source.size());
     }
     hints->fabric_attr->prov_name = strdup(settings.provider.c_str());
+    if (!settings.exporter.empty() && spec.type == FI_EP_RDM) {
+        hints->caps |= FI_HMEM;
+        hints->domain_attr->mr_mode |= FI_MR_HMEM;
+    }
     return hints;
 }
 
@@ -302,12 +311,35 @@ void Endpoint::wait_cntr(fid_cntr* counter, std::uint64_t value) const {
     }
 }
 
+namespace {
+
+std::uint64_t next_key() {
+    static std::atomic<std::uint64_t> next{0x100};
+    // relaxed: only that no two are the same counts.
+    return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
 Region::Region(Endpoint& ep, void* memory, std::size_t length, std::uint64_t access)
     : memory_(memory), virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
-    static std::atomic<std::uint64_t> next_key{0x100};
-    // relaxed: only that no two are the same counts.
-    const std::uint64_t wanted = next_key.fetch_add(1, std::memory_order_relaxed);
-    FAB_OK(fi_mr_reg(ep.domain, memory, length, access, 0, wanted, 0, &mr, nullptr));
+    FAB_OK(fi_mr_reg(ep.domain, memory, length, access, 0, next_key(), 0, &mr, nullptr));
+    bind(ep);
+}
+
+Region::Region(Endpoint& ep, int fd, void* memory, std::size_t length, std::uint64_t access)
+    : memory_(memory), virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
+    const fi_mr_dmabuf part{.fd = fd, .offset = 0, .len = length, .base_addr = memory};
+    fi_mr_attr attr{};
+    attr.mr_iov = reinterpret_cast<const iovec*>(&part);
+    attr.iov_count = 1;
+    attr.access = access;
+    attr.requested_key = next_key();
+    FAB_OK(fi_mr_regattr(ep.domain, &attr, FI_MR_DMABUF, &mr));
+    bind(ep);
+}
+
+void Region::bind(Endpoint& ep) {
     if ((ep.info->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
         FAB_OK(fi_mr_bind(mr, &ep.ep->fid, 0));
         FAB_OK(fi_mr_enable(mr));
@@ -329,10 +361,15 @@ RemoteRegion Region::remote() const {
 }
 
 Buffer::Buffer(Endpoint& ep, std::size_t length)
-    : memory_(std::aligned_alloc(kPage, (length + kPage) / kPage * kPage)),
-      length_(length),
-      owned_(true),
-      region_(nullptr) {
+    : memory_(nullptr), length_(length), owned_(true), region_(nullptr) {
+    if (!settings.exporter.empty() && ep.has(FI_HMEM)) {
+        dma_buf_ = export_dma_buf(settings.exporter, length + 1);
+        memory_ = map_dma_buf(dma_buf_, length + 1);
+        std::memset(memory_, 0, length);
+        region_ = new Region(ep, dma_buf_, memory_, length == 0 ? 1 : length, access_for(*ep.info));
+        return;
+    }
+    memory_ = std::aligned_alloc(kPage, (length + kPage) / kPage * kPage);
     if (memory_ == nullptr) FAB_FAIL("out of memory for a buffer of %zu bytes", length);
     std::memset(memory_, 0, (length + kPage) / kPage * kPage);
     region_ = new Region(ep, memory_, length == 0 ? 1 : length, access_for(*ep.info));
@@ -346,7 +383,12 @@ Buffer::Buffer(Endpoint& ep, void* memory, std::size_t length)
 
 Buffer::~Buffer() {
     delete region_;
-    if (owned_) std::free(memory_);
+    if (dma_buf_ >= 0) {
+        unmap_dma_buf(memory_, length_ + 1);
+        close(dma_buf_);
+    } else if (owned_) {
+        std::free(memory_);
+    }
 }
 
 void Buffer::fill(unsigned seed) const {

@@ -32,6 +32,7 @@ struct Settings {
     std::string node;  ///< Address to listen on, where the provider needs to be told; else empty.
     bool has_hosts = false;  ///< Ranks run in network namespaces of their own.
     bool is_long = false;    ///< Cases that have a long form run it.
+    std::string exporter;    ///< Of whose dma-bufs buffers are made (device_memory.h); else empty.
 };
 inline Settings settings;
 
@@ -166,6 +167,8 @@ struct RemoteRegion {
 class Region {
   public:
     Region(Endpoint& ep, void* memory, std::size_t length, std::uint64_t access);
+    /// Of a dma-buf, which is mapped at `memory`. `fd` stays the caller's.
+    Region(Endpoint& ep, int fd, void* memory, std::size_t length, std::uint64_t access);
     ~Region();
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
@@ -177,11 +180,14 @@ class Region {
     fid_mr* mr = nullptr;
 
   private:
+    void bind(Endpoint& ep);
+
     void* memory_;
     bool virtual_addresses_;
 };
 
-/// Page-aligned zeroed memory, registered for all that the endpoint can do.
+/// Page-aligned zeroed memory, registered for all that the endpoint can do; a dma-buf where the
+/// settings name an exporter.
 class Buffer {
   public:
     Buffer(Endpoint& ep, std::size_t length);
@@ -209,6 +215,7 @@ class Buffer {
     void* memory_;
     std::size_t length_;
     bool owned_;
+    int dma_buf_ = -1;
     Region* region_;
 };
 

@@ -257,6 +257,8 @@ void multi_recv(Rank& self) {
         if (got.len > 0) {
             FAB_EQUAL(got.len, kSize);
             const auto* bytes = static_cast<const unsigned char*>(got.buf);
+            FAB_CHECK(bytes >= buffer.as<unsigned char>() &&
+                      bytes + kSize <= buffer.as<unsigned char>() + 2 * kRoom);
             FAB_EQUAL(bytes[3], static_cast<unsigned char>(seen + 21));
             ++seen;
         }

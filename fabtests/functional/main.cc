@@ -43,7 +43,8 @@ std::vector<Case> all_cases() {
           fab::kRmaCases,   fab::kAtomicCases, fab::kCntrCases,  fab::kCqCases,
           fab::kOrderCases, fab::kAvCases,     fab::kMrCases,    fab::kFlowCases,
           fab::kMsgEpCases, fab::kThreadCases, fab::kFaultCases, fab::kLinkCases,
-          fab::kKillCases,  fab::kEnvCases,    fab::kArgCases,   fab::kDgramCases}) {
+          fab::kKillCases,  fab::kEnvCases,    fab::kArgCases,   fab::kDgramCases,
+          fab::kDeviceCases}) {
         cases.insert(cases.end(), table.begin(), table.end());
     }
     return cases;
@@ -124,13 +125,15 @@ int report(const Counts& counts, const Options& options) {
     std::fprintf(
         code == 0 ? stdout : stderr,
         "usage: functional [-p PROVIDER] [-s ADDRESS] [-o NAME]... [-x NAME]... [-c CPU,...]\n"
-        "                  [-m COUNT] [-n NAMESPACE,...] [-r REPEATS] [-f] [-l]\n"
+        "                  [-m COUNT] [-n NAMESPACE,...] [-r REPEATS] [-d EXPORTER] [-f] [-l]\n"
         "  -p  the provider to test (rvt)\n"
         "  -s  the address to listen on, for providers that need it\n"
         "  -o  run only cases whose name contains NAME; -x: leave them out\n"
         "  -c  pin rank n to the nth of these CPUs\n"
         "  -m  fail unless at least COUNT cases pass\n"
         "  -n  rank n runs in the nth of these network namespaces\n"
+        "  -d  buffers of RDM endpoints are dma-bufs: udmabuf, heap, vgem; in functional_device,\n"
+        "      standin\n"
         "  -f  in full: 1,000 kill cycles, a peer stopped for a minute\n"
         "  -l  list the cases\n");
     std::exit(code);
@@ -138,7 +141,7 @@ int report(const Counts& counts, const Options& options) {
 
 Options parse(int argc, char** argv) {
     Options options;
-    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:flh")) != -1;) {
+    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:d:flh")) != -1;) {
         switch (option) {
             case 'p': fab::settings.provider = optarg; break;
             case 's': fab::settings.node = optarg; break;
@@ -154,6 +157,7 @@ Options parse(int argc, char** argv) {
                 fab::settings.has_hosts = true;
                 break;
             case 'r': options.repeats = std::atoi(optarg); break;
+            case 'd': fab::settings.exporter = optarg; break;
             case 'f': fab::settings.is_long = true; break;
             case 'l': options.list = true; break;
             case 'h': usage(0);

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "common/device_memory.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include <fcntl.h>
+#include <linux/dma-heap.h>
+#include <linux/udmabuf.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/fail.h"
+
+namespace fab {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+std::size_t whole_pages(std::size_t length) {
+    return (length + kPage - 1) / kPage * kPage;
+}
+
+int open_device(const char* path) {
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) skip("%s: %s", path, strerrordesc_np(errno));
+    return fd;
+}
+
+int make_file(const char* name, std::size_t length) {
+    const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(length)) != 0) {
+        FAB_FAIL("a memory file of %zu bytes: %s", length, strerrordesc_np(errno));
+    }
+    return fd;
+}
+
+/// The file whose pages it is made of must not shrink.
+int from_udmabuf(std::size_t length) {
+    const int device = open_device("/dev/udmabuf");
+    const int file = make_file("udmabuf", length);
+    if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) != 0) FAB_FAIL("F_ADD_SEALS");
+    const udmabuf_create request{.memfd = static_cast<std::uint32_t>(file),
+                                 .flags = UDMABUF_FLAGS_CLOEXEC,
+                                 .offset = 0,
+                                 .size = length};
+    const int fd = ioctl(device, UDMABUF_CREATE, &request);
+    if (fd < 0) FAB_FAIL("UDMABUF_CREATE of %zu bytes: %s", length, strerrordesc_np(errno));
+    close(file);
+    close(device);
+    return fd;
+}
+
+int from_heap(std::size_t length) {
+    const int device = open_device("/dev/dma_heap/system");
+    dma_heap_allocation_data request{
+        .len = length, .fd = 0, .fd_flags = O_RDWR | O_CLOEXEC, .heap_flags = 0};
+    if (ioctl(device, DMA_HEAP_IOCTL_ALLOC, &request) != 0) {
+        FAB_FAIL("DMA_HEAP_IOCTL_ALLOC of %zu bytes: %s", length, strerrordesc_np(errno));
+    }
+    close(device);
+    return static_cast<int>(request.fd);
+}
+
+// Of drm/drm.h and drm/drm_mode.h, which want a package of their own.
+struct DumbBuffer {
+    std::uint32_t height;
+    std::uint32_t width;
+    std::uint32_t bpp;
+    std::uint32_t flags;
+    std::uint32_t handle;
+    std::uint32_t pitch;
+    std::uint64_t size;
+};
+struct PrimeHandle {
+    std::uint32_t handle;
+    std::uint32_t flags;
+    std::int32_t fd;
+};
+constexpr unsigned long kCreateDumb = _IOWR('d', 0xb2, DumbBuffer);
+constexpr unsigned long kHandleToFd = _IOWR('d', 0x2d, PrimeHandle);
+
+int from_vgem(std::size_t length) {
+    const int device = open_device("/dev/dri/card0");
+    DumbBuffer buffer{};
+    buffer.width = kPage / 4;  // a row is a page
+    buffer.height = static_cast<std::uint32_t>(length / kPage);
+    buffer.bpp = 32;
+    if (ioctl(device, kCreateDumb, &buffer) != 0) {
+        FAB_FAIL("DRM_IOCTL_MODE_CREATE_DUMB of %zu bytes: %s", length, strerrordesc_np(errno));
+    }
+    PrimeHandle prime{.handle = buffer.handle, .flags = O_CLOEXEC | O_RDWR, .fd = -1};
+    if (ioctl(device, kHandleToFd, &prime) != 0) {
+        FAB_FAIL("DRM_IOCTL_PRIME_HANDLE_TO_FD: %s", strerrordesc_np(errno));
+    }
+    close(device);
+    return prime.fd;
+}
+
+}  // namespace
+
+int export_dma_buf(const std::string& exporter, std::size_t length) {
+    const std::size_t bytes = whole_pages(length);
+    if (exporter == "udmabuf") return from_udmabuf(bytes);
+    if (exporter == "heap") return from_heap(bytes);
+    if (exporter == "vgem") return from_vgem(bytes);
+    if (exporter == "standin") return make_file(kStandInName, bytes);
+    FAB_FAIL("no exporter %s: udmabuf, heap, vgem or standin", exporter.c_str());
+}
+
+void* map_dma_buf(int fd, std::size_t length) {
+    // Not mmap(): a stand-in watches that one.
+    const long address =
+        syscall(SYS_mmap, nullptr, whole_pages(length), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == -1) FAB_FAIL("mmap of a dma-buf: %s", strerrordesc_np(errno));
+    return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+void unmap_dma_buf(void* memory, std::size_t length) {
+    syscall(SYS_munmap, memory, whole_pages(length));
+}
+
+}  // namespace fab

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory of devices for tests: dma-bufs of the exporters that a kernel has without any hardware.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace fab {
+
+/// A new dma-buf of at least `length` bytes.
+///
+/// @param exporter  `udmabuf`, `heap` or `vgem`; or `standin`: a memory file that the interposed
+///                  calls of functional/device_standin.cc take for one.
+/// Returns: a descriptor that the caller closes. Ends this rank as skipped where there is no such
+///          exporter.
+int export_dma_buf(const std::string& exporter, std::size_t length);
+
+/// Maps all of a dma-buf as an application does, for looking at what a provider did to it.
+void* map_dma_buf(int fd, std::size_t length);
+void unmap_dma_buf(void* memory, std::size_t length);
+
+/// The name by which a stand-in is recognised.
+inline constexpr const char* kStandInName = "dma-buf-stand-in";
+
+}  // namespace fab
