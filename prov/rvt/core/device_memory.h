@@ -4,6 +4,9 @@
 // and an end, at which caches are made consistent and the device's own work is waited for.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "util/status.h"
@@ -57,6 +60,62 @@ class CpuAccessScope {
     DeviceMemory* const memory_;
     const CpuAccess access_;
     util::Status status_;
+};
+
+/// Accesses to several devices at once, to each of them once.
+class DeviceAccesses {
+  public:
+    static constexpr std::ptrdiff_t kMax = 4;
+
+    DeviceAccesses() noexcept = default;
+    ~DeviceAccesses() {
+        if (count_ != 0) [[unlikely]] {
+            end();
+        }
+    }
+    DeviceAccesses(const DeviceAccesses&) = delete;
+    DeviceAccesses& operator=(const DeviceAccesses&) = delete;
+
+    /// Whether memory is to be read or written is not known here: a write is announced, which is
+    /// both. Returns: false when the device refuses, or there are too many.
+    bool begin(DeviceMemory& device) noexcept {
+        if (holds(device)) {
+            return true;
+        }
+        if (count_ == kMax || !device.begin_cpu_access(CpuAccess::kWrite).is_ok()) {
+            return false;
+        }
+        devices_[count_++] = &device;
+        return true;
+    }
+    void end() noexcept {
+        while (count_ != 0) {
+            devices_[--count_]->end_cpu_access(CpuAccess::kWrite);
+        }
+    }
+    [[nodiscard]] bool has_room_for(const DeviceAccesses& others) const noexcept {
+        return count_ + others.count_ <= kMax;
+    }
+    /// Makes the accesses of others its own. Precondition: has_room_for(others).
+    void take_over(DeviceAccesses& others) noexcept {
+        while (others.count_ != 0) {
+            DeviceMemory* const device = others.devices_[--others.count_];
+            if (holds(*device)) {
+                device->end_cpu_access(CpuAccess::kWrite);
+            } else {
+                devices_[count_++] = device;
+            }
+        }
+    }
+
+  private:
+    [[nodiscard]] bool holds(const DeviceMemory& device) const noexcept {
+        return std::find(devices_.begin(), devices_.begin() + count_, &device) !=
+               devices_.begin() + count_;
+    }
+
+    std::array<DeviceMemory*, kMax> devices_;  // only the first count_ are written
+    std::ptrdiff_t count_ = 0;
 };
 
 /// Tells the owner of an operation's buffers when the engine has done with them. Handed over with

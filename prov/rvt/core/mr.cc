@@ -19,7 +19,7 @@ bool is_valid(const MrAttr& attr) noexcept {
     const bool writes = has_any(attr.access, kNeedsLocalWrite);
     return !attr.segments.empty() && attr.segments.size() <= Mr::kMaxSegments &&
            (!writes || has_any(attr.access, Access::kLocalWrite)) &&
-           (attr.mapping == 0 || attr.segments.size() == 1);
+           (attr.mapping == 0 || (attr.segments.size() == 1 && attr.device == nullptr));
 }
 
 /// Total length, or nothing when a segment or the sum passes the end of the address space.
@@ -56,9 +56,10 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
     if (has_any(attr.access, Access::kFlushPersistent)) {
         return EOPNOTSUPP;
     }
-    auto mr =
-        std::make_unique<Mr>(pd, std::vector<iovec>(attr.segments.begin(), attr.segments.end()));
-    const bool indirect = attr.segments.size() > 1;
+    auto mr = std::make_unique<Mr>(
+        pd, RegionMemory{.segments = {attr.segments.begin(), attr.segments.end()},
+                         .device = attr.device});
+    const bool indirect = attr.segments.size() > 1 || attr.device != nullptr;
     const std::uint64_t first = address_of(attr.segments.front().iov_base);
     const KeyAttr entry{.addr = indirect ? address_of(&mr->memory_) : first,
                         .length = *length,

@@ -34,12 +34,13 @@ struct MrAttr {
     std::optional<std::uint64_t> user_key{};
     std::uint32_t mapping = 0;  // memory that peers can map; one segment only
     std::uint64_t mapping_offset = 0;
+    /// Of memory that is a device's, mapped where `segments` say; outlives the region.
+    DeviceMemory* device = nullptr;
 };
 
 class Mr : public Object {
   public:
-    Mr(Pd& pd, std::vector<iovec> segments) noexcept
-        : pd_(pd), use_(pd), memory_{.segments = std::move(segments)} {}
+    Mr(Pd& pd, RegionMemory memory) noexcept : pd_(pd), use_(pd), memory_(std::move(memory)) {}
 
     static constexpr std::size_t kMaxSegments = 64;
 

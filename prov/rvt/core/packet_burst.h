@@ -49,6 +49,14 @@ class PacketBurst {
         ++count_;
     }
 
+    /// Of payload that is part of a list which will not be there any more at send(): whether the
+    /// list's accesses to memory of devices can be kept until then.
+    [[nodiscard]] bool can_keep(const PieceList& whole) const noexcept {
+        return accesses_.has_room_for(whole.accesses());
+    }
+    /// Keeps them. Precondition: can_keep(whole).
+    void keep(PieceList& whole) noexcept { accesses_.take_over(whole.accesses()); }
+
     /// Hands all of them to the backend and forgets them. Returns: how many it took.
     std::size_t send() noexcept {
         const std::span<const OutPacket> packets(packets_.all.data(), count_);
@@ -56,6 +64,7 @@ class PacketBurst {
             count_ == 0 ? 0 : device_.ops().send_packets(device_, dest_, packets);
         count_ = 0;
         pieces_used_ = 0;
+        accesses_.end();
         return taken;
     }
 
@@ -70,6 +79,7 @@ class PacketBurst {
     const AhAttr& dest_;
     std::size_t count_ = 0;
     std::size_t pieces_used_ = 0;
+    DeviceAccesses accesses_;
     // Only what is counted above has been written.
     std::array<std::array<std::byte, protocol::kMaxHeaderBytes>, kMaxPackets> headers_;
     std::array<iovec, 4 * kMaxPackets> pieces_;

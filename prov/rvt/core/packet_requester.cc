@@ -250,12 +250,13 @@ bool PacketRequester::send_again(Qp& qp, Psn psn, PacketBurst& burst) noexcept {
     }
     const auto index = static_cast<std::uint32_t>(distance(psn, Psn(wqe->msn)));
     const PieceList payload = local.part(std::uint64_t{index} * mtu_, mtu_);
-    if (!burst.has_room_for(payload)) {
+    if (!burst.has_room_for(payload) || !burst.can_keep(local)) {
         return false;
     }
     PacketHeader header = header_at(qp, *wqe, index, 1);
     header.ack_request = true;
     burst.add(header, payload);
+    burst.keep(local);
     return true;
 }
 

@@ -481,13 +481,14 @@ void PacketResponder::add_read_data(Qp& qp, Answer& answer, PacketBurst& burst) 
             answer.syndrome = protocol::to_wire(protocol::nak(NakCode::kRemoteAccess));
             return;
         }
-        if (!burst.has_room_for(source)) {
+        if (!burst.has_room_for(source) || !burst.can_keep(source)) {
             return;
         }
         const Part part = protocol::part_of(answer.sent == 0, answer.sent + 1 == answer.packets);
         PacketHeader header =
             answer_header(qp, answer, protocol::opcode_of(QpType::kRc, Kind::kReadResponse, part));
         burst.add(header, source);
+        burst.keep(source);
     }
 }
 

@@ -22,6 +22,12 @@ bool PieceList::add(void* data, std::size_t bytes) noexcept {
     return true;
 }
 
+void PieceList::clear() noexcept {
+    accesses_.end();
+    count_ = 0;
+    bytes_ = 0;
+}
+
 PieceList PieceList::part(std::uint64_t offset, std::uint64_t bytes) const noexcept {
     PieceList out;
     for (const iovec& piece : all()) {
@@ -73,8 +79,12 @@ bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
     if (!hit.indirect) {
         return to.add(hit.data(), bytes);
     }
+    const RegionMemory& memory = memory_of(hit);
+    if (memory.device != nullptr && !to.accesses().begin(*memory.device)) {
+        return false;
+    }
     std::uint64_t offset = hit.offset;
-    for (const iovec& segment : memory_of(hit).segments) {
+    for (const iovec& segment : memory.segments) {
         if (offset >= segment.iov_len) {
             offset -= segment.iov_len;
             continue;

@@ -4,6 +4,7 @@
 // Used on the stack of one operation, under its ReadPin.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include <sys/uio.h>
 
+#include "core/device_memory.h"
 #include "core/key_table.h"
 #include "core/wc.h"
 #include "rvt/types.h"
@@ -18,12 +20,28 @@
 namespace rvt::core {
 
 /// 2 KiB that lie on the stack of each operation, hence nothing is set before it is used.
+///
+/// A list that append() has filled with memory of devices stands for the CPU's access to it, until
+/// it is destroyed; parts of it do not, and live no longer.
 class PieceList {
   public:
     static constexpr std::size_t kMax = 128;
 
+    PieceList() noexcept = default;
+    ~PieceList() = default;
+    /// A copy is a part.
+    PieceList(const PieceList& other) noexcept : count_(other.count_), bytes_(other.bytes_) {
+        std::copy_n(other.pieces_.begin(), count_, pieces_.begin());
+    }
+    PieceList& operator=(const PieceList&) = delete;
+
     /// Returns: false when the list is full.
     bool add(void* data, std::size_t bytes) noexcept;
+    /// Those to memory of devices, whose pieces have been added or are about to be.
+    [[nodiscard]] DeviceAccesses& accesses() noexcept { return accesses_; }
+    [[nodiscard]] const DeviceAccesses& accesses() const noexcept { return accesses_; }
+    /// Empties the list.
+    void clear() noexcept;
 
     [[nodiscard]] std::span<const iovec> all() const noexcept { return {pieces_.data(), count_}; }
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
@@ -35,6 +53,7 @@ class PieceList {
     std::array<iovec, kMax> pieces_;  // only the first count_ are written
     std::size_t count_ = 0;
     std::uint64_t bytes_ = 0;
+    DeviceAccesses accesses_;
 };
 
 /// What arrived, as a list of one piece. Read only; a list of pieces has no const.

@@ -7,6 +7,7 @@
 #include "core/extended_atomic.h"
 #include "core/qp.h"
 #include "core/qp_states.h"
+#include "core/rd_region.h"
 
 #include <algorithm>
 #include <array>
@@ -241,13 +242,34 @@ void write_grh(const Request& request, const PieceList& to) noexcept {
     copy(to, from);
 }
 
-/// The word that an atomic or ATOMIC WRITE names; nullptr: the key does not allow it.
-std::uint64_t* find_word(Qp& qp, const Request& request) noexcept {
-    const KeyHit hit = look_up_remote(qp, request, 0, sizeof(std::uint64_t));
-    const bool is_word = hit.is_ok() && !hit.indirect &&
-                         reinterpret_cast<std::uintptr_t>(hit.data()) % sizeof(std::uint64_t) == 0;
-    return is_word ? reinterpret_cast<std::uint64_t*>(hit.data()) : nullptr;
-}
+/// The one range of memory that an atomic or ATOMIC WRITE names, for as long as it is accessed.
+class Target {
+  public:
+    /// @param alignment  Of its first byte.
+    Target(Qp& qp, const Request& request, std::uint64_t bytes, std::size_t alignment) noexcept
+        : memory_(find(qp, request, bytes, alignment, device_)),
+          access_(memory_ != nullptr ? device_ : nullptr, CpuAccess::kWrite) {}
+
+    /// nullptr: the key does not allow it, or its device does not.
+    [[nodiscard]] std::byte* memory() const noexcept {
+        return access_.status().is_ok() ? memory_ : nullptr;
+    }
+    [[nodiscard]] std::uint64_t* word() const noexcept {
+        return reinterpret_cast<std::uint64_t*>(memory());
+    }
+
+  private:
+    static std::byte* find(Qp& qp, const Request& request, std::uint64_t bytes,
+                           std::size_t alignment, DeviceMemory*& device) noexcept {
+        const KeyHit hit = look_up_remote(qp, request, 0, bytes);
+        std::byte* const memory = hit.is_ok() ? region_range(hit, device) : nullptr;
+        return reinterpret_cast<std::uintptr_t>(memory) % alignment == 0 ? memory : nullptr;
+    }
+
+    DeviceMemory* device_ = nullptr;
+    std::byte* const memory_;
+    const CpuAccessScope access_;
+};
 
 }  // namespace
 
@@ -387,7 +409,8 @@ Nak find_source(Qp& qp, const Request& request, std::uint64_t offset, std::uint6
 }
 
 Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept {
-    std::uint64_t* const word = find_word(qp, request);
+    const Target target(qp, request, sizeof(std::uint64_t), sizeof(std::uint64_t));
+    std::uint64_t* const word = target.word();
     if (word == nullptr) {
         return Nak::kAccess;
     }
@@ -416,7 +439,8 @@ Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept 
     if (copy(to, data) != sizeof value) {
         return Nak::kInvalid;
     }
-    std::uint64_t* const word = find_word(qp, request);
+    const Target target(qp, request, sizeof(std::uint64_t), sizeof(std::uint64_t));
+    std::uint64_t* const word = target.word();
     if (word == nullptr) {
         return Nak::kAccess;
     }
@@ -431,18 +455,15 @@ Nak do_extended_atomic(Qp& qp, const Request& request, const PieceList& operands
     if (operands.bytes() != shape.operands * request.bytes) {
         return Nak::kInvalid;
     }
-    const KeyHit hit = look_up_remote(qp, request, 0, request.bytes);
-    const bool is_reachable =
-        hit.is_ok() && !hit.indirect &&
-        (!shape.is_masked || reinterpret_cast<std::uintptr_t>(hit.data()) % 8 == 0);
-    if (!is_reachable) {
+    const Target target(qp, request, request.bytes, shape.is_masked ? 8 : 1);
+    if (target.memory() == nullptr) {
         return Nak::kAccess;
     }
     std::array<std::byte, kMostAtomicBytes> together;  // only what is copied next is read
     PieceList to;
     to.add(together.data(), operands.bytes());
     copy(to, operands);
-    apply(request.atomic, hit.data(), request.bytes, together.data(), results);
+    apply(request.atomic, target.memory(), request.bytes, together.data(), results);
     return Nak::kNone;
 }
 

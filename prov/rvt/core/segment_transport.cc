@@ -244,6 +244,7 @@ void SegmentFlow::take_read_data(Qp& qp, SendWqe& wqe, const SegmentHeader& head
     if (status == WcStatus::kSuccess) {
         copy(local.part(wqe.moved, payload.bytes()), payload);
         wqe.moved += payload.bytes();
+        local.clear();  // an access is over before its operation is reported
     }
     if (status != WcStatus::kSuccess || wqe.moved == wqe.bytes) {
         --fetches_;
@@ -271,6 +272,7 @@ void SegmentFlow::take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header,
         result.add(&original, sizeof original);
         status = local_pieces(qp, wqe, local);
         copy(local, result);
+        local.clear();
     }
     fetches_ -= wqe.is_answered() ? 1 : 0;
     complete(wqe, status);
@@ -472,7 +474,7 @@ bool SegmentFlow::send_read_data(Qp& qp, Answer& answer) noexcept {
         if (find_source(qp, answer.request, answer.offset, part, source) != Nak::kNone) {
             header.kind = SegmentKind::kNak;
             header.nak = static_cast<std::uint8_t>(Nak::kAccess);
-            source = PieceList{};
+            source.clear();
         }
         header.offset = answer.offset;
         const Status status =

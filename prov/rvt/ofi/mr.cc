@@ -296,6 +296,10 @@ int reg(Domain& domain, const fi_mr_attr& attr, std::uint64_t flags, fid_mr** mr
 int mr_regv(fid* self, const iovec* buffers, std::size_t count, std::uint64_t access,
             std::uint64_t offset, std::uint64_t requested_key, std::uint64_t flags, fid_mr** mr,
             void* context) noexcept {
+    if ((flags & kMrDmabuf) != 0) {
+        RVT_WARN(kMr, "cannot register: FI_MR_DMABUF asked; fi_mr_regattr has it");
+        return -FI_EBADFLAGS;
+    }
     fi_mr_attr attr{};
     attr.mr_iov = buffers;
     attr.iov_count = count;

@@ -188,6 +188,15 @@ Test(mr, dma_bufs_are_for_domains_of_device_memory) {
     RVT_EQ(reg_dma_buf(open, 0), -FI_EBADFLAGS);
 }
 
+Test(mr, buffers_are_not_taken_for_dma_bufs) {
+    const Opened open = with_device_memory();
+    char buffer[64];
+    fid_mr* mr = nullptr;
+    RVT_EQ(
+        fi_mr_reg(open.domain.get(), buffer, sizeof buffer, kAll, 0, 1, FI_MR_DMABUF, &mr, nullptr),
+        -FI_EBADFLAGS);
+}
+
 Test(mr, memory_of_an_interface_that_is_not_there_is_refused) {
     const Opened open = with_device_memory();
     char buffer[64];
