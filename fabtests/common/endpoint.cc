@@ -321,6 +321,19 @@ std::uint64_t next_key() {
 
 }  // namespace
 
+fid_mr* register_dma_buf(fid_domain* domain, int fd, void* memory, std::size_t length,
+                         std::uint64_t access, std::uint64_t key) {
+    const fi_mr_dmabuf part{.fd = fd, .offset = 0, .len = length, .base_addr = memory};
+    fi_mr_attr attr{};
+    attr.mr_iov = reinterpret_cast<const iovec*>(&part);
+    attr.iov_count = 1;
+    attr.access = access;
+    attr.requested_key = key;
+    fid_mr* mr = nullptr;
+    FAB_OK(fi_mr_regattr(domain, &attr, FI_MR_DMABUF, &mr));
+    return mr;
+}
+
 Region::Region(Endpoint& ep, void* memory, std::size_t length, std::uint64_t access)
     : memory_(memory), virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
     FAB_OK(fi_mr_reg(ep.domain, memory, length, access, 0, next_key(), 0, &mr, nullptr));
@@ -329,13 +342,7 @@ Region::Region(Endpoint& ep, void* memory, std::size_t length, std::uint64_t acc
 
 Region::Region(Endpoint& ep, int fd, void* memory, std::size_t length, std::uint64_t access)
     : memory_(memory), virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
-    const fi_mr_dmabuf part{.fd = fd, .offset = 0, .len = length, .base_addr = memory};
-    fi_mr_attr attr{};
-    attr.mr_iov = reinterpret_cast<const iovec*>(&part);
-    attr.iov_count = 1;
-    attr.access = access;
-    attr.requested_key = next_key();
-    FAB_OK(fi_mr_regattr(ep.domain, &attr, FI_MR_DMABUF, &mr));
+    mr = register_dma_buf(ep.domain, fd, memory, length, access, next_key());
     bind(ep);
 }
 

@@ -163,6 +163,10 @@ struct RemoteRegion {
     std::uint64_t key = 0;
 };
 
+/// Registers a dma-buf that is mapped at `memory`, by whose addresses its bytes are named.
+fid_mr* register_dma_buf(fid_domain* domain, int fd, void* memory, std::size_t length,
+                         std::uint64_t access, std::uint64_t key);
+
 /// A registration of memory that somebody else owns.
 class Region {
   public:

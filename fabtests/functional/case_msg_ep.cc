@@ -12,7 +12,9 @@
 #include <vector>
 
 #include <netinet/in.h>
+#include <unistd.h>
 
+#include "common/device_memory.h"
 #include "functional/case.h"
 
 namespace fab {
@@ -42,6 +44,10 @@ class Side {
         hints->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
         hints->addr_format = FI_SOCKADDR_IN;
         hints->domain_attr->mr_mode = kAnyMrMode;
+        if (!settings.exporter.empty()) {
+            hints->caps |= FI_HMEM;
+            hints->domain_attr->mr_mode |= FI_MR_HMEM;
+        }
         hints->fabric_attr->prov_name = strdup(settings.provider.c_str());
         const char* const node = settings.node.empty() ? nullptr : settings.node.c_str();
         // Without a node some providers take no address at all, others that of a network.
@@ -219,27 +225,41 @@ class Side {
     bool is_shared_;
 };
 
-/// Registered memory of one side.
+/// Registered memory of one side; a dma-buf where the settings name an exporter.
 class Memory {
   public:
-    Memory(const Side& side, std::size_t bytes) : side_(side), bytes_(bytes) {
+    Memory(const Side& side, std::size_t bytes) : side_(side), length_(bytes) {
+        constexpr std::uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | kRemoteAccess;
         static std::uint64_t last_key = 0;  // for providers that let the application choose
-        FAB_OK(fi_mr_reg(side.domain, bytes_.data(), bytes,
-                         FI_SEND | FI_RECV | FI_READ | FI_WRITE | kRemoteAccess, 0, ++last_key, 0,
-                         &mr_, nullptr));
+        if (!settings.exporter.empty()) {
+            dma_buf_ = export_dma_buf(settings.exporter, bytes);
+            bytes_ = static_cast<char*>(map_dma_buf(dma_buf_, bytes));
+            mr_ = register_dma_buf(side.domain, dma_buf_, bytes_, bytes, kAccess, ++last_key);
+            return;
+        }
+        bytes_ = new char[bytes]{};
+        FAB_OK(fi_mr_reg(side.domain, bytes_, bytes, kAccess, 0, ++last_key, 0, &mr_, nullptr));
     }
-    ~Memory() { FAB_OK(fi_close(&mr_->fid)); }
+    ~Memory() {
+        FAB_OK(fi_close(&mr_->fid));
+        if (dma_buf_ >= 0) {
+            unmap_dma_buf(bytes_, length_);
+            close(dma_buf_);
+        } else {
+            delete[] bytes_;
+        }
+    }
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
 
-    char* at(std::size_t offset = 0) { return bytes_.data() + offset; }
+    char* at(std::size_t offset = 0) { return bytes_ + offset; }
     void* desc() const { return fi_mr_desc(mr_); }
     RemoteRegion remote() const {
         const bool is_virtual = (side_.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
-        return {is_virtual ? reinterpret_cast<std::uintptr_t>(bytes_.data()) : 0, fi_mr_key(mr_)};
+        return {is_virtual ? reinterpret_cast<std::uintptr_t>(bytes_) : 0, fi_mr_key(mr_)};
     }
     void fill(unsigned seed) {
-        for (std::size_t i = 0; i < bytes_.size(); ++i) {
+        for (std::size_t i = 0; i < length_; ++i) {
             bytes_[i] = static_cast<char>(seed * 31 + i + (i >> 8));
         }
     }
@@ -253,7 +273,9 @@ class Memory {
 
   private:
     const Side& side_;
-    std::vector<char> bytes_;
+    std::size_t length_;
+    char* bytes_ = nullptr;
+    int dma_buf_ = -1;
     fid_mr* mr_ = nullptr;
 };
 

@@ -51,12 +51,12 @@ struct Device {
 
 /// Both live until the process ends, whose last destructors still unmap.
 std::mutex& lock() {
-    static auto* const made = new std::mutex;
-    return *made;
+    static auto* const kMade = new std::mutex;
+    return *kMade;
 }
 std::map<ino_t, Device>& devices() {
-    static auto* const made = new std::map<ino_t, Device>;
-    return *made;
+    static auto* const kMade = new std::map<ino_t, Device>;
+    return *kMade;
 }
 
 /// A child must not find the lock held by a thread that it does not have. The first handlers to be

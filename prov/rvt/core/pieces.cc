@@ -114,7 +114,8 @@ WcStatus append_local(PieceList& to, const KeyView& keys, std::uint32_t pd,
             return WcStatus::kLocProtErr;
         }
         if (!append(to, hit, sge.length)) {
-            return WcStatus::kLocLenErr;
+            const bool is_device = hit.indirect && memory_of(hit).device != nullptr;
+            return is_device ? WcStatus::kLocProtErr : WcStatus::kLocLenErr;
         }
     }
     return WcStatus::kSuccess;

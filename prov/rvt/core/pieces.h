@@ -67,7 +67,8 @@ std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept;
 bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept;
 
 /// Appends local memory named by work-request elements after checking each key.
-/// Returns: kLocProtErr when a key does not allow it, kLocLenErr when there are too many pieces.
+/// Returns: kLocProtErr when a key, or the device behind it, does not allow it, kLocLenErr when
+///          there are too many pieces.
 WcStatus append_local(PieceList& to, const KeyView& keys, std::uint32_t pd,
                       std::span<const Sge> sg_list, Access access) noexcept;
 

@@ -40,6 +40,8 @@ class DeviceUse final : public core::BufferUse {
   public:
     explicit DeviceUse(DeviceUses& all) noexcept;
     ~DeviceUse();
+    DeviceUse(const DeviceUse&) = delete;
+    DeviceUse& operator=(const DeviceUse&) = delete;
 
     /// Begins an access to the region, once however often it is named.
     /// Returns: -FI_EACCES for writing to one that can be read alone, -FI_EINVAL when a use names

@@ -120,6 +120,7 @@ struct MsgPost {
     ExtendedAtomic atomic{};
     std::uint64_t operand_bytes = 0;  // of an extended atomic
     void* context = nullptr;
+    void* const* desc = nullptr;  // of the buffers, where any is a device's
 };
 ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept;
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "ofi/atomic_valid.h"
+#include "ofi/device_use.h"
 #include "ofi/ep_msg.h"
 #include "ofi/ep_tables.h"
 
@@ -61,6 +62,10 @@ struct Call {
     fi_op op;
     void* context;
     std::uint64_t flags;
+    // Of the lists above, where any of them is memory of a device.
+    void* const* operand_desc = nullptr;
+    void* const* compare_desc = nullptr;
+    void* const* result_desc = nullptr;
 };
 
 bool is_one(const fi_ioc* list, std::size_t count) noexcept {
@@ -72,10 +77,17 @@ void* element(const fi_ioc* list, std::size_t count) noexcept {
     return is_one(list, count) ? list[0].addr : nullptr;
 }
 
-std::uint64_t load(const void* from) noexcept {
-    std::uint64_t value = 0;
-    std::memcpy(&value, from, sizeof value);
-    return value;
+/// Reads a word that a call names.
+int load(const EpMsg& ep, void* from, void* const* desc, std::uint64_t& value) noexcept {
+    DeviceUses uses;
+    DeviceBuffers device(uses);
+    iovec word{from, sizeof value};
+    const bool may_be_device = (ep.domain->caps & FI_HMEM) != 0;
+    const int refused = may_be_device ? device.take(&word, desc, 1, core::CpuAccess::kRead) : 0;
+    if (refused == 0) {
+        std::memcpy(&value, word.iov_base, sizeof value);
+    }
+    return refused;
 }
 
 /// The operands, the compared values and the results of a call, one list behind the other.
@@ -84,7 +96,8 @@ class Lists {
     explicit Lists(std::size_t element_bytes) noexcept : element_bytes_(element_bytes) {}
 
     /// Returns: false unless the list has `elements`.
-    bool add(const fi_ioc* list, std::size_t count, std::size_t elements) noexcept {
+    bool add(const fi_ioc* list, void* const* desc, std::size_t count,
+             std::size_t elements) noexcept {
         if (list == nullptr || count > kMsgIov) {
             return false;
         }
@@ -93,16 +106,19 @@ class Lists {
                 return false;
             }
             elements -= list[i].count;
+            desc_[count_] = desc != nullptr ? desc[i] : nullptr;
             iov_[count_++] = {list[i].addr, list[i].count * element_bytes_};
         }
         return elements == 0;
     }
     [[nodiscard]] const iovec* data() const noexcept { return iov_.data(); }
+    [[nodiscard]] void* const* desc() const noexcept { return desc_.data(); }
     [[nodiscard]] std::size_t count() const noexcept { return count_; }
 
   private:
     const std::size_t element_bytes_;
     std::array<iovec, kMsgAtomicIov> iov_;
+    std::array<void*, kMsgAtomicIov> desc_;
     std::size_t count_ = 0;
 };
 
@@ -140,9 +156,12 @@ ssize_t run_extended(EpMsg& ep, const Call& call) noexcept {
     Lists lists(kDatatypeBytes[call.datatype]);
     const bool has_operand = call.op != FI_ATOMIC_READ;
     const bool is_sound =
-        (!has_operand || lists.add(call.operand, call.operand_count, elements)) &&
-        (call.kind != Kind::kCompare || lists.add(call.compare, call.compare_count, elements)) &&
-        (call.kind == Kind::kBase || lists.add(call.result, call.result_count, elements));
+        (!has_operand ||
+         lists.add(call.operand, call.operand_desc, call.operand_count, elements)) &&
+        (call.kind != Kind::kCompare ||
+         lists.add(call.compare, call.compare_desc, call.compare_count, elements)) &&
+        (call.kind == Kind::kBase ||
+         lists.add(call.result, call.result_desc, call.result_count, elements));
     if (!is_sound) {
         return -FI_EINVAL;
     }
@@ -152,6 +171,7 @@ ssize_t run_extended(EpMsg& ep, const Call& call) noexcept {
                    .op = static_cast<std::uint8_t>(call.op)};
     const std::size_t operands = (has_operand ? 1 : 0) + (call.kind == Kind::kCompare ? 1 : 0);
     post.operand_bytes = operands * elements * kDatatypeBytes[call.datatype];
+    post.desc = lists.desc();
     return msg_post(ep, post, lists.data(), lists.count());
 }
 
@@ -172,8 +192,8 @@ ssize_t run(EpMsg& ep, const Call& call) noexcept {
         (ep.most_atomic_bytes() != 0 || !is_plain(call.kind, call.datatype, call.op))) {
         return run_extended(ep, call);
     }
-    const void* const operand = element(call.operand, call.operand_count);
-    const void* const compare = element(call.compare, call.compare_count);
+    void* const operand = element(call.operand, call.operand_count);
+    void* const compare = element(call.compare, call.compare_count);
     void* const result =
         call.kind == Kind::kBase ? &ep.scratch : element(call.result, call.result_count);
     if ((operand == nullptr && call.op != FI_ATOMIC_READ) || result == nullptr ||
@@ -185,12 +205,17 @@ ssize_t run(EpMsg& ep, const Call& call) noexcept {
         post_of(call, call.kind == Kind::kCompare ? WrOpcode::kCas : WrOpcode::kFetchAdd);
     // The operand travels in the request's header, there is nothing else to copy.
     post.flags &= ~std::uint64_t{FI_INJECT};
+    int refused = 0;
     if (call.kind == Kind::kCompare) {
-        post.compare_add = load(compare);
-        post.swap = load(operand);
-    } else {
-        post.compare_add = call.op == FI_SUM ? load(operand) : 0;
+        refused = load(ep, compare, call.compare_desc, post.compare_add);
+        refused = refused == 0 ? load(ep, operand, call.operand_desc, post.swap) : refused;
+    } else if (call.op == FI_SUM) {
+        refused = load(ep, operand, call.operand_desc, post.compare_add);
     }
+    if (refused != 0) {
+        return refused;
+    }
+    post.desc = call.kind == Kind::kBase ? nullptr : call.result_desc;
     const iovec to{result, sizeof(std::uint64_t)};
     return msg_post(ep, post, &to, 1);
 }
@@ -221,6 +246,7 @@ ssize_t run_msg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags, Cal
         return -FI_EINVAL;
     }
     call.operand = msg->msg_iov;
+    call.operand_desc = msg->desc;
     call.operand_count = msg->iov_count;
     call.remote = msg->rma_iov;
     call.remote_count = msg->rma_iov_count;
@@ -231,7 +257,7 @@ ssize_t run_msg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags, Cal
     return run(ep, call);
 }
 
-ssize_t atomic_writev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
+ssize_t atomic_writev(fid_ep* self, const fi_ioc* iov, void** desc, std::size_t count,
                       fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                       fi_datatype datatype, fi_op op, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
@@ -244,14 +270,15 @@ ssize_t atomic_writev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::siz
                     .datatype = datatype,
                     .op = op,
                     .context = context,
-                    .flags = default_flags(ep)});
+                    .flags = default_flags(ep),
+                    .operand_desc = desc});
 }
 
-ssize_t atomic_write(fid_ep* self, const void* buffer, std::size_t count, void* /*desc*/,
+ssize_t atomic_write(fid_ep* self, const void* buffer, std::size_t count, void* desc,
                      fi_addr_t dest, std::uint64_t addr, std::uint64_t key, fi_datatype datatype,
                      fi_op op, void* context) noexcept {
     const fi_ioc iov{const_cast<void*>(buffer), count};
-    return atomic_writev(self, &iov, nullptr, 1, dest, addr, key, datatype, op, context);
+    return atomic_writev(self, &iov, &desc, 1, dest, addr, key, datatype, op, context);
 }
 
 ssize_t atomic_writemsg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags) noexcept {
@@ -273,8 +300,8 @@ ssize_t atomic_inject(fid_ep* self, const void* buffer, std::size_t count, fi_ad
                                    .flags = FI_INJECT});
 }
 
-ssize_t atomic_readwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
-                          fi_ioc* results, void** /*result_desc*/, std::size_t result_count,
+ssize_t atomic_readwritev(fid_ep* self, const fi_ioc* iov, void** desc, std::size_t count,
+                          fi_ioc* results, void** result_desc, std::size_t result_count,
                           fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                           fi_datatype datatype, fi_op op, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
@@ -289,32 +316,36 @@ ssize_t atomic_readwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std:
                     .datatype = datatype,
                     .op = op,
                     .context = context,
-                    .flags = default_flags(ep)});
+                    .flags = default_flags(ep),
+                    .operand_desc = desc,
+                    .result_desc = result_desc});
 }
 
-ssize_t atomic_readwrite(fid_ep* self, const void* buffer, std::size_t count, void* /*desc*/,
-                         void* result, void* /*result_desc*/, fi_addr_t dest, std::uint64_t addr,
+ssize_t atomic_readwrite(fid_ep* self, const void* buffer, std::size_t count, void* desc,
+                         void* result, void* result_desc, fi_addr_t dest, std::uint64_t addr,
                          std::uint64_t key, fi_datatype datatype, fi_op op,
                          void* context) noexcept {
     const fi_ioc iov{const_cast<void*>(buffer), count};
     fi_ioc to{result, count};
-    return atomic_readwritev(self, &iov, nullptr, 1, &to, nullptr, 1, dest, addr, key, datatype, op,
-                             context);
+    return atomic_readwritev(self, &iov, &desc, 1, &to, &result_desc, 1, dest, addr, key, datatype,
+                             op, context);
 }
 
 ssize_t atomic_readwritemsg(fid_ep* self, const fi_msg_atomic* msg, fi_ioc* results,
-                            void** /*result_desc*/, std::size_t result_count,
+                            void** result_desc, std::size_t result_count,
                             std::uint64_t flags) noexcept {
     return run_msg(self, msg, flags,
-                   {.kind = Kind::kFetch, .result = results, .result_count = result_count});
+                   {.kind = Kind::kFetch,
+                    .result = results,
+                    .result_count = result_count,
+                    .result_desc = result_desc});
 }
 
-ssize_t atomic_compwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std::size_t count,
-                          const fi_ioc* compares, void** /*compare_desc*/,
-                          std::size_t compare_count, fi_ioc* results, void** /*result_desc*/,
-                          std::size_t result_count, fi_addr_t /*dest*/, std::uint64_t addr,
-                          std::uint64_t key, fi_datatype datatype, fi_op op,
-                          void* context) noexcept {
+ssize_t atomic_compwritev(fid_ep* self, const fi_ioc* iov, void** desc, std::size_t count,
+                          const fi_ioc* compares, void** compare_desc, std::size_t compare_count,
+                          fi_ioc* results, void** result_desc, std::size_t result_count,
+                          fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
+                          fi_datatype datatype, fi_op op, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     const fi_rma_ioc remote{addr, total(results, result_count), key};
     return run(ep, {.kind = Kind::kCompare,
@@ -329,31 +360,35 @@ ssize_t atomic_compwritev(fid_ep* self, const fi_ioc* iov, void** /*desc*/, std:
                     .datatype = datatype,
                     .op = op,
                     .context = context,
-                    .flags = default_flags(ep)});
+                    .flags = default_flags(ep),
+                    .operand_desc = desc,
+                    .compare_desc = compare_desc,
+                    .result_desc = result_desc});
 }
 
-ssize_t atomic_compwrite(fid_ep* self, const void* buffer, std::size_t count, void* /*desc*/,
-                         const void* compare, void* /*compare_desc*/, void* result,
-                         void* /*result_desc*/, fi_addr_t dest, std::uint64_t addr,
-                         std::uint64_t key, fi_datatype datatype, fi_op op,
-                         void* context) noexcept {
+ssize_t atomic_compwrite(fid_ep* self, const void* buffer, std::size_t count, void* desc,
+                         const void* compare, void* compare_desc, void* result, void* result_desc,
+                         fi_addr_t dest, std::uint64_t addr, std::uint64_t key,
+                         fi_datatype datatype, fi_op op, void* context) noexcept {
     const fi_ioc iov{const_cast<void*>(buffer), count};
     const fi_ioc expected{const_cast<void*>(compare), count};
     fi_ioc to{result, count};
-    return atomic_compwritev(self, &iov, nullptr, 1, &expected, nullptr, 1, &to, nullptr, 1, dest,
-                             addr, key, datatype, op, context);
+    return atomic_compwritev(self, &iov, &desc, 1, &expected, &compare_desc, 1, &to, &result_desc,
+                             1, dest, addr, key, datatype, op, context);
 }
 
 ssize_t atomic_compwritemsg(fid_ep* self, const fi_msg_atomic* msg, const fi_ioc* compares,
-                            void** /*compare_desc*/, std::size_t compare_count, fi_ioc* results,
-                            void** /*result_desc*/, std::size_t result_count,
+                            void** compare_desc, std::size_t compare_count, fi_ioc* results,
+                            void** result_desc, std::size_t result_count,
                             std::uint64_t flags) noexcept {
     return run_msg(self, msg, flags,
                    {.kind = Kind::kCompare,
                     .compare = compares,
                     .compare_count = compare_count,
                     .result = results,
-                    .result_count = result_count});
+                    .result_count = result_count,
+                    .compare_desc = compare_desc,
+                    .result_desc = result_desc});
 }
 
 int msg_writevalid(fid_ep* self, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {

@@ -4,13 +4,16 @@
 //
 // A completion means that the peer has acknowledged: its memory holds the data, or its receive.
 // That is as much as FI_DELIVERY_COMPLETE asks for.
+#include <algorithm>
 #include <array>
 
 #include "core/qp.h"
 #include "ofi/cntr.h"
 #include "ofi/cq.h"
+#include "ofi/device_use.h"
 #include "ofi/ep_msg.h"
 #include "ofi/errors.h"
+#include "ofi/mr.h"
 #include "ofi/srx.h"
 
 namespace rvt::ofi {
@@ -26,9 +29,6 @@ constexpr std::uint64_t kNoFlags = 0;
 
 std::uint64_t number_of(const MsgOp* op) noexcept {
     return reinterpret_cast<std::uintptr_t>(op);
-}
-std::uint64_t number_of(const void* pointer) noexcept {
-    return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
 bool is_bad_list(const void* list, std::size_t count) noexcept {
@@ -46,21 +46,30 @@ struct Elements {
     std::size_t count = 0;
     std::uint64_t bytes = 0;
 
-    /// Returns: false for more than a message may hold.
-    bool fill(const iovec* iov, std::size_t n, std::uint32_t key) noexcept {
+    /// Returns: -FI_EMSGSIZE for more than a message may hold, -FI_EINVAL for a buffer that is not
+    /// within the region of its descriptor.
+    int fill(const iovec* iov, void* const* desc, std::size_t n, std::uint32_t key) noexcept {
         for (std::size_t i = 0; i < n; ++i) {
             if (iov[i].iov_len > kMostBytes) {
-                return false;
+                return -FI_EMSGSIZE;
             }
-            list[i] = {.addr = number_of(iov[i].iov_base),
+            list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
                        .length = static_cast<std::uint32_t>(iov[i].iov_len),
                        .lkey = key};
+            if (desc != nullptr && desc[i] != nullptr && !to_device(list[i], desc[i])) {
+                return -FI_EINVAL;
+            }
             bytes += iov[i].iov_len;
         }
         count = n;
-        return bytes <= kMostBytes;
+        return bytes <= kMostBytes ? 0 : -FI_EMSGSIZE;
     }
 };
+
+/// Where no memory of devices was asked for, descriptors say nothing.
+void* const* desc_of(const EpMsg& ep, void* const* desc) noexcept {
+    return (ep.domain->caps & FI_HMEM) != 0 ? desc : nullptr;
+}
 
 core::Counter* counter_of(const Cntr* cntr) noexcept {
     return cntr != nullptr ? &const_cast<Cntr*>(cntr)->counter : nullptr;
@@ -92,28 +101,30 @@ std::uint64_t default_flags(const EpMsg& ep) noexcept {
     return flags_of_call(ep, ep.tx_op_flags);
 }
 
-MsgPost send_of(std::uint64_t flags, std::uint64_t data, void* context) noexcept {
+MsgPost send_of(std::uint64_t flags, std::uint64_t data, void* context,
+                void* const* desc) noexcept {
     return {.opcode = (flags & FI_REMOTE_CQ_DATA) != 0 ? WrOpcode::kSendImm : WrOpcode::kSend,
             .completion = FI_MSG | FI_SEND,
             .flags = flags,
             .data = data,
-            .context = context};
+            .context = context,
+            .desc = desc};
 }
 
-ssize_t msg_sendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+ssize_t msg_sendv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
                   fi_addr_t /*dest*/, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     if (is_bad_list(iov, count)) {
         return -FI_EINVAL;
     }
-    return msg_post(ep, send_of(default_flags(ep), 0, context), iov, count);
+    return msg_post(ep, send_of(default_flags(ep), 0, context, desc), iov, count);
 }
 
-ssize_t msg_send(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+ssize_t msg_send(fid_ep* self, const void* buffer, std::size_t length, void* desc,
                  fi_addr_t /*dest*/, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     const iovec iov{const_cast<void*>(buffer), length};
-    return msg_post(ep, send_of(default_flags(ep), 0, context), &iov, 1);
+    return msg_post(ep, send_of(default_flags(ep), 0, context, &desc), &iov, 1);
 }
 
 ssize_t msg_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
@@ -124,34 +135,35 @@ ssize_t msg_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexce
     if (is_bad(msg)) {
         return -FI_EINVAL;
     }
-    return msg_post(ep, send_of(flags_of_call(ep, flags), msg->data, msg->context), msg->msg_iov,
-                    msg->iov_count);
+    return msg_post(ep, send_of(flags_of_call(ep, flags), msg->data, msg->context, msg->desc),
+                    msg->msg_iov, msg->iov_count);
 }
 
 ssize_t msg_inject(fid_ep* self, const void* buffer, std::size_t length,
                    fi_addr_t /*dest*/) noexcept {
     const iovec iov{const_cast<void*>(buffer), length};
-    return msg_post(EpMsg::from(self), send_of(FI_INJECT, 0, nullptr), &iov, 1);
+    return msg_post(EpMsg::from(self), send_of(FI_INJECT, 0, nullptr, nullptr), &iov, 1);
 }
 
-ssize_t msg_senddata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+ssize_t msg_senddata(fid_ep* self, const void* buffer, std::size_t length, void* desc,
                      std::uint64_t data, fi_addr_t /*dest*/, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     const iovec iov{const_cast<void*>(buffer), length};
-    return msg_post(ep, send_of(default_flags(ep) | FI_REMOTE_CQ_DATA, data, context), &iov, 1);
+    return msg_post(ep, send_of(default_flags(ep) | FI_REMOTE_CQ_DATA, data, context, &desc), &iov,
+                    1);
 }
 
 ssize_t msg_injectdata(fid_ep* self, const void* buffer, std::size_t length, std::uint64_t data,
                        fi_addr_t /*dest*/) noexcept {
     const iovec iov{const_cast<void*>(buffer), length};
-    return msg_post(EpMsg::from(self), send_of(FI_INJECT | FI_REMOTE_CQ_DATA, data, nullptr), &iov,
-                    1);
+    return msg_post(EpMsg::from(self),
+                    send_of(FI_INJECT | FI_REMOTE_CQ_DATA, data, nullptr, nullptr), &iov, 1);
 }
 
 // ---- receives ----
 
-ssize_t post_receive(EpMsg& ep, const iovec* iov, std::size_t count, void* context,
-                     std::uint64_t flags) noexcept {
+ssize_t post_receive(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t count,
+                     void* context, std::uint64_t flags) noexcept {
     using State = core::RcConnection::State;
     if (ep.receives == nullptr) {
         return -FI_ENOSYS;  // they are posted to the shared context
@@ -162,7 +174,7 @@ ssize_t post_receive(EpMsg& ep, const iovec* iov, std::size_t count, void* conte
         return -FI_ENOTCONN;
     }
     Elements<kMsgIov> elements;
-    if (!elements.fill(iov, count, ep.domain->msg->local_key())) {
+    if (elements.fill(iov, desc_of(ep, desc), count, ep.domain->msg->local_key()) != 0) {
         return -FI_EINVAL;
     }
     MsgOp* const op = must_wait(ep.rx_cq) ? nullptr : ep.receives->take();
@@ -181,20 +193,20 @@ ssize_t post_receive(EpMsg& ep, const iovec* iov, std::size_t count, void* conte
     return post_result(posted);
 }
 
-ssize_t msg_recvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+ssize_t msg_recvv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
                   fi_addr_t /*source*/, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     if (is_bad_list(iov, count)) {
         return -FI_EINVAL;
     }
-    return post_receive(ep, iov, count, context, ep.rx_op_flags);
+    return post_receive(ep, iov, desc, count, context, ep.rx_op_flags);
 }
 
-ssize_t msg_recv(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/,
-                 fi_addr_t /*source*/, void* context) noexcept {
+ssize_t msg_recv(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_addr_t /*source*/,
+                 void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     const iovec iov{buffer, length};
-    return post_receive(ep, &iov, 1, context, ep.rx_op_flags);
+    return post_receive(ep, &iov, &desc, 1, context, ep.rx_op_flags);
 }
 
 ssize_t msg_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
@@ -204,30 +216,33 @@ ssize_t msg_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexce
     if (is_bad(msg)) {
         return -FI_EINVAL;
     }
-    return post_receive(EpMsg::from(self), msg->msg_iov, msg->iov_count, msg->context, flags);
+    return post_receive(EpMsg::from(self), msg->msg_iov, msg->desc, msg->iov_count, msg->context,
+                        flags);
 }
 
 // ---- memory of the peer ----
 
 MsgPost write_of(std::uint64_t flags, std::uint64_t addr, std::uint64_t key, std::uint64_t data,
-                 void* context) noexcept {
+                 void* context, void* const* desc) noexcept {
     return {.opcode = (flags & FI_REMOTE_CQ_DATA) != 0 ? WrOpcode::kWriteImm : WrOpcode::kWrite,
             .completion = FI_RMA | FI_WRITE,
             .flags = flags,
             .data = data,
             .remote_addr = addr,
             .rkey = key,
-            .context = context};
+            .context = context,
+            .desc = desc};
 }
 
-MsgPost read_of(std::uint64_t flags, std::uint64_t addr, std::uint64_t key,
-                void* context) noexcept {
+MsgPost read_of(std::uint64_t flags, std::uint64_t addr, std::uint64_t key, void* context,
+                void* const* desc) noexcept {
     return {.opcode = WrOpcode::kRead,
             .completion = FI_RMA | FI_READ,
             .flags = flags & ~std::uint64_t{FI_INJECT},
             .remote_addr = addr,
             .rkey = key,
-            .context = context};
+            .context = context,
+            .desc = desc};
 }
 
 /// A work request names one range of the peer's memory.
@@ -242,22 +257,21 @@ bool is_bad_remote(const fi_msg_rma* msg) noexcept {
     return local != msg->rma_iov[0].len;
 }
 
-ssize_t msg_readv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+ssize_t msg_readv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
                   fi_addr_t /*source*/, std::uint64_t addr, std::uint64_t key,
                   void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     if (is_bad_list(iov, count)) {
         return -FI_EINVAL;
     }
-    return msg_post(ep, read_of(default_flags(ep), addr, key, context), iov, count);
+    return msg_post(ep, read_of(default_flags(ep), addr, key, context, desc), iov, count);
 }
 
-ssize_t msg_read(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/,
-                 fi_addr_t /*source*/, std::uint64_t addr, std::uint64_t key,
-                 void* context) noexcept {
+ssize_t msg_read(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_addr_t /*source*/,
+                 std::uint64_t addr, std::uint64_t key, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     const iovec iov{buffer, length};
-    return msg_post(ep, read_of(default_flags(ep), addr, key, context), &iov, 1);
+    return msg_post(ep, read_of(default_flags(ep), addr, key, context, &desc), &iov, 1);
 }
 
 ssize_t msg_readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
@@ -268,28 +282,28 @@ ssize_t msg_readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) no
     if (is_bad_remote(msg)) {
         return -FI_EINVAL;
     }
-    return msg_post(
-        ep,
-        read_of(flags_of_call(ep, flags), msg->rma_iov[0].addr, msg->rma_iov[0].key, msg->context),
-        msg->msg_iov, msg->iov_count);
+    return msg_post(ep,
+                    read_of(flags_of_call(ep, flags), msg->rma_iov[0].addr, msg->rma_iov[0].key,
+                            msg->context, msg->desc),
+                    msg->msg_iov, msg->iov_count);
 }
 
-ssize_t msg_writev(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+ssize_t msg_writev(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
                    fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                    void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     if (is_bad_list(iov, count)) {
         return -FI_EINVAL;
     }
-    return msg_post(ep, write_of(default_flags(ep), addr, key, 0, context), iov, count);
+    return msg_post(ep, write_of(default_flags(ep), addr, key, 0, context, desc), iov, count);
 }
 
-ssize_t msg_write(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+ssize_t msg_write(fid_ep* self, const void* buffer, std::size_t length, void* desc,
                   fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                   void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     const iovec iov{const_cast<void*>(buffer), length};
-    return msg_post(ep, write_of(default_flags(ep), addr, key, 0, context), &iov, 1);
+    return msg_post(ep, write_of(default_flags(ep), addr, key, 0, context, &desc), &iov, 1);
 }
 
 ssize_t msg_writemsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
@@ -302,23 +316,25 @@ ssize_t msg_writemsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) n
     }
     return msg_post(ep,
                     write_of(flags_of_call(ep, flags), msg->rma_iov[0].addr, msg->rma_iov[0].key,
-                             msg->data, msg->context),
+                             msg->data, msg->context, msg->desc),
                     msg->msg_iov, msg->iov_count);
 }
 
 ssize_t msg_inject_write(fid_ep* self, const void* buffer, std::size_t length, fi_addr_t /*dest*/,
                          std::uint64_t addr, std::uint64_t key) noexcept {
     const iovec iov{const_cast<void*>(buffer), length};
-    return msg_post(EpMsg::from(self), write_of(FI_INJECT, addr, key, 0, nullptr), &iov, 1);
+    return msg_post(EpMsg::from(self), write_of(FI_INJECT, addr, key, 0, nullptr, nullptr), &iov,
+                    1);
 }
 
-ssize_t msg_writedata(fid_ep* self, const void* buffer, std::size_t length, void* /*desc*/,
+ssize_t msg_writedata(fid_ep* self, const void* buffer, std::size_t length, void* desc,
                       std::uint64_t data, fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                       void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
     const iovec iov{const_cast<void*>(buffer), length};
-    return msg_post(ep, write_of(default_flags(ep) | FI_REMOTE_CQ_DATA, addr, key, data, context),
-                    &iov, 1);
+    return msg_post(
+        ep, write_of(default_flags(ep) | FI_REMOTE_CQ_DATA, addr, key, data, context, &desc), &iov,
+        1);
 }
 
 ssize_t msg_inject_writedata(fid_ep* self, const void* buffer, std::size_t length,
@@ -326,7 +342,8 @@ ssize_t msg_inject_writedata(fid_ep* self, const void* buffer, std::size_t lengt
                              std::uint64_t key) noexcept {
     const iovec iov{const_cast<void*>(buffer), length};
     return msg_post(EpMsg::from(self),
-                    write_of(FI_INJECT | FI_REMOTE_CQ_DATA, addr, key, data, nullptr), &iov, 1);
+                    write_of(FI_INJECT | FI_REMOTE_CQ_DATA, addr, key, data, nullptr, nullptr),
+                    &iov, 1);
 }
 
 // ---- completions ----
@@ -365,18 +382,19 @@ void tell(const MsgOp& op, const Outcome& outcome) noexcept {
 }
 
 template <std::size_t kMost>
-ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
+ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                  std::size_t count) noexcept {
     const bool is_inline = (post.flags & FI_INJECT) != 0;
     const util::Guard<DomainLock> guard(ep.domain->lock);
     if (!ep.is_connected()) [[unlikely]] {
         return -FI_ENOTCONN;
     }
     Elements<kMost> elements;
-    const bool is_fit = elements.fill(iov, count, ep.domain->msg->local_key());
+    const int unfit = elements.fill(iov, desc, count, ep.domain->msg->local_key());
     const std::uint64_t copied =
         post.opcode == WrOpcode::kExtendedAtomic ? post.operand_bytes : elements.bytes;
-    if (!is_fit || (is_inline && copied > kMsgInject)) [[unlikely]] {
-        return -FI_EMSGSIZE;
+    if (unfit != 0 || (is_inline && copied > kMsgInject)) [[unlikely]] {
+        return unfit != 0 ? unfit : -FI_EMSGSIZE;
     }
     if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
         return -FI_EOPNOTSUPP;
@@ -409,11 +427,31 @@ ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t 
     return post_result(posted);
 }
 
+ssize_t post_any(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                 std::size_t count) noexcept {
+    return count <= kMsgIov ? post_list<kMsgIov>(ep, post, iov, desc, count)
+                            : post_list<kMsgAtomicIov>(ep, post, iov, desc, count);
+}
+
+/// What is injected is copied from where the CPU has it, before the call returns.
+[[gnu::noinline]] ssize_t inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov,
+                                             void* const* desc, std::size_t count) noexcept {
+    DeviceUses uses;
+    DeviceBuffers device(uses);
+    std::array<iovec, kMsgAtomicIov> own;
+    std::copy_n(iov, count, own.begin());
+    const int refused = device.take(own.data(), desc, count, core::CpuAccess::kRead);
+    return refused == 0 ? post_any(ep, post, own.data(), nullptr, count) : refused;
+}
+
 }  // namespace
 
 ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
-    return count <= kMsgIov ? post_list<kMsgIov>(ep, post, iov, count)
-                            : post_list<kMsgAtomicIov>(ep, post, iov, count);
+    void* const* const desc = desc_of(ep, post.desc);
+    if (desc != nullptr && (post.flags & FI_INJECT) != 0) [[unlikely]] {
+        return inject_from_device(ep, post, iov, desc, count);
+    }
+    return post_any(ep, post, iov, desc, count);
 }
 
 unsigned EpMsg::drain_locked() noexcept {

@@ -137,7 +137,8 @@ constexpr std::uint64_t kMsgPrimary = FI_MSG | FI_RMA | FI_ATOMIC | FI_READ | FI
 void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     fill_rdm_offer(offer, source);
     offer.primary_caps = kMsgPrimary;
-    offer.info.caps = kMsgPrimary | FI_FENCE | FI_LOCAL_COMM | (offer.info.caps & FI_REMOTE_COMM);
+    offer.info.caps =
+        kMsgPrimary | FI_FENCE | FI_HMEM | FI_LOCAL_COMM | (offer.info.caps & FI_REMOTE_COMM);
     offer.info.mode = FI_RX_CQ_DATA;
     offer.memory_mr_mode = FI_MR_PROV_KEY;
     offer.default_queue = 256;

@@ -349,6 +349,15 @@ int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** 
 
 }  // namespace
 
+bool to_device(Sge& element, const void* desc) noexcept {
+    const Mr& mr = *static_cast<const Mr*>(desc);
+    const std::uint64_t at = element.addr - mr.local_address;
+    // Without virtual addresses a region begins at 0 for its own process, too.
+    element.addr = mr.domain->mr_mode.has_virtual_addresses ? element.addr : at;
+    element.lkey = mr.table_key;
+    return at <= mr.dma_buf->bytes() && element.length <= mr.dma_buf->bytes() - at;
+}
+
 constinit fi_ops_mr domain_mr_ops = {
     .size = sizeof(fi_ops_mr),
     .reg = mr_reg,

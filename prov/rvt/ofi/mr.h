@@ -10,6 +10,7 @@
 #include "hmem/dma_buf_memory.h"
 #include "ofi/compat.h"
 #include "ofi/domain.h"
+#include "rvt/types.h"
 
 namespace rvt::ofi {
 
@@ -29,6 +30,12 @@ struct Mr {
     std::uint64_t local_address = 0;  // by which the application names its first byte
     Cntr* remote_write = nullptr;     // bound: counts what peers write into the region
 };
+
+/// A buffer as an element of a pair's request.
+/// @param element  Names ordinary memory; changed for memory of a device.
+/// @param desc     Of the buffer's region.
+/// Returns: false for a buffer that is not within its region.
+bool to_device(Sge& element, const void* desc) noexcept;
 
 extern fi_ops_mr domain_mr_ops;
 

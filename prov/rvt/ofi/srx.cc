@@ -9,6 +9,7 @@
 #include "ofi/ep_tables.h"
 #include "ofi/errors.h"
 #include "ofi/info.h"
+#include "ofi/mr.h"
 #include "ofi/msg_options.h"
 #include "ofi/refuse.h"
 #include "util/log.h"
@@ -32,10 +33,12 @@ int srx_close(fid* self) noexcept {
 /// Completion queues and counters are bound to the endpoints.
 fi_ops srx_fid_ops = fid_ops(srx_close);
 
-ssize_t post(Srx& srx, const iovec* iov, std::size_t count, void* context) noexcept {
+ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
+             void* context) noexcept {
     if (count > kMsgIov || (iov == nullptr && count != 0)) {
         return -FI_EINVAL;
     }
+    const bool has_devices = desc != nullptr && (srx.domain->caps & FI_HMEM) != 0;
     std::array<Sge, kMsgIov> list;
     for (std::size_t i = 0; i < count; ++i) {
         if (iov[i].iov_len > kMsgMaxBytes) {
@@ -44,6 +47,9 @@ ssize_t post(Srx& srx, const iovec* iov, std::size_t count, void* context) noexc
         list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
                    .length = static_cast<std::uint32_t>(iov[i].iov_len),
                    .lkey = srx.domain->msg->local_key()};
+        if (has_devices && desc[i] != nullptr && !to_device(list[i], desc[i])) {
+            return -FI_EINVAL;
+        }
     }
     const util::Guard<DomainLock> guard(srx.domain->lock);
     MsgOp* const op = srx.ops.take();
@@ -64,23 +70,24 @@ ssize_t post(Srx& srx, const iovec* iov, std::size_t count, void* context) noexc
     return 0;
 }
 
-ssize_t srx_recvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size_t count,
+ssize_t srx_recvv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
                   fi_addr_t /*source*/, void* context) noexcept {
-    return post(Srx::from(self), iov, count, context);
+    return post(Srx::from(self), iov, desc, count, context);
 }
 
-ssize_t srx_recv(fid_ep* self, void* buffer, std::size_t length, void* /*desc*/,
-                 fi_addr_t /*source*/, void* context) noexcept {
+ssize_t srx_recv(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_addr_t /*source*/,
+                 void* context) noexcept {
     const iovec iov{buffer, length};
-    return post(Srx::from(self), &iov, 1, context);
+    return post(Srx::from(self), &iov, &desc, 1, context);
 }
 
 ssize_t srx_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
     if ((flags & ~kRecvFlags) != 0) {
         return -FI_EBADFLAGS;
     }
-    return msg != nullptr ? post(Srx::from(self), msg->msg_iov, msg->iov_count, msg->context)
-                          : -FI_EINVAL;
+    return msg != nullptr
+               ? post(Srx::from(self), msg->msg_iov, msg->desc, msg->iov_count, msg->context)
+               : -FI_EINVAL;
 }
 
 constexpr Refuse<-FI_ENOSYS> kNot{};

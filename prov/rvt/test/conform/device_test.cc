@@ -203,4 +203,19 @@ void a_device_that_refuses_ends_the_access_in_error() {
 }
 RVT_CONFORM_RC(a_device_that_refuses_ends_the_access_in_error)
 
+template <class Backend>
+void a_device_that_refuses_ends_its_own_sides_request_in_error() {
+    Pair<Backend> pair;
+    DeviceRegion own(pair.a());
+    own.device.refuses = true;
+    const Sge out = own.sge(0, 64);
+    RVT_OK(pair.a().qp->post_send({.opcode = WrOpcode::kWrite,
+                                   .sg_list = {&out, 1},
+                                   .remote_addr = pair.b().at(0),
+                                   .rkey = pair.b().mr->key()}));
+    RVT_EQ(pair.sent().status, WcStatus::kLocProtErr);
+    RVT_EQ(own.device.begun, 0);
+}
+RVT_CONFORM_RC(a_device_that_refuses_ends_its_own_sides_request_in_error)
+
 }  // namespace
