@@ -132,9 +132,8 @@ int report(const Counts& counts, const Options& options) {
         "  -c  pin rank n to the nth of these CPUs\n"
         "  -m  fail unless at least COUNT cases pass\n"
         "  -n  rank n runs in the nth of these network namespaces\n"
-        "  -d  buffers of RDM and MSG endpoints are dma-bufs: udmabuf, heap, vgem; in "
-        "functional_device,\n"
-        "      standin\n"
+        "  -d  buffers of RDM and MSG endpoints are dma-bufs: udmabuf, heap or vgem, and in\n"
+        "      functional_device standin\n"
         "  -f  in full: 1,000 kill cycles, a peer stopped for a minute\n"
         "  -l  list the cases\n");
     std::exit(code);
