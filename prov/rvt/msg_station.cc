@@ -10,7 +10,7 @@
 #include "backend/shm/presence.h"
 #include "backend/shm/segments.h"
 #include "core/addresses.h"
-#include "core/rc_port.h"
+#include "core/cm_rc_port.h"
 #include "core/registry.h"
 #include "msg_shared_port.h"
 #include "ofi/msg_port.h"
@@ -99,7 +99,7 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     core::Device* device_ = nullptr;  // of one of these
     std::unique_ptr<roce::PacketDevice> wire_;
     std::unique_ptr<shm::SegmentDevice> host_;
-    std::unique_ptr<core::RcPort> rc_;
+    std::unique_ptr<core::CmRcPort> rc_;
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<WireWatch> watch_;
     std::atomic<std::uint64_t> polls_{0};
@@ -145,7 +145,7 @@ util::Result<std::shared_ptr<ofi::MsgPort>> MsgStation::host_side() {
 }
 
 util::Status MsgStation::start(core::RcData data) {
-    rc_ = std::make_unique<core::RcPort>(core::RcPortAttr{
+    rc_ = std::make_unique<core::CmRcPort>(core::CmRcPortAttr{
         .device = device_,
         .data = data,
         .connect_timeout_ms =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The connections of a port, with a peer that is none: a manager that knows messages alone.
-#include "core/rc_port.h"
+#include "core/cm_rc_port.h"
 
 #include <algorithm>
 #include <cstring>
@@ -111,7 +111,7 @@ struct Stranger final : MadSink, CmWire {
 struct World {
     Packets net;
     std::atomic<bool> is_hot{false};
-    RcPort port;
+    CmRcPort port;
     Side side;
     Stranger stranger;
     Notes notes;

@@ -10,6 +10,7 @@
 
 #include "conform/fixture.h"
 #include "core/addresses.h"
+#include "core/cm_rc_port.h"
 #include "core/ud_endpoint.h"
 #include "protocol/headers.h"
 
@@ -167,10 +168,10 @@ struct Stranger final : MadSink {
 struct World {
     Hosts net;
     std::atomic<bool> is_hot{false};
-    RcPort port{{.device = &net.side(kA),
-                 .data = RcData::kPlain,
-                 .connect_timeout_ms = kTimeoutMs,
-                 .is_hot = &is_hot}};
+    CmRcPort port{{.device = &net.side(kA),
+                   .data = RcData::kPlain,
+                   .connect_timeout_ms = kTimeoutMs,
+                   .is_hot = &is_hot}};
     std::optional<End> end{std::in_place, port, kOwn};
     Stranger stranger{net.side(kB), net.side(kA)};
     std::uint64_t dest = end->know(net.side(kB).address(), kService);
@@ -356,8 +357,8 @@ Test(ud_resolver, what_waits_leaves_with_the_answer_and_later_ones_at_once) {
 Test(ud_resolver, datagrams_have_the_pair_and_the_key_of_the_answer) {
     Hosts net;
     std::atomic<bool> is_hot{false};
-    RcPort one{{.device = &net.side(kA), .data = RcData::kPlain, .is_hot = &is_hot}};
-    RcPort other{{.device = &net.side(kB), .data = RcData::kPlain, .is_hot = &is_hot}};
+    CmRcPort one{{.device = &net.side(kA), .data = RcData::kPlain, .is_hot = &is_hot}};
+    CmRcPort other{{.device = &net.side(kB), .data = RcData::kPlain, .is_hot = &is_hot}};
     End a(one, kOwn);
     End b(other, kService);
     End also(other, kService + 1);
@@ -387,7 +388,7 @@ Test(ud_resolver, datagrams_have_the_pair_and_the_key_of_the_answer) {
 Test(ud_resolver, what_is_injected_is_kept_as_it_was) {
     Hosts net;
     std::atomic<bool> is_hot{false};
-    RcPort port{{.device = &net.side(kA), .data = RcData::kPlain, .is_hot = &is_hot}};
+    CmRcPort port{{.device = &net.side(kA), .data = RcData::kPlain, .is_hot = &is_hot}};
     End a(port, kOwn);
     End b(port, kService);
     RVT_OK(b.recv());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What the communication manager reports, and what follows for the pairs.
-#include "core/rc_port.h"
+#include "core/cm_rc_port.h"
 
 #include <algorithm>
 #include <random>
@@ -71,16 +71,16 @@ std::uint16_t rc_caller(const CmEvent& request) noexcept {
 
 // ---- private data ----
 
-std::size_t RcPort::private_bytes() const noexcept {
+std::size_t CmRcPort::private_bytes() const noexcept {
     return req_private_bytes(service_id(0)) - length_bytes(data_);
 }
 
-bool RcPort::fits(std::span<const std::byte> data, std::size_t room) const noexcept {
+bool CmRcPort::fits(std::span<const std::byte> data, std::size_t room) const noexcept {
     return data.size() <= room - length_bytes(data_);
 }
 
 /// As it travels. Precondition: it fits in a message.
-std::vector<std::byte> RcPort::framed(std::span<const std::byte> data) const {
+std::vector<std::byte> CmRcPort::framed(std::span<const std::byte> data) const {
     const std::size_t before = length_bytes(data_);
     std::vector<std::byte> bytes(before + data.size(), static_cast<std::byte>(data.size()));
     std::ranges::copy(data, std::span(bytes).subspan(before).begin());
@@ -88,7 +88,7 @@ std::vector<std::byte> RcPort::framed(std::span<const std::byte> data) const {
 }
 
 /// What a peer's application has added to a message.
-std::span<const std::byte> RcPort::data_of(const CmEvent& event) const noexcept {
+std::span<const std::byte> CmRcPort::data_of(const CmEvent& event) const noexcept {
     const std::span<const std::byte> all = event.private_data();
     if (data_ == RcData::kPlain || all.empty()) {
         return all;
@@ -99,8 +99,9 @@ std::span<const std::byte> RcPort::data_of(const CmEvent& event) const noexcept 
 
 // ---- life ----
 
-RcPort::RcPort(const RcPortAttr& attr)
-    : device_(*attr.device),
+CmRcPort::CmRcPort(const CmRcPortAttr& attr)
+    : RcPort(*attr.device, *attr.is_hot),
+      device_(*attr.device),
       data_(attr.data),
       connect_timeout_us_(std::uint64_t{attr.connect_timeout_ms} * 1000),
       idle_us_(attr.idle_us),
@@ -114,7 +115,7 @@ RcPort::RcPort(const RcPortAttr& attr)
     device_.set_mad_sink(this);
 }
 
-RcPort::~RcPort() {
+CmRcPort::~CmRcPort() {
     device_.set_mad_sink(nullptr);
     const util::Guard guard(lock_);
     for (const auto& [peer, channel] : channels_) {
@@ -122,7 +123,7 @@ RcPort::~RcPort() {
     }
 }
 
-Result<std::unique_ptr<RcConnection>> RcPort::make(Pd& pd, const QpInit& init, RcUser& user) {
+Result<std::unique_ptr<RcConnection>> CmRcPort::make(Pd& pd, const QpInit& init, RcUser& user) {
     const auto made = create_qp(pd, init);
     if (!made.is_ok()) {
         return made.status();
@@ -136,25 +137,26 @@ Result<std::unique_ptr<RcConnection>> RcPort::make(Pd& pd, const QpInit& init, R
         return status;
     }
     const util::Guard guard(lock_);
-    auto connection = std::make_unique<RcConnection>(next_id_++, qp, user);
+    auto connection = std::make_unique<CmRcConnection>(next_id_++, qp, user);
     connections_[connection->id_] = connection.get();
-    return connection;
+    return std::unique_ptr<RcConnection>(std::move(connection));
 }
 
-void RcPort::destroy(std::unique_ptr<RcConnection> connection) noexcept {
+void CmRcPort::destroy(std::unique_ptr<RcConnection> connection) noexcept {
     device_.flush();  // what has arrived, the peer should learn
     {
         const util::Guard guard(lock_);
-        hang_up_locked(*connection);
-        connections_.erase(connection->id_);
+        hang_up_locked(own(*connection));
+        connections_.erase(own(*connection).id_);
     }
-    [[maybe_unused]] const Status destroyed = destroy_qp(&connection->qp_);
+    [[maybe_unused]] const Status destroyed = destroy_qp(&connection->qp());
 }
 
 // ---- the owner's wishes ----
 
-Status RcPort::connect(RcConnection& connection, const RcCall& call,
-                       std::span<const std::byte> private_data) {
+Status CmRcPort::connect(RcConnection& which, const RcCall& call,
+                         std::span<const std::byte> private_data) {
+    CmRcConnection& connection = own(which);
     const util::Guard guard(lock_);
     if (connection.state() != State::kIdle) {
         return EINVAL;
@@ -162,8 +164,7 @@ Status RcPort::connect(RcConnection& connection, const RcCall& call,
     if (private_data.size() > private_bytes()) {
         return EMSGSIZE;
     }
-    connection.peer_ = call.dest;
-    connection.peer_service_ = call.service;
+    connection.set_peer(call.dest, call.service);
     connection.own_service_ = call.source;
     connection.psn_ = random_locked();
     connection.mtu_bytes_ = device_.mtu_bytes();
@@ -177,18 +178,18 @@ Status RcPort::connect(RcConnection& connection, const RcCall& call,
     return status;
 }
 
-std::uint32_t RcPort::random_locked() {
+std::uint32_t CmRcPort::random_locked() {
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;
     random_ ^= random_ << 17;
     return static_cast<std::uint32_t>(random_ >> 40);
 }
 
-Status RcPort::dial_locked(RcConnection& connection) {
+Status CmRcPort::dial_locked(CmRcConnection& connection) {
     const auto handle =
-        agent_.connect({.service_id = service_id(connection.peer_service_),
-                        .dest = {.dest = connection.peer_},
-                        .own = {.qpn = connection.qp_.qpn(),
+        agent_.connect({.service_id = service_id(connection.peer_service()),
+                        .dest = {.dest = connection.peer()},
+                        .own = {.qpn = connection.qp().qpn(),
                                 .starting_psn = connection.psn_,
                                 .responder_resources = kReads,
                                 .initiator_depth = kReads},
@@ -206,14 +207,14 @@ Status RcPort::dial_locked(RcConnection& connection) {
     return handle.status();
 }
 
-Status RcPort::accept(RcConnection& connection, const CmEvent& request,
-                      std::span<const std::byte> private_data) {
+Status CmRcPort::accept(RcConnection& which, const CmEvent& request,
+                        std::span<const std::byte> private_data) {
+    CmRcConnection& connection = own(which);
     const util::Guard guard(lock_);
     if (connection.state() != State::kIdle) {
         return EINVAL;
     }
-    connection.peer_ = request.peer;
-    connection.peer_service_ = rc_caller(request);
+    connection.set_peer(request.peer, rc_caller(request));
     connection.psn_ = random_locked();
     connection.mtu_bytes_ = request.path_mtu_bytes;
     connection.handle_ = request.handle;
@@ -230,7 +231,7 @@ Status RcPort::accept(RcConnection& connection, const CmEvent& request,
         connection.set_state(State::kAccepted);
         status = agent_.accept(
             request.handle,
-            {.own = {.qpn = connection.qp_.qpn(),
+            {.own = {.qpn = connection.qp().qpn(),
                      .starting_psn = connection.psn_,
                      .responder_resources = std::min(kReads, request.remote.initiator_depth),
                      .initiator_depth = std::min(kReads, request.remote.responder_resources)},
@@ -242,7 +243,7 @@ Status RcPort::accept(RcConnection& connection, const CmEvent& request,
     return status;
 }
 
-Status RcPort::reject(CmHandle request, std::span<const std::byte> private_data) {
+Status CmRcPort::reject(CmHandle request, std::span<const std::byte> private_data) {
     if (!fits(private_data, protocol::kRejPrivateBytes)) {
         return EMSGSIZE;
     }
@@ -253,7 +254,8 @@ Status RcPort::reject(CmHandle request, std::span<const std::byte> private_data)
     return status.is_ok() ? status : Status(ECONNABORTED);
 }
 
-Status RcPort::disconnect(RcConnection& connection) {
+Status CmRcPort::disconnect(RcConnection& which) {
+    CmRcConnection& connection = own(which);
     device_.flush();  // what has arrived, the peer should learn
     const util::Guard guard(lock_);
     if (connection.state() != State::kOpen && connection.state() != State::kAccepted) {
@@ -261,17 +263,19 @@ Status RcPort::disconnect(RcConnection& connection) {
     }
     hang_up_locked(connection);
     connection.set_state(State::kClosing);
-    return connection.qp_.modify({.state = QpState::kErr}, QpMask::kState);
+    return connection.qp().modify({.state = QpState::kErr}, QpMask::kState);
 }
 
-void RcPort::note_failure(RcConnection& connection) noexcept {
+void CmRcPort::note_failure(RcConnection& which) noexcept {
+    CmRcConnection& connection = own(which);
     const util::Guard guard(lock_);
     if (connection.state() == State::kOpen || connection.state() == State::kAccepted) {
         end_locked(connection);
     }
 }
 
-void RcPort::note_traffic(RcConnection& connection) noexcept {
+void CmRcPort::note_traffic(RcConnection& which) noexcept {
+    CmRcConnection& connection = own(which);
     const util::Guard guard(lock_);
     if (connection.state() == State::kAccepted) {
         [[maybe_unused]] const Status known =
@@ -280,7 +284,7 @@ void RcPort::note_traffic(RcConnection& connection) noexcept {
     }
 }
 
-Status RcPort::listen(std::uint16_t service, RcListener& listener) {
+Status CmRcPort::listen(std::uint16_t service, RcListener& listener) {
     const util::Guard guard(lock_);
     const Status status = agent_.listen(service_id(service), service);
     if (status.is_ok()) {
@@ -289,7 +293,7 @@ Status RcPort::listen(std::uint16_t service, RcListener& listener) {
     return status;
 }
 
-void RcPort::unlisten(std::uint16_t service) noexcept {
+void CmRcPort::unlisten(std::uint16_t service) noexcept {
     const util::Guard guard(lock_);
     listeners_.erase(service);
     [[maybe_unused]] const Status ended = agent_.unlisten(service_id(service));
@@ -297,17 +301,17 @@ void RcPort::unlisten(std::uint16_t service) noexcept {
 
 // ---- datagram services ----
 
-Status RcPort::open_service(std::uint16_t service, const UdPair& pair, SidrUser& user) {
+Status CmRcPort::open_service(std::uint16_t service, const UdPair& pair, SidrUser& user) {
     const util::Guard guard(lock_);
     return datagrams_.open(service, pair, user);
 }
 
-void RcPort::close_service(std::uint16_t service) noexcept {
+void CmRcPort::close_service(std::uint16_t service) noexcept {
     const util::Guard guard(lock_);
     datagrams_.close(service, device_.now_us());
 }
 
-Status RcPort::ask(const Address& peer, std::uint16_t own) {
+Status CmRcPort::ask(const Address& peer, std::uint16_t own) {
     const util::Guard guard(lock_);
     const Status asked = datagrams_.ask(peer, own, device_.now_us());
     look_soon();
@@ -316,8 +320,8 @@ Status RcPort::ask(const Address& peer, std::uint16_t own) {
 
 // ---- the communication manager ----
 
-void RcPort::take_mad(const Address& source,
-                      std::span<const std::byte, protocol::kMadBytes> mad) noexcept {
+void CmRcPort::take_mad(const Address& source,
+                        std::span<const std::byte, protocol::kMadBytes> mad) noexcept {
     // Peers at the port of the specification send from any, and are reached at that one.
     const Address from{.gid = source.gid,
                        .port = source.port != 0 ? source.port : device_.address().port};
@@ -327,7 +331,7 @@ void RcPort::take_mad(const Address& source,
 }
 
 /// Called by the agent, under the lock.
-void RcPort::send_mad(const AhAttr& to, CmMadBytes mad) noexcept RVT_NO_ANALYSIS {
+void CmRcPort::send_mad(const AhAttr& to, CmMadBytes mad) noexcept RVT_NO_ANALYSIS {
     const auto bytes = mad.first<protocol::kMadBytes>();
     if (device_.grade() == Grade::kPacket) {
         core::send_mad(device_, to.dest, bytes);
@@ -345,7 +349,7 @@ void RcPort::send_mad(const AhAttr& to, CmMadBytes mad) noexcept RVT_NO_ANALYSIS
 // ---- channels, segment grade ----
 
 /// nullptr: there is no way.
-Channel* RcPort::channel_locked(const Address& peer) {
+Channel* CmRcPort::channel_locked(const Address& peer) {
     const auto found = std::ranges::find(channels_, peer, &std::pair<Address, Channel*>::first);
     if (found != channels_.end()) {
         return found->second;
@@ -359,7 +363,7 @@ Channel* RcPort::channel_locked(const Address& peer) {
 }
 
 /// Sends what finds room. Messages to one peer keep their order.
-void RcPort::send_waiting_locked() {
+void CmRcPort::send_waiting_locked() {
     std::vector<Address> full;
     std::erase_if(waiting_, [&](const WaitingMad& waits) RVT_NO_ANALYSIS {
         if (std::ranges::find(full, waits.to) != full.end()) {
@@ -376,7 +380,7 @@ void RcPort::send_waiting_locked() {
     has_waiting_.store(!waiting_.empty(), std::memory_order_relaxed);  // relaxed: under the lock
 }
 
-void RcPort::channel_failed(Channel& channel) noexcept {
+void CmRcPort::channel_failed(Channel& channel) noexcept {
     const util::Guard guard(lock_);
     const auto found =
         std::ranges::find(channels_, &channel, &std::pair<Address, Channel*>::second);
@@ -392,10 +396,10 @@ void RcPort::channel_failed(Channel& channel) noexcept {
 }
 
 /// A peer whose channel has failed is gone, or was never there.
-void RcPort::lose_peers_locked() {
+void CmRcPort::lose_peers_locked() {
     for (const Address& peer : std::exchange(lost_, {})) {
         for (const auto& [id, connection] : connections_) {
-            if (connection->peer_ != peer) {
+            if (connection->peer() != peer) {
                 continue;
             }
             if (connection->state() == State::kDialing) {
@@ -413,35 +417,35 @@ void RcPort::lose_peers_locked() {
 
 /// Nobody listens: that is an answer. Of a connection it is only a suspicion, which a request
 /// settles that moves nothing.
-void RcPort::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
+void CmRcPort::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
     const util::Guard guard(lock_);
     datagrams_.peer_refused(peer, dest_qpn, device_.now_us());
     for (const auto& [id, connection] : connections_) {
-        if (connection->peer_ != peer) {
+        if (connection->peer() != peer) {
             continue;
         }
         if (dest_qpn == protocol::kGsiQpn && connection->state() == State::kDialing) {
             connection->is_doubted_ = true;
         } else if (connection->state() == State::kOpen && !connection->is_doubted_ &&
-                   connection->qp_.attr().dest_qpn == dest_qpn) {
+                   connection->qp().attr().dest_qpn == dest_qpn) {
             connection->is_doubted_ = true;
-            connection->completed_ = connection->qp_.send_queue().completed();
+            connection->completed_ = connection->qp().send_queue().completed();
             connection->deadline_us_ = device_.now_us() + kDoubtUs;
             // Not possible when the queue is full: then there is enough to acknowledge.
             [[maybe_unused]] const Status asked =
-                connection->qp_.post_send({.wr_id = kRcProbe, .opcode = WrOpcode::kWrite});
+                connection->qp().post_send({.wr_id = kRcProbe, .opcode = WrOpcode::kWrite});
         }
     }
     look_soon();
 }
 
-void RcPort::look_soon() noexcept {
+void CmRcPort::look_soon() noexcept {
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: a hint to who polls
     expect_traffic();
 }
 
 /// Runs timers and takes events, if there may be some.
-void RcPort::look_at_cm(std::uint64_t now) noexcept {
+void CmRcPort::look_at_cm(std::uint64_t now) noexcept {
     // relaxed: set by this thread, or by one that only wants it to be seen soon.
     const std::uint64_t due = cm_due_us_.load(std::memory_order_relaxed);
     if (now < due) [[likely]] {
@@ -451,7 +455,7 @@ void RcPort::look_at_cm(std::uint64_t now) noexcept {
     run_cm_locked();
 }
 
-void RcPort::run_cm_locked() {
+void CmRcPort::run_cm_locked() {
     const std::uint64_t now = device_.now_us();
     lose_peers_locked();
     cm_due_us_.store(kNever, std::memory_order_relaxed);  // relaxed: under the lock
@@ -473,13 +477,13 @@ void RcPort::run_cm_locked() {
     }
 }
 
-RcConnection* RcPort::find_locked(const CmEvent& event) {
+CmRcConnection* CmRcPort::find_locked(const CmEvent& event) {
     const auto found = connections_.find(event.context);
     return found == connections_.end() || found->second->handle_ != event.handle ? nullptr
                                                                                  : found->second;
 }
 
-void RcPort::on_request_locked(const CmEvent& event) {
+void CmRcPort::on_request_locked(const CmEvent& event) {
     const auto found = listeners_.find(static_cast<std::uint16_t>(event.context));
     // A number may also be that of a datagram service, which has no connections.
     const bool is_known = found != listeners_.end() && event.service_id == service_id(found->first);
@@ -499,7 +503,7 @@ void RcPort::on_request_locked(const CmEvent& event) {
     found->second->requested(event, data_of(event));
 }
 
-void RcPort::on_event_locked(const CmEvent& event) {
+void CmRcPort::on_event_locked(const CmEvent& event) {
     if (datagrams_.take(event, device_.now_us())) {
         return;
     }
@@ -507,7 +511,7 @@ void RcPort::on_event_locked(const CmEvent& event) {
         on_request_locked(event);
         return;
     }
-    RcConnection* const connection = find_locked(event);
+    CmRcConnection* const connection = find_locked(event);
     if (connection == nullptr) {
         return;  // of one that is gone
     }
@@ -529,11 +533,11 @@ void RcPort::on_event_locked(const CmEvent& event) {
 }
 
 /// Takes the pair to RTS, with what the peer has said of its own.
-Status RcPort::start_pair(RcConnection& connection, const CmEvent& peer) {
-    Qp& qp = connection.qp_;
+Status CmRcPort::start_pair(CmRcConnection& connection, const CmEvent& peer) {
+    Qp& qp = connection.qp();
     const CmPair& remote = peer.remote;
     const QpAttr attr{.state = QpState::kRtr,
-                      .ah = {.dest = connection.peer_},
+                      .ah = {.dest = connection.peer()},
                       .dest_qpn = remote.qpn,
                       .rq_psn = connection.psn_,
                       .path_mtu_bytes = connection.mtu_bytes_,
@@ -556,7 +560,7 @@ Status RcPort::start_pair(RcConnection& connection, const CmEvent& peer) {
                          QpMask::kSqPsn | QpMask::kMaxRdAtomic);
 }
 
-void RcPort::on_reply_locked(RcConnection& connection, const CmEvent& event) {
+void CmRcPort::on_reply_locked(CmRcConnection& connection, const CmEvent& event) {
     Status status = start_pair(connection, event);
     if (status.is_ok()) {
         status = agent_.establish(connection.handle_, {}, device_.now_us());
@@ -571,7 +575,7 @@ void RcPort::on_reply_locked(RcConnection& connection, const CmEvent& event) {
     opened_locked(connection, data_of(event));
 }
 
-void RcPort::on_rejected_locked(RcConnection& connection, const CmEvent& event) {
+void CmRcPort::on_rejected_locked(CmRcConnection& connection, const CmEvent& event) {
     using enum protocol::CmRejectReason;
     const bool may_ask_again =
         connection.state() == State::kDialing && device_.now_us() < connection.deadline_us_;
@@ -589,7 +593,7 @@ void RcPort::on_rejected_locked(RcConnection& connection, const CmEvent& event) 
 }
 
 /// Settles what has waited long enough.
-void RcPort::check_deadlines_locked(std::uint64_t now_us) {
+void CmRcPort::check_deadlines_locked(std::uint64_t now_us) {
     for (const auto& [id, connection] : connections_) {
         if (!connection->is_doubted_) {
             continue;
@@ -599,14 +603,14 @@ void RcPort::check_deadlines_locked(std::uint64_t now_us) {
             fail_locked(*connection, ECONNREFUSED, {});
         } else if (connection->state() == State::kOpen && now_us >= connection->deadline_us_) {
             connection->is_doubted_ = false;
-            if (connection->qp_.send_queue().completed() == connection->completed_) {
+            if (connection->qp().send_queue().completed() == connection->completed_) {
                 end_locked(*connection);
             }
         }
     }
 }
 
-void RcPort::opened_locked(RcConnection& connection, std::span<const std::byte> private_data) {
+void CmRcPort::opened_locked(CmRcConnection& connection, std::span<const std::byte> private_data) {
     if (connection.state() != State::kDialing && connection.state() != State::kAccepted) {
         return;  // ended while it was being made
     }
@@ -616,14 +620,14 @@ void RcPort::opened_locked(RcConnection& connection, std::span<const std::byte> 
     connection.user_.connected(private_data);
 }
 
-void RcPort::fail_locked(RcConnection& connection, int error,
-                         std::span<const std::byte> private_data) {
+void CmRcPort::fail_locked(CmRcConnection& connection, int error,
+                           std::span<const std::byte> private_data) {
     const State before = connection.state();
     connection.is_doubted_ = false;
     connection.handle_ = CmHandle::kNone;
     connection.set_state(State::kEnded);
     [[maybe_unused]] const Status flushed =
-        connection.qp_.modify({.state = QpState::kErr}, QpMask::kState);
+        connection.qp().modify({.state = QpState::kErr}, QpMask::kState);
     if (before == State::kDialing || before == State::kAccepted) {
         connection.user_.connect_failed(error, private_data);
     } else if (before != State::kEnded) {
@@ -631,7 +635,7 @@ void RcPort::fail_locked(RcConnection& connection, int error,
     }
 }
 
-void RcPort::end_locked(RcConnection& connection) {
+void CmRcPort::end_locked(CmRcConnection& connection) {
     if (connection.state() == State::kEnded) {
         return;
     }
@@ -639,12 +643,12 @@ void RcPort::end_locked(RcConnection& connection) {
     connection.is_doubted_ = false;
     connection.set_state(State::kEnded);
     [[maybe_unused]] const Status flushed =
-        connection.qp_.modify({.state = QpState::kErr}, QpMask::kState);
+        connection.qp().modify({.state = QpState::kErr}, QpMask::kState);
     connection.user_.disconnected();
 }
 
 /// Tells the peer, if that is not how we know.
-void RcPort::hang_up_locked(RcConnection& connection) {
+void CmRcPort::hang_up_locked(CmRcConnection& connection) {
     [[maybe_unused]] const Status told =
         agent_.disconnect(connection.handle_, {}, device_.now_us());
     look_soon();
@@ -652,7 +656,7 @@ void RcPort::hang_up_locked(RcConnection& connection) {
 
 // ---- traffic ----
 
-unsigned RcPort::poll() noexcept {
+unsigned CmRcPort::poll() noexcept {
     std::uint64_t now = 0;
     const unsigned moved = device_.progress(now);
     if (moved != 0) {
@@ -670,7 +674,7 @@ unsigned RcPort::poll() noexcept {
     return moved;
 }
 
-bool RcPort::is_quiet(std::uint64_t now) noexcept {
+bool CmRcPort::is_quiet(std::uint64_t now) noexcept {
     // relaxed: a hint.
     if (now - last_traffic_us_.load(std::memory_order_relaxed) <= idle_us_) {
         return false;
@@ -679,7 +683,7 @@ bool RcPort::is_quiet(std::uint64_t now) noexcept {
     return due == kNever || due > now + kSoonUs;
 }
 
-std::uint64_t RcPort::next_due_us() noexcept {
+std::uint64_t CmRcPort::next_due_us() noexcept {
     // relaxed: what is due by then was known to this thread, or another looks after it.
     return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
 }
