@@ -122,7 +122,7 @@ class End {
                    "create_qp");
         shared.cards[index()] = {.address = device_->device().address(),
                                  .qpn = qp_->qpn(),
-                                 .rkey = mr_->key(),
+                                 .rkey = mr_->rkey(),
                                  .addr = reinterpret_cast<std::uint64_t>(memory_.data()),
                                  .bare_port = bare_.port.address.port};
         meet();
@@ -291,14 +291,14 @@ class End {
     void post_recv() {
         const Sge room{.addr = reinterpret_cast<std::uint64_t>(memory_.data() + kHalf),
                        .length = 65536,
-                       .lkey = mr_->key()};
+                       .lkey = mr_->lkey()};
         need(qp_->post_recv({.sg_list = {&room, 1}}), "post_recv");
     }
     void post(SendWr wr, std::size_t bytes) {
         const Card& peer = shared_.cards[1 - index()];
         const Sge list{.addr = reinterpret_cast<std::uint64_t>(memory_.data()),
                        .length = static_cast<std::uint32_t>(bytes),
-                       .lkey = mr_->key()};
+                       .lkey = mr_->lkey()};
         wr.sg_list = {&list, 1};
         wr.remote_addr = peer.addr + kHalf;
         wr.rkey = peer.rkey;

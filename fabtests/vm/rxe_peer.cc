@@ -107,7 +107,7 @@ class RvtEnd final : public traffic::End {
     traffic::Card card(std::uint32_t psn) override {
         traffic::Card card{
             .psn = psn,
-            .key = mr_->key(),
+            .key = mr_->rkey(),
             .window_key = window_key(),
             .addr = addr_,
             .hears_groups = to_sock_addr(peer_).family == AF_INET,  // as the group is
@@ -133,7 +133,7 @@ class RvtEnd final : public traffic::End {
         const SendWr bind{.opcode = WrOpcode::kBindMw,
                           .bind = {.mw_key = window_->key(),
                                    .new_key = window_key(),
-                                   .lkey = mr_->key(),
+                                   .lkey = mr_->lkey(),
                                    .addr = reinterpret_cast<std::uint64_t>(memory.data()),
                                    .length = memory.size(),
                                    .access = Access::kRemoteWrite}};
@@ -211,7 +211,7 @@ class RvtEnd final : public traffic::End {
     [[nodiscard]] Sge sge_of(std::span<std::byte> memory) const {
         return {.addr = reinterpret_cast<std::uint64_t>(memory.data()),
                 .length = static_cast<std::uint32_t>(memory.size()),
-                .lkey = mr_->key()};
+                .lkey = mr_->lkey()};
     }
 
     void make_pair(Pair pair) {

@@ -21,8 +21,10 @@
 #include "rvt/types.h"
 
 namespace rvt::core {
+class Ah;
 class Device;
 class Mr;
+class Pd;
 class Qp;
 class Srq;
 class VerbsCq;
@@ -159,9 +161,17 @@ struct BackendOps {
     Status (*arm)(core::Device&) = nullptr;
 
     // ---- verbs: the core has checked and counted, the entry makes it so ----
+    //
+    // Verb grade: keys and numbers of pairs are the backend's, which tells the core of them by
+    // Mr::set_keys() and Qp::set_qpn(); completions are taken by poll_cq() alone. The requests that are
+    // posted are checked by the backend.
 
+    Status (*alloc_pd)(core::Pd&) = nullptr;
+    void (*dealloc_pd)(core::Pd&) = nullptr;
     Status (*reg_mr)(core::Mr&) = nullptr;
     void (*dereg_mr)(core::Mr&) = nullptr;
+    Status (*create_ah)(core::Ah&) = nullptr;
+    void (*destroy_ah)(core::Ah&) = nullptr;
     Status (*create_cq)(core::VerbsCq&) = nullptr;
     void (*destroy_cq)(core::VerbsCq&) = nullptr;
     unsigned (*poll_cq)(core::VerbsCq&, std::span<core::Wc>) = nullptr;

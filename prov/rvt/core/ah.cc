@@ -5,18 +5,31 @@
 
 #include "core/device.h"
 
+#include <memory>
+
 namespace rvt::core {
+namespace {
+
+Result<Ah*> make_ah(Pd& pd, const AhAttr& attr) {
+    auto ah = std::make_unique<Ah>(pd, attr, nullptr);
+    if (Status status = pd.device().ops().create_ah(*ah); !status.is_ok()) {
+        return status;
+    }
+    return ah.release();
+}
+
+}  // namespace
 
 Result<Ah*> create_ah(Pd& pd, const AhAttr& attr) {
     Device& device = pd.device();
     if (is_multicast(attr.dest.gid)) {
         AhAttr whole = attr;
         whole.dest = group_of(attr.dest, device.address());
-        return new Ah(pd, whole, nullptr);
+        return make_ah(pd, whole);
     }
-    const bool has_channels = device.grade() != Grade::kPacket;
+    const bool has_channels = device.grade() == Grade::kSegment;
     if (attr.dest == device.address() || !has_channels) {
-        return new Ah(pd, attr, nullptr);
+        return make_ah(pd, attr);
     }
     auto channel = device.ops().open_channel(device, attr.dest);
     if (!channel.is_ok()) {
@@ -32,6 +45,8 @@ Status destroy_ah(Ah* ah) {
     Device& device = ah->pd().device();
     if (Channel* channel = ah->channel()) {
         device.ops().close_channel(device, *channel);
+    } else {
+        device.ops().destroy_ah(*ah);
     }
     delete ah;
     return kOk;

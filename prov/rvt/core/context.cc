@@ -32,10 +32,18 @@ Status close_device(Context* context) {
 }
 
 Result<Pd*> alloc_pd(Context& context) {
-    return new Pd(context, context.device().next_pd_id(), context.device().keys());
+    Device& device = context.device();
+    auto pd = std::make_unique<Pd>(context, device.next_pd_id(), device.keys());
+    if (Status status = device.ops().alloc_pd(*pd); !status.is_ok()) {
+        return status;
+    }
+    return pd.release();
 }
 
 Result<Pd*> alloc_pd(Context& context, KeyTable& keys) {
+    if (context.device().grade() == Grade::kVerb) {
+        return EOPNOTSUPP;
+    }
     return new Pd(context, 0, keys);
 }
 
@@ -43,6 +51,7 @@ Status dealloc_pd(Pd* pd) {
     if (Status status = pd->is_unused(); !status.is_ok()) {
         return status;
     }
+    pd->device().ops().dealloc_pd(*pd);
     delete pd;
     return kOk;
 }

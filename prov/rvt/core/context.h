@@ -52,10 +52,11 @@ class Pd : public Object {
     KeyTable& keys_;
 };
 
+/// Returns: errors of the backend.
 Result<Pd*> alloc_pd(Context& context);
 /// A domain with keys of its own, those of the table that were added for domain 0: they are the
 /// same for all such domains, on whatever devices. Peers reach this memory by asking for it only.
-/// @param keys  Outlives the domain.
+/// @param keys  Outlives the domain. Returns: EOPNOTSUPP where the backend has the keys.
 Result<Pd*> alloc_pd(Context& context, KeyTable& keys);
 /// Returns: EBUSY while objects in the domain exist.
 Status dealloc_pd(Pd* pd);

@@ -12,7 +12,8 @@
 namespace rvt::core {
 
 Result<std::unique_ptr<Flow>> open_flow(Device& device, const Address& dest) {
-    if (dest == device.address()) {
+    // What leaves a verb-grade device is no matter of the core's.
+    if (dest == device.address() || device.grade() == Grade::kVerb) {
         return std::unique_ptr<Flow>();
     }
     if (device.grade() == Grade::kPacket) {

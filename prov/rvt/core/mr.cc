@@ -46,6 +46,30 @@ PeerMarks marks_of(Device& device) noexcept {
             .context = &device};
 }
 
+/// Keys of a verb-grade device are its own.
+bool has_table(const Device& device) noexcept {
+    return device.grade() != Grade::kVerb;
+}
+
+Status add_key(Mr& mr, const MrAttr& attr) {
+    const bool indirect = attr.segments.size() > 1 || attr.device != nullptr;
+    const KeyAttr entry{
+        .addr = address_of(indirect ? &mr.memory() : attr.segments.front().iov_base),
+        .length = mr.length(),
+        .iova = mr.iova(),
+        .access = attr.access,
+        .pd = mr.pd().id(),
+        .mapping = attr.mapping,
+        .mapping_offset = attr.mapping_offset,
+        .indirect = indirect};
+    KeyTable& keys = mr.pd().keys();
+    const auto key = attr.user_key ? keys.add_user(entry, *attr.user_key) : keys.add(entry);
+    if (key.is_ok()) {
+        mr.set_keys(key.value(), key.value());
+    }
+    return key.status();
+}
+
 }  // namespace
 
 Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
@@ -57,28 +81,19 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
         return EOPNOTSUPP;
     }
     auto mr = std::make_unique<Mr>(
-        pd, RegionMemory{.segments = {attr.segments.begin(), attr.segments.end()},
-                         .device = attr.device});
-    const bool indirect = attr.segments.size() > 1 || attr.device != nullptr;
-    const std::uint64_t first = address_of(attr.segments.front().iov_base);
-    const KeyAttr entry{.addr = indirect ? address_of(&mr->memory_) : first,
-                        .length = *length,
-                        .iova = attr.iova.value_or(first),
-                        .access = attr.access,
-                        .pd = pd.id(),
-                        .mapping = attr.mapping,
-                        .mapping_offset = attr.mapping_offset,
-                        .indirect = indirect};
-    KeyTable& keys = pd.keys();
-    const auto key = attr.user_key ? keys.add_user(entry, *attr.user_key) : keys.add(entry);
-    if (!key.is_ok()) {
-        return key.status();
+        pd,
+        RegionMemory{.segments = {attr.segments.begin(), attr.segments.end()},
+                     .device = attr.device},
+        *length, attr.iova.value_or(address_of(attr.segments.front().iov_base)), attr.access);
+    Device& device = pd.device();
+    if (Status status = has_table(device) ? add_key(*mr, attr) : kOk; !status.is_ok()) {
+        return status;
     }
-    mr->key_ = key.value();
-    mr->length_ = *length;
-    if (Status status = pd.device().ops().reg_mr(*mr); !status.is_ok()) {
-        // Nobody has been told the key: nobody uses it.
-        [[maybe_unused]] const Status removed = keys.remove(mr->key_, -1);
+    if (Status status = device.ops().reg_mr(*mr); !status.is_ok()) {
+        if (has_table(device)) {
+            // Nobody has been told the key: nobody uses it.
+            [[maybe_unused]] const Status removed = pd.keys().remove(mr->lkey(), -1);
+        }
         return status;
     }
     return mr.release();
@@ -94,7 +109,8 @@ Status dereg_mr(Mr* mr, int timeout_ms) {
         return status;
     }
     Device& device = mr->pd().device();
-    const Status status = mr->pd().keys().remove(mr->key(), timeout_ms, marks_of(device));
+    const Status status =
+        has_table(device) ? mr->pd().keys().remove(mr->lkey(), timeout_ms, marks_of(device)) : kOk;
     // An invalidated key is still this region's; only users that have not let go hold it back.
     if (status.error() == EBUSY) {
         return status;
@@ -107,6 +123,9 @@ Status dereg_mr(Mr* mr, int timeout_ms) {
 // ---- windows ----
 
 Result<Mw*> alloc_mw(Pd& pd) {
+    if (!has_table(pd.device())) {
+        return EOPNOTSUPP;
+    }
     const auto key = pd.keys().add({.pd = pd.id()});
     if (!key.is_ok()) {
         return key.status();

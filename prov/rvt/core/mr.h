@@ -40,30 +40,49 @@ struct MrAttr {
 
 class Mr : public Object {
   public:
-    Mr(Pd& pd, RegionMemory memory) noexcept : pd_(pd), use_(pd), memory_(std::move(memory)) {}
+    Mr(Pd& pd, RegionMemory memory, std::uint64_t length, std::uint64_t iova,
+       Access access) noexcept
+        : pd_(pd),
+          use_(pd),
+          memory_(std::move(memory)),
+          length_(length),
+          iova_(iova),
+          access_(access) {}
 
     static constexpr std::size_t kMaxSegments = 64;
 
     [[nodiscard]] Pd& pd() const noexcept { return pd_; }
-    /// The same 32 bits serve as L_Key and R_Key.
-    [[nodiscard]] std::uint32_t key() const noexcept { return key_; }
+    /// By which local requests name it, and those of peers. In the core's key table it is one key.
+    [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
+    [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
     [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
-    [[nodiscard]] std::span<const iovec> segments() const noexcept { return memory_.segments; }
+    /// The address by which requests name the first byte.
+    [[nodiscard]] std::uint64_t iova() const noexcept { return iova_; }
+    [[nodiscard]] Access access() const noexcept { return access_; }
+    [[nodiscard]] const RegionMemory& memory() const noexcept { return memory_; }
+
+    // ---- for the core and its backends ----
+
+    void set_keys(std::uint32_t lkey, std::uint32_t rkey) noexcept {
+        lkey_ = lkey;
+        rkey_ = rkey;
+    }
 
   private:
-    friend Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
-
     Pd& pd_;
     Use use_;
     const RegionMemory memory_;
-    std::uint64_t length_ = 0;
-    std::uint32_t key_ = 0;
+    const std::uint64_t length_;
+    const std::uint64_t iova_;
+    const Access access_;
+    std::uint32_t lkey_ = 0;
+    std::uint32_t rkey_ = 0;
 };
 
 /// Returns: EINVAL for no or too many segments, remote write or atomic access without local write
 ///          (IBTA 11.2.8.2), or memory past the end of the address space; ENOSPC when the key table
 ///          is full; EEXIST when the application's key is in use; EOPNOTSUPP for kFlushPersistent:
-///          of no memory is it known that it outlives a loss of power.
+///          of no memory is it known that it outlives a loss of power; errors of the backend.
 Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 
 /// A region that is all memory of the process, for clients of the core that vouch for what they
@@ -91,6 +110,7 @@ class Mw : public Object {
     std::uint32_t key_;
 };
 
+/// Returns: EOPNOTSUPP where the backend has the keys.
 Result<Mw*> alloc_mw(Pd& pd);
 /// @param key  As the last bind made it. Returns: EINVAL when it is another window's.
 Status dealloc_mw(Mw* mw, std::uint32_t key);

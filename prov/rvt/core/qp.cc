@@ -22,16 +22,33 @@ bool fits(const QpInit& init, const DeviceLimits& limits) noexcept {
            cap.max_recv_sge <= Receive::kMaxSge && cap.max_inline_bytes <= limits.max_inline_bytes;
 }
 
+bool is_backends(const Pd& pd) noexcept {
+    return pd.device().grade() == Grade::kVerb;
+}
+
 /// One of the specification, whatever the device carries at present, or a payload that it carries.
 bool is_path_mtu(std::uint32_t bytes, const Device& device) noexcept {
     return bytes >= kMinPayload && (bytes == mtu_within(bytes) ||
                                     (bytes % kPayloadStep == 0 && bytes <= device.payload_bytes()));
 }
 
+/// Nobody finds the pair by its number any more.
+void withdraw(Qp& qp) noexcept {
+    Device& device = qp.device();
+    device.qps().remove(qp.qpn());
+    device.stop_waiting(qp.qpn());
+    // Whoever found the pair before that may still be in it.
+    for (ReaderWait readers; !readers.readers_are_gone();) {
+        std::this_thread::yield();
+    }
+    device.stop_waiting(qp.qpn());  // a run that ended just now may have begun to wait
+}
+
 }  // namespace
 
 // ---- life cycle ----
 
+// A verb-grade device keeps what is posted itself.
 Qp::Qp(Pd& pd, const QpInit& init)
     : pd_(pd),
       pd_use_(pd),
@@ -39,9 +56,13 @@ Qp::Qp(Pd& pd, const QpInit& init)
       send_cq_use_(*init.send_cq),
       recv_cq_use_(*init.recv_cq),
       srq_use_(init.srq != nullptr ? Use(*init.srq) : Use()),
-      send_queue_(init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_bytes),
-      recv_queue_(shares_receives() || init.cap.max_recv_wr == 0 ? 1 : init.cap.max_recv_wr,
-                  init.cap.max_recv_sge) {}
+      send_queue_(is_backends(pd) ? SendQueue(1, 1, 0)
+                                  : SendQueue(init.cap.max_send_wr, init.cap.max_send_sge,
+                                              init.cap.max_inline_bytes)),
+      recv_queue_(shares_receives() || init.cap.max_recv_wr == 0 || is_backends(pd)
+                      ? 1
+                      : init.cap.max_recv_wr,
+                  is_backends(pd) ? 1 : init.cap.max_recv_sge) {}
 
 Qp::~Qp() = default;
 
@@ -54,6 +75,10 @@ Result<Qp*> create_qp(Pd& pd, const QpInit& init) {
         return EINVAL;  // tag matching is defined for reliable connections
     }
     auto qp = std::make_unique<Qp>(pd, init);
+    if (is_backends(pd)) {
+        const Status status = device.ops().create_qp(*qp);
+        return status.is_ok() ? Result<Qp*>(qp.release()) : Result<Qp*>(status);
+    }
     auto qpn = device.qps().add(*qp, init.qpn);
     if (!qpn.is_ok()) {
         return qpn.status();
@@ -74,13 +99,9 @@ Status destroy_qp(Qp* qp) {
     if (device.mcast().is_attached(qp->qpn())) {
         return EBUSY;
     }
-    device.qps().remove(qp->qpn());
-    device.stop_waiting(qp->qpn());
-    // Whoever found the pair by its number before that may still be in it.
-    for (ReaderWait readers; !readers.readers_are_gone();) {
-        std::this_thread::yield();
+    if (!is_backends(qp->pd())) {
+        withdraw(*qp);
     }
-    device.stop_waiting(qp->qpn());  // a run that ended just now may have begun to wait
     device.ops().destroy_qp(*qp);
     qp->reset();
     qp->pd().context().events().forget(*qp);

@@ -103,6 +103,12 @@ class Qp : public Object {
 
     // ---- for the core and its backends ----
 
+    /// The number that a verb-grade backend has given the pair, before create_qp() returns.
+    void set_qpn(std::uint32_t qpn) noexcept { qpn_ = qpn; }
+    /// A verb-grade backend has taken the pair into a state on its own account.
+    /// Threads: one at a time per pair, and not beside modify().
+    void note_state(QpState state) noexcept { set_state(state); }
+
     /// The core's version of post_recv.
     Status enqueue_recv(const RecvWr& wr) noexcept;
 

@@ -68,7 +68,7 @@ Status RdFlows::start() {
         made = keep(all_memory_, reg_all_memory(*pd_, Access::kNone));
     }
     if (made.is_ok()) {
-        lkey_ = all_memory_->key();
+        lkey_ = all_memory_->lkey();
         made = keep(cq_, create_cq(*context_, kErrorCqe));
     }
     if (!made.is_ok()) {

@@ -3,6 +3,7 @@
 // The requirement table, its checker, and the core's versions of the entries.
 #include "core/requirements.h"
 
+#include "core/ah.h"
 #include "core/device.h"
 #include "core/qp.h"
 #include "core/requester.h"
@@ -38,7 +39,8 @@ constexpr EntryName kNames[] = {
     {RVT_ENTRY(destroy_qp)},    {RVT_ENTRY(post_send)},     {RVT_ENTRY(post_recv)},
     {RVT_ENTRY(create_srq)},    {RVT_ENTRY(destroy_srq)},   {RVT_ENTRY(post_srq_recv)},
     {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)},  {RVT_ENTRY(is_key_used)},
-    {RVT_ENTRY(post_srq_op)},   {RVT_ENTRY(send_datagram)},
+    {RVT_ENTRY(post_srq_op)},   {RVT_ENTRY(send_datagram)}, {RVT_ENTRY(alloc_pd)},
+    {RVT_ENTRY(dealloc_pd)},    {RVT_ENTRY(create_ah)},     {RVT_ENTRY(destroy_ah)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
 
@@ -67,6 +69,8 @@ constexpr Requirement kRequirements[] = {
     {RVT_OP(modify_qp),     grade(Grade::kVerb),            "modify_qp"},
     {RVT_OP(post_send),     grade(Grade::kVerb),            "post_send"},
     {RVT_OP(post_recv),     grade(Grade::kVerb),            "post_recv"},
+    {RVT_OP(dealloc_pd),    filled(RVT_OP(alloc_pd)),       "undoing alloc_pd"},
+    {RVT_OP(destroy_ah),    filled(RVT_OP(create_ah)),      "undoing create_ah"},
     {RVT_OP(destroy_cq),    filled(RVT_OP(create_cq)),      "undoing create_cq"},
     {RVT_OP(dereg_mr),      filled(RVT_OP(reg_mr)),         "undoing reg_mr"},
     {RVT_OP(destroy_qp),    filled(RVT_OP(create_qp)),      "undoing create_qp"},
@@ -120,8 +124,12 @@ constexpr BackendOps kDefaults = {
     .poll = [](Device&) { return 0u; },
     .wake_fd = [](Device&) { return -1; },
     .arm = [](Device&) -> Status { return kOk; },
+    .alloc_pd = [](Pd&) -> Status { return kOk; },
+    .dealloc_pd = [](Pd&) {},
     .reg_mr = [](Mr&) -> Status { return kOk; },
     .dereg_mr = [](Mr&) {},
+    .create_ah = [](Ah&) -> Status { return kOk; },
+    .destroy_ah = [](Ah&) {},
     .create_cq = [](VerbsCq&) -> Status { return kOk; },
     .destroy_cq = [](VerbsCq&) {},
     .poll_cq = [](VerbsCq& cq, std::span<Wc> to) { return cq.poll_ring(to); },

@@ -268,7 +268,7 @@ bool UdEndpoint::can_send_locked() const noexcept {
 Sge UdEndpoint::sge_of(const void* data, std::uint64_t bytes) const noexcept {
     return {.addr = reinterpret_cast<std::uint64_t>(data),
             .length = static_cast<std::uint32_t>(bytes),
-            .lkey = all_memory_->key()};
+            .lkey = all_memory_->lkey()};
 }
 
 void UdEndpoint::finish_send_locked(const Wc& wc) noexcept {

@@ -107,11 +107,13 @@ Status destroy_comp_channel(CompChannel* channel) {
 
 // ---- VerbsCq ----
 
-VerbsCq::VerbsCq(Context& context, std::unique_ptr<Cq> ring, CompChannel* channel) noexcept
+VerbsCq::VerbsCq(Context& context, std::size_t depth, std::unique_ptr<Cq> ring,
+                 CompChannel* channel) noexcept
     : context_(context),
       context_use_(context),
       channel_(channel),
-      depth_(ring->depth()),
+      depth_(depth),
+      is_backends_(context.device().grade() == Grade::kVerb),
       ring_(std::move(ring)) {
     if (channel_ != nullptr) {
         channel_use_ = Use(*channel_);
@@ -169,7 +171,7 @@ void VerbsCq::remove_qp(std::uint32_t qpn) noexcept {
     ring_->remove_if([&](const Cqe& cqe) { return from_cqe(cqe).qpn == qpn; });
 }
 
-unsigned VerbsCq::take(std::span<Wc> to) noexcept {
+unsigned VerbsCq::take_from_ring(std::span<Wc> to) noexcept {
     const util::Guard guard(lock_);
     unsigned taken = 0;
     for (; taken < to.size() && !ring_->is_empty(); ++taken) {
@@ -181,12 +183,12 @@ unsigned VerbsCq::take(std::span<Wc> to) noexcept {
 }
 
 unsigned VerbsCq::poll_ring(std::span<Wc> to) noexcept {
-    const unsigned taken = take(to);
+    const unsigned taken = take_from_ring(to);
     if (taken != 0 || to.empty()) {
         return taken;
     }
     context_.device().progress();
-    return take(to);
+    return take_from_ring(to);
 }
 
 Status VerbsCq::arm_ring(bool solicited_only) noexcept {
@@ -205,11 +207,13 @@ Result<VerbsCq*> create_cq(Context& context, std::uint32_t depth, CompChannel* c
     if (depth == 0 || depth > device.limits().max_cqe) {
         return EINVAL;
     }
-    auto ring = Cq::create(depth);
+    const bool is_backends = device.grade() == Grade::kVerb;
+    auto ring = Cq::create(is_backends ? 1 : depth);
     if (!ring.is_ok()) {
         return ring.status();
     }
-    auto cq = std::make_unique<VerbsCq>(context, ring.take(), channel);
+    const std::size_t made = is_backends ? depth : ring.value()->depth();
+    auto cq = std::make_unique<VerbsCq>(context, made, ring.take(), channel);
     if (Status status = device.ops().create_cq(*cq); !status.is_ok()) {
         return status;
     }

@@ -62,10 +62,14 @@ Status destroy_comp_channel(CompChannel* channel);
 
 class VerbsCq : public Object {
   public:
-    VerbsCq(Context& context, std::unique_ptr<Cq> ring, CompChannel* channel) noexcept;
+    /// @param depth  Of the queue; the ring has as much, or is nothing where the backend has the
+    ///               completions.
+    VerbsCq(Context& context, std::size_t depth, std::unique_ptr<Cq> ring,
+            CompChannel* channel) noexcept;
 
     [[nodiscard]] Context& context() const noexcept { return context_; }
     [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
+    [[nodiscard]] CompChannel* channel() const noexcept { return channel_; }
 
     /// Takes up to `to.size()` completions, oldest first. Returns: how many.
     /// Threads: any.
@@ -80,12 +84,15 @@ class VerbsCq : public Object {
     [[nodiscard]] bool is_overrun() const noexcept;
 
     /// False when it is empty. Threads: any; entries of another thread may be seen later.
+    /// Precondition: not of a verb-grade device.
     [[nodiscard]] bool may_have_entries() const noexcept {
         // relaxed: who is told takes them under the lock.
         return may_have_entries_.load(std::memory_order_relaxed);
     }
     /// As poll(), without moving the device.
-    unsigned take(std::span<Wc> to) noexcept;
+    unsigned take(std::span<Wc> to) noexcept {
+        return is_backends_ ? poll(to) : take_from_ring(to);
+    }
 
     // ---- for the core and its backends ----
 
@@ -107,11 +114,14 @@ class VerbsCq : public Object {
   private:
     enum class Armed : std::uint8_t { kNo, kSolicited, kAny };
 
+    unsigned take_from_ring(std::span<Wc> to) noexcept;
+
     Context& context_;
     Use context_use_;
     CompChannel* channel_;
     Use channel_use_;
     const std::size_t depth_;
+    const bool is_backends_;       // the backend has the completions, and `ring_` none
     mutable util::SpinLock lock_;  // order: after Qp's locks, before CompChannel::lock_
     std::unique_ptr<Cq> ring_ RVT_GUARDED_BY(lock_);
     Armed armed_ RVT_GUARDED_BY(lock_) = Armed::kNo;

@@ -75,7 +75,7 @@ class DeviceRegion {
     Sge sge(std::size_t offset, std::size_t bytes) const {
         return {.addr = offset, .length = static_cast<std::uint32_t>(bytes), .lkey = key()};
     }
-    std::uint32_t key() const { return mr_->key(); }
+    std::uint32_t key() const { return mr_->rkey(); }
     void put(const Side& from, std::size_t offset, std::size_t bytes) {
         const CpuAccessScope access(&device, CpuAccess::kWrite);
         std::memcpy(device.memory() + offset, from.memory.data(), bytes);
@@ -212,7 +212,7 @@ void a_device_that_refuses_ends_its_own_sides_request_in_error() {
     RVT_OK(pair.a().qp->post_send({.opcode = WrOpcode::kWrite,
                                    .sg_list = {&out, 1},
                                    .remote_addr = pair.b().at(0),
-                                   .rkey = pair.b().mr->key()}));
+                                   .rkey = pair.b().mr->rkey()}));
     RVT_EQ(pair.sent().status, WcStatus::kLocProtErr);
     RVT_EQ(own.device.begun, 0);
 }

@@ -66,7 +66,7 @@ void a_key_of_another_domain_is_a_remote_access_error() {
     Pd* other = alloc_pd(*pair.b().context).value();
     const iovec memory{.iov_base = pair.b().memory.data(), .iov_len = kMemoryBytes};
     Mr* mr = reg_mr(*other, {.segments = {&memory, 1}, .access = kAllAccess}).value();
-    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .rkey = mr->key()}));
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .rkey = mr->rkey()}));
     RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
     RVT_OK(dereg_mr(mr));
     RVT_OK(dealloc_pd(other));

@@ -93,7 +93,7 @@ std::optional<EventType> Side::event() const {
 Card Side::card() const {
     return {.address = device->address(),
             .qpn = qp->qpn(),
-            .rkey = mr != nullptr ? mr->key() : 0,
+            .rkey = mr != nullptr ? mr->rkey() : 0,
             .base = at(0)};
 }
 

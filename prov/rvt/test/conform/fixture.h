@@ -85,7 +85,7 @@ struct Side {
         return reinterpret_cast<std::uint64_t>(memory.data() + offset);
     }
     [[nodiscard]] Sge sge(std::size_t offset, std::size_t bytes) const noexcept {
-        return {.addr = at(offset), .length = static_cast<std::uint32_t>(bytes), .lkey = mr->key()};
+        return {.addr = at(offset), .length = static_cast<std::uint32_t>(bytes), .lkey = mr->lkey()};
     }
     void fill(std::size_t offset, std::size_t bytes, int seed);
     [[nodiscard]] bool holds(std::size_t offset, std::size_t bytes, int seed) const;

@@ -23,7 +23,7 @@ void a_zero_based_region_is_addressed_from_zero() {
     RVT_OK(pair.a().qp->post_send({.opcode = WrOpcode::kWrite,
                                    .sg_list = {&element, 1},
                                    .remote_addr = 10,
-                                   .rkey = mr->key()}));
+                                   .rkey = mr->rkey()}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
     RVT_ASSERT(pair.b().holds(110, 64, 4));
     RVT_OK(dereg_mr(mr));
@@ -43,7 +43,7 @@ void a_region_of_several_segments_is_addressed_as_one() {
     RVT_OK(pair.a().qp->post_send({.opcode = WrOpcode::kWrite,
                                    .sg_list = {&element, 1},
                                    .remote_addr = 0,
-                                   .rkey = mr->key()}));
+                                   .rkey = mr->rkey()}));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
     RVT_ASSERT(pair.b().holds(5000, 100, 4));
     RVT_ASSERT(std::memcmp(memory + 1000, pair.a().memory.data() + 100, 300) == 0);
@@ -93,7 +93,7 @@ RVT_CONFORM_RC(deregistration_is_ebusy_at_its_deadline_and_the_key_fails_from_th
 template <class Backend>
 void memory_whose_region_is_gone_is_out_of_reach() {
     Pair<Backend> pair;
-    const std::uint32_t key = pair.b().mr->key();
+    const std::uint32_t key = pair.b().mr->rkey();
     RVT_OK(dereg_mr(pair.b().mr));
     pair.b().mr = nullptr;
     RVT_OK(pair.post_send({.opcode = WrOpcode::kRead, .rkey = key}));

@@ -173,7 +173,7 @@ void local_work_behind_a_send_that_is_put_off_is_done_once() {
     const iovec memory{.iov_base = pair.a().memory.data(), .iov_len = 64};
     Mr* mr = reg_mr(*pair.a().pd, {.segments = {&memory, 1}}).value();
     RVT_OK(pair.post_send({.wr_id = 1}));  // no receive
-    RVT_OK(pair.a().qp->post_send({.wr_id = 2, .opcode = WrOpcode::kLocalInv, .rkey = mr->key()}));
+    RVT_OK(pair.a().qp->post_send({.wr_id = 2, .opcode = WrOpcode::kLocalInv, .rkey = mr->rkey()}));
     RVT_OK(pair.post_send({.wr_id = 3}));
     pair.pass_us(1000);
     RVT_OK(pair.b().post_recv(1));

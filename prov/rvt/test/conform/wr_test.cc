@@ -301,7 +301,7 @@ RVT_CONFORM_RC(a_full_send_queue_is_enomem_and_recovers)
 template <class Backend>
 void local_invalidate_takes_effect_in_order() {
     Pair<Backend> pair;
-    const std::uint32_t key = pair.a().mr->key();
+    const std::uint32_t key = pair.a().mr->rkey();
     RVT_OK(pair.a().qp->post_send({.wr_id = 1, .opcode = WrOpcode::kLocalInv, .rkey = key}));
     const Wc wc = pair.sent();
     RVT_EQ(wc.status, WcStatus::kSuccess);
@@ -319,11 +319,11 @@ void a_send_can_invalidate_a_key_of_the_receiver() {
     const iovec memory{.iov_base = extra, .iov_len = sizeof extra};
     Mr* opened = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
     RVT_OK(pair.b().post_recv(1));
-    RVT_OK(pair.post_send({.opcode = WrOpcode::kSendInv, .imm = opened->key()}));
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kSendInv, .imm = opened->rkey()}));
     const Wc received = pair.received();
     RVT_ASSERT(has_all(received.flags, WcFlags::kWithInv));
-    RVT_EQ(received.imm, opened->key());
-    RVT_EQ(pair.b().device->key_view().access_of(opened->key(), pair.b().pd->id()), ENOENT);
+    RVT_EQ(received.imm, opened->rkey());
+    RVT_EQ(pair.b().device->key_view().access_of(opened->rkey(), pair.b().pd->id()), ENOENT);
     RVT_OK(dereg_mr(opened));
 }
 RVT_CONFORM_RC(a_send_can_invalidate_a_key_of_the_receiver)
@@ -335,7 +335,7 @@ void a_bound_window_opens_its_range_and_nothing_else() {
     const std::uint32_t key = (window->key() & ~0xffu) | 0x11;
     const BindMw bind{.mw_key = window->key(),
                       .new_key = key,
-                      .lkey = pair.b().mr->key(),
+                      .lkey = pair.b().mr->lkey(),
                       .addr = pair.b().at(4096),
                       .length = 4096,
                       .access = Access::kRemoteWrite};
@@ -357,7 +357,7 @@ void a_window_cannot_be_bound_to_memory_without_the_right() {
     Mw* window = alloc_mw(*pair.a().pd).value();
     const BindMw bind{.mw_key = window->key(),
                       .new_key = window->key(),
-                      .lkey = pair.a().mr->key(),
+                      .lkey = pair.a().mr->lkey(),
                       .addr = pair.a().at(0),
                       .length = 64,
                       .access = Access::kRemoteRead};

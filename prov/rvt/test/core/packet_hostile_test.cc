@@ -57,14 +57,14 @@ struct Attack {
                 .src_qpn = pair.a().qp->qpn(),
                 .flush = static_cast<std::uint32_t>(once_in(4) ? random() : below(32)),
                 .remote_addr = opened_at + below(2 * kAreaBytes) - kAreaBytes / 2,
-                .rkey = once_in(10) ? static_cast<std::uint32_t>(random()) : opened->key(),
+                .rkey = once_in(10) ? static_cast<std::uint32_t>(random()) : opened->rkey(),
                 .dma_bytes = static_cast<std::uint32_t>(once_in(20) ? random() : below(2048)),
                 .swap_add = random(),
                 .compare = random(),
                 .syndrome = static_cast<std::uint8_t>(random()),
                 .msn = static_cast<std::uint32_t>(random()),
                 .original = random(),
-                .imm = once_in(2) ? opened->key() : static_cast<std::uint32_t>(random()),
+                .imm = once_in(2) ? opened->rkey() : static_cast<std::uint32_t>(random()),
                 .atomic =
                     static_cast<std::uint32_t>(below(6) << 24 | below(17) << 16 | below(21) << 8)};
     }
@@ -185,7 +185,7 @@ Test(packet_hostile, an_unreliable_message_that_lies_about_its_length_takes_no_r
                            .dest_qpn = pair.b().qp->qpn(),
                            .psn = Psn(pair.b().qp->query().rq_psn),
                            .remote_addr = pair.b().at(0),
-                           .rkey = pair.b().mr->key(),
+                           .rkey = pair.b().mr->rkey(),
                            .dma_bytes = 8};
     std::vector<std::byte> bytes(kMaxHeaderBytes);
     bytes.resize(encode(lie, bytes.data()));
@@ -220,7 +220,7 @@ void deliver(Pair<Packets>& pair, PacketHeader head, std::size_t payload, unsign
     head.dest_qpn = pair.b().qp->qpn();
     head.psn = Psn(pair.b().qp->query().rq_psn) + behind;
     head.pad = static_cast<std::uint8_t>(-payload & 3);
-    head.rkey = pair.b().mr->key();
+    head.rkey = pair.b().mr->rkey();
     std::vector<std::byte> bytes(kMaxHeaderBytes);
     bytes.resize(encode(head, bytes.data()));
     bytes.resize(bytes.size() + payload + head.pad, std::byte{1});

@@ -85,7 +85,7 @@ Test(segment, a_later_part_cannot_change_what_the_first_part_said) {
     wire.pair.b().fill(4096, 64, 5);
     wire.header.opcode = static_cast<std::uint8_t>(WrOpcode::kWrite);
     wire.header.remote_addr = wire.pair.b().at(0);
-    wire.header.rkey = wire.pair.b().mr->key();
+    wire.header.rkey = wire.pair.b().mr->rkey();
     wire.inject(32);
     wire.header.opcode = static_cast<std::uint8_t>(WrOpcode::kSend);
     wire.header.offset = 32;
@@ -128,7 +128,7 @@ Test(segment, a_request_for_a_write_outside_the_region_changes_nothing) {
     Wire wire;
     wire.header.opcode = static_cast<std::uint8_t>(WrOpcode::kWrite);
     wire.header.remote_addr = wire.pair.b().at(kMemoryBytes - 32);
-    wire.header.rkey = wire.pair.b().mr->key();
+    wire.header.rkey = wire.pair.b().mr->rkey();
     wire.inject();
     RVT_EQ(wire.pair.event(kB), EventType::kQpAccessErr);
 }

@@ -84,7 +84,7 @@ void take_memory_away_under_traffic() {
     for (int i = 0; i < 200; ++i) {
         Mr* mr = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
         address = reinterpret_cast<std::uint64_t>(target.data());
-        key = mr->key();
+        key = mr->rkey();
         std::this_thread::yield();
         RVT_OK(dereg_mr(mr));
         std::fill(target.begin(), target.end(), std::byte{0x5a});  // ours alone again
