@@ -138,6 +138,14 @@ std::optional<SockAddr> network_address(int family, std::string_view interface) 
     return {};
 }
 
+std::vector<SockAddr> network_addresses(int family) {
+    std::vector<SockAddr> addresses;
+    for (const Candidate& one : candidates(family)) {
+        addresses.push_back(one.address);
+    }
+    return addresses;
+}
+
 std::string network_interfaces(int family) {
     std::string names;
     for (const Candidate& one : candidates(family)) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "util/sock_addr.h"
 
@@ -24,6 +25,9 @@ std::optional<SockAddr> source_towards(const SockAddr& dest);
 /// @param family     AF_INET or AF_INET6; link-local addresses are left out.
 /// @param interface  Its name; empty: any.
 std::optional<SockAddr> network_address(int family, std::string_view interface);
+
+/// All that network_address() can choose from, the best first.
+std::vector<SockAddr> network_addresses(int family);
 
 /// The names of the interfaces that network_address() can choose from, for people.
 std::string network_interfaces(int family);

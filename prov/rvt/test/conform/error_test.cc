@@ -30,6 +30,7 @@ void a_local_range_outside_its_region_is_a_protection_error() {
     RVT_EQ(pair.sent().status, WcStatus::kLocProtErr);
 }
 RVT_CONFORM_RC(a_local_range_outside_its_region_is_a_protection_error)
+RVT_CONFORM_NIC(a_local_range_outside_its_region_is_a_protection_error)
 
 template <class Backend>
 void a_read_into_memory_without_local_write_is_a_protection_error() {
@@ -72,6 +73,7 @@ void a_key_of_another_domain_is_a_remote_access_error() {
     RVT_OK(dealloc_pd(other));
 }
 RVT_CONFORM_RC(a_key_of_another_domain_is_a_remote_access_error)
+RVT_CONFORM_NIC(a_key_of_another_domain_is_a_remote_access_error)
 
 template <class Backend>
 void a_refused_access_takes_the_responder_to_error_with_an_event() {
@@ -92,6 +94,7 @@ void a_write_of_no_bytes_does_not_look_at_the_key() {
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
 RVT_CONFORM_RC(a_write_of_no_bytes_does_not_look_at_the_key)
+RVT_CONFORM_NIC(a_write_of_no_bytes_does_not_look_at_the_key)
 
 template <class Backend>
 void a_kind_of_access_that_the_pair_does_not_take_is_an_invalid_request() {
@@ -156,6 +159,7 @@ void an_unreliable_message_that_is_too_long_is_dropped_and_the_receive_stays() {
     }
 }
 RVT_CONFORM(an_unreliable_message_that_is_too_long_is_dropped_and_the_receive_stays)
+RVT_CONFORM_NIC(an_unreliable_message_that_is_too_long_is_dropped_and_the_receive_stays)
 
 template <class Backend>
 void an_unreliable_write_that_is_not_allowed_changes_nothing() {
@@ -169,6 +173,7 @@ void an_unreliable_write_that_is_not_allowed_changes_nothing() {
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
 }
 RVT_CONFORM(an_unreliable_write_that_is_not_allowed_changes_nothing)
+RVT_CONFORM_NIC(an_unreliable_write_that_is_not_allowed_changes_nothing)
 
 template <class Backend>
 void a_local_error_of_an_unreliable_pair_stops_only_its_send_side() {
@@ -232,6 +237,7 @@ void error_flushes_sends_and_receives_in_their_order() {
     }
 }
 RVT_CONFORM_RC(error_flushes_sends_and_receives_in_their_order)
+RVT_CONFORM_NIC(error_flushes_sends_and_receives_in_their_order)
 
 template <class Backend>
 void flushed_work_completes_also_where_it_was_not_signaled() {
@@ -241,6 +247,7 @@ void flushed_work_completes_also_where_it_was_not_signaled() {
     RVT_EQ(pair.sent().wr_id, 3);
 }
 RVT_CONFORM_RC(flushed_work_completes_also_where_it_was_not_signaled)
+RVT_CONFORM_NIC(flushed_work_completes_also_where_it_was_not_signaled)
 
 template <class Backend>
 void work_posted_in_error_is_flushed_at_once() {
@@ -270,6 +277,7 @@ void the_failed_request_completes_before_those_that_it_flushes() {
     }
 }
 RVT_CONFORM_RC(the_failed_request_completes_before_those_that_it_flushes)
+RVT_CONFORM_NIC(the_failed_request_completes_before_those_that_it_flushes)
 
 template <class Backend>
 void a_full_completion_queue_refuses_raises_an_event_and_fails_the_pair() {

@@ -85,7 +85,8 @@ struct Side {
         return reinterpret_cast<std::uint64_t>(memory.data() + offset);
     }
     [[nodiscard]] Sge sge(std::size_t offset, std::size_t bytes) const noexcept {
-        return {.addr = at(offset), .length = static_cast<std::uint32_t>(bytes), .lkey = mr->lkey()};
+        return {
+            .addr = at(offset), .length = static_cast<std::uint32_t>(bytes), .lkey = mr->lkey()};
     }
     void fill(std::size_t offset, std::size_t bytes, int seed);
     [[nodiscard]] bool holds(std::size_t offset, std::size_t bytes, int seed) const;
@@ -237,4 +238,12 @@ class Pair {
 #define RVT_CONFORM_RC(sentence)                                                             \
     RVT_CONFORM(sentence)                                                                    \
     RVT_CONFORM_ON(conform_lossy, LossyPackets, sentence)
+
+/// The same for a sentence that a NIC keeps, too: one without what is the core's alone (tags, windows
+/// and counters among it), and of which the specification leaves nothing to the device.
+#ifdef RVT_HAVE_RDMACM
+#define RVT_CONFORM_NIC(sentence) RVT_CONFORM_ON(conform_nic, Nic, sentence)
+#else
+#define RVT_CONFORM_NIC(sentence)
+#endif
 // clang-format on

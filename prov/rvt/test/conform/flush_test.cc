@@ -205,6 +205,7 @@ void unreliable_pairs_refuse_them() {
     }
 }
 RVT_CONFORM(unreliable_pairs_refuse_them)
+RVT_CONFORM_NIC(unreliable_pairs_refuse_them)
 
 template <class Backend>
 void they_count_as_reads_do() {

@@ -61,6 +61,7 @@ void remote_write_without_local_write_is_refused() {
     RVT_EQ(reg_mr(*pair.b().pd, {.segments = {}, .access = Access::kNone}), EINVAL);
 }
 RVT_CONFORM_RC(remote_write_without_local_write_is_refused)
+RVT_CONFORM_NIC(remote_write_without_local_write_is_refused)
 
 template <class Backend>
 void an_applications_key_is_unique_and_free_again_after_deregistration() {
@@ -100,5 +101,6 @@ void memory_whose_region_is_gone_is_out_of_reach() {
     RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
 }
 RVT_CONFORM_RC(memory_whose_region_is_gone_is_out_of_reach)
+RVT_CONFORM_NIC(memory_whose_region_is_gone_is_out_of_reach)
 
 }  // namespace

@@ -25,6 +25,7 @@ void messages_arrive_in_the_order_of_their_posting() {
     }
 }
 RVT_CONFORM(messages_arrive_in_the_order_of_their_posting)
+RVT_CONFORM_NIC(messages_arrive_in_the_order_of_their_posting)
 
 template <class Backend>
 void work_of_all_kinds_completes_in_the_order_of_its_posting() {
@@ -46,6 +47,7 @@ void work_of_all_kinds_completes_in_the_order_of_its_posting() {
     }
 }
 RVT_CONFORM_RC(work_of_all_kinds_completes_in_the_order_of_its_posting)
+RVT_CONFORM_NIC(work_of_all_kinds_completes_in_the_order_of_its_posting)
 
 template <class Backend>
 void a_read_after_a_write_sees_it() {
@@ -62,6 +64,7 @@ void a_read_after_a_write_sees_it() {
     RVT_ASSERT(pair.a().holds(8192, 3000, 7));
 }
 RVT_CONFORM_RC(a_read_after_a_write_sees_it)
+RVT_CONFORM_NIC(a_read_after_a_write_sees_it)
 
 template <class Backend>
 void a_fenced_send_carries_what_the_read_before_it_brought() {
@@ -74,6 +77,7 @@ void a_fenced_send_carries_what_the_read_before_it_brought() {
     RVT_ASSERT(pair.b().holds(16384, 6000, 8));
 }
 RVT_CONFORM_RC(a_fenced_send_carries_what_the_read_before_it_brought)
+RVT_CONFORM_NIC(a_fenced_send_carries_what_the_read_before_it_brought)
 
 template <class Backend>
 void both_directions_move_at_the_same_time() {
@@ -92,6 +96,7 @@ void both_directions_move_at_the_same_time() {
     }
 }
 RVT_CONFORM_RC(both_directions_move_at_the_same_time)
+RVT_CONFORM_NIC(both_directions_move_at_the_same_time)
 
 template <class Backend>
 void a_send_waits_for_its_receive_without_limit_at_seven_retries() {
@@ -107,6 +112,7 @@ void a_send_waits_for_its_receive_without_limit_at_seven_retries() {
     RVT_EQ(pair.received().wr_id, 3);
 }
 RVT_CONFORM_RC(a_send_waits_for_its_receive_without_limit_at_seven_retries)
+RVT_CONFORM_NIC(a_send_waits_for_its_receive_without_limit_at_seven_retries)
 
 template <class Backend>
 void a_send_without_retries_left_fails_and_takes_its_pair_to_error() {
@@ -136,6 +142,7 @@ void a_receiver_that_is_not_ready_delays_what_follows_and_keeps_the_order() {
     }
 }
 RVT_CONFORM_RC(a_receiver_that_is_not_ready_delays_what_follows_and_keeps_the_order)
+RVT_CONFORM_NIC(a_receiver_that_is_not_ready_delays_what_follows_and_keeps_the_order)
 
 template <class Backend>
 void a_write_needs_no_receive() {
@@ -144,6 +151,7 @@ void a_write_needs_no_receive() {
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
 RVT_CONFORM_RC(a_write_needs_no_receive)
+RVT_CONFORM_NIC(a_write_needs_no_receive)
 
 template <class Backend>
 void a_write_with_immediate_waits_for_a_receive() {
@@ -152,6 +160,7 @@ void a_write_with_immediate_waits_for_a_receive() {
     RVT_EQ(pair.sent().status, WcStatus::kRnrRetryExcErr);
 }
 RVT_CONFORM_RC(a_write_with_immediate_waits_for_a_receive)
+RVT_CONFORM_NIC(a_write_with_immediate_waits_for_a_receive)
 
 template <class Backend>
 void an_unreliable_send_without_a_receive_is_lost_and_completes() {

@@ -2,6 +2,8 @@
 // Devices for the conformance suite.
 #include "conform/policies.h"
 
+#include <chrono>
+
 #include "common/check.h"
 
 namespace rvt::conform {
@@ -90,6 +92,22 @@ Roce::~Roce() {
         [[maybe_unused]] const Status closed = device->close();
     }
 }
+
+#ifdef RVT_HAVE_RDMACM
+Nic::Nic() {
+    const std::vector<verbs::NicAddress> nics = verbs::find_nics();
+    if (nics.empty()) {
+        cr_skip_test("this host has no NIC");
+    }
+    nic_ = verbs::Nic::open(registry_, nics.front()).take();
+}
+
+void Nic::settle() {
+    nic_->take_events();
+    side(0).progress();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+#endif
 
 Shm::Shm() {
     for (int i : {0, 1}) {

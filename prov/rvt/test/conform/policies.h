@@ -11,6 +11,9 @@
 #include "backend/fake/wire.h"
 #include "backend/roce/packet_device.h"
 #include "backend/shm/segments.h"
+#ifdef RVT_HAVE_RDMACM
+#include "backend/verbs/nic.h"
+#endif
 #include "conform/test_segments.h"
 #include "core/device.h"
 #include "core/registry.h"
@@ -129,6 +132,21 @@ class Shm {
     std::unique_ptr<shm::SegmentDevice> devices_[2];
     Channel* channels_[2];
 };
+
+#ifdef RVT_HAVE_RDMACM
+/// Both sides on the first NIC of this host.
+class Nic {
+  public:
+    Nic();
+    core::Device& side(int) { return nic_->device(); }
+    /// What is under way is the hardware's, which takes its time.
+    void settle();
+
+  private:
+    core::Registry registry_;
+    std::shared_ptr<verbs::Nic> nic_;
+};
+#endif
 
 /// The backend that a test chose when it began.
 class AnyBackend {

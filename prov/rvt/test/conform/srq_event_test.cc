@@ -18,6 +18,7 @@ void a_shared_queue_serves_its_pairs_in_the_order_of_posting() {
     RVT_EQ(pair.received().wr_id, 2);
 }
 RVT_CONFORM_RC(a_shared_queue_serves_its_pairs_in_the_order_of_posting)
+RVT_CONFORM_NIC(a_shared_queue_serves_its_pairs_in_the_order_of_posting)
 
 template <class Backend>
 void a_pair_with_a_shared_queue_takes_no_receives_itself() {
@@ -25,6 +26,7 @@ void a_pair_with_a_shared_queue_takes_no_receives_itself() {
     RVT_EQ(pair.b().qp->post_recv({.wr_id = 1}), EINVAL);
 }
 RVT_CONFORM_RC(a_pair_with_a_shared_queue_takes_no_receives_itself)
+RVT_CONFORM_NIC(a_pair_with_a_shared_queue_takes_no_receives_itself)
 
 template <class Backend>
 void a_full_shared_queue_is_enomem() {
@@ -61,6 +63,7 @@ void a_limit_beyond_the_queue_is_refused() {
     RVT_EQ(pair.b().srq->query().limit, 0);
 }
 RVT_CONFORM_RC(a_limit_beyond_the_queue_is_refused)
+RVT_CONFORM_NIC(a_limit_beyond_the_queue_is_refused)
 
 template <class Backend>
 void an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted() {
@@ -72,6 +75,7 @@ void an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted() {
     RVT_EQ(pair.received().wr_id, 5);
 }
 RVT_CONFORM_RC(an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted)
+RVT_CONFORM_NIC(an_empty_shared_queue_holds_the_sender_until_a_receive_is_posted)
 
 template <class Backend>
 void error_leaves_shared_receives_and_says_that_no_more_are_taken() {
@@ -98,6 +102,7 @@ void an_armed_queue_announces_the_next_completion_once() {
     RVT_EQ(pair.b().channel->get_event(0), EAGAIN);
 }
 RVT_CONFORM_RC(an_armed_queue_announces_the_next_completion_once)
+RVT_CONFORM_NIC(an_armed_queue_announces_the_next_completion_once)
 
 template <class Backend>
 void a_queue_armed_for_solicited_completions_ignores_others() {
@@ -113,6 +118,7 @@ void a_queue_armed_for_solicited_completions_ignores_others() {
     RVT_ASSERT(pair.b().channel->get_event(0).value() == pair.b().recv_cq);
 }
 RVT_CONFORM_RC(a_queue_armed_for_solicited_completions_ignores_others)
+RVT_CONFORM_NIC(a_queue_armed_for_solicited_completions_ignores_others)
 
 template <class Backend>
 void a_failed_completion_counts_as_solicited() {
@@ -123,6 +129,7 @@ void a_failed_completion_counts_as_solicited() {
     RVT_ASSERT(pair.a().channel->get_event(0).value() == pair.a().recv_cq);
 }
 RVT_CONFORM_RC(a_failed_completion_counts_as_solicited)
+RVT_CONFORM_NIC(a_failed_completion_counts_as_solicited)
 
 template <class Backend>
 void objects_in_use_cannot_be_destroyed() {
@@ -134,6 +141,7 @@ void objects_in_use_cannot_be_destroyed() {
     RVT_EQ(close_device(pair.a().context), EBUSY);
 }
 RVT_CONFORM_RC(objects_in_use_cannot_be_destroyed)
+RVT_CONFORM_NIC(objects_in_use_cannot_be_destroyed)
 
 template <class Backend>
 void sizes_beyond_the_device_are_refused() {
@@ -149,6 +157,7 @@ void sizes_beyond_the_device_are_refused() {
     RVT_EQ(create_qp(*pair.a().pd, {.send_cq = pair.a().send_cq}), EINVAL);
 }
 RVT_CONFORM_RC(sizes_beyond_the_device_are_refused)
+RVT_CONFORM_NIC(sizes_beyond_the_device_are_refused)
 
 template <class Backend>
 void counters_say_what_was_moved() {

@@ -13,6 +13,7 @@ void a_new_pair_is_in_reset() {
     RVT_EQ(pair.a().qp->state(), QpState::kReset);
 }
 RVT_CONFORM_RC(a_new_pair_is_in_reset)
+RVT_CONFORM_NIC(a_new_pair_is_in_reset)
 
 template <class Backend>
 void each_type_goes_from_reset_to_rts_with_the_attributes_it_needs() {
@@ -22,6 +23,7 @@ void each_type_goes_from_reset_to_rts_with_the_attributes_it_needs() {
     }
 }
 RVT_CONFORM(each_type_goes_from_reset_to_rts_with_the_attributes_it_needs)
+RVT_CONFORM_NIC(each_type_goes_from_reset_to_rts_with_the_attributes_it_needs)
 
 template <class Backend>
 void query_gives_back_what_modify_set() {
@@ -33,6 +35,7 @@ void query_gives_back_what_modify_set() {
     RVT_EQ(attr.dest_qpn, pair.b().qp->qpn());
 }
 RVT_CONFORM_RC(query_gives_back_what_modify_set)
+RVT_CONFORM_NIC(query_gives_back_what_modify_set)
 
 template <class Backend>
 void a_state_cannot_be_skipped() {
@@ -44,6 +47,7 @@ void a_state_cannot_be_skipped() {
     RVT_EQ(pair.a().qp->state(), QpState::kInit);
 }
 RVT_CONFORM_RC(a_state_cannot_be_skipped)
+RVT_CONFORM_NIC(a_state_cannot_be_skipped)
 
 template <class Backend>
 void a_missing_attribute_is_refused_and_changes_nothing() {
@@ -52,6 +56,7 @@ void a_missing_attribute_is_refused_and_changes_nothing() {
     RVT_EQ(pair.a().qp->state(), QpState::kReset);
 }
 RVT_CONFORM_RC(a_missing_attribute_is_refused_and_changes_nothing)
+RVT_CONFORM_NIC(a_missing_attribute_is_refused_and_changes_nothing)
 
 template <class Backend>
 void an_attribute_that_the_transition_does_not_take_is_refused() {
@@ -61,6 +66,7 @@ void an_attribute_that_the_transition_does_not_take_is_refused() {
     RVT_EQ(pair.a().qp->modify({.state = QpState::kInit}, mask | QpMask::kAltPath), EINVAL);
 }
 RVT_CONFORM_RC(an_attribute_that_the_transition_does_not_take_is_refused)
+RVT_CONFORM_NIC(an_attribute_that_the_transition_does_not_take_is_refused)
 
 template <class Backend>
 void a_value_beyond_the_devices_limits_is_refused() {
@@ -70,6 +76,7 @@ void a_value_beyond_the_devices_limits_is_refused() {
            EINVAL);
 }
 RVT_CONFORM_RC(a_value_beyond_the_devices_limits_is_refused)
+RVT_CONFORM_NIC(a_value_beyond_the_devices_limits_is_refused)
 
 template <class Backend>
 void the_wrong_current_state_is_refused() {
@@ -79,6 +86,7 @@ void the_wrong_current_state_is_refused() {
            EINVAL);
 }
 RVT_CONFORM_RC(the_wrong_current_state_is_refused)
+RVT_CONFORM_NIC(the_wrong_current_state_is_refused)
 
 template <class Backend>
 void every_state_can_go_to_error_and_to_reset() {
@@ -94,6 +102,7 @@ void every_state_can_go_to_error_and_to_reset() {
     }
 }
 RVT_CONFORM_RC(every_state_can_go_to_error_and_to_reset)
+RVT_CONFORM_NIC(every_state_can_go_to_error_and_to_reset)
 
 template <class Backend>
 void a_pair_can_be_connected_again_after_reset() {
@@ -111,6 +120,7 @@ void a_pair_can_be_connected_again_after_reset() {
     RVT_EQ(pair.received().wr_id, 7);
 }
 RVT_CONFORM_RC(a_pair_can_be_connected_again_after_reset)
+RVT_CONFORM_NIC(a_pair_can_be_connected_again_after_reset)
 
 template <class Backend>
 void a_pair_of_type_rd_takes_no_work_requests() {
@@ -134,6 +144,7 @@ void sends_are_refused_before_rts() {
     RVT_EQ(pair.post_send(), EINVAL);
 }
 RVT_CONFORM_RC(sends_are_refused_before_rts)
+RVT_CONFORM_NIC(sends_are_refused_before_rts)
 
 template <class Backend>
 void receives_are_refused_in_reset_and_taken_from_init_on() {
@@ -143,6 +154,7 @@ void receives_are_refused_in_reset_and_taken_from_init_on() {
     RVT_OK(pair.b().post_recv(1));
 }
 RVT_CONFORM_RC(receives_are_refused_in_reset_and_taken_from_init_on)
+RVT_CONFORM_NIC(receives_are_refused_in_reset_and_taken_from_init_on)
 
 template <class Backend>
 void a_pair_in_rtr_receives_and_raises_communication_established() {
@@ -180,6 +192,7 @@ void sqd_without_a_wish_for_the_event_raises_none() {
     RVT_ASSERT(pair.has_no_event(kA));
 }
 RVT_CONFORM_RC(sqd_without_a_wish_for_the_event_raises_none)
+RVT_CONFORM_NIC(sqd_without_a_wish_for_the_event_raises_none)
 
 template <class Backend>
 void reset_forgets_posted_work_and_unread_completions() {

@@ -33,6 +33,7 @@ void a_completion_names_the_port_that_the_datagram_came_from() {
     RVT_EQ(pair.received().src_port, pair.a().device->address().port);
 }
 RVT_CONFORM(a_completion_names_the_port_that_the_datagram_came_from)
+RVT_CONFORM_NIC(a_completion_names_the_port_that_the_datagram_came_from)
 
 template <class Backend>
 void a_receive_that_was_taken_back_gets_no_datagram() {
@@ -98,6 +99,7 @@ void a_datagram_to_nobody_completes() {
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
 RVT_CONFORM(a_datagram_to_nobody_completes)
+RVT_CONFORM_NIC(a_datagram_to_nobody_completes)
 
 template <class Backend>
 void a_datagram_without_an_address_handle_is_refused() {
@@ -105,6 +107,7 @@ void a_datagram_without_an_address_handle_is_refused() {
     RVT_EQ(pair.a().qp->post_send({.remote_qpn = pair.b().qp->qpn()}), EINVAL);
 }
 RVT_CONFORM(a_datagram_without_an_address_handle_is_refused)
+RVT_CONFORM_NIC(a_datagram_without_an_address_handle_is_refused)
 
 template <class Backend>
 void a_receive_has_to_have_room_for_the_route_header() {
@@ -186,6 +189,7 @@ void only_datagram_pairs_join_and_only_group_addresses_are_joined() {
     RVT_EQ(pair.a().qp->detach_mcast(kGroup), EINVAL);
 }
 RVT_CONFORM(only_datagram_pairs_join_and_only_group_addresses_are_joined)
+RVT_CONFORM_NIC(only_datagram_pairs_join_and_only_group_addresses_are_joined)
 
 template <class Backend>
 void a_pair_that_is_attached_cannot_be_destroyed() {
@@ -195,6 +199,7 @@ void a_pair_that_is_attached_cannot_be_destroyed() {
     RVT_OK(pair.a().qp->detach_mcast(kGroup));
 }
 RVT_CONFORM(a_pair_that_is_attached_cannot_be_destroyed)
+RVT_CONFORM_NIC(a_pair_that_is_attached_cannot_be_destroyed)
 
 template <class Backend>
 void an_address_handle_of_another_domain_is_refused() {

@@ -25,6 +25,7 @@ void send_puts_the_bytes_into_the_receive() {
     RVT_ASSERT(pair.b().holds(4096, 300, 1));
 }
 RVT_CONFORM_RC(send_puts_the_bytes_into_the_receive)
+RVT_CONFORM_NIC(send_puts_the_bytes_into_the_receive)
 
 template <class Backend>
 void a_send_of_no_bytes_completes_a_receive_of_no_bytes() {
@@ -34,6 +35,7 @@ void a_send_of_no_bytes_completes_a_receive_of_no_bytes() {
     RVT_EQ(pair.received().byte_len, 0);
 }
 RVT_CONFORM_RC(a_send_of_no_bytes_completes_a_receive_of_no_bytes)
+RVT_CONFORM_NIC(a_send_of_no_bytes_completes_a_receive_of_no_bytes)
 
 template <class Backend>
 void a_long_message_arrives_whole() {
@@ -46,6 +48,7 @@ void a_long_message_arrives_whole() {
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
 RVT_CONFORM_RC(a_long_message_arrives_whole)
+RVT_CONFORM_NIC(a_long_message_arrives_whole)
 
 template <class Backend>
 void immediate_data_arrives_with_the_message() {
@@ -59,6 +62,7 @@ void immediate_data_arrives_with_the_message() {
     }
 }
 RVT_CONFORM(immediate_data_arrives_with_the_message)
+RVT_CONFORM_NIC(immediate_data_arrives_with_the_message)
 
 template <class Backend>
 void write_changes_the_peers_memory_and_completes_no_receive() {
@@ -73,6 +77,7 @@ void write_changes_the_peers_memory_and_completes_no_receive() {
     }
 }
 RVT_CONFORM(write_changes_the_peers_memory_and_completes_no_receive)
+RVT_CONFORM_NIC(write_changes_the_peers_memory_and_completes_no_receive)
 
 template <class Backend>
 void write_with_immediate_uses_a_receive_but_not_its_buffer() {
@@ -91,6 +96,7 @@ void write_with_immediate_uses_a_receive_but_not_its_buffer() {
     RVT_ASSERT(pair.b().holds(1024, 2500, 2));
 }
 RVT_CONFORM_RC(write_with_immediate_uses_a_receive_but_not_its_buffer)
+RVT_CONFORM_NIC(write_with_immediate_uses_a_receive_but_not_its_buffer)
 
 template <class Backend>
 void read_brings_the_peers_memory() {
@@ -104,6 +110,7 @@ void read_brings_the_peers_memory() {
     RVT_ASSERT(pair.a().holds(0, 9000, 4));
 }
 RVT_CONFORM_RC(read_brings_the_peers_memory)
+RVT_CONFORM_NIC(read_brings_the_peers_memory)
 
 template <class Backend>
 void compare_and_swap_swaps_where_the_value_is_equal() {
@@ -119,6 +126,7 @@ void compare_and_swap_swaps_where_the_value_is_equal() {
     RVT_EQ(pair.b().word(64), 99);
 }
 RVT_CONFORM_RC(compare_and_swap_swaps_where_the_value_is_equal)
+RVT_CONFORM_NIC(compare_and_swap_swaps_where_the_value_is_equal)
 
 template <class Backend>
 void compare_and_swap_leaves_another_value_and_returns_it() {
@@ -134,6 +142,7 @@ void compare_and_swap_leaves_another_value_and_returns_it() {
     RVT_EQ(pair.b().word(64), 40);
 }
 RVT_CONFORM_RC(compare_and_swap_leaves_another_value_and_returns_it)
+RVT_CONFORM_NIC(compare_and_swap_leaves_another_value_and_returns_it)
 
 template <class Backend>
 void fetch_and_add_adds_and_returns_what_was_there() {
@@ -146,6 +155,7 @@ void fetch_and_add_adds_and_returns_what_was_there() {
     RVT_EQ(pair.b().word(8), 2);
 }
 RVT_CONFORM_RC(fetch_and_add_adds_and_returns_what_was_there)
+RVT_CONFORM_NIC(fetch_and_add_adds_and_returns_what_was_there)
 
 template <class Backend>
 void unreliable_pairs_refuse_reads_and_atomics() {
@@ -157,6 +167,7 @@ void unreliable_pairs_refuse_reads_and_atomics() {
     }
 }
 RVT_CONFORM(unreliable_pairs_refuse_reads_and_atomics)
+RVT_CONFORM_NIC(unreliable_pairs_refuse_reads_and_atomics)
 
 template <class Backend>
 void datagram_pairs_refuse_writes() {
@@ -165,6 +176,7 @@ void datagram_pairs_refuse_writes() {
     RVT_EQ(pair.post_send({.opcode = WrOpcode::kWriteImm}), EINVAL);
 }
 RVT_CONFORM(datagram_pairs_refuse_writes)
+RVT_CONFORM_NIC(datagram_pairs_refuse_writes)
 
 template <class Backend>
 void a_number_that_is_no_opcode_is_refused() {
@@ -172,6 +184,7 @@ void a_number_that_is_no_opcode_is_refused() {
     RVT_EQ(pair.post_send({.opcode = static_cast<WrOpcode>(200)}), EINVAL);
 }
 RVT_CONFORM_RC(a_number_that_is_no_opcode_is_refused)
+RVT_CONFORM_NIC(a_number_that_is_no_opcode_is_refused)
 
 template <class Backend>
 void an_atomic_must_name_eight_bytes() {
@@ -202,6 +215,7 @@ void more_reads_than_may_be_outstanding_all_complete_in_order() {
     RVT_ASSERT(pair.a().holds(0, 4000, 6));
 }
 RVT_CONFORM_RC(more_reads_than_may_be_outstanding_all_complete_in_order)
+RVT_CONFORM_NIC(more_reads_than_may_be_outstanding_all_complete_in_order)
 
 template <class Backend>
 void inline_data_is_taken_before_the_post_returns() {
@@ -214,6 +228,7 @@ void inline_data_is_taken_before_the_post_returns() {
     RVT_ASSERT(pair.b().holds(4096, 100, 1));
 }
 RVT_CONFORM_RC(inline_data_is_taken_before_the_post_returns)
+RVT_CONFORM_NIC(inline_data_is_taken_before_the_post_returns)
 
 template <class Backend>
 void inline_data_needs_no_key() {
@@ -223,6 +238,7 @@ void inline_data_needs_no_key() {
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
 RVT_CONFORM_RC(inline_data_needs_no_key)
+RVT_CONFORM_NIC(inline_data_needs_no_key)
 
 template <class Backend>
 void more_inline_data_than_the_pair_takes_is_refused() {
@@ -230,6 +246,7 @@ void more_inline_data_than_the_pair_takes_is_refused() {
     RVT_EQ(pair.post_send({.bytes = 65, .flags = SendFlags::kInline}), EINVAL);
 }
 RVT_CONFORM_RC(more_inline_data_than_the_pair_takes_is_refused)
+RVT_CONFORM_NIC(more_inline_data_than_the_pair_takes_is_refused)
 
 template <class Backend>
 void reads_cannot_be_inline() {
@@ -237,6 +254,7 @@ void reads_cannot_be_inline() {
     RVT_EQ(pair.post_send({.opcode = WrOpcode::kRead, .flags = SendFlags::kInline}), EINVAL);
 }
 RVT_CONFORM_RC(reads_cannot_be_inline)
+RVT_CONFORM_NIC(reads_cannot_be_inline)
 
 template <class Backend>
 void only_signaled_work_completes_where_the_pair_signals_on_request() {
@@ -251,6 +269,7 @@ void only_signaled_work_completes_where_the_pair_signals_on_request() {
     RVT_ASSERT(pair.is_silent(pair.a().send_cq));
 }
 RVT_CONFORM_RC(only_signaled_work_completes_where_the_pair_signals_on_request)
+RVT_CONFORM_NIC(only_signaled_work_completes_where_the_pair_signals_on_request)
 
 template <class Backend>
 void a_list_of_elements_is_gathered_and_scattered() {
@@ -264,6 +283,7 @@ void a_list_of_elements_is_gathered_and_scattered() {
     RVT_ASSERT(pair.b().holds(100, 90, 1));
 }
 RVT_CONFORM_RC(a_list_of_elements_is_gathered_and_scattered)
+RVT_CONFORM_NIC(a_list_of_elements_is_gathered_and_scattered)
 
 template <class Backend>
 void more_elements_than_the_pair_takes_are_refused() {
@@ -273,6 +293,7 @@ void more_elements_than_the_pair_takes_are_refused() {
     RVT_EQ(pair.a().qp->post_recv({.sg_list = list}), EINVAL);
 }
 RVT_CONFORM_RC(more_elements_than_the_pair_takes_are_refused)
+RVT_CONFORM_NIC(more_elements_than_the_pair_takes_are_refused)
 
 template <class Backend>
 void a_full_receive_queue_is_enomem() {
@@ -283,6 +304,7 @@ void a_full_receive_queue_is_enomem() {
     RVT_EQ(pair.b().post_recv(3), ENOMEM);
 }
 RVT_CONFORM_RC(a_full_receive_queue_is_enomem)
+RVT_CONFORM_NIC(a_full_receive_queue_is_enomem)
 
 template <class Backend>
 void a_full_send_queue_is_enomem_and_recovers() {

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Opening and closing of NICs, and what happens to them.
+#include "backend/verbs/nic.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+
+#include "core/addresses.h"
+#include "core/qp.h"
+#include "core/recv_queue.h"
+#include "util/log.h"
+
+namespace rvt::verbs {
+namespace {
+
+// More than any endpoint asks for; the NIC's own limits are mostly beyond.
+constexpr std::uint32_t kMostWr = 1u << 14;
+constexpr std::uint32_t kMostReads = 16;
+constexpr std::uint32_t kOwnKeys = 1;  // the NIC has the others
+// Tried one after the other: the limit is no attribute of a device.
+constexpr std::uint32_t kInlineSizes[] = {256, 192, 128, 96, 64, 32};
+
+std::uint32_t clamp(int limit, std::uint32_t most) noexcept {
+    return std::clamp(static_cast<std::uint32_t>(std::max(limit, 1)), 1u, most);
+}
+
+Status set_nonblocking(int fd) noexcept {
+    const int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? kOk : Status(errno);
+}
+
+Status last_error() noexcept {
+    return errno != 0 ? errno : EIO;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Nic>> Nic::open(core::Registry& registry, const NicAddress& address) {
+    if (library() == nullptr) {
+        return ENODEV;
+    }
+    std::shared_ptr<Nic> nic(new Nic(address));
+    Status opened = nic->open_context();
+    opened = opened.is_ok() ? nic->read_limits() : opened;
+    opened = opened.is_ok() ? nic->open_channel() : opened;
+    opened = opened.is_ok() ? nic->probe_inline() : opened;
+    opened = opened.is_ok() ? nic->add_to(registry) : opened;
+    if (!opened.is_ok()) {
+        RVT_WARN(kFabric, "cannot open NIC %s, port %u: %s", address.device.c_str(), address.port,
+                 strerrordesc_np(opened.error()));
+        return opened;
+    }
+    return nic;
+}
+
+Nic::~Nic() {
+    if (device_ != nullptr) {
+        [[maybe_unused]] const Status removed = registry_->remove_device(device_);
+    }
+}
+
+Status Nic::open_context() {
+    int count = 0;
+    const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> devices(
+        lib().ibv_get_device_list(&count), lib().ibv_free_device_list);
+    for (int i = 0; devices != nullptr && i < count; ++i) {
+        ibv_device* const one = devices.get()[i];
+        if (address_.device == lib().ibv_get_device_name(one)) {
+            context_ = Context(lib().ibv_open_device(one), lib().ibv_close_device);
+            return context_ != nullptr ? set_nonblocking(context_->async_fd) : last_error();
+        }
+    }
+    return ENODEV;
+}
+
+Status Nic::open_channel() {
+    channel_ =
+        Channel(lib().ibv_create_comp_channel(context_.get()), lib().ibv_destroy_comp_channel);
+    return channel_ != nullptr ? set_nonblocking(channel_->fd) : last_error();
+}
+
+Status Nic::read_limits() {
+    ibv_device_attr attr{};
+    if (const int error = lib().ibv_query_device(context_.get(), &attr); error != 0) {
+        return error;
+    }
+    quirks_ = &quirks_of(*context_->device, attr);
+    if (!quirks_->has_rc) {
+        return ENODEV;
+    }
+    ibv_port_attr port{};
+    const auto* const extended = verbs_get_ctx_op(context_.get(), query_port);
+    if (extended == nullptr) {
+        return ENOSYS;
+    }
+    if (const int error = extended->query_port(context_.get(), address_.port, &port, sizeof port);
+        error != 0) {
+        return error;
+    }
+    limits_.mtu_bytes = 128u << std::clamp<unsigned>(port.active_mtu, IBV_MTU_256, IBV_MTU_4096);
+    limits_.max_reads_in = static_cast<std::uint8_t>(clamp(attr.max_qp_rd_atom, kMostReads));
+    limits_.max_reads_out = static_cast<std::uint8_t>(clamp(attr.max_qp_init_rd_atom, kMostReads));
+    limits_.has_atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
+    limits_.verbs = {.max_qp = std::bit_floor(clamp(attr.max_qp, 1u << 16)),
+                     .max_cqe = clamp(attr.max_cqe, 1u << 20),
+                     .max_mr = kOwnKeys,
+                     .max_qp_wr = clamp(attr.max_qp_wr, kMostWr),
+                     .max_srq_wr = clamp(attr.max_srq_wr, kMostWr),
+                     .max_sge = clamp(attr.max_sge, core::Receive::kMaxSge),
+                     .max_rd_atomic = kMostReads,
+                     .max_mcast_qp = clamp(attr.max_mcast_qp_attach, 256),
+                     .max_ud_bytes = limits_.mtu_bytes,
+                     .max_message_bytes = port.max_msg_sz};
+    find_gid();
+    return kOk;
+}
+
+/// RoCEv2's entry of the address; without one (InfiniBand, iWARP) the first.
+void Nic::find_gid() noexcept {
+    const Address own = core::to_address(address_.address);
+    ibv_gid_entry entry{};
+    for (std::uint32_t i = 0; i < 256; ++i) {
+        if (lib()._ibv_query_gid_ex(context_.get(), address_.port, i, &entry, 0, sizeof entry) ==
+                0 &&
+            entry.gid_type == IBV_GID_TYPE_ROCE_V2 &&
+            std::memcmp(entry.gid.raw, own.gid.data(), own.gid.size()) == 0) {
+            gid_index_ = static_cast<std::uint8_t>(i);
+            return;
+        }
+    }
+}
+
+Status Nic::probe_inline() {
+    const std::unique_ptr<ibv_pd, int (*)(ibv_pd*)> pd(lib().ibv_alloc_pd(context_.get()),
+                                                       lib().ibv_dealloc_pd);
+    const std::unique_ptr<ibv_cq, int (*)(ibv_cq*)> cq(
+        lib().ibv_create_cq(context_.get(), 1, nullptr, nullptr, 0), lib().ibv_destroy_cq);
+    if (pd == nullptr || cq == nullptr) {
+        return last_error();
+    }
+    limits_.verbs.max_inline_bytes = 0;
+    for (const std::uint32_t bytes : kInlineSizes) {
+        ibv_qp_init_attr init{};
+        init.send_cq = cq.get();
+        init.recv_cq = cq.get();
+        init.qp_type = IBV_QPT_RC;
+        init.cap = {.max_send_wr = 1,
+                    .max_recv_wr = 1,
+                    .max_send_sge = 1,
+                    .max_recv_sge = 1,
+                    .max_inline_data = bytes};
+        if (ibv_qp* const pair = lib().ibv_create_qp(pd.get(), &init); pair != nullptr) {
+            limits_.verbs.max_inline_bytes = bytes;
+            lib().ibv_destroy_qp(pair);
+            break;
+        }
+    }
+    return kOk;
+}
+
+Status Nic::add_to(core::Registry& registry) {
+    const std::string name = address_.device + "-" + address_.address.to_string();
+    const auto added = registry.add_device({.name = name.c_str(),
+                                            .grade = Grade::kVerb,
+                                            .address = core::to_address(address_.address),
+                                            .limits = limits_.verbs,
+                                            .payload_bytes = limits_.mtu_bytes},
+                                           verb_ops(), this);
+    if (!added.is_ok()) {
+        return added.status();
+    }
+    registry_ = &registry;
+    device_ = added.value();
+    limits_.verbs = device_->limits();
+    RVT_INFO(kFabric, "NIC %s (%s%s), port %u, GID index %u, for %s", address_.device.c_str(),
+             quirks_->family, quirks_->is_tried ? "" : ", not tried", address_.port, gid_index_,
+             address_.address.to_string().c_str());
+    return kOk;
+}
+
+void Nic::take_events() noexcept {
+    ibv_async_event event{};
+    while (lib().ibv_get_async_event(context_.get(), &event) == 0) {
+        RVT_INFO(kFabric, "NIC %s: %s", address_.device.c_str(),
+                 lib().ibv_event_type_str(event.event_type));
+        switch (event.event_type) {
+            case IBV_EVENT_PORT_ERR:
+                if (event.element.port_num == address_.port) {
+                    port_changed(*device_, 0);
+                }
+                break;
+            case IBV_EVENT_PORT_ACTIVE:
+                if (event.element.port_num == address_.port) {
+                    port_changed(*device_, limits_.mtu_bytes);
+                }
+                break;
+            case IBV_EVENT_QP_FATAL:
+            case IBV_EVENT_QP_REQ_ERR:
+            case IBV_EVENT_QP_ACCESS_ERR: {
+                using enum EventType;
+                auto& pair = *static_cast<core::Qp*>(event.element.qp->qp_context);
+                pair.raise(event.event_type == IBV_EVENT_QP_FATAL     ? kQpFatal
+                           : event.event_type == IBV_EVENT_QP_REQ_ERR ? kQpReqErr
+                                                                      : kQpAccessErr);
+                break;
+            }
+            default: break;  // nothing that an endpoint would not learn by its completions
+        }
+        lib().ibv_ack_async_event(&event);
+    }
+}
+
+}  // namespace rvt::verbs

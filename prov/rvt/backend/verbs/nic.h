@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// A port of a NIC with one of its addresses, opened: a device of the core of verb grade. The
+// entries of the contract are in verb_ops.cc.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backend/verbs/library.h"
+#include "backend/verbs/nics.h"
+#include "backend/verbs/quirks.h"
+#include "core/device.h"
+#include "core/registry.h"
+
+namespace rvt::verbs {
+
+/// What a NIC can do, of what others have to know.
+struct NicLimits {
+    DeviceLimits verbs{};
+    std::uint8_t max_reads_in = 0;   // READs and atomics that a pair answers at a time
+    std::uint8_t max_reads_out = 0;  // and may have under way
+    std::uint32_t mtu_bytes = 1024;
+    bool has_atomics = false;
+};
+
+class Nic {
+  public:
+    /// Opens the device and registers it with the core.
+    /// Returns: ENODEV when there is no such device, or it has no RC; errors of libibverbs.
+    static Result<std::shared_ptr<Nic>> open(core::Registry& registry, const NicAddress& address);
+    /// Precondition: no context of the device is left.
+    ~Nic();
+    Nic(const Nic&) = delete;
+    Nic& operator=(const Nic&) = delete;
+
+    [[nodiscard]] core::Device& device() const noexcept { return *device_; }
+    [[nodiscard]] const NicAddress& address() const noexcept { return address_; }
+    [[nodiscard]] const NicLimits& limits() const noexcept { return limits_; }
+    [[nodiscard]] const Quirks& quirks() const noexcept { return *quirks_; }
+    [[nodiscard]] ibv_context* context() const noexcept { return context_.get(); }
+    [[nodiscard]] ibv_comp_channel* channel() const noexcept { return channel_.get(); }
+    /// Where the address is in the port's table of GIDs.
+    [[nodiscard]] std::uint8_t gid_index() const noexcept { return gid_index_; }
+
+    /// Passes on what has happened to the device; without waiting. Threads: one at a time.
+    void take_events() noexcept;
+    /// Readable when there is something for take_events().
+    [[nodiscard]] int event_fd() const noexcept { return context_->async_fd; }
+
+    static Nic& of(const core::Device& device) noexcept {
+        return *static_cast<Nic*>(device.priv());
+    }
+
+  private:
+    using Context = std::unique_ptr<ibv_context, int (*)(ibv_context*)>;
+    using Channel = std::unique_ptr<ibv_comp_channel, int (*)(ibv_comp_channel*)>;
+
+    explicit Nic(const NicAddress& address) : address_(address) {}
+    Status open_context();
+    Status open_channel();
+    Status read_limits();
+    Status probe_inline();
+    void find_gid() noexcept;
+    Status add_to(core::Registry& registry);
+
+    const NicAddress address_;
+    Context context_{nullptr, nullptr};
+    Channel channel_{nullptr, nullptr};
+    NicLimits limits_;
+    const Quirks* quirks_ = nullptr;
+    std::uint8_t gid_index_ = 0;
+    core::Registry* registry_ = nullptr;
+    core::Device* device_ = nullptr;
+};
+
+/// The entries that the NIC carries out itself.
+const BackendOps& verb_ops() noexcept;
+
+}  // namespace rvt::verbs

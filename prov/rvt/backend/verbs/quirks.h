@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// What sets families of NICs apart, as far as it matters here.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+namespace rvt::verbs {
+
+struct Quirks {
+    const char* family;
+    bool is_software;     // the kernel's emulation: rvt's own RoCEv2 is as good
+    bool has_rc;          // reliable connections of verbs
+    bool cm_moves_pairs;  // iWARP: the connection manager takes pairs to their states
+    bool is_tried;        // this provider has run on one
+};
+
+/// The row of a device; NICs of no known family are taken to be as verbs describes them.
+const Quirks& quirks_of(const ibv_device& device, const ibv_device_attr& attr) noexcept;
+
+}  // namespace rvt::verbs

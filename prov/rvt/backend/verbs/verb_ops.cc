@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The entries of the contract that a NIC carries out. What the core's object keeps as priv():
+//   Pd ibv_pd, Mr ibv_mr, VerbsCq ibv_cq, Srq ibv_srq, Qp ibv_qp, Ah ibv_ah
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include <arpa/inet.h>
+
+#include "backend/verbs/nic.h"
+#include "backend/verbs/translate.h"
+#include "core/ah.h"
+#include "core/mr.h"
+#include "core/qp.h"
+#include "core/srq.h"
+#include "core/verbs_cq.h"
+#include "core/wr_table.h"
+
+namespace rvt::verbs {
+namespace {
+
+ibv_pd* pd_of(const core::Pd& pd) noexcept {
+    return static_cast<ibv_pd*>(pd.priv());
+}
+ibv_cq* cq_of(const core::VerbsCq& cq) noexcept {
+    return static_cast<ibv_cq*>(cq.priv());
+}
+ibv_srq* srq_of(const core::Srq& srq) noexcept {
+    return static_cast<ibv_srq*>(srq.priv());
+}
+ibv_qp* qp_of(const core::Qp& qp) noexcept {
+    return static_cast<ibv_qp*>(qp.priv());
+}
+
+/// Keeps what libibverbs has made, or says why there is nothing.
+template <class Raw>
+Status keep(core::Object& object, Raw* made) noexcept {
+    if (made == nullptr) {
+        return errno != 0 ? errno : ENOMEM;
+    }
+    object.set_priv(made);
+    return kOk;
+}
+
+// ---- domains and memory ----
+
+Status alloc_pd(core::Pd& pd) {
+    return keep(pd, lib().ibv_alloc_pd(Nic::of(pd.device()).context()));
+}
+
+void dealloc_pd(core::Pd& pd) {
+    lib().ibv_dealloc_pd(pd_of(pd));
+}
+
+Status reg_mr(core::Mr& mr) {
+    const core::RegionMemory& memory = mr.memory();
+    if (memory.segments.size() != 1) {
+        return EOPNOTSUPP;
+    }
+    const auto access = static_cast<unsigned>(to_ibv_access(mr.access()));
+    const std::uint64_t iova = has_any(mr.access(), Access::kZeroBased) ? 0 : mr.iova();
+    ibv_mr* made = nullptr;
+    if (memory.device != nullptr) {
+        const core::DeviceMemory::File file = memory.device->file();
+        made = lib().ibv_reg_dmabuf_mr(pd_of(mr.pd()), file.offset, mr.length(), iova, file.fd,
+                                       static_cast<int>(access));
+    } else {
+        made = lib().ibv_reg_mr_iova2(pd_of(mr.pd()), memory.segments[0].iov_base, mr.length(),
+                                      iova, access);
+    }
+    const Status kept = keep(mr, made);
+    if (kept.is_ok()) {
+        mr.set_keys(made->lkey, made->rkey);
+    }
+    return kept;
+}
+
+void dereg_mr(core::Mr& mr) {
+    lib().ibv_dereg_mr(static_cast<ibv_mr*>(mr.priv()));
+}
+
+// ---- completions ----
+
+Status create_cq(core::VerbsCq& cq) {
+    const Nic& nic = Nic::of(cq.context().device());
+    ibv_comp_channel* const channel = cq.channel() != nullptr ? nic.channel() : nullptr;
+    return keep(cq,
+                lib().ibv_create_cq(nic.context(), static_cast<int>(cq.depth()), &cq, channel, 0));
+}
+
+void destroy_cq(core::VerbsCq& cq) {
+    lib().ibv_destroy_cq(cq_of(cq));
+}
+
+unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
+    std::array<ibv_wc, 16> completions;
+    const std::size_t most = std::min(to.size(), completions.size());
+    const int taken = ibv_poll_cq(cq_of(cq), static_cast<int>(most), completions.data());
+    for (int i = 0; i < taken; ++i) {
+        to[static_cast<std::size_t>(i)] = from_ibv(completions[static_cast<std::size_t>(i)]);
+    }
+    return taken > 0 ? static_cast<unsigned>(taken) : 0;
+}
+
+Status req_notify_cq(core::VerbsCq& cq, bool solicited_only) {
+    return ibv_req_notify_cq(cq_of(cq), solicited_only ? 1 : 0);
+}
+
+/// Tells the core's channels which queues have something.
+unsigned poll(core::Device& device) {
+    ibv_cq* raw = nullptr;
+    void* queue = nullptr;
+    unsigned told = 0;
+    while (lib().ibv_get_cq_event(Nic::of(device).channel(), &raw, &queue) == 0) {
+        auto& cq = *static_cast<core::VerbsCq*>(queue);
+        cq.channel()->notify(cq);
+        lib().ibv_ack_cq_events(raw, 1);  // from now on the queue can be destroyed
+        ++told;
+    }
+    return told;
+}
+
+int wake_fd(core::Device& device) {
+    return Nic::of(device).channel()->fd;
+}
+
+Status arm(core::Device&) {
+    return kOk;  // the queues that somebody waits for are armed one by one
+}
+
+// ---- pairs ----
+
+Status create_qp(core::Qp& qp) {
+    const core::QpInit& wanted = qp.init();
+    if (wanted.type == QpType::kRd || wanted.shared_receives != nullptr || wanted.sink != nullptr) {
+        return EOPNOTSUPP;
+    }
+    ibv_qp_init_attr init{};
+    init.qp_context = &qp;
+    init.send_cq = cq_of(*wanted.send_cq);
+    init.recv_cq = cq_of(*wanted.recv_cq);
+    init.srq = wanted.srq != nullptr ? srq_of(*wanted.srq) : nullptr;
+    init.cap = {.max_send_wr = wanted.cap.max_send_wr,
+                .max_recv_wr = wanted.cap.max_recv_wr,
+                .max_send_sge = wanted.cap.max_send_sge,
+                .max_recv_sge = wanted.cap.max_recv_sge,
+                .max_inline_data = wanted.cap.max_inline_bytes};
+    init.qp_type = to_ibv(wanted.type);
+    init.sq_sig_all = wanted.signal_all ? 1 : 0;
+    ibv_qp* const made = lib().ibv_create_qp(pd_of(qp.pd()), &init);
+    const Status kept = keep(qp, made);
+    if (kept.is_ok()) {
+        qp.set_qpn(made->qp_num);
+    }
+    return kept;
+}
+
+Status modify_qp(core::Qp& qp, const QpAttr& attr, QpMask mask) {
+    const Nic& nic = Nic::of(qp.device());
+    ibv_qp_attr to = to_ibv(attr, nic.address().port, nic.gid_index());
+    return lib().ibv_modify_qp(qp_of(qp), &to, to_ibv_mask(mask));
+}
+
+void destroy_qp(core::Qp& qp) {
+    lib().ibv_destroy_qp(qp_of(qp));
+}
+
+static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
+                  offsetof(Sge, length) == offsetof(ibv_sge, length) &&
+                  offsetof(Sge, lkey) == offsetof(ibv_sge, lkey),
+              "a list of ours is one of libibverbs");
+
+ibv_sge* list_of(std::span<const Sge> list) noexcept {
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): libibverbs only reads it
+    return reinterpret_cast<ibv_sge*>(const_cast<Sge*>(list.data()));
+}
+
+Status post_send(core::Qp& qp, const SendWr& wr) {
+    const core::WrInfo* const row = core::wr_info(wr.opcode);
+    if (row == nullptr || !takes(*row, qp.type()) ||
+        without(wr.flags, row->flags) != SendFlags::kNone ||
+        wr.sg_list.size() > qp.init().cap.max_send_sge) {
+        return EINVAL;
+    }
+    if (!has_ibv(wr.opcode)) {
+        return EOPNOTSUPP;
+    }
+    ibv_send_wr to{};
+    to.wr_id = wr.wr_id;
+    to.sg_list = list_of(wr.sg_list);
+    to.num_sge = static_cast<int>(wr.sg_list.size());
+    to.opcode = to_ibv(wr.opcode);
+    to.send_flags = to_ibv(wr.flags);
+    to.imm_data = htonl(wr.imm);
+    if (qp.type() == QpType::kUd) {
+        if (wr.ah == nullptr) {
+            return EINVAL;
+        }
+        to.wr.ud = {.ah = static_cast<ibv_ah*>(wr.ah->priv()),
+                    .remote_qpn = wr.remote_qpn,
+                    .remote_qkey = wr.remote_qkey};
+    } else if (has_any(row->traits, core::OpTraits::kAtomic)) {
+        to.wr.atomic = {.remote_addr = wr.remote_addr,
+                        .compare_add = wr.compare_add,
+                        .swap = wr.swap,
+                        .rkey = wr.rkey};
+    } else {
+        to.wr.rdma = {.remote_addr = wr.remote_addr, .rkey = wr.rkey};
+    }
+    if (has_any(row->traits, core::OpTraits::kInvalidates)) {
+        to.invalidate_rkey = wr.imm;
+    } else if (has_any(row->traits, core::OpTraits::kLocal)) {
+        to.invalidate_rkey = wr.rkey;
+    }
+    ibv_send_wr* refused = nullptr;
+    return ibv_post_send(qp_of(qp), &to, &refused);
+}
+
+ibv_recv_wr receive_of(const RecvWr& wr) noexcept {
+    ibv_recv_wr to{};
+    to.wr_id = wr.wr_id;
+    to.sg_list = list_of(wr.sg_list);
+    to.num_sge = static_cast<int>(wr.sg_list.size());
+    return to;
+}
+
+Status post_recv(core::Qp& qp, const RecvWr& wr) {
+    if (wr.sg_list.size() > qp.init().cap.max_recv_sge) {
+        return EINVAL;
+    }
+    ibv_recv_wr to = receive_of(wr);
+    ibv_recv_wr* refused = nullptr;
+    return ibv_post_recv(qp_of(qp), &to, &refused);
+}
+
+// ---- shared receives ----
+
+Status create_srq(core::Srq& srq) {
+    const core::SrqAttr attr = srq.query();
+    if (attr.max_tags != 0) {
+        return EOPNOTSUPP;
+    }
+    ibv_srq_init_attr init{};
+    init.attr = {.max_wr = attr.max_wr, .max_sge = attr.max_sge, .srq_limit = attr.limit};
+    return keep(srq, lib().ibv_create_srq(pd_of(srq.pd()), &init));
+}
+
+void destroy_srq(core::Srq& srq) {
+    lib().ibv_destroy_srq(srq_of(srq));
+}
+
+Status post_srq_recv(core::Srq& srq, const RecvWr& wr) {
+    if (wr.sg_list.size() > srq.query().max_sge) {
+        return EINVAL;
+    }
+    ibv_recv_wr to = receive_of(wr);
+    ibv_recv_wr* refused = nullptr;
+    return ibv_post_srq_recv(srq_of(srq), &to, &refused);
+}
+
+Status post_srq_op(core::Srq&, TmOp&) {
+    return EOPNOTSUPP;  // no queue that create_srq() has made has tags
+}
+
+// ---- datagrams ----
+
+Status create_ah(core::Ah& ah) {
+    const Nic& nic = Nic::of(ah.pd().device());
+    ibv_ah_attr to = to_ibv(ah.attr(), nic.address().port, nic.gid_index());
+    return keep(ah, lib().ibv_create_ah(pd_of(ah.pd()), &to));
+}
+
+void destroy_ah(core::Ah& ah) {
+    lib().ibv_destroy_ah(static_cast<ibv_ah*>(ah.priv()));
+}
+
+ibv_gid gid_of(const Address& group) noexcept {
+    ibv_gid gid{};
+    std::memcpy(gid.raw, group.gid.data(), group.gid.size());
+    return gid;
+}
+
+Status attach_mcast(core::Qp& qp, const Address& group) {
+    const ibv_gid gid = gid_of(group);
+    return lib().ibv_attach_mcast(qp_of(qp), &gid, 0);
+}
+
+void detach_mcast(core::Qp& qp, const Address& group) {
+    const ibv_gid gid = gid_of(group);
+    lib().ibv_detach_mcast(qp_of(qp), &gid, 0);
+}
+
+constexpr BackendOps kOps{
+    .poll = poll,
+    .wake_fd = wake_fd,
+    .arm = arm,
+    .alloc_pd = alloc_pd,
+    .dealloc_pd = dealloc_pd,
+    .reg_mr = reg_mr,
+    .dereg_mr = dereg_mr,
+    .create_ah = create_ah,
+    .destroy_ah = destroy_ah,
+    .create_cq = create_cq,
+    .destroy_cq = destroy_cq,
+    .poll_cq = poll_cq,
+    .req_notify_cq = req_notify_cq,
+    .create_qp = create_qp,
+    .modify_qp = modify_qp,
+    .destroy_qp = destroy_qp,
+    .post_send = post_send,
+    .post_recv = post_recv,
+    .create_srq = create_srq,
+    .destroy_srq = destroy_srq,
+    .post_srq_recv = post_srq_recv,
+    .post_srq_op = post_srq_op,
+    .attach_mcast = attach_mcast,
+    .detach_mcast = detach_mcast,
+};
+
+}  // namespace
+
+const BackendOps& verb_ops() noexcept {
+    return kOps;
+}
+
+}  // namespace rvt::verbs
