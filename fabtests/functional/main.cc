@@ -125,7 +125,8 @@ int report(const Counts& counts, const Options& options) {
     std::fprintf(
         code == 0 ? stdout : stderr,
         "usage: functional [-p PROVIDER] [-s ADDRESS] [-o NAME]... [-x NAME]... [-c CPU,...]\n"
-        "                  [-m COUNT] [-n NAMESPACE,...] [-r REPEATS] [-d EXPORTER] [-f] [-l]\n"
+        "                  [-m COUNT] [-n NAMESPACE,...] [-r REPEATS] [-d EXPORTER] [-D DOMAIN]\n"
+        "                  [-f] [-l]\n"
         "  -p  the provider to test (rvt)\n"
         "  -s  the address to listen on, for providers that need it\n"
         "  -o  run only cases whose name contains NAME; -x: leave them out\n"
@@ -134,6 +135,7 @@ int report(const Counts& counts, const Options& options) {
         "  -n  rank n runs in the nth of these network namespaces\n"
         "  -d  buffers of RDM and MSG endpoints are dma-bufs: udmabuf, heap or vgem, and in\n"
         "      functional_device standin\n"
+        "  -D  endpoints of type MSG are of this domain: of the NIC of that name\n"
         "  -f  in full: 1,000 kill cycles, a peer stopped for a minute\n"
         "  -l  list the cases\n");
     std::exit(code);
@@ -141,7 +143,7 @@ int report(const Counts& counts, const Options& options) {
 
 Options parse(int argc, char** argv) {
     Options options;
-    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:d:flh")) != -1;) {
+    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:d:D:flh")) != -1;) {
         switch (option) {
             case 'p': fab::settings.provider = optarg; break;
             case 's': fab::settings.node = optarg; break;
@@ -158,6 +160,7 @@ Options parse(int argc, char** argv) {
                 break;
             case 'r': options.repeats = std::atoi(optarg); break;
             case 'd': fab::settings.exporter = optarg; break;
+            case 'D': fab::settings.nic = optarg; break;
             case 'f': fab::settings.is_long = true; break;
             case 'l': options.list = true; break;
             case 'h': usage(0);

@@ -7,6 +7,7 @@
 
 #include "dgram_host.h"
 #include "msg_station.h"
+#include "nic_station.h"
 #include "ofi/fabric.h"
 #include "ofi/info.h"
 #include "ofi/log.h"
@@ -42,5 +43,6 @@ extern "C" FI_EXT_INI {
     rvt::use_rdm_ops();
     rvt::use_dgram_hosts();
     rvt::use_msg_stations();
+    rvt::use_nics();
     return &rvt::provider;
 }

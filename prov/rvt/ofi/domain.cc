@@ -4,7 +4,6 @@
 
 #include <sys/mman.h>
 
-#include <cstring>
 #include <type_traits>
 
 #include "ofi/atomic_valid.h"
@@ -19,6 +18,7 @@
 #include "ofi/info.h"
 #include "ofi/mr.h"
 #include "ofi/msg_domain.h"
+#include "ofi/msg_nic.h"
 #include "ofi/poll_set.h"
 #include "ofi/registry.h"
 #include "ofi/srx.h"
@@ -83,6 +83,10 @@ fi_ep_type type_of(const fi_info* info) noexcept {
 
 int domain_endpoint2(fid_domain* self, fi_info* info, fid_ep** ep, std::uint64_t flags,
                      void* context) noexcept {
+    if (Domain::from(self).nic != nullptr && type_of(info) != FI_EP_MSG) {
+        RVT_WARN(kDomain, "cannot open endpoint: the domain of a NIC has FI_EP_MSG alone");
+        return -FI_EINVAL;
+    }
     switch (type_of(info)) {
         case FI_EP_DGRAM: return ep_dgram_open(self, info, ep, flags, context);
         case FI_EP_MSG: break;
@@ -162,11 +166,19 @@ LockPolicy lock_policy_for(const fi_info& info) noexcept {
     return type_of(&info) == FI_EP_MSG && policy == LockPolicy::kNone ? LockPolicy::kSpin : policy;
 }
 
-/// What an info of ours must hold to be opened.
-bool is_ours(const fi_info* info) noexcept {
-    return info != nullptr && info->domain_attr != nullptr &&
-           (info->domain_attr->name == nullptr ||
-            std::strcmp(info->domain_attr->name, kDomainName) == 0);
+/// Opens the NIC that the info names, if it names one.
+util::Status open_nic(Domain& domain, const fi_info& info) {
+    auto nic = open_msg_nic(info.domain_attr->name);
+    if (!nic.is_ok() || nic.value() == nullptr) {
+        return nic.status();
+    }
+    if (type_of(&info) != FI_EP_MSG) {
+        return EINVAL;
+    }
+    domain.nic = nic.take();
+    const util::Status opened =
+        core::keep(domain.nic_context, core::open_device(domain.nic->device()));
+    return opened.is_ok() ? core::keep(domain.nic_pd, core::alloc_pd(*domain.nic_context)) : opened;
 }
 
 void copy_attributes(Domain& domain, const fi_info& info) noexcept {
@@ -179,6 +191,23 @@ void copy_attributes(Domain& domain, const fi_info& info) noexcept {
     domain.has_auto_progress = attr.data_progress == FI_PROGRESS_AUTO;
     domain.has_resource_management = attr.resource_mgmt != FI_RM_DISABLED;
     domain.mr_mode = to_mr_mode(domain.version(), attr.mr_mode);
+}
+
+/// What the domain's regions are named by: its NIC, or a table of keys.
+int open_parts(Domain& domain, const fi_info& info) {
+    if (const util::Status opened = open_nic(domain, info); !opened.is_ok()) {
+        const bool is_unknown = opened.error() == ENODEV || opened.error() == EINVAL;
+        RVT_WARN(kDomain, "cannot open domain %s/%s: %s", kFabricName, info.domain_attr->name,
+                 is_unknown ? "no info of ours has that name and type"
+                            : strerrordesc_np(opened.error()));
+        return is_unknown ? -FI_EINVAL : to_fi(opened);
+    }
+    const util::Status keys = domain.nic == nullptr ? open_keys(domain) : util::kOk;
+    if (!keys.is_ok()) {
+        RVT_WARN(kDomain, "cannot open domain: key table of %u entries: %s", kKeyTableEntries,
+                 strerrordesc_np(keys.error()));
+    }
+    return to_fi(keys);
 }
 
 }  // namespace
@@ -199,6 +228,10 @@ void PrivateMemory::reset() noexcept {
         munmap(data_, bytes_);
         data_ = nullptr;
     }
+}
+
+const char* Domain::name() const noexcept {
+    return nic != nullptr ? nic->name().c_str() : kDomainName;
 }
 
 Domain::Domain(LockPolicy policy) noexcept : lock(policy) {}
@@ -260,24 +293,20 @@ int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uin
         if (flags != 0) {
             return -FI_EBADFLAGS;
         }
-        if (!is_ours(info)) {
-            RVT_WARN(kDomain, "cannot open domain: no info of %s/%s", kFabricName, kDomainName);
+        if (info == nullptr || info->domain_attr == nullptr) {
             return -FI_EINVAL;
         }
         auto made = std::make_unique<Domain>(lock_policy_for(*info));
         made->fabric = &Fabric::from(fabric);
         copy_attributes(*made, *info);
         made->has_msg_info = type_of(info) == FI_EP_MSG;
-        const util::Status keys = open_keys(*made);
-        if (!keys.is_ok()) {
-            RVT_WARN(kDomain, "cannot open domain: key table of %u entries: %s", kKeyTableEntries,
-                     strerrordesc_np(keys.error()));
-            return to_fi(keys);
+        if (const int refused = open_parts(*made, *info); refused != 0) {
+            return refused;
         }
         made->handle.fid = {FI_CLASS_DOMAIN, context, &domain_fid_ops};
         made->handle.ops = &domain_ops;
         made->handle.mr = &domain_mr_ops;
-        registry::add(&made->handle.fid, kDomainName);
+        registry::add(&made->handle.fid, made->name());
         made->fabric->users.add();
         *domain = &made.release()->handle;
         return 0;

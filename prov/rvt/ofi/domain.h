@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/key_table.h"
+#include "core/owned.h"
 #include "core/rd_types.h"
 #include "ofi/compat.h"
 #include "ofi/domain_lock.h"
@@ -26,6 +27,7 @@ namespace rvt::ofi {
 
 class Eq;
 class MsgDomain;
+class MsgNic;
 struct Cntr;
 
 /// One of them is not a key but the table's header.
@@ -81,7 +83,11 @@ struct Domain {
     [[nodiscard]] std::uint32_t version() const noexcept { return fabric->handle.api_version; }
 
     /// What an endpoint of this domain needs to know of its keys.
+    /// Precondition: not of a NIC's.
     [[nodiscard]] core::RdKeys rd_keys() noexcept;
+
+    /// What it is called in infos.
+    [[nodiscard]] const char* name() const noexcept;
 
     /// Makes `msg`, for the first endpoint or shared context that needs it. Returns: EMFILE,
     /// ENOSPC.
@@ -111,6 +117,10 @@ struct Domain {
     util::Mapping key_file;    // what the table lies in, for peers to map
     PrivateMemory key_memory;  // the same where there are no memory files
     std::unique_ptr<core::KeyTable> keys;
+    // Of a NIC's domain, whose keys are the NIC's. In the order in which they are made.
+    std::shared_ptr<MsgNic> nic;
+    core::Owned<core::Context> nic_context;
+    core::Owned<core::Pd> nic_pd;
     bool has_msg_info = false;       // it was opened with the info of a connected endpoint
     std::mutex msg_lock;             // order: before `lock`; of making `msg`
     std::unique_ptr<MsgDomain> msg;  // what MSG endpoints share; from the first on

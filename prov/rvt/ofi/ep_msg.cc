@@ -180,9 +180,15 @@ util::Status join_queues(EpMsg& ep) {
     return joined;
 }
 
+/// Of what this layer can use, as much as the device has.
+std::uint32_t most(std::size_t usable, std::uint32_t limit) noexcept {
+    return std::min(static_cast<std::uint32_t>(usable), limit);
+}
+
 /// Makes the pair and its queue, which holds whatever the pair can complete.
 util::Status make_pair(EpMsg& ep) {
     const std::size_t receives = ep.srx != nullptr ? ep.srx->size : ep.rx_size;
+    const DeviceLimits& limits = ep.rc().device().limits();
     const auto queue =
         core::create_cq(*ep.use->context, static_cast<std::uint32_t>(ep.tx_size + receives + 1),
                         ep.use->channel.get());
@@ -202,15 +208,16 @@ util::Status make_pair(EpMsg& ep) {
          .shared_receives = ep.srx != nullptr ? &ep.srx->queue : nullptr,
          .cap = {.max_send_wr = static_cast<std::uint32_t>(ep.tx_size + 1),
                  .max_recv_wr = static_cast<std::uint32_t>(ep.srx != nullptr ? 0 : ep.rx_size),
-                 .max_send_sge = kMsgAtomicIov,
-                 .max_recv_sge = kMsgIov,
-                 .max_inline_bytes = kMsgInject}},
+                 .max_send_sge = most(kMsgAtomicIov, limits.max_sge),
+                 .max_recv_sge = most(kMsgIov, limits.max_sge),
+                 .max_inline_bytes = most(kMsgInject, limits.max_inline_bytes)}},
         ep.events);
     if (!made.is_ok()) {
         [[maybe_unused]] const util::Status destroyed = core::destroy_cq(ep.queue);
         return made.status();
     }
     ep.connection = made.take();
+    ep.inject_bytes = most(kMsgInject, limits.max_inline_bytes);
     return util::kOk;
 }
 

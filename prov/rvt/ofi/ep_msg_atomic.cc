@@ -184,6 +184,11 @@ bool is_plain_call(const Call& call) noexcept {
            (call.kind == Kind::kBase || is_one(call.result, call.result_count));
 }
 
+/// A NIC writes only where it has been told of.
+std::uint64_t* scratch_of(EpMsg& ep) noexcept {
+    return ep.domain->nic != nullptr ? ep.domain->msg->scratch() : &ep.scratch;
+}
+
 ssize_t run(EpMsg& ep, const Call& call) noexcept {
     if (!is_valid_atomic(call.kind, call.datatype, call.op)) {
         return -FI_EOPNOTSUPP;
@@ -195,7 +200,7 @@ ssize_t run(EpMsg& ep, const Call& call) noexcept {
     void* const operand = element(call.operand, call.operand_count);
     void* const compare = element(call.compare, call.compare_count);
     void* const result =
-        call.kind == Kind::kBase ? &ep.scratch : element(call.result, call.result_count);
+        call.kind == Kind::kBase ? scratch_of(ep) : element(call.result, call.result_count);
     if ((operand == nullptr && call.op != FI_ATOMIC_READ) || result == nullptr ||
         (compare == nullptr && call.kind == Kind::kCompare) || call.remote == nullptr ||
         call.remote_count != 1 || call.remote[0].count != 1) {

@@ -39,6 +39,34 @@ bool is_bad(const Message* message) noexcept {
     return message == nullptr || is_bad_list(message->msg_iov, message->iov_count);
 }
 
+/// How local buffers are named in work requests.
+struct Naming {
+    std::uint32_t key;  // of what has no descriptor
+    bool is_nic;        // where that is nothing but the scratch word, or copied by the post
+    bool is_copied = false;
+    const void* scratch = nullptr;
+
+    bool name(Sge& element, const void* desc) const noexcept {
+        if (desc == nullptr) {
+            return !is_nic || is_copied || element.length == 0 ||
+                   element.addr == reinterpret_cast<std::uintptr_t>(scratch);
+        }
+        if (is_nic) {
+            to_nic(element, desc);
+            return true;
+        }
+        return to_device(element, desc);
+    }
+};
+
+Naming naming_of(const EpMsg& ep, bool is_copied) noexcept {
+    MsgDomain& msg = *ep.domain->msg;
+    return {.key = msg.local_key(),
+            .is_nic = ep.domain->nic != nullptr,
+            .is_copied = is_copied,
+            .scratch = msg.scratch()};
+}
+
 /// The elements of a work request.
 template <std::size_t kMost>
 struct Elements {
@@ -47,16 +75,16 @@ struct Elements {
     std::uint64_t bytes = 0;
 
     /// Returns: -FI_EMSGSIZE for more than a message may hold, -FI_EINVAL for a buffer that is not
-    /// within the region of its descriptor.
-    int fill(const iovec* iov, void* const* desc, std::size_t n, std::uint32_t key) noexcept {
+    /// within the region of its descriptor, or lacks one that it needs.
+    int fill(const iovec* iov, void* const* desc, std::size_t n, const Naming& naming) noexcept {
         for (std::size_t i = 0; i < n; ++i) {
             if (iov[i].iov_len > kMostBytes) {
                 return -FI_EMSGSIZE;
             }
             list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
                        .length = static_cast<std::uint32_t>(iov[i].iov_len),
-                       .lkey = key};
-            if (desc != nullptr && desc[i] != nullptr && !to_device(list[i], desc[i])) {
+                       .lkey = naming.key};
+            if (!naming.name(list[i], desc != nullptr ? desc[i] : nullptr)) [[unlikely]] {
                 return -FI_EINVAL;
             }
             bytes += iov[i].iov_len;
@@ -66,9 +94,9 @@ struct Elements {
     }
 };
 
-/// Where no memory of devices was asked for, descriptors say nothing.
+/// Where neither a NIC nor memory of devices is, descriptors say nothing.
 void* const* desc_of(const EpMsg& ep, void* const* desc) noexcept {
-    return (ep.domain->caps & FI_HMEM) != 0 ? desc : nullptr;
+    return ep.domain->nic != nullptr || (ep.domain->caps & FI_HMEM) != 0 ? desc : nullptr;
 }
 
 core::Counter* counter_of(const Cntr* cntr) noexcept {
@@ -174,7 +202,7 @@ ssize_t post_receive(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t
         return -FI_ENOTCONN;
     }
     Elements<kMsgIov> elements;
-    if (elements.fill(iov, desc_of(ep, desc), count, ep.domain->msg->local_key()) != 0) {
+    if (elements.fill(iov, desc_of(ep, desc), count, naming_of(ep, false)) != 0) {
         return -FI_EINVAL;
     }
     MsgOp* const op = must_wait(ep.rx_cq) ? nullptr : ep.receives->take();
@@ -390,10 +418,10 @@ ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const*
         return -FI_ENOTCONN;
     }
     Elements<kMost> elements;
-    const int unfit = elements.fill(iov, desc, count, ep.domain->msg->local_key());
+    const int unfit = elements.fill(iov, desc, count, naming_of(ep, is_inline));
     const std::uint64_t copied =
         post.opcode == WrOpcode::kExtendedAtomic ? post.operand_bytes : elements.bytes;
-    if (unfit != 0 || (is_inline && copied > kMsgInject)) [[unlikely]] {
+    if (unfit != 0 || (is_inline && copied > ep.inject_bytes)) [[unlikely]] {
         return unfit != 0 ? unfit : -FI_EMSGSIZE;
     }
     if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
@@ -448,7 +476,8 @@ ssize_t post_any(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* 
 
 ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
     void* const* const desc = desc_of(ep, post.desc);
-    if (desc != nullptr && (post.flags & FI_INJECT) != 0) [[unlikely]] {
+    if (desc != nullptr && (post.flags & FI_INJECT) != 0 && ep.domain->nic == nullptr)
+        [[unlikely]] {
         return inject_from_device(ep, post, iov, desc, count);
     }
     return post_any(ep, post, iov, desc, count);

@@ -16,14 +16,22 @@ namespace {
 constexpr std::uint64_t kKnownFlags =
     FI_NUMERICHOST | FI_SOURCE | FI_PROV_ATTR_ONLY | kRescan | kCoreGetinfoFlags;
 
+/// Who does not answer, and why.
+struct Refused {
+    fi_ep_type type;
+    std::string domain;
+    Refusal why;
+};
+
 /// Said loudly to applications. Utility providers that look for something to be layered over are no
 /// users.
-void log_refusal(fi_ep_type type, const Refusal& refusal, std::uint64_t flags) noexcept {
+void log_refusal(const Refused& refused, std::uint64_t flags) noexcept {
+    const auto& [type, domain, refusal] = refused;
     const bool is_application = (flags & kCoreGetinfoFlags) == 0;
     std::array<char, 64> name{};
     fi_tostr_r(name.data(), name.size(), &type, FI_TYPE_EP_TYPE);
     RVT_LOG(is_application ? util::LogLevel::kWarn : util::LogLevel::kInfo, util::LogArea::kFabric,
-            "%s/%s %s does not match: %s: %s asked, %s offered", kFabricName, kDomainName,
+            "%s/%s %s does not match: %s: %s asked, %s offered", kFabricName, domain.c_str(),
             name.data(), refusal.hint, refusal.asked.c_str(), refusal.offered.c_str());
 }
 
@@ -54,12 +62,10 @@ int attributes_only(std::uint32_t version, const util::SockAddr& source, fi_info
     return *info != nullptr ? 0 : -FI_ENOMEM;
 }
 
-/// One candidate's answer; a refusal says why there is none. Returns: ENOMEM.
-util::Result<std::optional<Refusal>> answer_one(const Candidate& candidate, std::uint32_t version,
+/// One offer's answer; a refusal says why there is none. Returns: ENOMEM.
+util::Result<std::optional<Refusal>> answer_one(const Offer& offer, std::uint32_t version,
                                                 const fi_info* hints, const AddressAnswer& answer,
                                                 fi_info** made) {
-    Offer offer;
-    candidate.fill(offer, answer.addresses.source);
     if (hints != nullptr) {
         if (std::optional<Refusal> refusal = judge(offer, version, *hints)) {
             return refusal;
@@ -73,6 +79,84 @@ util::Result<std::optional<Refusal>> answer_one(const Candidate& candidate, std:
                             : util::Result<std::optional<Refusal>>(ENOMEM);
 }
 
+/// NICs at the address that was asked for; where none was, all.
+std::vector<MsgNicOffer> nics_for(const char* node, const char* service, const fi_info* hints,
+                                  const AddressAnswer& answer) {
+    const bool is_address_asked =
+        node != nullptr || service != nullptr ||
+        (hints != nullptr && (hints->src_addr != nullptr || hints->dest_addr != nullptr));
+    std::vector<MsgNicOffer> nics = msg_nics();
+    const util::SockAddr& source = answer.addresses.source;
+    std::erase_if(nics, [&](const MsgNicOffer& nic) {
+        return nic.address.family != source.family ||
+               (is_address_asked && nic.address.ip != source.ip);
+    });
+    return nics;
+}
+
+/// The infos that answer, one behind the other.
+class Answers {
+  public:
+    Answers(std::uint32_t version, const fi_info* hints, const AddressAnswer& addresses)
+        : version_(version), hints_(hints), addresses_(addresses) {}
+
+    void add(const Candidate& candidate) {
+        Offer offer;
+        candidate.fill(offer, addresses_.addresses.source);
+        add(offer, addresses_);
+    }
+    /// Real NICs come before what reaches their address without them, emulated ones behind it.
+    void add_nics(const std::vector<MsgNicOffer>& nics, bool are_preferred) {
+        for (const MsgNicOffer& nic : nics) {
+            if (nic.is_preferred == are_preferred) {
+                Offer offer;
+                fill_nic_offer(offer, nic);
+                AddressAnswer at = addresses_;
+                at.addresses.source.ip = nic.address.ip;
+                add(offer, at);
+            }
+        }
+    }
+    /// Hands them out, or says why there are none. Returns: as getinfo().
+    int take(std::uint64_t flags, fi_info** info) {
+        if (is_out_of_memory_) {
+            return -FI_ENOMEM;
+        }
+        if (first_ == nullptr) {
+            for (const Refused& refused : refused_) {
+                log_refusal(refused, flags);
+            }
+            return -FI_ENODATA;
+        }
+        *info = first_.release();
+        return 0;
+    }
+
+  private:
+    void add(const Offer& offer, const AddressAnswer& addresses) {
+        fi_info* made = nullptr;
+        auto refusal = answer_one(offer, version_, hints_, addresses, &made);
+        if (!refusal.is_ok()) {
+            is_out_of_memory_ = true;
+            return;
+        }
+        if (refusal.value()) {
+            refused_.push_back({offer.ep.type, offer.domain.name, *refusal.take()});
+            return;
+        }
+        last_ == nullptr ? first_.reset(made) : void(last_->next = made);
+        last_ = made;
+    }
+
+    const std::uint32_t version_;
+    const fi_info* const hints_;
+    const AddressAnswer& addresses_;
+    std::unique_ptr<fi_info, InfoDeleter> first_;
+    fi_info* last_ = nullptr;
+    std::vector<Refused> refused_;
+    bool is_out_of_memory_ = false;
+};
+
 int answer(std::uint32_t version, const char* node, const char* service, std::uint64_t flags,
            const fi_info* hints, fi_info** info) {
     if ((flags & ~kKnownFlags) != 0) {
@@ -84,30 +168,18 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
     if ((flags & FI_PROV_ATTR_ONLY) != 0) {
         return attributes_only(version, addresses.addresses.source, info);
     }
-    std::unique_ptr<fi_info, InfoDeleter> first;
-    fi_info* last = nullptr;
-    std::vector<std::pair<fi_ep_type, Refusal>> refusals;
+    Answers answers(version, hints, addresses);
     for (const Candidate& candidate : candidates_for(hints, flags)) {
-        fi_info* made = nullptr;
-        auto refusal = answer_one(candidate, version, hints, addresses, &made);
-        if (!refusal.is_ok()) {
-            return -FI_ENOMEM;
-        }
-        if (refusal.value()) {
-            refusals.emplace_back(candidate.type, *refusal.take());
+        if (candidate.type != FI_EP_MSG) {
+            answers.add(candidate);
             continue;
         }
-        last == nullptr ? first.reset(made) : void(last->next = made);
-        last = made;
+        const std::vector<MsgNicOffer> nics = nics_for(node, service, hints, addresses);
+        answers.add_nics(nics, true);
+        answers.add(candidate);
+        answers.add_nics(nics, false);
     }
-    if (first == nullptr) {
-        for (const auto& [type, refusal] : refusals) {
-            log_refusal(type, refusal, flags);
-        }
-        return -FI_ENODATA;
-    }
-    *info = first.release();
-    return 0;
+    return answers.take(flags, info);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "ofi/compat.h"
+#include "ofi/msg_nic.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
 
@@ -44,6 +45,7 @@ struct Offer {
     fi_fabric_attr fabric{};
     std::uint64_t primary_caps = 0;  // the rest of info.caps is given only to those who ask
     int memory_mr_mode = 0;          // bits of mr_mode without which there is no remote memory
+    int needed_mr_mode = 0;          // and without which there is nothing at all
     std::size_t default_queue = 1024;
 
     Offer() = default;
@@ -62,6 +64,8 @@ struct Candidate {
 std::span<const Candidate> candidates() noexcept;
 /// The offer of FI_EP_MSG, for infos that are made after fi_getinfo.
 const Offer& msg_offer() noexcept;
+/// What FI_EP_MSG is over a NIC. @param nic  Outlives the offer, which names it.
+void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept;
 
 /// Bits of capabilities that belong to one side of an endpoint, or to the domain.
 extern const std::uint64_t kTxCaps;

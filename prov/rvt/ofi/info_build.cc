@@ -107,9 +107,9 @@ void build_ep(fi_ep_attr& ep, const Offer& offer, const fi_ep_attr* asked,
 void build_domain(fi_domain_attr& domain, const Offer& offer, const fi_domain_attr* asked,
                   std::uint64_t caps) noexcept {
     domain = offer.domain;
-    domain.name = strdup(kDomainName);
+    domain.name = strdup(offer.domain.name);
     domain.caps = caps & kDomainCaps;
-    fid* open = registry::first(FI_CLASS_DOMAIN, kDomainName);
+    fid* open = registry::first(FI_CLASS_DOMAIN, offer.domain.name);
     domain.domain = reinterpret_cast<fid_domain*>(open);
     if (asked == nullptr) {
         return;
@@ -180,8 +180,8 @@ int answer_mr_mode(const Offer& offer, std::uint32_t version, const fi_info* hin
     // no base.
     // Memory of a device is known by the descriptor of its region alone.
     const int device = hints != nullptr && (hints->caps & FI_HMEM) != 0 ? FI_MR_HMEM : 0;
-    return (asked & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)) | (is_asked ? 0 : offer.memory_mr_mode) |
-           device;
+    return (asked & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)) | offer.needed_mr_mode |
+           (is_asked ? 0 : offer.memory_mr_mode) | device;
 }
 
 fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What each kind of endpoint offers at most. fi_getinfo(3), fi_endpoint(3), fi_domain(3).
+#include <algorithm>
+
 #include "core/rd_types.h"
 #include "ofi/domain.h"
 #include "ofi/ep_dgram.h"
@@ -171,6 +173,9 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.domain.max_ep_srx_ctx = kMaxObjects;
 }
 
+// What is registered is named by the NIC's keys, and local buffers are, too.
+constexpr int kNicMrMode = FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
+
 /// A datagram is one packet of a UD pair, in no order, with four bytes beside it.
 void fill_dgram_offer(Offer& offer, const util::SockAddr& source) noexcept {
     const bool claims_remote = reaches_others(source);
@@ -206,6 +211,32 @@ constexpr Candidate kCandidates[] = {
 
 std::span<const Candidate> candidates() noexcept {
     return kCandidates;
+}
+
+void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
+    fill_msg_offer(offer, nic.address);
+    const std::uint64_t missing =
+        FI_HMEM | (nic.has_atomics ? std::uint64_t{0} : std::uint64_t{FI_ATOMIC});
+    offer.primary_caps &= ~missing;
+    offer.info.caps = (offer.info.caps & ~missing) | FI_REMOTE_COMM;
+    offer.memory_mr_mode = kNicMrMode;
+    offer.needed_mr_mode = kNicMrMode;
+    const std::size_t queue = std::min(kMsgMaxQueue, nic.max_queue - 1);
+    const std::size_t sge = std::min(kMsgIov, nic.max_sge);
+    offer.tx.caps = offer.info.caps & kTxCaps;
+    offer.tx.inject_size = nic.inject_bytes;
+    offer.tx.size = queue;
+    offer.tx.iov_limit = sge;
+    offer.rx.caps = offer.info.caps & kRxCaps;
+    offer.rx.size = queue;
+    offer.rx.iov_limit = sge;
+    offer.ep.max_msg_size = std::min<std::size_t>(kMsgMaxBytes, nic.max_bytes);
+    offer.ep.max_order_raw_size = offer.ep.max_msg_size;
+    offer.ep.max_order_waw_size = offer.ep.max_msg_size;
+    offer.domain.name = const_cast<char*>(nic.name.c_str());
+    offer.domain.caps = offer.info.caps & kDomainCaps;
+    offer.domain.mr_iov_limit = 1;
+    offer.domain.max_ep_srx_ctx = 0;
 }
 
 const Offer& msg_offer() noexcept {

@@ -221,7 +221,7 @@ std::optional<Refusal> judge_prov_name(const char* asked) {
     return Refusal{"fabric_attr->prov_name", asked, kProvName};
 }
 
-std::optional<Refusal> judge_names(const fi_info& hints) {
+std::optional<Refusal> judge_names(const Offer& offer, const fi_info& hints) {
     if (hints.fabric_attr != nullptr) {
         if (auto refusal = judge_prov_name(hints.fabric_attr->prov_name)) {
             return refusal;
@@ -231,19 +231,19 @@ std::optional<Refusal> judge_names(const fi_info& hints) {
         }
     }
     return hints.domain_attr != nullptr
-               ? judge_name("domain_attr->name", hints.domain_attr->name, kDomainName)
+               ? judge_name("domain_attr->name", hints.domain_attr->name, offer.domain.name)
                : std::nullopt;
 }
 
 /// Objects that hints refer to must be open ones of ours.
-std::optional<Refusal> judge_objects(const fi_info& hints) {
+std::optional<Refusal> judge_objects(const Offer& offer, const fi_info& hints) {
     if (hints.fabric_attr != nullptr && hints.fabric_attr->fabric != nullptr &&
         !registry::holds(&hints.fabric_attr->fabric->fid, FI_CLASS_FABRIC, kFabricName)) {
         return Refusal{"fabric_attr->fabric", "an object that is not open here", kFabricName};
     }
     if (hints.domain_attr != nullptr && hints.domain_attr->domain != nullptr &&
-        !registry::holds(&hints.domain_attr->domain->fid, FI_CLASS_DOMAIN, kDomainName)) {
-        return Refusal{"domain_attr->domain", "an object that is not open here", kDomainName};
+        !registry::holds(&hints.domain_attr->domain->fid, FI_CLASS_DOMAIN, offer.domain.name)) {
+        return Refusal{"domain_attr->domain", "an object that is not open here", offer.domain.name};
     }
     if (hints.handle != nullptr) {
         return Refusal{"handle", "an endpoint to take over", "NULL"};
@@ -262,6 +262,11 @@ std::optional<Refusal> judge_mr_mode(const Offer& offer, std::uint32_t version,
                        version < kVersionMrModeBits
                            ? "FI_MR_BASIC or FI_MR_SCALABLE"
                            : "FI_MR_BASIC, FI_MR_SCALABLE, or bits without these"};
+    }
+    if ((offer.needed_mr_mode & (is_old ? -1 : ~asked)) != 0) {
+        return Refusal{"domain_attr->mr_mode",
+                       to_text(static_cast<unsigned>(asked), FI_TYPE_MR_MODE),
+                       to_text(static_cast<unsigned>(offer.needed_mr_mode), FI_TYPE_MR_MODE)};
     }
     if ((hints.caps & kMemoryCaps) != 0 && !allows_memory(offer, version, &hints)) {
         return Refusal{"domain_attr->mr_mode",
@@ -300,7 +305,7 @@ std::optional<Refusal> judge_sides(const fi_info& hints) {
 }  // namespace
 
 std::optional<Refusal> judge(const Offer& offer, std::uint32_t version, const fi_info& hints) {
-    if (auto refusal = judge_names(hints)) {
+    if (auto refusal = judge_names(offer, hints)) {
         return refusal;
     }
     for (const Rule& rule : kRules) {
@@ -314,7 +319,7 @@ std::optional<Refusal> judge(const Offer& offer, std::uint32_t version, const fi
     if (auto refusal = judge_sides(hints)) {
         return refusal;
     }
-    return judge_objects(hints);
+    return judge_objects(offer, hints);
 }
 
 }  // namespace rvt::ofi

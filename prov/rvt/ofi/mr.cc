@@ -175,6 +175,28 @@ int add_key(Mr& mr, const fi_mr_attr& attr) {
     return 0;
 }
 
+/// With the NIC. Local access needs the region's descriptor there.
+int register_with_nic(Mr& mr, const fi_mr_attr& attr) {
+    Access access = to_access(attr.access, *mr.domain);
+    if ((mr.domain->caps & FI_ATOMIC) == 0) {
+        access = without(access, Access::kRemoteAtomic);
+    }
+    const util::Status made = core::keep(
+        mr.nic_region,
+        core::reg_mr(*mr.domain->nic_pd, {.segments = mr.memory.segments, .access = access}));
+    if (!made.is_ok()) {
+        RVT_WARN(kMr, "cannot register %zu buffers, the first of %zu bytes, with NIC %s: %s%s",
+                 mr.memory.segments.size(), mr.memory.segments.front().iov_len, mr.domain->name(),
+                 strerrordesc_np(made.error()),
+                 made.error() == ENOMEM ? "; look at the limit of locked memory (ulimit -l)" : "");
+        return to_fi(made);
+    }
+    mr.handle.key = mr.nic_region->rkey();
+    mr.handle.mem_desc = &mr;
+    mr.base_address = mr.local_address;
+    return 0;
+}
+
 /// fi_domain_bind(3) with FI_REG_MR: the outcome is an event as well.
 void report(const Mr& mr) {
     if (mr.domain->eq != nullptr && mr.domain->eq_flags != 0) {
@@ -194,10 +216,18 @@ bool no_peer_uses(void* domain, std::uint32_t key) noexcept {
     return true;
 }
 
+/// From the call on the key fails.
+util::Status withdraw(Mr& mr) noexcept {
+    if (mr.nic_region != nullptr) {
+        mr.nic_region.reset();
+        return util::kOk;
+    }
+    return mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, {no_peer_uses, mr.domain});
+}
+
 int mr_close(fid* self) noexcept {
     Mr& mr = Mr::from(self);
-    const util::Status removed =
-        mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, {no_peer_uses, mr.domain});
+    const util::Status removed = withdraw(mr);
     if (!removed.is_ok()) {
         RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
                  static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(removed.error()));
@@ -283,7 +313,7 @@ int reg(Domain& domain, const fi_mr_attr& attr, std::uint64_t flags, fid_mr** mr
     if (taken != 0) {
         return taken;
     }
-    const int added = add_key(*made, attr);
+    const int added = domain.nic != nullptr ? register_with_nic(*made, attr) : add_key(*made, attr);
     if (added != 0) {
         return added;
     }

@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "core/key_table.h"
+#include "core/mr.h"
+#include "core/owned.h"
 #include "core/segments.h"
 #include "hmem/dma_buf_memory.h"
 #include "ofi/compat.h"
@@ -23,7 +25,8 @@ struct Mr {
     fid_mr handle{};
     Domain* domain = nullptr;
     std::uint32_t table_key = 0;
-    std::uint64_t base_address = 0;  // remote address of the first byte
+    core::Owned<core::Mr> nic_region;  // in a NIC's domain, in place of an entry in the table
+    std::uint64_t base_address = 0;    // remote address of the first byte
     core::RegionMemory memory;
     // Of a region that is a device's; operations that use it hold it, too.
     std::shared_ptr<hmem::DmaBufMemory> dma_buf;
@@ -35,6 +38,10 @@ struct Mr {
 /// @param element  Names ordinary memory; changed for memory of a device.
 /// @param desc     Of the buffer's region.
 /// Returns: false for a buffer that is not within its region.
+/// Names a buffer by the region of a NIC's domain whose descriptor it came with.
+inline void to_nic(Sge& element, const void* desc) noexcept {
+    element.lkey = static_cast<const Mr*>(desc)->nic_region->lkey();
+}
 bool to_device(Sge& element, const void* desc) noexcept;
 
 extern fi_ops_mr domain_mr_ops;

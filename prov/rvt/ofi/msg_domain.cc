@@ -11,6 +11,7 @@
 #include "core/key_table.h"
 #include "core/mr.h"
 #include "ofi/ep_msg.h"
+#include "ofi/msg_nic.h"
 
 namespace rvt::ofi {
 namespace {
@@ -25,15 +26,28 @@ util::Status watch(int set, int fd) noexcept {
     return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0 ? util::kOk : util::Status(errno);
 }
 
-util::Status open_use(MsgPortUse& use, core::KeyTable& keys) {
-    util::Status made = keep(use.context, core::open_device(use.port->rc().device()));
+util::Status open_use(MsgPortUse& use, const Domain& domain) {
+    util::Status made;
+    use.context = domain.nic_context.get();
+    use.pd = domain.nic_pd.get();
+    if (domain.nic == nullptr) {
+        made = keep(use.own_context, core::open_device(use.port->rc().device()));
+        use.context = use.own_context.get();
+    }
     if (made.is_ok()) {
         made = keep(use.channel, core::create_comp_channel(*use.context));
     }
-    if (made.is_ok()) {
-        made = keep(use.pd, core::alloc_pd(*use.context, keys));
+    if (made.is_ok() && domain.nic == nullptr) {
+        made = keep(use.own_pd, core::alloc_pd(*use.context, *domain.keys));
+        use.pd = use.own_pd.get();
     }
     return made;
+}
+
+util::Result<std::shared_ptr<MsgPort>> open_port_of(const Domain& domain,
+                                                    const util::SockAddr& address) {
+    return domain.nic != nullptr ? domain.nic->open_port(address, MsgPortRole::kConnects)
+                                 : open_msg_port(address);
 }
 
 }  // namespace
@@ -60,17 +74,30 @@ util::Result<std::unique_ptr<MsgDomain>> MsgDomain::open(Domain& domain) {
         !watched.is_ok()) {
         return watched;
     }
-    const auto key = domain.keys->add({.length = kAllMemory, .access = Access::kLocalWrite});
-    if (!key.is_ok()) {
+    const util::Status named = made->name_local_memory();
+    return named.is_ok() ? util::Result<std::unique_ptr<MsgDomain>>(std::move(made))
+                         : util::Result<std::unique_ptr<MsgDomain>>(named);
+}
+
+util::Status MsgDomain::name_local_memory() {
+    if (domain_.nic == nullptr) {
+        const auto key = domain_.keys->add({.length = kAllMemory, .access = Access::kLocalWrite});
+        local_key_ = key.is_ok() ? key.value() : 0;
         return key.status();
     }
-    made->local_key_ = key.value();
+    const iovec word{&scratch_, sizeof scratch_};
+    const util::Status made = core::keep(
+        scratch_region_,
+        core::reg_mr(*domain_.nic_pd, {.segments = {&word, 1}, .access = Access::kLocalWrite}));
+    local_key_ = made.is_ok() ? scratch_region_->lkey() : 0;
     return made;
 }
 
 MsgDomain::~MsgDomain() {
-    // Nobody has posted with it for longer than any deadline: the pairs are gone.
-    [[maybe_unused]] const util::Status removed = domain_.keys->remove(local_key_, -1);
+    if (domain_.nic == nullptr) {
+        // Nobody has posted with it for longer than any deadline: the pairs are gone.
+        [[maybe_unused]] const util::Status removed = domain_.keys->remove(local_key_, -1);
+    }
 }
 
 util::Result<MsgPortUse*> MsgDomain::use(const util::SockAddr& bind) {
@@ -83,11 +110,16 @@ util::Result<MsgPortUse*> MsgDomain::use(const util::SockAddr& bind) {
             return use.get();
         }
     }
-    auto port = open_msg_port(bind);
+    auto port = open_port_of(domain_, bind);
     return port.is_ok() ? add_use(port.take(), true) : util::Result<MsgPortUse*>(port.status());
 }
 
 util::Result<MsgPortUse*> MsgDomain::use(std::shared_ptr<MsgPort> port) {
+    // A request came to another device than the domain was opened for.
+    if (domain_.nic != nullptr ? &port->rc().device() != &domain_.nic->device()
+                               : port->rc().device().grade() == Grade::kVerb) {
+        return EINVAL;
+    }
     const std::lock_guard guard(uses_lock_);
     for (const auto& use : uses_) {
         if (use->port == port) {
@@ -103,7 +135,7 @@ util::Result<MsgPortUse*> MsgDomain::add_use(std::shared_ptr<MsgPort> port, bool
     made->port = std::move(port);
     made->is_active = is_active;
     made->endpoints = 1;
-    util::Status status = open_use(*made, *domain_.keys);
+    util::Status status = open_use(*made, domain_);
     if (status.is_ok()) {
         status = watch(wake_set_.get(), made->port->wake_fd());
     }

@@ -22,10 +22,12 @@ struct EpMsg;
 /// A port as one domain uses it.
 struct MsgPortUse {
     std::shared_ptr<MsgPort> port;
-    core::Owned<core::Context> context;
+    core::Owned<core::Context> own_context;
+    core::Context* context = nullptr;        // that, or the one of the domain's NIC; as `pd`
     core::Owned<core::CompChannel> channel;  // tells sleepers of completions
-    core::Owned<core::Pd> pd;                // with the domain's keys
-    bool is_active = false;                  // of endpoints that connect, not of accepted ones
+    core::Owned<core::Pd> own_pd;
+    core::Pd* pd = nullptr;  // with the domain's keys
+    bool is_active = false;  // of endpoints that connect, not of accepted ones
     unsigned endpoints = 0;
 };
 
@@ -48,8 +50,10 @@ class MsgDomain final : public core::ProgressSource {
     void remove(EpMsg& ep) noexcept;
 
     /// A key of the domain's for all memory of this process, which allows peers nothing: local
-    /// buffers need no registration.
+    /// buffers need no registration. In a NIC's domain: for scratch() alone.
     [[nodiscard]] std::uint32_t local_key() const noexcept { return local_key_; }
+    /// Where a NIC puts what atomics find that have no result; whoever reads it, learns nothing.
+    [[nodiscard]] std::uint64_t* scratch() noexcept { return &scratch_; }
 
     /// Receives were posted to a queue that pairs on all ports share.
     void wake_waiting_locked(const core::RecvQueue& queue) noexcept;
@@ -66,10 +70,13 @@ class MsgDomain final : public core::ProgressSource {
     unsigned run_locked() noexcept;
     void arm_queues_locked() noexcept;
     util::Status set_timer_locked() noexcept;
+    util::Status name_local_memory();
     util::Result<MsgPortUse*> add_use(std::shared_ptr<MsgPort> port, bool is_active);
 
     Domain& domain_;
     std::uint32_t local_key_ = 0;
+    std::uint64_t scratch_ = 0;
+    core::Owned<core::Mr> scratch_region_;  // of a NIC's domain
     std::mutex uses_lock_;  // of opening and releasing; order: before the domain's lock
     std::vector<std::unique_ptr<MsgPortUse>> uses_;  // changes under both locks
     std::vector<EpMsg*> endpoints_;                  // under the domain's lock

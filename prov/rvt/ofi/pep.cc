@@ -64,7 +64,8 @@ util::Status open_port(Pep& pep) {
     if (pep.port != nullptr) {
         return util::kOk;
     }
-    auto port = open_msg_port(pep.bind);
+    auto port = pep.nic != nullptr ? pep.nic->open_port(pep.bind, MsgPortRole::kListens)
+                                   : open_msg_port(pep.bind);
     if (!port.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot listen at %s: %s", pep.bind.to_string().c_str(),
                  strerrordesc_np(port.error()));
@@ -225,9 +226,12 @@ fi_ops_ep pep_ops = {
 
 /// The info that a request is announced with: the passive endpoint's, with both addresses.
 fi_info* info_of(const Pep& pep, const ConnReq& request) {
-    const Offer& offer = msg_offer();
+    Offer nic;
+    if (pep.nic != nullptr) {
+        fill_nic_offer(nic, pep.nic_offer);
+    }
     fi_info* const info = build_info(
-        offer, pep.fabric->handle.api_version, pep.info.get(),
+        pep.nic != nullptr ? nic : msg_offer(), pep.fabric->handle.api_version, pep.info.get(),
         {.format = pep.info->addr_format,
          .source = request.port->address(),
          .dest = request.port->name_of(request.event.peer, core::rc_caller(request.event))});
@@ -235,6 +239,28 @@ fi_info* info_of(const Pep& pep, const ConnReq& request) {
         info->handle = const_cast<fid*>(&request.handle);
     }
     return info;
+}
+
+/// The NIC that the info names, if it names one.
+int find_nic(Pep& pep, const fi_info& info) {
+    const char* const name = info.domain_attr != nullptr ? info.domain_attr->name : nullptr;
+    auto nic = open_msg_nic(name);
+    if (!nic.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot open passive endpoint of %s: %s", name,
+                 strerrordesc_np(nic.error()));
+        return nic.error() == ENODEV ? -FI_EINVAL : to_fi(nic.status());
+    }
+    pep.nic = nic.take();
+    if (pep.nic != nullptr) {
+        for (MsgNicOffer& offer : msg_nics()) {
+            if (offer.name == pep.nic->name()) {
+                pep.nic_offer = std::move(offer);
+                return 0;
+            }
+        }
+        return -FI_ENODEV;  // it has gone this moment
+    }
+    return 0;
 }
 
 int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
@@ -256,7 +282,15 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
         addresses.source = resolve_addresses(nullptr, nullptr, 0, nullptr).addresses.source;
     }
     made->bind = addresses.source;
-    made->info.reset(build_info(msg_offer(), fabric.handle.api_version, &info, addresses));
+    if (const int refused = find_nic(*made, info); refused != 0) {
+        return refused;
+    }
+    Offer nic;
+    if (made->nic != nullptr) {
+        fill_nic_offer(nic, made->nic_offer);
+    }
+    made->info.reset(build_info(made->nic != nullptr ? nic : msg_offer(), fabric.handle.api_version,
+                                &info, addresses));
     if (made->info == nullptr) {
         return -FI_ENOMEM;
     }

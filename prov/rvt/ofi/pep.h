@@ -9,6 +9,7 @@
 #include "ofi/compat.h"
 #include "ofi/fabric.h"
 #include "ofi/info.h"
+#include "ofi/msg_nic.h"
 #include "ofi/msg_port.h"
 
 namespace rvt::ofi {
@@ -25,6 +26,8 @@ struct Pep {
     Fabric* fabric = nullptr;
     Eq* eq = nullptr;
     std::unique_ptr<fi_info, InfoDeleter> info;  // what those of requests are made from
+    std::shared_ptr<MsgNic> nic;                 // which listens; nullptr: a port of the address
+    MsgNicOffer nic_offer;                       // and what its endpoints can do
     util::SockAddr bind;
     std::mutex port_lock;                // order: before all others
     std::shared_ptr<MsgPort> port;       // from listening or the first question for the name on

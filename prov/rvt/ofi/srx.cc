@@ -137,6 +137,10 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
         RVT_WARN(kEpCtrl, "cannot open shared context: the domain is not one of FI_EP_MSG");
         return -FI_EINVAL;
     }
+    if (domain.nic != nullptr) {
+        RVT_WARN(kEpCtrl, "cannot open shared context: domains of NICs have none");
+        return -FI_ENOSYS;
+    }
     const util::Status shared = domain.open_msg();
     if (!shared.is_ok()) {
         return to_fi(shared);

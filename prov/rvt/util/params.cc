@@ -53,6 +53,8 @@ constexpr std::array<Param, kParams> kTable{{
      "(default: nothing)"},
     {ParamId::kPcap, "pcap", ParamType::kText, 0, 0, 0, "",
      "file for a capture of all packets, pcapng; in its name %p stands for the process, %h for the host (default: none)"},
+    {ParamId::kVerbs, "verbs", ParamType::kBool, 1, 0, 1, "",
+     "offer NICs, through rdma-core, to endpoints of FI_EP_MSG"},
 }};
 // clang-format on
 

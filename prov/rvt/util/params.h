@@ -28,6 +28,7 @@ enum class ParamId : unsigned {
     kDirectMin,
     kFault,
     kPcap,
+    kVerbs,
     kCount,
 };
 

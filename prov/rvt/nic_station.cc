@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Opening and closing of NICs and of ports at them. The control thread takes what the NIC and
+// rdma_cm report; completions are taken by who reads queues.
+#include "nic_station.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include "backend/verbs/nic.h"
+#include "backend/verbs/rdma_cm_port.h"
+#include "core/addresses.h"
+#include "ofi/msg_nic.h"
+#include "util/control_thread.h"
+#include "util/fork_guard.h"
+#include "util/params.h"
+
+namespace rvt {
+namespace {
+
+using util::ControlThread;
+
+/// What of the NIC is bounded by the endpoint's own limits.
+constexpr std::uint32_t kMostInline = 256;
+
+// ---- who looks after them ----
+
+class EventWatch final : public ControlThread::Handler {
+  public:
+    EventWatch(ControlThread& thread, verbs::Nic& nic) noexcept : Handler(thread), nic_(nic) {}
+    util::Status start() { return watch(nic_.event_fd(), EPOLLIN); }
+    void on_ready(std::uint32_t) override { nic_.take_events(); }
+
+  private:
+    verbs::Nic& nic_;
+};
+
+class CmWatch final : public ControlThread::Handler {
+  public:
+    CmWatch(ControlThread& thread, verbs::RdmaCmPort& port) noexcept
+        : Handler(thread), port_(port) {}
+    util::Status start() {
+        on_timer();
+        return watch(port_.event_fd(), EPOLLIN);
+    }
+    void on_ready(std::uint32_t) override { port_.take_events(); }
+    /// Nobody says when a connection is begun; to look four times a second is often enough.
+    void on_timer() override {
+        port_.check_deadlines();
+        set_timer(ControlThread::Clock::now() + std::chrono::milliseconds(250));
+    }
+
+  private:
+    verbs::RdmaCmPort& port_;
+};
+
+/// A handler that lives on the control thread.
+template <class Watch>
+class Watched {
+  public:
+    template <class Subject>
+    util::Status start(Subject& subject) {
+        auto thread = ControlThread::acquire();
+        if (!thread.is_ok()) {
+            return thread.status();
+        }
+        thread_ = thread.take();
+        watch_ = std::make_unique<Watch>(*thread_, subject);
+        util::Status started = util::kOk;
+        thread_->run([&] { started = watch_->start(); });
+        return started;
+    }
+    Watched() = default;
+    ~Watched() {
+        if (watch_ != nullptr) {
+            thread_->run([this] { watch_.reset(); });
+            static_cast<void>(watch_.release());  // of a process that is gone
+        }
+    }
+    Watched(const Watched&) = delete;
+    Watched& operator=(const Watched&) = delete;
+
+  private:
+    std::shared_ptr<ControlThread> thread_;
+    std::unique_ptr<Watch> watch_;
+};
+
+// ---- ports ----
+
+class NicPort final : public ofi::MsgPort {
+  public:
+    NicPort(std::shared_ptr<verbs::Nic> nic, std::unique_ptr<verbs::RdmaCmPort> cm) noexcept
+        : nic_(std::move(nic)), cm_(std::move(cm)) {}
+    util::Status start() {
+        // Of its own: sets of descriptors take each once.
+        wake_fd_ = util::ProcessFd(util::UniqueFd(
+            fcntl(nic_->device().ops().wake_fd(nic_->device()), F_DUPFD_CLOEXEC, 0)));
+        return wake_fd_.get() >= 0 ? watch_.start(*cm_) : util::Status(errno);
+    }
+
+    core::RcPort& rc() noexcept override { return *cm_; }
+    util::SockAddr address() const noexcept override { return cm_->address(); }
+    core::RcCall call_to(const util::SockAddr& address) const noexcept override {
+        return {.dest = core::to_address(address),
+                .service = address.port,
+                .source = cm_->address().port};
+    }
+    util::SockAddr name_of(const Address& peer, std::uint16_t service) const noexcept override {
+        util::SockAddr name = core::to_sock_addr(peer);
+        name.port = service;
+        return name;
+    }
+    const char* way() const noexcept override { return "by a NIC"; }
+    int wake_fd() const noexcept override { return wake_fd_.get(); }
+    /// What the queues have said until now is no news: who sleeps has armed them, and looks again.
+    util::Status arm() noexcept override {
+        cm_->poll();
+        return util::kOk;
+    }
+
+  private:
+    unsigned poll_device() noexcept override { return 0; }
+
+    const std::shared_ptr<verbs::Nic> nic_;
+    const std::unique_ptr<verbs::RdmaCmPort> cm_;
+    util::ProcessFd wake_fd_;
+    Watched<CmWatch> watch_;
+};
+
+// ---- NICs ----
+
+class OpenNic final : public ofi::MsgNic {
+  public:
+    explicit OpenNic(std::shared_ptr<verbs::Nic> nic) noexcept : nic_(std::move(nic)) {}
+    util::Status start() { return watch_.start(*nic_); }
+
+    [[nodiscard]] const std::string& name() const noexcept override {
+        return nic_->address().device;
+    }
+    core::Device& device() noexcept override { return nic_->device(); }
+    [[nodiscard]] const verbs::Nic& nic() const noexcept { return *nic_; }
+    util::Result<std::shared_ptr<ofi::MsgPort>> open_port(const util::SockAddr& address,
+                                                          ofi::MsgPortRole role) override;
+
+  private:
+    const std::shared_ptr<verbs::Nic> nic_;
+    Watched<EventWatch> watch_;
+};
+
+util::Result<std::shared_ptr<ofi::MsgPort>> OpenNic::open_port(const util::SockAddr& address,
+                                                               ofi::MsgPortRole role) {
+    auto cm = verbs::RdmaCmPort::open({.nic = nic_.get(),
+                                       .address = address,
+                                       .listens = role == ofi::MsgPortRole::kListens,
+                                       .connect_timeout_ms = static_cast<std::uint32_t>(
+                                           util::param_number(util::ParamId::kConnectTimeoutMs))});
+    if (!cm.is_ok()) {
+        return cm.status();
+    }
+    auto port = std::make_shared<NicPort>(nic_, cm.take());
+    const util::Status started = port->start();
+    return started.is_ok() ? util::Result<std::shared_ptr<ofi::MsgPort>>(std::move(port))
+                           : util::Result<std::shared_ptr<ofi::MsgPort>>(started);
+}
+
+struct KnownNics {
+    std::mutex lock;
+    std::map<std::string, std::weak_ptr<OpenNic>> open;
+    std::map<std::string, ofi::MsgNicOffer> offers;  // without addresses; what a NIC is stays
+};
+
+KnownNics& known_nics() {
+    static auto* const kKnown = new KnownNics;
+    return *kKnown;
+}
+
+/// Precondition: the caller holds the lock.
+util::Result<std::shared_ptr<OpenNic>> open_locked(KnownNics& known,
+                                                   const verbs::NicAddress& address) {
+    std::weak_ptr<OpenNic>& place = known.open[address.device];
+    if (auto open = place.lock()) {
+        return open;
+    }
+    auto nic = verbs::Nic::open(core::Registry::instance(), address);
+    if (!nic.is_ok()) {
+        return nic.status();
+    }
+    auto made = std::make_shared<OpenNic>(nic.take());
+    const util::Status started = made->start();
+    if (!started.is_ok()) {
+        return started;
+    }
+    place = made;
+    return made;
+}
+
+ofi::MsgNicOffer offer_of(const verbs::Nic& nic) {
+    const DeviceLimits& limits = nic.device().limits();
+    return {.name = nic.address().device,
+            .inject_bytes = std::min(limits.max_inline_bytes, kMostInline),
+            .max_queue = limits.max_qp_wr,
+            .max_sge = limits.max_sge,
+            .max_bytes = limits.max_message_bytes,
+            .has_atomics = nic.limits().has_atomics,
+            .is_preferred = !nic.quirks().is_software};
+}
+
+std::vector<ofi::MsgNicOffer> list() {
+    std::vector<ofi::MsgNicOffer> offers;
+    if (!util::param_is_set(util::ParamId::kVerbs)) {
+        return offers;
+    }
+    KnownNics& known = known_nics();
+    for (const verbs::NicAddress& address : verbs::find_nics()) {
+        const std::lock_guard guard(known.lock);
+        auto offer = known.offers.find(address.device);
+        if (offer == known.offers.end()) {
+            const auto open = open_locked(known, address);
+            if (!open.is_ok()) {
+                continue;  // which has been logged
+            }
+            offer = known.offers.emplace(address.device, offer_of(open.value()->nic())).first;
+        }
+        offers.push_back(offer->second);
+        offers.back().address = address.address;
+    }
+    return offers;
+}
+
+util::Result<std::shared_ptr<ofi::MsgNic>> open(const std::string& name) {
+    const std::vector<verbs::NicAddress> all = util::param_is_set(util::ParamId::kVerbs)
+                                                   ? verbs::find_nics()
+                                                   : std::vector<verbs::NicAddress>();
+    const auto found = std::ranges::find(all, name, &verbs::NicAddress::device);
+    if (found == all.end()) {
+        return ENODEV;
+    }
+    KnownNics& known = known_nics();
+    const std::lock_guard guard(known.lock);
+    auto open = open_locked(known, *found);
+    return open.is_ok() ? util::Result<std::shared_ptr<ofi::MsgNic>>(open.take())
+                        : util::Result<std::shared_ptr<ofi::MsgNic>>(open.status());
+}
+
+}  // namespace
+
+void use_nics() noexcept {
+    ofi::set_msg_nics({.list = list, .open = open});
+}
+
+}  // namespace rvt

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// NICs, over which endpoints of FI_EP_MSG have domains of their own: keys and local memory are the
+// NIC's there. The composition root knows what they are; ofi/ knows them by these classes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "ofi/msg_port.h"
+#include "util/sock_addr.h"
+#include "util/status.h"
+
+namespace rvt::ofi {
+
+/// An address of this host that belongs to a NIC, and what endpoints there can do.
+struct MsgNicOffer {
+    std::string name;          // of the NIC, and of its domain
+    util::SockAddr address{};  // port 0
+    std::size_t inject_bytes = 0;
+    std::size_t max_queue = 0;  // sends, and receives, of an endpoint
+    std::size_t max_sge = 0;
+    std::uint64_t max_bytes = 0;  // of a message
+    bool has_atomics = false;     // of one 64-bit integer
+    bool is_preferred = false;    // to what reaches the same address without it
+};
+
+enum class MsgPortRole : std::uint8_t {
+    kConnects,
+    kListens,  // its number is taken
+};
+
+/// A NIC that domains have open. Threads: any.
+class MsgNic {
+  public:
+    virtual ~MsgNic() = default;
+    MsgNic(const MsgNic&) = delete;
+    MsgNic& operator=(const MsgNic&) = delete;
+
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    virtual core::Device& device() noexcept = 0;
+    /// Returns: EADDRNOTAVAIL for an address that is none of the NIC's; as open_msg_port().
+    virtual util::Result<std::shared_ptr<MsgPort>> open_port(const util::SockAddr& address,
+                                                             MsgPortRole role) = 0;
+
+  protected:
+    MsgNic() = default;
+};
+
+struct MsgNics {
+    std::vector<MsgNicOffer> (*list)() = nullptr;
+    /// Returns: ENODEV.
+    util::Result<std::shared_ptr<MsgNic>> (*open)(const std::string& name) = nullptr;
+};
+
+/// Tells ofi/ where NICs are. Threads: once, at load; without it there are none.
+void set_msg_nics(const MsgNics& nics) noexcept;
+
+/// Those of this host at present, each with all its addresses.
+std::vector<MsgNicOffer> msg_nics();
+/// The one that `name` is the domain of; nullptr: `name` is of no NIC. Returns: as MsgNics::open.
+util::Result<std::shared_ptr<MsgNic>> open_msg_nic(const char* name);
+
+}  // namespace rvt::ofi
