@@ -121,16 +121,16 @@ class MsgEnd final : public calls::End {
     std::uint64_t key() override { return fi_mr_key(mr_); }
 
     void post_receive(std::span<std::byte> memory) override {
-        need(fi_recv(ep_, memory.data(), memory.size(), nullptr, 0, nullptr), "fi_recv");
+        need(fi_recv(ep_, memory.data(), memory.size(), desc(), 0, nullptr), "fi_recv");
     }
     void post_send(std::span<std::byte> memory) override {
-        need(fi_send(ep_, memory.data(), memory.size(), nullptr, 0, nullptr), "fi_send");
+        need(fi_send(ep_, memory.data(), memory.size(), desc(), 0, nullptr), "fi_send");
     }
     void post_write(std::span<std::byte> memory, std::uint64_t to, std::uint64_t key) override {
-        need(fi_write(ep_, memory.data(), memory.size(), nullptr, 0, to, key, nullptr), "fi_write");
+        need(fi_write(ep_, memory.data(), memory.size(), desc(), 0, to, key, nullptr), "fi_write");
     }
     void post_read(std::span<std::byte> memory, std::uint64_t from, std::uint64_t key) override {
-        need(fi_read(ep_, memory.data(), memory.size(), nullptr, 0, from, key, nullptr), "fi_read");
+        need(fi_read(ep_, memory.data(), memory.size(), desc(), 0, from, key, nullptr), "fi_read");
     }
 
     Completion complete_request() override { return complete(cq_); }
@@ -143,7 +143,11 @@ class MsgEnd final : public calls::End {
         hints->fabric_attr->prov_name = strdup("rvt");
         hints->ep_attr->type = FI_EP_MSG;
         hints->caps = FI_MSG | FI_RMA;
-        hints->domain_attr->mr_mode = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
+        hints->domain_attr->mr_mode =
+            FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
+        if (const char* const nic = std::getenv("RVT_VM_NIC")) {
+            hints->domain_attr->name = strdup(nic);
+        }
         if ((flags & FI_SOURCE) == 0) {
             hints->src_addr = std::malloc(info_->src_addrlen);
             hints->src_addrlen = info_->src_addrlen;
@@ -154,6 +158,8 @@ class MsgEnd final : public calls::End {
         fi_freeinfo(hints);
         return info;
     }
+
+    void* desc() const { return fi_mr_desc(mr_); }
 
     void open(fi_info* info) {
         need(fi_endpoint(domain_, info, &ep_, nullptr), "fi_endpoint");
