@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What NICs of families that are not at hand are asked for, and what becomes of their answers.
+#include "backend/verbs/nic.h"
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "backend/verbs/mock_nic.h"
+#include "common/check.h"
+#include "core/context.h"
+#include "core/mr.h"
+#include "core/owned.h"
+#include "core/qp.h"
+#include "core/verbs_cq.h"
+
+using namespace rvt;
+using namespace rvt::verbs;
+
+namespace {
+
+constexpr NicAddress kAddress() {
+    return {.device = "mock0", .port = 2, .address = {.family = AF_INET, .ip = {10, 1, 2, 3}}};
+}
+
+/// The mock, opened, with objects on it. Destroyed in the order that the objects demand.
+struct Opened {
+    explicit Opened(MockNic& mock) : nic(Nic::open(registry, kAddress()).take()) {
+        static_cast<void>(mock);
+        RVT_OK(core::keep(context, core::open_device(nic->device())));
+        RVT_OK(core::keep(pd, core::alloc_pd(*context)));
+        RVT_OK(core::keep(cq, core::create_cq(*context, 16)));
+    }
+    core::QpInit pair() const {
+        return {.send_cq = cq.get(), .recv_cq = cq.get(), .cap = {.max_inline_bytes = 64}};
+    }
+
+    core::Registry registry;
+    std::shared_ptr<Nic> nic;
+    core::Owned<core::Context> context;
+    core::Owned<core::Pd> pd;
+    core::Owned<core::VerbsCq> cq;
+};
+
+Status open_status(const NicAddress& address = kAddress()) {
+    core::Registry registry;
+    return Nic::open(registry, address).status();
+}
+
+}  // namespace
+
+Test(nic, nothing_stays_of_one_that_was_opened_and_closed) {
+    MockNic mock;
+    { const Opened opened(mock); }
+    RVT_EQ(mock.live, 0);
+}
+
+Test(nic, a_device_that_is_not_there_is_enodev) {
+    MockNic mock;
+    NicAddress other = kAddress();
+    other.device = "mlx5_7";
+    RVT_EQ(open_status(other), ENODEV);
+    RVT_EQ(mock.live, 0);
+}
+
+Test(nic, one_without_reliable_connections_is_enodev) {
+    MockNic mock;
+    mock.attr.vendor_id = 0x1d0f;  // efa
+    RVT_EQ(open_status(), ENODEV);
+    RVT_EQ(mock.live, 0);
+}
+
+Test(nic, one_that_makes_no_pairs_has_nothing_inline) {
+    MockNic mock;
+    mock.max_inline = 31;
+    const Opened opened(mock);
+    RVT_EQ(opened.nic->device().limits().max_inline_bytes, 0);
+}
+
+Test(nic, its_limits_are_the_devices) {
+    MockNic mock;
+    const Opened opened(mock);
+    const DeviceLimits& limits = opened.nic->device().limits();
+    RVT_EQ(limits.max_inline_bytes, 128);
+    RVT_EQ(limits.max_qp_wr, 2048);
+    RVT_EQ(limits.max_sge, 16);
+    RVT_EQ(limits.max_message_bytes, std::uint64_t{1} << 30);
+    RVT_EQ(opened.nic->limits().max_reads_in, 8);
+    RVT_EQ(opened.nic->limits().max_reads_out, 4);
+    RVT_ASSERT(opened.nic->limits().has_atomics);
+    RVT_ASSERT(!opened.nic->quirks().is_software);
+}
+
+Test(nic, the_gid_is_that_of_the_address_by_rocev2_not_the_first) {
+    MockNic mock;
+    mock.gids.resize(4);
+    for (ibv_gid_entry& entry : mock.gids) {
+        entry.gid_type = IBV_GID_TYPE_ROCE_V1;
+    }
+    const std::uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
+    std::memcpy(mock.gids[2].gid.raw, mapped, sizeof mapped);
+    std::memcpy(mock.gids[3].gid.raw, mapped, sizeof mapped);
+    mock.gids[3].gid_type = IBV_GID_TYPE_ROCE_V2;
+    RVT_EQ(Opened(mock).nic->gid_index(), 3);
+}
+
+Test(nic, iwarp_is_told_by_its_transport) {
+    MockNic mock;
+    mock.device.transport_type = IBV_TRANSPORT_IWARP;
+    RVT_ASSERT(Opened(mock).nic->quirks().cm_moves_pairs);
+}
+
+Test(nic, attributes_of_pairs_name_the_port_that_the_nic_has) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Qp> qp;
+    RVT_OK(core::keep(qp, core::create_qp(*opened.pd, opened.pair())));
+    RVT_EQ(qp->qpn(), 77);
+    RVT_OK(qp->modify({.state = QpState::kInit, .access = Access::kRemoteRead},
+                      QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess));
+    RVT_EQ(mock.modified.back().port_num, 2);
+    RVT_EQ(mock.modified.back().qp_access_flags, unsigned{IBV_ACCESS_REMOTE_READ});
+    RVT_EQ(mock.masks.back(), IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+}
+
+Test(nic, a_pair_that_it_does_not_make_is_its_error) {
+    MockNic mock;
+    const Opened opened(mock);
+    mock.create_qp_error = ENOSPC;
+    RVT_EQ(core::create_qp(*opened.pd, opened.pair()).status(), ENOSPC);
+}
+
+Test(nic, a_region_has_the_keys_that_it_gives) {
+    MockNic mock;
+    const Opened opened(mock);
+    char bytes[100];
+    const iovec segment{bytes, sizeof bytes};
+    core::Owned<core::Mr> mr;
+    RVT_OK(core::keep(
+        mr, core::reg_mr(*opened.pd, {.segments = {&segment, 1}, .access = Access::kLocalWrite})));
+    RVT_EQ(mr->lkey(), 2);
+    RVT_EQ(mr->rkey(), 3);
+    RVT_EQ(mock.regions[0].iova, reinterpret_cast<std::uintptr_t>(bytes));
+    RVT_EQ(mock.regions[0].access, IBV_ACCESS_LOCAL_WRITE);
+}
+
+Test(nic, memory_that_it_does_not_take_is_its_error) {
+    MockNic mock;
+    const Opened opened(mock);
+    char byte = 0;
+    const iovec segment{&byte, 1};
+    const iovec two[] = {{&byte, 1}, {&byte, 1}};
+    mock.reg_mr_error = EFAULT;
+    RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&segment, 1}}).status(), EFAULT);
+    RVT_EQ(core::reg_mr(*opened.pd, {.segments = two}).status(), EOPNOTSUPP);
+}
+
+namespace {
+
+/// Memory of a device that nobody touches here.
+struct Elsewhere final : core::DeviceMemory {
+    util::Status begin_cpu_access(core::CpuAccess) noexcept override { return EOPNOTSUPP; }
+    void end_cpu_access(core::CpuAccess) noexcept override {}
+    [[nodiscard]] File file() const noexcept override { return {.fd = 9, .offset = 8192}; }
+};
+
+}  // namespace
+
+Test(nic, memory_of_a_device_is_imported_by_its_descriptor) {
+    MockNic mock;
+    const Opened opened(mock);
+    Elsewhere memory;
+    const iovec segment{nullptr, 4096};
+    const core::MrAttr attr{.segments = {&segment, 1},
+                            .access = Access::kRemoteRead,
+                            .iova = 0x7000,
+                            .device = &memory};
+    core::Owned<core::Mr> mr;
+    RVT_OK(core::keep(mr, core::reg_mr(*opened.pd, attr)));
+    const MockNic::Region& asked = mock.regions[0];
+    RVT_EQ(asked.fd, 9);
+    RVT_EQ(asked.offset, 8192);
+    RVT_EQ(asked.length, 4096);
+    RVT_EQ(asked.iova, 0x7000);
+    mr.reset();
+    mock.dmabuf_error = EOPNOTSUPP;
+    RVT_EQ(core::reg_mr(*opened.pd, attr).status(), EOPNOTSUPP);
+}
+
+Test(nic, what_it_does_not_have_is_refused_before_it_is_asked) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Qp> qp;
+    RVT_OK(core::keep(qp, core::create_qp(*opened.pd, opened.pair())));
+    RVT_EQ(qp->post_send({.opcode = WrOpcode::kFlush}), EOPNOTSUPP);
+    RVT_EQ(qp->post_send({.opcode = WrOpcode::kExtendedAtomic}), EOPNOTSUPP);
+    RVT_EQ(qp->post_send({.opcode = WrOpcode::kRead, .flags = SendFlags::kInline}), EINVAL);
+    RVT_ASSERT(mock.sends.empty());
+    RVT_EQ(core::alloc_mw(*opened.pd).status(), EOPNOTSUPP);
+    RVT_EQ(qp->post_recv({}), ENOMEM);
+}
+
+Test(nic, a_request_reaches_it_whole) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Qp> qp;
+    RVT_OK(core::keep(qp, core::create_qp(*opened.pd, opened.pair())));
+    const Sge part{.addr = 0x1000, .length = 8, .lkey = 6};
+    RVT_OK(qp->post_send({.wr_id = 5,
+                          .opcode = WrOpcode::kCas,
+                          .flags = SendFlags::kSignaled | SendFlags::kFence,
+                          .sg_list = {&part, 1},
+                          .remote_addr = 0x2000,
+                          .rkey = 7,
+                          .compare_add = 1,
+                          .swap = 2}));
+    const ibv_send_wr& sent = mock.sends[0];
+    RVT_EQ(sent.wr_id, 5);
+    RVT_EQ(sent.opcode, IBV_WR_ATOMIC_CMP_AND_SWP);
+    RVT_EQ(sent.send_flags, unsigned{IBV_SEND_SIGNALED} | unsigned{IBV_SEND_FENCE});
+    RVT_EQ(sent.wr.atomic.remote_addr, 0x2000);
+    RVT_EQ(sent.wr.atomic.rkey, 7);
+    RVT_EQ(sent.wr.atomic.compare_add, 1);
+    RVT_EQ(sent.wr.atomic.swap, 2);
+}
+
+Test(nic, completions_carry_what_it_says) {
+    MockNic mock;
+    const Opened opened(mock);
+    ibv_wc wc{};
+    wc.wr_id = 3;
+    wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+    wc.byte_len = 12;
+    wc.imm_data = htonl(0xabcd);
+    wc.wc_flags = IBV_WC_WITH_IMM;
+    mock.completions.push_back(wc);
+    wc.status = IBV_WC_REM_ACCESS_ERR;
+    wc.vendor_err = 88;
+    mock.completions.push_back(wc);
+    core::Wc taken[4];
+    RVT_EQ(opened.cq->poll(taken), 2);
+    RVT_EQ(taken[0].opcode, core::WcOpcode::kRecvWriteImm);
+    RVT_EQ(taken[0].byte_len, 12);
+    RVT_EQ(taken[0].imm, 0xabcd);
+    RVT_EQ(taken[1].status, core::WcStatus::kRemAccessErr);
+    RVT_EQ(taken[1].vendor_err, 88);
+    RVT_EQ(taken[1].wr_id, 3);
+}
+
+Test(nic, a_port_that_goes_down_and_comes_back_is_told_of) {
+    MockNic mock;
+    const Opened opened(mock);
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_PORT_ERR;
+    event.element.port_num = 1;  // another one
+    mock.events.push_back(event);
+    opened.nic->take_events();
+    RVT_ASSERT(!opened.nic->device().is_port_down());
+    event.element.port_num = 2;
+    mock.events.push_back(event);
+    opened.nic->take_events();
+    RVT_ASSERT(opened.nic->device().is_port_down());
+    RVT_EQ(opened.context->events().poll()->type, EventType::kPortErr);
+    event.event_type = IBV_EVENT_PORT_ACTIVE;
+    mock.events.push_back(event);
+    opened.nic->take_events();
+    RVT_ASSERT(!opened.nic->device().is_port_down());
+    RVT_EQ(mock.acknowledged, 3);
+}
+
+Test(nic, an_error_of_a_pair_is_its_event) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Qp> qp;
+    RVT_OK(core::keep(qp, core::create_qp(*opened.pd, opened.pair())));
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_QP_ACCESS_ERR;
+    event.element.qp = mock.last_pair;
+    mock.events.push_back(event);
+    opened.nic->take_events();
+    const auto told = opened.context->events().poll();
+    RVT_ASSERT(told.has_value());
+    RVT_EQ(told->type, EventType::kQpAccessErr);
+    RVT_ASSERT(told->object == qp.get());
+}
