@@ -209,6 +209,7 @@ ofi::MsgNicOffer offer_of(const verbs::Nic& nic) {
             .max_sge = limits.max_sge,
             .max_bytes = limits.max_message_bytes,
             .has_atomics = nic.limits().has_atomics,
+            .has_srq = nic.limits().has_srq,
             .is_preferred = !nic.quirks().is_software};
 }
 

@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "core/mr.h"
 #include "core/qp.h"
+#include "core/srq.h"
 #include "core/verbs_cq.h"
 
 #include <cassert>
@@ -36,6 +37,9 @@ void EndObject::operator()(Pd* pd) const noexcept {
 }
 void EndObject::operator()(Qp* qp) const noexcept {
     expect(destroy_qp(qp));
+}
+void EndObject::operator()(Srq* srq) const noexcept {
+    expect(destroy_srq(srq));
 }
 void EndObject::operator()(VerbsCq* cq) const noexcept {
     expect(destroy_cq(cq));

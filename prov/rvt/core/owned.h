@@ -15,6 +15,7 @@ class Context;
 class Mr;
 class Pd;
 class Qp;
+class Srq;
 class VerbsCq;
 
 /// Ends an object that nothing depends on any more, so that it cannot be refused.
@@ -25,6 +26,7 @@ struct EndObject {
     void operator()(Mr* mr) const noexcept;
     void operator()(Pd* pd) const noexcept;
     void operator()(Qp* qp) const noexcept;
+    void operator()(Srq* srq) const noexcept;
     void operator()(VerbsCq* cq) const noexcept;
 };
 

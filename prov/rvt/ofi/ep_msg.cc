@@ -189,6 +189,7 @@ std::uint32_t most(std::size_t usable, std::uint32_t limit) noexcept {
 util::Status make_pair(EpMsg& ep) {
     const std::size_t receives = ep.srx != nullptr ? ep.srx->size : ep.rx_size;
     const DeviceLimits& limits = ep.rc().device().limits();
+    const bool has_nic_srx = ep.srx != nullptr && ep.srx->nic_queue != nullptr;
     const auto queue =
         core::create_cq(*ep.use->context, static_cast<std::uint32_t>(ep.tx_size + receives + 1),
                         ep.use->channel.get());
@@ -205,7 +206,8 @@ util::Status make_pair(EpMsg& ep) {
         {.type = QpType::kRc,
          .send_cq = ep.queue,
          .recv_cq = ep.queue,
-         .shared_receives = ep.srx != nullptr ? &ep.srx->queue : nullptr,
+         .srq = has_nic_srx ? ep.srx->nic_queue.get() : nullptr,
+         .shared_receives = ep.srx != nullptr && !has_nic_srx ? &ep.srx->queue : nullptr,
          .cap = {.max_send_wr = static_cast<std::uint32_t>(ep.tx_size + 1),
                  .max_recv_wr = static_cast<std::uint32_t>(ep.srx != nullptr ? 0 : ep.rx_size),
                  .max_send_sge = most(kMsgAtomicIov, limits.max_sge),

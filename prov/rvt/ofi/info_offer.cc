@@ -236,7 +236,7 @@ void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     offer.domain.name = const_cast<char*>(nic.name.c_str());
     offer.domain.caps = offer.info.caps & kDomainCaps;
     offer.domain.mr_iov_limit = 1;
-    offer.domain.max_ep_srx_ctx = 0;
+    offer.domain.max_ep_srx_ctx = nic.has_srq ? kMaxObjects : 0;
 }
 
 const Offer& msg_offer() noexcept {

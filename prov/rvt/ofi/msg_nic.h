@@ -25,6 +25,7 @@ struct MsgNicOffer {
     std::size_t max_sge = 0;
     std::uint64_t max_bytes = 0;  // of a message
     bool has_atomics = false;     // of one 64-bit integer
+    bool has_srq = false;         // shared receive contexts
     bool is_preferred = false;    // to what reaches the same address without it
 };
 

@@ -2,6 +2,7 @@
 // A receive that is posted here completes in the queue of the endpoint that takes it.
 #include "ofi/srx.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -10,6 +11,7 @@
 #include "ofi/errors.h"
 #include "ofi/info.h"
 #include "ofi/mr.h"
+#include "ofi/msg_nic.h"
 #include "ofi/msg_options.h"
 #include "ofi/refuse.h"
 #include "util/log.h"
@@ -33,12 +35,21 @@ int srx_close(fid* self) noexcept {
 /// Completion queues and counters are bound to the endpoints.
 fi_ops srx_fid_ops = fid_ops(srx_close);
 
+/// Returns: false for a buffer without the descriptor that it needs.
+bool name_for_nic(Sge& element, const void* desc) noexcept {
+    if (desc != nullptr) {
+        to_nic(element, desc);
+    }
+    return desc != nullptr || element.length == 0;
+}
+
 ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
              void* context) noexcept {
     if (count > kMsgIov || (iov == nullptr && count != 0)) {
         return -FI_EINVAL;
     }
-    const bool has_devices = desc != nullptr && (srx.domain->caps & FI_HMEM) != 0;
+    const bool is_nic = srx.nic_queue != nullptr;
+    const bool has_devices = (srx.domain->caps & FI_HMEM) != 0;
     std::array<Sge, kMsgIov> list;
     for (std::size_t i = 0; i < count; ++i) {
         if (iov[i].iov_len > kMsgMaxBytes) {
@@ -47,7 +58,9 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
         list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
                    .length = static_cast<std::uint32_t>(iov[i].iov_len),
                    .lkey = srx.domain->msg->local_key()};
-        if (has_devices && desc[i] != nullptr && !to_device(list[i], desc[i])) {
+        const void* const region = desc != nullptr ? desc[i] : nullptr;
+        if (is_nic ? !name_for_nic(list[i], region)
+                   : has_devices && region != nullptr && !to_device(list[i], region)) {
             return -FI_EINVAL;
         }
     }
@@ -60,13 +73,17 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
     op->flags = FI_MSG | FI_RECV;
     op->counter = nullptr;
     op->wants_completion = true;
-    const util::Status posted = srx.queue.post(
-        {.wr_id = reinterpret_cast<std::uintptr_t>(op), .sg_list = {list.data(), count}});
+    const RecvWr receive{.wr_id = reinterpret_cast<std::uintptr_t>(op),
+                         .sg_list = {list.data(), count}};
+    const util::Status posted =
+        is_nic ? srx.nic_queue->post_recv(receive) : srx.queue.post(receive);
     if (!posted.is_ok()) {
         srx.ops.put(*op);
         return posted.error() == ENOMEM ? -FI_EAGAIN : to_fi(posted);
     }
-    srx.domain->msg->wake_waiting_locked(srx.queue);
+    if (!is_nic) {
+        srx.domain->msg->wake_waiting_locked(srx.queue);
+    }
     return 0;
 }
 
@@ -126,6 +143,15 @@ fi_ops_ep srx_ops = {
     .tx_size_left = kNot,
 };
 
+util::Status open_nic_queue(Srx& srx) {
+    const DeviceLimits& limits = srx.domain->nic->device().limits();
+    return core::keep(srx.nic_queue,
+                      core::create_srq(*srx.domain->nic_pd,
+                                       {.max_wr = static_cast<std::uint32_t>(srx.size),
+                                        .max_sge = std::min(static_cast<std::uint32_t>(kMsgIov),
+                                                            limits.max_sge)}));
+}
+
 int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
     const std::size_t size = attr != nullptr && attr->size != 0 ? attr->size : kDefaultSize;
     if (size > kMsgMaxQueue) {
@@ -137,15 +163,19 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
         RVT_WARN(kEpCtrl, "cannot open shared context: the domain is not one of FI_EP_MSG");
         return -FI_EINVAL;
     }
-    if (domain.nic != nullptr) {
-        RVT_WARN(kEpCtrl, "cannot open shared context: domains of NICs have none");
-        return -FI_ENOSYS;
-    }
     const util::Status shared = domain.open_msg();
     if (!shared.is_ok()) {
         return to_fi(shared);
     }
     auto made = std::make_unique<Srx>(domain, size, kMsgIov);
+    if (domain.nic != nullptr) {
+        const util::Status opened = open_nic_queue(*made);
+        if (!opened.is_ok()) {
+            RVT_WARN(kEpCtrl, "cannot open shared context of %zu receives with NIC %s: %s", size,
+                     domain.name(), strerrordesc_np(opened.error()));
+            return to_fi(opened);
+        }
+    }
     made->handle.fid = {FI_CLASS_SRX_CTX, context, &srx_fid_ops};
     made->handle.ops = &srx_ops;
     made->handle.msg = &srx_msg_ops;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Shared receive contexts, fi_srx_context(3): one queue of receives for the FI_EP_MSG endpoints of
-// a domain, on whatever ports.
+// a domain, on whatever ports; of a NIC's domain, the NIC's own.
 #pragma once
 
+#include "core/owned.h"
 #include "core/recv_queue.h"
+#include "core/srq.h"
 #include "ofi/compat.h"
 #include "ofi/domain.h"
 #include "ofi/fid.h"
@@ -27,6 +29,7 @@ struct Srx {
     std::uint64_t op_flags = 0;
     Users users;
     core::RecvQueue queue;
+    core::Owned<core::Srq> nic_queue;  // in its place
     MsgOps ops;
 };
 

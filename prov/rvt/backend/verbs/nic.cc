@@ -105,6 +105,7 @@ Status Nic::read_limits() {
     limits_.max_reads_in = static_cast<std::uint8_t>(clamp(attr.max_qp_rd_atom, kMostReads));
     limits_.max_reads_out = static_cast<std::uint8_t>(clamp(attr.max_qp_init_rd_atom, kMostReads));
     limits_.has_atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
+    limits_.has_srq = attr.max_srq > 0;
     limits_.verbs = {.max_qp = std::bit_floor(clamp(attr.max_qp, 1u << 16)),
                      .max_cqe = clamp(attr.max_cqe, 1u << 20),
                      .max_mr = kOwnKeys,

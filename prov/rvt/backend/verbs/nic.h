@@ -23,6 +23,7 @@ struct NicLimits {
     std::uint8_t max_reads_out = 0;  // and may have under way
     std::uint32_t mtu_bytes = 1024;
     bool has_atomics = false;
+    bool has_srq = false;
 };
 
 class Nic {
