@@ -416,7 +416,12 @@ RVT_MSG_TEST(msg, a_descriptor_becomes_readable_with_a_message) {
     pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
     RVT_OK(fi_control(&pair.server.cq->fid, FI_GETWAIT, &readable.fd));
     fid* waits[] = {&pair.server.cq->fid};
-    RVT_OK(fi_trywait(pair.listener.fabric.get(), waits, 1));
+    // What belongs to the connection may still arrive: then there is something to read first.
+    int ready = 0;
+    while ((ready = fi_trywait(pair.listener.fabric.get(), waits, 1)) == -FI_EAGAIN) {
+        RVT_EQ(fi_cq_read(pair.server.cq.get(), nullptr, 0), -FI_EAGAIN);
+    }
+    RVT_OK(ready);
     RVT_OK(fi_send(pair.client.end.ep.get(), "z", 1, nullptr, 0, nullptr));
     RVT_EQ(poll(&readable, 1, kMsgPatienceMs), 1);
     RVT_EQ(pair.server.next().len, 1);
