@@ -10,6 +10,7 @@
 #include "core/packet_flow.h"
 #include "core/qp.h"
 #include "core/rd_flows.h"
+#include "core/rd_nic.h"
 
 namespace rvt::core {
 
@@ -106,6 +107,9 @@ bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_m
         post_locked();
     }
     reclaim_locked();
+    if (nic_ != nullptr) {
+        return put_copied_locked(message, run);
+    }
     std::byte* const room = ring_.room(kMaxRunHeader, kReplyBytes, kReplyFrames);
     if (room == nullptr) {
         return false;
@@ -118,13 +122,39 @@ bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_m
     return true;
 }
 
+/// The application's memory is not registered with the NIC.
+bool RdFlow::put_copied_locked(const RdMessage& message, const iovec& run) noexcept {
+    const std::size_t bytes = record_bytes(message);
+    std::byte* const room = ring_.room(bytes + run.iov_len, kReplyBytes, kReplyFrames);
+    if (room == nullptr) {
+        return false;
+    }
+    encode_record(message, static_cast<std::uint32_t>(run.iov_len), room);
+    std::memcpy(room + bytes, run.iov_base, run.iov_len);
+    open_ = room;
+    open_bytes_ = bytes + run.iov_len;
+    post_locked();
+    return true;
+}
+
 std::uint64_t RdFlow::frames() noexcept {
     const util::Guard guard(lock_);
     return ring_.taken();
 }
 
 bool RdFlow::has_let_go(std::uint64_t frames) const noexcept {
-    return qp_->send_queue().completed() >= frames;
+    return completed() >= frames;
+}
+
+std::uint64_t RdFlow::completed() const noexcept {
+    // acquire: pairs with the release in note_sent(): the memory of these frames is free.
+    return nic_ != nullptr ? sent_.load(std::memory_order_acquire) : qp_->send_queue().completed();
+}
+
+void RdFlow::note_sent() noexcept {
+    const std::uint64_t before = sent_.load(std::memory_order_relaxed);  // relaxed: our own
+    // release: pairs with the acquire in completed().
+    sent_.store(before + 1, std::memory_order_release);
 }
 
 /// Makes the open frame, and what it goes on with elsewhere, a work request. One that cannot be
@@ -134,7 +164,11 @@ bool RdFlow::post_locked(iovec borrowed, SendFlags flags) noexcept {
     if (ring_.is_large()) {
         flows_.note_large();
     }
-    const std::uint32_t lkey = flows_.lkey();
+    const std::uint32_t lkey = nic_ != nullptr ? ring_region_->lkey() : flows_.lkey();
+    if (nic_ != nullptr) {
+        const bool is_small = open_bytes_ <= qp_->init().cap.max_inline_bytes;
+        flags = SendFlags::kSignaled | (is_small ? SendFlags::kInline : SendFlags::kNone);
+    }
     const Sge parts[] = {{.addr = reinterpret_cast<std::uint64_t>(open_),
                           .length = static_cast<std::uint32_t>(open_bytes_),
                           .lkey = lkey},
@@ -155,7 +189,7 @@ bool RdFlow::post_locked(iovec borrowed, SendFlags flags) noexcept {
 /// Says in a frame what would leave as an acknowledgement behind it. Returns: how many bytes it
 /// wrote.
 std::size_t RdFlow::put_taken_locked(std::byte* to) noexcept {
-    const std::optional<protocol::Psn> taken = take_over_ack(*qp_);
+    const std::optional<protocol::Psn> taken = nic_ != nullptr ? std::nullopt : take_over_ack(*qp_);
     if (!taken) {
         return 0;
     }
@@ -164,7 +198,7 @@ std::size_t RdFlow::put_taken_locked(std::byte* to) noexcept {
 }
 
 void RdFlow::reclaim_locked() noexcept {
-    ring_.free_until(qp_->send_queue().completed());
+    ring_.free_until(completed());
 }
 
 void RdFlow::note_open_locked() noexcept {
@@ -206,14 +240,15 @@ bool RdFlow::trim() noexcept {
     const bool is_unused = frames_before_ == ring_.taken() && ring_.frames() == 0 &&
                            open_bytes_ == 0 && reserved_ == nullptr;
     frames_before_ = ring_.taken();
-    if (is_unused) {
+    // Of memory that a NIC knows, pages cannot be given back.
+    if (is_unused && nic_ == nullptr) {
         ring_.trim();
     }
-    return !ring_.is_large();
+    return nic_ != nullptr || !ring_.is_large();
 }
 
 std::size_t RdFlow::max_run() const noexcept {
-    return kMaxFrameBytes - kMaxRunHeader;
+    return (nic_ != nullptr ? RdNic::kFrameBytes : kMaxFrameBytes) - kMaxRunHeader;
 }
 
 bool RdFlow::is_drained() noexcept {
@@ -251,7 +286,7 @@ bool RdFlow::has_room() noexcept {
 }
 
 std::uint64_t RdFlow::life_signs() const noexcept {
-    return packets_ + qp_->send_queue().completed();
+    return packets_ + completed();
 }
 
 void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexcept {

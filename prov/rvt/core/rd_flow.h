@@ -23,6 +23,7 @@
 #include <sys/uio.h>
 
 #include "core/message_sink.h"
+#include "core/mr.h"
 #include "core/owned.h"
 #include "core/rd_frame_ring.h"
 #include "core/rd_record.h"
@@ -34,6 +35,7 @@ namespace rvt::core {
 
 class RdFlow;
 class RdFlows;
+class RdNic;
 
 /// What the ends of a flow tell each other when they connect.
 struct RdFlowPeer {
@@ -71,6 +73,8 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
     [[nodiscard]] const Address& address() const noexcept { return address_; }
     [[nodiscard]] const RdFlowPeer& peer() const noexcept { return peer_; }
+    /// Whether a NIC carries it; else packets do.
+    [[nodiscard]] bool is_over_nic() const noexcept { return nic_ != nullptr; }
     /// Of a full packet.
     [[nodiscard]] std::uint32_t payload_bytes() const noexcept { return payload_bytes_; }
 
@@ -104,6 +108,9 @@ class RdFlow final : public MessageSink {
     void hold_eager(bool hold) noexcept;
     /// Whether the peer has asked for headers only.
     [[nodiscard]] bool must_hold_eager() const noexcept { return is_held_; }
+
+    /// The NIC has sent another frame, and the peer has it. Threads: the one that polls.
+    void note_sent() noexcept;
 
     // ---- MessageSink ----
 
@@ -179,6 +186,9 @@ class RdFlow final : public MessageSink {
     /// Gives back what the ring does not need, if nothing was sent since the last call. Returns:
     /// whether it has no more than it keeps. Threads: any.
     bool trim() noexcept;
+    /// How many frames the peer has.
+    [[nodiscard]] std::uint64_t completed() const noexcept;
+    bool put_copied_locked(const RdMessage& message, const iovec& run) noexcept RVT_REQUIRES(lock_);
 
     // ---- receiving ----
     [[nodiscard]] std::size_t heed_taken(std::span<const std::byte> frame) noexcept;
@@ -196,12 +206,15 @@ class RdFlow final : public MessageSink {
     const std::uint64_t id_;
     const Address address_;
     RdFlowPeer peer_;
-    Owned<Qp> qp_;  // made before the flow opens
+    RdNic* nic_ = nullptr;  // which carries it; set before the pair is made
+    Owned<Qp> qp_;          // made before the flow opens
     std::uint32_t payload_bytes_ = 1024;
 
     // The owner puts, and who polls in its stead sends what it left.
     util::SpinLock lock_;  // order: before the locks of the pair
     RdFrameRing ring_ RVT_GUARDED_BY(lock_);
+    Owned<Mr> ring_region_;                                  // over a NIC
+    std::atomic<std::uint64_t> sent_{0};                     // over a NIC: frames that the peer has
     std::byte* open_ RVT_GUARDED_BY(lock_) = nullptr;        // the frame that takes further records
     std::size_t open_bytes_ RVT_GUARDED_BY(lock_) = 0;       // 0: there is none
     std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;        // bytes that it can have

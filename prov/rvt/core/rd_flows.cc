@@ -11,6 +11,7 @@
 
 #include "core/mr.h"
 #include "core/qp.h"
+#include "util/log.h"
 
 namespace rvt::core {
 namespace {
@@ -52,14 +53,14 @@ RdFlows::RdFlows(const RdFlowsAttr& attr)
 
 Result<std::unique_ptr<RdFlows>> RdFlows::open(const RdFlowsAttr& attr) {
     std::unique_ptr<RdFlows> flows(new RdFlows(attr));
-    const Status status = flows->start();
+    const Status status = flows->start(attr.nic);
     if (!status.is_ok()) {
         return status;
     }
     return flows;
 }
 
-Status RdFlows::start() {
+Status RdFlows::start(Device* nic) {
     Status made = keep(context_, open_device(device_));
     if (made.is_ok()) {
         made = keep(pd_, alloc_pd(*context_));
@@ -73,6 +74,15 @@ Status RdFlows::start() {
     }
     if (!made.is_ok()) {
         return made;
+    }
+    if (nic != nullptr) {
+        auto opened = RdNic::open(*nic);
+        if (opened.is_ok()) {
+            nic_ = opened.take();
+        } else {
+            RVT_WARN(kEpCtrl, "NIC %s carries no flows: %s; packets will do", nic->name().c_str(),
+                     strerrordesc_np(opened.error()));
+        }
     }
     const util::Guard guard(lock_);
     const CmConfig config{.local = device_.address(),
@@ -121,7 +131,7 @@ void RdFlows::linger() noexcept {
     while (!left.empty() && Clock::now() - heard < kLingerSilence &&
            Clock::now() - began < kLingerTime) {
         flush_open();
-        if (device_.progress() != 0) {
+        if (device_.progress() + poll_nic() != 0) {
             heard = Clock::now();
         } else {
             device_.sleep_on(-1, 1);
@@ -134,6 +144,9 @@ void RdFlows::linger() noexcept {
 
 void RdFlows::destroy_locked(Link& link) noexcept {
     RdFlow& flow = *link.flow;
+    if (flow.nic_ != nullptr && flow.qp_ != nullptr) {
+        nic_->forget(*flow.qp_);
+    }
     flow.qp_.reset();
     {
         const util::Guard guard(open_lock_);
@@ -235,7 +248,7 @@ bool RdFlows::send_held() noexcept {
 unsigned RdFlows::poll_polling() noexcept {
     flush_open();
     std::uint64_t now = 0;
-    const unsigned moved = device_.progress(now);
+    const unsigned moved = device_.progress(now) + poll_nic();
     if (moved != 0) {
         last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
     }
@@ -246,6 +259,35 @@ unsigned RdFlows::poll_polling() noexcept {
         is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
     }
     return moved;
+}
+
+/// Returns: how many frames have come or gone.
+unsigned RdFlows::poll_nic() noexcept {
+    if (nic_ == nullptr) [[likely]] {
+        return 0;
+    }
+    const unsigned taken = nic_->poll(failed_);
+    if (!failed_.empty()) [[unlikely]] {
+        const util::Guard guard(lock_);
+        for (const std::uint64_t id : std::exchange(failed_, {})) {
+            if (Link* const link = find_locked(id)) {
+                end_locked(*link);
+            }
+        }
+    }
+    return taken;
+}
+
+Status RdFlows::arm_nic() noexcept {
+    if (nic_ == nullptr) {
+        return kOk;
+    }
+    if (!poll_lock_.try_lock()) {
+        return EAGAIN;  // who polls looks again
+    }
+    const Status armed = nic_->arm();
+    poll_lock_.unlock();
+    return armed;
 }
 
 void RdFlows::flush_open() noexcept {
@@ -321,7 +363,8 @@ void RdFlows::look_at_port() noexcept {
     port_changes_ = changes;
     const util::Guard guard(lock_);
     for (auto& [id, link] : links_) {
-        if (device_.is_port_down() || link.flow->payload_bytes_ > device_.payload_bytes()) {
+        if (device_.is_port_down() ||
+            (!link.flow->is_over_nic() && link.flow->payload_bytes_ > device_.payload_bytes())) {
             end_locked(link);
         }
     }

@@ -26,6 +26,7 @@
 #include "core/mad.h"
 #include "core/owned.h"
 #include "core/rd_flow.h"
+#include "core/rd_nic.h"
 #include "core/verbs_cq.h"
 #include "util/annotations.h"
 #include "util/mutex.h"
@@ -56,7 +57,10 @@ class RdFlowsUser {
 };
 
 struct RdFlowsAttr {
-    Device* device = nullptr;     // packet grade, of this endpoint alone; outlives the flows
+    Device* device = nullptr;  // packet grade, of this endpoint alone; outlives the flows
+    /// Of verb grade and of the same address: carries flows to peers that have one, too; outlives
+    /// the flows. nullptr: packets carry all of them.
+    Device* nic = nullptr;
     RdFlowUser* taker = nullptr;  // outlives them too, as the next
     RdFlowsUser* user = nullptr;
     RdFlowPeer own{};  // what peers are told
@@ -96,6 +100,14 @@ class RdFlows final : private MadSink, private CmWire {
     /// Gives memory back that flows have needed and do not need now. Threads: another one than the
     /// owner, now and then: flows that have been used since the last call keep theirs.
     void trim() noexcept;
+    /// Asks the NIC, if there is one, to make nic_wake_fd() readable when something comes. Returns:
+    /// EAGAIN when something is there. Threads: any, where it keeps out of poll() if it is not the
+    /// owner's.
+    Status arm_nic() noexcept;
+    /// -1: there is no NIC.
+    [[nodiscard]] int nic_wake_fd() const noexcept {
+        return nic_ != nullptr ? nic_->wake_fd() : -1;
+    }
     /// When poll_for_owner() is to be called next though nothing arrives; kNever: not at all.
     /// Threads: any.
     [[nodiscard]] std::uint64_t next_due_us() noexcept;
@@ -187,7 +199,7 @@ class RdFlows final : private MadSink, private CmWire {
     }
 
     explicit RdFlows(const RdFlowsAttr& attr);
-    Status start();
+    Status start(Device* nic);
 
     // MadSink, CmWire
     void take_mad(const Address& source,
@@ -199,9 +211,15 @@ class RdFlows final : private MadSink, private CmWire {
     // ---- connections, in rd_flows_cm.cc ----
     Link* find_locked(std::uint64_t id) RVT_REQUIRES(lock_);
     Link* at_locked(const Address& peer) RVT_REQUIRES(lock_);
-    Result<Link*> add_locked(const Address& peer, bool has_place) RVT_REQUIRES(lock_);
-    Status make_pair(RdFlow& flow);
-    std::array<std::byte, kGreetingBytes> own_greeting_locked() const RVT_REQUIRES(lock_);
+    Result<Link*> add_locked(const Address& peer, bool has_place, bool over_nic)
+        RVT_REQUIRES(lock_);
+    Status make_pair(RdFlow& flow, bool over_nic);
+    Status make_nic_pair_locked(RdFlow& flow) RVT_REQUIRES(flow.lock_);
+    Result<Link*> add_to_dial_locked(const Address& peer) RVT_REQUIRES(lock_);
+    void dial_by_packets_locked(const Address& peer, bool is_wanted, std::uint64_t until_us)
+        RVT_REQUIRES(lock_);
+    std::array<std::byte, kGreetingBytes> own_greeting_locked(const RdFlow& flow) const
+        RVT_REQUIRES(lock_);
     static void note_greeting(Link& link, const CmEvent& event) noexcept;
     Status connect_pair_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
     void dial_locked(Link& link) RVT_REQUIRES(lock_);
@@ -242,6 +260,7 @@ class RdFlows final : private MadSink, private CmWire {
 
     // ---- traffic, in rd_flows.cc ----
     unsigned poll_polling() noexcept;
+    unsigned poll_nic() noexcept;
     void flush_open() noexcept;
     unsigned drain_waiting() noexcept;
     void tell(RdFlow& flow, bool is_end);
@@ -267,6 +286,7 @@ class RdFlows final : private MadSink, private CmWire {
     Owned<Pd> pd_;
     Owned<Mr> all_memory_;
     std::uint32_t lkey_ = 0;
+    std::unique_ptr<RdNic> nic_;
     Owned<VerbsCq> cq_;  // of failed work requests: successful ones are not signalled
     std::unique_ptr<CmAgent> agent_ RVT_GUARDED_BY(lock_);
 
@@ -298,8 +318,9 @@ class RdFlows final : private MadSink, private CmWire {
     std::size_t waiting_bytes_ = 0;
     std::deque<News> news_;  // an end behind which parts wait, and what has to be told after it
     std::vector<RdFlow*> opened_now_;
-    std::vector<RdFlow*> left_;       // to be closed
-    std::uint32_t port_changes_ = 0;  // that have been looked at
+    std::vector<std::uint64_t> failed_;  // flows over the NIC, by id
+    std::vector<RdFlow*> left_;          // to be closed
+    std::uint32_t port_changes_ = 0;     // that have been looked at
     std::atomic<std::uint64_t> last_traffic_us_{0};
 };
 

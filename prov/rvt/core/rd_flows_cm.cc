@@ -27,10 +27,14 @@ constexpr std::uint64_t kDoubtUs = 200'000;
 // The pair of a flow. A peer that has no room says so and is asked again for ever; one that does
 // not answer at all is given up after eight time-outs of 8.6 seconds: its process may be stopped.
 constexpr std::uint8_t kAckTimeout = 21;
+// A NIC answers for a process that is stopped; a peer that does not is gone after 2 s.
+constexpr std::uint8_t kNicAckTimeout = 16;
 constexpr std::uint8_t kRetries = 7;
 // What requests name instead decides how long an ended connection is remembered.
 constexpr std::uint8_t kTimeWait = 12;     // 17 ms
 constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms
+// Small messages of one frame, where the frame is not a packet.
+constexpr std::uint32_t kNicFill = 4096;
 
 /// In the private data of requests and replies.
 struct Greeting {
@@ -38,6 +42,7 @@ struct Greeting {
     static constexpr std::uint8_t kVersion = 1;
     static constexpr std::uint8_t kUserKeys = 1;
     static constexpr std::uint8_t kRmaEvents = 2;
+    static constexpr std::uint8_t kNic = 4;  // the pair that is named is a NIC's
 
     std::uint32_t magic = kMagic;
     std::uint8_t version = kVersion;
@@ -69,7 +74,7 @@ std::optional<std::uint32_t> read_missed(CmMadBytes bytes) noexcept {
 }
 
 /// First byte of the private data of a refusal.
-enum class Refused : std::uint8_t { kCrossing = 1, kVersion = 2 };
+enum class Refused : std::uint8_t { kCrossing = 1, kVersion = 2, kNoNic = 3 };
 
 /// What the peer said; its magic is not ours when it speaks another language.
 Greeting read_greeting(std::span<const std::byte> bytes) noexcept {
@@ -83,6 +88,10 @@ Greeting read_greeting(std::span<const std::byte> bytes) noexcept {
 bool is_ours(const Greeting& greeting) noexcept {
     return greeting.magic == Greeting::kMagic && greeting.version == Greeting::kVersion &&
            greeting.payload_bytes >= kMinPayload;
+}
+
+bool names_nic(const Greeting& greeting) noexcept {
+    return (greeting.flags & Greeting::kNic) != 0;
 }
 
 RdFlowPeer peer_of(const Greeting& greeting) noexcept {
@@ -127,15 +136,15 @@ bool RdFlows::is_before(const Address& peer) const noexcept {
 
 /// A link with a pair in state INIT.
 /// @param has_place  It takes that of another one to the same peer.
-Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, bool has_place) {
+Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, bool has_place, bool over_nic) {
     if (!has_place && !has_turn_locked(peer)) {
         return ENOMEM;
     }
     const std::uint64_t id = next_id_++;
     auto flow = std::make_unique<RdFlow>(*this, id, peer);
-    const Status made = make_pair(*flow);
-    is_short_ = !made.is_ok();
-    if (is_short_) {
+    const Status made = make_pair(*flow, over_nic);
+    is_short_ = !made.is_ok() && !over_nic;
+    if (!made.is_ok()) {
         return made;
     }
     forget_waiting_locked(peer);
@@ -146,8 +155,20 @@ Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, bool has_place) 
     return &link;
 }
 
-Status RdFlows::make_pair(RdFlow& flow) {
+Status RdFlows::make_nic_pair_locked(RdFlow& flow) {
+    flow.nic_ = nic_.get();
+    Status made = flow.ring_.open(RdFrameRing::kLeastBytes);
+    if (made.is_ok()) {
+        made = nic_->register_frames({flow.ring_.base(), flow.ring_.bytes()}, flow.ring_region_);
+    }
+    return made.is_ok() ? nic_->make_pair(flow, flow.qp_) : made;
+}
+
+Status RdFlows::make_pair(RdFlow& flow, bool over_nic) {
     const util::Guard guard(flow.lock_);
+    if (over_nic) {
+        return make_nic_pair_locked(flow);
+    }
     if (Status status = flow.ring_.open(); !status.is_ok()) {
         return status;
     }
@@ -172,21 +193,23 @@ Status RdFlows::make_pair(RdFlow& flow) {
 Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     RdFlow& flow = *link.flow;
     const std::uint32_t peer_bytes = read_greeting(event.private_data()).payload_bytes;
-    flow.payload_bytes_ =
-        std::min(peer_bytes, device_.payload_bytes()) / kPayloadStep * kPayloadStep;
-    const QpAttr attr{.state = QpState::kRtr,
-                      .ah = {.dest = flow.address_},
-                      .dest_qpn = event.remote.qpn,
-                      .rq_psn = link.psn,
-                      .path_mtu_bytes = flow.payload_bytes_,
-                      .min_rnr_timer = kMinRnrTimer};
+    const Device& carrier = flow.is_over_nic() ? nic_->device() : device_;
+    const std::uint32_t path_bytes = std::min(peer_bytes, carrier.payload_bytes());
+    flow.payload_bytes_ = flow.is_over_nic() ? kNicFill : path_bytes / kPayloadStep * kPayloadStep;
+    const QpAttr attr{
+        .state = QpState::kRtr,
+        .ah = {.dest = flow.address_},
+        .dest_qpn = event.remote.qpn,
+        .rq_psn = link.psn,
+        .path_mtu_bytes = flow.is_over_nic() ? mtu_within(path_bytes) : flow.payload_bytes_,
+        .min_rnr_timer = kMinRnrTimer};
     Status status = flow.qp_->modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu |
                                                QpMask::kDestQpn | QpMask::kRqPsn |
                                                QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer);
     if (status.is_ok()) {
         status = flow.qp_->modify({.state = QpState::kRts,
                                    .sq_psn = event.remote.starting_psn,
-                                   .timeout = kAckTimeout,
+                                   .timeout = flow.is_over_nic() ? kNicAckTimeout : kAckTimeout,
                                    .retry_cnt = kRetries,
                                    .rnr_retry = kRnrRetryForEver},
                                   QpMask::kState | QpMask::kTimeout | QpMask::kRetryCnt |
@@ -195,12 +218,15 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     return status;
 }
 
-std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked() const {
+std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(
+    const RdFlow& flow) const {
     static_assert(kGreetingBytes == sizeof(Greeting));
     const Greeting greeting{
         .flags = static_cast<std::uint8_t>((own_.has_user_keys ? Greeting::kUserKeys : 0) |
-                                           (own_.wants_rma_events ? Greeting::kRmaEvents : 0)),
-        .payload_bytes = static_cast<std::uint16_t>(device_.payload_bytes()),
+                                           (own_.wants_rma_events ? Greeting::kRmaEvents : 0) |
+                                           (flow.is_over_nic() ? Greeting::kNic : 0)),
+        .payload_bytes = static_cast<std::uint16_t>(
+            flow.is_over_nic() ? nic_->device().payload_bytes() : device_.payload_bytes()),
         .incarnation = own_.incarnation,
         .dials = dials_};
     return std::bit_cast<std::array<std::byte, kGreetingBytes>>(greeting);
@@ -221,7 +247,7 @@ void RdFlows::connect(const Address& peer) {
         known->is_wanted = known->state != State::kOpen;
         return;  // it is on its way, or the user is about to hear of it
     }
-    const auto added = add_locked(peer, false);
+    const auto added = add_to_dial_locked(peer);
     if (!added.is_ok()) {
         if (!wish_locked(peer)) {
             user_->connect_failed(peer, added.status().error());
@@ -233,9 +259,34 @@ void RdFlows::connect(const Address& peer) {
     dial_locked(*added.value());
 }
 
+/// By the NIC, if there is one with room; the peer may have none.
+Result<RdFlows::Link*> RdFlows::add_to_dial_locked(const Address& peer) {
+    if (nic_ != nullptr) {
+        auto added = add_locked(peer, false, true);
+        if (added.is_ok()) {
+            return added;
+        }
+    }
+    return add_locked(peer, false, false);
+}
+
+/// In place of a link that one of the two NICs does not carry.
+void RdFlows::dial_by_packets_locked(const Address& peer, bool is_wanted, std::uint64_t until_us) {
+    const auto added = add_locked(peer, true, false);
+    if (!added.is_ok()) {
+        if (is_wanted) {
+            user_->connect_failed(peer, added.status().error());
+        }
+        return;
+    }
+    added.value()->is_wanted = is_wanted;
+    set_deadline_locked(*added.value(), until_us);
+    dial_locked(*added.value());
+}
+
 void RdFlows::dial_locked(Link& link) {
     ++dials_;
-    const auto greeting = own_greeting_locked();
+    const auto greeting = own_greeting_locked(*link.flow);
     link.state = State::kDialing;
     const auto handle =
         agent_->connect({.service_id = kRdServiceId,
@@ -261,7 +312,9 @@ void RdFlows::dial_locked(Link& link) {
 void RdFlows::close(RdFlow& flow) noexcept {
     const util::Guard guard(lock_);
     flow.is_closed_ = true;
-    abandon_sending(*flow.qp_);
+    if (!flow.is_over_nic()) {
+        abandon_sending(*flow.qp_);
+    }
     Link* const link = find_locked(flow.id());
     if (link == nullptr) {
         return;
@@ -405,6 +458,10 @@ void RdFlows::on_request_locked(const CmEvent& event) {
         refuse_locked(event, static_cast<std::uint8_t>(Refused::kVersion));
         return;
     }
+    if (names_nic(greeting) && nic_ == nullptr) {
+        refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));  // it asks again
+        return;
+    }
     Link* const known = at_locked(event.peer);
     bool is_wanted = false;
     if (known != nullptr) {
@@ -425,7 +482,15 @@ void RdFlows::on_request_locked(const CmEvent& event) {
 
 void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place) {
     is_wanted |= is_wished_locked(event.peer);
-    const auto added = add_locked(event.peer, has_place);
+    const bool over_nic = names_nic(read_greeting(event.private_data()));
+    const auto added = add_locked(event.peer, has_place, over_nic);
+    if (!added.is_ok() && over_nic) {
+        refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));
+        if (is_wanted) {
+            dial_by_packets_locked(event.peer, true, device_.now_us() + connect_timeout_us_);
+        }
+        return;
+    }
     if (!added.is_ok()) {
         turn_away_locked(event.peer);
         [[maybe_unused]] const Status refused = agent_->reject(
@@ -440,7 +505,7 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place
     link.state = State::kAccepted;
     link.handle = event.handle;
     note_greeting(link, event);
-    const auto greeting = own_greeting_locked();
+    const auto greeting = own_greeting_locked(*link.flow);
     Status status = connect_pair_locked(link, event);
     if (status.is_ok()) {
         status = agent_->accept(event.handle,
@@ -458,7 +523,9 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place
 
 void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
     const Greeting greeting = read_greeting(event.private_data());
-    Status status = is_ours(greeting) ? connect_pair_locked(link, event) : Status(EPROTO);
+    // A peer of another version may not have understood what was asked of it.
+    const bool is_fit = is_ours(greeting) && names_nic(greeting) == link.flow->is_over_nic();
+    Status status = is_fit ? connect_pair_locked(link, event) : Status(EPROTO);
     if (status.is_ok()) {
         status = agent_->establish(link.handle, {}, device_.now_us());
     }
@@ -480,6 +547,11 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
         event.private_data().empty() ? 0 : std::to_integer<int>(event.private_data()[0]));
     if (event.reason == kConsumer && code == Refused::kCrossing) {
         link.state = State::kYielded;
+    } else if (event.reason == kConsumer && code == Refused::kNoNic && link.flow->is_over_nic()) {
+        const bool is_wanted = std::exchange(link.is_wanted, false);
+        const Address peer = link.flow->address_;
+        retire_locked(link);
+        dial_by_packets_locked(peer, is_wanted, link.deadline_us);
     } else if ((event.reason == kStaleConnection || event.reason == kTimeout) &&
                device_.now_us() < link.deadline_us) {
         dial_locked(link);

@@ -111,7 +111,7 @@ void RdFlows::grant_wishes_locked(std::uint64_t now_us) {
     for (std::size_t i = 0; i < for_room_.size();) {
         const Waiting one = for_room_[i];
         const bool may_try = one.is_ours && now_us >= one.from_us && now_us < one.until_us;
-        const auto added = may_try ? add_locked(one.peer, false) : Result<Link*>(ENOMEM);
+        const auto added = may_try ? add_to_dial_locked(one.peer) : Result<Link*>(ENOMEM);
         if (added.is_ok()) {
             added.value()->is_wanted = true;
             set_deadline_locked(*added.value(), one.until_us);

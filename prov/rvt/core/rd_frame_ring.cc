@@ -18,13 +18,13 @@ RdFrameRing::~RdFrameRing() {
     }
 }
 
-util::Status RdFrameRing::open() noexcept {
+util::Status RdFrameRing::open(std::size_t most) noexcept {
     const std::uint64_t room = util::memory_room();
     if (room < 2 * kLeastBytes) {
         return ENOMEM;
     }
     bytes_ = static_cast<std::size_t>(
-        std::clamp<std::uint64_t>(std::bit_floor(room / 4), kLeastBytes, kMostBytes));
+        std::clamp<std::uint64_t>(std::bit_floor(room / 4), kLeastBytes, most));
     void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {

@@ -25,9 +25,9 @@ class RdFrameRing {
     RdFrameRing(const RdFrameRing&) = delete;
     RdFrameRing& operator=(const RdFrameRing&) = delete;
 
-    /// Maps as much memory as this process may well have, within the limits above; pages are taken
-    /// as they are written. Returns: ENOMEM when there is not even room for the least.
-    util::Status open() noexcept;
+    /// Maps as much memory as this process may well have, from the least above to `most`; pages are
+    /// taken as they are written. Returns: ENOMEM when there is not even room for the least.
+    util::Status open(std::size_t most = kMostBytes) noexcept;
     [[nodiscard]] std::byte* base() const noexcept { return base_; }
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Frames of flows in receives of a NIC.
+#include "core/rd_nic.h"
+
+#include <algorithm>
+
+#include <sys/mman.h>
+
+#include "core/rd_flow.h"
+#include "core/rd_frame_ring.h"
+#include "util/log.h"
+
+namespace rvt::core {
+namespace {
+
+// As many as the limit of locked memory allows.
+constexpr std::uint32_t kReceives[] = {512, 256, 128, 64, 32};
+constexpr std::uint64_t kIsReceive = std::uint64_t{1} << 63;
+constexpr std::uint32_t kMostCqe = 1u << 16;
+constexpr unsigned kMostPerPoll = 64;
+
+}  // namespace
+
+void RdNic::Unmap::operator()(std::byte* memory) const noexcept {
+    munmap(memory, bytes);
+}
+
+// ---- life ----
+
+Result<std::unique_ptr<RdNic>> RdNic::open(Device& device) {
+    std::unique_ptr<RdNic> nic(new RdNic(device));
+    const Status started = nic->start();
+    return started.is_ok() ? Result<std::unique_ptr<RdNic>>(std::move(nic))
+                           : Result<std::unique_ptr<RdNic>>(started);
+}
+
+RdNic::~RdNic() = default;
+
+Status RdNic::start() {
+    Status made = keep(context_, open_device(device_));
+    if (made.is_ok()) {
+        made = keep(channel_, create_comp_channel(*context_));
+    }
+    if (made.is_ok()) {
+        made = keep(pd_, alloc_pd(*context_));
+    }
+    const std::uint32_t depth = std::min(device_.limits().max_cqe, kMostCqe);
+    if (made.is_ok()) {
+        made = keep(cq_, create_cq(*context_, depth, channel_.get()));
+    }
+    if (made.is_ok()) {
+        made = start_receives();
+    }
+    if (made.is_ok()) {
+        max_flows_ = (depth - receives_->query().max_wr) / RdFrameRing::kMaxFrames;
+    }
+    return made.is_ok() && max_flows_ == 0 ? Status(ENOSPC) : made;
+}
+
+Status RdNic::start_receives() {
+    Status made = ENOMEM;
+    std::uint32_t count = 0;
+    for (std::size_t i = 0; i < std::size(kReceives) && !made.is_ok(); ++i) {
+        count = std::min(kReceives[i], device_.limits().max_srq_wr);
+        const std::size_t bytes = std::size_t{count} * kFrameBytes;
+        void* const memory =
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) {
+            continue;
+        }
+        memory_ = {static_cast<std::byte*>(memory), Unmap{bytes}};
+        const iovec segment{memory, bytes};
+        made =
+            keep(region_, reg_mr(*pd_, {.segments = {&segment, 1}, .access = Access::kLocalWrite}));
+    }
+    if (made.is_ok()) {
+        made = keep(receives_, create_srq(*pd_, {.max_wr = count, .max_sge = 1}));
+    }
+    for (std::uint32_t i = 0; i < count && made.is_ok(); ++i) {
+        made = post(i);
+    }
+    return made;
+}
+
+Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
+    const util::Guard guard(lock_);
+    if (flows_.size() >= max_flows_) {
+        return ENOSPC;
+    }
+    Status made = keep(
+        place, create_qp(*pd_, {.type = QpType::kRc,
+                                .send_cq = cq_.get(),
+                                .recv_cq = cq_.get(),
+                                .srq = receives_.get(),
+                                .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
+                                        .max_recv_wr = 0,
+                                        .max_send_sge = 1,
+                                        .max_recv_sge = 0,
+                                        .max_inline_bytes = device_.limits().max_inline_bytes}}));
+    if (made.is_ok()) {
+        made = place->modify({.state = QpState::kInit},
+                             QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
+    }
+    if (made.is_ok()) {
+        flows_[place->qpn()] = &flow;
+    }
+    return made;
+}
+
+Status RdNic::register_frames(std::span<std::byte> memory, Owned<Mr>& place) const {
+    const iovec segment{memory.data(), memory.size()};
+    return keep(place, reg_mr(*pd_, {.segments = {&segment, 1}}));
+}
+
+void RdNic::forget(const Qp& qp) noexcept {
+    const util::Guard guard(lock_);
+    flows_.erase(qp.qpn());
+}
+
+// ---- traffic ----
+
+Status RdNic::post(std::uint64_t index) noexcept {
+    const Sge room{.addr = reinterpret_cast<std::uint64_t>(&memory_[index * kFrameBytes]),
+                   .length = kFrameBytes,
+                   .lkey = region_->lkey()};
+    return receives_->post_recv({.wr_id = kIsReceive | index, .sg_list = {&room, 1}});
+}
+
+RdFlow* RdNic::find(std::uint32_t qpn) noexcept {
+    const util::Guard guard(lock_);
+    const auto found = flows_.find(qpn);
+    return found != flows_.end() ? found->second : nullptr;
+}
+
+/// Returns: false when its flow has no room now.
+bool RdNic::take_frame(const Wc& wc) noexcept {
+    const std::uint64_t index = wc.wr_id & ~kIsReceive;
+    RdFlow* const flow = wc.status == WcStatus::kSuccess ? find(wc.qpn) : nullptr;
+    if (flow != nullptr) {
+        if (!flow->has_room()) {
+            return false;
+        }
+        flow->take(std::span<const std::byte>(&memory_[index * kFrameBytes], wc.byte_len), true,
+                   true);
+    }
+    if (const Status posted = post(index); !posted.is_ok()) [[unlikely]] {
+        RVT_WARN(kEpData, "NIC %s does not take a receive back: %s", device_.name().c_str(),
+                 strerrordesc_np(posted.error()));
+    }
+    return true;
+}
+
+bool RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
+    if ((wc.wr_id & kIsReceive) != 0) {
+        return take_frame(wc);
+    }
+    RdFlow* const flow = find(wc.qpn);
+    if (flow != nullptr && wc.status == WcStatus::kSuccess) [[likely]] {
+        flow->note_sent();
+    } else if (flow != nullptr) {
+        failed.push_back(wc.wr_id);
+    }
+    return true;
+}
+
+unsigned RdNic::poll(std::vector<std::uint64_t>& failed) noexcept {
+    unsigned taken = 0;
+    while (taken < kMostPerPoll) {
+        if (next_ == count_) {
+            next_ = 0;
+            count_ = cq_->poll(read_);
+            if (count_ == 0) {
+                break;
+            }
+        }
+        if (!take(read_[next_], failed)) {
+            break;
+        }
+        ++next_;
+        ++taken;
+    }
+    return taken;
+}
+
+Status RdNic::arm() noexcept {
+    channel_->clear();
+    device_.progress();  // what the queue has said until now is no news
+    if (const Status armed = cq_->req_notify(false); !armed.is_ok()) {
+        return armed;
+    }
+    if (next_ == count_) {
+        next_ = 0;
+        count_ = cq_->poll(read_);
+    }
+    return next_ != count_ ? Status(EAGAIN) : kOk;
+}
+
+}  // namespace rvt::core

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Flows over a NIC: two endpoints of this process, which find each other over the wire of
+// backend/fake, and a NIC of this host between them. Without one, the tests skip themselves.
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+#include "backend/fake/wire.h"
+#include "backend/verbs/nic.h"
+#include "common/check.h"
+#include "core/rd_flows.h"
+#include "core/registry.h"
+
+using namespace rvt;
+using namespace rvt::core;
+
+namespace {
+
+/// An endpoint that writes down what it is told.
+class Node final : public RdFlowUser, public RdFlowsUser {
+  public:
+    /// @param nic  nullptr: it has none.
+    Node(fake::Wire& wire, const Address& address, Device* nic) : wire_(wire) {
+        RVT_OK(wire.attach(registry_, port_,
+                           {.name = "node", .grade = Grade::kPacket, .address = address}));
+        flows = RdFlows::open({.device = port_.device,
+                               .nic = nic,
+                               .taker = this,
+                               .user = this,
+                               .own = {.incarnation = address.port},
+                               .is_hot = &is_hot_})
+                    .take();
+    }
+    ~Node() {
+        flows.reset();
+        wire_.detach(port_);
+        RVT_OK(registry_.remove_device(port_.device));
+    }
+    Node(const Node&) = delete;
+    Node& operator=(const Node&) = delete;
+
+    void poll() {
+        flows->poll();
+        for (RdFlow* const ended : std::exchange(ended_, {})) {
+            ended->close();
+        }
+    }
+    [[nodiscard]] Address address() const { return port_.device->address(); }
+
+    bool say(const std::string& text) {
+        if (text.size() <= kMaxRecordPayload) {
+            return flow->put({.op = RdOp::kEager,
+                              .payload = reinterpret_cast<const std::byte*>(text.data()),
+                              .payload_bytes = text.size()},
+                             RdFlow::Room::kAny);
+        }
+        const RdHeader header{.total = text.size(), .operation = 0, .address = 0};
+        return flow->put_borrowed({.op = RdOp::kEagerFirst,
+                                   .payload = reinterpret_cast<const std::byte*>(&header),
+                                   .payload_bytes = sizeof header},
+                                  {const_cast<char*>(text.data()), text.size()}, false);
+    }
+
+    void take_message(void*, const RdMessage& message) noexcept override {
+        const auto* bytes =
+            reinterpret_cast<const char*>(has_run(message.op) ? message.run : message.payload);
+        heard.emplace_back(bytes, message.length);
+    }
+    void take_malformed(void*) noexcept override { is_malformed = true; }
+    bool is_idle(void*) noexcept override { return true; }
+    void flow_opened(RdFlow& opened) noexcept override {
+        flow = &opened;
+        flow->start(this);
+    }
+    void connect_failed(const Address&, int error) noexcept override { failure = error; }
+    void flow_ended(RdFlow& ended) noexcept override {
+        ended_.push_back(&ended);
+        flow = nullptr;
+        ++ends;
+    }
+    void flow_left(RdFlow& left) noexcept override { flow_ended(left); }
+    void work_waits() noexcept override {}
+
+    std::unique_ptr<RdFlows> flows;
+    RdFlow* flow = nullptr;
+    std::vector<std::string> heard;
+    int ends = 0;
+    int failure = 0;
+    bool is_malformed = false;
+
+  private:
+    fake::Wire& wire_;
+    Registry registry_;
+    fake::Port port_;
+    std::atomic<bool> is_hot_{false};
+    std::vector<RdFlow*> ended_;  // to be closed
+};
+
+struct Net {
+    /// @param a_has_one, b_has_one  Whether the ends have the NIC.
+    explicit Net(bool a_has_one = true, bool b_has_one = true) {
+        const auto nics = verbs::find_nics();
+        if (nics.empty()) {
+            cr_skip_test("this host has no NIC");
+        }
+        nic = verbs::Nic::open(registry, nics.front()).take();
+        Address address = nic->device().address();
+        address.port = 5001;
+        a = std::make_unique<Node>(wire, address, a_has_one ? &nic->device() : nullptr);
+        address.port = 5002;
+        b = std::make_unique<Node>(wire, address, b_has_one ? &nic->device() : nullptr);
+    }
+    void poll() {
+        for (const auto& node : {a.get(), b.get()}) {
+            if (node != nullptr) {
+                node->poll();
+            }
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    /// Polls until it is so; fails the test when it does not come to that.
+    template <class Is>
+    void until(Is is) {
+        bool is_so = is();
+        for (int i = 0; i < 50'000 && !is_so; ++i) {
+            poll();
+            is_so = is();
+        }
+        RVT_ASSERT(is_so);
+    }
+    void connect() {
+        a->flows->connect(b->address());
+        until([&] { return a->flow != nullptr && b->flow != nullptr; });
+    }
+
+    Registry registry;
+    std::shared_ptr<verbs::Nic> nic;
+    fake::Wire wire;
+    std::unique_ptr<Node> a;
+    std::unique_ptr<Node> b;
+};
+
+}  // namespace
+
+Test(rd_nic, a_flow_goes_over_the_nics_of_both_ends) {
+    Net net;
+    net.connect();
+    RVT_ASSERT(net.a->flow->is_over_nic());
+    RVT_ASSERT(net.b->flow->is_over_nic());
+    RVT_ASSERT(net.a->say("there"));
+    RVT_ASSERT(net.b->say("and back"));
+    net.until([&] { return net.a->heard.size() == 1 && net.b->heard.size() == 1; });
+    RVT_ASSERT(net.b->heard[0] == "there");
+    RVT_ASSERT(net.a->heard[0] == "and back");
+}
+
+Test(rd_nic, messages_of_all_sizes_arrive_whole_and_in_order) {
+    Net net;
+    net.connect();
+    constexpr std::size_t kMessages = 400;
+    std::vector<std::string> said;
+    for (std::size_t i = 0; i < kMessages; ++i) {
+        const std::size_t bytes = i % 7 == 0 ? net.a->flow->max_run() - i : i % 29;
+        said.emplace_back(bytes, static_cast<char>('a' + i % 26));
+    }
+    for (const std::string& text : said) {
+        net.until([&] { return net.a->say(text); });
+    }
+    net.until([&] { return net.b->heard.size() == kMessages; });
+    RVT_ASSERT(net.b->heard == said);
+    net.until([&] { return net.a->flow->is_drained(); });
+    RVT_ASSERT(!net.b->is_malformed);
+}
+
+Test(rd_nic, where_the_other_end_has_none_packets_do) {
+    Net net(true, false);
+    net.connect();
+    RVT_ASSERT(!net.a->flow->is_over_nic());
+    RVT_ASSERT(net.a->say("there"));
+    net.until([&] { return net.b->heard.size() == 1; });
+}
+
+Test(rd_nic, who_has_none_calls_by_packets) {
+    Net net(false, true);
+    net.connect();
+    RVT_ASSERT(!net.b->flow->is_over_nic());
+    RVT_ASSERT(net.b->say("back"));
+    net.until([&] { return net.a->heard.size() == 1; });
+}
+
+Test(rd_nic, connects_that_cross_end_in_one_flow) {
+    for (const bool b_has_one : {true, false}) {
+        Net net(true, b_has_one);
+        net.a->flows->connect(net.b->address());
+        net.b->flows->connect(net.a->address());
+        net.until([&] { return net.a->flow != nullptr && net.b->flow != nullptr; });
+        RVT_EQ(net.a->flow->is_over_nic(), net.b->flow->is_over_nic());
+        RVT_ASSERT(net.a->say("there"));
+        RVT_ASSERT(net.b->say("and back"));
+        net.until([&] { return net.a->heard.size() == 1 && net.b->heard.size() == 1; });
+        RVT_EQ(net.a->failure, 0);
+        RVT_EQ(net.b->failure, 0);
+    }
+}
+
+Test(rd_nic, what_comes_while_nobody_polls_is_there_later) {
+    Net net;
+    net.connect();
+    std::size_t said = 0;
+    while (net.a->say(std::to_string(said))) {
+        ++said;
+        net.a->poll();
+    }
+    net.until([&] { return net.b->heard.size() == said; });
+    RVT_ASSERT(net.b->heard.back() == std::to_string(said - 1));
+}
+
+Test(rd_nic, the_end_of_an_endpoint_is_told) {
+    Net net;
+    net.connect();
+    RVT_ASSERT(net.a->say("last"));
+    net.a.reset();
+    net.until([&] { return net.b->ends == 1; });
+    RVT_ASSERT(net.b->heard == std::vector<std::string>{"last"});
+}
+
+Test(rd_nic, who_sleeps_is_woken_by_a_message) {
+    Net net;
+    net.connect();
+    net.until([&] { return net.b->flows->arm_nic().is_ok(); });
+    pollfd readable{.fd = net.b->flows->nic_wake_fd(), .events = POLLIN, .revents = 0};
+    RVT_ASSERT(net.a->say("wake up"));
+    RVT_EQ(poll(&readable, 1, 10'000), 1);
+    net.until([&] { return net.b->heard.size() == 1; });
+}
