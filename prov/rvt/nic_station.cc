@@ -172,8 +172,8 @@ util::Result<std::shared_ptr<ofi::MsgPort>> OpenNic::open_port(const util::SockA
 
 struct KnownNics {
     std::mutex lock;
-    std::map<std::string, std::weak_ptr<OpenNic>> open;
-    std::map<std::string, ofi::MsgNicOffer> offers;  // without addresses; what a NIC is stays
+    std::map<std::string, std::weak_ptr<OpenNic>> open;  // by device and address
+    std::map<std::string, ofi::MsgNicOffer> offers;      // without addresses; what a NIC is stays
 };
 
 KnownNics& known_nics() {
@@ -184,7 +184,7 @@ KnownNics& known_nics() {
 /// Precondition: the caller holds the lock.
 util::Result<std::shared_ptr<OpenNic>> open_locked(KnownNics& known,
                                                    const verbs::NicAddress& address) {
-    std::weak_ptr<OpenNic>& place = known.open[address.device];
+    std::weak_ptr<OpenNic>& place = known.open[address.device + address.address.to_string()];
     if (auto open = place.lock()) {
         return open;
     }
@@ -251,6 +251,30 @@ util::Result<std::shared_ptr<ofi::MsgNic>> open(const std::string& name) {
 }
 
 }  // namespace
+
+std::shared_ptr<core::Device> open_flow_nic(const util::SockAddr& address) {
+    if (!util::param_is_set(util::ParamId::kVerbs)) {
+        return nullptr;
+    }
+    for (const verbs::NicAddress& nic : verbs::find_nics()) {
+        if (nic.address.ip != address.ip || nic.address.family != address.family) {
+            continue;
+        }
+        KnownNics& known = known_nics();
+        const std::lock_guard guard(known.lock);
+        const auto open = open_locked(known, nic);
+        if (!open.is_ok()) {
+            return nullptr;  // which has been logged
+        }
+        const verbs::Nic& opened = open.value()->nic();
+        const bool is_wanted =
+            !opened.quirks().is_software || util::param_is_set(util::ParamId::kVerbsEmulated);
+        if (is_wanted && opened.limits().has_rocev2 && opened.limits().has_srq) {
+            return {open.value(), &open.value()->device()};
+        }
+    }
+    return nullptr;
+}
 
 void use_nics() noexcept {
     ofi::set_msg_nics({.list = list, .open = open});

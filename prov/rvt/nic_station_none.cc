@@ -6,4 +6,8 @@ namespace rvt {
 
 void use_nics() noexcept {}
 
+std::shared_ptr<core::Device> open_flow_nic(const util::SockAddr&) {
+    return nullptr;
+}
+
 }  // namespace rvt

@@ -3,6 +3,7 @@
 #include "rdm_station.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 
 #include <sys/epoll.h>
@@ -10,6 +11,7 @@
 
 #include "core/addresses.h"
 #include "core/registry.h"
+#include "nic_station.h"
 #include "roce_tuning.h"
 #include "util/local_addresses.h"
 #include "util/log.h"
@@ -20,6 +22,21 @@ namespace {
 
 // One endpoint's device: a pair and a region for each peer.
 constexpr std::uint32_t kMaxPeers = 1u << 16;
+
+util::Status open_set(util::UniqueFd& set, std::initializer_list<int> fds) {
+    set.reset(epoll_create1(EPOLL_CLOEXEC));
+    if (!set.is_open()) {
+        return errno;
+    }
+    for (const int fd : fds) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        if (epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+            return errno;
+        }
+    }
+    return util::kOk;
+}
 
 }  // namespace
 
@@ -67,8 +84,10 @@ util::Status RdmStation::open_wire(const RdmStationAttr& attr) {
         return device.status();
     }
     device_ = device.take();
+    nic_ = open_flow_nic(address());
     auto flows = core::RdFlows::open(
         {.device = &device_->device(),
+         .nic = nic_.get(),
          .taker = attr.user,
          .user = this,
          .own = {.incarnation = incarnation(),
@@ -84,24 +103,22 @@ util::Status RdmStation::open_wire(const RdmStationAttr& attr) {
         return flows.status();
     }
     flows_ = flows.take();
-    const util::Status waking = make_wake_set();
+    util::Status waking = make_wire_set();
+    waking = waking.is_ok() ? make_wake_set() : waking;
     return waking.is_ok() ? start_watch(attr) : waking;
+}
+
+util::Status RdmStation::make_wire_set() {
+    return flows_->nic_wake_fd() < 0
+               ? util::kOk
+               : open_set(wire_set_, {device_->wake_fd(), flows_->nic_wake_fd()});
 }
 
 util::Status RdmStation::make_wake_set() {
     timer_.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-    wake_set_.reset(epoll_create1(EPOLL_CLOEXEC));
-    if (!timer_.is_open() || !wake_set_.is_open()) {
-        return errno;
-    }
-    for (const int fd : {shm::Station::wake_fd(), device_->wake_fd(), timer_.get()}) {
-        epoll_event event{};
-        event.events = EPOLLIN;
-        if (epoll_ctl(wake_set_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-            return errno;
-        }
-    }
-    return util::kOk;
+    return timer_.is_open()
+               ? open_set(wake_set_, {shm::Station::wake_fd(), wire_fd(), timer_.get()})
+               : util::Status(errno);
 }
 
 util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
@@ -134,7 +151,9 @@ void RdmStation::close() noexcept {
         [[maybe_unused]] const Status closed = device_->close();
         device_.reset();
     }
+    nic_.reset();
     wake_set_.reset();
+    wire_set_.reset();
     timer_.reset();
 }
 
@@ -165,7 +184,8 @@ void RdmStation::flow_opened(core::RdFlow& flow) noexcept {
     event->kind = shm::ConnectionEvent::Kind::kConnected;
     event->address = core::to_sock_addr(flow.address());
     event->flow = &flow;
-    RVT_INFO(kEpCtrl, "connected to %s by RoCEv2 over UDP", event->address.to_string().c_str());
+    RVT_INFO(kEpCtrl, "connected to %s by %s", event->address.to_string().c_str(),
+             flow.is_over_nic() ? "a NIC" : "RoCEv2 over UDP");
     user_->deliver(std::move(event));
 }
 
@@ -200,11 +220,21 @@ void RdmStation::deliver_end(const core::RdFlow& flow, shm::ConnectionEvent::Kin
 
 // ---- traffic ----
 
+/// Returns: false when something has come meanwhile.
+bool RdmStation::leave_wire_to_watch() noexcept {
+    if (!flows_->arm_nic().is_ok()) [[unlikely]] {
+        flows_->note_traffic();
+        return false;
+    }
+    watch_->leave_to_watch();
+    return true;
+}
+
 unsigned RdmStation::poll_wire() noexcept {
     const unsigned moved = flows_->poll();
     // relaxed: cleared by the poll; set again by this thread, or by the watch.
     if (!is_wire_hot_.load(std::memory_order_relaxed)) {
-        watch_->leave_to_watch();
+        [[maybe_unused]] const bool is_left = leave_wire_to_watch();
     }
     return moved;
 }
@@ -226,8 +256,9 @@ util::Status RdmStation::arm() noexcept {
     core::Device& device = flows_->device();
     const unsigned moved = flows_->poll();
     // relaxed: as in poll_wire(). Who sleeps on a descriptor does not say when it wakes up.
-    if (!is_wire_hot_.load(std::memory_order_relaxed)) {
-        watch_->leave_to_watch();
+    const bool is_hot = is_wire_hot_.load(std::memory_order_relaxed);
+    if (is_hot ? !flows_->arm_nic().is_ok() : !leave_wire_to_watch()) {
+        return EAGAIN;
     }
     if (moved != 0 || device.ops().arm(device).error() == EAGAIN) {
         return EAGAIN;

@@ -67,6 +67,8 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
   private:
     util::Status open_wire(const RdmStationAttr& attr);
     util::Status make_wake_set();
+    util::Status make_wire_set();
+    [[nodiscard]] bool leave_wire_to_watch() noexcept;
     util::Status start_watch(const RdmStationAttr& attr);
     [[gnu::noinline]] unsigned poll_wire() noexcept;
 
@@ -83,14 +85,18 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     std::uint64_t wire_due_us() noexcept override { return flows_->next_due_us(); }
     std::uint64_t wire_now_us() noexcept override { return flows_->device().now_us(); }
     void trim_wire() noexcept override { flows_->trim(); }
-    int wire_fd() noexcept override { return device_->wake_fd(); }
+    int wire_fd() noexcept override {
+        return wire_set_.is_open() ? wire_set_.get() : device_->wake_fd();
+    }
 
     std::atomic<bool> is_wire_hot_{false};
     RdmUser* user_ = nullptr;
     bool has_auto_progress_ = false;
     std::unique_ptr<roce::PacketDevice> device_;
+    std::shared_ptr<core::Device> nic_;  // of the address, if it carries flows
     std::unique_ptr<core::RdFlows> flows_;
     util::UniqueFd timer_;     // runs out when something is due while the owner sleeps
+    util::UniqueFd wire_set_;  // of the device and the NIC, where there is one
     util::UniqueFd wake_set_;  // readable when shared memory, the wire or the timer has something
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<WireWatch> watch_;

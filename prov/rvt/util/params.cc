@@ -54,7 +54,9 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kPcap, "pcap", ParamType::kText, 0, 0, 0, "",
      "file for a capture of all packets, pcapng; in its name %p stands for the process, %h for the host (default: none)"},
     {ParamId::kVerbs, "verbs", ParamType::kBool, 1, 0, 1, "",
-     "offer NICs, through rdma-core, to endpoints of FI_EP_MSG"},
+     "use NICs, through rdma-core: domains of FI_EP_MSG for them, and the connections of RDM endpoints between them"},
+    {ParamId::kVerbsEmulated, "verbs_emulated", ParamType::kBool, 0, 0, 1, "",
+     "let NICs that the kernel emulates (rxe) carry connections of RDM endpoints, too"},
 }};
 // clang-format on
 

@@ -29,6 +29,7 @@ enum class ParamId : unsigned {
     kFault,
     kPcap,
     kVerbs,
+    kVerbsEmulated,
     kCount,
 };
 

@@ -130,6 +130,7 @@ void Nic::find_gid() noexcept {
             entry.gid_type == IBV_GID_TYPE_ROCE_V2 &&
             std::memcmp(entry.gid.raw, own.gid.data(), own.gid.size()) == 0) {
             gid_index_ = static_cast<std::uint8_t>(i);
+            limits_.has_rocev2 = true;
             return;
         }
     }

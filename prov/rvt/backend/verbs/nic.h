@@ -24,6 +24,7 @@ struct NicLimits {
     std::uint32_t mtu_bytes = 1024;
     bool has_atomics = false;
     bool has_srq = false;
+    bool has_rocev2 = false;  // a GID that is the address, so that a peer's is its address
 };
 
 class Nic {
