@@ -14,6 +14,12 @@ namespace {
 MockNic* mock = nullptr;
 ibv_context* mock_context = nullptr;
 
+/// Whether the test wants this call to fail.
+bool fails(std::string_view call) {
+    errno = EMFILE;
+    return mock->failing == call;
+}
+
 template <class T>
 T* make(T filled = {}) {
     ++mock->live;
@@ -27,6 +33,9 @@ int destroy(T* object) {
 }
 
 ibv_device** get_device_list(int* count) {
+    if (fails("get_device_list")) {
+        return nullptr;
+    }
     *count = 1;
     return new ibv_device* [2] { &mock->device, nullptr };
 }
@@ -37,6 +46,9 @@ const char* get_device_name(ibv_device* device) {
     return device->name;
 }
 ibv_context* open_device(ibv_device*) {
+    if (fails("open_device")) {
+        return nullptr;
+    }
     ++mock->live;
     mock_context->async_fd = eventfd(0, EFD_CLOEXEC);
     return mock_context;
@@ -46,12 +58,18 @@ int close_device(ibv_context* context) {
     return close(context->async_fd);
 }
 int query_device(ibv_context*, ibv_device_attr* attr) {
+    if (fails("query_device")) {
+        return EMFILE;
+    }
     *attr = mock->attr;
     return 0;
 }
 int query_port(ibv_context*, std::uint8_t number, ibv_port_attr* attr, std::size_t) {
     if (number == 0 || number > mock->attr.phys_port_cnt) {
         return EINVAL;
+    }
+    if (fails("query_port")) {
+        return EMFILE;
     }
     *attr = mock->port;
     return 0;
@@ -65,7 +83,7 @@ int query_gid_ex(ibv_context*, std::uint32_t, std::uint32_t index, ibv_gid_entry
     return 0;
 }
 ibv_pd* alloc_pd(ibv_context* context) {
-    return make<ibv_pd>({.context = context, .handle = 0});
+    return fails("alloc_pd") ? nullptr : make<ibv_pd>({.context = context, .handle = 0});
 }
 
 ibv_mr* region(ibv_pd* pd, const MockNic::Region& asked, int error) {
@@ -99,6 +117,9 @@ ibv_mr* reg_dmabuf(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::ui
 }
 
 ibv_comp_channel* create_channel(ibv_context* context) {
+    if (fails("create_comp_channel")) {
+        return nullptr;
+    }
     ibv_comp_channel made{};
     made.context = context;
     made.fd = eventfd(0, EFD_CLOEXEC);
@@ -109,6 +130,9 @@ int destroy_channel(ibv_comp_channel* channel) {
     return destroy(channel);
 }
 ibv_cq* create_cq(ibv_context* context, int, void* user, ibv_comp_channel*, int) {
+    if (fails("create_cq")) {
+        return nullptr;
+    }
     auto* const made = new ibv_cq{};
     ++mock->live;
     made->context = context;

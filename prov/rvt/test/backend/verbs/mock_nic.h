@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <string_view>
 #include <vector>
 
 #include "backend/verbs/library.h"
@@ -26,6 +27,7 @@ class MockNic {
     std::vector<ibv_gid_entry> gids;  // by index
 
     // What it answers: an errno, or 0.
+    std::string_view failing;  // the call that fails with EMFILE
     int reg_mr_error = 0;
     int dmabuf_error = 0;
     int create_qp_error = 0;

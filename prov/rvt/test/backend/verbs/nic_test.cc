@@ -63,6 +63,27 @@ Test(nic, a_device_that_is_not_there_is_enodev) {
     RVT_EQ(mock.live, 0);
 }
 
+Test(nic, each_call_that_fails_is_its_error_and_leaves_nothing) {
+    for (const char* call : {"open_device", "query_device", "query_port", "create_comp_channel",
+                             "alloc_pd", "create_cq"}) {
+        MockNic mock;
+        mock.failing = call;
+        RVT_EQ(open_status(), EMFILE);
+        RVT_EQ(mock.live, 0);
+    }
+    MockNic mock;
+    mock.failing = "get_device_list";
+    RVT_EQ(open_status(), ENODEV);
+}
+
+Test(nic, a_port_that_it_does_not_have_is_einval) {
+    MockNic mock;
+    NicAddress other = kAddress();
+    other.port = 3;
+    RVT_EQ(open_status(other), EINVAL);
+    RVT_EQ(mock.live, 0);
+}
+
 Test(nic, one_without_reliable_connections_is_enodev) {
     MockNic mock;
     mock.attr.vendor_id = 0x1d0f;  // efa
@@ -245,6 +266,21 @@ Test(nic, completions_carry_what_it_says) {
     RVT_EQ(taken[1].status, core::WcStatus::kRemAccessErr);
     RVT_EQ(taken[1].vendor_err, 88);
     RVT_EQ(taken[1].wr_id, 3);
+}
+
+Test(nic, every_failure_that_it_reports_is_one) {
+    MockNic mock;
+    const Opened opened(mock);
+    for (int status = IBV_WC_SUCCESS + 1; status <= IBV_WC_TM_RNDV_INCOMPLETE; ++status) {
+        ibv_wc wc{};
+        wc.status = static_cast<ibv_wc_status>(status);
+        mock.completions.push_back(wc);
+        core::Wc taken;
+        RVT_EQ(opened.cq->poll({&taken, 1}), 1);
+        RVT_ASSERT(taken.status != core::WcStatus::kSuccess);
+        // What is in flight when a pair ends is told apart from what ended it.
+        RVT_EQ(taken.status == core::WcStatus::kWrFlushErr, status == IBV_WC_WR_FLUSH_ERR);
+    }
 }
 
 Test(nic, a_port_that_goes_down_and_comes_back_is_told_of) {
