@@ -55,10 +55,12 @@ int from_udmabuf(std::size_t length) {
     return fd;
 }
 
-int from_heap(std::size_t length) {
+int from_heap(std::size_t length, int mode) {
     const int device = open_device("/dev/dma_heap/system");
-    dma_heap_allocation_data request{
-        .len = length, .fd = 0, .fd_flags = O_RDWR | O_CLOEXEC, .heap_flags = 0};
+    dma_heap_allocation_data request{.len = length,
+                                     .fd = 0,
+                                     .fd_flags = static_cast<std::uint32_t>(mode | O_CLOEXEC),
+                                     .heap_flags = 0};
     if (ioctl(device, DMA_HEAP_IOCTL_ALLOC, &request) != 0) {
         FAB_FAIL("DMA_HEAP_IOCTL_ALLOC of %zu bytes: %s", length, strerrordesc_np(errno));
     }
@@ -84,7 +86,7 @@ struct PrimeHandle {
 constexpr unsigned long kCreateDumb = _IOWR('d', 0xb2, DumbBuffer);
 constexpr unsigned long kHandleToFd = _IOWR('d', 0x2d, PrimeHandle);
 
-int from_vgem(std::size_t length) {
+int from_vgem(std::size_t length, int mode) {
     const int device = open_device("/dev/dri/card0");
     DumbBuffer buffer{};
     buffer.width = kPage / 4;  // a row is a page
@@ -93,7 +95,8 @@ int from_vgem(std::size_t length) {
     if (ioctl(device, kCreateDumb, &buffer) != 0) {
         FAB_FAIL("DRM_IOCTL_MODE_CREATE_DUMB of %zu bytes: %s", length, strerrordesc_np(errno));
     }
-    PrimeHandle prime{.handle = buffer.handle, .flags = O_CLOEXEC | O_RDWR, .fd = -1};
+    PrimeHandle prime{
+        .handle = buffer.handle, .flags = static_cast<std::uint32_t>(O_CLOEXEC | mode), .fd = -1};
     if (ioctl(device, kHandleToFd, &prime) != 0) {
         FAB_FAIL("DRM_IOCTL_PRIME_HANDLE_TO_FD: %s", strerrordesc_np(errno));
     }
@@ -101,14 +104,23 @@ int from_vgem(std::size_t length) {
     return prime.fd;
 }
 
+int from_file(std::size_t length, int mode) {
+    const int file = make_file(kStandInName, length);
+    if (mode == O_RDWR) return file;
+    const int fd = open(("/proc/self/fd/" + std::to_string(file)).c_str(), mode | O_CLOEXEC);
+    if (fd < 0) FAB_FAIL("a memory file once more: %s", strerrordesc_np(errno));
+    close(file);
+    return fd;
+}
+
 }  // namespace
 
-int export_dma_buf(const std::string& exporter, std::size_t length) {
+int export_dma_buf(const std::string& exporter, std::size_t length, int mode) {
     const std::size_t bytes = whole_pages(length);
-    if (exporter == "udmabuf") return from_udmabuf(bytes);
-    if (exporter == "heap") return from_heap(bytes);
-    if (exporter == "vgem") return from_vgem(bytes);
-    if (exporter == "standin") return make_file(kStandInName, bytes);
+    if (exporter == "udmabuf") return mode == O_RDWR ? from_udmabuf(bytes) : -1;
+    if (exporter == "heap") return from_heap(bytes, mode);
+    if (exporter == "vgem") return from_vgem(bytes, mode);
+    if (exporter == "standin") return from_file(bytes, mode);
     FAB_FAIL("no exporter %s: udmabuf, heap, vgem or standin", exporter.c_str());
 }
 

@@ -5,15 +5,18 @@
 #include <cstddef>
 #include <string>
 
+#include <fcntl.h>
+
 namespace fab {
 
 /// A new dma-buf of at least `length` bytes.
 ///
 /// @param exporter  `udmabuf`, `heap` or `vgem`; or `standin`: a memory file that the interposed
 ///                  calls of functional/device_standin.cc take for one.
-/// Returns: a descriptor that the caller closes. Ends this rank as skipped where there is no such
-///          exporter.
-int export_dma_buf(const std::string& exporter, std::size_t length);
+/// @param mode      O_RDWR, or O_RDONLY for a descriptor through which nobody can write.
+/// Returns: a descriptor that the caller closes; -1: this exporter has none of that mode. Ends this
+///          rank as skipped where there is no such exporter.
+int export_dma_buf(const std::string& exporter, std::size_t length, int mode = O_RDWR);
 
 /// Maps all of a dma-buf as an application does, for looking at what a provider did to it.
 void* map_dma_buf(int fd, std::size_t length);

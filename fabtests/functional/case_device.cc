@@ -182,6 +182,13 @@ void refused(Rank& self) {
     const int closed = dup(device.fd);
     close(closed);
     FAB_EQUAL(reg(closed, 0, kPage, kAllAccess), -FI_EBADF);
+    const int read_only = export_dma_buf(settings.exporter, kPage, O_RDONLY);
+    if (read_only >= 0) {
+        FAB_EQUAL(reg(read_only, 0, kPage, kAllAccess), -FI_EACCES);
+        FAB_OK(reg(read_only, 0, kPage, FI_SEND | FI_WRITE | FI_REMOTE_READ));
+        FAB_OK(fi_close(&mr->fid));
+        close(read_only);
+    }
 
     const Part part(party.ep, device.fd, kPage, kPage);
     char byte = 0;
