@@ -121,6 +121,7 @@ int export_dma_buf(const std::string& exporter, std::size_t length, int mode) {
     if (exporter == "heap") return from_heap(bytes, mode);
     if (exporter == "vgem") return from_vgem(bytes, mode);
     if (exporter == "standin") return from_file(bytes, mode);
+    if (exporter == "unmappable") return make_file(kUnmappableName, bytes);
     FAB_FAIL("no exporter %s: udmabuf, heap, vgem or standin", exporter.c_str());
 }
 

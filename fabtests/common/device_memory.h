@@ -12,7 +12,8 @@ namespace fab {
 /// A new dma-buf of at least `length` bytes.
 ///
 /// @param exporter  `udmabuf`, `heap` or `vgem`; or `standin`: a memory file that the interposed
-///                  calls of functional/device_standin.cc take for one.
+///                  calls of functional/device_standin.cc take for one; `unmappable`: the same,
+///                  but the CPU cannot map it.
 /// @param mode      O_RDWR, or O_RDONLY for a descriptor through which nobody can write.
 /// Returns: a descriptor that the caller closes; -1: this exporter has none of that mode. Ends this
 ///          rank as skipped where there is no such exporter.
@@ -24,5 +25,7 @@ void unmap_dma_buf(void* memory, std::size_t length);
 
 /// The name by which a stand-in is recognised.
 inline constexpr const char* kStandInName = "dma-buf-stand-in";
+/// And one that the CPU cannot map; contains the other.
+inline constexpr const char* kUnmappableName = "dma-buf-stand-in-unmappable";
 
 }  // namespace fab

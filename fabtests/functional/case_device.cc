@@ -189,6 +189,11 @@ void refused(Rank& self) {
         FAB_OK(fi_close(&mr->fid));
         close(read_only);
     }
+    if (settings.exporter == "standin") {
+        const int unmappable = export_dma_buf("unmappable", kPage);
+        FAB_EQUAL(reg(unmappable, 0, kPage, kAllAccess), -FI_EOPNOTSUPP);
+        close(unmappable);
+    }
 
     const Part part(party.ep, device.fd, kPage, kPage);
     char byte = 0;

@@ -70,14 +70,14 @@ std::map<ino_t, Device>& devices() {
                    });
 }
 
-/// The file's number, or 0 for anything that is no stand-in.
-ino_t device_of(int fd) {
+/// The file's number, or 0 for anything that has not `name` in its own.
+ino_t device_of(int fd, const char* name = fab::kStandInName) {
     char path[64];
     char target[64] = {};
     std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     struct stat file {};
     if (fd < 0 || readlink(path, target, sizeof target - 1) < 0 ||
-        std::strstr(target, fab::kStandInName) == nullptr || fstat(fd, &file) != 0) {
+        std::strstr(target, name) == nullptr || fstat(fd, &file) != 0) {
         return 0;
     }
     return file.st_ino;
@@ -139,6 +139,10 @@ int ioctl(int fd, unsigned long request, ...) {
 }
 
 void* mmap(void* address, std::size_t length, int protection, int flags, int fd, off_t offset) {
+    if (device_of(fd, fab::kUnmappableName) != 0) {
+        errno = ENODEV;
+        return MAP_FAILED;
+    }
     const long result = syscall(SYS_mmap, address, length, protection, flags, fd, offset);
     void* const mapped = reinterpret_cast<void*>(result);  // NOLINT(performance-no-int-to-ptr)
     if (mapped == MAP_FAILED) {
