@@ -218,6 +218,7 @@ class RdFlows final : private MadSink, private CmWire {
     Result<Link*> add_to_dial_locked(const Address& peer) RVT_REQUIRES(lock_);
     void dial_by_packets_locked(const Address& peer, bool is_wanted, std::uint64_t until_us)
         RVT_REQUIRES(lock_);
+    void leave_nic_locked(Link& link) RVT_REQUIRES(lock_);
     std::array<std::byte, kGreetingBytes> own_greeting_locked(const RdFlow& flow) const
         RVT_REQUIRES(lock_);
     static void note_greeting(Link& link, const CmEvent& event) noexcept;

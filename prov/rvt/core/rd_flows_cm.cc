@@ -284,6 +284,16 @@ void RdFlows::dial_by_packets_locked(const Address& peer, bool is_wanted, std::u
     dial_locked(*added.value());
 }
 
+/// A link that the NIC, or the peer's, does not carry gives way to one of packets.
+void RdFlows::leave_nic_locked(Link& link) {
+    const bool is_wanted = std::exchange(link.is_wanted, false);
+    const Address peer = link.flow->address_;
+    const std::uint64_t until_us =
+        has_deadline(link) ? link.deadline_us : device_.now_us() + connect_timeout_us_;
+    drop_locked(link);
+    dial_by_packets_locked(peer, is_wanted, until_us);
+}
+
 void RdFlows::dial_locked(Link& link) {
     ++dials_;
     const auto greeting = own_greeting_locked(*link.flow);
@@ -507,6 +517,11 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place
     note_greeting(link, event);
     const auto greeting = own_greeting_locked(*link.flow);
     Status status = connect_pair_locked(link, event);
+    if (!status.is_ok() && over_nic) {
+        refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));
+        link.is_wanted ? leave_nic_locked(link) : retire_locked(link);
+        return;
+    }
     if (status.is_ok()) {
         status = agent_->accept(event.handle,
                                 {.own = {.qpn = link.flow->qp_->qpn(), .starting_psn = link.psn},
@@ -526,6 +541,12 @@ void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
     // A peer of another version may not have understood what was asked of it.
     const bool is_fit = is_ours(greeting) && names_nic(greeting) == link.flow->is_over_nic();
     Status status = is_fit ? connect_pair_locked(link, event) : Status(EPROTO);
+    if (!status.is_ok() && link.flow->is_over_nic()) {
+        RVT_INFO(kEpCtrl, "the NIC does not carry a connection: %s; packets will do",
+                 strerrordesc_np(status.error()));
+        leave_nic_locked(link);
+        return;
+    }
     if (status.is_ok()) {
         status = agent_->establish(link.handle, {}, device_.now_us());
     }
@@ -548,10 +569,7 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
     if (event.reason == kConsumer && code == Refused::kCrossing) {
         link.state = State::kYielded;
     } else if (event.reason == kConsumer && code == Refused::kNoNic && link.flow->is_over_nic()) {
-        const bool is_wanted = std::exchange(link.is_wanted, false);
-        const Address peer = link.flow->address_;
-        retire_locked(link);
-        dial_by_packets_locked(peer, is_wanted, link.deadline_us);
+        leave_nic_locked(link);
     } else if ((event.reason == kStaleConnection || event.reason == kTimeout) &&
                device_.now_us() < link.deadline_us) {
         dial_locked(link);

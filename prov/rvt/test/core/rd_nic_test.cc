@@ -116,6 +116,37 @@ struct Net {
         address.port = 5002;
         b = std::make_unique<Node>(wire, address, b_has_one ? &nic->device() : nullptr);
     }
+    /// One end, or the other, has a NIC that takes no pair to any peer.
+    void break_nic(bool at_a) {
+        BackendOps ops = verbs::verb_ops();
+        ops.modify_qp = [](Qp& qp, const QpAttr& attr, QpMask mask) -> Status {
+            return attr.state == QpState::kRtr ? Status(EHOSTUNREACH)
+                                               : verbs::verb_ops().modify_qp(qp, attr, mask);
+        };
+        const Device& whole = nic->device();
+        broken = registry
+                     .add_device({.name = "broken",
+                                  .grade = Grade::kVerb,
+                                  .address = whole.address(),
+                                  .limits = whole.limits(),
+                                  .payload_bytes = whole.payload_bytes()},
+                                 ops, nic.get())
+                     .value();
+        std::unique_ptr<Node>& node = at_a ? a : b;
+        const Address address = node->address();
+        node.reset();
+        node = std::make_unique<Node>(wire, address, broken);
+    }
+    ~Net() {
+        a.reset();
+        b.reset();
+        if (broken != nullptr) {
+            RVT_OK(registry.remove_device(broken));
+        }
+    }
+    Net(const Net&) = delete;
+    Net& operator=(const Net&) = delete;
+
     void poll() {
         for (const auto& node : {a.get(), b.get()}) {
             if (node != nullptr) {
@@ -141,6 +172,7 @@ struct Net {
 
     Registry registry;
     std::shared_ptr<verbs::Nic> nic;
+    Device* broken = nullptr;
     fake::Wire wire;
     std::unique_ptr<Node> a;
     std::unique_ptr<Node> b;
@@ -206,6 +238,21 @@ Test(rd_nic, connects_that_cross_end_in_one_flow) {
         net.until([&] { return net.a->heard.size() == 1 && net.b->heard.size() == 1; });
         RVT_EQ(net.a->failure, 0);
         RVT_EQ(net.b->failure, 0);
+    }
+}
+
+Test(rd_nic, a_nic_that_takes_no_pair_to_the_peer_leaves_it_to_packets) {
+    for (const bool at_a : {true, false}) {
+        Net net;
+        net.break_nic(at_a);
+        net.a->flows->connect(net.b->address());
+        net.until([&] {
+            return net.a->flow != nullptr && net.b->flow != nullptr &&
+                   !net.a->flow->is_over_nic() && !net.b->flow->is_over_nic();
+        });
+        RVT_ASSERT(net.a->say("there"));
+        net.until([&] { return net.b->heard.size() == 1; });
+        RVT_EQ(net.a->failure, 0);
     }
 }
 
