@@ -173,7 +173,6 @@ void an_unreliable_write_that_is_not_allowed_changes_nothing() {
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
 }
 RVT_CONFORM(an_unreliable_write_that_is_not_allowed_changes_nothing)
-RVT_CONFORM_NIC(an_unreliable_write_that_is_not_allowed_changes_nothing)
 
 template <class Backend>
 void a_local_error_of_an_unreliable_pair_stops_only_its_send_side() {

@@ -240,7 +240,8 @@ class Pair {
     RVT_CONFORM_ON(conform_lossy, LossyPackets, sentence)
 
 /// The same for a sentence that a NIC keeps, too: one without what is the core's alone (tags, windows
-/// and counters among it), and of which the specification leaves nothing to the device.
+/// and counters among it), of which the specification leaves nothing to the device, and that does
+/// not end with something that must not happen: how long a NIC might take for it, nobody knows.
 #ifdef RVT_HAVE_RDMACM
 #define RVT_CONFORM_NIC(sentence) RVT_CONFORM_ON(conform_nic, Nic, sentence)
 #else

@@ -192,7 +192,6 @@ void sqd_without_a_wish_for_the_event_raises_none() {
     RVT_ASSERT(pair.has_no_event(kA));
 }
 RVT_CONFORM_RC(sqd_without_a_wish_for_the_event_raises_none)
-RVT_CONFORM_NIC(sqd_without_a_wish_for_the_event_raises_none)
 
 template <class Backend>
 void reset_forgets_posted_work_and_unread_completions() {
