@@ -4,7 +4,7 @@
 // the operations in which it differs (BackendOps) and registers both with Registry::add_device() of
 // core/registry.h. An entry that it leaves empty becomes the core's version; which entries its
 // grade needs is said by one table, core/requirements.cc, and a registration that lacks some names
-// them all.
+// them all. docs/backends.md says how to begin.
 //
 // Threads: unless an entry says otherwise, the core calls it from any thread, one at a time
 //          for each object that it is called with.

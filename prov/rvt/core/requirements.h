@@ -24,7 +24,7 @@ struct Requirement {
     const char* why;  // what the core needs it for, to follow "for"
 };
 
-/// The one table; the checker, its error text and the man page come from it.
+/// The one table; the checker and its error text come from it, and docs/backends.md shows it.
 std::span<const Requirement> requirements() noexcept;
 
 /// Name of the entry at an offset of BackendOps.

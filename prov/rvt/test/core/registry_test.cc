@@ -7,7 +7,10 @@
 #include "core/context.h"
 #include "core/requirements.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -32,6 +35,16 @@ Result<Device*> add(Registry& registry, const char* name) {
 
 bool says(const char* what) {
     return Registry::last_error().find(what) != std::string::npos;
+}
+
+/// A requirement as docs/backends.md has it.
+std::string row_of(const Requirement& row) {
+    constexpr const char* kGrades[] = {"packet", "segment", "verb"};
+    const std::string needed =
+        row.when.kind == NeededWhen::Kind::kGrade
+            ? std::string("by ") + kGrades[static_cast<std::size_t>(row.when.grade)] + " grade"
+            : std::string("with `") + entry_name(row.when.other) + "`";
+    return std::string("| `") + entry_name(row.entry) + "` | " + needed + " | " + row.why + " |";
 }
 
 /// A client that writes down what it hears.
@@ -104,6 +117,25 @@ Test(registry, after_filling_every_entry_is_callable) {
 
 Test(registry, filling_keeps_what_the_backend_brought) {
     RVT_ASSERT(fill_defaults(ops()).poll == ops().poll);
+}
+
+Test(registry, docs_backends_md_has_every_requirement_and_no_other) {
+    const char* source = std::getenv("RVT_SRCDIR");
+    cr_assert(source != nullptr, "RVT_SRCDIR is not set: run the tests by make check");
+    std::ifstream document(std::string(source) + "/docs/backends.md");
+    std::vector<std::string> described;
+    for (std::string line; std::getline(document, line);) {
+        if (line.starts_with("| `") && (line.find("` | by ") != std::string::npos ||
+                                        line.find("` | with `") != std::string::npos)) {
+            described.push_back(line);
+        }
+    }
+    RVT_EQ(described.size(), requirements().size());
+    for (const Requirement& row : requirements()) {
+        const std::string line = row_of(row);
+        cr_assert(std::find(described.begin(), described.end(), line) != described.end(), "%s",
+                  line.c_str());
+    }
 }
 
 Test(registry, every_requirement_names_a_known_entry_and_a_reason) {
