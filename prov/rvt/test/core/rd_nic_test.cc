@@ -2,105 +2,21 @@
 // Flows over a NIC: two endpoints of this process, which find each other over the wire of
 // backend/fake, and a NIC of this host between them. Without one, the tests skip themselves.
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <poll.h>
 
-#include "backend/fake/wire.h"
 #include "backend/verbs/nic.h"
-#include "common/check.h"
-#include "core/rd_flows.h"
-#include "core/registry.h"
+#include "core/flow_node.h"
 
 using namespace rvt;
 using namespace rvt::core;
+using test::Node;
 
 namespace {
-
-/// An endpoint that writes down what it is told.
-class Node final : public RdFlowUser, public RdFlowsUser {
-  public:
-    /// @param nic  nullptr: it has none.
-    Node(fake::Wire& wire, const Address& address, Device* nic) : wire_(wire) {
-        RVT_OK(wire.attach(registry_, port_,
-                           {.name = "node", .grade = Grade::kPacket, .address = address}));
-        flows = RdFlows::open({.device = port_.device,
-                               .nic = nic,
-                               .taker = this,
-                               .user = this,
-                               .own = {.incarnation = address.port},
-                               .is_hot = &is_hot_})
-                    .take();
-    }
-    ~Node() {
-        flows.reset();
-        wire_.detach(port_);
-        RVT_OK(registry_.remove_device(port_.device));
-    }
-    Node(const Node&) = delete;
-    Node& operator=(const Node&) = delete;
-
-    void poll() {
-        flows->poll();
-        for (RdFlow* const ended : std::exchange(ended_, {})) {
-            ended->close();
-        }
-    }
-    [[nodiscard]] Address address() const { return port_.device->address(); }
-
-    bool say(const std::string& text) {
-        if (text.size() <= kMaxRecordPayload) {
-            return flow->put({.op = RdOp::kEager,
-                              .payload = reinterpret_cast<const std::byte*>(text.data()),
-                              .payload_bytes = text.size()},
-                             RdFlow::Room::kAny);
-        }
-        const RdHeader header{.total = text.size(), .operation = 0, .address = 0};
-        return flow->put_borrowed({.op = RdOp::kEagerFirst,
-                                   .payload = reinterpret_cast<const std::byte*>(&header),
-                                   .payload_bytes = sizeof header},
-                                  {const_cast<char*>(text.data()), text.size()}, false);
-    }
-
-    void take_message(void*, const RdMessage& message) noexcept override {
-        const auto* bytes =
-            reinterpret_cast<const char*>(has_run(message.op) ? message.run : message.payload);
-        heard.emplace_back(bytes, message.length);
-    }
-    void take_malformed(void*) noexcept override { is_malformed = true; }
-    bool is_idle(void*) noexcept override { return true; }
-    void flow_opened(RdFlow& opened) noexcept override {
-        flow = &opened;
-        flow->start(this);
-    }
-    void connect_failed(const Address&, int error) noexcept override { failure = error; }
-    void flow_ended(RdFlow& ended) noexcept override {
-        ended_.push_back(&ended);
-        flow = nullptr;
-        ++ends;
-    }
-    void flow_left(RdFlow& left) noexcept override { flow_ended(left); }
-    void work_waits() noexcept override {}
-
-    std::unique_ptr<RdFlows> flows;
-    RdFlow* flow = nullptr;
-    std::vector<std::string> heard;
-    int ends = 0;
-    int failure = 0;
-    bool is_malformed = false;
-
-  private:
-    fake::Wire& wire_;
-    Registry registry_;
-    fake::Port port_;
-    std::atomic<bool> is_hot_{false};
-    std::vector<RdFlow*> ended_;  // to be closed
-};
 
 struct Net {
     /// @param a_has_one, b_has_one  Whether the ends have the NIC.

@@ -2,8 +2,11 @@
 // The functions of the mock.
 #include "backend/verbs/mock_nic.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <utility>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -14,10 +17,130 @@ namespace {
 MockNic* mock = nullptr;
 ibv_context* mock_context = nullptr;
 
+/// Of all that pairs and queues hold.
+std::mutex traffic;
+
+struct Receive {
+    std::uint64_t wr_id = 0;
+    ibv_sge room{};
+};
+struct MockChannel : ibv_comp_channel {
+    std::deque<ibv_cq*> told;
+};
+struct MockCq : ibv_cq {
+    std::deque<ibv_wc> entries;
+    bool is_armed = false;
+};
+struct MockSrq : ibv_srq {
+    std::deque<Receive> receives;
+};
+struct MockMr : ibv_mr {
+    std::size_t bytes = 0;
+};
+struct Frame {
+    std::uint64_t wr_id = 0;
+    bool is_signaled = false;
+    std::vector<char> bytes;
+};
+struct MockPair : ibv_qp {
+    ibv_qp_state now = IBV_QPS_RESET;
+    std::uint32_t peer = 0;
+    bool signals_all = false;
+    std::deque<Frame> waiting;  // for a receive of the peer's
+    std::deque<Receive> held;   // for messages of which a part has come
+};
+std::vector<MockPair*> pairs;
+std::vector<MockSrq*> shared_queues;
+
+MockPair* pair_of(std::uint32_t qpn) {
+    const auto found = std::ranges::find(pairs, qpn, &ibv_qp::qp_num);
+    return found != pairs.end() ? *found : nullptr;
+}
+
 /// Whether the test wants this call to fail.
 bool fails(std::string_view call) {
-    errno = EMFILE;
-    return mock->failing == call;
+    errno = mock->is_gone ? EIO : EMFILE;
+    return mock->is_gone || mock->failing == call;
+}
+
+void push(ibv_cq* queue, const ibv_wc& wc) {
+    auto& cq = *static_cast<MockCq*>(queue);
+    cq.entries.push_back(wc);
+    if (cq.is_armed) {
+        cq.is_armed = false;
+        static_cast<MockChannel*>(cq.channel)->told.push_back(queue);
+        eventfd_write(cq.channel->fd, 1);
+    }
+}
+
+void complete(const MockPair& pair, std::uint64_t wr_id, ibv_wc_status status, bool is_receive,
+              std::uint32_t bytes = 0) {
+    ibv_wc wc{};
+    wc.wr_id = wr_id;
+    wc.status = status;
+    wc.opcode = is_receive ? IBV_WC_RECV : IBV_WC_SEND;
+    wc.byte_len = bytes;
+    wc.qp_num = pair.qp_num;
+    push(is_receive ? pair.recv_cq : pair.send_cq, wc);
+}
+
+void tell(ibv_event_type type, ibv_qp* pair) {
+    ibv_async_event event{};
+    event.event_type = type;
+    event.element.qp = pair;
+    mock->events.push_back(event);
+}
+
+/// What is under way completes, with `first` to begin with.
+void end_pair(MockPair& pair, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR) {
+    if (pair.now == IBV_QPS_ERR) {
+        return;
+    }
+    pair.now = IBV_QPS_ERR;
+    for (const Frame& frame : pair.waiting) {
+        complete(pair, frame.wr_id, std::exchange(first, IBV_WC_WR_FLUSH_ERR), false);
+    }
+    pair.waiting.clear();
+    for (const Receive& receive : pair.held) {
+        complete(pair, receive.wr_id, IBV_WC_WR_FLUSH_ERR, true);
+    }
+    pair.held.clear();
+    if (pair.srq != nullptr && mock->tells_last_receive) {
+        tell(IBV_EVENT_QP_LAST_WQE_REACHED, &pair);
+    }
+}
+
+/// Returns: false when there is no receive.
+bool deliver(const MockPair& to, std::span<const char> bytes) {
+    auto& receives = static_cast<MockSrq*>(to.srq)->receives;
+    if (receives.empty()) {
+        return false;
+    }
+    const Receive receive = receives.front();
+    receives.pop_front();
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the address that was posted
+    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(receive.room.addr));
+    complete(to, receive.wr_id, IBV_WC_SUCCESS, true, static_cast<std::uint32_t>(bytes.size()));
+    return true;
+}
+
+/// Sends what can be sent.
+void run(MockPair& pair) {
+    while (!pair.waiting.empty()) {
+        const MockPair* const to = pair_of(pair.peer);
+        if (mock->is_cut || to == nullptr || to->peer != pair.qp_num || to->now == IBV_QPS_ERR) {
+            end_pair(pair, IBV_WC_RETRY_EXC_ERR);
+            return;
+        }
+        const Frame& frame = pair.waiting.front();
+        if (!deliver(*to, frame.bytes)) {
+            return;
+        }
+        if (frame.is_signaled) {
+            complete(pair, frame.wr_id, IBV_WC_SUCCESS, false);
+        }
+        pair.waiting.pop_front();
+    }
 }
 
 template <class T>
@@ -91,12 +214,23 @@ ibv_mr* region(ibv_pd* pd, const MockNic::Region& asked, int error) {
         errno = error;
         return nullptr;
     }
+    if (fails("reg_mr") || asked.length > mock->most_registered - mock->registered) {
+        errno = mock->is_gone ? EIO : ENOMEM;
+        return nullptr;
+    }
     mock->regions.push_back(asked);
-    ibv_mr made{};
+    mock->registered += asked.length;
+    MockMr made{};
     made.pd = pd;
     made.lkey = static_cast<std::uint32_t>(2 * mock->regions.size());
     made.rkey = made.lkey + 1;
+    made.bytes = asked.length;
     return make(made);
+}
+int dereg_mr(ibv_mr* region) {
+    auto* const mine = static_cast<MockMr*>(region);
+    mock->registered -= mine->bytes;
+    return destroy(mine);
 }
 ibv_mr* reg_mr(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, unsigned access) {
     return region(pd,
@@ -120,64 +254,174 @@ ibv_comp_channel* create_channel(ibv_context* context) {
     if (fails("create_comp_channel")) {
         return nullptr;
     }
-    ibv_comp_channel made{};
+    MockChannel made{};
     made.context = context;
     made.fd = eventfd(0, EFD_CLOEXEC);
     return make(made);
 }
 int destroy_channel(ibv_comp_channel* channel) {
     close(channel->fd);
-    return destroy(channel);
+    return destroy(static_cast<MockChannel*>(channel));
 }
-ibv_cq* create_cq(ibv_context* context, int, void* user, ibv_comp_channel*, int) {
+ibv_cq* create_cq(ibv_context* context, int, void* user, ibv_comp_channel* channel, int) {
     if (fails("create_cq")) {
         return nullptr;
     }
-    auto* const made = new ibv_cq{};
+    auto* const made = new MockCq{};
     ++mock->live;
     made->context = context;
     made->cq_context = user;
+    made->channel = channel;
     return made;
 }
-int poll_cq(ibv_cq*, int most, ibv_wc* to) {
+int destroy_cq(ibv_cq* queue) {
+    const std::lock_guard guard(traffic);
+    return destroy(static_cast<MockCq*>(queue));
+}
+int poll_cq(ibv_cq* queue, int most, ibv_wc* to) {
+    const std::lock_guard guard(traffic);
+    auto& own = static_cast<MockCq*>(queue)->entries;
+    auto& entries = own.empty() ? mock->completions : own;
     int taken = 0;
-    for (; taken < most && !mock->completions.empty(); ++taken) {
-        to[taken] = mock->completions.front();
-        mock->completions.pop_front();
+    for (; taken < most && !entries.empty() && !mock->is_gone; ++taken) {
+        to[taken] = entries.front();
+        entries.pop_front();
     }
     return taken;
 }
-int no_cq_event(ibv_comp_channel*, ibv_cq**, void**) {
-    return -1;
+int req_notify_cq(ibv_cq* queue, int) {
+    const std::lock_guard guard(traffic);
+    static_cast<MockCq*>(queue)->is_armed = true;
+    return 0;
+}
+int get_cq_event(ibv_comp_channel* channel, ibv_cq** queue, void** user) {
+    const std::lock_guard guard(traffic);
+    auto& told = static_cast<MockChannel*>(channel)->told;
+    if (told.empty()) {
+        return -1;
+    }
+    *queue = told.front();
+    *user = (*queue)->cq_context;
+    told.pop_front();
+    eventfd_t value = 0;
+    if (told.empty()) {
+        eventfd_read(channel->fd, &value);
+    }
+    return 0;
+}
+void ack_cq_events(ibv_cq*, unsigned) {}
+
+ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr*) {
+    if (fails("create_srq")) {
+        return nullptr;
+    }
+    auto* const made = new MockSrq{};
+    ++mock->live;
+    made->context = pd->context;
+    const std::lock_guard guard(traffic);
+    shared_queues.push_back(made);
+    return made;
+}
+int destroy_srq(ibv_srq* queue) {
+    const std::lock_guard guard(traffic);
+    std::erase(shared_queues, queue);
+    return destroy(static_cast<MockSrq*>(queue));
+}
+int post_srq_recv(ibv_srq* queue, ibv_recv_wr* wr, ibv_recv_wr**) {
+    const std::lock_guard guard(traffic);
+    static_cast<MockSrq*>(queue)->receives.push_back({.wr_id = wr->wr_id, .room = *wr->sg_list});
+    for (MockPair* const pair : pairs) {
+        run(*pair);
+    }
+    return mock->is_gone ? EIO : 0;
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+    const std::lock_guard guard(traffic);
     const bool is_too_much = init->cap.max_inline_data > mock->max_inline;
-    if (is_too_much || mock->create_qp_error != 0) {
-        errno = is_too_much ? EINVAL : mock->create_qp_error;
+    const bool is_full = pairs.size() >= mock->most_pairs;
+    if (is_too_much || is_full || mock->create_qp_error != 0 || mock->is_gone) {
+        errno = mock->is_gone ? EIO
+                : is_too_much ? EINVAL
+                : is_full     ? ENOMEM
+                              : mock->create_qp_error;
         return nullptr;
     }
-    auto* const made = new ibv_qp{};
+    auto* const made = new MockPair{};
     ++mock->live;
     made->context = pd->context;
     made->qp_context = init->qp_context;
-    made->qp_num = 77;
+    made->send_cq = init->send_cq;
+    made->recv_cq = init->recv_cq;
+    made->srq = init->srq;
+    made->signals_all = init->sq_sig_all != 0;
+    for (made->qp_num = 77; pair_of(made->qp_num) != nullptr; ++made->qp_num) {
+    }
+    pairs.push_back(made);
     mock->last_pair = made;
     return made;
 }
-int modify_qp(ibv_qp*, ibv_qp_attr* attr, int mask) {
+int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
+    const std::lock_guard guard(traffic);
+    if (mock->is_gone) {
+        return EIO;
+    }
     mock->modified.push_back(*attr);
     mock->masks.push_back(mask);
+    auto& pair = *static_cast<MockPair*>(which);
+    if ((mask & IBV_QP_DEST_QPN) != 0) {
+        pair.peer = attr->dest_qp_num;
+    }
+    if ((mask & IBV_QP_STATE) != 0 && attr->qp_state == IBV_QPS_ERR) {
+        end_pair(pair);
+    } else if ((mask & IBV_QP_STATE) != 0) {
+        pair.now = attr->qp_state;
+    }
     return 0;
 }
-int post_send(ibv_qp*, ibv_send_wr* wr, ibv_send_wr**) {
-    mock->sends.push_back(*wr);
+/// What the queues hold of it goes with it, and a receive that it has taken.
+int destroy_qp(ibv_qp* which) {
+    const std::lock_guard guard(traffic);
+    for (ibv_cq* const queue : {which->send_cq, which->recv_cq}) {
+        std::erase_if(static_cast<MockCq*>(queue)->entries,
+                      [&](const ibv_wc& wc) { return wc.qp_num == which->qp_num; });
+    }
+    std::erase_if(mock->events,
+                  [&](const ibv_async_event& event) { return event.element.qp == which; });
+    std::erase(pairs, which);
+    return destroy(static_cast<MockPair*>(which));
+}
+int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
+    const std::lock_guard guard(traffic);
+    auto& pair = *static_cast<MockPair*>(which);
+    if (mock->is_gone) {
+        return EIO;
+    }
+    if (pair.peer == 0) {
+        mock->sends.push_back(*wr);
+        return 0;
+    }
+    Frame frame{.wr_id = wr->wr_id,
+                .is_signaled = pair.signals_all || (wr->send_flags & IBV_SEND_SIGNALED) != 0,
+                .bytes = {}};
+    for (int i = 0; i < wr->num_sge; ++i) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): the address that was posted
+        const char* const from = reinterpret_cast<const char*>(wr->sg_list[i].addr);
+        frame.bytes.insert(frame.bytes.end(), from, from + wr->sg_list[i].length);
+    }
+    if (pair.now == IBV_QPS_ERR) {
+        complete(pair, frame.wr_id, IBV_WC_WR_FLUSH_ERR, false);
+        return 0;
+    }
+    pair.waiting.push_back(std::move(frame));
+    run(pair);
     return 0;
 }
 int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) {
     return ENOMEM;
 }
 int get_async_event(ibv_context*, ibv_async_event* event) {
+    const std::lock_guard guard(traffic);
     if (mock->events.empty()) {
         return -1;
     }
@@ -196,6 +440,8 @@ const char* event_type_str(ibv_event_type) {
 
 MockNic::MockNic() {
     mock = this;
+    pairs.clear();
+    shared_queues.clear();
     std::strncpy(device.name, "mock0", sizeof device.name - 1);
     attr.vendor_id = 0x15b3;
     attr.phys_port_cnt = 2;
@@ -218,6 +464,8 @@ MockNic::MockNic() {
     context_.context.ops.poll_cq = poll_cq;
     context_.context.ops.post_send = post_send;
     context_.context.ops.post_recv = post_recv;
+    context_.context.ops.post_srq_recv = post_srq_recv;
+    context_.context.ops.req_notify_cq = req_notify_cq;
     mock_context = &context_.context;
 
     functions_.ibv_get_device_list = get_device_list;
@@ -231,15 +479,18 @@ MockNic::MockNic() {
     functions_.ibv_dealloc_pd = destroy<ibv_pd>;
     functions_.ibv_reg_mr_iova2 = reg_mr;
     functions_.ibv_reg_dmabuf_mr = reg_dmabuf;
-    functions_.ibv_dereg_mr = destroy<ibv_mr>;
+    functions_.ibv_dereg_mr = dereg_mr;
     functions_.ibv_create_comp_channel = create_channel;
     functions_.ibv_destroy_comp_channel = destroy_channel;
     functions_.ibv_create_cq = create_cq;
-    functions_.ibv_destroy_cq = destroy<ibv_cq>;
-    functions_.ibv_get_cq_event = no_cq_event;
+    functions_.ibv_destroy_cq = destroy_cq;
+    functions_.ibv_get_cq_event = get_cq_event;
+    functions_.ibv_ack_cq_events = ack_cq_events;
+    functions_.ibv_create_srq = create_srq;
+    functions_.ibv_destroy_srq = destroy_srq;
     functions_.ibv_create_qp = create_qp;
     functions_.ibv_modify_qp = modify_qp;
-    functions_.ibv_destroy_qp = destroy<ibv_qp>;
+    functions_.ibv_destroy_qp = destroy_qp;
     functions_.ibv_get_async_event = get_async_event;
     functions_.ibv_ack_async_event = ack_async_event;
     functions_.ibv_event_type_str = event_type_str;
@@ -249,6 +500,67 @@ MockNic::MockNic() {
 MockNic::~MockNic() {
     use_library(nullptr);
     mock = nullptr;
+}
+
+// ---- what happens to it ----
+
+void MockNic::gone() {
+    const std::lock_guard guard(traffic);
+    is_gone = true;
+    tell(IBV_EVENT_DEVICE_FATAL, nullptr);
+}
+
+void MockNic::fail_pair(std::uint32_t qpn) {
+    const std::lock_guard guard(traffic);
+    MockPair& pair = *pair_of(qpn);
+    end_pair(pair);
+    tell(IBV_EVENT_QP_FATAL, &pair);
+}
+
+void MockNic::fail_queue() {
+    const std::lock_guard guard(traffic);
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_CQ_ERR;
+    event.element.cq = last_pair->send_cq;
+    events.push_back(event);
+}
+
+void MockNic::begin_message_to(std::uint32_t qpn) {
+    const std::lock_guard guard(traffic);
+    MockPair& pair = *pair_of(qpn);
+    auto& receives = static_cast<MockSrq*>(pair.srq)->receives;
+    pair.held.push_back(receives.front());
+    receives.pop_front();
+}
+
+void MockNic::send_to(std::uint32_t qpn, std::span<const char> frame) {
+    const std::lock_guard guard(traffic);
+    deliver(*pair_of(qpn), frame);
+}
+
+std::size_t MockNic::receives_left() {
+    const std::lock_guard guard(traffic);
+    std::size_t left = 0;
+    for (const MockSrq* const queue : shared_queues) {
+        left += queue->receives.size();
+    }
+    return left;
+}
+
+std::size_t MockNic::pairs_left() {
+    const std::lock_guard guard(traffic);
+    return pairs.size();
+}
+
+std::vector<std::uint32_t> MockNic::connected_pairs() {
+    const std::lock_guard guard(traffic);
+    std::vector<std::uint32_t> connected;
+    for (const MockPair* const pair : pairs) {
+        if (pair->peer != 0 && pair->now != IBV_QPS_ERR) {
+            connected.push_back(pair->qp_num);
+        }
+    }
+    return connected;
 }
 
 }  // namespace rvt::verbs

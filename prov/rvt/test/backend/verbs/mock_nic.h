@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // A NIC that exists only here: the functions of libibverbs that the backend calls, and what they
 // were called with. One at a time; while it exists, the backend finds it in place of rdma-core.
+//
+// Pairs that are connected with each other carry SENDs into receives of shared queues, at once. As
+// with a NIC, what fails ends the pair, and no completion of a pair outlives it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +36,10 @@ class MockNic {
     int reg_mr_error = 0;
     int dmabuf_error = 0;
     int create_qp_error = 0;
+    std::size_t most_pairs = 1000;                  // further ones are ENOMEM
+    std::size_t most_registered = ~std::size_t{0};  // bytes; beyond it ENOMEM
+    std::atomic<bool> is_gone{false};               // every call is EIO, nothing completes
+    bool tells_last_receive = true;                 // by IBV_EVENT_QP_LAST_WQE_REACHED
 
     // What it was asked.
     struct Region {
@@ -48,7 +57,19 @@ class MockNic {
     std::deque<ibv_async_event> events;
     unsigned acknowledged = 0;
 
-    int live = 0;  // objects that have not been destroyed
+    // What happens to it.
+    bool is_cut = false;                       // nobody answers
+    void fail_queue();                         // that of the latest pair, with IBV_EVENT_CQ_ERR
+    void gone();                               // with IBV_EVENT_DEVICE_FATAL
+    void fail_pair(std::uint32_t qpn);         // with IBV_EVENT_QP_FATAL
+    void begin_message_to(std::uint32_t qpn);  // its first packet takes a receive
+    void send_to(std::uint32_t qpn, std::span<const char> frame);  // from nowhere
+    [[nodiscard]] std::size_t receives_left();                     // in all shared queues
+    [[nodiscard]] std::size_t pairs_left();
+    [[nodiscard]] std::vector<std::uint32_t> connected_pairs();
+
+    std::atomic<int> live{0};    // objects that have not been destroyed
+    std::size_t registered = 0;  // bytes
     ibv_qp* last_pair = nullptr;
 
   private:
