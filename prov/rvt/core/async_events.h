@@ -4,6 +4,7 @@
 // empty. ibv_get_async_event(3). IBTA vol. 1, 11.6.3.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -30,6 +31,11 @@ class AsyncEvents {
 
     void post(AsyncEvent event) noexcept;
 
+    /// False when there is none; one that comes right now may be seen later. Threads: any.
+    [[nodiscard]] bool may_have_some() const noexcept {
+        // relaxed: who is told takes them under the lock.
+        return has_some_.load(std::memory_order_relaxed);
+    }
     /// The oldest event, if there is one. Threads: any.
     std::optional<AsyncEvent> poll() noexcept;
     /// Waits for one at most `timeout_ms`; -1: for ever.
@@ -48,6 +54,7 @@ class AsyncEvents {
     const int fd_;
     util::Mutex lock_;  // order: innermost
     std::deque<AsyncEvent> queue_ RVT_GUARDED_BY(lock_);
+    std::atomic<bool> has_some_{false};
 };
 
 }  // namespace rvt::core

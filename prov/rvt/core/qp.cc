@@ -374,7 +374,7 @@ void Qp::enter_error(bool send_side_only) noexcept {
             set_state(QpState::kErr);
             abandon_request(*this, Nak::kUnreachable);  // the rest of a message does not come
             flush_receives_locked();
-            last_receive = shares_receives();
+            last_receive = shares_receives() && !is_backends(pd_);  // of others a NIC knows
         }
     }
     if (last_receive) {

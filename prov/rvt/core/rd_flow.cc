@@ -306,7 +306,8 @@ void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexc
 /// Takes an acknowledgement in, though the rest of the frame may have to wait for the owner.
 /// Returns: how many bytes it had.
 std::size_t RdFlow::heed_taken(std::span<const std::byte> frame) noexcept {
-    if (frame.empty() || frame[0] != std::byte{static_cast<std::uint8_t>(RdOp::kTaken)}) {
+    if (nic_ != nullptr || frame.empty() ||
+        frame[0] != std::byte{static_cast<std::uint8_t>(RdOp::kTaken)}) {
         return 0;
     }
     const auto record = decode_record(frame);

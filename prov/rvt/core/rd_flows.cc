@@ -80,8 +80,9 @@ Status RdFlows::start(Device* nic) {
         if (opened.is_ok()) {
             nic_ = opened.take();
         } else {
-            RVT_WARN(kEpCtrl, "NIC %s carries no flows: %s; packets will do", nic->name().c_str(),
-                     strerrordesc_np(opened.error()));
+            RVT_WARN(kEpCtrl, "NIC %s carries no flows: %s; packets will do%s", nic->name().c_str(),
+                     strerrordesc_np(opened.error()),
+                     opened.error() == ENOMEM ? RdNic::kLookAtLimit : "");
         }
     }
     const util::Guard guard(lock_);
@@ -145,7 +146,7 @@ void RdFlows::linger() noexcept {
 void RdFlows::destroy_locked(Link& link) noexcept {
     RdFlow& flow = *link.flow;
     if (flow.nic_ != nullptr && flow.qp_ != nullptr) {
-        nic_->forget(*flow.qp_);
+        nic_->retire(std::move(flow.qp_));
     }
     flow.qp_.reset();
     {
@@ -278,6 +279,14 @@ unsigned RdFlows::poll_nic() noexcept {
     return taken;
 }
 
+/// Takes in all that the NIC has received: a peer's word that a flow ends comes another way, and
+/// must not overtake the flow's last frames.
+void RdFlows::read_nic() noexcept {
+    for (unsigned polls = 0; polls < RdNic::kMostPolls && poll_nic() == RdNic::kMostPerPoll;
+         ++polls) {
+    }
+}
+
 Status RdFlows::arm_nic() noexcept {
     if (nic_ == nullptr) {
         return kOk;
@@ -310,6 +319,9 @@ void RdFlows::flush_open() noexcept {
 unsigned RdFlows::drain_waiting() noexcept {
     const std::size_t before = waiting_.size();
     std::erase_if(waiting_, [](RdFlow* flow) { return flow->drain(); });
+    if (nic_ != nullptr) {
+        nic_->take_held();
+    }
     tell_late();
     return static_cast<unsigned>(before - waiting_.size());
 }

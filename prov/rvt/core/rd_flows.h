@@ -262,6 +262,7 @@ class RdFlows final : private MadSink, private CmWire {
     // ---- traffic, in rd_flows.cc ----
     unsigned poll_polling() noexcept;
     unsigned poll_nic() noexcept;
+    void read_nic() noexcept;
     void flush_open() noexcept;
     unsigned drain_waiting() noexcept;
     void tell(RdFlow& flow, bool is_end);

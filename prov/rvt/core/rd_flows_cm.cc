@@ -403,6 +403,7 @@ void RdFlows::look_at_cm(std::uint64_t now) noexcept {
     if (now < due) [[likely]] {
         return;
     }
+    read_nic();
     const util::Guard guard(lock_);
     run_cm_locked();
 }

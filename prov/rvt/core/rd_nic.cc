@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <sys/epoll.h>
 #include <sys/mman.h>
 
 #include "core/rd_flow.h"
@@ -16,8 +17,8 @@ namespace {
 // As many as the limit of locked memory allows.
 constexpr std::uint32_t kReceives[] = {512, 256, 128, 64, 32};
 constexpr std::uint64_t kIsReceive = std::uint64_t{1} << 63;
-constexpr std::uint32_t kMostCqe = 1u << 16;
-constexpr unsigned kMostPerPoll = 64;
+// Not every driver says that a pair takes no more receives.
+constexpr std::uint64_t kLastReceiveUs = 1'000'000;
 
 }  // namespace
 
@@ -52,9 +53,25 @@ Status RdNic::start() {
         made = start_receives();
     }
     if (made.is_ok()) {
+        made = make_wake_set();
+    }
+    if (made.is_ok()) {
         max_flows_ = (depth - receives_->query().max_wr) / RdFrameRing::kMaxFrames;
     }
     return made.is_ok() && max_flows_ == 0 ? Status(ENOSPC) : made;
+}
+
+/// What happens to the NIC wakes sleepers as well: of one that is gone nothing completes.
+Status RdNic::make_wake_set() {
+    wake_set_.reset(epoll_create1(EPOLL_CLOEXEC));
+    for (const int fd : {device_.ops().wake_fd(device_), context_->events().fd()}) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        if (epoll_ctl(wake_set_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+            return errno;
+        }
+    }
+    return kOk;
 }
 
 Status RdNic::start_receives() {
@@ -79,13 +96,14 @@ Status RdNic::start_receives() {
     for (std::uint32_t i = 0; i < count && made.is_ok(); ++i) {
         made = post(i);
     }
+    held_.reserve(count);
     return made;
 }
 
 Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
     const util::Guard guard(lock_);
-    if (flows_.size() >= max_flows_) {
-        return ENOSPC;
+    if (is_gone_ || flows_.size() >= max_flows_) {
+        return refuse(is_gone_ ? ENODEV : ENOSPC, "");
     }
     Status made = keep(
         place, create_qp(*pd_, {.type = QpType::kRc,
@@ -104,17 +122,96 @@ Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
     if (made.is_ok()) {
         flows_[place->qpn()] = &flow;
     }
-    return made;
+    return made.is_ok() ? made : refuse(made, "");
 }
 
-Status RdNic::register_frames(std::span<std::byte> memory, Owned<Mr>& place) const {
+Status RdNic::register_frames(std::span<std::byte> memory, Owned<Mr>& place) {
     const iovec segment{memory.data(), memory.size()};
-    return keep(place, reg_mr(*pd_, {.segments = {&segment, 1}}));
+    const Status made = keep(place, reg_mr(*pd_, {.segments = {&segment, 1}}));
+    return made.is_ok() ? made : refuse(made, made.error() == ENOMEM ? kLookAtLimit : "");
 }
 
-void RdNic::forget(const Qp& qp) noexcept {
-    const util::Guard guard(lock_);
-    flows_.erase(qp.qpn());
+void RdNic::retire(Owned<Qp> pair) noexcept {
+    if (pair->state() == QpState::kInit) {  // it has never taken a receive
+        const util::Guard guard(lock_);
+        flows_.erase(pair->qpn());
+        return;
+    }
+    {
+        const util::Guard guard(lock_);
+        flows_[pair->qpn()] = nullptr;
+    }
+    const Status ends = pair->modify({.state = QpState::kErr}, QpMask::kState);
+    leaving_.push_back({.pair = std::move(pair),
+                        .until_us = ends.is_ok() ? device_.now_us() + kLastReceiveUs : 0});
+}
+
+/// Destroys the pairs that hold no receives any more.
+/// @param is_all_read  The queue has been found empty, after the NIC's word was heard.
+void RdNic::end_left(bool is_all_read) noexcept {
+    const std::uint64_t now = device_.now_us();
+    std::erase_if(leaving_, [&](Leaving& one) {
+        const bool ends = (one.has_told && is_all_read) || now >= one.until_us;
+        if (ends) {
+            const std::uint32_t qpn = one.pair->qpn();
+            one.pair.reset();
+            const util::Guard guard(lock_);
+            flows_.erase(qpn);
+        }
+        return ends;
+    });
+}
+
+/// Says once that the NIC does not carry what is asked of it.
+Status RdNic::refuse(Status why, const char* what_to_change) noexcept {
+    // relaxed: a flag on its own.
+    if (!has_refused_.exchange(true, std::memory_order_relaxed)) {
+        RVT_WARN(kEpCtrl, "NIC %s carries no further flow: %s; packets will do%s",
+                 device_.name().c_str(), strerrordesc_np(why.error()), what_to_change);
+    }
+    return why;
+}
+
+// ---- events ----
+
+void RdNic::take_events(std::vector<std::uint64_t>& failed) noexcept {
+    while (const auto event = context_->events().poll()) {
+        switch (event->type) {
+            case EventType::kQpLastWqeReached: note_last_receive(event->object); break;
+            case EventType::kQpFatal:
+            case EventType::kQpReqErr:
+            case EventType::kQpAccessErr:
+                if (const RdFlow* flow = find(static_cast<const Qp*>(event->object)->qpn())) {
+                    failed.push_back(flow->id());
+                }
+                break;
+            case EventType::kCqErr:
+            case EventType::kDeviceFatal: fail_all(failed); break;
+            default: break;
+        }
+    }
+}
+
+void RdNic::note_last_receive(const Object* pair) noexcept {
+    for (Leaving& one : leaving_) {
+        one.has_told |= one.pair.get() == pair;
+    }
+}
+
+void RdNic::fail_all(std::vector<std::uint64_t>& failed) noexcept {
+    {
+        const util::Guard guard(lock_);
+        is_gone_ = true;
+        for (const auto& [qpn, flow] : flows_) {
+            if (flow != nullptr) {
+                failed.push_back(flow->id());
+            }
+        }
+    }
+    for (Leaving& one : leaving_) {
+        one.until_us = 0;
+    }
+    [[maybe_unused]] const Status refused = refuse(ENODEV, "");
 }
 
 // ---- traffic ----
@@ -150,9 +247,12 @@ bool RdNic::take_frame(const Wc& wc) noexcept {
     return true;
 }
 
-bool RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
+void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     if ((wc.wr_id & kIsReceive) != 0) {
-        return take_frame(wc);
+        if (!take_frame(wc)) {
+            held_.push_back(wc);
+        }
+        return;
     }
     RdFlow* const flow = find(wc.qpn);
     if (flow != nullptr && wc.status == WcStatus::kSuccess) [[likely]] {
@@ -160,10 +260,16 @@ bool RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     } else if (flow != nullptr) {
         failed.push_back(wc.wr_id);
     }
-    return true;
+}
+
+void RdNic::hand_over_held() noexcept {
+    std::erase_if(held_, [&](const Wc& wc) { return take_frame(wc); });
 }
 
 unsigned RdNic::poll(std::vector<std::uint64_t>& failed) noexcept {
+    if (context_->events().may_have_some()) [[unlikely]] {
+        take_events(failed);
+    }
     unsigned taken = 0;
     while (taken < kMostPerPoll) {
         if (next_ == count_) {
@@ -173,11 +279,12 @@ unsigned RdNic::poll(std::vector<std::uint64_t>& failed) noexcept {
                 break;
             }
         }
-        if (!take(read_[next_], failed)) {
-            break;
-        }
+        take(read_[next_], failed);
         ++next_;
         ++taken;
+    }
+    if (!leaving_.empty()) [[unlikely]] {
+        end_left(count_ == 0);
     }
     return taken;
 }

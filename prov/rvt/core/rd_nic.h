@@ -5,9 +5,13 @@
 //
 // Each frame's completion is asked for, and there is room for all that can be under way: so many
 // flows the NIC carries, further ones take packets.
+//
+// A pair that ends may hold a receive, and the queue those that its messages have filled: it goes
+// when the NIC has said that it takes no more and the queue has been read, so that none is lost.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,6 +28,7 @@
 #include "core/verbs_cq.h"
 #include "util/annotations.h"
 #include "util/lock.h"
+#include "util/unique_fd.h"
 
 namespace rvt::core {
 
@@ -33,6 +38,9 @@ class RdFlow;
 class RdNic {
   public:
     static constexpr std::uint32_t kFrameBytes = 16u << 10;  // the longest
+    static constexpr unsigned kMostPerPoll = 64;             // completions
+    static constexpr std::uint32_t kMostCqe = 1u << 16;
+    static constexpr unsigned kMostPolls = kMostCqe / kMostPerPoll;  // until its queue is read
 
     /// @param device  Of verb grade; outlives this.
     /// Returns: ENOMEM when not even a few receives can be registered; errors of the device.
@@ -45,21 +53,30 @@ class RdNic {
     [[nodiscard]] Device& device() const noexcept { return device_; }
 
     /// Makes a pair for the flow, in state INIT. Returns: ENOSPC when the NIC carries as many as it
-    /// can; errors of the device. Threads: any.
+    /// can, ENODEV when it is gone; errors of the device. Threads: any.
     Status make_pair(RdFlow& flow, Owned<Qp>& place);
     /// Registers what the flow's frames lie in. Threads: any.
-    Status register_frames(std::span<std::byte> memory, Owned<Mr>& place) const;
-    /// Nothing more is handed to the flow, whose pair goes next. Threads: any that keeps poll()
-    /// out.
-    void forget(const Qp& qp) noexcept;
+    Status register_frames(std::span<std::byte> memory, Owned<Mr>& place);
+    /// Nothing more is handed to the flow, whose pair ends. Threads: any that keeps poll() out.
+    void retire(Owned<Qp> pair) noexcept;
 
-    /// Hands frames to their flows, and counts what has been sent, until a flow has no room.
+    /// What to change where memory cannot be registered, for the log.
+    static constexpr const char* kLookAtLimit = "; look at the limit of locked memory (ulimit -l)";
+
+    /// Hands frames to their flows, and counts what has been sent. What a flow has no room for
+    /// stays in its receive until it has.
     /// @param failed  Gets the ids of flows whose pairs have failed.
     /// Returns: how many completions there were.
     unsigned poll(std::vector<std::uint64_t>& failed) noexcept;
+    /// Tries again what flows had no room for.
+    void take_held() noexcept {
+        if (!held_.empty()) [[unlikely]] {
+            hand_over_held();
+        }
+    }
     /// Asks that the next completion makes wake_fd() readable. Returns: EAGAIN when one is there.
     Status arm() noexcept;
-    [[nodiscard]] int wake_fd() const noexcept { return device_.ops().wake_fd(device_); }
+    [[nodiscard]] int wake_fd() const noexcept { return wake_set_.get(); }
 
   private:
     struct Unmap {
@@ -67,16 +84,31 @@ class RdNic {
         void operator()(std::byte* memory) const noexcept;
     };
 
+    /// The pair of a flow that is gone.
+    struct Leaving {
+        Owned<Qp> pair;
+        std::uint64_t until_us;
+        bool has_told = false;  // that it takes no more receives
+    };
+
     explicit RdNic(Device& device) noexcept : device_(device) {}
     Status start();
     Status start_receives();
+    Status make_wake_set();
     Status post(std::uint64_t index) noexcept;
-    bool take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
+    Status refuse(Status why, const char* what_to_change) noexcept;
+    void take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     bool take_frame(const Wc& wc) noexcept;
+    void hand_over_held() noexcept;
+    void take_events(std::vector<std::uint64_t>& failed) noexcept;
+    void fail_all(std::vector<std::uint64_t>& failed) noexcept;
+    void note_last_receive(const Object* pair) noexcept;
+    void end_left(bool is_all_read) noexcept;
     RdFlow* find(std::uint32_t qpn) noexcept;
 
     Device& device_;
     Owned<Context> context_;
+    util::UniqueFd wake_set_;  // of the NIC's completions and events
     Owned<CompChannel> channel_;
     Owned<Pd> pd_;
     Owned<VerbsCq> cq_;
@@ -89,9 +121,14 @@ class RdNic {
     std::array<Wc, 32> read_{};
     unsigned count_ = 0;
     unsigned next_ = 0;
+    std::vector<Wc> held_;  // frames that their flows have no room for; fewer than receives
+    std::vector<Leaving> leaving_;
 
-    util::SpinLock lock_;                                                     // order: innermost
-    std::unordered_map<std::uint32_t, RdFlow*> flows_ RVT_GUARDED_BY(lock_);  // by their pairs
+    util::SpinLock lock_;  // order: innermost
+    // By their pairs; nullptr: the flow is gone, and the pair is leaving.
+    std::unordered_map<std::uint32_t, RdFlow*> flows_ RVT_GUARDED_BY(lock_);
+    bool is_gone_ RVT_GUARDED_BY(lock_) = false;
+    std::atomic<bool> has_refused_{false};  // and said so
 };
 
 }  // namespace rvt::core

@@ -12,6 +12,7 @@
 #include "core/addresses.h"
 #include "core/qp.h"
 #include "core/recv_queue.h"
+#include "core/verbs_cq.h"
 #include "util/log.h"
 
 namespace rvt::verbs {
@@ -31,6 +32,11 @@ std::uint32_t clamp(int limit, std::uint32_t most) noexcept {
 Status set_nonblocking(int fd) noexcept {
     const int flags = fcntl(fd, F_GETFL);
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? kOk : Status(errno);
+}
+
+/// A pair is there until the event has been acknowledged.
+void raise(const ibv_async_event& event, EventType type) noexcept {
+    static_cast<core::Qp*>(event.element.qp->qp_context)->raise(type);
 }
 
 Status last_error() noexcept {
@@ -200,16 +206,16 @@ void Nic::take_events() noexcept {
                     port_changed(*device_, limits_.mtu_bytes);
                 }
                 break;
-            case IBV_EVENT_QP_FATAL:
-            case IBV_EVENT_QP_REQ_ERR:
-            case IBV_EVENT_QP_ACCESS_ERR: {
-                using enum EventType;
-                auto& pair = *static_cast<core::Qp*>(event.element.qp->qp_context);
-                pair.raise(event.event_type == IBV_EVENT_QP_FATAL     ? kQpFatal
-                           : event.event_type == IBV_EVENT_QP_REQ_ERR ? kQpReqErr
-                                                                      : kQpAccessErr);
+            case IBV_EVENT_DEVICE_FATAL: device_->begin_removal(); break;
+            case IBV_EVENT_CQ_ERR: {
+                auto& queue = *static_cast<core::VerbsCq*>(event.element.cq->cq_context);
+                queue.context().events().post({.type = EventType::kCqErr, .object = &queue});
                 break;
             }
+            case IBV_EVENT_QP_FATAL: raise(event, EventType::kQpFatal); break;
+            case IBV_EVENT_QP_REQ_ERR: raise(event, EventType::kQpReqErr); break;
+            case IBV_EVENT_QP_ACCESS_ERR: raise(event, EventType::kQpAccessErr); break;
+            case IBV_EVENT_QP_LAST_WQE_REACHED: raise(event, EventType::kQpLastWqeReached); break;
             default: break;  // nothing that an endpoint would not learn by its completions
         }
         lib().ibv_ack_async_event(&event);

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Flows over a NIC when something goes wrong with it: endpoints of this process, and the mock for
+// their NIC.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/verbs/mock_nic.h"
+#include "backend/verbs/nic.h"
+#include "core/flow_node.h"
+#include "util/log.h"
+
+using namespace rvt;
+using namespace rvt::core;
+using test::Node;
+
+namespace {
+
+// ---- what is logged ----
+
+std::vector<std::string> warnings;
+
+constexpr util::LogSink kSink{
+    .is_enabled = [](util::LogLevel level,
+                     util::LogArea) noexcept { return level == util::LogLevel::kWarn; },
+    .write = [](util::LogLevel, util::LogArea, const char*, int,
+                const char* text) noexcept { warnings.emplace_back(text); },
+};
+
+bool is_warned_once_of(const char* what) {
+    return warnings.size() == 1 && warnings[0].find(what) != std::string::npos;
+}
+
+// ---- endpoints ----
+
+struct Net {
+    Net() {
+        ibv_gid_entry gid{};
+        const std::uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
+        std::memcpy(gid.gid.raw, mapped, sizeof mapped);
+        gid.gid_type = IBV_GID_TYPE_ROCE_V2;
+        mock.gids.push_back(gid);
+        mock.attr.max_cqe = 1 << 16;
+        nic = verbs::Nic::open(registry, {.device = "mock0",
+                                          .port = 1,
+                                          .address = {.family = AF_INET, .ip = {10, 1, 2, 3}}})
+                  .take();
+    }
+    ~Net() {
+        nodes.clear();
+        nic.reset();
+        RVT_EQ(mock.live, 0);
+    }
+    Net(const Net&) = delete;
+    Net& operator=(const Net&) = delete;
+
+    Node& add() {
+        Address address = nic->device().address();
+        address.port = static_cast<std::uint16_t>(5001 + nodes.size());
+        return *nodes.emplace_back(std::make_unique<Node>(wire, address, &nic->device()));
+    }
+    void poll() {
+        nic->take_events();
+        for (const auto& node : nodes) {
+            if (node.get() != asleep) {
+                node->poll();
+            }
+        }
+    }
+    /// Polls until it is so; fails the test when it does not come to that.
+    template <class Is>
+    void until(Is is) {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        while (!is()) {
+            RVT_ASSERT(std::chrono::steady_clock::now() < end);
+            poll();
+        }
+    }
+    static void connect_by(Net& net, Node& a, Node& b) {
+        const std::size_t before_a = a.all.size();
+        const std::size_t before_b = b.all.size();
+        a.flows->connect(b.address());
+        net.until([&] { return a.all.size() > before_a && b.all.size() > before_b; });
+    }
+    void connect(Node& a, Node& b) { connect_by(*this, a, b); }
+    /// A message each way arrives.
+    void talk(Node& a, RdFlow& a_flow, Node& b, RdFlow& b_flow) {
+        a.heard.clear();
+        b.heard.clear();
+        RVT_ASSERT(Node::say("there", a_flow));
+        RVT_ASSERT(Node::say("and back", b_flow));
+        until([&] { return a.heard.size() == 1 && b.heard.size() == 1; });
+    }
+
+    verbs::MockNic mock;
+    Registry registry;
+    std::shared_ptr<verbs::Nic> nic;
+    fake::Wire wire;
+    std::vector<std::unique_ptr<Node>> nodes;
+    const Node* asleep = nullptr;  // is not polled
+};
+
+/// Two of them, connected.
+struct Two : Net {
+    Two() {
+        connect(a, b);
+        RVT_ASSERT(a.flow->is_over_nic());
+    }
+    /// Both ends learn that the flow is gone, and make another one.
+    void again() {
+        until([&] { return a.ends > 0 && b.ends > 0 && a.all.empty() && b.all.empty(); });
+        connect(a, b);
+        talk(a, *a.flow, b, *b.flow);
+    }
+    Node& a = add();
+    Node& b = add();
+};
+
+}  // namespace
+
+TestSuite(rd_nic_mock, .timeout = 60);
+
+// ---- receives ----
+
+Test(rd_nic_mock, receives_that_a_pair_holds_come_back_when_it_ends) {
+    Two net;
+    const std::size_t before = net.mock.receives_left();
+    for (const std::uint32_t qpn : net.mock.connected_pairs()) {
+        net.mock.begin_message_to(qpn);
+    }
+    RVT_ASSERT(Node::say("unread", *net.a.flow));
+    net.a.flow->close();
+    net.until([&] { return net.b.ends == 1 && net.mock.pairs_left() == 0; });
+    RVT_EQ(net.mock.receives_left(), before);
+}
+
+Test(rd_nic_mock, a_pair_whose_last_receive_is_not_told_of_ends_all_the_same) {
+    Two net;
+    net.mock.tells_last_receive = false;
+    net.a.flow->close();
+    net.until([&] { return net.b.ends == 1 && net.mock.pairs_left() == 0; });
+}
+
+Test(rd_nic_mock, a_flow_without_room_holds_back_no_other) {
+    Net net;
+    Node& a = net.add();
+    Node& b = net.add();
+    Node& c = net.add();
+    net.connect(a, b);
+    net.connect(c, b);
+    RdFlow& to_c = *b.flow;
+    net.asleep = &b;  // it takes nothing from its flows
+    const std::string text(a.flow->max_run(), 'x');
+    std::size_t said = 0;
+    for (unsigned refused = 0; refused < 100;) {
+        refused = a.say(text) ? 0 : refused + 1;
+        said += refused == 0 ? 1 : 0;
+        net.poll();
+        b.flows->poll_for_owner();
+    }
+    RVT_ASSERT(Node::say("answer", to_c));
+    net.until([&] {
+        b.flows->poll_for_owner();
+        return to_c.is_drained();
+    });
+    net.asleep = nullptr;
+    net.until([&] { return b.heard.size() == said; });
+    RVT_ASSERT(b.heard.back() == text);
+}
+
+Test(rd_nic_mock, what_arrived_before_the_end_of_a_peer_is_heard) {
+    Two net;
+    net.asleep = &net.b;
+    constexpr std::size_t kMessages = 300;  // more than one poll takes
+    for (std::size_t said = 0; said < kMessages; ++said) {
+        net.until([&] { return net.a.say(std::to_string(said)); });
+        net.until([&] { return net.a.flow->is_drained(); });
+    }
+    Node& b = net.b;
+    net.nodes.erase(net.nodes.begin());
+    net.asleep = nullptr;
+    net.until([&] { return b.ends == 1; });
+    RVT_EQ(b.heard.size(), kMessages);
+}
+
+// ---- frames that make no sense ----
+
+namespace {
+
+std::string record(const RdMessage& message) {
+    std::string bytes(record_bytes(message), '\0');
+    encode_record(message, 0, reinterpret_cast<std::byte*>(bytes.data()));
+    return bytes;
+}
+
+}  // namespace
+
+Test(rd_nic_mock, a_frame_that_makes_no_sense_ends_its_flow_alone) {
+    const std::string frames[] = {
+        std::string(1, '\xff'),
+        std::string(RdNic::kFrameBytes, '\xff'),
+        std::string(64, '\0'),
+        record({.op = RdOp::kTaken, .data = wire::kPsn | 5}),  // of packets
+        record({.op = RdOp::kEagerFirst, .length = 4000}),
+        record({.op = RdOp::kEager}) + "x",
+    };
+    for (const std::string& frame : frames) {
+        Net net;
+        Node& a = net.add();
+        Node& b = net.add();
+        Node& c = net.add();
+        net.connect(c, b);
+        RdFlow& to_c = *b.flow;
+        const auto before = net.mock.connected_pairs();
+        net.connect(a, b);
+        for (const std::uint32_t qpn : net.mock.connected_pairs()) {
+            if (std::ranges::find(before, qpn) == before.end()) {
+                net.mock.send_to(qpn, frame);
+            }
+        }
+        net.until([&] { return a.all.empty() && b.all.size() == 1; });
+        RVT_ASSERT(a.is_malformed && b.is_malformed && !c.is_malformed);
+        net.talk(c, *c.flow, b, to_c);
+    }
+}
+
+// ---- the NIC has no more ----
+
+namespace {
+
+/// Flows come about by packets, and the log says so once, with what to change.
+void falls_back(Net& net, const char* hint) {
+    Node& a = net.add();
+    Node& b = net.add();
+    Node& c = net.add();
+    warnings.clear();
+    net.connect(a, b);
+    net.connect(a, c);
+    for (const RdFlow* const flow : a.all) {
+        RVT_ASSERT(!flow->is_over_nic());
+    }
+    RVT_ASSERT(is_warned_once_of(hint));
+    net.talk(a, *a.flow, c, *c.flow);
+    RVT_EQ(a.failure, 0);
+}
+
+}  // namespace
+
+Test(rd_nic_mock, out_of_pairs_packets_do) {
+    util::set_log_sink(&kSink);
+    Net net;
+    net.mock.most_pairs = 0;
+    falls_back(net, "NIC mock0-10.1.2.3");
+}
+
+Test(rd_nic_mock, out_of_regions_packets_do) {
+    util::set_log_sink(&kSink);
+    Net net;
+    // The receives of three endpoints, and nothing for flows.
+    net.mock.most_registered = std::size_t{3} * 512 * RdNic::kFrameBytes;
+    falls_back(net, "ulimit -l");
+}
+
+Test(rd_nic_mock, with_little_locked_memory_there_are_fewer_receives) {
+    Net net;
+    net.mock.most_registered = std::size_t{2} << 20;
+    Node& a = net.add();
+    net.mock.most_registered = std::size_t{3} << 20;
+    Node& b = net.add();
+    net.mock.most_registered = std::size_t{4} << 20;
+    net.connect(a, b);
+    RVT_ASSERT(a.flow->is_over_nic());
+    net.talk(a, *a.flow, b, *b.flow);
+}
+
+Test(rd_nic_mock, without_room_for_receives_packets_do) {
+    util::set_log_sink(&kSink);
+    for (const char* call : {"reg_mr", "create_cq", "create_srq"}) {
+        Net net;
+        net.mock.failing = call;
+        warnings.clear();
+        Node& a = net.add();
+        RVT_ASSERT(is_warned_once_of("carries no flows"));
+        RVT_ASSERT(is_warned_once_of("ulimit -l") == (std::string(call) == "reg_mr"));
+        Node& b = net.add();
+        net.connect(a, b);
+        RVT_ASSERT(!a.flow->is_over_nic());
+        net.talk(a, *a.flow, b, *b.flow);
+    }
+}
+
+// ---- the NIC fails ----
+
+Test(rd_nic_mock, a_pair_that_fails_by_itself_ends_its_flow_alone) {
+    Net net;
+    Node& a = net.add();
+    Node& b = net.add();
+    Node& c = net.add();
+    net.connect(b, c);
+    RdFlow& to_c = *b.flow;
+    const auto before = net.mock.connected_pairs();
+    net.connect(a, b);
+    for (const std::uint32_t qpn : net.mock.connected_pairs()) {
+        if (std::ranges::find(before, qpn) == before.end()) {
+            net.mock.fail_pair(qpn);
+            break;
+        }
+    }
+    net.until([&] { return a.ends == 1 && b.ends == 1; });
+    net.talk(b, to_c, c, *c.flow);
+    net.connect(a, b);
+    RVT_ASSERT(a.flow->is_over_nic());
+    net.talk(a, *a.flow, b, *b.flow);
+}
+
+Test(rd_nic_mock, a_pair_that_fails_under_traffic_ends_its_flow) {
+    Two net;
+    while (net.a.say(std::string(100, 'x'))) {  // until the other end has to take something
+    }
+    net.mock.fail_pair(net.mock.connected_pairs()[0]);
+    net.again();
+}
+
+Test(rd_nic_mock, when_the_nic_is_gone_its_flows_end_and_packets_do) {
+    Two net;
+    while (net.a.say("on its way")) {
+    }
+    net.mock.gone();
+    net.again();
+    RVT_ASSERT(!net.a.flow->is_over_nic());
+    RVT_ASSERT(!net.b.flow->is_over_nic());
+}
+
+Test(rd_nic_mock, when_the_nic_is_gone_before_it_carries_anything_packets_do) {
+    Net net;
+    Node& a = net.add();
+    Node& b = net.add();
+    net.mock.gone();
+    net.connect(a, b);
+    RVT_ASSERT(!a.flow->is_over_nic());
+    net.talk(a, *a.flow, b, *b.flow);
+}
+
+Test(rd_nic_mock, a_queue_that_fails_ends_the_flows_over_the_nic) {
+    Two net;
+    net.mock.fail_queue();
+    net.again();
+}
+
+Test(rd_nic_mock, a_port_that_is_down_ends_flows_when_the_nic_gives_up) {
+    Two net;
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_PORT_ERR;
+    event.element.port_num = 1;
+    net.mock.events.push_back(event);
+    net.poll();
+    RVT_EQ(net.a.ends, 0);  // it may come back before that
+    net.talk(net.a, *net.a.flow, net.b, *net.b.flow);
+    net.mock.is_cut = true;
+    RVT_ASSERT(net.a.say("into nowhere"));
+    net.until([&] { return net.a.ends == 1; });
+    net.mock.is_cut = false;
+    net.again();
+}
+
+// ---- threads ----
+
+Test(rd_nic_mock, threads_beside_the_owner_may_poll_send_and_connect) {
+    Net net;
+    Node& a = net.add();
+    Node& b = net.add();
+    Node& c = net.add();
+    net.connect(a, b);
+    std::atomic<bool> is_over{false};
+    std::thread watcher([&] {
+        // relaxed: a flag on its own.
+        while (!is_over.load(std::memory_order_relaxed)) {
+            net.nic->take_events();
+            a.flows->poll_for_owner();
+            b.flows->send_held();
+            [[maybe_unused]] const Status armed = a.flows->arm_nic();
+            b.flows->trim();
+            std::this_thread::yield();
+        }
+    });
+    std::thread caller([&] { c.flows->connect(b.address()); });
+    constexpr std::size_t kMessages = 2000;
+    RdFlow& flow = *a.flow;
+    for (std::size_t said = 0; said < kMessages;) {
+        said += Node::say(std::string(said % 200, 'm'), flow) ? 1 : 0;
+        for (const auto& node : net.nodes) {
+            node->poll();
+        }
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while ((b.heard.size() < kMessages || c.all.empty()) &&
+           std::chrono::steady_clock::now() < end) {
+        for (const auto& node : net.nodes) {
+            node->poll();
+        }
+    }
+    RVT_EQ(b.heard.size(), kMessages);
+    is_over.store(true, std::memory_order_relaxed);  // relaxed: as above
+    watcher.join();
+    caller.join();
+}
