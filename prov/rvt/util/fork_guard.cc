@@ -138,10 +138,14 @@ ProcessFd::ProcessFd(UniqueFd fd) : fd_(std::move(fd)) {
 }
 
 void ProcessFd::reset() noexcept {
+    release();
+}
+
+UniqueFd ProcessFd::release() noexcept {
     if (fd_.is_open()) {
         Registry::instance().remove_file(fd_.get());
-        fd_.reset();
     }
+    return std::move(fd_);
 }
 
 }  // namespace rvt::util

@@ -63,6 +63,8 @@ class ProcessFd {
     int get() const noexcept { return fd_.get(); }
     bool is_open() const noexcept { return fd_.is_open(); }
     void reset() noexcept;
+    /// From now on a descriptor as any other.
+    UniqueFd release() noexcept;
 
   private:
     UniqueFd fd_;
