@@ -58,10 +58,11 @@ std::uint64_t Stats::sum(Stat stat) const noexcept {
 
 const char* to_string(Stat stat) noexcept {
     static constexpr const char* kNames[] = {
-        "messages_sent", "bytes_sent", "messages_received", "bytes_received",
-        "loop_messages", "rnr_naks",   "request_naks",      "access_naks",
-        "drops",         "flushed",    "retries",           "bad_segments",
-        "bad_packets",   "duplicates", "sequence_errors",   "timeouts",
+        "messages_sent", "bytes_sent",    "messages_received", "bytes_received", "loop_messages",
+        "rnr_naks",      "request_naks",  "access_naks",       "drops",          "flushed",
+        "retries",       "bad_segments",  "bad_packets",       "duplicates",     "sequence_errors",
+        "timeouts",      "regions_found", "regions_kept",      "regions_once",   "regions_dropped",
+        "regions_stale",
     };
     static_assert(std::size(kNames) == kStats);
     return kNames[static_cast<std::size_t>(stat)];

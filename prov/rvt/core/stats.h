@@ -29,8 +29,14 @@ enum class Stat : std::uint8_t {
     kDuplicates,      // packets that had come before
     kSequenceErrors,  // packets that came before those in front of them
     kTimeouts,        // no answer for so long that the oldest packet was sent again
+    // Of the application's memory at NICs (core/reg_cache.h):
+    kRegionsFound,    // it was registered already
+    kRegionsKept,     // it was registered, to stay so
+    kRegionsOnce,     // it was registered for one use
+    kRegionsDropped,  // of those kept, for want of room
+    kRegionsStale,    // of those kept, since the memory has changed
 };
-inline constexpr std::size_t kStats = 16;
+inline constexpr std::size_t kStats = 21;
 const char* to_string(Stat stat) noexcept;
 
 /// field       | written by                        | read by | order
