@@ -335,13 +335,17 @@ fid_mr* register_dma_buf(fid_domain* domain, int fd, void* memory, std::size_t l
 }
 
 Region::Region(Endpoint& ep, void* memory, std::size_t length, std::uint64_t access)
-    : memory_(memory), virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
+    : memory_(memory),
+      virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0),
+      needs_desc_((ep.info->domain_attr->mr_mode & (FI_MR_LOCAL | FI_MR_HMEM)) != 0) {
     FAB_OK(fi_mr_reg(ep.domain, memory, length, access, 0, next_key(), 0, &mr, nullptr));
     bind(ep);
 }
 
 Region::Region(Endpoint& ep, int fd, void* memory, std::size_t length, std::uint64_t access)
-    : memory_(memory), virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) {
+    : memory_(memory),
+      virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0),
+      needs_desc_((ep.info->domain_attr->mr_mode & (FI_MR_LOCAL | FI_MR_HMEM)) != 0) {
     mr = register_dma_buf(ep.domain, fd, memory, length, access, next_key());
     bind(ep);
 }

@@ -179,7 +179,8 @@ class Region {
     Region& operator=(const Region&) = delete;
 
     RemoteRegion remote() const;
-    void* desc() const { return fi_mr_desc(mr); }
+    /// nullptr where buffers need none.
+    void* desc() const { return needs_desc_ ? fi_mr_desc(mr) : nullptr; }
     void close();
 
     fid_mr* mr = nullptr;
@@ -189,6 +190,7 @@ class Region {
 
     void* memory_;
     bool virtual_addresses_;
+    bool needs_desc_;
 };
 
 /// Page-aligned zeroed memory, registered for all that the endpoint can do; a dma-buf where the

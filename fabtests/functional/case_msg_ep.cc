@@ -254,7 +254,12 @@ class Memory {
     Memory& operator=(const Memory&) = delete;
 
     char* at(std::size_t offset = 0) { return bytes_ + offset; }
-    void* desc() const { return fi_mr_desc(mr_); }
+    /// nullptr where buffers need none.
+    void* desc() const {
+        const bool is_needed =
+            dma_buf_ >= 0 || (side_.info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+        return is_needed ? fi_mr_desc(mr_) : nullptr;
+    }
     RemoteRegion remote() const {
         const bool is_virtual = (side_.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
         return {is_virtual ? reinterpret_cast<std::uintptr_t>(bytes_) : 0, fi_mr_key(mr_)};

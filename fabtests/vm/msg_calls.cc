@@ -159,7 +159,9 @@ class MsgEnd final : public calls::End {
         return info;
     }
 
-    void* desc() const { return fi_mr_desc(mr_); }
+    void* desc() const {
+        return (info_->domain_attr->mr_mode & FI_MR_LOCAL) != 0 ? fi_mr_desc(mr_) : nullptr;
+    }
 
     void open(fi_info* info) {
         need(fi_endpoint(domain_, info, &ep_, nullptr), "fi_endpoint");

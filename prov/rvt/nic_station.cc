@@ -18,6 +18,7 @@
 #include "backend/verbs/rdma_cm_port.h"
 #include "core/addresses.h"
 #include "ofi/msg_nic.h"
+#include "ofi/nic_memory.h"
 #include "util/control_thread.h"
 #include "util/fork_guard.h"
 #include "util/params.h"
@@ -231,6 +232,7 @@ std::vector<ofi::MsgNicOffer> list() {
         }
         offers.push_back(offer->second);
         offers.back().address = address.address;
+        offers.back().needs_local_mr = !ofi::keeps_registrations();
     }
     return offers;
 }

@@ -61,6 +61,11 @@ void end_pair(EpMsg& ep) noexcept {
     msg.remove(ep);
     ep.rc().destroy(std::move(ep.connection));
     [[maybe_unused]] const util::Status destroyed = core::destroy_cq(ep.queue);
+    // From now on the NIC touches none of their buffers.
+    msg.give_back_all(*ep.sends);
+    if (ep.receives != nullptr) {
+        msg.give_back_all(*ep.receives);
+    }
 }
 
 int ep_msg_close(fid* self) noexcept {

@@ -23,7 +23,6 @@ struct ConnReq;
 class Eq;
 
 inline constexpr std::size_t kMsgInject = 256;
-inline constexpr std::size_t kMsgIov = 8;
 inline constexpr std::size_t kMsgAtomicIov = 3 * kMsgIov;  // operands, compared values, results
 
 struct EpMsg {

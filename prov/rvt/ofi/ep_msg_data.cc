@@ -43,13 +43,18 @@ bool is_bad(const Message* message) noexcept {
 struct Naming {
     std::uint32_t key;  // of what has no descriptor
     bool is_nic;        // where that is nothing but the scratch word, or copied by the post
+    bool has_memory;    // of a NIC, for what has none
     bool is_copied = false;
     const void* scratch = nullptr;
 
     bool name(Sge& element, const void* desc) const noexcept {
         if (desc == nullptr) {
-            return !is_nic || is_copied || element.length == 0 ||
-                   element.addr == reinterpret_cast<std::uintptr_t>(scratch);
+            if (!is_nic || is_copied || element.length == 0 ||
+                element.addr == reinterpret_cast<std::uintptr_t>(scratch)) {
+                return true;
+            }
+            element.lkey = NicMemory::kNone;
+            return has_memory;
         }
         if (is_nic) {
             to_nic(element, desc);
@@ -63,6 +68,7 @@ Naming naming_of(const EpMsg& ep, bool is_copied) noexcept {
     MsgDomain& msg = *ep.domain->msg;
     return {.key = msg.local_key(),
             .is_nic = ep.domain->nic != nullptr,
+            .has_memory = msg.nic_memory() != nullptr,
             .is_copied = is_copied,
             .scratch = msg.scratch()};
 }
@@ -73,7 +79,9 @@ struct Elements {
     std::array<Sge, kMost> list;
     std::size_t count = 0;
     std::uint64_t bytes = 0;
+    bool lacks_key = false;
 
+    [[nodiscard]] std::span<Sge> elements() noexcept { return {list.data(), count}; }
     /// Returns: -FI_EMSGSIZE for more than a message may hold, -FI_EINVAL for a buffer that is not
     /// within the region of its descriptor, or lacks one that it needs.
     int fill(const iovec* iov, void* const* desc, std::size_t n, const Naming& naming) noexcept {
@@ -87,6 +95,7 @@ struct Elements {
             if (!naming.name(list[i], desc != nullptr ? desc[i] : nullptr)) [[unlikely]] {
                 return -FI_EINVAL;
             }
+            lacks_key |= list[i].lkey == NicMemory::kNone;
             bytes += iov[i].iov_len;
         }
         count = n;
@@ -213,9 +222,18 @@ ssize_t post_receive(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t
     op->flags = FI_MSG | FI_RECV;
     op->counter = nullptr;
     op->wants_completion = !ep.is_rx_selective || (flags & FI_COMPLETION) != 0;
+    if (elements.lacks_key) {
+        const util::Status lent =
+            ep.domain->msg->nic_memory()->lend_to_receive(*op, elements.elements());
+        if (!lent.is_ok()) [[unlikely]] {
+            ep.receives->put(*op);
+            return to_fi(lent);
+        }
+    }
     const util::Status posted = ep.connection->qp().post_recv(
         {.wr_id = number_of(op), .sg_list = {elements.list.data(), elements.count}});
     if (!posted.is_ok()) {
+        ep.domain->msg->give_back(*op);
         ep.receives->put(*op);
     }
     return post_result(posted);
@@ -409,10 +427,40 @@ void tell(const MsgOp& op, const Outcome& outcome) noexcept {
     }
 }
 
+bool reads_its_buffers(WrOpcode opcode) noexcept {
+    return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm ||
+           opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
+}
+
+/// Keys for elements that came without. Returns: as NicMemory::lend_to_send().
+template <std::size_t kMost>
+[[gnu::noinline]] util::Status lend(EpMsg& ep, MsgOp& op, WrOpcode opcode,
+                                    Elements<kMost>& elements) noexcept {
+    NicMemory& memory = *ep.domain->msg->nic_memory();
+    return reads_its_buffers(opcode) ? memory.lend_to_send(op, elements.elements(), elements.count)
+                                     : memory.lend_to_receive(op, elements.elements());
+}
+
+util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
+                          std::span<const Sge> elements, bool is_inline) noexcept {
+    return ep.connection->qp().post_send(
+        {.wr_id = number_of(&op),
+         .opcode = post.opcode,
+         .flags = SendFlags::kSignaled | (is_inline ? SendFlags::kInline : SendFlags::kNone) |
+                  ((post.flags & FI_FENCE) != 0 ? SendFlags::kFence : SendFlags::kNone),
+         .imm = static_cast<std::uint32_t>(post.data),
+         .sg_list = elements,
+         .remote_addr = post.remote_addr,
+         .rkey = static_cast<std::uint32_t>(post.rkey),
+         .compare_add = post.compare_add,
+         .swap = post.swap,
+         .atomic = post.atomic});
+}
+
 template <std::size_t kMost>
 ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
                   std::size_t count) noexcept {
-    const bool is_inline = (post.flags & FI_INJECT) != 0;
+    bool is_inline = (post.flags & FI_INJECT) != 0;
     const util::Guard<DomainLock> guard(ep.domain->lock);
     if (!ep.is_connected()) [[unlikely]] {
         return -FI_ENOTCONN;
@@ -435,19 +483,17 @@ ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const*
     op->flags = post.completion;
     op->counter = counter_for(ep, post.completion);
     op->wants_completion = (post.flags & FI_COMPLETION) != 0;
-    const util::Status posted = ep.connection->qp().post_send(
-        {.wr_id = number_of(op),
-         .opcode = post.opcode,
-         .flags = SendFlags::kSignaled | (is_inline ? SendFlags::kInline : SendFlags::kNone) |
-                  ((post.flags & FI_FENCE) != 0 ? SendFlags::kFence : SendFlags::kNone),
-         .imm = static_cast<std::uint32_t>(post.data),
-         .sg_list = {elements.list.data(), elements.count},
-         .remote_addr = post.remote_addr,
-         .rkey = static_cast<std::uint32_t>(post.rkey),
-         .compare_add = post.compare_add,
-         .swap = post.swap,
-         .atomic = post.atomic});
+    if (elements.lacks_key) {
+        is_inline = reads_its_buffers(post.opcode) && elements.bytes <= ep.inject_bytes;
+        const util::Status lent = is_inline ? util::kOk : lend(ep, *op, post.opcode, elements);
+        if (!lent.is_ok()) [[unlikely]] {
+            ep.sends->put(*op);
+            return to_fi(lent);
+        }
+    }
+    const util::Status posted = post_request(ep, *op, post, elements.elements(), is_inline);
     if (!posted.is_ok()) [[unlikely]] {
+        ep.domain->msg->give_back(*op);
         ep.sends->put(*op);
     } else {
         ep.rc().expect_traffic();
@@ -497,6 +543,7 @@ unsigned EpMsg::drain_locked() noexcept {
             }
             // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
             MsgOp& op = *reinterpret_cast<MsgOp*>(wc.wr_id);
+            domain->msg->give_back(op);
             if (is_closing && op.owner != shared_receives()) {
                 op.owner->put(op);
                 continue;

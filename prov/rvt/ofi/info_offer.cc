@@ -173,8 +173,8 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.domain.max_ep_srx_ctx = kMaxObjects;
 }
 
-// What is registered is named by the NIC's keys, and local buffers are, too.
-constexpr int kNicMrMode = FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
+// What is registered is named by the NIC's keys.
+constexpr int kNicMrMode = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
 
 /// A datagram is one packet of a UD pair, in no order, with four bytes beside it.
 void fill_dgram_offer(Offer& offer, const util::SockAddr& source) noexcept {
@@ -219,8 +219,8 @@ void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
         FI_HMEM | (nic.has_atomics ? std::uint64_t{0} : std::uint64_t{FI_ATOMIC});
     offer.primary_caps &= ~missing;
     offer.info.caps = (offer.info.caps & ~missing) | FI_REMOTE_COMM;
-    offer.memory_mr_mode = kNicMrMode;
-    offer.needed_mr_mode = kNicMrMode;
+    offer.memory_mr_mode = kNicMrMode | (nic.needs_local_mr ? FI_MR_LOCAL : 0);
+    offer.needed_mr_mode = offer.memory_mr_mode;
     const std::size_t queue = std::min(kMsgMaxQueue, nic.max_queue - 1);
     const std::size_t sge = std::min(kMsgIov, nic.max_sge);
     offer.tx.caps = offer.info.caps & kTxCaps;

@@ -90,6 +90,9 @@ util::Status MsgDomain::name_local_memory() {
         scratch_region_,
         core::reg_mr(*domain_.nic_pd, {.segments = {&word, 1}, .access = Access::kLocalWrite}));
     local_key_ = made.is_ok() ? scratch_region_->lkey() : 0;
+    if (made.is_ok() && keeps_registrations()) {
+        nic_memory_ = std::make_unique<NicMemory>(*domain_.nic_pd);
+    }
     return made;
 }
 
@@ -97,6 +100,13 @@ MsgDomain::~MsgDomain() {
     if (domain_.nic == nullptr) {
         // Nobody has posted with it for longer than any deadline: the pairs are gone.
         [[maybe_unused]] const util::Status removed = domain_.keys->remove(local_key_, -1);
+    }
+}
+
+void MsgDomain::give_back_all(MsgOps& ops) noexcept {
+    const util::Guard<DomainLock> locked(domain_.lock);
+    for (MsgOp& op : ops.all()) {
+        give_back(op);
     }
 }
 

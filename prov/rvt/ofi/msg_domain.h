@@ -13,6 +13,7 @@
 #include "core/recv_queue.h"
 #include "ofi/domain.h"
 #include "ofi/msg_port.h"
+#include "ofi/nic_memory.h"
 #include "util/unique_fd.h"
 
 namespace rvt::ofi {
@@ -54,6 +55,16 @@ class MsgDomain final : public core::ProgressSource {
     [[nodiscard]] std::uint32_t local_key() const noexcept { return local_key_; }
     /// Where a NIC puts what atomics find that have no result; whoever reads it, learns nothing.
     [[nodiscard]] std::uint64_t* scratch() noexcept { return &scratch_; }
+    /// For buffers without a descriptor; nullptr where they need one (or none: without a NIC).
+    [[nodiscard]] NicMemory* nic_memory() noexcept { return nic_memory_.get(); }
+    /// The request has ended.
+    void give_back(MsgOp& op) noexcept {
+        if (nic_memory_ != nullptr) {
+            nic_memory_->give_back(op);
+        }
+    }
+    /// All of them have.
+    void give_back_all(MsgOps& ops) noexcept;
 
     /// Receives were posted to a queue that pairs on all ports share.
     void wake_waiting_locked(const core::RecvQueue& queue) noexcept;
@@ -77,6 +88,7 @@ class MsgDomain final : public core::ProgressSource {
     std::uint32_t local_key_ = 0;
     std::uint64_t scratch_ = 0;
     core::Owned<core::Mr> scratch_region_;  // of a NIC's domain
+    std::unique_ptr<NicMemory> nic_memory_;
     std::mutex uses_lock_;  // of opening and releasing; order: before the domain's lock
     std::vector<std::unique_ptr<MsgPortUse>> uses_;  // changes under both locks
     std::vector<EpMsg*> endpoints_;                  // under the domain's lock

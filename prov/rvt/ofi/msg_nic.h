@@ -26,6 +26,7 @@ struct MsgNicOffer {
     std::uint64_t max_bytes = 0;  // of a message
     bool has_atomics = false;     // of one 64-bit integer
     bool has_srq = false;         // shared receive contexts
+    bool needs_local_mr = true;   // FI_MR_LOCAL
     bool is_preferred = false;    // to what reaches the same address without it
 };
 

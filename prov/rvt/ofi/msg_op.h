@@ -3,15 +3,31 @@
 // of one of these.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "core/counter.h"
 
+namespace rvt::core {
+class CachedRegion;
+}
+
 namespace rvt::ofi {
 
 class MsgOps;
+
+inline constexpr std::size_t kMsgIov = 8;
+
+/// What a request of a NIC's domain has from NicMemory.
+struct MsgLent {
+    std::byte* copy = nullptr;
+    std::size_t count = 0;
+    std::array<core::CachedRegion*, kMsgIov> regions;  // only the first `count` are written
+
+    [[nodiscard]] bool is_any() const noexcept { return copy != nullptr || count != 0; }
+};
 
 struct MsgOp {
     MsgOp* next_free = nullptr;
@@ -20,6 +36,7 @@ struct MsgOp {
     std::uint64_t flags = 0;           // of its completion
     core::Counter* counter = nullptr;  // counts it; of a receive: that of the endpoint that took it
     bool wants_completion = false;     // also when it succeeds
+    MsgLent lent;
 };
 
 /// As many as a queue takes. Threads: under the domain's lock.
@@ -47,6 +64,9 @@ class MsgOps {
         op.next_free = free_;
         free_ = &op;
     }
+
+    /// Each of them, posted or not.
+    [[nodiscard]] std::vector<MsgOp>& all() noexcept { return ops_; }
 
   private:
     std::vector<MsgOp> ops_;

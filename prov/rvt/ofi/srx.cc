@@ -27,6 +27,8 @@ int srx_close(fid* self) noexcept {
     if (srx.users.is_any()) {
         return -FI_EBUSY;
     }
+    srx.nic_queue.reset();
+    srx.domain->msg->give_back_all(srx.ops);
     srx.domain->users.drop();
     delete &srx;
     return 0;
@@ -35,12 +37,30 @@ int srx_close(fid* self) noexcept {
 /// Completion queues and counters are bound to the endpoints.
 fi_ops srx_fid_ops = fid_ops(srx_close);
 
+/// A queue that is full has room again when receives complete.
+ssize_t post_result(util::Status status) noexcept {
+    return status.error() == ENOMEM ? -FI_EAGAIN : to_fi(status);
+}
+
 /// Returns: false for a buffer without the descriptor that it needs.
-bool name_for_nic(Sge& element, const void* desc) noexcept {
+bool name_for_nic(const Srx& srx, Sge& element, const void* desc) noexcept {
     if (desc != nullptr) {
         to_nic(element, desc);
+        return true;
     }
-    return desc != nullptr || element.length == 0;
+    element.lkey = element.length != 0 ? NicMemory::kNone : element.lkey;
+    return element.length == 0 || srx.domain->msg->nic_memory() != nullptr;
+}
+
+ssize_t post_to_nic(Srx& srx, MsgOp& op, std::span<Sge> list) noexcept {
+    NicMemory* const memory = srx.domain->msg->nic_memory();
+    const util::Status lent =
+        memory != nullptr ? memory->lend_to_receive(op, list) : util::Status(util::kOk);
+    if (!lent.is_ok()) {
+        return to_fi(lent);
+    }
+    return post_result(srx.nic_queue->post_recv(
+        {.wr_id = reinterpret_cast<std::uintptr_t>(&op), .sg_list = list}));
 }
 
 ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
@@ -59,7 +79,7 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
                    .length = static_cast<std::uint32_t>(iov[i].iov_len),
                    .lkey = srx.domain->msg->local_key()};
         const void* const region = desc != nullptr ? desc[i] : nullptr;
-        if (is_nic ? !name_for_nic(list[i], region)
+        if (is_nic ? !name_for_nic(srx, list[i], region)
                    : has_devices && region != nullptr && !to_device(list[i], region)) {
             return -FI_EINVAL;
         }
@@ -73,13 +93,14 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
     op->flags = FI_MSG | FI_RECV;
     op->counter = nullptr;
     op->wants_completion = true;
-    const RecvWr receive{.wr_id = reinterpret_cast<std::uintptr_t>(op),
-                         .sg_list = {list.data(), count}};
-    const util::Status posted =
-        is_nic ? srx.nic_queue->post_recv(receive) : srx.queue.post(receive);
-    if (!posted.is_ok()) {
+    const ssize_t posted =
+        is_nic ? post_to_nic(srx, *op, {list.data(), count})
+               : post_result(srx.queue.post({.wr_id = reinterpret_cast<std::uintptr_t>(op),
+                                             .sg_list = {list.data(), count}}));
+    if (posted != 0) {
+        srx.domain->msg->give_back(*op);
         srx.ops.put(*op);
-        return posted.error() == ENOMEM ? -FI_EAGAIN : to_fi(posted);
+        return posted;
     }
     if (!is_nic) {
         srx.domain->msg->wake_waiting_locked(srx.queue);

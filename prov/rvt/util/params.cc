@@ -25,6 +25,13 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kMapUnsealed, "map_unsealed", ParamType::kBool, 0, 0, 1, "",
      "map registered memory of peers although its file may shrink (/dev/shm, memory files without F_SEAL_SHRINK); "
      "a peer that shrinks such a file in use ends this process with SIGBUS"},
+    {ParamId::kMrCache, "mr_cache", ParamType::kBool, 1, 0, 1, "",
+     "keep buffers registered with NICs for their next use, where userfaultfd can tell of memory that is unmapped; "
+     "without, NICs' domains require FI_MR_LOCAL"},
+    {ParamId::kMrCacheBytes, "mr_cache_bytes", ParamType::kNumber, kGiB, 64 * 1024, 1024 * kGiB, "bytes",
+     "memory that stays registered with a NIC for a domain, at most; what was used longest ago is dropped"},
+    {ParamId::kMrCacheCount, "mr_cache_count", ParamType::kNumber, 1024, 1, 1 << 14, "",
+     "the same in pieces"},
     {ParamId::kRefusedTimeoutMs, "refused_timeout_ms", ParamType::kNumber, 3000, 1, 3600 * 1000, "ms",
      "how long an address that nobody listens at is tried, as its owner may be just starting"},
     {ParamId::kRoce, "roce", ParamType::kBool, 1, 0, 1, "",

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "ofi/fixture.h"
+#include "ofi/info.h"
+#include "ofi/msg_nic.h"
 #include "util/local_addresses.h"
 
 using namespace rvt::test;
@@ -393,6 +395,18 @@ Test(info, remote_memory_of_msg_endpoints_needs_the_providers_keys) {
     RVT_EQ(ask(hints_for_msg(0, 0)).info->caps & (FI_RMA | FI_ATOMIC | FI_REMOTE_WRITE), 0);
     RVT_EQ(ask(hints_for_msg(0, FI_MR_PROV_KEY)).info->caps & (FI_RMA | FI_ATOMIC),
            FI_RMA | FI_ATOMIC);
+}
+
+Test(info, local_buffers_at_nics_need_descriptors_where_registrations_are_not_kept) {
+    rvt::ofi::MsgNicOffer nic;
+    for (const bool needs : {true, false}) {
+        nic.needs_local_mr = needs;
+        rvt::ofi::Offer offer;
+        fill_nic_offer(offer, nic);
+        constexpr int kAlways = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
+        RVT_EQ(offer.needed_mr_mode, kAlways | (needs ? FI_MR_LOCAL : 0));
+        RVT_EQ(offer.memory_mr_mode, offer.needed_mr_mode);
+    }
 }
 
 Test(info, data_beside_a_write_is_for_those_who_offer_receives) {
