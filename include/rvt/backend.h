@@ -183,7 +183,8 @@ struct BackendOps {
     Status (*post_recv)(core::Qp&, const RecvWr&) = nullptr;
     Status (*create_srq)(core::Srq&) = nullptr;
     void (*destroy_srq)(core::Srq&) = nullptr;
-    Status (*post_srq_recv)(core::Srq&, const RecvWr&) = nullptr;
+    /// Of several, the first ones may have been taken when it fails.
+    Status (*post_srq_recv)(core::Srq&, std::span<const RecvWr>) = nullptr;
     Status (*post_srq_op)(core::Srq&, TmOp&) = nullptr;
     /// Has what other devices send to the group arrive here: once for each pair that is attached, and until
     /// it is detached. What is sent to a group has its address and port as destination. Empty: nothing is to

@@ -37,15 +37,21 @@ void Srq::check_limit() noexcept {
 }
 
 Status Srq::post_recv(const RecvWr& wr) noexcept {
-    return pd_.device().ops().post_srq_recv(*this, wr);
+    return post_recvs({&wr, 1});
 }
 
-Status Srq::enqueue_recv(const RecvWr& wr) noexcept {
-    const Status status = queue_.post(wr);
-    if (status.is_ok()) {
+Status Srq::post_recvs(std::span<const RecvWr> wrs) noexcept {
+    return pd_.device().ops().post_srq_recv(*this, wrs);
+}
+
+Status Srq::enqueue_recvs(std::span<const RecvWr> wrs) noexcept {
+    for (const RecvWr& wr : wrs) {
+        if (const Status status = queue_.post(wr); !status.is_ok()) {
+            return status;
+        }
         pd_.device().wake_waiting(&queue_);
     }
-    return status;
+    return kOk;
 }
 
 Status Srq::post_op(TmOp& op) noexcept {

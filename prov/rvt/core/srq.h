@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "core/context.h"
 #include "core/object.h"
@@ -50,6 +51,9 @@ class Srq : public Object {
     /// Returns: ENOMEM when all slots are posted, EINVAL for too many elements.
     /// Threads: any.
     Status post_recv(const RecvWr& wr) noexcept;
+    /// The same of several, in their order, which costs a backend less. The first ones may have
+    /// been posted when it fails.
+    Status post_recvs(std::span<const RecvWr> wrs) noexcept;
 
     /// Posts a tag, takes one back, or reports how many unexpected messages have been handled:
     /// those that completed as kTmRecv without kTmMatch. Tags that are added while that number is
@@ -61,7 +65,7 @@ class Srq : public Object {
     // ---- for the core ----
 
     /// The core's version of post_srq_recv.
-    Status enqueue_recv(const RecvWr& wr) noexcept;
+    Status enqueue_recvs(std::span<const RecvWr> wrs) noexcept;
     /// The core's version of post_srq_op.
     Status execute_op(TmOp& op) noexcept;
     /// nullptr: this queue matches no tags.

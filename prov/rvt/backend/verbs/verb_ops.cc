@@ -22,6 +22,8 @@
 namespace rvt::verbs {
 namespace {
 
+constexpr std::size_t kMostAtOnce = 16;
+
 ibv_pd* pd_of(const core::Pd& pd) noexcept {
     return static_cast<ibv_pd*>(pd.priv());
 }
@@ -252,13 +254,29 @@ void destroy_srq(core::Srq& srq) {
     lib().ibv_destroy_srq(srq_of(srq));
 }
 
-Status post_srq_recv(core::Srq& srq, const RecvWr& wr) {
-    if (wr.sg_list.size() > srq.query().max_sge) {
-        return EINVAL;
+/// Posts up to kMostAtOnce receives by one call.
+Status post_some(core::Srq& srq, std::span<const RecvWr> wrs) noexcept {
+    std::array<ibv_recv_wr, kMostAtOnce> list;
+    ibv_recv_wr* next = nullptr;
+    for (std::size_t i = wrs.size(); i-- != 0; next = &list[i]) {
+        if (wrs[i].sg_list.size() > srq.queue().max_sge()) {
+            return EINVAL;
+        }
+        list[i] = receive_of(wrs[i]);
+        list[i].next = next;
     }
-    ibv_recv_wr to = receive_of(wr);
     ibv_recv_wr* refused = nullptr;
-    return ibv_post_srq_recv(srq_of(srq), &to, &refused);
+    return ibv_post_srq_recv(srq_of(srq), next, &refused);
+}
+
+Status post_srq_recv(core::Srq& srq, std::span<const RecvWr> wrs) {
+    Status posted = kOk;
+    while (!wrs.empty() && posted.is_ok()) {
+        const std::size_t count = std::min(wrs.size(), kMostAtOnce);
+        posted = post_some(srq, wrs.first(count));
+        wrs = wrs.subspan(count);
+    }
+    return posted;
 }
 
 Status post_srq_op(core::Srq&, TmOp&) {

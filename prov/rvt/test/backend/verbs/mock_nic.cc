@@ -329,7 +329,12 @@ int destroy_srq(ibv_srq* queue) {
 }
 int post_srq_recv(ibv_srq* queue, ibv_recv_wr* wr, ibv_recv_wr**) {
     const std::lock_guard guard(traffic);
-    static_cast<MockSrq*>(queue)->receives.push_back({.wr_id = wr->wr_id, .room = *wr->sg_list});
+    std::vector<std::uint64_t>& ids = mock->shared_receives.emplace_back();
+    for (; wr != nullptr; wr = wr->next) {
+        ids.push_back(wr->wr_id);
+        static_cast<MockSrq*>(queue)->receives.push_back(
+            {.wr_id = wr->wr_id, .room = *wr->sg_list});
+    }
     for (MockPair* const pair : pairs) {
         run(*pair);
     }

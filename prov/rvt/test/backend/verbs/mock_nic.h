@@ -51,6 +51,7 @@ class MockNic {
     std::vector<ibv_qp_attr> modified;
     std::vector<int> masks;
     std::vector<ibv_send_wr> sends;
+    std::vector<std::vector<std::uint64_t>> shared_receives;  // ids, by call
 
     // What happens next.
     std::deque<ibv_wc> completions;

@@ -2,6 +2,7 @@
 // What NICs of families that are not at hand are asked for, and what becomes of their answers.
 #include "backend/verbs/nic.h"
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "core/mr.h"
 #include "core/owned.h"
 #include "core/qp.h"
+#include "core/srq.h"
 #include "core/verbs_cq.h"
 
 using namespace rvt;
@@ -318,4 +320,38 @@ Test(nic, an_error_of_a_pair_is_its_event) {
     RVT_ASSERT(told.has_value());
     RVT_EQ(told->type, EventType::kQpAccessErr);
     RVT_ASSERT(told->object == qp.get());
+}
+
+Test(nic, several_shared_receives_are_posted_by_one_call) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Srq> receives;
+    RVT_OK(core::keep(receives, core::create_srq(*opened.pd, {.max_wr = 32, .max_sge = 1})));
+    std::array<std::byte, 8> memory{};
+    const Sge room{.addr = reinterpret_cast<std::uint64_t>(memory.data()), .length = 8, .lkey = 2};
+    std::array<RecvWr, 20> wrs;
+    for (std::size_t i = 0; i < wrs.size(); ++i) {
+        wrs[i] = {.wr_id = i, .sg_list = {&room, 1}};
+    }
+    RVT_OK(receives->post_recvs(wrs));
+    RVT_EQ(mock.shared_receives.size(), 2u);
+    std::uint64_t next = 0;
+    for (const auto& call : mock.shared_receives) {
+        for (const std::uint64_t id : call) {
+            RVT_EQ(id, next++);
+        }
+    }
+    RVT_EQ(next, 20u);
+}
+
+Test(nic, a_receive_of_too_many_pieces_is_refused_with_those_it_comes_with) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Srq> receives;
+    RVT_OK(core::keep(receives, core::create_srq(*opened.pd, {.max_wr = 32, .max_sge = 1})));
+    const std::array<Sge, 2> rooms{};
+    const std::array<RecvWr, 2> wrs{RecvWr{.wr_id = 0, .sg_list = {rooms.data(), 1}},
+                                    RecvWr{.wr_id = 1, .sg_list = rooms}};
+    RVT_EQ(receives->post_recvs(wrs).error(), EINVAL);
+    RVT_ASSERT(mock.shared_receives.empty());
 }
