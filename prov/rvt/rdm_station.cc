@@ -222,7 +222,10 @@ void RdmStation::deliver_end(const core::RdFlow& flow, shm::ConnectionEvent::Kin
 
 /// Returns: false when something has come meanwhile.
 bool RdmStation::leave_wire_to_watch() noexcept {
-    if (!flows_->arm_nic().is_ok()) [[unlikely]] {
+    // relaxed: as in poll_wire(). Who asks the NIC need not be told.
+    if (is_wire_hot_.load(std::memory_order_relaxed)) {
+        flows_->clear_nic_wake_fd();
+    } else if (!flows_->arm_nic().is_ok()) [[unlikely]] {
         flows_->note_traffic();
         return false;
     }
@@ -231,9 +234,9 @@ bool RdmStation::leave_wire_to_watch() noexcept {
 }
 
 unsigned RdmStation::poll_wire() noexcept {
-    const unsigned moved = flows_->poll();
-    // relaxed: cleared by the poll; set again by this thread, or by the watch.
-    if (!is_wire_hot_.load(std::memory_order_relaxed)) {
+    // relaxed: set by this thread, if it is the control thread.
+    const unsigned moved = flows_->poll(control_polls_.load(std::memory_order_relaxed));
+    if (flows_->take_quiet()) {
         [[maybe_unused]] const bool is_left = leave_wire_to_watch();
     }
     return moved;
@@ -241,10 +244,16 @@ unsigned RdmStation::poll_wire() noexcept {
 
 /// With automatic progress the control thread may do all that the owner does.
 bool RdmStation::poll_for_owner() noexcept {
-    if (has_auto_progress_ && user_->control_progress()) {
+    control_polls_.store(true, std::memory_order_relaxed);  // relaxed: read by this thread
+    const bool is_done = has_auto_progress_ && user_->control_progress();
+    control_polls_.store(false, std::memory_order_relaxed);  // relaxed: as above
+    if (is_done) {
         return true;
     }
     flows_->poll_for_owner();
+    if (flows_->take_quiet() && !flows_->arm_nic().is_ok()) {
+        flows_->note_traffic();
+    }
     return false;
 }
 
@@ -278,7 +287,7 @@ util::Status RdmStation::arm() noexcept {
 void RdmStation::disarm() noexcept {
     shm::Station::disarm();
     if (flows_ != nullptr) {
-        flows_->note_traffic();  // what has woken us may have been a packet
+        flows_->note_packets();  // what has woken us may have been one
     }
 }
 

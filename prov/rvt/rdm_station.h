@@ -84,12 +84,14 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     bool send_held() noexcept override { return flows_->send_held(); }
     std::uint64_t wire_due_us() noexcept override { return flows_->next_due_us(); }
     std::uint64_t wire_now_us() noexcept override { return flows_->device().now_us(); }
+    void wire_is_ready() noexcept override { flows_->note_packets(); }
     void trim_wire() noexcept override { flows_->trim(); }
     int wire_fd() noexcept override {
         return wire_set_.is_open() ? wire_set_.get() : device_->wake_fd();
     }
 
     std::atomic<bool> is_wire_hot_{false};
+    std::atomic<bool> control_polls_{false};  // in the owner's stead
     RdmUser* user_ = nullptr;
     bool has_auto_progress_ = false;
     std::unique_ptr<roce::PacketDevice> device_;

@@ -39,6 +39,7 @@ void WireWatch::leave_to_watch() noexcept {
 
 void WireWatch::on_ready(std::uint32_t) {
     is_hot_.store(true, std::memory_order_relaxed);  // relaxed: a hint to the owner
+    wire_.wire_is_ready();
     last_count_ = wire_.owner_polls();
     pause_ = kPatience;
     set_timer(Clock::now() + pause_);

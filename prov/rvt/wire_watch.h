@@ -29,6 +29,8 @@ class WatchedWire {
     virtual std::uint64_t wire_now_us() noexcept = 0;
     /// Readable when something has arrived.
     virtual int wire_fd() noexcept = 0;
+    /// Something has arrived: wire_fd() was readable.
+    virtual void wire_is_ready() noexcept {}
     /// Gives back memory that is not needed now. Called now and then.
     virtual void trim_wire() noexcept {}
 

@@ -44,7 +44,7 @@ bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
     encode_record(message, 0, to);
     open_bytes_ += record_bytes(message);
     Device& device = flows_.device();
-    if (ring_.frames() == 0) {
+    if (may_leave_alone_locked()) {
         post_locked();
     } else if (device.send_hold().may_hold([&] { return device.now_us(); })) {
         note_open_locked();
@@ -53,6 +53,12 @@ bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
         device.flush();
     }
     return true;
+}
+
+/// Whether no other message is likely to join this one's frame. Over a NIC most frames are not
+/// heard of again: there it is the first since the last poll that does not wait for others.
+bool RdFlow::may_leave_alone_locked() noexcept {
+    return nic_ != nullptr ? posted_at_ != flows_.polls() : ring_.frames() == 0;
 }
 
 /// Where the next record of the open frame goes; begins another one when that is full.
@@ -142,19 +148,14 @@ std::uint64_t RdFlow::frames() noexcept {
     return ring_.taken();
 }
 
+/// What a NIC sends are copies.
 bool RdFlow::has_let_go(std::uint64_t frames) const noexcept {
-    return completed() >= frames;
+    return nic_ != nullptr || completed() >= frames;
 }
 
 std::uint64_t RdFlow::completed() const noexcept {
     // acquire: pairs with the release in note_sent(): the memory of these frames is free.
     return nic_ != nullptr ? sent_.load(std::memory_order_acquire) : qp_->send_queue().completed();
-}
-
-void RdFlow::note_sent() noexcept {
-    const std::uint64_t before = sent_.load(std::memory_order_relaxed);  // relaxed: our own
-    // release: pairs with the acquire in completed().
-    sent_.store(before + 1, std::memory_order_release);
 }
 
 /// Makes the open frame, and what it goes on with elsewhere, a work request. One that cannot be
@@ -164,26 +165,64 @@ bool RdFlow::post_locked(iovec borrowed, SendFlags flags) noexcept {
     if (ring_.is_large()) {
         flows_.note_large();
     }
-    const std::uint32_t lkey = nic_ != nullptr ? ring_region_->lkey() : flows_.lkey();
-    if (nic_ != nullptr) {
-        const bool is_small = open_bytes_ <= qp_->init().cap.max_inline_bytes;
-        flags = SendFlags::kSignaled | (is_small ? SendFlags::kInline : SendFlags::kNone);
-    }
     const Sge parts[] = {{.addr = reinterpret_cast<std::uint64_t>(open_),
                           .length = static_cast<std::uint32_t>(open_bytes_),
-                          .lkey = lkey},
+                          .lkey = flows_.lkey()},
                          {.addr = reinterpret_cast<std::uint64_t>(borrowed.iov_base),
                           .length = static_cast<std::uint32_t>(borrowed.iov_len),
-                          .lkey = lkey}};
+                          .lkey = flows_.lkey()}};
     open_bytes_ = 0;
     note_use();
-    flows_.note_traffic();
+    if (nic_ != nullptr) {
+        return post_to_nic_locked(parts[0]);
+    }
+    flows_.note_packets();
     return qp_
         ->post_send({.wr_id = id_,
                      .opcode = WrOpcode::kSend,
                      .flags = flags,
                      .sg_list = {parts, borrowed.iov_len == 0 ? 1u : 2u}})
         .is_ok();
+}
+
+/// A frame of no bytes says nothing, but completes like any other.
+bool RdFlow::post_to_nic_locked(const Sge& frame) noexcept {
+    const Sge part{.addr = frame.addr, .length = frame.length, .lkey = ring_region_->lkey()};
+    ++unsignaled_;
+    unsignaled_bytes_ += frame.length;
+    SendFlags flags =
+        frame.length <= qp_->init().cap.max_inline_bytes ? SendFlags::kInline : SendFlags::kNone;
+    if (unsignaled_ >= kMostUnsignaled || unsignaled_bytes_ >= kMostUnsignaledBytes ||
+        frame.length == 0) {
+        flags = flags | SendFlags::kSignaled;
+        unsignaled_ = 0;
+        unsignaled_bytes_ = 0;
+    }
+    posted_at_ = flows_.polls();
+    flows_.note_traffic();
+    return qp_
+        ->post_send({.wr_id = ring_.taken(),
+                     .opcode = WrOpcode::kSend,
+                     .flags = flags,
+                     .sg_list = {&part, frame.length == 0 ? 0u : 1u}})
+        .is_ok();
+}
+
+/// Somebody waits until the peer has all.
+void RdFlow::ask_for_completion_locked() noexcept {
+    if (nic_ == nullptr || unsignaled_ == 0 || open_bytes_ != 0 || reserved_ != nullptr) {
+        return;
+    }
+    std::byte* const place = ring_.room(0, 0, 0);
+    if (place != nullptr) {
+        open_ = place;
+        post_locked();
+    }
+}
+
+void RdFlow::ask_for_life() noexcept {
+    const util::Guard guard(lock_);
+    ask_for_completion_locked();
 }
 
 /// Says in a frame what would leave as an acknowledgement behind it. Returns: how many bytes it
@@ -254,6 +293,7 @@ std::size_t RdFlow::max_run() const noexcept {
 bool RdFlow::is_drained() noexcept {
     const util::Guard guard(lock_);
     reclaim_locked();
+    ask_for_completion_locked();
     return open_bytes_ == 0 && ring_.frames() == 0;
 }
 

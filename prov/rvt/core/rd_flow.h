@@ -109,8 +109,11 @@ class RdFlow final : public MessageSink {
     /// Whether the peer has asked for headers only.
     [[nodiscard]] bool must_hold_eager() const noexcept { return is_held_; }
 
-    /// The NIC has sent another frame, and the peer has it. Threads: the one that polls.
-    void note_sent() noexcept;
+    /// The NIC has sent the first `frames`, and the peer has them. Threads: the one that polls.
+    void note_sent(std::uint64_t frames) noexcept {
+        // release: pairs with the acquire in completed().
+        sent_.store(frames, std::memory_order_release);
+    }
 
     // ---- MessageSink ----
 
@@ -152,11 +155,19 @@ class RdFlow final : public MessageSink {
     // As many packets as the kernel cuts out of one piece, at any MTU.
     static constexpr std::size_t kMaxFrameBytes = 60u << 10;
 
+    // Over a NIC a completion is asked for behind so many frames, or bytes. Both are well within
+    // what the ring leaves to all messages, so that who waits for room waits for a completion.
+    static constexpr std::uint32_t kMostUnsignaled = 16;
+    static constexpr std::size_t kMostUnsignaledBytes = 32u << 10;
+
     // ---- sending ----
     std::byte* place_locked(std::size_t bytes, Room room) noexcept RVT_REQUIRES(lock_);
     bool post_locked(iovec borrowed = {}, SendFlags flags = SendFlags::kNone) noexcept
         RVT_REQUIRES(lock_);
     std::size_t put_taken_locked(std::byte* to) noexcept RVT_REQUIRES(lock_);
+    bool post_to_nic_locked(const Sge& frame) noexcept RVT_REQUIRES(lock_);
+    void ask_for_completion_locked() noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] bool may_leave_alone_locked() noexcept RVT_REQUIRES(lock_);
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
@@ -178,6 +189,8 @@ class RdFlow final : public MessageSink {
     /// When it was last in use, as far as the polls of that time knew.
     void note_use() noexcept;
 
+    /// Sees to it that life_signs() grows if the peer is there, or that nothing is under way to it.
+    void ask_for_life() noexcept;
     /// Grows with each frame that the peer has taken, and each packet of its own. Threads: the one
     /// that polls.
     [[nodiscard]] std::uint64_t life_signs() const noexcept;
@@ -213,8 +226,11 @@ class RdFlow final : public MessageSink {
     // The owner puts, and who polls in its stead sends what it left.
     util::SpinLock lock_;  // order: before the locks of the pair
     RdFrameRing ring_ RVT_GUARDED_BY(lock_);
-    Owned<Mr> ring_region_;                                  // over a NIC
-    std::atomic<std::uint64_t> sent_{0};                     // over a NIC: frames that the peer has
+    Owned<Mr> ring_region_;                               // over a NIC
+    std::atomic<std::uint64_t> sent_{0};                  // over a NIC: frames that the peer has
+    std::uint32_t unsignaled_ RVT_GUARDED_BY(lock_) = 0;  // frames since a completion was asked for
+    std::size_t unsignaled_bytes_ RVT_GUARDED_BY(lock_) = 0;
+    std::uint32_t posted_at_ RVT_GUARDED_BY(lock_) = ~0u;    // the last frame; see RdFlows::polls()
     std::byte* open_ RVT_GUARDED_BY(lock_) = nullptr;        // the frame that takes further records
     std::size_t open_bytes_ RVT_GUARDED_BY(lock_) = 0;       // 0: there is none
     std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;        // bytes that it can have

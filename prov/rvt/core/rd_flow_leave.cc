@@ -17,6 +17,7 @@ bool RdFlow::is_leaving() noexcept {
 bool RdFlow::ask_to_leave() noexcept {
     const util::Guard guard(lock_);
     reclaim_locked();
+    ask_for_completion_locked();
     if (leave_ != Leave::kNo || open_bytes_ != 0 || ring_.frames() != 0 || owes_stay_) {
         return false;
     }
@@ -75,6 +76,7 @@ void RdFlow::on_leave(std::uint64_t question) noexcept {
         return;  // the second: questions that cross, of which the peer answers ours
     }
     reclaim_locked();
+    ask_for_completion_locked();
     const bool agrees = is_idle && open_bytes_ == 0 && ring_.frames() == 0 && !owes_stay_;
     leave_ = Leave::kNo;
     // Without an answer, for want of room, the peer keeps asking; it may send all the same.

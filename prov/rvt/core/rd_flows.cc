@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::uint64_t kIdleUs = 50;      // after the last packet there is more to come
 constexpr std::uint64_t kSoonUs = 20'000;  // what is due by then is not left to others
+// Polls of a NIC's queue alone between two looks at the clock.
+constexpr std::uint32_t kPollsPerLook = 64;
 constexpr std::uint32_t kErrorCqe = 64;
 // How long the end of an endpoint waits for peers that answer, and for those that do not.
 constexpr auto kLingerTime = std::chrono::seconds(10);
@@ -137,9 +139,23 @@ void RdFlows::linger() noexcept {
         } else {
             device_.sleep_on(-1, 1);
         }
+        forget_ended(left);
         std::erase_if(left, [](RdFlow* flow) {
             return flow->is_drained() || flow->qp_->state() != QpState::kRts;
         });
+    }
+}
+
+/// Takes out of `flows` those whose peer has said that it is going: nothing reaches it any more.
+void RdFlows::forget_ended(std::vector<RdFlow*>& flows) noexcept {
+    const util::Guard guard(lock_);
+    while (const auto event = agent_->poll_event()) {
+        Link* const link =
+            event->type == CmEventType::kDisconnected ? find_locked(event->context) : nullptr;
+        if (link != nullptr && link->handle == event->handle) {
+            link->state = State::kEnded;
+            std::erase(flows, link->flow.get());
+        }
     }
 }
 
@@ -199,12 +215,13 @@ void RdFlows::note_waiting(RdFlow& flow, std::size_t bytes) {
     }
 }
 
-unsigned RdFlows::poll() noexcept {
+unsigned RdFlows::poll(bool leaves_nic) noexcept {
     if (!poll_lock_.try_lock()) [[unlikely]] {
         sched_yield();  // who has it may wait for this processor
         return 1;
     }
     is_owner_polling_ = true;
+    leaves_nic_ = leaves_nic;
     unsigned moved = drain_waiting();
     moved += poll_polling();
     moved += drain_waiting();
@@ -220,6 +237,7 @@ unsigned RdFlows::poll_for_owner() noexcept {
     if (!poll_lock_.try_lock()) {
         return 0;
     }
+    leaves_nic_ = true;
     const unsigned moved = poll_polling();
     poll_lock_.unlock();
     return moved;
@@ -248,23 +266,84 @@ bool RdFlows::send_held() noexcept {
 
 unsigned RdFlows::poll_polling() noexcept {
     flush_open();
+    return nic_ != nullptr && nic_->is_in_use() ? poll_beside_nic() : poll_packets();
+}
+
+unsigned RdFlows::poll_packets() noexcept {
     std::uint64_t now = 0;
-    const unsigned moved = device_.progress(now) + poll_nic();
+    const unsigned moved = device_.progress(now);
     if (moved != 0) {
         last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
     }
-    take_errors();
-    look_at_port();
-    look_at_cm(now);
-    if (moved == 0 && is_quiet(now)) {
-        is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    look_around(now);
+    if (moved == 0 && is_quiet(now, traffic_us())) {
+        is_hot_.store(false, std::memory_order_relaxed);   // relaxed: a hint to who polls
+        is_quiet_.store(true, std::memory_order_relaxed);  // relaxed: see take_quiet()
     }
     return moved;
 }
 
+/// To ask the NIC costs no system call, so that the owner always does. The socket has mostly
+/// nothing: somebody else watches it.
+unsigned RdFlows::poll_beside_nic() noexcept {
+    const std::uint32_t count = polls() + 1;
+    polls_.store(count, std::memory_order_relaxed);  // relaxed: see polls()
+    const unsigned carried = poll_nic();
+    nic_has_moved_ |= carried != 0;
+    // relaxed: set by who has a packet sent or has seen one; it is seen at the next call.
+    if (leaves_nic_ || asks_socket_.load(std::memory_order_relaxed)) [[unlikely]] {
+        return carried + poll_socket();
+    }
+    if (count % kPollsPerLook == 0 || device_.send_hold().is_asked()) {
+        look_at_clock();
+    }
+    return carried;
+}
+
+unsigned RdFlows::poll_socket() noexcept {
+    std::uint64_t now = 0;
+    const unsigned arrived = device_.progress(now);
+    packets_us_ = arrived != 0 ? now : packets_us_;
+    nic_has_moved_ |= arrived != 0;
+    note_time(now);
+    look_around(now);
+    if (arrived == 0 && is_quiet(now, leaves_nic_ ? traffic_us() : packets_us_)) {
+        asks_socket_.store(false, std::memory_order_relaxed);  // relaxed: see poll_beside_nic()
+        if (leaves_nic_) {
+            is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
+        }
+        is_quiet_.store(true, std::memory_order_relaxed);  // relaxed: see take_quiet()
+    }
+    return arrived;
+}
+
+void RdFlows::look_at_clock() noexcept {
+    const std::uint64_t now = device_.now_us();
+    if (device_.send_hold().is_asked()) {
+        device_.send_hold().note_poll(now);
+    }
+    note_time(now);
+    look_around(now);
+    if (next_due_us() <= now + kSoonUs) {
+        asks_socket_.store(true, std::memory_order_relaxed);  // relaxed: see poll_beside_nic()
+    }
+}
+
+void RdFlows::note_time(std::uint64_t now) noexcept {
+    if (std::exchange(nic_has_moved_, false)) {
+        last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
+    }
+}
+
+void RdFlows::look_around(std::uint64_t now) noexcept {
+    take_errors();
+    look_at_port();
+    look_at_cm(now);
+}
+
 /// Returns: how many frames have come or gone.
 unsigned RdFlows::poll_nic() noexcept {
-    if (nic_ == nullptr) [[likely]] {
+    if (nic_ == nullptr) {
         return 0;
     }
     const unsigned taken = nic_->poll(failed_);
@@ -288,7 +367,7 @@ void RdFlows::read_nic() noexcept {
 }
 
 Status RdFlows::arm_nic() noexcept {
-    if (nic_ == nullptr) {
+    if (nic_ == nullptr || !nic_->is_in_use()) {
         return kOk;
     }
     if (!poll_lock_.try_lock()) {
@@ -297,6 +376,13 @@ Status RdFlows::arm_nic() noexcept {
     const Status armed = nic_->arm();
     poll_lock_.unlock();
     return armed;
+}
+
+void RdFlows::clear_nic_wake_fd() noexcept {
+    if (nic_ != nullptr && poll_lock_.try_lock()) {
+        nic_->clear_wake_fd();
+        poll_lock_.unlock();
+    }
 }
 
 void RdFlows::flush_open() noexcept {
@@ -382,12 +468,12 @@ void RdFlows::look_at_port() noexcept {
     }
 }
 
-bool RdFlows::is_quiet(std::uint64_t now) noexcept {
+bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t traffic_us) noexcept {
     // relaxed: see flush_open().
     if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty()) {
         return false;
     }
-    if (now - traffic_us() <= kIdleUs) {
+    if (now - traffic_us <= kIdleUs) {
         return false;
     }
     const std::uint64_t due = is_owner_polling_ ? owner_due_us() : next_due_us();

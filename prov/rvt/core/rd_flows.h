@@ -90,7 +90,9 @@ class RdFlows final : private MadSink, private CmWire {
 
     /// Sends what has been put, takes in what has arrived. Returns: how many packets, and others
     /// that had waited; not 0 while another thread polls. Threads: the owner.
-    unsigned poll() noexcept;
+    /// @param leaves_nic  It may be the last poll for a while: a quiet NIC is left to who watches,
+    ///                    too. Else it is the caller who looks at it.
+    unsigned poll(bool leaves_nic = false) noexcept;
     /// The same while the owner does not poll, but for handing messages over: those wait.
     /// Threads: another one at a time.
     unsigned poll_for_owner() noexcept;
@@ -104,6 +106,17 @@ class RdFlows final : private MadSink, private CmWire {
     /// EAGAIN when something is there. Threads: any, where it keeps out of poll() if it is not the
     /// owner's.
     Status arm_nic() noexcept;
+    /// Has nic_wake_fd() not be readable for what has come until now, as it does not matter to who
+    /// polls.
+    void clear_nic_wake_fd() noexcept;
+    /// Whether a poll has found the device's socket quiet, and leaves it to others until
+    /// note_packets(). Said once. While a NIC carries flows, `is_hot` stays set all the same,
+    /// unless the NIC is left, too. Threads: any.
+    [[nodiscard]] bool take_quiet() noexcept {
+        // relaxed: here and below, a hint; who misses it is told again by the next quiet poll.
+        return is_quiet_.load(std::memory_order_relaxed) &&
+               is_quiet_.exchange(false, std::memory_order_relaxed);
+    }
     /// -1: there is no NIC.
     [[nodiscard]] int nic_wake_fd() const noexcept {
         return nic_ != nullptr ? nic_->wake_fd() : -1;
@@ -136,6 +149,15 @@ class RdFlows final : private MadSink, private CmWire {
         if (!is_hot_.load(std::memory_order_relaxed)) {
             is_hot_.store(true, std::memory_order_relaxed);  // relaxed: as above
         }
+    }
+    /// The same of packets, or some have come. Threads: any.
+    void note_packets() noexcept {
+        asks_socket_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+        note_traffic();
+    }
+    /// Grows with each poll while a NIC carries flows. Threads: any.
+    [[nodiscard]] std::uint32_t polls() const noexcept {
+        return polls_.load(std::memory_order_relaxed);  // relaxed: a hint how things follow
     }
     /// When a packet arrived last. Threads: any.
     [[nodiscard]] std::uint64_t traffic_us() const noexcept {
@@ -261,19 +283,26 @@ class RdFlows final : private MadSink, private CmWire {
 
     // ---- traffic, in rd_flows.cc ----
     unsigned poll_polling() noexcept;
+    unsigned poll_packets() noexcept;
+    unsigned poll_beside_nic() noexcept;
     unsigned poll_nic() noexcept;
     void read_nic() noexcept;
+    unsigned poll_socket() noexcept;
+    void look_at_clock() noexcept;
+    void note_time(std::uint64_t now_us) noexcept;
+    void look_around(std::uint64_t now_us) noexcept;
     void flush_open() noexcept;
     unsigned drain_waiting() noexcept;
     void tell(RdFlow& flow, bool is_end);
     void tell_late() noexcept;
     void tell_now(const News& news) noexcept;
-    [[nodiscard]] bool is_quiet(std::uint64_t now_us) noexcept;
+    [[nodiscard]] bool is_quiet(std::uint64_t now_us, std::uint64_t traffic_us) noexcept;
     void take_errors() noexcept;
     void look_at_cm(std::uint64_t now_us) noexcept;
     void look_at_port() noexcept;
     void reap() noexcept;
     void linger() noexcept;
+    void forget_ended(std::vector<RdFlow*>& flows) noexcept;
     void destroy_locked(Link& link) noexcept RVT_REQUIRES(lock_);
 
     Device& device_;
@@ -316,6 +345,7 @@ class RdFlows final : private MadSink, private CmWire {
     // Only who polls touches these; the lock is only ever tried. order: before lock_
     util::SpinLock poll_lock_;
     bool is_owner_polling_ = false;
+    bool leaves_nic_ = false;       // see poll()
     std::vector<RdFlow*> waiting_;  // with parts that wait for the owner
     std::size_t waiting_bytes_ = 0;
     std::deque<News> news_;  // an end behind which parts wait, and what has to be told after it
@@ -323,6 +353,11 @@ class RdFlows final : private MadSink, private CmWire {
     std::vector<std::uint64_t> failed_;  // flows over the NIC, by id
     std::vector<RdFlow*> left_;          // to be closed
     std::uint32_t port_changes_ = 0;     // that have been looked at
+    std::uint64_t packets_us_ = 0;       // when one came last, while a NIC carries flows
+    bool nic_has_moved_ = false;         // since the last look at the clock
+    std::atomic<std::uint32_t> polls_{0};
+    std::atomic<bool> asks_socket_{true};  // beside a NIC's flows: whether it may have something
+    std::atomic<bool> is_quiet_{false};    // see take_quiet()
     std::atomic<std::uint64_t> last_traffic_us_{0};
 };
 

@@ -316,7 +316,7 @@ void RdFlows::dial_locked(Link& link) {
     }
     link.handle = handle.value();
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: a hint to who polls
-    note_traffic();
+    note_packets();
 }
 
 void RdFlows::close(RdFlow& flow) noexcept {
@@ -360,6 +360,7 @@ void RdFlows::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept
         set_deadline_locked(*link, std::min(link->deadline_us, now + refused_timeout_us_));
     } else {
         set_deadline_locked(*link, now + kDoubtUs);
+        link->flow->ask_for_life();
         link->life_signs = link->flow->life_signs();
     }
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
@@ -381,7 +382,7 @@ void RdFlows::pair_missed(const Address& source, std::uint32_t qpn) noexcept {
     std::array<std::byte, protocol::kMadBytes> mad;
     protocol::encode_cm({.transaction_id = 0, .message = rej}, mad);
     core::send_mad(device_, source, mad);
-    note_traffic();
+    note_packets();
 }
 
 /// What is said of an open link's peer is true, or forgotten.
@@ -646,7 +647,7 @@ void RdFlows::end_locked(Link& link) {
 void RdFlows::hang_up_locked(Link& link) {
     [[maybe_unused]] const Status told = agent_->disconnect(link.handle, {}, device_.now_us());
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: a hint to who polls
-    note_traffic();
+    note_packets();
 }
 
 /// Nobody needs the link any more; the owner destroys it.

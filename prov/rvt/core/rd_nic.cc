@@ -3,6 +3,7 @@
 #include "core/rd_nic.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -16,6 +17,7 @@ namespace {
 
 // As many as the limit of locked memory allows.
 constexpr std::uint32_t kReceives[] = {512, 256, 128, 64, 32};
+constexpr std::uint32_t kFreeShare = 8;  // of which not more than this part waits to be posted
 constexpr std::uint64_t kIsReceive = std::uint64_t{1} << 63;
 // Not every driver says that a pair takes no more receives.
 constexpr std::uint64_t kLastReceiveUs = 1'000'000;
@@ -94,9 +96,11 @@ Status RdNic::start_receives() {
         made = keep(receives_, create_srq(*pd_, {.max_wr = count, .max_sge = 1}));
     }
     for (std::uint32_t i = 0; i < count && made.is_ok(); ++i) {
-        made = post(i);
+        free_[free_count_++] = i;
+        made = free_count_ == kMostFree || i + 1 == count ? post_free() : kOk;
     }
     held_.reserve(count);
+    most_free_ = std::clamp(count / kFreeShare, 1u, kMostFree);
     return made;
 }
 
@@ -121,6 +125,7 @@ Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
     }
     if (made.is_ok()) {
         flows_[place->qpn()] = &flow;
+        note_pairs_locked();
     }
     return made.is_ok() ? made : refuse(made, "");
 }
@@ -135,8 +140,10 @@ void RdNic::retire(Owned<Qp> pair) noexcept {
     if (pair->state() == QpState::kInit) {  // it has never taken a receive
         const util::Guard guard(lock_);
         flows_.erase(pair->qpn());
+        note_pairs_locked();
         return;
     }
+    known_[pair->qpn() % known_.size()] = {};
     {
         const util::Guard guard(lock_);
         flows_[pair->qpn()] = nullptr;
@@ -157,9 +164,14 @@ void RdNic::end_left(bool is_all_read) noexcept {
             one.pair.reset();
             const util::Guard guard(lock_);
             flows_.erase(qpn);
+            note_pairs_locked();
         }
         return ends;
     });
+}
+
+void RdNic::note_pairs_locked() noexcept {
+    pair_count_.store(flows_.size(), std::memory_order_relaxed);  // relaxed: see is_in_use()
 }
 
 /// Says once that the NIC does not carry what is asked of it.
@@ -216,17 +228,42 @@ void RdNic::fail_all(std::vector<std::uint64_t>& failed) noexcept {
 
 // ---- traffic ----
 
-Status RdNic::post(std::uint64_t index) noexcept {
-    const Sge room{.addr = reinterpret_cast<std::uint64_t>(&memory_[index * kFrameBytes]),
-                   .length = kFrameBytes,
-                   .lkey = region_->lkey()};
-    return receives_->post_recv({.wr_id = kIsReceive | index, .sg_list = {&room, 1}});
+void RdNic::give_back(std::uint64_t index) noexcept {
+    free_[free_count_++] = index;
+    if (free_count_ < most_free_) {
+        return;
+    }
+    if (const Status posted = post_free(); !posted.is_ok()) [[unlikely]] {
+        RVT_WARN(kEpData, "NIC %s does not take receives back: %s", device_.name().c_str(),
+                 strerrordesc_np(posted.error()));
+    }
+}
+
+Status RdNic::post_free() noexcept {
+    std::array<Sge, kMostFree> rooms;
+    std::array<RecvWr, kMostFree> wrs;
+    for (unsigned i = 0; i < free_count_; ++i) {
+        rooms[i] = {.addr = reinterpret_cast<std::uint64_t>(&memory_[free_[i] * kFrameBytes]),
+                    .length = kFrameBytes,
+                    .lkey = region_->lkey()};
+        wrs[i] = {.wr_id = kIsReceive | free_[i], .sg_list = {&rooms[i], 1}};
+    }
+    return receives_->post_recvs({wrs.data(), std::exchange(free_count_, 0)});
 }
 
 RdFlow* RdNic::find(std::uint32_t qpn) noexcept {
+    const Known& known = known_[qpn % known_.size()];
+    return known.qpn == qpn ? known.flow : look_up(qpn);
+}
+
+RdFlow* RdNic::look_up(std::uint32_t qpn) noexcept {
     const util::Guard guard(lock_);
     const auto found = flows_.find(qpn);
-    return found != flows_.end() ? found->second : nullptr;
+    if (found == flows_.end() || found->second == nullptr) {
+        return nullptr;
+    }
+    known_[qpn % known_.size()] = {.qpn = qpn, .flow = found->second};
+    return found->second;
 }
 
 /// Returns: false when its flow has no room now.
@@ -240,10 +277,7 @@ bool RdNic::take_frame(const Wc& wc) noexcept {
         flow->take(std::span<const std::byte>(&memory_[index * kFrameBytes], wc.byte_len), true,
                    true);
     }
-    if (const Status posted = post(index); !posted.is_ok()) [[unlikely]] {
-        RVT_WARN(kEpData, "NIC %s does not take a receive back: %s", device_.name().c_str(),
-                 strerrordesc_np(posted.error()));
-    }
+    give_back(index);
     return true;
 }
 
@@ -256,9 +290,9 @@ void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     }
     RdFlow* const flow = find(wc.qpn);
     if (flow != nullptr && wc.status == WcStatus::kSuccess) [[likely]] {
-        flow->note_sent();
+        flow->note_sent(wc.wr_id);
     } else if (flow != nullptr) {
-        failed.push_back(wc.wr_id);
+        failed.push_back(flow->id());
     }
 }
 
@@ -289,9 +323,13 @@ unsigned RdNic::poll(std::vector<std::uint64_t>& failed) noexcept {
     return taken;
 }
 
-Status RdNic::arm() noexcept {
+void RdNic::clear_wake_fd() noexcept {
     channel_->clear();
-    device_.progress();  // what the queue has said until now is no news
+    device_.progress();
+}
+
+Status RdNic::arm() noexcept {
+    clear_wake_fd();  // what the queue has said until now is no news
     if (const Status armed = cq_->req_notify(false); !armed.is_ok()) {
         return armed;
     }

@@ -3,8 +3,8 @@
 // their pairs, and completions. A frame arrives whole, in one of the receives, and is handed to its
 // flow from there.
 //
-// Each frame's completion is asked for, and there is room for all that can be under way: so many
-// flows the NIC carries, further ones take packets.
+// Of several frames one completion is asked for. All complete when they fail, and there is room for
+// all that can be under way: so many flows the NIC carries, further ones take packets.
 //
 // A pair that ends may hold a receive, and the queue those that its messages have filled: it goes
 // when the NIC has said that it takes no more and the queue has been read, so that none is lost.
@@ -51,6 +51,12 @@ class RdNic {
     RdNic& operator=(const RdNic&) = delete;
 
     [[nodiscard]] Device& device() const noexcept { return device_; }
+    /// Whether poll() may have something to do. Threads: any.
+    [[nodiscard]] bool is_in_use() const noexcept {
+        // relaxed: a hint to who polls.
+        return pair_count_.load(std::memory_order_relaxed) != 0 ||
+               context_->events().may_have_some();
+    }
 
     /// Makes a pair for the flow, in state INIT. Returns: ENOSPC when the NIC carries as many as it
     /// can, ENODEV when it is gone; errors of the device. Threads: any.
@@ -76,6 +82,8 @@ class RdNic {
     }
     /// Asks that the next completion makes wake_fd() readable. Returns: EAGAIN when one is there.
     Status arm() noexcept;
+    /// Has wake_fd() not be readable for what has come until now.
+    void clear_wake_fd() noexcept;
     [[nodiscard]] int wake_fd() const noexcept { return wake_set_.get(); }
 
   private:
@@ -95,7 +103,8 @@ class RdNic {
     Status start();
     Status start_receives();
     Status make_wake_set();
-    Status post(std::uint64_t index) noexcept;
+    void give_back(std::uint64_t index) noexcept;
+    Status post_free() noexcept;
     Status refuse(Status why, const char* what_to_change) noexcept;
     void take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     bool take_frame(const Wc& wc) noexcept;
@@ -104,7 +113,9 @@ class RdNic {
     void fail_all(std::vector<std::uint64_t>& failed) noexcept;
     void note_last_receive(const Object* pair) noexcept;
     void end_left(bool is_all_read) noexcept;
+    void note_pairs_locked() noexcept RVT_REQUIRES(lock_);
     RdFlow* find(std::uint32_t qpn) noexcept;
+    RdFlow* look_up(std::uint32_t qpn) noexcept;
 
     Device& device_;
     Owned<Context> context_;
@@ -117,18 +128,31 @@ class RdNic {
     Owned<Srq> receives_;
     std::uint32_t max_flows_ = 0;
 
+    // Receives that have been used: several are posted at a time.
+    static constexpr unsigned kMostFree = 16;
+    std::array<std::uint64_t, kMostFree> free_{};
+    unsigned free_count_ = 0;
+    unsigned most_free_ = 1;
+
     // Completions that have been read, from next_ on not looked at.
     std::array<Wc, 32> read_{};
     unsigned count_ = 0;
     unsigned next_ = 0;
     std::vector<Wc> held_;  // frames that their flows have no room for; fewer than receives
     std::vector<Leaving> leaving_;
+    // Flows that have had completions of late, at the last bits of their pairs' numbers.
+    struct Known {
+        std::uint32_t qpn = 0;  // no pair has this one
+        RdFlow* flow = nullptr;
+    };
+    std::array<Known, 64> known_{};
 
     util::SpinLock lock_;  // order: innermost
     // By their pairs; nullptr: the flow is gone, and the pair is leaving.
     std::unordered_map<std::uint32_t, RdFlow*> flows_ RVT_GUARDED_BY(lock_);
     bool is_gone_ RVT_GUARDED_BY(lock_) = false;
     std::atomic<bool> has_refused_{false};  // and said so
+    std::atomic<std::size_t> pair_count_{0};
 };
 
 }  // namespace rvt::core

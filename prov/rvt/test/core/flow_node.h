@@ -41,9 +41,15 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
 
     void poll() {
         flows->poll();
+        if (is_watched && flows->take_quiet()) {
+            flows->note_packets();  // as who watches the socket does when something has come
+        }
         for (core::RdFlow* const ended : std::exchange(ended_, {})) {
             ended->close();
         }
+    }
+    [[nodiscard]] bool is_hot() const {
+        return is_hot_.load(std::memory_order_relaxed);  // relaxed: of this thread
     }
     [[nodiscard]] Address address() const { return port_.device->address(); }
 
@@ -93,6 +99,7 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
     std::vector<std::string> heard;
     int ends = 0;
     int failure = 0;
+    bool is_watched = true;
     bool is_malformed = false;
 
   private:

@@ -39,25 +39,39 @@ struct Net {
             return attr.state == QpState::kRtr ? Status(EHOSTUNREACH)
                                                : verbs::verb_ops().modify_qp(qp, attr, mask);
         };
+        replace_nic(at_a, ops);
+    }
+    /// What the first end sends by the NIC is counted.
+    void count_sends() {
+        sends = signaled = 0;
+        BackendOps ops = verbs::verb_ops();
+        ops.post_send = [](Qp& qp, const SendWr& wr) -> Status {
+            ++sends;
+            signaled += has_any(wr.flags, SendFlags::kSignaled) ? 1 : 0;
+            return verbs::verb_ops().post_send(qp, wr);
+        };
+        replace_nic(true, ops);
+    }
+    void replace_nic(bool at_a, const BackendOps& ops) {
         const Device& whole = nic->device();
-        broken = registry
-                     .add_device({.name = "broken",
-                                  .grade = Grade::kVerb,
-                                  .address = whole.address(),
-                                  .limits = whole.limits(),
-                                  .payload_bytes = whole.payload_bytes()},
-                                 ops, nic.get())
-                     .value();
+        other = registry
+                    .add_device({.name = "other",
+                                 .grade = Grade::kVerb,
+                                 .address = whole.address(),
+                                 .limits = whole.limits(),
+                                 .payload_bytes = whole.payload_bytes()},
+                                ops, nic.get())
+                    .value();
         std::unique_ptr<Node>& node = at_a ? a : b;
         const Address address = node->address();
         node.reset();
-        node = std::make_unique<Node>(wire, address, broken);
+        node = std::make_unique<Node>(wire, address, other);
     }
     ~Net() {
         a.reset();
         b.reset();
-        if (broken != nullptr) {
-            RVT_OK(registry.remove_device(broken));
+        if (other != nullptr) {
+            RVT_OK(registry.remove_device(other));
         }
     }
     Net(const Net&) = delete;
@@ -89,7 +103,9 @@ struct Net {
 
     Registry registry;
     std::shared_ptr<verbs::Nic> nic;
-    Device* broken = nullptr;
+    Device* other = nullptr;  // the NIC in another guise
+    static inline int sends = 0;
+    static inline int signaled = 0;
     fake::Wire wire;
     std::unique_ptr<Node> a;
     std::unique_ptr<Node> b;
@@ -202,4 +218,81 @@ Test(rd_nic, who_sleeps_is_woken_by_a_message) {
     RVT_ASSERT(net.a->say("wake up"));
     RVT_EQ(poll(&readable, 1, 10'000), 1);
     net.until([&] { return net.b->heard.size() == 1; });
+}
+
+Test(rd_nic, of_several_frames_one_completion_is_asked_for) {
+    constexpr std::size_t kMessages = 160;
+    Net net;
+    net.count_sends();
+    net.connect();
+    for (std::size_t i = 1; i <= kMessages; ++i) {
+        RVT_ASSERT(net.a->say("one more"));
+        net.until([&] { return net.b->heard.size() == i; });
+    }
+    RVT_ASSERT(net.sends >= static_cast<int>(kMessages));
+    RVT_ASSERT(net.signaled <= net.sends / 16);
+}
+
+Test(rd_nic, who_asks_whether_the_peer_has_all_is_told) {
+    Net net;
+    net.count_sends();
+    net.connect();
+    net.until([&] { return net.a->flow->is_drained(); });
+    const int before = net.signaled;
+    RVT_ASSERT(net.a->say("all"));
+    net.until([&] { return net.b->heard.size() == 1; });
+    RVT_EQ(net.signaled, before);
+    net.until([&] { return net.a->flow->is_drained(); });
+    RVT_EQ(net.signaled, before + 1);
+    RVT_EQ(net.b->heard.size(), 1u);
+    RVT_ASSERT(!net.b->is_malformed);
+}
+
+Test(rd_nic, a_quiet_socket_is_left_to_others_while_the_nic_is_polled) {
+    Net net;
+    net.connect();
+    net.a->is_watched = false;
+    net.until([&] { return net.a->flows->take_quiet(); });
+    RVT_ASSERT(net.a->is_hot());
+    RVT_ASSERT(net.b->say("there"));
+    net.until([&] { return net.a->heard.size() == 1; });
+    RVT_ASSERT(!net.a->flows->take_quiet());
+}
+
+Test(rd_nic, packets_are_taken_again_when_somebody_has_seen_some) {
+    Net net;
+    net.connect();
+    net.b->is_watched = false;
+    net.until([&] { return net.b->flows->take_quiet(); });
+    net.a.reset();  // says so by packets
+    net.b->flows->note_packets();
+    net.until([&] { return net.b->ends == 1; });
+}
+
+Test(rd_nic, who_polls_for_the_owner_leaves_the_nic_as_well) {
+    Net net;
+    net.connect();
+    net.until([&] {
+        net.b->flows->poll_for_owner();
+        return !net.b->is_hot();
+    });
+    RVT_ASSERT(net.b->flows->take_quiet());
+    RVT_OK(net.b->flows->arm_nic());
+    pollfd readable{.fd = net.b->flows->nic_wake_fd(), .events = POLLIN, .revents = 0};
+    RVT_ASSERT(net.a->say("wake up"));
+    RVT_EQ(poll(&readable, 1, 10'000), 1);
+    net.b->flows->note_packets();
+    net.until([&] { return net.b->heard.size() == 1; });
+}
+
+Test(rd_nic, an_end_does_not_wait_for_a_peer_that_has_said_it_is_going) {
+    Net net;
+    net.connect();
+    RVT_ASSERT(net.a->say("there"));
+    RVT_ASSERT(net.b->say("and back"));
+    net.until([&] { return net.a->heard.size() == 1 && net.b->heard.size() == 1; });
+    const auto began = std::chrono::steady_clock::now();
+    net.a.reset();
+    net.b.reset();
+    RVT_ASSERT(std::chrono::steady_clock::now() - began < std::chrono::seconds(1));
 }
