@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Memory that belongs to a device and that the CPU has mapped. The kernel's rule for it
-// (dma-buf, "CPU Access to DMA Buffer Objects"): what the CPU does to it happens between a begin
-// and an end, at which caches are made consistent and the device's own work is waited for.
+// Memory that belongs to a device. What the CPU does to it happens between a begin and an end, at
+// which caches are made consistent and the device's own work is waited for (the kernel's rule for
+// dma-bufs that the CPU has mapped, "CPU Access to DMA Buffer Objects"). Where the CPU cannot have
+// it mapped, it works on a copy: it has bytes refreshed before it reads them, and written back
+// after it has written them.
 #pragma once
 
 #include <algorithm>
@@ -27,10 +29,21 @@ class DeviceMemory {
 
     /// What another process of this host maps to reach the same memory.
     struct File {
-        int fd = -1;               // stays the owner's
+        int fd = -1;               // stays the owner's; -1: nobody can map it
         std::uint64_t offset = 0;  // of the memory in it
     };
     [[nodiscard]] virtual File file() const noexcept = 0;
+
+    /// Whether the CPU has a copy, and has to say what it reads and what it has written.
+    [[nodiscard]] virtual bool is_copy() const noexcept { return false; }
+    /// During an access: brings the copy of these bytes up to date. Returns: EIO.
+    virtual util::Status refresh(std::uint64_t /*offset*/, std::uint64_t /*bytes*/) noexcept {
+        return util::kOk;
+    }
+    /// During an access: has the device take over what the copy holds. Returns: EIO.
+    virtual util::Status write_back(std::uint64_t /*offset*/, std::uint64_t /*bytes*/) noexcept {
+        return util::kOk;
+    }
 
   protected:
     DeviceMemory() = default;
@@ -126,11 +139,19 @@ class BufferUse {
     BufferUse(const BufferUse&) = delete;
     BufferUse& operator=(const BufferUse&) = delete;
 
+    /// These bytes of the message have been written to the buffers it was received or read into, or
+    /// of an atomic's results. Said before the operation is reported, and before the peer is told.
+    /// Returns: EIO when they cannot be had to where they belong.
+    virtual util::Status filled(std::uint64_t begin, std::uint64_t end) noexcept = 0;
     /// A part has been filled, and is reported; further parts may follow.
     virtual void part_done() noexcept = 0;
     /// The last use. May delete this.
     virtual void release() noexcept = 0;
 
+    /// How far into the first buffer an address is.
+    [[nodiscard]] std::uint64_t place_of(const void* address) const noexcept {
+        return reinterpret_cast<std::uintptr_t>(address) - first_;
+    }
     /// What the application calls an address in the first buffer: completions name it so.
     [[nodiscard]] void* name_of(void* address) const noexcept {
         // NOLINTNEXTLINE(performance-no-int-to-ptr)
@@ -140,9 +161,15 @@ class BufferUse {
   protected:
     BufferUse() = default;
     ~BufferUse() = default;
-    void set_shift(std::uintptr_t shift) noexcept { shift_ = shift; }
+    /// @param here   Where the CPU has the first buffer.
+    /// @param named  What the application calls it.
+    void set_first(const void* here, const void* named) noexcept {
+        first_ = reinterpret_cast<std::uintptr_t>(here);
+        shift_ = reinterpret_cast<std::uintptr_t>(named) - first_;
+    }
 
   private:
+    std::uintptr_t first_ = 0;
     std::uintptr_t shift_ = 0;  // from where the CPU has it to the application's name
 };
 

@@ -9,6 +9,14 @@
 #include "core/segments.h"
 
 namespace rvt::core {
+namespace {
+
+/// Where the CPU has its copy of the range; that is one piece.
+std::byte* copy_of(const KeyHit& hit) noexcept {
+    return static_cast<std::byte*>(memory_of(hit).segments.front().iov_base) + hit.offset;
+}
+
+}  // namespace
 
 bool PieceList::add(void* data, std::size_t bytes) noexcept {
     if (bytes == 0) {
@@ -80,7 +88,8 @@ bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
         return to.add(hit.data(), bytes);
     }
     const RegionMemory& memory = memory_of(hit);
-    if (memory.device != nullptr && !to.accesses().begin(*memory.device)) {
+    DeviceMemory* const device = memory.device;
+    if (device != nullptr && (device->is_copy() || !to.accesses().begin(*device))) {
         return false;
     }
     std::uint64_t offset = hit.offset;
@@ -100,6 +109,27 @@ bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
         }
     }
     return true;
+}
+
+bool append_refreshed(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
+    DeviceMemory* const device = hit.indirect ? memory_of(hit).device : nullptr;
+    return device != nullptr && device->is_copy() && to.accesses().begin(*device) &&
+           device->refresh(hit.offset, bytes).is_ok() && to.add(copy_of(hit), bytes);
+}
+
+bool write_to_copy(const KeyHit& hit, const PieceList& from) noexcept {
+    DeviceMemory* const device = hit.indirect ? memory_of(hit).device : nullptr;
+    if (device == nullptr || !device->is_copy()) {
+        return false;
+    }
+    const CpuAccessScope access(device, CpuAccess::kWrite);
+    PieceList to;
+    to.add(copy_of(hit), from.bytes());
+    if (!access.status().is_ok()) {
+        return false;
+    }
+    copy(to, from);
+    return device->write_back(hit.offset, from.bytes()).is_ok();
 }
 
 WcStatus append_local(PieceList& to, const KeyView& keys, std::uint32_t pd,

@@ -63,8 +63,16 @@ PieceList pieces_of(std::span<const std::byte> bytes) noexcept;
 std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept;
 
 /// Appends the memory behind a hit: one piece, or those of an indirect region.
-/// Returns: false when the list is full.
+/// Returns: false when the list is full, and for memory of a device of which the CPU has a copy.
 bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept;
+
+/// For memory that append() refuses as a copy: appends it to be read, with what the device has now.
+/// Returns: false for any other, and when the device does not let it be read.
+bool append_refreshed(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept;
+
+/// Likewise: writes all of `from` to the memory behind the hit.
+/// Returns: false as append_refreshed().
+bool write_to_copy(const KeyHit& hit, const PieceList& from) noexcept;
 
 /// Appends local memory named by work-request elements after checking each key.
 /// Returns: kLocProtErr when a key, or the device behind it, does not allow it, kLocLenErr when

@@ -716,8 +716,11 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
     }
     std::byte result[kMaxAtomicSize];
     const CpuAccessScope scope(device, is_read ? CpuAccess::kRead : CpuAccess::kWrite);
-    if (!scope.status().is_ok()) {
-        answer(peer, header.operation, to_wc_status(scope.status()), header.key);
+    const util::Status loaded = device != nullptr && scope.status().is_ok()
+                                    ? device->refresh(hit.offset, bytes)
+                                    : scope.status();
+    if (!loaded.is_ok()) {
+        answer(peer, header.operation, to_wc_status(loaded), header.key);
         return true;
     }
     switch (kind) {
@@ -730,6 +733,12 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
         case RdAtomic::Kind::kCompare:
             atomic_compare(what.datatype, what.op, target, operand, compare, result, what.count);
             break;
+    }
+    const util::Status stored =
+        device != nullptr && !is_read ? device->write_back(hit.offset, bytes) : util::kOk;
+    if (!stored.is_ok()) {
+        answer(peer, header.operation, to_wc_status(stored), header.key);
+        return true;
     }
     const std::uint64_t wc_flags = kWcAtomic | (is_read ? kWcRemoteRead : kWcRemoteWrite);
     report_access(access, arrival.flags(), arrival.data(), wc_flags);

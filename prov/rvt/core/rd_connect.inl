@@ -327,6 +327,9 @@ util::Result<typename Host::RegionSource> RdEngine<Lock, Host>::find_region(
         return ENOTSUP;
     }
     const DeviceMemory::File file = memory.device->file();
+    if (file.fd < 0) {
+        return ENOTSUP;
+    }
     return typename Host::RegionSource{
         .length = length, .file = util::duplicate(file.fd), .offset = file.offset};
 }

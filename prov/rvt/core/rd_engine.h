@@ -175,6 +175,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void finish_unless_lent(Peer& peer, RdTxOp& op, RdTxOp::State state) noexcept;
     bool finish_let_go(Peer& peer) noexcept;
     void finish_tx(RdTxOp& op, WcStatus status) noexcept;
+    WcStatus end_use(RdTxOp& op, WcStatus status) noexcept;
     void complete_tx(void* context, RdFlags flags, std::uint64_t wc_flags,
                      WcStatus status) noexcept;
     Counter* tx_counter(std::uint64_t wc_flags) const noexcept;
@@ -199,6 +200,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void receive_unexpected(RdInbound& inbound, RdRxEntry& entry) noexcept;
     void place(RdInbound& inbound, const std::byte* from, std::size_t count) noexcept;
     void finish_inbound(RdInbound& inbound) noexcept;
+    util::Status fill_use(const RdInbound& inbound, const RdRxEntry& entry) noexcept;
+    WcStatus delivered(const RdInbound& inbound) noexcept;
     void complete_rx(const RdInbound& inbound, RdRxEntry& entry) noexcept;
     static void fill_rx(Cqe& cqe, const RdInbound& inbound, const RdRxEntry& entry, void* place,
                         WcStatus status, bool is_last_use) noexcept;

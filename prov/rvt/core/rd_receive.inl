@@ -634,7 +634,7 @@ void RdEngine<Lock, Host>::finish_inbound(RdInbound& inbound) noexcept {
         return;
     }
     if ((inbound.wire_flags & wire::kWantAck) != 0) {
-        const RdOutcome outcome{.status = static_cast<std::uint32_t>(WcStatus::kSuccess), .key = 0};
+        const RdOutcome outcome{.status = static_cast<std::uint32_t>(delivered(inbound)), .key = 0};
         reply(static_cast<Peer&>(*inbound.peer), RdOp::kAck, 0, inbound.sender_operation, &outcome,
               sizeof outcome);
     }
@@ -643,19 +643,40 @@ void RdEngine<Lock, Host>::finish_inbound(RdInbound& inbound) noexcept {
     inbound_.give_back(&inbound);
 }
 
+/// Has what arrived taken to memory of a device. May be said twice.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::fill_use(const RdInbound& inbound,
+                                            const RdRxEntry& entry) noexcept {
+    const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
+    const std::uint64_t begin = is_multi ? entry.use->place_of(inbound.place.iov_base) : 0;
+    return entry.use->filled(begin, begin + std::min(inbound.total, inbound.buffer_capacity));
+}
+
+/// What a sender learns that waits until the message is in its receiver's memory.
+template <class Lock, class Host>
+WcStatus RdEngine<Lock, Host>::delivered(const RdInbound& inbound) noexcept {
+    const bool is_lost = has(inbound.entry->flags, RdFlags::kHasUse) &&
+                         inbound.status == WcStatus::kSuccess &&
+                         !fill_use(inbound, *inbound.entry).is_ok();
+    return is_lost ? WcStatus::kRemOpErr : WcStatus::kSuccess;
+}
+
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::complete_rx(const RdInbound& inbound, RdRxEntry& entry) noexcept {
     const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
     const bool is_last_use = is_multi && !entry.is_queued && entry.users == 1;
     const bool is_cut = inbound.total > inbound.buffer_capacity;
-    const WcStatus status =
+    WcStatus status =
         is_cut && inbound.status == WcStatus::kSuccess ? WcStatus::kTruncated : inbound.status;
-    const bool is_ok = status == WcStatus::kSuccess;
     void* named = inbound.place.iov_base;
     if (has(entry.flags, RdFlags::kHasUse)) [[unlikely]] {
+        if (inbound.status == WcStatus::kSuccess && !fill_use(inbound, entry).is_ok()) {
+            status = WcStatus::kGeneralErr;
+        }
         named = entry.use->name_of(named);
         !is_multi || is_last_use ? entry.use->release() : entry.use->part_done();
     }
+    const bool is_ok = status == WcStatus::kSuccess;
     if (rx_cq_ != nullptr && (!is_ok || has(entry.flags, RdFlags::kCompletion) || is_last_use)) {
         rx_cq_->emplace(
             [&](Cqe& cqe) { fill_rx(cqe, inbound, entry, named, status, is_last_use); });

@@ -15,7 +15,7 @@ namespace rvt::core {
 
 /// Copies into the range that was looked up, `offset` bytes into it. The caller has checked the
 /// bounds and holds a pin.
-/// Returns: as DeviceMemory::begin_cpu_access().
+/// Returns: as DeviceMemory::begin_cpu_access() and write_back().
 inline util::Status copy_to_region(const KeyHit& hit, std::uint64_t offset, const std::byte* from,
                                    std::size_t count) noexcept {
     if (count == 0) {
@@ -27,14 +27,16 @@ inline util::Status copy_to_region(const KeyHit& hit, std::uint64_t offset, cons
     }
     const RegionMemory& memory = memory_of(hit);
     const CpuAccessScope access(memory.device, CpuAccess::kWrite);
-    if (access.status().is_ok()) {
-        util::IovCursor(memory.segments.data(), memory.segments.size(), hit.offset + offset)
-            .scatter(from, count);
+    if (!access.status().is_ok()) {
+        return access.status();
     }
-    return access.status();
+    util::IovCursor(memory.segments.data(), memory.segments.size(), hit.offset + offset)
+        .scatter(from, count);
+    return memory.device != nullptr ? memory.device->write_back(hit.offset + offset, count)
+                                    : util::kOk;
 }
 
-/// The other direction.
+/// The other direction. Returns: as DeviceMemory::begin_cpu_access() and refresh().
 inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, std::byte* to,
                                      std::size_t count) noexcept {
     if (count == 0) {
@@ -46,11 +48,16 @@ inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, st
     }
     const RegionMemory& memory = memory_of(hit);
     const CpuAccessScope access(memory.device, CpuAccess::kRead);
-    if (access.status().is_ok()) {
+    if (!access.status().is_ok()) {
+        return access.status();
+    }
+    const util::Status loaded =
+        memory.device != nullptr ? memory.device->refresh(hit.offset + offset, count) : util::kOk;
+    if (loaded.is_ok()) {
         util::IovCursor(memory.segments.data(), memory.segments.size(), hit.offset + offset)
             .gather(to, count);
     }
-    return access.status();
+    return loaded;
 }
 
 /// The range that was looked up, where it lies in one piece, else nullptr; `device` gets whose rule

@@ -399,11 +399,22 @@ bool RdEngine<Lock, Host>::finish_let_go(Peer& peer) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_tx(RdTxOp& op, WcStatus status) noexcept {
     if (has(op.flags, RdFlags::kHasUse)) [[unlikely]] {
-        op.use->release();
+        status = end_use(op, status);
     }
     complete_tx(op.context, op.flags, op.wc_flags, status);
     op.copy.reset();
     pool_of(op.kind).give_back(&op);
+}
+
+/// Returns: the status that the operation ends with.
+template <class Lock, class Host>
+WcStatus RdEngine<Lock, Host>::end_use(RdTxOp& op, WcStatus status) noexcept {
+    const bool fills = op.kind == RdTxOp::Kind::kRead || op.result_count != 0;
+    if (status == WcStatus::kSuccess && fills && !op.use->filled(0, op.total).is_ok()) {
+        status = WcStatus::kGeneralErr;
+    }
+    op.use->release();
+    return status;
 }
 
 template <class Lock, class Host>

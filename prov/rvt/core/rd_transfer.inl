@@ -204,7 +204,9 @@ void RdEngine<Lock, Host>::finish_pull(RdInbound& inbound) noexcept {
         pull_methods_.learn(std::min(inbound.total, inbound.buffer_capacity), inbound.method,
                             now - begin);
     }
-    const RdOutcome outcome{.status = static_cast<std::uint32_t>(inbound.status), .key = 0};
+    const bool is_good = inbound.status == WcStatus::kSuccess && inbound.entry != nullptr;
+    const WcStatus status = is_good ? delivered(inbound) : inbound.status;
+    const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = 0};
     reply(static_cast<Peer&>(*inbound.peer), RdOp::kFinish, 0, inbound.sender_operation, &outcome,
           sizeof outcome);
     inbound.wire_flags &= static_cast<std::uint8_t>(~wire::kWantAck);

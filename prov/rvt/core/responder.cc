@@ -247,26 +247,40 @@ class Target {
   public:
     /// @param alignment  Of its first byte.
     Target(Qp& qp, const Request& request, std::uint64_t bytes, std::size_t alignment) noexcept
-        : memory_(find(qp, request, bytes, alignment, device_)),
+        : bytes_(bytes),
+          memory_(find(qp, request, bytes, alignment, device_, offset_)),
           access_(memory_ != nullptr ? device_ : nullptr, CpuAccess::kWrite) {}
 
     /// nullptr: the key does not allow it, or its device does not.
     [[nodiscard]] std::byte* memory() const noexcept {
-        return access_.status().is_ok() ? memory_ : nullptr;
+        const bool is_there =
+            access_.status().is_ok() &&
+            (device_ == nullptr || memory_ == nullptr || device_->refresh(offset_, bytes_).is_ok());
+        return is_there ? memory_ : nullptr;
     }
     [[nodiscard]] std::uint64_t* word() const noexcept {
         return reinterpret_cast<std::uint64_t*>(memory());
     }
+    /// What has been done is the device's, too.
+    [[nodiscard]] Nak finish() const noexcept {
+        return device_ == nullptr || device_->write_back(offset_, bytes_).is_ok()
+                   ? Nak::kNone
+                   : Nak::kLocalFault;
+    }
 
   private:
     static std::byte* find(Qp& qp, const Request& request, std::uint64_t bytes,
-                           std::size_t alignment, DeviceMemory*& device) noexcept {
+                           std::size_t alignment, DeviceMemory*& device,
+                           std::uint64_t& offset) noexcept {
         const KeyHit hit = look_up_remote(qp, request, 0, bytes);
+        offset = hit.offset;
         std::byte* const memory = hit.is_ok() ? region_range(hit, device) : nullptr;
         return reinterpret_cast<std::uintptr_t>(memory) % alignment == 0 ? memory : nullptr;
     }
 
     DeviceMemory* device_ = nullptr;
+    std::uint64_t offset_ = 0;  // in the device's memory
+    const std::uint64_t bytes_;
     std::byte* const memory_;
     const CpuAccessScope access_;
 };
@@ -311,7 +325,9 @@ Nak place_data(Qp& qp, const Request& request, std::uint64_t offset,
     if (has_any(request.info->traits, OpTraits::kRemoteAddr)) {
         const KeyHit hit = look_up_remote(qp, request, offset, data.bytes());
         if (!hit.is_ok() || (data.bytes() != 0 && !append(to, hit, data.bytes()))) {
-            return Nak::kAccess;
+            if (!hit.is_ok() || !write_to_copy(hit, data)) {
+                return Nak::kAccess;
+            }
         }
         copy(to, data);
     } else {
@@ -405,7 +421,10 @@ void abandon_request(Qp& qp, Nak nak) noexcept {
 Nak find_source(Qp& qp, const Request& request, std::uint64_t offset, std::uint64_t bytes,
                 PieceList& source) noexcept {
     const KeyHit hit = look_up_remote(qp, request, offset, bytes);
-    return hit.is_ok() && (bytes == 0 || append(source, hit, bytes)) ? Nak::kNone : Nak::kAccess;
+    if (hit.is_ok() && (bytes == 0 || append(source, hit, bytes))) {
+        return Nak::kNone;
+    }
+    return hit.is_ok() && append_refreshed(source, hit, bytes) ? Nak::kNone : Nak::kAccess;
 }
 
 Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept {
@@ -424,7 +443,7 @@ Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept 
         __atomic_compare_exchange_n(word, &original, request.swap, false, __ATOMIC_ACQ_REL,
                                     __ATOMIC_ACQUIRE);
     }
-    return Nak::kNone;
+    return target.finish();
 }
 
 Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept {
@@ -446,7 +465,7 @@ Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept 
     }
     // release: pairs with what the application reads it by; earlier writes of the pair come before.
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
-    return Nak::kNone;
+    return target.finish();
 }
 
 Nak do_extended_atomic(Qp& qp, const Request& request, const PieceList& operands,
@@ -456,15 +475,16 @@ Nak do_extended_atomic(Qp& qp, const Request& request, const PieceList& operands
         return Nak::kInvalid;
     }
     const Target target(qp, request, request.bytes, shape.is_masked ? 8 : 1);
-    if (target.memory() == nullptr) {
+    std::byte* const memory = target.memory();
+    if (memory == nullptr) {
         return Nak::kAccess;
     }
     std::array<std::byte, kMostAtomicBytes> together;  // only what is copied next is read
     PieceList to;
     to.add(together.data(), operands.bytes());
     copy(to, operands);
-    apply(request.atomic, target.memory(), request.bytes, together.data(), results);
-    return Nak::kNone;
+    apply(request.atomic, memory, request.bytes, together.data(), results);
+    return target.finish();
 }
 
 std::size_t result_bytes(const Request& request) noexcept {

@@ -55,17 +55,17 @@ util::Result<std::unique_ptr<DmaBufMemory>> DmaBufMemory::map(const DmaBufPart& 
     if (!kept.is_open() || !mapped.is_open()) {
         return errno;
     }
-    std::unique_ptr<DmaBufMemory> made(new DmaBufMemory);
-    made->offset_ = part.offset;
-    made->bytes_ = part.bytes;
-    made->is_writable_ = !is_read_only(part.fd);
+    const bool is_writable = !is_read_only(part.fd);
     // From the start on: exporters of DRM (drm_gem_shmem_fault) map the first pages whatever offset
     // mmap(2) was given.
     util::Result<util::Mapping> mapping =
-        util::Mapping::attach(std::move(mapped), 0, part.offset + part.bytes, made->is_writable_);
+        util::Mapping::attach(std::move(mapped), 0, part.offset + part.bytes, is_writable);
     if (!mapping.is_ok()) {
         return to_map_error(mapping.status());
     }
+    std::unique_ptr<DmaBufMemory> made(
+        new DmaBufMemory(mapping.value().at<std::byte>(part.offset), part.bytes, is_writable));
+    made->offset_ = part.offset;
     made->mapping_ = mapping.take();
     made->fd_ = util::ProcessFd(std::move(kept));
     return made;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/device_memory.h"
+#include "hmem/device_region.h"
 #include "util/fork_guard.h"
 #include "util/mapping.h"
 #include "util/status.h"
@@ -22,7 +22,7 @@ struct DmaBufPart {
 
 /// The mapping follows a buffer that its exporter moves: the kernel takes the pages away, and the
 /// next access finds the new ones.
-class DmaBufMemory final : public core::DeviceMemory {
+class DmaBufMemory final : public DeviceRegion {
   public:
     /// Keeps a descriptor of its own.
     ///
@@ -32,11 +32,6 @@ class DmaBufMemory final : public core::DeviceMemory {
     ///          asked, EOPNOTSUPP when the exporter lets no CPU map it, EMFILE, ENOMEM.
     static util::Result<std::unique_ptr<DmaBufMemory>> map(const DmaBufPart& part, bool writes);
 
-    /// Where the part's first byte is.
-    [[nodiscard]] std::byte* data() const noexcept { return mapping_.at<std::byte>(offset_); }
-    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-    [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
-
     util::Status begin_cpu_access(core::CpuAccess access) noexcept override;
     void end_cpu_access(core::CpuAccess access) noexcept override;
     [[nodiscard]] File file() const noexcept override {
@@ -44,13 +39,12 @@ class DmaBufMemory final : public core::DeviceMemory {
     }
 
   private:
-    DmaBufMemory() = default;
+    DmaBufMemory(std::byte* data, std::uint64_t bytes, bool is_writable) noexcept
+        : DeviceRegion(data, bytes, is_writable) {}
 
     util::ProcessFd fd_;
     util::Mapping mapping_;
     std::uint64_t offset_ = 0;  // of the part in the dma-buf and in the mapping
-    std::uint64_t bytes_ = 0;
-    bool is_writable_ = false;
 };
 
 }  // namespace rvt::hmem

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 
 #include "ofi/compat.h"
 #include "ofi/errors.h"
@@ -38,7 +39,7 @@ DeviceUse::~DeviceUse() {
     }
 }
 
-int DeviceUse::add(const std::shared_ptr<hmem::DmaBufMemory>& memory,
+int DeviceUse::add(const std::shared_ptr<hmem::DeviceRegion>& memory,
                    core::CpuAccess access) noexcept {
     if (access == core::CpuAccess::kWrite && !memory->is_writable()) {
         return -FI_EACCES;
@@ -75,33 +76,65 @@ void DeviceUse::part_done() noexcept {
     }
 }
 
+util::Status DeviceUse::filled(std::uint64_t begin, std::uint64_t end) noexcept {
+    if (begin == last_begin_ && end == last_end_) {
+        return last_;
+    }
+    last_ = util::kOk;
+    for (const Part& part : std::span(parts_).first(part_count_)) {
+        const std::uint64_t from = std::max(begin, part.place);
+        const std::uint64_t to = std::min(end, part.place + part.bytes);
+        if (from < to && last_.is_ok()) {
+            last_ = part.memory->write_back(part.offset + (from - part.place), to - from);
+        }
+    }
+    last_begin_ = begin;
+    last_end_ = end;
+    return last_;
+}
+
+int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place,
+                            core::CpuAccess access) noexcept {
+    const Mr& mr = *static_cast<const Mr*>(desc);
+    hmem::DeviceRegion& memory = *mr.device;
+    const auto at = reinterpret_cast<std::uintptr_t>(buffer.iov_base) - mr.local_address;
+    if (at > memory.bytes() || buffer.iov_len > memory.bytes() - at) {
+        return -FI_EINVAL;
+    }
+    if (use_ == nullptr) {
+        use_.reset(new (std::nothrow) DeviceUse(all_));
+        if (use_ == nullptr) {
+            return -FI_ENOMEM;
+        }
+    }
+    const int added = use_->add(mr.device, access);
+    if (added != 0) {
+        return added;
+    }
+    buffer.iov_base = memory.data() + at;
+    if (!memory.is_copy()) {
+        return 0;
+    }
+    if (access == core::CpuAccess::kRead) {
+        return to_fi(memory.refresh(at, buffer.iov_len));
+    }
+    use_->add_filled({.memory = &memory, .place = place, .offset = at, .bytes = buffer.iov_len});
+    return 0;
+}
+
 int DeviceBuffers::take(iovec* iov, void* const* desc, std::size_t count,
                         core::CpuAccess access) noexcept {
+    std::uint64_t place = 0;
     for (std::size_t i = 0; desc != nullptr && i < count; ++i) {
-        if (desc[i] == nullptr) {
-            continue;
+        void* const named = iov[i].iov_base;
+        const int refused = desc[i] != nullptr ? take_one(iov[i], desc[i], place, access) : 0;
+        if (refused != 0) {
+            return refused;
         }
-        const Mr& mr = *static_cast<const Mr*>(desc[i]);
-        const auto at = reinterpret_cast<std::uintptr_t>(iov[i].iov_base) - mr.local_address;
-        if (at > mr.dma_buf->bytes() || iov[i].iov_len > mr.dma_buf->bytes() - at) {
-            return -FI_EINVAL;
+        if (i == 0 && use_ != nullptr && access == core::CpuAccess::kWrite) {
+            use_->set_first(iov[0].iov_base, named);
         }
-        if (use_ == nullptr) {
-            use_.reset(new (std::nothrow) DeviceUse(all_));
-            if (use_ == nullptr) {
-                return -FI_ENOMEM;
-            }
-        }
-        const int added = use_->add(mr.dma_buf, access);
-        if (added != 0) {
-            return added;
-        }
-        std::byte* const memory = mr.dma_buf->data() + at;
-        if (i == 0 && access == core::CpuAccess::kWrite) {
-            use_->set_shift(reinterpret_cast<std::uintptr_t>(iov[i].iov_base) -
-                            reinterpret_cast<std::uintptr_t>(memory));
-        }
-        iov[i].iov_base = memory;
+        place += iov[i].iov_len;
     }
     return 0;
 }

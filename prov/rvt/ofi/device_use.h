@@ -12,7 +12,7 @@
 
 #include "core/device_memory.h"
 #include "core/rd_types.h"
-#include "hmem/dma_buf_memory.h"
+#include "hmem/device_region.h"
 #include "util/lock.h"
 
 namespace rvt::ofi {
@@ -46,17 +46,28 @@ class DeviceUse final : public core::BufferUse {
     /// Begins an access to the region, once however often it is named.
     /// Returns: -FI_EACCES for writing to one that can be read alone, -FI_EINVAL when a use names
     ///          more regions than an operation has buffers, else what the exporter says.
-    int add(const std::shared_ptr<hmem::DmaBufMemory>& memory, core::CpuAccess access) noexcept;
+    int add(const std::shared_ptr<hmem::DeviceRegion>& memory, core::CpuAccess access) noexcept;
 
-    using core::BufferUse::set_shift;
+    /// A buffer of the operation in memory that the CPU has a copy of.
+    struct Part {
+        hmem::DeviceRegion* memory = nullptr;  // which has been added
+        std::uint64_t place = 0;               // of its first byte in the message, or the results
+        std::uint64_t offset = 0;              // in the region
+        std::uint64_t bytes = 0;
+    };
+    /// Remembers that the operation fills it. Precondition: at most kMaxIov of them.
+    void add_filled(const Part& part) noexcept { parts_[part_count_++] = part; }
 
+    using core::BufferUse::set_first;
+
+    util::Status filled(std::uint64_t begin, std::uint64_t end) noexcept override;
     void part_done() noexcept override;
     void release() noexcept override { delete this; }
 
   private:
     friend class DeviceUses;
     struct Held {
-        std::shared_ptr<hmem::DmaBufMemory> memory;
+        std::shared_ptr<hmem::DeviceRegion> memory;
         core::CpuAccess access = core::CpuAccess::kRead;
     };
 
@@ -65,6 +76,12 @@ class DeviceUse final : public core::BufferUse {
     DeviceUse* next_ = nullptr;
     std::array<Held, 3 * core::kMaxIov> held_;
     std::size_t count_ = 0;
+    std::array<Part, core::kMaxIov> parts_;  // only the first part_count_ are written
+    std::size_t part_count_ = 0;
+    // What filled() was told last, and how it went.
+    std::uint64_t last_begin_ = 0;
+    std::uint64_t last_end_ = 0;
+    util::Status last_;
 };
 
 /// The buffers of one call, where the CPU finds them.
@@ -74,8 +91,8 @@ class DeviceBuffers {
 
     /// Replaces what `desc` says is a device's, in place. A null descriptor, or list of them, is
     /// ordinary memory.
-    /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM, or as
-    ///          DeviceUse::add().
+    /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM, -FI_EIO when
+    ///          what is to be read cannot be copied to the host, or as DeviceUse::add().
     int take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access) noexcept;
 
     /// Gives a request the use that belongs to it, if there is one. The engine owns it from the
@@ -88,8 +105,13 @@ class DeviceBuffers {
         }
     }
     void keep() noexcept { static_cast<void>(use_.release()); }
+    /// The same, for who has no request to put it into; nullptr: nothing is a device's.
+    [[nodiscard]] DeviceUse* release() noexcept { return use_.release(); }
 
   private:
+    int take_one(iovec& buffer, const void* desc, std::uint64_t place,
+                 core::CpuAccess access) noexcept;
+
     DeviceUses& all_;
     std::unique_ptr<DeviceUse> use_;
 };

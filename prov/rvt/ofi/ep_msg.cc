@@ -452,11 +452,19 @@ MsgSizes sizes_of(const EpMsg& ep) noexcept {
 }
 
 int ep_msg_getopt(fid* self, int level, int option, void* value, std::size_t* bytes) noexcept {
-    return msg_getopt(level, option, value, bytes, sizes_of(EpMsg::from(self)));
+    const EpMsg& ep = EpMsg::from(self);
+    if (level == FI_OPT_ENDPOINT && is_hmem_option(option)) {
+        return hmem_getopt(ep.hmem_options, ep.caps, option, value, bytes);
+    }
+    return msg_getopt(level, option, value, bytes, sizes_of(ep));
 }
 
 int ep_msg_setopt(fid* self, int level, int option, const void* value, std::size_t bytes) noexcept {
-    return msg_setopt(level, option, value, bytes, sizes_of(EpMsg::from(self)));
+    EpMsg& ep = EpMsg::from(self);
+    if (level == FI_OPT_ENDPOINT && is_hmem_option(option)) {
+        return hmem_setopt(ep.hmem_options, ep.caps, option, value, bytes);
+    }
+    return msg_setopt(level, option, value, bytes, sizes_of(ep));
 }
 
 fi_ops_ep ep_msg_ops = {

@@ -9,8 +9,10 @@
 
 #include "core/rc_port.h"
 #include "ofi/compat.h"
+#include "ofi/device_use.h"
 #include "ofi/domain.h"
 #include "ofi/fid.h"
+#include "ofi/hmem_options.h"
 #include "ofi/msg_domain.h"
 #include "ofi/msg_op.h"
 
@@ -50,6 +52,7 @@ struct EpMsg {
     }
 
     fid_ep handle{};
+    DeviceUses device_uses;  // outlives what works on them
     Domain* domain = nullptr;
     MsgPortUse* use = nullptr;
     MsgPortUse* bound = nullptr;  // of its address, while `use` is the one for peers of this host
@@ -73,6 +76,7 @@ struct EpMsg {
     } counters;
 
     std::uint64_t caps = 0;
+    HmemOptions hmem_options;
     bool has_rx_cq_data = false;  // FI_RX_CQ_DATA: data beside a WRITE takes a receive
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;

@@ -199,20 +199,37 @@ ssize_t msg_injectdata(fid_ep* self, const void* buffer, std::size_t length, std
 
 // ---- receives ----
 
-ssize_t post_receive(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t count,
-                     void* context, std::uint64_t flags) noexcept {
-    using State = core::RcConnection::State;
-    if (ep.receives == nullptr) {
-        return -FI_ENOSYS;  // they are posted to the shared context
+template <bool kHolds>
+ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t count,
+                            void* context, std::uint64_t flags, DeviceBuffers* device) noexcept;
+
+/// Into memory of devices that the CPU has a copy of: into that.
+[[gnu::noinline]] ssize_t receive_held(EpMsg& ep, const iovec* iov, void* const* desc,
+                                       std::size_t count, void* context,
+                                       std::uint64_t flags) noexcept {
+    if (desc == nullptr || ep.domain->nic != nullptr || !copy_is_needed(desc, count)) {
+        return -FI_EINVAL;
     }
-    const util::Guard<DomainLock> guard(ep.domain->lock);
+    DeviceBuffers device(ep.device_uses);
+    std::array<iovec, kMsgIov> own;
+    std::copy_n(iov, count, own.begin());
+    const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);
+    return refused == 0
+               ? post_receive_locked<true>(ep, own.data(), nullptr, count, context, flags, &device)
+               : refused;
+}
+
+template <bool kHolds>
+ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t count,
+                            void* context, std::uint64_t flags, DeviceBuffers* device) noexcept {
+    using State = core::RcConnection::State;
     const State state = ep.connection->state();
     if (state == State::kClosing || state == State::kEnded) {
         return -FI_ENOTCONN;
     }
     Elements<kMsgIov> elements;
-    if (elements.fill(iov, desc_of(ep, desc), count, naming_of(ep, false)) != 0) {
-        return -FI_EINVAL;
+    if (elements.fill(iov, desc, count, naming_of(ep, false)) != 0) [[unlikely]] {
+        return kHolds ? -FI_EINVAL : receive_held(ep, iov, desc, count, context, flags);
     }
     MsgOp* const op = must_wait(ep.rx_cq) ? nullptr : ep.receives->take();
     if (op == nullptr) {
@@ -230,13 +247,25 @@ ssize_t post_receive(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t
             return to_fi(lent);
         }
     }
-    const util::Status posted = ep.connection->qp().post_recv(
-        {.wr_id = number_of(op), .sg_list = {elements.list.data(), elements.count}});
+    const util::Status posted =
+        ep.connection->qp().post_recv({.wr_id = number_of(op) | (kHolds ? kMarkedNumber : 0),
+                                       .sg_list = {elements.list.data(), elements.count}});
     if (!posted.is_ok()) {
         ep.domain->msg->give_back(*op);
         ep.receives->put(*op);
+    } else if constexpr (kHolds) {
+        op->use = device->release();
     }
     return post_result(posted);
+}
+
+ssize_t post_receive(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t count,
+                     void* context, std::uint64_t flags) noexcept {
+    if (ep.receives == nullptr) {
+        return -FI_ENOSYS;  // they are posted to the shared context
+    }
+    const util::Guard<DomainLock> guard(ep.domain->lock);
+    return post_receive_locked<false>(ep, iov, desc_of(ep, desc), count, context, flags, nullptr);
 }
 
 ssize_t msg_recvv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
@@ -442,9 +471,10 @@ template <std::size_t kMost>
 }
 
 util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
-                          std::span<const Sge> elements, bool is_inline) noexcept {
+                          std::span<const Sge> elements, bool is_inline,
+                          std::uint64_t mark) noexcept {
     return ep.connection->qp().post_send(
-        {.wr_id = number_of(&op),
+        {.wr_id = number_of(&op) | mark,
          .opcode = post.opcode,
          .flags = SendFlags::kSignaled | (is_inline ? SendFlags::kInline : SendFlags::kNone) |
                   ((post.flags & FI_FENCE) != 0 ? SendFlags::kFence : SendFlags::kNone),
@@ -457,11 +487,61 @@ util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
          .atomic = post.atomic});
 }
 
+/// What a request holds of devices.
+struct Held {
+    DeviceUse* use = nullptr;
+    std::uint64_t filled_bytes = 0;
+};
+
+template <std::size_t kMost, bool kHolds>
+ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                    std::size_t count, const Held& held) noexcept;
+
+/// Bytes that a request leaves in its buffers, which are those behind the operands.
+bool is_filling(const MsgPost& post) noexcept {
+    return (post.completion & FI_READ) != 0;
+}
+
+/// With buffers in memory of devices that the CPU has a copy of: with that.
 template <std::size_t kMost>
-ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
-                  std::size_t count) noexcept {
+[[gnu::noinline]] ssize_t post_held(EpMsg& ep, const MsgPost& post, const iovec* iov,
+                                    void* const* desc, std::size_t count, int unfit) noexcept {
+    if (unfit != -FI_EINVAL || desc == nullptr || ep.domain->nic != nullptr ||
+        !copy_is_needed(desc, count)) {
+        return unfit;
+    }
+    std::array<iovec, kMost> own;
+    std::copy_n(iov, count, own.begin());
+    std::uint64_t bytes = 0;
+    std::size_t operands = is_filling(post) ? 0 : count;
+    const bool is_extended = post.opcode == WrOpcode::kExtendedAtomic;
+    for (std::size_t i = 0; i < count; ++i) {
+        operands = is_extended && bytes < post.operand_bytes ? i + 1 : operands;
+        bytes += iov[i].iov_len;
+    }
+    DeviceBuffers device(ep.device_uses);
+    int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
+    refused = refused == 0 ? device.take(own.data() + operands, desc + operands, count - operands,
+                                         core::CpuAccess::kWrite)
+                           : refused;
+    if (refused != 0) {
+        return refused;
+    }
+    DeviceUse* const use = device.release();
+    const ssize_t posted = post_locked<kMost, true>(
+        ep, post, own.data(), nullptr, count,
+        {.use = use,
+         .filled_bytes = is_filling(post) ? bytes - (is_extended ? post.operand_bytes : 0) : 0});
+    if (posted != 0) {
+        use->release();
+    }
+    return posted;
+}
+
+template <std::size_t kMost, bool kHolds>
+ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                    std::size_t count, const Held& held) noexcept {
     bool is_inline = (post.flags & FI_INJECT) != 0;
-    const util::Guard<DomainLock> guard(ep.domain->lock);
     if (!ep.is_connected()) [[unlikely]] {
         return -FI_ENOTCONN;
     }
@@ -470,6 +550,9 @@ ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const*
     const std::uint64_t copied =
         post.opcode == WrOpcode::kExtendedAtomic ? post.operand_bytes : elements.bytes;
     if (unfit != 0 || (is_inline && copied > ep.inject_bytes)) [[unlikely]] {
+        if constexpr (!kHolds) {
+            return unfit != 0 ? post_held<kMost>(ep, post, iov, desc, count, unfit) : -FI_EMSGSIZE;
+        }
         return unfit != 0 ? unfit : -FI_EMSGSIZE;
     }
     if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
@@ -483,6 +566,10 @@ ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const*
     op->flags = post.completion;
     op->counter = counter_for(ep, post.completion);
     op->wants_completion = (post.flags & FI_COMPLETION) != 0;
+    if constexpr (kHolds) {
+        op->use = held.use;
+        op->filled_bytes = held.filled_bytes;
+    }
     if (elements.lacks_key) {
         is_inline = reads_its_buffers(post.opcode) && elements.bytes <= ep.inject_bytes;
         const util::Status lent = is_inline ? util::kOk : lend(ep, *op, post.opcode, elements);
@@ -491,7 +578,8 @@ ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const*
             return to_fi(lent);
         }
     }
-    const util::Status posted = post_request(ep, *op, post, elements.elements(), is_inline);
+    const util::Status posted =
+        post_request(ep, *op, post, elements.elements(), is_inline, kHolds ? kMarkedNumber : 0);
     if (!posted.is_ok()) [[unlikely]] {
         ep.domain->msg->give_back(*op);
         ep.sends->put(*op);
@@ -499,6 +587,13 @@ ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const*
         ep.rc().expect_traffic();
     }
     return post_result(posted);
+}
+
+template <std::size_t kMost>
+ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                  std::size_t count) noexcept {
+    const util::Guard<DomainLock> guard(ep.domain->lock);
+    return post_locked<kMost, false>(ep, post, iov, desc, count, {});
 }
 
 ssize_t post_any(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
@@ -516,6 +611,24 @@ ssize_t post_any(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* 
     std::copy_n(iov, count, own.begin());
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kRead);
     return refused == 0 ? post_any(ep, post, own.data(), nullptr, count) : refused;
+}
+
+/// Takes what has arrived to the devices, and lets go of them. Returns: the number without its
+/// mark, and the outcome.
+core::Wc end_use(const core::Wc& wc) noexcept {
+    core::Wc ended = wc;
+    ended.wr_id = wc.wr_id & ~kMarkedNumber;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
+    MsgOp& op = *reinterpret_cast<MsgOp*>(ended.wr_id);
+    const bool is_message = (op.flags & FI_RECV) != 0 && wc.opcode != core::WcOpcode::kRecvWriteImm;
+    const std::uint64_t filled = (op.flags & FI_RECV) == 0 ? op.filled_bytes
+                                 : is_message              ? wc.byte_len
+                                                           : 0;
+    if (wc.status == core::WcStatus::kSuccess && !op.use->filled(0, filled).is_ok()) {
+        ended.status = core::WcStatus::kGeneralErr;
+    }
+    op.use->release();
+    return ended;
 }
 
 }  // namespace
@@ -536,10 +649,13 @@ unsigned EpMsg::drain_locked() noexcept {
     bool has_received = false;
     for (unsigned n = 1; n != 0; total += n) {
         n = queue->take(completions);
-        for (const core::Wc& wc : std::span(completions).first(n)) {
+        for (core::Wc& wc : std::span(completions).first(n)) {
             has_failed |= wc.status != core::WcStatus::kSuccess;
-            if (wc.wr_id == core::kRcProbe) {
-                continue;
+            if ((wc.wr_id & kMarkedNumber) != 0) [[unlikely]] {
+                if (wc.wr_id == core::kRcProbe) {
+                    continue;
+                }
+                wc = end_use(wc);
             }
             // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
             MsgOp& op = *reinterpret_cast<MsgOp*>(wc.wr_id);

@@ -15,6 +15,7 @@
 #include "ofi/domain.h"
 #include "ofi/ep_tables.h"
 #include "ofi/fid.h"
+#include "ofi/hmem_options.h"
 #include "ofi/progress.h"
 #include "ofi/rd_flags.h"
 
@@ -77,6 +78,7 @@ struct EpRdm {
     } counters;
     Users aliases;
     DeviceUses device_uses;
+    HmemOptions hmem_options;
     std::unique_ptr<EpTables> device_tables;  // of one that was opened with FI_HMEM
 };
 

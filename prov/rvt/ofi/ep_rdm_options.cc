@@ -62,6 +62,9 @@ int ep_rdm_getopt(fid* self, int level, int option, void* value, std::size_t* by
         return -FI_ENOPROTOOPT;
     }
     const EpRdm& ep = EpRdm::from(self);
+    if (is_hmem_option(option)) {
+        return hmem_getopt(ep.hmem_options, ep.caps, option, value, bytes);
+    }
     switch (option) {
         case FI_OPT_MIN_MULTI_RECV: return put_size(value, bytes, ep.engine->min_multi_recv());
         case FI_OPT_TX_SIZE: return put_size(value, bytes, ep.attr.tx_size);
@@ -84,6 +87,9 @@ int ep_rdm_setopt(fid* self, int level, int option, const void* value, std::size
         return -FI_EOPNOTSUPP;
     }
     EpRdm& ep = EpRdm::from(self);
+    if (is_hmem_option(option)) {
+        return hmem_setopt(ep.hmem_options, ep.caps, option, value, bytes);
+    }
     switch (option) {
         case FI_OPT_MIN_MULTI_RECV: {
             std::size_t size = 0;

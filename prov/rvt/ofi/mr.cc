@@ -10,12 +10,17 @@
 // | without               |                                  | the application's, 64 bits     |
 #include "ofi/mr.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
 
 #include "core/rd_endpoint.h"
 #include "core/rd_types.h"
+#include "hmem/claimants.h"
+#include "hmem/copied_memory.h"
+#include "hmem/dma_buf_memory.h"
 #include "ofi/cntr.h"
 #include "ofi/ep_rdm.h"
 #include "ofi/eq.h"
@@ -28,6 +33,9 @@ namespace {
 // A null buffer of at least this many bytes stands for all memory.
 constexpr std::size_t kAllMemory = std::size_t{1} << 47;
 constexpr int kCloseTimeoutMs = 5000;
+// fi_mr_reg and fi_mr_regv do not say whose the memory is.
+constexpr int kAnyIface = -1;
+static_assert(FI_HMEM_CUDA == 1 && FI_HMEM_ROCR == 2 && FI_HMEM_ZE == 3);
 constexpr std::uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse | kMrDmabuf;
@@ -127,6 +135,14 @@ const char* reason_of(int error) noexcept {
     }
 }
 
+void set_device(Mr& mr, std::unique_ptr<hmem::DeviceRegion> device, std::uint64_t address) {
+    mr.device = std::move(device);
+    mr.memory.segments = {{mr.device->data(), mr.device->bytes()}};
+    mr.memory.device = mr.device.get();
+    mr.local_address = address;
+    mr.handle.mem_desc = &mr;
+}
+
 int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
     auto mapped = hmem::DmaBufMemory::map({.fd = part.fd, .offset = part.offset, .bytes = part.len},
                                           is_written(access));
@@ -135,12 +151,101 @@ int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
                  static_cast<unsigned long long>(part.offset), part.fd, reason_of(mapped.error()));
         return to_fi(mapped.status());
     }
-    mr.dma_buf = mapped.take();
-    mr.memory.segments = {{mr.dma_buf->data(), part.len}};
-    mr.memory.device = mr.dma_buf.get();
-    mr.local_address = to_number(part.base_addr) + part.offset;
-    mr.handle.mem_desc = &mr;
+    set_device(mr, mapped.take(), to_number(part.base_addr) + part.offset);
     return 0;
+}
+
+// ---- memory of devices that is named by its address ----
+
+/// fi_mr(3), of libfabric itself: no memory of a device is to be reached but through its owner.
+bool has_no_p2p() noexcept {
+    const char* const value = getenv("FI_HMEM_DISABLE_P2P");  // NOLINT(concurrency-mt-unsafe)
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
+
+/// Mapped by its dma-buf where the CPU can, else with a copy.
+util::Result<std::unique_ptr<hmem::DeviceRegion>> open_device(const hmem::Claim& owner,
+                                                              std::uint64_t access) {
+    using Region = std::unique_ptr<hmem::DeviceRegion>;
+    util::Result<hmem::Claimant::DmaBuf> shared(EOPNOTSUPP);
+    if (!has_no_p2p()) {
+        shared = owner.claimant->dma_buf(owner.allocation);
+    }
+    if (shared.is_ok()) {
+        const hmem::Claimant::DmaBuf dma_buf = shared.take();
+        auto mapped = hmem::DmaBufMemory::map(
+            {.fd = dma_buf.fd.get(), .offset = dma_buf.offset, .bytes = owner.allocation.bytes},
+            is_written(access));
+        if (mapped.is_ok()) {
+            return Region(mapped.take());
+        }
+    }
+    auto copied = hmem::CopiedMemory::make(*owner.claimant, owner.allocation);
+    if (!copied.is_ok()) {
+        return copied.status();
+    }
+    return Region(copied.take());
+}
+
+int take_device(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
+    auto opened = open_device(owner, access);
+    if (!opened.is_ok()) {
+        RVT_WARN(kMr, "cannot register %llu bytes of %s: %s",
+                 static_cast<unsigned long long>(owner.allocation.bytes), owner.claimant->name(),
+                 strerrordesc_np(opened.error()));
+        return to_fi(opened.status());
+    }
+    RVT_INFO(kMr, "%llu bytes of %s at 0x%llx are %s",
+             static_cast<unsigned long long>(owner.allocation.bytes), owner.claimant->name(),
+             static_cast<unsigned long long>(owner.allocation.address),
+             opened.value()->is_copy() ? "copied to and from the host" : "mapped");
+    set_device(mr, opened.take(), owner.allocation.address);
+    return 0;
+}
+
+/// Memory that the application says is of this interface.
+util::Result<hmem::Claim> find_owner(fi_hmem_iface iface, const iovec& buffer) {
+    const auto kind = static_cast<hmem::Kind>(iface - FI_HMEM_CUDA);
+    const util::Result<hmem::Claimant*> claimant = hmem::claimant_of(kind);
+    if (!claimant.is_ok()) {
+        RVT_WARN(kMr,
+                 "cannot register: memory of iface %d; its library is not here, does not work, or "
+                 "is switched off (FI_LOG_LEVEL=info says which)",
+                 static_cast<int>(iface));
+        return claimant.status();
+    }
+    const auto found = claimant.value()->find(buffer.iov_base, buffer.iov_len);
+    if (!found.is_ok()) {
+        RVT_WARN(kMr, "cannot register %zu bytes at %p: they are not in one allocation of %s",
+                 buffer.iov_len, buffer.iov_base, claimant.value()->name());
+        return found.status();
+    }
+    return hmem::Claim{.claimant = claimant.value(), .allocation = found.value()};
+}
+
+/// Whatever a domain with FI_HMEM is given by address.
+/// @param iface  FI_HMEM_SYSTEM, one of a claimant, or kAnyIface: the claimants are asked.
+int take_any(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t access) {
+    const iovec& first = buffers.front();
+    hmem::Claim owner;
+    if (iface == kAnyIface) {
+        owner = first.iov_len != 0 ? hmem::claim(first.iov_base, first.iov_len) : owner;
+    } else if (iface != FI_HMEM_SYSTEM) {
+        auto found = find_owner(static_cast<fi_hmem_iface>(iface), first);
+        if (!found.is_ok()) {
+            return to_fi(found.status());
+        }
+        owner = found.value();
+    }
+    if (owner.claimant == nullptr) {
+        return take_buffers(mr, buffers);
+    }
+    if (buffers.size() != 1 || first.iov_len == 0) {
+        RVT_WARN(kMr, "cannot register: %zu buffers of a device's memory; one that is not empty",
+                 buffers.size());
+        return -FI_EINVAL;
+    }
+    return take_device(mr, owner, access);
 }
 
 /// Who may name one: fi_mr(3), "dmabuf".
@@ -294,7 +399,7 @@ int mr_control(fid* self, int command, void* argument) noexcept {
 
 fi_ops mr_fid_ops = fid_ops(mr_close, mr_bind, mr_control);
 
-int reg(Domain& domain, const fi_mr_attr& attr, std::uint64_t flags, fid_mr** mr) {
+int reg(Domain& domain, const fi_mr_attr& attr, int iface, std::uint64_t flags, fid_mr** mr) {
     const int refused = check(attr, flags);
     if (refused != 0) {
         return refused;
@@ -309,6 +414,8 @@ int reg(Domain& domain, const fi_mr_attr& attr, std::uint64_t flags, fid_mr** mr
     const int taken =
         is_dma_buf
             ? take_dma_buf(*made, *reinterpret_cast<const MrDmabuf*>(attr.mr_iov), attr.access)
+        : (domain.caps & FI_HMEM) != 0
+            ? take_any(*made, {attr.mr_iov, attr.iov_count}, iface, attr.access)
             : take_buffers(*made, {attr.mr_iov, attr.iov_count});
     if (taken != 0) {
         return taken;
@@ -337,7 +444,7 @@ int mr_regv(fid* self, const iovec* buffers, std::size_t count, std::uint64_t ac
     attr.offset = offset;
     attr.requested_key = requested_key;
     attr.context = context;
-    return entry([&] { return reg(Domain::from(self), attr, flags, mr); });
+    return entry([&] { return reg(Domain::from(self), attr, kAnyIface, flags, mr); });
 }
 
 int mr_reg(fid* self, const void* buffer, std::size_t bytes, std::uint64_t access,
@@ -359,12 +466,13 @@ int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** 
         return -FI_EINVAL;
     }
     // A dma-buf is reached by its descriptor, whatever device it is of.
-    if (domain.version() >= kVersionIface && (domain.caps & FI_HMEM) != 0 &&
-        (flags & kMrDmabuf) == 0 && attr->iface != FI_HMEM_SYSTEM) {
+    const bool has_iface = domain.version() >= kVersionIface && (domain.caps & FI_HMEM) != 0;
+    const int iface = has_iface && (flags & kMrDmabuf) == 0 ? attr->iface : FI_HMEM_SYSTEM;
+    if (iface < FI_HMEM_SYSTEM || iface > FI_HMEM_ZE) {
         RVT_WARN(kMr,
-                 "cannot register: memory of iface %d; FI_HMEM_SYSTEM (0), and FI_MR_DMABUF of "
-                 "any, are offered",
-                 static_cast<int>(attr->iface));
+                 "cannot register: memory of iface %d; FI_HMEM_SYSTEM, _CUDA, _ROCR and _ZE (0 to "
+                 "3), and FI_MR_DMABUF of any, are offered",
+                 iface);
         return -FI_ENOSYS;
     }
     fi_mr_attr copy{};
@@ -374,7 +482,7 @@ int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** 
     copy.offset = attr->offset;
     copy.requested_key = attr->requested_key;
     copy.context = attr->context;
-    return entry([&] { return reg(domain, copy, flags, mr); });
+    return entry([&] { return reg(domain, copy, iface, flags, mr); });
 }
 
 }  // namespace
@@ -385,7 +493,14 @@ bool to_device(Sge& element, const void* desc) noexcept {
     // Without virtual addresses a region begins at 0 for its own process, too.
     element.addr = mr.domain->mr_mode.has_virtual_addresses ? element.addr : at;
     element.lkey = mr.table_key;
-    return at <= mr.dma_buf->bytes() && element.length <= mr.dma_buf->bytes() - at;
+    return at <= mr.device->bytes() && element.length <= mr.device->bytes() - at &&
+           !mr.device->is_copy();
+}
+
+bool copy_is_needed(void* const* desc, std::size_t count) noexcept {
+    return std::any_of(desc, desc + count, [](const void* each) {
+        return each != nullptr && static_cast<const Mr*>(each)->device->is_copy();
+    });
 }
 
 constinit fi_ops_mr domain_mr_ops = {

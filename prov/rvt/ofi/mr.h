@@ -9,7 +9,7 @@
 #include "core/mr.h"
 #include "core/owned.h"
 #include "core/segments.h"
-#include "hmem/dma_buf_memory.h"
+#include "hmem/device_region.h"
 #include "ofi/compat.h"
 #include "ofi/domain.h"
 #include "rvt/types.h"
@@ -29,20 +29,22 @@ struct Mr {
     std::uint64_t base_address = 0;    // remote address of the first byte
     core::RegionMemory memory;
     // Of a region that is a device's; operations that use it hold it, too.
-    std::shared_ptr<hmem::DmaBufMemory> dma_buf;
+    std::shared_ptr<hmem::DeviceRegion> device;
     std::uint64_t local_address = 0;  // by which the application names its first byte
     Cntr* remote_write = nullptr;     // bound: counts what peers write into the region
 };
 
-/// A buffer as an element of a pair's request.
-/// @param element  Names ordinary memory; changed for memory of a device.
-/// @param desc     Of the buffer's region.
-/// Returns: false for a buffer that is not within its region.
 /// Names a buffer by the region of a NIC's domain whose descriptor it came with.
 inline void to_nic(Sge& element, const void* desc) noexcept {
     element.lkey = static_cast<const Mr*>(desc)->nic_region->lkey();
 }
+/// A buffer as an element of a pair's request.
+/// @param element  Names ordinary memory; changed for memory of a device.
+/// @param desc     Of the buffer's region.
+/// Returns: false for a buffer that is not within its region, or where copy_is_needed().
 bool to_device(Sge& element, const void* desc) noexcept;
+/// Whether any of these buffers is memory that the CPU has a copy of.
+bool copy_is_needed(void* const* desc, std::size_t count) noexcept;
 
 extern fi_ops_mr domain_mr_ops;
 

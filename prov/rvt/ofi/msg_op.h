@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/counter.h"
+#include "core/rc_port.h"
 
 namespace rvt::core {
 class CachedRegion;
@@ -16,6 +17,7 @@ class CachedRegion;
 
 namespace rvt::ofi {
 
+class DeviceUse;
 class MsgOps;
 
 inline constexpr std::size_t kMsgIov = 8;
@@ -37,7 +39,15 @@ struct MsgOp {
     core::Counter* counter = nullptr;  // counts it; of a receive: that of the endpoint that took it
     bool wants_completion = false;     // also when it succeeds
     MsgLent lent;
+    // Of one whose number is marked: what it holds of devices, of whose memory the CPU has copies,
+    // and how much of that it fills; a receive as much as arrives.
+    DeviceUse* use = nullptr;
+    std::uint64_t filled_bytes = 0;
 };
+
+/// Set in the numbers of requests that are looked at more closely when they complete.
+inline constexpr std::uint64_t kMarkedNumber = 1;
+static_assert((core::kRcProbe & kMarkedNumber) != 0 && alignof(MsgOp) > kMarkedNumber);
 
 /// As many as a queue takes. Threads: under the domain's lock.
 class MsgOps {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <span>
 
 #include "ofi/ep_msg.h"
 #include "ofi/ep_tables.h"
@@ -63,6 +64,10 @@ ssize_t post_to_nic(Srx& srx, MsgOp& op, std::span<Sge> list) noexcept {
         {.wr_id = reinterpret_cast<std::uintptr_t>(&op), .sg_list = list}));
 }
 
+ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) noexcept;
+ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
+                  void* context) noexcept;
+
 ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
              void* context) noexcept {
     if (count > kMsgIov || (iov == nullptr && count != 0)) {
@@ -81,9 +86,41 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
         const void* const region = desc != nullptr ? desc[i] : nullptr;
         if (is_nic ? !name_for_nic(srx, list[i], region)
                    : has_devices && region != nullptr && !to_device(list[i], region)) {
-            return -FI_EINVAL;
+            return is_nic || !copy_is_needed(desc, count)
+                       ? -FI_EINVAL
+                       : post_held(srx, iov, desc, count, context);
         }
     }
+    return post_list(srx, {list.data(), count}, context, nullptr);
+}
+
+/// Into memory of devices that the CPU has a copy of: into that.
+ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
+                  void* context) noexcept {
+    DeviceBuffers device(srx.device_uses);
+    std::array<iovec, kMsgIov> own;
+    std::copy_n(iov, count, own.begin());
+    const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);
+    if (refused != 0) {
+        return refused;
+    }
+    std::array<Sge, kMsgIov> list;
+    for (std::size_t i = 0; i < count; ++i) {
+        list[i] = {.addr = reinterpret_cast<std::uintptr_t>(own[i].iov_base),
+                   .length = static_cast<std::uint32_t>(own[i].iov_len),
+                   .lkey = srx.domain->msg->local_key()};
+    }
+    DeviceUse* const use = device.release();
+    const ssize_t posted = post_list(srx, {list.data(), count}, context, use);
+    if (posted != 0) {
+        use->release();
+    }
+    return posted;
+}
+
+/// @param use  What the receive holds of devices; nullptr: nothing.
+ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) noexcept {
+    const bool is_nic = srx.nic_queue != nullptr;
     const util::Guard<DomainLock> guard(srx.domain->lock);
     MsgOp* const op = srx.ops.take();
     if (op == nullptr) {
@@ -93,10 +130,12 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
     op->flags = FI_MSG | FI_RECV;
     op->counter = nullptr;
     op->wants_completion = true;
+    op->use = use;
+    const std::uint64_t number = reinterpret_cast<std::uintptr_t>(op);
     const ssize_t posted =
-        is_nic ? post_to_nic(srx, *op, {list.data(), count})
-               : post_result(srx.queue.post({.wr_id = reinterpret_cast<std::uintptr_t>(op),
-                                             .sg_list = {list.data(), count}}));
+        is_nic ? post_to_nic(srx, *op, list)
+               : post_result(srx.queue.post(
+                     {.wr_id = use == nullptr ? number : number | kMarkedNumber, .sg_list = list}));
     if (posted != 0) {
         srx.domain->msg->give_back(*op);
         srx.ops.put(*op);

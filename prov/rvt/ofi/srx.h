@@ -7,6 +7,7 @@
 #include "core/recv_queue.h"
 #include "core/srq.h"
 #include "ofi/compat.h"
+#include "ofi/device_use.h"
 #include "ofi/domain.h"
 #include "ofi/fid.h"
 #include "ofi/msg_op.h"
@@ -24,6 +25,7 @@ struct Srx {
           ops(count) {}
 
     fid_ep handle{};
+    DeviceUses device_uses;  // of receives that nobody has taken, too
     Domain* domain;
     std::size_t size;
     std::uint64_t op_flags = 0;

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "common/cuda_standin.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/device_memory.h"
+
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kNoDevice = 100;
+constexpr int kInvalidContext = 201;
+constexpr int kUnknown = 999;
+constexpr int kNotSupported = 801;
+constexpr std::size_t kPage = 4096;
+
+/// One allocation: a file, mapped where the application knows it, and where the copies go.
+struct Memory {
+    char* copies = nullptr;
+    std::size_t bytes = 0;
+    int fd = -1;
+    bool is_managed = false;
+};
+
+struct World {
+    std::mutex lock;
+    fab::CudaStandIn kind = fab::CudaStandIn::kAbsent;
+    bool is_used = false;
+    std::map<std::uintptr_t, Memory> memories;
+    std::atomic<int> copies_left{-1};
+    std::atomic<unsigned long long> copied{0};
+};
+World& world() {
+    static auto* const kMade = new World;
+    return *kMade;
+}
+
+int context;  // its address is the handle of the only one
+int stream;
+thread_local std::vector<void*> current;
+
+void* map(int fd, std::size_t bytes, int protection) {
+    // Not mmap(): the stand-in for dma-bufs watches that one.
+    const long at = syscall(SYS_mmap, nullptr, bytes, protection, MAP_SHARED, fd, 0);
+    return reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
+}
+
+int allocate(unsigned long long* address, std::size_t bytes, bool is_managed) {
+    const std::size_t whole = (bytes + kPage - 1) / kPage * kPage;
+    const bool is_unmappable = world().kind == fab::CudaStandIn::kUnmappable;
+    const int fd =
+        memfd_create(is_unmappable ? fab::kUnmappableName : fab::kStandInName, MFD_CLOEXEC);
+    if (bytes == 0 || fd < 0 || ftruncate(fd, static_cast<off_t>(whole)) != 0) {
+        return bytes == 0 ? kInvalidValue : kOutOfMemory;
+    }
+    void* const known = map(fd, whole, is_managed ? PROT_READ | PROT_WRITE : PROT_NONE);
+    void* const copies = map(fd, whole, PROT_READ | PROT_WRITE);
+    *address = reinterpret_cast<std::uintptr_t>(known);
+    const std::lock_guard guard(world().lock);
+    world().memories[reinterpret_cast<std::uintptr_t>(known)] = {
+        .copies = static_cast<char*>(copies), .bytes = bytes, .fd = fd, .is_managed = is_managed};
+    return kSuccess;
+}
+
+/// The allocation that has this byte. Under the lock.
+const Memory* find(unsigned long long address, std::uintptr_t& begin) {
+    auto next = world().memories.upper_bound(address);
+    if (next == world().memories.begin()) return nullptr;
+    --next;
+    begin = next->first;
+    return address - begin < next->second.bytes ? &next->second : nullptr;
+}
+
+/// Where a range can be copied to or from.
+char* open_range(unsigned long long address, std::size_t bytes) {
+    const std::lock_guard guard(world().lock);
+    std::uintptr_t begin = 0;
+    const Memory* const memory = find(address, begin);
+    if (memory == nullptr || bytes > memory->bytes - (address - begin)) return nullptr;
+    return memory->copies + (address - begin);
+}
+
+int check_copy(std::size_t bytes) {
+    if (current.empty() || current.back() != &context) return kInvalidContext;
+    if (world().copies_left >= 0 && world().copies_left-- <= 0) {
+        world().copies_left = 0;
+        return kUnknown;
+    }
+    world().copied += bytes;
+    return kSuccess;
+}
+
+}  // namespace
+
+namespace fab {
+
+void use_cuda_standin(CudaStandIn kind) {
+    world().kind = kind;
+    world().is_used = true;
+}
+
+void fail_cuda_copies(int after) {
+    world().copies_left = after;
+}
+
+unsigned long long cuda_bytes_copied() {
+    return world().copied;
+}
+
+}  // namespace fab
+
+#pragma GCC visibility push(default)  // for the libraries that the program loads
+extern "C" {
+
+// NOLINTBEGIN(readability-identifier-naming): the driver's own names
+int cuInit(unsigned /*flags*/) {
+    return world().kind == fab::CudaStandIn::kBroken ? kNoDevice : kSuccess;
+}
+
+int cuGetErrorString(int error, const char** text) {
+    *text = error == kNoDevice ? "no CUDA-capable device is detected" : "the stand-in says no";
+    return kSuccess;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+    *device = ordinal;
+    return ordinal == 0 ? kSuccess : kInvalidValue;
+}
+
+int cuDevicePrimaryCtxRetain(void** retained, int /*device*/) {
+    *retained = &context;
+    return kSuccess;
+}
+
+int cuCtxPushCurrent_v2(void* pushed) {
+    current.push_back(pushed);
+    return kSuccess;
+}
+
+int cuCtxPopCurrent_v2(void** popped) {
+    if (current.empty()) return kInvalidContext;
+    *popped = current.back();
+    current.pop_back();
+    return kSuccess;
+}
+
+int cuCtxSetCurrent(void* set) {
+    if (!current.empty()) current.pop_back();
+    current.push_back(set);
+    return kSuccess;
+}
+
+int cuStreamCreate(void** made, unsigned /*flags*/) {
+    *made = &stream;
+    return current.empty() ? kInvalidContext : kSuccess;
+}
+
+int cuStreamSynchronize(void* /*stream*/) {
+    return current.empty() ? kInvalidContext : kSuccess;
+}
+
+int cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
+    const std::lock_guard guard(world().lock);
+    std::uintptr_t begin = 0;
+    const Memory* const memory = find(address, begin);
+    if (memory == nullptr) return kInvalidValue;
+    const unsigned type = 2;
+    const unsigned is_managed = memory->is_managed ? 1 : 0;
+    const int ordinal = 0;
+    void* const its_context = &context;
+    const unsigned long long start = begin;
+    switch (attribute) {
+        case 1: std::memcpy(value, &its_context, sizeof its_context); return kSuccess;
+        case 2: std::memcpy(value, &type, sizeof type); return kSuccess;
+        case 8: std::memcpy(value, &is_managed, sizeof is_managed); return kSuccess;
+        case 9: std::memcpy(value, &ordinal, sizeof ordinal); return kSuccess;
+        case 11: std::memcpy(value, &start, sizeof start); return kSuccess;
+        case 12: std::memcpy(value, &memory->bytes, sizeof memory->bytes); return kSuccess;
+        default: return kInvalidValue;
+    }
+}
+
+/// Of whole pages from an allocation's first on.
+int cuMemGetHandleForAddressRange(void* handle, unsigned long long address, std::size_t bytes,
+                                  int type, unsigned long long /*flags*/) {
+    const std::lock_guard guard(world().lock);
+    std::uintptr_t begin = 0;
+    const Memory* const memory = find(address, begin);
+    if (memory == nullptr || type != 1 || address % kPage != 0 || bytes % kPage != 0) {
+        return kInvalidValue;
+    }
+    if (world().kind == fab::CudaStandIn::kWithoutShare || address != begin) return kNotSupported;
+    const int fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
+    std::memcpy(handle, &fd, sizeof fd);
+    return kSuccess;
+}
+
+int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes) {
+    return allocate(address, bytes, false);
+}
+
+int cuMemAllocManaged(unsigned long long* address, std::size_t bytes, unsigned /*flags*/) {
+    return allocate(address, bytes, true);
+}
+
+int cuMemFree_v2(unsigned long long address) {
+    const std::lock_guard guard(world().lock);
+    const auto found = world().memories.find(address);
+    if (found == world().memories.end()) return kInvalidValue;
+    const std::size_t whole = (found->second.bytes + kPage - 1) / kPage * kPage;
+    syscall(SYS_munmap, address, whole);
+    syscall(SYS_munmap, found->second.copies, whole);
+    close(found->second.fd);
+    world().memories.erase(found);
+    return kSuccess;
+}
+
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes,
+                         void* /*stream*/) {
+    char* const range = open_range(to, bytes);
+    const int refused = range != nullptr ? check_copy(bytes) : kInvalidValue;
+    if (refused == kSuccess) std::memcpy(range, from, bytes);
+    return refused;
+}
+
+int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, void* /*stream*/) {
+    const char* const range = open_range(from, bytes);
+    const int refused = range != nullptr ? check_copy(bytes) : kInvalidValue;
+    if (refused == kSuccess) std::memcpy(to, range, bytes);
+    return refused;
+}
+
+int cuMemcpyHtoD_v2(unsigned long long to, const void* from, std::size_t bytes) {
+    return cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr);
+}
+
+int cuMemcpyDtoH_v2(void* to, unsigned long long from, std::size_t bytes) {
+    return cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr);
+}
+
+/// Not of the driver, nor is the next: chooses the stand-in.
+void cuStandInUse(int is_mappable) {
+    fab::use_cuda_standin(is_mappable != 0 ? fab::CudaStandIn::kMappable
+                                           : fab::CudaStandIn::kUnmappable);
+}
+
+/// Takes managed memory away from the application, and gives it back.
+int cuStandInClose(int is_closed) {
+    const std::lock_guard guard(world().lock);
+    for (const auto& [address, memory] : world().memories) {
+        if (memory.is_managed) {
+            syscall(SYS_mprotect, address, (memory.bytes + kPage - 1) / kPage * kPage,
+                    is_closed != 0 ? PROT_NONE : PROT_READ | PROT_WRITE);
+        }
+    }
+    return kSuccess;
+}
+// NOLINTEND(readability-identifier-naming)
+
+void* dlopen(const char* name, int flags) {
+    using Open = void* (*)(const char*, int);
+    static const auto kNext = reinterpret_cast<Open>(dlsym(RTLD_NEXT, "dlopen"));
+    if (name == nullptr || !world().is_used || std::strcmp(name, "libcuda.so.1") != 0) {
+        return kNext(name, flags);
+    }
+    return kNext(
+        world().kind == fab::CudaStandIn::kAbsent ? "libcuda-that-nobody-has.so.1" : nullptr,
+        flags);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "hmem/claimants.h"
+
+#include <array>
+
+#include "util/log.h"
+#include "util/params.h"
+
+namespace rvt::hmem {
+namespace {
+
+struct Known {
+    Claimant& (*claimant)() noexcept;
+    util::ParamId param;
+};
+
+constexpr std::array<Known, 3> kKnown{{{cuda, util::ParamId::kHmemCuda},
+                                       {rocr, util::ParamId::kHmemRocr},
+                                       {ze, util::ParamId::kHmemZe}}};
+static_assert(static_cast<std::size_t>(Kind::kZe) == kKnown.size() - 1);
+
+}  // namespace
+
+util::Result<Claimant*> claimant_of(Kind kind) noexcept {
+    const Known& known = kKnown[static_cast<std::size_t>(kind)];
+    Claimant& claimant = known.claimant();
+    if (!util::param_is_set(known.param)) {
+        return ENOSYS;
+    }
+    const util::Status started = claimant.start();
+    if (!started.is_ok()) {
+        return started;
+    }
+    return &claimant;
+}
+
+Claim claim(const void* address, std::uint64_t bytes) noexcept {
+    for (std::size_t i = 0; i < kKnown.size(); ++i) {
+        const util::Result<Claimant*> claimant = claimant_of(static_cast<Kind>(i));
+        if (!claimant.is_ok()) {
+            continue;
+        }
+        const util::Result<Allocation> found = claimant.value()->find(address, bytes);
+        if (found.is_ok()) {
+            return {.claimant = claimant.value(), .allocation = found.value()};
+        }
+    }
+    return {};
+}
+
+}  // namespace rvt::hmem

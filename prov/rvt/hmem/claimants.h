@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The kinds of devices that this provider knows.
+#pragma once
+
+#include "hmem/claimant.h"
+
+namespace rvt::hmem {
+
+/// The claimant of a kind, started. Its parameter (FI_RVT_HMEM_CUDA, ...) can switch it off.
+/// Returns: ENOSYS, as Claimant::start(), or when it is switched off. Threads: any.
+util::Result<Claimant*> claimant_of(Kind kind) noexcept;
+
+struct Claim {
+    Claimant* claimant = nullptr;  // nullptr: nobody's, ordinary memory
+    Allocation allocation;
+};
+/// Asks the claimants in turn, those whose library is there, whose memory this is.
+Claim claim(const void* address, std::uint64_t bytes) noexcept;
+
+/// The claimants, whether they are started or not.
+Claimant& cuda() noexcept;
+Claimant& rocr() noexcept;
+Claimant& ze() noexcept;
+
+}  // namespace rvt::hmem

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+#include "hmem/copied_memory.h"
+
+#include <cerrno>
+#include <new>
+
+#include <sys/mman.h>
+
+namespace rvt::hmem {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+
+}  // namespace
+
+util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(Claimant& claimant,
+                                                               const Allocation& allocation) {
+    const std::uint64_t bytes = (allocation.bytes + kPage) / kPage * kPage;
+    // As far into its page as on the device: what is aligned there is aligned here.
+    const std::uint64_t into_page = allocation.address % kPage;
+    void* const mapped = mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) {
+        return ENOMEM;
+    }
+    std::unique_ptr<CopiedMemory> made(new (std::nothrow) CopiedMemory(
+        claimant, allocation, static_cast<std::byte*>(mapped) + into_page, bytes + kPage));
+    if (made == nullptr) {
+        munmap(mapped, bytes + kPage);
+        return ENOMEM;
+    }
+    return made;
+}
+
+CopiedMemory::~CopiedMemory() {
+    munmap(data() - allocation_.address % kPage, mapped_bytes_);
+}
+
+util::Status CopiedMemory::begin_cpu_access(core::CpuAccess /*access*/) noexcept {
+    const util::Guard guard(lock_);
+    ++accesses_;
+    return util::kOk;
+}
+
+void CopiedMemory::end_cpu_access(core::CpuAccess /*access*/) noexcept {
+    const util::Guard guard(lock_);
+    if (--accesses_ == 0 && touched_bytes_ > kKeptBytes) {
+        madvise(data() - allocation_.address % kPage, mapped_bytes_, MADV_DONTNEED);
+        touched_bytes_ = 0;
+    }
+}
+
+util::Status CopiedMemory::refresh(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    {
+        const util::Guard guard(lock_);
+        touched_bytes_ += bytes;
+    }
+    return bytes == 0 ? util::kOk : claimant_.copy_out(allocation_, offset, data() + offset, bytes);
+}
+
+util::Status CopiedMemory::write_back(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    {
+        const util::Guard guard(lock_);
+        touched_bytes_ += bytes;
+    }
+    return bytes == 0 ? util::kOk : claimant_.copy_in(allocation_, offset, data() + offset, bytes);
+}
+
+}  // namespace rvt::hmem

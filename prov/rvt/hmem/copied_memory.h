@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory of a device that the CPU cannot map: its owner copies between it and host memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "hmem/claimant.h"
+#include "hmem/device_region.h"
+#include "util/lock.h"
+
+namespace rvt::hmem {
+
+/// The CPU's copy is address space of the region's size, of which only pages that an operation goes
+/// through are there. So each byte of the device has one place, accesses need no memory of their
+/// own, and those that overlap do what they would do on memory. Once nobody accesses the region its
+/// pages are given back, if there are more than kKeptBytes.
+class CopiedMemory final : public DeviceRegion {
+  public:
+    static constexpr std::uint64_t kKeptBytes = 8u << 20;
+
+    /// @param claimant  Whose the allocation is.
+    /// Returns: ENOMEM.
+    static util::Result<std::unique_ptr<CopiedMemory>> make(Claimant& claimant,
+                                                            const Allocation& allocation);
+    ~CopiedMemory() override;
+    CopiedMemory(const CopiedMemory&) = delete;
+    CopiedMemory& operator=(const CopiedMemory&) = delete;
+
+    util::Status begin_cpu_access(core::CpuAccess access) noexcept override;
+    void end_cpu_access(core::CpuAccess access) noexcept override;
+    [[nodiscard]] File file() const noexcept override { return {}; }
+
+    [[nodiscard]] bool is_copy() const noexcept override { return true; }
+    util::Status refresh(std::uint64_t offset, std::uint64_t bytes) noexcept override;
+    util::Status write_back(std::uint64_t offset, std::uint64_t bytes) noexcept override;
+
+  private:
+    CopiedMemory(Claimant& claimant, const Allocation& allocation, std::byte* copy,
+                 std::uint64_t mapped_bytes) noexcept
+        : DeviceRegion(copy, allocation.bytes, true),
+          claimant_(claimant),
+          allocation_(allocation),
+          mapped_bytes_(mapped_bytes) {}
+
+    Claimant& claimant_;
+    const Allocation allocation_;
+    const std::uint64_t mapped_bytes_;
+    util::SpinLock lock_;  // order: innermost
+    std::uint64_t accesses_ RVT_GUARDED_BY(lock_) = 0;
+    std::uint64_t touched_bytes_ RVT_GUARDED_BY(lock_) = 0;  // since pages were given back; at most
+};
+
+}  // namespace rvt::hmem

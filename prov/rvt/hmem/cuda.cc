@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory of NVIDIA's GPUs, through the driver's own library: cuMemAlloc(), cuMemAllocManaged(), the
+// virtual memory management, and what the CUDA runtime makes of them.
+//
+// Copies run on a stream of ours for each context, so that they neither wait for what the
+// application has in its own streams nor are waited for there; fi_mr(3) has applications finish
+// with a buffer before they hand it over.
+#include <cerrno>
+#include <mutex>
+#include <vector>
+
+#include "hmem/claimants.h"
+#include "hmem/library.h"
+#include "util/log.h"
+
+namespace rvt::hmem {
+namespace {
+
+// Names and numbers of NVIDIA's "CUDA Driver API" manual.
+using CuResult = int;
+using CuDevicePtr = unsigned long long;
+using CuDevice = int;
+using CuContext = void*;
+using CuStream = void*;
+constexpr CuResult kCuSuccess = 0;
+constexpr int kPointerContext = 1;        // CU_POINTER_ATTRIBUTE_CONTEXT
+constexpr int kPointerMemoryType = 2;     // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+constexpr int kPointerIsManaged = 8;      // CU_POINTER_ATTRIBUTE_IS_MANAGED
+constexpr int kPointerDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+constexpr int kPointerRangeStart = 11;    // CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
+constexpr int kPointerRangeSize = 12;     // CU_POINTER_ATTRIBUTE_RANGE_SIZE
+constexpr unsigned kMemoryTypeDevice = 2;
+constexpr unsigned kStreamNonBlocking = 1;
+constexpr int kDmaBufFd = 1;  // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+constexpr std::uint64_t kPage = 4096;
+
+struct Functions {
+    CuResult (*init)(unsigned) = nullptr;
+    CuResult (*get_error_string)(CuResult, const char**) = nullptr;
+    CuResult (*pointer_get_attribute)(void*, int, CuDevicePtr) = nullptr;
+    CuResult (*device_get)(CuDevice*, int) = nullptr;
+    CuResult (*primary_retain)(CuContext*, CuDevice) = nullptr;
+    CuResult (*push_current)(CuContext) = nullptr;
+    CuResult (*pop_current)(CuContext*) = nullptr;
+    CuResult (*stream_create)(CuStream*, unsigned) = nullptr;
+    CuResult (*stream_synchronize)(CuStream) = nullptr;
+    CuResult (*copy_to_device)(CuDevicePtr, const void*, std::size_t, CuStream) = nullptr;
+    CuResult (*copy_to_host)(void*, CuDevicePtr, std::size_t, CuStream) = nullptr;
+    // Since CUDA 11.7.
+    CuResult (*handle_for_range)(void*, CuDevicePtr, std::size_t, int,
+                                 unsigned long long) = nullptr;
+};
+
+class Cuda final : public Claimant {
+  public:
+    [[nodiscard]] Kind kind() const noexcept override { return Kind::kCuda; }
+    [[nodiscard]] const char* name() const noexcept override { return "CUDA"; }
+    util::Status start() noexcept override;
+    util::Result<Allocation> find(const void* address, std::uint64_t bytes) noexcept override;
+    util::Result<DmaBuf> dma_buf(const Allocation& of) noexcept override;
+    util::Status copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
+                          std::uint64_t bytes) noexcept override;
+    util::Status copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
+                         std::uint64_t bytes) noexcept override;
+
+  private:
+    class Current;
+    struct Stream {
+        CuContext context;
+        CuStream stream;
+    };
+
+    util::Status load() noexcept;
+    [[nodiscard]] const char* text(CuResult result) const noexcept;
+    template <class Value>
+    bool get(CuDevicePtr address, int attribute, Value& value) const noexcept {
+        return cu_.pointer_get_attribute(&value, attribute, address) == kCuSuccess;
+    }
+    [[nodiscard]] bool is_device(CuDevicePtr address) const noexcept;
+    CuContext context_of(CuDevicePtr address) noexcept;
+    CuStream stream_of(CuContext context) noexcept;
+    util::Status finish(const Allocation& of, CuResult queued, const char* direction,
+                        std::uint64_t bytes) noexcept;
+
+    std::once_flag once_;
+    util::Status started_;
+    Library library_;
+    Functions cu_;
+    std::mutex lock_;
+    std::vector<Stream> streams_;  // guarded by lock_; never fewer
+};
+
+/// Makes a context that of the calling thread for a while.
+class Cuda::Current {
+  public:
+    Current(const Functions& cu, CuContext context) noexcept
+        : cu_(cu), result_(cu.push_current(context)) {}
+    ~Current() {
+        CuContext popped = nullptr;
+        if (result_ == kCuSuccess) {
+            cu_.pop_current(&popped);
+        }
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+    [[nodiscard]] CuResult result() const noexcept { return result_; }
+
+  private:
+    const Functions& cu_;
+    const CuResult result_;
+};
+
+util::Status Cuda::load() noexcept {
+    const util::Status opened = library_.open("libcuda.so.1", name());
+    if (!opened.is_ok()) {
+        return opened;
+    }
+    const bool is_whole = library_.find("cuInit", cu_.init) &&
+                          library_.find("cuGetErrorString", cu_.get_error_string) &&
+                          library_.find("cuPointerGetAttribute", cu_.pointer_get_attribute) &&
+                          library_.find("cuDeviceGet", cu_.device_get) &&
+                          library_.find("cuDevicePrimaryCtxRetain", cu_.primary_retain) &&
+                          library_.find("cuCtxPushCurrent_v2", cu_.push_current) &&
+                          library_.find("cuCtxPopCurrent_v2", cu_.pop_current) &&
+                          library_.find("cuStreamCreate", cu_.stream_create) &&
+                          library_.find("cuStreamSynchronize", cu_.stream_synchronize) &&
+                          library_.find("cuMemcpyHtoDAsync_v2", cu_.copy_to_device) &&
+                          library_.find("cuMemcpyDtoHAsync_v2", cu_.copy_to_host);
+    if (!is_whole) {
+        return ENOSYS;
+    }
+    library_.find_newer("cuMemGetHandleForAddressRange", cu_.handle_for_range);
+    const CuResult result = cu_.init(0);
+    if (result != kCuSuccess) {
+        RVT_INFO(kMr, "no memory of CUDA: cuInit: %s", text(result));
+        return ENOSYS;
+    }
+    return util::kOk;
+}
+
+util::Status Cuda::start() noexcept {
+    std::call_once(once_, [this] { started_ = load(); });
+    return started_;
+}
+
+const char* Cuda::text(CuResult result) const noexcept {
+    const char* text = nullptr;
+    return cu_.get_error_string(result, &text) == kCuSuccess && text != nullptr ? text
+                                                                                : "unknown error";
+}
+
+bool Cuda::is_device(CuDevicePtr address) const noexcept {
+    unsigned type = 0;
+    unsigned is_managed = 0;
+    return (get(address, kPointerMemoryType, type) && type == kMemoryTypeDevice) ||
+           (get(address, kPointerIsManaged, is_managed) && is_managed != 0);
+}
+
+/// That of the allocation; memory of the virtual memory management has none, any of its device
+/// will do.
+CuContext Cuda::context_of(CuDevicePtr address) noexcept {
+    CuContext context = nullptr;
+    if (get(address, kPointerContext, context) && context != nullptr) {
+        return context;
+    }
+    int ordinal = 0;
+    CuDevice device = 0;
+    const bool is_found = get(address, kPointerDeviceOrdinal, ordinal) &&
+                          cu_.device_get(&device, ordinal) == kCuSuccess &&
+                          cu_.primary_retain(&context, device) == kCuSuccess;
+    return is_found ? context : nullptr;
+}
+
+CuStream Cuda::stream_of(CuContext context) noexcept {
+    const std::lock_guard guard(lock_);
+    for (const Stream& each : streams_) {
+        if (each.context == context) {
+            return each.stream;
+        }
+    }
+    const Current current(cu_, context);
+    CuStream stream = nullptr;
+    if (current.result() != kCuSuccess ||
+        cu_.stream_create(&stream, kStreamNonBlocking) != kCuSuccess) {
+        return nullptr;
+    }
+    streams_.push_back({context, stream});
+    return stream;
+}
+
+util::Result<Allocation> Cuda::find(const void* address, std::uint64_t bytes) noexcept {
+    const auto at = static_cast<CuDevicePtr>(reinterpret_cast<std::uintptr_t>(address));
+    if (!is_device(at)) {
+        return EFAULT;
+    }
+    CuDevicePtr start = 0;
+    std::size_t size = 0;
+    const bool is_known = get(at, kPointerRangeStart, start) && get(at, kPointerRangeSize, size);
+    if (!is_known || at < start || at - start > size || bytes > size - (at - start)) {
+        return EFAULT;
+    }
+    Allocation found{.address = at, .bytes = bytes, .context = context_of(at)};
+    found.queue = found.context != nullptr ? stream_of(found.context) : nullptr;
+    if (found.queue == nullptr) {
+        RVT_INFO(kMr, "memory of CUDA at 0x%llx has no context that can be used", at);
+        return EFAULT;
+    }
+    return found;
+}
+
+/// Whole pages can be exported; an allocation begins and ends with one.
+util::Result<Claimant::DmaBuf> Cuda::dma_buf(const Allocation& of) noexcept {
+    if (cu_.handle_for_range == nullptr) {
+        return EOPNOTSUPP;
+    }
+    const Current current(cu_, of.context);
+    const CuDevicePtr begin = of.address / kPage * kPage;
+    const CuDevicePtr end = (of.address + of.bytes + kPage - 1) / kPage * kPage;
+    int fd = -1;
+    if (current.result() != kCuSuccess ||
+        cu_.handle_for_range(&fd, begin, end - begin, kDmaBufFd, 0) != kCuSuccess || fd < 0) {
+        return EOPNOTSUPP;
+    }
+    return DmaBuf{.fd = util::UniqueFd(fd), .offset = of.address - begin};
+}
+
+/// Waits for a copy that has been queued.
+util::Status Cuda::finish(const Allocation& of, CuResult queued, const char* direction,
+                          std::uint64_t bytes) noexcept {
+    const CuResult result = queued == kCuSuccess ? cu_.stream_synchronize(of.queue) : queued;
+    if (result == kCuSuccess) {
+        return util::kOk;
+    }
+    RVT_WARN(kMr, "cannot copy %llu bytes %s memory of CUDA: %s",
+             static_cast<unsigned long long>(bytes), direction, text(result));
+    return EIO;
+}
+
+util::Status Cuda::copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
+                            std::uint64_t bytes) noexcept {
+    const Current current(cu_, from.context);
+    const CuResult queued = current.result() == kCuSuccess
+                                ? cu_.copy_to_host(to, from.address + offset, bytes, from.queue)
+                                : current.result();
+    return finish(from, queued, "from", bytes);
+}
+
+util::Status Cuda::copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
+                           std::uint64_t bytes) noexcept {
+    const Current current(cu_, to.context);
+    const CuResult queued = current.result() == kCuSuccess
+                                ? cu_.copy_to_device(to.address + offset, from, bytes, to.queue)
+                                : current.result();
+    return finish(to, queued, "to", bytes);
+}
+
+}  // namespace
+
+Claimant& cuda() noexcept {
+    static auto* const kOnly = new Cuda;  // copies may run while the process ends
+    return *kOnly;
+}
+
+}  // namespace rvt::hmem

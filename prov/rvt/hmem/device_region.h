@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory of a device as a registered region has it: where the CPU finds it, mapped or as a copy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/device_memory.h"
+
+namespace rvt::hmem {
+
+class DeviceRegion : public core::DeviceMemory {
+  public:
+    virtual ~DeviceRegion() = default;
+
+    /// Where the region's first byte is.
+    [[nodiscard]] std::byte* data() const noexcept { return data_; }
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+    [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
+
+  protected:
+    DeviceRegion(std::byte* data, std::uint64_t bytes, bool is_writable) noexcept
+        : data_(data), bytes_(bytes), is_writable_(is_writable) {}
+
+  private:
+    std::byte* const data_;
+    const std::uint64_t bytes_;
+    const bool is_writable_;
+};
+
+}  // namespace rvt::hmem

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory of devices that the CPU cannot touch, over a stand-in for CUDA's library.
+#include <sys/mman.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "common/cuda_standin.h"
+#include "ofi/fixture.h"
+#include "ofi/pair.h"
+
+extern "C" {
+// NOLINTBEGIN(readability-identifier-naming): the driver's own names
+int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes);
+int cuMemcpyHtoD_v2(unsigned long long to, const void* from, std::size_t bytes);
+int cuMemcpyDtoH_v2(void* to, unsigned long long from, std::size_t bytes);
+int cuDevicePrimaryCtxRetain(void** retained, int device);
+int cuCtxPushCurrent_v2(void* pushed);
+int cuCtxPopCurrent_v2(void** popped);
+// NOLINTEND(readability-identifier-naming)
+}
+
+using namespace rvt::test;
+
+namespace {
+
+constexpr std::uint64_t kAll =
+    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+constexpr std::size_t kBytes = 3 << 20;
+constexpr EndOptions kDevices{
+    .caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_HMEM | FI_MULTI_RECV,
+    .mr_mode = FI_MR_HMEM,
+    .tx_op_flags = FI_DELIVERY_COMPLETE};
+
+/// The application's own copies need a current context; the provider's must not rely on it.
+class InContext {
+  public:
+    InContext() {
+        void* context = nullptr;
+        cuDevicePrimaryCtxRetain(&context, 0);
+        cuCtxPushCurrent_v2(context);
+    }
+    ~InContext() {
+        void* popped = nullptr;
+        cuCtxPopCurrent_v2(&popped);
+    }
+    InContext(const InContext&) = delete;
+    InContext& operator=(const InContext&) = delete;
+};
+
+/// Memory that this process cannot touch.
+struct OnDevice {
+    explicit OnDevice(std::size_t length = kBytes) { RVT_EQ(cuMemAlloc_v2(&address, length), 0); }
+    [[nodiscard]] char* at(std::size_t offset = 0) const {
+        return reinterpret_cast<char*>(address) + offset;  // NOLINT(performance-no-int-to-ptr)
+    }
+    void write(std::size_t offset, const std::vector<char>& bytes) const {
+        const InContext in;
+        RVT_EQ(cuMemcpyHtoD_v2(address + offset, bytes.data(), bytes.size()), 0);
+    }
+    [[nodiscard]] std::vector<char> read(std::size_t offset, std::size_t count) const {
+        const InContext in;
+        std::vector<char> bytes(count);
+        RVT_EQ(cuMemcpyDtoH_v2(bytes.data(), address + offset, count), 0);
+        return bytes;
+    }
+    unsigned long long address = 0;
+};
+
+int try_reg(fid_domain* domain, const void* address, std::size_t bytes, fi_hmem_iface iface,
+            fid_mr** mr, std::uint64_t key = 1) {
+    const iovec buffer{const_cast<void*>(address), bytes};
+    fi_mr_attr attr{};
+    attr.mr_iov = &buffer;
+    attr.iov_count = 1;
+    attr.access = kAll;
+    attr.requested_key = key;
+    attr.iface = iface;
+    return fi_mr_regattr(domain, &attr, 0, mr);
+}
+
+Owned<fid_mr> reg(const End& end, const OnDevice& memory, std::uint64_t key = 1) {
+    return opened<fid_mr>([&](fid_mr** mr) {
+        return try_reg(end.open.domain.get(), memory.at(), kBytes, FI_HMEM_CUDA, mr, key);
+    });
+}
+
+std::vector<char> numbered(std::size_t count, int seed) {
+    std::vector<char> bytes(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        bytes[i] = static_cast<char>(static_cast<std::size_t>(seed) + i * 7 + i / 251);
+    }
+    return bytes;
+}
+
+/// Two ends with memory of the device each.
+struct Devices {
+    Devices() {
+        fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+        pair.emplace(kDevices);
+        mr_a = reg(pair->a, a);
+        mr_b = reg(pair->b, b);
+    }
+    void* desc_a() { return fi_mr_desc(mr_a.get()); }
+    void* desc_b() { return fi_mr_desc(mr_b.get()); }
+
+    OnDevice a;
+    OnDevice b;
+    std::optional<Pair> pair;
+    Owned<fid_mr> mr_a;
+    Owned<fid_mr> mr_b;
+};
+
+Opened with_device_memory() {
+    const Info hints = new_hints();
+    hints->caps = FI_MSG | FI_RMA | FI_HMEM;
+    hints->domain_attr->mr_mode = FI_MR_HMEM;
+    return Opened(ask(hints).info);
+}
+
+constexpr std::size_t kSizes[] = {0, 1, 8, 200, 4096, 40'000, 300'000, 2'500'000};
+
+}  // namespace
+
+Test(hmem, memory_of_a_library_that_is_not_here_is_refused) {
+    fab::use_cuda_standin(fab::CudaStandIn::kAbsent);
+    const Opened open = with_device_memory();
+    char host[64];
+    fid_mr* mr = nullptr;
+    RVT_EQ(try_reg(open.domain.get(), host, sizeof host, FI_HMEM_CUDA, &mr), -FI_ENOSYS);
+    RVT_EQ(try_reg(open.domain.get(), host, sizeof host, FI_HMEM_ROCR, &mr), -FI_ENOSYS);
+    RVT_EQ(try_reg(open.domain.get(), host, sizeof host, FI_HMEM_ZE, &mr), -FI_ENOSYS);
+    RVT_EQ(try_reg(open.domain.get(), host, sizeof host, FI_HMEM_NEURON, &mr), -FI_ENOSYS);
+}
+
+Test(hmem, memory_of_a_library_that_does_not_start_is_refused) {
+    fab::use_cuda_standin(fab::CudaStandIn::kBroken);
+    const Opened open = with_device_memory();
+    char host[64];
+    fid_mr* mr = nullptr;
+    RVT_EQ(try_reg(open.domain.get(), host, sizeof host, FI_HMEM_CUDA, &mr), -FI_ENOSYS);
+    RVT_OK(try_reg(open.domain.get(), host, sizeof host, FI_HMEM_SYSTEM, &mr));
+    RVT_OK(fi_close(&mr->fid));
+}
+
+Test(hmem, a_kind_can_be_switched_off) {
+    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    setenv("FI_RVT_HMEM_CUDA", "0", 1);
+    const Opened open = with_device_memory();
+    const OnDevice memory;
+    fid_mr* mr = nullptr;
+    RVT_EQ(try_reg(open.domain.get(), memory.at(), kBytes, FI_HMEM_CUDA, &mr), -FI_ENOSYS);
+}
+
+Test(hmem, addresses_that_nobody_owns_are_refused) {
+    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    const Opened open = with_device_memory();
+    const OnDevice memory(8192);
+    char host[64];
+    fid_mr* mr = nullptr;
+    RVT_EQ(try_reg(open.domain.get(), host, sizeof host, FI_HMEM_CUDA, &mr), -FI_EFAULT);
+    RVT_EQ(try_reg(open.domain.get(), memory.at(1), 8192, FI_HMEM_CUDA, &mr), -FI_EFAULT);
+    RVT_EQ(try_reg(open.domain.get(), memory.at(), 0, FI_HMEM_CUDA, &mr), -FI_EINVAL);
+}
+
+Test(hmem, who_does_not_say_whose_memory_it_is_need_not) {
+    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    const Opened open = with_device_memory();
+    const OnDevice memory;
+    char host[64];
+    for (const void* const address :
+         {static_cast<const void*>(memory.at()), static_cast<const void*>(host)}) {
+        const auto mr = opened<fid_mr>([&](fid_mr** made) {
+            return fi_mr_reg(open.domain.get(), address, 64, kAll, 0, 1, 0, made, nullptr);
+        });
+        RVT_EQ(fi_mr_desc(mr.get()) != nullptr, address != host);
+    }
+}
+
+Test(hmem, messages_of_any_size_go_from_device_to_device, .timeout = 60) {
+    Devices at;
+    int seed = 1;
+    for (const std::size_t size : kSizes) {
+        const auto bytes = numbered(size, ++seed);
+        at.a.write(3, bytes);
+        at.b.write(0, numbered(kBytes, 99));
+        at.pair->post([&] {
+            return fi_trecv(at.pair->b.ep.get(), at.b.at(5), size + 100, at.desc_b(),
+                            FI_ADDR_UNSPEC, 7, 0, nullptr);
+        });
+        at.pair->post([&] {
+            return fi_tsend(at.pair->a.ep.get(), at.a.at(3), size, at.desc_a(), at.pair->a.peer, 7,
+                            nullptr);
+        });
+        RVT_EQ(at.pair->b.next().len, size);
+        at.pair->a.next();
+        cr_assert(at.b.read(5, size) == bytes, "%zu bytes", size);
+        const auto beside = numbered(kBytes, 99);
+        cr_assert(at.b.read(5 + size, 100) ==
+                      std::vector<char>(beside.begin() + 5 + static_cast<std::ptrdiff_t>(size),
+                                        beside.begin() + 105 + static_cast<std::ptrdiff_t>(size)),
+                  "what lies behind a message of %zu bytes has changed", size);
+    }
+}
+
+Test(hmem, messages_that_come_before_their_receive_arrive, .timeout = 60) {
+    Devices at;
+    for (const std::size_t size : {std::size_t{8}, std::size_t{5000}, std::size_t{500'000}}) {
+        const auto bytes = numbered(size, 3);
+        at.a.write(0, bytes);
+        at.pair->post([&] {
+            return fi_tsend(at.pair->a.ep.get(), at.a.at(), size, at.desc_a(), at.pair->a.peer, 7,
+                            nullptr);
+        });
+        at.pair->drive();
+        at.pair->post([&] {
+            return fi_trecv(at.pair->b.ep.get(), at.b.at(), kBytes, at.desc_b(), FI_ADDR_UNSPEC, 7,
+                            0, nullptr);
+        });
+        RVT_EQ(at.pair->b.next().len, size);
+        at.pair->a.next();
+        cr_assert(at.b.read(0, size) == bytes);
+    }
+}
+
+Test(hmem, a_message_that_is_cut_fills_its_buffer_and_no_more) {
+    Devices at;
+    for (const std::size_t size : {std::size_t{100}, std::size_t{100'000}}) {
+        const auto bytes = numbered(size, 3);
+        at.a.write(0, bytes);
+        at.b.write(0, std::vector<char>(200'000, 'x'));
+        at.pair->post([&] {
+            return fi_trecv(at.pair->b.ep.get(), at.b.at(), size / 2, at.desc_b(), FI_ADDR_UNSPEC,
+                            7, 0, nullptr);
+        });
+        at.pair->post([&] {
+            return fi_tsend(at.pair->a.ep.get(), at.a.at(), size, at.desc_a(), at.pair->a.peer, 7,
+                            nullptr);
+        });
+        const fi_cq_err_entry error = at.pair->b.next_error();
+        RVT_EQ(error.err, FI_ETRUNC);
+        RVT_EQ(error.olen, size - size / 2);
+        at.pair->a.next();
+        cr_assert(at.b.read(0, size / 2) ==
+                  std::vector<char>(bytes.begin(),
+                                    bytes.begin() + static_cast<std::ptrdiff_t>(size / 2)));
+        RVT_EQ(at.b.read(size / 2, 1)[0], 'x');
+    }
+}
+
+Test(hmem, parts_of_a_multi_receive_buffer_are_where_the_completion_says) {
+    Devices at;
+    const iovec all{at.b.at(), 4096};
+    void* desc = at.desc_b();
+    fi_msg msg{};
+    msg.msg_iov = &all;
+    msg.desc = &desc;
+    msg.iov_count = 1;
+    msg.addr = FI_ADDR_UNSPEC;
+    RVT_OK(fi_recvmsg(at.pair->b.ep.get(), &msg, FI_MULTI_RECV));
+    for (int i = 0; i < 3; ++i) {
+        const auto bytes = numbered(1000, i);
+        at.a.write(0, bytes);
+        at.pair->post([&] {
+            return fi_send(at.pair->a.ep.get(), at.a.at(), 1000, at.desc_a(), at.pair->a.peer,
+                           nullptr);
+        });
+        const fi_cq_tagged_entry entry = at.pair->b.next();
+        at.pair->a.next();
+        cr_assert(entry.buf == at.b.at(1000 * static_cast<std::size_t>(i)));
+        cr_assert(at.b.read(1000 * static_cast<std::size_t>(i), 1000) == bytes);
+    }
+}
+
+Test(hmem, peers_write_and_read_memory_of_a_device, .timeout = 60) {
+    Devices at;
+    int seed = 1;
+    for (const std::size_t size : kSizes) {
+        const auto bytes = numbered(size, ++seed);
+        at.a.write(16, bytes);
+        at.pair->post([&] {
+            return fi_write(at.pair->a.ep.get(), at.a.at(16), size, at.desc_a(), at.pair->a.peer, 5,
+                            fi_mr_key(at.mr_b.get()), nullptr);
+        });
+        at.pair->a.next();
+        cr_assert(at.b.read(5, size) == bytes, "write of %zu bytes", size);
+        at.a.write(16, std::vector<char>(size, 0));
+        at.pair->post([&] {
+            return fi_read(at.pair->a.ep.get(), at.a.at(32), size, at.desc_a(), at.pair->a.peer, 5,
+                           fi_mr_key(at.mr_b.get()), nullptr);
+        });
+        at.pair->a.next();
+        cr_assert(at.a.read(32, size) == bytes, "read of %zu bytes", size);
+    }
+}
+
+Test(hmem, peers_change_memory_of_a_device_by_atomics) {
+    Devices at;
+    at.b.write(0, std::vector<char>(64, 1));
+    at.a.write(0, std::vector<char>(64, 2));
+    at.pair->post([&] {
+        return fi_fetch_atomic(at.pair->a.ep.get(), at.a.at(), 8, at.desc_a(), at.a.at(128),
+                               at.desc_a(), at.pair->a.peer, 0, fi_mr_key(at.mr_b.get()), FI_UINT64,
+                               FI_SUM, nullptr);
+    });
+    at.pair->a.next();
+    cr_assert(at.a.read(128, 64) == std::vector<char>(64, 1));
+    cr_assert(at.b.read(0, 64) == std::vector<char>(64, 3));
+}
+
+Test(hmem, a_copy_that_fails_is_the_callers_to_know) {
+    Devices at;
+    fab::fail_cuda_copies(0);
+    RVT_EQ(fi_tsend(at.pair->a.ep.get(), at.a.at(), 64, at.desc_a(), at.pair->a.peer, 7, nullptr),
+           -FI_EIO);
+    fab::fail_cuda_copies(-1);
+    cr_assert(at.pair->a.is_quiet());
+}
+
+Test(hmem, a_copy_that_fails_ends_the_receive_with_an_error) {
+    Devices at;
+    for (const std::size_t size : {std::size_t{64}, std::size_t{200'000}}) {
+        at.pair->post([&] {
+            return fi_trecv(at.pair->b.ep.get(), at.b.at(), size, at.desc_b(), FI_ADDR_UNSPEC, 7, 0,
+                            nullptr);
+        });
+        at.pair->post([&] {
+            return fi_tsend(at.pair->a.ep.get(), at.a.at(), size, at.desc_a(), at.pair->a.peer, 7,
+                            nullptr);
+        });
+        fab::fail_cuda_copies(0);
+        RVT_EQ(at.pair->b.next_error().err, FI_EIO);
+        RVT_EQ(at.pair->a.next_error().err, FI_EREMOTEIO);
+        fab::fail_cuda_copies(-1);
+    }
+}
+
+Test(hmem, a_copy_that_fails_at_the_target_ends_the_access_with_an_error) {
+    Devices at;
+    for (const std::size_t size : {std::size_t{64}, std::size_t{200'000}}) {
+        std::vector<char> host(size);
+        fab::fail_cuda_copies(0);
+        at.pair->post([&] {
+            return fi_write(at.pair->a.ep.get(), host.data(), size, nullptr, at.pair->a.peer, 0,
+                            fi_mr_key(at.mr_b.get()), nullptr);
+        });
+        RVT_EQ(at.pair->a.next_error().err, FI_EREMOTEIO);
+        at.pair->post([&] {
+            return fi_read(at.pair->a.ep.get(), host.data(), size, nullptr, at.pair->a.peer, 0,
+                           fi_mr_key(at.mr_b.get()), nullptr);
+        });
+        RVT_EQ(at.pair->a.next_error().err, FI_EREMOTEIO);
+        fab::fail_cuda_copies(-1);
+    }
+}
+
+Test(hmem, host_memory_beside_it_is_not_copied) {
+    Devices at;
+    const unsigned long long before = fab::cuda_bytes_copied();
+    std::vector<char> from(100'000, 'a');
+    std::vector<char> to(100'000);
+    at.pair->post([&] {
+        return fi_trecv(at.pair->b.ep.get(), to.data(), to.size(), nullptr, FI_ADDR_UNSPEC, 7, 0,
+                        nullptr);
+    });
+    at.pair->post([&] {
+        return fi_tsend(at.pair->a.ep.get(), from.data(), from.size(), nullptr, at.pair->a.peer, 7,
+                        nullptr);
+    });
+    at.pair->b.next();
+    cr_assert(to == from);
+    RVT_EQ(fab::cuda_bytes_copied(), before);
+}
+
+Test(hmem, options_say_what_is_true) {
+    Devices at;
+    fid* const ep = &at.pair->a.ep->fid;
+    int p2p = -1;
+    std::size_t bytes = sizeof p2p;
+    RVT_OK(fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, &bytes));
+    RVT_EQ(p2p, static_cast<int>(FI_HMEM_P2P_ENABLED));
+    p2p = FI_HMEM_P2P_REQUIRED;
+    RVT_EQ(fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p), -FI_EOPNOTSUPP);
+    p2p = FI_HMEM_P2P_DISABLED;
+    RVT_OK(fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p));
+    RVT_OK(fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, &bytes));
+    RVT_EQ(p2p, static_cast<int>(FI_HMEM_P2P_DISABLED));
+    constexpr int kCudaApiPermitted = 10;
+    bool is_permitted = false;
+    RVT_EQ(fi_setopt(ep, FI_OPT_ENDPOINT, kCudaApiPermitted, &is_permitted, sizeof is_permitted),
+           -FI_EOPNOTSUPP);
+    is_permitted = true;
+    RVT_OK(fi_setopt(ep, FI_OPT_ENDPOINT, kCudaApiPermitted, &is_permitted, sizeof is_permitted));
+    RVT_EQ(fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &p2p, &bytes), -FI_EOPNOTSUPP);
+}
