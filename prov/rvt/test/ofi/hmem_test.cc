@@ -1,97 +1,24 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of devices that the CPU cannot touch, over a stand-in for CUDA's library.
-#include <sys/mman.h>
-
-#include <cstring>
-#include <numeric>
+#include <optional>
 #include <vector>
 
-#include "common/cuda_standin.h"
-#include "ofi/fixture.h"
+#include "ofi/on_device.h"
 #include "ofi/pair.h"
-
-extern "C" {
-// NOLINTBEGIN(readability-identifier-naming): the driver's own names
-int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes);
-int cuMemcpyHtoD_v2(unsigned long long to, const void* from, std::size_t bytes);
-int cuMemcpyDtoH_v2(void* to, unsigned long long from, std::size_t bytes);
-int cuDevicePrimaryCtxRetain(void** retained, int device);
-int cuCtxPushCurrent_v2(void* pushed);
-int cuCtxPopCurrent_v2(void** popped);
-// NOLINTEND(readability-identifier-naming)
-}
 
 using namespace rvt::test;
 
 namespace {
 
-constexpr std::uint64_t kAll =
-    FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-constexpr std::size_t kBytes = 3 << 20;
 constexpr EndOptions kDevices{
     .caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_HMEM | FI_MULTI_RECV,
     .mr_mode = FI_MR_HMEM,
     .tx_op_flags = FI_DELIVERY_COMPLETE};
 
-/// The application's own copies need a current context; the provider's must not rely on it.
-class InContext {
-  public:
-    InContext() {
-        void* context = nullptr;
-        cuDevicePrimaryCtxRetain(&context, 0);
-        cuCtxPushCurrent_v2(context);
-    }
-    ~InContext() {
-        void* popped = nullptr;
-        cuCtxPopCurrent_v2(&popped);
-    }
-    InContext(const InContext&) = delete;
-    InContext& operator=(const InContext&) = delete;
-};
-
-/// Memory that this process cannot touch.
-struct OnDevice {
-    explicit OnDevice(std::size_t length = kBytes) { RVT_EQ(cuMemAlloc_v2(&address, length), 0); }
-    [[nodiscard]] char* at(std::size_t offset = 0) const {
-        return reinterpret_cast<char*>(address) + offset;  // NOLINT(performance-no-int-to-ptr)
-    }
-    void write(std::size_t offset, const std::vector<char>& bytes) const {
-        const InContext in;
-        RVT_EQ(cuMemcpyHtoD_v2(address + offset, bytes.data(), bytes.size()), 0);
-    }
-    [[nodiscard]] std::vector<char> read(std::size_t offset, std::size_t count) const {
-        const InContext in;
-        std::vector<char> bytes(count);
-        RVT_EQ(cuMemcpyDtoH_v2(bytes.data(), address + offset, count), 0);
-        return bytes;
-    }
-    unsigned long long address = 0;
-};
-
-int try_reg(fid_domain* domain, const void* address, std::size_t bytes, fi_hmem_iface iface,
-            fid_mr** mr, std::uint64_t key = 1) {
-    const iovec buffer{const_cast<void*>(address), bytes};
-    fi_mr_attr attr{};
-    attr.mr_iov = &buffer;
-    attr.iov_count = 1;
-    attr.access = kAll;
-    attr.requested_key = key;
-    attr.iface = iface;
-    return fi_mr_regattr(domain, &attr, 0, mr);
-}
-
 Owned<fid_mr> reg(const End& end, const OnDevice& memory, std::uint64_t key = 1) {
     return opened<fid_mr>([&](fid_mr** mr) {
-        return try_reg(end.open.domain.get(), memory.at(), kBytes, FI_HMEM_CUDA, mr, key);
+        return try_reg(end.open.domain.get(), memory.at(), kDeviceBytes, FI_HMEM_CUDA, mr, key);
     });
-}
-
-std::vector<char> numbered(std::size_t count, int seed) {
-    std::vector<char> bytes(count);
-    for (std::size_t i = 0; i < count; ++i) {
-        bytes[i] = static_cast<char>(static_cast<std::size_t>(seed) + i * 7 + i / 251);
-    }
-    return bytes;
 }
 
 /// Two ends with memory of the device each.
@@ -150,7 +77,7 @@ Test(hmem, a_kind_can_be_switched_off) {
     const Opened open = with_device_memory();
     const OnDevice memory;
     fid_mr* mr = nullptr;
-    RVT_EQ(try_reg(open.domain.get(), memory.at(), kBytes, FI_HMEM_CUDA, &mr), -FI_ENOSYS);
+    RVT_EQ(try_reg(open.domain.get(), memory.at(), kDeviceBytes, FI_HMEM_CUDA, &mr), -FI_ENOSYS);
 }
 
 Test(hmem, addresses_that_nobody_owns_are_refused) {
@@ -172,7 +99,7 @@ Test(hmem, who_does_not_say_whose_memory_it_is_need_not) {
     for (const void* const address :
          {static_cast<const void*>(memory.at()), static_cast<const void*>(host)}) {
         const auto mr = opened<fid_mr>([&](fid_mr** made) {
-            return fi_mr_reg(open.domain.get(), address, 64, kAll, 0, 1, 0, made, nullptr);
+            return fi_mr_reg(open.domain.get(), address, 64, kDeviceAccess, 0, 1, 0, made, nullptr);
         });
         RVT_EQ(fi_mr_desc(mr.get()) != nullptr, address != host);
     }
@@ -184,7 +111,7 @@ Test(hmem, messages_of_any_size_go_from_device_to_device, .timeout = 60) {
     for (const std::size_t size : kSizes) {
         const auto bytes = numbered(size, ++seed);
         at.a.write(3, bytes);
-        at.b.write(0, numbered(kBytes, 99));
+        at.b.write(0, numbered(kDeviceBytes, 99));
         at.pair->post([&] {
             return fi_trecv(at.pair->b.ep.get(), at.b.at(5), size + 100, at.desc_b(),
                             FI_ADDR_UNSPEC, 7, 0, nullptr);
@@ -196,7 +123,7 @@ Test(hmem, messages_of_any_size_go_from_device_to_device, .timeout = 60) {
         RVT_EQ(at.pair->b.next().len, size);
         at.pair->a.next();
         cr_assert(at.b.read(5, size) == bytes, "%zu bytes", size);
-        const auto beside = numbered(kBytes, 99);
+        const auto beside = numbered(kDeviceBytes, 99);
         cr_assert(at.b.read(5 + size, 100) ==
                       std::vector<char>(beside.begin() + 5 + static_cast<std::ptrdiff_t>(size),
                                         beside.begin() + 105 + static_cast<std::ptrdiff_t>(size)),
@@ -215,8 +142,8 @@ Test(hmem, messages_that_come_before_their_receive_arrive, .timeout = 60) {
         });
         at.pair->drive();
         at.pair->post([&] {
-            return fi_trecv(at.pair->b.ep.get(), at.b.at(), kBytes, at.desc_b(), FI_ADDR_UNSPEC, 7,
-                            0, nullptr);
+            return fi_trecv(at.pair->b.ep.get(), at.b.at(), kDeviceBytes, at.desc_b(),
+                            FI_ADDR_UNSPEC, 7, 0, nullptr);
         });
         RVT_EQ(at.pair->b.next().len, size);
         at.pair->a.next();

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Connected endpoints, and shared receives, with memory of devices that the CPU cannot touch.
+#include <algorithm>
+#include <optional>
+
+#include "ofi/msg_pair.h"
+#include "ofi/on_device.h"
+
+using namespace rvt::test;
+
+namespace {
+
+MsgOptions with_devices(bool has_shared_receives) {
+    MsgOptions options;
+    options.caps = FI_MSG | FI_RMA | FI_ATOMIC | FI_HMEM;
+    options.mr_mode = FI_MR_HMEM | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
+    options.has_shared_receives = has_shared_receives;
+    return options;
+}
+
+/// Connected, each side with memory of the device.
+struct Devices {
+    explicit Devices(bool has_shared_receives = false) {
+        fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+        pair.emplace(with_devices(has_shared_receives));
+        client_mr = reg(pair->client.end, client);
+        server_mr = reg(pair->server, server);
+    }
+    static Owned<fid_mr> reg(const MsgEnd& end, const OnDevice& memory) {
+        return opened<fid_mr>([&](fid_mr** mr) {
+            return try_reg(end.domain.get(), memory.at(), kDeviceBytes, FI_HMEM_CUDA, mr);
+        });
+    }
+    void recv(std::size_t offset, std::size_t bytes) {
+        fid_ep* const queue =
+            pair->server.srx != nullptr ? pair->server.srx.get() : pair->server.ep.get();
+        RVT_OK(fi_recv(queue, server.at(offset), bytes, fi_mr_desc(server_mr.get()), 0, nullptr));
+    }
+    void send(std::size_t offset, std::size_t bytes) {
+        RVT_OK(fi_send(pair->client.end.ep.get(), client.at(offset), bytes,
+                       fi_mr_desc(client_mr.get()), 0, nullptr));
+    }
+    void write(std::size_t bytes) {
+        RVT_OK(fi_write(pair->client.end.ep.get(), client.at(), bytes, fi_mr_desc(client_mr.get()),
+                        0, reinterpret_cast<std::uintptr_t>(server.at(9)),
+                        fi_mr_key(server_mr.get()), nullptr));
+    }
+
+    OnDevice client;
+    OnDevice server;
+    std::optional<MsgPair> pair;
+    Owned<fid_mr> client_mr;
+    Owned<fid_mr> server_mr;
+};
+
+void messages_arrive(bool has_shared_receives) {
+    Devices at(has_shared_receives);
+    for (const std::size_t size : {0, 1, 300, 70'000, 2'000'000}) {
+        const auto bytes = numbered(size, 5);
+        at.client.write(3, bytes);
+        at.server.write(0, std::vector<char>(kDeviceBytes, 'x'));
+        at.recv(5, size + 100);
+        at.send(3, size);
+        RVT_EQ(at.pair->server.next().len, size);
+        at.pair->client.end.next();
+        cr_assert(at.server.read(5, size) == bytes, "%zu bytes", size);
+        cr_assert(at.server.read(5 + size, 100) == std::vector<char>(100, 'x'), "%zu bytes", size);
+    }
+}
+
+}  // namespace
+
+RVT_MSG_TEST(hmem_msg, messages_of_any_size_go_from_device_to_device) {
+    messages_arrive(false);
+}
+
+RVT_MSG_TEST(hmem_msg, shared_receives_take_them_too) {
+    messages_arrive(true);
+}
+
+RVT_MSG_TEST(hmem_msg, peers_write_read_and_change_memory_of_a_device) {
+    Devices at;
+    fid_ep* const ep = at.pair->client.end.ep.get();
+    const std::uint64_t to = reinterpret_cast<std::uintptr_t>(at.server.at(9));
+    const std::uint64_t key = fi_mr_key(at.server_mr.get());
+    void* const desc = fi_mr_desc(at.client_mr.get());
+    for (const std::size_t size : {1, 300, 70'000, 2'000'000}) {
+        const auto bytes = numbered(size, 6);
+        at.client.write(0, bytes);
+        at.write(size);
+        at.pair->client.end.next();
+        cr_assert(at.server.read(9, size) == bytes, "write of %zu bytes", size);
+        RVT_OK(fi_read(ep, at.client.at(77), size, desc, 0, to, key, nullptr));
+        at.pair->client.end.next();
+        cr_assert(at.client.read(77, size) == bytes, "read of %zu bytes", size);
+    }
+    at.server.write(0, std::vector<char>(64, 1));
+    at.client.write(0, std::vector<char>(64, 2));
+    const std::uint64_t word = reinterpret_cast<std::uintptr_t>(at.server.at(8));
+    RVT_OK(fi_fetch_atomic(ep, at.client.at(), 1, desc, at.client.at(32), desc, 0, word, key,
+                           FI_UINT64, FI_SUM, nullptr));
+    at.pair->client.end.next();
+    std::vector<char> expected(24, 1);
+    std::fill_n(expected.begin() + 8, 8, 3);
+    cr_assert(at.server.read(0, 24) == expected);
+    cr_assert(at.client.read(32, 8) == std::vector<char>(8, 1));
+}
+
+RVT_MSG_TEST(hmem_msg, a_copy_that_fails_ends_the_receive_with_an_error) {
+    Devices at;
+    at.recv(0, 4096);
+    at.send(0, 4096);
+    fab::fail_cuda_copies(0);
+    RVT_EQ(at.pair->server.next_error().err, FI_EIO);
+    at.pair->client.end.next();  // the peer's host has it
+    RVT_EQ(fi_send(at.pair->client.end.ep.get(), at.client.at(), 64, fi_mr_desc(at.client_mr.get()),
+                   0, nullptr),
+           -FI_EIO);
+}
+
+RVT_MSG_TEST(hmem_msg, a_copy_that_fails_at_the_target_ends_the_access_with_an_error) {
+    Devices at;
+    at.write(64);
+    at.pair->client.end.next();
+    std::vector<char> host(64);
+    fab::fail_cuda_copies(0);
+    RVT_OK(fi_write(at.pair->client.end.ep.get(), host.data(), host.size(), nullptr, 0,
+                    reinterpret_cast<std::uintptr_t>(at.server.at(9)),
+                    fi_mr_key(at.server_mr.get()), nullptr));
+    RVT_EQ(at.pair->client.end.next_error().err, FI_EACCES);
+}
