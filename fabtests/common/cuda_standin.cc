@@ -245,6 +245,15 @@ int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, v
     return refused;
 }
 
+int cuMemcpyDtoD_v2(unsigned long long to, unsigned long long from, std::size_t bytes) {
+    const char* const range = open_range(from, bytes);
+    return range != nullptr ? cuMemcpyHtoDAsync_v2(to, range, bytes, nullptr) : kInvalidValue;
+}
+
+int cuCtxSynchronize() {
+    return current.empty() ? kInvalidContext : kSuccess;
+}
+
 int cuMemcpyHtoD_v2(unsigned long long to, const void* from, std::size_t bytes) {
     return cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr);
 }

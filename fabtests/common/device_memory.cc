@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/dma-heap.h>
 #include <linux/udmabuf.h>
@@ -14,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/endpoint.h"
 #include "common/fail.h"
 
 namespace fab {
@@ -113,7 +115,80 @@ int from_file(std::size_t length, int mode) {
     return fd;
 }
 
+/// The functions of CUDA's driver that make memory.
+struct Cuda {
+    int (*alloc_managed)(unsigned long long*, std::size_t, unsigned) = nullptr;
+    int (*free)(unsigned long long) = nullptr;
+};
+
+template <class Function>
+void look_up(void* library, const char* name, Function*& function) {
+    function = reinterpret_cast<Function*>(dlsym(library, name));
+    if (function == nullptr) FAB_FAIL("libcuda.so.1 lacks %s", name);
+}
+
+/// Has the stand-in, if this program has one, taken for the library.
+void choose_cuda() {
+    if (settings.exporter == "cuda") return;
+    void (*use)(int) = nullptr;
+    look_up(RTLD_DEFAULT, "cuStandInUse", use);
+    use(settings.exporter == "cuda-mapped" ? 1 : 0);
+}
+
+/// In this process, where a context is current from now on.
+const Cuda& cuda() {
+    static const Cuda kLoaded = [] {
+        choose_cuda();
+        void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+        if (library == nullptr) skip("no memory of CUDA: %s", dlerror());
+        Cuda found;
+        int (*init)(unsigned) = nullptr;
+        int (*retain)(void**, int) = nullptr;
+        int (*set_current)(void*) = nullptr;
+        look_up(library, "cuInit", init);
+        look_up(library, "cuDevicePrimaryCtxRetain", retain);
+        look_up(library, "cuCtxSetCurrent", set_current);
+        look_up(library, "cuMemAllocManaged", found.alloc_managed);
+        look_up(library, "cuMemFree_v2", found.free);
+        void* context = nullptr;
+        if (init(0) != 0 || retain(&context, 0) != 0 || set_current(context) != 0) {
+            skip("no device of CUDA that can be used");
+        }
+        return found;
+    }();
+    return kLoaded;
+}
+
 }  // namespace
+
+bool is_dma_buf_exporter(const std::string& exporter) {
+    return !exporter.empty() && !exporter.starts_with("cuda");
+}
+
+bool is_cuda_standin() {
+    return settings.exporter == "cuda-standin" || settings.exporter == "cuda-mapped";
+}
+
+DeviceBuffer make_device_buffer(const std::string& exporter, std::size_t length) {
+    if (is_dma_buf_exporter(exporter)) {
+        const int fd = export_dma_buf(exporter, length);
+        return {.memory = map_dma_buf(fd, length), .dma_buf = fd};
+    }
+    constexpr unsigned kAttachGlobal = 1;
+    unsigned long long address = 0;
+    const int refused = cuda().alloc_managed(&address, whole_pages(length), kAttachGlobal);
+    if (refused != 0) FAB_FAIL("cuMemAllocManaged of %zu bytes: error %d", length, refused);
+    return {.memory = reinterpret_cast<void*>(address)};  // NOLINT(performance-no-int-to-ptr)
+}
+
+void release_device_buffer(const DeviceBuffer& buffer, std::size_t length) {
+    if (buffer.dma_buf >= 0) {
+        unmap_dma_buf(buffer.memory, length);
+        close(buffer.dma_buf);
+    } else {
+        cuda().free(reinterpret_cast<unsigned long long>(buffer.memory));
+    }
+}
 
 int export_dma_buf(const std::string& exporter, std::size_t length, int mode) {
     const std::size_t bytes = whole_pages(length);
@@ -122,7 +197,8 @@ int export_dma_buf(const std::string& exporter, std::size_t length, int mode) {
     if (exporter == "vgem") return from_vgem(bytes, mode);
     if (exporter == "standin") return from_file(bytes, mode);
     if (exporter == "unmappable") return make_file(kUnmappableName, bytes);
-    FAB_FAIL("no exporter %s: udmabuf, heap, vgem or standin", exporter.c_str());
+    if (!is_dma_buf_exporter(exporter)) skip("%s has no dma-bufs of its own", exporter.c_str());
+    FAB_FAIL("no exporter %s: udmabuf, heap, vgem, standin or cuda", exporter.c_str());
 }
 
 void* map_dma_buf(int fd, std::size_t length) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Memory of devices for tests: dma-bufs of the exporters that a kernel has without any hardware.
+// Memory of devices for tests: dma-bufs of the exporters that a kernel has without any hardware,
+// and memory of CUDA.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +23,22 @@ int export_dma_buf(const std::string& exporter, std::size_t length, int mode = O
 /// Maps all of a dma-buf as an application does, for looking at what a provider did to it.
 void* map_dma_buf(int fd, std::size_t length);
 void unmap_dma_buf(void* memory, std::size_t length);
+
+/// A new piece of memory of whatever the settings name, where an application sees it.
+struct DeviceBuffer {
+    void* memory = nullptr;
+    int dma_buf = -1;  // -1: memory of CUDA, which is named by its address
+};
+/// @param exporter  As above; or `cuda`, `cuda-standin` or `cuda-mapped`: memory that both the CPU
+///                  and a device can use, of CUDA or, in functional_device, the stand-in for it.
+/// Returns: what release_device_buffer() takes. Ends this rank as skipped where there is none.
+DeviceBuffer make_device_buffer(const std::string& exporter, std::size_t length);
+void release_device_buffer(const DeviceBuffer& buffer, std::size_t length);
+
+/// Whether buffers are dma-bufs.
+bool is_dma_buf_exporter(const std::string& exporter);
+/// Whether the settings name the stand-in for CUDA.
+bool is_cuda_standin();
 
 /// The name by which a stand-in is recognised.
 inline constexpr const char* kStandInName = "dma-buf-stand-in";

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/device_memory.h"
+#include "common/guard.h"
 
 namespace fab {
 namespace {
@@ -148,6 +149,7 @@ void Endpoint::open_objects(const EpSpec& spec) {
     }
     open_counters(spec);
     FAB_OK(fi_enable(ep));
+    guard_calls_of(ep);
 }
 
 fid_cq* Endpoint::open_cq(const EpSpec& spec) const {
@@ -162,6 +164,7 @@ fid_cq* Endpoint::open_cq(const EpSpec& spec) const {
              wait_name(spec.cq_wait));
     }
     FAB_OK(rc);
+    guard_calls_of(cq);
     return cq;
 }
 
@@ -186,6 +189,7 @@ void Endpoint::open_counters(const EpSpec& spec) {
         if (rc == -FI_ENOSYS) skip("%s has no such counters", settings.provider.c_str());
         FAB_OK(rc);
         FAB_OK(fi_ep_bind(ep, &(*one.slot)->fid, one.bit));
+        guard_calls_of(*one.slot);
     }
 }
 
@@ -321,16 +325,20 @@ std::uint64_t next_key() {
 
 }  // namespace
 
-fid_mr* register_dma_buf(fid_domain* domain, int fd, void* memory, std::size_t length,
-                         std::uint64_t access, std::uint64_t key) {
-    const fi_mr_dmabuf part{.fd = fd, .offset = 0, .len = length, .base_addr = memory};
+fid_mr* register_device(fid_domain* domain, const DeviceBuffer& buffer, std::size_t length,
+                        std::uint64_t access, std::uint64_t key) {
+    const bool is_dma_buf = buffer.dma_buf >= 0;
+    const fi_mr_dmabuf part{
+        .fd = buffer.dma_buf, .offset = 0, .len = length, .base_addr = buffer.memory};
+    const iovec named{buffer.memory, length};
     fi_mr_attr attr{};
-    attr.mr_iov = reinterpret_cast<const iovec*>(&part);
+    attr.mr_iov = is_dma_buf ? reinterpret_cast<const iovec*>(&part) : &named;
     attr.iov_count = 1;
     attr.access = access;
     attr.requested_key = key;
+    attr.iface = is_dma_buf ? FI_HMEM_SYSTEM : FI_HMEM_CUDA;
     fid_mr* mr = nullptr;
-    FAB_OK(fi_mr_regattr(domain, &attr, FI_MR_DMABUF, &mr));
+    FAB_OK(fi_mr_regattr(domain, &attr, is_dma_buf ? FI_MR_DMABUF : 0, &mr));
     return mr;
 }
 
@@ -342,11 +350,11 @@ Region::Region(Endpoint& ep, void* memory, std::size_t length, std::uint64_t acc
     bind(ep);
 }
 
-Region::Region(Endpoint& ep, int fd, void* memory, std::size_t length, std::uint64_t access)
-    : memory_(memory),
+Region::Region(Endpoint& ep, const DeviceBuffer& buffer, std::size_t length, std::uint64_t access)
+    : memory_(buffer.memory),
       virtual_addresses_((ep.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0),
       needs_desc_((ep.info->domain_attr->mr_mode & (FI_MR_LOCAL | FI_MR_HMEM)) != 0) {
-    mr = register_dma_buf(ep.domain, fd, memory, length, access, next_key());
+    mr = register_device(ep.domain, buffer, length, access, next_key());
     bind(ep);
 }
 
@@ -374,10 +382,10 @@ RemoteRegion Region::remote() const {
 Buffer::Buffer(Endpoint& ep, std::size_t length)
     : memory_(nullptr), length_(length), owned_(true), region_(nullptr) {
     if (!settings.exporter.empty() && ep.has(FI_HMEM)) {
-        dma_buf_ = export_dma_buf(settings.exporter, length + 1);
-        memory_ = map_dma_buf(dma_buf_, length + 1);
+        device_ = make_device_buffer(settings.exporter, length + 1);
+        memory_ = device_.memory;
         std::memset(memory_, 0, length);
-        region_ = new Region(ep, dma_buf_, memory_, length == 0 ? 1 : length, access_for(*ep.info));
+        region_ = new Region(ep, device_, length == 0 ? 1 : length, access_for(*ep.info));
         return;
     }
     memory_ = std::aligned_alloc(kPage, (length + kPage) / kPage * kPage);
@@ -394,9 +402,8 @@ Buffer::Buffer(Endpoint& ep, void* memory, std::size_t length)
 
 Buffer::~Buffer() {
     delete region_;
-    if (dma_buf_ >= 0) {
-        unmap_dma_buf(memory_, length_ + 1);
-        close(dma_buf_);
+    if (device_.memory != nullptr) {
+        release_device_buffer(device_, length_ + 1);
     } else if (owned_) {
         std::free(memory_);
     }

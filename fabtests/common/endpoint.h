@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device_memory.h"
 #include "common/fail.h"
 #include "common/team.h"
 #include "common/timing.h"
@@ -33,7 +34,7 @@ struct Settings {
     bool has_hosts = false;  ///< Ranks run in network namespaces of their own.
     bool is_long = false;    ///< Cases that have a long form run it.
     std::string nic;         ///< The domain of which MSG endpoints are; else empty.
-    std::string exporter;    ///< Of whose dma-bufs buffers are made (device_memory.h); else empty.
+    std::string exporter;    ///< Of whose memory buffers are made (device_memory.h); else empty.
 };
 inline Settings settings;
 
@@ -164,16 +165,16 @@ struct RemoteRegion {
     std::uint64_t key = 0;
 };
 
-/// Registers a dma-buf that is mapped at `memory`, by whose addresses its bytes are named.
-fid_mr* register_dma_buf(fid_domain* domain, int fd, void* memory, std::size_t length,
-                         std::uint64_t access, std::uint64_t key);
+/// Registers memory of a device. Its bytes are named by the addresses that the application has.
+fid_mr* register_device(fid_domain* domain, const DeviceBuffer& buffer, std::size_t length,
+                        std::uint64_t access, std::uint64_t key);
 
 /// A registration of memory that somebody else owns.
 class Region {
   public:
     Region(Endpoint& ep, void* memory, std::size_t length, std::uint64_t access);
-    /// Of a dma-buf, which is mapped at `memory`. `fd` stays the caller's.
-    Region(Endpoint& ep, int fd, void* memory, std::size_t length, std::uint64_t access);
+    /// Of memory of a device, which stays the caller's.
+    Region(Endpoint& ep, const DeviceBuffer& buffer, std::size_t length, std::uint64_t access);
     ~Region();
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
@@ -193,7 +194,7 @@ class Region {
     bool needs_desc_;
 };
 
-/// Page-aligned zeroed memory, registered for all that the endpoint can do; a dma-buf where the
+/// Page-aligned zeroed memory, registered for all that the endpoint can do; of a device where the
 /// settings name an exporter.
 class Buffer {
   public:
@@ -222,7 +223,7 @@ class Buffer {
     void* memory_;
     std::size_t length_;
     bool owned_;
-    int dma_buf_ = -1;
+    DeviceBuffer device_;
     Region* region_;
 };
 

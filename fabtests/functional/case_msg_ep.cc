@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/device_memory.h"
+#include "common/guard.h"
 #include "functional/case.h"
 
 namespace fab {
@@ -70,7 +71,11 @@ class Side {
         cq_attr.wait_obj = cq_wait;
         cq_attr.size = 512;
         FAB_OK(fi_cq_open(domain, &cq_attr, &cq, nullptr));
-        if (is_shared) FAB_OK(fi_srx_context(domain, info->rx_attr, &srx, nullptr));
+        guard_calls_of(cq);
+        if (is_shared) {
+            FAB_OK(fi_srx_context(domain, info->rx_attr, &srx, nullptr));
+            guard_calls_of(srx);
+        }
     }
     ~Side() {
         disconnect();
@@ -136,6 +141,7 @@ class Side {
         FAB_OK(fi_ep_bind(made, &cq->fid, FI_TRANSMIT | FI_RECV));
         if (is_shared_) FAB_OK(fi_ep_bind(made, &srx->fid, 0));
         FAB_OK(fi_enable(made));
+        guard_calls_of(made);
         return made;
     }
 
@@ -233,9 +239,10 @@ class Memory {
         constexpr std::uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | kRemoteAccess;
         static std::uint64_t last_key = 0;  // for providers that let the application choose
         if (!settings.exporter.empty()) {
-            dma_buf_ = export_dma_buf(settings.exporter, bytes);
-            bytes_ = static_cast<char*>(map_dma_buf(dma_buf_, bytes));
-            mr_ = register_dma_buf(side.domain, dma_buf_, bytes_, bytes, kAccess, ++last_key);
+            device_ = make_device_buffer(settings.exporter, bytes);
+            bytes_ = static_cast<char*>(device_.memory);
+            std::memset(bytes_, 0, bytes);
+            mr_ = register_device(side.domain, device_, bytes, kAccess, ++last_key);
             return;
         }
         bytes_ = new char[bytes]{};
@@ -243,9 +250,8 @@ class Memory {
     }
     ~Memory() {
         FAB_OK(fi_close(&mr_->fid));
-        if (dma_buf_ >= 0) {
-            unmap_dma_buf(bytes_, length_);
-            close(dma_buf_);
+        if (device_.memory != nullptr) {
+            release_device_buffer(device_, length_);
         } else {
             delete[] bytes_;
         }
@@ -257,7 +263,7 @@ class Memory {
     /// nullptr where buffers need none.
     void* desc() const {
         const bool is_needed =
-            dma_buf_ >= 0 || (side_.info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+            device_.memory != nullptr || (side_.info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
         return is_needed ? fi_mr_desc(mr_) : nullptr;
     }
     RemoteRegion remote() const {
@@ -281,7 +287,7 @@ class Memory {
     const Side& side_;
     std::size_t length_;
     char* bytes_ = nullptr;
-    int dma_buf_ = -1;
+    DeviceBuffer device_;
     fid_mr* mr_ = nullptr;
 };
 
