@@ -21,10 +21,11 @@ std::vector<fab::Measure> all_measures() {
 [[noreturn]] void usage(int code) {
     std::fprintf(
         code == 0 ? stdout : stderr,
-        "usage: fab_bench [-p PROVIDER] [-s ADDRESS] [-c CPU,...] [-n NAMESPACE,...] MEASURE "
-        "[ARGUMENT]\n"
+        "usage: fab_bench [-p PROVIDER] [-s ADDRESS] [-c CPU,...] [-n NAMESPACE,...] "
+        "[-r RANK [-a PEER]] MEASURE [ARGUMENT]\n"
         "       fab_bench -l   lists the measures\n"
-        "Rank n runs on the nth CPU, in the nth network namespace.\n");
+        "Rank n runs on the nth CPU, in the nth network namespace. With -r only rank 0 or 1 runs "
+        "here,\nthe other one on another host, whose IPv4 address rank 0 needs.\n");
     std::exit(code);
 }
 
@@ -40,7 +41,7 @@ int list() {
 
 int main(int argc, char** argv) {
     fab::TeamOptions team{.cpus = fab::allowed_cpus(2)};
-    for (int option = 0; (option = getopt(argc, argv, "p:s:c:n:lh")) != -1;) {
+    for (int option = 0; (option = getopt(argc, argv, "p:s:c:n:r:a:lh")) != -1;) {
         switch (option) {
             case 'p': fab::settings.provider = optarg; break;
             case 's': fab::settings.node = optarg; break;
@@ -49,13 +50,18 @@ int main(int argc, char** argv) {
                 if (team.cpus.empty()) usage(2);
                 break;
             case 'n': team.hosts = fab::parse_names(optarg); break;
+            case 'r':
+                team.own_rank = std::atoi(optarg);
+                if (team.own_rank != 0 && team.own_rank != 1) usage(2);
+                break;
+            case 'a': team.peer = optarg; break;
             case 'l': return list();
             case 'h': usage(0);
             default: usage(2);
         }
     }
     const int rest = argc - optind;
-    if (rest != 1 && rest != 2) usage(2);
+    if ((rest != 1 && rest != 2) || (team.own_rank == 0 && team.peer.empty())) usage(2);
     return fab::run_measure(all_measures(), "fab_bench", argv[optind],
                             rest == 2 ? argv[optind + 1] : nullptr, team);
 }

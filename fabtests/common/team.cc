@@ -11,7 +11,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -24,7 +26,8 @@ namespace fab {
 namespace {
 
 constexpr int kSilenceMs = 60'000;
-constexpr double kGraceS = 3;  // for the others, after one rank failed
+constexpr in_port_t kMeetingPort = 47'595;  // of ranks on two hosts
+constexpr double kGraceS = 3;               // for the others, after one rank failed
 
 using Mesh = std::array<std::array<int, kMaxRanks>, kMaxRanks>;
 
@@ -78,6 +81,53 @@ SharedPage* map_page() {
     }
     body(self);
     std::exit(0);
+}
+
+int listen_for_peer() {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int one = 1;
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_port = htons(kMeetingPort);
+    if (bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any) != 0 ||
+        listen(listener, 1) != 0) {
+        die("the port where ranks meet");
+    }
+    pollfd entry{.fd = listener, .events = POLLIN, .revents = 0};
+    const int met = poll(&entry, 1, kSilenceMs) == 1 ? accept4(listener, nullptr, nullptr, 0) : -1;
+    if (met < 0) die("no rank 0");
+    close(listener);
+    return met;
+}
+
+/// The peer may be just starting.
+int call_peer(const std::string& name) {
+    sockaddr_in peer{};
+    peer.sin_family = AF_INET;
+    peer.sin_port = htons(kMeetingPort);
+    if (inet_pton(AF_INET, name.c_str(), &peer.sin_addr) != 1) die(name.c_str());
+    const double deadline = now_s() + kSilenceMs / 1e3;
+    for (;;) {
+        const int met = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (::connect(met, reinterpret_cast<sockaddr*>(&peer), sizeof peer) == 0) return met;
+        if (now_s() > deadline) die("no rank 1");
+        close(met);
+        usleep(50'000);
+    }
+}
+
+/// The end of the mesh that is this host's: a connection to another one.
+Mesh meet(const TeamOptions& options) {
+    if (options.size != 2 || options.own_rank > 1) die("ranks on two hosts are two");
+    const int met = options.own_rank == 0 ? call_peer(options.peer) : listen_for_peer();
+    const int one = 1;
+    setsockopt(met, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    Mesh mesh;
+    for (auto& row : mesh) row.fill(-1);
+    const auto own = static_cast<std::size_t>(options.own_rank);
+    mesh[own][1 - own] = met;
+    return mesh;
 }
 
 /// The parent's view of the running ranks.
@@ -176,6 +226,13 @@ void Rank::receive(int from, void* data, std::size_t length) const {
     }
 }
 
+void Rank::receive_polling(int from, void* data, std::size_t length,
+                           const std::function<void()>& progress) const {
+    pollfd entry{.fd = sockets[static_cast<std::size_t>(from)], .events = POLLIN, .revents = 0};
+    while (progress && poll(&entry, 1, 0) == 0) progress();
+    receive(from, data, length);
+}
+
 std::string Rank::receive_string(int from) const {
     std::size_t length = 0;
     receive(from, &length, sizeof length);
@@ -201,10 +258,8 @@ void Rank::barrier_polling(const std::function<void()>& progress) const {
     }
     for (int r = 0; r < size; ++r) {
         if (r == rank) continue;
-        pollfd entry{.fd = sockets[static_cast<std::size_t>(r)], .events = POLLIN, .revents = 0};
-        while (progress && poll(&entry, 1, 0) == 0) progress();
         char got = 0;
-        receive(r, &got, 1);
+        receive_polling(r, &got, 1, progress);
         if (got != token) FAB_FAIL("ranks %d and %d are not in the same barrier", rank, r);
     }
 }
@@ -218,10 +273,13 @@ std::vector<Outcome> run_team(const TeamOptions& options, const std::function<vo
     sigprocmask(SIG_BLOCK, &child_set, &old_mask);
     std::fflush(nullptr);
 
-    const Mesh mesh = open_mesh(options.size);
+    const bool is_alone = options.own_rank >= 0;
+    const Mesh mesh = is_alone ? meet(options) : open_mesh(options.size);
+    const int first = is_alone ? options.own_rank : 0;
+    const int end = is_alone ? first + 1 : options.size;
     SharedPage* page = map_page();
     std::vector<pid_t> pids;
-    for (int r = 0; r < options.size; ++r) {
+    for (int r = first; r < end; ++r) {
         const pid_t pid = fork();
         if (pid < 0) die("fork");
         if (pid == 0) {
@@ -229,6 +287,7 @@ std::vector<Outcome> run_team(const TeamOptions& options, const std::function<vo
             Rank self{.rank = r,
                       .size = options.size,
                       .page = page,
+                      .shares_page = !is_alone,
                       .sockets = mesh[static_cast<std::size_t>(r)]};
             page->pids[static_cast<std::size_t>(r)] = getpid();
             run_rank(self, options, body, old_mask);
@@ -238,7 +297,7 @@ std::vector<Outcome> run_team(const TeamOptions& options, const std::function<vo
     close_mesh(mesh, options.size, -1);
     std::vector<Outcome> outcomes = Watch(options, pids).until_all_ended();
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
-        outcomes[i].last_words = page->last_words[i].data();
+        outcomes[i].last_words = page->last_words[static_cast<std::size_t>(first) + i].data();
     }
     if (results != nullptr) *results = page->results;
     munmap(page, sizeof *page);

@@ -41,6 +41,7 @@ class Rank {
     int rank = 0;
     int size = 0;
     SharedPage* page = nullptr;
+    bool shares_page = true;  ///< False: the other rank is on another host.
 
     /// The only other rank of a team of two.
     int other() const { return 1 - rank; }
@@ -48,6 +49,9 @@ class Rank {
     void send(int to, const void* data, std::size_t length) const;
     /// Sleeps until the bytes are there; ends this rank if the other one is gone, or after 60 s.
     void receive(int from, void* data, std::size_t length) const;
+    /// The same, with `progress` called until something comes, if it is not empty.
+    void receive_polling(int from, void* data, std::size_t length,
+                         const std::function<void()>& progress) const;
     std::string receive_string(int from) const;
     void send_string(int to, const std::string& text) const;
     /// All ranks enter before any leaves. Sleeps; makes no progress on any fabric.
@@ -81,6 +85,10 @@ struct TeamOptions {
     std::uint32_t may_die = 0;  ///< Bit r: rank r is expected to be killed.
     /// Rank r runs in the network namespace hosts[r % hosts.size()]; empty: in ours.
     std::vector<std::string> hosts{};
+    /// Not negative: of two ranks this one runs here, the other one by such a call on the host
+    /// `peer`; only rank 0 needs to know where that is.
+    int own_rank = -1;
+    std::string peer{};
 };
 
 /// Forks the ranks, runs `body` in each, waits for all. A rank that fails, or the time limit, ends
