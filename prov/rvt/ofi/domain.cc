@@ -2,8 +2,6 @@
 // Opening, binding and closing of domains. fi_domain(3).
 #include "ofi/domain.h"
 
-#include <sys/mman.h>
-
 #include <type_traits>
 
 #include "ofi/atomic_valid.h"
@@ -137,7 +135,7 @@ util::Result<void*> open_key_block(Domain& domain, std::size_t bytes) {
     }
     RVT_INFO(kDomain, "key table of %zu bytes is not shared with peers: %s", bytes,
              strerrordesc_np(file.error()));
-    domain.key_memory = PrivateMemory::allocate(bytes);
+    domain.key_memory = util::PrivateMemory::allocate(bytes);
     if (domain.key_memory.data() == nullptr) {
         return ENOMEM;
     }
@@ -211,24 +209,6 @@ int open_parts(Domain& domain, const fi_info& info) {
 }
 
 }  // namespace
-
-PrivateMemory PrivateMemory::allocate(std::size_t bytes) noexcept {
-    PrivateMemory made;
-    void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data != MAP_FAILED) {
-        made.data_ = data;
-        made.bytes_ = bytes;
-    }
-    return made;
-}
-
-void PrivateMemory::reset() noexcept {
-    if (data_ != nullptr) {
-        munmap(data_, bytes_);
-        data_ = nullptr;
-    }
-}
 
 const char* Domain::name() const noexcept {
     return nic != nullptr ? nic->name().c_str() : kDomainName;

@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "core/key_table.h"
@@ -18,6 +17,7 @@
 #include "ofi/fabric.h"
 #include "ofi/fid.h"
 #include "util/mapping.h"
+#include "util/private_memory.h"
 
 namespace rvt::core {
 class RdEndpoint;
@@ -42,34 +42,6 @@ struct MrMode {
 
 /// The meaning of an mr_mode as an answer of fi_getinfo carries it.
 MrMode to_mr_mode(std::uint32_t version, int mr_mode) noexcept;
-
-/// Zeroed memory of this process, whose pages cost nothing before they are touched.
-class PrivateMemory {
-  public:
-    /// data() is nullptr without memory.
-    static PrivateMemory allocate(std::size_t bytes) noexcept;
-
-    PrivateMemory() noexcept = default;
-    ~PrivateMemory() { reset(); }
-    PrivateMemory(PrivateMemory&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-    PrivateMemory& operator=(PrivateMemory&& other) noexcept {
-        reset();
-        data_ = std::exchange(other.data_, nullptr);
-        bytes_ = std::exchange(other.bytes_, 0);
-        return *this;
-    }
-    PrivateMemory(const PrivateMemory&) = delete;
-    PrivateMemory& operator=(const PrivateMemory&) = delete;
-
-    [[nodiscard]] void* data() const noexcept { return data_; }
-
-  private:
-    void reset() noexcept;
-
-    void* data_ = nullptr;
-    std::size_t bytes_ = 0;
-};
 
 struct Domain {
     static Domain& from(fid_domain* self) noexcept { return *reinterpret_cast<Domain*>(self); }
@@ -114,8 +86,8 @@ struct Domain {
     std::unordered_map<std::uint64_t, Cntr*> watched_keys;  // under `lock`
     std::mutex endpoints_lock;                              // order: innermost
     std::vector<core::RdEndpoint*> endpoints;               // enabled ones; under endpoints_lock
-    util::Mapping key_file;    // what the table lies in, for peers to map
-    PrivateMemory key_memory;  // the same where there are no memory files
+    util::Mapping key_file;          // what the table lies in, for peers to map
+    util::PrivateMemory key_memory;  // the same where there are no memory files
     std::unique_ptr<core::KeyTable> keys;
     // Of a NIC's domain, whose keys are the NIC's. In the order in which they are made.
     std::shared_ptr<MsgNic> nic;
