@@ -103,12 +103,14 @@ class SharedDevice final : public core::UdSharing {
   public:
     Status open(const util::SockAddr& bind);
 
-    [[nodiscard]] util::SockAddr address() const noexcept { return port_->address(); }
-    core::RcPort& port() noexcept override { return port_->rc(); }
+    core::Device& device() noexcept override { return port_->rc().device(); }
+    [[nodiscard]] util::SockAddr address() const noexcept override { return port_->address(); }
+    core::UdServices& services() noexcept override { return *port_->rc().datagrams(); }
     void poll() noexcept override { port_->poll(); }
     Status arm() noexcept override { return port_->arm(); }
     [[nodiscard]] int wake_fd() const noexcept override { return wake_set_.get(); }
     Status watch(int fd) noexcept override;
+    void expect_traffic() noexcept override { port_->rc().expect_traffic(); }
 
   private:
     std::shared_ptr<ofi::MsgPort> port_;
@@ -203,7 +205,7 @@ Status DgramHost::open_shared() {
     const Status opened = made->open(attr_.bind);
     if (opened.is_ok()) {
         shared_ = std::move(made);
-        device_ = &shared_->port().device();
+        device_ = &shared_->device();
     }
     return opened;
 }

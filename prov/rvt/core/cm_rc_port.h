@@ -60,7 +60,7 @@ struct CmRcPortAttr {
 };
 
 /// Threads: any.
-class CmRcPort final : public RcPort, private MadSink, private CmWire {
+class CmRcPort final : public RcPort, public UdServices, private MadSink, private CmWire {
   public:
     explicit CmRcPort(const CmRcPortAttr& attr);
     /// Precondition: no connection and no context of the device is left, nobody polls.
@@ -81,6 +81,9 @@ class CmRcPort final : public RcPort, private MadSink, private CmWire {
     void note_traffic(RcConnection& connection) noexcept override;
     Status listen(std::uint16_t service, RcListener& listener) override;
     void unlisten(std::uint16_t service) noexcept override;
+    UdServices* datagrams() noexcept override {
+        return device().grade() == Grade::kPacket ? this : nullptr;
+    }
     Status open_service(std::uint16_t service, const UdPair& pair, SidrUser& user) override;
     void close_service(std::uint16_t service) noexcept override;
     Status ask(const Address& peer, std::uint16_t own) override;

@@ -12,7 +12,7 @@
 #include "core/context.h"
 #include "core/device.h"
 #include "core/qp.h"
-#include "core/sidr_desk.h"
+#include "core/ud_services.h"
 #include "core/verbs_cq.h"
 
 namespace rvt::core {
@@ -147,14 +147,8 @@ class RcPort {
     /// Requests that have been reported stay to be answered.
     virtual void unlisten(std::uint16_t service) noexcept = 0;
 
-    // ---- datagram services ----
-
-    /// As SidrDesk::open(). Precondition: a packet-grade device.
-    virtual Status open_service(std::uint16_t service, const UdPair& pair, SidrUser& user) = 0;
-    /// The user is not called any more when this returns.
-    virtual void close_service(std::uint16_t service) noexcept = 0;
-    /// As SidrDesk::ask().
-    virtual Status ask(const Address& peer, std::uint16_t own) = 0;
+    /// Those of the device, where the port has them, too; nullptr: it has not.
+    virtual UdServices* datagrams() noexcept { return nullptr; }
 
     // ---- progress ----
 

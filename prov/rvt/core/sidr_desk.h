@@ -11,33 +11,11 @@
 #include <vector>
 
 #include "core/cm_agent.h"
+#include "core/ud_services.h"
 #include "rvt/status.h"
 #include "rvt/types.h"
 
 namespace rvt::core {
-
-/// A pair that takes datagrams, as who sends them has to know it.
-struct UdPair {
-    std::uint32_t qpn = 0;
-    std::uint32_t qkey = 0;
-
-    friend constexpr bool operator==(const UdPair&, const UdPair&) noexcept = default;
-};
-
-/// Who has a service, and asks for those of others. Called under the owner's lock: it must not call
-/// the owner. Threads: any that polls.
-class SidrUser {
-  public:
-    /// What an ask() has come to: ECONNREFUSED when nobody has the service there, EHOSTUNREACH when
-    /// nobody has the UDP port, ETIMEDOUT.
-    /// @param peer  As in ask().
-    virtual void resolved(const Address& peer, const Result<UdPair>& pair) noexcept = 0;
-    /// The host of a peer says that nobody has its UDP port, after a datagram for that pair.
-    virtual void pair_gone(const Address& host, std::uint32_t qpn) noexcept = 0;
-
-  protected:
-    ~SidrUser() = default;
-};
 
 /// Threads: one at a time; the owner serialises.
 class SidrDesk {
@@ -50,14 +28,12 @@ class SidrDesk {
     SidrDesk(CmAgent& agent, std::uint16_t udp_port, std::uint64_t timeout_us) noexcept
         : agent_(agent), udp_port_(udp_port), timeout_us_(timeout_us) {}
 
-    /// @param user  Until close(). Returns: EADDRINUSE when somebody has the service already.
+    /// As UdServices::open_service().
     Status open(std::uint16_t service, const UdPair& pair, SidrUser& user);
-    /// Also ends the questions of that service.
+    /// As UdServices::close_service().
     void close(std::uint16_t service, std::uint64_t now_us) noexcept;
 
-    /// Asks for the pair of a service; resolved() of who has service `own` follows.
-    /// @param peer  The gid of the host, and the service as port.
-    /// Returns: ENOMEM.
+    /// As UdServices::ask().
     Status ask(const Address& peer, std::uint16_t own, std::uint64_t now_us);
 
     /// Returns: whether the event is about datagram services.

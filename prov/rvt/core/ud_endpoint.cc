@@ -145,8 +145,8 @@ Status UdEndpoint::join_device() {
     has_sources_ = true;  // they tell the resolver who is still there
     wake_fd_ = sharing_->wake_fd();
     UdResolverOwner& self = *this;
-    resolver_ =
-        std::make_unique<UdResolver>(sharing_->port(), host_->address().port, tx_.size(), self);
+    resolver_ = std::make_unique<UdResolver>(device, sharing_->services(), host_->address().port,
+                                             tx_.size(), self);
     const Status opened = resolver_->open({.qpn = qp_->qpn(), .qkey = kUdEndpointQkey});
     return opened.is_ok() ? sharing_->watch(channel_->fd()) : opened;
 }
@@ -592,7 +592,7 @@ void UdEndpoint::disarm_locked() noexcept {
     mark_hot();
     sleepers_ -= sleepers_ != 0 ? 1 : 0;
     if (sharing_ != nullptr) {
-        sharing_->port().expect_traffic();  // what has woken us may have been a packet
+        sharing_->expect_traffic();
     }
 }
 

@@ -56,9 +56,10 @@ class UdSharing {
     UdSharing(const UdSharing&) = delete;
     UdSharing& operator=(const UdSharing&) = delete;
 
-    /// Who takes the device's management datagrams. The endpoint's service is the port of
-    /// UdHost::address().
-    virtual RcPort& port() noexcept = 0;
+    virtual Device& device() noexcept = 0;
+    /// Whose port is the number of the endpoint's own service.
+    [[nodiscard]] virtual util::SockAddr address() const noexcept = 0;
+    virtual UdServices& services() noexcept = 0;
     /// Sends what is due, takes in what has arrived.
     virtual void poll() noexcept = 0;
     /// Asks for the next readiness of wake_fd(). Returns: EAGAIN when there is something to poll
@@ -68,6 +69,8 @@ class UdSharing {
     [[nodiscard]] virtual int wake_fd() const noexcept = 0;
     /// Returns: ENOMEM, ENOSPC.
     virtual Status watch(int fd) noexcept = 0;
+    /// What has woken a sleeper may have been a packet: from now on poll() looks.
+    virtual void expect_traffic() noexcept = 0;
 
   protected:
     UdSharing() = default;

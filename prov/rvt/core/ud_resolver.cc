@@ -56,14 +56,14 @@ std::size_t UdResolver::SourceHash::operator()(const Source& source) const noexc
 // ---- life ----
 
 Status UdResolver::open(const UdPair& own) {
-    const Status opened = port_.open_service(service_, own, *this);
+    const Status opened = services_.open_service(service_, own, *this);
     is_open_ = opened.is_ok();
     return opened;
 }
 
 UdResolver::~UdResolver() {
     if (is_open_) {
-        port_.close_service(service_);
+        services_.close_service(service_);
     }
 }
 
@@ -104,7 +104,7 @@ void UdResolver::run_locked(const AddressVector& av) noexcept {
             send_kept_locked(peer);
         }
     }
-    const std::uint64_t now = port_.device().now_us();
+    const std::uint64_t now = device_.now_us();
     if (now >= next_look_us_) [[unlikely]] {
         next_look_us_ = now + kLookUs;
         look_at_peers_locked(av, now);
@@ -138,7 +138,7 @@ void UdResolver::take_news_locked() noexcept {
 void UdResolver::take_answer_locked(const Address& address, Peer& peer,
                                     const Result<UdPair>& pair) noexcept {
     peer.is_asked = false;
-    peer.believed_until_us = port_.device().now_us() + kBelievedUs;
+    peer.believed_until_us = device_.now_us() + kBelievedUs;
     if (pair.is_ok()) {
         learn_locked(address, peer, pair.value());
         send_kept_locked(peer);
@@ -226,7 +226,7 @@ Result<UdPair> UdResolver::find_locked(std::uint64_t number,
     const Address key = to_address(address);
     Peer& peer = peers_[key];
     const bool is_known = peer.pair.qpn != 0;
-    if (!peer.is_asked && (!is_known || port_.device().now_us() >= peer.believed_until_us)) {
+    if (!peer.is_asked && (!is_known || device_.now_us() >= peer.believed_until_us)) {
         [[maybe_unused]] const Status asked = ask_locked(key, peer);  // or by the next send
     }
     if (!is_known || !peer.kept.empty()) {
@@ -237,7 +237,7 @@ Result<UdPair> UdResolver::find_locked(std::uint64_t number,
 }
 
 Status UdResolver::ask_locked(const Address& address, Peer& peer) noexcept {
-    const Status asked = port_.ask(address, service_);
+    const Status asked = services_.ask(address, service_);
     peer.is_asked = asked.is_ok();
     return asked;
 }
@@ -283,7 +283,7 @@ void UdResolver::send_kept_locked(Peer& peer) noexcept {
 }
 
 void UdResolver::fail_locked(const Address& address, Peer& peer, int error) noexcept {
-    warn(address, error, port_.device().address().port);
+    warn(address, error, device_.address().port);
     const WcStatus status =
         error == ETIMEDOUT ? WcStatus::kRetryExcErr : WcStatus::kPeerUnreachable;
     kept_ -= peer.kept.size();

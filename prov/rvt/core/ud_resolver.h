@@ -17,9 +17,10 @@
 #include <vector>
 
 #include "core/address_vector.h"
-#include "core/rc_port.h"
+#include "core/device.h"
 #include "core/rd_types.h"
-#include "core/sidr_desk.h"
+#include "core/ud_services.h"
+#include "core/wc.h"
 #include "util/annotations.h"
 #include "util/mutex.h"
 
@@ -55,9 +56,13 @@ class UdResolver final : private SidrUser {
     static constexpr std::size_t kMostKept = 64;  // for one peer
 
     /// @param most_kept  For all peers together.
-    UdResolver(RcPort& port, std::uint16_t service, std::size_t most_kept,
-               UdResolverOwner& owner) noexcept
-        : port_(port), service_(service), most_kept_(most_kept), owner_(owner) {}
+    UdResolver(const Device& device, UdServices& services, std::uint16_t service,
+               std::size_t most_kept, UdResolverOwner& owner) noexcept
+        : device_(device),
+          services_(services),
+          service_(service),
+          most_kept_(most_kept),
+          owner_(owner) {}
     /// What is kept is dropped.
     ~UdResolver();
     UdResolver(const UdResolver&) = delete;
@@ -130,7 +135,8 @@ class UdResolver final : private SidrUser {
     void send_kept_locked(Peer& peer) noexcept;
     void look_at_peers_locked(const AddressVector& av, std::uint64_t now_us) noexcept;
 
-    RcPort& port_;
+    const Device& device_;
+    UdServices& services_;
     const std::uint16_t service_;
     const std::size_t most_kept_;
     UdResolverOwner& owner_;

@@ -327,16 +327,6 @@ void RdmaCmPort::unlisten(std::uint16_t /*service*/) noexcept {
     }
 }
 
-Status RdmaCmPort::open_service(std::uint16_t, const core::UdPair&, core::SidrUser&) {
-    return EOPNOTSUPP;
-}
-
-void RdmaCmPort::close_service(std::uint16_t) noexcept {}
-
-Status RdmaCmPort::ask(const Address&, std::uint16_t) {
-    return EOPNOTSUPP;
-}
-
 // ---- events ----
 
 RdmaCmPort::News RdmaCmPort::news_of(const rdma_cm_event& event) noexcept {

@@ -72,11 +72,6 @@ class RdmaCmPort final : public core::RcPort {
     void note_traffic(core::RcConnection& connection) noexcept override;
     Status listen(std::uint16_t service, core::RcListener& listener) override;
     void unlisten(std::uint16_t service) noexcept override;
-    /// Datagrams are no matter of this port's: EOPNOTSUPP.
-    Status open_service(std::uint16_t service, const core::UdPair& pair,
-                        core::SidrUser& user) override;
-    void close_service(std::uint16_t service) noexcept override;
-    Status ask(const Address& peer, std::uint16_t own) override;
     /// Takes notice of which queues have something, for who sleeps; the completions themselves are
     /// taken without it.
     unsigned poll() noexcept override { return device().progress(); }

@@ -77,11 +77,12 @@ class TestHost final : public UdHost, public UdSharing {
     void leave_to_host() noexcept override {}
     Status start() override { return kOk; }
     void stop() noexcept override {}
-    RcPort& port() noexcept override { return port_; }
+    UdServices& services() noexcept override { return *port_.datagrams(); }
     void poll() noexcept override { port_.poll(); }
     Status arm() noexcept override { return kOk; }
     int wake_fd() const noexcept override { return -1; }
     Status watch(int /*fd*/) noexcept override { return kOk; }
+    void expect_traffic() noexcept override { port_.expect_traffic(); }
 
   private:
     RcPort& port_;
