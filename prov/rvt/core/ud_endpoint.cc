@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/addresses.h"
+#include "core/grh.h"
 
 namespace rvt::core {
 namespace {
@@ -100,21 +101,38 @@ Status UdEndpoint::open_pair() {
         made = keep(pd_, alloc_pd(*context_));
     }
     if (made.is_ok()) {
-        made = keep(all_memory_, reg_all_memory(*pd_, Access::kLocalWrite));
+        made = open_memory();
     }
+    const std::uint32_t most_send_sge = staging_ != nullptr ? 1 : kMaxIov;
+    const std::uint32_t most_recv_sge = staging_ != nullptr ? 1 : kMaxSge;
+    const std::uint32_t inline_bytes =
+        std::min<std::uint32_t>(host_->device().limits().max_inline_bytes, kUdInjectBytes);
     if (made.is_ok()) {
         made = keep(qp_, create_qp(*pd_, {.type = QpType::kUd,
                                           .send_cq = cq_.get(),
                                           .recv_cq = cq_.get(),
                                           .cap = {.max_send_wr = tx_size,
                                                   .max_recv_wr = rx_size,
-                                                  .max_send_sge = kMaxIov,
-                                                  .max_recv_sge = kMaxSge,
-                                                  .max_inline_bytes = kUdInjectBytes},
+                                                  .max_send_sge = most_send_sge,
+                                                  .max_recv_sge = most_recv_sge,
+                                                  .max_inline_bytes = inline_bytes},
                                           .signal_all = true,
                                           .qpn = sharing_ == nullptr ? kUdEndpointQpn : 0}));
     }
     return made;
+}
+
+/// What of the application's memory the pair reaches: all, or nothing.
+Status UdEndpoint::open_memory() {
+    if (host_->device().grade() != Grade::kVerb) {
+        return keep(all_memory_, reg_all_memory(*pd_, Access::kLocalWrite));
+    }
+    auto staging =
+        UdStaging::open(*pd_, {.sends = tx_.size(), .receives = rx_.size(), .bytes = max_bytes_});
+    if (staging.is_ok()) {
+        staging_ = staging.take();
+    }
+    return staging.status();
 }
 
 Status UdEndpoint::start_pair() {
@@ -171,6 +189,7 @@ void UdEndpoint::close() noexcept {
             [[maybe_unused]] const Status destroyed = destroy_ah(ah);
         }
     }
+    staging_.reset();
     all_memory_.reset();
     cq_.reset();
     pd_.reset();
@@ -201,19 +220,26 @@ Status UdEndpoint::send_locked(const RdSend& request) noexcept {
 
 RVT_ALWAYS_INLINE Status UdEndpoint::post_locked(const RdSend& request, const Peer& peer) noexcept {
     std::array<Sge, kMaxIov> list;
-    for (std::size_t i = 0; i < request.iov_count; ++i) {
-        list[i] = sge_of(request.iov[i].iov_base, request.iov[i].iov_len);
+    std::size_t count = request.iov_count;
+    bool is_inline = has(request.flags, RdFlags::kInject);
+    if (staging_ == nullptr) [[likely]] {
+        for (std::size_t i = 0; i < count; ++i) {
+            list[i] = sge_of(request.iov[i].iov_base, request.iov[i].iov_len);
+        }
+    } else {
+        list[0] = staging_->put_send(tx_tail_, {request.iov, count});
+        count = 1;
+        is_inline = list[0].length <= qp_->init().cap.max_inline_bytes;
     }
-    const bool is_inject = has(request.flags, RdFlags::kInject);
     const bool has_data = has(request.flags, RdFlags::kData);
     tx_[tx_tail_ & (tx_.size() - 1)] = {.context = request.context,
                                         .completes = has(request.flags, RdFlags::kCompletion)};
     const Status posted =
         qp_->post_send({.wr_id = tx_tail_,
                         .opcode = has_data ? WrOpcode::kSendImm : WrOpcode::kSend,
-                        .flags = is_inject ? SendFlags::kInline : SendFlags::kNone,
+                        .flags = is_inline ? SendFlags::kInline : SendFlags::kNone,
                         .imm = static_cast<std::uint32_t>(request.data),
-                        .sg_list = {list.data(), request.iov_count},
+                        .sg_list = {list.data(), count},
                         .ah = peer.ah,
                         .remote_qpn = peer.pair.qpn,
                         .remote_qkey = peer.pair.qkey});
@@ -294,6 +320,9 @@ Status UdEndpoint::recv_locked(const RdRecv& request) noexcept {
     if (i == kNone) {
         return EAGAIN;
     }
+    if (staging_ != nullptr) [[unlikely]] {
+        return post_staged_recv_locked(request, i);
+    }
     std::array<Sge, kMaxSge> list;
     std::size_t used = 0;
     list[used++] = sge_of(grhs_[i].data(), kGrhBytes);
@@ -323,6 +352,23 @@ Status UdEndpoint::recv_locked(const RdRecv& request) noexcept {
     return kOk;
 }
 
+Status UdEndpoint::post_staged_recv_locked(const RdRecv& request, std::uint32_t i) noexcept {
+    const Status posted =
+        staging_->post(*qp_, kRecvBit, i, std::span(request.iov, request.iov_count));
+    if (!posted.is_ok()) {
+        return posted.error() == ENOMEM ? Status(EAGAIN) : posted;
+    }
+    free_rx_ =
+        std::exchange(rx_[i], {.context = request.context,
+                               .buffer = request.iov_count != 0 ? request.iov[0].iov_base : nullptr,
+                               .room = total_bytes(request.iov, request.iov_count),
+                               .next = kNone,
+                               .completes = has(request.flags, RdFlags::kCompletion),
+                               .is_posted = true})
+            .next;
+    return kOk;
+}
+
 void UdEndpoint::free_rx_locked(std::uint32_t i) noexcept {
     rx_[i].is_posted = false;
     rx_[i].next = free_rx_;
@@ -331,8 +377,24 @@ void UdEndpoint::free_rx_locked(std::uint32_t i) noexcept {
 
 void UdEndpoint::finish_recv_locked(const Wc& wc) noexcept {
     const auto i = static_cast<std::uint32_t>(wc.wr_id & ~kRecvBit);
-    const RxRecord record = rx_[i];
-    free_rx_locked(i);
+    if (staging_ == nullptr) [[likely]] {
+        free_rx_locked(i);
+        report_recv_locked(rx_[i], grhs_[i], wc);
+        return;
+    }
+    const std::size_t bytes = wc.status == WcStatus::kSuccess ? wc.byte_len - kGrhBytes : 0;
+    const auto taken = staging_->take(i, bytes);
+    if (!taken) {
+        host_->device().stats().add(Stat::kDrops);  // for a receive that has been cancelled
+        return;
+    }
+    free_rx_locked(taken->receive);
+    report_recv_locked(rx_[taken->receive], taken->grh, wc);
+}
+
+void UdEndpoint::report_recv_locked(const RxRecord& record,
+                                    std::span<const std::byte, kGrhBytes> grh,
+                                    const Wc& wc) noexcept {
     const bool has_message = wc.status == WcStatus::kSuccess;
     const std::uint64_t bytes = has_message ? wc.byte_len - kGrhBytes : 0;
     const bool is_cut = bytes > record.room;
@@ -343,23 +405,22 @@ void UdEndpoint::finish_recv_locked(const Wc& wc) noexcept {
         return;
     }
     completion_.rx_cq->emplace([&](Cqe& cqe) {
-        cqe = {
-            .op_context = record.context,
-            .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0),
-            .len = is_cut ? record.room : bytes,
-            .buf = record.buffer,
-            .data = has_data ? wc.imm : 0,
-            .source = has_sources_ && has_message ? source_of(grhs_[i], wc) : kSourceNotAvailable,
-            .status = status,
-            .extra = static_cast<std::uint32_t>(is_cut ? bytes - record.room : 0)};
+        cqe = {.op_context = record.context,
+               .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0),
+               .len = is_cut ? record.room : bytes,
+               .buf = record.buffer,
+               .data = has_data ? wc.imm : 0,
+               .source = has_sources_ && has_message ? source_of(grh, wc) : kSourceNotAvailable,
+               .status = status,
+               .extra = static_cast<std::uint32_t>(is_cut ? bytes - record.room : 0)};
     });
 }
 
 /// The number of who sent; the pair has written the route header from the packet's own addresses.
-std::uint64_t UdEndpoint::source_of(const Grh& grh, const Wc& wc) const noexcept {
-    constexpr std::size_t kSourceAt = 8;
-    Address source{.port = wc.src_port != 0 ? wc.src_port : host_->address().port};
-    std::memcpy(source.gid.data(), grh.data() + kSourceAt, source.gid.size());
+std::uint64_t UdEndpoint::source_of(std::span<const std::byte, kGrhBytes> grh,
+                                    const Wc& wc) const noexcept {
+    Address source{.gid = grh_source(grh),
+                   .port = wc.src_port != 0 ? wc.src_port : host_->address().port};
     if (resolver_ != nullptr) {
         const auto name = resolver_->source_of(source, wc.src_qpn);
         if (!name.is_ok()) {
@@ -371,11 +432,15 @@ std::uint64_t UdEndpoint::source_of(const Grh& grh, const Wc& wc) const noexcept
     return number.is_ok() ? number.value() : kSourceNotAvailable;
 }
 
+bool UdEndpoint::take_back_locked(std::uint32_t i) noexcept {
+    return staging_ != nullptr ? staging_->cancel(i) : qp_->take_back_recv(i | kRecvBit).is_ok();
+}
+
 Status UdEndpoint::cancel_locked(void* context) noexcept {
     for (std::uint32_t i = 0; i < rx_.size(); ++i) {
-        const std::uint64_t wr_id = i | kRecvBit;
-        if (rx_[i].is_posted && rx_[i].context == context && qp_->take_back_recv(wr_id).is_ok()) {
-            finish_recv_locked({.wr_id = wr_id, .status = WcStatus::kCanceled});
+        if (rx_[i].is_posted && rx_[i].context == context && take_back_locked(i)) {
+            free_rx_locked(i);
+            report_recv_locked(rx_[i], grhs_[i], {.status = WcStatus::kCanceled});
             return kOk;
         }
     }
@@ -604,7 +669,9 @@ Status UdEndpoint::arm_device_locked() noexcept {
     }
     ask_for_notice_locked();
     const Status armed = sharing_->arm();
-    const bool has_any = cq_->may_have_entries() || resolver_->has_news();
+    // Of the queue of a NIC only a look says whether it has something.
+    const bool has_entries = staging_ != nullptr ? drain_locked() != 0 : cq_->may_have_entries();
+    const bool has_any = has_entries || resolver_->has_news();
     return has_any ? Status(EAGAIN) : armed;
 }
 

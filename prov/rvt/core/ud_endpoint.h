@@ -28,6 +28,7 @@
 #include "core/qp.h"
 #include "core/rd_types.h"
 #include "core/ud_resolver.h"
+#include "core/ud_staging.h"
 #include "core/verbs_cq.h"
 #include "util/cpu.h"
 #include "util/sock_addr.h"
@@ -242,6 +243,8 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
                                   const UdPair& pair) noexcept;
     [[gnu::cold]] Status send_first_locked(const RdSend& request) noexcept;
     Status post_locked(const RdSend& request, const Peer& peer) noexcept;
+    Status open_memory();
+    Status post_staged_recv_locked(const RdRecv& request, std::uint32_t i) noexcept;
     void destroy_ah_locked(Ah* ah) noexcept;
     [[nodiscard]] bool can_send_locked() const noexcept;
     [[nodiscard]] bool has_room_to_send_locked() noexcept;
@@ -250,11 +253,15 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     void finish_send_locked(const Wc& wc) noexcept;
     void report_send_locked(const TxRecord& record, WcStatus status) noexcept;
     void finish_recv_locked(const Wc& wc) noexcept;
-    [[nodiscard]] std::uint64_t source_of(const Grh& grh, const Wc& wc) const noexcept;
+    void report_recv_locked(const RxRecord& record, std::span<const std::byte, kGrhBytes> grh,
+                            const Wc& wc) noexcept;
+    [[nodiscard]] std::uint64_t source_of(std::span<const std::byte, kGrhBytes> grh,
+                                          const Wc& wc) const noexcept;
     void run_shared_locked(unsigned moved) noexcept;
     Status arm_device_locked() noexcept;
     void ask_for_notice_locked() noexcept;
     void free_rx_locked(std::uint32_t i) noexcept;
+    bool take_back_locked(std::uint32_t i) noexcept;
     [[nodiscard]] bool is_quiet_locked(unsigned moved) noexcept;
 
     const UdAttr attr_;
@@ -267,7 +274,8 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     Owned<CompChannel> channel_;  // with sharing_: others take in what arrives
     Owned<Pd> pd_;
     Owned<VerbsCq> cq_;
-    Owned<Mr> all_memory_;
+    Owned<Mr> all_memory_;                // nullptr: the pair reaches what is registered alone,
+    std::unique_ptr<UdStaging> staging_;  // and datagrams are copied
     Owned<Qp> qp_;
     int wake_fd_ = -1;
     std::size_t max_bytes_ = 0;  // of a datagram
