@@ -123,6 +123,7 @@ Status Nic::read_limits() {
                      .max_ud_bytes = limits_.mtu_bytes,
                      .max_message_bytes = port.max_msg_sz};
     find_gid();
+    limits_.has_ud = limits_.has_rocev2 && !quirks_->cm_moves_pairs;
     return kOk;
 }
 

@@ -25,6 +25,7 @@ struct NicLimits {
     bool has_atomics = false;
     bool has_srq = false;
     bool has_rocev2 = false;  // a GID that is the address, so that a peer's is its address
+    bool has_ud = false;      // datagrams, to such addresses
 };
 
 class Nic {
