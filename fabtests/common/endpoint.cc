@@ -42,6 +42,9 @@ fi_info* make_hints(const EpSpec& spec) {
         std::memcpy(hints->src_addr, spec.source.data(), spec.source.size());
     }
     hints->fabric_attr->prov_name = strdup(settings.provider.c_str());
+    if (!settings.nic.empty() && spec.type == FI_EP_DGRAM) {
+        hints->domain_attr->name = strdup(settings.nic.c_str());
+    }
     if (!settings.exporter.empty() && spec.type == FI_EP_RDM) {
         hints->caps |= FI_HMEM;
         hints->domain_attr->mr_mode |= FI_MR_HMEM;

@@ -33,7 +33,7 @@ struct Settings {
     std::string node;  ///< Address to listen on, where the provider needs to be told; else empty.
     bool has_hosts = false;  ///< Ranks run in network namespaces of their own.
     bool is_long = false;    ///< Cases that have a long form run it.
-    std::string nic;         ///< The domain of which MSG endpoints are; else empty.
+    std::string nic;         ///< The domain of MSG and DGRAM endpoints; else empty.
     std::string exporter;    ///< Of whose memory buffers are made (device_memory.h); else empty.
 };
 inline Settings settings;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
 // One end of the datagrams of datagrams.h, on FI_EP_DGRAM of rvt: with FI_RVT_ROCE_PORT=4791 for an
-// end on librdmacm.
+// end on librdmacm, or with the name of a NIC in RVT_VM_NIC over that one.
 //
 //   dgram_datagrams DIR active|passive OWN-IP PEER-IP
 #include "datagrams.h"
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -116,6 +117,10 @@ class DgramEnd final : public datagrams::End {
         hints->fabric_attr->prov_name = strdup("rvt");
         hints->ep_attr->type = FI_EP_DGRAM;
         hints->caps = FI_MSG | FI_SOURCE;
+        if (const char* const nic = std::getenv("RVT_VM_NIC"); nic != nullptr) {
+            hints->domain_attr->name = strdup(nic);
+            hints->caps = FI_MSG;
+        }
         need(fi_getinfo(kVersion, options_.own_ip.c_str(), std::to_string(service).c_str(),
                         FI_SOURCE, hints, &info_),
              "fi_getinfo");

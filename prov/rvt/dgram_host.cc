@@ -101,7 +101,7 @@ class DgramWatch final : public util::ControlThread::Handler {
 /// A device that a station has opened, and answers for.
 class SharedDevice final : public core::UdSharing {
   public:
-    Status open(const util::SockAddr& bind);
+    static Result<std::unique_ptr<core::UdSharing>> open(const util::SockAddr& bind);
 
     core::Device& device() noexcept override { return port_->rc().device(); }
     [[nodiscard]] util::SockAddr address() const noexcept override { return port_->address(); }
@@ -113,16 +113,27 @@ class SharedDevice final : public core::UdSharing {
     void expect_traffic() noexcept override { port_->rc().expect_traffic(); }
 
   private:
-    std::shared_ptr<ofi::MsgPort> port_;
+    explicit SharedDevice(std::shared_ptr<ofi::MsgPort> port) noexcept : port_(std::move(port)) {}
+    Status start();
+
+    const std::shared_ptr<ofi::MsgPort> port_;
     util::ProcessFd wake_set_;
 };
 
-Status SharedDevice::open(const util::SockAddr& bind) {
+Result<std::unique_ptr<core::UdSharing>> SharedDevice::open(const util::SockAddr& bind) {
     auto port = open_datagram_number(bind);
     if (!port.is_ok()) {
         return port.status();
     }
-    port_ = port.take();
+    std::unique_ptr<SharedDevice> made(new SharedDevice(port.take()));
+    const Status started = made->start();
+    if (!started.is_ok()) {
+        return started;
+    }
+    return std::unique_ptr<core::UdSharing>(std::move(made));
+}
+
+Status SharedDevice::start() {
     const util::ForkHold hold;
     wake_set_ = util::ProcessFd(util::UniqueFd(epoll_create1(EPOLL_CLOEXEC)));
     return wake_set_.is_open() ? watch(port_->wake_fd()) : Status(errno);
@@ -141,7 +152,7 @@ class DgramHost final : public core::UdHost {
     DgramHost(const DgramHost&) = delete;
     DgramHost& operator=(const DgramHost&) = delete;
 
-    Status open();
+    Status open(ofi::MsgNic* nic);
 
     core::Device& device() noexcept override { return *device_; }
     util::SockAddr address() const noexcept override {
@@ -155,7 +166,7 @@ class DgramHost final : public core::UdHost {
 
   private:
     Status open_wire();
-    Status open_shared();
+    Status open_shared(ofi::MsgNic* nic);
     Status open_host();
     Status open_groups();
 
@@ -163,15 +174,15 @@ class DgramHost final : public core::UdHost {
     core::Device* device_ = nullptr;  // of one of these
     std::unique_ptr<roce::PacketDevice> wire_;
     std::unique_ptr<shm::SegmentDevice> host_;
-    std::unique_ptr<SharedDevice> shared_;
+    std::unique_ptr<core::UdSharing> shared_;
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<DgramWatch> watch_;
 };
 
 /// An address of this host alone is reached through shared memory, another one by its network.
-Status DgramHost::open() {
-    if (shares_device(attr_.bind)) {
-        return open_shared();
+Status DgramHost::open(ofi::MsgNic* nic) {
+    if (nic != nullptr || shares_device(attr_.bind)) {
+        return open_shared(nic);
     }
     const bool has_wire = util::param_is_set(util::ParamId::kRoce) && !attr_.bind.is_loopback();
     return has_wire ? open_wire() : open_host();
@@ -200,14 +211,13 @@ Status DgramHost::open_wire() {
     return kOk;
 }
 
-Status DgramHost::open_shared() {
-    auto made = std::make_unique<SharedDevice>();
-    const Status opened = made->open(attr_.bind);
+Status DgramHost::open_shared(ofi::MsgNic* nic) {
+    auto opened = nic != nullptr ? nic->open_datagrams(attr_.bind) : SharedDevice::open(attr_.bind);
     if (opened.is_ok()) {
-        shared_ = std::move(made);
+        shared_ = opened.take();
         device_ = &shared_->device();
     }
-    return opened;
+    return opened.status();
 }
 
 Status DgramHost::open_host() {
@@ -297,9 +307,10 @@ DgramHost::~DgramHost() {
 
 }  // namespace
 
-Result<std::unique_ptr<core::UdHost>> open_dgram_host(const core::UdHostAttr& attr) {
+Result<std::unique_ptr<core::UdHost>> open_dgram_host(const core::UdHostAttr& attr,
+                                                      ofi::MsgNic* nic) {
     auto made = std::make_unique<DgramHost>(attr);
-    const Status opened = made->open();
+    const Status opened = made->open(nic);
     return opened.is_ok() ? Result<std::unique_ptr<core::UdHost>>(std::move(made)) : opened;
 }
 

@@ -16,6 +16,7 @@
 
 #include "backend/verbs/nic.h"
 #include "backend/verbs/rdma_cm_port.h"
+#include "backend/verbs/rdma_cm_service.h"
 #include "core/addresses.h"
 #include "ofi/msg_nic.h"
 #include "ofi/nic_memory.h"
@@ -43,23 +44,24 @@ class EventWatch final : public ControlThread::Handler {
     verbs::Nic& nic_;
 };
 
+/// @tparam Cm  verbs::RdmaCmPort or verbs::RdmaCmService.
+template <class Cm>
 class CmWatch final : public ControlThread::Handler {
   public:
-    CmWatch(ControlThread& thread, verbs::RdmaCmPort& port) noexcept
-        : Handler(thread), port_(port) {}
+    CmWatch(ControlThread& thread, Cm& cm) noexcept : Handler(thread), cm_(cm) {}
     util::Status start() {
         on_timer();
-        return watch(port_.event_fd(), EPOLLIN);
+        return watch(cm_.event_fd(), EPOLLIN);
     }
-    void on_ready(std::uint32_t) override { port_.take_events(); }
-    /// Nobody says when a connection is begun; to look four times a second is often enough.
+    void on_ready(std::uint32_t) override { cm_.take_events(); }
+    /// Nobody says when something is asked for; to look four times a second is often enough.
     void on_timer() override {
-        port_.check_deadlines();
+        cm_.check_deadlines();
         set_timer(ControlThread::Clock::now() + std::chrono::milliseconds(250));
     }
 
   private:
-    verbs::RdmaCmPort& port_;
+    Cm& cm_;
 };
 
 /// A handler that lives on the control thread.
@@ -132,8 +134,12 @@ class NicPort final : public ofi::MsgPort {
     const std::shared_ptr<verbs::Nic> nic_;
     const std::unique_ptr<verbs::RdmaCmPort> cm_;
     util::ProcessFd wake_fd_;
-    Watched<CmWatch> watch_;
+    Watched<CmWatch<verbs::RdmaCmPort>> watch_;
 };
+
+std::uint32_t connect_timeout_ms() noexcept {
+    return static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs));
+}
 
 // ---- NICs ----
 
@@ -149,6 +155,8 @@ class OpenNic final : public ofi::MsgNic {
     [[nodiscard]] const verbs::Nic& nic() const noexcept { return *nic_; }
     util::Result<std::shared_ptr<ofi::MsgPort>> open_port(const util::SockAddr& address,
                                                           ofi::MsgPortRole role) override;
+    util::Result<std::unique_ptr<core::UdSharing>> open_datagrams(
+        const util::SockAddr& address) override;
 
   private:
     const std::shared_ptr<verbs::Nic> nic_;
@@ -160,8 +168,7 @@ util::Result<std::shared_ptr<ofi::MsgPort>> OpenNic::open_port(const util::SockA
     auto cm = verbs::RdmaCmPort::open({.nic = nic_.get(),
                                        .address = address,
                                        .listens = role == ofi::MsgPortRole::kListens,
-                                       .connect_timeout_ms = static_cast<std::uint32_t>(
-                                           util::param_number(util::ParamId::kConnectTimeoutMs))});
+                                       .connect_timeout_ms = connect_timeout_ms()});
     if (!cm.is_ok()) {
         return cm.status();
     }
@@ -169,6 +176,62 @@ util::Result<std::shared_ptr<ofi::MsgPort>> OpenNic::open_port(const util::SockA
     const util::Status started = port->start();
     return started.is_ok() ? util::Result<std::shared_ptr<ofi::MsgPort>>(std::move(port))
                            : util::Result<std::shared_ptr<ofi::MsgPort>>(started);
+}
+
+// ---- datagrams ----
+
+class NicDatagrams final : public core::UdSharing {
+  public:
+    explicit NicDatagrams(std::shared_ptr<OpenNic> nic) noexcept : nic_(std::move(nic)) {}
+    /// Returns: as ofi::MsgNic::open_datagrams().
+    util::Status start(const util::SockAddr& address);
+
+    core::Device& device() noexcept override { return nic_->device(); }
+    [[nodiscard]] util::SockAddr address() const noexcept override { return service_->address(); }
+    core::UdServices& services() noexcept override { return *service_; }
+    /// Whoever reads the queue asks the NIC.
+    void poll() noexcept override {}
+    /// What queues have said until now is no news: who sleeps has armed its own, and looks again.
+    util::Status arm() noexcept override {
+        device().progress();
+        return util::kOk;
+    }
+    [[nodiscard]] int wake_fd() const noexcept override { return wake_set_.get(); }
+    util::Status watch(int fd) noexcept override {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        return epoll_ctl(wake_set_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? util::kOk
+                                                                          : util::Status(errno);
+    }
+    void expect_traffic() noexcept override {}
+
+  private:
+    const std::shared_ptr<OpenNic> nic_;
+    std::unique_ptr<verbs::RdmaCmService> service_;
+    util::ProcessFd wake_set_;
+    Watched<CmWatch<verbs::RdmaCmService>> watch_;
+};
+
+util::Status NicDatagrams::start(const util::SockAddr& address) {
+    const verbs::Nic& nic = nic_->nic();
+    if (!nic.limits().has_ud) {
+        return EOPNOTSUPP;
+    }
+    auto service = verbs::RdmaCmService::open(
+        {.nic = &nic, .address = address, .timeout_ms = connect_timeout_ms()});
+    if (!service.is_ok()) {
+        return service.status();
+    }
+    service_ = service.take();
+    {
+        const util::ForkHold hold;
+        wake_set_ = util::ProcessFd(util::UniqueFd(epoll_create1(EPOLL_CLOEXEC)));
+    }
+    if (!wake_set_.is_open()) {
+        return errno;
+    }
+    const util::Status watched = watch(device().ops().wake_fd(device()));
+    return watched.is_ok() ? watch_.start(*service_) : watched;
 }
 
 struct KnownNics {
@@ -202,6 +265,36 @@ util::Result<std::shared_ptr<OpenNic>> open_locked(KnownNics& known,
     return made;
 }
 
+/// Who sends datagrams has an address of the NIC, each of which is opened by itself.
+util::Result<std::shared_ptr<OpenNic>> open_at(const std::string& device,
+                                               const util::SockAddr& address) {
+    const std::vector<verbs::NicAddress> all = verbs::find_nics();
+    const auto found = std::ranges::find_if(all, [&](const verbs::NicAddress& one) {
+        return one.device == device && one.address.family == address.family &&
+               one.address.ip == address.ip;
+    });
+    if (found == all.end()) {
+        return EADDRNOTAVAIL;
+    }
+    KnownNics& known = known_nics();
+    const std::lock_guard guard(known.lock);
+    return open_locked(known, *found);
+}
+
+util::Result<std::unique_ptr<core::UdSharing>> OpenNic::open_datagrams(
+    const util::SockAddr& address) {
+    auto open = open_at(name(), address);
+    if (!open.is_ok()) {
+        return open.status();
+    }
+    auto made = std::make_unique<NicDatagrams>(open.take());
+    const util::Status started = made->start(address);
+    if (!started.is_ok()) {
+        return started;
+    }
+    return std::unique_ptr<core::UdSharing>(std::move(made));
+}
+
 ofi::MsgNicOffer offer_of(const verbs::Nic& nic) {
     const DeviceLimits& limits = nic.device().limits();
     return {.name = nic.address().device,
@@ -211,6 +304,7 @@ ofi::MsgNicOffer offer_of(const verbs::Nic& nic) {
             .max_bytes = limits.max_message_bytes,
             .has_atomics = nic.limits().has_atomics,
             .has_srq = nic.limits().has_srq,
+            .datagram_bytes = nic.limits().has_ud ? limits.max_ud_bytes : 0,
             .is_preferred = !nic.quirks().is_software};
 }
 

@@ -79,10 +79,16 @@ fi_ep_type type_of(const fi_info* info) noexcept {
     return info != nullptr && info->ep_attr != nullptr ? info->ep_attr->type : FI_EP_UNSPEC;
 }
 
+/// Whether there are endpoints of that type over NICs, in domains of their own.
+bool is_of_nic(fi_ep_type type) noexcept {
+    return type == FI_EP_MSG || type == FI_EP_DGRAM;
+}
+
 int domain_endpoint2(fid_domain* self, fi_info* info, fid_ep** ep, std::uint64_t flags,
                      void* context) noexcept {
-    if (Domain::from(self).nic != nullptr && type_of(info) != FI_EP_MSG) {
-        RVT_WARN(kDomain, "cannot open endpoint: the domain of a NIC has FI_EP_MSG alone");
+    if (Domain::from(self).nic != nullptr && !is_of_nic(type_of(info))) {
+        RVT_WARN(kDomain,
+                 "cannot open endpoint: the domain of a NIC has FI_EP_MSG and FI_EP_DGRAM alone");
         return -FI_EINVAL;
     }
     switch (type_of(info)) {
@@ -170,7 +176,7 @@ util::Status open_nic(Domain& domain, const fi_info& info) {
     if (!nic.is_ok() || nic.value() == nullptr) {
         return nic.status();
     }
-    if (type_of(&info) != FI_EP_MSG) {
+    if (!is_of_nic(type_of(&info))) {
         return EINVAL;
     }
     domain.nic = nic.take();

@@ -148,7 +148,8 @@ util::Status open_at(EpDgram& ep, const util::SockAddr& address) {
         return EBUSY;
     }
     auto host = hosts.open(
-        {.bind = address, .user = &ep.user, .has_auto_progress = ep.domain->has_auto_progress});
+        {.bind = address, .user = &ep.user, .has_auto_progress = ep.domain->has_auto_progress},
+        ep.domain->nic.get());
     const util::Status opened = host.is_ok() ? ep.endpoint.open(host.take()) : host.status();
     if (!opened.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot open datagram endpoint at %s: %s", address.to_string().c_str(),

@@ -10,6 +10,7 @@
 #include "ofi/compat.h"
 #include "ofi/domain.h"
 #include "ofi/fid.h"
+#include "ofi/msg_nic.h"
 #include "ofi/rd_flags.h"
 
 namespace rvt::ofi {
@@ -22,7 +23,9 @@ struct EpDgram;
 
 /// Where datagrams come from and go to, as the composition root knows it.
 struct DgramHosts {
-    Result<std::unique_ptr<core::UdHost>> (*open)(const core::UdHostAttr& attr) = nullptr;
+    /// @param nic  Over which; nullptr: over none. Outlives the host.
+    Result<std::unique_ptr<core::UdHost>> (*open)(const core::UdHostAttr& attr,
+                                                  MsgNic* nic) = nullptr;
     /// The payload of a datagram from that address. Returns: ENODEV and the like.
     Result<std::uint32_t> (*bytes_of)(const util::SockAddr& address) = nullptr;
 };

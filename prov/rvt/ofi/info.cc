@@ -109,11 +109,14 @@ class Answers {
     void add_nics(const std::vector<MsgNicOffer>& nics, bool are_preferred) {
         for (const MsgNicOffer& nic : nics) {
             if (nic.is_preferred == are_preferred) {
-                Offer offer;
-                fill_nic_offer(offer, nic);
-                AddressAnswer at = addresses_;
-                at.addresses.source.ip = nic.address.ip;
-                add(offer, at);
+                add_nic(nic, fill_nic_offer);
+            }
+        }
+    }
+    void add_nic_datagrams(const std::vector<MsgNicOffer>& nics) {
+        for (const MsgNicOffer& nic : nics) {
+            if (nic.datagram_bytes != 0) {
+                add_nic(nic, fill_nic_dgram_offer);
             }
         }
     }
@@ -133,6 +136,13 @@ class Answers {
     }
 
   private:
+    void add_nic(const MsgNicOffer& nic, void (*fill)(Offer&, const MsgNicOffer&) noexcept) {
+        Offer offer;
+        fill(offer, nic);
+        AddressAnswer at = addresses_;
+        at.addresses.source.ip = nic.address.ip;
+        add(offer, at);
+    }
     void add(const Offer& offer, const AddressAnswer& addresses) {
         fi_info* made = nullptr;
         auto refusal = answer_one(offer, version_, hints_, addresses, &made);
@@ -170,14 +180,19 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
     }
     Answers answers(version, hints, addresses);
     for (const Candidate& candidate : candidates_for(hints, flags)) {
-        if (candidate.type != FI_EP_MSG) {
-            answers.add(candidate);
-            continue;
+        const std::vector<MsgNicOffer> nics = candidate.type != FI_EP_RDM
+                                                  ? nics_for(node, service, hints, addresses)
+                                                  : std::vector<MsgNicOffer>();
+        if (candidate.type == FI_EP_MSG) {
+            answers.add_nics(nics, true);
         }
-        const std::vector<MsgNicOffer> nics = nics_for(node, service, hints, addresses);
-        answers.add_nics(nics, true);
         answers.add(candidate);
-        answers.add_nics(nics, false);
+        if (candidate.type == FI_EP_MSG) {
+            answers.add_nics(nics, false);
+        } else {
+            // Datagrams of a NIC reach who has one too, and those of sockets everybody.
+            answers.add_nic_datagrams(nics);
+        }
     }
     return answers.take(flags, info);
 }

@@ -66,6 +66,8 @@ std::span<const Candidate> candidates() noexcept;
 const Offer& msg_offer() noexcept;
 /// What FI_EP_MSG is over a NIC. @param nic  Outlives the offer, which names it.
 void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept;
+/// The same for FI_EP_DGRAM.
+void fill_nic_dgram_offer(Offer& offer, const MsgNicOffer& nic) noexcept;
 
 /// Bits of capabilities that belong to one side of an endpoint, or to the domain.
 extern const std::uint64_t kTxCaps;

@@ -248,4 +248,25 @@ const Offer& msg_offer() noexcept {
     return *kOffer;
 }
 
+// Each datagram has a place in registered memory.
+constexpr std::size_t kNicDgramQueue = 256;
+// Who sends is known by its pair, and that only of whom something has been sent to.
+constexpr std::uint64_t kNotOfNicDgram = FI_MULTICAST | FI_SOURCE;
+
+void fill_nic_dgram_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
+    fill_dgram_offer(offer, nic.address);
+    offer.primary_caps &= ~kNotOfNicDgram;
+    offer.info.caps = (offer.info.caps & ~kNotOfNicDgram) | FI_REMOTE_COMM;
+    offer.default_queue = kNicDgramQueue;
+    const std::size_t queue = std::min(kMaxDgramQueue, nic.max_queue - 1);
+    offer.tx.caps = offer.info.caps & kTxCaps & ~std::uint64_t{FI_RECV};
+    offer.tx.op_flags &= ~std::uint64_t{FI_MULTICAST};
+    offer.tx.size = queue;
+    offer.rx.caps = offer.info.caps & kRxCaps & ~std::uint64_t{FI_SEND};
+    offer.rx.size = queue;
+    offer.ep.max_msg_size = nic.datagram_bytes;
+    offer.domain.name = const_cast<char*>(nic.name.c_str());
+    offer.domain.caps = offer.info.caps & kDomainCaps;
+}
+
 }  // namespace rvt::ofi

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// NICs, over which endpoints of FI_EP_MSG have domains of their own: keys and local memory are the
-// NIC's there. The composition root knows what they are; ofi/ knows them by these classes.
+// NICs, over which endpoints of FI_EP_MSG and FI_EP_DGRAM have domains of their own: keys and local
+// memory are the NIC's there. The composition root knows what they are; ofi/ knows them by these
+// classes.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/ud_endpoint.h"
 #include "ofi/msg_port.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
@@ -23,11 +25,12 @@ struct MsgNicOffer {
     std::size_t inject_bytes = 0;
     std::size_t max_queue = 0;  // sends, and receives, of an endpoint
     std::size_t max_sge = 0;
-    std::uint64_t max_bytes = 0;  // of a message
-    bool has_atomics = false;     // of one 64-bit integer
-    bool has_srq = false;         // shared receive contexts
-    bool needs_local_mr = true;   // FI_MR_LOCAL
-    bool is_preferred = false;    // to what reaches the same address without it
+    std::uint64_t max_bytes = 0;     // of a message
+    bool has_atomics = false;        // of one 64-bit integer
+    bool has_srq = false;            // shared receive contexts
+    bool needs_local_mr = true;      // FI_MR_LOCAL
+    std::size_t datagram_bytes = 0;  // of the longest; 0: there are none
+    bool is_preferred = false;       // to what reaches the same address without it
 };
 
 enum class MsgPortRole : std::uint8_t {
@@ -47,6 +50,10 @@ class MsgNic {
     /// Returns: EADDRNOTAVAIL for an address that is none of the NIC's; as open_msg_port().
     virtual util::Result<std::shared_ptr<MsgPort>> open_port(const util::SockAddr& address,
                                                              MsgPortRole role) = 0;
+    /// The device and a number at it, for one datagram endpoint.
+    /// Returns: EADDRINUSE for a number that is taken; EOPNOTSUPP where the NIC has no datagrams.
+    virtual util::Result<std::unique_ptr<core::UdSharing>> open_datagrams(
+        const util::SockAddr& address) = 0;
 
   protected:
     MsgNic() = default;
