@@ -283,7 +283,7 @@ bool RdNic::take_frame(const Wc& wc) noexcept {
 
 void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     if ((wc.wr_id & kIsReceive) != 0) {
-        if (!take_frame(wc)) {
+        if (holds_frames_of(wc.qpn) || !take_frame(wc)) {
             held_.push_back(wc);
         }
         return;
@@ -294,6 +294,11 @@ void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     } else if (flow != nullptr) {
         failed.push_back(flow->id());
     }
+}
+
+/// Then there is no way past them, whatever room there is.
+bool RdNic::holds_frames_of(std::uint32_t qpn) const noexcept {
+    return std::ranges::find(held_, qpn, &Wc::qpn) != held_.end();
 }
 
 void RdNic::hand_over_held() noexcept {

@@ -108,6 +108,7 @@ class RdNic {
     Status refuse(Status why, const char* what_to_change) noexcept;
     void take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     bool take_frame(const Wc& wc) noexcept;
+    [[nodiscard]] bool holds_frames_of(std::uint32_t qpn) const noexcept;
     void hand_over_held() noexcept;
     void take_events(std::vector<std::uint64_t>& failed) noexcept;
     void fail_all(std::vector<std::uint64_t>& failed) noexcept;

@@ -80,7 +80,9 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
     bool is_idle(void*) noexcept override { return true; }
     void flow_opened(core::RdFlow& opened) noexcept override {
         flow = &opened;
-        flow->start(flow);
+        if (starts_flows) {
+            flow->start(flow);
+        }
         all.push_back(flow);
     }
     void connect_failed(const Address&, int error) noexcept override { failure = error; }
@@ -96,6 +98,7 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
     std::unique_ptr<core::RdFlows> flows;
     core::RdFlow* flow = nullptr;    // the latest
     std::vector<core::RdFlow*> all;  // that are open
+    bool starts_flows = true;        // else they wait for RdFlow::start()
     std::vector<std::string> heard;
     int ends = 0;
     int failure = 0;

@@ -177,6 +177,41 @@ Test(rd_nic_mock, a_flow_without_room_holds_back_no_other) {
     RVT_ASSERT(b.heard.back() == text);
 }
 
+Test(rd_nic_mock, frames_of_a_flow_stay_in_order_when_others_make_room) {
+    Net net;
+    Node& a = net.add();
+    Node& b = net.add();
+    Node& c = net.add();
+    b.starts_flows = false;
+    net.connect(a, b);
+    RdFlow& from_a = *b.flow;
+    net.connect(c, b);
+    RdFlow& from_c = *b.flow;
+    net.asleep = &b;
+    const auto move = [&] {
+        net.poll();
+        b.flows->poll_for_owner();
+    };
+    const std::string text(c.flow->max_run(), 'x');
+    const std::size_t before = net.mock.receives_left();
+    while (net.mock.receives_left() + 64 > before) {  // until frames stay in them
+        c.say(text);
+        move();
+    }
+    for (const char* said : {"first", "second"}) {  // which has no room
+        RVT_ASSERT(a.say(said));
+        move();
+    }
+    from_c.close();
+    b.poll();
+    RVT_ASSERT(a.say("third"));
+    move();
+    from_a.start(&from_a);
+    net.asleep = nullptr;
+    net.until([&] { return b.heard.size() == 3; });
+    RVT_ASSERT(b.heard[0] == "first" && b.heard[1] == "second" && b.heard[2] == "third");
+}
+
 Test(rd_nic_mock, what_arrived_before_the_end_of_a_peer_is_heard) {
     Two net;
     net.asleep = &net.b;
