@@ -31,7 +31,7 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kMrCacheBytes, "mr_cache_bytes", ParamType::kNumber, kGiB, 64 * 1024, 1024 * kGiB, "bytes",
      "memory that stays registered with a NIC for a domain, at most; what was used longest ago is dropped"},
     {ParamId::kMrCacheCount, "mr_cache_count", ParamType::kNumber, 1024, 1, 1 << 14, "",
-     "the same in pieces"},
+     "how many buffers stay registered with a NIC for a domain, at most"},
     {ParamId::kRefusedTimeoutMs, "refused_timeout_ms", ParamType::kNumber, 3000, 1, 3600 * 1000, "ms",
      "how long an address that nobody listens at is tried, as its owner may be just starting"},
     {ParamId::kRoce, "roce", ParamType::kBool, 1, 0, 1, "",
