@@ -744,25 +744,31 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
     report_access(access, arrival.flags(), arrival.data(), wc_flags);
     if (is_base) {
         answer(peer, header.operation, WcStatus::kSuccess, header.key);
-        return true;
+    } else {
+        answer_atomic(peer, access, result, bytes);
     }
+    return true;
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::answer_atomic(Peer& peer, const RdAccess& access,
+                                         const std::byte* result, std::size_t bytes) noexcept {
     if (bytes <= Path::kLinePayload && peer.responses.empty()) {
-        reply(peer, RdOp::kAtomicAnswer, 0, header.operation, result, bytes);
-        return true;
+        reply(peer, RdOp::kAtomicAnswer, 0, access.operation, result, bytes);
+        return;
     }
     RdResponse response{.op = RdOp::kAtomicResult,
-                        .operation = header.operation,
+                        .operation = access.operation,
                         .access = access,
                         .total = bytes,
                         .snapshot = nullptr};
     response.snapshot.reset(new (std::nothrow) std::byte[bytes]);
     if (!response.snapshot) {
-        answer(peer, header.operation, WcStatus::kNoMemory, header.key);
-        return true;
+        answer(peer, access.operation, WcStatus::kNoMemory, access.key);
+        return;
     }
     std::memcpy(response.snapshot.get(), result, bytes);
     respond(peer, std::move(response));
-    return true;
 }
 
 /// The initiator has written or read by itself.

@@ -274,6 +274,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool execute_atomic(Peer& peer, const RdAtomicHeader& header, const RdAtomicKind& what,
                         std::size_t bytes, const std::byte* operand, const std::byte* compare,
                         const Arrival& arrival) noexcept;
+    void answer_atomic(Peer& peer, const RdAccess& access, const std::byte* result,
+                       std::size_t bytes) noexcept;
     void report_access(const RdAccess& access, std::uint8_t flags, std::uint64_t data,
                        std::uint64_t wc_flags) noexcept;
     void respond(Peer& peer, RdResponse response) noexcept;

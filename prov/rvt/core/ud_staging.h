@@ -39,6 +39,7 @@ class UdStaging {
     }
     /// Returns: ENOMEM, also where less memory may be locked; errors of reg_mr().
     static Result<std::unique_ptr<UdStaging>> open(Pd& pd, const Size& size);
+    ~UdStaging() = default;
     UdStaging(const UdStaging&) = delete;
     UdStaging& operator=(const UdStaging&) = delete;
 

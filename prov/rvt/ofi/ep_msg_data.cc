@@ -538,6 +538,41 @@ template <std::size_t kMost>
     return posted;
 }
 
+/// Returns: nullptr when no more can be under way now.
+RVT_ALWAYS_INLINE MsgOp* take_send(EpMsg& ep, const MsgPost& post) noexcept {
+    MsgOp* const op = must_wait(ep.tx_cq) ? nullptr : ep.sends->take();
+    if (op != nullptr) [[likely]] {
+        op->context = post.context;
+        op->flags = post.completion;
+        op->counter = counter_for(ep, post.completion);
+        op->wants_completion = (post.flags & FI_COMPLETION) != 0;
+    }
+    return op;
+}
+
+/// For buffers that came without descriptors: what is small goes inline, what is not is registered.
+/// Returns: as lend(); the request is given back then.
+template <class ElementList>
+util::Status provide_keys(EpMsg& ep, MsgOp& op, WrOpcode opcode, ElementList& elements,
+                          bool& is_inline) noexcept {
+    is_inline = reads_its_buffers(opcode) && elements.bytes <= ep.inject_bytes;
+    const util::Status lent = is_inline ? util::kOk : lend(ep, op, opcode, elements);
+    if (!lent.is_ok()) [[unlikely]] {
+        ep.sends->put(op);
+    }
+    return lent;
+}
+
+RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted) noexcept {
+    if (!posted.is_ok()) [[unlikely]] {
+        ep.domain->msg->give_back(op);
+        ep.sends->put(op);
+    } else {
+        ep.rc().expect_traffic();
+    }
+    return post_result(posted);
+}
+
 template <std::size_t kMost, bool kHolds>
 ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
                     std::size_t count, const Held& held) noexcept {
@@ -558,35 +593,23 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
         return -FI_EOPNOTSUPP;
     }
-    MsgOp* const op = must_wait(ep.tx_cq) ? nullptr : ep.sends->take();
+    MsgOp* const op = take_send(ep, post);
     if (op == nullptr) [[unlikely]] {
         return -FI_EAGAIN;
     }
-    op->context = post.context;
-    op->flags = post.completion;
-    op->counter = counter_for(ep, post.completion);
-    op->wants_completion = (post.flags & FI_COMPLETION) != 0;
     if constexpr (kHolds) {
         op->use = held.use;
         op->filled_bytes = held.filled_bytes;
     }
     if (elements.lacks_key) {
-        is_inline = reads_its_buffers(post.opcode) && elements.bytes <= ep.inject_bytes;
-        const util::Status lent = is_inline ? util::kOk : lend(ep, *op, post.opcode, elements);
-        if (!lent.is_ok()) [[unlikely]] {
-            ep.sends->put(*op);
-            return to_fi(lent);
+        const util::Status provided = provide_keys(ep, *op, post.opcode, elements, is_inline);
+        if (!provided.is_ok()) [[unlikely]] {
+            return to_fi(provided);
         }
     }
     const util::Status posted =
         post_request(ep, *op, post, elements.elements(), is_inline, kHolds ? kMarkedNumber : 0);
-    if (!posted.is_ok()) [[unlikely]] {
-        ep.domain->msg->give_back(*op);
-        ep.sends->put(*op);
-    } else {
-        ep.rc().expect_traffic();
-    }
-    return post_result(posted);
+    return finish_post(ep, *op, posted);
 }
 
 template <std::size_t kMost>
@@ -631,6 +654,42 @@ core::Wc end_use(const core::Wc& wc) noexcept {
     return ended;
 }
 
+/// Tells the application. Returns: whether it is a receive.
+RVT_ALWAYS_INLINE bool finish(EpMsg& ep, const core::Wc& wc) noexcept {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
+    MsgOp& op = *reinterpret_cast<MsgOp*>(wc.wr_id);
+    const bool is_receive = (op.flags & FI_RECV) != 0;
+    ep.domain->msg->give_back(op);
+    if (ep.is_closing && op.owner != ep.shared_receives()) {
+        op.owner->put(op);
+        return is_receive;
+    }
+    if (is_receive) {
+        tell(op, outcome_of_receive(ep, op, wc));
+    } else {
+        tell(op, {.cq = ep.tx_cq,
+                  .counter = op.counter,
+                  .entry = {.op_context = op.context, .flags = op.flags, .status = wc.status}});
+    }
+    op.owner->put(op);
+    return is_receive;
+}
+
+/// The same of one that holds memory of devices; of a probe there is nothing to tell.
+[[gnu::noinline]] bool finish_marked(EpMsg& ep, const core::Wc& wc) noexcept {
+    return wc.wr_id != core::kRcProbe && finish(ep, end_use(wc));
+}
+
+/// What completions say of the connection.
+void note_drained(EpMsg& ep, bool has_failed, bool has_received) noexcept {
+    if (has_failed) [[unlikely]] {
+        ep.rc().note_failure(*ep.connection);
+    } else if (has_received && ep.connection->state() == core::RcConnection::State::kAccepted)
+        [[unlikely]] {
+        ep.rc().note_traffic(*ep.connection);
+    }
+}
+
 }  // namespace
 
 ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
@@ -649,41 +708,14 @@ unsigned EpMsg::drain_locked() noexcept {
     bool has_received = false;
     for (unsigned n = 1; n != 0; total += n) {
         n = queue->take(completions);
-        for (core::Wc& wc : std::span(completions).first(n)) {
+        for (const core::Wc& wc : std::span(completions).first(n)) {
             has_failed |= wc.status != core::WcStatus::kSuccess;
-            if ((wc.wr_id & kMarkedNumber) != 0) [[unlikely]] {
-                if (wc.wr_id == core::kRcProbe) {
-                    continue;
-                }
-                wc = end_use(wc);
-            }
-            // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
-            MsgOp& op = *reinterpret_cast<MsgOp*>(wc.wr_id);
-            domain->msg->give_back(op);
-            if (is_closing && op.owner != shared_receives()) {
-                op.owner->put(op);
-                continue;
-            }
-            if ((op.flags & FI_RECV) != 0) {
-                has_received = true;
-                tell(op, outcome_of_receive(*this, op, wc));
-            } else {
-                tell(op,
-                     {.cq = tx_cq,
-                      .counter = op.counter,
-                      .entry = {.op_context = op.context, .flags = op.flags, .status = wc.status}});
-            }
-            op.owner->put(op);
+            has_received |=
+                (wc.wr_id & kMarkedNumber) == 0 ? finish(*this, wc) : finish_marked(*this, wc);
         }
     }
-    if (is_closing) [[unlikely]] {
-        return total;
-    }
-    if (has_failed) [[unlikely]] {
-        rc().note_failure(*connection);
-    } else if (has_received && connection->state() == core::RcConnection::State::kAccepted)
-        [[unlikely]] {
-        rc().note_traffic(*connection);
+    if (!is_closing) [[likely]] {
+        note_drained(*this, has_failed, has_received);
     }
     return total;
 }

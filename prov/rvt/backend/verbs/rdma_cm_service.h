@@ -34,6 +34,8 @@ class RdmaCmService final : public core::UdServices {
     static Result<std::unique_ptr<RdmaCmService>> open(const RdmaCmServiceAttr& attr);
     /// Precondition: close_service(), if it was opened.
     ~RdmaCmService();
+    RdmaCmService(const RdmaCmService&) = delete;
+    RdmaCmService& operator=(const RdmaCmService&) = delete;
 
     [[nodiscard]] core::Device& device() const noexcept { return nic_.device(); }
     /// The NIC's, with the number.
