@@ -234,14 +234,14 @@ int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t by
                          void* /*stream*/) {
     char* const range = open_range(to, bytes);
     const int refused = range != nullptr ? check_copy(bytes) : kInvalidValue;
-    if (refused == kSuccess) std::memcpy(range, from, bytes);
+    if (refused == kSuccess && bytes != 0) std::memcpy(range, from, bytes);
     return refused;
 }
 
 int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, void* /*stream*/) {
     const char* const range = open_range(from, bytes);
     const int refused = range != nullptr ? check_copy(bytes) : kInvalidValue;
-    if (refused == kSuccess) std::memcpy(to, range, bytes);
+    if (refused == kSuccess && bytes != 0) std::memcpy(to, range, bytes);
     return refused;
 }
 

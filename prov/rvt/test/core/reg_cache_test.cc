@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,21 +48,29 @@ std::shared_ptr<util::MemoryWatch> watch_or_skip() {
 }
 
 struct Cached {
-    explicit Cached(std::shared_ptr<util::MemoryWatch> watch, std::size_t most = 8,
+    explicit Cached(std::shared_ptr<util::MemoryWatch> with, std::size_t most = 8,
                     std::uint64_t most_bytes = 1 << 20)
         : nic(verbs::Nic::open(registry, {.device = "mock0",
                                           .port = 2,
                                           .address = {.family = AF_INET, .ip = {10, 1, 2, 3}}})
-                  .take()) {
+                  .take()),
+          watch(std::move(with)) {
         RVT_OK(keep(context, open_device(nic->device())));
         RVT_OK(keep(pd, alloc_pd(*context)));
-        cache = std::make_unique<RegCache>(RegCacheAttr{.pd = pd.get(),
-                                                        .watch = std::move(watch),
-                                                        .max_bytes = most_bytes,
-                                                        .max_regions = most});
+        cache = std::make_unique<RegCache>(RegCacheAttr{
+            .pd = pd.get(), .watch = watch, .max_bytes = most_bytes, .max_regions = most});
+    }
+    /// What is asked for while a change is under way need not be kept.
+    void settle() const {
+        while (watch != nullptr && !watch->is_settled()) {
+            sched_yield();
+        }
     }
     /// Uses the memory once. Returns: by which key.
     std::uint32_t use(const void* memory, std::size_t length = kBytes, Want want = Want::kKept) {
+        if (want == Want::kKept) {
+            settle();
+        }
         const auto region = cache->take(memory, length, Nic::kReads, want);
         RVT_OK(region);
         const std::uint32_t key = region.value()->lkey();
@@ -75,6 +84,7 @@ struct Cached {
     std::shared_ptr<verbs::Nic> nic;
     Owned<Context> context;
     Owned<Pd> pd;
+    const std::shared_ptr<util::MemoryWatch> watch;
     std::unique_ptr<RegCache> cache;
 };
 
