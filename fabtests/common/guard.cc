@@ -6,6 +6,9 @@
 #include <rdma/fi_tagged.h>
 
 #include <map>
+#include <memory>
+#include <type_traits>
+#include <utility>
 
 #include <dlfcn.h>
 
@@ -28,10 +31,18 @@ struct Closed {
     Closed& operator=(const Closed&) = delete;
 };
 
-/// The tables that objects had before.
-template <auto kTable>
-auto& originals() {
-    static auto* const kMade = new std::map<const void*, const void*>;
+/// What the table of one object was, and what it is now.
+template <class Ops>
+struct Tables {
+    const Ops* original;
+    std::unique_ptr<Ops> guarded;
+};
+
+/// The tables of all objects. An object that is closed leaves its own behind for who gets its
+/// address, or for the end of the process: a call may still be under way in it.
+template <auto kTable, class Ops>
+auto& tables() {
+    static auto* const kMade = new std::map<const void*, Tables<Ops>>;
     return *kMade;
 }
 
@@ -42,7 +53,7 @@ template <class Fid, class Ops, Ops* Fid::*kTable, class R, class... A,
           R (*Ops::*kSlot)(Fid*, A...)>
 struct Call<kTable, kSlot> {
     static R call(Fid* self, A... arguments) {
-        const auto* const ops = static_cast<const Ops*>(originals<kTable>()[self]);
+        const Ops* const ops = tables<kTable, Ops>()[self].original;
         const Closed closed;
         return (ops->*kSlot)(self, arguments...);
     }
@@ -51,10 +62,12 @@ struct Call<kTable, kSlot> {
 template <auto kTable, auto... kSlots, class Fid>
 void guard(Fid* object) {
     auto*& table = object->*kTable;
-    originals<kTable>()[object] = table;
-    auto* const guarded = new auto(*table);
-    ((guarded->*kSlots = Call<kTable, kSlots>::call), ...);
-    table = guarded;
+    using Ops = std::remove_pointer_t<std::remove_reference_t<decltype(table)>>;
+    auto guarded = std::make_unique<Ops>(*table);
+    ((guarded.get()->*kSlots = Call<kTable, kSlots>::call), ...);
+    Tables<Ops>& kept = tables<kTable, Ops>()[object];
+    kept = {table, std::move(guarded)};
+    table = kept.guarded.get();
 }
 
 }  // namespace
