@@ -200,6 +200,7 @@ bool RdFlow::post_to_nic_locked(const Sge& frame) noexcept {
     }
     posted_at_ = flows_.polls();
     flows_.note_traffic();
+    flows_.expect_life();
     return qp_
         ->post_send({.wr_id = ring_.taken(),
                      .opcode = WrOpcode::kSend,
@@ -208,21 +209,29 @@ bool RdFlow::post_to_nic_locked(const Sge& frame) noexcept {
         .is_ok();
 }
 
-/// Somebody waits until the peer has all.
-void RdFlow::ask_for_completion_locked() noexcept {
-    if (nic_ == nullptr || unsignaled_ == 0 || open_bytes_ != 0 || reserved_ != nullptr) {
-        return;
-    }
-    std::byte* const place = ring_.room(0, 0, 0);
+/// Sends a frame of no bytes, unless another one is about to leave.
+void RdFlow::post_empty_locked() noexcept {
+    std::byte* const place =
+        open_bytes_ != 0 || reserved_ != nullptr ? nullptr : ring_.room(0, 0, 0);
     if (place != nullptr) {
         open_ = place;
         post_locked();
     }
 }
 
+/// Somebody waits until the peer has all.
+void RdFlow::ask_for_completion_locked() noexcept {
+    if (nic_ != nullptr && unsignaled_ != 0) {
+        post_empty_locked();
+    }
+}
+
 void RdFlow::ask_for_life() noexcept {
     const util::Guard guard(lock_);
-    ask_for_completion_locked();
+    reclaim_locked();
+    if (ring_.frames() == 0 || unsignaled_ != 0) {
+        post_empty_locked();
+    }
 }
 
 /// Says in a frame what would leave as an acknowledgement behind it. Returns: how many bytes it

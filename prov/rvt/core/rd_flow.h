@@ -166,6 +166,7 @@ class RdFlow final : public MessageSink {
         RVT_REQUIRES(lock_);
     std::size_t put_taken_locked(std::byte* to) noexcept RVT_REQUIRES(lock_);
     bool post_to_nic_locked(const Sge& frame) noexcept RVT_REQUIRES(lock_);
+    void post_empty_locked() noexcept RVT_REQUIRES(lock_);
     void ask_for_completion_locked() noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] bool may_leave_alone_locked() noexcept RVT_REQUIRES(lock_);
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
@@ -189,7 +190,7 @@ class RdFlow final : public MessageSink {
     /// When it was last in use, as far as the polls of that time knew.
     void note_use() noexcept;
 
-    /// Sees to it that life_signs() grows if the peer is there, or that nothing is under way to it.
+    /// Sees to it that life_signs() grows if the peer is there; the pair fails if it is not.
     void ask_for_life() noexcept;
     /// Grows with each frame that the peer has taken, and each packet of its own. Threads: the one
     /// that polls.

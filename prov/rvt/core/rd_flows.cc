@@ -274,6 +274,7 @@ unsigned RdFlows::poll_packets() noexcept {
     const unsigned moved = device_.progress(now);
     if (moved != 0) {
         last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
+        expect_life();
     }
     look_around(now);
     if (moved == 0 && is_quiet(now, traffic_us())) {
@@ -332,6 +333,7 @@ void RdFlows::look_at_clock() noexcept {
 void RdFlows::note_time(std::uint64_t now) noexcept {
     if (std::exchange(nic_has_moved_, false)) {
         last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
+        expect_life();
     }
 }
 
@@ -339,6 +341,7 @@ void RdFlows::look_around(std::uint64_t now) noexcept {
     take_errors();
     look_at_port();
     look_at_cm(now);
+    look_at_peers(now);
 }
 
 /// Returns: how many frames have come or gone.
@@ -496,7 +499,8 @@ void RdFlows::trim() noexcept {
 
 std::uint64_t RdFlows::next_due_us() noexcept {
     // relaxed: what is due by then was known to this thread, or another looks after it.
-    return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
+    return std::min({device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed),
+                     look_due_us_.load(std::memory_order_relaxed)});
 }
 
 std::uint64_t RdFlows::owner_due_us() noexcept {

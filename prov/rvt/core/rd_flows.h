@@ -155,6 +155,14 @@ class RdFlows final : private MadSink, private CmWire {
         asks_socket_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
         note_traffic();
     }
+    /// Something has left that no completion will tell of, or has come: the peer may owe more, and
+    /// be gone. Threads: any.
+    void expect_life() noexcept {
+        // relaxed: a hint to who polls.
+        if (look_due_us_.load(std::memory_order_relaxed) == kNever) [[unlikely]] {
+            look_due_us_.store(0, std::memory_order_relaxed);  // relaxed: as above
+        }
+    }
     /// Grows with each poll while a NIC carries flows. Threads: any.
     [[nodiscard]] std::uint32_t polls() const noexcept {
         return polls_.load(std::memory_order_relaxed);  // relaxed: a hint how things follow
@@ -196,6 +204,8 @@ class RdFlows final : private MadSink, private CmWire {
         std::uint64_t asked_us = 0;     // when its end was asked for
         bool is_refused = false;        // the peer's host has said that nobody listens
         std::uint64_t life_signs = 0;   // of an open flow, at that time
+        std::uint64_t moved = 0;        // to and fro, as of the last look for silent peers
+        bool was_idle = false;          // as of that look
         std::uint32_t psn = 0;          // with which the peer begins
         std::uint64_t peer_dials = 0;   // requests that the peer had made when it last said so
     };
@@ -281,6 +291,11 @@ class RdFlows final : private MadSink, private CmWire {
         RVT_REQUIRES(lock_);
     void close_left() noexcept;
 
+    // ---- silence, in rd_flows_silence.cc ----
+    void look_at_peers(std::uint64_t now_us) noexcept;
+    bool look_at_peer(Link& link) noexcept;
+    void look_for_silent_locked(std::uint64_t now_us) noexcept RVT_REQUIRES(lock_);
+
     // ---- traffic, in rd_flows.cc ----
     unsigned poll_polling() noexcept;
     unsigned poll_packets() noexcept;
@@ -334,7 +349,10 @@ class RdFlows final : private MadSink, private CmWire {
     std::deque<Waiting> for_room_ RVT_GUARDED_BY(lock_);        // in the order of their turns
     bool is_short_ RVT_GUARDED_BY(lock_) = false;               // the last flow found no memory
     std::atomic<std::uint64_t> cm_due_us_{kNever};              // 0: there is something to do
-    std::atomic<std::uint64_t> room_due_us_{kNever};            // when to ask a flow to end
+    std::atomic<std::uint64_t> room_due_us_{kNever};            // when the owner has to make room
+    // When to look for silent peers; kNever: nothing has moved since the last look; 0: some time
+    // after now.
+    std::atomic<std::uint64_t> look_due_us_{kNever};
     std::atomic<bool> has_closed_{false};
     std::atomic<bool> has_large_{false};
 
@@ -352,6 +370,7 @@ class RdFlows final : private MadSink, private CmWire {
     std::vector<RdFlow*> opened_now_;
     std::vector<std::uint64_t> failed_;  // flows over the NIC, by id
     std::vector<RdFlow*> left_;          // to be closed
+    bool wants_look_ = false;            // the owner is to look for silent peers
     std::uint32_t port_changes_ = 0;     // that have been looked at
     std::uint64_t packets_us_ = 0;       // when one came last, while a NIC carries flows
     bool nic_has_moved_ = false;         // since the last look at the clock

@@ -127,7 +127,7 @@ void RdFlows::grant_wishes_locked(std::uint64_t now_us) {
     }
 }
 
-/// Asks flows to end, as many as are wanted.
+/// Asks flows to end, as many as are wanted, and looks for silent peers when that is due.
 void RdFlows::make_room() noexcept {
     // relaxed: what is wanted right now is seen at the next call.
     const std::uint64_t due = room_due_us_.load(std::memory_order_relaxed);
@@ -139,6 +139,9 @@ void RdFlows::make_room() noexcept {
         return;
     }
     const util::Guard guard(lock_);
+    if (std::exchange(wants_look_, false)) {
+        look_for_silent_locked(now);
+    }
     grant_wishes_locked(now);
     const std::size_t free =
         is_short_ || by_address_.size() >= max_flows_ ? 0 : max_flows_ - by_address_.size();

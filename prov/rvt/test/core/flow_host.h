@@ -45,7 +45,9 @@ class FlowHost {
         attr.is_hot = &is_hot_;
         flows = core::RdFlows::open(attr).take();
     }
-    /// From now on it does not answer.
+    /// From now on nothing reaches it; while it is not polled it says nothing either.
+    void cut_off() { wire_.detach(port_); }
+    /// From now on it does not answer; it tells its peers so.
     void kill() {
         if (port_.device != nullptr) {
             wire_.detach(port_);

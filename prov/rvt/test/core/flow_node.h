@@ -77,7 +77,7 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
         is_malformed = true;
         flow_ended(*static_cast<core::RdFlow*>(peer));
     }
-    bool is_idle(void*) noexcept override { return true; }
+    bool is_idle(void*) noexcept override { return !is_owed; }
     void flow_opened(core::RdFlow& opened) noexcept override {
         flow = &opened;
         if (starts_flows) {
@@ -104,6 +104,7 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
     int failure = 0;
     bool is_watched = true;
     bool is_malformed = false;
+    bool is_owed = false;  // something, by its peers
 
   private:
     fake::Wire& wire_;

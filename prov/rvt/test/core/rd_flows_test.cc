@@ -105,7 +105,7 @@ class Node final : public FlowHost, public RdFlowUser, public RdFlowsUser {
         }
     }
     void take_malformed(void*) noexcept override { is_malformed = true; }
-    bool is_idle(void* peer) noexcept override { return peer == this; }
+    bool is_idle(void* peer) noexcept override { return peer == this && !is_owed; }
     void flow_opened(RdFlow& opened) noexcept override {
         flow = &opened;
         flow->start(this);
@@ -129,6 +129,7 @@ class Node final : public FlowHost, public RdFlowUser, public RdFlowsUser {
     int wakes = 0;
     std::uint64_t packets = 0;  // that arrived
     bool is_malformed = false;
+    bool is_owed = false;       // something, by its peer
     bool has_sent_held = true;  // another thread, amid the last poll that brought a message
 
   private:
@@ -442,6 +443,95 @@ Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
     a.flows->connect(b->address());
     RVT_ASSERT(run_until([&] { return a.flow != nullptr; }));
     RVT_EQ(a.flow->peer().incarnation, 13);
+}
+
+// ---- peers that owe something ----
+
+namespace {
+
+constexpr std::uint64_t kSecondUs = 1'000'000;
+
+/// Two of which one has asked something, and has the word that the question has come.
+struct Asked {
+    Asked() {
+        a.flows->connect(b->address());
+        RVT_ASSERT(until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+        RVT_ASSERT(a.say(1, "a question"));
+        RVT_ASSERT(until([&] { return b->heard.size() == 1 && a.flow->is_drained(); }));
+        a.is_owed = true;
+    }
+    template <class IsDone>
+    bool until(IsDone is_done, std::uint64_t most_us = 2 * kSecondUs) {
+        const std::uint64_t end_us = now_us + most_us;
+        while (now_us < end_us && !is_done()) {
+            a.poll();
+            b_owner_polls ? b->poll() : static_cast<void>(b->flows->poll_for_owner());
+            now_us += 1000;
+        }
+        return is_done();
+    }
+
+    /// It dies, and somebody else is there.
+    void replace_b(std::uint8_t number) {
+        b->cut_off();
+        dead = std::move(b);
+        b = std::make_unique<Node>(wire, number, 13);
+    }
+
+    fake::Wire wire;
+    std::unique_ptr<Node> dead;
+    Node a{wire, 1, 11};
+    std::unique_ptr<Node> b = std::make_unique<Node>(wire, 2, 12);
+    bool b_owner_polls = true;
+};
+
+}  // namespace
+
+Test(rd_flows, a_peer_that_owes_something_and_was_started_again_is_noticed) {
+    Asked net;
+    net.replace_b(2);
+    RVT_ASSERT(net.until([&] { return net.a.ends == 1; }));
+}
+
+Test(rd_flows, a_peer_that_owes_something_and_whose_host_is_silent_is_given_up) {
+    Asked net;
+    net.replace_b(3);
+    RVT_ASSERT(net.until([&] { return net.a.ends == 1; }, 80 * kSecondUs));
+}
+
+Test(rd_flows, a_peer_that_owes_something_and_is_only_slow_is_waited_for) {
+    Asked net;
+    net.b_owner_polls = false;
+    net.until([] { return false; }, 80 * kSecondUs);
+    RVT_EQ(net.a.ends, 0);
+    net.b_owner_polls = true;
+    RVT_ASSERT(net.b->say(2, "the answer"));
+    RVT_ASSERT(net.until([&] { return net.a.heard.size() == 1; }));
+    RVT_EQ(net.a.is_malformed || net.b->is_malformed, false);
+}
+
+Test(rd_flows, a_peer_that_owes_nothing_is_not_asked) {
+    Asked net;
+    net.a.is_owed = false;
+    net.until([] { return false; }, kSecondUs);
+    const std::uint64_t before = net.b->packets;
+    net.until([] { return false; }, 5 * kSecondUs);
+    RVT_EQ(net.b->packets, before);
+    RVT_EQ(net.a.flows->owner_due_us(), RdFlows::kNever);
+}
+
+Test(rd_flows, an_owner_that_does_not_poll_is_woken_to_ask_a_silent_peer) {
+    Asked net;
+    net.until([] { return false; }, kSecondUs);
+    const int before = net.a.wakes;
+    for (const std::uint64_t end_us = now_us + kSecondUs; now_us < end_us; now_us += 1000) {
+        net.a.flows->poll_for_owner();
+    }
+    RVT_EQ(net.a.wakes, before + 1);
+    RVT_ASSERT(net.a.flows->owner_due_us() <= now_us);
+    const std::uint64_t heard = net.b->packets;
+    net.until([] { return false; }, kSecondUs);
+    RVT_ASSERT(net.b->packets > heard);
 }
 
 Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {

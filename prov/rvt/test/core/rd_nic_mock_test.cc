@@ -407,6 +407,36 @@ Test(rd_nic_mock, a_port_that_is_down_ends_flows_when_the_nic_gives_up) {
     net.again();
 }
 
+Test(rd_nic_mock, a_peer_that_owes_something_and_has_died_is_noticed) {
+    Two net;
+    RVT_ASSERT(net.a.say("a question"));
+    net.until([&] { return net.b.heard.size() == 1 && net.a.flow->is_drained(); });
+    net.a.is_owed = true;
+    net.asleep = &net.b;
+    net.mock.is_cut = true;
+    net.until([&] { return net.a.ends == 1; });
+}
+
+Test(rd_nic_mock, a_peer_whose_death_another_frame_would_not_tell_of_is_noticed) {
+    Two net;
+    net.asleep = &net.b;
+    RVT_ASSERT(net.a.say("a question"));  // of which no completion is asked
+    net.a.is_owed = true;
+    net.mock.is_cut = true;
+    net.until([&] { return net.a.ends == 1; });
+}
+
+Test(rd_nic_mock, a_peer_that_owes_something_and_is_only_slow_is_waited_for) {
+    Two net;
+    net.a.is_owed = true;
+    net.asleep = &net.b;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+    net.until([&] { return std::chrono::steady_clock::now() > end; });
+    RVT_EQ(net.a.ends, 0);
+    net.asleep = nullptr;
+    net.talk(net.a, *net.a.flow, net.b, *net.b.flow);
+}
+
 // ---- threads ----
 
 Test(rd_nic_mock, threads_beside_the_owner_may_poll_send_and_connect) {
