@@ -59,6 +59,17 @@ class RdmPath : public shm::Path {
     bool put_borrowed(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                       const void* payload, std::size_t payload_bytes, const iovec& run,
                       bool has_more) noexcept;
+    /// Whether NICs at both ends read large messages from where they are.
+    bool can_fetch() const noexcept { return flow_ != nullptr && flow_->can_fetch(); }
+    /// Registers memory that the peer's NIC may read. Returns: nothing where it cannot be.
+    core::RdLoan lend(const iovec& memory) noexcept {
+        return can_fetch() ? flow_->lend(memory) : core::RdLoan{};
+    }
+    /// See RdFlow::fetch().
+    bool fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
+               std::uint64_t name) noexcept {
+        return can_fetch() && flow_->fetch(to, address, key, name);
+    }
     /// Put so far; 0 in shared memory, where nothing is borrowed.
     std::uint64_t frames() const noexcept { return flow_ == nullptr ? 0 : flow_->frames(); }
     bool has_let_go(std::uint64_t frames) const noexcept {

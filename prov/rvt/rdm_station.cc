@@ -12,6 +12,7 @@
 #include "core/addresses.h"
 #include "core/registry.h"
 #include "nic_station.h"
+#include "ofi/nic_memory.h"
 #include "roce_tuning.h"
 #include "util/local_addresses.h"
 #include "util/log.h"
@@ -93,6 +94,7 @@ util::Status RdmStation::open_wire(const RdmStationAttr& attr) {
          .own = {.incarnation = incarnation(),
                  .has_user_keys = attr.keys.has_user_keys,
                  .wants_rma_events = attr.wants_rma_events},
+         .registrations = nic_ != nullptr ? ofi::registrations_of_params() : core::RegCacheAttr{},
          .connect_timeout_ms =
              static_cast<std::uint32_t>(util::param_number(util::ParamId::kConnectTimeoutMs)),
          .refused_timeout_ms =

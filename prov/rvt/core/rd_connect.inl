@@ -26,6 +26,15 @@ RdEngine<Lock, Host>::~RdEngine() {
     if (av_ != nullptr) {
         av_->remove_observer(this);
     }
+    {
+        const util::Guard guard(lock_);
+        is_enabled_ = false;  // nothing is lent any more
+        tx_messages_.for_each_taken([](RdTxOp& op) {
+            if (op.loan.is_any()) {
+                op.loan.end();
+            }
+        });
+    }
     // After this the control thread calls us no more.
     station_.close();
     // acquire: pairs with the release in deliver().
@@ -476,7 +485,8 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     const auto is_lost = [&peer](const RdInbound& inbound) {
-        return inbound.peer == &peer && inbound.state != RdInbound::State::kComplete;
+        return inbound.peer == &peer && inbound.state != RdInbound::State::kComplete &&
+               inbound.state != RdInbound::State::kEnding;
     };
     unexpected_tagged_.remove_if([&](RdInbound& inbound) { return is_lost(inbound); });
     unexpected_messages_.remove_if([&](RdInbound& inbound) { return is_lost(inbound); });
@@ -488,16 +498,26 @@ void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
         if (!is_lost(inbound)) {
             return;
         }
-        if (inbound.entry != nullptr) {
-            inbound.status = WcStatus::kPeerDead;
-            complete_rx(inbound, *inbound.entry);
-            release_entry(*inbound.entry);
-        } else if (inbound.state != RdInbound::State::kDiscarding) {
-            note_unexpected(-inbound.kept_bytes());
+        if (inbound.state == RdInbound::State::kFetching) {
+            inbound.state = RdInbound::State::kEnding;
+        } else {
+            end_lost(inbound);
         }
-        inbound.storage.reset();
-        inbound_.give_back(&inbound);
     });
+}
+
+/// Ends a message of a lost peer that is in no queue any more.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::end_lost(RdInbound& inbound) noexcept {
+    if (inbound.entry != nullptr) {
+        inbound.status = WcStatus::kPeerDead;
+        complete_rx(inbound, *inbound.entry);
+        release_entry(*inbound.entry);
+    } else if (inbound.state != RdInbound::State::kDiscarding) {
+        note_unexpected(-inbound.kept_bytes());
+    }
+    inbound.storage.reset();
+    inbound_.give_back(&inbound);
 }
 
 // ---- questions ----

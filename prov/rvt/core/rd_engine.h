@@ -157,6 +157,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status fill_message(RdTxOp& op, const RdSend& request, std::uint64_t total) noexcept;
     bool start_message(Peer& peer, RdTxOp& op) noexcept;
     bool stream_eager(Peer& peer, RdTxOp& op) noexcept;
+    bool waits_for_match(Peer& peer, RdTxOp& op) noexcept;
+    bool lend(Peer& peer, RdTxOp& op) noexcept;
     bool send_rendezvous(Peer& peer, RdTxOp& op) noexcept;
     /// Larger messages stay with the sender until they are matched.
     std::size_t eager_max(const Path& path) const noexcept {
@@ -235,6 +237,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_pull(Peer& peer, const Arrival& arrival) noexcept;
     bool on_pull_data(Peer& peer, const Arrival& arrival) noexcept;
     bool on_pull_done(Peer& peer, const Arrival& arrival) noexcept;
+    bool fetch(RdInbound& inbound) noexcept;
+    bool on_fetched(Peer& peer, const Arrival& arrival) noexcept;
+    void fetch_ended(std::uint64_t name) noexcept override;
     bool on_finish(Peer& peer, const Arrival& arrival) noexcept;
     bool run_job(Peer& peer, RdTxOp& op) noexcept;
     bool stream_pulled(Peer& peer, RdTxOp& op) noexcept;
@@ -359,6 +364,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool has_nothing_under_way(const Peer& peer) noexcept;
     void fail_operations(Peer& peer, WcStatus status) noexcept;
     void fail_inbound(Peer& peer) noexcept;
+    void end_lost(RdInbound& inbound) noexcept;
     void end_receive(RdRxEntry& entry, bool is_tagged, WcStatus status) noexcept;
     void deliver(std::unique_ptr<Event> event) noexcept override;
     bool control_progress() noexcept override;

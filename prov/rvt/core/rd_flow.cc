@@ -158,6 +158,98 @@ std::uint64_t RdFlow::completed() const noexcept {
     return nic_ != nullptr ? sent_.load(std::memory_order_acquire) : qp_->send_queue().completed();
 }
 
+// ---- fetching ----
+
+bool RdFlow::can_fetch() const noexcept {
+    return nic_ != nullptr && peer_.can_fetch && nic_->can_fetch();
+}
+
+RdLoan RdFlow::lend(const iovec& memory) noexcept {
+    return {.nic = nic_, .region = nic_->lend(memory)};
+}
+
+bool RdFlow::fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
+                   std::uint64_t name) noexcept {
+    const auto begun = nic_->begin_fetch(to, *qp_, name);
+    if (!begun) {
+        return false;
+    }
+    const Fetch fetch{.index = begun->index,
+                      .to = begun->to,
+                      .address = address,
+                      .key = static_cast<std::uint32_t>(key)};
+    const util::Guard guard(lock_);
+    if (fetching_ == RdNic::kMostFetches) {
+        fetches_.push_back(fetch);
+        return true;
+    }
+    const bool is_posted = post_fetch_locked(fetch);
+    if (!is_posted) {
+        nic_->end_fetch(fetch.index);
+    }
+    return is_posted;
+}
+
+bool RdFlow::post_fetch_locked(const Fetch& fetch) noexcept {
+    note_use();
+    flows_.note_traffic();
+    const bool is_posted = qp_->post_send({.wr_id = RdNic::kIsFetch | fetch.index,
+                                           .opcode = WrOpcode::kRead,
+                                           .flags = SendFlags::kSignaled,
+                                           .sg_list = {&fetch.to, 1},
+                                           .remote_addr = fetch.address,
+                                           .rkey = fetch.key})
+                               .is_ok();
+    fetching_ += is_posted ? 1 : 0;
+    return is_posted;
+}
+
+bool RdFlow::note_fetched(std::uint64_t name) noexcept {
+    bool goes_on = true;
+    {
+        const util::Guard guard(lock_);
+        --fetching_;
+        if (!fetches_.empty()) {
+            const Fetch next = fetches_.front();
+            fetches_.pop_front();
+            goes_on = post_fetch_locked(next);
+            if (!goes_on) {
+                nic_->lose_fetch(next.index);
+            }
+        }
+    }
+    note_use();
+    if (flows_.is_owner_polling() && parts_.empty()) [[likely]] {
+        hand_over_fetched(name);
+    } else {
+        parts_.push_back(
+            {.bytes = {}, .starts = false, .ends = false, .is_fetched = true, .fetched = name});
+        flows_.note_waiting(*this, 0);
+    }
+    return goes_on;
+}
+
+void RdFlow::hand_over_fetched(std::uint64_t name) noexcept {
+    if (is_closed_ || is_broken_) {
+        nic_->note_lost(name);
+        return;
+    }
+    flows_.taker().take_message(user_peer_, {.op = RdOp::kFetched, .data = name});
+}
+
+void RdFlow::drop_fetches() noexcept {
+    for (const Part& part : parts_) {
+        if (part.is_fetched) {
+            nic_->note_lost(part.fetched);
+        }
+    }
+    const util::Guard guard(lock_);
+    for (const Fetch& fetch : fetches_) {
+        nic_->lose_fetch(fetch.index);
+    }
+    fetches_.clear();
+}
+
 /// Makes the open frame, and what it goes on with elsewhere, a work request. One that cannot be
 /// posted is lost, and the pair with it: RdFlows sees that.
 bool RdFlow::post_locked(iovec borrowed, SendFlags flags) noexcept {
@@ -373,7 +465,11 @@ bool RdFlow::drain() noexcept {
         const Part part = std::move(parts_.front());
         parts_.pop_front();
         flows_.note_taken(part.bytes.size());
-        handle(part.bytes, part.starts, part.ends);
+        if (part.is_fetched) {
+            hand_over_fetched(part.fetched);
+        } else {
+            handle(part.bytes, part.starts, part.ends);
+        }
     }
     return parts_.empty();
 }

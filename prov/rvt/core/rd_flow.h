@@ -26,6 +26,7 @@
 #include "core/mr.h"
 #include "core/owned.h"
 #include "core/rd_frame_ring.h"
+#include "core/rd_loan.h"
 #include "core/rd_record.h"
 #include "rvt/types.h"
 #include "util/annotations.h"
@@ -42,6 +43,7 @@ struct RdFlowPeer {
     std::uint64_t incarnation = 0;
     bool has_user_keys = false;
     bool wants_rma_events = false;
+    bool can_fetch = false;  // its NIC reads messages from where they are
 };
 
 /// Who takes what arrives. Threads: the owner.
@@ -54,6 +56,9 @@ class RdFlowUser {
     /// Whether nothing is under way with this peer, in either direction, so that nobody would miss
     /// the flow. It must not call RdFlows or a flow.
     virtual bool is_idle(void* peer) noexcept = 0;
+    /// What RdFlow::fetch() was asked for under that name comes to nothing: the flow has failed, or
+    /// is closed. Nothing is written any more. Only of who fetches.
+    virtual void fetch_ended([[maybe_unused]] std::uint64_t name) noexcept {}
 
   protected:
     ~RdFlowUser() = default;
@@ -90,6 +95,16 @@ class RdFlow final : public MessageSink {
     /// close(). Returns: false when there is no room.
     /// @param has_more  Another one follows at once.
     bool put_borrowed(const RdMessage& message, const iovec& run, bool has_more) noexcept;
+    /// Whether NICs at both ends read large messages from where they are.
+    [[nodiscard]] bool can_fetch() const noexcept;
+    /// Registers memory that the peer's NIC may read until the loan ends. Returns: nothing where it
+    /// cannot be registered to stay so.
+    RdLoan lend(const iovec& memory) noexcept;
+    /// Lets the NIC read the peer's memory at `address` into `to`, which is the NIC's until the
+    /// user is told of that name: by a message kFetched, or by fetch_ended(), which may be after
+    /// close(). Returns: false when `to` cannot be registered to stay so, or is too long.
+    bool fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
+               std::uint64_t name) noexcept;
     /// How many frames have been put.
     [[nodiscard]] std::uint64_t frames() noexcept;
     /// Whether the peer has the first `frames`, so that they are not sent again.
@@ -114,6 +129,9 @@ class RdFlow final : public MessageSink {
         // release: pairs with the acquire in completed().
         sent_.store(frames, std::memory_order_release);
     }
+    /// It has read what it was asked for. Returns: false when it does not take what comes next.
+    /// Threads: as above.
+    bool note_fetched(std::uint64_t name) noexcept;
 
     // ---- MessageSink ----
 
@@ -128,6 +146,16 @@ class RdFlow final : public MessageSink {
         std::vector<std::byte> bytes;
         bool starts;
         bool ends;
+        bool is_fetched = false;  // no part, but the word that `fetched` is here
+        std::uint64_t fetched = 0;
+    };
+
+    /// What the NIC is to read, and is not reading yet.
+    struct Fetch {
+        std::uint32_t index;  // at the NIC
+        Sge to;
+        std::uint64_t address;
+        std::uint32_t key;
     };
 
     /// A run of which a part has arrived.
@@ -204,6 +232,12 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] std::uint64_t completed() const noexcept;
     bool put_copied_locked(const RdMessage& message, const iovec& run) noexcept RVT_REQUIRES(lock_);
 
+    // ---- fetching, over a NIC ----
+    bool post_fetch_locked(const Fetch& fetch) noexcept RVT_REQUIRES(lock_);
+    void hand_over_fetched(std::uint64_t name) noexcept;
+    /// The flow ends: what has not been posted never is, what waits for the owner is not told of.
+    void drop_fetches() noexcept;
+
     // ---- receiving ----
     [[nodiscard]] std::size_t heed_taken(std::span<const std::byte> frame) noexcept;
 
@@ -232,6 +266,8 @@ class RdFlow final : public MessageSink {
     std::uint32_t unsignaled_ RVT_GUARDED_BY(lock_) = 0;  // frames since a completion was asked for
     std::size_t unsignaled_bytes_ RVT_GUARDED_BY(lock_) = 0;
     std::uint32_t posted_at_ RVT_GUARDED_BY(lock_) = ~0u;    // the last frame; see RdFlows::polls()
+    std::deque<Fetch> fetches_ RVT_GUARDED_BY(lock_);        // wait for those before them
+    std::uint32_t fetching_ RVT_GUARDED_BY(lock_) = 0;       // posted
     std::byte* open_ RVT_GUARDED_BY(lock_) = nullptr;        // the frame that takes further records
     std::size_t open_bytes_ RVT_GUARDED_BY(lock_) = 0;       // 0: there is none
     std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;        // bytes that it can have

@@ -55,14 +55,14 @@ RdFlows::RdFlows(const RdFlowsAttr& attr)
 
 Result<std::unique_ptr<RdFlows>> RdFlows::open(const RdFlowsAttr& attr) {
     std::unique_ptr<RdFlows> flows(new RdFlows(attr));
-    const Status status = flows->start(attr.nic);
+    const Status status = flows->start(attr.nic, attr.registrations);
     if (!status.is_ok()) {
         return status;
     }
     return flows;
 }
 
-Status RdFlows::start(Device* nic) {
+Status RdFlows::start(Device* nic, const RegCacheAttr& registrations) {
     Status made = keep(context_, open_device(device_));
     if (made.is_ok()) {
         made = keep(pd_, alloc_pd(*context_));
@@ -78,7 +78,7 @@ Status RdFlows::start(Device* nic) {
         return made;
     }
     if (nic != nullptr) {
-        auto opened = RdNic::open(*nic);
+        auto opened = RdNic::open(*nic, registrations);
         if (opened.is_ok()) {
             nic_ = opened.take();
         } else {
@@ -162,6 +162,7 @@ void RdFlows::forget_ended(std::vector<RdFlow*>& flows) noexcept {
 void RdFlows::destroy_locked(Link& link) noexcept {
     RdFlow& flow = *link.flow;
     if (flow.nic_ != nullptr && flow.qp_ != nullptr) {
+        flow.drop_fetches();
         nic_->retire(std::move(flow.qp_));
     }
     flow.qp_.reset();
@@ -228,6 +229,7 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
     close_left();
     reap();
     make_room();
+    tell_lost();
     is_owner_polling_ = false;
     poll_lock_.unlock();
     return moved;
@@ -239,6 +241,9 @@ unsigned RdFlows::poll_for_owner() noexcept {
     }
     leaves_nic_ = true;
     const unsigned moved = poll_polling();
+    if (nic_ != nullptr && nic_->has_lost()) [[unlikely]] {
+        user_->work_waits();
+    }
     poll_lock_.unlock();
     return moved;
 }
@@ -430,6 +435,15 @@ void RdFlows::tell_late() noexcept {
         const News news = news_.front();
         news_.pop_front();
         tell_now(news);
+    }
+}
+
+void RdFlows::tell_lost() noexcept {
+    if (nic_ == nullptr || !nic_->has_lost()) [[likely]] {
+        return;
+    }
+    for (const std::uint64_t name : nic_->take_lost()) {
+        taker_->fetch_ended(name);
     }
 }
 

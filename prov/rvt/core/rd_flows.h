@@ -63,7 +63,10 @@ struct RdFlowsAttr {
     Device* nic = nullptr;
     RdFlowUser* taker = nullptr;  // outlives them too, as the next
     RdFlowsUser* user = nullptr;
-    RdFlowPeer own{};  // what peers are told
+    RdFlowPeer own{};  // what peers are told, but for what the NIC can do
+    /// What of the application's memory stays registered with the NIC, without its `pd`; without a
+    /// watch nothing, and all data is copied.
+    RegCacheAttr registrations{};
     std::uint32_t connect_timeout_ms = 10'000;
     std::uint32_t refused_timeout_ms = 3'000;  // of it, where the peer's host says nobody listens
     std::uint32_t max_flows = 1u << 16;        // open, or being made
@@ -231,7 +234,7 @@ class RdFlows final : private MadSink, private CmWire {
     }
 
     explicit RdFlows(const RdFlowsAttr& attr);
-    Status start(Device* nic);
+    Status start(Device* nic, const RegCacheAttr& registrations);
 
     // MadSink, CmWire
     void take_mad(const Address& source,
@@ -254,6 +257,8 @@ class RdFlows final : private MadSink, private CmWire {
     std::array<std::byte, kGreetingBytes> own_greeting_locked(const RdFlow& flow) const
         RVT_REQUIRES(lock_);
     static void note_greeting(Link& link, const CmEvent& event) noexcept;
+    static std::uint8_t reads_of(const RdFlow& flow) noexcept;
+    static CmPair own_pair(const Link& link) noexcept;
     Status connect_pair_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
     void dial_locked(Link& link) RVT_REQUIRES(lock_);
     void run_cm_locked() RVT_REQUIRES(lock_);
@@ -310,6 +315,7 @@ class RdFlows final : private MadSink, private CmWire {
     unsigned drain_waiting() noexcept;
     void tell(RdFlow& flow, bool is_end);
     void tell_late() noexcept;
+    void tell_lost() noexcept;
     void tell_now(const News& news) noexcept;
     [[nodiscard]] bool is_quiet(std::uint64_t now_us, std::uint64_t traffic_us) noexcept;
     void take_errors() noexcept;

@@ -42,7 +42,8 @@ struct Greeting {
     static constexpr std::uint8_t kVersion = 1;
     static constexpr std::uint8_t kUserKeys = 1;
     static constexpr std::uint8_t kRmaEvents = 2;
-    static constexpr std::uint8_t kNic = 4;  // the pair that is named is a NIC's
+    static constexpr std::uint8_t kNic = 4;      // the pair that is named is a NIC's
+    static constexpr std::uint8_t kFetches = 8;  // which reads messages from where they are
 
     std::uint32_t magic = kMagic;
     std::uint8_t version = kVersion;
@@ -97,7 +98,8 @@ bool names_nic(const Greeting& greeting) noexcept {
 RdFlowPeer peer_of(const Greeting& greeting) noexcept {
     return {.incarnation = greeting.incarnation,
             .has_user_keys = (greeting.flags & Greeting::kUserKeys) != 0,
-            .wants_rma_events = (greeting.flags & Greeting::kRmaEvents) != 0};
+            .wants_rma_events = (greeting.flags & Greeting::kRmaEvents) != 0,
+            .can_fetch = (greeting.flags & Greeting::kFetches) != 0};
 }
 
 /// Whether a request was made before the link's, by the same endpoint, and came late.
@@ -189,6 +191,19 @@ Status RdFlows::make_pair(RdFlow& flow, bool over_nic) {
                             QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
 }
 
+/// READs that the flow's pair answers at a time, and may have outstanding.
+std::uint8_t RdFlows::reads_of(const RdFlow& flow) noexcept {
+    return flow.is_over_nic() ? flow.nic_->device().limits().max_rd_atomic : std::uint8_t{0};
+}
+
+CmPair RdFlows::own_pair(const Link& link) noexcept {
+    const std::uint8_t reads = reads_of(*link.flow);
+    return {.qpn = link.flow->qp_->qpn(),
+            .starting_psn = link.psn,
+            .responder_resources = reads,
+            .initiator_depth = reads};
+}
+
 /// Takes the pair to RTS, with what the peer has said of its own.
 Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     RdFlow& flow = *link.flow;
@@ -202,18 +217,21 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
         .dest_qpn = event.remote.qpn,
         .rq_psn = link.psn,
         .path_mtu_bytes = flow.is_over_nic() ? mtu_within(path_bytes) : flow.payload_bytes_,
+        .max_dest_rd_atomic = reads_of(flow),
         .min_rnr_timer = kMinRnrTimer};
     Status status = flow.qp_->modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu |
                                                QpMask::kDestQpn | QpMask::kRqPsn |
                                                QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer);
     if (status.is_ok()) {
-        status = flow.qp_->modify({.state = QpState::kRts,
-                                   .sq_psn = event.remote.starting_psn,
-                                   .timeout = flow.is_over_nic() ? kNicAckTimeout : kAckTimeout,
-                                   .retry_cnt = kRetries,
-                                   .rnr_retry = kRnrRetryForEver},
-                                  QpMask::kState | QpMask::kTimeout | QpMask::kRetryCnt |
-                                      QpMask::kRnrRetry | QpMask::kSqPsn | QpMask::kMaxRdAtomic);
+        status = flow.qp_->modify(
+            {.state = QpState::kRts,
+             .sq_psn = event.remote.starting_psn,
+             .max_rd_atomic = std::min(reads_of(flow), event.remote.responder_resources),
+             .timeout = flow.is_over_nic() ? kNicAckTimeout : kAckTimeout,
+             .retry_cnt = kRetries,
+             .rnr_retry = kRnrRetryForEver},
+            QpMask::kState | QpMask::kTimeout | QpMask::kRetryCnt | QpMask::kRnrRetry |
+                QpMask::kSqPsn | QpMask::kMaxRdAtomic);
     }
     return status;
 }
@@ -222,9 +240,11 @@ std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(
     const RdFlow& flow) const {
     static_assert(kGreetingBytes == sizeof(Greeting));
     const Greeting greeting{
-        .flags = static_cast<std::uint8_t>((own_.has_user_keys ? Greeting::kUserKeys : 0) |
-                                           (own_.wants_rma_events ? Greeting::kRmaEvents : 0) |
-                                           (flow.is_over_nic() ? Greeting::kNic : 0)),
+        .flags = static_cast<std::uint8_t>(
+            (own_.has_user_keys ? Greeting::kUserKeys : 0) |
+            (own_.wants_rma_events ? Greeting::kRmaEvents : 0) |
+            (flow.is_over_nic() ? Greeting::kNic : 0) |
+            (flow.is_over_nic() && nic_->can_fetch() ? Greeting::kFetches : 0)),
         .payload_bytes = static_cast<std::uint16_t>(
             flow.is_over_nic() ? nic_->device().payload_bytes() : device_.payload_bytes()),
         .incarnation = own_.incarnation,
@@ -236,6 +256,7 @@ std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(
 void RdFlows::note_greeting(Link& link, const CmEvent& event) noexcept {
     const Greeting greeting = read_greeting(event.private_data());
     link.flow->peer_ = peer_of(greeting);
+    link.flow->peer_.can_fetch &= event.remote.responder_resources != 0;
     link.peer_dials = greeting.dials;
 }
 
@@ -298,18 +319,17 @@ void RdFlows::dial_locked(Link& link) {
     ++dials_;
     const auto greeting = own_greeting_locked(*link.flow);
     link.state = State::kDialing;
-    const auto handle =
-        agent_->connect({.service_id = kRdServiceId,
-                         .dest = {.dest = link.flow->address_},
-                         .own = {.qpn = link.flow->qp_->qpn(), .starting_psn = link.psn},
-                         .path_mtu_bytes = device_.mtu_bytes(),
-                         .retry_cnt = kRetries,
-                         .local_ack_timeout = kTimeWait,
-                         .response_timeout_us = kResponseUs,
-                         .max_cm_retries = kCmRetries,
-                         .context = link.flow->id(),
-                         .private_data = greeting},
-                        device_.now_us());
+    const auto handle = agent_->connect({.service_id = kRdServiceId,
+                                         .dest = {.dest = link.flow->address_},
+                                         .own = own_pair(link),
+                                         .path_mtu_bytes = device_.mtu_bytes(),
+                                         .retry_cnt = kRetries,
+                                         .local_ack_timeout = kTimeWait,
+                                         .response_timeout_us = kResponseUs,
+                                         .max_cm_retries = kCmRetries,
+                                         .context = link.flow->id(),
+                                         .private_data = greeting},
+                                        device_.now_us());
     if (!handle.is_ok()) {
         fail_locked(link, handle.status().error());
         return;
@@ -324,6 +344,10 @@ void RdFlows::close(RdFlow& flow) noexcept {
     flow.is_closed_ = true;
     if (!flow.is_over_nic()) {
         abandon_sending(*flow.qp_);
+    } else {
+        // What the peer may have read until now is the application's again.
+        [[maybe_unused]] const Status ended =
+            flow.qp_->modify({.state = QpState::kErr}, QpMask::kState);
     }
     Link* const link = find_locked(flow.id());
     if (link == nullptr) {
@@ -525,11 +549,10 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place
         return;
     }
     if (status.is_ok()) {
-        status = agent_->accept(event.handle,
-                                {.own = {.qpn = link.flow->qp_->qpn(), .starting_psn = link.psn},
-                                 .context = link.flow->id(),
-                                 .private_data = greeting},
-                                device_.now_us());
+        status = agent_->accept(
+            event.handle,
+            {.own = own_pair(link), .context = link.flow->id(), .private_data = greeting},
+            device_.now_us());
     }
     if (!status.is_ok()) {
         fail_locked(link, status.error());

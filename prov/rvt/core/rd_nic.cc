@@ -18,6 +18,7 @@ namespace {
 // As many as the limit of locked memory allows.
 constexpr std::uint32_t kReceives[] = {512, 256, 128, 64, 32};
 constexpr std::uint32_t kFreeShare = 8;  // of which not more than this part waits to be posted
+constexpr std::uint64_t kMostFetched = 1u << 30;
 constexpr std::uint64_t kIsReceive = std::uint64_t{1} << 63;
 // Not every driver says that a pair takes no more receives.
 constexpr std::uint64_t kLastReceiveUs = 1'000'000;
@@ -30,16 +31,25 @@ void RdNic::Unmap::operator()(std::byte* memory) const noexcept {
 
 // ---- life ----
 
-Result<std::unique_ptr<RdNic>> RdNic::open(Device& device) {
+Result<std::unique_ptr<RdNic>> RdNic::open(Device& device, const RegCacheAttr& registrations) {
     std::unique_ptr<RdNic> nic(new RdNic(device));
-    const Status started = nic->start();
+    const Status started = nic->start(registrations);
     return started.is_ok() ? Result<std::unique_ptr<RdNic>>(std::move(nic))
                            : Result<std::unique_ptr<RdNic>>(started);
 }
 
-RdNic::~RdNic() = default;
+/// What the pairs that are left read into is named by nobody else.
+RdNic::~RdNic() {
+    leaving_.clear();
+    const util::Guard guard(memory_lock_);
+    for (const Fetch& fetch : fetches_) {
+        if (fetch.region != nullptr) {
+            cache_->give_back(*fetch.region);
+        }
+    }
+}
 
-Status RdNic::start() {
+Status RdNic::start(const RegCacheAttr& registrations) {
     Status made = keep(context_, open_device(device_));
     if (made.is_ok()) {
         made = keep(channel_, create_comp_channel(*context_));
@@ -58,7 +68,10 @@ Status RdNic::start() {
         made = make_wake_set();
     }
     if (made.is_ok()) {
-        max_flows_ = (depth - receives_->query().max_wr) / RdFrameRing::kMaxFrames;
+        max_flows_ = (depth - receives_->query().max_wr) / (RdFrameRing::kMaxFrames + kMostFetches);
+        RegCacheAttr attr = registrations;
+        attr.pd = pd_.get();
+        cache_ = std::make_unique<RegCache>(std::move(attr));
     }
     return made.is_ok() && max_flows_ == 0 ? Status(ENOSPC) : made;
 }
@@ -114,13 +127,13 @@ Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
                                 .send_cq = cq_.get(),
                                 .recv_cq = cq_.get(),
                                 .srq = receives_.get(),
-                                .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
+                                .cap = {.max_send_wr = RdFrameRing::kMaxFrames + kMostFetches,
                                         .max_recv_wr = 0,
                                         .max_send_sge = 1,
                                         .max_recv_sge = 0,
                                         .max_inline_bytes = device_.limits().max_inline_bytes}}));
     if (made.is_ok()) {
-        made = place->modify({.state = QpState::kInit},
+        made = place->modify({.state = QpState::kInit, .access = Access::kRemoteRead},
                              QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
     }
     if (made.is_ok()) {
@@ -149,8 +162,10 @@ void RdNic::retire(Owned<Qp> pair) noexcept {
         flows_[pair->qpn()] = nullptr;
     }
     const Status ends = pair->modify({.state = QpState::kErr}, QpMask::kState);
+    const bool has_told = std::erase(told_, pair.get()) != 0;
     leaving_.push_back({.pair = std::move(pair),
-                        .until_us = ends.is_ok() ? device_.now_us() + kLastReceiveUs : 0});
+                        .until_us = ends.is_ok() ? device_.now_us() + kLastReceiveUs : 0,
+                        .has_told = has_told});
 }
 
 /// Destroys the pairs that hold no receives any more.
@@ -162,6 +177,7 @@ void RdNic::end_left(bool is_all_read) noexcept {
         if (ends) {
             const std::uint32_t qpn = one.pair->qpn();
             one.pair.reset();
+            lose_fetches_of(qpn);  // of which nothing was said
             const util::Guard guard(lock_);
             flows_.erase(qpn);
             note_pairs_locked();
@@ -182,6 +198,122 @@ Status RdNic::refuse(Status why, const char* what_to_change) noexcept {
                  device_.name().c_str(), strerrordesc_np(why.error()), what_to_change);
     }
     return why;
+}
+
+// ---- the application's memory ----
+
+std::uint32_t RdLoan::key() const noexcept {
+    return region->rkey();
+}
+
+void RdLoan::end() noexcept {
+    nic->end_loan(*std::exchange(region, nullptr));
+}
+
+CachedRegion* RdNic::lend(const iovec& memory) noexcept {
+    const util::Guard guard(memory_lock_);
+    const auto region =
+        cache_->take(memory.iov_base, memory.iov_len, RegCache::Nic::kReads, RegCache::Want::kKept);
+    return region.is_ok() ? region.value() : nullptr;
+}
+
+void RdNic::end_loan(CachedRegion& region) noexcept {
+    const util::Guard guard(memory_lock_);
+    cache_->give_back(region);
+}
+
+std::optional<RdNic::Begun> RdNic::begin_fetch(const iovec& to, const Qp& qp,
+                                               std::uint64_t name) noexcept {
+    if (to.iov_len > std::min<std::uint64_t>(device_.limits().max_message_bytes, kMostFetched)) {
+        return {};
+    }
+    const util::Guard guard(memory_lock_);
+    const auto region =
+        cache_->take(to.iov_base, to.iov_len, RegCache::Nic::kWrites, RegCache::Want::kKept);
+    if (!region.is_ok()) {
+        return {};
+    }
+    if (free_fetches_.empty()) {
+        free_fetches_.push_back(static_cast<std::uint32_t>(fetches_.size()));
+        fetches_.emplace_back();
+    }
+    const std::uint32_t index = free_fetches_.back();
+    free_fetches_.pop_back();
+    fetches_[index] = {.region = region.value(), .qpn = qp.qpn(), .name = name};
+    return Begun{.index = index,
+                 .to = {.addr = reinterpret_cast<std::uint64_t>(to.iov_base),
+                        .length = static_cast<std::uint32_t>(to.iov_len),
+                        .lkey = region.value()->lkey()}};
+}
+
+std::uint64_t RdNic::free_fetch_locked(std::uint32_t index) noexcept {
+    Fetch& fetch = fetches_[index];
+    cache_->give_back(*std::exchange(fetch.region, nullptr));
+    free_fetches_.push_back(index);
+    return fetch.name;
+}
+
+void RdNic::end_fetch(std::uint32_t index) noexcept {
+    const util::Guard guard(memory_lock_);
+    free_fetch_locked(index);
+}
+
+void RdNic::lose_fetch(std::uint32_t index) noexcept {
+    const util::Guard guard(memory_lock_);
+    note_lost_locked(free_fetch_locked(index));
+}
+
+/// Returns: nothing for one that has ended with its pair.
+std::optional<std::uint64_t> RdNic::fetch_has_ended(const Wc& wc) noexcept {
+    const auto index = static_cast<std::uint32_t>(wc.wr_id & ~kIsFetch);
+    const util::Guard guard(memory_lock_);
+    if (fetches_[index].region == nullptr || fetches_[index].qpn != wc.qpn) {
+        return {};
+    }
+    return free_fetch_locked(index);
+}
+
+void RdNic::lose_fetches_of(std::uint32_t qpn) noexcept {
+    const util::Guard guard(memory_lock_);
+    for (std::uint32_t index = 0; index < fetches_.size(); ++index) {
+        if (fetches_[index].region != nullptr && fetches_[index].qpn == qpn) {
+            note_lost_locked(free_fetch_locked(index));
+        }
+    }
+}
+
+void RdNic::note_lost_locked(std::uint64_t name) noexcept {
+    lost_.push_back(name);
+    has_lost_.store(true, std::memory_order_relaxed);  // relaxed: see has_lost()
+}
+
+void RdNic::note_lost(std::uint64_t name) noexcept {
+    const util::Guard guard(memory_lock_);
+    note_lost_locked(name);
+}
+
+std::vector<std::uint64_t> RdNic::take_lost() noexcept {
+    const util::Guard guard(memory_lock_);
+    has_lost_.store(false, std::memory_order_relaxed);  // relaxed: see has_lost()
+    return std::exchange(lost_, {});
+}
+
+void RdNic::take_fetched(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
+    const auto name = fetch_has_ended(wc);
+    if (!name) {
+        return;
+    }
+    RdFlow* const flow = find(wc.qpn);
+    const bool is_read = flow != nullptr && wc.status == WcStatus::kSuccess;
+    if (is_read && flow->note_fetched(*name)) [[likely]] {
+        return;
+    }
+    if (!is_read) {
+        note_lost(*name);
+    }
+    if (flow != nullptr) {
+        failed.push_back(flow->id());
+    }
 }
 
 // ---- events ----
@@ -206,8 +338,12 @@ void RdNic::take_events(std::vector<std::uint64_t>& failed) noexcept {
 
 void RdNic::note_last_receive(const Object* pair) noexcept {
     for (Leaving& one : leaving_) {
-        one.has_told |= one.pair.get() == pair;
+        if (one.pair.get() == pair) {
+            one.has_told = true;
+            return;
+        }
     }
+    told_.push_back(pair);  // its flow is about to be closed
 }
 
 void RdNic::fail_all(std::vector<std::uint64_t>& failed) noexcept {
@@ -286,6 +422,10 @@ void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
         if (holds_frames_of(wc.qpn) || !take_frame(wc)) {
             held_.push_back(wc);
         }
+        return;
+    }
+    if ((wc.wr_id & kIsFetch) != 0) {
+        take_fetched(wc, failed);
         return;
     }
     RdFlow* const flow = find(wc.qpn);

@@ -6,6 +6,9 @@
 // Of several frames one completion is asked for. All complete when they fail, and there is room for
 // all that can be under way: so many flows the NIC carries, further ones take packets.
 //
+// Large messages are read by the NIC from where they lie to where they go, if both places can be
+// kept registered (core/reg_cache.h).
+//
 // A pair that ends may hold a receive, and the queue those that its messages have filled: it goes
 // when the NIC has said that it takes no more and the queue has been read, so that none is lost.
 #pragma once
@@ -15,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -24,10 +28,12 @@
 #include "core/mr.h"
 #include "core/owned.h"
 #include "core/qp.h"
+#include "core/reg_cache.h"
 #include "core/srq.h"
 #include "core/verbs_cq.h"
 #include "util/annotations.h"
 #include "util/lock.h"
+#include "util/mutex.h"
 #include "util/unique_fd.h"
 
 namespace rvt::core {
@@ -42,9 +48,13 @@ class RdNic {
     static constexpr std::uint32_t kMostCqe = 1u << 16;
     static constexpr unsigned kMostPolls = kMostCqe / kMostPerPoll;  // until its queue is read
 
-    /// @param device  Of verb grade; outlives this.
+    static constexpr std::uint32_t kMostFetches = 16;                  // of a flow, at a time
+    static constexpr std::uint64_t kIsFetch = std::uint64_t{1} << 62;  // in a request's number
+
+    /// @param device         Of verb grade; outlives this.
+    /// @param registrations  Of the application's memory, without `pd`.
     /// Returns: ENOMEM when not even a few receives can be registered; errors of the device.
-    static Result<std::unique_ptr<RdNic>> open(Device& device);
+    static Result<std::unique_ptr<RdNic>> open(Device& device, const RegCacheAttr& registrations);
     /// Precondition: no flow has a pair.
     ~RdNic();
     RdNic(const RdNic&) = delete;
@@ -63,6 +73,36 @@ class RdNic {
     Status make_pair(RdFlow& flow, Owned<Qp>& place);
     /// Registers what the flow's frames lie in. Threads: any.
     Status register_frames(std::span<std::byte> memory, Owned<Mr>& place);
+
+    // ---- the application's memory. Threads: any ----
+
+    /// Whether memory stays registered, and the NIC reads and answers READs.
+    [[nodiscard]] bool can_fetch() const noexcept {
+        return cache_ != nullptr && cache_->keeps() && device_.limits().max_rd_atomic != 0;
+    }
+    /// Registers what a peer may read. Returns: nullptr when it cannot be kept.
+    CachedRegion* lend(const iovec& memory) noexcept;
+    void end_loan(CachedRegion& region) noexcept;
+    struct Begun {
+        std::uint32_t index;
+        Sge to;
+    };
+    /// Registers what the pair is to read into, and remembers it by a number, which goes into the
+    /// request with kIsFetch. Returns: nothing when it cannot be kept.
+    std::optional<Begun> begin_fetch(const iovec& to, const Qp& qp, std::uint64_t name) noexcept;
+    /// The request never was.
+    void end_fetch(std::uint32_t index) noexcept;
+    /// The same, but its taker believes that it was: see take_lost().
+    void lose_fetch(std::uint32_t index) noexcept;
+    /// The same of one that has ended well, but whose taker was not told.
+    void note_lost(std::uint64_t name) noexcept;
+    /// Whether take_lost() has something to tell.
+    [[nodiscard]] bool has_lost() const noexcept {
+        return has_lost_.load(std::memory_order_relaxed);  // relaxed: a hint, read under the lock
+    }
+    /// Of those that have come to nothing, the names. The NIC does not write for them any more.
+    std::vector<std::uint64_t> take_lost() noexcept;
+
     /// Nothing more is handed to the flow, whose pair ends. Threads: any that keeps poll() out.
     void retire(Owned<Qp> pair) noexcept;
 
@@ -99,8 +139,20 @@ class RdNic {
         bool has_told = false;  // that it takes no more receives
     };
 
+    /// What a pair reads.
+    struct Fetch {
+        CachedRegion* region = nullptr;  // nullptr: none
+        std::uint32_t qpn = 0;
+        std::uint64_t name = 0;
+    };
+
     explicit RdNic(Device& device) noexcept : device_(device) {}
-    Status start();
+    Status start(const RegCacheAttr& registrations);
+    void take_fetched(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
+    std::optional<std::uint64_t> fetch_has_ended(const Wc& wc) noexcept;
+    void lose_fetches_of(std::uint32_t qpn) noexcept;
+    std::uint64_t free_fetch_locked(std::uint32_t index) noexcept RVT_REQUIRES(memory_lock_);
+    void note_lost_locked(std::uint64_t name) noexcept RVT_REQUIRES(memory_lock_);
     Status start_receives();
     Status make_wake_set();
     void give_back(std::uint64_t index) noexcept;
@@ -123,6 +175,12 @@ class RdNic {
     util::UniqueFd wake_set_;  // of the NIC's completions and events
     Owned<CompChannel> channel_;
     Owned<Pd> pd_;
+    util::Mutex memory_lock_;          // order: after all but the watch's
+    std::unique_ptr<RegCache> cache_;  // used under memory_lock_
+    std::vector<Fetch> fetches_ RVT_GUARDED_BY(memory_lock_);
+    std::vector<std::uint32_t> free_fetches_ RVT_GUARDED_BY(memory_lock_);
+    std::vector<std::uint64_t> lost_ RVT_GUARDED_BY(memory_lock_);  // names
+    std::atomic<bool> has_lost_{false};
     Owned<VerbsCq> cq_;
     std::unique_ptr<std::byte[], Unmap> memory_{nullptr, Unmap{0}};
     Owned<Mr> region_;
@@ -141,6 +199,7 @@ class RdNic {
     unsigned next_ = 0;
     std::vector<Wc> held_;  // frames that their flows have no room for; fewer than receives
     std::vector<Leaving> leaving_;
+    std::vector<const Object*> told_;  // pairs, not leaving yet, that take no more receives
     // Flows that have had completions of late, at the last bits of their pairs' numbers.
     struct Known {
         std::uint32_t qpn = 0;  // no pair has this one

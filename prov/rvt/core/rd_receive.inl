@@ -314,6 +314,7 @@ template <class Lock, class Host>
         case RdOp::kAccessDone: return on_access_done(peer, arrival);
         case RdOp::kRmaEvent: return on_rma_event(peer, arrival);
         case RdOp::kShare: return on_share(peer, arrival);
+        case RdOp::kFetched: return on_fetched(peer, arrival);
         case RdOp::kGrow: return true;
         case RdOp::kSegment:
         case RdOp::kTaken:
@@ -483,18 +484,29 @@ bool RdEngine<Lock, Host>::on_eager_more(Peer& peer, const Arrival& arrival) noe
 
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noexcept {
-    RdHeader header;
-    arrival.copy_payload(&header, sizeof header);
-    if (arrival.length() != sizeof header) {
+    struct {
+        RdHeader header;
+        RdReadable readable;
+    } payload{};
+    const bool is_contiguous = (arrival.flags() & wire::kContiguous) != 0;
+    const bool is_readable = (arrival.flags() & wire::kReadable) != 0;
+    if (arrival.length() != (is_readable ? sizeof payload : sizeof payload.header)) {
         return false;
     }
+    arrival.copy_payload(&payload, arrival.length());
+    if (is_readable && (!is_contiguous || payload.readable.key > 0xffffffffu)) {
+        return false;
+    }
+    const RdHeader& header = payload.header;
     RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer);
     RdInbound* const inbound = take_inbound(peer, arrival, header.total, entry);
     if (inbound == nullptr) {
         return false;
     }
     inbound->sender_operation = header.operation;
-    inbound->sender_address = (arrival.flags() & wire::kContiguous) != 0 ? header.address : 0;
+    inbound->sender_address = is_contiguous ? header.address : 0;
+    inbound->sender_key = payload.readable.key;
+    inbound->is_readable = is_readable;
     inbound->state = RdInbound::State::kRendezvous;
     if (entry != nullptr) {
         attach(*inbound, *entry);
@@ -526,7 +538,7 @@ RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival
     inbound->received = 0;
     inbound->wire_flags = arrival.flags();
     inbound->status = WcStatus::kSuccess;
-    inbound->waits_for_share = inbound->lacks_share = false;
+    inbound->waits_for_share = inbound->lacks_share = inbound->is_readable = false;
     return inbound;
 }
 

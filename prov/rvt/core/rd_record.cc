@@ -43,7 +43,7 @@ constexpr auto kRules = [] {
     payload(RdOp::kEager, 0, kMaxRecordPayload);
     with_run(RdOp::kEagerFirst, sizeof(RdHeader), RdOp::kEagerMore, 0);
     with_run(RdOp::kEagerMore, 0, RdOp::kEagerMore, 0);
-    exactly(RdOp::kRendezvous, sizeof(RdHeader));
+    payload(RdOp::kRendezvous, sizeof(RdHeader), sizeof(RdHeader) + sizeof(RdReadable));
     exactly(RdOp::kPull, sizeof(RdPull));
     with_run(RdOp::kPullData, 0, RdOp::kPullData, 0);
     exactly(RdOp::kPullDone, sizeof(RdOutcome));

@@ -11,6 +11,7 @@
 
 #include <sys/uio.h>
 
+#include "core/rd_loan.h"
 #include "core/rd_method.h"
 #include "core/rd_types.h"
 #include "core/rd_wire.h"
@@ -79,6 +80,7 @@ struct RdTxOp : util::Pooled {
     std::array<RdRemote, kMaxIov> remote{};
     std::unique_ptr<std::byte[]> copy;  // of an injected buffer; iov then names it
     BufferUse* use = nullptr;           // with RdFlags::kHasUse
+    RdLoan loan;                        // kMessage: of its buffer
     std::uint64_t piece = 0;            // kMessage asked for: size of the next part
     bool is_in_line = false;            // in the peer's queue of messages
     bool is_rendezvous = false;         // kMessage: sent as a header
@@ -137,6 +139,9 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
         kRendezvous,  // with the sender
         kPulling,     // being fetched
         kCopying,     // being read from the sender's memory by this process
+        kFetching,    // or by the NIC
+        kFailed,      // the NIC cannot read it: the connection is about to end
+        kEnding,      // it has ended, and the NIC may still write
         kDiscarding,  // nobody wants what still arrives
     };
     static constexpr std::size_t kInlineBytes = 208;
@@ -164,7 +169,9 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     std::uint64_t end = 0;      // kCopying: end of our share; kPulling: where to stop
     std::uint64_t sender_operation = 0;
     std::uint64_t sender_address = 0;
-    std::uint64_t started = 0;  // ticks when the transfer began, for the choice of method
+    std::uint64_t sender_key = 0;  // by which the NIC may read there
+    bool is_readable = false;      // there is such a key
+    std::uint64_t started = 0;     // ticks when the transfer began, for the choice of method
 
     std::byte* bytes() noexcept { return storage ? storage.get() : inline_storage.data(); }
     /// What it costs to keep this message, as far as the limit of unexpected bytes goes.

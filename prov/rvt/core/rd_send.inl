@@ -162,6 +162,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
         op->answers_due = op->segment = op->share_count = 0;
         op->method = RdMethod::kCount;
         op->is_direct = op->is_asked = op->is_rendezvous = op->has_waited = false;
+        op->loan = {};
     }
     return op;
 }
@@ -230,7 +231,7 @@ bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
         return stream_eager(peer, op);
     }
     peer.is_held = peer.path.must_hold_eager();
-    if (op.total > eager_max(peer.path) || peer.is_held) {
+    if (waits_for_match(peer, op)) {
         return send_rendezvous(peer, op);
     }
     if (op.total > Path::kMaxLinePayload ||
@@ -290,21 +291,49 @@ bool RdEngine<Lock, Host>::stream_eager(Peer& peer, RdTxOp& op) noexcept {
     return true;
 }
 
+/// Whether the message stays here until it is matched: for its size, because the peer wants headers
+/// only, or since its NIC can then read it from where it is.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::waits_for_match(Peer& peer, RdTxOp& op) noexcept {
+    return op.total > eager_max(peer.path) || peer.is_held ||
+           (op.total > tuning_.eager_max && lend(peer, op));
+}
+
+/// Registers the message for the peer's NIC, if both ends have one, and it lies in one place of the
+/// application's. Returns: whether it is.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::lend(Peer& peer, RdTxOp& op) noexcept {
+    if (!op.loan.is_any() && op.iov_count == 1 && op.copy == nullptr && is_enabled_ &&
+        !has(op.flags, RdFlags::kHasUse)) {
+        op.loan = peer.path.lend(op.iov[0]);
+    }
+    return op.loan.is_any();
+}
+
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
     if (peer.rendezvous_due >= tuning_.rendezvous_headers) {
         return false;
     }
     const bool is_contiguous = op.iov_count == 1 && !has(op.flags, RdFlags::kHasUse);
-    const RdHeader header{
-        .total = op.total,
-        .operation = util::Pool<RdTxOp>::name_of(op),
-        .address = is_contiguous ? reinterpret_cast<std::uint64_t>(op.iov[0].iov_base) : 0};
+    struct {
+        RdHeader header;
+        RdReadable readable;
+    } const payload{
+        .header = {.total = op.total,
+                   .operation = util::Pool<RdTxOp>::name_of(op),
+                   .address =
+                       is_contiguous ? reinterpret_cast<std::uint64_t>(op.iov[0].iov_base) : 0},
+        .readable = {.key = op.total > tuning_.eager_max && lend(peer, op) ? op.loan.key() : 0}};
+    // Another connection may have taken the place of the one that it was lent for.
+    const bool is_readable = op.loan.is_any() && peer.path.can_fetch();
     // No acknowledgement is asked for: kFinish follows the match anyway, and the buffer is in use
     // until then.
     const auto flags =
-        static_cast<std::uint8_t>(wire_flags(op.flags) | (is_contiguous ? wire::kContiguous : 0));
-    if (!peer.path.put(RdOp::kRendezvous, flags, op.tag, op.data, &header, sizeof header)) {
+        static_cast<std::uint8_t>(wire_flags(op.flags) | (is_contiguous ? wire::kContiguous : 0) |
+                                  (is_readable ? wire::kReadable : 0));
+    if (!peer.path.put(RdOp::kRendezvous, flags, op.tag, op.data, &payload,
+                       is_readable ? sizeof payload : sizeof payload.header)) {
         return false;
     }
     ++peer.rendezvous_due;
@@ -400,6 +429,9 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_tx(RdTxOp& op, WcStatus status) noexcept {
     if (has(op.flags, RdFlags::kHasUse)) [[unlikely]] {
         status = end_use(op, status);
+    }
+    if (op.loan.is_any()) [[unlikely]] {
+        op.loan.end();
     }
     complete_tx(op.context, op.flags, op.wc_flags, status);
     op.copy.reset();

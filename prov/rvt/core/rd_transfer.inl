@@ -6,6 +6,7 @@
 //   pipeline  asks (kPull); the sender streams kPullData through the rings, both copy at the same
 //             time
 //   direct    reads the sender's memory itself
+//   fetch     over a NIC: lets it read the sender's memory
 //   split     reads one half, asks the sender (kPull with an address) to write the other half, who
 //             then says kPullDone
 // What one of the two may not copy is asked for again and goes through the rings.
@@ -26,6 +27,9 @@ void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
     inbound.end = wanted;
     if (wanted == 0) {
         finish_pull(inbound);
+        return;
+    }
+    if (inbound.is_readable && fetch(inbound)) {
         return;
     }
     RdMethodChooser::Mask allowed = RdMethodChooser::bit(RdMethod::kPipeline);
@@ -75,6 +79,50 @@ void RdEngine<Lock, Host>::ask_for_data(RdInbound& inbound, std::uint64_t begin,
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::is_small_copy(const RdInbound& inbound) const noexcept {
     return inbound.end - inbound.received <= kSmallShare && inbound.entry->iov_count == 1;
+}
+
+/// Lets the NIC read the message into its place. Returns: false where it cannot: the message is
+/// asked for then.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::fetch(RdInbound& inbound) noexcept {
+    const RdRxEntry& entry = *inbound.entry;
+    if (entry.iov_count != 1 || has(entry.flags, RdFlags::kHasUse)) {
+        return false;
+    }
+    const iovec to{inbound.place.iov_base, static_cast<std::size_t>(inbound.end)};
+    const auto state = std::exchange(inbound.state, RdInbound::State::kFetching);
+    const bool is_asked = static_cast<Peer&>(*inbound.peer)
+                              .path.fetch(to, inbound.sender_address, inbound.sender_key,
+                                          util::Pool<RdInbound>::name_of(inbound));
+    inbound.state = is_asked ? inbound.state : state;
+    return is_asked;
+}
+
+/// The NIC has read it.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_fetched(Peer& peer, const Arrival& arrival) noexcept {
+    RdInbound* const inbound = inbound_.find(arrival.data());
+    if (inbound == nullptr || inbound->peer != &peer ||
+        inbound->state != RdInbound::State::kFetching) {
+        return false;
+    }
+    inbound->received = inbound->end;
+    finish_pull(*inbound);
+    return true;
+}
+
+/// The NIC does not read it, and writes nothing any more. The connection has ended, or is about to.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::fetch_ended(std::uint64_t name) noexcept {
+    RdInbound* const inbound = inbound_.find(name);
+    if (inbound == nullptr) {
+        return;
+    }
+    if (inbound->state == RdInbound::State::kEnding) {
+        end_lost(*inbound);
+    } else if (inbound->state == RdInbound::State::kFetching) {
+        inbound->state = RdInbound::State::kFailed;
+    }
 }
 
 /// Queues the message among those that this process reads itself, and reads the first part at once,

@@ -45,6 +45,8 @@ enum class RdOp : std::uint8_t {
              // data = the number of the question
     kMayLeave,  // answer to kLeave: no more have I; nothing follows until the peer closes, or stays
     kStay,      // with wire::kLast, answer to kLeave: I have; without, the asker takes it back
+    kFetched,   // of this side's NIC, never of a peer: the message that it was to read is here;
+                // data = the receiver's operation
     kCount,
 };
 
@@ -74,6 +76,8 @@ inline constexpr std::uint8_t kLast =
 inline constexpr std::uint8_t kEvent = 32;  // the target counts the access
 inline constexpr std::uint8_t kContiguous =
     64;  // kRendezvous: `address` names the whole message in the sender's memory
+inline constexpr std::uint8_t kReadable =
+    128;  // kRendezvous: a NIC may read it there, by the key in the RdReadable behind RdHeader
 
 inline constexpr std::uint64_t kPsn = 1u << 24;  // in the data of kTaken, beside the 24 bits of it
 }  // namespace wire
@@ -83,6 +87,11 @@ struct RdHeader {
     std::uint64_t total;      // bytes of the whole message
     std::uint64_t operation;  // the sender's operation, for the answer
     std::uint64_t address;  // where the message lies in the sender's memory, with wire::kContiguous
+};
+
+/// Behind RdHeader with wire::kReadable.
+struct RdReadable {
+    std::uint64_t key;  // the R_Key
 };
 
 /// In the payload of kPull.
@@ -119,8 +128,8 @@ struct RdAtomicHeader {
     std::uint64_t operand;  // kAtomicInline only
     std::uint64_t compare;  // kAtomicInline only
 };
-static_assert(sizeof(RdHeader) <= 40 && sizeof(RdPull) <= 40 && sizeof(RdAccess) <= 40 &&
-              sizeof(RdShare) <= 40 && sizeof(RdAtomicHeader) <= 40);
+static_assert(sizeof(RdHeader) + sizeof(RdReadable) <= 40 && sizeof(RdPull) <= 40 &&
+              sizeof(RdAccess) <= 40 && sizeof(RdShare) <= 40 && sizeof(RdAtomicHeader) <= 40);
 
 /// In the payload of kFinish, kAck, kAccessDone and kPullDone.
 struct RdOutcome {

@@ -23,11 +23,9 @@ std::byte* place_of(const Sge& element) noexcept {
 }
 
 core::RegCacheAttr attr_of(core::Pd& pd) {
-    auto watch = util::MemoryWatch::acquire();
-    return {.pd = &pd,
-            .watch = watch.is_ok() ? watch.take() : nullptr,
-            .max_bytes = static_cast<std::uint64_t>(util::param_number(ParamId::kMrCacheBytes)),
-            .max_regions = static_cast<std::size_t>(util::param_number(ParamId::kMrCacheCount))};
+    core::RegCacheAttr attr = registrations_of_params();
+    attr.pd = &pd;
+    return attr;
 }
 
 }  // namespace
@@ -39,6 +37,17 @@ bool keeps_registrations() noexcept {
     // A system that has allowed it once goes on to do so.
     static const bool kIsWatched = util::MemoryWatch::acquire().is_ok();
     return kIsWatched;
+}
+
+core::RegCacheAttr registrations_of_params() {
+    core::RegCacheAttr attr{
+        .max_bytes = static_cast<std::uint64_t>(util::param_number(ParamId::kMrCacheBytes)),
+        .max_regions = static_cast<std::size_t>(util::param_number(ParamId::kMrCacheCount))};
+    if (keeps_registrations()) {
+        auto watch = util::MemoryWatch::acquire();
+        attr.watch = watch.is_ok() ? watch.take() : nullptr;
+    }
+    return attr;
 }
 
 void NicMemory::Unmap::operator()(std::byte* memory) const noexcept {

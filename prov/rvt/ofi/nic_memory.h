@@ -23,6 +23,10 @@ namespace rvt::ofi {
 /// tells what becomes of memory.
 bool keeps_registrations() noexcept;
 
+/// What stays registered of the application's memory, as the parameters and the system say; `pd` is
+/// the caller's to fill in.
+core::RegCacheAttr registrations_of_params();
+
 /// Threads: one at a time.
 class NicMemory {
   public:

@@ -27,11 +27,12 @@ constexpr std::array<Param, kParams> kTable{{
      "a peer that shrinks such a file in use ends this process with SIGBUS"},
     {ParamId::kMrCache, "mr_cache", ParamType::kBool, 1, 0, 1, "",
      "keep buffers registered with NICs for their next use, where userfaultfd can tell of memory that is unmapped; "
-     "without, NICs' domains require FI_MR_LOCAL"},
+     "without, NICs' domains require FI_MR_LOCAL, and large messages of RDM endpoints are copied"},
     {ParamId::kMrCacheBytes, "mr_cache_bytes", ParamType::kNumber, kGiB, 64 * 1024, 1024 * kGiB, "bytes",
-     "memory that stays registered with a NIC for a domain, at most; what was used longest ago is dropped"},
+     "memory that stays registered with a NIC for a domain or an RDM endpoint, at most; what was used longest ago is "
+     "dropped"},
     {ParamId::kMrCacheCount, "mr_cache_count", ParamType::kNumber, 1024, 1, 1 << 14, "",
-     "how many buffers stay registered with a NIC for a domain, at most"},
+     "how many buffers stay so, at most"},
     {ParamId::kRefusedTimeoutMs, "refused_timeout_ms", ParamType::kNumber, 3000, 1, 3600 * 1000, "ms",
      "how long an address that nobody listens at is tried, as its owner may be just starting"},
     {ParamId::kRoce, "roce", ParamType::kBool, 1, 0, 1, "",

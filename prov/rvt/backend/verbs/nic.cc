@@ -118,7 +118,7 @@ Status Nic::read_limits() {
                      .max_qp_wr = clamp(attr.max_qp_wr, kMostWr),
                      .max_srq_wr = clamp(attr.max_srq_wr, kMostWr),
                      .max_sge = clamp(attr.max_sge, core::Receive::kMaxSge),
-                     .max_rd_atomic = kMostReads,
+                     .max_rd_atomic = std::min(limits_.max_reads_in, limits_.max_reads_out),
                      .max_mcast_qp = clamp(attr.max_mcast_qp_attach, 256),
                      .max_ud_bytes = limits_.mtu_bytes,
                      .max_message_bytes = port.max_msg_sz};

@@ -20,7 +20,10 @@ namespace rvt::test {
 class Node final : public core::RdFlowUser, public core::RdFlowsUser {
   public:
     /// @param nic  nullptr: it has none.
-    Node(fake::Wire& wire, const Address& address, core::Device* nic) : wire_(wire) {
+    /// @param registrations  Of memory with the NIC.
+    Node(fake::Wire& wire, const Address& address, core::Device* nic,
+         const core::RegCacheAttr& registrations = {})
+        : wire_(wire) {
         RVT_OK(wire.attach(registry_, port_,
                            {.name = "node", .grade = Grade::kPacket, .address = address}));
         flows = core::RdFlows::open({.device = port_.device,
@@ -28,6 +31,7 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
                                      .taker = this,
                                      .user = this,
                                      .own = {.incarnation = address.port},
+                                     .registrations = registrations,
                                      .is_hot = &is_hot_})
                     .take();
     }
@@ -69,6 +73,10 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
     }
 
     void take_message(void*, const core::RdMessage& message) noexcept override {
+        if (message.op == core::RdOp::kFetched) {
+            fetched.push_back(message.data);
+            return;
+        }
         const auto* bytes = reinterpret_cast<const char*>(
             core::has_run(message.op) ? message.run : message.payload);
         heard.emplace_back(bytes, message.length);
@@ -78,6 +86,7 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
         flow_ended(*static_cast<core::RdFlow*>(peer));
     }
     bool is_idle(void*) noexcept override { return !is_owed; }
+    void fetch_ended(std::uint64_t name) noexcept override { lost.push_back(name); }
     void flow_opened(core::RdFlow& opened) noexcept override {
         flow = &opened;
         if (starts_flows) {
@@ -100,6 +109,8 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
     std::vector<core::RdFlow*> all;  // that are open
     bool starts_flows = true;        // else they wait for RdFlow::start()
     std::vector<std::string> heard;
+    std::vector<std::uint64_t> fetched;
+    std::vector<std::uint64_t> lost;  // that were to be fetched
     int ends = 0;
     int failure = 0;
     bool is_watched = true;

@@ -41,13 +41,18 @@ struct Frame {
     std::uint64_t wr_id = 0;
     bool is_signaled = false;
     std::vector<char> bytes;
+    bool is_read = false;  // then this, in their place:
+    ibv_sge to{};
+    std::uint64_t from = 0;
+    std::uint32_t key = 0;
 };
 struct MockPair : ibv_qp {
     ibv_qp_state now = IBV_QPS_RESET;
     std::uint32_t peer = 0;
     bool signals_all = false;
-    std::deque<Frame> waiting;  // for a receive of the peer's
-    std::deque<Receive> held;   // for messages of which a part has come
+    std::deque<Frame> waiting;              // for a receive of the peer's
+    std::deque<Receive> held;               // for messages of which a part has come
+    std::vector<std::uint64_t> unfinished;  // READs that have not let go of their memory
 };
 std::vector<MockPair*> pairs;
 std::vector<MockSrq*> shared_queues;
@@ -98,6 +103,10 @@ void end_pair(MockPair& pair, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR) {
     }
     pair.now = IBV_QPS_ERR;
     for (const Frame& frame : pair.waiting) {
+        if (frame.is_read && mock->are_reads_unfinished) {
+            pair.unfinished.push_back(frame.wr_id);
+            continue;
+        }
         complete(pair, frame.wr_id, std::exchange(first, IBV_WC_WR_FLUSH_ERR), false);
     }
     pair.waiting.clear();
@@ -124,6 +133,25 @@ bool deliver(const MockPair& to, std::span<const char> bytes) {
     return true;
 }
 
+/// Returns: false when the key does not name that memory.
+bool read(const Frame& frame) {
+    const std::size_t number = frame.key / 2;  // of regions, from 1 on
+    if (frame.key % 2 == 0 || number == 0 || number > mock->regions.size()) {
+        return false;
+    }
+    const MockNic::Region& region = mock->regions[number - 1];
+    if ((region.access & IBV_ACCESS_REMOTE_READ) == 0 || frame.from < region.iova ||
+        frame.from + frame.to.length > region.iova + region.length) {
+        return false;
+    }
+    // NOLINTBEGIN(performance-no-int-to-ptr): the addresses that were posted
+    std::memcpy(reinterpret_cast<void*>(frame.to.addr), reinterpret_cast<void*>(frame.from),
+                frame.to.length);
+    // NOLINTEND(performance-no-int-to-ptr)
+    ++mock->reads;
+    return true;
+}
+
 /// Sends what can be sent.
 void run(MockPair& pair) {
     while (!pair.waiting.empty()) {
@@ -133,7 +161,14 @@ void run(MockPair& pair) {
             return;
         }
         const Frame& frame = pair.waiting.front();
-        if (!deliver(*to, frame.bytes)) {
+        if (frame.is_read && mock->are_reads_stopped) {
+            return;
+        }
+        if (frame.is_read && !read(frame)) {
+            end_pair(pair, IBV_WC_REM_ACCESS_ERR);
+            return;
+        }
+        if (!frame.is_read && !deliver(*to, frame.bytes)) {
             return;
         }
         if (frame.is_signaled) {
@@ -414,6 +449,13 @@ int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
         const char* const from = reinterpret_cast<const char*>(wr->sg_list[i].addr);
         frame.bytes.insert(frame.bytes.end(), from, from + wr->sg_list[i].length);
     }
+    if (wr->opcode == IBV_WR_RDMA_READ) {
+        frame.bytes.clear();
+        frame.is_read = true;
+        frame.to = wr->sg_list[0];
+        frame.from = wr->wr.rdma.remote_addr;
+        frame.key = wr->wr.rdma.rkey;
+    }
     if (pair.now == IBV_QPS_ERR) {
         complete(pair, frame.wr_id, IBV_WC_WR_FLUSH_ERR, false);
         return 0;
@@ -528,6 +570,16 @@ void MockNic::fail_queue() {
     event.event_type = IBV_EVENT_CQ_ERR;
     event.element.cq = last_pair->send_cq;
     events.push_back(event);
+}
+
+void MockNic::finish_reads() {
+    const std::lock_guard guard(traffic);
+    are_reads_unfinished = false;
+    for (MockPair* const pair : pairs) {
+        for (const std::uint64_t id : std::exchange(pair->unfinished, {})) {
+            complete(*pair, id, IBV_WC_WR_FLUSH_ERR, false);
+        }
+    }
 }
 
 void MockNic::begin_message_to(std::uint32_t qpn) {

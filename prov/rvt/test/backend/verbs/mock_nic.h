@@ -60,6 +60,10 @@ class MockNic {
 
     // What happens to it.
     bool is_cut = false;                       // nobody answers
+    bool are_reads_stopped = false;            // they wait, and what comes behind them
+    std::atomic<unsigned> reads{0};            // carried out
+    bool are_reads_unfinished = false;         // those of pairs that end are not flushed
+    void finish_reads();                       // now they are
     void fail_queue();                         // that of the latest pair, with IBV_EVENT_CQ_ERR
     void gone();                               // with IBV_EVENT_DEVICE_FATAL
     void fail_pair(std::uint32_t qpn);         // with IBV_EVENT_QP_FATAL
