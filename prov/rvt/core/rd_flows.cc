@@ -487,7 +487,8 @@ void RdFlows::look_at_port() noexcept {
 
 bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t traffic_us) noexcept {
     // relaxed: see flush_open().
-    if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty()) {
+    if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty() ||
+        (nic_ != nullptr && nic_->has_lost())) {
         return false;
     }
     if (now - traffic_us <= kIdleUs) {

@@ -225,6 +225,27 @@ Test(rd_fetch, a_peer_that_dies_ends_the_flow) {
     loan.end();
 }
 
+Test(rd_fetch, an_owner_who_was_away_is_told_of_what_was_lost) {
+    Net net;
+    const Pages from('a');
+    const Pages to('-');
+    RdLoan loan = net.a->flow->lend(from.all());
+    net.mock.are_reads_stopped = true;
+    RVT_ASSERT(net.fetch(loan, from.all(), to.all(), 7));
+    net.mock.fail_pair(net.mock.connected_pairs()[1]);
+    // Somebody polls in its stead for as long as there is something to poll for.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    while (net.b->is_hot() && std::chrono::steady_clock::now() < end) {
+        net.nic->take_events();
+        net.b->flows->poll_for_owner();
+        net.a->poll();
+    }
+    RVT_ASSERT(net.b->lost.empty());
+    RVT_ASSERT(net.b->is_hot());
+    net.until([&] { return net.b->lost == std::vector<std::uint64_t>{7}; });
+    loan.end();
+}
+
 Test(rd_fetch, what_was_read_for_an_owner_who_closes_is_told_of_as_lost) {
     Net net;
     const Pages from('a');
