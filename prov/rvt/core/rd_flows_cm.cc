@@ -30,6 +30,7 @@ constexpr std::uint8_t kAckTimeout = 21;
 // A NIC answers for a process that is stopped; a peer that does not is gone after 2 s.
 constexpr std::uint8_t kNicAckTimeout = 16;
 constexpr std::uint8_t kRetries = 7;
+constexpr std::uint8_t kNicRetries = 6;  // rxe of the kernel takes 7 for any number
 // What requests name instead decides how long an ended connection is remembered.
 constexpr std::uint8_t kTimeWait = 12;     // 17 ms
 constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms
@@ -228,7 +229,7 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
              .sq_psn = event.remote.starting_psn,
              .max_rd_atomic = std::min(reads_of(flow), event.remote.responder_resources),
              .timeout = flow.is_over_nic() ? kNicAckTimeout : kAckTimeout,
-             .retry_cnt = kRetries,
+             .retry_cnt = flow.is_over_nic() ? kNicRetries : kRetries,
              .rnr_retry = kRnrRetryForEver},
             QpMask::kState | QpMask::kTimeout | QpMask::kRetryCnt | QpMask::kRnrRetry |
                 QpMask::kSqPsn | QpMask::kMaxRdAtomic);

@@ -23,12 +23,15 @@ void RdFlows::look_at_peers(std::uint64_t now_us) noexcept {
         look_due_us_.store(now_us + kLookUs, std::memory_order_relaxed);  // relaxed: as above
         return;
     }
-    look_due_us_.store(kNever, std::memory_order_relaxed);  // relaxed: as above
-    if (std::exchange(wants_look_, true)) {
-        return;  // the owner has not come to it
-    }
+    const bool is_new = !std::exchange(wants_look_, true);
     room_due_us_.store(0, std::memory_order_relaxed);  // relaxed: as above
-    if (!is_owner_polling_) {
+    if (is_owner_polling_) {
+        look_due_us_.store(kNever, std::memory_order_relaxed);  // relaxed: as above
+        return;
+    }
+    // An owner that polls, but not just now, is to be told again that the wire is worth it.
+    look_due_us_.store(now_us + kLookUs, std::memory_order_relaxed);  // relaxed: as above
+    if (is_new) {
         user_->work_waits();
     }
 }

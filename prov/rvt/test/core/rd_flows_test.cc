@@ -529,6 +529,7 @@ Test(rd_flows, an_owner_that_does_not_poll_is_woken_to_ask_a_silent_peer) {
     }
     RVT_EQ(net.a.wakes, before + 1);
     RVT_ASSERT(net.a.flows->owner_due_us() <= now_us);
+    RVT_ASSERT(net.a.flows->next_due_us() <= now_us + kSecondUs);  // who polls seldom is told again
     const std::uint64_t heard = net.b->packets;
     net.until([] { return false; }, kSecondUs);
     RVT_ASSERT(net.b->packets > heard);

@@ -426,6 +426,18 @@ Test(rd_nic_mock, a_peer_whose_death_another_frame_would_not_tell_of_is_noticed)
     net.until([&] { return net.a.ends == 1; });
 }
 
+Test(rd_nic_mock, no_driver_is_asked_to_try_for_ever) {
+    Two net;
+    std::size_t pairs = 0;
+    for (std::size_t i = 0; i < net.mock.modified.size(); ++i) {
+        if ((net.mock.masks[i] & IBV_QP_RETRY_CNT) != 0) {
+            RVT_ASSERT(net.mock.modified[i].retry_cnt < 7);
+            ++pairs;
+        }
+    }
+    RVT_EQ(pairs, 2);
+}
+
 Test(rd_nic_mock, a_peer_that_owes_something_and_is_only_slow_is_waited_for) {
     Two net;
     net.a.is_owed = true;
