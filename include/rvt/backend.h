@@ -170,6 +170,14 @@ struct BackendOps {
     void (*dealloc_pd)(core::Pd&) = nullptr;
     Status (*reg_mr)(core::Mr&) = nullptr;
     void (*dereg_mr)(core::Mr&) = nullptr;
+    /// Makes of a registered region what the Mr says by now. Empty: EOPNOTSUPP.
+    /// Returns: EOPNOTSUPP, when nothing has changed, or ENOTRECOVERABLE, when what it was is lost: the core
+    ///          calls reg_mr, which sets priv() anew, and dereg_mr with priv() as it was before. Other
+    ///          errors: nothing has changed, the region stays what it was.
+    Status (*rereg_mr)(core::Mr&, MrChange) = nullptr;
+    /// Of a part of a region, `offset` bytes into it. Empty: the core asks the kernel for its pages.
+    /// Returns: as core::advise_mr().
+    Status (*advise_mr)(core::Mr&, MrAdvice, std::uint64_t offset, std::uint64_t bytes) = nullptr;
     Status (*create_ah)(core::Ah&) = nullptr;
     void (*destroy_ah)(core::Ah&) = nullptr;
     Status (*create_cq)(core::VerbsCq&) = nullptr;

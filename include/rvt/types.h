@@ -52,9 +52,28 @@ enum class Access : std::uint32_t {
     kZeroBased = 1u << 5,        // remote addresses count from 0, the region's first byte
     kFlushGlobal = 1u << 6,      // FLUSH, to where all of the host sees it
     kFlushPersistent = 1u << 7,  // FLUSH, to where it outlives a loss of power
+    kOnDemand = 1u << 8,         // its pages are not pinned; the CPU never needs them to be
+    kRelaxedOrdering = 1u << 9,  // what a NIC writes may arrive in any order before its completion
 };
 template <>
 struct IsFlags<Access> : std::true_type {};
+
+/// What a re-registration changes; as IBV_REREG_MR_CHANGE_*.
+enum class MrChange : std::uint8_t {
+    kNone = 0,
+    kTranslation = 1u << 0,
+    kPd = 1u << 1,
+    kAccess = 1u << 2,
+};
+template <>
+struct IsFlags<MrChange> : std::true_type {};
+
+/// What will be done with memory; as IBV_ADVISE_MR_ADVICE_*.
+enum class MrAdvice : std::uint8_t {
+    kPrefetch,         // it will be read
+    kPrefetchWrite,    // and written
+    kPrefetchNoFault,  // as kPrefetch, where it costs nothing: what the CPU has already
+};
 
 /// A piece of local memory named by a work request.
 struct Sge {

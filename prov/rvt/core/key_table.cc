@@ -7,6 +7,7 @@
 #include "util/cpu.h"
 
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -106,6 +107,22 @@ bool is_live(const KeyEntry& e, std::uint32_t key) noexcept {
     // relaxed: called by the only writer.
     return e.key.load(std::memory_order_relaxed) == key &&
            (e.access.load(std::memory_order_relaxed) & KeyEntry::kLive) != 0;
+}
+
+/// Waits until nobody uses what a key stood for that fails now. Returns: false when the time is
+/// over.
+bool wait_unused(std::uint32_t key, int timeout_ms, const PeerMarks& marks) noexcept {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout_ms);
+    ReaderWait readers;
+    while (!readers.readers_are_gone() ||
+           (marks.are_gone != nullptr && !marks.are_gone(marks.context, key))) {
+        if (timeout_ms >= 0 && Clock::now() >= end) {
+            return false;
+        }
+        std::this_thread::yield();
+    }
+    return true;
 }
 
 }  // namespace
@@ -339,6 +356,35 @@ util::Status KeyTable::rebind(std::uint32_t key, const KeyAttr& attr) {
     return util::kOk;
 }
 
+util::Status KeyTable::replace(std::uint32_t key, const KeyAttr& attr, int timeout_ms,
+                               PeerMarks marks) {
+    if (wraps(attr.addr, attr.length) || wraps(attr.iova, attr.length)) {
+        return EINVAL;
+    }
+    std::uint32_t access = 0;
+    {
+        const util::Guard guard(lock_);
+        KeyEntry* const entry = entry_of(key);
+        if (entry == nullptr || !is_live(*entry, key)) {
+            return ENOENT;
+        }
+        // relaxed: this is the only writer.
+        access = entry->access.load(std::memory_order_relaxed);
+        EntryWrite write(*entry);
+        write.set(entry->access, 0u);
+    }
+    const bool is_unused = wait_unused(key, timeout_ms, marks);
+    const util::Guard guard(lock_);
+    KeyEntry& entry = *entry_of(key);
+    EntryWrite write(entry);
+    if (is_unused) {
+        fill(write, entry, attr);
+    } else {
+        write.set(entry.access, access);
+    }
+    return is_unused ? util::kOk : util::Status(EBUSY);
+}
+
 // ---- KeyTable: deregistration ----
 
 util::Status KeyTable::invalidate(std::uint32_t key) {
@@ -366,15 +412,8 @@ util::Status KeyTable::remove(std::uint32_t key, int timeout_ms, PeerMarks marks
     if (util::Status status = invalidate(key); !status.is_ok()) {
         return status;
     }
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout_ms);
-    ReaderWait readers;
-    while (!readers.readers_are_gone() ||
-           (marks.are_gone != nullptr && !marks.are_gone(marks.context, key))) {
-        if (timeout_ms >= 0 && Clock::now() >= end) {
-            return EBUSY;
-        }
-        std::this_thread::yield();
+    if (!wait_unused(key, timeout_ms, marks)) {
+        return EBUSY;
     }
     const util::Guard guard(lock_);
     KeyEntry* entry = entry_of(key);

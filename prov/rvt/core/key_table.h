@@ -211,6 +211,12 @@ class KeyTable {
     /// may still be in use until wait_unused(). Returns: ENOENT when `key` is not live.
     util::Status rebind(std::uint32_t key, const KeyAttr& attr);
 
+    /// As rebind(), but the key fails until nobody uses what it stood for.
+    /// Returns: EBUSY when the time is over: the key is what it was. Else as rebind(). Threads: as
+    ///          remove(); one at a time for each key.
+    util::Status replace(std::uint32_t key, const KeyAttr& attr, int timeout_ms,
+                         PeerMarks marks = {});
+
     /// From now on lookups of `key` fail. Idempotent. Returns: ENOENT for a key never made.
     util::Status invalidate(std::uint32_t key);
 

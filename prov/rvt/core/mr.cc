@@ -17,8 +17,7 @@ std::uint64_t address_of(const void* p) noexcept {
 
 bool is_valid(const MrAttr& attr) noexcept {
     const bool writes = has_any(attr.access, kNeedsLocalWrite);
-    return !attr.segments.empty() && attr.segments.size() <= Mr::kMaxSegments &&
-           (!writes || has_any(attr.access, Access::kLocalWrite)) &&
+    return !attr.segments.empty() && (!writes || has_any(attr.access, Access::kLocalWrite)) &&
            (attr.mapping == 0 || (attr.segments.size() == 1 && attr.device == nullptr));
 }
 
@@ -51,28 +50,31 @@ bool has_table(const Device& device) noexcept {
     return device.grade() != Grade::kVerb;
 }
 
-Status add_key(Mr& mr, const MrAttr& attr) {
-    const bool indirect = attr.segments.size() > 1 || attr.device != nullptr;
-    const KeyAttr entry{
-        .addr = address_of(indirect ? &mr.memory() : attr.segments.front().iov_base),
-        .length = mr.length(),
-        .iova = mr.iova(),
-        .access = attr.access,
-        .pd = mr.pd().id(),
-        .mapping = attr.mapping,
-        .mapping_offset = attr.mapping_offset,
-        .indirect = indirect};
+/// What the table holds of a region.
+KeyAttr key_attr_of(const Mr::State& state) noexcept {
+    const RegionMemory& memory = *state.memory;
+    const bool indirect = memory.segments.size() > 1 || memory.device != nullptr;
+    return {.addr = address_of(indirect ? &memory : memory.segments.front().iov_base),
+            .length = state.length,
+            .iova = state.iova,
+            .access = state.access,
+            .pd = state.pd->id(),
+            .mapping = state.mapping,
+            .mapping_offset = state.mapping_offset,
+            .indirect = indirect};
+}
+
+Status add_key(Mr& mr, std::optional<std::uint64_t> user_key) {
     KeyTable& keys = mr.pd().keys();
-    const auto key = attr.user_key ? keys.add_user(entry, *attr.user_key) : keys.add(entry);
+    const KeyAttr entry = key_attr_of(mr.state());
+    const auto key = user_key ? keys.add_user(entry, *user_key) : keys.add(entry);
     if (key.is_ok()) {
         mr.set_keys(key.value(), key.value());
     }
     return key.status();
 }
 
-}  // namespace
-
-Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
+Result<Mr::State> to_state(Pd& pd, const MrAttr& attr) {
     const std::optional<std::uint64_t> length = total_length(attr.segments);
     if (!is_valid(attr) || !length) {
         return EINVAL;
@@ -80,13 +82,66 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
     if (has_any(attr.access, Access::kFlushPersistent)) {
         return EOPNOTSUPP;
     }
-    auto mr = std::make_unique<Mr>(
-        pd,
-        RegionMemory{.segments = {attr.segments.begin(), attr.segments.end()},
-                     .device = attr.device},
-        *length, attr.iova.value_or(address_of(attr.segments.front().iov_base)), attr.access);
+    auto memory = std::make_unique<RegionMemory>(RegionMemory{
+        .segments = {attr.segments.begin(), attr.segments.end()}, .device = attr.device});
+    memory->index();
+    return Mr::State{.pd = &pd,
+                     .memory = std::move(memory),
+                     .length = *length,
+                     .iova = attr.iova.value_or(address_of(attr.segments.front().iov_base)),
+                     .access = attr.access,
+                     .mapping = attr.mapping,
+                     .mapping_offset = attr.mapping_offset};
+}
+
+// ---- re-registration ----
+
+/// What the region is, but for what is to change.
+MrAttr merged(const Mr& mr, const MrRereg& to) noexcept {
+    MrAttr attr = to.attr;
+    if (!has_any(to.changes, MrChange::kTranslation)) {
+        const Mr::State& state = mr.state();
+        attr.segments = state.memory->segments;
+        attr.iova = state.iova;
+        attr.mapping = state.mapping;
+        attr.mapping_offset = state.mapping_offset;
+        attr.device = state.memory->device;
+    }
+    if (!has_any(to.changes, MrChange::kAccess)) {
+        attr.access = mr.access();
+    }
+    return attr;
+}
+
+/// Has the backend do it, or registers once more. The region is what it is to be.
+/// Returns: ENOTRECOVERABLE when the backend has lost what it was.
+Status change_in_backend(Mr& mr, MrChange changes) {
+    const BackendOps& ops = mr.pd().device().ops();
+    const Status changed = ops.rereg_mr(mr, changes);
+    if (changed != Status(EOPNOTSUPP) && changed != Status(ENOTRECOVERABLE)) {
+        return changed;
+    }
+    void* const before = mr.priv();
+    if (Status made = ops.reg_mr(mr); !made.is_ok()) {
+        return changed == Status(ENOTRECOVERABLE) ? changed : made;
+    }
+    void* const now = mr.priv();
+    mr.set_priv(before);
+    ops.dereg_mr(mr);
+    mr.set_priv(now);
+    return kOk;
+}
+
+}  // namespace
+
+Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
+    auto state = to_state(pd, attr);
+    if (!state.is_ok()) {
+        return state.status();
+    }
+    auto mr = std::make_unique<Mr>(state.take());
     Device& device = pd.device();
-    if (Status status = has_table(device) ? add_key(*mr, attr) : kOk; !status.is_ok()) {
+    if (Status status = has_table(device) ? add_key(*mr, attr.user_key) : kOk; !status.is_ok()) {
         return status;
     }
     if (Status status = device.ops().reg_mr(*mr); !status.is_ok()) {
@@ -97,6 +152,47 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
         return status;
     }
     return mr.release();
+}
+
+Status rereg_mr(Mr& mr, const MrRereg& to, int timeout_ms) {
+    const bool moves = has_any(to.changes, MrChange::kPd);
+    if (to.changes == MrChange::kNone ||
+        (moves && (to.pd == nullptr || &to.pd->context() != &mr.pd().context()))) {
+        return EINVAL;
+    }
+    auto state = to_state(moves ? *to.pd : mr.pd(), merged(mr, to));
+    if (!state.is_ok()) {
+        return state.status();
+    }
+    if (Status status = mr.is_unused(); !status.is_ok()) {
+        return status;
+    }
+    Device& device = mr.pd().device();
+    KeyTable& keys = mr.pd().keys();
+    const auto put = [&](const Mr::State& as, int wait_ms) {
+        return has_table(device)
+                   ? keys.replace(mr.lkey(), key_attr_of(as), wait_ms, marks_of(device))
+                   : kOk;
+    };
+    Mr::State wanted = state.take();
+    if (Status status = put(wanted, timeout_ms); !status.is_ok()) {
+        return status;
+    }
+    Mr::State before = mr.become(std::move(wanted));
+    const Status changed = change_in_backend(mr, to.changes);
+    if (!changed.is_ok()) {
+        // What it would have become stays until nobody uses that, for as long as it takes.
+        [[maybe_unused]] const Status undone = put(before, -1);
+        [[maybe_unused]] const Mr::State given_up = mr.become(std::move(before));
+    }
+    return changed;
+}
+
+Status advise_mr(Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t bytes) {
+    if (offset > mr.length() || bytes > mr.length() - offset) {
+        return EINVAL;
+    }
+    return bytes != 0 ? mr.pd().device().ops().advise_mr(mr, advice, offset, bytes) : kOk;
 }
 
 Result<Mr*> reg_all_memory(Pd& pd, Access access) {

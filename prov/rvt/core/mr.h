@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include <sys/uio.h>
 
@@ -40,46 +40,50 @@ struct MrAttr {
 
 class Mr : public Object {
   public:
-    Mr(Pd& pd, RegionMemory memory, std::uint64_t length, std::uint64_t iova,
-       Access access) noexcept
-        : pd_(pd),
-          use_(pd),
-          memory_(std::move(memory)),
-          length_(length),
-          iova_(iova),
-          access_(access) {}
+    /// What a region is from one registration to the next.
+    struct State {
+        Pd* pd = nullptr;
+        std::unique_ptr<RegionMemory> memory;  // where the key table leads
+        std::uint64_t length = 0;
+        std::uint64_t iova = 0;
+        Access access = Access::kNone;
+        std::uint32_t mapping = 0;
+        std::uint64_t mapping_offset = 0;
+    };
 
-    static constexpr std::size_t kMaxSegments = 64;
+    explicit Mr(State state) noexcept : state_(std::move(state)), use_(*state_.pd) {}
 
-    [[nodiscard]] Pd& pd() const noexcept { return pd_; }
+    [[nodiscard]] Pd& pd() const noexcept { return *state_.pd; }
     /// By which local requests name it, and those of peers. In the core's key table it is one key.
     [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
-    [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
+    [[nodiscard]] std::uint64_t length() const noexcept { return state_.length; }
     /// The address by which requests name the first byte.
-    [[nodiscard]] std::uint64_t iova() const noexcept { return iova_; }
-    [[nodiscard]] Access access() const noexcept { return access_; }
-    [[nodiscard]] const RegionMemory& memory() const noexcept { return memory_; }
+    [[nodiscard]] std::uint64_t iova() const noexcept { return state_.iova; }
+    [[nodiscard]] Access access() const noexcept { return state_.access; }
+    [[nodiscard]] const RegionMemory& memory() const noexcept { return *state_.memory; }
 
     // ---- for the core and its backends ----
 
+    [[nodiscard]] const State& state() const noexcept { return state_; }
+    /// Returns: what it was.
+    State become(State state) noexcept {
+        use_ = Use(*state.pd);
+        return std::exchange(state_, std::move(state));
+    }
     void set_keys(std::uint32_t lkey, std::uint32_t rkey) noexcept {
         lkey_ = lkey;
         rkey_ = rkey;
     }
 
   private:
-    Pd& pd_;
+    State state_;
     Use use_;
-    const RegionMemory memory_;
-    const std::uint64_t length_;
-    const std::uint64_t iova_;
-    const Access access_;
     std::uint32_t lkey_ = 0;
     std::uint32_t rkey_ = 0;
 };
 
-/// Returns: EINVAL for no or too many segments, remote write or atomic access without local write
+/// Returns: EINVAL for no segments, remote write or atomic access without local write
 ///          (IBTA 11.2.8.2), or memory past the end of the address space; ENOSPC when the key table
 ///          is full; EEXIST when the application's key is in use; EOPNOTSUPP for kFlushPersistent:
 ///          of no memory is it known that it outlives a loss of power; errors of the backend.
@@ -88,6 +92,30 @@ Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 /// A region that is all memory of the process, for clients of the core that vouch for what they
 /// name with its key; what local_dma_lkey is in Linux.
 Result<Mr*> reg_all_memory(Pd& pd, Access access);
+
+/// What a region is to become: of `attr` what `changes` name, and of segments also the address.
+struct MrRereg {
+    MrChange changes = MrChange::kNone;
+    Pd* pd = nullptr;
+    MrAttr attr{};
+};
+
+/// Changes a region in its place. Until it returns, the key may fail; afterwards nobody uses the
+/// memory that it was before. The keys stay in the core's key table; those of a NIC may be others.
+/// Returns: EINVAL for no change, or as reg_mr(), or a domain of another context; EBUSY after
+///          `timeout_ms`; errors of the backend. The region is what it was, but after
+///          ENOTRECOVERABLE, when a NIC has lost it: only dereg_mr() is left then.
+/// Threads: any that holds no ReadPin; one at a time for each region.
+/// Source:  ibv_rereg_mr(3).
+Status rereg_mr(Mr& mr, const MrRereg& to, int timeout_ms = kDeregTimeoutMs);
+
+/// Has a part of a region ready for requests that will come: pages in memory, of a region on demand
+/// also where the NIC looks for them.
+/// @param offset  Of its first byte in the region.
+/// Returns: EINVAL for a part that is not within the region; EFAULT for memory that is not there;
+///          EOPNOTSUPP for a NIC that has no regions on demand. Nothing depends on it.
+/// Source:  ibv_advise_mr(3).
+Status advise_mr(Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t bytes);
 
 /// From the call on the key fails. Returns when nobody uses the memory any more.
 /// Returns: EBUSY after `timeout_ms`: the region still exists, its key fails, call again.

@@ -93,7 +93,7 @@ bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
         return false;
     }
     std::uint64_t offset = hit.offset;
-    for (const iovec& segment : memory.segments) {
+    for (const iovec& segment : memory.from(offset)) {
         if (offset >= segment.iov_len) {
             offset -= segment.iov_len;
             continue;

@@ -5,14 +5,20 @@
 
 #include "core/ah.h"
 #include "core/device.h"
+#include "core/mr.h"
 #include "core/qp.h"
 #include "core/requester.h"
 #include "core/srq.h"
 #include "core/verbs_cq.h"
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <type_traits>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace rvt::core {
 namespace {
@@ -41,6 +47,7 @@ constexpr EntryName kNames[] = {
     {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)},  {RVT_ENTRY(is_key_used)},
     {RVT_ENTRY(post_srq_op)},   {RVT_ENTRY(send_datagram)}, {RVT_ENTRY(alloc_pd)},
     {RVT_ENTRY(dealloc_pd)},    {RVT_ENTRY(create_ah)},     {RVT_ENTRY(destroy_ah)},
+    {RVT_ENTRY(rereg_mr)},      {RVT_ENTRY(advise_mr)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
 
@@ -73,6 +80,7 @@ constexpr Requirement kRequirements[] = {
     {RVT_OP(destroy_ah),    filled(RVT_OP(create_ah)),      "undoing create_ah"},
     {RVT_OP(destroy_cq),    filled(RVT_OP(create_cq)),      "undoing create_cq"},
     {RVT_OP(dereg_mr),      filled(RVT_OP(reg_mr)),         "undoing reg_mr"},
+    {RVT_OP(reg_mr),        filled(RVT_OP(rereg_mr)),       "rereg_mr of what cannot be changed in its place"},
     {RVT_OP(destroy_qp),    filled(RVT_OP(create_qp)),      "undoing create_qp"},
     {RVT_OP(destroy_srq),   filled(RVT_OP(create_srq)),     "undoing create_srq"},
     {RVT_OP(post_srq_recv), filled(RVT_OP(create_srq)),     "post_srq_recv on what create_srq made"},
@@ -96,6 +104,36 @@ bool is_filled(const BackendOps& ops, std::size_t offset) noexcept {
 bool applies(const Requirement& row, const BackendOps& ops, Grade grade) noexcept {
     return row.when.kind == NeededWhen::Kind::kGrade ? row.when.grade == grade
                                                      : is_filled(ops, row.when.other);
+}
+
+/// Has the kernel bring in the pages, which is all that the CPU needs. One that cannot (before
+/// Linux 5.14) does so when they are touched.
+Status populate(Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t bytes) {
+    if (advice == MrAdvice::kPrefetchNoFault || mr.memory().device != nullptr) {
+        return kOk;
+    }
+    const int how = advice == MrAdvice::kPrefetchWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    for (const iovec& segment : mr.memory().from(offset)) {
+        if (offset >= segment.iov_len) {
+            offset -= segment.iov_len;
+            continue;
+        }
+        const std::uint64_t part = std::min(bytes, segment.iov_len - offset);
+        const auto begin = reinterpret_cast<std::uintptr_t>(segment.iov_base) + offset;
+        const std::uintptr_t first = begin & -page;
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): an address within the segment
+        if (madvise(reinterpret_cast<void*>(first), begin + part - first, how) != 0 &&
+            errno != EINVAL) {
+            return EFAULT;
+        }
+        offset = 0;
+        bytes -= part;
+        if (bytes == 0) {
+            break;
+        }
+    }
+    return kOk;
 }
 
 // The core's versions. Where the core does all of the work itself, nothing is left for an entry.
@@ -128,6 +166,8 @@ constexpr BackendOps kDefaults = {
     .dealloc_pd = [](Pd&) {},
     .reg_mr = [](Mr&) -> Status { return kOk; },
     .dereg_mr = [](Mr&) {},
+    .rereg_mr = [](Mr&, MrChange) -> Status { return EOPNOTSUPP; },
+    .advise_mr = populate,
     .create_ah = [](Ah&) -> Status { return kOk; },
     .destroy_ah = [](Ah&) {},
     .create_cq = [](VerbsCq&) -> Status { return kOk; },

@@ -3,6 +3,8 @@
 // a device.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -17,6 +19,33 @@ namespace rvt::core {
 struct RegionMemory {
     std::vector<iovec> segments;     // where this process has the memory
     DeviceMemory* device = nullptr;  // whose rule is to be kept; nullptr: ordinary memory
+    /// Of many segments: where in the region each of them ends.
+    std::vector<std::uint64_t> ends{};
+
+    /// To be called when `segments` are complete.
+    void index() {
+        if (segments.size() < kWorthAnIndex) {
+            return;
+        }
+        std::uint64_t end = 0;
+        for (const iovec& segment : segments) {
+            ends.push_back(end += segment.iov_len);
+        }
+    }
+
+    /// The segments from the one on in which the byte is that lies `offset` bytes into the region;
+    /// `offset` becomes its place in that one.
+    std::span<const iovec> from(std::uint64_t& offset) const noexcept {
+        if (ends.empty()) {
+            return segments;
+        }
+        const auto found = std::upper_bound(ends.begin(), ends.end(), offset);
+        const auto i = static_cast<std::size_t>(found - ends.begin());
+        offset -= i != 0 ? ends[i - 1] : 0;
+        return std::span(segments).subspan(i);
+    }
+
+    static constexpr std::size_t kWorthAnIndex = 16;
 };
 
 /// Precondition: a hit with `indirect`, in the owner's process, under a ReadPin.

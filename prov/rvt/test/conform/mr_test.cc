@@ -3,6 +3,9 @@
 #include "conform/fixture.h"
 
 #include <chrono>
+#include <vector>
+
+#include <sys/mman.h>
 
 #include "core/reader_pins.h"
 
@@ -102,5 +105,136 @@ void memory_whose_region_is_gone_is_out_of_reach() {
 }
 RVT_CONFORM_RC(memory_whose_region_is_gone_is_out_of_reach)
 RVT_CONFORM_NIC(memory_whose_region_is_gone_is_out_of_reach)
+
+// ---- re-registration ----
+
+/// Side b's memory from `offset` on.
+template <class Backend>
+iovec part_of(Pair<Backend>& pair, std::size_t offset, std::size_t bytes) {
+    return {.iov_base = pair.b().memory.data() + offset, .iov_len = bytes};
+}
+
+/// How a write of side a to side b's memory ends.
+template <class Backend>
+WcStatus write_to(Pair<Backend>& pair, std::size_t offset, std::uint32_t key) {
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .remote_offset = offset, .rkey = key}));
+    return pair.sent().status;
+}
+
+template <class Backend>
+void a_region_is_moved_and_keeps_its_key() {
+    Pair<Backend> pair;
+    const iovec first = part_of(pair, 0, 1000);
+    const iovec second = part_of(pair, 5000, 100);
+    Mr* mr = reg_mr(*pair.b().pd, {.segments = {&first, 1}, .access = kAllAccess}).value();
+    const std::uint32_t key = mr->rkey();
+    RVT_EQ(write_to(pair, 0, key), WcStatus::kSuccess);
+    RVT_OK(rereg_mr(*mr, {.changes = MrChange::kTranslation, .attr = {.segments = {&second, 1}}}));
+    RVT_EQ(mr->rkey(), key);
+    RVT_EQ(mr->length(), 100);
+    pair.a().fill(0, 64, 4);
+    RVT_EQ(write_to(pair, 5036, key), WcStatus::kSuccess);
+    RVT_ASSERT(pair.b().holds(5036, 64, 4));
+    RVT_EQ(write_to(pair, 0, key), WcStatus::kRemAccessErr);
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(a_region_is_moved_and_keeps_its_key)
+
+template <class Backend>
+void a_region_becomes_one_of_several_segments_and_is_one_again() {
+    Pair<Backend> pair;
+    const iovec whole = part_of(pair, 0, 1000);
+    const iovec several[] = {part_of(pair, 9000, 40), part_of(pair, 7000, 40)};
+    Mr* mr = reg_mr(*pair.b().pd, {.segments = {&whole, 1}, .access = kAllAccess}).value();
+    RVT_OK(rereg_mr(*mr, {.changes = MrChange::kTranslation,
+                          .attr = {.segments = several, .iova = pair.b().at(0)}}));
+    pair.a().fill(0, 64, 4);
+    RVT_EQ(write_to(pair, 0, mr->rkey()), WcStatus::kSuccess);
+    RVT_ASSERT(pair.b().holds(9000, 40, 4));
+    RVT_ASSERT(std::memcmp(pair.b().memory.data() + 7000, pair.a().memory.data() + 40, 24) == 0);
+    RVT_OK(rereg_mr(*mr, {.changes = MrChange::kTranslation, .attr = {.segments = {&whole, 1}}}));
+    RVT_EQ(write_to(pair, 100, mr->rkey()), WcStatus::kSuccess);
+    RVT_ASSERT(pair.b().holds(100, 64, 4));
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(a_region_becomes_one_of_several_segments_and_is_one_again)
+
+template <class Backend>
+void a_region_loses_a_right_alone() {
+    Pair<Backend> pair;
+    const iovec memory = part_of(pair, 0, 1000);
+    Mr* mr = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
+    RVT_EQ(write_to(pair, 0, mr->rkey()), WcStatus::kSuccess);
+    RVT_OK(rereg_mr(*mr, {.changes = MrChange::kAccess, .attr = {.access = Access::kRemoteRead}}));
+    RVT_EQ(mr->length(), 1000);
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kRead, .rkey = mr->rkey()}));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_EQ(write_to(pair, 0, mr->rkey()), WcStatus::kRemAccessErr);
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(a_region_loses_a_right_alone)
+
+template <class Backend>
+void a_region_moves_to_another_domain_and_is_its_own_there() {
+    Pair<Backend> pair;
+    Pd* const other = alloc_pd(*pair.b().context).value();
+    const iovec memory = part_of(pair, 0, 1000);
+    Mr* mr = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
+    RVT_OK(rereg_mr(*mr, {.changes = MrChange::kPd, .pd = other}));
+    RVT_EQ(dealloc_pd(other), EBUSY);
+    RVT_ASSERT(&mr->pd() == other);
+    RVT_EQ(write_to(pair, 0, mr->rkey()), WcStatus::kRemAccessErr);
+    RVT_OK(rereg_mr(*mr, {.changes = MrChange::kPd, .pd = pair.b().pd}));
+    RVT_OK(dealloc_pd(other));
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(a_region_moves_to_another_domain_and_is_its_own_there)
+
+template <class Backend>
+void a_change_that_cannot_be_leaves_the_region_as_it_was() {
+    Pair<Backend> pair;
+    const iovec memory = part_of(pair, 0, 1000);
+    Mr* mr = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
+    RVT_EQ(rereg_mr(*mr, {}), EINVAL);
+    RVT_EQ(rereg_mr(*mr, {.changes = MrChange::kTranslation}), EINVAL);
+    RVT_EQ(rereg_mr(*mr, {.changes = MrChange::kPd}), EINVAL);
+    RVT_EQ(rereg_mr(*mr, {.changes = MrChange::kAccess, .attr = {.access = Access::kRemoteWrite}}),
+           EINVAL);
+    PinSlot& reader = take_pin_slot();
+    reader.enter();
+    const MrRereg smaller{.changes = MrChange::kTranslation, .attr = {.segments = {&memory, 1}}};
+    RVT_EQ(rereg_mr(*mr, smaller, 0), EBUSY);
+    reader.leave();
+    free_pin_slot(reader);
+    RVT_EQ(write_to(pair, 900, mr->rkey()), WcStatus::kSuccess);
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(a_change_that_cannot_be_leaves_the_region_as_it_was)
+
+// ---- advice ----
+
+template <class Backend>
+void pages_are_brought_in_when_that_is_advised() {
+    constexpr std::size_t kBytes = 16 * 4096;
+    Pair<Backend> pair;
+    void* const memory =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const iovec all{.iov_base = memory, .iov_len = kBytes};
+    Mr* mr =
+        reg_mr(*pair.b().pd, {.segments = {&all, 1},
+                              .access = kAllAccess | Access::kOnDemand | Access::kRelaxedOrdering})
+            .value();
+    unsigned char in_memory[16] = {};
+    RVT_OK(advise_mr(*mr, MrAdvice::kPrefetchWrite, 4096, 2 * 4096));
+    RVT_OK(mincore(memory, kBytes, in_memory));
+    RVT_EQ(in_memory[0] & 1, 0);
+    RVT_EQ(in_memory[1] & in_memory[2] & 1, 1);
+    RVT_OK(advise_mr(*mr, MrAdvice::kPrefetchNoFault, 0, kBytes));
+    RVT_EQ(advise_mr(*mr, MrAdvice::kPrefetch, 1, kBytes), EINVAL);
+    munmap(memory, kBytes);
+    RVT_EQ(advise_mr(*mr, MrAdvice::kPrefetch, 0, kBytes), EFAULT);
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(pages_are_brought_in_when_that_is_advised)
 
 }  // namespace

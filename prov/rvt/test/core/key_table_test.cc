@@ -330,3 +330,39 @@ Test(key_table, no_reader_sees_memory_of_a_key_after_its_removal_returned, .time
     b.join();
     RVT_EQ(wrong, 0);
 }
+
+// ---- another range behind a live key ----
+
+Test(key_table, a_key_is_given_another_range) {
+    Table t;
+    const std::uint32_t key = t.add(0x1000, 0x100);
+    RVT_OK(t.keys->replace(
+        key, {.addr = 0x5000, .length = 16, .iova = 0x5000, .access = kAll, .pd = 7}, 0));
+    RVT_EQ(t.ask(key, 0x1000, 1), KeyVerdict::kOutOfBounds);
+    RVT_EQ(t.ask(key, 0x5000, 16), KeyVerdict::kOk);
+    RVT_EQ(t.keys->live_keys(), 1);
+}
+
+Test(key_table, a_key_that_is_in_use_stays_what_it_was) {
+    Table t;
+    const std::uint32_t key = t.add(0x1000, 0x100);
+    const KeyAttr other{.addr = 0x5000, .length = 16, .iova = 0x5000, .access = kAll, .pd = 7};
+    PinSlot& reader = take_pin_slot();
+    reader.enter();
+    RVT_EQ(t.keys->replace(key, other, 0), EBUSY);
+    RVT_EQ(t.ask(key, 0x1000, 0x100), KeyVerdict::kOk);
+    reader.leave();
+    free_pin_slot(reader);
+    const auto never = [](void*, std::uint32_t) noexcept { return false; };
+    RVT_EQ(t.keys->replace(key, other, 0, {.are_gone = never, .context = nullptr}), EBUSY);
+    RVT_EQ(t.ask(key, 0x1000, 0x100), KeyVerdict::kOk);
+    RVT_OK(t.keys->replace(key, other, 0));
+}
+
+Test(key_table, a_key_that_is_not_live_is_given_nothing) {
+    Table t;
+    const std::uint32_t key = t.add(0x1000, 0x100);
+    RVT_EQ(t.keys->replace(key, {.addr = kMax64, .length = 2}, 0), EINVAL);
+    RVT_OK(t.keys->invalidate(key));
+    RVT_EQ(t.keys->replace(key, {.addr = 0x1000, .length = 2}, 0), ENOENT);
+}
