@@ -4,6 +4,7 @@
 #include "core/mr.h"
 
 #include "core/device.h"
+#include "util/fault_guard.h"
 
 namespace rvt::core {
 namespace {
@@ -135,6 +136,7 @@ Status change_in_backend(Mr& mr, MrChange changes) {
 }  // namespace
 
 Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr) {
+    util::catch_faults();
     auto state = to_state(pd, attr);
     if (!state.is_ok()) {
         return state.status();

@@ -283,7 +283,10 @@ void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& 
         fail_oldest(qp, status);
         return;
     }
-    copy(local.part(offset, packet.payload.size()), pieces_of(packet.payload));
+    if (copy(local.part(offset, due), pieces_of(packet.payload)) != due) {
+        fail_oldest(qp, WcStatus::kLocProtErr);
+        return;
+    }
     wqe->moved += packet.payload.size();
     una_ = psn + 1;
     wqe->done = index + 1 == wqe->packets;
@@ -303,12 +306,14 @@ void PacketRequester::take_atomic_result(Qp& qp, const PacketHeader& header) noe
     PieceList local;
     PieceList result;
     result.add(&original, sizeof original);
-    const WcStatus status = local_pieces(qp, *wqe, local);
+    WcStatus status = local_pieces(qp, *wqe, local);
+    if (status == WcStatus::kSuccess && copy(local, result) != result.bytes()) {
+        status = WcStatus::kLocProtErr;
+    }
     if (status != WcStatus::kSuccess) {
         fail_oldest(qp, status);
         return;
     }
-    copy(local, result);
     una_ = header.psn + 1;
     wqe->done = true;
 }

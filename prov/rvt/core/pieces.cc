@@ -4,9 +4,9 @@
 #include "core/pieces.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/segments.h"
+#include "util/fault_guard.h"
 
 namespace rvt::core {
 namespace {
@@ -68,9 +68,11 @@ std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept {
         std::size_t done = 0;
         while (done < source.iov_len && target != to.all().end()) {
             const std::size_t n = std::min(source.iov_len - done, target->iov_len - used);
-            // memmove: a message may be sent into memory that it overlaps.
-            std::memmove(static_cast<std::byte*>(target->iov_base) + used,
-                         static_cast<const std::byte*>(source.iov_base) + done, n);
+            // A message may be sent into memory that it overlaps.
+            if (!util::copy_guarded(static_cast<std::byte*>(target->iov_base) + used,
+                                    static_cast<const std::byte*>(source.iov_base) + done, n)) {
+                return copied;
+            }
             done += n;
             used += n;
             copied += n;
@@ -81,6 +83,12 @@ std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept {
         }
     }
     return copied;
+}
+
+bool is_there(const PieceList& memory) noexcept {
+    return std::ranges::all_of(memory.all(), [](const iovec& piece) {
+        return util::can_read(piece.iov_base, piece.iov_len);
+    });
 }
 
 bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {

@@ -59,8 +59,11 @@ class PieceList {
 /// What arrived, as a list of one piece. Read only; a list of pieces has no const.
 PieceList pieces_of(std::span<const std::byte> bytes) noexcept;
 
-/// Copies as much as both have. Returns: bytes copied.
+/// Copies as much as both have. Returns: bytes copied; fewer where memory of either is not there.
 std::uint64_t copy(const PieceList& to, const PieceList& from) noexcept;
+
+/// Whether all of the memory can be read, as far as that is known before it is.
+bool is_there(const PieceList& memory) noexcept;
 
 /// Appends the memory behind a hit: one piece, or those of an indirect region.
 /// Returns: false when the list is full, and for memory of a device of which the CPU has a copy.

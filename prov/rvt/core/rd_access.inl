@@ -455,6 +455,9 @@ inline WcStatus to_wc_status(KeyVerdict verdict) noexcept {
 }
 /// Of a copy to or from the region.
 inline WcStatus to_wc_status(util::Status copied) noexcept {
+    if (copied == Status(EFAULT)) {
+        return WcStatus::kRemAccessErr;
+    }
     return copied.is_ok() ? WcStatus::kSuccess : WcStatus::kRemOpErr;
 }
 
@@ -721,6 +724,10 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
                                     : scope.status();
     if (!loaded.is_ok()) {
         answer(peer, header.operation, to_wc_status(loaded), header.key);
+        return true;
+    }
+    if (!(is_read ? util::can_read(target, bytes) : util::can_write(target, bytes))) {
+        answer(peer, header.operation, to_wc_status(Status(EFAULT)), header.key);
         return true;
     }
     switch (kind) {

@@ -3,11 +3,14 @@
 // memory of a device.
 #pragma once
 
+#include <algorithm>
+#include <cerrno>
 #include <cstddef>
-#include <cstring>
+#include <span>
 
 #include "core/key_table.h"
 #include "core/segments.h"
+#include "util/fault_guard.h"
 #include "util/iov_cursor.h"
 #include "util/status.h"
 
@@ -15,36 +18,46 @@ namespace rvt::core {
 
 /// Copies into the range that was looked up, `offset` bytes into it. The caller has checked the
 /// bounds and holds a pin.
-/// Returns: as DeviceMemory::begin_cpu_access() and write_back().
+/// Returns: EFAULT when the memory is not there; else as DeviceMemory::begin_cpu_access() and
+///          write_back().
 inline util::Status copy_to_region(const KeyHit& hit, std::uint64_t offset, const std::byte* from,
                                    std::size_t count) noexcept {
     if (count == 0) {
         return util::kOk;  // a zero-length access is granted without a region
     }
     if (!hit.indirect) [[likely]] {
-        std::memcpy(hit.data() + offset, from, count);
-        return util::kOk;
+        return util::copy_guarded(hit.data() + offset, from, count) ? util::kOk
+                                                                    : util::Status(EFAULT);
     }
     const RegionMemory& memory = memory_of(hit);
     const CpuAccessScope access(memory.device, CpuAccess::kWrite);
     if (!access.status().is_ok()) {
         return access.status();
     }
-    util::IovCursor(memory.segments.data(), memory.segments.size(), hit.offset + offset)
-        .scatter(from, count);
+    std::uint64_t at = hit.offset + offset;
+    const std::span<const iovec> segments = memory.from(at);
+    util::IovCursor to(segments.data(), segments.size(), at);
+    for (std::size_t done = 0; done < count;) {
+        const iovec here = to.span();
+        const std::size_t part = to.skip(std::min(here.iov_len, count - done));
+        if (!util::copy_guarded(here.iov_base, from + done, part)) {
+            return EFAULT;
+        }
+        done += part;
+    }
     return memory.device != nullptr ? memory.device->write_back(hit.offset + offset, count)
                                     : util::kOk;
 }
 
-/// The other direction. Returns: as DeviceMemory::begin_cpu_access() and refresh().
+/// The other direction. Returns: EFAULT, or as DeviceMemory::begin_cpu_access() and refresh().
 inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, std::byte* to,
                                      std::size_t count) noexcept {
     if (count == 0) {
         return util::kOk;
     }
     if (!hit.indirect) [[likely]] {
-        std::memcpy(to, hit.data() + offset, count);
-        return util::kOk;
+        return util::copy_guarded(to, hit.data() + offset, count) ? util::kOk
+                                                                  : util::Status(EFAULT);
     }
     const RegionMemory& memory = memory_of(hit);
     const CpuAccessScope access(memory.device, CpuAccess::kRead);
@@ -53,9 +66,16 @@ inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, st
     }
     const util::Status loaded =
         memory.device != nullptr ? memory.device->refresh(hit.offset + offset, count) : util::kOk;
-    if (loaded.is_ok()) {
-        util::IovCursor(memory.segments.data(), memory.segments.size(), hit.offset + offset)
-            .gather(to, count);
+    std::uint64_t at = hit.offset + offset;
+    const std::span<const iovec> segments = memory.from(at);
+    util::IovCursor from(segments.data(), segments.size(), at);
+    for (std::size_t done = 0; loaded.is_ok() && done < count;) {
+        const iovec here = from.span();
+        const std::size_t part = from.skip(std::min(here.iov_len, count - done));
+        if (!util::copy_guarded(to + done, here.iov_base, part)) {
+            return EFAULT;
+        }
+        done += part;
     }
     return loaded;
 }

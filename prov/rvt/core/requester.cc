@@ -81,7 +81,9 @@ Nak fetch_extended_locked(Qp& peer, const Request& request, const PieceList& loc
     if (nak == Nak::kNone) {
         PieceList source;
         source.add(results.data(), result_bytes(request));
-        copy(local.part(operands, local.bytes()), source);
+        if (copy(local.part(operands, local.bytes()), source) != source.bytes()) {
+            return Nak::kAccess;
+        }
     }
     return nak;
 }
@@ -100,8 +102,8 @@ Nak fetch_locked(Qp& peer, const Request& request, const PieceList& local) noexc
     } else {
         nak = find_source(peer, request, 0, request.bytes, source);
     }
-    if (nak == Nak::kNone) {
-        copy(local, source);
+    if (nak == Nak::kNone && copy(local, source) != source.bytes()) {
+        return Nak::kAccess;
     }
     return nak;
 }
@@ -440,10 +442,11 @@ WcStatus take_results(const Qp& qp, const SendWqe& wqe, const PieceList& results
     }
     PieceList local;
     const WcStatus status = local_pieces(qp, wqe, local);
-    if (status == WcStatus::kSuccess) {
-        copy(local.part(wqe.payload_bytes, bytes), results);
+    if (status != WcStatus::kSuccess) {
+        return status;
     }
-    return status;
+    const bool is_copied = copy(local.part(wqe.payload_bytes, bytes), results) == bytes;
+    return is_copied ? WcStatus::kSuccess : WcStatus::kLocProtErr;
 }
 
 }  // namespace rvt::core

@@ -8,6 +8,7 @@
 #include "core/qp.h"
 #include "core/qp_states.h"
 #include "core/rd_region.h"
+#include "util/fault_guard.h"
 
 #include <algorithm>
 #include <array>
@@ -227,7 +228,8 @@ Nak receive_pieces(Qp& qp, PieceList& pieces) noexcept {
 }
 
 /// The area in front of a UD message: an IPv6-shaped header with the two addresses.
-void write_grh(const Request& request, const PieceList& to) noexcept {
+/// Returns: false when the memory is not there.
+bool write_grh(const Request& request, const PieceList& to) noexcept {
     std::array<std::uint8_t, kGrhBytes> grh{};
     grh[0] = 6u << 4;  // version
     const auto length = static_cast<std::uint16_t>(request.bytes);
@@ -239,7 +241,7 @@ void write_grh(const Request& request, const PieceList& to) noexcept {
     std::copy(request.dest.gid.begin(), request.dest.gid.end(), grh.begin() + 24);
     PieceList from;
     from.add(grh.data(), grh.size());
-    copy(to, from);
+    return copy(to, from) == grh.size();
 }
 
 /// The one range of memory that an atomic or ATOMIC WRITE names, for as long as it is accessed.
@@ -251,11 +253,11 @@ class Target {
           memory_(find(qp, request, bytes, alignment, device_, offset_)),
           access_(memory_ != nullptr ? device_ : nullptr, CpuAccess::kWrite) {}
 
-    /// nullptr: the key does not allow it, or its device does not.
+    /// nullptr: the key does not allow it, or its device does not, or nothing is there.
     [[nodiscard]] std::byte* memory() const noexcept {
-        const bool is_there =
-            access_.status().is_ok() &&
-            (device_ == nullptr || memory_ == nullptr || device_->refresh(offset_, bytes_).is_ok());
+        const bool is_there = access_.status().is_ok() && memory_ != nullptr &&
+                              (device_ == nullptr || device_->refresh(offset_, bytes_).is_ok()) &&
+                              util::can_write(memory_, bytes_);
         return is_there ? memory_ : nullptr;
     }
     [[nodiscard]] std::uint64_t* word() const noexcept {
@@ -284,6 +286,28 @@ class Target {
     std::byte* const memory_;
     const CpuAccessScope access_;
 };
+
+/// Copies what has arrived into the range that was looked up. Returns: false when its memory is not
+/// there, or its device does not allow it.
+bool write_region(const KeyHit& hit, const PieceList& data) noexcept {
+    PieceList to;
+    if (data.bytes() == 0 || append(to, hit, data.bytes())) {
+        return copy(to, data) == to.bytes();
+    }
+    if (memory_of(hit).device != nullptr) {
+        return write_to_copy(hit, data);
+    }
+    // More pieces than the list has room for.
+    std::uint64_t done = 0;
+    for (const iovec& piece : data.all()) {
+        const auto* const from = static_cast<const std::byte*>(piece.iov_base);
+        if (!copy_to_region(hit, done, from, piece.iov_len).is_ok()) {
+            return false;
+        }
+        done += piece.iov_len;
+    }
+    return true;
+}
 
 }  // namespace
 
@@ -324,25 +348,27 @@ Nak place_data(Qp& qp, const Request& request, std::uint64_t offset,
     PieceList to;
     if (has_any(request.info->traits, OpTraits::kRemoteAddr)) {
         const KeyHit hit = look_up_remote(qp, request, offset, data.bytes());
-        if (!hit.is_ok() || (data.bytes() != 0 && !append(to, hit, data.bytes()))) {
-            if (!hit.is_ok() || !write_to_copy(hit, data)) {
-                return Nak::kAccess;
-            }
+        if (!hit.is_ok() || !write_region(hit, data)) {
+            return Nak::kAccess;
         }
-        copy(to, data);
     } else {
         if (Nak nak = receive_pieces(qp, to); nak != Nak::kNone) {
             return nak;
         }
         if (qp.type() == QpType::kUd) {
-            write_grh(request, to);
+            if (!write_grh(request, to)) {
+                return Nak::kLocalFault;
+            }
             offset += kGrhBytes;
         }
         // A tag's buffer gets the message without its header, which is in the first part.
         const bool matched = qp.inbound().tm == Inbound::Tm::kMatched;
         const std::uint64_t skip = matched && offset == 0 ? sizeof(TmHeader) : 0;
         const std::uint64_t at = offset + skip - (matched ? sizeof(TmHeader) : 0);
-        copy(to.part(at, data.bytes() - skip), data.part(skip, data.bytes() - skip));
+        const PieceList room = to.part(at, data.bytes() - skip);
+        if (copy(room, data.part(skip, data.bytes() - skip)) != room.bytes()) {
+            return Nak::kLocalFault;
+        }
     }
     qp.inbound().placed += data.bytes();
     return Nak::kNone;
@@ -422,7 +448,7 @@ Nak find_source(Qp& qp, const Request& request, std::uint64_t offset, std::uint6
                 PieceList& source) noexcept {
     const KeyHit hit = look_up_remote(qp, request, offset, bytes);
     if (hit.is_ok() && (bytes == 0 || append(source, hit, bytes))) {
-        return Nak::kNone;
+        return is_there(source) ? Nak::kNone : Nak::kAccess;
     }
     return hit.is_ok() && append_refreshed(source, hit, bytes) ? Nak::kNone : Nak::kAccess;
 }

@@ -242,7 +242,8 @@ void SegmentFlow::take_read_data(Qp& qp, SendWqe& wqe, const SegmentHeader& head
     PieceList local;
     WcStatus status = local_pieces(qp, wqe, local);
     if (status == WcStatus::kSuccess) {
-        copy(local.part(wqe.moved, payload.bytes()), payload);
+        const PieceList room = local.part(wqe.moved, payload.bytes());
+        status = copy(room, payload) == room.bytes() ? status : WcStatus::kLocProtErr;
         wqe.moved += payload.bytes();
         local.clear();  // an access is over before its operation is reported
     }
@@ -271,7 +272,9 @@ void SegmentFlow::take_ack(Qp& qp, SendWqe& wqe, const SegmentHeader& header,
         PieceList result;
         result.add(&original, sizeof original);
         status = local_pieces(qp, wqe, local);
-        copy(local, result);
+        if (status == WcStatus::kSuccess && copy(local, result) != result.bytes()) {
+            status = WcStatus::kLocProtErr;
+        }
         local.clear();
     }
     fetches_ -= wqe.is_answered() ? 1 : 0;

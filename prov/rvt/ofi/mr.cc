@@ -25,6 +25,7 @@
 #include "ofi/ep_rdm.h"
 #include "ofi/eq.h"
 #include "ofi/errors.h"
+#include "util/fault_guard.h"
 #include "util/log.h"
 
 namespace rvt::ofi {
@@ -262,6 +263,7 @@ int check_dma_buf(const Domain& domain, const fi_mr_attr& attr) noexcept {
 }
 
 int add_key(Mr& mr, const fi_mr_attr& attr) {
+    util::catch_faults();
     const core::KeyAttr key_attr = to_key_attr(mr, attr.access);
     const bool has_provider_keys = mr.domain->mr_mode.has_provider_keys;
     const util::Result<std::uint32_t> key =

@@ -111,6 +111,9 @@ Status ControlThread::start() {
     sigset_t all{};
     sigset_t before{};
     sigfillset(&all);
+    // But for those of what it does itself: util/fault_guard.h.
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&thread_, nullptr, entry, this);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

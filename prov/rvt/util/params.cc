@@ -17,6 +17,9 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 // clang-format off
 constexpr std::array<Param, kParams> kTable{{
+    {ParamId::kCatchFaults, "catch_faults", ParamType::kBool, 1, 0, 1, "",
+     "catch SIGSEGV and SIGBUS of accesses of peers to registered memory that is no longer mapped, or not writable: "
+     "they fail with an error; without, they end this process"},
     {ParamId::kConnectTimeoutMs, "connect_timeout_ms", ParamType::kNumber, 10000, 1, 3600 * 1000, "ms",
      "how long a handshake with a peer may take, all attempts together"},
     {ParamId::kHostRemote, "host_remote", ParamType::kBool, 0, 0, 1, "",

@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
+#include "util/fault_guard.h"
 #include "util/iov_cursor.h"
 #include "util/memory_room.h"
 
@@ -298,8 +299,11 @@ util::Status Path::copy_memory(bool is_write, const iovec* local, const iovec* r
                                std::size_t count) noexcept {
     if (peering_->is_same_process) {
         for (std::size_t i = 0; i < count; ++i) {
-            std::memcpy(is_write ? remote[i].iov_base : local[i].iov_base,
-                        is_write ? local[i].iov_base : remote[i].iov_base, local[i].iov_len);
+            const iovec& to = is_write ? remote[i] : local[i];
+            const iovec& from = is_write ? local[i] : remote[i];
+            if (!util::copy_guarded(to.iov_base, from.iov_base, local[i].iov_len)) {
+                return EFAULT;
+            }
         }
         return util::kOk;
     }

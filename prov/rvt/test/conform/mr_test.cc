@@ -211,6 +211,45 @@ void a_change_that_cannot_be_leaves_the_region_as_it_was() {
 }
 RVT_CONFORM_RC(a_change_that_cannot_be_leaves_the_region_as_it_was)
 
+// ---- many segments ----
+
+template <class Backend>
+void a_region_of_thousands_of_blocks_is_addressed_as_one() {
+    constexpr std::size_t kBlock = 64;
+    constexpr std::size_t kBlocks = 3000;
+    Pair<Backend> pair;
+    std::vector<iovec> blocks;
+    for (std::size_t i = kBlocks; i-- > 0;) {
+        blocks.push_back(part_of(pair, i * (kBlock + 16), kBlock));
+    }
+    Mr* mr = reg_mr(*pair.b().pd, {.segments = blocks, .access = kAllAccess | Access::kZeroBased})
+                 .value();
+    RVT_EQ(mr->length(), kBlock * kBlocks);
+    const std::size_t at = 2000 * kBlock + 5;
+    constexpr std::size_t kBytes = 60 * 1024;  // over far more blocks than an operation has pieces
+    pair.a().fill(0, kBytes, 4);
+    const Sge element = pair.a().sge(0, kBytes);
+    RVT_OK(pair.a().qp->post_send({.opcode = WrOpcode::kWrite,
+                                   .sg_list = {&element, 1},
+                                   .remote_addr = at,
+                                   .rkey = mr->rkey()}));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    for (std::size_t i = 0; i < kBytes; ++i) {
+        const iovec& block = blocks[(at + i) / kBlock];
+        const auto* const byte = static_cast<const std::byte*>(block.iov_base) + (at + i) % kBlock;
+        RVT_ASSERT(*byte == pair.a().memory[i]);
+    }
+    const Sge back = pair.a().sge(100000, 1000);
+    RVT_OK(pair.a().qp->post_send({.opcode = WrOpcode::kRead,
+                                   .sg_list = {&back, 1},
+                                   .remote_addr = at + 30000,
+                                   .rkey = mr->rkey()}));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_ASSERT(std::memcmp(&pair.a().memory[100000], &pair.a().memory[30000], 1000) == 0);
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(a_region_of_thousands_of_blocks_is_addressed_as_one)
+
 // ---- advice ----
 
 template <class Backend>
@@ -236,5 +275,99 @@ void pages_are_brought_in_when_that_is_advised() {
     RVT_OK(dereg_mr(mr));
 }
 RVT_CONFORM_RC(pages_are_brought_in_when_that_is_advised)
+
+// ---- memory that is not what it was when it was registered ----
+
+/// Pages of their own that side b has registered.
+class Pages {
+  public:
+    static constexpr std::size_t kBytes = 4 * 4096;
+
+    explicit Pages(Side& side) {
+        const iovec all{.iov_base = memory_, .iov_len = kBytes};
+        mr_ = reg_mr(*side.pd, {.segments = {&all, 1}, .access = kAllAccess}).value();
+    }
+    ~Pages() {
+        RVT_OK(dereg_mr(mr_));
+        if (is_there_) {
+            remove();
+        }
+    }
+    Pages(const Pages&) = delete;
+    Pages& operator=(const Pages&) = delete;
+
+    /// What comes to lie there later is not ours.
+    void remove() {
+        munmap(memory_, kBytes);
+        is_there_ = false;
+    }
+    void forbid_writing() { RVT_OK(mprotect(memory_, kBytes, PROT_READ)); }
+    [[nodiscard]] std::uint32_t key() const { return mr_->rkey(); }
+    [[nodiscard]] std::uint64_t address() const { return reinterpret_cast<std::uint64_t>(memory_); }
+
+    /// How an operation of side a on them ends.
+    template <class Backend>
+    WcStatus after(Pair<Backend>& pair, SendWr wr, std::size_t bytes) const {
+        const Sge element = pair.a().sge(0, bytes);
+        wr.sg_list = {&element, 1};
+        wr.remote_addr = address();
+        wr.rkey = key();
+        RVT_OK(pair.a().qp->post_send(wr));
+        return pair.sent().status;
+    }
+
+  private:
+    void* const memory_ =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool is_there_ = true;
+    Mr* mr_ = nullptr;
+};
+
+/// After an error a pair is of no use: each operation has one of its own.
+template <class Backend>
+void expect_no_access(WrOpcode opcode, std::size_t bytes, void (Pages::*change)()) {
+    Pair<Backend> pair;
+    Pages pages(pair.b());
+    (pages.*change)();
+    RVT_EQ(pages.after(pair, {.opcode = opcode}, bytes), WcStatus::kRemAccessErr);
+}
+
+template <class Backend>
+void memory_that_is_gone_is_out_of_reach_and_nobody_dies() {
+    for (const std::size_t bytes : {std::size_t{8}, Pages::kBytes}) {
+        expect_no_access<Backend>(WrOpcode::kWrite, bytes, &Pages::remove);
+        expect_no_access<Backend>(WrOpcode::kRead, bytes, &Pages::remove);
+    }
+    expect_no_access<Backend>(WrOpcode::kFetchAdd, 8, &Pages::remove);
+    expect_no_access<Backend>(WrOpcode::kCas, 8, &Pages::remove);
+    expect_no_access<Backend>(WrOpcode::kAtomicWrite, 8, &Pages::remove);
+}
+RVT_CONFORM_RC(memory_that_is_gone_is_out_of_reach_and_nobody_dies)
+
+template <class Backend>
+void memory_that_may_not_be_written_is_read_alone() {
+    expect_no_access<Backend>(WrOpcode::kWrite, 8, &Pages::forbid_writing);
+    expect_no_access<Backend>(WrOpcode::kWrite, Pages::kBytes, &Pages::forbid_writing);
+    expect_no_access<Backend>(WrOpcode::kFetchAdd, 8, &Pages::forbid_writing);
+    Pair<Backend> pair;
+    Pages pages(pair.b());
+    pages.forbid_writing();
+    RVT_EQ(pages.after(pair, {.opcode = WrOpcode::kRead}, Pages::kBytes), WcStatus::kSuccess);
+    RVT_EQ(pages.after(pair, {.opcode = WrOpcode::kRead}, 8), WcStatus::kSuccess);
+}
+RVT_CONFORM_RC(memory_that_may_not_be_written_is_read_alone)
+
+template <class Backend>
+void a_receive_into_memory_that_is_gone_is_the_receivers_error() {
+    Pair<Backend> pair;
+    Pages pages(pair.b());
+    const Sge room{.addr = pages.address(), .length = 64, .lkey = pages.key()};
+    RVT_OK(pair.b().qp->post_recv({.wr_id = 9, .sg_list = {&room, 1}}));
+    pages.remove();
+    RVT_OK(pair.post_send());
+    RVT_EQ(pair.sent().status, WcStatus::kRemOpErr);
+    RVT_EQ(pair.received().status, WcStatus::kLocProtErr);
+}
+RVT_CONFORM_RC(a_receive_into_memory_that_is_gone_is_the_receivers_error)
 
 }  // namespace

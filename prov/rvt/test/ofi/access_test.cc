@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // fi_rma(3) and fi_atomic(3) between two endpoints, in every way that memory can be named.
+#include <sys/mman.h>
+
 #include <vector>
 
 #include "ofi/pair.h"
@@ -11,6 +13,55 @@ namespace {
 constexpr std::uint64_t kAll = FI_REMOTE_READ | FI_REMOTE_WRITE;
 constexpr int kModes[] = {0, FI_MR_VIRT_ADDR, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR | FI_MR_PROV_KEY, 1,
                           2};
+
+constexpr std::size_t kPage = 4096;
+
+/// Pages of their own, registered by the second end.
+struct Pages {
+    explicit Pages(Pair& pair, std::size_t count = 4)
+        : bytes(count * kPage), mr(pair.b.reg(memory(), bytes, kAll, 1)) {}
+    ~Pages() {
+        if (is_there) {
+            remove();
+        }
+    }
+    Pages(const Pages&) = delete;
+    Pages& operator=(const Pages&) = delete;
+
+    char* memory() {
+        if (memory_ == nullptr) {
+            memory_ =
+                mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        }
+        return static_cast<char*>(memory_);
+    }
+
+    /// What comes to lie there later is not ours.
+    void remove() {
+        munmap(memory_, bytes);
+        is_there = false;
+    }
+
+    void* memory_ = nullptr;
+    bool is_there = true;
+    const std::size_t bytes;
+    const Owned<fid_mr> mr;
+};
+
+/// An operation on them ends in the error of a key that does not allow it.
+template <class Post>
+void expect_no_access(Pair& pair, Post post) {
+    pair.post(post);
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+}
+
+ssize_t add_to(Pair& pair, std::uint64_t& operand) {
+    return fi_atomic(pair.a.ep.get(), &operand, 1, nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM,
+                     nullptr);
+}
+
+/// Small, of some packets, and large ones.
+constexpr std::size_t kSizes[] = {8, 3000, 4 * kPage};
 
 }  // namespace
 
@@ -224,4 +275,84 @@ Test(access, atomics_that_do_not_exist_are_refused) {
     const std::vector<std::uint64_t> many(1024);
     RVT_ASSERT(fi_atomic(a, many.data(), many.size(), nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM,
                          nullptr) < 0);
+}
+
+// ---- memory that is not what it was when it was registered ----
+
+Test(access, memory_that_is_gone_is_out_of_reach_and_nobody_dies) {
+    Pair pair;
+    Pages pages(pair);
+    char other[16] = "";
+    const auto mr = pair.b.reg(other, sizeof other, kAll, 2);
+    pages.remove();
+    std::vector<char> local(pages.bytes);
+    for (const std::size_t bytes : kSizes) {
+        expect_no_access(pair, [&] {
+            return fi_write(pair.a.ep.get(), local.data(), bytes, nullptr, pair.a.peer, 0, 1,
+                            nullptr);
+        });
+        expect_no_access(pair, [&] {
+            return fi_read(pair.a.ep.get(), local.data(), bytes, nullptr, pair.a.peer, 0, 1,
+                           nullptr);
+        });
+    }
+    std::uint64_t one = 1;
+    expect_no_access(pair, [&] { return add_to(pair, one); });
+    pair.post([&] {
+        return fi_write(pair.a.ep.get(), "as ever", 8, nullptr, pair.a.peer, 0, 2, nullptr);
+    });
+    pair.a.next();
+    pair.until([&] { return strcmp(other, "as ever") == 0; });
+}
+
+Test(access, memory_that_may_not_be_written_is_read) {
+    Pair pair;
+    Pages pages(pair);
+    memset(pages.memory(), 'x', pages.bytes);
+    RVT_OK(mprotect(pages.memory(), pages.bytes, PROT_READ));
+    std::vector<char> local(pages.bytes);
+    for (const std::size_t bytes : kSizes) {
+        pair.post([&] {
+            return fi_read(pair.a.ep.get(), local.data(), bytes, nullptr, pair.a.peer, 0, 1,
+                           nullptr);
+        });
+        pair.a.next();
+        RVT_ASSERT(memcmp(local.data(), pages.memory(), bytes) == 0);
+        expect_no_access(pair, [&] {
+            return fi_write(pair.a.ep.get(), local.data(), bytes, nullptr, pair.a.peer, 0, 1,
+                            nullptr);
+        });
+    }
+    std::uint64_t one = 1;
+    expect_no_access(pair, [&] { return add_to(pair, one); });
+}
+
+Test(access, huge_pages_are_memory_as_any_other) {
+    constexpr std::size_t kHuge = std::size_t{2} << 20;
+    Pair pair;
+    void* memory = mmap(nullptr, 2 * kHuge, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+    if (memory == MAP_FAILED) {  // none are set aside: those that the kernel makes by itself
+        memory =
+            mmap(nullptr, 2 * kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        madvise(memory, 2 * kHuge, MADV_HUGEPAGE);
+    }
+    const auto mr = pair.b.reg(memory, 2 * kHuge, kAll, 1);
+    std::vector<char> out(kHuge);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = static_cast<char>(i * 11 + i / 4093);
+    }
+    const std::size_t at = kHuge - 12345;  // into both
+    pair.post([&] {
+        return fi_write(pair.a.ep.get(), out.data(), out.size(), nullptr, pair.a.peer, at, 1,
+                        nullptr);
+    });
+    pair.a.next();
+    std::vector<char> in(kHuge);
+    pair.post([&] {
+        return fi_read(pair.a.ep.get(), in.data(), in.size(), nullptr, pair.a.peer, at, 1, nullptr);
+    });
+    pair.a.next();
+    RVT_ASSERT(in == out);
+    RVT_ASSERT(memcmp(static_cast<char*>(memory) + at, out.data(), out.size()) == 0);
 }

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The signal handlers behind guarded accesses.
+#include "util/fault_guard.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <iterator>
+#include <mutex>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "util/log.h"
+#include "util/params.h"
+
+namespace rvt::util {
+
+namespace detail {
+thread_local constinit GuardedAccess* guarded_access = nullptr;
+}  // namespace detail
+
+namespace {
+
+constexpr int kSignals[] = {SIGSEGV, SIGBUS};
+constexpr std::size_t kPage = 4096;  // of the smallest kind
+
+/// What was there before. Written once, before the handlers are.
+struct sigaction before_us[std::size(kSignals)];
+
+const struct sigaction& before(int signal) noexcept {
+    return before_us[signal == kSignals[0] ? 0 : 1];
+}
+
+bool is_within(std::uintptr_t address, const FaultRange& range) noexcept {
+    return address - range.begin < range.bytes;
+}
+
+/// Whether the kernel says that one of the two ranges is what could not be reached.
+bool is_of(const siginfo_t& what, const detail::GuardedAccess& access) noexcept {
+    if (what.si_code <= 0) {
+        return false;  // sent by a process
+    }
+    // An address that no process can have is not told.
+    const auto at = reinterpret_cast<std::uintptr_t>(what.si_addr);
+    return what.si_code == SI_KERNEL || is_within(at, access.first) || is_within(at, access.second);
+}
+
+/// As if we were not there.
+void go_on_to_others(int signal, siginfo_t* what, void* context) noexcept {
+    const struct sigaction& theirs = before(signal);
+    const bool is_sent = what->si_code <= 0;
+    if ((theirs.sa_flags & SA_SIGINFO) == 0 && theirs.sa_handler == SIG_IGN && is_sent) {
+        return;
+    }
+    if ((theirs.sa_flags & SA_SIGINFO) == 0 &&
+        (theirs.sa_handler == SIG_DFL || theirs.sa_handler == SIG_IGN)) {
+        struct sigaction plain {};
+        plain.sa_handler = SIG_DFL;
+        sigaction(signal, &plain, nullptr);
+        if (is_sent) {
+            raise(signal);
+        }
+        return;  // a fault happens again
+    }
+    sigset_t blocked = theirs.sa_mask;
+    sigset_t now;
+    if ((theirs.sa_flags & SA_NODEFER) == 0) {
+        sigaddset(&blocked, signal);
+    }
+    pthread_sigmask(SIG_BLOCK, &blocked, &now);
+    if ((theirs.sa_flags & SA_SIGINFO) != 0) {
+        theirs.sa_sigaction(signal, what, context);
+    } else {
+        theirs.sa_handler(signal);
+    }
+    pthread_sigmask(SIG_SETMASK, &now, nullptr);
+}
+
+void on_fault(int signal, siginfo_t* what, void* context) noexcept {
+    detail::GuardedAccess* const access = detail::guarded_access;
+    if (access != nullptr && is_of(*what, *access)) {
+        detail::guarded_access = access->outer;
+        // NOLINTNEXTLINE(cert-err52-cpp): what is jumped over has no destructors
+        RVT_JUMP(access->jump);
+    }
+    go_on_to_others(signal, what, context);
+}
+
+void install() noexcept {
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+        sigaction(kSignals[i], nullptr, &before_us[i]);
+        struct sigaction ours {};
+        ours.sa_sigaction = on_fault;
+        // No signal becomes blocked: it would stay so when the handler is left by a jump.
+        ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK | (before_us[i].sa_flags & SA_RESTART);
+        sigemptyset(&ours.sa_mask);
+        if (sigaction(kSignals[i], &ours, nullptr) != 0) {
+            RVT_WARN(kMr, "cannot catch signal %d: %s", kSignals[i], strerrordesc_np(errno));
+        }
+    }
+}
+
+/// Touches a byte of each page.
+template <class Touch>
+bool touch_pages(const void* memory, std::size_t bytes, const Touch& touch) noexcept {
+    if (bytes == 0) {
+        return true;
+    }
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+    const std::uintptr_t last = begin + (bytes - 1);
+    return guard_access({.begin = begin, .bytes = bytes}, {}, [=] {
+        for (std::uintptr_t at = begin; at / kPage < last / kPage; at = (at / kPage + 1) * kPage) {
+            touch(at);
+        }
+        touch(last);
+    });
+}
+
+}  // namespace
+
+void catch_faults() noexcept {
+    static std::once_flag once;
+    if (param_is_set(ParamId::kCatchFaults)) {
+        std::call_once(once, install);
+    }
+}
+
+bool can_read(const void* memory, std::size_t bytes) noexcept {
+    return touch_pages(memory, bytes, [](std::uintptr_t at) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): an address within the memory
+        static_cast<void>(*reinterpret_cast<const volatile std::byte*>(at));
+    });
+}
+
+bool can_write(void* memory, std::size_t bytes) noexcept {
+    return touch_pages(memory, bytes, [](std::uintptr_t at) {
+        // relaxed: nothing changes that anybody could see.
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): an address within the memory
+        __atomic_fetch_or(reinterpret_cast<std::uint8_t*>(at), 0, __ATOMIC_RELAXED);
+    });
+}
+
+}  // namespace rvt::util
