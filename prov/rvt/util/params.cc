@@ -74,6 +74,10 @@ constexpr std::array<Param, kParams> kTable{{
      "use NICs, through rdma-core: domains of FI_EP_MSG for them, and the connections of RDM endpoints between them"},
     {ParamId::kVerbsEmulated, "verbs_emulated", ParamType::kBool, 0, 0, 1, "",
      "let NICs that the kernel emulates (rxe) carry connections of RDM endpoints, too"},
+    {ParamId::kVerbsOnDemand, "verbs_on_demand", ParamType::kBool, 1, 0, 1, "",
+     "register with NICs that have on-demand paging what may not be pinned (limit of locked memory)"},
+    {ParamId::kVerbsRelaxedOrdering, "verbs_relaxed_ordering", ParamType::kBool, 1, 0, 1, "",
+     "let NICs write in any order, by PCIe's relaxed ordering, to registered memory that peers may not write"},
 }};
 // clang-format on
 

@@ -37,6 +37,8 @@ enum class ParamId : unsigned {
     kHmemZe,
     kVerbs,
     kVerbsEmulated,
+    kVerbsOnDemand,
+    kVerbsRelaxedOrdering,
     kCount,
 };
 

@@ -14,6 +14,7 @@
 #include "core/recv_queue.h"
 #include "core/verbs_cq.h"
 #include "util/log.h"
+#include "util/params.h"
 
 namespace rvt::verbs {
 namespace {
@@ -37,6 +38,19 @@ Status set_nonblocking(int fd) noexcept {
 /// A pair is there until the event has been acknowledged.
 void raise(const ibv_async_event& event, EventType type) noexcept {
     static_cast<core::Qp*>(event.element.qp->qp_context)->raise(type);
+}
+
+/// Whether requests of all kinds, and receives of both kinds of queues, may name memory that is not
+/// pinned.
+bool takes_on_demand(ibv_context* context) noexcept {
+    constexpr unsigned kRc = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
+                             IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_SRQ_RECV;
+    ibv_device_attr_ex attr{};
+    const auto* const extended = verbs_get_ctx_op(context, query_device_ex);
+    return extended != nullptr &&
+           extended->query_device_ex(context, nullptr, &attr, sizeof attr) == 0 &&
+           (attr.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
+           (attr.odp_caps.per_transport_caps.rc_odp_caps & kRc) == kRc;
 }
 
 Status last_error() noexcept {
@@ -112,6 +126,9 @@ Status Nic::read_limits() {
     limits_.max_reads_out = static_cast<std::uint8_t>(clamp(attr.max_qp_init_rd_atom, kMostReads));
     limits_.has_atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
     limits_.has_srq = attr.max_srq > 0;
+    limits_.has_on_demand =
+        util::param_is_set(util::ParamId::kVerbsOnDemand) && takes_on_demand(context_.get());
+    limits_.relaxes_ordering = util::param_is_set(util::ParamId::kVerbsRelaxedOrdering);
     limits_.verbs = {.max_qp = std::bit_floor(clamp(attr.max_qp, 1u << 16)),
                      .max_cqe = clamp(attr.max_cqe, 1u << 20),
                      .max_mr = kOwnKeys,

@@ -24,8 +24,10 @@ struct NicLimits {
     std::uint32_t mtu_bytes = 1024;
     bool has_atomics = false;
     bool has_srq = false;
-    bool has_rocev2 = false;  // a GID that is the address, so that a peer's is its address
-    bool has_ud = false;      // datagrams, to such addresses
+    bool has_rocev2 = false;     // a GID that is the address, so that a peer's is its address
+    bool has_ud = false;         // datagrams, to such addresses
+    bool has_on_demand = false;  // regions whose pages are not pinned, for all that we do with them
+    bool relaxes_ordering = false;  // of what it writes where no peer may
 };
 
 class Nic {

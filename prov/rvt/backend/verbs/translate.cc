@@ -36,6 +36,8 @@ constexpr std::array kAccessBits = std::to_array<Bit<Access, int>>({
     {Access::kRemoteRead, IBV_ACCESS_REMOTE_READ},
     {Access::kRemoteAtomic, IBV_ACCESS_REMOTE_ATOMIC},
     {Access::kMwBind, IBV_ACCESS_MW_BIND},
+    {Access::kOnDemand, IBV_ACCESS_ON_DEMAND},
+    {Access::kRelaxedOrdering, IBV_ACCESS_RELAXED_ORDERING},
 });
 
 constexpr std::array kMaskBits = std::to_array<Bit<QpMask, int>>({

@@ -57,27 +57,109 @@ void dealloc_pd(core::Pd& pd) {
     lib().ibv_dealloc_pd(pd_of(pd));
 }
 
-Status reg_mr(core::Mr& mr) {
+constexpr Access kPeersWrite = Access::kRemoteWrite | Access::kRemoteAtomic;
+
+std::uint64_t iova_of(const core::Mr& mr) noexcept {
+    return has_any(mr.access(), Access::kZeroBased) ? 0 : mr.iova();
+}
+
+/// Memory that peers write may be looked at before there is a completion: relaxed only when asked.
+Access access_of(const core::Mr& mr) noexcept {
+    const bool is_relaxed = Nic::of(mr.pd().device()).limits().relaxes_ordering &&
+                            mr.memory().device == nullptr && !has_any(mr.access(), kPeersWrite);
+    return is_relaxed ? mr.access() | Access::kRelaxedOrdering : mr.access();
+}
+
+ibv_mr* register_as(const core::Mr& mr, Access with) noexcept {
     const core::RegionMemory& memory = mr.memory();
-    if (memory.segments.size() != 1) {
-        return EOPNOTSUPP;
-    }
-    const auto access = static_cast<unsigned>(to_ibv_access(mr.access()));
-    const std::uint64_t iova = has_any(mr.access(), Access::kZeroBased) ? 0 : mr.iova();
-    ibv_mr* made = nullptr;
+    const int access = to_ibv_access(with);
+    errno = 0;
     if (memory.device != nullptr) {
         const core::DeviceMemory::File file = memory.device->file();
-        made = lib().ibv_reg_dmabuf_mr(pd_of(mr.pd()), file.offset, mr.length(), iova, file.fd,
-                                       static_cast<int>(access));
-    } else {
-        made = lib().ibv_reg_mr_iova2(pd_of(mr.pd()), memory.segments[0].iov_base, mr.length(),
-                                      iova, access);
+        return lib().ibv_reg_dmabuf_mr(pd_of(mr.pd()), file.offset, mr.length(), iova_of(mr),
+                                       file.fd, access);
     }
+    return lib().ibv_reg_mr_iova2(pd_of(mr.pd()), memory.segments[0].iov_base, mr.length(),
+                                  iova_of(mr), static_cast<unsigned>(access));
+}
+
+/// What may not be pinned is registered on demand, where the NIC can. Of rights that it does not
+/// know, those that are only our wish are given up.
+ibv_mr* register_anyhow(const core::Mr& mr) noexcept {
+    Access access = access_of(mr);
+    ibv_mr* made = register_as(mr, access);
+    if (made == nullptr && (errno == EOPNOTSUPP || errno == EINVAL) && access != mr.access()) {
+        access = mr.access();
+        made = register_as(mr, access);
+    }
+    const bool is_too_much = made == nullptr && errno == ENOMEM;
+    if (is_too_much && mr.memory().device == nullptr &&
+        Nic::of(mr.pd().device()).limits().has_on_demand) {
+        made = register_as(mr, access | Access::kOnDemand);
+        errno = made == nullptr ? ENOMEM : 0;
+    }
+    return made;
+}
+
+Status reg_mr(core::Mr& mr) {
+    const bool is_on_demand = has_any(mr.access(), Access::kOnDemand);
+    if (mr.memory().segments.size() != 1 ||
+        (is_on_demand && !Nic::of(mr.pd().device()).limits().has_on_demand)) {
+        return EOPNOTSUPP;
+    }
+    ibv_mr* const made = register_anyhow(mr);
     const Status kept = keep(mr, made);
     if (kept.is_ok()) {
         mr.set_keys(made->lkey, made->rkey);
     }
     return kept;
+}
+
+Status rereg_mr(core::Mr& mr, MrChange changes) {
+    auto* const raw = static_cast<ibv_mr*>(mr.priv());
+    const core::RegionMemory& memory = mr.memory();
+    const bool is_on_demand = has_any(mr.access(), Access::kOnDemand);
+    // It takes ordinary memory, named by its address; and says of nothing whether it was pinned.
+    const auto address = reinterpret_cast<std::uint64_t>(memory.segments[0].iov_base);
+    if (memory.segments.size() != 1 || memory.device != nullptr || iova_of(mr) != address ||
+        is_on_demand) {
+        return EOPNOTSUPP;
+    }
+    int flags = 0;
+    flags |= has_any(changes, MrChange::kTranslation) ? IBV_REREG_MR_CHANGE_TRANSLATION : 0;
+    flags |= has_any(changes, MrChange::kPd) ? IBV_REREG_MR_CHANGE_PD : 0;
+    flags |= has_any(changes, MrChange::kAccess) ? IBV_REREG_MR_CHANGE_ACCESS : 0;
+    switch (lib().ibv_rereg_mr(raw, flags, pd_of(mr.pd()), memory.segments[0].iov_base, mr.length(),
+                               to_ibv_access(access_of(mr)))) {
+        case 0:
+        case IBV_REREG_MR_ERR_DO_FORK_OLD: mr.set_keys(raw->lkey, raw->rkey); return kOk;
+        case IBV_REREG_MR_ERR_INPUT:
+        case IBV_REREG_MR_ERR_DONT_FORK_NEW: return EOPNOTSUPP;
+        default: return ENOTRECOVERABLE;
+    }
+}
+
+Status advise_mr(core::Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t bytes) {
+    constexpr std::array kAdvice = {IBV_ADVISE_MR_ADVICE_PREFETCH,
+                                    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+                                    IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT};
+    const Nic& nic = Nic::of(mr.pd().device());
+    const auto* const extended = verbs_get_ctx_op(nic.context(), advise_mr);
+    if (!nic.limits().has_on_demand || extended == nullptr) {
+        return EOPNOTSUPP;
+    }
+    while (bytes != 0) {
+        const auto part = static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 1u << 30));
+        ibv_sge element{.addr = iova_of(mr) + offset, .length = part, .lkey = mr.lkey()};
+        const int error = extended->advise_mr(
+            pd_of(mr.pd()), kAdvice[static_cast<std::size_t>(advice)], 0, &element, 1);
+        if (error != 0) {
+            return error;
+        }
+        offset += part;
+        bytes -= part;
+    }
+    return kOk;
 }
 
 void dereg_mr(core::Mr& mr) {
@@ -319,6 +401,8 @@ constexpr BackendOps kOps{
     .dealloc_pd = dealloc_pd,
     .reg_mr = reg_mr,
     .dereg_mr = dereg_mr,
+    .rereg_mr = rereg_mr,
+    .advise_mr = advise_mr,
     .create_ah = create_ah,
     .destroy_ah = destroy_ah,
     .create_cq = create_cq,

@@ -107,7 +107,8 @@ Test(reg_cache, registers_whole_pages_that_the_nic_may_write_and_peers_read) {
     on.use(memory + 100, kPage);
     RVT_EQ(on.mock.regions[0].addr, reinterpret_cast<std::uintptr_t>(memory));
     RVT_EQ(on.mock.regions[0].length, 2 * kPage);
-    RVT_EQ(on.mock.regions[0].access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+    RVT_EQ(on.mock.regions[0].access,
+           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING);
 }
 
 Test(reg_cache, finds_a_part_of_what_was_used) {

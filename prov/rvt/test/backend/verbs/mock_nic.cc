@@ -249,7 +249,13 @@ ibv_mr* region(ibv_pd* pd, const MockNic::Region& asked, int error) {
         errno = error;
         return nullptr;
     }
-    if (fails("reg_mr") || asked.length > mock->most_registered - mock->registered) {
+    if ((asked.access & mock->refused_access) != 0) {
+        errno = EOPNOTSUPP;
+        return nullptr;
+    }
+    const bool is_pinned = (asked.access & IBV_ACCESS_ON_DEMAND) == 0;
+    if (fails("reg_mr") || asked.length > mock->most_registered - mock->registered ||
+        (is_pinned && asked.length > mock->most_pinned)) {
         errno = mock->is_gone ? EIO : ENOMEM;
         return nullptr;
     }
@@ -283,6 +289,29 @@ ibv_mr* reg_dmabuf(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::ui
         pd,
         {.addr = 0, .length = length, .iova = iova, .offset = offset, .fd = fd, .access = access},
         mock->dmabuf_error);
+}
+
+int rereg_mr(ibv_mr* region, int flags, ibv_pd* pd, void* addr, std::size_t length, int access) {
+    mock->changes.push_back({.flags = flags,
+                             .addr = reinterpret_cast<std::uintptr_t>(addr),
+                             .length = length,
+                             .access = access});
+    if (mock->rereg_mr_result == 0) {
+        auto& mine = *static_cast<MockMr*>(region);
+        mine.pd = pd;
+        mock->registered += length - std::exchange(mine.bytes, length);
+        mine.rkey += 1000;
+    }
+    return mock->rereg_mr_result;
+}
+int advise_mr(ibv_pd*, ibv_advise_mr_advice advice, std::uint32_t, ibv_sge* list, std::uint32_t) {
+    mock->advised.emplace_back(advice, *list);
+    return 0;
+}
+int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex* attr,
+                    std::size_t) {
+    attr->odp_caps = mock->on_demand;
+    return 0;
 }
 
 ibv_comp_channel* create_channel(ibv_context* context) {
@@ -506,6 +535,8 @@ MockNic::MockNic() {
 
     context_.sz = sizeof context_;
     context_.query_port = query_port;
+    context_.query_device_ex = query_device_ex;
+    context_.advise_mr = advise_mr;
     context_.context.device = &device;
     context_.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context_.context.ops.poll_cq = poll_cq;
@@ -527,6 +558,7 @@ MockNic::MockNic() {
     functions_.ibv_reg_mr_iova2 = reg_mr;
     functions_.ibv_reg_dmabuf_mr = reg_dmabuf;
     functions_.ibv_dereg_mr = dereg_mr;
+    functions_.ibv_rereg_mr = rereg_mr;
     functions_.ibv_create_comp_channel = create_channel;
     functions_.ibv_destroy_comp_channel = destroy_channel;
     functions_.ibv_create_cq = create_cq;

@@ -11,6 +11,7 @@
 #include <deque>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backend/verbs/library.h"
@@ -34,6 +35,10 @@ class MockNic {
     // What it answers: an errno, or 0.
     std::string_view failing;  // the call that fails with EMFILE
     int reg_mr_error = 0;
+    int rereg_mr_result = 0;  // as ibv_rereg_mr(3)
+    ibv_odp_caps on_demand{};
+    int refused_access = 0;                     // EOPNOTSUPP
+    std::size_t most_pinned = ~std::size_t{0};  // of a region; beyond it ENOMEM
     int dmabuf_error = 0;
     int create_qp_error = 0;
     std::size_t most_pairs = 1000;                  // further ones are ENOMEM
@@ -48,6 +53,13 @@ class MockNic {
         int access;
     };
     std::vector<Region> regions;
+    struct Change {
+        int flags;
+        std::uint64_t addr, length;
+        int access;
+    };
+    std::vector<Change> changes;
+    std::vector<std::pair<ibv_advise_mr_advice, ibv_sge>> advised;
     std::vector<ibv_qp_attr> modified;
     std::vector<int> masks;
     std::vector<ibv_send_wr> sends;

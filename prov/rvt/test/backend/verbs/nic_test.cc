@@ -15,6 +15,7 @@
 #include "core/qp.h"
 #include "core/srq.h"
 #include "core/verbs_cq.h"
+#include "util/params.h"
 
 using namespace rvt;
 using namespace rvt::verbs;
@@ -164,7 +165,156 @@ Test(nic, a_region_has_the_keys_that_it_gives) {
     RVT_EQ(mr->lkey(), 2);
     RVT_EQ(mr->rkey(), 3);
     RVT_EQ(mock.regions[0].iova, reinterpret_cast<std::uintptr_t>(bytes));
-    RVT_EQ(mock.regions[0].access, IBV_ACCESS_LOCAL_WRITE);
+    RVT_EQ(mock.regions[0].access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING);
+}
+
+namespace {
+
+constexpr ibv_odp_caps kAllOnDemand{
+    .general_caps = IBV_ODP_SUPPORT,
+    .per_transport_caps = {.rc_odp_caps = 0x3f, .uc_odp_caps = 0, .ud_odp_caps = 0}};
+
+char region_bytes[200];
+constexpr iovec kWhole{region_bytes, 200};
+constexpr iovec kHalf{region_bytes + 100, 100};
+
+/// What the latest registration of a region with these rights asked for.
+int asked_access(MockNic& mock, const Opened& opened, Access access) {
+    core::Owned<core::Mr> mr;
+    RVT_OK(core::keep(mr, core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}, .access = access})));
+    return mock.regions.back().access;
+}
+
+core::Owned<core::Mr> region_of(const Opened& opened) {
+    core::Owned<core::Mr> mr;
+    RVT_OK(core::keep(mr, core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}})));
+    return mr;
+}
+
+const core::MrRereg kSmaller{.changes = MrChange::kTranslation, .attr = {.segments = {&kHalf, 1}}};
+
+}  // namespace
+
+Test(nic, memory_that_peers_write_is_written_in_order_unless_asked) {
+    MockNic mock;
+    const Opened opened(mock);
+    const Access written = Access::kLocalWrite | Access::kRemoteWrite;
+    RVT_EQ(asked_access(mock, opened, written) & IBV_ACCESS_RELAXED_ORDERING, 0);
+    RVT_NE(asked_access(mock, opened, written | Access::kRelaxedOrdering) &
+               IBV_ACCESS_RELAXED_ORDERING,
+           0);
+    RVT_NE(asked_access(mock, opened, Access::kRemoteRead) & IBV_ACCESS_RELAXED_ORDERING, 0);
+}
+
+Test(nic, all_memory_is_written_in_order_where_that_is_set) {
+    util::set_param_number(util::ParamId::kVerbsRelaxedOrdering, 0);
+    MockNic mock;
+    const Opened opened(mock);
+    RVT_EQ(asked_access(mock, opened, Access::kLocalWrite), IBV_ACCESS_LOCAL_WRITE);
+}
+
+Test(nic, memory_is_written_in_order_by_one_that_knows_nothing_else) {
+    MockNic mock;
+    mock.refused_access = IBV_ACCESS_RELAXED_ORDERING;
+    const Opened opened(mock);
+    RVT_EQ(asked_access(mock, opened, Access::kLocalWrite), IBV_ACCESS_LOCAL_WRITE);
+    RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}, .access = Access::kRelaxedOrdering})
+               .status(),
+           EOPNOTSUPP);
+}
+
+Test(nic, a_region_on_demand_needs_a_nic_that_has_them) {
+    MockNic mock;
+    {
+        const Opened opened(mock);
+        RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}, .access = Access::kOnDemand})
+                   .status(),
+               EOPNOTSUPP);
+    }
+    mock.on_demand = kAllOnDemand;
+    const Opened opened(mock);
+    RVT_NE(asked_access(mock, opened, Access::kOnDemand) & IBV_ACCESS_ON_DEMAND, 0);
+    RVT_EQ(asked_access(mock, opened, Access::kLocalWrite) & IBV_ACCESS_ON_DEMAND, 0);
+}
+
+Test(nic, what_may_not_be_pinned_is_registered_on_demand) {
+    MockNic mock;
+    mock.most_pinned = 100;
+    {
+        const Opened opened(mock);
+        RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}}).status(), ENOMEM);
+    }
+    mock.on_demand = kAllOnDemand;
+    {
+        const Opened opened(mock);
+        RVT_NE(asked_access(mock, opened, Access::kLocalWrite) & IBV_ACCESS_ON_DEMAND, 0);
+    }
+    util::set_param_number(util::ParamId::kVerbsOnDemand, 0);
+    const Opened opened(mock);
+    RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}}).status(), ENOMEM);
+}
+
+Test(nic, advice_reaches_a_nic_that_has_regions_on_demand) {
+    MockNic mock;
+    {
+        const Opened opened(mock);
+        const auto mr = region_of(opened);
+        RVT_EQ(core::advise_mr(*mr, MrAdvice::kPrefetch, 0, 100), EOPNOTSUPP);
+    }
+    mock.on_demand = kAllOnDemand;
+    const Opened opened(mock);
+    const auto mr = region_of(opened);
+    RVT_OK(core::advise_mr(*mr, MrAdvice::kPrefetchWrite, 50, 100));
+    RVT_EQ(core::advise_mr(*mr, MrAdvice::kPrefetch, 50, 151), EINVAL);
+    RVT_EQ(mock.advised.size(), 1);
+    RVT_EQ(mock.advised[0].first, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE);
+    RVT_EQ(mock.advised[0].second.addr, reinterpret_cast<std::uintptr_t>(region_bytes + 50));
+    RVT_EQ(mock.advised[0].second.length, 100);
+    RVT_EQ(mock.advised[0].second.lkey, mr->lkey());
+}
+
+Test(nic, a_region_is_changed_in_its_place) {
+    MockNic mock;
+    const Opened opened(mock);
+    const auto mr = region_of(opened);
+    const std::uint32_t before = mr->rkey();
+    RVT_OK(core::rereg_mr(*mr, kSmaller));
+    RVT_EQ(mock.changes.size(), 1);
+    RVT_EQ(mock.changes[0].flags, IBV_REREG_MR_CHANGE_TRANSLATION);
+    RVT_EQ(mock.changes[0].addr, reinterpret_cast<std::uintptr_t>(kHalf.iov_base));
+    RVT_EQ(mock.changes[0].length, 100);
+    RVT_EQ(mr->length(), 100);
+    RVT_EQ(mr->rkey(), before + 1000);  // as it says
+    RVT_EQ(mock.regions.size(), 1);
+}
+
+Test(nic, a_region_that_it_does_not_change_is_registered_anew) {
+    for (const int result : {int{IBV_REREG_MR_ERR_INPUT}, int{IBV_REREG_MR_ERR_CMD}}) {
+        MockNic mock;
+        const Opened opened(mock);
+        const auto mr = region_of(opened);
+        mock.rereg_mr_result = result;
+        RVT_OK(core::rereg_mr(*mr, kSmaller));
+        RVT_EQ(mock.regions.size(), 2);
+        RVT_EQ(mock.regions[1].length, 100);
+        RVT_EQ(mock.registered, 100);  // and the first one is gone
+        RVT_EQ(mr->lkey(), 4);
+    }
+}
+
+Test(nic, a_region_that_cannot_be_changed_stays_or_is_lost) {
+    MockNic mock;
+    const Opened opened(mock);
+    auto mr = region_of(opened);
+    mock.reg_mr_error = ENOMEM;
+    mock.rereg_mr_result = IBV_REREG_MR_ERR_INPUT;
+    RVT_EQ(core::rereg_mr(*mr, kSmaller), ENOMEM);
+    RVT_EQ(mr->length(), 200);
+    RVT_EQ(mr->lkey(), 2);
+    mock.rereg_mr_result = IBV_REREG_MR_ERR_CMD;
+    RVT_EQ(core::rereg_mr(*mr, kSmaller), ENOTRECOVERABLE);
+    mr.reset();
+    RVT_EQ(mock.registered, 0);
 }
 
 Test(nic, memory_that_it_does_not_take_is_its_error) {
