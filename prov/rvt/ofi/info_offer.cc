@@ -7,6 +7,7 @@
 #include "ofi/ep_dgram.h"
 #include "ofi/ep_msg.h"
 #include "ofi/info.h"
+#include "ofi/mr.h"
 #include "ofi/msg_options.h"
 #include "util/params.h"
 
@@ -78,7 +79,7 @@ void fill_domain(fi_domain_attr& domain, std::uint64_t caps) noexcept {
     domain.max_ep_tx_ctx = 1;
     domain.max_ep_rx_ctx = 1;
     domain.cntr_cnt = kMaxObjects;
-    domain.mr_iov_limit = core::kMaxIov;
+    domain.mr_iov_limit = kMaxMrIov;
     domain.caps = caps & kDomainCaps;
     domain.mr_cnt = kKeyTableEntries - 1;
 }

@@ -39,7 +39,8 @@ constexpr int kAnyIface = -1;
 static_assert(FI_HMEM_CUDA == 1 && FI_HMEM_ROCR == 2 && FI_HMEM_ZE == 3);
 constexpr std::uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
-constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse | kMrDmabuf;
+constexpr std::uint64_t kHmemFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
+constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse | kMrDmabuf | kHmemFlags;
 
 Access to_access(std::uint64_t access, const Domain& domain) noexcept {
     Access result = domain.mr_mode.has_virtual_addresses ? Access::kNone : Access::kZeroBased;
@@ -93,12 +94,12 @@ int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
         return -FI_EBADFLAGS;
     }
     if ((attr.access & ~kAccess) != 0 || attr.offset != 0 || attr.iov_count == 0 ||
-        attr.mr_iov == nullptr || attr.iov_count > core::kMaxIov) {
+        attr.mr_iov == nullptr || attr.iov_count > kMaxMrIov) {
         RVT_WARN(kMr,
                  "cannot register: access 0x%llx, offset %llu, %zu buffers; at most %zu buffers, "
                  "offset 0",
                  static_cast<unsigned long long>(attr.access),
-                 static_cast<unsigned long long>(attr.offset), attr.iov_count, core::kMaxIov);
+                 static_cast<unsigned long long>(attr.offset), attr.iov_count, kMaxMrIov);
         return -FI_EINVAL;
     }
     return 0;
@@ -114,6 +115,7 @@ int take_buffers(Mr& mr, std::span<const iovec> buffers) {
         }
     }
     mr.memory.segments = merge(buffers);
+    mr.memory.index();
     mr.local_address = to_number(mr.memory.segments.front().iov_base);
     return 0;
 }
@@ -226,7 +228,8 @@ util::Result<hmem::Claim> find_owner(fi_hmem_iface iface, const iovec& buffer) {
 
 /// Whatever a domain with FI_HMEM is given by address.
 /// @param iface  FI_HMEM_SYSTEM, one of a claimant, or kAnyIface: the claimants are asked.
-int take_any(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t access) {
+int take_any(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t access,
+             std::uint64_t flags) {
     const iovec& first = buffers.front();
     hmem::Claim owner;
     if (iface == kAnyIface) {
@@ -239,6 +242,10 @@ int take_any(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t ac
         owner = found.value();
     }
     if (owner.claimant == nullptr) {
+        if ((flags & FI_HMEM_DEVICE_ONLY) != 0) {
+            RVT_WARN(kMr, "cannot register: FI_HMEM_DEVICE_ONLY asked for memory of no device");
+            return -FI_EINVAL;
+        }
         return take_buffers(mr, buffers);
     }
     if (buffers.size() != 1 || first.iov_len == 0) {
@@ -259,6 +266,27 @@ int check_dma_buf(const Domain& domain, const fi_mr_attr& attr) noexcept {
         RVT_WARN(kMr, "cannot register: %zu dma-bufs asked; one region is of one", attr.iov_count);
         return -FI_EINVAL;
     }
+    return 0;
+}
+
+/// Whose memory it is, as far as flags and interface say. Returns: an error when they contradict.
+int check_owner(const Domain& domain, int& iface, std::uint64_t flags) noexcept {
+    const std::uint64_t asked = flags & kHmemFlags;
+    if (asked == 0) {
+        return 0;
+    }
+    if ((domain.caps & FI_HMEM) == 0) {
+        RVT_WARN(kMr, "cannot register: flags 0x%llx are for a domain opened with FI_HMEM",
+                 static_cast<unsigned long long>(asked));
+        return -FI_EBADFLAGS;
+    }
+    if (asked == kHmemFlags || (flags & kMrDmabuf) != 0) {
+        RVT_WARN(kMr, "cannot register: flags 0x%llx contradict each other",
+                 static_cast<unsigned long long>(flags));
+        return -FI_EINVAL;
+    }
+    // Memory of the host that a device's interface has allocated is the CPU's as any other.
+    iface = asked == FI_HMEM_HOST_ALLOC ? FI_HMEM_SYSTEM : iface;
     return 0;
 }
 
@@ -410,6 +438,9 @@ int reg(Domain& domain, const fi_mr_attr& attr, int iface, std::uint64_t flags, 
     if (const int unfit = is_dma_buf ? check_dma_buf(domain, attr) : 0; unfit != 0) {
         return unfit;
     }
+    if (const int unfit = check_owner(domain, iface, flags); unfit != 0) {
+        return unfit;
+    }
     auto made = std::make_unique<Mr>();
     made->domain = &domain;
     made->handle.fid = {FI_CLASS_MR, attr.context, &mr_fid_ops};
@@ -417,7 +448,7 @@ int reg(Domain& domain, const fi_mr_attr& attr, int iface, std::uint64_t flags, 
         is_dma_buf
             ? take_dma_buf(*made, *reinterpret_cast<const MrDmabuf*>(attr.mr_iov), attr.access)
         : (domain.caps & FI_HMEM) != 0
-            ? take_any(*made, {attr.mr_iov, attr.iov_count}, iface, attr.access)
+            ? take_any(*made, {attr.mr_iov, attr.iov_count}, iface, attr.access, flags)
             : take_buffers(*made, {attr.mr_iov, attr.iov_count});
     if (taken != 0) {
         return taken;

@@ -2,12 +2,14 @@
 // Memory regions, fi_mr(3), as keys in the domain's table.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "core/key_table.h"
 #include "core/mr.h"
 #include "core/owned.h"
+#include "core/pieces.h"
 #include "core/segments.h"
 #include "hmem/device_region.h"
 #include "ofi/compat.h"
@@ -17,6 +19,10 @@
 namespace rvt::ofi {
 
 struct Cntr;
+
+/// Buffers of one region, at most, but with a NIC, which takes one. Accesses to all of them at once
+/// fit into a list of pieces.
+inline constexpr std::size_t kMaxMrIov = core::PieceList::kMax;
 
 struct Mr {
     static Mr& from(fid_mr* self) noexcept { return *reinterpret_cast<Mr*>(self); }

@@ -356,3 +356,36 @@ Test(access, huge_pages_are_memory_as_any_other) {
     RVT_ASSERT(in == out);
     RVT_ASSERT(memcmp(static_cast<char*>(memory) + at, out.data(), out.size()) == 0);
 }
+
+Test(access, a_region_of_as_many_buffers_as_are_offered_is_one_range) {
+    Pair pair;
+    const std::size_t count = pair.b.open.info->domain_attr->mr_iov_limit;
+    RVT_ASSERT(count >= 128);
+    std::vector<char> memory(count * 100);
+    std::vector<iovec> buffers;
+    for (std::size_t i = count; i-- > 0;) {
+        buffers.push_back({memory.data() + i * 100, 61});
+    }
+    const auto mr = opened<fid_mr>([&](fid_mr** made) {
+        return fi_mr_regv(pair.b.open.domain.get(), buffers.data(), count, kAll, 0, 9, 0, made,
+                          nullptr);
+    });
+    std::vector<char> out(count * 61);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = static_cast<char>(i % 251);
+    }
+    pair.post([&] {
+        return fi_write(pair.a.ep.get(), out.data(), out.size(), nullptr, pair.a.peer, 0, 9,
+                        nullptr);
+    });
+    pair.a.next();
+    std::vector<char> in(out.size());
+    pair.post([&] {
+        return fi_read(pair.a.ep.get(), in.data(), in.size(), nullptr, pair.a.peer, 0, 9, nullptr);
+    });
+    pair.a.next();
+    RVT_ASSERT(in == out);
+    for (std::size_t i = 0; i < count; ++i) {
+        RVT_ASSERT(memcmp(buffers[i].iov_base, out.data() + i * 61, 61) == 0);
+    }
+}

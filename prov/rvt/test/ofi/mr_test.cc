@@ -131,8 +131,10 @@ Test(mr, what_cannot_be_is_refused) {
            -FI_EBADFLAGS);
     RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, 1ull << 40, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
     RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 8, 1, 0, &mr, nullptr), -FI_EINVAL);
-    const iovec buffers[9] = {};
-    RVT_EQ(fi_mr_regv(open.domain.get(), buffers, 9, kAll, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
+    const std::vector<iovec> buffers(open.info->domain_attr->mr_iov_limit + 1);
+    RVT_EQ(
+        fi_mr_regv(open.domain.get(), buffers.data(), buffers.size(), kAll, 0, 1, 0, &mr, nullptr),
+        -FI_EINVAL);
     RVT_EQ(fi_mr_reg(open.domain.get(), reinterpret_cast<void*>(UINTPTR_MAX - 8), 64, kAll, 0, 1, 0,
                      &mr, nullptr),
            -FI_EINVAL);
@@ -195,6 +197,46 @@ Test(mr, buffers_are_not_taken_for_dma_bufs) {
     RVT_EQ(
         fi_mr_reg(open.domain.get(), buffer, sizeof buffer, kAll, 0, 1, FI_MR_DMABUF, &mr, nullptr),
         -FI_EBADFLAGS);
+}
+
+Test(mr, flags_that_say_whose_memory_it_is_are_for_domains_of_device_memory) {
+    char buffer[64];
+    const auto reg_as = [&](const Opened& open, std::uint64_t flags) {
+        fid_mr* mr = nullptr;
+        const int result =
+            fi_mr_reg(open.domain.get(), buffer, sizeof buffer, kAll, 0, 1, flags, &mr, nullptr);
+        return result == 0 ? fi_close(&mr->fid) : result;
+    };
+    const Opened without = with_mr_mode(0);
+    RVT_EQ(reg_as(without, FI_HMEM_HOST_ALLOC), -FI_EBADFLAGS);
+    RVT_EQ(reg_as(without, FI_HMEM_DEVICE_ONLY), -FI_EBADFLAGS);
+    RVT_EQ(reg_as(without, FI_RMA_PMEM), -FI_EBADFLAGS);
+    const Opened open = with_device_memory();
+    RVT_OK(reg_as(open, FI_HMEM_HOST_ALLOC));
+    RVT_EQ(reg_as(open, FI_HMEM_DEVICE_ONLY), -FI_EINVAL);  // it is no device's
+    RVT_EQ(reg_as(open, FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC), -FI_EINVAL);
+}
+
+Test(mr, memory_of_the_host_needs_no_device_whatever_has_allocated_it) {
+    const Opened open = with_device_memory();
+    char buffer[64];
+    const iovec one{buffer, sizeof buffer};
+    fi_mr_attr attr{};
+    attr.mr_iov = &one;
+    attr.iov_count = 1;
+    attr.access = kAll;
+    attr.iface = FI_HMEM_CUDA;  // whose library is not here
+    fid_mr* mr = nullptr;
+    RVT_OK(fi_mr_regattr(open.domain.get(), &attr, FI_HMEM_HOST_ALLOC, &mr));
+    RVT_OK(fi_close(&mr->fid));
+}
+
+Test(mr, nobody_has_to_be_told_of_pages_that_change) {
+    const Opened open = with_mr_mode(FI_MR_MMU_NOTIFY);
+    RVT_EQ(open.info->domain_attr->mr_mode & FI_MR_MMU_NOTIFY, 0);
+    char buffer[64];
+    const auto mr = reg(open, buffer, sizeof buffer, 1);
+    RVT_EQ(fi_mr_refresh(mr.get(), nullptr, 0, 0), -FI_ENOSYS);
 }
 
 Test(mr, memory_of_an_interface_that_is_not_there_is_refused) {
