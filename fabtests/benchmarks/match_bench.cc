@@ -25,6 +25,10 @@ struct Record {
     std::uint64_t ignore = 0;
     std::uint32_t source = 0;
     std::uint32_t match_slot = 0;
+    std::uint32_t queued_source = 0;  // kAnySourceId in receives from anybody
+
+    std::uint64_t match_tag() const { return tag; }
+    std::uint32_t match_source() const { return queued_source; }
 };
 
 enum class Order { kFirst, kLast, kRandom };
@@ -65,7 +69,8 @@ struct Posted {
     static constexpr const char* kName = "posted";
     rvt::core::PostedQueue<Record> queue;
     bool push(Record& r, bool any) {
-        return queue.push(r.tag, r.ignore, any ? kAnySourceId : r.source, &r).is_ok();
+        r.queued_source = any ? kAnySourceId : r.source;
+        return queue.push(r.tag, r.ignore, r.queued_source, &r).is_ok();
     }
     Record* match(const Record& r, bool) { return queue.match(r.tag, r.source); }
 };
@@ -73,7 +78,10 @@ struct Posted {
 struct Unexpected {
     static constexpr const char* kName = "unexpected";
     rvt::core::UnexpectedQueue<Record> queue;
-    bool push(Record& r, bool) { return queue.push(r.tag, r.source, &r).is_ok(); }
+    bool push(Record& r, bool) {
+        r.queued_source = r.source;
+        return queue.push(r.tag, r.source, &r).is_ok();
+    }
     Record* match(const Record& r, bool any) {
         return queue.match(r.tag, r.ignore, any ? kAnySourceId : r.source);
     }

@@ -14,8 +14,9 @@
 #include <cstdint>
 #include <span>
 
-#include "core/match_bins.h"
+#include "core/match_links.h"
 #include "core/match_ring.h"
+#include "core/match_table.h"
 #include "util/cpu.h"
 #include "util/status.h"
 
@@ -58,24 +59,20 @@ class PostedQueue {
     /// of the receive. Precondition: is_long().
     void prefetch(std::uint64_t tag, std::uint32_t source) noexcept {
         for (const Class& each : known_classes()) {
-            each.bins.prefetch(tag & each.care, each.directed != 0 ? source : kAnySourceId);
+            each.table.prefetch(tag, each.directed != 0 ? source : kAnySourceId);
         }
     }
     void prefetch_receive(std::uint64_t tag, std::uint32_t source) noexcept {
         for (Class& each : known_classes()) {
-            const Bin* const bin =
-                each.bins.find(tag & each.care, each.directed != 0 ? source : kAnySourceId);
-            if (bin != nullptr) {
-                util::prefetch_write(bin->oldest);
-            }
+            util::prefetch_write(
+                each.table.likely(tag, each.directed != 0 ? source : kAnySourceId));
         }
     }
 
     /// As match(), but the receive stays (multi-receive buffers). remove() takes it out.
     RVT_ALWAYS_INLINE T* peek_match(std::uint64_t tag, std::uint32_t source) noexcept {
         if (ring_.is_long()) [[unlikely]] {
-            const Found found = find_long(tag, source);
-            return found.is_found ? ring_.at(found.pos).payload : nullptr;
+            return find_long(tag, source).record;
         }
         const std::uint32_t pos = find_short(tag, source);
         return pos == ring_.tail() ? nullptr : ring_.at(pos).payload;
@@ -84,7 +81,7 @@ class PostedQueue {
     /// Takes a receive out. Precondition: it is in this queue.
     void remove(T* record) noexcept {
         if (ring_.is_long()) {
-            erase_long(record->match_slot);
+            erase_long(record);
             shrink_if_short();
             return;
         }
@@ -112,8 +109,8 @@ class PostedQueue {
         });
     }
 
-    /// Removes the receives for which `drop(record)` holds, asked oldest first. `drop` must not
-    /// change the queue.
+    /// Removes the receives for which `drop(record)` holds, asked oldest first. `drop` changes
+    /// neither the queue nor the record.
     template <class Drop>
     void remove_if(Drop drop) {
         if (!ring_.is_long()) {
@@ -126,7 +123,7 @@ class PostedQueue {
         const std::uint32_t end = ring_.tail();
         for (std::uint32_t pos = ring_.head(); pos != end; ++pos) {
             if (ring_.has_entry(pos) && drop(*ring_.at(pos).payload)) {
-                erase_long(pos);
+                erase_long(ring_.at(pos).payload);
             }
         }
         shrink_if_short();
@@ -142,15 +139,15 @@ class PostedQueue {
     bool is_long() const noexcept { return ring_.is_long(); }
     /// Heap memory held, in bytes.
     std::size_t memory() const noexcept {
-        std::size_t bytes = ring_.memory() + links_.capacity() * sizeof(MatchLink);
+        std::size_t bytes = ring_.memory() + links_.memory();
         for (const Class& each : classes_) {
-            bytes += each.bins.capacity() * sizeof(Bin);
+            bytes += each.table.memory();
         }
         return bytes;
     }
 
   private:
-    using Bin = typename MatchBins<T>::Bin;
+    using Slot = typename MatchTable<T>::Slot;
 
     static constexpr unsigned kMaxClasses = 8;
     static constexpr std::uint32_t kLookAhead = 4;  // two cache lines
@@ -183,26 +180,23 @@ class PostedQueue {
     };
     static_assert(sizeof(Entry) == 32);
 
-    // Receives with one mask. A mask that has receives in unclassed_ has no class.
+    // Receives with one mask. A mask that has unclassed receives has no class.
     struct Class {
-        std::uint64_t care = 0;
         std::uint32_t directed = 0;    // receives that name a source
         std::uint32_t undirected = 0;  // receives from anybody
-        MatchBins<T> bins;
+        MatchTable<T> table;
 
         bool is_used() const noexcept { return directed + undirected != 0; }
     };
 
     struct Found {
-        std::uint32_t pos = 0;
-        bool is_found = false;
+        T* record = nullptr;
         Class* its_class = nullptr;
-        Bin* bin = nullptr;  // known when a class offered it
+        Slot* slot = nullptr;  // known when a class offered it
 
-        void offer(std::uint32_t other, Class* other_class, Bin* other_bin) noexcept {
-            if (!is_found || is_older(other, pos)) {
-                *this = {
-                    .pos = other, .is_found = true, .its_class = other_class, .bin = other_bin};
+        void offer(T* other, Class* other_class, Slot* other_slot) noexcept {
+            if (record == nullptr || is_older(other->match_slot, record->match_slot)) {
+                *this = {.record = other, .its_class = other_class, .slot = other_slot};
             }
         }
     };
@@ -240,12 +234,7 @@ class PostedQueue {
         indexed_end_ = ring_.skip_holes(indexed_end_);
         const bool is_all = indexed_end_ == ring_.tail();
         std::uint32_t new_end = indexed_end_;
-        const auto coming = [this](const Entry& entry) {
-            if (const Class* its_class = find_class(entry.care)) {
-                its_class->bins.prefetch(entry.tag & entry.care, entry.source);
-            }
-        };
-        ring_.compact(coming, [&](std::uint32_t from, std::uint32_t to) {
+        ring_.compact([&](std::uint32_t from, std::uint32_t to) {
             if (is_older(from, indexed_end_)) {
                 relink(from, to);
             } else if (from == indexed_end_) {
@@ -256,26 +245,24 @@ class PostedQueue {
     }
 
     void relink(std::uint32_t from, std::uint32_t to) noexcept {
-        const Entry& entry = ring_.at(to);
-        Class* its_class = find_class(entry.care);
-        MatchChain& chain = its_class != nullptr
-                                ? its_class->bins.find(entry.tag & entry.care, entry.source)->chain
-                                : unclassed_;
-        chain.move(links_, from, to);
+        links_.move(from, to);
+        if (from == first_unclassed_) {
+            first_unclassed_ = to;
+        }
     }
 
     std::span<Class> known_classes() noexcept { return {classes_.data(), class_count_}; }
 
     Class* find_class(std::uint64_t care) noexcept {
         for (Class& each : known_classes()) {
-            if (each.care == care && each.is_used()) {
+            if (each.is_used() && each.table.care() == care) {
                 return &each;
             }
         }
         return nullptr;
     }
 
-    // nullptr: no class is free, or older receives with this mask may already be in unclassed_.
+    // nullptr: no class is free, or older receives with this mask may already be unclassed.
     Class* class_for(std::uint64_t care) noexcept {
         if (Class* known = find_class(care)) {
             return known;
@@ -285,7 +272,7 @@ class PostedQueue {
         }
         for (Class& each : known_classes()) {
             if (!each.is_used()) {
-                each.care = care;
+                each.table.set_key(care, true);
                 return &each;
             }
         }
@@ -293,7 +280,7 @@ class PostedQueue {
             return nullptr;
         }
         Class& unknown = classes_[class_count_++];
-        unknown.care = care;
+        unknown.table.set_key(care, true);
         return &unknown;
     }
 
@@ -301,14 +288,12 @@ class PostedQueue {
         const Entry& entry = ring_.at(pos);
         if (its_class != nullptr) {
             ++(entry.source_care != 0 ? its_class->directed : its_class->undirected);
-            its_class->bins.append(links_, entry.tag & entry.care, entry.source, pos,
-                                   entry.payload);
-            return;
-        }
-        if (unclassed_count_++ == 0) {
-            unclassed_ = {pos, pos};
+            its_class->table.append(links_, entry.tag, entry.source, pos, entry.payload);
+        } else if (unclassed_count_++ == 0) {
+            first_unclassed_ = pos;
+            links_.start(pos);
         } else {
-            unclassed_.push(links_, pos);
+            links_.append(first_unclassed_, pos);
         }
     }
 
@@ -322,7 +307,7 @@ class PostedQueue {
             const Entry& entry = ring_.at(indexed_end_);
             if (ring_.has_entry(indexed_end_)) {
                 Class* its_class = class_for(entry.care);
-                if (its_class != nullptr && !its_class->bins.reserve_one().is_ok()) {
+                if (its_class != nullptr && !its_class->table.reserve_one().is_ok()) {
                     return false;
                 }
                 index(indexed_end_, its_class);
@@ -336,11 +321,12 @@ class PostedQueue {
         // Programs that match in the order of posting never come to need the index.
         const std::uint32_t near = ring_.head() + std::min(kLookAhead, ring_.tail() - ring_.head());
         if (const std::uint32_t pos = ring_.search(fits, near); pos != near) {
-            return {.pos = pos, .is_found = true};
+            util::prefetch_write(ring_.record_ahead(pos));
+            return {.record = ring_.at(pos).payload};
         }
         if (!index_the_rest()) [[unlikely]] {
             const std::uint32_t pos = ring_.search(fits, ring_.tail());
-            return {.pos = pos, .is_found = pos != ring_.tail()};
+            return {.record = pos == ring_.tail() ? nullptr : ring_.at(pos).payload};
         }
         return find_indexed(tag, source);
     }
@@ -349,10 +335,10 @@ class PostedQueue {
         Found found;
         for (Class& each : known_classes()) {
             if (each.directed != 0) {
-                offer_bin(found, each, tag, source);
+                offer_slot(found, each, tag, source);
             }
             if (each.undirected != 0) {
-                offer_bin(found, each, tag, kAnySourceId);
+                offer_slot(found, each, tag, kAnySourceId);
             }
         }
         if (unclassed_count_ != 0) [[unlikely]] {
@@ -361,69 +347,70 @@ class PostedQueue {
         return found;
     }
 
-    RVT_ALWAYS_INLINE void offer_bin(Found& found, Class& its_class, std::uint64_t tag,
-                                     std::uint32_t source) noexcept {
-        if (Bin* bin = its_class.bins.find(tag & its_class.care, source)) {
-            found.offer(bin->chain.head, &its_class, bin);
+    RVT_ALWAYS_INLINE void offer_slot(Found& found, Class& its_class, std::uint64_t tag,
+                                      std::uint32_t source) noexcept {
+        if (Slot* const slot = its_class.table.find(tag, source)) {
+            found.offer(slot->oldest(), &its_class, slot);
         }
     }
 
     [[gnu::noinline]] void search_unclassed(Found& found, std::uint64_t tag,
                                             std::uint32_t source) noexcept {
-        for (std::uint32_t pos = unclassed_.head;; pos = links_[pos].next) {
-            if (found.is_found && is_older(found.pos, pos)) {
+        std::uint32_t pos = first_unclassed_;
+        do {
+            if (found.record != nullptr && is_older(found.record->match_slot, pos)) {
                 return;
             }
-            if (ring_.at(pos).fits(tag, source)) {
-                found.offer(pos, nullptr, nullptr);
+            const Entry& entry = ring_.at(pos);
+            if (entry.fits(tag, source)) {
+                found.offer(entry.payload, nullptr, nullptr);
                 return;
             }
-            if (pos == unclassed_.tail) {
-                return;
-            }
-        }
+            pos = links_.next(pos);
+        } while (pos != first_unclassed_);
     }
 
     [[gnu::noinline]] T* match_long(std::uint64_t tag, std::uint32_t source) noexcept {
         const Found found = find_long(tag, source);
-        if (!found.is_found) {
+        if (found.record == nullptr) {
             return nullptr;
         }
-        T* record = nullptr;
-        if (found.bin != nullptr) {
-            record = found.bin->oldest;
-            unlink(*found.its_class, *found.bin, found.pos);
+        if (found.slot != nullptr) {
+            unlink(*found.its_class, *found.slot, found.record);
         } else {
-            record = ring_.at(found.pos).payload;
-            unlink_if_indexed(found.pos);
+            unlink_if_indexed(found.record);
         }
-        ring_.erase_long(found.pos);
+        ring_.erase_long(found.record->match_slot);
         clamp_indexed_end();
         shrink_if_short();
-        return record;
+        return found.record;
     }
 
-    void unlink(Class& its_class, Bin& bin, std::uint32_t pos) noexcept {
-        --(bin.source != kAnySourceId ? its_class.directed : its_class.undirected);
-        its_class.bins.remove(links_, bin, pos, ring_);
+    void unlink(Class& its_class, Slot& slot, T* record) noexcept {
+        --(record->match_source() != kAnySourceId ? its_class.directed : its_class.undirected);
+        its_class.table.remove(links_, slot, record, ring_);
     }
 
-    void unlink_if_indexed(std::uint32_t pos) noexcept {
+    void unlink_if_indexed(T* record) noexcept {
+        const std::uint32_t pos = record->match_slot;
         if (!is_older(pos, indexed_end_)) {
             return;
         }
         const Entry& entry = ring_.at(pos);
-        if (Class* its_class = find_class(entry.care)) {
-            unlink(*its_class, *its_class->bins.find(entry.tag & entry.care, entry.source), pos);
+        if (Class* const its_class = find_class(entry.care)) {
+            unlink(*its_class, *its_class->table.find(entry.tag, entry.source), record);
             return;
         }
-        unclassed_.remove(links_, pos);
+        const std::uint32_t next = links_.remove(pos);
+        if (pos == first_unclassed_) {
+            first_unclassed_ = next;
+        }
         --unclassed_count_;
     }
 
-    void erase_long(std::uint32_t pos) noexcept {
-        unlink_if_indexed(pos);
-        ring_.erase_long(pos);
+    void erase_long(T* record) noexcept {
+        unlink_if_indexed(record);
+        ring_.erase_long(record->match_slot);
         clamp_indexed_end();
     }
 
@@ -446,7 +433,7 @@ class PostedQueue {
         // One by one: the tables may be far larger than what is left in them.
         for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
             if (ring_.has_entry(pos)) {
-                unlink_if_indexed(pos);
+                unlink_if_indexed(ring_.at(pos).payload);
             }
         }
         ring_.shrink();
@@ -460,17 +447,17 @@ class PostedQueue {
     void release_index() noexcept {
         for (Class& each : classes_) {
             each.directed = each.undirected = 0;
-            each.bins.release();
+            each.table.release();
         }
         class_count_ = unclassed_count_ = 0;
         links_.release();
     }
 
     MatchRing<Entry> ring_;
-    // While the queue is long. Older receives than indexed_end_ are in a class or in unclassed_.
+    // While the queue is long. Older receives than indexed_end_ are in a class or unclassed.
     std::uint32_t indexed_end_ = ring_.head();
     MatchLinks links_;
-    MatchChain unclassed_{};
+    std::uint32_t first_unclassed_ = 0;  // while there are any
     std::uint32_t unclassed_count_ = 0;
     std::array<Class, kMaxClasses> classes_;
     std::uint32_t class_count_ = 0;  // those in front that have been used

@@ -9,26 +9,19 @@
 #pragma once
 
 #include <cassert>
-#include <concepts>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "core/match_bins.h"
+#include "core/match_links.h"
 #include "util/cpu.h"
 #include "util/status.h"
 #include "util/table_memory.h"
 
 namespace rvt::core {
 
-/// What the caller's record must offer: a word where a long queue notes the record's position.
-template <class T>
-concept Matchable = requires(T record) {
-    { record.match_slot } -> std::same_as<std::uint32_t&>;
-};
-
-/// Entry: trivially copyable, with a member `payload` that points to a record.
+/// Entry: trivially copyable, with a member `payload` that points to a record (Matchable).
 ///
 /// Invariant: the entries at head() and tail() - 1 are no holes.
 template <class Entry>
@@ -100,6 +93,13 @@ class MatchRing {
         return pos == tail_ ? nullptr : at(pos).payload;
     }
 
+    /// The record that a program which goes on in the order of the ring will want some records
+    /// after the one at `pos`; for prefetching only, as it may be gone. nullptr at the end.
+    auto* record_ahead(std::uint32_t pos) noexcept {
+        constexpr std::uint32_t kRecords = 16;
+        return tail_ - pos > kRecords ? at(pos + kRecords).payload : nullptr;
+    }
+
     /// The first position from `pos` on that holds an entry, or tail().
     std::uint32_t skip_holes(std::uint32_t pos) noexcept {
         while (pos != tail_ && !has_entry(pos)) {
@@ -144,23 +144,22 @@ class MatchRing {
     }
 
     /// Closes the holes in the emptier half of a long ring; in order, calls moved(from, to) for
-    /// each entry there, also where both are the same, and a while before that coming(entry), which
-    /// may ask for the memory that moved() will touch. Precondition: no more than half of the ring
+    /// each entry there, also where both are the same. Precondition: no more than half of the ring
     /// is in use, so that a quarter of it becomes free.
-    template <class Coming, class Moved>
-    [[gnu::noinline]] void compact(Coming coming, Moved moved) noexcept {
+    template <class Moved>
+    [[gnu::noinline]] void compact(Moved moved) noexcept {
         const std::uint32_t middle = head_ + (tail_ - head_) / 2;
         if (count_entries(middle) <= live_ / 2) {
             std::uint32_t to = middle;
             for (std::uint32_t pos = middle; pos-- != head_;) {
-                announce(pos - head_ >= kAhead ? pos - kAhead : pos, coming);
+                announce(pos - head_ >= kAhead ? pos - kAhead : pos);
                 move_into_hole(pos, to - 1, moved) ? void(--to) : void();
             }
             head_ = to;
         } else {
             std::uint32_t to = middle;
             for (std::uint32_t pos = middle; pos != tail_; ++pos) {
-                announce(tail_ - pos > kAhead ? pos + kAhead : pos, coming);
+                announce(tail_ - pos > kAhead ? pos + kAhead : pos);
                 move_into_hole(pos, to, moved) ? void(++to) : void();
             }
             tail_ = to;
@@ -255,11 +254,9 @@ class MatchRing {
         return count;
     }
 
-    template <class Coming>
-    void announce(std::uint32_t pos, Coming& coming) noexcept {
+    void announce(std::uint32_t pos) noexcept {
         if (has_entry(pos)) {
             util::prefetch_write(&at(pos).payload->match_slot);
-            coming(at(pos));
         }
     }
 

@@ -14,8 +14,9 @@
 #include <cstdint>
 #include <span>
 
-#include "core/match_bins.h"
+#include "core/match_links.h"
 #include "core/match_ring.h"
+#include "core/match_table.h"
 #include "util/cpu.h"
 #include "util/status.h"
 
@@ -59,30 +60,30 @@ class UnexpectedQueue {
     void prefetch(std::uint64_t tag, std::uint64_t ignore, std::uint32_t source) noexcept {
         const Question question{tag, ignore, source};
         if (Index* const index = known_index(question)) {
-            index->bins.prefetch(question.tag & question.care, source);
+            index->table.prefetch(tag, source);
         }
     }
     void prefetch_message(std::uint64_t tag, std::uint64_t ignore, std::uint32_t source) noexcept {
         const Question question{tag, ignore, source};
-        Index* const index = known_index(question);
-        const Bin* const bin =
-            index != nullptr ? index->bins.find(question.tag & question.care, source) : nullptr;
-        if (bin != nullptr) {
-            prefetch_record(bin->oldest);
+        if (Index* const index = known_index(question)) {
+            prefetch_record(index->table.likely(tag, source));
         }
     }
 
     /// As match(), but the message stays. remove() takes it out.
     U* peek(std::uint64_t tag, std::uint64_t ignore, std::uint32_t source) noexcept {
         const Question question{tag, ignore, source};
-        const std::uint32_t pos = ring_.is_long() ? find_long(question).pos : find_short(question);
+        if (ring_.is_long()) {
+            return find_long(question).record;
+        }
+        const std::uint32_t pos = find_short(question);
         return pos == ring_.tail() ? nullptr : ring_.at(pos).payload;
     }
 
     /// Takes a message out. Precondition: it is in this queue.
     void remove(U* record) noexcept {
         if (ring_.is_long()) {
-            erase_long({.pos = record->match_slot});
+            erase_long({.record = record});
             shrink_if_short();
             return;
         }
@@ -110,8 +111,8 @@ class UnexpectedQueue {
         });
     }
 
-    /// Removes the messages for which `drop(record)` holds, asked oldest first. `drop` must not
-    /// change the queue.
+    /// Removes the messages for which `drop(record)` holds, asked oldest first. `drop` changes
+    /// neither the queue nor the record.
     template <class Drop>
     void remove_if(Drop drop) {
         if (!ring_.is_long()) {
@@ -124,7 +125,7 @@ class UnexpectedQueue {
         const std::uint32_t end = ring_.tail();
         for (std::uint32_t pos = ring_.head(); pos != end; ++pos) {
             if (ring_.has_entry(pos) && drop(*ring_.at(pos).payload)) {
-                erase_long({.pos = pos});
+                erase_long({.record = ring_.at(pos).payload});
             }
         }
         shrink_if_short();
@@ -141,13 +142,13 @@ class UnexpectedQueue {
     std::size_t memory() const noexcept {
         std::size_t bytes = ring_.memory();
         for (const Index& each : indexes_) {
-            bytes += each.bins.capacity() * sizeof(Bin) + each.links.capacity() * sizeof(MatchLink);
+            bytes += each.table.memory() + each.links.memory();
         }
         return bytes;
     }
 
   private:
-    using Bin = typename MatchBins<U>::Bin;
+    using Slot = typename MatchTable<U>::Slot;
 
     static constexpr unsigned kMaxIndexes = 8;
     static constexpr std::uint32_t kLookAhead = 4;  // two cache lines
@@ -178,6 +179,7 @@ class UnexpectedQueue {
               care(kHasTags ? ~ignore : 0),
               source(a_source),
               source_care(a_source == kAnySourceId ? 0 : ~0u) {}
+        bool has_source() const noexcept { return source_care != 0; }
         RVT_ALWAYS_INLINE bool takes(const Entry& entry) const noexcept {
             const std::uint64_t difference = (source ^ entry.source) & source_care;
             if constexpr (kHasTags) {
@@ -188,23 +190,19 @@ class UnexpectedQueue {
         }
     };
 
-    // The messages older than `end` by (tag & care, source or kAnySourceId).
+    // The messages older than `end`, by tag and perhaps source.
     struct Index {
-        std::uint64_t care = 0;
-        std::uint32_t source_care = 0;
         std::uint32_t end = 0;
         std::uint64_t last_asked = 0;  // in questions
-        MatchBins<U> bins;
+        MatchTable<U> table;
         MatchLinks links;
 
-        std::uint64_t tag_of(const Entry& entry) const noexcept { return entry.tag & care; }
-        std::uint32_t source_of(const Entry& entry) const noexcept {
-            return source_care != 0 ? entry.source : kAnySourceId;
+        bool answers(const Question& question) const noexcept {
+            return table.care() == question.care && table.has_source() == question.has_source();
         }
-        void remove(std::uint32_t pos, MatchRing<Entry>& ring) noexcept {
-            if (is_older(pos, end)) {
-                const Entry& entry = ring.at(pos);
-                bins.remove(links, *bins.find(tag_of(entry), source_of(entry)), pos, ring);
+        void remove(U* record, MatchRing<Entry>& ring) noexcept {
+            if (is_older(record->match_slot, end)) {
+                table.remove(links, record, ring);
             }
         }
         // The ring gives up positions at both ends; those at its tail will be used again.
@@ -216,21 +214,16 @@ class UnexpectedQueue {
                 end = ring.tail();
             }
         }
-        void move(const Entry& entry, std::uint32_t from, std::uint32_t to) noexcept {
-            if (is_older(from, end)) {
-                bins.find(tag_of(entry), source_of(entry))->chain.move(links, from, to);
-            }
-        }
         void release() noexcept {
-            bins.release();
+            table.release();
             links.release();
         }
     };
 
     struct Found {
-        std::uint32_t pos = 0;  // tail() when there is none
+        U* record = nullptr;
         Index* index = nullptr;
-        Bin* bin = nullptr;  // known when an index has answered
+        Slot* slot = nullptr;  // known when an index has answered
     };
 
     std::span<Index> used() noexcept { return {indexes_.data(), used_}; }
@@ -274,17 +267,12 @@ class UnexpectedQueue {
             new_end[i] = indexes_[i].end = ring_.skip_holes(indexes_[i].end);
         }
         const std::uint32_t old_tail = ring_.tail();
-        const auto coming = [this](const Entry& entry) {
-            for (const Index& each : used()) {
-                each.bins.prefetch(each.tag_of(entry), each.source_of(entry));
-            }
-        };
-        ring_.compact(coming, [&](std::uint32_t from, std::uint32_t to) {
+        ring_.compact([&](std::uint32_t from, std::uint32_t to) {
             for (unsigned i = 0; i < used_; ++i) {
-                if (from == indexes_[i].end) {
+                if (is_older(from, indexes_[i].end)) {
+                    indexes_[i].links.move(from, to);
+                } else if (from == indexes_[i].end) {
                     new_end[i] = to;
-                } else {
-                    indexes_[i].move(ring_.at(to), from, to);
                 }
             }
         });
@@ -302,11 +290,10 @@ class UnexpectedQueue {
         for (; index.end != ring_.tail(); ++index.end) {
             const Entry& entry = ring_.at(index.end);
             if (ring_.has_entry(index.end)) {
-                if (!index.bins.reserve_one().is_ok()) {
+                if (!index.table.reserve_one().is_ok()) {
                     return false;
                 }
-                index.bins.append(index.links, index.tag_of(entry), index.source_of(entry),
-                                  index.end, entry.payload);
+                index.table.append(index.links, entry.tag, entry.source, index.end, entry.payload);
             }
         }
         return true;
@@ -314,7 +301,7 @@ class UnexpectedQueue {
 
     Index* known_index(const Question& question) noexcept {
         for (Index& each : used()) {
-            if (each.care == question.care && each.source_care == question.source_care) {
+            if (each.answers(question)) {
                 return &each;
             }
         }
@@ -344,10 +331,9 @@ class UnexpectedQueue {
                 return nullptr;
             }
         }
-        index->care = question.care;
-        index->source_care = question.source_care;
         index->last_asked = questions_;
-        index->bins.clear();
+        index->table.clear();
+        index->table.set_key(question.care, question.has_source());
         index->end = ring_.head();
         return index;
     }
@@ -357,37 +343,38 @@ class UnexpectedQueue {
         // Programs that receive in the order of arrival never come to need an index.
         const std::uint32_t near = ring_.head() + std::min(kLookAhead, ring_.tail() - ring_.head());
         if (const std::uint32_t pos = ring_.search(takes, near); pos != near) {
-            return {.pos = pos};
+            prefetch_record(ring_.record_ahead(pos));
+            return {.record = ring_.at(pos).payload};
         }
         Index* index = index_for(question);
         if (index == nullptr || !index_the_rest(*index)) [[unlikely]] {
-            return {.pos = ring_.search(takes, ring_.tail())};
+            const std::uint32_t pos = ring_.search(takes, ring_.tail());
+            return {.record = pos == ring_.tail() ? nullptr : ring_.at(pos).payload};
         }
-        Bin* bin = index->bins.find(question.tag & question.care, question.source);
-        return {.pos = bin == nullptr ? ring_.tail() : bin->chain.head, .index = index, .bin = bin};
+        Slot* const slot = index->table.find(question.tag, question.source);
+        return {.record = slot == nullptr ? nullptr : slot->oldest(), .index = index, .slot = slot};
     }
 
     [[gnu::noinline]] U* match_long(const Question& question) noexcept {
         const Found found = find_long(question);
-        if (found.pos == ring_.tail()) {
+        if (found.record == nullptr) {
             return nullptr;
         }
-        U* record = found.bin != nullptr ? found.bin->oldest : ring_.at(found.pos).payload;
-        prefetch_record(record);
+        prefetch_record(found.record);
         erase_long(found);
         shrink_if_short();
-        return record;
+        return found.record;
     }
 
     void erase_long(const Found& found) noexcept {
         for (Index& each : used()) {
             if (&each == found.index) {
-                each.bins.remove(each.links, *found.bin, found.pos, ring_);
+                each.table.remove(each.links, *found.slot, found.record, ring_);
             } else {
-                each.remove(found.pos, ring_);
+                each.remove(found.record, ring_);
             }
         }
-        ring_.erase_long(found.pos);
+        ring_.erase_long(found.record->match_slot);
         for (Index& each : used()) {
             each.clamp(ring_);
         }
@@ -403,7 +390,7 @@ class UnexpectedQueue {
         for (std::uint32_t pos = ring_.head(); pos != ring_.tail(); ++pos) {
             if (ring_.has_entry(pos)) {
                 for (Index& each : used()) {
-                    each.remove(pos, ring_);
+                    each.remove(ring_.at(pos).payload, ring_);
                 }
             }
         }

@@ -124,6 +124,10 @@ struct RdPeerBase {
     }
 };
 
+inline std::uint32_t RdInbound::match_source() const noexcept {
+    return peer->id;
+}
+
 /// A region of a peer that this process may have mapped.
 template <class Host>
 struct RdMappedRegion {

@@ -31,7 +31,7 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::recv_one(void* buf, std::si
         entry->context = context;
         entry->flags = flags;
         entry->source = id;
-        entry->users = 0;
+        entry->tag = tag;
         entry->iov_count = 1;
         entry->is_queued = true;
         entry->iov[0] = {buf, len};
@@ -88,8 +88,8 @@ util::Status RdEngine<Lock, Host>::fill_entry(RdRxEntry& entry, const RdRecv& re
     entry.context = request.context;
     entry.flags = request.flags;
     entry.source = source.value();
+    entry.tag = request.tag;
     entry.use = request.use;
-    entry.users = 0;
     entry.iov_count = static_cast<std::uint8_t>(request.iov_count);
     entry.is_queued = false;
     if (request.iov_count == 1) [[likely]] {

@@ -118,15 +118,19 @@ struct RdTxOp : util::Pooled {
 /// A receive that the application posted. What a simple receive touches is one cache line.
 struct alignas(util::kCacheLine) RdRxEntry : util::Pooled {
     void* context = nullptr;
+    std::uint64_t tag = 0;
     RdFlags flags = RdFlags::kNone;
     std::uint32_t match_slot = 0;  // belongs to the match queue
     std::uint32_t source = 0;      // id of the peer, or kAnySourceId
-    std::uint32_t users = 0;       // multi-receive: messages that are being written into it
     std::uint8_t iov_count = 0;
     bool is_queued = false;            // still in a match queue
     std::array<iovec, kMaxIov> iov{};  // of a multi-receive buffer: what is left of it
-    BufferUse* use = nullptr;          // with RdFlags::kHasUse
+    // Of a multi-receive buffer: messages that are being written into it. 0 in a free record.
+    std::uint32_t users = 0;
+    BufferUse* use = nullptr;  // with RdFlags::kHasUse
 
+    std::uint64_t match_tag() const noexcept { return tag; }
+    std::uint32_t match_source() const noexcept { return source; }
     std::uint64_t capacity() const noexcept { return util::iov_length(iov.data(), iov_count); }
 };
 
@@ -173,6 +177,8 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     bool is_readable = false;      // there is such a key
     std::uint64_t started = 0;     // ticks when the transfer began, for the choice of method
 
+    std::uint64_t match_tag() const noexcept { return tag; }
+    std::uint32_t match_source() const noexcept;
     std::byte* bytes() noexcept { return storage ? storage.get() : inline_storage.data(); }
     /// What it costs to keep this message, as far as the limit of unexpected bytes goes.
     std::int64_t kept_bytes() const noexcept {

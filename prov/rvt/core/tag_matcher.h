@@ -54,6 +54,9 @@ class TagMatcher {
         std::uint64_t tag = 0;
         std::uint64_t ignore = 0;
         std::uint32_t sge_count = 0;
+
+        std::uint64_t match_tag() const noexcept { return tag; }
+        std::uint32_t match_source() const noexcept { return kAnySourceId; }
     };
     static constexpr unsigned kIndexBits = 16;
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/check.h"
-#include "core/match_bins.h"
+#include "core/match_table.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -21,6 +21,9 @@ struct MatchRecord {
     std::uint64_t ignore = 0;
     std::uint32_t source = 0;
     std::uint32_t match_slot = 0;
+
+    std::uint64_t match_tag() const { return tag; }
+    std::uint32_t match_source() const { return source; }
 };
 
 inline bool fits(const MatchRecord& receive, const MatchRecord& message) {

@@ -111,7 +111,8 @@ Test(match_posted_queue, untagged_queue_compares_sources_only) {
     PostedQueue<MatchRecord, false> queue;
     std::vector<MatchRecord> r(300);
     for (std::uint32_t i = 0; i < r.size(); ++i) {
-        RVT_ASSERT(queue.push(i, 0, i % 3 == 0 ? kAnySourceId : i % 3, &r[i]).is_ok());
+        r[i].source = i % 3 == 0 ? kAnySourceId : i % 3;
+        RVT_ASSERT(queue.push(i, 0, r[i].source, &r[i]).is_ok());
     }
     RVT_ASSERT(queue.match(12345, 2) == &r[0]);
     RVT_ASSERT(queue.match(12345, 2) == &r[2]);

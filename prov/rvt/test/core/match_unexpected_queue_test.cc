@@ -90,7 +90,8 @@ Test(match_unexpected_queue, untagged_queue_compares_sources_only) {
     UnexpectedQueue<MatchRecord, false> queue;
     std::vector<MatchRecord> m(300);
     for (std::uint32_t i = 0; i < m.size(); ++i) {
-        RVT_ASSERT(queue.push(i, i % 30, &m[i]).is_ok());
+        m[i].source = i % 30;
+        RVT_ASSERT(queue.push(i, m[i].source, &m[i]).is_ok());
     }
     RVT_ASSERT(queue.match(12345, 0, 20) == &m[20]);
     RVT_ASSERT(queue.match(12345, 0, 20) == &m[50]);
