@@ -228,8 +228,11 @@ class UnexpectedQueue {
 
     std::span<Index> used() noexcept { return {indexes_.data(), used_}; }
 
-    /// The first lines of a record come together.
+    /// The first lines of a record, if there is one, come together.
     static void prefetch_record(U* record) noexcept {
+        if (record == nullptr) {
+            return;
+        }
         constexpr std::size_t kBytes = std::min<std::size_t>(sizeof(U), 2 * util::kCacheLine);
         for (std::size_t at = 0; at < kBytes; at += util::kCacheLine) {
             util::prefetch_write(reinterpret_cast<std::byte*>(record) + at);
