@@ -258,6 +258,7 @@ void pages_are_brought_in_when_that_is_advised() {
     Pair<Backend> pair;
     void* const memory =
         mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    RVT_OK(madvise(memory, kBytes, MADV_NOHUGEPAGE));
     const iovec all{.iov_base = memory, .iov_len = kBytes};
     Mr* mr =
         reg_mr(*pair.b().pd, {.segments = {&all, 1},
@@ -289,17 +290,15 @@ class Pages {
     }
     ~Pages() {
         RVT_OK(dereg_mr(mr_));
-        if (is_there_) {
-            remove();
-        }
+        munmap(memory_, kBytes);
     }
     Pages(const Pages&) = delete;
     Pages& operator=(const Pages&) = delete;
 
-    /// What comes to lie there later is not ours.
+    /// As if unmapped, but nothing else comes to lie there.
     void remove() {
-        munmap(memory_, kBytes);
-        is_there_ = false;
+        RVT_ASSERT(mmap(memory_, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                        0) == memory_);
     }
     void forbid_writing() { RVT_OK(mprotect(memory_, kBytes, PROT_READ)); }
     [[nodiscard]] std::uint32_t key() const { return mr_->rkey(); }
@@ -319,7 +318,6 @@ class Pages {
   private:
     void* const memory_ =
         mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    bool is_there_ = true;
     Mr* mr_ = nullptr;
 };
 

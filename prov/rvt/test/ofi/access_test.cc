@@ -20,11 +20,7 @@ constexpr std::size_t kPage = 4096;
 struct Pages {
     explicit Pages(Pair& pair, std::size_t count = 4)
         : bytes(count * kPage), mr(pair.b.reg(memory(), bytes, kAll, 1)) {}
-    ~Pages() {
-        if (is_there) {
-            remove();
-        }
-    }
+    ~Pages() { munmap(memory_, bytes); }
     Pages(const Pages&) = delete;
     Pages& operator=(const Pages&) = delete;
 
@@ -36,14 +32,12 @@ struct Pages {
         return static_cast<char*>(memory_);
     }
 
-    /// What comes to lie there later is not ours.
+    /// As if unmapped, but nothing else comes to lie there.
     void remove() {
-        munmap(memory_, bytes);
-        is_there = false;
+        memory_ = mmap(memory_, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     }
 
     void* memory_ = nullptr;
-    bool is_there = true;
     const std::size_t bytes;
     const Owned<fid_mr> mr;
 };
