@@ -7,6 +7,7 @@
 #include "util/cpu.h"
 
 #include <bit>
+#include <new>
 
 namespace rvt::core {
 namespace {
@@ -24,19 +25,28 @@ QpTable::QpTable(std::uint32_t max_qp)
     : slots_count_(std::bit_ceil(max_qp < kMinSlots   ? kMinSlots
                                  : max_qp > kMaxSlots ? kMaxSlots
                                                       : max_qp)),
-      slots_(std::make_unique<Slot[]>(slots_count_)) {
-    // The first numbers of a device differ from run to run: a message to an earlier process misses.
-    next_ = static_cast<std::uint32_t>(util::cpu_ticks()) & (slots_count_ - 1);
-    const auto start = static_cast<std::uint32_t>(util::cpu_ticks() >> 8);
-    for (std::uint32_t i = 0; i < slots_count_; ++i) {
-        // relaxed: nobody else sees the table yet.
-        slots_[i].qpn.store(((start * slots_count_) & kQpnMask) | i, std::memory_order_relaxed);
+      // The first numbers of a device differ from run to run: a message to an earlier process
+      // misses.
+      first_((static_cast<std::uint32_t>(util::cpu_ticks() >> 8) * slots_count_) & kQpnMask),
+      slots_(make_slots(slots_count_)),
+      next_(static_cast<std::uint32_t>(util::cpu_ticks()) & (slots_count_ - 1)) {}
+
+std::unique_ptr<QpTable::Slot[], QpTable::Free> QpTable::make_slots(std::uint32_t count) {
+    auto* const slots = static_cast<Slot*>(std::calloc(count, sizeof(Slot)));
+    if (slots == nullptr) {
+        throw std::bad_alloc();
     }
+    return std::unique_ptr<Slot[], Free>(slots);
+}
+
+std::uint32_t QpTable::number_in(std::uint32_t index) const noexcept {
+    // relaxed: the caller holds the lock, or a pin that keeps the pair and so its number.
+    const std::uint32_t turn = slots_[index].turn.load(std::memory_order_relaxed);
+    return (first_number(index) + turn) & kQpnMask;
 }
 
 std::uint32_t QpTable::next_number(std::uint32_t index) noexcept {
-    // relaxed: only holders of the lock write it.
-    std::uint32_t qpn = slots_[index].qpn.load(std::memory_order_relaxed);
+    std::uint32_t qpn = number_in(index);
     do {
         qpn = (qpn + slots_count_) & kQpnMask;
     } while (!is_given_out(qpn));
@@ -63,14 +73,15 @@ Result<std::uint32_t> QpTable::add(Qp& qp, std::uint32_t wanted) {
         return ENOMEM;
     }
     const std::uint32_t qpn = wanted != 0 ? wanted : next_number();
-    Slot& slot = slots_[qpn & (slots_count_ - 1)];
+    const std::uint32_t index = qpn & (slots_count_ - 1);
+    Slot& slot = slots_[index];
     // relaxed: only holders of the lock write it.
     if (slot.qp.load(std::memory_order_relaxed) != nullptr) {
         return EADDRINUSE;
     }
     ++used_;
     // relaxed: published by the next store.
-    slot.qpn.store(qpn, std::memory_order_relaxed);
+    slot.turn.store((qpn - first_number(index)) & kQpnMask, std::memory_order_relaxed);
     // release: pairs with the acquire in find().
     slot.qp.store(&qp, std::memory_order_release);
     return qpn;
@@ -84,11 +95,10 @@ void QpTable::remove(std::uint32_t qpn) noexcept {
 }
 
 Qp* QpTable::find(std::uint32_t qpn) const noexcept {
-    const Slot& slot = slots_[qpn & (slots_count_ - 1)];
+    const std::uint32_t index = qpn & (slots_count_ - 1);
     // acquire: pairs with the release in add().
-    Qp* qp = slot.qp.load(std::memory_order_acquire);
-    // relaxed: while the caller's pin keeps qp, its number does not change.
-    return slot.qpn.load(std::memory_order_relaxed) == qpn ? qp : nullptr;
+    Qp* const qp = slots_[index].qp.load(std::memory_order_acquire);
+    return number_in(index) == qpn ? qp : nullptr;
 }
 
 std::uint32_t QpTable::size() const noexcept {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -48,19 +49,33 @@ class QpTable {
     [[nodiscard]] std::uint32_t size() const noexcept;
 
   private:
+    /// All bits are 0 where no pair has been yet: most of a table is never touched, and takes no
+    /// memory.
+    ///
     /// field | written by  | read by | order
-    /// qpn   | lock holder | find()  | before qp is published, after it is taken back
+    /// turn  | lock holder | find()  | before qp is published, after it is taken back
     /// qp    | lock holder | find()  | release / acquire
     struct Slot {
-        std::atomic<Qp*> qp{nullptr};
-        std::atomic<std::uint32_t> qpn{0};
+        std::atomic<Qp*> qp;
+        std::atomic<std::uint32_t> turn;  // its number, less the first one of the place
     };
+    struct Free {
+        void operator()(Slot* slots) const noexcept { std::free(slots); }
+    };
+
+    static std::unique_ptr<Slot[], Free> make_slots(std::uint32_t count);
+    [[nodiscard]] std::uint32_t first_number(std::uint32_t index) const noexcept {
+        return first_ | index;
+    }
+    /// The number in the place, whether or not a pair has it now.
+    [[nodiscard]] std::uint32_t number_in(std::uint32_t index) const noexcept;
 
     [[nodiscard]] std::uint32_t next_number(std::uint32_t index) noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] std::uint32_t next_number() noexcept RVT_REQUIRES(lock_);
 
     const std::uint32_t slots_count_;
-    const std::unique_ptr<Slot[]> slots_;
+    const std::uint32_t first_;  // generation of the first numbers
+    const std::unique_ptr<Slot[], Free> slots_;
     mutable util::Mutex lock_;  // order: innermost
     std::uint32_t next_ RVT_GUARDED_BY(lock_) = 0;
     std::uint32_t used_ RVT_GUARDED_BY(lock_) = 0;
