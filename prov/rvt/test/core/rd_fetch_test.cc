@@ -3,16 +3,14 @@
 // the mock for their NIC.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <sys/mman.h>
 
-#include "backend/verbs/mock_nic.h"
-#include "backend/verbs/nic.h"
 #include "core/flow_node.h"
+#include "core/mock_roce_nic.h"
 
 using namespace rvt;
 using namespace rvt::core;
@@ -41,28 +39,11 @@ struct Pages {
     char* memory;
 };
 
-std::shared_ptr<util::MemoryWatch> watch_or_skip() {
-    auto watch = util::MemoryWatch::acquire();
-    if (!watch.is_ok()) {
-        cr_skip_test("userfaultfd cannot be used here");
-    }
-    return watch.take();
-}
-
 struct Net {
     /// @param b_keeps  Whether the second of them keeps registrations, as the
     /// first does.
-    explicit Net(bool b_keeps = true) : watch(watch_or_skip()) {
-        ibv_gid_entry gid{};
-        const std::uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
-        std::memcpy(gid.gid.raw, mapped, sizeof mapped);
-        gid.gid_type = IBV_GID_TYPE_ROCE_V2;
-        mock.gids.push_back(gid);
-        mock.attr.max_cqe = 1 << 16;
-        nic = verbs::Nic::open(registry, {.device = "mock0",
-                                          .port = 1,
-                                          .address = {.family = AF_INET, .ip = {10, 1, 2, 3}}})
-                  .take();
+    explicit Net(bool b_keeps = true) : watch(test::watch_or_skip()) {
+        nic = test::open_mock_nic(mock, registry);
         a = make(5001, true);
         b = make(5002, b_keeps);
         a->flows->connect(b->address());

@@ -3,20 +3,18 @@
 // their NIC, which reads them.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include <sys/mman.h>
 
-#include "backend/verbs/mock_nic.h"
-#include "backend/verbs/nic.h"
 #include "core/address_vector.h"
 #include "core/cq.h"
 #include "core/device_memory.h"
 #include "core/flow_node.h"
 #include "core/flow_station.h"
+#include "core/mock_roce_nic.h"
 #include "core/rd_engine.h"
 
 using namespace rvt;
@@ -47,14 +45,6 @@ struct Pages {
     const std::size_t bytes;
     char* const memory;
 };
-
-std::shared_ptr<util::MemoryWatch> watch_or_skip() {
-    auto watch = util::MemoryWatch::acquire();
-    if (!watch.is_ok()) {
-        cr_skip_test("userfaultfd cannot be used here");
-    }
-    return watch.take();
-}
 
 /// Names an operation.
 void* context_of(std::uint64_t number) {
@@ -117,18 +107,9 @@ struct End {
 /// Two of them, connected: what the first sends the second receives.
 struct Net : test::FlowNet {
     explicit Net(const RdTuning& tuned = {}, bool b_keeps = true)
-        : watch(watch_or_skip()), tuning(tuned) {
+        : watch(test::watch_or_skip()), tuning(tuned) {
         test::FlowStation::net = this;
-        ibv_gid_entry gid{};
-        const std::uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
-        std::memcpy(gid.gid.raw, mapped, sizeof mapped);
-        gid.gid_type = IBV_GID_TYPE_ROCE_V2;
-        mock.gids.push_back(gid);
-        mock.attr.max_cqe = 1 << 16;
-        opened = verbs::Nic::open(registry, {.device = "mock0",
-                                             .port = 1,
-                                             .address = {.family = AF_INET, .ip = {10, 1, 2, 3}}})
-                     .take();
+        opened = test::open_mock_nic(mock, registry);
         nic = {opened, &opened->device()};
         a = make(5001, true);
         b = make(5002, b_keeps);

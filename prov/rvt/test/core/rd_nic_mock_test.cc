@@ -3,15 +3,13 @@
 // their NIC.
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "backend/verbs/mock_nic.h"
-#include "backend/verbs/nic.h"
 #include "core/flow_node.h"
+#include "core/mock_roce_nic.h"
 #include "util/log.h"
 
 using namespace rvt;
@@ -38,18 +36,7 @@ bool is_warned_once_of(const char* what) {
 // ---- endpoints ----
 
 struct Net {
-    Net() {
-        ibv_gid_entry gid{};
-        const std::uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
-        std::memcpy(gid.gid.raw, mapped, sizeof mapped);
-        gid.gid_type = IBV_GID_TYPE_ROCE_V2;
-        mock.gids.push_back(gid);
-        mock.attr.max_cqe = 1 << 16;
-        nic = verbs::Nic::open(registry, {.device = "mock0",
-                                          .port = 1,
-                                          .address = {.family = AF_INET, .ip = {10, 1, 2, 3}}})
-                  .take();
-    }
+    Net() { nic = test::open_mock_nic(mock, registry); }
     ~Net() {
         nodes.clear();
         nic.reset();
