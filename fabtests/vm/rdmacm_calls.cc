@@ -88,7 +88,8 @@ class RdmaCmEnd final : public calls::End {
         need(rdma_accept(id_, &param), "rdma_accept");
     }
     void refuse(const std::string& data) override {
-        need(rdma_reject(id_, data.data(), static_cast<std::uint8_t>(data.size())), "rdma_reject");
+        refused_ = {.request = request_, .answer = data};
+        reject(id_, data);
         forget();
     }
     void hang_up() override { need(rdma_disconnect(id_), "rdma_disconnect"); }
@@ -104,16 +105,17 @@ class RdmaCmEnd final : public calls::End {
     }
 
     Event next_event() override {
-        rdma_cm_event* const event = next();
-        Event told{.text = rdma_event_str(event->event)};
-        const rdma_conn_param& param = event->param.conn;
-        if (param.private_data != nullptr) {
-            told.data.assign(static_cast<const char*>(param.private_data), param.private_data_len);
+        rdma_cm_event* event = next();
+        while (is_refused(*event)) {
+            refuse_again(event);
+            event = next();
         }
+        Event told{.text = rdma_event_str(event->event), .data = data_of(*event)};
         switch (event->event) {
             case RDMA_CM_EVENT_CONNECT_REQUEST:
                 told.news = News::kRequest;
                 id_ = event->id;
+                request_ = told.data;
                 break;
             case RDMA_CM_EVENT_ESTABLISHED: told.news = News::kConnected; break;
             case RDMA_CM_EVENT_REJECTED: told.news = News::kRefused; break;
@@ -188,6 +190,30 @@ class RdmaCmEnd final : public calls::End {
         }
     }
 
+    static std::string data_of(const rdma_cm_event& event) {
+        const rdma_conn_param& param = event.param.conn;
+        return param.private_data == nullptr
+                   ? ""
+                   : std::string(static_cast<const char*>(param.private_data),
+                                 param.private_data_len);
+    }
+
+    /// The kernel keeps nothing of a call that it has refused: where the REJ is lost, the caller's
+    /// next REQ is a new request to it.
+    [[nodiscard]] bool is_refused(const rdma_cm_event& event) const {
+        return event.event == RDMA_CM_EVENT_CONNECT_REQUEST && !refused_.request.empty() &&
+               data_of(event) == refused_.request;
+    }
+    void refuse_again(rdma_cm_event* event) {
+        rdma_cm_id* const id = event->id;
+        rdma_ack_cm_event(event);
+        reject(id, refused_.answer);
+        need(rdma_destroy_id(id), "rdma_destroy_id");
+    }
+    static void reject(rdma_cm_id* id, const std::string& data) {
+        need(rdma_reject(id, data.data(), static_cast<std::uint8_t>(data.size())), "rdma_reject");
+    }
+
     void await(rdma_cm_event_type type) {
         rdma_cm_event* const event = next();
         if (event->event != type) {
@@ -224,6 +250,10 @@ class RdmaCmEnd final : public calls::End {
 
     const traffic::Options& options_;
     const std::span<std::byte> memory_;
+    std::string request_;  // what the last one said
+    struct {
+        std::string request, answer;
+    } refused_;
     rdma_event_channel* channel_ = nullptr;
     rdma_cm_id* listener_ = nullptr;
     rdma_cm_id* id_ = nullptr;
