@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // FI_EP_MSG endpoints, fi_endpoint(3): a reliable connection's pair. Life and connection are in
-// ep_msg.cc, the data path in ep_msg_data.cc and ep_msg_atomic.cc.
+// ep_msg.cc, the calls of the data path in ep_msg_messages.cc, ep_msg_rma.cc and ep_msg_atomic.cc,
+// which post by ep_msg_post.h; what becomes of that is in ep_msg_completions.cc.
 #pragma once
 
 #include <atomic>
@@ -126,6 +127,5 @@ struct MsgPost {
     void* context = nullptr;
     void* const* desc = nullptr;  // of the buffers, where any is a device's
 };
-ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov, std::size_t count) noexcept;
 
 }  // namespace rvt::ofi

@@ -8,7 +8,7 @@
 
 #include "ofi/atomic_valid.h"
 #include "ofi/device_use.h"
-#include "ofi/ep_msg.h"
+#include "ofi/ep_msg_post.h"
 #include "ofi/ep_tables.h"
 
 namespace rvt::ofi {
@@ -231,13 +231,6 @@ std::size_t total(const fi_ioc* list, std::size_t count) noexcept {
         elements += list[i].count;
     }
     return elements;
-}
-
-std::uint64_t flags_of_call(const EpMsg& ep, std::uint64_t flags) noexcept {
-    return flags | (ep.is_tx_selective ? std::uint64_t{0} : FI_COMPLETION);
-}
-std::uint64_t default_flags(const EpMsg& ep) noexcept {
-    return flags_of_call(ep, ep.tx_op_flags);
 }
 
 /// A call of the form that takes a structure.

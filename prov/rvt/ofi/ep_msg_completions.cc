@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What becomes of the requests of connected endpoints.
+//
+// A completion means that the peer has acknowledged: its memory holds the data, or its receive.
+// That is as much as FI_DELIVERY_COMPLETE asks for.
+#include "ofi/ep_msg_post.h"
+#include "ofi/srx.h"
+
+namespace rvt::ofi {
+namespace {
+
+struct Outcome {
+    Cq* cq;
+    core::Counter* counter;
+    core::Cqe entry;
+};
+
+Outcome outcome_of_receive(const EpMsg& ep, const MsgOp& op, const core::Wc& wc) noexcept {
+    const bool is_write = wc.opcode == core::WcOpcode::kRecvWriteImm;
+    const bool has_data = is_write || has_any(wc.flags, core::WcFlags::kWithImm);
+    Outcome outcome{.cq = ep.rx_cq, .counter = is_write ? nullptr : counter_of(ep.counters.recv)};
+    outcome.entry = {.op_context = op.context,
+                     .flags = (is_write ? FI_RMA | FI_REMOTE_WRITE : op.flags) |
+                              (has_data ? FI_REMOTE_CQ_DATA : kNoFlags),
+                     .len = wc.byte_len,
+                     .data = has_data ? wc.imm : 0,
+                     .status = wc.status};
+    // fi_cq(3): a message longer than its receive is called truncated.
+    if (wc.status == core::WcStatus::kLocLenErr) {
+        outcome.entry.status = core::WcStatus::kTruncated;
+    }
+    return outcome;
+}
+
+void tell(const MsgOp& op, const Outcome& outcome) noexcept {
+    const bool is_good = outcome.entry.status == core::WcStatus::kSuccess;
+    if (outcome.counter != nullptr) {
+        is_good ? outcome.counter->add(1) : outcome.counter->add_error(1);
+    }
+    if (outcome.cq != nullptr && (op.wants_completion || !is_good)) {
+        outcome.cq->queue->push(outcome.entry);
+    }
+}
+
+/// Takes what has arrived to the devices, and lets go of them. Returns: the number without its
+/// mark, and the outcome.
+core::Wc end_use(const core::Wc& wc) noexcept {
+    core::Wc ended = wc;
+    ended.wr_id = wc.wr_id & ~kMarkedNumber;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
+    MsgOp& op = *reinterpret_cast<MsgOp*>(ended.wr_id);
+    const bool is_message = (op.flags & FI_RECV) != 0 && wc.opcode != core::WcOpcode::kRecvWriteImm;
+    const std::uint64_t filled = (op.flags & FI_RECV) == 0 ? op.filled_bytes
+                                 : is_message              ? wc.byte_len
+                                                           : 0;
+    if (wc.status == core::WcStatus::kSuccess && !op.use->filled(0, filled).is_ok()) {
+        ended.status = core::WcStatus::kGeneralErr;
+    }
+    op.use->release();
+    return ended;
+}
+
+/// Tells the application. Returns: whether it is a receive.
+RVT_ALWAYS_INLINE bool finish(EpMsg& ep, const core::Wc& wc) noexcept {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
+    MsgOp& op = *reinterpret_cast<MsgOp*>(wc.wr_id);
+    const bool is_receive = (op.flags & FI_RECV) != 0;
+    ep.domain->msg->give_back(op);
+    if (ep.is_closing && op.owner != ep.shared_receives()) {
+        op.owner->put(op);
+        return is_receive;
+    }
+    if (is_receive) {
+        tell(op, outcome_of_receive(ep, op, wc));
+    } else {
+        tell(op, {.cq = ep.tx_cq,
+                  .counter = op.counter,
+                  .entry = {.op_context = op.context, .flags = op.flags, .status = wc.status}});
+    }
+    op.owner->put(op);
+    return is_receive;
+}
+
+/// The same of one that holds memory of devices; of a probe there is nothing to tell.
+[[gnu::noinline]] bool finish_marked(EpMsg& ep, const core::Wc& wc) noexcept {
+    return wc.wr_id != core::kRcProbe && finish(ep, end_use(wc));
+}
+
+/// What completions say of the connection.
+void note_drained(EpMsg& ep, bool has_failed, bool has_received) noexcept {
+    if (has_failed) [[unlikely]] {
+        ep.rc().note_failure(*ep.connection);
+    } else if (has_received && ep.connection->state() == core::RcConnection::State::kAccepted)
+        [[unlikely]] {
+        ep.rc().note_traffic(*ep.connection);
+    }
+}
+
+}  // namespace
+
+unsigned EpMsg::drain_locked() noexcept {
+    std::array<core::Wc, 16> completions;
+    unsigned total = 0;
+    bool has_failed = false;
+    bool has_received = false;
+    for (unsigned n = 1; n != 0; total += n) {
+        n = queue->take(completions);
+        for (const core::Wc& wc : std::span(completions).first(n)) {
+            has_failed |= wc.status != core::WcStatus::kSuccess;
+            has_received |=
+                (wc.wr_id & kMarkedNumber) == 0 ? finish(*this, wc) : finish_marked(*this, wc);
+        }
+    }
+    if (!is_closing) [[likely]] {
+        note_drained(*this, has_failed, has_received);
+    }
+    return total;
+}
+
+const MsgOps* EpMsg::shared_receives() const noexcept {
+    return srx != nullptr ? &srx->ops : nullptr;
+}
+
+void EpMsg::arm_queue_locked() noexcept {
+    [[maybe_unused]] const util::Status armed = queue->req_notify(false);
+}
+
+}  // namespace rvt::ofi

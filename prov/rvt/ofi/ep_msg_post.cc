@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Each call becomes a work request. Each request completes towards this layer, which counts it and
+// tells the application if that is wanted: ep_msg_completions.cc.
+#include "ofi/ep_msg_post.h"
+
+namespace rvt::ofi {
+namespace {
+
+core::Counter* counter_for(const EpMsg& ep, std::uint64_t completion) noexcept {
+    return counter_of((completion & FI_SEND) != 0   ? ep.counters.send
+                      : (completion & FI_READ) != 0 ? ep.counters.read
+                                                    : ep.counters.write);
+}
+
+bool reads_its_buffers(WrOpcode opcode) noexcept {
+    return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm ||
+           opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
+}
+
+/// Keys for elements that came without. Returns: as NicMemory::lend_to_send().
+template <std::size_t kMost>
+[[gnu::noinline]] util::Status lend(EpMsg& ep, MsgOp& op, WrOpcode opcode,
+                                    Elements<kMost>& elements) noexcept {
+    NicMemory& memory = *ep.domain->msg->nic_memory();
+    return reads_its_buffers(opcode) ? memory.lend_to_send(op, elements.elements(), elements.count)
+                                     : memory.lend_to_receive(op, elements.elements());
+}
+
+util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
+                          std::span<const Sge> elements, bool is_inline,
+                          std::uint64_t mark) noexcept {
+    return ep.connection->qp().post_send(
+        {.wr_id = number_of(&op) | mark,
+         .opcode = post.opcode,
+         .flags = SendFlags::kSignaled | (is_inline ? SendFlags::kInline : SendFlags::kNone) |
+                  ((post.flags & FI_FENCE) != 0 ? SendFlags::kFence : SendFlags::kNone),
+         .imm = static_cast<std::uint32_t>(post.data),
+         .sg_list = elements,
+         .remote_addr = post.remote_addr,
+         .rkey = static_cast<std::uint32_t>(post.rkey),
+         .compare_add = post.compare_add,
+         .swap = post.swap,
+         .atomic = post.atomic});
+}
+
+/// What a request holds of devices.
+struct Held {
+    DeviceUse* use = nullptr;
+    std::uint64_t filled_bytes = 0;
+};
+
+template <std::size_t kMost, bool kHolds>
+ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                    std::size_t count, const Held& held) noexcept;
+
+/// Bytes that a request leaves in its buffers, which are those behind the operands.
+bool is_filling(const MsgPost& post) noexcept {
+    return (post.completion & FI_READ) != 0;
+}
+
+/// With buffers in memory of devices that the CPU has a copy of: with that.
+template <std::size_t kMost>
+[[gnu::noinline]] ssize_t post_held(EpMsg& ep, const MsgPost& post, const iovec* iov,
+                                    void* const* desc, std::size_t count, int unfit) noexcept {
+    if (unfit != -FI_EINVAL || desc == nullptr || ep.domain->nic != nullptr ||
+        !copy_is_needed(desc, count)) {
+        return unfit;
+    }
+    std::array<iovec, kMost> own;
+    std::copy_n(iov, count, own.begin());
+    std::uint64_t bytes = 0;
+    std::size_t operands = is_filling(post) ? 0 : count;
+    const bool is_extended = post.opcode == WrOpcode::kExtendedAtomic;
+    for (std::size_t i = 0; i < count; ++i) {
+        operands = is_extended && bytes < post.operand_bytes ? i + 1 : operands;
+        bytes += iov[i].iov_len;
+    }
+    DeviceBuffers device(ep.device_uses);
+    int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
+    refused = refused == 0 ? device.take(own.data() + operands, desc + operands, count - operands,
+                                         core::CpuAccess::kWrite)
+                           : refused;
+    if (refused != 0) {
+        return refused;
+    }
+    DeviceUse* const use = device.release();
+    const ssize_t posted = post_locked<kMost, true>(
+        ep, post, own.data(), nullptr, count,
+        {.use = use,
+         .filled_bytes = is_filling(post) ? bytes - (is_extended ? post.operand_bytes : 0) : 0});
+    if (posted != 0) {
+        use->release();
+    }
+    return posted;
+}
+
+/// Returns: nullptr when no more can be under way now.
+RVT_ALWAYS_INLINE MsgOp* take_send(EpMsg& ep, const MsgPost& post) noexcept {
+    MsgOp* const op = must_wait(ep.tx_cq) ? nullptr : ep.sends->take();
+    if (op != nullptr) [[likely]] {
+        op->context = post.context;
+        op->flags = post.completion;
+        op->counter = counter_for(ep, post.completion);
+        op->wants_completion = (post.flags & FI_COMPLETION) != 0;
+    }
+    return op;
+}
+
+/// For buffers that came without descriptors: what is small goes inline, what is not is registered.
+/// Returns: as lend(); the request is given back then.
+template <class ElementList>
+util::Status provide_keys(EpMsg& ep, MsgOp& op, WrOpcode opcode, ElementList& elements,
+                          bool& is_inline) noexcept {
+    is_inline = reads_its_buffers(opcode) && elements.bytes <= ep.inject_bytes;
+    const util::Status lent = is_inline ? util::kOk : lend(ep, op, opcode, elements);
+    if (!lent.is_ok()) [[unlikely]] {
+        ep.sends->put(op);
+    }
+    return lent;
+}
+
+RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted) noexcept {
+    if (!posted.is_ok()) [[unlikely]] {
+        ep.domain->msg->give_back(op);
+        ep.sends->put(op);
+    } else {
+        ep.rc().expect_traffic();
+    }
+    return post_result(posted);
+}
+
+template <std::size_t kMost, bool kHolds>
+ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                    std::size_t count, const Held& held) noexcept {
+    bool is_inline = (post.flags & FI_INJECT) != 0;
+    if (!ep.is_connected()) [[unlikely]] {
+        return -FI_ENOTCONN;
+    }
+    Elements<kMost> elements;
+    const int unfit = elements.fill(iov, desc, count, naming_of(ep, is_inline));
+    const std::uint64_t copied =
+        post.opcode == WrOpcode::kExtendedAtomic ? post.operand_bytes : elements.bytes;
+    if (unfit != 0 || (is_inline && copied > ep.inject_bytes)) [[unlikely]] {
+        if constexpr (!kHolds) {
+            return unfit != 0 ? post_held<kMost>(ep, post, iov, desc, count, unfit) : -FI_EMSGSIZE;
+        }
+        return unfit != 0 ? unfit : -FI_EMSGSIZE;
+    }
+    if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
+        return -FI_EOPNOTSUPP;
+    }
+    MsgOp* const op = take_send(ep, post);
+    if (op == nullptr) [[unlikely]] {
+        return -FI_EAGAIN;
+    }
+    if constexpr (kHolds) {
+        op->use = held.use;
+        op->filled_bytes = held.filled_bytes;
+    }
+    if (elements.lacks_key) {
+        const util::Status provided = provide_keys(ep, *op, post.opcode, elements, is_inline);
+        if (!provided.is_ok()) [[unlikely]] {
+            return to_fi(provided);
+        }
+    }
+    const util::Status posted =
+        post_request(ep, *op, post, elements.elements(), is_inline, kHolds ? kMarkedNumber : 0);
+    return finish_post(ep, *op, posted);
+}
+
+template <std::size_t kMost>
+ssize_t post_list(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                  std::size_t count) noexcept {
+    const util::Guard<DomainLock> guard(ep.domain->lock);
+    return post_locked<kMost, false>(ep, post, iov, desc, count, {});
+}
+
+}  // namespace
+
+ssize_t msg_post_any(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                     std::size_t count) noexcept {
+    return count <= kMsgIov ? post_list<kMsgIov>(ep, post, iov, desc, count)
+                            : post_list<kMsgAtomicIov>(ep, post, iov, desc, count);
+}
+
+ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                               std::size_t count) noexcept {
+    DeviceUses uses;
+    DeviceBuffers device(uses);
+    std::array<iovec, kMsgAtomicIov> own;
+    std::copy_n(iov, count, own.begin());
+    const int refused = device.take(own.data(), desc, count, core::CpuAccess::kRead);
+    return refused == 0 ? msg_post_any(ep, post, own.data(), nullptr, count) : refused;
+}
+
+}  // namespace rvt::ofi

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What the calls of fi_msg(3) and fi_rma(3) on connected endpoints have in common: lists of
+// buffers, flags, and the posting of a request, which is in ep_msg_post.cc.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "core/qp.h"
+#include "ofi/cntr.h"
+#include "ofi/cq.h"
+#include "ofi/device_use.h"
+#include "ofi/ep_msg.h"
+#include "ofi/errors.h"
+#include "ofi/mr.h"
+
+namespace rvt::ofi {
+
+inline constexpr std::uint64_t kPostFlags = FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA |
+                                            FI_MORE | FI_FENCE | FI_INJECT_COMPLETE |
+                                            FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 31;
+inline constexpr std::uint64_t kNoFlags = 0;
+
+inline std::uint64_t number_of(const MsgOp* op) noexcept {
+    return reinterpret_cast<std::uintptr_t>(op);
+}
+
+inline bool is_bad_list(const void* list, std::size_t count) noexcept {
+    return count > kMsgIov || (list == nullptr && count != 0);
+}
+template <class Message>
+bool is_bad(const Message* message) noexcept {
+    return message == nullptr || is_bad_list(message->msg_iov, message->iov_count);
+}
+
+/// How local buffers are named in work requests.
+struct Naming {
+    std::uint32_t key;  // of what has no descriptor
+    bool is_nic;        // where that is nothing but the scratch word, or copied by the post
+    bool has_memory;    // of a NIC, for what has none
+    bool is_copied = false;
+    const void* scratch = nullptr;
+
+    bool name(Sge& element, const void* desc) const noexcept {
+        if (desc == nullptr) {
+            if (!is_nic || is_copied || element.length == 0 ||
+                element.addr == reinterpret_cast<std::uintptr_t>(scratch)) {
+                return true;
+            }
+            element.lkey = NicMemory::kNone;
+            return has_memory;
+        }
+        if (is_nic) {
+            to_nic(element, desc);
+            return true;
+        }
+        return to_device(element, desc);
+    }
+};
+
+inline Naming naming_of(const EpMsg& ep, bool is_copied) noexcept {
+    MsgDomain& msg = *ep.domain->msg;
+    return {.key = msg.local_key(),
+            .is_nic = ep.domain->nic != nullptr,
+            .has_memory = msg.nic_memory() != nullptr,
+            .is_copied = is_copied,
+            .scratch = msg.scratch()};
+}
+
+/// The elements of a work request.
+template <std::size_t kMost>
+struct Elements {
+    std::array<Sge, kMost> list;
+    std::size_t count = 0;
+    std::uint64_t bytes = 0;
+    bool lacks_key = false;
+
+    [[nodiscard]] std::span<Sge> elements() noexcept { return {list.data(), count}; }
+    /// Returns: -FI_EMSGSIZE for more than a message may hold, -FI_EINVAL for a buffer that is not
+    /// within the region of its descriptor, or lacks one that it needs.
+    int fill(const iovec* iov, void* const* desc, std::size_t n, const Naming& naming) noexcept {
+        for (std::size_t i = 0; i < n; ++i) {
+            if (iov[i].iov_len > kMostBytes) {
+                return -FI_EMSGSIZE;
+            }
+            list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
+                       .length = static_cast<std::uint32_t>(iov[i].iov_len),
+                       .lkey = naming.key};
+            if (!naming.name(list[i], desc != nullptr ? desc[i] : nullptr)) [[unlikely]] {
+                return -FI_EINVAL;
+            }
+            lacks_key |= list[i].lkey == NicMemory::kNone;
+            bytes += iov[i].iov_len;
+        }
+        count = n;
+        return bytes <= kMostBytes ? 0 : -FI_EMSGSIZE;
+    }
+};
+
+/// Where neither a NIC nor memory of devices is, descriptors say nothing.
+inline void* const* desc_of(const EpMsg& ep, void* const* desc) noexcept {
+    return ep.domain->nic != nullptr || (ep.domain->caps & FI_HMEM) != 0 ? desc : nullptr;
+}
+
+inline core::Counter* counter_of(const Cntr* cntr) noexcept {
+    return cntr != nullptr ? &const_cast<Cntr*>(cntr)->counter : nullptr;
+}
+
+/// What a queue that is full, or a pair that has failed, means to the application.
+inline ssize_t post_result(util::Status status) noexcept {
+    return status.error() == ENOMEM ? -FI_EAGAIN : to_fi(status);
+}
+
+/// Whether the application has to read first: the queue holds more than it was made for.
+inline bool must_wait(const Cq* cq) noexcept {
+    return cq != nullptr && cq->queue->has_overflow();
+}
+
+/// With its own flags a call completes as they say, without as the endpoint's defaults do.
+inline std::uint64_t flags_of_call(const EpMsg& ep, std::uint64_t flags) noexcept {
+    return flags | (ep.is_tx_selective ? kNoFlags : FI_COMPLETION);
+}
+inline std::uint64_t default_flags(const EpMsg& ep) noexcept {
+    return flags_of_call(ep, ep.tx_op_flags);
+}
+
+/// Posts a request under the domain's lock, however long its lists are.
+ssize_t msg_post_any(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                     std::size_t count) noexcept;
+/// What is injected is copied from where the CPU has it, before the call returns.
+ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
+                               std::size_t count) noexcept;
+
+inline ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov,
+                        std::size_t count) noexcept {
+    void* const* const desc = desc_of(ep, post.desc);
+    if (desc != nullptr && (post.flags & FI_INJECT) != 0 && ep.domain->nic == nullptr)
+        [[unlikely]] {
+        return msg_inject_from_device(ep, post, iov, desc, count);
+    }
+    return msg_post_any(ep, post, iov, desc, count);
+}
+
+}  // namespace rvt::ofi
