@@ -295,7 +295,9 @@ std::vector<Outcome> run_team(const TeamOptions& options, const std::function<vo
         pids.push_back(pid);
     }
     close_mesh(mesh, options.size, -1);
-    std::vector<Outcome> outcomes = Watch(options, pids).until_all_ended();
+    TeamOptions watched = options;
+    watched.may_die >>= first;
+    std::vector<Outcome> outcomes = Watch(watched, pids).until_all_ended();
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
         outcomes[i].last_words = page->last_words[static_cast<std::size_t>(first) + i].data();
     }

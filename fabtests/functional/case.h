@@ -19,6 +19,7 @@ struct Case {
     int ranks = 2;
     double limit_s = 20;
     std::uint32_t may_die = 0;  ///< Bit r: the case kills rank r.
+    bool on_one_host = false;   ///< Ranks stop or await each other beside the fabric.
 };
 
 // One table for each file of cases.

@@ -354,13 +354,13 @@ void closed_under_traffic(Rank& self) {
 constexpr Case kCases[] = {
     {"fault_peer_killed", killed, 3, 60, 1U << 1},
     {"fault_killed_before_contact", killed_before_contact, 2, 60, 1U << 1},
-    {"fault_killed_with_a_child", killed_with_a_child, 2, 30, 1U << 1},
-    {"fault_peer_restarted", restarted, 2, 90},
-    {"fault_peer_stopped", stopped, 2, 90},
-    {"fault_stopped_before_contact", stopped_before_contact, 2, 60},
+    {"fault_killed_with_a_child", killed_with_a_child, 2, 30, 1U << 1, true},
+    {"fault_peer_restarted", restarted, 2, 90, 0, true},
+    {"fault_peer_stopped", stopped, 2, 90, 0, true},
+    {"fault_stopped_before_contact", stopped_before_contact, 2, 60, 0, true},
     {"fault_forked", forked},
     {"fault_forked_and_executed", forked_and_executed},
-    {"fault_closed_under_traffic", closed_under_traffic, 2, 30},
+    {"fault_closed_under_traffic", closed_under_traffic, 2, 30, 0, true},
 };
 
 }  // namespace

@@ -23,6 +23,8 @@ struct Options {
     std::vector<std::string> exclude;
     std::vector<int> cpus;
     std::vector<std::string> hosts;
+    int own_rank = -1;
+    std::string peer;
     int least_passed = 0;
     int repeats = 1;
     bool list = false;
@@ -57,11 +59,14 @@ bool matches(const std::vector<std::string>& patterns, const char* name) {
 }
 
 /// The rank whose end explains the case: a failure before a skip, a cause before its symptom.
-Verdict judge(const Case& one, const std::vector<Outcome>& outcomes, std::string& reason) {
+/// @param first  Whose the first outcome is.
+Verdict judge(const Case& one, const std::vector<Outcome>& outcomes, int first,
+              std::string& reason) {
     Verdict verdict = Verdict::kPass;
     std::string symptom;
-    for (std::size_t r = 0; r < outcomes.size(); ++r) {
-        const Outcome& outcome = outcomes[r];
+    int r = first - 1;
+    for (const Outcome& outcome : outcomes) {
+        ++r;
         if (((one.may_die >> r) & 1U) != 0 && outcome.signal != 0 && !outcome.timed_out) continue;
         const std::string who = "rank " + std::to_string(r) + ": ";
         if (outcome.timed_out) {
@@ -89,16 +94,25 @@ Verdict judge(const Case& one, const std::vector<Outcome>& outcomes, std::string
     return verdict;
 }
 
-void run_case(const Case& one, const Options& options, Counts& counts) {
-    const double start = fab::now_s();
+Verdict run_ranks(const Case& one, const Options& options, std::string& reason) {
+    if (options.own_rank >= 0 && (one.ranks != 2 || one.on_one_host)) {
+        reason = "not for two ranks on two hosts";
+        return Verdict::kSkip;
+    }
     const fab::TeamOptions team{.size = one.ranks,
                                 .limit_s = one.limit_s,
                                 .cpus = options.cpus,
                                 .may_die = one.may_die,
-                                .hosts = options.hosts};
-    const std::vector<Outcome> outcomes = fab::run_team(team, one.run);
+                                .hosts = options.hosts,
+                                .own_rank = options.own_rank,
+                                .peer = options.peer};
+    return judge(one, fab::run_team(team, one.run), std::max(options.own_rank, 0), reason);
+}
+
+void run_case(const Case& one, const Options& options, Counts& counts) {
+    const double start = fab::now_s();
     std::string reason;
-    const Verdict verdict = judge(one, outcomes, reason);
+    const Verdict verdict = run_ranks(one, options, reason);
     static constexpr const char* kWords[] = {"PASS", "SKIP", "FAIL"};
     std::printf("%s %-34s %6.2f s  %s\n", kWords[static_cast<int>(verdict)], one.name,
                 fab::now_s() - start, reason.c_str());
@@ -126,13 +140,15 @@ int report(const Counts& counts, const Options& options) {
         code == 0 ? stdout : stderr,
         "usage: functional [-p PROVIDER] [-s ADDRESS] [-o NAME]... [-x NAME]... [-c CPU,...]\n"
         "                  [-m COUNT] [-n NAMESPACE,...] [-r REPEATS] [-d EXPORTER] [-D DOMAIN]\n"
-        "                  [-f] [-l]\n"
+        "                  [-R RANK [-a PEER]] [-f] [-l]\n"
         "  -p  the provider to test (rvt)\n"
         "  -s  the address to listen on, for providers that need it\n"
         "  -o  run only cases whose name contains NAME; -x: leave them out\n"
         "  -c  pin rank n to the nth of these CPUs\n"
         "  -m  fail unless at least COUNT cases pass\n"
         "  -n  rank n runs in the nth of these network namespaces\n"
+        "  -R  only rank 0 or 1 runs here, the other one by such a command on another host,\n"
+        "      whose IPv4 address rank 0 needs, by -a\n"
         "  -d  buffers of RDM and MSG endpoints are dma-bufs: udmabuf, heap or vgem, and in\n"
         "      functional_device standin; or memory of cuda, and there cuda-standin (which the\n"
         "      CPU cannot touch) and cuda-mapped (which it can, as a dma-buf)\n"
@@ -144,7 +160,7 @@ int report(const Counts& counts, const Options& options) {
 
 Options parse(int argc, char** argv) {
     Options options;
-    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:d:D:flh")) != -1;) {
+    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:R:a:d:D:flh")) != -1;) {
         switch (option) {
             case 'p': fab::settings.provider = optarg; break;
             case 's': fab::settings.node = optarg; break;
@@ -160,6 +176,11 @@ Options parse(int argc, char** argv) {
                 fab::settings.has_hosts = true;
                 break;
             case 'r': options.repeats = std::atoi(optarg); break;
+            case 'R':
+                options.own_rank = std::atoi(optarg);
+                if (options.own_rank != 0 && options.own_rank != 1) usage(2);
+                break;
+            case 'a': options.peer = optarg; break;
             case 'd': fab::settings.exporter = optarg; break;
             case 'D': fab::settings.nic = optarg; break;
             case 'f': fab::settings.is_long = true; break;
@@ -168,7 +189,7 @@ Options parse(int argc, char** argv) {
             default: usage(2);
         }
     }
-    if (optind != argc) usage(2);
+    if (optind != argc || (options.own_rank == 0) == options.peer.empty()) usage(2);
     return options;
 }
 
