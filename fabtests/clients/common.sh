@@ -7,8 +7,10 @@
 #   -d DIR       where the provider's library is [FI_PROVIDER_PATH]
 #   -n RANKS     numbers of ranks, one list in quotes [RVT_CLIENT_RANKS, or what the script says]
 #   -t SECONDS   time limit of each job [RVT_CLIENT_LIMIT_S, or 120]
-# RVT_CLIENT_HOSTS names the hosts on which ranks take turns, as mpirun's --host does; they are those
-# of fabtests/hosts. Without it all are on this one.
+# RVT_CLIENT_HOSTS names the hosts on which ranks take turns, as mpirun's --host does, and RVT_CLIENT_AGENT
+# what starts commands there; they are those of fabtests/hosts. Without the first all are on this one.
+# RVT_CLIENT_DIR is where jobs run, a folder that those hosts share, RVT_CLIENT_PROGRAMS where programs of
+# ours are that have been compiled, and RVT_CLIENT_LOG a file that gets what every job prints.
 #
 # Each job is reported by a line `ok - ...` or `not ok - ...`, the latter with the end of what the
 # job printed. Exit status: 0 if all are ok, 1 if not, 77 if the client is not installed.
@@ -41,7 +43,7 @@ start() {
     [ $# -lt $OPTIND ] || usage
     export FI_PROVIDER=${FI_PROVIDER:-rvt}
     [ -z "${FI_PROVIDER_PATH:-}" ] || export FI_PROVIDER_PATH
-    scratch=$(mktemp -d) || exit 2
+    scratch=$(mktemp -d -p "${RVT_CLIENT_DIR:-${TMPDIR:-/tmp}}") || exit 2
     trap 'rm -rf "$scratch"' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
@@ -56,18 +58,22 @@ need() {
 
 # compile NAME : an MPI program of ours, $scratch/NAME from fabtests/mpi/NAME.c.
 compile() {
+    if [ -n "${RVT_CLIENT_PROGRAMS:-}" ]; then
+        ln -s "$RVT_CLIENT_PROGRAMS/$1" "$scratch/$1" || exit 2
+        return
+    fi
     need mpicc libopenmpi-dev
     mpicc -std=gnu11 -O2 -pthread -Wall -Wextra -o "$scratch/$1" "$mpi_dir/$1.c" || exit 2
 }
 
 # mpi RANKS [ARGUMENT...] : an Open MPI job under the time limit, its output in $scratch/log.
 mpi() {
-    local n=$1 options=() name
+    local n=$1 options=() name status
     shift
     [ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)
     if [ -n "${RVT_CLIENT_HOSTS:-}" ]; then
         options+=(--host "$RVT_CLIENT_HOSTS" --map-by node --mca mpi_yield_when_idle 1
-            --bind-to none --mca plm_rsh_agent "$clients_dir/../hosts/host-agent")
+            --bind-to none --mca plm_rsh_agent "${RVT_CLIENT_AGENT:-$clients_dir/../hosts/host-agent}")
     elif [ "$n" -gt "$(nproc)" ]; then
         options+=(--oversubscribe --mca mpi_yield_when_idle 1)
     fi
@@ -82,6 +88,9 @@ mpi() {
     export FI_RVT_HOST_REMOTE=${FI_RVT_HOST_REMOTE:-1}
     (cd "$scratch" && exec timeout --foreground -k 5 "$limit_s" mpirun "${options[@]}" \
         -x FI_RVT_HOST_REMOTE -n "$n" "$@") > "$scratch/log" 2>&1 < /dev/null
+    status=$?
+    [ -z "${RVT_CLIENT_LOG:-}" ] || cat "$scratch/log" >> "$RVT_CLIENT_LOG"
+    return $status
 }
 
 # over_provider RANKS [ARGUMENT...] : every message goes through the provider, or the job fails.
