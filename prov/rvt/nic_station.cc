@@ -17,12 +17,14 @@
 #include "backend/verbs/nic.h"
 #include "backend/verbs/rdma_cm_port.h"
 #include "backend/verbs/rdma_cm_service.h"
+#include "backend/verbs/removal.h"
 #include "core/addresses.h"
 #include "ofi/msg_nic.h"
 #include "ofi/nic_memory.h"
 #include "util/control_thread.h"
 #include "util/fork_guard.h"
 #include "util/params.h"
+#include "util/watched.h"
 
 namespace rvt {
 namespace {
@@ -44,6 +46,17 @@ class EventWatch final : public ControlThread::Handler {
     verbs::Nic& nic_;
 };
 
+class RemovalWatch final : public ControlThread::Handler {
+  public:
+    RemovalWatch(ControlThread& thread, verbs::Removal& removal) noexcept
+        : Handler(thread), removal_(removal) {}
+    util::Status start() { return watch(removal_.event_fd(), EPOLLIN); }
+    void on_ready(std::uint32_t) override { removal_.take_events(); }
+
+  private:
+    verbs::Removal& removal_;
+};
+
 /// @tparam Cm  verbs::RdmaCmPort or verbs::RdmaCmService.
 template <class Cm>
 class CmWatch final : public ControlThread::Handler {
@@ -62,37 +75,6 @@ class CmWatch final : public ControlThread::Handler {
 
   private:
     Cm& cm_;
-};
-
-/// A handler that lives on the control thread.
-template <class Watch>
-class Watched {
-  public:
-    template <class Subject>
-    util::Status start(Subject& subject) {
-        auto thread = ControlThread::acquire();
-        if (!thread.is_ok()) {
-            return thread.status();
-        }
-        thread_ = thread.take();
-        watch_ = std::make_unique<Watch>(*thread_, subject);
-        util::Status started = util::kOk;
-        thread_->run([&] { started = watch_->start(); });
-        return started;
-    }
-    Watched() = default;
-    ~Watched() {
-        if (watch_ != nullptr) {
-            thread_->run([this] { watch_.reset(); });
-            static_cast<void>(watch_.release());  // of a process that is gone
-        }
-    }
-    Watched(const Watched&) = delete;
-    Watched& operator=(const Watched&) = delete;
-
-  private:
-    std::shared_ptr<ControlThread> thread_;
-    std::unique_ptr<Watch> watch_;
 };
 
 // ---- ports ----
@@ -134,7 +116,7 @@ class NicPort final : public ofi::MsgPort {
     const std::shared_ptr<verbs::Nic> nic_;
     const std::unique_ptr<verbs::RdmaCmPort> cm_;
     util::ProcessFd wake_fd_;
-    Watched<CmWatch<verbs::RdmaCmPort>> watch_;
+    util::Watched<CmWatch<verbs::RdmaCmPort>> watch_;
 };
 
 std::uint32_t connect_timeout_ms() noexcept {
@@ -146,7 +128,7 @@ std::uint32_t connect_timeout_ms() noexcept {
 class OpenNic final : public ofi::MsgNic {
   public:
     explicit OpenNic(std::shared_ptr<verbs::Nic> nic) noexcept : nic_(std::move(nic)) {}
-    util::Status start() { return watch_.start(*nic_); }
+    util::Status start();
 
     [[nodiscard]] const std::string& name() const noexcept override {
         return nic_->address().device;
@@ -160,8 +142,22 @@ class OpenNic final : public ofi::MsgNic {
 
   private:
     const std::shared_ptr<verbs::Nic> nic_;
-    Watched<EventWatch> watch_;
+    util::Watched<EventWatch> watch_;
+    std::unique_ptr<verbs::Removal> removal_;
+    util::Watched<RemovalWatch> removal_watch_;
 };
+
+util::Status OpenNic::start() {
+    if (const util::Status watched = watch_.start(*nic_); !watched.is_ok()) {
+        return watched;
+    }
+    auto removal = verbs::Removal::open(*nic_);
+    if (!removal.is_ok()) {
+        return removal.status();
+    }
+    removal_ = removal.take();
+    return removal_watch_.start(*removal_);
+}
 
 util::Result<std::shared_ptr<ofi::MsgPort>> OpenNic::open_port(const util::SockAddr& address,
                                                                ofi::MsgPortRole role) {
@@ -209,7 +205,7 @@ class NicDatagrams final : public core::UdSharing {
     const std::shared_ptr<OpenNic> nic_;
     std::unique_ptr<verbs::RdmaCmService> service_;
     util::ProcessFd wake_set_;
-    Watched<CmWatch<verbs::RdmaCmService>> watch_;
+    util::Watched<CmWatch<verbs::RdmaCmService>> watch_;
 };
 
 util::Status NicDatagrams::start(const util::SockAddr& address) {
@@ -245,11 +241,30 @@ KnownNics& known_nics() {
     return *kKnown;
 }
 
+std::string name_of(const verbs::NicAddress& address) {
+    return address.device + address.address.to_string();
+}
+
+/// Under the name of a NIC that is gone there may be another one.
+void forget_gone(KnownNics& known, const std::vector<verbs::NicAddress>& all) {
+    const std::lock_guard guard(known.lock);
+    std::erase_if(known.offers, [&](const auto& offer) {
+        return std::ranges::find(all, offer.first, &verbs::NicAddress::device) == all.end();
+    });
+    for (const verbs::NicAddress& address : all) {
+        const auto place = known.open.find(name_of(address));
+        const auto open = place != known.open.end() ? place->second.lock() : nullptr;
+        if (open != nullptr && open->device().is_going()) {
+            known.offers.erase(address.device);
+        }
+    }
+}
+
 /// Precondition: the caller holds the lock.
 util::Result<std::shared_ptr<OpenNic>> open_locked(KnownNics& known,
                                                    const verbs::NicAddress& address) {
-    std::weak_ptr<OpenNic>& place = known.open[address.device + address.address.to_string()];
-    if (auto open = place.lock()) {
+    std::weak_ptr<OpenNic>& place = known.open[name_of(address)];
+    if (auto open = place.lock(); open != nullptr && !open->device().is_going()) {
         return open;
     }
     auto nic = verbs::Nic::open(core::Registry::instance(), address);
@@ -314,7 +329,9 @@ std::vector<ofi::MsgNicOffer> list() {
         return offers;
     }
     KnownNics& known = known_nics();
-    for (const verbs::NicAddress& address : verbs::find_nics()) {
+    const std::vector<verbs::NicAddress> all = verbs::find_nics();
+    forget_gone(known, all);
+    for (const verbs::NicAddress& address : all) {
         const std::lock_guard guard(known.lock);
         auto offer = known.offers.find(address.device);
         if (offer == known.offers.end()) {

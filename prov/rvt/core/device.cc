@@ -363,7 +363,7 @@ void Device::forget_refusals(const Channel& channel) noexcept {
 
 Status Device::add_context(Context& context) {
     const util::Guard guard(contexts_lock_);
-    if (going_) {
+    if (is_going()) {
         return ENODEV;
     }
     contexts_.push_back(&context);
@@ -397,10 +397,10 @@ void Device::change_port(std::uint32_t payload_bytes) noexcept {
 
 void Device::begin_removal() noexcept {
     const util::Guard guard(contexts_lock_);
-    if (going_) {
+    if (is_going()) {
         return;
     }
-    going_ = true;
+    going_.store(true, std::memory_order_relaxed);  // relaxed: see is_going()
     for (Context* context : contexts_) {
         context->events().post({.type = EventType::kDeviceFatal, .object = this});
     }

@@ -155,6 +155,10 @@ class Device : public Object {
     void remove_context(Context& context) noexcept;
     /// Lets no more contexts open and tells those that are with kDeviceFatal.
     void begin_removal() noexcept;
+    /// Whether that has been done. Threads: any.
+    [[nodiscard]] bool is_going() const noexcept {
+        return going_.load(std::memory_order_relaxed);  // relaxed: a flag on its own
+    }
 
   private:
     struct Waiting {
@@ -235,7 +239,7 @@ class Device : public Object {
 
     util::Mutex contexts_lock_;  // order: before AsyncEvents::lock_
     std::vector<Context*> contexts_ RVT_GUARDED_BY(contexts_lock_);
-    bool going_ RVT_GUARDED_BY(contexts_lock_) = false;
+    std::atomic<bool> going_{false};  // written under contexts_lock_
 };
 
 }  // namespace rvt::core

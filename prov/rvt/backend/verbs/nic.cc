@@ -188,8 +188,20 @@ Status Nic::probe_inline() {
     return kOk;
 }
 
+/// One that is gone keeps its name until nobody uses it any more, and another may come before.
+std::string Nic::free_name(const core::Registry& registry) const {
+    const std::string first = address_.device + "-" + address_.address.to_string();
+    const auto devices = registry.devices();
+    std::string name = first;
+    for (unsigned number = 2;
+         std::ranges::find(devices, name, &core::Device::name) != devices.end(); ++number) {
+        name = first + "-" + std::to_string(number);
+    }
+    return name;
+}
+
 Status Nic::add_to(core::Registry& registry) {
-    const std::string name = address_.device + "-" + address_.address.to_string();
+    const std::string name = free_name(registry);
     const auto added = registry.add_device({.name = name.c_str(),
                                             .grade = Grade::kVerb,
                                             .address = core::to_address(address_.address),

@@ -68,6 +68,7 @@ class Nic {
     Status read_limits();
     Status probe_inline();
     void find_gid() noexcept;
+    [[nodiscard]] std::string free_name(const core::Registry& registry) const;
     Status add_to(core::Registry& registry);
 
     const NicAddress address_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Datagram services by an rdma_cm that exists only here: what it is asked, and what becomes of what
-// it reports.
+// it reports; and its word that a NIC is taken away.
 #include "backend/verbs/rdma_cm_service.h"
 
 #include <cerrno>
@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "backend/verbs/mock_nic.h"
+#include "backend/verbs/removal.h"
 #include "common/check.h"
 #include "core/addresses.h"
 
@@ -389,4 +390,37 @@ Test(rdma_cm_service, news_of_a_question_that_has_ended_is_no_news) {
     world.service->check_deadlines();
     world.report(RDMA_CM_EVENT_ESTABLISHED, 0, &late);
     RVT_EQ(world.user.told.size(), 1u);
+}
+
+// ---- the end of a NIC ----
+
+namespace {
+
+void says(Removal& removal, rdma_cm_event_type type) {
+    rdma_cm_event event{};
+    event.id = cm.ids.back();
+    event.event = type;
+    cm.events.push_back(event);
+    removal.take_events();
+}
+
+}  // namespace
+
+Test(rdma_cm_removal, a_nic_that_is_taken_away_is_going) {
+    World world;
+    const auto removal = Removal::open(*world.nic).take();
+    says(*removal, RDMA_CM_EVENT_ADDR_CHANGE);
+    RVT_EQ(world.nic->device().is_going(), false);
+    says(*removal, RDMA_CM_EVENT_DEVICE_REMOVAL);
+    RVT_ASSERT(world.nic->device().is_going());
+    RVT_ASSERT(cm.ids.empty());  // for which the kernel waits
+}
+
+Test(rdma_cm_removal, each_call_that_fails_is_its_error_and_leaves_nothing) {
+    for (const char* call : {"create_event_channel", "create_id", "bind_addr"}) {
+        World world;
+        cm.failing = call;
+        RVT_EQ(Removal::open(*world.nic).status(), EMFILE);
+        RVT_EQ(cm.live, 0);
+    }
 }
