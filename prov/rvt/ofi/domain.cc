@@ -37,11 +37,19 @@ int domain_close(fid* self) noexcept {
     }
     registry::remove(self);
     if (domain.eq != nullptr) {
+        domain.nic_events.reset();
+        domain.eq->forget(self);
         domain.eq->users.drop();
     }
     domain.fabric->users.drop();
     delete &domain;
     return 0;
+}
+
+/// What happens to the NIC is told to the queue.
+util::Status watch_nic(Domain& domain) {
+    domain.nic_events = std::make_unique<util::Watched<NicEvents>>();
+    return domain.nic_events->start(domain);
 }
 
 int domain_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
@@ -56,6 +64,12 @@ int domain_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
         return -FI_EALREADY;
     }
     domain.eq = &Eq::from(other);
+    const int watched = domain.nic == nullptr ? 0 : entry([&] { return to_fi(watch_nic(domain)); });
+    if (watched != 0) {
+        domain.nic_events.reset();
+        domain.eq = nullptr;
+        return watched;
+    }
     domain.eq_flags = flags;
     domain.eq->users.add();
     return 0;
