@@ -42,6 +42,8 @@ class RcUser {
     virtual void connect_failed(int error, std::span<const std::byte> private_data) noexcept = 0;
     /// Either side has ended it, or the peer is gone.
     virtual void disconnected() noexcept = 0;
+    /// The device is gone; disconnected() follows where there was a connection.
+    virtual void device_gone() noexcept {}
 
   protected:
     ~RcUser() = default;
@@ -53,6 +55,8 @@ class RcListener {
     /// A peer wants a connection: RcPort::accept() or reject() with the event's handle.
     virtual void requested(const CmEvent& request,
                            std::span<const std::byte> private_data) noexcept = 0;
+    /// The device is gone: nobody can ask any more.
+    virtual void device_gone() noexcept {}
 
   protected:
     ~RcListener() = default;
@@ -80,6 +84,12 @@ class RcConnection {
         // acquire: pairs with the release in set_state(): who sees kOpen sees the pair's state.
         return state_.load(std::memory_order_acquire);
     }
+    /// Whether nothing of the pair completes any more, since its device is gone, nor is anything
+    /// touched that was posted: that is its user's to complete. It has ended then.
+    [[nodiscard]] bool is_lost() const noexcept {
+        // acquire: pairs with the release in set_lost(): who sees it finds what has completed.
+        return is_lost_.load(std::memory_order_acquire);
+    }
     /// Where the pair leads; valid from kDialing or kAccepted on.
     [[nodiscard]] const Address& peer() const noexcept { return peer_; }
     /// The number that the peer has there.
@@ -91,6 +101,10 @@ class RcConnection {
         // release: pairs with the acquire in state().
         state_.store(state, std::memory_order_release);
     }
+    void set_lost() noexcept {
+        // release: pairs with the acquire in is_lost().
+        is_lost_.store(true, std::memory_order_release);
+    }
     void set_peer(const Address& peer, std::uint16_t service) noexcept {
         peer_ = peer;
         peer_service_ = service;
@@ -99,6 +113,7 @@ class RcConnection {
   private:
     Qp& qp_;
     std::atomic<State> state_{State::kIdle};
+    std::atomic<bool> is_lost_{false};
     Address peer_{};
     std::uint16_t peer_service_ = 0;
 };

@@ -616,6 +616,11 @@ void EpMsg::Events::disconnected() noexcept {
     }));
 }
 
+/// As libfabric's own provider for NICs reports it.
+void EpMsg::Events::device_gone() noexcept {
+    connect_failed(ENODEV, {});
+}
+
 int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
     auto made = std::make_unique<EpMsg>();
     made->domain = &domain;

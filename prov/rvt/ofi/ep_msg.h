@@ -95,6 +95,7 @@ struct EpMsg {
         void connected(std::span<const std::byte> private_data) noexcept override;
         void connect_failed(int error, std::span<const std::byte> private_data) noexcept override;
         void disconnected() noexcept override;
+        void device_gone() noexcept override;
 
       private:
         EpMsg& ep_;

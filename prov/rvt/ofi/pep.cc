@@ -323,6 +323,18 @@ void Pep::Requests::requested(const core::CmEvent& event,
     }));
 }
 
+void Pep::Requests::device_gone() noexcept {
+    static_cast<void>(entry([&] {
+        fi_eq_err_entry event{};
+        event.fid = &pep_.handle.fid;
+        event.context = pep_.handle.fid.context;
+        event.err = FI_ENODEV;
+        event.prov_errno = FI_ENODEV;
+        pep_.eq->push_error(event);
+        return 0;
+    }));
+}
+
 int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) noexcept {
     if (info == nullptr || info->ep_attr == nullptr) {
         return -FI_EINVAL;

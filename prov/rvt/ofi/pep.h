@@ -39,6 +39,7 @@ struct Pep {
         Requests(Pep& pep, std::shared_ptr<MsgPort> Pep::*port) noexcept : pep_(pep), port_(port) {}
         void requested(const core::CmEvent& request,
                        std::span<const std::byte> private_data) noexcept override;
+        void device_gone() noexcept override;
 
       private:
         Pep& pep_;

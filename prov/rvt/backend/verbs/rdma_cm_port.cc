@@ -25,7 +25,8 @@ constexpr int kResolveMs = 2000;
 constexpr std::size_t kRequestBytes = 56;
 constexpr std::size_t kReplyBytes = 196;
 constexpr std::size_t kRejectBytes = 148;
-constexpr int kConsumerReject = 28;  // IBTA vol. 1, table 98
+constexpr int kConsumerReject = 28;            // IBTA vol. 1, table 98
+constexpr std::uint64_t kFlushUs = 1'000'000;  // how long a NIC that is gone may take to flush
 
 constexpr Access kPairAccess =
     Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kRemoteAtomic;
@@ -123,6 +124,10 @@ Result<std::unique_ptr<core::RcConnection>> RdmaCmPort::make(core::Pd& pd, const
         return status;
     }
     const util::Guard guard(lock_);
+    if (is_gone_) {
+        [[maybe_unused]] const Status destroyed = core::destroy_qp(&qp);
+        return ENODEV;
+    }
     auto connection = std::make_unique<RdmaCmConnection>(next_number_++, qp, user);
     connections_[connection->number_] = connection.get();
     return std::unique_ptr<core::RcConnection>(std::move(connection));
@@ -288,7 +293,7 @@ Status RdmaCmPort::disconnect(core::RcConnection& which) {
     }
     connection.set_state(State::kClosing);
     lib().rdma_disconnect(connection.id_.get());
-    return connection.qp().modify({.state = QpState::kErr}, QpMask::kState);
+    return flush_locked(connection);
 }
 
 void RdmaCmPort::note_failure(core::RcConnection& which) noexcept {
@@ -378,6 +383,9 @@ void RdmaCmPort::on_news_locked(const News& news) {
         on_request_locked(news);
         return;
     }
+    if (news.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+        return;  // check_deadlines() looks who is concerned
+    }
     const auto found = connections_.find(news.number);
     if (found == connections_.end()) {
         // Of a request: whatever it is, the peer does not wait for the answer any more.
@@ -405,7 +413,6 @@ void RdmaCmPort::on_news_locked(const News& news) {
             break;
         }
         case RDMA_CM_EVENT_DISCONNECTED:
-        case RDMA_CM_EVENT_DEVICE_REMOVAL:
         case RDMA_CM_EVENT_ADDR_CHANGE: end_locked(connection); break;
         default: break;
     }
@@ -474,8 +481,7 @@ void RdmaCmPort::fail_locked(RdmaCmConnection& connection, int error,
         return;
     }
     connection.set_state(State::kEnded);
-    [[maybe_unused]] const Status flushed =
-        connection.qp().modify({.state = QpState::kErr}, QpMask::kState);
+    [[maybe_unused]] const Status flushed = flush_locked(connection);
     if (before == State::kDialing || before == State::kAccepted) {
         connection.user_.connect_failed(error, private_data);
     } else {
@@ -489,23 +495,85 @@ void RdmaCmPort::end_locked(RdmaCmConnection& connection) {
     }
     connection.set_state(State::kEnded);
     lib().rdma_disconnect(connection.id_.get());
-    [[maybe_unused]] const Status flushed =
-        connection.qp().modify({.state = QpState::kErr}, QpMask::kState);
+    [[maybe_unused]] const Status flushed = flush_locked(connection);
     connection.user_.disconnected();
+}
+
+// ---- the end of the device ----
+
+/// What is posted comes back with errors. A device that does not do even that is gone.
+Status RdmaCmPort::flush_locked(RdmaCmConnection& connection) noexcept {
+    const Status flushed = connection.qp().modify({.state = QpState::kErr}, QpMask::kState);
+    if (!flushed.is_ok()) {
+        lose(connection);
+    }
+    return flushed;
+}
+
+/// From now on the device touches nothing that was posted, if there is one at all; who sleeps until
+/// something completes is told.
+void RdmaCmPort::lose(RdmaCmConnection& connection) noexcept {
+    [[maybe_unused]] const Status stopped =
+        connection.qp().modify({.state = QpState::kReset}, QpMask::kState);
+    connection.set_lost();
+    core::VerbsCq& queue = *connection.qp().init().send_cq;
+    if (queue.channel() != nullptr) {
+        queue.channel()->notify(queue);
+    }
+}
+
+void RdmaCmPort::end_with_device_locked(RdmaCmConnection& connection) {
+    connection.deadline_us_ = device().now_us() + kFlushUs;
+    switch (connection.state()) {
+        case State::kIdle: {
+            connection.set_state(State::kEnded);
+            [[maybe_unused]] const Status flushed = flush_locked(connection);
+            connection.user_.device_gone();
+            break;
+        }
+        case State::kDialing:
+        case State::kAccepted: fail_locked(connection, ENODEV, {}); break;
+        case State::kOpen:
+        case State::kClosing:
+            connection.user_.device_gone();
+            end_locked(connection);
+            break;
+        case State::kEnded: connection.user_.device_gone(); break;
+    }
+}
+
+void RdmaCmPort::end_all_locked() {
+    if (std::exchange(is_gone_, true)) {
+        return;
+    }
+    requests_.clear();
+    if (listener_ != nullptr) {
+        listener_->device_gone();
+    }
+    for (const auto& [number, connection] : connections_) {
+        end_with_device_locked(*connection);
+    }
 }
 
 std::uint64_t RdmaCmPort::check_deadlines() noexcept {
     const util::Guard guard(lock_);
+    if (device().is_going()) {
+        end_all_locked();
+    }
     const std::uint64_t now = device().now_us();
     std::uint64_t due = kNever;
     for (const auto& [number, connection] : connections_) {
-        if (connection->state() != State::kDialing) {
+        const bool is_waited_for =
+            is_gone_ ? !connection->is_lost() : connection->state() == State::kDialing;
+        if (!is_waited_for) {
             continue;
         }
-        if (now >= connection->deadline_us_) {
-            fail_locked(*connection, ETIMEDOUT, {});
-        } else {
+        if (now < connection->deadline_us_) {
             due = std::min(due, connection->deadline_us_);
+        } else if (is_gone_) {
+            lose(*connection);
+        } else {
+            fail_locked(*connection, ETIMEDOUT, {});
         }
     }
     return due;

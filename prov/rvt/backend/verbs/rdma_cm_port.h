@@ -36,13 +36,14 @@ class RdmaCmConnection final : public core::RcConnection {
 
   private:
     friend class RdmaCmPort;
+    using RcConnection::set_lost;
     using RcConnection::set_peer;
     using RcConnection::set_state;
 
     const std::uint64_t number_;
     core::RcUser& user_;
     CmId id_{nullptr, nullptr};
-    std::uint64_t deadline_us_ = 0;    // of dialing
+    std::uint64_t deadline_us_ = 0;    // of dialing; of a pair whose device is gone
     std::vector<std::byte> greeting_;  // private data of the request
 };
 
@@ -82,7 +83,7 @@ class RdmaCmPort final : public core::RcPort {
     /// Readable when there is something for take_events().
     [[nodiscard]] int event_fd() const noexcept { return events_->fd; }
     void take_events() noexcept;
-    /// Gives up who has not answered in time.
+    /// Gives up who has not answered in time, and everybody when the device is gone.
     /// Returns: when to call it next; kNever: nobody is being waited for.
     std::uint64_t check_deadlines() noexcept;
 
@@ -133,6 +134,10 @@ class RdmaCmPort final : public core::RcPort {
     void fail_locked(RdmaCmConnection& connection, int error,
                      std::span<const std::byte> private_data) RVT_REQUIRES(lock_);
     void end_locked(RdmaCmConnection& connection) RVT_REQUIRES(lock_);
+    Status flush_locked(RdmaCmConnection& connection) noexcept RVT_REQUIRES(lock_);
+    static void lose(RdmaCmConnection& connection) noexcept;
+    void end_all_locked() RVT_REQUIRES(lock_);
+    void end_with_device_locked(RdmaCmConnection& connection) RVT_REQUIRES(lock_);
 
     Nic& nic_;
     util::SockAddr address_;
@@ -142,6 +147,7 @@ class RdmaCmPort final : public core::RcPort {
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
     CmId listening_ RVT_GUARDED_BY(lock_){nullptr, nullptr};
     core::RcListener* listener_ RVT_GUARDED_BY(lock_) = nullptr;
+    bool is_gone_ RVT_GUARDED_BY(lock_) = false;  // the device, and everybody knows
     std::unordered_map<std::uint64_t, RdmaCmConnection*> connections_ RVT_GUARDED_BY(lock_);
     std::unordered_map<std::uint64_t, Request> requests_ RVT_GUARDED_BY(lock_);
     std::uint64_t next_number_ RVT_GUARDED_BY(lock_) = 1;

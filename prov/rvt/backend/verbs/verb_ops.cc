@@ -102,6 +102,9 @@ ibv_mr* register_anyhow(const core::Mr& mr) noexcept {
 }
 
 Status reg_mr(core::Mr& mr) {
+    if (mr.pd().device().is_going()) {
+        return ENODEV;
+    }
     const bool is_on_demand = has_any(mr.access(), Access::kOnDemand);
     if (mr.memory().segments.size() != 1 ||
         (is_on_demand && !Nic::of(mr.pd().device()).limits().has_on_demand)) {
@@ -218,6 +221,9 @@ Status arm(core::Device&) {
 // ---- pairs ----
 
 Status create_qp(core::Qp& qp) {
+    if (qp.device().is_going()) {
+        return ENODEV;
+    }
     const core::QpInit& wanted = qp.init();
     if (wanted.type == QpType::kRd || wanted.shared_receives != nullptr || wanted.sink != nullptr) {
         return EOPNOTSUPP;
