@@ -39,6 +39,8 @@ struct EpMsg {
 
     /// Turns completions of the pair into those of the application. Returns: how many.
     unsigned drain_locked() noexcept;
+    /// Completes with errors what a lost pair had under way. Returns: how many.
+    [[gnu::cold]] unsigned flush_lost_locked() noexcept;
     /// Asks that the next completion is announced at the port's channel.
     void arm_queue_locked() noexcept;
 
@@ -81,6 +83,7 @@ struct EpMsg {
     bool has_rx_cq_data = false;  // FI_RX_CQ_DATA: data beside a WRITE takes a receive
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;
+    bool is_flushed = false;  // nothing of a lost pair is under way any more
     bool is_closing = false;  // what completes now is silent, but for receives of a shared context
     std::size_t tx_size = 0;
     std::size_t rx_size = 0;

@@ -114,6 +114,24 @@ unsigned EpMsg::drain_locked() noexcept {
     if (!is_closing) [[likely]] {
         note_drained(*this, has_failed, has_received);
     }
+    return connection->is_lost() ? total + flush_lost_locked() : total;
+}
+
+/// Behind what has completed. Of a NIC's requests none is marked: its domain has no memory of
+/// devices. Receives of a shared queue that nobody has taken end with the last endpoint that could.
+unsigned EpMsg::flush_lost_locked() noexcept {
+    const auto end = [this](MsgOp& op) {
+        finish(*this, {.wr_id = number_of(&op), .status = core::WcStatus::kWrFlushErr});
+    };
+    unsigned total = 0;
+    if (!std::exchange(is_flushed, true)) {
+        total += sends->for_each_posted(end);
+        total += receives != nullptr ? receives->for_each_posted(end) : 0;
+    }
+    const bool has_nic_queue = srx != nullptr && srx->nic_queue != nullptr;
+    if (has_nic_queue && domain->msg->are_flushed_locked(*srx)) {
+        total += srx->ops.for_each_posted(end);
+    }
     return total;
 }
 

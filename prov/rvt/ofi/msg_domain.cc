@@ -207,6 +207,11 @@ void MsgDomain::wake_waiting_locked(const core::RecvQueue& queue) noexcept {
     }
 }
 
+bool MsgDomain::are_flushed_locked(const Srx& srx) const noexcept {
+    return std::ranges::all_of(endpoints_,
+                               [&](const EpMsg* ep) { return ep->srx != &srx || ep->is_flushed; });
+}
+
 // ---- sleeping ----
 
 void MsgDomain::arm_queues_locked() noexcept {

@@ -19,6 +19,7 @@
 namespace rvt::ofi {
 
 struct EpMsg;
+struct Srx;
 
 /// A port as one domain uses it.
 struct MsgPortUse {
@@ -68,6 +69,9 @@ class MsgDomain final : public core::ProgressSource {
 
     /// Receives were posted to a queue that pairs on all ports share.
     void wake_waiting_locked(const core::RecvQueue& queue) noexcept;
+
+    /// Whether the NIC completes nothing more that its endpoints have taken from that queue.
+    [[nodiscard]] bool are_flushed_locked(const Srx& srx) const noexcept;
 
     util::Status arm_locked() noexcept override;
     void disarm_locked() noexcept override;

@@ -38,6 +38,7 @@ struct MsgOp {
     std::uint64_t flags = 0;           // of its completion
     core::Counter* counter = nullptr;  // counts it; of a receive: that of the endpoint that took it
     bool wants_completion = false;     // also when it succeeds
+    bool is_free = false;              // valid within for_each_posted()
     MsgLent lent;
     // Of one whose number is marked: what it holds of devices, of whose memory the CPU has copies,
     // and how much of that it fills; a receive as much as arrives.
@@ -73,6 +74,25 @@ class MsgOps {
     void put(MsgOp& op) noexcept {
         op.next_free = free_;
         free_ = &op;
+    }
+
+    /// Calls `what` for each that is posted, which puts it back. Returns: how many there were.
+    template <class What>
+    unsigned for_each_posted(What what) noexcept {
+        for (MsgOp& op : ops_) {
+            op.is_free = false;
+        }
+        for (MsgOp* op = free_; op != nullptr; op = op->next_free) {
+            op->is_free = true;
+        }
+        unsigned posted = 0;
+        for (MsgOp& op : ops_) {
+            if (!op.is_free) {
+                ++posted;
+                what(op);
+            }
+        }
+        return posted;
     }
 
     /// Each of them, posted or not.

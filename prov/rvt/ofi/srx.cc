@@ -121,6 +121,9 @@ ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t cou
 /// @param use  What the receive holds of devices; nullptr: nothing.
 ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) noexcept {
     const bool is_nic = srx.nic_queue != nullptr;
+    if (is_nic && srx.domain->nic->device().is_going()) [[unlikely]] {
+        return -FI_ENODEV;
+    }
     const util::Guard<DomainLock> guard(srx.domain->lock);
     MsgOp* const op = srx.ops.take();
     if (op == nullptr) {

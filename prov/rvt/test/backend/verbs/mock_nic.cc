@@ -52,6 +52,7 @@ struct MockPair : ibv_qp {
     bool signals_all = false;
     std::deque<Frame> waiting;              // for a receive of the peer's
     std::deque<Receive> held;               // for messages of which a part has come
+    std::vector<std::uint64_t> receives;    // of its own
     std::vector<std::uint64_t> unfinished;  // READs that have not let go of their memory
 };
 std::vector<MockPair*> pairs;
@@ -114,6 +115,12 @@ void end_pair(MockPair& pair, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR) {
         complete(pair, receive.wr_id, IBV_WC_WR_FLUSH_ERR, true);
     }
     pair.held.clear();
+    for (const std::uint64_t receive : pair.receives) {
+        if (mock->flushes) {
+            complete(pair, receive, IBV_WC_WR_FLUSH_ERR, true);
+        }
+    }
+    pair.receives.clear();
     if (pair.srq != nullptr && mock->tells_last_receive) {
         tell(IBV_EVENT_QP_LAST_WQE_REACHED, &pair);
     }
@@ -493,8 +500,17 @@ int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
     run(pair);
     return 0;
 }
-int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) {
-    return ENOMEM;
+int post_recv(ibv_qp* which, ibv_recv_wr* wr, ibv_recv_wr**) {
+    const std::lock_guard guard(traffic);
+    if (!mock->takes_receives) {
+        return ENOMEM;
+    }
+    static_cast<MockPair*>(which)->receives.push_back(wr->wr_id);
+    return mock->is_gone ? EIO : 0;
+}
+ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr*) {
+    return fails("create_ah") ? nullptr
+                              : make<ibv_ah>({.context = pd->context, .pd = pd, .handle = 0});
 }
 int get_async_event(ibv_context*, ibv_async_event* event) {
     const std::lock_guard guard(traffic);
@@ -555,6 +571,8 @@ MockNic::MockNic() {
     functions_._ibv_query_gid_ex = query_gid_ex;
     functions_.ibv_alloc_pd = alloc_pd;
     functions_.ibv_dealloc_pd = destroy<ibv_pd>;
+    functions_.ibv_create_ah = create_ah;
+    functions_.ibv_destroy_ah = destroy<ibv_ah>;
     functions_.ibv_reg_mr_iova2 = reg_mr;
     functions_.ibv_reg_dmabuf_mr = reg_dmabuf;
     functions_.ibv_dereg_mr = dereg_mr;

@@ -45,6 +45,8 @@ class MockNic {
     std::size_t most_registered = ~std::size_t{0};  // bytes; beyond it ENOMEM
     std::atomic<bool> is_gone{false};               // every call is EIO, nothing completes
     bool tells_last_receive = true;                 // by IBV_EVENT_QP_LAST_WQE_REACHED
+    bool takes_receives = false;                    // posted to pairs; else ENOMEM
+    bool flushes = true;                            // those, when their pair ends
 
     // What it was asked.
     struct Region {
