@@ -14,6 +14,8 @@ namespace rvt::core {
 namespace {
 
 constexpr std::size_t kMaxSge = kMaxIov + 2;
+// How long a NIC that is gone may take to flush.
+constexpr std::uint64_t kFlushUs = 1'000'000;
 // What a datagram is read from and written to is the application's, registered or not: this region
 // is for nobody but this pair, which answers no request of a peer for memory.
 
@@ -222,6 +224,9 @@ RVT_ALWAYS_INLINE Status UdEndpoint::post_locked(const RdSend& request, const Pe
     std::array<Sge, kMaxIov> list;
     std::size_t count = request.iov_count;
     bool is_inline = has(request.flags, RdFlags::kInject);
+    if (is_nic_gone()) [[unlikely]] {
+        return ENODEV;
+    }
     if (staging_ == nullptr) [[likely]] {
         for (std::size_t i = 0; i < count; ++i) {
             list[i] = sge_of(request.iov[i].iov_base, request.iov[i].iov_len);
@@ -253,6 +258,9 @@ RVT_ALWAYS_INLINE Status UdEndpoint::post_locked(const RdSend& request, const Pe
 
 /// To whom nothing has been sent yet, or not for long.
 Status UdEndpoint::send_first_locked(const RdSend& request) noexcept {
+    if (is_nic_gone()) {
+        return ENODEV;
+    }
     if (!has_room_to_send_locked()) {
         return EAGAIN;
     }
@@ -353,6 +361,9 @@ Status UdEndpoint::recv_locked(const RdRecv& request) noexcept {
 }
 
 Status UdEndpoint::post_staged_recv_locked(const RdRecv& request, std::uint32_t i) noexcept {
+    if (is_nic_gone()) {
+        return ENODEV;
+    }
     const Status posted =
         staging_->post(*qp_, kRecvBit, i, std::span(request.iov, request.iov_count));
     if (!posted.is_ok()) {
@@ -590,8 +601,9 @@ unsigned UdEndpoint::poll_locked() noexcept {
     if (!is_held_up) {
         sharing_ == nullptr ? static_cast<void>(device.progress()) : sharing_->poll();
     }
-    const unsigned moved = drain_locked();
+    unsigned moved = drain_locked();
     if (sharing_ != nullptr) {
+        moved += is_nic_gone() ? end_with_nic_locked() : 0;
         run_shared_locked(moved);
     }
     const bool is_at_rest = is_quiet_locked(moved) || is_held_up;
@@ -625,8 +637,42 @@ bool UdEndpoint::is_quiet_locked(unsigned moved) noexcept {
     return now - last_arrival_us_ >= polling_.idle_us;
 }
 
+/// What waits ends at once, what the NIC has when it has flushed that, or its time is over.
+/// Returns: how many datagrams have.
+unsigned UdEndpoint::end_with_nic_locked() noexcept {
+    const std::uint64_t now = host_->device().now_us();
+    if (lost_due_us_ == 0) {
+        const Status flushed = qp_->modify({.state = QpState::kErr}, QpMask::kState);
+        lost_due_us_ = flushed.is_ok() ? now + kFlushUs : now;
+        resolver_->fail_all_locked(WcStatus::kWrFlushErr);
+    }
+    const unsigned taken = drain_locked();
+    return now < lost_due_us_ || is_lost_ ? taken : taken + flush_lost_locked();
+}
+
+/// The NIC touches no memory of the pair any more, if there is one at all.
+unsigned UdEndpoint::flush_lost_locked() noexcept {
+    [[maybe_unused]] const Status stopped = qp_->modify({.state = QpState::kReset}, QpMask::kState);
+    unsigned ended = drain_locked();
+    is_lost_ = true;
+    for (; tx_head_ != tx_tail_; ++ended) {
+        finish_send_locked({.wr_id = tx_head_, .status = WcStatus::kWrFlushErr});
+    }
+    for (std::uint32_t i = 0; i < rx_.size(); ++i) {
+        if (rx_[i].is_posted) {
+            free_rx_locked(i);
+            report_recv_locked(rx_[i], grhs_[i], {.status = WcStatus::kWrFlushErr});
+            ++ended;
+        }
+    }
+    return ended;
+}
+
 /// Takes the pair's completions over. Returns: how many.
 unsigned UdEndpoint::drain_locked() noexcept {
+    if (is_lost_) [[unlikely]] {
+        return 0;
+    }
     std::array<Wc, 16> wcs;
     unsigned all = 0;
     unsigned taken = 0;

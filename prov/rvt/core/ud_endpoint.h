@@ -150,9 +150,11 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     /// Of the flags kCompletion, kInject and kData are looked at; of data 32 bits. On a shared
     /// device the first ones to a peer wait for its answer; without one they complete with
     /// kRetryExcErr, or kPeerUnreachable when nobody has the service or the UDP port there.
-    /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE.
+    /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE; ENODEV when the NIC is
+    ///          gone, whose requests then complete with kWrFlushErr.
     Status send_locked(const RdSend& request) noexcept;
-    /// Of the flags kCompletion is looked at. Returns: EAGAIN when no more can be posted.
+    /// Of the flags kCompletion is looked at. Returns: EAGAIN when no more can be posted; ENODEV as
+    /// above.
     Status recv_locked(const RdRecv& request) noexcept;
     /// Takes a posted receive of that context back; its completion is kCanceled.
     /// Returns: ENOENT.
@@ -258,6 +260,11 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     [[nodiscard]] std::uint64_t source_of(std::span<const std::byte, kGrhBytes> grh,
                                           const Wc& wc) const noexcept;
     void run_shared_locked(unsigned moved) noexcept;
+    [[nodiscard]] bool is_nic_gone() const noexcept {
+        return staging_ != nullptr && host_->device().is_going();
+    }
+    [[gnu::cold]] unsigned end_with_nic_locked() noexcept;
+    unsigned flush_lost_locked() noexcept;
     Status arm_device_locked() noexcept;
     void ask_for_notice_locked() noexcept;
     void free_rx_locked(std::uint32_t i) noexcept;
@@ -297,6 +304,9 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     std::vector<Ah*> unused_ahs_;  // to be destroyed once no datagram that waits names them
     std::unique_ptr<UdResolver> resolver_;  // with sharing_
     unsigned sleepers_ = 0;                 // with sharing_
+    std::uint64_t lost_due_us_ =
+        0;                  // when a NIC that is gone is not waited for any more; 0: not so
+    bool is_lost_ = false;  // that time has come: nothing is under way
 };
 
 }  // namespace rvt::core

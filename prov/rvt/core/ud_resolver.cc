@@ -292,6 +292,15 @@ void UdResolver::fail_locked(const Address& address, Peer& peer, int error) noex
     }
 }
 
+void UdResolver::fail_all_locked(WcStatus status) noexcept {
+    for (auto& [address, peer] : peers_) {
+        kept_ -= peer.kept.size();
+        for (const UdKept& kept : std::exchange(peer.kept, {})) {
+            owner_.fail_kept_locked(kept, status);
+        }
+    }
+}
+
 void UdResolver::forget_locked(std::uint64_t number, const util::SockAddr& address) noexcept {
     const auto found = peers_.find(to_address(address));
     if (found == peers_.end()) {

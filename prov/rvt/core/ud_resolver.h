@@ -83,6 +83,8 @@ class UdResolver final : private SidrUser {
     /// The address of who sent a datagram. Returns: ENOENT when no answer has named that pair.
     Result<util::SockAddr> source_of(const Address& host, std::uint32_t qpn) noexcept;
 
+    /// What is kept ends with that status.
+    void fail_all_locked(WcStatus status) noexcept;
     /// Acts on what has been answered.
     void run_locked(const AddressVector& av) noexcept;
     /// Whether something has been.
@@ -121,6 +123,7 @@ class UdResolver final : private SidrUser {
     // SidrUser
     void resolved(const Address& peer, const Result<UdPair>& pair) noexcept override;
     void pair_gone(const Address& host, std::uint32_t qpn) noexcept override;
+    void device_gone() noexcept override { owner_.wake(); }
     void tell(News news) noexcept;
 
     void take_news_locked() noexcept;

@@ -30,6 +30,8 @@ class SidrUser {
     virtual void resolved(const Address& peer, const Result<UdPair>& pair) noexcept = 0;
     /// The host of a peer says that nobody has its UDP port, after a datagram for that pair.
     virtual void pair_gone(const Address& host, std::uint32_t qpn) noexcept = 0;
+    /// The device is gone: Device::is_going(). Again and again until close_service().
+    virtual void device_gone() noexcept {}
 
   protected:
     ~SidrUser() = default;

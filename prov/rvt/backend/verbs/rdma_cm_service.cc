@@ -220,6 +220,9 @@ void RdmaCmService::check_deadlines() noexcept {
     for (const std::uint64_t number : over) {
         finish_locked(number, ETIMEDOUT);
     }
+    if (user_ != nullptr && device().is_going()) {
+        user_->device_gone();
+    }
 }
 
 }  // namespace rvt::verbs

@@ -53,7 +53,7 @@ class RdmaCmService final : public core::UdServices {
     /// Readable when there is something for take_events().
     [[nodiscard]] int event_fd() const noexcept { return events_->fd; }
     void take_events() noexcept;
-    /// Gives up questions that have not been answered in time.
+    /// Gives up questions that have not been answered in time, and says so when the device is gone.
     void check_deadlines() noexcept;
 
   private:

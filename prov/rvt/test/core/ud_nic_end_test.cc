@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Datagram endpoints of a NIC that is gone, which exists only here.
+#include <array>
+#include <chrono>
+#include <memory>
+
+#include "backend/verbs/mock_nic.h"
+#include "backend/verbs/nic.h"
+#include "common/check.h"
+#include "core/addresses.h"
+#include "core/cq.h"
+#include "core/ud_endpoint.h"
+
+using namespace rvt;
+using namespace rvt::core;
+
+namespace {
+
+constexpr util::SockAddr kOwn{.family = AF_INET, .port = 4242, .ip = {10, 1, 2, 3}};
+constexpr util::SockAddr kPeer{.family = AF_INET, .port = 7, .ip = {10, 1, 2, 9}};
+constexpr UdPair kPair{.qpn = 0x99, .qkey = kUdEndpointQkey};
+constexpr unsigned kReceives = 3;
+
+/// Remembers who asks.
+class Services final : public UdServices {
+  public:
+    Status open_service(std::uint16_t, const UdPair&, SidrUser& opened) override {
+        user = &opened;
+        return kOk;
+    }
+    void close_service(std::uint16_t) noexcept override { user = nullptr; }
+    Status ask(const Address&, std::uint16_t) override { return kOk; }
+
+    SidrUser* user = nullptr;
+};
+
+class TestHost final : public UdHost, public UdSharing {
+  public:
+    TestHost(Device& device, Services& services) : device_(device), services_(services) {}
+    Device& device() noexcept override { return device_; }
+    util::SockAddr address() const noexcept override { return kOwn; }
+    UdSharing* sharing() noexcept override { return this; }
+    void leave_to_host() noexcept override {}
+    Status start() override { return kOk; }
+    void stop() noexcept override {}
+    UdServices& services() noexcept override { return services_; }
+    void poll() noexcept override {}
+    Status arm() noexcept override { return kOk; }
+    int wake_fd() const noexcept override { return -1; }
+    Status watch(int) noexcept override { return kOk; }
+    void expect_traffic() noexcept override {}
+
+  private:
+    Device& device_;
+    Services& services_;
+};
+
+struct World {
+    World() {
+        mock.takes_receives = true;
+        ibv_gid_entry own{};
+        own.gid_type = IBV_GID_TYPE_ROCE_V2;
+        const Address address = to_address(kOwn);
+        std::copy(address.gid.begin(), address.gid.end(), own.gid.raw);
+        mock.gids = {own};
+        nic = verbs::Nic::open(registry, {.device = "mock0", .port = 1, .address = kOwn}).take();
+        endpoint = std::make_unique<UdEndpoint>(UdAttr{.tx_size = 8, .rx_size = 8});
+        endpoint->bind({.tx_cq = cq.get(), .rx_cq = cq.get(), .send = nullptr, .recv = nullptr},
+                       &av);
+        RVT_OK(endpoint->open(std::make_unique<TestHost>(nic->device(), services)));
+        peer = av.insert(kPeer).value();
+        for (unsigned i = 0; i < kReceives; ++i) {
+            RVT_OK(receive());
+        }
+    }
+    Status send() {
+        const iovec one{.iov_base = memory.data(), .iov_len = memory.size()};
+        return endpoint->send_locked(
+            {.iov = &one, .iov_count = 1, .dest = peer, .flags = RdFlags::kCompletion});
+    }
+    Status receive() {
+        const iovec one{.iov_base = memory.data(), .iov_len = memory.size()};
+        return endpoint->recv_locked({.iov = &one, .iov_count = 1, .flags = RdFlags::kCompletion});
+    }
+    /// Flushed ones that have come.
+    unsigned flushed() {
+        endpoint->poll_locked();
+        unsigned count = 0;
+        for (; !cq->is_empty(); cq->pop(), ++count) {
+            RVT_ASSERT(cq->front()->status == WcStatus::kWrFlushErr);
+        }
+        return count;
+    }
+
+    /// Those that come until the pair is reset: from then on the NIC touches nothing.
+    unsigned until_stopped() {
+        unsigned count = 0;
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (mock.modified.back().qp_state != IBV_QPS_RESET) {
+            RVT_ASSERT(std::chrono::steady_clock::now() < end);
+            count += flushed();
+        }
+        return count + flushed();
+    }
+
+    verbs::MockNic mock;
+    Registry registry;
+    std::shared_ptr<verbs::Nic> nic;
+    Services services;
+    std::unique_ptr<Cq> cq = Cq::create(64).take();
+    AddressVector av;
+    std::array<std::byte, 200> memory{};
+    std::unique_ptr<UdEndpoint> endpoint;
+    std::uint64_t peer = 0;
+};
+
+}  // namespace
+
+Test(ud_nic_end, what_waits_for_an_answer_ends_and_what_the_nic_had_when_it_answers_nothing) {
+    World on;
+    RVT_OK(on.send());  // the peer's pair is asked for
+    on.mock.is_gone = true;
+    on.nic->device().begin_removal();
+    RVT_EQ(on.flushed(), 1 + kReceives);
+    RVT_EQ(on.flushed(), 0);
+}
+
+Test(ud_nic_end, what_it_sends_ends_too) {
+    World on;
+    RVT_OK(on.send());
+    on.services.user->resolved(to_address(kPeer), kPair);
+    RVT_EQ(on.flushed(), 0);
+    RVT_EQ(on.mock.sends.size(), 1);  // which this NIC does not complete
+    on.mock.is_gone = true;
+    on.nic->device().begin_removal();
+    RVT_EQ(on.flushed(), 1 + kReceives);
+}
+
+Test(ud_nic_end, what_a_nic_flushes_is_reported_once) {
+    World on;
+    on.nic->device().begin_removal();
+    RVT_EQ(on.flushed(), kReceives);
+    RVT_EQ(on.until_stopped(), 0);
+}
+
+Test(ud_nic_end, what_it_does_not_flush_ends_when_its_time_is_over) {
+    World on;
+    on.mock.flushes = false;
+    on.nic->device().begin_removal();
+    RVT_EQ(on.flushed(), 0);
+    RVT_EQ(on.until_stopped(), kReceives);
+}
+
+Test(ud_nic_end, nothing_more_is_taken) {
+    World on;
+    RVT_OK(on.send());
+    on.services.user->resolved(to_address(kPeer), kPair);
+    RVT_EQ(on.flushed(), 0);
+    on.nic->device().begin_removal();
+    RVT_EQ(on.send(), ENODEV);
+    RVT_EQ(on.receive(), ENODEV);
+    on.flushed();
+    RVT_EQ(on.send(), ENODEV);
+    RVT_EQ(on.receive(), ENODEV);
+}
