@@ -160,20 +160,22 @@ class Contestants:
         return fab + ["-p", provider] + row.measure, extra
 
 
-def run_one(arguments, extra):
-    """Returns: (value, None) or (None, reason)."""
+def run_one(arguments, extra, limit_s=LIMIT_S, shows=False):
+    """Returns: (value, None) or (None, reason). `shows`: also what was said beside the value."""
     try:
         done = subprocess.run(arguments, env={**os.environ, **extra}, capture_output=True,
-                              text=True, timeout=LIMIT_S, check=False)
+                              text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        return None, f"no result within {LIMIT_S} s"
+        return None, f"no result within {limit_s} s"
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         return None, lines[0] if lines else f"exit code {done.returncode}"
+    if shows:
+        print(done.stderr, end="", flush=True)
     return float(done.stdout.split()[0]), None
 
 
-def measure_row(row, contestants, repeats):
+def measure_row(row, contestants, repeats, run=run_one):
     """Returns: values by contestant, and the reasons of those that gave none."""
     names = ["rvt"] + [p for p in row.peers if contestants.has(p)]
     names += list(row.limits)
@@ -182,7 +184,7 @@ def measure_row(row, contestants, repeats):
         for name in names:
             if failures[name] == 2 and not values[name]:
                 continue  # it never worked; a failure among successes is only reported
-            value, reason = run_one(*contestants.command(name, row))
+            value, reason = run(*contestants.command(name, row))
             if value is None:
                 reasons[name] = reason
                 failures[name] += 1
