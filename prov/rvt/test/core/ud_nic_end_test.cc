@@ -4,6 +4,8 @@
 #include <chrono>
 #include <memory>
 
+#include <poll.h>
+
 #include "backend/verbs/mock_nic.h"
 #include "backend/verbs/nic.h"
 #include "common/check.h"
@@ -32,6 +34,7 @@ class Services final : public UdServices {
     Status ask(const Address&, std::uint16_t) override { return kOk; }
 
     SidrUser* user = nullptr;
+    int watched_fd = -1;  // of the device's sleepers
 };
 
 class TestHost final : public UdHost, public UdSharing {
@@ -47,7 +50,10 @@ class TestHost final : public UdHost, public UdSharing {
     void poll() noexcept override {}
     Status arm() noexcept override { return kOk; }
     int wake_fd() const noexcept override { return -1; }
-    Status watch(int) noexcept override { return kOk; }
+    Status watch(int fd) noexcept override {
+        services_.watched_fd = fd;
+        return kOk;
+    }
     void expect_traffic() noexcept override {}
 
   private:
@@ -149,6 +155,16 @@ Test(ud_nic_end, what_it_does_not_flush_ends_when_its_time_is_over) {
     on.nic->device().begin_removal();
     RVT_EQ(on.flushed(), 0);
     RVT_EQ(on.until_stopped(), kReceives);
+}
+
+Test(ud_nic_end, who_sleeps_is_woken) {
+    World on;
+    RVT_EQ(on.endpoint->arm_locked(), kOk);
+    pollfd readable{.fd = on.services.watched_fd, .events = POLLIN, .revents = 0};
+    RVT_EQ(poll(&readable, 1, 0), 0);
+    on.nic->device().begin_removal();
+    on.services.user->device_gone();
+    RVT_EQ(poll(&readable, 1, 20'000), 1);
 }
 
 Test(ud_nic_end, nothing_more_is_taken) {

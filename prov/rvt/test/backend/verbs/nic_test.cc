@@ -94,6 +94,20 @@ Test(nic, one_without_reliable_connections_is_enodev) {
     RVT_EQ(mock.live, 0);
 }
 
+Test(nic, another_one_comes_while_the_first_is_still_used_though_it_is_gone) {
+    MockNic mock;
+    core::Registry registry;
+    const auto first = Nic::open(registry, kAddress()).take();
+    core::Owned<core::Context> user;
+    RVT_OK(keep(user, core::open_device(first->device())));
+    first->device().begin_removal();
+    const auto second = Nic::open(registry, kAddress());
+    RVT_OK(second.status());
+    RVT_ASSERT(second.value()->device().name() == first->device().name() + "-2");
+    core::Owned<core::Context> another;
+    RVT_OK(keep(another, core::open_device(second.value()->device())));
+}
+
 Test(nic, one_that_makes_no_pairs_has_nothing_inline) {
     MockNic mock;
     mock.max_inline = 31;

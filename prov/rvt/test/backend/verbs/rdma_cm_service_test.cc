@@ -142,8 +142,10 @@ struct User final : core::SidrUser {
         told.push_back({peer, pair});
     }
     void pair_gone(const Address&, std::uint32_t) noexcept override {}
+    void device_gone() noexcept override { knows_of_end = true; }
 
     std::vector<Told> told;
+    bool knows_of_end = false;
 };
 
 struct World {
@@ -319,6 +321,16 @@ Test(rdma_cm_service, a_question_that_is_not_answered_in_time_ends) {
     world.service->check_deadlines();
     RVT_EQ(world.user.told.at(0).pair.status(), ETIMEDOUT);
     RVT_EQ(cm.ids.size(), 1u);
+}
+
+Test(rdma_cm_service, who_has_the_service_is_told_that_the_nic_is_gone) {
+    World world;
+    world.open_with_user();
+    world.service->check_deadlines();
+    RVT_EQ(world.user.knows_of_end, false);
+    world.nic->device().begin_removal();
+    world.service->check_deadlines();
+    RVT_EQ(world.user.knows_of_end, true);
 }
 
 Test(rdma_cm_service, a_question_in_time_goes_on) {
