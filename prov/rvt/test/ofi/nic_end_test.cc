@@ -193,10 +193,24 @@ class Endpoints {
             RVT_EQ(fi_srx_context(domain, nullptr, &srx, nullptr), 0);
         }
     }
+    ~Endpoints() {
+        for (fid_ep* const ep : opened) {
+            RVT_EQ(fi_close(&ep->fid), 0);
+        }
+        for (fid* const object : {srx != nullptr ? &srx->fid : nullptr, &cq->fid, &mr->fid,
+                                  &domain->fid, &eq->fid, &fabric->fid}) {
+            RVT_EQ(object != nullptr ? fi_close(object) : 0, 0);
+        }
+        fi_freeinfo(info);
+    }
+    Endpoints(const Endpoints&) = delete;
+    Endpoints& operator=(const Endpoints&) = delete;
+
     /// Further ones share all but their connection.
     fid_ep* open() {
         fid_ep* ep = nullptr;
         RVT_EQ(fi_endpoint(domain, info, &ep, nullptr), 0);
+        opened.push_back(ep);
         RVT_EQ(fi_ep_bind(ep, &eq->fid, 0), 0);
         RVT_EQ(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
         if (srx != nullptr) {
@@ -272,6 +286,7 @@ class Endpoints {
     fid_mr* mr = nullptr;
     fid_cq* cq = nullptr;
     fid_ep* srx = nullptr;
+    std::vector<fid_ep*> opened;
     std::vector<char> memory = std::vector<char>(4096);
 };
 
@@ -299,7 +314,6 @@ Test(nic_end, what_a_nic_that_answers_nothing_had_under_way_is_canceled) {
     RVT_EQ(with.event(ep), FI_ENODEV);
     RVT_EQ(with.event(ep), -FI_SHUTDOWN);
     RVT_EQ(with.event(ep), 0);
-    RVT_EQ(fi_close(&ep->fid), 0);
 }
 
 Test(nic_end, what_a_nic_does_not_flush_is_canceled_when_its_time_is_over) {
@@ -313,7 +327,6 @@ Test(nic_end, what_a_nic_does_not_flush_is_canceled_when_its_time_is_over) {
     wait_for_deadline();
     RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);  // from now on it touches nothing
     RVT_EQ(with.canceled(), kReceives + kSends);
-    RVT_EQ(fi_close(&ep->fid), 0);
 }
 
 Test(nic_end, what_a_nic_flushes_is_reported_once) {
@@ -357,7 +370,7 @@ Test(nic_end, an_endpoint_without_a_connection_is_told_and_its_receives_end) {
 Test(nic_end, receives_that_endpoints_share_end_with_the_last_of_them) {
     World on;
     Endpoints with(true);
-    fid_ep* const one = with.connected();
+    with.connected();
     with.connected();
     RVT_EQ(with.receive(with.srx), 0);
     RVT_EQ(with.receive(with.srx), 0);
@@ -368,7 +381,6 @@ Test(nic_end, receives_that_endpoints_share_end_with_the_last_of_them) {
     RVT_EQ(with.canceled(), 2);
     RVT_EQ(with.canceled(), 0);
     RVT_EQ(with.receive(with.srx), -FI_ENODEV);
-    RVT_EQ(fi_close(&one->fid), 0);
 }
 
 Test(nic_end, nothing_more_is_taken) {
@@ -383,7 +395,6 @@ Test(nic_end, nothing_more_is_taken) {
            -FI_ENODEV);
     fid_ep* const another = with.open();
     RVT_EQ(fi_enable(another), -FI_ENODEV);
-    RVT_EQ(fi_close(&another->fid), 0);
 }
 
 Test(nic_end, who_sleeps_is_woken) {
