@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -146,7 +147,13 @@ class Side {
     }
 
     void ask(const sockaddr_in& to, std::string_view data = {}) {
-        ep = open_endpoint(info);
+        // Some providers look for the way there when an endpoint is made.
+        fi_info* const with = fi_dupinfo(info);
+        with->dest_addr = std::malloc(sizeof to);
+        with->dest_addrlen = sizeof to;
+        std::memcpy(with->dest_addr, &to, sizeof to);
+        ep = open_endpoint(with);
+        fi_freeinfo(with);
         FAB_OK(fi_connect(ep, &to, data.data(), data.size()));
     }
 
