@@ -13,9 +13,6 @@
 
 namespace fab {
 
-/// No measure takes longer that does not say so.
-inline constexpr double kMeasureLimitS = 60;
-
 /// A measure of one program: rank 0 returns the value, the others' return is ignored.
 struct Measure {
     const char* name;
@@ -23,7 +20,6 @@ struct Measure {
     double (*run)(Rank& self, std::size_t argument);
     int ranks = 2;
     const char* argument;  ///< What the argument means; null: there is none.
-    double limit_s = kMeasureLimitS;
 };
 
 /// Runs batches of `body(n)` on both ranks at once, n chosen so that a batch takes about `batch_s`.
@@ -40,6 +36,9 @@ bool is_ended(const Rank& self);
 /// number is the measure's. Returns: the program's exit code.
 int run_measure(std::span<const Measure> measures, const char* program, const char* name,
                 const char* argument, TeamOptions team);
+
+/// No measure takes longer.
+inline constexpr double kMeasureLimitS = 60;
 
 /// How many bytes of this process are resident.
 double resident_bytes();

@@ -160,22 +160,20 @@ class Contestants:
         return fab + ["-p", provider] + row.measure, extra
 
 
-def run_one(arguments, extra, limit_s=LIMIT_S, shows=False):
-    """Returns: (value, None) or (None, reason). `shows`: also what was said beside the value."""
+def run_one(arguments, extra):
+    """Returns: (value, None) or (None, reason)."""
     try:
         done = subprocess.run(arguments, env={**os.environ, **extra}, capture_output=True,
-                              text=True, timeout=limit_s, check=False)
+                              text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        return None, f"no result within {limit_s} s"
+        return None, f"no result within {LIMIT_S} s"
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         return None, lines[0] if lines else f"exit code {done.returncode}"
-    if shows:
-        print(done.stderr, end="", flush=True)
     return float(done.stdout.split()[0]), None
 
 
-def measure_row(row, contestants, repeats, run=run_one):
+def measure_row(row, contestants, repeats):
     """Returns: values by contestant, and the reasons of those that gave none."""
     names = ["rvt"] + [p for p in row.peers if contestants.has(p)]
     names += list(row.limits)
@@ -184,7 +182,7 @@ def measure_row(row, contestants, repeats, run=run_one):
         for name in names:
             if failures[name] == 2 and not values[name]:
                 continue  # it never worked; a failure among successes is only reported
-            value, reason = run(*contestants.command(name, row))
+            value, reason = run_one(*contestants.command(name, row))
             if value is None:
                 reasons[name] = reason
                 failures[name] += 1

@@ -3,8 +3,7 @@
 """Measures rvt over a NIC beside perftest and libfabric's verbs;ofi_rxm on the same NIC.
 
 The hosts are two guests of fabtests/vm/rdma-vm, the NIC is the kernel's emulation: times are good for ratios
-only. Guest 0 measures; guest 1 runs the other end of each contestant in its turn. With --instructions it
-counts what a message costs both ends outside the kernel (count_instructions.py).
+only. Guest 0 measures; guest 1 runs the other end of each contestant in its turn.
 Ends with 77 where this machine cannot boot a guest.
 """
 import collections
@@ -15,19 +14,17 @@ import sys
 import time
 
 from bench import (HIGH, LOW, Row, both, chosen, go_first, measure_row, parser_of, print_list, print_row,
-                   run_one, times)
+                   times)
 
 INSIDE = "--inside"
 HERE = os.path.dirname(os.path.abspath(__file__))
 RDMA_VM = os.path.join(HERE, "..", "vm", "rdma-vm")
 RXM = "verbs;ofi_rxm"
-COUNT = os.path.join(HERE, "count_instructions.py")
+# Its queues would otherwise be longer than those of the emulation may be.
+RXM_ENVIRONMENT = {"FI_UNIVERSE_SIZE": "2"}
 PACKETS = "packets"  # of rvt's own, in place of the NIC
 MIB_IN_GB = (1 << 20) / 1e9
-PEERS_OF_ONE = 16  # where the memory of each is measured
 JOB_LIMIT_S = 60
-COUNT_LIMIT_S = 300  # of one contestant's messages, both ends
-BOOT_LIMIT_S, COUNT_BOOT_LIMIT_S = 1800, 3600
 END = "end"
 
 
@@ -64,19 +61,6 @@ def rows():
               {"ib_send_bw": perftest("ib_send_bw", 8, 4000, "$5"), PACKETS: None})
     yield bandwidth_row(64 << 10, 1000)
     yield bandwidth_row(1 << 20, 100)
-    yield Row("memory-peer", f"memory-peer {PEERS_OF_ONE}", "B", LOW, times(0.5, RXM, LOW), (RXM,),
-              {PACKETS: None})
-
-
-def count_rows():
-    """One at a time and by windows of 16; without a completion at the sender, and with one."""
-    for kind in ("inject", "send"):
-        for window in (1, 16):
-            yield Row(f"instructions-{kind}-{window}", f"count-{kind} {window}", "", LOW, times(0.6, RXM, LOW), (RXM,))
-
-
-def rows_of(options):
-    return list(count_rows() if options.instructions else rows())
 
 
 class Contestants:
@@ -84,7 +68,6 @@ class Contestants:
 
     def __init__(self, options):
         self.fab_bench = os.path.join(options.programs, "fab_bench")
-        self.counts, self.functions = options.instructions, options.functions
         self.jobs = 0
 
     def has(self, _name):
@@ -108,31 +91,18 @@ class Contestants:
             script = (f"for i in $(seq 100); do out=$({shlex.join(program.words + [peer])} 2> /dev/null) && break; "
                       f"sleep 0.1; done; awk '$1 == {program.size} {{ print {program.value} }}' <<< \"$out\" | grep .")
             return ["bash", "-c", script], {"FI_RVT_VERBS_EMULATED": "1"}
-        extra = rxm_environment(row) if name == RXM else {"FI_RVT_VERBS_EMULATED": "0" if name == PACKETS else "1"}
+        extra = RXM_ENVIRONMENT if name == RXM else {"FI_RVT_VERBS_EMULATED": "0" if name == PACKETS else "1"}
         fab = [self.fab_bench, "-p", name if name == RXM else "rvt"]
-        frames = self.frames() if self.counts else ([], [])
         self.send_job(shlex.join(["env"] + [f"{n}={v}" for n, v in extra.items()]
-                                 + frames[1] + fab + ["-r", "1"] + row.measure))
-        return frames[0] + fab + ["-r", "0", "-a", peer] + row.measure, extra
-
-    def frames(self):
-        """What comes before the command of each rank, where instructions are counted."""
-        folder = job_path(self.jobs) + ".counts"
-        os.mkdir(folder)
-        count = [sys.executable, COUNT, "--folder", folder, "--functions", str(self.functions)]
-        return [count + ["--rank", str(rank), "--"] for rank in (0, 1)]
-
-
-def rxm_environment(row):
-    """Its queues would otherwise be longer than those of the emulation may be."""
-    return {"FI_UNIVERSE_SIZE": str(PEERS_OF_ONE + 2 if row.name == "memory-peer" else 2)}
+                                 + fab + ["-r", "1"] + row.measure))
+        return fab + ["-r", "0", "-a", peer] + row.measure, extra
 
 
 def job_path(number):
     return os.path.join(os.environ["RVT_VM_DIR"], f"job.{number}")
 
 
-def run_jobs(limit_s):
+def run_jobs():
     """Guest 1: runs what guest 0 wants, until that is the end."""
     number = 0
     while True:
@@ -143,7 +113,7 @@ def run_jobs(limit_s):
             line = file.read()
         if line == END:
             return 0
-        subprocess.run(["timeout", "-k", "1", str(limit_s), "sh", "-c", "exec " + line], check=False,
+        subprocess.run(["timeout", "-k", "1", str(JOB_LIMIT_S), "sh", "-c", "exec " + line], check=False,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         number += 1
 
@@ -152,45 +122,37 @@ def measure(options):
     """Guest 0. Returns: exit code."""
     contestants = Contestants(options)
     words = collections.Counter()
-
-    def run(arguments, extra):
-        return run_one(arguments, extra, COUNT_LIMIT_S, True) if options.instructions else run_one(arguments, extra)
-
-    for row in chosen(rows_of(options), options.only):
-        values, reasons = measure_row(row, contestants, options.repeats, run)
+    for row in chosen(rows(), options.only):
+        values, reasons = measure_row(row, contestants, options.repeats)
         words[print_row(row, values, reasons)] += 1
     contestants.send_job(END)
     print(f"{words['PASS']} reached, {words['MISS']} missed, {words['FAIL']} without a result")
     return 1 if words["FAIL"] else 0
 
 
-def go_inside(limit_s):
+def go_inside():
     """Replaces this process by one that boots the guests and runs this program in each."""
     provider_path = os.environ.get("FI_PROVIDER_PATH", "")
     prepare = ("mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm && ulimit -l unlimited && "
                f"export PYTHONDONTWRITEBYTECODE=1 FI_PROVIDER_PATH={shlex.quote(provider_path)} && exec ")
     words = [sys.executable, os.path.abspath(__file__)] + sys.argv[1:] + [INSIDE]
-    os.execv(RDMA_VM, [RDMA_VM, "--nodes", "2", "--timeout", str(limit_s), "--", "bash", "-c",
+    os.execv(RDMA_VM, [RDMA_VM, "--nodes", "2", "--timeout", "1800", "--", "bash", "-c",
                        prepare + shlex.join(words)])
 
 
 def main():
     parser = parser_of(__doc__)
-    parser.add_argument("--instructions", action="store_true", help="count instructions instead")
-    parser.add_argument("--functions", type=int, default=0, metavar="N", help="then show the N dearest of each end")
     parser.add_argument(INSIDE, action="store_true", help="in a guest already")
     options = parser.parse_args()
     if options.list:
-        print_list(chosen(rows_of(options), options.only))
+        print_list(chosen(list(rows()), options.only))
         return 0
     if not options.inside:
         if options.first:
             go_first()
-        go_inside(COUNT_BOOT_LIMIT_S if options.instructions else BOOT_LIMIT_S)
+        go_inside()
     os.environ.pop("FI_PROVIDER", None)  # it would hide the others
-    if os.environ["RVT_VM_NODE"] == "0":
-        return measure(options)
-    return run_jobs(COUNT_LIMIT_S if options.instructions else JOB_LIMIT_S)
+    return measure(options) if os.environ["RVT_VM_NODE"] == "0" else run_jobs()
 
 
 if __name__ == "__main__":
