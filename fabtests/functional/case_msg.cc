@@ -194,6 +194,77 @@ void truncation(Rank& self) {
     }
 }
 
+/// What waits is received whole, cut off, in pieces and into a buffer for several, in that order.
+void unexpected_receives(Rank& self) {
+    constexpr std::size_t kRoom = 512;
+    Party party(self, {.caps = FI_MSG | FI_MULTI_RECV, .msg_order = FI_ORDER_SAS});
+    Buffer buffer(party.ep, kRoom);
+    Contexts contexts(4);
+    for (const std::size_t size : {1UL, 7UL, 8UL, 9UL, 40UL, 100UL}) {
+        if (self.rank == 0) {
+            buffer.fill(static_cast<unsigned>(size));
+            for (std::size_t i = 0; i < 5; ++i) {
+                party.send(buffer, size, contexts.at(0));
+                party.ep.wait_any(party.ep.tx_cq);  // of what is cut off it may or may not be told
+            }
+            party.barrier();
+            party.barrier();
+            continue;
+        }
+        party.barrier();
+        const auto seed = static_cast<unsigned>(size);
+        std::memset(buffer.as(), 0, kRoom);
+        party.recv(buffer, size, contexts.at(0));
+        FAB_EQUAL(party.ep.wait_rx().len, size);
+        buffer.expect(seed, size);
+
+        std::memset(buffer.as(), 0, kRoom);
+        party.recv(buffer, size - 1, contexts.at(1));
+        const Completion cut_off = party.ep.wait_any(party.ep.rx_cq);
+        FAB_EQUAL(cut_off.err, FI_ETRUNC);
+        FAB_CHECK(cut_off.context == contexts.at(1));
+        FAB_EQUAL(cut_off.olen, 1);
+        buffer.expect(seed, size - 1);
+        FAB_EQUAL(buffer.as()[size - 1], 0);
+
+        std::memset(buffer.as(), 0, kRoom);
+        const auto pieces = cut(buffer.as(), size, party.ep.info->rx_attr->iov_limit);
+        std::vector<void*> descs(pieces.size(), buffer.desc());
+        party.ep.post([&] {
+            return fi_recvv(party.ep.ep, pieces.data(), descs.data(), pieces.size(), FI_ADDR_UNSPEC,
+                            contexts.at(2));
+        });
+        FAB_EQUAL(party.ep.wait_rx().len, size);
+        buffer.expect(seed, size);
+
+        std::memset(buffer.as(), 0, kRoom);
+        std::size_t least = 2 * size;
+        FAB_OK(fi_setopt(&party.ep.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least,
+                         sizeof least));
+        const iovec room{buffer.as(), 3 * size};
+        void* desc = buffer.desc();
+        fi_msg several{};
+        several.msg_iov = &room;
+        several.desc = &desc;
+        several.iov_count = 1;
+        several.addr = FI_ADDR_UNSPEC;
+        several.context = contexts.at(3);
+        party.ep.post([&] { return fi_recvmsg(party.ep.ep, &several, FI_MULTI_RECV); });
+        bool is_given_back = false;
+        for (std::size_t messages = 0; messages < 2 || !is_given_back;) {
+            const Completion got = party.ep.wait_rx();
+            FAB_CHECK(got.context == contexts.at(3));
+            is_given_back = (got.flags & FI_MULTI_RECV) != 0;
+            if (got.len == 0) continue;
+            FAB_EQUAL(got.len, size);
+            FAB_CHECK(got.buf == buffer.as() + messages++ * size);
+            FAB_EQUAL(std::memcmp(got.buf, buffer.as(), size), 0);
+        }
+        buffer.expect(seed, size);
+        party.barrier();
+    }
+}
+
 /// Of three receives the second is cancelled: two messages fill the other two.
 void cancel(Rank& self) {
     Party party(self, {.caps = FI_MSG});
@@ -378,6 +449,7 @@ constexpr Case kCases[] = {
     {"msg_senddata", senddata},
     {"msg_iov", iov},
     {"msg_truncation", truncation},
+    {"msg_unexpected_receives", unexpected_receives},
     {"msg_cancel", cancel},
     {"msg_multi_recv", multi_recv},
     {"msg_directed_recv", directed_recv, 3},

@@ -459,9 +459,8 @@ bool RdEngine<Lock, Host>::has_nothing_under_way(const Peer& peer) noexcept {
     };
     tx_messages_.for_each_taken(look);
     tx_accesses_.for_each_taken(look);
-    inbound_.for_each_taken([&](const RdInbound& inbound) {
-        is_free &= inbound.peer != &peer || inbound.state == RdInbound::State::kComplete;
-    });
+    inbound_.for_each_taken(
+        [&](const RdInbound& inbound) { is_free &= inbound.peer != &peer || inbound.is_here(); });
     return is_free;
 }
 
@@ -485,7 +484,7 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     const auto is_lost = [&peer](const RdInbound& inbound) {
-        return inbound.peer == &peer && inbound.state != RdInbound::State::kComplete &&
+        return inbound.peer == &peer && !inbound.is_here() &&
                inbound.state != RdInbound::State::kEnding;
     };
     unexpected_tagged_.remove_if([&](RdInbound& inbound) { return is_lost(inbound); });

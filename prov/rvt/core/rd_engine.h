@@ -195,11 +195,14 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdInbound* match_unexpected(const RdRecv& request, std::uint32_t source, bool take) noexcept;
     static bool is_simple(const RdRxEntry& entry, std::size_t len) noexcept;
     void complete_simple(const Peer& peer, const Arrival& arrival, RdRxEntry& entry) noexcept;
+    void complete_simple(const RdPeerBase& peer, std::uint8_t wire, std::uint64_t length,
+                         std::uint64_t data, std::uint64_t tag, RdRxEntry& entry) noexcept;
     RdInbound* take_inbound(Peer& peer, const Arrival& arrival, std::uint64_t total,
                             RdRxEntry* entry) noexcept;
     bool keep_unexpected(Peer& peer, RdInbound& inbound) noexcept;
     void attach(RdInbound& inbound, RdRxEntry& entry) noexcept;
     void receive_unexpected(RdInbound& inbound, RdRxEntry& entry) noexcept;
+    void receive_small(RdInbound& inbound, RdRxEntry& entry) noexcept;
     void place(RdInbound& inbound, const std::byte* from, std::size_t count) noexcept;
     void finish_inbound(RdInbound& inbound) noexcept;
     util::Status fill_use(const RdInbound& inbound, const RdRxEntry& entry) noexcept;

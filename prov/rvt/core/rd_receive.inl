@@ -370,17 +370,24 @@ template <class Lock, class Host>
 RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const Peer& peer,
                                                              const Arrival& arrival,
                                                              RdRxEntry& entry) noexcept {
+    complete_simple(peer, arrival.flags(), arrival.length(), arrival.data(), arrival.tag(), entry);
+}
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const RdPeerBase& peer,
+                                                             std::uint8_t wire,
+                                                             std::uint64_t length,
+                                                             std::uint64_t data, std::uint64_t tag,
+                                                             RdRxEntry& entry) noexcept {
     if (has(entry.flags, RdFlags::kCompletion)) [[likely]] {
-        const std::uint8_t wire = arrival.flags();
         const bool has_data = (wire & wire::kHasData) != 0;
         rx_cq_->emplace([&](Cqe& cqe) {
             cqe = {.op_context = entry.context,
                    .flags = kWcRecv | ((wire & wire::kTagged) != 0 ? kWcTagged : kWcMsg) |
                             (has_data ? kWcRemoteCqData : 0),
-                   .len = arrival.length(),
+                   .len = length,
                    .buf = entry.iov[0].iov_base,
-                   .data = has_data ? arrival.data() : 0,
-                   .tag = arrival.tag(),
+                   .data = has_data ? data : 0,
+                   .tag = tag,
                    .source = peer.fi_addr};
         });
     }
@@ -411,13 +418,13 @@ template <class Lock, class Host>
     }
     static_assert(Path::kMaxLinePayload <= RdInbound::kInlineBytes);
     arrival.copy_payload(inbound->inline_storage.data(), arrival.length());
-    inbound->received = arrival.length();
-    inbound->state = RdInbound::State::kComplete;
     if (entry == nullptr) {
+        inbound->state = RdInbound::State::kSmall;
         return keep_unexpected(peer, *inbound);
     }
+    inbound->state = RdInbound::State::kComplete;
+    inbound->set_rest();
     attach(*inbound, *entry);
-    inbound->received = 0;
     place(*inbound, inbound->inline_storage.data(), arrival.length());
     finish_inbound(*inbound);
     return true;
@@ -443,6 +450,7 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
     if (inbound == nullptr) {
         return false;
     }
+    inbound->set_rest();
     inbound->sender_operation = header.operation;
     inbound->state = RdInbound::State::kStreaming;
     if (entry != nullptr) {
@@ -503,6 +511,7 @@ bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noe
     if (inbound == nullptr) {
         return false;
     }
+    inbound->set_rest();
     inbound->sender_operation = header.operation;
     inbound->sender_address = is_contiguous ? header.address : 0;
     inbound->sender_key = payload.readable.key;
@@ -518,8 +527,8 @@ bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noe
 
 // ---- inbound messages ----
 
-/// A record for a message. Returns: nullptr when there is none left; `entry`, the receive that has
-/// been taken for the message, if any, then ends with kNoMemory.
+/// A record for a message, set up to inline_storage. Returns: nullptr when there is none left;
+/// `entry`, the receive that has been taken for the message, if any, then ends with kNoMemory.
 template <class Lock, class Host>
 RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival,
                                               std::uint64_t total, RdRxEntry* entry) noexcept {
@@ -531,14 +540,11 @@ RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival
         return nullptr;
     }
     inbound->peer = &peer;
-    inbound->entry = nullptr;
     inbound->tag = arrival.tag();
     inbound->data = arrival.data();
     inbound->total = total;
-    inbound->received = 0;
     inbound->wire_flags = arrival.flags();
-    inbound->status = WcStatus::kSuccess;
-    inbound->waits_for_share = inbound->lacks_share = inbound->is_readable = false;
+    inbound->waits_for_share = inbound->lacks_share = false;
     return inbound;
 }
 
@@ -604,6 +610,10 @@ void RdEngine<Lock, Host>::attach(RdInbound& inbound, RdRxEntry& entry) noexcept
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::receive_unexpected(RdInbound& inbound, RdRxEntry& entry) noexcept {
     note_unexpected(-inbound.kept_bytes());
+    if (inbound.state == RdInbound::State::kSmall) [[likely]] {
+        receive_small(inbound, entry);
+        return;
+    }
     attach(inbound, entry);
     if (inbound.state == RdInbound::State::kRendezvous) {
         start_pull(inbound);
@@ -615,6 +625,25 @@ void RdEngine<Lock, Host>::receive_unexpected(RdInbound& inbound, RdRxEntry& ent
     if (inbound.state == RdInbound::State::kComplete) {
         finish_inbound(inbound);
     }
+}
+
+/// The same for a message that came in lines.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::receive_small(RdInbound& inbound, RdRxEntry& entry) noexcept {
+    if (is_simple(entry, inbound.total) && (inbound.wire_flags & wire::kAnyAck) == 0) [[likely]] {
+        if (inbound.total != 0) {
+            std::memcpy(entry.iov[0].iov_base, inbound.inline_storage.data(), inbound.total);
+        }
+        complete_simple(*inbound.peer, inbound.wire_flags, inbound.total, inbound.data, inbound.tag,
+                        entry);
+        inbound_.give_back(&inbound);
+        return;
+    }
+    inbound.state = RdInbound::State::kComplete;
+    inbound.set_rest();
+    attach(inbound, entry);
+    place(inbound, inbound.inline_storage.data(), inbound.total);
+    finish_inbound(inbound);
 }
 
 /// Puts the next bytes of a message where they belong. What the receive has no room for is dropped.

@@ -134,12 +134,13 @@ struct alignas(util::kCacheLine) RdRxEntry : util::Pooled {
     std::uint64_t capacity() const noexcept { return util::iov_length(iov.data(), iov_count); }
 };
 
-/// A message that has begun to arrive: unexpected, or being received. What a small message that
-/// waits for its receive touches is two cache lines.
+/// A message that has begun to arrive: unexpected, or being received. What one of a few bytes that
+/// waits for its receive touches is one cache line.
 struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     enum class State : std::uint8_t {
         kStreaming,   // further eager parts are on their way
         kComplete,    // all of it is in storage, nobody has asked for it
+        kSmall,       // the same, in inline_storage; what stands behind that is not set
         kRendezvous,  // with the sender
         kPulling,     // being fetched
         kCopying,     // being read from the sender's memory by this process
@@ -154,20 +155,20 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     std::uint64_t tag = 0;
     std::uint64_t data = 0;
     std::uint64_t total = 0;
-    std::uint64_t received = 0;
     std::uint32_t match_slot = 0;  // belongs to the match queue
     std::uint8_t wire_flags = 0;
     State state = State::kStreaming;
     bool waits_for_share = false;  // split copy: the sender has not reported its half
     bool lacks_share = false;      // one of the two could not copy its part
+    std::array<std::byte, kInlineBytes> inline_storage;
 
+    std::uint64_t received = 0;
     RdRxEntry* entry = nullptr;         // where it goes; nullptr while unexpected
     std::uint64_t buffer_capacity = 0;  // of the place it goes to
     iovec place{};  // multi-receive: the part of the buffer that is this message's
-    std::unique_ptr<std::byte[]> storage;
+    std::unique_ptr<std::byte[]> storage;  // empty in a free record
     WcStatus status = WcStatus::kSuccess;
     RdMethod method = RdMethod::kPipeline;
-    std::array<std::byte, kInlineBytes> inline_storage;
 
     RdInbound* next = nullptr;  // among the engine's copies
     std::uint64_t end = 0;      // kCopying: end of our share; kPulling: where to stop
@@ -185,6 +186,16 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
         return state == State::kRendezvous ? 0 : static_cast<std::int64_t>(total) + 64;
     }
     bool is_tagged() const noexcept { return (wire_flags & wire::kTagged) != 0; }
+    /// Whether it needs nothing from its sender any more, and nobody has asked for it.
+    bool is_here() const noexcept { return state == State::kComplete || state == State::kSmall; }
+
+    /// Sets what stands behind inline_storage, for a message of which nothing has come yet.
+    void set_rest() noexcept {
+        received = 0;
+        entry = nullptr;
+        status = WcStatus::kSuccess;
+        is_readable = false;
+    }
 };
 
 /// A tagged receive that has been posted and not yet compared with the messages that wait.
