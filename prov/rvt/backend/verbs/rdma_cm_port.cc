@@ -25,8 +25,9 @@ constexpr int kResolveMs = 2000;
 constexpr std::size_t kRequestBytes = 56;
 constexpr std::size_t kReplyBytes = 196;
 constexpr std::size_t kRejectBytes = 148;
-constexpr int kConsumerReject = 28;            // IBTA vol. 1, table 98
-constexpr std::uint64_t kFlushUs = 1'000'000;  // how long a NIC that is gone may take to flush
+constexpr int kConsumerReject = 28;             // IBTA vol. 1, table 98
+constexpr std::uint64_t kFlushUs = 1'000'000;   // how long a NIC that is gone may take to flush
+constexpr std::uint64_t kHangUpUs = 1'000'000;  // how long the answer to a DREQ is waited for
 
 constexpr Access kPairAccess =
     Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kRemoteAtomic;
@@ -292,6 +293,7 @@ Status RdmaCmPort::disconnect(core::RcConnection& which) {
         return ENOTCONN;
     }
     connection.set_state(State::kClosing);
+    connection.deadline_us_ = device().now_us() + kHangUpUs;
     lib().rdma_disconnect(connection.id_.get());
     return flush_locked(connection);
 }
@@ -563,8 +565,9 @@ std::uint64_t RdmaCmPort::check_deadlines() noexcept {
     const std::uint64_t now = device().now_us();
     std::uint64_t due = kNever;
     for (const auto& [number, connection] : connections_) {
-        const bool is_waited_for =
-            is_gone_ ? !connection->is_lost() : connection->state() == State::kDialing;
+        const State state = connection->state();
+        const bool is_waited_for = is_gone_ ? !connection->is_lost()
+                                            : state == State::kDialing || state == State::kClosing;
         if (!is_waited_for) {
             continue;
         }
@@ -572,6 +575,8 @@ std::uint64_t RdmaCmPort::check_deadlines() noexcept {
             due = std::min(due, connection->deadline_us_);
         } else if (is_gone_) {
             lose(*connection);
+        } else if (state == State::kClosing) {
+            end_locked(*connection);
         } else {
             fail_locked(*connection, ETIMEDOUT, {});
         }

@@ -43,7 +43,7 @@ class RdmaCmConnection final : public core::RcConnection {
     const std::uint64_t number_;
     core::RcUser& user_;
     CmId id_{nullptr, nullptr};
-    std::uint64_t deadline_us_ = 0;    // of dialing; of a pair whose device is gone
+    std::uint64_t deadline_us_ = 0;    // of dialing and of hanging up; of a pair without a device
     std::vector<std::byte> greeting_;  // private data of the request
 };
 
@@ -83,7 +83,8 @@ class RdmaCmPort final : public core::RcPort {
     /// Readable when there is something for take_events().
     [[nodiscard]] int event_fd() const noexcept { return events_->fd; }
     void take_events() noexcept;
-    /// Gives up who has not answered in time, and everybody when the device is gone.
+    /// Gives up who has not answered in time, also to a hang-up, and everybody when the device is
+    /// gone.
     /// Returns: when to call it next; kNever: nobody is being waited for.
     std::uint64_t check_deadlines() noexcept;
 

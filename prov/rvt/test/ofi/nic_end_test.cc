@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Connected endpoints whose NIC is gone: it exists only here, as does rdma_cm, whose connections
-// are made by telling what it would report.
+// Connected endpoints whose NIC is gone, or that hang up: the NIC exists only here, as does
+// rdma_cm, whose connections are made by telling what it would report.
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -165,6 +165,15 @@ World::World() {
     ofi::set_msg_nics({.list = list, .open = open});
 }
 
+/// Of the latest connection.
+void report(rdma_cm_event_type type) {
+    rdma_cm_event event{};
+    event.id = last_id;
+    event.event = type;
+    reports.push_back(event);
+    world->port->cm().take_events();
+}
+
 // ---- the application ----
 
 class Endpoints {
@@ -227,11 +236,7 @@ class Endpoints {
         for (const rdma_cm_event_type type :
              {RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED,
               RDMA_CM_EVENT_CONNECT_RESPONSE}) {
-            rdma_cm_event event{};
-            event.id = last_id;
-            event.event = type;
-            reports.push_back(event);
-            world->port->cm().take_events();
+            report(type);
         }
         std::uint32_t event = 0;
         fi_eq_cm_entry entry{};
@@ -295,7 +300,7 @@ void take_away() {
     world->nic->device().begin_removal();
     world->port->cm().check_deadlines();
 }
-/// Until the NIC is waited for no more.
+/// Until nobody is waited for any more.
 void wait_for_deadline() {
     while (world->port->cm().check_deadlines() != core::RcPort::kNever) {
     }
@@ -411,4 +416,27 @@ Test(nic_end, who_sleeps_is_woken) {
     take_away();
     RVT_EQ(poll(&readable, 1, 20'000), 1);
     RVT_EQ(with.canceled(), 1);
+}
+
+Test(nic_shutdown, who_hangs_up_is_told_when_the_peer_answers) {
+    World on;
+    Endpoints with;
+    fid_ep* const ep = with.connected();
+    RVT_EQ(fi_shutdown(ep, 0), 0);
+    RVT_EQ(with.event(ep), 0);
+    report(RDMA_CM_EVENT_DISCONNECTED);
+    RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+    wait_for_deadline();
+    RVT_EQ(with.event(ep), 0);
+}
+
+Test(nic_shutdown, who_hangs_up_is_told_in_time_though_the_peer_does_not_answer) {
+    World on;
+    Endpoints with;
+    fid_ep* const ep = with.connected();
+    RVT_EQ(fi_shutdown(ep, 0), 0);
+    wait_for_deadline();
+    RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+    report(RDMA_CM_EVENT_DISCONNECTED);
+    RVT_EQ(with.event(ep), 0);
 }
