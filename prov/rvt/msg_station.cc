@@ -83,10 +83,9 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
         // relaxed: a count of its own.
         return polls_.load(std::memory_order_relaxed);
     }
-    bool poll_for_owner() noexcept override {
+    void poll_for_owner() noexcept override {
         rc_->poll();
         settle();
-        return false;
     }
     bool send_held() noexcept override {
         device_->send_held();

@@ -116,9 +116,7 @@ class RdmPath : public shm::Path {
     bool is_peer_polling() const noexcept {
         return flow_ != nullptr || shm::Path::is_peer_polling();
     }
-    bool has_peer_control() const noexcept {
-        return flow_ == nullptr && shm::Path::has_peer_control();
-    }
+    bool must_wake_peer() const noexcept { return flow_ == nullptr && shm::Path::must_wake_peer(); }
     bool has_user_keys() const noexcept {
         return flow_ == nullptr ? shm::Path::has_user_keys() : flow_->peer().has_user_keys;
     }

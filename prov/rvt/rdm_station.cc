@@ -245,18 +245,17 @@ unsigned RdmStation::poll_wire() noexcept {
 }
 
 /// With automatic progress the control thread may do all that the owner does.
-bool RdmStation::poll_for_owner() noexcept {
+void RdmStation::poll_for_owner() noexcept {
     control_polls_.store(true, std::memory_order_relaxed);  // relaxed: read by this thread
     const bool is_done = has_auto_progress_ && user_->control_progress();
     control_polls_.store(false, std::memory_order_relaxed);  // relaxed: as above
     if (is_done) {
-        return true;
+        return;
     }
     flows_->poll_for_owner();
     if (flows_->take_quiet() && !flows_->arm_nic().is_ok()) {
         flows_->note_traffic();
     }
-    return false;
 }
 
 util::Status RdmStation::arm() noexcept {

@@ -89,9 +89,7 @@ void WireWatch::take_over() {
             rest();
             return;  // the owner is back
         }
-        if (wire_.poll_for_owner()) {
-            last_count_ = wire_.owner_polls();  // that was us
-        }
+        wire_.poll_for_owner();
         // relaxed: cleared by this thread, or by the owner.
         if (!is_hot_.load(std::memory_order_relaxed)) {
             leave_to_watch();

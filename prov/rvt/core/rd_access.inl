@@ -231,7 +231,7 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::access_sent(Peer& peer, RdTxOp& op) noexcept {
     ++peer.outstanding_accesses;
     sent(peer, op, true);
-    if (peer.path.has_peer_control() && !peer.path.is_peer_polling()) {
+    if (peer.path.must_wake_peer()) {
         station_.wake_peer(peer.link);
     }
 }

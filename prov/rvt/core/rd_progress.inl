@@ -262,9 +262,10 @@ bool RdEngine<Lock, Host>::control_progress() noexcept {
         return false;
     }
     station_.disarm();
+    const auto polling = station_.polling();
     for (unsigned i = 0; i < kControlRounds && progress_any() != 0; ++i) {
     }
-    station_.forget_polling();
+    station_.restore(polling);
     lock_.unlock_control();
     return true;
 }

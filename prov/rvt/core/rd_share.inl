@@ -143,7 +143,7 @@ void RdEngine<Lock, Host>::ask_for_shares(Peer& peer, RdTxOp& op) noexcept {
         }
         op.shares[op.share_count++] = {.begin = begin, .end = op.end};
         op.end = begin;
-        if (peer.path.has_peer_control() && !peer.path.is_peer_polling()) {
+        if (peer.path.must_wake_peer()) {
             station_.wake_peer(peer.link);
         }
     }

@@ -53,6 +53,7 @@ class ControlThread {
         /// Asks for on_timer(), once, in place of an earlier wish.
         void set_timer(Clock::time_point when);
         void cancel_timer() noexcept;
+        bool has_timer() const noexcept { return timer_id_ != 0; }
 
       private:
         friend class ControlThread;

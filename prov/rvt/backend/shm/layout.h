@@ -117,6 +117,23 @@ struct EndpointPage {
 };
 static_assert(sizeof(EndpointPage) <= kPageBytes);
 
+/// An endpoint whose last poll is older than this many ticks (about 70 us at 3 GHz) is taken not to
+/// poll. Longer than the longest piece of work between two polls, see Station::note_long_work().
+inline constexpr std::int64_t kPollingTicks = 200'000;
+
+/// Whether the application polls that endpoint, so that work which needs it goes fast.
+inline bool is_polling(const EndpointPage& page) noexcept {
+    // relaxed: a hint. Cores' clocks may differ a little: the future is now.
+    const std::uint64_t last = page.last_poll.load(std::memory_order_relaxed);
+    return static_cast<std::int64_t>(util::cpu_ticks() - last) < kPollingTicks;
+}
+
+/// Whether new work waits there until somebody is told: nobody polls, nor asked to be woken.
+inline bool is_unattended(const EndpointPage& page) noexcept {
+    // relaxed: who asked to be woken was, by the sender's Path; who has just ceased to ask looks.
+    return !is_polling(page) && page.armed.load(std::memory_order_relaxed) == 0;
+}
+
 /// The value of EndpointPage::using_key.
 constexpr std::uint64_t use_mark(std::uint64_t owner_incarnation, std::uint32_t key) noexcept {
     return (owner_incarnation << 32) | key;

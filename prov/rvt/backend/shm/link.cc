@@ -64,6 +64,9 @@ bool Link::is_hung_up() const noexcept {
 
 void Link::on_ready([[maybe_unused]] std::uint32_t events) {
     const util::Status status = take_messages();
+    if (std::exchange(is_woken_, false)) {
+        owner_.link_woken();
+    }
     if (status.error() != EAGAIN) {
         owner_.link_ended(*this, status);  // *this is gone
     }
@@ -81,7 +84,7 @@ util::Status Link::take_messages() {
 
 util::Status Link::take(Message& message) {
     switch (message.header.type) {
-        case MessageType::kWake: owner_.link_woken(); return util::kOk;
+        case MessageType::kWake: is_woken_ = true; return util::kOk;
         case MessageType::kRegionRequest:
             answer_region(message.as<RegionRequest>().key);
             return util::kOk;

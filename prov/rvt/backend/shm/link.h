@@ -23,7 +23,7 @@ class LinkOwner {
   public:
     /// The peer has ended, has closed, or broke the format (EPROTO). The owner destroys the link.
     virtual void link_ended(Link& link, util::Status why) = 0;
-    /// The peer asks for progress.
+    /// The peer asks for progress, once or several times since the last call.
     virtual void link_woken() = 0;
     /// The peer asks for a region of ours. Returns: EACCES.
     virtual util::Result<RegionSource> region_asked(std::uint64_t key) = 0;
@@ -74,6 +74,7 @@ class Link final : public util::ControlThread::Handler {
     const int pid_;
     util::ProcessFd socket_;
     std::uint64_t regions_asked_ = 0;  // and not yet answered
+    bool is_woken_ = false;            // by the messages being taken
 };
 
 /// The processes that links lead to. Their pidfds tell of a death that the sockets hide, when a

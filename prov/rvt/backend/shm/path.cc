@@ -21,9 +21,6 @@ constexpr unsigned kStallsBeforeGrowth = 64;
 constexpr unsigned kBurstsBeforeGrowth = 16;
 /// How often more before memory for the large rings is looked for again.
 constexpr unsigned kStallsBeforeNextTry = 10'000;
-/// A peer whose last poll is older than this many ticks (about 70 us at 3 GHz) is taken not to
-/// poll. Longer than the longest piece of work between two polls, see Station::note_long_work().
-constexpr std::uint64_t kPollingTicks = 200'000;
 
 }  // namespace
 
@@ -324,12 +321,6 @@ util::Status Path::read_memory(const iovec& local, std::uint64_t remote) noexcep
 util::Status Path::write_memory(const iovec& local, std::uint64_t remote) noexcept {
     const iovec there{reinterpret_cast<void*>(remote), local.iov_len};
     return copy_memory(true, &local, &there, 1);
-}
-
-bool Path::is_peer_polling() const noexcept {
-    // relaxed: a hint.
-    const std::uint64_t last = page().last_poll.load(std::memory_order_relaxed);
-    return util::cpu_ticks() - last < kPollingTicks;
 }
 
 bool Path::is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept {

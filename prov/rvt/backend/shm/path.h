@@ -208,10 +208,12 @@ class Path {
     util::Status copy_memory(bool is_write, const iovec* local, const iovec* remote,
                              std::size_t count) noexcept;
     /// Whether the peer's application polls, so that work which needs it goes fast.
-    bool is_peer_polling() const noexcept;
-    /// Whether the peer makes progress, by its control thread, though its application does not
-    /// call.
-    bool has_peer_control() const noexcept { return page().control_may_enter != 0; }
+    bool is_peer_polling() const noexcept { return is_polling(page()); }
+    /// Whether the peer's control thread would make progress, and has to be told that there is
+    /// something to do.
+    bool must_wake_peer() const noexcept {
+        return page().control_may_enter != 0 && is_unattended(page());
+    }
     bool has_user_keys() const noexcept { return page().has_user_keys != 0; }
     bool wants_rma_events() const noexcept { return page().wants_rma_events != 0; }
     std::uint32_t key_domain() const noexcept { return page().key_domain; }

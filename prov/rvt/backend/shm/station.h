@@ -66,9 +66,19 @@ class Station {
     /// Before work that takes as long as many polls, so that peers do not believe that nobody
     /// polls.
     void note_long_work() noexcept { note_polling(); }
-    /// After progress by somebody else than the application: what was noted meanwhile is not its.
-    void forget_polling() noexcept {
-        page_->last_poll.store(0, std::memory_order_relaxed);  // relaxed: as in note_polling()
+    /// What has been noted of the application's polling. Who makes progress in its stead restores
+    /// it: those polls are not the application's, neither for peers nor for poll_count().
+    struct Polling {
+        std::uint64_t count = 0;
+        std::uint64_t last = 0;
+    };
+    Polling polling() const noexcept {
+        // relaxed: written by the owner, whom the caller stands for.
+        return {.count = poll_count(), .last = page_->last_poll.load(std::memory_order_relaxed)};
+    }
+    void restore(const Polling& polling) noexcept {
+        polls_.store(polling.count, std::memory_order_relaxed);  // relaxed: as in note_poll()
+        page_->last_poll.store(polling.last, std::memory_order_relaxed);  // relaxed: a hint
     }
     // relaxed: a hint.
     std::uint64_t poll_count() const noexcept { return polls_.load(std::memory_order_relaxed); }

@@ -156,6 +156,10 @@ void Switchboard::wake_peer(std::uint64_t link) noexcept {
     }
 }
 
+void Switchboard::link_woken() {
+    ticker_.kick(is_polling(*attr_.page->at<EndpointPage>(0)));
+}
+
 // ---- the listening socket ----
 
 void Switchboard::on_ready([[maybe_unused]] std::uint32_t events) {

@@ -91,7 +91,7 @@ class Switchboard final : public util::ControlThread::Handler,
     util::Status admit(Handshake& handshake) override;
     void finished(Handshake& handshake) override;
     void link_ended(Link& link, util::Status why) override;
-    void link_woken() override { ticker_.kick(); }
+    void link_woken() override;
     util::Result<RegionSource> region_asked(std::uint64_t key) override;
     void region_answered(Link& link, std::uint64_t key, util::Result<MappedRegion> region) override;
 

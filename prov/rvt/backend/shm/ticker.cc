@@ -25,8 +25,13 @@ void Ticker::start(int wake_fd) {
     }
 }
 
-void Ticker::kick() {
-    take_over();
+void Ticker::kick(bool is_polling) {
+    if (!is_polling) {
+        take_over();
+    } else if (!has_timer()) {
+        last_count_ = user_.poll_count();
+        set_timer(Clock::now() + kTick);
+    }
 }
 
 void Ticker::note_polling() {

@@ -21,8 +21,9 @@ class Ticker final : public util::ControlThread::Handler {
     /// `wake_fd` is what peers write to when they are asked to; it is never read here, as the
     /// application may sleep on it too. It outlives this object.
     void start(int wake_fd);
-    /// A peer asks for progress.
-    void kick();
+    /// A peer asks for progress. While the application polls it is left to it, but for a look a
+    /// little later whether it still does: the peer asked before it could see that.
+    void kick(bool is_polling);
     /// The application polls again.
     void note_polling();
 

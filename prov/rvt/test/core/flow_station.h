@@ -86,7 +86,8 @@ class FlowStation final : private core::RdFlowsUser {
     static void wake_peer(std::uint64_t) noexcept {}
     static void wake_owner() noexcept {}
     static void note_long_work() noexcept {}
-    static void forget_polling() noexcept {}
+    [[nodiscard]] std::uint64_t polling() const noexcept { return polls_; }
+    void restore(std::uint64_t polls) noexcept { polls_ = polls; }
     static void mark_use(std::uint64_t, std::uint32_t) noexcept {}
     static void unmark_use() noexcept {}
     static util::Status arm() noexcept { return util::kOk; }

@@ -10,7 +10,26 @@
 #include "common/check.h"
 #include "test_endpoint.h"
 
+using rvt::shm::test::Kind;
 using rvt::shm::test::TestEndpoint;
+
+namespace {
+
+/// Lets others believe for a good while that the application polls.
+void seem_to_poll(TestEndpoint& endpoint) {
+    constexpr std::uint64_t kLong = 1'000'000'000'000;  // ticks
+    // relaxed: a hint.
+    endpoint.page().last_poll.store(rvt::util::cpu_ticks() + kLong, std::memory_order_relaxed);
+}
+
+/// Waits until the peer has read what was sent to it.
+void answered(TestEndpoint& endpoint, std::uint64_t link) {
+    endpoint.connector().request_region(link, 1);
+    const auto event = endpoint.next();
+    RVT_ASSERT(event != nullptr && event->kind == Kind::kRegion);
+}
+
+}  // namespace
 
 Test(ticker, makes_progress_when_a_peer_asks, .timeout = 30) {
     TestEndpoint a;
@@ -30,6 +49,47 @@ Test(ticker, leaves_progress_to_an_application_that_is_inside, .timeout = 30) {
     a.connector().wake_peer(at_a->link);
     RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 1; }));
     RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 0; }));
+}
+
+Test(ticker, leaves_progress_to_an_application_that_polls, .timeout = 30) {
+    TestEndpoint a;
+    TestEndpoint b;
+    a.connector().connect(b.address());
+    const auto at_a = a.next_peering();
+    seem_to_poll(b);
+    b.polls_all_the_time = true;
+    a.connector().wake_peer(at_a->link);
+    answered(a, at_a->link);
+    RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 0; }));
+}
+
+Test(ticker, looks_whether_who_polled_still_does, .timeout = 30) {
+    TestEndpoint a;
+    TestEndpoint b;
+    a.connector().connect(b.address());
+    const auto at_a = a.next_peering();
+    seem_to_poll(b);
+    a.connector().wake_peer(at_a->link);
+    RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 1; }));
+}
+
+Test(ticker, takes_wishes_that_come_together_for_one, .timeout = 30) {
+    constexpr int kWishes = 50;
+    TestEndpoint a;
+    TestEndpoint b;
+    a.connector().connect(b.address());
+    const auto at_a = a.next_peering();
+    bool has_asked = false;
+    // The control thread waits for us with the first of them, if it has found it alone.
+    RVT_ASSERT(b.wait_until([&] {
+        for (int i = 0; i < kWishes && !has_asked; ++i) {
+            a.connector().wake_peer(at_a->link);
+        }
+        has_asked = true;
+        return b.arm_calls != 0;
+    }));
+    answered(a, at_a->link);
+    RVT_ASSERT(b.wait_until([&] { return b.progress_calls <= 2; }));
 }
 
 Test(ticker, makes_progress_at_each_write_once_armed, .timeout = 30) {
