@@ -2,17 +2,29 @@
 // Failed assertions, as Criterion reports its own.
 #include "common/check.h"
 
+#include <atomic>
 #include <cinttypes>
 
 #include <criterion/new/assert.h>
 
 namespace rvt::test {
+namespace {
+
+std::atomic<bool> failed{false};
+
+}  // namespace
+
+bool has_failed() noexcept {
+    return failed.load(std::memory_order_relaxed);  // relaxed: asked when the process ends
+}
 
 void fail_at(const char* file, unsigned line, const char* text) {
+    failed.store(true, std::memory_order_relaxed);  // relaxed: as above
     cr_assert_fail_user(file, line, criterion_abort_test, "%s", text);
 }
 
 void fail_at(const char* file, unsigned line, const char* text, std::int64_t value) {
+    failed.store(true, std::memory_order_relaxed);  // relaxed: as above
     cr_assert_fail_user(file, line, criterion_abort_test, "%s: it is %" PRId64, text, value);
 }
 

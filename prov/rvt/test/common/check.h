@@ -24,9 +24,13 @@ std::int64_t number(const Result<T>& result) noexcept {
     return result.error();
 }
 
-/// Fails the test at that line, and ends it.
+/// Fails the test at that line, and ends it. What the test holds is not released, nor looked for as
+/// leaks.
 [[noreturn]] void fail_at(const char* file, unsigned line, const char* text);
 [[noreturn]] void fail_at(const char* file, unsigned line, const char* text, std::int64_t value);
+
+/// Whether fail_at() has been called in this process.
+bool has_failed() noexcept;
 
 inline void check_equal(std::int64_t value, std::int64_t expected, const char* text,
                         const char* file, unsigned line) {
