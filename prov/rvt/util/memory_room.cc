@@ -51,11 +51,12 @@ std::uint64_t read_value(const std::string& path, const std::string& name) {
 struct Names {
     const char* limit;
     const char* used;
-    const char* reclaimable;
+    const char* reclaimable[2];
 };
-constexpr Names kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                          "total_inactive_file"};
-constexpr Names kVersion2{"/memory.max", "/memory.current", "inactive_file"};
+constexpr Names kVersion1{"/memory.limit_in_bytes",
+                          "/memory.usage_in_bytes",
+                          {"total_inactive_file", "total_active_file"}};
+constexpr Names kVersion2{"/memory.max", "/memory.current", {"inactive_file", "active_file"}};
 
 std::uint64_t room_of(const std::string& group, const Names& names) {
     const std::uint64_t limit = read_number(group + names.limit);
@@ -63,8 +64,12 @@ std::uint64_t room_of(const std::string& group, const Names& names) {
         return limit;
     }
     const std::uint64_t used = read_number(group + names.used);
-    // Pages of files that nobody has used lately make room.
-    const std::uint64_t freed = read_value(group + "/memory.stat", names.reclaimable);
+    // Pages of files make room, those in use as well: the kernel takes them before it kills. Those
+    // of memory files are not counted among them.
+    std::uint64_t freed = 0;
+    for (const char* const reclaimable : names.reclaimable) {
+        freed += read_value(group + "/memory.stat", reclaimable);
+    }
     return limit + freed > used ? limit + freed - used : 0;
 }
 

@@ -42,7 +42,7 @@ Test(memory_room, is_the_least_on_the_way_up_in_version_2) {
     tree.put("/groups", "0::/a/b\n");
     tree.put("/a/memory.max", "1000000\n");
     tree.put("/a/memory.current", "900000\n");
-    tree.put("/a/memory.stat", "anon 800000\ninactive_file 5000\n");
+    tree.put("/a/memory.stat", "anon 800000\ninactive_file 3000\nactive_file 2000\n");
     tree.put("/a/b/memory.max", "max\n");
     tree.put("/a/b/memory.current", "700000\n");
     RVT_EQ(tree.room(), 105000);
@@ -58,7 +58,8 @@ Test(memory_room, is_found_in_the_hierarchy_of_version_1) {
     tree.put("/memory/memory.limit_in_bytes", "9223372036854771712\n");
     tree.put("/memory/a/memory.limit_in_bytes", "4096000\n");
     tree.put("/memory/a/memory.usage_in_bytes", "96000\n");
-    tree.put("/memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file 96\n");
+    tree.put("/memory/a/memory.stat",
+             "inactive_file 1\ntotal_inactive_file 90\ntotal_active_file 6\n");
     RVT_EQ(tree.room(), 4000096);
 }
 
