@@ -59,16 +59,26 @@ class RdmPath : public shm::Path {
     bool put_borrowed(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                       const void* payload, std::size_t payload_bytes, const iovec& run,
                       bool has_more) noexcept;
-    /// Whether NICs at both ends read large messages from where they are.
-    bool can_fetch() const noexcept { return flow_ != nullptr && flow_->can_fetch(); }
+    /// Whether NICs at both ends read and write memory of the application's.
+    bool can_rdma() const noexcept { return flow_ != nullptr && flow_->can_rdma(); }
     /// Registers memory that the peer's NIC may read. Returns: nothing where it cannot be.
     core::RdLoan lend(const iovec& memory) noexcept {
-        return can_fetch() ? flow_->lend(memory) : core::RdLoan{};
+        return can_rdma() ? flow_->lend(memory) : core::RdLoan{};
     }
     /// See RdFlow::fetch().
     bool fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
                std::uint64_t name) noexcept {
-        return can_fetch() && flow_->fetch(to, address, key, name);
+        return can_rdma() && flow_->fetch(to, address, key, name);
+    }
+    /// See RdFlow::write(). Precondition: can_rdma().
+    util::Status write(const iovec& from, std::uint64_t address, std::uint64_t key,
+                       std::uint64_t name) noexcept {
+        return flow_->write(from, address, key, name);
+    }
+    /// See RdFlow::expose(). Precondition: can_rdma().
+    util::Result<std::uint32_t> expose(std::uint32_t key, const iovec& memory,
+                                       Access rights) noexcept {
+        return flow_->expose(key, memory, rights);
     }
     /// Put so far; 0 in shared memory, where nothing is borrowed.
     std::uint64_t frames() const noexcept { return flow_ == nullptr ? 0 : flow_->frames(); }

@@ -47,6 +47,9 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     void connect(const util::SockAddr& address);
     void close_link(std::uint64_t link, const char* why) noexcept;
 
+    /// See RdFlows::withdraw().
+    bool withdraw(std::uint32_t key) noexcept { return flows_ != nullptr && flows_->withdraw(key); }
+
     /// Once in each progress call. Returns: how much came by the wire.
     RVT_ALWAYS_INLINE unsigned note_poll() noexcept {
         shm::Station::note_poll();

@@ -3,7 +3,8 @@
 //
 // Small accesses travel as messages that the target's engine executes. Large ones, and all while
 // the target does not poll, are copied by the initiator itself where the system lets it
-// (rd_direct.inl).
+// (rd_direct.inl); large ones to another host are done by NICs where there are some
+// (rd_by_nic.inl).
 #pragma once
 
 #include "core/rd_engine.h"
@@ -199,6 +200,7 @@ void RdEngine<Lock, Host>::begin_access(Peer& peer, RdTxOp& op) noexcept {
         return;
     }
     op.is_direct = is_direct_better(peer, op);
+    op.is_by_nic = !op.is_direct && is_for_nic(peer, op);
     op.state = RdTxOp::State::kStreaming;
     op.answers_due = op.remote_count;
     op.started = util::cpu_ticks();
@@ -213,6 +215,9 @@ bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
     begin_access(peer, op);
     if (op.is_direct) {
         return op.method == RdMethod::kSplit ? run_shared(peer, op) : run_direct(peer, op);
+    }
+    if (op.is_by_nic) {
+        return run_by_nic(peer, op);
     }
     while (op.segment < op.remote_count) {
         const bool has_left =
@@ -781,13 +786,17 @@ void RdEngine<Lock, Host>::answer_atomic(Peer& peer, const RdAccess& access,
 /// The initiator has written or read by itself.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_rma_event(Peer& peer, const Arrival& arrival) noexcept {
-    static_cast<void>(peer);
     RdAccess access;
     if (arrival.length() != sizeof access) {
         return false;
     }
     arrival.copy_payload(&access, sizeof access);
     const bool is_write = (arrival.flags() & wire::kEvent) != 0;
+    const ReadPin pin(pin_);
+    if (peer.path.is_remote() &&
+        !lookup(access, is_write ? Access::kRemoteWrite : Access::kRemoteRead).is_ok()) {
+        return true;  // closed meanwhile: nobody counts
+    }
     report_access(access, arrival.flags() | wire::kLast, arrival.data(),
                   kWcRma | (is_write ? kWcRemoteWrite : kWcRemoteRead));
     return true;

@@ -384,6 +384,8 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.replies.clear();
     peer.responses.clear();
     peer.keys.clear();
+    peer.nic_regions.clear();
+    peer.knows_nic_keys = false;
     peer.regions.clear();
     peer.stream = nullptr;
     peer.write = {};
@@ -420,6 +422,8 @@ void RdEngine<Lock, Host>::left(Peer& peer) noexcept {
     peer.path.close();
     std::erase(remote_, &peer);
     peer.keys.clear();
+    peer.nic_regions.clear();
+    peer.knows_nic_keys = false;
     peer.is_held = peer.has_refused_share = false;
     peer.has_quiet_writes = false;
     peer.quiet_writes = 0;
@@ -471,9 +475,19 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
     peer.jobs = {};
     peer.waiting = peer.fences = 0;
     const auto fail = [&](RdTxOp& op) {
-        if (op.peer == &peer) {
-            finish_tx(op, status);
+        if (op.peer != &peer) {
+            return;
         }
+        if (op.is_by_nic && op.state == RdTxOp::State::kWaiting) {
+            if (op.status == WcStatus::kSuccess) {
+                op.state = RdTxOp::State::kEnding;  // until rdma_ended()
+                op.peer = nullptr;
+                return;
+            }
+            finish_tx(op, op.status);
+            return;
+        }
+        finish_tx(op, status);
     };
     tx_messages_.for_each_taken(fail);
     tx_accesses_.for_each_taken(fail);
@@ -581,6 +595,19 @@ bool RdEngine<Lock, Host>::uses_key(std::uint32_t key) noexcept {
     return std::any_of(polled_.begin(), polled_.end(), [&](const Peer* peer) {
         return peer->path.is_peer_using(station_.incarnation(), key);
     });
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::withdraw_key(std::uint32_t key) noexcept {
+    util::Guard guard(lock_);
+    if (!station_.withdraw(key)) {
+        return;
+    }
+    for (Peer* const peer : remote_) {
+        if (peer->knows_nic_keys) {
+            reply(*peer, RdOp::kNicKeyEnds, 0, key, &key, 0);
+        }
+    }
 }
 
 template <class Lock, class Host>

@@ -49,6 +49,10 @@ class RdEndpoint : public ProgressSource, public AddressObserver {
     /// it is no.
     virtual bool uses_key(std::uint32_t key) noexcept = 0;
 
+    /// The region of this key is no more, and uses_key() has said no: takes it from the NICs of
+    /// peers that have been told by which key of theirs it is to be reached.
+    virtual void withdraw_key(std::uint32_t key) noexcept = 0;
+
     /// How a peer is reached, in words for logs and rvt_info: methods, and why others are not used.
     virtual std::string describe_peer(std::uint64_t dest) = 0;
 

@@ -108,6 +108,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     int wake_fd() const noexcept override { return station_.wake_fd(); }
     std::string describe_peer(std::uint64_t dest) override;
     bool uses_key(std::uint32_t key) noexcept override;
+    void withdraw_key(std::uint32_t key) noexcept override;
     void address_inserted(std::uint64_t index, const util::SockAddr& address) noexcept override;
     void address_removed(std::uint64_t index, const util::SockAddr& address) noexcept override;
 
@@ -132,7 +133,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::uint64_t kMaxShare = 256 * 1024;   // of an access, at once
     static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
     static constexpr std::uint64_t kBulkAccess =
-        16 * 1024;  // larger accesses are worth the large rings
+        16 * 1024;                                     // larger accesses are worth the large rings
+    static constexpr std::size_t kMostNicKeys = 4096;  // of a peer; then they are asked for anew
+    // In the name of what a NIC does for an access, beside that of its record.
+    static constexpr std::uint64_t kOfAccess = 1u << 31;
     static constexpr std::size_t kHotPeers = 8;
     static constexpr std::size_t kColdLooks = 2;
     static constexpr std::size_t kColdLooksIdle = 16;
@@ -241,8 +245,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_pull_data(Peer& peer, const Arrival& arrival) noexcept;
     bool on_pull_done(Peer& peer, const Arrival& arrival) noexcept;
     bool fetch(RdInbound& inbound) noexcept;
-    bool on_fetched(Peer& peer, const Arrival& arrival) noexcept;
-    void fetch_ended(std::uint64_t name) noexcept override;
+    bool on_message_fetched(Peer& peer, std::uint64_t name) noexcept;
+    void message_fetch_ended(std::uint64_t name) noexcept;
     bool on_finish(Peer& peer, const Arrival& arrival) noexcept;
     bool run_job(Peer& peer, RdTxOp& op) noexcept;
     bool stream_pulled(Peer& peer, RdTxOp& op) noexcept;
@@ -305,6 +309,17 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status copy_direct(Peer& peer, RdTxOp& op, std::uint64_t& budget) noexcept;
     void leave_direct(RdTxOp& op) noexcept;
     bool resolve_key(const Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
+
+    // ---- rd_by_nic.inl
+    bool is_for_nic(Peer& peer, const RdTxOp& op) noexcept;
+    void ask_for_nic_key(Peer& peer, const RdTxOp& op) noexcept;
+    bool run_by_nic(Peer& peer, RdTxOp& op) noexcept;
+    bool on_rdma_done(Peer& peer, const Arrival& arrival) noexcept;
+    void rdma_ended(std::uint64_t name, WcStatus status) noexcept override;
+    bool on_ask_nic_key(Peer& peer, const Arrival& arrival) noexcept;
+    RdNicKey expose(Peer& peer, const RdAccess& asked) noexcept;
+    bool on_nic_key(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_nic_key_ends(Peer& peer, const Arrival& arrival) noexcept;
 
     // ---- rd_share.inl
     bool may_be_shared(Peer& peer, const RdTxOp& op) noexcept;
@@ -434,6 +449,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 }  // namespace rvt::core
 
 #include "core/rd_access.inl"
+#include "core/rd_by_nic.inl"
 #include "core/rd_connect.inl"
 #include "core/rd_direct.inl"
 #include "core/rd_progress.inl"

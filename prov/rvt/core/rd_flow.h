@@ -43,7 +43,7 @@ struct RdFlowPeer {
     std::uint64_t incarnation = 0;
     bool has_user_keys = false;
     bool wants_rma_events = false;
-    bool can_fetch = false;  // its NIC reads messages from where they are
+    bool can_rdma = false;  // its NIC does READs and WRITEs, and answers them
 };
 
 /// Who takes what arrives. Threads: the owner.
@@ -56,9 +56,11 @@ class RdFlowUser {
     /// Whether nothing is under way with this peer, in either direction, so that nobody would miss
     /// the flow. It must not call RdFlows or a flow.
     virtual bool is_idle(void* peer) noexcept = 0;
-    /// What RdFlow::fetch() was asked for under that name comes to nothing: the flow has failed, or
-    /// is closed. Nothing is written any more. Only of who fetches.
-    virtual void fetch_ended([[maybe_unused]] std::uint64_t name) noexcept {}
+    /// What RdFlow::fetch() or write() was asked for under that name comes to nothing: the flow has
+    /// failed, or is closed. The NIC is not at its memory any more. Only of who asks for it.
+    /// @param status  kPeerDead; kRemAccessErr where the peer's NIC refused it.
+    virtual void rdma_ended([[maybe_unused]] std::uint64_t name,
+                            [[maybe_unused]] WcStatus status) noexcept {}
 
   protected:
     ~RdFlowUser() = default;
@@ -95,16 +97,24 @@ class RdFlow final : public MessageSink {
     /// close(). Returns: false when there is no room.
     /// @param has_more  Another one follows at once.
     bool put_borrowed(const RdMessage& message, const iovec& run, bool has_more) noexcept;
-    /// Whether NICs at both ends read large messages from where they are.
-    [[nodiscard]] bool can_fetch() const noexcept;
+    /// Whether NICs at both ends read and write memory of the application's.
+    [[nodiscard]] bool can_rdma() const noexcept;
     /// Registers memory that the peer's NIC may read until the loan ends. Returns: nothing where it
     /// cannot be registered to stay so.
     RdLoan lend(const iovec& memory) noexcept;
     /// Lets the NIC read the peer's memory at `address` into `to`, which is the NIC's until the
-    /// user is told of that name: by a message kFetched, or by fetch_ended(), which may be after
+    /// user is told of that name: by a message kRdmaDone, or by rdma_ended(), which may be after
     /// close(). Returns: false when `to` cannot be registered to stay so, or is too long.
     bool fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
                std::uint64_t name) noexcept;
+    /// The same in the other direction. What is put later arrives later.
+    /// Returns: EAGAIN while as many are under way as can be; EOPNOTSUPP when `from` cannot be
+    /// registered to stay so, or is too long.
+    util::Status write(const iovec& from, std::uint64_t address, std::uint64_t key,
+                       std::uint64_t name) noexcept;
+    /// Lets the peer's NIC reach a region, see RdNic::expose(). Returns: its R_Key, or ENOMEM.
+    util::Result<std::uint32_t> expose(std::uint32_t key, const iovec& memory,
+                                       Access rights) noexcept;
     /// How many frames have been put.
     [[nodiscard]] std::uint64_t frames() noexcept;
     /// Whether the peer has the first `frames`, so that they are not sent again.
@@ -129,9 +139,10 @@ class RdFlow final : public MessageSink {
         // release: pairs with the acquire in completed().
         sent_.store(frames, std::memory_order_release);
     }
-    /// It has read what it was asked for. Returns: false when it does not take what comes next.
+    /// It has read or written what it was asked for. Returns: false when it does not take what
+    /// comes next.
     /// Threads: as above.
-    bool note_fetched(std::uint64_t name) noexcept;
+    bool note_rdma_done(std::uint64_t name) noexcept;
 
     // ---- MessageSink ----
 
@@ -146,14 +157,15 @@ class RdFlow final : public MessageSink {
         std::vector<std::byte> bytes;
         bool starts;
         bool ends;
-        bool is_fetched = false;  // no part, but the word that `fetched` is here
-        std::uint64_t fetched = 0;
+        bool is_rdma_done = false;  // no part, but the word that `rdma` is done
+        std::uint64_t rdma = 0;
     };
 
-    /// What the NIC is to read, and is not reading yet.
-    struct Fetch {
+    /// What the NIC is to read or write.
+    struct Rdma {
+        WrOpcode opcode;
         std::uint32_t index;  // at the NIC
-        Sge to;
+        Sge local;
         std::uint64_t address;
         std::uint32_t key;
     };
@@ -232,11 +244,11 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] std::uint64_t completed() const noexcept;
     bool put_copied_locked(const RdMessage& message, const iovec& run) noexcept RVT_REQUIRES(lock_);
 
-    // ---- fetching, over a NIC ----
-    bool post_fetch_locked(const Fetch& fetch) noexcept RVT_REQUIRES(lock_);
-    void hand_over_fetched(std::uint64_t name) noexcept;
+    // ---- READs and WRITEs, over a NIC ----
+    bool post_rdma_locked(const Rdma& rdma) noexcept RVT_REQUIRES(lock_);
+    void hand_over_rdma(std::uint64_t name) noexcept;
     /// The flow ends: what has not been posted never is, what waits for the owner is not told of.
-    void drop_fetches() noexcept;
+    void drop_reads() noexcept;
 
     // ---- receiving ----
     [[nodiscard]] std::size_t heed_taken(std::span<const std::byte> frame) noexcept;
@@ -266,8 +278,8 @@ class RdFlow final : public MessageSink {
     std::uint32_t unsignaled_ RVT_GUARDED_BY(lock_) = 0;  // frames since a completion was asked for
     std::size_t unsignaled_bytes_ RVT_GUARDED_BY(lock_) = 0;
     std::uint32_t posted_at_ RVT_GUARDED_BY(lock_) = ~0u;    // the last frame; see RdFlows::polls()
-    std::deque<Fetch> fetches_ RVT_GUARDED_BY(lock_);        // wait for those before them
-    std::uint32_t fetching_ RVT_GUARDED_BY(lock_) = 0;       // posted
+    std::deque<Rdma> reads_ RVT_GUARDED_BY(lock_);           // wait for those before them
+    std::uint32_t rdmas_ RVT_GUARDED_BY(lock_) = 0;          // posted
     std::byte* open_ RVT_GUARDED_BY(lock_) = nullptr;        // the frame that takes further records
     std::size_t open_bytes_ RVT_GUARDED_BY(lock_) = 0;       // 0: there is none
     std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;        // bytes that it can have

@@ -162,7 +162,7 @@ void RdFlows::forget_ended(std::vector<RdFlow*>& flows) noexcept {
 void RdFlows::destroy_locked(Link& link) noexcept {
     RdFlow& flow = *link.flow;
     if (flow.nic_ != nullptr && flow.qp_ != nullptr) {
-        flow.drop_fetches();
+        flow.drop_reads();
         nic_->retire(std::move(flow.qp_));
     }
     flow.qp_.reset();
@@ -442,8 +442,8 @@ void RdFlows::tell_lost() noexcept {
     if (nic_ == nullptr || !nic_->has_lost()) [[likely]] {
         return;
     }
-    for (const std::uint64_t name : nic_->take_lost()) {
-        taker_->fetch_ended(name);
+    for (const RdNic::Lost& lost : nic_->take_lost()) {
+        taker_->rdma_ended(lost.name, lost.status);
     }
 }
 

@@ -132,6 +132,9 @@ class RdFlows final : private MadSink, private CmWire {
     static constexpr std::uint64_t kNever = Device::kNever;
     [[nodiscard]] Device& device() const noexcept { return device_; }
 
+    /// See RdNic::withdraw(). Threads: any.
+    bool withdraw(std::uint32_t key) noexcept { return nic_ != nullptr && nic_->withdraw(key); }
+
     // ---- what a flow needs ----
 
     [[nodiscard]] RdFlowUser& taker() const noexcept { return *taker_; }

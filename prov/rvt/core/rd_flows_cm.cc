@@ -43,8 +43,8 @@ struct Greeting {
     static constexpr std::uint8_t kVersion = 1;
     static constexpr std::uint8_t kUserKeys = 1;
     static constexpr std::uint8_t kRmaEvents = 2;
-    static constexpr std::uint8_t kNic = 4;      // the pair that is named is a NIC's
-    static constexpr std::uint8_t kFetches = 8;  // which reads messages from where they are
+    static constexpr std::uint8_t kNic = 4;   // the pair that is named is a NIC's
+    static constexpr std::uint8_t kRdma = 8;  // which does READs and WRITEs, and answers them
 
     std::uint32_t magic = kMagic;
     std::uint8_t version = kVersion;
@@ -100,7 +100,7 @@ RdFlowPeer peer_of(const Greeting& greeting) noexcept {
     return {.incarnation = greeting.incarnation,
             .has_user_keys = (greeting.flags & Greeting::kUserKeys) != 0,
             .wants_rma_events = (greeting.flags & Greeting::kRmaEvents) != 0,
-            .can_fetch = (greeting.flags & Greeting::kFetches) != 0};
+            .can_rdma = (greeting.flags & Greeting::kRdma) != 0};
 }
 
 /// Whether a request was made before the link's, by the same endpoint, and came late.
@@ -245,7 +245,7 @@ std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(
             (own_.has_user_keys ? Greeting::kUserKeys : 0) |
             (own_.wants_rma_events ? Greeting::kRmaEvents : 0) |
             (flow.is_over_nic() ? Greeting::kNic : 0) |
-            (flow.is_over_nic() && nic_->can_fetch() ? Greeting::kFetches : 0)),
+            (flow.is_over_nic() && nic_->can_rdma() ? Greeting::kRdma : 0)),
         .payload_bytes = static_cast<std::uint16_t>(
             flow.is_over_nic() ? nic_->device().payload_bytes() : device_.payload_bytes()),
         .incarnation = own_.incarnation,
@@ -257,7 +257,7 @@ std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(
 void RdFlows::note_greeting(Link& link, const CmEvent& event) noexcept {
     const Greeting greeting = read_greeting(event.private_data());
     link.flow->peer_ = peer_of(greeting);
-    link.flow->peer_.can_fetch &= event.remote.responder_resources != 0;
+    link.flow->peer_.can_rdma &= event.remote.responder_resources != 0;
     link.peer_dials = greeting.dials;
 }
 

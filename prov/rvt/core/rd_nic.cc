@@ -18,7 +18,7 @@ namespace {
 // As many as the limit of locked memory allows.
 constexpr std::uint32_t kReceives[] = {512, 256, 128, 64, 32};
 constexpr std::uint32_t kFreeShare = 8;  // of which not more than this part waits to be posted
-constexpr std::uint64_t kMostFetched = 1u << 30;
+constexpr std::uint64_t kMostRdmaBytes = 1u << 30;
 constexpr std::uint64_t kIsReceive = std::uint64_t{1} << 63;
 // Not every driver says that a pair takes no more receives.
 constexpr std::uint64_t kLastReceiveUs = 1'000'000;
@@ -38,13 +38,13 @@ Result<std::unique_ptr<RdNic>> RdNic::open(Device& device, const RegCacheAttr& r
                            : Result<std::unique_ptr<RdNic>>(started);
 }
 
-/// What the pairs that are left read into is named by nobody else.
+/// The memory of pairs that are left is named by nobody else.
 RdNic::~RdNic() {
     leaving_.clear();
     const util::Guard guard(memory_lock_);
-    for (const Fetch& fetch : fetches_) {
-        if (fetch.region != nullptr) {
-            cache_->give_back(*fetch.region);
+    for (const Rdma& rdma : rdmas_) {
+        if (rdma.region != nullptr) {
+            cache_->give_back(*rdma.region);
         }
     }
 }
@@ -68,7 +68,7 @@ Status RdNic::start(const RegCacheAttr& registrations) {
         made = make_wake_set();
     }
     if (made.is_ok()) {
-        max_flows_ = (depth - receives_->query().max_wr) / (RdFrameRing::kMaxFrames + kMostFetches);
+        max_flows_ = (depth - receives_->query().max_wr) / (RdFrameRing::kMaxFrames + kMostRdma);
         RegCacheAttr attr = registrations;
         attr.pd = pd_.get();
         cache_ = std::make_unique<RegCache>(std::move(attr));
@@ -127,14 +127,15 @@ Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
                                 .send_cq = cq_.get(),
                                 .recv_cq = cq_.get(),
                                 .srq = receives_.get(),
-                                .cap = {.max_send_wr = RdFrameRing::kMaxFrames + kMostFetches,
+                                .cap = {.max_send_wr = RdFrameRing::kMaxFrames + kMostRdma,
                                         .max_recv_wr = 0,
                                         .max_send_sge = 1,
                                         .max_recv_sge = 0,
                                         .max_inline_bytes = device_.limits().max_inline_bytes}}));
     if (made.is_ok()) {
-        made = place->modify({.state = QpState::kInit, .access = Access::kRemoteRead},
-                             QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
+        made = place->modify(
+            {.state = QpState::kInit, .access = Access::kRemoteRead | Access::kRemoteWrite},
+            QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
     }
     if (made.is_ok()) {
         flows_[place->qpn()] = &flow;
@@ -177,7 +178,7 @@ void RdNic::end_left(bool is_all_read) noexcept {
         if (ends) {
             const std::uint32_t qpn = one.pair->qpn();
             one.pair.reset();
-            lose_fetches_of(qpn);  // of which nothing was said
+            lose_rdma_of(qpn);  // of which nothing was said
             const util::Guard guard(lock_);
             flows_.erase(qpn);
             note_pairs_locked();
@@ -222,98 +223,129 @@ void RdNic::end_loan(CachedRegion& region) noexcept {
     cache_->give_back(region);
 }
 
-std::optional<RdNic::Begun> RdNic::begin_fetch(const iovec& to, const Qp& qp,
-                                               std::uint64_t name) noexcept {
-    if (to.iov_len > std::min<std::uint64_t>(device_.limits().max_message_bytes, kMostFetched)) {
+std::optional<RdNic::Begun> RdNic::begin_rdma(const iovec& local, RegCache::Nic use, const Qp& qp,
+                                              std::uint64_t name) noexcept {
+    if (local.iov_len >
+        std::min<std::uint64_t>(device_.limits().max_message_bytes, kMostRdmaBytes)) {
         return {};
     }
     const util::Guard guard(memory_lock_);
-    const auto region =
-        cache_->take(to.iov_base, to.iov_len, RegCache::Nic::kWrites, RegCache::Want::kKept);
+    const auto region = cache_->take(local.iov_base, local.iov_len, use, RegCache::Want::kKept);
     if (!region.is_ok()) {
         return {};
     }
-    if (free_fetches_.empty()) {
-        free_fetches_.push_back(static_cast<std::uint32_t>(fetches_.size()));
-        fetches_.emplace_back();
+    if (free_rdmas_.empty()) {
+        free_rdmas_.push_back(static_cast<std::uint32_t>(rdmas_.size()));
+        rdmas_.emplace_back();
     }
-    const std::uint32_t index = free_fetches_.back();
-    free_fetches_.pop_back();
-    fetches_[index] = {.region = region.value(), .qpn = qp.qpn(), .name = name};
+    const std::uint32_t index = free_rdmas_.back();
+    free_rdmas_.pop_back();
+    rdmas_[index] = {.region = region.value(), .qpn = qp.qpn(), .name = name};
     return Begun{.index = index,
-                 .to = {.addr = reinterpret_cast<std::uint64_t>(to.iov_base),
-                        .length = static_cast<std::uint32_t>(to.iov_len),
-                        .lkey = region.value()->lkey()}};
+                 .local = {.addr = reinterpret_cast<std::uint64_t>(local.iov_base),
+                           .length = static_cast<std::uint32_t>(local.iov_len),
+                           .lkey = region.value()->lkey()}};
 }
 
-std::uint64_t RdNic::free_fetch_locked(std::uint32_t index) noexcept {
-    Fetch& fetch = fetches_[index];
-    cache_->give_back(*std::exchange(fetch.region, nullptr));
-    free_fetches_.push_back(index);
-    return fetch.name;
+std::uint64_t RdNic::free_rdma_locked(std::uint32_t index) noexcept {
+    Rdma& rdma = rdmas_[index];
+    cache_->give_back(*std::exchange(rdma.region, nullptr));
+    free_rdmas_.push_back(index);
+    return rdma.name;
 }
 
-void RdNic::end_fetch(std::uint32_t index) noexcept {
+void RdNic::end_rdma(std::uint32_t index) noexcept {
     const util::Guard guard(memory_lock_);
-    free_fetch_locked(index);
+    free_rdma_locked(index);
 }
 
-void RdNic::lose_fetch(std::uint32_t index) noexcept {
+void RdNic::lose_rdma(std::uint32_t index) noexcept {
     const util::Guard guard(memory_lock_);
-    note_lost_locked(free_fetch_locked(index));
+    note_lost_locked(free_rdma_locked(index), WcStatus::kPeerDead);
 }
 
 /// Returns: nothing for one that has ended with its pair.
-std::optional<std::uint64_t> RdNic::fetch_has_ended(const Wc& wc) noexcept {
-    const auto index = static_cast<std::uint32_t>(wc.wr_id & ~kIsFetch);
+std::optional<std::uint64_t> RdNic::rdma_has_ended(const Wc& wc) noexcept {
+    const auto index = static_cast<std::uint32_t>(wc.wr_id & ~kIsRdma);
     const util::Guard guard(memory_lock_);
-    if (fetches_[index].region == nullptr || fetches_[index].qpn != wc.qpn) {
+    if (rdmas_[index].region == nullptr || rdmas_[index].qpn != wc.qpn) {
         return {};
     }
-    return free_fetch_locked(index);
+    return free_rdma_locked(index);
 }
 
-void RdNic::lose_fetches_of(std::uint32_t qpn) noexcept {
+void RdNic::lose_rdma_of(std::uint32_t qpn) noexcept {
     const util::Guard guard(memory_lock_);
-    for (std::uint32_t index = 0; index < fetches_.size(); ++index) {
-        if (fetches_[index].region != nullptr && fetches_[index].qpn == qpn) {
-            note_lost_locked(free_fetch_locked(index));
+    for (std::uint32_t index = 0; index < rdmas_.size(); ++index) {
+        if (rdmas_[index].region != nullptr && rdmas_[index].qpn == qpn) {
+            note_lost_locked(free_rdma_locked(index), WcStatus::kPeerDead);
         }
     }
 }
 
-void RdNic::note_lost_locked(std::uint64_t name) noexcept {
-    lost_.push_back(name);
+void RdNic::note_lost_locked(std::uint64_t name, WcStatus status) noexcept {
+    lost_.push_back({.name = name, .status = status});
     has_lost_.store(true, std::memory_order_relaxed);  // relaxed: see has_lost()
 }
 
 void RdNic::note_lost(std::uint64_t name) noexcept {
     const util::Guard guard(memory_lock_);
-    note_lost_locked(name);
+    note_lost_locked(name, WcStatus::kPeerDead);
 }
 
-std::vector<std::uint64_t> RdNic::take_lost() noexcept {
+std::vector<RdNic::Lost> RdNic::take_lost() noexcept {
     const util::Guard guard(memory_lock_);
     has_lost_.store(false, std::memory_order_relaxed);  // relaxed: see has_lost()
     return std::exchange(lost_, {});
 }
 
-void RdNic::take_fetched(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
-    const auto name = fetch_has_ended(wc);
+void RdNic::take_rdma(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
+    const auto name = rdma_has_ended(wc);
     if (!name) {
         return;
     }
     RdFlow* const flow = find(wc.qpn);
-    const bool is_read = flow != nullptr && wc.status == WcStatus::kSuccess;
-    if (is_read && flow->note_fetched(*name)) [[likely]] {
+    const bool is_done = flow != nullptr && wc.status == WcStatus::kSuccess;
+    if (is_done && flow->note_rdma_done(*name)) [[likely]] {
         return;
     }
-    if (!is_read) {
-        note_lost(*name);
+    if (!is_done) {
+        // Of a pair that fails, the first request says why.
+        const bool is_refused = wc.status == WcStatus::kRemAccessErr;
+        const util::Guard guard(memory_lock_);
+        note_lost_locked(*name, is_refused ? wc.status : WcStatus::kPeerDead);
     }
     if (flow != nullptr) {
         failed.push_back(flow->id());
     }
+}
+
+// ---- regions ----
+
+Mr* RdNic::expose(std::uint32_t key, const iovec& memory, Access rights) noexcept {
+    const util::Guard guard(memory_lock_);
+    Owned<Mr>& place = exposed_[key];
+    if (place == nullptr) {
+        const bool is_written = has_all(rights, Access::kRemoteWrite);
+        const Status made = keep(
+            place, reg_mr(*pd_, {.segments = {&memory, 1},
+                                 .access = is_written ? rights | Access::kLocalWrite : rights}));
+        if (!made.is_ok()) {
+            exposed_.erase(key);
+            RVT_INFO(kMr, "NIC %s does not reach %zu bytes at %p for peers: %s; frames will do",
+                     device_.name().c_str(), memory.iov_len, memory.iov_base,
+                     strerrordesc_np(made.error()));
+            return nullptr;
+        }
+        RVT_INFO(kMr, "NIC %s reaches %zu bytes at %p for peers", device_.name().c_str(),
+                 memory.iov_len, memory.iov_base);
+    }
+    return place.get();
+}
+
+bool RdNic::withdraw(std::uint32_t key) noexcept {
+    const util::Guard guard(memory_lock_);
+    return exposed_.erase(key) != 0;
 }
 
 // ---- events ----
@@ -424,8 +456,8 @@ void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
         }
         return;
     }
-    if ((wc.wr_id & kIsFetch) != 0) {
-        take_fetched(wc, failed);
+    if ((wc.wr_id & kIsRdma) != 0) {
+        take_rdma(wc, failed);
         return;
     }
     RdFlow* const flow = find(wc.qpn);

@@ -7,7 +7,8 @@
 // all that can be under way: so many flows the NIC carries, further ones take packets.
 //
 // Large messages are read by the NIC from where they lie to where they go, if both places can be
-// kept registered (core/reg_cache.h).
+// kept registered (core/reg_cache.h). Large accesses to a region of the peer are its too, once the
+// peer has told the key by which its NIC knows the region.
 //
 // A pair that ends may hold a receive, and the queue those that its messages have filled: it goes
 // when the NIC has said that it takes no more and the queue has been read, so that none is lost.
@@ -48,8 +49,8 @@ class RdNic {
     static constexpr std::uint32_t kMostCqe = 1u << 16;
     static constexpr unsigned kMostPolls = kMostCqe / kMostPerPoll;  // until its queue is read
 
-    static constexpr std::uint32_t kMostFetches = 16;                  // of a flow, at a time
-    static constexpr std::uint64_t kIsFetch = std::uint64_t{1} << 62;  // in a request's number
+    static constexpr std::uint32_t kMostRdma = 16;  // READs and WRITEs of a flow, at a time
+    static constexpr std::uint64_t kIsRdma = std::uint64_t{1} << 62;  // in a request's number
 
     /// @param device         Of verb grade; outlives this.
     /// @param registrations  Of the application's memory, without `pd`.
@@ -76,8 +77,8 @@ class RdNic {
 
     // ---- the application's memory. Threads: any ----
 
-    /// Whether memory stays registered, and the NIC reads and answers READs.
-    [[nodiscard]] bool can_fetch() const noexcept {
+    /// Whether memory stays registered, and the NIC does and answers READs.
+    [[nodiscard]] bool can_rdma() const noexcept {
         return cache_ != nullptr && cache_->keeps() && device_.limits().max_rd_atomic != 0;
     }
     /// Registers what a peer may read. Returns: nullptr when it cannot be kept.
@@ -85,23 +86,38 @@ class RdNic {
     void end_loan(CachedRegion& region) noexcept;
     struct Begun {
         std::uint32_t index;
-        Sge to;
+        Sge local;
     };
-    /// Registers what the pair is to read into, and remembers it by a number, which goes into the
-    /// request with kIsFetch. Returns: nothing when it cannot be kept.
-    std::optional<Begun> begin_fetch(const iovec& to, const Qp& qp, std::uint64_t name) noexcept;
+    /// Registers what the pair is to read into, or to write from, and remembers it by a number,
+    /// which goes into the request with kIsRdma. Returns: nothing when it cannot be kept.
+    std::optional<Begun> begin_rdma(const iovec& local, RegCache::Nic use, const Qp& qp,
+                                    std::uint64_t name) noexcept;
     /// The request never was.
-    void end_fetch(std::uint32_t index) noexcept;
+    void end_rdma(std::uint32_t index) noexcept;
     /// The same, but its taker believes that it was: see take_lost().
-    void lose_fetch(std::uint32_t index) noexcept;
+    void lose_rdma(std::uint32_t index) noexcept;
     /// The same of one that has ended well, but whose taker was not told.
     void note_lost(std::uint64_t name) noexcept;
+
+    // ---- regions of the application's, whose keys peers know. Threads: any ----
+
+    /// Registers exactly this memory for peers, under a key of the domain's, until withdraw().
+    /// @param rights  kRemoteRead, kRemoteWrite.
+    /// Returns: nullptr when it cannot be registered.
+    Mr* expose(std::uint32_t key, const iovec& memory, Access rights) noexcept;
+    /// Peers do not reach it any more when this returns: who tries ends its flow. Returns: whether
+    /// they did.
+    bool withdraw(std::uint32_t key) noexcept;
     /// Whether take_lost() has something to tell.
     [[nodiscard]] bool has_lost() const noexcept {
         return has_lost_.load(std::memory_order_relaxed);  // relaxed: a hint, read under the lock
     }
-    /// Of those that have come to nothing, the names. The NIC does not write for them any more.
-    std::vector<std::uint64_t> take_lost() noexcept;
+    /// One that has come to nothing. The NIC is not at its memory any more.
+    struct Lost {
+        std::uint64_t name;
+        WcStatus status;  // kPeerDead: it has ended with its pair
+    };
+    std::vector<Lost> take_lost() noexcept;
 
     /// Nothing more is handed to the flow, whose pair ends. Threads: any that keeps poll() out.
     void retire(Owned<Qp> pair) noexcept;
@@ -139,8 +155,8 @@ class RdNic {
         bool has_told = false;  // that it takes no more receives
     };
 
-    /// What a pair reads.
-    struct Fetch {
+    /// What a pair reads, or writes.
+    struct Rdma {
         CachedRegion* region = nullptr;  // nullptr: none
         std::uint32_t qpn = 0;
         std::uint64_t name = 0;
@@ -148,11 +164,11 @@ class RdNic {
 
     explicit RdNic(Device& device) noexcept : device_(device) {}
     Status start(const RegCacheAttr& registrations);
-    void take_fetched(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
-    std::optional<std::uint64_t> fetch_has_ended(const Wc& wc) noexcept;
-    void lose_fetches_of(std::uint32_t qpn) noexcept;
-    std::uint64_t free_fetch_locked(std::uint32_t index) noexcept RVT_REQUIRES(memory_lock_);
-    void note_lost_locked(std::uint64_t name) noexcept RVT_REQUIRES(memory_lock_);
+    void take_rdma(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
+    std::optional<std::uint64_t> rdma_has_ended(const Wc& wc) noexcept;
+    void lose_rdma_of(std::uint32_t qpn) noexcept;
+    std::uint64_t free_rdma_locked(std::uint32_t index) noexcept RVT_REQUIRES(memory_lock_);
+    void note_lost_locked(std::uint64_t name, WcStatus status) noexcept RVT_REQUIRES(memory_lock_);
     Status start_receives();
     Status make_wake_set();
     void give_back(std::uint64_t index) noexcept;
@@ -177,9 +193,11 @@ class RdNic {
     Owned<Pd> pd_;
     util::Mutex memory_lock_;          // order: after all but the watch's
     std::unique_ptr<RegCache> cache_;  // used under memory_lock_
-    std::vector<Fetch> fetches_ RVT_GUARDED_BY(memory_lock_);
-    std::vector<std::uint32_t> free_fetches_ RVT_GUARDED_BY(memory_lock_);
-    std::vector<std::uint64_t> lost_ RVT_GUARDED_BY(memory_lock_);  // names
+    std::vector<Rdma> rdmas_ RVT_GUARDED_BY(memory_lock_);
+    std::vector<std::uint32_t> free_rdmas_ RVT_GUARDED_BY(memory_lock_);
+    std::vector<Lost> lost_ RVT_GUARDED_BY(memory_lock_);
+    // By the domain's keys.
+    std::unordered_map<std::uint32_t, Owned<Mr>> exposed_ RVT_GUARDED_BY(memory_lock_);
     std::atomic<bool> has_lost_{false};
     Owned<VerbsCq> cq_;
     std::unique_ptr<std::byte[], Unmap> memory_{nullptr, Unmap{0}};

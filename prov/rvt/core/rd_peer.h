@@ -83,6 +83,20 @@ struct RdIncomingWrite {
     bool is_active = false;
 };
 
+/// A region of the peer's that its NIC reaches.
+struct RdNicRegion {
+    std::uint64_t address = 0;  // of its first byte, as RdRemote::addr
+    std::uint64_t length = 0;
+    std::uint64_t nic_address = 0;
+    std::uint32_t nic_key = 0;
+    Access rights = Access::kNone;
+
+    [[nodiscard]] bool covers(const RdRemote& range) const noexcept {
+        return range.addr >= address && range.addr - address <= length &&
+               range.len <= length - (range.addr - address);
+    }
+};
+
 /// What does not depend on the kind of path.
 struct RdPeerBase {
     enum class State : std::uint8_t { kIdle, kConnecting, kConnected };
@@ -113,6 +127,9 @@ struct RdPeerBase {
     RdIncomingWrite write;
     std::deque<RdReply> replies;
     std::deque<RdResponse> responses;
+    // What its NIC reaches, by the key of an access. Without rights: asked for, or refused.
+    std::unordered_map<std::uint64_t, RdNicRegion> nic_regions;
+    bool knows_nic_keys = false;  // of ours
     // The peer's own keys for keys that its application chose.
     std::unordered_map<std::uint64_t, std::uint32_t> keys;
     util::SockAddr address;

@@ -314,7 +314,10 @@ template <class Lock, class Host>
         case RdOp::kAccessDone: return on_access_done(peer, arrival);
         case RdOp::kRmaEvent: return on_rma_event(peer, arrival);
         case RdOp::kShare: return on_share(peer, arrival);
-        case RdOp::kFetched: return on_fetched(peer, arrival);
+        case RdOp::kAskNicKey: return on_ask_nic_key(peer, arrival);
+        case RdOp::kNicKey: return on_nic_key(peer, arrival);
+        case RdOp::kNicKeyEnds: return on_nic_key_ends(peer, arrival);
+        case RdOp::kRdmaDone: return on_rdma_done(peer, arrival);
         case RdOp::kGrow: return true;
         case RdOp::kSegment:
         case RdOp::kTaken:

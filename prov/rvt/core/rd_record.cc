@@ -60,6 +60,10 @@ constexpr auto kRules = [] {
     with_run(RdOp::kAtomicResult, 0, RdOp::kInvalid, kMaxAtomicSize);
     payload(RdOp::kAtomicAnswer, 0, 40);
     exactly(RdOp::kAccessDone, sizeof(RdOutcome));
+    exactly(RdOp::kRmaEvent, sizeof(RdAccess));
+    exactly(RdOp::kAskNicKey, sizeof(RdAccess));
+    exactly(RdOp::kNicKey, sizeof(RdNicKey));
+    exactly(RdOp::kNicKeyEnds, 0);
     exactly(RdOp::kHold, 0);
     exactly(RdOp::kTaken, 0);
     exactly(RdOp::kLeave, 0);

@@ -46,6 +46,7 @@ struct RdTxOp : util::Pooled {
         kWaiting,    // everything has left, the peer's answer is due
         kLent,       // all of it has left, no answer is due, but it may have to be sent again
         kAnswered,   // the same, and the peer has answered
+        kEnding,     // its connection has ended, and the NIC may still be at its buffer
     };
 
     RdTxOp* next = nullptr;  // in one of the peer's queues
@@ -86,6 +87,7 @@ struct RdTxOp : util::Pooled {
     bool is_rendezvous = false;         // kMessage: sent as a header
     bool is_asked = false;              // kMessage: the peer has asked for the data
     bool is_direct = false;   // one-sided: this process copies to or from the peer's memory
+    bool is_by_nic = false;   // one-sided: its NIC does
     bool has_waited = false;  // one-sided: for another to be copied with
     RdMethod method = RdMethod::kCount;  // one-sided: what was chosen, if there was a choice
     std::uint32_t share_count = 0;       // one-sided: parts that the target copies, oldest first

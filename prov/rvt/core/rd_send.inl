@@ -161,7 +161,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
         op->frames = 0;
         op->answers_due = op->segment = op->share_count = 0;
         op->method = RdMethod::kCount;
-        op->is_direct = op->is_asked = op->is_rendezvous = op->has_waited = false;
+        op->is_direct = op->is_by_nic = op->is_asked = op->is_rendezvous = op->has_waited = false;
         op->loan = {};
     }
     return op;
@@ -326,7 +326,7 @@ bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
                        is_contiguous ? reinterpret_cast<std::uint64_t>(op.iov[0].iov_base) : 0},
         .readable = {.key = op.total > tuning_.eager_max && lend(peer, op) ? op.loan.key() : 0}};
     // Another connection may have taken the place of the one that it was lent for.
-    const bool is_readable = op.loan.is_any() && peer.path.can_fetch();
+    const bool is_readable = op.loan.is_any() && peer.path.can_rdma();
     // No acknowledgement is asked for: kFinish follows the match anyway, and the buffer is in use
     // until then.
     const auto flags =

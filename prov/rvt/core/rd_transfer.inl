@@ -100,8 +100,8 @@ bool RdEngine<Lock, Host>::fetch(RdInbound& inbound) noexcept {
 
 /// The NIC has read it.
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::on_fetched(Peer& peer, const Arrival& arrival) noexcept {
-    RdInbound* const inbound = inbound_.find(arrival.data());
+bool RdEngine<Lock, Host>::on_message_fetched(Peer& peer, std::uint64_t name) noexcept {
+    RdInbound* const inbound = inbound_.find(name);
     if (inbound == nullptr || inbound->peer != &peer ||
         inbound->state != RdInbound::State::kFetching) {
         return false;
@@ -113,7 +113,7 @@ bool RdEngine<Lock, Host>::on_fetched(Peer& peer, const Arrival& arrival) noexce
 
 /// The NIC does not read it, and writes nothing any more. The connection has ended, or is about to.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::fetch_ended(std::uint64_t name) noexcept {
+void RdEngine<Lock, Host>::message_fetch_ended(std::uint64_t name) noexcept {
     RdInbound* const inbound = inbound_.find(name);
     if (inbound == nullptr) {
         return;
@@ -313,7 +313,7 @@ template <class Lock, class Host>
 RdTxOp* RdEngine<Lock, Host>::find_access(const Peer& peer, std::uint64_t name) noexcept {
     RdTxOp* const op = tx_accesses_.find(name);
     const bool is_open = op != nullptr && op->peer == &peer &&
-                         op->state != RdTxOp::State::kQueued && !op->is_direct &&
+                         op->state != RdTxOp::State::kQueued && !op->is_direct && !op->is_by_nic &&
                          op->segment + op->answers_due > op->remote_count;
     return is_open ? op : nullptr;
 }

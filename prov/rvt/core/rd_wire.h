@@ -35,6 +35,10 @@ enum class RdOp : std::uint8_t {
                   // operation
     kRmaEvent,    // RdAccess, data: the initiator has written or read directly, count and report it
     kShare,       // RdShare: the target is to copy a part of an access; answered with kAccessDone
+    kAskNicKey,   // RdAccess: by which key does the target's NIC know the region? The access itself
+                  // goes another way
+    kNicKey,      // answer to kAskNicKey: RdNicKey
+    kNicKeyEnds,  // the region is no more: forget the answer; data = the key that was asked about
     kGrow,        // from the next line on, the large rings are used
     kSegment,     // of a device of the verbs core, never of an endpoint: tag = bytes of the header
                   // at the begin of the run (core/segment_wire.h), its payload is the rest
@@ -45,8 +49,8 @@ enum class RdOp : std::uint8_t {
              // data = the number of the question
     kMayLeave,  // answer to kLeave: no more have I; nothing follows until the peer closes, or stays
     kStay,      // with wire::kLast, answer to kLeave: I have; without, the asker takes it back
-    kFetched,   // of this side's NIC, never of a peer: the message that it was to read is here;
-                // data = the receiver's operation
+    kRdmaDone,  // of this side's NIC, never of a peer: it has read or written what it was to;
+                // data = the name that was given to that
     kCount,
 };
 
@@ -103,7 +107,7 @@ struct RdPull {
     std::uint64_t end;    // the byte after the last one
 };
 
-/// In the payload of kWrite, kRead, kRmaEvent.
+/// In the payload of kWrite, kRead, kRmaEvent, kAskNicKey.
 struct RdAccess {
     std::uint64_t key;
     std::uint64_t address;    // as RdRemote::addr
@@ -120,6 +124,16 @@ struct RdShare {
     std::uint64_t place;      // of the part in the initiator's memory
 };
 
+/// In the payload of kNicKey. What has no right to be accessed is not registered.
+struct RdNicKey {
+    std::uint64_t key;          // as it was asked about
+    std::uint64_t address;      // of the region's first byte, as RdRemote::addr
+    std::uint64_t length;       // of the region
+    std::uint64_t nic_address;  // of its first byte, as the NIC knows it
+    std::uint32_t nic_key;      // the NIC's R_Key
+    std::uint32_t rights;       // Access
+};
+
 /// In the payload of kAtomic and kAtomicInline; the tag field holds RdAtomicKind.
 struct RdAtomicHeader {
     std::uint64_t key;
@@ -129,7 +143,8 @@ struct RdAtomicHeader {
     std::uint64_t compare;  // kAtomicInline only
 };
 static_assert(sizeof(RdHeader) + sizeof(RdReadable) <= 40 && sizeof(RdPull) <= 40 &&
-              sizeof(RdAccess) <= 40 && sizeof(RdShare) <= 40 && sizeof(RdAtomicHeader) <= 40);
+              sizeof(RdAccess) <= 40 && sizeof(RdShare) <= 40 && sizeof(RdNicKey) <= 40 &&
+              sizeof(RdAtomicHeader) <= 40);
 
 /// In the payload of kFinish, kAck, kAccessDone and kPullDone.
 struct RdOutcome {

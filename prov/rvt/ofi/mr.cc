@@ -357,7 +357,15 @@ util::Status withdraw(Mr& mr) noexcept {
         mr.nic_region.reset();
         return util::kOk;
     }
-    return mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, {no_peer_uses, mr.domain});
+    const util::Status removed =
+        mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, {no_peer_uses, mr.domain});
+    if (removed.is_ok()) {
+        const std::lock_guard guard(mr.domain->endpoints_lock);
+        for (core::RdEndpoint* endpoint : mr.domain->endpoints) {
+            endpoint->withdraw_key(mr.table_key);
+        }
+    }
+    return removed;
 }
 
 int mr_close(fid* self) noexcept {

@@ -73,7 +73,7 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
     }
 
     void take_message(void*, const core::RdMessage& message) noexcept override {
-        if (message.op == core::RdOp::kFetched) {
+        if (message.op == core::RdOp::kRdmaDone) {
             fetched.push_back(message.data);
             return;
         }
@@ -86,7 +86,7 @@ class Node final : public core::RdFlowUser, public core::RdFlowsUser {
         flow_ended(*static_cast<core::RdFlow*>(peer));
     }
     bool is_idle(void*) noexcept override { return !is_owed; }
-    void fetch_ended(std::uint64_t name) noexcept override { lost.push_back(name); }
+    void rdma_ended(std::uint64_t name, core::WcStatus) noexcept override { lost.push_back(name); }
     void flow_opened(core::RdFlow& opened) noexcept override {
         flow = &opened;
         if (starts_flows) {

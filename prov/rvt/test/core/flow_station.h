@@ -53,7 +53,9 @@ class FlowStation final : private core::RdFlowsUser {
                                       .nic = nic_.get(),
                                       .taker = attr.user,
                                       .user = this,
-                                      .own = {.incarnation = incarnation()},
+                                      .own = {.incarnation = incarnation(),
+                                              .has_user_keys = attr.keys.has_user_keys,
+                                              .wants_rma_events = attr.wants_rma_events},
                                       .registrations = net->registrations,
                                       .is_hot = &is_hot_})
                      .take();
@@ -70,6 +72,7 @@ class FlowStation final : private core::RdFlowsUser {
     }
 
     void connect(const util::SockAddr& address) { flows_->connect(core::to_address(address)); }
+    bool withdraw(std::uint32_t key) noexcept { return flows_->withdraw(key); }
     unsigned note_poll() noexcept {
         ++polls_;
         const unsigned moved = flows_->poll();

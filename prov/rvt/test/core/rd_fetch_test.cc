@@ -11,6 +11,7 @@
 
 #include "core/flow_node.h"
 #include "core/mock_roce_nic.h"
+#include "core/nic_pages.h"
 
 using namespace rvt;
 using namespace rvt::core;
@@ -18,26 +19,8 @@ using test::Node;
 
 namespace {
 
-constexpr std::size_t kBytes = 256u << 10;
-
-/// Memory of the application.
-struct Pages {
-    explicit Pages(char filled, int flags = MAP_PRIVATE)
-        : memory(static_cast<char*>(
-              mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0))) {
-        std::fill_n(memory, kBytes, filled);
-    }
-    ~Pages() { munmap(memory, kBytes); }
-    Pages(const Pages&) = delete;
-    Pages& operator=(const Pages&) = delete;
-    iovec part(std::size_t begin, std::size_t length) const { return {memory + begin, length}; }
-    iovec all() const { return part(0, kBytes); }
-    bool is(char what) const {
-        return std::all_of(memory, memory + kBytes, [what](char c) { return c == what; });
-    }
-
-    char* memory;
-};
+using test::Pages;
+constexpr std::size_t kBytes = test::kPagesBytes;
 
 struct Net {
     /// @param b_keeps  Whether the second of them keeps registrations, as the
@@ -147,13 +130,13 @@ Test(rd_fetch, frames_go_on_beside_it) {
 
 Test(rd_fetch, needs_registrations_at_both_ends) {
     Net net(false);
-    RVT_ASSERT(!net.a->flow->can_fetch());
-    RVT_ASSERT(!net.b->flow->can_fetch());
+    RVT_ASSERT(!net.a->flow->can_rdma());
+    RVT_ASSERT(!net.b->flow->can_rdma());
 }
 
 Test(rd_fetch, shared_memory_is_not_lent_nor_read_into) {
     Net net;
-    const Pages shared('a', MAP_SHARED);
+    const Pages shared('a', kBytes, MAP_SHARED);
     const Pages to('-');
     RVT_ASSERT(!net.a->flow->lend(shared.all()).is_any());
     RdLoan loan = net.a->flow->lend(to.all());
@@ -195,11 +178,11 @@ Test(rd_fetch, a_peer_that_dies_ends_the_flow) {
     const Pages from('a');
     const Pages to('-');
     RdLoan loan = net.a->flow->lend(from.all());
-    net.mock.are_reads_stopped = true;
+    net.mock.is_rdma_stopped = true;
     RVT_ASSERT(net.fetch(loan, from.all(), to.all(), 1));
     net.poll();
     net.mock.is_cut = true;
-    net.mock.are_reads_stopped = false;
+    net.mock.is_rdma_stopped = false;
     RVT_ASSERT(Node::say("are you there?", *net.b->flow));
     net.until([&] { return net.b->ends == 1; });
     RVT_ASSERT(net.b->fetched.empty());
@@ -211,7 +194,7 @@ Test(rd_fetch, an_owner_who_was_away_is_told_of_what_was_lost) {
     const Pages from('a');
     const Pages to('-');
     RdLoan loan = net.a->flow->lend(from.all());
-    net.mock.are_reads_stopped = true;
+    net.mock.is_rdma_stopped = true;
     RVT_ASSERT(net.fetch(loan, from.all(), to.all(), 7));
     net.mock.fail_pair(net.mock.connected_pairs()[1]);
     // Somebody polls in its stead for as long as there is something to poll for.
@@ -246,12 +229,12 @@ Test(rd_fetch, nothing_is_written_any_more_when_the_flow_is_closed) {
     const Pages from('a');
     const Pages to('-');
     RdLoan loan = net.a->flow->lend(from.all());
-    net.mock.are_reads_stopped = true;
+    net.mock.is_rdma_stopped = true;
     for (unsigned i = 0; i < 40; ++i) {  // some of them wait
         RVT_ASSERT(net.fetch(loan, from.all(), to.all(), i));
     }
     net.b->flow->close();
-    net.mock.are_reads_stopped = false;
+    net.mock.is_rdma_stopped = false;
     net.until([&] { return net.a->ends == 1 && net.mock.pairs_left() == 0; });
     net.until([&] { return net.b->lost.size() == 40; });
     std::ranges::sort(net.b->lost);
@@ -267,7 +250,7 @@ Test(rd_fetch, an_endpoint_that_ends_meanwhile_leaves_nothing_registered) {
     const Pages from('a');
     const Pages to('-');
     RdLoan loan = net.a->flow->lend(from.all());
-    net.mock.are_reads_stopped = true;
+    net.mock.is_rdma_stopped = true;
     RVT_ASSERT(net.fetch(loan, from.all(), to.all(), 1));
     const std::size_t before = net.mock.registered;
     net.b.reset();

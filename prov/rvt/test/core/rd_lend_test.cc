@@ -9,194 +9,24 @@
 
 #include <sys/mman.h>
 
-#include "core/address_vector.h"
-#include "core/cq.h"
 #include "core/device_memory.h"
 #include "core/flow_node.h"
-#include "core/flow_station.h"
-#include "core/mock_roce_nic.h"
-#include "core/rd_engine.h"
+#include "core/nic_net.h"
 
 using namespace rvt;
 using namespace rvt::core;
 
 namespace {
 
-constexpr std::size_t kBytes = 256u << 10;
-
-/// Memory of the application.
-struct Pages {
-    explicit Pages(char filled, std::size_t length = kBytes, int flags = MAP_PRIVATE)
-        : bytes(length),
-          memory(static_cast<char*>(
-              mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0))) {
-        std::fill_n(memory, bytes, filled);
-    }
-    ~Pages() { munmap(memory, bytes); }
-    Pages(const Pages&) = delete;
-    Pages& operator=(const Pages&) = delete;
-    iovec part(std::size_t begin, std::size_t length) const { return {memory + begin, length}; }
-    iovec all() const { return part(0, bytes); }
-    bool is(char what, std::size_t begin, std::size_t end) const {
-        return std::all_of(memory + begin, memory + end, [what](char c) { return c == what; });
-    }
-    bool is(char what) const { return is(what, 0, bytes); }
-
-    const std::size_t bytes;
-    char* const memory;
-};
-
-/// Names an operation.
-void* context_of(std::uint64_t number) {
-    return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr)
-}
-
-/// An endpoint with a completion queue of its own.
-struct End {
-    using Engine = RdEngine<util::NullLock, test::FlowStationHost>;
-
-    End(const Address& address, const RdTuning& tuning)
-        : cq(Cq::create(256).take()), engine(lock, {}, tuning, {}), own(to_sock_addr(address)) {
-        engine.bind({.tx_cq = cq.get(), .rx_cq = cq.get()}, &av);
-        RVT_OK(engine.bind_address(own));
-        RVT_OK(engine.enable());
-    }
-    ~End() = default;
-    End(const End&) = delete;
-    End& operator=(const End&) = delete;
-
-    void poll() {
-        engine.progress(&engine);
-        for (; const Cqe* entry = cq->front(); cq->pop()) {
-            done.push_back(*entry);
-        }
-    }
-    Status send(std::uint64_t number, const iovec& from, RdFlags flags = RdFlags::kNone,
-                std::size_t count = 1) {
-        return engine.send({.iov = &from,
-                            .iov_count = count,
-                            .dest = 0,
-                            .tag = number,
-                            .context = context_of(number),
-                            .flags = flags | RdFlags::kTagged | RdFlags::kCompletion});
-    }
-    /// Takes what has this number for its tag.
-    Status recv(std::uint64_t number, const iovec& to, RdFlags flags = RdFlags::kNone,
-                std::size_t count = 1) {
-        return engine.recv({.iov = &to,
-                            .iov_count = count,
-                            .tag = number,
-                            .context = context_of(number),
-                            .flags = flags | RdFlags::kTagged | RdFlags::kCompletion});
-    }
-    [[nodiscard]] const Cqe* completion(std::uint64_t number) const {
-        const auto found = std::ranges::find(done, context_of(number), &Cqe::op_context);
-        return found != done.end() ? &*found : nullptr;
-    }
-    [[nodiscard]] bool is_done(std::uint64_t number) const { return completion(number) != nullptr; }
-    [[nodiscard]] WcStatus status(std::uint64_t number) const { return completion(number)->status; }
-
-    util::NullLock lock;
-    std::unique_ptr<Cq> cq;
-    AddressVector av;
-    Engine engine;
-    const util::SockAddr own;
-    std::vector<Cqe> done;
-};
-
-/// Two of them, connected: what the first sends the second receives.
-struct Net : test::FlowNet {
-    explicit Net(const RdTuning& tuned = {}, bool b_keeps = true)
-        : watch(test::watch_or_skip()), tuning(tuned) {
-        test::FlowStation::net = this;
-        opened = test::open_mock_nic(mock, registry);
-        nic = {opened, &opened->device()};
-        a = make(5001, true);
-        b = make(5002, b_keeps);
-        meet();
-        talk();
-    }
-    ~Net() {
-        a.reset();
-        b.reset();
-        nic.reset();
-        opened.reset();
-        RVT_EQ(mock.live, 0);
-        RVT_EQ(mock.registered, 0);
-    }
-    Net(const Net&) = delete;
-    Net& operator=(const Net&) = delete;
-
-    std::unique_ptr<End> make(std::uint16_t port, bool keeps) {
-        registrations = {
-            .watch = keeps ? watch : nullptr, .max_bytes = 1 << 24, .max_regions = 128};
-        Address address = nic->address();
-        address.port = port;
-        return std::make_unique<End>(address, tuning);
-    }
-    void meet() const {
-        RVT_EQ(a->av.insert(b->own).value(), 0);
-        RVT_EQ(b->av.insert(a->own).value(), 0);
-    }
-    void poll() const {
-        opened->take_events();
-        for (const auto* end : {&a, &b}) {
-            if (*end != nullptr) {
-                (*end)->poll();
-            }
-        }
-    }
-    void poll_for_a_while() const {
-        for (int i = 0; i < 200; ++i) {
-            poll();
-        }
-    }
-    /// Polls until it is so; fails the test when it does not come to that.
-    template <class Is>
-    void until(Is is) const {
-        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-        while (!is()) {
-            RVT_ASSERT(std::chrono::steady_clock::now() < end);
-            poll();
-        }
-    }
-    /// A small message each way arrives.
-    void talk() {
-        char said[] = "there";
-        char heard[sizeof said] = {};
-        for (const auto& [from, to] : {std::pair{a.get(), b.get()}, std::pair{b.get(), a.get()}}) {
-            ++last;
-            RVT_OK(to->recv(last, {heard, sizeof heard}));
-            RVT_OK(from->send(last, {said, sizeof said}));
-            until([&, from = from, to = to] { return from->is_done(last) && to->is_done(last); });
-            RVT_EQ(from->status(last), WcStatus::kSuccess);
-            RVT_EQ(to->status(last), WcStatus::kSuccess);
-        }
-    }
-    /// One large message, from send to both completions.
-    void pass(const iovec& from, const iovec& to, RdFlags flags = RdFlags::kNone) {
-        ++last;
-        RVT_OK(b->recv(last, to));
-        RVT_OK(a->send(last, from, flags));
-        until([&] { return a->is_done(last) && b->is_done(last); });
-        RVT_EQ(a->status(last), WcStatus::kSuccess);
-        RVT_EQ(b->status(last), WcStatus::kSuccess);
-    }
-
-    verbs::MockNic mock;
-    Registry registry;
-    std::shared_ptr<util::MemoryWatch> watch;
-    const RdTuning tuning;
-    std::shared_ptr<verbs::Nic> opened;
-    std::unique_ptr<End> a;
-    std::unique_ptr<End> b;
-    std::uint64_t last = 1000;  // number of an operation
-};
+using test::context_of;
+using test::Pages;
+using Net = test::NicNet;
+constexpr std::size_t kBytes = test::kPagesBytes;
 
 /// One message under way, which the NIC has been asked to read and does not.
 struct Stuck : Net {
     Stuck() {
-        mock.are_reads_stopped = true;
+        mock.is_rdma_stopped = true;
         RVT_OK(b->recv(1, to.all()));
         RVT_OK(a->send(1, from.all()));
         poll_for_a_while();
@@ -208,7 +38,7 @@ struct Stuck : Net {
         RVT_EQ(a->status(1), WcStatus::kPeerDead);
         RVT_EQ(b->status(1), WcStatus::kPeerDead);
         RVT_ASSERT(to.is('-'));
-        mock.are_reads_stopped = false;
+        mock.is_rdma_stopped = false;
         talk();
     }
     Pages from{'a'};
@@ -251,13 +81,13 @@ Test(rd_lend, a_buffer_is_the_senders_again_when_it_has_been_read) {
     const Pages to('-');
     for (const RdFlags flags :
          {RdFlags::kNone, RdFlags::kDeliveryComplete, RdFlags::kMatchComplete}) {
-        net.mock.are_reads_stopped = true;
+        net.mock.is_rdma_stopped = true;
         const std::uint64_t number = ++net.last;
         RVT_OK(net.b->recv(number, to.all()));
         RVT_OK(net.a->send(number, from.all(), flags));
         net.poll_for_a_while();
         RVT_ASSERT(!net.a->is_done(number) && !net.b->is_done(number));
-        net.mock.are_reads_stopped = false;
+        net.mock.is_rdma_stopped = false;
         net.talk();  // which takes the NIC to what waits
         net.until([&] { return net.a->is_done(number); });
         RVT_ASSERT(net.b->is_done(number) && to.is('a'));
@@ -366,7 +196,7 @@ Test(rd_lend, messages_are_matched_in_their_order_whatever_their_size) {
     const Pages to('-');
     char small[2][8] = {"first", "second"};
     char heard[2][8] = {};
-    net.mock.are_reads_stopped = true;
+    net.mock.is_rdma_stopped = true;
     for (const iovec& each : {from.all(), iovec{small[0], 8}, iovec{small[1], 8}}) {
         RVT_OK(net.a->send(7, each));  // the same tag
     }
@@ -381,7 +211,7 @@ Test(rd_lend, messages_are_matched_in_their_order_whatever_their_size) {
     net.until([&] { return net.b->is_done(2) && net.b->is_done(3); });
     RVT_ASSERT(std::string_view(heard[0]) == "first" && std::string_view(heard[1]) == "second");
     RVT_ASSERT(!net.b->is_done(1));
-    net.mock.are_reads_stopped = false;
+    net.mock.is_rdma_stopped = false;
     net.talk();
     net.until([&] { return net.b->is_done(1); });
     RVT_EQ(net.b->completion(1)->len, kBytes);
@@ -410,7 +240,7 @@ Test(rd_lend, more_messages_than_the_nic_is_given_at_a_time_all_arrive) {
 // ---- what goes in frames ----
 
 Test(rd_lend, without_registrations_at_the_other_end_frames_do) {
-    Net net({}, false);
+    Net net({}, {.keeps = false});
     const Pages from('a');
     const Pages to('-');
     net.pass(from.all(), to.all());
@@ -557,7 +387,7 @@ Test(rd_lend, a_pair_of_the_sender_that_fails_ends_both_operations) {
 Test(rd_lend, a_sender_that_does_not_answer_ends_the_receive) {
     Stuck net;
     net.mock.is_cut = true;
-    net.mock.are_reads_stopped = false;
+    net.mock.is_rdma_stopped = false;
     char word[] = "are you there?";
     RVT_OK(net.b->send(2, {word, sizeof word}));
     net.until([&] { return net.b->is_done(1); });
@@ -579,19 +409,19 @@ Test(rd_lend, a_receiver_that_is_gone_before_it_reads_ends_the_send) {
 Test(rd_lend, a_receive_ends_when_the_nic_writes_no_more) {
     Stuck net;
     net.mock.tells_last_receive = false;
-    net.mock.are_reads_unfinished = true;
+    net.mock.is_rdma_unfinished = true;
     net.mock.fail_pair(net.mock.connected_pairs()[1]);
     net.until([&] { return net.a->is_done(1); });  // the connection is gone at both ends
     net.poll_for_a_while();
     RVT_ASSERT(!net.b->is_done(1));
-    net.mock.finish_reads();
+    net.mock.finish_rdma();
     net.both_fail();
 }
 
 Test(rd_lend, a_receive_ends_with_its_pair_when_the_nic_says_nothing) {
     Stuck net;
     net.mock.tells_last_receive = false;
-    net.mock.are_reads_unfinished = true;
+    net.mock.is_rdma_unfinished = true;
     net.mock.fail_pair(net.mock.connected_pairs()[1]);
     net.both_fail();
 }
@@ -628,7 +458,7 @@ Test(rd_lend, an_endpoint_that_is_closed_reads_no_more) {
     Stuck net;
     RVT_EQ(net.mock.connected_pairs().size(), 2);
     net.b.reset();
-    net.mock.are_reads_stopped = false;
+    net.mock.is_rdma_stopped = false;
     net.until([&] { return net.a->is_done(1); });
     RVT_ASSERT(net.mock.connected_pairs().empty());  // nobody can read it any more
     RVT_EQ(net.a->status(1), WcStatus::kPeerDead);
@@ -639,7 +469,7 @@ Test(rd_lend, an_endpoint_that_is_closed_reads_no_more) {
 Test(rd_lend, an_endpoint_that_is_closed_lends_no_more) {
     Stuck net;
     net.a.reset();
-    net.mock.are_reads_stopped = false;
+    net.mock.is_rdma_stopped = false;
     net.until([&] { return net.b->is_done(1); });
     RVT_EQ(net.b->status(1), WcStatus::kPeerDead);
     RVT_ASSERT(net.to.is('-'));
@@ -658,7 +488,7 @@ Test(rd_lend, a_sender_that_hears_of_an_end_is_read_no_more) {
     }
     RVT_EQ(net.a->status(1), WcStatus::kPeerDead);
     std::fill_n(net.from.memory, kBytes, 'x');
-    net.mock.are_reads_stopped = false;
+    net.mock.is_rdma_stopped = false;
     net.until([&] { return net.b->is_done(1); });
     RVT_EQ(net.b->status(1), WcStatus::kPeerDead);
     RVT_ASSERT(net.to.is('-'));

@@ -43,8 +43,11 @@ struct Frame {
     std::vector<char> bytes;
     bool is_read = false;  // then this, in their place:
     ibv_sge to{};
-    std::uint64_t from = 0;
+    std::uint64_t address = 0;  // of the peer's memory, also for a WRITE
     std::uint32_t key = 0;
+    bool is_write = false;
+
+    [[nodiscard]] bool is_rdma() const { return is_read || is_write; }
 };
 struct MockPair : ibv_qp {
     ibv_qp_state now = IBV_QPS_RESET;
@@ -53,7 +56,7 @@ struct MockPair : ibv_qp {
     std::deque<Frame> waiting;              // for a receive of the peer's
     std::deque<Receive> held;               // for messages of which a part has come
     std::vector<std::uint64_t> receives;    // of its own
-    std::vector<std::uint64_t> unfinished;  // READs that have not let go of their memory
+    std::vector<std::uint64_t> unfinished;  // READs and WRITEs that have not let go of their memory
 };
 std::vector<MockPair*> pairs;
 std::vector<MockSrq*> shared_queues;
@@ -104,7 +107,7 @@ void end_pair(MockPair& pair, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR) {
     }
     pair.now = IBV_QPS_ERR;
     for (const Frame& frame : pair.waiting) {
-        if (frame.is_read && mock->are_reads_unfinished) {
+        if (frame.is_rdma() && mock->is_rdma_unfinished) {
             pair.unfinished.push_back(frame.wr_id);
             continue;
         }
@@ -140,22 +143,36 @@ bool deliver(const MockPair& to, std::span<const char> bytes) {
     return true;
 }
 
-/// Returns: false when the key does not name that memory.
-bool read(const Frame& frame) {
+/// Whether the key names that memory, with this right.
+bool is_granted(const Frame& frame, std::size_t bytes, int right) {
     const std::size_t number = frame.key / 2;  // of regions, from 1 on
     if (frame.key % 2 == 0 || number == 0 || number > mock->regions.size()) {
         return false;
     }
     const MockNic::Region& region = mock->regions[number - 1];
-    if ((region.access & IBV_ACCESS_REMOTE_READ) == 0 || frame.from < region.iova ||
-        frame.from + frame.to.length > region.iova + region.length) {
+    return region.is_there && (region.access & right) != 0 && frame.address >= region.iova &&
+           frame.address + bytes <= region.iova + region.length;
+}
+
+/// Returns: false when the peer's NIC refuses.
+bool read(const Frame& frame) {
+    if (!is_granted(frame, frame.to.length, IBV_ACCESS_REMOTE_READ)) {
         return false;
     }
     // NOLINTBEGIN(performance-no-int-to-ptr): the addresses that were posted
-    std::memcpy(reinterpret_cast<void*>(frame.to.addr), reinterpret_cast<void*>(frame.from),
+    std::memcpy(reinterpret_cast<void*>(frame.to.addr), reinterpret_cast<void*>(frame.address),
                 frame.to.length);
     // NOLINTEND(performance-no-int-to-ptr)
     ++mock->reads;
+    return true;
+}
+bool write(const Frame& frame) {
+    if (!is_granted(frame, frame.bytes.size(), IBV_ACCESS_REMOTE_WRITE)) {
+        return false;
+    }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the address that was posted
+    std::ranges::copy(frame.bytes, reinterpret_cast<char*>(frame.address));
+    ++mock->writes;
     return true;
 }
 
@@ -168,14 +185,14 @@ void run(MockPair& pair) {
             return;
         }
         const Frame& frame = pair.waiting.front();
-        if (frame.is_read && mock->are_reads_stopped) {
+        if (frame.is_rdma() && mock->is_rdma_stopped) {
             return;
         }
-        if (frame.is_read && !read(frame)) {
+        if (frame.is_rdma() && !(frame.is_read ? read(frame) : write(frame))) {
             end_pair(pair, IBV_WC_REM_ACCESS_ERR);
             return;
         }
-        if (!frame.is_read && !deliver(*to, frame.bytes)) {
+        if (!frame.is_rdma() && !deliver(*to, frame.bytes)) {
             return;
         }
         if (frame.is_signaled) {
@@ -277,6 +294,7 @@ ibv_mr* region(ibv_pd* pd, const MockNic::Region& asked, int error) {
 }
 int dereg_mr(ibv_mr* region) {
     auto* const mine = static_cast<MockMr*>(region);
+    mock->regions[mine->lkey / 2 - 1].is_there = false;
     mock->registered -= mine->bytes;
     return destroy(mine);
 }
@@ -489,7 +507,10 @@ int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
         frame.bytes.clear();
         frame.is_read = true;
         frame.to = wr->sg_list[0];
-        frame.from = wr->wr.rdma.remote_addr;
+    }
+    if (wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_RDMA_WRITE) {
+        frame.is_write = !frame.is_read;
+        frame.address = wr->wr.rdma.remote_addr;
         frame.key = wr->wr.rdma.rkey;
     }
     if (pair.now == IBV_QPS_ERR) {
@@ -622,9 +643,9 @@ void MockNic::fail_queue() {
     events.push_back(event);
 }
 
-void MockNic::finish_reads() {
+void MockNic::finish_rdma() {
     const std::lock_guard guard(traffic);
-    are_reads_unfinished = false;
+    is_rdma_unfinished = false;
     for (MockPair* const pair : pairs) {
         for (const std::uint64_t id : std::exchange(pair->unfinished, {})) {
             complete(*pair, id, IBV_WC_WR_FLUSH_ERR, false);

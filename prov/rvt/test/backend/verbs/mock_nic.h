@@ -2,7 +2,8 @@
 // A NIC that exists only here: the functions of libibverbs that the backend calls, and what they
 // were called with. One at a time; while it exists, the backend finds it in place of rdma-core.
 //
-// Pairs that are connected with each other carry SENDs into receives of shared queues, at once. As
+// Pairs that are connected with each other carry SENDs into receives of shared queues, at once, and
+// READs and WRITEs. As
 // with a NIC, what fails ends the pair, and no completion of a pair outlives it.
 #pragma once
 
@@ -53,8 +54,9 @@ class MockNic {
         std::uint64_t addr, length, iova, offset;
         int fd;  // -1: no dma-buf
         int access;
+        bool is_there = true;
     };
-    std::vector<Region> regions;
+    std::vector<Region> regions;  // all that there have been
     struct Change {
         int flags;
         std::uint64_t addr, length;
@@ -74,10 +76,11 @@ class MockNic {
 
     // What happens to it.
     bool is_cut = false;                       // nobody answers
-    bool are_reads_stopped = false;            // they wait, and what comes behind them
+    bool is_rdma_stopped = false;              // it waits, and what comes behind it
     std::atomic<unsigned> reads{0};            // carried out
-    bool are_reads_unfinished = false;         // those of pairs that end are not flushed
-    void finish_reads();                       // now they are
+    std::atomic<unsigned> writes{0};           // the same
+    bool is_rdma_unfinished = false;           // that of pairs that end is not flushed
+    void finish_rdma();                        // now it is
     void fail_queue();                         // that of the latest pair, with IBV_EVENT_CQ_ERR
     void gone();                               // with IBV_EVENT_DEVICE_FATAL
     void fail_pair(std::uint32_t qpn);         // with IBV_EVENT_QP_FATAL
