@@ -434,13 +434,16 @@ void mapped_memory(Rank& self) {
     close(fd);
 }
 
-/// Without any call of the target: either it completes, or the provider never said it would.
+/// Without any call of the target, which has been written before: either it completes, or the
+/// provider never said it would.
 void target_asleep(Rank& self) {
     Memory memory(self, {.caps = FI_RMA | FI_MSG, .tx_op_flags = FI_DELIVERY_COMPLETE}, 1 << 20);
     Party& party = memory.party;
     Contexts contexts(1);
-    // One exchange first, so that the connection exists.
     if (self.rank == 0) {
+        memory.local.fill(1);
+        memory.write(1 << 20, 0, contexts.at(0));
+        party.ep.wait_tx();
         party.send(memory.local, 8, contexts.at(0));
         party.ep.wait_tx();
     } else {
