@@ -21,6 +21,8 @@ constexpr unsigned kStallsBeforeGrowth = 64;
 constexpr unsigned kBurstsBeforeGrowth = 16;
 /// How often more before memory for the large rings is looked for again.
 constexpr unsigned kStallsBeforeNextTry = 10'000;
+/// The longest run whose cache lines are taken ahead; for longer ones it makes no difference.
+constexpr std::size_t kMostOwned = 8192;
 
 }  // namespace
 
@@ -231,22 +233,10 @@ std::byte* Path::reserve_run(std::size_t count) noexcept {
             run = bytes_.reserve(count);
         }
     }
-    if (run != nullptr) {
-        own(run, count);
+    if (run != nullptr && count <= kMostOwned) {
+        bytes_.own(count);
     }
     return run;
-}
-
-/// Asks for the cache lines of memory that is about to be written: all at once, where stores would
-/// wait for one after the other until the reader's cache has let go of it. A longer run hides that
-/// by itself.
-void Path::own(std::byte* memory, std::size_t count) noexcept {
-    constexpr std::size_t kMostBytes = 8192;
-    if (count <= kMostBytes) {
-        for (std::size_t at = 0; at < count; at += util::kCacheLine) {
-            util::prefetch_write(memory + at);
-        }
-    }
 }
 
 void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
@@ -258,8 +248,11 @@ void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::ui
     bytes_.commit(run_bytes);
     publish(op, flags, run_bytes);
     // While the peer is busy with this run: the next one is likely to be as long.
-    if (std::byte* const next = bytes_.reserve(run_bytes)) {
-        own(next, run_bytes);
+    if (run_bytes <= kMostOwned) {
+        if (!bytes_.has_room(run_bytes)) {
+            refresh();
+        }
+        bytes_.own(run_bytes);
     }
 }
 

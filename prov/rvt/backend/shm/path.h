@@ -247,7 +247,6 @@ class Path {
     void look_ahead(std::uint64_t& seen, std::uint64_t lines, Visit visit) noexcept;
     void put_lines(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                    const void* payload, std::size_t count) noexcept;
-    static void own(std::byte* memory, std::size_t count) noexcept;
     [[gnu::cold]] bool refresh_eager() noexcept;
     bool refresh_lines(std::uint64_t wanted) noexcept;
     void refresh() noexcept;

@@ -81,6 +81,7 @@ class Sender {
             return has_room(shape);
         }
         fill(0);
+        bytes_.own(shape.run);
         place_ = 1;
         left_ = shape.lines;
         return true;
@@ -102,6 +103,7 @@ class Sender {
                        left_);
         if (is_first) {
             lines_.advance(shape.lines);
+            bytes_.own(shape.run);  // of the next one, as long as this one
             place_ = 0;
             ++sent_;
         }
