@@ -172,6 +172,9 @@ RdNicKey RdEngine<Lock, Host>::expose(Peer& peer, const RdAccess& asked) noexcep
         return answer;
     }
     const Access rights = allowed.value() & (Access::kRemoteRead | Access::kRemoteWrite);
+    if (rights == Access::kNone) {
+        return answer;
+    }
     const KeyRegion& whole = region.value();
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
     const iovec memory{reinterpret_cast<void*>(whole.base), static_cast<std::size_t>(whole.length)};

@@ -333,6 +333,17 @@ Test(rd_by_nic, the_nic_knows_no_more_than_the_region) {
     RVT_EQ(exposed->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE), 0);
 }
 
+Test(rd_by_nic, what_is_not_for_peers_is_not_registered_for_them) {
+    Net net(Access::kLocalWrite);
+    const Pages from('a');
+    const std::size_t before = net.mock.registered;
+    RVT_OK(net.a->write(1, from.all(), net.key, net.there.memory));
+    RVT_EQ(net.end_of(1), WcStatus::kRemAccessErr);
+    net.poll_for_a_while();
+    RVT_EQ(net.mock.registered, before);
+    RVT_ASSERT(net.there.is('-'));
+}
+
 // ---- regions that are closed ----
 
 Test(rd_by_nic, a_closed_region_is_out_of_reach_and_the_connection_stays) {
