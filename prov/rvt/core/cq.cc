@@ -29,12 +29,10 @@ Cq::~Cq() {
     }
 }
 
-void Cq::push_overflow(const Cqe& entry) noexcept {
-    overflow_.push_back(entry);
+Cqe& Cq::append_overflow() noexcept {
     has_overflow_ = true;
-    if (is_armed_) {
-        wake();
-    }
+    limit_ = tail_;  // nothing goes past what waits
+    return overflow_.emplace_back();
 }
 
 void Cq::refill() noexcept {
@@ -43,6 +41,12 @@ void Cq::refill() noexcept {
         overflow_.pop_front();
     }
     has_overflow_ = !overflow_.empty();
+    limit_ = tail_;
+}
+
+bool Cq::find_room() noexcept {
+    limit_ = has_overflow_ ? tail_ : head_ + mask_ + 1;
+    return tail_ != limit_;
 }
 
 util::Status Cq::open_wake_fd() noexcept {

@@ -7,6 +7,7 @@
 // stays short. Sleeping readers are woken through a descriptor, see wake_fd().
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -31,12 +32,7 @@ class Cq {
     ///
     /// Cost: one cache line written, no system call unless a reader sleeps.
     RVT_ALWAYS_INLINE void push(const Cqe& entry) noexcept {
-        if (Cqe* slot = claim()) [[likely]] {
-            *slot = entry;
-            commit();
-        } else {
-            push_overflow(entry);
-        }
+        emplace([&](Cqe& slot) { slot = entry; });
     }
 
     /// As push(), for an entry that is made just now: `fill(Cqe&)` writes it where it stays. A copy
@@ -44,29 +40,26 @@ class Cq {
     /// until then has reached the cache.
     template <class Fill>
     RVT_ALWAYS_INLINE void emplace(Fill fill) noexcept {
-        if (Cqe* slot = claim()) [[likely]] {
-            fill(*slot);
-            commit();
-        } else {
-            Cqe entry;
-            fill(entry);
-            push_overflow(entry);
-        }
+        // One call of fill(), so that it is part of the caller.
+        const bool fits = has_room();
+        fill(fits ? ring_[tail_ & mask_] : append_overflow());
+        tail_ += fits ? 1 : 0;
+        wake_if_armed();
     }
 
     /// The next free slot to be filled in place, then commit()ted; nullptr when push() must be
     /// used.
-    RVT_ALWAYS_INLINE Cqe* claim() noexcept {
-        if (tail_ - head_ > mask_ || has_overflow_) [[unlikely]] {
-            return nullptr;
-        }
-        return &ring_[tail_ & mask_];
-    }
+    RVT_ALWAYS_INLINE Cqe* claim() noexcept { return has_room() ? &ring_[tail_ & mask_] : nullptr; }
     RVT_ALWAYS_INLINE void commit() noexcept {
         ++tail_;
-        if (is_armed_) [[unlikely]] {
-            wake();
-        }
+        wake_if_armed();
+    }
+    /// Whether an entry can be written with emplace_quietly(), which calls nothing.
+    RVT_ALWAYS_INLINE bool is_quiet() const noexcept { return tail_ != limit_ && !is_armed_; }
+    template <class Fill>
+    RVT_ALWAYS_INLINE void emplace_quietly(Fill fill) noexcept {
+        fill(ring_[tail_ & mask_]);
+        ++tail_;
     }
 
     /// The oldest entry, or nullptr. It stays valid until pop().
@@ -79,11 +72,33 @@ class Cq {
             refill();
         }
     }
-    /// Starts an empty ring over, so that few entries at a time take few cache lines for good.
-    RVT_ALWAYS_INLINE void rewind_if_empty() noexcept {
+    /// Takes the oldest entries, up to `most` of them, for which take(entry) says yes; the first
+    /// other one stays. Returns: how many. An empty ring is started over, so that few entries at a
+    /// time take few cache lines for good.
+    template <class Take>
+    RVT_ALWAYS_INLINE std::size_t pop_while(std::size_t most, Take take) noexcept {
+        const Cqe* const ring = ring_.get();
+        const std::uint64_t mask = mask_;
+        std::size_t taken = 0;
+        while (true) {
+            const std::uint64_t begin = head_;
+            const std::uint64_t end = begin + std::min<std::uint64_t>(most - taken, tail_ - begin);
+            std::uint64_t at = begin;
+            while (at != end && take(ring[at & mask])) {
+                ++at;
+            }
+            taken += at - begin;
+            head_ = at;
+            if (!has_overflow_ || at == begin) [[likely]] {
+                break;
+            }
+            refill();
+        }
         if (head_ == tail_) {
             head_ = tail_ = 0;
+            limit_ = has_overflow_ ? 0 : mask_ + 1;
         }
+        return taken;
     }
     RVT_ALWAYS_INLINE bool is_empty() const noexcept { return head_ == tail_; }
     RVT_ALWAYS_INLINE bool has_overflow() const noexcept { return has_overflow_; }
@@ -123,13 +138,23 @@ class Cq {
     explicit Cq(std::unique_ptr<Cqe[]> ring, std::size_t depth) noexcept
         : ring_(std::move(ring)), mask_(depth - 1) {}
 
-    [[gnu::cold]] void push_overflow(const Cqe& entry) noexcept;
+    RVT_ALWAYS_INLINE bool has_room() noexcept { return tail_ != limit_ || find_room(); }
+    RVT_ALWAYS_INLINE void wake_if_armed() noexcept {
+        if (is_armed_) [[unlikely]] {
+            wake();
+        }
+    }
+    [[gnu::cold]] Cqe& append_overflow() noexcept;
     [[gnu::cold]] void refill() noexcept;
+    /// Sets limit_ to what it can be now. Returns: whether there is room.
+    [[gnu::cold]] bool find_room() noexcept;
 
     std::unique_ptr<Cqe[]> ring_;
     std::uint64_t mask_;
     std::uint64_t head_ = 0;
     std::uint64_t tail_ = 0;
+    // Where tail_ must stop, as far as known; readers make room beyond it without saying so.
+    std::uint64_t limit_ = 0;
     bool has_overflow_ = false;
     bool is_armed_ = false;
     int wake_fd_ = -1;

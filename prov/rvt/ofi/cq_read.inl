@@ -35,29 +35,24 @@ RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_tagged_entry& to) no
 }
 
 /// Moves up to `count` good entries out, in one pass. Returns: how many, or -FI_EAVAIL when an
-/// error comes first.
+/// error comes first. Precondition: there is an entry, and count is not 0.
 template <class Entry, bool kWithSource>
 RVT_ALWAYS_INLINE ssize_t drain(core::Cq& queue, void* buffer, std::size_t count,
                                 fi_addr_t* sources) noexcept {
-    auto* const entries = static_cast<Entry*>(buffer);
-    std::size_t done = 0;
-    while (done < count) {
-        const core::Cqe* const entry = queue.front();
-        if (entry == nullptr) {
-            break;
+    auto* entry = static_cast<Entry*>(buffer);
+    bool is_error = false;
+    const std::size_t taken = queue.pop_while(count, [&](const core::Cqe& from) {
+        if (from.status != core::WcStatus::kSuccess) [[unlikely]] {
+            is_error = true;
+            return false;
         }
-        if (entry->status != core::WcStatus::kSuccess) [[unlikely]] {
-            return done == 0 ? -FI_EAVAIL : static_cast<ssize_t>(done);
-        }
-        convert(*entry, entries[done]);
+        convert(from, *entry++);
         if constexpr (kWithSource) {
-            sources[done] = entry->source;
+            *sources++ = from.source;
         }
-        queue.pop();
-        ++done;
-    }
-    queue.rewind_if_empty();
-    return static_cast<ssize_t>(done);
+        return true;
+    });
+    return taken == 0 && is_error ? -FI_EAVAIL : static_cast<ssize_t>(taken);
 }
 
 /// Returns: entries read, -FI_EAVAIL, -FI_EAGAIN; `is_yield_due` tells that it has been so for
@@ -66,14 +61,15 @@ template <class Lock, class Entry, bool kWithSource>
 RVT_ALWAYS_INLINE ssize_t try_read_entries(Cq& cq, void* buffer, std::size_t count,
                                            fi_addr_t* sources, bool& is_yield_due) noexcept {
     const util::Guard<Lock> guard(cq.domain->lock.as<Lock>());
-    ssize_t got = drain<Entry, kWithSource>(*cq.queue, buffer, count, sources);
-    if (got != 0) {
-        return got;
+    core::Cq& queue = *cq.queue;
+    if (queue.is_empty() || count == 0) {
+        const unsigned moved = cq.progressors.run_locked();
+        is_yield_due = cq.courtesy.is_due(moved != 0);
+        if (queue.is_empty() || count == 0) {
+            return -FI_EAGAIN;
+        }
     }
-    const unsigned moved = cq.progressors.run_locked();
-    is_yield_due = cq.courtesy.is_due(moved != 0);
-    got = drain<Entry, kWithSource>(*cq.queue, buffer, count, sources);
-    return got != 0 ? got : -FI_EAGAIN;
+    return drain<Entry, kWithSource>(queue, buffer, count, sources);
 }
 
 template <class Lock, class Entry, bool kWithSource>
