@@ -38,12 +38,20 @@ class PostedQueue {
     /// Returns:   ENOMEM, and then nothing has changed.
     RVT_ALWAYS_INLINE util::Status push(std::uint64_t tag, std::uint64_t ignore,
                                         std::uint32_t source, T* record) noexcept {
+        return push_short(tag, ignore, source, record) ? util::kOk
+                                                       : push_long(tag, ignore, source, record);
+    }
+
+    /// The same where it takes no more than a few stores. Returns: false where it takes more, and
+    /// then nothing has changed.
+    RVT_ALWAYS_INLINE bool push_short(std::uint64_t tag, std::uint64_t ignore, std::uint32_t source,
+                                      T* record) noexcept {
         Entry* const entry = ring_.append_short();
         if (entry == nullptr) [[unlikely]] {
-            return push_long(tag, ignore, source, record);
+            return false;
         }
         entry->fill(tag, ignore, source, record);
-        return util::kOk;
+        return true;
     }
 
     /// Removes the oldest receive that takes this message. Returns: nullptr when there is none.
@@ -51,8 +59,11 @@ class PostedQueue {
         if (ring_.is_long()) [[unlikely]] {
             return match_long(tag, source);
         }
-        const std::uint32_t pos = find_short(tag, source);
-        return pos == ring_.tail() ? nullptr : ring_.take_short(pos);
+        if (T* const oldest = ring_.take_oldest_short(
+                [=](const Entry& entry) { return entry.fits(tag, source); })) [[likely]] {
+            return oldest;
+        }
+        return match_short(tag, source);
     }
 
     /// Asks for the memory in which match() will look for the receive, and a while later for that
@@ -368,6 +379,11 @@ class PostedQueue {
             }
             pos = links_.next(pos);
         } while (pos != first_unclassed_);
+    }
+
+    [[gnu::noinline]] T* match_short(std::uint64_t tag, std::uint32_t source) noexcept {
+        const std::uint32_t pos = find_short(tag, source);
+        return pos == ring_.tail() ? nullptr : ring_.take_short(pos);
     }
 
     [[gnu::noinline]] T* match_long(std::uint64_t tag, std::uint32_t source) noexcept {

@@ -64,6 +64,15 @@ class MatchRing {
         return &short_[tail_++ & (kShortEntries - 1)];
     }
 
+    /// Takes the oldest entry of a short ring out if it `fits(entry)`. Returns: its record, or
+    /// nullptr.
+    template <class Fits>
+    RVT_ALWAYS_INLINE auto* take_oldest_short(Fits fits) noexcept {
+        const Entry& oldest = short_[head_ & (kShortEntries - 1)];
+        auto* const record = head_ != tail_ && fits(oldest) ? oldest.payload : nullptr;
+        head_ += record != nullptr ? 1 : 0;
+        return record;
+    }
     /// The position of the oldest entry of a short ring that `fits(entry)`, or tail().
     template <class Fits>
     RVT_ALWAYS_INLINE std::uint32_t find_short(Fits fits) const noexcept {

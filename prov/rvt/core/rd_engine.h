@@ -114,6 +114,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 
   private:
     using Arrival = typename Path::Arrival;
+    using LineArrival = typename Path::LineArrival;
     using Event = typename Host::Event;
 
     /// Flags that keep a message off the straight path.
@@ -148,6 +149,14 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
         64u << 20;  // no peer may make us keep more for one message
 
     // ---- rd_send.inl
+    enum class Sent : std::uint8_t { kNo, kYes, kToSleeper };
+    template <RdFlags kFixed>
+    Sent send_simple(const void* buf, std::size_t len, std::uint64_t dest, std::uint64_t tag,
+                     std::uint64_t data, void* context, RdFlags flags) noexcept;
+    Status wake_peer(std::uint64_t dest) noexcept;
+    template <RdFlags kFixed>
+    Status send_any(const void* buf, std::size_t len, std::uint64_t dest, std::uint64_t tag,
+                    std::uint64_t data, void* context, RdFlags flags) noexcept;
     util::Pool<RdTxOp>& pool_of(RdTxOp::Kind kind) noexcept {
         return kind == RdTxOp::Kind::kMessage ? tx_messages_ : tx_accesses_;
     }
@@ -187,8 +196,15 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Counter* tx_counter(std::uint64_t wc_flags) const noexcept;
 
     // ---- rd_receive.inl
+    template <RdFlags kFixed>
+    bool post_simple(const iovec& buffer, std::uint64_t source, std::uint64_t tag,
+                     std::uint64_t ignore, void* context, RdFlags flags) noexcept;
+    template <RdFlags kFixed>
+    Status recv_any(void* buf, std::size_t len, std::uint64_t source, std::uint64_t tag,
+                    std::uint64_t ignore, void* context, RdFlags flags) noexcept;
     bool handle(Peer& peer, const Arrival& arrival) noexcept;
-    bool handle_other(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_line(Peer& peer, const LineArrival& line) noexcept;
+    static RdMessage message_of(const LineArrival& line) noexcept;
     bool on_eager(Peer& peer, const Arrival& arrival) noexcept;
     bool on_eager_slow(Peer& peer, const Arrival& arrival, RdRxEntry* entry) noexcept;
     bool on_eager_first(Peer& peer, const Arrival& arrival) noexcept;
@@ -198,7 +214,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdRxEntry* match_posted(std::uint8_t wire, std::uint64_t tag, Peer& peer) noexcept;
     RdInbound* match_unexpected(const RdRecv& request, std::uint32_t source, bool take) noexcept;
     static bool is_simple(const RdRxEntry& entry, std::size_t len) noexcept;
-    void complete_simple(const Peer& peer, const Arrival& arrival, RdRxEntry& entry) noexcept;
+    static std::uint64_t recv_wc_flags(std::uint8_t wire) noexcept;
     void complete_simple(const RdPeerBase& peer, std::uint8_t wire, std::uint64_t length,
                          std::uint64_t data, std::uint64_t tag, RdRxEntry& entry) noexcept;
     RdInbound* take_inbound(Peer& peer, const Arrival& arrival, std::uint64_t total,
@@ -351,6 +367,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool handle_captured(Peer& peer, const Arrival& arrival) noexcept;
     bool take_whole(Peer& peer, const RdMessage& message) noexcept;
     unsigned poll_peer(Peer& peer) noexcept;
+    unsigned poll_one_of_many(Peer& peer) noexcept;
     unsigned poll_many() noexcept;
     unsigned run_busy() noexcept;
     bool run_peer(Peer& peer) noexcept;

@@ -40,11 +40,20 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_rest(unsigned moved) n
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_peer(Peer& peer) noexcept {
     const unsigned moved = peer.path.poll(
-        kPollBudget, [this, &peer](const Arrival& arrival) { return handle(peer, arrival); });
+        kPollBudget,
+        [this, &peer](const LineArrival& line)
+            RVT_ALWAYS_INLINE_LAMBDA { return on_line(peer, line); },
+        [this, &peer](const Arrival& arrival) { return handle(peer, arrival); });
     if (peer.path.is_broken()) [[unlikely]] {
         retire(peer);
     }
     return moved;
+}
+
+/// poll_peer() of one of many.
+template <class Lock, class Host>
+[[gnu::noinline]] unsigned RdEngine<Lock, Host>::poll_one_of_many(Peer& peer) noexcept {
+    return poll_peer(peer);
 }
 
 template <class Lock, class Host>
@@ -58,9 +67,12 @@ template <class Lock, class Host>
     unsigned moved = station_.note_poll();
     for (std::size_t i = 0; i < polled_.size(); ++i) {
         Peer& peer = *polled_[i];
-        moved += peer.path.poll(kPollBudget, [this, &peer](const Arrival& arrival) {
-            return handle_captured(peer, arrival);
-        });
+        moved += peer.path.poll(
+            kPollBudget,
+            [this, &peer](const LineArrival& line) {
+                return handle_captured(peer, Arrival(message_of(line)));
+            },
+            [this, &peer](const Arrival& arrival) { return handle_captured(peer, arrival); });
         if (peer.path.is_broken()) {
             retire(peer);
         }
@@ -123,7 +135,7 @@ unsigned RdEngine<Lock, Host>::poll_many() noexcept {
     for (std::size_t i = 0; i < hot && i < polled_.size(); ++i) {
         Peer& peer = *polled_[i];
         if (peer.path.has_arrival()) {
-            moved += poll_peer(peer);
+            moved += poll_one_of_many(peer);
         }
     }
     // Who has nothing to do looks further: the next call may be a turn of the scheduler away.
@@ -136,7 +148,7 @@ unsigned RdEngine<Lock, Host>::poll_many() noexcept {
             // The one that became hot first gives way.
             victim_ = (victim_ + 1) % kHotPeers;
             std::swap(polled_[victim_], polled_[rotation_]);
-            moved += poll_peer(*peer);
+            moved += poll_one_of_many(*peer);
         }
     }
     return moved;

@@ -15,42 +15,67 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::recv_one(void* buf, std::si
                                                               std::uint64_t tag,
                                                               std::uint64_t ignore, void* context,
                                                               RdFlags flags) noexcept {
-    flags = flags | kFixed;
+    // Calls nothing, so that no register is saved and restored for what happens rarely.
+    if (lock_.try_lock()) [[likely]] {
+        const bool is_posted =
+            post_simple<kFixed>({buf, len}, source, tag, ignore, context, flags | kFixed);
+        lock_.unlock();
+        if (is_posted) [[likely]] {
+            return util::kOk;
+        }
+    }
+    return recv_any<kFixed>(buf, len, source, tag, ignore, context, flags);
+}
+
+/// Posts a receive of one buffer that no message waits for. Returns: false where that is not so, or
+/// where memory must be found first; nothing has happened then.
+template <class Lock, class Host>
+template <RdFlags kFixed>
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::post_simple(const iovec& buffer, std::uint64_t source,
+                                                         std::uint64_t tag, std::uint64_t ignore,
+                                                         void* context, RdFlags flags) noexcept {
     constexpr bool kTagged = has(kFixed, RdFlags::kTagged);
-    util::Guard guard(lock_);
     const bool has_unexpected =
         kTagged ? !unexpected_tagged_.is_empty() : !unexpected_messages_.is_empty();
     const Peer* const from = peer_of(source);
-    if ((source == kAnySource || from != nullptr) && !has_unexpected && !has(flags, kSlowRecv) &&
-        (buf != nullptr || len == 0)) [[likely]] {
-        RdRxEntry* const entry = entries_.take();
-        if (entry == nullptr) [[unlikely]] {
-            return EAGAIN;
-        }
-        const std::uint32_t id = from != nullptr ? from->id : kAnySourceId;
-        entry->context = context;
-        entry->flags = flags;
-        entry->source = id;
-        entry->tag = tag;
-        entry->iov_count = 1;
-        entry->is_queued = true;
-        entry->iov[0] = {buf, len};
-        const Status queued = kTagged ? posted_tagged_.push(tag, ignore, id, entry)
-                                      : posted_messages_.push(0, 0, id, entry);
-        if (!queued.is_ok()) [[unlikely]] {
-            entries_.give_back(entry);
-            return EAGAIN;
-        }
-        return util::kOk;
+    if ((source != kAnySource && from == nullptr) || has_unexpected || has(flags, kSlowRecv) ||
+        (buffer.iov_base == nullptr && buffer.iov_len != 0) || !entries_.has_ready()) [[unlikely]] {
+        return false;
     }
+    RdRxEntry* const entry = entries_.take_ready();
+    const std::uint32_t id = from != nullptr ? from->id : kAnySourceId;
+    entry->context = context;
+    entry->flags = flags;
+    entry->source = id;
+    entry->tag = tag;
+    entry->iov_count = 1;
+    entry->is_queued = true;
+    entry->iov[0] = buffer;
+    const bool is_posted = kTagged ? posted_tagged_.push_short(tag, ignore, id, entry)
+                                   : posted_messages_.push_short(0, 0, id, entry);
+    if (!is_posted) [[unlikely]] {
+        entries_.give_back(entry);
+    }
+    return is_posted;
+}
+
+/// A receive of one buffer that is not simple.
+template <class Lock, class Host>
+template <RdFlags kFixed>
+[[gnu::noinline]] util::Status RdEngine<Lock, Host>::recv_any(void* buf, std::size_t len,
+                                                              std::uint64_t source,
+                                                              std::uint64_t tag,
+                                                              std::uint64_t ignore, void* context,
+                                                              RdFlags flags) noexcept {
     const iovec iov{buf, len};
+    util::Guard guard(lock_);
     return post_receive({.iov = &iov,
                          .iov_count = 1,
                          .source = source,
                          .tag = tag,
                          .ignore = ignore,
                          .context = context,
-                         .flags = flags});
+                         .flags = flags | kFixed});
 }
 
 template <class Lock, class Host>
@@ -278,16 +303,7 @@ util::Status RdEngine<Lock, Host>::receive_claimed(const RdRecv& request) noexce
 
 /// Dispatches one message of a peer. Returns: false for what no honest peer sends.
 template <class Lock, class Host>
-RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::handle(Peer& peer, const Arrival& arrival) noexcept {
-    if (arrival.op() == RdOp::kEager) [[likely]] {
-        return on_eager(peer, arrival);
-    }
-    return handle_other(peer, arrival);
-}
-
-template <class Lock, class Host>
-[[gnu::noinline]] bool RdEngine<Lock, Host>::handle_other(Peer& peer,
-                                                          const Arrival& arrival) noexcept {
+[[gnu::noinline]] bool RdEngine<Lock, Host>::handle(Peer& peer, const Arrival& arrival) noexcept {
     if (arrival.op() == RdOp::kShare || arrival.length() >= kBulkAccess) {
         station_.note_long_work();
     }
@@ -360,6 +376,17 @@ RVT_ALWAYS_INLINE RdRxEntry* RdEngine<Lock, Host>::match_posted(std::uint8_t wir
     return entry;
 }
 
+/// What the completion of a receive says of a message with these flags. By a table: the choices
+/// would be as many instructions as the rest of a completion.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE std::uint64_t RdEngine<Lock, Host>::recv_wc_flags(std::uint8_t wire) noexcept {
+    static_assert(wire::kTagged == 1 && wire::kHasData == 2);
+    constexpr static std::array<std::uint64_t, 4> kFlags = {kWcRecv | kWcMsg, kWcRecv | kWcTagged,
+                                                            kWcRecv | kWcMsg | kWcRemoteCqData,
+                                                            kWcRecv | kWcTagged | kWcRemoteCqData};
+    return kFlags[wire & 3u];
+}
+
 /// Whether a message fits into the one buffer of a receive that takes no other.
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::is_simple(const RdRxEntry& entry,
@@ -370,26 +397,18 @@ RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::is_simple(const RdRxEntry& entry,
 
 /// Reports a message that arrived at once and is in its simple receive's buffer.
 template <class Lock, class Host>
-RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const Peer& peer,
-                                                             const Arrival& arrival,
-                                                             RdRxEntry& entry) noexcept {
-    complete_simple(peer, arrival.flags(), arrival.length(), arrival.data(), arrival.tag(), entry);
-}
-template <class Lock, class Host>
 RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const RdPeerBase& peer,
                                                              std::uint8_t wire,
                                                              std::uint64_t length,
                                                              std::uint64_t data, std::uint64_t tag,
                                                              RdRxEntry& entry) noexcept {
     if (has(entry.flags, RdFlags::kCompletion)) [[likely]] {
-        const bool has_data = (wire & wire::kHasData) != 0;
         rx_cq_->emplace([&](Cqe& cqe) {
             cqe = {.op_context = entry.context,
-                   .flags = kWcRecv | ((wire & wire::kTagged) != 0 ? kWcTagged : kWcMsg) |
-                            (has_data ? kWcRemoteCqData : 0),
+                   .flags = recv_wc_flags(wire),
                    .len = length,
                    .buf = entry.iov[0].iov_base,
-                   .data = has_data ? data : 0,
+                   .data = (wire & wire::kHasData) != 0 ? data : 0,
                    .tag = tag,
                    .source = peer.fi_addr};
         });
@@ -400,14 +419,39 @@ RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const RdPeerBase& p
     entries_.give_back(&entry);
 }
 
+/// A message in one line: the straight path of a receive.
 template <class Lock, class Host>
-RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival& arrival) noexcept {
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_line(Peer& peer, const LineArrival& line) noexcept {
+    RdRxEntry* const entry = match_posted(line.flags(), line.tag(), peer);
+    if (entry == nullptr || !is_simple(*entry, line.length())) [[unlikely]] {
+        return on_eager_slow(peer, Arrival(message_of(line)), entry);
+    }
+    line.copy_payload(entry->iov[0].iov_base, line.length());
+    complete_simple(peer, line.flags(), line.length(), line.data(), line.tag(), *entry);
+    return true;
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE RdMessage RdEngine<Lock, Host>::message_of(const LineArrival& line) noexcept {
+    return {.op = RdOp::kEager,
+            .flags = line.flags(),
+            .length = line.length(),
+            .tag = line.tag(),
+            .data = line.data(),
+            .payload = line.payload(),
+            .payload_bytes = line.length(),
+            .run = nullptr};
+}
+
+/// A message in several lines, or from a wire.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival& arrival) noexcept {
     RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer);
     if (entry == nullptr || !is_simple(*entry, arrival.length())) [[unlikely]] {
         return on_eager_slow(peer, arrival, entry);
     }
     arrival.copy_payload(entry->iov[0].iov_base, arrival.length());
-    complete_simple(peer, arrival, *entry);
+    complete_simple(peer, arrival.flags(), arrival.length(), arrival.data(), arrival.tag(), *entry);
     return true;
 }
 
@@ -446,7 +490,8 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
         arrival.length() == header.total && (arrival.flags() & wire::kAnyAck) == 0;
     if (is_whole && entry != nullptr && is_simple(*entry, arrival.length())) [[likely]] {
         std::memcpy(entry->iov[0].iov_base, arrival.run(), arrival.length());
-        complete_simple(peer, arrival, *entry);
+        complete_simple(peer, arrival.flags(), arrival.length(), arrival.data(), arrival.tag(),
+                        *entry);
         return true;
     }
     RdInbound* const inbound = take_inbound(peer, arrival, header.total, entry);
@@ -738,8 +783,7 @@ RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::fill_rx(Cqe& cqe, const RdInbound& 
     const std::uint64_t len = std::min(inbound.total, inbound.buffer_capacity);
     const std::uint64_t cut = status == WcStatus::kTruncated ? inbound.total - len : 0;
     cqe = {.op_context = entry.context,
-           .flags = kWcRecv | (inbound.is_tagged() ? kWcTagged : kWcMsg) |
-                    (has_data ? kWcRemoteCqData : 0) | (is_last_use ? kWcMultiRecv : 0),
+           .flags = recv_wc_flags(inbound.wire_flags) | (is_last_use ? kWcMultiRecv : 0),
            .len = len,
            .buf = place,
            .data = has_data ? inbound.data : 0,

@@ -25,7 +25,64 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::send_one(const void* buf, s
                                                               std::uint64_t dest, std::uint64_t tag,
                                                               std::uint64_t data, void* context,
                                                               RdFlags flags) noexcept {
-    flags = flags | kFixed;
+    // Calls nothing, so that no register is saved and restored for what happens rarely.
+    if (lock_.try_lock()) [[likely]] {
+        const Sent sent = send_simple<kFixed>(buf, len, dest, tag, data, context, flags | kFixed);
+        lock_.unlock();
+        if (sent == Sent::kYes) [[likely]] {
+            return util::kOk;
+        }
+        if (sent == Sent::kToSleeper) {
+            return wake_peer(dest);
+        }
+    }
+    return send_any<kFixed>(buf, len, dest, tag, data, context, flags | kFixed);
+}
+
+/// Sends a message of one line that nothing is in the way of. Returns: kNo where that is not so;
+/// nothing has happened then.
+template <class Lock, class Host>
+template <RdFlags kFixed>
+RVT_ALWAYS_INLINE auto RdEngine<Lock, Host>::send_simple(const void* buf, std::size_t len,
+                                                         std::uint64_t dest, std::uint64_t tag,
+                                                         std::uint64_t data, void* context,
+                                                         RdFlags flags) noexcept -> Sent {
+    Peer* const peer = peer_of(dest);
+    if (peer == nullptr || len > Path::kLinePayload || (buf == nullptr && len != 0) ||
+        has(flags, kSlowSend) || peer->waiting != 0 || peer->is_held || !peer->path.has_line() ||
+        send_counter_ != nullptr) [[unlikely]] {
+        return Sent::kNo;
+    }
+    if constexpr (!has(kFixed, RdFlags::kInject)) {
+        if (has(flags, RdFlags::kCompletion)) {
+            if (!tx_cq_->is_quiet()) [[unlikely]] {
+                return Sent::kNo;
+            }
+            tx_cq_->emplace_quietly(
+                [&](Cqe& cqe) { cqe = Cqe{.op_context = context, .flags = send_wc_flags(flags)}; });
+        }
+    }
+    peer->path.put_line(wire_flags(flags), tag, data, buf, len);
+    return peer->path.is_doorbell_due() ? Sent::kToSleeper : Sent::kYes;
+}
+
+/// After a message has been sent: it may be that the peer sleeps.
+template <class Lock, class Host>
+[[gnu::cold]] util::Status RdEngine<Lock, Host>::wake_peer(std::uint64_t dest) noexcept {
+    util::Guard guard(lock_);
+    if (Peer* const peer = peer_of(dest)) {  // else it has been removed meanwhile
+        peer->path.ring_doorbell();
+    }
+    return util::kOk;
+}
+
+/// A message of one buffer that is not simple: often of several lines, or with a counter.
+template <class Lock, class Host>
+template <RdFlags kFixed>
+[[gnu::noinline]] util::Status RdEngine<Lock, Host>::send_any(const void* buf, std::size_t len,
+                                                              std::uint64_t dest, std::uint64_t tag,
+                                                              std::uint64_t data, void* context,
+                                                              RdFlags flags) noexcept {
     util::Guard guard(lock_);
     Peer* const peer = peer_of(dest);
     if (peer != nullptr && len <= Path::kMaxLinePayload && (buf != nullptr || len == 0) &&

@@ -11,6 +11,8 @@
 #endif
 
 #define RVT_ALWAYS_INLINE [[gnu::always_inline]] inline
+// The same behind the parameters of a lambda.
+#define RVT_ALWAYS_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace rvt::util {
 

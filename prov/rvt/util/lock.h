@@ -19,6 +19,7 @@ class RVT_CAPABILITY("mutex") NullLock {
   public:
     static constexpr bool kControlMayEnter = false;
     RVT_ALWAYS_INLINE void lock() noexcept RVT_ACQUIRE() {}
+    RVT_ALWAYS_INLINE bool try_lock() noexcept RVT_TRY_ACQUIRE(true) { return true; }
     RVT_ALWAYS_INLINE void unlock() noexcept RVT_RELEASE() {}
     static bool try_lock_control() noexcept { return false; }
     static void unlock_control() noexcept {}
@@ -42,6 +43,18 @@ class RVT_CAPABILITY("mutex") OwnerLock {
         if (claimed_.load(std::memory_order_acquire) != 0) [[unlikely]] {
             wait_for_control();
         }
+    }
+    /// The same without a wait: false while the control thread is inside.
+    RVT_ALWAYS_INLINE bool try_lock() noexcept RVT_TRY_ACQUIRE(true) {
+        // relaxed: as in lock().
+        inside_.store(1, std::memory_order_relaxed);
+        compiler_barrier();
+        // acquire: as in lock().
+        if (claimed_.load(std::memory_order_acquire) != 0) [[unlikely]] {
+            unlock();
+            return false;
+        }
+        return true;
     }
     RVT_ALWAYS_INLINE void unlock() noexcept RVT_RELEASE() {
         // release: pairs with the acquire in try_lock_control().
@@ -81,7 +94,7 @@ class RVT_CAPABILITY("mutex") SpinLock {
         // release: pairs with the acquire in lock().
         held_.store(0, std::memory_order_release);
     }
-    bool try_lock() noexcept RVT_TRY_ACQUIRE(true) {
+    RVT_ALWAYS_INLINE bool try_lock() noexcept RVT_TRY_ACQUIRE(true) {
         // acquire: pairs with the release in unlock().
         return held_.exchange(1, std::memory_order_acquire) == 0;
     }

@@ -48,6 +48,11 @@ class Pool {
                 return nullptr;
             }
         }
+        return take_ready();
+    }
+    /// Whether there is a record for take_ready(), which, unlike take(), never calls anything.
+    RVT_ALWAYS_INLINE bool has_ready() const noexcept { return free_ != nullptr; }
+    RVT_ALWAYS_INLINE T* take_ready() noexcept {
         T* const record = static_cast<T*>(free_);
         free_ = record->pool_next;
         ++record->pool_generation;

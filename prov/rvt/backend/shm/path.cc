@@ -266,7 +266,9 @@ void Path::hold_eager(bool hold) noexcept {
     peering_->outbox.at<OutboxHeader>(0)->hold_eager.store(hold ? 1 : 0, std::memory_order_relaxed);
 }
 
-void Path::wake(std::uint32_t episode) noexcept {
+void Path::wake() noexcept {
+    // relaxed: as in is_doorbell_due(); a later one is as good.
+    std::uint32_t episode = armed_->load(std::memory_order_relaxed);
     if (is_fenced_) {
         // seq_cst: orders our publish before the look; pairs with the fence in Station::arm().
         std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -89,6 +89,30 @@ class Path {
         std::uint64_t data_;
     };
 
+    /// A message of kEager that is one line; valid as an Arrival is.
+    class LineArrival {
+      public:
+        std::uint8_t flags() const noexcept { return LineMeta::flags(meta_); }
+        std::uint32_t length() const noexcept { return LineMeta::length(meta_); }
+        std::uint64_t tag() const noexcept { return tag_; }
+        std::uint64_t data() const noexcept { return data_; }
+        const std::byte* payload() const noexcept { return payload_; }
+        /// Precondition: count <= length().
+        RVT_ALWAYS_INLINE void copy_payload(void* to, std::size_t count) const noexcept {
+            util::copy_small(to, payload_, count);
+        }
+
+      private:
+        friend class Path;
+        RVT_ALWAYS_INLINE LineArrival(const Line& line, std::uint64_t meta) noexcept
+            : payload_(line.payload), meta_(meta), tag_(line.tag), data_(line.data) {}
+
+        const std::byte* payload_;
+        std::uint64_t meta_;
+        std::uint64_t tag_;
+        std::uint64_t data_;
+    };
+
     /// Starts to use a finished handshake.
     void open(std::unique_ptr<Peering> peering) noexcept;
     /// Stops to use the rings: nothing can be sent any more. The peer's memory is unmapped.
@@ -103,7 +127,7 @@ class Path {
     /// only.
     RVT_ALWAYS_INLINE bool put_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                                      const void* payload, std::size_t count) noexcept {
-        if (lines_.room() < kControlLines + kMaxLines) [[unlikely]] {
+        if (!has_line()) [[unlikely]] {
             if (!refresh_eager()) {
                 return false;
             }
@@ -112,12 +136,30 @@ class Path {
             put_lines(core::RdOp::kEager, flags, tag, data, payload, count);
             return true;
         }
+        put_line(flags, tag, data, payload, count);
+        ring_doorbell();
+        return true;
+    }
+
+    /// Whether put_line() may be called.
+    RVT_ALWAYS_INLINE bool has_line() const noexcept {
+        return lines_.room() >= kControlLines + kMaxLines;
+    }
+    /// put_eager() of at most kLinePayload bytes. Calls nothing; rings no doorbell.
+    RVT_ALWAYS_INLINE void put_line(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                                    const void* payload, std::size_t count) noexcept {
         Line& line = lines_.line();
         line.tag = tag;
         line.data = data;
         util::copy_small(line.payload, payload, count);
-        publish(core::RdOp::kEager, flags, count);
-        return true;
+        publish_quietly(core::RdOp::kEager, flags, count);
+    }
+    /// Whether the peer sleeps, and what was sent needs ring_doorbell().
+    RVT_ALWAYS_INLINE bool is_doorbell_due() const noexcept {
+        util::compiler_barrier();
+        // relaxed: the sleeper's membarrier(2) between arming and its last look orders this load
+        // after our publish.
+        return armed_->load(std::memory_order_relaxed) != woken_episode_;
     }
 
     /// Sends a message whose payload fits in lines. Returns: false when there is no room.
@@ -143,12 +185,8 @@ class Path {
     bool must_hold_eager() noexcept;
 
     RVT_ALWAYS_INLINE void ring_doorbell() noexcept {
-        util::compiler_barrier();
-        // relaxed: the sleeper's membarrier(2) between arming and its last look orders this load
-        // after our publish.
-        const std::uint32_t episode = armed_->load(std::memory_order_relaxed);
-        if (episode != woken_episode_) [[unlikely]] {
-            wake(episode);
+        if (is_doorbell_due()) [[unlikely]] {
+            wake();
         }
     }
 
@@ -160,22 +198,28 @@ class Path {
         return in_lines_.peek(meta);
     }
 
-    /// Hands up to `budget` arrivals to `handle(const Arrival&)`, which returns false for a message
-    /// that no honest peer sends. Returns: how many were handled; is_broken() tells that the peer
-    /// misbehaved.
-    template <class Handle>
-    RVT_ALWAYS_INLINE unsigned poll(unsigned budget, Handle&& handle) noexcept {
+    /// Hands up to `budget` arrivals over: to `take_line(const LineArrival&)` what is a whole
+    /// message in one line, by far the most, and to `handle(const Arrival&)` all else. Both return
+    /// false for a message that no honest peer sends. Returns: how many were handled; is_broken()
+    /// tells that the peer misbehaved.
+    template <class TakeLine, class Handle>
+    RVT_ALWAYS_INLINE unsigned poll(unsigned budget, TakeLine&& take_line,
+                                    Handle&& handle) noexcept {
         unsigned handled = 0;
         std::uint64_t meta = 0;
         // A message of two lines is then on its way in one trip, not in two.
         util::prefetch_read(&in_lines_.line(1));
         while (handled < budget && in_lines_.peek(meta)) {
-            const Arrival arrival(in_lines_, in_bytes_, meta);
-            if (!accept(arrival) || !handle(arrival)) [[unlikely]] {
+            if (LineMeta::is_eager_line(meta)) [[likely]] {
+                if (!take_line(LineArrival(in_lines_.line(), meta))) [[unlikely]] {
+                    is_broken_ = true;
+                    break;
+                }
+                in_lines_.advance(1);
+            } else if (!take_other(meta, handle)) [[unlikely]] {
                 is_broken_ = true;
                 break;
             }
-            consume(arrival);
             ++handled;
         }
         if (handled != 0) {
@@ -236,10 +280,14 @@ class Path {
 
     /// Shows the filled next line and wakes a sleeping peer.
     RVT_ALWAYS_INLINE void publish(core::RdOp op, std::uint8_t flags, std::size_t length) noexcept {
+        publish_quietly(op, flags, length);
+        ring_doorbell();
+    }
+    RVT_ALWAYS_INLINE void publish_quietly(core::RdOp op, std::uint8_t flags,
+                                           std::size_t length) noexcept {
         lines_.publish(LineMeta::pack(static_cast<std::uint8_t>(op), flags,
                                       static_cast<std::uint32_t>(length)));
         lines_.advance(1);
-        ring_doorbell();
         // The peer's cache has it from the last lap: now it gives it back before we need it.
         util::prefetch_write(&lines_.line());
     }
@@ -253,13 +301,23 @@ class Path {
     bool grow_if_hot() noexcept;
     bool grow() noexcept;
     void open_large_receive() noexcept;
-    [[gnu::cold]] void wake(std::uint32_t episode) noexcept;
+    [[gnu::cold]] void wake() noexcept;
 
     static constexpr std::size_t lines_of(std::size_t payload) noexcept {
         return payload <= kLinePayload
                    ? 1
                    : 1 + (payload - kLinePayload + Line::kContinuationBytes - 1) /
                              Line::kContinuationBytes;
+    }
+    /// Hands over the next line, which has this header. Returns: whether an honest peer sends it.
+    template <class Handle>
+    RVT_ALWAYS_INLINE bool take_other(std::uint64_t meta, Handle& handle) noexcept {
+        const Arrival arrival(in_lines_, in_bytes_, meta);
+        if (!accept(arrival) || !handle(arrival)) {
+            return false;
+        }
+        consume(arrival);
+        return true;
     }
     /// Whether the lengths of an arrival can be true.
     RVT_ALWAYS_INLINE bool accept(const Arrival& arrival) noexcept {

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "backend/shm/layout.h"
+#include "core/rd_wire.h"
 #include "util/cpu.h"
 
 namespace rvt::shm {
@@ -37,6 +38,11 @@ struct LineMeta {
     }
     static constexpr std::uint32_t length(std::uint64_t meta) noexcept {
         return static_cast<std::uint32_t>(meta) & kMaxLength;
+    }
+    /// Whether the line is a whole message of the application's.
+    static constexpr bool is_eager_line(std::uint64_t meta) noexcept {
+        return op(meta) == static_cast<std::uint8_t>(core::RdOp::kEager) &&
+               length(meta) <= Line::kPayloadBytes;
     }
 };
 

@@ -133,7 +133,8 @@ std::size_t SegmentChannel::fail() noexcept {
 
 template <class Deliver>
 unsigned SegmentChannel::poll(Deliver deliver) noexcept {
-    return path_.poll(kPollBudget, [&](const Path::Arrival& arrival) {
+    const auto take_line = [](const Path::LineArrival&) { return false; };  // of endpoints only
+    return path_.poll(kPollBudget, take_line, [&](const Path::Arrival& arrival) {
         if (arrival.op() == core::RdOp::kGrow) {
             return true;
         }
