@@ -504,8 +504,7 @@ void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     unexpected_tagged_.remove_if([&](RdInbound& inbound) { return is_lost(inbound); });
     unexpected_messages_.remove_if([&](RdInbound& inbound) { return is_lost(inbound); });
     std::erase_if(claimed_, [&](const auto& claim) { return is_lost(*claim.second); });
-    for (RdInbound** link = &copies_; *link != nullptr;) {
-        (*link)->peer == &peer ? void(*link = (*link)->next) : void(link = &(*link)->next);
+    while (copies_.take([&peer](const RdInbound& copied) { return copied.peer == &peer; })) {
     }
     inbound_.for_each_taken([&](RdInbound& inbound) {
         if (!is_lost(inbound)) {

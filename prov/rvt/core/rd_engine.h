@@ -251,9 +251,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                       std::uint64_t address) noexcept;
     bool is_small_copy(const RdInbound& inbound) const noexcept;
     void copy_directly(RdInbound& inbound) noexcept;
-    unsigned copy_several(RdInbound*& list) noexcept;
-    bool copy_chunk(RdInbound& inbound) noexcept;
-    bool fall_back(RdInbound& inbound) noexcept;
+    unsigned copy_several() noexcept;
+    bool copy_part(RdInbound& inbound, std::uint64_t& budget) noexcept;
+    void fall_back(RdInbound& inbound) noexcept;
     void finish_shares(RdInbound& inbound) noexcept;
     unsigned run_copies() noexcept;
     void finish_pull(RdInbound& inbound) noexcept;
@@ -424,7 +424,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::size_t victim_ = 0;            // the active peer that gave way last
     std::vector<Peer*> busy_;
     std::vector<Peer*> remote_;  // connected peers of other hosts: the station polls for them
-    RdInbound* copies_ = nullptr;
+    RdQueue<RdInbound> copies_;  // messages that this process reads itself
     std::size_t late_count_ = 0;
     std::atomic<Event*> mail_{nullptr};  // pushed by the control thread, taken whole by the owner
 

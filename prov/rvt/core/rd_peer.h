@@ -15,41 +15,43 @@
 
 namespace rvt::core {
 
-/// Operations in order, linked through RdTxOp::next.
-class RdTxQueue {
+/// Records in order, linked through T::next.
+template <class T>
+class RdQueue {
   public:
     bool is_empty() const noexcept { return head_ == nullptr; }
-    RdTxOp* front() const noexcept { return head_; }
-    void push(RdTxOp* op) noexcept {
-        op->next = nullptr;
-        (head_ == nullptr ? head_ : tail_->next) = op;
-        tail_ = op;
+    T* front() const noexcept { return head_; }
+    void push(T* record) noexcept {
+        record->next = nullptr;
+        (head_ == nullptr ? head_ : tail_->next) = record;
+        tail_ = record;
     }
-    RdTxOp* pop() noexcept {
-        RdTxOp* const op = head_;
-        head_ = op->next;
-        return op;
+    T* pop() noexcept {
+        T* const record = head_;
+        head_ = record->next;
+        return record;
     }
-    /// Takes out the first operation for which is_it(op) holds, or returns nullptr.
+    /// Takes out the first record for which is_it(record) holds, or returns nullptr.
     template <class IsIt>
-    RdTxOp* take(IsIt is_it) noexcept {
-        RdTxOp* before = nullptr;
-        for (RdTxOp* op = head_; op != nullptr; before = op, op = op->next) {
-            if (is_it(*op)) {
-                (before == nullptr ? head_ : before->next) = op->next;
-                if (op == tail_) {
+    T* take(IsIt is_it) noexcept {
+        T* before = nullptr;
+        for (T* record = head_; record != nullptr; before = record, record = record->next) {
+            if (is_it(*record)) {
+                (before == nullptr ? head_ : before->next) = record->next;
+                if (record == tail_) {
                     tail_ = before;
                 }
-                return op;
+                return record;
             }
         }
         return nullptr;
     }
 
   private:
-    RdTxOp* head_ = nullptr;
-    RdTxOp* tail_ = nullptr;
+    T* head_ = nullptr;
+    T* tail_ = nullptr;
 };
+using RdTxQueue = RdQueue<RdTxOp>;
 
 /// A reply that found no room; sent before everything else.
 struct RdReply {

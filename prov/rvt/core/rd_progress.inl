@@ -26,7 +26,7 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_rest(unsigned moved) n
         match_late();
         ++moved;
     }
-    if (!busy_.empty() || copies_ != nullptr) [[unlikely]] {
+    if (!busy_.empty() || !copies_.is_empty()) [[unlikely]] {
         moved += run_busy();
     }
     // relaxed: only whether there is mail; read_mail() takes it with acquire.
@@ -240,7 +240,7 @@ void RdEngine<Lock, Host>::reply(Peer& peer, RdOp op, std::uint8_t flags, std::u
 
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
-    bool has_work = !station_.arm().is_ok() || copies_ != nullptr || late_count_ != 0;
+    bool has_work = !station_.arm().is_ok() || !copies_.is_empty() || late_count_ != 0;
     // relaxed: as in progress_locked(); the control thread wakes wake_fd() after it has pushed.
     has_work = has_work || mail_.load(std::memory_order_relaxed) != nullptr;
     for (const Peer* const peer : polled_) {

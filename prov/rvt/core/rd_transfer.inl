@@ -125,27 +125,27 @@ void RdEngine<Lock, Host>::message_fetch_ended(std::uint64_t name) noexcept {
     }
 }
 
-/// Queues the message among those that this process reads itself, and reads the first part at once,
-/// or, if it is small, with others at the end of this look at the rings.
+/// Queues the message among those that this process reads itself. One that nothing is before is
+/// begun at once, or, if it is small, with others at the end of this look at the rings.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::copy_directly(RdInbound& inbound) noexcept {
     inbound.state = RdInbound::State::kCopying;
-    if (is_small_copy(inbound) || !copy_chunk(inbound)) {
-        inbound.next = copies_;
-        copies_ = &inbound;
+    const bool is_next = copies_.is_empty() && !is_small_copy(inbound);
+    copies_.push(&inbound);
+    if (is_next) {
+        run_copies();
     }
 }
 
-/// Reads one part from the sender's memory. Returns: whether nothing is left to do for the message
-/// here.
+/// Reads from the sender's memory, up to `budget` bytes, and takes them off it. Returns: whether
+/// nothing is left to do for the message here.
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::copy_chunk(RdInbound& inbound) noexcept {
+bool RdEngine<Lock, Host>::copy_part(RdInbound& inbound, std::uint64_t& budget) noexcept {
     auto& peer = static_cast<Peer&>(*inbound.peer);
     const bool is_multi = has(inbound.entry->flags, RdFlags::kMultiRecv);
     util::IovCursor cursor = is_multi ? util::IovCursor(&inbound.place, 1, inbound.received)
                                       : util::IovCursor(inbound.entry->iov.data(),
                                                         inbound.entry->iov_count, inbound.received);
-    std::uint64_t budget = tuning_.direct_chunk;
     while (budget != 0 && inbound.received < inbound.end) {
         iovec part = cursor.span();
         part.iov_len =
@@ -153,17 +153,14 @@ bool RdEngine<Lock, Host>::copy_chunk(RdInbound& inbound) noexcept {
         const Status copied =
             peer.path.read_memory(part, inbound.sender_address + inbound.received);
         if (!copied.is_ok()) {
-            return fall_back(inbound);
+            fall_back(inbound);
+            return true;
         }
         cursor.skip(part.iov_len);
         inbound.received += part.iov_len;
         budget -= part.iov_len;
     }
-    if (inbound.received < inbound.end) {
-        return false;
-    }
-    finish_shares(inbound);
-    return true;
+    return inbound.received == inbound.end;
 }
 
 /// This process has no more to copy, and the sender perhaps no more to write: ends the message, or
@@ -184,58 +181,56 @@ void RdEngine<Lock, Host>::finish_shares(RdInbound& inbound) noexcept {
     ask_for_data(inbound, inbound.received, inbound.end, 0);
 }
 
-/// The sender's memory cannot be read (any more): asks for the rest through the rings.
-/// Returns: true, as this process has no more to copy.
+/// The sender's memory cannot be read (any more): finish_shares() will ask for the rest through the
+/// rings.
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::fall_back(RdInbound& inbound) noexcept {
+void RdEngine<Lock, Host>::fall_back(RdInbound& inbound) noexcept {
     static_cast<Peer&>(*inbound.peer).has_refused_share = true;
     inbound.lacks_share = true;
     inbound.state = RdInbound::State::kPulling;  // not among the copies any more
-    finish_shares(inbound);
-    return true;
 }
 
-/// Reads several small messages of one peer together, from the first in this list on.
-/// Returns: how many; they have left the list. 0: they must be read one by one.
+/// Reads several small messages of one peer together, from the next one on.
+/// Returns: how many; they have left the queue. 0: they must be read one by one.
 template <class Lock, class Host>
-unsigned RdEngine<Lock, Host>::copy_several(RdInbound*& list) noexcept {
+unsigned RdEngine<Lock, Host>::copy_several() noexcept {
     RdCopyBatch batch;
-    RdInbound* end = list;
+    RdInbound* const first = copies_.front();
+    RdInbound* end = first;
     for (; end != nullptr && !batch.is_full(); end = end->next) {
-        if (end->peer != list->peer || !is_small_copy(*end)) {
+        if (end->peer != first->peer || !is_small_copy(*end)) {
             break;
         }
         batch.add(static_cast<std::byte*>(end->place.iov_base) + end->received,
                   end->sender_address + end->received, end->end - end->received);
     }
-    auto& peer = static_cast<Peer&>(*list->peer);
+    auto& peer = static_cast<Peer&>(*first->peer);
     if (batch.size() < 2 || !batch.read_from(peer.path).is_ok()) {
         return 0;
     }
-    RdInbound* each = std::exchange(list, end);
-    while (each != end) {
-        RdInbound& inbound = *std::exchange(each, each->next);
+    while (copies_.front() != end) {
+        RdInbound& inbound = *copies_.pop();
         inbound.received = inbound.end;
         finish_shares(inbound);
     }
     return static_cast<unsigned>(batch.size());
 }
 
+/// Reads messages one after the other: the first one is complete soonest, and how long each took
+/// says how fast its method is. Other messages get their turn after direct_chunk bytes.
 template <class Lock, class Host>
 unsigned RdEngine<Lock, Host>::run_copies() noexcept {
     unsigned moved = 0;
-    RdInbound** link = &copies_;
-    while (RdInbound* const inbound = *link) {
-        if (const unsigned several = copy_several(*link)) {
+    std::uint64_t budget = tuning_.direct_chunk;
+    while (budget != 0 && !copies_.is_empty()) {
+        if (const unsigned several = copy_several()) {
             moved += several;
+            budget -= std::min<std::uint64_t>(budget, several * kSmallShare);
             continue;
         }
-        RdInbound* const next = inbound->next;
         ++moved;
-        if (copy_chunk(*inbound)) {
-            *link = next;
-        } else {
-            link = &inbound->next;
+        if (copy_part(*copies_.front(), budget)) {
+            finish_shares(*copies_.pop());
         }
     }
     return moved;
