@@ -34,6 +34,11 @@ RVT_ALWAYS_INLINE void convert(const core::Cqe& from, fi_cq_tagged_entry& to) no
     to.tag = from.tag;
 }
 
+/// How often a read looks again that has moved something, but has got no entry. An application that
+/// gets none may give up its core: what had arrived then would wait for its next turn. A limit, as
+/// messages that nobody expects may come without end.
+constexpr unsigned kMoreLooks = 8;
+
 /// Moves up to `count` good entries out, in one pass. Returns: how many, or -FI_EAVAIL when an
 /// error comes first. Precondition: there is an entry, and count is not 0.
 template <class Entry, bool kWithSource>
@@ -63,8 +68,11 @@ RVT_ALWAYS_INLINE ssize_t try_read_entries(Cq& cq, void* buffer, std::size_t cou
     const util::Guard<Lock> guard(cq.domain->lock.as<Lock>());
     core::Cq& queue = *cq.queue;
     if (queue.is_empty() || count == 0) {
-        const unsigned moved = cq.progressors.run_locked();
+        unsigned moved = cq.progressors.run_locked();
         is_yield_due = cq.courtesy.is_due(moved != 0);
+        for (unsigned more = kMoreLooks; more != 0 && moved != 0 && queue.is_empty(); --more) {
+            moved = cq.progressors.run_locked();
+        }
         if (queue.is_empty() || count == 0) {
             return -FI_EAGAIN;
         }
