@@ -359,9 +359,9 @@ void RdEngine<Lock, Host>::answered(Peer& peer, RdTxOp& op, WcStatus status) noe
         op.status = status;
     }
     if (--op.answers_due == 0) {
-        learn_access(op);
         --peer.outstanding;
         --peer.outstanding_accesses;
+        learn_access(op, peer.has_no_access());
         finish_answered(peer, op, op.status);
     }
 }

@@ -521,6 +521,7 @@ void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
 /// Ends a message of a lost peer that is in no queue any more.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::end_lost(RdInbound& inbound) noexcept {
+    pulls_ -= inbound.is_being_pulled() ? 1 : 0;
     if (inbound.entry != nullptr) {
         inbound.status = WcStatus::kPeerDead;
         complete_rx(inbound, *inbound.entry);

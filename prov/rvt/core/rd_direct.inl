@@ -115,9 +115,10 @@ util::Status RdEngine<Lock, Host>::copy_part(Peer& peer, const iovec& part, cons
 }
 
 /// Takes in how long an access took, if there was a choice of the way it went. Of those that were
-/// under way at the same time each counts from the end of the one before.
+/// under way at the same time each counts from the end of the one before. `is_last`: no other one
+/// is.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::learn_access(const RdTxOp& op) noexcept {
+void RdEngine<Lock, Host>::learn_access(const RdTxOp& op, bool is_last) noexcept {
     if (op.method == RdMethod::kCount) {
         return;
     }
@@ -125,7 +126,7 @@ void RdEngine<Lock, Host>::learn_access(const RdTxOp& op) noexcept {
     const std::uint64_t begin = std::max(op.started, std::exchange(last_access_end_, now));
     if (op.status == WcStatus::kSuccess) {
         (op.kind == RdTxOp::Kind::kWrite ? write_methods_ : read_methods_)
-            .learn(op.total, op.method, now - begin);
+            .learn(op.total, op.method, now - begin, is_last);
     }
 }
 
@@ -154,7 +155,7 @@ bool RdEngine<Lock, Host>::run_direct(Peer& peer, RdTxOp& op) noexcept {
             return false;
         }
     }
-    learn_access(op);
+    learn_access(op, op.next == nullptr && peer.outstanding_accesses == 0);
     sent(peer, op, false);
     return true;
 }

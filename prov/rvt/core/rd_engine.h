@@ -313,7 +313,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 
     // ---- rd_direct.inl
     bool is_direct_better(Peer& peer, RdTxOp& op) noexcept;
-    void learn_access(const RdTxOp& op) noexcept;
+    void learn_access(const RdTxOp& op, bool is_last) noexcept;
     std::uint8_t event_flags(const RdTxOp& op) const noexcept;
     bool run_direct(Peer& peer, RdTxOp& op) noexcept;
     std::byte* mapped_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
@@ -453,6 +453,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdMethodChooser pull_methods_;
     RdMethodChooser write_methods_;
     RdMethodChooser read_methods_;
+    std::uint32_t pulls_ = 0;                   // messages with is_being_pulled()
     std::uint64_t last_pull_end_ = 0;           // ticks
     std::uint64_t last_access_end_ = 0;         // ticks
     std::vector<std::unique_ptr<Peer>> peers_;  // by id

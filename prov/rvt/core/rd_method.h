@@ -21,8 +21,9 @@ enum class RdMethod : std::uint8_t {
 
 /// Remembers, for each power of two of the size, how fast each method has been.
 ///
-/// Transfers that are under way together end in bunches, so the time of one says little: a method
-/// is used for a block of transfers, and judged by the sum of their times.
+/// Transfers that are under way together end in bunches, so the time of one says little, and that
+/// of several what part of a bunch they are: a method is used for a block of transfers, and judged
+/// by the sum of their times, when nothing more is under way.
 ///
 /// Threads: one at a time.
 class RdMethodChooser {
@@ -44,11 +45,15 @@ class RdMethodChooser {
     }
 
     /// Takes in how long a transfer took, not counting the time that another one had before it.
-    void learn(std::uint64_t bytes, RdMethod method, std::uint64_t ticks) noexcept {
+    /// @param is_last  No other one is under way.
+    void learn(std::uint64_t bytes, RdMethod method, std::uint64_t ticks,
+               bool is_last = true) noexcept {
         Record& record = class_of(bytes).methods[static_cast<unsigned>(method)];
         record.bytes += bytes;
         record.ticks += ticks;
-        if (++record.transfers < block_of(bytes, record)) {
+        ++record.transfers;
+        if (record.transfers < block_of(bytes, record) ||
+            (!is_last && record.transfers < kMostTransfers)) {
             return;
         }
         const float cost = static_cast<float>(record.ticks) / static_cast<float>(record.bytes);
@@ -66,6 +71,7 @@ class RdMethodChooser {
     static constexpr unsigned kMethods = static_cast<unsigned>(RdMethod::kCount);
     static constexpr std::uint32_t kWarmup = 2;           // blocks
     static constexpr std::uint32_t kWarmupTransfers = 5;  // few: the rings of a pair grow by use
+    static constexpr std::uint32_t kMostTransfers = 32;   // of a block that is never the last
     static constexpr std::uint32_t kProbeEvery = 32;      // blocks
     static constexpr std::uint64_t kBlockBytes = 2u << 20;
     static constexpr unsigned kFirstClass = 12;  // below 8 KiB all sizes are alike

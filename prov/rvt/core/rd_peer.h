@@ -137,6 +137,8 @@ struct RdPeerBase {
     util::SockAddr address;
     std::uint64_t link = 0;
 
+    /// Whether no one-sided operation is under way, but for fenced ones that wait.
+    bool has_no_access() const noexcept { return accesses.is_empty() && outstanding_accesses == 0; }
     bool has_work() const noexcept {
         return waiting != 0 || !jobs.is_empty() || !lent.is_empty() || !replies.empty() ||
                !responses.empty();

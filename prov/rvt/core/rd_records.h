@@ -188,6 +188,9 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
         return state == State::kRendezvous ? 0 : static_cast<std::int64_t>(total) + 64;
     }
     bool is_tagged() const noexcept { return (wire_flags & wire::kTagged) != 0; }
+    bool is_being_pulled() const noexcept {
+        return state == State::kPulling || state == State::kCopying;
+    }
     /// Whether it needs nothing from its sender any more, and nobody has asked for it.
     bool is_here() const noexcept { return state == State::kComplete || state == State::kSmall; }
 

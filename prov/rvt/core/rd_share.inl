@@ -193,7 +193,7 @@ void RdEngine<Lock, Host>::finish_shared(Peer& peer, RdTxOp& op) noexcept {
         const RdAccess access = access_of(op);
         reply(peer, RdOp::kRmaEvent, event_flags(op), op.data, &access, sizeof access);
     }
-    learn_access(op);
+    learn_access(op, peer.has_no_access());
     finish_tx(op, op.status);
 }
 

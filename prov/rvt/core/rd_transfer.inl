@@ -45,6 +45,7 @@ void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
     inbound.method =
         peer.path.is_remote() ? RdMethod::kPipeline : pull_methods_.choose(wanted, allowed);
     inbound.started = util::cpu_ticks();
+    ++pulls_;
     switch (inbound.method) {
         case RdMethod::kDirect: copy_directly(inbound); break;
         case RdMethod::kSplit: {
@@ -240,12 +241,13 @@ unsigned RdEngine<Lock, Host>::run_copies() noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_pull(RdInbound& inbound) noexcept {
     const bool is_remote = static_cast<Peer&>(*inbound.peer).path.is_remote();
+    pulls_ -= inbound.is_being_pulled() ? 1 : 0;
     if (!is_remote && inbound.received != 0 && inbound.status == WcStatus::kSuccess) {
         // Of messages that are fetched at the same time each counts from the end of the one before.
         const std::uint64_t now = util::cpu_ticks();
         const std::uint64_t begin = std::max(inbound.started, std::exchange(last_pull_end_, now));
         pull_methods_.learn(std::min(inbound.total, inbound.buffer_capacity), inbound.method,
-                            now - begin);
+                            now - begin, pulls_ == 0);
     }
     const bool is_good = inbound.status == WcStatus::kSuccess && inbound.entry != nullptr;
     const WcStatus status = is_good ? delivered(inbound) : inbound.status;

@@ -80,6 +80,26 @@ Test(rd_method, transfers_that_end_in_bunches_are_judged_by_their_sum) {
     RVT_ASSERT(by_pipeline(3500) < 1000);
 }
 
+Test(rd_method, a_block_is_not_judged_by_part_of_a_bunch) {
+    // Large transfers, of which two are a block, by fours: of each the first takes the time of all.
+    constexpr std::uint64_t kLarge = 4 << 20;
+    constexpr std::uint64_t kCosts[] = {3000, 2500, 2000};
+    RdMethodChooser chooser;
+    int by_fastest = 0;
+    for (int bunch = 0; bunch < 1000; ++bunch) {
+        RdMethod methods[4];
+        for (RdMethod& method : methods) {
+            method = chooser.choose(kLarge, kAll);
+            by_fastest += method == RdMethod::kSplit ? 1 : 0;
+        }
+        for (unsigned i = 0; i < 4; ++i) {
+            const std::uint64_t cost = kCosts[static_cast<unsigned>(methods[i])];
+            chooser.learn(kLarge, methods[i], i == 0 ? 4 * cost : 1, i == 3);
+        }
+    }
+    RVT_ASSERT(by_fastest > 3200);
+}
+
 Test(rd_method, what_becomes_faster_is_noticed) {
     Machine machine{{2000, 4000, 3000}, {}};
     machine.count(RdMethod::kPipeline, 10'000);
