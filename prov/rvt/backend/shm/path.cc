@@ -14,12 +14,11 @@
 namespace rvt::shm {
 namespace {
 
-/// How often the sender may find a small ring full, each time with other data, before the pair
-/// counts as hot.
-constexpr unsigned kStallsBeforeGrowth = 64;
-/// And how often it may have a burst to send.
-constexpr unsigned kBurstsBeforeGrowth = 16;
-/// How often more before memory for the large rings is looked for again.
+/// What must have gone through the small rings before a pair counts as hot. A pair that a few large
+/// messages fill, or whose receiver was not scheduled for a while, is not worth the memory.
+constexpr std::uint64_t kHotBytes = 8 * kLargeBytes;
+constexpr std::uint64_t kHotLines = 4 * kLargeLines;
+/// How often a hot pair goes on without memory for the large rings before it looks again.
 constexpr unsigned kStallsBeforeNextTry = 10'000;
 /// The longest run whose cache lines are taken ahead; for longer ones it makes no difference.
 constexpr std::size_t kMostOwned = 8192;
@@ -67,8 +66,7 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
     woken_episode_ = 0;
     is_large_ = is_large_receive_ = is_broken_ = false;
-    stalls_ = bursts_ = growth_wait_ = 0;
-    stalled_at_ = 0;
+    growth_wait_ = 0;
     credited_lines_ = credited_bytes_ = 0;
     in_epoch_ = 0;
 }
@@ -118,13 +116,9 @@ bool Path::refresh_lines(std::uint64_t wanted) noexcept {
     return grow_if_hot() && lines_.room() >= wanted;
 }
 
-/// The ring is full. One that stays full while the sender looks again is full once.
 bool Path::grow_if_hot() noexcept {
-    if (const std::uint64_t place = lines_.tail(); place != stalled_at_) {
-        stalled_at_ = place;
-        ++stalls_;
-    }
-    return stalls_ >= kStallsBeforeGrowth && grow();
+    const bool is_hot = lines_.tail() >= kHotLines || bytes_.tail() >= kHotBytes;
+    return is_hot && grow();
 }
 
 bool Path::grow() noexcept {
@@ -140,7 +134,6 @@ bool Path::grow() noexcept {
     if (util::memory_room() < kLargeLines * sizeof(Line) + kLargeBytes ||
         !outbox.reserve(kLargeLinesOffset, kLargeLines * sizeof(Line)).is_ok()) {
         // Short of memory: go on with the small rings, try again later.
-        stalls_ = 0;
         growth_wait_ = kStallsBeforeNextTry;
         return false;
     }
@@ -153,9 +146,8 @@ bool Path::grow() noexcept {
 }
 
 void Path::prepare_bulk() noexcept {
-    if (!is_large_ && ++bursts_ > kBurstsBeforeGrowth) {
-        refresh();
-        grow();
+    if (!is_large_) {
+        grow_if_hot();
     }
 }
 

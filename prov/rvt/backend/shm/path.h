@@ -176,8 +176,7 @@ class Path {
     void put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                  const void* payload, std::size_t payload_bytes, std::size_t run_bytes) noexcept;
     std::size_t max_run() const noexcept { return bytes_.max_run(); }
-    /// Told of a burst to come. Moves to the large rings when there have been many, if there is
-    /// memory.
+    /// Told of a burst to come. Moves to the large rings when the pair is hot, if there is memory.
     void prepare_bulk() noexcept;
     /// Whether the peer has taken everything that was sent. Looks at the peer's memory.
     bool is_drained() const noexcept;
@@ -359,9 +358,6 @@ class Path {
     std::uint32_t fenced_episode_ = 0;
     bool is_large_receive_ = false;
     bool is_broken_ = false;
-    unsigned stalls_ = 0;
-    unsigned bursts_ = 0;
-    std::uint64_t stalled_at_ = 0;  // line that was next when the ring was last found full
     unsigned growth_wait_ = 0;
     ByteProducer bytes_;
 

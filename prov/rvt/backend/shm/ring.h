@@ -149,6 +149,7 @@ class ByteProducer {
     }
     std::size_t capacity() const noexcept { return capacity_; }
     std::size_t max_run() const noexcept { return capacity_ / 2; }
+    std::uint64_t tail() const noexcept { return tail_; }
 
     /// Room for a run of `count` bytes; nullptr: not now.
     RVT_ALWAYS_INLINE std::byte* reserve(std::size_t count) noexcept {

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <atomic>
+#include <string>
 #include <thread>
 
 #include <poll.h>
@@ -110,6 +111,30 @@ Test(segments, a_segment_of_nonsense_is_counted_and_the_connection_stays, .timeo
     RVT_EQ(device.stats().sum(core::Stat::kBadSegments), 1);
     RVT_ASSERT(fixture.path.reserve_run(64) != nullptr);
     RVT_EQ(fixture.endpoint.waiting_events(), 0u);
+}
+
+Test(segments, a_pair_takes_large_rings_once_much_has_gone_through_the_small_ones, .timeout = 60) {
+    constexpr std::size_t kRun = 4000;
+    Fixture fixture(Service::kSegments);
+    fixture.connect();
+    const auto send = [&](std::size_t bytes) {
+        for (std::size_t sent = 0; sent < bytes; sent += kRun) {
+            std::byte* run = nullptr;
+            while ((run = fixture.path.reserve_run(kRun)) == nullptr) {
+                fixture.device->device().progress();
+            }
+            std::memset(run, 0xa5, kRun);
+            fixture.path.put_run(core::RdOp::kSegment, 0, sizeof(core::SegmentHeader), 0, "", 0,
+                                 kRun);
+        }
+    };
+    const auto has_large_rings = [&] {
+        return fixture.path.describe().find("large rings") != std::string::npos;
+    };
+    send(3'500'000);  // fills the small ring of bytes some two hundred times
+    RVT_ASSERT(!has_large_rings());
+    send(1'000'000);
+    RVT_ASSERT(has_large_rings());
 }
 
 Test(segments, addresses_that_name_nobody_give_no_channel) {
