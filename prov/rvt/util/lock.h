@@ -49,7 +49,7 @@ class RVT_CAPABILITY("mutex") OwnerLock {
         // relaxed: as in lock().
         inside_.store(1, std::memory_order_relaxed);
         compiler_barrier();
-        // acquire: as in lock().
+        // acquire: pairs with the release in unlock_control(), as in lock().
         if (claimed_.load(std::memory_order_acquire) != 0) [[unlikely]] {
             unlock();
             return false;
