@@ -122,7 +122,15 @@ int run_measure(std::span<const Measure> measures, const char* program, const ch
         std::fprintf(stderr, "%s has no measure %s; -l lists them\n", program, name);
         return 2;
     }
-    const std::size_t value = argument == nullptr ? 0 : std::strtoull(argument, nullptr, 0);
+    char* end = nullptr;
+    const std::size_t value = argument == nullptr ? 0 : std::strtoull(argument, &end, 0);
+    if ((argument != nullptr) != (found->argument != nullptr) ||
+        (argument != nullptr && (end == argument || *end != '\0'))) {
+        std::fprintf(stderr, "%s %s %s; what it takes: %s\n", program, name,
+                     argument == nullptr ? "asks for an argument" : "does not take this argument",
+                     found->argument == nullptr ? "none" : found->argument);
+        return 2;
+    }
     team.size = found->ranks;
     team.limit_s = kMeasureLimitS;
     std::array<double, 16> results{};
