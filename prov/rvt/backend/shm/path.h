@@ -34,19 +34,9 @@ class Path {
     static constexpr std::size_t kMaxLinePayload =
         kLinePayload + kMaxContinuations * Line::kContinuationBytes;
 
-    /// A message as it lies in the ring; valid until the handler returns. Every field was read
-    /// once.
-    class Arrival {
+    /// What stands at the begin of a message; every field was read once.
+    class ArrivalHead {
       public:
-        /// One that came another way, with its payload in one piece.
-        explicit Arrival(const core::RdMessage& message) noexcept
-            : payload_(message.payload),
-              run_(message.run),
-              meta_(LineMeta::pack(static_cast<std::uint8_t>(message.op), message.flags,
-                                   message.length)),
-              tag_(message.tag),
-              data_(message.data) {}
-
         core::RdOp op() const noexcept { return static_cast<core::RdOp>(LineMeta::op(meta_)); }
         std::uint8_t flags() const noexcept { return LineMeta::flags(meta_); }
         std::uint32_t length() const noexcept { return LineMeta::length(meta_); }
@@ -54,6 +44,29 @@ class Path {
         std::uint64_t data() const noexcept { return data_; }
         /// The 40 bytes in the first line.
         const std::byte* payload() const noexcept { return payload_; }
+
+      protected:
+        RVT_ALWAYS_INLINE ArrivalHead(std::uint64_t meta, std::uint64_t tag, std::uint64_t data,
+                                      const std::byte* payload) noexcept
+            : payload_(payload), meta_(meta), tag_(tag), data_(data) {}
+
+      private:
+        const std::byte* payload_;
+        std::uint64_t meta_;
+        std::uint64_t tag_;
+        std::uint64_t data_;
+    };
+
+    /// A message as it lies in the ring; valid until the handler returns.
+    class Arrival : public ArrivalHead {
+      public:
+        /// One that came another way, with its payload in one piece.
+        explicit Arrival(const core::RdMessage& message) noexcept
+            : ArrivalHead(LineMeta::pack(static_cast<std::uint8_t>(message.op), message.flags,
+                                         message.length),
+                          message.tag, message.data, message.payload),
+              run_(message.run) {}
+
         /// Copies the first `count` bytes of a line payload. Precondition: count <= min(length(),
         /// kMaxLinePayload).
         RVT_ALWAYS_INLINE void copy_payload(void* to, std::size_t count) const noexcept {
@@ -72,45 +85,28 @@ class Path {
       private:
         friend class Path;
         Arrival(const LineConsumer& ring, const ByteConsumer& bytes, std::uint64_t meta) noexcept
-            : ring_(&ring),
-              bytes_(&bytes),
-              payload_(ring.line().payload),
-              meta_(meta),
-              tag_(ring.line().tag),
-              data_(ring.line().data) {}
+            : ArrivalHead(meta, ring.line().tag, ring.line().data, ring.line().payload),
+              ring_(&ring),
+              bytes_(&bytes) {}
         void copy_continued(std::byte* to, std::size_t count) const noexcept;
 
         const LineConsumer* ring_ = nullptr;  // nullptr, as the next: it came another way
         const ByteConsumer* bytes_ = nullptr;
-        const std::byte* payload_;
         const std::byte* run_ = nullptr;
-        std::uint64_t meta_;
-        std::uint64_t tag_;
-        std::uint64_t data_;
     };
 
     /// A message of kEager that is one line; valid as an Arrival is.
-    class LineArrival {
+    class LineArrival : public ArrivalHead {
       public:
-        std::uint8_t flags() const noexcept { return LineMeta::flags(meta_); }
-        std::uint32_t length() const noexcept { return LineMeta::length(meta_); }
-        std::uint64_t tag() const noexcept { return tag_; }
-        std::uint64_t data() const noexcept { return data_; }
-        const std::byte* payload() const noexcept { return payload_; }
         /// Precondition: count <= length().
         RVT_ALWAYS_INLINE void copy_payload(void* to, std::size_t count) const noexcept {
-            util::copy_small(to, payload_, count);
+            util::copy_small(to, payload(), count);
         }
 
       private:
         friend class Path;
         RVT_ALWAYS_INLINE LineArrival(const Line& line, std::uint64_t meta) noexcept
-            : payload_(line.payload), meta_(meta), tag_(line.tag), data_(line.data) {}
-
-        const std::byte* payload_;
-        std::uint64_t meta_;
-        std::uint64_t tag_;
-        std::uint64_t data_;
+            : ArrivalHead(meta, line.tag, line.data, line.payload) {}
     };
 
     /// Starts to use a finished handshake.
