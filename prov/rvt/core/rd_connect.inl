@@ -360,7 +360,14 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
     }
     peer.state = Peer::State::kConnected;
     peer.path.hold_eager(is_holding_);
-    (peer.path.is_remote() ? remote_ : polled_).push_back(&peer);
+    if (peer.path.is_remote()) {
+        remote_.push_back(&peer);
+    } else {
+        polled_.push_back({.look = peer.path.look(), .peer = &peer});
+        for (Polled& polled : polled_) {  // a single one was polled without a look
+            polled.look = polled.peer->path.look();
+        }
+    }
     if (peer.has_work()) {
         make_busy(peer);
     }
@@ -375,7 +382,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     finish_let_go(peer);
     peer.path.close();
     finish_answered_ones(peer);
-    std::erase(polled_, &peer);
+    std::erase_if(polled_, [&](const Polled& polled) { return polled.peer == &peer; });
     std::erase(remote_, &peer);
     fail_operations(peer, status);
     if (was_connected) {
@@ -592,8 +599,8 @@ void RdEngine<Lock, Host>::end_receive(RdRxEntry& entry, bool is_tagged, WcStatu
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::uses_key(std::uint32_t key) noexcept {
     util::Guard guard(lock_);
-    return std::any_of(polled_.begin(), polled_.end(), [&](const Peer* peer) {
-        return peer->path.is_peer_using(station_.incarnation(), key);
+    return std::any_of(polled_.begin(), polled_.end(), [&](const Polled& polled) {
+        return polled.peer->path.is_peer_using(station_.incarnation(), key);
     });
 }
 

@@ -117,6 +117,13 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     using LineArrival = typename Path::LineArrival;
     using Event = typename Host::Event;
 
+    /// A peer that is looked at, and what the look needs: of most peers it is all that a look
+    /// touches.
+    struct Polled {
+        decltype(std::declval<Path>().look()) look;
+        Peer* peer = nullptr;
+    };
+
     /// Flags that keep a message off the straight path.
     static constexpr RdFlags kSlowSend =
         RdFlags::kDeliveryComplete | RdFlags::kMatchComplete | RdFlags::kFence | RdFlags::kHasUse;
@@ -366,8 +373,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     unsigned progress_any() noexcept;
     bool handle_captured(Peer& peer, const Arrival& arrival) noexcept;
     bool take_whole(Peer& peer, const RdMessage& message) noexcept;
+    unsigned poll_path(Peer& peer) noexcept;
     unsigned poll_peer(Peer& peer) noexcept;
-    unsigned poll_one_of_many(Peer& peer) noexcept;
+    unsigned poll_one_of_many(Polled& polled) noexcept;
     unsigned poll_many() noexcept;
     unsigned run_busy() noexcept;
     bool run_peer(Peer& peer) noexcept;
@@ -419,7 +427,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 
     // What every progress call touches.
     // Connected peers of this host; the first kHotPeers are looked at in every call.
-    std::vector<Peer*> polled_;
+    std::vector<Polled> polled_;
     std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last
     std::size_t victim_ = 0;            // the active peer that gave way last
     std::vector<Peer*> busy_;

@@ -12,7 +12,7 @@ template <class Lock, class Host>
 RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_locked() noexcept {
     unsigned moved = station_.note_poll();
     if (polled_.size() == 1) [[likely]] {
-        moved += poll_peer(*polled_[0]);
+        moved += poll_peer(*polled_[0].peer);
     } else {
         moved += poll_many();
     }
@@ -38,22 +38,33 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_rest(unsigned moved) n
 }
 
 template <class Lock, class Host>
-RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_peer(Peer& peer) noexcept {
-    const unsigned moved = peer.path.poll(
+RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_path(Peer& peer) noexcept {
+    return peer.path.poll(
         kPollBudget,
         [this, &peer](const LineArrival& line)
             RVT_ALWAYS_INLINE_LAMBDA { return on_line(peer, line); },
         [this, &peer](const Arrival& arrival) { return handle(peer, arrival); });
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_peer(Peer& peer) noexcept {
+    const unsigned moved = poll_path(peer);
     if (peer.path.is_broken()) [[unlikely]] {
         retire(peer);
     }
     return moved;
 }
 
-/// poll_peer() of one of many.
+/// poll_peer() of one of many. `polled` may be another one's afterwards: a broken peer leaves.
 template <class Lock, class Host>
-[[gnu::noinline]] unsigned RdEngine<Lock, Host>::poll_one_of_many(Peer& peer) noexcept {
-    return poll_peer(peer);
+[[gnu::noinline]] unsigned RdEngine<Lock, Host>::poll_one_of_many(Polled& polled) noexcept {
+    Peer& peer = *polled.peer;
+    const unsigned moved = poll_path(peer);
+    polled.look = peer.path.look();
+    if (peer.path.is_broken()) [[unlikely]] {
+        retire(peer);
+    }
+    return moved;
 }
 
 template <class Lock, class Host>
@@ -66,13 +77,14 @@ template <class Lock, class Host>
 [[gnu::cold]] unsigned RdEngine<Lock, Host>::progress_captured() noexcept {
     unsigned moved = station_.note_poll();
     for (std::size_t i = 0; i < polled_.size(); ++i) {
-        Peer& peer = *polled_[i];
+        Peer& peer = *polled_[i].peer;
         moved += peer.path.poll(
             kPollBudget,
             [this, &peer](const LineArrival& line) {
                 return handle_captured(peer, Arrival(message_of(line)));
             },
             [this, &peer](const Arrival& arrival) { return handle_captured(peer, arrival); });
+        polled_[i].look = peer.path.look();
         if (peer.path.is_broken()) {
             retire(peer);
         }
@@ -133,9 +145,8 @@ unsigned RdEngine<Lock, Host>::poll_many() noexcept {
     const std::size_t hot = std::min(kHotPeers, polled_.size());
     // Each first look takes two cache lines that are seldom in the cache of a busy core, no more.
     for (std::size_t i = 0; i < hot && i < polled_.size(); ++i) {
-        Peer& peer = *polled_[i];
-        if (peer.path.has_arrival()) {
-            moved += poll_one_of_many(peer);
+        if (polled_[i].look.has_arrival()) {
+            moved += poll_one_of_many(polled_[i]);
         }
     }
     // Who has nothing to do looks further: the next call may be a turn of the scheduler away.
@@ -143,12 +154,11 @@ unsigned RdEngine<Lock, Host>::poll_many() noexcept {
         std::min(polled_.size() - hot, moved == 0 ? kColdLooksIdle : kColdLooks);
     for (std::size_t look = 0; look < looks && polled_.size() > kHotPeers; ++look) {
         rotation_ = rotation_ + 1 < polled_.size() ? rotation_ + 1 : kHotPeers;
-        Peer* const peer = polled_[rotation_];
-        if (peer->path.has_arrival()) {
+        if (polled_[rotation_].look.has_arrival()) {
             // The one that became hot first gives way.
             victim_ = (victim_ + 1) % kHotPeers;
             std::swap(polled_[victim_], polled_[rotation_]);
-            moved += poll_one_of_many(*peer);
+            moved += poll_one_of_many(polled_[victim_]);
         }
     }
     return moved;
@@ -243,8 +253,8 @@ util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
     bool has_work = !station_.arm().is_ok() || !copies_.is_empty() || late_count_ != 0;
     // relaxed: as in progress_locked(); the control thread wakes wake_fd() after it has pushed.
     has_work = has_work || mail_.load(std::memory_order_relaxed) != nullptr;
-    for (const Peer* const peer : polled_) {
-        has_work = has_work || peer->path.has_arrival();
+    for (const Polled& polled : polled_) {
+        has_work = has_work || polled.peer->path.has_arrival();
     }
     for (const Peer* const peer : busy_) {
         // Data that waits for room is sent when the peer returns credits, which wakes nobody: do

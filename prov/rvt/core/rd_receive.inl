@@ -619,10 +619,11 @@ void RdEngine<Lock, Host>::note_unexpected(std::int64_t bytes) noexcept {
     const bool is_well_under = unexpected_bytes_ <= attr_.total_buffered_recv / 2;
     if (is_over != is_holding_ && (is_over || is_well_under)) [[unlikely]] {
         is_holding_ = is_over;
-        for (const std::vector<Peer*>* const peers : {&polled_, &remote_}) {
-            for (Peer* const peer : *peers) {
-                peer->path.hold_eager(is_over);
-            }
+        for (const Polled& polled : polled_) {
+            polled.peer->path.hold_eager(is_over);
+        }
+        for (Peer* const peer : remote_) {
+            peer->path.hold_eager(is_over);
         }
     }
 }

@@ -62,6 +62,8 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     bytes_.open(outbox.at<std::byte>(kSmallBytesOffset), kSmallBytes);
     in_lines_.open(inbox.at<Line>(kSmallLinesOffset), kSmallLines);
     in_bytes_.open(inbox.at<std::byte>(kSmallBytesOffset), kSmallBytes);
+    credits_ = outbox.at<OutboxHeader>(0);
+    owes_bytes_ = false;
     is_fenced_ = !peering_->peer_has_membarrier;
     armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
     woken_episode_ = 0;
@@ -162,6 +164,7 @@ void Path::open_large_receive() noexcept {
     is_large_receive_ = true;
     credited_lines_ = credited_bytes_ = 0;
     in_epoch_ = kLargeEpoch;
+    owes_bytes_ = true;  // the peer takes in only counts of one epoch
 }
 
 bool Path::put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,

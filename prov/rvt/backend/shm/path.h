@@ -193,6 +193,9 @@ class Path {
         return in_lines_.peek(meta);
     }
 
+    /// has_arrival() of a path that is not at hand; good until the next poll().
+    LineLook look() const noexcept { return in_lines_.look(); }
+
     /// Hands up to `budget` arrivals over: to `take_line(const LineArrival&)` what is a whole
     /// message in one line, by far the most, and to `handle(const Arrival&)` all else. Both return
     /// false for a message that no honest peer sends. Returns: how many were handled; is_broken()
@@ -323,6 +326,7 @@ class Path {
         if (core::has_run(arrival.op())) {
             in_bytes_.advance(arrival.length());
             in_lines_.advance(1);
+            owes_bytes_ = true;
             if (in_bytes_.head() - credited_bytes_ >= in_bytes_.capacity() / 4) {
                 return_credits(true);
             }
@@ -335,14 +339,20 @@ class Path {
     /// Credits go back at a quarter of the ring, and when the ring was found empty.
     RVT_ALWAYS_INLINE void return_credits(bool found_empty) noexcept {
         if (found_empty || in_lines_.head() - credited_lines_ >= in_lines_.capacity() / 4) {
+            if (owes_bytes_) {
+                owes_bytes_ = false;
+                credited_bytes_ = in_bytes_.head();
+                show_credit(credits_->consumed_bytes, credited_bytes_);
+            }
             credited_lines_ = in_lines_.head();
-            credited_bytes_ = in_bytes_.head();
-            OutboxHeader* const header = peering_->outbox.at<OutboxHeader>(0);
-            // release: pairs with the acquire in refresh(): the peer may overwrite only what has
-            // been read.
-            header->consumed_bytes.store(in_bytes_.head() | in_epoch_, std::memory_order_release);
-            header->consumed_lines.store(in_lines_.head() | in_epoch_, std::memory_order_release);
+            show_credit(credits_->consumed_lines, credited_lines_);
         }
+    }
+    RVT_ALWAYS_INLINE void show_credit(std::atomic<std::uint64_t>& credit,
+                                       std::uint64_t position) const noexcept {
+        // release: pairs with the acquire in refresh(): the peer may overwrite only what has been
+        // read.
+        credit.store(position | in_epoch_, std::memory_order_release);
     }
 
     // Sending: what every send touches.
@@ -359,10 +369,13 @@ class Path {
 
     // Receiving: what every poll touches.
     alignas(util::kCacheLine) LineConsumer in_lines_;
+    OutboxHeader* credits_ = nullptr;  // ours
     std::uint64_t credited_lines_ = 0;
-    std::uint64_t credited_bytes_ = 0;
     std::uint64_t in_epoch_ = 0;
-    ByteConsumer in_bytes_;
+    bool owes_bytes_ = false;  // of which the peer has not been told
+    // And what messages with a run touch.
+    alignas(util::kCacheLine) ByteConsumer in_bytes_;
+    std::uint64_t credited_bytes_ = 0;
     std::unique_ptr<Peering> peering_;
     std::uint64_t seen_far_ = 0;  // lines before it were looked at ahead of their turn
     std::uint64_t seen_near_ = 0;

@@ -93,6 +93,23 @@ class LineProducer {
     unsigned shift_ = 0;
 };
 
+/// Where the next line of a ring will show, apart from the ring: who looks at many rings has these
+/// side by side, and touches nothing else of those where nothing has arrived.
+class LineLook {
+  public:
+    LineLook() noexcept = default;
+    LineLook(const Line& line, std::uint64_t lap) noexcept : meta_(&line.meta), lap_(lap) {}
+
+    RVT_ALWAYS_INLINE bool has_arrival() const noexcept {
+        // relaxed: who then reads the line looks again, see LineConsumer::peek().
+        return meta_->load(std::memory_order_relaxed) >> LineMeta::kLapShift == lap_;
+    }
+
+  private:
+    const std::atomic<std::uint64_t>* meta_ = nullptr;
+    std::uint64_t lap_ = 0;
+};
+
 /// Consumer's end of a ring of lines.
 ///
 /// Threads: the owner of the endpoint.
@@ -111,8 +128,10 @@ class LineConsumer {
     RVT_ALWAYS_INLINE bool peek(std::uint64_t& meta, std::uint64_t ahead = 0) const noexcept {
         // acquire: pairs with the release in LineProducer::publish().
         meta = line(ahead).meta.load(std::memory_order_acquire);
-        return (meta >> LineMeta::kLapShift) == ((((head_ + ahead) >> shift_) + 1) & 0xffff);
+        return (meta >> LineMeta::kLapShift) == lap(head_ + ahead);
     }
+    /// For the next line; good until advance().
+    LineLook look() const noexcept { return {line(), lap(head_)}; }
     RVT_ALWAYS_INLINE const Line& line(std::uint64_t ahead = 0) const noexcept {
         return lines_[(head_ + ahead) & mask_];
     }
@@ -120,6 +139,11 @@ class LineConsumer {
     std::uint64_t head() const noexcept { return head_; }
 
   private:
+    /// As a line shows it.
+    RVT_ALWAYS_INLINE std::uint64_t lap(std::uint64_t position) const noexcept {
+        return ((position >> shift_) + 1) & 0xffff;
+    }
+
     const Line* lines_ = nullptr;
     std::uint64_t head_ = 0;
     std::uint64_t mask_ = 0;

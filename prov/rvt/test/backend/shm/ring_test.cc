@@ -323,6 +323,22 @@ Test(ring, between_two_threads_loses_and_reorders_nothing, .timeout = 120) {
     cr_assert(receiver.complaint().empty(), "%s", receiver.complaint().c_str());
 }
 
+Test(ring, shows_its_next_line_apart) {
+    Tiny memory;
+    LineProducer sent;
+    LineConsumer taken;
+    sent.open(memory.lines.data(), memory.lines.size());
+    taken.open(memory.lines.data(), memory.lines.size());
+    for (std::size_t i = 0; i < 3 * memory.lines.size(); ++i) {
+        const LineLook next = taken.look();
+        RVT_ASSERT(!next.has_arrival());
+        sent.publish(LineMeta::pack(1, 0, 0));
+        RVT_ASSERT(next.has_arrival());
+        sent.advance(1);
+        taken.advance(1);
+    }
+}
+
 Test(ring, ignores_credits_that_cannot_be_true) {
     Tiny memory;
     LineProducer lines;
