@@ -16,7 +16,7 @@
 namespace rvt::shm {
 
 inline constexpr std::uint32_t kMagic = 0x52565431;  // "RVT1"
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 inline constexpr std::size_t kPageBytes = 4096;
 
 /// One slot of a ring: header and small payload in one cache line.
@@ -63,11 +63,10 @@ struct OutboxHeader {
     // Credits for the opposite direction: how far the owner has read the peer's outbox.
     alignas(util::kCacheLine) std::atomic<std::uint64_t> consumed_lines;
     std::atomic<std::uint64_t> consumed_bytes;
-
-    // 1: too much waits unmatched, send rendezvous headers only. In a line of its own: the peer
-    // looks at it before each run, and would take the line above from the owner's cache, whose next
-    // stores, a reply among them, would wait until it is back.
-    alignas(util::kCacheLine) std::atomic<std::uint32_t> hold_eager;
+    // 1: too much waits unmatched, send rendezvous headers only. The peer looks at this line only
+    // when the rings seem full: each look takes it from the owner's cache, whose next stores, a
+    // reply among them, then wait until it is back.
+    std::atomic<std::uint32_t> hold_eager;
 };
 static_assert(sizeof(OutboxHeader) <= kPageBytes);
 

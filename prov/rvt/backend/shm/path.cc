@@ -67,7 +67,7 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     is_fenced_ = !peering_->peer_has_membarrier;
     armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
     woken_episode_ = 0;
-    is_large_ = is_large_receive_ = is_broken_ = false;
+    is_large_ = is_large_receive_ = is_broken_ = is_held_ = false;
     growth_wait_ = 0;
     credited_lines_ = credited_bytes_ = 0;
     in_epoch_ = 0;
@@ -86,17 +86,19 @@ void Path::close() noexcept {
 void Path::refresh() noexcept {
     const OutboxHeader* const header = peering_->inbox.at<OutboxHeader>(0);
     const std::uint64_t epoch = is_large_ ? kLargeEpoch : 0;
-    // acquire: pairs with the release in return_credits().
+    // acquire: pairs with the release in show_credit().
     const std::uint64_t lines = header->consumed_lines.load(std::memory_order_acquire);
     const std::uint64_t bytes = header->consumed_bytes.load(std::memory_order_acquire);
     if ((lines & kLargeEpoch) == epoch && (bytes & kLargeEpoch) == epoch) {
         lines_.refresh(lines & ~kLargeEpoch);
         bytes_.refresh(bytes & ~kLargeEpoch);
     }
+    // relaxed: a hint; a late look costs the receiver one ring of memory at most.
+    is_held_ = header->hold_eager.load(std::memory_order_relaxed) != 0;
 }
 
 bool Path::is_drained() const noexcept {
-    // acquire: pairs with the release in return_credits(): what the peer did for the messages is
+    // acquire: pairs with the release in show_credit(): what the peer did for the messages is
     // done.
     const std::uint64_t lines =
         peering_->inbox.at<OutboxHeader>(0)->consumed_lines.load(std::memory_order_acquire);
@@ -104,7 +106,7 @@ bool Path::is_drained() const noexcept {
 }
 
 bool Path::refresh_eager() noexcept {
-    return is_open() && !must_hold_eager() && refresh_lines(kControlLines + kMaxLines);
+    return refresh_lines(kControlLines + kMaxLines) && !is_held_;
 }
 
 bool Path::refresh_lines(std::uint64_t wanted) noexcept {
@@ -251,13 +253,8 @@ void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::ui
     }
 }
 
-bool Path::must_hold_eager() noexcept {
-    // relaxed: a hint; a late look costs the receiver one ring of memory at most.
-    return peering_->inbox.at<OutboxHeader>(0)->hold_eager.load(std::memory_order_relaxed) != 0;
-}
-
 void Path::hold_eager(bool hold) noexcept {
-    // relaxed: as in must_hold_eager().
+    // relaxed: as in refresh().
     peering_->outbox.at<OutboxHeader>(0)->hold_eager.store(hold ? 1 : 0, std::memory_order_relaxed);
 }
 

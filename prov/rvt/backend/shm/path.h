@@ -176,8 +176,14 @@ class Path {
     void prepare_bulk() noexcept;
     /// Whether the peer has taken everything that was sent. Looks at the peer's memory.
     bool is_drained() const noexcept;
-    /// Whether the peer has asked for headers only. Looks at the peer's memory.
-    bool must_hold_eager() noexcept;
+    /// Whether the peer has asked for headers only. Until it has, this is known from the last look
+    /// at how much it has taken, which is due when the rings seem full.
+    RVT_ALWAYS_INLINE bool must_hold_eager() noexcept {
+        if (is_held_) [[unlikely]] {
+            refresh();
+        }
+        return is_held_;
+    }
 
     RVT_ALWAYS_INLINE void ring_doorbell() noexcept {
         if (is_doorbell_due()) [[unlikely]] {
@@ -361,6 +367,7 @@ class Path {
     std::uint32_t woken_episode_ = 0;  // of the peer's sleep that we have ended already
     bool is_fenced_ = false;           // no membarrier(2): each send fences before it looks
     bool is_large_ = false;
+    bool is_held_ = false;  // the peer wants headers only
     std::uint32_t fenced_episode_ = 0;
     bool is_large_receive_ = false;
     bool is_broken_ = false;
