@@ -27,7 +27,7 @@ inline constexpr std::size_t kPageBytes = 4096;
 /// | others  | sender     | receiver | published by meta                            | no       |
 ///
 /// meta, from the top: lap 16 (number of the pass over the ring, from 1: a new line is told from an
-/// old one by it), op 8, flags 8, receive-context index 8, length 24 (bytes of payload that go with
+/// old one by it), op 8, flags 8, 8 that are 0, length 24 (bytes of payload that go with
 /// this line).
 struct alignas(util::kCacheLine) Line {
     static constexpr std::size_t kPayloadBytes = 40;

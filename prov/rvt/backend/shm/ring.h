@@ -23,7 +23,6 @@ struct LineMeta {
     static constexpr unsigned kLapShift = 48;
     static constexpr unsigned kOpShift = 40;
     static constexpr unsigned kFlagsShift = 32;
-    static constexpr unsigned kContextShift = 24;
     static constexpr std::uint32_t kMaxLength = (1u << 24) - 1;
 
     static constexpr std::uint64_t pack(std::uint8_t op, std::uint8_t flags,
