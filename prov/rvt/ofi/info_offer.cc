@@ -90,7 +90,7 @@ const std::uint64_t kTxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_READ 
                               FI_SEND | FI_FENCE | FI_MULTICAST | FI_HMEM;
 const std::uint64_t kRxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_RECV | FI_REMOTE_READ |
                               FI_REMOTE_WRITE | FI_DIRECTED_RECV | kTaggedDirectedRecv |
-                              FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_MULTICAST | FI_HMEM;
+                              FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_HMEM;
 const std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const std::uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;

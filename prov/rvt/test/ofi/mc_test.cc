@@ -81,6 +81,13 @@ struct Member {
 
 }  // namespace
 
+RVT_DGRAM_TEST(mc, multicast_is_a_capability_of_the_sending_side) {
+    const Member member(FI_MSG | FI_MULTICAST);
+    RVT_EQ(member.open.info->caps & FI_MULTICAST, FI_MULTICAST);
+    RVT_EQ(member.open.info->tx_attr->caps, FI_MSG | FI_MULTICAST | FI_SEND);
+    RVT_EQ(member.open.info->rx_attr->caps, FI_MSG | FI_RECV);
+}
+
 RVT_DGRAM_TEST(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender) {
     Member sender;
     Member first;
