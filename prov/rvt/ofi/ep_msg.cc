@@ -16,6 +16,7 @@
 #include "ofi/errors.h"
 #include "ofi/info.h"
 #include "ofi/msg_options.h"
+#include "ofi/pep.h"
 #include "ofi/refuse.h"
 #include "ofi/srx.h"
 #include "util/log.h"
@@ -545,9 +546,14 @@ int check(const Domain& domain, std::uint64_t caps) noexcept {
     return 0;
 }
 
-/// The domain's port of that address, or the one that the request came to.
-util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info) {
+/// The domain's port of that address, or the one that the request came to, or that of the passive
+/// endpoint whose address it acquires.
+util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info, Pep* pep) {
     MsgDomain& msg = *ep.domain->msg;
+    if (pep != nullptr) {
+        auto port = pep_port(*pep);
+        return port.is_ok() ? msg.use(port.take()) : util::Result<MsgPortUse*>(port.status());
+    }
     if (ep.request != nullptr) {
         return msg.use(ep.request->port);
     }
@@ -559,7 +565,7 @@ util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info) {
     return bind.is_ok() ? msg.use(bind.value()) : util::Result<MsgPortUse*>(bind.status());
 }
 
-int open_with(EpMsg& ep, const fi_info& info) {
+int open_with(EpMsg& ep, const fi_info& info, Pep* pep) {
     int refused = fill(ep, info);
     if (refused == 0) {
         refused = check(*ep.domain, ep.caps);
@@ -571,7 +577,7 @@ int open_with(EpMsg& ep, const fi_info& info) {
     if (!shared.is_ok()) {
         return to_fi(shared);
     }
-    const auto use = find_port(ep, info);
+    const auto use = find_port(ep, info, pep);
     if (!use.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot open endpoint: %s", strerrordesc_np(use.error()));
         return to_fi(use.status());
@@ -624,16 +630,17 @@ void EpMsg::Events::device_gone() noexcept {
 int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
     auto made = std::make_unique<EpMsg>();
     made->domain = &domain;
-    if (info.handle != nullptr) {
+    Pep* const pep = pep_to_take_over(info.handle, domain);
+    if (info.handle != nullptr && pep == nullptr) {
         made->request = conn_req_take(info.handle);
         if (made->request == nullptr) {
             RVT_WARN(kEpCtrl,
                      "cannot open endpoint: info->handle is no request of a peer that "
-                     "waits for an answer");
+                     "waits for an answer, nor a passive endpoint of this domain's device");
             return -FI_EINVAL;
         }
     }
-    const int refused = open_with(*made, info);
+    const int refused = open_with(*made, info, pep);
     if (refused != 0) {
         if (made->request != nullptr) {
             conn_req_add(std::move(made->request));
@@ -648,6 +655,9 @@ int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context)
     made->handle.rma = &not_enabled_tables.rma;
     made->handle.atomic = &msg_not_enabled_atomic_ops;
     made->handle.collective = &absent_collective_ops;
+    if (pep != nullptr) {
+        pep_take_over(*pep);
+    }
     domain.users.add();
     *ep = &made.release()->handle;
     return 0;

@@ -192,6 +192,7 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
         return nullptr;
     }
     info->caps = answer_caps(offer, version, hints);
+    info->handle = hints != nullptr ? hints->handle : nullptr;
     info->mode = offer.info.mode & (hints != nullptr ? hints->mode : ~std::uint64_t{0});
     build_tx(*info->tx_attr, offer, hints != nullptr ? hints->tx_attr : nullptr, info->caps);
     build_rx(*info->rx_attr, offer, hints != nullptr ? hints->rx_attr : nullptr, info->caps);

@@ -245,8 +245,11 @@ std::optional<Refusal> judge_objects(const Offer& offer, const fi_info& hints) {
         !registry::holds(&hints.domain_attr->domain->fid, FI_CLASS_DOMAIN, offer.domain.name)) {
         return Refusal{"domain_attr->domain", "an object that is not open here", offer.domain.name};
     }
-    if (hints.handle != nullptr) {
-        return Refusal{"handle", "an endpoint to take over", "NULL"};
+    if (hints.handle != nullptr &&
+        (offer.ep.type != FI_EP_MSG ||
+         !registry::holds(hints.handle, FI_CLASS_PEP, offer.domain.name))) {
+        return Refusal{"handle", "an endpoint to take over",
+                       "for FI_EP_MSG without a NIC a passive one that is open here, else NULL"};
     }
     return std::nullopt;
 }

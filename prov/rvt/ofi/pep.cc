@@ -4,10 +4,12 @@
 
 #include "ofi/address_format.h"
 #include "ofi/conn_req.h"
+#include "ofi/domain.h"
 #include "ofi/eq.h"
 #include "ofi/errors.h"
 #include "ofi/msg_options.h"
 #include "ofi/refuse.h"
+#include "ofi/registry.h"
 #include "util/log.h"
 
 namespace rvt::ofi {
@@ -27,6 +29,7 @@ void unlisten(Pep& pep) noexcept {
 /// Requests that nobody has answered are refused.
 int pep_close(fid* self) noexcept {
     Pep& pep = Pep::from(self);
+    registry::remove(self);
     unlisten(pep);
     while (const auto request = conn_req_take_of(pep)) {
         [[maybe_unused]] const util::Status told =
@@ -61,6 +64,9 @@ fi_ops pep_fid_ops = fid_ops(pep_close, pep_bind);
 
 /// Binds the port. Precondition: the caller holds port_lock.
 util::Status open_port(Pep& pep) {
+    if (pep.is_taken_over) {
+        return EBUSY;
+    }
     if (pep.port != nullptr) {
         return util::kOk;
     }
@@ -297,6 +303,9 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
     made->handle.fid = {FI_CLASS_PEP, context, &pep_fid_ops};
     made->handle.ops = &pep_ops;
     made->handle.cm = &pep_cm_ops;
+    if (made->nic == nullptr) {
+        registry::add(&made->handle.fid, made->info->domain_attr->name);
+    }
     fabric.users.add();
     *pep = &made.release()->handle;
     return 0;
@@ -345,6 +354,25 @@ int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) no
         return -FI_ENOSYS;
     }
     return entry([&] { return open(Fabric::from(fabric), *info, pep, context); });
+}
+
+Pep* pep_to_take_over(const fid* handle, const Domain& domain) noexcept {
+    return registry::holds(handle, FI_CLASS_PEP, domain.name())
+               ? &Pep::from(const_cast<fid*>(handle))
+               : nullptr;
+}
+
+util::Result<std::shared_ptr<MsgPort>> pep_port(Pep& pep) {
+    const std::lock_guard guard(pep.port_lock);
+    const util::Status opened = pep.is_listening ? util::Status(EBUSY) : open_port(pep);
+    return opened.is_ok() ? util::Result<std::shared_ptr<MsgPort>>(pep.port)
+                          : util::Result<std::shared_ptr<MsgPort>>(opened);
+}
+
+void pep_take_over(Pep& pep) noexcept {
+    const std::lock_guard guard(pep.port_lock);
+    pep.is_taken_over = true;
+    pep.port.reset();
 }
 
 }  // namespace rvt::ofi

@@ -15,6 +15,7 @@
 namespace rvt::ofi {
 
 class Eq;
+struct Domain;
 
 struct Pep {
     static Pep& from(fid_pep* self) noexcept { return *reinterpret_cast<Pep*>(self); }
@@ -33,6 +34,7 @@ struct Pep {
     std::shared_ptr<MsgPort> port;       // from listening or the first question for the name on
     std::shared_ptr<MsgPort> host_port;  // from listening on; peers of this host come there
     bool is_listening = false;
+    bool is_taken_over = false;  // the port is another endpoint's
 
     class Requests final : public core::RcListener {
       public:
@@ -51,5 +53,13 @@ struct Pep {
 
 /// fi_ops_fabric.passive_ep. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_ENOSYS for another type.
 int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) noexcept;
+
+/// The passive endpoint whose address an active one is to acquire, fi_endpoint(3). Returns: nullptr
+/// for a handle that is none, or of a NIC, which listens by other objects than it connects by.
+Pep* pep_to_take_over(const fid* handle, const Domain& domain) noexcept;
+/// Its port. Returns: EBUSY when it listens, or has been taken over; as open_msg_port().
+util::Result<std::shared_ptr<MsgPort>> pep_port(Pep& pep);
+/// From now on it is nothing but to be closed.
+void pep_take_over(Pep& pep) noexcept;
 
 }  // namespace rvt::ofi

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The fabrics and domains that are open in this process. fi_getinfo consults it: hints may name an
-// open one, and answers refer to the first that is open under their name.
+// The fabrics and domains that are open in this process, and the passive endpoints whose address
+// another may take over. fi_getinfo consults it: hints may name an open one, and answers refer to
+// the first that is open under their name.
 #pragma once
 
 #include <string_view>

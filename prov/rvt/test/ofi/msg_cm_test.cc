@@ -23,6 +23,24 @@ struct Asked {
     MsgEnd server() { return {listener.fabric.get(), listener.eq.get(), request.info.get()}; }
 };
 
+/// Holds an address without listening, for an endpoint to take over.
+struct Reserved : MsgFabric {
+    Owned<fid_pep> pep;
+    Answer taken;  // what an endpoint that takes over is opened with
+
+    Reserved() : MsgFabric(ask_msg().info) {
+        pep = opened<fid_pep>(
+            [this](fid_pep** p) { return fi_passive_ep(fabric.get(), info.get(), p, nullptr); });
+        taken = ask_to_take_over(FI_EP_MSG);
+    }
+    Answer ask_to_take_over(fi_ep_type type) const {
+        Info hints = msg_hints({});
+        hints->ep_attr->type = type;
+        hints->handle = &pep->fid;
+        return ask(hints, own_node.c_str(), nullptr, FI_SOURCE);
+    }
+};
+
 /// An address of this host where nobody listens.
 sockaddr_in nobody() {
     const MsgListener gone;
@@ -58,6 +76,63 @@ RVT_MSG_TEST(msg_cm, a_request_names_both_addresses) {
     RVT_EQ(name.sin_port, name_of(&asked.listener.pep->fid).sin_port);
     std::memcpy(&name, info.dest_addr, sizeof name);
     RVT_EQ(name.sin_port, name_of(&asked.client.end.ep->fid).sin_port);
+}
+
+RVT_MSG_TEST(msg_cm, an_endpoint_takes_over_the_address_of_a_passive_one) {
+    const MsgListener listener;
+    Reserved reserved;
+    const sockaddr_in name = name_of(&reserved.pep->fid);
+    RVT_ASSERT(reserved.taken.info->handle == &reserved.pep->fid);
+    const MsgEnd end(reserved.fabric.get(), reserved.eq.get(), reserved.taken.info.get());
+    reserved.pep.reset();
+    RVT_EQ(name_of(&end.ep->fid).sin_port, name.sin_port);
+    if (enables_first) {
+        RVT_OK(fi_enable(end.ep.get()));
+    }
+    const sockaddr_in to = name_of(&listener.pep->fid);
+    RVT_OK(fi_connect(end.ep.get(), &to, nullptr, 0));
+    const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
+    sockaddr_in caller{};
+    std::memcpy(&caller, request.info->dest_addr, sizeof caller);
+    RVT_EQ(caller.sin_port, name.sin_port);
+    const MsgEnd server(listener.fabric.get(), listener.eq.get(), request.info.get());
+    RVT_OK(fi_accept(server.ep.get(), nullptr, 0));
+    expect_event(reserved.eq.get(), FI_CONNECTED);
+    RVT_EQ(name_of(&end.ep->fid).sin_port, name.sin_port);
+}
+
+RVT_MSG_TEST(msg_cm, a_passive_endpoint_that_was_taken_over_is_of_no_use) {
+    Reserved reserved;
+    const MsgEnd end(reserved.fabric.get(), reserved.eq.get(), reserved.taken.info.get());
+    fid_ep* second = nullptr;
+    RVT_EQ(fi_endpoint(end.domain.get(), reserved.taken.info.get(), &second, nullptr), -FI_EBUSY);
+    RVT_OK(fi_pep_bind(reserved.pep.get(), &reserved.eq->fid, 0));
+    RVT_EQ(fi_listen(reserved.pep.get()), -FI_EBUSY);
+    sockaddr_in name{};
+    std::size_t bytes = sizeof name;
+    RVT_EQ(fi_getname(&reserved.pep->fid, &name, &bytes), -FI_EBUSY);
+}
+
+RVT_MSG_TEST(msg_cm, an_endpoint_that_listens_is_not_taken_over) {
+    Reserved reserved;
+    RVT_OK(fi_pep_bind(reserved.pep.get(), &reserved.eq->fid, 0));
+    RVT_OK(fi_listen(reserved.pep.get()));
+    const MsgClient other;
+    fid_ep* ep = nullptr;
+    RVT_EQ(fi_endpoint(other.end.domain.get(), reserved.taken.info.get(), &ep, nullptr), -FI_EBUSY);
+}
+
+RVT_MSG_TEST(msg_cm, what_is_no_open_passive_endpoint_is_not_taken_over) {
+    Reserved reserved;
+    RVT_EQ(reserved.ask_to_take_over(FI_EP_RDM).error, -FI_ENODATA);
+    Info hints = msg_hints({});
+    hints->handle = &reserved.fabric->fid;
+    RVT_EQ(ask(hints, own_node.c_str(), nullptr, FI_SOURCE).error, -FI_ENODATA);
+    const MsgClient other;
+    reserved.pep.reset();
+    fid_ep* ep = nullptr;
+    RVT_EQ(fi_endpoint(other.end.domain.get(), reserved.taken.info.get(), &ep, nullptr),
+           -FI_EINVAL);
 }
 
 RVT_MSG_TEST(msg_cm, room_for_private_data_is_told) {
