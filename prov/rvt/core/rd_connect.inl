@@ -363,10 +363,10 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
     if (peer.path.is_remote()) {
         remote_.push_back(&peer);
     } else {
-        polled_.push_back({.look = peer.path.look(), .peer = &peer});
-        for (Polled& polled : polled_) {  // a single one was polled without a look
-            polled.look = polled.peer->path.look();
+        if (polled_.size() == 1) {  // it was polled without a look
+            polled_[0].look = polled_[0].peer->path.look();
         }
+        polled_.push_back({.look = peer.path.look(), .peer = &peer});
     }
     if (peer.has_work()) {
         make_busy(peer);

@@ -143,7 +143,7 @@ template <class Lock, class Host>
 unsigned RdEngine<Lock, Host>::poll_many() noexcept {
     unsigned moved = 0;
     const std::size_t hot = std::min(kHotPeers, polled_.size());
-    // Each first look takes two cache lines that are seldom in the cache of a busy core, no more.
+    // Each first look takes one cache line that is seldom in the cache of a busy core, no more.
     for (std::size_t i = 0; i < hot && i < polled_.size(); ++i) {
         if (polled_[i].look.has_arrival()) {
             moved += poll_one_of_many(polled_[i]);

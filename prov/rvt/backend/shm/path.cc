@@ -80,6 +80,7 @@ void Path::close() noexcept {
     in_lines_.open(kNoLines, 1);
     armed_ = &kNeverArmed;
     woken_episode_ = 0;
+    is_held_ = false;
     peering_.reset();
 }
 
