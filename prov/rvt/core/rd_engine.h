@@ -240,6 +240,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void release_entry(RdRxEntry& entry) noexcept;
     void drop_inbound(RdInbound& inbound) noexcept;
     void note_unexpected(std::int64_t bytes) noexcept;
+    void hold_peers(bool hold) noexcept;
     Status post_receive(const RdRecv& request) noexcept;
     void match_later(const RdLateReceive& receive) noexcept;
     void match_late() noexcept;

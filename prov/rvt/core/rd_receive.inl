@@ -611,20 +611,26 @@ bool RdEngine<Lock, Host>::keep_unexpected(Peer& peer, RdInbound& inbound) noexc
     return true;
 }
 
-/// Keeps count of what waits unmatched, and tells peers to hold back, or to go on.
+/// Keeps count of what waits unmatched.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::note_unexpected(std::int64_t bytes) noexcept {
     unexpected_bytes_ += static_cast<std::uint64_t>(bytes);
     const bool is_over = unexpected_bytes_ > attr_.total_buffered_recv;
     const bool is_well_under = unexpected_bytes_ <= attr_.total_buffered_recv / 2;
     if (is_over != is_holding_ && (is_over || is_well_under)) [[unlikely]] {
-        is_holding_ = is_over;
-        for (const Polled& polled : polled_) {
-            polled.peer->path.hold_eager(is_over);
-        }
-        for (Peer* const peer : remote_) {
-            peer->path.hold_eager(is_over);
-        }
+        hold_peers(is_over);
+    }
+}
+
+/// Tells all peers to hold back, or to go on.
+template <class Lock, class Host>
+[[gnu::cold]] void RdEngine<Lock, Host>::hold_peers(bool hold) noexcept {
+    is_holding_ = hold;
+    for (const Polled& polled : polled_) {
+        polled.peer->path.hold_eager(hold);
+    }
+    for (Peer* const peer : remote_) {
+        peer->path.hold_eager(hold);
     }
 }
 
