@@ -65,6 +65,8 @@ fi_ops pep_fid_ops = fid_ops(pep_close, pep_bind);
 /// Binds the port. Precondition: the caller holds port_lock.
 util::Status open_port(Pep& pep) {
     if (pep.is_taken_over) {
+        RVT_WARN(kEpCtrl,
+                 "cannot use passive endpoint: an endpoint has taken its address over; close it");
         return EBUSY;
     }
     if (pep.port != nullptr) {
@@ -364,7 +366,13 @@ Pep* pep_to_take_over(const fid* handle, const Domain& domain) noexcept {
 
 util::Result<std::shared_ptr<MsgPort>> pep_port(Pep& pep) {
     const std::lock_guard guard(pep.port_lock);
-    const util::Status opened = pep.is_listening ? util::Status(EBUSY) : open_port(pep);
+    if (pep.is_listening) {
+        RVT_WARN(kEpCtrl,
+                 "cannot take over passive endpoint: it listens; open the endpoint before "
+                 "fi_listen");
+        return EBUSY;
+    }
+    const util::Status opened = open_port(pep);
     return opened.is_ok() ? util::Result<std::shared_ptr<MsgPort>>(pep.port)
                           : util::Result<std::shared_ptr<MsgPort>>(opened);
 }
