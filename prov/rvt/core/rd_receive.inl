@@ -351,8 +351,11 @@ template <class Lock, class Host>
 /// will need.
 template <class Lock, class Host>
 [[gnu::noinline]] void RdEngine<Lock, Host>::look_ahead(Peer& peer) noexcept {
-    peer.path.look_ahead([&](std::uint64_t tag) { posted_tagged_.prefetch(tag, peer.id); },
-                         [&](std::uint64_t tag) { posted_tagged_.prefetch_receive(tag, peer.id); });
+    if (peer.path.has_more()) {
+        peer.path.look_ahead(
+            [&](std::uint64_t tag) { posted_tagged_.prefetch(tag, peer.id); },
+            [&](std::uint64_t tag) { posted_tagged_.prefetch_receive(tag, peer.id); });
+    }
 }
 
 /// The posted receive that takes this message, out of its queue unless it takes further ones.

@@ -231,10 +231,19 @@ class Path {
         }
         return handled;
     }
-    /// Calls far(tag), and a few messages later near(tag), for messages that have arrived behind
-    /// the one that is being handled. What a line says is a hint and may be anything.
-    template <class Far, class Near>
-    void look_ahead(Far far, Near near) noexcept;
+    /// Whether some messages have arrived behind the one that is being handled that look_ahead()
+    /// has not seen.
+    RVT_ALWAYS_INLINE bool has_more() const noexcept {
+        // Never at the line that the peer is about to write, which it would have to take back: when
+        // the one at the end of the range is here, all before it are.
+        std::uint64_t meta = 0;
+        return seen_ahead_ - in_lines_.head() - 1 >= 2 * kLinesAhead &&
+               in_lines_.peek(meta, kLinesAhead);
+    }
+    /// Calls first(tag) for each of them, then second(tag) for each. What a line says is a hint and
+    /// may be anything. Precondition: has_more().
+    template <class First, class Second>
+    void look_ahead(First first, Second second) noexcept;
     /// Copies the payload of the message that has arrived `ahead` lines behind the one that is
     /// being handled. Returns: false when there is none, or not one of this kind and length.
     bool peek_behind(std::uint64_t ahead, core::RdOp op, std::uint8_t flags, void* to,
@@ -295,8 +304,6 @@ class Path {
         // The peer's cache has it from the last lap: now it gives it back before we need it.
         util::prefetch_write(&lines_.line());
     }
-    template <class Visit>
-    void look_ahead(std::uint64_t& seen, std::uint64_t lines, Visit visit) noexcept;
     void put_lines(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                    const void* payload, std::size_t count) noexcept;
     [[gnu::cold]] bool refresh_eager() noexcept;
@@ -384,8 +391,8 @@ class Path {
     alignas(util::kCacheLine) ByteConsumer in_bytes_;
     std::uint64_t credited_bytes_ = 0;
     std::unique_ptr<Peering> peering_;
-    std::uint64_t seen_far_ = 0;  // lines before it were looked at ahead of their turn
-    std::uint64_t seen_near_ = 0;
+    static constexpr std::uint64_t kLinesAhead = 8;
+    std::uint64_t seen_ahead_ = 0;  // lines before it were looked at ahead of their turn
 
     static constexpr std::uint64_t kLargeEpoch = 1ull << 63;
     static const std::atomic<std::uint32_t> kNeverArmed;
@@ -393,28 +400,29 @@ class Path {
     static const Line kNoLines[1];
 };
 
-template <class Visit>
-void Path::look_ahead(std::uint64_t& seen, std::uint64_t lines, Visit visit) noexcept {
-    const std::uint64_t head = in_lines_.head();
-    if (seen - head > lines) {  // behind, or of another ring
-        seen = head;
-    }
+template <class First, class Second>
+[[gnu::noinline]] void Path::look_ahead(First first, Second second) noexcept {
+    std::array<std::uint64_t, kLinesAhead> tags;
+    std::size_t count = 0;
+    std::uint64_t ahead = 0;
     std::uint64_t meta = 0;
-    while (seen - head < lines && in_lines_.peek(meta, seen - head)) {
-        visit(in_lines_.line(seen - head).tag);
+    while (ahead < kLinesAhead && in_lines_.peek(meta, ahead)) {
+        tags[count] = in_lines_.line(ahead).tag;
+        first(tags[count++]);
+        // A jump that is foreseen: the lines are asked for together, not one after the other.
+        if (LineMeta::is_eager_line(meta)) [[likely]] {
+            ++ahead;
+            continue;
+        }
         const bool is_one_line = core::has_run(static_cast<core::RdOp>(LineMeta::op(meta)));
-        seen += is_one_line
-                    ? 1
-                    : lines_of(std::min<std::size_t>(LineMeta::length(meta), kMaxLinePayload));
+        ahead += is_one_line
+                     ? 1
+                     : lines_of(std::min<std::size_t>(LineMeta::length(meta), kMaxLinePayload));
     }
-}
-
-template <class Far, class Near>
-void Path::look_ahead(Far far, Near near) noexcept {
-    constexpr std::uint64_t kFarLines = 32;
-    constexpr std::uint64_t kNearLines = 16;
-    look_ahead(seen_far_, kFarLines, far);
-    look_ahead(seen_near_, kNearLines, near);
+    seen_ahead_ = in_lines_.head() + ahead;
+    for (const std::uint64_t tag : std::span(tags.data(), count)) {
+        second(tag);
+    }
 }
 
 }  // namespace rvt::shm

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Both ends of a path in one process: room, holding back, the move to the large rings.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 #include <criterion/criterion.h>
 
 #include "backend/shm/path.h"
@@ -24,9 +29,9 @@ struct Pair {
     }
 
     /// Returns: whether there was room.
-    bool send_line() {
-        const std::uint64_t number = sent;
-        const bool is_sent = sender.put_eager(0, number, 0, nullptr, 0);
+    bool send_line(std::size_t bytes = 0) {
+        const std::array<std::byte, Path::kMaxLinePayload> zeros{};
+        const bool is_sent = sender.put_eager(0, sent, 0, zeros.data(), bytes);
         sent += is_sent ? 1 : 0;
         return is_sent;
     }
@@ -46,6 +51,18 @@ struct Pair {
         RVT_ASSERT(!receiver.is_broken());
         return count;
     }
+    /// The same, and looks ahead at each; notes what is seen.
+    void take_looking_ahead() {
+        const auto take_one = [this](const auto& arrival) {
+            if (receiver.has_more()) {
+                receiver.look_ahead([this](std::uint64_t tag) { seen.push_back(tag); },
+                                    [this](std::uint64_t tag) { seen_again.push_back(tag); });
+            }
+            return arrival.tag() == taken++;
+        };
+        receiver.poll(kBudget, take_one, take_one);
+        RVT_ASSERT(!receiver.is_broken());
+    }
     void take_all() {
         while (taken < sent) {
             RVT_ASSERT(receiver.look().has_arrival());
@@ -60,6 +77,8 @@ struct Pair {
     Path receiver;
     std::uint64_t sent = 0;
     std::uint64_t taken = 0;
+    std::vector<std::uint64_t> seen;
+    std::vector<std::uint64_t> seen_again;
 };
 
 }  // namespace
@@ -110,4 +129,35 @@ Test(path, that_grew_by_lines_alone_has_room_for_lines_and_runs, .timeout = 30) 
         }
     }
     pair.take_all();
+}
+
+Test(path, looks_ahead_where_more_than_a_few_have_arrived, .timeout = 30) {
+    Pair pair;
+    for (unsigned i = 0; i < 8; ++i) {
+        RVT_ASSERT(pair.send_line());
+    }
+    pair.take_looking_ahead();
+    RVT_EQ(pair.seen.size(), std::size_t{0});
+    for (unsigned i = 0; i < 9; ++i) {
+        RVT_ASSERT(pair.send_line());
+    }
+    pair.take_looking_ahead();
+    RVT_EQ(pair.seen.size(), std::size_t{8});
+}
+
+Test(path, looks_ahead_at_each_message_once_and_in_order, .timeout = 30) {
+    Pair pair;
+    constexpr unsigned kMessages = 24;
+    while (pair.sent < kMessages) {
+        RVT_ASSERT(pair.sent % 7 == 0
+                       ? pair.send_run()
+                       : pair.send_line(pair.sent % 5 == 0 ? Path::kMaxLinePayload : 8));
+    }
+    pair.take_looking_ahead();
+    RVT_EQ(pair.taken, pair.sent);
+    RVT_ASSERT(pair.seen.size() >= 8);
+    RVT_ASSERT(pair.seen == pair.seen_again);
+    for (std::size_t i = 1; i < pair.seen.size(); ++i) {
+        RVT_ASSERT(pair.seen[i] > pair.seen[i - 1]);
+    }
 }
