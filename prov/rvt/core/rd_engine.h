@@ -203,8 +203,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Counter* tx_counter(std::uint64_t wc_flags) const noexcept;
 
     // ---- rd_receive.inl
+    RdRxEntry* take_simple(void* buf, std::size_t len, std::uint64_t source, std::uint64_t tag,
+                           void* context, RdFlags flags) noexcept;
     template <RdFlags kFixed>
-    bool post_simple(const iovec& buffer, std::uint64_t source, std::uint64_t tag,
+    bool post_simple(void* buf, std::size_t len, std::uint64_t source, std::uint64_t tag,
                      std::uint64_t ignore, void* context, RdFlags flags) noexcept;
     template <RdFlags kFixed>
     Status recv_any(void* buf, std::size_t len, std::uint64_t source, std::uint64_t tag,
@@ -242,7 +244,11 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void note_unexpected(std::int64_t bytes) noexcept;
     void hold_peers(bool hold) noexcept;
     Status post_receive(const RdRecv& request) noexcept;
-    void match_later(const RdLateReceive& receive) noexcept;
+    Status queue_receive(RdRxEntry& entry, std::uint64_t ignore) noexcept;
+    template <bool kTagged>
+    bool has_unexpected() const noexcept;
+    bool matches_late() const noexcept;
+    Status match_later(RdRxEntry& entry, std::uint64_t ignore) noexcept;
     void match_late() noexcept;
     Status ask(const RdRecv& request) noexcept;
     Status receive_claimed(const RdRecv& request) noexcept;

@@ -18,7 +18,7 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::recv_one(void* buf, std::si
     // Calls nothing, so that no register is saved and restored for what happens rarely.
     if (lock_.try_lock()) [[likely]] {
         const bool is_posted =
-            post_simple<kFixed>({buf, len}, source, tag, ignore, context, flags | kFixed);
+            post_simple<kFixed>(buf, len, source, tag, ignore, context, flags | kFixed);
         lock_.unlock();
         if (is_posted) [[likely]] {
             return util::kOk;
@@ -27,39 +27,55 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::recv_one(void* buf, std::si
     return recv_any<kFixed>(buf, len, source, tag, ignore, context, flags);
 }
 
+/// A record set up for a match queue, of a receive of one buffer. Returns: nullptr for one that
+/// takes more than that, or where memory must be found first.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE RdRxEntry* RdEngine<Lock, Host>::take_simple(void* buf, std::size_t len,
+                                                               std::uint64_t source,
+                                                               std::uint64_t tag, void* context,
+                                                               RdFlags flags) noexcept {
+    const Peer* const from = peer_of(source);
+    if ((source != kAnySource && from == nullptr) || has(flags, kSlowRecv) ||
+        (buf == nullptr && len != 0) || !entries_.has_ready()) [[unlikely]] {
+        return nullptr;
+    }
+    RdRxEntry* const entry = entries_.take_ready();
+    entry->context = context;
+    entry->flags = flags;
+    entry->source = from != nullptr ? from->id : kAnySourceId;
+    entry->tag = tag;
+    entry->iov_count = 1;
+    entry->is_queued = true;
+    entry->iov[0] = {buf, len};
+    return entry;
+}
+
 /// Posts a receive of one buffer that no message waits for. Returns: false where that is not so, or
 /// where memory must be found first; nothing has happened then.
 template <class Lock, class Host>
 template <RdFlags kFixed>
-RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::post_simple(const iovec& buffer, std::uint64_t source,
-                                                         std::uint64_t tag, std::uint64_t ignore,
-                                                         void* context, RdFlags flags) noexcept {
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::post_simple(void* buf, std::size_t len,
+                                                         std::uint64_t source, std::uint64_t tag,
+                                                         std::uint64_t ignore, void* context,
+                                                         RdFlags flags) noexcept {
     constexpr bool kTagged = has(kFixed, RdFlags::kTagged);
-    const bool has_unexpected =
-        kTagged ? !unexpected_tagged_.is_empty() : !unexpected_messages_.is_empty();
-    const Peer* const from = peer_of(source);
-    if ((source != kAnySource && from == nullptr) || has_unexpected || has(flags, kSlowRecv) ||
-        (buffer.iov_base == nullptr && buffer.iov_len != 0) || !entries_.has_ready()) [[unlikely]] {
+    if (has_unexpected<kTagged>()) [[unlikely]] {
         return false;
     }
-    RdRxEntry* const entry = entries_.take_ready();
-    const std::uint32_t id = from != nullptr ? from->id : kAnySourceId;
-    entry->context = context;
-    entry->flags = flags;
-    entry->source = id;
-    entry->tag = tag;
-    entry->iov_count = 1;
-    entry->is_queued = true;
-    entry->iov[0] = buffer;
-    const bool is_posted = kTagged ? posted_tagged_.push_short(tag, ignore, id, entry)
-                                   : posted_messages_.push_short(0, 0, id, entry);
+    RdRxEntry* const entry = take_simple(buf, len, source, tag, context, flags);
+    if (entry == nullptr) [[unlikely]] {
+        return false;
+    }
+    const bool is_posted = kTagged ? posted_tagged_.push_short(tag, ignore, entry->source, entry)
+                                   : posted_messages_.push_short(0, 0, entry->source, entry);
     if (!is_posted) [[unlikely]] {
         entries_.give_back(entry);
     }
     return is_posted;
 }
 
-/// A receive of one buffer that is not simple.
+/// A receive of one buffer where post_simple() did not do: a queue is long, or the receive is not
+/// simple.
 template <class Lock, class Host>
 template <RdFlags kFixed>
 [[gnu::noinline]] util::Status RdEngine<Lock, Host>::recv_any(void* buf, std::size_t len,
@@ -67,8 +83,15 @@ template <RdFlags kFixed>
                                                               std::uint64_t tag,
                                                               std::uint64_t ignore, void* context,
                                                               RdFlags flags) noexcept {
-    const iovec iov{buf, len};
+    constexpr bool kTagged = has(kFixed, RdFlags::kTagged);
     util::Guard guard(lock_);
+    const bool is_late = kTagged && matches_late();
+    if (is_late || !has_unexpected<kTagged>()) {
+        if (RdRxEntry* const entry = take_simple(buf, len, source, tag, context, flags | kFixed)) {
+            return is_late ? match_later(*entry, ignore) : queue_receive(*entry, ignore);
+        }
+    }
+    const iovec iov{buf, len};
     return post_receive({.iov = &iov,
                          .iov_count = 1,
                          .source = source,
@@ -76,6 +99,19 @@ template <RdFlags kFixed>
                          .ignore = ignore,
                          .context = context,
                          .flags = flags | kFixed});
+}
+
+/// Files a receive that no message waits for.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::queue_receive(RdRxEntry& entry, std::uint64_t ignore) noexcept {
+    const bool is_tagged = has(entry.flags, RdFlags::kTagged);
+    const Status queued = is_tagged ? posted_tagged_.push(entry.tag, ignore, entry.source, &entry)
+                                    : posted_messages_.push(0, 0, entry.source, &entry);
+    if (!queued.is_ok()) {
+        entries_.give_back(&entry);
+        return EAGAIN;
+    }
+    return util::kOk;
 }
 
 template <class Lock, class Host>
@@ -144,53 +180,58 @@ template <class Lock, class Host>
     if (is_multi) {
         return use_multi_recv(*entry);
     }
-    // Who sleeps, or looks at a counter, may not make progress before it expects the message.
-    if (has(request.flags, RdFlags::kTagged) && unexpected_tagged_.is_long() &&
-        recv_counter_ == nullptr && rx_cq_ != nullptr && !rx_cq_->is_armed()) {
-        match_later({.entry = entry, .tag = request.tag, .ignore = request.ignore});
-        return util::kOk;
+    entry->is_queued = true;
+    if (has(request.flags, RdFlags::kTagged) && matches_late()) {
+        return match_later(*entry, request.ignore);
     }
     if (RdInbound* const inbound = match_unexpected(request, entry->source, true)) {
         receive_unexpected(*inbound, *entry);
         return util::kOk;
     }
-    entry->is_queued = true;
-    const Status queued =
-        has(request.flags, RdFlags::kTagged)
-            ? posted_tagged_.push(request.tag, request.ignore, entry->source, entry)
-            : posted_messages_.push(0, 0, entry->source, entry);
-    if (!queued.is_ok()) {
-        entries_.give_back(entry);
-        return EAGAIN;
-    }
-    return util::kOk;
+    return queue_receive(*entry, request.ignore);
+}
+
+/// Whether messages wait that a receive must be compared with.
+template <class Lock, class Host>
+template <bool kTagged>
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::has_unexpected() const noexcept {
+    return kTagged ? !unexpected_tagged_.is_empty() : !unexpected_messages_.is_empty();
+}
+
+/// Whether a tagged receive may be compared with the messages that wait when progress is made. Who
+/// sleeps, or looks at a counter, may not make any before it expects the message.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::matches_late() const noexcept {
+    return unexpected_tagged_.is_long() && recv_counter_ == nullptr && rx_cq_ != nullptr &&
+           !rx_cq_->is_armed();
 }
 
 /// Compares a receive with a long queue of waiting messages when progress is made, or when there
 /// are some such receives: what they touch lies outside the cache, and comes for all of them
 /// together. Nobody sees the difference: completions are read after progress.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::match_later(const RdLateReceive& receive) noexcept {
-    unexpected_tagged_.prefetch(receive.tag, receive.ignore, receive.entry->source);
-    receive.entry->is_queued = true;
-    late_[late_count_++] = receive;
-    if (late_count_ == late_.size()) {
+util::Status RdEngine<Lock, Host>::match_later(RdRxEntry& entry, std::uint64_t ignore) noexcept {
+    unexpected_tagged_.prefetch(entry.tag, ignore, entry.source);
+    late_[late_count_].entry = &entry;
+    late_[late_count_].ignore = ignore;
+    if (++late_count_ == late_.size()) {
         match_late();
     }
+    return util::kOk;
 }
 
 template <class Lock, class Host>
 [[gnu::noinline]] void RdEngine<Lock, Host>::match_late() noexcept {
     const std::span<const RdLateReceive> receives(late_.data(), std::exchange(late_count_, 0));
     for (const RdLateReceive& each : receives) {
-        unexpected_tagged_.prefetch_message(each.tag, each.ignore, each.entry->source);
+        unexpected_tagged_.prefetch_message(each.entry->tag, each.ignore, each.entry->source);
     }
     for (const RdLateReceive& each : receives) {
         RdRxEntry& entry = *each.entry;
-        RdInbound* const inbound = unexpected_tagged_.match(each.tag, each.ignore, entry.source);
+        RdInbound* const inbound = unexpected_tagged_.match(entry.tag, each.ignore, entry.source);
         if (inbound != nullptr) {
             receive_unexpected(*inbound, entry);
-        } else if (!posted_tagged_.push(each.tag, each.ignore, entry.source, &entry).is_ok()) {
+        } else if (!posted_tagged_.push(entry.tag, each.ignore, entry.source, &entry).is_ok()) {
             end_receive(entry, true, WcStatus::kNoMemory);
         }
     }

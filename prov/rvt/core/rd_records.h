@@ -206,7 +206,6 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
 /// A tagged receive that has been posted and not yet compared with the messages that wait.
 struct RdLateReceive {
     RdRxEntry* entry;
-    std::uint64_t tag;
     std::uint64_t ignore;
 };
 
