@@ -180,6 +180,15 @@ void TransmitQueue::try_all_again() noexcept {
     can_segment_ = socket_.can_segment;
 }
 
+/// Hands messages from `first` on to the kernel. Returns: how many it took, or -1 and errno.
+int TransmitQueue::send_locked(std::size_t first) noexcept {
+    const std::size_t count = messages_ - first;
+    if (count == 1 && batch_->messages[first].segments == 1) {
+        return send_packet(socket_.fd(), batch_->headers[first].msg_hdr) ? 1 : -1;
+    }
+    return send_messages(socket_.fd(), std::span(batch_->headers).subspan(first, count));
+}
+
 /// Sends what the socket has room for. What it refuses for another reason is lost, as packets may
 /// be.
 void TransmitQueue::flush_locked() noexcept {
@@ -191,8 +200,7 @@ void TransmitQueue::flush_locked() noexcept {
     std::size_t done = 0;
     std::size_t doubted = messages_;
     while (done < messages_) {
-        const int sent =
-            send_messages(socket_.fd(), std::span(batch_->headers).subspan(done, messages_ - done));
+        const int sent = send_locked(done);
         if (sent > 0) {
             if (capture_.is_on()) [[unlikely]] {
                 capture_locked(done, done + static_cast<std::size_t>(sent), at_ns);

@@ -107,6 +107,7 @@ class TransmitQueue {
         RVT_REQUIRES(lock_) {
         return std::span(batch_->arena).subspan(message.begin, message.bytes);
     }
+    int send_locked(std::size_t first) noexcept RVT_REQUIRES(lock_);
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void capture_locked(std::size_t first, std::size_t end, std::uint64_t at_ns) noexcept
         RVT_REQUIRES(lock_);

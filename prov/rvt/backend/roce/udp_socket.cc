@@ -250,6 +250,12 @@ int receive_messages(int fd, std::span<mmsghdr> messages) noexcept {
         syscall(SYS_recvmmsg, fd, messages.data(), messages.size(), MSG_DONTWAIT, nullptr));
 }
 
+bool send_packet(int fd, const msghdr& message) noexcept {
+    const iovec& piece = *message.msg_iov;
+    return syscall(SYS_sendto, fd, piece.iov_base, piece.iov_len, MSG_DONTWAIT, message.msg_name,
+                   message.msg_namelen) >= 0;
+}
+
 Result<std::uint32_t> payload_of(const util::SockAddr& address) {
     std::uint32_t link = 0;
     const bool found = find_interface([&](const ifaddrs& interface) {

@@ -34,6 +34,9 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port);
 /// messages, or -1 and errno.
 int send_messages(int fd, std::span<mmsghdr> messages) noexcept;
 int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
+/// The same for one message of one piece without control data, for which the kernel has less to
+/// read (sendto(2)). Returns: whether it was taken; if not, errno says why.
+bool send_packet(int fd, const msghdr& message) noexcept;
 /// A socket that sends to groups, by the interface of its address and to members on this host.
 /// Returns: EADDRNOTAVAIL as open_udp_socket(); errors of setsockopt(2).
 Result<UdpSocket> open_group_sender(util::UdpPort port);
