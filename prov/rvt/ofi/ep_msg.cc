@@ -551,8 +551,15 @@ int check(const Domain& domain, std::uint64_t caps) noexcept {
 util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info, Pep* pep) {
     MsgDomain& msg = *ep.domain->msg;
     if (pep != nullptr) {
-        auto port = pep_port(*pep);
-        return port.is_ok() ? msg.use(port.take()) : util::Result<MsgPortUse*>(port.status());
+        auto port = pep_take_over(*pep);
+        if (!port.is_ok()) {
+            return port.status();
+        }
+        const util::Result<MsgPortUse*> use = msg.use(port.value());
+        if (!use.is_ok()) {
+            pep_give_back(*pep, port.take());
+        }
+        return use;
     }
     if (ep.request != nullptr) {
         return msg.use(ep.request->port);
@@ -655,9 +662,6 @@ int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context)
     made->handle.rma = &not_enabled_tables.rma;
     made->handle.atomic = &msg_not_enabled_atomic_ops;
     made->handle.collective = &absent_collective_ops;
-    if (pep != nullptr) {
-        pep_take_over(*pep);
-    }
     domain.users.add();
     *ep = &made.release()->handle;
     return 0;

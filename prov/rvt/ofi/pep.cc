@@ -364,7 +364,7 @@ Pep* pep_to_take_over(const fid* handle, const Domain& domain) noexcept {
                : nullptr;
 }
 
-util::Result<std::shared_ptr<MsgPort>> pep_port(Pep& pep) {
+util::Result<std::shared_ptr<MsgPort>> pep_take_over(Pep& pep) {
     const std::lock_guard guard(pep.port_lock);
     if (pep.is_listening) {
         RVT_WARN(kEpCtrl,
@@ -372,15 +372,17 @@ util::Result<std::shared_ptr<MsgPort>> pep_port(Pep& pep) {
                  "fi_listen");
         return EBUSY;
     }
-    const util::Status opened = open_port(pep);
-    return opened.is_ok() ? util::Result<std::shared_ptr<MsgPort>>(pep.port)
-                          : util::Result<std::shared_ptr<MsgPort>>(opened);
+    if (const util::Status opened = open_port(pep); !opened.is_ok()) {
+        return opened;
+    }
+    pep.is_taken_over = true;
+    return std::move(pep.port);
 }
 
-void pep_take_over(Pep& pep) noexcept {
+void pep_give_back(Pep& pep, std::shared_ptr<MsgPort> port) noexcept {
     const std::lock_guard guard(pep.port_lock);
-    pep.is_taken_over = true;
-    pep.port.reset();
+    pep.port = std::move(port);
+    pep.is_taken_over = false;
 }
 
 }  // namespace rvt::ofi

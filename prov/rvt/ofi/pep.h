@@ -57,9 +57,10 @@ int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) no
 /// The passive endpoint whose address an active one is to acquire, fi_endpoint(3). Returns: nullptr
 /// for a handle that is none, or of a NIC, which listens by other objects than it connects by.
 Pep* pep_to_take_over(const fid* handle, const Domain& domain) noexcept;
-/// Its port. Returns: EBUSY when it listens, or has been taken over; as open_msg_port().
-util::Result<std::shared_ptr<MsgPort>> pep_port(Pep& pep);
-/// From now on it is nothing but to be closed.
-void pep_take_over(Pep& pep) noexcept;
+/// Its port, which is the caller's from now on: the passive endpoint is nothing but to be closed.
+/// Returns: EBUSY when it listens, or has been taken over; as open_msg_port().
+util::Result<std::shared_ptr<MsgPort>> pep_take_over(Pep& pep);
+/// Undoes that.
+void pep_give_back(Pep& pep, std::shared_ptr<MsgPort> port) noexcept;
 
 }  // namespace rvt::ofi

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Making and ending connections: events, private data, wrong states, null arguments, orders of
 // closing.
+#include <array>
+#include <barrier>
+#include <thread>
+
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -111,6 +115,28 @@ RVT_MSG_TEST(msg_cm, a_passive_endpoint_that_was_taken_over_is_of_no_use) {
     sockaddr_in name{};
     std::size_t bytes = sizeof name;
     RVT_EQ(fi_getname(&reserved.pep->fid, &name, &bytes), -FI_EBUSY);
+}
+
+RVT_MSG_TEST(msg_cm, a_passive_endpoint_is_taken_over_once) {
+    const MsgClient other;
+    for (int round = 0; round < 50; ++round) {
+        const Reserved reserved;
+        std::array<fid_ep*, 2> eps{};
+        std::array<int, 2> refused{};
+        std::barrier together(2);
+        const auto open = [&](std::size_t i) {
+            together.arrive_and_wait();
+            refused[i] =
+                fi_endpoint(other.end.domain.get(), reserved.taken.info.get(), &eps[i], nullptr);
+        };
+        std::thread second([&] { open(1); });
+        open(0);
+        second.join();
+        const std::size_t winner = refused[0] == 0 ? 0 : 1;
+        RVT_EQ(refused[winner], 0);
+        RVT_EQ(refused[1 - winner], -FI_EBUSY);
+        RVT_OK(fi_close(&eps[winner]->fid));
+    }
 }
 
 RVT_MSG_TEST(msg_cm, an_endpoint_that_listens_is_not_taken_over) {
