@@ -4,8 +4,9 @@
 //
 // A template over the lock policy (util/lock.h) and the same-host backend, so that the path of a
 // small message from fi_tsend(3) to the ring is straight code. Members are in files by concern:
-//   rd_send.inl        messages out        rd_receive.inl     messages in, posted receives
-//   rd_transfer.inl    large messages      rd_progress.inl    progress, waiting
+//   rd_send.inl        messages out        rd_receive.inl     messages in
+//   rd_transfer.inl    large messages      rd_posted.inl      receives that are posted
+//   rd_progress.inl    progress, waiting
 //   rd_access.inl      one-sided access and atomics, both sides
 //   rd_direct.inl      access that the initiator copies by itself
 //   rd_share.inl       access that both copy
@@ -202,7 +203,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                      WcStatus status) noexcept;
     Counter* tx_counter(std::uint64_t wc_flags) const noexcept;
 
-    // ---- rd_receive.inl
+    // ---- rd_posted.inl
     RdRxEntry* take_simple(void* buf, std::size_t len, std::uint64_t source, std::uint64_t tag,
                            void* context, RdFlags flags) noexcept;
     template <RdFlags kFixed>
@@ -211,6 +212,22 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     template <RdFlags kFixed>
     Status recv_any(void* buf, std::size_t len, std::uint64_t source, std::uint64_t tag,
                     std::uint64_t ignore, void* context, RdFlags flags) noexcept;
+    RdInbound* match_unexpected(const RdRecv& request, std::uint32_t source, bool take) noexcept;
+    Status post_receive(const RdRecv& request) noexcept;
+    Status queue_receive(RdRxEntry& entry, std::uint64_t ignore) noexcept;
+    template <bool kTagged>
+    bool has_unexpected() const noexcept;
+    bool matches_late() const noexcept;
+    Status match_later(RdRxEntry& entry, std::uint64_t ignore) noexcept;
+    void match_late() noexcept;
+    Status ask(const RdRecv& request) noexcept;
+    Status receive_claimed(const RdRecv& request) noexcept;
+    Status fill_entry(RdRxEntry& entry, const RdRecv& request) noexcept;
+    Status use_multi_recv(RdRxEntry& entry) noexcept;
+    void report_peek(const RdRecv& request, const RdInbound* inbound) noexcept;
+    util::Result<std::uint32_t> source_id(std::uint64_t source) noexcept;
+
+    // ---- rd_receive.inl
     bool handle(Peer& peer, const Arrival& arrival) noexcept;
     bool on_line(Peer& peer, const LineArrival& line) noexcept;
     static RdMessage message_of(const LineArrival& line) noexcept;
@@ -221,7 +238,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_rendezvous(Peer& peer, const Arrival& arrival) noexcept;
     void look_ahead(Peer& peer) noexcept;
     RdRxEntry* match_posted(std::uint8_t wire, std::uint64_t tag, Peer& peer) noexcept;
-    RdInbound* match_unexpected(const RdRecv& request, std::uint32_t source, bool take) noexcept;
     static bool is_simple(const RdRxEntry& entry, std::size_t len) noexcept;
     static std::uint64_t recv_wc_flags(std::uint8_t wire) noexcept;
     void complete_simple(const RdPeerBase& peer, std::uint8_t wire, std::uint64_t length,
@@ -243,19 +259,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void drop_inbound(RdInbound& inbound) noexcept;
     void note_unexpected(std::int64_t bytes) noexcept;
     void hold_peers(bool hold) noexcept;
-    Status post_receive(const RdRecv& request) noexcept;
-    Status queue_receive(RdRxEntry& entry, std::uint64_t ignore) noexcept;
-    template <bool kTagged>
-    bool has_unexpected() const noexcept;
-    bool matches_late() const noexcept;
-    Status match_later(RdRxEntry& entry, std::uint64_t ignore) noexcept;
-    void match_late() noexcept;
-    Status ask(const RdRecv& request) noexcept;
-    Status receive_claimed(const RdRecv& request) noexcept;
-    Status fill_entry(RdRxEntry& entry, const RdRecv& request) noexcept;
-    Status use_multi_recv(RdRxEntry& entry) noexcept;
-    void report_peek(const RdRecv& request, const RdInbound* inbound) noexcept;
-    util::Result<std::uint32_t> source_id(std::uint64_t source) noexcept;
 
     // ---- rd_transfer.inl
     RdTxOp* find_message(const Peer& peer, std::uint64_t name) noexcept;
@@ -485,6 +488,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 #include "core/rd_by_nic.inl"
 #include "core/rd_connect.inl"
 #include "core/rd_direct.inl"
+#include "core/rd_posted.inl"
 #include "core/rd_progress.inl"
 #include "core/rd_receive.inl"
 #include "core/rd_send.inl"
