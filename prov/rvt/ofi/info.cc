@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ofi/errors.h"
+#include "ofi/pep.h"
 #include "util/log.h"
 
 namespace rvt::ofi {
@@ -74,7 +75,11 @@ util::Result<std::optional<Refusal>> answer_one(const Offer& offer, std::uint32_
     if (answer.refusal) {
         return answer.refusal;
     }
-    *made = build_info(offer, version, hints, answer.addresses);
+    InfoAddresses addresses = answer.addresses;
+    if (hints != nullptr && hints->handle != nullptr) {
+        addresses.source = pep_address(*hints->handle).value_or(addresses.source);
+    }
+    *made = build_info(offer, version, hints, addresses);
     return *made != nullptr ? util::Result<std::optional<Refusal>>(std::optional<Refusal>())
                             : util::Result<std::optional<Refusal>>(ENOMEM);
 }

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "core/rc_port.h"
 #include "ofi/compat.h"
@@ -54,6 +55,8 @@ struct Pep {
 /// fi_ops_fabric.passive_ep. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_ENOSYS for another type.
 int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) noexcept;
 
+/// Where an open passive endpoint is, as fi_getname(3) says. Returns: nothing where that fails.
+std::optional<util::SockAddr> pep_address(fid& handle);
 /// The passive endpoint whose address an active one is to acquire, fi_endpoint(3). Returns: nullptr
 /// for a handle that is none, or of a NIC, which listens by other objects than it connects by.
 Pep* pep_to_take_over(const fid* handle, const Domain& domain) noexcept;

@@ -87,6 +87,10 @@ RVT_MSG_TEST(msg_cm, an_endpoint_takes_over_the_address_of_a_passive_one) {
     Reserved reserved;
     const sockaddr_in name = name_of(&reserved.pep->fid);
     RVT_ASSERT(reserved.taken.info->handle == &reserved.pep->fid);
+    sockaddr_in answered{};
+    std::memcpy(&answered, reserved.taken.info->src_addr, sizeof answered);
+    RVT_EQ(answered.sin_port, name.sin_port);
+    RVT_EQ(answered.sin_addr.s_addr, name.sin_addr.s_addr);
     const MsgEnd end(reserved.fabric.get(), reserved.eq.get(), reserved.taken.info.get());
     reserved.pep.reset();
     RVT_EQ(name_of(&end.ep->fid).sin_port, name.sin_port);
