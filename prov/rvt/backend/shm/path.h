@@ -7,10 +7,12 @@
 // line.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -391,10 +393,10 @@ class Path {
     alignas(util::kCacheLine) ByteConsumer in_bytes_;
     std::uint64_t credited_bytes_ = 0;
     std::unique_ptr<Peering> peering_;
-    static constexpr std::uint64_t kLinesAhead = 8;
     std::uint64_t seen_ahead_ = 0;  // lines before it were looked at ahead of their turn
 
     static constexpr std::uint64_t kLargeEpoch = 1ull << 63;
+    static constexpr std::uint64_t kLinesAhead = 8;
     static const std::atomic<std::uint32_t> kNeverArmed;
     static const std::atomic<std::uint32_t> kAlwaysLook;
     static const Line kNoLines[1];
