@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
-// Life, traffic, peers and groups of a datagram endpoint.
+// Life and traffic of a datagram endpoint. Its peers and groups are in ud_endpoint_peers.cc.
 #include "core/ud_endpoint.h"
 
 #include <algorithm>
@@ -283,6 +283,24 @@ Status UdEndpoint::send_first_locked(const RdSend& request) noexcept {
     return peer != nullptr ? post_locked(request, *peer) : Status(EINVAL);
 }
 
+Status UdEndpoint::post_kept_locked(const UdKept& kept, const UdPair& pair) noexcept {
+    if (!can_send_locked()) {
+        return EAGAIN;
+    }
+    RdSend request = kept.request;
+    request.iov = kept.iov.data();
+    const Peer* peer = find_peer_locked(request.dest);
+    if (peer == nullptr) {
+        const util::SockAddr* const address = av_->at(request.dest);
+        peer = address != nullptr ? learn_peer_locked(request.dest, *address, pair) : nullptr;
+    }
+    const Status posted = peer != nullptr ? post_locked(request, *peer) : Status(ENOENT);
+    if (!posted.is_ok() && posted.error() != EAGAIN) {
+        fail_kept_locked(kept, WcStatus::kPeerUnreachable);
+    }
+    return posted;
+}
+
 /// A queue that the application does not read takes no more.
 bool UdEndpoint::has_room_to_send_locked() noexcept {
     if (completion_.tx_cq != nullptr && completion_.tx_cq->has_overflow()) {
@@ -466,124 +484,6 @@ const UdEndpoint::Peer* UdEndpoint::find_peer_locked(std::uint64_t dest) const n
         return i < groups_.size() && groups_[i].sends ? &groups_[i].peer : nullptr;
     }
     return dest < peers_.size() && peers_[dest].ah != nullptr ? &peers_[dest] : nullptr;
-}
-
-/// nullptr: there is no way to it.
-const UdEndpoint::Peer* UdEndpoint::learn_peer_locked(std::uint64_t dest,
-                                                      const util::SockAddr& address,
-                                                      const UdPair& pair) noexcept {
-    Address to = to_address(address);
-    to.port = sharing_ == nullptr ? to.port : host_->device().address().port;
-    const auto made = create_ah(*pd_, {.dest = to});
-    if (!made.is_ok()) {
-        return nullptr;
-    }
-    if (dest >= peers_.size()) {
-        peers_.resize(std::bit_ceil(dest + 1));
-    }
-    peers_[dest] = {.ah = made.value(), .pair = pair};
-    return &peers_[dest];
-}
-
-void UdEndpoint::unlearn_locked(std::uint64_t number) noexcept {
-    if (number < peers_.size() && peers_[number].ah != nullptr) {
-        destroy_ah_locked(std::exchange(peers_[number], {}).ah);
-    }
-}
-
-void UdEndpoint::forget_locked(std::uint64_t index, const util::SockAddr& address) noexcept {
-    unlearn_locked(index);
-    if (resolver_ != nullptr) {
-        resolver_->forget_locked(index, address);
-    }
-}
-
-// ---- sends that have waited ----
-
-Status UdEndpoint::post_kept_locked(const UdKept& kept, const UdPair& pair) noexcept {
-    if (!can_send_locked()) {
-        return EAGAIN;
-    }
-    RdSend request = kept.request;
-    request.iov = kept.iov.data();
-    const Peer* peer = find_peer_locked(request.dest);
-    if (peer == nullptr) {
-        const util::SockAddr* const address = av_->at(request.dest);
-        peer = address != nullptr ? learn_peer_locked(request.dest, *address, pair) : nullptr;
-    }
-    const Status posted = peer != nullptr ? post_locked(request, *peer) : Status(ENOENT);
-    if (!posted.is_ok() && posted.error() != EAGAIN) {
-        fail_kept_locked(kept, WcStatus::kPeerUnreachable);
-    }
-    return posted;
-}
-
-void UdEndpoint::fail_kept_locked(const UdKept& kept, WcStatus status) noexcept {
-    report_send_locked({.context = kept.request.context,
-                        .completes = has(kept.request.flags, RdFlags::kCompletion)},
-                       status);
-}
-
-/// A peer that comes back at the same address is reached by another channel.
-void UdEndpoint::channel_failed(Channel& channel) noexcept {
-    for (std::uint64_t i = 0; i < peers_.size(); ++i) {
-        if (peers_[i].ah != nullptr && peers_[i].ah->channel() == &channel) {
-            unlearn_locked(i);
-        }
-    }
-}
-
-void UdEndpoint::take_mad(const Address& /*source*/,
-                          std::span<const std::byte, protocol::kMadBytes> /*mad*/) noexcept {
-    host_->device().stats().add(Stat::kDrops);
-}
-
-void UdEndpoint::destroy_ah_locked(Ah* ah) noexcept {
-    std::erase_if(unused_ahs_, [](Ah* one) { return destroy_ah(one).is_ok(); });
-    if (!destroy_ah(ah).is_ok()) {
-        unused_ahs_.push_back(ah);
-    }
-}
-
-// ---- groups ----
-
-Result<std::uint64_t> UdEndpoint::join_locked(const util::SockAddr& group, bool sends,
-                                              bool receives) {
-    Address address = to_address(group);
-    address.port = group.port != 0 ? group.port : kUdGroupPort;
-    if (!is_multicast(address.gid) || group.family != host_->address().family) {
-        return EINVAL;
-    }
-    if (receives) {
-        if (const Status joined = qp_->attach_mcast(address); !joined.is_ok()) {
-            return joined;
-        }
-    }
-    const auto ah = create_ah(*pd_, {.dest = address});
-    const auto place = std::find_if(groups_.begin(), groups_.end(),
-                                    [](const Group& one) { return one.peer.ah == nullptr; });
-    const auto i = static_cast<std::uint64_t>(place - groups_.begin());
-    if (place == groups_.end()) {
-        groups_.emplace_back();
-    }
-    const UdPair all{.qpn = kMulticastQpn, .qkey = kUdEndpointQkey};
-    groups_[i] = {.address = address,
-                  .peer = {.ah = ah.value(), .pair = all},
-                  .sends = sends,
-                  .receives = receives};
-    return i | kGroupBit;
-}
-
-void UdEndpoint::leave_locked(std::uint64_t number) noexcept {
-    Group& group = groups_[number & ~kGroupBit];
-    const Group left = std::exchange(group, {});
-    destroy_ah_locked(left.peer.ah);
-    const bool is_member = std::any_of(groups_.begin(), groups_.end(), [&](const Group& one) {
-        return one.receives && one.address == left.address;
-    });
-    if (left.receives && !is_member) {
-        [[maybe_unused]] const Status detached = qp_->detach_mcast(left.address);
-    }
 }
 
 // ---- progress ----
