@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Flows to peers that are started again, owe something, poll seldom or go, and what another thread
+// and a change of the address do to them.
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "core/flow_pair.h"
+#include "rvt/backend.h"
+
+using namespace rvt;        // NOLINT(google-build-using-namespace)
+using namespace rvt::core;  // NOLINT(google-build-using-namespace)
+using namespace rvt::test;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+constexpr std::uint64_t kSecondUs = 1'000'000;
+
+/// Two of which one has asked something, and has the word that the question has come.
+struct Asked {
+    Asked() {
+        a.flows->connect(b->address());
+        RVT_ASSERT(until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+        RVT_ASSERT(a.say(1, "a question"));
+        RVT_ASSERT(until([&] { return b->heard.size() == 1 && a.flow->is_drained(); }));
+        a.is_owed = true;
+    }
+    template <class IsDone>
+    bool until(IsDone is_done, std::uint64_t most_us = 2 * kSecondUs) {
+        const std::uint64_t end_us = now_us + most_us;
+        while (now_us < end_us && !is_done()) {
+            a.poll();
+            b_owner_polls ? b->poll() : static_cast<void>(b->flows->poll_for_owner());
+            now_us += 1000;
+        }
+        return is_done();
+    }
+
+    /// It dies, and somebody else is there.
+    void replace_b(std::uint8_t number) {
+        b->cut_off();
+        dead = std::move(b);
+        b = std::make_unique<FlowTalker>(wire, number, 13);
+    }
+
+    fake::Wire wire;
+    std::unique_ptr<FlowTalker> dead;
+    FlowTalker a{wire, 1, 11};
+    std::unique_ptr<FlowTalker> b = std::make_unique<FlowTalker>(wire, 2, 12);
+    bool b_owner_polls = true;
+};
+
+}  // namespace
+
+Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
+    fake::Wire wire;
+    FlowTalker a(wire, 1, 11);
+    auto b = std::make_unique<FlowTalker>(wire, 2, 12);
+    const auto run_until = [&](auto is_done) {
+        for (int turn = 0; turn < 200'000 && !is_done(); ++turn) {
+            a.poll();
+            b->poll();
+            now_us += 20;
+        }
+        return is_done();
+    };
+    a.flows->connect(b->address());
+    RVT_ASSERT(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+    b->kill();
+    b = std::make_unique<FlowTalker>(wire, 2, 13);
+    b->flows->connect(a.address());
+    RVT_ASSERT(run_until([&] { return a.opens == 2 && b->flow != nullptr; }));
+    RVT_EQ(a.ends, 1);
+    RVT_EQ(a.flow->peer().incarnation, 13);
+    RVT_ASSERT(b->say(1, "again"));
+    RVT_ASSERT(run_until([&] { return !a.heard.empty(); }));
+}
+
+Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
+    fake::Wire wire;
+    FlowTalker a(wire, 1, 11);
+    auto b = std::make_unique<FlowTalker>(wire, 2, 12);
+    const auto run_until = [&](auto is_done) {
+        const std::uint64_t end_us = now_us + 2'000'000;
+        while (now_us < end_us && !is_done()) {
+            a.poll();
+            b->poll();
+            now_us += 20;
+        }
+        return is_done();
+    };
+    a.flows->connect(b->address());
+    RVT_ASSERT(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+    b->kill();
+    b = std::make_unique<FlowTalker>(wire, 2, 13);
+    RVT_ASSERT(a.say(1, "are you there?"));
+    RVT_ASSERT(run_until([&] { return a.ends == 1; }));
+    a.flows->connect(b->address());
+    RVT_ASSERT(run_until([&] { return a.flow != nullptr; }));
+    RVT_EQ(a.flow->peer().incarnation, 13);
+}
+
+Test(rd_flows, a_peer_that_owes_something_and_was_started_again_is_noticed) {
+    Asked net;
+    net.replace_b(2);
+    RVT_ASSERT(net.until([&] { return net.a.ends == 1; }));
+}
+
+Test(rd_flows, a_peer_that_owes_something_and_whose_host_is_silent_is_given_up) {
+    Asked net;
+    net.replace_b(3);
+    RVT_ASSERT(net.until([&] { return net.a.ends == 1; }, 80 * kSecondUs));
+}
+
+Test(rd_flows, a_peer_that_owes_something_and_is_only_slow_is_waited_for) {
+    Asked net;
+    net.b_owner_polls = false;
+    net.until([] { return false; }, 80 * kSecondUs);
+    RVT_EQ(net.a.ends, 0);
+    net.b_owner_polls = true;
+    RVT_ASSERT(net.b->say(2, "the answer"));
+    RVT_ASSERT(net.until([&] { return net.a.heard.size() == 1; }));
+    RVT_EQ(net.a.is_malformed || net.b->is_malformed, false);
+}
+
+Test(rd_flows, a_peer_that_owes_nothing_is_not_asked) {
+    Asked net;
+    net.a.is_owed = false;
+    net.until([] { return false; }, kSecondUs);
+    const std::uint64_t before = net.b->packets;
+    net.until([] { return false; }, 5 * kSecondUs);
+    RVT_EQ(net.b->packets, before);
+    RVT_EQ(net.a.flows->owner_due_us(), RdFlows::kNever);
+}
+
+Test(rd_flows, an_owner_that_does_not_poll_is_woken_to_ask_a_silent_peer) {
+    Asked net;
+    net.until([] { return false; }, kSecondUs);
+    const int before = net.a.wakes;
+    for (const std::uint64_t end_us = now_us + kSecondUs; now_us < end_us; now_us += 1000) {
+        net.a.flows->poll_for_owner();
+    }
+    RVT_EQ(net.a.wakes, before + 1);
+    RVT_ASSERT(net.a.flows->owner_due_us() <= now_us);
+    RVT_ASSERT(net.a.flows->next_due_us() <= now_us + kSecondUs);  // who polls seldom is told again
+    const std::uint64_t heard = net.b->packets;
+    net.until([] { return false; }, kSecondUs);
+    RVT_ASSERT(net.b->packets > heard);
+}
+
+Test(rd_flows, what_another_thread_takes_in_waits_for_the_owner) {
+    FlowPair net;
+    net.connect();
+    for (std::uint64_t tag = 1; tag <= 20; ++tag) {
+        RVT_ASSERT(net.a.say(tag, "m"));
+    }
+    for (int turn = 0; turn < 100; ++turn) {
+        net.a.poll();
+        net.b.flows->poll_for_owner();
+        now_us += 20;
+    }
+    RVT_EQ(net.b.heard.size(), 0);
+    RVT_ASSERT(net.b.wakes > 0);
+    RVT_ASSERT(net.a.flow->is_drained());  // the peer's host has answered
+    net.b.poll();
+    RVT_EQ(net.b.heard.size(), 20);
+    for (std::uint64_t tag = 1; tag <= 20; ++tag) {
+        RVT_EQ(net.b.heard[tag - 1].tag, tag);
+    }
+}
+
+Test(rd_flows, what_waits_for_the_owner_comes_before_the_end) {
+    FlowPair net;
+    net.connect();
+    RVT_ASSERT(net.a.say(1, "last words"));
+    const auto let_another_take_in = [&] {
+        for (int turn = 0; turn < 100; ++turn) {
+            net.a.poll();
+            net.b.flows->poll_for_owner();
+            now_us += 20;
+        }
+    };
+    let_another_take_in();
+    net.a.flow->close();
+    let_another_take_in();
+    RVT_EQ(net.b.ends, 0);
+    net.b.poll();
+    RVT_EQ(net.b.heard.size(), 1);
+    RVT_EQ(net.b.ends, 1);
+}
+
+Test(rd_flows, the_end_of_an_endpoint_is_told) {
+    fake::Wire wire;
+    FlowTalker a(wire, 1, 11);
+    {
+        FlowTalker b(wire, 2, 12);
+        a.flows->connect(b.address());
+        for (int turn = 0; turn < 1000 && b.flow == nullptr; ++turn) {
+            a.poll();
+            b.poll();
+            now_us += 20;
+        }
+        b.flow->close();
+        for (int turn = 0; turn < 1000 && a.ends == 0; ++turn) {
+            a.poll();
+            b.poll();
+            now_us += 20;
+        }
+    }
+    RVT_EQ(a.ends, 1);
+}
+
+Test(rd_flows, an_endpoint_whose_address_is_gone_has_no_flows) {
+    FlowPair net;
+    net.connect();
+    port_changed(net.a.flows->device(), 0);
+    RVT_ASSERT(net.run_until([&] { return net.a.ends == 1; }, 10));
+}
+
+Test(rd_flows, packets_that_have_become_too_large_end_the_flow_at_both_ends) {
+    FlowPair net;
+    net.connect();
+    port_changed(net.a.flows->device(), 128);
+    RVT_ASSERT(net.run_until([&] { return net.a.ends == 1 && net.b.ends == 1; }));
+}
+
+Test(rd_flows, an_address_that_is_back_takes_flows_again) {
+    FlowPair net;
+    net.connect();
+    port_changed(net.a.flows->device(), 0);
+    RVT_ASSERT(net.run_until([&] { return net.a.ends == 1; }, 10));
+    port_changed(net.a.flows->device(), 256);
+    net.a.flows->connect(net.b.address());
+    RVT_ASSERT(net.run_until([&] { return net.a.opens == 2 && net.b.opens == 2; }));
+}
