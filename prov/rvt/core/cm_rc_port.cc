@@ -30,6 +30,7 @@ constexpr std::uint8_t kRetries = 7;
 constexpr std::uint8_t kTimeWait = 12;  // of an ended connection: 17 ms
 /// Other devices take that for their pair's time-out.
 constexpr std::uint8_t kPlainTimeout = 18;  // 1 s
+constexpr std::uint8_t kPlainRetries = 6;   // rxe of the kernel takes 7 for any number
 constexpr std::uint8_t kMinRnrTimer = 12;   // 0.64 ms
 constexpr std::uint8_t kReads = 16;         // and atomics, under way in each direction
 
@@ -194,7 +195,7 @@ Status CmRcPort::dial_locked(CmRcConnection& connection) {
                                 .responder_resources = kReads,
                                 .initiator_depth = kReads},
                         .path_mtu_bytes = connection.mtu_bytes_,
-                        .retry_cnt = kRetries,
+                        .retry_cnt = data_ == RcData::kPlain ? kPlainRetries : kRetries,
                         .local_ack_timeout = data_ == RcData::kPlain ? kPlainTimeout : kTimeWait,
                         .response_timeout_us = kResponseUs,
                         .max_cm_retries = kCmRetries,

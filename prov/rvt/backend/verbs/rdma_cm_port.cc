@@ -16,7 +16,9 @@
 namespace rvt::verbs {
 namespace {
 
-constexpr std::uint8_t kRetries = 7;
+// Of both ends' pairs: a request has them for the other, too. rxe of the kernel takes 7, which
+// other callers ask for, for any number, so that a silent host would never be noticed.
+constexpr std::uint8_t kRetries = 6;
 constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms; rdma_cm's own is the longest there is, 0.66 s
 constexpr int kListenBacklog = 128;
 constexpr int kResolveMs = 2000;
@@ -183,6 +185,7 @@ Status RdmaCmPort::move_pair(const RdmaCmConnection& connection, ibv_qp_state to
             break;
         case IBV_QPS_RTS:
             attr.max_rd_atomic = std::min(nic_.limits().max_reads_out, peer.responder_resources);
+            attr.retry_cnt = std::min(attr.retry_cnt, kRetries);
             break;
         default: break;
     }

@@ -261,6 +261,12 @@ Test(rc_port, a_call_names_the_number_and_the_caller) {
     RVT_ASSERT(text_of(request.private_data()) == filled("ask", kRequestRoom));
 }
 
+/// rxe of the kernel takes 7 for any number, of what a call asks of the peer's pair, too.
+Test(rc_port, a_call_asks_a_peer_that_is_not_rvt_to_give_up_at_last) {
+    World world;
+    RVT_EQ(world.call_and_await("").retry_cnt, 6);
+}
+
 Test(rc_port, an_answer_of_rdma_cm_brings_all_that_it_has_room_for) {
     World world;
     world.answer(world.call_and_await(""), "yes");
