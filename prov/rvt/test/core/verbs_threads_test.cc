@@ -14,9 +14,29 @@ namespace {
 
 constexpr int kMessages = 3000;
 
+/// The time of two threads: it goes on only while both get their turns, so that none that the
+/// scheduler keeps waiting finds that a peer has given it up.
+class Turns {
+  public:
+    /// Thread `who`, 0 or 1, has had a turn.
+    void take(int who) noexcept {
+        // relaxed: nothing but the time hangs on whose turn was the last.
+        if (last_.exchange(who, std::memory_order_relaxed) != who) {
+            fake_now_us += 1;
+        }
+    }
+    /// A thread has all that it waits for. It goes on with its turns until both have.
+    void end() noexcept { ++done_; }
+    [[nodiscard]] bool is_over() const noexcept { return done_ == 2; }
+
+  private:
+    std::atomic<int> last_{0};
+    std::atomic<int> done_{0};
+};
+
 /// Sends kMessages numbered messages and takes kMessages in, checking their order. Answers the
-/// other side until both are `done`.
-void exchange(Side& side, Side& other, std::atomic<int>& wrong, std::atomic<int>& done) {
+/// other side until both are done.
+void exchange(Side& side, Side& other, int who, Turns& turns, std::atomic<int>& wrong) {
     std::uint32_t sent = 0;
     std::uint32_t received = 0;
     int in_flight = 0;
@@ -40,21 +60,20 @@ void exchange(Side& side, Side& other, std::atomic<int>& wrong, std::atomic<int>
             wrong += !side.post_recv(wc.wr_id).is_ok();
         }
         side.device->progress();
-        fake_now_us += 1;
+        turns.take(who);
     }
-    for (++done; done < 2; fake_now_us += 1) {
+    for (turns.end(); !turns.is_over(); turns.take(who)) {
         side.device->progress();
     }
 }
 
 template <class Backend>
 void two_threads_exchange() {
-    // A second for each try: a thread may wait long for its turn while the other moves the clock.
-    Pair<Backend> pair({.timeout = 18});
+    Pair<Backend> pair({.timeout = 18});  // a second: sockets take the kernel's time
+    Turns turns;
     std::atomic<int> wrong{0};
-    std::atomic<int> done{0};
-    std::thread peer([&] { exchange(pair.b(), pair.a(), wrong, done); });
-    exchange(pair.a(), pair.b(), wrong, done);
+    std::thread peer([&] { exchange(pair.b(), pair.a(), 1, turns, wrong); });
+    exchange(pair.a(), pair.b(), 0, turns, wrong);
     peer.join();
     RVT_EQ(wrong, 0);
 }
