@@ -282,7 +282,7 @@ unsigned RdFlows::poll_packets() noexcept {
         expect_life();
     }
     look_around(now);
-    if (moved == 0 && is_quiet(now, traffic_us())) {
+    if (moved == 0 && is_quiet(now, traffic_us(), due_us())) {
         is_hot_.store(false, std::memory_order_relaxed);   // relaxed: a hint to who polls
         is_quiet_.store(true, std::memory_order_relaxed);  // relaxed: see take_quiet()
     }
@@ -313,7 +313,8 @@ unsigned RdFlows::poll_socket() noexcept {
     nic_has_moved_ |= arrived != 0;
     note_time(now);
     look_around(now);
-    if (arrived == 0 && is_quiet(now, leaves_nic_ ? traffic_us() : packets_us_)) {
+    if (arrived == 0 && (leaves_nic_ ? is_quiet(now, traffic_us(), due_us())
+                                     : is_quiet(now, packets_us_, packets_due_us()))) {
         asks_socket_.store(false, std::memory_order_relaxed);  // relaxed: see poll_beside_nic()
         if (leaves_nic_) {
             is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
@@ -330,7 +331,7 @@ void RdFlows::look_at_clock() noexcept {
     }
     note_time(now);
     look_around(now);
-    if (next_due_us() <= now + kSoonUs) {
+    if (packets_due_us() <= now + kSoonUs) {
         asks_socket_.store(true, std::memory_order_relaxed);  // relaxed: see poll_beside_nic()
     }
 }
@@ -485,7 +486,7 @@ void RdFlows::look_at_port() noexcept {
     }
 }
 
-bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t traffic_us) noexcept {
+bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t traffic_us, std::uint64_t due_us) noexcept {
     // relaxed: see flush_open().
     if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty() ||
         (nic_ != nullptr && nic_->has_lost())) {
@@ -494,8 +495,7 @@ bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t traffic_us) noexcept {
     if (now - traffic_us <= kIdleUs) {
         return false;
     }
-    const std::uint64_t due = is_owner_polling_ ? owner_due_us() : next_due_us();
-    return due == kNever || due > now + kSoonUs;
+    return due_us == kNever || due_us > now + kSoonUs;
 }
 
 void RdFlows::trim() noexcept {
@@ -512,10 +512,19 @@ void RdFlows::trim() noexcept {
     }
 }
 
-std::uint64_t RdFlows::next_due_us() noexcept {
+/// Of who polls now.
+std::uint64_t RdFlows::due_us() noexcept {
+    return is_owner_polling_ ? owner_due_us() : next_due_us();
+}
+
+std::uint64_t RdFlows::packets_due_us() noexcept {
     // relaxed: what is due by then was known to this thread, or another looks after it.
-    return std::min({device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed),
-                     look_due_us_.load(std::memory_order_relaxed)});
+    return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
+}
+
+std::uint64_t RdFlows::next_due_us() noexcept {
+    // relaxed: as above.
+    return std::min(packets_due_us(), look_due_us_.load(std::memory_order_relaxed));
 }
 
 std::uint64_t RdFlows::owner_due_us() noexcept {

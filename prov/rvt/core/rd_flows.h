@@ -169,6 +169,12 @@ class RdFlows final : private MadSink, private CmWire {
             look_due_us_.store(0, std::memory_order_relaxed);  // relaxed: as above
         }
     }
+    /// Whether a NIC carries all that moves: no packet is expected. Threads: any.
+    [[nodiscard]] bool is_left_to_nic() const noexcept {
+        // relaxed: a hint how soon to look again.
+        return nic_ != nullptr && nic_->is_in_use() &&
+               !asks_socket_.load(std::memory_order_relaxed);
+    }
     /// Grows with each poll while a NIC carries flows. Threads: any.
     [[nodiscard]] std::uint32_t polls() const noexcept {
         return polls_.load(std::memory_order_relaxed);  // relaxed: a hint how things follow
@@ -320,7 +326,10 @@ class RdFlows final : private MadSink, private CmWire {
     void tell_late() noexcept;
     void tell_lost() noexcept;
     void tell_now(const News& news) noexcept;
-    [[nodiscard]] bool is_quiet(std::uint64_t now_us, std::uint64_t traffic_us) noexcept;
+    [[nodiscard]] bool is_quiet(std::uint64_t now_us, std::uint64_t traffic_us,
+                                std::uint64_t due_us) noexcept;
+    [[nodiscard]] std::uint64_t due_us() noexcept;
+    [[nodiscard]] std::uint64_t packets_due_us() noexcept;
     void take_errors() noexcept;
     void look_at_cm(std::uint64_t now_us) noexcept;
     void look_at_port() noexcept;

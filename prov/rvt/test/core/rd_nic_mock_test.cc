@@ -436,6 +436,17 @@ Test(rd_nic_mock, a_peer_that_owes_something_and_is_only_slow_is_waited_for) {
     net.talk(net.a, *net.a.flow, net.b, *net.b.flow);
 }
 
+Test(rd_nic_mock, who_looks_for_silent_peers_asks_no_socket) {
+    Two net;
+    net.a.is_watched = false;
+    net.until([&] { return net.a.flows->is_left_to_nic(); });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1200);
+    while (std::chrono::steady_clock::now() < end) {  // twice that peers are looked at
+        net.talk(net.a, *net.a.flow, net.b, *net.b.flow);
+        RVT_ASSERT(net.a.flows->is_left_to_nic());
+    }
+}
+
 // ---- threads ----
 
 Test(rd_nic_mock, threads_beside_the_owner_may_poll_send_and_connect) {
