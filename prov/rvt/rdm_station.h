@@ -88,6 +88,9 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     std::uint64_t wire_due_us() noexcept override { return flows_->next_due_us(); }
     std::uint64_t wire_now_us() noexcept override { return flows_->device().now_us(); }
     void wire_is_ready() noexcept override { flows_->note_packets(); }
+    bool is_left_to_nic() const noexcept override {
+        return !has_auto_progress_ && flows_->is_left_to_nic();
+    }
     void trim_wire() noexcept override { flows_->trim(); }
     int wire_fd() noexcept override {
         return wire_set_.is_open() ? wire_set_.get() : device_->wake_fd();

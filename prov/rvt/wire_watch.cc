@@ -15,8 +15,10 @@ using std::chrono::milliseconds;
 
 // After so long without a poll the owner is taken to be busy elsewhere.
 constexpr milliseconds kPatience{1};
-// How often it is looked whether it polls, at least while packets come, and at least at all.
+// How often it is looked whether it polls, at least while packets come, while a NIC carries all,
+// which answers by itself, and at least at all. Each look interrupts who polls on that processor.
 constexpr milliseconds kMostPause{4};
+constexpr milliseconds kNicPause{20};
 constexpr milliseconds kQuietPause{50};
 constexpr milliseconds kTrimPause{50};
 constexpr milliseconds kTurn{1};  // before other handlers of the thread have theirs
@@ -74,7 +76,8 @@ void WireWatch::trim() {
 void WireWatch::rest() {
     // relaxed: a hint.
     const bool is_hot = is_hot_.load(std::memory_order_relaxed);
-    pause_ = is_hot ? std::clamp(2 * pause_, kPatience, kMostPause) : kQuietPause;
+    const milliseconds most = wire_.is_left_to_nic() ? kNicPause : kMostPause;
+    pause_ = is_hot ? std::clamp(2 * pause_, kPatience, most) : kQuietPause;
     set_timer(Clock::now() + pause_);
 }
 

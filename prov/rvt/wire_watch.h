@@ -31,6 +31,9 @@ class WatchedWire {
     virtual int wire_fd() noexcept = 0;
     /// Something has arrived: wire_fd() was readable.
     virtual void wire_is_ready() noexcept {}
+    /// Whether peers have their answers from a NIC, and little of the owner while it is busy
+    /// elsewhere.
+    virtual bool is_left_to_nic() const noexcept { return false; }
     /// Gives back memory that is not needed now. Called now and then.
     virtual void trim_wire() noexcept {}
 
