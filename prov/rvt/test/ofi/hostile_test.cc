@@ -147,6 +147,17 @@ std::uint64_t write_lines(Scene& scene, Writer& writer, int count, Fill fill) {
     return static_cast<std::uint64_t>(written);
 }
 
+void write_random_line(Writer& to, std::mt19937_64& random) {
+    Line& line = to.line();
+    line.tag = random();
+    line.data = random();
+    for (std::byte& byte : line.payload) {
+        byte = static_cast<std::byte>(random());
+    }
+    to.publish(static_cast<std::uint8_t>(random()), static_cast<std::uint8_t>(random()),
+               static_cast<std::uint32_t>(random()) & LineMeta::kMaxLength);
+}
+
 /// A line as an honest peer could write it, but for one thing now and then.
 void write_plausible_line(Scene& scene, Writer& to, std::mt19937_64& random, unsigned seed) {
     const auto pick = [&](auto... choices) {
@@ -206,18 +217,40 @@ Test(hostile, lines_of_random_bytes_end_the_connection_and_nothing_else, .timeou
     for (unsigned seed = 0; seed < 30; ++seed) {
         std::mt19937_64 random(seed);
         Writer writer(target);
-        write_lines(scene, writer, 100, [&](Writer& to) {
-            Line& line = to.line();
-            line.tag = random();
-            line.data = random();
-            for (std::byte& byte : line.payload) {
-                byte = static_cast<std::byte>(random());
-            }
-            to.publish(static_cast<std::uint8_t>(random()), static_cast<std::uint8_t>(random()),
-                       static_cast<std::uint32_t>(random()) & LineMeta::kMaxLength);
+        write_lines(scene, writer, 100, [&](Writer& to) { write_random_line(to, random); });
+        cr_assert(scene.is_guard_whole(), "seed %u", seed);
+    }
+    scene.check_alive();
+}
+
+/// While many receives wait, lines are looked at before it is their turn.
+Test(hostile, lines_behind_honest_ones_may_be_anything, .timeout = 60) {
+    constexpr int kLines = 16;  // of either kind: several looks ahead
+    std::array<fi_context2, 256> contexts{};
+    std::array<char, 8> unwritten{};
+    Scene scene;
+    const SockAddr target = address_of(scene.honest.a);
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+        RVT_OK(fi_trecv(scene.honest.a.ep.get(), unwritten.data(), unwritten.size(), nullptr,
+                        FI_ADDR_UNSPEC, i + 1, 0, &contexts[i]));
+    }
+    for (unsigned seed = 0; seed < 100; ++seed) {
+        std::mt19937_64 random(seed);
+        Writer writer(target);
+        for (int i = 0; i < kLines; ++i) {
+            writer.line().tag = random();
+            writer.publish(static_cast<std::uint8_t>(RdOp::kEager), rvt::core::wire::kTagged, 8);
+        }
+        for (int i = 0; i < kLines; ++i) {
+            write_random_line(writer, random);
+        }
+        scene.honest.until([&] {
+            scene.progress();
+            return writer.is_dropped();
         });
         cr_assert(scene.is_guard_whole(), "seed %u", seed);
     }
+    RVT_ASSERT(unwritten == (std::array<char, 8>{}));
     scene.check_alive();
 }
 
