@@ -83,9 +83,10 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
         // relaxed: a count of its own.
         return polls_.load(std::memory_order_relaxed);
     }
-    void poll_for_owner() noexcept override {
+    bool poll_for_owner() noexcept override {
         rc_->poll();
         settle();
+        return true;
     }
     bool send_held() noexcept override {
         device_->send_held();

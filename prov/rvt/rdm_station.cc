@@ -245,17 +245,18 @@ unsigned RdmStation::poll_wire() noexcept {
 }
 
 /// With automatic progress the control thread may do all that the owner does.
-void RdmStation::poll_for_owner() noexcept {
+bool RdmStation::poll_for_owner() noexcept {
     control_polls_.store(true, std::memory_order_relaxed);  // relaxed: read by this thread
     const bool is_done = has_auto_progress_ && user_->control_progress();
     control_polls_.store(false, std::memory_order_relaxed);  // relaxed: as above
     if (is_done) {
-        return;
+        return true;
     }
-    flows_->poll_for_owner();
+    const bool could = flows_->poll_for_owner();
     if (flows_->take_quiet() && !flows_->arm_nic().is_ok()) {
         flows_->note_traffic();
     }
+    return could;
 }
 
 util::Status RdmStation::arm() noexcept {

@@ -83,7 +83,7 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     void work_waits() noexcept override { wake_owner(); }
 
     std::uint64_t owner_polls() const noexcept override { return user_->poll_count(); }
-    void poll_for_owner() noexcept override;
+    bool poll_for_owner() noexcept override;
     bool send_held() noexcept override { return flows_->send_held(); }
     std::uint64_t wire_due_us() noexcept override { return flows_->next_due_us(); }
     std::uint64_t wire_now_us() noexcept override { return flows_->device().now_us(); }

@@ -92,7 +92,10 @@ void WireWatch::take_over() {
             rest();
             return;  // the owner is back
         }
-        wire_.poll_for_owner();
+        if (!wire_.poll_for_owner()) {
+            rest();
+            return;  // it was interrupted, perhaps on this processor
+        }
         // relaxed: cleared by this thread, or by the owner.
         if (!is_hot_.load(std::memory_order_relaxed)) {
             leave_to_watch();

@@ -20,8 +20,9 @@ class WatchedWire {
     /// Changes with each poll of the owner. Threads: any.
     virtual std::uint64_t owner_polls() const noexcept = 0;
     /// Does what the owner's next poll would do, as far as that is allowed to others. It is not
-    /// counted by owner_polls().
-    virtual void poll_for_owner() noexcept = 0;
+    /// counted by owner_polls(). Returns: false when the owner is inside a poll; nothing is done
+    /// then.
+    virtual bool poll_for_owner() noexcept = 0;
     /// Sends what the owner's next poll would let go. Returns: whether it could.
     virtual bool send_held() noexcept = 0;
     /// When the wire has to be polled though nothing arrives, and what time it is, by its clock.

@@ -235,17 +235,17 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
     return moved;
 }
 
-unsigned RdFlows::poll_for_owner() noexcept {
+bool RdFlows::poll_for_owner() noexcept {
     if (!poll_lock_.try_lock()) {
-        return 0;
+        return false;
     }
     leaves_nic_ = true;
-    const unsigned moved = poll_polling();
+    poll_polling();
     if (nic_ != nullptr && nic_->has_lost()) [[unlikely]] {
         user_->work_waits();
     }
     poll_lock_.unlock();
-    return moved;
+    return true;
 }
 
 /// It waits for nobody while it keeps the owner from polling: who is in its way has to be let run.

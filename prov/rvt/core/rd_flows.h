@@ -97,8 +97,9 @@ class RdFlows final : private MadSink, private CmWire {
     ///                    too. Else it is the caller who looks at it.
     unsigned poll(bool leaves_nic = false) noexcept;
     /// The same while the owner does not poll, but for handing messages over: those wait.
-    /// Threads: another one at a time.
-    unsigned poll_for_owner() noexcept;
+    /// Threads: another one at a time. Returns: false when the owner is polling; nothing is done
+    /// then.
+    bool poll_for_owner() noexcept;
     /// Sends what is held for the next poll. Returns: whether it could, since no other thread is at
     /// it. Threads: any.
     bool send_held() noexcept;
