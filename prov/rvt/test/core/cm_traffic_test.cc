@@ -4,9 +4,10 @@
 // failure names its seed.
 #include "core/cm_world.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
+
+#include "common/seeds.h"
 
 using namespace rvt;
 using namespace rvt::core;
@@ -367,19 +368,15 @@ class Play {
     unsigned stale_ = 0;
 };
 
-/// RVT_SEED names one seed to look at; else there are `count`, or a quarter with sanitizers that
-/// take many times as long.
+/// With `count` seeds, or a quarter with sanitizers that take many times as long.
 void play_with_many_seeds(const Faults& faults, std::uint64_t count) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     count /= 4;
 #endif
     Seen seen;
-    if (const char* one = std::getenv("RVT_SEED")) {
-        Play(std::stoull(one), faults).run(seen);
+    const auto play = [&](std::uint64_t seed) { Play(seed, faults).run(seen); };
+    if (!test::for_each_seed(count, play)) {
         return;
-    }
-    for (std::uint64_t seed = 1; seed <= count; ++seed) {
-        Play(seed, faults).run(seen);
     }
     // Users refuse and withdraw; most attempts succeed all the same.
     RVT_EQ(seen.connected > seen.failed && seen.failed != 0, true);

@@ -3,10 +3,11 @@
 // each operation takes effect once, in order, whole. A failure names its seed.
 #include "conform/fixture.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
+
+#include "common/seeds.h"
 
 using namespace rvt;
 using namespace rvt::conform;
@@ -183,20 +184,13 @@ void talk_over_udp(const char* faults, std::uint64_t seed) {
     talk(pair, seed);
 }
 
-/// RVT_SEED names one seed to look at; else there are `count`, or a quarter with AddressSanitizer,
-/// which takes four times as long.
+/// With `count` seeds, or a quarter with AddressSanitizer, which takes four times as long.
 void talk_with_many_seeds(const char* faults, std::uint64_t count,
                           void (*talk_once)(const char*, std::uint64_t) = talk_over_fake_wire) {
 #if defined(__SANITIZE_ADDRESS__)
     count /= 4;
 #endif
-    if (const char* one = std::getenv("RVT_SEED")) {
-        talk_once(faults, std::stoull(one));
-        return;
-    }
-    for (std::uint64_t seed = 1; seed <= count; ++seed) {
-        talk_once(faults, seed);
-    }
+    test::for_each_seed(count, [&](std::uint64_t seed) { talk_once(faults, seed); });
 }
 
 }  // namespace

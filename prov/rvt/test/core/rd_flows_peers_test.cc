@@ -50,54 +50,49 @@ struct Asked {
     bool b_owner_polls = true;
 };
 
-}  // namespace
-
-Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
-    fake::Wire wire;
-    FlowTalker a(wire, 1, 11);
-    auto b = std::make_unique<FlowTalker>(wire, 2, 12);
-    const auto run_until = [&](auto is_done) {
-        for (int turn = 0; turn < 200'000 && !is_done(); ++turn) {
-            a.poll();
-            b->poll();
-            now_us += 20;
-        }
-        return is_done();
-    };
-    a.flows->connect(b->address());
-    RVT_ASSERT(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
-    b->kill();
-    b = std::make_unique<FlowTalker>(wire, 2, 13);
-    b->flows->connect(a.address());
-    RVT_ASSERT(run_until([&] { return a.opens == 2 && b->flow != nullptr; }));
-    RVT_EQ(a.ends, 1);
-    RVT_EQ(a.flow->peer().incarnation, 13);
-    RVT_ASSERT(b->say(1, "again"));
-    RVT_ASSERT(run_until([&] { return !a.heard.empty(); }));
-}
-
-Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
-    fake::Wire wire;
-    FlowTalker a(wire, 1, 11);
-    auto b = std::make_unique<FlowTalker>(wire, 2, 12);
-    const auto run_until = [&](auto is_done) {
-        const std::uint64_t end_us = now_us + 2'000'000;
+/// Two that had a flow, of which one was killed and started again.
+struct Restarted {
+    Restarted() {
+        a.flows->connect(b->address());
+        RVT_ASSERT(until([&] { return a.flow != nullptr && b->flow != nullptr; }));
+        b->kill();
+        b = std::make_unique<FlowTalker>(wire, 2, 13);
+    }
+    template <class IsDone>
+    bool until(IsDone is_done) {
+        const std::uint64_t end_us = now_us + 2 * kSecondUs;
         while (now_us < end_us && !is_done()) {
             a.poll();
             b->poll();
             now_us += 20;
         }
         return is_done();
-    };
-    a.flows->connect(b->address());
-    RVT_ASSERT(run_until([&] { return a.flow != nullptr && b->flow != nullptr; }));
-    b->kill();
-    b = std::make_unique<FlowTalker>(wire, 2, 13);
-    RVT_ASSERT(a.say(1, "are you there?"));
-    RVT_ASSERT(run_until([&] { return a.ends == 1; }));
-    a.flows->connect(b->address());
-    RVT_ASSERT(run_until([&] { return a.flow != nullptr; }));
-    RVT_EQ(a.flow->peer().incarnation, 13);
+    }
+
+    fake::Wire wire;
+    FlowTalker a{wire, 1, 11};
+    std::unique_ptr<FlowTalker> b = std::make_unique<FlowTalker>(wire, 2, 12);
+};
+
+}  // namespace
+
+Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
+    Restarted net;
+    net.b->flows->connect(net.a.address());
+    RVT_ASSERT(net.until([&] { return net.a.opens == 2 && net.b->flow != nullptr; }));
+    RVT_EQ(net.a.ends, 1);
+    RVT_EQ(net.a.flow->peer().incarnation, 13);
+    RVT_ASSERT(net.b->say(1, "again"));
+    RVT_ASSERT(net.until([&] { return !net.a.heard.empty(); }));
+}
+
+Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
+    Restarted net;
+    RVT_ASSERT(net.a.say(1, "are you there?"));
+    RVT_ASSERT(net.until([&] { return net.a.ends == 1; }));
+    net.a.flows->connect(net.b->address());
+    RVT_ASSERT(net.until([&] { return net.a.flow != nullptr; }));
+    RVT_EQ(net.a.flow->peer().incarnation, 13);
 }
 
 Test(rd_flows, a_peer_that_owes_something_and_was_started_again_is_noticed) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <initializer_list>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/seeds.h"
 #include "core/flow_host.h"
 #include "protocol/faults.h"
 
@@ -392,13 +392,7 @@ void talk(std::uint64_t seed, const char* faults) {
 }
 
 void talk_with_many_seeds(const char* faults, std::uint64_t count) {
-    if (const char* one = std::getenv("RVT_SEED")) {
-        talk(std::stoull(one), faults);
-        return;
-    }
-    for (std::uint64_t seed = 1; seed <= count; ++seed) {
-        talk(seed, faults);
-    }
+    for_each_seed(count, [faults](std::uint64_t seed) { talk(seed, faults); });
 }
 
 }  // namespace

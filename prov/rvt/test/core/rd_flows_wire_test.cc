@@ -6,10 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <random>
 #include <string>
 
+#include "common/seeds.h"
 #include "core/flow_pair.h"
 #include "protocol/faults.h"
 
@@ -67,13 +67,7 @@ void talk(std::uint64_t seed, const char* faults) {
 }
 
 void talk_with_many_seeds(const char* faults, std::uint64_t count) {
-    if (const char* one = std::getenv("RVT_SEED")) {
-        talk(std::stoull(one), faults);
-        return;
-    }
-    for (std::uint64_t seed = 1; seed <= count; ++seed) {
-        talk(seed, faults);
-    }
+    for_each_seed(count, [faults](std::uint64_t seed) { talk(seed, faults); });
 }
 
 }  // namespace
