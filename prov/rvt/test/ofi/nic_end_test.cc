@@ -61,8 +61,13 @@ int ack_event(rdma_cm_event* event) {
     delete event;
     return 0;
 }
-int init_qp_attr(rdma_cm_id*, ibv_qp_attr*, int* mask) {
+/// A caller has asked for 7 retries.
+int init_qp_attr(rdma_cm_id*, ibv_qp_attr* attr, int* mask) {
     *mask = IBV_QP_STATE;
+    if (attr->qp_state == IBV_QPS_RTS) {
+        attr->retry_cnt = 7;
+        *mask |= IBV_QP_RETRY_CNT;
+    }
     return 0;
 }
 
@@ -416,6 +421,16 @@ Test(nic_end, who_sleeps_is_woken) {
     take_away();
     RVT_EQ(poll(&readable, 1, 20'000), 1);
     RVT_EQ(with.canceled(), 1);
+}
+
+/// Some drivers take 7 for any number: a peer that is gone would not be noticed.
+Test(nic_retries, who_is_asked_to_try_for_ever_does_not) {
+    World on;
+    Endpoints with;
+    with.connected();
+    RVT_ASSERT(!on.mock.masks.empty());
+    RVT_ASSERT((on.mock.masks.back() & IBV_QP_RETRY_CNT) != 0);
+    RVT_EQ(on.mock.modified.back().retry_cnt, 6);
 }
 
 Test(nic_shutdown, who_hangs_up_is_told_when_the_peer_answers) {
