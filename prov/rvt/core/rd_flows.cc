@@ -412,6 +412,9 @@ void RdFlows::flush_open() noexcept {
 
 /// Returns: how many flows had something to hand over.
 unsigned RdFlows::drain_waiting() noexcept {
+    if (waiting_.empty() && news_.empty() && (nic_ == nullptr || !nic_->has_held())) [[likely]] {
+        return 0;
+    }
     const std::size_t before = waiting_.size();
     std::erase_if(waiting_, [](RdFlow* flow) { return flow->drain(); });
     if (nic_ != nullptr) {

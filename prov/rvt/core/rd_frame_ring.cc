@@ -40,18 +40,18 @@ std::byte* RdFrameRing::room(std::size_t bytes, std::size_t spare_bytes,
         // Who sends little stays within the same few pages.
         tail_ = head_ = 0;
     }
-    const std::size_t place = tail_ % bytes_;
+    const std::size_t place = tail_ & (bytes_ - 1);
     const std::size_t skipped = place + bytes > bytes_ ? bytes_ - place : 0;
     if (tail_ - head_ + skipped + bytes + spare_bytes > bytes_ ||
         frames() + spare_frames >= kMaxFrames) {
         return nullptr;
     }
-    return base_ + (place + skipped) % bytes_;
+    return base_ + ((place + skipped) & (bytes_ - 1));
 }
 
 void RdFrameRing::take(const std::byte* begin, std::size_t bytes) noexcept {
     const auto place = static_cast<std::size_t>(begin - base_);
-    const std::size_t before = tail_ % bytes_;
+    const std::size_t before = tail_ & (bytes_ - 1);
     tail_ += (place >= before ? place - before : bytes_ - before + place) + bytes;
     ends_[taken_++ % kMaxFrames] = tail_;
     written_ = std::max(written_, place + bytes);

@@ -482,13 +482,19 @@ unsigned RdNic::poll(std::vector<std::uint64_t>& failed) noexcept {
         take_events(failed);
     }
     unsigned taken = 0;
+    bool is_all_read = false;
     while (taken < kMostPerPoll) {
         if (next_ == count_) {
+            if (is_all_read) {
+                break;
+            }
             next_ = 0;
             count_ = cq_->poll(read_);
             if (count_ == 0) {
                 break;
             }
+            // Pairs that leave wait for a look that finds nothing.
+            is_all_read = count_ < read_.size() && leaving_.empty();
         }
         take(read_[next_], failed);
         ++next_;

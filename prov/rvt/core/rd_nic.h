@@ -132,10 +132,11 @@ class RdNic {
     unsigned poll(std::vector<std::uint64_t>& failed) noexcept;
     /// Tries again what flows had no room for.
     void take_held() noexcept {
-        if (!held_.empty()) [[unlikely]] {
+        if (has_held()) [[unlikely]] {
             hand_over_held();
         }
     }
+    [[nodiscard]] bool has_held() const noexcept { return !held_.empty(); }
     /// Asks that the next completion makes wake_fd() readable. Returns: EAGAIN when one is there.
     Status arm() noexcept;
     /// Has wake_fd() not be readable for what has come until now.

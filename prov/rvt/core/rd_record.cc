@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "core/rd_types.h"
+#include "util/cpu.h"
+#include "util/mem_copy.h"
 
 namespace rvt::core {
 namespace {
@@ -72,6 +74,42 @@ constexpr auto kRules = [] {
     return rules;
 }();
 
+/// Returns: false for what no honest peer sends.
+RVT_ALWAYS_INLINE bool decode(std::span<const std::byte> bytes, DecodedRecord& record) noexcept {
+    Header header;
+    if (bytes.size() < sizeof header) {
+        return false;
+    }
+    std::memcpy(&header, bytes.data(), sizeof header);
+    RdMessage& message = record.message;
+    message.op = static_cast<RdOp>(header.op);
+    message.flags = header.flags;
+    const RecordRule& rule = record_rule(message.op);
+    const std::size_t data_at = kRecordHeader + ((header.fields & kHasTag) != 0 ? 8u : 0u);
+    const std::size_t payload_at = data_at + ((header.fields & kHasData) != 0 ? 8u : 0u);
+    const std::size_t run_at = payload_at + header.payload_bytes;
+    if (!rule.travels || (header.fields & ~(kHasTag | kHasData)) != 0 ||
+        header.payload_bytes < rule.min_payload || header.payload_bytes > rule.max_payload ||
+        bytes.size() < run_at || (header.run_bytes != 0 && !has_run(message.op)) ||
+        (rule.more == RdOp::kInvalid && header.run_bytes > rule.max_whole_run)) {
+        return false;
+    }
+    if ((header.fields & kHasTag) != 0) {
+        std::memcpy(&message.tag, bytes.data() + kRecordHeader, sizeof message.tag);
+    }
+    if ((header.fields & kHasData) != 0) {
+        std::memcpy(&message.data, bytes.data() + data_at, sizeof message.data);
+    }
+    message.payload = bytes.data() + payload_at;
+    message.payload_bytes = header.payload_bytes;
+    message.run = bytes.data() + run_at;
+    record.run_bytes = header.run_bytes;
+    const std::size_t there = std::min<std::size_t>(header.run_bytes, bytes.size() - run_at);
+    message.length = has_run(message.op) ? static_cast<std::uint32_t>(there) : header.payload_bytes;
+    record.bytes = run_at + there;
+    return true;
+}
+
 }  // namespace
 
 const RecordRule& record_rule(RdOp op) noexcept {
@@ -95,44 +133,18 @@ void encode_record(const RdMessage& message, std::uint32_t run_bytes, std::byte*
             to += sizeof field;
         }
     }
-    std::copy_n(message.payload, message.payload_bytes, to);  // no bytes may lie at nullptr
+    if (message.payload_bytes <= util::kMostSmall) [[likely]] {
+        util::copy_small(to, message.payload, message.payload_bytes);
+    } else {
+        std::memcpy(to, message.payload, message.payload_bytes);
+    }
 }
 
 std::optional<DecodedRecord> decode_record(std::span<const std::byte> bytes) noexcept {
-    Header header;
-    if (bytes.size() < sizeof header) {
-        return {};
+    std::optional<DecodedRecord> record(std::in_place);  // returned where it lies
+    if (!decode(bytes, *record)) {
+        record.reset();
     }
-    std::memcpy(&header, bytes.data(), sizeof header);
-    DecodedRecord record;
-    RdMessage& message = record.message;
-    message.op = static_cast<RdOp>(header.op);
-    message.flags = header.flags;
-    const RecordRule& rule = record_rule(message.op);
-    std::size_t at = sizeof header;
-    const std::size_t before_run =
-        at + 8u * static_cast<unsigned>(std::popcount(header.fields)) + header.payload_bytes;
-    if (!rule.travels || (header.fields & ~(kHasTag | kHasData)) != 0 ||
-        header.payload_bytes < rule.min_payload || header.payload_bytes > rule.max_payload ||
-        bytes.size() < before_run || (header.run_bytes != 0 && !has_run(message.op)) ||
-        (rule.more == RdOp::kInvalid && header.run_bytes > rule.max_whole_run)) {
-        return {};
-    }
-    const auto take = [&](std::uint8_t field, std::uint64_t& to) {
-        if ((header.fields & field) != 0) {
-            std::memcpy(&to, bytes.data() + at, sizeof to);
-            at += sizeof to;
-        }
-    };
-    take(kHasTag, message.tag);
-    take(kHasData, message.data);
-    message.payload = bytes.data() + at;
-    message.payload_bytes = header.payload_bytes;
-    message.run = bytes.data() + before_run;
-    record.run_bytes = header.run_bytes;
-    const std::size_t there = std::min<std::size_t>(header.run_bytes, bytes.size() - before_run);
-    message.length = has_run(message.op) ? static_cast<std::uint32_t>(there) : header.payload_bytes;
-    record.bytes = before_run + there;
     return record;
 }
 

@@ -40,7 +40,10 @@ RVT_ALWAYS_INLINE void copy_ends(std::byte* to, const std::byte* from, std::size
 
 }  // namespace detail
 
-/// Copies up to 64 bytes with a few moves instead of a call. All is read before anything is
+/// What copy_small() copies at most.
+inline constexpr std::size_t kMostSmall = 64;
+
+/// Copies up to kMostSmall bytes with a few moves instead of a call. All is read before anything is
 /// written, so the areas may overlap.
 ///
 /// Cost: two moves below 16 bytes, four from there on, whatever the size: sizes that change from

@@ -183,7 +183,7 @@ void destroy_cq(core::VerbsCq& cq) {
 }
 
 unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
-    std::array<ibv_wc, 16> completions;
+    std::array<ibv_wc, 32> completions;
     const std::size_t most = std::min(to.size(), completions.size());
     const int taken = ibv_poll_cq(cq_of(cq), static_cast<int>(most), completions.data());
     for (int i = 0; i < taken; ++i) {
