@@ -11,8 +11,8 @@ namespace {
 
 std::vector<fab::Measure> all_measures() {
     std::vector<fab::Measure> all;
-    for (const auto& part :
-         {fab::kMessageMeasures, fab::kRmaMeasures, fab::kWaitMeasures, fab::kScaleMeasures}) {
+    for (const auto& part : {fab::kMessageMeasures, fab::kRmaMeasures, fab::kWaitMeasures,
+                             fab::kScaleMeasures, fab::kCountMeasures}) {
         all.insert(all.end(), part.begin(), part.end());
     }
     return all;

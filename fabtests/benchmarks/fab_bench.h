@@ -15,6 +15,7 @@ extern const std::span<const Measure> kMessageMeasures;
 extern const std::span<const Measure> kRmaMeasures;
 extern const std::span<const Measure> kWaitMeasures;
 extern const std::span<const Measure> kScaleMeasures;
+extern const std::span<const Measure> kCountMeasures;
 
 /// An endpoint with one queue for both directions, as MPI libraries open it.
 class Bench {
