@@ -57,7 +57,18 @@ util::Status RdmStation::open(const RdmStationAttr& attr) {
     if (!is_wanted || address().is_loopback() || address().is_any()) {
         return util::kOk;
     }
-    if (const util::Status wired = open_wire(attr); !wired.is_ok()) {
+    nic_ = open_flow_nic(address());
+    util::Status wired = open_wire(attr);
+    if (!wired.is_ok() && nic_ != nullptr) {
+        // Of the sets that a NIC's descriptor is in, the kernel allows some 50 endpoints of a
+        // process (EINVAL of epoll_ctl(2)); or there is too little of something else.
+        RVT_WARN(kEpCtrl, "NIC %s carries no flows of %s: %s; packets will do",
+                 nic_->name().c_str(), address().to_string().c_str(),
+                 strerrordesc_np(wired.error()));
+        close_wire();
+        wired = open_wire(attr);
+    }
+    if (!wired.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot open the wire of %s: %s; FI_RVT_ROCE=0 does without",
                  address().to_string().c_str(), strerrordesc_np(wired.error()));
         close();
@@ -85,7 +96,6 @@ util::Status RdmStation::open_wire(const RdmStationAttr& attr) {
         return device.status();
     }
     device_ = device.take();
-    nic_ = open_flow_nic(address());
     auto flows = core::RdFlows::open(
         {.device = &device_->device(),
          .nic = nic_.get(),
@@ -143,6 +153,10 @@ util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
 /// The control thread lets go of the user first, and with it of what the user calls here.
 void RdmStation::close() noexcept {
     shm::Station::close();
+    close_wire();
+}
+
+void RdmStation::close_wire() noexcept {
     if (watch_ != nullptr) {
         thread_->run([this] { watch_.reset(); });
         static_cast<void>(watch_.release());  // of a process that is gone, if it is still there
