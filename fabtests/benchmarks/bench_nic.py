@@ -22,8 +22,8 @@ INSIDE = "--inside"
 HERE = os.path.dirname(os.path.abspath(__file__))
 RDMA_VM = os.path.join(HERE, "..", "vm", "rdma-vm")
 RXM = "verbs;ofi_rxm"
-# Its queues would otherwise be longer than those of the emulation may be.
 MEMORY_PEERS = 16
+# Its queues would otherwise be longer than those of the emulation may be.
 RXM_ENVIRONMENT = {"FI_UNIVERSE_SIZE": str(MEMORY_PEERS + 4)}
 PACKETS = "packets"  # of rvt's own, in place of the NIC
 MIB_IN_GB = (1 << 20) / 1e9
