@@ -15,12 +15,14 @@ constexpr std::uint8_t kPadMask = 3;
 constexpr std::uint8_t kVersionMask = 0x0f;  // 0 is the only one there is
 constexpr std::uint32_t kAckRequest = 0x80000000;
 
+// In few large parts: who copies the packet reads it at once, in parts that must not be larger than
+// those that were written.
+
 void write_bth(const PacketHeader& header, WireWriter& out) noexcept {
-    out.u8(static_cast<std::uint8_t>(header.opcode));
-    out.u8(static_cast<std::uint8_t>((header.solicited ? kSolicited : 0) |
-                                     (header.migrated ? kMigrated : 0) |
-                                     (header.pad << kPadShift)));
-    out.u16(header.pkey);
+    const std::uint32_t flags = (header.solicited ? kSolicited : 0) |
+                                (header.migrated ? kMigrated : 0) |
+                                (std::uint32_t{header.pad} << kPadShift);
+    out.u32(static_cast<std::uint32_t>(header.opcode) << 24 | flags << 16 | header.pkey);
     out.u32(std::uint32_t{header.reserved} << 24 | (header.dest_qpn & kQpnMask));
     out.u32((header.ack_request ? kAckRequest : 0) | header.psn.value());
 }
@@ -36,8 +38,7 @@ void write_extensions(const PacketHeader& header, const OpcodeInfo& info,
     }
     if (info.has(Ext::kReth)) {
         out.u64(header.remote_addr);
-        out.u32(header.rkey);
-        out.u32(header.dma_bytes);
+        out.u64(std::uint64_t{header.rkey} << 32 | header.dma_bytes);
     }
     if (info.has(Ext::kAtomicEth)) {
         out.u64(header.remote_addr);

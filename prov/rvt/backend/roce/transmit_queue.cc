@@ -122,19 +122,10 @@ protocol::IpPath TransmitQueue::path_to(const Address& dest) const noexcept {
 /// Appends the packet as it stands on the wire, behind what the message has.
 void TransmitQueue::write_locked(const Message& message, const OutPacket& packet,
                                  std::size_t bytes) noexcept {
-    std::byte* to = batch_->arena.data() + arena_used_;
-    to = std::copy(packet.headers.begin(), packet.headers.end(), to);
-    protocol::Icrc icrc(path_to(message.dest), bytes - protocol::kIcrcBytes, packet.headers,
-                        message.segments);
-    for (const iovec& piece : packet.payload) {
-        to = icrc.add_copy(to, {static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
-    }
-    if (packet.pad != 0) {
-        static constexpr std::byte kPad[3] = {};
-        to = icrc.add_copy(to, {kPad, packet.pad});
-    }
-    const std::uint32_t trailer = htole32(icrc.value());
-    std::memcpy(to, &trailer, sizeof trailer);
+    protocol::write_packet(
+        batch_->arena.data() + arena_used_, path_to(message.dest),
+        {.headers = packet.headers, .payload = packet.payload, .pad = packet.pad},
+        message.segments);
     arena_used_ += bytes;
 }
 

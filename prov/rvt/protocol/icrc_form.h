@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// The ways in which processors compute an ICRC, for protocol/icrc.h and its test.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include <endian.h>
+#include <netinet/in.h>
+#include <sys/uio.h>
+
+#include "protocol/header_sizes.h"
+#include "protocol/icrc.h"
+
+namespace rvt::protocol {
+
+/// One way. Both functions as those of protocol/icrc.h.
+struct IcrcForm {
+    std::uint32_t (*of)(const IpPath& path, std::span<const std::byte> packet,
+                        std::uint16_t identification) noexcept;
+    std::byte* (*write)(std::byte* to, const IpPath& path, const PacketParts& parts,
+                        std::uint16_t identification) noexcept;
+};
+
+/// ISA-L's, for any processor.
+const IcrcForm& library_icrc() noexcept;
+
+/// By carry-less multiplication of 512 bits. Returns: null where the processor has none.
+const IcrcForm* folding_icrc() noexcept;
+
+// ---- what stands before a packet's bytes, as the ICRC sees it ----
+
+/// What routers change is ones. As words that lie in memory one after the other; the base transport
+/// header is the end of it. They come by value, and not as bytes: what is written in small parts
+/// and read at once as a whole waits until all earlier stores have left the processor.
+template <std::size_t kWords>
+using MaskedHeaders = std::array<std::uint32_t, kWords>;
+
+inline constexpr std::size_t kV4HeaderWords = (20 + 8 + kBthBytes) / 4;
+inline constexpr std::size_t kV6HeaderWords = (40 + 8 + kBthBytes) / 4;
+
+/// CRC-32 of the eight bytes of ones that stand for the local route header RoCE does not have.
+inline constexpr std::uint32_t kNoRouteHeader = ~0xdebb20e3u;
+
+[[nodiscard]] inline std::uint32_t word_at(const void* bytes, std::size_t word) noexcept {
+    std::uint32_t value = 0;
+    std::memcpy(&value, static_cast<const std::byte*>(bytes) + 4 * word, sizeof value);
+    return value;
+}
+
+/// From four bytes that are read as two numbers in network byte order.
+[[nodiscard]] inline std::uint32_t word_of(std::size_t first, std::size_t second) noexcept {
+    return htobe32(static_cast<std::uint32_t>(first << 16 | second));
+}
+
+/// @param packet_bytes  From the base transport header to the padding.
+/// @param bth           kBthBytes.
+[[nodiscard]] inline MaskedHeaders<kV4HeaderWords> mask_v4(const IpPath& path,
+                                                           std::size_t packet_bytes,
+                                                           const std::byte* bth,
+                                                           std::uint16_t identification) noexcept {
+    const std::size_t udp_bytes = 8 + packet_bytes + kIcrcBytes;
+    return {
+        word_of(0x45ff, 20 + udp_bytes),        // version, no options; type of service; length
+        word_of(identification, 0x4000),        // don't fragment
+        word_of(0xff00 | IPPROTO_UDP, 0xffff),  // time to live; checksum
+        word_at(path.source.data(), 3),
+        word_at(path.dest.data(), 3),
+        word_of(path.source_port, path.dest_port),
+        word_of(udp_bytes, 0xffff),  // checksum
+        word_at(bth, 0),
+        word_at(bth, 1) | htobe32(0xff000000),  // congestion bits
+        word_at(bth, 2),
+    };
+}
+
+/// The same for IPv6, which has no identification.
+[[nodiscard]] inline MaskedHeaders<kV6HeaderWords> mask_v6(const IpPath& path,
+                                                           std::size_t packet_bytes,
+                                                           const std::byte* bth) noexcept {
+    const std::size_t udp_bytes = 8 + packet_bytes + kIcrcBytes;
+    return {
+        word_of(0x6fff, 0xffff),                      // version; traffic class and flow label
+        word_of(udp_bytes, IPPROTO_UDP << 8 | 0xff),  // hop limit
+        word_at(path.source.data(), 0),
+        word_at(path.source.data(), 1),
+        word_at(path.source.data(), 2),
+        word_at(path.source.data(), 3),
+        word_at(path.dest.data(), 0),
+        word_at(path.dest.data(), 1),
+        word_at(path.dest.data(), 2),
+        word_at(path.dest.data(), 3),
+        word_of(path.source_port, path.dest_port),
+        word_of(udp_bytes, 0xffff),  // checksum
+        word_at(bth, 0),
+        word_at(bth, 1) | htobe32(0xff000000),  // congestion bits
+        word_at(bth, 2),
+    };
+}
+
+/// From the base transport header to the padding.
+[[nodiscard]] inline std::size_t packet_bytes(const PacketParts& parts) noexcept {
+    std::size_t bytes = parts.headers.size() + parts.pad;
+    for (const iovec& piece : parts.payload) {
+        bytes += piece.iov_len;
+    }
+    return bytes;
+}
+
+inline constexpr std::array<std::byte, 3> kPadding{};
+
+}  // namespace rvt::protocol
