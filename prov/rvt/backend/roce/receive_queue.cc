@@ -101,7 +101,7 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
         take_refusals(device);
     }
     const auto messages = static_cast<std::size_t>(std::max(received, 0));
-    wanted_ = messages == wanted_ ? std::min(2 * wanted_, kMessages) : 1;
+    wanted_ = messages == wanted_ ? more_than(messages) : 1;
     if (messages == 0 && capture_.is_on()) [[unlikely]] {
         capture_.writer().flush_when_idle();
     }
@@ -115,6 +115,16 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
     }
     prepare(messages);
     return whole;
+}
+
+/// How many messages to ask for after a call that has brought as many as it was asked for.
+std::size_t ReceiveQueue::more_than(std::size_t messages) const noexcept {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < messages; ++i) {
+        bytes += batch_->headers[i].msg_len;
+    }
+    const std::size_t mean = std::max<std::size_t>(bytes / messages, 1);
+    return std::min({2 * messages, kMessages, std::max<std::size_t>(kCallBytes / mean, 1)});
 }
 
 /// Passes on what hosts have said of ports where nothing listens.

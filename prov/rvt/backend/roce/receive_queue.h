@@ -51,6 +51,9 @@ class ReceiveQueue {
     static constexpr std::size_t kMessages = 8;
     static constexpr std::size_t kMessageBytes = 64u << 10;
     static constexpr std::size_t kControlBytes = 128;
+    // Nothing is acknowledged before a call returns, and copying takes longer than the call: with
+    // more at a time a sender's window ends before the next acknowledgement.
+    static constexpr std::size_t kCallBytes = 128u << 10;
 
     /// Allocated at the first poll. Pages that no message reached cost nothing.
     struct Batch {
@@ -62,6 +65,7 @@ class ReceiveQueue {
     };
 
     void prepare(std::size_t messages) noexcept;
+    [[nodiscard]] std::size_t more_than(std::size_t messages) const noexcept;
     void take_refusals(core::Device& device) noexcept;
     template <class Visit>
     void for_each_packet(std::size_t messages, Visit visit) noexcept;
