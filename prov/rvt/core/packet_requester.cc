@@ -128,8 +128,20 @@ bool PacketRequester::go_on(Qp& qp) noexcept {
     return send_some(qp, wqe, local);
 }
 
+/// Whether what may leave now of a message is better sent with what may leave after the next
+/// acknowledgement: few packets cost the wire nearly as much as many. While half of the window is
+/// under way one of those has asked for it. A part of the window only: what leaves all at once
+/// overflows a short queue.
+bool PacketRequester::waits_for_more(const SendWqe& wqe) const noexcept {
+    return in_flight() - here_ >= window_ / 2 &&
+           !window_has_room(std::min(wqe.packets - wqe.sent, window_ / 16)) && !wqe.is_answered();
+}
+
 /// Sends what the window allows of a message. Returns: whether the queue goes on.
 bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+    if (waits_for_more(wqe)) {
+        return false;
+    }
     PacketBurst burst(device_, dest_);
     const bool was_idle = in_flight() == 0;
     bool all_taken = true;
@@ -157,7 +169,7 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
         burst.add(header, payload);
     }
     all_taken = send_burst(qp, wqe, burst) && all_taken;
-    after_sending(qp, wqe.bytes, was_idle);
+    after_sending(qp, wqe, was_idle);
     if (!all_taken) {
         device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
         return false;
@@ -260,8 +272,8 @@ bool PacketRequester::send_again(Qp& qp, Psn psn, PacketBurst& burst) noexcept {
     return true;
 }
 
-/// An answer to the packet just counted: at the end of a burst, where the window ends, and every
-/// kAckEvery packets, or twice in a window that is smaller.
+/// An answer to the packet just counted: at the end of a burst, where the window ends, and twice in
+/// it.
 bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept {
     if (wqe.is_answered()) {
         since_ack_request_ = 0;  // answered in any case
@@ -271,7 +283,7 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
     const bool is_last =
         ends && (next == nullptr || !next->has(OpTraits::kPayload)) && !wqe.has(SendFlags::kMore);
     ++since_ack_request_;
-    if (!is_last && since_ack_request_ < std::min(kAckEvery, window_ / 2) && window_has_room(1)) {
+    if (!is_last && since_ack_request_ < window_ / 2 && window_has_room(1)) {
         return false;
     }
     since_ack_request_ = 0;
@@ -279,11 +291,11 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
 }
 
 /// Behind a pause packets leave at once, also where the message before them only lacks its
-/// acknowledgement, which comes behind the reply to it; behind others small ones may be held.
-void PacketRequester::after_sending(Qp& qp, std::uint64_t bytes, bool was_idle) noexcept {
-    if (was_idle || qp.send_queue().under_way_count() <= 2 ||
-        (bytes <= SendHold::kMostBytes &&
-         !device_.send_hold().may_hold([this] { return device_.now_us(); }))) {
+/// acknowledgement, which comes behind the reply to it; behind others single ones may be held. Of
+/// several the kernel makes a message that costs it as much without company.
+void PacketRequester::after_sending(Qp& qp, const SendWqe& wqe, bool was_idle) noexcept {
+    if (was_idle || qp.send_queue().under_way_count() <= 2 || wqe.packets > 1 ||
+        !device_.send_hold().may_hold([this] { return device_.now_us(); })) {
         device_.flush();
     }
     if (qp.type() == QpType::kUc || in_flight() == 0 || (!was_idle && timed_at_us_ != 0)) {

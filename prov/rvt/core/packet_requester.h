@@ -83,7 +83,6 @@ class PacketRequester {
     static constexpr std::uint32_t kMinWindow = 4;
     static constexpr std::uint32_t kMinFillingWindow = 32;
     static constexpr std::uint32_t kMaxWindow = 512;
-    static constexpr std::uint32_t kAckEvery = 128;  // packets, at most
     // Repeats for one report: as many as have come since the last one, so that what fell over the
     // edge of a queue does not again; and this many in any case.
     static constexpr std::uint32_t kLeastRepeats = 8;
@@ -110,6 +109,7 @@ class PacketRequester {
     }
     [[nodiscard]] std::uint32_t next_step(const Qp& qp, const SendWqe& wqe) const noexcept;
     void begin(Qp& qp, SendWqe& wqe) noexcept;
+    [[nodiscard]] bool waits_for_more(const SendWqe& wqe) const noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
     bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexcept;
     [[nodiscard]] protocol::PacketHeader header_at(const Qp& qp, const SendWqe& wqe,
@@ -117,7 +117,7 @@ class PacketRequester {
                                                    std::uint32_t packets) const noexcept;
     bool count_sent(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept;
     [[nodiscard]] bool wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept;
-    void after_sending(Qp& qp, std::uint64_t bytes, bool was_idle) noexcept;
+    void after_sending(Qp& qp, const SendWqe& wqe, bool was_idle) noexcept;
     void arm_timer(Qp& qp) noexcept;
     void probe(Qp& qp) noexcept;
 

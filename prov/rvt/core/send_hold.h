@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Small messages that are held for the next poll while others are under way, so that several leave
-// in one packet, or in one system call: for how long, and who lets them go.
+// Messages of one packet that are held for the next poll while others are under way, so that
+// several leave in one packet, or in one system call: for how long, and who lets them go.
 //
 // Mostly the application polls at once. Where it has not come back soon, one of the last times, a
 // timer is set whenever a message begins to be held. Of an application that has always come back
@@ -19,8 +19,6 @@ class SendHold {
   public:
     /// Nothing is to be held for longer, in microseconds.
     static constexpr std::uint64_t kMostUs = 20;
-    /// More payload leaves at once.
-    static constexpr std::size_t kMostBytes = 256;
 
     /// @param timer  A timerfd(2), which expires kMostUs after a message has begun to be held; who
     ///               watches it asks is_overdue(), and sends. -1: there is none any more.

@@ -3,7 +3,6 @@
 #include "backend/roce/transmit_queue.h"
 
 #include "core/addresses.h"
-#include "core/send_hold.h"
 #include "util/log.h"
 
 #include <algorithm>
@@ -44,7 +43,6 @@ unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> pack
         batch_.reset(new (std::nothrow) Batch);
     }
     unsigned taken = 0;
-    bool is_large = false;
     while (batch_ != nullptr && taken < packets.size()) {
         const OutPacket& packet = packets[taken];
         const std::size_t payload = payload_bytes(packet);
@@ -54,11 +52,10 @@ unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> pack
                 break;
             }
         }
-        is_large = is_large || payload > core::SendHold::kMostBytes;
         ++taken;
     }
-    if (is_large) {
-        flush_locked();
+    if (arena_used_ >= kMaxMessageBytes) {
+        flush_locked();  // more would not leave in fewer messages
     }
     return taken;
 }

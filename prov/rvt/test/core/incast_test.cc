@@ -50,7 +50,9 @@ struct Port {
     Switch* net = nullptr;
     Device* device = nullptr;
     std::uint8_t number = 0;
-    double free_us = 0;  // when what it has sent has left
+    double free_us = 0;       // when what it has sent has left
+    std::uint64_t sent = 0;   // packets
+    std::uint64_t calls = 0;  // to send them
     std::deque<Packet> arriving{};
 };
 
@@ -130,6 +132,8 @@ constexpr BackendOps kOps = {
     .send_packets =
         [](Device& device, const AhAttr& dest, std::span<const OutPacket> packets) {
             Port& port = port_of(device);
+            ++port.calls;
+            port.sent += packets.size();
             for (const OutPacket& packet : packets) {
                 port.net->send(port, dest.dest.gid[15], packet);
             }
@@ -191,6 +195,8 @@ class Node final : public RdFlowUser, public RdFlowsUser {
     void flow_left(RdFlow& left) noexcept override { flow_ended(left); }
     void work_waits() noexcept override {}
 
+    [[nodiscard]] const Port& port() const { return port_; }
+
     std::unique_ptr<RdFlows> flows;
     RdFlow* flow = nullptr;
     std::uint64_t received = 0;  // bytes
@@ -201,8 +207,13 @@ class Node final : public RdFlowUser, public RdFlowsUser {
     std::atomic<bool> is_hot_{false};
 };
 
-/// What part of the receiver's link so many senders fill with what is received once.
-double goodput(std::uint8_t senders, const SwitchAttr& attr) {
+struct Measured {
+    double goodput;         // what part of the receiver's link is filled with what is received once
+    double packets_a_call;  // that the first sender makes
+    double packets_an_answer;
+};
+
+Measured measure(std::uint8_t senders, const SwitchAttr& attr) {
     Switch net(attr);
     std::vector<std::unique_ptr<Node>> nodes;
     for (std::uint8_t number = kReceiver; number <= kReceiver + senders; ++number) {
@@ -229,11 +240,20 @@ double goodput(std::uint8_t senders, const SwitchAttr& attr) {
         turn();
     }
     const std::uint64_t before = nodes[0]->received;
+    const Port sender = nodes[1]->port();
+    const Port receiver = nodes[0]->port();
     for (const std::uint64_t end_us = now_us + kMeasuredUs; now_us < end_us;) {
         turn();
     }
-    return static_cast<double>(nodes[0]->received - before) /
-           (static_cast<double>(kMeasuredUs) * attr.bytes_per_us);
+    const auto sent = static_cast<double>(nodes[1]->port().sent - sender.sent);
+    return {.goodput = static_cast<double>(nodes[0]->received - before) /
+                       (static_cast<double>(kMeasuredUs) * attr.bytes_per_us),
+            .packets_a_call = sent / static_cast<double>(nodes[1]->port().calls - sender.calls),
+            .packets_an_answer = sent / static_cast<double>(nodes[0]->port().sent - receiver.sent)};
+}
+
+double goodput(std::uint8_t senders, const SwitchAttr& attr) {
+    return measure(senders, attr).goodput;
 }
 
 constexpr double kTenGigabit = 1250;
@@ -261,4 +281,11 @@ Test(incast, eight_senders_far_away_fill_most_of_a_fast_link, .timeout = 120) {
 Test(incast, eight_senders_fill_most_of_a_slow_link, .timeout = 120) {
     const double part = goodput(8, {kGigabit, 1000, 100});
     cr_assert(part > 0.6, "%.2f", part);
+}
+// Each call costs a sender as much as twenty packets, and each answer both ends.
+Test(incast, a_full_window_moves_in_few_pieces, .timeout = 120) {
+    const Measured result = measure(1, {kTenGigabit, 50, 1000});
+    cr_assert(result.goodput > 0.9, "%.2f", result.goodput);
+    cr_assert(result.packets_a_call > 34, "%.1f", result.packets_a_call);
+    cr_assert(result.packets_an_answer > 200, "%.1f", result.packets_an_answer);
 }

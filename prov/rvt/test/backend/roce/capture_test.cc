@@ -113,6 +113,28 @@ Test(roce_capture, has_every_packet_over_ipv6, .timeout = 30) {
     every_packet_is_captured(kV6);
 }
 
+// Who posts several and then polls pays for one message to the kernel, which numbers its packets.
+Test(roce_capture, messages_of_a_packet_leave_together, .timeout = 30) {
+    constexpr std::size_t kMessages = 12;
+    for (const std::size_t bytes : {1000, 300}) {
+        Recording recording(kV4);
+        {
+            Pair<RoceAs> pair;
+            for (std::size_t i = 0; i < kMessages; ++i) {
+                RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = bytes}));
+            }
+            for (std::size_t i = 0; i < kMessages; ++i) {
+                RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+            }
+        }
+        const auto left = on(recording.take(), 0, kOut);
+        const auto joined = std::count_if(left.begin(), left.end(), [](const auto& packet) {
+            return packet.identification != 0;
+        });
+        RVT_ASSERT(joined >= 8);
+    }
+}
+
 Test(roce_capture, marks_what_arrives_damaged, .timeout = 30) {
     constexpr unsigned kDatagrams = 20;
     Recording recording(kV4);
