@@ -4,8 +4,6 @@
 
 #include "protocol/header_sizes.h"
 
-#include <array>
-
 namespace rvt::protocol {
 namespace {
 
@@ -98,7 +96,6 @@ constexpr auto by_number() noexcept {
     }
     return table;
 }
-constexpr std::array<OpcodeInfo, 256> kTable = by_number();
 
 // The other way: SEND, WRITE and READ response by service, kind, part and what stands last.
 constexpr std::size_t kServices = 3;
@@ -128,10 +125,7 @@ constexpr auto kByMeaning = by_meaning();
 
 }  // namespace
 
-const OpcodeInfo* opcode_info(std::uint8_t opcode) noexcept {
-    const OpcodeInfo& row = kTable[opcode];
-    return row.name != nullptr ? &row : nullptr;
-}
+constinit const std::array<OpcodeInfo, 256> detail::kOpcodeTable = by_number();
 
 Opcode opcode_of(QpType service, Kind kind, Part part, Ext trailer) noexcept {
     return kByMeaning[place_of(service, kind, part, trailer)];

@@ -6,6 +6,7 @@
 // and ATOMIC WRITE: annex A19.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -130,10 +131,17 @@ struct OpcodeInfo {
     }
 };
 
+namespace detail {
+extern const std::array<OpcodeInfo, 256> kOpcodeTable;  // by number
+}
+
 /// The row of an opcode as it stands in a packet, or nullptr for a number that is none.
-const OpcodeInfo* opcode_info(std::uint8_t opcode) noexcept;
+inline const OpcodeInfo* opcode_info(std::uint8_t opcode) noexcept {
+    const OpcodeInfo& row = detail::kOpcodeTable[opcode];
+    return row.name != nullptr ? &row : nullptr;
+}
 inline const OpcodeInfo& opcode_info(Opcode opcode) noexcept {
-    return *opcode_info(static_cast<std::uint8_t>(opcode));
+    return detail::kOpcodeTable[static_cast<std::uint8_t>(opcode)];
 }
 
 /// The opcode of a SEND, WRITE or READ response of a service. Precondition: there is one.
