@@ -80,6 +80,10 @@ def rows():
     yield pingpong_row(8)
     yield pingpong_row(4096)
     yield HostRow("rate-8", "rate 8", "M/s", HIGH, times(8, "tcp", HIGH), PEERS)
+    # Messages of a packet, of several, and what is fetched in a few windows.
+    yield HostRow("rate-512", "rate 512", "M/s", HIGH, None, PEERS)
+    yield HostRow("rate-4096", "rate 4096", "M/s", HIGH, None, PEERS)
+    yield HostRow("bandwidth-262144", "bandwidth 262144", "GB/s", HIGH, None, PEERS)
     for size in (64 << 10, 1 << 20, 16 << 20):
         yield bandwidth_row(size)
     for kind in ("write", "read"):
