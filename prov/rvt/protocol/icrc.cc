@@ -7,8 +7,6 @@
 namespace rvt::protocol {
 namespace {
 
-constexpr std::size_t kV4Bytes = 20;
-constexpr std::size_t kUdpBytes = 8;
 constexpr std::size_t kV4IdAt = 4;
 
 const IcrcForm& best_form() noexcept {
