@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <condition_variable>
 #include <cstring>
 
@@ -48,7 +49,9 @@ Status ControlThread::Handler::watch(int fd, std::uint32_t events) {
 
 void ControlThread::Handler::unwatch() noexcept {
     if (watch_id_ != 0) {
-        epoll_ctl(thread_.epoll_.get(), EPOLL_CTL_DEL, watched_fd_, nullptr);
+        [[maybe_unused]] const int gone =
+            epoll_ctl(thread_.epoll_.get(), EPOLL_CTL_DEL, watched_fd_, nullptr);
+        assert(gone == 0 || thread_.is_inherited());
         thread_.watches_.erase(watch_id_);
         watch_id_ = 0;
     }

@@ -44,8 +44,9 @@ class ControlThread {
 
       protected:
         ControlThread& thread() const noexcept { return thread_; }
-        /// Watches one descriptor for epoll(7) events, in place of the former one. Returns: ENOMEM,
-        /// ENOSPC.
+        /// Watches one descriptor for epoll(7) events, in place of the former one. It stays open
+        /// until unwatch(): whose own it is calls that in its destructor, since a closed one is
+        /// watched for as long as another process has a copy. Returns: ENOMEM, ENOSPC.
         Status watch(int fd, std::uint32_t events);
         void unwatch() noexcept;
         /// Asks again for what was watched with EPOLLONESHOT. Threads: any, while it is watched.

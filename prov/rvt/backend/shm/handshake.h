@@ -38,6 +38,9 @@ class Handshake final : public util::ControlThread::Handler {
 
     Handshake(util::ControlThread& thread, const LocalEnd& local, Owner& owner) noexcept
         : Handler(thread), local_(local), owner_(owner) {}
+    ~Handshake() override { unwatch(); }
+    Handshake(const Handshake&) = delete;
+    Handshake& operator=(const Handshake&) = delete;
 
     /// Begins towards the endpoint at `address`.
     /// Returns: ECONNREFUSED (nobody listens), EAGAIN and ETOOMANYREFS (too many at once),

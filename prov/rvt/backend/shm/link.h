@@ -45,6 +45,9 @@ class Link final : public util::ControlThread::Handler {
           peer_(peer),
           incarnation_(incarnation),
           pid_(pid) {}
+    ~Link() override { unwatch(); }
+    Link(const Link&) = delete;
+    Link& operator=(const Link&) = delete;
 
     /// Takes over the socket of a finished handshake; an endpoint's link to itself has none.
     /// Returns: ENOMEM, ENOSPC.
@@ -93,6 +96,10 @@ class ProcessWatch {
       public:
         Process(util::ControlThread& thread, LinkOwner& owner) noexcept
             : Handler(thread), owner_(owner) {}
+        ~Process() override { unwatch(); }
+        Process(const Process&) = delete;
+        Process& operator=(const Process&) = delete;
+
         void start(int socket, int pid);
         void on_ready(std::uint32_t events) override;
 

@@ -72,7 +72,9 @@ Switchboard::Switchboard(util::ControlThread& thread, const ListenAttr& attr)
               .cpu = sched_getcpu()};
 }
 
-Switchboard::~Switchboard() = default;
+Switchboard::~Switchboard() {
+    unwatch();
+}
 
 util::Status Switchboard::listen() {
     spare_ = copy_fd(attr_.wake_fd);

@@ -20,6 +20,7 @@ using rvt::shm::test::Process;
 using rvt::shm::test::RawPeer;
 using rvt::shm::test::TestEndpoint;
 using rvt::util::SockAddr;
+using rvt::util::UniqueFd;
 
 namespace {
 
@@ -40,6 +41,31 @@ Leftovers count_leftovers() {
         found.mappings += line.find("memfd:") != std::string::npos ? 1 : 0;
     }
     return found;
+}
+
+/// What all epoll(7) sets of this process watch.
+long count_watched() {
+    long watched = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {
+        std::ifstream info(entry.path());
+        for (std::string line; std::getline(info, line);) {
+            watched += line.rfind("tfd:", 0) == 0 ? 1 : 0;
+        }
+    }
+    return watched;
+}
+
+/// Copies of all sockets, as a process made by a bare clone(2) has them.
+std::vector<UniqueFd> copy_sockets() {
+    std::vector<UniqueFd> copies;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code ignored;
+        if (std::filesystem::read_symlink(entry.path(), ignored).string().rfind("socket:", 0) ==
+            0) {
+            copies.push_back(rvt::util::duplicate(std::stoi(entry.path().filename())));
+        }
+    }
+    return copies;
 }
 
 /// A process with an endpoint that connects to `target` and stays.
@@ -191,6 +217,36 @@ Test(lifetime, of_a_connector_leaves_nothing, .timeout = 60) {
                    b.next_peering() != nullptr);
     }
     RVT_ASSERT(count_leftovers() == before);
+}
+
+// What is watched and hung up for ever would keep the control thread awake for ever.
+Test(lifetime, of_sockets_that_others_hold_copies_of_is_watched_no_longer, .timeout = 30) {
+    const TestEndpoint keeper;  // of the control thread
+    const long before = count_watched();
+    TestEndpoint endpoint;
+    std::vector<UniqueFd> copies;
+    {
+        TestEndpoint peer;
+        peer.connector().connect(endpoint.address());
+        RVT_ASSERT(peer.next_peering() != nullptr && endpoint.next_peering() != nullptr);
+        copies = copy_sockets();
+        endpoint.close();
+    }
+    RVT_EQ(count_watched(), before);
+}
+
+Test(lifetime, of_a_refused_peers_socket_is_watched_no_longer, .timeout = 30) {
+    const TestEndpoint keeper;  // of the control thread
+    const long before = count_watched();
+    TestEndpoint endpoint;
+    RawPeer raw;
+    RVT_ASSERT(raw.dial(endpoint.address()) && raw.say_hello());
+    RVT_ASSERT(raw.hears(MessageType::kHello));
+    const std::vector<UniqueFd> copies = copy_sockets();
+    RVT_ASSERT(raw.say({.type = MessageType::kHello}));
+    RVT_EQ(raw.hears_refusal(), EPROTO);
+    endpoint.close();
+    RVT_EQ(count_watched(), before);
 }
 
 Test(lifetime, needs_two_descriptors_for_a_peer_of_a_known_process, .timeout = 60) {
