@@ -50,8 +50,9 @@ class RdmPath : public shm::Path {
                    ? shm::Path::put_control(op, flags, tag, data, payload, count)
                    : put_remote(op, flags, tag, data, payload, count, core::RdFlow::Room::kReply);
     }
-    std::byte* reserve_run(std::size_t count) noexcept {
-        return flow_ == nullptr ? shm::Path::reserve_run(count) : flow_->reserve_run(count);
+    std::byte* reserve_run(std::size_t count, std::size_t payload_bytes) noexcept {
+        return flow_ == nullptr ? shm::Path::reserve_run(count)
+                                : flow_->reserve_run(count, payload_bytes);
     }
     void put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                  const void* payload, std::size_t payload_bytes, std::size_t run_bytes) noexcept;
@@ -87,6 +88,10 @@ class RdmPath : public shm::Path {
     }
     std::size_t max_run() const noexcept {
         return flow_ == nullptr ? shm::Path::max_run() : flow_->max_run();
+    }
+    /// Longest part of a long run to put next.
+    std::size_t next_run() noexcept {
+        return flow_ == nullptr ? shm::Path::max_run() : flow_->next_run();
     }
     void prepare_bulk() noexcept {
         if (flow_ == nullptr) {

@@ -283,7 +283,7 @@ bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
         return true;
     }
     while (op.segment_done < access.length) {
-        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.max_run());
+        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run());
         const std::uint64_t wanted =
             std::max<std::uint64_t>(op.segment_done, first_piece(peer.path));
         const auto piece =
@@ -324,7 +324,7 @@ bool RdEngine<Lock, Host>::put_atomic(Peer& peer, RdTxOp& op, const RdRemote& re
     }
     const std::size_t operand_bytes = op.iov_count != 0 ? remote.len : 0;
     const std::size_t compare_bytes = op.compare_count != 0 ? remote.len : 0;
-    std::byte* const run = peer.path.reserve_run(operand_bytes + compare_bytes);
+    std::byte* const run = peer.path.reserve_run(operand_bytes + compare_bytes, sizeof header);
     if (run == nullptr) {
         return false;
     }
@@ -650,11 +650,11 @@ bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexce
         }
     }
     do {
-        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.max_run());
+        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run());
         const std::uint64_t wanted = std::max<std::uint64_t>(response.done, first_piece(peer.path));
         const auto piece =
             static_cast<std::size_t>(std::min({most, wanted, response.total - response.done}));
-        std::byte* const run = peer.path.reserve_run(piece);
+        std::byte* const run = peer.path.reserve_run(piece, 0);
         if (run == nullptr) {
             return false;
         }

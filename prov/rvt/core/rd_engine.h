@@ -138,8 +138,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     }
     static constexpr std::uint32_t kAccessesBeforeMapping = 8;
     static constexpr std::uint64_t kMinSplit = 32 * 1024;
-    static constexpr std::uint64_t kMinShared = 64 * 1024;   // smaller accesses have one copier
-    static constexpr std::uint64_t kMaxShare = 256 * 1024;   // of an access, at once
+    static constexpr std::uint64_t kMinShared = 64 * 1024;  // smaller accesses have one copier
+    static constexpr std::uint64_t kMaxShare = 256 * 1024;  // of an access, at once
+    // Of messages from this size on, parts are as large as the path has room for at the time.
+    static constexpr std::uint64_t kWorthCutting = 16 * 1024;
     static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
     static constexpr std::uint64_t kBulkAccess =
         16 * 1024;                                     // larger accesses are worth the large rings
@@ -185,8 +187,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::size_t eager_max(const Path& path) const noexcept {
         return path.is_remote() ? tuning_.wire_eager_max : tuning_.eager_max;
     }
-    std::size_t eager_piece(std::uint64_t total, std::uint64_t done,
-                            const Path& path) const noexcept;
+    std::size_t eager_piece(std::uint64_t total, std::uint64_t done, Path& path) const noexcept;
     void run_queues(Peer& peer) noexcept;
     void leave_queue(Peer& peer, const RdTxOp& op) noexcept;
     void submit(Peer& peer, RdTxOp& op) noexcept;

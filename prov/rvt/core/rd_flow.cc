@@ -19,6 +19,20 @@ RdFlow::RdFlow(RdFlows& flows, std::uint64_t id, const Address& peer) noexcept
 
 RdFlow::~RdFlow() = default;
 
+void RdFlow::set_packet(std::uint32_t payload_bytes) noexcept {
+    const util::Guard guard(lock_);
+    payload_bytes_ = payload_bytes;
+    const std::size_t packets =
+        nic_ != nullptr ? 1 : std::min(kMostCutBytes / (payload_bytes + kOfPacket), kMostCut);
+    frame_.set_sizes(payload_bytes, payload_bytes * packets);
+    max_run_ = (nic_ != nullptr ? RdNic::kFrameBytes : frame_.most_bytes()) - kMaxRunHeader;
+}
+
+void RdFlow::drop_open() noexcept {
+    const util::Guard guard(lock_);
+    frame_.drop();
+}
+
 void RdFlow::close() noexcept {
     flows_.close(*this);
 }
@@ -37,14 +51,21 @@ bool RdFlow::put(const RdMessage& message, Room room) noexcept {
 }
 
 bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
-    std::byte* const to = place_locked(record_bytes(message), room);
+    const std::size_t bytes = record_bytes(message);
+    std::byte* const to = place_locked({.record = bytes}, room);
     if (to == nullptr) {
         return false;
     }
     encode_record(message, 0, to);
-    open_bytes_ += record_bytes(message);
+    frame_.add(bytes);
+    send_or_hold_locked(bytes);
+    return true;
+}
+
+/// A message of `bytes` has been put.
+void RdFlow::send_or_hold_locked(std::size_t bytes) noexcept {
     Device& device = flows_.device();
-    if (may_leave_alone_locked()) {
+    if (may_leave_alone_locked() || frame_.left() < bytes) {
         post_locked();
     } else if (device.send_hold().may_hold([&] { return device.now_us(); })) {
         note_open_locked();
@@ -52,7 +73,6 @@ bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
         post_locked();
         device.flush();
     }
-    return true;
 }
 
 /// Whether no other message is likely to join this one's frame. Over a NIC most frames are not
@@ -62,45 +82,42 @@ bool RdFlow::may_leave_alone_locked() noexcept {
 }
 
 /// Where the next record of the open frame goes; begins another one when that is full.
-std::byte* RdFlow::place_locked(std::size_t bytes, Room room) noexcept {
-    if (open_bytes_ + bytes > open_room_ && open_bytes_ != 0) {
+std::byte* RdFlow::place_locked(const RdOpenFrame::Extent& next, Room room) noexcept {
+    const RdOpenFrame::Spare spare =
+        room == Room::kReply ? RdOpenFrame::Spare{}
+                             : RdOpenFrame::Spare{.bytes = kReplyBytes, .frames = kReplyFrames};
+    reclaim_locked();
+    if (!frame_.is_empty()) {
+        if (std::byte* const place = frame_.place(next, spare)) [[likely]] {
+            return place;
+        }
         post_locked();
     }
-    reclaim_locked();
-    if (open_bytes_ == 0) {
-        const bool is_reply = room == Room::kReply;
-        open_ = ring_.room(payload_bytes_, is_reply ? 0 : kReplyBytes, is_reply ? 0 : kReplyFrames);
-        open_room_ = payload_bytes_;
-        open_bytes_ = open_ == nullptr ? 0 : put_taken_locked(open_);
-    }
-    return open_ == nullptr ? nullptr : open_ + open_bytes_;
-}
-
-std::byte* RdFlow::reserve_run(std::size_t bytes) noexcept {
-    const util::Guard guard(lock_);
-    if (!may_put_locked()) {
+    if (!frame_.begin(kTakenBytes, next, spare)) {
         return nullptr;
     }
-    if (open_bytes_ != 0) {
-        post_locked();
+    put_taken_locked();
+    return frame_.end();
+}
+
+std::byte* RdFlow::reserve_run(std::size_t bytes, std::size_t payload_bytes) noexcept {
+    const util::Guard guard(lock_);
+    reserved_ = nullptr;
+    if (may_put_locked()) {
+        const std::size_t record = run_record_bytes(payload_bytes);
+        std::byte* const place = place_locked({.record = record, .copied = bytes}, Room::kAny);
+        reserved_ = place == nullptr ? nullptr : place + record;
     }
-    reclaim_locked();
-    std::byte* const room = ring_.room(kMaxRunHeader + bytes, kReplyBytes, kReplyFrames);
-    reserved_ = room == nullptr ? nullptr : room + kMaxRunHeader;
     return reserved_;
 }
 
-/// The record ends where the run begins, so that no byte between them travels.
 void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
     const util::Guard guard(lock_);
     const std::size_t bytes = record_bytes(message);
-    std::byte* const record = reserved_ - bytes;
-    encode_record(message, static_cast<std::uint32_t>(run_bytes), record);
-    const std::size_t taken_bytes = put_taken_locked(record - kTakenBytes);
-    open_ = record - taken_bytes;
-    open_bytes_ = taken_bytes + bytes + run_bytes;
+    encode_record(message, static_cast<std::uint32_t>(run_bytes), reserved_ - bytes);
     reserved_ = nullptr;
-    post_locked();
+    frame_.add(bytes + run_bytes);
+    send_or_hold_locked(bytes + run_bytes);
 }
 
 bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_more) noexcept {
@@ -109,43 +126,35 @@ bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_m
     if (!may_put_locked()) {
         return false;
     }
-    if (open_bytes_ != 0) {
-        post_locked();
-    }
-    reclaim_locked();
-    if (nic_ != nullptr) {
-        return put_copied_locked(message, run);
-    }
-    std::byte* const room = ring_.room(kMaxRunHeader, kReplyBytes, kReplyFrames);
-    if (room == nullptr) {
-        return false;
-    }
-    open_ = room;
-    open_bytes_ = put_taken_locked(open_);
-    encode_record(message, static_cast<std::uint32_t>(run.iov_len), open_ + open_bytes_);
-    open_bytes_ += record_bytes(message);
-    post_locked(run, has_more ? SendFlags::kMore : SendFlags::kNone);
-    return true;
-}
-
-/// The application's memory is not registered with the NIC.
-bool RdFlow::put_copied_locked(const RdMessage& message, const iovec& run) noexcept {
+    // The application's memory is not registered with a NIC.
+    const bool is_copied = nic_ != nullptr;
     const std::size_t bytes = record_bytes(message);
-    std::byte* const room = ring_.room(bytes + run.iov_len, kReplyBytes, kReplyFrames);
-    if (room == nullptr) {
+    std::byte* const to = place_locked({.record = bytes,
+                                        .copied = is_copied ? run.iov_len : 0,
+                                        .borrowed = is_copied ? 0 : run.iov_len},
+                                       Room::kAny);
+    if (to == nullptr) {
         return false;
     }
-    encode_record(message, static_cast<std::uint32_t>(run.iov_len), room);
-    std::memcpy(room + bytes, run.iov_base, run.iov_len);
-    open_ = room;
-    open_bytes_ = bytes + run.iov_len;
-    post_locked();
+    encode_record(message, static_cast<std::uint32_t>(run.iov_len), to);
+    frame_.add(bytes);
+    if (is_copied) {
+        std::memcpy(to + bytes, run.iov_base, run.iov_len);
+        frame_.add(run.iov_len);
+    } else {
+        frame_.borrow(run);
+    }
+    if (has_more) {
+        post_locked(SendFlags::kMore);
+    } else {
+        send_or_hold_locked(bytes + run.iov_len);
+    }
     return true;
 }
 
 std::uint64_t RdFlow::frames() noexcept {
     const util::Guard guard(lock_);
-    return ring_.taken();
+    return ring_.taken() + (frame_.is_empty() ? 0 : 1);
 }
 
 /// What a NIC sends are copies.
@@ -283,42 +292,32 @@ void RdFlow::drop_reads() noexcept {
     reads_.clear();
 }
 
-/// Makes the open frame, and what it goes on with elsewhere, a work request. One that cannot be
-/// posted is lost, and the pair with it: RdFlows sees that.
-bool RdFlow::post_locked(iovec borrowed, SendFlags flags) noexcept {
-    ring_.take(open_, open_bytes_);
+/// Makes the open frame a work request. One that cannot be posted is lost, and the pair with it:
+/// RdFlows sees that.
+bool RdFlow::post_locked(SendFlags flags) noexcept {
+    const std::span<const Sge> parts =
+        frame_.take(nic_ != nullptr ? ring_region_->lkey() : flows_.lkey());
     if (ring_.is_large()) {
         flows_.note_large();
     }
-    const Sge parts[] = {{.addr = reinterpret_cast<std::uint64_t>(open_),
-                          .length = static_cast<std::uint32_t>(open_bytes_),
-                          .lkey = flows_.lkey()},
-                         {.addr = reinterpret_cast<std::uint64_t>(borrowed.iov_base),
-                          .length = static_cast<std::uint32_t>(borrowed.iov_len),
-                          .lkey = flows_.lkey()}};
-    open_bytes_ = 0;
     note_use();
     if (nic_ != nullptr) {
-        return post_to_nic_locked(parts[0]);
+        return post_to_nic_locked(parts);
     }
     flows_.note_packets();
     return qp_
-        ->post_send({.wr_id = id_,
-                     .opcode = WrOpcode::kSend,
-                     .flags = flags,
-                     .sg_list = {parts, borrowed.iov_len == 0 ? 1u : 2u}})
+        ->post_send({.wr_id = id_, .opcode = WrOpcode::kSend, .flags = flags, .sg_list = parts})
         .is_ok();
 }
 
 /// A frame of no bytes says nothing, but completes like any other.
-bool RdFlow::post_to_nic_locked(const Sge& frame) noexcept {
-    const Sge part{.addr = frame.addr, .length = frame.length, .lkey = ring_region_->lkey()};
+bool RdFlow::post_to_nic_locked(std::span<const Sge> parts) noexcept {
+    const std::uint32_t bytes = parts.empty() ? 0 : parts[0].length;
     ++unsignaled_;
-    unsignaled_bytes_ += frame.length;
+    unsignaled_bytes_ += bytes;
     SendFlags flags =
-        frame.length <= qp_->init().cap.max_inline_bytes ? SendFlags::kInline : SendFlags::kNone;
-    if (unsignaled_ >= kMostUnsignaled || unsignaled_bytes_ >= kMostUnsignaledBytes ||
-        frame.length == 0) {
+        bytes <= qp_->init().cap.max_inline_bytes ? SendFlags::kInline : SendFlags::kNone;
+    if (unsignaled_ >= kMostUnsignaled || unsignaled_bytes_ >= kMostUnsignaledBytes || bytes == 0) {
         flags = flags | SendFlags::kSignaled;
         unsignaled_ = 0;
         unsignaled_bytes_ = 0;
@@ -327,19 +326,14 @@ bool RdFlow::post_to_nic_locked(const Sge& frame) noexcept {
     flows_.note_traffic();
     flows_.expect_life();
     return qp_
-        ->post_send({.wr_id = ring_.taken(),
-                     .opcode = WrOpcode::kSend,
-                     .flags = flags,
-                     .sg_list = {&part, frame.length == 0 ? 0u : 1u}})
+        ->post_send(
+            {.wr_id = ring_.taken(), .opcode = WrOpcode::kSend, .flags = flags, .sg_list = parts})
         .is_ok();
 }
 
 /// Sends a frame of no bytes, unless another one is about to leave.
 void RdFlow::post_empty_locked() noexcept {
-    std::byte* const place =
-        open_bytes_ != 0 || reserved_ != nullptr ? nullptr : ring_.room(0, 0, 0);
-    if (place != nullptr) {
-        open_ = place;
+    if (frame_.is_empty() && reserved_ == nullptr && frame_.begin(0, {.record = 0}, {})) {
         post_locked();
     }
 }
@@ -359,15 +353,13 @@ void RdFlow::ask_for_life() noexcept {
     }
 }
 
-/// Says in a frame what would leave as an acknowledgement behind it. Returns: how many bytes it
-/// wrote.
-std::size_t RdFlow::put_taken_locked(std::byte* to) noexcept {
+/// Says at the begin of a frame what would leave as an acknowledgement behind it.
+void RdFlow::put_taken_locked() noexcept {
     const std::optional<protocol::Psn> taken = nic_ != nullptr ? std::nullopt : take_over_ack(*qp_);
-    if (!taken) {
-        return 0;
+    if (taken) {
+        encode_record({.op = RdOp::kTaken, .data = wire::kPsn | taken->value()}, 0, frame_.end());
+        frame_.add(kTakenBytes);
     }
-    encode_record({.op = RdOp::kTaken, .data = wire::kPsn | taken->value()}, 0, to);
-    return kTakenBytes;
 }
 
 void RdFlow::reclaim_locked() noexcept {
@@ -401,7 +393,8 @@ void RdFlow::flush_locked() noexcept {
     is_noted_open_ = false;
     tell_hold_locked();
     tell_stay_locked();
-    if (open_bytes_ != 0) {
+    // Who polls in the owner's stead keeps off the frame that the owner is filling.
+    if (!frame_.is_empty() && reserved_ == nullptr) {
         post_locked();
     }
     reclaim_locked();
@@ -411,7 +404,7 @@ bool RdFlow::trim() noexcept {
     const util::Guard guard(lock_);
     reclaim_locked();
     const bool is_unused = frames_before_ == ring_.taken() && ring_.frames() == 0 &&
-                           open_bytes_ == 0 && reserved_ == nullptr;
+                           frame_.is_empty() && reserved_ == nullptr;
     frames_before_ = ring_.taken();
     // Of memory that a NIC knows, pages cannot be given back.
     if (is_unused && nic_ == nullptr) {
@@ -420,15 +413,19 @@ bool RdFlow::trim() noexcept {
     return nic_ != nullptr || !ring_.is_large();
 }
 
-std::size_t RdFlow::max_run() const noexcept {
-    return (nic_ != nullptr ? RdNic::kFrameBytes : kMaxFrameBytes) - kMaxRunHeader;
+std::size_t RdFlow::next_run() noexcept {
+    const util::Guard guard(lock_);
+    // Twice: a record that does not fit into a packet begins with the next one.
+    const std::size_t left = frame_.is_empty() ? 0 : frame_.left();
+    const bool is_worth_it = nic_ == nullptr && left >= frame_.most_bytes() / kLeastShare;
+    return is_worth_it ? left - 2 * kMaxRunHeader : max_run_;
 }
 
 bool RdFlow::is_drained() noexcept {
     const util::Guard guard(lock_);
     reclaim_locked();
     ask_for_completion_locked();
-    return open_bytes_ == 0 && ring_.frames() == 0;
+    return frame_.is_empty() && ring_.frames() == 0;
 }
 
 void RdFlow::hold_eager(bool hold) noexcept {
@@ -441,12 +438,13 @@ void RdFlow::tell_hold_locked() noexcept {
     const RdMessage message{.op = RdOp::kHold,
                             .flags = wants_hold_ ? wire::kLast : std::uint8_t{0}};
     if (wants_hold_ != told_hold_) {
+        const std::size_t bytes = record_bytes(message);
         // Who polls in the owner's stead keeps off the place that the owner is about to fill.
         std::byte* const to =
-            reserved_ != nullptr ? nullptr : place_locked(record_bytes(message), Room::kReply);
+            reserved_ != nullptr ? nullptr : place_locked({.record = bytes}, Room::kReply);
         if (to != nullptr) {
             encode_record(message, 0, to);
-            open_bytes_ += record_bytes(message);
+            frame_.add(bytes);
             told_hold_ = wants_hold_;
         }
         note_open_locked();  // it leaves, or is tried again, with the next poll
@@ -511,33 +509,40 @@ void RdFlow::handle(std::span<const std::byte> part, bool starts, bool ends) noe
     if (is_closed_ || is_broken_) {
         return;
     }
-    const bool makes_sense =
-        (starts ? incoming_.left == 0 && handle_records(part) : go_on_with_run(part)) &&
-        (!ends || incoming_.left == 0);
+    const std::size_t of_run = std::min<std::size_t>(incoming_.left, part.size());
+    if (of_run != 0 && !starts) {
+        go_on_with_run(part.first(of_run));
+    }
+    const bool makes_sense = (of_run == 0 || !starts) && handle_records(part.subspan(of_run)) &&
+                             (!ends || incoming_.left == 0);
     if (!makes_sense && !is_closed_) {
         is_broken_ = true;
         flows_.taker().take_malformed(user_peer_);
     }
 }
 
-/// The records of a frame's first packet. Returns: whether they make sense.
+/// Those of a packet. Returns: whether they make sense.
 bool RdFlow::handle_records(std::span<const std::byte> bytes) noexcept {
-    while (!bytes.empty() && !is_closed_) {
+    for (;;) {
+        bytes = bytes.subspan(padding_before(bytes));
+        if (bytes.empty() || is_closed_) {
+            return true;
+        }
         const auto record = decode_record(bytes);
         if (!record || record->message.op == RdOp::kTaken) {
             return false;
         }
         bytes = bytes.subspan(record->bytes);
         if (record->run_bytes != (has_run(record->message.op) ? record->message.length : 0)) {
-            return bytes.empty() && begin_run(record->message, record->run_bytes);
+            begin_run(record->message, record->run_bytes);
+            return true;
         }
         hand_over(record->message);
     }
-    return true;
 }
 
-/// Of this run only the beginning has come.
-bool RdFlow::begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept {
+/// Of this run only the beginning has come, with which the packet ends.
+void RdFlow::begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept {
     incoming_.left = run_bytes - message.length;
     incoming_.more = record_rule(message.op).more;
     incoming_.data = message.op == incoming_.more ? message.data : 0;
@@ -546,7 +551,7 @@ bool RdFlow::begin_run(const RdMessage& message, std::uint32_t run_bytes) noexce
         incoming_.message = message;
         incoming_.payload.assign(message.payload, message.payload + message.payload_bytes);
         incoming_.whole.assign(message.run, message.run + message.length);
-        return true;
+        return;
     }
     RdMessage first = message;
     if (message.op == RdOp::kReadData) {
@@ -555,13 +560,9 @@ bool RdFlow::begin_run(const RdMessage& message, std::uint32_t run_bytes) noexce
         first.flags = 0;
     }
     hand_over(first);
-    return true;
 }
 
-bool RdFlow::go_on_with_run(std::span<const std::byte> part) noexcept {
-    if (part.size() > incoming_.left) {
-        return false;
-    }
+void RdFlow::go_on_with_run(std::span<const std::byte> part) noexcept {
     incoming_.left -= static_cast<std::uint32_t>(part.size());
     const bool is_last = incoming_.left == 0;
     if (incoming_.more != RdOp::kInvalid) {
@@ -570,7 +571,7 @@ bool RdFlow::go_on_with_run(std::span<const std::byte> part) noexcept {
                    .length = static_cast<std::uint32_t>(part.size()),
                    .data = incoming_.data,
                    .run = part.data()});
-        return true;
+        return;
     }
     incoming_.whole.insert(incoming_.whole.end(), part.begin(), part.end());
     if (is_last) {
@@ -580,7 +581,6 @@ bool RdFlow::go_on_with_run(std::span<const std::byte> part) noexcept {
         whole.run = incoming_.whole.data();
         hand_over(whole);
     }
-    return true;
 }
 
 void RdFlow::hand_over(const RdMessage& message) noexcept {

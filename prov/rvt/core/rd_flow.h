@@ -27,6 +27,7 @@
 #include "core/owned.h"
 #include "core/rd_frame_ring.h"
 #include "core/rd_loan.h"
+#include "core/rd_open_frame.h"
 #include "core/rd_record.h"
 #include "rvt/types.h"
 #include "util/annotations.h"
@@ -119,11 +120,16 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] std::uint64_t frames() noexcept;
     /// Whether the peer has the first `frames`, so that they are not sent again.
     [[nodiscard]] bool has_let_go(std::uint64_t frames) const noexcept;
-    /// Room for a run and its record; nullptr: not now. Nothing is used until put_run().
-    std::byte* reserve_run(std::size_t bytes) noexcept;
+    /// Room for a run of `bytes`, and for its record; nullptr: not now. Nothing is used until
+    /// put_run().
+    /// @param payload_bytes  Of the record.
+    std::byte* reserve_run(std::size_t bytes, std::size_t payload_bytes) noexcept;
+    /// Sends a run that has been written there, or the first part of the room.
     void put_run(const RdMessage& message, std::size_t run_bytes) noexcept;
     /// Longest run that counts as one message at the other end as well as in parts.
-    [[nodiscard]] std::size_t max_run() const noexcept;
+    [[nodiscard]] std::size_t max_run() const noexcept { return max_run_; }
+    /// Longest part of a long run that the next frame has room for.
+    [[nodiscard]] std::size_t next_run() noexcept;
     /// Whether the peer has everything that was put.
     [[nodiscard]] bool is_drained() noexcept;
     /// Whether one end has asked to close the flow, and neither has said that it stays.
@@ -192,20 +198,30 @@ class RdFlow final : public MessageSink {
     // What other messages leave free for replies.
     static constexpr std::size_t kReplyBytes = 32u << 10;
     static constexpr std::uint32_t kReplyFrames = 16;
-    // As many packets as the kernel cuts out of one piece, at any MTU.
-    static constexpr std::size_t kMaxFrameBytes = 60u << 10;
+    // What the kernel, of any age, cuts into packets, in its packets and in their bytes; of these a
+    // header and the ICRC are not payload.
+    static constexpr std::size_t kMostCut = 64;
+    static constexpr std::size_t kMostCutBytes = 65'000;
+    static constexpr std::size_t kOfPacket = 16;
+    // Of an open frame the part that is worth dividing a run for.
+    static constexpr std::size_t kLeastShare = 4;
 
     // Over a NIC a completion is asked for behind so many frames, or bytes. Both are well within
     // what the ring leaves to all messages, so that who waits for room waits for a completion.
     static constexpr std::uint32_t kMostUnsignaled = 16;
     static constexpr std::size_t kMostUnsignaledBytes = 32u << 10;
 
+    void set_packet(std::uint32_t payload_bytes) noexcept;
+    /// What is held is not sent any more, nor read where the application has it.
+    void drop_open() noexcept;
+
     // ---- sending ----
-    std::byte* place_locked(std::size_t bytes, Room room) noexcept RVT_REQUIRES(lock_);
-    bool post_locked(iovec borrowed = {}, SendFlags flags = SendFlags::kNone) noexcept
+    std::byte* place_locked(const RdOpenFrame::Extent& next, Room room) noexcept
         RVT_REQUIRES(lock_);
-    std::size_t put_taken_locked(std::byte* to) noexcept RVT_REQUIRES(lock_);
-    bool post_to_nic_locked(const Sge& frame) noexcept RVT_REQUIRES(lock_);
+    bool post_locked(SendFlags flags = SendFlags::kNone) noexcept RVT_REQUIRES(lock_);
+    void send_or_hold_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
+    void put_taken_locked() noexcept RVT_REQUIRES(lock_);
+    bool post_to_nic_locked(std::span<const Sge> parts) noexcept RVT_REQUIRES(lock_);
     void post_empty_locked() noexcept RVT_REQUIRES(lock_);
     void ask_for_completion_locked() noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] bool may_leave_alone_locked() noexcept RVT_REQUIRES(lock_);
@@ -242,7 +258,6 @@ class RdFlow final : public MessageSink {
     bool trim() noexcept;
     /// How many frames the peer has.
     [[nodiscard]] std::uint64_t completed() const noexcept;
-    bool put_copied_locked(const RdMessage& message, const iovec& run) noexcept RVT_REQUIRES(lock_);
 
     // ---- READs and WRITEs, over a NIC ----
     bool post_rdma_locked(const Rdma& rdma) noexcept RVT_REQUIRES(lock_);
@@ -258,8 +273,8 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] bool has_waiting() const noexcept { return !parts_.empty(); }
     void handle(std::span<const std::byte> part, bool starts, bool ends) noexcept;
     bool handle_records(std::span<const std::byte> bytes) noexcept;
-    bool begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept;
-    bool go_on_with_run(std::span<const std::byte> part) noexcept;
+    void begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept;
+    void go_on_with_run(std::span<const std::byte> part) noexcept;
     void hand_over(const RdMessage& message) noexcept;
 
     RdFlows& flows_;
@@ -268,7 +283,9 @@ class RdFlow final : public MessageSink {
     RdFlowPeer peer_;
     RdNic* nic_ = nullptr;  // which carries it; set before the pair is made
     Owned<Qp> qp_;          // made before the flow opens
+    // Set when the flow opens.
     std::uint32_t payload_bytes_ = 1024;
+    std::size_t max_run_ = 0;
 
     // The owner puts, and who polls in its stead sends what it left.
     util::SpinLock lock_;  // order: before the locks of the pair
@@ -277,12 +294,10 @@ class RdFlow final : public MessageSink {
     std::atomic<std::uint64_t> sent_{0};                  // over a NIC: frames that the peer has
     std::uint32_t unsignaled_ RVT_GUARDED_BY(lock_) = 0;  // frames since a completion was asked for
     std::size_t unsignaled_bytes_ RVT_GUARDED_BY(lock_) = 0;
-    std::uint32_t posted_at_ RVT_GUARDED_BY(lock_) = ~0u;    // the last frame; see RdFlows::polls()
-    std::deque<Rdma> reads_ RVT_GUARDED_BY(lock_);           // wait for those before them
-    std::uint32_t rdmas_ RVT_GUARDED_BY(lock_) = 0;          // posted
-    std::byte* open_ RVT_GUARDED_BY(lock_) = nullptr;        // the frame that takes further records
-    std::size_t open_bytes_ RVT_GUARDED_BY(lock_) = 0;       // 0: there is none
-    std::size_t open_room_ RVT_GUARDED_BY(lock_) = 0;        // bytes that it can have
+    std::uint32_t posted_at_ RVT_GUARDED_BY(lock_) = ~0u;  // the last frame; see RdFlows::polls()
+    std::deque<Rdma> reads_ RVT_GUARDED_BY(lock_);         // wait for those before them
+    std::uint32_t rdmas_ RVT_GUARDED_BY(lock_) = 0;        // posted
+    RdOpenFrame frame_ RVT_GUARDED_BY(lock_){ring_};
     bool is_noted_open_ RVT_GUARDED_BY(lock_) = false;       // in the list of RdFlows
     std::byte* reserved_ RVT_GUARDED_BY(lock_) = nullptr;    // a run
     std::uint64_t frames_before_ RVT_GUARDED_BY(lock_) = 0;  // as of the last trim()

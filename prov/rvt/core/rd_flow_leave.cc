@@ -18,7 +18,7 @@ bool RdFlow::ask_to_leave() noexcept {
     const util::Guard guard(lock_);
     reclaim_locked();
     ask_for_completion_locked();
-    if (leave_ != Leave::kNo || open_bytes_ != 0 || ring_.frames() != 0 || owes_stay_) {
+    if (leave_ != Leave::kNo || !frame_.is_empty() || ring_.frames() != 0 || owes_stay_) {
         return false;
     }
     reserved_ = nullptr;
@@ -77,7 +77,7 @@ void RdFlow::on_leave(std::uint64_t question) noexcept {
     }
     reclaim_locked();
     ask_for_completion_locked();
-    const bool agrees = is_idle && open_bytes_ == 0 && ring_.frames() == 0 && !owes_stay_;
+    const bool agrees = is_idle && frame_.is_empty() && ring_.frames() == 0 && !owes_stay_;
     leave_ = Leave::kNo;
     // Without an answer, for want of room, the peer keeps asking; it may send all the same.
     if (!put_locked({.op = agrees ? RdOp::kMayLeave : RdOp::kStay,

@@ -40,7 +40,7 @@ constexpr std::uint32_t kNicFill = 4096;
 /// In the private data of requests and replies.
 struct Greeting {
     static constexpr std::uint32_t kMagic = 0x44747672;  // "rvtD", and the byte order
-    static constexpr std::uint8_t kVersion = 1;
+    static constexpr std::uint8_t kVersion = 2;
     static constexpr std::uint8_t kUserKeys = 1;
     static constexpr std::uint8_t kRmaEvents = 2;
     static constexpr std::uint8_t kNic = 4;   // the pair that is named is a NIC's
@@ -182,7 +182,7 @@ Status RdFlows::make_pair(RdFlow& flow, bool over_nic) {
                                         .sink = &flow,
                                         .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
                                                 .max_recv_wr = 0,
-                                                .max_send_sge = 2,
+                                                .max_send_sge = RdOpenFrame::kMaxSge,
                                                 .max_recv_sge = 0,
                                                 .max_inline_bytes = 0}}));
     if (!made.is_ok()) {
@@ -211,7 +211,7 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     const std::uint32_t peer_bytes = read_greeting(event.private_data()).payload_bytes;
     const Device& carrier = flow.is_over_nic() ? nic_->device() : device_;
     const std::uint32_t path_bytes = std::min(peer_bytes, carrier.payload_bytes());
-    flow.payload_bytes_ = flow.is_over_nic() ? kNicFill : path_bytes / kPayloadStep * kPayloadStep;
+    flow.set_packet(flow.is_over_nic() ? kNicFill : path_bytes / kPayloadStep * kPayloadStep);
     const QpAttr attr{
         .state = QpState::kRtr,
         .ah = {.dest = flow.address_},
@@ -343,6 +343,7 @@ void RdFlows::dial_locked(Link& link) {
 void RdFlows::close(RdFlow& flow) noexcept {
     const util::Guard guard(lock_);
     flow.is_closed_ = true;
+    flow.drop_open();
     if (!flow.is_over_nic()) {
         abandon_sending(*flow.qp_);
     } else {

@@ -119,19 +119,24 @@ const RecordRule& record_rule(RdOp op) noexcept {
 }
 
 void encode_record(const RdMessage& message, std::uint32_t run_bytes, std::byte* to) noexcept {
-    const Header header{.op = static_cast<std::uint8_t>(message.op),
-                        .flags = message.flags,
-                        .fields = static_cast<std::uint8_t>((message.tag != 0 ? kHasTag : 0) |
-                                                            (message.data != 0 ? kHasData : 0)),
-                        .payload_bytes = static_cast<std::uint8_t>(message.payload_bytes),
-                        .run_bytes = run_bytes};
+    const bool has_both = has_run(message.op);
+    const bool has_tag = has_both || message.tag != 0;
+    const bool has_data = has_both || message.data != 0;
+    const Header header{
+        .op = static_cast<std::uint8_t>(message.op),
+        .flags = message.flags,
+        .fields = static_cast<std::uint8_t>((has_tag ? kHasTag : 0) | (has_data ? kHasData : 0)),
+        .payload_bytes = static_cast<std::uint8_t>(message.payload_bytes),
+        .run_bytes = run_bytes};
     std::memcpy(to, &header, sizeof header);
     to += sizeof header;
-    for (const std::uint64_t field : {message.tag, message.data}) {
-        if (field != 0) {
-            std::memcpy(to, &field, sizeof field);
-            to += sizeof field;
-        }
+    if (has_tag) {
+        std::memcpy(to, &message.tag, sizeof message.tag);
+        to += sizeof message.tag;
+    }
+    if (has_data) {
+        std::memcpy(to, &message.data, sizeof message.data);
+        to += sizeof message.data;
     }
     if (message.payload_bytes <= util::kMostSmall) [[likely]] {
         util::copy_small(to, message.payload, message.payload_bytes);

@@ -4,8 +4,8 @@
 //
 //   header, 8 bytes | tag, 8 | data, 8 | payload, up to 208 | run
 //
-// A frame of one packet holds any number of records. A longer one holds a single record, whose run
-// goes on in the packets that follow. Fields are in the byte order of x86; ends that do not agree
+// A frame holds any number of records (core/rd_open_frame.h). But for its run a record lies in one
+// packet; zeros before it are padding. Fields are in the byte order of x86; ends that do not agree
 // on it do not connect.
 #pragma once
 
@@ -47,7 +47,14 @@ inline constexpr std::size_t kTakenBytes = kRecordHeader + 8;  // of kTaken
 inline constexpr std::size_t kMaxRunHeader = kTakenBytes + kRecordHeader + 16 + 40;
 
 /// Bytes of a record in front of its run.
+constexpr std::size_t run_record_bytes(std::size_t payload_bytes) noexcept {
+    return kRecordHeader + 16 + payload_bytes;
+}
+/// The same, or those of a record without a run: fields that are 0 do not travel.
 constexpr std::size_t record_bytes(const RdMessage& message) noexcept {
+    if (has_run(message.op)) {
+        return run_record_bytes(message.payload_bytes);
+    }
     return kRecordHeader + (message.tag != 0 ? 8u : 0u) + (message.data != 0 ? 8u : 0u) +
            message.payload_bytes;
 }
@@ -62,6 +69,14 @@ struct DecodedRecord {
     std::uint32_t run_bytes = 0;  // of the whole run
     std::size_t bytes = 0;        // of the record, as far as it is there
 };
+/// How many bytes are no record.
+inline std::size_t padding_before(std::span<const std::byte> bytes) noexcept {
+    std::size_t count = 0;
+    while (count < bytes.size() && bytes[count] == std::byte{0}) {
+        ++count;
+    }
+    return count;
+}
 /// Returns: nothing for what no honest peer sends.
 std::optional<DecodedRecord> decode_record(std::span<const std::byte> bytes) noexcept;
 

@@ -188,12 +188,12 @@ bool RdEngine<Lock, Host>::send_run(Peer& peer, const RdSend& request,
     if (total > tuning_.eager_max || eager_piece(total, 0, peer.path) != total) {
         return false;
     }
-    std::byte* const run = peer.path.reserve_run(total);
+    const RdHeader header{.total = total, .operation = 0, .address = 0};
+    std::byte* const run = peer.path.reserve_run(total, sizeof header);
     if (run == nullptr) {
         return false;
     }
     util::IovCursor(request.iov, request.iov_count).gather(run, total);
-    const RdHeader header{.total = total, .operation = 0, .address = 0};
     peer.path.put_run(RdOp::kEagerFirst, wire_flags(request.flags), request.tag, request.data,
                       &header, sizeof header, total);
     complete_tx(request.context, request.flags, send_wc_flags(request.flags), WcStatus::kSuccess);
@@ -308,11 +308,11 @@ bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
 /// receiver gains by starting early; a wire cuts by itself.
 template <class Lock, class Host>
 std::size_t RdEngine<Lock, Host>::eager_piece(std::uint64_t total, std::uint64_t done,
-                                              const Path& path) const noexcept {
+                                              Path& path) const noexcept {
     const bool is_cut = total >= 2 * tuning_.eager_piece && !path.is_remote();
     const std::uint64_t wanted = is_cut ? tuning_.eager_piece : total;
-    return static_cast<std::size_t>(
-        std::min<std::uint64_t>({wanted, path.max_run(), total - done}));
+    const std::size_t most = total >= kWorthCutting ? path.next_run() : path.max_run();
+    return static_cast<std::size_t>(std::min<std::uint64_t>({wanted, most, total - done}));
 }
 
 template <class Lock, class Host>
@@ -437,7 +437,7 @@ bool RdEngine<Lock, Host>::put_part(Peer& peer, RdTxOp& op, util::IovCursor& fro
             return true;
         }
     }
-    std::byte* const run = peer.path.reserve_run(bytes);
+    std::byte* const run = peer.path.reserve_run(bytes, part.payload_bytes);
     if (run == nullptr) {
         return false;
     }

@@ -363,7 +363,7 @@ bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
     util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
     while (op.done < op.end) {
         const std::uint64_t most =
-            std::min<std::uint64_t>({op.piece, tuning_.bulk_piece, peer.path.max_run()});
+            std::min<std::uint64_t>({op.piece, tuning_.bulk_piece, peer.path.next_run()});
         const auto piece = static_cast<std::size_t>(std::min(most, op.end - op.done));
         const RdPart part{
             .op = RdOp::kPullData, .data = op.receiver, .has_more = op.done + piece < op.end};

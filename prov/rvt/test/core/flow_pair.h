@@ -61,7 +61,7 @@ class FlowTalker final : public FlowHost, public core::RdFlowUser, public core::
             lent.push_back(text);
             return lend(tag, lent.back());
         }
-        std::byte* const run = flow->reserve_run(text.size());
+        std::byte* const run = flow->reserve_run(text.size(), sizeof(core::RdHeader));
         if (run == nullptr) {
             return false;
         }

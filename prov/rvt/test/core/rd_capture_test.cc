@@ -69,5 +69,5 @@ Test(rd_capture, a_long_run_goes_on_in_the_packets_behind) {
         RVT_EQ(decoded.header.psn.value(), i);
         bytes += decoded.payload.size();
     }
-    RVT_EQ(bytes, kRecordHeader + run.size());
+    RVT_EQ(bytes, run_record_bytes(0) + run.size());
 }

@@ -136,7 +136,7 @@ class Node final : public FlowHost, public RdFlowUser, public RdFlowsUser {
             return flow.put({.op = RdOp::kEager, .payload = bytes, .payload_bytes = text.size()},
                             RdFlow::Room::kAny);
         }
-        std::byte* const run = flow.reserve_run(text.size());
+        std::byte* const run = flow.reserve_run(text.size(), sizeof(RdHeader));
         if (run == nullptr) {
             return false;
         }

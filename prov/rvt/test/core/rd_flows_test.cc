@@ -172,6 +172,89 @@ Test(rd_flows, what_leaves_together_is_acknowledged_together) {
     RVT_EQ(net.b.heard.size(), 3);
 }
 
+// What a flow of 256 bytes a packet makes of a message's record, header and text.
+constexpr std::size_t kPacket = 256;
+static std::size_t wire_bytes(std::size_t text) {
+    return run_record_bytes(sizeof(RdHeader)) + text;
+}
+
+Test(rd_flows, long_messages_behind_others_share_packets) {
+    FlowPair net;
+    net.connect();
+    const std::string text(300, 'x');
+    constexpr std::size_t kCount = 20;  // every other one is lent
+    RVT_ASSERT(net.a.say(0, "first"));
+    for (std::size_t tag = 1; tag <= kCount; ++tag) {
+        RVT_ASSERT(net.a.say(tag, text));
+    }
+    const std::uint64_t before = net.b.packets;
+    RVT_ASSERT(net.run_until([&] { return net.a.flow->is_drained(); }));
+    RVT_EQ(net.b.heard.size(), 1 + kCount);
+    for (std::size_t tag = 1; tag <= kCount; ++tag) {
+        RVT_EQ(net.b.heard[tag].tag, tag);
+        RVT_ASSERT(net.b.heard[tag].text == text);
+    }
+    // By themselves they would be two packets each. A frame has room for two that are lent.
+    const std::uint64_t packets = net.b.packets - before;
+    RVT_ASSERT(packets < 2 * kCount - kCount / 3);
+    RVT_ASSERT(packets >= kCount * wire_bytes(text.size()) / kPacket);
+}
+
+Test(rd_flows, a_long_run_is_divided_where_the_frame_is_full) {
+    FlowPair net;
+    net.connect();
+    const std::size_t most = net.a.flow->next_run();
+    RVT_EQ(most, net.a.flow->max_run());
+    RVT_ASSERT(net.a.say(0, "first"));
+    const std::string text(most / 3, 'x');
+    RVT_ASSERT(net.a.lend(1, text));
+    const std::size_t next = net.a.flow->next_run();
+    RVT_ASSERT(next < most - text.size());
+    RVT_ASSERT(next > most / 2);
+    const std::uint64_t frames = net.a.flow->frames();
+    const std::string part(next, 'y');
+    RVT_ASSERT(net.a.lend(2, part, true));
+    RVT_EQ(net.a.flow->frames(), frames);
+    RVT_EQ(net.a.flow->next_run(), most);
+    RVT_ASSERT(net.run_until([&] { return net.a.flow->is_drained(); }));
+    RVT_ASSERT(net.b.heard.at(1).text == text);
+    RVT_ASSERT(net.b.heard.at(2).text == part);
+}
+
+Test(rd_flows, who_polls_beside_the_owner_keeps_off_what_it_is_writing) {
+    FlowPair net;
+    net.connect();
+    const std::string text(3000, 'x');
+    for (const char* small : {"first", "held"}) {
+        RVT_ASSERT(net.a.say(1, small));
+    }
+    std::byte* const run = net.a.flow->reserve_run(text.size(), sizeof(RdHeader));
+    net.a.flow->hold_eager(true);  // wants to say so
+    RVT_ASSERT(net.a.flows->send_held());
+    std::memcpy(run, text.data(), text.size());
+    const RdHeader header{.total = text.size(), .operation = 0, .address = 0};
+    net.a.flow->put_run({.op = RdOp::kEagerFirst,
+                         .payload = reinterpret_cast<const std::byte*>(&header),
+                         .payload_bytes = sizeof header},
+                        text.size());
+    RVT_ASSERT(net.run_until([&] { return net.b.heard.size() == 3; }));
+    RVT_ASSERT(net.b.heard[1].text == "held");
+    RVT_ASSERT(net.b.heard[2].text == text);
+    RVT_ASSERT(net.run_until([&] { return net.b.flow->must_hold_eager(); }));
+}
+
+Test(rd_flows, a_run_that_is_not_written_after_all_leaves_no_trace) {
+    FlowPair net;
+    net.connect();
+    for (const char* small : {"first", "held"}) {
+        RVT_ASSERT(net.a.say(1, small));
+    }
+    RVT_ASSERT(net.a.flow->reserve_run(3000, sizeof(RdHeader)) != nullptr);
+    RVT_ASSERT(net.a.say(1, "instead"));
+    RVT_ASSERT(net.run_until([&] { return net.b.heard.size() == 3; }));
+    RVT_ASSERT(net.b.heard[2].text == "instead");
+}
+
 Test(rd_flows, packets_are_filled_as_far_as_both_ends_can) {
     fake::Wire wire;
     FlowTalker a{wire, 1, 11, 1408};
@@ -202,7 +285,9 @@ Test(rd_flows, what_was_lent_is_not_read_after_the_close) {
     void* const memory =
         mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     RVT_ASSERT(memory != MAP_FAILED);
-    RVT_ASSERT(net.a.lend(1, {static_cast<const char*>(memory), kBytes}));
+    const std::string_view lent(static_cast<const char*>(memory), kBytes);
+    RVT_ASSERT(net.a.lend(1, lent));
+    RVT_ASSERT(net.a.lend(2, lent));  // is held
     net.a.flow->close();
     RVT_EQ(munmap(memory, kBytes), 0);
     // Long enough for many a repetition, which would end this process.
@@ -228,7 +313,7 @@ Test(rd_flows, what_counts_as_a_whole_arrives_as_one) {
     FlowPair net;
     net.connect();
     constexpr std::size_t kBytes = 3000;
-    std::byte* const run = net.a.flow->reserve_run(kBytes);
+    std::byte* const run = net.a.flow->reserve_run(kBytes, sizeof(RdAtomicHeader));
     std::memset(run, 'x', kBytes);
     const RdAtomicHeader header{};
     net.a.flow->put_run({.op = RdOp::kAtomic,

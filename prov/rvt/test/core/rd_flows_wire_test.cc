@@ -23,8 +23,10 @@ constexpr int kMessages = 120;
 /// What the message with this number says; some are many packets long.
 std::string text_of(std::uint64_t seed, int number) {
     std::mt19937_64 random(seed * 1000 + static_cast<std::uint64_t>(number));
-    const std::size_t most = random() % 4 == 0 ? 6000 : 200;
-    return std::string(random() % most, static_cast<char>('a' + number % 26));
+    const std::size_t most = random() % 4 == 0 ? 6000 : 300;
+    std::string text(random() % most, '\0');
+    std::ranges::generate(text, [&, i = number]() mutable { return static_cast<char>(i++); });
+    return text;
 }
 
 void talk(std::uint64_t seed, const char* faults) {

@@ -230,7 +230,7 @@ Test(rd_nic_mock, a_frame_that_makes_no_sense_ends_its_flow_alone) {
     const std::string frames[] = {
         std::string(1, '\xff'),
         std::string(RdNic::kFrameBytes, '\xff'),
-        std::string(64, '\0'),
+        std::string(64, '\0') + "x",
         record({.op = RdOp::kTaken, .data = wire::kPsn | 5}),  // of packets
         record({.op = RdOp::kEagerFirst, .length = 4000}),
         record({.op = RdOp::kEager}) + "x",
