@@ -10,8 +10,10 @@ namespace {
 constexpr std::size_t kV4IdAt = 4;
 
 const IcrcForm& best_form() noexcept {
-    static const IcrcForm* const kFolding = folding_icrc();
-    return kFolding != nullptr ? *kFolding : library_icrc();
+    static const IcrcForm* const kBest = folding_icrc_512() != nullptr   ? folding_icrc_512()
+                                         : folding_icrc_128() != nullptr ? folding_icrc_128()
+                                                                         : &library_icrc();
+    return *kBest;
 }
 
 // ---- arithmetic modulo the polynomial ----

@@ -28,8 +28,9 @@ struct IcrcForm {
 /// ISA-L's, for any processor.
 const IcrcForm& library_icrc() noexcept;
 
-/// By carry-less multiplication of 512 bits. Returns: null where the processor has none.
-const IcrcForm* folding_icrc() noexcept;
+/// By carry-less multiplication of so many bits. Returns: null where the processor has none.
+const IcrcForm* folding_icrc_128() noexcept;
+const IcrcForm* folding_icrc_512() noexcept;
 
 // ---- what stands before a packet's bytes, as the ICRC sees it ----
 

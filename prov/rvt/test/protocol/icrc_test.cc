@@ -24,8 +24,10 @@ constexpr std::byte kUntouched{0xa5};
 /// Those that this processor has.
 std::vector<const IcrcForm*> forms() {
     std::vector<const IcrcForm*> all = {&library_icrc()};
-    if (folding_icrc() != nullptr) {
-        all.push_back(folding_icrc());
+    for (const IcrcForm* form : {folding_icrc_128(), folding_icrc_512()}) {
+        if (form != nullptr) {
+            all.push_back(form);
+        }
     }
     return all;
 }
