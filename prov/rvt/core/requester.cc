@@ -308,6 +308,18 @@ void report_drained_locked(Qp& qp) noexcept {
     }
 }
 
+/// Whether what is next waits for a receiver that was not ready.
+bool is_blocked_locked(Qp& qp) noexcept {
+    std::uint64_t& until_us = qp.sending().blocked_until_us;
+    if (until_us != 0 && until_us > qp.device().now_us()) {
+        // A run for another reason may have used up the entry that this wait had.
+        qp.device().wait_until(qp.qpn(), until_us, nullptr);
+        return true;
+    }
+    until_us = 0;
+    return false;
+}
+
 /// One step of the queue. Returns: whether there may be another.
 bool step_locked(Qp& qp) noexcept {
     SendQueue& queue = qp.send_queue();
@@ -326,18 +338,15 @@ bool step_locked(Qp& qp) noexcept {
         report_drained_locked(qp);
         return false;
     }
-    if (qp.sending().blocked_until_us > qp.device().now_us()) {
-        // A run for another reason may have used up the entry that this wait had.
-        qp.device().wait_until(qp.qpn(), qp.sending().blocked_until_us, nullptr);
+    SendWqe* const next = queue.next();
+    if (next == nullptr || is_blocked_locked(qp)) {
         return false;
     }
-    qp.sending().blocked_until_us = 0;
     // Nothing behind a request that failed is carried out, although earlier ones are under way.
     const auto failed = [](const SendWqe& wqe) {
         return wqe.done && wqe.status != WcStatus::kSuccess;
     };
-    SendWqe* next = queue.find_under_way(failed) == nullptr ? queue.next() : nullptr;
-    return next != nullptr && start_next_locked(qp, *next);
+    return queue.find_under_way(failed) == nullptr && start_next_locked(qp, *next);
 }
 
 }  // namespace
