@@ -194,6 +194,19 @@ void Device::answer_later(std::uint32_t qpn, bool urgent) noexcept {
     }
 }
 
+void Device::has_no_answer(std::uint32_t qpn) noexcept {
+    const util::Guard guard(answering_lock_);
+    if (answering_.empty() || answering_.back() != qpn) {
+        return;  // it is found to have none when its turn comes
+    }
+    answering_.pop_back();
+    const auto count = static_cast<std::uint32_t>(answering_.size());
+    answering_count_.store(count, std::memory_order_relaxed);  // relaxed: see answer_later()
+    if (count == 0) {
+        answers_are_urgent_.store(false, std::memory_order_relaxed);  // relaxed: see answer_later()
+    }
+}
+
 bool Device::answers_are_due_locked() noexcept {
     // relaxed: see answer_later().
     if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {

@@ -121,6 +121,9 @@ class Device : public Object {
     /// behind the packet at hand where they are `urgent`, within kAnswerUs or kAnswerPolls calls
     /// where they are not. The caller may hold locks of the pair.
     void answer_later(std::uint32_t qpn, bool urgent) noexcept;
+    /// The pair's answer leaves in another way. The caller holds the lock under which it would be
+    /// given another one.
+    void has_no_answer(std::uint32_t qpn) noexcept;
     /// Lets urgent answers go. The caller holds no lock of a pair.
     void flush_urgent() noexcept {
         // relaxed: set by this thread, or another's to send.

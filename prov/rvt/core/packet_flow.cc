@@ -167,7 +167,11 @@ void deliver_mad(Device& device, const Route& route, const DecodedPacket& packet
 std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept {
     const util::Guard guard(qp.rx_lock());
     auto* flow = static_cast<PacketFlow*>(qp.flow());
-    return flow == nullptr ? std::nullopt : flow->responder().take_over_ack();
+    const auto taken = flow == nullptr ? std::nullopt : flow->responder().take_over_ack();
+    if (taken) {
+        qp.device().has_no_answer(qp.qpn());
+    }
+    return taken;
 }
 
 void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept {
