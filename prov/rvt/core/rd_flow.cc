@@ -58,14 +58,14 @@ bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
     }
     encode_record(message, 0, to);
     frame_.add(bytes);
-    send_or_hold_locked(bytes);
+    send_or_hold_locked(bytes, 1);
     return true;
 }
 
-/// A message of `bytes` has been put.
-void RdFlow::send_or_hold_locked(std::size_t bytes) noexcept {
+/// A message of `bytes` has been put, which may wait for others behind so many frames.
+void RdFlow::send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexcept {
     Device& device = flows_.device();
-    if (may_leave_alone_locked() || frame_.left() < bytes) {
+    if (may_leave_alone_locked(frames) || frame_.left() < bytes) {
         post_locked();
     } else if (device.send_hold().may_hold([&] { return device.now_us(); })) {
         note_open_locked();
@@ -77,8 +77,14 @@ void RdFlow::send_or_hold_locked(std::size_t bytes) noexcept {
 
 /// Whether no other message is likely to join this one's frame. Over a NIC most frames are not
 /// heard of again: there it is the first since the last poll that does not wait for others.
-bool RdFlow::may_leave_alone_locked() noexcept {
-    return nic_ != nullptr ? posted_at_ != flows_.polls() : ring_.frames() == 0;
+bool RdFlow::may_leave_alone_locked(std::uint64_t frames) noexcept {
+    return nic_ != nullptr ? posted_at_ != flows_.polls() : ring_.frames() < frames;
+}
+
+/// Whether others like it are likely to follow at once. A part of an access or of an answer is
+/// waited for, by somebody who has nothing else under way.
+bool RdFlow::has_followers(const RdMessage& message) noexcept {
+    return message.op == RdOp::kEagerFirst || message.op == RdOp::kEagerMore;
 }
 
 /// Where the next record of the open frame goes; begins another one when that is full.
@@ -117,7 +123,11 @@ void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
     encode_record(message, static_cast<std::uint32_t>(run_bytes), reserved_ - bytes);
     reserved_ = nullptr;
     frame_.add(bytes + run_bytes);
-    send_or_hold_locked(bytes + run_bytes);
+    if (has_followers(message)) {
+        send_or_hold_locked(bytes + run_bytes, 1);
+    } else {
+        post_locked();
+    }
 }
 
 bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_more) noexcept {
@@ -144,10 +154,10 @@ bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_m
     } else {
         frame_.borrow(run);
     }
-    if (has_more) {
-        post_locked(SendFlags::kMore);
+    if (!has_more && has_followers(message)) {
+        send_or_hold_locked(bytes + run.iov_len, kMostFramesOfOne);
     } else {
-        send_or_hold_locked(bytes + run.iov_len);
+        post_locked(has_more ? SendFlags::kMore : SendFlags::kNone);
     }
     return true;
 }

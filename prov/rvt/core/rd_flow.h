@@ -203,6 +203,8 @@ class RdFlow final : public MessageSink {
     static constexpr std::size_t kMostCut = 64;
     static constexpr std::size_t kMostCutBytes = 65'000;
     static constexpr std::size_t kOfPacket = 16;
+    // Parts of one message that is lent, but for the last: behind more there is another message.
+    static constexpr std::uint64_t kMostFramesOfOne = 4;
     // Of an open frame the part that is worth dividing a run for.
     static constexpr std::size_t kLeastShare = 4;
 
@@ -219,12 +221,13 @@ class RdFlow final : public MessageSink {
     std::byte* place_locked(const RdOpenFrame::Extent& next, Room room) noexcept
         RVT_REQUIRES(lock_);
     bool post_locked(SendFlags flags = SendFlags::kNone) noexcept RVT_REQUIRES(lock_);
-    void send_or_hold_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
+    void send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexcept RVT_REQUIRES(lock_);
     void put_taken_locked() noexcept RVT_REQUIRES(lock_);
     bool post_to_nic_locked(std::span<const Sge> parts) noexcept RVT_REQUIRES(lock_);
     void post_empty_locked() noexcept RVT_REQUIRES(lock_);
     void ask_for_completion_locked() noexcept RVT_REQUIRES(lock_);
-    [[nodiscard]] bool may_leave_alone_locked() noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] bool may_leave_alone_locked(std::uint64_t frames) noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] static bool has_followers(const RdMessage& message) noexcept;
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);

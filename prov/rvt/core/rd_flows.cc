@@ -226,6 +226,7 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
     unsigned moved = drain_waiting();
     moved += poll_polling();
     moved += drain_waiting();
+    flush_open();  // answers to what has just come
     close_left();
     reap();
     make_room();

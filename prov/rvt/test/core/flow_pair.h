@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -94,6 +95,9 @@ class FlowTalker final : public FlowHost, public core::RdFlowUser, public core::
         } else {
             heard.push_back({message.op, message.tag, std::string(bytes, message.length)});
         }
+        if (on_message) {
+            on_message();
+        }
     }
     void take_malformed(void*) noexcept override { is_malformed = true; }
     bool is_idle(void* peer) noexcept override { return peer == this && !is_owed; }
@@ -113,7 +117,8 @@ class FlowTalker final : public FlowHost, public core::RdFlowUser, public core::
 
     core::RdFlow* flow = nullptr;
     std::vector<Heard> heard;
-    std::deque<std::string> lent;  // to the flow
+    std::function<void()> on_message;  // has been heard
+    std::deque<std::string> lent;      // to the flow
     int opens = 0;
     int ends = 0;
     int failure = 0;

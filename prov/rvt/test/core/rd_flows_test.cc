@@ -242,9 +242,11 @@ Test(rd_flows, a_long_run_is_divided_where_the_frame_is_full) {
     net.connect();
     const std::size_t most = net.a.flow->next_run();
     RVT_EQ(most, net.a.flow->max_run());
-    RVT_ASSERT(net.a.say(0, "first"));
     const std::string text(most / 3, 'x');
-    RVT_ASSERT(net.a.lend(1, text));
+    for (int frame = 0; frame < 4; ++frame) {
+        RVT_ASSERT(net.a.lend(0, text, true));
+    }
+    RVT_ASSERT(net.a.lend(1, text));  // is held
     const std::size_t next = net.a.flow->next_run();
     RVT_ASSERT(next < most - text.size());
     RVT_ASSERT(next > most / 2);
@@ -254,8 +256,44 @@ Test(rd_flows, a_long_run_is_divided_where_the_frame_is_full) {
     RVT_EQ(net.a.flow->frames(), frames);
     RVT_EQ(net.a.flow->next_run(), most);
     RVT_ASSERT(net.run_until([&] { return net.a.flow->is_drained(); }));
-    RVT_ASSERT(net.b.heard.at(1).text == text);
-    RVT_ASSERT(net.b.heard.at(2).text == part);
+    RVT_ASSERT(net.b.heard.at(4).text == text);
+    RVT_ASSERT(net.b.heard.at(5).text == part);
+}
+
+Test(rd_flows, the_rest_of_a_long_message_is_not_held_behind_the_message) {
+    FlowPair net;
+    net.connect();
+    const std::string text(3000, 'x');
+    RVT_ASSERT(net.a.lend(1, text, true));
+    RVT_ASSERT(net.a.lend(2, text));
+    RVT_EQ(heard_at_once(net), 2);
+}
+
+Test(rd_flows, data_that_somebody_waits_for_is_not_held) {
+    FlowPair net;
+    net.connect();
+    RVT_ASSERT(net.a.say(1, "first"));
+    std::byte* const run = net.a.flow->reserve_run(3000, 0);
+    std::memset(run, 'x', 3000);
+    net.a.flow->put_run({.op = RdOp::kReadData, .data = 5}, 3000);
+    RVT_ASSERT(heard_at_once(net) > 1);
+}
+
+Test(rd_flows, an_answer_leaves_with_the_poll_that_has_brought_the_question) {
+    FlowPair net;
+    net.connect();
+    for (const char* text : {"first", "held"}) {
+        RVT_ASSERT(net.b.say(1, text));
+    }
+    net.b.flows->device().send_held();
+    RVT_ASSERT(net.a.say(2, "question"));
+    net.b.on_message = [&] {
+        RVT_ASSERT(net.b.say(3, "answer"));
+        RVT_ASSERT(net.b.say(4, "and more"));
+    };
+    net.b.poll();
+    net.a.poll();
+    RVT_EQ(net.a.heard.size(), 4);
 }
 
 Test(rd_flows, who_polls_beside_the_owner_keeps_off_what_it_is_writing) {
