@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Messages of one packet that are held for the next poll while others are under way, so that
-// several leave in one packet, or in one system call: for how long, and who lets them go.
+// Packets and frames that are held for the next poll while others are under way, so that several
+// messages leave in one packet, or in one system call: for how long, and who lets them go.
 //
 // Mostly the application polls at once. Where it has not come back soon, one of the last times, a
 // timer is set whenever a message begins to be held. Of an application that has always come back
