@@ -602,6 +602,9 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
         dial_locked(link);
     } else if (event.reason == kNoResources && device_.now_us() < link.deadline_us) {
         pause_locked(link);
+    } else if (event.reason == kConsumer && code == Refused::kVersion) {
+        RVT_WARN(kEpCtrl, "a peer's rvt is of another version; all hosts need the same one");
+        fail_locked(link, EPROTO);
     } else {
         RVT_INFO(kEpCtrl, "a peer refuses the connection: %s", protocol::to_string(event.reason));
         fail_locked(link, event.reason == kConsumer ? EPROTO : ECONNREFUSED);
