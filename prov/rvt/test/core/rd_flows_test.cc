@@ -260,6 +260,19 @@ Test(rd_flows, a_long_run_is_divided_where_the_frame_is_full) {
     RVT_ASSERT(net.b.heard.at(5).text == part);
 }
 
+Test(rd_flows, what_makes_no_sense_behind_a_run_ends_the_flow) {
+    FlowPair net;
+    net.connect();
+    RVT_ASSERT(net.a.say(1, "first"));
+    const std::string text(3000, 'x');  // copied, and held with what follows
+    RVT_ASSERT(net.a.say(3, text));
+    RVT_ASSERT(net.a.flow->put({.op = RdOp::kTaken, .data = 1}, RdFlow::Room::kAny));
+    RVT_ASSERT(net.a.say(5, "not heard"));
+    RVT_ASSERT(net.run_until([&] { return net.b.is_malformed; }));
+    RVT_EQ(net.b.heard.size(), 2);
+    RVT_ASSERT(net.b.heard[1].text == text);
+}
+
 Test(rd_flows, the_rest_of_a_long_message_is_not_held_behind_the_message) {
     FlowPair net;
     net.connect();
