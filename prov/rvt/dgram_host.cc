@@ -48,9 +48,13 @@ class DgramWatch final : public util::ControlThread::Handler {
     DgramWatch(util::ControlThread& thread, const core::UdHostAttr& attr) noexcept
         : Handler(thread), user_(*attr.user), has_auto_progress_(attr.has_auto_progress) {}
 
-    Status start(int fd) { return watch(fd, EPOLLIN | EPOLLONESHOT); }
+    Status start(int fd) { return watch_once(fd, EPOLLIN); }
     /// Threads: any.
-    void resume() noexcept { rearm(EPOLLIN | EPOLLONESHOT); }
+    void resume() noexcept {
+        if (!rearm().is_ok()) [[unlikely]] {
+            user_.mark_hot();  // and tried again when it has come to rest
+        }
+    }
 
     void on_ready(std::uint32_t /*events*/) override {
         user_.mark_hot();

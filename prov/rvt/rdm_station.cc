@@ -24,19 +24,22 @@ namespace {
 // One endpoint's device: a pair and a region for each peer.
 constexpr std::uint32_t kMaxPeers = 1u << 16;
 
+util::Status add_to_set(const util::UniqueFd& set, int fd) noexcept {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? util::kOk : util::Status(errno);
+}
+
 util::Status open_set(util::UniqueFd& set, std::initializer_list<int> fds) {
     set.reset(epoll_create1(EPOLL_CLOEXEC));
     if (!set.is_open()) {
         return errno;
     }
+    util::Status added = util::kOk;
     for (const int fd : fds) {
-        epoll_event event{};
-        event.events = EPOLLIN;
-        if (epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-            return errno;
-        }
+        added = added.is_ok() ? add_to_set(set, fd) : added;
     }
-    return util::kOk;
+    return added;
 }
 
 }  // namespace
@@ -128,9 +131,12 @@ util::Status RdmStation::make_wire_set() {
 
 util::Status RdmStation::make_wake_set() {
     timer_.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-    return timer_.is_open()
-               ? open_set(wake_set_, {shm::Station::wake_fd(), wire_fd(), timer_.get()})
-               : util::Status(errno);
+    if (!timer_.is_open()) {
+        return errno;
+    }
+    const util::Status opened = open_set(wake_set_, {shm::Station::wake_fd(), timer_.get()});
+    // Of the sets that a NIC's descriptor is in the kernel may refuse one: that is to be known now.
+    return opened.is_ok() && wire_set_.is_open() ? add_wire_to_wake_set() : opened;
 }
 
 util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
@@ -169,6 +175,7 @@ void RdmStation::close_wire() noexcept {
     }
     nic_.reset();
     wake_set_.reset();
+    wakes_by_wire_ = false;
     wire_set_.reset();
     timer_.reset();
 }
@@ -273,14 +280,26 @@ bool RdmStation::poll_for_owner() noexcept {
     return could;
 }
 
+/// From the first who sleeps on, the wake set has the socket: who never does is spared the kernel's
+/// way through the set at each packet (see ControlThread::Handler::watch_once()). Once it is there
+/// it stays, as who sleeps on a descriptor does not say when it wakes up.
+util::Status RdmStation::add_wire_to_wake_set() noexcept {
+    const util::Status added = wakes_by_wire_ ? util::kOk : add_to_set(wake_set_, wire_fd());
+    wakes_by_wire_ = wakes_by_wire_ || added.is_ok();
+    return added;
+}
+
 util::Status RdmStation::arm() noexcept {
     shm::Station::arm();
     if (flows_ == nullptr) {
         return util::kOk;
     }
+    if (const util::Status added = add_wire_to_wake_set(); !added.is_ok()) [[unlikely]] {
+        return added;
+    }
     core::Device& device = flows_->device();
     const unsigned moved = flows_->poll();
-    // relaxed: as in poll_wire(). Who sleeps on a descriptor does not say when it wakes up.
+    // relaxed: as in poll_wire(). It stays hot for who comes back.
     const bool is_hot = is_wire_hot_.load(std::memory_order_relaxed);
     if (is_hot ? !flows_->arm_nic().is_ok() : !leave_wire_to_watch()) {
         return EAGAIN;

@@ -60,8 +60,11 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
         return 0;
     }
 
-    /// As shm::Station::arm(). Returns: EAGAIN when something has come by the wire.
+    /// As shm::Station::arm(). Returns: EAGAIN when something has come by the wire; ENOMEM, ENOSPC:
+    /// wake_fd() would not tell of it.
     util::Status arm() noexcept;
+    /// The same for the control thread, which watches the wire otherwise.
+    void arm_for_control() noexcept { shm::Station::arm(); }
     void disarm() noexcept;
     int wake_fd() const noexcept {
         return wake_set_.is_open() ? wake_set_.get() : shm::Station::wake_fd();
@@ -73,6 +76,7 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     void close_wire() noexcept;
     util::Status make_wake_set();
     util::Status make_wire_set();
+    util::Status add_wire_to_wake_set() noexcept;
     [[nodiscard]] bool leave_wire_to_watch() noexcept;
     util::Status start_watch(const RdmStationAttr& attr);
     [[gnu::noinline]] unsigned poll_wire() noexcept;
@@ -108,6 +112,7 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     util::UniqueFd timer_;     // runs out when something is due while the owner sleeps
     util::UniqueFd wire_set_;  // of the device and the NIC, where there is one
     util::UniqueFd wake_set_;  // readable when shared memory, the wire or the timer has something
+    bool wakes_by_wire_ = false;  // it has the wire
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<WireWatch> watch_;
 };

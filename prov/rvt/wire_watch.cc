@@ -32,11 +32,13 @@ util::Status WireWatch::watch_holds(core::Device& device) {
 
 util::Status WireWatch::start() {
     set_timer(Clock::now() + kQuietPause);
-    return watch(wire_.wire_fd(), EPOLLIN | EPOLLONESHOT);
+    return watch_once(wire_.wire_fd(), EPOLLIN);
 }
 
 void WireWatch::leave_to_watch() noexcept {
-    rearm(EPOLLIN | EPOLLONESHOT);
+    if (!rearm().is_ok()) [[unlikely]] {
+        is_hot_.store(true, std::memory_order_relaxed);  // relaxed: a hint; tried again when quiet
+    }
 }
 
 void WireWatch::on_ready(std::uint32_t) {

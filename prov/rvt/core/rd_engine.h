@@ -391,6 +391,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     unsigned run_busy() noexcept;
     bool run_peer(Peer& peer) noexcept;
     void make_busy(Peer& peer) noexcept;
+    [[nodiscard]] bool has_work() const noexcept;
     void reply(Peer& peer, RdOp op, std::uint8_t flags, std::uint64_t data, const void* payload,
                std::size_t count) noexcept;
     void retire(Peer& peer) noexcept;

@@ -250,7 +250,18 @@ void RdEngine<Lock, Host>::reply(Peer& peer, RdOp op, std::uint8_t flags, std::u
 
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
-    bool has_work = !station_.arm().is_ok() || !copies_.is_empty() || late_count_ != 0;
+    const bool is_armed = station_.arm().is_ok();
+    if (!is_armed || has_work()) {
+        station_.disarm();
+        return EAGAIN;
+    }
+    return util::kOk;
+}
+
+/// Whether there is something to do that no descriptor tells of, or that came before arming.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::has_work() const noexcept {
+    bool has_work = !copies_.is_empty() || late_count_ != 0;
     // relaxed: as in progress_locked(); the control thread wakes wake_fd() after it has pushed.
     has_work = has_work || mail_.load(std::memory_order_relaxed) != nullptr;
     for (const Polled& polled : polled_) {
@@ -261,11 +272,7 @@ util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
         // not sleep on it.
         has_work = has_work || peer->has_work();
     }
-    if (has_work) {
-        station_.disarm();
-        return EAGAIN;
-    }
-    return util::kOk;
+    return has_work;
 }
 
 template <class Lock, class Host>
@@ -273,9 +280,13 @@ bool RdEngine<Lock, Host>::control_arm() noexcept {
     if (!lock_.try_lock_control()) {
         return false;
     }
-    const Status armed = arm_locked();
+    station_.arm_for_control();
+    const bool is_armed = !has_work();
+    if (!is_armed) {
+        station_.disarm();
+    }
     lock_.unlock_control();
-    return armed.is_ok();
+    return is_armed;
 }
 
 template <class Lock, class Host>

@@ -147,15 +147,18 @@ util::Result<MsgPortUse*> MsgDomain::add_use(std::shared_ptr<MsgPort> port, bool
     made->endpoints = 1;
     util::Status status = open_use(*made, domain_);
     if (status.is_ok()) {
-        status = watch(wake_set_.get(), made->port->wake_fd());
-    }
-    if (status.is_ok()) {
         status = watch(wake_set_.get(), made->channel->fd());
     }
     if (!status.is_ok()) {
         return status;
     }
     const util::Guard<DomainLock> locked(domain_.lock);
+    if (sleepers_ != 0) {
+        status = watch_port_locked(*made);
+    }
+    if (!status.is_ok()) {
+        return status;
+    }
     uses_.push_back(std::move(made));
     return uses_.back().get();
 }
@@ -170,7 +173,9 @@ void MsgDomain::release(MsgPortUse* use) noexcept {
     const auto found = std::ranges::find(uses_, use, &std::unique_ptr<MsgPortUse>::get);
     last = std::move(*found);
     uses_.erase(found);
-    epoll_ctl(wake_set_.get(), EPOLL_CTL_DEL, last->port->wake_fd(), nullptr);
+    if (last->is_watched) {
+        epoll_ctl(wake_set_.get(), EPOLL_CTL_DEL, last->port->wake_fd(), nullptr);
+    }
     epoll_ctl(wake_set_.get(), EPOLL_CTL_DEL, last->channel->fd(), nullptr);
 }
 
@@ -242,9 +247,21 @@ util::Status MsgDomain::set_timer_locked() noexcept {
     return timerfd_settime(timer_.get(), 0, &when, nullptr) == 0 ? util::kOk : util::Status(errno);
 }
 
+/// From the first who sleeps on, the wake set has the ports: in a set, each packet of a port costs
+/// more (see util::ControlThread::Handler::watch_once()).
+util::Status MsgDomain::watch_port_locked(MsgPortUse& use) noexcept {
+    const util::Status watched =
+        use.is_watched ? util::kOk : watch(wake_set_.get(), use.port->wake_fd());
+    use.is_watched = use.is_watched || watched.is_ok();
+    return watched;
+}
+
 util::Status MsgDomain::arm_locked() noexcept {
     arm_queues_locked();
     for (const auto& use : uses_) {
+        if (const util::Status watched = watch_port_locked(*use); !watched.is_ok()) [[unlikely]] {
+            return watched;
+        }
         if (use->port->arm().error() == EAGAIN) {
             return EAGAIN;
         }

@@ -28,8 +28,9 @@ struct MsgPortUse {
     core::Context* context = nullptr;        // that, or the one of the domain's NIC; as `pd`
     core::Owned<core::CompChannel> channel;  // tells sleepers of completions
     core::Owned<core::Pd> own_pd;
-    core::Pd* pd = nullptr;  // with the domain's keys
-    bool is_active = false;  // of endpoints that connect, not of accepted ones
+    core::Pd* pd = nullptr;   // with the domain's keys
+    bool is_active = false;   // of endpoints that connect, not of accepted ones
+    bool is_watched = false;  // the wake set has it
     unsigned endpoints = 0;
 };
 
@@ -83,6 +84,7 @@ class MsgDomain final : public core::ProgressSource {
         return static_cast<MsgDomain*>(self)->run_locked();
     }
     unsigned run_locked() noexcept;
+    util::Status watch_port_locked(MsgPortUse& use) noexcept;
     void arm_queues_locked() noexcept;
     util::Status set_timer_locked() noexcept;
     util::Status name_local_memory();

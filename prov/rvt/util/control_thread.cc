@@ -33,17 +33,24 @@ ControlThread::Handler::~Handler() {
 }
 
 Status ControlThread::Handler::watch(int fd, std::uint32_t events) {
+    return begin_watch(fd, events, false);
+}
+
+Status ControlThread::Handler::watch_once(int fd, std::uint32_t events) {
+    return begin_watch(fd, events, true);
+}
+
+Status ControlThread::Handler::begin_watch(int fd, std::uint32_t events, bool is_once) {
     unwatch();
     const std::uint64_t id = thread_.next_id_++;
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = id;
-    if (epoll_ctl(thread_.epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-        return errno;
+    if (const Status added = thread_.add(fd, events, id); !added.is_ok()) {
+        return added;
     }
     thread_.watches_[id] = this;
     watch_id_ = id;
     watched_fd_ = fd;
+    watched_events_ = events;
+    is_once_ = is_once;
     return kOk;
 }
 
@@ -51,17 +58,15 @@ void ControlThread::Handler::unwatch() noexcept {
     if (watch_id_ != 0) {
         [[maybe_unused]] const int gone =
             epoll_ctl(thread_.epoll_.get(), EPOLL_CTL_DEL, watched_fd_, nullptr);
-        assert(gone == 0 || thread_.is_inherited());
+        assert(gone == 0 || (is_once_ && errno == ENOENT) || thread_.is_inherited());
         thread_.watches_.erase(watch_id_);
         watch_id_ = 0;
     }
 }
 
-void ControlThread::Handler::rearm(std::uint32_t events) noexcept {
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = watch_id_;
-    epoll_ctl(thread_.epoll_.get(), EPOLL_CTL_MOD, watched_fd_, &event);
+Status ControlThread::Handler::rearm() noexcept {
+    const Status added = thread_.add(watched_fd_, watched_events_, watch_id_);
+    return added.error() == EEXIST ? kOk : added;
 }
 
 void ControlThread::Handler::set_timer(Clock::time_point when) {
@@ -104,11 +109,8 @@ Status ControlThread::start() {
     if (!epoll_.is_open() || !event_.is_open()) {
         return errno;
     }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = kCommandsId;
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event) != 0) {
-        return errno;
+    if (const Status added = add(event_.get(), EPOLLIN, kCommandsId); !added.is_ok()) {
+        return added;
     }
     // Signals of the application are not for this thread.
     sigset_t all{};
@@ -189,6 +191,13 @@ void ControlThread::loop() {
     }
 }
 
+Status ControlThread::add(int fd, std::uint32_t events, std::uint64_t id) noexcept {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = id;
+    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? kOk : Status(errno);
+}
+
 int ControlThread::timeout() const noexcept {
     if (timers_.empty()) {
         return -1;
@@ -217,9 +226,16 @@ void ControlThread::dispatch(std::uint64_t id, std::uint32_t events) {
         return;
     }
     // An earlier event of the same round may have ended this watch.
-    if (const auto found = watches_.find(id); found != watches_.end()) {
-        found->second->on_ready(events);
+    const auto found = watches_.find(id);
+    if (found == watches_.end()) {
+        return;
     }
+    Handler& handler = *found->second;
+    if (handler.is_once_) {
+        // Before the handler hears of it: what it sets off may ask for the next event at once.
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, handler.watched_fd_, nullptr);
+    }
+    handler.on_ready(events);
 }
 
 void ControlThread::run_timers() {

@@ -48,9 +48,14 @@ class ControlThread {
         /// until unwatch(): whose own it is calls that in its destructor, since a closed one is
         /// watched for as long as another process has a copy. Returns: ENOMEM, ENOSPC.
         Status watch(int fd, std::uint32_t events);
+        /// The same until the first event, and after each rearm() until the next. Meanwhile the
+        /// descriptor is in no set, as EPOLLONESHOT would leave it: the kernel goes through the
+        /// set at each packet of a socket, sent or received, whether anybody is to hear of it.
+        Status watch_once(int fd, std::uint32_t events);
         void unwatch() noexcept;
-        /// Asks again for what was watched with EPOLLONESHOT. Threads: any, while it is watched.
-        void rearm(std::uint32_t events) noexcept;
+        /// Asks for the next event of watch_once(). Where one is asked for or on its way, that is
+        /// it. Returns: as watch(). Threads: any, while it is watched.
+        Status rearm() noexcept;
         /// Asks for on_timer(), once, in place of an earlier wish.
         void set_timer(Clock::time_point when);
         void cancel_timer() noexcept;
@@ -58,9 +63,13 @@ class ControlThread {
 
       private:
         friend class ControlThread;
+        Status begin_watch(int fd, std::uint32_t events, bool is_once);
+
         ControlThread& thread_;
         std::uint64_t watch_id_ = 0;  // 0: none
         int watched_fd_ = -1;
+        std::uint32_t watched_events_ = 0;
+        bool is_once_ = false;
         std::uint64_t timer_id_ = 0;  // 0: none
         Clock::time_point due_;
     };
@@ -89,6 +98,7 @@ class ControlThread {
     Status start();
     static void* entry(void* self);
     void loop();
+    Status add(int fd, std::uint32_t events, std::uint64_t id) noexcept;  // Threads: any
     int timeout() const noexcept;
     void run_commands();
     void run_timers();

@@ -94,6 +94,7 @@ class FlowStation final : private core::RdFlowsUser {
     static void mark_use(std::uint64_t, std::uint32_t) noexcept {}
     static void unmark_use() noexcept {}
     static util::Status arm() noexcept { return util::kOk; }
+    static void arm_for_control() noexcept {}
     static void disarm() noexcept {}
     static int wake_fd() noexcept { return -1; }
 

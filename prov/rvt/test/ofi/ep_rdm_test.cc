@@ -8,7 +8,9 @@
 
 #include <rdma/fi_ext_rvt.h>
 
+#include "common/epoll_sets.h"
 #include "ofi/pair.h"
+#include "ofi/ways.h"
 #include "util/local_addresses.h"
 
 using namespace rvt::test;
@@ -101,6 +103,16 @@ Test(ep_rdm, enabled_late_makes_the_descriptors_it_joins_readable) {
     // Only once: who has looked again can sleep.
     RVT_OK(fi_trywait(open.fabric.get(), fids, 2));
     RVT_EQ(poll(sources, 2, 0), 0);
+}
+
+// What is in a set costs more with each packet.
+Test(ep_rdm, has_its_socket_in_the_set_of_sleepers_when_somebody_sleeps) {
+    const std::string node = network_node();
+    const End end({.wait_obj = FI_WAIT_FD, .node = node.c_str()});
+    RVT_EQ(places_in_sets(is_udp_socket), 1);  // the control thread's
+    fid* queue = &end.cq->fid;
+    RVT_OK(fi_trywait(end.open.fabric.get(), &queue, 1));
+    RVT_EQ(places_in_sets(is_udp_socket), 2);
 }
 
 Test(ep_rdm, enabled_late_wakes_a_thread_that_sleeps, .timeout = 30) {

@@ -9,6 +9,7 @@
 
 #include <poll.h>
 
+#include "common/epoll_sets.h"
 #include "ofi/msg_pair.h"
 
 using namespace rvt::test;  // NOLINT(google-build-using-namespace)
@@ -425,6 +426,13 @@ RVT_MSG_TEST(msg, a_descriptor_becomes_readable_with_a_message) {
     RVT_OK(fi_send(pair.client.end.ep.get(), "z", 1, nullptr, 0, nullptr));
     RVT_EQ(poll(&readable, 1, kMsgPatienceMs), 1);
     RVT_EQ(pair.server.next().len, 1);
+}
+
+// What is in a set costs more with each packet: at most the control thread has them in one.
+Test(msg_wire, sockets_are_in_no_set_of_sleepers_while_nobody_sleeps) {
+    enable_first_by_wire();
+    const MsgPair pair({.wait_obj = FI_WAIT_FD});
+    RVT_ASSERT(places_in_sets(is_udp_socket) <= open_descriptors(is_udp_socket));
 }
 
 /// Whatever the state of the connection, busy or at rest, in which the application falls asleep.

@@ -9,12 +9,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <thread>
 
 #include <sys/eventfd.h>
 
 #include "common/check.h"
+#include "common/epoll_sets.h"
 #include "util/control_thread.h"
 #include "util/unique_fd.h"
 
@@ -90,19 +92,51 @@ class NicWire final : public Wire {
     mutable std::uint64_t polls = 0;
 };
 
-/// Watches the wire until its calls are noted.
-void watch(Wire& wire) {
-    std::atomic<bool> is_hot{false};
-    const auto thread = ControlThread::acquire().take();
+/// Counts how often it is told that something has arrived.
+class CountingWire final : public Wire {
+  public:
+    void wire_is_ready() noexcept override { ++arrivals; }
+
+    std::atomic<unsigned> arrivals{0};
+};
+
+/// A watch on the control thread.
+class Watched {
+  public:
+    explicit Watched(Wire& wire) {
+        thread_->run([&] {
+            watch.emplace(*thread_, wire, is_hot_);
+            RVT_OK(watch->start());
+        });
+    }
+    ~Watched() {
+        thread_->run([&] { watch.reset(); });
+    }
+    Watched(const Watched&) = delete;
+    Watched& operator=(const Watched&) = delete;
+
     std::optional<WireWatch> watch;
-    thread->run([&] {
-        watch.emplace(*thread, wire, is_hot);
-        RVT_OK(watch->start());
-    });
-    while (!wire.calls.are_all()) {
+
+  private:
+    std::atomic<bool> is_hot_{false};
+    const std::shared_ptr<ControlThread> thread_ = ControlThread::acquire().take();
+};
+
+template <class Condition>
+void wait_until(Condition condition) {
+    while (!condition()) {
         std::this_thread::yield();
     }
-    thread->run([&] { watch.reset(); });
+}
+
+/// Watches the wire until its calls are noted.
+void watch(Wire& wire) {
+    const Watched watched(wire);
+    wait_until([&] { return wire.calls.are_all(); });
+}
+
+unsigned sets_with(int fd) {
+    return rvt::test::places_in_sets([fd](int other) { return other == fd; });
 }
 
 }  // namespace
@@ -119,4 +153,21 @@ Test(wire_watch, disturbs_little_who_polls_a_nic, .timeout = 30) {
     NicWire wire;
     watch(wire);
     RVT_ASSERT(wire.calls.pause(Calls::kMost - 1) >= 20ms);  // the first ones are shorter
+}
+
+// In a set, each packet costs who sends or receives it more.
+Test(wire_watch, has_what_it_watches_in_a_set_only_until_something_comes, .timeout = 30) {
+    CountingWire wire;
+    Watched watched(wire);
+    wait_until([&] { return wire.arrivals == 1; });
+    RVT_EQ(sets_with(wire.wire_fd()), 0);
+    eventfd_t taken = 0;
+    RVT_EQ(eventfd_read(wire.wire_fd(), &taken), 0);
+    watched.watch->leave_to_watch();
+    RVT_EQ(sets_with(wire.wire_fd()), 1);
+    watched.watch->leave_to_watch();  // another one who polls may find it quiet, too
+    RVT_EQ(sets_with(wire.wire_fd()), 1);
+    RVT_EQ(eventfd_write(wire.wire_fd(), 1), 0);
+    wait_until([&] { return wire.arrivals == 2; });
+    RVT_EQ(sets_with(wire.wire_fd()), 0);
 }
