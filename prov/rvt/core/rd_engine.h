@@ -133,6 +133,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr unsigned kPollBudget = 64;
     // The first part of a long transfer: the receiver starts to copy after it.
     static constexpr std::size_t kFirstPiece = 8 * 1024;
+    // Of a buffer: what a packet brings. Runs through shared memory are longer, and need none.
+    static constexpr std::size_t kMostExpected = 2 * 1024;
     static std::size_t first_piece(const Path& path) noexcept {
         return path.is_remote() ? path.max_run() : kFirstPiece;  // packets are such parts
     }
@@ -249,6 +251,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void attach(RdInbound& inbound, RdRxEntry& entry) noexcept;
     void receive_unexpected(RdInbound& inbound, RdRxEntry& entry) noexcept;
     void receive_small(RdInbound& inbound, RdRxEntry& entry) noexcept;
+    [[nodiscard]] static util::IovCursor rest_of(const RdInbound& inbound) noexcept;
     void place(RdInbound& inbound, const std::byte* from, std::size_t count) noexcept;
     void finish_inbound(RdInbound& inbound) noexcept;
     util::Status fill_use(const RdInbound& inbound, const RdRxEntry& entry) noexcept;

@@ -411,6 +411,15 @@ void RdEngine<Lock, Host>::receive_small(RdInbound& inbound, RdRxEntry& entry) n
     finish_inbound(inbound);
 }
 
+/// Where the next bytes of a message belong. Precondition: a receive has been found for it.
+template <class Lock, class Host>
+util::IovCursor RdEngine<Lock, Host>::rest_of(const RdInbound& inbound) noexcept {
+    const bool is_multi = has(inbound.entry->flags, RdFlags::kMultiRecv);
+    return is_multi ? util::IovCursor(&inbound.place, 1, inbound.received)
+                    : util::IovCursor(inbound.entry->iov.data(), inbound.entry->iov_count,
+                                      inbound.received);
+}
+
 /// Puts the next bytes of a message where they belong. What the receive has no room for is dropped.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::place(RdInbound& inbound, const std::byte* from,
@@ -419,11 +428,12 @@ void RdEngine<Lock, Host>::place(RdInbound& inbound, const std::byte* from,
         if (inbound.state != RdInbound::State::kDiscarding) {
             std::memcpy(inbound.bytes() + inbound.received, from, count);
         }
-    } else if (has(inbound.entry->flags, RdFlags::kMultiRecv)) {
-        util::IovCursor(&inbound.place, 1, inbound.received).scatter(from, count);
     } else {
-        util::IovCursor(inbound.entry->iov.data(), inbound.entry->iov_count, inbound.received)
-            .scatter(from, count);
+        util::IovCursor to = rest_of(inbound);
+        to.scatter(from, count);
+        // Of a long message the buffer is in no cache. What comes next goes where this ends; the
+        // first locked operation behind it waits until all of it is written.
+        to.expect_writes(std::min(count, kMostExpected));
     }
     inbound.received += count;
 }

@@ -143,10 +143,7 @@ void RdEngine<Lock, Host>::copy_directly(RdInbound& inbound) noexcept {
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::copy_part(RdInbound& inbound, std::uint64_t& budget) noexcept {
     auto& peer = static_cast<Peer&>(*inbound.peer);
-    const bool is_multi = has(inbound.entry->flags, RdFlags::kMultiRecv);
-    util::IovCursor cursor = is_multi ? util::IovCursor(&inbound.place, 1, inbound.received)
-                                      : util::IovCursor(inbound.entry->iov.data(),
-                                                        inbound.entry->iov_count, inbound.received);
+    util::IovCursor cursor = rest_of(inbound);
     while (budget != 0 && inbound.received < inbound.end) {
         iovec part = cursor.span();
         part.iov_len =

@@ -8,6 +8,8 @@
 
 #include <sys/uio.h>
 
+#include "util/cpu.h"
+
 namespace rvt::util {
 
 /// Total bytes of a list of buffers.
@@ -56,6 +58,14 @@ class IovCursor {
         return walk(bytes, [to](void* here, std::size_t part, std::size_t done) {
             std::memcpy(static_cast<char*>(to) + done, here, part);
         });
+    }
+    /// Has the processor fetch the next bytes of the current buffer, which are about to be written.
+    void expect_writes(std::size_t bytes) noexcept {
+        const iovec next = span();
+        const std::size_t end = std::min(bytes, next.iov_len);
+        for (std::size_t at = 0; at < end; at += kCacheLine) {
+            prefetch_write(static_cast<char*>(next.iov_base) + at);
+        }
     }
     /// Copies into the list. Returns: how many bytes there was room for.
     std::size_t scatter(const void* from, std::size_t bytes) noexcept {
