@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,7 +26,16 @@ struct Address {
     std::array<std::uint8_t, 16> gid{};
     std::uint16_t port = 0;
 
-    friend constexpr bool operator==(const Address&, const Address&) noexcept = default;
+    /// Whether both are of one host's interface. In two words: a comparison of bytes is a call.
+    [[nodiscard]] constexpr bool has_gid_of(const Address& other) const noexcept {
+        using Words = std::array<std::uint64_t, 2>;
+        const auto own = std::bit_cast<Words>(gid);
+        const auto others = std::bit_cast<Words>(other.gid);
+        return own[0] == others[0] && own[1] == others[1];
+    }
+    friend constexpr bool operator==(const Address& a, const Address& b) noexcept {
+        return a.has_gid_of(b) && a.port == b.port;
+    }
 };
 
 /// What an address handle or a connected queue pair holds about the way to its peer.

@@ -113,7 +113,9 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
     info_.now_us = info.now_us != nullptr ? info.now_us : monotonic_us;
 }
 
-Device::~Device() = default;
+Device::~Device() {
+    free_pin_slot(poll_pin_);
+}
 
 // ---- progress ----
 
@@ -141,7 +143,11 @@ unsigned Device::take_in() noexcept {
         send_hold_.note_poll(now_us());
     }
     ops_.flush_packets(*this);
-    const unsigned arrived = ops_.poll(*this);
+    unsigned arrived = 0;
+    {
+        const ReadPin pin(poll_pin_);
+        arrived = ops_.poll(*this);
+    }
     run_send_queues();
     // relaxed: set by this thread, or another's to send.
     if (has_refusals_.load(std::memory_order_relaxed)) [[unlikely]] {

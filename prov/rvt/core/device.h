@@ -18,6 +18,7 @@
 #include "core/mcast.h"
 #include "core/object.h"
 #include "core/qp_table.h"
+#include "core/reader_pins.h"
 #include "core/segment_wire.h"
 #include "core/send_hold.h"
 #include "core/stats.h"
@@ -221,6 +222,7 @@ class Device : public Object {
 
     SendHold send_hold_;
     util::SpinLock progress_lock_;            // order: outermost; only ever tried
+    PinSlot& poll_pin_ = take_pin_slot();     // of who holds progress_lock_
     std::vector<std::uint32_t> behind_poll_;  // pairs; of who holds progress_lock_
     util::SpinLock waiting_lock_;             // order: innermost
     std::vector<Waiting> waiting_ RVT_GUARDED_BY(waiting_lock_);

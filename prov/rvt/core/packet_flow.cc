@@ -7,7 +7,6 @@
 #include "core/packet_burst.h"
 #include "core/qp.h"
 #include "core/qp_states.h"
-#include "core/reader_pins.h"
 #include "core/requester.h"
 #include "protocol/syndrome.h"
 
@@ -45,7 +44,7 @@ void deliver_to_datagram_pair(Qp& qp, const Route& route, const DecodedPacket& p
 /// Only the peer that a pair is connected with is heard.
 bool is_from_peer(const Qp& qp, const Address& source) noexcept {
     const Address& peer = qp.attr().ah.dest;
-    return source.gid == peer.gid && (source.port == 0 || source.port == peer.port);
+    return source.has_gid_of(peer) && (source.port == 0 || source.port == peer.port);
 }
 
 void note_missed(Device& device, const Address& source, std::uint32_t qpn) noexcept {
@@ -237,19 +236,19 @@ namespace rvt {
 
 void deliver_packet(core::Device& device, const Address& source, const Address& dest,
                     std::span<const std::byte> packet) noexcept {
-    const auto decoded = protocol::decode(packet);
-    const bool sane = decoded.is_ok() && (decoded.value().header.pkey & core::kPkeyMask) ==
-                                             (protocol::kDefaultPkey & core::kPkeyMask);
+    protocol::DecodedPacket decoded;
+    const bool sane =
+        protocol::decode(packet, decoded) &&
+        (decoded.header.pkey & core::kPkeyMask) == (protocol::kDefaultPkey & core::kPkeyMask);
     if (!sane) {
         device.stats().add(core::Stat::kBadPackets);
         return;
     }
     const core::Route route{.source = source, .dest = dest};
-    const core::ReadPin pin;
-    const protocol::PacketHeader& header = decoded.value().header;
+    const protocol::PacketHeader& header = decoded.header;
     const QpType service = header.info().service;
     if (header.dest_qpn == kMulticastQpn && service == QpType::kUd) {
-        core::deliver_to_members(device, route, decoded.value());
+        core::deliver_to_members(device, route, decoded);
         return;
     }
     if (device.grade() != Grade::kPacket) {
@@ -257,7 +256,7 @@ void deliver_packet(core::Device& device, const Address& source, const Address& 
         return;
     }
     if (header.dest_qpn == protocol::kGsiQpn && service == QpType::kUd) {
-        core::deliver_mad(device, route, decoded.value());
+        core::deliver_mad(device, route, decoded);
         return;
     }
     core::Qp* qp = device.qps().find(header.dest_qpn);
@@ -269,7 +268,7 @@ void deliver_packet(core::Device& device, const Address& source, const Address& 
         }
         return;
     }
-    core::deliver_to(*qp, route, decoded.value());
+    core::deliver_to(*qp, route, decoded);
 }
 
 void peer_refused(core::Device& device, const Address& peer, std::uint32_t dest_qpn) noexcept {

@@ -116,32 +116,37 @@ std::size_t encode(const PacketHeader& header, std::byte* to) noexcept {
     const OpcodeInfo& info = header.info();
     WireWriter out(to);
     write_bth(header, out);
-    write_extensions(header, info, out);
+    if (info.ext != Ext::kNone) {
+        write_extensions(header, info, out);
+    }
     return info.header_bytes;
 }
 
-Result<DecodedPacket> decode(std::span<const std::byte> packet) noexcept {
+bool decode(std::span<const std::byte> packet, DecodedPacket& decoded) noexcept {
     if (packet.size() < kBthBytes) {
-        return EBADMSG;
+        return false;
     }
     const OpcodeInfo* info = opcode_info(static_cast<std::uint8_t>(packet[0]));
     const bool known =
         info != nullptr && (static_cast<std::uint8_t>(packet[1]) & kVersionMask) == 0;
     if (!known || packet.size() < info->header_bytes) {
-        return EBADMSG;
+        return false;
     }
-    DecodedPacket decoded;
     WireReader in(packet.data());
     read_bth(decoded.header, in);
-    read_extensions(decoded.header, *info, in);
+    if (info->ext != Ext::kNone) {
+        read_extensions(decoded.header, *info, in);
+    }
     const std::span<const std::byte> rest = packet.subspan(info->header_bytes);
     const bool fits = info->has_payload ? decoded.header.pad <= rest.size()
                                         : rest.empty() && decoded.header.pad == 0;
-    if (!fits) {
-        return EBADMSG;
-    }
-    decoded.payload = rest.first(rest.size() - decoded.header.pad);
-    return decoded;
+    decoded.payload = fits ? rest.first(rest.size() - decoded.header.pad) : rest;
+    return fits;
+}
+
+Result<DecodedPacket> decode(std::span<const std::byte> packet) noexcept {
+    DecodedPacket decoded;
+    return decode(packet, decoded) ? Result<DecodedPacket>(decoded) : EBADMSG;
 }
 
 }  // namespace rvt::protocol

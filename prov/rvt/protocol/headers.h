@@ -61,5 +61,7 @@ struct DecodedPacket {
 /// Returns: EBADMSG for an opcode or version that is not known, a packet shorter than its headers,
 ///          padding that the payload does not have, or payload behind a packet that carries none.
 Result<DecodedPacket> decode(std::span<const std::byte> packet) noexcept;
+/// The same, into one that has not been written to. Returns: false for EBADMSG.
+bool decode(std::span<const std::byte> packet, DecodedPacket& decoded) noexcept;
 
 }  // namespace rvt::protocol

@@ -63,6 +63,7 @@ class IovCursor {
     void expect_writes(std::size_t bytes) noexcept {
         const iovec next = span();
         const std::size_t end = std::min(bytes, next.iov_len);
+#pragma GCC unroll 4
         for (std::size_t at = 0; at < end; at += kCacheLine) {
             prefetch_write(static_cast<char*>(next.iov_base) + at);
         }
