@@ -121,7 +121,7 @@ void PacketResponder::start_at(const QpAttr& attr) {
 
 Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept {
     has_part_for_sink_ = false;
-    if (answers_.size() >= kMaxAnswers) {
+    if (!answers_.empty() && answers_.size() >= kMaxAnswers) [[unlikely]] {
         device_.stats().add(Stat::kDrops);  // the peer asks again
         return Nak::kNone;
     }
@@ -216,8 +216,14 @@ void PacketResponder::drop_message(Qp& qp) noexcept {
 }
 
 Nak PacketResponder::begin(Qp& qp, const DecodedPacket& packet) noexcept {
-    request_ = request_of(qp, packet);
     message_kind_ = packet.header.info().kind;
+    MessageSink* const sink = qp.init().sink;
+    if (sink != nullptr && message_kind_ == Kind::kSend) {
+        // It has no receives, and no other request is of concern to it.
+        request_.info = wr_info(WrOpcode::kSend);
+        return sink->has_room() ? Nak::kNone : Nak::kNotReady;
+    }
+    request_ = request_of(qp, packet);
     return begin_request(qp, request_, pieces_of(packet.payload));
 }
 
@@ -330,6 +336,7 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
         return answer.kind != Answer::Kind::kNak && answer.kind != Answer::Kind::kSack &&
                distance(answer.psn, header.psn) >= 0;
     });
+    has_ack_ = has_ack_ && distance(ack_psn_, header.psn) < 0;
     const Kind kind = header.info().kind;
     if (!is_answered(kind)) {
         queue_ack(qp, expected_ - 1);
@@ -363,22 +370,29 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
 
 // ---- answers ----
 
-void PacketResponder::queue(Qp& qp, const Answer& answer, bool urgent) noexcept {
+void PacketResponder::queue(Qp& qp, const Answer& answer) noexcept {
+    if (has_ack_) {
+        answers_.push_back(ack());
+        has_ack_ = false;
+    }
     answers_.push_back(answer);
-    device_.answer_later(qp.qpn(), urgent);
+    device_.answer_later(qp.qpn(), true);
 }
 
+/// It speaks for an earlier one that has not left.
 void PacketResponder::queue_ack(Qp& qp, Psn psn) noexcept {
-    const Answer answer{.syndrome = protocol::to_wire(protocol::ack()), .psn = psn, .msn = msn_};
+    const bool is_first = !has_ack_;
+    has_ack_ = true;
+    ack_psn_ = psn;
+    ack_msn_ = msn_;
     const bool urgent = since_answer_ >= kUrgentPackets;
-    if (!answers_.empty() && answers_.back().kind == Answer::Kind::kAck) {
-        answers_.back() = answer;  // the later one speaks for both
-        if (urgent) {
-            device_.answer_later(qp.qpn(), true);
-        }
-        return;
+    if (is_first || urgent) {
+        device_.answer_later(qp.qpn(), urgent);
     }
-    queue(qp, answer, urgent);
+}
+
+PacketResponder::Answer PacketResponder::ack() const noexcept {
+    return {.syndrome = protocol::to_wire(protocol::ack()), .psn = ack_psn_, .msn = ack_msn_};
 }
 
 /// Refuses the packet that is expected.
@@ -398,9 +412,7 @@ void PacketResponder::queue_sack(Qp& qp) noexcept {
     if (!answers_.empty() && answers_.back().kind == Answer::Kind::kSack) {
         return;
     }
-    if (!answers_.empty() && answers_.back().kind == Answer::Kind::kAck) {
-        answers_.pop_back();
-    }
+    has_ack_ = false;
     queue(qp, answer);
 }
 
@@ -415,23 +427,30 @@ PacketHeader PacketResponder::answer_header(const Qp& qp, const Answer& answer,
 }
 
 std::optional<Psn> PacketResponder::take_over_ack() noexcept {
-    if (answers_.size() != 1 || answers_.front().kind != Answer::Kind::kAck) {
+    if (!has_ack_ || !answers_.empty()) {
         return std::nullopt;
     }
-    const Psn psn = answers_.front().psn;
-    answers_.clear();
+    has_ack_ = false;
     since_answer_ = 0;
-    return psn;
+    return ack_psn_;
 }
 
 void PacketResponder::send_answers(Qp& qp) noexcept {
     since_answer_ = 0;
-    while (!answers_.empty()) {
-        if (!send(qp, answers_.front())) {
-            device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
-            return;
+    bool has_left = true;
+    while (has_left && !answers_.empty()) {
+        has_left = send(qp, answers_.front());
+        if (has_left) {
+            answers_.pop_front();
         }
-        answers_.pop_front();
+    }
+    if (has_left && has_ack_) {
+        Answer answer = ack();
+        has_left = send(qp, answer);
+        has_ack_ = !has_left;
+    }
+    if (!has_left) {
+        device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
     }
 }
 

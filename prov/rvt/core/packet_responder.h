@@ -104,7 +104,8 @@ class PacketResponder {
     void answer_duplicate(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void drop_message(Qp& qp) noexcept;
 
-    void queue(Qp& qp, const Answer& answer, bool urgent = true) noexcept;
+    void queue(Qp& qp, const Answer& answer) noexcept;
+    [[nodiscard]] Answer ack() const noexcept;
     void queue_ack(Qp& qp, protocol::Psn psn) noexcept;
     void queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept;
     void queue_sack(Qp& qp) noexcept;
@@ -131,6 +132,10 @@ class PacketResponder {
     bool has_part_for_sink_ = false;
 
     std::deque<Answer> answers_;
+    // Behind those an acknowledgement: mostly the only answer there is.
+    bool has_ack_ = false;
+    protocol::Psn ack_psn_{};
+    std::uint32_t ack_msn_ = 0;
     std::uint32_t since_answer_ = 0;  // packets taken in
     std::vector<Executed> executed_;  // a ring of max_dest_rd_atomic
     std::size_t next_executed_ = 0;
