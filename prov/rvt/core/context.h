@@ -32,6 +32,10 @@ Result<Context*> open_device(Device& device);
 /// Returns: EBUSY while objects of the context exist.
 Status close_device(Context* context);
 
+/// In work requests of a domain that allows it, all memory of the process: what local_dma_lkey is
+/// in Linux. No table gives this key, so that peers reach nothing by it.
+inline constexpr std::uint32_t kLocalDmaLkey = 0;
+
 class Pd : public Object {
   public:
     Pd(Context& context, std::uint32_t id, KeyTable& keys) noexcept
@@ -45,11 +49,17 @@ class Pd : public Object {
     [[nodiscard]] KeyTable& keys() const noexcept { return keys_; }
     [[nodiscard]] KeyView key_view() const noexcept { return keys_.view(); }
 
+    /// Of a client of the core that vouches for the memory which it names by kLocalDmaLkey. Before
+    /// there are pairs in the domain; not for verb grade.
+    void allow_local_dma() noexcept { allows_local_dma_ = true; }
+    [[nodiscard]] bool allows_local_dma() const noexcept { return allows_local_dma_; }
+
   private:
     Context& context_;
     Use use_;
     std::uint32_t id_;
     KeyTable& keys_;
+    bool allows_local_dma_ = false;
 };
 
 /// Returns: errors of the backend.

@@ -197,11 +197,6 @@ Status advise_mr(Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t by
     return bytes != 0 ? mr.pd().device().ops().advise_mr(mr, advice, offset, bytes) : kOk;
 }
 
-Result<Mr*> reg_all_memory(Pd& pd, Access access) {
-    const iovec everything{.iov_base = nullptr, .iov_len = std::size_t{1} << 63};
-    return reg_mr(pd, {.segments = {&everything, 1}, .access = access});
-}
-
 Status dereg_mr(Mr* mr, int timeout_ms) {
     if (Status status = mr->is_unused(); !status.is_ok()) {
         return status;

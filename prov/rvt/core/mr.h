@@ -89,10 +89,6 @@ class Mr : public Object {
 ///          of no memory is it known that it outlives a loss of power; errors of the backend.
 Result<Mr*> reg_mr(Pd& pd, const MrAttr& attr);
 
-/// A region that is all memory of the process, for clients of the core that vouch for what they
-/// name with its key; what local_dma_lkey is in Linux.
-Result<Mr*> reg_all_memory(Pd& pd, Access access);
-
 /// What a region is to become: of `attr` what `changes` name, and of segments also the address.
 struct MrRereg {
     MrChange changes = MrChange::kNone;

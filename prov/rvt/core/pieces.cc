@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/context.h"
 #include "core/segments.h"
 #include "util/fault_guard.h"
 
@@ -14,6 +15,20 @@ namespace {
 /// Where the CPU has its copy of the range; that is one piece.
 std::byte* copy_of(const KeyHit& hit) noexcept {
     return static_cast<std::byte*>(memory_of(hit).segments.front().iov_base) + hit.offset;
+}
+
+/// An element whose key says what it may name.
+WcStatus append_checked(PieceList& to, const Pd& pd, const Sge& sge, Access access) noexcept {
+    const KeyHit hit = pd.key_view().lookup(
+        {.key = sge.lkey, .pd = pd.id(), .addr = sge.addr, .length = sge.length, .access = access});
+    if (!hit.is_ok()) {
+        return WcStatus::kLocProtErr;
+    }
+    if (!append(to, hit, sge.length)) {
+        const bool is_device = hit.indirect && memory_of(hit).device != nullptr;
+        return is_device ? WcStatus::kLocProtErr : WcStatus::kLocLenErr;
+    }
+    return WcStatus::kSuccess;
 }
 
 }  // namespace
@@ -140,20 +155,19 @@ bool write_to_copy(const KeyHit& hit, const PieceList& from) noexcept {
     return device->write_back(hit.offset, from.bytes()).is_ok();
 }
 
-WcStatus append_local(PieceList& to, const KeyView& keys, std::uint32_t pd,
-                      std::span<const Sge> sg_list, Access access) noexcept {
+WcStatus append_local(PieceList& to, const Pd& pd, std::span<const Sge> sg_list,
+                      Access access) noexcept {
     for (const Sge& sge : sg_list) {
-        if (sge.length == 0) {
-            continue;
+        WcStatus status = WcStatus::kSuccess;
+        if (sge.lkey == kLocalDmaLkey && pd.allows_local_dma()) [[likely]] {
+            // NOLINTNEXTLINE(performance-no-int-to-ptr)
+            const bool is_added = to.add(reinterpret_cast<void*>(sge.addr), sge.length);
+            status = is_added ? WcStatus::kSuccess : WcStatus::kLocLenErr;
+        } else if (sge.length != 0) {
+            status = append_checked(to, pd, sge, access);
         }
-        const KeyHit hit = keys.lookup(
-            {.key = sge.lkey, .pd = pd, .addr = sge.addr, .length = sge.length, .access = access});
-        if (!hit.is_ok()) {
-            return WcStatus::kLocProtErr;
-        }
-        if (!append(to, hit, sge.length)) {
-            const bool is_device = hit.indirect && memory_of(hit).device != nullptr;
-            return is_device ? WcStatus::kLocProtErr : WcStatus::kLocLenErr;
+        if (status != WcStatus::kSuccess) {
+            return status;
         }
     }
     return WcStatus::kSuccess;

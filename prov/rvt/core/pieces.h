@@ -19,6 +19,8 @@
 
 namespace rvt::core {
 
+class Pd;
+
 /// 2 KiB that lie on the stack of each operation, hence nothing is set before it is used.
 ///
 /// A list that append() has filled with memory of devices stands for the CPU's access to it, until
@@ -80,7 +82,7 @@ bool write_to_copy(const KeyHit& hit, const PieceList& from) noexcept;
 /// Appends local memory named by work-request elements after checking each key.
 /// Returns: kLocProtErr when a key, or the device behind it, does not allow it, kLocLenErr when
 ///          there are too many pieces.
-WcStatus append_local(PieceList& to, const KeyView& keys, std::uint32_t pd,
-                      std::span<const Sge> sg_list, Access access) noexcept;
+WcStatus append_local(PieceList& to, const Pd& pd, std::span<const Sge> sg_list,
+                      Access access) noexcept;
 
 }  // namespace rvt::core

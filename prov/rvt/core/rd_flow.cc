@@ -306,7 +306,7 @@ void RdFlow::drop_reads() noexcept {
 /// RdFlows sees that.
 bool RdFlow::post_locked(SendFlags flags) noexcept {
     const std::span<const Sge> parts =
-        frame_.take(nic_ != nullptr ? ring_region_->lkey() : flows_.lkey());
+        frame_.take(nic_ != nullptr ? ring_region_->lkey() : kLocalDmaLkey);
     if (ring_.is_large()) {
         flows_.note_large();
     }

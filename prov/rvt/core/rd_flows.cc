@@ -68,10 +68,7 @@ Status RdFlows::start(Device* nic, const RegCacheAttr& registrations) {
         made = keep(pd_, alloc_pd(*context_));
     }
     if (made.is_ok()) {
-        made = keep(all_memory_, reg_all_memory(*pd_, Access::kNone));
-    }
-    if (made.is_ok()) {
-        lkey_ = all_memory_->lkey();
+        pd_->allow_local_dma();
         made = keep(cq_, create_cq(*context_, kErrorCqe));
     }
     if (!made.is_ok()) {

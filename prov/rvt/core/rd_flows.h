@@ -139,8 +139,6 @@ class RdFlows final : private MadSink, private CmWire {
     // ---- what a flow needs ----
 
     [[nodiscard]] RdFlowUser& taker() const noexcept { return *taker_; }
-    /// Names all memory of the process.
-    [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
     /// A frame takes further records: poll() sends it. Threads: any that holds the flow's lock.
     void note_open(RdFlow& flow);
     /// A flow has more memory than it needs for a few small messages. Threads: as above.
@@ -349,8 +347,6 @@ class RdFlows final : private MadSink, private CmWire {
     std::atomic<bool>& is_hot_;
     Owned<Context> context_;
     Owned<Pd> pd_;
-    Owned<Mr> all_memory_;
-    std::uint32_t lkey_ = 0;
     std::unique_ptr<RdNic> nic_;
     Owned<VerbsCq> cq_;  // of failed work requests: successful ones are not signalled
     std::unique_ptr<CmAgent> agent_ RVT_GUARDED_BY(lock_);

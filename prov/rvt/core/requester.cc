@@ -437,7 +437,7 @@ WcStatus local_pieces(const Qp& qp, const SendWqe& wqe, PieceList& pieces) noexc
         }
     }
     const bool has_results = wqe.is_fetch() && wqe.payload_bytes != wqe.bytes;
-    return append_local(pieces, qp.pd().key_view(), qp.pd().id(), wqe.wr.sg_list,
+    return append_local(pieces, qp.pd(), wqe.wr.sg_list,
                         has_results ? Access::kLocalWrite : Access::kNone);
 }
 

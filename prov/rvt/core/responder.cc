@@ -222,8 +222,8 @@ Nak take_receive(Qp& qp, const Request& request, const PieceList& head) noexcept
 
 /// The buffers that the receive names, each key checked for local write.
 Nak receive_pieces(Qp& qp, PieceList& pieces) noexcept {
-    const WcStatus status = append_local(pieces, qp.pd().key_view(), qp.pd().id(),
-                                         qp.inbound().receive.sg_list(), Access::kLocalWrite);
+    const WcStatus status =
+        append_local(pieces, qp.pd(), qp.inbound().receive.sg_list(), Access::kLocalWrite);
     return status == kSuccess ? Nak::kNone : Nak::kLocalFault;
 }
 

@@ -127,7 +127,8 @@ Status UdEndpoint::open_pair() {
 /// What of the application's memory the pair reaches: all, or nothing.
 Status UdEndpoint::open_memory() {
     if (host_->device().grade() != Grade::kVerb) {
-        return keep(all_memory_, reg_all_memory(*pd_, Access::kLocalWrite));
+        pd_->allow_local_dma();
+        return kOk;
     }
     auto staging =
         UdStaging::open(*pd_, {.sends = tx_.size(), .receives = rx_.size(), .bytes = max_bytes_});
@@ -192,7 +193,6 @@ void UdEndpoint::close() noexcept {
         }
     }
     staging_.reset();
-    all_memory_.reset();
     cq_.reset();
     pd_.reset();
     channel_.reset();
@@ -317,10 +317,10 @@ bool UdEndpoint::can_send_locked() const noexcept {
     return !is_held_up && tx_tail_ - tx_head_ != tx_.size();
 }
 
-Sge UdEndpoint::sge_of(const void* data, std::uint64_t bytes) const noexcept {
+Sge UdEndpoint::sge_of(const void* data, std::uint64_t bytes) noexcept {
     return {.addr = reinterpret_cast<std::uint64_t>(data),
             .length = static_cast<std::uint32_t>(bytes),
-            .lkey = all_memory_->lkey()};
+            .lkey = kLocalDmaLkey};
 }
 
 void UdEndpoint::finish_send_locked(const Wc& wc) noexcept {

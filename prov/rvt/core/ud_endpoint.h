@@ -250,7 +250,7 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     void destroy_ah_locked(Ah* ah) noexcept;
     [[nodiscard]] bool can_send_locked() const noexcept;
     [[nodiscard]] bool has_room_to_send_locked() noexcept;
-    [[nodiscard]] Sge sge_of(const void* data, std::uint64_t bytes) const noexcept;
+    [[nodiscard]] static Sge sge_of(const void* data, std::uint64_t bytes) noexcept;
     unsigned drain_locked() noexcept;
     void finish_send_locked(const Wc& wc) noexcept;
     void report_send_locked(const TxRecord& record, WcStatus status) noexcept;
@@ -281,8 +281,7 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     Owned<CompChannel> channel_;  // with sharing_: others take in what arrives
     Owned<Pd> pd_;
     Owned<VerbsCq> cq_;
-    Owned<Mr> all_memory_;                // nullptr: the pair reaches what is registered alone,
-    std::unique_ptr<UdStaging> staging_;  // and datagrams are copied
+    std::unique_ptr<UdStaging> staging_;  // the pair reaches what is registered alone: copies
     Owned<Qp> qp_;
     int wake_fd_ = -1;
     std::size_t max_bytes_ = 0;  // of a datagram

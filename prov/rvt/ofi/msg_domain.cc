@@ -18,8 +18,6 @@ namespace {
 
 OpenMsgPort open_port = nullptr;
 
-constexpr std::uint64_t kAllMemory = ~std::uint64_t{0} >> 1;
-
 util::Status watch(int set, int fd) noexcept {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -40,6 +38,9 @@ util::Status open_use(MsgPortUse& use, const Domain& domain) {
     if (made.is_ok() && domain.nic == nullptr) {
         made = keep(use.own_pd, core::alloc_pd(*use.context, *domain.keys));
         use.pd = use.own_pd.get();
+    }
+    if (made.is_ok() && domain.nic == nullptr) {
+        use.pd->allow_local_dma();
     }
     return made;
 }
@@ -81,9 +82,8 @@ util::Result<std::unique_ptr<MsgDomain>> MsgDomain::open(Domain& domain) {
 
 util::Status MsgDomain::name_local_memory() {
     if (domain_.nic == nullptr) {
-        const auto key = domain_.keys->add({.length = kAllMemory, .access = Access::kLocalWrite});
-        local_key_ = key.is_ok() ? key.value() : 0;
-        return key.status();
+        local_key_ = core::kLocalDmaLkey;
+        return util::kOk;
     }
     const iovec word{&scratch_, sizeof scratch_};
     const util::Status made = core::keep(
@@ -96,12 +96,7 @@ util::Status MsgDomain::name_local_memory() {
     return made;
 }
 
-MsgDomain::~MsgDomain() {
-    if (domain_.nic == nullptr) {
-        // Nobody has posted with it for longer than any deadline: the pairs are gone.
-        [[maybe_unused]] const util::Status removed = domain_.keys->remove(local_key_, -1);
-    }
-}
+MsgDomain::~MsgDomain() = default;
 
 void MsgDomain::give_back_all(MsgOps& ops) noexcept {
     const util::Guard<DomainLock> locked(domain_.lock);

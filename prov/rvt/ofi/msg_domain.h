@@ -36,7 +36,7 @@ struct MsgPortUse {
 
 class MsgDomain final : public core::ProgressSource {
   public:
-    /// Returns: EMFILE, ENOSPC when there is no key left.
+    /// Returns: EMFILE; errors of a NIC.
     static util::Result<std::unique_ptr<MsgDomain>> open(Domain& domain);
     /// Precondition: no endpoint is left.
     ~MsgDomain();
@@ -52,8 +52,8 @@ class MsgDomain final : public core::ProgressSource {
     void add(EpMsg& ep);
     void remove(EpMsg& ep) noexcept;
 
-    /// A key of the domain's for all memory of this process, which allows peers nothing: local
-    /// buffers need no registration. In a NIC's domain: for scratch() alone.
+    /// core::kLocalDmaLkey: local buffers need no registration. In a NIC's domain: a key for
+    /// scratch() alone.
     [[nodiscard]] std::uint32_t local_key() const noexcept { return local_key_; }
     /// Where a NIC puts what atomics find that have no result; whoever reads it, learns nothing.
     [[nodiscard]] std::uint64_t* scratch() noexcept { return &scratch_; }

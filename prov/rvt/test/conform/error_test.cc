@@ -23,6 +23,28 @@ void a_local_key_that_is_not_live_is_a_protection_error() {
 RVT_CONFORM_RC(a_local_key_that_is_not_live_is_a_protection_error)
 
 template <class Backend>
+void the_key_for_all_memory_is_for_domains_that_may_use_it() {
+    std::array<std::byte, 8> unregistered{};
+    const Sge all{.addr = reinterpret_cast<std::uintptr_t>(unregistered.data()),
+                  .length = unregistered.size(),
+                  .lkey = kLocalDmaLkey};
+    Pair<Backend> pair;
+    pair.a().pd->allow_local_dma();
+    pair.b().pd->allow_local_dma();
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.a().qp->post_send({.flags = SendFlags::kSignaled, .sg_list = {&all, 1}}));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    // Peers have nothing of it.
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .rkey = kLocalDmaLkey}));
+    RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
+
+    Pair<Backend> ordinary;
+    RVT_OK(ordinary.a().qp->post_send({.sg_list = {&all, 1}}));
+    RVT_EQ(ordinary.sent().status, WcStatus::kLocProtErr);
+}
+RVT_CONFORM_RC(the_key_for_all_memory_is_for_domains_that_may_use_it)
+
+template <class Backend>
 void a_local_range_outside_its_region_is_a_protection_error() {
     Pair<Backend> pair;
     const Sge outside = pair.a().sge(kMemoryBytes - 10, 20);
