@@ -31,22 +31,32 @@ class PacketBurst {
     [[nodiscard]] protocol::Psn psn(std::size_t i) const noexcept {
         return protocol::Psn(psns_[i]);
     }
+    /// Whether there is for a packet with so many pieces of payload.
+    [[nodiscard]] bool has_room_for(std::size_t pieces) const noexcept {
+        return count_ < kMaxPackets && pieces_used_ + pieces <= pieces_.size();
+    }
     [[nodiscard]] bool has_room_for(const PieceList& payload) const noexcept {
-        return count_ < kMaxPackets && pieces_used_ + payload.all().size() <= pieces_.size();
+        return has_room_for(payload.all().size());
     }
 
-    /// Appends a packet; sets `header.pad`. Precondition: has_room_for(payload).
-    void add(protocol::PacketHeader& header, const PieceList& payload) noexcept {
-        header.pad = static_cast<std::uint8_t>(-payload.bytes() & 3);
+    /// Appends a packet with the next `bytes` of the payload; sets `header.pad`.
+    /// Precondition: has_room_for(payload.pieces()).
+    void add(protocol::PacketHeader& header, PieceCursor& payload, std::uint64_t bytes) noexcept {
+        header.pad = static_cast<std::uint8_t>(-bytes & 3);
         std::byte* to = headers_[count_].data();
-        const std::size_t bytes = protocol::encode(header, to);
-        iovec* list = &pieces_[pieces_used_];
-        std::copy(payload.all().begin(), payload.all().end(), list);
-        packets_.all[count_] = {
-            .headers = {to, bytes}, .payload = {list, payload.all().size()}, .pad = header.pad};
-        pieces_used_ += payload.all().size();
+        const std::size_t header_bytes = protocol::encode(header, to);
+        const std::size_t first = pieces_used_;
+        payload.take(bytes, [this](const iovec& piece) { pieces_[pieces_used_++] = piece; });
+        packets_.all[count_] = {.headers = {to, header_bytes},
+                                .payload = {&pieces_[first], pieces_used_ - first},
+                                .pad = header.pad};
         psns_[count_] = header.psn.value();
         ++count_;
+    }
+    /// The same with all of it. Precondition: has_room_for(payload).
+    void add(protocol::PacketHeader& header, const PieceList& payload) noexcept {
+        PieceCursor all(payload, 0);
+        add(header, all, payload.bytes());
     }
 
     /// Of payload that is part of a list which will not be there any more at send(): whether the

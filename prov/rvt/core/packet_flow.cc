@@ -222,8 +222,7 @@ bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept
         deliver_to_group(qp, request, local);
     }
     device.flush();
-    device.stats().add(Stat::kMessagesSent);
-    device.stats().add(Stat::kBytesSent, wqe.bytes);
+    device.stats().add_sent(wqe.bytes);
     qp.send_queue().start_next();
     wqe.status = WcStatus::kSuccess;
     wqe.done = true;

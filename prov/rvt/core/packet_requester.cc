@@ -52,14 +52,11 @@ Opcode opcode_for(QpType service, const SendWqe& wqe, bool starts, bool ends) no
                                trailer_of(wqe, ends));
 }
 
-/// Not one expression: that would copy the list.
-PieceList next_payload(const SendWqe& wqe, const PieceList& local, std::uint32_t mtu) noexcept {
-    if (!wqe.has(OpTraits::kPayload)) {
-        return {};
-    }
-    // Behind the operands of an atomic stands in the list where its results go.
-    return local.part(std::uint64_t{wqe.sent} * mtu,
-                      std::min<std::uint64_t>(wqe.payload_bytes, mtu));
+/// Payload of the next packet: behind the operands of an atomic stands in the list where its
+/// results go.
+std::uint64_t next_payload(const SendWqe& wqe, std::uint32_t mtu) noexcept {
+    const std::uint64_t left = wqe.payload_bytes - std::uint64_t{wqe.sent} * mtu;
+    return wqe.has(OpTraits::kPayload) ? std::min<std::uint64_t>(left, mtu) : 0;
 }
 
 /// C9-140: the local ACK time-out is 4.096 us times a power of two; a code of 0 means never.
@@ -143,6 +140,7 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
         return false;
     }
     PacketBurst burst(device_, dest_);
+    PieceCursor payload(local, std::uint64_t{wqe.sent} * mtu_);
     const bool was_idle = in_flight() == 0;
     bool all_taken = true;
     PacketHeader header;
@@ -152,8 +150,7 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
         if (step == 0) {
             break;
         }
-        const PieceList payload = next_payload(wqe, local, mtu_);
-        if (!burst.has_room_for(payload)) {
+        if (!burst.has_room_for(payload.pieces())) {
             all_taken = send_burst(qp, wqe, burst);
             continue;
         }
@@ -165,8 +162,9 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
             header = header_at(qp, wqe, wqe.sent, step);
         }
         has_middle = is_middle;
+        const std::uint64_t bytes = next_payload(wqe, mtu_);
         header.ack_request = count_sent(qp, wqe, step);
-        burst.add(header, payload);
+        burst.add(header, payload, bytes);
     }
     all_taken = send_burst(qp, wqe, burst) && all_taken;
     after_sending(qp, wqe, was_idle);
@@ -178,8 +176,7 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
         return false;  // an acknowledgement sets it going
     }
     sending_ = nullptr;
-    device_.stats().add(Stat::kMessagesSent);
-    device_.stats().add(Stat::kBytesSent, wqe.bytes);
+    device_.stats().add_sent(wqe.bytes);
     if (qp.type() == QpType::kUc) {
         wqe.done = true;  // sent is all that it can be
     }

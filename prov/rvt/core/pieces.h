@@ -58,6 +58,35 @@ class PieceList {
     DeviceAccesses accesses_;
 };
 
+/// A place in a list, which must outlive it: takes it apart from front to back.
+class PieceCursor {
+  public:
+    PieceCursor(const PieceList& list, std::uint64_t offset) noexcept : left_(list.all()) {
+        take(offset, [](const iovec& /*skipped*/) {});
+    }
+    /// How many pieces there are from here on, the one that has been begun included.
+    [[nodiscard]] std::size_t pieces() const noexcept { return left_.size(); }
+    /// Calls `visit(iovec)` for what makes up the next bytes, as far as there are so many.
+    template <class Visit>
+    void take(std::uint64_t bytes, Visit visit) noexcept {
+        while (bytes != 0 && !left_.empty()) {
+            const iovec& piece = left_.front();
+            const std::uint64_t part = std::min<std::uint64_t>(bytes, piece.iov_len - used_);
+            visit(iovec{static_cast<std::byte*>(piece.iov_base) + used_, part});
+            bytes -= part;
+            used_ += part;
+            if (used_ == piece.iov_len) {
+                left_ = left_.subspan(1);
+                used_ = 0;
+            }
+        }
+    }
+
+  private:
+    std::span<const iovec> left_;
+    std::uint64_t used_ = 0;  // of the first of these
+};
+
 /// What arrived, as a list of one piece. Read only; a list of pieces has no const.
 PieceList pieces_of(std::span<const std::byte> bytes) noexcept;
 

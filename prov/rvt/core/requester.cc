@@ -198,8 +198,7 @@ Outcome start_loopback(Qp& qp, const SendWqe& wqe, const PieceList& local) noexc
                                                      : send_connected(qp, request, local);
     if (outcome.status == WcStatus::kSuccess) {
         Stats& stats = qp.device().stats();
-        stats.add(Stat::kMessagesSent);
-        stats.add(Stat::kBytesSent, wqe.bytes);
+        stats.add_sent(wqe.bytes);
         stats.add(Stat::kLoopMessages);
     }
     return outcome;

@@ -151,8 +151,7 @@ bool SegmentFlow::start_one_sided(Qp& qp, SendWqe& wqe, const PieceList& local) 
     }
     qp.send_queue().start_next();
     complete(wqe, WcStatus::kSuccess);
-    device_.stats().add(Stat::kMessagesSent);
-    device_.stats().add(Stat::kBytesSent, wqe.bytes);
+    device_.stats().add_sent(wqe.bytes);
     return true;
 }
 
@@ -185,8 +184,7 @@ bool SegmentFlow::go_on(Qp& qp) noexcept {
         }
         wqe.moved += part.bytes();
     } while (wqe.moved < total);
-    device_.stats().add(Stat::kMessagesSent);
-    device_.stats().add(Stat::kBytesSent, wqe.bytes);
+    device_.stats().add_sent(wqe.bytes);
     sending_ = nullptr;
     wqe.moved = 0;  // from now on: bytes that a READ has brought
     if (qp.type() == QpType::kUc) {

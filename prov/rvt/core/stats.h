@@ -45,16 +45,12 @@ const char* to_string(Stat stat) noexcept;
 class Stats {
   public:
     /// Cost: a load and a store to a line that nobody else writes.
-    void add(Stat stat, std::uint64_t n = 1) noexcept {
+    void add(Stat stat, std::uint64_t n = 1) noexcept { add_of(thread_number(), stat, n); }
+    /// A message of so many bytes.
+    void add_sent(std::uint64_t bytes) noexcept {
         const unsigned thread = thread_number();
-        auto& cell = lines_[thread].cells[static_cast<std::size_t>(stat)];
-        if (thread < kThreadLines) [[likely]] {
-            // relaxed: counts order nothing, and this line has one writer.
-            cell.store(cell.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-        } else {
-            // relaxed: counts order nothing.
-            cell.fetch_add(n, std::memory_order_relaxed);
-        }
+        add_of(thread, Stat::kMessagesSent, 1);
+        add_of(thread, Stat::kBytesSent, bytes);
     }
 
     /// Threads: any. Counts of other threads may be a moment old.
@@ -66,6 +62,16 @@ class Stats {
         std::array<std::atomic<std::uint64_t>, kStats> cells{};
     };
 
+    void add_of(unsigned thread, Stat stat, std::uint64_t n) noexcept {
+        auto& cell = lines_[thread].cells[static_cast<std::size_t>(stat)];
+        if (thread < kThreadLines) [[likely]] {
+            // relaxed: counts order nothing, and this line has one writer.
+            cell.store(cell.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+        } else {
+            // relaxed: counts order nothing.
+            cell.fetch_add(n, std::memory_order_relaxed);
+        }
+    }
     /// A number of the calling thread's own while it lives, at most kThreadLines.
     static unsigned thread_number() noexcept;
 
