@@ -112,7 +112,15 @@ void deliver_request(Qp& qp, const Route& route, const DecodedPacket& packet) no
     }
 }
 
+/// What a response has set going leaves when the poll has taken in all that there was.
+void run_if_needed(Qp& qp, bool has_work) noexcept {
+    if (has_work || wants_run(qp)) {
+        qp.device().run_behind_poll(qp.qpn());
+    }
+}
+
 void deliver_response(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
+    bool has_work = false;
     {
         const util::Guard guard(qp.tx_lock());
         auto* flow = static_cast<PacketFlow*>(qp.flow());
@@ -122,8 +130,9 @@ void deliver_response(Qp& qp, const Route& route, const DecodedPacket& packet) n
             return;
         }
         flow->requester().take_response(qp, packet);
+        has_work = retire_done_locked(qp);
     }
-    qp.device().run_behind_poll(qp.qpn());
+    run_if_needed(qp, has_work);
 }
 
 void deliver_to(Qp& qp, const Route& route, const DecodedPacket& packet) noexcept {
@@ -174,6 +183,7 @@ std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept {
 }
 
 void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept {
+    bool has_work = false;
     {
         const util::Guard guard(qp.tx_lock());
         auto* flow = static_cast<PacketFlow*>(qp.flow());
@@ -185,8 +195,9 @@ void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept {
                                                     .psn = psn,
                                                     .syndrome = protocol::to_wire(protocol::ack())},
                                          .payload = {}});
+        has_work = retire_done_locked(qp);
     }
-    qp.device().run_behind_poll(qp.qpn());
+    run_if_needed(qp, has_work);
 }
 
 void abandon_sending(Qp& qp) noexcept {

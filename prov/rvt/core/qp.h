@@ -154,7 +154,7 @@ class Qp : public Object {
         bool drained_event_due = false;
     };
     [[nodiscard]] Sending& sending() noexcept { return sending_; }
-    /// Set by who wants the send queue run, cleared by who runs it.
+    /// Set by who wants the send queue run and finds tx_lock() taken, cleared by who runs it.
     std::atomic<std::uint32_t> run_again{0};
 
     /// Whether READs and atomics can be posted: the pair may have some outstanding.

@@ -371,21 +371,45 @@ Status enqueue_send(Qp& qp, const SendWr& wr) noexcept {
 
 void run_send_queue(Qp& qp) noexcept {
     const ReadPin pin;
-    // seq_cst: pairs with the fetch_or below: of a thread that asks for a run while another ends
-    // one, one sees the other, and the run takes place.
-    qp.run_again.store(1, std::memory_order_seq_cst);
-    // seq_cst: pairs with the store above; a read-modify-write, so that the unlock comes before it.
-    while (qp.run_again.fetch_or(0, std::memory_order_seq_cst) != 0 && qp.tx_lock().try_lock()) {
-        // relaxed: what was posted before the flag was set is seen below, by the locked look above.
-        qp.run_again.store(0, std::memory_order_relaxed);
+    do {
+        if (!qp.tx_lock().try_lock()) {
+            // seq_cst: pairs with wants_run(): of a thread that asks for a run while another ends
+            // one, one sees the other, and the run takes place.
+            qp.run_again.exchange(1, std::memory_order_seq_cst);
+            if (!qp.tx_lock().try_lock()) {
+                break;
+            }
+        }
+        // relaxed: a wish that comes behind this look is found by wants_run().
+        if (qp.run_again.load(std::memory_order_relaxed) != 0) {
+            // seq_cst: as above; what was posted before the wish is seen below.
+            qp.run_again.exchange(0, std::memory_order_seq_cst);
+        }
         while (step_locked(qp)) {
         }
         qp.tx_lock().unlock();
-    }
+    } while (wants_run(qp));
     if (qp.take_overrun()) {
         qp.raise(EventType::kQpFatal);
         qp.enter_error();
     }
+}
+
+bool wants_run(Qp& qp) noexcept {
+    // seq_cst: pairs with the exchange in run_send_queue(); a read-modify-write, so that the unlock
+    // comes before it.
+    return qp.run_again.fetch_or(0, std::memory_order_seq_cst) != 0;
+}
+
+bool retire_done_locked(Qp& qp) noexcept {
+    SendQueue& queue = qp.send_queue();
+    const SendWqe* oldest = queue.oldest();
+    while (oldest != nullptr && oldest->done && oldest->status == WcStatus::kSuccess) {
+        retire_oldest_locked(qp);
+        oldest = queue.oldest();
+    }
+    return (oldest != nullptr && oldest->done) || queue.next() != nullptr ||
+           qp.flow()->is_sending() || qp.state() != QpState::kRts;
 }
 
 void deliver_to_group(Qp& qp, const Request& request, const PieceList& local) noexcept {

@@ -22,6 +22,14 @@ Status enqueue_send(Qp& qp, const SendWr& wr) noexcept;
 /// Threads: any that holds no rx_lock; under a ReadPin unless the pair is the caller's own.
 void run_send_queue(Qp& qp) noexcept;
 
+/// Whether somebody has asked for a run in vain since the last one: tx_lock was taken. Threads: who
+/// has just let go of it, and did not run the queue.
+[[nodiscard]] bool wants_run(Qp& qp) noexcept;
+
+/// Completes what is done and did not fail. Returns: whether a run would find something to do.
+/// Threads: holder of tx_lock. Precondition: the pair has a flow.
+[[nodiscard]] bool retire_done_locked(Qp& qp) noexcept;
+
 /// As run_send_queue(), and what waits for a receiver that was not ready tries again now.
 void retry_send_queue(Qp& qp) noexcept;
 
