@@ -86,8 +86,12 @@ class Device : public Object {
     /// Returns: how many packets or segments arrived.
     /// Threads: any; beside a thread that is in it, it returns at once.
     unsigned progress() noexcept;
-    /// The same, and tells what time it is, for which the clock is read once.
+    /// The same, and tells what time it is, as poll_us() does.
     unsigned progress(std::uint64_t& now_us) noexcept;
+
+    /// What time it was when the poll that is under way began, to a few microseconds: never later.
+    /// Threads: the one in poll().
+    [[nodiscard]] std::uint64_t poll_us() const noexcept { return poll_us_; }
 
     /// Sleeps until `fd` is readable, the backend has something, waiting work is due or
     /// `timeout_ms` passed.
@@ -196,7 +200,8 @@ class Device : public Object {
     Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
            std::unique_ptr<KeyTable> keys) noexcept;
     static Result<KeyBlock> map_key_block(std::uint32_t max_mr) noexcept;
-    unsigned take_in() noexcept;
+    unsigned take_in(std::uint64_t& now) noexcept;
+    void look_at_clock_locked() noexcept RVT_REQUIRES(progress_lock_);
     void resume_due(std::uint64_t now_us) noexcept;
     std::vector<std::uint32_t> take_due(std::uint64_t now_us, const void* on) noexcept;
     void note_waiting_locked() noexcept RVT_REQUIRES(waiting_lock_);
@@ -221,8 +226,11 @@ class Device : public Object {
     std::atomic<std::uint32_t> next_pd_id_{1};
 
     SendHold send_hold_;
-    util::SpinLock progress_lock_;            // order: outermost; only ever tried
-    PinSlot& poll_pin_ = take_pin_slot();     // of who holds progress_lock_
+    util::SpinLock progress_lock_;         // order: outermost; only ever tried
+    PinSlot& poll_pin_ = take_pin_slot();  // of who holds progress_lock_
+    std::uint64_t poll_us_ = 0;            // as are these
+    std::uint64_t looked_ticks_ = 0;
+    std::uint32_t polls_since_look_ = 0;
     std::vector<std::uint32_t> behind_poll_;  // pairs; of who holds progress_lock_
     util::SpinLock waiting_lock_;             // order: innermost
     std::vector<Waiting> waiting_ RVT_GUARDED_BY(waiting_lock_);

@@ -77,14 +77,15 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
 
 /// The oldest of what is under way has moved on from `from`.
 void PacketRequester::made_progress(const Qp& qp, Psn from) noexcept {
-    const std::uint64_t now = device_.now_us();
+    const std::uint64_t now = device_.poll_us();
     fetches_.drop_until(una_);
     is_repairing_ = false;
     is_again_ = false;
     retries_used_ = 0;
     progress_us_ = now;
     if (timed_at_us_ != 0 && distance(una_, timed_psn_) > 0) {
-        const std::uint64_t sample = now - timed_at_us_;
+        // The packet may have left since the poll looked at the clock.
+        const std::uint64_t sample = now - std::min(now, timed_at_us_);
         rtt_us_ = rtt_us_ == 0 ? sample : (7 * rtt_us_ + sample) / 8;
         timed_at_us_ = 0;
     }
