@@ -250,3 +250,23 @@ Test(registry, a_device_in_use_is_busy_and_its_contexts_are_told) {
     RVT_OK(registry.remove_device(device));
     RVT_ASSERT(registry.devices().empty());
 }
+
+// Who polls is told a time that may be some polls old, but no more, and not from before a pause.
+Test(registry, the_time_of_a_device_that_is_polled_goes_on) {
+    Registry registry;
+    Device* device = add(registry, "polled").value();
+    std::uint64_t told = 0;
+    for (int round = 0; round < 100; ++round) {
+        const std::uint64_t before = device->now_us();
+        for (int polls = 0; polls < 16; ++polls) {
+            device->progress(told);
+        }
+        RVT_ASSERT(told >= before && told <= device->now_us());
+    }
+    const std::uint64_t later = device->now_us() + 1000;
+    while (device->now_us() < later) {
+    }
+    device->progress(told);
+    RVT_ASSERT(told >= later);
+    RVT_OK(registry.remove_device(device));
+}

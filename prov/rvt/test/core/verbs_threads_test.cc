@@ -2,6 +2,8 @@
 // Several threads on one device: nothing is lost, nothing outlives its object, nobody waits for
 // ever.
 #include "conform/fixture.h"
+#include "core/requester.h"
+#include "util/lock.h"
 
 #include <atomic>
 #include <thread>
@@ -125,6 +127,23 @@ Test(verbs_threads, two_threads_exchange_messages_by_packets, .timeout = 60) {
 }
 Test(verbs_threads, two_threads_exchange_messages_by_sockets, .timeout = 60) {
     two_threads_exchange<Roce>();
+}
+
+// Who posts while another thread has the lock of the queue leaves it a wish, which that one heeds,
+// although it has not seen the request.
+Test(verbs_threads, a_wish_for_a_run_is_heeded_behind_a_response) {
+    Pair<Packets> pair;
+    core::Qp& qp = *pair.a().qp;
+    {
+        const util::Guard guard(qp.tx_lock());
+        RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 16}));
+    }
+    RVT_ASSERT(core::wants_run(qp));
+    core::run_send_queue(qp);
+    RVT_ASSERT(not(core::wants_run(qp)));
+    qp.run_again = 1;
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_ASSERT(not(core::wants_run(qp)));
 }
 
 Test(verbs_threads, several_threads_post_to_one_pair_and_all_arrives, .timeout = 60) {
