@@ -14,6 +14,8 @@
 #include <thread>
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "common/check.h"
 #include "common/epoll_sets.h"
@@ -105,7 +107,7 @@ class Watched {
   public:
     explicit Watched(Wire& wire) {
         thread_->run([&] {
-            watch.emplace(*thread_, wire, is_hot_);
+            watch.emplace(*thread_, wire, is_hot);
             RVT_OK(watch->start());
         });
     }
@@ -115,10 +117,13 @@ class Watched {
     Watched(const Watched&) = delete;
     Watched& operator=(const Watched&) = delete;
 
+    /// On the control thread, whose own turns wait for it.
+    void run(const ControlThread::Command& command) { thread_->run(command); }
+
     std::optional<WireWatch> watch;
+    std::atomic<bool> is_hot{false};
 
   private:
-    std::atomic<bool> is_hot_{false};
     const std::shared_ptr<ControlThread> thread_ = ControlThread::acquire().take();
 };
 
@@ -170,4 +175,22 @@ Test(wire_watch, has_what_it_watches_in_a_set_only_until_something_comes, .timeo
     RVT_EQ(eventfd_write(wire.wire_fd(), 1), 0);
     wait_until([&] { return wire.arrivals == 2; });
     RVT_EQ(sets_with(wire.wire_fd()), 0);
+}
+
+// A file, which the kernel takes into no set, stands for a set that has no room.
+Test(wire_watch, leaves_the_wire_to_its_owner_where_it_cannot_watch, .timeout = 30) {
+    CountingWire wire;
+    Watched watched(wire);
+    wait_until([&] { return wire.arrivals == 1 && watched.is_hot; });
+    const UniqueFd watchable(dup(wire.wire_fd()));
+    const UniqueFd file(memfd_create("file", MFD_CLOEXEC));
+    RVT_EQ(dup2(file.get(), wire.wire_fd()), wire.wire_fd());
+    bool is_left = true;
+    watched.run([&] {
+        watched.is_hot = false;
+        watched.watch->leave_to_watch();
+        is_left = !watched.is_hot;
+    });
+    RVT_ASSERT(not(is_left));
+    RVT_EQ(dup2(watchable.get(), wire.wire_fd()), wire.wire_fd());
 }
