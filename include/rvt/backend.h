@@ -208,7 +208,7 @@ inline constexpr std::size_t kMaxSegmentHeader = 128;
 
 /// Hands a packet to the core, on the thread of poll(): from the base transport header to the
 /// padding, its ICRC checked and taken off. The core has copied what it needs on return and trusts
-/// no byte of it.
+/// no byte of it. Pairs and memory stay for as long as poll() lasts: the core pins them around it.
 /// From a device of segment grade it takes datagrams to groups, and drops the rest.
 /// @param source  Where it came from; a port of 0 fits every peer of that address.
 /// @param dest    The device, or the group, that it was sent to.
