@@ -618,7 +618,7 @@ void CmRcPort::opened_locked(CmRcConnection& connection, std::span<const std::by
     connection.is_doubted_ = false;
     connection.greeting_ = {};
     connection.set_state(State::kOpen);
-    connection.user_.connected(private_data);
+    connection.user_.connected(connection, private_data);
 }
 
 void CmRcPort::fail_locked(CmRcConnection& connection, int error,

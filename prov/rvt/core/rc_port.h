@@ -31,12 +31,16 @@ std::uint16_t rc_caller(const CmEvent& request) noexcept;
 /// completes only when it fails.
 inline constexpr std::uint64_t kRcProbe = ~std::uint64_t{0};
 
-/// Who has a connection. Called under the port's lock: it must not call the port.
+class RcConnection;
+
+/// Who has a connection. Called under the port's lock: it must not call the port, nor look where it
+/// keeps the connection, which its owner may be about to destroy.
 /// Threads: any that polls.
 class RcUser {
   public:
     /// The pair can be used. What the peer has added to its answer, where it was asked.
-    virtual void connected(std::span<const std::byte> private_data) noexcept = 0;
+    virtual void connected(const RcConnection& connection,
+                           std::span<const std::byte> private_data) noexcept = 0;
     /// It has come to nothing: ECONNREFUSED, with what the peer has added; ETIMEDOUT, or another
     /// error of the pair's.
     virtual void connect_failed(int error, std::span<const std::byte> private_data) noexcept = 0;

@@ -598,10 +598,10 @@ int open_with(EpMsg& ep, const fi_info& info, Pep* pep) {
 EpMsg::EpMsg() : events(*this) {}
 EpMsg::~EpMsg() = default;
 
-void EpMsg::Events::connected(std::span<const std::byte> private_data) noexcept {
+void EpMsg::Events::connected(const core::RcConnection& connection,
+                              std::span<const std::byte> private_data) noexcept {
     static_cast<void>(entry([&] {
         const MsgPort& port = *ep_.use->port;
-        const core::RcConnection& connection = *ep_.connection;
         RVT_INFO(kEpCtrl, "connected to %s %s",
                  port.name_of(connection.peer(), connection.peer_service()).to_string().c_str(),
                  port.way());

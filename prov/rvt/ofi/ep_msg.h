@@ -95,7 +95,8 @@ struct EpMsg {
     class Events final : public core::RcUser {
       public:
         explicit Events(EpMsg& ep) noexcept : ep_(ep) {}
-        void connected(std::span<const std::byte> private_data) noexcept override;
+        void connected(const core::RcConnection& connection,
+                       std::span<const std::byte> private_data) noexcept override;
         void connect_failed(int error, std::span<const std::byte> private_data) noexcept override;
         void disconnected() noexcept override;
         void device_gone() noexcept override;

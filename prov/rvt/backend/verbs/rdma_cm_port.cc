@@ -476,7 +476,7 @@ void RdmaCmPort::opened_locked(RdmaCmConnection& connection,
     const bool has_asked = connection.state() == State::kDialing;
     connection.greeting_ = {};
     connection.set_state(State::kOpen);
-    connection.user_.connected(has_asked ? private_data : std::span<const std::byte>());
+    connection.user_.connected(connection, has_asked ? private_data : std::span<const std::byte>());
 }
 
 void RdmaCmPort::fail_locked(RdmaCmConnection& connection, int error,

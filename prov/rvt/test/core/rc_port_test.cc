@@ -51,7 +51,8 @@ struct Notes final : RcUser, RcListener {
         request = event;
         data = text_of(with);
     }
-    void connected(std::span<const std::byte> with) noexcept override {
+    void connected(const RcConnection& /*connection*/,
+                   std::span<const std::byte> with) noexcept override {
         is_connected = true;
         data = text_of(with);
     }

@@ -68,6 +68,19 @@ RVT_MSG_TEST(msg_cm, each_message_carries_private_data) {
     RVT_ASSERT(expect_event(listener.eq.get(), FI_CONNECTED).object == &server.ep->fid);
 }
 
+RVT_MSG_TEST(msg_cm, an_endpoint_may_be_closed_while_it_is_being_connected) {
+    const MsgListener listener;
+    for (int round = 0; round < 100; ++round) {
+        MsgClient client;
+        client.connect(listener);
+        const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
+        MsgEnd server(listener.fabric.get(), listener.eq.get(), request.info.get());
+        RVT_OK(fi_accept(server.ep.get(), nullptr, 0));
+        expect_event(client.eq.get(), FI_CONNECTED);
+        server.ep.reset();
+    }
+}
+
 RVT_MSG_TEST(msg_cm, a_request_names_both_addresses) {
     Asked asked;
     const fi_info& info = *asked.request.info;
