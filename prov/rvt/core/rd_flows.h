@@ -259,9 +259,10 @@ class RdFlows final : private MadSink, private CmWire {
     Status make_pair(RdFlow& flow, bool over_nic);
     Status make_nic_pair_locked(RdFlow& flow) RVT_REQUIRES(flow.lock_);
     Result<Link*> add_to_dial_locked(const Address& peer) RVT_REQUIRES(lock_);
-    void dial_by_packets_locked(const Address& peer, bool is_wanted, std::uint64_t until_us)
-        RVT_REQUIRES(lock_);
-    void leave_nic_locked(Link& link) RVT_REQUIRES(lock_);
+    void dial_in_place_locked(const Address& peer, bool over_nic, bool is_wanted,
+                              std::uint64_t until_us) RVT_REQUIRES(lock_);
+    void dial_anew_locked(Link& link, bool over_nic) RVT_REQUIRES(lock_);
+    void ask_instead_locked(Link& link, int error) RVT_REQUIRES(lock_);
     std::array<std::byte, kGreetingBytes> own_greeting_locked(const RdFlow& flow) const
         RVT_REQUIRES(lock_);
     static void note_greeting(Link& link, const CmEvent& event) noexcept;
@@ -272,7 +273,8 @@ class RdFlows final : private MadSink, private CmWire {
     void run_cm_locked() RVT_REQUIRES(lock_);
     void on_event_locked(const CmEvent& event) RVT_REQUIRES(lock_);
     void on_request_locked(const CmEvent& event) RVT_REQUIRES(lock_);
-    void accept_locked(const CmEvent& event, bool is_wanted, bool has_place) RVT_REQUIRES(lock_);
+    void accept_locked(const CmEvent& event, bool is_wanted, bool has_place, std::uint64_t until_us)
+        RVT_REQUIRES(lock_);
     void refuse_locked(const CmEvent& event, std::uint8_t why) RVT_REQUIRES(lock_);
     void on_reply_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
     void on_rejected_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);

@@ -267,6 +267,9 @@ void RdFlows::connect(const Address& peer) {
     const util::Guard guard(lock_);
     if (Link* const known = at_locked(peer)) {
         known->is_wanted = known->state != State::kOpen;
+        if (known->state == State::kAccepted) {
+            known->deadline_us = device_.now_us() + connect_timeout_us_;
+        }
         return;  // it is on its way, or the user is about to hear of it
     }
     const auto added = add_to_dial_locked(peer);
@@ -292,9 +295,14 @@ Result<RdFlows::Link*> RdFlows::add_to_dial_locked(const Address& peer) {
     return add_locked(peer, false, false);
 }
 
-/// In place of a link that one of the two NICs does not carry.
-void RdFlows::dial_by_packets_locked(const Address& peer, bool is_wanted, std::uint64_t until_us) {
-    const auto added = add_locked(peer, true, false);
+/// In the place of a link to the same peer.
+/// @param over_nic  If the NIC carries it: it may have no room.
+void RdFlows::dial_in_place_locked(const Address& peer, bool over_nic, bool is_wanted,
+                                   std::uint64_t until_us) {
+    auto added = add_locked(peer, true, over_nic);
+    if (!added.is_ok() && over_nic) {
+        added = add_locked(peer, true, false);
+    }
     if (!added.is_ok()) {
         if (is_wanted) {
             user_->connect_failed(peer, added.status().error());
@@ -306,14 +314,23 @@ void RdFlows::dial_by_packets_locked(const Address& peer, bool is_wanted, std::u
     dial_locked(*added.value());
 }
 
-/// A link that the NIC, or the peer's, does not carry gives way to one of packets.
-void RdFlows::leave_nic_locked(Link& link) {
+/// A link that comes to nothing gives way to a new one.
+void RdFlows::dial_anew_locked(Link& link, bool over_nic) {
     const bool is_wanted = std::exchange(link.is_wanted, false);
     const Address peer = link.flow->address_;
-    const std::uint64_t until_us =
-        has_deadline(link) ? link.deadline_us : device_.now_us() + connect_timeout_us_;
+    const std::uint64_t until_us = link.deadline_us;
     drop_locked(link);
-    dial_by_packets_locked(peer, is_wanted, until_us);
+    dial_in_place_locked(peer, over_nic, is_wanted, until_us);
+}
+
+/// Of a request of the peer's that we have answered nothing comes: the answer was too late for it.
+/// Who wants the flow here asks for it, then, as the peer may do meanwhile.
+void RdFlows::ask_instead_locked(Link& link, int error) {
+    if (link.is_wanted && device_.now_us() < link.deadline_us) {
+        dial_anew_locked(link, link.flow->is_over_nic());
+    } else {
+        fail_locked(link, error);
+    }
 }
 
 void RdFlows::dial_locked(Link& link) {
@@ -468,7 +485,9 @@ void RdFlows::on_event_locked(const CmEvent& event) {
         case CmEventType::kEstablished: opened_locked(*link); break;
         case CmEventType::kRejected: on_rejected_locked(*link, event); break;
         case CmEventType::kUnreachable:
-            if (link->state == State::kDialing && device_.now_us() < link->deadline_us) {
+            if (link->state != State::kDialing) {
+                ask_instead_locked(*link, ETIMEDOUT);
+            } else if (device_.now_us() < link->deadline_us) {
                 dial_locked(*link);
             } else {
                 fail_locked(*link, link->is_refused ? ECONNREFUSED : ETIMEDOUT);
@@ -502,6 +521,7 @@ void RdFlows::on_request_locked(const CmEvent& event) {
     }
     Link* const known = at_locked(event.peer);
     bool is_wanted = false;
+    std::uint64_t until_us = device_.now_us() + connect_timeout_us_;
     if (known != nullptr) {
         if (known->state == State::kDialing && is_lower(device_.address(), event.peer)) {
             refuse_locked(event, static_cast<std::uint8_t>(Refused::kCrossing));
@@ -513,19 +533,22 @@ void RdFlows::on_request_locked(const CmEvent& event) {
             return;
         }
         is_wanted = std::exchange(known->is_wanted, false);
+        until_us = is_wanted ? known->deadline_us : until_us;
         known->state == State::kOpen ? end_locked(*known) : drop_locked(*known);
     }
-    accept_locked(event, is_wanted, known != nullptr);
+    accept_locked(event, is_wanted, known != nullptr, until_us);
 }
 
-void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place) {
+/// @param until_us  So long the flow is wanted, if it is.
+void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place,
+                            std::uint64_t until_us) {
     is_wanted |= is_wished_locked(event.peer);
     const bool over_nic = names_nic(read_greeting(event.private_data()));
     const auto added = add_locked(event.peer, has_place, over_nic);
     if (!added.is_ok() && over_nic) {
         refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));
         if (is_wanted) {
-            dial_by_packets_locked(event.peer, true, device_.now_us() + connect_timeout_us_);
+            dial_in_place_locked(event.peer, false, true, until_us);
         }
         return;
     }
@@ -540,6 +563,7 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place
     }
     Link& link = *added.value();
     link.is_wanted = is_wanted;
+    link.deadline_us = until_us;
     link.state = State::kAccepted;
     link.handle = event.handle;
     note_greeting(link, event);
@@ -547,7 +571,7 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place
     Status status = connect_pair_locked(link, event);
     if (!status.is_ok() && over_nic) {
         refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));
-        link.is_wanted ? leave_nic_locked(link) : retire_locked(link);
+        link.is_wanted ? dial_anew_locked(link, false) : retire_locked(link);
         return;
     }
     if (status.is_ok()) {
@@ -571,7 +595,7 @@ void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
     if (!status.is_ok() && link.flow->is_over_nic()) {
         RVT_INFO(kEpCtrl, "the NIC does not carry a connection: %s; packets will do",
                  strerrordesc_np(status.error()));
-        leave_nic_locked(link);
+        dial_anew_locked(link, false);
         return;
     }
     if (status.is_ok()) {
@@ -588,7 +612,7 @@ void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
 void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
     using enum protocol::CmRejectReason;
     if (link.state != State::kDialing) {
-        fail_locked(link, ECONNREFUSED);  // the peer has thought better of it
+        ask_instead_locked(link, ECONNREFUSED);
         return;
     }
     const auto code = static_cast<Refused>(
@@ -596,7 +620,7 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
     if (event.reason == kConsumer && code == Refused::kCrossing) {
         link.state = State::kYielded;
     } else if (event.reason == kConsumer && code == Refused::kNoNic && link.flow->is_over_nic()) {
-        leave_nic_locked(link);
+        dial_anew_locked(link, false);
     } else if ((event.reason == kStaleConnection || event.reason == kTimeout) &&
                device_.now_us() < link.deadline_us) {
         dial_locked(link);

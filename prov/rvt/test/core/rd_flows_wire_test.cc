@@ -29,12 +29,13 @@ std::string text_of(std::uint64_t seed, int number) {
     return text;
 }
 
+void expect(std::uint64_t seed, bool is_so, const char* what) {
+    if (!is_so) {
+        cr_fatal("seed %llu: %s", static_cast<unsigned long long>(seed), what);
+    }
+}
+
 void talk(std::uint64_t seed, const char* faults) {
-    const auto expect = [seed](bool is_so, const char* what) {
-        if (!is_so) {
-            cr_fatal("seed %llu: %s", static_cast<unsigned long long>(seed), what);
-        }
-    };
     FlowPair net;
     auto plan = protocol::parse_faults(faults).value();
     plan.seed = seed;
@@ -57,13 +58,13 @@ void talk(std::uint64_t seed, const char* faults) {
         };
         return all(net.a) && all(net.b) && net.a.flow->is_drained() && net.b.flow->is_drained();
     };
-    expect(net.run_until(is_done, 400'000), "it hangs");
+    expect(seed, net.run_until(is_done, 400'000), "it hangs");
     for (FlowTalker* node : nodes) {
-        expect(node->opens == 1 && node->ends == 0 && !node->is_malformed, "a flow was lost");
+        expect(seed, node->opens == 1 && node->ends == 0 && !node->is_malformed, "a flow was lost");
         for (int i = 0; i < kMessages; ++i) {
             const Heard& heard = node->heard[static_cast<std::size_t>(i)];
-            expect(heard.tag == static_cast<std::uint64_t>(i), "a message out of order");
-            expect(heard.text == text_of(seed, i), "a message with other bytes");
+            expect(seed, heard.tag == static_cast<std::uint64_t>(i), "a message out of order");
+            expect(seed, heard.text == text_of(seed, i), "a message with other bytes");
         }
     }
 }
@@ -102,4 +103,23 @@ Test(rd_flows_traffic, survives_loss, .timeout = 60) {
 }
 Test(rd_flows_traffic, survives_all_at_once, .timeout = 60) {
     talk_with_many_seeds("drop=3%,duplicate=5%,reorder=5%,corrupt=3%,delay=5%:500us", 30);
+}
+
+// Peers give requests up, and make new ones, while answers to the former ones are on their way.
+Test(rd_flows_traffic, connects_that_cross_survive_answers_that_come_too_late, .timeout = 60) {
+    constexpr std::uint64_t kSlowUs = 1'500'000;
+    for_each_seed(100, [](std::uint64_t seed) {
+        FlowPair net;
+        auto plan = protocol::parse_faults("delay=100%:1400000us").value();
+        plan.seed = seed;
+        net.wire.set_faults(plan);
+        const std::uint64_t began = now_us;
+        net.a.flows->connect(net.b.address());
+        net.b.flows->connect(net.a.address());
+        net.run_until([&] { return now_us - began > kSlowUs; });
+        net.wire.set_faults({});
+        net.run_until([&] { return net.a.flow != nullptr && net.b.flow != nullptr; });
+        expect(seed, net.a.failure == 0 && net.b.failure == 0, "somebody is told of a failure");
+        expect(seed, net.a.flow != nullptr && net.b.flow != nullptr, "they do not come together");
+    });
 }
