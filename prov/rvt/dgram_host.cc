@@ -48,10 +48,19 @@ class DgramWatch final : public util::ControlThread::Handler {
     DgramWatch(util::ControlThread& thread, const core::UdHostAttr& attr) noexcept
         : Handler(thread), user_(*attr.user), has_auto_progress_(attr.has_auto_progress) {}
 
-    Status start(int fd) { return watch_once(fd, EPOLLIN); }
+    /// @param group_fd  Of packets to groups, where those do not make `fd` readable; -1.
+    Status start(int fd, int group_fd) {
+        const Status started = watch_once(fd, EPOLLIN);
+        if (!started.is_ok() || group_fd < 0) {
+            return started;
+        }
+        groups_ = std::make_unique<Groups>(thread(), *this);
+        return groups_->watch_once(group_fd, EPOLLIN);
+    }
     /// Threads: any.
     void resume() noexcept {
-        if (!rearm().is_ok()) [[unlikely]] {
+        const bool is_armed = rearm().is_ok() && (groups_ == nullptr || groups_->rearm().is_ok());
+        if (!is_armed) [[unlikely]] {
             user_.mark_hot();  // and tried again when it has come to rest
         }
     }
@@ -81,6 +90,16 @@ class DgramWatch final : public util::ControlThread::Handler {
     }
 
   private:
+    struct Groups final : Handler {
+        Groups(util::ControlThread& thread, DgramWatch& watch) noexcept
+            : Handler(thread), owner(watch) {}
+        using Handler::rearm;
+        using Handler::watch_once;
+        void on_ready(std::uint32_t events) override { owner.on_ready(events); }
+
+        DgramWatch& owner;
+    };
+
     void take_over() {
         // Progress may take long, and does not concern a fork.
         const util::ForkRelease release;
@@ -98,6 +117,7 @@ class DgramWatch final : public util::ControlThread::Handler {
 
     core::UdUser& user_;
     const bool has_auto_progress_;
+    std::unique_ptr<Groups> groups_;
     std::uint64_t last_count_ = 0;
     milliseconds pause_{kPatience};
 };
@@ -286,8 +306,14 @@ Status DgramHost::start() {
     thread_ = thread.take();
     watch_ = std::make_unique<DgramWatch>(*thread_, attr_);
     util::Status started = util::kOk;
-    const int fd = shared_ != nullptr ? shared_->wake_fd() : device_->ops().wake_fd(*device_);
-    thread_->run([&] { started = watch_->start(fd); });
+    thread_->run([&] {
+        if (wire_ != nullptr) {
+            started = watch_->start(wire_->wire_fd(), wire_->group_fd());
+        } else {
+            started = watch_->start(
+                shared_ != nullptr ? shared_->wake_fd() : device_->ops().wake_fd(*device_), -1);
+        }
+    });
     return started;
 }
 

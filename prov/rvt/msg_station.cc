@@ -200,7 +200,8 @@ util::Status MsgStation::open_wire(const util::SockAddr& address, bool is_shared
     }
     wire_ = device.take();
     device_ = &wire_->device();
-    return util::kOk;
+    // The watch, and those who share it, wait for groups by the same descriptor.
+    return is_shared ? wire_->arm() : util::kOk;
 }
 
 util::Status MsgStation::start_watch() {

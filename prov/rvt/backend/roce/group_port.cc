@@ -10,8 +10,11 @@ Result<std::unique_ptr<core::GroupWire>> GroupPort::open(const GroupPortAttr& at
         return socket.status();
     }
     std::unique_ptr<GroupPort> made(new GroupPort(socket.take(), attr));
-    if (const Status opened = made->groups_.open(attr.wake_fd); !opened.is_ok()) {
+    if (const Status opened = made->groups_.open(); !opened.is_ok()) {
         return opened;
+    }
+    if (const Status added = made->groups_.add_own(attr.wake_fd); !added.is_ok()) {
+        return added;
     }
     return std::unique_ptr<core::GroupWire>(std::move(made));
 }

@@ -21,9 +21,20 @@ Status watch(const util::UniqueFd& set, int fd) noexcept {
 
 }  // namespace
 
-Status Groups::open(int fd) {
+Status Groups::open() noexcept {
+    group_set_.reset(epoll_create1(EPOLL_CLOEXEC));
+    if (!group_set_.is_open()) {
+        return errno;
+    }
     wake_set_.reset(epoll_create1(EPOLL_CLOEXEC));
-    return wake_set_.is_open() ? watch(wake_set_, fd) : Status(errno);
+    return wake_set_.is_open() ? kOk : Status(errno);
+}
+
+Status Groups::add_own(int fd) noexcept {
+    const util::Guard guard(lock_);
+    const Status watched = has_own_ ? kOk : watch(wake_set_, fd);
+    has_own_ = watched.is_ok();
+    return watched;
 }
 
 Status Groups::join(const Address& group) {
@@ -52,15 +63,18 @@ Status Groups::join_locked(const Address& address) {
         return socket.status();
     }
     auto made = std::make_unique<Group>(socket.take(), address, faults_, capture_);
-    if (const Status watched = watch(wake_set_, made->socket.fd()); !watched.is_ok()) {
-        return watched;
+    // In each set by itself: the kernel allows few sets within sets.
+    for (const util::UniqueFd* const set : {&group_set_, &wake_set_}) {
+        if (const Status watched = watch(*set, made->socket.fd()); !watched.is_ok()) {
+            return watched;
+        }
     }
     groups_.push_back(std::move(made));
     has_any_.store(true, std::memory_order_relaxed);  // relaxed: see poll()
     return kOk;
 }
 
-/// The kernel leaves the group, and the descriptor the wake set, when the socket is closed.
+/// The kernel leaves the group, and the descriptor both sets, when the socket is closed.
 void Groups::leave(const Address& group) noexcept {
     const util::Guard guard(lock_);
     std::erase_if(groups_,

@@ -25,11 +25,16 @@ class Groups {
            protocol::PcapInterface capture) noexcept
         : socket_(socket), faults_(faults), capture_(std::move(capture)) {}
 
-    /// Makes wake_fd(), also for what makes the device's own `fd` readable.
-    /// Returns: EMFILE, ENFILE, ENOMEM.
-    Status open(int fd);
-    /// Readable when that or the socket of a group is; -1: not open, nothing is joined.
+    /// Makes the sets of descriptors. Returns: EMFILE, ENFILE, ENOMEM.
+    Status open() noexcept;
+    [[nodiscard]] bool is_open() const noexcept { return wake_set_.is_open(); }
+    /// Readable when the socket of a group is.
+    [[nodiscard]] int group_fd() const noexcept { return group_set_.get(); }
+    /// Readable when that is, or the descriptor of add_own().
     [[nodiscard]] int wake_fd() const noexcept { return wake_set_.get(); }
+    /// Has wake_fd() readable with the device's own `fd`, the same each time, from the first call
+    /// on. Returns: ENOMEM, ENOSPC.
+    Status add_own(int fd) noexcept;
 
     /// Joins, unless it has been; leave() has to be called as often.
     /// Returns: as open_group_socket(); EAFNOSUPPORT for the other version of IP.
@@ -61,9 +66,11 @@ class Groups {
     const UdpSocket& socket_;
     const protocol::FaultPlan faults_;
     const protocol::PcapInterface capture_;
+    util::UniqueFd group_set_;
     util::UniqueFd wake_set_;
     std::atomic<bool> has_any_{false};
     mutable util::Mutex lock_;  // order: before the locks of a pair
+    bool has_own_ RVT_GUARDED_BY(lock_) = false;
     std::vector<std::unique_ptr<Group>> groups_ RVT_GUARDED_BY(lock_);
 };
 

@@ -50,7 +50,7 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
     std::unique_ptr<PacketDevice> device(new PacketDevice(socket.take(), attr));
     device->payload_bytes_ = attr.payload_bytes != 0 ? attr.payload_bytes : most.value();
     if (attr.joins_groups) {
-        if (const Status opened = device->groups_.open(device->socket_.fd()); !opened.is_ok()) {
+        if (const Status opened = device->groups_.open(); !opened.is_ok()) {
             return opened;
         }
     }
@@ -93,16 +93,20 @@ void PacketDevice::look_at_port(core::Device& device) noexcept {
     port_changed(device, payload);
 }
 
-/// A socket is readable as long as it holds something: there is nothing to arm. What a fault holds
-/// back, or a full socket has left to the next flush, shows on no descriptor, so nobody sleeps
-/// while there is any: the time is short.
-Status PacketDevice::arm() const noexcept {
+/// A socket is readable as long as it holds something: there is nothing to arm. It costs more with
+/// each packet while it is in a set (see util::ControlThread::Handler::watch_once()), so it is in
+/// none before somebody sleeps. What a fault holds back, or a full socket has left to the next
+/// flush, shows on no descriptor, so nobody sleeps while there is any: the time is short.
+Status PacketDevice::arm() noexcept {
     if (capture_.is_on()) {
         capture_.writer().flush();
     }
     const bool holds_any =
         receive_.holds_packets() || groups_.holds_packets() || transmit_.holds_packets();
-    return holds_any ? EAGAIN : kOk;
+    if (holds_any) {
+        return EAGAIN;
+    }
+    return groups_.is_open() ? groups_.add_own(socket_.fd()) : kOk;
 }
 
 Status PacketDevice::close() {

@@ -66,11 +66,19 @@ class PacketDevice {
         return receive_.poll(device, transmit_.take_report()) + groups_.poll(device);
     }
     [[nodiscard]] int wake_fd() const noexcept {
-        return groups_.wake_fd() >= 0 ? groups_.wake_fd() : socket_.fd();
+        return groups_.is_open() ? groups_.wake_fd() : socket_.fd();
     }
-    Status join(const Address& group) { return groups_.wake_fd() >= 0 ? groups_.join(group) : kOk; }
+    Status join(const Address& group) { return groups_.is_open() ? groups_.join(group) : kOk; }
     void leave(const Address& group) noexcept { groups_.leave(group); }
-    Status arm() const noexcept;
+    /// Also: ENOMEM, ENOSPC.
+    Status arm() noexcept;
+
+    // ---- for who watches without arming ----
+
+    /// The socket: wake_fd() has it from the first arm() on.
+    [[nodiscard]] int wire_fd() const noexcept { return socket_.fd(); }
+    /// Readable when something has come to a group; -1: there are none.
+    [[nodiscard]] int group_fd() const noexcept { return groups_.group_fd(); }
 
   private:
     static constexpr std::uint64_t kLookPauseUs = 100'000;

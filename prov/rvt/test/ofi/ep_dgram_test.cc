@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/epoll_sets.h"
 #include "ofi/pair.h"
 #include "ofi/ways.h"
 
@@ -453,4 +454,16 @@ RVT_DGRAM_TEST(ep_dgram, bytes_that_are_no_packet_are_dropped) {
     close(fd);
     ends.send(6);
     RVT_EQ(ends.b.next().len, 6);
+}
+
+// What is in a set costs more with each packet.
+Test(ep_dgram, has_its_socket_in_the_set_of_sleepers_when_somebody_sleeps) {
+    const std::string node = network_node();
+    EndOptions options = dgram({.wait_obj = FI_WAIT_FD});
+    options.node = node.c_str();
+    const End end(options);
+    RVT_EQ(places_in_sets(is_udp_socket), 1);  // the control thread's
+    fid* queue = &end.cq->fid;
+    RVT_OK(fi_trywait(end.open.fabric.get(), &queue, 1));
+    RVT_EQ(places_in_sets(is_udp_socket), 2);
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // fi_join, fi_cm(3), on the loopback interface, for endpoints on shared memory, and on a network's.
+#include <chrono>
+
 #include <arpa/inet.h>
 #include <unistd.h>
 
@@ -28,8 +30,9 @@ struct Member {
     Owned<fid_ep> ep;
     char in[64] = {};
 
-    explicit Member(std::uint64_t caps = FI_MSG | FI_MULTICAST | FI_SOURCE, bool has_eq = true)
-        : open(ask(hints(caps), own_node.c_str(), nullptr, FI_SOURCE).info) {
+    explicit Member(std::uint64_t caps = FI_MSG | FI_MULTICAST | FI_SOURCE, bool has_eq = true,
+                    fi_progress progress = FI_PROGRESS_UNSPEC)
+        : open(ask(hints(caps, progress), own_node.c_str(), nullptr, FI_SOURCE).info) {
         eq = open.eq();
         av = open.av();
         cq = open.cq(with<fi_cq_attr>([](auto& attr) {
@@ -46,9 +49,10 @@ struct Member {
         RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
         RVT_OK(fi_enable(ep.get()));
     }
-    static Info hints(std::uint64_t caps) {
+    static Info hints(std::uint64_t caps, fi_progress progress) {
         Info hints = new_hints();
         hints->caps = caps;
+        hints->domain_attr->data_progress = progress;
         hints->ep_attr->type = FI_EP_DGRAM;
         return hints;
     }
@@ -104,6 +108,23 @@ RVT_DGRAM_TEST(mc, a_datagram_to_a_group_reaches_all_members_but_the_sender) {
         cr_assert(eq(str, member->in, const_cast<char*>("group")));
     }
     RVT_ASSERT(sender.is_silent());
+}
+
+RVT_DGRAM_TEST(mc, a_datagram_to_a_group_needs_no_call_with_automatic_progress) {
+    Member sender;
+    Member member(FI_MSG | FI_MULTICAST, true, FI_PROGRESS_AUTO);
+    const auto sending = sender.join(FI_SEND);
+    const auto receiving = member.join(FI_RECV);
+    for (char round = 1; round < 20; ++round) {
+        member.recv();
+        RVT_OK(fi_inject(sender.ep.get(), &round, 1, fi_mc_addr(sending.get())));
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        while (__atomic_load_n(member.in, __ATOMIC_ACQUIRE) != round &&
+               std::chrono::steady_clock::now() < end) {
+        }
+        RVT_EQ(int{member.in[0]}, int{round});
+        member.next();
+    }
 }
 
 RVT_DGRAM_TEST(mc, the_flag_of_multicast_goes_with_groups) {
