@@ -189,6 +189,7 @@ void breed(Rank& self, int cycles) {
         int status = 0;
         FAB_EQUAL(waitpid(child, &status, 0), child);
         if (WIFEXITED(status)) _exit(WEXITSTATUS(status));  // its last words are in the page
+        self.send(0, &child, sizeof child);
     }
     if (sees_own_files) FAB_EQUAL(count_leftovers().files, before.files);
 }
@@ -263,7 +264,9 @@ void outlive(const Rank& self, Endpoint& ep, const Buffer& buffer, int cycle) {
         FAB_FAIL("%zu operations to peer %d still pending %.0f s after its death",
                  stream.tx_pending, cycle, kNoticeS);
     }
-    // Receives are nobody's in particular: they take what is left, then they are taken back.
+    // Receives are nobody's in particular: they take what is left, which is all only when the
+    // victim has ended, then they are taken back.
+    self.receive(1, &pid, sizeof pid);
     for (int quiet = 0; quiet < 100;) quiet = stream.turn(false) ? 0 : quiet + 1;
     stream.cancel();
     if (!turn_until(stream, kNoticeS, [&] { return stream.rx_pending == 0; })) {
