@@ -244,11 +244,14 @@ class RdFlows final : private MadSink, private CmWire {
     explicit RdFlows(const RdFlowsAttr& attr);
     Status start(Device* nic, const RegCacheAttr& registrations);
 
-    // MadSink, CmWire
+    // MadSink, in rd_flows_doubt.cc
     void take_mad(const Address& source,
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
     void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
     void pair_missed(const Address& source, std::uint32_t qpn) noexcept override;
+    void resolve_doubt_locked(Link& link) RVT_REQUIRES(lock_);
+
+    // CmWire
     void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
 
     // ---- connections, in rd_flows_cm.cc ----
@@ -285,7 +288,6 @@ class RdFlows final : private MadSink, private CmWire {
     void hang_up_locked(Link& link) RVT_REQUIRES(lock_);
     void retire_locked(Link& link) RVT_REQUIRES(lock_);
     void forget_address_locked(const Link& link) RVT_REQUIRES(lock_);
-    void resolve_doubt_locked(Link& link) RVT_REQUIRES(lock_);
     void set_deadline_locked(Link& link, std::uint64_t due_us) RVT_REQUIRES(lock_);
     void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
 

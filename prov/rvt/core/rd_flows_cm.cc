@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <optional>
 #include <utility>
-#include <variant>
 
 #include "core/packet_flow.h"
 #include "core/qp.h"
@@ -19,10 +17,6 @@ namespace {
 // time for the connection is over.
 constexpr std::uint32_t kResponseUs = 60'000;
 constexpr std::uint8_t kCmRetries = 15;
-
-// Anybody can send word that a peer is gone. It is believed when the peer gives no sign of life for
-// so long though something is under way to it.
-constexpr std::uint64_t kDoubtUs = 200'000;
 
 // The pair of a flow. A peer that has no room says so and is asked again for ever; one that does
 // not answer at all is given up after eight time-outs of 8.6 seconds: its process may be stopped.
@@ -54,26 +48,6 @@ struct Greeting {
     std::uint64_t dials = 0;  // requests that the endpoint has made, this one included
 };
 static_assert(sizeof(Greeting) == 24);
-
-/// In the private data of a REJ that answers no message of the communication manager, but a packet:
-/// the connected pair that it was for is not there. Another process may have the address now.
-struct Missed {
-    static constexpr std::uint32_t kMagic = 0x4d747672;  // "rvtM", and the byte order
-    std::uint32_t magic = kMagic;
-    std::uint32_t qpn = 0;
-};
-constexpr std::uint64_t kNoticePauseUs = 10'000;
-
-/// Returns: what a peer says it misses, if that is what it says.
-std::optional<std::uint32_t> read_missed(CmMadBytes bytes) noexcept {
-    const auto mad = protocol::decode_cm(bytes);
-    const auto* rej = mad.is_ok() ? std::get_if<protocol::CmRej>(&mad.value().message) : nullptr;
-    Missed missed{.magic = 0};
-    if (rej != nullptr && rej->remote_comm_id == 0) {
-        std::memcpy(&missed, rej->private_data.data(), sizeof missed);
-    }
-    return missed.magic == Missed::kMagic ? std::optional(missed.qpn) : std::nullopt;
-}
 
 /// First byte of the private data of a refusal.
 enum class Refused : std::uint8_t { kCrossing = 1, kVersion = 2, kNoNic = 3 };
@@ -376,65 +350,6 @@ void RdFlows::close(RdFlow& flow) noexcept {
 }
 
 // ---- the communication manager ----
-
-void RdFlows::take_mad(const Address& source,
-                       std::span<const std::byte, protocol::kMadBytes> mad) noexcept {
-    if (const auto qpn = read_missed(mad)) {
-        peer_refused(source, *qpn);
-        return;
-    }
-    const util::Guard guard(lock_);
-    agent_->take_mad(source, mad, device_.now_us());
-    cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
-}
-
-void RdFlows::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
-    const util::Guard guard(lock_);
-    Link* const link = at_locked(peer);
-    const bool is_request = dest_qpn == protocol::kGsiQpn;
-    if (link == nullptr || link->is_refused ||
-        link->state != (is_request ? State::kDialing : State::kOpen)) {
-        return;  // known, or of a time before the peer was there
-    }
-    link->is_refused = true;
-    const std::uint64_t now = device_.now_us();
-    if (is_request) {
-        // It may be just starting.
-        set_deadline_locked(*link, std::min(link->deadline_us, now + refused_timeout_us_));
-    } else {
-        set_deadline_locked(*link, now + kDoubtUs);
-        link->flow->ask_for_life();
-        link->life_signs = link->flow->life_signs();
-    }
-    cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
-}
-
-/// Says so to the peer: it would try for a minute. No more often than now and then, since anybody
-/// can make us do it.
-void RdFlows::pair_missed(const Address& source, std::uint32_t qpn) noexcept {
-    const util::Guard guard(lock_);
-    const std::uint64_t now = device_.now_us();
-    if (at_locked(source) != nullptr || now < next_notice_us_) {
-        return;
-    }
-    next_notice_us_ = now + kNoticePauseUs;
-    protocol::CmRej rej{.subject = protocol::CmSubject::kOther,
-                        .reason = protocol::CmRejectReason::kStaleConnection};
-    const Missed missed{.qpn = qpn};
-    std::memcpy(rej.private_data.data(), &missed, sizeof missed);
-    std::array<std::byte, protocol::kMadBytes> mad;
-    protocol::encode_cm({.transaction_id = 0, .message = rej}, mad);
-    core::send_mad(device_, source, mad);
-    note_packets();
-}
-
-/// What is said of an open link's peer is true, or forgotten.
-void RdFlows::resolve_doubt_locked(Link& link) {
-    link.is_refused = false;
-    if (link.flow->life_signs() == link.life_signs && !link.flow->is_drained()) {
-        end_locked(link);
-    }
-}
 
 void RdFlows::send_mad(const AhAttr& to, CmMadBytes mad) noexcept {
     core::send_mad(device_, to.dest, mad.first<protocol::kMadBytes>());
