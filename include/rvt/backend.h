@@ -157,7 +157,8 @@ struct BackendOps {
 
     /// A descriptor that becomes readable when an armed device has something to poll.
     int (*wake_fd)(core::Device&) = nullptr;
-    /// Asks for the next readiness of wake_fd(). Returns: EAGAIN when there is something to poll now.
+    /// Asks for the next readiness of wake_fd(). Returns: EAGAIN when there is something to poll now; on
+    ///          any other error nobody sleeps, since wake_fd() would not tell.
     Status (*arm)(core::Device&) = nullptr;
 
     // ---- verbs: the core has checked and counted, the entry makes it so ----

@@ -25,7 +25,7 @@ struct GroupPortAttr {
 
 class GroupPort final : public core::GroupWire {
   public:
-    /// Returns: as open_group_sender(); EMFILE, ENFILE, ENOMEM.
+    /// Returns: as open_group_sender(); EMFILE, ENFILE, ENOMEM, ENOSPC.
     static Result<std::unique_ptr<core::GroupWire>> open(const GroupPortAttr& attr);
 
     Status join(const Address& group) override { return groups_.join(group); }
