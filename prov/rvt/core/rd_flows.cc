@@ -220,16 +220,33 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
     }
     is_owner_polling_ = true;
     leaves_nic_ = leaves_nic;
-    unsigned moved = drain_waiting();
+    unsigned moved = has_waiting() ? drain_waiting() : 0;
     moved += poll_polling();
-    moved += drain_waiting();
+    if (has_chores()) [[unlikely]] {
+        moved += do_chores();
+    }
+    is_owner_polling_ = false;
+    poll_lock_.unlock();
+    return moved;
+}
+
+/// Whether there is something for do_chores(): mostly not.
+bool RdFlows::has_chores() const noexcept {
+    // relaxed: what is noted right now is seen at the next call.
+    return has_waiting() || has_open_.load(std::memory_order_relaxed) || !left_.empty() ||
+           has_closed_.load(std::memory_order_relaxed) ||
+           room_due_us_.load(std::memory_order_relaxed) != kNever ||
+           (nic_ != nullptr && nic_->has_lost());
+}
+
+/// What the owner does behind a poll. Returns: as drain_waiting().
+unsigned RdFlows::do_chores() noexcept {
+    const unsigned moved = drain_waiting();
     flush_open();  // answers to what has just come
     close_left();
     reap();
     make_room();
     tell_lost();
-    is_owner_polling_ = false;
-    poll_lock_.unlock();
     return moved;
 }
 
@@ -355,14 +372,18 @@ unsigned RdFlows::poll_nic() noexcept {
     }
     const unsigned taken = nic_->poll(failed_);
     if (!failed_.empty()) [[unlikely]] {
-        const util::Guard guard(lock_);
-        for (const std::uint64_t id : std::exchange(failed_, {})) {
-            if (Link* const link = find_locked(id)) {
-                end_locked(*link);
-            }
-        }
+        end_failed();
     }
     return taken;
+}
+
+void RdFlows::end_failed() noexcept {
+    const util::Guard guard(lock_);
+    for (const std::uint64_t id : std::exchange(failed_, {})) {
+        if (Link* const link = find_locked(id)) {
+            end_locked(*link);
+        }
+    }
 }
 
 /// Takes in all that the NIC has received: a peer's word that a flow ends comes another way, and
@@ -408,11 +429,12 @@ void RdFlows::flush_open() noexcept {
     opened_now_.clear();
 }
 
+bool RdFlows::has_waiting() const noexcept {
+    return !waiting_.empty() || !news_.empty() || (nic_ != nullptr && nic_->has_held());
+}
+
 /// Returns: how many flows had something to hand over.
 unsigned RdFlows::drain_waiting() noexcept {
-    if (waiting_.empty() && news_.empty() && (nic_ == nullptr || !nic_->has_held())) [[likely]] {
-        return 0;
-    }
     const std::size_t before = waiting_.size();
     std::erase_if(waiting_, [](RdFlow* flow) { return flow->drain(); });
     if (nic_ != nullptr) {

@@ -318,13 +318,17 @@ class RdFlows final : private MadSink, private CmWire {
     unsigned poll_packets() noexcept;
     unsigned poll_beside_nic() noexcept;
     unsigned poll_nic() noexcept;
+    [[gnu::cold]] void end_failed() noexcept;
     void read_nic() noexcept;
     unsigned poll_socket() noexcept;
     void look_at_clock() noexcept;
     void note_time(std::uint64_t now_us) noexcept;
     void look_around(std::uint64_t now_us) noexcept;
     void flush_open() noexcept;
+    [[nodiscard]] bool has_waiting() const noexcept;
     unsigned drain_waiting() noexcept;
+    [[nodiscard]] bool has_chores() const noexcept;
+    [[gnu::noinline]] unsigned do_chores() noexcept;
     void tell(RdFlow& flow, bool is_end);
     void tell_late() noexcept;
     void tell_lost() noexcept;
