@@ -35,8 +35,9 @@ class RdmPath : public shm::Path {
 
     RVT_ALWAYS_INLINE bool put_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                                      const void* payload, std::size_t count) noexcept {
-        return shm::Path::put_eager(flags, tag, data, payload, count) ||
-               (flow_ != nullptr && put_remote_eager(flags, tag, data, payload, count));
+        return has_line() || flow_ == nullptr
+                   ? shm::Path::put_eager(flags, tag, data, payload, count)
+                   : put_remote_eager(flags, tag, data, payload, count);
     }
     bool put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
              const void* payload, std::size_t count) noexcept {

@@ -3,6 +3,7 @@
 #include "core/rd_flow.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -25,6 +26,8 @@ void RdFlow::set_packet(std::uint32_t payload_bytes) noexcept {
     const std::size_t packets =
         nic_ != nullptr ? 1 : std::min(kMostCutBytes / (payload_bytes + kOfPacket), kMostCut);
     frame_.set_sizes(payload_bytes, payload_bytes * packets);
+    inline_bytes_ =
+        nic_ != nullptr ? std::min(qp_->init().cap.max_inline_bytes, kMostInlineBytes) : 0;
     max_run_ = (nic_ != nullptr ? RdNic::kFrameBytes : frame_.most_bytes()) - kMaxRunHeader;
 }
 
@@ -44,14 +47,74 @@ void RdFlow::note_use() noexcept {
 
 // ---- sending ----
 
+/// A frame of no bytes says nothing, but completes like any other.
+RVT_ALWAYS_INLINE bool RdFlow::post_to_nic_locked(std::span<const Sge> parts) noexcept {
+    const std::uint32_t bytes = parts.empty() ? 0 : parts[0].length;
+    ++unsignaled_;
+    unsignaled_bytes_ += bytes;
+    SendFlags flags = bytes <= inline_bytes_ ? SendFlags::kInline : SendFlags::kNone;
+    if (unsignaled_ >= kMostUnsignaled || unsignaled_bytes_ >= kMostUnsignaledBytes || bytes == 0) {
+        flags = flags | SendFlags::kSignaled;
+        unsignaled_ = 0;
+        unsignaled_bytes_ = 0;
+    }
+    posted_at_ = flows_.polls();
+    flows_.note_traffic();
+    flows_.expect_life();
+    send_.wr_id = ring_.taken();
+    send_.flags = flags;
+    send_.sg_list = parts;
+    return qp_->post_send(send_).is_ok();
+}
+
+/// One that cannot be posted is lost: see post_locked().
+RVT_ALWAYS_INLINE void RdFlow::put_inline_locked(const RdMessage& message,
+                                                 std::size_t bytes) noexcept {
+    std::array<std::byte, kMostInlineBytes> record;
+    encode_record(message, 0, record.data());
+    ring_.take_none();
+    note_use();
+    const Sge place{.addr = reinterpret_cast<std::uint64_t>(record.data()),
+                    .length = static_cast<std::uint32_t>(bytes),
+                    .lkey = 0};
+    post_to_nic_locked({&place, 1});
+}
+
+/// Whether a record is a frame of its own that the NIC copies as it is posted, so that it needs no
+/// place in the ring.
+RVT_ALWAYS_INLINE bool RdFlow::may_put_inline_locked(std::size_t bytes) noexcept {
+    return frame_.is_empty() && bytes <= inline_bytes_ && posted_at_ != flows_.polls() &&
+           has_frames_left_locked();
+}
+
 bool RdFlow::put(const RdMessage& message, Room room) noexcept {
     const util::Guard guard(lock_);
     reserved_ = nullptr;
-    return may_put_locked() && put_locked(message, room);
+    if (!may_put_locked()) {
+        return false;
+    }
+    const std::size_t bytes = record_bytes(message);
+    if (may_put_inline_locked(bytes)) {
+        put_inline_locked(message, bytes);
+        return true;
+    }
+    return put_record_locked(message, bytes, room);
+}
+
+/// Of those that are not for replies alone.
+bool RdFlow::has_frames_left_locked() noexcept {
+    if (ring_.frames() + kReplyFrames < RdFrameRing::kMaxFrames) [[likely]] {
+        return true;
+    }
+    reclaim_locked();
+    return ring_.frames() + kReplyFrames < RdFrameRing::kMaxFrames;
 }
 
 bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
-    const std::size_t bytes = record_bytes(message);
+    return put_record_locked(message, record_bytes(message), room);
+}
+
+bool RdFlow::put_record_locked(const RdMessage& message, std::size_t bytes, Room room) noexcept {
     std::byte* const to = place_locked({.record = bytes}, room);
     if (to == nullptr) {
         return false;
@@ -78,7 +141,11 @@ void RdFlow::send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexce
 /// Whether no other message is likely to join this one's frame. Over a NIC most frames are not
 /// heard of again: there it is the first since the last poll that does not wait for others.
 bool RdFlow::may_leave_alone_locked(std::uint64_t frames) noexcept {
-    return nic_ != nullptr ? posted_at_ != flows_.polls() : ring_.frames() < frames;
+    if (nic_ != nullptr) {
+        return posted_at_ != flows_.polls();
+    }
+    reclaim_locked();
+    return ring_.frames() < frames;
 }
 
 /// Whether others like it are likely to follow at once. A part of an access or of an answer is
@@ -89,6 +156,11 @@ bool RdFlow::has_followers(const RdMessage& message) noexcept {
 
 /// Where the next record of the open frame goes; begins another one when that is full.
 std::byte* RdFlow::place_locked(const RdOpenFrame::Extent& next, Room room) noexcept {
+    std::byte* const here = frame_.is_empty() ? nullptr : frame_.place_here(next);
+    return here != nullptr ? here : place_anew_locked(next, room);
+}
+
+std::byte* RdFlow::place_anew_locked(const RdOpenFrame::Extent& next, Room room) noexcept {
     const RdOpenFrame::Spare spare =
         room == Room::kReply ? RdOpenFrame::Spare{}
                              : RdOpenFrame::Spare{.bytes = kReplyBytes, .frames = kReplyFrames};
@@ -315,30 +387,10 @@ bool RdFlow::post_locked(SendFlags flags) noexcept {
         return post_to_nic_locked(parts);
     }
     flows_.note_packets();
-    return qp_
-        ->post_send({.wr_id = id_, .opcode = WrOpcode::kSend, .flags = flags, .sg_list = parts})
-        .is_ok();
-}
-
-/// A frame of no bytes says nothing, but completes like any other.
-bool RdFlow::post_to_nic_locked(std::span<const Sge> parts) noexcept {
-    const std::uint32_t bytes = parts.empty() ? 0 : parts[0].length;
-    ++unsignaled_;
-    unsignaled_bytes_ += bytes;
-    SendFlags flags =
-        bytes <= qp_->init().cap.max_inline_bytes ? SendFlags::kInline : SendFlags::kNone;
-    if (unsignaled_ >= kMostUnsignaled || unsignaled_bytes_ >= kMostUnsignaledBytes || bytes == 0) {
-        flags = flags | SendFlags::kSignaled;
-        unsignaled_ = 0;
-        unsignaled_bytes_ = 0;
-    }
-    posted_at_ = flows_.polls();
-    flows_.note_traffic();
-    flows_.expect_life();
-    return qp_
-        ->post_send(
-            {.wr_id = ring_.taken(), .opcode = WrOpcode::kSend, .flags = flags, .sg_list = parts})
-        .is_ok();
+    send_.wr_id = id_;
+    send_.flags = flags;
+    send_.sg_list = parts;
+    return qp_->post_send(send_).is_ok();
 }
 
 /// Sends a frame of no bytes, unless another one is about to leave.
@@ -464,11 +516,61 @@ void RdFlow::tell_hold_locked() noexcept {
 // ---- receiving ----
 
 bool RdFlow::has_room() noexcept {
-    return parts_.empty() || flows_.has_room_to_wait();
+    return can_take();
+}
+
+bool RdFlow::has_room_for_waiting() const noexcept {
+    return flows_.has_room_to_wait();
 }
 
 std::uint64_t RdFlow::life_signs() const noexcept {
     return packets_ + completed();
+}
+
+/// Those of a packet. Returns: whether they make sense.
+RVT_ALWAYS_INLINE bool RdFlow::handle_records(std::span<const std::byte> bytes) noexcept {
+    for (;;) {
+        bytes = bytes.subspan(padding_before(bytes));
+        if (bytes.empty() || is_closed_) {
+            return true;
+        }
+        if (bytes[0] == std::byte{static_cast<std::uint8_t>(RdOp::kEager)}) [[likely]] {
+            DecodedRecord eager;
+            if (!decode_as(RdOp::kEager, bytes, eager)) {
+                return false;
+            }
+            bytes = bytes.subspan(eager.bytes);
+            flows_.taker().take_message(user_peer_, eager.message);
+            continue;
+        }
+        const auto record = decode_record(bytes);
+        if (!record || record->message.op == RdOp::kTaken) {
+            return false;
+        }
+        bytes = bytes.subspan(record->bytes);
+        if (record->run_bytes != (has_run(record->message.op) ? record->message.length : 0)) {
+            begin_run(record->message, record->run_bytes);
+            return true;
+        }
+        hand_over(record->message);
+    }
+}
+
+RVT_ALWAYS_INLINE void RdFlow::handle(std::span<const std::byte> part, bool starts,
+                                      bool ends) noexcept {
+    if (is_closed_ || is_broken_) {
+        return;
+    }
+    const std::size_t of_run = std::min<std::size_t>(incoming_.left, part.size());
+    if (of_run != 0 && !starts) {
+        go_on_with_run(part.first(of_run));
+    }
+    const bool makes_sense = (of_run == 0 || !starts) && handle_records(part.subspan(of_run)) &&
+                             (!ends || incoming_.left == 0);
+    if (!makes_sense && !is_closed_) {
+        is_broken_ = true;
+        flows_.taker().take_malformed(user_peer_);
+    }
 }
 
 void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexcept {
@@ -513,42 +615,6 @@ bool RdFlow::drain() noexcept {
         }
     }
     return parts_.empty();
-}
-
-void RdFlow::handle(std::span<const std::byte> part, bool starts, bool ends) noexcept {
-    if (is_closed_ || is_broken_) {
-        return;
-    }
-    const std::size_t of_run = std::min<std::size_t>(incoming_.left, part.size());
-    if (of_run != 0 && !starts) {
-        go_on_with_run(part.first(of_run));
-    }
-    const bool makes_sense = (of_run == 0 || !starts) && handle_records(part.subspan(of_run)) &&
-                             (!ends || incoming_.left == 0);
-    if (!makes_sense && !is_closed_) {
-        is_broken_ = true;
-        flows_.taker().take_malformed(user_peer_);
-    }
-}
-
-/// Those of a packet. Returns: whether they make sense.
-bool RdFlow::handle_records(std::span<const std::byte> bytes) noexcept {
-    for (;;) {
-        bytes = bytes.subspan(padding_before(bytes));
-        if (bytes.empty() || is_closed_) {
-            return true;
-        }
-        const auto record = decode_record(bytes);
-        if (!record || record->message.op == RdOp::kTaken) {
-            return false;
-        }
-        bytes = bytes.subspan(record->bytes);
-        if (record->run_bytes != (has_run(record->message.op) ? record->message.length : 0)) {
-            begin_run(record->message, record->run_bytes);
-            return true;
-        }
-        hand_over(record->message);
-    }
 }
 
 /// Of this run only the beginning has come, with which the packet ends.

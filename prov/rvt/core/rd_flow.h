@@ -153,6 +153,10 @@ class RdFlow final : public MessageSink {
     // ---- MessageSink ----
 
     [[nodiscard]] bool has_room() noexcept override;
+    /// The same without the call.
+    [[nodiscard]] bool can_take() const noexcept {
+        return parts_.empty() || has_room_for_waiting();
+    }
     void take(std::span<const std::byte> part, bool starts, bool ends) noexcept override;
 
   private:
@@ -212,6 +216,7 @@ class RdFlow final : public MessageSink {
     // what the ring leaves to all messages, so that who waits for room waits for a completion.
     static constexpr std::uint32_t kMostUnsignaled = 16;
     static constexpr std::size_t kMostUnsignaledBytes = 32u << 10;
+    static constexpr std::uint32_t kMostInlineBytes = 256;
 
     void set_packet(std::uint32_t payload_bytes) noexcept;
     /// What is held is not sent any more, nor read where the application has it.
@@ -220,8 +225,14 @@ class RdFlow final : public MessageSink {
     // ---- sending ----
     std::byte* place_locked(const RdOpenFrame::Extent& next, Room room) noexcept
         RVT_REQUIRES(lock_);
+    std::byte* place_anew_locked(const RdOpenFrame::Extent& next, Room room) noexcept
+        RVT_REQUIRES(lock_);
     bool post_locked(SendFlags flags = SendFlags::kNone) noexcept RVT_REQUIRES(lock_);
     void send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] bool may_put_inline_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] bool has_frames_left_locked() noexcept RVT_REQUIRES(lock_);
+    void put_inline_locked(const RdMessage& message, std::size_t bytes) noexcept
+        RVT_REQUIRES(lock_);
     void put_taken_locked() noexcept RVT_REQUIRES(lock_);
     bool post_to_nic_locked(std::span<const Sge> parts) noexcept RVT_REQUIRES(lock_);
     void post_empty_locked() noexcept RVT_REQUIRES(lock_);
@@ -233,6 +244,8 @@ class RdFlow final : public MessageSink {
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
     void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
     bool put_locked(const RdMessage& message, Room room) noexcept RVT_REQUIRES(lock_);
+    bool put_record_locked(const RdMessage& message, std::size_t bytes, Room room) noexcept
+        RVT_REQUIRES(lock_);
 
     // ---- leaving, in rd_flow_leave.cc ----
     [[nodiscard]] bool may_put_locked() noexcept RVT_REQUIRES(lock_) {
@@ -269,6 +282,7 @@ class RdFlow final : public MessageSink {
     void drop_reads() noexcept;
 
     // ---- receiving ----
+    [[nodiscard]] bool has_room_for_waiting() const noexcept;
     [[nodiscard]] std::size_t heed_taken(std::span<const std::byte> frame) noexcept;
 
     // ---- receiving, on the owner's thread ----
@@ -276,8 +290,8 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] bool has_waiting() const noexcept { return !parts_.empty(); }
     void handle(std::span<const std::byte> part, bool starts, bool ends) noexcept;
     bool handle_records(std::span<const std::byte> bytes) noexcept;
-    void begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept;
-    void go_on_with_run(std::span<const std::byte> part) noexcept;
+    [[gnu::noinline]] void begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept;
+    [[gnu::noinline]] void go_on_with_run(std::span<const std::byte> part) noexcept;
     void hand_over(const RdMessage& message) noexcept;
 
     RdFlows& flows_;
@@ -289,10 +303,13 @@ class RdFlow final : public MessageSink {
     // Set when the flow opens.
     std::uint32_t payload_bytes_ = 1024;
     std::size_t max_run_ = 0;
+    std::size_t inline_bytes_ = 0;  // over a NIC: of a frame that is copied as it is posted
 
     // The owner puts, and who polls in its stead sends what it left.
     util::SpinLock lock_;  // order: before the locks of the pair
     RdFrameRing ring_ RVT_GUARDED_BY(lock_);
+    // What all frames have in common; to make it anew for each would cost as much as to send it.
+    SendWr send_ RVT_GUARDED_BY(lock_);
     Owned<Mr> ring_region_;                               // over a NIC
     std::atomic<std::uint64_t> sent_{0};                  // over a NIC: frames that the peer has
     std::uint32_t unsignaled_ RVT_GUARDED_BY(lock_) = 0;  // frames since a completion was asked for

@@ -38,6 +38,8 @@ class RdFrameRing {
                     std::uint32_t spare_frames) noexcept;
     /// Makes [begin, begin + bytes), which lies in the room given last, a frame.
     void take(const std::byte* begin, std::size_t bytes) noexcept;
+    /// Counts a frame that lies elsewhere. Precondition: frames() is below kMaxFrames.
+    void take_none() noexcept { ends_[taken_++ % kMaxFrames] = tail_; }
     /// Frees frames until `count` have been freed since open().
     void free_until(std::uint64_t count) noexcept;
     /// Whether more pages have been written than trim() leaves.

@@ -435,11 +435,11 @@ RdFlow* RdNic::look_up(std::uint32_t qpn) noexcept {
 }
 
 /// Returns: false when its flow has no room now.
-bool RdNic::take_frame(const Wc& wc) noexcept {
+RVT_ALWAYS_INLINE bool RdNic::take_frame(const Wc& wc) noexcept {
     const std::uint64_t index = wc.wr_id & ~kIsReceive;
     RdFlow* const flow = wc.status == WcStatus::kSuccess ? find(wc.qpn) : nullptr;
     if (flow != nullptr) {
-        if (!flow->has_room()) {
+        if (!flow->can_take()) {
             return false;
         }
         flow->take(std::span<const std::byte>(&memory_[index * kFrameBytes], wc.byte_len), true,

@@ -61,13 +61,16 @@ class RdOpenFrame {
     bool begin(std::size_t front, const Extent& next, const Spare& spare) noexcept;
     /// Where the first record goes, or what stands before it.
     [[nodiscard]] std::byte* end() const noexcept { return base_ + used_; }
-    /// Where the next record goes, behind the others; nullptr: the frame, or the ring, has no room.
+    /// Where the next record goes if it fits into the packet that the others are in; else nullptr.
+    [[nodiscard]] std::byte* place_here(const Extent& next) const noexcept {
+        const bool fits = bytes_ + next.record + next.copied <= packet_end_ && next.borrowed == 0 &&
+                          count_ != kMaxSge;
+        return fits ? end() : nullptr;
+    }
+    /// The same, or at the begin of the next packet; nullptr: the frame, or the ring, has no room.
     std::byte* place(const Extent& next, const Spare& spare) noexcept {
-        if (bytes_ + next.record + next.copied <= packet_end_ && next.borrowed == 0 &&
-            count_ != kMaxSge) [[likely]] {
-            return end();
-        }
-        return place_in_next_packet(next, spare);
+        std::byte* const here = place_here(next);
+        return here != nullptr ? here : place_in_next_packet(next, spare);
     }
     /// The record, and its run if that is copied, stand there.
     void add(std::size_t bytes) noexcept {

@@ -13,7 +13,7 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_locked() noexcept {
     unsigned moved = station_.note_poll();
     if (polled_.size() == 1) [[likely]] {
         moved += poll_peer(*polled_[0].peer);
-    } else {
+    } else if (!polled_.empty()) {
         moved += poll_many();
     }
     return progress_rest(moved);
@@ -127,7 +127,9 @@ template <class Lock, class Host>
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::take_message(void* peer, const RdMessage& message) noexcept {
     Peer& from = *static_cast<Peer*>(peer);
-    if (!take_whole(from, message)) [[unlikely]] {
+    const bool is_taken =
+        message.op == RdOp::kEager ? on_eager(from, Arrival(message)) : take_whole(from, message);
+    if (!is_taken) [[unlikely]] {
         retire(from);
     }
 }

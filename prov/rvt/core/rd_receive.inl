@@ -155,7 +155,7 @@ RVT_ALWAYS_INLINE RdMessage RdEngine<Lock, Host>::message_of(const LineArrival& 
 
 /// A message in several lines, or from a wire.
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival& arrival) noexcept {
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival& arrival) noexcept {
     RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer);
     if (entry == nullptr || !is_simple(*entry, arrival.length())) [[unlikely]] {
         return on_eager_slow(peer, arrival, entry);

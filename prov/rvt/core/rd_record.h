@@ -9,12 +9,18 @@
 // on it do not connect.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
+#include "core/rd_record_rules.h"
 #include "core/rd_wire.h"
+#include "util/cpu.h"
+#include "util/mem_copy.h"
 
 namespace rvt::core {
 
@@ -30,18 +36,20 @@ struct RdMessage {
     const std::byte* run = nullptr;
 };
 
-/// What the record of an operation looks like.
-struct RecordRule {
-    bool travels = false;  // else no honest peer sends it over a wire
-    std::uint8_t min_payload = 0;
-    std::uint8_t max_payload = 0;
-    RdOp more = RdOp::kInvalid;  // what a further part of its run counts as; kInvalid: it has none
-    std::uint32_t max_whole_run = 0;  // of a run that counts only as a whole
-};
-const RecordRule& record_rule(RdOp op) noexcept;
+static_assert(std::endian::native == std::endian::little, "fields are written as they are");
 
-inline constexpr std::size_t kMaxRecordPayload = 208;
-inline constexpr std::size_t kRecordHeader = 8;
+struct RecordHeader {
+    static constexpr std::uint8_t kHasTag = 1;
+    static constexpr std::uint8_t kHasData = 2;
+
+    std::uint8_t op;
+    std::uint8_t flags;
+    std::uint8_t fields;  // kHasTag, kHasData; those absent are zero
+    std::uint8_t payload_bytes;
+    std::uint32_t run_bytes;
+};
+
+inline constexpr std::size_t kRecordHeader = sizeof(RecordHeader);
 inline constexpr std::size_t kTakenBytes = kRecordHeader + 8;  // of kTaken
 /// In front of a run: kTaken, and a record's header, tag, data, payload of at most 40 bytes.
 inline constexpr std::size_t kMaxRunHeader = kTakenBytes + kRecordHeader + 16 + 40;
@@ -61,7 +69,34 @@ constexpr std::size_t record_bytes(const RdMessage& message) noexcept {
 
 /// Writes a record but for its run. Precondition: `to` has room for record_bytes(message).
 /// @param run_bytes  Of the run that follows.
-void encode_record(const RdMessage& message, std::uint32_t run_bytes, std::byte* to) noexcept;
+RVT_ALWAYS_INLINE void encode_record(const RdMessage& message, std::uint32_t run_bytes,
+                                     std::byte* to) noexcept {
+    const bool has_both = has_run(message.op);
+    const bool has_tag = has_both || message.tag != 0;
+    const bool has_data = has_both || message.data != 0;
+    const RecordHeader header{
+        .op = static_cast<std::uint8_t>(message.op),
+        .flags = message.flags,
+        .fields = static_cast<std::uint8_t>((has_tag ? RecordHeader::kHasTag : 0) |
+                                            (has_data ? RecordHeader::kHasData : 0)),
+        .payload_bytes = static_cast<std::uint8_t>(message.payload_bytes),
+        .run_bytes = run_bytes};
+    std::memcpy(to, &header, sizeof header);
+    to += sizeof header;
+    if (has_tag) {
+        std::memcpy(to, &message.tag, sizeof message.tag);
+        to += sizeof message.tag;
+    }
+    if (has_data) {
+        std::memcpy(to, &message.data, sizeof message.data);
+        to += sizeof message.data;
+    }
+    if (message.payload_bytes <= util::kMostSmall) [[likely]] {
+        util::copy_small(to, message.payload, message.payload_bytes);
+    } else {
+        std::memcpy(to, message.payload, message.payload_bytes);
+    }
+}
 
 /// A record at the begin of some bytes.
 struct DecodedRecord {
@@ -77,7 +112,55 @@ inline std::size_t padding_before(std::span<const std::byte> bytes) noexcept {
     }
     return count;
 }
+
+/// Decodes a record of which the first byte says that it is of `op`: cheaper than decode_record()
+/// where the compiler knows which. Returns: false for what no honest peer sends.
+RVT_ALWAYS_INLINE bool decode_as(RdOp op, std::span<const std::byte> bytes,
+                                 DecodedRecord& record) noexcept {
+    RecordHeader header;
+    if (bytes.size() < sizeof header) {
+        return false;
+    }
+    std::memcpy(&header, bytes.data(), sizeof header);
+    RdMessage& message = record.message;
+    message.op = op;
+    message.flags = header.flags;
+    const bool has_tag = (header.fields & RecordHeader::kHasTag) != 0;
+    const bool has_data = (header.fields & RecordHeader::kHasData) != 0;
+    const RecordRule& rule = record_rule(op);
+    const std::size_t data_at = kRecordHeader + (has_tag ? 8u : 0u);
+    const std::size_t payload_at = data_at + (has_data ? 8u : 0u);
+    const std::size_t run_at = payload_at + header.payload_bytes;
+    if (!rule.travels || (header.fields & ~(RecordHeader::kHasTag | RecordHeader::kHasData)) != 0 ||
+        header.payload_bytes < rule.min_payload || header.payload_bytes > rule.max_payload ||
+        bytes.size() < run_at || (header.run_bytes != 0 && !has_run(op)) ||
+        (rule.more == RdOp::kInvalid && header.run_bytes > rule.max_whole_run)) {
+        return false;
+    }
+    if (has_tag) {
+        std::memcpy(&message.tag, bytes.data() + kRecordHeader, sizeof message.tag);
+    }
+    if (has_data) {
+        std::memcpy(&message.data, bytes.data() + data_at, sizeof message.data);
+    }
+    message.payload = bytes.data() + payload_at;
+    message.payload_bytes = header.payload_bytes;
+    message.run = bytes.data() + run_at;
+    record.run_bytes = header.run_bytes;
+    const std::size_t there =
+        has_run(op) ? std::min<std::size_t>(header.run_bytes, bytes.size() - run_at) : 0;
+    message.length = has_run(op) ? static_cast<std::uint32_t>(there) : header.payload_bytes;
+    record.bytes = run_at + there;
+    return true;
+}
+
 /// Returns: nothing for what no honest peer sends.
-std::optional<DecodedRecord> decode_record(std::span<const std::byte> bytes) noexcept;
+inline std::optional<DecodedRecord> decode_record(std::span<const std::byte> bytes) noexcept {
+    std::optional<DecodedRecord> record(std::in_place);  // returned where it lies
+    if (bytes.empty() || !decode_as(static_cast<RdOp>(bytes[0]), bytes, *record)) {
+        record.reset();
+    }
+    return record;
+}
 
 }  // namespace rvt::core

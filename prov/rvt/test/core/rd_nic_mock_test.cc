@@ -214,6 +214,26 @@ Test(rd_nic_mock, what_arrived_before_the_end_of_a_peer_is_heard) {
     RVT_EQ(b.heard.size(), kMessages);
 }
 
+// Each leaves alone, and is copied as it is posted.
+Test(rd_nic_mock,
+     small_messages_that_the_peer_has_no_receives_for_are_no_more_than_can_be_counted) {
+    Two net;
+    const std::size_t receives = net.mock.receives_left();
+    net.asleep = &net.b;
+    std::size_t said = 0;
+    for (unsigned refused = 0; refused < 100;) {
+        refused = net.a.say(std::to_string(said)) ? 0 : refused + 1;
+        said += refused == 0 ? 1 : 0;
+        net.poll();
+        RVT_ASSERT(said <= receives + RdFrameRing::kMaxFrames);
+    }
+    net.asleep = nullptr;
+    net.until([&] { return net.b.heard.size() == said; });
+    for (std::size_t i = 0; i < said; ++i) {
+        RVT_ASSERT(net.b.heard[i] == std::to_string(i));
+    }
+}
+
 // ---- frames that make no sense ----
 
 namespace {
