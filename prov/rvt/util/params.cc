@@ -78,6 +78,8 @@ constexpr std::array<Param, kParams> kTable{{
      "register with NICs that have on-demand paging what may not be pinned (limit of locked memory)"},
     {ParamId::kVerbsRelaxedOrdering, "verbs_relaxed_ordering", ParamType::kBool, 1, 0, 1, "",
      "let NICs write in any order, by PCIe's relaxed ordering, to registered memory that peers may not write"},
+    {ParamId::kVerbsExtended, "verbs_extended", ParamType::kBool, 1, 0, 1, "",
+     "build requests and read completions of NICs by the extended verbs, where their driver has them"},
 }};
 // clang-format on
 

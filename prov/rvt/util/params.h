@@ -39,6 +39,7 @@ enum class ParamId : unsigned {
     kVerbsEmulated,
     kVerbsOnDemand,
     kVerbsRelaxedOrdering,
+    kVerbsExtended,
     kCount,
 };
 

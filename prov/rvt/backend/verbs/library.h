@@ -14,7 +14,7 @@ namespace rvt::verbs {
     X(ibv_get_device_list) X(ibv_free_device_list) X(ibv_get_device_name) X(ibv_open_device) X(ibv_close_device) \
     X(ibv_query_device) X(_ibv_query_gid_ex) X(ibv_alloc_pd) X(ibv_dealloc_pd) X(ibv_reg_mr_iova2) \
     X(ibv_reg_dmabuf_mr) X(ibv_dereg_mr) X(ibv_rereg_mr) X(ibv_create_comp_channel) X(ibv_destroy_comp_channel) X(ibv_create_cq) \
-    X(ibv_destroy_cq) X(ibv_get_cq_event) X(ibv_ack_cq_events) X(ibv_create_qp) X(ibv_modify_qp) X(ibv_destroy_qp) \
+    X(ibv_destroy_cq) X(ibv_get_cq_event) X(ibv_ack_cq_events) X(ibv_create_qp) X(ibv_qp_to_qp_ex) X(ibv_modify_qp) X(ibv_destroy_qp) \
     X(ibv_create_srq) X(ibv_destroy_srq) \
     X(ibv_create_ah) X(ibv_destroy_ah) X(ibv_attach_mcast) X(ibv_detach_mcast) X(ibv_get_async_event) \
     X(ibv_ack_async_event) X(ibv_event_type_str)

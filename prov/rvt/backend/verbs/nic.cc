@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 
+#include "backend/verbs/extended.h"
 #include "core/addresses.h"
 #include "core/qp.h"
 #include "core/recv_queue.h"
@@ -67,7 +68,7 @@ Result<std::shared_ptr<Nic>> Nic::open(core::Registry& registry, const NicAddres
     Status opened = nic->open_context();
     opened = opened.is_ok() ? nic->read_limits() : opened;
     opened = opened.is_ok() ? nic->open_channel() : opened;
-    opened = opened.is_ok() ? nic->probe_inline() : opened;
+    opened = opened.is_ok() ? nic->probe_pairs() : opened;
     opened = opened.is_ok() ? nic->add_to(registry) : opened;
     if (!opened.is_ok()) {
         RVT_WARN(kFabric, "cannot open NIC %s, port %u: %s", address.device.c_str(), address.port,
@@ -160,32 +161,58 @@ void Nic::find_gid() noexcept {
     }
 }
 
-Status Nic::probe_inline() {
+/// Finds out what no attribute of the device tells.
+Status Nic::probe_pairs() {
     const std::unique_ptr<ibv_pd, int (*)(ibv_pd*)> pd(lib().ibv_alloc_pd(context_.get()),
                                                        lib().ibv_dealloc_pd);
-    const std::unique_ptr<ibv_cq, int (*)(ibv_cq*)> cq(
-        lib().ibv_create_cq(context_.get(), 1, nullptr, nullptr, 0), lib().ibv_destroy_cq);
-    if (pd == nullptr || cq == nullptr) {
+    const bool may_extend = util::param_is_set(util::ParamId::kVerbsExtended);
+    limits_.extends_queues = may_extend && !quirks_->breaks_next_poll;
+    Queue queue(create_queue(1, nullptr, nullptr), lib().ibv_destroy_cq);
+    if (limits_.extends_queues && queue == nullptr) {
+        limits_.extends_queues = false;
+        queue.reset(create_queue(1, nullptr, nullptr));
+    }
+    if (pd == nullptr || queue == nullptr) {
         return last_error();
     }
+    limits_.extends_pairs = may_extend;
+    probe_inline(*pd, *queue);
+    if (limits_.extends_pairs && limits_.verbs.max_inline_bytes == 0) {
+        limits_.extends_pairs = false;
+        probe_inline(*pd, *queue);
+    }
+    return kOk;
+}
+
+void Nic::probe_inline(ibv_pd& pd, ibv_cq& queue) noexcept {
     limits_.verbs.max_inline_bytes = 0;
     for (const std::uint32_t bytes : kInlineSizes) {
         ibv_qp_init_attr init{};
-        init.send_cq = cq.get();
-        init.recv_cq = cq.get();
+        init.send_cq = &queue;
+        init.recv_cq = &queue;
         init.qp_type = IBV_QPT_RC;
         init.cap = {.max_send_wr = 1,
                     .max_recv_wr = 1,
                     .max_send_sge = 1,
                     .max_recv_sge = 1,
                     .max_inline_data = bytes};
-        if (ibv_qp* const pair = lib().ibv_create_qp(pd.get(), &init); pair != nullptr) {
+        if (ibv_qp* const pair = create_pair(pd, init); pair != nullptr) {
             limits_.verbs.max_inline_bytes = bytes;
             lib().ibv_destroy_qp(pair);
             break;
         }
     }
-    return kOk;
+}
+
+ibv_qp* Nic::create_pair(ibv_pd& pd, ibv_qp_init_attr& init) const noexcept {
+    return init.qp_type == IBV_QPT_RC && limits_.extends_pairs
+               ? create_extended_pair(*context_, pd, init)
+               : lib().ibv_create_qp(&pd, &init);
+}
+
+ibv_cq* Nic::create_queue(int depth, void* user, ibv_comp_channel* channel) const noexcept {
+    return limits_.extends_queues ? create_extended_queue(*context_, depth, user, channel)
+                                  : lib().ibv_create_cq(context_.get(), depth, user, channel, 0);
 }
 
 /// One that is gone keeps its name until nobody uses it any more, and another may come before.

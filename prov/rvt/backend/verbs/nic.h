@@ -28,6 +28,8 @@ struct NicLimits {
     bool has_ud = false;         // datagrams, to such addresses
     bool has_on_demand = false;  // regions whose pages are not pinned, for all that we do with them
     bool relaxes_ordering = false;  // of what it writes where no peer may
+    bool extends_pairs = false;     // those of type RC have the extended verbs, and
+    bool extends_queues = false;    // completion queues: backend/verbs/extended.h
 };
 
 class Nic {
@@ -49,6 +51,11 @@ class Nic {
     /// Where the address is in the port's table of GIDs.
     [[nodiscard]] std::uint8_t gid_index() const noexcept { return gid_index_; }
 
+    /// As ibv_create_qp(3), with the extended verbs if the limits say so.
+    ibv_qp* create_pair(ibv_pd& pd, ibv_qp_init_attr& init) const noexcept;
+    /// As ibv_create_cq(3), the same way.
+    ibv_cq* create_queue(int depth, void* user, ibv_comp_channel* channel) const noexcept;
+
     /// Passes on what has happened to the device; without waiting. Threads: one at a time.
     void take_events() noexcept;
     /// Readable when there is something for take_events().
@@ -60,13 +67,15 @@ class Nic {
 
   private:
     using Context = std::unique_ptr<ibv_context, int (*)(ibv_context*)>;
+    using Queue = std::unique_ptr<ibv_cq, int (*)(ibv_cq*)>;
     using Channel = std::unique_ptr<ibv_comp_channel, int (*)(ibv_comp_channel*)>;
 
     explicit Nic(const NicAddress& address) : address_(address) {}
     Status open_context();
     Status open_channel();
     Status read_limits();
-    Status probe_inline();
+    Status probe_pairs();
+    void probe_inline(ibv_pd& pd, ibv_cq& queue) noexcept;
     void find_gid() noexcept;
     [[nodiscard]] std::string free_name(const core::Registry& registry) const;
     Status add_to(core::Registry& registry);

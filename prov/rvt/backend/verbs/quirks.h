@@ -12,7 +12,10 @@ struct Quirks {
     bool is_software;     // the kernel's emulation: rvt's own RoCEv2 is as good
     bool has_rc;          // reliable connections of verbs
     bool cm_moves_pairs;  // iWARP: the connection manager takes pairs to their states
-    bool is_tried;        // this provider has run on one
+    // rdma-core until 2025: behind an entry that ibv_next_poll(3) does not find, others are
+    // read that are none.
+    bool breaks_next_poll;
+    bool is_tried;  // this provider has run on one
 };
 
 /// The row of a device; NICs of no known family are taken to be as verbs describes them.

@@ -61,68 +61,8 @@ constexpr std::array kMaskBits = std::to_array<Bit<QpMask, int>>({
     {QpMask::kDestQpn, IBV_QP_DEST_QPN},
 });
 
-constexpr std::array kSendBits = std::to_array<Bit<SendFlags, unsigned>>({
-    {SendFlags::kSignaled, IBV_SEND_SIGNALED},
-    {SendFlags::kFence, IBV_SEND_FENCE},
-    {SendFlags::kSolicited, IBV_SEND_SOLICITED},
-    {SendFlags::kInline, IBV_SEND_INLINE},
-});
-
 constexpr std::array<ibv_qp_state, kQpStates> kStates = {
     IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPS_ERR};
-
-constexpr int kNoOpcode = -1;
-constexpr std::array<int, kWrOpcodes> kOpcodes = {
-    IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV,
-    IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM,
-    IBV_WR_RDMA_READ,
-    IBV_WR_ATOMIC_CMP_AND_SWP,
-    IBV_WR_ATOMIC_FETCH_AND_ADD,
-    IBV_WR_LOCAL_INV,
-    kNoOpcode,  // BIND_MW: windows are made by the NIC's own calls, which the core does not offer
-    kNoOpcode,  // FLUSH and ATOMIC_WRITE: not of the libibverbs that this is built with
-    kNoOpcode,
-    kNoOpcode,  // EXTENDED_ATOMIC: between devices of rvt alone
-};
-
-core::WcStatus status_of(ibv_wc_status status) noexcept {
-    using enum core::WcStatus;
-    switch (status) {
-        case IBV_WC_SUCCESS: return kSuccess;
-        case IBV_WC_LOC_LEN_ERR: return kLocLenErr;
-        case IBV_WC_LOC_QP_OP_ERR: return kLocQpOpErr;
-        case IBV_WC_LOC_PROT_ERR: return kLocProtErr;
-        case IBV_WC_WR_FLUSH_ERR: return kWrFlushErr;
-        case IBV_WC_MW_BIND_ERR: return kMwBindErr;
-        case IBV_WC_BAD_RESP_ERR: return kBadRespErr;
-        case IBV_WC_LOC_ACCESS_ERR: return kLocAccessErr;
-        case IBV_WC_REM_INV_REQ_ERR: return kRemInvReqErr;
-        case IBV_WC_REM_ACCESS_ERR: return kRemAccessErr;
-        case IBV_WC_REM_OP_ERR: return kRemOpErr;
-        case IBV_WC_RETRY_EXC_ERR:
-        case IBV_WC_RESP_TIMEOUT_ERR: return kRetryExcErr;
-        case IBV_WC_RNR_RETRY_EXC_ERR: return kRnrRetryExcErr;
-        default: return kGeneralErr;
-    }
-}
-
-core::WcOpcode opcode_of(ibv_wc_opcode opcode) noexcept {
-    using enum core::WcOpcode;
-    switch (opcode) {
-        case IBV_WC_RDMA_WRITE: return kWrite;
-        case IBV_WC_RDMA_READ: return kRead;
-        case IBV_WC_COMP_SWAP: return kCas;
-        case IBV_WC_FETCH_ADD: return kFetchAdd;
-        case IBV_WC_BIND_MW: return kBindMw;
-        case IBV_WC_LOCAL_INV: return kLocalInv;
-        case IBV_WC_RECV: return kRecv;
-        case IBV_WC_RECV_RDMA_WITH_IMM: return kRecvWriteImm;
-        default: return kSend;
-    }
-}
 
 ibv_mtu to_ibv_mtu(std::uint32_t bytes) noexcept {
     // IBV_MTU_256 is 1, and each next one twice as much.
@@ -193,43 +133,39 @@ ibv_qp_attr to_ibv(const QpAttr& attr, std::uint8_t port, std::uint8_t gid_index
     return to;
 }
 
-bool has_ibv(WrOpcode opcode) noexcept {
-    const auto i = static_cast<std::size_t>(opcode);
-    return i < kOpcodes.size() && kOpcodes[i] != kNoOpcode;
+core::WcStatus failure_of(ibv_wc_status status) noexcept {
+    using enum core::WcStatus;
+    switch (status) {
+        case IBV_WC_LOC_LEN_ERR: return kLocLenErr;
+        case IBV_WC_LOC_QP_OP_ERR: return kLocQpOpErr;
+        case IBV_WC_LOC_PROT_ERR: return kLocProtErr;
+        case IBV_WC_WR_FLUSH_ERR: return kWrFlushErr;
+        case IBV_WC_MW_BIND_ERR: return kMwBindErr;
+        case IBV_WC_BAD_RESP_ERR: return kBadRespErr;
+        case IBV_WC_LOC_ACCESS_ERR: return kLocAccessErr;
+        case IBV_WC_REM_INV_REQ_ERR: return kRemInvReqErr;
+        case IBV_WC_REM_ACCESS_ERR: return kRemAccessErr;
+        case IBV_WC_REM_OP_ERR: return kRemOpErr;
+        case IBV_WC_RETRY_EXC_ERR:
+        case IBV_WC_RESP_TIMEOUT_ERR: return kRetryExcErr;
+        case IBV_WC_RNR_RETRY_EXC_ERR: return kRnrRetryExcErr;
+        default: return kGeneralErr;
+    }
 }
 
-ibv_wr_opcode to_ibv(WrOpcode opcode) noexcept {
-    return static_cast<ibv_wr_opcode>(kOpcodes[static_cast<std::size_t>(opcode)]);
-}
-
-unsigned to_ibv(SendFlags flags) noexcept {
-    return map_bits<unsigned>(flags, kSendBits);
-}
-
-core::Wc from_ibv(const ibv_wc& wc) noexcept {
-    using enum core::WcFlags;
-    core::Wc to{.wr_id = wc.wr_id,
-                .status = status_of(wc.status),
-                .qpn = wc.qp_num,
-                .vendor_err = wc.vendor_err};
-    if (wc.status != IBV_WC_SUCCESS) {
-        return to;
+core::WcOpcode opcode_of(ibv_wc_opcode opcode) noexcept {
+    using enum core::WcOpcode;
+    switch (opcode) {
+        case IBV_WC_RDMA_WRITE: return kWrite;
+        case IBV_WC_RDMA_READ: return kRead;
+        case IBV_WC_COMP_SWAP: return kCas;
+        case IBV_WC_FETCH_ADD: return kFetchAdd;
+        case IBV_WC_BIND_MW: return kBindMw;
+        case IBV_WC_LOCAL_INV: return kLocalInv;
+        case IBV_WC_RECV: return kRecv;
+        case IBV_WC_RECV_RDMA_WITH_IMM: return kRecvWriteImm;
+        default: return kSend;
     }
-    to.opcode = opcode_of(wc.opcode);
-    to.byte_len = wc.byte_len;
-    to.src_qpn = wc.src_qp;
-    if ((wc.wc_flags & IBV_WC_WITH_IMM) != 0) {
-        to.flags = to.flags | kWithImm;
-        to.imm = ntohl(wc.imm_data);
-    }
-    if ((wc.wc_flags & IBV_WC_WITH_INV) != 0) {
-        to.flags = to.flags | kWithInv;
-        to.imm = wc.invalidated_rkey;
-    }
-    if ((wc.wc_flags & IBV_WC_GRH) != 0) {
-        to.flags = to.flags | kGrh;
-    }
-    return to;
 }
 
 }  // namespace rvt::verbs

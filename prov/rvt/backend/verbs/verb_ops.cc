@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 
+#include "backend/verbs/extended.h"
 #include "backend/verbs/nic.h"
 #include "backend/verbs/translate.h"
 #include "core/ah.h"
@@ -174,8 +175,7 @@ void dereg_mr(core::Mr& mr) {
 Status create_cq(core::VerbsCq& cq) {
     const Nic& nic = Nic::of(cq.context().device());
     ibv_comp_channel* const channel = cq.channel() != nullptr ? nic.channel() : nullptr;
-    return keep(cq,
-                lib().ibv_create_cq(nic.context(), static_cast<int>(cq.depth()), &cq, channel, 0));
+    return keep(cq, nic.create_queue(static_cast<int>(cq.depth()), &cq, channel));
 }
 
 void destroy_cq(core::VerbsCq& cq) {
@@ -183,6 +183,9 @@ void destroy_cq(core::VerbsCq& cq) {
 }
 
 unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
+    if (Nic::of(cq.context().device()).limits().extends_queues) {
+        return poll_extended(*cq_of(cq), to);
+    }
     std::array<ibv_wc, 32> completions;
     const std::size_t most = std::min(to.size(), completions.size());
     const int taken = ibv_poll_cq(cq_of(cq), static_cast<int>(most), completions.data());
@@ -240,7 +243,7 @@ Status create_qp(core::Qp& qp) {
                 .max_inline_data = wanted.cap.max_inline_bytes};
     init.qp_type = to_ibv(wanted.type);
     init.sq_sig_all = wanted.signal_all ? 1 : 0;
-    ibv_qp* const made = lib().ibv_create_qp(pd_of(qp.pd()), &init);
+    ibv_qp* const made = Nic::of(qp.device()).create_pair(*pd_of(qp.pd()), init);
     const Status kept = keep(qp, made);
     if (kept.is_ok()) {
         qp.set_qpn(made->qp_num);
@@ -268,13 +271,7 @@ ibv_sge* list_of(std::span<const Sge> list) noexcept {
     return reinterpret_cast<ibv_sge*>(const_cast<Sge*>(list.data()));
 }
 
-Status post_send(core::Qp& qp, const SendWr& wr) {
-    const core::WrInfo* const row = core::wr_info(wr.opcode);
-    if (row == nullptr || !takes(*row, qp.type()) ||
-        without(wr.flags, row->flags) != SendFlags::kNone ||
-        wr.sg_list.size() > qp.init().cap.max_send_sge) {
-        return EINVAL;
-    }
+Status post_list(core::Qp& qp, const SendWr& wr, const core::WrInfo& row) noexcept {
     if (!has_ibv(wr.opcode)) {
         return EOPNOTSUPP;
     }
@@ -292,7 +289,7 @@ Status post_send(core::Qp& qp, const SendWr& wr) {
         to.wr.ud = {.ah = static_cast<ibv_ah*>(wr.ah->priv()),
                     .remote_qpn = wr.remote_qpn,
                     .remote_qkey = wr.remote_qkey};
-    } else if (has_any(row->traits, core::OpTraits::kAtomic)) {
+    } else if (has_any(row.traits, core::OpTraits::kAtomic)) {
         to.wr.atomic = {.remote_addr = wr.remote_addr,
                         .compare_add = wr.compare_add,
                         .swap = wr.swap,
@@ -300,13 +297,31 @@ Status post_send(core::Qp& qp, const SendWr& wr) {
     } else {
         to.wr.rdma = {.remote_addr = wr.remote_addr, .rkey = wr.rkey};
     }
-    if (has_any(row->traits, core::OpTraits::kInvalidates)) {
+    if (has_any(row.traits, core::OpTraits::kInvalidates)) {
         to.invalidate_rkey = wr.imm;
-    } else if (has_any(row->traits, core::OpTraits::kLocal)) {
+    } else if (has_any(row.traits, core::OpTraits::kLocal)) {
         to.invalidate_rkey = wr.rkey;
     }
     ibv_send_wr* refused = nullptr;
     return ibv_post_send(qp_of(qp), &to, &refused);
+}
+
+bool is_extended(const core::Qp& qp) noexcept {
+    return qp.type() == QpType::kRc && Nic::of(qp.device()).limits().extends_pairs;
+}
+
+Status post_send(core::Qp& qp, const SendWr& wr) {
+    const bool builds = can_build(wr) && is_extended(qp);
+    if (builds && wr.opcode == WrOpcode::kSend) [[likely]] {
+        return build(*qp_of(qp), wr);  // its row allows everything
+    }
+    const core::WrInfo* const row = core::wr_info(wr.opcode);
+    if (row == nullptr || !takes(*row, qp.type()) ||
+        without(wr.flags, row->flags) != SendFlags::kNone ||
+        wr.sg_list.size() > qp.init().cap.max_send_sge) {
+        return EINVAL;
+    }
+    return builds ? build(*qp_of(qp), wr) : post_list(qp, wr, *row);
 }
 
 ibv_recv_wr receive_of(const RecvWr& wr) noexcept {

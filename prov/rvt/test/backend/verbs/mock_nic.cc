@@ -27,9 +27,17 @@ struct Receive {
 struct MockChannel : ibv_comp_channel {
     std::deque<ibv_cq*> told;
 };
-struct MockCq : ibv_cq {
+/// As libibverbs has it, one of the extended form begins like any other; so do pairs.
+struct MockCq : ibv_cq_ex {
     std::deque<ibv_wc> entries;
     bool is_armed = false;
+    ibv_wc now{};  // of which members are read
+
+    static MockCq& of(ibv_cq* queue) {
+        return *static_cast<MockCq*>(reinterpret_cast<ibv_cq_ex*>(queue));
+    }
+    static MockCq& of(ibv_cq_ex* queue) { return *static_cast<MockCq*>(queue); }
+    ibv_cq* base() { return ibv_cq_ex_to_cq(this); }
 };
 struct MockSrq : ibv_srq {
     std::deque<Receive> receives;
@@ -49,7 +57,16 @@ struct Frame {
 
     [[nodiscard]] bool is_rdma() const { return is_read || is_write; }
 };
-struct MockPair : ibv_qp {
+struct MockPair : ibv_qp_ex {
+    static MockPair& of(ibv_qp* pair) {
+        return *static_cast<MockPair*>(reinterpret_cast<ibv_qp_ex*>(pair));
+    }
+    static MockPair& of(ibv_qp_ex* pair) { return *static_cast<MockPair*>(pair); }
+    [[nodiscard]] std::uint32_t number() const { return qp_base.qp_num; }
+
+    bool is_extended = false;
+    ibv_send_wr built{};  // between wr_start and wr_complete, with this:
+    ibv_sge place{};
     ibv_qp_state now = IBV_QPS_RESET;
     std::uint32_t peer = 0;
     bool signals_all = false;
@@ -62,7 +79,7 @@ std::vector<MockPair*> pairs;
 std::vector<MockSrq*> shared_queues;
 
 MockPair* pair_of(std::uint32_t qpn) {
-    const auto found = std::ranges::find(pairs, qpn, &ibv_qp::qp_num);
+    const auto found = std::ranges::find(pairs, qpn, &MockPair::number);
     return found != pairs.end() ? *found : nullptr;
 }
 
@@ -73,7 +90,7 @@ bool fails(std::string_view call) {
 }
 
 void push(ibv_cq* queue, const ibv_wc& wc) {
-    auto& cq = *static_cast<MockCq*>(queue);
+    auto& cq = MockCq::of(queue);
     cq.entries.push_back(wc);
     if (cq.is_armed) {
         cq.is_armed = false;
@@ -89,8 +106,8 @@ void complete(const MockPair& pair, std::uint64_t wr_id, ibv_wc_status status, b
     wc.status = status;
     wc.opcode = is_receive ? IBV_WC_RECV : IBV_WC_SEND;
     wc.byte_len = bytes;
-    wc.qp_num = pair.qp_num;
-    push(is_receive ? pair.recv_cq : pair.send_cq, wc);
+    wc.qp_num = pair.number();
+    push(is_receive ? pair.qp_base.recv_cq : pair.qp_base.send_cq, wc);
 }
 
 void tell(ibv_event_type type, ibv_qp* pair) {
@@ -124,14 +141,14 @@ void end_pair(MockPair& pair, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR) {
         }
     }
     pair.receives.clear();
-    if (pair.srq != nullptr && mock->tells_last_receive) {
-        tell(IBV_EVENT_QP_LAST_WQE_REACHED, &pair);
+    if (pair.qp_base.srq != nullptr && mock->tells_last_receive) {
+        tell(IBV_EVENT_QP_LAST_WQE_REACHED, &pair.qp_base);
     }
 }
 
 /// Returns: false when there is no receive.
 bool deliver(const MockPair& to, std::span<const char> bytes) {
-    auto& receives = static_cast<MockSrq*>(to.srq)->receives;
+    auto& receives = static_cast<MockSrq*>(to.qp_base.srq)->receives;
     if (receives.empty()) {
         return false;
     }
@@ -180,7 +197,7 @@ bool write(const Frame& frame) {
 void run(MockPair& pair) {
     while (!pair.waiting.empty()) {
         const MockPair* const to = pair_of(pair.peer);
-        if (mock->is_cut || to == nullptr || to->peer != pair.qp_num || to->now == IBV_QPS_ERR) {
+        if (mock->is_cut || to == nullptr || to->peer != pair.number() || to->now == IBV_QPS_ERR) {
             end_pair(pair, IBV_WC_RETRY_EXC_ERR);
             return;
         }
@@ -361,15 +378,15 @@ ibv_cq* create_cq(ibv_context* context, int, void* user, ibv_comp_channel* chann
     made->context = context;
     made->cq_context = user;
     made->channel = channel;
-    return made;
+    return made->base();
 }
 int destroy_cq(ibv_cq* queue) {
     const std::lock_guard guard(traffic);
-    return destroy(static_cast<MockCq*>(queue));
+    return destroy(&MockCq::of(queue));
 }
 int poll_cq(ibv_cq* queue, int most, ibv_wc* to) {
     const std::lock_guard guard(traffic);
-    auto& own = static_cast<MockCq*>(queue)->entries;
+    auto& own = MockCq::of(queue).entries;
     auto& entries = own.empty() ? mock->completions : own;
     int taken = 0;
     for (; taken < most && !entries.empty() && !mock->is_gone; ++taken) {
@@ -380,7 +397,7 @@ int poll_cq(ibv_cq* queue, int most, ibv_wc* to) {
 }
 int req_notify_cq(ibv_cq* queue, int) {
     const std::lock_guard guard(traffic);
-    static_cast<MockCq*>(queue)->is_armed = true;
+    MockCq::of(queue).is_armed = true;
     return 0;
 }
 int get_cq_event(ibv_comp_channel* channel, ibv_cq** queue, void** user) {
@@ -443,17 +460,18 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     }
     auto* const made = new MockPair{};
     ++mock->live;
-    made->context = pd->context;
-    made->qp_context = init->qp_context;
-    made->send_cq = init->send_cq;
-    made->recv_cq = init->recv_cq;
-    made->srq = init->srq;
+    ibv_qp& base = made->qp_base;
+    base.context = pd->context;
+    base.qp_context = init->qp_context;
+    base.send_cq = init->send_cq;
+    base.recv_cq = init->recv_cq;
+    base.srq = init->srq;
     made->signals_all = init->sq_sig_all != 0;
-    for (made->qp_num = 77; pair_of(made->qp_num) != nullptr; ++made->qp_num) {
+    for (base.qp_num = 77; pair_of(base.qp_num) != nullptr; ++base.qp_num) {
     }
     pairs.push_back(made);
-    mock->last_pair = made;
-    return made;
+    mock->last_pair = &base;
+    return &base;
 }
 int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
     const std::lock_guard guard(traffic);
@@ -462,7 +480,7 @@ int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
     }
     mock->modified.push_back(*attr);
     mock->masks.push_back(mask);
-    auto& pair = *static_cast<MockPair*>(which);
+    auto& pair = MockPair::of(which);
     if ((mask & IBV_QP_DEST_QPN) != 0) {
         pair.peer = attr->dest_qp_num;
     }
@@ -477,22 +495,23 @@ int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
 int destroy_qp(ibv_qp* which) {
     const std::lock_guard guard(traffic);
     for (ibv_cq* const queue : {which->send_cq, which->recv_cq}) {
-        std::erase_if(static_cast<MockCq*>(queue)->entries,
+        std::erase_if(MockCq::of(queue).entries,
                       [&](const ibv_wc& wc) { return wc.qp_num == which->qp_num; });
     }
     std::erase_if(mock->events,
                   [&](const ibv_async_event& event) { return event.element.qp == which; });
-    std::erase(pairs, which);
-    return destroy(static_cast<MockPair*>(which));
+    std::erase(pairs, &MockPair::of(which));
+    return destroy(&MockPair::of(which));
 }
 int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
     const std::lock_guard guard(traffic);
-    auto& pair = *static_cast<MockPair*>(which);
+    auto& pair = MockPair::of(which);
     if (mock->is_gone) {
         return EIO;
     }
     if (pair.peer == 0) {
         mock->sends.push_back(*wr);
+        mock->lists.emplace_back(wr->sg_list, wr->sg_list + wr->num_sge);
         return 0;
     }
     Frame frame{.wr_id = wr->wr_id,
@@ -526,7 +545,7 @@ int post_recv(ibv_qp* which, ibv_recv_wr* wr, ibv_recv_wr**) {
     if (!mock->takes_receives) {
         return ENOMEM;
     }
-    static_cast<MockPair*>(which)->receives.push_back(wr->wr_id);
+    MockPair::of(which).receives.push_back(wr->wr_id);
     return mock->is_gone ? EIO : 0;
 }
 ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr*) {
@@ -547,6 +566,96 @@ void ack_async_event(ibv_async_event*) {
 }
 const char* event_type_str(ibv_event_type) {
     return "an event";
+}
+
+// ---- extended verbs ----
+
+bool next_entry(MockCq& queue) {
+    const bool is_there = poll_cq(queue.base(), 1, &queue.now) == 1;
+    queue.wr_id = queue.now.wr_id;
+    queue.status = queue.now.status;
+    errno = ENOENT;
+    return is_there;
+}
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
+    ibv_cq* const made = mock->extends ? create_cq(context, static_cast<int>(attr->cqe),
+                                                   attr->cq_context, attr->channel, 0)
+                                       : nullptr;
+    if (made == nullptr) {
+        errno = mock->extends ? errno : EOPNOTSUPP;
+        return nullptr;
+    }
+    MockCq& queue = MockCq::of(made);
+    queue.start_poll = [](ibv_cq_ex* self, ibv_poll_cq_attr*) {
+        return next_entry(MockCq::of(self)) ? 0 : ENOENT;
+    };
+    queue.next_poll = [](ibv_cq_ex* self) { return next_entry(MockCq::of(self)) ? 0 : ENOENT; };
+    queue.end_poll = [](ibv_cq_ex*) {};
+    queue.read_opcode = [](ibv_cq_ex* self) { return MockCq::of(self).now.opcode; };
+    queue.read_vendor_err = [](ibv_cq_ex* self) { return MockCq::of(self).now.vendor_err; };
+    queue.read_byte_len = [](ibv_cq_ex* self) { return MockCq::of(self).now.byte_len; };
+    queue.read_imm_data = [](ibv_cq_ex* self) { return MockCq::of(self).now.imm_data; };
+    queue.read_qp_num = [](ibv_cq_ex* self) { return MockCq::of(self).now.qp_num; };
+    queue.read_src_qp = [](ibv_cq_ex* self) { return MockCq::of(self).now.src_qp; };
+    queue.read_wc_flags = [](ibv_cq_ex* self) {
+        return static_cast<unsigned>(MockCq::of(self).now.wc_flags);
+    };
+    ++mock->extended_queues;
+    return &queue;
+}
+
+void build(ibv_qp_ex* which, ibv_wr_opcode opcode) {
+    MockPair& pair = MockPair::of(which);
+    pair.built.wr_id = pair.wr_id;
+    pair.built.opcode = opcode;
+    pair.built.send_flags = pair.wr_flags;
+}
+void build_rdma(ibv_qp_ex* which, ibv_wr_opcode opcode, std::uint32_t rkey, std::uint64_t address) {
+    build(which, opcode);
+    MockPair::of(which).built.wr.rdma = {.remote_addr = address, .rkey = rkey};
+}
+void set_place(ibv_qp_ex* which, std::uint32_t lkey, std::uint64_t address, std::uint32_t bytes) {
+    MockPair& pair = MockPair::of(which);
+    pair.place = {.addr = address, .length = bytes, .lkey = lkey};
+    pair.built.sg_list = &pair.place;
+    pair.built.num_sge = 1;
+}
+ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* attr) {
+    ibv_qp_init_attr init{};
+    init.qp_context = attr->qp_context;
+    init.send_cq = attr->send_cq;
+    init.recv_cq = attr->recv_cq;
+    init.srq = attr->srq;
+    init.cap = attr->cap;
+    init.sq_sig_all = attr->sq_sig_all;
+    ibv_qp* const made = mock->extends ? create_qp(attr->pd, &init) : nullptr;
+    if (made == nullptr) {
+        errno = mock->extends ? errno : EOPNOTSUPP;
+        return nullptr;
+    }
+    MockPair& pair = MockPair::of(made);
+    pair.is_extended = true;
+    pair.wr_start = [](ibv_qp_ex* self) { MockPair::of(self).built = {}; };
+    pair.wr_send = [](ibv_qp_ex* self) { build(self, IBV_WR_SEND); };
+    pair.wr_rdma_write = [](ibv_qp_ex* self, std::uint32_t rkey, std::uint64_t address) {
+        build_rdma(self, IBV_WR_RDMA_WRITE, rkey, address);
+    };
+    pair.wr_rdma_read = [](ibv_qp_ex* self, std::uint32_t rkey, std::uint64_t address) {
+        build_rdma(self, IBV_WR_RDMA_READ, rkey, address);
+    };
+    pair.wr_set_sge = set_place;
+    pair.wr_set_inline_data = [](ibv_qp_ex* self, void* data, std::size_t bytes) {
+        set_place(self, 0, reinterpret_cast<std::uintptr_t>(data),
+                  static_cast<std::uint32_t>(bytes));
+    };
+    pair.wr_complete = [](ibv_qp_ex* self) {
+        ++mock->built;
+        return post_send(&self->qp_base, &MockPair::of(self).built, nullptr);
+    };
+    return made;
+}
+ibv_qp_ex* qp_to_qp_ex(ibv_qp* pair) {
+    return MockPair::of(pair).is_extended ? &MockPair::of(pair) : nullptr;
 }
 
 }  // namespace
@@ -574,6 +683,8 @@ MockNic::MockNic() {
     context_.query_port = query_port;
     context_.query_device_ex = query_device_ex;
     context_.advise_mr = advise_mr;
+    context_.create_cq_ex = create_cq_ex;
+    context_.create_qp_ex = create_qp_ex;
     context_.context.device = &device;
     context_.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context_.context.ops.poll_cq = poll_cq;
@@ -607,6 +718,7 @@ MockNic::MockNic() {
     functions_.ibv_create_srq = create_srq;
     functions_.ibv_destroy_srq = destroy_srq;
     functions_.ibv_create_qp = create_qp;
+    functions_.ibv_qp_to_qp_ex = qp_to_qp_ex;
     functions_.ibv_modify_qp = modify_qp;
     functions_.ibv_destroy_qp = destroy_qp;
     functions_.ibv_get_async_event = get_async_event;
@@ -632,7 +744,7 @@ void MockNic::fail_pair(std::uint32_t qpn) {
     const std::lock_guard guard(traffic);
     MockPair& pair = *pair_of(qpn);
     end_pair(pair);
-    tell(IBV_EVENT_QP_FATAL, &pair);
+    tell(IBV_EVENT_QP_FATAL, &pair.qp_base);
 }
 
 void MockNic::fail_queue() {
@@ -656,7 +768,7 @@ void MockNic::finish_rdma() {
 void MockNic::begin_message_to(std::uint32_t qpn) {
     const std::lock_guard guard(traffic);
     MockPair& pair = *pair_of(qpn);
-    auto& receives = static_cast<MockSrq*>(pair.srq)->receives;
+    auto& receives = static_cast<MockSrq*>(pair.qp_base.srq)->receives;
     pair.held.push_back(receives.front());
     receives.pop_front();
 }
@@ -685,7 +797,7 @@ std::vector<std::uint32_t> MockNic::connected_pairs() {
     std::vector<std::uint32_t> connected;
     for (const MockPair* const pair : pairs) {
         if (pair->peer != 0 && pair->now != IBV_QPS_ERR) {
-            connected.push_back(pair->qp_num);
+            connected.push_back(pair->number());
         }
     }
     return connected;

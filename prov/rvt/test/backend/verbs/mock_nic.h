@@ -48,6 +48,7 @@ class MockNic {
     bool tells_last_receive = true;                 // by IBV_EVENT_QP_LAST_WQE_REACHED
     bool takes_receives = false;                    // posted to pairs; else ENOMEM
     bool flushes = true;                            // those, when their pair ends
+    bool extends = true;                            // it has the extended verbs
 
     // What it was asked.
     struct Region {
@@ -66,7 +67,10 @@ class MockNic {
     std::vector<std::pair<ibv_advise_mr_advice, ibv_sge>> advised;
     std::vector<ibv_qp_attr> modified;
     std::vector<int> masks;
-    std::vector<ibv_send_wr> sends;
+    std::vector<ibv_send_wr> sends;           // of pairs without a peer
+    std::vector<std::vector<ibv_sge>> lists;  // theirs
+    std::atomic<unsigned> built{0};           // requests, by the extended verbs
+    unsigned extended_queues = 0;
     std::vector<std::vector<std::uint64_t>> shared_receives;  // ids, by call
 
     // What happens next.

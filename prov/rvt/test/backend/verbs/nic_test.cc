@@ -411,8 +411,103 @@ Test(nic, a_request_reaches_it_whole) {
     RVT_EQ(sent.wr.atomic.swap, 2);
 }
 
-Test(nic, completions_carry_what_it_says) {
+namespace {
+
+constexpr std::uint32_t kRxe = 0xffffff;  // as it names its vendor
+
+/// A SEND, a WRITE and a READ of one buffer, and what the NIC was asked for.
+void post_frequent_ones(MockNic& mock) {
+    const Opened opened(mock);
+    core::Owned<core::Qp> qp;
+    RVT_OK(core::keep(qp, core::create_qp(*opened.pd, opened.pair())));
+    const Sge part{.addr = 0x1000, .length = 8, .lkey = 6};
+    RVT_OK(qp->post_send({.wr_id = 1,
+                          .flags = SendFlags::kSignaled | SendFlags::kSolicited,
+                          .sg_list = {&part, 1}}));
+    RVT_OK(qp->post_send({.wr_id = 2,
+                          .opcode = WrOpcode::kWrite,
+                          .flags = SendFlags::kInline,
+                          .sg_list = {&part, 1},
+                          .remote_addr = 0x2000,
+                          .rkey = 7}));
+    RVT_OK(qp->post_send({.wr_id = 3,
+                          .opcode = WrOpcode::kRead,
+                          .flags = SendFlags::kFence,
+                          .sg_list = {&part, 1},
+                          .remote_addr = 0x3000,
+                          .rkey = 8}));
+    const ibv_wr_opcode opcodes[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ};
+    const unsigned flags[] = {unsigned{IBV_SEND_SIGNALED} | unsigned{IBV_SEND_SOLICITED},
+                              IBV_SEND_INLINE, IBV_SEND_FENCE};
+    RVT_EQ(mock.sends.size(), 3u);
+    for (unsigned i = 0; i < 3; ++i) {
+        const ibv_send_wr& sent = mock.sends[i];
+        RVT_EQ(sent.wr_id, i + 1);
+        RVT_EQ(sent.opcode, opcodes[i]);
+        RVT_EQ(sent.send_flags, flags[i]);
+        RVT_EQ(sent.num_sge, 1);
+        RVT_EQ(mock.lists[i][0].addr, 0x1000u);
+        RVT_EQ(mock.lists[i][0].length, 8u);
+    }
+    RVT_EQ(mock.lists[0][0].lkey, 6u);
+    RVT_EQ(mock.sends[1].wr.rdma.remote_addr, 0x2000u);
+    RVT_EQ(mock.sends[1].wr.rdma.rkey, 7u);
+    RVT_EQ(mock.sends[2].wr.rdma.remote_addr, 0x3000u);
+    RVT_EQ(mock.sends[2].wr.rdma.rkey, 8u);
+}
+
+}  // namespace
+
+Test(nic, a_frequent_request_is_built_in_the_pairs_queue) {
     MockNic mock;
+    post_frequent_ones(mock);
+    RVT_EQ(mock.built, 3u);
+}
+
+Test(nic, without_extended_verbs_it_gets_the_same_requests_as_lists) {
+    MockNic mock;
+    mock.extends = false;
+    post_frequent_ones(mock);
+    RVT_EQ(mock.built, 0u);
+    RVT_EQ(mock.extended_queues, 0u);
+}
+
+Test(nic, extended_verbs_are_not_used_where_that_is_set) {
+    util::set_param_number(util::ParamId::kVerbsExtended, 0);
+    MockNic mock;
+    post_frequent_ones(mock);
+    RVT_EQ(mock.built, 0u);
+    RVT_EQ(mock.extended_queues, 0u);
+}
+
+Test(nic, a_driver_that_reads_behind_the_last_completion_is_not_asked_for_the_next) {
+    MockNic mock;
+    mock.attr.vendor_id = kRxe;
+    post_frequent_ones(mock);
+    RVT_EQ(mock.built, 3u);
+    RVT_EQ(mock.extended_queues, 0u);
+}
+
+Test(nic, what_cannot_be_built_goes_to_an_extended_pair_as_a_list) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Qp> qp;
+    RVT_OK(core::keep(qp, core::create_qp(*opened.pd, opened.pair())));
+    const std::array parts{Sge{.addr = 0x1000, .length = 8, .lkey = 6},
+                           Sge{.addr = 0x2000, .length = 4, .lkey = 6}};
+    RVT_OK(qp->post_send({.sg_list = parts}));
+    RVT_OK(qp->post_send({}));
+    RVT_OK(qp->post_send({.opcode = WrOpcode::kSendImm, .imm = 1, .sg_list = {parts.data(), 1}}));
+    RVT_EQ(mock.sends.size(), 3u);
+    RVT_EQ(mock.sends[0].num_sge, 2);
+    RVT_EQ(mock.sends[1].num_sge, 0);
+    RVT_EQ(mock.sends[2].imm_data, htonl(1));
+    RVT_EQ(mock.built, 0u);
+}
+
+namespace {
+
+void completions_carry_what_it_says(MockNic& mock) {
     const Opened opened(mock);
     ibv_wc wc{};
     wc.wr_id = 3;
@@ -420,22 +515,32 @@ Test(nic, completions_carry_what_it_says) {
     wc.byte_len = 12;
     wc.imm_data = htonl(0xabcd);
     wc.wc_flags = IBV_WC_WITH_IMM;
+    wc.qp_num = 77;
+    mock.completions.push_back(wc);
+    wc.opcode = IBV_WC_RECV;
+    wc.wc_flags = IBV_WC_GRH;
+    wc.src_qp = 5;
     mock.completions.push_back(wc);
     wc.status = IBV_WC_REM_ACCESS_ERR;
     wc.vendor_err = 88;
     mock.completions.push_back(wc);
     core::Wc taken[4];
-    RVT_EQ(opened.cq->poll(taken), 2);
+    RVT_EQ(opened.cq->poll(taken), 3);
     RVT_EQ(taken[0].opcode, core::WcOpcode::kRecvWriteImm);
     RVT_EQ(taken[0].byte_len, 12);
     RVT_EQ(taken[0].imm, 0xabcd);
-    RVT_EQ(taken[1].status, core::WcStatus::kRemAccessErr);
-    RVT_EQ(taken[1].vendor_err, 88);
-    RVT_EQ(taken[1].wr_id, 3);
+    RVT_EQ(taken[0].qpn, 77);
+    RVT_EQ(taken[1].opcode, core::WcOpcode::kRecv);
+    RVT_EQ(taken[1].flags, core::WcFlags::kGrh);
+    RVT_EQ(taken[1].src_qpn, 5);
+    RVT_EQ(taken[2].status, core::WcStatus::kRemAccessErr);
+    RVT_EQ(taken[2].vendor_err, 88);
+    RVT_EQ(taken[2].wr_id, 3);
+    RVT_EQ(taken[2].qpn, 77);
+    RVT_EQ(opened.cq->poll(taken), 0);
 }
 
-Test(nic, every_failure_that_it_reports_is_one) {
-    MockNic mock;
+void every_failure_is_one(MockNic& mock) {
     const Opened opened(mock);
     for (int status = IBV_WC_SUCCESS + 1; status <= IBV_WC_TM_RNDV_INCOMPLETE; ++status) {
         ibv_wc wc{};
@@ -447,6 +552,41 @@ Test(nic, every_failure_that_it_reports_is_one) {
         // What is in flight when a pair ends is told apart from what ended it.
         RVT_EQ(taken.status == core::WcStatus::kWrFlushErr, status == IBV_WC_WR_FLUSH_ERR);
     }
+}
+
+}  // namespace
+
+Test(nic, completions_carry_what_it_says) {
+    MockNic mock;
+    completions_carry_what_it_says(mock);
+    RVT_NE(mock.extended_queues, 0u);
+    mock.extends = false;
+    completions_carry_what_it_says(mock);
+}
+
+Test(nic, no_more_completions_are_taken_than_there_is_room_for) {
+    for (const bool extends : {true, false}) {
+        MockNic mock;
+        mock.extends = extends;
+        const Opened opened(mock);
+        ibv_wc wc{};
+        for (wc.wr_id = 0; wc.wr_id < 3; ++wc.wr_id) {
+            mock.completions.push_back(wc);
+        }
+        core::Wc taken[2];
+        RVT_EQ(opened.cq->poll({taken, 0}), 0);
+        RVT_EQ(opened.cq->poll(taken), 2);
+        RVT_EQ(taken[1].wr_id, 1);
+        RVT_EQ(opened.cq->poll(taken), 1);
+        RVT_EQ(taken[0].wr_id, 2);
+    }
+}
+
+Test(nic, every_failure_that_it_reports_is_one) {
+    MockNic mock;
+    every_failure_is_one(mock);
+    mock.extends = false;
+    every_failure_is_one(mock);
 }
 
 Test(nic, a_port_that_goes_down_and_comes_back_is_told_of) {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+//
+// The extended verbs of libibverbs, for NICs whose driver has them: requests that are built in the
+// pair's queue by calls of the driver, without a list in between (ibv_wr_post(3)), and completions
+// of which only what is asked for is read (ibv_create_cq_ex(3)).
+#pragma once
+
+#include <span>
+
+#include "backend/verbs/library.h"
+#include "backend/verbs/translate.h"
+#include "core/verbs_wc.h"
+#include "rvt/status.h"
+#include "rvt/types.h"
+#include "util/cpu.h"
+
+namespace rvt::verbs {
+
+/// A pair that takes both forms of requests. Returns: nullptr, with errno: the driver makes none.
+ibv_qp* create_extended_pair(ibv_context& context, ibv_pd& pd, ibv_qp_init_attr& init) noexcept;
+/// A queue for poll_extended(). Returns: as above.
+ibv_cq* create_extended_queue(ibv_context& context, int depth, void* user,
+                              ibv_comp_channel* channel) noexcept;
+
+/// Whether build() knows the request: those that are frequent.
+constexpr bool can_build(const SendWr& wr) noexcept {
+    return wr.sg_list.size() == 1 &&
+           (wr.opcode == WrOpcode::kSend || wr.opcode == WrOpcode::kWrite ||
+            wr.opcode == WrOpcode::kRead);
+}
+
+/// Posts a request. Preconditions: can_build(wr); create_extended_pair() has made the pair.
+/// Returns: as ibv_post_send(3). Threads: any.
+RVT_ALWAYS_INLINE Status build(ibv_qp& pair, const SendWr& wr) noexcept {
+    auto* const to = reinterpret_cast<ibv_qp_ex*>(&pair);  // of which it is the first member
+    const Sge& place = wr.sg_list.front();
+    ibv_wr_start(to);
+    to->wr_id = wr.wr_id;
+    to->wr_flags = to_ibv(wr.flags);
+    if (wr.opcode == WrOpcode::kSend) {
+        ibv_wr_send(to);
+    } else if (wr.opcode == WrOpcode::kWrite) {
+        ibv_wr_rdma_write(to, wr.rkey, wr.remote_addr);
+    } else {
+        ibv_wr_rdma_read(to, wr.rkey, wr.remote_addr);
+    }
+    if (has_any(wr.flags, SendFlags::kInline)) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
+        ibv_wr_set_inline_data(to, reinterpret_cast<void*>(place.addr), place.length);
+    } else {
+        ibv_wr_set_sge(to, place.lkey, place.addr, place.length);
+    }
+    return ibv_wr_complete(to);
+}
+
+/// Takes completions out. Precondition: create_extended_queue() has made the queue. Returns: how
+/// many. Threads: any.
+RVT_ALWAYS_INLINE unsigned poll_extended(ibv_cq& queue, std::span<core::Wc> to) noexcept {
+    auto* const from = reinterpret_cast<ibv_cq_ex*>(&queue);  // as ibv_cq_ex_to_cq() has it
+    ibv_poll_cq_attr attr{};
+    if (to.empty() || ibv_start_poll(from, &attr) != 0) {
+        return 0;
+    }
+    unsigned taken = 0;
+    do {
+        to[taken] = read_completion(*from);
+        ++taken;
+    } while (taken < to.size() && ibv_next_poll(from) == 0);
+    ibv_end_poll(from);
+    return taken;
+}
+
+}  // namespace rvt::verbs
