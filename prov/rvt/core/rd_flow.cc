@@ -576,7 +576,7 @@ RVT_ALWAYS_INLINE void RdFlow::handle(std::span<const std::byte> part, bool star
 void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexcept {
     ++packets_;
     note_use();
-    if (starts) {
+    if (starts && nic_ == nullptr) {
         part = part.subspan(heed_taken(part));
     }
     if (flows_.is_owner_polling() && user_peer_ != nullptr && parts_.empty()) [[likely]] {
@@ -590,8 +590,7 @@ void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexc
 /// Takes an acknowledgement in, though the rest of the frame may have to wait for the owner.
 /// Returns: how many bytes it had.
 std::size_t RdFlow::heed_taken(std::span<const std::byte> frame) noexcept {
-    if (nic_ != nullptr || frame.empty() ||
-        frame[0] != std::byte{static_cast<std::uint8_t>(RdOp::kTaken)}) {
+    if (frame.empty() || frame[0] != std::byte{static_cast<std::uint8_t>(RdOp::kTaken)}) {
         return 0;
     }
     const auto record = decode_record(frame);

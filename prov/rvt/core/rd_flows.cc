@@ -213,6 +213,19 @@ void RdFlows::note_waiting(RdFlow& flow, std::size_t bytes) {
     }
 }
 
+RVT_ALWAYS_INLINE bool RdFlows::has_waiting() const noexcept {
+    return !waiting_.empty() || !news_.empty() || (nic_ != nullptr && nic_->has_held());
+}
+
+/// Whether there is something for do_chores(): mostly not.
+RVT_ALWAYS_INLINE bool RdFlows::has_chores() const noexcept {
+    // relaxed: what is noted right now is seen at the next call.
+    return has_waiting() || has_open_.load(std::memory_order_relaxed) || !left_.empty() ||
+           has_closed_.load(std::memory_order_relaxed) ||
+           room_due_us_.load(std::memory_order_relaxed) != kNever ||
+           (nic_ != nullptr && nic_->has_lost());
+}
+
 unsigned RdFlows::poll(bool leaves_nic) noexcept {
     if (!poll_lock_.try_lock()) [[unlikely]] {
         sched_yield();  // who has it may wait for this processor
@@ -228,15 +241,6 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
     is_owner_polling_ = false;
     poll_lock_.unlock();
     return moved;
-}
-
-/// Whether there is something for do_chores(): mostly not.
-bool RdFlows::has_chores() const noexcept {
-    // relaxed: what is noted right now is seen at the next call.
-    return has_waiting() || has_open_.load(std::memory_order_relaxed) || !left_.empty() ||
-           has_closed_.load(std::memory_order_relaxed) ||
-           room_due_us_.load(std::memory_order_relaxed) != kNever ||
-           (nic_ != nullptr && nic_->has_lost());
 }
 
 /// What the owner does behind a poll. Returns: as drain_waiting().
@@ -427,10 +431,6 @@ void RdFlows::flush_open() noexcept {
         flow->flush();
     }
     opened_now_.clear();
-}
-
-bool RdFlows::has_waiting() const noexcept {
-    return !waiting_.empty() || !news_.empty() || (nic_ != nullptr && nic_->has_held());
 }
 
 /// Returns: how many flows had something to hand over.
