@@ -3,9 +3,10 @@
 """Measures rvt over a NIC beside perftest and libfabric's verbs;ofi_rxm on the same NIC.
 
 The hosts are two guests of fabtests/vm/rdma-vm, the NIC is the kernel's emulation: times are good for ratios
-only. Instructions are counted by valgrind, under which all is slower still: what rvt holds back for 20 us to share
-a frame leaves earlier there, in more frames, and some of it by another thread, which is not counted. Guest 0
-measures; guest 1 runs the other end of each contestant in its turn.
+only. A guest has one processor, which the emulation shares with the programs; as a NIC would not, it goes first: all
+programs, those of the others too, run at the lowest priority. Instructions are counted by valgrind, under which all
+is slower still: what rvt holds back for 20 us to share a frame leaves earlier there, in more frames, and some of it
+by another thread, which is not counted. Guest 0 measures; guest 1 runs the other end of each contestant in its turn.
 Ends with 77 where this machine cannot boot a guest.
 """
 import collections
@@ -25,6 +26,7 @@ RXM = "verbs;ofi_rxm"
 MEMORY_PEERS = 16
 # Its queues would otherwise be longer than those of the emulation may be.
 RXM_ENVIRONMENT = {"FI_UNIVERSE_SIZE": str(MEMORY_PEERS + 4)}
+BESIDE_THE_NIC = ["nice", "-n", "19"]
 PACKETS = "packets"  # of rvt's own, in place of the NIC
 MIB_IN_GB = (1 << 20) / 1e9
 JOB_LIMIT_S = 60
@@ -97,18 +99,18 @@ class Contestants:
         peer = os.environ["RVT_VM_PEER_IP"]
         program = row.limits.get(name)
         if program is not None:
-            self.send_job(shlex.join(program.words))
+            self.send_job(shlex.join(BESIDE_THE_NIC + program.words))
             # Its other end may be just starting.
             script = (f"for i in $(seq 100); do out=$({shlex.join(program.words + [peer])} 2> /dev/null) && break; "
                       f"sleep 0.1; done; awk '$1 == {program.size} {{ print {program.value} }}' <<< \"$out\" | grep .")
-            return ["bash", "-c", script], {"FI_RVT_VERBS_EMULATED": "1"}
+            return BESIDE_THE_NIC + ["bash", "-c", script], {"FI_RVT_VERBS_EMULATED": "1"}
         fab = [self.fab_bench, "-p", name if name == RXM else "rvt"]
         first, second = fab + ["-r", "0", "-a", peer] + row.measure, fab + ["-r", "1"] + row.measure
         extra = RXM_ENVIRONMENT if name == RXM else {"FI_RVT_VERBS_EMULATED": "0" if name == PACKETS else "1"}
         if row.measure[0].startswith(COUNT):
             first, second = self.counted(first, second)
-        self.send_job(shlex.join(["env"] + [f"{n}={v}" for n, v in extra.items()] + second))
-        return first, extra
+        self.send_job(shlex.join(BESIDE_THE_NIC + ["env"] + [f"{n}={v}" for n, v in extra.items()] + second))
+        return BESIDE_THE_NIC + first, extra
 
     def counted(self, first, second):
         """Returns: the same commands under callgrind; the first one prints how many instructions both ends took
