@@ -216,7 +216,8 @@ class RdFlow final : public MessageSink {
     // what the ring leaves to all messages, so that who waits for room waits for a completion.
     static constexpr std::uint32_t kMostUnsignaled = 16;
     static constexpr std::size_t kMostUnsignaledBytes = 32u << 10;
-    static constexpr std::uint32_t kMostInlineBytes = 256;
+    static constexpr std::uint32_t kMostInlineBytes =
+        256;  // of a frame that is posted from the stack
 
     void set_packet(std::uint32_t payload_bytes) noexcept;
     /// What is held is not sent any more, nor read where the application has it.

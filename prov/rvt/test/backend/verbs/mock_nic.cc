@@ -11,69 +11,27 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "backend/verbs/mock_objects.h"
+
 namespace rvt::verbs {
-namespace {
 
 MockNic* mock = nullptr;
+
+namespace {
+
 ibv_context* mock_context = nullptr;
 
 /// Of all that pairs and queues hold.
 std::mutex traffic;
 
-struct Receive {
-    std::uint64_t wr_id = 0;
-    ibv_sge room{};
-};
 struct MockChannel : ibv_comp_channel {
     std::deque<ibv_cq*> told;
-};
-/// As libibverbs has it, one of the extended form begins like any other; so do pairs.
-struct MockCq : ibv_cq_ex {
-    std::deque<ibv_wc> entries;
-    bool is_armed = false;
-    ibv_wc now{};  // of which members are read
-
-    static MockCq& of(ibv_cq* queue) {
-        return *static_cast<MockCq*>(reinterpret_cast<ibv_cq_ex*>(queue));
-    }
-    static MockCq& of(ibv_cq_ex* queue) { return *static_cast<MockCq*>(queue); }
-    ibv_cq* base() { return ibv_cq_ex_to_cq(this); }
 };
 struct MockSrq : ibv_srq {
     std::deque<Receive> receives;
 };
 struct MockMr : ibv_mr {
     std::size_t bytes = 0;
-};
-struct Frame {
-    std::uint64_t wr_id = 0;
-    bool is_signaled = false;
-    std::vector<char> bytes;
-    bool is_read = false;  // then this, in their place:
-    ibv_sge to{};
-    std::uint64_t address = 0;  // of the peer's memory, also for a WRITE
-    std::uint32_t key = 0;
-    bool is_write = false;
-
-    [[nodiscard]] bool is_rdma() const { return is_read || is_write; }
-};
-struct MockPair : ibv_qp_ex {
-    static MockPair& of(ibv_qp* pair) {
-        return *static_cast<MockPair*>(reinterpret_cast<ibv_qp_ex*>(pair));
-    }
-    static MockPair& of(ibv_qp_ex* pair) { return *static_cast<MockPair*>(pair); }
-    [[nodiscard]] std::uint32_t number() const { return qp_base.qp_num; }
-
-    bool is_extended = false;
-    ibv_send_wr built{};  // between wr_start and wr_complete, with this:
-    ibv_sge place{};
-    ibv_qp_state now = IBV_QPS_RESET;
-    std::uint32_t peer = 0;
-    bool signals_all = false;
-    std::deque<Frame> waiting;              // for a receive of the peer's
-    std::deque<Receive> held;               // for messages of which a part has come
-    std::vector<std::uint64_t> receives;    // of its own
-    std::vector<std::uint64_t> unfinished;  // READs and WRITEs that have not let go of their memory
 };
 std::vector<MockPair*> pairs;
 std::vector<MockSrq*> shared_queues;
@@ -568,96 +526,6 @@ const char* event_type_str(ibv_event_type) {
     return "an event";
 }
 
-// ---- extended verbs ----
-
-bool next_entry(MockCq& queue) {
-    const bool is_there = poll_cq(queue.base(), 1, &queue.now) == 1;
-    queue.wr_id = queue.now.wr_id;
-    queue.status = queue.now.status;
-    errno = ENOENT;
-    return is_there;
-}
-ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
-    ibv_cq* const made = mock->extends ? create_cq(context, static_cast<int>(attr->cqe),
-                                                   attr->cq_context, attr->channel, 0)
-                                       : nullptr;
-    if (made == nullptr) {
-        errno = mock->extends ? errno : EOPNOTSUPP;
-        return nullptr;
-    }
-    MockCq& queue = MockCq::of(made);
-    queue.start_poll = [](ibv_cq_ex* self, ibv_poll_cq_attr*) {
-        return next_entry(MockCq::of(self)) ? 0 : ENOENT;
-    };
-    queue.next_poll = [](ibv_cq_ex* self) { return next_entry(MockCq::of(self)) ? 0 : ENOENT; };
-    queue.end_poll = [](ibv_cq_ex*) {};
-    queue.read_opcode = [](ibv_cq_ex* self) { return MockCq::of(self).now.opcode; };
-    queue.read_vendor_err = [](ibv_cq_ex* self) { return MockCq::of(self).now.vendor_err; };
-    queue.read_byte_len = [](ibv_cq_ex* self) { return MockCq::of(self).now.byte_len; };
-    queue.read_imm_data = [](ibv_cq_ex* self) { return MockCq::of(self).now.imm_data; };
-    queue.read_qp_num = [](ibv_cq_ex* self) { return MockCq::of(self).now.qp_num; };
-    queue.read_src_qp = [](ibv_cq_ex* self) { return MockCq::of(self).now.src_qp; };
-    queue.read_wc_flags = [](ibv_cq_ex* self) {
-        return static_cast<unsigned>(MockCq::of(self).now.wc_flags);
-    };
-    ++mock->extended_queues;
-    return &queue;
-}
-
-void build(ibv_qp_ex* which, ibv_wr_opcode opcode) {
-    MockPair& pair = MockPair::of(which);
-    pair.built.wr_id = pair.wr_id;
-    pair.built.opcode = opcode;
-    pair.built.send_flags = pair.wr_flags;
-}
-void build_rdma(ibv_qp_ex* which, ibv_wr_opcode opcode, std::uint32_t rkey, std::uint64_t address) {
-    build(which, opcode);
-    MockPair::of(which).built.wr.rdma = {.remote_addr = address, .rkey = rkey};
-}
-void set_place(ibv_qp_ex* which, std::uint32_t lkey, std::uint64_t address, std::uint32_t bytes) {
-    MockPair& pair = MockPair::of(which);
-    pair.place = {.addr = address, .length = bytes, .lkey = lkey};
-    pair.built.sg_list = &pair.place;
-    pair.built.num_sge = 1;
-}
-ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* attr) {
-    ibv_qp_init_attr init{};
-    init.qp_context = attr->qp_context;
-    init.send_cq = attr->send_cq;
-    init.recv_cq = attr->recv_cq;
-    init.srq = attr->srq;
-    init.cap = attr->cap;
-    init.sq_sig_all = attr->sq_sig_all;
-    ibv_qp* const made = mock->extends ? create_qp(attr->pd, &init) : nullptr;
-    if (made == nullptr) {
-        errno = mock->extends ? errno : EOPNOTSUPP;
-        return nullptr;
-    }
-    MockPair& pair = MockPair::of(made);
-    pair.is_extended = true;
-    pair.wr_start = [](ibv_qp_ex* self) { MockPair::of(self).built = {}; };
-    pair.wr_send = [](ibv_qp_ex* self) { build(self, IBV_WR_SEND); };
-    pair.wr_rdma_write = [](ibv_qp_ex* self, std::uint32_t rkey, std::uint64_t address) {
-        build_rdma(self, IBV_WR_RDMA_WRITE, rkey, address);
-    };
-    pair.wr_rdma_read = [](ibv_qp_ex* self, std::uint32_t rkey, std::uint64_t address) {
-        build_rdma(self, IBV_WR_RDMA_READ, rkey, address);
-    };
-    pair.wr_set_sge = set_place;
-    pair.wr_set_inline_data = [](ibv_qp_ex* self, void* data, std::size_t bytes) {
-        set_place(self, 0, reinterpret_cast<std::uintptr_t>(data),
-                  static_cast<std::uint32_t>(bytes));
-    };
-    pair.wr_complete = [](ibv_qp_ex* self) {
-        ++mock->built;
-        return post_send(&self->qp_base, &MockPair::of(self).built, nullptr);
-    };
-    return made;
-}
-ibv_qp_ex* qp_to_qp_ex(ibv_qp* pair) {
-    return MockPair::of(pair).is_extended ? &MockPair::of(pair) : nullptr;
-}
-
 }  // namespace
 
 MockNic::MockNic() {
@@ -683,8 +551,6 @@ MockNic::MockNic() {
     context_.query_port = query_port;
     context_.query_device_ex = query_device_ex;
     context_.advise_mr = advise_mr;
-    context_.create_cq_ex = create_cq_ex;
-    context_.create_qp_ex = create_qp_ex;
     context_.context.device = &device;
     context_.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context_.context.ops.poll_cq = poll_cq;
@@ -718,12 +584,12 @@ MockNic::MockNic() {
     functions_.ibv_create_srq = create_srq;
     functions_.ibv_destroy_srq = destroy_srq;
     functions_.ibv_create_qp = create_qp;
-    functions_.ibv_qp_to_qp_ex = qp_to_qp_ex;
     functions_.ibv_modify_qp = modify_qp;
     functions_.ibv_destroy_qp = destroy_qp;
     functions_.ibv_get_async_event = get_async_event;
     functions_.ibv_ack_async_event = ack_async_event;
     functions_.ibv_event_type_str = event_type_str;
+    add_extended_verbs(context_, functions_);
     use_library(&functions_);
 }
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What stands behind the queues and pairs of the mock, for the files that make up its functions.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "backend/verbs/library.h"
+#include "backend/verbs/mock_nic.h"
+
+namespace rvt::verbs {
+
+/// The one that there is, or nullptr.
+extern MockNic* mock;
+
+struct Receive {
+    std::uint64_t wr_id = 0;
+    ibv_sge room{};
+};
+/// As libibverbs has it, one of the extended form begins like any other; so do pairs.
+struct MockCq : ibv_cq_ex {
+    std::deque<ibv_wc> entries;
+    bool is_armed = false;
+    ibv_wc now{};  // of which members are read
+
+    static MockCq& of(ibv_cq* queue) {
+        return *static_cast<MockCq*>(reinterpret_cast<ibv_cq_ex*>(queue));
+    }
+    static MockCq& of(ibv_cq_ex* queue) { return *static_cast<MockCq*>(queue); }
+    ibv_cq* base() { return ibv_cq_ex_to_cq(this); }
+};
+struct Frame {
+    std::uint64_t wr_id = 0;
+    bool is_signaled = false;
+    std::vector<char> bytes;
+    bool is_read = false;  // then this, in their place:
+    ibv_sge to{};
+    std::uint64_t address = 0;  // of the peer's memory, also for a WRITE
+    std::uint32_t key = 0;
+    bool is_write = false;
+
+    [[nodiscard]] bool is_rdma() const { return is_read || is_write; }
+};
+struct MockPair : ibv_qp_ex {
+    static MockPair& of(ibv_qp* pair) {
+        return *static_cast<MockPair*>(reinterpret_cast<ibv_qp_ex*>(pair));
+    }
+    static MockPair& of(ibv_qp_ex* pair) { return *static_cast<MockPair*>(pair); }
+    [[nodiscard]] std::uint32_t number() const { return qp_base.qp_num; }
+
+    bool is_extended = false;
+    ibv_send_wr built{};  // between wr_start and wr_complete, with this:
+    ibv_sge place{};
+    ibv_qp_state now = IBV_QPS_RESET;
+    std::uint32_t peer = 0;
+    bool signals_all = false;
+    std::deque<Frame> waiting;              // for a receive of the peer's
+    std::deque<Receive> held;               // for messages of which a part has come
+    std::vector<std::uint64_t> receives;    // of its own
+    std::vector<std::uint64_t> unfinished;  // READs and WRITEs that have not let go of their memory
+};
+
+/// In mock_extended.cc: the calls that lead to extended pairs and queues, and what they have.
+void add_extended_verbs(verbs_context& context, Library& functions);
+
+}  // namespace rvt::verbs
