@@ -5,6 +5,7 @@
 // of which only what is asked for is read (ibv_create_cq_ex(3)).
 #pragma once
 
+#include <cerrno>
 #include <span>
 
 #include "backend/verbs/library.h"
@@ -30,7 +31,7 @@ constexpr bool can_build(const SendWr& wr) noexcept {
 }
 
 /// Posts a request. Preconditions: can_build(wr); create_extended_pair() has made the pair.
-/// Returns: as ibv_post_send(3). Threads: any.
+/// Returns: as ibv_post_send(3), ENOMEM for a full queue whatever the driver says. Threads: any.
 RVT_ALWAYS_INLINE Status build(ibv_qp& pair, const SendWr& wr) noexcept {
     auto* const to = reinterpret_cast<ibv_qp_ex*>(&pair);  // of which it is the first member
     const Sge& place = wr.sg_list.front();
@@ -50,7 +51,8 @@ RVT_ALWAYS_INLINE Status build(ibv_qp& pair, const SendWr& wr) noexcept {
     } else {
         ibv_wr_set_sge(to, place.lkey, place.addr, place.length);
     }
-    return ibv_wr_complete(to);
+    const int error = ibv_wr_complete(to);
+    return error == ENOSPC ? ENOMEM : error;
 }
 
 /// Takes completions out. Precondition: create_extended_queue() has made the queue. Returns: how

@@ -306,11 +306,26 @@ Status post_list(core::Qp& qp, const SendWr& wr, const core::WrInfo& row) noexce
     return ibv_post_send(qp_of(qp), &to, &refused);
 }
 
+/// Drivers have different names for it, some that of a full queue.
+bool is_too_much_inline(const core::Qp& qp, const SendWr& wr) noexcept {
+    if (!has_any(wr.flags, SendFlags::kInline)) {
+        return false;
+    }
+    std::uint64_t bytes = 0;
+    for (const Sge& part : wr.sg_list) {
+        bytes += part.length;
+    }
+    return bytes > qp.init().cap.max_inline_bytes;
+}
+
 bool is_extended(const core::Qp& qp) noexcept {
     return qp.type() == QpType::kRc && Nic::of(qp.device()).limits().extends_pairs;
 }
 
 Status post_send(core::Qp& qp, const SendWr& wr) {
+    if (is_too_much_inline(qp, wr)) [[unlikely]] {
+        return EINVAL;
+    }
     const bool builds = can_build(wr) && is_extended(qp);
     if (builds && wr.opcode == WrOpcode::kSend) [[likely]] {
         return build(*qp_of(qp), wr);  // its row allows everything

@@ -88,7 +88,8 @@ ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* attr) {
     pair.wr_complete = [](ibv_qp_ex* self) {
         ++mock->built;
         ibv_send_wr* refused = nullptr;
-        return ibv_post_send(&self->qp_base, &MockPair::of(self).built, &refused);
+        const int error = ibv_post_send(&self->qp_base, &MockPair::of(self).built, &refused);
+        return error == ENOMEM ? ENOSPC : error;
     };
     return made;
 }

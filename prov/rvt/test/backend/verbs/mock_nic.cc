@@ -468,6 +468,9 @@ int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
         return EIO;
     }
     if (pair.peer == 0) {
+        if (mock->sends.size() >= mock->most_sends) {
+            return ENOMEM;
+        }
         mock->sends.push_back(*wr);
         mock->lists.emplace_back(wr->sg_list, wr->sg_list + wr->num_sge);
         return 0;

@@ -49,6 +49,8 @@ class MockNic {
     bool takes_receives = false;                    // posted to pairs; else ENOMEM
     bool flushes = true;                            // those, when their pair ends
     bool extends = true;                            // it has the extended verbs
+    // To a pair without a peer; beyond it ENOMEM or, as rxe has it, ENOSPC by the extended verbs.
+    std::size_t most_sends = ~std::size_t{0};
 
     // What it was asked.
     struct Region {

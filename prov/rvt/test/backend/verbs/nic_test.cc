@@ -488,6 +488,48 @@ Test(nic, a_driver_that_reads_behind_the_last_completion_is_not_asked_for_the_ne
     RVT_EQ(mock.extended_queues, 0u);
 }
 
+Test(nic, a_full_queue_is_enomem_whatever_its_driver_calls_it) {
+    for (const bool extends : {true, false}) {
+        MockNic mock;
+        mock.extends = extends;
+        mock.most_sends = 1;
+        const Opened opened(mock);
+        core::Owned<core::Qp> qp;
+        RVT_OK(core::keep(qp, core::create_qp(*opened.pd, opened.pair())));
+        const Sge part{.addr = 0x1000, .length = 8, .lkey = 6};
+        RVT_OK(qp->post_send({.sg_list = {&part, 1}}));
+        RVT_EQ(qp->post_send({.sg_list = {&part, 1}}), ENOMEM);
+        RVT_EQ(qp->post_send({.opcode = WrOpcode::kRead, .sg_list = {&part, 1}}), ENOMEM);
+        RVT_EQ(mock.sends.size(), 1u);
+    }
+}
+
+Test(nic, more_inline_data_than_the_pair_takes_never_gets_to_the_driver) {
+    for (const bool extends : {true, false}) {
+        MockNic mock;
+        mock.extends = extends;
+        const Opened opened(mock);
+        core::QpInit init = opened.pair();
+        init.cap.max_inline_bytes = 64;
+        core::Owned<core::Qp> qp;
+        RVT_OK(core::keep(qp, core::create_qp(*opened.pd, init)));
+        const std::array<std::byte, 65> data{};
+        const auto address = reinterpret_cast<std::uintptr_t>(data.data());
+        const std::array parts{Sge{.addr = address, .length = 64},
+                               Sge{.addr = address, .length = 1}};
+        const Sge whole{.addr = address, .length = 65};
+        for (const auto opcode : {WrOpcode::kSend, WrOpcode::kWrite}) {
+            RVT_EQ(qp->post_send(
+                       {.opcode = opcode, .flags = SendFlags::kInline, .sg_list = {&whole, 1}}),
+                   EINVAL);
+            RVT_EQ(qp->post_send({.opcode = opcode, .flags = SendFlags::kInline, .sg_list = parts}),
+                   EINVAL);
+        }
+        RVT_ASSERT(mock.sends.empty());
+        RVT_OK(qp->post_send({.flags = SendFlags::kInline, .sg_list = {parts.data(), 1}}));
+    }
+}
+
 Test(nic, what_cannot_be_built_goes_to_an_extended_pair_as_a_list) {
     MockNic mock;
     const Opened opened(mock);
