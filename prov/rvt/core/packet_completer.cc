@@ -71,13 +71,29 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
         if (kind != Kind::kSack) {
             end_repair();
         }
-        made_progress(qp, before);
+        made_progress(qp, before, device_.poll_us());
+    }
+}
+
+void PacketRequester::take_acknowledged(Qp& qp, Psn psn, std::uint64_t at_us) noexcept {
+    if (distance(psn, una_) < 0) {
+        return;  // a response has come meanwhile
+    }
+    if (distance(psn, ever_sent_psn_) >= 0) {
+        device_.stats().add(Stat::kBadPackets);  // answers what has never been asked
+        return;
+    }
+    const Psn before = una_;
+    skip_to(qp, psn + 1);
+    take_all_until(qp, psn + 1);
+    if (una_ != before) {
+        end_repair();
+        made_progress(qp, before, at_us);
     }
 }
 
 /// The oldest of what is under way has moved on from `from`.
-void PacketRequester::made_progress(const Qp& qp, Psn from) noexcept {
-    const std::uint64_t now = device_.poll_us();
+void PacketRequester::made_progress(const Qp& qp, Psn from, std::uint64_t now) noexcept {
     fetches_.drop_until(una_);
     is_repairing_ = false;
     is_again_ = false;
@@ -154,15 +170,18 @@ bool PacketRequester::acknowledge(Qp& qp, Psn upto) noexcept {
     return una_ == upto;
 }
 
+/// The responder has taken everything before `upto`.
+void PacketRequester::take_all_until(Qp& qp, Psn upto) noexcept {
+    qp.sending().rnr_retries_left = qp.attr().rnr_retry;
+    if (!acknowledge(qp, upto)) {
+        repair_gap(qp);
+    }
+}
+
 void PacketRequester::take_ack(Qp& qp, const PacketHeader& header) noexcept {
     const Syndrome syndrome = protocol::syndrome_of(header.syndrome);
     switch (syndrome.type) {
-        case Syndrome::Type::kAck:
-            qp.sending().rnr_retries_left = qp.attr().rnr_retry;
-            if (!acknowledge(qp, header.psn + 1)) {
-                repair_gap(qp);
-            }
-            return;
+        case Syndrome::Type::kAck: take_all_until(qp, header.psn + 1); return;
         case Syndrome::Type::kRnrNak:
             if (!acknowledge(qp, header.psn)) {
                 repair_gap(qp);

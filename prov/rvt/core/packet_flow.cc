@@ -182,7 +182,7 @@ std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept {
     return taken;
 }
 
-void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept {
+void take_acknowledged(Qp& qp, protocol::Psn psn, std::uint64_t at_us) noexcept {
     bool has_work = false;
     {
         const util::Guard guard(qp.tx_lock());
@@ -190,14 +190,12 @@ void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept {
         if (flow == nullptr || rights_of(qp.state()).flush_send) {
             return;
         }
-        flow->requester().take_response(qp,
-                                        {.header = {.opcode = protocol::Opcode::kRcAck,
-                                                    .psn = psn,
-                                                    .syndrome = protocol::to_wire(protocol::ack())},
-                                         .payload = {}});
+        flow->requester().take_acknowledged(qp, psn, at_us);
         has_work = retire_done_locked(qp);
     }
-    run_if_needed(qp, has_work);
+    if (has_work || wants_run(qp)) {
+        run_send_queue(qp);
+    }
 }
 
 void abandon_sending(Qp& qp) noexcept {

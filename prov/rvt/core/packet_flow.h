@@ -47,7 +47,8 @@ std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept;
 
 /// Counts packets up to `psn` as acknowledged: the peer has said so in another way. Threads: as
 /// above.
-void take_acknowledged(Qp& qp, protocol::Psn psn) noexcept;
+/// @param at_us  When, by the device's clock.
+void take_acknowledged(Qp& qp, protocol::Psn psn, std::uint64_t at_us) noexcept;
 
 /// Forgets what has been posted to a connected pair, without completions: from the return on
 /// nothing of it is sent, or sent again. Threads: as above.

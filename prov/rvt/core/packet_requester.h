@@ -73,6 +73,8 @@ class PacketRequester {
 
     /// Takes in an acknowledgement, a READ response or the result of an atomic.
     void take_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    /// The peer has said at `at_us` that it has all packets up to `psn`.
+    void take_acknowledged(Qp& qp, protocol::Psn psn, std::uint64_t at_us) noexcept;
 
   private:
     // A READ is asked for in requests of this many packets, so that the window holds for what comes
@@ -123,11 +125,12 @@ class PacketRequester {
 
     void skip_to(Qp& qp, protocol::Psn upto) noexcept;
     bool acknowledge(Qp& qp, protocol::Psn upto) noexcept;
-    void made_progress(const Qp& qp, protocol::Psn from) noexcept;
+    void made_progress(const Qp& qp, protocol::Psn from, std::uint64_t now_us) noexcept;
     void grow_window(const Qp& qp, std::uint32_t arrived) noexcept;
     void shrink_window() noexcept;
     void shrink_window_a_little() noexcept;
     void take_ack(Qp& qp, const protocol::PacketHeader& header) noexcept;
+    void take_all_until(Qp& qp, protocol::Psn upto) noexcept;
     void take_nak(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void take_rnr_nak(Qp& qp, std::uint8_t timer) noexcept;
     void take_read_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept;

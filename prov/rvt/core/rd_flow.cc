@@ -144,8 +144,9 @@ bool RdFlow::may_leave_alone_locked(std::uint64_t frames) noexcept {
     if (nic_ != nullptr) {
         return posted_at_ != flows_.polls();
     }
-    reclaim_locked();
-    return ring_.frames() < frames;
+    free_sent_locked();
+    // An acknowledgement that waits is mostly that of the last frame.
+    return ring_.frames() < frames + (has_heard() ? 1 : 0);
 }
 
 /// Whether others like it are likely to follow at once. A part of an access or of an answer is
@@ -164,7 +165,7 @@ std::byte* RdFlow::place_anew_locked(const RdOpenFrame::Extent& next, Room room)
     const RdOpenFrame::Spare spare =
         room == Room::kReply ? RdOpenFrame::Spare{}
                              : RdOpenFrame::Spare{.bytes = kReplyBytes, .frames = kReplyFrames};
-    reclaim_locked();
+    free_sent_locked();
     if (!frame_.is_empty()) {
         if (std::byte* const place = frame_.place(next, spare)) [[likely]] {
             return place;
@@ -425,6 +426,12 @@ void RdFlow::put_taken_locked() noexcept {
 }
 
 void RdFlow::reclaim_locked() noexcept {
+    settle();
+    free_sent_locked();
+}
+
+/// The same without what the peer has acknowledged in a frame of the poll that has just been.
+RVT_ALWAYS_INLINE void RdFlow::free_sent_locked() noexcept {
     ring_.free_until(completed());
 }
 
@@ -587,8 +594,8 @@ void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexc
     flows_.note_waiting(*this, part.size());
 }
 
-/// Takes an acknowledgement in, though the rest of the frame may have to wait for the owner.
-/// Returns: how many bytes it had.
+/// Notes an acknowledgement, though the rest of the frame may have to wait for the owner: the next
+/// poll heeds it, so that who waits for the message has it sooner. Returns: how many bytes it had.
 std::size_t RdFlow::heed_taken(std::span<const std::byte> frame) noexcept {
     if (frame.empty() || frame[0] != std::byte{static_cast<std::uint8_t>(RdOp::kTaken)}) {
         return 0;
@@ -597,8 +604,26 @@ std::size_t RdFlow::heed_taken(std::span<const std::byte> frame) noexcept {
     if (!record || (record->message.data & wire::kPsn) == 0) {
         return 0;  // makes no sense, which is found where the rest is
     }
-    take_acknowledged(*qp_, protocol::Psn(static_cast<std::uint32_t>(record->message.data)));
+    // relaxed: a hint, which goes with the number below.
+    heard_us_.store(flows_.device().poll_us(), std::memory_order_relaxed);
+    // release: pairs with the acquire in settle().
+    if (heard_.exchange(record->message.data, std::memory_order_release) == 0) {
+        flows_.note_heard(*this);
+    }
     return record->bytes;
+}
+
+bool RdFlow::settle() noexcept {
+    // acquire: pairs with the release in heed_taken().
+    const std::uint64_t heard =
+        has_heard() ? heard_.exchange(0, std::memory_order_acquire) : std::uint64_t{0};
+    if (heard == 0) {
+        return false;
+    }
+    // relaxed: a newer time than that of the number differs by a poll.
+    take_acknowledged(*qp_, protocol::Psn(static_cast<std::uint32_t>(heard)),
+                      heard_us_.load(std::memory_order_relaxed));
+    return true;
 }
 
 /// Hands over what has waited. Returns: whether nothing does any more.

@@ -241,6 +241,13 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] bool may_leave_alone_locked(std::uint64_t frames) noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] static bool has_followers(const RdMessage& message) noexcept;
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
+    void free_sent_locked() noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] bool has_heard() const noexcept {
+        return heard_.load(std::memory_order_relaxed) != 0;  // relaxed: settle() looks again
+    }
+    /// Heeds an acknowledgement that the peer has put into a frame. Returns: whether there was one.
+    /// Threads: any.
+    bool settle() noexcept;
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
     void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
@@ -341,6 +348,10 @@ class RdFlow final : public MessageSink {
 
     std::uint64_t packets_ = 0;
     std::deque<Part> parts_;  // wait for the owner
+
+    // What a frame has acknowledged that settle() has not heeded yet: 0, or with wire::kPsn.
+    std::atomic<std::uint64_t> heard_{0};
+    std::atomic<std::uint64_t> heard_us_{0};  // when; by the device's clock
 };
 
 }  // namespace rvt::core

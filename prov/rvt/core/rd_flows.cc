@@ -130,6 +130,7 @@ void RdFlows::linger() noexcept {
     auto heard = began;
     while (!left.empty() && Clock::now() - heard < kLingerSilence &&
            Clock::now() - began < kLingerTime) {
+        settle_heard();
         flush_open();
         if (device_.progress() + poll_nic() != 0) {
             heard = Clock::now();
@@ -168,6 +169,7 @@ void RdFlows::destroy_locked(Link& link) noexcept {
         std::erase(open_, &flow);
     }
     std::erase(waiting_, &flow);
+    std::erase(heard_, &flow);
     std::erase(left_, &flow);
     std::erase_if(news_, [&](const News& news) { return news.flow == &flow; });
     for (const RdFlow::Part& part : flow.parts_) {
@@ -288,9 +290,20 @@ bool RdFlows::send_held() noexcept {
     return all_sent;
 }
 
+/// Returns: how many flows had something to heed.
+RVT_ALWAYS_INLINE unsigned RdFlows::settle_heard() noexcept {
+    unsigned settled = 0;
+    for (RdFlow* const flow : heard_) {
+        settled += flow->settle() ? 1 : 0;
+    }
+    heard_.clear();
+    return settled;
+}
+
 unsigned RdFlows::poll_polling() noexcept {
+    const unsigned settled = settle_heard();
     flush_open();
-    return nic_ != nullptr && nic_->is_in_use() ? poll_beside_nic() : poll_packets();
+    return settled + (nic_ != nullptr && nic_->is_in_use() ? poll_beside_nic() : poll_packets());
 }
 
 unsigned RdFlows::poll_packets() noexcept {

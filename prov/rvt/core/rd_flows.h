@@ -187,6 +187,8 @@ class RdFlows final : private MadSink, private CmWire {
     // Threads: the one that polls.
     [[nodiscard]] bool is_owner_polling() const noexcept { return is_owner_polling_; }
     void note_waiting(RdFlow& flow, std::size_t bytes);
+    /// A frame has brought an acknowledgement, which the next poll heeds.
+    void note_heard(RdFlow& flow) { heard_.push_back(&flow); }
     /// Both ends agree that this one closes the flow: the owner's poll does.
     void note_left(RdFlow& flow) { left_.push_back(&flow); }
     void note_taken(std::size_t bytes) noexcept { waiting_bytes_ -= bytes; }
@@ -325,6 +327,7 @@ class RdFlows final : private MadSink, private CmWire {
     void note_time(std::uint64_t now_us) noexcept;
     void look_around(std::uint64_t now_us) noexcept;
     void flush_open() noexcept;
+    unsigned settle_heard() noexcept;
     [[nodiscard]] bool has_waiting() const noexcept;
     unsigned drain_waiting() noexcept;
     [[nodiscard]] bool has_chores() const noexcept;
@@ -393,6 +396,7 @@ class RdFlows final : private MadSink, private CmWire {
     std::vector<RdFlow*> opened_now_;
     std::vector<std::uint64_t> failed_;  // flows over the NIC, by id
     std::vector<RdFlow*> left_;          // to be closed
+    std::vector<RdFlow*> heard_;         // see note_heard()
     bool wants_look_ = false;            // the owner is to look for silent peers
     std::uint32_t port_changes_ = 0;     // that have been looked at
     std::uint64_t packets_us_ = 0;       // when one came last, while a NIC carries flows

@@ -171,6 +171,43 @@ Test(rd_flows, a_sender_that_comes_back_soon_needs_no_timer) {
     RVT_ASSERT(is_set());
 }
 
+/// Both have said something, and `a` has heard the answer, which brought the acknowledgement.
+static void ask_and_answer(FlowPair& net) {
+    net.run_until([] { return false; }, 1000);
+    RVT_ASSERT(net.a.say(1, "question"));
+    net.b.poll();
+    RVT_ASSERT(net.b.say(2, "answer"));
+    net.b.flows->device().flush();
+    net.a.poll();
+    RVT_EQ(net.a.heard.size(), 1);
+}
+
+Test(rd_flows, what_follows_an_answer_leaves_at_once) {
+    FlowPair net;
+    net.connect();
+    ask_and_answer(net);
+    net.b.heard.clear();
+    RVT_ASSERT(net.a.say(1, "next question"));
+    RVT_EQ(heard_at_once(net), 1);
+}
+
+Test(rd_flows, what_an_answer_acknowledges_is_let_go_with_the_next_poll) {
+    FlowPair net;
+    net.connect();
+    net.run_until([] { return false; }, 1000);
+    const std::string text(5000, 'x');
+    RVT_ASSERT(net.a.lend(1, text));
+    const std::uint64_t frames = net.a.flow->frames();
+    net.b.poll();
+    RVT_ASSERT(net.b.say(2, "answer"));
+    net.b.flows->device().flush();
+    net.a.poll();
+    RVT_EQ(net.a.heard.size(), 1);
+    RVT_EQ(net.a.flows->poll(), 1);  // something has moved
+    RVT_ASSERT(net.a.flow->has_let_go(frames));
+    RVT_EQ(net.a.flows->poll(), 0);
+}
+
 Test(rd_flows, an_acknowledgement_of_what_was_not_sent_changes_nothing) {
     FlowPair net;
     net.connect();
