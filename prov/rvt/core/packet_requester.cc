@@ -10,6 +10,8 @@
 #include "protocol/feth.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <new>
 
 namespace rvt::core {
@@ -139,9 +141,50 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
     if (waits_for_more(wqe)) {
         return false;
     }
+    const bool was_idle = in_flight() == 0;
+    const bool is_one = wqe.packets == 1 && !wqe.is_answered();
+    const bool all_taken = is_one ? send_only(qp, wqe, local) : send_packets(qp, wqe, local);
+    after_sending(qp, wqe, was_idle);
+    if (!all_taken) {
+        device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
+        return false;
+    }
+    if (wqe.sent < wqe.packets) {
+        return false;  // an acknowledgement sets it going
+    }
+    sending_ = nullptr;
+    device_.stats().add_sent(wqe.bytes);
+    if (qp.type() == QpType::kUc) {
+        wqe.done = true;  // sent is all that it can be
+    }
+    return true;
+}
+
+/// The packet of a message that has no other, if the window allows it. Returns: false when the
+/// backend does not take it.
+bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+    if (next_step(qp, wqe) == 0) {
+        return true;
+    }
+    PacketHeader header = header_at(qp, wqe, 0, 1);
+    header.pad = static_cast<std::uint8_t>(-wqe.payload_bytes & 3);
+    header.ack_request = count_sent(qp, wqe, 1);
+    std::array<std::byte, protocol::kMaxHeaderBytes> headers;
+    const std::size_t header_bytes = protocol::encode(header, headers.data());
+    const OutPacket packet{
+        .headers = {headers.data(), header_bytes}, .payload = local.all(), .pad = header.pad};
+    const bool is_taken = device_.ops().send_packets(device_, dest_, {&packet, 1}) == 1;
+    if (!is_taken) [[unlikely]] {
+        drop_sent(wqe, header.psn);
+    }
+    note_sent(qp);
+    return is_taken;
+}
+
+/// The next packets, as far as the window allows them. Returns: as send_only().
+bool PacketRequester::send_packets(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     PacketBurst burst(device_, dest_);
     PieceCursor payload(local, std::uint64_t{wqe.sent} * mtu_);
-    const bool was_idle = in_flight() == 0;
     bool all_taken = true;
     PacketHeader header;
     bool has_middle = false;
@@ -166,21 +209,7 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
         header.ack_request = count_sent(qp, wqe, step);
         burst.add(header, payload, bytes);
     }
-    all_taken = send_burst(qp, wqe, burst) && all_taken;
-    after_sending(qp, wqe, was_idle);
-    if (!all_taken) {
-        device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
-        return false;
-    }
-    if (wqe.sent < wqe.packets) {
-        return false;  // an acknowledgement sets it going
-    }
-    sending_ = nullptr;
-    device_.stats().add_sent(wqe.bytes);
-    if (qp.type() == QpType::kUc) {
-        wqe.done = true;  // sent is all that it can be
-    }
-    return true;
+    return send_burst(qp, wqe, burst) && all_taken;
 }
 
 /// Hands the burst over; what the backend does not take has not been sent.
@@ -189,17 +218,27 @@ bool PacketRequester::send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexc
     const std::size_t count = burst.count();
     const std::size_t taken = burst.send();
     if (taken < count) {
-        sent_psn_ = burst.psn(taken);
-        wqe.sent = static_cast<std::uint32_t>(distance(sent_psn_, Psn(wqe.msn)));
-        fetches_.drop_behind(sent_psn_);
+        drop_sent(wqe, burst.psn(taken));
     }
+    note_sent(qp);
+    return taken == count;
+}
+
+/// Of what counts as sent, packets from `first` on have not left.
+void PacketRequester::drop_sent(SendWqe& wqe, Psn first) noexcept {
+    sent_psn_ = first;
+    wqe.sent = static_cast<std::uint32_t>(distance(first, Psn(wqe.msn)));
+    fetches_.drop_behind(first);
+}
+
+/// What counts as sent has left.
+void PacketRequester::note_sent(const Qp& qp) noexcept {
     if (distance(sent_psn_, ever_sent_psn_) > 0) {
         ever_sent_psn_ = sent_psn_;
     }
     if (qp.type() == QpType::kUc) {
         una_ = sent_psn_;
     }
-    return taken == count;
 }
 
 /// The header of packet `index` of `wqe`.

@@ -113,7 +113,11 @@ class PacketRequester {
     void begin(Qp& qp, SendWqe& wqe) noexcept;
     [[nodiscard]] bool waits_for_more(const SendWqe& wqe) const noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    bool send_only(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    bool send_packets(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
     bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexcept;
+    void drop_sent(SendWqe& wqe, protocol::Psn first) noexcept;
+    void note_sent(const Qp& qp) noexcept;
     [[nodiscard]] protocol::PacketHeader header_at(const Qp& qp, const SendWqe& wqe,
                                                    std::uint32_t index,
                                                    std::uint32_t packets) const noexcept;

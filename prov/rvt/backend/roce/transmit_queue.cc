@@ -37,13 +37,31 @@ std::uint64_t TransmitQueue::refused() const noexcept {
     return refused_;
 }
 
+/// Returns: false when there is no memory.
+bool TransmitQueue::open_batch_locked() noexcept {
+    batch_.reset(new (std::nothrow) Batch);
+    if (batch_ == nullptr) {
+        return false;
+    }
+    for (std::size_t i = 0; i < kMaxMessages; ++i) {
+        batch_->headers[i].msg_hdr = {.msg_name = &batch_->names[i],
+                                      .msg_namelen = 0,
+                                      .msg_iov = &batch_->pieces[i],
+                                      .msg_iovlen = 1,
+                                      .msg_control = nullptr,
+                                      .msg_controllen = 0,
+                                      .msg_flags = 0};
+    }
+    return true;
+}
+
 unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept {
     const util::Guard guard(lock_);
-    if (batch_ == nullptr) {
-        batch_.reset(new (std::nothrow) Batch);
+    if (batch_ == nullptr && !open_batch_locked()) [[unlikely]] {
+        return 0;
     }
     unsigned taken = 0;
-    while (batch_ != nullptr && taken < packets.size()) {
+    while (taken < packets.size()) {
         const OutPacket& packet = packets[taken];
         const std::size_t payload = payload_bytes(packet);
         if (!append_locked(dest, packet, payload)) {
@@ -131,15 +149,16 @@ void TransmitQueue::write_locked(const Message& message, const OutPacket& packet
 /// The i-th message in the form that sendmmsg(2) takes.
 void TransmitQueue::prepare_locked(std::size_t i) noexcept {
     const Message& message = batch_->messages[i];
-    sockaddr_storage& name = batch_->names[i];
     msghdr& header = batch_->headers[i].msg_hdr;
-    header = {};
-    header.msg_name = &name;
-    header.msg_namelen = static_cast<socklen_t>(core::to_sock_addr(message.dest).to(&name));
+    if (header.msg_namelen == 0 || batch_->named[i] != message.dest) {
+        header.msg_namelen =
+            static_cast<socklen_t>(core::to_sock_addr(message.dest).to(&batch_->names[i]));
+        batch_->named[i] = message.dest;
+    }
     batch_->pieces[i] = {.iov_base = batch_->arena.data() + message.begin,
                          .iov_len = message.bytes};
-    header.msg_iov = &batch_->pieces[i];
-    header.msg_iovlen = 1;
+    header.msg_control = nullptr;
+    header.msg_controllen = 0;
     if (message.segments > 1) {
         Control& control = batch_->controls[i];
         header.msg_control = control.bytes;

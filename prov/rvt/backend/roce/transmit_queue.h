@@ -89,6 +89,8 @@ class TransmitQueue {
     /// Allocated at the first packet: an idle device has none.
     struct Batch {
         std::array<Message, kMaxMessages> messages;
+        // Of these what does not change from message to message stays as it is.
+        std::array<Address, kMaxMessages> named;  // as the names below
         std::array<sockaddr_storage, kMaxMessages> names;
         std::array<Control, kMaxMessages> controls;
         std::array<mmsghdr, kMaxMessages> headers;
@@ -96,6 +98,7 @@ class TransmitQueue {
         std::array<std::byte, kArenaBytes> arena;
     };
 
+    bool open_batch_locked() noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] protocol::IpPath path_to(const Address& dest) const noexcept;
     bool append_locked(const AhAttr& dest, const OutPacket& packet, std::size_t payload) noexcept
         RVT_REQUIRES(lock_);
