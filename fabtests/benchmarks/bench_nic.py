@@ -5,7 +5,7 @@
 The hosts are two guests of fabtests/vm/rdma-vm, the NIC is the kernel's emulation: times are good for ratios
 only. A guest has one processor, which the emulation shares with the programs; as a NIC would not, it goes first: all
 programs, those of the others too, run at the lowest priority. Instructions are counted by valgrind, under which all
-is slower still: what rvt holds back for 20 us to share a frame leaves earlier there, in more frames, and some of it
+is slower still: what rvt holds back for a time to share a frame leaves earlier there, in more frames, and some of it
 by another thread, which is not counted. Guest 0 measures; guest 1 runs the other end of each contestant in its turn.
 Ends with 77 where this machine cannot boot a guest.
 """

@@ -64,7 +64,16 @@ RVT_ALWAYS_INLINE bool RdFlow::post_to_nic_locked(std::span<const Sge> parts) no
     send_.wr_id = ring_.taken();
     send_.flags = flags;
     send_.sg_list = parts;
-    return qp_->post_send(send_).is_ok();
+    return unsignaled_ == 0 ? post_timed_locked() : qp_->post_send(send_).is_ok();
+}
+
+/// Each that is signaled shows how long it takes.
+bool RdFlow::post_timed_locked() noexcept {
+    Device& device = flows_.device();
+    const std::uint64_t before = device.now_us();
+    const bool is_posted = qp_->post_send(send_).is_ok();
+    device.send_hold().note_cost(device.now_us() - before);
+    return is_posted;
 }
 
 /// One that cannot be posted is lost: see post_locked().

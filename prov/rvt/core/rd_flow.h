@@ -236,6 +236,7 @@ class RdFlow final : public MessageSink {
         RVT_REQUIRES(lock_);
     void put_taken_locked() noexcept RVT_REQUIRES(lock_);
     bool post_to_nic_locked(std::span<const Sge> parts) noexcept RVT_REQUIRES(lock_);
+    [[gnu::noinline]] bool post_timed_locked() noexcept RVT_REQUIRES(lock_);
     void post_empty_locked() noexcept RVT_REQUIRES(lock_);
     void ask_for_completion_locked() noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] bool may_leave_alone_locked(std::uint64_t frames) noexcept RVT_REQUIRES(lock_);

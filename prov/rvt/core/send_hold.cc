@@ -10,7 +10,7 @@ void SendHold::set_timer() const noexcept {
     const int timer = timer_.load(std::memory_order_relaxed);  // relaxed: see use_timer()
     if (timer >= 0) {
         itimerspec when{};
-        when.it_value.tv_nsec = kMostUs * 1000;
+        when.it_value.tv_nsec = static_cast<long>(most_us()) * 1000;
         [[maybe_unused]] const int set = timerfd_settime(timer, 0, &when, nullptr);
     }
 }

@@ -5,6 +5,9 @@
 // Mostly the application polls at once. Where it has not come back soon, one of the last times, a
 // timer is set whenever a message begins to be held. Of an application that has always come back
 // and now computes, what is held leaves with its next post, or when the control thread takes over.
+//
+// Where to send takes longer than all that, a message is held for as long as it takes: of several
+// that are posted one after the other, it would not have left much sooner by itself.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +20,26 @@ namespace rvt::core {
 /// Threads: any. Of two that call at a time one may not be heeded.
 class SendHold {
   public:
-    /// Nothing is to be held for longer, in microseconds.
+    /// Nothing is to be held for longer, in microseconds, where sending is quick; and where it is
+    /// not.
     static constexpr std::uint64_t kMostUs = 20;
+    static constexpr std::uint64_t kMostSlowUs = 1000;
 
-    /// @param timer  A timerfd(2), which expires kMostUs after a message has begun to be held; who
+    /// What limits the time now.
+    [[nodiscard]] std::uint64_t most_us() const noexcept {
+        return most_us_.load(std::memory_order_relaxed);  // relaxed: s.a.
+    }
+    /// So long has it taken to send something. Of two times the shorter is believed: a thread may
+    /// have been interrupted.
+    void note_cost(std::uint64_t us) noexcept {
+        // relaxed: s.a.
+        const std::uint64_t before = cost_us_.exchange(us, std::memory_order_relaxed);
+        most_us_.store(std::clamp(std::min(before, us), kMostUs, kMostSlowUs),
+                       std::memory_order_relaxed);
+    }
+
+    /// @param timer  A timerfd(2), which expires most_us() after a message has begun to be held;
+    /// who
     ///               watches it asks is_overdue(), and sends. -1: there is none any more.
     void use_timer(int timer) noexcept {
         // relaxed: a number, of something that exists.
@@ -49,12 +68,12 @@ class SendHold {
     [[nodiscard]] bool is_asked() const noexcept {
         return posts_.load(std::memory_order_relaxed) != 0;  // relaxed: s.a.
     }
-    /// Has the timer expire kMostUs from now.
+    /// Has the timer expire most_us() from now.
     [[gnu::cold]] void set_timer() const noexcept;
     /// Everything leaves, with a poll of the application or another's.
     void note_poll(std::uint64_t now_us) noexcept {
         // relaxed: s.a.
-        const bool is_soon = now_us - last_us_.load(std::memory_order_relaxed) <= kMostUs;
+        const bool is_soon = now_us - last_us_.load(std::memory_order_relaxed) <= most_us();
         const std::uint32_t before = soon_.load(std::memory_order_relaxed);  // relaxed: s.a.
         // relaxed: s.a.
         soon_.store(is_soon ? std::min(before + 1, kTimes) : 0, std::memory_order_relaxed);
@@ -65,7 +84,7 @@ class SendHold {
     [[nodiscard]] bool is_overdue(std::uint64_t now_us) noexcept {
         // relaxed: s.a.
         const std::uint64_t since_us = since_us_.load(std::memory_order_relaxed);
-        if (!is_asked() || now_us < since_us + kMostUs) {
+        if (!is_asked() || now_us < since_us + most_us()) {
             return false;
         }
         last_us_.store(since_us, std::memory_order_relaxed);  // relaxed: s.a.
@@ -80,7 +99,7 @@ class SendHold {
     bool look(std::uint64_t now_us) noexcept {
         last_us_.store(now_us, std::memory_order_relaxed);  // relaxed: s.a.
         // relaxed: s.a.
-        const bool is_due = now_us - since_us_.load(std::memory_order_relaxed) > kMostUs;
+        const bool is_due = now_us - since_us_.load(std::memory_order_relaxed) > most_us();
         if (is_due) {
             since_us_.store(now_us, std::memory_order_relaxed);  // relaxed: s.a.
         }
@@ -89,8 +108,10 @@ class SendHold {
 
     std::atomic<std::uint64_t> since_us_{0};  // the oldest that is held, as of the last look
     std::atomic<std::uint64_t> last_us_{0};   // the newest
-    std::atomic<std::uint32_t> posts_{0};     // since the last poll
-    std::atomic<std::uint32_t> soon_{0};      // times in a row that a poll came soon, up to kTimes
+    std::atomic<std::uint64_t> most_us_{kMostUs};
+    std::atomic<std::uint64_t> cost_us_{0};  // of what was sent last
+    std::atomic<std::uint32_t> posts_{0};    // since the last poll
+    std::atomic<std::uint32_t> soon_{0};     // times in a row that a poll came soon, up to kTimes
     std::atomic<int> timer_{-1};
 };
 

@@ -10,6 +10,7 @@
 
 #include "core/flow_node.h"
 #include "core/mock_roce_nic.h"
+#include "core/send_hold.h"
 #include "util/log.h"
 
 using namespace rvt;
@@ -232,6 +233,13 @@ Test(rd_nic_mock,
     for (std::size_t i = 0; i < said; ++i) {
         RVT_ASSERT(net.b.heard[i] == std::to_string(i));
     }
+}
+
+Test(rd_nic_mock, where_posting_takes_long_messages_are_held_as_long) {
+    Two net;
+    const SendHold& hold = net.a.flows->device().send_hold();
+    net.mock.send_takes = std::chrono::microseconds(300);
+    net.until([&] { return net.a.say("again") && hold.most_us() >= 300; });
 }
 
 // ---- frames that make no sense ----

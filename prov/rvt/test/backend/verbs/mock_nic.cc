@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -462,6 +463,9 @@ int destroy_qp(ibv_qp* which) {
     return destroy(&MockPair::of(which));
 }
 int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
+    using Clock = std::chrono::steady_clock;
+    for (const auto began = Clock::now(); Clock::now() - began < mock->send_takes;) {
+    }
     const std::lock_guard guard(traffic);
     auto& pair = MockPair::of(which);
     if (mock->is_gone) {

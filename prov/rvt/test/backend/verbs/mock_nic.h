@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -49,6 +50,7 @@ class MockNic {
     bool takes_receives = false;                    // posted to pairs; else ENOMEM
     bool flushes = true;                            // those, when their pair ends
     bool extends = true;                            // it has the extended verbs
+    std::chrono::microseconds send_takes{0};        // to post it, at least
     // To a pair without a peer; beyond it ENOMEM or, as rxe has it, ENOSPC by the extended verbs.
     std::size_t most_sends = ~std::size_t{0};
 
