@@ -73,9 +73,12 @@ Taken take_request(Qp& qp, const Route& route, const DecodedPacket& packet) noex
             return taken;
         }
         if (!is_missed) {
-            taken.nak = flow->responder().take_request(qp, packet);
-            has_part_for_sink = flow->responder().has_part_for_sink();
-            taken.has_next = flow->responder().has_next();
+            PacketResponder& responder = flow->responder();
+            if (!responder.take_middle(qp, packet)) {
+                taken.nak = responder.take_request(qp, packet);
+                taken.has_next = responder.has_next();
+            }
+            has_part_for_sink = responder.has_part_for_sink();
         }
     }
     if (is_missed) {

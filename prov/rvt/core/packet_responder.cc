@@ -157,6 +157,25 @@ Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept 
     return nak;
 }
 
+bool PacketResponder::take_middle(Qp& qp, const DecodedPacket& packet) noexcept {
+    const PacketHeader& header = packet.header;
+    const bool is_next = header.opcode == Opcode::kRcSendMiddle && header.psn == expected_ &&
+                         receiving_ && message_kind_ == Kind::kSend;
+    const bool is_simple = is_next && qp.init().sink != nullptr && packet.payload.size() == mtu_ &&
+                           header.pad == 0 && answers_.empty() && early_.is_empty();
+    if (!is_simple) {
+        return false;
+    }
+    has_sent_nak_ = false;
+    has_part_for_sink_ = true;
+    ++expected_;
+    ++since_answer_;
+    if (header.ack_request) {
+        queue_ack(qp, header.psn);
+    }
+    return true;
+}
+
 /// Whether the packet has the number that comes next, or on UC begins a message.
 bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept {
     const PacketHeader& header = packet.header;

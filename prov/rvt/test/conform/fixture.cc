@@ -30,6 +30,7 @@ Side::Side(Device& on, const Options& options)
                          .send_cq = send_cq,
                          .recv_cq = recv_cq,
                          .srq = srq,
+                         .sink = options.sink,
                          .cap = options.cap,
                          .signal_all = options.signal_all})
              .value();

@@ -52,6 +52,7 @@ struct Options {
     std::uint8_t timeout = 8;  // 1 ms: the suite's clock goes only as far as a test moves it
     bool connect = true;       // to RTS; otherwise the pairs stay in RESET
     bool extended_atomics = false;
+    MessageSink* sink = nullptr;  // of both sides
 };
 
 /// What one side has to know of the other.

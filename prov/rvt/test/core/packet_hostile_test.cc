@@ -2,10 +2,12 @@
 // Packets that no honest peer sends: whatever comes, nothing is written but into memory that a key
 // opened or a receive offered, and the pair can be used again.
 #include "conform/fixture.h"
+#include "core/message_sink.h"
 #include "protocol/headers.h"
 
 #include <algorithm>
 #include <random>
+#include <span>
 #include <vector>
 
 using namespace rvt;
@@ -273,4 +275,81 @@ Test(packet_hostile, reserved_bits_of_a_flush_are_not_looked_at) {
     RVT_EQ(state_after(0x00000021), QpState::kErr);  // no level
     RVT_EQ(state_after(0x00000000), QpState::kErr);  // no type
     RVT_EQ(state_after(0x00000004), QpState::kErr);  // an unknown type
+}
+
+// ---- packets of a message for a sink ----
+
+namespace {
+
+constexpr std::size_t kFull = 256;  // payload of a packet that is not a message's last
+
+struct CountingSink final : MessageSink {
+    bool has_room() noexcept override { return true; }
+    void take(std::span<const std::byte> part, bool starts, bool ends) noexcept override {
+        parts += 1;
+        bytes += part.size();
+        messages += ends ? 1 : 0;
+        begun += starts ? 1 : 0;
+    }
+    std::size_t parts = 0;
+    std::size_t bytes = 0;
+    std::size_t begun = 0;
+    std::size_t messages = 0;
+};
+
+}  // namespace
+
+Test(packet_hostile, a_sink_gets_each_part_of_a_message_once) {
+    CountingSink sink;
+    Pair<Packets> pair({.sink = &sink});
+    deliver(pair, {.opcode = Opcode::kRcSendFirst}, kFull, 0);
+    for (unsigned psn : {1u, 2u, 2u, 1u, 3u}) {
+        deliver(pair, {.opcode = Opcode::kRcSendMiddle}, kFull, psn);
+    }
+    deliver(pair, {.opcode = Opcode::kRcSendLast, .ack_request = true}, 10, 4);
+    RVT_EQ(sink.parts, 5u);
+    RVT_EQ(sink.bytes, 4 * kFull + 10);
+    RVT_EQ(sink.begun, 1u);
+    RVT_EQ(sink.messages, 1u);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kDuplicates), 2u);
+    RVT_EQ(pair.b().qp->state(), QpState::kRts);
+}
+
+Test(packet_hostile, parts_for_a_sink_that_come_too_early_are_handed_over_in_order) {
+    CountingSink sink;
+    Pair<Packets> pair({.sink = &sink});
+    deliver(pair, {.opcode = Opcode::kRcSendFirst}, kFull, 0);
+    deliver(pair, {.opcode = Opcode::kRcSendMiddle}, kFull, 2);
+    deliver(pair, {.opcode = Opcode::kRcSendMiddle}, kFull, 3);
+    RVT_EQ(sink.parts, 1u);
+    deliver(pair, {.opcode = Opcode::kRcSendMiddle}, kFull, 1);
+    RVT_EQ(sink.parts, 4u);
+    deliver(pair, {.opcode = Opcode::kRcSendMiddle}, kFull, 4);
+    RVT_EQ(sink.parts, 5u);
+}
+
+Test(packet_hostile, a_part_for_a_sink_that_is_not_one_ends_the_pair) {
+    struct Wrong {
+        PacketHeader header;
+        std::size_t payload;
+        bool is_begun;
+    };
+    const Wrong all[] = {
+        {.header = {.opcode = Opcode::kRcSendMiddle}, .payload = kFull, .is_begun = false},
+        {.header = {.opcode = Opcode::kRcSendMiddle}, .payload = kFull - 4, .is_begun = true},
+        {.header = {.opcode = Opcode::kRcSendMiddle}, .payload = kFull + 4, .is_begun = true},
+        {.header = {.opcode = Opcode::kRcSendMiddle}, .payload = 0, .is_begun = true},
+        {.header = {.opcode = Opcode::kRcWriteMiddle}, .payload = kFull, .is_begun = true},
+        {.header = {.opcode = Opcode::kRcSendOnly}, .payload = kFull, .is_begun = true},
+    };
+    for (const Wrong& wrong : all) {
+        CountingSink sink;
+        Pair<Packets> pair({.sink = &sink});
+        if (wrong.is_begun) {
+            deliver(pair, {.opcode = Opcode::kRcSendFirst}, kFull, 0);
+        }
+        deliver(pair, wrong.header, wrong.payload, wrong.is_begun ? 1 : 0);
+        RVT_EQ(sink.parts, wrong.is_begun ? 1u : 0u);
+        RVT_EQ(pair.b().qp->state(), QpState::kErr);
+    }
 }
