@@ -284,7 +284,7 @@ class RdFlow final : public MessageSink {
     /// How many frames the peer has.
     [[nodiscard]] std::uint64_t completed() const noexcept;
 
-    // ---- READs and WRITEs, over a NIC ----
+    // ---- READs and WRITEs, over a NIC, in rd_flow_rdma.cc ----
     bool post_rdma_locked(const Rdma& rdma) noexcept RVT_REQUIRES(lock_);
     void hand_over_rdma(std::uint64_t name) noexcept;
     /// The flow ends: what has not been posted never is, what waits for the owner is not told of.

@@ -27,7 +27,8 @@ class SendHold {
 
     /// What limits the time now.
     [[nodiscard]] std::uint64_t most_us() const noexcept {
-        return most_us_.load(std::memory_order_relaxed);  // relaxed: s.a.
+        // relaxed: here and below, nothing else goes with these times and counts.
+        return most_us_.load(std::memory_order_relaxed);
     }
     /// So long has it taken to send something. Of two times the shorter is believed: a thread may
     /// have been interrupted.
@@ -38,8 +39,8 @@ class SendHold {
                        std::memory_order_relaxed);
     }
 
-    /// @param timer  A timerfd(2), which expires most_us() after a message has begun to be held;
-    /// who
+    /// @param timer  A timerfd(2), which expires most_us() after a message has begun to be held.
+    /// Who
     ///               watches it asks is_overdue(), and sends. -1: there is none any more.
     void use_timer(int timer) noexcept {
         // relaxed: a number, of something that exists.
@@ -50,7 +51,7 @@ class SendHold {
     /// @param now_us  Tells the time. Most calls do not ask.
     template <class Clock>
     bool may_hold(Clock now_us) noexcept {
-        // relaxed: here and below, nothing else goes with these times and counts.
+        // relaxed: s.a.
         const std::uint32_t posts = posts_.load(std::memory_order_relaxed);
         const bool is_trusted = soon_.load(std::memory_order_relaxed) == kTimes;  // relaxed: s.a.
         posts_.store(posts + 1, std::memory_order_relaxed);                       // relaxed: s.a.
