@@ -96,12 +96,12 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
         }
         prepare(kMessages);
     }
-    const int received = receive_messages(socket_.fd(), std::span(batch_->headers).first(wanted_));
+    const int received = receive();
     if (has_report || (received < 0 && errno != EAGAIN)) {
         take_refusals(device);
     }
     const auto messages = static_cast<std::size_t>(std::max(received, 0));
-    wanted_ = messages == wanted_ ? more_than(messages) : 1;
+    choose_way(messages);
     if (messages == 0 && capture_.is_on()) [[unlikely]] {
         capture_.writer().flush_when_idle();
     }
@@ -115,6 +115,43 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
     }
     prepare(messages);
     return whole;
+}
+
+/// Returns: how many messages have come, or -1 and errno.
+int ReceiveQueue::receive() noexcept {
+    if (way_ == Way::kLone) {
+        return receive_packet(socket_.fd(), batch_->headers[0]) ? 1 : -1;
+    }
+    return receive_messages(socket_.fd(), std::span(batch_->headers).first(wanted_));
+}
+
+/// How the next call asks, after one that has brought `messages`.
+void ReceiveQueue::choose_way(std::size_t messages) noexcept {
+    if (messages == 0) {
+        wanted_ = 1;
+        in_row_ = 0;
+        return;
+    }
+    ++in_row_;
+    const bool is_alone = messages == 1 && batch_->headers[0].msg_len <= kLoneBytes &&
+                          batch_->headers[0].msg_hdr.msg_controllen == 0 && in_row_ < kMostInRow;
+    alone_ = is_alone ? alone_ + 1 : 0;
+    wanted_ = messages == wanted_ ? more_than(messages) : 1;
+    if (!is_alone && way_ != Way::kMany) {
+        take(Way::kMany);
+    } else if (alone_ >= kLoneBefore && way_ != Way::kLone) {
+        take(way_ == Way::kMany ? Way::kSettling : Way::kLone);
+    }
+}
+
+/// What the kernel joins at this moment may arrive joined yet, so that one asks for it long after
+/// it was told not to. What comes later still has a wrong ICRC, as if it was lost on the wire.
+void ReceiveQueue::take(Way way) noexcept {
+    if (way != Way::kLone) {
+        set_joining(socket_, way == Way::kMany);
+    }
+    way_ = way;
+    alone_ = 0;
 }
 
 /// How many messages to ask for after a call that has brought as many as it was asked for.

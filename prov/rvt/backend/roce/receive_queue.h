@@ -54,6 +54,11 @@ class ReceiveQueue {
     // Nothing is acknowledged before a call returns, and copying takes longer than the call: with
     // more at a time a sender's window ends before the next acknowledgement.
     static constexpr std::size_t kCallBytes = 128u << 10;
+    // Small packets that come one by one are taken by the call that does only that: it finds out
+    // sooner that there is none, which is what who waits for an answer asks most of the time.
+    static constexpr std::size_t kLoneBytes = 1024;  // a larger packet may have others behind it
+    static constexpr unsigned kLoneBefore = 64;      // so many came alone
+    static constexpr unsigned kMostInRow = 3;        // as many without a vain call do not
 
     /// Allocated at the first poll. Pages that no message reached cost nothing.
     struct Batch {
@@ -64,7 +69,17 @@ class ReceiveQueue {
         std::array<std::array<std::byte, kMessageBytes>, kMessages> bytes;
     };
 
+    /// How messages are asked for.
+    enum class Way : std::uint8_t {
+        kMany,      // several a call, of joined packets
+        kSettling,  // the same, but none is joined any more
+        kLone,      // one packet a call
+    };
+
     void prepare(std::size_t messages) noexcept;
+    [[nodiscard]] int receive() noexcept;
+    void choose_way(std::size_t messages) noexcept;
+    void take(Way way) noexcept;
     [[nodiscard]] std::size_t more_than(std::size_t messages) const noexcept;
     void take_refusals(core::Device& device) noexcept;
     template <class Visit>
@@ -84,6 +99,9 @@ class ReceiveQueue {
     // Of a call that finds less than it could take the last look is in vain: who gets one message
     // at a time asks for one.
     std::size_t wanted_ = 1;
+    Way way_ = Way::kMany;
+    unsigned alone_ = 0;   // small packets that came one by one
+    unsigned in_row_ = 0;  // calls since the last vain one
     std::atomic<bool> holds_packets_{false};
     std::atomic<std::uint64_t> corrupted_{0};
 };

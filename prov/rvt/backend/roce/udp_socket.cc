@@ -256,6 +256,22 @@ bool send_packet(int fd, const msghdr& message) noexcept {
                    message.msg_namelen) >= 0;
 }
 
+bool receive_packet(int fd, mmsghdr& message) noexcept {
+    msghdr& header = message.msg_hdr;
+    const iovec& piece = *header.msg_iov;
+    const long bytes = syscall(SYS_recvfrom, fd, piece.iov_base, piece.iov_len, MSG_DONTWAIT,
+                               header.msg_name, &header.msg_namelen);
+    header.msg_controllen = 0;
+    message.msg_len = static_cast<unsigned>(std::max(bytes, 0L));
+    return bytes >= 0;
+}
+
+void set_joining(const UdpSocket& socket, bool joins) noexcept {
+    if (socket.can_join) {
+        set(socket.fd(), IPPROTO_UDP, UDP_GRO, joins ? 1 : 0);
+    }
+}
+
 Result<std::uint32_t> payload_of(const util::SockAddr& address) {
     std::uint32_t link = 0;
     const bool found = find_interface([&](const ifaddrs& interface) {

@@ -37,6 +37,12 @@ int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
 /// The same for one message of one piece without control data, for which the kernel has less to
 /// read (sendto(2)). Returns: whether it was taken; if not, errno says why.
 bool send_packet(int fd, const msghdr& message) noexcept;
+/// The same into the first piece of one message, whose control data is none afterwards: a kernel
+/// looks in half the time that recvmmsg(2) takes (recvfrom(2)). Of packets that it has joined this
+/// does not say where they end. Returns: whether there was one; if not, errno says why.
+bool receive_packet(int fd, mmsghdr& message) noexcept;
+/// Has the kernel join what arrives from now on, or no longer, where `can_join`.
+void set_joining(const UdpSocket& socket, bool joins) noexcept;
 /// A socket that sends to groups, by the interface of its address and to members on this host.
 /// Returns: EADDRNOTAVAIL as open_udp_socket(); errors of setsockopt(2).
 Result<UdpSocket> open_group_sender(util::UdpPort port);
