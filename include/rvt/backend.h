@@ -115,6 +115,9 @@ struct BackendOps {
     unsigned (*send_packets)(core::Device&, const AhAttr& dest, std::span<const OutPacket> packets) = nullptr;
     /// Lets go what send_packets() has kept. Empty: it keeps nothing. Threads: any.
     void (*flush_packets)(core::Device&) = nullptr;
+    /// send_packets() of one packet and flush_packets() in one call, for which there may be a shorter way.
+    /// Empty: by those two. Returns: whether it was taken. Threads: any.
+    bool (*send_now)(core::Device&, const AhAttr& dest, const OutPacket& packet) = nullptr;
 
     // ---- segment grade ----
 

@@ -140,6 +140,16 @@ class Device : public Object {
     [[nodiscard]] SendHold& send_hold() noexcept { return send_hold_; }
     /// Lets them go. Threads: any.
     void send_held() noexcept;
+    /// Has a packet leave at once, and what waits with it. Returns: whether the backend takes it.
+    bool send_now(const AhAttr& dest, const OutPacket& packet) noexcept {
+        // relaxed: see answer_later().
+        if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
+            return ops_.send_now(*this, dest, packet);
+        }
+        const bool is_taken = ops_.send_packets(*this, dest, {&packet, 1}) == 1;
+        flush();
+        return is_taken;
+    }
     /// Lets go what waits to leave: packets that the backend keeps, and behind them answers. The
     /// caller holds no rx_lock.
     void flush() noexcept;

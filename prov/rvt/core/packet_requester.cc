@@ -143,8 +143,13 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
     }
     const bool was_idle = in_flight() == 0;
     const bool is_one = wqe.packets == 1 && !wqe.is_answered();
-    const bool all_taken = is_one ? send_only(qp, wqe, local) : send_packets(qp, wqe, local);
-    after_sending(qp, wqe, was_idle);
+    const bool leaves = leaves_now(qp, wqe, was_idle);
+    const bool all_taken =
+        is_one ? send_only(qp, wqe, local, leaves) : send_packets(qp, wqe, local);
+    if (leaves && !is_one) {
+        device_.flush();
+    }
+    note_time(qp, was_idle);
     if (!all_taken) {
         device_.wait_until(qp.qpn(), device_.now_us(), nullptr);  // poll() makes room
         return false;
@@ -162,8 +167,12 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
 
 /// The packet of a message that has no other, if the window allows it. Returns: false when the
 /// backend does not take it.
-bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const PieceList& local,
+                                bool leaves_now) noexcept {
     if (next_step(qp, wqe) == 0) {
+        if (leaves_now) {
+            device_.flush();  // the acknowledgement of what is held makes room
+        }
         return true;
     }
     PacketHeader header = header_at(qp, wqe, 0, 1);
@@ -173,7 +182,9 @@ bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const PieceList& local) no
     const std::size_t header_bytes = protocol::encode(header, headers.data());
     const OutPacket packet{
         .headers = {headers.data(), header_bytes}, .payload = local.all(), .pad = header.pad};
-    const bool is_taken = device_.ops().send_packets(device_, dest_, {&packet, 1}) == 1;
+    const bool is_taken = leaves_now
+                              ? device_.send_now(dest_, packet)
+                              : device_.ops().send_packets(device_, dest_, {&packet, 1}) == 1;
     if (!is_taken) [[unlikely]] {
         drop_sent(wqe, header.psn);
     }
@@ -329,11 +340,13 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
 /// Behind a pause packets leave at once, also where the message before them only lacks its
 /// acknowledgement, which comes behind the reply to it; behind others single ones may be held. Of
 /// several the kernel makes a message that costs it as much without company.
-void PacketRequester::after_sending(Qp& qp, const SendWqe& wqe, bool was_idle) noexcept {
-    if (was_idle || qp.send_queue().under_way_count() <= 2 || wqe.packets > 1 ||
-        !device_.send_hold().may_hold([this] { return device_.now_us(); })) {
-        device_.flush();
-    }
+bool PacketRequester::leaves_now(Qp& qp, const SendWqe& wqe, bool was_idle) noexcept {
+    return was_idle || qp.send_queue().under_way_count() <= 2 || wqe.packets > 1 ||
+           !device_.send_hold().may_hold([this] { return device_.now_us(); });
+}
+
+/// Packets have been sent: has the pair look whether their acknowledgement comes.
+void PacketRequester::note_time(Qp& qp, bool was_idle) noexcept {
     if (qp.type() == QpType::kUc || in_flight() == 0 || (!was_idle && timed_at_us_ != 0)) {
         return;
     }

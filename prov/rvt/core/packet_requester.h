@@ -113,7 +113,7 @@ class PacketRequester {
     void begin(Qp& qp, SendWqe& wqe) noexcept;
     [[nodiscard]] bool waits_for_more(const SendWqe& wqe) const noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
-    bool send_only(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    bool send_only(Qp& qp, SendWqe& wqe, const PieceList& local, bool leaves_now) noexcept;
     bool send_packets(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
     bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexcept;
     void drop_sent(SendWqe& wqe, protocol::Psn first) noexcept;
@@ -123,7 +123,8 @@ class PacketRequester {
                                                    std::uint32_t packets) const noexcept;
     bool count_sent(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept;
     [[nodiscard]] bool wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept;
-    void after_sending(Qp& qp, const SendWqe& wqe, bool was_idle) noexcept;
+    [[nodiscard]] bool leaves_now(Qp& qp, const SendWqe& wqe, bool was_idle) noexcept;
+    void note_time(Qp& qp, bool was_idle) noexcept;
     void arm_timer(Qp& qp) noexcept;
     void probe(Qp& qp) noexcept;
 

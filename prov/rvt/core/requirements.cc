@@ -47,7 +47,7 @@ constexpr EntryName kNames[] = {
     {RVT_ENTRY(attach_mcast)},  {RVT_ENTRY(detach_mcast)},  {RVT_ENTRY(is_key_used)},
     {RVT_ENTRY(post_srq_op)},   {RVT_ENTRY(send_datagram)}, {RVT_ENTRY(alloc_pd)},
     {RVT_ENTRY(dealloc_pd)},    {RVT_ENTRY(create_ah)},     {RVT_ENTRY(destroy_ah)},
-    {RVT_ENTRY(rereg_mr)},      {RVT_ENTRY(advise_mr)},
+    {RVT_ENTRY(rereg_mr)},      {RVT_ENTRY(advise_mr)},     {RVT_ENTRY(send_now)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
 
@@ -143,6 +143,12 @@ constexpr BackendOps kDefaults = {
             return static_cast<unsigned>(packets.size());  // to groups, which end here
         },
     .flush_packets = [](Device&) {},
+    .send_now =
+        [](Device& device, const AhAttr& dest, const OutPacket& packet) {
+            const bool is_taken = device.ops().send_packets(device, dest, {&packet, 1}) == 1;
+            device.ops().flush_packets(device);
+            return is_taken;
+        },
     .open_channel = [](Device&, const Address&) -> Result<Channel*> { return EHOSTUNREACH; },
     .close_channel = [](Device&, Channel&) {},
     .send_segment = [](Device&, Channel&, std::span<const std::byte>,

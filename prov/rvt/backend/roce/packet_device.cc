@@ -21,6 +21,8 @@ constexpr BackendOps kOps = {
             return self(device).send(dest, packets);
         },
     .flush_packets = [](core::Device& device) { self(device).flush(); },
+    .send_now = [](core::Device& device, const AhAttr& dest,
+                   const OutPacket& packet) { return self(device).send_now(dest, packet); },
     .poll = [](core::Device& device) { return self(device).poll(device); },
     .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
     .arm = [](core::Device& device) { return self(device).arm(); },

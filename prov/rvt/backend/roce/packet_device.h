@@ -59,6 +59,9 @@ class PacketDevice {
         return transmit_.send(dest, packets);
     }
     void flush() noexcept { transmit_.flush(); }
+    bool send_now(const AhAttr& dest, const OutPacket& packet) noexcept {
+        return transmit_.send_now(dest, packet);
+    }
     unsigned poll(core::Device& device) noexcept {
         if (transmit_.has_trouble() || device.is_port_down()) [[unlikely]] {
             look_at_port(device);

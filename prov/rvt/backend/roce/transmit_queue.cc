@@ -61,15 +61,7 @@ unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> pack
         return 0;
     }
     unsigned taken = 0;
-    while (taken < packets.size()) {
-        const OutPacket& packet = packets[taken];
-        const std::size_t payload = payload_bytes(packet);
-        if (!append_locked(dest, packet, payload)) {
-            flush_locked();
-            if (!append_locked(dest, packet, payload)) {
-                break;
-            }
-        }
+    while (taken < packets.size() && take_locked(dest, packets[taken])) {
         ++taken;
     }
     if (arena_used_ >= kMaxMessageBytes) {
@@ -88,7 +80,30 @@ void TransmitQueue::flush() noexcept {
     }
 }
 
+bool TransmitQueue::send_now(const AhAttr& dest, const OutPacket& packet) noexcept {
+    const util::Guard guard(lock_);
+    if (batch_ == nullptr && !open_batch_locked()) [[unlikely]] {
+        return false;
+    }
+    if (messages_ == 0 && !capture_.is_on() && send_alone_locked(dest.dest, packet)) [[likely]] {
+        return true;
+    }
+    const bool is_taken = take_locked(dest, packet);
+    flush_locked();
+    return is_taken;
+}
+
 // ---- building ----
+
+/// Adds one packet, making room if that is necessary. Returns: false when there is none.
+bool TransmitQueue::take_locked(const AhAttr& dest, const OutPacket& packet) noexcept {
+    const std::size_t payload = payload_bytes(packet);
+    if (append_locked(dest, packet, payload)) [[likely]] {
+        return true;
+    }
+    flush_locked();
+    return append_locked(dest, packet, payload);
+}
 
 /// Adds one packet. Returns: false when there is no room.
 bool TransmitQueue::append_locked(const AhAttr& dest, const OutPacket& packet,
@@ -146,15 +161,37 @@ void TransmitQueue::write_locked(const Message& message, const OutPacket& packet
 
 // ---- sending ----
 
+/// A packet that has no company leaves without becoming a message. Returns: whether the kernel took
+/// it; if not, flush_locked() finds out why.
+bool TransmitQueue::send_alone_locked(const Address& dest, const OutPacket& packet) noexcept {
+    name_locked(0, dest);
+    std::byte* const begin = batch_->arena.data();
+    const std::byte* const end = protocol::write_packet(
+        begin, path_to(dest),
+        {.headers = packet.headers, .payload = packet.payload, .pad = packet.pad});
+    batch_->pieces[0] = {.iov_base = begin, .iov_len = static_cast<std::size_t>(end - begin)};
+    if (send_packet(socket_.fd(), batch_->headers[0].msg_hdr)) [[likely]] {
+        return true;
+    }
+    // relaxed: a hint to who polls. What the kernel had to tell of an earlier packet it has told.
+    has_report_.store(true, std::memory_order_relaxed);
+    return false;
+}
+
+/// Has the i-th message's header name its destination.
+void TransmitQueue::name_locked(std::size_t i, const Address& dest) noexcept {
+    msghdr& header = batch_->headers[i].msg_hdr;
+    if (header.msg_namelen == 0 || batch_->named[i] != dest) [[unlikely]] {
+        header.msg_namelen = static_cast<socklen_t>(core::to_sock_addr(dest).to(&batch_->names[i]));
+        batch_->named[i] = dest;
+    }
+}
+
 /// The i-th message in the form that sendmmsg(2) takes.
 void TransmitQueue::prepare_locked(std::size_t i) noexcept {
     const Message& message = batch_->messages[i];
     msghdr& header = batch_->headers[i].msg_hdr;
-    if (header.msg_namelen == 0 || batch_->named[i] != message.dest) {
-        header.msg_namelen =
-            static_cast<socklen_t>(core::to_sock_addr(message.dest).to(&batch_->names[i]));
-        batch_->named[i] = message.dest;
-    }
+    name_locked(i, message.dest);
     batch_->pieces[i] = {.iov_base = batch_->arena.data() + message.begin,
                          .iov_len = message.bytes};
     header.msg_control = nullptr;

@@ -38,6 +38,8 @@ class TransmitQueue {
     unsigned send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept;
     /// As BackendOps::flush_packets.
     void flush() noexcept;
+    /// As BackendOps::send_now.
+    bool send_now(const AhAttr& dest, const OutPacket& packet) noexcept;
 
     /// Whether a call since the last question has told of a report for read_refusal(), which the
     /// next receive then does not. Threads: any.
@@ -100,6 +102,9 @@ class TransmitQueue {
 
     bool open_batch_locked() noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] protocol::IpPath path_to(const Address& dest) const noexcept;
+    bool take_locked(const AhAttr& dest, const OutPacket& packet) noexcept RVT_REQUIRES(lock_);
+    bool send_alone_locked(const Address& dest, const OutPacket& packet) noexcept
+        RVT_REQUIRES(lock_);
     bool append_locked(const AhAttr& dest, const OutPacket& packet, std::size_t payload) noexcept
         RVT_REQUIRES(lock_);
     Message* message_for_locked(const Address& dest, std::size_t bytes) noexcept
@@ -115,6 +120,7 @@ class TransmitQueue {
     void capture_locked(std::size_t first, std::size_t end, std::uint64_t at_ns) noexcept
         RVT_REQUIRES(lock_);
     void lose_locked(const Message& refused, int error) noexcept RVT_REQUIRES(lock_);
+    void name_locked(std::size_t i, const Address& dest) noexcept RVT_REQUIRES(lock_);
     void prepare_locked(std::size_t i) noexcept RVT_REQUIRES(lock_);
     void drop_sent_locked(std::size_t sent) noexcept RVT_REQUIRES(lock_);
 
