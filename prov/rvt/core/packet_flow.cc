@@ -74,7 +74,7 @@ Taken take_request(Qp& qp, const Route& route, const DecodedPacket& packet) noex
         }
         if (!is_missed) {
             PacketResponder& responder = flow->responder();
-            if (!responder.take_middle(qp, packet)) {
+            if (!responder.take_simple(qp, packet)) {
                 taken.nak = responder.take_request(qp, packet);
                 taken.has_next = responder.has_next();
             }

@@ -157,13 +157,20 @@ Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept 
     return nak;
 }
 
-bool PacketResponder::take_middle(Qp& qp, const DecodedPacket& packet) noexcept {
+bool PacketResponder::take_simple(Qp& qp, const DecodedPacket& packet) noexcept {
     const PacketHeader& header = packet.header;
-    const bool is_next = header.opcode == Opcode::kRcSendMiddle && header.psn == expected_ &&
-                         receiving_ && message_kind_ == Kind::kSend;
-    const bool is_simple = is_next && qp.init().sink != nullptr && packet.payload.size() == mtu_ &&
-                           header.pad == 0 && answers_.empty() && early_.is_empty();
-    if (!is_simple) {
+    MessageSink* const sink = qp.init().sink;
+    if (sink == nullptr || header.psn != expected_ || !answers_.empty() || !early_.is_empty()) {
+        return false;
+    }
+    const std::size_t bytes = packet.payload.size();
+    if (header.opcode == Opcode::kRcSendOnly) {
+        if (receiving_ || bytes > mtu_ || header.pad != (-bytes & 3) || !sink->has_room()) {
+            return false;
+        }
+        msn_ = (msn_ + 1) & Psn::kMask;
+    } else if (header.opcode != Opcode::kRcSendMiddle || !receiving_ ||
+               message_kind_ != Kind::kSend || bytes != mtu_ || header.pad != 0) {
         return false;
     }
     has_sent_nak_ = false;

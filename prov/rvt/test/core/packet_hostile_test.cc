@@ -284,13 +284,14 @@ namespace {
 constexpr std::size_t kFull = 256;  // payload of a packet that is not a message's last
 
 struct CountingSink final : MessageSink {
-    bool has_room() noexcept override { return true; }
+    bool has_room() noexcept override { return !is_full; }
     void take(std::span<const std::byte> part, bool starts, bool ends) noexcept override {
         parts += 1;
         bytes += part.size();
         messages += ends ? 1 : 0;
         begun += starts ? 1 : 0;
     }
+    bool is_full = false;
     std::size_t parts = 0;
     std::size_t bytes = 0;
     std::size_t begun = 0;
@@ -312,6 +313,25 @@ Test(packet_hostile, a_sink_gets_each_part_of_a_message_once) {
     RVT_EQ(sink.begun, 1u);
     RVT_EQ(sink.messages, 1u);
     RVT_EQ(pair.b().device->stats().sum(Stat::kDuplicates), 2u);
+    RVT_EQ(pair.b().qp->state(), QpState::kRts);
+}
+
+Test(packet_hostile, a_sink_gets_messages_of_one_packet_while_it_has_room) {
+    CountingSink sink;
+    Pair<Packets> pair({.sink = &sink});
+    for (unsigned psn : {0u, 1u, 0u, 2u}) {
+        deliver(pair, {.opcode = Opcode::kRcSendOnly, .ack_request = true}, 10, psn);
+    }
+    sink.is_full = true;
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, 10, 3);
+    RVT_EQ(sink.messages, 3u);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kRnrNaks), 1u);
+    sink.is_full = false;
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, 0, 3);
+    RVT_EQ(sink.messages, 4u);
+    RVT_EQ(sink.begun, 4u);
+    RVT_EQ(sink.bytes, 30u);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kDuplicates), 1u);
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
 }
 
@@ -341,6 +361,7 @@ Test(packet_hostile, a_part_for_a_sink_that_is_not_one_ends_the_pair) {
         {.header = {.opcode = Opcode::kRcSendMiddle}, .payload = 0, .is_begun = true},
         {.header = {.opcode = Opcode::kRcWriteMiddle}, .payload = kFull, .is_begun = true},
         {.header = {.opcode = Opcode::kRcSendOnly}, .payload = kFull, .is_begun = true},
+        {.header = {.opcode = Opcode::kRcSendOnly}, .payload = kFull + 4, .is_begun = false},
     };
     for (const Wrong& wrong : all) {
         CountingSink sink;
