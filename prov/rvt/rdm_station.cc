@@ -256,15 +256,6 @@ bool RdmStation::leave_wire_to_watch() noexcept {
     return true;
 }
 
-unsigned RdmStation::poll_wire() noexcept {
-    // relaxed: set by this thread, if it is the control thread.
-    const unsigned moved = flows_->poll(control_polls_.load(std::memory_order_relaxed));
-    if (flows_->take_quiet()) {
-        [[maybe_unused]] const bool is_left = leave_wire_to_watch();
-    }
-    return moved;
-}
-
 /// With automatic progress the control thread may do all that the owner does.
 bool RdmStation::poll_for_owner() noexcept {
     control_polls_.store(true, std::memory_order_relaxed);  // relaxed: read by this thread

@@ -12,6 +12,7 @@
 #include "core/rd_flows.h"
 #include "rdm_path.h"
 #include "util/control_thread.h"
+#include "util/cpu.h"
 #include "wire_watch.h"
 
 namespace rvt {
@@ -79,7 +80,14 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     util::Status add_wire_to_wake_set() noexcept;
     [[nodiscard]] bool leave_wire_to_watch() noexcept;
     util::Status start_watch(const RdmStationAttr& attr);
-    [[gnu::noinline]] unsigned poll_wire() noexcept;
+    RVT_ALWAYS_INLINE unsigned poll_wire() noexcept {
+        // relaxed: set by this thread, if it is the control thread.
+        const unsigned moved = flows_->poll(control_polls_.load(std::memory_order_relaxed));
+        if (flows_->take_quiet()) [[unlikely]] {
+            [[maybe_unused]] const bool is_left = leave_wire_to_watch();
+        }
+        return moved;
+    }
 
     void flow_opened(core::RdFlow& flow) noexcept override;
     void connect_failed(const Address& peer, int error) noexcept override;

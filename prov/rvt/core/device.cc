@@ -129,24 +129,8 @@ Device::~Device() {
 
 // ---- progress ----
 
-unsigned Device::progress() noexcept {
-    std::uint64_t ignored = 0;
-    const unsigned arrived = take_in(ignored);
-    // relaxed: a queue that begins to wait right now is seen at the next call.
-    if (earliest_due_us_.load(std::memory_order_relaxed) != kNever) {
-        resume_due(now_us());
-    }
-    return arrived;
-}
-
-unsigned Device::progress(std::uint64_t& now) noexcept {
-    const unsigned arrived = take_in(now);
-    resume_due(now);
-    return arrived;
-}
-
 /// A clock that a test moves is read each time.
-void Device::look_at_clock_locked() noexcept {
+RVT_ALWAYS_INLINE void Device::look_at_clock_locked() noexcept {
     const std::uint64_t ticks = util::cpu_ticks();
     const bool is_old =
         ticks - looked_ticks_ >= kTicksPerLook || ++polls_since_look_ >= kPollsPerLook;
@@ -157,7 +141,31 @@ void Device::look_at_clock_locked() noexcept {
     }
 }
 
-unsigned Device::take_in(std::uint64_t& now) noexcept {
+RVT_ALWAYS_INLINE bool Device::answers_are_due_locked() noexcept {
+    // relaxed: see answer_later().
+    if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
+        polls_with_answers_ = 0;
+        return false;
+    }
+    return look_at_answers_locked();
+}
+
+bool Device::look_at_answers_locked() noexcept {
+    // relaxed: see answer_later().
+    if (answers_are_urgent_.load(std::memory_order_relaxed)) {
+        return true;
+    }
+    // At first nobody looks at the clock: mostly the application replies at once.
+    switch (++polls_with_answers_) {
+        case 1: return false;
+        case 2: answers_since_us_ = now_us(); return false;
+        default:
+            return polls_with_answers_ > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
+    }
+}
+
+/// Inline: see RdFlows::poll_polling().
+RVT_ALWAYS_INLINE unsigned Device::take_in(std::uint64_t& now) noexcept {
     if (!progress_lock_.try_lock()) {
         now = now_us();
         return 0;
@@ -173,7 +181,9 @@ unsigned Device::take_in(std::uint64_t& now) noexcept {
         const ReadPin pin(poll_pin_);
         arrived = ops_.poll(*this);
     }
-    run_send_queues();
+    if (!behind_poll_.empty()) [[unlikely]] {
+        run_send_queues();
+    }
     // relaxed: set by this thread, or another's to send.
     if (has_refusals_.load(std::memory_order_relaxed)) [[unlikely]] {
         send_refusals();
@@ -186,11 +196,28 @@ unsigned Device::take_in(std::uint64_t& now) noexcept {
     return arrived;
 }
 
-void Device::resume_due(std::uint64_t now) noexcept {
-    // relaxed: see progress().
-    if (now < earliest_due_us_.load(std::memory_order_relaxed)) [[likely]] {
-        return;
+unsigned Device::progress() noexcept {
+    std::uint64_t ignored = 0;
+    const unsigned arrived = take_in(ignored);
+    // relaxed: a queue that begins to wait right now is seen at the next call.
+    const std::uint64_t due = earliest_due_us_.load(std::memory_order_relaxed);
+    const std::uint64_t now = due != kNever ? now_us() : 0;
+    if (now >= due) {
+        resume_due(now);
     }
+    return arrived;
+}
+
+unsigned Device::progress(std::uint64_t& now) noexcept {
+    const unsigned arrived = take_in(now);
+    // relaxed: as above.
+    if (now >= earliest_due_us_.load(std::memory_order_relaxed)) [[unlikely]] {
+        resume_due(now);
+    }
+    return arrived;
+}
+
+void Device::resume_due(std::uint64_t now) noexcept {
     const ReadPin pin;
     for (const std::uint32_t qpn : take_due(now, nullptr)) {
         if (Qp* qp = qps_.find(qpn)) {
@@ -200,9 +227,6 @@ void Device::resume_due(std::uint64_t now) noexcept {
 }
 
 void Device::run_send_queues() noexcept {
-    if (behind_poll_.empty()) [[likely]] {
-        return;
-    }
     const ReadPin pin;
     for (const std::uint32_t qpn : behind_poll_) {
         if (Qp* qp = qps_.find(qpn)) {
@@ -235,25 +259,6 @@ void Device::has_no_answer(std::uint32_t qpn) noexcept {
     answering_count_.store(count, std::memory_order_relaxed);  // relaxed: see answer_later()
     if (count == 0) {
         answers_are_urgent_.store(false, std::memory_order_relaxed);  // relaxed: see answer_later()
-    }
-}
-
-bool Device::answers_are_due_locked() noexcept {
-    // relaxed: see answer_later().
-    if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
-        polls_with_answers_ = 0;
-        return false;
-    }
-    // relaxed: see answer_later().
-    if (answers_are_urgent_.load(std::memory_order_relaxed)) {
-        return true;
-    }
-    // At first nobody looks at the clock: mostly the application replies at once.
-    switch (++polls_with_answers_) {
-        case 1: return false;
-        case 2: answers_since_us_ = now_us(); return false;
-        default:
-            return polls_with_answers_ > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
     }
 }
 

@@ -218,6 +218,7 @@ class Device : public Object {
     void send_refusals() noexcept;
     void run_send_queues() noexcept;
     [[nodiscard]] bool answers_are_due_locked() noexcept RVT_REQUIRES(progress_lock_);
+    [[nodiscard]] bool look_at_answers_locked() noexcept RVT_REQUIRES(progress_lock_);
     void send_answers() noexcept;
 
     const std::string name_;

@@ -228,6 +228,91 @@ RVT_ALWAYS_INLINE bool RdFlows::has_chores() const noexcept {
            (nic_ != nullptr && nic_->has_lost());
 }
 
+// ---- polling ----
+
+std::uint64_t RdFlows::packets_due_us() noexcept {
+    // relaxed: what is due by then was known to this thread, or another looks after it.
+    return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
+}
+
+std::uint64_t RdFlows::next_due_us() noexcept {
+    // relaxed: as above.
+    return std::min(packets_due_us(), look_due_us_.load(std::memory_order_relaxed));
+}
+
+std::uint64_t RdFlows::owner_due_us() noexcept {
+    // relaxed: as above.
+    return std::min(next_due_us(), room_due_us_.load(std::memory_order_relaxed));
+}
+
+/// Of who polls now.
+RVT_ALWAYS_INLINE std::uint64_t RdFlows::due_us() noexcept {
+    return is_owner_polling_ ? owner_due_us() : next_due_us();
+}
+
+RVT_ALWAYS_INLINE bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t traffic_us,
+                                         std::uint64_t due_us) noexcept {
+    // relaxed: see flush_open().
+    if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty() ||
+        (nic_ != nullptr && nic_->has_lost())) {
+        return false;
+    }
+    if (now - traffic_us <= kIdleUs) {
+        return false;
+    }
+    return due_us == kNever || due_us > now + kSoonUs;
+}
+
+/// Returns: how many flows had something to heed.
+RVT_ALWAYS_INLINE unsigned RdFlows::settle_heard() noexcept {
+    unsigned settled = 0;
+    for (RdFlow* const flow : heard_) {
+        settled += flow->settle() ? 1 : 0;
+    }
+    heard_.clear();
+    return settled;
+}
+
+RVT_ALWAYS_INLINE void RdFlows::look_around(std::uint64_t now) noexcept {
+    if (cq_->may_have_entries()) [[unlikely]] {
+        take_errors();
+    }
+    if (device_.port_changes() != port_changes_) [[unlikely]] {
+        look_at_port();
+    }
+    // relaxed: set by this thread, or by one that only wants it to be seen soon.
+    if (now >= cm_due_us_.load(std::memory_order_relaxed)) [[unlikely]] {
+        look_at_cm();
+    }
+    // relaxed: a hint to who polls; what it is about comes under locks.
+    if (now >= look_due_us_.load(std::memory_order_relaxed)) [[unlikely]] {
+        look_at_peers(now);
+    }
+}
+
+RVT_ALWAYS_INLINE unsigned RdFlows::poll_packets() noexcept {
+    std::uint64_t now = 0;
+    const unsigned moved = device_.progress(now);
+    if (moved != 0) {
+        last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
+        expect_life();
+    }
+    look_around(now);
+    if (moved == 0 && is_quiet(now, traffic_us(), due_us())) {
+        is_hot_.store(false, std::memory_order_relaxed);   // relaxed: a hint to who polls
+        is_quiet_.store(true, std::memory_order_relaxed);  // relaxed: see take_quiet()
+    }
+    return moved;
+}
+
+/// Inline, as is what it calls: behind a system call each return to a caller from before it costs
+/// the processor a misprediction.
+RVT_ALWAYS_INLINE unsigned RdFlows::poll_polling() noexcept {
+    const unsigned settled = settle_heard();
+    flush_open();
+    return settled + (nic_ != nullptr && nic_->is_in_use() ? poll_beside_nic() : poll_packets());
+}
+
 unsigned RdFlows::poll(bool leaves_nic) noexcept {
     if (!poll_lock_.try_lock()) [[unlikely]] {
         sched_yield();  // who has it may wait for this processor
@@ -290,37 +375,6 @@ bool RdFlows::send_held() noexcept {
     return all_sent;
 }
 
-/// Returns: how many flows had something to heed.
-RVT_ALWAYS_INLINE unsigned RdFlows::settle_heard() noexcept {
-    unsigned settled = 0;
-    for (RdFlow* const flow : heard_) {
-        settled += flow->settle() ? 1 : 0;
-    }
-    heard_.clear();
-    return settled;
-}
-
-unsigned RdFlows::poll_polling() noexcept {
-    const unsigned settled = settle_heard();
-    flush_open();
-    return settled + (nic_ != nullptr && nic_->is_in_use() ? poll_beside_nic() : poll_packets());
-}
-
-unsigned RdFlows::poll_packets() noexcept {
-    std::uint64_t now = 0;
-    const unsigned moved = device_.progress(now);
-    if (moved != 0) {
-        last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
-        expect_life();
-    }
-    look_around(now);
-    if (moved == 0 && is_quiet(now, traffic_us(), due_us())) {
-        is_hot_.store(false, std::memory_order_relaxed);   // relaxed: a hint to who polls
-        is_quiet_.store(true, std::memory_order_relaxed);  // relaxed: see take_quiet()
-    }
-    return moved;
-}
-
 /// To ask the NIC costs no system call, so that the owner always does. The socket has mostly
 /// nothing: somebody else watches it.
 unsigned RdFlows::poll_beside_nic() noexcept {
@@ -373,13 +427,6 @@ void RdFlows::note_time(std::uint64_t now) noexcept {
         last_traffic_us_.store(now, std::memory_order_relaxed);  // relaxed: see traffic_us()
         expect_life();
     }
-}
-
-void RdFlows::look_around(std::uint64_t now) noexcept {
-    take_errors();
-    look_at_port();
-    look_at_cm(now);
-    look_at_peers(now);
 }
 
 /// Returns: how many frames have come or gone.
@@ -497,22 +544,18 @@ void RdFlows::tell_now(const News& news) noexcept {
 /// A request that failed has ended its pair: the peer does not answer, or refuses.
 void RdFlows::take_errors() noexcept {
     Wc wc;
-    while (cq_->may_have_entries() && cq_->take({&wc, 1}) == 1) [[unlikely]] {
-            const util::Guard guard(lock_);
-            if (Link* const link = find_locked(wc.wr_id)) {
-                end_locked(*link);
-            }
+    while (cq_->may_have_entries() && cq_->take({&wc, 1}) == 1) {
+        const util::Guard guard(lock_);
+        if (Link* const link = find_locked(wc.wr_id)) {
+            end_locked(*link);
         }
+    }
 }
 
 /// Without its address a device reaches nobody, and packets of a size that the peer was told of
 /// may not leave any more: flows that are so end.
 void RdFlows::look_at_port() noexcept {
-    const std::uint32_t changes = device_.port_changes();
-    if (changes == port_changes_) [[likely]] {
-        return;
-    }
-    port_changes_ = changes;
+    port_changes_ = device_.port_changes();
     const util::Guard guard(lock_);
     for (auto& [id, link] : links_) {
         if (device_.is_port_down() ||
@@ -520,18 +563,6 @@ void RdFlows::look_at_port() noexcept {
             end_locked(link);
         }
     }
-}
-
-bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t traffic_us, std::uint64_t due_us) noexcept {
-    // relaxed: see flush_open().
-    if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty() ||
-        (nic_ != nullptr && nic_->has_lost())) {
-        return false;
-    }
-    if (now - traffic_us <= kIdleUs) {
-        return false;
-    }
-    return due_us == kNever || due_us > now + kSoonUs;
 }
 
 void RdFlows::trim() noexcept {
@@ -546,26 +577,6 @@ void RdFlows::trim() noexcept {
             note_large();
         }
     }
-}
-
-/// Of who polls now.
-std::uint64_t RdFlows::due_us() noexcept {
-    return is_owner_polling_ ? owner_due_us() : next_due_us();
-}
-
-std::uint64_t RdFlows::packets_due_us() noexcept {
-    // relaxed: what is due by then was known to this thread, or another looks after it.
-    return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
-}
-
-std::uint64_t RdFlows::next_due_us() noexcept {
-    // relaxed: as above.
-    return std::min(packets_due_us(), look_due_us_.load(std::memory_order_relaxed));
-}
-
-std::uint64_t RdFlows::owner_due_us() noexcept {
-    // relaxed: as above.
-    return std::min(next_due_us(), room_due_us_.load(std::memory_order_relaxed));
 }
 
 }  // namespace rvt::core

@@ -341,7 +341,7 @@ class RdFlows final : private MadSink, private CmWire {
     [[nodiscard]] std::uint64_t due_us() noexcept;
     [[nodiscard]] std::uint64_t packets_due_us() noexcept;
     void take_errors() noexcept;
-    void look_at_cm(std::uint64_t now_us) noexcept;
+    void look_at_cm() noexcept;
     void look_at_port() noexcept;
     void reap() noexcept;
     void linger() noexcept;

@@ -355,13 +355,8 @@ void RdFlows::send_mad(const AhAttr& to, CmMadBytes mad) noexcept {
     core::send_mad(device_, to.dest, mad.first<protocol::kMadBytes>());
 }
 
-/// Runs timers and takes events, if there may be some.
-void RdFlows::look_at_cm(std::uint64_t now) noexcept {
-    // relaxed: set by this thread, or by one that only wants it to be seen soon.
-    const std::uint64_t due = cm_due_us_.load(std::memory_order_relaxed);
-    if (now < due) [[likely]] {
-        return;
-    }
+/// Runs timers and takes events; there may be some.
+void RdFlows::look_at_cm() noexcept {
     read_nic();
     const util::Guard guard(lock_);
     run_cm_locked();

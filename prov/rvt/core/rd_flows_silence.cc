@@ -15,11 +15,7 @@ constexpr std::uint64_t kLookUs = 500'000;
 
 void RdFlows::look_at_peers(std::uint64_t now_us) noexcept {
     // relaxed: a hint to who polls; what it is about comes under locks.
-    const std::uint64_t due = look_due_us_.load(std::memory_order_relaxed);
-    if (now_us < due) [[likely]] {
-        return;
-    }
-    if (due == 0) {
+    if (look_due_us_.load(std::memory_order_relaxed) == 0) {
         look_due_us_.store(now_us + kLookUs, std::memory_order_relaxed);  // relaxed: as above
         return;
     }

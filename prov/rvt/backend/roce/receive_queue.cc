@@ -71,7 +71,8 @@ ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& f
     : socket_(socket),
       own_(core::to_address(socket.port.address)),
       capture_(std::move(capture)),
-      faults_(faults.has_faults() ? std::make_unique<protocol::FaultyLine>(faults) : nullptr) {}
+      faults_(faults.has_faults() ? std::make_unique<protocol::FaultyLine>(faults) : nullptr),
+      is_plain_(faults_ == nullptr && !capture_.is_on()) {}
 
 /// Sets up the first `messages` entries, which a receive changes where it fills them.
 void ReceiveQueue::prepare(std::size_t messages) noexcept {
@@ -88,16 +89,22 @@ void ReceiveQueue::prepare(std::size_t messages) noexcept {
     }
 }
 
-unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
-    if (batch_ == nullptr) {
+/// Returns: how many messages have come, or an error less than 0.
+int ReceiveQueue::receive_many() noexcept {
+    if (batch_ == nullptr) [[unlikely]] {
         batch_.reset(new (std::nothrow) Batch);
         if (batch_ == nullptr) {
-            return 0;
+            return -ENOMEM;
         }
         prepare(kMessages);
     }
-    const int received = receive();
-    if (has_report || (received < 0 && errno != EAGAIN)) {
+    const int received = receive_messages(socket_.fd(), std::span(batch_->headers).first(wanted_));
+    return received < 0 ? -errno : received;
+}
+
+/// What a call has brought: `received` messages, or an error less than 0.
+unsigned ReceiveQueue::take_in(core::Device& device, int received, bool has_report) noexcept {
+    if (has_report || (received < 0 && received != -EAGAIN)) {
         take_refusals(device);
     }
     const auto messages = static_cast<std::size_t>(std::max(received, 0));
@@ -117,19 +124,10 @@ unsigned ReceiveQueue::poll(core::Device& device, bool has_report) noexcept {
     return whole;
 }
 
-/// Returns: how many messages have come, or -1 and errno.
-int ReceiveQueue::receive() noexcept {
-    if (way_ == Way::kLone) {
-        return receive_packet(socket_.fd(), batch_->headers[0]) ? 1 : -1;
-    }
-    return receive_messages(socket_.fd(), std::span(batch_->headers).first(wanted_));
-}
-
 /// How the next call asks, after one that has brought `messages`.
 void ReceiveQueue::choose_way(std::size_t messages) noexcept {
     if (messages == 0) {
-        wanted_ = 1;
-        in_row_ = 0;
+        note_vain();
         return;
     }
     ++in_row_;
@@ -138,15 +136,15 @@ void ReceiveQueue::choose_way(std::size_t messages) noexcept {
     alone_ = is_alone ? alone_ + 1 : 0;
     wanted_ = messages == wanted_ ? more_than(messages) : 1;
     if (!is_alone && way_ != Way::kMany) {
-        take(Way::kMany);
+        go(Way::kMany);
     } else if (alone_ >= kLoneBefore && way_ != Way::kLone) {
-        take(way_ == Way::kMany ? Way::kSettling : Way::kLone);
+        go(way_ == Way::kMany ? Way::kSettling : Way::kLone);
     }
 }
 
 /// What the kernel joins at this moment may arrive joined yet, so that one asks for it long after
 /// it was told not to. What comes later still has a wrong ICRC, as if it was lost on the wire.
-void ReceiveQueue::take(Way way) noexcept {
+void ReceiveQueue::go(Way way) noexcept {
     if (way != Way::kLone) {
         set_joining(socket_, way == Way::kMany);
     }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "protocol/pcap_writer.h"
 #include "protocol/wire_packet.h"
 #include "rvt/backend.h"
+#include "util/cpu.h"
 
 namespace rvt::roce {
 
@@ -32,7 +34,15 @@ class ReceiveQueue {
     /// Hands what has arrived to the core, at most one call's worth. Returns: how many packets.
     /// Threads: one at a time.
     /// @param has_report  Whether read_refusal() has something.
-    unsigned poll(core::Device& device, bool has_report) noexcept;
+    RVT_ALWAYS_INLINE unsigned poll(core::Device& device, bool has_report) noexcept {
+        const int received =
+            way_ == Way::kLone ? receive_packet(socket_.fd(), batch_->headers[0]) : receive_many();
+        if (received == -EAGAIN && is_plain_ && !has_report) [[likely]] {
+            note_vain();
+            return 0;
+        }
+        return take_in(device, received, has_report);
+    }
 
     /// Whether poll() has something to do although the socket is empty: a fault holds packets back.
     /// Threads: any.
@@ -77,9 +87,14 @@ class ReceiveQueue {
     };
 
     void prepare(std::size_t messages) noexcept;
-    [[nodiscard]] int receive() noexcept;
+    [[nodiscard]] int receive_many() noexcept;
+    unsigned take_in(core::Device& device, int received, bool has_report) noexcept;
+    RVT_ALWAYS_INLINE void note_vain() noexcept {
+        wanted_ = 1;
+        in_row_ = 0;
+    }
     void choose_way(std::size_t messages) noexcept;
-    void take(Way way) noexcept;
+    void go(Way way) noexcept;
     [[nodiscard]] std::size_t more_than(std::size_t messages) const noexcept;
     void take_refusals(core::Device& device) noexcept;
     template <class Visit>
@@ -95,6 +110,7 @@ class ReceiveQueue {
     const Address own_;
     const protocol::PcapInterface capture_;
     const std::unique_ptr<protocol::FaultyLine> faults_;  // none: the wire is left alone
+    const bool is_plain_;  // neither that nor a capture has to do with a call in vain
     std::unique_ptr<Batch> batch_;
     // Of a call that finds less than it could take the last look is in vain: who gets one message
     // at a time asks for one.

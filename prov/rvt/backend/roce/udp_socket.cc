@@ -10,7 +10,6 @@
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/device.h"
@@ -254,16 +253,6 @@ bool send_packet(int fd, const msghdr& message) noexcept {
     const iovec& piece = *message.msg_iov;
     return syscall(SYS_sendto, fd, piece.iov_base, piece.iov_len, MSG_DONTWAIT, message.msg_name,
                    message.msg_namelen) >= 0;
-}
-
-bool receive_packet(int fd, mmsghdr& message) noexcept {
-    msghdr& header = message.msg_hdr;
-    const iovec& piece = *header.msg_iov;
-    const long bytes = syscall(SYS_recvfrom, fd, piece.iov_base, piece.iov_len, MSG_DONTWAIT,
-                               header.msg_name, &header.msg_namelen);
-    header.msg_controllen = 0;
-    message.msg_len = static_cast<unsigned>(std::max(bytes, 0L));
-    return bytes >= 0;
 }
 
 void set_joining(const UdpSocket& socket, bool joins) noexcept {

@@ -8,7 +8,10 @@
 #include <span>
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
+#include "util/cpu.h"
+#include "util/system_call.h"
 #include "util/udp_port.h"
 
 namespace rvt::roce {
@@ -39,8 +42,21 @@ int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
 bool send_packet(int fd, const msghdr& message) noexcept;
 /// The same into the first piece of one message, whose control data is none afterwards: a kernel
 /// looks in half the time that recvmmsg(2) takes (recvfrom(2)). Of packets that it has joined this
-/// does not say where they end. Returns: whether there was one; if not, errno says why.
-bool receive_packet(int fd, mmsghdr& message) noexcept;
+/// does not say where they end. Returns: 1, or an error less than 0.
+RVT_ALWAYS_INLINE int receive_packet(int fd, mmsghdr& message) noexcept {
+    msghdr& header = message.msg_hdr;
+    const iovec& piece = *header.msg_iov;
+    const long bytes = util::system_call(SYS_recvfrom, fd, reinterpret_cast<long>(piece.iov_base),
+                                         static_cast<long>(piece.iov_len), MSG_DONTWAIT,
+                                         reinterpret_cast<long>(header.msg_name),
+                                         reinterpret_cast<long>(&header.msg_namelen));
+    if (bytes < 0) {
+        return static_cast<int>(bytes);
+    }
+    header.msg_controllen = 0;
+    message.msg_len = static_cast<unsigned>(bytes);
+    return 1;
+}
 /// Has the kernel join what arrives from now on, or no longer, where `can_join`.
 void set_joining(const UdpSocket& socket, bool joins) noexcept;
 /// A socket that sends to groups, by the interface of its address and to members on this host.
