@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
 // Packets on their way out of a UDP socket: several messages a call, each of which may be many
-// packets that the kernel joined (UDP_GRO). What has a wrong ICRC goes no further. Faults that a
-// test or a user asked for happen to each packet before that.
+// packets that the kernel joined (UDP_GRO), or one packet a call. What has a wrong ICRC goes no
+// further. Faults that a test or a user asked for happen to each packet before that.
 #pragma once
 
 #include <array>

@@ -40,8 +40,8 @@ int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
 /// The same for one message of one piece without control data, for which the kernel has less to
 /// read (sendto(2)). Returns: whether it was taken; if not, errno says why.
 bool send_packet(int fd, const msghdr& message) noexcept;
-/// The same into the first piece of one message, whose control data is none afterwards: a kernel
-/// looks in half the time that recvmmsg(2) takes (recvfrom(2)). Of packets that it has joined this
+/// The same into the first piece of one message, whose control data is none afterwards: recvfrom(2)
+/// finds out sooner than recvmmsg(2) that there is none. Of packets that the kernel has joined it
 /// does not say where they end. Returns: 1, or an error less than 0.
 RVT_ALWAYS_INLINE int receive_packet(int fd, mmsghdr& message) noexcept {
     msghdr& header = message.msg_hdr;
