@@ -20,6 +20,9 @@ using protocol::PacketHeader;
 using protocol::Part;
 
 constexpr std::uint16_t kPkeyMask = 0x7fff;  // without the bit for full membership
+constexpr bool is_of_partition(std::uint16_t pkey) noexcept {
+    return (pkey & kPkeyMask) == (protocol::kDefaultPkey & kPkeyMask);
+}
 
 /// Where a packet came from and what it was sent to.
 struct Route {
@@ -42,7 +45,7 @@ void deliver_to_datagram_pair(Qp& qp, const Route& route, const DecodedPacket& p
 }
 
 /// Only the peer that a pair is connected with is heard.
-bool is_from_peer(const Qp& qp, const Address& source) noexcept {
+RVT_ALWAYS_INLINE bool is_from_peer(const Qp& qp, const Address& source) noexcept {
     const Address& peer = qp.attr().ah.dest;
     return source.has_gid_of(peer) && (source.port == 0 || source.port == peer.port);
 }
@@ -74,10 +77,8 @@ Taken take_request(Qp& qp, const Route& route, const DecodedPacket& packet) noex
         }
         if (!is_missed) {
             PacketResponder& responder = flow->responder();
-            if (!responder.take_simple(qp, packet)) {
-                taken.nak = responder.take_request(qp, packet);
-                taken.has_next = responder.has_next();
-            }
+            taken.nak = responder.take_request(qp, packet);
+            taken.has_next = responder.has_next();
             has_part_for_sink = responder.has_part_for_sink();
         }
     }
@@ -90,6 +91,42 @@ Taken take_request(Qp& qp, const Route& route, const DecodedPacket& packet) noex
         qp.init().sink->take(packet.payload, info.starts(), info.ends());
     }
     return taken;
+}
+
+/// A packet as PacketResponder::take_simple() takes it, before it is taken apart in any other way:
+/// most are. Returns: whether it is such a one; if not, nothing has been done.
+bool deliver_simple(Device& device, const Address& source,
+                    std::span<const std::byte> packet) noexcept {
+    if (packet.size() < protocol::kBthBytes) {
+        return false;
+    }
+    const auto opcode = static_cast<protocol::Opcode>(packet[0]);
+    const bool is_only = opcode == protocol::Opcode::kRcSendOnly;
+    if (!is_only && opcode != protocol::Opcode::kRcSendMiddle) {
+        return false;
+    }
+    const protocol::Bth header = protocol::read_bth(packet.data());
+    const std::span<const std::byte> rest = packet.subspan(protocol::kBthBytes);
+    if (!protocol::has_known_version(packet.data()) || !is_of_partition(header.pkey) ||
+        header.pad > rest.size()) {
+        return false;
+    }
+    Qp* const qp = device.qps().find(header.dest_qpn);
+    if (qp == nullptr || qp->type() != QpType::kRc || qp->init().sink == nullptr) {
+        return false;
+    }
+    const auto payload = rest.first(rest.size() - header.pad);
+    {
+        const util::Guard guard(qp->rx_lock());
+        auto* flow = static_cast<PacketFlow*>(qp->flow());
+        if (flow == nullptr || !is_from_peer(*qp, source) || !rights_of(qp->state()).receive ||
+            !flow->responder().take_simple(*qp, header, payload.size())) {
+            return false;
+        }
+    }
+    qp->init().sink->take(payload, is_only, is_only);
+    device.flush_urgent();
+    return true;
 }
 
 /// The packet behind a gap that is there no more. Returns: nothing if the pair has ended meanwhile.
@@ -247,10 +284,12 @@ namespace rvt {
 
 void deliver_packet(core::Device& device, const Address& source, const Address& dest,
                     std::span<const std::byte> packet) noexcept {
+    if (device.grade() == Grade::kPacket && core::deliver_simple(device, source, packet)) {
+        return;
+    }
     protocol::DecodedPacket decoded;
     const bool sane =
-        protocol::decode(packet, decoded) &&
-        (decoded.header.pkey & core::kPkeyMask) == (protocol::kDefaultPkey & core::kPkeyMask);
+        protocol::decode(packet, decoded) && core::is_of_partition(decoded.header.pkey);
     if (!sane) {
         device.stats().add(core::Stat::kBadPackets);
         return;

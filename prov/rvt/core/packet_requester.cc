@@ -82,7 +82,8 @@ bool PacketRequester::peer_keeps_early(const Qp& qp) noexcept {
 // ---- packets leave ----
 
 /// How many packet numbers the next packet of `wqe` takes; 0: none can leave now.
-std::uint32_t PacketRequester::next_step(const Qp& qp, const SendWqe& wqe) const noexcept {
+RVT_ALWAYS_INLINE std::uint32_t PacketRequester::next_step(const Qp& qp,
+                                                           const SendWqe& wqe) const noexcept {
     std::uint32_t step = 1;
     if (wqe.is_answered()) {
         if (fetches_.size() >= std::min<std::uint32_t>(qp.attr().max_rd_atomic, FetchEnds::kMax)) {
@@ -131,13 +132,14 @@ bool PacketRequester::go_on(Qp& qp) noexcept {
 /// acknowledgement: few packets cost the wire nearly as much as many. While half of the window is
 /// under way one of those has asked for it. A part of the window only: what leaves all at once
 /// overflows a short queue.
-bool PacketRequester::waits_for_more(const SendWqe& wqe) const noexcept {
+RVT_ALWAYS_INLINE bool PacketRequester::waits_for_more(const SendWqe& wqe) const noexcept {
     return in_flight() - here_ >= window_ / 2 &&
            !window_has_room(std::min(wqe.packets - wqe.sent, window_ / 16)) && !wqe.is_answered();
 }
 
 /// Sends what the window allows of a message. Returns: whether the queue goes on.
-bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+RVT_ALWAYS_INLINE bool PacketRequester::send_some(Qp& qp, SendWqe& wqe,
+                                                  const PieceList& local) noexcept {
     if (waits_for_more(wqe)) {
         return false;
     }
@@ -165,28 +167,48 @@ bool PacketRequester::send_some(Qp& qp, SendWqe& wqe, const PieceList& local) no
     return true;
 }
 
+/// Writes the header of the packet of a message that has no other. Returns: its length.
+RVT_ALWAYS_INLINE std::size_t PacketRequester::write_only_header(const Qp& qp, const SendWqe& wqe,
+                                                                 std::uint8_t pad, bool ack_request,
+                                                                 std::byte* to) const noexcept {
+    if (wqe.wr.opcode == WrOpcode::kSend && qp.type() == QpType::kRc) [[likely]] {
+        protocol::write_bth({.opcode = Opcode::kRcSendOnly,
+                             .solicited = wqe.has(SendFlags::kSolicited),
+                             .ack_request = ack_request,
+                             .pad = pad,
+                             .dest_qpn = qp.attr().dest_qpn,
+                             .psn = Psn(wqe.msn)},
+                            to);
+        return protocol::kBthBytes;
+    }
+    PacketHeader header = header_at(qp, wqe, 0, 1);
+    header.pad = pad;
+    header.ack_request = ack_request;
+    return protocol::encode(header, to);
+}
+
 /// The packet of a message that has no other, if the window allows it. Returns: false when the
 /// backend does not take it.
-bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const PieceList& local,
-                                bool leaves_now) noexcept {
+RVT_ALWAYS_INLINE bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const PieceList& local,
+                                                  bool leaves_now) noexcept {
     if (next_step(qp, wqe) == 0) {
         if (leaves_now) {
             device_.flush();  // the acknowledgement of what is held makes room
         }
         return true;
     }
-    PacketHeader header = header_at(qp, wqe, 0, 1);
-    header.pad = static_cast<std::uint8_t>(-wqe.payload_bytes & 3);
-    header.ack_request = count_sent(qp, wqe, 1);
+    const auto pad = static_cast<std::uint8_t>(-wqe.payload_bytes & 3);
+    const bool asks = count_sent(qp, wqe, 1);
     std::array<std::byte, protocol::kMaxHeaderBytes> headers;
-    const std::size_t header_bytes = protocol::encode(header, headers.data());
     const OutPacket packet{
-        .headers = {headers.data(), header_bytes}, .payload = local.all(), .pad = header.pad};
+        .headers = {headers.data(), write_only_header(qp, wqe, pad, asks, headers.data())},
+        .payload = local.all(),
+        .pad = pad};
     const bool is_taken = leaves_now
                               ? device_.send_now(dest_, packet)
                               : device_.ops().send_packets(device_, dest_, {&packet, 1}) == 1;
     if (!is_taken) [[unlikely]] {
-        drop_sent(wqe, header.psn);
+        drop_sent(wqe, Psn(wqe.msn));
     }
     note_sent(qp);
     return is_taken;
@@ -243,7 +265,7 @@ void PacketRequester::drop_sent(SendWqe& wqe, Psn first) noexcept {
 }
 
 /// What counts as sent has left.
-void PacketRequester::note_sent(const Qp& qp) noexcept {
+RVT_ALWAYS_INLINE void PacketRequester::note_sent(const Qp& qp) noexcept {
     if (distance(sent_psn_, ever_sent_psn_) > 0) {
         ever_sent_psn_ = sent_psn_;
     }
@@ -285,7 +307,8 @@ PacketHeader PacketRequester::header_at(const Qp& qp, const SendWqe& wqe, std::u
 }
 
 /// The next packet of `wqe` counts as sent. Returns: whether it asks for an answer.
-bool PacketRequester::count_sent(Qp& qp, SendWqe& wqe, std::uint32_t packets) noexcept {
+RVT_ALWAYS_INLINE bool PacketRequester::count_sent(Qp& qp, SendWqe& wqe,
+                                                   std::uint32_t packets) noexcept {
     const bool ends = wqe.sent + packets == wqe.packets;
     wqe.sent += packets;
     sent_psn_ = sent_psn_ + packets;
@@ -321,7 +344,7 @@ bool PacketRequester::send_again(Qp& qp, Psn psn, PacketBurst& burst) noexcept {
 
 /// An answer to the packet just counted: at the end of a burst, where the window ends, and twice in
 /// it.
-bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept {
+RVT_ALWAYS_INLINE bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept {
     if (wqe.is_answered()) {
         since_ack_request_ = 0;  // answered in any case
         return false;
@@ -340,7 +363,8 @@ bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bool ends) noexcept 
 /// Behind a pause packets leave at once, also where the message before them only lacks its
 /// acknowledgement, which comes behind the reply to it; behind others single ones may be held. Of
 /// several the kernel makes a message that costs it as much without company.
-bool PacketRequester::leaves_now(Qp& qp, const SendWqe& wqe, bool was_idle) noexcept {
+RVT_ALWAYS_INLINE bool PacketRequester::leaves_now(Qp& qp, const SendWqe& wqe,
+                                                   bool was_idle) noexcept {
     return was_idle || qp.send_queue().under_way_count() <= 2 || wqe.packets > 1 ||
            !device_.send_hold().may_hold([this] { return device_.now_us(); });
 }

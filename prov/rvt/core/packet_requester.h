@@ -113,6 +113,8 @@ class PacketRequester {
     void begin(Qp& qp, SendWqe& wqe) noexcept;
     [[nodiscard]] bool waits_for_more(const SendWqe& wqe) const noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    std::size_t write_only_header(const Qp& qp, const SendWqe& wqe, std::uint8_t pad,
+                                  bool ack_request, std::byte* to) const noexcept;
     bool send_only(Qp& qp, SendWqe& wqe, const PieceList& local, bool leaves_now) noexcept;
     bool send_packets(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
     bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexcept;

@@ -157,24 +157,23 @@ Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept 
     return nak;
 }
 
-bool PacketResponder::take_simple(Qp& qp, const DecodedPacket& packet) noexcept {
-    const PacketHeader& header = packet.header;
+bool PacketResponder::take_simple(Qp& qp, const protocol::Bth& header,
+                                  std::size_t payload_bytes) noexcept {
     MessageSink* const sink = qp.init().sink;
     if (sink == nullptr || header.psn != expected_ || !answers_.empty() || !early_.is_empty()) {
         return false;
     }
-    const std::size_t bytes = packet.payload.size();
     if (header.opcode == Opcode::kRcSendOnly) {
-        if (receiving_ || bytes > mtu_ || header.pad != (-bytes & 3) || !sink->has_room()) {
+        if (receiving_ || payload_bytes > mtu_ || header.pad != (-payload_bytes & 3) ||
+            !sink->has_room()) {
             return false;
         }
         msn_ = (msn_ + 1) & Psn::kMask;
     } else if (header.opcode != Opcode::kRcSendMiddle || !receiving_ ||
-               message_kind_ != Kind::kSend || bytes != mtu_ || header.pad != 0) {
+               message_kind_ != Kind::kSend || payload_bytes != mtu_ || header.pad != 0) {
         return false;
     }
     has_sent_nak_ = false;
-    has_part_for_sink_ = true;
     ++expected_;
     ++since_answer_;
     if (header.ack_request) {

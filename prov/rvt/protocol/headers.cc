@@ -7,26 +7,6 @@
 namespace rvt::protocol {
 namespace {
 
-// Fields of the base transport header.
-constexpr std::uint8_t kSolicited = 0x80;
-constexpr std::uint8_t kMigrated = 0x40;
-constexpr unsigned kPadShift = 4;
-constexpr std::uint8_t kPadMask = 3;
-constexpr std::uint8_t kVersionMask = 0x0f;  // 0 is the only one there is
-constexpr std::uint32_t kAckRequest = 0x80000000;
-
-// In few large parts: who copies the packet reads it at once, in parts that must not be larger than
-// those that were written.
-
-void write_bth(const PacketHeader& header, WireWriter& out) noexcept {
-    const std::uint32_t flags = (header.solicited ? kSolicited : 0) |
-                                (header.migrated ? kMigrated : 0) |
-                                (std::uint32_t{header.pad} << kPadShift);
-    out.u32(static_cast<std::uint32_t>(header.opcode) << 24 | flags << 16 | header.pkey);
-    out.u32(std::uint32_t{header.reserved} << 24 | (header.dest_qpn & kQpnMask));
-    out.u32((header.ack_request ? kAckRequest : 0) | header.psn.value());
-}
-
 void write_extensions(const PacketHeader& header, const OpcodeInfo& info,
                       WireWriter& out) noexcept {
     if (info.has(Ext::kDeth)) {
@@ -60,19 +40,16 @@ void write_extensions(const PacketHeader& header, const OpcodeInfo& info,
     }
 }
 
-void read_bth(PacketHeader& header, WireReader& in) noexcept {
-    header.opcode = static_cast<Opcode>(in.u8());
-    const std::uint8_t flags = in.u8();
-    header.solicited = (flags & kSolicited) != 0;
-    header.migrated = (flags & kMigrated) != 0;
-    header.pad = flags >> kPadShift & kPadMask;
-    header.pkey = in.u16();
-    const std::uint32_t dest = in.u32();
-    header.reserved = static_cast<std::uint8_t>(dest >> 24);
-    header.dest_qpn = dest & kQpnMask;
-    const std::uint32_t psn = in.u32();
-    header.ack_request = (psn & kAckRequest) != 0;
-    header.psn = Psn(psn);
+void take_bth(PacketHeader& header, const Bth& bth) noexcept {
+    header.opcode = bth.opcode;
+    header.solicited = bth.solicited;
+    header.migrated = bth.migrated;
+    header.ack_request = bth.ack_request;
+    header.pad = bth.pad;
+    header.reserved = bth.reserved;
+    header.pkey = bth.pkey;
+    header.dest_qpn = bth.dest_qpn;
+    header.psn = bth.psn;
 }
 
 void read_extensions(PacketHeader& header, const OpcodeInfo& info, WireReader& in) noexcept {
@@ -114,9 +91,18 @@ void read_extensions(PacketHeader& header, const OpcodeInfo& info, WireReader& i
 
 std::size_t encode(const PacketHeader& header, std::byte* to) noexcept {
     const OpcodeInfo& info = header.info();
-    WireWriter out(to);
-    write_bth(header, out);
+    write_bth({.opcode = header.opcode,
+               .solicited = header.solicited,
+               .migrated = header.migrated,
+               .ack_request = header.ack_request,
+               .pad = header.pad,
+               .reserved = header.reserved,
+               .pkey = header.pkey,
+               .dest_qpn = header.dest_qpn,
+               .psn = header.psn},
+              to);
     if (info.ext != Ext::kNone) {
+        WireWriter out(to + kBthBytes);
         write_extensions(header, info, out);
     }
     return info.header_bytes;
@@ -127,14 +113,13 @@ bool decode(std::span<const std::byte> packet, DecodedPacket& decoded) noexcept 
         return false;
     }
     const OpcodeInfo* info = opcode_info(static_cast<std::uint8_t>(packet[0]));
-    const bool known =
-        info != nullptr && (static_cast<std::uint8_t>(packet[1]) & kVersionMask) == 0;
-    if (!known || packet.size() < info->header_bytes) {
+    if (info == nullptr || !has_known_version(packet.data()) ||
+        packet.size() < info->header_bytes) {
         return false;
     }
-    WireReader in(packet.data());
-    read_bth(decoded.header, in);
+    take_bth(decoded.header, read_bth(packet.data()));
     if (info->ext != Ext::kNone) {
+        WireReader in(packet.data() + kBthBytes);
         read_extensions(decoded.header, *info, in);
     }
     const std::span<const std::byte> rest = packet.subspan(info->header_bytes);

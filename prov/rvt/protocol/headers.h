@@ -8,14 +8,13 @@
 #include <cstdint>
 #include <span>
 
+#include "protocol/bth.h"
 #include "protocol/header_sizes.h"
 #include "protocol/opcodes.h"
 #include "protocol/psn.h"
 #include "rvt/status.h"
 
 namespace rvt::protocol {
-
-inline constexpr std::uint16_t kDefaultPkey = 0xffff;
 
 /// Everything that stands in front of a packet's payload. Which members count is said by the row of
 /// the opcode.

@@ -217,8 +217,9 @@ Test(packet_hostile, bytes_that_are_no_packet_are_counted) {
 
 namespace {
 
-/// Has B take in a packet of A with the next number but `behind`.
-void deliver(Pair<Packets>& pair, PacketHeader head, std::size_t payload, unsigned behind = 0) {
+/// A packet of A to B with the next number but `behind`.
+std::vector<std::byte> packet_of(Pair<Packets>& pair, PacketHeader head, std::size_t payload,
+                                 unsigned behind = 0) {
     head.dest_qpn = pair.b().qp->qpn();
     head.psn = Psn(pair.b().qp->query().rq_psn) + behind;
     head.pad = static_cast<std::uint8_t>(-payload & 3);
@@ -226,7 +227,14 @@ void deliver(Pair<Packets>& pair, PacketHeader head, std::size_t payload, unsign
     std::vector<std::byte> bytes(kMaxHeaderBytes);
     bytes.resize(encode(head, bytes.data()));
     bytes.resize(bytes.size() + payload + head.pad, std::byte{1});
-    deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address(), bytes);
+    return bytes;
+}
+
+/// Has B take it in.
+void deliver(Pair<Packets>& pair, const PacketHeader& head, std::size_t payload,
+             unsigned behind = 0) {
+    deliver_packet(*pair.b().device, pair.a().device->address(), pair.b().device->address(),
+                   packet_of(pair, head, payload, behind));
 }
 
 }  // namespace
@@ -333,6 +341,34 @@ Test(packet_hostile, a_sink_gets_messages_of_one_packet_while_it_has_room) {
     RVT_EQ(sink.bytes, 30u);
     RVT_EQ(pair.b().device->stats().sum(Stat::kDuplicates), 1u);
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
+}
+
+Test(packet_hostile, a_sink_gets_nothing_of_what_is_no_packet_of_its_peer) {
+    CountingSink sink;
+    Pair<Packets> pair({.sink = &sink});
+    const Address own = pair.b().device->address();
+    const Address peer = pair.a().device->address();
+    Address other = peer;
+    ++other.port;
+    const std::vector<std::byte> good = packet_of(pair, {}, 8);
+    const auto with = [&](std::size_t at, int bits) {
+        std::vector<std::byte> bytes = good;
+        bytes[at] ^= static_cast<std::byte>(bits);
+        return bytes;
+    };
+    deliver_packet(*pair.b().device, peer, own, with(1, 0x01));  // version
+    deliver_packet(*pair.b().device, peer, own, with(3, 0x01));  // P_Key
+    deliver_packet(*pair.b().device, peer, own, with(7, 0x08));  // pair
+    deliver_packet(*pair.b().device, other, own, good);
+    std::vector<std::byte> unpadded = with(1, 0x30);
+    unpadded.resize(kBthBytes + 2);
+    deliver_packet(*pair.b().device, peer, own, unpadded);
+    RVT_EQ(sink.parts, 0u);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kBadPackets), 3u);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kDrops), 2u);
+    RVT_EQ(pair.b().qp->state(), QpState::kRts);
+    deliver_packet(*pair.b().device, peer, own, good);
+    RVT_EQ(sink.bytes, 8u);
 }
 
 Test(packet_hostile, parts_for_a_sink_that_come_too_early_are_handed_over_in_order) {
