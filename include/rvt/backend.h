@@ -107,7 +107,7 @@ struct BackendOps {
     // ---- packet grade ----
 
     /// Takes packets for the wire, in their order. All bytes are copied or sent before return; what was
-    /// copied leaves with flush_packets() at the latest.
+    /// copied leaves with flush_packets() or poll() at the latest.
     /// A device of segment grade is given those to groups alone; empty there: groups end at the device.
     /// Returns: how many were taken, from the first on. There was no room for the others, which the core
     ///          offers again after poll().
@@ -153,8 +153,9 @@ struct BackendOps {
 
     // ---- packet and segment grade: arrivals, sleeping ----
 
-    /// Moves what can be moved, one thread at a time for each device; calls deliver_packet() or
-    /// deliver_segment() for each that arrived and channel_failed() for each channel that broke.
+    /// Moves what can be moved, one thread at a time for each device: lets go what send_packets() has kept,
+    /// calls deliver_packet() or deliver_segment() for each that arrived and channel_failed() for each
+    /// channel that broke.
     /// Returns: how many arrived.
     unsigned (*poll)(core::Device&) = nullptr;
 

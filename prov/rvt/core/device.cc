@@ -11,7 +11,7 @@
 #include "util/cpu.h"
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 
 #include <poll.h>
 #include <sys/mman.h>
@@ -19,19 +19,11 @@
 namespace rvt::core {
 namespace {
 
-// Who polls reads the clock again after so much of the processor's own counter, which are at most a
-// few microseconds, and after so many polls: to read it takes a tenth of a poll in vain.
-#if defined(__x86_64__)
-constexpr std::uint64_t kTicksPerLook = 4096;
-#else
-constexpr std::uint64_t kTicksPerLook = 64;
-#endif
-constexpr std::uint32_t kPollsPerLook = 16;
-
 std::uint64_t monotonic_us() noexcept {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 +
+           static_cast<std::uint64_t>(now.tv_nsec) / 1000;
 }
 
 bool is_payload(std::uint32_t bytes) noexcept {
@@ -120,7 +112,8 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
             std::min(info.limits.max_message_bytes, std::uint64_t{mtu_bytes()} << 22);
     }
     info_.limits.max_mcast_qp = std::min(info.limits.max_mcast_qp, McastMembers::kMax);
-    info_.now_us = info.now_us != nullptr ? info.now_us : monotonic_us;
+    has_own_clock_ = info.now_us != nullptr;
+    info_.now_us = has_own_clock_ ? info.now_us : monotonic_us;
 }
 
 Device::~Device() {
@@ -128,27 +121,6 @@ Device::~Device() {
 }
 
 // ---- progress ----
-
-/// A clock that a test moves is read each time.
-RVT_ALWAYS_INLINE void Device::look_at_clock_locked() noexcept {
-    const std::uint64_t ticks = util::cpu_ticks();
-    const bool is_old =
-        ticks - looked_ticks_ >= kTicksPerLook || ++polls_since_look_ >= kPollsPerLook;
-    if (is_old || info_.now_us != monotonic_us) {
-        looked_ticks_ = ticks;
-        polls_since_look_ = 0;
-        poll_us_ = now_us();
-    }
-}
-
-RVT_ALWAYS_INLINE bool Device::answers_are_due_locked() noexcept {
-    // relaxed: see answer_later().
-    if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
-        polls_with_answers_ = 0;
-        return false;
-    }
-    return look_at_answers_locked();
-}
 
 bool Device::look_at_answers_locked() noexcept {
     // relaxed: see answer_later().
@@ -164,38 +136,6 @@ bool Device::look_at_answers_locked() noexcept {
     }
 }
 
-/// Inline: see RdFlows::poll_polling().
-RVT_ALWAYS_INLINE unsigned Device::take_in(std::uint64_t& now) noexcept {
-    if (!progress_lock_.try_lock()) {
-        now = now_us();
-        return 0;
-    }
-    look_at_clock_locked();
-    now = poll_us_;
-    if (send_hold_.is_asked()) {
-        send_hold_.note_poll(now_us());
-    }
-    ops_.flush_packets(*this);
-    unsigned arrived = 0;
-    {
-        const ReadPin pin(poll_pin_);
-        arrived = ops_.poll(*this);
-    }
-    if (!behind_poll_.empty()) [[unlikely]] {
-        run_send_queues();
-    }
-    // relaxed: set by this thread, or another's to send.
-    if (has_refusals_.load(std::memory_order_relaxed)) [[unlikely]] {
-        send_refusals();
-    }
-    const bool answers_are_due = answers_are_due_locked();
-    progress_lock_.unlock();
-    if (answers_are_due) {
-        flush();
-    }
-    return arrived;
-}
-
 unsigned Device::progress() noexcept {
     std::uint64_t ignored = 0;
     const unsigned arrived = take_in(ignored);
@@ -203,15 +143,6 @@ unsigned Device::progress() noexcept {
     const std::uint64_t due = earliest_due_us_.load(std::memory_order_relaxed);
     const std::uint64_t now = due != kNever ? now_us() : 0;
     if (now >= due) {
-        resume_due(now);
-    }
-    return arrived;
-}
-
-unsigned Device::progress(std::uint64_t& now) noexcept {
-    const unsigned arrived = take_in(now);
-    // relaxed: as above.
-    if (now >= earliest_due_us_.load(std::memory_order_relaxed)) [[unlikely]] {
         resume_due(now);
     }
     return arrived;

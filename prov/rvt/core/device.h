@@ -24,6 +24,7 @@
 #include "core/stats.h"
 #include "rvt/backend.h"
 #include "util/annotations.h"
+#include "util/cpu.h"
 #include "util/lock.h"
 #include "util/mutex.h"
 
@@ -193,6 +194,14 @@ class Device : public Object {
     static constexpr std::size_t kMaxRefusals = 1024;
     // An acknowledgement waits so long for a reply of the application that it can leave with: from
     // the second call on by the clock.
+    // Who polls reads the clock again after so much of the processor's own counter, which are at
+    // most a few microseconds, and after so many polls: to read it takes a tenth of a poll in vain.
+#if defined(__x86_64__)
+    static constexpr std::uint64_t kTicksPerLook = 4096;
+#else
+    static constexpr std::uint64_t kTicksPerLook = 64;
+#endif
+    static constexpr std::uint32_t kPollsPerLook = 16;
     static constexpr std::uint64_t kAnswerUs = 10;
     static constexpr std::uint32_t kAnswerPolls = 16;
 
@@ -240,6 +249,7 @@ class Device : public Object {
     util::SpinLock progress_lock_;         // order: outermost; only ever tried
     PinSlot& poll_pin_ = take_pin_slot();  // of who holds progress_lock_
     std::uint64_t poll_us_ = 0;            // as are these
+    bool has_own_clock_ = false;           // which a test moves: it is read each time
     std::uint64_t looked_ticks_ = 0;
     std::uint32_t polls_since_look_ = 0;
     std::vector<std::uint32_t> behind_poll_;  // pairs; of who holds progress_lock_
@@ -265,5 +275,69 @@ class Device : public Object {
     std::vector<Context*> contexts_ RVT_GUARDED_BY(contexts_lock_);
     std::atomic<bool> going_{false};  // written under contexts_lock_
 };
+
+// ---- a poll ----
+//
+// Inline, as is what calls it: behind a system call each return to a caller from before it costs
+// the processor a misprediction, and whatever it calls it has to fetch anew.
+
+RVT_ALWAYS_INLINE void Device::look_at_clock_locked() noexcept {
+    const std::uint64_t ticks = util::cpu_ticks();
+    const bool is_old =
+        ticks - looked_ticks_ >= kTicksPerLook || ++polls_since_look_ >= kPollsPerLook;
+    if (is_old || has_own_clock_) {
+        looked_ticks_ = ticks;
+        polls_since_look_ = 0;
+        poll_us_ = now_us();
+    }
+}
+
+RVT_ALWAYS_INLINE bool Device::answers_are_due_locked() noexcept {
+    // relaxed: see answer_later().
+    if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
+        polls_with_answers_ = 0;
+        return false;
+    }
+    return look_at_answers_locked();
+}
+
+RVT_ALWAYS_INLINE unsigned Device::take_in(std::uint64_t& now) noexcept {
+    if (!progress_lock_.try_lock()) {
+        now = now_us();
+        return 0;
+    }
+    look_at_clock_locked();
+    now = poll_us_;
+    if (send_hold_.is_asked()) {
+        send_hold_.note_poll(now_us());
+    }
+    unsigned arrived = 0;
+    {
+        const ReadPin pin(poll_pin_);
+        arrived = ops_.poll(*this);
+    }
+    if (!behind_poll_.empty()) [[unlikely]] {
+        run_send_queues();
+    }
+    // relaxed: set by this thread, or another's to send.
+    if (has_refusals_.load(std::memory_order_relaxed)) [[unlikely]] {
+        send_refusals();
+    }
+    const bool answers_are_due = answers_are_due_locked();
+    progress_lock_.unlock();
+    if (answers_are_due) {
+        flush();
+    }
+    return arrived;
+}
+
+RVT_ALWAYS_INLINE unsigned Device::progress(std::uint64_t& now) noexcept {
+    const unsigned arrived = take_in(now);
+    // relaxed: a queue that begins to wait right now is seen at the next call.
+    if (now >= earliest_due_us_.load(std::memory_order_relaxed)) [[unlikely]] {
+        resume_due(now);
+    }
+    return arrived;
+}
 
 }  // namespace rvt::core

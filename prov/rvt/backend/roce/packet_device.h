@@ -63,6 +63,7 @@ class PacketDevice {
         return transmit_.send_now(dest, packet);
     }
     unsigned poll(core::Device& device) noexcept {
+        transmit_.flush();
         if (transmit_.has_trouble() || device.is_port_down()) [[unlikely]] {
             look_at_port(device);
         }

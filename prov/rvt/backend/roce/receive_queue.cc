@@ -26,6 +26,9 @@ constexpr std::uint16_t kMostSegments = 64;
 /// Of how many bytes each packet of a message is, but for the last; the message's own length where
 /// the kernel joined none.
 std::size_t segment_bytes(msghdr& header, std::size_t bytes) noexcept {
+    if (header.msg_controllen == 0) {
+        return bytes;
+    }
     for (cmsghdr* one = CMSG_FIRSTHDR(&header); one != nullptr; one = CMSG_NXTHDR(&header, one)) {
         if (one->cmsg_level == IPPROTO_UDP && one->cmsg_type == UDP_GRO) {
             int size = 0;
@@ -34,6 +37,12 @@ std::size_t segment_bytes(msghdr& header, std::size_t bytes) noexcept {
         }
     }
     return bytes;
+}
+
+/// Whether two names of so many bytes are the same.
+bool is_same(const sockaddr_storage& a, const sockaddr_storage& b, socklen_t bytes) noexcept {
+    return bytes == sizeof(sockaddr_in) ? std::memcmp(&a, &b, sizeof(sockaddr_in)) == 0
+                                        : std::memcmp(&a, &b, bytes) == 0;
 }
 
 /// With which identification the packet is whole. That of IPv4, which a socket does not show, may
@@ -74,19 +83,30 @@ ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& f
       faults_(faults.has_faults() ? std::make_unique<protocol::FaultyLine>(faults) : nullptr),
       is_plain_(faults_ == nullptr && !capture_.is_on()) {}
 
-/// Sets up the first `messages` entries, which a receive changes where it fills them.
-void ReceiveQueue::prepare(std::size_t messages) noexcept {
-    for (std::size_t i = 0; i < messages; ++i) {
+/// Sets up what receives find there.
+void ReceiveQueue::prepare() noexcept {
+    for (std::size_t i = 0; i < kMessages; ++i) {
         batch_->pieces[i] = {.iov_base = batch_->bytes[i].data(), .iov_len = kMessageBytes};
+        batch_->headers[i].msg_hdr = {.msg_name = &batch_->names[i],
+                                      .msg_namelen = sizeof batch_->names[i],
+                                      .msg_iov = &batch_->pieces[i],
+                                      .msg_iovlen = 1,
+                                      .msg_control = batch_->controls[i].data(),
+                                      .msg_controllen = kControlBytes,
+                                      .msg_flags = 0};
+    }
+}
+
+/// What the last call asks for, before the next one rather than behind it: who has a message goes
+/// on with that first.
+void ReceiveQueue::make_ready() noexcept {
+    choose_way(taken_);
+    for (std::size_t i = 0; i < taken_; ++i) {
         msghdr& header = batch_->headers[i].msg_hdr;
-        header = {};
-        header.msg_name = &batch_->names[i];
         header.msg_namelen = sizeof batch_->names[i];
-        header.msg_iov = &batch_->pieces[i];
-        header.msg_iovlen = 1;
-        header.msg_control = batch_->controls[i].data();
         header.msg_controllen = kControlBytes;
     }
+    taken_ = 0;
 }
 
 /// Returns: how many messages have come, or an error less than 0.
@@ -96,10 +116,9 @@ int ReceiveQueue::receive_many() noexcept {
         if (batch_ == nullptr) {
             return -ENOMEM;
         }
-        prepare(kMessages);
+        prepare();
     }
-    const int received = receive_messages(socket_.fd(), std::span(batch_->headers).first(wanted_));
-    return received < 0 ? -errno : received;
+    return receive_messages(socket_.fd(), std::span(batch_->headers).first(wanted_));
 }
 
 /// What a call has brought: `received` messages, or an error less than 0.
@@ -108,9 +127,12 @@ unsigned ReceiveQueue::take_in(core::Device& device, int received, bool has_repo
         take_refusals(device);
     }
     const auto messages = static_cast<std::size_t>(std::max(received, 0));
-    choose_way(messages);
-    if (messages == 0 && capture_.is_on()) [[unlikely]] {
-        capture_.writer().flush_when_idle();
+    taken_ = messages;
+    if (messages == 0) {
+        note_vain();
+        if (capture_.is_on()) [[unlikely]] {
+            capture_.writer().flush_when_idle();
+        }
     }
     unsigned whole = 0;
     if (faults_ != nullptr) [[unlikely]] {
@@ -120,19 +142,17 @@ unsigned ReceiveQueue::take_in(core::Device& device, int received, bool has_repo
             whole += deliver_one(device, packet) ? 1 : 0;
         });
     }
-    prepare(messages);
     return whole;
 }
 
 /// How the next call asks, after one that has brought `messages`.
 void ReceiveQueue::choose_way(std::size_t messages) noexcept {
-    if (messages == 0) {
-        note_vain();
-        return;
-    }
     ++in_row_;
     const bool is_alone = messages == 1 && batch_->headers[0].msg_len <= kLoneBytes &&
                           batch_->headers[0].msg_hdr.msg_controllen == 0 && in_row_ < kMostInRow;
+    if (is_alone && way_ == Way::kLone) [[likely]] {
+        return;
+    }
     alone_ = is_alone ? alone_ + 1 : 0;
     wanted_ = messages == wanted_ ? more_than(messages) : 1;
     if (!is_alone && way_ != Way::kMany) {
@@ -169,24 +189,38 @@ void ReceiveQueue::take_refusals(core::Device& device) noexcept {
     }
 }
 
+/// Has sender_ be that of a message. Returns: false when its address is none of a packet's.
+RVT_ALWAYS_INLINE bool ReceiveQueue::find_sender(std::size_t message) noexcept {
+    const sockaddr_storage& name = batch_->names[message];
+    const socklen_t bytes = batch_->headers[message].msg_hdr.msg_namelen;
+    if (bytes == sender_.name_bytes && is_same(name, sender_.name, bytes)) [[likely]] {
+        return true;
+    }
+    const auto from = util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name), bytes);
+    if (!from.is_ok()) {
+        return false;
+    }
+    const Address source = core::to_address(from.value());
+    sender_ = {.name = name,
+               .name_bytes = bytes,
+               .path = {.source = source.gid,
+                        .dest = own_.gid,
+                        .source_port = source.port,
+                        .dest_port = own_.port}};
+    return true;
+}
+
 /// Cuts the first messages of the batch into their packets.
 template <class Visit>
 void ReceiveQueue::for_each_packet(std::size_t messages, Visit visit) noexcept {
     for (std::size_t i = 0; i < messages; ++i) {
-        msghdr& header = batch_->headers[i].msg_hdr;
-        const std::size_t bytes = batch_->headers[i].msg_len;
-        const auto from = util::SockAddr::from(reinterpret_cast<const sockaddr*>(&batch_->names[i]),
-                                               header.msg_namelen);
-        if (!from.is_ok()) {
+        if (!find_sender(i)) {
             continue;
         }
-        const Address source = core::to_address(from.value());
-        const std::size_t each = segment_bytes(header, bytes);
+        const std::size_t bytes = batch_->headers[i].msg_len;
+        const std::size_t each = segment_bytes(batch_->headers[i].msg_hdr, bytes);
         const std::span<const std::byte> all(batch_->bytes[i].data(), bytes);
-        protocol::WirePacket packet{.path = {.source = source.gid,
-                                             .dest = own_.gid,
-                                             .source_port = source.port,
-                                             .dest_port = own_.port}};
+        protocol::WirePacket packet{.path = sender_.path};
         for (std::size_t at = 0; at < bytes; at += each, ++packet.identification) {
             packet.bytes = all.subspan(at, std::min(each, bytes - at));
             visit(packet);
@@ -215,7 +249,8 @@ unsigned ReceiveQueue::deliver_through_faults(core::Device& device, std::size_t 
 }
 
 /// Returns: whether the packet was whole.
-bool ReceiveQueue::deliver_one(core::Device& device, const protocol::WirePacket& packet) noexcept {
+RVT_ALWAYS_INLINE bool ReceiveQueue::deliver_one(core::Device& device,
+                                                 const protocol::WirePacket& packet) noexcept {
     const auto identification = true_identification(packet);
     if (capture_.is_on()) [[unlikely]] {
         protocol::WirePacket captured = packet;

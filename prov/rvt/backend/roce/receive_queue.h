@@ -35,6 +35,9 @@ class ReceiveQueue {
     /// Threads: one at a time.
     /// @param has_report  Whether read_refusal() has something.
     RVT_ALWAYS_INLINE unsigned poll(core::Device& device, bool has_report) noexcept {
+        if (taken_ != 0) {
+            make_ready();
+        }
         const int received =
             way_ == Way::kLone ? receive_packet(socket_.fd(), batch_->headers[0]) : receive_many();
         if (received == -EAGAIN && is_plain_ && !has_report) [[likely]] {
@@ -79,6 +82,13 @@ class ReceiveQueue {
         std::array<std::array<std::byte, kMessageBytes>, kMessages> bytes;
     };
 
+    /// Whom a message came from, in the kernel's form and as the way of its packets.
+    struct Sender {
+        sockaddr_storage name{};
+        socklen_t name_bytes = 0;
+        protocol::IpPath path{};
+    };
+
     /// How messages are asked for.
     enum class Way : std::uint8_t {
         kMany,      // several a call, of joined packets
@@ -86,8 +96,10 @@ class ReceiveQueue {
         kLone,      // one packet a call
     };
 
-    void prepare(std::size_t messages) noexcept;
+    void prepare() noexcept;
+    void make_ready() noexcept;
     [[nodiscard]] int receive_many() noexcept;
+    [[nodiscard]] bool find_sender(std::size_t message) noexcept;
     unsigned take_in(core::Device& device, int received, bool has_report) noexcept;
     RVT_ALWAYS_INLINE void note_vain() noexcept {
         wanted_ = 1;
@@ -112,6 +124,8 @@ class ReceiveQueue {
     const std::unique_ptr<protocol::FaultyLine> faults_;  // none: the wire is left alone
     const bool is_plain_;  // neither that nor a capture has to do with a call in vain
     std::unique_ptr<Batch> batch_;
+    std::size_t taken_ = 0;  // messages of the last call, which make_ready() has to see yet
+    Sender sender_;          // of the newest message; mostly the next one comes from there, too
     // Of a call that finds less than it could take the last look is in vain: who gets one message
     // at a time asks for one.
     std::size_t wanted_ = 1;

@@ -70,10 +70,7 @@ unsigned TransmitQueue::send(const AhAttr& dest, std::span<const OutPacket> pack
     return taken;
 }
 
-void TransmitQueue::flush() noexcept {
-    if (!holds_packets()) {
-        return;
-    }
+void TransmitQueue::flush_held() noexcept {
     const util::Guard guard(lock_);
     if (messages_ != 0) {
         flush_locked();
@@ -163,14 +160,15 @@ void TransmitQueue::write_locked(const Message& message, const OutPacket& packet
 
 /// A packet that has no company leaves without becoming a message. Returns: whether the kernel took
 /// it; if not, flush_locked() finds out why.
-bool TransmitQueue::send_alone_locked(const Address& dest, const OutPacket& packet) noexcept {
+RVT_ALWAYS_INLINE bool TransmitQueue::send_alone_locked(const Address& dest,
+                                                        const OutPacket& packet) noexcept {
     name_locked(0, dest);
     std::byte* const begin = batch_->arena.data();
     const std::byte* const end = protocol::write_packet(
         begin, path_to(dest),
         {.headers = packet.headers, .payload = packet.payload, .pad = packet.pad});
     batch_->pieces[0] = {.iov_base = begin, .iov_len = static_cast<std::size_t>(end - begin)};
-    if (send_packet(socket_.fd(), batch_->headers[0].msg_hdr)) [[likely]] {
+    if (send_packet(socket_.fd(), batch_->headers[0].msg_hdr) > 0) [[likely]] {
         return true;
     }
     // relaxed: a hint to who polls. What the kernel had to tell of an earlier packet it has told.
@@ -179,7 +177,7 @@ bool TransmitQueue::send_alone_locked(const Address& dest, const OutPacket& pack
 }
 
 /// Has the i-th message's header name its destination.
-void TransmitQueue::name_locked(std::size_t i, const Address& dest) noexcept {
+RVT_ALWAYS_INLINE void TransmitQueue::name_locked(std::size_t i, const Address& dest) noexcept {
     msghdr& header = batch_->headers[i].msg_hdr;
     if (header.msg_namelen == 0 || batch_->named[i] != dest) [[unlikely]] {
         header.msg_namelen = static_cast<socklen_t>(core::to_sock_addr(dest).to(&batch_->names[i]));
@@ -224,11 +222,12 @@ void TransmitQueue::try_all_again() noexcept {
     can_segment_ = socket_.can_segment;
 }
 
-/// Hands messages from `first` on to the kernel. Returns: how many it took, or -1 and errno.
+/// Hands messages from `first` on to the kernel. Returns: how many it took, or an error less than
+/// 0.
 int TransmitQueue::send_locked(std::size_t first) noexcept {
     const std::size_t count = messages_ - first;
     if (count == 1 && batch_->messages[first].segments == 1) {
-        return send_packet(socket_.fd(), batch_->headers[first].msg_hdr) ? 1 : -1;
+        return send_packet(socket_.fd(), batch_->headers[first].msg_hdr);
     }
     return send_messages(socket_.fd(), std::span(batch_->headers).subspan(first, count));
 }
@@ -252,20 +251,21 @@ void TransmitQueue::flush_locked() noexcept {
             done += static_cast<std::size_t>(sent);
             continue;
         }
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) {
+        const int error = -sent;
+        if (error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS) {
             break;
         }
-        if (errno == EINTR) {
+        if (error == EINTR) {
             continue;
         }
         // Mostly not of this packet: a report that an earlier one found nobody, or no way to its
         // host. One that is refused twice is meant.
-        if (errno == ECONNREFUSED || doubted != done) {
+        if (error == ECONNREFUSED || doubted != done) {
             doubted = done;
             has_report_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
             continue;
         }
-        lose_locked(batch_->messages[done], errno);
+        lose_locked(batch_->messages[done], error);
         ++done;
     }
     drop_sent_locked(done);

@@ -25,6 +25,7 @@
 #include "protocol/pcap_writer.h"
 #include "rvt/backend.h"
 #include "util/annotations.h"
+#include "util/cpu.h"
 #include "util/lock.h"
 
 namespace rvt::roce {
@@ -37,7 +38,11 @@ class TransmitQueue {
     /// As BackendOps::send_packets.
     unsigned send(const AhAttr& dest, std::span<const OutPacket> packets) noexcept;
     /// As BackendOps::flush_packets.
-    void flush() noexcept;
+    void flush() noexcept {
+        if (holds_packets()) {
+            flush_held();
+        }
+    }
     /// As BackendOps::send_now.
     bool send_now(const AhAttr& dest, const OutPacket& packet) noexcept;
 
@@ -100,6 +105,7 @@ class TransmitQueue {
         std::array<std::byte, kArenaBytes> arena;
     };
 
+    void flush_held() noexcept;
     bool open_batch_locked() noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] protocol::IpPath path_to(const Address& dest) const noexcept;
     bool take_locked(const AhAttr& dest, const OutPacket& packet) noexcept RVT_REQUIRES(lock_);

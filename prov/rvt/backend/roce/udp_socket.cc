@@ -241,18 +241,14 @@ Result<Refusal> read_refusal(const UdpSocket& socket) noexcept {
 
 int send_messages(int fd, std::span<mmsghdr> messages) noexcept {
     return static_cast<int>(
-        syscall(SYS_sendmmsg, fd, messages.data(), messages.size(), MSG_DONTWAIT));
+        util::system_call(SYS_sendmmsg, fd, reinterpret_cast<long>(messages.data()),
+                          static_cast<long>(messages.size()), MSG_DONTWAIT, 0, 0));
 }
 
 int receive_messages(int fd, std::span<mmsghdr> messages) noexcept {
     return static_cast<int>(
-        syscall(SYS_recvmmsg, fd, messages.data(), messages.size(), MSG_DONTWAIT, nullptr));
-}
-
-bool send_packet(int fd, const msghdr& message) noexcept {
-    const iovec& piece = *message.msg_iov;
-    return syscall(SYS_sendto, fd, piece.iov_base, piece.iov_len, MSG_DONTWAIT, message.msg_name,
-                   message.msg_namelen) >= 0;
+        util::system_call(SYS_recvmmsg, fd, reinterpret_cast<long>(messages.data()),
+                          static_cast<long>(messages.size()), MSG_DONTWAIT, 0, 0));
 }
 
 void set_joining(const UdpSocket& socket, bool joins) noexcept {

@@ -34,12 +34,19 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port);
 
 /// sendmmsg(2) and recvmmsg(2) without waiting. Unlike the C library's these are no cancellation
 /// points: a thread that ended in one would keep the locks of its queue. Returns: how many
-/// messages, or -1 and errno.
+/// messages, or an error less than 0.
 int send_messages(int fd, std::span<mmsghdr> messages) noexcept;
 int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
 /// The same for one message of one piece without control data, for which the kernel has less to
-/// read (sendto(2)). Returns: whether it was taken; if not, errno says why.
-bool send_packet(int fd, const msghdr& message) noexcept;
+/// read (sendto(2)).
+RVT_ALWAYS_INLINE int send_packet(int fd, const msghdr& message) noexcept {
+    const iovec& piece = *message.msg_iov;
+    const long sent = util::system_call(SYS_sendto, fd, reinterpret_cast<long>(piece.iov_base),
+                                        static_cast<long>(piece.iov_len), MSG_DONTWAIT,
+                                        reinterpret_cast<long>(message.msg_name),
+                                        static_cast<long>(message.msg_namelen));
+    return sent < 0 ? static_cast<int>(sent) : 1;
+}
 /// The same into the first piece of one message, whose control data is none afterwards: recvfrom(2)
 /// finds out sooner than recvmmsg(2) that there is none. Of packets that the kernel has joined it
 /// does not say where they end. Returns: 1, or an error less than 0.

@@ -445,6 +445,7 @@ unsigned SegmentDevice::poll(core::Device& device) noexcept {
         }
     }
     if (groups_ != nullptr) {
+        groups_->flush();
         arrived += groups_->poll(device);
     }
     // relaxed: see drop_unused().

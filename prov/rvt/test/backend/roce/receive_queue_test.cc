@@ -3,6 +3,8 @@
 // ones come alone, joined by the kernel otherwise. Nothing is lost where one becomes the other.
 #include "conform/fixture.h"
 
+#include <utility>
+
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -100,4 +102,25 @@ Test(roce_receive, small_packets_that_come_together_are_joined_again, .timeout =
     stream.send_small_ones_at_once(50);
     RVT_ASSERT(stream.are_joined());
     RVT_ASSERT(stream.is_clean());
+}
+
+// The ICRC covers the port that a packet came from.
+Test(roce_receive, packets_of_several_senders_are_told_apart, .timeout = 30) {
+    const Options datagrams{.type = QpType::kUd};
+    Pair<Roce> pair(datagrams);
+    Pair<Roce> other(datagrams);
+    Side& from = other.a();
+    Ah* const there =
+        std::exchange(from.ah, create_ah(*from.pd, {.dest = pair.b().device->address()}).value());
+    for (int i = 0; i < kManyMessages; ++i) {
+        Side& sender = i % 3 == 0 ? from : pair.a();
+        RVT_OK(pair.b().post_recv(i));
+        RVT_OK(post(sender, pair.b(), {}));
+        const Wc received = pair.received();
+        RVT_EQ(received.src_port, sender.device->address().port);
+        RVT_EQ(received.src_qpn, sender.qp->qpn());
+        RVT_EQ((i % 3 == 0 ? other : pair).sent().status, WcStatus::kSuccess);
+    }
+    RVT_EQ(pair.backend().packet_device(kB).receive_queue().corrupted(), 0u);
+    RVT_OK(destroy_ah(std::exchange(from.ah, there)));
 }
