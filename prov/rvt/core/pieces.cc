@@ -33,18 +33,6 @@ WcStatus append_checked(PieceList& to, const Pd& pd, const Sge& sge, Access acce
 
 }  // namespace
 
-bool PieceList::add(void* data, std::size_t bytes) noexcept {
-    if (bytes == 0) {
-        return true;
-    }
-    if (count_ == kMax) {
-        return false;
-    }
-    pieces_[count_++] = {.iov_base = data, .iov_len = bytes};
-    bytes_ += bytes;
-    return true;
-}
-
 void PieceList::clear() noexcept {
     accesses_.end();
     count_ = 0;

@@ -38,7 +38,17 @@ class PieceList {
     PieceList& operator=(const PieceList&) = delete;
 
     /// Returns: false when the list is full.
-    bool add(void* data, std::size_t bytes) noexcept;
+    bool add(void* data, std::size_t bytes) noexcept {
+        if (bytes == 0) {
+            return true;
+        }
+        if (count_ == kMax) {
+            return false;
+        }
+        pieces_[count_++] = {.iov_base = data, .iov_len = bytes};
+        bytes_ += bytes;
+        return true;
+    }
     /// Those to memory of devices, whose pieces have been added or are about to be.
     [[nodiscard]] DeviceAccesses& accesses() noexcept { return accesses_; }
     [[nodiscard]] const DeviceAccesses& accesses() const noexcept { return accesses_; }

@@ -79,17 +79,6 @@ constexpr Transition kTransitions[] = {
         /* UD */ {kNone, kCurState | kQkey},
         /* RD */ {kNone, kCurState | kQkey | kAccess}}}},
 };
-
-//                                         post_recv post_send start  receive flush_s flush_r
-constexpr StateRights kRights[kQpStates] = {
-    /* kReset */                          {false,    false,    false, false,  false,  false},
-    /* kInit  */                          {true,     false,    false, false,  false,  false},
-    /* kRtr   */                          {true,     false,    false, true,   false,  false},
-    /* kRts   */                          {true,     true,     true,  true,   false,  false},
-    /* kSqd   */                          {true,     true,     false, true,   false,  false},
-    /* kSqe   */                          {true,     true,     false, true,   true,   false},
-    /* kErr   */                          {true,     true,     false, false,  true,   true},
-};
 // clang-format on
 
 const Transition* find(QpState from, QpState to) noexcept {
@@ -116,10 +105,6 @@ Status check_transition(QpType type, QpState from, QpState to, QpMask mask) noex
     const bool complete = has_all(named, attributes.required);
     const bool known = without(named, attributes.required | attributes.optional) == kNone;
     return complete && known ? kOk : Status(EINVAL);
-}
-
-const StateRights& rights_of(QpState state) noexcept {
-    return kRights[static_cast<std::size_t>(state)];
 }
 
 const char* to_string(QpState state) noexcept {

@@ -25,7 +25,25 @@ struct StateRights {
     bool flush_send;  // completes work requests of the send queue with kWrFlushErr
     bool flush_recv;
 };
-const StateRights& rights_of(QpState state) noexcept;
+
+namespace qp_states_detail {
+// clang-format off
+//                                         post_recv post_send start  receive flush_s flush_r
+inline constexpr StateRights kRights[kQpStates] = {
+    /* kReset */                          {false,    false,    false, false,  false,  false},
+    /* kInit  */                          {true,     false,    false, false,  false,  false},
+    /* kRtr   */                          {true,     false,    false, true,   false,  false},
+    /* kRts   */                          {true,     true,     true,  true,   false,  false},
+    /* kSqd   */                          {true,     true,     false, true,   false,  false},
+    /* kSqe   */                          {true,     true,     false, true,   true,   false},
+    /* kErr   */                          {true,     true,     false, false,  true,   true},
+};
+// clang-format on
+}  // namespace qp_states_detail
+
+inline const StateRights& rights_of(QpState state) noexcept {
+    return qp_states_detail::kRights[static_cast<std::size_t>(state)];
+}
 
 const char* to_string(QpState state) noexcept;
 const char* to_string(QpType type) noexcept;

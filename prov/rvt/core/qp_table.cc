@@ -39,12 +39,6 @@ std::unique_ptr<QpTable::Slot[], QpTable::Free> QpTable::make_slots(std::uint32_
     return std::unique_ptr<Slot[], Free>(slots);
 }
 
-std::uint32_t QpTable::number_in(std::uint32_t index) const noexcept {
-    // relaxed: the caller holds the lock, or a pin that keeps the pair and so its number.
-    const std::uint32_t turn = slots_[index].turn.load(std::memory_order_relaxed);
-    return (first_number(index) + turn) & kQpnMask;
-}
-
 std::uint32_t QpTable::next_number(std::uint32_t index) noexcept {
     std::uint32_t qpn = number_in(index);
     do {
@@ -92,13 +86,6 @@ void QpTable::remove(std::uint32_t qpn) noexcept {
     // release: pairs with the acquire in find(); the number stays, so the next one is higher.
     slots_[qpn & (slots_count_ - 1)].qp.store(nullptr, std::memory_order_release);
     --used_;
-}
-
-Qp* QpTable::find(std::uint32_t qpn) const noexcept {
-    const std::uint32_t index = qpn & (slots_count_ - 1);
-    // acquire: pairs with the release in add().
-    Qp* const qp = slots_[index].qp.load(std::memory_order_acquire);
-    return number_in(index) == qpn ? qp : nullptr;
 }
 
 std::uint32_t QpTable::size() const noexcept {

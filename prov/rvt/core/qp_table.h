@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rvt/status.h"
+#include "rvt/types.h"
 #include "util/annotations.h"
 #include "util/lock.h"
 #include "util/mutex.h"
@@ -33,7 +34,12 @@ class QpTable {
     void remove(std::uint32_t qpn) noexcept;
 
     /// Threads: any that holds a ReadPin; the pair lives until the pin is let go.
-    [[nodiscard]] Qp* find(std::uint32_t qpn) const noexcept;
+    [[nodiscard]] Qp* find(std::uint32_t qpn) const noexcept {
+        const std::uint32_t index = qpn & (slots_count_ - 1);
+        // acquire: pairs with the release in add().
+        Qp* const qp = slots_[index].qp.load(std::memory_order_acquire);
+        return number_in(index) == qpn ? qp : nullptr;
+    }
 
     /// Calls `visit(qp)` for each pair. Threads: any that holds a ReadPin.
     template <class Visit>
@@ -68,7 +74,11 @@ class QpTable {
         return first_ | index;
     }
     /// The number in the place, whether or not a pair has it now.
-    [[nodiscard]] std::uint32_t number_in(std::uint32_t index) const noexcept;
+    [[nodiscard]] std::uint32_t number_in(std::uint32_t index) const noexcept {
+        // relaxed: the caller holds the lock, or a pin that keeps the pair and so its number.
+        const std::uint32_t turn = slots_[index].turn.load(std::memory_order_relaxed);
+        return (first_number(index) + turn) & kQpnMask;
+    }
 
     [[nodiscard]] std::uint32_t next_number(std::uint32_t index) noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] std::uint32_t next_number() noexcept RVT_REQUIRES(lock_);

@@ -12,6 +12,7 @@
 #include "core/qp.h"
 #include "core/rd_flows.h"
 #include "core/rd_nic.h"
+#include "core/requester.h"
 
 namespace rvt::core {
 
@@ -123,7 +124,8 @@ bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
     return put_record_locked(message, record_bytes(message), room);
 }
 
-bool RdFlow::put_record_locked(const RdMessage& message, std::size_t bytes, Room room) noexcept {
+RVT_ALWAYS_INLINE bool RdFlow::put_record_locked(const RdMessage& message, std::size_t bytes,
+                                                 Room room) noexcept {
     std::byte* const to = place_locked({.record = bytes}, room);
     if (to == nullptr) {
         return false;
@@ -135,7 +137,8 @@ bool RdFlow::put_record_locked(const RdMessage& message, std::size_t bytes, Room
 }
 
 /// A message of `bytes` has been put, which may wait for others behind so many frames.
-void RdFlow::send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexcept {
+RVT_ALWAYS_INLINE void RdFlow::send_or_hold_locked(std::size_t bytes,
+                                                   std::uint64_t frames) noexcept {
     Device& device = flows_.device();
     if (may_leave_alone_locked(frames) || frame_.left() < bytes) {
         post_locked();
@@ -149,7 +152,7 @@ void RdFlow::send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexce
 
 /// Whether no other message is likely to join this one's frame. Over a NIC most frames are not
 /// heard of again: there it is the first since the last poll that does not wait for others.
-bool RdFlow::may_leave_alone_locked(std::uint64_t frames) noexcept {
+RVT_ALWAYS_INLINE bool RdFlow::may_leave_alone_locked(std::uint64_t frames) noexcept {
     if (nic_ != nullptr) {
         return posted_at_ != flows_.polls();
     }
@@ -165,7 +168,8 @@ bool RdFlow::has_followers(const RdMessage& message) noexcept {
 }
 
 /// Where the next record of the open frame goes; begins another one when that is full.
-std::byte* RdFlow::place_locked(const RdOpenFrame::Extent& next, Room room) noexcept {
+RVT_ALWAYS_INLINE std::byte* RdFlow::place_locked(const RdOpenFrame::Extent& next,
+                                                  Room room) noexcept {
     std::byte* const here = frame_.is_empty() ? nullptr : frame_.place_here(next);
     return here != nullptr ? here : place_anew_locked(next, room);
 }
@@ -275,7 +279,7 @@ bool RdFlow::post_locked(SendFlags flags) noexcept {
     send_.wr_id = id_;
     send_.flags = flags;
     send_.sg_list = parts;
-    return qp_->post_send(send_).is_ok();
+    return enqueue_send(*qp_, send_).is_ok();  // as post_send() does where packets carry the pair
 }
 
 /// Sends a frame of no bytes, unless another one is about to leave.
@@ -301,7 +305,7 @@ void RdFlow::ask_for_life() noexcept {
 }
 
 /// Says at the begin of a frame what would leave as an acknowledgement behind it.
-void RdFlow::put_taken_locked() noexcept {
+RVT_ALWAYS_INLINE void RdFlow::put_taken_locked() noexcept {
     const std::optional<protocol::Psn> taken = nic_ != nullptr ? std::nullopt : take_over_ack(*qp_);
     if (taken) {
         encode_record({.op = RdOp::kTaken, .data = wire::kPsn | taken->value()}, 0, frame_.end());
@@ -480,7 +484,7 @@ void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexc
 
 /// Notes an acknowledgement, though the rest of the frame may have to wait for the owner: the next
 /// poll heeds it, so that who waits for the message has it sooner. Returns: how many bytes it had.
-std::size_t RdFlow::heed_taken(std::span<const std::byte> frame) noexcept {
+RVT_ALWAYS_INLINE std::size_t RdFlow::heed_taken(std::span<const std::byte> frame) noexcept {
     if (frame.empty() || frame[0] != std::byte{static_cast<std::uint8_t>(RdOp::kTaken)}) {
         return 0;
     }

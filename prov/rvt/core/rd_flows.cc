@@ -246,18 +246,15 @@ std::uint64_t RdFlows::owner_due_us() noexcept {
 }
 
 /// Of who polls now.
-RVT_ALWAYS_INLINE std::uint64_t RdFlows::due_us() noexcept {
+std::uint64_t RdFlows::due_us() noexcept {
     return is_owner_polling_ ? owner_due_us() : next_due_us();
 }
 
-RVT_ALWAYS_INLINE bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t traffic_us,
-                                         std::uint64_t due_us) noexcept {
+/// Behind a while without traffic: whether nothing is open, waits, or is about to be due.
+bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t due_us) const noexcept {
     // relaxed: see flush_open().
     if (has_open_.load(std::memory_order_relaxed) || !waiting_.empty() ||
         (nic_ != nullptr && nic_->has_lost())) {
-        return false;
-    }
-    if (now - traffic_us <= kIdleUs) {
         return false;
     }
     return due_us == kNever || due_us > now + kSoonUs;
@@ -298,15 +295,14 @@ RVT_ALWAYS_INLINE unsigned RdFlows::poll_packets() noexcept {
         expect_life();
     }
     look_around(now);
-    if (moved == 0 && is_quiet(now, traffic_us(), due_us())) {
+    if (moved == 0 && now - traffic_us() > kIdleUs && is_quiet(now, due_us())) [[unlikely]] {
         is_hot_.store(false, std::memory_order_relaxed);   // relaxed: a hint to who polls
         is_quiet_.store(true, std::memory_order_relaxed);  // relaxed: see take_quiet()
     }
     return moved;
 }
 
-/// Inline, as is what it calls: behind a system call each return to a caller from before it costs
-/// the processor a misprediction.
+/// Inline, as is what it calls: see Device::take_in().
 RVT_ALWAYS_INLINE unsigned RdFlows::poll_polling() noexcept {
     const unsigned settled = settle_heard();
     flush_open();
@@ -399,8 +395,9 @@ unsigned RdFlows::poll_socket() noexcept {
     nic_has_moved_ |= arrived != 0;
     note_time(now);
     look_around(now);
-    if (arrived == 0 && (leaves_nic_ ? is_quiet(now, traffic_us(), due_us())
-                                     : is_quiet(now, packets_us_, packets_due_us()))) {
+    const std::uint64_t traffic = leaves_nic_ ? traffic_us() : packets_us_;
+    if (arrived == 0 && now - traffic > kIdleUs &&
+        is_quiet(now, leaves_nic_ ? due_us() : packets_due_us())) {
         asks_socket_.store(false, std::memory_order_relaxed);  // relaxed: see poll_beside_nic()
         if (leaves_nic_) {
             is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
@@ -477,11 +474,14 @@ void RdFlows::clear_nic_wake_fd() noexcept {
     }
 }
 
-void RdFlows::flush_open() noexcept {
+RVT_ALWAYS_INLINE void RdFlows::flush_open() noexcept {
     // relaxed: a frame that begins right now is seen at the next call.
-    if (!has_open_.load(std::memory_order_relaxed)) {
-        return;
+    if (has_open_.load(std::memory_order_relaxed)) {
+        flush_those_open();
     }
+}
+
+void RdFlows::flush_those_open() noexcept {
     {
         const util::Guard guard(open_lock_);
         opened_now_.swap(open_);

@@ -327,6 +327,7 @@ class RdFlows final : private MadSink, private CmWire {
     void note_time(std::uint64_t now_us) noexcept;
     void look_around(std::uint64_t now_us) noexcept;
     void flush_open() noexcept;
+    void flush_those_open() noexcept;
     unsigned settle_heard() noexcept;
     [[nodiscard]] bool has_waiting() const noexcept;
     unsigned drain_waiting() noexcept;
@@ -336,8 +337,7 @@ class RdFlows final : private MadSink, private CmWire {
     void tell_late() noexcept;
     void tell_lost() noexcept;
     void tell_now(const News& news) noexcept;
-    [[nodiscard]] bool is_quiet(std::uint64_t now_us, std::uint64_t traffic_us,
-                                std::uint64_t due_us) noexcept;
+    [[nodiscard]] bool is_quiet(std::uint64_t now_us, std::uint64_t due_us) const noexcept;
     [[nodiscard]] std::uint64_t due_us() noexcept;
     [[nodiscard]] std::uint64_t packets_due_us() noexcept;
     void take_errors() noexcept;

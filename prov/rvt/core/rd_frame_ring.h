@@ -5,6 +5,7 @@
 //   head: the oldest frame not yet the peer's ..... tail: where the next frame begins
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -35,13 +36,36 @@ class RdFrameRing {
     /// place for a further frame. What is there stays free until take().
     /// @param spare_bytes, spare_frames  What has to be left behind it.
     std::byte* room(std::size_t bytes, std::size_t spare_bytes,
-                    std::uint32_t spare_frames) noexcept;
+                    std::uint32_t spare_frames) noexcept {
+        if (frames() == 0) {
+            // Who sends little stays within the same few pages.
+            tail_ = head_ = 0;
+        }
+        const std::size_t place = tail_ & (bytes_ - 1);
+        const std::size_t skipped = place + bytes > bytes_ ? bytes_ - place : 0;
+        if (tail_ - head_ + skipped + bytes + spare_bytes > bytes_ ||
+            frames() + spare_frames >= kMaxFrames) {
+            return nullptr;
+        }
+        return base_ + ((place + skipped) & (bytes_ - 1));
+    }
     /// Makes [begin, begin + bytes), which lies in the room given last, a frame.
-    void take(const std::byte* begin, std::size_t bytes) noexcept;
+    void take(const std::byte* begin, std::size_t bytes) noexcept {
+        const auto place = static_cast<std::size_t>(begin - base_);
+        const std::size_t before = tail_ & (bytes_ - 1);
+        tail_ += (place >= before ? place - before : bytes_ - before + place) + bytes;
+        ends_[taken_++ % kMaxFrames] = tail_;
+        written_ = std::max(written_, place + bytes);
+    }
     /// Counts a frame that lies elsewhere. Precondition: frames() is below kMaxFrames.
     void take_none() noexcept { ends_[taken_++ % kMaxFrames] = tail_; }
     /// Frees frames until `count` have been freed since open().
-    void free_until(std::uint64_t count) noexcept;
+    void free_until(std::uint64_t count) noexcept {
+        if (count > freed_) {
+            freed_ = count;
+            head_ = ends_[(count - 1) % kMaxFrames];
+        }
+    }
     /// Whether more pages have been written than trim() leaves.
     [[nodiscard]] bool is_large() const noexcept { return written_ > kKeptBytes; }
     /// Gives all other pages back. Precondition: frames() is 0, and no room is about to be taken.

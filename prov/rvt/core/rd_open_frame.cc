@@ -4,16 +4,6 @@
 
 namespace rvt::core {
 
-// In the ring there is always room for a packet more than is asked for, so that place() need not
-// ask within one.
-
-bool RdOpenFrame::begin(std::size_t front, const Extent& next, const Spare& spare) noexcept {
-    base_ =
-        ring_.room(front + next.record + next.copied + packet_bytes_, spare.bytes, spare.frames);
-    packet_end_ = packet_bytes_;
-    return base_ != nullptr;
-}
-
 std::byte* RdOpenFrame::place_in_next_packet(const Extent& next, const Spare& spare) noexcept {
     const std::size_t padding = bytes_ + next.record > packet_end_ ? packet_end_ - bytes_ : 0;
     const std::size_t in_ring = padding + next.record + next.copied;
@@ -32,25 +22,6 @@ void RdOpenFrame::borrow(const iovec& run) noexcept {
     part_begin_ = used_;
     add_part(run.iov_base, run.iov_len);
     note(run.iov_len);
-}
-
-std::span<const Sge> RdOpenFrame::take(std::uint32_t lkey) noexcept {
-    if (used_ != part_begin_) {
-        add_part(base_ + part_begin_, used_ - part_begin_);
-    }
-    ring_.take(base_, used_);
-    const std::span<Sge> parts(parts_.data(), count_);
-    for (Sge& part : parts) {
-        part.lkey = lkey;
-    }
-    drop();
-    return parts;
-}
-
-void RdOpenFrame::add_part(const void* memory, std::size_t bytes) noexcept {
-    parts_[count_++] = {.addr = reinterpret_cast<std::uint64_t>(memory),
-                        .length = static_cast<std::uint32_t>(bytes),
-                        .lkey = 0};
 }
 
 }  // namespace rvt::core

@@ -58,7 +58,12 @@ class RdOpenFrame {
     /// Begins a frame. Precondition: it is empty.
     /// @param front  Bytes that may stand before the record.
     /// Returns: false when the ring has no room.
-    bool begin(std::size_t front, const Extent& next, const Spare& spare) noexcept;
+    bool begin(std::size_t front, const Extent& next, const Spare& spare) noexcept {
+        base_ = ring_.room(front + next.record + next.copied + packet_bytes_, spare.bytes,
+                           spare.frames);
+        packet_end_ = packet_bytes_;
+        return base_ != nullptr;
+    }
     /// Where the first record goes, or what stands before it.
     [[nodiscard]] std::byte* end() const noexcept { return base_ + used_; }
     /// Where the next record goes if it fits into the packet that the others are in; else nullptr.
@@ -86,11 +91,28 @@ class RdOpenFrame {
         count_ = 0;
     }
     /// Makes it a frame of the ring, and is empty. Returns: its parts, until the next begin().
-    std::span<const Sge> take(std::uint32_t lkey) noexcept;
+    std::span<const Sge> take(std::uint32_t lkey) noexcept {
+        if (used_ != part_begin_) {
+            add_part(base_ + part_begin_, used_ - part_begin_);
+        }
+        ring_.take(base_, used_);
+        const std::span<Sge> parts(parts_.data(), count_);
+        for (Sge& part : parts) {
+            part.lkey = lkey;
+        }
+        drop();
+        return parts;
+    }
 
   private:
+    // In the ring there is always room for a packet more than is asked for, so that place() need
+    // not ask within one.
     std::byte* place_in_next_packet(const Extent& next, const Spare& spare) noexcept;
-    void add_part(const void* memory, std::size_t bytes) noexcept;
+    void add_part(const void* memory, std::size_t bytes) noexcept {
+        parts_[count_++] = {.addr = reinterpret_cast<std::uint64_t>(memory),
+                            .length = static_cast<std::uint32_t>(bytes),
+                            .lkey = 0};
+    }
     void note(std::size_t bytes) noexcept {
         bytes_ += bytes;
         if (bytes_ > packet_end_) {

@@ -18,14 +18,16 @@ long membarrier(int command) noexcept {
     return syscall(SYS_membarrier, command, 0, 0);
 }
 
-/// Whether the waiting side can order the pinning side's store and load for it.
 bool register_membarrier() noexcept {
     return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
 }
-const bool kHasMembarrier = register_membarrier();
+
+}  // namespace
+
+const bool pin_detail::kHasMembarrier = register_membarrier();
 
 /// A store-load fence.
-void full_fence() noexcept {
+void pin_detail::full_fence() noexcept {
 #if defined(__SANITIZE_THREAD__)
     // The thread sanitizer does not know fences, but it executes in order.
     static std::atomic<std::uint32_t> word{0};
@@ -37,19 +39,12 @@ void full_fence() noexcept {
 #endif
 }
 
-/// Between the store of the pin and the first load of a key entry.
-void light_fence() noexcept {
-    if (kHasMembarrier) [[likely]] {
-        util::compiler_barrier();  // the membarrier in heavy_fence() is the other half
-    } else {
-        full_fence();
-    }
-}
+namespace {
 
 /// Between the invalidation of a key entry and the first load of a pin.
 void heavy_fence() noexcept {
-    full_fence();
-    if (kHasMembarrier) {
+    pin_detail::full_fence();
+    if (pin_detail::kHasMembarrier) {
         membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     }
 }
@@ -63,23 +58,6 @@ struct ThreadSlot {
 };
 
 }  // namespace
-
-void PinSlot::enter() noexcept {
-    if (depth++ != 0) {
-        return;
-    }
-    // relaxed: only this thread writes it; light_fence() orders the store before what follows.
-    phase.store(phase.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    light_fence();
-}
-
-void PinSlot::leave() noexcept {
-    if (--depth != 0) {
-        return;
-    }
-    // release: pairs with the acquire in readers_are_gone(); accesses made under the pin are over.
-    phase.store(phase.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-}
 
 PinSlot& take_pin_slot() noexcept {
     // acquire: pairs with the release below; a slot found in the list has its `next`.
@@ -107,8 +85,11 @@ void free_pin_slot(PinSlot& slot) noexcept {
     slot.taken.store(false, std::memory_order_release);
 }
 
-PinSlot& thread_pin_slot() noexcept {
+constinit thread_local PinSlot* pin_detail::of_thread = nullptr;
+
+PinSlot& pin_detail::take_of_thread() noexcept {
     static thread_local ThreadSlot mine;
+    of_thread = &mine.slot;
     return mine.slot;
 }
 

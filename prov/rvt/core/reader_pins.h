@@ -8,7 +8,15 @@
 #include <atomic>
 #include <cstdint>
 
+#include "util/cpu.h"
+
 namespace rvt::core {
+
+namespace pin_detail {
+/// Whether the waiting side can order the pinning side's store and load for it.
+extern const bool kHasMembarrier;
+void full_fence() noexcept;
+}  // namespace pin_detail
 
 /// The pin word of one thread. Odd while the thread is inside, one higher at each way in and out.
 ///
@@ -21,14 +29,42 @@ struct alignas(64) PinSlot {
     std::atomic<bool> taken{false};
     PinSlot* next = nullptr;
 
-    void enter() noexcept;
-    void leave() noexcept;
+    void enter() noexcept {
+        if (depth++ != 0) {
+            return;
+        }
+        // relaxed: only this thread writes it; the fence orders the store before the first load of
+        // a key entry.
+        phase.store(phase.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        if (pin_detail::kHasMembarrier) [[likely]] {
+            util::compiler_barrier();  // that of who waits is the other half
+        } else {
+            pin_detail::full_fence();
+        }
+    }
+    void leave() noexcept {
+        if (--depth != 0) {
+            return;
+        }
+        // release: pairs with the acquire in readers_are_gone(); accesses made under the pin are
+        // over. The load: only this thread writes it.
+        phase.store(phase.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    }
 };
 static_assert(sizeof(PinSlot) == 64);
 
+namespace pin_detail {
+// Without a destructor of its own, so that no access has to look whether it exists.
+extern constinit thread_local PinSlot* of_thread;
+PinSlot& take_of_thread() noexcept;
+}  // namespace pin_detail
+
 /// The calling thread's slot. The first call of a thread takes one, the thread's end frees it.
 /// An engine that is only ever entered by one thread at a time may own a slot instead.
-PinSlot& thread_pin_slot() noexcept;
+inline PinSlot& thread_pin_slot() noexcept {
+    PinSlot* const known = pin_detail::of_thread;
+    return known != nullptr ? *known : pin_detail::take_of_thread();
+}
 
 /// Adds a slot that is not a thread's own to those that are waited for; see thread_pin_slot().
 PinSlot& take_pin_slot() noexcept;

@@ -67,7 +67,11 @@ Status SendQueue::post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes
     }
     SendWqe& wqe = slot(tail);
     Sge* list = &sges_[(tail & mask_) * max_sge_];
-    std::copy(wr.sg_list.begin(), wr.sg_list.end(), list);
+    if (wr.sg_list.size() == 1) [[likely]] {
+        list[0] = wr.sg_list[0];
+    } else {
+        std::copy(wr.sg_list.begin(), wr.sg_list.end(), list);
+    }
     wqe.wr = wr;
     wqe.wr.sg_list = {list, wr.sg_list.size()};
     wqe.info = &info;
@@ -91,11 +95,6 @@ Status SendQueue::post(const SendWr& wr, const WrInfo& info, std::uint64_t bytes
     // release: pairs with the acquire in next().
     tail_.store(tail + 1, std::memory_order_release);
     return kOk;
-}
-
-SendWqe* SendQueue::next() noexcept {
-    // acquire: pairs with the release in post().
-    return next_ == tail_.load(std::memory_order_acquire) ? nullptr : &slot(next_);
 }
 
 void SendQueue::retire_oldest() noexcept {

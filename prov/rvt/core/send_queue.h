@@ -74,7 +74,10 @@ class SendQueue {
     // ---- for the runner, the thread that holds Qp::tx_lock_ ----
 
     /// The first that has not been started, or nullptr.
-    [[nodiscard]] SendWqe* next() noexcept;
+    [[nodiscard]] SendWqe* next() noexcept {
+        // acquire: pairs with the release in post().
+        return next_ == tail_.load(std::memory_order_acquire) ? nullptr : &slot(next_);
+    }
     void start_next() noexcept { ++next_; }
     /// The oldest that is under way, or nullptr.
     [[nodiscard]] SendWqe* oldest() noexcept { return head_ == next_ ? nullptr : &slot(head_); }

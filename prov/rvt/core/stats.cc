@@ -43,8 +43,13 @@ struct ThreadNumber {
 
 unsigned Stats::thread_number() noexcept {
     static_assert(kThreadLines == kNumbers);
-    static thread_local ThreadNumber mine;
-    return mine.number;
+    // What has a destructor is found in twice the time.
+    static thread_local unsigned known = ~0u;
+    if (known == ~0u) [[unlikely]] {
+        static thread_local ThreadNumber mine;
+        known = mine.number;
+    }
+    return known;
 }
 
 std::uint64_t Stats::sum(Stat stat) const noexcept {

@@ -9,13 +9,6 @@ namespace {
 
 constexpr std::size_t kV4IdAt = 4;
 
-const IcrcForm& best_form() noexcept {
-    static const IcrcForm* const kBest = folding_icrc_512() != nullptr   ? folding_icrc_512()
-                                         : folding_icrc_128() != nullptr ? folding_icrc_128()
-                                                                         : &library_icrc();
-    return *kBest;
-}
-
 // ---- arithmetic modulo the polynomial ----
 //
 // As in the register of a reflected CRC: the most significant bit is the coefficient of x^0.
@@ -53,15 +46,9 @@ constexpr auto kTakesBack = [] {
 
 }  // namespace
 
-std::uint32_t icrc_of(const IpPath& path, std::span<const std::byte> packet,
-                      std::uint16_t identification) noexcept {
-    return best_form().of(path, packet, identification);
-}
-
-std::byte* write_packet(std::byte* to, const IpPath& path, const PacketParts& parts,
-                        std::uint16_t identification) noexcept {
-    return best_form().write(to, path, parts, identification);
-}
+const IcrcForm& best_icrc = folding_icrc_512() != nullptr   ? *folding_icrc_512()
+                            : folding_icrc_128() != nullptr ? *folding_icrc_128()
+                                                            : library_icrc();
 
 std::optional<std::uint16_t> identification_of(std::uint32_t difference,
                                                std::size_t packet_bytes) noexcept {

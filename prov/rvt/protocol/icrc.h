@@ -42,16 +42,30 @@ struct PacketParts {
     std::uint8_t pad = 0;  // bytes of zeros behind it, at most 3
 };
 
+/// One way to compute it. Both functions as those below.
+struct IcrcForm {
+    std::uint32_t (*of)(const IpPath& path, std::span<const std::byte> packet,
+                        std::uint16_t identification) noexcept;
+    std::byte* (*write)(std::byte* to, const IpPath& path, const PacketParts& parts,
+                        std::uint16_t identification) noexcept;
+};
+/// That of this processor. Set when the library is loaded: for what is loaded with it, later.
+extern const IcrcForm& best_icrc;
+
 /// The ICRC of a packet in one piece, from the base transport header, which is there, to the
 /// padding. In the host's byte order; on the wire its least significant byte stands first.
 /// @param identification  The IPv4 header's; a packet is assumed to say "don't fragment".
-std::uint32_t icrc_of(const IpPath& path, std::span<const std::byte> packet,
-                      std::uint16_t identification = 0) noexcept;
+inline std::uint32_t icrc_of(const IpPath& path, std::span<const std::byte> packet,
+                             std::uint16_t identification = 0) noexcept {
+    return best_icrc.of(path, packet, identification);
+}
 
 /// Puts a packet together at `to`, with its ICRC. Each byte is read once: the ICRC is that of what
 /// was written, also when somebody changes the payload meanwhile. Returns: the packet's end.
-std::byte* write_packet(std::byte* to, const IpPath& path, const PacketParts& parts,
-                        std::uint16_t identification = 0) noexcept;
+inline std::byte* write_packet(std::byte* to, const IpPath& path, const PacketParts& parts,
+                               std::uint16_t identification = 0) noexcept {
+    return best_icrc.write(to, path, parts, identification);
+}
 
 /// What an IPv4 packet's identification must have been, if it was changed in nothing else. A socket
 /// does not show that field, but the CRC is linear: the identification accounts for one part of the

@@ -17,14 +17,6 @@
 
 namespace rvt::protocol {
 
-/// One way. Both functions as those of protocol/icrc.h.
-struct IcrcForm {
-    std::uint32_t (*of)(const IpPath& path, std::span<const std::byte> packet,
-                        std::uint16_t identification) noexcept;
-    std::byte* (*write)(std::byte* to, const IpPath& path, const PacketParts& parts,
-                        std::uint16_t identification) noexcept;
-};
-
 /// ISA-L's, for any processor.
 const IcrcForm& library_icrc() noexcept;
 
