@@ -197,7 +197,7 @@ class Device : public Object {
     // Who polls reads the clock again after so much of the processor's own counter, which are at
     // most a few microseconds, and after so many polls: to read it takes a tenth of a poll in vain.
 #if defined(__x86_64__)
-    static constexpr std::uint64_t kTicksPerLook = 4096;
+    static constexpr std::uint64_t kTicksPerLook = 8192;
 #else
     static constexpr std::uint64_t kTicksPerLook = 64;
 #endif

@@ -47,7 +47,8 @@ bool is_same(const sockaddr_storage& a, const sockaddr_storage& b, socklen_t byt
 
 /// With which identification the packet is whole. That of IPv4, which a socket does not show, may
 /// be any that such a peer sends. Returns: nothing when the packet is not whole.
-std::optional<std::uint16_t> true_identification(const protocol::WirePacket& packet) noexcept {
+RVT_ALWAYS_INLINE std::optional<std::uint16_t> true_identification(
+    const protocol::WirePacket& packet) noexcept {
     if (packet.bytes.size() < protocol::kBthBytes + protocol::kIcrcBytes) {
         return std::nullopt;
     }
@@ -212,7 +213,7 @@ RVT_ALWAYS_INLINE bool ReceiveQueue::find_sender(std::size_t message) noexcept {
 
 /// Cuts the first messages of the batch into their packets.
 template <class Visit>
-void ReceiveQueue::for_each_packet(std::size_t messages, Visit visit) noexcept {
+RVT_ALWAYS_INLINE void ReceiveQueue::for_each_packet(std::size_t messages, Visit visit) noexcept {
     for (std::size_t i = 0; i < messages; ++i) {
         if (!find_sender(i)) {
             continue;
