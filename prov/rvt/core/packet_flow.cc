@@ -16,6 +16,7 @@ namespace {
 using protocol::DecodedPacket;
 using protocol::Ext;
 using protocol::Kind;
+using protocol::Opcode;
 using protocol::PacketHeader;
 using protocol::Part;
 
@@ -100,9 +101,11 @@ bool deliver_simple(Device& device, const Address& source,
     if (packet.size() < protocol::kBthBytes) {
         return false;
     }
-    const auto opcode = static_cast<protocol::Opcode>(packet[0]);
-    const bool is_only = opcode == protocol::Opcode::kRcSendOnly;
-    if (!is_only && opcode != protocol::Opcode::kRcSendMiddle) {
+    const auto opcode = static_cast<Opcode>(packet[0]);
+    const bool is_only = opcode == Opcode::kRcSendOnly;
+    const bool starts = is_only || opcode == Opcode::kRcSendFirst;
+    const bool ends = is_only || opcode == Opcode::kRcSendLast;
+    if (!starts && !ends && opcode != Opcode::kRcSendMiddle) {
         return false;
     }
     const protocol::Bth header = protocol::read_bth(packet.data());
@@ -120,11 +123,11 @@ bool deliver_simple(Device& device, const Address& source,
         const util::Guard guard(qp->rx_lock());
         auto* flow = static_cast<PacketFlow*>(qp->flow());
         if (flow == nullptr || !is_from_peer(*qp, source) || !rights_of(qp->state()).receive ||
-            !flow->responder().take_simple(*qp, header, payload.size())) {
+            !flow->responder().take_simple(*qp, header, payload.size(), starts, ends)) {
             return false;
         }
     }
-    qp->init().sink->take(payload, is_only, is_only);
+    qp->init().sink->take(payload, starts, ends);
     device.flush_urgent();
     return true;
 }

@@ -157,25 +157,30 @@ Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept 
     return nak;
 }
 
-bool PacketResponder::take_simple(Qp& qp, const protocol::Bth& header,
-                                  std::size_t payload_bytes) noexcept {
-    MessageSink* const sink = qp.init().sink;
-    if (sink == nullptr || header.psn != expected_ || !answers_.empty() || !early_.is_empty()) {
+bool PacketResponder::take_simple(Qp& qp, const protocol::Bth& header, std::size_t payload_bytes,
+                                  bool starts, bool ends) noexcept {
+    if (header.psn != expected_ || !answers_.empty() || !early_.is_empty()) {
         return false;
     }
-    if (header.opcode == Opcode::kRcSendOnly) {
-        if (receiving_ || payload_bytes > mtu_ || header.pad != (-payload_bytes & 3) ||
-            !sink->has_room()) {
-            return false;
-        }
-        msn_ = (msn_ + 1) & Psn::kMask;
-    } else if (header.opcode != Opcode::kRcSendMiddle || !receiving_ ||
-               message_kind_ != Kind::kSend || payload_bytes != mtu_ || header.pad != 0) {
+    // As check_form() and begin() would have it.
+    const bool in_order = starts ? !receiving_ : receiving_ && message_kind_ == Kind::kSend;
+    const bool fits =
+        ends ? payload_bytes <= mtu_ && (starts || payload_bytes != 0) : payload_bytes == mtu_;
+    if (!in_order || !fits || header.pad != (-payload_bytes & 3) ||
+        (starts && !qp.init().sink->has_room())) {
         return false;
+    }
+    if (starts) {
+        message_kind_ = Kind::kSend;
+        request_.info = wr_info(WrOpcode::kSend);
     }
     has_sent_nak_ = false;
     ++expected_;
     ++since_answer_;
+    receiving_ = !ends;
+    if (ends) {
+        msn_ = (msn_ + 1) & Psn::kMask;
+    }
     if (header.ack_request) {
         queue_ack(qp, header.psn);
     }

@@ -35,12 +35,12 @@ class PacketResponder {
 
     /// Takes in a request or a part of one. Returns: why it was refused, for after_refusal().
     Nak take_request(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
-    /// The same for most packets of most pairs with a sink: a SEND of one packet, or one amid a
-    /// long SEND, while nothing else is of concern. Neither has another header.
+    /// The same for most packets of pairs with a sink: those of a SEND that brings nothing but its
+    /// bytes, and so have no further header, while nothing else is of concern.
     /// Returns: whether it is such a one. It has been taken in then, and its payload is a part of a
-    /// message for the sink.
-    [[nodiscard]] bool take_simple(Qp& qp, const protocol::Bth& header,
-                                   std::size_t payload_bytes) noexcept;
+    /// message for the sink. Precondition: the pair has one.
+    [[nodiscard]] bool take_simple(Qp& qp, const protocol::Bth& header, std::size_t payload_bytes,
+                                   bool starts, bool ends) noexcept;
     /// Whether the last packet is a part of a message for the pair's sink.
     [[nodiscard]] bool has_part_for_sink() const noexcept { return has_part_for_sink_; }
     /// Whether the next packet has come before, and is kept.

@@ -398,6 +398,12 @@ Test(packet_hostile, a_part_for_a_sink_that_is_not_one_ends_the_pair) {
         {.header = {.opcode = Opcode::kRcWriteMiddle}, .payload = kFull, .is_begun = true},
         {.header = {.opcode = Opcode::kRcSendOnly}, .payload = kFull, .is_begun = true},
         {.header = {.opcode = Opcode::kRcSendOnly}, .payload = kFull + 4, .is_begun = false},
+        {.header = {.opcode = Opcode::kRcSendFirst}, .payload = kFull, .is_begun = true},
+        {.header = {.opcode = Opcode::kRcSendFirst}, .payload = kFull - 4, .is_begun = false},
+        {.header = {.opcode = Opcode::kRcSendFirst}, .payload = kFull + 4, .is_begun = false},
+        {.header = {.opcode = Opcode::kRcSendLast}, .payload = 8, .is_begun = false},
+        {.header = {.opcode = Opcode::kRcSendLast}, .payload = kFull + 4, .is_begun = true},
+        {.header = {.opcode = Opcode::kRcSendLast}, .payload = 0, .is_begun = true},
     };
     for (const Wrong& wrong : all) {
         CountingSink sink;
