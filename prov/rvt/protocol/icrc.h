@@ -49,7 +49,8 @@ struct IcrcForm {
     std::byte* (*write)(std::byte* to, const IpPath& path, const PacketParts& parts,
                         std::uint16_t identification) noexcept;
 };
-/// That of this processor. Set when the library is loaded: for what is loaded with it, later.
+/// The best that this processor can. Set while the library is loaded: not for constructors of other
+/// files.
 extern const IcrcForm& best_icrc;
 
 /// The ICRC of a packet in one piece, from the base transport header, which is there, to the
