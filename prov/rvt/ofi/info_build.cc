@@ -219,6 +219,7 @@ void free_info(fi_info* info) noexcept {
         }
         if (info->fabric_attr != nullptr) {
             std::free(info->fabric_attr->name);
+            std::free(info->fabric_attr->prov_name);
         }
         for (void* part : {static_cast<void*>(info->tx_attr), static_cast<void*>(info->rx_attr),
                            static_cast<void*>(info->ep_attr), static_cast<void*>(info->domain_attr),

@@ -232,6 +232,14 @@ fi_ops_ep pep_ops = {
     .tx_size_left = kNot,
 };
 
+/// What libfabric adds to the infos of fi_getinfo() and does not see in this one. False without
+/// memory.
+bool name_provider(fi_fabric_attr& fabric) noexcept {
+    fabric.prov_name = strdup(kProvName);
+    fabric.prov_version = FI_VERSION(RVT_VERSION_MAJOR, RVT_VERSION_MINOR);
+    return fabric.prov_name != nullptr;
+}
+
 /// The info that a request is announced with: the passive endpoint's, with both addresses.
 fi_info* info_of(const Pep& pep, const ConnReq& request) {
     Offer nic;
@@ -243,9 +251,11 @@ fi_info* info_of(const Pep& pep, const ConnReq& request) {
         {.format = pep.info->addr_format,
          .source = request.port->address(),
          .dest = request.port->name_of(request.event.peer, core::rc_caller(request.event))});
-    if (info != nullptr) {
-        info->handle = const_cast<fid*>(&request.handle);
+    if (info == nullptr || !name_provider(*info->fabric_attr)) {
+        free_info(info);
+        return nullptr;
     }
+    info->handle = const_cast<fid*>(&request.handle);
     return info;
 }
 

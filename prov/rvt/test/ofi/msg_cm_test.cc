@@ -122,6 +122,19 @@ RVT_MSG_TEST(msg_cm, an_endpoint_takes_over_the_address_of_a_passive_one) {
     RVT_EQ(name_of(&end.ep->fid).sin_port, name.sin_port);
 }
 
+RVT_MSG_TEST(msg_cm, the_info_of_a_request_names_what_its_listeners_does) {
+    using std::string_view;
+    const Asked asked;
+    const fi_info& listener = *asked.listener.info;
+    const fi_info& request = *asked.request.info;
+    RVT_ASSERT(request.fabric_attr->prov_name != nullptr);
+    RVT_ASSERT(string_view(request.fabric_attr->prov_name) == listener.fabric_attr->prov_name);
+    RVT_ASSERT(string_view(request.fabric_attr->name) == listener.fabric_attr->name);
+    RVT_ASSERT(string_view(request.domain_attr->name) == listener.domain_attr->name);
+    RVT_EQ(request.fabric_attr->prov_version, listener.fabric_attr->prov_version);
+    RVT_EQ(request.fabric_attr->api_version, listener.fabric_attr->api_version);
+}
+
 RVT_MSG_TEST(msg_cm, a_passive_endpoint_that_was_taken_over_is_of_no_use) {
     Reserved reserved;
     const MsgEnd end(reserved.fabric.get(), reserved.eq.get(), reserved.taken.info.get());
