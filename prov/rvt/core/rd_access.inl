@@ -8,6 +8,7 @@
 #pragma once
 
 #include "core/rd_engine.h"
+#include "util/long_copy.h"
 
 namespace rvt::core {
 
@@ -659,7 +660,7 @@ bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexce
             return false;
         }
         if (response.snapshot) {
-            std::memcpy(run, response.snapshot.get() + response.done, piece);
+            util::copy_bytes(run, response.snapshot.get() + response.done, piece);
         } else if (const Status copied = copy_from_region(hit, response.done, run, piece);
                    !copied.is_ok()) {
             answer(peer, response.operation, to_wc_status(copied), response.access.key);
@@ -779,7 +780,7 @@ void RdEngine<Lock, Host>::answer_atomic(Peer& peer, const RdAccess& access,
         answer(peer, access.operation, WcStatus::kNoMemory, access.key);
         return;
     }
-    std::memcpy(response.snapshot.get(), result, bytes);
+    util::copy_bytes(response.snapshot.get(), result, bytes);
     respond(peer, std::move(response));
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "core/rd_engine.h"
+#include "util/long_copy.h"
 
 namespace rvt::core {
 
@@ -106,8 +107,8 @@ util::Status RdEngine<Lock, Host>::copy_part(Peer& peer, const iovec& part, cons
                                              std::byte* mapped, std::uint64_t offset,
                                              bool is_write) noexcept {
     if (mapped != nullptr) {
-        is_write ? std::memcpy(mapped + offset, part.iov_base, part.iov_len)
-                 : std::memcpy(part.iov_base, mapped + offset, part.iov_len);
+        is_write ? util::copy_bytes(mapped + offset, part.iov_base, part.iov_len)
+                 : util::copy_bytes(part.iov_base, mapped + offset, part.iov_len);
         return util::kOk;
     }
     const std::uint64_t there = hit.base + hit.offset + offset;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <new>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "core/rd_flows.h"
 #include "core/rd_nic.h"
 #include "core/requester.h"
+#include "util/long_copy.h"
 
 namespace rvt::core {
 
@@ -235,7 +235,7 @@ bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_m
     encode_record(message, static_cast<std::uint32_t>(run.iov_len), to);
     frame_.add(bytes);
     if (is_copied) {
-        std::memcpy(to + bytes, run.iov_base, run.iov_len);
+        util::copy_bytes(to + bytes, run.iov_base, run.iov_len);
         frame_.add(run.iov_len);
     } else {
         frame_.borrow(run);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/rd_engine.h"
+#include "util/long_copy.h"
 
 namespace rvt::core {
 
@@ -199,7 +200,7 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
     const bool is_whole =
         arrival.length() == header.total && (arrival.flags() & wire::kAnyAck) == 0;
     if (is_whole && entry != nullptr && is_simple(*entry, arrival.length())) [[likely]] {
-        std::memcpy(entry->iov[0].iov_base, arrival.run(), arrival.length());
+        util::copy_bytes(entry->iov[0].iov_base, arrival.run(), arrival.length());
         complete_simple(peer, arrival.flags(), arrival.length(), arrival.data(), arrival.tag(),
                         *entry);
         return true;
@@ -426,7 +427,7 @@ void RdEngine<Lock, Host>::place(RdInbound& inbound, const std::byte* from,
                                  std::size_t count) noexcept {
     if (inbound.entry == nullptr) {
         if (inbound.state != RdInbound::State::kDiscarding) {
-            std::memcpy(inbound.bytes() + inbound.received, from, count);
+            util::copy_bytes(inbound.bytes() + inbound.received, from, count);
         }
     } else {
         util::IovCursor to = rest_of(inbound);

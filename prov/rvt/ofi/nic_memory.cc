@@ -3,12 +3,12 @@
 #include "ofi/nic_memory.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <sys/mman.h>
 
 #include "core/device.h"
 #include "util/log.h"
+#include "util/long_copy.h"
 #include "util/memory_watch.h"
 #include "util/params.h"
 
@@ -94,7 +94,7 @@ util::Status NicMemory::lend_to_send(MsgOp& op, std::span<Sge> elements,
     std::byte* const copy = free_[--free_count_];
     std::byte* to = copy;
     for (const Sge& element : elements) {
-        std::memcpy(to, place_of(element), element.length);
+        util::copy_bytes(to, place_of(element), element.length);
         to += element.length;
     }
     elements[0] = {.addr = reinterpret_cast<std::uintptr_t>(copy),

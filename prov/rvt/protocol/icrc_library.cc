@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The ICRC by ISA-L's CRC-32, which knows what each processor does best.
 #include "protocol/icrc_form.h"
+#include "util/long_copy.h"
 
 #include <isa-l/crc.h>
 
@@ -24,7 +25,7 @@ class Sum {
     }
     /// Returns: the end of the copy.
     std::byte* add_copy(std::byte* to, std::span<const std::byte> bytes) noexcept {
-        std::memcpy(to, bytes.data(), bytes.size());
+        util::copy_bytes(to, bytes.data(), bytes.size());
         add({to, bytes.size()});
         return to + bytes.size();
     }

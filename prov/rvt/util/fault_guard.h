@@ -9,10 +9,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #if defined(__SANITIZE_THREAD__) || (defined(__clang__) && !defined(__x86_64__))
 #include <setjmp.h>
 #endif
+
+#include "util/long_copy.h"
 
 namespace rvt::util {
 
@@ -92,7 +93,7 @@ inline FaultRange fault_range(const void* memory, std::size_t bytes) noexcept {
 /// copied.
 [[nodiscard]] inline bool copy_guarded(void* to, const void* from, std::size_t bytes) noexcept {
     return guard_access(fault_range(to, bytes), fault_range(from, bytes),
-                        [=] { std::memmove(to, from, bytes); });
+                        [=] { move_bytes(to, from, bytes); });
 }
 
 /// Whether each page of the memory is there to be read. Another thread may take it away at once.

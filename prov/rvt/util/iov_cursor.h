@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include <sys/uio.h>
 
 #include "util/cpu.h"
+#include "util/long_copy.h"
 
 namespace rvt::util {
 
@@ -56,7 +56,7 @@ class IovCursor {
     /// Copies the next bytes of the list out. Returns: how many there were.
     std::size_t gather(void* to, std::size_t bytes) noexcept {
         return walk(bytes, [to](void* here, std::size_t part, std::size_t done) {
-            std::memcpy(static_cast<char*>(to) + done, here, part);
+            copy_bytes(static_cast<char*>(to) + done, here, part);
         });
     }
     /// Has the processor fetch the next bytes of the current buffer, which are about to be written.
@@ -71,7 +71,7 @@ class IovCursor {
     /// Copies into the list. Returns: how many bytes there was room for.
     std::size_t scatter(const void* from, std::size_t bytes) noexcept {
         return walk(bytes, [from](void* here, std::size_t part, std::size_t done) {
-            std::memcpy(here, static_cast<const char*>(from) + done, part);
+            copy_bytes(here, static_cast<const char*>(from) + done, part);
         });
     }
 

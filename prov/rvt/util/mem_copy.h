@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Copies of known habits: a few bytes without a call. Pieces of large transfers:
-// util/stream_copy.h.
+// Copies of a few bytes, without a call. Of any length: util/long_copy.h.
 #pragma once
 
 #include <algorithm>

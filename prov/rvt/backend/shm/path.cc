@@ -9,6 +9,7 @@
 
 #include "util/fault_guard.h"
 #include "util/iov_cursor.h"
+#include "util/long_copy.h"
 #include "util/memory_room.h"
 
 namespace rvt::shm {
@@ -31,7 +32,7 @@ const Line Path::kNoLines[1] = {};
 
 void Path::Arrival::copy_continued(std::byte* to, std::size_t count) const noexcept {
     if (ring_ == nullptr) {
-        std::memcpy(to, payload(), count);
+        util::copy_bytes(to, payload(), count);
         return;
     }
     util::copy_small(to, payload(), kLinePayload);

@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/qp.h"
 #include "core/segment_capture.h"
+#include "util/long_copy.h"
 
 namespace rvt::shm {
 namespace {
@@ -172,7 +173,7 @@ Status SegmentChannel::put_locked(std::span<const std::byte> header,
     to += header.size();
     for (const iovec& piece : payload) {
         if (piece.iov_len != 0) {
-            std::memcpy(to, piece.iov_base, piece.iov_len);
+            util::copy_bytes(to, piece.iov_base, piece.iov_len);
             to += piece.iov_len;
         }
     }
