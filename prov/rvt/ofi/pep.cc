@@ -234,9 +234,9 @@ fi_ops_ep pep_ops = {
 
 /// What libfabric adds to the infos of fi_getinfo() and does not see in this one. False without
 /// memory.
-bool name_provider(fi_fabric_attr& fabric) noexcept {
-    fabric.prov_name = strdup(kProvName);
-    fabric.prov_version = FI_VERSION(RVT_VERSION_MAJOR, RVT_VERSION_MINOR);
+bool name_provider(fi_fabric_attr& fabric, const Offer& offer) noexcept {
+    fabric.prov_name = strdup(offer.fabric.prov_name);
+    fabric.prov_version = offer.fabric.prov_version;
     return fabric.prov_name != nullptr;
 }
 
@@ -246,12 +246,13 @@ fi_info* info_of(const Pep& pep, const ConnReq& request) {
     if (pep.nic != nullptr) {
         fill_nic_offer(nic, pep.nic_offer);
     }
+    const Offer& offer = pep.nic != nullptr ? nic : msg_offer();
     fi_info* const info = build_info(
-        pep.nic != nullptr ? nic : msg_offer(), pep.fabric->handle.api_version, pep.info.get(),
+        offer, pep.fabric->handle.api_version, pep.info.get(),
         {.format = pep.info->addr_format,
          .source = request.port->address(),
          .dest = request.port->name_of(request.event.peer, core::rc_caller(request.event))});
-    if (info == nullptr || !name_provider(*info->fabric_attr)) {
+    if (info == nullptr || !name_provider(*info->fabric_attr, offer)) {
         free_info(info);
         return nullptr;
     }
