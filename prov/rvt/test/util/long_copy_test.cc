@@ -3,36 +3,24 @@
 #include "util/long_copy.h"
 
 #include "common/check.h"
+#include "util/copied.h"
 
 #include <algorithm>
 #include <vector>
 
+using namespace rvt::test;
 using namespace rvt::util;
 
 namespace {
 
-constexpr std::byte kUntouched{0xee};
 constexpr std::size_t kPage = 4096;
-
-std::vector<std::byte> pattern(std::size_t size) {
-    std::vector<std::byte> bytes(size);
-    for (std::size_t i = 0; i < size; ++i) {
-        bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + 1);
-    }
-    return bytes;
-}
 
 // Whether a copy of `bytes` arrives whole, and alone.
 bool is_exact(const std::vector<std::byte>& source, std::size_t from, std::size_t to,
               std::size_t bytes) {
     std::vector<std::byte> area(to + bytes + 64, kUntouched);
     copy_bytes(area.data() + to, source.data() + from, bytes);
-    const auto begin = area.begin() + static_cast<std::ptrdiff_t>(to);
-    const auto end = begin + static_cast<std::ptrdiff_t>(bytes);
-    const auto is_untouched = [](std::byte byte) { return byte == kUntouched; };
-    return std::all_of(area.begin(), begin, is_untouched) &&
-           std::equal(begin, end, source.begin() + static_cast<std::ptrdiff_t>(from)) &&
-           std::all_of(end, area.end(), is_untouched);
+    return holds_just(area, to, source.data() + from, bytes);
 }
 
 }  // namespace

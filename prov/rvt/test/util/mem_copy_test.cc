@@ -3,37 +3,13 @@
 #include "util/mem_copy.h"
 
 #include "common/check.h"
+#include "util/copied.h"
 
 #include <algorithm>
 #include <vector>
 
+using namespace rvt::test;
 using namespace rvt::util;
-
-namespace {
-
-constexpr std::byte kUntouched{0xee};
-
-std::vector<std::byte> pattern(std::size_t size) {
-    std::vector<std::byte> bytes(size);
-    for (std::size_t i = 0; i < size; ++i) {
-        bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + 1);
-    }
-    return bytes;
-}
-
-// Whether `area` holds the n bytes of `source` from `at` on, and is untouched elsewhere.
-bool holds_just(const std::vector<std::byte>& area, std::size_t at, const std::byte* source,
-                std::size_t n) {
-    for (std::size_t i = 0; i < area.size(); ++i) {
-        const bool is_inside = i >= at && i < at + n;
-        if (area[i] != (is_inside ? source[i - at] : kUntouched)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-}  // namespace
 
 Test(mem_copy, line_and_less_arrives_at_any_alignment) {
     const std::vector<std::byte> source = pattern(256);
