@@ -6,7 +6,6 @@
 #include "core/rd_engine.h"
 #include "ofi/domain.h"
 #include "ofi/ep_rdm_ops.inl"
-#include "ofi/mr.h"
 #include "rdm_station.h"
 #include "rdm_tuning.h"
 #include "roce_tuning.h"
@@ -16,13 +15,7 @@ namespace rvt {
 template <class Lock>
 ofi::EpRdm* make_rdm(ofi::Domain& domain, const core::RdAttr& attr) {
     using Engine = core::RdEngine<Lock, RdmHost>;
-    const core::RdKeys keys{.table = domain.keys.get(),
-                            .memory = domain.key_file.is_mapped() ? &domain.key_file : nullptr,
-                            .pd = 0,
-                            .has_user_keys = !domain.mr_mode.has_provider_keys,
-                            .accessed = ofi::count_region_access,
-                            .accessed_context = &domain};
-    return new ofi::EpRdmOver<Engine>(domain.lock.as<Lock>(), attr, rdm_tuning(), keys,
+    return new ofi::EpRdmOver<Engine>(domain.lock.as<Lock>(), attr, rdm_tuning(), domain.rd_keys(),
                                       packet_capture());
 }
 
