@@ -14,11 +14,13 @@ namespace rvt::hmem {
 
 /// The CPU's copy is address space of the region's size, of which only pages that an operation goes
 /// through are there. So each byte of the device has one place, accesses need no memory of their
-/// own, and those that overlap do what they would do on memory. Once nobody accesses the region its
-/// pages are given back, if there are more than kKeptBytes.
+/// own, and those that overlap do what they would do on memory. Pages that are there need no fault,
+/// which costs more than what a page holds is copied in. So once nobody accesses the region they
+/// are given back only if there are more than kKeptBytes, and more than kKeptByAll in all regions.
 class CopiedMemory final : public DeviceRegion {
   public:
     static constexpr std::uint64_t kKeptBytes = 8u << 20;
+    static constexpr std::uint64_t kKeptByAll = 256u << 20;
 
     /// @param claimant  Whose the allocation is.
     /// Returns: ENOMEM.
@@ -37,6 +39,8 @@ class CopiedMemory final : public DeviceRegion {
     util::Status write_back(std::uint64_t offset, std::uint64_t bytes) noexcept override;
 
   private:
+    void touch(std::uint64_t bytes) noexcept;
+
     CopiedMemory(Claimant& claimant, const Allocation& allocation, std::byte* copy,
                  std::uint64_t mapped_bytes) noexcept
         : DeviceRegion(copy, allocation.bytes, true),
