@@ -31,11 +31,14 @@ bool is_read_only(int fd) noexcept {
     return (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
 }
 
+/// ENOTSUPP of the kernel, which is not meant to get out of it, and does from NVIDIA's exporter.
+constexpr int kKernelNotSupported = 524;
+
 /// An exporter without a mapping for the CPU has several ways to say so.
 util::Status to_map_error(util::Status status) noexcept {
     const int error = status.error();
     return error == EINVAL || error == ENODEV || error == ENOTSUP || error == ENXIO ||
-                   error == EPERM
+                   error == EPERM || error == kKernelNotSupported
                ? util::Status(EOPNOTSUPP)
                : status;
 }

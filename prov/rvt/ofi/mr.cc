@@ -120,7 +120,7 @@ int take_buffers(Mr& mr, std::span<const iovec> buffers) {
     return 0;
 }
 
-// ---- dma-bufs ----
+// ---- memory of devices ----
 
 /// Whether peers, or our own operations, may write the region.
 bool is_written(std::uint64_t access) noexcept {
@@ -145,20 +145,6 @@ void set_device(Mr& mr, std::unique_ptr<hmem::DeviceRegion> device, std::uint64_
     mr.local_address = address;
     mr.handle.mem_desc = &mr;
 }
-
-int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
-    auto mapped = hmem::DmaBufMemory::map({.fd = part.fd, .offset = part.offset, .bytes = part.len},
-                                          is_written(access));
-    if (!mapped.is_ok()) {
-        RVT_WARN(kMr, "cannot register %zu bytes at %llu of dma-buf descriptor %d: %s", part.len,
-                 static_cast<unsigned long long>(part.offset), part.fd, reason_of(mapped.error()));
-        return to_fi(mapped.status());
-    }
-    set_device(mr, mapped.take(), to_number(part.base_addr) + part.offset);
-    return 0;
-}
-
-// ---- memory of devices that is named by its address ----
 
 /// fi_mr(3), of libfabric itself: no memory of a device is to be reached but through its owner.
 bool has_no_p2p() noexcept {
@@ -203,6 +189,26 @@ int take_device(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
              static_cast<unsigned long long>(owner.allocation.address),
              opened.value()->is_copy() ? "copied to and from the host" : "mapped");
     set_device(mr, opened.take(), owner.allocation.address);
+    return 0;
+}
+
+/// One that the CPU cannot map is copied by its owner, if that can be told by its address.
+int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
+    auto mapped = hmem::DmaBufMemory::map({.fd = part.fd, .offset = part.offset, .bytes = part.len},
+                                          is_written(access));
+    if (mapped.error() == EOPNOTSUPP && part.base_addr != nullptr) {
+        const hmem::Claim owner =
+            hmem::claim(static_cast<const std::byte*>(part.base_addr) + part.offset, part.len);
+        if (owner.claimant != nullptr) {
+            return take_device(mr, owner, access);
+        }
+    }
+    if (!mapped.is_ok()) {
+        RVT_WARN(kMr, "cannot register %zu bytes at %llu of dma-buf descriptor %d: %s", part.len,
+                 static_cast<unsigned long long>(part.offset), part.fd, reason_of(mapped.error()));
+        return to_fi(mapped.status());
+    }
+    set_device(mr, mapped.take(), to_number(part.base_addr) + part.offset);
     return 0;
 }
 
