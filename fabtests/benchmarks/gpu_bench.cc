@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Bandwidth from memory of one process's GPU to that of another's, in messages, writes and reads,
-// beside what the GPU's driver needs for plain copies. What arrives is compared.
+// From memory of one process's GPU to that of another's: latency and bandwidth of messages, writes
+// and reads, beside what the GPU's driver needs for plain copies. What arrives is compared.
 //
 //   gpu_bench [PROVIDER [cuda|cuda-standin]]
 //
 // Ends with 77 where there is no GPU. Memory is that of cuMemAlloc(), which the CPU cannot touch.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include <dlfcn.h>
 
+#include "common/cuda_standin.h"
 #include "common/endpoint.h"
 #include "common/team.h"
 
@@ -20,9 +22,11 @@ namespace {
 
 using fab::settings;
 
-constexpr std::size_t kSizes[] = {64 << 10, 1 << 20, 16 << 20};
-constexpr std::size_t kMost = 16 << 20;
+constexpr std::size_t kSizes[] = {64 << 10, 1 << 20, 16 << 20, 64 << 20};
+constexpr std::size_t kSmall[] = {8, 4 << 10, 8 << 10, 64 << 10};
+constexpr std::size_t kMost = 64 << 20;
 constexpr std::size_t kBytesEach = 256 << 20;  // that are moved for one figure
+constexpr std::size_t kTurns = 500;            // of a latency
 
 /// The driver, in this process, with a context.
 class Gpu {
@@ -31,7 +35,7 @@ class Gpu {
         if (settings.exporter == "cuda-standin") {
             void (*use)(int) = nullptr;
             find(RTLD_DEFAULT, "cuStandInUse", use);
-            use(0);
+            use(static_cast<int>(fab::CudaStandIn::kUnmappable));
         }
         void* const library = dlopen("libcuda.so.1", RTLD_NOW);
         if (library == nullptr) fab::skip("no GPU: %s", dlerror());
@@ -97,6 +101,19 @@ double rate(std::size_t bytes, Call call) {
     return static_cast<double>(turns * bytes) / (fab::now_s() - start) / 1e9;
 }
 
+/// Microseconds of `call`, the median.
+template <class Call>
+double latency(Call call) {
+    std::vector<double> taken(kTurns);
+    for (double& each : taken) {
+        const double start = fab::now_s();
+        call();
+        each = (fab::now_s() - start) * 1e6;
+    }
+    std::nth_element(taken.begin(), taken.begin() + kTurns / 2, taken.end());
+    return taken[kTurns / 2];
+}
+
 std::vector<char> numbered(unsigned seed) {
     std::vector<char> bytes(kMost);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -129,9 +146,19 @@ class Measured {
     Measured& operator=(const Measured&) = delete;
 
     void run() {
-        if (self_.rank == 0)
-            std::printf("%-26s %10s %10s %10s\n", "GB/s", "64 KiB", "1 MiB", "16 MiB");
         std::vector<char> host(kMost);
+        head("us", {"8", "4 KiB", "8 KiB", "64 KiB"});
+        latencies("device to device, plain",
+                  [&](std::size_t bytes) { gpu_.on_device(other_, address_, bytes); });
+        latencies("device to host, plain",
+                  [&](std::size_t bytes) { gpu_.to_host(host.data(), address_, bytes); });
+        latencies("host to device, plain",
+                  [&](std::size_t bytes) { gpu_.to_device(address_, host.data(), bytes); });
+        latencies(
+            "message, delivered", [&](std::size_t bytes) { message(bytes); }, true);
+        ping_pongs("message, one way", memory(), fi_mr_desc(mr_));
+        ping_pongs("the same, host memory", host.data(), nullptr);
+        head("GB/s", {"64 KiB", "1 MiB", "16 MiB", "64 MiB"});
         row(
             "device to device, plain",
             [&](std::size_t bytes) { gpu_.on_device(other_, address_, bytes); }, true);
@@ -154,19 +181,49 @@ class Measured {
         return reinterpret_cast<void*>(address_);  // NOLINT(performance-no-int-to-ptr)
     }
 
+    void head(const char* unit, std::array<const char*, 4> sizes) const {
+        if (self_.rank != 0) return;
+        std::printf("%-26s %10s %10s %10s %10s\n", unit, sizes[0], sizes[1], sizes[2], sizes[3]);
+    }
+    void print(const char* name, const std::array<double, 4>& figures) const {
+        if (self_.rank != 0) return;
+        std::printf("%-26s %10.2f %10.2f %10.2f %10.2f\n", name, figures[0], figures[1], figures[2],
+                    figures[3]);
+        std::fflush(stdout);
+    }
+    /// @param is_mutual  Else rank 0 does it alone, while the other makes progress.
+    template <class Call>
+    void latencies(const char* name, Call call, bool is_mutual = false) {
+        std::array<double, 4> taken{};
+        for (std::size_t i = 0; (self_.rank == 0 || is_mutual) && i < taken.size(); ++i) {
+            taken[i] = latency([&] { call(kSmall[i]); });
+        }
+        self_.barrier_polling([&] { ep_.progress(); });
+        print(name, taken);
+    }
+    void ping_pongs(const char* name, void* buffer, void* desc) {
+        std::array<double, 4> taken{};
+        for (std::size_t i = 0; i < taken.size(); ++i) {
+            taken[i] = latency([&] {
+                           transfer(self_.rank == 0, buffer, desc, kSmall[i]);
+                           transfer(self_.rank != 0, buffer, desc, kSmall[i]);
+                       }) /
+                       2;
+        }
+        print(name, taken);
+    }
+
     /// @param is_mine  Rank 0 does it alone, while the other makes progress.
     template <class Call>
     void row(const char* name, Call call, bool is_mine) {
-        double rates[std::size(kSizes)] = {};
+        std::array<double, 4> rates{};
         for (std::size_t i = 0; i < std::size(kSizes); ++i) {
             if (self_.rank == 0 || !is_mine) {
                 rates[i] = rate(kSizes[i], [&] { call(kSizes[i]); });
             }
             self_.barrier_polling([&] { ep_.progress(); });
         }
-        if (self_.rank != 0) return;
-        std::printf("%-26s %10.2f %10.2f %10.2f\n", name, rates[0], rates[1], rates[2]);
-        std::fflush(stdout);
+        print(name, rates);
     }
     /// Also compares what came to rank `target`.
     template <class Call>
@@ -181,18 +238,15 @@ class Measured {
         if (got != numbered(static_cast<unsigned>(self_.other())))
             FAB_FAIL("%s: wrong bytes", name);
     }
-    void message(std::size_t bytes) {
-        if (self_.rank == 0) {
-            ep_.post([&] {
-                return fi_tsend(ep_.ep, memory(), bytes, fi_mr_desc(mr_), peer(), 1, nullptr);
-            });
+    void message(std::size_t bytes) { transfer(self_.rank == 0, memory(), fi_mr_desc(mr_), bytes); }
+    void transfer(bool sends, void* buffer, void* desc, std::size_t bytes) {
+        if (sends) {
+            ep_.post([&] { return fi_tsend(ep_.ep, buffer, bytes, desc, peer(), 1, nullptr); });
             ep_.wait_tx();
             return;
         }
-        ep_.post([&] {
-            return fi_trecv(ep_.ep, memory(), bytes, fi_mr_desc(mr_), FI_ADDR_UNSPEC, 1, 0,
-                            nullptr);
-        });
+        ep_.post(
+            [&] { return fi_trecv(ep_.ep, buffer, bytes, desc, FI_ADDR_UNSPEC, 1, 0, nullptr); });
         ep_.wait_rx();
     }
     void access(std::size_t bytes, bool is_write) {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "common/cuda_standin.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <dlfcn.h>
@@ -35,7 +38,17 @@ struct Memory {
     std::size_t bytes = 0;
     int fd = -1;
     bool is_managed = false;
+    bool is_opened = false;  // another process's
 };
+
+/// What a CUipcMemHandle of the stand-in says.
+struct Handle {
+    pid_t process;
+    int fd;
+    std::size_t bytes;
+    char unused[48];
+};
+static_assert(sizeof(Handle) == 64);
 
 struct World {
     std::mutex lock;
@@ -43,7 +56,9 @@ struct World {
     bool is_used = false;
     std::map<std::uintptr_t, Memory> memories;
     std::atomic<int> copies_left{-1};
+    bool is_next_to_fail = false;  // told by the thread that copies
     std::atomic<unsigned long long> copied{0};
+    std::atomic<unsigned long long> copied_between{0};
 };
 World& world() {
     static auto* const kMade = new World;
@@ -60,20 +75,31 @@ void* map(int fd, std::size_t bytes, int protection) {
     return reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
 }
 
+std::size_t whole_pages(std::size_t bytes) {
+    return (bytes + kPage - 1) / kPage * kPage;
+}
+
+/// Makes the file known as an allocation, which only copies reach unless it is managed.
+void add(unsigned long long* address, Memory memory) {
+    const std::size_t whole = whole_pages(memory.bytes);
+    void* const known =
+        map(memory.fd, whole, memory.is_managed ? PROT_READ | PROT_WRITE : PROT_NONE);
+    memory.copies = static_cast<char*>(map(memory.fd, whole, PROT_READ | PROT_WRITE));
+    *address = reinterpret_cast<std::uintptr_t>(known);
+    const std::lock_guard guard(world().lock);
+    world().memories[reinterpret_cast<std::uintptr_t>(known)] = memory;
+}
+
 int allocate(unsigned long long* address, std::size_t bytes, bool is_managed) {
-    const std::size_t whole = (bytes + kPage - 1) / kPage * kPage;
-    const bool is_unmappable = world().kind == fab::CudaStandIn::kUnmappable;
+    const std::size_t whole = whole_pages(bytes);
+    const bool is_unmappable = world().kind == fab::CudaStandIn::kUnmappable ||
+                               world().kind == fab::CudaStandIn::kOpenable;
     const int fd =
         memfd_create(is_unmappable ? fab::kUnmappableName : fab::kStandInName, MFD_CLOEXEC);
     if (bytes == 0 || fd < 0 || ftruncate(fd, static_cast<off_t>(whole)) != 0) {
         return bytes == 0 ? kInvalidValue : kOutOfMemory;
     }
-    void* const known = map(fd, whole, is_managed ? PROT_READ | PROT_WRITE : PROT_NONE);
-    void* const copies = map(fd, whole, PROT_READ | PROT_WRITE);
-    *address = reinterpret_cast<std::uintptr_t>(known);
-    const std::lock_guard guard(world().lock);
-    world().memories[reinterpret_cast<std::uintptr_t>(known)] = {
-        .copies = static_cast<char*>(copies), .bytes = bytes, .fd = fd, .is_managed = is_managed};
+    add(address, {.bytes = bytes, .fd = fd, .is_managed = is_managed});
     return kSuccess;
 }
 
@@ -97,6 +123,7 @@ char* open_range(unsigned long long address, std::size_t bytes) {
 
 int check_copy(std::size_t bytes) {
     if (current.empty() || current.back() != &context) return kInvalidContext;
+    if (std::exchange(world().is_next_to_fail, false)) return kUnknown;
     if (world().copies_left >= 0 && world().copies_left-- <= 0) {
         world().copies_left = 0;
         return kUnknown;
@@ -120,6 +147,15 @@ void fail_cuda_copies(int after) {
 
 unsigned long long cuda_bytes_copied() {
     return world().copied;
+}
+
+CudaCounts cuda_counts() {
+    const std::lock_guard guard(world().lock);
+    const auto opened = std::count_if(world().memories.begin(), world().memories.end(),
+                                      [](const auto& each) { return each.second.is_opened; });
+    return {.copied = world().copied,
+            .between = world().copied_between,
+            .opened = static_cast<unsigned long long>(opened)};
 }
 
 }  // namespace fab
@@ -222,7 +258,7 @@ int cuMemFree_v2(unsigned long long address) {
     const std::lock_guard guard(world().lock);
     const auto found = world().memories.find(address);
     if (found == world().memories.end()) return kInvalidValue;
-    const std::size_t whole = (found->second.bytes + kPage - 1) / kPage * kPage;
+    const std::size_t whole = whole_pages(found->second.bytes);
     syscall(SYS_munmap, address, whole);
     syscall(SYS_munmap, found->second.copies, whole);
     close(found->second.fd);
@@ -245,9 +281,45 @@ int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, v
     return refused;
 }
 
-int cuMemcpyDtoD_v2(unsigned long long to, unsigned long long from, std::size_t bytes) {
+int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, std::size_t bytes,
+                         void* /*stream*/) {
     const char* const range = open_range(from, bytes);
-    return range != nullptr ? cuMemcpyHtoDAsync_v2(to, range, bytes, nullptr) : kInvalidValue;
+    if (range == nullptr) return kInvalidValue;
+    world().copied_between += bytes;
+    return cuMemcpyHtoDAsync_v2(to, range, bytes, nullptr);
+}
+
+int cuMemcpyDtoD_v2(unsigned long long to, unsigned long long from, std::size_t bytes) {
+    return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr);
+}
+
+/// As the driver: of a whole allocation, and not of managed memory unless kOpenable.
+int cuIpcGetMemHandle(void* handle, unsigned long long address) {
+    const std::lock_guard guard(world().lock);
+    std::uintptr_t begin = 0;
+    const Memory* const memory = find(address, begin);
+    const bool may_be_managed = world().kind == fab::CudaStandIn::kOpenable;
+    if (memory == nullptr || (memory->is_managed && !may_be_managed) || memory->is_opened) {
+        return kInvalidValue;
+    }
+    const Handle made{.process = getpid(), .fd = memory->fd, .bytes = memory->bytes, .unused = {}};
+    std::memcpy(handle, &made, sizeof made);
+    return kSuccess;
+}
+
+/// As the driver: not in the process that it comes from.
+int cuIpcOpenMemHandle_v2(unsigned long long* address, Handle handle, unsigned /*flags*/) {
+    if (current.empty() || handle.process == getpid()) return kInvalidContext;
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return kInvalidValue;
+    add(address, {.bytes = handle.bytes, .fd = fd, .is_opened = true});
+    return kSuccess;
+}
+
+int cuIpcCloseMemHandle(unsigned long long address) {
+    return cuMemFree_v2(address);
 }
 
 int cuCtxSynchronize() {
@@ -262,10 +334,18 @@ int cuMemcpyDtoH_v2(void* to, unsigned long long from, std::size_t bytes) {
     return cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr);
 }
 
-/// Not of the driver, nor is the next: chooses the stand-in.
-void cuStandInUse(int is_mappable) {
-    fab::use_cuda_standin(is_mappable != 0 ? fab::CudaStandIn::kMappable
-                                           : fab::CudaStandIn::kUnmappable);
+/// Not of the driver, nor are those that follow: chooses the stand-in.
+void cuStandInUse(int kind) {
+    fab::use_cuda_standin(static_cast<fab::CudaStandIn>(kind));
+}
+
+void cuStandInCount(fab::CudaCounts* counts) {
+    *counts = fab::cuda_counts();
+}
+
+/// Has the next copy fail, and no other.
+void cuStandInFailNext() {
+    world().is_next_to_fail = true;
 }
 
 /// Takes managed memory away from the application, and gives it back.
@@ -273,7 +353,7 @@ int cuStandInClose(int is_closed) {
     const std::lock_guard guard(world().lock);
     for (const auto& [address, memory] : world().memories) {
         if (memory.is_managed) {
-            syscall(SYS_mprotect, address, (memory.bytes + kPage - 1) / kPage * kPage,
+            syscall(SYS_mprotect, address, whole_pages(memory.bytes),
                     is_closed != 0 ? PROT_NONE : PROT_READ | PROT_WRITE);
         }
     }

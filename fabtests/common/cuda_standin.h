@@ -17,6 +17,8 @@ enum class CudaStandIn {
     kWithoutShare,  // no memory has a dma-buf
     kUnmappable,    // it has one that the CPU cannot map; where functional/device_standin.cc is
     kMappable,      // and one that it can; there, too
+    kOpenable,      // as kUnmappable; and what the application can touch, other processes can open,
+                    // which no driver has
 };
 
 /// From now on. What a provider has loaded and initialised stays.
@@ -26,5 +28,12 @@ void use_cuda_standin(CudaStandIn kind);
 void fail_cuda_copies(int after);
 /// Bytes that have been copied in either direction.
 unsigned long long cuda_bytes_copied();
+
+struct CudaCounts {
+    unsigned long long copied;   // bytes, in either direction
+    unsigned long long between;  // of them those from one allocation to another
+    unsigned long long opened;   // allocations of other processes that are open in this one
+};
+CudaCounts cuda_counts();
 
 }  // namespace fab

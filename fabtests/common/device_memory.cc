@@ -119,6 +119,8 @@ int from_file(std::size_t length, int mode) {
 struct Cuda {
     int (*alloc_managed)(unsigned long long*, std::size_t, unsigned) = nullptr;
     int (*free)(unsigned long long) = nullptr;
+    int (*handle_for_range)(void*, unsigned long long, std::size_t, int,
+                            unsigned long long) = nullptr;
 };
 
 template <class Function>
@@ -132,7 +134,9 @@ void choose_cuda() {
     if (settings.exporter == "cuda") return;
     void (*use)(int) = nullptr;
     look_up(RTLD_DEFAULT, "cuStandInUse", use);
-    use(settings.exporter == "cuda-mapped" ? 1 : 0);
+    use(static_cast<int>(settings.exporter == "cuda-mapped"     ? CudaStandIn::kMappable
+                         : settings.exporter == "cuda-openable" ? CudaStandIn::kOpenable
+                                                                : CudaStandIn::kUnmappable));
 }
 
 /// In this process, where a context is current from now on.
@@ -150,6 +154,7 @@ const Cuda& cuda() {
         look_up(library, "cuCtxSetCurrent", set_current);
         look_up(library, "cuMemAllocManaged", found.alloc_managed);
         look_up(library, "cuMemFree_v2", found.free);
+        look_up(library, "cuMemGetHandleForAddressRange", found.handle_for_range);
         void* context = nullptr;
         if (init(0) != 0 || retain(&context, 0) != 0 || set_current(context) != 0) {
             skip("no device of CUDA that can be used");
@@ -166,7 +171,21 @@ bool is_dma_buf_exporter(const std::string& exporter) {
 }
 
 bool is_cuda_standin() {
-    return settings.exporter == "cuda-standin" || settings.exporter == "cuda-mapped";
+    return settings.exporter.starts_with("cuda-");
+}
+
+CudaCounts standin_counts() {
+    void (*count)(CudaCounts*) = nullptr;
+    look_up(RTLD_DEFAULT, "cuStandInCount", count);
+    CudaCounts counts{};
+    count(&counts);
+    return counts;
+}
+
+void fail_next_copy() {
+    void (*fail)() = nullptr;
+    look_up(RTLD_DEFAULT, "cuStandInFailNext", fail);
+    fail();
 }
 
 DeviceBuffer make_device_buffer(const std::string& exporter, std::size_t length) {
@@ -188,6 +207,15 @@ void release_device_buffer(const DeviceBuffer& buffer, std::size_t length) {
     } else {
         cuda().free(reinterpret_cast<unsigned long long>(buffer.memory));
     }
+}
+
+int dma_buf_of(const DeviceBuffer& buffer, std::size_t length) {
+    constexpr int kDmaBufFd = 1;
+    int fd = -1;
+    const int refused =
+        cuda().handle_for_range(&fd, reinterpret_cast<unsigned long long>(buffer.memory),
+                                whole_pages(length), kDmaBufFd, 0);
+    return refused == 0 ? fd : -1;
 }
 
 int export_dma_buf(const std::string& exporter, std::size_t length, int mode) {

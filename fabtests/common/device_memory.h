@@ -8,6 +8,8 @@
 
 #include <fcntl.h>
 
+#include "common/cuda_standin.h"
+
 namespace fab {
 
 /// A new dma-buf of at least `length` bytes.
@@ -35,10 +37,17 @@ struct DeviceBuffer {
 DeviceBuffer make_device_buffer(const std::string& exporter, std::size_t length);
 void release_device_buffer(const DeviceBuffer& buffer, std::size_t length);
 
+/// A dma-buf of memory of CUDA, or -1 where the driver has none for it.
+int dma_buf_of(const DeviceBuffer& buffer, std::size_t length);
+
 /// Whether buffers are dma-bufs.
 bool is_dma_buf_exporter(const std::string& exporter);
 /// Whether the settings name the stand-in for CUDA.
 bool is_cuda_standin();
+/// What it has done in this process. Precondition: is_cuda_standin().
+CudaCounts standin_counts();
+/// Has its next copy fail.
+void fail_next_copy();
 
 /// The name by which a stand-in is recognised.
 inline constexpr const char* kStandInName = "dma-buf-stand-in";

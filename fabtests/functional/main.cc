@@ -151,7 +151,8 @@ int report(const Counts& counts, const Options& options) {
         "      whose IPv4 address rank 0 needs, by -a\n"
         "  -d  buffers of RDM and MSG endpoints are dma-bufs: udmabuf, heap or vgem, and in\n"
         "      functional_device standin; or memory of cuda, and there cuda-standin (which the\n"
-        "      CPU cannot touch) and cuda-mapped (which it can, as a dma-buf)\n"
+        "      CPU cannot touch), cuda-openable (nor that, but other processes' devices can) and\n"
+        "      cuda-mapped (which it can, as a dma-buf)\n"
         "  -D  endpoints of types MSG and DGRAM are of this domain: of the NIC of that name\n"
         "  -f  in full: 1,000 kill cycles, a peer stopped for a minute\n"
         "  -l  list the cases\n");

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/peer_device.h"
 #include "util/status.h"
 
 namespace rvt::core {
@@ -33,6 +34,8 @@ class DeviceMemory {
         std::uint64_t offset = 0;  // of the memory in it
     };
     [[nodiscard]] virtual File file() const noexcept = 0;
+    /// By which another process's library of the device reaches the same memory; nullptr: by none.
+    [[nodiscard]] virtual const DeviceHandle* handle() const noexcept { return nullptr; }
 
     /// Whether the CPU has a copy, and has to say what it reads and what it has written.
     [[nodiscard]] virtual bool is_copy() const noexcept { return false; }
@@ -147,6 +150,22 @@ class BufferUse {
     virtual void part_done() noexcept = 0;
     /// The last use. May delete this.
     virtual void release() noexcept = 0;
+
+    /// Brings the CPU's copies of what the operation reads up to date, if that has not been done.
+    /// Precedes each look at the buffers of one that reads. Returns: EIO, every time.
+    virtual util::Status refresh() noexcept = 0;
+    /// How a peer of this host that has opened the memory names the whole message.
+    struct Source {
+        std::uint32_t key;      // of the region, in the domain's table
+        std::uint64_t address;  // as KeyQuery::addr
+    };
+    /// nullptr: the message is not in one piece, or its memory cannot be opened elsewhere.
+    [[nodiscard]] virtual const Source* source() const noexcept = 0;
+    /// Where the library of a device finds the bytes that the CPU has at `here`. Memory of the host
+    /// it finds there.
+    /// Returns: EOPNOTSUPP when they are in memory of another kind, or of a device that is mapped.
+    virtual util::Result<DevicePlace> device_place(std::uint32_t kind,
+                                                   const void* here) const noexcept = 0;
 
     /// How far into the first buffer an address is.
     [[nodiscard]] std::uint64_t place_of(const void* address) const noexcept {

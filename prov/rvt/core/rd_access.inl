@@ -220,6 +220,9 @@ bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
     if (op.is_by_nic) {
         return run_by_nic(peer, op);
     }
+    if (op.kind == RdTxOp::Kind::kWrite && !refresh(op).is_ok()) [[unlikely]] {
+        return cannot_start(peer, op);
+    }
     while (op.segment < op.remote_count) {
         const bool has_left =
             op.kind == RdTxOp::Kind::kWrite ? send_write(peer, op) : send_read(peer, op);

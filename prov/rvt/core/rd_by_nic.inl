@@ -5,7 +5,7 @@
 // rd_engine.h.
 //
 // The target registers the region, no more than it and with no other rights, when it is first asked
-// for. Before fi_close(3) of the region returns, it is deregistered; peers are told (kNicKeyEnds),
+// for. Before fi_close(3) of the region returns, it is deregistered; peers are told (kKeyEnds),
 // and who accesses it all the same ends the connection.
 //
 // Small accesses stay in frames, which keeps them in order (kMaxOrderedRmaSize), and so does what
@@ -135,8 +135,9 @@ bool RdEngine<Lock, Host>::on_nic_key(Peer& peer, const Arrival& arrival) noexce
 }
 
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::on_nic_key_ends(Peer& peer, const Arrival& arrival) noexcept {
+bool RdEngine<Lock, Host>::on_key_ends(Peer& peer, const Arrival& arrival) noexcept {
     peer.nic_regions.erase(arrival.data());
+    peer.regions.erase(static_cast<std::uint32_t>(arrival.data()));
     return true;
 }
 

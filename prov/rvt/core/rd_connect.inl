@@ -309,6 +309,10 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::take_region(Peer& peer, Event& event) noexcept {
     using Mapped = RdMappedRegion<Host>;
     Mapped& mapped = peer.regions[static_cast<std::uint32_t>(event.key)];
+    if (event.region != nullptr && event.region->handle) {
+        open_region(mapped, std::move(event.region));
+        return;
+    }
     const bool is_usable = event.region != nullptr && event.region->is_writable;
     mapped.state = is_usable ? Mapped::State::kMapped : Mapped::State::kRefused;
     mapped.region = is_usable ? std::move(event.region) : nullptr;
@@ -322,8 +326,12 @@ util::Result<typename Host::RegionSource> RdEngine<Lock, Host>::find_region(
         return EACCES;
     }
     const ReadPin pin;
-    const util::Result<KeyRegion> region = keys_.table->view().region(
-        static_cast<std::uint32_t>(key), keys_.pd, Access::kRemoteRead | Access::kRemoteWrite);
+    const auto own = static_cast<std::uint32_t>(key);
+    if (const auto handle = find_handle(own)) {
+        return typename Host::RegionSource{.length = handle->length, .handle = *handle->by};
+    }
+    const util::Result<KeyRegion> region =
+        keys_.table->view().region(own, keys_.pd, Access::kRemoteRead | Access::kRemoteWrite);
     if (!region.is_ok()) {
         return region.status();
     }
@@ -607,12 +615,13 @@ bool RdEngine<Lock, Host>::uses_key(std::uint32_t key) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::withdraw_key(std::uint32_t key) noexcept {
     util::Guard guard(lock_);
+    withdraw_handle(key);
     if (!station_.withdraw(key)) {
         return;
     }
     for (Peer* const peer : remote_) {
         if (peer->knows_nic_keys) {
-            reply(*peer, RdOp::kNicKeyEnds, 0, key, &key, 0);
+            reply(*peer, RdOp::kKeyEnds, 0, key, &key, 0);
         }
     }
 }

@@ -27,7 +27,8 @@ bool RdEngine<Lock, Host>::resolve_key(const Peer& peer, std::uint64_t key,
 }
 
 /// Counts an access of `bytes` to the region behind the target's own key. Returns: whether the
-/// region is mapped here. One that is used often, or for much, is asked for.
+/// region is mapped here, or open to its device's library. One that is used often, or for much, is
+/// asked for.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::count_use(Peer& peer, std::uint32_t own, std::uint64_t bytes) noexcept {
     using Mapped = RdMappedRegion<Host>;
@@ -92,7 +93,8 @@ template <class Lock, class Host>
 std::byte* RdEngine<Lock, Host>::mapped_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
                                                std::uint64_t length) noexcept {
     const auto known = peer.regions.find(own);
-    if (known == peer.regions.end() || !known->second.region) {
+    if (known == peer.regions.end() || !known->second.region ||
+        known->second.region->device != nullptr) {
         return nullptr;
     }
     // The table is the peer's: what it says is bounded by what was mapped.
@@ -186,26 +188,47 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
                                .addr = remote.addr,
                                .length = remote.len,
                                .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
-    Status status = util::kOk;
-    if (!hit.is_ok()) {
-        // A cached key may be stale where the application chose the same key again: ask the target.
-        peer.regions.erase(own);
-        status = peer.keys.erase(remote.key) != 0 ? Status(EAGAIN) : Status(EACCES);
+    PeerDeviceMemory* const device =
+        hit.is_ok() && hit.indirect ? opened_target(peer, own, hit, remote.len) : nullptr;
+    const Status status = !hit.is_ok()        ? forget_key(peer, remote.key, own)
+                          : device != nullptr ? copy_with_device(*device, op, hit.offset, budget)
+                                              : copy_segment(peer, op, own, hit, budget);
+    station_.unmark_use();
+    if (device != nullptr && status == Status(EIO)) {
+        refuse_region(peer, own);
     }
-    std::byte* const mapped = status.is_ok() ? mapped_target(peer, own, hit, remote.len) : nullptr;
-    if (status.is_ok() && mapped == nullptr && (hit.indirect || !peer.path.may_access_memory())) {
-        status = ENOTSUP;
+    return status;
+}
+
+/// The target's table does not permit an access. A cached key may be stale where the application
+/// chose the same key again: then the target is asked.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::forget_key(Peer& peer, std::uint64_t key,
+                                              std::uint32_t own) noexcept {
+    peer.regions.erase(own);
+    return peer.keys.erase(key) != 0 ? EAGAIN : EACCES;
+}
+
+/// The same of memory that is mapped here, or reached by system calls.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::copy_segment(Peer& peer, RdTxOp& op, std::uint32_t own,
+                                                const KeyHit& hit, std::uint64_t& budget) noexcept {
+    const std::uint64_t length = op.remote[op.segment].len;
+    const bool is_write = op.kind == RdTxOp::Kind::kWrite;
+    std::byte* const mapped = mapped_target(peer, own, hit, length);
+    if (mapped == nullptr && (hit.indirect || !peer.path.may_access_memory())) {
+        return ENOTSUP;
     }
     const typename Host::Region::Access access(
         mapped != nullptr ? peer.regions[own].region.get() : nullptr, is_write);
-    if (status.is_ok() && !access.status().is_ok()) {
-        status = access.status();
+    Status status = access.status();
+    if (status.is_ok() && is_write) {
+        status = refresh(op);
     }
     util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
-    while (status.is_ok() && budget != 0 && op.segment_done < remote.len) {
+    while (status.is_ok() && budget != 0 && op.segment_done < length) {
         iovec part = cursor.span();
-        part.iov_len =
-            std::min<std::uint64_t>({part.iov_len, budget, remote.len - op.segment_done});
+        part.iov_len = std::min<std::uint64_t>({part.iov_len, budget, length - op.segment_done});
         status = copy_part(peer, part, hit, mapped, op.segment_done, is_write);
         if (status.is_ok()) {
             cursor.skip(part.iov_len);
@@ -214,8 +237,7 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
             budget -= part.iov_len;
         }
     }
-    station_.unmark_use();
-    if (status.is_ok() && op.segment_done == remote.len) {
+    if (status.is_ok() && op.segment_done == length) {
         ++op.segment;
         op.segment_done = 0;
     }
@@ -226,7 +248,7 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
 /// outcome.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::leave_direct(RdTxOp& op) noexcept {
-    op.is_direct = false;
+    op.is_direct = op.is_placed = false;
     op.method = RdMethod::kCount;
     op.segment = 0;
     op.done = op.segment_done = 0;

@@ -10,6 +10,7 @@
 //   rd_access.inl      one-sided access and atomics, both sides
 //   rd_direct.inl      access that the initiator copies by itself
 //   rd_share.inl       access that both copy
+//   rd_device.inl      memory of devices that peers of this host open
 //   rd_connect.inl     peers that come and go, life cycle
 //
 // Host is the backend's policy:
@@ -24,8 +25,11 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/address_vector.h"
@@ -37,6 +41,7 @@
 #include "core/key_table.h"
 #include "core/match_posted_queue.h"
 #include "core/match_unexpected_queue.h"
+#include "core/peer_device.h"
 #include "core/rd_capture.h"
 #include "core/rd_copy_batch.h"
 #include "core/rd_endpoint.h"
@@ -146,7 +151,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::uint64_t kWorthCutting = 16 * 1024;
     static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
     static constexpr std::uint64_t kBulkAccess =
-        16 * 1024;                                     // larger accesses are worth the large rings
+        16 * 1024;  // larger accesses are worth the large rings
+    // Copied between devices, or between a device and the host, before others get their turn.
+    static constexpr std::uint64_t kDeviceChunk = 256u << 20;
+    static constexpr std::uint64_t kDeviceHostChunk = 4u << 20;
     static constexpr std::size_t kMostNicKeys = 4096;  // of a peer; then they are asked for anew
     // In the name of what a NIC does for an access, beside that of its record.
     static constexpr std::uint64_t kOfAccess = 1u << 31;
@@ -344,6 +352,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool count_use(Peer& peer, std::uint32_t own, std::uint64_t bytes) noexcept;
     bool may_be_direct(Peer& peer, const RdTxOp& op, bool& is_mapped) noexcept;
     Status copy_direct(Peer& peer, RdTxOp& op, std::uint64_t& budget) noexcept;
+    Status forget_key(Peer& peer, std::uint64_t key, std::uint32_t own) noexcept;
+    Status copy_segment(Peer& peer, RdTxOp& op, std::uint32_t own, const KeyHit& hit,
+                        std::uint64_t& budget) noexcept;
     void leave_direct(RdTxOp& op) noexcept;
     bool resolve_key(const Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
 
@@ -356,7 +367,33 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_ask_nic_key(Peer& peer, const Arrival& arrival) noexcept;
     RdNicKey expose(Peer& peer, const RdAccess& asked) noexcept;
     bool on_nic_key(Peer& peer, const Arrival& arrival) noexcept;
-    bool on_nic_key_ends(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_key_ends(Peer& peer, const Arrival& arrival) noexcept;
+
+    // ---- rd_device.inl
+    static Status refresh(RdTxOp& op) noexcept;
+    const BufferUse::Source* source_of(const Peer& peer, const RdTxOp& op) const noexcept;
+    bool cannot_start(Peer& peer, RdTxOp& op) noexcept;
+    void cannot_send(Peer& peer, RdTxOp& op) noexcept;
+    bool cannot_arrive(RdInbound& inbound) noexcept;
+    bool take_device(RdInbound& inbound) noexcept;
+    bool copy_from_device(RdInbound& inbound, std::uint64_t& budget) noexcept;
+    Status read_from_device(RdInbound& inbound, std::uint64_t bytes) noexcept;
+    PeerDeviceMemory* opened_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
+                                    std::uint64_t length) noexcept;
+    static Status copy_by_library(PeerDeviceMemory& device, std::uint64_t offset,
+                                  util::IovCursor buffers, const BufferUse* use,
+                                  std::uint64_t bytes, bool is_write) noexcept;
+    static Status copy_with_device(PeerDeviceMemory& device, RdTxOp& op, std::uint64_t offset,
+                                   std::uint64_t& budget) noexcept;
+    void refuse_region(Peer& peer, std::uint32_t own) noexcept;
+    void open_region(RdMappedRegion<Host>& mapped,
+                     std::unique_ptr<typename Host::Region> region) noexcept;
+    struct OwnHandle {
+        const DeviceHandle* by;
+        std::uint64_t length;  // of the region
+    };
+    std::optional<OwnHandle> find_handle(std::uint32_t key) noexcept;
+    void withdraw_handle(std::uint32_t key) noexcept;
 
     // ---- rd_share.inl
     bool may_be_shared(Peer& peer, const RdTxOp& op) noexcept;
@@ -482,6 +519,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::vector<std::unique_ptr<Peer>> peers_;  // by id
     std::deque<std::uint32_t> given_up_;        // ids of peers that are gone and not in the vector
     std::unordered_multimap<std::size_t, Peer*> peers_by_address_;
+    std::mutex shared_keys_lock_;  // order: innermost
+    std::unordered_set<std::uint32_t>
+        shared_keys_;  // of regions whose handles peers have; under it
     typename Host::Station station_;
     std::shared_ptr<protocol::PcapWriter> capture_file_;
     RdCapture capture_;  // from enabling on
@@ -492,6 +532,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 #include "core/rd_access.inl"
 #include "core/rd_by_nic.inl"
 #include "core/rd_connect.inl"
+#include "core/rd_device.inl"
 #include "core/rd_direct.inl"
 #include "core/rd_posted.inl"
 #include "core/rd_progress.inl"

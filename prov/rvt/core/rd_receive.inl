@@ -40,7 +40,7 @@ template <class Lock, class Host>
         case RdOp::kShare: return on_share(peer, arrival);
         case RdOp::kAskNicKey: return on_ask_nic_key(peer, arrival);
         case RdOp::kNicKey: return on_nic_key(peer, arrival);
-        case RdOp::kNicKeyEnds: return on_nic_key_ends(peer, arrival);
+        case RdOp::kKeyEnds: return on_key_ends(peer, arrival);
         case RdOp::kRdmaDone: return on_rdma_done(peer, arrival);
         case RdOp::kGrow: return true;
         case RdOp::kSegment:
@@ -303,7 +303,7 @@ RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival
     inbound->data = arrival.data();
     inbound->total = total;
     inbound->wire_flags = arrival.flags();
-    inbound->waits_for_share = inbound->lacks_share = false;
+    inbound->waits_for_share = inbound->lacks_share = inbound->is_placed = false;
     return inbound;
 }
 
@@ -464,6 +464,9 @@ void RdEngine<Lock, Host>::finish_inbound(RdInbound& inbound) noexcept {
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::fill_use(const RdInbound& inbound,
                                             const RdRxEntry& entry) noexcept {
+    if (inbound.is_placed) {
+        return util::kOk;
+    }
     const bool is_multi = has(entry.flags, RdFlags::kMultiRecv);
     const std::uint64_t begin = is_multi ? entry.use->place_of(inbound.place.iov_base) : 0;
     return entry.use->filled(begin, begin + std::min(inbound.total, inbound.buffer_capacity));

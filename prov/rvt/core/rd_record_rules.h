@@ -58,7 +58,7 @@ inline constexpr RecordRules kRecordRules = [] {
     exactly(RdOp::kRmaEvent, sizeof(RdAccess));
     exactly(RdOp::kAskNicKey, sizeof(RdAccess));
     exactly(RdOp::kNicKey, sizeof(RdNicKey));
-    exactly(RdOp::kNicKeyEnds, 0);
+    exactly(RdOp::kKeyEnds, 0);
     exactly(RdOp::kHold, 0);
     exactly(RdOp::kTaken, 0);
     exactly(RdOp::kLeave, 0);

@@ -88,6 +88,7 @@ struct RdTxOp : util::Pooled {
     bool is_asked = false;              // kMessage: the peer has asked for the data
     bool is_direct = false;   // one-sided: this process copies to or from the peer's memory
     bool is_by_nic = false;   // one-sided: its NIC does
+    bool is_placed = false;   // kRead: a device's library has put all of it where it belongs
     bool has_waited = false;  // one-sided: for another to be copied with
     RdMethod method = RdMethod::kCount;  // one-sided: what was chosen, if there was a choice
     std::uint32_t share_count = 0;       // one-sided: parts that the target copies, oldest first
@@ -162,6 +163,7 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     State state = State::kStreaming;
     bool waits_for_share = false;  // split copy: the sender has not reported its half
     bool lacks_share = false;      // one of the two could not copy its part
+    bool is_placed = false;        // a device's library has put all of it where it belongs
     std::array<std::byte, kInlineBytes> inline_storage;
 
     std::uint64_t received = 0;
@@ -177,8 +179,10 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     std::uint64_t sender_operation = 0;
     std::uint64_t sender_address = 0;
     std::uint64_t sender_key = 0;  // by which the NIC may read there
-    bool is_readable = false;      // there is such a key
-    std::uint64_t started = 0;     // ticks when the transfer began, for the choice of method
+    // There is such a key; of a message from this host: it is that of the sender's region, in
+    // memory of a device, and sender_address is the region's, too.
+    bool is_readable = false;
+    std::uint64_t started = 0;  // ticks when the transfer began, for the choice of method
 
     std::uint64_t match_tag() const noexcept { return tag; }
     std::uint32_t match_source() const noexcept;

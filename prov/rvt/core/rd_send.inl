@@ -219,6 +219,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
         op->answers_due = op->segment = op->share_count = 0;
         op->method = RdMethod::kCount;
         op->is_direct = op->is_by_nic = op->is_asked = op->is_rendezvous = op->has_waited = false;
+        op->is_placed = false;
         op->loan = {};
     }
     return op;
@@ -291,6 +292,9 @@ bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
     if (waits_for_match(peer, op)) {
         return send_rendezvous(peer, op);
     }
+    if (!refresh(op).is_ok()) [[unlikely]] {
+        return cannot_start(peer, op);
+    }
     if (op.total > Path::kMaxLinePayload ||
         has(op.flags, RdFlags::kDeliveryComplete | RdFlags::kMatchComplete)) {
         return stream_eager(peer, op);
@@ -353,7 +357,7 @@ bool RdEngine<Lock, Host>::stream_eager(Peer& peer, RdTxOp& op) noexcept {
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::waits_for_match(Peer& peer, RdTxOp& op) noexcept {
     return op.total > eager_max(peer.path) || peer.is_held ||
-           (op.total > tuning_.eager_max && lend(peer, op));
+           (op.total > tuning_.eager_max && lend(peer, op)) || source_of(peer, op) != nullptr;
 }
 
 /// Registers the message for the peer's NIC, if both ends have one, and it lies in one place of the
@@ -372,18 +376,24 @@ bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
     if (peer.rendezvous_due >= tuning_.rendezvous_headers) {
         return false;
     }
-    const bool is_contiguous = op.iov_count == 1 && !has(op.flags, RdFlags::kHasUse);
+    const BufferUse::Source* const source = source_of(peer, op);
+    const bool is_contiguous =
+        source != nullptr || (op.iov_count == 1 && !has(op.flags, RdFlags::kHasUse));
+    const auto here = reinterpret_cast<std::uint64_t>(op.iov[0].iov_base);
     struct {
         RdHeader header;
         RdReadable readable;
-    } const payload{
+    } payload{
         .header = {.total = op.total,
                    .operation = util::Pool<RdTxOp>::name_of(op),
-                   .address =
-                       is_contiguous ? reinterpret_cast<std::uint64_t>(op.iov[0].iov_base) : 0},
+                   .address = is_contiguous ? here : 0},
         .readable = {.key = op.total > tuning_.eager_max && lend(peer, op) ? op.loan.key() : 0}};
+    if (source != nullptr) {
+        payload.header.address = source->address;
+        payload.readable.key = source->key;
+    }
     // Another connection may have taken the place of the one that it was lent for.
-    const bool is_readable = op.loan.is_any() && peer.path.can_rdma();
+    const bool is_readable = source != nullptr || (op.loan.is_any() && peer.path.can_rdma());
     // No acknowledgement is asked for: kFinish follows the match anyway, and the buffer is in use
     // until then.
     const auto flags =
@@ -498,7 +508,7 @@ void RdEngine<Lock, Host>::finish_tx(RdTxOp& op, WcStatus status) noexcept {
 /// Returns: the status that the operation ends with.
 template <class Lock, class Host>
 WcStatus RdEngine<Lock, Host>::end_use(RdTxOp& op, WcStatus status) noexcept {
-    const bool fills = op.kind == RdTxOp::Kind::kRead || op.result_count != 0;
+    const bool fills = (op.kind == RdTxOp::Kind::kRead && !op.is_placed) || op.result_count != 0;
     if (status == WcStatus::kSuccess && fills && !op.use->filled(0, op.total).is_ok()) {
         status = WcStatus::kGeneralErr;
     }

@@ -6,7 +6,8 @@
 //   pipeline  asks (kPull); the sender streams kPullData through the rings, both copy at the same
 //             time
 //   direct    reads the sender's memory itself
-//   fetch     over a NIC: lets it read the sender's memory
+//   fetch     over a NIC: lets it read the sender's memory; of a device, lets its library do that
+//             (rd_device.inl)
 //   split     reads one half, asks the sender (kPull with an address) to write the other half, who
 //             then says kPullDone
 // What one of the two may not copy is asked for again and goes through the rings.
@@ -29,11 +30,11 @@ void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
         finish_pull(inbound);
         return;
     }
-    if (inbound.is_readable && fetch(inbound)) {
+    if (inbound.is_readable && (peer.path.is_remote() ? fetch(inbound) : take_device(inbound))) {
         return;
     }
     RdMethodChooser::Mask allowed = RdMethodChooser::bit(RdMethod::kPipeline);
-    if (inbound.sender_address != 0 && peer.path.may_access_memory()) {
+    if (inbound.sender_address != 0 && !inbound.is_readable && peer.path.may_access_memory()) {
         allowed |= RdMethodChooser::bit(RdMethod::kDirect);
         const bool is_contiguous =
             inbound.entry->iov_count == 1 && !has(inbound.entry->flags, RdFlags::kHasUse);
@@ -79,7 +80,8 @@ void RdEngine<Lock, Host>::ask_for_data(RdInbound& inbound, std::uint64_t begin,
 /// Whether what this process reads of a message is small and goes to one place.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::is_small_copy(const RdInbound& inbound) const noexcept {
-    return inbound.end - inbound.received <= kSmallShare && inbound.entry->iov_count == 1;
+    return inbound.end - inbound.received <= kSmallShare && inbound.entry->iov_count == 1 &&
+           !inbound.is_readable;
 }
 
 /// Lets the NIC read the message into its place. Returns: false where it cannot: the message is
@@ -142,6 +144,9 @@ void RdEngine<Lock, Host>::copy_directly(RdInbound& inbound) noexcept {
 /// nothing is left to do for the message here.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::copy_part(RdInbound& inbound, std::uint64_t& budget) noexcept {
+    if (inbound.is_readable) [[unlikely]] {
+        return copy_from_device(inbound, budget);
+    }
     auto& peer = static_cast<Peer&>(*inbound.peer);
     util::IovCursor cursor = rest_of(inbound);
     while (budget != 0 && inbound.received < inbound.end) {
@@ -239,7 +244,8 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_pull(RdInbound& inbound) noexcept {
     const bool is_remote = static_cast<Peer&>(*inbound.peer).path.is_remote();
     pulls_ -= inbound.is_being_pulled() ? 1 : 0;
-    if (!is_remote && inbound.received != 0 && inbound.status == WcStatus::kSuccess) {
+    const bool has_choice = !is_remote && !inbound.is_readable;
+    if (has_choice && inbound.received != 0 && inbound.status == WcStatus::kSuccess) {
         // Of messages that are fetched at the same time each counts from the end of the one before.
         const std::uint64_t now = util::cpu_ticks();
         const std::uint64_t begin = std::max(inbound.started, std::exchange(last_pull_end_, now));
@@ -273,13 +279,17 @@ bool RdEngine<Lock, Host>::on_pull_data(Peer& peer, const Arrival& arrival) noex
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_pull_done(Peer& peer, const Arrival& arrival) noexcept {
     RdInbound* const inbound = inbound_.find(arrival.data());
-    if (inbound == nullptr || inbound->peer != &peer || !inbound->waits_for_share) {
+    if (inbound == nullptr || inbound->peer != &peer) {
         return false;
     }
     RdOutcome outcome;
     arrival.copy_payload(&outcome, sizeof outcome);
+    const bool is_good = outcome.status == static_cast<std::uint32_t>(WcStatus::kSuccess);
+    if (!inbound->waits_for_share) {
+        return !is_good && cannot_arrive(*inbound);
+    }
     inbound->waits_for_share = false;
-    if (outcome.status != static_cast<std::uint32_t>(WcStatus::kSuccess)) {
+    if (!is_good) {
         peer.has_refused_share = true;
         inbound->lacks_share = true;
     }
@@ -332,6 +342,10 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     op->receiver = pull.operation;
     op->receiver_address = pull.address - pull.begin;
     op->piece = first_piece(peer.path);
+    if (!refresh(*op).is_ok()) {
+        cannot_send(peer, *op);
+        return true;
+    }
     op->state = RdTxOp::State::kStreaming;
     if (!op->is_direct) {
         peer.path.prepare_bulk();
@@ -439,7 +453,10 @@ bool RdEngine<Lock, Host>::on_finish(Peer& peer, const Arrival& arrival) noexcep
         --peer.rendezvous_due;
     }
     --peer.outstanding;
-    finish_answered(peer, *op, static_cast<WcStatus>(outcome.status));
+    // What this side knows of a failure says more.
+    finish_answered(
+        peer, *op,
+        op->status != WcStatus::kSuccess ? op->status : static_cast<WcStatus>(outcome.status));
     return true;
 }
 

@@ -17,6 +17,7 @@ class AddressVector;
 class BufferUse;
 class Counter;
 class Cq;
+class DeviceOpener;
 class KeyTable;
 
 /// A receive that any peer may match; the `source` of a directed receive is a number of the address
@@ -43,7 +44,8 @@ enum class RdFlags : std::uint32_t {
     kDiscard = 1u << 10,   // with kPeek or kClaim: throws the message away
     kMore = 1u << 11,      // another operation follows at once
     kRmaEvent = 1u << 12,  // the target counts this access
-    kHasUse = 1u << 13,    // the request has a `use`; other processes cannot reach its buffers
+    kHasUse = 1u << 13,    // the request has a `use`; other processes cannot reach its buffers, but
+                           // as memory of a device
 };
 constexpr RdFlags operator|(RdFlags a, RdFlags b) noexcept {
     return static_cast<RdFlags>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
@@ -131,6 +133,9 @@ struct RdAtomic {
 /// Limits of the RD service, the same on every backend.
 inline constexpr std::size_t kMaxInjectSize = 4096;
 inline constexpr std::size_t kMaxAtomicSize = 4096;
+/// Messages in memory of a device up to this size are copied to the host when they are sent, and
+/// complete as others do. Larger ones stay for peers of this host, who copy them once.
+inline constexpr std::size_t kMaxStagedSize = 4096;
 inline constexpr std::size_t kMaxOrderedRmaSize = 4096;  // RAW, WAR and WAW hold up to this size
 
 /// What an endpoint completes into; any may be nullptr.
@@ -156,6 +161,8 @@ struct RdKeys {
     // Runs under the domain's lock.
     void (*accessed)(void* context, std::uint64_t key, std::uint64_t wc_flags) noexcept = nullptr;
     void* accessed_context = nullptr;
+    // For memory of devices of peers of this host; nullptr where it is not to be opened.
+    DeviceOpener* opener = nullptr;
 };
 
 /// What an endpoint is opened with.

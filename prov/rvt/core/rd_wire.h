@@ -38,7 +38,8 @@ enum class RdOp : std::uint8_t {
     kAskNicKey,   // RdAccess: by which key does the target's NIC know the region? The access itself
                   // goes another way
     kNicKey,      // answer to kAskNicKey: RdNicKey
-    kNicKeyEnds,  // the region is no more: forget the answer; data = the key that was asked about
+    kKeyEnds,     // the region is no more: forget the NIC's key, close the memory of a device;
+                  // data = the key that was asked about
     kGrow,        // from the next line on, the large rings are used
     kSegment,     // of a device of the verbs core, never of an endpoint: tag = bytes of the header
                   // at the begin of the run (core/segment_wire.h), its payload is the rest
@@ -81,7 +82,8 @@ inline constexpr std::uint8_t kEvent = 32;  // the target counts the access
 inline constexpr std::uint8_t kContiguous =
     64;  // kRendezvous: `address` names the whole message in the sender's memory
 inline constexpr std::uint8_t kReadable =
-    128;  // kRendezvous: a NIC may read it there, by the key in the RdReadable behind RdHeader
+    128;  // kRendezvous: a NIC may read it there, by the key in the RdReadable behind RdHeader; on
+          // one host: it is in memory of a device, in the region of that key, and so is `address`
 
 inline constexpr std::uint64_t kPsn = 1u << 24;  // in the data of kTaken, beside the 24 bits of it
 }  // namespace wire
@@ -95,7 +97,7 @@ struct RdHeader {
 
 /// Behind RdHeader with wire::kReadable.
 struct RdReadable {
-    std::uint64_t key;  // the R_Key
+    std::uint64_t key;  // the R_Key; on one host: of the sender's key table
 };
 
 /// In the payload of kPull.

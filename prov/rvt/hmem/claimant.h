@@ -4,15 +4,18 @@
 // is added.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
+#include "core/peer_device.h"
 #include "util/status.h"
 #include "util/unique_fd.h"
 
 namespace rvt::hmem {
 
 enum class Kind : std::uint8_t { kCuda, kRocr, kZe };
+inline constexpr std::size_t kKinds = 3;
 
 /// Memory of a device. What `context` and `queue` are is the claimant's own affair; they live as
 /// long as the library.
@@ -58,6 +61,27 @@ class Claimant {
     /// The other direction: what the device does after the return finds them.
     virtual util::Status copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                                  std::uint64_t bytes) noexcept = 0;
+
+    /// By what other processes of this host open the allocation.
+    /// Returns: EOPNOTSUPP when they cannot.
+    virtual util::Result<core::DeviceHandle> share(const Allocation& /*of*/) noexcept {
+        return EOPNOTSUPP;
+    }
+    /// Whether memory of this kind has been found in this process; may be asked before start().
+    [[nodiscard]] virtual bool is_in_use() const noexcept { return false; }
+    /// Opens what another process has shared. Precondition: is_in_use().
+    /// Returns: where it is, without its length; EOPNOTSUPP when this process cannot reach it.
+    virtual util::Result<Allocation> open(const core::DeviceHandle& /*handle*/) noexcept {
+        return EOPNOTSUPP;
+    }
+    /// Precondition: from open(), and nobody copies to or from it.
+    virtual void close(const Allocation& /*opened*/, const core::DeviceHandle& /*by*/) noexcept {}
+    /// Copies between memory of this kind's devices, on the queue of `opened`; done on return.
+    /// Returns: EIO.
+    virtual util::Status copy_across(const Allocation& /*opened*/, std::uint64_t /*to*/,
+                                     std::uint64_t /*from*/, std::uint64_t /*bytes*/) noexcept {
+        return EIO;
+    }
 
   protected:
     Claimant() = default;

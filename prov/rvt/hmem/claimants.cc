@@ -2,6 +2,8 @@
 #include "hmem/claimants.h"
 
 #include <array>
+#include <cstdlib>
+#include <cstring>
 
 #include "util/log.h"
 #include "util/params.h"
@@ -17,14 +19,17 @@ struct Known {
 constexpr std::array<Known, 3> kKnown{{{cuda, util::ParamId::kHmemCuda},
                                        {rocr, util::ParamId::kHmemRocr},
                                        {ze, util::ParamId::kHmemZe}}};
-static_assert(static_cast<std::size_t>(Kind::kZe) == kKnown.size() - 1);
+static_assert(kKnown.size() == kKinds);
 
 }  // namespace
 
+Claimant& known_claimant(Kind kind) noexcept {
+    return kKnown[static_cast<std::size_t>(kind)].claimant();
+}
+
 util::Result<Claimant*> claimant_of(Kind kind) noexcept {
-    const Known& known = kKnown[static_cast<std::size_t>(kind)];
-    Claimant& claimant = known.claimant();
-    if (!util::param_is_set(known.param)) {
+    Claimant& claimant = known_claimant(kind);
+    if (!util::param_is_set(kKnown[static_cast<std::size_t>(kind)].param)) {
         return ENOSYS;
     }
     const util::Status started = claimant.start();
@@ -32,6 +37,11 @@ util::Result<Claimant*> claimant_of(Kind kind) noexcept {
         return started;
     }
     return &claimant;
+}
+
+bool has_no_p2p() noexcept {
+    const char* const value = getenv("FI_HMEM_DISABLE_P2P");  // NOLINT(concurrency-mt-unsafe)
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
 }
 
 Claim claim(const void* address, std::uint64_t bytes) noexcept {

@@ -17,7 +17,11 @@ struct Claim {
 /// Asks the claimants in turn, those whose library is there, whose memory this is.
 Claim claim(const void* address, std::uint64_t bytes) noexcept;
 
+/// fi_mr(3), FI_HMEM_DISABLE_P2P: no memory of a device is to be reached but through its owner.
+bool has_no_p2p() noexcept;
+
 /// The claimants, whether they are started or not.
+Claimant& known_claimant(Kind kind) noexcept;
 Claimant& cuda() noexcept;
 Claimant& rocr() noexcept;
 Claimant& ze() noexcept;

@@ -38,7 +38,8 @@ constinit Touched touched;
 }  // namespace
 
 util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(Claimant& claimant,
-                                                               const Allocation& allocation) {
+                                                               const Allocation& allocation,
+                                                               bool may_share) {
     const std::uint64_t bytes = (allocation.bytes + kPage) / kPage * kPage;
     // As far into its page as on the device: what is aligned there is aligned here.
     const std::uint64_t into_page = allocation.address % kPage;
@@ -53,12 +54,25 @@ util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(Claimant& claiman
         munmap(mapped, bytes + kPage);
         return ENOMEM;
     }
+    const util::Result<core::DeviceHandle> handle =
+        may_share ? claimant.share(allocation) : util::Result<core::DeviceHandle>(EOPNOTSUPP);
+    if (handle.is_ok()) {
+        made->handle_ = handle.value();
+    }
     return made;
 }
 
 CopiedMemory::~CopiedMemory() {
     touched.take(touched_bytes_);
     munmap(data() - allocation_.address % kPage, mapped_bytes_);
+}
+
+util::Result<core::DevicePlace> CopiedMemory::device_place(std::uint32_t kind,
+                                                           std::uint64_t offset) const noexcept {
+    if (kind != static_cast<std::uint32_t>(claimant_.kind())) {
+        return EOPNOTSUPP;
+    }
+    return core::DevicePlace{.address = allocation_.address + offset, .is_device = true};
 }
 
 util::Status CopiedMemory::begin_cpu_access(core::CpuAccess /*access*/) noexcept {

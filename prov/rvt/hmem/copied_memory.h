@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "hmem/claimant.h"
 #include "hmem/device_region.h"
 #include "util/lock.h"
+#include "util/status.h"
 
 namespace rvt::hmem {
 
@@ -23,9 +25,11 @@ class CopiedMemory final : public DeviceRegion {
     static constexpr std::uint64_t kKeptByAll = 256u << 20;
 
     /// @param claimant  Whose the allocation is.
+    /// @param may_share  Peers of this host may open it, if the claimant can have it opened.
     /// Returns: ENOMEM.
     static util::Result<std::unique_ptr<CopiedMemory>> make(Claimant& claimant,
-                                                            const Allocation& allocation);
+                                                            const Allocation& allocation,
+                                                            bool may_share);
     ~CopiedMemory() override;
     CopiedMemory(const CopiedMemory&) = delete;
     CopiedMemory& operator=(const CopiedMemory&) = delete;
@@ -33,6 +37,11 @@ class CopiedMemory final : public DeviceRegion {
     util::Status begin_cpu_access(core::CpuAccess access) noexcept override;
     void end_cpu_access(core::CpuAccess access) noexcept override;
     [[nodiscard]] File file() const noexcept override { return {}; }
+    [[nodiscard]] const core::DeviceHandle* handle() const noexcept override {
+        return handle_ ? &*handle_ : nullptr;
+    }
+    util::Result<core::DevicePlace> device_place(std::uint32_t kind,
+                                                 std::uint64_t offset) const noexcept override;
 
     [[nodiscard]] bool is_copy() const noexcept override { return true; }
     util::Status refresh(std::uint64_t offset, std::uint64_t bytes) noexcept override;
@@ -50,6 +59,7 @@ class CopiedMemory final : public DeviceRegion {
 
     Claimant& claimant_;
     const Allocation allocation_;
+    std::optional<core::DeviceHandle> handle_;
     const std::uint64_t mapped_bytes_;
     util::SpinLock lock_;  // order: innermost
     std::uint64_t accesses_ RVT_GUARDED_BY(lock_) = 0;

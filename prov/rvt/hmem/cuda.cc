@@ -5,6 +5,8 @@
 // Copies run on a stream of ours for each context, so that they neither wait for what the
 // application has in its own streams nor are waited for there; fi_mr(3) has applications finish
 // with a buffer before they hand it over.
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <mutex>
 #include <vector>
@@ -31,8 +33,13 @@ constexpr int kPointerRangeStart = 11;    // CU_POINTER_ATTRIBUTE_RANGE_START_AD
 constexpr int kPointerRangeSize = 12;     // CU_POINTER_ATTRIBUTE_RANGE_SIZE
 constexpr unsigned kMemoryTypeDevice = 2;
 constexpr unsigned kStreamNonBlocking = 1;
-constexpr int kDmaBufFd = 1;  // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+constexpr int kDmaBufFd = 1;                // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+constexpr unsigned kIpcLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 constexpr std::uint64_t kPage = 4096;
+
+struct CuIpcMemHandle {
+    std::array<std::byte, 64> bytes;
+};
 
 struct Functions {
     CuResult (*init)(unsigned) = nullptr;
@@ -46,6 +53,11 @@ struct Functions {
     CuResult (*stream_synchronize)(CuStream) = nullptr;
     CuResult (*copy_to_device)(CuDevicePtr, const void*, std::size_t, CuStream) = nullptr;
     CuResult (*copy_to_host)(void*, CuDevicePtr, std::size_t, CuStream) = nullptr;
+    CuResult (*copy_on_device)(CuDevicePtr, CuDevicePtr, std::size_t, CuStream) = nullptr;
+    // Since CUDA 11.
+    CuResult (*ipc_get)(CuIpcMemHandle*, CuDevicePtr) = nullptr;
+    CuResult (*ipc_open)(CuDevicePtr*, CuIpcMemHandle, unsigned) = nullptr;
+    CuResult (*ipc_close)(CuDevicePtr) = nullptr;
     // Since CUDA 11.7.
     CuResult (*handle_for_range)(void*, CuDevicePtr, std::size_t, int,
                                  unsigned long long) = nullptr;
@@ -62,12 +74,24 @@ class Cuda final : public Claimant {
                           std::uint64_t bytes) noexcept override;
     util::Status copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                          std::uint64_t bytes) noexcept override;
+    util::Result<core::DeviceHandle> share(const Allocation& of) noexcept override;
+    [[nodiscard]] bool is_in_use() const noexcept override;
+    util::Result<Allocation> open(const core::DeviceHandle& handle) noexcept override;
+    void close(const Allocation& opened, const core::DeviceHandle& by) noexcept override;
+    util::Status copy_across(const Allocation& opened, std::uint64_t to, std::uint64_t from,
+                             std::uint64_t bytes) noexcept override;
 
   private:
     class Current;
     struct Stream {
         CuContext context;
         CuStream stream;
+    };
+    /// What another process has shared. The driver opens an allocation once in a process.
+    struct Opened {
+        CuIpcMemHandle handle;
+        Allocation memory;
+        unsigned users;
     };
 
     util::Status load() noexcept;
@@ -86,8 +110,10 @@ class Cuda final : public Claimant {
     util::Status started_;
     Library library_;
     Functions cu_;
-    std::mutex lock_;
+    bool has_ipc_ = false;
+    mutable std::mutex lock_;
     std::vector<Stream> streams_;  // guarded by lock_; never fewer
+    std::vector<Opened> opened_;   // guarded by lock_
 };
 
 /// Makes a context that of the calling thread for a while.
@@ -125,11 +151,16 @@ util::Status Cuda::load() noexcept {
                           library_.find("cuStreamCreate", cu_.stream_create) &&
                           library_.find("cuStreamSynchronize", cu_.stream_synchronize) &&
                           library_.find("cuMemcpyHtoDAsync_v2", cu_.copy_to_device) &&
-                          library_.find("cuMemcpyDtoHAsync_v2", cu_.copy_to_host);
+                          library_.find("cuMemcpyDtoHAsync_v2", cu_.copy_to_host) &&
+                          library_.find("cuMemcpyDtoDAsync_v2", cu_.copy_on_device);
     if (!is_whole) {
         return ENOSYS;
     }
     library_.find_newer("cuMemGetHandleForAddressRange", cu_.handle_for_range);
+    library_.find_newer("cuIpcGetMemHandle", cu_.ipc_get);
+    library_.find_newer("cuIpcOpenMemHandle_v2", cu_.ipc_open);
+    library_.find_newer("cuIpcCloseMemHandle", cu_.ipc_close);
+    has_ipc_ = cu_.ipc_get != nullptr && cu_.ipc_open != nullptr && cu_.ipc_close != nullptr;
     const CuResult result = cu_.init(0);
     if (result != kCuSuccess) {
         RVT_INFO(kMr, "no memory of CUDA: cuInit: %s", text(result));
@@ -252,6 +283,82 @@ util::Status Cuda::copy_in(const Allocation& to, std::uint64_t offset, const std
                                 ? cu_.copy_to_device(to.address + offset, from, bytes, to.queue)
                                 : current.result();
     return finish(to, queued, "to", bytes);
+}
+
+// ---- between processes: "CUDA Driver API", cuIpcGetMemHandle and what follows ----
+
+/// A handle is of the whole allocation. Memory that is managed, of a pool, or of the virtual memory
+/// management has none.
+util::Result<core::DeviceHandle> Cuda::share(const Allocation& of) noexcept {
+    CuDevicePtr start = 0;
+    CuIpcMemHandle handle{};
+    const Current current(cu_, of.context);
+    if (!has_ipc_ || current.result() != kCuSuccess ||
+        !get(of.address, kPointerRangeStart, start) ||
+        cu_.ipc_get(&handle, of.address) != kCuSuccess) {
+        return EOPNOTSUPP;
+    }
+    return core::DeviceHandle{.kind = static_cast<std::uint32_t>(kind()),
+                              .offset = of.address - start,
+                              .bytes = handle.bytes};
+}
+
+bool Cuda::is_in_use() const noexcept {
+    const std::lock_guard guard(lock_);
+    return !streams_.empty();
+}
+
+/// In the first context that this process has used: a copy may name memory of any other.
+util::Result<Allocation> Cuda::open(const core::DeviceHandle& handle) noexcept {
+    if (!has_ipc_) {
+        return EOPNOTSUPP;
+    }
+    const std::lock_guard guard(lock_);
+    const auto known = std::find_if(opened_.begin(), opened_.end(), [&](const Opened& each) {
+        return each.handle.bytes == handle.bytes;
+    });
+    if (known != opened_.end()) {
+        ++known->users;
+        return known->memory;
+    }
+    Opened made{.handle = {handle.bytes},
+                .memory = {.context = streams_.front().context, .queue = streams_.front().stream},
+                .users = 1};
+    CuDevicePtr address = 0;
+    const Current current(cu_, made.memory.context);
+    const CuResult result = current.result() == kCuSuccess
+                                ? cu_.ipc_open(&address, made.handle, kIpcLazyPeerAccess)
+                                : current.result();
+    if (result != kCuSuccess) {
+        RVT_INFO(kMr, "memory of CUDA of another process cannot be opened: %s", text(result));
+        return EOPNOTSUPP;
+    }
+    made.memory.address = address;
+    opened_.push_back(made);
+    return made.memory;
+}
+
+void Cuda::close(const Allocation& opened, const core::DeviceHandle& by) noexcept {
+    const std::lock_guard guard(lock_);
+    const auto known = std::find_if(opened_.begin(), opened_.end(), [&](const Opened& each) {
+        return each.handle.bytes == by.bytes;
+    });
+    if (known == opened_.end() || --known->users != 0) {
+        return;
+    }
+    const Current current(cu_, opened.context);
+    // While the process ends the driver may refuse: it closes everything itself.
+    static_cast<void>(cu_.ipc_close(opened.address));
+    opened_.erase(known);
+}
+
+util::Status Cuda::copy_across(const Allocation& opened, std::uint64_t to, std::uint64_t from,
+                               std::uint64_t bytes) noexcept {
+    const Current current(cu_, opened.context);
+    const CuResult queued = current.result() == kCuSuccess
+                                ? cu_.copy_on_device(to, from, bytes, opened.queue)
+                                : current.result();
+    return finish(opened, queued, "between", bytes);
 }
 
 }  // namespace

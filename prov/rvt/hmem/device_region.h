@@ -2,10 +2,12 @@
 // Memory of a device as a registered region has it: where the CPU finds it, mapped or as a copy.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
 #include "core/device_memory.h"
+#include "util/status.h"
 
 namespace rvt::hmem {
 
@@ -17,6 +19,12 @@ class DeviceRegion : public core::DeviceMemory {
     [[nodiscard]] std::byte* data() const noexcept { return data_; }
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
     [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
+    /// Where the library of a device has the byte at `offset`. Returns: EOPNOTSUPP when the region
+    /// is of another kind, or needs no library.
+    virtual util::Result<core::DevicePlace> device_place(std::uint32_t /*kind*/,
+                                                         std::uint64_t /*offset*/) const noexcept {
+        return EOPNOTSUPP;
+    }
 
   protected:
     DeviceRegion(std::byte* data, std::uint64_t bytes, bool is_writable) noexcept

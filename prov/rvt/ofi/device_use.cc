@@ -2,6 +2,7 @@
 #include "ofi/device_use.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
 #include <span>
 
@@ -93,8 +94,34 @@ util::Status DeviceUse::filled(std::uint64_t begin, std::uint64_t end) noexcept 
     return last_;
 }
 
+util::Status DeviceUse::refresh() noexcept {
+    for (const Part& part : std::span(parts_).first(is_to_refresh_ ? part_count_ : 0)) {
+        const util::Status loaded = part.memory->refresh(part.offset, part.bytes);
+        if (!loaded.is_ok()) {
+            return loaded;
+        }
+    }
+    is_to_refresh_ = false;
+    return util::kOk;
+}
+
+util::Result<core::DevicePlace> DeviceUse::device_place(std::uint32_t kind,
+                                                        const void* here) const noexcept {
+    if (has_mapped_) {
+        return EOPNOTSUPP;
+    }
+    for (const Part& part : std::span(parts_).first(part_count_)) {
+        const auto into_region =
+            static_cast<std::uint64_t>(static_cast<const std::byte*>(here) - part.memory->data());
+        if (into_region < part.memory->bytes()) {
+            return part.memory->device_place(kind, into_region);
+        }
+    }
+    return core::DevicePlace{.address = reinterpret_cast<std::uintptr_t>(here)};
+}
+
 int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place,
-                            core::CpuAccess access) noexcept {
+                            core::CpuAccess access, Refresh when) noexcept {
     const Mr& mr = *static_cast<const Mr*>(desc);
     hmem::DeviceRegion& memory = *mr.device;
     const auto at = reinterpret_cast<std::uintptr_t>(buffer.iov_base) - mr.local_address;
@@ -113,21 +140,31 @@ int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place
     }
     buffer.iov_base = memory.data() + at;
     if (!memory.is_copy()) {
+        use_->note_mapped();
         return 0;
     }
-    if (access == core::CpuAccess::kRead) {
+    const DeviceUse::Part part{
+        .memory = &memory, .place = place, .offset = at, .bytes = buffer.iov_len};
+    if (access == core::CpuAccess::kWrite) {
+        use_->add_filled(part);
+        return 0;
+    }
+    if (when == Refresh::kNow) {
         return to_fi(memory.refresh(at, buffer.iov_len));
     }
-    use_->add_filled({.memory = &memory, .place = place, .offset = at, .bytes = buffer.iov_len});
+    use_->add_read(part);
+    if (memory.handle() != nullptr) {
+        use_->set_source({.key = mr.table_key, .address = mr.base_address + at});
+    }
     return 0;
 }
 
-int DeviceBuffers::take(iovec* iov, void* const* desc, std::size_t count,
-                        core::CpuAccess access) noexcept {
+int DeviceBuffers::take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access,
+                        Refresh when) noexcept {
     std::uint64_t place = 0;
     for (std::size_t i = 0; desc != nullptr && i < count; ++i) {
         void* const named = iov[i].iov_base;
-        const int refused = desc[i] != nullptr ? take_one(iov[i], desc[i], place, access) : 0;
+        const int refused = desc[i] != nullptr ? take_one(iov[i], desc[i], place, access, when) : 0;
         if (refused != 0) {
             return refused;
         }

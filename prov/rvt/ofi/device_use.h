@@ -48,7 +48,8 @@ class DeviceUse final : public core::BufferUse {
     ///          more regions than an operation has buffers, else what the exporter says.
     int add(const std::shared_ptr<hmem::DeviceRegion>& memory, core::CpuAccess access) noexcept;
 
-    /// A buffer of the operation in memory that the CPU has a copy of.
+    /// A buffer of the operation in memory that the CPU has a copy of. An operation reads all of
+    /// its parts, or fills all of them.
     struct Part {
         hmem::DeviceRegion* memory = nullptr;  // which has been added
         std::uint64_t place = 0;               // of its first byte in the message, or the results
@@ -57,12 +58,30 @@ class DeviceUse final : public core::BufferUse {
     };
     /// Remembers that the operation fills it. Precondition: at most kMaxIov of them.
     void add_filled(const Part& part) noexcept { parts_[part_count_++] = part; }
+    /// Remembers that the operation reads it, and that refresh() is to bring it here.
+    void add_read(const Part& part) noexcept {
+        parts_[part_count_++] = part;
+        is_to_refresh_ = true;
+    }
+    /// Peers may open the region of what add_read() was told.
+    void set_source(const Source& source) noexcept {
+        source_ = source;
+        has_source_ = true;
+    }
+    /// One of the buffers is memory of a device that the CPU has mapped.
+    void note_mapped() noexcept { has_mapped_ = true; }
 
     using core::BufferUse::set_first;
 
     util::Status filled(std::uint64_t begin, std::uint64_t end) noexcept override;
     void part_done() noexcept override;
     void release() noexcept override { delete this; }
+    util::Status refresh() noexcept override;
+    [[nodiscard]] const Source* source() const noexcept override {
+        return has_source_ ? &source_ : nullptr;
+    }
+    util::Result<core::DevicePlace> device_place(std::uint32_t kind,
+                                                 const void* here) const noexcept override;
 
   private:
     friend class DeviceUses;
@@ -78,6 +97,10 @@ class DeviceUse final : public core::BufferUse {
     std::size_t count_ = 0;
     std::array<Part, core::kMaxIov> parts_;  // only the first part_count_ are written
     std::size_t part_count_ = 0;
+    bool is_to_refresh_ = false;
+    bool has_mapped_ = false;
+    bool has_source_ = false;
+    Source source_{};  // with has_source_
     // What filled() was told last, and how it went.
     std::uint64_t last_begin_ = 0;
     std::uint64_t last_end_ = 0;
@@ -89,11 +112,17 @@ class DeviceBuffers {
   public:
     explicit DeviceBuffers(DeviceUses& all) noexcept : all_(all) {}
 
+    /// When what the operation reads is copied to the host: in the call, or if the engine asks for
+    /// it (BufferUse::refresh).
+    enum class Refresh : std::uint8_t { kNow, kLater };
+
     /// Replaces what `desc` says is a device's, in place. A null descriptor, or list of them, is
     /// ordinary memory.
+    /// @param when  kLater: for one list of an operation that has no other.
     /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM, -FI_EIO when
     ///          what is to be read cannot be copied to the host, or as DeviceUse::add().
-    int take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access) noexcept;
+    int take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access,
+             Refresh when = Refresh::kNow) noexcept;
 
     /// Gives a request the use that belongs to it, if there is one. The engine owns it from the
     /// acceptance on: then keep().
@@ -109,8 +138,8 @@ class DeviceBuffers {
     [[nodiscard]] DeviceUse* release() noexcept { return use_.release(); }
 
   private:
-    int take_one(iovec& buffer, const void* desc, std::uint64_t place,
-                 core::CpuAccess access) noexcept;
+    int take_one(iovec& buffer, const void* desc, std::uint64_t place, core::CpuAccess access,
+                 Refresh when) noexcept;
 
     DeviceUses& all_;
     std::unique_ptr<DeviceUse> use_;

@@ -4,6 +4,8 @@
 
 #include <type_traits>
 
+#include "hmem/claimants.h"
+#include "hmem/opened_memory.h"
 #include "ofi/atomic_valid.h"
 #include "ofi/av.h"
 #include "ofi/cntr.h"
@@ -256,6 +258,7 @@ core::RdKeys Domain::rd_keys() noexcept {
         .has_user_keys = !mr_mode.has_provider_keys,
         .accessed = count_region_access,
         .accessed_context = this,
+        .opener = (caps & FI_HMEM) != 0 && !hmem::has_no_p2p() ? &hmem::opener() : nullptr,
     };
 }
 

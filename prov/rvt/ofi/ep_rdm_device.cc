@@ -12,6 +12,7 @@
 #include "ofi/ep_rdm_atomic.inl"
 #include "ofi/ep_rdm_engine.h"
 #include "ofi/rd_flags.h"
+#include "util/iov_cursor.h"
 
 namespace rvt::ofi {
 namespace {
@@ -22,9 +23,14 @@ using core::CpuAccess;
 struct OneList {
     explicit OneList(EpRdm& ep) noexcept : device(ep.device_uses) {}
 
-    int take(const iovec* from, void* const* desc, std::size_t count, CpuAccess access) noexcept {
+    int take(const iovec* from, void* const* desc, std::size_t count, CpuAccess access,
+             RdFlags flags) noexcept {
         std::copy_n(from, count, iov.begin());
-        return device.take(iov.data(), desc, count, access);
+        const bool is_staged =
+            has(flags, RdFlags::kInject) || util::iov_length(from, count) <= core::kMaxStagedSize;
+        return device.take(
+            iov.data(), desc, count, access,
+            is_staged ? DeviceBuffers::Refresh::kNow : DeviceBuffers::Refresh::kLater);
     }
     /// Posts what has been filled in with `post`.
     template <class Request, class Post>
@@ -43,7 +49,8 @@ struct OneList {
 
 ssize_t send(EpRdm& ep, core::RdSend request, void* const* desc) noexcept {
     OneList list(ep);
-    const int refused = list.take(request.iov, desc, request.iov_count, CpuAccess::kRead);
+    const int refused =
+        list.take(request.iov, desc, request.iov_count, CpuAccess::kRead, request.flags);
     if (refused != 0) {
         return refused;
     }
@@ -57,7 +64,8 @@ ssize_t recv(EpRdm& ep, core::RdRecv request, void* const* desc) noexcept {
         return to_fi(ep.engine->recv(request));
     }
     OneList list(ep);
-    const int refused = list.take(request.iov, desc, request.iov_count, CpuAccess::kWrite);
+    const int refused =
+        list.take(request.iov, desc, request.iov_count, CpuAccess::kWrite, request.flags);
     if (refused != 0) {
         return refused;
     }
@@ -71,7 +79,7 @@ ssize_t access(EpRdm& ep, const fi_msg_rma* msg, bool is_write, RdFlags flags) n
     }
     OneList list(ep);
     const int refused = list.take(msg->msg_iov, msg->desc, msg->iov_count,
-                                  is_write ? CpuAccess::kRead : CpuAccess::kWrite);
+                                  is_write ? CpuAccess::kRead : CpuAccess::kWrite, flags);
     if (refused != 0) {
         return refused;
     }

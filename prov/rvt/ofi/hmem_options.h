@@ -9,8 +9,8 @@
 
 namespace rvt::ofi {
 
-/// What an endpoint has been told. No device reads from or writes to memory of another here, so
-/// that there is nothing else to remember it for than to answer it.
+/// What an endpoint has been told. No NIC reads from or writes to memory of a device here, so that
+/// there is nothing else to remember it for than to answer it.
 struct HmemOptions {
     int p2p = FI_HMEM_P2P_ENABLED;
 };

@@ -11,7 +11,6 @@
 #include "ofi/mr.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -146,18 +145,12 @@ void set_device(Mr& mr, std::unique_ptr<hmem::DeviceRegion> device, std::uint64_
     mr.handle.mem_desc = &mr;
 }
 
-/// fi_mr(3), of libfabric itself: no memory of a device is to be reached but through its owner.
-bool has_no_p2p() noexcept {
-    const char* const value = getenv("FI_HMEM_DISABLE_P2P");  // NOLINT(concurrency-mt-unsafe)
-    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
-}
-
 /// Mapped by its dma-buf where the CPU can, else with a copy.
 util::Result<std::unique_ptr<hmem::DeviceRegion>> open_device(const hmem::Claim& owner,
                                                               std::uint64_t access) {
     using Region = std::unique_ptr<hmem::DeviceRegion>;
     util::Result<hmem::Claimant::DmaBuf> shared(EOPNOTSUPP);
-    if (!has_no_p2p()) {
+    if (!hmem::has_no_p2p()) {
         shared = owner.claimant->dma_buf(owner.allocation);
     }
     if (shared.is_ok()) {
@@ -169,7 +162,7 @@ util::Result<std::unique_ptr<hmem::DeviceRegion>> open_device(const hmem::Claim&
             return Region(mapped.take());
         }
     }
-    auto copied = hmem::CopiedMemory::make(*owner.claimant, owner.allocation);
+    auto copied = hmem::CopiedMemory::make(*owner.claimant, owner.allocation, !hmem::has_no_p2p());
     if (!copied.is_ok()) {
         return copied.status();
     }

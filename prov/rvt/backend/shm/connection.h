@@ -10,8 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "backend/shm/layout.h"
+#include "core/peer_device.h"
 #include "util/dma_buf.h"
 #include "util/fork_guard.h"
 #include "util/mapping.h"
@@ -44,8 +46,10 @@ struct Peering {
     std::uint64_t link = 0;  // names the connection towards Connector::wake() and close()
 };
 
-/// A peer's registered memory, mapped here.
+/// A peer's registered memory, mapped here, or open to the library of the device that it is of.
 struct MappedRegion {
+    std::optional<core::DeviceHandle> handle;        // nothing else but `length` is set then
+    std::unique_ptr<core::PeerDeviceMemory> device;  // what the endpoint has opened by it
     util::Mapping memory;
     std::uint64_t skip = 0;    // from the start of the mapping to that of the region
     std::uint64_t length = 0;  // of the region
@@ -83,8 +87,9 @@ struct MappedRegion {
 struct RegionSource {
     std::uint64_t address = 0;  // in this process, if `file` is not open
     std::size_t length = 0;
-    util::UniqueFd file{};     // a dma-buf, in which the memory is
-    std::uint64_t offset = 0;  // of the memory in it
+    util::UniqueFd file{};                       // a dma-buf, in which the memory is
+    std::uint64_t offset = 0;                    // of the memory in it
+    std::optional<core::DeviceHandle> handle{};  // in place of all but `length`
 };
 
 /// Word of the control thread to an endpoint.

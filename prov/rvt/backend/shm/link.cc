@@ -37,6 +37,9 @@ util::UniqueFd open_pidfd(int socket, int pid) noexcept {
 
 /// Where a region of ours is, for a peer to map.
 util::Result<FilePart> find_part(RegionSource& source) {
+    if (source.handle) {
+        return ENOTSUP;
+    }
     if (source.file.is_open()) {
         return part_of_dma_buf(std::move(source.file), source.offset, source.length);
     }
@@ -89,6 +92,7 @@ util::Status Link::take(Message& message) {
             answer_region(message.as<RegionRequest>().key);
             return util::kOk;
         case MessageType::kRegionReply: return take_region(message);
+        case MessageType::kRegionHandle: return take_handle(message);
         case MessageType::kHello:
         case MessageType::kReady:
         case MessageType::kRefuse: break;
@@ -110,6 +114,10 @@ util::Status Link::ask_region(std::uint64_t key) noexcept {
 
 void Link::answer_region(std::uint64_t key) {
     util::Result<RegionSource> source = owner_.region_asked(key);
+    if (source.is_ok() && source.value().handle &&
+        answer_with_handle(key, source.value()).is_ok()) {
+        return;
+    }
     const util::Result<FilePart> part =
         source.is_ok() ? find_part(source.value()) : source.status();
     RegionReply reply{.key = key};
@@ -127,6 +135,27 @@ void Link::answer_region(std::uint64_t key) {
         reply.header.error = status.error();
         status = send_message(socket_.get(), &reply, sizeof reply, nullptr, 0);
     }
+}
+
+util::Status Link::answer_with_handle(std::uint64_t key, const RegionSource& source) {
+    RegionHandle reply;
+    reply.key = key;
+    reply.bytes = source.length;
+    reply.handle = *source.handle;
+    return send_message(socket_.get(), &reply, sizeof reply, nullptr, 0);
+}
+
+util::Status Link::take_handle(const Message& message) {
+    const auto reply = message.as<RegionHandle>();
+    if (regions_asked_ == 0 || message.fd_count != 0) {
+        return EPROTO;
+    }
+    --regions_asked_;
+    MappedRegion region;
+    region.handle = reply.handle;
+    region.length = reply.bytes;
+    owner_.region_answered(*this, reply.key, std::move(region));
+    return util::kOk;
 }
 
 util::Status Link::take_region(Message& message) {

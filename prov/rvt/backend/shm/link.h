@@ -68,7 +68,9 @@ class Link final : public util::ControlThread::Handler {
     util::Status take_messages();
     util::Status take(Message& message);
     void answer_region(std::uint64_t key);
+    util::Status answer_with_handle(std::uint64_t key, const RegionSource& source);
     util::Status take_region(Message& message);
+    util::Status take_handle(const Message& message);
 
     LinkOwner& owner_;
     const std::uint64_t id_;

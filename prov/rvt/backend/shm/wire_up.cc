@@ -49,6 +49,7 @@ std::size_t length_of(MessageType type) noexcept {
         case MessageType::kHello: return sizeof(Hello);
         case MessageType::kRegionRequest: return sizeof(RegionRequest);
         case MessageType::kRegionReply: return sizeof(RegionReply);
+        case MessageType::kRegionHandle: return sizeof(RegionHandle);
         case MessageType::kReady:
         case MessageType::kRefuse:
         case MessageType::kWake: return sizeof(MessageHeader);

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
+#include "core/peer_device.h"
 #include "util/fork_guard.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
@@ -29,6 +30,7 @@ enum class MessageType : std::uint16_t {
     kRegionRequest = 5,  // RegionRequest
     kRegionReply = 6,    // RegionReply, with the region's file unless the header names an error
     kWake = 4,           // MessageHeader: make progress for your application
+    kRegionHandle = 7,   // RegionHandle, in place of a kRegionReply: a device's library has it
 };
 
 /// First bytes of every message; the same in every version, so that versions can refuse each other.
@@ -89,6 +91,15 @@ struct RegionReply {
     std::uint64_t bytes = 0;
 };
 static_assert(sizeof(RegionReply) == 56);
+
+/// By what the library of a device opens the region.
+struct RegionHandle {
+    MessageHeader header{.type = MessageType::kRegionHandle, .length = 112};
+    std::uint64_t key = 0;
+    std::uint64_t bytes = 0;
+    core::DeviceHandle handle;
+};
+static_assert(sizeof(RegionHandle) == 112);
 
 inline constexpr std::size_t kMaxMessageBytes = 256;
 inline constexpr std::size_t kMaxMessageFds = 4;

@@ -471,7 +471,7 @@ Test(rd_by_nic, an_answer_that_nobody_asked_for_changes_nothing) {
                                   RdFlow::Room::kAny));
     };
     say(RdOp::kNicKey, &answer, sizeof answer);
-    say(RdOp::kNicKeyEnds, nullptr, 0);
+    say(RdOp::kKeyEnds, nullptr, 0);
     liar.poll();
     net.poll_for_a_while();
     const Pages from('a');

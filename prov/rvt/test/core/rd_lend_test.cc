@@ -53,6 +53,16 @@ struct CountedUse final : BufferUse {
     }
     void part_done() noexcept override {}
     void release() noexcept override { ++releases; }
+    util::Status refresh() noexcept override {
+        ++refreshes;
+        return util::kOk;
+    }
+    [[nodiscard]] const Source* source() const noexcept override { return nullptr; }
+    util::Result<DevicePlace> device_place(std::uint32_t /*kind*/,
+                                           const void* /*here*/) const noexcept override {
+        return EOPNOTSUPP;
+    }
+    int refreshes = 0;
     int fills = 0;
     int releases = 0;
 };
@@ -338,6 +348,7 @@ Test(rd_lend, memory_of_devices_goes_in_frames) {
         RVT_ASSERT(to.is('a'));
         std::fill_n(to.memory, kBytes, '-');
     }
+    RVT_ASSERT(sends.refreshes != 0);
     RVT_EQ(sends.releases, 1);
     RVT_EQ(receives.releases, 1);
     RVT_ASSERT(receives.fills != 0);

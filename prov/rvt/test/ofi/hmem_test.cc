@@ -245,22 +245,48 @@ Test(hmem, a_copy_that_fails_is_the_callers_to_know) {
     cr_assert(at.pair->a.is_quiet());
 }
 
+/// Sends a message between devices, of whose copies the nth and all after it fail.
+void fail_message(Devices& at, std::size_t size, int nth, int receiver_error, int sender_error) {
+    at.pair->post([&] {
+        return fi_trecv(at.pair->b.ep.get(), at.b.at(), size, at.desc_b(), FI_ADDR_UNSPEC, 7, 0,
+                        nullptr);
+    });
+    at.pair->post([&] {
+        return fi_tsend(at.pair->a.ep.get(), at.a.at(), size, at.desc_a(), at.pair->a.peer, 7,
+                        nullptr);
+    });
+    fab::fail_cuda_copies(nth);
+    RVT_EQ(at.pair->b.next_error().err, receiver_error);
+    RVT_EQ(at.pair->a.next_error().err, sender_error);
+    fab::fail_cuda_copies(-1);
+}
+
 Test(hmem, a_copy_that_fails_ends_the_receive_with_an_error) {
     Devices at;
-    for (const std::size_t size : {std::size_t{64}, std::size_t{200'000}}) {
+    // What is small is copied at the sender before it is sent.
+    fail_message(at, 64, 0, FI_EIO, FI_EREMOTEIO);
+    fail_message(at, 200'000, 1, FI_EIO, FI_EREMOTEIO);
+}
+
+Test(hmem, a_message_that_cannot_be_copied_from_its_device_ends_both_sides_with_errors) {
+    Devices at;
+    fail_message(at, 200'000, 0, FI_EREMOTEIO, FI_EIO);
+}
+
+Test(hmem, a_message_that_cannot_leave_its_device_ends_with_an_error) {
+    Devices at;
+    fab::fail_cuda_copies(0);
+    for (const bool is_write : {false, true}) {
         at.pair->post([&] {
-            return fi_trecv(at.pair->b.ep.get(), at.b.at(), size, at.desc_b(), FI_ADDR_UNSPEC, 7, 0,
-                            nullptr);
+            return is_write ? fi_write(at.pair->a.ep.get(), at.a.at(), 5000, at.desc_a(),
+                                       at.pair->a.peer, 0, fi_mr_key(at.mr_b.get()), nullptr)
+                            : fi_tsend(at.pair->a.ep.get(), at.a.at(), 5000, at.desc_a(),
+                                       at.pair->a.peer, 7, nullptr);
         });
-        at.pair->post([&] {
-            return fi_tsend(at.pair->a.ep.get(), at.a.at(), size, at.desc_a(), at.pair->a.peer, 7,
-                            nullptr);
-        });
-        fab::fail_cuda_copies(0);
-        RVT_EQ(at.pair->b.next_error().err, FI_EIO);
-        RVT_EQ(at.pair->a.next_error().err, FI_EREMOTEIO);
-        fab::fail_cuda_copies(-1);
+        RVT_EQ(at.pair->a.next_error().err, FI_EIO);
     }
+    fab::fail_cuda_copies(-1);
+    cr_assert(at.pair->b.is_quiet());
 }
 
 Test(hmem, a_copy_that_fails_at_the_target_ends_the_access_with_an_error) {

@@ -177,7 +177,7 @@ void write_plausible_line(Scene& scene, Writer& to, std::mt19937_64& random, uns
         {RdOp::kReadLine, 40},     {RdOp::kAtomic, 64},      {RdOp::kAtomicInline, 40},
         {RdOp::kAtomicResult, 64}, {RdOp::kAtomicAnswer, 8}, {RdOp::kAccessDone, 8},
         {RdOp::kRmaEvent, 32},     {RdOp::kShare, 40},       {RdOp::kAskNicKey, 32},
-        {RdOp::kNicKey, 40},       {RdOp::kNicKeyEnds, 0},
+        {RdOp::kNicKey, 40},       {RdOp::kKeyEnds, 0},
     };
     // Those that need nothing before them come more often, or no line would be the hundredth.
     constexpr std::size_t kFree[] = {0, 1, 4, 11, 13, 17, 21, 22, 23, 24, 25};

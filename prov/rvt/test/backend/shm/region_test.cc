@@ -130,6 +130,24 @@ Test(region, is_mapped_by_the_peer_and_written_there, .timeout = 30) {
     RVT_EQ(memory.data[kSkip + 4999], 42);
 }
 
+Test(region, in_memory_of_a_device_is_answered_with_its_handle, .timeout = 30) {
+    Pair pair;
+    rvt::core::DeviceHandle handle{.kind = 2, .offset = 77};
+    handle.bytes.fill(std::byte{5});
+    handle.bytes.back() = std::byte{6};
+    pair.owner.register_region(kKey, {nullptr, 5000});
+    pair.owner.set_handle(handle);
+    const auto answer = pair.ask(kKey);
+    RVT_ASSERT(answer != nullptr);
+    RVT_EQ(answer->error, 0);
+    RVT_EQ(answer->key, kKey);
+    RVT_EQ(answer->region->length, 5000);
+    RVT_ASSERT(answer->region->handle.has_value());
+    RVT_EQ(answer->region->handle->kind, 2);
+    RVT_EQ(answer->region->handle->offset, 77);
+    RVT_ASSERT(answer->region->handle->bytes == handle.bytes);
+}
+
 Test(region, in_a_file_that_may_shrink_is_refused, .timeout = 30) {
     Pair pair;
     const AppMemory memory(0);
@@ -211,19 +229,24 @@ Test(region, that_is_described_wrongly_is_refused) {
            EPROTO);
 }
 
-Test(region, that_nobody_asked_for_ends_the_link, .timeout = 30) {
+template <class Reply>
+void send_unasked(const Reply& reply) {
     TestEndpoint endpoint;
     RawPeer raw;
     RVT_ASSERT(raw.dial(endpoint.address()));
     RVT_ASSERT(raw.say_hello() && raw.hears(MessageType::kHello) &&
                raw.say({.type = MessageType::kReady}));
     RVT_ASSERT(endpoint.next_peering() != nullptr);
-    const RegionReply reply;
     RVT_ASSERT(raw.say_bytes(&reply, sizeof reply));
     const auto gone = endpoint.next();
     RVT_ASSERT(gone != nullptr);
     RVT_EQ(gone->kind, Kind::kPeerGone);
     RVT_EQ(gone->error, EPROTO);
+}
+
+Test(region, that_nobody_asked_for_ends_the_link, .timeout = 30) {
+    send_unasked(RegionReply{});
+    send_unasked(RegionHandle{});
 }
 
 Test(region, of_ones_own_endpoint_is_not_mapped, .timeout = 30) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -112,11 +113,19 @@ class TestEndpoint final : public ConnectionUser {
             return EACCES;
         }
         const auto [base, length] = found->second;
+        if (handle_) {
+            return RegionSource{.length = length, .handle = handle_};
+        }
         return RegionSource{.address = reinterpret_cast<std::uint64_t>(base), .length = length};
     }
     void register_region(std::uint64_t key, iovec region) {
         const std::lock_guard guard(lock_);
         regions_[key] = region;
+    }
+    /// Regions are memory of a device from now on.
+    void set_handle(const core::DeviceHandle& handle) {
+        const std::lock_guard guard(lock_);
+        handle_ = handle;
     }
     void deregister_region(std::uint64_t key) {
         const std::lock_guard guard(lock_);
@@ -182,6 +191,7 @@ class TestEndpoint final : public ConnectionUser {
     std::condition_variable arrived_;
     std::deque<std::unique_ptr<ConnectionEvent>> mail_;
     std::map<std::uint64_t, iovec> regions_;
+    std::optional<core::DeviceHandle> handle_;
     util::Status status_;
     std::unique_ptr<Connector> connector_;
 };

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Memory of devices between processes of one host. Who receives a message, or accesses a region,
+// has the library of the device open the other side's memory, once for each region, and copies
+// from device to device, or between a device and the host. Until it is open, and where it cannot
+// be, data takes the common ways, through copies in host memory (docs/hmem.md). Included by
+// rd_engine.h.
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+// ---- the side whose memory it is ----
+
+/// Has the CPU see what an operation reads.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::refresh(RdTxOp& op) noexcept {
+    return has(op.flags, RdFlags::kHasUse) ? op.use->refresh() : util::kOk;
+}
+
+/// How the peer names a message that stays on its device until the peer takes it from there;
+/// nullptr: it does not stay.
+template <class Lock, class Host>
+const BufferUse::Source* RdEngine<Lock, Host>::source_of(const Peer& peer,
+                                                         const RdTxOp& op) const noexcept {
+    const bool may_stay = has(op.flags, RdFlags::kHasUse) && op.total > kMaxStagedSize &&
+                          op.iov_count == 1 && op.copy == nullptr && !peer.path.is_remote() &&
+                          !peer.path.is_same_process();
+    return may_stay ? op.use->source() : nullptr;
+}
+
+/// Ends an operation at the head of its queue of which nothing has left.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::cannot_start(Peer& peer, RdTxOp& op) noexcept {
+    leave_queue(peer, op);
+    finish_tx(op, WcStatus::kGeneralErr);
+    return true;
+}
+
+/// Tells who has asked for a message that it cannot have it. It answers, which ends the operation.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::cannot_send(Peer& peer, RdTxOp& op) noexcept {
+    op.status = WcStatus::kGeneralErr;
+    const RdOutcome outcome{.status = static_cast<std::uint32_t>(op.status), .key = 0};
+    reply(peer, RdOp::kPullDone, 0, op.receiver, &outcome, sizeof outcome);
+}
+
+/// On the control thread, under a pin: what a peer needs to open a region of ours.
+template <class Lock, class Host>
+auto RdEngine<Lock, Host>::find_handle(std::uint32_t key) noexcept -> std::optional<OwnHandle> {
+    const util::Result<KeyRegion> region = keys_.table->view().region(key, keys_.pd, Access::kNone);
+    if (!region.is_ok() || !region.value().indirect) {
+        return {};
+    }
+    const DeviceMemory* const device = memory_of({.base = region.value().base}).device;
+    const DeviceHandle* const handle = device != nullptr ? device->handle() : nullptr;
+    if (handle == nullptr) {
+        return {};
+    }
+    const std::lock_guard guard(shared_keys_lock_);
+    shared_keys_.insert(key);
+    return OwnHandle{.by = handle, .length = region.value().length};
+}
+
+/// The region is no more. Peers that may have opened it close it at their next progress; until then
+/// the device's library keeps the memory.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::withdraw_handle(std::uint32_t key) noexcept {
+    {
+        const std::lock_guard guard(shared_keys_lock_);
+        if (shared_keys_.erase(key) == 0) {
+            return;
+        }
+    }
+    for (const Polled& polled : polled_) {
+        reply(*polled.peer, RdOp::kKeyEnds, 0, key, &key, 0);
+    }
+}
+
+// ---- the side that copies ----
+
+/// The peer has answered our wish for a region with what opens it.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::open_region(RdMappedRegion<Host>& mapped,
+                                       std::unique_ptr<typename Host::Region> region) noexcept {
+    using Mapped = RdMappedRegion<Host>;
+    mapped.state = Mapped::State::kRefused;
+    if (keys_.opener == nullptr) {
+        return;
+    }
+    if (!keys_.opener->is_ready()) {
+        // The application may come to use devices later.
+        mapped = {};
+        return;
+    }
+    auto opened = keys_.opener->open(*region->handle);
+    if (opened.is_ok()) {
+        region->device = opened.take();
+        mapped.region = std::move(region);
+        mapped.state = Mapped::State::kMapped;
+    }
+}
+
+/// The memory in which a range that was looked up lies, if it is open here.
+template <class Lock, class Host>
+PeerDeviceMemory* RdEngine<Lock, Host>::opened_target(Peer& peer, std::uint32_t own,
+                                                      const KeyHit& hit,
+                                                      std::uint64_t length) noexcept {
+    const auto known = peer.regions.find(own);
+    if (known == peer.regions.end() || !known->second.region ||
+        known->second.region->device == nullptr) {
+        return nullptr;
+    }
+    // The table is the peer's: what it says is bounded by what was opened.
+    const typename Host::Region& region = *known->second.region;
+    const bool is_inside = hit.offset < region.length && length <= region.length - hit.offset;
+    return is_inside ? region.device.get() : nullptr;
+}
+
+/// Does not try again what a device's library has failed to do.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::refuse_region(Peer& peer, std::uint32_t own) noexcept {
+    RdMappedRegion<Host>& mapped = peer.regions[own];
+    mapped.region.reset();
+    mapped.state = RdMappedRegion<Host>::State::kRefused;
+}
+
+/// Copies between a peer's memory, from `offset` on, and buffers of this process.
+/// Returns: ENOTSUP when they are not all in memory of that device, or of the host; EIO.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::copy_by_library(PeerDeviceMemory& device, std::uint64_t offset,
+                                                   util::IovCursor buffers, const BufferUse* use,
+                                                   std::uint64_t bytes, bool is_write) noexcept {
+    for (std::uint64_t done = 0; done < bytes;) {
+        const iovec here = buffers.span();
+        const std::uint64_t part = std::min<std::uint64_t>(here.iov_len, bytes - done);
+        const util::Result<DevicePlace> place =
+            use != nullptr
+                ? use->device_place(device.kind(), here.iov_base)
+                : DevicePlace{.address = reinterpret_cast<std::uintptr_t>(here.iov_base)};
+        if (!place.is_ok()) {
+            return ENOTSUP;
+        }
+        const Status copied = is_write ? device.write(offset + done, place.value(), part)
+                                       : device.read(offset + done, place.value(), part);
+        if (!copied.is_ok()) {
+            return copied;
+        }
+        buffers.skip(part);
+        done += part;
+    }
+    return util::kOk;
+}
+
+/// Copies of the current segment of an access what is next, and uses the budget up. `offset`: of
+/// the segment's first byte in the peer's memory.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::copy_with_device(PeerDeviceMemory& device, RdTxOp& op,
+                                                    std::uint64_t offset,
+                                                    std::uint64_t& budget) noexcept {
+    budget = 0;
+    const BufferUse* const use =
+        has(op.flags, RdFlags::kHasUse) && op.copy == nullptr ? op.use : nullptr;
+    const bool is_write = op.kind == RdTxOp::Kind::kWrite;
+    if (use != nullptr && !is_write && op.remote_count != 1) {
+        return ENOTSUP;  // other segments may come by way of the copy, which is written back whole
+    }
+    const std::uint64_t left = op.remote[op.segment].len - op.segment_done;
+    const std::uint64_t length = std::min(left, use != nullptr ? kDeviceChunk : kDeviceHostChunk);
+    const Status copied = copy_by_library(device, offset + op.segment_done,
+                                          util::IovCursor(op.iov.data(), op.iov_count, op.done),
+                                          use, length, is_write);
+    if (!copied.is_ok()) {
+        return copied;
+    }
+    op.done += length;
+    op.segment_done += length;
+    if (length == left) {
+        ++op.segment;
+        op.segment_done = 0;
+        op.is_placed = use != nullptr && !is_write;
+    }
+    return util::kOk;
+}
+
+/// Begins to take a message from its sender's device. Returns: false where that is not open: the
+/// message is asked for then.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::take_device(RdInbound& inbound) noexcept {
+    auto& peer = static_cast<Peer&>(*inbound.peer);
+    if (keys_.opener == nullptr || !peer.has_keys_view ||
+        !count_use(peer, static_cast<std::uint32_t>(inbound.sender_key), inbound.end)) {
+        return false;
+    }
+    inbound.method = RdMethod::kDirect;
+    ++pulls_;
+    copy_directly(inbound);
+    return true;
+}
+
+/// Copies the next bytes of the message. Returns: whether nothing is left to do for it here.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::copy_from_device(RdInbound& inbound, std::uint64_t& budget) noexcept {
+    budget = 0;
+    const bool is_between = has(inbound.entry->flags, RdFlags::kHasUse);
+    const std::uint64_t part =
+        std::min(inbound.end - inbound.received, is_between ? kDeviceChunk : kDeviceHostChunk);
+    const Status copied = read_from_device(inbound, part);
+    if (copied.is_ok()) {
+        inbound.received += part;
+        inbound.is_placed = inbound.received == inbound.end;
+        return inbound.is_placed;
+    }
+    if (copied == Status(EIO)) {
+        refuse_region(static_cast<Peer&>(*inbound.peer),
+                      static_cast<std::uint32_t>(inbound.sender_key));
+    }
+    // All of it comes through the rings: what has been copied is on the device alone.
+    inbound.received = 0;
+    inbound.lacks_share = true;
+    inbound.state = RdInbound::State::kPulling;
+    return true;
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::read_from_device(RdInbound& inbound,
+                                                    std::uint64_t bytes) noexcept {
+    auto& peer = static_cast<Peer&>(*inbound.peer);
+    const auto own = static_cast<std::uint32_t>(inbound.sender_key);
+    station_.mark_use(peer.path.incarnation(), own);
+    const KeyHit hit = peer.keys_view.lookup({.key = own,
+                                              .pd = peer.path.key_domain(),
+                                              .addr = inbound.sender_address,
+                                              .length = inbound.total,
+                                              .access = Access::kNone});
+    PeerDeviceMemory* const device =
+        hit.is_ok() ? opened_target(peer, own, hit, inbound.total) : nullptr;
+    const BufferUse* const use =
+        has(inbound.entry->flags, RdFlags::kHasUse) ? inbound.entry->use : nullptr;
+    const Status copied = device != nullptr
+                              ? copy_by_library(*device, hit.offset + inbound.received,
+                                                rest_of(inbound), use, bytes, false)
+                              : Status(ENOTSUP);
+    station_.unmark_use();
+    return copied;
+}
+
+/// The sender cannot deliver what it was asked for. Returns: false when it was not asked.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::cannot_arrive(RdInbound& inbound) noexcept {
+    if (inbound.state != RdInbound::State::kPulling) {
+        return false;
+    }
+    inbound.status = WcStatus::kRemOpErr;
+    finish_pull(inbound);
+    return true;
+}
+
+}  // namespace rvt::core
