@@ -7,6 +7,8 @@ fix=no
 if [ "$1" = --fix ]; then fix=yes && shift; fi
 if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(tracked '*.cc' '*.h' '*.inl' '*.c'); fi
 bad=0
+# All at once first: to start for each file takes ten times as long as to look at it.
+clang-format-14 --dry-run -Werror "${files[@]}" 2> /dev/null && verdict 'the form is that of .clang-format' 0
 for file in "${files[@]}"; do
     clang-format-14 --dry-run -Werror "$file" 2> /dev/null && continue
     if [ $fix = yes ]; then
