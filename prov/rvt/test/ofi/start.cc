@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Makes the start of a test of libfabric's objects cheap: Criterion starts a program for each test.
 // What stands in here for the C library's is called from libraries that Debian's libfabric brings.
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <ctime>
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 namespace {
@@ -30,15 +26,4 @@ extern "C" [[gnu::visibility("default")]] int usleep(useconds_t us) {
     const long asked = has_started ? us : kLookUs;
     const timespec time{asked / kUsPerS, asked % kUsPerS * kNsPerUs};
     return nanosleep(&time, nullptr);
-}
-
-/// libfabric's provider for verbs searches all symbols of the kernel for what copies from GPUs,
-/// which takes longer than most tests. No test here uses that provider.
-extern "C" [[gnu::visibility("default")]] FILE* fopen(const char* path, const char* mode) {
-    if (strcmp(path, "/proc/kallsyms") == 0) {
-        errno = ENOENT;
-        return nullptr;
-    }
-    static const auto next = reinterpret_cast<decltype(&fopen)>(dlsym(RTLD_NEXT, "fopen"));
-    return next(path, mode);
 }
