@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of devices, as dma-bufs: fi_mr(3), FI_MR_DMABUF. With -d every other case of RDM endpoints
-// has its buffers there, too; here is what only concerns them.
+// has its buffers there, too; here is what only concerns them, and memory of CUDA (cuda_).
 #include <rdma/fi_ext_rvt.h>
 
 #include <array>
@@ -397,9 +397,9 @@ constexpr Case kCases[] = {
     {"device_beside_host_memory", beside_host_memory},
     {"device_refused", refused},
     {"device_let_go", let_go},
-    {"device_named_by_its_address", named_by_its_address},
-    {"device_opened_by_peer", opened_by_peer},
-    {"device_copy_fails", copy_fails},
+    {"cuda_named_by_its_address", named_by_its_address},
+    {"cuda_opened_by_peer", opened_by_peer},
+    {"cuda_copy_fails", copy_fails},
 };
 
 }  // namespace
