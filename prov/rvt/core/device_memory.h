@@ -151,9 +151,14 @@ class BufferUse {
     /// The last use. May delete this.
     virtual void release() noexcept = 0;
 
-    /// Brings the CPU's copies of what the operation reads up to date, if that has not been done.
-    /// Precedes each look at the buffers of one that reads. Returns: EIO, every time.
-    virtual util::Status refresh() noexcept = 0;
+    /// Brings the CPU's copies of at least the first `end` bytes that the operation reads up to
+    /// date, if that has not been done. Precedes each look at the buffers of one that reads.
+    /// Returns: EIO, every time.
+    virtual util::Status refresh(std::uint64_t end) noexcept = 0;
+    /// The first `end` bytes that filled() will be told of have come: they may be taken to where
+    /// they belong while others are on their way. What filled() returns is also of these. Not of
+    /// buffers that several messages go to.
+    virtual void arrived(std::uint64_t end) noexcept = 0;
     /// How a peer of this host that has opened the memory names the whole message.
     struct Source {
         std::uint32_t key;      // of the region, in the domain's table

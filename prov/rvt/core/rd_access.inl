@@ -220,7 +220,7 @@ bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
     if (op.is_by_nic) {
         return run_by_nic(peer, op);
     }
-    if (op.kind == RdTxOp::Kind::kWrite && !refresh(op).is_ok()) [[unlikely]] {
+    if (op.kind == RdTxOp::Kind::kWrite && !refresh(op, op.total).is_ok()) [[unlikely]] {
         return cannot_start(peer, op);
     }
     while (op.segment < op.remote_count) {
@@ -386,6 +386,9 @@ bool RdEngine<Lock, Host>::on_read_data(Peer& peer, const Arrival& arrival, bool
         cursor.scatter(arrival.run(), count);
     }
     op->returned += count;
+    if (has(op->flags, RdFlags::kHasUse)) [[unlikely]] {
+        op->use->arrived(op->returned);
+    }
     if ((arrival.flags() & wire::kLast) != 0) {
         answered(peer, *op, WcStatus::kSuccess);
     }

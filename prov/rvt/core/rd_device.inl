@@ -12,10 +12,10 @@ namespace rvt::core {
 
 // ---- the side whose memory it is ----
 
-/// Has the CPU see what an operation reads.
+/// Has the CPU see the first `end` bytes that an operation reads.
 template <class Lock, class Host>
-util::Status RdEngine<Lock, Host>::refresh(RdTxOp& op) noexcept {
-    return has(op.flags, RdFlags::kHasUse) ? op.use->refresh() : util::kOk;
+util::Status RdEngine<Lock, Host>::refresh(RdTxOp& op, std::uint64_t end) noexcept {
+    return has(op.flags, RdFlags::kHasUse) ? op.use->refresh(end) : util::kOk;
 }
 
 /// How the peer names a message that stays on its device until the peer takes it from there;
@@ -74,6 +74,14 @@ void RdEngine<Lock, Host>::withdraw_handle(std::uint32_t key) noexcept {
     }
     for (const Polled& polled : polled_) {
         reply(*polled.peer, RdOp::kKeyEnds, 0, key, &key, 0);
+    }
+}
+
+/// More of a message is in the CPU's copy of where it belongs.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::note_arrival(RdInbound& inbound) noexcept {
+    if (!has(inbound.entry->flags, RdFlags::kMultiRecv)) {
+        inbound.entry->use->arrived(std::min(inbound.received, inbound.buffer_capacity));
     }
 }
 

@@ -223,7 +223,7 @@ util::Status RdEngine<Lock, Host>::copy_segment(Peer& peer, RdTxOp& op, std::uin
         mapped != nullptr ? peer.regions[own].region.get() : nullptr, is_write);
     Status status = access.status();
     if (status.is_ok() && is_write) {
-        status = refresh(op);
+        status = refresh(op, op.total);
     }
     util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
     while (status.is_ok() && budget != 0 && op.segment_done < length) {

@@ -370,7 +370,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_key_ends(Peer& peer, const Arrival& arrival) noexcept;
 
     // ---- rd_device.inl
-    static Status refresh(RdTxOp& op) noexcept;
+    static Status refresh(RdTxOp& op, std::uint64_t end) noexcept;
+    void note_arrival(RdInbound& inbound) noexcept;
     const BufferUse::Source* source_of(const Peer& peer, const RdTxOp& op) const noexcept;
     bool cannot_start(Peer& peer, RdTxOp& op) noexcept;
     void cannot_send(Peer& peer, RdTxOp& op) noexcept;

@@ -437,6 +437,9 @@ void RdEngine<Lock, Host>::place(RdInbound& inbound, const std::byte* from,
         to.expect_writes(std::min(count, kMostExpected));
     }
     inbound.received += count;
+    if (inbound.entry != nullptr && has(inbound.entry->flags, RdFlags::kHasUse)) [[unlikely]] {
+        note_arrival(inbound);
+    }
 }
 
 /// All of a message has arrived.

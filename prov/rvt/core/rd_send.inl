@@ -292,7 +292,7 @@ bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
     if (waits_for_match(peer, op)) {
         return send_rendezvous(peer, op);
     }
-    if (!refresh(op).is_ok()) [[unlikely]] {
+    if (!refresh(op, op.total).is_ok()) [[unlikely]] {
         return cannot_start(peer, op);
     }
     if (op.total > Path::kMaxLinePayload ||

@@ -342,10 +342,6 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     op->receiver = pull.operation;
     op->receiver_address = pull.address - pull.begin;
     op->piece = first_piece(peer.path);
-    if (!refresh(*op).is_ok()) {
-        cannot_send(peer, *op);
-        return true;
-    }
     op->state = RdTxOp::State::kStreaming;
     if (!op->is_direct) {
         peer.path.prepare_bulk();
@@ -376,6 +372,10 @@ bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
         const std::uint64_t most =
             std::min<std::uint64_t>({op.piece, tuning_.bulk_piece, peer.path.next_run()});
         const auto piece = static_cast<std::size_t>(std::min(most, op.end - op.done));
+        if (!refresh(op, op.done + piece).is_ok()) [[unlikely]] {
+            cannot_send(peer, op);
+            return true;
+        }
         const RdPart part{
             .op = RdOp::kPullData, .data = op.receiver, .has_more = op.done + piece < op.end};
         if (!put_part(peer, op, cursor, piece, part)) {

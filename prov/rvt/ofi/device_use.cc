@@ -77,32 +77,56 @@ void DeviceUse::part_done() noexcept {
     }
 }
 
-util::Status DeviceUse::filled(std::uint64_t begin, std::uint64_t end) noexcept {
-    if (begin == last_begin_ && end == last_end_) {
-        return last_;
-    }
-    last_ = util::kOk;
+/// Calls `copy` with what of each part is in that piece of the message, until one fails.
+template <class Copy>
+util::Status DeviceUse::copy_parts(std::uint64_t begin, std::uint64_t end, Copy copy) noexcept {
     for (const Part& part : std::span(parts_).first(part_count_)) {
         const std::uint64_t from = std::max(begin, part.place);
         const std::uint64_t to = std::min(end, part.place + part.bytes);
-        if (from < to && last_.is_ok()) {
-            last_ = part.memory->write_back(part.offset + (from - part.place), to - from);
+        const util::Status copied =
+            from < to ? copy(*part.memory, part.offset + (from - part.place), to - from)
+                      : util::kOk;
+        if (!copied.is_ok()) {
+            return copied;
         }
     }
-    last_begin_ = begin;
-    last_end_ = end;
+    return util::kOk;
+}
+
+util::Status DeviceUse::write_back(std::uint64_t begin, std::uint64_t end) noexcept {
+    return copy_parts(begin, end,
+                      [](hmem::DeviceRegion& to, std::uint64_t at, std::uint64_t bytes) {
+                          return to.write_back(at, bytes);
+                      });
+}
+
+util::Status DeviceUse::filled(std::uint64_t begin, std::uint64_t end) noexcept {
+    if (begin != last_begin_ || end != last_end_) {
+        last_ = early_.is_ok() ? write_back(std::max(begin, copied_), end) : early_;
+        last_begin_ = begin;
+        last_end_ = end;
+    }
     return last_;
 }
 
-util::Status DeviceUse::refresh() noexcept {
-    for (const Part& part : std::span(parts_).first(is_to_refresh_ ? part_count_ : 0)) {
-        const util::Status loaded = part.memory->refresh(part.offset, part.bytes);
-        if (!loaded.is_ok()) {
-            return loaded;
-        }
+void DeviceUse::arrived(std::uint64_t end) noexcept {
+    if (early_.is_ok() && end >= copied_ + kChunk) {
+        early_ = write_back(copied_, end);
+        copied_ = end;
     }
-    is_to_refresh_ = false;
-    return util::kOk;
+}
+
+util::Status DeviceUse::refresh(std::uint64_t end) noexcept {
+    if (!is_to_refresh_ || end <= copied_) {
+        return util::kOk;
+    }
+    const std::uint64_t ahead = std::max(end, copied_ + kChunk);
+    const util::Status refreshed = copy_parts(
+        copied_, ahead, [](hmem::DeviceRegion& from, std::uint64_t at, std::uint64_t bytes) {
+            return from.refresh(at, bytes);
+        });
+    copied_ = refreshed.is_ok() ? ahead : copied_;
+    return refreshed;
 }
 
 util::Result<core::DevicePlace> DeviceUse::device_place(std::uint32_t kind,

@@ -76,7 +76,8 @@ class DeviceUse final : public core::BufferUse {
     util::Status filled(std::uint64_t begin, std::uint64_t end) noexcept override;
     void part_done() noexcept override;
     void release() noexcept override { delete this; }
-    util::Status refresh() noexcept override;
+    util::Status refresh(std::uint64_t end) noexcept override;
+    void arrived(std::uint64_t end) noexcept override;
     [[nodiscard]] const Source* source() const noexcept override {
         return has_source_ ? &source_ : nullptr;
     }
@@ -85,6 +86,14 @@ class DeviceUse final : public core::BufferUse {
 
   private:
     friend class DeviceUses;
+    // Of a long message, copied at once while others are under way. Much less takes a GPU longer
+    // for each byte.
+    static constexpr std::uint64_t kChunk = 512u << 10;
+
+    template <class Copy>
+    util::Status copy_parts(std::uint64_t begin, std::uint64_t end, Copy copy) noexcept;
+    util::Status write_back(std::uint64_t begin, std::uint64_t end) noexcept;
+
     struct Held {
         std::shared_ptr<hmem::DeviceRegion> memory;
         core::CpuAccess access = core::CpuAccess::kRead;
@@ -97,6 +106,8 @@ class DeviceUse final : public core::BufferUse {
     std::size_t count_ = 0;
     std::array<Part, core::kMaxIov> parts_;  // only the first part_count_ are written
     std::size_t part_count_ = 0;
+    std::uint64_t copied_ = 0;  // bytes from the first on that refresh() or arrived() has copied
+    util::Status early_;        // what arrived() came to
     bool is_to_refresh_ = false;
     bool has_mapped_ = false;
     bool has_source_ = false;

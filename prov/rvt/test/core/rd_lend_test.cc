@@ -53,16 +53,18 @@ struct CountedUse final : BufferUse {
     }
     void part_done() noexcept override {}
     void release() noexcept override { ++releases; }
-    util::Status refresh() noexcept override {
+    util::Status refresh(std::uint64_t /*end*/) noexcept override {
         ++refreshes;
         return util::kOk;
     }
+    void arrived(std::uint64_t end) noexcept override { arrived_end = end; }
     [[nodiscard]] const Source* source() const noexcept override { return nullptr; }
     util::Result<DevicePlace> device_place(std::uint32_t /*kind*/,
                                            const void* /*here*/) const noexcept override {
         return EOPNOTSUPP;
     }
     int refreshes = 0;
+    std::uint64_t arrived_end = 0;
     int fills = 0;
     int releases = 0;
 };
@@ -349,6 +351,7 @@ Test(rd_lend, memory_of_devices_goes_in_frames) {
         std::fill_n(to.memory, kBytes, '-');
     }
     RVT_ASSERT(sends.refreshes != 0);
+    RVT_EQ(receives.arrived_end, kBytes);
     RVT_EQ(sends.releases, 1);
     RVT_EQ(receives.releases, 1);
     RVT_ASSERT(receives.fills != 0);

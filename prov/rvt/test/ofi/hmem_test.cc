@@ -273,6 +273,13 @@ Test(hmem, a_message_that_cannot_be_copied_from_its_device_ends_both_sides_with_
     fail_message(at, 200'000, 0, FI_EREMOTEIO, FI_EIO);
 }
 
+/// Each side copies four parts of 512 KiB: the last copy of all is the receiver's.
+Test(hmem, a_long_message_is_copied_part_by_part) {
+    Devices at;
+    fail_message(at, 2 << 20, 7, FI_EIO, FI_EREMOTEIO);
+    fail_message(at, 2 << 20, 0, FI_EREMOTEIO, FI_EIO);
+}
+
 Test(hmem, a_message_that_cannot_leave_its_device_ends_with_an_error) {
     Devices at;
     fab::fail_cuda_copies(0);
