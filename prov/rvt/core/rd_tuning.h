@@ -13,7 +13,7 @@ struct RdTuning {
     // and completes when the peer has it.
     std::size_t wire_eager_max = 128 * 1024;
     // Parts that an eager message is cut into, so that both sides copy at once.
-    std::size_t eager_piece = 4 * 1024;
+    std::size_t eager_piece = 16 * 1024;
     std::size_t bulk_piece = 64 * 1024;  // the same for data that was asked for
     std::size_t direct_chunk =
         512 * 1024;  // read from a peer's memory before other messages get their turn

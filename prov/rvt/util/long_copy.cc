@@ -2,6 +2,7 @@
 #include "util/long_copy.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -10,9 +11,6 @@ namespace rvt::util::detail {
 #if defined(__x86_64__)
 
 namespace {
-
-/// From here on memcpy() has no use for "rep movsb" either, and may go past the cache.
-constexpr std::size_t kMostLooped = 1u << 20;
 
 constexpr std::size_t kVector = sizeof(__m256i);
 
@@ -49,17 +47,37 @@ constexpr std::size_t kVector = sizeof(__m256i);
     put(end - kVector, last);
 }
 
-/// Intel's do without a loop: glibc knows where theirs are slow, and between two cores of a Xeon
-/// none beat memcpy().
-bool does_loop_pay() noexcept {
-    return __builtin_cpu_is("intel") == 0 && __builtin_cpu_supports("avx2") != 0;
+/// The processor's, with the extended part: 0x19 is AMD's Zen 3 and Zen 4, 0x1a is Zen 5.
+unsigned family() noexcept {
+    unsigned signature = 0;
+    unsigned rest[3];
+    if (__get_cpuid(1, &signature, &rest[0], &rest[1], &rest[2]) == 0) {
+        return 0;
+    }
+    return ((signature >> 8) & 0xfu) + ((signature >> 20) & 0xffu);
+}
+
+/// From which length on memcpy() is to be preferred to the loop, that is "rep movsb".
+/// * Intel's: always. glibc knows where theirs is slow, and between two cores of a Xeon no loop
+///   beat it.
+/// * AMD's from Zen 5 on: from 8 KiB. Theirs minds no place in a page, and writes many lines
+/// without
+///   reading them first: five times as fast as a loop where another core complex has them.
+/// * AMD's before: from 1 MiB, where it has no use for "rep movsb" either, and may go past the
+/// cache.
+std::size_t least_not_looped() noexcept {
+    constexpr unsigned kZen5 = 0x1a;
+    if (__builtin_cpu_is("intel") != 0 || __builtin_cpu_supports("avx2") == 0) {
+        return 0;
+    }
+    return __builtin_cpu_is("amd") != 0 && family() >= kZen5 ? 8u << 10 : 1u << 20;
 }
 
 }  // namespace
 
 void copy_long(void* to, const void* from, std::size_t count) noexcept {
-    static const bool kDoesLoopPay = does_loop_pay();
-    if (kDoesLoopPay && count < kMostLooped) {
+    static const std::size_t kLeastNotLooped = least_not_looped();
+    if (count < kLeastNotLooped) {
         copy_in_vectors(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), count);
     } else {
         std::memcpy(to, from, count);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Copies of data of any length, which memcpy() is not always good at: above 2 KiB the one of glibc
 // takes "rep movsb" wherever the processor says that it is fast. Where a destination begins up to
-// 63 bytes behind its source, counted within their pages, AMD's processors take 16 to 30 times as
+// 63 bytes behind its source, counted within their pages, AMD's Zen 3 takes 16 to 30 times as
 // long for it as for a loop (copy_bench: Zen 3, glibc 2.36, 4 to 256 KiB). That is the rule and
 // not the exception: rings begin with a page, and what malloc() maps 16 bytes behind one.
 #pragma once
