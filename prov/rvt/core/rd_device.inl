@@ -191,12 +191,24 @@ util::Status RdEngine<Lock, Host>::copy_with_device(PeerDeviceMemory& device, Rd
     return util::kOk;
 }
 
+/// Where a message lies in its sender's memory, as the sender's key table has it.
+template <class Lock, class Host>
+KeyHit RdEngine<Lock, Host>::find_source(const RdInbound& inbound) const noexcept {
+    const auto& peer = static_cast<const Peer&>(*inbound.peer);
+    return peer.keys_view.lookup({.key = static_cast<std::uint32_t>(inbound.sender_key),
+                                  .pd = peer.path.key_domain(),
+                                  .addr = inbound.sender_address,
+                                  .length = inbound.total,
+                                  .access = Access::kNone});
+}
+
 /// Begins to take a message from its sender's device. Returns: false where that is not open: the
 /// message is asked for then.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::take_device(RdInbound& inbound) noexcept {
     auto& peer = static_cast<Peer&>(*inbound.peer);
-    if (keys_.opener == nullptr || !peer.has_keys_view ||
+    // Nothing is remembered of a key that is not in the peer's table.
+    if (keys_.opener == nullptr || !peer.has_keys_view || !find_source(inbound).is_ok() ||
         !count_use(peer, static_cast<std::uint32_t>(inbound.sender_key), inbound.end)) {
         return false;
     }
@@ -236,11 +248,7 @@ util::Status RdEngine<Lock, Host>::read_from_device(RdInbound& inbound,
     auto& peer = static_cast<Peer&>(*inbound.peer);
     const auto own = static_cast<std::uint32_t>(inbound.sender_key);
     station_.mark_use(peer.path.incarnation(), own);
-    const KeyHit hit = peer.keys_view.lookup({.key = own,
-                                              .pd = peer.path.key_domain(),
-                                              .addr = inbound.sender_address,
-                                              .length = inbound.total,
-                                              .access = Access::kNone});
+    const KeyHit hit = find_source(inbound);
     PeerDeviceMemory* const device =
         hit.is_ok() ? opened_target(peer, own, hit, inbound.total) : nullptr;
     const BufferUse* const use =

@@ -376,6 +376,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool cannot_start(Peer& peer, RdTxOp& op) noexcept;
     void cannot_send(Peer& peer, RdTxOp& op) noexcept;
     bool cannot_arrive(RdInbound& inbound) noexcept;
+    [[nodiscard]] KeyHit find_source(const RdInbound& inbound) const noexcept;
     bool take_device(RdInbound& inbound) noexcept;
     bool copy_from_device(RdInbound& inbound, std::uint64_t& budget) noexcept;
     Status read_from_device(RdInbound& inbound, std::uint64_t bytes) noexcept;
