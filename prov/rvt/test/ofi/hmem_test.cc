@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of devices that the CPU cannot touch, over a stand-in for CUDA's library.
+#include <cerrno>
 #include <optional>
 #include <vector>
 
+#include "hmem/opened_memory.h"
 #include "ofi/on_device.h"
 #include "ofi/pair.h"
 
@@ -312,6 +314,15 @@ Test(hmem, a_copy_that_fails_at_the_target_ends_the_access_with_an_error) {
         });
         RVT_EQ(at.pair->a.next_error().err, FI_EREMOTEIO);
         fab::fail_cuda_copies(-1);
+    }
+}
+
+/// A handle is what a peer says: of no kind that there is, or of one that nobody uses here.
+Test(hmem, a_handle_that_this_process_has_no_use_for_opens_nothing) {
+    rvt::core::DeviceOpener& opener = rvt::hmem::opener();
+    RVT_ASSERT(!opener.is_ready());
+    for (const std::uint32_t kind : {0U, 1U, 2U, 3U, ~0U}) {
+        RVT_EQ(opener.open({.kind = kind}).error(), EOPNOTSUPP);
     }
 }
 

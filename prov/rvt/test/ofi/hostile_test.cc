@@ -79,14 +79,14 @@ class Writer {
 
 /// Two honest ends, memory of the first one that its peers may access, and a hostile peer.
 struct Scene {
-    rvt::test::Pair honest{everything()};
+    rvt::test::Pair honest;
     std::vector<std::byte> memory = std::vector<std::byte>(kGuard + kGranted + kGuard);
     rvt::test::Owned<fid_mr> mr =
         honest.a.reg(memory.data() + kGuard, kGranted, FI_REMOTE_READ | FI_REMOTE_WRITE, 0);
     std::array<char, 4096> inbox{};
     std::array<fi_context2, 64> contexts{};
 
-    Scene() {
+    explicit Scene(const EndOptions& options = everything()) : honest(options) {
         for (std::size_t i = 0; i < contexts.size(); ++i) {
             RVT_OK(fi_trecv(honest.a.ep.get(), inbox.data() + i * 8, 8, nullptr, FI_ADDR_UNSPEC, 0,
                             i % 2 == 0 ? 0 : ~std::uint64_t{0}, &contexts[i]));
@@ -177,10 +177,10 @@ void write_plausible_line(Scene& scene, Writer& to, std::mt19937_64& random, uns
         {RdOp::kReadLine, 40},     {RdOp::kAtomic, 64},      {RdOp::kAtomicInline, 40},
         {RdOp::kAtomicResult, 64}, {RdOp::kAtomicAnswer, 8}, {RdOp::kAccessDone, 8},
         {RdOp::kRmaEvent, 32},     {RdOp::kShare, 40},       {RdOp::kAskNicKey, 32},
-        {RdOp::kNicKey, 40},       {RdOp::kKeyEnds, 0},
+        {RdOp::kNicKey, 40},       {RdOp::kKeyEnds, 0},      {RdOp::kRendezvous, 32},
     };
     // Those that need nothing before them come more often, or no line would be the hundredth.
-    constexpr std::size_t kFree[] = {0, 1, 4, 11, 13, 17, 21, 22, 23, 24, 25};
+    constexpr std::size_t kFree[] = {0, 1, 4, 11, 13, 17, 21, 22, 23, 24, 25, 26};
     const std::size_t place =
         random() % 8 != 0 ? kFree[random() % std::size(kFree)] : random() % std::size(kShapes);
     const auto& shape = kShapes[place];
@@ -207,6 +207,31 @@ void write_plausible_line(Scene& scene, Writer& to, std::mt19937_64& random, uns
     to.publish(
         static_cast<std::uint8_t>(shape.op), static_cast<std::uint8_t>(random()),
         is_wrong ? static_cast<std::uint32_t>(pick(0, 7, 208, 209, 16'384, 20'000)) : shape.length);
+}
+
+void write_what_looks_right(Scene& scene) {
+    const SockAddr target = address_of(scene.honest.a);
+    std::vector<char> large(1 << 20);
+    std::array<fi_context2, 4> contexts{};
+    std::uint64_t lines = 0;
+    for (unsigned seed = 0; seed < 1000; ++seed) {
+        std::mt19937_64 random(seed);
+        Writer writer(target);
+        // Operations to this peer, for its answers to name.
+        const fi_addr_t peer = scene.introduce(writer);
+        fid_ep* const ep = scene.honest.a.ep.get();
+        fi_tsend(ep, large.data(), large.size(), nullptr, peer, 1, &contexts[0]);
+        fi_write(ep, large.data(), 100'000, nullptr, peer, 0, 1, &contexts[1]);
+        fi_read(ep, large.data(), 100'000, nullptr, peer, 0, 1, &contexts[2]);
+        fi_fetch_atomic(ep, large.data(), 1, nullptr, large.data() + 8, nullptr, peer, 0, 1,
+                        FI_UINT64, FI_SUM, &contexts[3]);
+        lines += write_lines(scene, writer, 100,
+                             [&](Writer& to) { write_plausible_line(scene, to, random, seed); });
+        cr_assert(scene.is_guard_whole(), "seed %u", seed);
+        RVT_OK(fi_av_remove(scene.honest.a.av.get(), &const_cast<fi_addr_t&>(peer), 1, 0));
+    }
+    cr_assert(lines > 4000, "only %llu lines were taken", static_cast<unsigned long long>(lines));
+    scene.check_alive();
 }
 
 }  // namespace
@@ -256,28 +281,15 @@ Test(hostile, lines_behind_honest_ones_may_be_anything, .timeout = 60) {
 
 Test(hostile, requests_and_answers_that_look_right_change_nothing, .timeout = 60) {
     Scene scene;
-    const SockAddr target = address_of(scene.honest.a);
-    std::vector<char> large(1 << 20);
-    std::array<fi_context2, 4> contexts{};
-    std::uint64_t lines = 0;
-    for (unsigned seed = 0; seed < 1000; ++seed) {
-        std::mt19937_64 random(seed);
-        Writer writer(target);
-        // Operations to this peer, for its answers to name.
-        const fi_addr_t peer = scene.introduce(writer);
-        fid_ep* const ep = scene.honest.a.ep.get();
-        fi_tsend(ep, large.data(), large.size(), nullptr, peer, 1, &contexts[0]);
-        fi_write(ep, large.data(), 100'000, nullptr, peer, 0, 1, &contexts[1]);
-        fi_read(ep, large.data(), 100'000, nullptr, peer, 0, 1, &contexts[2]);
-        fi_fetch_atomic(ep, large.data(), 1, nullptr, large.data() + 8, nullptr, peer, 0, 1,
-                        FI_UINT64, FI_SUM, &contexts[3]);
-        lines += write_lines(scene, writer, 100,
-                             [&](Writer& to) { write_plausible_line(scene, to, random, seed); });
-        cr_assert(scene.is_guard_whole(), "seed %u", seed);
-        RVT_OK(fi_av_remove(scene.honest.a.av.get(), &const_cast<fi_addr_t&>(peer), 1, 0));
-    }
-    cr_assert(lines > 4000, "only %llu lines were taken", static_cast<unsigned long long>(lines));
-    scene.check_alive();
+    write_what_looks_right(scene);
+}
+
+Test(hostile, neither_do_they_where_there_may_be_memory_of_devices, .timeout = 60) {
+    EndOptions options = everything();
+    options.caps |= FI_HMEM;
+    options.mr_mode |= FI_MR_HMEM;
+    Scene scene(options);
+    write_what_looks_right(scene);
 }
 
 Test(hostile, credits_that_cannot_be_true_do_not_lead_beyond_the_ring, .timeout = 60) {
