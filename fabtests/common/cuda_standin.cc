@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -28,6 +29,8 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kNoDevice = 100;
 constexpr int kInvalidContext = 201;
+constexpr int kAlreadyRegistered = 712;
+constexpr int kNotRegistered = 713;
 constexpr int kUnknown = 999;
 constexpr int kNotSupported = 801;
 constexpr std::size_t kPage = 4096;
@@ -50,11 +53,21 @@ struct Handle {
 };
 static_assert(sizeof(Handle) == 64);
 
+/// One that is made when the stream is waited for.
+struct Copy {
+    void* to;
+    const void* from;
+    std::size_t bytes;
+};
+
 struct World {
     std::mutex lock;
     fab::CudaStandIn kind = fab::CudaStandIn::kAbsent;
     bool is_used = false;
     std::map<std::uintptr_t, Memory> memories;
+    std::map<std::uintptr_t, std::size_t> pinned;  // of the host
+    bool pins_nothing = false;
+    std::vector<Copy> queued;  // of pinned memory
     std::atomic<int> copies_left{-1};
     bool is_next_to_fail = false;  // told by the thread that copies
     std::atomic<unsigned long long> copied{0};
@@ -122,7 +135,6 @@ char* open_range(unsigned long long address, std::size_t bytes) {
 }
 
 int check_copy(std::size_t bytes) {
-    if (current.empty() || current.back() != &context) return kInvalidContext;
     if (std::exchange(world().is_next_to_fail, false)) return kUnknown;
     if (world().copies_left >= 0 && world().copies_left-- <= 0) {
         world().copies_left = 0;
@@ -130,6 +142,37 @@ int check_copy(std::size_t bytes) {
     }
     world().copied += bytes;
     return kSuccess;
+}
+
+enum class Pinned { kNone, kAll, kPart };
+
+/// What of a range of host memory is pinned. Under the lock.
+Pinned pinned_of(const void* host, std::size_t bytes) {
+    const auto at = reinterpret_cast<std::uintptr_t>(host);
+    for (const auto& [begin, length] : world().pinned) {
+        if (at + bytes > begin && at < begin + length) {
+            return at >= begin && at + bytes <= begin + length ? Pinned::kAll : Pinned::kPart;
+        }
+    }
+    return Pinned::kNone;
+}
+
+/// As the driver: copies of pinned memory wait for their turn, a copy of other memory is made at
+/// once, and none can be of both.
+int copy(const Copy& wanted, const void* host) {
+    if (current.empty() || current.back() != &context) return kInvalidContext;
+    {
+        const std::lock_guard guard(world().lock);
+        const Pinned pinned = pinned_of(host, wanted.bytes);
+        if (pinned == Pinned::kPart) return kInvalidValue;
+        if (pinned == Pinned::kAll) {
+            world().queued.push_back(wanted);
+            return kSuccess;
+        }
+    }
+    const int refused = check_copy(wanted.bytes);
+    if (refused == kSuccess && wanted.bytes != 0) std::memcpy(wanted.to, wanted.from, wanted.bytes);
+    return refused;
 }
 
 }  // namespace
@@ -145,6 +188,11 @@ void fail_cuda_copies(int after) {
     world().copies_left = after;
 }
 
+void refuse_cuda_pins() {
+    const std::lock_guard guard(world().lock);
+    world().pins_nothing = true;
+}
+
 unsigned long long cuda_bytes_copied() {
     return world().copied;
 }
@@ -155,7 +203,8 @@ CudaCounts cuda_counts() {
                                       [](const auto& each) { return each.second.is_opened; });
     return {.copied = world().copied,
             .between = world().copied_between,
-            .opened = static_cast<unsigned long long>(opened)};
+            .opened = static_cast<unsigned long long>(opened),
+            .pinned = world().pinned.size()};
 }
 
 }  // namespace fab
@@ -207,7 +256,15 @@ int cuStreamCreate(void** made, unsigned /*flags*/) {
 }
 
 int cuStreamSynchronize(void* /*stream*/) {
-    return current.empty() ? kInvalidContext : kSuccess;
+    if (current.empty()) return kInvalidContext;
+    const std::lock_guard guard(world().lock);
+    int failed = kSuccess;
+    for (const Copy& each : std::exchange(world().queued, {})) {
+        const int refused = check_copy(each.bytes);
+        if (refused == kSuccess) std::memcpy(each.to, each.from, each.bytes);
+        failed = failed == kSuccess ? refused : failed;
+    }
+    return failed;
 }
 
 int cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
@@ -269,16 +326,12 @@ int cuMemFree_v2(unsigned long long address) {
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes,
                          void* /*stream*/) {
     char* const range = open_range(to, bytes);
-    const int refused = range != nullptr ? check_copy(bytes) : kInvalidValue;
-    if (refused == kSuccess && bytes != 0) std::memcpy(range, from, bytes);
-    return refused;
+    return range != nullptr ? copy({range, from, bytes}, from) : kInvalidValue;
 }
 
 int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, void* /*stream*/) {
     const char* const range = open_range(from, bytes);
-    const int refused = range != nullptr ? check_copy(bytes) : kInvalidValue;
-    if (refused == kSuccess && bytes != 0) std::memcpy(to, range, bytes);
-    return refused;
+    return range != nullptr ? copy({to, range, bytes}, to) : kInvalidValue;
 }
 
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, std::size_t bytes,
@@ -320,6 +373,31 @@ int cuIpcOpenMemHandle_v2(unsigned long long* address, Handle handle, unsigned /
 
 int cuIpcCloseMemHandle(unsigned long long address) {
     return cuMemFree_v2(address);
+}
+
+/// As the driver: memory that is there, and not twice.
+int cuMemHostRegister_v2(void* begin, std::size_t bytes, unsigned /*flags*/) {
+    const auto at = reinterpret_cast<std::uintptr_t>(begin);
+    std::vector<unsigned char> is_there((bytes + kPage - 1) / kPage);
+    if (current.empty()) return kInvalidContext;
+    if (bytes == 0 || at % kPage != 0 || mincore(begin, bytes, is_there.data()) != 0) {
+        return kInvalidValue;
+    }
+    const std::lock_guard guard(world().lock);
+    if (world().pins_nothing) return kOutOfMemory;
+    const auto next = world().pinned.lower_bound(at);
+    const bool is_free = next == world().pinned.end() || next->first >= at + bytes;
+    const bool is_behind =
+        next == world().pinned.begin() || std::prev(next)->first + std::prev(next)->second <= at;
+    if (!is_free || !is_behind) return kAlreadyRegistered;
+    world().pinned[at] = bytes;
+    return kSuccess;
+}
+
+int cuMemHostUnregister(void* begin) {
+    const std::lock_guard guard(world().lock);
+    return world().pinned.erase(reinterpret_cast<std::uintptr_t>(begin)) != 0 ? kSuccess
+                                                                              : kNotRegistered;
 }
 
 int cuCtxSynchronize() {

@@ -26,6 +26,8 @@ void use_cuda_standin(CudaStandIn kind);
 
 /// Has copies fail from the nth on, counted from 0; -1: none.
 void fail_cuda_copies(int after);
+/// Has no more host memory pinned.
+void refuse_cuda_pins();
 /// Bytes that have been copied in either direction.
 unsigned long long cuda_bytes_copied();
 
@@ -33,6 +35,7 @@ struct CudaCounts {
     unsigned long long copied;   // bytes, in either direction
     unsigned long long between;  // of them those from one allocation to another
     unsigned long long opened;   // allocations of other processes that are open in this one
+    unsigned long long pinned;   // ranges of host memory
 };
 CudaCounts cuda_counts();
 

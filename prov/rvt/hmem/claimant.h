@@ -62,6 +62,33 @@ class Claimant {
     virtual util::Status copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                                  std::uint64_t bytes) noexcept = 0;
 
+    /// Has host memory stay where it is, which lets the library copy between it and memory of its
+    /// devices at once. A copy names memory that is all within one such range, or not at all.
+    /// Takes some 100 us for each MiB.
+    /// @param for_copies  Whose context is taken.
+    /// Returns: EOPNOTSUPP when the library cannot, or will not.
+    virtual util::Status pin(const Allocation& /*for_copies*/, std::byte* /*begin*/,
+                             std::uint64_t /*bytes*/) noexcept {
+        return EOPNOTSUPP;
+    }
+    /// Precondition: `begin` has been pinned with `for_copies`, and no copy names the range.
+    virtual void unpin(const Allocation& /*for_copies*/, std::byte* /*begin*/) noexcept {}
+    /// As copy_out() and copy_in(), of memory that has been pinned for the allocation; done only
+    /// after finish().
+    /// Returns: EIO.
+    virtual util::Status begin_copy_out(const Allocation& /*from*/, std::uint64_t /*offset*/,
+                                        std::byte* /*to*/, std::uint64_t /*bytes*/) noexcept {
+        return EIO;
+    }
+    virtual util::Status begin_copy_in(const Allocation& /*to*/, std::uint64_t /*offset*/,
+                                       const std::byte* /*from*/,
+                                       std::uint64_t /*bytes*/) noexcept {
+        return EIO;
+    }
+    /// Waits for all copies to and from the allocation that have been begun.
+    /// Returns: EIO when one has failed.
+    virtual util::Status finish(const Allocation& /*of*/) noexcept { return util::kOk; }
+
     /// By what other processes of this host open the allocation.
     /// Returns: EOPNOTSUPP when they cannot.
     virtual util::Result<core::DeviceHandle> share(const Allocation& /*of*/) noexcept {

@@ -37,21 +37,32 @@ constinit Touched touched;
 
 }  // namespace
 
+CopiedMemory::CopiedMemory(Claimant& claimant, const Allocation& allocation, std::byte* mapped,
+                           std::uint64_t mapped_bytes, std::unique_ptr<Piece[]> pieces) noexcept
+    // As far into its page as on the device: what is aligned there is aligned here.
+    : DeviceRegion(mapped + allocation.address % kPage, allocation.bytes, true),
+      claimant_(claimant),
+      allocation_(allocation),
+      mapped_bytes_(mapped_bytes),
+      pieces_(std::move(pieces)) {}
+
 util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(Claimant& claimant,
                                                                const Allocation& allocation,
                                                                bool may_share) {
-    const std::uint64_t bytes = (allocation.bytes + kPage) / kPage * kPage;
-    // As far into its page as on the device: what is aligned there is aligned here.
-    const std::uint64_t into_page = allocation.address % kPage;
-    void* const mapped = mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE,
+    const std::uint64_t bytes = (allocation.bytes + kPage) / kPage * kPage + kPage;
+    void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) {
         return ENOMEM;
     }
+    std::unique_ptr<Piece[]> pieces;
+    if (madvise(mapped, bytes, MADV_WIPEONFORK) == 0) {
+        pieces.reset(new (std::nothrow) Piece[(bytes + kPiece - 1) / kPiece]);
+    }
     std::unique_ptr<CopiedMemory> made(new (std::nothrow) CopiedMemory(
-        claimant, allocation, static_cast<std::byte*>(mapped) + into_page, bytes + kPage));
+        claimant, allocation, static_cast<std::byte*>(mapped), bytes, std::move(pieces)));
     if (made == nullptr) {
-        munmap(mapped, bytes + kPage);
+        munmap(mapped, bytes);
         return ENOMEM;
     }
     const util::Result<core::DeviceHandle> handle =
@@ -63,8 +74,16 @@ util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(Claimant& claiman
 }
 
 CopiedMemory::~CopiedMemory() {
-    touched.take(touched_bytes_);
-    munmap(data() - allocation_.address % kPage, mapped_bytes_);
+    {
+        const util::Guard guard(lock_);
+        unpin_all();
+        touched.take(touched_bytes_);
+    }
+    munmap(mapped(), mapped_bytes_);
+}
+
+std::uint64_t CopiedMemory::into_page() const noexcept {
+    return allocation_.address % kPage;
 }
 
 util::Result<core::DevicePlace> CopiedMemory::device_place(std::uint32_t kind,
@@ -84,27 +103,116 @@ util::Status CopiedMemory::begin_cpu_access(core::CpuAccess /*access*/) noexcept
 void CopiedMemory::end_cpu_access(core::CpuAccess /*access*/) noexcept {
     const util::Guard guard(lock_);
     if (--accesses_ == 0 && touched_bytes_ > kKeptBytes && touched.sum() > kKeptByAll) {
-        madvise(data() - allocation_.address % kPage, mapped_bytes_, MADV_DONTNEED);
+        unpin_all();
+        madvise(mapped(), mapped_bytes_, MADV_DONTNEED);
         touched.take(std::exchange(touched_bytes_, 0));
     }
 }
 
 /// Counts pages that may come. Those of one region are no more than it has.
-void CopiedMemory::touch(std::uint64_t count) noexcept {
-    const util::Guard guard(lock_);
-    const std::uint64_t more = std::min(count, DeviceRegion::bytes() - touched_bytes_);
+void CopiedMemory::count(std::uint64_t bytes) noexcept {
+    const std::uint64_t more = std::min(bytes, DeviceRegion::bytes() - touched_bytes_);
     touched_bytes_ += more;
     touched.add(more);
 }
 
+void CopiedMemory::note_long_copy(std::uint64_t index, std::uint64_t bytes) noexcept {
+    Piece& piece = pieces_[index];
+    if (piece.pages != Pages::kPageable) {
+        return;
+    }
+    const std::uint64_t begin = index * kPiece;
+    const std::uint64_t length = std::min(kPiece, mapped_bytes_ - begin);
+    const std::uint64_t enough = std::max(length, kWorthPinning);
+    piece.copied = static_cast<std::uint32_t>(std::min(piece.copied + bytes, enough));
+    if (piece.copied == enough && touched.sum() + length <= kKeptByAll) {
+        count(length);
+        piece.pages = claimant_.pin(allocation_, mapped() + begin, length).is_ok()
+                          ? Pages::kPinned
+                          : Pages::kRefused;
+    }
+}
+
+void CopiedMemory::unpin_all() noexcept {
+    if (pieces_ == nullptr) {
+        return;
+    }
+    for (std::uint64_t begin = 0; begin < mapped_bytes_; begin += kPiece) {
+        Piece& piece = pieces_[begin / kPiece];
+        if (piece.pages == Pages::kPinned) {
+            claimant_.unpin(allocation_, mapped() + begin);
+        }
+        piece = {};
+    }
+}
+
+/// Copies that lie in one piece each: one is pinned, or it is not.
+template <class Copy>
+util::Status CopiedMemory::copy_pieces(std::uint64_t offset, std::uint64_t bytes,
+                                       Copy copy) noexcept {
+    while (bytes != 0) {
+        const std::uint64_t place = into_page() + offset;
+        const std::uint64_t part = std::min(bytes, kPiece - place % kPiece);
+        {
+            const util::Guard guard(lock_);
+            count(part);
+            if (part >= kLongCopy && pieces_ != nullptr) {
+                note_long_copy(place / kPiece, part);
+            }
+        }
+        const util::Status copied = copy(offset, part);
+        if (!copied.is_ok()) {
+            return copied;
+        }
+        offset += part;
+        bytes -= part;
+    }
+    return util::kOk;
+}
+
 util::Status CopiedMemory::refresh(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    touch(bytes);
-    return bytes == 0 ? util::kOk : claimant_.copy_out(allocation_, offset, data() + offset, bytes);
+    return copy_pieces(offset, bytes, [this](std::uint64_t at, std::uint64_t part) {
+        return claimant_.copy_out(allocation_, at, data() + at, part);
+    });
 }
 
 util::Status CopiedMemory::write_back(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    touch(bytes);
-    return bytes == 0 ? util::kOk : claimant_.copy_in(allocation_, offset, data() + offset, bytes);
+    return copy_pieces(offset, bytes, [this](std::uint64_t at, std::uint64_t part) {
+        return claimant_.copy_in(allocation_, at, data() + at, part);
+    });
+}
+
+bool CopiedMemory::is_pinned(std::uint64_t index) noexcept {
+    const util::Guard guard(lock_);
+    return pieces_ != nullptr && pieces_[index].pages == Pages::kPinned;
+}
+
+/// Of what is pinned: the library copies anything else before it returns.
+template <class Begin>
+std::uint64_t CopiedMemory::begin_pieces(std::uint64_t offset, std::uint64_t bytes,
+                                         Begin begin) noexcept {
+    std::uint64_t done = 0;
+    while (done != bytes) {
+        const std::uint64_t place = into_page() + offset + done;
+        const std::uint64_t part = std::min(bytes - done, kPiece - place % kPiece);
+        if (!is_pinned(place / kPiece) || !begin(offset + done, part).is_ok()) {
+            break;
+        }
+        done += part;
+    }
+    return done;
+}
+
+std::uint64_t CopiedMemory::begin_refresh(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    return begin_pieces(offset, bytes, [this](std::uint64_t at, std::uint64_t part) {
+        return claimant_.begin_copy_out(allocation_, at, data() + at, part);
+    });
+}
+
+std::uint64_t CopiedMemory::begin_write_back(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    return begin_pieces(offset, bytes, [this](std::uint64_t at, std::uint64_t part) {
+        return claimant_.begin_copy_in(allocation_, at, data() + at, part);
+    });
 }
 
 }  // namespace rvt::hmem

@@ -33,6 +33,7 @@ constexpr int kPointerRangeStart = 11;    // CU_POINTER_ATTRIBUTE_RANGE_START_AD
 constexpr int kPointerRangeSize = 12;     // CU_POINTER_ATTRIBUTE_RANGE_SIZE
 constexpr unsigned kMemoryTypeDevice = 2;
 constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kRegisterPortable = 1;   // CU_MEMHOSTREGISTER_PORTABLE: for all contexts
 constexpr int kDmaBufFd = 1;                // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 constexpr unsigned kIpcLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 constexpr std::uint64_t kPage = 4096;
@@ -54,6 +55,8 @@ struct Functions {
     CuResult (*copy_to_device)(CuDevicePtr, const void*, std::size_t, CuStream) = nullptr;
     CuResult (*copy_to_host)(void*, CuDevicePtr, std::size_t, CuStream) = nullptr;
     CuResult (*copy_on_device)(CuDevicePtr, CuDevicePtr, std::size_t, CuStream) = nullptr;
+    CuResult (*host_register)(void*, std::size_t, unsigned) = nullptr;
+    CuResult (*host_unregister)(void*) = nullptr;
     // Since CUDA 11.
     CuResult (*ipc_get)(CuIpcMemHandle*, CuDevicePtr) = nullptr;
     CuResult (*ipc_open)(CuDevicePtr*, CuIpcMemHandle, unsigned) = nullptr;
@@ -74,6 +77,14 @@ class Cuda final : public Claimant {
                           std::uint64_t bytes) noexcept override;
     util::Status copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                          std::uint64_t bytes) noexcept override;
+    util::Status pin(const Allocation& for_copies, std::byte* begin,
+                     std::uint64_t bytes) noexcept override;
+    void unpin(const Allocation& for_copies, std::byte* begin) noexcept override;
+    util::Status begin_copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
+                                std::uint64_t bytes) noexcept override;
+    util::Status begin_copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
+                               std::uint64_t bytes) noexcept override;
+    util::Status finish(const Allocation& of) noexcept override;
     util::Result<core::DeviceHandle> share(const Allocation& of) noexcept override;
     [[nodiscard]] bool is_in_use() const noexcept override;
     util::Result<Allocation> open(const core::DeviceHandle& handle) noexcept override;
@@ -103,8 +114,9 @@ class Cuda final : public Claimant {
     [[nodiscard]] bool is_device(CuDevicePtr address) const noexcept;
     CuContext context_of(CuDevicePtr address) noexcept;
     CuStream stream_of(CuContext context) noexcept;
-    util::Status finish(const Allocation& of, CuResult queued, const char* direction,
-                        std::uint64_t bytes) noexcept;
+    template <class Queue>
+    util::Status queue(const Allocation& of, const char* direction, std::uint64_t bytes,
+                       Queue queue) noexcept;
 
     std::once_flag once_;
     util::Status started_;
@@ -152,7 +164,9 @@ util::Status Cuda::load() noexcept {
                           library_.find("cuStreamSynchronize", cu_.stream_synchronize) &&
                           library_.find("cuMemcpyHtoDAsync_v2", cu_.copy_to_device) &&
                           library_.find("cuMemcpyDtoHAsync_v2", cu_.copy_to_host) &&
-                          library_.find("cuMemcpyDtoDAsync_v2", cu_.copy_on_device);
+                          library_.find("cuMemcpyDtoDAsync_v2", cu_.copy_on_device) &&
+                          library_.find("cuMemHostRegister_v2", cu_.host_register) &&
+                          library_.find("cuMemHostUnregister", cu_.host_unregister);
     if (!is_whole) {
         return ENOSYS;
     }
@@ -255,34 +269,73 @@ util::Result<Claimant::DmaBuf> Cuda::dma_buf(const Allocation& of) noexcept {
     return DmaBuf{.fd = util::UniqueFd(fd), .offset = of.address - begin};
 }
 
-/// Waits for a copy that has been queued.
-util::Status Cuda::finish(const Allocation& of, CuResult queued, const char* direction,
-                          std::uint64_t bytes) noexcept {
-    const CuResult result = queued == kCuSuccess ? cu_.stream_synchronize(of.queue) : queued;
-    if (result == kCuSuccess) {
-        return util::kOk;
+/// Has a copy queued.
+template <class Queue>
+util::Status Cuda::queue(const Allocation& of, const char* direction, std::uint64_t bytes,
+                         Queue queue) noexcept {
+    const Current current(cu_, of.context);
+    const CuResult result = current.result() == kCuSuccess ? queue() : current.result();
+    if (result != kCuSuccess) {
+        RVT_WARN(kMr, "cannot copy %llu bytes %s memory of CUDA: %s",
+                 static_cast<unsigned long long>(bytes), direction, text(result));
+        return EIO;
     }
-    RVT_WARN(kMr, "cannot copy %llu bytes %s memory of CUDA: %s",
-             static_cast<unsigned long long>(bytes), direction, text(result));
-    return EIO;
+    return util::kOk;
+}
+
+util::Status Cuda::finish(const Allocation& of) noexcept {
+    const Current current(cu_, of.context);
+    const CuResult result =
+        current.result() == kCuSuccess ? cu_.stream_synchronize(of.queue) : current.result();
+    if (result != kCuSuccess) {
+        RVT_WARN(kMr, "copies of memory of CUDA have failed: %s", text(result));
+        return EIO;
+    }
+    return util::kOk;
+}
+
+util::Status Cuda::begin_copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
+                                  std::uint64_t bytes) noexcept {
+    return queue(from, "from", bytes,
+                 [&] { return cu_.copy_to_host(to, from.address + offset, bytes, from.queue); });
+}
+
+util::Status Cuda::begin_copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
+                                 std::uint64_t bytes) noexcept {
+    return queue(to, "to", bytes,
+                 [&] { return cu_.copy_to_device(to.address + offset, from, bytes, to.queue); });
 }
 
 util::Status Cuda::copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
                             std::uint64_t bytes) noexcept {
-    const Current current(cu_, from.context);
-    const CuResult queued = current.result() == kCuSuccess
-                                ? cu_.copy_to_host(to, from.address + offset, bytes, from.queue)
-                                : current.result();
-    return finish(from, queued, "from", bytes);
+    const util::Status begun = begin_copy_out(from, offset, to, bytes);
+    return begun.is_ok() ? finish(from) : begun;
 }
 
 util::Status Cuda::copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                            std::uint64_t bytes) noexcept {
-    const Current current(cu_, to.context);
-    const CuResult queued = current.result() == kCuSuccess
-                                ? cu_.copy_to_device(to.address + offset, from, bytes, to.queue)
+    const util::Status begun = begin_copy_in(to, offset, from, bytes);
+    return begun.is_ok() ? finish(to) : begun;
+}
+
+util::Status Cuda::pin(const Allocation& for_copies, std::byte* begin,
+                       std::uint64_t bytes) noexcept {
+    const Current current(cu_, for_copies.context);
+    const CuResult result = current.result() == kCuSuccess
+                                ? cu_.host_register(begin, bytes, kRegisterPortable)
                                 : current.result();
-    return finish(to, queued, "to", bytes);
+    if (result != kCuSuccess) {
+        RVT_INFO(kMr, "CUDA does not pin %llu bytes of host memory, copies take longer: %s",
+                 static_cast<unsigned long long>(bytes), text(result));
+        return EOPNOTSUPP;
+    }
+    return util::kOk;
+}
+
+void Cuda::unpin(const Allocation& for_copies, std::byte* begin) noexcept {
+    const Current current(cu_, for_copies.context);
+    // While the process ends the driver may refuse: it has let go of everything itself.
+    static_cast<void>(cu_.host_unregister(begin));
 }
 
 // ---- between processes: "CUDA Driver API", cuIpcGetMemHandle and what follows ----
@@ -354,11 +407,10 @@ void Cuda::close(const Allocation& opened, const core::DeviceHandle& by) noexcep
 
 util::Status Cuda::copy_across(const Allocation& opened, std::uint64_t to, std::uint64_t from,
                                std::uint64_t bytes) noexcept {
-    const Current current(cu_, opened.context);
-    const CuResult queued = current.result() == kCuSuccess
-                                ? cu_.copy_on_device(to, from, bytes, opened.queue)
-                                : current.result();
-    return finish(opened, queued, "between", bytes);
+    const util::Status queued = queue(opened, "between", bytes, [&] {
+        return cu_.copy_on_device(to, from, bytes, opened.queue);
+    });
+    return queued.is_ok() ? finish(opened) : queued;
 }
 
 }  // namespace

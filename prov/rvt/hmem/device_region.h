@@ -26,6 +26,20 @@ class DeviceRegion : public core::DeviceMemory {
         return EOPNOTSUPP;
     }
 
+    /// As refresh() and write_back(), of the first bytes that can be copied while the CPU does
+    /// other things; done only after finish().
+    /// Returns: how many bytes that are.
+    virtual std::uint64_t begin_refresh(std::uint64_t /*offset*/,
+                                        std::uint64_t /*bytes*/) noexcept {
+        return 0;
+    }
+    virtual std::uint64_t begin_write_back(std::uint64_t /*offset*/,
+                                           std::uint64_t /*bytes*/) noexcept {
+        return 0;
+    }
+    /// During the same access. Returns: EIO when a copy that was begun has failed.
+    virtual util::Status finish() noexcept { return util::kOk; }
+
   protected:
     DeviceRegion(std::byte* data, std::uint64_t bytes, bool is_writable) noexcept
         : data_(data), bytes_(bytes), is_writable_(is_writable) {}

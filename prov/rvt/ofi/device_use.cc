@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <new>
 #include <span>
+#include <utility>
 
 #include "ofi/compat.h"
 #include "ofi/errors.h"
@@ -30,6 +31,7 @@ DeviceUse::DeviceUse(DeviceUses& all) noexcept : all_(all) {
 }
 
 DeviceUse::~DeviceUse() {
+    static_cast<void>(finish());
     for (std::size_t i = 0; i < count_; ++i) {
         held_[i].memory->end_cpu_access(held_[i].access);
     }
@@ -100,9 +102,17 @@ util::Status DeviceUse::write_back(std::uint64_t begin, std::uint64_t end) noexc
                       });
 }
 
+/// Waits for copies that have been begun.
+util::Status DeviceUse::finish() noexcept {
+    return std::exchange(is_copying_, false) ? parts_[0].memory->finish() : util::kOk;
+}
+
 util::Status DeviceUse::filled(std::uint64_t begin, std::uint64_t end) noexcept {
     if (begin != last_begin_ || end != last_end_) {
-        last_ = early_.is_ok() ? write_back(std::max(begin, copied_), end) : early_;
+        const util::Status rest =
+            early_.is_ok() ? write_back(std::max(begin, copied_), end) : early_;
+        const util::Status first = finish();
+        last_ = rest.is_ok() ? first : rest;
         last_begin_ = begin;
         last_end_ = end;
     }
@@ -111,22 +121,58 @@ util::Status DeviceUse::filled(std::uint64_t begin, std::uint64_t end) noexcept 
 
 void DeviceUse::arrived(std::uint64_t end) noexcept {
     if (early_.is_ok() && end >= copied_ + kChunk) {
-        early_ = write_back(copied_, end);
+        early_ = write_back_early(copied_, end);
         copied_ = end;
     }
+}
+
+/// Where all of the message goes to one buffer, copies run while more of it arrives.
+util::Status DeviceUse::write_back_early(std::uint64_t begin, std::uint64_t end) noexcept {
+    if (part_count_ != 1) {
+        return write_back(begin, end);
+    }
+    return copy_parts(
+        begin, end, [&](hmem::DeviceRegion& to, std::uint64_t at, std::uint64_t bytes) {
+            const std::uint64_t begun = to.begin_write_back(at, bytes);
+            is_copying_ = is_copying_ || begun != 0;
+            return begun == bytes ? util::kOk : to.write_back(at + begun, bytes - begun);
+        });
 }
 
 util::Status DeviceUse::refresh(std::uint64_t end) noexcept {
     if (!is_to_refresh_ || end <= copied_) {
         return util::kOk;
     }
-    const std::uint64_t ahead = std::max(end, copied_ + kChunk);
-    const util::Status refreshed = copy_parts(
-        copied_, ahead, [](hmem::DeviceRegion& from, std::uint64_t at, std::uint64_t bytes) {
-            return from.refresh(at, bytes);
-        });
-    copied_ = refreshed.is_ok() ? ahead : copied_;
+    const bool has_begun = is_copying_;
+    util::Status refreshed = finish();
+    if (has_begun && refreshed.is_ok()) {
+        copied_ = begun_;
+    }
+    if (refreshed.is_ok() && end > copied_) {
+        const std::uint64_t ahead = std::max(end, copied_ + kChunk);
+        refreshed = copy_parts(copied_, ahead,
+                               [](hmem::DeviceRegion& from, std::uint64_t at, std::uint64_t bytes) {
+                                   return from.refresh(at, bytes);
+                               });
+        copied_ = refreshed.is_ok() ? ahead : copied_;
+    }
+    if (refreshed.is_ok()) {
+        begin_refresh();
+    }
     return refreshed;
+}
+
+/// What will be asked for next, where all of the message comes from one buffer.
+void DeviceUse::begin_refresh() noexcept {
+    const Part& part = parts_[0];
+    if (part_count_ != 1 || copied_ < part.place || copied_ >= part.place + part.bytes) {
+        return;
+    }
+    const std::uint64_t done = copied_ - part.place;
+    const std::uint64_t begun =
+        part.memory->begin_refresh(part.offset + done, std::min(kChunk, part.bytes - done));
+    is_copying_ = begun != 0;
+    begun_ = copied_ + begun;
 }
 
 util::Result<core::DevicePlace> DeviceUse::device_place(std::uint32_t kind,

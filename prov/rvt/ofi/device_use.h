@@ -93,6 +93,9 @@ class DeviceUse final : public core::BufferUse {
     template <class Copy>
     util::Status copy_parts(std::uint64_t begin, std::uint64_t end, Copy copy) noexcept;
     util::Status write_back(std::uint64_t begin, std::uint64_t end) noexcept;
+    void begin_refresh() noexcept;
+    util::Status write_back_early(std::uint64_t begin, std::uint64_t end) noexcept;
+    util::Status finish() noexcept;
 
     struct Held {
         std::shared_ptr<hmem::DeviceRegion> memory;
@@ -107,7 +110,9 @@ class DeviceUse final : public core::BufferUse {
     std::array<Part, core::kMaxIov> parts_;  // only the first part_count_ are written
     std::size_t part_count_ = 0;
     std::uint64_t copied_ = 0;  // bytes from the first on that refresh() or arrived() has copied
+    std::uint64_t begun_ = 0;   // if more: what refresh() has begun to copy
     util::Status early_;        // what arrived() came to
+    bool is_copying_ = false;   // a copy has been begun, and not waited for
     bool is_to_refresh_ = false;
     bool has_mapped_ = false;
     bool has_source_ = false;

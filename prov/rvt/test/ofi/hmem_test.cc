@@ -282,6 +282,91 @@ Test(hmem, a_long_message_is_copied_part_by_part) {
     fail_message(at, 2 << 20, 0, FI_EREMOTEIO, FI_EIO);
 }
 
+Test(hmem, memory_that_long_messages_go_through_is_pinned_until_its_region_closes, .timeout = 60) {
+    // Across an end of what is pinned at once, wherever the copy begins.
+    constexpr std::size_t kLength = 6 << 20;
+    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    Pair pair(kDevices);
+    for (const bool may_pin : {true, false}) {
+        const OnDevice memory(2 * kLength);
+        auto mr = opened<fid_mr>([&](fid_mr** made) {
+            return try_reg(pair.a.open.domain.get(), memory.at(), 2 * kLength, FI_HMEM_CUDA, made);
+        });
+        std::vector<char> arrived(kLength);
+        for (const int seed : {4, 5, 6}) {
+            const auto bytes = numbered(kLength, seed);
+            memory.write(3, bytes);
+            pair.post([&] {
+                return fi_recv(pair.b.ep.get(), arrived.data(), kLength, nullptr, FI_ADDR_UNSPEC,
+                               nullptr);
+            });
+            pair.post([&] {
+                return fi_send(pair.a.ep.get(), memory.at(3), kLength, fi_mr_desc(mr.get()),
+                               pair.a.peer, nullptr);
+            });
+            RVT_EQ(pair.b.next().len, kLength);
+            pair.a.next();
+            cr_assert(arrived == bytes);
+        }
+        RVT_EQ(fab::cuda_counts().pinned != 0, may_pin);
+        mr.reset();
+        RVT_EQ(fab::cuda_counts().pinned, 0);
+        fab::refuse_cuda_pins();
+    }
+}
+
+/// A copy that has been begun fails when it is waited for.
+Test(hmem, a_long_message_of_pinned_memory_ends_with_an_error_where_a_copy_fails) {
+    constexpr std::size_t kLength = 2 << 20;
+    Devices at;
+    const auto bytes = numbered(kLength, 3);
+    at.a.write(0, bytes);
+    const auto send_one = [&] {
+        at.pair->post([&] {
+            return fi_trecv(at.pair->b.ep.get(), at.b.at(), kLength, at.desc_b(), FI_ADDR_UNSPEC, 7,
+                            0, nullptr);
+        });
+        at.pair->post([&] {
+            return fi_tsend(at.pair->a.ep.get(), at.a.at(), kLength, at.desc_a(), at.pair->a.peer,
+                            7, nullptr);
+        });
+    };
+    for (int i = 0; i < 3; ++i) {
+        send_one();
+        RVT_EQ(at.pair->b.next().len, kLength);
+        at.pair->a.next();
+    }
+    RVT_EQ(fab::cuda_counts().pinned, 2);
+    for (int nth = 0; nth < 8; ++nth) {
+        send_one();
+        fab::fail_cuda_copies(nth);
+        at.pair->b.next_error();
+        at.pair->a.next_error();
+        fab::fail_cuda_copies(-1);
+    }
+    send_one();
+    RVT_EQ(at.pair->b.next().len, kLength);
+    at.pair->a.next();
+    cr_assert(at.b.read(0, kLength) == bytes);
+}
+
+Test(hmem, memory_that_short_messages_go_through_is_not_pinned) {
+    Devices at;
+    for (int i = 0; i < 1000; ++i) {
+        at.pair->post([&] {
+            return fi_trecv(at.pair->b.ep.get(), at.b.at(), 4096, at.desc_b(), FI_ADDR_UNSPEC, 7, 0,
+                            nullptr);
+        });
+        at.pair->post([&] {
+            return fi_tsend(at.pair->a.ep.get(), at.a.at(), 4096, at.desc_a(), at.pair->a.peer, 7,
+                            nullptr);
+        });
+        at.pair->b.next();
+        at.pair->a.next();
+    }
+    RVT_EQ(fab::cuda_counts().pinned, 0);
+}
+
 Test(hmem, a_message_that_cannot_leave_its_device_ends_with_an_error) {
     Devices at;
     fab::fail_cuda_copies(0);
