@@ -23,6 +23,8 @@ constexpr std::uint64_t kHotLines = 4 * kLargeLines;
 constexpr unsigned kStallsBeforeNextTry = 10'000;
 /// The longest run whose cache lines are taken ahead; for longer ones it makes no difference.
 constexpr std::size_t kMostOwned = 8192;
+/// The longest run that is demoted; longer ones take longer for it (an Emerald Rapids).
+constexpr std::size_t kMostDemoted = 1024;
 
 }  // namespace
 
@@ -199,11 +201,13 @@ void Path::put_lines(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::
     }
     lines_.publish(
         LineMeta::pack(static_cast<std::uint8_t>(op), flags, static_cast<std::uint32_t>(count)));
+    for (std::uint64_t ahead = 0; ahead < needed; ++ahead) {
+        util::demote(&lines_.line(ahead));
+    }
+    // None of the next ones is asked for, as publish() does: the peer waits for a message of
+    // several lines with the first two of them in its cache, and would have to fetch both again.
     lines_.advance(needed);
     ring_doorbell();
-    for (std::uint64_t ahead = 0; ahead < needed; ++ahead) {
-        util::prefetch_write(&lines_.line(ahead));  // as in publish()
-    }
 }
 
 bool Path::put_control(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
@@ -244,6 +248,9 @@ void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::ui
     line.tag = tag;
     line.data = data;
     util::copy_small(line.payload, static_cast<const std::byte*>(payload), payload_bytes);
+    if (run_bytes <= kMostDemoted) {
+        bytes_.demote(run_bytes);
+    }
     bytes_.commit(run_bytes);
     publish(op, flags, run_bytes);
     // While the peer is busy with this run: the next one is likely to be as long.

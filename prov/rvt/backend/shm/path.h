@@ -302,6 +302,7 @@ class Path {
                                            std::size_t length) noexcept {
         lines_.publish(LineMeta::pack(static_cast<std::uint8_t>(op), flags,
                                       static_cast<std::uint32_t>(length)));
+        util::demote(&lines_.line());
         lines_.advance(1);
         // The peer's cache has it from the last lap: now it gives it back before we need it.
         util::prefetch_write(&lines_.line());

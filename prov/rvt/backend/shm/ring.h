@@ -197,6 +197,13 @@ class ByteProducer {
         }
         owned_ = std::max(owned_, start + count);
     }
+    /// Lets the reserved and filled run of `count` bytes go to where the consumer finds it sooner.
+    void demote(std::size_t count) const noexcept {
+        const std::byte* const run = bytes_ + (next(count) & (capacity_ - 1));
+        for (std::size_t at = 0; at < count; at += util::kCacheLine) {
+            util::demote(run + at);
+        }
+    }
     void refresh(std::uint64_t consumed) noexcept {
         if (tail_ - consumed <= capacity_) {
             limit_ = consumed + capacity_;
