@@ -389,6 +389,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.state = Peer::State::kIdle;
     finish_let_go(peer);
     peer.path.close();
+    next_run_to_ = next_run_to_ == &peer ? nullptr : next_run_to_;
     finish_answered_ones(peer);
     std::erase_if(polled_, [&](const Polled& polled) { return polled.peer == &peer; });
     std::erase(remote_, &peer);

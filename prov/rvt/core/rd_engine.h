@@ -186,6 +186,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status try_send_now(Peer& peer, const RdSend& request, std::uint64_t total) noexcept;
     Status send_lines(Peer& peer, const RdSend& request, std::uint64_t total) noexcept;
     bool send_run(Peer& peer, const RdSend& request, std::uint64_t total) noexcept;
+    RVT_ALWAYS_INLINE void expect_run(Peer& peer) noexcept;
     RdTxOp* take_tx(Peer& peer, RdTxOp::Kind kind, void* context, RdFlags flags) noexcept;
     Status fill_message(RdTxOp& op, const RdSend& request, std::uint64_t total) noexcept;
     bool start_message(Peer& peer, RdTxOp& op) noexcept;
@@ -484,6 +485,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::vector<Polled> polled_;
     std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last
     std::size_t victim_ = 0;            // the active peer that gave way last
+    // The peer of several that the last run went to: the next one may do so, too. It is prepared
+    // when there is nothing else to do, since what goes to others meanwhile would wait for that.
+    Peer* next_run_to_ = nullptr;
     std::vector<Peer*> busy_;
     std::vector<Peer*> remote_;  // connected peers of other hosts: the station polls for them
     RdQueue<RdInbound> copies_;  // messages that this process reads itself

@@ -3,6 +3,8 @@
 // rd_engine.h.
 #pragma once
 
+#include <utility>
+
 #include "core/rd_engine.h"
 
 namespace rvt::core {
@@ -162,6 +164,9 @@ unsigned RdEngine<Lock, Host>::poll_many() noexcept {
             std::swap(polled_[victim_], polled_[rotation_]);
             moved += poll_one_of_many(polled_[victim_]);
         }
+    }
+    if (moved == 0 && next_run_to_ != nullptr) {
+        std::exchange(next_run_to_, nullptr)->path.prepare_run();
     }
     return moved;
 }

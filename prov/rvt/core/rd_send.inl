@@ -196,8 +196,19 @@ bool RdEngine<Lock, Host>::send_run(Peer& peer, const RdSend& request,
     util::IovCursor(request.iov, request.iov_count).gather(run, total);
     peer.path.put_run(RdOp::kEagerFirst, wire_flags(request.flags), request.tag, request.data,
                       &header, sizeof header, total);
+    expect_run(peer);
     complete_tx(request.context, request.flags, send_wc_flags(request.flags), WcStatus::kSuccess);
     return true;
+}
+
+/// Has the next run to a peer prepared, to which the last one went.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::expect_run(Peer& peer) noexcept {
+    if (polled_.size() == 1) {
+        peer.path.prepare_run();
+    } else {
+        next_run_to_ = &peer;
+    }
 }
 
 /// A cleared record for an operation, or nullptr when too many are open. Messages that no receive
@@ -454,6 +465,7 @@ bool RdEngine<Lock, Host>::put_part(Peer& peer, RdTxOp& op, util::IovCursor& fro
     from.gather(run, bytes);
     peer.path.put_run(part.op, part.flags, part.tag, part.data, part.payload, part.payload_bytes,
                       bytes);
+    expect_run(peer);
     return true;
 }
 

@@ -3,6 +3,7 @@
 #include "backend/shm/path.h"
 
 #include <cerrno>
+#include <utility>
 
 #include <sys/eventfd.h>
 #include <sys/uio.h>
@@ -84,6 +85,7 @@ void Path::close() noexcept {
     armed_ = &kNeverArmed;
     woken_episode_ = 0;
     is_held_ = false;
+    next_run_ = 0;
     peering_.reset();
 }
 
@@ -253,12 +255,16 @@ void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::ui
     }
     bytes_.commit(run_bytes);
     publish(op, flags, run_bytes);
-    // While the peer is busy with this run: the next one is likely to be as long.
-    if (run_bytes <= kMostOwned) {
-        if (!bytes_.has_room(run_bytes)) {
+    next_run_ = run_bytes <= kMostOwned ? run_bytes : 0;
+}
+
+void Path::prepare_run() noexcept {
+    const std::size_t bytes = std::exchange(next_run_, 0);
+    if (bytes != 0) {
+        if (!bytes_.has_room(bytes)) {
             refresh();
         }
-        bytes_.own(run_bytes);
+        bytes_.own(bytes);
     }
 }
 

@@ -173,6 +173,9 @@ class Path {
     /// Announces the reserved and filled run with a line.
     void put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                  const void* payload, std::size_t payload_bytes, std::size_t run_bytes) noexcept;
+    /// Takes the cache lines of the next run, which is likely to be as long as the last one, while
+    /// the peer is busy with that: for who has nothing else to do.
+    void prepare_run() noexcept;
     std::size_t max_run() const noexcept { return bytes_.max_run(); }
     /// Told of a burst to come. Moves to the large rings when the pair is hot, if there is memory.
     void prepare_bulk() noexcept;
@@ -381,6 +384,7 @@ class Path {
     std::uint32_t fenced_episode_ = 0;
     bool is_large_receive_ = false;
     bool is_broken_ = false;
+    std::size_t next_run_ = 0;  // for prepare_run(); 0: nothing
     unsigned growth_wait_ = 0;
     ByteProducer bytes_;
 

@@ -178,6 +178,7 @@ Status SegmentChannel::put_locked(std::span<const std::byte> header,
         }
     }
     path_.put_run(core::RdOp::kSegment, 0, header.size(), 0, run, 0, bytes);
+    path_.prepare_run();
     return kOk;
 }
 
