@@ -160,7 +160,7 @@ util::Status CopiedMemory::copy_pieces(std::uint64_t offset, std::uint64_t bytes
                 note_long_copy(place / kPiece, part);
             }
         }
-        const util::Status copied = copy(offset, part);
+        const util::Status copied = (claimant_.*copy)(allocation_, offset, data() + offset, part);
         if (!copied.is_ok()) {
             return copied;
         }
@@ -171,15 +171,11 @@ util::Status CopiedMemory::copy_pieces(std::uint64_t offset, std::uint64_t bytes
 }
 
 util::Status CopiedMemory::refresh(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    return copy_pieces(offset, bytes, [this](std::uint64_t at, std::uint64_t part) {
-        return claimant_.copy_out(allocation_, at, data() + at, part);
-    });
+    return copy_pieces(offset, bytes, &Claimant::copy_out);
 }
 
 util::Status CopiedMemory::write_back(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    return copy_pieces(offset, bytes, [this](std::uint64_t at, std::uint64_t part) {
-        return claimant_.copy_in(allocation_, at, data() + at, part);
-    });
+    return copy_pieces(offset, bytes, &Claimant::copy_in);
 }
 
 bool CopiedMemory::is_pinned(std::uint64_t index) noexcept {
@@ -191,28 +187,26 @@ bool CopiedMemory::is_pinned(std::uint64_t index) noexcept {
 template <class Begin>
 std::uint64_t CopiedMemory::begin_pieces(std::uint64_t offset, std::uint64_t bytes,
                                          Begin begin) noexcept {
-    std::uint64_t done = 0;
-    while (done != bytes) {
-        const std::uint64_t place = into_page() + offset + done;
-        const std::uint64_t part = std::min(bytes - done, kPiece - place % kPiece);
-        if (!is_pinned(place / kPiece) || !begin(offset + done, part).is_ok()) {
+    const std::uint64_t end = offset + bytes;
+    std::uint64_t at = offset;
+    while (at != end) {
+        const std::uint64_t place = into_page() + at;
+        const std::uint64_t part = std::min(end - at, kPiece - place % kPiece);
+        if (!is_pinned(place / kPiece) ||
+            !(claimant_.*begin)(allocation_, at, data() + at, part).is_ok()) {
             break;
         }
-        done += part;
+        at += part;
     }
-    return done;
+    return at - offset;
 }
 
 std::uint64_t CopiedMemory::begin_refresh(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    return begin_pieces(offset, bytes, [this](std::uint64_t at, std::uint64_t part) {
-        return claimant_.begin_copy_out(allocation_, at, data() + at, part);
-    });
+    return begin_pieces(offset, bytes, &Claimant::begin_copy_out);
 }
 
 std::uint64_t CopiedMemory::begin_write_back(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    return begin_pieces(offset, bytes, [this](std::uint64_t at, std::uint64_t part) {
-        return claimant_.begin_copy_in(allocation_, at, data() + at, part);
-    });
+    return begin_pieces(offset, bytes, &Claimant::begin_copy_in);
 }
 
 }  // namespace rvt::hmem

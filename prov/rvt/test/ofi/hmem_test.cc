@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of devices that the CPU cannot touch, over a stand-in for CUDA's library.
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <vector>
@@ -348,6 +349,37 @@ Test(hmem, a_long_message_of_pinned_memory_ends_with_an_error_where_a_copy_fails
     RVT_EQ(at.pair->b.next().len, kLength);
     at.pair->a.next();
     cr_assert(at.b.read(0, kLength) == bytes);
+}
+
+/// More than the pages of all copies may be: they are given back when the message has gone, and
+/// nothing stays pinned. The next one finds its bytes all the same.
+Test(hmem, pages_that_are_given_back_are_not_pinned, .timeout = 60) {
+    constexpr std::size_t kLength = 272u << 20;
+    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    Pair pair(kDevices);
+    const OnDevice memory(kLength);
+    const auto mr = opened<fid_mr>([&](fid_mr** made) {
+        return try_reg(pair.a.open.domain.get(), memory.at(), kLength, FI_HMEM_CUDA, made);
+    });
+    std::vector<char> arrived(kLength);
+    for (const int seed : {1, 2}) {
+        const auto bytes = numbered(4096, seed);
+        memory.write(0, bytes);
+        memory.write(kLength - bytes.size(), bytes);
+        pair.post([&] {
+            return fi_recv(pair.b.ep.get(), arrived.data(), kLength, nullptr, FI_ADDR_UNSPEC,
+                           nullptr);
+        });
+        pair.post([&] {
+            return fi_send(pair.a.ep.get(), memory.at(), kLength, fi_mr_desc(mr.get()), pair.a.peer,
+                           nullptr);
+        });
+        RVT_EQ(pair.b.next().len, kLength);
+        pair.a.next();
+        cr_assert(std::equal(bytes.begin(), bytes.end(), arrived.begin()));
+        cr_assert(std::equal(bytes.rbegin(), bytes.rend(), arrived.rbegin()));
+        RVT_EQ(fab::cuda_counts().pinned, 0);
+    }
 }
 
 Test(hmem, memory_that_short_messages_go_through_is_not_pinned) {
