@@ -61,10 +61,9 @@ unsigned family() noexcept {
 /// * Intel's: always. glibc knows where theirs is slow, and between two cores of a Xeon no loop
 ///   beat it.
 /// * AMD's from Zen 5 on: from 8 KiB. Theirs minds no place in a page, and writes many lines
-/// without
-///   reading them first: five times as fast as a loop where another core complex has them.
+///   without reading them first: five times as fast as a loop where another core complex has them.
 /// * AMD's before: from 1 MiB, where it has no use for "rep movsb" either, and may go past the
-/// cache.
+///   cache.
 std::size_t least_not_looped() noexcept {
     constexpr unsigned kZen5 = 0x1a;
     if (__builtin_cpu_is("intel") != 0 || __builtin_cpu_supports("avx2") == 0) {
