@@ -65,7 +65,7 @@ RVT_ALWAYS_INLINE unsigned poll_extended(ibv_cq& queue, std::span<core::Wc> to) 
     }
     unsigned taken = 0;
     do {
-        to[taken] = read_completion(*from);
+        read_completion(*from, to[taken]);
         ++taken;
     } while (taken < to.size() && ibv_next_poll(from) == 0);
     ibv_end_poll(from);

@@ -75,12 +75,16 @@ constexpr unsigned to_ibv(SendFlags flags) noexcept {
 [[gnu::cold]] core::WcStatus failure_of(ibv_wc_status status) noexcept;
 core::WcOpcode opcode_of(ibv_wc_opcode opcode) noexcept;
 
-RVT_ALWAYS_INLINE core::Wc from_ibv(const ibv_wc& wc) noexcept {
+/// Of a success `vendor_err` is not read: drivers leave it as it was.
+RVT_ALWAYS_INLINE void from_ibv(const ibv_wc& wc, core::Wc& to) noexcept {
     using enum core::WcFlags;
-    core::Wc to{.wr_id = wc.wr_id, .qpn = wc.qp_num, .vendor_err = wc.vendor_err};
+    to = {};
+    to.wr_id = wc.wr_id;
+    to.qpn = wc.qp_num;
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
         to.status = failure_of(wc.status);
-        return to;
+        to.vendor_err = wc.vendor_err;
+        return;
     }
     to.opcode = wc.opcode == IBV_WC_RECV ? core::WcOpcode::kRecv : opcode_of(wc.opcode);
     to.byte_len = wc.byte_len;
@@ -96,18 +100,18 @@ RVT_ALWAYS_INLINE core::Wc from_ibv(const ibv_wc& wc) noexcept {
     if ((wc.wc_flags & IBV_WC_GRH) != 0) {
         to.flags = to.flags | kGrh;
     }
-    return to;
 }
 
 /// The completion that a queue is at, between ibv_start_poll() and ibv_end_poll().
-RVT_ALWAYS_INLINE core::Wc read_completion(ibv_cq_ex& queue) noexcept {
+RVT_ALWAYS_INLINE void read_completion(ibv_cq_ex& queue, core::Wc& to) noexcept {
     ibv_wc wc{};
     wc.wr_id = queue.wr_id;
     wc.status = queue.status;
     wc.qp_num = ibv_wc_read_qp_num(&queue);
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
         wc.vendor_err = ibv_wc_read_vendor_err(&queue);
-        return from_ibv(wc);
+        from_ibv(wc, to);
+        return;
     }
     wc.opcode = ibv_wc_read_opcode(&queue);
     wc.byte_len = ibv_wc_read_byte_len(&queue);
@@ -118,7 +122,7 @@ RVT_ALWAYS_INLINE core::Wc read_completion(ibv_cq_ex& queue) noexcept {
     if ((wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0) {
         wc.imm_data = ibv_wc_read_imm_data(&queue);  // the same place as invalidated_rkey
     }
-    return from_ibv(wc);
+    from_ibv(wc, to);
 }
 
 }  // namespace rvt::verbs

@@ -190,7 +190,7 @@ unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
     const std::size_t most = std::min(to.size(), completions.size());
     const int taken = ibv_poll_cq(cq_of(cq), static_cast<int>(most), completions.data());
     for (int i = 0; i < taken; ++i) {
-        to[static_cast<std::size_t>(i)] = from_ibv(completions[static_cast<std::size_t>(i)]);
+        from_ibv(completions[static_cast<std::size_t>(i)], to[static_cast<std::size_t>(i)]);
     }
     return taken > 0 ? static_cast<unsigned>(taken) : 0;
 }
@@ -307,9 +307,12 @@ Status post_list(core::Qp& qp, const SendWr& wr, const core::WrInfo& row) noexce
 }
 
 /// Drivers have different names for it, some that of a full queue.
-bool is_too_much_inline(const core::Qp& qp, const SendWr& wr) noexcept {
+RVT_ALWAYS_INLINE bool is_too_much_inline(const core::Qp& qp, const SendWr& wr) noexcept {
     if (!has_any(wr.flags, SendFlags::kInline)) {
         return false;
+    }
+    if (wr.sg_list.size() == 1) [[likely]] {
+        return wr.sg_list[0].length > qp.init().cap.max_inline_bytes;
     }
     std::uint64_t bytes = 0;
     for (const Sge& part : wr.sg_list) {
