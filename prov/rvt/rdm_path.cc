@@ -39,12 +39,6 @@ void RdmPath::close() noexcept {
     }
 }
 
-bool RdmPath::put_remote_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
-                               const void* payload, std::size_t count) noexcept {
-    return !flow_->must_hold_eager() && put_remote(core::RdOp::kEager, flags, tag, data, payload,
-                                                   count, core::RdFlow::Room::kAny);
-}
-
 bool RdmPath::put_remote(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                          const void* payload, std::size_t count, core::RdFlow::Room room) noexcept {
     return flow_->put(message_of(op, flags, tag, data, payload, count), room);

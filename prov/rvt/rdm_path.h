@@ -37,7 +37,7 @@ class RdmPath : public shm::Path {
                                      const void* payload, std::size_t count) noexcept {
         return has_line() || flow_ == nullptr
                    ? shm::Path::put_eager(flags, tag, data, payload, count)
-                   : put_remote_eager(flags, tag, data, payload, count);
+                   : flow_->put_eager(flags, tag, data, payload, count);
     }
     bool put(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
              const void* payload, std::size_t count) noexcept {
@@ -149,8 +149,6 @@ class RdmPath : public shm::Path {
     std::string describe() const;
 
   private:
-    bool put_remote_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
-                          const void* payload, std::size_t count) noexcept;
     bool put_remote(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                     const void* payload, std::size_t count, core::RdFlow::Room room) noexcept;
 

@@ -241,9 +241,15 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 
     // ---- rd_receive.inl
     bool handle(Peer& peer, const Arrival& arrival) noexcept;
-    bool on_line(Peer& peer, const LineArrival& line) noexcept;
-    static RdMessage message_of(const LineArrival& line) noexcept;
-    bool on_eager(Peer& peer, const Arrival& arrival) noexcept;
+    template <class Message>
+    bool on_eager(Peer& peer, const Message& message) noexcept;
+    static const Arrival& arrival_of(const Arrival& arrival) noexcept { return arrival; }
+    template <class Message>
+    static Arrival arrival_of(const Message& message) noexcept {
+        return Arrival(message_of(message));
+    }
+    template <class Message>
+    static RdMessage message_of(const Message& message) noexcept;
     bool on_eager_slow(Peer& peer, const Arrival& arrival, RdRxEntry* entry) noexcept;
     bool on_eager_first(Peer& peer, const Arrival& arrival) noexcept;
     bool on_eager_more(Peer& peer, const Arrival& arrival) noexcept;
@@ -468,6 +474,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool control_progress() noexcept override;
     bool control_arm() noexcept override;
     void take_message(void* peer, const RdMessage& message) noexcept override;
+    void take_eager(void* peer, RdEagerHead head, std::uint64_t tag, std::uint64_t data,
+                    const std::byte* payload) noexcept override;
     void take_malformed(void* peer) noexcept override;
     bool is_idle(void* peer) noexcept override;
     std::uint64_t poll_count() const noexcept override { return station_.poll_count(); }

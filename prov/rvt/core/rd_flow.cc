@@ -15,6 +15,13 @@
 #include "util/long_copy.h"
 
 namespace rvt::core {
+namespace {
+
+constexpr bool is_eager(std::byte first) noexcept {
+    return first == std::byte{static_cast<std::uint8_t>(RdOp::kEager)};
+}
+
+}  // namespace
 
 RdFlow::RdFlow(RdFlows& flows, std::uint64_t id, const Address& peer) noexcept
     : flows_(flows), id_(id), address_(peer), used_us_(flows.traffic_us()) {}
@@ -97,7 +104,8 @@ RVT_ALWAYS_INLINE bool RdFlow::may_put_inline_locked(std::size_t bytes) noexcept
            has_frames_left_locked();
 }
 
-bool RdFlow::put(const RdMessage& message, Room room) noexcept {
+/// Inline, for callers of which the compiler knows what they send.
+RVT_ALWAYS_INLINE bool RdFlow::put_now(const RdMessage& message, Room room) noexcept {
     const util::Guard guard(lock_);
     reserved_ = nullptr;
     if (!may_put_locked()) {
@@ -109,6 +117,21 @@ bool RdFlow::put(const RdMessage& message, Room room) noexcept {
         return true;
     }
     return put_record_locked(message, bytes, room);
+}
+
+bool RdFlow::put(const RdMessage& message, Room room) noexcept {
+    return put_now(message, room);
+}
+
+bool RdFlow::put_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                       const void* payload, std::size_t bytes) noexcept {
+    return !is_held_ && put_now({.op = RdOp::kEager,
+                                 .flags = flags,
+                                 .tag = tag,
+                                 .data = data,
+                                 .payload = static_cast<const std::byte*>(payload),
+                                 .payload_bytes = bytes},
+                                Room::kAny);
 }
 
 /// Of those that are not for replies alone.
@@ -429,13 +452,13 @@ RVT_ALWAYS_INLINE bool RdFlow::handle_records(std::span<const std::byte> bytes) 
         if (bytes.empty() || is_closed_) {
             return true;
         }
-        if (bytes[0] == std::byte{static_cast<std::uint8_t>(RdOp::kEager)}) [[likely]] {
+        if (is_eager(bytes[0])) [[likely]] {
             DecodedRecord eager;
             if (!decode_as(RdOp::kEager, bytes, eager)) {
                 return false;
             }
             bytes = bytes.subspan(eager.bytes);
-            flows_.taker().take_message(user_peer_, eager.message);
+            hand_over_eager(eager.message);
             continue;
         }
         const auto record = decode_record(bytes);
@@ -451,8 +474,7 @@ RVT_ALWAYS_INLINE bool RdFlow::handle_records(std::span<const std::byte> bytes) 
     }
 }
 
-RVT_ALWAYS_INLINE void RdFlow::handle(std::span<const std::byte> part, bool starts,
-                                      bool ends) noexcept {
+void RdFlow::handle(std::span<const std::byte> part, bool starts, bool ends) noexcept {
     if (is_closed_ || is_broken_) {
         return;
     }
@@ -471,13 +493,38 @@ RVT_ALWAYS_INLINE void RdFlow::handle(std::span<const std::byte> part, bool star
 void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexcept {
     ++packets_;
     note_use();
-    if (starts && nic_ == nullptr) {
+    if (starts) {
         part = part.subspan(heed_taken(part));
     }
-    if (flows_.is_owner_polling() && user_peer_ != nullptr && parts_.empty()) [[likely]] {
+    if (may_hand_over()) [[likely]] {
         handle(part, starts, ends);
-        return;
+    } else {
+        keep_part(part, starts, ends);
     }
+}
+
+/// Mostly it is one small message, which needs no more than this.
+void RdFlow::take_frame(std::span<const std::byte> frame) noexcept {
+    ++packets_;
+    note_use();
+    DecodedRecord eager;
+    if (!may_hand_over()) [[unlikely]] {
+        keep_part(frame, true, true);
+    } else if (!frame.empty() && is_eager(frame[0]) && !is_closed_ && !is_broken_ &&
+               decode_as(RdOp::kEager, frame, eager) && eager.bytes == frame.size()) [[likely]] {
+        hand_over_eager(eager.message);
+    } else {
+        handle(frame, true, true);
+    }
+}
+
+/// Whether the owner polls, and nothing that came earlier waits for it.
+RVT_ALWAYS_INLINE bool RdFlow::may_hand_over() const noexcept {
+    return flows_.is_owner_polling() && user_peer_ != nullptr && parts_.empty();
+}
+
+/// For the owner, who is not here.
+void RdFlow::keep_part(std::span<const std::byte> part, bool starts, bool ends) noexcept {
     parts_.push_back({.bytes = {part.begin(), part.end()}, .starts = starts, .ends = ends});
     flows_.note_waiting(*this, part.size());
 }
@@ -569,6 +616,11 @@ void RdFlow::go_on_with_run(std::span<const std::byte> part) noexcept {
         whole.run = incoming_.whole.data();
         hand_over(whole);
     }
+}
+
+RVT_ALWAYS_INLINE void RdFlow::hand_over_eager(const RdMessage& message) noexcept {
+    flows_.taker().take_eager(user_peer_, {.length = message.length, .flags = message.flags},
+                              message.tag, message.data, message.payload);
 }
 
 void RdFlow::hand_over(const RdMessage& message) noexcept {

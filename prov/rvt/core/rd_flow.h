@@ -52,6 +52,18 @@ class RdFlowUser {
   public:
     /// A message of the peer that was named by RdFlow::start().
     virtual void take_message(void* peer, const RdMessage& message) noexcept = 0;
+    /// The same of kEager, which most messages are: all there is to say goes in registers.
+    /// @param payload  Of head.length bytes.
+    virtual void take_eager(void* peer, RdEagerHead head, std::uint64_t tag, std::uint64_t data,
+                            const std::byte* payload) noexcept {
+        take_message(peer, {.op = RdOp::kEager,
+                            .flags = head.flags,
+                            .length = head.length,
+                            .tag = tag,
+                            .data = data,
+                            .payload = payload,
+                            .payload_bytes = head.length});
+    }
     /// What the peer sent makes no sense.
     virtual void take_malformed(void* peer) noexcept = 0;
     /// Whether nothing is under way with this peer, in either direction, so that nobody would miss
@@ -94,6 +106,9 @@ class RdFlow final : public MessageSink {
 
     /// Sends a message without a run. Returns: false when there is no room.
     bool put(const RdMessage& message, Room room) noexcept;
+    /// The same of kEager, unless the peer has asked for headers only: returns false then, too.
+    bool put_eager(std::uint8_t flags, std::uint64_t tag, std::uint64_t data, const void* payload,
+                   std::size_t bytes) noexcept;
     /// Sends a message whose run stays where it is: it is read until has_let_go(frames()), or until
     /// close(). Returns: false when there is no room.
     /// @param has_more  Another one follows at once.
@@ -158,6 +173,8 @@ class RdFlow final : public MessageSink {
         return parts_.empty() || has_room_for_waiting();
     }
     void take(std::span<const std::byte> part, bool starts, bool ends) noexcept override;
+    /// The same of a whole one, from a NIC.
+    void take_frame(std::span<const std::byte> frame) noexcept;
 
   private:
     friend class RdFlows;
@@ -252,6 +269,7 @@ class RdFlow final : public MessageSink {
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void note_open_locked() noexcept RVT_REQUIRES(lock_);
     void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
+    bool put_now(const RdMessage& message, Room room) noexcept;
     bool put_locked(const RdMessage& message, Room room) noexcept RVT_REQUIRES(lock_);
     bool put_record_locked(const RdMessage& message, std::size_t bytes, Room room) noexcept
         RVT_REQUIRES(lock_);
@@ -293,6 +311,8 @@ class RdFlow final : public MessageSink {
     // ---- receiving ----
     [[nodiscard]] bool has_room_for_waiting() const noexcept;
     [[nodiscard]] std::size_t heed_taken(std::span<const std::byte> frame) noexcept;
+    [[nodiscard]] bool may_hand_over() const noexcept;
+    void keep_part(std::span<const std::byte> part, bool starts, bool ends) noexcept;
 
     // ---- receiving, on the owner's thread ----
     bool drain() noexcept;
@@ -302,6 +322,7 @@ class RdFlow final : public MessageSink {
     [[gnu::noinline]] void begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept;
     [[gnu::noinline]] void go_on_with_run(std::span<const std::byte> part) noexcept;
     void hand_over(const RdMessage& message) noexcept;
+    void hand_over_eager(const RdMessage& message) noexcept;
 
     RdFlows& flows_;
     const std::uint64_t id_;

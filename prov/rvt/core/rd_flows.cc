@@ -316,8 +316,7 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
     }
     is_owner_polling_ = true;
     leaves_nic_ = leaves_nic;
-    unsigned moved = has_waiting() ? drain_waiting() : 0;
-    moved += poll_polling();
+    unsigned moved = poll_polling();
     if (has_chores()) [[unlikely]] {
         moved += do_chores();
     }
@@ -373,7 +372,7 @@ bool RdFlows::send_held() noexcept {
 
 /// To ask the NIC costs no system call, so that the owner always does. The socket has mostly
 /// nothing: somebody else watches it.
-unsigned RdFlows::poll_beside_nic() noexcept {
+RVT_ALWAYS_INLINE unsigned RdFlows::poll_beside_nic() noexcept {
     const std::uint32_t count = polls() + 1;
     polls_.store(count, std::memory_order_relaxed);  // relaxed: see polls()
     const unsigned carried = poll_nic();
@@ -450,7 +449,7 @@ void RdFlows::end_failed() noexcept {
 /// Takes in all that the NIC has received: a peer's word that a flow ends comes another way, and
 /// must not overtake the flow's last frames.
 void RdFlows::read_nic() noexcept {
-    for (unsigned polls = 0; polls < RdNic::kMostPolls && poll_nic() == RdNic::kMostPerPoll;
+    for (unsigned polls = 0; polls < RdNic::kMostPolls && poll_nic() >= RdNic::kEnoughPerPoll;
          ++polls) {
     }
 }

@@ -396,11 +396,15 @@ void RdNic::fail_all(std::vector<std::uint64_t>& failed) noexcept {
 
 // ---- traffic ----
 
-void RdNic::give_back(std::uint64_t index) noexcept {
+RVT_ALWAYS_INLINE void RdNic::give_back(std::uint64_t index) noexcept {
     free_[free_count_++] = index;
-    if (free_count_ < most_free_) {
-        return;
+    if (free_count_ == most_free_) [[unlikely]] {
+        post_free_ones();
     }
+}
+
+/// Posts the receives that have been given back.
+void RdNic::post_free_ones() noexcept {
     if (const Status posted = post_free(); !posted.is_ok()) [[unlikely]] {
         RVT_WARN(kEpData, "NIC %s does not take receives back: %s", device_.name().c_str(),
                  strerrordesc_np(posted.error()));
@@ -410,16 +414,17 @@ void RdNic::give_back(std::uint64_t index) noexcept {
 Status RdNic::post_free() noexcept {
     std::array<Sge, kMostFree> rooms;
     std::array<RecvWr, kMostFree> wrs;
-    for (unsigned i = 0; i < free_count_; ++i) {
-        rooms[i] = {.addr = reinterpret_cast<std::uint64_t>(&memory_[free_[i] * kFrameBytes]),
-                    .length = kFrameBytes,
-                    .lkey = region_->lkey()};
+    const auto memory = reinterpret_cast<std::uint64_t>(memory_.get());
+    const std::uint32_t lkey = region_->lkey();
+    const unsigned count = std::exchange(free_count_, 0);
+    for (unsigned i = 0; i < count; ++i) {
+        rooms[i] = {.addr = memory + free_[i] * kFrameBytes, .length = kFrameBytes, .lkey = lkey};
         wrs[i] = {.wr_id = kIsReceive | free_[i], .sg_list = {&rooms[i], 1}};
     }
-    return receives_->post_recvs({wrs.data(), std::exchange(free_count_, 0)});
+    return receives_->post_recvs({wrs.data(), count});
 }
 
-RdFlow* RdNic::find(std::uint32_t qpn) noexcept {
+RVT_ALWAYS_INLINE RdFlow* RdNic::find(std::uint32_t qpn) noexcept {
     const Known& known = known_[qpn % known_.size()];
     return known.qpn == qpn ? known.flow : look_up(qpn);
 }
@@ -442,20 +447,27 @@ RVT_ALWAYS_INLINE bool RdNic::take_frame(const Wc& wc) noexcept {
         if (!flow->can_take()) {
             return false;
         }
-        flow->take(std::span<const std::byte>(&memory_[index * kFrameBytes], wc.byte_len), true,
-                   true);
+        flow->take_frame({&memory_[index * kFrameBytes], wc.byte_len});
     }
     give_back(index);
     return true;
 }
 
-void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
-    if ((wc.wr_id & kIsReceive) != 0) {
-        if (holds_frames_of(wc.qpn) || !take_frame(wc)) {
-            held_.push_back(wc);
-        }
-        return;
+/// Whether there is no way past them, however much room there is.
+RVT_ALWAYS_INLINE bool RdNic::holds_frames_of(std::uint32_t qpn) const noexcept {
+    return has_held() && std::ranges::find(held_, qpn, &Wc::qpn) != held_.end();
+}
+
+RVT_ALWAYS_INLINE void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
+    if ((wc.wr_id & kIsReceive) == 0) {
+        take_sent(wc, failed);
+    } else if (holds_frames_of(wc.qpn) || !take_frame(wc)) [[unlikely]] {
+        held_.push_back(wc);
     }
+}
+
+/// The completion of something that a flow has posted.
+void RdNic::take_sent(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     if ((wc.wr_id & kIsRdma) != 0) {
         take_rdma(wc, failed);
         return;
@@ -468,11 +480,6 @@ void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     }
 }
 
-/// Then there is no way past them, whatever room there is.
-bool RdNic::holds_frames_of(std::uint32_t qpn) const noexcept {
-    return std::ranges::find(held_, qpn, &Wc::qpn) != held_.end();
-}
-
 void RdNic::hand_over_held() noexcept {
     std::erase_if(held_, [&](const Wc& wc) { return take_frame(wc); });
 }
@@ -483,22 +490,17 @@ unsigned RdNic::poll(std::vector<std::uint64_t>& failed) noexcept {
     }
     unsigned taken = 0;
     bool is_all_read = false;
-    while (taken < kMostPerPoll) {
+    while (!is_all_read && taken < kEnoughPerPoll) {
         if (next_ == count_) {
-            if (is_all_read) {
-                break;
-            }
             next_ = 0;
             count_ = cq_->poll(read_);
-            if (count_ == 0) {
-                break;
-            }
             // Pairs that leave wait for a look that finds nothing.
-            is_all_read = count_ < read_.size() && leaving_.empty();
+            is_all_read = count_ == 0 || (count_ < read_.size() && leaving_.empty());
         }
-        take(read_[next_], failed);
-        ++next_;
-        ++taken;
+        taken += count_ - next_;
+        for (; next_ != count_; ++next_) {
+            take(read_[next_], failed);
+        }
     }
     if (!leaving_.empty()) [[unlikely]] {
         end_left(count_ == 0);

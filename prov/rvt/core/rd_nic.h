@@ -45,9 +45,9 @@ class RdFlow;
 class RdNic {
   public:
     static constexpr std::uint32_t kFrameBytes = 16u << 10;  // the longest
-    static constexpr unsigned kMostPerPoll = 64;             // completions
+    static constexpr unsigned kEnoughPerPoll = 64;           // completions
     static constexpr std::uint32_t kMostCqe = 1u << 16;
-    static constexpr unsigned kMostPolls = kMostCqe / kMostPerPoll;  // until its queue is read
+    static constexpr unsigned kMostPolls = kMostCqe / kEnoughPerPoll;  // until its queue is read
 
     static constexpr std::uint32_t kMostRdma = 16;  // READs and WRITEs of a flow, at a time
     static constexpr std::uint64_t kIsRdma = std::uint64_t{1} << 62;  // in a request's number
@@ -173,9 +173,11 @@ class RdNic {
     Status start_receives();
     Status make_wake_set();
     void give_back(std::uint64_t index) noexcept;
+    void post_free_ones() noexcept;
     Status post_free() noexcept;
     Status refuse(Status why, const char* what_to_change) noexcept;
     void take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
+    void take_sent(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     bool take_frame(const Wc& wc) noexcept;
     [[nodiscard]] bool holds_frames_of(std::uint32_t qpn) const noexcept;
     void hand_over_held() noexcept;

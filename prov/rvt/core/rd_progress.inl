@@ -44,7 +44,7 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_path(Peer& peer) noexcept 
     return peer.path.poll(
         kPollBudget,
         [this, &peer](const LineArrival& line)
-            RVT_ALWAYS_INLINE_LAMBDA { return on_line(peer, line); },
+            RVT_ALWAYS_INLINE_LAMBDA { return on_eager(peer, line); },
         [this, &peer](const Arrival& arrival) { return handle(peer, arrival); });
 }
 
@@ -129,9 +129,16 @@ template <class Lock, class Host>
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::take_message(void* peer, const RdMessage& message) noexcept {
     Peer& from = *static_cast<Peer*>(peer);
-    const bool is_taken =
-        message.op == RdOp::kEager ? on_eager(from, Arrival(message)) : take_whole(from, message);
-    if (!is_taken) [[unlikely]] {
+    if (!take_whole(from, message)) [[unlikely]] {
+        retire(from);
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::take_eager(void* peer, RdEagerHead head, std::uint64_t tag,
+                                      std::uint64_t data, const std::byte* payload) noexcept {
+    Peer& from = *static_cast<Peer*>(peer);
+    if (!on_eager(from, RdEager(head, tag, data, payload))) [[unlikely]] {
         retire(from);
     }
 }

@@ -130,40 +130,31 @@ RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const RdPeerBase& p
     entries_.give_back(&entry);
 }
 
-/// A message in one line: the straight path of a receive.
+/// A message of kEager, in one line or several, or from a wire: the straight path of a receive.
+/// @param message  An Arrival, or what has of it as much as a small message needs.
 template <class Lock, class Host>
-RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_line(Peer& peer, const LineArrival& line) noexcept {
-    RdRxEntry* const entry = match_posted(line.flags(), line.tag(), peer);
-    if (entry == nullptr || !is_simple(*entry, line.length())) [[unlikely]] {
-        return on_eager_slow(peer, Arrival(message_of(line)), entry);
+template <class Message>
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Message& message) noexcept {
+    RdRxEntry* const entry = match_posted(message.flags(), message.tag(), peer);
+    if (entry == nullptr || !is_simple(*entry, message.length())) [[unlikely]] {
+        return on_eager_slow(peer, arrival_of(message), entry);
     }
-    line.copy_payload(entry->iov[0].iov_base, line.length());
-    complete_simple(peer, line.flags(), line.length(), line.data(), line.tag(), *entry);
+    message.copy_payload(entry->iov[0].iov_base, message.length());
+    complete_simple(peer, message.flags(), message.length(), message.data(), message.tag(), *entry);
     return true;
 }
 
 template <class Lock, class Host>
-RVT_ALWAYS_INLINE RdMessage RdEngine<Lock, Host>::message_of(const LineArrival& line) noexcept {
+template <class Message>
+RVT_ALWAYS_INLINE RdMessage RdEngine<Lock, Host>::message_of(const Message& message) noexcept {
     return {.op = RdOp::kEager,
-            .flags = line.flags(),
-            .length = line.length(),
-            .tag = line.tag(),
-            .data = line.data(),
-            .payload = line.payload(),
-            .payload_bytes = line.length(),
+            .flags = message.flags(),
+            .length = message.length(),
+            .tag = message.tag(),
+            .data = message.data(),
+            .payload = message.payload(),
+            .payload_bytes = message.length(),
             .run = nullptr};
-}
-
-/// A message in several lines, or from a wire.
-template <class Lock, class Host>
-RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Arrival& arrival) noexcept {
-    RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer);
-    if (entry == nullptr || !is_simple(*entry, arrival.length())) [[unlikely]] {
-        return on_eager_slow(peer, arrival, entry);
-    }
-    arrival.copy_payload(entry->iov[0].iov_base, arrival.length());
-    complete_simple(peer, arrival.flags(), arrival.length(), arrival.data(), arrival.tag(), *entry);
-    return true;
 }
 
 /// A message in lines that nobody waits for, or whose receive is not one simple buffer.

@@ -36,6 +36,41 @@ struct RdMessage {
     const std::byte* run = nullptr;
 };
 
+/// What one register holds of a message of kEager: see RdFlowUser::take_eager().
+struct RdEagerHead {
+    std::uint32_t length = 0;  // of the payload
+    std::uint8_t flags = 0;
+};
+static_assert(sizeof(RdEagerHead) == 8);
+
+/// The whole message, with the members by which one in a ring is asked for the same.
+class RdEager {
+  public:
+    RVT_ALWAYS_INLINE RdEager(RdEagerHead head, std::uint64_t tag, std::uint64_t data,
+                              const std::byte* payload) noexcept
+        : head_(head), tag_(tag), data_(data), payload_(payload) {}
+
+    std::uint8_t flags() const noexcept { return head_.flags; }
+    std::uint32_t length() const noexcept { return head_.length; }
+    std::uint64_t tag() const noexcept { return tag_; }
+    std::uint64_t data() const noexcept { return data_; }
+    const std::byte* payload() const noexcept { return payload_; }
+    /// Precondition: count <= length().
+    RVT_ALWAYS_INLINE void copy_payload(void* to, std::size_t count) const noexcept {
+        if (count <= util::kMostSmall) [[likely]] {
+            util::copy_small(to, payload_, count);
+        } else {
+            std::memcpy(to, payload_, count);
+        }
+    }
+
+  private:
+    RdEagerHead head_;
+    std::uint64_t tag_;
+    std::uint64_t data_;
+    const std::byte* payload_;
+};
+
 static_assert(std::endian::native == std::endian::little, "fields are written as they are");
 
 struct RecordHeader {

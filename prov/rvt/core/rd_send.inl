@@ -48,9 +48,10 @@ RVT_ALWAYS_INLINE auto RdEngine<Lock, Host>::send_simple(const void* buf, std::s
                                                          std::uint64_t data, void* context,
                                                          RdFlags flags) noexcept -> Sent {
     Peer* const peer = peer_of(dest);
-    if (peer == nullptr || len > Path::kLinePayload || (buf == nullptr && len != 0) ||
-        has(flags, kSlowSend) || peer->waiting != 0 || peer->is_held || !peer->path.has_line() ||
-        send_counter_ != nullptr) [[unlikely]] {
+    // First whether there is a line, which no peer of another host ever has.
+    if (peer == nullptr || !peer->path.has_line() || len > Path::kLinePayload ||
+        (buf == nullptr && len != 0) || has(flags, kSlowSend) || peer->waiting != 0 ||
+        peer->is_held || send_counter_ != nullptr) [[unlikely]] {
         return Sent::kNo;
     }
     if constexpr (!has(kFixed, RdFlags::kInject)) {
