@@ -14,8 +14,8 @@
 
 #include <dlfcn.h>
 
-#include "common/cuda_standin.h"
 #include "common/endpoint.h"
+#include "common/standin.h"
 #include "common/team.h"
 
 namespace {
@@ -33,9 +33,7 @@ class Gpu {
   public:
     Gpu() {
         if (settings.exporter == "cuda-standin") {
-            void (*use)(int) = nullptr;
-            find(RTLD_DEFAULT, "cuStandInUse", use);
-            use(static_cast<int>(fab::CudaStandIn::kUnmappable));
+            fab::standin::use(fab::standin::How::kUnmappable);
         }
         void* const library = dlopen("libcuda.so.1", RTLD_NOW);
         if (library == nullptr) fab::skip("no GPU: %s", dlerror());

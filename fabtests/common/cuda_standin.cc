@@ -1,28 +1,23 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-#include "common/cuda_standin.h"
-
-#include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstddef>
+// The stand-in for CUDA's driver library (standin.h): the functions that copy memory and tell about
+// it. As on the real thing, a copy wants a current context, and one of pinned memory is made when
+// the stream is waited for.
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
-#include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "common/device_memory.h"
+#include "common/standin_memory.h"
 
 namespace {
+
+using fab::standin::find;
+using fab::standin::kPage;
+using fab::standin::world;
 
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
@@ -33,22 +28,10 @@ constexpr int kAlreadyRegistered = 712;
 constexpr int kNotRegistered = 713;
 constexpr int kUnknown = 999;
 constexpr int kNotSupported = 801;
-constexpr std::size_t kPage = 4096;
 
-/// One allocation: a file, mapped where the application knows it, and where the copies go.
-struct Memory {
-    char* copies = nullptr;
-    std::size_t bytes = 0;
-    int fd = -1;
-    bool is_managed = false;
-    bool is_opened = false;  // another process's
-};
-
-/// What a CUipcMemHandle of the stand-in says.
+/// A CUipcMemHandle, and what it says here.
 struct Handle {
-    pid_t process;
-    int fd;
-    std::size_t bytes;
+    fab::standin::Handle of;
     char unused[48];
 };
 static_assert(sizeof(Handle) == 64);
@@ -60,89 +43,15 @@ struct Copy {
     std::size_t bytes;
 };
 
-struct World {
-    std::mutex lock;
-    fab::CudaStandIn kind = fab::CudaStandIn::kAbsent;
-    bool is_used = false;
-    std::map<std::uintptr_t, Memory> memories;
-    std::map<std::uintptr_t, std::size_t> pinned;  // of the host
-    bool pins_nothing = false;
-    std::vector<Copy> queued;  // of pinned memory
-    std::atomic<int> copies_left{-1};
-    bool is_next_to_fail = false;  // told by the thread that copies
-    std::atomic<unsigned long long> copied{0};
-    std::atomic<unsigned long long> copied_between{0};
-};
-World& world() {
-    static auto* const kMade = new World;
+/// Those of pinned memory. Under the lock of the world.
+std::vector<Copy>& queued() {
+    static auto* const kMade = new std::vector<Copy>;
     return *kMade;
 }
 
 int context;  // its address is the handle of the only one
 int stream;
 thread_local std::vector<void*> current;
-
-void* map(int fd, std::size_t bytes, int protection) {
-    // Not mmap(): the stand-in for dma-bufs watches that one.
-    const long at = syscall(SYS_mmap, nullptr, bytes, protection, MAP_SHARED, fd, 0);
-    return reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
-}
-
-std::size_t whole_pages(std::size_t bytes) {
-    return (bytes + kPage - 1) / kPage * kPage;
-}
-
-/// Makes the file known as an allocation, which only copies reach unless it is managed.
-void add(unsigned long long* address, Memory memory) {
-    const std::size_t whole = whole_pages(memory.bytes);
-    void* const known =
-        map(memory.fd, whole, memory.is_managed ? PROT_READ | PROT_WRITE : PROT_NONE);
-    memory.copies = static_cast<char*>(map(memory.fd, whole, PROT_READ | PROT_WRITE));
-    *address = reinterpret_cast<std::uintptr_t>(known);
-    const std::lock_guard guard(world().lock);
-    world().memories[reinterpret_cast<std::uintptr_t>(known)] = memory;
-}
-
-int allocate(unsigned long long* address, std::size_t bytes, bool is_managed) {
-    const std::size_t whole = whole_pages(bytes);
-    const bool is_unmappable = world().kind == fab::CudaStandIn::kUnmappable ||
-                               world().kind == fab::CudaStandIn::kOpenable;
-    const int fd =
-        memfd_create(is_unmappable ? fab::kUnmappableName : fab::kStandInName, MFD_CLOEXEC);
-    if (bytes == 0 || fd < 0 || ftruncate(fd, static_cast<off_t>(whole)) != 0) {
-        return bytes == 0 ? kInvalidValue : kOutOfMemory;
-    }
-    add(address, {.bytes = bytes, .fd = fd, .is_managed = is_managed});
-    return kSuccess;
-}
-
-/// The allocation that has this byte. Under the lock.
-const Memory* find(unsigned long long address, std::uintptr_t& begin) {
-    auto next = world().memories.upper_bound(address);
-    if (next == world().memories.begin()) return nullptr;
-    --next;
-    begin = next->first;
-    return address - begin < next->second.bytes ? &next->second : nullptr;
-}
-
-/// Where a range can be copied to or from.
-char* open_range(unsigned long long address, std::size_t bytes) {
-    const std::lock_guard guard(world().lock);
-    std::uintptr_t begin = 0;
-    const Memory* const memory = find(address, begin);
-    if (memory == nullptr || bytes > memory->bytes - (address - begin)) return nullptr;
-    return memory->copies + (address - begin);
-}
-
-int check_copy(std::size_t bytes) {
-    if (std::exchange(world().is_next_to_fail, false)) return kUnknown;
-    if (world().copies_left >= 0 && world().copies_left-- <= 0) {
-        world().copies_left = 0;
-        return kUnknown;
-    }
-    world().copied += bytes;
-    return kSuccess;
-}
 
 enum class Pinned { kNone, kAll, kPart };
 
@@ -157,6 +66,12 @@ Pinned pinned_of(const void* host, std::size_t bytes) {
     return Pinned::kNone;
 }
 
+int make(const Copy& copy) {
+    if (!fab::standin::begin_copy(copy.bytes)) return kUnknown;
+    if (copy.bytes != 0) std::memcpy(copy.to, copy.from, copy.bytes);
+    return kSuccess;
+}
+
 /// As the driver: copies of pinned memory wait for their turn, a copy of other memory is made at
 /// once, and none can be of both.
 int copy(const Copy& wanted, const void* host) {
@@ -166,55 +81,21 @@ int copy(const Copy& wanted, const void* host) {
         const Pinned pinned = pinned_of(host, wanted.bytes);
         if (pinned == Pinned::kPart) return kInvalidValue;
         if (pinned == Pinned::kAll) {
-            world().queued.push_back(wanted);
+            queued().push_back(wanted);
             return kSuccess;
         }
     }
-    const int refused = check_copy(wanted.bytes);
-    if (refused == kSuccess && wanted.bytes != 0) std::memcpy(wanted.to, wanted.from, wanted.bytes);
-    return refused;
+    return make(wanted);
 }
 
 }  // namespace
-
-namespace fab {
-
-void use_cuda_standin(CudaStandIn kind) {
-    world().kind = kind;
-    world().is_used = true;
-}
-
-void fail_cuda_copies(int after) {
-    world().copies_left = after;
-}
-
-void refuse_cuda_pins() {
-    const std::lock_guard guard(world().lock);
-    world().pins_nothing = true;
-}
-
-unsigned long long cuda_bytes_copied() {
-    return world().copied;
-}
-
-CudaCounts cuda_counts() {
-    const std::lock_guard guard(world().lock);
-    const auto opened = std::count_if(world().memories.begin(), world().memories.end(),
-                                      [](const auto& each) { return each.second.is_opened; });
-    return {.copied = world().copied,
-            .between = world().copied_between,
-            .opened = static_cast<unsigned long long>(opened),
-            .pinned = world().pinned.size()};
-}
-
-}  // namespace fab
 
 #pragma GCC visibility push(default)  // for the libraries that the program loads
 extern "C" {
 
 // NOLINTBEGIN(readability-identifier-naming): the driver's own names
 int cuInit(unsigned /*flags*/) {
-    return world().kind == fab::CudaStandIn::kBroken ? kNoDevice : kSuccess;
+    return world().how == fab::standin::How::kBroken ? kNoDevice : kSuccess;
 }
 
 int cuGetErrorString(int error, const char** text) {
@@ -259,31 +140,29 @@ int cuStreamSynchronize(void* /*stream*/) {
     if (current.empty()) return kInvalidContext;
     const std::lock_guard guard(world().lock);
     int failed = kSuccess;
-    for (const Copy& each : std::exchange(world().queued, {})) {
-        const int refused = check_copy(each.bytes);
-        if (refused == kSuccess) std::memcpy(each.to, each.from, each.bytes);
+    for (const Copy& each : std::exchange(queued(), {})) {
+        const int refused = make(each);
         failed = failed == kSuccess ? refused : failed;
     }
     return failed;
 }
 
 int cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
-    const std::lock_guard guard(world().lock);
-    std::uintptr_t begin = 0;
-    const Memory* const memory = find(address, begin);
-    if (memory == nullptr) return kInvalidValue;
+    const auto found = find(address);
+    if (!found) return kInvalidValue;
     const unsigned type = 2;
-    const unsigned is_managed = memory->is_managed ? 1 : 0;
+    const unsigned is_managed = found->memory.is_managed ? 1 : 0;
     const int ordinal = 0;
     void* const its_context = &context;
-    const unsigned long long start = begin;
+    const unsigned long long start = found->begin;
+    const std::size_t bytes = found->memory.bytes;
     switch (attribute) {
         case 1: std::memcpy(value, &its_context, sizeof its_context); return kSuccess;
         case 2: std::memcpy(value, &type, sizeof type); return kSuccess;
         case 8: std::memcpy(value, &is_managed, sizeof is_managed); return kSuccess;
         case 9: std::memcpy(value, &ordinal, sizeof ordinal); return kSuccess;
         case 11: std::memcpy(value, &start, sizeof start); return kSuccess;
-        case 12: std::memcpy(value, &memory->bytes, sizeof memory->bytes); return kSuccess;
+        case 12: std::memcpy(value, &bytes, sizeof bytes); return kSuccess;
         default: return kInvalidValue;
     }
 }
@@ -291,54 +170,39 @@ int cuPointerGetAttribute(void* value, int attribute, unsigned long long address
 /// Of whole pages from an allocation's first on.
 int cuMemGetHandleForAddressRange(void* handle, unsigned long long address, std::size_t bytes,
                                   int type, unsigned long long /*flags*/) {
-    const std::lock_guard guard(world().lock);
-    std::uintptr_t begin = 0;
-    const Memory* const memory = find(address, begin);
-    if (memory == nullptr || type != 1 || address % kPage != 0 || bytes % kPage != 0) {
-        return kInvalidValue;
-    }
-    if (world().kind == fab::CudaStandIn::kWithoutShare || address != begin) return kNotSupported;
-    const int fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
+    const auto found = find(address);
+    if (!found || type != 1 || address % kPage != 0 || bytes % kPage != 0) return kInvalidValue;
+    const int fd = address == found->begin ? fab::standin::share_file(found->memory) : -1;
+    if (fd < 0) return kNotSupported;
     std::memcpy(handle, &fd, sizeof fd);
     return kSuccess;
 }
 
 int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes) {
-    return allocate(address, bytes, false);
-}
-
-int cuMemAllocManaged(unsigned long long* address, std::size_t bytes, unsigned /*flags*/) {
-    return allocate(address, bytes, true);
+    *address = reinterpret_cast<std::uintptr_t>(fab::standin::allocate(bytes));
+    return kSuccess;
 }
 
 int cuMemFree_v2(unsigned long long address) {
-    const std::lock_guard guard(world().lock);
-    const auto found = world().memories.find(address);
-    if (found == world().memories.end()) return kInvalidValue;
-    const std::size_t whole = whole_pages(found->second.bytes);
-    syscall(SYS_munmap, address, whole);
-    syscall(SYS_munmap, found->second.copies, whole);
-    close(found->second.fd);
-    world().memories.erase(found);
-    return kSuccess;
+    return fab::standin::release_at(address) ? kSuccess : kInvalidValue;
 }
 
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes,
                          void* /*stream*/) {
-    char* const range = open_range(to, bytes);
+    char* const range = fab::standin::open_range(to, bytes);
     return range != nullptr ? copy({range, from, bytes}, from) : kInvalidValue;
 }
 
 int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, void* /*stream*/) {
-    const char* const range = open_range(from, bytes);
+    const char* const range = fab::standin::open_range(from, bytes);
     return range != nullptr ? copy({to, range, bytes}, to) : kInvalidValue;
 }
 
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, std::size_t bytes,
                          void* /*stream*/) {
-    const char* const range = open_range(from, bytes);
+    const char* const range = fab::standin::open_range(from, bytes);
     if (range == nullptr) return kInvalidValue;
-    world().copied_between += bytes;
+    world().between += bytes;
     return cuMemcpyHtoDAsync_v2(to, range, bytes, nullptr);
 }
 
@@ -346,29 +210,19 @@ int cuMemcpyDtoD_v2(unsigned long long to, unsigned long long from, std::size_t 
     return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr);
 }
 
-/// As the driver: of a whole allocation, and not of managed memory unless kOpenable.
 int cuIpcGetMemHandle(void* handle, unsigned long long address) {
-    const std::lock_guard guard(world().lock);
-    std::uintptr_t begin = 0;
-    const Memory* const memory = find(address, begin);
-    const bool may_be_managed = world().kind == fab::CudaStandIn::kOpenable;
-    if (memory == nullptr || (memory->is_managed && !may_be_managed) || memory->is_opened) {
-        return kInvalidValue;
-    }
-    const Handle made{.process = getpid(), .fd = memory->fd, .bytes = memory->bytes, .unused = {}};
+    const auto found = find(address);
+    const auto shared = found ? fab::standin::share(found->memory) : std::nullopt;
+    if (!shared) return kInvalidValue;
+    const Handle made{.of = *shared, .unused = {}};
     std::memcpy(handle, &made, sizeof made);
     return kSuccess;
 }
 
-/// As the driver: not in the process that it comes from.
 int cuIpcOpenMemHandle_v2(unsigned long long* address, Handle handle, unsigned /*flags*/) {
-    if (current.empty() || handle.process == getpid()) return kInvalidContext;
-    char path[64];
-    std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.fd);
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return kInvalidValue;
-    add(address, {.bytes = handle.bytes, .fd = fd, .is_opened = true});
-    return kSuccess;
+    if (current.empty()) return kInvalidContext;
+    *address = fab::standin::open_shared(handle.of);
+    return *address != 0 ? kSuccess : kInvalidValue;
 }
 
 int cuIpcCloseMemHandle(unsigned long long address) {
@@ -411,44 +265,7 @@ int cuMemcpyHtoD_v2(unsigned long long to, const void* from, std::size_t bytes) 
 int cuMemcpyDtoH_v2(void* to, unsigned long long from, std::size_t bytes) {
     return cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr);
 }
-
-/// Not of the driver, nor are those that follow: chooses the stand-in.
-void cuStandInUse(int kind) {
-    fab::use_cuda_standin(static_cast<fab::CudaStandIn>(kind));
-}
-
-void cuStandInCount(fab::CudaCounts* counts) {
-    *counts = fab::cuda_counts();
-}
-
-/// Has the next copy fail, and no other.
-void cuStandInFailNext() {
-    world().is_next_to_fail = true;
-}
-
-/// Takes managed memory away from the application, and gives it back.
-int cuStandInClose(int is_closed) {
-    const std::lock_guard guard(world().lock);
-    for (const auto& [address, memory] : world().memories) {
-        if (memory.is_managed) {
-            syscall(SYS_mprotect, address, whole_pages(memory.bytes),
-                    is_closed != 0 ? PROT_NONE : PROT_READ | PROT_WRITE);
-        }
-    }
-    return kSuccess;
-}
 // NOLINTEND(readability-identifier-naming)
-
-void* dlopen(const char* name, int flags) {
-    using Open = void* (*)(const char*, int);
-    static const auto kNext = reinterpret_cast<Open>(dlsym(RTLD_NEXT, "dlopen"));
-    if (name == nullptr || !world().is_used || std::strcmp(name, "libcuda.so.1") != 0) {
-        return kNext(name, flags);
-    }
-    return kNext(
-        world().kind == fab::CudaStandIn::kAbsent ? "libcuda-that-nobody-has.so.1" : nullptr,
-        flags);
-}
 
 }  // extern "C"
 #pragma GCC visibility pop

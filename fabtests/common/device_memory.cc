@@ -126,23 +126,12 @@ struct Cuda {
 template <class Function>
 void look_up(void* library, const char* name, Function*& function) {
     function = reinterpret_cast<Function*>(dlsym(library, name));
-    if (function == nullptr) FAB_FAIL("libcuda.so.1 lacks %s", name);
-}
-
-/// Has the stand-in, if this program has one, taken for the library.
-void choose_cuda() {
-    if (settings.exporter == "cuda") return;
-    void (*use)(int) = nullptr;
-    look_up(RTLD_DEFAULT, "cuStandInUse", use);
-    use(static_cast<int>(settings.exporter == "cuda-mapped"     ? CudaStandIn::kMappable
-                         : settings.exporter == "cuda-openable" ? CudaStandIn::kOpenable
-                                                                : CudaStandIn::kUnmappable));
+    if (function == nullptr) FAB_FAIL("there is no %s", name);
 }
 
 /// In this process, where a context is current from now on.
 const Cuda& cuda() {
     static const Cuda kLoaded = [] {
-        choose_cuda();
         void* const library = dlopen("libcuda.so.1", RTLD_NOW);
         if (library == nullptr) skip("no memory of CUDA: %s", dlerror());
         Cuda found;
@@ -164,27 +153,72 @@ const Cuda& cuda() {
     return kLoaded;
 }
 
+standin::How how_of(const std::string& exporter) {
+    return exporter.ends_with("-mapped")     ? standin::How::kMappable
+           : exporter.ends_with("-openable") ? standin::How::kOpenable
+                                             : standin::How::kUnmappable;
+}
+
+/// The functions of standin.cc that make memory, which a program may be without.
+struct StandInMemory {
+    void* (*allocate)(std::size_t) = nullptr;
+    void (*release)(void*) = nullptr;
+    int (*dma_buf)(const void*) = nullptr;
+};
+
+/// In this process, where the one that the settings name is used from now on.
+const StandInMemory& standin_memory() {
+    static const StandInMemory kUsed = [] {
+        void (*use)(int, int) = nullptr;
+        look_up(RTLD_DEFAULT, "standin_use", use);
+        const fi_hmem_iface iface = iface_of(settings.exporter);
+        use(static_cast<int>(how_of(settings.exporter)),
+            static_cast<int>(iface == FI_HMEM_CUDA   ? standin::Library::kCuda
+                             : iface == FI_HMEM_ROCR ? standin::Library::kRocr
+                                                     : standin::Library::kZe));
+        StandInMemory found;
+        look_up(RTLD_DEFAULT, "standin_allocate", found.allocate);
+        look_up(RTLD_DEFAULT, "standin_release", found.release);
+        look_up(RTLD_DEFAULT, "standin_dma_buf", found.dma_buf);
+        return found;
+    }();
+    return kUsed;
+}
+
 }  // namespace
 
 bool is_dma_buf_exporter(const std::string& exporter) {
-    return !exporter.empty() && !exporter.starts_with("cuda");
+    return !exporter.empty() && iface_of(exporter) == FI_HMEM_SYSTEM;
 }
 
-bool is_cuda_standin() {
-    return settings.exporter.starts_with("cuda-");
+fi_hmem_iface iface_of(const std::string& exporter) {
+    const std::string library = exporter.substr(0, exporter.find('-'));
+    return library == "cuda"   ? FI_HMEM_CUDA
+           : library == "rocr" ? FI_HMEM_ROCR
+           : library == "ze"   ? FI_HMEM_ZE
+                               : FI_HMEM_SYSTEM;
 }
 
-CudaCounts standin_counts() {
-    void (*count)(CudaCounts*) = nullptr;
-    look_up(RTLD_DEFAULT, "cuStandInCount", count);
-    CudaCounts counts{};
+bool is_standin() {
+    return iface_of(settings.exporter) != FI_HMEM_SYSTEM &&
+           settings.exporter.find('-') != std::string::npos;
+}
+
+bool is_standin(standin::How how) {
+    return is_standin() && how_of(settings.exporter) == how;
+}
+
+standin::Counts standin_counts() {
+    void (*count)(standin::Counts*) = nullptr;
+    look_up(RTLD_DEFAULT, "standin_count", count);
+    standin::Counts counts{};
     count(&counts);
     return counts;
 }
 
 void fail_next_copy() {
     void (*fail)() = nullptr;
-    look_up(RTLD_DEFAULT, "cuStandInFailNext", fail);
+    look_up(RTLD_DEFAULT, "standin_fail_next", fail);
     fail();
 }
 
@@ -193,6 +227,7 @@ DeviceBuffer make_device_buffer(const std::string& exporter, std::size_t length)
         const int fd = export_dma_buf(exporter, length);
         return {.memory = map_dma_buf(fd, length), .dma_buf = fd};
     }
+    if (is_standin()) return {.memory = standin_memory().allocate(whole_pages(length))};
     constexpr unsigned kAttachGlobal = 1;
     unsigned long long address = 0;
     const int refused = cuda().alloc_managed(&address, whole_pages(length), kAttachGlobal);
@@ -204,12 +239,15 @@ void release_device_buffer(const DeviceBuffer& buffer, std::size_t length) {
     if (buffer.dma_buf >= 0) {
         unmap_dma_buf(buffer.memory, length);
         close(buffer.dma_buf);
+    } else if (is_standin()) {
+        standin_memory().release(buffer.memory);
     } else {
         cuda().free(reinterpret_cast<unsigned long long>(buffer.memory));
     }
 }
 
 int dma_buf_of(const DeviceBuffer& buffer, std::size_t length) {
+    if (is_standin()) return standin_memory().dma_buf(buffer.memory);
     constexpr int kDmaBufFd = 1;
     int fd = -1;
     const int refused =

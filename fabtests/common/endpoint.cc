@@ -339,7 +339,7 @@ fid_mr* register_device(fid_domain* domain, const DeviceBuffer& buffer, std::siz
     attr.iov_count = 1;
     attr.access = access;
     attr.requested_key = key;
-    attr.iface = is_dma_buf ? FI_HMEM_SYSTEM : FI_HMEM_CUDA;
+    attr.iface = is_dma_buf ? FI_HMEM_SYSTEM : iface_of(settings.exporter);
     fid_mr* mr = nullptr;
     FAB_OK(fi_mr_regattr(domain, &attr, is_dma_buf ? FI_MR_DMABUF : 0, &mr));
     return mr;

@@ -17,11 +17,11 @@
 namespace fab {
 namespace {
 
-int (*close_memory)(int) = nullptr;
+void (*close_memory)(int) = nullptr;
 
 bool is_wanted() {
-    close_memory = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "cuStandInClose"));
-    return close_memory != nullptr && is_cuda_standin();
+    close_memory = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "standin_close"));
+    return close_memory != nullptr && is_standin();
 }
 
 struct Closed {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Takes memory of the stand-in for CUDA away from everybody (cuda_standin.h) for while a call of a
+// Takes memory of a stand-in for a device away from everybody (standin.h) for while a call of a
 // provider lasts: one that touches it, instead of having it copied, dies of a SIGSEGV. For programs
 // of which one thread at a time calls the provider and touches such memory.
 //

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of devices, as dma-bufs: fi_mr(3), FI_MR_DMABUF. With -d every other case of RDM endpoints
-// has its buffers there, too; here is what only concerns them, and memory of CUDA (cuda_).
+// has its buffers there, too; here is what only concerns them, and memory of GPUs (gpu_).
 #include <rdma/fi_ext_rvt.h>
 
 #include <array>
@@ -284,7 +284,7 @@ void named_by_its_address(Rank& self) {
 constexpr std::size_t kOpened = 1 << 20;
 
 bool is_openable() {
-    return settings.exporter == "cuda-openable";
+    return is_standin(standin::How::kOpenable);
 }
 
 /// Has rank 1 take messages of rank 0 until it has opened the memory that they come from.
@@ -304,15 +304,15 @@ void have_it_opened(const Party& party, const Buffer& buffer) {
 
 /// What the device's library copied in either process while rank 0 did something that rank 1 saw.
 template <class Act>
-std::array<CudaCounts, 2> copied_by(const Party& party, Act act) {
+std::array<standin::Counts, 2> copied_by(const Party& party, Act act) {
     party.barrier();
-    const CudaCounts before = standin_counts();
+    const standin::Counts before = standin_counts();
     act();
     party.barrier();
-    CudaCounts mine = standin_counts();
+    standin::Counts mine = standin_counts();
     mine.copied -= before.copied;
     mine.between -= before.between;
-    const CudaCounts theirs = party.trade(party.self.other(), mine);
+    const standin::Counts theirs = party.trade(party.self.other(), mine);
     return party.self.rank == 0 ? std::array{mine, theirs} : std::array{theirs, mine};
 }
 
@@ -397,9 +397,9 @@ constexpr Case kCases[] = {
     {"device_beside_host_memory", beside_host_memory},
     {"device_refused", refused},
     {"device_let_go", let_go},
-    {"cuda_named_by_its_address", named_by_its_address},
-    {"cuda_opened_by_peer", opened_by_peer},
-    {"cuda_copy_fails", copy_fails},
+    {"gpu_named_by_its_address", named_by_its_address},
+    {"gpu_opened_by_peer", opened_by_peer},
+    {"gpu_copy_fails", copy_fails},
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ MsgOptions with_devices(bool has_shared_receives) {
 /// Connected, each side with memory of the device.
 struct Devices {
     explicit Devices(bool has_shared_receives = false) {
-        fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+        fab::standin::use(fab::standin::How::kWithoutShare);
         pair.emplace(with_devices(has_shared_receives));
         client_mr = reg(pair->client.end, client);
         server_mr = reg(pair->server, server);
@@ -110,7 +110,7 @@ RVT_MSG_TEST(hmem_msg, a_copy_that_fails_ends_the_receive_with_an_error) {
     Devices at;
     at.recv(0, 4096);
     at.send(0, 4096);
-    fab::fail_cuda_copies(0);
+    fab::standin::fail_copies(0);
     RVT_EQ(at.pair->server.next_error().err, FI_EIO);
     at.pair->client.end.next();  // the peer's host has it
     RVT_EQ(fi_send(at.pair->client.end.ep.get(), at.client.at(), 64, fi_mr_desc(at.client_mr.get()),
@@ -123,7 +123,7 @@ RVT_MSG_TEST(hmem_msg, a_copy_that_fails_at_the_target_ends_the_access_with_an_e
     at.write(64);
     at.pair->client.end.next();
     std::vector<char> host(64);
-    fab::fail_cuda_copies(0);
+    fab::standin::fail_copies(0);
     RVT_OK(fi_write(at.pair->client.end.ep.get(), host.data(), host.size(), nullptr, 0,
                     reinterpret_cast<std::uintptr_t>(at.server.at(9)),
                     fi_mr_key(at.server_mr.get()), nullptr));

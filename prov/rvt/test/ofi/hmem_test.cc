@@ -27,7 +27,7 @@ Owned<fid_mr> reg(const End& end, const OnDevice& memory, std::uint64_t key = 1)
 /// Two ends with memory of the device each.
 struct Devices {
     Devices() {
-        fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+        fab::standin::use(fab::standin::How::kWithoutShare);
         pair.emplace(kDevices);
         mr_a = reg(pair->a, a);
         mr_b = reg(pair->b, b);
@@ -54,7 +54,7 @@ constexpr std::size_t kSizes[] = {0, 1, 8, 200, 4096, 40'000, 300'000, 2'500'000
 }  // namespace
 
 Test(hmem, memory_of_a_library_that_is_not_here_is_refused) {
-    fab::use_cuda_standin(fab::CudaStandIn::kAbsent);
+    fab::standin::use(fab::standin::How::kAbsent);
     const Opened open = with_device_memory();
     char host[64];
     fid_mr* mr = nullptr;
@@ -65,7 +65,7 @@ Test(hmem, memory_of_a_library_that_is_not_here_is_refused) {
 }
 
 Test(hmem, memory_of_a_library_that_does_not_start_is_refused) {
-    fab::use_cuda_standin(fab::CudaStandIn::kBroken);
+    fab::standin::use(fab::standin::How::kBroken);
     const Opened open = with_device_memory();
     char host[64];
     fid_mr* mr = nullptr;
@@ -75,7 +75,7 @@ Test(hmem, memory_of_a_library_that_does_not_start_is_refused) {
 }
 
 Test(hmem, a_kind_can_be_switched_off) {
-    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    fab::standin::use(fab::standin::How::kWithoutShare);
     setenv("FI_RVT_HMEM_CUDA", "0", 1);
     const Opened open = with_device_memory();
     const OnDevice memory;
@@ -84,7 +84,7 @@ Test(hmem, a_kind_can_be_switched_off) {
 }
 
 Test(hmem, addresses_that_nobody_owns_are_refused) {
-    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    fab::standin::use(fab::standin::How::kWithoutShare);
     const Opened open = with_device_memory();
     const OnDevice memory(8192);
     char host[64];
@@ -95,7 +95,7 @@ Test(hmem, addresses_that_nobody_owns_are_refused) {
 }
 
 Test(hmem, who_does_not_say_whose_memory_it_is_need_not) {
-    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    fab::standin::use(fab::standin::How::kWithoutShare);
     const Opened open = with_device_memory();
     const OnDevice memory;
     char host[64];
@@ -241,10 +241,10 @@ Test(hmem, peers_change_memory_of_a_device_by_atomics) {
 
 Test(hmem, a_copy_that_fails_is_the_callers_to_know) {
     Devices at;
-    fab::fail_cuda_copies(0);
+    fab::standin::fail_copies(0);
     RVT_EQ(fi_tsend(at.pair->a.ep.get(), at.a.at(), 64, at.desc_a(), at.pair->a.peer, 7, nullptr),
            -FI_EIO);
-    fab::fail_cuda_copies(-1);
+    fab::standin::fail_copies(-1);
     cr_assert(at.pair->a.is_quiet());
 }
 
@@ -258,10 +258,10 @@ void fail_message(Devices& at, std::size_t size, int nth, int receiver_error, in
         return fi_tsend(at.pair->a.ep.get(), at.a.at(), size, at.desc_a(), at.pair->a.peer, 7,
                         nullptr);
     });
-    fab::fail_cuda_copies(nth);
+    fab::standin::fail_copies(nth);
     RVT_EQ(at.pair->b.next_error().err, receiver_error);
     RVT_EQ(at.pair->a.next_error().err, sender_error);
-    fab::fail_cuda_copies(-1);
+    fab::standin::fail_copies(-1);
 }
 
 Test(hmem, a_copy_that_fails_ends_the_receive_with_an_error) {
@@ -286,7 +286,7 @@ Test(hmem, a_long_message_is_copied_part_by_part) {
 Test(hmem, memory_that_long_messages_go_through_is_pinned_until_its_region_closes, .timeout = 60) {
     // Across an end of what is pinned at once, wherever the copy begins.
     constexpr std::size_t kLength = 6 << 20;
-    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    fab::standin::use(fab::standin::How::kWithoutShare);
     Pair pair(kDevices);
     for (const bool may_pin : {true, false}) {
         const OnDevice memory(2 * kLength);
@@ -309,10 +309,10 @@ Test(hmem, memory_that_long_messages_go_through_is_pinned_until_its_region_close
             pair.a.next();
             cr_assert(arrived == bytes);
         }
-        RVT_EQ(fab::cuda_counts().pinned != 0, may_pin);
+        RVT_EQ(fab::standin::counts().pinned != 0, may_pin);
         mr.reset();
-        RVT_EQ(fab::cuda_counts().pinned, 0);
-        fab::refuse_cuda_pins();
+        RVT_EQ(fab::standin::counts().pinned, 0);
+        fab::standin::refuse_pins();
     }
 }
 
@@ -337,13 +337,13 @@ Test(hmem, a_long_message_of_pinned_memory_ends_with_an_error_where_a_copy_fails
         RVT_EQ(at.pair->b.next().len, kLength);
         at.pair->a.next();
     }
-    RVT_EQ(fab::cuda_counts().pinned, 2);
+    RVT_EQ(fab::standin::counts().pinned, 2);
     for (int nth = 0; nth < 8; ++nth) {
         send_one();
-        fab::fail_cuda_copies(nth);
+        fab::standin::fail_copies(nth);
         at.pair->b.next_error();
         at.pair->a.next_error();
-        fab::fail_cuda_copies(-1);
+        fab::standin::fail_copies(-1);
     }
     send_one();
     RVT_EQ(at.pair->b.next().len, kLength);
@@ -355,7 +355,7 @@ Test(hmem, a_long_message_of_pinned_memory_ends_with_an_error_where_a_copy_fails
 /// nothing stays pinned. The next one finds its bytes all the same.
 Test(hmem, pages_that_are_given_back_are_not_pinned, .timeout = 60) {
     constexpr std::size_t kLength = 272u << 20;
-    fab::use_cuda_standin(fab::CudaStandIn::kWithoutShare);
+    fab::standin::use(fab::standin::How::kWithoutShare);
     Pair pair(kDevices);
     const OnDevice memory(kLength);
     const auto mr = opened<fid_mr>([&](fid_mr** made) {
@@ -378,7 +378,7 @@ Test(hmem, pages_that_are_given_back_are_not_pinned, .timeout = 60) {
         pair.a.next();
         cr_assert(std::equal(bytes.begin(), bytes.end(), arrived.begin()));
         cr_assert(std::equal(bytes.rbegin(), bytes.rend(), arrived.rbegin()));
-        RVT_EQ(fab::cuda_counts().pinned, 0);
+        RVT_EQ(fab::standin::counts().pinned, 0);
     }
 }
 
@@ -396,12 +396,12 @@ Test(hmem, memory_that_short_messages_go_through_is_not_pinned) {
         at.pair->b.next();
         at.pair->a.next();
     }
-    RVT_EQ(fab::cuda_counts().pinned, 0);
+    RVT_EQ(fab::standin::counts().pinned, 0);
 }
 
 Test(hmem, a_message_that_cannot_leave_its_device_ends_with_an_error) {
     Devices at;
-    fab::fail_cuda_copies(0);
+    fab::standin::fail_copies(0);
     for (const bool is_write : {false, true}) {
         at.pair->post([&] {
             return is_write ? fi_write(at.pair->a.ep.get(), at.a.at(), 5000, at.desc_a(),
@@ -411,7 +411,7 @@ Test(hmem, a_message_that_cannot_leave_its_device_ends_with_an_error) {
         });
         RVT_EQ(at.pair->a.next_error().err, FI_EIO);
     }
-    fab::fail_cuda_copies(-1);
+    fab::standin::fail_copies(-1);
     cr_assert(at.pair->b.is_quiet());
 }
 
@@ -419,7 +419,7 @@ Test(hmem, a_copy_that_fails_at_the_target_ends_the_access_with_an_error) {
     Devices at;
     for (const std::size_t size : {std::size_t{64}, std::size_t{200'000}}) {
         std::vector<char> host(size);
-        fab::fail_cuda_copies(0);
+        fab::standin::fail_copies(0);
         at.pair->post([&] {
             return fi_write(at.pair->a.ep.get(), host.data(), size, nullptr, at.pair->a.peer, 0,
                             fi_mr_key(at.mr_b.get()), nullptr);
@@ -430,7 +430,7 @@ Test(hmem, a_copy_that_fails_at_the_target_ends_the_access_with_an_error) {
                            fi_mr_key(at.mr_b.get()), nullptr);
         });
         RVT_EQ(at.pair->a.next_error().err, FI_EREMOTEIO);
-        fab::fail_cuda_copies(-1);
+        fab::standin::fail_copies(-1);
     }
 }
 
@@ -445,7 +445,7 @@ Test(hmem, a_handle_that_this_process_has_no_use_for_opens_nothing) {
 
 Test(hmem, host_memory_beside_it_is_not_copied) {
     Devices at;
-    const unsigned long long before = fab::cuda_bytes_copied();
+    const unsigned long long before = fab::standin::counts().copied;
     std::vector<char> from(100'000, 'a');
     std::vector<char> to(100'000);
     at.pair->post([&] {
@@ -458,7 +458,7 @@ Test(hmem, host_memory_beside_it_is_not_copied) {
     });
     at.pair->b.next();
     cr_assert(to == from);
-    RVT_EQ(fab::cuda_bytes_copied(), before);
+    RVT_EQ(fab::standin::counts().copied, before);
 }
 
 Test(hmem, options_say_what_is_true) {
