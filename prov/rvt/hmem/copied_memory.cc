@@ -46,9 +46,9 @@ CopiedMemory::CopiedMemory(Claimant& claimant, const Allocation& allocation, std
       mapped_bytes_(mapped_bytes),
       pieces_(std::move(pieces)) {}
 
-util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(Claimant& claimant,
-                                                               const Allocation& allocation,
-                                                               bool may_share) {
+util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(
+    Claimant& claimant, const Allocation& allocation,
+    const util::Result<core::DeviceHandle>& handle) {
     const std::uint64_t bytes = (allocation.bytes + kPage) / kPage * kPage + kPage;
     void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -65,8 +65,6 @@ util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(Claimant& claiman
         munmap(mapped, bytes);
         return ENOMEM;
     }
-    const util::Result<core::DeviceHandle> handle =
-        may_share ? claimant.share(allocation) : util::Result<core::DeviceHandle>(EOPNOTSUPP);
     if (handle.is_ok()) {
         made->handle_ = handle.value();
     }

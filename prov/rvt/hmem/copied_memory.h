@@ -34,11 +34,11 @@ class CopiedMemory final : public DeviceRegion {
     static constexpr std::uint64_t kLongCopy = 16u << 10;
 
     /// @param claimant  Whose the allocation is.
-    /// @param may_share  Peers of this host may open it, if the claimant can have it opened.
+    /// @param handle  By which peers of this host may open it; an error: they may not.
     /// Returns: ENOMEM.
-    static util::Result<std::unique_ptr<CopiedMemory>> make(Claimant& claimant,
-                                                            const Allocation& allocation,
-                                                            bool may_share);
+    static util::Result<std::unique_ptr<CopiedMemory>> make(
+        Claimant& claimant, const Allocation& allocation,
+        const util::Result<core::DeviceHandle>& handle);
     ~CopiedMemory() override;
     CopiedMemory(const CopiedMemory&) = delete;
     CopiedMemory& operator=(const CopiedMemory&) = delete;

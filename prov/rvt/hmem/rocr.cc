@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of AMD's GPUs, through the HSA runtime (ROCr), under HIP as well.
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <mutex>
 
 #include "hmem/claimants.h"
@@ -32,6 +35,18 @@ struct PointerInfo {
     HsaAgent owner;
 };
 
+/// hsa_amd_ipc_memory_t.
+struct HsaIpcMemory {
+    std::array<std::uint32_t, 8> words;
+};
+
+/// What another process needs to open an allocation.
+struct SharedAllocation {
+    HsaIpcMemory handle;
+    std::uint64_t bytes;
+};
+static_assert(sizeof(SharedAllocation) <= sizeof core::DeviceHandle::bytes);
+
 struct Functions {
     HsaStatus (*init)() = nullptr;
     HsaStatus (*status_string)(HsaStatus, const char**) = nullptr;
@@ -39,6 +54,10 @@ struct Functions {
     HsaStatus (*pointer_info)(const void*, PointerInfo*, void* (*)(std::size_t), std::uint32_t*,
                               HsaAgent**) = nullptr;
     HsaStatus (*memory_copy)(void*, const void*, std::size_t) = nullptr;
+    HsaStatus (*ipc_create)(void*, std::size_t, HsaIpcMemory*) = nullptr;
+    HsaStatus (*ipc_attach)(const HsaIpcMemory*, std::size_t, std::uint32_t, const HsaAgent*,
+                            void**) = nullptr;
+    HsaStatus (*ipc_detach)(void*) = nullptr;
     // Since ROCm 5.6.
     HsaStatus (*export_dmabuf)(const void*, std::size_t, int*, std::uint64_t*) = nullptr;
 };
@@ -54,21 +73,34 @@ class Rocr final : public Claimant {
                           std::uint64_t bytes) noexcept override;
     util::Status copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                          std::uint64_t bytes) noexcept override;
+    util::Result<core::DeviceHandle> share(const Allocation& of) noexcept override;
+    [[nodiscard]] bool is_in_use() const noexcept override {
+        return is_in_use_.load(std::memory_order_relaxed);  // relaxed: a flag on its own
+    }
+    util::Result<Allocation> open(const core::DeviceHandle& handle) noexcept override;
+    void close(const Allocation& opened, const core::DeviceHandle& by) noexcept override;
+    util::Status copy_across(const Allocation& opened, std::uint64_t to, std::uint64_t from,
+                             std::uint64_t bytes) noexcept override;
 
   private:
     util::Status load() noexcept;
     [[nodiscard]] const char* text(HsaStatus status) const noexcept;
+    [[nodiscard]] bool describe(const void* address, PointerInfo& info) noexcept;
     util::Status copy(void* to, const void* from, std::uint64_t bytes) noexcept;
 
     std::once_flag once_;
     util::Status started_;
     Library library_;
     Functions hsa_;
+    std::atomic<bool> is_in_use_{false};
 };
 
+void* pointer(std::uint64_t address) noexcept {
+    return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
 void* at(const Allocation& allocation, std::uint64_t offset) noexcept {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    return reinterpret_cast<void*>(allocation.address + offset);
+    return pointer(allocation.address + offset);
 }
 
 util::Status Rocr::load() noexcept {
@@ -80,7 +112,10 @@ util::Status Rocr::load() noexcept {
                           library_.find("hsa_status_string", hsa_.status_string) &&
                           library_.find("hsa_agent_get_info", hsa_.agent_get_info) &&
                           library_.find("hsa_amd_pointer_info", hsa_.pointer_info) &&
-                          library_.find("hsa_memory_copy", hsa_.memory_copy);
+                          library_.find("hsa_memory_copy", hsa_.memory_copy) &&
+                          library_.find("hsa_amd_ipc_memory_create", hsa_.ipc_create) &&
+                          library_.find("hsa_amd_ipc_memory_attach", hsa_.ipc_attach) &&
+                          library_.find("hsa_amd_ipc_memory_detach", hsa_.ipc_detach);
     if (!is_whole) {
         return ENOSYS;
     }
@@ -104,16 +139,20 @@ const char* Rocr::text(HsaStatus status) const noexcept {
                                                                                : "unknown error";
 }
 
-util::Result<Allocation> Rocr::find(const void* address, std::uint64_t bytes) noexcept {
-    PointerInfo info{};
+/// Returns: whether it is memory of a GPU.
+bool Rocr::describe(const void* address, PointerInfo& info) noexcept {
+    info = {};
     info.size = sizeof info;
     int device = -1;
-    const bool is_device =
-        hsa_.pointer_info(address, &info, nullptr, nullptr, nullptr) == kHsaSuccess &&
-        info.type != kPointerUnknown && info.type != kPointerLocked &&
-        hsa_.agent_get_info(info.owner, kAgentInfoDevice, &device) == kHsaSuccess &&
-        device == kDeviceTypeGpu;
-    if (!is_device) {
+    return hsa_.pointer_info(address, &info, nullptr, nullptr, nullptr) == kHsaSuccess &&
+           info.type != kPointerUnknown && info.type != kPointerLocked &&
+           hsa_.agent_get_info(info.owner, kAgentInfoDevice, &device) == kHsaSuccess &&
+           device == kDeviceTypeGpu;
+}
+
+util::Result<Allocation> Rocr::find(const void* address, std::uint64_t bytes) noexcept {
+    PointerInfo info;
+    if (!describe(address, info)) {
         return EFAULT;
     }
     const auto wanted = reinterpret_cast<std::uintptr_t>(address);
@@ -121,6 +160,7 @@ util::Result<Allocation> Rocr::find(const void* address, std::uint64_t bytes) no
     if (wanted < base || wanted - base > info.bytes || bytes > info.bytes - (wanted - base)) {
         return EFAULT;
     }
+    is_in_use_.store(true, std::memory_order_relaxed);  // relaxed: see is_in_use()
     return Allocation{.address = wanted, .bytes = bytes};
 }
 
@@ -152,6 +192,47 @@ util::Status Rocr::copy_out(const Allocation& from, std::uint64_t offset, std::b
 util::Status Rocr::copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                            std::uint64_t bytes) noexcept {
     return copy(at(to, offset), from, bytes);
+}
+
+// ---- between processes: hsa_amd_ipc_memory_create() and what follows ----
+
+/// A handle is of the whole allocation.
+util::Result<core::DeviceHandle> Rocr::share(const Allocation& of) noexcept {
+    PointerInfo info;
+    SharedAllocation shared{};
+    if (!describe(at(of, 0), info) ||
+        hsa_.ipc_create(info.agent_base, info.bytes, &shared.handle) != kHsaSuccess) {
+        return EOPNOTSUPP;
+    }
+    shared.bytes = info.bytes;
+    core::DeviceHandle handle{
+        .kind = static_cast<std::uint32_t>(kind()),
+        .offset = of.address - reinterpret_cast<std::uintptr_t>(info.agent_base)};
+    std::memcpy(handle.bytes.data(), &shared, sizeof shared);
+    return handle;
+}
+
+/// For all agents. Each time it is another place, and counted by the runtime.
+util::Result<Allocation> Rocr::open(const core::DeviceHandle& handle) noexcept {
+    SharedAllocation shared;
+    std::memcpy(&shared, handle.bytes.data(), sizeof shared);
+    void* opened = nullptr;
+    const HsaStatus status = hsa_.ipc_attach(&shared.handle, shared.bytes, 0, nullptr, &opened);
+    if (status != kHsaSuccess) {
+        RVT_INFO(kMr, "memory of ROCr of another process cannot be opened: %s", text(status));
+        return EOPNOTSUPP;
+    }
+    return Allocation{.address = reinterpret_cast<std::uintptr_t>(opened), .bytes = shared.bytes};
+}
+
+void Rocr::close(const Allocation& opened, const core::DeviceHandle& /*by*/) noexcept {
+    // While the process ends the runtime may refuse: it lets go of everything itself.
+    static_cast<void>(hsa_.ipc_detach(at(opened, 0)));
+}
+
+util::Status Rocr::copy_across(const Allocation& /*opened*/, std::uint64_t to, std::uint64_t from,
+                               std::uint64_t bytes) noexcept {
+    return copy(pointer(to), pointer(from), bytes);
 }
 
 }  // namespace

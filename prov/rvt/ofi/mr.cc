@@ -145,24 +145,34 @@ void set_device(Mr& mr, std::unique_ptr<hmem::DeviceRegion> device, std::uint64_
     mr.handle.mem_desc = &mr;
 }
 
-/// Mapped by its dma-buf where the CPU can, else with a copy.
+/// What the CPU maps of the allocation's dma-buf.
+util::Result<std::unique_ptr<hmem::DmaBufMemory>> map_dma_buf_of(const hmem::Claim& owner,
+                                                                 std::uint64_t access) {
+    auto exported = owner.claimant->dma_buf(owner.allocation);
+    if (!exported.is_ok()) {
+        return exported.status();
+    }
+    const hmem::Claimant::DmaBuf dma_buf = exported.take();
+    return hmem::DmaBufMemory::map(
+        {.fd = dma_buf.fd.get(), .offset = dma_buf.offset, .bytes = owner.allocation.bytes},
+        is_written(access));
+}
+
+/// With a copy where peers can open the memory, as the device's own copies are faster than loads of
+/// the CPU, which is all that a mapping has to offer; else mapped if that is possible.
 util::Result<std::unique_ptr<hmem::DeviceRegion>> open_device(const hmem::Claim& owner,
                                                               std::uint64_t access) {
     using Region = std::unique_ptr<hmem::DeviceRegion>;
-    util::Result<hmem::Claimant::DmaBuf> shared(EOPNOTSUPP);
-    if (!hmem::has_no_p2p()) {
-        shared = owner.claimant->dma_buf(owner.allocation);
-    }
-    if (shared.is_ok()) {
-        const hmem::Claimant::DmaBuf dma_buf = shared.take();
-        auto mapped = hmem::DmaBufMemory::map(
-            {.fd = dma_buf.fd.get(), .offset = dma_buf.offset, .bytes = owner.allocation.bytes},
-            is_written(access));
+    const bool is_reachable = !hmem::has_no_p2p();
+    const auto handle = is_reachable ? owner.claimant->share(owner.allocation)
+                                     : util::Result<core::DeviceHandle>(EOPNOTSUPP);
+    if (is_reachable && !handle.is_ok()) {
+        auto mapped = map_dma_buf_of(owner, access);
         if (mapped.is_ok()) {
             return Region(mapped.take());
         }
     }
-    auto copied = hmem::CopiedMemory::make(*owner.claimant, owner.allocation, !hmem::has_no_p2p());
+    auto copied = hmem::CopiedMemory::make(*owner.claimant, owner.allocation, handle);
     if (!copied.is_ok()) {
         return copied.status();
     }
