@@ -243,17 +243,19 @@ class Side {
 class Memory {
   public:
     Memory(const Side& side, std::size_t bytes) : side_(side), length_(bytes) {
-        constexpr std::uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | kRemoteAccess;
+        const bool is_open = (side.info->caps & (FI_RMA | FI_ATOMIC)) != 0;
+        const std::uint64_t access =
+            FI_SEND | FI_RECV | FI_READ | FI_WRITE | (is_open ? kRemoteAccess : 0);
         static std::uint64_t last_key = 0;  // for providers that let the application choose
         if (!settings.exporter.empty()) {
             device_ = make_device_buffer(settings.exporter, bytes);
             bytes_ = static_cast<char*>(device_.memory);
             std::memset(bytes_, 0, bytes);
-            mr_ = register_device(side.domain, device_, bytes, kAccess, ++last_key);
+            mr_ = register_device(side.domain, device_, bytes, access, ++last_key);
             return;
         }
         bytes_ = new char[bytes]{};
-        FAB_OK(fi_mr_reg(side.domain, bytes_, bytes, kAccess, 0, ++last_key, 0, &mr_, nullptr));
+        FAB_OK(fi_mr_reg(side.domain, bytes_, bytes, access, 0, ++last_key, 0, &mr_, nullptr));
     }
     ~Memory() {
         FAB_OK(fi_close(&mr_->fid));

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/peer_device.h"
+#include "hmem/copier.h"
 #include "util/status.h"
 #include "util/unique_fd.h"
 
@@ -17,24 +18,13 @@ namespace rvt::hmem {
 enum class Kind : std::uint8_t { kCuda, kRocr, kZe };
 inline constexpr std::size_t kKinds = 3;
 
-/// Memory of a device. What `context` and `queue` are is the claimant's own affair; they live as
-/// long as the library.
-struct Allocation {
-    std::uint64_t address = 0;  // of the device: nothing for the CPU to follow
-    std::uint64_t bytes = 0;
-    void* context = nullptr;
-    void* queue = nullptr;
-};
-
 /// Threads: any. All but start() only after it has succeeded.
-class Claimant {
+class Claimant : public Copier {
   public:
-    Claimant(const Claimant&) = delete;
-    Claimant& operator=(const Claimant&) = delete;
-
     /// What messages call the kind, and its parameter.
     [[nodiscard]] virtual Kind kind() const noexcept = 0;
     [[nodiscard]] virtual const char* name() const noexcept = 0;
+    [[nodiscard]] int device_kind() const noexcept final { return static_cast<int>(kind()); }
 
     /// Loads and initialises the library, once. Says what is missing at log level info.
     /// Returns: ENOSYS when there is none, or none of use, on this host.
@@ -52,42 +42,6 @@ class Claimant {
     };
     /// Returns: EOPNOTSUPP when the library, the device or the kernel has none for it.
     virtual util::Result<DmaBuf> dma_buf(const Allocation& of) noexcept = 0;
-
-    /// Copies bytes of the allocation to host memory; they are there on return, with all that the
-    /// device had done to them before.
-    /// Returns: EIO.
-    virtual util::Status copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
-                                  std::uint64_t bytes) noexcept = 0;
-    /// The other direction: what the device does after the return finds them.
-    virtual util::Status copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
-                                 std::uint64_t bytes) noexcept = 0;
-
-    /// Has host memory stay where it is, which lets the library copy between it and memory of its
-    /// devices at once. A copy names memory that is all within one such range, or not at all.
-    /// Takes some 100 us for each MiB.
-    /// @param for_copies  Whose context is taken.
-    /// Returns: EOPNOTSUPP when the library cannot, or will not.
-    virtual util::Status pin(const Allocation& /*for_copies*/, std::byte* /*begin*/,
-                             std::uint64_t /*bytes*/) noexcept {
-        return EOPNOTSUPP;
-    }
-    /// Precondition: `begin` has been pinned with `for_copies`, and no copy names the range.
-    virtual void unpin(const Allocation& /*for_copies*/, std::byte* /*begin*/) noexcept {}
-    /// As copy_out() and copy_in(), of memory that has been pinned for the allocation; done only
-    /// after finish().
-    /// Returns: EIO.
-    virtual util::Status begin_copy_out(const Allocation& /*from*/, std::uint64_t /*offset*/,
-                                        std::byte* /*to*/, std::uint64_t /*bytes*/) noexcept {
-        return EIO;
-    }
-    virtual util::Status begin_copy_in(const Allocation& /*to*/, std::uint64_t /*offset*/,
-                                       const std::byte* /*from*/,
-                                       std::uint64_t /*bytes*/) noexcept {
-        return EIO;
-    }
-    /// Waits for all copies to and from the allocation that have been begun.
-    /// Returns: EIO when one has failed.
-    virtual util::Status finish(const Allocation& /*of*/) noexcept { return util::kOk; }
 
     /// By what other processes of this host open the allocation.
     /// Returns: EOPNOTSUPP when they cannot.
@@ -112,7 +66,7 @@ class Claimant {
 
   protected:
     Claimant() = default;
-    ~Claimant() = default;
+    ~Claimant() override = default;
 };
 
 }  // namespace rvt::hmem

@@ -37,18 +37,17 @@ constinit Touched touched;
 
 }  // namespace
 
-CopiedMemory::CopiedMemory(Claimant& claimant, const Allocation& allocation, std::byte* mapped,
+CopiedMemory::CopiedMemory(Copier& copier, const Allocation& allocation, std::byte* mapped,
                            std::uint64_t mapped_bytes, std::unique_ptr<Piece[]> pieces) noexcept
     // As far into its page as on the device: what is aligned there is aligned here.
     : DeviceRegion(mapped + allocation.address % kPage, allocation.bytes, true),
-      claimant_(claimant),
+      copier_(copier),
       allocation_(allocation),
       mapped_bytes_(mapped_bytes),
       pieces_(std::move(pieces)) {}
 
 util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(
-    Claimant& claimant, const Allocation& allocation,
-    const util::Result<core::DeviceHandle>& handle) {
+    Copier& copier, const Allocation& allocation, const util::Result<core::DeviceHandle>& handle) {
     const std::uint64_t bytes = (allocation.bytes + kPage) / kPage * kPage + kPage;
     void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -60,13 +59,22 @@ util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(
         pieces.reset(new (std::nothrow) Piece[(bytes + kPiece - 1) / kPiece]);
     }
     std::unique_ptr<CopiedMemory> made(new (std::nothrow) CopiedMemory(
-        claimant, allocation, static_cast<std::byte*>(mapped), bytes, std::move(pieces)));
+        copier, allocation, static_cast<std::byte*>(mapped), bytes, std::move(pieces)));
     if (made == nullptr) {
         munmap(mapped, bytes);
         return ENOMEM;
     }
     if (handle.is_ok()) {
         made->handle_ = handle.value();
+    }
+    return made;
+}
+
+util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(std::unique_ptr<Copier> copier,
+                                                               const Allocation& allocation) {
+    auto made = make(*copier, allocation, util::Status(EOPNOTSUPP));
+    if (made.is_ok()) {
+        made.value()->own_ = std::move(copier);
     }
     return made;
 }
@@ -80,13 +88,18 @@ CopiedMemory::~CopiedMemory() {
     munmap(mapped(), mapped_bytes_);
 }
 
+void CopiedMemory::keep_pages() noexcept {
+    const util::Guard guard(lock_);
+    keeps_pages_ = true;
+}
+
 std::uint64_t CopiedMemory::into_page() const noexcept {
     return allocation_.address % kPage;
 }
 
 util::Result<core::DevicePlace> CopiedMemory::device_place(std::uint32_t kind,
                                                            std::uint64_t offset) const noexcept {
-    if (kind != static_cast<std::uint32_t>(claimant_.kind())) {
+    if (copier_.device_kind() != static_cast<int>(kind)) {
         return EOPNOTSUPP;
     }
     return core::DevicePlace{.address = allocation_.address + offset, .is_device = true};
@@ -100,7 +113,8 @@ util::Status CopiedMemory::begin_cpu_access(core::CpuAccess /*access*/) noexcept
 
 void CopiedMemory::end_cpu_access(core::CpuAccess /*access*/) noexcept {
     const util::Guard guard(lock_);
-    if (--accesses_ == 0 && touched_bytes_ > kKeptBytes && touched.sum() > kKeptByAll) {
+    const bool is_too_much = touched_bytes_ > kKeptBytes && touched.sum() > kKeptByAll;
+    if (--accesses_ == 0 && is_too_much && !keeps_pages_) {
         unpin_all();
         madvise(mapped(), mapped_bytes_, MADV_DONTNEED);
         touched.take(std::exchange(touched_bytes_, 0));
@@ -125,9 +139,8 @@ void CopiedMemory::note_long_copy(std::uint64_t index, std::uint64_t bytes) noex
     piece.copied = static_cast<std::uint32_t>(std::min(piece.copied + bytes, enough));
     if (piece.copied == enough && touched.sum() + length <= kKeptByAll) {
         count(length);
-        piece.pages = claimant_.pin(allocation_, mapped() + begin, length).is_ok()
-                          ? Pages::kPinned
-                          : Pages::kRefused;
+        piece.pages = copier_.pin(allocation_, mapped() + begin, length).is_ok() ? Pages::kPinned
+                                                                                 : Pages::kRefused;
     }
 }
 
@@ -138,7 +151,7 @@ void CopiedMemory::unpin_all() noexcept {
     for (std::uint64_t begin = 0; begin < mapped_bytes_; begin += kPiece) {
         Piece& piece = pieces_[begin / kPiece];
         if (piece.pages == Pages::kPinned) {
-            claimant_.unpin(allocation_, mapped() + begin);
+            copier_.unpin(allocation_, mapped() + begin);
         }
         piece = {};
     }
@@ -158,7 +171,7 @@ util::Status CopiedMemory::copy_pieces(std::uint64_t offset, std::uint64_t bytes
                 note_long_copy(place / kPiece, part);
             }
         }
-        const util::Status copied = (claimant_.*copy)(allocation_, offset, data() + offset, part);
+        const util::Status copied = (copier_.*copy)(allocation_, offset, data() + offset, part);
         if (!copied.is_ok()) {
             return copied;
         }
@@ -169,11 +182,11 @@ util::Status CopiedMemory::copy_pieces(std::uint64_t offset, std::uint64_t bytes
 }
 
 util::Status CopiedMemory::refresh(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    return copy_pieces(offset, bytes, &Claimant::copy_out);
+    return copy_pieces(offset, bytes, &Copier::copy_out);
 }
 
 util::Status CopiedMemory::write_back(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    return copy_pieces(offset, bytes, &Claimant::copy_in);
+    return copy_pieces(offset, bytes, &Copier::copy_in);
 }
 
 bool CopiedMemory::is_pinned(std::uint64_t index) noexcept {
@@ -191,7 +204,7 @@ std::uint64_t CopiedMemory::begin_pieces(std::uint64_t offset, std::uint64_t byt
         const std::uint64_t place = into_page() + at;
         const std::uint64_t part = std::min(end - at, kPiece - place % kPiece);
         if (!is_pinned(place / kPiece) ||
-            !(claimant_.*begin)(allocation_, at, data() + at, part).is_ok()) {
+            !(copier_.*begin)(allocation_, at, data() + at, part).is_ok()) {
             break;
         }
         at += part;
@@ -200,11 +213,11 @@ std::uint64_t CopiedMemory::begin_pieces(std::uint64_t offset, std::uint64_t byt
 }
 
 std::uint64_t CopiedMemory::begin_refresh(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    return begin_pieces(offset, bytes, &Claimant::begin_copy_out);
+    return begin_pieces(offset, bytes, &Copier::begin_copy_out);
 }
 
 std::uint64_t CopiedMemory::begin_write_back(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    return begin_pieces(offset, bytes, &Claimant::begin_copy_in);
+    return begin_pieces(offset, bytes, &Copier::begin_copy_in);
 }
 
 }  // namespace rvt::hmem

@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "hmem/claimant.h"
+#include "hmem/copier.h"
 #include "hmem/device_region.h"
 #include "util/lock.h"
 #include "util/status.h"
@@ -33,13 +33,18 @@ class CopiedMemory final : public DeviceRegion {
     static constexpr std::uint64_t kWorthPinning = 512u << 10;
     static constexpr std::uint64_t kLongCopy = 16u << 10;
 
-    /// @param claimant  Whose the allocation is.
+    /// @param copier  Of the allocation; outlives this.
     /// @param handle  By which peers of this host may open it; an error: they may not.
     /// Returns: ENOMEM.
     static util::Result<std::unique_ptr<CopiedMemory>> make(
-        Claimant& claimant, const Allocation& allocation,
+        Copier& copier, const Allocation& allocation,
         const util::Result<core::DeviceHandle>& handle);
+    /// The same with a copier of its own, which peers know nothing of.
+    static util::Result<std::unique_ptr<CopiedMemory>> make(std::unique_ptr<Copier> copier,
+                                                            const Allocation& allocation);
     ~CopiedMemory() override;
+    /// From now on pages are not given back: a NIC knows where they are.
+    void keep_pages() noexcept;
     CopiedMemory(const CopiedMemory&) = delete;
     CopiedMemory& operator=(const CopiedMemory&) = delete;
 
@@ -57,7 +62,7 @@ class CopiedMemory final : public DeviceRegion {
     util::Status write_back(std::uint64_t offset, std::uint64_t bytes) noexcept override;
     std::uint64_t begin_refresh(std::uint64_t offset, std::uint64_t bytes) noexcept override;
     std::uint64_t begin_write_back(std::uint64_t offset, std::uint64_t bytes) noexcept override;
-    util::Status finish() noexcept override { return claimant_.finish(allocation_); }
+    util::Status finish() noexcept override { return copier_.finish(allocation_); }
 
   private:
     enum class Pages : std::uint8_t { kPageable, kPinned, kRefused };
@@ -68,7 +73,7 @@ class CopiedMemory final : public DeviceRegion {
     };
 
     /// @param pieces  For the whole mapping; nullptr: none is ever pinned.
-    CopiedMemory(Claimant& claimant, const Allocation& allocation, std::byte* mapped,
+    CopiedMemory(Copier& copier, const Allocation& allocation, std::byte* mapped,
                  std::uint64_t mapped_bytes, std::unique_ptr<Piece[]> pieces) noexcept;
 
     [[nodiscard]] std::uint64_t into_page() const noexcept;
@@ -82,12 +87,14 @@ class CopiedMemory final : public DeviceRegion {
     void note_long_copy(std::uint64_t index, std::uint64_t bytes) noexcept RVT_REQUIRES(lock_);
     void unpin_all() noexcept RVT_REQUIRES(lock_);
 
-    Claimant& claimant_;
+    std::unique_ptr<Copier> own_;  // may be nullptr
+    Copier& copier_;
     const Allocation allocation_;
     std::optional<core::DeviceHandle> handle_;
     const std::uint64_t mapped_bytes_;
     util::SpinLock lock_;  // order: innermost
     std::uint64_t accesses_ RVT_GUARDED_BY(lock_) = 0;
+    bool keeps_pages_ RVT_GUARDED_BY(lock_) = false;
     std::uint64_t touched_bytes_ RVT_GUARDED_BY(lock_) = 0;  // since pages were given back; at most
     const std::unique_ptr<Piece[]> pieces_ RVT_GUARDED_BY(lock_);
 };

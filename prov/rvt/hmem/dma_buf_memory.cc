@@ -11,22 +11,6 @@
 namespace rvt::hmem {
 namespace {
 
-util::Status check(const DmaBufPart& part) noexcept {
-    const util::Result<bool> is_one = util::is_dma_buf(part.fd);
-    if (!is_one.is_ok()) {
-        return is_one.status();
-    }
-    if (!is_one.value()) {
-        return EINVAL;
-    }
-    const util::Result<std::uint64_t> all = util::dma_buf_bytes(part.fd);
-    if (!all.is_ok()) {
-        return all.status();
-    }
-    const bool is_inside = part.offset <= all.value() && part.bytes <= all.value() - part.offset;
-    return part.bytes != 0 && is_inside ? util::kOk : util::Status(EINVAL);
-}
-
 bool is_read_only(int fd) noexcept {
     return (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
 }
@@ -45,13 +29,29 @@ util::Status to_map_error(util::Status status) noexcept {
 
 }  // namespace
 
+util::Status check_part(const DmaBufPart& part, bool writes) noexcept {
+    const util::Result<bool> is_one = util::is_dma_buf(part.fd);
+    if (!is_one.is_ok()) {
+        return is_one.status();
+    }
+    if (!is_one.value()) {
+        return EINVAL;
+    }
+    const util::Result<std::uint64_t> all = util::dma_buf_bytes(part.fd);
+    if (!all.is_ok()) {
+        return all.status();
+    }
+    const bool is_inside = part.offset <= all.value() && part.bytes <= all.value() - part.offset;
+    if (part.bytes == 0 || !is_inside) {
+        return EINVAL;
+    }
+    return writes && is_read_only(part.fd) ? util::Status(EACCES) : util::kOk;
+}
+
 util::Result<std::unique_ptr<DmaBufMemory>> DmaBufMemory::map(const DmaBufPart& part, bool writes) {
-    const util::Status checked = check(part);
+    const util::Status checked = check_part(part, writes);
     if (!checked.is_ok()) {
         return checked;
-    }
-    if (writes && is_read_only(part.fd)) {
-        return EACCES;
     }
     util::UniqueFd kept = util::duplicate(part.fd);
     util::UniqueFd mapped = util::duplicate(part.fd);

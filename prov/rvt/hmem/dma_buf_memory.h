@@ -20,16 +20,17 @@ struct DmaBufPart {
     std::uint64_t bytes = 0;
 };
 
+/// @param writes  Whether it is to be written, too; a descriptor for reading alone can be read.
+/// Returns: EBADF for a descriptor that is not open, EINVAL for one of anything else and for a part
+///          of no bytes or past the end, EACCES for one that does not permit what is asked.
+util::Status check_part(const DmaBufPart& part, bool writes) noexcept;
+
 /// The mapping follows a buffer that its exporter moves: the kernel takes the pages away, and the
 /// next access finds the new ones.
 class DmaBufMemory final : public DeviceRegion {
   public:
     /// Keeps a descriptor of its own.
-    ///
-    /// @param writes  Whether it is to be written, too; a descriptor for reading alone can be read.
-    /// Returns: EBADF for a descriptor that is not open, EINVAL for one of anything else and for a
-    ///          part of no bytes or past the end, EACCES for one that does not permit what is
-    ///          asked, EOPNOTSUPP when the exporter lets no CPU map it, EMFILE, ENOMEM.
+    /// Returns: as check_part(); EOPNOTSUPP when the exporter lets no CPU map it, EMFILE, ENOMEM.
     static util::Result<std::unique_ptr<DmaBufMemory>> map(const DmaBufPart& part, bool writes);
 
     util::Status begin_cpu_access(core::CpuAccess access) noexcept override;

@@ -136,7 +136,8 @@ class DeviceBuffers {
     /// ordinary memory.
     /// @param when  kLater: for one list of an operation that has no other.
     /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM, -FI_EIO when
-    ///          what is to be read cannot be copied to the host, or as DeviceUse::add().
+    ///          what is to be read cannot be copied to the host, -FI_EOPNOTSUPP for what only a NIC
+    ///          reaches, or as DeviceUse::add().
     int take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access,
              Refresh when = Refresh::kNow) noexcept;
 

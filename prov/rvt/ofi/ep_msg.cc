@@ -637,6 +637,7 @@ void EpMsg::Events::device_gone() noexcept {
 int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
     auto made = std::make_unique<EpMsg>();
     made->domain = &domain;
+    made->hmem_options.has_nic = domain.nic != nullptr;
     Pep* const pep = pep_to_take_over(info.handle, domain);
     if (info.handle != nullptr && pep == nullptr) {
         made->request = conn_req_take(info.handle);

@@ -56,7 +56,7 @@ core::Wc end_use(const core::Wc& wc) noexcept {
     if (wc.status == core::WcStatus::kSuccess && !op.use->filled(0, filled).is_ok()) {
         ended.status = core::WcStatus::kGeneralErr;
     }
-    op.use->release();
+    std::exchange(op.use, nullptr)->release();
     return ended;
 }
 
@@ -117,10 +117,13 @@ unsigned EpMsg::drain_locked() noexcept {
     return connection->is_lost() ? total + flush_lost_locked() : total;
 }
 
-/// Behind what has completed. Of a NIC's requests none is marked: its domain has no memory of
-/// devices. Receives of a shared queue that nobody has taken end with the last endpoint that could.
+/// Behind what has completed. Receives of a shared queue that nobody has taken end with the last
+/// endpoint that could.
 unsigned EpMsg::flush_lost_locked() noexcept {
     const auto end = [this](MsgOp& op) {
+        if (op.use != nullptr) {
+            std::exchange(op.use, nullptr)->release();
+        }
         finish(*this, {.wr_id = number_of(&op), .status = core::WcStatus::kWrFlushErr});
     };
     unsigned total = 0;

@@ -78,16 +78,17 @@ ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std:
 [[gnu::noinline]] ssize_t receive_held(EpMsg& ep, const iovec* iov, void* const* desc,
                                        std::size_t count, void* context,
                                        std::uint64_t flags) noexcept {
-    if (desc == nullptr || ep.domain->nic != nullptr || !copy_is_needed(desc, count)) {
+    if (desc == nullptr || !copy_is_needed(desc, count)) {
         return -FI_EINVAL;
     }
     DeviceBuffers device(ep.device_uses);
     std::array<iovec, kMsgIov> own;
     std::copy_n(iov, count, own.begin());
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);
-    return refused == 0
-               ? post_receive_locked<true>(ep, own.data(), nullptr, count, context, flags, &device)
-               : refused;
+    return refused == 0 ? post_receive_locked<true>(ep, own.data(),
+                                                    ep.domain->nic != nullptr ? desc : nullptr,
+                                                    count, context, flags, &device)
+                        : refused;
 }
 
 template <bool kHolds>
@@ -99,7 +100,7 @@ ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std:
         return -FI_ENOTCONN;
     }
     Elements<kMsgIov> elements;
-    if (elements.fill(iov, desc, count, naming_of(ep, false)) != 0) [[unlikely]] {
+    if (elements.fill(iov, desc, count, naming_of(ep, false, kHolds)) != 0) [[unlikely]] {
         return kHolds ? -FI_EINVAL : receive_held(ep, iov, desc, count, context, flags);
     }
     MsgOp* const op = must_wait(ep.rx_cq) ? nullptr : ep.receives->take();

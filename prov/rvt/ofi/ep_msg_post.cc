@@ -22,8 +22,11 @@ template <std::size_t kMost>
 [[gnu::noinline]] util::Status lend(EpMsg& ep, MsgOp& op, WrOpcode opcode,
                                     Elements<kMost>& elements) noexcept {
     NicMemory& memory = *ep.domain->msg->nic_memory();
-    return reads_its_buffers(opcode) ? memory.lend_to_send(op, elements.elements(), elements.count)
-                                     : memory.lend_to_receive(op, elements.elements());
+    if (!reads_its_buffers(opcode)) {
+        return memory.lend_to_receive(op, elements.elements());
+    }
+    return elements.is_beyond_cpu ? memory.lend_in_place(op, elements.elements())
+                                  : memory.lend_to_send(op, elements.elements(), elements.count);
 }
 
 util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
@@ -62,8 +65,7 @@ bool is_filling(const MsgPost& post) noexcept {
 template <std::size_t kMost>
 [[gnu::noinline]] ssize_t post_held(EpMsg& ep, const MsgPost& post, const iovec* iov,
                                     void* const* desc, std::size_t count, int unfit) noexcept {
-    if (unfit != -FI_EINVAL || desc == nullptr || ep.domain->nic != nullptr ||
-        !copy_is_needed(desc, count)) {
+    if (unfit != -FI_EINVAL || desc == nullptr || !copy_is_needed(desc, count)) {
         return unfit;
     }
     std::array<iovec, kMost> own;
@@ -85,7 +87,7 @@ template <std::size_t kMost>
     }
     DeviceUse* const use = device.release();
     const ssize_t posted = post_locked<kMost, true>(
-        ep, post, own.data(), nullptr, count,
+        ep, post, own.data(), ep.domain->nic != nullptr ? desc : nullptr, count,
         {.use = use,
          .filled_bytes = is_filling(post) ? bytes - (is_extended ? post.operand_bytes : 0) : 0});
     if (posted != 0) {
@@ -111,7 +113,8 @@ RVT_ALWAYS_INLINE MsgOp* take_send(EpMsg& ep, const MsgPost& post) noexcept {
 template <class ElementList>
 util::Status provide_keys(EpMsg& ep, MsgOp& op, WrOpcode opcode, ElementList& elements,
                           bool& is_inline) noexcept {
-    is_inline = reads_its_buffers(opcode) && elements.bytes <= ep.inject_bytes;
+    is_inline =
+        reads_its_buffers(opcode) && elements.bytes <= ep.inject_bytes && !elements.is_beyond_cpu;
     const util::Status lent = is_inline ? util::kOk : lend(ep, op, opcode, elements);
     if (!lent.is_ok()) [[unlikely]] {
         ep.sends->put(op);
@@ -119,14 +122,20 @@ util::Status provide_keys(EpMsg& ep, MsgOp& op, WrOpcode opcode, ElementList& el
     return lent;
 }
 
-RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted) noexcept {
+template <bool kHolds>
+RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted,
+                                      const Held& held) noexcept {
     if (!posted.is_ok()) [[unlikely]] {
         ep.domain->msg->give_back(op);
         ep.sends->put(op);
-    } else {
-        ep.rc().expect_traffic();
+        return post_result(posted);
     }
-    return post_result(posted);
+    if constexpr (kHolds) {
+        op.use = held.use;
+        op.filled_bytes = held.filled_bytes;
+    }
+    ep.rc().expect_traffic();
+    return 0;
 }
 
 template <std::size_t kMost, bool kHolds>
@@ -137,7 +146,7 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
         return -FI_ENOTCONN;
     }
     Elements<kMost> elements;
-    const int unfit = elements.fill(iov, desc, count, naming_of(ep, is_inline));
+    const int unfit = elements.fill(iov, desc, count, naming_of(ep, is_inline, kHolds));
     const std::uint64_t copied =
         post.opcode == WrOpcode::kExtendedAtomic ? post.operand_bytes : elements.bytes;
     if (unfit != 0 || (is_inline && copied > ep.inject_bytes)) [[unlikely]] {
@@ -153,10 +162,6 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     if (op == nullptr) [[unlikely]] {
         return -FI_EAGAIN;
     }
-    if constexpr (kHolds) {
-        op->use = held.use;
-        op->filled_bytes = held.filled_bytes;
-    }
     if (elements.lacks_key) {
         const util::Status provided = provide_keys(ep, *op, post.opcode, elements, is_inline);
         if (!provided.is_ok()) [[unlikely]] {
@@ -165,7 +170,7 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     }
     const util::Status posted =
         post_request(ep, *op, post, elements.elements(), is_inline, kHolds ? kMarkedNumber : 0);
-    return finish_post(ep, *op, posted);
+    return finish_post<kHolds>(ep, *op, posted, held);
 }
 
 template <std::size_t kMost>

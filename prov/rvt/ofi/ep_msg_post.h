@@ -42,6 +42,7 @@ struct Naming {
     bool has_memory;    // of a NIC, for what has none
     bool is_copied = false;
     const void* scratch = nullptr;
+    bool is_held = false;  // what is staged is named where its copy is
 
     bool name(Sge& element, const void* desc) const noexcept {
         if (desc == nullptr) {
@@ -53,20 +54,20 @@ struct Naming {
             return has_memory;
         }
         if (is_nic) {
-            to_nic(element, desc);
-            return true;
+            return to_nic(element, desc) || is_held;
         }
         return to_device(element, desc);
     }
 };
 
-inline Naming naming_of(const EpMsg& ep, bool is_copied) noexcept {
+inline Naming naming_of(const EpMsg& ep, bool is_copied, bool is_held) noexcept {
     MsgDomain& msg = *ep.domain->msg;
     return {.key = msg.local_key(),
             .is_nic = ep.domain->nic != nullptr,
             .has_memory = msg.nic_memory() != nullptr,
             .is_copied = is_copied,
-            .scratch = msg.scratch()};
+            .scratch = msg.scratch(),
+            .is_held = is_held};
 }
 
 /// The elements of a work request.
@@ -76,6 +77,7 @@ struct Elements {
     std::size_t count = 0;
     std::uint64_t bytes = 0;
     bool lacks_key = false;
+    bool is_beyond_cpu = false;  // some of it only the NIC reaches
 
     [[nodiscard]] std::span<Sge> elements() noexcept { return {list.data(), count}; }
     /// Returns: -FI_EMSGSIZE for more than a message may hold, -FI_EINVAL for a buffer that is not
@@ -88,9 +90,11 @@ struct Elements {
             list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
                        .length = static_cast<std::uint32_t>(iov[i].iov_len),
                        .lkey = naming.key};
-            if (!naming.name(list[i], desc != nullptr ? desc[i] : nullptr)) [[unlikely]] {
+            const void* const region = desc != nullptr ? desc[i] : nullptr;
+            if (!naming.name(list[i], region)) [[unlikely]] {
                 return -FI_EINVAL;
             }
+            is_beyond_cpu |= region != nullptr && naming.is_nic && is_imported(region);
             lacks_key |= list[i].lkey == NicMemory::kNone;
             bytes += iov[i].iov_len;
         }
@@ -136,7 +140,7 @@ ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov,
 inline ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov,
                         std::size_t count) noexcept {
     void* const* const desc = desc_of(ep, post.desc);
-    if (desc != nullptr && (post.flags & FI_INJECT) != 0 && ep.domain->nic == nullptr)
+    if (desc != nullptr && (post.flags & FI_INJECT) != 0 && (ep.domain->caps & FI_HMEM) != 0)
         [[unlikely]] {
         return msg_inject_from_device(ep, post, iov, desc, count);
     }

@@ -8,7 +8,8 @@
 namespace rvt::ofi {
 namespace {
 
-/// The processor has all transfers go through it: that may be wished, and cannot be forbidden.
+/// Without a NIC the processor has all transfers go through it: that may be wished, and cannot be
+/// forbidden. With one it depends on each region, and can be neither.
 int set_p2p(HmemOptions& options, const void* value, std::size_t bytes) noexcept {
     int asked = 0;
     if (bytes != sizeof asked) {
@@ -17,8 +18,13 @@ int set_p2p(HmemOptions& options, const void* value, std::size_t bytes) noexcept
     std::memcpy(&asked, value, sizeof asked);
     switch (asked) {
         case FI_HMEM_P2P_ENABLED:
-        case FI_HMEM_P2P_PREFERRED:
-        case FI_HMEM_P2P_DISABLED: options.p2p = asked; return 0;
+        case FI_HMEM_P2P_PREFERRED: options.p2p = asked; return 0;
+        case FI_HMEM_P2P_DISABLED:
+            if (options.has_nic && !hmem::has_no_p2p()) {
+                return -FI_EOPNOTSUPP;
+            }
+            options.p2p = asked;
+            return 0;
         case FI_HMEM_P2P_REQUIRED: return -FI_EOPNOTSUPP;
         default: return -FI_EINVAL;
     }

@@ -9,10 +9,11 @@
 
 namespace rvt::ofi {
 
-/// What an endpoint has been told. No NIC reads from or writes to memory of a device here, so that
-/// there is nothing else to remember it for than to answer it.
+/// What an endpoint has been told. Whether a NIC reaches memory of a device is decided where that
+/// is registered, so that there is nothing else to remember it for than to answer it.
 struct HmemOptions {
     int p2p = FI_HMEM_P2P_ENABLED;
+    bool has_nic = false;  // which may reach it
 };
 
 /// Whether the options are about memory of devices.

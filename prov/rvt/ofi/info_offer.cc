@@ -216,8 +216,7 @@ std::span<const Candidate> candidates() noexcept {
 
 void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     fill_msg_offer(offer, nic.address);
-    const std::uint64_t missing =
-        FI_HMEM | (nic.has_atomics ? std::uint64_t{0} : std::uint64_t{FI_ATOMIC});
+    const std::uint64_t missing = nic.has_atomics ? std::uint64_t{0} : std::uint64_t{FI_ATOMIC};
     offer.primary_caps &= ~missing;
     offer.info.caps = (offer.info.caps & ~missing) | FI_REMOTE_COMM;
     offer.memory_mr_mode = kNicMrMode | (nic.needs_local_mr ? FI_MR_LOCAL : 0);

@@ -20,6 +20,8 @@
 #include "hmem/claimants.h"
 #include "hmem/copied_memory.h"
 #include "hmem/dma_buf_memory.h"
+#include "hmem/imported_memory.h"
+#include "hmem/mapped_copier.h"
 #include "ofi/cntr.h"
 #include "ofi/ep_rdm.h"
 #include "ofi/eq.h"
@@ -141,6 +143,7 @@ void set_device(Mr& mr, std::unique_ptr<hmem::DeviceRegion> device, std::uint64_
     mr.device = std::move(device);
     mr.memory.segments = {{mr.device->data(), mr.device->bytes()}};
     mr.memory.device = mr.device.get();
+    mr.is_staged = mr.device->is_copy();
     mr.local_address = address;
     mr.handle.mem_desc = &mr;
 }
@@ -195,24 +198,161 @@ int take_device(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
     return 0;
 }
 
+int refuse_dma_buf(const MrDmabuf& part, util::Status why) {
+    RVT_WARN(kMr, "cannot register %zu bytes at %llu of dma-buf descriptor %d: %s", part.len,
+             static_cast<unsigned long long>(part.offset), part.fd, reason_of(why.error()));
+    return to_fi(why);
+}
+
+/// Whose the memory at a dma-buf's address is, which may be nobody's.
+hmem::Claim owner_of(const MrDmabuf& part) {
+    return part.base_addr != nullptr
+               ? hmem::claim(static_cast<const std::byte*>(part.base_addr) + part.offset, part.len)
+               : hmem::Claim{};
+}
+
 /// One that the CPU cannot map is copied by its owner, if that can be told by its address.
 int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
     auto mapped = hmem::DmaBufMemory::map({.fd = part.fd, .offset = part.offset, .bytes = part.len},
                                           is_written(access));
-    if (mapped.error() == EOPNOTSUPP && part.base_addr != nullptr) {
-        const hmem::Claim owner =
-            hmem::claim(static_cast<const std::byte*>(part.base_addr) + part.offset, part.len);
+    if (mapped.error() == EOPNOTSUPP) {
+        const hmem::Claim owner = owner_of(part);
         if (owner.claimant != nullptr) {
             return take_device(mr, owner, access);
         }
     }
     if (!mapped.is_ok()) {
-        RVT_WARN(kMr, "cannot register %zu bytes at %llu of dma-buf descriptor %d: %s", part.len,
-                 static_cast<unsigned long long>(part.offset), part.fd, reason_of(mapped.error()));
-        return to_fi(mapped.status());
+        return refuse_dma_buf(part, mapped.status());
     }
     set_device(mr, mapped.take(), to_number(part.base_addr) + part.offset);
     return 0;
+}
+
+// ---- memory of devices in a NIC's domain ----
+
+int refuse_memory(const Mr& mr, util::Status why) {
+    RVT_WARN(kMr, "cannot register %zu buffers, the first of %zu bytes, with NIC %s: %s%s",
+             mr.memory.segments.size(), mr.memory.segments.front().iov_len, mr.domain->name(),
+             strerrordesc_np(why.error()),
+             why.error() == ENOMEM ? "; look at the limit of locked memory (ulimit -l)" : "");
+    return to_fi(why);
+}
+
+/// With the NIC. Returns: as core::reg_mr().
+util::Status add_to_nic(Mr& mr, std::span<const iovec> segments, std::uint64_t access,
+                        core::DeviceMemory* device) {
+    Access rights = to_access(access, *mr.domain);
+    if ((mr.domain->caps & FI_ATOMIC) == 0) {
+        rights = without(rights, Access::kRemoteAtomic);
+    }
+    return core::keep(mr.nic_region,
+                      core::reg_mr(*mr.domain->nic_pd,
+                                   {.segments = segments, .access = rights, .device = device}));
+}
+
+/// Has the NIC reach the memory by its dma-buf. Returns: EOPNOTSUPP when the NIC does not, which is
+/// logged; errors of ImportedMemory::make().
+util::Status import_to_nic(Mr& mr, const hmem::DmaBufPart& part, std::uint64_t address,
+                           std::uint64_t access) {
+    auto imported = hmem::ImportedMemory::make(part, is_written(access));
+    if (!imported.is_ok()) {
+        return imported.status();
+    }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the device's
+    const iovec named{reinterpret_cast<void*>(address), part.bytes};
+    const util::Status made = add_to_nic(mr, {&named, 1}, access, imported.value().get());
+    if (!made.is_ok()) {
+        RVT_INFO(kMr, "NIC %s does not import %llu bytes of a device's memory: %s",
+                 mr.domain->name(), static_cast<unsigned long long>(part.bytes),
+                 strerrordesc_np(made.error()));
+        return EOPNOTSUPP;
+    }
+    RVT_INFO(kMr, "NIC %s reaches %llu bytes of a device's memory at 0x%llx by itself",
+             mr.domain->name(), static_cast<unsigned long long>(part.bytes),
+             static_cast<unsigned long long>(address));
+    mr.imported = imported.take();
+    mr.local_address = address;
+    return util::kOk;
+}
+
+/// A copy for what the CPU has to do to the memory: all, where the NIC has not imported it.
+/// @param whose  For the log.
+int copy_for_nic(Mr& mr, util::Result<std::unique_ptr<hmem::CopiedMemory>> copied,
+                 std::uint64_t address, std::uint64_t access, const char* whose) {
+    if (!copied.is_ok()) {
+        return to_fi(copied.status());
+    }
+    hmem::CopiedMemory& copy = *copied.value();
+    set_device(mr, copied.take(), address);
+    mr.is_staged = mr.imported == nullptr;
+    if (!mr.is_staged) {
+        return 0;
+    }
+    if ((access & (FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0) {
+        RVT_WARN(kMr,
+                 "cannot register %llu bytes of %s for peers: NIC %s does not reach them, or may "
+                 "not (FI_HMEM_DISABLE_P2P); without FI_REMOTE_READ and FI_REMOTE_WRITE they are "
+                 "copied",
+                 static_cast<unsigned long long>(copy.bytes()), whose, mr.domain->name());
+        return -FI_EOPNOTSUPP;
+    }
+    copy.keep_pages();
+    const util::Status made = add_to_nic(mr, mr.memory.segments, access, nullptr);
+    return made.is_ok() ? 0 : refuse_memory(mr, made);
+}
+
+int copy_for_nic(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
+    return copy_for_nic(
+        mr, hmem::CopiedMemory::make(*owner.claimant, owner.allocation, util::Status(EOPNOTSUPP)),
+        owner.allocation.address, access, owner.claimant->name());
+}
+
+int take_device_for_nic(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
+    if (!hmem::has_no_p2p()) {
+        auto exported = owner.claimant->dma_buf(owner.allocation);
+        if (exported.is_ok()) {
+            const hmem::Claimant::DmaBuf dma_buf = exported.take();
+            [[maybe_unused]] const util::Status imported = import_to_nic(
+                mr,
+                {.fd = dma_buf.fd.get(), .offset = dma_buf.offset, .bytes = owner.allocation.bytes},
+                owner.allocation.address, access);
+        }
+    }
+    return copy_for_nic(mr, owner, access);
+}
+
+int take_dma_buf_for_nic(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
+    const hmem::DmaBufPart wanted{.fd = part.fd, .offset = part.offset, .bytes = part.len};
+    const util::Status imported =
+        hmem::has_no_p2p()
+            ? util::Status(EOPNOTSUPP)
+            : import_to_nic(mr, wanted, to_number(part.base_addr) + part.offset, access);
+    if (!imported.is_ok() && imported.error() != EOPNOTSUPP) {
+        return refuse_dma_buf(part, imported);
+    }
+    const std::uint64_t address = to_number(part.base_addr) + part.offset;
+    auto mapped = hmem::DmaBufMemory::map(wanted, is_written(access));
+    if (mapped.is_ok()) {
+        return copy_for_nic(
+            mr,
+            hmem::CopiedMemory::make(std::make_unique<hmem::MappedCopier>(mapped.take()),
+                                     {.address = address, .bytes = part.len}),
+            address, access, "a dma-buf");
+    }
+    const hmem::Claim owner = owner_of(part);
+    if (owner.claimant != nullptr) {
+        return copy_for_nic(mr, owner, access);
+    }
+    if (imported.is_ok()) {
+        return 0;
+    }
+    if (mapped.error() == EOPNOTSUPP) {
+        RVT_WARN(kMr,
+                 "NIC %s does not import dma-buf descriptor %d, or may not (FI_HMEM_DISABLE_P2P), "
+                 "and no library of a device that copies it knows base_addr",
+                 mr.domain->name(), part.fd);
+    }
+    return refuse_dma_buf(part, mapped.status());
 }
 
 /// Memory that the application says is of this interface.
@@ -262,7 +402,8 @@ int take_any(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t ac
                  buffers.size());
         return -FI_EINVAL;
     }
-    return take_device(mr, owner, access);
+    return mr.domain->nic != nullptr ? take_device_for_nic(mr, owner, access)
+                                     : take_device(mr, owner, access);
 }
 
 /// Who may name one: fi_mr(3), "dmabuf".
@@ -319,21 +460,13 @@ int add_key(Mr& mr, const fi_mr_attr& attr) {
     return 0;
 }
 
-/// With the NIC. Local access needs the region's descriptor there.
+/// Local access needs the region's descriptor there.
 int register_with_nic(Mr& mr, const fi_mr_attr& attr) {
-    Access access = to_access(attr.access, *mr.domain);
-    if ((mr.domain->caps & FI_ATOMIC) == 0) {
-        access = without(access, Access::kRemoteAtomic);
-    }
-    const util::Status made = core::keep(
-        mr.nic_region,
-        core::reg_mr(*mr.domain->nic_pd, {.segments = mr.memory.segments, .access = access}));
-    if (!made.is_ok()) {
-        RVT_WARN(kMr, "cannot register %zu buffers, the first of %zu bytes, with NIC %s: %s%s",
-                 mr.memory.segments.size(), mr.memory.segments.front().iov_len, mr.domain->name(),
-                 strerrordesc_np(made.error()),
-                 made.error() == ENOMEM ? "; look at the limit of locked memory (ulimit -l)" : "");
-        return to_fi(made);
+    if (mr.nic_region == nullptr) {
+        const util::Status made = add_to_nic(mr, mr.memory.segments, attr.access, nullptr);
+        if (!made.is_ok()) {
+            return refuse_memory(mr, made);
+        }
     }
     mr.handle.key = mr.nic_region->rkey();
     mr.handle.mem_desc = &mr;
@@ -461,9 +594,10 @@ int reg(Domain& domain, const fi_mr_attr& attr, int iface, std::uint64_t flags, 
     auto made = std::make_unique<Mr>();
     made->domain = &domain;
     made->handle.fid = {FI_CLASS_MR, attr.context, &mr_fid_ops};
+    const auto& dma_buf = *reinterpret_cast<const MrDmabuf*>(attr.mr_iov);
     const int taken =
-        is_dma_buf
-            ? take_dma_buf(*made, *reinterpret_cast<const MrDmabuf*>(attr.mr_iov), attr.access)
+        is_dma_buf ? (domain.nic != nullptr ? take_dma_buf_for_nic(*made, dma_buf, attr.access)
+                                            : take_dma_buf(*made, dma_buf, attr.access))
         : (domain.caps & FI_HMEM) != 0
             ? take_any(*made, {attr.mr_iov, attr.iov_count}, iface, attr.access, flags)
             : take_buffers(*made, {attr.mr_iov, attr.iov_count});
@@ -543,13 +677,12 @@ bool to_device(Sge& element, const void* desc) noexcept {
     // Without virtual addresses a region begins at 0 for its own process, too.
     element.addr = mr.domain->mr_mode.has_virtual_addresses ? element.addr : at;
     element.lkey = mr.table_key;
-    return at <= mr.device->bytes() && element.length <= mr.device->bytes() - at &&
-           !mr.device->is_copy();
+    return at <= mr.device->bytes() && element.length <= mr.device->bytes() - at && !mr.is_staged;
 }
 
 bool copy_is_needed(void* const* desc, std::size_t count) noexcept {
     return std::any_of(desc, desc + count, [](const void* each) {
-        return each != nullptr && static_cast<const Mr*>(each)->device->is_copy();
+        return each != nullptr && static_cast<const Mr*>(each)->is_staged;
     });
 }
 

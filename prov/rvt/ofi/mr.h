@@ -12,6 +12,7 @@
 #include "core/pieces.h"
 #include "core/segments.h"
 #include "hmem/device_region.h"
+#include "hmem/imported_memory.h"
 #include "ofi/compat.h"
 #include "ofi/domain.h"
 #include "rvt/types.h"
@@ -31,18 +32,28 @@ struct Mr {
     fid_mr handle{};
     Domain* domain = nullptr;
     std::uint32_t table_key = 0;
+    // In a NIC's domain: the memory of a device that the NIC has imported.
+    std::unique_ptr<hmem::ImportedMemory> imported;
     core::Owned<core::Mr> nic_region;  // in a NIC's domain, in place of an entry in the table
     std::uint64_t base_address = 0;    // remote address of the first byte
     core::RegionMemory memory;
     // Of a region that is a device's; operations that use it hold it, too.
     std::shared_ptr<hmem::DeviceRegion> device;
+    bool is_staged = false;           // its operations work on a copy, which `device` has
     std::uint64_t local_address = 0;  // by which the application names its first byte
     Cntr* remote_write = nullptr;     // bound: counts what peers write into the region
 };
 
-/// Names a buffer by the region of a NIC's domain whose descriptor it came with.
-inline void to_nic(Sge& element, const void* desc) noexcept {
-    element.lkey = static_cast<const Mr*>(desc)->nic_region->lkey();
+/// Names a buffer by the region of a NIC's domain whose descriptor it came with. Returns: false
+/// where copy_is_needed(): then it has to be in the copy.
+inline bool to_nic(Sge& element, const void* desc) noexcept {
+    const Mr& mr = *static_cast<const Mr*>(desc);
+    element.lkey = mr.nic_region->lkey();
+    return !mr.is_staged;
+}
+/// Whether the NIC reaches the region's memory by itself, where the CPU cannot follow.
+inline bool is_imported(const void* desc) noexcept {
+    return static_cast<const Mr*>(desc)->imported != nullptr;
 }
 /// A buffer as an element of a pair's request.
 /// @param element  Names ordinary memory; changed for memory of a device.

@@ -40,8 +40,8 @@ struct MsgOp {
     bool wants_completion = false;     // also when it succeeds
     bool is_free = false;              // valid within for_each_posted()
     MsgLent lent;
-    // Of one whose number is marked: what it holds of devices, of whose memory the CPU has copies,
-    // and how much of that it fills; a receive as much as arrives.
+    // Of one whose number is marked, else nullptr: what it holds of devices, of whose memory the
+    // CPU has copies, and how much of that it fills; a receive as much as arrives.
     DeviceUse* use = nullptr;
     std::uint64_t filled_bytes = 0;
 };

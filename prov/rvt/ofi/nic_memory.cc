@@ -105,6 +105,10 @@ util::Status NicMemory::lend_to_send(MsgOp& op, std::span<Sge> elements,
     return util::kOk;
 }
 
+util::Status NicMemory::lend_in_place(MsgOp& op, std::span<Sge> elements) noexcept {
+    return lend(op, elements, core::RegCache::Nic::kReads);
+}
+
 util::Status NicMemory::lend_to_receive(MsgOp& op, std::span<Sge> elements) noexcept {
     return lend(op, elements, core::RegCache::Nic::kWrites);
 }

@@ -42,6 +42,8 @@ class NicMemory {
     ///                  is left.
     /// Returns: what reg_mr() says, which has been logged; nothing is lent then.
     util::Status lend_to_send(MsgOp& op, std::span<Sge> elements, std::size_t& count) noexcept;
+    /// The same, of each where it is.
+    util::Status lend_in_place(MsgOp& op, std::span<Sge> elements) noexcept;
     /// The same for a request that fills them.
     util::Status lend_to_receive(MsgOp& op, std::span<Sge> elements) noexcept;
     /// The request has ended, or was not posted.

@@ -46,11 +46,14 @@ ssize_t post_result(util::Status status) noexcept {
 /// Returns: false for a buffer without the descriptor that it needs.
 bool name_for_nic(const Srx& srx, Sge& element, const void* desc) noexcept {
     if (desc != nullptr) {
-        to_nic(element, desc);
-        return true;
+        return to_nic(element, desc);
     }
     element.lkey = element.length != 0 ? NicMemory::kNone : element.lkey;
     return element.length == 0 || srx.domain->msg->nic_memory() != nullptr;
+}
+
+std::uint64_t number_of(const MsgOp& op) noexcept {
+    return reinterpret_cast<std::uintptr_t>(&op) | (op.use != nullptr ? kMarkedNumber : 0);
 }
 
 ssize_t post_to_nic(Srx& srx, MsgOp& op, std::span<Sge> list) noexcept {
@@ -60,8 +63,7 @@ ssize_t post_to_nic(Srx& srx, MsgOp& op, std::span<Sge> list) noexcept {
     if (!lent.is_ok()) {
         return to_fi(lent);
     }
-    return post_result(srx.nic_queue->post_recv(
-        {.wr_id = reinterpret_cast<std::uintptr_t>(&op), .sg_list = list}));
+    return post_result(srx.nic_queue->post_recv({.wr_id = number_of(op), .sg_list = list}));
 }
 
 ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) noexcept;
@@ -86,9 +88,9 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
         const void* const region = desc != nullptr ? desc[i] : nullptr;
         if (is_nic ? !name_for_nic(srx, list[i], region)
                    : has_devices && region != nullptr && !to_device(list[i], region)) {
-            return is_nic || !copy_is_needed(desc, count)
-                       ? -FI_EINVAL
-                       : post_held(srx, iov, desc, count, context);
+            return desc != nullptr && copy_is_needed(desc, count)
+                       ? post_held(srx, iov, desc, count, context)
+                       : -FI_EINVAL;
         }
     }
     return post_list(srx, {list.data(), count}, context, nullptr);
@@ -109,6 +111,9 @@ ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t cou
         list[i] = {.addr = reinterpret_cast<std::uintptr_t>(own[i].iov_base),
                    .length = static_cast<std::uint32_t>(own[i].iov_len),
                    .lkey = srx.domain->msg->local_key()};
+        if (srx.nic_queue != nullptr) {
+            static_cast<void>(name_for_nic(srx, list[i], desc[i]));
+        }
     }
     DeviceUse* const use = device.release();
     const ssize_t posted = post_list(srx, {list.data(), count}, context, use);
@@ -134,12 +139,11 @@ ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) 
     op->counter = nullptr;
     op->wants_completion = true;
     op->use = use;
-    const std::uint64_t number = reinterpret_cast<std::uintptr_t>(op);
     const ssize_t posted =
         is_nic ? post_to_nic(srx, *op, list)
-               : post_result(srx.queue.post(
-                     {.wr_id = use == nullptr ? number : number | kMarkedNumber, .sg_list = list}));
+               : post_result(srx.queue.post({.wr_id = number_of(*op), .sg_list = list}));
     if (posted != 0) {
+        op->use = nullptr;
         srx.domain->msg->give_back(*op);
         srx.ops.put(*op);
         return posted;

@@ -511,6 +511,8 @@ int post_recv(ibv_qp* which, ibv_recv_wr* wr, ibv_recv_wr**) {
         return ENOMEM;
     }
     MockPair::of(which).receives.push_back(wr->wr_id);
+    mock->receives.emplace_back(wr->wr_id,
+                                std::vector<ibv_sge>(wr->sg_list, wr->sg_list + wr->num_sge));
     return mock->is_gone ? EIO : 0;
 }
 ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr*) {

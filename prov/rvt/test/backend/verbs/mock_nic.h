@@ -73,7 +73,8 @@ class MockNic {
     std::vector<int> masks;
     std::vector<ibv_send_wr> sends;           // of pairs without a peer
     std::vector<std::vector<ibv_sge>> lists;  // theirs
-    std::atomic<unsigned> built{0};           // requests, by the extended verbs
+    std::vector<std::pair<std::uint64_t, std::vector<ibv_sge>>> receives;  // posted to pairs
+    std::atomic<unsigned> built{0};  // requests, by the extended verbs
     unsigned extended_queues = 0;
     std::vector<std::vector<std::uint64_t>> shared_receives;  // ids, by call
 
