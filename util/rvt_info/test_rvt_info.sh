@@ -23,6 +23,8 @@ status_of() {
 }
 
 check 'the device is listed with its address' 'fi_sockaddr_in://127.0.0.1:0' env FI_RVT_ROCE=0 "$info"
+check 'connections are listed with remote memory' 'endpoints +FI_EP_MSG.*capabilities +FI_MSG, FI_RMA, FI_ATOMIC' \
+    bash -c "'$info' | tr '\n' ' '"
 check 'parameters are listed' 'FI_RVT_HOST_REMOTE' "$info"
 check 'a refused hint is named' 'hint +ep_attr->protocol' "$info" --why ep.protocol=5
 check 'what is offered is named' 'offered +at most 4096' "$info" --why tx.inject_size=65536
