@@ -49,6 +49,11 @@ std::optional<Found> find_locked(std::uintptr_t address) {
     return Found{next->first, next->second};
 }
 
+/// memcpy() wants addresses even of nothing.
+void copy(void* to, const void* from, std::size_t bytes) {
+    if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
 char* application_range(const void* memory, std::size_t bytes) {
     char* const range = open_range(reinterpret_cast<std::uintptr_t>(memory), bytes);
     if (range == nullptr) {
@@ -97,7 +102,7 @@ Copied copy_any(void* to, const void* from, std::size_t bytes) {
     if (target == nullptr || source == nullptr) return Copied::kNoSuchRange;
     if (!begin_copy(bytes)) return Copied::kNo;
     world().between += is_to && is_from ? bytes : 0;
-    if (bytes != 0) std::memcpy(target, source, bytes);
+    copy(target, source, bytes);
     return Copied::kYes;
 }
 
@@ -152,11 +157,11 @@ void release(void* memory) {
 }
 
 void write(void* to, const void* from, std::size_t bytes) {
-    std::memcpy(application_range(to, bytes), from, bytes);
+    copy(application_range(to, bytes), from, bytes);
 }
 
 void read(void* to, const void* from, std::size_t bytes) {
-    std::memcpy(to, application_range(from, bytes), bytes);
+    copy(to, application_range(from, bytes), bytes);
 }
 
 void fail_copies(int after) {

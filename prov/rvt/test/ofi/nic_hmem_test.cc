@@ -243,3 +243,29 @@ Test(nic_hmem, a_request_names_memory_of_both) {
         RVT_NE(list[0].lkey, list[1].lkey);
     }
 }
+
+Test(nic_hmem, what_a_nic_that_is_gone_had_under_way_is_canceled) {
+    Devices at(EOPNOTSUPP);
+    RVT_EQ(at.try_reg(kHere), 0);
+    RVT_EQ(fi_recv(at.ep, at.memory, 64, at.desc(), 0, &at.with.memory), 0);
+    RVT_EQ(fi_send(at.ep, at.memory, 512, at.desc(), 0, &at.with.memory), 0);
+    at.on.mock.is_gone = true;
+    world->nic->device().begin_removal();
+    world->port->cm().check_deadlines();
+    RVT_EQ(at.with.canceled(), 2);
+}
+
+Test(nic_hmem, whether_the_nic_reaches_devices_is_not_the_endpoints_choice) {
+    Devices at;
+    int value = FI_HMEM_P2P_PREFERRED;
+    const auto set = [&] {
+        return fi_setopt(&at.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &value, sizeof value);
+    };
+    RVT_EQ(set(), 0);
+    for (const int refused : {FI_HMEM_P2P_REQUIRED, FI_HMEM_P2P_DISABLED}) {
+        value = refused;
+        RVT_EQ(set(), -FI_EOPNOTSUPP);
+    }
+    setenv("FI_HMEM_DISABLE_P2P", "1", 1);
+    RVT_EQ(set(), 0);
+}
