@@ -67,10 +67,18 @@ class RdmPath : public shm::Path {
     core::RdLoan lend(const iovec& memory) noexcept {
         return can_rdma() ? flow_->lend(memory) : core::RdLoan{};
     }
+    /// The same of memory of a device.
+    core::RdLoan lend(const core::BufferUse::NicPlace& place) noexcept {
+        return can_rdma() ? flow_->lend(place) : core::RdLoan{};
+    }
     /// See RdFlow::fetch().
     bool fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
                std::uint64_t name) noexcept {
         return can_rdma() && flow_->fetch(to, address, key, name);
+    }
+    bool fetch(const core::BufferUse::NicPlace& to, std::uint64_t bytes, std::uint64_t address,
+               std::uint64_t key, std::uint64_t name) noexcept {
+        return can_rdma() && flow_->fetch(to, bytes, address, key, name);
     }
     /// See RdFlow::write(). Precondition: can_rdma().
     util::Status write(const iovec& from, std::uint64_t address, std::uint64_t key,

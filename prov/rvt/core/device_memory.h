@@ -34,6 +34,8 @@ class DeviceMemory {
         std::uint64_t offset = 0;  // of the memory in it
     };
     [[nodiscard]] virtual File file() const noexcept = 0;
+    /// What a NIC imports to reach it by itself: a dma-buf.
+    [[nodiscard]] virtual File nic_file() noexcept { return file(); }
     /// By which another process's library of the device reaches the same memory; nullptr: by none.
     [[nodiscard]] virtual const DeviceHandle* handle() const noexcept { return nullptr; }
 
@@ -166,6 +168,17 @@ class BufferUse {
     };
     /// nullptr: the message is not in one piece, or its memory cannot be opened elsewhere.
     [[nodiscard]] virtual const Source* source() const noexcept = 0;
+    /// The one buffer of an operation in a region that a NIC may import, as the NIC is to name
+    /// them.
+    struct NicPlace {
+        DeviceMemory* memory;   // of the region
+        std::uint32_t key;      // of the region, in the domain's table
+        std::uint64_t begin;    // the region's first byte
+        std::uint64_t bytes;    // of the region
+        std::uint64_t address;  // the buffer's first byte
+    };
+    /// nullptr: there are several, or no NIC may.
+    [[nodiscard]] virtual const NicPlace* nic_place() const noexcept { return nullptr; }
     /// Where the library of a device finds the bytes that the CPU has at `here`. Memory of the host
     /// it finds there.
     /// Returns: EOPNOTSUPP when they are in memory of another kind, or of a device that is mapped.

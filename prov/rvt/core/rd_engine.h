@@ -297,6 +297,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_pull_data(Peer& peer, const Arrival& arrival) noexcept;
     bool on_pull_done(Peer& peer, const Arrival& arrival) noexcept;
     bool fetch(RdInbound& inbound) noexcept;
+    static const BufferUse::NicPlace* nic_place_of(const RdRxEntry& entry) noexcept;
     bool on_message_fetched(Peer& peer, std::uint64_t name) noexcept;
     void message_fetch_ended(std::uint64_t name) noexcept;
     bool on_finish(Peer& peer, const Arrival& arrival) noexcept;

@@ -22,6 +22,7 @@
 
 #include <sys/uio.h>
 
+#include "core/device_memory.h"
 #include "core/message_sink.h"
 #include "core/mr.h"
 #include "core/owned.h"
@@ -118,11 +119,16 @@ class RdFlow final : public MessageSink {
     /// Registers memory that the peer's NIC may read until the loan ends. Returns: nothing where it
     /// cannot be registered to stay so.
     RdLoan lend(const iovec& memory) noexcept;
+    /// The same of memory of a device.
+    RdLoan lend(const BufferUse::NicPlace& place) noexcept;
     /// Lets the NIC read the peer's memory at `address` into `to`, which is the NIC's until the
     /// user is told of that name: by a message kRdmaDone, or by rdma_ended(), which may be after
     /// close(). Returns: false when `to` cannot be registered to stay so, or is too long.
     bool fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
                std::uint64_t name) noexcept;
+    /// The same into memory of a device.
+    bool fetch(const BufferUse::NicPlace& to, std::uint64_t bytes, std::uint64_t address,
+               std::uint64_t key, std::uint64_t name) noexcept;
     /// The same in the other direction. What is put later arrives later.
     /// Returns: EAGAIN while as many are under way as can be; EOPNOTSUPP when `from` cannot be
     /// registered to stay so, or is too long.
@@ -303,6 +309,7 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] std::uint64_t completed() const noexcept;
 
     // ---- READs and WRITEs, over a NIC, in rd_flow_rdma.cc ----
+    bool post_read(const Rdma& read) noexcept;
     bool post_rdma_locked(const Rdma& rdma) noexcept RVT_REQUIRES(lock_);
     void hand_over_rdma(std::uint64_t name) noexcept;
     /// The flow ends: what has not been posted never is, what waits for the owner is not told of.

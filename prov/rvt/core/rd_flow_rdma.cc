@@ -15,6 +15,10 @@ RdLoan RdFlow::lend(const iovec& memory) noexcept {
     return {.nic = nic_, .region = nic_->lend(memory)};
 }
 
+RdLoan RdFlow::lend(const BufferUse::NicPlace& place) noexcept {
+    return {.nic = nic_, .imported = nic_->import(place), .device_address = place.address};
+}
+
 util::Result<std::uint32_t> RdFlow::expose(std::uint32_t key, const iovec& memory,
                                            Access rights) noexcept {
     const Mr* const region = nic_->expose(key, memory, rights);
@@ -28,11 +32,25 @@ bool RdFlow::fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
     if (!begun) {
         return false;
     }
-    const Rdma read{.opcode = WrOpcode::kRead,
-                    .index = begun->index,
-                    .local = begun->local,
-                    .address = address,
-                    .key = static_cast<std::uint32_t>(key)};
+    return post_read({.opcode = WrOpcode::kRead,
+                      .index = begun->index,
+                      .local = begun->local,
+                      .address = address,
+                      .key = static_cast<std::uint32_t>(key)});
+}
+
+bool RdFlow::fetch(const BufferUse::NicPlace& to, std::uint64_t bytes, std::uint64_t address,
+                   std::uint64_t key, std::uint64_t name) noexcept {
+    const auto begun = nic_->begin_rdma(to, bytes, *qp_, name);
+    return begun && post_read({.opcode = WrOpcode::kRead,
+                               .index = begun->index,
+                               .local = begun->local,
+                               .address = address,
+                               .key = static_cast<std::uint32_t>(key)});
+}
+
+/// Now, or when others have been done. Returns: false when it never will be.
+bool RdFlow::post_read(const Rdma& read) noexcept {
     const util::Guard guard(lock_);
     if (rdmas_ == RdNic::kMostRdma) {
         reads_.push_back(read);

@@ -42,10 +42,8 @@ Result<std::unique_ptr<RdNic>> RdNic::open(Device& device, const RegCacheAttr& r
 RdNic::~RdNic() {
     leaving_.clear();
     const util::Guard guard(memory_lock_);
-    for (const Rdma& rdma : rdmas_) {
-        if (rdma.region != nullptr) {
-            cache_->give_back(*rdma.region);
-        }
+    for (Rdma& rdma : rdmas_) {
+        give_back_locked(rdma);
     }
 }
 
@@ -204,11 +202,14 @@ Status RdNic::refuse(Status why, const char* what_to_change) noexcept {
 // ---- the application's memory ----
 
 std::uint32_t RdLoan::key() const noexcept {
-    return region->rkey();
+    return imported != nullptr ? (*imported)->rkey() : region->rkey();
 }
 
 void RdLoan::end() noexcept {
-    nic->end_loan(*std::exchange(region, nullptr));
+    imported.reset();
+    if (region != nullptr) {
+        nic->end_loan(*std::exchange(region, nullptr));
+    }
 }
 
 CachedRegion* RdNic::lend(const iovec& memory) noexcept {
@@ -223,10 +224,51 @@ void RdNic::end_loan(CachedRegion& region) noexcept {
     cache_->give_back(region);
 }
 
+ImportedRegion RdNic::import(const BufferUse::NicPlace& place) noexcept {
+    const util::Guard guard(memory_lock_);
+    const auto [known, is_new] = imported_.try_emplace(place.key);
+    if (!is_new) {
+        return known->second;
+    }
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the device's
+    const iovec named{reinterpret_cast<void*>(place.begin), place.bytes};
+    auto region = std::make_shared<Owned<Mr>>();
+    const Status made =
+        place.memory->nic_file().fd < 0
+            ? Status(EOPNOTSUPP)
+            : keep(*region, reg_mr(*pd_, {.segments = {&named, 1},
+                                          .access = Access::kLocalWrite | Access::kRemoteRead,
+                                          .device = place.memory}));
+    if (made.is_ok()) {
+        known->second = std::move(region);
+    }
+    RVT_INFO(kMr, "NIC %s %s %llu bytes of a device's memory at 0x%llx%s%s", device_.name().c_str(),
+             made.is_ok() ? "reaches" : "does not import",
+             static_cast<unsigned long long>(place.bytes),
+             static_cast<unsigned long long>(place.begin),
+             made.is_ok() ? " by itself" : ", which go in frames: ",
+             made.is_ok() ? "" : strerrordesc_np(made.error()));
+    return known->second;
+}
+
+bool RdNic::is_too_long(std::uint64_t bytes) const noexcept {
+    return bytes > std::min<std::uint64_t>(device_.limits().max_message_bytes, kMostRdmaBytes);
+}
+
+std::uint32_t RdNic::keep_rdma_locked(Rdma rdma) noexcept {
+    if (free_rdmas_.empty()) {
+        free_rdmas_.push_back(static_cast<std::uint32_t>(rdmas_.size()));
+        rdmas_.emplace_back();
+    }
+    const std::uint32_t index = free_rdmas_.back();
+    free_rdmas_.pop_back();
+    rdmas_[index] = std::move(rdma);
+    return index;
+}
+
 std::optional<RdNic::Begun> RdNic::begin_rdma(const iovec& local, RegCache::Nic use, const Qp& qp,
                                               std::uint64_t name) noexcept {
-    if (local.iov_len >
-        std::min<std::uint64_t>(device_.limits().max_message_bytes, kMostRdmaBytes)) {
+    if (is_too_long(local.iov_len)) {
         return {};
     }
     const util::Guard guard(memory_lock_);
@@ -234,22 +276,37 @@ std::optional<RdNic::Begun> RdNic::begin_rdma(const iovec& local, RegCache::Nic 
     if (!region.is_ok()) {
         return {};
     }
-    if (free_rdmas_.empty()) {
-        free_rdmas_.push_back(static_cast<std::uint32_t>(rdmas_.size()));
-        rdmas_.emplace_back();
+    return Begun{
+        .index = keep_rdma_locked({.region = region.value(), .qpn = qp.qpn(), .name = name}),
+        .local = {.addr = reinterpret_cast<std::uint64_t>(local.iov_base),
+                  .length = static_cast<std::uint32_t>(local.iov_len),
+                  .lkey = region.value()->lkey()}};
+}
+
+std::optional<RdNic::Begun> RdNic::begin_rdma(const BufferUse::NicPlace& place, std::uint64_t bytes,
+                                              const Qp& qp, std::uint64_t name) noexcept {
+    ImportedRegion imported = is_too_long(bytes) ? nullptr : import(place);
+    if (imported == nullptr) {
+        return {};
     }
-    const std::uint32_t index = free_rdmas_.back();
-    free_rdmas_.pop_back();
-    rdmas_[index] = {.region = region.value(), .qpn = qp.qpn(), .name = name};
-    return Begun{.index = index,
-                 .local = {.addr = reinterpret_cast<std::uint64_t>(local.iov_base),
-                           .length = static_cast<std::uint32_t>(local.iov_len),
-                           .lkey = region.value()->lkey()}};
+    const std::uint32_t lkey = (*imported)->lkey();
+    const util::Guard guard(memory_lock_);
+    return Begun{
+        .index = keep_rdma_locked({.imported = std::move(imported), .qpn = qp.qpn(), .name = name}),
+        .local = {
+            .addr = place.address, .length = static_cast<std::uint32_t>(bytes), .lkey = lkey}};
+}
+
+void RdNic::give_back_locked(Rdma& rdma) noexcept {
+    rdma.imported.reset();
+    if (rdma.region != nullptr) {
+        cache_->give_back(*std::exchange(rdma.region, nullptr));
+    }
 }
 
 std::uint64_t RdNic::free_rdma_locked(std::uint32_t index) noexcept {
     Rdma& rdma = rdmas_[index];
-    cache_->give_back(*std::exchange(rdma.region, nullptr));
+    give_back_locked(rdma);
     free_rdmas_.push_back(index);
     return rdma.name;
 }
@@ -268,7 +325,7 @@ void RdNic::lose_rdma(std::uint32_t index) noexcept {
 std::optional<std::uint64_t> RdNic::rdma_has_ended(const Wc& wc) noexcept {
     const auto index = static_cast<std::uint32_t>(wc.wr_id & ~kIsRdma);
     const util::Guard guard(memory_lock_);
-    if (rdmas_[index].region == nullptr || rdmas_[index].qpn != wc.qpn) {
+    if (!rdmas_[index].is_any() || rdmas_[index].qpn != wc.qpn) {
         return {};
     }
     return free_rdma_locked(index);
@@ -277,7 +334,7 @@ std::optional<std::uint64_t> RdNic::rdma_has_ended(const Wc& wc) noexcept {
 void RdNic::lose_rdma_of(std::uint32_t qpn) noexcept {
     const util::Guard guard(memory_lock_);
     for (std::uint32_t index = 0; index < rdmas_.size(); ++index) {
-        if (rdmas_[index].region != nullptr && rdmas_[index].qpn == qpn) {
+        if (rdmas_[index].is_any() && rdmas_[index].qpn == qpn) {
             note_lost_locked(free_rdma_locked(index), WcStatus::kPeerDead);
         }
     }
@@ -345,6 +402,7 @@ Mr* RdNic::expose(std::uint32_t key, const iovec& memory, Access rights) noexcep
 
 bool RdNic::withdraw(std::uint32_t key) noexcept {
     const util::Guard guard(memory_lock_);
+    imported_.erase(key);
     return exposed_.erase(key) != 0;
 }
 

@@ -26,9 +26,11 @@
 
 #include "core/context.h"
 #include "core/device.h"
+#include "core/device_memory.h"
 #include "core/mr.h"
 #include "core/owned.h"
 #include "core/qp.h"
+#include "core/rd_loan.h"
 #include "core/reg_cache.h"
 #include "core/srq.h"
 #include "core/verbs_cq.h"
@@ -84,6 +86,9 @@ class RdNic {
     /// Registers what a peer may read. Returns: nullptr when it cannot be kept.
     CachedRegion* lend(const iovec& memory) noexcept;
     void end_loan(CachedRegion& region) noexcept;
+    /// Has the NIC reach the region of a device's memory by itself, until withdraw() and until
+    /// nobody has what is returned. Returns: nullptr when it does not.
+    ImportedRegion import(const BufferUse::NicPlace& place) noexcept;
     struct Begun {
         std::uint32_t index;
         Sge local;
@@ -92,6 +97,9 @@ class RdNic {
     /// which goes into the request with kIsRdma. Returns: nothing when it cannot be kept.
     std::optional<Begun> begin_rdma(const iovec& local, RegCache::Nic use, const Qp& qp,
                                     std::uint64_t name) noexcept;
+    /// The same of memory of a device, from `place` on.
+    std::optional<Begun> begin_rdma(const BufferUse::NicPlace& place, std::uint64_t bytes,
+                                    const Qp& qp, std::uint64_t name) noexcept;
     /// The request never was.
     void end_rdma(std::uint32_t index) noexcept;
     /// The same, but its taker believes that it was: see take_lost().
@@ -158,9 +166,14 @@ class RdNic {
 
     /// What a pair reads, or writes.
     struct Rdma {
-        CachedRegion* region = nullptr;  // nullptr: none
+        CachedRegion* region = nullptr;
+        ImportedRegion imported{};  // of a device; neither: none
         std::uint32_t qpn = 0;
         std::uint64_t name = 0;
+
+        [[nodiscard]] bool is_any() const noexcept {
+            return region != nullptr || imported != nullptr;
+        }
     };
 
     explicit RdNic(Device& device) noexcept : device_(device) {}
@@ -168,7 +181,10 @@ class RdNic {
     void take_rdma(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     std::optional<std::uint64_t> rdma_has_ended(const Wc& wc) noexcept;
     void lose_rdma_of(std::uint32_t qpn) noexcept;
+    std::uint32_t keep_rdma_locked(Rdma rdma) noexcept RVT_REQUIRES(memory_lock_);
     std::uint64_t free_rdma_locked(std::uint32_t index) noexcept RVT_REQUIRES(memory_lock_);
+    void give_back_locked(Rdma& rdma) noexcept RVT_REQUIRES(memory_lock_);
+    [[nodiscard]] bool is_too_long(std::uint64_t bytes) const noexcept;
     void note_lost_locked(std::uint64_t name, WcStatus status) noexcept RVT_REQUIRES(memory_lock_);
     Status start_receives();
     Status make_wake_set();
@@ -201,6 +217,8 @@ class RdNic {
     std::vector<Lost> lost_ RVT_GUARDED_BY(memory_lock_);
     // By the domain's keys.
     std::unordered_map<std::uint32_t, Owned<Mr>> exposed_ RVT_GUARDED_BY(memory_lock_);
+    // The same; nullptr: the NIC does not import it.
+    std::unordered_map<std::uint32_t, ImportedRegion> imported_ RVT_GUARDED_BY(memory_lock_);
     std::atomic<bool> has_lost_{false};
     Owned<VerbsCq> cq_;
     std::unique_ptr<std::byte[], Unmap> memory_{nullptr, Unmap{0}};

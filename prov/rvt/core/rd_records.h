@@ -163,7 +163,7 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     State state = State::kStreaming;
     bool waits_for_share = false;  // split copy: the sender has not reported its half
     bool lacks_share = false;      // one of the two could not copy its part
-    bool is_placed = false;        // a device's library has put all of it where it belongs
+    bool is_placed = false;  // a device's library, or a NIC, has put all of it where it belongs
     std::array<std::byte, kInlineBytes> inline_storage;
 
     std::uint64_t received = 0;

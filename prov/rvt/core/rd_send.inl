@@ -373,12 +373,16 @@ bool RdEngine<Lock, Host>::waits_for_match(Peer& peer, RdTxOp& op) noexcept {
 }
 
 /// Registers the message for the peer's NIC, if both ends have one, and it lies in one place of the
-/// application's. Returns: whether it is.
+/// application's, or of a device that the NIC reaches. Returns: whether it is.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::lend(Peer& peer, RdTxOp& op) noexcept {
-    if (!op.loan.is_any() && op.iov_count == 1 && op.copy == nullptr && is_enabled_ &&
-        !has(op.flags, RdFlags::kHasUse)) {
+    if (op.loan.is_any() || op.iov_count != 1 || op.copy != nullptr || !is_enabled_) {
+        return op.loan.is_any();
+    }
+    if (!has(op.flags, RdFlags::kHasUse)) {
         op.loan = peer.path.lend(op.iov[0]);
+    } else if (const BufferUse::NicPlace* const place = op.use->nic_place()) {
+        op.loan = peer.path.lend(*place);
     }
     return op.loan.is_any();
 }
@@ -389,17 +393,19 @@ bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
         return false;
     }
     const BufferUse::Source* const source = source_of(peer, op);
+    const bool is_lent = op.total > tuning_.eager_max && lend(peer, op);
     const bool is_contiguous =
-        source != nullptr || (op.iov_count == 1 && !has(op.flags, RdFlags::kHasUse));
-    const auto here = reinterpret_cast<std::uint64_t>(op.iov[0].iov_base);
+        source != nullptr || is_lent || (op.iov_count == 1 && !has(op.flags, RdFlags::kHasUse));
+    const std::uint64_t here = op.loan.imported != nullptr
+                                   ? op.loan.device_address
+                                   : reinterpret_cast<std::uint64_t>(op.iov[0].iov_base);
     struct {
         RdHeader header;
         RdReadable readable;
-    } payload{
-        .header = {.total = op.total,
-                   .operation = util::Pool<RdTxOp>::name_of(op),
-                   .address = is_contiguous ? here : 0},
-        .readable = {.key = op.total > tuning_.eager_max && lend(peer, op) ? op.loan.key() : 0}};
+    } payload{.header = {.total = op.total,
+                         .operation = util::Pool<RdTxOp>::name_of(op),
+                         .address = is_contiguous ? here : 0},
+              .readable = {.key = is_lent ? op.loan.key() : 0}};
     if (source != nullptr) {
         payload.header.address = source->address;
         payload.readable.key = source->key;

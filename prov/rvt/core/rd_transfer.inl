@@ -89,16 +89,28 @@ bool RdEngine<Lock, Host>::is_small_copy(const RdInbound& inbound) const noexcep
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::fetch(RdInbound& inbound) noexcept {
     const RdRxEntry& entry = *inbound.entry;
-    if (entry.iov_count != 1 || has(entry.flags, RdFlags::kHasUse)) {
+    if (entry.iov_count != 1) {
         return false;
     }
-    const iovec to{inbound.place.iov_base, static_cast<std::size_t>(inbound.end)};
+    Path& path = static_cast<Peer&>(*inbound.peer).path;
+    const std::uint64_t name = util::Pool<RdInbound>::name_of(inbound);
     const auto state = std::exchange(inbound.state, RdInbound::State::kFetching);
-    const bool is_asked = static_cast<Peer&>(*inbound.peer)
-                              .path.fetch(to, inbound.sender_address, inbound.sender_key,
-                                          util::Pool<RdInbound>::name_of(inbound));
+    bool is_asked = false;
+    if (!has(entry.flags, RdFlags::kHasUse)) {
+        const iovec to{inbound.place.iov_base, static_cast<std::size_t>(inbound.end)};
+        is_asked = path.fetch(to, inbound.sender_address, inbound.sender_key, name);
+    } else if (const BufferUse::NicPlace* const to = nic_place_of(entry)) {
+        is_asked = path.fetch(*to, inbound.end, inbound.sender_address, inbound.sender_key, name);
+    }
     inbound.state = is_asked ? inbound.state : state;
     return is_asked;
+}
+
+/// Where the NIC puts a message that goes to memory of a device; nullptr: nowhere, or somewhere in
+/// a buffer for several.
+template <class Lock, class Host>
+const BufferUse::NicPlace* RdEngine<Lock, Host>::nic_place_of(const RdRxEntry& entry) noexcept {
+    return has(entry.flags, RdFlags::kMultiRecv) ? nullptr : entry.use->nic_place();
 }
 
 /// The NIC has read it.
@@ -110,6 +122,7 @@ bool RdEngine<Lock, Host>::on_message_fetched(Peer& peer, std::uint64_t name) no
         return false;
     }
     inbound->received = inbound->end;
+    inbound->is_placed = has(inbound->entry->flags, RdFlags::kHasUse);
     finish_pull(*inbound);
     return true;
 }

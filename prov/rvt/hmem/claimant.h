@@ -35,14 +35,6 @@ class Claimant : public Copier {
     /// Returns: EFAULT when the range is not memory of this kind, or not all of one allocation.
     virtual util::Result<Allocation> find(const void* address, std::uint64_t bytes) noexcept = 0;
 
-    /// A dma-buf for the allocation.
-    struct DmaBuf {
-        util::UniqueFd fd;
-        std::uint64_t offset = 0;  // of the allocation in it
-    };
-    /// Returns: EOPNOTSUPP when the library, the device or the kernel has none for it.
-    virtual util::Result<DmaBuf> dma_buf(const Allocation& of) noexcept = 0;
-
     /// By what other processes of this host open the allocation.
     /// Returns: EOPNOTSUPP when they cannot.
     virtual util::Result<core::DeviceHandle> share(const Allocation& /*of*/) noexcept {

@@ -93,6 +93,24 @@ void CopiedMemory::keep_pages() noexcept {
     keeps_pages_ = true;
 }
 
+void CopiedMemory::let_nics_reach_it() noexcept {
+    const util::Guard guard(nic_lock_);
+    may_export_ = true;
+}
+
+auto CopiedMemory::nic_file() noexcept -> File {
+    const util::Guard guard(nic_lock_);
+    if (std::exchange(may_export_, false)) {
+        auto exported = copier_.dma_buf(allocation_);
+        if (exported.is_ok()) {
+            Copier::DmaBuf made = exported.take();
+            nic_fd_ = util::ProcessFd(std::move(made.fd));
+            nic_offset_ = made.offset;
+        }
+    }
+    return {.fd = nic_fd_.get(), .offset = nic_offset_};
+}
+
 std::uint64_t CopiedMemory::into_page() const noexcept {
     return allocation_.address % kPage;
 }

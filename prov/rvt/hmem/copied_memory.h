@@ -9,7 +9,9 @@
 
 #include "hmem/copier.h"
 #include "hmem/device_region.h"
+#include "util/fork_guard.h"
 #include "util/lock.h"
+#include "util/mutex.h"
 #include "util/status.h"
 
 namespace rvt::hmem {
@@ -45,12 +47,16 @@ class CopiedMemory final : public DeviceRegion {
     ~CopiedMemory() override;
     /// From now on pages are not given back: a NIC knows where they are.
     void keep_pages() noexcept;
+    /// NICs may reach the memory by themselves, if the copier has a dma-buf for it.
+    void let_nics_reach_it() noexcept;
     CopiedMemory(const CopiedMemory&) = delete;
     CopiedMemory& operator=(const CopiedMemory&) = delete;
 
     util::Status begin_cpu_access(core::CpuAccess access) noexcept override;
     void end_cpu_access(core::CpuAccess access) noexcept override;
     [[nodiscard]] File file() const noexcept override { return {}; }
+    /// Made when it is first asked for.
+    [[nodiscard]] File nic_file() noexcept override;
     [[nodiscard]] const core::DeviceHandle* handle() const noexcept override {
         return handle_ ? &*handle_ : nullptr;
     }
@@ -95,6 +101,10 @@ class CopiedMemory final : public DeviceRegion {
     util::SpinLock lock_;  // order: innermost
     std::uint64_t accesses_ RVT_GUARDED_BY(lock_) = 0;
     bool keeps_pages_ RVT_GUARDED_BY(lock_) = false;
+    util::Mutex nic_lock_;  // order: before the copier's
+    bool may_export_ RVT_GUARDED_BY(nic_lock_) = false;
+    util::ProcessFd nic_fd_ RVT_GUARDED_BY(nic_lock_);
+    std::uint64_t nic_offset_ RVT_GUARDED_BY(nic_lock_) = 0;
     std::uint64_t touched_bytes_ RVT_GUARDED_BY(lock_) = 0;  // since pages were given back; at most
     const std::unique_ptr<Piece[]> pieces_ RVT_GUARDED_BY(lock_);
 };

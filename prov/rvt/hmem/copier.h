@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "util/status.h"
+#include "util/unique_fd.h"
 
 namespace rvt::hmem {
 
@@ -29,6 +30,14 @@ class Copier {
     /// The hmem::Kind of the library that copies, which also does between two of its devices; -1:
     /// none does.
     [[nodiscard]] virtual int device_kind() const noexcept = 0;
+
+    /// A dma-buf for the allocation.
+    struct DmaBuf {
+        util::UniqueFd fd;
+        std::uint64_t offset = 0;  // of the allocation in it
+    };
+    /// Returns: EOPNOTSUPP when the library, the device or the kernel has none for it.
+    virtual util::Result<DmaBuf> dma_buf(const Allocation& /*of*/) noexcept { return EOPNOTSUPP; }
 
     /// Copies bytes of the allocation to host memory; they are there on return, with all that the
     /// device had done to them before.

@@ -233,6 +233,14 @@ int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place
     return 0;
 }
 
+void DeviceBuffers::name_for_nics(const Mr& mr, const void* named) noexcept {
+    use_->set_nic_place({.memory = mr.device.get(),
+                         .key = mr.table_key,
+                         .begin = mr.local_address,
+                         .bytes = mr.device->bytes(),
+                         .address = reinterpret_cast<std::uintptr_t>(named)});
+}
+
 int DeviceBuffers::take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access,
                         Refresh when) noexcept {
     std::uint64_t place = 0;
@@ -244,6 +252,9 @@ int DeviceBuffers::take(iovec* iov, void* const* desc, std::size_t count, core::
         }
         if (i == 0 && use_ != nullptr && access == core::CpuAccess::kWrite) {
             use_->set_first(iov[0].iov_base, named);
+        }
+        if (count == 1 && desc[0] != nullptr && use_ != nullptr) {
+            name_for_nics(*static_cast<const Mr*>(desc[0]), named);
         }
         place += iov[i].iov_len;
     }

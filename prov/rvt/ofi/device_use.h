@@ -18,6 +18,7 @@
 namespace rvt::ofi {
 
 class DeviceUse;
+struct Mr;
 
 /// The operations of an endpoint that hold memory of devices.
 /// Threads: any.
@@ -68,6 +69,11 @@ class DeviceUse final : public core::BufferUse {
         source_ = source;
         has_source_ = true;
     }
+    /// It is the operation's only buffer.
+    void set_nic_place(const NicPlace& place) noexcept {
+        nic_place_ = place;
+        has_nic_place_ = true;
+    }
     /// One of the buffers is memory of a device that the CPU has mapped.
     void note_mapped() noexcept { has_mapped_ = true; }
 
@@ -80,6 +86,9 @@ class DeviceUse final : public core::BufferUse {
     void arrived(std::uint64_t end) noexcept override;
     [[nodiscard]] const Source* source() const noexcept override {
         return has_source_ ? &source_ : nullptr;
+    }
+    [[nodiscard]] const NicPlace* nic_place() const noexcept override {
+        return has_nic_place_ ? &nic_place_ : nullptr;
     }
     util::Result<core::DevicePlace> device_place(std::uint32_t kind,
                                                  const void* here) const noexcept override;
@@ -116,7 +125,9 @@ class DeviceUse final : public core::BufferUse {
     bool is_to_refresh_ = false;
     bool has_mapped_ = false;
     bool has_source_ = false;
-    Source source_{};  // with has_source_
+    bool has_nic_place_ = false;
+    Source source_{};       // with has_source_
+    NicPlace nic_place_{};  // with has_nic_place_
     // What filled() was told last, and how it went.
     std::uint64_t last_begin_ = 0;
     std::uint64_t last_end_ = 0;
@@ -157,6 +168,7 @@ class DeviceBuffers {
   private:
     int take_one(iovec& buffer, const void* desc, std::uint64_t place, core::CpuAccess access,
                  Refresh when) noexcept;
+    void name_for_nics(const Mr& mr, const void* named) noexcept;
 
     DeviceUses& all_;
     std::unique_ptr<DeviceUse> use_;

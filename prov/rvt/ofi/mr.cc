@@ -179,6 +179,9 @@ util::Result<std::unique_ptr<hmem::DeviceRegion>> open_device(const hmem::Claim&
     if (!copied.is_ok()) {
         return copied.status();
     }
+    if (is_reachable) {
+        copied.value()->let_nics_reach_it();
+    }
     return Region(copied.take());
 }
 

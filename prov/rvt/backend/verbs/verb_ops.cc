@@ -76,7 +76,7 @@ ibv_mr* register_as(const core::Mr& mr, Access with) noexcept {
     const int access = to_ibv_access(with);
     errno = 0;
     if (memory.device != nullptr) {
-        const core::DeviceMemory::File file = memory.device->file();
+        const core::DeviceMemory::File file = memory.device->nic_file();
         return lib().ibv_reg_dmabuf_mr(pd_of(mr.pd()), file.offset, mr.length(), iova_of(mr),
                                        file.fd, access);
     }
