@@ -17,63 +17,22 @@
 
 #include "core/rd_endpoint.h"
 #include "core/rd_types.h"
-#include "hmem/claimants.h"
-#include "hmem/copied_memory.h"
-#include "hmem/dma_buf_memory.h"
-#include "hmem/imported_memory.h"
-#include "hmem/mapped_copier.h"
 #include "ofi/cntr.h"
 #include "ofi/ep_rdm.h"
 #include "ofi/eq.h"
 #include "ofi/errors.h"
+#include "ofi/mr_memory.h"
 #include "util/fault_guard.h"
 #include "util/log.h"
 
 namespace rvt::ofi {
 namespace {
 
-// A null buffer of at least this many bytes stands for all memory.
-constexpr std::size_t kAllMemory = std::size_t{1} << 47;
 constexpr int kCloseTimeoutMs = 5000;
-// fi_mr_reg and fi_mr_regv do not say whose the memory is.
-constexpr int kAnyIface = -1;
-static_assert(FI_HMEM_CUDA == 1 && FI_HMEM_ROCR == 2 && FI_HMEM_ZE == 3);
 constexpr std::uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 constexpr std::uint64_t kHmemFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse | kMrDmabuf | kHmemFlags;
-
-Access to_access(std::uint64_t access, const Domain& domain) noexcept {
-    Access result = domain.mr_mode.has_virtual_addresses ? Access::kNone : Access::kZeroBased;
-    if ((access & FI_REMOTE_READ) != 0) {
-        result = result | Access::kRemoteRead;
-    }
-    if ((access & FI_REMOTE_WRITE) != 0) {
-        result = result | Access::kRemoteWrite | Access::kRemoteAtomic | Access::kLocalWrite;
-    }
-    if ((access & (FI_RECV | FI_READ)) != 0) {
-        result = result | Access::kLocalWrite;
-    }
-    return result;
-}
-
-/// Buffers that follow each other in memory are one range.
-std::vector<iovec> merge(std::span<const iovec> buffers) {
-    std::vector<iovec> merged;
-    for (const iovec& buffer : buffers) {
-        if (!merged.empty() &&
-            static_cast<char*>(merged.back().iov_base) + merged.back().iov_len == buffer.iov_base) {
-            merged.back().iov_len += buffer.iov_len;
-        } else {
-            merged.push_back(buffer);
-        }
-    }
-    return merged;
-}
-
-std::uint64_t to_number(const void* pointer) noexcept {
-    return reinterpret_cast<std::uintptr_t>(pointer);
-}
 
 /// The table's view of the region. Precondition: mr.memory and mr.local_address are set.
 core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
@@ -84,7 +43,7 @@ core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
         attr.length += segment.iov_len;
     }
     attr.iova = mr.local_address;
-    attr.addr = attr.indirect ? to_number(&mr.memory) : attr.iova;
+    attr.addr = attr.indirect ? reinterpret_cast<std::uintptr_t>(&mr.memory) : attr.iova;
     return attr;
 }
 
@@ -104,309 +63,6 @@ int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
         return -FI_EINVAL;
     }
     return 0;
-}
-
-// ---- ordinary memory ----
-
-int take_buffers(Mr& mr, std::span<const iovec> buffers) {
-    for (const iovec& buffer : buffers) {
-        if (buffer.iov_base == nullptr && buffer.iov_len != 0 && buffer.iov_len < kAllMemory) {
-            RVT_WARN(kMr, "cannot register: %zu bytes at a null pointer", buffer.iov_len);
-            return -FI_EINVAL;
-        }
-    }
-    mr.memory.segments = merge(buffers);
-    mr.memory.index();
-    mr.local_address = to_number(mr.memory.segments.front().iov_base);
-    return 0;
-}
-
-// ---- memory of devices ----
-
-/// Whether peers, or our own operations, may write the region.
-bool is_written(std::uint64_t access) noexcept {
-    return (access & (FI_RECV | FI_READ | FI_REMOTE_WRITE)) != 0;
-}
-
-/// What a refusal of DmaBufMemory::map() means, and what to do about it.
-const char* reason_of(int error) noexcept {
-    switch (error) {
-        case EBADF: return "the descriptor is not open";
-        case EINVAL: return "it is no dma-buf, or the part has no bytes or is not within it";
-        case EACCES: return "the descriptor is for reading only, the access asked for writes";
-        case EOPNOTSUPP: return "its exporter lets the CPU not map it";
-        default: return strerrordesc_np(error);
-    }
-}
-
-void set_device(Mr& mr, std::unique_ptr<hmem::DeviceRegion> device, std::uint64_t address) {
-    mr.device = std::move(device);
-    mr.memory.segments = {{mr.device->data(), mr.device->bytes()}};
-    mr.memory.device = mr.device.get();
-    mr.is_staged = mr.device->is_copy();
-    mr.local_address = address;
-    mr.handle.mem_desc = &mr;
-}
-
-/// What the CPU maps of the allocation's dma-buf.
-util::Result<std::unique_ptr<hmem::DmaBufMemory>> map_dma_buf_of(const hmem::Claim& owner,
-                                                                 std::uint64_t access) {
-    auto exported = owner.claimant->dma_buf(owner.allocation);
-    if (!exported.is_ok()) {
-        return exported.status();
-    }
-    const hmem::Claimant::DmaBuf dma_buf = exported.take();
-    return hmem::DmaBufMemory::map(
-        {.fd = dma_buf.fd.get(), .offset = dma_buf.offset, .bytes = owner.allocation.bytes},
-        is_written(access));
-}
-
-/// With a copy where peers can open the memory, as the device's own copies are faster than loads of
-/// the CPU, which is all that a mapping has to offer; else mapped if that is possible.
-util::Result<std::unique_ptr<hmem::DeviceRegion>> open_device(const hmem::Claim& owner,
-                                                              std::uint64_t access) {
-    using Region = std::unique_ptr<hmem::DeviceRegion>;
-    const bool is_reachable = !hmem::has_no_p2p();
-    const auto handle = is_reachable ? owner.claimant->share(owner.allocation)
-                                     : util::Result<core::DeviceHandle>(EOPNOTSUPP);
-    if (is_reachable && !handle.is_ok()) {
-        auto mapped = map_dma_buf_of(owner, access);
-        if (mapped.is_ok()) {
-            return Region(mapped.take());
-        }
-    }
-    auto copied = hmem::CopiedMemory::make(*owner.claimant, owner.allocation, handle);
-    if (!copied.is_ok()) {
-        return copied.status();
-    }
-    if (is_reachable) {
-        copied.value()->let_nics_reach_it();
-    }
-    return Region(copied.take());
-}
-
-int take_device(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
-    auto opened = open_device(owner, access);
-    if (!opened.is_ok()) {
-        RVT_WARN(kMr, "cannot register %llu bytes of %s: %s",
-                 static_cast<unsigned long long>(owner.allocation.bytes), owner.claimant->name(),
-                 strerrordesc_np(opened.error()));
-        return to_fi(opened.status());
-    }
-    RVT_INFO(kMr, "%llu bytes of %s at 0x%llx are %s",
-             static_cast<unsigned long long>(owner.allocation.bytes), owner.claimant->name(),
-             static_cast<unsigned long long>(owner.allocation.address),
-             opened.value()->is_copy() ? "copied to and from the host" : "mapped");
-    set_device(mr, opened.take(), owner.allocation.address);
-    return 0;
-}
-
-int refuse_dma_buf(const MrDmabuf& part, util::Status why) {
-    RVT_WARN(kMr, "cannot register %zu bytes at %llu of dma-buf descriptor %d: %s", part.len,
-             static_cast<unsigned long long>(part.offset), part.fd, reason_of(why.error()));
-    return to_fi(why);
-}
-
-/// Whose the memory at a dma-buf's address is, which may be nobody's.
-hmem::Claim owner_of(const MrDmabuf& part) {
-    return part.base_addr != nullptr
-               ? hmem::claim(static_cast<const std::byte*>(part.base_addr) + part.offset, part.len)
-               : hmem::Claim{};
-}
-
-/// One that the CPU cannot map is copied by its owner, if that can be told by its address.
-int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
-    auto mapped = hmem::DmaBufMemory::map({.fd = part.fd, .offset = part.offset, .bytes = part.len},
-                                          is_written(access));
-    if (mapped.error() == EOPNOTSUPP) {
-        const hmem::Claim owner = owner_of(part);
-        if (owner.claimant != nullptr) {
-            return take_device(mr, owner, access);
-        }
-    }
-    if (!mapped.is_ok()) {
-        return refuse_dma_buf(part, mapped.status());
-    }
-    set_device(mr, mapped.take(), to_number(part.base_addr) + part.offset);
-    return 0;
-}
-
-// ---- memory of devices in a NIC's domain ----
-
-int refuse_memory(const Mr& mr, util::Status why) {
-    RVT_WARN(kMr, "cannot register %zu buffers, the first of %zu bytes, with NIC %s: %s%s",
-             mr.memory.segments.size(), mr.memory.segments.front().iov_len, mr.domain->name(),
-             strerrordesc_np(why.error()),
-             why.error() == ENOMEM ? "; look at the limit of locked memory (ulimit -l)" : "");
-    return to_fi(why);
-}
-
-/// With the NIC. Returns: as core::reg_mr().
-util::Status add_to_nic(Mr& mr, std::span<const iovec> segments, std::uint64_t access,
-                        core::DeviceMemory* device) {
-    Access rights = to_access(access, *mr.domain);
-    if ((mr.domain->caps & FI_ATOMIC) == 0) {
-        rights = without(rights, Access::kRemoteAtomic);
-    }
-    return core::keep(mr.nic_region,
-                      core::reg_mr(*mr.domain->nic_pd,
-                                   {.segments = segments, .access = rights, .device = device}));
-}
-
-/// Has the NIC reach the memory by its dma-buf. Returns: EOPNOTSUPP when the NIC does not, which is
-/// logged; errors of ImportedMemory::make().
-util::Status import_to_nic(Mr& mr, const hmem::DmaBufPart& part, std::uint64_t address,
-                           std::uint64_t access) {
-    auto imported = hmem::ImportedMemory::make(part, is_written(access));
-    if (!imported.is_ok()) {
-        return imported.status();
-    }
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the device's
-    const iovec named{reinterpret_cast<void*>(address), part.bytes};
-    const util::Status made = add_to_nic(mr, {&named, 1}, access, imported.value().get());
-    if (!made.is_ok()) {
-        RVT_INFO(kMr, "NIC %s does not import %llu bytes of a device's memory: %s",
-                 mr.domain->name(), static_cast<unsigned long long>(part.bytes),
-                 strerrordesc_np(made.error()));
-        return EOPNOTSUPP;
-    }
-    RVT_INFO(kMr, "NIC %s reaches %llu bytes of a device's memory at 0x%llx by itself",
-             mr.domain->name(), static_cast<unsigned long long>(part.bytes),
-             static_cast<unsigned long long>(address));
-    mr.imported = imported.take();
-    mr.local_address = address;
-    return util::kOk;
-}
-
-/// A copy for what the CPU has to do to the memory: all, where the NIC has not imported it.
-/// @param whose  For the log.
-int copy_for_nic(Mr& mr, util::Result<std::unique_ptr<hmem::CopiedMemory>> copied,
-                 std::uint64_t address, std::uint64_t access, const char* whose) {
-    if (!copied.is_ok()) {
-        return to_fi(copied.status());
-    }
-    hmem::CopiedMemory& copy = *copied.value();
-    set_device(mr, copied.take(), address);
-    mr.is_staged = mr.imported == nullptr;
-    if (!mr.is_staged) {
-        return 0;
-    }
-    if ((access & (FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0) {
-        RVT_WARN(kMr,
-                 "cannot register %llu bytes of %s for peers: NIC %s does not reach them, or may "
-                 "not (FI_HMEM_DISABLE_P2P); without FI_REMOTE_READ and FI_REMOTE_WRITE they are "
-                 "copied",
-                 static_cast<unsigned long long>(copy.bytes()), whose, mr.domain->name());
-        return -FI_EOPNOTSUPP;
-    }
-    copy.keep_pages();
-    const util::Status made = add_to_nic(mr, mr.memory.segments, access, nullptr);
-    return made.is_ok() ? 0 : refuse_memory(mr, made);
-}
-
-int copy_for_nic(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
-    return copy_for_nic(
-        mr, hmem::CopiedMemory::make(*owner.claimant, owner.allocation, util::Status(EOPNOTSUPP)),
-        owner.allocation.address, access, owner.claimant->name());
-}
-
-int take_device_for_nic(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
-    if (!hmem::has_no_p2p()) {
-        auto exported = owner.claimant->dma_buf(owner.allocation);
-        if (exported.is_ok()) {
-            const hmem::Claimant::DmaBuf dma_buf = exported.take();
-            [[maybe_unused]] const util::Status imported = import_to_nic(
-                mr,
-                {.fd = dma_buf.fd.get(), .offset = dma_buf.offset, .bytes = owner.allocation.bytes},
-                owner.allocation.address, access);
-        }
-    }
-    return copy_for_nic(mr, owner, access);
-}
-
-int take_dma_buf_for_nic(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
-    const hmem::DmaBufPart wanted{.fd = part.fd, .offset = part.offset, .bytes = part.len};
-    const util::Status imported =
-        hmem::has_no_p2p()
-            ? util::Status(EOPNOTSUPP)
-            : import_to_nic(mr, wanted, to_number(part.base_addr) + part.offset, access);
-    if (!imported.is_ok() && imported.error() != EOPNOTSUPP) {
-        return refuse_dma_buf(part, imported);
-    }
-    const std::uint64_t address = to_number(part.base_addr) + part.offset;
-    auto mapped = hmem::DmaBufMemory::map(wanted, is_written(access));
-    if (mapped.is_ok()) {
-        return copy_for_nic(
-            mr,
-            hmem::CopiedMemory::make(std::make_unique<hmem::MappedCopier>(mapped.take()),
-                                     {.address = address, .bytes = part.len}),
-            address, access, "a dma-buf");
-    }
-    const hmem::Claim owner = owner_of(part);
-    if (owner.claimant != nullptr) {
-        return copy_for_nic(mr, owner, access);
-    }
-    if (imported.is_ok()) {
-        return 0;
-    }
-    if (mapped.error() == EOPNOTSUPP) {
-        RVT_WARN(kMr,
-                 "NIC %s does not import dma-buf descriptor %d, or may not (FI_HMEM_DISABLE_P2P), "
-                 "and no library of a device that copies it knows base_addr",
-                 mr.domain->name(), part.fd);
-    }
-    return refuse_dma_buf(part, mapped.status());
-}
-
-/// Memory that the application says is of this interface.
-util::Result<hmem::Claim> find_owner(fi_hmem_iface iface, const iovec& buffer) {
-    const auto kind = static_cast<hmem::Kind>(iface - FI_HMEM_CUDA);
-    const util::Result<hmem::Claimant*> claimant = hmem::claimant_of(kind);
-    if (!claimant.is_ok()) {
-        RVT_WARN(kMr,
-                 "cannot register: memory of iface %d; its library is not here, does not work, or "
-                 "is switched off (FI_LOG_LEVEL=info says which)",
-                 static_cast<int>(iface));
-        return claimant.status();
-    }
-    const auto found = claimant.value()->find(buffer.iov_base, buffer.iov_len);
-    if (!found.is_ok()) {
-        RVT_WARN(kMr, "cannot register %zu bytes at %p: they are not in one allocation of %s",
-                 buffer.iov_len, buffer.iov_base, claimant.value()->name());
-        return found.status();
-    }
-    return hmem::Claim{.claimant = claimant.value(), .allocation = found.value()};
-}
-
-/// Whatever a domain with FI_HMEM is given by address.
-/// @param iface  FI_HMEM_SYSTEM, one of a claimant, or kAnyIface: the claimants are asked.
-int take_any(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t access,
-             std::uint64_t flags) {
-    const iovec& first = buffers.front();
-    hmem::Claim owner;
-    if (iface == kAnyIface) {
-        owner = first.iov_len != 0 ? hmem::claim(first.iov_base, first.iov_len) : owner;
-    } else if (iface != FI_HMEM_SYSTEM) {
-        auto found = find_owner(static_cast<fi_hmem_iface>(iface), first);
-        if (!found.is_ok()) {
-            return to_fi(found.status());
-        }
-        owner = found.value();
-    }
-    if (owner.claimant == nullptr) {
-        if ((flags & FI_HMEM_DEVICE_ONLY) != 0) {
-            RVT_WARN(kMr, "cannot register: FI_HMEM_DEVICE_ONLY asked for memory of no device");
-            return -FI_EINVAL;
-        }
-        return take_buffers(mr, buffers);
-    }
-    if (buffers.size() != 1 || first.iov_len == 0) {
-        RVT_WARN(kMr, "cannot register: %zu buffers of a device's memory; one that is not empty",
-                 buffers.size());
-        return -FI_EINVAL;
-    }
-    return mr.domain->nic != nullptr ? take_device_for_nic(mr, owner, access)
-                                     : take_device(mr, owner, access);
 }
 
 /// Who may name one: fi_mr(3), "dmabuf".
@@ -460,20 +116,6 @@ int add_key(Mr& mr, const fi_mr_attr& attr) {
     mr.table_key = key.value();
     mr.handle.key = has_provider_keys ? key.value() : attr.requested_key;
     mr.base_address = mr.domain->mr_mode.has_virtual_addresses ? key_attr.iova : 0;
-    return 0;
-}
-
-/// Local access needs the region's descriptor there.
-int register_with_nic(Mr& mr, const fi_mr_attr& attr) {
-    if (mr.nic_region == nullptr) {
-        const util::Status made = add_to_nic(mr, mr.memory.segments, attr.access, nullptr);
-        if (!made.is_ok()) {
-            return refuse_memory(mr, made);
-        }
-    }
-    mr.handle.key = mr.nic_region->rkey();
-    mr.handle.mem_desc = &mr;
-    mr.base_address = mr.local_address;
     return 0;
 }
 
@@ -597,17 +239,16 @@ int reg(Domain& domain, const fi_mr_attr& attr, int iface, std::uint64_t flags, 
     auto made = std::make_unique<Mr>();
     made->domain = &domain;
     made->handle.fid = {FI_CLASS_MR, attr.context, &mr_fid_ops};
-    const auto& dma_buf = *reinterpret_cast<const MrDmabuf*>(attr.mr_iov);
+    const std::span<const iovec> buffers{attr.mr_iov, attr.iov_count};
     const int taken =
-        is_dma_buf ? (domain.nic != nullptr ? take_dma_buf_for_nic(*made, dma_buf, attr.access)
-                                            : take_dma_buf(*made, dma_buf, attr.access))
-        : (domain.caps & FI_HMEM) != 0
-            ? take_any(*made, {attr.mr_iov, attr.iov_count}, iface, attr.access, flags)
-            : take_buffers(*made, {attr.mr_iov, attr.iov_count});
+        is_dma_buf
+            ? take_dma_buf(*made, *reinterpret_cast<const MrDmabuf*>(attr.mr_iov), attr.access)
+            : take_memory(*made, buffers, iface, attr.access, flags);
     if (taken != 0) {
         return taken;
     }
-    const int added = domain.nic != nullptr ? register_with_nic(*made, attr) : add_key(*made, attr);
+    const int added =
+        domain.nic != nullptr ? register_with_nic(*made, attr.access) : add_key(*made, attr);
     if (added != 0) {
         return added;
     }
