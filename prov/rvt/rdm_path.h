@@ -85,10 +85,14 @@ class RdmPath : public shm::Path {
                        std::uint64_t name) noexcept {
         return flow_->write(from, address, key, name);
     }
+    util::Status write(const core::BufferUse::NicPlace& from, std::uint64_t bytes,
+                       std::uint64_t address, std::uint64_t key, std::uint64_t name) noexcept {
+        return flow_->write(from, bytes, address, key, name);
+    }
     /// See RdFlow::expose(). Precondition: can_rdma().
-    util::Result<std::uint32_t> expose(std::uint32_t key, const iovec& memory,
-                                       Access rights) noexcept {
-        return flow_->expose(key, memory, rights);
+    util::Result<std::uint32_t> expose(std::uint32_t key, const iovec& memory, Access rights,
+                                       core::DeviceMemory* device) noexcept {
+        return flow_->expose(key, memory, rights, device);
     }
     /// Put so far; 0 in shared memory, where nothing is borrowed.
     std::uint64_t frames() const noexcept { return flow_ == nullptr ? 0 : flow_->frames(); }

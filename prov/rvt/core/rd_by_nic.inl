@@ -24,8 +24,8 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::is_for_nic(Peer& peer, const RdTxOp& op) noexcept {
     // Of a key that the application chose nobody knows how long it means the same.
     if (!peer.path.can_rdma() || peer.path.has_user_keys() || op.total <= kMaxOrderedRmaSize ||
-        op.iov_count != 1 || op.remote_count != 1 ||
-        has(op.flags, RdFlags::kHasUse | RdFlags::kData)) {
+        op.iov_count != 1 || op.remote_count != 1 || has(op.flags, RdFlags::kData) ||
+        (has(op.flags, RdFlags::kHasUse) && op.use->nic_place() == nullptr)) {
         return false;
     }
     const RdRemote& remote = op.remote.front();
@@ -61,12 +61,7 @@ bool RdEngine<Lock, Host>::run_by_nic(Peer& peer, RdTxOp& op) noexcept {
     if (known != peer.nic_regions.end() && known->second.covers(remote)) {  // and still is
         const RdNicRegion& region = known->second;
         const std::uint64_t there = region.nic_address + (remote.addr - region.address);
-        const std::uint64_t name = util::Pool<RdTxOp>::name_of(op) | kOfAccess;
-        if (op.kind == RdTxOp::Kind::kWrite) {
-            started = peer.path.write(op.iov.front(), there, region.nic_key, name);
-        } else if (peer.path.fetch(op.iov.front(), there, region.nic_key, name)) {
-            started = util::kOk;
-        }
+        started = post_to_nic(peer.path, op, there, region.nic_key);
     }
     if (started == Status(EAGAIN)) {
         return false;
@@ -77,6 +72,23 @@ bool RdEngine<Lock, Host>::run_by_nic(Peer& peer, RdTxOp& op) noexcept {
     }
     access_sent(peer, op);
     return true;
+}
+
+/// Returns: EAGAIN; EOPNOTSUPP when the NIC does not reach the operation's buffer.
+template <class Lock, class Host>
+Status RdEngine<Lock, Host>::post_to_nic(Path& path, const RdTxOp& op, std::uint64_t there,
+                                         std::uint64_t nic_key) noexcept {
+    const std::uint64_t name = util::Pool<RdTxOp>::name_of(op) | kOfAccess;
+    const iovec& here = op.iov.front();
+    // Of a device's memory the NIC knows another name.
+    const auto* const place = has(op.flags, RdFlags::kHasUse) ? op.use->nic_place() : nullptr;
+    if (op.kind == RdTxOp::Kind::kWrite) {
+        return place != nullptr ? path.write(*place, op.total, there, nic_key, name)
+                                : path.write(here, there, nic_key, name);
+    }
+    const bool is_asked = place != nullptr ? path.fetch(*place, op.total, there, nic_key, name)
+                                           : path.fetch(here, there, nic_key, name);
+    return is_asked ? util::kOk : Status(EOPNOTSUPP);
 }
 
 /// The NIC has done something, for a message or for an access.
@@ -94,6 +106,7 @@ bool RdEngine<Lock, Host>::on_rdma_done(Peer& peer, const Arrival& arrival) noex
         const RdAccess access = access_of(*op);
         reply(peer, RdOp::kRmaEvent, event_flags(*op), 0, &access, sizeof access);
     }
+    op->is_placed = has(op->flags, RdFlags::kHasUse);
     answered(peer, *op, WcStatus::kSuccess);
     return true;
 }
@@ -163,7 +176,11 @@ RdNicKey RdEngine<Lock, Host>::expose(Peer& peer, const RdAccess& asked) noexcep
     answer.key = asked.key;
     const ReadPin pin(pin_);
     const KeyHit hit = asked.length != 0 ? lookup(asked, Access::kNone) : KeyHit{};
-    if (!hit.is_ok() || hit.indirect || keys_.has_user_keys || !peer.path.can_rdma()) {
+    if (!hit.is_ok() || keys_.has_user_keys || !peer.path.can_rdma()) {
+        return answer;
+    }
+    DeviceMemory* const device = hit.indirect ? memory_of(hit).device : nullptr;
+    if (hit.indirect && device == nullptr) {  // several buffers
         return answer;
     }
     const auto key = static_cast<std::uint32_t>(asked.key);
@@ -177,15 +194,18 @@ RdNicKey RdEngine<Lock, Host>::expose(Peer& peer, const RdAccess& asked) noexcep
         return answer;
     }
     const KeyRegion& whole = region.value();
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of this process
-    const iovec memory{reinterpret_cast<void*>(whole.base), static_cast<std::size_t>(whole.length)};
-    const util::Result<std::uint32_t> nic_key = peer.path.expose(key, memory, rights);
+    const iovec memory =
+        device != nullptr
+            ? memory_of(hit).segments.front()
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): of this process
+            : iovec{reinterpret_cast<void*>(whole.base), static_cast<std::size_t>(whole.length)};
+    const util::Result<std::uint32_t> nic_key = peer.path.expose(key, memory, rights, device);
     if (nic_key.is_ok()) {
         peer.knows_nic_keys = true;
         answer = {.key = asked.key,
                   .address = asked.address - hit.offset,
                   .length = whole.length,
-                  .nic_address = whole.base,
+                  .nic_address = reinterpret_cast<std::uint64_t>(memory.iov_base),
                   .nic_key = nic_key.value(),
                   .rights = static_cast<std::uint32_t>(rights)};
     }

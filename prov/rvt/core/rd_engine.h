@@ -370,6 +370,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool is_for_nic(Peer& peer, const RdTxOp& op) noexcept;
     void ask_for_nic_key(Peer& peer, const RdTxOp& op) noexcept;
     bool run_by_nic(Peer& peer, RdTxOp& op) noexcept;
+    static Status post_to_nic(Path& path, const RdTxOp& op, std::uint64_t there,
+                              std::uint64_t nic_key) noexcept;
     bool on_rdma_done(Peer& peer, const Arrival& arrival) noexcept;
     void rdma_ended(std::uint64_t name, WcStatus status) noexcept override;
     bool on_ask_nic_key(Peer& peer, const Arrival& arrival) noexcept;

@@ -134,9 +134,12 @@ class RdFlow final : public MessageSink {
     /// registered to stay so, or is too long.
     util::Status write(const iovec& from, std::uint64_t address, std::uint64_t key,
                        std::uint64_t name) noexcept;
+    /// The same from memory of a device.
+    util::Status write(const BufferUse::NicPlace& from, std::uint64_t bytes, std::uint64_t address,
+                       std::uint64_t key, std::uint64_t name) noexcept;
     /// Lets the peer's NIC reach a region, see RdNic::expose(). Returns: its R_Key, or ENOMEM.
-    util::Result<std::uint32_t> expose(std::uint32_t key, const iovec& memory,
-                                       Access rights) noexcept;
+    util::Result<std::uint32_t> expose(std::uint32_t key, const iovec& memory, Access rights,
+                                       DeviceMemory* device) noexcept;
     /// How many frames have been put.
     [[nodiscard]] std::uint64_t frames() noexcept;
     /// Whether the peer has the first `frames`, so that they are not sent again.
@@ -310,6 +313,8 @@ class RdFlow final : public MessageSink {
 
     // ---- READs and WRITEs, over a NIC, in rd_flow_rdma.cc ----
     bool post_read(const Rdma& read) noexcept;
+    bool is_rdma_full() noexcept;
+    util::Status post_write(const Rdma& write) noexcept;
     bool post_rdma_locked(const Rdma& rdma) noexcept RVT_REQUIRES(lock_);
     void hand_over_rdma(std::uint64_t name) noexcept;
     /// The flow ends: what has not been posted never is, what waits for the owner is not told of.

@@ -19,9 +19,9 @@ RdLoan RdFlow::lend(const BufferUse::NicPlace& place) noexcept {
     return {.nic = nic_, .imported = nic_->import(place), .device_address = place.address};
 }
 
-util::Result<std::uint32_t> RdFlow::expose(std::uint32_t key, const iovec& memory,
-                                           Access rights) noexcept {
-    const Mr* const region = nic_->expose(key, memory, rights);
+util::Result<std::uint32_t> RdFlow::expose(std::uint32_t key, const iovec& memory, Access rights,
+                                           DeviceMemory* device) noexcept {
+    const Mr* const region = nic_->expose(key, memory, rights, device);
     return region != nullptr ? util::Result<std::uint32_t>(region->rkey())
                              : util::Result<std::uint32_t>(ENOMEM);
 }
@@ -63,27 +63,46 @@ bool RdFlow::post_read(const Rdma& read) noexcept {
     return is_posted;
 }
 
-/// Nothing that is put behind it may overtake it, so that it does not wait as a READ does.
 util::Status RdFlow::write(const iovec& from, std::uint64_t address, std::uint64_t key,
                            std::uint64_t name) noexcept {
-    {
-        const util::Guard guard(lock_);  // it becomes more by the owner's doing only
-        if (rdmas_ == RdNic::kMostRdma) {
-            return EAGAIN;
-        }
+    if (is_rdma_full()) {
+        return EAGAIN;
     }
     const auto begun = nic_->begin_rdma(from, RegCache::Nic::kReads, *qp_, name);
-    if (!begun) {
-        return EOPNOTSUPP;
+    return begun ? post_write({.opcode = WrOpcode::kWrite,
+                               .index = begun->index,
+                               .local = begun->local,
+                               .address = address,
+                               .key = static_cast<std::uint32_t>(key)})
+                 : EOPNOTSUPP;
+}
+
+util::Status RdFlow::write(const BufferUse::NicPlace& from, std::uint64_t bytes,
+                           std::uint64_t address, std::uint64_t key, std::uint64_t name) noexcept {
+    if (is_rdma_full()) {
+        return EAGAIN;
     }
+    const auto begun = nic_->begin_rdma(from, bytes, *qp_, name);
+    return begun ? post_write({.opcode = WrOpcode::kWrite,
+                               .index = begun->index,
+                               .local = begun->local,
+                               .address = address,
+                               .key = static_cast<std::uint32_t>(key)})
+                 : EOPNOTSUPP;
+}
+
+/// Whether as many are under way as can be. They become more by the owner's doing only.
+bool RdFlow::is_rdma_full() noexcept {
     const util::Guard guard(lock_);
-    const bool is_posted = post_rdma_locked({.opcode = WrOpcode::kWrite,
-                                             .index = begun->index,
-                                             .local = begun->local,
-                                             .address = address,
-                                             .key = static_cast<std::uint32_t>(key)});
+    return rdmas_ == RdNic::kMostRdma;
+}
+
+/// Nothing that is put behind it may overtake it, so that it does not wait as a READ does.
+util::Status RdFlow::post_write(const Rdma& write) noexcept {
+    const util::Guard guard(lock_);
+    const bool is_posted = post_rdma_locked(write);
     if (!is_posted) {
-        nic_->end_rdma(begun->index);
+        nic_->end_rdma(write.index);
     }
     return is_posted ? kOk : util::Status(EOPNOTSUPP);
 }

@@ -234,11 +234,9 @@ ImportedRegion RdNic::import(const BufferUse::NicPlace& place) noexcept {
     const iovec named{reinterpret_cast<void*>(place.begin), place.bytes};
     auto region = std::make_shared<Owned<Mr>>();
     const Status made =
-        place.memory->nic_file().fd < 0
-            ? Status(EOPNOTSUPP)
-            : keep(*region, reg_mr(*pd_, {.segments = {&named, 1},
-                                          .access = Access::kLocalWrite | Access::kRemoteRead,
-                                          .device = place.memory}));
+        keep(*region, reg_mr(*pd_, {.segments = {&named, 1},
+                                    .access = Access::kLocalWrite | Access::kRemoteRead,
+                                    .device = place.memory}));
     if (made.is_ok()) {
         known->second = std::move(region);
     }
@@ -379,14 +377,16 @@ void RdNic::take_rdma(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept
 
 // ---- regions ----
 
-Mr* RdNic::expose(std::uint32_t key, const iovec& memory, Access rights) noexcept {
+Mr* RdNic::expose(std::uint32_t key, const iovec& memory, Access rights,
+                  DeviceMemory* device) noexcept {
     const util::Guard guard(memory_lock_);
     Owned<Mr>& place = exposed_[key];
     if (place == nullptr) {
         const bool is_written = has_all(rights, Access::kRemoteWrite);
-        const Status made = keep(
-            place, reg_mr(*pd_, {.segments = {&memory, 1},
-                                 .access = is_written ? rights | Access::kLocalWrite : rights}));
+        const Status made =
+            keep(place, reg_mr(*pd_, {.segments = {&memory, 1},
+                                      .access = is_written ? rights | Access::kLocalWrite : rights,
+                                      .device = device}));
         if (!made.is_ok()) {
             exposed_.erase(key);
             RVT_INFO(kMr, "NIC %s does not reach %zu bytes at %p for peers: %s; frames will do",

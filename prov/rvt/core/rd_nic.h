@@ -111,8 +111,10 @@ class RdNic {
 
     /// Registers exactly this memory for peers, under a key of the domain's, until withdraw().
     /// @param rights  kRemoteRead, kRemoteWrite.
+    /// @param device  Whose memory it is, for the NIC to import; nullptr: the application's.
     /// Returns: nullptr when it cannot be registered.
-    Mr* expose(std::uint32_t key, const iovec& memory, Access rights) noexcept;
+    Mr* expose(std::uint32_t key, const iovec& memory, Access rights,
+               DeviceMemory* device) noexcept;
     /// Peers do not reach it any more when this returns: who tries ends its flow. Returns: whether
     /// they did.
     bool withdraw(std::uint32_t key) noexcept;

@@ -77,6 +77,10 @@ ibv_mr* register_as(const core::Mr& mr, Access with) noexcept {
     errno = 0;
     if (memory.device != nullptr) {
         const core::DeviceMemory::File file = memory.device->nic_file();
+        if (file.fd < 0) {
+            errno = EOPNOTSUPP;
+            return nullptr;
+        }
         return lib().ibv_reg_dmabuf_mr(pd_of(mr.pd()), file.offset, mr.length(), iova_of(mr),
                                        file.fd, access);
     }

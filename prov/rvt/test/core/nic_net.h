@@ -21,6 +21,7 @@
 #include "core/mock_roce_nic.h"
 #include "core/nic_pages.h"
 #include "core/rd_engine.h"
+#include "core/segments.h"
 
 namespace rvt::test {
 
@@ -96,23 +97,38 @@ struct NicEnd {
                    .pd = kPd})
             .value();
     }
+    /// The same of memory of a device.
+    std::uint32_t open(const core::RegionMemory& memory, Access rights) {
+        const iovec& whole = memory.segments.front();
+        return keys
+            ->add({.addr = reinterpret_cast<std::uint64_t>(&memory),
+                   .length = whole.iov_len,
+                   .iova = reinterpret_cast<std::uint64_t>(whole.iov_base),
+                   .access = rights,
+                   .pd = kPd,
+                   .indirect = true})
+            .value();
+    }
     /// As fi_close(3) of the region does.
     void close(std::uint32_t key) {
         RVT_OK(keys->remove(key, 0));
         engine.withdraw_key(key);
     }
+    /// @param use  Of the memory of a device that `from` is in.
     util::Status write(std::uint64_t number, const iovec& from, std::uint64_t key, const void* to,
-                       core::RdFlags flags = core::RdFlags::kNone) {
-        return access(true, number, from, key, to, flags);
+                       core::RdFlags flags = core::RdFlags::kNone, core::BufferUse* use = nullptr) {
+        return access(true, number, from, key, to, flags, use);
     }
     util::Status read(std::uint64_t number, const iovec& to, std::uint64_t key, const void* from,
-                      core::RdFlags flags = core::RdFlags::kNone) {
-        return access(false, number, to, key, from, flags);
+                      core::RdFlags flags = core::RdFlags::kNone, core::BufferUse* use = nullptr) {
+        return access(false, number, to, key, from, flags, use);
     }
     util::Status access(bool is_write, std::uint64_t number, const iovec& local, std::uint64_t key,
-                        const void* remote, core::RdFlags flags) {
+                        const void* remote, core::RdFlags flags, core::BufferUse* use) {
         const core::RdRemote there{
             .addr = reinterpret_cast<std::uint64_t>(remote), .len = local.iov_len, .key = key};
+        const core::RdFlags has_use =
+            use != nullptr ? core::RdFlags::kHasUse : core::RdFlags::kNone;
         return engine.rma({.is_write = is_write,
                            .iov = &local,
                            .iov_count = 1,
@@ -120,7 +136,8 @@ struct NicEnd {
                            .remote_count = 1,
                            .dest = 0,
                            .context = context_of(number),
-                           .flags = flags | core::RdFlags::kCompletion});
+                           .flags = flags | has_use | core::RdFlags::kCompletion,
+                           .use = use});
     }
     [[nodiscard]] const core::Cqe* completion(std::uint64_t number) const {
         const auto found = std::ranges::find(done, context_of(number), &core::Cqe::op_context);

@@ -2,12 +2,8 @@
 // Large messages from and to memory of devices, between endpoints of this process over the mock for
 // their NIC: read by the NIC where it imports the memory, in frames where it does not.
 #include <algorithm>
-#include <optional>
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "core/device_memory.h"
+#include "core/device_pages.h"
 #include "core/flow_node.h"
 #include "core/nic_net.h"
 
@@ -17,41 +13,11 @@ using namespace rvt::core;
 namespace {
 
 using test::context_of;
+using test::CountedUse;
+using test::DevicePages;
 using test::Pages;
 using Net = test::NicNet;
 constexpr std::size_t kBytes = test::kPagesBytes;
-
-/// Memory that only this process reaches, or with a place the NIC, too.
-struct CountedUse final : BufferUse {
-    util::Status filled(std::uint64_t begin, std::uint64_t end) noexcept override {
-        fills += begin < end ? 1 : 0;
-        return util::kOk;
-    }
-    void part_done() noexcept override {}
-    void release() noexcept override { ++releases; }
-    util::Status refresh(std::uint64_t /*end*/) noexcept override {
-        ++refreshes;
-        return util::kOk;
-    }
-    void arrived(std::uint64_t end) noexcept override { arrived_end = end; }
-    [[nodiscard]] const Source* source() const noexcept override { return nullptr; }
-    util::Result<DevicePlace> device_place(std::uint32_t /*kind*/,
-                                           const void* /*here*/) const noexcept override {
-        return EOPNOTSUPP;
-    }
-    [[nodiscard]] const NicPlace* nic_place() const noexcept override {
-        return place ? &*place : nullptr;
-    }
-    /// Whether the processor has had no part in it.
-    [[nodiscard]] bool is_untouched() const {
-        return refreshes == 0 && arrived_end == 0 && fills == 0;
-    }
-    std::optional<NicPlace> place;
-    int refreshes = 0;
-    std::uint64_t arrived_end = 0;
-    int fills = 0;
-    int releases = 0;
-};
 
 /// Passes a message whose buffers are memory of devices where there is a use for them.
 void pass_with(Net& net, const iovec& source, CountedUse* sends, const iovec& target,
@@ -78,32 +44,6 @@ void pass_with(Net& net, const iovec& source, CountedUse* sends, const iovec& ta
     RVT_EQ(net.a->status(number), WcStatus::kSuccess);
     RVT_EQ(net.b->status(number), WcStatus::kSuccess);
 }
-
-/// Memory of a device that has a dma-buf. The mock for NICs, which knows it by its address, is in
-/// this process.
-struct Exported final : DeviceMemory {
-    explicit Exported(const Pages& pages, std::uint32_t key)
-        : place{.memory = this,
-                .key = key,
-                .begin = reinterpret_cast<std::uint64_t>(pages.memory),
-                .bytes = pages.bytes,
-                .address = reinterpret_cast<std::uint64_t>(pages.memory)} {}
-    ~Exported() { close(fd); }
-    Exported(const Exported&) = delete;
-    Exported& operator=(const Exported&) = delete;
-
-    util::Status begin_cpu_access(CpuAccess) noexcept override { return EOPNOTSUPP; }
-    void end_cpu_access(CpuAccess) noexcept override {}
-    [[nodiscard]] File file() const noexcept override { return {}; }
-    [[nodiscard]] File nic_file() noexcept override { return {.fd = fd}; }
-    [[nodiscard]] bool is_registered(const verbs::MockNic& mock) const {
-        return std::ranges::any_of(
-            mock.regions, [this](const auto& each) { return each.fd == fd && each.is_there; });
-    }
-
-    const int fd = memfd_create("exported", MFD_CLOEXEC);
-    const BufferUse::NicPlace place;
-};
 
 }  // namespace
 
@@ -133,8 +73,8 @@ Test(rd_lend_device, memory_of_devices_that_the_nic_imports_is_read_and_written_
     Net net;
     const Pages from('a');
     const Pages to('-');
-    Exported source(from, 11);
-    Exported target(to, 12);
+    DevicePages source(from, 11);
+    DevicePages target(to, 12);
     for (const int which : {1, 2, 3, 3}) {
         CountedUse sends;
         CountedUse receives;
@@ -162,8 +102,8 @@ Test(rd_lend_device, a_part_of_a_devices_region_is_read_and_written_there) {
     Net net;
     const Pages from('a');
     const Pages to('-');
-    Exported source(from, 11);
-    Exported target(to, 12);
+    DevicePages source(from, 11);
+    DevicePages target(to, 12);
     constexpr std::size_t kAt = 5000;
     constexpr std::size_t kPart = 100'000;
     CountedUse sends;
@@ -183,7 +123,7 @@ Test(rd_lend_device, memory_of_devices_that_the_nic_does_not_import_goes_in_fram
     net.mock.dmabuf_error = EOPNOTSUPP;
     const Pages from('a');
     const Pages to('-');
-    Exported source(from, 11);
+    DevicePages source(from, 11);
     CountedUse sends;
     sends.place = source.place;
     pass_with(net, from.all(), &sends, to.all(), nullptr);
@@ -196,7 +136,7 @@ Test(rd_lend_device, what_goes_to_a_device_of_a_receiver_without_registrations_c
     Net net({}, {.keeps = false});
     const Pages from('a');
     const Pages to('-');
-    Exported target(to, 12);
+    DevicePages target(to, 12);
     CountedUse receives;
     receives.place = target.place;
     pass_with(net, from.all(), nullptr, to.all(), &receives);
@@ -208,7 +148,7 @@ Test(rd_lend_device, a_devices_region_that_is_closed_stays_registered_until_it_h
     Net net;
     const Pages from('a');
     const Pages to('-');
-    Exported source(from, 11);
+    DevicePages source(from, 11);
     CountedUse sends;
     sends.place = source.place;
     net.mock.is_rdma_stopped = true;
