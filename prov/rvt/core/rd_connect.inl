@@ -46,6 +46,7 @@ RdEngine<Lock, Host>::~RdEngine() {
 
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::bind(const RdCompletion& completion, AddressVector* av) noexcept {
+    util::Guard guard(lock_);
     completion_ = completion;
     tx_cq_ = completion.tx_cq;
     rx_cq_ = completion.rx_cq;

@@ -21,7 +21,8 @@ namespace rvt::core {
 /// of the same domain) holds it.
 class RdEndpoint : public ProgressSource, public AddressObserver {
   public:
-    /// Where completions go and who gives numbers to peers. Set once, before enable().
+    /// Where completions go and who gives numbers to peers. Set before enable(); after it, the same
+    /// with more counters.
     virtual void bind(const RdCompletion& completion, AddressVector* av) noexcept = 0;
     /// Binds the address, starts to answer peers.
     /// Returns: EADDRINUSE, EADDRNOTAVAIL, EMFILE, ENOMEM as the system says.

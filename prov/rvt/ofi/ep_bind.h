@@ -73,6 +73,17 @@ int bind_cntr(Ep& ep, Cntr& cntr, std::uint64_t flags, std::uint64_t allowed,
     return 0;
 }
 
+/// Takes back what bind_cntr() has done with these flags.
+inline void unbind_cntr(Cntr& cntr, std::uint64_t flags,
+                        std::span<const CntrPlace> places) noexcept {
+    for (const CntrPlace& place : places) {
+        if ((flags & place.event) != 0) {
+            place.cntr = nullptr;
+            cntr.users.drop();
+        }
+    }
+}
+
 /// Returns: 0, -FI_EBADFLAGS, -FI_EINVAL where one is bound already.
 template <class Ep>
 int bind_eq(Ep& ep, Eq& eq, std::uint64_t flags) noexcept {

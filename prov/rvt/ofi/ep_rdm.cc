@@ -5,6 +5,7 @@
 #include <rdma/fi_ext_rvt.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "ofi/address_format.h"
@@ -83,7 +84,22 @@ int ep_rdm_close(fid* self) noexcept {
 
 // ---- bind ----
 
-int bind_events(EpRdm& ep, Cntr& cntr, std::uint64_t flags) noexcept {
+core::RdCompletion completion_of(const EpRdm& ep) noexcept {
+    return {
+        .tx_cq = ep.tx_cq != nullptr ? ep.tx_cq->queue : nullptr,
+        .rx_cq = ep.rx_cq != nullptr ? ep.rx_cq->queue : nullptr,
+        .send = counter_of(ep.counters.send),
+        .recv = counter_of(ep.counters.recv),
+        .read = counter_of(ep.counters.read),
+        .write = counter_of(ep.counters.write),
+        .remote_read = counter_of(ep.counters.remote_read),
+        .remote_write = counter_of(ep.counters.remote_write),
+    };
+}
+
+/// fi_endpoint(3) wants counters to be bound before the endpoint is enabled. Sandia OpenSHMEM binds
+/// them later, which other providers let it do.
+int bind_events(EpRdm& ep, Cntr& cntr, std::uint64_t flags) {
     const CntrPlace places[] = {
         {FI_SEND, ep.counters.send},
         {FI_RECV, ep.counters.recv},
@@ -92,7 +108,20 @@ int bind_events(EpRdm& ep, Cntr& cntr, std::uint64_t flags) noexcept {
         {FI_REMOTE_READ, ep.counters.remote_read},
         {FI_REMOTE_WRITE, ep.counters.remote_write},
     };
-    return bind_cntr(ep, cntr, flags, kCntrBindFlags, places);
+    const int bound = bind_cntr(ep, cntr, flags, kCntrBindFlags, places);
+    if (bound != 0 || !ep.is_enabled) {
+        return bound;
+    }
+    util::Status joined;
+    for (int events = std::popcount(flags); events > 0 && joined.is_ok(); --events) {
+        joined = cntr.add_source(*ep.engine);  // each is removed when the endpoint is closed
+    }
+    if (!joined.is_ok()) {
+        unbind_cntr(cntr, flags, places);
+        return to_fi(joined);
+    }
+    ep.engine->bind(completion_of(ep), &ep.av->addresses);
+    return 0;
 }
 
 int bind_av(EpRdm& ep, Av& av, std::uint64_t flags) noexcept {
@@ -112,6 +141,9 @@ int bind_av(EpRdm& ep, Av& av, std::uint64_t flags) noexcept {
 
 int ep_rdm_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     EpRdm& ep = EpRdm::from(self);
+    if (other != nullptr && other->fclass == FI_CLASS_CNTR) {
+        return entry([&] { return bind_events(ep, Cntr::from(other), flags); });
+    }
     if (ep.is_enabled) {
         return -FI_EOPBADSTATE;
     }
@@ -120,7 +152,6 @@ int ep_rdm_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     }
     switch (other->fclass) {
         case FI_CLASS_CQ: return bind_cq(ep, Cq::from(other), flags);
-        case FI_CLASS_CNTR: return bind_events(ep, Cntr::from(other), flags);
         case FI_CLASS_AV: return bind_av(ep, Av::from(other), flags);
         case FI_CLASS_EQ: return bind_eq(ep, Eq::from(other), flags);
         default: return -FI_EINVAL;
@@ -175,19 +206,6 @@ util::Status join_queues(EpRdm& ep) {
         }
     }
     return joined;
-}
-
-core::RdCompletion completion_of(const EpRdm& ep) noexcept {
-    return {
-        .tx_cq = ep.tx_cq != nullptr ? ep.tx_cq->queue : nullptr,
-        .rx_cq = ep.rx_cq != nullptr ? ep.rx_cq->queue : nullptr,
-        .send = counter_of(ep.counters.send),
-        .recv = counter_of(ep.counters.recv),
-        .read = counter_of(ep.counters.read),
-        .write = counter_of(ep.counters.write),
-        .remote_read = counter_of(ep.counters.remote_read),
-        .remote_write = counter_of(ep.counters.remote_write),
-    };
 }
 
 int enable(EpRdm& ep) {

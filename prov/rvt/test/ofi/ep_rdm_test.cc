@@ -62,6 +62,39 @@ Test(ep_rdm, binds_only_what_belongs_to_its_domain_and_only_once) {
     RVT_EQ(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT), -FI_EINVAL);
 }
 
+/// As Sandia OpenSHMEM does.
+Test(ep_rdm, takes_counters_when_it_is_enabled_already, .timeout = 30) {
+    const Opened open;
+    const auto av = open.av();
+    const auto cq = open.cq();
+    auto ep = endpoint(open);
+    RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+    RVT_OK(fi_enable(ep.get()));
+    auto sends = open.cntr();
+    const auto second = open.cntr();
+    RVT_OK(fi_ep_bind(ep.get(), &sends->fid, FI_SEND));
+    RVT_EQ(fi_ep_bind(ep.get(), &second->fid, FI_SEND), -FI_EINVAL);
+    RVT_EQ(fi_ep_bind(ep.get(), &second->fid, 0), -FI_EBADFLAGS);
+    RVT_EQ(fi_ep_bind(ep.get(), &av->fid, 0), -FI_EOPBADSTATE);
+
+    sockaddr_in own{};
+    std::size_t bytes = sizeof own;
+    RVT_OK(fi_getname(&ep->fid, &own, &bytes));
+    fi_addr_t self = FI_ADDR_UNSPEC;
+    RVT_EQ(fi_av_insert(av.get(), &own, 1, &self, 0, nullptr), 1);
+    char word[] = "word";
+    char heard[sizeof word] = {};
+    RVT_OK(fi_recv(ep.get(), heard, sizeof heard, nullptr, self, nullptr));
+    while (fi_send(ep.get(), word, sizeof word, nullptr, self, nullptr) == -FI_EAGAIN) {
+        fi_cntr_read(sends.get());
+    }
+    RVT_OK(fi_cntr_wait(sends.get(), 1, -1));
+    RVT_EQ(fi_close(&sends->fid), -FI_EBUSY);
+    ep.reset();
+    RVT_OK(fi_close(&sends.release()->fid));
+}
+
 Test(ep_rdm, keeps_what_it_is_bound_to_from_closing) {
     const Opened open;
     auto av = open.av();
