@@ -13,6 +13,7 @@ extern "C" [[gnu::visibility("default")]] const char* __tsan_default_suppression
            "race:expect_to_stay\n"
            "race:contended\n"
            "race:fab::*::inject_write\n"
+           "race:fab::*::injected_writes\n"
            "race:rvt::core::copy_to_region\n"
            "race:rvt::core::copy_from_region\n"
            "race:rvt::core::atomic_apply\n"

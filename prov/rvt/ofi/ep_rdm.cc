@@ -121,6 +121,7 @@ int bind_events(EpRdm& ep, Cntr& cntr, std::uint64_t flags) {
         return to_fi(joined);
     }
     ep.engine->bind(completion_of(ep), &ep.av->addresses);
+    ep.prepare_flags();
     return 0;
 }
 
@@ -478,6 +479,9 @@ void EpRdm::prepare_flags() noexcept {
     send_flags = tx_always | to_send_flags(tx_op_flags);
     access_flags = send_flags | rma_event;
     inject_access_flags = RdFlags::kInject | rma_event;
+    if (counters.write != nullptr) {  // else nobody can wait for an injected write
+        inject_access_flags = inject_access_flags | (send_flags & RdFlags::kDeliveryComplete);
+    }
     recv_flags = rx_always | to_recv_flags(rx_op_flags);
     source_mask = (caps & (FI_DIRECTED_RECV | kTaggedDirectedRecv)) != 0 ? 0 : ~std::uint64_t{0};
 }
