@@ -446,6 +446,32 @@ void both_ways(Rank& self) {
     }
 }
 
+/// The first message to a peer arrives though its sender calls nothing any more, or the provider
+/// never said it would.
+void leaves_alone(Rank& self) {
+    Party party(self, {.caps = FI_MSG});
+    Buffer buffer(party.ep, 64);
+    Contexts contexts(1);
+    if (party.ep.info->tx_attr->inject_size < 8) skip("8 bytes cannot be injected");
+    if (self.rank == 0) {
+        party.ep.post([&] { return fi_inject(party.ep.ep, "12345678", 8, party.peer()); });
+        char token = 0;
+        self.receive(1, &token, 1);  // sleeps, no progress
+        party.barrier();
+        return;
+    }
+    party.recv(buffer, 8, contexts.at(0));
+    Completion done;
+    const double until = now_s() + 2;
+    bool completed = false;
+    while (!completed && now_s() < until) completed = party.ep.poll(party.ep.rx_cq, done);
+    self.send(0, "t", 1);
+    if (!completed) done = party.ep.wait_rx();
+    party.barrier();
+    FAB_EQUAL(done.err, 0);
+    if (!completed) skip("messages need progress at the sender");
+}
+
 constexpr Case kCases[] = {
     {"msg_sizes", sizes},
     {"msg_unexpected_sizes", unexpected_sizes},
@@ -460,6 +486,7 @@ constexpr Case kCases[] = {
     {"msg_source", source, 4},
     {"msg_to_itself", to_itself},
     {"msg_both_ways", both_ways},
+    {"msg_leaves_alone", leaves_alone},
 };
 
 }  // namespace

@@ -256,7 +256,8 @@ bool RdmStation::leave_wire_to_watch() noexcept {
     return true;
 }
 
-/// With automatic progress the control thread may do all that the owner does.
+/// With automatic progress the control thread may do all that the owner does, without it what peers
+/// wait for.
 bool RdmStation::poll_for_owner() noexcept {
     control_polls_.store(true, std::memory_order_relaxed);  // relaxed: read by this thread
     const bool is_done = has_auto_progress_ && user_->control_progress();
@@ -265,6 +266,9 @@ bool RdmStation::poll_for_owner() noexcept {
         return true;
     }
     const bool could = flows_->poll_for_owner();
+    if (could && !has_auto_progress_) {
+        user_->control_send();  // what was posted before its peer was connected
+    }
     if (flows_->take_quiet() && !flows_->arm_nic().is_ok()) {
         flows_->note_traffic();
     }

@@ -434,6 +434,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     }
     unsigned progress_captured() noexcept;
     unsigned progress_any() noexcept;
+    void progress_for_application() noexcept;
     bool handle_captured(Peer& peer, const Arrival& arrival) noexcept;
     bool take_whole(Peer& peer, const RdMessage& message) noexcept;
     unsigned poll_path(Peer& peer) noexcept;
@@ -476,6 +477,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void deliver(std::unique_ptr<Event> event) noexcept override;
     bool control_progress() noexcept override;
     bool control_arm() noexcept override;
+    bool control_send() noexcept override;
     void take_message(void* peer, const RdMessage& message) noexcept override;
     void take_eager(void* peer, RdEagerHead head, std::uint64_t tag, std::uint64_t data,
                     const std::byte* payload) noexcept override;

@@ -121,6 +121,9 @@ class ConnectionUser {
     virtual void deliver(std::unique_ptr<ConnectionEvent> event) noexcept = 0;
     /// Makes progress in the application's stead. Returns: false when the application is inside.
     virtual bool control_progress() noexcept = 0;
+    /// Does so if operations have been posted that only progress lets go.
+    /// Returns: whether some are left, so that it is worth trying again.
+    virtual bool control_send() noexcept { return false; }
     /// Counts progress calls of the application, to see whether it polls.
     virtual std::uint64_t poll_count() const noexcept = 0;
     /// Asks peers to wake wake_fd, because nobody polls; false when work has arrived meanwhile.

@@ -314,6 +314,7 @@ void Switchboard::establish(Peer& peer, std::unique_ptr<Peering> peering, util::
     event->link = id;
     event->peering = std::move(peering);
     deliver(std::move(event));
+    ticker_.note_connected();
 }
 
 void Switchboard::link_ended(Link& link, util::Status why) {

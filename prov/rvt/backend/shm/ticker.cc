@@ -28,9 +28,19 @@ void Ticker::start(int wake_fd) {
 void Ticker::kick(bool is_polling) {
     if (!is_polling) {
         take_over();
-    } else if (!has_timer()) {
+    } else if (!has_timer() || only_sends_) {
+        only_sends_ = false;
         last_count_ = user_.poll_count();
         set_timer(Clock::now() + kTick);
+    }
+}
+
+void Ticker::note_connected() {
+    if (!has_auto_progress_ && !is_armed_ && !has_timer()) {  // else all is looked after
+        only_sends_ = true;
+        rest_ = kTick;
+        last_count_ = user_.poll_count();
+        set_timer(Clock::now() + rest_);
     }
 }
 
@@ -52,6 +62,8 @@ void Ticker::on_timer() {
         watch_application();
     } else if (is_armed_ && has_auto_progress_) {
         rest();
+    } else if (only_sends_) {
+        send_for_application();
     } else {
         take_over();
     }
@@ -59,9 +71,19 @@ void Ticker::on_timer() {
 
 void Ticker::watch_application() {
     disarm();
+    only_sends_ = false;
     last_count_ = user_.poll_count();
     if (has_auto_progress_) {
         set_timer(Clock::now() + kTick);
+    }
+}
+
+void Ticker::send_for_application() {
+    const util::ForkRelease release;
+    only_sends_ = user_.control_send();
+    if (only_sends_) {
+        rest_ = std::min(rest_ * 2, kMaxRest);
+        set_timer(Clock::now() + rest_);
     }
 }
 
@@ -69,6 +91,7 @@ void Ticker::take_over() {
     // Progress may take long, and does not concern a fork.
     const util::ForkRelease release;
     disarm();
+    only_sends_ = false;
     last_count_ = user_.poll_count();
     const Clock::time_point begin = Clock::now();
     for (int round = 0; round < kMaxRounds; ++round) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Progress in the application's stead. While the application polls, the control thread only looks
 // now and then whether it still does; when it does not, the control thread asks to be woken by
-// arriving work and makes the progress itself. Threads: control thread.
+// arriving work and makes the progress itself. Without automatic progress it does so when a peer
+// asks for it, and sends what was posted before its peer was connected. Threads: control thread.
 #pragma once
 
 #include <chrono>
@@ -24,6 +25,9 @@ class Ticker final : public util::ControlThread::Handler {
     /// A peer asks for progress. While the application polls it is left to it, but for a look a
     /// little later whether it still does: the peer asked before it could see that.
     void kick(bool is_polling);
+    /// The endpoint is connected to another peer, for whom operations may wait. If the application
+    /// does not poll, which it need not do to have them sent, they are sent in its stead.
+    void note_connected();
     /// The application polls again.
     void note_polling();
 
@@ -34,6 +38,7 @@ class Ticker final : public util::ControlThread::Handler {
     using Clock = util::ControlThread::Clock;
 
     void watch_application();
+    void send_for_application();
     void take_over();
     bool arm();
     void disarm() noexcept;
@@ -42,7 +47,8 @@ class Ticker final : public util::ControlThread::Handler {
     ConnectionUser& user_;
     const bool has_auto_progress_;
     int wake_fd_ = -1;
-    bool is_armed_ = false;  // peers write to wake_fd, so nothing has to be looked after
+    bool is_armed_ = false;    // peers write to wake_fd, so nothing has to be looked after
+    bool only_sends_ = false;  // the timer is for what has been posted
     std::uint64_t last_count_ = 0;
     std::chrono::milliseconds rest_{0};
 };

@@ -294,6 +294,23 @@ Test(messages, delivery_complete_means_delivered) {
     RVT_ASSERT(text(in) == "abc");
 }
 
+/// The application may compute now, or wait for another endpoint: what it has sent to a new peer
+/// leaves when that is connected.
+Test(messages, to_a_new_peer_leave_without_another_call, .timeout = 30) {
+    for (const fi_threading threading : {FI_THREAD_SAFE, FI_THREAD_DOMAIN}) {
+        EndOptions options;
+        options.threading = threading;
+        options.data_progress = FI_PROGRESS_MANUAL;
+        Pair pair(options);
+        pair.b.other = nullptr;  // a is not driven
+        char in[8] = "";
+        RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+        RVT_OK(fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer));
+        RVT_ASSERT(pair.b.next().op_context == in);
+        RVT_ASSERT(text(in) == "abc");
+    }
+}
+
 Test(messages, large_messages_arrive_whole) {
     Pair pair;
     for (const std::size_t size : {1u << 12, 1u << 16, 1u << 20, 5u << 20}) {
