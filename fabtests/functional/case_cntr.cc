@@ -66,13 +66,11 @@ void rma(Rank& self) {
     party.barrier();
 }
 
-/// With FI_DELIVERY_COMPLETE as the endpoint's default an injected write, too, counts when it has
-/// been done: MPI and SHMEM libraries wait for counters alone.
+/// An injected write, too, counts when it has been done: MPI and SHMEM libraries wait for counters
+/// alone.
 void injected_writes(Rank& self) {
     constexpr std::uint32_t kCount = 2000;
-    Party party(
-        self,
-        {.caps = FI_RMA | FI_TAGGED, .tx_op_flags = FI_DELIVERY_COMPLETE, .cntr_flags = FI_WRITE});
+    Party party(self, {.caps = FI_RMA | FI_TAGGED, .cntr_flags = FI_WRITE});
     if (party.ep.info->tx_attr->inject_size < 8) skip("8 bytes cannot be injected");
     Buffer local(party.ep, 64);
     Buffer target(party.ep, 64);

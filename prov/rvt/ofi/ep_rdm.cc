@@ -478,9 +478,11 @@ void EpRdm::prepare_flags() noexcept {
     recv_base = rx_always;
     send_flags = tx_always | to_send_flags(tx_op_flags);
     access_flags = send_flags | rma_event;
+    // Who counts writes flushes a window by it, also without FI_DELIVERY_COMPLETE. Without a
+    // counter nobody can wait for an injected one.
     inject_access_flags = RdFlags::kInject | rma_event;
-    if (counters.write != nullptr) {  // else nobody can wait for an injected write
-        inject_access_flags = inject_access_flags | (send_flags & RdFlags::kDeliveryComplete);
+    if (counters.write != nullptr) {
+        inject_access_flags = inject_access_flags | RdFlags::kDeliveryComplete;
     }
     recv_flags = rx_always | to_recv_flags(rx_op_flags);
     source_mask = (caps & (FI_DIRECTED_RECV | kTaggedDirectedRecv)) != 0 ? 0 : ~std::uint64_t{0};
