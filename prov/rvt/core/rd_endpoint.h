@@ -38,6 +38,10 @@ class RdEndpoint : public ProgressSource, public AddressObserver {
     virtual util::Status rma(const RdRma& request) noexcept = 0;
     virtual util::Status atomic(const RdAtomic& request) noexcept = 0;
 
+    /// Sends operations that wait for room, or for a connection that is there by now. That does not
+    /// count as a poll.
+    virtual void send_waiting_locked() noexcept = 0;
+
     /// Cancels one posted receive, or one send that has not left. Its completion is kCanceled.
     /// Returns: ENOENT when no such operation can be cancelled.
     virtual util::Status cancel(void* context) noexcept = 0;

@@ -309,18 +309,38 @@ bool RdEngine<Lock, Host>::control_progress() noexcept {
         return false;
     }
     station_.disarm();
-    progress_for_application();
+    progress_uncounted();
     lock_.unlock_control();
     return true;
 }
 
-/// Progress of the control thread, which does not count as a poll.
+/// Progress that does not count as a poll of the application.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::progress_for_application() noexcept {
+void RdEngine<Lock, Host>::progress_uncounted() noexcept {
     const auto polling = station_.polling();
     for (unsigned i = 0; i < kControlRounds && progress_any() != 0; ++i) {
     }
     station_.restore(polling);
+}
+
+// ---- sending for an application that does not poll ----
+
+/// Whether operations wait that progress would send.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::has_unsent() const noexcept {
+    // relaxed: as in progress_locked().
+    const bool has_mail = mail_.load(std::memory_order_relaxed) != nullptr;
+    const auto may_go = [](const auto& peer) {
+        return peer != nullptr && peer->state == Peer::State::kConnecting && peer->waiting != 0;
+    };
+    return !busy_.empty() || (has_mail && std::ranges::any_of(peers_, may_go));
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::send_waiting_locked() noexcept {
+    if (has_unsent()) {
+        progress_uncounted();
+    }
 }
 
 template <class Lock, class Host>
@@ -328,14 +348,7 @@ bool RdEngine<Lock, Host>::control_send() noexcept {
     if (!lock_.try_lock_control()) {
         return Lock::kControlMayEnter;
     }
-    // relaxed: as in progress_locked().
-    const bool has_mail = mail_.load(std::memory_order_relaxed) != nullptr;
-    const auto may_go = [](const auto& peer) {
-        return peer != nullptr && peer->state == Peer::State::kConnecting && peer->waiting != 0;
-    };
-    if (!busy_.empty() || (has_mail && std::ranges::any_of(peers_, may_go))) {
-        progress_for_application();
-    }
+    send_waiting_locked();
     const bool is_left = !busy_.empty();
     lock_.unlock_control();
     return is_left;

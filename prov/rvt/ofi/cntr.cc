@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 
 #include <array>
+#include <concepts>
 #include <cstring>
 #include <memory>
 
@@ -19,7 +20,13 @@ namespace {
 template <class Lock>
 bool try_progress(Cntr& cntr) noexcept {
     const util::Guard<Lock> guard(cntr.domain->lock.as<Lock>());
-    return cntr.courtesy.is_due(cntr.progressors.run_locked() != 0);
+    const bool has_moved = cntr.progressors.run_locked() != 0;
+    if constexpr (!std::same_as<Lock, util::NullLock>) {
+        if (!has_moved) {
+            cntr.domain->send_for_others_locked();
+        }
+    }
+    return cntr.courtesy.is_due(has_moved);
 }
 
 template <class Lock>

@@ -4,6 +4,8 @@
 // call, another look.
 #pragma once
 
+#include <concepts>
+
 #include "ofi/cq.h"
 #include "util/lock.h"
 
@@ -69,6 +71,11 @@ RVT_ALWAYS_INLINE ssize_t try_read_entries(Cq& cq, void* buffer, std::size_t cou
     core::Cq& queue = *cq.queue;
     if (queue.is_empty() || count == 0) {
         unsigned moved = cq.progressors.run_locked();
+        if constexpr (!std::same_as<Lock, util::NullLock>) {
+            if (moved == 0) {
+                cq.domain->send_for_others_locked();
+            }
+        }
         is_yield_due = cq.courtesy.is_due(moved != 0);
         for (unsigned more = kMoreLooks; more != 0 && moved != 0 && queue.is_empty(); --more) {
             moved = cq.progressors.run_locked();

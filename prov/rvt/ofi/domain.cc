@@ -279,6 +279,25 @@ void Domain::count_key(std::uint64_t key) noexcept {
     }
 }
 
+void Domain::add_endpoint(core::RdEndpoint& endpoint) {
+    const std::lock_guard guard(endpoints_lock);
+    const util::Guard<DomainLock> lock_guard(lock);
+    endpoints.push_back(&endpoint);
+    has_several_endpoints = endpoints.size() > 1;
+}
+
+void Domain::remove_endpoint(const core::RdEndpoint& endpoint) noexcept {
+    const std::lock_guard guard(endpoints_lock);
+    const util::Guard<DomainLock> lock_guard(lock);
+    std::erase(endpoints, &endpoint);
+    has_several_endpoints = endpoints.size() > 1;
+}
+
+void Domain::send_for_next_locked() noexcept {
+    next_sender = next_sender + 1 < endpoints.size() ? next_sender + 1 : 0;
+    endpoints[next_sender]->send_waiting_locked();
+}
+
 MrMode to_mr_mode(std::uint32_t version, int mr_mode) noexcept {
     if (mr_mode == kMrBasic) {
         return {.has_virtual_addresses = true, .has_provider_keys = true};

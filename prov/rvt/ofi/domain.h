@@ -73,6 +73,19 @@ struct Domain {
     /// Threads: holder of `lock`.
     void count_key(std::uint64_t key) noexcept;
 
+    /// Sends what waits in one of several endpoints, with each call another one: who waits for one
+    /// endpoint need not poll those that it has posted to. Threads: holder of `lock`.
+    RVT_ALWAYS_INLINE void send_for_others_locked() noexcept {
+        if (has_several_endpoints) [[unlikely]] {
+            send_for_next_locked();
+        }
+    }
+    void send_for_next_locked() noexcept;
+
+    // Enabled RDM endpoints. May throw bad_alloc.
+    void add_endpoint(core::RdEndpoint& endpoint);
+    void remove_endpoint(const core::RdEndpoint& endpoint) noexcept;
+
     fid_domain handle{};
     Fabric* fabric = nullptr;
     Eq* eq = nullptr;  // bound, for events of address vectors and regions
@@ -86,8 +99,10 @@ struct Domain {
     bool has_resource_management = true;
     MrMode mr_mode;
     std::unordered_map<std::uint64_t, Cntr*> watched_keys;  // under `lock`
-    std::mutex endpoints_lock;                              // order: innermost
-    std::vector<core::RdEndpoint*> endpoints;               // enabled ones; under endpoints_lock
+    std::mutex endpoints_lock;                              // order: before `lock`
+    std::vector<core::RdEndpoint*> endpoints;               // enabled ones; changed under both
+    bool has_several_endpoints = false;                     // of these; under `lock`
+    std::size_t next_sender = 0;                            // of these; under `lock`
     util::Mapping key_file;          // what the table lies in, for peers to map
     util::PrivateMemory key_memory;  // the same where there are no memory files
     std::unique_ptr<core::KeyTable> keys;

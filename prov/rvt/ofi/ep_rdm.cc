@@ -65,10 +65,7 @@ int ep_rdm_close(fid* self) noexcept {
     }
     leave_queues(ep);
     Domain& domain = *ep.domain;
-    {
-        const std::lock_guard guard(domain.endpoints_lock);
-        std::erase(domain.endpoints, ep.engine);
-    }
+    domain.remove_endpoint(*ep.engine);
     Av* const av = ep.av;
     Eq* const eq = ep.eq;
     ep.destroy(&ep);
@@ -227,10 +224,7 @@ int enable(EpRdm& ep) {
                  strerrordesc_np(enabled.error()));
         return to_fi(enabled);
     }
-    {
-        const std::lock_guard guard(ep.domain->endpoints_lock);
-        ep.domain->endpoints.push_back(ep.engine);
-    }
+    ep.domain->add_endpoint(*ep.engine);
     ep.prepare_flags();
     choose_tables(ep);
     ep.is_enabled = true;

@@ -22,6 +22,16 @@ Owned<fid_ep> endpoint(const Opened& open) {
         [&](fid_ep** ep) { return fi_endpoint(open.domain.get(), open.info.get(), ep, nullptr); });
 }
 
+/// Returns: what the vector calls the endpoint.
+fi_addr_t insert_name(fid_av& av, fid_ep& ep) {
+    sockaddr_in name{};
+    std::size_t bytes = sizeof name;
+    RVT_OK(fi_getname(&ep.fid, &name, &bytes));
+    fi_addr_t address = FI_ADDR_UNSPEC;
+    RVT_EQ(fi_av_insert(&av, &name, 1, &address, 0, nullptr), 1);
+    return address;
+}
+
 }  // namespace
 
 Test(ep_rdm, cannot_transfer_before_it_is_enabled) {
@@ -78,11 +88,7 @@ Test(ep_rdm, takes_counters_when_it_is_enabled_already, .timeout = 30) {
     RVT_EQ(fi_ep_bind(ep.get(), &second->fid, 0), -FI_EBADFLAGS);
     RVT_EQ(fi_ep_bind(ep.get(), &av->fid, 0), -FI_EOPBADSTATE);
 
-    sockaddr_in own{};
-    std::size_t bytes = sizeof own;
-    RVT_OK(fi_getname(&ep->fid, &own, &bytes));
-    fi_addr_t self = FI_ADDR_UNSPEC;
-    RVT_EQ(fi_av_insert(av.get(), &own, 1, &self, 0, nullptr), 1);
+    const fi_addr_t self = insert_name(*av, *ep);
     char word[] = "word";
     char heard[sizeof word] = {};
     RVT_OK(fi_recv(ep.get(), heard, sizeof heard, nullptr, self, nullptr));
@@ -93,6 +99,41 @@ Test(ep_rdm, takes_counters_when_it_is_enabled_already, .timeout = 30) {
     RVT_EQ(fi_close(&sends->fid), -FI_EBUSY);
     ep.reset();
     RVT_OK(fi_close(&sends.release()->fid));
+}
+
+/// Who waits for what another endpoint brings polls that one alone.
+Test(ep_rdm, sends_what_waits_for_room_when_another_of_its_domain_is_polled, .timeout = 30) {
+    for (const fi_threading threading : {FI_THREAD_SAFE, FI_THREAD_DOMAIN}) {
+        EndOptions options;
+        options.threading = threading;
+        options.data_progress = FI_PROGRESS_MANUAL;
+        const End polled(options);
+        const Opened& open = polled.open;
+        End peer(options);
+        const auto cq = open.cq();
+        const auto ep = endpoint(open);
+        RVT_OK(fi_ep_bind(ep.get(), &polled.av->fid, 0));
+        RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+        RVT_OK(fi_enable(ep.get()));
+        const fi_addr_t to = insert_name(*polled.av, *peer.ep);
+
+        const std::array<char, 4096> sent{};
+        std::array<char, 4096> received{};
+        std::size_t posted = 0;
+        ssize_t result = 0;
+        while (posted < 5000 && result == 0) {
+            result = fi_inject(ep.get(), sent.data(), sent.size(), to);
+            posted += result == 0 ? 1 : 0;
+        }
+        for (std::size_t arrived = 0; arrived < posted; ++arrived) {
+            RVT_OK(fi_recv(peer.ep.get(), received.data(), received.size(), nullptr, FI_ADDR_UNSPEC,
+                           nullptr));
+            fi_cq_tagged_entry entry{};
+            while (fi_cq_read(peer.cq.get(), &entry, 1) != 1) {
+                fi_cq_read(polled.cq.get(), &entry, 1);
+            }
+        }
+    }
 }
 
 Test(ep_rdm, keeps_what_it_is_bound_to_from_closing) {
