@@ -448,15 +448,24 @@ void both_ways(Rank& self) {
 
 /// The first message to a peer arrives though its sender calls nothing any more, or the provider
 /// never said it would.
-void leaves_alone(Rank& self) {
+/// @param is_greeted  The peer has sent one before, which nobody has looked for.
+void leave_alone(Rank& self, bool is_greeted) {
     Party party(self, {.caps = FI_MSG});
     Buffer buffer(party.ep, 64);
     Contexts contexts(1);
+    char word = 0;
     if (party.ep.info->tx_attr->inject_size < 8) skip("8 bytes cannot be injected");
+    if (is_greeted && self.rank == 1) {
+        party.ep.post([&] { return fi_inject(party.ep.ep, "87654321", 8, party.peer()); });
+        const double until = now_s() + 0.1;
+        while (now_s() < until) party.ep.progress();
+        self.send(0, "t", 1);
+    } else if (is_greeted) {
+        self.receive(1, &word, 1);  // sleeps, no progress
+    }
     if (self.rank == 0) {
         party.ep.post([&] { return fi_inject(party.ep.ep, "12345678", 8, party.peer()); });
-        char token = 0;
-        self.receive(1, &token, 1);  // sleeps, no progress
+        self.receive(1, &word, 1);  // as above
         party.barrier();
         return;
     }
@@ -470,6 +479,14 @@ void leaves_alone(Rank& self) {
     party.barrier();
     FAB_EQUAL(done.err, 0);
     if (!completed) skip("messages need progress at the sender");
+}
+
+void leaves_alone(Rank& self) {
+    leave_alone(self, false);
+}
+
+void answer_leaves_alone(Rank& self) {
+    leave_alone(self, true);
 }
 
 constexpr Case kCases[] = {
@@ -487,6 +504,7 @@ constexpr Case kCases[] = {
     {"msg_to_itself", to_itself},
     {"msg_both_ways", both_ways},
     {"msg_leaves_alone", leaves_alone},
+    {"msg_answer_leaves_alone", answer_leaves_alone},
 };
 
 }  // namespace

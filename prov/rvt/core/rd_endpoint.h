@@ -41,6 +41,8 @@ class RdEndpoint : public ProgressSource, public AddressObserver {
     /// Sends operations that wait for room, or for a connection that is there by now. That does not
     /// count as a poll.
     virtual void send_waiting_locked() noexcept = 0;
+    /// Whether there are any.
+    virtual bool has_unsent_locked() const noexcept = 0;
 
     /// Cancels one posted receive, or one send that has not left. Its completion is kCanceled.
     /// Returns: ENOENT when no such operation can be cancelled.

@@ -100,6 +100,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status rma(const RdRma& request) noexcept override;
     Status atomic(const RdAtomic& request) noexcept override;
     void send_waiting_locked() noexcept override;
+    bool has_unsent_locked() const noexcept override;
 
     // ---- RdEndpoint ----
 
@@ -436,7 +437,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     unsigned progress_captured() noexcept;
     unsigned progress_any() noexcept;
     void progress_uncounted() noexcept;
-    [[nodiscard]] bool has_unsent() const noexcept;
     bool handle_captured(Peer& peer, const Arrival& arrival) noexcept;
     bool take_whole(Peer& peer, const RdMessage& message) noexcept;
     unsigned poll_path(Peer& peer) noexcept;

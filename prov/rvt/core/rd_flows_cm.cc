@@ -244,6 +244,7 @@ void RdFlows::connect(const Address& peer) {
         if (known->state == State::kAccepted) {
             known->deadline_us = device_.now_us() + connect_timeout_us_;
         }
+        note_traffic();
         return;  // it is on its way, or the user is about to hear of it
     }
     const auto added = add_to_dial_locked(peer);

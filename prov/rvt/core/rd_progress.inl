@@ -325,9 +325,8 @@ void RdEngine<Lock, Host>::progress_uncounted() noexcept {
 
 // ---- sending for an application that does not poll ----
 
-/// Whether operations wait that progress would send.
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::has_unsent() const noexcept {
+bool RdEngine<Lock, Host>::has_unsent_locked() const noexcept {
     // relaxed: as in progress_locked().
     const bool has_mail = mail_.load(std::memory_order_relaxed) != nullptr;
     const auto may_go = [](const auto& peer) {
@@ -338,7 +337,7 @@ bool RdEngine<Lock, Host>::has_unsent() const noexcept {
 
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::send_waiting_locked() noexcept {
-    if (has_unsent()) {
+    if (has_unsent_locked()) {
         progress_uncounted();
     }
 }

@@ -75,7 +75,7 @@ bool arm_locked(Cntr& cntr) noexcept {
         eventfd_read(cntr.wake_fd.get(), &value);  // EAGAIN: nobody had signalled
     }
     cntr.counter.arm(cntr.wake_fd.get());
-    return cntr.progressors.arm_locked();
+    return cntr.domain->may_sleep_locked() && cntr.progressors.arm_locked();
 }
 
 bool fall_asleep(Cntr& cntr) noexcept {

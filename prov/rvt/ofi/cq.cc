@@ -39,7 +39,7 @@ bool arm_locked(Cq& cq) noexcept {
         !cq.queue->arm().is_ok()) {
         return false;
     }
-    if (!cq.progressors.arm_locked()) {
+    if (!cq.domain->may_sleep_locked() || !cq.progressors.arm_locked()) {
         cq.queue->disarm();
         return false;
     }

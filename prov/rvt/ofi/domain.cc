@@ -2,6 +2,7 @@
 // Opening, binding and closing of domains. fi_domain(3).
 #include "ofi/domain.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "hmem/claimants.h"
@@ -296,6 +297,12 @@ void Domain::remove_endpoint(const core::RdEndpoint& endpoint) noexcept {
 void Domain::send_for_next_locked() noexcept {
     next_sender = next_sender + 1 < endpoints.size() ? next_sender + 1 : 0;
     endpoints[next_sender]->send_waiting_locked();
+}
+
+bool Domain::may_sleep_locked() const noexcept {
+    const bool is_locked = lock.policy() != LockPolicy::kNone;
+    return !is_locked || !has_several_endpoints ||
+           std::ranges::none_of(endpoints, &core::RdEndpoint::has_unsent_locked);
 }
 
 MrMode to_mr_mode(std::uint32_t version, int mr_mode) noexcept {

@@ -81,6 +81,8 @@ struct Domain {
         }
     }
     void send_for_next_locked() noexcept;
+    /// Whether nothing waits in them that only polling sends. Threads: as before.
+    [[nodiscard]] bool may_sleep_locked() const noexcept;
 
     // Enabled RDM endpoints. May throw bad_alloc.
     void add_endpoint(core::RdEndpoint& endpoint);

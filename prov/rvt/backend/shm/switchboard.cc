@@ -103,7 +103,11 @@ void Switchboard::connect(const util::SockAddr& address) {
     if (peer.link != nullptr && peer.link->is_hung_up()) {
         drop_link(peer, ECONNRESET);
     }
-    if (peer.link != nullptr || peer.dial != nullptr) {
+    if (peer.link != nullptr) {
+        ticker_.note_connected();  // of which the application has not read yet
+        return;
+    }
+    if (peer.dial != nullptr) {
         return;
     }
     if (address == attr_.address) {

@@ -311,6 +311,28 @@ Test(messages, to_a_new_peer_leave_without_another_call, .timeout = 30) {
     }
 }
 
+/// The same to one that has connected itself, of which the sender has not read yet.
+Test(messages, to_a_peer_that_came_unnoticed_leave_without_another_call, .timeout = 30) {
+    EndOptions options;
+    options.data_progress = FI_PROGRESS_MANUAL;
+    Pair pair(options);
+    pair.a.other = nullptr;
+    pair.b.other = nullptr;
+    RVT_OK(fi_inject(pair.b.ep.get(), "abc", 4, pair.b.peer));
+    while (fi_cntr_read(pair.b.cntrs[0].get()) == 0) {
+    }
+    // By now the control thread would have sent what had waited.
+    const auto later = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    while (std::chrono::steady_clock::now() < later) {
+        RVT_ASSERT(pair.b.is_quiet());
+    }
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    RVT_OK(fi_inject(pair.a.ep.get(), "def", 4, pair.a.peer));
+    RVT_ASSERT(pair.b.next().op_context == in);
+    RVT_ASSERT(text(in) == "def");
+}
+
 Test(messages, large_messages_arrive_whole) {
     Pair pair;
     for (const std::size_t size : {1u << 12, 1u << 16, 1u << 20, 5u << 20}) {
