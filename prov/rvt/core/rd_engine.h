@@ -7,7 +7,8 @@
 //   rd_send.inl        messages out        rd_receive.inl     messages in
 //   rd_transfer.inl    large messages      rd_posted.inl      receives that are posted
 //   rd_progress.inl    progress, waiting
-//   rd_access.inl      one-sided access and atomics, both sides
+//   rd_access.inl      one-sided access and atomics
+//   rd_accessed.inl    the same at the target
 //   rd_direct.inl      access that the initiator copies by itself
 //   rd_share.inl       access that both copy
 //   rd_device.inl      memory of devices that peers of this host open
@@ -327,14 +328,17 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool send_write(Peer& peer, RdTxOp& op) noexcept;
     bool put_atomic(Peer& peer, RdTxOp& op, const RdRemote& remote) noexcept;
     bool start_atomic(Peer& peer, RdTxOp& op) noexcept;
+    bool on_read_data(Peer& peer, const Arrival& arrival, bool is_line) noexcept;
+    bool on_atomic_result(Peer& peer, const Arrival& arrival, bool is_line) noexcept;
+    bool on_access_done(Peer& peer, const Arrival& arrival) noexcept;
+    void answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
+
+    // ---- rd_accessed.inl
     bool on_write(Peer& peer, const Arrival& arrival) noexcept;
     bool on_write_line(Peer& peer, const Arrival& arrival) noexcept;
     bool on_write_more(Peer& peer, const Arrival& arrival) noexcept;
     bool on_read(Peer& peer, const Arrival& arrival) noexcept;
-    bool on_read_data(Peer& peer, const Arrival& arrival, bool is_line) noexcept;
     bool on_atomic(Peer& peer, const Arrival& arrival, bool is_inline) noexcept;
-    bool on_atomic_result(Peer& peer, const Arrival& arrival, bool is_line) noexcept;
-    bool on_access_done(Peer& peer, const Arrival& arrival) noexcept;
     bool on_rma_event(Peer& peer, const Arrival& arrival) noexcept;
     KeyHit lookup(const RdAccess& access, Access rights) noexcept;
     bool write_part(Peer& peer, const Arrival& arrival) noexcept;
@@ -348,7 +352,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void respond(Peer& peer, RdResponse response) noexcept;
     bool run_response(Peer& peer, RdResponse& response) noexcept;
     void answer(Peer& peer, std::uint64_t operation, WcStatus status, std::uint64_t key) noexcept;
-    void answered(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
 
     // ---- rd_direct.inl
     bool is_direct_better(Peer& peer, RdTxOp& op) noexcept;
@@ -551,6 +554,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 }  // namespace rvt::core
 
 #include "core/rd_access.inl"
+#include "core/rd_accessed.inl"
 #include "core/rd_by_nic.inl"
 #include "core/rd_connect.inl"
 #include "core/rd_device.inl"

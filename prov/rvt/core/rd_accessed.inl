@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One-sided access and atomics, the target's side: what peers do by messages to regions of this
+// process, and what they are answered. Included by rd_engine.h.
+#pragma once
+
+#include "core/rd_engine.h"
+
+namespace rvt::core {
+
+/// What stands behind a peer's request. The caller holds the pin.
+template <class Lock, class Host>
+KeyHit RdEngine<Lock, Host>::lookup(const RdAccess& access, Access rights) noexcept {
+    KeyQuery query{.key = static_cast<std::uint32_t>(access.key),
+                   .pd = keys_.pd,
+                   .addr = access.address,
+                   .length = access.length,
+                   .access = rights};
+    if (keys_.table == nullptr) {
+        return {};
+    }
+    if (keys_.has_user_keys) {
+        const util::Result<std::uint32_t> own = keys_.table->find_by_user_key(access.key);
+        if (!own.is_ok()) {
+            return {};
+        }
+        query.key = own.value();
+    } else if (access.key > 0xffffffffu) {
+        return {};
+    }
+    return keys_.table->view().lookup(query);
+}
+
+inline WcStatus to_wc_status(KeyVerdict verdict) noexcept {
+    return verdict == KeyVerdict::kOk ? WcStatus::kSuccess : WcStatus::kRemAccessErr;
+}
+/// Of a copy to or from the region.
+inline WcStatus to_wc_status(util::Status copied) noexcept {
+    if (copied == Status(EFAULT)) {
+        return WcStatus::kRemAccessErr;
+    }
+    return copied.is_ok() ? WcStatus::kSuccess : WcStatus::kRemOpErr;
+}
+
+/// Tells the initiator how its access ended, and the key to use when it copies by itself.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus status,
+                                  std::uint64_t key) noexcept {
+    std::uint32_t own = 0;
+    if (keys_.has_user_keys && status == WcStatus::kSuccess) {
+        const util::Result<std::uint32_t> found = keys_.table->find_by_user_key(key);
+        own = found.is_ok() ? found.value() : 0;
+    }
+    const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = own};
+    reply(peer, RdOp::kAccessDone, 0, operation, &outcome, sizeof outcome);
+}
+
+/// Counts a finished access of a peer, and reports it if it carried data.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::report_access(const RdAccess& access, std::uint8_t flags,
+                                         std::uint64_t data, std::uint64_t wc_flags) noexcept {
+    if ((flags & wire::kLast) == 0) {
+        return;
+    }
+    Counter* const counter =
+        (wc_flags & kWcRemoteWrite) != 0 ? completion_.remote_write : completion_.remote_read;
+    if (counter != nullptr) {
+        counter->add(1);
+    }
+    if (keys_.accessed != nullptr) {
+        keys_.accessed(keys_.accessed_context, access.key, wc_flags);
+    }
+    if ((flags & wire::kHasData) != 0 && rx_cq_ != nullptr) {
+        rx_cq_->push(Cqe{.flags = wc_flags | kWcRemoteCqData, .len = access.length, .data = data});
+    }
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_write_line(Peer& peer, const Arrival& arrival) noexcept {
+    std::byte message[Path::kMaxLinePayload];
+    RdAccess access;
+    if (arrival.length() < sizeof access) {
+        return false;
+    }
+    arrival.copy_payload(message, arrival.length());
+    std::memcpy(&access, message, sizeof access);
+    if (access.length != arrival.length() - sizeof access) {
+        return false;
+    }
+    const ReadPin pin(pin_);
+    const KeyHit hit = lookup(access, Access::kRemoteWrite);
+    WcStatus status = to_wc_status(hit.verdict);
+    if (hit.is_ok()) {
+        status = to_wc_status(copy_to_region(hit, 0, message + sizeof access, access.length));
+    }
+    if (status == WcStatus::kSuccess) {
+        report_access(access, arrival.flags(), arrival.data(), kWcRma | kWcRemoteWrite);
+        if (access.operation == 0) {
+            return true;  // nobody waits
+        }
+    }
+    answer(peer, access.operation, status, access.key);
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_write(Peer& peer, const Arrival& arrival) noexcept {
+    RdIncomingWrite& write = peer.write;
+    if (write.is_active) {
+        return false;
+    }
+    std::memcpy(&write.access, arrival.payload(), sizeof write.access);
+    write.data = arrival.data();
+    write.flags = arrival.flags();
+    write.done = 0;
+    write.status = WcStatus::kSuccess;
+    write.is_active = true;
+    return write_part(peer, arrival);
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_write_more(Peer& peer, const Arrival& arrival) noexcept {
+    return peer.write.is_active && write_part(peer, arrival);
+}
+
+/// Executes the part of a write that has arrived. The key is looked up for each part: the region
+/// may be closed meanwhile.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::write_part(Peer& peer, const Arrival& arrival) noexcept {
+    RdIncomingWrite& write = peer.write;
+    if (arrival.length() > write.access.length - write.done) {
+        return false;
+    }
+    const ReadPin pin(pin_);
+    if (write.status == WcStatus::kSuccess) {
+        const KeyHit hit = lookup(write.access, Access::kRemoteWrite);
+        write.status = to_wc_status(hit.verdict);
+        if (hit.is_ok()) {
+            write.status =
+                to_wc_status(copy_to_region(hit, write.done, arrival.run(), arrival.length()));
+        }
+    }
+    write.done += arrival.length();
+    if (write.done == write.access.length) {
+        write.is_active = false;
+        if (write.status == WcStatus::kSuccess) {
+            report_access(write.access, write.flags, write.data, kWcRma | kWcRemoteWrite);
+        }
+        answer(peer, write.access.operation, write.status, write.access.key);
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept {
+    RdAccess access;
+    if (arrival.length() != sizeof access) {
+        return false;
+    }
+    arrival.copy_payload(&access, sizeof access);
+    const ReadPin pin(pin_);
+    const KeyHit hit = lookup(access, Access::kRemoteRead);
+    if (!hit.is_ok()) {
+        answer(peer, access.operation, to_wc_status(hit.verdict), access.key);
+        return true;
+    }
+    report_access(access, arrival.flags() & static_cast<std::uint8_t>(~wire::kHasData), 0,
+                  kWcRma | kWcRemoteRead);
+    if (access.length <= Path::kMaxLinePayload && peer.responses.empty()) {
+        std::byte line[Path::kMaxLinePayload];
+        const Status copied = copy_from_region(hit, 0, line, access.length);
+        if (!copied.is_ok()) {
+            answer(peer, access.operation, to_wc_status(copied), access.key);
+            return true;
+        }
+        if (peer.path.put(RdOp::kReadLine, wire::kLast, 0, access.operation, line, access.length)) {
+            return true;
+        }
+    }
+    if (access.length > kBulkAccess) {
+        peer.path.prepare_bulk();
+    }
+    RdResponse response{.op = RdOp::kReadData,
+                        .operation = access.operation,
+                        .access = access,
+                        .total = access.length,
+                        .snapshot = nullptr};
+    if (access.length <= kMaxOrderedRmaSize) {
+        response.snapshot.reset(new (std::nothrow) std::byte[access.length + 1]);
+        if (!response.snapshot) {
+            answer(peer, access.operation, WcStatus::kNoMemory, access.key);
+            return true;
+        }
+        const Status copied = copy_from_region(hit, 0, response.snapshot.get(), access.length);
+        if (!copied.is_ok()) {
+            answer(peer, access.operation, to_wc_status(copied), access.key);
+            return true;
+        }
+    }
+    respond(peer, std::move(response));
+    return true;
+}
+
+/// Queues data for a peer behind what it already waits for, and sends what fits now.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::respond(Peer& peer, RdResponse response) noexcept {
+    peer.responses.push_back(std::move(response));
+    while (!peer.responses.empty() && run_response(peer, peer.responses.front())) {
+        peer.responses.pop_front();
+    }
+    if (!peer.responses.empty()) {
+        make_busy(peer);
+    }
+}
+
+/// Sends the next parts of a response. Returns: whether it is done.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexcept {
+    const ReadPin pin(pin_);
+    KeyHit hit;
+    if (!response.snapshot) {
+        hit = lookup(response.access, Access::kRemoteRead);
+        if (!hit.is_ok()) {
+            answer(peer, response.operation, to_wc_status(hit.verdict), response.access.key);
+            return true;
+        }
+    }
+    do {
+        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run());
+        const std::uint64_t wanted = std::max<std::uint64_t>(response.done, first_piece(peer.path));
+        const auto piece =
+            static_cast<std::size_t>(std::min({most, wanted, response.total - response.done}));
+        std::byte* const run = peer.path.reserve_run(piece, 0);
+        if (run == nullptr) {
+            return false;
+        }
+        if (response.snapshot) {
+            util::copy_bytes(run, response.snapshot.get() + response.done, piece);
+        } else if (const Status copied = copy_from_region(hit, response.done, run, piece);
+                   !copied.is_ok()) {
+            answer(peer, response.operation, to_wc_status(copied), response.access.key);
+            return true;
+        }
+        response.done += piece;
+        const bool is_last = response.done == response.total;
+        peer.path.put_run(response.op, is_last ? wire::kLast : 0, 0, response.operation, nullptr, 0,
+                          piece);
+    } while (response.done < response.total);
+    return true;
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_atomic(Peer& peer, const Arrival& arrival, bool is_inline) noexcept {
+    RdAtomicHeader header;
+    std::memcpy(&header, arrival.payload(), sizeof header);
+    const RdAtomicKind what = RdAtomicKind::unpack(arrival.tag());
+    const auto kind = static_cast<RdAtomic::Kind>(what.kind);
+    if (!atomic_is_valid(kind, what.datatype, what.op) || what.count == 0 ||
+        what.count > kMaxAtomicSize) {
+        return false;
+    }
+    const bool is_read = kind == RdAtomic::Kind::kFetch && what.op == kAtomicOpRead;
+    const std::size_t bytes = what.count * atomic_size(what.datatype);
+    const std::size_t operands = (is_read ? 0u : 1u) + (kind == RdAtomic::Kind::kCompare ? 1u : 0u);
+    const bool is_sized = is_inline
+                              ? bytes <= sizeof header.operand && arrival.length() == sizeof header
+                              : bytes <= kMaxAtomicSize && arrival.length() == bytes * operands;
+    if (!is_sized) {
+        return false;
+    }
+    const auto* const operand =
+        is_inline ? reinterpret_cast<const std::byte*>(&header.operand) : arrival.run();
+    const auto* const compare = is_inline ? reinterpret_cast<const std::byte*>(&header.compare)
+                                          : arrival.run() + (is_read ? 0 : bytes);
+    return execute_atomic(peer, header, what, bytes, operand, compare, arrival);
+}
+
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& header,
+                                          const RdAtomicKind& what, std::size_t bytes,
+                                          const std::byte* operand, const std::byte* compare,
+                                          const Arrival& arrival) noexcept {
+    const auto kind = static_cast<RdAtomic::Kind>(what.kind);
+    const bool is_base = kind == RdAtomic::Kind::kBase;
+    const bool is_read = kind == RdAtomic::Kind::kFetch && what.op == kAtomicOpRead;
+    const Access rights = is_read   ? Access::kRemoteRead
+                          : is_base ? Access::kRemoteWrite
+                                    : Access::kRemoteRead | Access::kRemoteWrite;
+    const RdAccess access{.key = header.key,
+                          .address = header.address,
+                          .length = bytes,
+                          .operation = header.operation};
+    const ReadPin pin(pin_);
+    const KeyHit hit = lookup(access, rights);
+    DeviceMemory* device = nullptr;
+    std::byte* const target = hit.is_ok() ? region_range(hit, device) : nullptr;
+    if (target == nullptr) {
+        answer(peer, header.operation, WcStatus::kRemAccessErr, header.key);
+        return true;
+    }
+    std::byte result[kMaxAtomicSize];
+    const CpuAccessScope scope(device, is_read ? CpuAccess::kRead : CpuAccess::kWrite);
+    const util::Status loaded = device != nullptr && scope.status().is_ok()
+                                    ? device->refresh(hit.offset, bytes)
+                                    : scope.status();
+    if (!loaded.is_ok()) {
+        answer(peer, header.operation, to_wc_status(loaded), header.key);
+        return true;
+    }
+    if (!(is_read ? util::can_read(target, bytes) : util::can_write(target, bytes))) {
+        answer(peer, header.operation, to_wc_status(Status(EFAULT)), header.key);
+        return true;
+    }
+    switch (kind) {
+        case RdAtomic::Kind::kBase:
+            atomic_apply(what.datatype, what.op, target, operand, what.count);
+            break;
+        case RdAtomic::Kind::kFetch:
+            atomic_fetch(what.datatype, what.op, target, operand, result, what.count);
+            break;
+        case RdAtomic::Kind::kCompare:
+            atomic_compare(what.datatype, what.op, target, operand, compare, result, what.count);
+            break;
+    }
+    const util::Status stored =
+        device != nullptr && !is_read ? device->write_back(hit.offset, bytes) : util::kOk;
+    if (!stored.is_ok()) {
+        answer(peer, header.operation, to_wc_status(stored), header.key);
+        return true;
+    }
+    const std::uint64_t wc_flags = kWcAtomic | (is_read ? kWcRemoteRead : kWcRemoteWrite);
+    report_access(access, arrival.flags(), arrival.data(), wc_flags);
+    if (is_base) {
+        answer(peer, header.operation, WcStatus::kSuccess, header.key);
+    } else {
+        answer_atomic(peer, access, result, bytes);
+    }
+    return true;
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::answer_atomic(Peer& peer, const RdAccess& access,
+                                         const std::byte* result, std::size_t bytes) noexcept {
+    if (bytes <= Path::kLinePayload && peer.responses.empty()) {
+        reply(peer, RdOp::kAtomicAnswer, 0, access.operation, result, bytes);
+        return;
+    }
+    RdResponse response{.op = RdOp::kAtomicResult,
+                        .operation = access.operation,
+                        .access = access,
+                        .total = bytes,
+                        .snapshot = nullptr};
+    response.snapshot.reset(new (std::nothrow) std::byte[bytes]);
+    if (!response.snapshot) {
+        answer(peer, access.operation, WcStatus::kNoMemory, access.key);
+        return;
+    }
+    util::copy_bytes(response.snapshot.get(), result, bytes);
+    respond(peer, std::move(response));
+}
+
+/// The initiator has written or read by itself.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_rma_event(Peer& peer, const Arrival& arrival) noexcept {
+    RdAccess access;
+    if (arrival.length() != sizeof access) {
+        return false;
+    }
+    arrival.copy_payload(&access, sizeof access);
+    const bool is_write = (arrival.flags() & wire::kEvent) != 0;
+    const ReadPin pin(pin_);
+    if (peer.path.is_remote() &&
+        !lookup(access, is_write ? Access::kRemoteWrite : Access::kRemoteRead).is_ok()) {
+        return true;  // closed meanwhile: nobody counts
+    }
+    report_access(access, arrival.flags() | wire::kLast, arrival.data(),
+                  kWcRma | (is_write ? kWcRemoteWrite : kWcRemoteRead));
+    return true;
+}
+
+}  // namespace rvt::core
