@@ -91,6 +91,7 @@ void Ticker::take_over() {
     // Progress may take long, and does not concern a fork.
     const util::ForkRelease release;
     disarm();
+    cancel_timer();  // it may be for sends alone, which are among what is done now
     only_sends_ = false;
     last_count_ = user_.poll_count();
     const Clock::time_point begin = Clock::now();
