@@ -261,13 +261,13 @@ bool RdmStation::leave_wire_to_watch() noexcept {
 bool RdmStation::poll_for_owner() noexcept {
     control_polls_.store(true, std::memory_order_relaxed);  // relaxed: read by this thread
     const bool is_done = has_auto_progress_ && user_->control_progress();
+    const bool could = is_done || flows_->poll_for_owner();
+    if (could && !has_auto_progress_) {
+        user_->control_send();  // what was posted before its peer was connected
+    }
     control_polls_.store(false, std::memory_order_relaxed);  // relaxed: as above
     if (is_done) {
         return true;
-    }
-    const bool could = flows_->poll_for_owner();
-    if (could && !has_auto_progress_) {
-        user_->control_send();  // what was posted before its peer was connected
     }
     if (flows_->take_quiet() && !flows_->arm_nic().is_ok()) {
         flows_->note_traffic();
