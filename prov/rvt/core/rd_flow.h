@@ -312,9 +312,11 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] std::uint64_t completed() const noexcept;
 
     // ---- READs and WRITEs, over a NIC, in rd_flow_rdma.cc ----
-    bool post_read(const Rdma& read) noexcept;
+    bool post_read(std::uint32_t index, const Sge& local, std::uint64_t address,
+                   std::uint64_t key) noexcept;
     bool is_rdma_full() noexcept;
-    util::Status post_write(const Rdma& write) noexcept;
+    util::Status post_write(std::uint32_t index, const Sge& local, std::uint64_t address,
+                            std::uint64_t key) noexcept;
     bool post_rdma_locked(const Rdma& rdma) noexcept RVT_REQUIRES(lock_);
     void hand_over_rdma(std::uint64_t name) noexcept;
     /// The flow ends: what has not been posted never is, what waits for the owner is not told of.

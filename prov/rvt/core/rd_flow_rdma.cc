@@ -32,25 +32,23 @@ bool RdFlow::fetch(const iovec& to, std::uint64_t address, std::uint64_t key,
     if (!begun) {
         return false;
     }
-    return post_read({.opcode = WrOpcode::kRead,
-                      .index = begun->index,
-                      .local = begun->local,
-                      .address = address,
-                      .key = static_cast<std::uint32_t>(key)});
+    return post_read(begun->index, begun->local, address, key);
 }
 
 bool RdFlow::fetch(const BufferUse::NicPlace& to, std::uint64_t bytes, std::uint64_t address,
                    std::uint64_t key, std::uint64_t name) noexcept {
     const auto begun = nic_->begin_rdma(to, bytes, *qp_, name);
-    return begun && post_read({.opcode = WrOpcode::kRead,
-                               .index = begun->index,
-                               .local = begun->local,
-                               .address = address,
-                               .key = static_cast<std::uint32_t>(key)});
+    return begun && post_read(begun->index, begun->local, address, key);
 }
 
 /// Now, or when others have been done. Returns: false when it never will be.
-bool RdFlow::post_read(const Rdma& read) noexcept {
+bool RdFlow::post_read(std::uint32_t index, const Sge& local, std::uint64_t address,
+                       std::uint64_t key) noexcept {
+    const Rdma read{.opcode = WrOpcode::kRead,
+                    .index = index,
+                    .local = local,
+                    .address = address,
+                    .key = static_cast<std::uint32_t>(key)};
     const util::Guard guard(lock_);
     if (rdmas_ == RdNic::kMostRdma) {
         reads_.push_back(read);
@@ -69,12 +67,7 @@ util::Status RdFlow::write(const iovec& from, std::uint64_t address, std::uint64
         return EAGAIN;
     }
     const auto begun = nic_->begin_rdma(from, RegCache::Nic::kReads, *qp_, name);
-    return begun ? post_write({.opcode = WrOpcode::kWrite,
-                               .index = begun->index,
-                               .local = begun->local,
-                               .address = address,
-                               .key = static_cast<std::uint32_t>(key)})
-                 : EOPNOTSUPP;
+    return begun ? post_write(begun->index, begun->local, address, key) : EOPNOTSUPP;
 }
 
 util::Status RdFlow::write(const BufferUse::NicPlace& from, std::uint64_t bytes,
@@ -83,12 +76,7 @@ util::Status RdFlow::write(const BufferUse::NicPlace& from, std::uint64_t bytes,
         return EAGAIN;
     }
     const auto begun = nic_->begin_rdma(from, bytes, *qp_, name);
-    return begun ? post_write({.opcode = WrOpcode::kWrite,
-                               .index = begun->index,
-                               .local = begun->local,
-                               .address = address,
-                               .key = static_cast<std::uint32_t>(key)})
-                 : EOPNOTSUPP;
+    return begun ? post_write(begun->index, begun->local, address, key) : EOPNOTSUPP;
 }
 
 /// Whether as many are under way as can be. They become more by the owner's doing only.
@@ -98,11 +86,16 @@ bool RdFlow::is_rdma_full() noexcept {
 }
 
 /// Nothing that is put behind it may overtake it, so that it does not wait as a READ does.
-util::Status RdFlow::post_write(const Rdma& write) noexcept {
+util::Status RdFlow::post_write(std::uint32_t index, const Sge& local, std::uint64_t address,
+                                std::uint64_t key) noexcept {
     const util::Guard guard(lock_);
-    const bool is_posted = post_rdma_locked(write);
+    const bool is_posted = post_rdma_locked({.opcode = WrOpcode::kWrite,
+                                             .index = index,
+                                             .local = local,
+                                             .address = address,
+                                             .key = static_cast<std::uint32_t>(key)});
     if (!is_posted) {
-        nic_->end_rdma(write.index);
+        nic_->end_rdma(index);
     }
     return is_posted ? kOk : util::Status(EOPNOTSUPP);
 }
