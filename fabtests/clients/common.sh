@@ -97,9 +97,11 @@ mpi() {
 over_provider() {
     local n=$1
     shift
-    mpi "$n" --mca pml cm --mca mtl ofi --mca osc pt2pt \
-        --mca opal_common_ofi_provider_include "$FI_PROVIDER" "$@"
+    mpi "$n" --mca pml cm --mca mtl ofi --mca opal_common_ofi_provider_include "$FI_PROVIDER" "$@"
 }
+
+# has_osc_pt2pt : whether this Open MPI has one-sided as active messages over the mtl; from 5 on none has.
+has_osc_pt2pt() { ompi_info --parsable | grep -q '^mca:osc:pt2pt:'; }
 
 # one_sided RANKS [ARGUMENT...] : puts, gets and atomics are those of the provider.
 one_sided() {
