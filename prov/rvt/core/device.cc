@@ -127,12 +127,14 @@ bool Device::look_at_answers_locked() noexcept {
     if (answers_are_urgent_.load(std::memory_order_relaxed)) {
         return true;
     }
+    // relaxed: see answer_later().
+    const std::uint32_t polls = polls_with_answers_.load(std::memory_order_relaxed) + 1;
+    polls_with_answers_.store(polls, std::memory_order_relaxed);  // relaxed: see answer_later()
     // At first nobody looks at the clock: mostly the application replies at once.
-    switch (++polls_with_answers_) {
+    switch (polls) {
         case 1: return false;
         case 2: answers_since_us_ = now_us(); return false;
-        default:
-            return polls_with_answers_ > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
+        default: return polls > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
     }
 }
 
@@ -169,6 +171,10 @@ void Device::run_send_queues() noexcept {
 
 void Device::answer_later(std::uint32_t qpn, bool urgent) noexcept {
     const util::Guard guard(answering_lock_);
+    if (answering_.empty()) {
+        // relaxed: of a poll that counts right now, one is counted too many or too few.
+        polls_with_answers_.store(0, std::memory_order_relaxed);
+    }
     if (answering_.empty() || answering_.back() != qpn) {
         answering_.push_back(qpn);
     }

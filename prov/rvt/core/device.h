@@ -264,7 +264,7 @@ class Device : public Object {
     util::SpinLock flush_lock_;  // order: before any rx_lock; only ever tried
     std::atomic<std::uint32_t> answering_count_{0};
     std::atomic<bool> answers_are_urgent_{false};
-    std::uint32_t polls_with_answers_ RVT_GUARDED_BY(progress_lock_) = 0;
+    std::atomic<std::uint32_t> polls_with_answers_{0};  // since the first of these has come
     std::uint64_t answers_since_us_ RVT_GUARDED_BY(progress_lock_) = 0;
 
     util::SpinLock refusals_lock_;  // order: innermost but for the backend's locks
@@ -295,7 +295,6 @@ RVT_ALWAYS_INLINE void Device::look_at_clock_locked() noexcept {
 RVT_ALWAYS_INLINE bool Device::answers_are_due_locked() noexcept {
     // relaxed: see answer_later().
     if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
-        polls_with_answers_ = 0;
         return false;
     }
     return look_at_answers_locked();

@@ -191,6 +191,30 @@ Test(rd_flows, what_follows_an_answer_leaves_at_once) {
     RVT_EQ(heard_at_once(net), 1);
 }
 
+Test(rd_flows, of_two_that_speak_at_once_neither_acknowledges_on_its_own) {
+    FlowPair net;
+    net.connect();
+    ask_and_answer(net);
+    const auto speak = [&] {
+        for (FlowTalker* talker : {&net.a, &net.b}) {
+            RVT_ASSERT(talker->say(1, "at once"));
+            RVT_ASSERT(talker->flows->send_held());
+        }
+        net.a.poll();
+        net.b.poll();
+    };
+    speak();
+    for (int time = 0; time < 20; ++time) {
+        now_us += 20;
+        speak();
+        // What the message has acknowledged has moved, and no packet has come behind it.
+        RVT_EQ(net.a.flows->poll(), 1);
+        RVT_EQ(net.b.flows->poll(), 1);
+    }
+    RVT_EQ(net.a.heard.size(), 1 + 21);
+    RVT_EQ(net.b.heard.size(), 21 + 1);
+}
+
 Test(rd_flows, what_an_answer_acknowledges_is_let_go_with_the_next_poll) {
     FlowPair net;
     net.connect();
