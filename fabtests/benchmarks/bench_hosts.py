@@ -79,6 +79,10 @@ def loopback_row(measure, unit, better, bare):
 def rows():
     yield pingpong_row(8)
     yield pingpong_row(4096)
+    # What collectives do.
+    for size in (8, 4096):
+        yield HostRow(f"exchange-{size}", f"exchange {size}", "us", LOW, None, PEERS,
+                      {"bare": f"udp exchange {size}"})
     yield HostRow("rate-8", "rate 8", "M/s", HIGH, times(8, "tcp", HIGH), PEERS)
     # Messages of a packet, of several, and what is fetched in a few windows.
     yield HostRow("rate-512", "rate 512", "M/s", HIGH, None, PEERS)

@@ -65,6 +65,27 @@ double pingpong(Rank& self, std::size_t size) {
     return seconds / 2 * 1e6;
 }
 
+/// Both send at once, and have done when each has what the other has sent.
+double exchange(Rank& self, std::size_t size) {
+    Bench bench(self, {.caps = FI_TAGGED});
+    Buffer out(bench.ep, size);
+    Buffer in(bench.ep, size);
+    std::size_t received = 0;
+    std::size_t sent = 0;
+    post_recv<true>(bench, in, 0, size, kDataTag, 0);
+    const auto body = [&](std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) {
+            sent += post_send<true>(bench, out, size, kDataTag, 1);
+            bench.wait_received(++received);
+            post_recv<true>(bench, in, 0, size, kDataTag, 0);
+            bench.wait_sent(sent);
+        }
+    };
+    const double seconds = time_batches(self, body, bench.idle());
+    bench.finish();
+    return seconds * 1e6;
+}
+
 /// Windows of 64 messages; the receiver posts the next 64 receives, then answers once.
 template <bool kTagged>
 double rate(Rank& self, std::size_t size) {
@@ -142,6 +163,7 @@ double bandwidth(Rank& self, std::size_t size) {
 constexpr Measure kMeasures[] = {
     {"pingpong", "us", pingpong<true>, 2, "bytes; tagged"},
     {"pingpong-msg", "us", pingpong<false>, 2, "bytes"},
+    {"exchange", "us", exchange, 2, "bytes; tagged, both at once"},
     {"rate", "M/s", rate<true>, 2, "bytes; tagged, windows of 64"},
     {"rate-msg", "M/s", rate<false>, 2, "bytes; windows of 64"},
     {"bandwidth", "GB/s", bandwidth, 2, "bytes; tagged"},

@@ -105,27 +105,55 @@ class Socket {
     sockaddr_in peer_{};
 };
 
-/// Half of a round trip of `size` bytes in as many packets as RoCEv2 needs, from one buffer into
-/// one buffer.
+/// One message of a ping-pong or an exchange: `size` bytes in as many packets as RoCEv2 needs, from
+/// one buffer into one buffer.
+class Message {
+  public:
+    Message(Rank& self, std::size_t size)
+        : socket_(self),
+          packets_(std::max<std::size_t>((size + payload - 1) / payload, 1)),
+          out_(size + packets_ * (kHeader + kTrailer)),
+          in_(kMostDatagram) {}
+
+    void send() {
+        iovec whole{out_.data(), out_.size()};
+        if (packets_ == 1) return socket_.send_one(out_.data(), out_.size());
+        socket_.send(&whole, 1, packet_bytes());
+    }
+    void take() {
+        for (std::size_t got = 0; got < out_.size();) got += socket_.take(in_.data(), in_.size());
+    }
+
+  private:
+    Socket socket_;
+    std::size_t packets_;
+    std::vector<char> out_;
+    std::vector<char> in_;
+};
+
+/// Half of a round trip.
 double pingpong(Rank& self, std::size_t size) {
-    Socket socket(self);
-    const std::size_t packets = std::max<std::size_t>((size + payload - 1) / payload, 1);
-    const std::size_t wire = size + packets * (kHeader + kTrailer);
-    std::vector<char> out(wire);
-    std::vector<char> in(kMostDatagram);
-    const auto send = [&] {
-        iovec whole{out.data(), wire};
-        if (packets == 1) return socket.send_one(out.data(), wire);
-        socket.send(&whole, 1, packet_bytes());
-    };
+    Message message(self, size);
     const auto body = [&](std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) {
-            if (self.rank == 0) send();
-            for (std::size_t got = 0; got < wire;) got += socket.take(in.data(), in.size());
-            if (self.rank == 1) send();
+            if (self.rank == 0) message.send();
+            message.take();
+            if (self.rank == 1) message.send();
         }
     };
     return fab::time_batches(self, body, nullptr) / 2 * 1e6;
+}
+
+/// Both send at once.
+double exchange(Rank& self, std::size_t size) {
+    Message message(self, size);
+    const auto body = [&](std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) {
+            message.send();
+            message.take();
+        }
+    };
+    return fab::time_batches(self, body, nullptr) * 1e6;
 }
 
 /// A stream of packets of full size, as many in one call as a datagram takes.
@@ -219,6 +247,7 @@ double stream(Rank& self, std::size_t) {
 
 constexpr Measure kMeasures[] = {
     {"pingpong", "us", pingpong, 2, "bytes"},
+    {"exchange", "us", exchange, 2, "bytes"},
     {"stream", "GB/s", stream<true>, 2, nullptr},
     {"contiguous", "GB/s", stream<false>, 2, nullptr},
 };
@@ -226,7 +255,7 @@ constexpr Measure kMeasures[] = {
 [[noreturn]] void usage(int code) {
     std::fprintf(code == 0 ? stdout : stderr,
                  "usage: udp_bench -s ADDRESS,... [-n NAMESPACE,...] [-c CPU,...] [-m PAYLOAD] "
-                 "pingpong BYTES | stream | contiguous\n");
+                 "pingpong BYTES | exchange BYTES | stream | contiguous\n");
     std::exit(code);
 }
 

@@ -173,15 +173,17 @@ RVT_ALWAYS_INLINE void RdFlow::send_or_hold_locked(std::size_t bytes,
     }
 }
 
-/// Whether no other message is likely to join this one's frame. Over a NIC most frames are not
-/// heard of again: there it is the first since the last poll that does not wait for others.
+/// Whether no other message is likely to join this one's frame: none before it is under way, or it
+/// is the first since the peer has said something. Of two that speak at once, neither knows yet
+/// that the other has its last message. Over a NIC most frames are not heard of again: there it is
+/// the first since the last poll that does not wait for others.
 RVT_ALWAYS_INLINE bool RdFlow::may_leave_alone_locked(std::uint64_t frames) noexcept {
     if (nic_ != nullptr) {
         return posted_at_ != flows_.polls();
     }
     free_sent_locked();
     // An acknowledgement that waits is mostly that of the last frame.
-    return ring_.frames() < frames + (has_heard() ? 1 : 0);
+    return ring_.frames() < frames + (has_heard() ? 1 : 0) + (packets() != packets_before_ ? 1 : 0);
 }
 
 /// Whether others like it are likely to follow at once. A part of an access or of an answer is
@@ -298,6 +300,7 @@ bool RdFlow::post_locked(SendFlags flags) noexcept {
     if (nic_ != nullptr) {
         return post_to_nic_locked(parts);
     }
+    packets_before_ = packets();
     flows_.note_packets();
     send_.wr_id = id_;
     send_.flags = flags;
@@ -442,7 +445,7 @@ bool RdFlow::has_room_for_waiting() const noexcept {
 }
 
 std::uint64_t RdFlow::life_signs() const noexcept {
-    return packets_ + completed();
+    return packets() + completed();
 }
 
 /// Those of a packet. Returns: whether they make sense.
@@ -491,7 +494,7 @@ void RdFlow::handle(std::span<const std::byte> part, bool starts, bool ends) noe
 }
 
 void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexcept {
-    ++packets_;
+    note_packet();
     note_use();
     if (starts) {
         part = part.subspan(heed_taken(part));
@@ -505,7 +508,7 @@ void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexc
 
 /// Mostly it is one small message, which needs no more than this.
 void RdFlow::take_frame(std::span<const std::byte> frame) noexcept {
-    ++packets_;
+    note_packet();
     note_use();
     DecodedRecord eager;
     if (!may_hand_over()) [[unlikely]] {

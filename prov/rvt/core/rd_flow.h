@@ -269,6 +269,13 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] static bool has_followers(const RdMessage& message) noexcept;
     void reclaim_locked() noexcept RVT_REQUIRES(lock_);
     void free_sent_locked() noexcept RVT_REQUIRES(lock_);
+    void note_packet() noexcept {
+        // relaxed: here and below, see packets_; one thread at a time writes it.
+        packets_.store(packets() + 1, std::memory_order_relaxed);
+    }
+    [[nodiscard]] std::uint64_t packets() const noexcept {
+        return packets_.load(std::memory_order_relaxed);  // relaxed: s.a.
+    }
     [[nodiscard]] bool has_heard() const noexcept {
         return heard_.load(std::memory_order_relaxed) != 0;  // relaxed: settle() looks again
     }
@@ -359,8 +366,9 @@ class RdFlow final : public MessageSink {
     std::uint32_t unsignaled_ RVT_GUARDED_BY(lock_) = 0;  // frames since a completion was asked for
     std::size_t unsignaled_bytes_ RVT_GUARDED_BY(lock_) = 0;
     std::uint32_t posted_at_ RVT_GUARDED_BY(lock_) = ~0u;  // the last frame; see RdFlows::polls()
-    std::deque<Rdma> reads_ RVT_GUARDED_BY(lock_);         // wait for those before them
-    std::uint32_t rdmas_ RVT_GUARDED_BY(lock_) = 0;        // posted
+    std::uint64_t packets_before_ RVT_GUARDED_BY(lock_) = 0;  // those that had come by then
+    std::deque<Rdma> reads_ RVT_GUARDED_BY(lock_);            // wait for those before them
+    std::uint32_t rdmas_ RVT_GUARDED_BY(lock_) = 0;           // posted
     RdOpenFrame frame_ RVT_GUARDED_BY(lock_){ring_};
     bool is_noted_open_ RVT_GUARDED_BY(lock_) = false;       // in the list of RdFlows
     std::byte* reserved_ RVT_GUARDED_BY(lock_) = nullptr;    // a run
@@ -382,7 +390,8 @@ class RdFlow final : public MessageSink {
     bool has_left_ = false;  // ended while it was being left: nobody misses anything
     Incoming incoming_;
 
-    std::uint64_t packets_ = 0;
+    // Of the peer, that have come. relaxed: a number; who posts may miss the newest.
+    std::atomic<std::uint64_t> packets_{0};
     std::deque<Part> parts_;  // wait for the owner
 
     // What a frame has acknowledged that settle() has not heeded yet: 0, or with wire::kPsn.

@@ -191,6 +191,20 @@ Test(rd_flows, what_follows_an_answer_leaves_at_once) {
     RVT_EQ(heard_at_once(net), 1);
 }
 
+Test(rd_flows, what_follows_something_heard_leaves_at_once) {
+    FlowPair net;
+    net.connect();
+    net.run_until([] { return false; }, 1000);
+    RVT_ASSERT(net.a.say(1, "one"));
+    RVT_ASSERT(net.b.say(1, "not an answer"));
+    net.a.poll();
+    RVT_EQ(net.a.heard.size(), 1);
+    RVT_ASSERT(net.a.say(1, "two"));
+    RVT_EQ(heard_at_once(net), 2);
+    RVT_ASSERT(net.a.say(1, "held"));
+    RVT_EQ(heard_at_once(net), 2);
+}
+
 Test(rd_flows, of_two_that_speak_at_once_neither_acknowledges_on_its_own) {
     FlowPair net;
     net.connect();
