@@ -111,6 +111,8 @@ def mpi_rows():
     """What the measures of mpi_bench must reach, by their names."""
     for name, unit, bound in (("latency-8", "us", times(0.7, "tcp", LOW)),
                               ("latency-4096", "us", times(0.7, "tcp", LOW)),
+                              ("allreduce-8", "us", None),
+                              ("allreduce-65536", "us", None),
                               ("rate-8", "M/s", None),
                               ("bandwidth-65536", "GB/s", times(1.1, "tcp", HIGH)),
                               ("bandwidth-1048576", "GB/s", times(1.1, "tcp", HIGH)),
