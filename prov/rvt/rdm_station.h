@@ -81,6 +81,9 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     [[nodiscard]] bool leave_wire_to_watch() noexcept;
     util::Status start_watch(const RdmStationAttr& attr);
     RVT_ALWAYS_INLINE unsigned poll_wire() noexcept {
+        if (flows_->take_just_come()) {
+            return 0;
+        }
         // relaxed: set by this thread, if it is the control thread.
         const unsigned moved = flows_->poll(control_polls_.load(std::memory_order_relaxed));
         if (flows_->take_quiet()) [[unlikely]] {

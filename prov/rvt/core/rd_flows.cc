@@ -303,10 +303,16 @@ RVT_ALWAYS_INLINE unsigned RdFlows::poll_packets() noexcept {
 }
 
 /// Inline, as is what it calls: see Device::take_in().
-RVT_ALWAYS_INLINE unsigned RdFlows::poll_polling() noexcept {
+/// @param arrived  Packets, where a NIC carries nothing.
+RVT_ALWAYS_INLINE unsigned RdFlows::poll_polling(unsigned& arrived) noexcept {
     const unsigned settled = settle_heard();
     flush_open();
-    return settled + (nic_ != nullptr && nic_->is_in_use() ? poll_beside_nic() : poll_packets());
+    if (nic_ != nullptr && nic_->is_in_use()) {
+        arrived = 0;
+        return settled + poll_beside_nic();
+    }
+    arrived = poll_packets();
+    return settled + arrived;
 }
 
 unsigned RdFlows::poll(bool leaves_nic) noexcept {
@@ -316,9 +322,13 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
     }
     is_owner_polling_ = true;
     leaves_nic_ = leaves_nic;
-    unsigned moved = poll_polling();
+    unsigned arrived = 0;
+    unsigned moved = poll_polling(arrived);
     if (has_chores()) [[unlikely]] {
         moved += do_chores();
+    }
+    if (arrived != 0) {
+        came_ticks_ = util::cpu_ticks();
     }
     is_owner_polling_ = false;
     poll_lock_.unlock();
@@ -341,7 +351,8 @@ bool RdFlows::poll_for_owner() noexcept {
         return false;
     }
     leaves_nic_ = true;
-    poll_polling();
+    unsigned ignored = 0;
+    poll_polling(ignored);
     if (nic_ != nullptr && nic_->has_lost()) [[unlikely]] {
         user_->work_waits();
     }

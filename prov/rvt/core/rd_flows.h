@@ -18,6 +18,7 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/cm_agent.h"
@@ -29,6 +30,7 @@
 #include "core/rd_nic.h"
 #include "core/verbs_cq.h"
 #include "util/annotations.h"
+#include "util/cpu.h"
 #include "util/mutex.h"
 
 namespace rvt::core {
@@ -96,6 +98,14 @@ class RdFlows final : private MadSink, private CmWire {
     /// @param leaves_nic  It may be the last poll for a while: a quiet NIC is left to who watches,
     ///                    too. Else it is the caller who looks at it.
     unsigned poll(bool leaves_nic = false) noexcept;
+    /// Whether the last poll() has brought packets a moment ago, and nothing is held for the next:
+    /// who reads its queue until that is empty, before it heeds what has come, may be spared a call
+    /// to the kernel that most likely finds nothing. Says so once. Threads: the owner.
+    [[nodiscard]] bool take_just_come() noexcept {
+        const std::uint64_t ticks = std::exchange(came_ticks_, 0);
+        return ticks != 0 && util::cpu_ticks() - ticks < kMomentTicks &&
+               !device_.send_hold().is_asked();
+    }
     /// The same while the owner does not poll, but for handing messages over: those wait.
     /// Threads: another one at a time. Returns: false when the owner is polling; nothing is done
     /// then.
@@ -315,8 +325,15 @@ class RdFlows final : private MadSink, private CmWire {
     bool look_at_peer(Link& link) noexcept;
     void look_for_silent_locked(std::uint64_t now_us) noexcept RVT_REQUIRES(lock_);
 
+    // How long a moment is for take_just_come(): at most a microsecond.
+#if defined(__x86_64__)
+    static constexpr std::uint64_t kMomentTicks = 2048;
+#else
+    static constexpr std::uint64_t kMomentTicks = 16;
+#endif
+
     // ---- traffic, in rd_flows.cc ----
-    unsigned poll_polling() noexcept;
+    unsigned poll_polling(unsigned& arrived) noexcept;
     unsigned poll_packets() noexcept;
     unsigned poll_beside_nic() noexcept;
     unsigned poll_nic() noexcept;
@@ -400,6 +417,7 @@ class RdFlows final : private MadSink, private CmWire {
     bool wants_look_ = false;            // the owner is to look for silent peers
     std::uint32_t port_changes_ = 0;     // that have been looked at
     std::uint64_t packets_us_ = 0;       // when one came last, while a NIC carries flows
+    std::uint64_t came_ticks_ = 0;       // when the owner's last poll brought packets, or 0
     bool nic_has_moved_ = false;         // since the last look at the clock
     std::atomic<std::uint32_t> polls_{0};
     std::atomic<bool> asks_socket_{true};  // beside a NIC's flows: whether it may have something

@@ -229,6 +229,32 @@ Test(rd_flows, of_two_that_speak_at_once_neither_acknowledges_on_its_own) {
     RVT_EQ(net.b.heard.size(), 21 + 1);
 }
 
+Test(rd_flows, who_has_just_heard_something_may_leave_out_a_poll) {
+    FlowPair net;
+    net.connect();
+    net.run_until([] { return false; }, 1000);
+    RVT_EQ(net.a.flows->take_just_come(), false);
+    const auto hears = [&] {
+        RVT_ASSERT(net.b.say(1, "something"));
+        net.b.poll();
+        net.a.poll();
+        return net.a.flows->take_just_come();
+    };
+    // A moment is short: this thread may be interrupted in one, but not in all.
+    bool has_left_out = false;
+    for (int time = 0; time < 1000 && !has_left_out; ++time) {
+        has_left_out = hears();
+    }
+    RVT_ASSERT(has_left_out);
+    RVT_EQ(net.a.flows->take_just_come(), false);  // one
+    RVT_ASSERT(net.b.say(1, "something"));
+    net.b.poll();
+    net.a.poll();
+    RVT_ASSERT(net.a.say(1, "leaves at once"));
+    RVT_ASSERT(net.a.say(1, "is held for the next poll"));
+    RVT_EQ(net.a.flows->take_just_come(), false);
+}
+
 Test(rd_flows, what_an_answer_acknowledges_is_let_go_with_the_next_poll) {
     FlowPair net;
     net.connect();
