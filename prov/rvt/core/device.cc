@@ -172,7 +172,7 @@ void Device::run_send_queues() noexcept {
 void Device::answer_later(std::uint32_t qpn, bool urgent) noexcept {
     const util::Guard guard(answering_lock_);
     if (answering_.empty()) {
-        // relaxed: of a poll that counts right now, one is counted too many or too few.
+        // relaxed: a poll that counts right now may undo it, and the answer leaves sooner.
         polls_with_answers_.store(0, std::memory_order_relaxed);
     }
     if (answering_.empty() || answering_.back() != qpn) {

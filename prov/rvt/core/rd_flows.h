@@ -98,6 +98,10 @@ class RdFlows final : private MadSink, private CmWire {
     /// @param leaves_nic  It may be the last poll for a while: a quiet NIC is left to who watches,
     ///                    too. Else it is the caller who looks at it.
     unsigned poll(bool leaves_nic = false) noexcept;
+    /// The same while the owner does not poll, but for handing messages over: those wait.
+    /// Threads: another one at a time. Returns: false when the owner is polling; nothing is done
+    /// then.
+    bool poll_for_owner() noexcept;
     /// Whether the last poll() has brought packets a moment ago, and nothing is held for the next:
     /// who reads its queue until that is empty, before it heeds what has come, may be spared a call
     /// to the kernel that most likely finds nothing. Says so once. Threads: the owner.
@@ -106,10 +110,6 @@ class RdFlows final : private MadSink, private CmWire {
         return ticks != 0 && util::cpu_ticks() - ticks < kMomentTicks &&
                !device_.send_hold().is_asked();
     }
-    /// The same while the owner does not poll, but for handing messages over: those wait.
-    /// Threads: another one at a time. Returns: false when the owner is polling; nothing is done
-    /// then.
-    bool poll_for_owner() noexcept;
     /// Sends what is held for the next poll. Returns: whether it could, since no other thread is at
     /// it. Threads: any.
     bool send_held() noexcept;
