@@ -123,11 +123,8 @@ TransmitQueue::Message* TransmitQueue::message_for_locked(const Address& dest,
                                                           std::size_t bytes) noexcept {
     if (messages_ != 0 && can_segment_) {
         Message& newest = batch_->messages[messages_ - 1];
-        const bool is_worth = newest.segments >= kWorthCutting || bytes > kSmallBytes;
-        const bool fits =
-            bytes == newest.segment_bytes || (bytes < newest.segment_bytes && is_worth);
-        if (!newest.is_closed && newest.dest == dest && fits && newest.segments < kMaxSegments &&
-            newest.bytes + bytes <= kMaxMessageBytes) {
+        if (!newest.is_closed && newest.dest == dest && bytes <= newest.segment_bytes &&
+            newest.segments < kMaxSegments && newest.bytes + bytes <= kMaxMessageBytes) {
             return &newest;
         }
     }

@@ -77,10 +77,6 @@ class TransmitQueue {
     static constexpr std::size_t kMaxSegments = 64;  // UDP_MAX_SEGMENTS of the oldest kernels
     static constexpr std::size_t kMaxMessageBytes = 65'000;
     static constexpr std::size_t kArenaBytes = 128u << 10;
-    // Cutting has a price: a small packet behind fewer, say an acknowledgement behind a reply, goes
-    // faster by itself.
-    static constexpr std::uint16_t kWorthCutting = 4;
-    static constexpr std::size_t kSmallBytes = 256;
 
     struct Control {
         alignas(cmsghdr) std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
