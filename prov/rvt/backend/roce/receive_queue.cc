@@ -101,7 +101,13 @@ void ReceiveQueue::prepare() noexcept {
 /// What the last call asks for, before the next one rather than behind it: who has a message goes
 /// on with that first.
 void ReceiveQueue::make_ready() noexcept {
-    choose_way(taken_);
+    ++in_row_;
+    if (taken_ < wanted_) {
+        note_vain();  // the call has looked further itself
+    } else if (asks_where_packets_end()) {
+        wanted_ = more_than(taken_);
+    }
+    asked_left_ -= std::min(asked_left_, static_cast<unsigned>(taken_));
     for (std::size_t i = 0; i < taken_; ++i) {
         msghdr& header = batch_->headers[i].msg_hdr;
         header.msg_namelen = sizeof batch_->names[i];
@@ -118,12 +124,14 @@ int ReceiveQueue::receive_many() noexcept {
             return -ENOMEM;
         }
         prepare();
+        may_cut_ = is_plain_ && own_.port != kRocePort;
     }
     return receive_messages(socket_.fd(), std::span(batch_->headers).first(wanted_));
 }
 
 /// What a call has brought: `received` messages, or an error less than 0.
-unsigned ReceiveQueue::take_in(core::Device& device, int received, bool has_report) noexcept {
+unsigned ReceiveQueue::take_in(core::Device& device, int received, bool asked,
+                               bool has_report) noexcept {
     if (has_report || (received < 0 && received != -EAGAIN)) {
         take_refusals(device);
     }
@@ -135,6 +143,9 @@ unsigned ReceiveQueue::take_in(core::Device& device, int received, bool has_repo
             capture_.writer().flush_when_idle();
         }
     }
+    if (!asked && messages != 0) [[likely]] {
+        return deliver_joined(device);
+    }
     unsigned whole = 0;
     if (faults_ != nullptr) [[unlikely]] {
         whole = deliver_through_faults(device, messages);
@@ -144,33 +155,6 @@ unsigned ReceiveQueue::take_in(core::Device& device, int received, bool has_repo
         });
     }
     return whole;
-}
-
-/// How the next call asks, after one that has brought `messages`.
-void ReceiveQueue::choose_way(std::size_t messages) noexcept {
-    ++in_row_;
-    const bool is_alone = messages == 1 && batch_->headers[0].msg_len <= kLoneBytes &&
-                          batch_->headers[0].msg_hdr.msg_controllen == 0 && in_row_ < kMostInRow;
-    if (is_alone && way_ == Way::kLone) [[likely]] {
-        return;
-    }
-    alone_ = is_alone ? alone_ + 1 : 0;
-    wanted_ = messages == wanted_ ? more_than(messages) : 1;
-    if (!is_alone && way_ != Way::kMany) {
-        go(Way::kMany);
-    } else if (alone_ >= kLoneBefore && way_ != Way::kLone) {
-        go(way_ == Way::kMany ? Way::kSettling : Way::kLone);
-    }
-}
-
-/// What the kernel joins at this moment may arrive joined yet, so that one asks for it long after
-/// it was told not to. What comes later still has a wrong ICRC, as if it was lost on the wire.
-void ReceiveQueue::go(Way way) noexcept {
-    if (way != Way::kLone) {
-        set_joining(socket_, way == Way::kMany);
-    }
-    way_ = way;
-    alone_ = 0;
 }
 
 /// How many messages to ask for after a call that has brought as many as it was asked for.
@@ -211,22 +195,54 @@ RVT_ALWAYS_INLINE bool ReceiveQueue::find_sender(std::size_t message) noexcept {
     return true;
 }
 
+/// Visits the packets of `each` bytes that a message consists of from `at` on.
+template <class Visit>
+RVT_ALWAYS_INLINE void ReceiveQueue::for_each_in(std::span<const std::byte> message,
+                                                 std::size_t each, std::size_t at,
+                                                 Visit visit) const noexcept {
+    protocol::WirePacket packet{.path = sender_.path};
+    for (packet.identification = at == 0 ? 0 : 1; at < message.size();
+         at += each, ++packet.identification) {
+        packet.bytes = message.subspan(at, std::min(each, message.size() - at));
+        visit(packet);
+    }
+}
+
 /// Cuts the first messages of the batch into their packets.
 template <class Visit>
 RVT_ALWAYS_INLINE void ReceiveQueue::for_each_packet(std::size_t messages, Visit visit) noexcept {
     for (std::size_t i = 0; i < messages; ++i) {
-        if (!find_sender(i)) {
-            continue;
-        }
-        const std::size_t bytes = batch_->headers[i].msg_len;
-        const std::size_t each = segment_bytes(batch_->headers[i].msg_hdr, bytes);
-        const std::span<const std::byte> all(batch_->bytes[i].data(), bytes);
-        protocol::WirePacket packet{.path = sender_.path};
-        for (std::size_t at = 0; at < bytes; at += each, ++packet.identification) {
-            packet.bytes = all.subspan(at, std::min(each, bytes - at));
-            visit(packet);
+        if (find_sender(i)) {
+            const std::size_t bytes = batch_->headers[i].msg_len;
+            for_each_in({batch_->bytes[i].data(), bytes},
+                        segment_bytes(batch_->headers[i].msg_hdr, bytes), 0, visit);
         }
     }
+}
+
+/// The first message of the batch, of which the kernel has not said where its packets end.
+unsigned ReceiveQueue::deliver_joined(core::Device& device) noexcept {
+    if (!find_sender(0)) {
+        return 0;
+    }
+    const std::span<const std::byte> message(batch_->bytes[0].data(), batch_->headers[0].msg_len);
+    protocol::WirePacket first{.path = sender_.path};
+    const std::size_t each = cut_.first_packet(first.path, message);
+    if (each == 0) [[unlikely]] {
+        first.bytes = message;  // not the first one of what its sender had joined, perhaps
+        if (deliver_one(device, first)) {
+            return 1;
+        }
+        asked_left_ = kAskedAfterLoss;
+        return 0;
+    }
+    first.bytes = message.first(each);
+    hand_over(device, first);
+    unsigned whole = 1;
+    for_each_in(message, each, each, [&](const protocol::WirePacket& packet) {
+        whole += deliver_one(device, packet) ? 1 : 0;
+    });
+    return whole;
 }
 
 unsigned ReceiveQueue::deliver_through_faults(core::Device& device, std::size_t messages) noexcept {
@@ -262,12 +278,18 @@ RVT_ALWAYS_INLINE bool ReceiveQueue::deliver_one(core::Device& device,
         count_corrupted();
         return false;
     }
+    hand_over(device, packet);
+    return true;
+}
+
+/// Gives the core a packet that is whole.
+RVT_ALWAYS_INLINE void ReceiveQueue::hand_over(core::Device& device,
+                                               const protocol::WirePacket& packet) noexcept {
     // Peers at the port of the specification send from any: each of their pairs has one of its own.
     const bool is_any_port = own_.port == kRocePort && !core::is_multicast(own_.gid);
     const std::uint16_t port = is_any_port ? std::uint16_t{0} : packet.path.source_port;
     deliver_packet(device, {.gid = packet.path.source, .port = port}, own_,
                    packet.bytes.first(packet.bytes.size() - protocol::kIcrcBytes));
-    return true;
 }
 
 }  // namespace rvt::roce

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
-// Packets on their way out of a UDP socket: several messages a call, each of which may be many
-// packets that the kernel joined (UDP_GRO), or one packet a call. What has a wrong ICRC goes no
-// further. Faults that a test or a user asked for happen to each packet before that.
+// Packets on their way out of a UDP socket: one message a call, or several while they come without
+// a pause, each of which may be many packets that the kernel joined (UDP_GRO). What has a wrong
+// ICRC goes no further. Faults that a test or a user asked for happen to each packet before that.
 #pragma once
 
 #include <array>
@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "backend/roce/packet_cut.h"
 #include "backend/roce/udp_socket.h"
 #include "protocol/faulty_line.h"
 #include "protocol/pcap_writer.h"
@@ -38,13 +39,14 @@ class ReceiveQueue {
         if (taken_ != 0) {
             make_ready();
         }
+        const bool asks = asks_where_packets_end();
         const int received =
-            way_ == Way::kLone ? receive_packet(socket_.fd(), batch_->headers[0]) : receive_many();
+            asks ? receive_many() : receive_packet(socket_.fd(), batch_->headers[0]);
         if (received == -EAGAIN && is_plain_ && !has_report) [[likely]] {
             note_vain();
             return 0;
         }
-        return take_in(device, received, has_report);
+        return take_in(device, received, asks, has_report);
     }
 
     /// Whether poll() has something to do although the socket is empty: a fault holds packets back.
@@ -67,11 +69,11 @@ class ReceiveQueue {
     // Nothing is acknowledged before a call returns, and copying takes longer than the call: with
     // more at a time a sender's window ends before the next acknowledgement.
     static constexpr std::size_t kCallBytes = 128u << 10;
-    // Small packets that come one by one are taken by the call that does only that: it finds out
-    // sooner that there is none, which is what who waits for an answer asks most of the time.
-    static constexpr std::size_t kLoneBytes = 1024;  // a larger packet may have others behind it
-    static constexpr unsigned kLoneBefore = 64;      // so many came alone
-    static constexpr unsigned kMostInRow = 3;        // as many without a vain call do not
+    // Who waits for an answer finds out sooner by recvfrom(2) that there is none, and has it
+    // sooner; so many calls in a row that have brought something are a stream, though.
+    static constexpr unsigned kMostInRow = 3;
+    // A message where no packet could be found may come again. So many are asked about then.
+    static constexpr unsigned kAskedAfterLoss = 64;
 
     /// Allocated at the first poll. Pages that no message reached cost nothing.
     struct Batch {
@@ -89,30 +91,31 @@ class ReceiveQueue {
         protocol::IpPath path{};
     };
 
-    /// How messages are asked for.
-    enum class Way : std::uint8_t {
-        kMany,      // several a call, of joined packets
-        kSettling,  // the same, but none is joined any more
-        kLone,      // one packet a call
-    };
-
     void prepare() noexcept;
     void make_ready() noexcept;
     [[nodiscard]] int receive_many() noexcept;
     [[nodiscard]] bool find_sender(std::size_t message) noexcept;
-    unsigned take_in(core::Device& device, int received, bool has_report) noexcept;
+    /// How the next call receives: several messages, of each of which the kernel says where its
+    /// packets end, or one, where PacketCut finds that out.
+    [[nodiscard]] bool asks_where_packets_end() const noexcept {
+        return in_row_ >= kMostInRow || !may_cut_ || asked_left_ != 0;
+    }
+    unsigned take_in(core::Device& device, int received, bool asked, bool has_report) noexcept;
     RVT_ALWAYS_INLINE void note_vain() noexcept {
         wanted_ = 1;
         in_row_ = 0;
     }
-    void choose_way(std::size_t messages) noexcept;
-    void go(Way way) noexcept;
     [[nodiscard]] std::size_t more_than(std::size_t messages) const noexcept;
     void take_refusals(core::Device& device) noexcept;
     template <class Visit>
+    void for_each_in(std::span<const std::byte> message, std::size_t each, std::size_t at,
+                     Visit visit) const noexcept;
+    template <class Visit>
     void for_each_packet(std::size_t messages, Visit visit) noexcept;
     unsigned deliver_through_faults(core::Device& device, std::size_t messages) noexcept;
+    unsigned deliver_joined(core::Device& device) noexcept;
     bool deliver_one(core::Device& device, const protocol::WirePacket& packet) noexcept;
+    void hand_over(core::Device& device, const protocol::WirePacket& packet) noexcept;
     void count_corrupted() noexcept {
         // relaxed: one thread writes it at a time, and a count orders nothing.
         corrupted_.store(corrupted() + 1, std::memory_order_relaxed);
@@ -129,9 +132,12 @@ class ReceiveQueue {
     // Of a call that finds less than it could take the last look is in vain: who gets one message
     // at a time asks for one.
     std::size_t wanted_ = 1;
-    Way way_ = Way::kMany;
-    unsigned alone_ = 0;   // small packets that came one by one
-    unsigned in_row_ = 0;  // calls since the last vain one
+    unsigned in_row_ = 0;      // calls since the last one that left the socket empty
+    unsigned asked_left_ = 0;  // messages that are asked about
+    // Whether there is a batch, and nobody else sends here than devices like this one, whose
+    // packets show where they end.
+    bool may_cut_ = false;
+    PacketCut cut_;
     std::atomic<bool> holds_packets_{false};
     std::atomic<std::uint64_t> corrupted_{0};
 };

@@ -223,8 +223,10 @@ void TransmitQueue::try_all_again() noexcept {
 /// 0.
 int TransmitQueue::send_locked(std::size_t first) noexcept {
     const std::size_t count = messages_ - first;
-    if (count == 1 && batch_->messages[first].segments == 1) {
-        return send_packet(socket_.fd(), batch_->headers[first].msg_hdr);
+    if (count == 1) {
+        const msghdr& header = batch_->headers[first].msg_hdr;
+        return batch_->messages[first].segments == 1 ? send_packet(socket_.fd(), header)
+                                                     : send_message(socket_.fd(), header);
     }
     return send_messages(socket_.fd(), std::span(batch_->headers).subspan(first, count));
 }

@@ -149,7 +149,7 @@ void ask_for_joining(UdpSocket& socket) noexcept {
         set(socket.fd(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
     }
     ask_for_buffers(socket.fd());
-    socket.can_join = set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
+    set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
 }
 
 std::uint32_t link_mtu(const char* interface) noexcept {
@@ -245,16 +245,16 @@ int send_messages(int fd, std::span<mmsghdr> messages) noexcept {
                           static_cast<long>(messages.size()), MSG_DONTWAIT, 0, 0));
 }
 
+int send_message(int fd, const msghdr& message) noexcept {
+    const long sent =
+        util::system_call(SYS_sendmsg, fd, reinterpret_cast<long>(&message), MSG_DONTWAIT, 0, 0, 0);
+    return sent < 0 ? static_cast<int>(sent) : 1;
+}
+
 int receive_messages(int fd, std::span<mmsghdr> messages) noexcept {
     return static_cast<int>(
         util::system_call(SYS_recvmmsg, fd, reinterpret_cast<long>(messages.data()),
                           static_cast<long>(messages.size()), MSG_DONTWAIT, 0, 0));
-}
-
-void set_joining(const UdpSocket& socket, bool joins) noexcept {
-    if (socket.can_join) {
-        set(socket.fd(), IPPROTO_UDP, UDP_GRO, joins ? 1 : 0);
-    }
 }
 
 Result<std::uint32_t> payload_of(const util::SockAddr& address) {

@@ -19,7 +19,6 @@ namespace rvt::roce {
 struct UdpSocket {
     util::UdpPort port;
     bool can_segment = false;  // UDP_SEGMENT: one call sends many packets of one size
-    bool can_join = false;     // UDP_GRO: one call receives them
 
     [[nodiscard]] int fd() const noexcept { return port.socket.get(); }
 };
@@ -37,7 +36,9 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port);
 /// messages, or an error less than 0.
 int send_messages(int fd, std::span<mmsghdr> messages) noexcept;
 int receive_messages(int fd, std::span<mmsghdr> messages) noexcept;
-/// The same for one message of one piece without control data, for which the kernel has less to
+/// The same for one message, by sendmsg(2). Returns: 1, or an error less than 0.
+int send_message(int fd, const msghdr& message) noexcept;
+/// The same for one of one piece without control data, for which the kernel has less to
 /// read (sendto(2)).
 RVT_ALWAYS_INLINE int send_packet(int fd, const msghdr& message) noexcept {
     const iovec& piece = *message.msg_iov;
@@ -64,8 +65,6 @@ RVT_ALWAYS_INLINE int receive_packet(int fd, mmsghdr& message) noexcept {
     message.msg_len = static_cast<unsigned>(bytes);
     return 1;
 }
-/// Has the kernel join what arrives from now on, or no longer, where `can_join`.
-void set_joining(const UdpSocket& socket, bool joins) noexcept;
 /// A socket that sends to groups, by the interface of its address and to members on this host.
 /// Returns: EADDRNOTAVAIL as open_udp_socket(); errors of setsockopt(2).
 Result<UdpSocket> open_group_sender(util::UdpPort port);
