@@ -11,7 +11,7 @@ struct RdTuning {
     std::size_t eager_max = 32 * 1024;  // larger messages stay with the sender until matched
     // The same over a wire, where asking costs more. What is larger than eager_max is not copied
     // and completes when the peer has it.
-    std::size_t wire_eager_max = 128 * 1024;
+    std::size_t wire_eager_max = 256 * 1024;
     // Parts that an eager message is cut into, so that both sides copy at once.
     std::size_t eager_piece = 16 * 1024;
     std::size_t bulk_piece = 64 * 1024;  // the same for data that was asked for

@@ -53,7 +53,7 @@ constexpr std::array<Param, kParams> kTable{{
      "memory that an endpoint spends on messages which came before their receive; beyond it senders hold data back"},
     {ParamId::kEagerMax, "eager_max", ParamType::kNumber, 32 * kKiB, 256, 16 * kMiB, "bytes",
      "messages up to this size leave at once; larger ones stay with the sender until they are matched"},
-    {ParamId::kWireEagerMax, "wire_eager_max", ParamType::kNumber, 128 * kKiB, 256, 16 * kMiB, "bytes",
+    {ParamId::kWireEagerMax, "wire_eager_max", ParamType::kNumber, 256 * kKiB, 256, 16 * kMiB, "bytes",
      "the same between hosts, where asking costs more; what is larger than eager_max completes when the peer has it"},
     {ParamId::kRendezvousHeaders, "rendezvous_headers", ParamType::kNumber, 1024, 1, 1 << 20, "",
      "large messages announced to one peer and not yet matched, before further ones wait at the sender"},
