@@ -17,6 +17,10 @@ class MessageSink {
     /// during the call. Threads: that of Device::progress(), which holds no lock of the pair.
     virtual void take(std::span<const std::byte> part, bool starts, bool ends) noexcept = 0;
 
+    /// Whether something leaves to the peer with the poll that is under way that says which packets
+    /// have come: no acknowledgement needs to. Under the pair's rx_lock.
+    [[nodiscard]] virtual bool will_tell() const noexcept = 0;
+
   protected:
     ~MessageSink() = default;
 };

@@ -213,16 +213,27 @@ void deliver_mad(Device& device, const Route& route, const DecodedPacket& packet
     sink->take_mad(route.source, packet.payload.first<protocol::kMadBytes>());
 }
 
-}  // namespace
-
-std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept {
-    const util::Guard guard(qp.rx_lock());
+std::optional<protocol::Psn> take_over_ack_locked(Qp& qp) noexcept {
     auto* flow = static_cast<PacketFlow*>(qp.flow());
     const auto taken = flow == nullptr ? std::nullopt : flow->responder().take_over_ack();
     if (taken) {
         qp.device().has_no_answer(qp.qpn());
     }
     return taken;
+}
+
+}  // namespace
+
+std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept {
+    const util::Guard guard(qp.rx_lock());
+    return take_over_ack_locked(qp);
+}
+
+std::optional<protocol::Psn> take_over_coming_ack(Qp& qp) noexcept {
+    const util::Guard guard(qp.rx_lock());
+    const auto taken = take_over_ack_locked(qp);
+    auto* flow = static_cast<PacketFlow*>(qp.flow());
+    return taken || flow == nullptr ? taken : flow->responder().newest_taken();
 }
 
 void take_acknowledged(Qp& qp, protocol::Psn psn, std::uint64_t at_us) noexcept {

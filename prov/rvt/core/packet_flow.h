@@ -44,6 +44,8 @@ class PacketFlow final : public Flow {
 /// caller tells the peer in another way which packet was the last. Threads: any that holds no lock
 /// of the pair.
 std::optional<protocol::Psn> take_over_ack(Qp& qp) noexcept;
+/// The same, or the packet that has come last, where no acknowledgement waits yet but may soon.
+std::optional<protocol::Psn> take_over_coming_ack(Qp& qp) noexcept;
 
 /// Counts packets up to `psn` as acknowledged: the peer has said so in another way. Threads: as
 /// above.

@@ -415,7 +415,8 @@ void PacketResponder::queue_ack(Qp& qp, Psn psn) noexcept {
     has_ack_ = true;
     ack_psn_ = psn;
     ack_msn_ = msn_;
-    const bool urgent = since_answer_ >= kUrgentPackets;
+    const MessageSink* const sink = qp.init().sink;
+    const bool urgent = since_answer_ >= kUrgentPackets && (sink == nullptr || !sink->will_tell());
     if (is_first || urgent) {
         device_.answer_later(qp.qpn(), urgent);
     }

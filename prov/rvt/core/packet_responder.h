@@ -53,6 +53,12 @@ class PacketResponder {
     /// Forgets an acknowledgement that waits for company, if it is all that waits. Returns: the
     /// packet that it is for.
     std::optional<protocol::Psn> take_over_ack() noexcept;
+    /// The packet taken in last, if some have been since the last answer and none waits that says
+    /// more than an acknowledgement.
+    [[nodiscard]] std::optional<protocol::Psn> newest_taken() const noexcept {
+        return since_answer_ == 0 || !answers_.empty() ? std::nullopt
+                                                       : std::optional(expected_ - 1);
+    }
     /// Sends what answers the backend takes.
     void send_answers(Qp& qp) noexcept;
 

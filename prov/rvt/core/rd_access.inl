@@ -295,6 +295,8 @@ bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
                                                     .payload = &access,
                                                     .payload_bytes = sizeof access}
                                            : RdPart{.op = RdOp::kWriteMore};
+        // The smaller ones are copied, so that several of them share a frame.
+        part.is_lent = op.total > tuning_.eager_max;
         part.has_more = op.segment_done + piece < access.length;
         if (!put_part(peer, op, cursor, piece, part)) {
             return false;

@@ -116,7 +116,13 @@ RVT_ALWAYS_INLINE bool RdFlow::put_now(const RdMessage& message, Room room) noex
         put_inline_locked(message, bytes);
         return true;
     }
-    return put_record_locked(message, bytes, room);
+    if (!write_record_locked(message, bytes, room)) {
+        return false;
+    }
+    if (room != Room::kReply || !leave_with_poll_locked(bytes)) {
+        send_or_hold_locked(bytes, 1);
+    }
+    return true;
 }
 
 bool RdFlow::put(const RdMessage& message, Room room) noexcept {
@@ -144,18 +150,33 @@ bool RdFlow::has_frames_left_locked() noexcept {
 }
 
 bool RdFlow::put_locked(const RdMessage& message, Room room) noexcept {
-    return put_record_locked(message, record_bytes(message), room);
+    const std::size_t bytes = record_bytes(message);
+    if (!write_record_locked(message, bytes, room)) {
+        return false;
+    }
+    send_or_hold_locked(bytes, 1);
+    return true;
 }
 
-RVT_ALWAYS_INLINE bool RdFlow::put_record_locked(const RdMessage& message, std::size_t bytes,
-                                                 Room room) noexcept {
+/// Adds a record to the open frame.
+RVT_ALWAYS_INLINE bool RdFlow::write_record_locked(const RdMessage& message, std::size_t bytes,
+                                                   Room room) noexcept {
     std::byte* const to = place_locked({.record = bytes}, room);
     if (to == nullptr) {
         return false;
     }
     encode_record(message, 0, to);
     frame_.add(bytes);
-    send_or_hold_locked(bytes, 1);
+    return true;
+}
+
+/// An answer of `bytes` has been put. One to what the poll that is under way has brought leaves at
+/// its end, with others. Returns: false for one that does not.
+RVT_ALWAYS_INLINE bool RdFlow::leave_with_poll_locked(std::size_t bytes) noexcept {
+    if (nic_ != nullptr || !flows_.is_owner_polling() || frame_.left() < bytes) {
+        return false;
+    }
+    note_open_locked();
     return true;
 }
 
@@ -163,7 +184,9 @@ RVT_ALWAYS_INLINE bool RdFlow::put_record_locked(const RdMessage& message, std::
 RVT_ALWAYS_INLINE void RdFlow::send_or_hold_locked(std::size_t bytes,
                                                    std::uint64_t frames) noexcept {
     Device& device = flows_.device();
-    if (may_leave_alone_locked(frames) || frame_.left() < bytes) {
+    const bool leaves_alone = may_leave_alone_locked(frames);
+    packets_before_ = packets();
+    if (leaves_alone || frame_.left() < bytes) {
         post_locked();
     } else if (device.send_hold().may_hold([&] { return device.now_us(); })) {
         note_open_locked();
@@ -186,10 +209,12 @@ RVT_ALWAYS_INLINE bool RdFlow::may_leave_alone_locked(std::uint64_t frames) noex
     return ring_.frames() < frames + (has_heard() ? 1 : 0) + (packets() != packets_before_ ? 1 : 0);
 }
 
-/// Whether others like it are likely to follow at once. A part of an access or of an answer is
-/// waited for, by somebody who has nothing else under way.
+/// Whether others like it are likely to follow at once, as far as what sends it knows. For a part
+/// of what was asked for somebody waits.
 bool RdFlow::has_followers(const RdMessage& message) noexcept {
-    return message.op == RdOp::kEagerFirst || message.op == RdOp::kEagerMore;
+    return message.op == RdOp::kEagerFirst || message.op == RdOp::kEagerMore ||
+           message.op == RdOp::kWrite || message.op == RdOp::kWriteMore ||
+           message.op == RdOp::kAtomic;
 }
 
 /// Where the next record of the open frame goes; begins another one when that is full.
@@ -234,9 +259,10 @@ void RdFlow::put_run(const RdMessage& message, std::size_t run_bytes) noexcept {
     encode_record(message, static_cast<std::uint32_t>(run_bytes), reserved_ - bytes);
     reserved_ = nullptr;
     frame_.add(bytes + run_bytes);
+    const bool is_answer = message.op == RdOp::kReadData || message.op == RdOp::kAtomicResult;
     if (has_followers(message)) {
         send_or_hold_locked(bytes + run_bytes, 1);
-    } else {
+    } else if (!is_answer || !leave_with_poll_locked(bytes + run_bytes)) {
         post_locked();
     }
 }
@@ -300,7 +326,6 @@ bool RdFlow::post_locked(SendFlags flags) noexcept {
     if (nic_ != nullptr) {
         return post_to_nic_locked(parts);
     }
-    packets_before_ = packets();
     flows_.note_packets();
     send_.wr_id = id_;
     send_.flags = flags;
@@ -330,13 +355,21 @@ void RdFlow::ask_for_life() noexcept {
     }
 }
 
-/// Says at the begin of a frame what would leave as an acknowledgement behind it.
+/// Says at the begin of a frame what would leave as an acknowledgement behind it, or will before
+/// the frame does: of a message of many records the first is answered before the last packet has
+/// come.
 RVT_ALWAYS_INLINE void RdFlow::put_taken_locked() noexcept {
-    const std::optional<protocol::Psn> taken = nic_ != nullptr ? std::nullopt : take_over_ack(*qp_);
+    const std::optional<protocol::Psn> taken =
+        nic_ != nullptr ? std::nullopt : take_over_coming_ack(*qp_);
+    taken_ = taken ? frame_.end() : nullptr;
     if (taken) {
-        encode_record({.op = RdOp::kTaken, .data = wire::kPsn | taken->value()}, 0, frame_.end());
+        say_taken_locked(*taken);
         frame_.add(kTakenBytes);
     }
+}
+
+RVT_ALWAYS_INLINE void RdFlow::say_taken_locked(protocol::Psn psn) noexcept {
+    encode_record({.op = RdOp::kTaken, .data = wire::kPsn | psn.value()}, 0, taken_);
 }
 
 void RdFlow::reclaim_locked() noexcept {
@@ -352,6 +385,8 @@ RVT_ALWAYS_INLINE void RdFlow::free_sent_locked() noexcept {
 void RdFlow::note_open_locked() noexcept {
     if (!is_noted_open_) {
         is_noted_open_ = true;
+        // relaxed: see will_tell().
+        will_tell_.store(taken_ != nullptr && flows_.is_owner_polling(), std::memory_order_relaxed);
         flows_.note_open(*this);
     }
 }
@@ -374,10 +409,14 @@ bool RdFlow::try_flush() noexcept {
 
 void RdFlow::flush_locked() noexcept {
     is_noted_open_ = false;
+    will_tell_.store(false, std::memory_order_relaxed);  // relaxed: see will_tell()
     tell_hold_locked();
     tell_stay_locked();
     // Who polls in the owner's stead keeps off the frame that the owner is filling.
     if (!frame_.is_empty() && reserved_ == nullptr) {
+        if (const auto taken = taken_ == nullptr ? std::nullopt : take_over_ack(*qp_)) {
+            say_taken_locked(*taken);
+        }
         post_locked();
     }
     reclaim_locked();

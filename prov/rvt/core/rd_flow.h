@@ -30,6 +30,7 @@
 #include "core/rd_loan.h"
 #include "core/rd_open_frame.h"
 #include "core/rd_record.h"
+#include "protocol/psn.h"
 #include "rvt/types.h"
 #include "util/annotations.h"
 #include "util/lock.h"
@@ -177,6 +178,10 @@ class RdFlow final : public MessageSink {
     // ---- MessageSink ----
 
     [[nodiscard]] bool has_room() noexcept override;
+    [[nodiscard]] bool will_tell() const noexcept override {
+        // relaxed: set by the poll that is under way, which asks.
+        return will_tell_.load(std::memory_order_relaxed);
+    }
     /// The same without the call.
     [[nodiscard]] bool can_take() const noexcept {
         return parts_.empty() || has_room_for_waiting();
@@ -255,12 +260,14 @@ class RdFlow final : public MessageSink {
     std::byte* place_anew_locked(const RdOpenFrame::Extent& next, Room room) noexcept
         RVT_REQUIRES(lock_);
     bool post_locked(SendFlags flags = SendFlags::kNone) noexcept RVT_REQUIRES(lock_);
+    bool leave_with_poll_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
     void send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] bool may_put_inline_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] bool has_frames_left_locked() noexcept RVT_REQUIRES(lock_);
     void put_inline_locked(const RdMessage& message, std::size_t bytes) noexcept
         RVT_REQUIRES(lock_);
     void put_taken_locked() noexcept RVT_REQUIRES(lock_);
+    void say_taken_locked(protocol::Psn psn) noexcept RVT_REQUIRES(lock_);
     bool post_to_nic_locked(std::span<const Sge> parts) noexcept RVT_REQUIRES(lock_);
     [[gnu::noinline]] bool post_timed_locked() noexcept RVT_REQUIRES(lock_);
     void post_empty_locked() noexcept RVT_REQUIRES(lock_);
@@ -287,7 +294,7 @@ class RdFlow final : public MessageSink {
     void tell_hold_locked() noexcept RVT_REQUIRES(lock_);
     bool put_now(const RdMessage& message, Room room) noexcept;
     bool put_locked(const RdMessage& message, Room room) noexcept RVT_REQUIRES(lock_);
-    bool put_record_locked(const RdMessage& message, std::size_t bytes, Room room) noexcept
+    bool write_record_locked(const RdMessage& message, std::size_t bytes, Room room) noexcept
         RVT_REQUIRES(lock_);
 
     // ---- leaving, in rd_flow_leave.cc ----
@@ -366,11 +373,13 @@ class RdFlow final : public MessageSink {
     std::uint32_t unsignaled_ RVT_GUARDED_BY(lock_) = 0;  // frames since a completion was asked for
     std::size_t unsignaled_bytes_ RVT_GUARDED_BY(lock_) = 0;
     std::uint32_t posted_at_ RVT_GUARDED_BY(lock_) = ~0u;  // the last frame; see RdFlows::polls()
-    std::uint64_t packets_before_ RVT_GUARDED_BY(lock_) = 0;  // those that had come by then
+    std::uint64_t packets_before_ RVT_GUARDED_BY(lock_) = 0;  // had come by the last message
     std::deque<Rdma> reads_ RVT_GUARDED_BY(lock_);            // wait for those before them
     std::uint32_t rdmas_ RVT_GUARDED_BY(lock_) = 0;           // posted
     RdOpenFrame frame_ RVT_GUARDED_BY(lock_){ring_};
+    std::byte* taken_ RVT_GUARDED_BY(lock_) = nullptr;       // the record of frame_, or none
     bool is_noted_open_ RVT_GUARDED_BY(lock_) = false;       // in the list of RdFlows
+    std::atomic<bool> will_tell_{false};                     // written under lock_
     std::byte* reserved_ RVT_GUARDED_BY(lock_) = nullptr;    // a run
     std::uint64_t frames_before_ RVT_GUARDED_BY(lock_) = 0;  // as of the last trim()
     bool wants_hold_ RVT_GUARDED_BY(lock_) = false;

@@ -293,6 +293,7 @@ constexpr std::size_t kFull = 256;  // payload of a packet that is not a message
 
 struct CountingSink final : MessageSink {
     bool has_room() noexcept override { return !is_full; }
+    bool will_tell() const noexcept override { return false; }
     void take(std::span<const std::byte> part, bool starts, bool ends) noexcept override {
         parts += 1;
         bytes += part.size();

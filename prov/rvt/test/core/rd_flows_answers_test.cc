@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One-sided accesses and their answers in flows between endpoints: which leave together, and what
+// answers tell of the packets that have come.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "core/flow_pair.h"
+
+using namespace rvt;        // NOLINT(google-build-using-namespace)
+using namespace rvt::core;  // NOLINT(google-build-using-namespace)
+using namespace rvt::test;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+constexpr std::size_t kAnswersInPacket = 10;  // of 256 bytes, with where they come from
+
+/// A write of so many bytes.
+void write(const FlowTalker& from, std::size_t bytes) {
+    std::byte* const run = from.flow->reserve_run(bytes, sizeof(RdAccess));
+    RVT_ASSERT(run != nullptr);
+    std::memset(run, 'x', bytes);
+    const RdAccess access{.key = 1, .address = 2, .length = bytes, .operation = 3};
+    from.flow->put_run({.op = RdOp::kWrite,
+                        .payload = reinterpret_cast<const std::byte*>(&access),
+                        .payload_bytes = sizeof access},
+                       bytes);
+}
+
+void answer(const FlowTalker& from) {
+    const RdOutcome outcome{};
+    RVT_ASSERT(from.flow->put({.op = RdOp::kAccessDone,
+                               .data = 3,
+                               .payload = reinterpret_cast<const std::byte*>(&outcome),
+                               .payload_bytes = sizeof outcome},
+                              RdFlow::Room::kReply));
+}
+
+/// Two endpoints of which nobody owes the other an acknowledgement.
+struct Quiet : FlowPair {
+    Quiet() {
+        connect();
+        run_until([] { return false; }, 1000);
+    }
+};
+
+}  // namespace
+
+Test(rd_flows, writes_behind_others_leave_together_with_the_next_poll) {
+    Quiet net;
+    for (int i = 0; i < 5; ++i) {
+        write(net.a, 150);
+    }
+    net.b.poll();
+    RVT_EQ(net.b.heard.size(), 1u);
+    net.a.poll();
+    net.b.poll();
+    RVT_EQ(net.b.heard.size(), 5u);
+}
+
+// The first is answered before the packet has come that asks for an acknowledgement. Of so many
+// packets it would otherwise not wait.
+Test(rd_flows, answers_of_one_poll_leave_in_one_frame_with_the_acknowledgement) {
+    constexpr std::size_t kWrites = 40;  // of a packet each
+    Quiet net;
+    net.b.on_message = [&] { answer(net.b); };
+    write(net.a, 180);
+    net.b.poll();
+    for (std::size_t i = 1; i < kWrites; ++i) {
+        write(net.a, 180);
+    }
+    net.a.poll();
+    RVT_EQ(net.a.heard.size(), 1u);
+    net.a.poll();  // settles what it has been told of
+    net.b.poll();
+    net.a.packets = 0;
+    net.a.poll();
+    RVT_EQ(net.a.heard.size(), kWrites);
+    RVT_ASSERT(net.a.flow->is_drained());
+    RVT_EQ(net.a.packets, (kWrites - 1) / kAnswersInPacket + 1);
+}
+
+Test(rd_flows, data_that_is_asked_for_at_once_leaves_together) {
+    Quiet net;
+    net.b.on_message = [&] {
+        std::byte* const run = net.b.flow->reserve_run(50, 0);
+        std::memset(run, 'x', 50);
+        net.b.flow->put_run({.op = RdOp::kReadData, .data = 5}, 50);
+    };
+    for (const char* text : {"first", "held", "with it"}) {
+        RVT_ASSERT(net.a.say(1, text));
+    }
+    net.b.poll();
+    net.a.poll();
+    RVT_EQ(net.a.heard.size(), 1u);
+    net.a.poll();  // settles what it has been told of
+    net.b.poll();
+    RVT_EQ(net.a.flows->poll(), 1u);  // packets
+    RVT_EQ(net.a.heard.size(), 3u);
+}
+
+// The answer that is under way is no sign that others will follow.
+Test(rd_flows, a_message_right_behind_an_answer_leaves_at_once) {
+    Quiet net;
+    net.b.on_message = [&] { answer(net.b); };
+    for (int turn = 0; turn < 3; ++turn) {
+        net.a.heard.clear();
+        write(net.a, 150);
+        net.b.poll();
+        write(net.b, 150);
+        net.a.poll();
+        RVT_EQ(net.a.heard.size(), 2u);
+    }
+}
