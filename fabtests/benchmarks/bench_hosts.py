@@ -79,6 +79,9 @@ def loopback_row(measure, unit, better, bare):
 def rows():
     yield pingpong_row(8)
     yield pingpong_row(4096)
+    # A packet, and as little more as can be.
+    yield HostRow("tagged-pingpong-1400", "pingpong 1400", "us", LOW, None, PEERS,
+                  {"bare": "udp pingpong 1400"})
     # What collectives do.
     for size in (8, 4096):
         yield HostRow(f"exchange-{size}", f"exchange {size}", "us", LOW, None, PEERS,
@@ -91,6 +94,8 @@ def rows():
     for size in (64 << 10, 1 << 20, 16 << 20):
         yield bandwidth_row(size)
     for kind in ("write", "read"):
+        for size in (4096, 65536):
+            yield HostRow(f"{kind}-{size}", f"{kind} {size}", "GB/s", HIGH, None, PEERS)
         yield HostRow(f"{kind}-1048576", f"{kind} 1048576", "GB/s", HIGH, times(1.5, "tcp", HIGH),
                       PEERS)
     yield loss_row("0.1")
