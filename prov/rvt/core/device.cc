@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
 
 #include <poll.h>
 #include <sys/mman.h>
@@ -124,7 +125,8 @@ Device::~Device() {
 
 bool Device::look_at_answers_locked() noexcept {
     // relaxed: see answer_later().
-    if (answers_are_urgent_.load(std::memory_order_relaxed)) {
+    const AnswerHurry hurry = hurry_.load(std::memory_order_relaxed);
+    if (hurry == AnswerHurry::kNow) {
         return true;
     }
     // relaxed: see answer_later().
@@ -134,8 +136,13 @@ bool Device::look_at_answers_locked() noexcept {
     switch (polls) {
         case 1: return false;
         case 2: answers_since_us_ = now_us(); return false;
-        default: return polls > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
+        default: break;
     }
+    if (hurry == AnswerHurry::kSoon) {
+        return polls > kAnswerPolls || now_us() - answers_since_us_ >= kAnswerUs;
+    }
+    return polls > kLazyPolls ||
+           (polls % kPollsPerLook == 0 && now_us() - answers_since_us_ >= kLazyUs);
 }
 
 unsigned Device::progress() noexcept {
@@ -169,9 +176,11 @@ void Device::run_send_queues() noexcept {
     behind_poll_.clear();
 }
 
-void Device::answer_later(std::uint32_t qpn, bool urgent) noexcept {
+void Device::answer_later(std::uint32_t qpn, AnswerHurry hurry) noexcept {
     const util::Guard guard(answering_lock_);
-    if (answering_.empty()) {
+    // relaxed: here and below, as for the count.
+    const AnswerHurry before = hurry_.load(std::memory_order_relaxed);
+    if (answering_.empty() || before < hurry) {
         // relaxed: a poll that counts right now may undo it, and the answer leaves sooner.
         polls_with_answers_.store(0, std::memory_order_relaxed);
     }
@@ -181,21 +190,31 @@ void Device::answer_later(std::uint32_t qpn, bool urgent) noexcept {
     const auto count = static_cast<std::uint32_t>(answering_.size());
     // relaxed: who flushes right now and sees the old values leaves the pair to the next time.
     answering_count_.store(count, std::memory_order_relaxed);
-    if (urgent) {
-        answers_are_urgent_.store(true, std::memory_order_relaxed);  // relaxed: as above
-    }
+    hurry_.store(std::max(before, hurry), std::memory_order_relaxed);  // relaxed: as above
 }
 
 void Device::has_no_answer(std::uint32_t qpn) noexcept {
     const util::Guard guard(answering_lock_);
-    if (answering_.empty() || answering_.back() != qpn) {
-        return;  // it is found to have none when its turn comes
+    // Mostly the newest, or one of the oldest. Any other is found to have none when its turn comes.
+    if (!answering_.empty() && answering_.back() == qpn) {
+        answering_.pop_back();
+    } else {
+        const auto most = std::min<std::ptrdiff_t>(std::ssize(answering_), kAnswersLookedAt);
+        const auto end = answering_.begin() + most;
+        const auto found = std::find(answering_.begin(), end, qpn);
+        if (found == end) {
+            return;
+        }
+        if (found == answering_.begin()) {
+            // relaxed: as in answer_later(). The others have not waited for as long.
+            polls_with_answers_.store(0, std::memory_order_relaxed);
+        }
+        answering_.erase(found);
     }
-    answering_.pop_back();
     const auto count = static_cast<std::uint32_t>(answering_.size());
     answering_count_.store(count, std::memory_order_relaxed);  // relaxed: see answer_later()
     if (count == 0) {
-        answers_are_urgent_.store(false, std::memory_order_relaxed);  // relaxed: see answer_later()
+        hurry_.store(AnswerHurry::kNone, std::memory_order_relaxed);  // relaxed: see answer_later()
     }
 }
 
@@ -221,7 +240,7 @@ void Device::send_answers() noexcept {
         const util::Guard guard(answering_lock_);
         answering_now_.swap(answering_);
         answering_count_.store(0, std::memory_order_relaxed);         // relaxed: see answer_later()
-        answers_are_urgent_.store(false, std::memory_order_relaxed);  // relaxed: see answer_later()
+        hurry_.store(AnswerHurry::kNone, std::memory_order_relaxed);  // relaxed: see answer_later()
     }
     const ReadPin pin;
     for (const std::uint32_t qpn : answering_now_) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/answer_hurry.h"
 #include "core/key_table.h"
 #include "core/mad.h"
 #include "core/mcast.h"
@@ -123,17 +124,16 @@ class Device : public Object {
         }
     }
 
-    /// Has the answers of pair `qpn` sent: with the next packets that leave, else by progress(),
-    /// behind the packet at hand where they are `urgent`, within kAnswerUs or kAnswerPolls calls
-    /// where they are not. The caller may hold locks of the pair.
-    void answer_later(std::uint32_t qpn, bool urgent) noexcept;
+    /// Has the answers of pair `qpn` sent: with the next packets that leave, as flush() says, else
+    /// by progress(). The caller may hold locks of the pair.
+    void answer_later(std::uint32_t qpn, AnswerHurry hurry) noexcept;
     /// The pair's answer leaves in another way. The caller holds the lock under which it would be
     /// given another one.
     void has_no_answer(std::uint32_t qpn) noexcept;
     /// Lets urgent answers go. The caller holds no lock of a pair.
     void flush_urgent() noexcept {
         // relaxed: set by this thread, or another's to send.
-        if (answers_are_urgent_.load(std::memory_order_relaxed)) {
+        if (hurry_.load(std::memory_order_relaxed) == AnswerHurry::kNow) {
             flush();
         }
     }
@@ -142,9 +142,10 @@ class Device : public Object {
     /// Lets them go. Threads: any.
     void send_held() noexcept;
     /// Has a packet leave at once, and what waits with it. Returns: whether the backend takes it.
-    bool send_now(const AhAttr& dest, const OutPacket& packet) noexcept {
+    /// @param with_answers  As flush() or flush_packets().
+    bool send_now(const AhAttr& dest, const OutPacket& packet, bool with_answers) noexcept {
         // relaxed: see answer_later().
-        if (answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
+        if (!with_answers || answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
             return ops_.send_now(*this, dest, packet);
         }
         const bool is_taken = ops_.send_packets(*this, dest, {&packet, 1}) == 1;
@@ -154,6 +155,9 @@ class Device : public Object {
     /// Lets go what waits to leave: packets that the backend keeps, and behind them answers. The
     /// caller holds no rx_lock.
     void flush() noexcept;
+    /// The same without answers: most are for somebody else, to whom something may leave before
+    /// long that they can leave with.
+    void flush_packets() noexcept { ops_.flush_packets(*this); }
 
     // ---- management datagrams ----
 
@@ -204,6 +208,11 @@ class Device : public Object {
     // the second call on by the clock.
     static constexpr std::uint64_t kAnswerUs = 10;
     static constexpr std::uint32_t kAnswerPolls = 16;
+    // As long as a step of a collective operation takes, behind which the next one begins. In this
+    // time the clock is looked at with each kPollsPerLook-th call.
+    static constexpr std::uint64_t kLazyUs = 100;
+    static constexpr std::uint32_t kLazyPolls = 512;
+    static constexpr std::ptrdiff_t kAnswersLookedAt = 16;  // of those that wait
 
     struct KeyBlock {  // memory of the core's own for the key table
         void* memory = nullptr;
@@ -263,8 +272,8 @@ class Device : public Object {
     std::vector<std::uint32_t> answering_now_ RVT_GUARDED_BY(flush_lock_);
     util::SpinLock flush_lock_;  // order: before any rx_lock; only ever tried
     std::atomic<std::uint32_t> answering_count_{0};
-    std::atomic<bool> answers_are_urgent_{false};
-    std::atomic<std::uint32_t> polls_with_answers_{0};  // since the first of these has come
+    std::atomic<AnswerHurry> hurry_{AnswerHurry::kNone};  // that of the first to leave
+    std::atomic<std::uint32_t> polls_with_answers_{0};    // since the first of these has come
     std::uint64_t answers_since_us_ RVT_GUARDED_BY(progress_lock_) = 0;
 
     util::SpinLock refusals_lock_;  // order: innermost but for the backend's locks

@@ -149,7 +149,7 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_some(Qp& qp, SendWqe& wqe,
     const bool all_taken =
         is_one ? send_only(qp, wqe, local, leaves) : send_packets(qp, wqe, local);
     if (leaves && !is_one) {
-        device_.flush();
+        let_go(qp);
     }
     note_time(qp, was_idle);
     if (!all_taken) {
@@ -167,13 +167,30 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_some(Qp& qp, SendWqe& wqe,
     return true;
 }
 
+/// What is held leaves. With a message of a flow no answers do: those for its peer are in it.
+RVT_ALWAYS_INLINE void PacketRequester::let_go(const Qp& qp) noexcept {
+    if (qp.init().sink == nullptr) {
+        device_.flush();
+    } else {
+        device_.flush_packets();
+    }
+}
+
+/// Whether the last packet of a message says so. That of a flow says with it that nobody waits for
+/// the acknowledgement, which does not hold while much of the window is under way.
+RVT_ALWAYS_INLINE bool PacketRequester::is_solicited(const Qp& qp,
+                                                     const SendWqe& wqe) const noexcept {
+    return wqe.has(SendFlags::kSolicited) &&
+           (qp.init().sink == nullptr || in_flight() < window_ / 2);
+}
+
 /// Writes the header of the packet of a message that has no other. Returns: its length.
 RVT_ALWAYS_INLINE std::size_t PacketRequester::write_only_header(const Qp& qp, const SendWqe& wqe,
                                                                  std::uint8_t pad, bool ack_request,
                                                                  std::byte* to) const noexcept {
     if (wqe.wr.opcode == WrOpcode::kSend && qp.type() == QpType::kRc) [[likely]] {
         protocol::write_bth({.opcode = Opcode::kRcSendOnly,
-                             .solicited = wqe.has(SendFlags::kSolicited),
+                             .solicited = is_solicited(qp, wqe),
                              .ack_request = ack_request,
                              .pad = pad,
                              .dest_qpn = qp.attr().dest_qpn,
@@ -193,7 +210,7 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const Pi
                                                   bool leaves_now) noexcept {
     if (next_step(qp, wqe) == 0) {
         if (leaves_now) {
-            device_.flush();  // the acknowledgement of what is held makes room
+            let_go(qp);  // the acknowledgement of what is held makes room
         }
         return true;
     }
@@ -205,7 +222,7 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const Pi
         .payload = local.all(),
         .pad = pad};
     const bool is_taken = leaves_now
-                              ? device_.send_now(dest_, packet)
+                              ? device_.send_now(dest_, packet, qp.init().sink == nullptr)
                               : device_.ops().send_packets(device_, dest_, {&packet, 1}) == 1;
     if (!is_taken) [[unlikely]] {
         drop_sent(wqe, Psn(wqe.msn));
@@ -287,7 +304,7 @@ PacketHeader PacketRequester::header_at(const Qp& qp, const SendWqe& wqe, std::u
                         .dest_qpn = qp.attr().dest_qpn,
                         .psn = Psn(wqe.msn) + index,
                         .imm = wqe.wr.imm};
-    header.solicited = ends && wqe.has(SendFlags::kSolicited);
+    header.solicited = ends && is_solicited(qp, wqe);
     if (wqe.has(OpTraits::kRemoteAddr)) {
         const bool is_read = wqe.wr.opcode == WrOpcode::kRead;
         const std::uint64_t bytes =
@@ -362,11 +379,12 @@ RVT_ALWAYS_INLINE bool PacketRequester::wants_ack(Qp& qp, const SendWqe& wqe, bo
 
 /// Behind a pause packets leave at once, also where the message before them only lacks its
 /// acknowledgement, which comes behind the reply to it; behind others single ones may be held. Of
-/// several the kernel makes a message that costs it as much without company.
+/// several the kernel makes a message that costs it as much without company. A flow has held its
+/// messages itself.
 RVT_ALWAYS_INLINE bool PacketRequester::leaves_now(Qp& qp, const SendWqe& wqe,
                                                    bool was_idle) noexcept {
-    return was_idle || qp.send_queue().under_way_count() <= 2 || wqe.packets > 1 ||
-           !device_.send_hold().may_hold([this] { return device_.now_us(); });
+    return was_idle || qp.init().sink != nullptr || qp.send_queue().under_way_count() <= 2 ||
+           wqe.packets > 1 || !device_.send_hold().may_hold([this] { return device_.now_us(); });
 }
 
 /// Packets have been sent: has the pair look whether their acknowledgement comes.

@@ -112,6 +112,8 @@ class PacketRequester {
     [[nodiscard]] std::uint32_t next_step(const Qp& qp, const SendWqe& wqe) const noexcept;
     void begin(Qp& qp, SendWqe& wqe) noexcept;
     [[nodiscard]] bool waits_for_more(const SendWqe& wqe) const noexcept;
+    [[nodiscard]] bool is_solicited(const Qp& qp, const SendWqe& wqe) const noexcept;
+    void let_go(const Qp& qp) noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
     std::size_t write_only_header(const Qp& qp, const SendWqe& wqe, std::uint8_t pad,
                                   bool ack_request, std::byte* to) const noexcept;

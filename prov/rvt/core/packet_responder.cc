@@ -182,7 +182,7 @@ bool PacketResponder::take_simple(Qp& qp, const protocol::Bth& header, std::size
         msn_ = (msn_ + 1) & Psn::kMask;
     }
     if (header.ack_request) {
-        queue_ack(qp, header.psn);
+        queue_ack(qp, header.psn, !header.solicited);
     }
     return true;
 }
@@ -272,7 +272,7 @@ Nak PacketResponder::execute(Qp& qp, const DecodedPacket& packet) noexcept {
         msn_ = (msn_ + 1) & Psn::kMask;
     }
     if (header.ack_request && qp.type() == QpType::kRc) {
-        queue_ack(qp, header.psn);
+        queue_ack(qp, header.psn, qp.init().sink == nullptr || !header.solicited);
     }
     return Nak::kNone;
 }
@@ -369,7 +369,7 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
     has_ack_ = has_ack_ && distance(ack_psn_, header.psn) < 0;
     const Kind kind = header.info().kind;
     if (!is_answered(kind)) {
-        queue_ack(qp, expected_ - 1);
+        queue_ack(qp, expected_ - 1, true);
         return;
     }
     const auto holds = [&](const Executed& executed) {
@@ -406,19 +406,25 @@ void PacketResponder::queue(Qp& qp, const Answer& answer) noexcept {
         has_ack_ = false;
     }
     answers_.push_back(answer);
-    device_.answer_later(qp.qpn(), true);
+    device_.answer_later(qp.qpn(), AnswerHurry::kNow);
 }
 
 /// It speaks for an earlier one that has not left.
-void PacketResponder::queue_ack(Qp& qp, Psn psn) noexcept {
+/// @param is_awaited  Whether somebody at the peer's waits for it.
+void PacketResponder::queue_ack(Qp& qp, Psn psn, bool is_awaited) noexcept {
     const bool is_first = !has_ack_;
     has_ack_ = true;
     ack_psn_ = psn;
     ack_msn_ = msn_;
     const MessageSink* const sink = qp.init().sink;
-    const bool urgent = since_answer_ >= kUrgentPackets && (sink == nullptr || !sink->will_tell());
-    if (is_first || urgent) {
-        device_.answer_later(qp.qpn(), urgent);
+    const bool is_urgent =
+        since_answer_ >= kUrgentPackets && (sink == nullptr || !sink->will_tell());
+    const AnswerHurry hurry = is_urgent    ? AnswerHurry::kNow
+                              : is_awaited ? AnswerHurry::kSoon
+                                           : AnswerHurry::kNone;
+    if (is_first || hurry > ack_hurry_) {
+        ack_hurry_ = hurry;
+        device_.answer_later(qp.qpn(), hurry);
     }
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/answer_hurry.h"
 #include "core/early_packets.h"
 #include "core/responder.h"
 #include "protocol/headers.h"
@@ -118,7 +119,7 @@ class PacketResponder {
 
     void queue(Qp& qp, const Answer& answer) noexcept;
     [[nodiscard]] Answer ack() const noexcept;
-    void queue_ack(Qp& qp, protocol::Psn psn) noexcept;
+    void queue_ack(Qp& qp, protocol::Psn psn, bool is_awaited) noexcept;
     void queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept;
     void queue_sack(Qp& qp) noexcept;
     void report_gap(Qp& qp) noexcept;
@@ -146,6 +147,7 @@ class PacketResponder {
     std::deque<Answer> answers_;
     // Behind those an acknowledgement: mostly the only answer there is.
     bool has_ack_ = false;
+    AnswerHurry ack_hurry_ = AnswerHurry::kNone;  // that it has been given
     protocol::Psn ack_psn_{};
     std::uint32_t ack_msn_ = 0;
     std::uint32_t since_answer_ = 0;  // packets taken in

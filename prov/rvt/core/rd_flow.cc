@@ -167,6 +167,8 @@ RVT_ALWAYS_INLINE bool RdFlow::write_record_locked(const RdMessage& message, std
     }
     encode_record(message, 0, to);
     frame_.add(bytes);
+    // One that asks for no answer, and counts when the peer has it.
+    is_awaited_ = is_awaited_ || message.op == RdOp::kWriteLine;
     return true;
 }
 
@@ -192,7 +194,7 @@ RVT_ALWAYS_INLINE void RdFlow::send_or_hold_locked(std::size_t bytes,
         note_open_locked();
     } else {
         post_locked();
-        device.flush();
+        device.flush_packets();
     }
 }
 
@@ -290,6 +292,7 @@ bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_m
         frame_.add(run.iov_len);
     } else {
         frame_.borrow(run);
+        is_awaited_ = true;
     }
     if (!has_more && has_followers(message)) {
         send_or_hold_locked(bytes + run.iov_len, kMostFramesOfOne);
@@ -328,7 +331,8 @@ bool RdFlow::post_locked(SendFlags flags) noexcept {
     }
     flows_.note_packets();
     send_.wr_id = id_;
-    send_.flags = flags;
+    send_.flags = is_awaited_ ? flags : flags | SendFlags::kSolicited;
+    is_awaited_ = false;
     send_.sg_list = parts;
     return enqueue_send(*qp_, send_).is_ok();  // as post_send() does where packets carry the pair
 }
@@ -336,6 +340,7 @@ bool RdFlow::post_locked(SendFlags flags) noexcept {
 /// Sends a frame of no bytes, unless another one is about to leave.
 void RdFlow::post_empty_locked() noexcept {
     if (frame_.is_empty() && reserved_ == nullptr && frame_.begin(0, {.record = 0}, {})) {
+        is_awaited_ = true;
         post_locked();
     }
 }

@@ -378,6 +378,7 @@ class RdFlow final : public MessageSink {
     std::uint32_t rdmas_ RVT_GUARDED_BY(lock_) = 0;           // posted
     RdOpenFrame frame_ RVT_GUARDED_BY(lock_){ring_};
     std::byte* taken_ RVT_GUARDED_BY(lock_) = nullptr;       // the record of frame_, or none
+    bool is_awaited_ RVT_GUARDED_BY(lock_) = false;          // the acknowledgement of frame_
     bool is_noted_open_ RVT_GUARDED_BY(lock_) = false;       // in the list of RdFlows
     std::atomic<bool> will_tell_{false};                     // written under lock_
     std::byte* reserved_ RVT_GUARDED_BY(lock_) = nullptr;    // a run

@@ -96,6 +96,7 @@ Status RdFlows::start(Device* nic, const RegCacheAttr& registrations) {
 
 RdFlows::~RdFlows() {
     linger();
+    device_.flush();  // what has come is acknowledged before the end
     device_.set_mad_sink(nullptr);
     const util::Guard guard(lock_);
     for (auto& [id, link] : links_) {
@@ -296,6 +297,7 @@ RVT_ALWAYS_INLINE unsigned RdFlows::poll_packets() noexcept {
     }
     look_around(now);
     if (moved == 0 && now - traffic_us() > kIdleUs && is_quiet(now, due_us())) [[unlikely]] {
+        device_.flush();  // no poll may come that lets acknowledgements go
         is_hot_.store(false, std::memory_order_relaxed);   // relaxed: a hint to who polls
         is_quiet_.store(true, std::memory_order_relaxed);  // relaxed: see take_quiet()
     }
@@ -408,6 +410,7 @@ unsigned RdFlows::poll_socket() noexcept {
     const std::uint64_t traffic = leaves_nic_ ? traffic_us() : packets_us_;
     if (arrived == 0 && now - traffic > kIdleUs &&
         is_quiet(now, leaves_nic_ ? due_us() : packets_due_us())) {
+        device_.flush();                                       // as above
         asks_socket_.store(false, std::memory_order_relaxed);  // relaxed: see poll_beside_nic()
         if (leaves_nic_) {
             is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls

@@ -113,3 +113,63 @@ Test(rd_flows, a_message_right_behind_an_answer_leaves_at_once) {
         RVT_EQ(net.a.heard.size(), 2u);
     }
 }
+
+/// How many packets come to A, which only listens, in so many polls of both.
+static std::uint64_t come_back(Quiet& net, int turns) {
+    net.a.packets = 0;
+    net.run_until([] { return false; }, turns);
+    return net.a.packets;
+}
+
+// Who has copied what it has sent does not wait for the acknowledgement. It leaves before the other
+// side stops asking for packets.
+Test(rd_flows, what_nobody_waits_for_is_acknowledged_when_nothing_else_comes) {
+    Quiet net;
+    RVT_ASSERT(net.a.say(1, "one way"));
+    net.b.poll();
+    RVT_ASSERT(net.b.flows->take_quiet());  // as it has been until now
+    RVT_EQ(come_back(net, 4), 0u);
+    RVT_EQ(come_back(net, 4), 1u);
+    RVT_ASSERT(net.b.flows->take_quiet());
+    RVT_ASSERT(net.a.flow->is_drained());
+}
+
+Test(rd_flows, what_is_lent_is_acknowledged_soon) {
+    Quiet net;
+    const std::string text(1000, 'x');
+    RVT_ASSERT(net.a.lend(1, text));
+    net.b.poll();
+    RVT_EQ(come_back(net, 4), 1u);
+}
+
+// To the next message for that peer it costs nothing, to one for another a system call.
+Test(rd_flows, a_message_to_one_peer_takes_no_acknowledgement_for_another_along) {
+    fake::Wire wire;
+    FlowTalker a{wire, 1, 11};
+    FlowTalker b{wire, 2, 12};
+    FlowTalker c{wire, 3, 13};
+    const auto run_until = [&](auto is_done) {
+        for (int turn = 0; turn < 200'000 && !is_done(); ++turn, now_us += 20) {
+            for (FlowTalker* talker : {&a, &b, &c}) {
+                talker->poll();
+            }
+        }
+        return is_done();
+    };
+    for (FlowTalker* peer : {&b, &c}) {
+        a.flow = nullptr;
+        a.flows->connect(peer->address());
+        RVT_ASSERT(run_until([&] { return a.flow != nullptr && peer->flow != nullptr; }));
+    }
+    run_until([turns = 0]() mutable { return ++turns == 1000; });
+    RVT_ASSERT(b.say(1, "to A"));
+    a.poll();
+    RVT_EQ(a.heard.size(), 1u);
+    RVT_ASSERT(a.say(2, "to C"));  // the latest flow
+    c.poll();
+    RVT_EQ(c.heard.size(), 1u);
+    b.packets = 0;
+    b.poll();
+    RVT_EQ(b.packets, 0u);
+    RVT_ASSERT(run_until([&] { return b.flow->is_drained(); }));
+}
