@@ -22,9 +22,11 @@ namespace rvt::roce {
 /// Threads: one at a time.
 class PacketCut {
   public:
-    /// How many bytes the first packet of a message has, and each but the last. It is whole, with
-    /// the IPv4 identification 0, which is what the first one has that a device like this one
-    /// sends. Returns: 0 when no packet like that begins the message.
+    /// How many bytes the first packet of a message has, and each but the last. It is whole, and
+    /// has the IPv4 identification 0, as the first one that a device like this one sends at once,
+    /// or one above it, and the one behind it is whole, too, and has the next: where a wrong guess
+    /// may be in question no other is believed. Returns: 0 when no packet like that begins the
+    /// message.
     RVT_ALWAYS_INLINE std::size_t first_packet(const protocol::IpPath& path,
                                                std::span<const std::byte> message) noexcept {
         const std::size_t likely = message.size() < each_ ? message.size() : each_;
@@ -34,10 +36,9 @@ class PacketCut {
   private:
     // Not more are tried of a message that somebody has made for it.
     static constexpr unsigned kMostTries = 16;
-    static constexpr std::size_t kLeastBytes = protocol::kBthBytes + protocol::kIcrcBytes;
 
     static bool is_packet(const protocol::IpPath& path, std::span<const std::byte> bytes) noexcept {
-        if (bytes.size() < kLeastBytes) {
+        if (bytes.size() < protocol::kBthBytes + protocol::kIcrcBytes) {
             return false;
         }
         const auto body = bytes.first(bytes.size() - protocol::kIcrcBytes);

@@ -27,15 +27,15 @@ IpPath path() {
     return path;
 }
 
-/// Packets with payload of these sizes, each filled with `value`, as one message.
-Message joined(const std::vector<std::size_t>& payloads, std::byte value = std::byte{0x5a}) {
+/// Packets with payload of these sizes as one message.
+/// @param identification  Of the first one.
+Message joined(const std::vector<std::size_t>& payloads, std::uint16_t identification = 0) {
     Message message;
-    std::uint16_t identification = 0;
     for (const std::size_t bytes : payloads) {
         std::array<std::byte, kMaxHeaderBytes> headers;
         const std::size_t header_bytes =
             encode({.dest_qpn = 0x123, .psn = Psn(identification)}, headers.data());
-        Message payload(bytes, value);
+        Message payload(bytes, std::byte{0x5a});
         const iovec piece{.iov_base = payload.data(), .iov_len = payload.size()};
         const std::size_t before = message.size();
         message.resize(before + header_bytes + bytes + kIcrcBytes);
@@ -86,6 +86,19 @@ Test(roce_cut, what_has_no_whole_packet_at_its_beginning_has_none) {
     RVT_EQ(cut.first_packet(path(), message), 0u);
     RVT_EQ(cut.first_packet(path(), Message(kOverhead - 1)), 0u);
     RVT_EQ(cut.first_packet(path(), {}), 0u);
+}
+
+// What its sender has joined the network may have cut, and the kernel of the receiver joined in
+// parts.
+Test(roce_cut, a_part_of_what_was_joined_is_found) {
+    PacketCut cut;
+    const std::vector<std::size_t> payloads = {kFullPayload, kFullPayload, kFullPayload, 100};
+    for (const std::uint16_t first : std::array<std::uint16_t, 3>{20, 1, 60}) {
+        RVT_EQ(cut.first_packet(path(), joined(payloads, first)), kFull);
+        RVT_EQ(cut.first_packet(path(), joined({kFullPayload, 100}, first)), kFull);
+        RVT_EQ(cut.first_packet(path(), joined({8, 0}, first)), 8 + kOverhead);
+    }
+    RVT_EQ(cut.first_packet(path(), joined(payloads, 63)), 0u);  // no device sends as many
 }
 
 // A socket cannot tell it from a packet that is not whole: who has it asks the kernel next time.
