@@ -297,6 +297,7 @@ bool RdFlow::put_borrowed(const RdMessage& message, const iovec& run, bool has_m
     if (!has_more && has_followers(message)) {
         send_or_hold_locked(bytes + run.iov_len, kMostFramesOfOne);
     } else {
+        packets_before_ = packets();  // as send_or_hold_locked() does
         post_locked(has_more ? SendFlags::kMore : SendFlags::kNone);
     }
     return true;
