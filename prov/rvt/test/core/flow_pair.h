@@ -154,4 +154,36 @@ struct FlowPair {
     }
 };
 
+/// One that has a flow with each of two others, of which nobody owes another an acknowledgement.
+struct FlowTrio {
+    fake::Wire wire;
+    FlowTalker a{wire, 1, 11};
+    FlowTalker b{wire, 2, 12};
+    FlowTalker c{wire, 3, 13};
+    std::vector<core::RdFlow*> flows;  // of A, to B and to C
+
+    FlowTrio() {
+        for (FlowTalker* peer : {&b, &c}) {
+            a.flow = nullptr;
+            a.flows->connect(peer->address());
+            RVT_ASSERT(run_until([&] { return a.flow != nullptr && peer->flow != nullptr; }));
+            flows.push_back(a.flow);
+        }
+        run_until([turns = 0]() mutable { return ++turns == 1000; });
+    }
+    FlowTrio(const FlowTrio&) = delete;
+    FlowTrio& operator=(const FlowTrio&) = delete;
+    ~FlowTrio() = default;
+
+    template <class IsDone>
+    bool run_until(IsDone is_done) {
+        for (int turn = 0; turn < 200'000 && !is_done(); ++turn, now_us += 20) {
+            for (FlowTalker* talker : {&a, &b, &c}) {
+                talker->poll();
+            }
+        }
+        return is_done();
+    }
+};
+
 }  // namespace rvt::test

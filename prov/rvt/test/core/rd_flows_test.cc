@@ -47,39 +47,20 @@ Test(rd_flows, an_answer_brings_the_acknowledgement) {
 }
 
 Test(rd_flows, a_reply_to_one_peer_leaves_the_acknowledgement_of_another) {
-    fake::Wire wire;
-    FlowTalker a{wire, 1, 11};
-    FlowTalker b{wire, 2, 12};
-    FlowTalker c{wire, 3, 13};
-    const auto run_until = [&](auto is_done) {
-        for (int turn = 0; turn < 200'000 && !is_done(); ++turn, now_us += 20) {
-            for (FlowTalker* talker : {&a, &b, &c}) {
-                talker->poll();
-            }
-        }
-        return is_done();
-    };
-    std::vector<RdFlow*> flows;
-    for (FlowTalker* peer : {&b, &c}) {
-        a.flow = nullptr;
-        a.flows->connect(peer->address());
-        RVT_ASSERT(run_until([&] { return a.flow != nullptr && peer->flow != nullptr; }));
-        flows.push_back(a.flow);
-    }
-    run_until([turns = 0]() mutable { return ++turns == 1000; });
+    FlowTrio net;
     for (std::size_t replied : {0u, 1u}) {
-        for (FlowTalker* peer : {&b, &c}) {
+        for (FlowTalker* peer : {&net.b, &net.c}) {
             RVT_ASSERT(peer->say(1, "question"));
         }
-        a.poll();
-        a.flow = flows[replied];
-        RVT_ASSERT(a.say(2, "answer"));
-        a.flows->device().flush();
-        for (FlowTalker* peer : {&b, &c}) {
+        net.a.poll();
+        net.a.flow = net.flows[replied];
+        RVT_ASSERT(net.a.say(2, "answer"));
+        net.a.flows->device().flush();
+        for (FlowTalker* peer : {&net.b, &net.c}) {
             peer->poll();
             RVT_ASSERT(peer->flow->is_drained());
         }
-        RVT_ASSERT(run_until([&] { return flows[replied]->is_drained(); }));
+        RVT_ASSERT(net.run_until([&] { return net.flows[replied]->is_drained(); }));
     }
 }
 
