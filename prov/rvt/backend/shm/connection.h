@@ -129,6 +129,9 @@ class ConnectionUser {
     /// Asks peers to wake wake_fd, because nobody polls; false when work has arrived meanwhile.
     /// The control thread never reads wake_fd, it only notices each write.
     virtual bool control_arm() noexcept = 0;
+    /// Takes that back, as nobody notices the writes any more. Not what the application has asked
+    /// for since.
+    virtual void control_disarm() noexcept = 0;
     /// What a peer's request_region() is about. It must stay registered until this returns; a peer
     /// that has mapped it looks the key up before each use.
     /// Returns: EACCES when this key is not for peers.

@@ -186,6 +186,7 @@ class SegmentDevice final : public ConnectionUser {
     bool control_progress() noexcept override { return false; }  // the application polls
     std::uint64_t poll_count() const noexcept override { return station_.poll_count(); }
     bool control_arm() noexcept override { return true; }
+    void control_disarm() noexcept override {}
 
   private:
     using Channels = std::vector<std::unique_ptr<SegmentChannel>>;

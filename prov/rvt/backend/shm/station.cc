@@ -119,6 +119,12 @@ void Station::disarm() noexcept {
     page_->armed.store(0, std::memory_order_relaxed);
 }
 
+void Station::disarm_for_control() noexcept {
+    std::uint32_t episode = control_episode_;
+    // relaxed: as in disarm().
+    page_->armed.compare_exchange_strong(episode, 0, std::memory_order_relaxed);
+}
+
 void Station::wake_owner() noexcept {
     // EAGAIN: it is readable already.
     [[maybe_unused]] const int ignored = eventfd_write(wake_fd_.get(), 1);

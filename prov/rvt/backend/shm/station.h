@@ -86,6 +86,14 @@ class Station {
     /// Asks all peers to wake wake_fd(). The caller looks at the rings once more before it sleeps.
     void arm() noexcept;
     void disarm() noexcept;
+    /// arm() by the control thread, which a wire tells otherwise. It holds the lock of the
+    /// endpoint.
+    void arm_for_control() noexcept {
+        Station::arm();
+        control_episode_ = episode_;
+    }
+    /// Takes that back, and nothing else. Threads: the control thread, without the lock.
+    void disarm_for_control() noexcept;
     int wake_fd() const noexcept { return wake_fd_.get(); }
     /// Makes wake_fd() readable. Threads: any.
     void wake_owner() noexcept;
@@ -100,7 +108,8 @@ class Station {
 
     EndpointPage* page_ = &unopened_;
     std::atomic<std::uint64_t> polls_{0};
-    std::uint32_t episode_ = 0;  // of sleep, counts up
+    std::uint32_t episode_ = 0;          // of sleep, counts up
+    std::uint32_t control_episode_ = 0;  // the latest of the control thread's
     util::UniqueFd wake_fd_;
     util::UdpPort port_;
     util::Mapping page_memory_;

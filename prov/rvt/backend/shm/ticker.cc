@@ -29,10 +29,14 @@ void Ticker::kick(bool is_polling) {
     if (!is_polling) {
         take_over();
     } else if (!has_timer() || only_sends_) {
-        only_sends_ = false;
-        last_count_ = user_.poll_count();
-        set_timer(Clock::now() + kTick);
+        look_again();
     }
+}
+
+void Ticker::look_again() {
+    only_sends_ = false;
+    last_count_ = user_.poll_count();
+    set_timer(Clock::now() + kTick);
 }
 
 void Ticker::note_connected() {
@@ -97,7 +101,8 @@ void Ticker::take_over() {
     const Clock::time_point begin = Clock::now();
     for (int round = 0; round < kMaxRounds; ++round) {
         if (!user_.control_progress()) {
-            return watch_application();
+            watch_application();
+            return look_again();
         }
         if (user_.control_arm() && arm()) {
             rest_ = kTick;
@@ -120,6 +125,7 @@ bool Ticker::arm() {
 void Ticker::disarm() noexcept {
     if (is_armed_) {
         is_armed_ = false;
+        user_.control_disarm();  // else peers would believe that they are heard
         unwatch();
     }
 }

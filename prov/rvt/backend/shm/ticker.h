@@ -38,6 +38,7 @@ class Ticker final : public util::ControlThread::Handler {
     using Clock = util::ControlThread::Clock;
 
     void watch_application();
+    void look_again();
     void send_for_application();
     void take_over();
     bool arm();

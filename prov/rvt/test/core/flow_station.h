@@ -95,6 +95,7 @@ class FlowStation final : private core::RdFlowsUser {
     static void unmark_use() noexcept {}
     static util::Status arm() noexcept { return util::kOk; }
     static void arm_for_control() noexcept {}
+    static void disarm_for_control() noexcept {}
     static void disarm() noexcept {}
     static int wake_fd() noexcept { return -1; }
 

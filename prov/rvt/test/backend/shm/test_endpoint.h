@@ -97,6 +97,11 @@ class TestEndpoint final : public ConnectionUser {
     std::uint64_t poll_count() const noexcept override {
         return polls.fetch_add(polls_all_the_time ? 1 : 0, std::memory_order_relaxed);
     }
+    void control_disarm() noexcept override {
+        const std::lock_guard guard(lock_);
+        ++disarm_calls;
+        arrived_.notify_all();
+    }
     bool control_arm() noexcept override {
         const std::lock_guard guard(lock_);
         ++arm_calls;
@@ -137,6 +142,7 @@ class TestEndpoint final : public ConnectionUser {
     // Read in wait_until().
     int progress_calls = 0;
     int arm_calls = 0;
+    int disarm_calls = 0;
     bool is_inside = false;
     bool has_endless_work = false;
 

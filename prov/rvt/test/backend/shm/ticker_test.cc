@@ -51,6 +51,35 @@ Test(ticker, leaves_progress_to_an_application_that_is_inside, .timeout = 30) {
     RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 0; }));
 }
 
+Test(ticker, looks_again_after_an_application_that_was_inside, .timeout = 30) {
+    TestEndpoint a;
+    TestEndpoint b;
+    b.is_inside = true;
+    a.connector().connect(b.address());
+    const auto at_a = a.next_peering();
+    a.connector().wake_peer(at_a->link);
+    RVT_ASSERT(b.wait_until([&] {
+        b.is_inside = b.progress_calls == 0;
+        return !b.is_inside;
+    }));
+    RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 1; }));
+}
+
+Test(ticker, takes_back_what_it_has_asked_for_when_it_does_not_listen, .timeout = 30) {
+    TestEndpoint a;
+    TestEndpoint b;
+    a.connector().connect(b.address());
+    const auto at_a = a.next_peering();
+    a.connector().wake_peer(at_a->link);
+    RVT_ASSERT(b.wait_until([&] {
+        b.is_inside = b.arm_calls == 1;
+        return b.is_inside;
+    }));
+    answered(a, at_a->link);  // it listens by now
+    RVT_EQ(eventfd_write(at_a->wake_fd.get(), 1), 0);
+    RVT_ASSERT(b.wait_until([&] { return b.disarm_calls == 1; }));
+}
+
 Test(ticker, leaves_progress_to_an_application_that_polls, .timeout = 30) {
     TestEndpoint a;
     TestEndpoint b;
