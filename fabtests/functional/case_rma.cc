@@ -434,12 +434,28 @@ void mapped_memory(Rank& self) {
     close(fd);
 }
 
-/// Without any call of the target, which has been written before: either it completes, or the
-/// provider never said it would.
-void target_asleep(Rank& self) {
-    Memory memory(self, {.caps = FI_RMA | FI_MSG, .tx_op_flags = FI_DELIVERY_COMPLETE}, 1 << 20);
+/// Waits up to 2 s for the completion of an access, asleep where the queue has something to sleep
+/// on; then wakes up the target. Returns: whether that was not needed.
+bool completes_without_target(Rank& self, Party& party, fi_wait_obj wait = FI_WAIT_NONE) {
+    constexpr int kLimitMs = 2000;
+    Completion done;
+    bool completed = false;
+    if (wait != FI_WAIT_NONE) {
+        fi_cq_tagged_entry entry{};
+        completed = fi_cq_sread(party.ep.tx_cq, &entry, 1, nullptr, kLimitMs) == 1;
+    } else {
+        const double until = now_s() + kLimitMs / 1e3;
+        while (!completed && now_s() < until) completed = party.ep.poll(party.ep.tx_cq, done);
+    }
+    self.send(1, "t", 1);
+    if (!completed) done = party.ep.wait_tx();
+    FAB_EQUAL(done.err, 0);
+    return completed;
+}
+
+/// While both make progress, as they may have to for the first one.
+void write_first(const Rank& self, Memory& memory, Contexts& contexts) {
     Party& party = memory.party;
-    Contexts contexts(1);
     if (self.rank == 0) {
         memory.local.fill(1);
         memory.write(1 << 20, 0, contexts.at(0));
@@ -450,6 +466,15 @@ void target_asleep(Rank& self) {
         party.recv(memory.local, 8, contexts.at(0));
         party.ep.wait_rx();
     }
+}
+
+/// Without any call of the target, which has been written before: either it completes, or the
+/// provider never said it would.
+void target_asleep(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA | FI_MSG, .tx_op_flags = FI_DELIVERY_COMPLETE}, 1 << 20);
+    Party& party = memory.party;
+    Contexts contexts(1);
+    write_first(self, memory, contexts);
     party.barrier();
     if (self.rank == 1) {
         char token = 0;
@@ -460,14 +485,37 @@ void target_asleep(Rank& self) {
     }
     memory.local.fill(2);
     memory.write(1 << 20, 0, contexts.at(0));
-    Completion done;
-    const double until = now_s() + 2;
-    bool completed = false;
-    while (!completed && now_s() < until) completed = party.ep.poll(party.ep.tx_cq, done);
-    self.send(1, "t", 1);
-    if (!completed) done = party.ep.wait_tx();
+    const bool completed = completes_without_target(self, party);
     party.barrier();
-    FAB_EQUAL(done.err, 0);
+    if (!completed) skip("RMA needs progress at the target");
+}
+
+/// The same of a target that was at work until just now, so that it was asked for its part. The
+/// initiator polls, or sleeps where the queue has something to sleep on.
+template <fi_wait_obj kWait>
+void target_falls_asleep(Rank& self) {
+    Memory memory(self,
+                  {.caps = FI_RMA | FI_MSG, .tx_op_flags = FI_DELIVERY_COMPLETE, .cq_wait = kWait},
+                  1 << 20);
+    Party& party = memory.party;
+    Contexts contexts(1);
+    write_first(self, memory, contexts);
+    bool completed = true;
+    unsigned seed = 1;
+    for (const std::size_t size : {8UL, 3000UL, 64UL << 10, 1UL << 20}) {
+        ++seed;
+        if (self.rank == 0) memory.local.fill(seed);
+        party.barrier();  // polls
+        if (self.rank == 0) {
+            memory.write(size, 0, contexts.at(0));
+            completed = completes_without_target(self, party, kWait) && completed;
+        } else {
+            char token = 0;
+            self.receive(0, &token, 1);
+        }
+        party.barrier();
+        if (self.rank == 1) memory.target.expect(seed, size);
+    }
     if (!completed) skip("RMA needs progress at the target");
 }
 
@@ -485,6 +533,8 @@ constexpr Case kCases[] = {
     {"rma_to_itself", to_itself},
     {"rma_mapped_memory", mapped_memory},
     {"rma_target_asleep", target_asleep},
+    {"rma_target_falls_asleep", target_falls_asleep<FI_WAIT_NONE>},
+    {"rma_both_fall_asleep", target_falls_asleep<FI_WAIT_FD>},
 };
 
 }  // namespace

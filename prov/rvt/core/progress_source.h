@@ -14,6 +14,9 @@ class ProgressSource {
     using Progress = unsigned (*)(ProgressSource*) noexcept;
     Progress progress = nullptr;
 
+    /// After many looks in vain: tells peers that have their part in what waits, and may not know.
+    virtual void remind_peers_locked() noexcept {}
+
     /// Sleeping ("the sleeper pays"): asks that wake_fd() becomes readable with what comes next.
     /// Returns: EAGAIN when work has arrived meanwhile (call progress), 0 when it is safe to sleep.
     virtual util::Status arm_locked() noexcept = 0;

@@ -236,6 +236,7 @@ bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::access_sent(Peer& peer, RdTxOp& op) noexcept {
     ++peer.outstanding_accesses;
+    peer.asked_ticks = 0;
     sent(peer, op, true);
     if (peer.path.must_wake_peer()) {
         station_.wake_peer(peer.link);

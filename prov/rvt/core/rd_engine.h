@@ -112,6 +112,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status cancel(void* context) noexcept override;
     void set_min_multi_recv(std::size_t bytes) noexcept override { min_multi_recv_ = bytes; }
     std::size_t min_multi_recv() const noexcept override { return min_multi_recv_; }
+    void remind_peers_locked() noexcept override;
     Status arm_locked() noexcept override;
     void disarm_locked() noexcept override { station_.disarm(); }
     int wake_fd() const noexcept override { return station_.wake_fd(); }
@@ -450,6 +451,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool run_peer(Peer& peer) noexcept;
     void make_busy(Peer& peer) noexcept;
     [[nodiscard]] bool has_work() const noexcept;
+    bool has_fresh_access() noexcept;
     void reply(Peer& peer, RdOp op, std::uint8_t flags, std::uint64_t data, const void* payload,
                std::size_t count) noexcept;
     void retire(Peer& peer) noexcept;

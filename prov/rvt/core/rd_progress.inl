@@ -262,13 +262,42 @@ void RdEngine<Lock, Host>::reply(Peer& peer, RdOp op, std::uint8_t flags, std::u
 
 // ---- sleeping ----
 
+/// Targets that polled when they were asked for their part in an access, and have ceased to: their
+/// control threads do it, if somebody says so.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::remind_peers_locked() noexcept {
+    for (const Polled& polled : polled_) {
+        const Peer& peer = *polled.peer;
+        if (!peer.has_no_access() && peer.path.must_wake_peer()) {
+            station_.wake_peer(peer.link);
+        }
+    }
+}
+
+/// Whether a target may have been asked for its part in an access since it polled last, although it
+/// is taken to poll. A little later either it has done it, or it can be reminded.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::has_fresh_access() noexcept {
+    const std::uint64_t now = util::cpu_ticks();
+    bool is_fresh = false;
+    for (const Polled& polled : polled_) {
+        Peer& peer = *polled.peer;
+        if (peer.outstanding_accesses != 0 && peer.path.is_peer_polling()) {
+            peer.asked_ticks = peer.asked_ticks == 0 ? now : peer.asked_ticks;
+            is_fresh |= static_cast<std::int64_t>(now - peer.asked_ticks) < Path::kPollingTicks;
+        }
+    }
+    return is_fresh;
+}
+
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
     const bool is_armed = station_.arm().is_ok();
-    if (!is_armed || has_work()) {
+    if (!is_armed || has_work() || has_fresh_access()) {
         station_.disarm();
         return EAGAIN;
     }
+    remind_peers_locked();
     return util::kOk;
 }
 

@@ -26,7 +26,11 @@ bool try_progress(Cntr& cntr) noexcept {
             cntr.domain->send_for_others_locked();
         }
     }
-    return cntr.courtesy.is_due(has_moved);
+    const bool is_yield_due = cntr.courtesy.is_due(has_moved);
+    if (is_yield_due) [[unlikely]] {
+        cntr.progressors.remind_peers_locked();
+    }
+    return is_yield_due;
 }
 
 template <class Lock>

@@ -77,6 +77,9 @@ RVT_ALWAYS_INLINE ssize_t try_read_entries(Cq& cq, void* buffer, std::size_t cou
             }
         }
         is_yield_due = cq.courtesy.is_due(moved != 0);
+        if (is_yield_due) [[unlikely]] {
+            cq.progressors.remind_peers_locked();
+        }
         for (unsigned more = kMoreLooks; more != 0 && moved != 0 && queue.is_empty(); --more) {
             moved = cq.progressors.run_locked();
         }

@@ -47,6 +47,15 @@ unsigned Progressors::run_others_locked() const noexcept {
     return moved;
 }
 
+void Progressors::remind_peers_locked() const noexcept {
+    if (first_.source != nullptr) {
+        first_.source->remind_peers_locked();
+    }
+    for (const Progressor& other : others_) {
+        other.source->remind_peers_locked();
+    }
+}
+
 bool Progressors::arm_locked() const noexcept {
     if (first_.source == nullptr) {
         return true;

@@ -26,6 +26,8 @@ class Progressors {
         return moved;
     }
 
+    /// After many that moved nothing.
+    [[gnu::cold]] void remind_peers_locked() const noexcept;
     /// Makes the sources signal their wake_fd with the next arrival.
     /// Returns: false when one has work already; then none stays armed.
     bool arm_locked() const noexcept;
