@@ -511,6 +511,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Peer* next_run_to_ = nullptr;
     std::vector<Peer*> busy_;
     std::vector<Peer*> remote_;  // connected peers of other hosts: the station polls for them
+    bool has_accessed_ = false;  // a peer, by a one-sided operation
     RdQueue<RdInbound> copies_;  // messages that this process reads itself
     std::size_t late_count_ = 0;
     std::atomic<Event*> mail_{nullptr};  // pushed by the control thread, taken whole by the owner

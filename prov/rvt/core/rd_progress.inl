@@ -266,6 +266,9 @@ void RdEngine<Lock, Host>::reply(Peer& peer, RdOp op, std::uint8_t flags, std::u
 /// control threads do it, if somebody says so.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::remind_peers_locked() noexcept {
+    if (!has_accessed_) {
+        return;
+    }
     for (const Polled& polled : polled_) {
         const Peer& peer = *polled.peer;
         if (!peer.has_no_access() && peer.path.must_wake_peer()) {
