@@ -54,7 +54,7 @@ def pingpong(provider, size):
 
 def bandwidth_row(measure, name, size, count):
     """Each beside the program of perftest that does the same: the target of one-sided operations has no part in
-    them, nor takes the NIC's emulation a processor away."""
+    them, and takes no processor from the NIC's emulation."""
     return Row(f"{measure}-{size}", f"{measure} {size}", "GB/s", HIGH, times(0.95, name, HIGH), (RXM,),
                {name: perftest(name, size, count, f"$4 * {MIB_IN_GB}")})
 

@@ -121,7 +121,7 @@ void Station::disarm() noexcept {
 
 void Station::disarm_for_control() noexcept {
     std::uint32_t episode = control_episode_;
-    // relaxed: as in disarm().
+    // relaxed: a peer that has seen it just now rings in vain, and asks when it has waited.
     page_->armed.compare_exchange_strong(episode, 0, std::memory_order_relaxed);
 }
 

@@ -162,8 +162,12 @@ void Switchboard::wake_peer(std::uint64_t link) noexcept {
     }
 }
 
+/// A wish that the page has not invited would be in vain for ever.
 void Switchboard::link_woken() {
-    ticker_.kick(is_polling(*attr_.page->at<EndpointPage>(0)));
+    const EndpointPage& page = *attr_.page->at<EndpointPage>(0);
+    if (page.control_may_enter != 0) {
+        ticker_.kick(is_polling(page));
+    }
 }
 
 // ---- the listening socket ----

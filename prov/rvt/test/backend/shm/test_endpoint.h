@@ -187,6 +187,7 @@ class TestEndpoint final : public ConnectionUser {
         [[maybe_unused]] const ssize_t got = getrandom(random, sizeof random, 0);
         page.incarnation = random[0];
         page.probe = random[1];
+        page.control_may_enter = 1;
     }
 
     util::UdpPort port_;

@@ -29,35 +29,50 @@ void answered(TestEndpoint& endpoint, std::uint64_t link) {
     RVT_ASSERT(event != nullptr && event->kind == Kind::kRegion);
 }
 
+/// Of two endpoints one has connected to the other, whose control thread it can ask.
+struct Pair {
+    /// `prepare` makes of the other one what its control thread then sees.
+    explicit Pair(void (*prepare)(TestEndpoint& b) = [](TestEndpoint&) {}) {
+        prepare(b);
+        a.connector().connect(b.address());
+        at_a = a.next_peering();
+    }
+    void ask() { a.connector().wake_peer(at_a->link); }
+    void await_answer() { answered(a, at_a->link); }
+
+    TestEndpoint a;
+    TestEndpoint b;
+    std::unique_ptr<rvt::shm::Peering> at_a;
+};
+
 }  // namespace
 
 Test(ticker, makes_progress_when_a_peer_asks, .timeout = 30) {
-    TestEndpoint a;
-    TestEndpoint b;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
-    a.connector().wake_peer(at_a->link);
+    Pair pair;
+    TestEndpoint& b = pair.b;
+    pair.ask();
     RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 1 && b.arm_calls == 1; }));
 }
 
 Test(ticker, leaves_progress_to_an_application_that_is_inside, .timeout = 30) {
-    TestEndpoint a;
-    TestEndpoint b;
-    b.is_inside = true;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
-    a.connector().wake_peer(at_a->link);
+    Pair pair([](TestEndpoint& b) { b.is_inside = true; });
+    TestEndpoint& b = pair.b;
+    pair.ask();
     RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 1; }));
     RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 0; }));
 }
 
+Test(ticker, ignores_wishes_where_the_control_thread_may_not_enter, .timeout = 30) {
+    Pair pair([](TestEndpoint& b) { b.page().control_may_enter = 0; });
+    pair.ask();
+    pair.await_answer();
+    RVT_ASSERT(pair.b.wait_until([&] { return pair.b.progress_calls == 0; }));
+}
+
 Test(ticker, looks_again_after_an_application_that_was_inside, .timeout = 30) {
-    TestEndpoint a;
-    TestEndpoint b;
-    b.is_inside = true;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
-    a.connector().wake_peer(at_a->link);
+    Pair pair([](TestEndpoint& b) { b.is_inside = true; });
+    TestEndpoint& b = pair.b;
+    pair.ask();
     RVT_ASSERT(b.wait_until([&] {
         b.is_inside = b.progress_calls == 0;
         return !b.is_inside;
@@ -66,70 +81,60 @@ Test(ticker, looks_again_after_an_application_that_was_inside, .timeout = 30) {
 }
 
 Test(ticker, takes_back_what_it_has_asked_for_when_it_does_not_listen, .timeout = 30) {
-    TestEndpoint a;
-    TestEndpoint b;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
-    a.connector().wake_peer(at_a->link);
+    Pair pair;
+    TestEndpoint& b = pair.b;
+    pair.ask();
     RVT_ASSERT(b.wait_until([&] {
         b.is_inside = b.arm_calls == 1;
         return b.is_inside;
     }));
-    answered(a, at_a->link);  // it listens by now
-    RVT_EQ(eventfd_write(at_a->wake_fd.get(), 1), 0);
+    pair.await_answer();  // it listens by now
+    RVT_EQ(eventfd_write(pair.at_a->wake_fd.get(), 1), 0);
     RVT_ASSERT(b.wait_until([&] { return b.disarm_calls == 1; }));
 }
 
 Test(ticker, leaves_progress_to_an_application_that_polls, .timeout = 30) {
-    TestEndpoint a;
-    TestEndpoint b;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
+    Pair pair;
+    TestEndpoint& b = pair.b;
     seem_to_poll(b);
     b.polls_all_the_time = true;
-    a.connector().wake_peer(at_a->link);
-    answered(a, at_a->link);
+    pair.ask();
+    pair.await_answer();
     RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 0; }));
 }
 
 Test(ticker, looks_whether_who_polled_still_does, .timeout = 30) {
-    TestEndpoint a;
-    TestEndpoint b;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
+    Pair pair;
+    TestEndpoint& b = pair.b;
     seem_to_poll(b);
-    a.connector().wake_peer(at_a->link);
+    pair.ask();
     RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 1; }));
 }
 
 Test(ticker, takes_wishes_that_come_together_for_one, .timeout = 30) {
     constexpr int kWishes = 50;
-    TestEndpoint a;
-    TestEndpoint b;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
+    Pair pair;
+    TestEndpoint& b = pair.b;
     bool has_asked = false;
     // The control thread waits for us with the first of them, if it has found it alone.
     RVT_ASSERT(b.wait_until([&] {
         for (int i = 0; i < kWishes && !has_asked; ++i) {
-            a.connector().wake_peer(at_a->link);
+            pair.ask();
         }
         has_asked = true;
         return b.arm_calls != 0;
     }));
-    answered(a, at_a->link);
+    pair.await_answer();
     RVT_ASSERT(b.wait_until([&] { return b.progress_calls <= 2; }));
 }
 
 Test(ticker, makes_progress_at_each_write_once_armed, .timeout = 30) {
-    TestEndpoint a;
-    TestEndpoint b;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
-    a.connector().wake_peer(at_a->link);
+    Pair pair;
+    TestEndpoint& b = pair.b;
+    pair.ask();
     RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 1; }));
     for (int i = 2; i < 5; ++i) {
-        RVT_EQ(eventfd_write(at_a->wake_fd.get(), 1), 0);
+        RVT_EQ(eventfd_write(pair.at_a->wake_fd.get(), 1), 0);
         RVT_ASSERT(b.wait_until([&] { return b.arm_calls == i; }));
     }
 }
@@ -175,12 +180,9 @@ Test(ticker, wakes_a_sleeper_when_an_event_is_delivered, .timeout = 30) {
 }
 
 Test(ticker, does_not_spin_over_work_that_waits_for_a_peer, .timeout = 30) {
-    TestEndpoint a;
-    TestEndpoint b;
-    b.has_endless_work = true;
-    a.connector().connect(b.address());
-    const auto at_a = a.next_peering();
-    a.connector().wake_peer(at_a->link);
+    Pair pair([](TestEndpoint& b) { b.has_endless_work = true; });
+    TestEndpoint& b = pair.b;
+    pair.ask();
     // The time first, then the count: who is not scheduled between the two has more time, not less.
     const auto begin = std::chrono::steady_clock::now();
     int first = 0;
