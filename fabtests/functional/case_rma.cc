@@ -519,6 +519,35 @@ void target_falls_asleep(Rank& self) {
     if (!completed) skip("RMA needs progress at the target");
 }
 
+/// The same of an injected write, which nothing completes, while the target waits for its bytes
+/// without a call.
+void inject_write_to_sleeper(Rank& self) {
+    Memory memory(self, {.caps = FI_RMA | FI_MSG, .tx_op_flags = FI_DELIVERY_COMPLETE}, 1 << 20);
+    Party& party = memory.party;
+    Contexts contexts(1);
+    write_first(self, memory, contexts);
+    if (self.rank == 0) memory.local.fill(2);
+    party.barrier();  // polls
+    bool has_come = false;
+    if (self.rank == 0) {
+        party.ep.post([&] {
+            return fi_inject_write(party.ep.ep, memory.local.as(), 8, party.peer(),
+                                   memory.remote.base, memory.remote.key);
+        });
+        self.receive_polling(1, &has_come, sizeof has_come, [&] { party.ep.progress(); });
+    } else {
+        memory.local.fill(2);
+        const double until = now_s() + 2;
+        while (!has_come && now_s() < until) {
+            has_come = std::memcmp(memory.target.as(), memory.local.as(), 8) == 0;
+            relax();
+        }
+        self.send(0, &has_come, sizeof has_come);
+    }
+    party.barrier();
+    if (!has_come) skip("RMA needs progress at the target");
+}
+
 constexpr Case kCases[] = {
     {"rma_write_sizes", write_sizes},
     {"rma_read_sizes", read_sizes},
@@ -534,6 +563,7 @@ constexpr Case kCases[] = {
     {"rma_mapped_memory", mapped_memory},
     {"rma_target_asleep", target_asleep},
     {"rma_target_falls_asleep", target_falls_asleep<FI_WAIT_NONE>},
+    {"rma_inject_write_to_sleeper", inject_write_to_sleeper},
     {"rma_both_fall_asleep", target_falls_asleep<FI_WAIT_FD>},
 };
 

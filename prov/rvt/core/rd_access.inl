@@ -92,6 +92,8 @@ bool RdEngine<Lock, Host>::write_quietly(const RdRma& request) noexcept {
     }
     ++peer->quiet_writes;
     peer->has_quiet_writes = true;
+    peer->asked_ticks = 0;
+    has_accessed_ = true;
     if (completion_.write != nullptr) {
         completion_.write->add(1);
     }

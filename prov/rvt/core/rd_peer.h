@@ -118,7 +118,7 @@ struct RdPeerBase {
     std::uint32_t id = 0;                    // the `source` of its messages in the match queues
     std::uint32_t outstanding = 0;           // operations that wait for an answer
     std::uint32_t outstanding_accesses = 0;  // those of them that are one-sided
-    std::uint64_t asked_ticks = 0;     // by when the latest of these was sent; 0: it was not noted
+    std::uint64_t asked_ticks = 0;     // by when the latest access was sent; 0: it was not noted
     std::uint32_t rendezvous_due = 0;  // headers sent that nobody has asked about
     std::uint32_t shares_ahead = 0;    // kShare messages that were done with one before them
     bool has_quiet_writes = false;     // the target may not have executed some of them

@@ -270,8 +270,9 @@ void RdEngine<Lock, Host>::remind_peers_locked() noexcept {
         return;
     }
     for (const Polled& polled : polled_) {
-        const Peer& peer = *polled.peer;
-        if (!peer.has_no_access() && peer.path.must_wake_peer()) {
+        Peer& peer = *polled.peer;
+        const bool is_due = !peer.has_no_access() || !are_quiet_writes_done(peer);
+        if (is_due && peer.path.must_wake_peer()) {
             station_.wake_peer(peer.link);
         }
     }
@@ -285,7 +286,8 @@ bool RdEngine<Lock, Host>::has_fresh_access() noexcept {
     bool is_fresh = false;
     for (const Polled& polled : polled_) {
         Peer& peer = *polled.peer;
-        if (peer.outstanding_accesses != 0 && peer.path.is_peer_polling()) {
+        const bool is_due = peer.outstanding_accesses != 0 || !are_quiet_writes_done(peer);
+        if (is_due && peer.path.is_peer_polling()) {
             peer.asked_ticks = peer.asked_ticks == 0 ? now : peer.asked_ticks;
             is_fresh |= static_cast<std::int64_t>(now - peer.asked_ticks) < Path::kPollingTicks;
         }
@@ -295,8 +297,11 @@ bool RdEngine<Lock, Host>::has_fresh_access() noexcept {
 
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
+    if (has_accessed_ && has_fresh_access()) {
+        return EAGAIN;
+    }
     const bool is_armed = station_.arm().is_ok();
-    if (!is_armed || has_work() || has_fresh_access()) {
+    if (!is_armed || has_work()) {
         station_.disarm();
         return EAGAIN;
     }
