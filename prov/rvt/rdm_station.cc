@@ -256,12 +256,25 @@ bool RdmStation::leave_wire_to_watch() noexcept {
     return true;
 }
 
-/// With automatic progress the control thread may do all that the owner does, without it what peers
-/// wait for.
+void RdmStation::work_waits() noexcept {
+    // relaxed: who asks comes back while the owner does not.
+    work_waits_.store(true, std::memory_order_relaxed);
+    wake_owner();
+}
+
+/// With automatic progress the control thread does all that the owner does. Without it, it answers
+/// peers' packets, and does the rest when something has come that only the owner can do: a peer's
+/// one-sided operation may be among it.
 bool RdmStation::poll_for_owner() noexcept {
     control_polls_.store(true, std::memory_order_relaxed);  // relaxed: read by this thread
-    const bool is_done = has_auto_progress_ && user_->control_progress();
+    bool is_done = has_auto_progress_ && user_->control_progress();
     const bool could = is_done || flows_->poll_for_owner();
+    // relaxed: as in work_waits().
+    if (!is_done && work_waits_.exchange(false, std::memory_order_relaxed)) {
+        is_done = user_->control_progress();
+        work_waits_.store(!is_done, std::memory_order_relaxed);  // relaxed: as in work_waits()
+        wake_owner();  // if it sleeps: that is over, and there may be completions
+    }
     if (could && !has_auto_progress_) {
         user_->control_send();  // what was posted before its peer was connected
     }
@@ -293,6 +306,7 @@ util::Status RdmStation::arm() noexcept {
         return added;
     }
     core::Device& device = flows_->device();
+    work_waits_.store(false, std::memory_order_relaxed);  // relaxed: as in work_waits()
     const unsigned moved = flows_->poll();
     // relaxed: as in poll_wire(). It stays hot for who comes back.
     const bool is_hot = is_wire_hot_.load(std::memory_order_relaxed);

@@ -95,7 +95,7 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     void flow_ended(core::RdFlow& flow) noexcept override;
     void flow_left(core::RdFlow& flow) noexcept override;
     void deliver_end(const core::RdFlow& flow, shm::ConnectionEvent::Kind kind);
-    void work_waits() noexcept override { wake_owner(); }
+    void work_waits() noexcept override;
 
     std::uint64_t owner_polls() const noexcept override { return user_->poll_count(); }
     bool poll_for_owner() noexcept override;
@@ -113,6 +113,7 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
 
     std::atomic<bool> is_wire_hot_{false};
     std::atomic<bool> control_polls_{false};  // in the owner's stead
+    std::atomic<bool> work_waits_{false};     // for the owner, or who comes in its stead
     RdmUser* user_ = nullptr;
     bool has_auto_progress_ = false;
     std::unique_ptr<roce::PacketDevice> device_;
