@@ -19,6 +19,7 @@ using fab::standin::find;
 using fab::standin::kPage;
 using fab::standin::world;
 
+constexpr std::uintptr_t kLegacyStream = 1;
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
@@ -136,8 +137,12 @@ int cuStreamCreate(void** made, unsigned /*flags*/) {
     return current.empty() ? kInvalidContext : kSuccess;
 }
 
-int cuStreamSynchronize(void* /*stream*/) {
+int cuStreamSynchronize(void* of) {
     if (current.empty()) return kInvalidContext;
+    if (reinterpret_cast<std::uintptr_t>(of) == kLegacyStream) {
+        fab::standin::make_late_copies();
+        return kSuccess;
+    }
     const std::lock_guard guard(world().lock);
     int failed = kSuccess;
     for (const Copy& each : std::exchange(queued(), {})) {
@@ -152,6 +157,7 @@ int cuPointerGetAttribute(void* value, int attribute, unsigned long long address
     if (!found) return kInvalidValue;
     const unsigned type = 2;
     const unsigned is_managed = found->memory.is_managed ? 1 : 0;
+    const unsigned is_sync = found->memory.is_managed || found->memory.is_sync ? 1 : 0;
     const int ordinal = 0;
     void* const its_context = &context;
     const unsigned long long start = found->begin;
@@ -159,12 +165,20 @@ int cuPointerGetAttribute(void* value, int attribute, unsigned long long address
     switch (attribute) {
         case 1: std::memcpy(value, &its_context, sizeof its_context); return kSuccess;
         case 2: std::memcpy(value, &type, sizeof type); return kSuccess;
+        case 6: std::memcpy(value, &is_sync, sizeof is_sync); return kSuccess;
         case 8: std::memcpy(value, &is_managed, sizeof is_managed); return kSuccess;
         case 9: std::memcpy(value, &ordinal, sizeof ordinal); return kSuccess;
         case 11: std::memcpy(value, &start, sizeof start); return kSuccess;
         case 12: std::memcpy(value, &bytes, sizeof bytes); return kSuccess;
         default: return kInvalidValue;
     }
+}
+
+int cuPointerSetAttribute(const void* value, int attribute, unsigned long long address) {
+    unsigned is_sync = 0;
+    std::memcpy(&is_sync, value, sizeof is_sync);
+    return attribute == 6 && is_sync == 1 && fab::standin::make_sync(address) ? kSuccess
+                                                                              : kInvalidValue;
 }
 
 /// Of whole pages from an allocation's first on.

@@ -81,6 +81,20 @@ char* open_range(std::uintptr_t address, std::size_t bytes) {
     return found && bytes <= found->memory.bytes - offset ? found->memory.copies + offset : nullptr;
 }
 
+bool make_sync(std::uintptr_t address) {
+    const std::lock_guard guard(world().lock);
+    const auto found = find_locked(address);
+    if (found) world().memories[found->begin].is_sync = true;
+    return found.has_value();
+}
+
+void make_late_copies() {
+    const std::lock_guard guard(world().lock);
+    for (const Late& each : std::exchange(world().late, {})) {
+        copy(each.to, each.bytes.data(), each.bytes.size());
+    }
+}
+
 bool begin_copy(std::size_t bytes) {
     if (std::exchange(world().is_next_to_fail, false)) return false;
     if (world().copies_left >= 0 && world().copies_left-- <= 0) {
@@ -162,6 +176,15 @@ void write(void* to, const void* from, std::size_t bytes) {
 
 void read(void* to, const void* from, std::size_t bytes) {
     copy(to, application_range(from, bytes), bytes);
+}
+
+void write_late(void* to, const void* from, std::size_t bytes) {
+    char* const range = application_range(to, bytes);
+    const auto found = find(reinterpret_cast<std::uintptr_t>(to));
+    if (found->memory.is_sync || found->memory.is_managed) return copy(range, from, bytes);
+    const auto* const begin = static_cast<const char*>(from);
+    const std::lock_guard guard(world().lock);
+    world().late.push_back({range, {begin, begin + bytes}});
 }
 
 void fail_copies(int after) {

@@ -34,6 +34,10 @@ void release(void* memory);
 /// The application's own copies.
 void write(void* to, const void* from, std::size_t bytes);
 void read(void* to, const void* from, std::size_t bytes);
+/// One that returns before it is made, as those of CUDA from host memory that is not pinned: it is
+/// made when the stream of such copies is waited for, unless the library was told that all of them
+/// are to be made at once.
+void write_late(void* to, const void* from, std::size_t bytes);
 
 /// Has copies fail from the nth on, counted from 0; -1: none.
 void fail_copies(int after);

@@ -27,6 +27,7 @@ struct Memory {
     int fd = -1;
     bool is_managed = false;
     bool is_opened = false;  // another process's
+    bool is_sync = false;    // the application's copies are made at once
 };
 
 /// By what another process opens an allocation.
@@ -34,6 +35,12 @@ struct Handle {
     pid_t process = 0;
     int fd = -1;
     std::size_t bytes = 0;
+};
+
+/// One of the application's that is still to be made, with its bytes.
+struct Late {
+    char* to;
+    std::vector<char> bytes;
 };
 
 struct World {
@@ -44,6 +51,7 @@ struct World {
     std::map<std::uintptr_t, Memory> memories;
     std::map<std::uintptr_t, std::size_t> pinned;  // of the host
     bool pins_nothing = false;
+    std::vector<Late> late;
     std::atomic<int> copies_left{-1};
     bool is_next_to_fail = false;  // told by the thread that copies
     std::atomic<unsigned long long> copied{0};
@@ -60,6 +68,11 @@ std::optional<Found> find(std::uintptr_t address);
 
 /// Where a range is copied to or from; nullptr when it is not all of one allocation.
 char* open_range(std::uintptr_t address, std::size_t bytes);
+/// Has the application's copies made from now on when it makes them. Returns: false when there is
+/// no such memory.
+bool make_sync(std::uintptr_t address);
+/// Makes what the application has copied late.
+void make_late_copies();
 /// Counts a copy. Returns: false when it has to fail.
 bool begin_copy(std::size_t bytes);
 

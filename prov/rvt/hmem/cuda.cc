@@ -4,7 +4,8 @@
 //
 // Copies run on a stream of ours for each context, so that they neither wait for what the
 // application has in its own streams nor are waited for there; fi_mr(3) has applications finish
-// with a buffer before they hand it over.
+// with a buffer before they hand it over. A cudaMemcpy() from host memory that is not pinned looks
+// finished when it has yet to be made: it is of memory that was registered here.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -27,12 +28,15 @@ using CuStream = void*;
 constexpr CuResult kCuSuccess = 0;
 constexpr int kPointerContext = 1;        // CU_POINTER_ATTRIBUTE_CONTEXT
 constexpr int kPointerMemoryType = 2;     // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+constexpr int kPointerSyncMemops = 6;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 constexpr int kPointerIsManaged = 8;      // CU_POINTER_ATTRIBUTE_IS_MANAGED
 constexpr int kPointerDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 constexpr int kPointerRangeStart = 11;    // CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
 constexpr int kPointerRangeSize = 12;     // CU_POINTER_ATTRIBUTE_RANGE_SIZE
 constexpr unsigned kMemoryTypeDevice = 2;
 constexpr unsigned kStreamNonBlocking = 1;
+// NOLINTNEXTLINE(performance-no-int-to-ptr): CU_STREAM_LEGACY
+const CuStream kLegacyStream = reinterpret_cast<CuStream>(std::uintptr_t{1});
 constexpr unsigned kRegisterPortable = 1;   // CU_MEMHOSTREGISTER_PORTABLE: for all contexts
 constexpr int kDmaBufFd = 1;                // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 constexpr unsigned kIpcLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -46,6 +50,7 @@ struct Functions {
     CuResult (*init)(unsigned) = nullptr;
     CuResult (*get_error_string)(CuResult, const char**) = nullptr;
     CuResult (*pointer_get_attribute)(void*, int, CuDevicePtr) = nullptr;
+    CuResult (*pointer_set_attribute)(const void*, int, CuDevicePtr) = nullptr;
     CuResult (*device_get)(CuDevice*, int) = nullptr;
     CuResult (*primary_retain)(CuContext*, CuDevice) = nullptr;
     CuResult (*push_current)(CuContext) = nullptr;
@@ -114,6 +119,7 @@ class Cuda final : public Claimant {
     [[nodiscard]] bool is_device(CuDevicePtr address) const noexcept;
     CuContext context_of(CuDevicePtr address) noexcept;
     CuStream stream_of(CuContext context) noexcept;
+    void make_copies_sync(CuDevicePtr address, CuContext context) const noexcept;
     template <class Queue>
     util::Status queue(const Allocation& of, const char* direction, std::uint64_t bytes,
                        Queue queue) noexcept;
@@ -156,6 +162,7 @@ util::Status Cuda::load() noexcept {
     const bool is_whole = library_.find("cuInit", cu_.init) &&
                           library_.find("cuGetErrorString", cu_.get_error_string) &&
                           library_.find("cuPointerGetAttribute", cu_.pointer_get_attribute) &&
+                          library_.find("cuPointerSetAttribute", cu_.pointer_set_attribute) &&
                           library_.find("cuDeviceGet", cu_.device_get) &&
                           library_.find("cuDevicePrimaryCtxRetain", cu_.primary_retain) &&
                           library_.find("cuCtxPushCurrent_v2", cu_.push_current) &&
@@ -233,6 +240,29 @@ CuStream Cuda::stream_of(CuContext context) noexcept {
     return stream;
 }
 
+/// Has the application's synchronous copies of this allocation be over when they return, from now
+/// on, and waits for those that have returned. Memory of the virtual memory management has no such
+/// attribute.
+void Cuda::make_copies_sync(CuDevicePtr address, CuContext context) const noexcept {
+    unsigned is_sync = 0;
+    if (get(address, kPointerSyncMemops, is_sync) && is_sync != 0) {
+        return;
+    }
+    is_sync = 1;
+    const CuResult set = cu_.pointer_set_attribute(&is_sync, kPointerSyncMemops, address);
+    if (set != kCuSuccess) {
+        RVT_INFO(kMr,
+                 "memory of CUDA at 0x%llx: cudaMemcpy() from there on may return before it is "
+                 "over (%s), cudaDeviceSynchronize() behind it does not",
+                 address, text(set));
+    }
+    const Current current(cu_, context);
+    if (current.result() == kCuSuccess) {
+        // An error would be of the application's own work, and comes up there.
+        [[maybe_unused]] const CuResult ignored = cu_.stream_synchronize(kLegacyStream);
+    }
+}
+
 util::Result<Allocation> Cuda::find(const void* address, std::uint64_t bytes) noexcept {
     const auto at = static_cast<CuDevicePtr>(reinterpret_cast<std::uintptr_t>(address));
     if (!is_device(at)) {
@@ -250,6 +280,7 @@ util::Result<Allocation> Cuda::find(const void* address, std::uint64_t bytes) no
         RVT_INFO(kMr, "memory of CUDA at 0x%llx has no context that can be used", at);
         return EFAULT;
     }
+    make_copies_sync(at, found.context);
     return found;
 }
 

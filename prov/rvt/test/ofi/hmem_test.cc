@@ -134,6 +134,27 @@ Test(hmem, messages_of_any_size_go_from_device_to_device, .timeout = 60) {
     }
 }
 
+Test(hmem, what_the_application_has_copied_there_just_now_is_what_is_sent) {
+    Devices at;
+    OnDevice before;
+    before.write(0, numbered(kDeviceBytes, 1));
+    before.write_late(0, numbered(8, 2));  // on its way when the memory is registered
+    const Owned<fid_mr> mr = reg(at.pair->a, before, 3);
+    for (const int seed : {2, 3}) {
+        at.pair->post([&] {
+            return fi_recv(at.pair->b.ep.get(), at.b.at(), 8, at.desc_b(), FI_ADDR_UNSPEC, nullptr);
+        });
+        at.pair->post([&] {
+            return fi_send(at.pair->a.ep.get(), before.at(), 8, fi_mr_desc(mr.get()),
+                           at.pair->a.peer, nullptr);
+        });
+        at.pair->b.next();
+        at.pair->a.next();
+        cr_assert(at.b.read(0, 8) == numbered(8, seed));
+        before.write_late(0, numbered(8, 3));
+    }
+}
+
 Test(hmem, messages_that_come_before_their_receive_arrive, .timeout = 60) {
     Devices at;
     for (const std::size_t size : {std::size_t{8}, std::size_t{5000}, std::size_t{500'000}}) {

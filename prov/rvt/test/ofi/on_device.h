@@ -23,6 +23,9 @@ struct OnDevice {
     void write(std::size_t offset, const std::vector<char>& bytes) const {
         fab::standin::write(at(offset), bytes.data(), bytes.size());
     }
+    void write_late(std::size_t offset, const std::vector<char>& bytes) const {
+        fab::standin::write_late(at(offset), bytes.data(), bytes.size());
+    }
     [[nodiscard]] std::vector<char> read(std::size_t offset, std::size_t count) const {
         std::vector<char> bytes(count);
         fab::standin::read(bytes.data(), at(offset), count);
