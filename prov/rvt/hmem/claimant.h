@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // One kind of devices: what rvt asks of the library that drives them. That library is loaded when
-// an application first registers memory of the kind, and never linked. docs/hmem.md says how a kind
-// is added.
+// an application asks for all that there is, or first registers memory, and never linked.
+// docs/hmem.md says how a kind is added.
 #pragma once
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "core/peer_device.h"
 #include "hmem/copier.h"
@@ -18,7 +19,7 @@ namespace rvt::hmem {
 enum class Kind : std::uint8_t { kCuda, kRocr, kZe };
 inline constexpr std::size_t kKinds = 3;
 
-/// Threads: any. All but start() only after it has succeeded.
+/// Threads: any. All but is_there() and start() only after the latter has succeeded.
 class Claimant : public Copier {
   public:
     /// What messages call the kind, and its parameter.
@@ -26,9 +27,19 @@ class Claimant : public Copier {
     [[nodiscard]] virtual const char* name() const noexcept = 0;
     [[nodiscard]] int device_kind() const noexcept final { return static_cast<int>(kind()); }
 
-    /// Loads and initialises the library, once. Says what is missing at log level info.
+    /// Loads the library, once, and leaves it at that: processes that are forked may yet use it.
+    /// Says what is missing at log level info.
+    [[nodiscard]] bool is_there() noexcept {
+        std::call_once(loaded_once_, [this] { is_there_ = load(); });
+        return is_there_;
+    }
+    /// Loads it and initialises it, once. Says what is missing, likewise.
     /// Returns: ENOSYS when there is none, or none of use, on this host.
-    virtual util::Status start() noexcept = 0;
+    util::Status start() noexcept {
+        std::call_once(started_once_,
+                       [this] { started_ = is_there() ? initialise() : util::Status(ENOSYS); });
+        return started_;
+    }
 
     /// Finds out about memory that the CPU cannot touch or should not.
     ///
@@ -59,6 +70,17 @@ class Claimant : public Copier {
   protected:
     Claimant() = default;
     ~Claimant() override = default;
+
+  private:
+    /// Returns: whether the library is there, with all functions.
+    virtual bool load() noexcept = 0;
+    /// Returns: ENOSYS when the library has no device.
+    virtual util::Status initialise() noexcept = 0;
+
+    std::once_flag loaded_once_;
+    std::once_flag started_once_;
+    bool is_there_ = false;
+    util::Status started_;
 };
 
 }  // namespace rvt::hmem

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "hmem/claimants.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -37,6 +38,12 @@ util::Result<Claimant*> claimant_of(Kind kind) noexcept {
         return started;
     }
     return &claimant;
+}
+
+bool is_any_there() noexcept {
+    return std::ranges::any_of(kKnown, [](const Known& known) {
+        return util::param_is_set(known.param) && known.claimant().is_there();
+    });
 }
 
 bool has_no_p2p() noexcept {

@@ -10,6 +10,9 @@ namespace rvt::hmem {
 /// Returns: ENOSYS, as Claimant::start(), or when it is switched off. Threads: any.
 util::Result<Claimant*> claimant_of(Kind kind) noexcept;
 
+/// Whether there is the library of any kind; none is initialised. Threads: any.
+bool is_any_there() noexcept;
+
 struct Claim {
     Claimant* claimant = nullptr;  // nullptr: nobody's, ordinary memory
     Allocation allocation;

@@ -75,7 +75,6 @@ class Cuda final : public Claimant {
   public:
     [[nodiscard]] Kind kind() const noexcept override { return Kind::kCuda; }
     [[nodiscard]] const char* name() const noexcept override { return "CUDA"; }
-    util::Status start() noexcept override;
     util::Result<Allocation> find(const void* address, std::uint64_t bytes) noexcept override;
     util::Result<DmaBuf> dma_buf(const Allocation& of) noexcept override;
     util::Status copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
@@ -110,7 +109,8 @@ class Cuda final : public Claimant {
         unsigned users;
     };
 
-    util::Status load() noexcept;
+    bool load() noexcept override;
+    util::Status initialise() noexcept override;
     [[nodiscard]] const char* text(CuResult result) const noexcept;
     template <class Value>
     bool get(CuDevicePtr address, int attribute, Value& value) const noexcept {
@@ -124,8 +124,6 @@ class Cuda final : public Claimant {
     util::Status queue(const Allocation& of, const char* direction, std::uint64_t bytes,
                        Queue queue) noexcept;
 
-    std::once_flag once_;
-    util::Status started_;
     Library library_;
     Functions cu_;
     bool has_ipc_ = false;
@@ -154,10 +152,9 @@ class Cuda::Current {
     const CuResult result_;
 };
 
-util::Status Cuda::load() noexcept {
-    const util::Status opened = library_.open("libcuda.so.1", name());
-    if (!opened.is_ok()) {
-        return opened;
+bool Cuda::load() noexcept {
+    if (!library_.open("libcuda.so.1", name()).is_ok()) {
+        return false;
     }
     const bool is_whole = library_.find("cuInit", cu_.init) &&
                           library_.find("cuGetErrorString", cu_.get_error_string) &&
@@ -175,24 +172,23 @@ util::Status Cuda::load() noexcept {
                           library_.find("cuMemHostRegister_v2", cu_.host_register) &&
                           library_.find("cuMemHostUnregister", cu_.host_unregister);
     if (!is_whole) {
-        return ENOSYS;
+        return false;
     }
     library_.find_newer("cuMemGetHandleForAddressRange", cu_.handle_for_range);
     library_.find_newer("cuIpcGetMemHandle", cu_.ipc_get);
     library_.find_newer("cuIpcOpenMemHandle_v2", cu_.ipc_open);
     library_.find_newer("cuIpcCloseMemHandle", cu_.ipc_close);
     has_ipc_ = cu_.ipc_get != nullptr && cu_.ipc_open != nullptr && cu_.ipc_close != nullptr;
+    return true;
+}
+
+util::Status Cuda::initialise() noexcept {
     const CuResult result = cu_.init(0);
     if (result != kCuSuccess) {
         RVT_INFO(kMr, "no memory of CUDA: cuInit: %s", text(result));
         return ENOSYS;
     }
     return util::kOk;
-}
-
-util::Status Cuda::start() noexcept {
-    std::call_once(once_, [this] { started_ = load(); });
-    return started_;
 }
 
 const char* Cuda::text(CuResult result) const noexcept {

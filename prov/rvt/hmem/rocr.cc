@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 
 #include "hmem/claimants.h"
 #include "hmem/library.h"
@@ -66,7 +65,6 @@ class Rocr final : public Claimant {
   public:
     [[nodiscard]] Kind kind() const noexcept override { return Kind::kRocr; }
     [[nodiscard]] const char* name() const noexcept override { return "ROCr"; }
-    util::Status start() noexcept override;
     util::Result<Allocation> find(const void* address, std::uint64_t bytes) noexcept override;
     util::Result<DmaBuf> dma_buf(const Allocation& of) noexcept override;
     util::Status copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
@@ -83,13 +81,12 @@ class Rocr final : public Claimant {
                              std::uint64_t bytes) noexcept override;
 
   private:
-    util::Status load() noexcept;
+    bool load() noexcept override;
+    util::Status initialise() noexcept override;
     [[nodiscard]] const char* text(HsaStatus status) const noexcept;
     [[nodiscard]] bool describe(const void* address, PointerInfo& info) noexcept;
     util::Status copy(void* to, const void* from, std::uint64_t bytes) noexcept;
 
-    std::once_flag once_;
-    util::Status started_;
     Library library_;
     Functions hsa_;
     std::atomic<bool> is_in_use_{false};
@@ -103,10 +100,9 @@ void* at(const Allocation& allocation, std::uint64_t offset) noexcept {
     return pointer(allocation.address + offset);
 }
 
-util::Status Rocr::load() noexcept {
-    const util::Status opened = library_.open("libhsa-runtime64.so.1", name());
-    if (!opened.is_ok()) {
-        return opened;
+bool Rocr::load() noexcept {
+    if (!library_.open("libhsa-runtime64.so.1", name()).is_ok()) {
+        return false;
     }
     const bool is_whole = library_.find("hsa_init", hsa_.init) &&
                           library_.find("hsa_status_string", hsa_.status_string) &&
@@ -117,20 +113,19 @@ util::Status Rocr::load() noexcept {
                           library_.find("hsa_amd_ipc_memory_attach", hsa_.ipc_attach) &&
                           library_.find("hsa_amd_ipc_memory_detach", hsa_.ipc_detach);
     if (!is_whole) {
-        return ENOSYS;
+        return false;
     }
     library_.find_newer("hsa_amd_portable_export_dmabuf", hsa_.export_dmabuf);
+    return true;
+}
+
+util::Status Rocr::initialise() noexcept {
     const HsaStatus status = hsa_.init();
     if (status != kHsaSuccess) {
         RVT_INFO(kMr, "no memory of ROCr: hsa_init: %s", text(status));
         return ENOSYS;
     }
     return util::kOk;
-}
-
-util::Status Rocr::start() noexcept {
-    std::call_once(once_, [this] { started_ = load(); });
-    return started_;
 }
 
 const char* Rocr::text(HsaStatus status) const noexcept {

@@ -73,7 +73,6 @@ class Ze final : public Claimant {
   public:
     [[nodiscard]] Kind kind() const noexcept override { return Kind::kZe; }
     [[nodiscard]] const char* name() const noexcept override { return "Level Zero"; }
-    util::Status start() noexcept override;
     util::Result<Allocation> find(const void* address, std::uint64_t bytes) noexcept override;
     util::Result<DmaBuf> dma_buf(const Allocation& of) noexcept override;
     util::Status copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
@@ -88,14 +87,13 @@ class Ze final : public Claimant {
         std::mutex lock;
     };
 
-    util::Status load() noexcept;
+    bool load() noexcept override;
+    util::Status initialise() noexcept override;
     bool open_contexts() noexcept;
     Queue* queue_of(ZeHandle context, ZeHandle device) noexcept;
     util::Status copy(const Allocation& of, void* to, const void* from,
                       std::uint64_t bytes) noexcept;
 
-    std::once_flag once_;
-    util::Status started_;
     Library library_;
     Functions ze_;
     std::vector<ZeHandle> contexts_;  // one for each driver
@@ -124,10 +122,9 @@ bool Ze::open_contexts() noexcept {
     return !contexts_.empty();
 }
 
-util::Status Ze::load() noexcept {
-    const util::Status opened = library_.open("libze_loader.so.1", name());
-    if (!opened.is_ok()) {
-        return opened;
+bool Ze::load() noexcept {
+    if (!library_.open("libze_loader.so.1", name()).is_ok()) {
+        return false;
     }
     const bool is_whole = library_.find("zeInit", ze_.init) &&
                           library_.find("zeDriverGet", ze_.driver_get) &&
@@ -137,8 +134,12 @@ util::Status Ze::load() noexcept {
                           library_.find("zeCommandListCreateImmediate", ze_.list_create) &&
                           library_.find("zeCommandListAppendMemoryCopy", ze_.append_copy);
     if (!is_whole) {
-        return ENOSYS;
+        return false;
     }
+    return true;
+}
+
+util::Status Ze::initialise() noexcept {
     const ZeResult result = ze_.init(0);
     if (result != kZeSuccess || !open_contexts()) {
         RVT_INFO(kMr, "no memory of Level Zero: zeInit or what follows: 0x%x",
@@ -146,11 +147,6 @@ util::Status Ze::load() noexcept {
         return ENOSYS;
     }
     return util::kOk;
-}
-
-util::Status Ze::start() noexcept {
-    std::call_once(once_, [this] { started_ = load(); });
-    return started_;
 }
 
 Ze::Queue* Ze::queue_of(ZeHandle context, ZeHandle device) noexcept {

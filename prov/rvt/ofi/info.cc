@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "hmem/claimants.h"
 #include "ofi/errors.h"
 #include "ofi/pep.h"
 #include "util/log.h"
@@ -105,6 +106,41 @@ class Answers {
     Answers(std::uint32_t version, const fi_info* hints, const AddressAnswer& addresses)
         : version_(version), hints_(hints), addresses_(addresses) {}
 
+    void add_all(const char* node, const char* service, std::uint64_t flags) {
+        for (const Candidate& candidate : candidates_for(hints_, flags)) {
+            const std::vector<MsgNicOffer> nics = candidate.type != FI_EP_RDM
+                                                      ? nics_for(node, service, hints_, addresses_)
+                                                      : std::vector<MsgNicOffer>();
+            if (candidate.type == FI_EP_MSG) {
+                add_nics(nics, true);
+            }
+            add(candidate);
+            if (candidate.type == FI_EP_MSG) {
+                add_nics(nics, false);
+            } else {
+                // Datagrams of a NIC reach who has one too, and those of sockets everybody.
+                add_nic_datagrams(nics);
+            }
+        }
+    }
+    /// From now on those that take memory of devices, for who asks for nothing: behind the others.
+    void turn_to_devices() noexcept { are_for_devices_ = true; }
+    /// Hands them out, or says why there are none. Returns: as getinfo().
+    int take(std::uint64_t flags, fi_info** info) {
+        if (is_out_of_memory_) {
+            return -FI_ENOMEM;
+        }
+        if (first_ == nullptr) {
+            for (const Refused& refused : refused_) {
+                log_refusal(refused, flags);
+            }
+            return -FI_ENODATA;
+        }
+        *info = first_.release();
+        return 0;
+    }
+
+  private:
     void add(const Candidate& candidate) {
         Offer offer;
         candidate.fill(offer, addresses_.addresses.source);
@@ -125,22 +161,6 @@ class Answers {
             }
         }
     }
-    /// Hands them out, or says why there are none. Returns: as getinfo().
-    int take(std::uint64_t flags, fi_info** info) {
-        if (is_out_of_memory_) {
-            return -FI_ENOMEM;
-        }
-        if (first_ == nullptr) {
-            for (const Refused& refused : refused_) {
-                log_refusal(refused, flags);
-            }
-            return -FI_ENODATA;
-        }
-        *info = first_.release();
-        return 0;
-    }
-
-  private:
     void add_nic(const MsgNicOffer& nic, void (*fill)(Offer&, const MsgNicOffer&) noexcept) {
         Offer offer;
         fill(offer, nic);
@@ -148,7 +168,11 @@ class Answers {
         at.addresses.source.ip = nic.address.ip;
         add(offer, at);
     }
-    void add(const Offer& offer, const AddressAnswer& addresses) {
+    void add(Offer& offer, const AddressAnswer& addresses) {
+        if (are_for_devices_ && (offer.info.caps & FI_HMEM) == 0) {
+            return;
+        }
+        offer.is_for_devices = are_for_devices_;
         fi_info* made = nullptr;
         auto refusal = answer_one(offer, version_, hints_, addresses, &made);
         if (!refusal.is_ok()) {
@@ -170,7 +194,14 @@ class Answers {
     fi_info* last_ = nullptr;
     std::vector<Refused> refused_;
     bool is_out_of_memory_ = false;
+    bool are_for_devices_ = false;
 };
+
+/// Whether memory of devices may be among what is asked for, though it is not named.
+bool asks_for_all(const fi_info* hints) noexcept {
+    return hints == nullptr || (hints->caps == 0 && hints->domain_attr != nullptr &&
+                                (hints->domain_attr->mr_mode & FI_MR_HMEM) != 0);
+}
 
 int answer(std::uint32_t version, const char* node, const char* service, std::uint64_t flags,
            const fi_info* hints, fi_info** info) {
@@ -184,20 +215,10 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
         return attributes_only(version, addresses.addresses.source, info);
     }
     Answers answers(version, hints, addresses);
-    for (const Candidate& candidate : candidates_for(hints, flags)) {
-        const std::vector<MsgNicOffer> nics = candidate.type != FI_EP_RDM
-                                                  ? nics_for(node, service, hints, addresses)
-                                                  : std::vector<MsgNicOffer>();
-        if (candidate.type == FI_EP_MSG) {
-            answers.add_nics(nics, true);
-        }
-        answers.add(candidate);
-        if (candidate.type == FI_EP_MSG) {
-            answers.add_nics(nics, false);
-        } else {
-            // Datagrams of a NIC reach who has one too, and those of sockets everybody.
-            answers.add_nic_datagrams(nics);
-        }
+    answers.add_all(node, service, flags);
+    if (asks_for_all(hints) && (flags & kCoreGetinfoFlags) == 0 && hmem::is_any_there()) {
+        answers.turn_to_devices();
+        answers.add_all(node, service, flags);
     }
     return answers.take(flags, info);
 }

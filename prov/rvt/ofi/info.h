@@ -47,6 +47,7 @@ struct Offer {
     int memory_mr_mode = 0;          // bits of mr_mode without which there is no remote memory
     int needed_mr_mode = 0;          // and without which there is nothing at all
     std::size_t default_queue = 1024;
+    bool is_for_devices = false;  // FI_HMEM is given to those who ask for nothing, too
 
     Offer() = default;
     ~Offer() = default;

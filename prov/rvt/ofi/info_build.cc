@@ -33,7 +33,8 @@ std::uint64_t answer_caps(const Offer& offer, std::uint32_t version,
     if (hints == nullptr || hints->caps == 0) {
         const std::uint64_t unusable =
             allows_memory(offer, version, hints) ? 0 : kMemoryCaps | kMemoryModifiers;
-        return offer.info.caps & ~(kTaggedDirectedRecv | FI_HMEM | unusable);
+        const std::uint64_t devices = offer.is_for_devices ? 0 : FI_HMEM;
+        return offer.info.caps & ~(kTaggedDirectedRecv | devices | unusable);
     }
     std::uint64_t caps = hints->caps;
     if ((caps & kMessageCaps) != 0 && (caps & kMessageModifiers) == 0) {
@@ -179,7 +180,9 @@ int answer_mr_mode(const Offer& offer, std::uint32_t version, const fi_info* hin
     // Both spare work where the application can do with them: keys need no translation, addresses
     // no base.
     // Memory of a device is known by the descriptor of its region alone.
-    const int device = hints != nullptr && (hints->caps & FI_HMEM) != 0 ? FI_MR_HMEM : 0;
+    const bool has_devices =
+        offer.is_for_devices || (hints != nullptr && (hints->caps & FI_HMEM) != 0);
+    const int device = has_devices ? FI_MR_HMEM : 0;
     return (asked & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)) | offer.needed_mr_mode |
            (is_asked ? 0 : offer.memory_mr_mode) | device;
 }

@@ -2,6 +2,7 @@
 // Memory of devices that the CPU cannot touch, over a stand-in for CUDA's library.
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -92,6 +93,32 @@ Test(hmem, addresses_that_nobody_owns_are_refused) {
     RVT_EQ(try_reg(open.domain.get(), host, sizeof host, FI_HMEM_CUDA, &mr), -FI_EFAULT);
     RVT_EQ(try_reg(open.domain.get(), memory.at(1), 8192, FI_HMEM_CUDA, &mr), -FI_EFAULT);
     RVT_EQ(try_reg(open.domain.get(), memory.at(), 0, FI_HMEM_CUDA, &mr), -FI_EINVAL);
+}
+
+/// As who looks for what there is before asking for it.
+Test(hmem, who_asks_for_nothing_is_told_of_devices_last) {
+    fab::standin::use(fab::standin::How::kWithoutShare);
+    for (const std::uint32_t version : {FI_VERSION(0, 0), FI_VERSION(1, 17)}) {
+        fi_info* all = nullptr;
+        RVT_OK(fi_getinfo(version, nullptr, nullptr, 0, nullptr, &all));
+        const Info owner(all);
+        std::vector<fi_ep_type> types;
+        for (const fi_info* each = all; each != nullptr; each = each->next) {
+            if (std::strcmp(each->fabric_attr->prov_name, "rvt") != 0) continue;
+            if ((each->caps & FI_HMEM) == 0) {
+                RVT_EQ(types.size(), 0);
+                continue;
+            }
+            types.push_back(each->ep_attr->type);
+            const Info hints = new_hints();
+            hints->caps = each->caps;
+            hints->ep_attr->type = each->ep_attr->type;
+            hints->domain_attr->mr_mode =
+                FI_MR_HMEM | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+            RVT_EQ(ask(hints).info->domain_attr->mr_mode & FI_MR_HMEM, FI_MR_HMEM);
+        }
+        cr_assert(types == (std::vector<fi_ep_type>{FI_EP_RDM, FI_EP_MSG}));
+    }
 }
 
 Test(hmem, who_does_not_say_whose_memory_it_is_need_not) {
