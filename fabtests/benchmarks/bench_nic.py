@@ -5,8 +5,8 @@
 The hosts are two guests of fabtests/vm/rdma-vm, the NIC is the kernel's emulation: times are good for ratios
 only. A guest has one processor, which the emulation shares with the programs; as a NIC would not, it goes first: all
 programs, those of the others too, run at the lowest priority. Instructions are counted by valgrind, under which all
-is slower still: what rvt holds back for a time to share a frame leaves earlier there, in more frames, and some of it
-by another thread, which is not counted. Guest 0 measures; guest 1 runs the other end of each contestant in its turn.
+is slower still: what rvt holds back for a time to share a frame leaves earlier there, in more frames. Guest 0
+measures; guest 1 runs the other end of each contestant in its turn.
 Ends with 77 where this machine cannot boot a guest.
 """
 import collections
@@ -117,16 +117,18 @@ class Contestants:
 
     def counted(self, first, second):
         """Returns: the same commands under callgrind; the first one prints how many instructions both ends took
-        for each of what it has counted."""
-        logs = [f"{job_path(self.jobs)}.log.{rank}" for rank in (0, 1)]
+        for each of what it has counted, less those of polls that found nothing: fab_count.cc tells of the files."""
+        files = [f"{job_path(self.jobs)}.calls.{rank}" for rank in (0, 1)]
         first, second = (
-            f"valgrind --tool=callgrind --collect-atstart=no --callgrind-out-file=/dev/null {shlex.join(words)} 2> {log}"
-            for words, log in zip((first, second), logs))
-        total = ("awk -v messages=\"$messages\" '$2 == \"Collected\" { sum += $4 } END { print sum / messages }' "
-                 + " ".join(logs))
-        wait = f"until [ -e {logs[1]}.end ]; do sleep 0.1; done"
+            f"valgrind --tool=callgrind --collect-atstart=no --callgrind-out-file={file}.%p {shlex.join(words)}"
+            for words, file in zip((first, second), files))
+        total = ("awk -v messages=\"$messages\" '/^desc: Trigger: Client Request:/ { polls = $5 } "
+                 "$1 == \"totals:\" && FILENAME ~ /\\.1$/ { each = $2 / polls } "
+                 "$1 == \"totals:\" && FILENAME ~ /\\.2$/ { sum += $2 - polls * each } "
+                 f"END {{ print sum / messages }}' {files[0]}.*.[12] {files[1]}.*.[12]")
+        wait = f"until [ -e {files[1]}.end ]; do sleep 0.1; done"
         return (["bash", "-c", f"messages=$({first}) && messages=${{messages%% *}} && {wait} && {total}"],
-                ["sh", "-c", f"{second}; : > {logs[1]}.end"])
+                ["sh", "-c", f"{second}; : > {files[1]}.end"])
 
 
 def job_path(number):
