@@ -4,8 +4,8 @@
 //
 // Copies run on a stream of ours for each context, so that they neither wait for what the
 // application has in its own streams nor are waited for there; fi_mr(3) has applications finish
-// with a buffer before they hand it over. A cudaMemcpy() from host memory that is not pinned looks
-// finished when it has yet to be made: it is of memory that was registered here.
+// with a buffer before they hand it over. cudaMemcpy() from host memory that is not pinned returns
+// before it has; registration sees to it that it does not (make_copies_sync()).
 #include <algorithm>
 #include <array>
 #include <cerrno>
