@@ -297,8 +297,9 @@ void have_it_opened(const Party& party, const Buffer& buffer) {
             party.recv(buffer, kOpened);
             party.ep.wait_rx();
         }
-        is_open =
-            party.trade(party.self.other(), standin_counts().opened) + standin_counts().opened != 0;
+        // Counted once: rank 1 may open it while it trades.
+        const unsigned long long mine = standin_counts().opened;
+        is_open = mine + party.trade(party.self.other(), mine) != 0;
     }
 }
 
