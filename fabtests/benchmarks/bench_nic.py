@@ -117,15 +117,13 @@ class Contestants:
 
     def counted(self, first, second):
         """Returns: the same commands under callgrind; the first one prints how many instructions both ends took
-        for each of what it has counted, less those of polls that found nothing: fab_count.cc tells of the files."""
+        for each of what it has counted. Callgrind writes a file for each part of the count."""
         files = [f"{job_path(self.jobs)}.calls.{rank}" for rank in (0, 1)]
         first, second = (
             f"valgrind --tool=callgrind --collect-atstart=no --callgrind-out-file={file}.%p {shlex.join(words)}"
             for words, file in zip((first, second), files))
-        total = ("awk -v messages=\"$messages\" '/^desc: Trigger: Client Request:/ { polls = $5 } "
-                 "$1 == \"totals:\" && FILENAME ~ /\\.1$/ { each = $2 / polls } "
-                 "$1 == \"totals:\" && FILENAME ~ /\\.2$/ { sum += $2 - polls * each } "
-                 f"END {{ print sum / messages }}' {files[0]}.*.[12] {files[1]}.*.[12]")
+        total = ("awk -v messages=\"$messages\" '$1 == \"totals:\" { sum += $2 } END { print sum / messages }' "
+                 f"{files[0]}.* {files[1]}.[0-9]*")
         wait = f"until [ -e {files[1]}.end ]; do sleep 0.1; done"
         return (["bash", "-c", f"messages=$({first}) && messages=${{messages%% *}} && {wait} && {total}"],
                 ["sh", "-c", f"{second}; : > {files[1]}.end"])

@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Messages whose instructions valgrind's callgrind counts, if it is told not to begin by itself
 // (--collect-atstart=no): those of the application's thread in calls that post something, and in
-// all polls until it has arrived. How many of these find nothing depends on how fast the fabric is,
-// so some that do are counted by themselves before. Callgrind writes a file for them, and one for
-// the messages; in each, the number of vain polls is what triggered it.
+// polls that complete something. For each of them callgrind writes a file. What a poll has cost
+// that completes nothing is dropped, so that the count does not depend on how fast the fabric is.
 #include "benchmarks/fab_bench.h"
-
-#include <unistd.h>
-
-#include <string>
-#include <utility>
 
 #if __has_include(<valgrind/callgrind.h>)
 #include <valgrind/callgrind.h>
 #define FAB_TOGGLE_COLLECT CALLGRIND_TOGGLE_COLLECT
-#define FAB_DUMP_STATS_AT CALLGRIND_DUMP_STATS_AT
+#define FAB_KEEP_COUNT CALLGRIND_DUMP_STATS
+#define FAB_DROP_COUNT CALLGRIND_ZERO_STATS
 #else
 #define FAB_TOGGLE_COLLECT FAB_FAIL("built without valgrind's headers")
-#define FAB_DUMP_STATS_AT(why) FAB_FAIL("built without valgrind's headers: %s", why)
+#define FAB_KEEP_COUNT static_cast<void>(0)
+#define FAB_DROP_COUNT static_cast<void>(0)
 #endif
 
 namespace fab {
@@ -27,10 +23,6 @@ constexpr std::size_t kSize = 8;
 constexpr std::uint64_t kTag = 7;
 // Before anything is counted, so that what goes with a new connection is over.
 constexpr std::size_t kFirstTurns = 10;
-constexpr std::size_t kVainPolls = 10;
-constexpr std::size_t kVainTurns = 20;
-// Before each poll, so that few are in vain, on emulated hosts, too; nobody is taken to be asleep.
-constexpr useconds_t kPauseUs = 1'000;
 
 /// The endpoint of one of two ranks, with a message behind it.
 class Counted {
@@ -59,37 +51,29 @@ class Counted {
                             bench.context(m));
         });
     }
-    template <class Work>
-    void counted(Work work) {
-        if (counts) FAB_TOGGLE_COLLECT;
-        work();
-        if (counts) FAB_TOGGLE_COLLECT;
-    }
-    void poll() {
-        usleep(kPauseUs);
-        counted([this] { bench.poll(); });
+    /// Posts what `post` does, and counts it.
+    template <class Post>
+    void counted(Post post) {
+        toggle();
+        post();
+        toggle();
+        if (counts) FAB_KEEP_COUNT;
     }
     /// `completed` is one of the two counts of `bench`.
     void poll_until(const std::size_t& completed, std::size_t count) {
         while (completed < count) {
             const std::size_t before = completed;
-            poll();
-            if (completed == before && counts) ++vain_polls_;
+            toggle();
+            bench.poll();
+            toggle();
+            if (!counts) continue;
+            if (completed == before) {
+                FAB_DROP_COUNT;
+            } else {
+                FAB_KEEP_COUNT;
+            }
         }
     }
-    /// Polls while nobody sends.
-    void poll_in_vain() {
-        counts = true;
-        for (std::size_t turn = 0; turn < kVainTurns; ++turn) {
-            meet();
-            for (std::size_t i = 0; i < kVainPolls; ++i) poll();
-            vain_polls_ += kVainPolls;
-        }
-        write_count();
-        counts = false;
-    }
-    /// What was counted since the last time.
-    void write_count() { FAB_DUMP_STATS_AT(std::to_string(std::exchange(vain_polls_, 0)).c_str()); }
     /// Both ranks come here, and poll for what is not the matter.
     void meet() { bench.finish(); }
 
@@ -97,15 +81,17 @@ class Counted {
     bool counts = false;
 
   private:
+    void toggle() const {
+        if (counts) FAB_TOGGLE_COLLECT;
+    }
+
     Buffer buffer_;
-    std::size_t vain_polls_ = 0;
 };
 
 /// `turns` windows of messages from rank 0 to rank 1. Returns: how many messages.
 template <std::size_t kWindow>
 double eager(Rank& self, std::size_t turns) {
     Counted end(self);
-    end.poll_in_vain();
     const auto post = [&] {
         for (std::size_t m = 0; m < kWindow; ++m) self.rank == 0 ? end.send(m) : end.receive(m);
     };
@@ -117,7 +103,6 @@ double eager(Rank& self, std::size_t turns) {
         end.poll_until(self.rank == 0 ? end.bench.sent : end.bench.received, (turn + 1) * kWindow);
         end.meet();
     }
-    end.write_count();
     return static_cast<double>(turns * kWindow);
 }
 
