@@ -84,8 +84,9 @@ char* open_range(std::uintptr_t address, std::size_t bytes) {
 bool make_sync(std::uintptr_t address) {
     const std::lock_guard guard(world().lock);
     const auto found = find_locked(address);
-    if (found) world().memories[found->begin].is_sync = true;
-    return found.has_value();
+    if (!found || world().makes_nothing_sync) return false;
+    world().memories[found->begin].is_sync = true;
+    return true;
 }
 
 void make_late_copies() {
@@ -194,6 +195,11 @@ void fail_copies(int after) {
 void refuse_pins() {
     const std::lock_guard guard(world().lock);
     world().pins_nothing = true;
+}
+
+void refuse_sync() {
+    const std::lock_guard guard(world().lock);
+    world().makes_nothing_sync = true;
 }
 
 Counts counts() {

@@ -43,6 +43,8 @@ void write_late(void* to, const void* from, std::size_t bytes);
 void fail_copies(int after);
 /// Has no more host memory pinned.
 void refuse_pins();
+/// Has no copies made at once that are late (write_late), as with CUDA's virtual memory management.
+void refuse_sync();
 
 /// What has been done in this process.
 struct Counts {

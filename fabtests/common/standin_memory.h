@@ -51,6 +51,7 @@ struct World {
     std::map<std::uintptr_t, Memory> memories;
     std::map<std::uintptr_t, std::size_t> pinned;  // of the host
     bool pins_nothing = false;
+    bool makes_nothing_sync = false;
     std::vector<Late> late;
     std::atomic<int> copies_left{-1};
     bool is_next_to_fail = false;  // told by the thread that copies
@@ -69,7 +70,7 @@ std::optional<Found> find(std::uintptr_t address);
 /// Where a range is copied to or from; nullptr when it is not all of one allocation.
 char* open_range(std::uintptr_t address, std::size_t bytes);
 /// Has the application's copies made from now on when it makes them. Returns: false when there is
-/// no such memory.
+/// no such memory, or refuse_sync() was called.
 bool make_sync(std::uintptr_t address);
 /// Makes what the application has copied late.
 void make_late_copies();

@@ -50,6 +50,43 @@ Opened with_device_memory() {
     return Opened(ask(hints).info);
 }
 
+constexpr int kMrModeOfRemoteMemory = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+/// The types of rvt's answers with FI_HMEM, which stand behind all others, and can be asked for, as
+/// by who looks first for what there is.
+std::vector<fi_ep_type> types_with_devices(const fi_info* asked, std::uint32_t version) {
+    fi_info* all = nullptr;
+    RVT_OK(fi_getinfo(version, nullptr, nullptr, 0, asked, &all));
+    const Info owner(all);
+    std::vector<fi_ep_type> types;
+    for (const fi_info* each = all; each != nullptr; each = each->next) {
+        if (std::strcmp(each->fabric_attr->prov_name, "rvt") != 0) continue;
+        if ((each->caps & FI_HMEM) == 0) {
+            RVT_EQ(types.size(), 0);
+            continue;
+        }
+        types.push_back(each->ep_attr->type);
+        const Info hints = new_hints();
+        hints->caps = each->caps;
+        hints->ep_attr->type = each->ep_attr->type;
+        hints->domain_attr->mr_mode = FI_MR_HMEM | kMrModeOfRemoteMemory;
+        RVT_EQ(ask(hints).info->domain_attr->mr_mode & FI_MR_HMEM, FI_MR_HMEM);
+    }
+    return types;
+}
+
+/// From the first end to the second one.
+void send_first_bytes(Devices& at, const OnDevice& from, fid_mr* mr) {
+    at.pair->post([&] {
+        return fi_recv(at.pair->b.ep.get(), at.b.at(), 8, at.desc_b(), FI_ADDR_UNSPEC, nullptr);
+    });
+    at.pair->post([&] {
+        return fi_send(at.pair->a.ep.get(), from.at(), 8, fi_mr_desc(mr), at.pair->a.peer, nullptr);
+    });
+    at.pair->b.next();
+    at.pair->a.next();
+}
+
 constexpr std::size_t kSizes[] = {0, 1, 8, 200, 4096, 40'000, 300'000, 2'500'000};
 
 }  // namespace
@@ -95,30 +132,27 @@ Test(hmem, addresses_that_nobody_owns_are_refused) {
     RVT_EQ(try_reg(open.domain.get(), memory.at(), 0, FI_HMEM_CUDA, &mr), -FI_EINVAL);
 }
 
-/// As who looks for what there is before asking for it.
 Test(hmem, who_asks_for_nothing_is_told_of_devices_last) {
     fab::standin::use(fab::standin::How::kWithoutShare);
-    for (const std::uint32_t version : {FI_VERSION(0, 0), FI_VERSION(1, 17)}) {
-        fi_info* all = nullptr;
-        RVT_OK(fi_getinfo(version, nullptr, nullptr, 0, nullptr, &all));
-        const Info owner(all);
-        std::vector<fi_ep_type> types;
-        for (const fi_info* each = all; each != nullptr; each = each->next) {
-            if (std::strcmp(each->fabric_attr->prov_name, "rvt") != 0) continue;
-            if ((each->caps & FI_HMEM) == 0) {
-                RVT_EQ(types.size(), 0);
-                continue;
-            }
-            types.push_back(each->ep_attr->type);
-            const Info hints = new_hints();
-            hints->caps = each->caps;
-            hints->ep_attr->type = each->ep_attr->type;
-            hints->domain_attr->mr_mode =
-                FI_MR_HMEM | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-            RVT_EQ(ask(hints).info->domain_attr->mr_mode & FI_MR_HMEM, FI_MR_HMEM);
-        }
-        cr_assert(types == (std::vector<fi_ep_type>{FI_EP_RDM, FI_EP_MSG}));
-    }
+    const std::vector<fi_ep_type> both{FI_EP_RDM, FI_EP_MSG};
+    cr_assert(types_with_devices(nullptr, FI_VERSION(0, 0)) == both);
+    cr_assert(types_with_devices(nullptr, kVersion) == both);
+    const Info hints = new_hints();
+    hints->domain_attr->mr_mode = FI_MR_HMEM | kMrModeOfRemoteMemory;
+    cr_assert(types_with_devices(hints.get(), kVersion) == both);
+    hints->domain_attr->mr_mode = kMrModeOfRemoteMemory;
+    cr_assert(types_with_devices(hints.get(), kVersion).empty());
+}
+
+Test(hmem, who_asks_for_nothing_is_told_of_no_devices_where_no_library_is) {
+    fab::standin::use(fab::standin::How::kAbsent);
+    cr_assert(types_with_devices(nullptr, kVersion).empty());
+}
+
+Test(hmem, who_asks_for_nothing_is_told_of_no_devices_that_are_switched_off) {
+    fab::standin::use(fab::standin::How::kWithoutShare);
+    setenv("FI_RVT_HMEM_CUDA", "0", 1);
+    cr_assert(types_with_devices(nullptr, kVersion).empty());
 }
 
 Test(hmem, who_does_not_say_whose_memory_it_is_need_not) {
@@ -163,23 +197,24 @@ Test(hmem, messages_of_any_size_go_from_device_to_device, .timeout = 60) {
 
 Test(hmem, what_the_application_has_copied_there_just_now_is_what_is_sent) {
     Devices at;
-    OnDevice before;
-    before.write(0, numbered(kDeviceBytes, 1));
-    before.write_late(0, numbered(8, 2));  // on its way when the memory is registered
-    const Owned<fid_mr> mr = reg(at.pair->a, before, 3);
-    for (const int seed : {2, 3}) {
-        at.pair->post([&] {
-            return fi_recv(at.pair->b.ep.get(), at.b.at(), 8, at.desc_b(), FI_ADDR_UNSPEC, nullptr);
-        });
-        at.pair->post([&] {
-            return fi_send(at.pair->a.ep.get(), before.at(), 8, fi_mr_desc(mr.get()),
-                           at.pair->a.peer, nullptr);
-        });
-        at.pair->b.next();
-        at.pair->a.next();
-        cr_assert(at.b.read(0, 8) == numbered(8, seed));
-        before.write_late(0, numbered(8, 3));
-    }
+    const OnDevice from;
+    from.write_late(0, numbered(8, 2));  // on its way when the memory is registered
+    const Owned<fid_mr> mr = reg(at.pair->a, from, 3);
+    send_first_bytes(at, from, mr.get());
+    cr_assert(at.b.read(0, 8) == numbered(8, 2));
+    from.write_late(0, numbered(8, 3));
+    send_first_bytes(at, from, mr.get());
+    cr_assert(at.b.read(0, 8) == numbered(8, 3));
+}
+
+Test(hmem, registration_waits_for_copies_that_the_library_does_not_make_at_once) {
+    Devices at;
+    fab::standin::refuse_sync();
+    const OnDevice from;
+    from.write_late(0, numbered(8, 2));
+    const Owned<fid_mr> mr = reg(at.pair->a, from, 3);
+    send_first_bytes(at, from, mr.get());
+    cr_assert(at.b.read(0, 8) == numbered(8, 2));
 }
 
 Test(hmem, messages_that_come_before_their_receive_arrive, .timeout = 60) {
