@@ -2,6 +2,8 @@
 // The stand-in for CUDA's driver library (standin.h): the functions that copy memory and tell about
 // it. As on the real thing, a copy wants a current context, and one of pinned memory is made when
 // the stream is waited for.
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -52,7 +54,16 @@ std::vector<Copy>& queued() {
 
 int context;  // its address is the handle of the only one
 int stream;
-thread_local std::vector<void*> current;
+
+/// The contexts of a thread, the current one last. None of it is from the heap: a child that is
+/// forked while the control thread copies would have leaked that.
+struct Contexts {
+    std::array<void*, 8> pushed;
+    std::size_t count;
+
+    [[nodiscard]] bool empty() const { return count == 0; }
+};
+thread_local constinit Contexts current{};
 
 enum class Pinned { kNone, kAll, kPart };
 
@@ -76,7 +87,7 @@ int make(const Copy& copy) {
 /// As the driver: copies of pinned memory wait for their turn, a copy of other memory is made at
 /// once, and none can be of both.
 int copy(const Copy& wanted, const void* host) {
-    if (current.empty() || current.back() != &context) return kInvalidContext;
+    if (current.empty() || current.pushed.at(current.count - 1) != &context) return kInvalidContext;
     {
         const std::lock_guard guard(world().lock);
         const Pinned pinned = pinned_of(host, wanted.bytes);
@@ -115,21 +126,20 @@ int cuDevicePrimaryCtxRetain(void** retained, int /*device*/) {
 }
 
 int cuCtxPushCurrent_v2(void* pushed) {
-    current.push_back(pushed);
+    if (current.count == current.pushed.size()) return kInvalidContext;
+    current.pushed.at(current.count++) = pushed;
     return kSuccess;
 }
 
 int cuCtxPopCurrent_v2(void** popped) {
     if (current.empty()) return kInvalidContext;
-    *popped = current.back();
-    current.pop_back();
+    *popped = current.pushed.at(--current.count);
     return kSuccess;
 }
 
 int cuCtxSetCurrent(void* set) {
-    if (!current.empty()) current.pop_back();
-    current.push_back(set);
-    return kSuccess;
+    if (current.count > 0) --current.count;
+    return cuCtxPushCurrent_v2(set);
 }
 
 int cuStreamCreate(void** made, unsigned /*flags*/) {
