@@ -368,11 +368,7 @@ class Play {
     unsigned stale_ = 0;
 };
 
-/// With `count` seeds, or a quarter with sanitizers that take many times as long.
 void play_with_many_seeds(const Faults& faults, std::uint64_t count) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    count /= 4;
-#endif
     Seen seen;
     const auto play = [&](std::uint64_t seed) { Play(seed, faults).run(seen); };
     if (!test::for_each_seed(count, play)) {

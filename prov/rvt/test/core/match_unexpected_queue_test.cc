@@ -3,6 +3,7 @@
 #include "core/match_unexpected_queue.h"
 
 #include "common/check.h"
+#include "common/seeds.h"
 #include "core/match_model.h"
 
 #include <numeric>
@@ -215,32 +216,32 @@ Test(match_unexpected_queue, bursts_behind_messages_that_nobody_asks_for_are_fou
 }
 
 Test(match_unexpected_queue, short_queues_agree_with_the_model) {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    test::for_each_seed(20, [](std::uint64_t seed) {
         walk({.seed = seed, .tags = 8, .length = 40, .masks = {0, 3, ~0ull}});
-    }
+    });
 }
 
 Test(match_unexpected_queue, long_queues_with_exact_tags_agree_with_the_model) {
-    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    test::for_each_seed(10, [](std::uint64_t seed) {
         walk({.seed = seed, .tags = 2000, .length = 600, .any_percent = seed % 3 * 50});
-    }
+    });
 }
 
 Test(match_unexpected_queue, long_queues_with_one_mask_agree_with_the_model) {
-    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    test::for_each_seed(10, [](std::uint64_t seed) {
         walk({.seed = seed, .tags = 1 << 14, .length = 600, .masks = {0x1f}});
-    }
+    });
 }
 
 Test(match_unexpected_queue, more_masks_than_indexes_agree_with_the_model) {
-    for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+    test::for_each_seed(16, [](std::uint64_t seed) {
         walk(
             {.seed = seed, .tags = 1024, .length = 400, .masks = test::many_masks(4 + seed, seed)});
-    }
+    });
 }
 
 Test(match_unexpected_queue, queues_around_the_change_of_mode_agree_with_the_model) {
-    for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+    test::for_each_seed(16, [](std::uint64_t seed) {
         walk({.seed = seed, .tags = 300, .length = 80, .masks = {0, 7}, .phase = 200});
-    }
+    });
 }

@@ -184,12 +184,8 @@ void talk_over_udp(const char* faults, std::uint64_t seed) {
     talk(pair, seed);
 }
 
-/// With `count` seeds, or a quarter with AddressSanitizer, which takes four times as long.
 void talk_with_many_seeds(const char* faults, std::uint64_t count,
                           void (*talk_once)(const char*, std::uint64_t) = talk_over_fake_wire) {
-#if defined(__SANITIZE_ADDRESS__)
-    count /= 4;
-#endif
     test::for_each_seed(count, [&](std::uint64_t seed) { talk_once(faults, seed); });
 }
 
