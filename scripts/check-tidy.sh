@@ -10,7 +10,7 @@ if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(tracked '*.cc' | g
 tidy() {
     local out
     # shellcheck disable=SC2086
-    if ! out=$(clang-tidy-14 --quiet "$1" -- $flags -Wthread-safety 2> /dev/null); then
+    if ! out=$(clang-tidy-14 --quiet "$1" -- $flags -Wthread-safety -Wzero-as-null-pointer-constant 2> /dev/null); then
         echo "$out"
         echo "$1: clang-tidy objects"
         return 1
