@@ -317,6 +317,24 @@ std::array<standin::Counts, 2> copied_by(const Party& party, Act act) {
     return party.self.rank == 0 ? std::array{mine, theirs} : std::array{theirs, mine};
 }
 
+/// A message of rank 0 that the library of rank 1 alone copies, once.
+void send_from_device_to_device(const Party& party, const Buffer& buffer) {
+    const auto sent = copied_by(party, [&] {
+        if (party.self.rank == 0) {
+            buffer.fill(3);
+            party.send(buffer, kOpened);
+            party.ep.wait_tx();
+        } else {
+            party.recv(buffer, kOpened);
+            party.ep.wait_rx();
+            buffer.expect(3, kOpened);
+        }
+    });
+    FAB_EQUAL(sent[0].copied, 0U);
+    FAB_EQUAL(sent[1].between, kOpened);
+    FAB_EQUAL(sent[1].copied, kOpened);
+}
+
 /// Data goes from device to device once, and by the library of one process alone.
 void opened_by_peer(Rank& self) {
     if (!is_openable()) skip("no device's memory that another process can open");
@@ -327,21 +345,7 @@ void opened_by_peer(Rank& self) {
         const Buffer buffer(party.ep, kOpened);
         buffer.fill(static_cast<unsigned>(self.rank));
         have_it_opened(party, buffer);
-        const auto sent = copied_by(party, [&] {
-            if (self.rank == 0) {
-                buffer.fill(3);
-                party.send(buffer, kOpened);
-                party.ep.wait_tx();
-            } else {
-                party.recv(buffer, kOpened);
-                party.ep.wait_rx();
-                buffer.expect(3, kOpened);
-            }
-        });
-        FAB_EQUAL(sent[0].copied, 0U);
-        FAB_EQUAL(sent[1].between, kOpened);
-        FAB_EQUAL(sent[1].copied, kOpened);
-
+        send_from_device_to_device(party, buffer);
         const RemoteRegion remote = party.trade(self.other(), buffer.remote());
         for (const bool is_write : {true, false}) {
             // Rank 1 opened rank 0's memory above: it is the initiator here.
@@ -364,6 +368,19 @@ void opened_by_peer(Rank& self) {
         party.barrier();
     }
     // The region is closed: so is what was opened by it, when the peer's progress hears of it.
+    while (standin_counts().opened != 0) party.ep.progress();
+}
+
+/// So does a long message from a region of which the peer has never heard.
+void opened_at_once(Rank& self) {
+    if (!is_openable()) skip("no device's memory that another process can open");
+    Party party(
+        self,
+        {.caps = FI_MSG, .tx_op_flags = FI_DELIVERY_COMPLETE, .mr_mode = kAnyMrMode | FI_MR_HMEM});
+    for (int i = 0; i < 3; ++i) {
+        const Buffer buffer(party.ep, kOpened);
+        send_from_device_to_device(party, buffer);
+    }
     while (standin_counts().opened != 0) party.ep.progress();
 }
 
@@ -400,6 +417,7 @@ constexpr Case kCases[] = {
     {"device_let_go", let_go},
     {"gpu_named_by_its_address", named_by_its_address},
     {"gpu_opened_by_peer", opened_by_peer},
+    {"gpu_opened_at_once", opened_at_once},
     {"gpu_copy_fails", copy_fails},
 };
 

@@ -309,9 +309,13 @@ void RdEngine<Lock, Host>::receive_last_words(Peer& peer) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::take_region(Peer& peer, Event& event) noexcept {
     using Mapped = RdMappedRegion<Host>;
-    Mapped& mapped = peer.regions[static_cast<std::uint32_t>(event.key)];
+    const auto asked = peer.regions.find(static_cast<std::uint32_t>(event.key));
+    if (asked == peer.regions.end() || asked->second.state != Mapped::State::kAsked) {
+        return;  // opened meanwhile by what came with a message, or closed
+    }
+    Mapped& mapped = asked->second;
     if (event.region != nullptr && event.region->handle) {
-        open_region(mapped, std::move(event.region));
+        open_region(mapped, {.handle = *event.region->handle, .length = event.region->length});
         return;
     }
     const bool is_usable = event.region != nullptr && event.region->is_writable;

@@ -45,7 +45,7 @@ void RdEngine<Lock, Host>::cannot_send(Peer& peer, RdTxOp& op) noexcept {
     reply(peer, RdOp::kPullDone, 0, op.receiver, &outcome, sizeof outcome);
 }
 
-/// On the control thread, under a pin: what a peer needs to open a region of ours.
+/// Under a pin: what a peer needs to open a region of ours. Threads: any.
 template <class Lock, class Host>
 auto RdEngine<Lock, Host>::find_handle(std::uint32_t key) noexcept -> std::optional<OwnHandle> {
     const util::Result<KeyRegion> region = keys_.table->view().region(key, keys_.pd, Access::kNone);
@@ -60,6 +60,18 @@ auto RdEngine<Lock, Host>::find_handle(std::uint32_t key) noexcept -> std::optio
     const std::lock_guard guard(shared_keys_lock_);
     shared_keys_.insert(key);
     return OwnHandle{.by = handle, .length = region.value().length};
+}
+
+/// What opens the region of a message, for a peer that has not: it takes this very message from
+/// there. Returns: false where nothing does.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::tell_opening(std::uint32_t key, RdOpening& opening) noexcept {
+    const ReadPin pin(pin_);
+    const auto handle = find_handle(key);
+    if (handle) {
+        opening = {.handle = *handle->by, .length = handle->length};
+    }
+    return handle.has_value();
 }
 
 /// The region is no more. Peers that may have opened it close it at their next progress; until then
@@ -87,10 +99,9 @@ void RdEngine<Lock, Host>::note_arrival(RdInbound& inbound) noexcept {
 
 // ---- the side that copies ----
 
-/// The peer has answered our wish for a region with what opens it.
+/// The peer has told what opens a region of its memory.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::open_region(RdMappedRegion<Host>& mapped,
-                                       std::unique_ptr<typename Host::Region> region) noexcept {
+void RdEngine<Lock, Host>::open_region(RdMappedRegion<Host>& mapped, const RdOpening& by) noexcept {
     using Mapped = RdMappedRegion<Host>;
     mapped.state = Mapped::State::kRefused;
     if (keys_.opener == nullptr) {
@@ -101,8 +112,13 @@ void RdEngine<Lock, Host>::open_region(RdMappedRegion<Host>& mapped,
         mapped = {};
         return;
     }
-    auto opened = keys_.opener->open(*region->handle);
+    std::unique_ptr<typename Host::Region> region(new (std::nothrow) typename Host::Region);
+    if (region == nullptr) {
+        return;
+    }
+    auto opened = keys_.opener->open(by.handle);
     if (opened.is_ok()) {
+        region->length = by.length;
         region->device = opened.take();
         mapped.region = std::move(region);
         mapped.state = Mapped::State::kMapped;
@@ -202,6 +218,23 @@ KeyHit RdEngine<Lock, Host>::find_source(const RdInbound& inbound) const noexcep
                                   .access = Access::kNone});
 }
 
+/// Whether the memory of a message is open here, perhaps by what came with it.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::has_opened(const RdInbound& inbound) noexcept {
+    using Mapped = RdMappedRegion<Host>;
+    auto& peer = static_cast<Peer&>(*inbound.peer);
+    const auto own = static_cast<std::uint32_t>(inbound.sender_key);
+    if (inbound.has_opening) {
+        Mapped& mapped = peer.regions[own];
+        if (mapped.state == Mapped::State::kUnknown || mapped.state == Mapped::State::kAsked) {
+            RdOpening by;
+            std::memcpy(&by, inbound.inline_storage.data(), sizeof by);
+            open_region(mapped, by);
+        }
+    }
+    return count_use(peer, own, inbound.end);
+}
+
 /// Begins to take a message from its sender's device. Returns: false where that is not open: the
 /// message is asked for then.
 template <class Lock, class Host>
@@ -209,7 +242,7 @@ bool RdEngine<Lock, Host>::take_device(RdInbound& inbound) noexcept {
     auto& peer = static_cast<Peer&>(*inbound.peer);
     // Nothing is remembered of a key that is not in the peer's table.
     if (keys_.opener == nullptr || !peer.has_keys_view || !find_source(inbound).is_ok() ||
-        !count_use(peer, static_cast<std::uint32_t>(inbound.sender_key), inbound.end)) {
+        !has_opened(inbound)) {
         return false;
     }
     inbound.method = RdMethod::kDirect;

@@ -27,6 +27,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -156,6 +157,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
     static constexpr std::uint64_t kBulkAccess =
         16 * 1024;  // larger accesses are worth the large rings
+    // Of messages from this size on, memory of the sender's device is opened for the first of them:
+    // that takes a library some 100 us, the message through copies in host memory far longer.
+    static constexpr std::uint64_t kWorthOpening = 1u << 20;
     // Copied between devices, or between a device and the host, before others get their turn.
     static constexpr std::uint64_t kDeviceChunk = 256u << 20;
     static constexpr std::uint64_t kDeviceHostChunk = 4u << 20;
@@ -404,13 +408,14 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static Status copy_with_device(PeerDeviceMemory& device, RdTxOp& op, std::uint64_t offset,
                                    std::uint64_t& budget) noexcept;
     void refuse_region(Peer& peer, std::uint32_t own) noexcept;
-    void open_region(RdMappedRegion<Host>& mapped,
-                     std::unique_ptr<typename Host::Region> region) noexcept;
+    void open_region(RdMappedRegion<Host>& mapped, const RdOpening& by) noexcept;
     struct OwnHandle {
         const DeviceHandle* by;
         std::uint64_t length;  // of the region
     };
     std::optional<OwnHandle> find_handle(std::uint32_t key) noexcept;
+    bool tell_opening(std::uint32_t key, RdOpening& opening) noexcept;
+    bool has_opened(const RdInbound& inbound) noexcept;
     void withdraw_handle(std::uint32_t key) noexcept;
 
     // ---- rd_share.inl

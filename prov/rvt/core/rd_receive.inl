@@ -242,13 +242,12 @@ bool RdEngine<Lock, Host>::on_eager_more(Peer& peer, const Arrival& arrival) noe
 
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noexcept {
-    struct {
-        RdHeader header;
-        RdReadable readable;
-    } payload{};
+    RdRendezvous payload{};
     const bool is_contiguous = (arrival.flags() & wire::kContiguous) != 0;
     const bool is_readable = (arrival.flags() & wire::kReadable) != 0;
-    if (arrival.length() != (is_readable ? sizeof payload : sizeof payload.header)) {
+    const bool has_opening =
+        is_readable && !peer.path.is_remote() && arrival.length() == sizeof payload;
+    if (!has_opening && arrival.length() != payload.bytes(is_readable)) {
         return false;
     }
     arrival.copy_payload(&payload, arrival.length());
@@ -266,6 +265,10 @@ bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noe
     inbound->sender_address = is_contiguous ? header.address : 0;
     inbound->sender_key = payload.readable.key;
     inbound->is_readable = is_readable;
+    if (has_opening) {
+        inbound->has_opening = true;
+        std::memcpy(inbound->inline_storage.data(), &payload.opening, sizeof payload.opening);
+    }
     inbound->state = RdInbound::State::kRendezvous;
     if (entry != nullptr) {
         attach(*inbound, *entry);

@@ -165,6 +165,7 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     bool lacks_share = false;      // one of the two could not copy its part
     bool is_placed = false;  // a device's library, or a NIC, has put all of it where it belongs
     std::array<std::byte, kInlineBytes> inline_storage;
+    static_assert(sizeof(RdOpening) <= kInlineBytes);
 
     std::uint64_t received = 0;
     RdRxEntry* entry = nullptr;         // where it goes; nullptr while unexpected
@@ -182,6 +183,7 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     // There is such a key; of a message from this host: it is that of the sender's region, in
     // memory of a device, and sender_address is the region's, too.
     bool is_readable = false;
+    bool has_opening = false;   // inline_storage begins with an RdOpening for that region
     std::uint64_t started = 0;  // ticks when the transfer began, for the choice of method
 
     std::uint64_t match_tag() const noexcept { return tag; }
@@ -204,6 +206,7 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
         entry = nullptr;
         status = WcStatus::kSuccess;
         is_readable = false;
+        has_opening = false;
     }
 };
 

@@ -399,16 +399,16 @@ bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
     const std::uint64_t here = op.loan.imported != nullptr
                                    ? op.loan.device_address
                                    : reinterpret_cast<std::uint64_t>(op.iov[0].iov_base);
-    struct {
-        RdHeader header;
-        RdReadable readable;
-    } payload{.header = {.total = op.total,
-                         .operation = util::Pool<RdTxOp>::name_of(op),
-                         .address = is_contiguous ? here : 0},
-              .readable = {.key = is_lent ? op.loan.key() : 0}};
+    RdRendezvous payload;
+    payload.header = {.total = op.total,
+                      .operation = util::Pool<RdTxOp>::name_of(op),
+                      .address = is_contiguous ? here : 0};
+    payload.readable.key = is_lent ? op.loan.key() : 0;
+    bool has_opening = false;
     if (source != nullptr) {
         payload.header.address = source->address;
         payload.readable.key = source->key;
+        has_opening = op.total >= kWorthOpening && tell_opening(source->key, payload.opening);
     }
     // Another connection may have taken the place of the one that it was lent for.
     const bool is_readable = source != nullptr || (op.loan.is_any() && peer.path.can_rdma());
@@ -418,7 +418,7 @@ bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
         static_cast<std::uint8_t>(wire_flags(op.flags) | (is_contiguous ? wire::kContiguous : 0) |
                                   (is_readable ? wire::kReadable : 0));
     if (!peer.path.put(RdOp::kRendezvous, flags, op.tag, op.data, &payload,
-                       is_readable ? sizeof payload : sizeof payload.header)) {
+                       has_opening ? sizeof payload : RdRendezvous::bytes(is_readable))) {
         return false;
     }
     ++peer.rendezvous_due;

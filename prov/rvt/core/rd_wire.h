@@ -3,7 +3,10 @@
 // docs/shm-format.md describes their fields; the table kRdOps below is what the code goes by.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "core/peer_device.h"
 
 namespace rvt::core {
 
@@ -98,6 +101,23 @@ struct RdHeader {
 /// Behind RdHeader with wire::kReadable.
 struct RdReadable {
     std::uint64_t key;  // the R_Key; on one host: of the sender's key table
+};
+
+/// Behind RdReadable of a long message from memory of a device: for who has not opened its region.
+struct RdOpening {
+    DeviceHandle handle;
+    std::uint64_t length;  // of the region
+};
+
+/// The payload of kRendezvous: the whole of it, or what stands in front of a part.
+struct RdRendezvous {
+    RdHeader header;
+    RdReadable readable;
+    RdOpening opening;
+
+    static constexpr std::size_t bytes(bool is_readable) noexcept {
+        return is_readable ? offsetof(RdRendezvous, opening) : sizeof(RdHeader);
+    }
 };
 
 /// In the payload of kPull.

@@ -169,18 +169,23 @@ void write_plausible_line(Scene& scene, Writer& to, std::mt19937_64& random, uns
         RdOp op;
         std::uint32_t length;
     } kShapes[] = {
-        {RdOp::kEager, 8},         {RdOp::kEager, 200},      {RdOp::kEagerFirst, 64},
-        {RdOp::kEagerMore, 64},    {RdOp::kRendezvous, 24},  {RdOp::kPull, 32},
-        {RdOp::kPullData, 64},     {RdOp::kPullDone, 8},     {RdOp::kFinish, 8},
-        {RdOp::kAck, 8},           {RdOp::kWrite, 64},       {RdOp::kWriteLine, 40},
-        {RdOp::kWriteMore, 64},    {RdOp::kRead, 32},        {RdOp::kReadData, 64},
-        {RdOp::kReadLine, 40},     {RdOp::kAtomic, 64},      {RdOp::kAtomicInline, 40},
-        {RdOp::kAtomicResult, 64}, {RdOp::kAtomicAnswer, 8}, {RdOp::kAccessDone, 8},
-        {RdOp::kRmaEvent, 32},     {RdOp::kShare, 40},       {RdOp::kAskNicKey, 32},
-        {RdOp::kNicKey, 40},       {RdOp::kKeyEnds, 0},      {RdOp::kRendezvous, 32},
+        {RdOp::kEager, 8},         {RdOp::kEager, 200},
+        {RdOp::kEagerFirst, 64},   {RdOp::kEagerMore, 64},
+        {RdOp::kRendezvous, 24},   {RdOp::kPull, 32},
+        {RdOp::kPullData, 64},     {RdOp::kPullDone, 8},
+        {RdOp::kFinish, 8},        {RdOp::kAck, 8},
+        {RdOp::kWrite, 64},        {RdOp::kWriteLine, 40},
+        {RdOp::kWriteMore, 64},    {RdOp::kRead, 32},
+        {RdOp::kReadData, 64},     {RdOp::kReadLine, 40},
+        {RdOp::kAtomic, 64},       {RdOp::kAtomicInline, 40},
+        {RdOp::kAtomicResult, 64}, {RdOp::kAtomicAnswer, 8},
+        {RdOp::kAccessDone, 8},    {RdOp::kRmaEvent, 32},
+        {RdOp::kShare, 40},        {RdOp::kAskNicKey, 32},
+        {RdOp::kNicKey, 40},       {RdOp::kKeyEnds, 0},
+        {RdOp::kRendezvous, 32},   {RdOp::kRendezvous, sizeof(rvt::core::RdRendezvous)},
     };
     // Those that need nothing before them come more often, or no line would be the hundredth.
-    constexpr std::size_t kFree[] = {0, 1, 4, 11, 13, 17, 21, 22, 23, 24, 25, 26};
+    constexpr std::size_t kFree[] = {0, 1, 4, 11, 13, 17, 21, 22, 23, 24, 25, 26, 27};
     const std::size_t place =
         random() % 8 != 0 ? kFree[random() % std::size(kFree)] : random() % std::size(kShapes);
     const auto& shape = kShapes[place];
@@ -204,8 +209,14 @@ void write_plausible_line(Scene& scene, Writer& to, std::mt19937_64& random, uns
     line.data = random() % 64 != 0 ? name : 0;
     std::memcpy(line.payload, words, sizeof words);
     const bool is_wrong = random() % 64 == 0;
+    auto flags = static_cast<unsigned>(random());
+    if (shape.op == RdOp::kRendezvous && random() % 4 != 0) {  // how long it is depends on them
+        flags = shape.length == sizeof(rvt::core::RdHeader)
+                    ? flags & ~unsigned{rvt::core::wire::kReadable}
+                    : flags | rvt::core::wire::kReadable | rvt::core::wire::kContiguous;
+    }
     to.publish(
-        static_cast<std::uint8_t>(shape.op), static_cast<std::uint8_t>(random()),
+        static_cast<std::uint8_t>(shape.op), static_cast<std::uint8_t>(flags),
         is_wrong ? static_cast<std::uint32_t>(pick(0, 7, 208, 209, 16'384, 20'000)) : shape.length);
 }
 
