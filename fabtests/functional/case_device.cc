@@ -384,6 +384,25 @@ void opened_at_once(Rank& self) {
     while (standin_counts().opened != 0) party.ep.progress();
 }
 
+/// A region that is closed while the peer may still be asking for it leaves nothing open there.
+void closed_while_asked_for(Rank& self) {
+    if (!is_openable()) skip("no device's memory that another process can open");
+    Party party(self, {.caps = FI_MSG, .mr_mode = kAnyMrMode | FI_MR_HMEM});
+    constexpr std::size_t kAskedFor = 64 << 10;
+    for (int i = 0; i < 50; ++i) {
+        const Buffer buffer(party.ep, kAskedFor);
+        if (self.rank == 0) {
+            party.send(buffer, kAskedFor);
+            party.ep.wait_tx();
+        } else {
+            party.recv(buffer, kAskedFor);
+            party.ep.wait_rx();
+        }
+    }
+    party.barrier();
+    while (standin_counts().opened != 0) party.ep.progress();
+}
+
 /// A copy that fails is done another way, or ends both sides' operations; what follows succeeds.
 void copy_fails(Rank& self) {
     if (!is_openable()) skip("no device's memory that another process can open");
@@ -418,6 +437,7 @@ constexpr Case kCases[] = {
     {"gpu_named_by_its_address", named_by_its_address},
     {"gpu_opened_by_peer", opened_by_peer},
     {"gpu_opened_at_once", opened_at_once},
+    {"gpu_closed_while_asked_for", closed_while_asked_for},
     {"gpu_copy_fails", copy_fails},
 };
 
