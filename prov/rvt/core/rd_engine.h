@@ -157,8 +157,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
     static constexpr std::uint64_t kBulkAccess =
         16 * 1024;  // larger accesses are worth the large rings
-    // Of messages from this size on, memory of the sender's device is opened for the first of them:
-    // that takes a library some 100 us, the message through copies in host memory far longer.
+    // Of messages from this size on, memory of the sender's device is opened for the first of them.
+    // An estimate of what takes longer through host memory than it takes a library to open.
     static constexpr std::uint64_t kWorthOpening = 1u << 20;
     // Copied between devices, or between a device and the host, before others get their turn.
     static constexpr std::uint64_t kDeviceChunk = 256u << 20;
