@@ -72,33 +72,25 @@ class Cq {
             refill();
         }
     }
-    /// Takes the oldest entries, up to `most` of them, for which take(entry) says yes; the first
-    /// other one stays. Returns: how many. An empty ring is started over, so that few entries at a
-    /// time take few cache lines for good.
+    /// Takes the oldest entries of the ring, up to `most` of them, for which take(entry) says yes;
+    /// the first other one stays, as do those that the ring has had no room for. Returns: how many.
+    /// An empty ring is started over, so that few entries at a time take few cache lines for good.
     template <class Take>
     RVT_ALWAYS_INLINE std::size_t pop_while(std::size_t most, Take take) noexcept {
-        const Cqe* const ring = ring_.get();
-        const std::uint64_t mask = mask_;
-        std::size_t taken = 0;
-        while (true) {
-            const std::uint64_t begin = head_;
-            const std::uint64_t end = begin + std::min<std::uint64_t>(most - taken, tail_ - begin);
-            std::uint64_t at = begin;
-            while (at != end && take(ring[at & mask])) {
-                ++at;
-            }
-            taken += at - begin;
-            head_ = at;
-            if (!has_overflow_ || at == begin) [[likely]] {
-                break;
-            }
+        const std::uint64_t begin = head_;
+        const std::uint64_t end = begin + std::min<std::uint64_t>(most, tail_ - begin);
+        std::uint64_t at = begin;
+        while (at != end && take(ring_[at & mask_])) {
+            ++at;
+        }
+        head_ = at;
+        if (has_overflow_) [[unlikely]] {
             refill();
-        }
-        if (head_ == tail_) {
+        } else if (at == tail_) {
             head_ = tail_ = 0;
-            limit_ = has_overflow_ ? 0 : mask_ + 1;
+            limit_ = mask_ + 1;
         }
-        return taken;
+        return at - begin;
     }
     RVT_ALWAYS_INLINE bool is_empty() const noexcept { return head_ == tail_; }
     RVT_ALWAYS_INLINE bool has_overflow() const noexcept { return has_overflow_; }

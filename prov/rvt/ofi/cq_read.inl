@@ -71,17 +71,19 @@ RVT_ALWAYS_INLINE ssize_t try_read_entries(Cq& cq, void* buffer, std::size_t cou
     core::Cq& queue = *cq.queue;
     if (queue.is_empty() || count == 0) {
         unsigned moved = cq.progressors.run_locked();
-        if constexpr (!std::same_as<Lock, util::NullLock>) {
-            if (moved == 0) {
+        if (moved == 0) {
+            if constexpr (!std::same_as<Lock, util::NullLock>) {
                 cq.domain->send_for_others_locked();
             }
-        }
-        is_yield_due = cq.courtesy.is_due(moved != 0);
-        if (is_yield_due) [[unlikely]] {
-            cq.progressors.remind_peers_locked();
-        }
-        for (unsigned more = kMoreLooks; more != 0 && moved != 0 && queue.is_empty(); --more) {
-            moved = cq.progressors.run_locked();
+            is_yield_due = cq.courtesy.is_due(false);
+            if (is_yield_due) [[unlikely]] {
+                cq.progressors.remind_peers_locked();
+            }
+        } else {
+            cq.courtesy.is_due(true);
+            for (unsigned more = kMoreLooks; queue.is_empty() && more != 0 && moved != 0; --more) {
+                moved = cq.progressors.run_locked();
+            }
         }
         if (queue.is_empty() || count == 0) {
             return -FI_EAGAIN;
@@ -96,7 +98,7 @@ RVT_ALWAYS_INLINE ssize_t read_entries(Cq& cq, void* buffer, std::size_t count,
     bool is_yield_due = false;
     const ssize_t got =
         try_read_entries<Lock, Entry, kWithSource>(cq, buffer, count, sources, is_yield_due);
-    if (is_yield_due && got == -FI_EAGAIN) [[unlikely]] {
+    if (got == -FI_EAGAIN && is_yield_due) [[unlikely]] {
         cq.courtesy.yield();
     }
     return got;

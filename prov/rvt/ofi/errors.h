@@ -14,6 +14,9 @@ namespace rvt::ofi {
 
 /// The return value of a libfabric call: 0 or a negative FI_E*.
 constexpr int to_fi(util::Status status) noexcept {
+    if (status.is_ok()) [[likely]] {
+        return 0;
+    }
     // Errors of the system have the same number in both; ENOKEY alone has a name of libfabric's
     // own.
     return status.error() == ENOKEY ? -FI_ENOKEY : -status.error();
