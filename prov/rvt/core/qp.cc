@@ -51,6 +51,7 @@ void withdraw(Qp& qp) noexcept {
 // A verb-grade device keeps what is posted itself.
 Qp::Qp(Pd& pd, const QpInit& init)
     : pd_(pd),
+      post_send_(pd.device().ops().post_send),
       pd_use_(pd),
       init_(init),
       send_cq_use_(*init.send_cq),
@@ -265,10 +266,6 @@ QpAttr Qp::query() const noexcept {
 }
 
 // ---- posting ----
-
-Status Qp::post_send(const SendWr& wr) noexcept {
-    return device().ops().post_send(*this, wr);
-}
 
 Status Qp::post_recv(const RecvWr& wr) noexcept {
     return device().ops().post_recv(*this, wr);

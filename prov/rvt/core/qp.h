@@ -81,7 +81,7 @@ class Qp : public Object {
     /// Returns: EINVAL for what the row of the opcode or the state does not allow, ENOMEM when the
     ///          queue is full, EOPNOTSUPP for a pair of type RD: its endpoint takes the requests.
     /// Threads: any.
-    Status post_send(const SendWr& wr) noexcept;
+    Status post_send(const SendWr& wr) noexcept { return post_send_(*this, wr); }
     /// Returns: EINVAL for too many elements, in state RESET, or with a shared queue; ENOMEM when
     /// full; EOPNOTSUPP for a pair of type RD. Threads: any.
     Status post_recv(const RecvWr& wr) noexcept;
@@ -188,6 +188,7 @@ class Qp : public Object {
     void reset() noexcept;
 
     Pd& pd_;
+    const decltype(BackendOps::post_send) post_send_;  // a copy: some loads less
     Use pd_use_;
     QpInit init_;
     Use send_cq_use_;

@@ -110,6 +110,7 @@ Status destroy_comp_channel(CompChannel* channel) {
 VerbsCq::VerbsCq(Context& context, std::size_t depth, std::unique_ptr<Cq> ring,
                  CompChannel* channel) noexcept
     : context_(context),
+      poll_cq_(context.device().ops().poll_cq),
       context_use_(context),
       channel_(channel),
       depth_(depth),
@@ -118,10 +119,6 @@ VerbsCq::VerbsCq(Context& context, std::size_t depth, std::unique_ptr<Cq> ring,
     if (channel_ != nullptr) {
         channel_use_ = Use(*channel_);
     }
-}
-
-unsigned VerbsCq::poll(std::span<Wc> to) noexcept {
-    return context_.device().ops().poll_cq(*this, to);
 }
 
 Status VerbsCq::req_notify(bool solicited_only) noexcept {

@@ -15,6 +15,7 @@
 #include "core/cq.h"
 #include "core/object.h"
 #include "core/verbs_wc.h"
+#include "rvt/backend.h"
 #include "util/annotations.h"
 #include "util/lock.h"
 #include "util/mutex.h"
@@ -73,7 +74,7 @@ class VerbsCq : public Object {
 
     /// Takes up to `to.size()` completions, oldest first. Returns: how many.
     /// Threads: any.
-    unsigned poll(std::span<Wc> to) noexcept;
+    unsigned poll(std::span<Wc> to) noexcept { return poll_cq_(*this, to); }
 
     /// Asks that the next completion (or the next solicited or failed one) is announced at the
     /// channel. One-shot. Returns: EINVAL for a queue without a channel.
@@ -117,6 +118,7 @@ class VerbsCq : public Object {
     unsigned take_from_ring(std::span<Wc> to) noexcept;
 
     Context& context_;
+    const decltype(BackendOps::poll_cq) poll_cq_;  // a copy: some loads less
     Use context_use_;
     CompChannel* channel_;
     Use channel_use_;

@@ -31,16 +31,17 @@ constexpr bool can_build(const SendWr& wr) noexcept {
 }
 
 /// Posts a request. Preconditions: can_build(wr); create_extended_pair() has made the pair.
+/// @param opcode  Of `wr`, for callers of which the compiler knows it.
 /// Returns: as ibv_post_send(3), ENOMEM for a full queue whatever the driver says. Threads: any.
-RVT_ALWAYS_INLINE Status build(ibv_qp& pair, const SendWr& wr) noexcept {
+RVT_ALWAYS_INLINE Status build(ibv_qp& pair, const SendWr& wr, WrOpcode opcode) noexcept {
     auto* const to = reinterpret_cast<ibv_qp_ex*>(&pair);  // of which it is the first member
     const Sge& place = wr.sg_list.front();
     ibv_wr_start(to);
     to->wr_id = wr.wr_id;
     to->wr_flags = to_ibv(wr.flags);
-    if (wr.opcode == WrOpcode::kSend) {
+    if (opcode == WrOpcode::kSend) {
         ibv_wr_send(to);
-    } else if (wr.opcode == WrOpcode::kWrite) {
+    } else if (opcode == WrOpcode::kWrite) {
         ibv_wr_rdma_write(to, wr.rkey, wr.remote_addr);
     } else {
         ibv_wr_rdma_read(to, wr.rkey, wr.remote_addr);

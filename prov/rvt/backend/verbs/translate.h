@@ -75,10 +75,22 @@ constexpr unsigned to_ibv(SendFlags flags) noexcept {
 [[gnu::cold]] core::WcStatus failure_of(ibv_wc_status status) noexcept;
 core::WcOpcode opcode_of(ibv_wc_opcode opcode) noexcept;
 
-/// Of a success `vendor_err` is not read: drivers leave it as it was.
-RVT_ALWAYS_INLINE void from_ibv(const ibv_wc& wc, core::Wc& to) noexcept {
+inline constexpr auto kWcFlags = [] {  // by those of libibverbs
     using enum core::WcFlags;
-    to = {};
+    std::array<core::WcFlags, 16> table{};
+    for (unsigned i = 0; i < table.size(); ++i) {
+        table[i] = ((i & IBV_WC_GRH) != 0 ? kGrh : kNone) |
+                   ((i & IBV_WC_WITH_IMM) != 0 ? kWithImm : kNone) |
+                   ((i & IBV_WC_WITH_INV) != 0 ? kWithInv : kNone);
+    }
+    return table;
+}();
+constexpr bool has_imm(unsigned ibv_wc_flags) noexcept {
+    return (ibv_wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0;
+}
+
+/// Writes the members that mean something.
+RVT_ALWAYS_INLINE void from_ibv(const ibv_wc& wc, core::Wc& to) noexcept {
     to.wr_id = wc.wr_id;
     to.qpn = wc.qp_num;
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
@@ -86,19 +98,13 @@ RVT_ALWAYS_INLINE void from_ibv(const ibv_wc& wc, core::Wc& to) noexcept {
         to.vendor_err = wc.vendor_err;
         return;
     }
+    to.status = core::WcStatus::kSuccess;
     to.opcode = wc.opcode == IBV_WC_RECV ? core::WcOpcode::kRecv : opcode_of(wc.opcode);
+    to.flags = kWcFlags[wc.wc_flags % kWcFlags.size()];
     to.byte_len = wc.byte_len;
     to.src_qpn = wc.src_qp;
-    if ((wc.wc_flags & IBV_WC_WITH_IMM) != 0) {
-        to.flags = to.flags | kWithImm;
-        to.imm = ntohl(wc.imm_data);
-    }
-    if ((wc.wc_flags & IBV_WC_WITH_INV) != 0) {
-        to.flags = to.flags | kWithInv;
-        to.imm = wc.invalidated_rkey;
-    }
-    if ((wc.wc_flags & IBV_WC_GRH) != 0) {
-        to.flags = to.flags | kGrh;
+    if (has_imm(wc.wc_flags)) [[unlikely]] {
+        to.imm = (wc.wc_flags & IBV_WC_WITH_INV) != 0 ? wc.invalidated_rkey : ntohl(wc.imm_data);
     }
 }
 
@@ -119,7 +125,7 @@ RVT_ALWAYS_INLINE void read_completion(ibv_cq_ex& queue, core::Wc& to) noexcept 
     if (wc.opcode == IBV_WC_RECV) {
         wc.src_qp = ibv_wc_read_src_qp(&queue);
     }
-    if ((wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0) {
+    if (has_imm(wc.wc_flags)) {
         wc.imm_data = ibv_wc_read_imm_data(&queue);  // the same place as invalidated_rkey
     }
     from_ibv(wc, to);

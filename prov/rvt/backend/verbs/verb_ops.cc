@@ -186,17 +186,29 @@ void destroy_cq(core::VerbsCq& cq) {
     lib().ibv_destroy_cq(cq_of(cq));
 }
 
-unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
-    if (Nic::of(cq.context().device()).limits().extends_queues) {
-        return poll_extended(*cq_of(cq), to);
-    }
+/// By the list of completions that every driver has.
+[[gnu::noinline]] unsigned poll_listed(ibv_cq& queue, std::span<core::Wc> to) noexcept {
     std::array<ibv_wc, 32> completions;
     const std::size_t most = std::min(to.size(), completions.size());
-    const int taken = ibv_poll_cq(cq_of(cq), static_cast<int>(most), completions.data());
-    for (int i = 0; i < taken; ++i) {
-        from_ibv(completions[static_cast<std::size_t>(i)], to[static_cast<std::size_t>(i)]);
+    const int taken = ibv_poll_cq(&queue, static_cast<int>(most), completions.data());
+    if (taken <= 0) {
+        return 0;
     }
-    return taken > 0 ? static_cast<unsigned>(taken) : 0;
+    core::Wc* next = to.data();
+    for (const ibv_wc* wc = completions.data(); wc != completions.data() + taken; ++wc) {
+        from_ibv(*wc, *next++);
+    }
+    return static_cast<unsigned>(taken);
+}
+
+/// Of which only some fields are read.
+[[gnu::noinline]] unsigned poll_by_fields(ibv_cq& queue, std::span<core::Wc> to) noexcept {
+    return poll_extended(queue, to);
+}
+
+unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
+    return Nic::of(cq.context().device()).limits().extends_queues ? poll_by_fields(*cq_of(cq), to)
+                                                                  : poll_listed(*cq_of(cq), to);
 }
 
 Status req_notify_cq(core::VerbsCq& cq, bool solicited_only) {
@@ -311,12 +323,9 @@ Status post_list(core::Qp& qp, const SendWr& wr, const core::WrInfo& row) noexce
 }
 
 /// Drivers have different names for it, some that of a full queue.
-RVT_ALWAYS_INLINE bool is_too_much_inline(const core::Qp& qp, const SendWr& wr) noexcept {
+bool is_too_much_inline(const core::Qp& qp, const SendWr& wr) noexcept {
     if (!has_any(wr.flags, SendFlags::kInline)) {
         return false;
-    }
-    if (wr.sg_list.size() == 1) [[likely]] {
-        return wr.sg_list[0].length > qp.init().cap.max_inline_bytes;
     }
     std::uint64_t bytes = 0;
     for (const Sge& part : wr.sg_list) {
@@ -329,36 +338,35 @@ bool is_extended(const core::Qp& qp) noexcept {
     return qp.type() == QpType::kRc && Nic::of(qp.device()).limits().extends_pairs;
 }
 
-Status post_send(core::Qp& qp, const SendWr& wr) {
-    if (is_too_much_inline(qp, wr)) [[unlikely]] {
-        return EINVAL;
-    }
-    const bool builds = can_build(wr) && is_extended(qp);
-    if (builds && wr.opcode == WrOpcode::kSend) [[likely]] {
-        return build(*qp_of(qp), wr);  // its row allows everything
-    }
+[[gnu::noinline]] Status post_any(core::Qp& qp, const SendWr& wr) {
     const core::WrInfo* const row = core::wr_info(wr.opcode);
     if (row == nullptr || !takes(*row, qp.type()) ||
         without(wr.flags, row->flags) != SendFlags::kNone ||
-        wr.sg_list.size() > qp.init().cap.max_send_sge) {
+        wr.sg_list.size() > qp.init().cap.max_send_sge || is_too_much_inline(qp, wr)) {
         return EINVAL;
     }
-    return builds ? build(*qp_of(qp), wr) : post_list(qp, wr, *row);
+    return can_build(wr) && is_extended(qp) ? build(*qp_of(qp), wr, wr.opcode)
+                                            : post_list(qp, wr, *row);
 }
 
-ibv_recv_wr receive_of(const RecvWr& wr) noexcept {
-    ibv_recv_wr to{};
-    to.wr_id = wr.wr_id;
-    to.sg_list = list_of(wr.sg_list);
-    to.num_sge = static_cast<int>(wr.sg_list.size());
-    return to;
+/// Mostly it is a SEND of one piece, whose row allows everything.
+Status post_send(core::Qp& qp, const SendWr& wr) {
+    const bool is_small =
+        wr.sg_list.size() == 1 && wr.sg_list[0].length <= qp.init().cap.max_inline_bytes;
+    if (wr.opcode == WrOpcode::kSend && is_small && is_extended(qp)) [[likely]] {
+        return build(*qp_of(qp), wr, WrOpcode::kSend);
+    }
+    return post_any(qp, wr);
 }
 
 Status post_recv(core::Qp& qp, const RecvWr& wr) {
     if (wr.sg_list.size() > qp.init().cap.max_recv_sge) {
         return EINVAL;
     }
-    ibv_recv_wr to = receive_of(wr);
+    ibv_recv_wr to{.wr_id = wr.wr_id,
+                   .next = nullptr,
+                   .sg_list = list_of(wr.sg_list),
+                   .num_sge = static_cast<int>(wr.sg_list.size())};
     ibv_recv_wr* refused = nullptr;
     return ibv_post_recv(qp_of(qp), &to, &refused);
 }
@@ -384,11 +392,14 @@ Status post_some(core::Srq& srq, std::span<const RecvWr> wrs) noexcept {
     std::array<ibv_recv_wr, kMostAtOnce> list;
     ibv_recv_wr* next = nullptr;
     for (std::size_t i = wrs.size(); i-- != 0; next = &list[i]) {
-        if (wrs[i].sg_list.size() > srq.queue().max_sge()) {
+        const std::span<const Sge> sg_list = wrs[i].sg_list;
+        if (sg_list.size() > srq.queue().max_sge()) {
             return EINVAL;
         }
-        list[i] = receive_of(wrs[i]);
+        list[i].wr_id = wrs[i].wr_id;
         list[i].next = next;
+        list[i].sg_list = list_of(sg_list);
+        list[i].num_sge = static_cast<int>(sg_list.size());
     }
     ibv_recv_wr* refused = nullptr;
     return ibv_post_srq_recv(srq_of(srq), next, &refused);
