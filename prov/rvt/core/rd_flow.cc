@@ -55,28 +55,36 @@ void RdFlow::note_use() noexcept {
 
 // ---- sending ----
 
+/// @param wants_completion  Now, and not behind so many frames.
+RVT_ALWAYS_INLINE bool RdFlow::post_frame_locked(std::span<const Sge> parts, SendFlags flags,
+                                                 bool wants_completion) noexcept {
+    RdFlows& flows = flows_;
+    const bool is_signaled = ++unsignaled_ >= kMostUnsignaled || wants_completion;
+    posted_at_ = flows.polls();
+    flows.note_traffic();
+    flows.expect_life();
+    send_.wr_id = ring_.taken();
+    send_.sg_list = parts;
+    if (is_signaled) [[unlikely]] {
+        send_.flags = flags | SendFlags::kSignaled;
+        return post_timed_locked();
+    }
+    send_.flags = flags;
+    return qp_->post_send(send_).is_ok();
+}
+
 /// A frame of no bytes says nothing, but completes like any other.
 RVT_ALWAYS_INLINE bool RdFlow::post_to_nic_locked(std::span<const Sge> parts) noexcept {
     const std::uint32_t bytes = parts.empty() ? 0 : parts[0].length;
-    ++unsignaled_;
     unsignaled_bytes_ += bytes;
-    SendFlags flags = bytes <= inline_bytes_ ? SendFlags::kInline : SendFlags::kNone;
-    if (unsignaled_ >= kMostUnsignaled || unsignaled_bytes_ >= kMostUnsignaledBytes || bytes == 0) {
-        flags = flags | SendFlags::kSignaled;
-        unsignaled_ = 0;
-        unsignaled_bytes_ = 0;
-    }
-    posted_at_ = flows_.polls();
-    flows_.note_traffic();
-    flows_.expect_life();
-    send_.wr_id = ring_.taken();
-    send_.flags = flags;
-    send_.sg_list = parts;
-    return unsignaled_ == 0 ? post_timed_locked() : qp_->post_send(send_).is_ok();
+    return post_frame_locked(parts, bytes <= inline_bytes_ ? SendFlags::kInline : SendFlags::kNone,
+                             unsignaled_bytes_ >= kMostUnsignaledBytes || bytes == 0);
 }
 
 /// Each that is signaled shows how long it takes.
 bool RdFlow::post_timed_locked() noexcept {
+    unsignaled_ = 0;
+    unsignaled_bytes_ = 0;
     Device& device = flows_.device();
     const std::uint64_t before = device.now_us();
     const bool is_posted = qp_->post_send(send_).is_ok();
@@ -84,21 +92,19 @@ bool RdFlow::post_timed_locked() noexcept {
     return is_posted;
 }
 
-/// One that cannot be posted is lost: see post_locked().
-RVT_ALWAYS_INLINE void RdFlow::put_inline_locked(const RdMessage& message,
-                                                 std::size_t bytes) noexcept {
-    std::array<std::byte, kMostInlineBytes> record;
-    encode_record(message, 0, record.data());
+/// Sends a record as a frame of its own that the NIC copies as it is posted, so that it needs no
+/// place in the ring. One that cannot be posted is lost: see post_locked().
+/// Precondition: may_put_inline_locked().
+RVT_ALWAYS_INLINE void RdFlow::put_inline_locked(std::span<const std::byte> record) noexcept {
     ring_.take_none();
     note_use();
     const Sge place{.addr = reinterpret_cast<std::uint64_t>(record.data()),
-                    .length = static_cast<std::uint32_t>(bytes),
+                    .length = static_cast<std::uint32_t>(record.size()),
                     .lkey = 0};
-    post_to_nic_locked({&place, 1});
+    post_frame_locked({&place, 1}, SendFlags::kInline, false);
 }
 
-/// Whether a record is a frame of its own that the NIC copies as it is posted, so that it needs no
-/// place in the ring.
+/// @param bytes  Of the record, or as many as it has at least.
 RVT_ALWAYS_INLINE bool RdFlow::may_put_inline_locked(std::size_t bytes) noexcept {
     return frame_.is_empty() && bytes <= inline_bytes_ && posted_at_ != flows_.polls() &&
            has_frames_left_locked();
@@ -111,11 +117,24 @@ RVT_ALWAYS_INLINE bool RdFlow::put_now(const RdMessage& message, Room room) noex
     if (!may_put_locked()) {
         return false;
     }
-    const std::size_t bytes = record_bytes(message);
-    if (may_put_inline_locked(bytes)) {
-        put_inline_locked(message, bytes);
+    std::array<std::byte, kMostInlineBytes> record;
+    if (message.op == RdOp::kEager) {
+        // How long it is shows when it stands there.
+        static_assert(kMaxEagerRecord <= sizeof record);
+        if (may_put_inline_locked(kRecordHeader + message.payload_bytes)) {
+            std::byte* const end = encode_eager(message, record.data());
+            const std::span<const std::byte> whole(record.data(), end);
+            if (whole.size() <= inline_bytes_) [[likely]] {
+                put_inline_locked(whole);
+                return true;
+            }
+        }
+    } else if (const std::size_t bytes = record_bytes(message); may_put_inline_locked(bytes)) {
+        encode_record(message, 0, record.data());
+        put_inline_locked({record.data(), bytes});
         return true;
     }
+    const std::size_t bytes = record_bytes(message);
     if (!write_record_locked(message, bytes, room)) {
         return false;
     }
@@ -501,12 +520,12 @@ RVT_ALWAYS_INLINE bool RdFlow::handle_records(std::span<const std::byte> bytes) 
             return true;
         }
         if (is_eager(bytes[0])) [[likely]] {
-            DecodedRecord eager;
-            if (!decode_as(RdOp::kEager, bytes, eager)) {
+            DecodedEager eager;
+            if (!decode_eager(bytes, eager)) {
                 return false;
             }
-            bytes = bytes.subspan(eager.bytes);
-            hand_over_eager(eager.message);
+            bytes = {eager.end, bytes.data() + bytes.size()};
+            hand_over_eager(eager);
             continue;
         }
         const auto record = decode_record(bytes);
@@ -555,12 +574,12 @@ void RdFlow::take(std::span<const std::byte> part, bool starts, bool ends) noexc
 void RdFlow::take_frame(std::span<const std::byte> frame) noexcept {
     note_packet();
     note_use();
-    DecodedRecord eager;
+    DecodedEager eager;
     if (!may_hand_over()) [[unlikely]] {
         keep_part(frame, true, true);
-    } else if (!frame.empty() && is_eager(frame[0]) && !is_closed_ && !is_broken_ &&
-               decode_as(RdOp::kEager, frame, eager) && eager.bytes == frame.size()) [[likely]] {
-        hand_over_eager(eager.message);
+    } else if (!is_closed_ && !is_broken_ && decode_eager(frame, eager) &&
+               eager.end == frame.data() + frame.size()) [[likely]] {
+        hand_over_eager(eager);
     } else {
         handle(frame, true, true);
     }
@@ -666,9 +685,8 @@ void RdFlow::go_on_with_run(std::span<const std::byte> part) noexcept {
     }
 }
 
-RVT_ALWAYS_INLINE void RdFlow::hand_over_eager(const RdMessage& message) noexcept {
-    flows_.taker().take_eager(user_peer_, {.length = message.length, .flags = message.flags},
-                              message.tag, message.data, message.payload);
+RVT_ALWAYS_INLINE void RdFlow::hand_over_eager(const DecodedEager& eager) noexcept {
+    flows_.taker().take_eager(user_peer_, eager.head, eager.tag, eager.data, eager.payload);
 }
 
 void RdFlow::hand_over(const RdMessage& message) noexcept {

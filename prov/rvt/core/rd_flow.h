@@ -55,17 +55,9 @@ class RdFlowUser {
     /// A message of the peer that was named by RdFlow::start().
     virtual void take_message(void* peer, const RdMessage& message) noexcept = 0;
     /// The same of kEager, which most messages are: all there is to say goes in registers.
-    /// @param payload  Of head.length bytes.
+    /// @param payload  Of head.length() bytes.
     virtual void take_eager(void* peer, RdEagerHead head, std::uint64_t tag, std::uint64_t data,
-                            const std::byte* payload) noexcept {
-        take_message(peer, {.op = RdOp::kEager,
-                            .flags = head.flags,
-                            .length = head.length,
-                            .tag = tag,
-                            .data = data,
-                            .payload = payload,
-                            .payload_bytes = head.length});
-    }
+                            const std::byte* payload) noexcept = 0;
     /// What the peer sent makes no sense.
     virtual void take_malformed(void* peer) noexcept = 0;
     /// Whether nothing is under way with this peer, in either direction, so that nobody would miss
@@ -264,10 +256,11 @@ class RdFlow final : public MessageSink {
     void send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] bool may_put_inline_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
     [[nodiscard]] bool has_frames_left_locked() noexcept RVT_REQUIRES(lock_);
-    void put_inline_locked(const RdMessage& message, std::size_t bytes) noexcept
-        RVT_REQUIRES(lock_);
+    void put_inline_locked(std::span<const std::byte> record) noexcept RVT_REQUIRES(lock_);
     void put_taken_locked() noexcept RVT_REQUIRES(lock_);
     void say_taken_locked(protocol::Psn psn) noexcept RVT_REQUIRES(lock_);
+    bool post_frame_locked(std::span<const Sge> parts, SendFlags flags,
+                           bool wants_completion) noexcept RVT_REQUIRES(lock_);
     bool post_to_nic_locked(std::span<const Sge> parts) noexcept RVT_REQUIRES(lock_);
     [[gnu::noinline]] bool post_timed_locked() noexcept RVT_REQUIRES(lock_);
     void post_empty_locked() noexcept RVT_REQUIRES(lock_);
@@ -350,7 +343,7 @@ class RdFlow final : public MessageSink {
     [[gnu::noinline]] void begin_run(const RdMessage& message, std::uint32_t run_bytes) noexcept;
     [[gnu::noinline]] void go_on_with_run(std::span<const std::byte> part) noexcept;
     void hand_over(const RdMessage& message) noexcept;
-    void hand_over_eager(const RdMessage& message) noexcept;
+    void hand_over_eager(const DecodedEager& eager) noexcept;
 
     RdFlows& flows_;
     const std::uint64_t id_;
@@ -371,7 +364,7 @@ class RdFlow final : public MessageSink {
     Owned<Mr> ring_region_;                               // over a NIC
     std::atomic<std::uint64_t> sent_{0};                  // over a NIC: frames that the peer has
     std::uint32_t unsignaled_ RVT_GUARDED_BY(lock_) = 0;  // frames since a completion was asked for
-    std::size_t unsignaled_bytes_ RVT_GUARDED_BY(lock_) = 0;
+    std::size_t unsignaled_bytes_ RVT_GUARDED_BY(lock_) = 0;  // of these in the ring
     std::uint32_t posted_at_ RVT_GUARDED_BY(lock_) = ~0u;  // the last frame; see RdFlows::polls()
     std::uint64_t packets_before_ RVT_GUARDED_BY(lock_) = 0;  // had come by the last message
     std::deque<Rdma> reads_ RVT_GUARDED_BY(lock_);            // wait for those before them

@@ -36,12 +36,59 @@ struct RdMessage {
     const std::byte* run = nullptr;
 };
 
-/// What one register holds of a message of kEager: see RdFlowUser::take_eager().
-struct RdEagerHead {
-    std::uint32_t length = 0;  // of the payload
-    std::uint8_t flags = 0;
+static_assert(std::endian::native == std::endian::little, "fields are written as they are");
+
+struct RecordHeader {
+    static constexpr std::uint8_t kHasTag = 1;
+    static constexpr std::uint8_t kHasData = 2;
+    static constexpr std::uint8_t kAllFields = kHasTag | kHasData;
+
+    // The header as one word: where in it the members begin.
+    static constexpr unsigned kFlagsAt = 8;
+    static constexpr unsigned kFieldsAt = 16;
+    static constexpr unsigned kPayloadBytesAt = 24;
+    static constexpr unsigned kRunBytesAt = 32;
+    static constexpr std::uint64_t word(std::uint8_t op, std::uint8_t flags, std::uint8_t fields,
+                                        std::uint8_t payload_bytes,
+                                        std::uint32_t run_bytes) noexcept {
+        return op | std::uint64_t{flags} << kFlagsAt | std::uint64_t{fields} << kFieldsAt |
+               std::uint64_t{payload_bytes} << kPayloadBytesAt |
+               std::uint64_t{run_bytes} << kRunBytesAt;
+    }
+    std::uint8_t op;
+    std::uint8_t flags;
+    std::uint8_t fields;  // kHasTag, kHasData; those absent are zero
+    std::uint8_t payload_bytes;
+    std::uint32_t run_bytes;
 };
-static_assert(sizeof(RdEagerHead) == 8);
+
+/// The header of a record of kEager, which is what one register holds of such a message: see
+/// RdFlowUser::take_eager().
+class RdEagerHead {
+  public:
+    constexpr explicit RdEagerHead(std::uint64_t header) noexcept : header_(header) {}
+
+    /// Of the payload.
+    constexpr std::uint32_t length() const noexcept {
+        return static_cast<std::uint8_t>(header_ >> RecordHeader::kPayloadBytesAt);
+    }
+    constexpr std::uint8_t flags() const noexcept {
+        return static_cast<std::uint8_t>(header_ >> RecordHeader::kFlagsAt);
+    }
+    constexpr bool has(std::uint8_t field) const noexcept {
+        return (header_ >> RecordHeader::kFieldsAt & field) != 0;
+    }
+    /// Whether it says nothing that one of kEager may not say.
+    constexpr bool makes_sense() const noexcept {
+        constexpr std::uint64_t kFree =
+            RecordHeader::word(0, 0xff, RecordHeader::kAllFields, 0xff, 0);
+        return (header_ & ~kFree) == static_cast<std::uint64_t>(RdOp::kEager) &&
+               length() <= record_rule(RdOp::kEager).max_payload;
+    }
+
+  private:
+    std::uint64_t header_;
+};
 
 /// The whole message, with the members by which one in a ring is asked for the same.
 class RdEager {
@@ -50,8 +97,8 @@ class RdEager {
                               const std::byte* payload) noexcept
         : head_(head), tag_(tag), data_(data), payload_(payload) {}
 
-    std::uint8_t flags() const noexcept { return head_.flags; }
-    std::uint32_t length() const noexcept { return head_.length; }
+    std::uint8_t flags() const noexcept { return head_.flags(); }
+    std::uint32_t length() const noexcept { return head_.length(); }
     std::uint64_t tag() const noexcept { return tag_; }
     std::uint64_t data() const noexcept { return data_; }
     const std::byte* payload() const noexcept { return payload_; }
@@ -71,21 +118,9 @@ class RdEager {
     const std::byte* payload_;
 };
 
-static_assert(std::endian::native == std::endian::little, "fields are written as they are");
-
-struct RecordHeader {
-    static constexpr std::uint8_t kHasTag = 1;
-    static constexpr std::uint8_t kHasData = 2;
-
-    std::uint8_t op;
-    std::uint8_t flags;
-    std::uint8_t fields;  // kHasTag, kHasData; those absent are zero
-    std::uint8_t payload_bytes;
-    std::uint32_t run_bytes;
-};
-
 inline constexpr std::size_t kRecordHeader = sizeof(RecordHeader);
 inline constexpr std::size_t kTakenBytes = kRecordHeader + 8;  // of kTaken
+inline constexpr std::size_t kMaxEagerRecord = kRecordHeader + 16 + kMaxRecordPayload;
 /// In front of a run: kTaken, and a record's header, tag, data, payload of at most 40 bytes.
 inline constexpr std::size_t kMaxRunHeader = kTakenBytes + kRecordHeader + 16 + 40;
 
@@ -100,6 +135,14 @@ constexpr std::size_t record_bytes(const RdMessage& message) noexcept {
     }
     return kRecordHeader + (message.tag != 0 ? 8u : 0u) + (message.data != 0 ? 8u : 0u) +
            message.payload_bytes;
+}
+
+RVT_ALWAYS_INLINE void copy_payload(const RdMessage& message, std::byte* to) noexcept {
+    if (message.payload_bytes <= util::kMostSmall) [[likely]] {
+        util::copy_small(to, message.payload, message.payload_bytes);
+    } else {
+        std::memcpy(to, message.payload, message.payload_bytes);
+    }
 }
 
 /// Writes a record but for its run. Precondition: `to` has room for record_bytes(message).
@@ -126,11 +169,30 @@ RVT_ALWAYS_INLINE void encode_record(const RdMessage& message, std::uint32_t run
         std::memcpy(to, &message.data, sizeof message.data);
         to += sizeof message.data;
     }
-    if (message.payload_bytes <= util::kMostSmall) [[likely]] {
-        util::copy_small(to, message.payload, message.payload_bytes);
-    } else {
-        std::memcpy(to, message.payload, message.payload_bytes);
+    copy_payload(message, to);
+}
+
+/// The same of a message of kEager, whose size needs not be known before. Returns: its end.
+/// Precondition: `to` has room for kMaxEagerRecord bytes.
+RVT_ALWAYS_INLINE std::byte* encode_eager(const RdMessage& message, std::byte* to) noexcept {
+    std::byte* at = to + kRecordHeader;
+    std::uint8_t fields = 0;
+    if (message.tag != 0) {
+        std::memcpy(at, &message.tag, sizeof message.tag);
+        at += sizeof message.tag;
+        fields |= RecordHeader::kHasTag;
     }
+    if (message.data != 0) {
+        std::memcpy(at, &message.data, sizeof message.data);
+        at += sizeof message.data;
+        fields |= RecordHeader::kHasData;
+    }
+    const std::uint64_t header =
+        RecordHeader::word(static_cast<std::uint8_t>(RdOp::kEager), message.flags, fields,
+                           static_cast<std::uint8_t>(message.payload_bytes), 0);
+    std::memcpy(to, &header, sizeof header);
+    copy_payload(message, at);
+    return at + message.payload_bytes;
 }
 
 /// A record at the begin of some bytes.
@@ -148,30 +210,74 @@ inline std::size_t padding_before(std::span<const std::byte> bytes) noexcept {
     return count;
 }
 
-/// Decodes a record of which the first byte says that it is of `op`: cheaper than decode_record()
-/// where the compiler knows which. Returns: false for what no honest peer sends.
-RVT_ALWAYS_INLINE bool decode_as(RdOp op, std::span<const std::byte> bytes,
-                                 DecodedRecord& record) noexcept {
-    RecordHeader header;
-    if (bytes.size() < sizeof header) {
+/// What a record of kEager holds.
+struct DecodedEager {
+    RdEagerHead head{0};
+    std::uint64_t tag = 0;
+    std::uint64_t data = 0;
+    const std::byte* payload = nullptr;
+    const std::byte* end = nullptr;  // of the record
+};
+
+/// As decode_record(), of a record of kEager, which most are: what its header may not say takes one
+/// comparison. Returns: false for another one, and for what no honest peer sends.
+RVT_ALWAYS_INLINE bool decode_eager(std::span<const std::byte> bytes,
+                                    DecodedEager& eager) noexcept {
+    static_assert(record_rule(RdOp::kEager).min_payload == 0);
+    const std::byte* at = bytes.data();
+    std::size_t left = bytes.size();
+    const auto take_word = [&](std::uint64_t& word) {
+        if (left < sizeof word) [[unlikely]] {
+            return false;
+        }
+        std::memcpy(&word, at, sizeof word);
+        at += sizeof word;
+        left -= sizeof word;
+        return true;
+    };
+    std::uint64_t header = 0;
+    if (!take_word(header)) [[unlikely]] {
         return false;
     }
+    eager.head = RdEagerHead(header);
+    if (!eager.head.makes_sense()) [[unlikely]] {
+        return false;
+    }
+    if (eager.head.has(RecordHeader::kHasTag) && !take_word(eager.tag)) [[unlikely]] {
+        return false;
+    }
+    if (eager.head.has(RecordHeader::kHasData) && !take_word(eager.data)) [[unlikely]] {
+        return false;
+    }
+    eager.payload = at;
+    eager.end = at + eager.head.length();
+    return eager.head.length() <= left;
+}
+
+/// Returns: nothing for what no honest peer sends.
+inline std::optional<DecodedRecord> decode_record(std::span<const std::byte> bytes) noexcept {
+    RecordHeader header;
+    if (bytes.size() < sizeof header) {
+        return {};
+    }
     std::memcpy(&header, bytes.data(), sizeof header);
-    RdMessage& message = record.message;
-    message.op = op;
-    message.flags = header.flags;
+    const auto op = static_cast<RdOp>(header.op);
+    const RecordRule& rule = record_rule(op);
     const bool has_tag = (header.fields & RecordHeader::kHasTag) != 0;
     const bool has_data = (header.fields & RecordHeader::kHasData) != 0;
-    const RecordRule& rule = record_rule(op);
     const std::size_t data_at = kRecordHeader + (has_tag ? 8u : 0u);
     const std::size_t payload_at = data_at + (has_data ? 8u : 0u);
     const std::size_t run_at = payload_at + header.payload_bytes;
-    if (!rule.travels || (header.fields & ~(RecordHeader::kHasTag | RecordHeader::kHasData)) != 0 ||
+    if (!rule.travels || (header.fields & ~RecordHeader::kAllFields) != 0 ||
         header.payload_bytes < rule.min_payload || header.payload_bytes > rule.max_payload ||
         bytes.size() < run_at || (header.run_bytes != 0 && !has_run(op)) ||
         (rule.more == RdOp::kInvalid && header.run_bytes > rule.max_whole_run)) {
-        return false;
+        return {};
     }
+    std::optional<DecodedRecord> record(std::in_place);  // returned where it lies
+    RdMessage& message = record->message;
+    message.op = op;
+    message.flags = header.flags;
     if (has_tag) {
         std::memcpy(&message.tag, bytes.data() + kRecordHeader, sizeof message.tag);
     }
@@ -181,20 +287,11 @@ RVT_ALWAYS_INLINE bool decode_as(RdOp op, std::span<const std::byte> bytes,
     message.payload = bytes.data() + payload_at;
     message.payload_bytes = header.payload_bytes;
     message.run = bytes.data() + run_at;
-    record.run_bytes = header.run_bytes;
+    record->run_bytes = header.run_bytes;
     const std::size_t there =
         has_run(op) ? std::min<std::size_t>(header.run_bytes, bytes.size() - run_at) : 0;
     message.length = has_run(op) ? static_cast<std::uint32_t>(there) : header.payload_bytes;
-    record.bytes = run_at + there;
-    return true;
-}
-
-/// Returns: nothing for what no honest peer sends.
-inline std::optional<DecodedRecord> decode_record(std::span<const std::byte> bytes) noexcept {
-    std::optional<DecodedRecord> record(std::in_place);  // returned where it lies
-    if (bytes.empty() || !decode_as(static_cast<RdOp>(bytes[0]), bytes, *record)) {
-        record.reset();
-    }
+    record->bytes = run_at + there;
     return record;
 }
 

@@ -11,13 +11,14 @@
 
 #include "backend/fake/wire.h"
 #include "common/check.h"
+#include "core/plain_flow_user.h"
 #include "core/rd_flows.h"
 #include "core/registry.h"
 
 namespace rvt::test {
 
 /// An endpoint that writes down what it is told.
-class Node final : public core::RdFlowUser, public core::RdFlowsUser {
+class Node final : public PlainFlowUser, public core::RdFlowsUser {
   public:
     /// @param nic  nullptr: it has none.
     /// @param registrations  Of memory with the NIC.

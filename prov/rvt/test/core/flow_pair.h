@@ -16,6 +16,7 @@
 #include "backend/fake/wire.h"
 #include "common/check.h"
 #include "core/flow_host.h"
+#include "core/plain_flow_user.h"
 #include "core/rd_flows.h"
 
 namespace rvt::test {
@@ -28,7 +29,7 @@ struct Heard {
 };
 
 /// An endpoint that writes down what it is told.
-class FlowTalker final : public FlowHost, public core::RdFlowUser, public core::RdFlowsUser {
+class FlowTalker final : public FlowHost, public PlainFlowUser, public core::RdFlowsUser {
   public:
     FlowTalker(fake::Wire& wire, std::uint8_t number, std::uint64_t incarnation,
                std::uint32_t payload_bytes = 256)

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/flow_host.h"
+#include "core/plain_flow_user.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
 using namespace rvt::core;  // NOLINT(google-build-using-namespace)
@@ -142,7 +143,7 @@ constexpr BackendOps kOps = {
     .poll = [](Device& device) { return deliver_due(port_of(device)); },
 };
 
-class Node final : public RdFlowUser, public RdFlowsUser {
+class Node final : public test::PlainFlowUser, public RdFlowsUser {
   public:
     Node(Switch& net, std::uint8_t number) : port_{.net = &net, .number = number} {
         port_.device = registry_

@@ -18,6 +18,7 @@
 
 #include "common/seeds.h"
 #include "core/flow_host.h"
+#include "core/plain_flow_user.h"
 #include "protocol/faults.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
@@ -37,7 +38,7 @@ struct Peer {
 };
 
 /// An endpoint that opens a flow when it has something to say.
-class Node final : public FlowHost, public RdFlowUser, public RdFlowsUser {
+class Node final : public FlowHost, public PlainFlowUser, public RdFlowsUser {
   public:
     Node(fake::Wire& wire, std::uint8_t number, std::uint32_t max_flows) : FlowHost(wire, number) {
         open({.taker = this,

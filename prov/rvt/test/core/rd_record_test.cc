@@ -2,9 +2,12 @@
 // Records come back as they were written, and bytes of no honest peer are refused.
 #include <criterion/criterion.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <random>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
@@ -48,6 +51,58 @@ Test(rd_record, each_operation_comes_back) {
             RVT_EQ(decoded->bytes, bytes.size());
         }
     }
+}
+
+Test(rd_record, a_message_of_kEager_is_written_alike_by_either_way) {
+    std::array<std::byte, kMaxRecordPayload> payload{};
+    payload.fill(std::byte{7});
+    for (const std::uint64_t tag : {std::uint64_t{0}, ~std::uint64_t{0}}) {
+        for (const std::uint64_t data : {std::uint64_t{0}, std::uint64_t{1} << 63}) {
+            for (std::size_t size = 0; size <= payload.size(); ++size) {
+                const RdMessage message{.op = RdOp::kEager,
+                                        .flags = 3,
+                                        .tag = tag,
+                                        .data = data,
+                                        .payload = payload.data(),
+                                        .payload_bytes = size};
+                std::array<std::byte, kMaxEagerRecord> bytes{};
+                const std::byte* const end = encode_eager(message, bytes.data());
+                RVT_ASSERT(std::ranges::equal(std::span(std::as_const(bytes).data(), end),
+                                              record(message, 0)));
+            }
+        }
+    }
+}
+
+// Half of them are of kEager, and mostly make sense.
+Test(rd_record, of_kEager_both_ways_to_read_it_say_the_same) {
+    std::mt19937_64 random(2);
+    unsigned both = 0;
+    for (int i = 0; i < 200'000; ++i) {
+        std::vector<std::byte> bytes(random() % 300);
+        for (std::byte& each : bytes) {
+            each = static_cast<std::byte>(random());
+        }
+        if (bytes.size() >= kRecordHeader && random() % 2 == 0) {
+            bytes[0] = static_cast<std::byte>(RdOp::kEager);
+            bytes[2] = static_cast<std::byte>(random() % 5);
+            std::fill_n(bytes.begin() + 4, 4, std::byte{random() % 16 == 0});
+        }
+        DecodedEager eager;
+        const bool is_eager = decode_eager(bytes, eager);
+        const auto other = decode_record(bytes);
+        RVT_EQ(is_eager, other && other->message.op == RdOp::kEager);
+        if (is_eager) {
+            ++both;
+            RVT_EQ(eager.head.flags(), other->message.flags);
+            RVT_EQ(eager.head.length(), other->message.payload_bytes);
+            RVT_EQ(eager.tag, other->message.tag);
+            RVT_EQ(eager.data, other->message.data);
+            RVT_ASSERT(eager.payload == other->message.payload);
+            RVT_ASSERT(eager.end == bytes.data() + other->bytes);
+        }
+    }
+    RVT_ASSERT(both > 10'000);
 }
 
 Test(rd_record, of_a_run_that_goes_on_elsewhere_the_beginning_is_told) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/fake/wire.h"
+#include "core/plain_flow_user.h"
 #include "core/qp.h"
 #include "core/rd_flows.h"
 #include "core/registry.h"
@@ -25,7 +26,7 @@ Address address_of(std::uint8_t host) {
     return {.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, host}, .port = 5000};
 }
 
-class Node final : public RdFlowUser, public RdFlowsUser {
+class Node final : public test::PlainFlowUser, public RdFlowsUser {
   public:
     Node(fake::Wire& wire, std::uint8_t host) : wire_(wire) {
         const DeviceInfo info{.name = "node",

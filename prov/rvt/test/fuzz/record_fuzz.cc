@@ -34,6 +34,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             fuzz::touch({message.run, message.length});
         }
         check_again(message, record->run_bytes);
+        DecodedEager eager;
+        fuzz::must(decode_eager(left, eager) == (message.op == RdOp::kEager));
+        fuzz::must(message.op != RdOp::kEager ||
+                   (eager.tag == message.tag && eager.data == message.data &&
+                    eager.payload == message.payload && eager.end == left.data() + record->bytes));
         left = left.subspan(record->bytes);
     }
     return 0;
