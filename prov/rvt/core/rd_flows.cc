@@ -75,7 +75,7 @@ Status RdFlows::start(Device* nic, const RegCacheAttr& registrations) {
         return made;
     }
     if (nic != nullptr) {
-        auto opened = RdNic::open(*nic, registrations);
+        auto opened = RdNic::open(*nic, registrations, chores_);
         if (opened.is_ok()) {
             nic_ = opened.take();
         } else {
@@ -133,7 +133,8 @@ void RdFlows::linger() noexcept {
            Clock::now() - began < kLingerTime) {
         settle_heard();
         flush_open();
-        if (device_.progress() + poll_nic() != 0) {
+        const unsigned carried = nic_ != nullptr ? poll_nic() : 0;
+        if (device_.progress() + carried != 0) {
             heard = Clock::now();
         } else {
             device_.sleep_on(-1, 1);
@@ -208,6 +209,7 @@ void RdFlows::note_waiting(RdFlow& flow, std::size_t bytes) {
     waiting_bytes_ += bytes;
     if (std::find(waiting_.begin(), waiting_.end(), &flow) == waiting_.end()) {
         waiting_.push_back(&flow);
+        chores_.note();
         // The peer has our answer to its request, whether or not its word for that arrives.
         cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
     }
@@ -216,15 +218,14 @@ void RdFlows::note_waiting(RdFlow& flow, std::size_t bytes) {
     }
 }
 
-RVT_ALWAYS_INLINE bool RdFlows::has_waiting() const noexcept {
+bool RdFlows::has_waiting() const noexcept {
     return !waiting_.empty() || !news_.empty() || (nic_ != nullptr && nic_->has_held());
 }
 
-/// Whether there is something for do_chores(): mostly not.
-RVT_ALWAYS_INLINE bool RdFlows::has_chores() const noexcept {
+/// Whether something is left for the next do_chores().
+bool RdFlows::has_chores() const noexcept {
     // relaxed: what is noted right now is seen at the next call.
-    return has_waiting() || has_open_.load(std::memory_order_relaxed) || !left_.empty() ||
-           has_closed_.load(std::memory_order_relaxed) ||
+    return has_waiting() || !left_.empty() || has_closed_.load(std::memory_order_relaxed) ||
            room_due_us_.load(std::memory_order_relaxed) != kNever ||
            (nic_ != nullptr && nic_->has_lost());
 }
@@ -262,7 +263,7 @@ bool RdFlows::is_quiet(std::uint64_t now, std::uint64_t due_us) const noexcept {
 }
 
 /// Returns: how many flows had something to heed.
-RVT_ALWAYS_INLINE unsigned RdFlows::settle_heard() noexcept {
+[[gnu::noinline]] unsigned RdFlows::settle_heard() noexcept {
     unsigned settled = 0;
     for (RdFlow* const flow : heard_) {
         settled += flow->settle() ? 1 : 0;
@@ -307,11 +308,11 @@ RVT_ALWAYS_INLINE unsigned RdFlows::poll_packets() noexcept {
 /// Inline, as is what it calls: see Device::take_in().
 /// @param arrived  Packets, where a NIC carries nothing.
 RVT_ALWAYS_INLINE unsigned RdFlows::poll_polling(unsigned& arrived) noexcept {
-    const unsigned settled = settle_heard();
+    const unsigned settled = heard_.empty() ? 0 : settle_heard();
     flush_open();
     if (nic_ != nullptr && nic_->is_in_use()) {
         arrived = 0;
-        return settled + poll_beside_nic();
+        return poll_beside_nic(settled);
     }
     arrived = poll_packets();
     return settled + arrived;
@@ -326,7 +327,8 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
     leaves_nic_ = leaves_nic;
     unsigned arrived = 0;
     unsigned moved = poll_polling(arrived);
-    if (has_chores()) [[unlikely]] {
+    // relaxed: see flush_open().
+    if (chores_.has_some() || has_open_.load(std::memory_order_relaxed)) [[unlikely]] {
         moved += do_chores();
     }
     if (arrived != 0) {
@@ -338,13 +340,17 @@ unsigned RdFlows::poll(bool leaves_nic) noexcept {
 }
 
 /// What the owner does behind a poll. Returns: as drain_waiting().
-unsigned RdFlows::do_chores() noexcept {
+[[gnu::noinline]] unsigned RdFlows::do_chores() noexcept {
+    chores_.take();
     const unsigned moved = drain_waiting();
     flush_open();  // answers to what has just come
     close_left();
     reap();
     make_room();
     tell_lost();
+    if (has_chores()) {
+        chores_.note();
+    }
     return moved;
 }
 
@@ -383,24 +389,35 @@ bool RdFlows::send_held() noexcept {
     return all_sent;
 }
 
+/// Returns: how many frames have come or gone. Precondition: there is a NIC.
+RVT_ALWAYS_INLINE unsigned RdFlows::poll_nic() noexcept {
+    const unsigned taken = nic_->poll(failed_);
+    if (!failed_.empty()) [[unlikely]] {
+        end_failed();
+    }
+    return taken;
+}
+
 /// To ask the NIC costs no system call, so that the owner always does. The socket has mostly
 /// nothing: somebody else watches it.
-RVT_ALWAYS_INLINE unsigned RdFlows::poll_beside_nic() noexcept {
+/// Returns: `moved`, and what this has.
+RVT_ALWAYS_INLINE unsigned RdFlows::poll_beside_nic(unsigned moved) noexcept {
     const std::uint32_t count = polls() + 1;
     polls_.store(count, std::memory_order_relaxed);  // relaxed: see polls()
     const unsigned carried = poll_nic();
     nic_has_moved_ |= carried != 0;
+    moved += carried;
     // relaxed: set by who has a packet sent or has seen one; it is seen at the next call.
     if (leaves_nic_ || asks_socket_.load(std::memory_order_relaxed)) [[unlikely]] {
-        return carried + poll_socket();
+        return moved + poll_socket();
     }
     if (count % kPollsPerLook == 0 || device_.send_hold().is_asked()) {
         look_at_clock();
     }
-    return carried;
+    return moved;
 }
 
-unsigned RdFlows::poll_socket() noexcept {
+[[gnu::noinline]] unsigned RdFlows::poll_socket() noexcept {
     std::uint64_t now = 0;
     const unsigned arrived = device_.progress(now);
     packets_us_ = arrived != 0 ? now : packets_us_;
@@ -420,7 +437,7 @@ unsigned RdFlows::poll_socket() noexcept {
     return arrived;
 }
 
-void RdFlows::look_at_clock() noexcept {
+[[gnu::noinline]] void RdFlows::look_at_clock() noexcept {
     const std::uint64_t now = device_.now_us();
     if (device_.send_hold().is_asked()) {
         device_.send_hold().note_poll(now);
@@ -439,18 +456,6 @@ void RdFlows::note_time(std::uint64_t now) noexcept {
     }
 }
 
-/// Returns: how many frames have come or gone.
-unsigned RdFlows::poll_nic() noexcept {
-    if (nic_ == nullptr) {
-        return 0;
-    }
-    const unsigned taken = nic_->poll(failed_);
-    if (!failed_.empty()) [[unlikely]] {
-        end_failed();
-    }
-    return taken;
-}
-
 void RdFlows::end_failed() noexcept {
     const util::Guard guard(lock_);
     for (const std::uint64_t id : std::exchange(failed_, {})) {
@@ -463,8 +468,9 @@ void RdFlows::end_failed() noexcept {
 /// Takes in all that the NIC has received: a peer's word that a flow ends comes another way, and
 /// must not overtake the flow's last frames.
 void RdFlows::read_nic() noexcept {
-    for (unsigned polls = 0; polls < RdNic::kMostPolls && poll_nic() >= RdNic::kEnoughPerPoll;
-         ++polls) {
+    unsigned polls = nic_ != nullptr ? RdNic::kMostPolls : 0;
+    while (polls != 0 && poll_nic() >= RdNic::kEnoughPerPoll) {
+        --polls;
     }
 }
 
@@ -525,6 +531,7 @@ void RdFlows::tell(RdFlow& flow, bool is_end) {
         return;
     }
     news_.push_back({.flow = &flow, .is_end = is_end});
+    chores_.note();
 }
 
 void RdFlows::tell_late() noexcept {

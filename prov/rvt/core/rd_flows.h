@@ -26,6 +26,7 @@
 #include "core/device.h"
 #include "core/mad.h"
 #include "core/owned.h"
+#include "core/rd_chores.h"
 #include "core/rd_flow.h"
 #include "core/rd_nic.h"
 #include "core/verbs_cq.h"
@@ -200,7 +201,10 @@ class RdFlows final : private MadSink, private CmWire {
     /// A frame has brought an acknowledgement, which the next poll heeds.
     void note_heard(RdFlow& flow) { heard_.push_back(&flow); }
     /// Both ends agree that this one closes the flow: the owner's poll does.
-    void note_left(RdFlow& flow) { left_.push_back(&flow); }
+    void note_left(RdFlow& flow) {
+        left_.push_back(&flow);
+        chores_.note();
+    }
     void note_taken(std::size_t bytes) noexcept { waiting_bytes_ -= bytes; }
     [[nodiscard]] bool has_room_to_wait() const noexcept {
         return waiting_bytes_ < kMaxWaitingBytes;
@@ -335,7 +339,7 @@ class RdFlows final : private MadSink, private CmWire {
     // ---- traffic, in rd_flows.cc ----
     unsigned poll_polling(unsigned& arrived) noexcept;
     unsigned poll_packets() noexcept;
-    unsigned poll_beside_nic() noexcept;
+    unsigned poll_beside_nic(unsigned moved) noexcept;
     unsigned poll_nic() noexcept;
     [[gnu::cold]] void end_failed() noexcept;
     void read_nic() noexcept;
@@ -397,6 +401,7 @@ class RdFlows final : private MadSink, private CmWire {
     // after now.
     std::atomic<std::uint64_t> look_due_us_{kNever};
     std::atomic<bool> has_closed_{false};
+    RdChores chores_;  // but for open frames; see do_chores()
     std::atomic<bool> has_large_{false};
 
     util::SpinLock open_lock_;                              // order: after the locks of flows

@@ -619,6 +619,7 @@ void RdFlows::retire_locked(Link& link) {
     link.state = State::kClosed;
     closed_.push_back(link.flow->id());
     has_closed_.store(true, std::memory_order_relaxed);  // relaxed: read again under the lock
+    chores_.note();
 }
 
 void RdFlows::forget_address_locked(const Link& link) {

@@ -89,6 +89,7 @@ void RdFlows::want_room_locked(std::uint64_t now_us) {
     room_due_us_.store(std::min(room_due_us_.load(std::memory_order_relaxed), now_us),
                        std::memory_order_relaxed);
     cm_due_us_.store(0, std::memory_order_relaxed);
+    chores_.note();
     note_packets();
 }
 

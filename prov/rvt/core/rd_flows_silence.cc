@@ -21,6 +21,7 @@ void RdFlows::look_at_peers(std::uint64_t now_us) noexcept {
     }
     const bool is_new = !std::exchange(wants_look_, true);
     room_due_us_.store(0, std::memory_order_relaxed);  // relaxed: as above
+    chores_.note();
     if (is_owner_polling_) {
         look_due_us_.store(kNever, std::memory_order_relaxed);  // relaxed: as above
         return;

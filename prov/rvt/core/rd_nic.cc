@@ -23,6 +23,16 @@ constexpr std::uint64_t kIsReceive = std::uint64_t{1} << 63;
 // Not every driver says that a pair takes no more receives.
 constexpr std::uint64_t kLastReceiveUs = 1'000'000;
 
+/// Of a receive, by its wr_id.
+constexpr std::uint32_t index_of(std::uint64_t receive) noexcept {
+    return static_cast<std::uint32_t>(receive);
+}
+/// In the receives' memory. What makes it a receive is multiplied away.
+constexpr std::uint64_t place_of(std::uint64_t receive) noexcept {
+    return receive * RdNic::kFrameBytes;
+}
+static_assert(place_of(kIsReceive | 3) == std::uint64_t{3} * RdNic::kFrameBytes);
+
 }  // namespace
 
 void RdNic::Unmap::operator()(std::byte* memory) const noexcept {
@@ -31,8 +41,9 @@ void RdNic::Unmap::operator()(std::byte* memory) const noexcept {
 
 // ---- life ----
 
-Result<std::unique_ptr<RdNic>> RdNic::open(Device& device, const RegCacheAttr& registrations) {
-    std::unique_ptr<RdNic> nic(new RdNic(device));
+Result<std::unique_ptr<RdNic>> RdNic::open(Device& device, const RegCacheAttr& registrations,
+                                           RdChores& chores) {
+    std::unique_ptr<RdNic> nic(new RdNic(device, chores));
     const Status started = nic->start(registrations);
     return started.is_ok() ? Result<std::unique_ptr<RdNic>>(std::move(nic))
                            : Result<std::unique_ptr<RdNic>>(started);
@@ -106,11 +117,20 @@ Status RdNic::start_receives() {
     if (made.is_ok()) {
         made = keep(receives_, create_srq(*pd_, {.max_wr = count, .max_sge = 1}));
     }
-    for (std::uint32_t i = 0; i < count && made.is_ok(); ++i) {
-        free_[free_count_++] = i;
-        made = free_count_ == kMostFree || i + 1 == count ? post_free() : kOk;
+    if (!made.is_ok()) {
+        return made;
+    }
+    const auto memory = reinterpret_cast<std::uint64_t>(memory_.get());
+    for (std::uint32_t i = 0; i < count; ++i) {
+        rooms_.push_back({.addr = memory + std::uint64_t{i} * kFrameBytes,
+                          .length = kFrameBytes,
+                          .lkey = region_->lkey()});
     }
     held_.reserve(count);
+    for (std::uint32_t i = 0; i < count && made.is_ok(); ++i) {
+        free_[free_count_++] = kIsReceive | i;
+        made = free_count_ == kMostFree || i + 1 == count ? post_free() : kOk;
+    }
     most_free_ = std::clamp(count / kFreeShare, 1u, kMostFree);
     return made;
 }
@@ -341,6 +361,7 @@ void RdNic::lose_rdma_of(std::uint32_t qpn) noexcept {
 void RdNic::note_lost_locked(std::uint64_t name, WcStatus status) noexcept {
     lost_.push_back({.name = name, .status = status});
     has_lost_.store(true, std::memory_order_relaxed);  // relaxed: see has_lost()
+    chores_.note();
 }
 
 void RdNic::note_lost(std::uint64_t name) noexcept {
@@ -454,9 +475,9 @@ void RdNic::fail_all(std::vector<std::uint64_t>& failed) noexcept {
 
 // ---- traffic ----
 
-RVT_ALWAYS_INLINE void RdNic::give_back(std::uint64_t index) noexcept {
-    free_[free_count_++] = index;
-    if (free_count_ == most_free_) [[unlikely]] {
+RVT_ALWAYS_INLINE void RdNic::give_back(std::uint64_t receive) noexcept {
+    free_[free_count_] = receive;
+    if (++free_count_ == most_free_) [[unlikely]] {
         post_free_ones();
     }
 }
@@ -470,14 +491,10 @@ void RdNic::post_free_ones() noexcept {
 }
 
 Status RdNic::post_free() noexcept {
-    std::array<Sge, kMostFree> rooms;
     std::array<RecvWr, kMostFree> wrs;
-    const auto memory = reinterpret_cast<std::uint64_t>(memory_.get());
-    const std::uint32_t lkey = region_->lkey();
     const unsigned count = std::exchange(free_count_, 0);
     for (unsigned i = 0; i < count; ++i) {
-        rooms[i] = {.addr = memory + free_[i] * kFrameBytes, .length = kFrameBytes, .lkey = lkey};
-        wrs[i] = {.wr_id = kIsReceive | free_[i], .sg_list = {&rooms[i], 1}};
+        wrs[i] = {.wr_id = free_[i], .sg_list = {&rooms_[index_of(free_[i])], 1}};
     }
     return receives_->post_recvs({wrs.data(), count});
 }
@@ -499,15 +516,14 @@ RdFlow* RdNic::look_up(std::uint32_t qpn) noexcept {
 
 /// Returns: false when its flow has no room now.
 RVT_ALWAYS_INLINE bool RdNic::take_frame(const Wc& wc) noexcept {
-    const std::uint64_t index = wc.wr_id & ~kIsReceive;
     RdFlow* const flow = wc.status == WcStatus::kSuccess ? find(wc.qpn) : nullptr;
     if (flow != nullptr) {
         if (!flow->can_take()) {
             return false;
         }
-        flow->take_frame({&memory_[index * kFrameBytes], wc.byte_len});
+        flow->take_frame({&memory_[place_of(wc.wr_id)], wc.byte_len});
     }
-    give_back(index);
+    give_back(wc.wr_id);
     return true;
 }
 
@@ -520,12 +536,17 @@ RVT_ALWAYS_INLINE void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& fai
     if ((wc.wr_id & kIsReceive) == 0) {
         take_sent(wc, failed);
     } else if (holds_frames_of(wc.qpn) || !take_frame(wc)) [[unlikely]] {
-        held_.push_back(wc);
+        hold(wc);
     }
 }
 
+void RdNic::hold(const Wc& wc) noexcept {
+    held_.push_back(wc);
+    chores_.note();
+}
+
 /// The completion of something that a flow has posted.
-void RdNic::take_sent(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
+[[gnu::noinline]] void RdNic::take_sent(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     if ((wc.wr_id & kIsRdma) != 0) {
         take_rdma(wc, failed);
         return;
@@ -547,21 +568,20 @@ unsigned RdNic::poll(std::vector<std::uint64_t>& failed) noexcept {
         take_events(failed);
     }
     unsigned taken = 0;
-    bool is_all_read = false;
-    while (!is_all_read && taken < kEnoughPerPoll) {
-        if (next_ == count_) {
-            next_ = 0;
-            count_ = cq_->poll(read_);
-            // Pairs that leave wait for a look that finds nothing.
-            is_all_read = count_ == 0 || (count_ < read_.size() && leaving_.empty());
+    unsigned count = unheeded_ == 0 ? cq_->poll(read_) : std::exchange(unheeded_, 0);
+    while (count != 0) {
+        for (const Wc* wc = read_.data(); wc != read_.data() + count; ++wc) {
+            take(*wc, failed);
         }
-        taken += count_ - next_;
-        for (; next_ != count_; ++next_) {
-            take(read_[next_], failed);
+        taken += count;
+        // Pairs that leave wait for a look that finds nothing.
+        if ((count < read_.size() && leaving_.empty()) || taken >= kEnoughPerPoll) [[likely]] {
+            break;
         }
+        count = cq_->poll(read_);
     }
     if (!leaving_.empty()) [[unlikely]] {
-        end_left(count_ == 0);
+        end_left(count == 0);
     }
     return taken;
 }
@@ -576,11 +596,10 @@ Status RdNic::arm() noexcept {
     if (const Status armed = cq_->req_notify(false); !armed.is_ok()) {
         return armed;
     }
-    if (next_ == count_) {
-        next_ = 0;
-        count_ = cq_->poll(read_);
+    if (unheeded_ == 0) {
+        unheeded_ = cq_->poll(read_);
     }
-    return next_ != count_ ? Status(EAGAIN) : kOk;
+    return unheeded_ != 0 ? Status(EAGAIN) : kOk;
 }
 
 }  // namespace rvt::core

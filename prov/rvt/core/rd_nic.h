@@ -30,6 +30,7 @@
 #include "core/mr.h"
 #include "core/owned.h"
 #include "core/qp.h"
+#include "core/rd_chores.h"
 #include "core/rd_loan.h"
 #include "core/reg_cache.h"
 #include "core/srq.h"
@@ -57,7 +58,8 @@ class RdNic {
     /// @param device         Of verb grade; outlives this.
     /// @param registrations  Of the application's memory, without `pd`.
     /// Returns: ENOMEM when not even a few receives can be registered; errors of the device.
-    static Result<std::unique_ptr<RdNic>> open(Device& device, const RegCacheAttr& registrations);
+    static Result<std::unique_ptr<RdNic>> open(Device& device, const RegCacheAttr& registrations,
+                                               RdChores& chores);
     /// Precondition: no flow has a pair.
     ~RdNic();
     RdNic(const RdNic&) = delete;
@@ -178,7 +180,7 @@ class RdNic {
         }
     };
 
-    explicit RdNic(Device& device) noexcept : device_(device) {}
+    RdNic(Device& device, RdChores& chores) noexcept : device_(device), chores_(chores) {}
     Status start(const RegCacheAttr& registrations);
     void take_rdma(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     std::optional<std::uint64_t> rdma_has_ended(const Wc& wc) noexcept;
@@ -190,11 +192,12 @@ class RdNic {
     void note_lost_locked(std::uint64_t name, WcStatus status) noexcept RVT_REQUIRES(memory_lock_);
     Status start_receives();
     Status make_wake_set();
-    void give_back(std::uint64_t index) noexcept;
+    void give_back(std::uint64_t receive) noexcept;
     void post_free_ones() noexcept;
     Status post_free() noexcept;
     Status refuse(Status why, const char* what_to_change) noexcept;
     void take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
+    void hold(const Wc& wc) noexcept;
     void take_sent(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     bool take_frame(const Wc& wc) noexcept;
     [[nodiscard]] bool holds_frames_of(std::uint32_t qpn) const noexcept;
@@ -208,6 +211,7 @@ class RdNic {
     RdFlow* look_up(std::uint32_t qpn) noexcept;
 
     Device& device_;
+    RdChores& chores_;
     Owned<Context> context_;
     util::UniqueFd wake_set_;  // of the NIC's completions and events
     Owned<CompChannel> channel_;
@@ -228,17 +232,16 @@ class RdNic {
     Owned<Srq> receives_;
     std::uint32_t max_flows_ = 0;
 
-    // Receives that have been used: several are posted at a time.
+    std::vector<Sge> rooms_;  // of the receives
+    // Receives that have been used, by their wr_id: several are posted at a time.
     static constexpr unsigned kMostFree = 16;
     std::array<std::uint64_t, kMostFree> free_{};
     unsigned free_count_ = 0;
     unsigned most_free_ = 1;
 
-    // Completions that have been read, from next_ on not looked at.
-    std::array<Wc, 32> read_{};
-    unsigned count_ = 0;
-    unsigned next_ = 0;
-    std::vector<Wc> held_;  // frames that their flows have no room for; fewer than receives
+    std::array<Wc, 32> read_{};  // completions
+    unsigned unheeded_ = 0;      // of them, that arm() has read
+    std::vector<Wc> held_;       // frames that their flows have no room for; fewer than receives
     std::vector<Leaving> leaving_;
     std::vector<const Object*> told_;  // pairs, not leaving yet, that take no more receives
     // Flows that have had completions of late, at the last bits of their pairs' numbers.
