@@ -183,8 +183,15 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                      std::uint64_t data, void* context, RdFlags flags) noexcept;
     Status wake_peer(std::uint64_t dest) noexcept;
     template <RdFlags kFixed>
+    Status send_late(const void* buf, std::size_t len, std::uint64_t dest, std::uint64_t tag,
+                     std::uint64_t data, void* context, RdFlags flags) noexcept;
+    template <RdFlags kFixed>
     Status send_any(const void* buf, std::size_t len, std::uint64_t dest, std::uint64_t tag,
-                    std::uint64_t data, void* context, RdFlags flags) noexcept;
+                    std::uint64_t data, void* context, RdFlags flags) noexcept RVT_RELEASE(lock_);
+    template <RdFlags kFixed>
+    Status send_any_locked(const void* buf, std::size_t len, std::uint64_t dest, std::uint64_t tag,
+                           std::uint64_t data, void* context, RdFlags flags) noexcept
+        RVT_REQUIRES(lock_);
     util::Pool<RdTxOp>& pool_of(RdTxOp::Kind kind) noexcept {
         return kind == RdTxOp::Kind::kMessage ? tx_messages_ : tx_accesses_;
     }

@@ -34,7 +34,7 @@ RVT_ALWAYS_INLINE RdRxEntry* RdEngine<Lock, Host>::take_simple(void* buf, std::s
                                                                std::uint64_t source,
                                                                std::uint64_t tag, void* context,
                                                                RdFlags flags) noexcept {
-    const Peer* const from = peer_of(source);
+    const Peer* const from = source != kAnySource ? peer_of(source) : nullptr;
     if ((source != kAnySource && from == nullptr) || has(flags, kSlowRecv) ||
         (buf == nullptr && len != 0) || !entries_.has_ready()) [[unlikely]] {
         return nullptr;

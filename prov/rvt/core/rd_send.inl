@@ -26,17 +26,15 @@ RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::send_one(const void* buf, s
                                                               std::uint64_t data, void* context,
                                                               RdFlags flags) noexcept {
     // Calls nothing, so that no register is saved and restored for what happens rarely.
-    if (lock_.try_lock()) [[likely]] {
-        const Sent sent = send_simple<kFixed>(buf, len, dest, tag, data, context, flags | kFixed);
-        lock_.unlock();
-        if (sent == Sent::kYes) [[likely]] {
-            return util::kOk;
-        }
-        if (sent == Sent::kToSleeper) {
-            return wake_peer(dest);
-        }
+    if (!lock_.try_lock()) [[unlikely]] {
+        return send_late<kFixed>(buf, len, dest, tag, data, context, flags);
     }
-    return send_any<kFixed>(buf, len, dest, tag, data, context, flags | kFixed);
+    const Sent sent = send_simple<kFixed>(buf, len, dest, tag, data, context, flags | kFixed);
+    if (sent == Sent::kNo) [[unlikely]] {
+        return send_any<kFixed>(buf, len, dest, tag, data, context, flags);
+    }
+    lock_.unlock();
+    return sent == Sent::kYes ? util::kOk : wake_peer(dest);
 }
 
 /// Sends a message of one line that nothing is in the way of. Returns: kNo where that is not so;
@@ -77,14 +75,37 @@ template <class Lock, class Host>
     return util::kOk;
 }
 
-/// A message of one buffer that is not simple: often of several lines, or with a counter.
+/// send_one() of who has to wait for the lock.
+template <class Lock, class Host>
+template <RdFlags kFixed>
+[[gnu::cold]] util::Status RdEngine<Lock, Host>::send_late(const void* buf, std::size_t len,
+                                                           std::uint64_t dest, std::uint64_t tag,
+                                                           std::uint64_t data, void* context,
+                                                           RdFlags flags) noexcept {
+    lock_.lock();
+    return send_any<kFixed>(buf, len, dest, tag, data, context, flags);
+}
+
+/// A message of one buffer that is not simple: often of several lines, or with a counter, or to
+/// another host. The caller has locked; this unlocks.
 template <class Lock, class Host>
 template <RdFlags kFixed>
 [[gnu::noinline]] util::Status RdEngine<Lock, Host>::send_any(const void* buf, std::size_t len,
                                                               std::uint64_t dest, std::uint64_t tag,
                                                               std::uint64_t data, void* context,
                                                               RdFlags flags) noexcept {
-    util::Guard guard(lock_);
+    // The compiler knows then what is fixed.
+    const util::Status sent =
+        send_any_locked<kFixed>(buf, len, dest, tag, data, context, flags | kFixed);
+    lock_.unlock();
+    return sent;
+}
+
+template <class Lock, class Host>
+template <RdFlags kFixed>
+RVT_ALWAYS_INLINE util::Status RdEngine<Lock, Host>::send_any_locked(
+    const void* buf, std::size_t len, std::uint64_t dest, std::uint64_t tag, std::uint64_t data,
+    void* context, RdFlags flags) noexcept {
     Peer* const peer = peer_of(dest);
     if (peer != nullptr && len <= Path::kMaxLinePayload && (buf != nullptr || len == 0) &&
         !has(flags, kSlowSend) && peer->waiting == 0 && !peer->is_held) [[likely]] {
