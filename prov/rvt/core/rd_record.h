@@ -249,9 +249,12 @@ RVT_ALWAYS_INLINE bool decode_eager(std::span<const std::byte> bytes,
     if (eager.head.has(RecordHeader::kHasData) && !take_word(eager.data)) [[unlikely]] {
         return false;
     }
+    if (eager.head.length() > left) [[unlikely]] {
+        return false;
+    }
     eager.payload = at;
     eager.end = at + eager.head.length();
-    return eager.head.length() <= left;
+    return true;
 }
 
 /// Returns: nothing for what no honest peer sends.

@@ -80,7 +80,7 @@ RVT_ALWAYS_INLINE ssize_t try_read_entries(Cq& cq, void* buffer, std::size_t cou
                 cq.progressors.remind_peers_locked();
             }
         } else {
-            cq.courtesy.is_due(true);
+            cq.courtesy.is_due(true);  // it is not, but learns of it
             for (unsigned more = kMoreLooks; queue.is_empty() && more != 0 && moved != 0; --more) {
                 moved = cq.progressors.run_locked();
             }
