@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
-// RDM endpoints of two machines, of which the passive one stops to answer, and is killed when the
-// folder has `kill`. The active one has a large message, a read and a receive under way then.
+// RDM endpoints of two machines, of which the passive one stops itself: while it only does not
+// poll, its control thread answers. Who sees that it has stopped puts `deaf` into the folder; it is
+// killed when that has `kill`. The active one has a large message, a read and a receive under way
+// then.
 //
 //   rdm_killed DIR active|passive OWN-IP PEER-IP
 #include "ends.h"
 
-#include <unistd.h>
-
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr std::size_t kMost = 1 << 20;
 constexpr std::uint64_t kTag = 7;
-constexpr double kSilenceS = 3;  // in which a process that only does not answer loses nothing
+constexpr double kSilenceS = 3;  // in which a process that is only stopped loses nothing
 constexpr double kLimitS = 30;   // until a killed one is noticed: emulated processors are slow
 
 const fab::EpSpec kSpec{.caps = FI_TAGGED | FI_RMA, .addr_format = FI_SOCKADDR_IN};
@@ -91,7 +92,7 @@ int active(const traffic::Folder& folder) {
 
     Pending pending(ep, peer, remote);
     pending.poll_for(kSilenceS);
-    report.line("what a process owes that only does not answer is waited for",
+    report.line("what a process owes that is only stopped is waited for",
                 pending.ended == 0 ? "" : "something has ended");
     folder.put("kill", "");
     folder.await("killed");
@@ -119,9 +120,8 @@ int active(const traffic::Folder& folder) {
     fab::Completion one;
     while (!ep.poll(ep.rx_cq, one)) {
     }
-    folder.put("deaf", "");
     for (;;) {
-        pause();
+        raise(SIGSTOP);
     }
 }
 
