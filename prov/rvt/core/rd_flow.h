@@ -302,7 +302,7 @@ class RdFlow final : public MessageSink {
     void on_leave(std::uint64_t question) noexcept;
     void on_may_leave(std::uint64_t question) noexcept;
     void on_stay(std::uint64_t question, bool is_answer) noexcept;
-    /// When it was last in use, as far as the polls of that time knew.
+    /// When it was last in use, as far as the polls of that time knew. In rd_flows.h.
     void note_use() noexcept;
 
     /// Sees to it that life_signs() grows if the peer is there; the pair fails if it is not.
@@ -329,7 +329,7 @@ class RdFlow final : public MessageSink {
     /// The flow ends: what has not been posted never is, what waits for the owner is not told of.
     void drop_reads() noexcept;
 
-    // ---- receiving ----
+    // ---- receiving, in rd_flow_receive.cc ----
     [[nodiscard]] bool has_room_for_waiting() const noexcept;
     [[nodiscard]] std::size_t heed_taken(std::span<const std::byte> frame) noexcept;
     [[nodiscard]] bool may_hand_over() const noexcept;

@@ -430,4 +430,10 @@ class RdFlows final : private MadSink, private CmWire {
     std::atomic<std::uint64_t> last_traffic_us_{0};
 };
 
+// Here, as it needs the flows.
+inline void RdFlow::note_use() noexcept {
+    // relaxed: a hint which flow has been idle longest.
+    used_us_.store(flows_.traffic_us(), std::memory_order_relaxed);
+}
+
 }  // namespace rvt::core
