@@ -59,4 +59,19 @@ ibv_cq* create_extended_queue(ibv_context& context, int depth, void* user,
     return made != nullptr ? ibv_cq_ex_to_cq(made) : nullptr;
 }
 
+unsigned poll_extended(ibv_cq& queue, std::span<core::Wc> to) noexcept {
+    auto* const from = reinterpret_cast<ibv_cq_ex*>(&queue);  // as ibv_cq_ex_to_cq() has it
+    ibv_poll_cq_attr attr{};
+    if (to.empty() || ibv_start_poll(from, &attr) != 0) {
+        return 0;
+    }
+    unsigned taken = 0;
+    do {
+        read_completion(*from, to[taken]);
+        ++taken;
+    } while (taken < to.size() && ibv_next_poll(from) == 0);
+    ibv_end_poll(from);
+    return taken;
+}
+
 }  // namespace rvt::verbs

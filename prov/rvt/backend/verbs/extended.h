@@ -58,19 +58,6 @@ RVT_ALWAYS_INLINE Status build(ibv_qp& pair, const SendWr& wr, WrOpcode opcode) 
 
 /// Takes completions out. Precondition: create_extended_queue() has made the queue. Returns: how
 /// many. Threads: any.
-RVT_ALWAYS_INLINE unsigned poll_extended(ibv_cq& queue, std::span<core::Wc> to) noexcept {
-    auto* const from = reinterpret_cast<ibv_cq_ex*>(&queue);  // as ibv_cq_ex_to_cq() has it
-    ibv_poll_cq_attr attr{};
-    if (to.empty() || ibv_start_poll(from, &attr) != 0) {
-        return 0;
-    }
-    unsigned taken = 0;
-    do {
-        read_completion(*from, to[taken]);
-        ++taken;
-    } while (taken < to.size() && ibv_next_poll(from) == 0);
-    ibv_end_poll(from);
-    return taken;
-}
+unsigned poll_extended(ibv_cq& queue, std::span<core::Wc> to) noexcept;
 
 }  // namespace rvt::verbs

@@ -186,7 +186,7 @@ void destroy_cq(core::VerbsCq& cq) {
     lib().ibv_destroy_cq(cq_of(cq));
 }
 
-/// By the list of completions that every driver has.
+/// By the list of completions that every driver has. Not inline: the other way would pay for it.
 [[gnu::noinline]] unsigned poll_listed(ibv_cq& queue, std::span<core::Wc> to) noexcept {
     std::array<ibv_wc, 32> completions;
     const std::size_t most = std::min(to.size(), completions.size());
@@ -201,13 +201,8 @@ void destroy_cq(core::VerbsCq& cq) {
     return static_cast<unsigned>(taken);
 }
 
-/// Of which only some fields are read.
-[[gnu::noinline]] unsigned poll_by_fields(ibv_cq& queue, std::span<core::Wc> to) noexcept {
-    return poll_extended(queue, to);
-}
-
 unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
-    return Nic::of(cq.context().device()).limits().extends_queues ? poll_by_fields(*cq_of(cq), to)
+    return Nic::of(cq.context().device()).limits().extends_queues ? poll_extended(*cq_of(cq), to)
                                                                   : poll_listed(*cq_of(cq), to);
 }
 
