@@ -38,6 +38,16 @@ struct Settings {
 };
 inline Settings settings;
 
+/// Of so many turns how many a case takes: a tenth where each takes far longer, which is under
+/// ThreadSanitizer and with buffers of a device, whose every copy is system calls.
+inline std::size_t turns_here(std::size_t turns) {
+#if defined(__SANITIZE_THREAD__)
+    return turns / 10;
+#else
+    return settings.exporter.empty() ? turns : turns / 10;
+#endif
+}
+
 inline constexpr double kOpLimitS = 10;  ///< No single operation of a test may take longer.
 inline constexpr int kAnyMrMode =
     FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;

@@ -275,7 +275,7 @@ void undefined_refused(Rank& self) {
 
 /// All ranks add to one word of rank 0, rank 0 through the fabric too: nothing is lost.
 void contended(Rank& self) {
-    constexpr std::uint64_t kTurns = 20000;
+    const std::uint64_t turns = turns_here(20'000);
     Party party(self, {.caps = FI_ATOMIC});
     Buffer target(party.ep, 64);
     Buffer one(party.ep, 64);
@@ -289,7 +289,7 @@ void contended(Rank& self) {
     }
     *one.as<std::uint64_t>() = 1;
     std::uint64_t last = 0;
-    for (std::uint64_t i = 0; i < kTurns; ++i) {
+    for (std::uint64_t i = 0; i < turns; ++i) {
         party.ep.post([&] {
             return fi_fetch_atomic(party.ep.ep, one.as(), 1, one.desc(), result.as(), result.desc(),
                                    party.at(0), where.base, where.key, FI_UINT64, FI_SUM,
@@ -302,7 +302,7 @@ void contended(Rank& self) {
     }
     party.barrier();
     if (self.rank == 0) {
-        FAB_EQUAL(*target.as<std::uint64_t>(), kTurns * static_cast<std::uint64_t>(self.size));
+        FAB_EQUAL(*target.as<std::uint64_t>(), turns * static_cast<std::uint64_t>(self.size));
     }
 }
 
