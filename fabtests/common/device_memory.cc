@@ -269,8 +269,8 @@ int export_dma_buf(const std::string& exporter, std::size_t length, int mode) {
 
 void* map_dma_buf(int fd, std::size_t length) {
     // Not mmap(): a stand-in watches that one.
-    const long address =
-        syscall(SYS_mmap, nullptr, whole_pages(length), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    const long address = syscall(SYS_mmap, nullptr, whole_pages(length), PROT_READ | PROT_WRITE,
+                                 MAP_SHARED, fd, off_t{0});
     if (address == -1) FAB_FAIL("mmap of a dma-buf: %s", strerrordesc_np(errno));
     return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }

@@ -21,8 +21,8 @@ namespace fab::standin {
 namespace {
 
 void* map(int fd, std::size_t bytes, int protection) {
-    // Not mmap(): the stand-in for dma-bufs watches that one.
-    const long at = syscall(SYS_mmap, nullptr, bytes, protection, MAP_SHARED, fd, 0);
+    // Not mmap(): the stand-in for dma-bufs watches that one. The last word is passed as it is.
+    const long at = syscall(SYS_mmap, nullptr, bytes, protection, MAP_SHARED, fd, off_t{0});
     return reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
 }
 
