@@ -598,13 +598,12 @@ int open_with(EpMsg& ep, const fi_info& info, Pep* pep) {
 EpMsg::EpMsg() : events(*this) {}
 EpMsg::~EpMsg() = default;
 
-void EpMsg::Events::connected(const core::RcConnection& connection,
+void EpMsg::Events::connected(const core::RcConnection& made,
                               std::span<const std::byte> private_data) noexcept {
     static_cast<void>(entry([&] {
         const MsgPort& port = *ep_.use->port;
         RVT_INFO(kEpCtrl, "connected to %s %s",
-                 port.name_of(connection.peer(), connection.peer_service()).to_string().c_str(),
-                 port.way());
+                 port.name_of(made.peer(), made.peer_service()).to_string().c_str(), port.way());
         ep_.eq->push_cm(FI_CONNECTED, &ep_.handle.fid, nullptr, private_data);
         return 0;
     }));

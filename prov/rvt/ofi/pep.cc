@@ -335,12 +335,12 @@ void Pep::Requests::requested(const core::CmEvent& event,
         request->pep = &pep_;
         request->port = pep_.*port_;
         request->event = event;
-        std::unique_ptr<fi_info, InfoDeleter> info(info_of(pep_, *request));
-        if (info == nullptr) {
+        std::unique_ptr<fi_info, InfoDeleter> offered(info_of(pep_, *request));
+        if (offered == nullptr) {
             return -FI_ENOMEM;
         }
         conn_req_add(std::move(request));
-        pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, info.release(), private_data);
+        pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, offered.release(), private_data);
         return 0;
     }));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The headers of the standard library that most files include, and that take the compiler longest.
-// GCC reads them once and includes the outcome first in each file (configure --disable-pch: it does
-// not). Files name what they use all the same; other compilers are not given this one.
+// They are read once, and the outcome is included first in each file (configure --disable-pch: it
+// is not). Files name what they use all the same; clang-tidy is not given this one.
 
 #include <algorithm>
 #include <array>

@@ -59,7 +59,7 @@ inline std::string_view text_of(std::span<const std::byte> data) {
 class CmWorld;
 
 /// One device's manager.
-class CmNode : public core::CmWire {
+class CmNode final : public core::CmWire {
   public:
     CmNode(CmWorld& world, core::CmConfig config) : world_(world), config_(config) { restart(1); }
 

@@ -75,7 +75,7 @@ bool parse(Bytes all, CapturedPacket& to) {
     std::size_t ip_header = 0;
     std::size_t ip_bytes = 0;
     std::byte protocol{};
-    if (ip[0] >> 4 == std::byte{4}) {
+    if ((ip[0] >> 4) == std::byte{4}) {
         ip_header = (static_cast<std::size_t>(ip[0]) & 15) * 4;
         ip_bytes = u16_at(ip + 2);
         protocol = ip[9];
@@ -83,7 +83,7 @@ bool parse(Bytes all, CapturedPacket& to) {
         to.identification = u16_at(ip + 4);
         copy_v4(ip + 12, to.path.source);
         copy_v4(ip + 16, to.path.dest);
-    } else if (ip[0] >> 4 == std::byte{6}) {
+    } else if ((ip[0] >> 4) == std::byte{6}) {
         ip_header = 40;
         ip_bytes = ip_header + u16_at(ip + 4);
         protocol = ip[6];
