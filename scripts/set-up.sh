@@ -59,6 +59,13 @@ build_in() {
     )
 }
 
+# build_fuzzed TARGET... : builds them in build-asan, whose tests and fuzzers show what AddressSanitizer
+# and UBSan object to. By clang, which has libFuzzer; so each of the two compilers builds everything.
+build_fuzzed() {
+    RVT_TARGETS=$* build_in build-asan --enable-asan --enable-ubsan --enable-fuzzer --enable-werror \
+        CC=clang-14 CXX=clang++-14 'CXXFLAGS=-O1 -g1'
+}
+
 # use_build DIR : programs that are started from now on find this provider and no other.
 use_build() {
     export FI_PROVIDER_PATH=$rvt_root/$1/prov/rvt/.libs FI_PROVIDER=rvt
