@@ -281,7 +281,7 @@ void raise_file_limit() {
 class Crowd {
   public:
     Crowd(Rank& self, std::size_t mine, std::size_t theirs)
-        : self_(self), theirs_(theirs), left_(2 * mine * theirs), contexts_(left_) {
+        : theirs_(theirs), left_(2 * mine * theirs), contexts_(left_) {
         raise_file_limit();
         const EpSpec spec{.caps = FI_TAGGED, .av_count = theirs, .one_cq = true};
         for (std::size_t i = 0; i < mine; ++i) {
@@ -342,7 +342,6 @@ class Crowd {
   private:
     static constexpr double kConnectLimitS = 50;
 
-    Rank& self_;
     std::size_t theirs_;
     std::size_t left_;
     std::vector<Context> contexts_;

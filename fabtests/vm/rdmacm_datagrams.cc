@@ -25,7 +25,8 @@ using traffic::Name;
 
 constexpr int kPatienceMs = std::chrono::milliseconds(traffic::kPatience).count();
 constexpr int kResolveMs = 5000;
-constexpr std::size_t kRouteBytes = 40;  // in front of each datagram
+constexpr std::size_t kRouteBytes = 40;                // in front of each datagram
+constexpr int kMemoryAccess = IBV_ACCESS_LOCAL_WRITE;  // ibv_reg_mr() is a macro that wants an int
 constexpr std::size_t kRoom = kRouteBytes + datagrams::kMostBytes;
 
 template <class T>
@@ -93,11 +94,9 @@ class RdmaCmEnd final : public datagrams::End {
   private:
     void open_pair(ibv_context* device) {
         pd_ = need(ibv_alloc_pd(device), "ibv_alloc_pd");
-        mr_ = need(ibv_reg_mr(pd_, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE),
-                   "ibv_reg_mr");
+        mr_ = need(ibv_reg_mr(pd_, memory_.data(), memory_.size(), kMemoryAccess), "ibv_reg_mr");
         buffers_mr_ =
-            need(ibv_reg_mr(pd_, buffers_.data(), buffers_.size(), IBV_ACCESS_LOCAL_WRITE),
-                 "ibv_reg_mr");
+            need(ibv_reg_mr(pd_, buffers_.data(), buffers_.size(), kMemoryAccess), "ibv_reg_mr");
         cq_ =
             need(ibv_create_cq(device, datagrams::kReceives, nullptr, nullptr, 0), "ibv_create_cq");
         receive_cq_ =
