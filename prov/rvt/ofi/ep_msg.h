@@ -95,7 +95,7 @@ struct EpMsg {
     class Events final : public core::RcUser {
       public:
         explicit Events(EpMsg& ep) noexcept : ep_(ep) {}
-        void connected(const core::RcConnection& connection,
+        void connected(const core::RcConnection& made,
                        std::span<const std::byte> private_data) noexcept override;
         void connect_failed(int error, std::span<const std::byte> private_data) noexcept override;
         void disconnected() noexcept override;
