@@ -20,7 +20,7 @@
 namespace rvt::core {
 
 /// Threads: one at a time; the lock of the domain (see util/lock.h) covers it.
-class Cq {
+class alignas(util::kCacheLine) Cq {
   public:
     /// @param depth  Entries the ring must hold; rounded up to a power of two, at least 1.
     static util::Result<std::unique_ptr<Cq>> create(std::size_t depth);

@@ -10,6 +10,7 @@ template <class Lock, class Host>
 RdEngine<Lock, Host>::RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning,
                                const RdKeys& keys, std::shared_ptr<protocol::PcapWriter> capture)
     : lock_(lock),
+      unexpected_room_(static_cast<std::int64_t>(attr.total_buffered_recv)),
       entries_(kMaxPosted),
       inbound_(kMaxInbound),
       tx_messages_(attr.tx_size),
@@ -380,6 +381,7 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
             polled_[0].look = polled_[0].peer->path.look();
         }
         polled_.push_back({.look = peer.path.look(), .peer = &peer});
+        count_hot();
     }
     if (peer.has_work()) {
         make_busy(peer);
@@ -397,6 +399,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     next_run_to_ = next_run_to_ == &peer ? nullptr : next_run_to_;
     finish_answered_ones(peer);
     std::erase_if(polled_, [&](const Polled& polled) { return polled.peer == &peer; });
+    count_hot();
     std::erase(remote_, &peer);
     fail_operations(peer, status);
     if (was_connected) {

@@ -258,14 +258,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool handle(Peer& peer, const Arrival& arrival) noexcept;
     template <class Message>
     bool on_eager(Peer& peer, const Message& message) noexcept;
-    static const Arrival& arrival_of(const Arrival& arrival) noexcept { return arrival; }
-    template <class Message>
-    static Arrival arrival_of(const Message& message) noexcept {
-        return Arrival(message_of(message));
-    }
     template <class Message>
     static RdMessage message_of(const Message& message) noexcept;
-    bool on_eager_slow(Peer& peer, const Arrival& arrival, RdRxEntry* entry) noexcept;
+    template <class Message>
+    bool on_eager_slow(Peer& peer, const Message& message, RdRxEntry* entry) noexcept;
     bool on_eager_first(Peer& peer, const Arrival& arrival) noexcept;
     bool on_eager_more(Peer& peer, const Arrival& arrival) noexcept;
     bool on_rendezvous(Peer& peer, const Arrival& arrival) noexcept;
@@ -275,7 +271,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static std::uint64_t recv_wc_flags(std::uint8_t wire) noexcept;
     void complete_simple(const RdPeerBase& peer, std::uint8_t wire, std::uint64_t length,
                          std::uint64_t data, std::uint64_t tag, RdRxEntry& entry) noexcept;
-    RdInbound* take_inbound(Peer& peer, const Arrival& arrival, std::uint64_t total,
+    template <class Message>
+    RdInbound* take_inbound(Peer& peer, const Message& message, std::uint64_t total,
                             RdRxEntry* entry) noexcept;
     bool keep_unexpected(Peer& peer, RdInbound& inbound) noexcept;
     void attach(RdInbound& inbound, RdRxEntry& entry) noexcept;
@@ -446,6 +443,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
         return static_cast<RdEngine*>(source)->progress_locked();
     }
     unsigned progress_locked() noexcept;
+    unsigned progress_one() noexcept;
+    unsigned progress_many() noexcept;
     unsigned progress_rest(unsigned moved) noexcept;
     static unsigned captured_entry(ProgressSource* source) noexcept {
         return static_cast<RdEngine*>(source)->progress_captured();
@@ -457,7 +456,12 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool take_whole(Peer& peer, const RdMessage& message) noexcept;
     unsigned poll_path(Peer& peer) noexcept;
     unsigned poll_peer(Peer& peer) noexcept;
-    unsigned poll_one_of_many(Polled& polled) noexcept;
+    struct Scan;
+    void count_hot() noexcept {
+        hot_count_ = static_cast<std::uint32_t>(std::min(kHotPeers, polled_.size()));
+    }
+    Polled* next_arrival(Scan& scan, bool has_moved) noexcept;
+    Polled* next_cold_arrival(Scan& scan, bool has_moved) noexcept;
     unsigned poll_many() noexcept;
     unsigned run_busy() noexcept;
     bool run_peer(Peer& peer) noexcept;
@@ -506,7 +510,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::uint64_t poll_count() const noexcept override { return station_.poll_count(); }
 
     // What every send touches.
-    Lock& lock_;
+    alignas(util::kCacheLine) Lock& lock_;
     std::vector<Peer*> by_index_;  // by number in the address vector; nullptr: not talked to yet
     Cq* tx_cq_ = nullptr;
     Cq* rx_cq_ = nullptr;
@@ -515,18 +519,23 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 
     // What every progress call touches.
     // Connected peers of this host; the first kHotPeers are looked at in every call.
-    std::vector<Polled> polled_;
-    std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last
-    std::size_t victim_ = 0;            // the active peer that gave way last
+    alignas(util::kCacheLine) std::vector<Polled> polled_;
+    std::uint32_t hot_count_ = 0;  // how many of the first kHotPeers there are
+    std::uint32_t late_count_ = 0;
     // The peer of several that the last run went to: the next one may do so, too. It is prepared
     // when there is nothing else to do, since what goes to others meanwhile would wait for that.
     Peer* next_run_to_ = nullptr;
-    std::vector<Peer*> busy_;
-    std::vector<Peer*> remote_;  // connected peers of other hosts: the station polls for them
-    bool has_accessed_ = false;  // a peer, by a one-sided operation
-    RdQueue<RdInbound> copies_;  // messages that this process reads itself
-    std::size_t late_count_ = 0;
     std::atomic<Event*> mail_{nullptr};  // pushed by the control thread, taken whole by the owner
+    RdQueue<RdInbound> copies_;          // messages that this process reads itself
+    std::vector<Peer*> busy_;
+    // And what messages touch that wait for a receive.
+    std::int64_t unexpected_room_;      // bytes; less than 0 when too much waits
+    std::uint32_t multi_receives_ = 0;  // multi-receive buffers in posted_messages_
+    bool is_holding_ = false;
+    bool has_accessed_ = false;         // a peer, by a one-sided operation
+    std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last
+    std::size_t victim_ = 0;            // the active peer that gave way last
+    std::vector<Peer*> remote_;  // connected peers of other hosts: the station polls for them
 
     PostedQueue<RdRxEntry> posted_tagged_;
     PostedQueue<RdRxEntry, false> posted_messages_;
@@ -545,9 +554,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdKeys keys_;
     PinSlot& pin_ = take_pin_slot();
     std::size_t min_multi_recv_ = 64;
-    std::uint64_t unexpected_bytes_ = 0;
-    std::uint32_t multi_receives_ = 0;  // multi-receive buffers in posted_messages_
-    bool is_holding_ = false;
     bool is_enabled_ = false;
     std::unordered_map<void*, RdInbound*> claimed_;
     RdMethodChooser pull_methods_;

@@ -111,11 +111,12 @@ struct RdPeerBase {
     std::uint32_t waiting = 0;  // operations in both; while there are any, no message goes past
     std::uint32_t fences = 0;   // of them, those with kFence
     State state = State::kIdle;
-    bool is_busy = false;                    // in the engine's list of peers with something to do
-    bool is_held = false;                    // it asked for headers only
-    bool has_refused_share = false;          // split copy does not work with it
-    bool is_given_up = false;                // in the engine's list of ids to be used again
-    std::uint32_t id = 0;                    // the `source` of its messages in the match queues
+    bool is_busy = false;            // in the engine's list of peers with something to do
+    bool is_held = false;            // it asked for headers only
+    bool has_refused_share = false;  // split copy does not work with it
+    bool is_given_up = false;        // in the engine's list of ids to be used again
+    std::uint32_t id = 0;            // the `source` of its messages in the match queues
+    std::uint64_t fi_addr = kSourceNotAvailable;
     std::uint32_t outstanding = 0;           // operations that wait for an answer
     std::uint32_t outstanding_accesses = 0;  // those of them that are one-sided
     std::uint64_t asked_ticks = 0;     // by when the latest access was sent; 0: it was not noted
@@ -123,10 +124,9 @@ struct RdPeerBase {
     std::uint32_t shares_ahead = 0;    // kShare messages that were done with one before them
     bool has_quiet_writes = false;     // the target may not have executed some of them
     std::uint64_t quiet_writes = 0;    // sent without a record, and not refused
-    std::uint64_t fi_addr = kSourceNotAvailable;
-    RdInbound* stream = nullptr;  // the eager message that is arriving
-    RdTxQueue jobs;               // messages that the peer has asked for
-    RdTxQueue lent;               // done but for their buffers, which the path still names
+    RdInbound* stream = nullptr;       // the eager message that is arriving
+    RdTxQueue jobs;                    // messages that the peer has asked for
+    RdTxQueue lent;                    // done but for their buffers, which the path still names
     RdIncomingWrite write;
     std::deque<RdReply> replies;
     std::deque<RdResponse> responses;

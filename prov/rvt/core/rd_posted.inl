@@ -74,8 +74,8 @@ RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::post_simple(void* buf, std::size_t 
     return is_posted;
 }
 
-/// A receive of one buffer where post_simple() did not do: a queue is long, or the receive is not
-/// simple.
+/// A receive of one buffer where post_simple() did not do: messages wait, a queue is long, or the
+/// receive is not simple.
 template <class Lock, class Host>
 template <RdFlags kFixed>
 [[gnu::noinline]] util::Status RdEngine<Lock, Host>::recv_any(void* buf, std::size_t len,
@@ -85,11 +85,17 @@ template <RdFlags kFixed>
                                                               RdFlags flags) noexcept {
     constexpr bool kTagged = has(kFixed, RdFlags::kTagged);
     util::Guard guard(lock_);
-    const bool is_late = kTagged && matches_late();
-    if (is_late || !has_unexpected<kTagged>()) {
-        if (RdRxEntry* const entry = take_simple(buf, len, source, tag, context, flags | kFixed)) {
-            return is_late ? match_later(*entry, ignore) : queue_receive(*entry, ignore);
+    if (RdRxEntry* const entry = take_simple(buf, len, source, tag, context, flags | kFixed)) {
+        if (kTagged && matches_late()) [[unlikely]] {
+            return match_later(*entry, ignore);
         }
+        RdInbound* const inbound = kTagged ? unexpected_tagged_.match(tag, ignore, entry->source)
+                                           : unexpected_messages_.match(0, ~0ull, entry->source);
+        if (inbound == nullptr) {
+            return queue_receive(*entry, ignore);
+        }
+        receive_unexpected(*inbound, *entry);
+        return util::kOk;
     }
     const iovec iov{buf, len};
     return post_receive({.iov = &iov,

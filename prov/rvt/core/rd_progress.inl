@@ -9,16 +9,27 @@
 
 namespace rvt::core {
 
-/// Looks for arrived work once. The caller holds the lock.
+/// Looks for arrived work once. The caller holds the lock. Two functions, which this jumps to: none
+/// saves registers for the other.
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::progress_locked() noexcept {
+    return hot_count_ > 1 ? progress_many() : progress_one();
+}
+
+/// Where there is one peer, or none.
+template <class Lock, class Host>
+[[gnu::noinline]] unsigned RdEngine<Lock, Host>::progress_one() noexcept {
     unsigned moved = station_.note_poll();
-    if (polled_.size() == 1) [[likely]] {
+    if (hot_count_ != 0) [[likely]] {
         moved += poll_peer(*polled_[0].peer);
-    } else if (!polled_.empty()) {
-        moved += poll_many();
     }
     return progress_rest(moved);
+}
+
+template <class Lock, class Host>
+[[gnu::noinline]] unsigned RdEngine<Lock, Host>::progress_many() noexcept {
+    const unsigned moved = station_.note_poll();
+    return progress_rest(moved + poll_many());
 }
 
 /// What there is to do beside looking at peers. Returns: `moved`, and how much else was done.
@@ -51,18 +62,6 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_path(Peer& peer) noexcept 
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_peer(Peer& peer) noexcept {
     const unsigned moved = poll_path(peer);
-    if (peer.path.is_broken()) [[unlikely]] {
-        retire(peer);
-    }
-    return moved;
-}
-
-/// poll_peer() of one of many. `polled` may be another one's afterwards: a broken peer leaves.
-template <class Lock, class Host>
-[[gnu::noinline]] unsigned RdEngine<Lock, Host>::poll_one_of_many(Polled& polled) noexcept {
-    Peer& peer = *polled.peer;
-    const unsigned moved = poll_path(peer);
-    polled.look = peer.path.look();
     if (peer.path.is_broken()) [[unlikely]] {
         retire(peer);
     }
@@ -148,28 +147,62 @@ void RdEngine<Lock, Host>::take_malformed(void* peer) noexcept {
     retire(*static_cast<Peer*>(peer));
 }
 
-/// Looks at the peers that were active lately, and at a few of the others in rotation. Who has sent
-/// something moves to the front.
+/// A look at many peers.
 template <class Lock, class Host>
-unsigned RdEngine<Lock, Host>::poll_many() noexcept {
-    unsigned moved = 0;
-    const std::size_t hot = std::min(kHotPeers, polled_.size());
-    // Each first look takes one cache line that is seldom in the cache of a busy core, no more.
-    for (std::size_t i = 0; i < hot && i < polled_.size(); ++i) {
-        if (polled_[i].look.has_arrival()) {
-            moved += poll_one_of_many(polled_[i]);
+struct RdEngine<Lock, Host>::Scan {
+    std::uint32_t next = 0;      // of the first kHotPeers
+    std::size_t cold_looks = 0;  // that are left
+    bool is_cold = false;        // all of the first have been looked at
+};
+
+/// The next peer that has sent something, of those that were active lately, and of a few of the
+/// others in rotation. Each look takes one cache line that is seldom in the cache of a busy core,
+/// no more. Returns: nullptr when all looks have been taken.
+/// @param has_moved  Whether this scan has found something.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE auto RdEngine<Lock, Host>::next_arrival(Scan& scan, bool has_moved) noexcept
+    -> Polled* {
+    while (scan.next < hot_count_) {
+        Polled& polled = polled_[scan.next++];
+        if (polled.look.has_arrival()) {
+            return &polled;
         }
     }
-    // Who has nothing to do looks further: the next call may be a turn of the scheduler away.
-    const std::size_t looks =
-        std::min(polled_.size() - hot, moved == 0 ? kColdLooksIdle : kColdLooks);
-    for (std::size_t look = 0; look < looks && polled_.size() > kHotPeers; ++look) {
-        rotation_ = rotation_ + 1 < polled_.size() ? rotation_ + 1 : kHotPeers;
+    return polled_.size() > kHotPeers ? next_cold_arrival(scan, has_moved) : nullptr;
+}
+
+/// Who has sent something moves to the front.
+template <class Lock, class Host>
+[[gnu::noinline]] auto RdEngine<Lock, Host>::next_cold_arrival(Scan& scan, bool has_moved) noexcept
+    -> Polled* {
+    const std::size_t count = polled_.size();
+    if (!std::exchange(scan.is_cold, true)) {
+        // Who has nothing to do looks further: the next call may be a turn of the scheduler away.
+        scan.cold_looks = std::min(count - kHotPeers, has_moved ? kColdLooks : kColdLooksIdle);
+    }
+    for (; scan.cold_looks != 0; --scan.cold_looks) {
+        rotation_ = rotation_ + 1 < count ? rotation_ + 1 : kHotPeers;
         if (polled_[rotation_].look.has_arrival()) {
             // The one that became hot first gives way.
             victim_ = (victim_ + 1) % kHotPeers;
             std::swap(polled_[victim_], polled_[rotation_]);
-            moved += poll_one_of_many(polled_[victim_]);
+            --scan.cold_looks;
+            return &polled_[victim_];
+        }
+    }
+    return nullptr;
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_many() noexcept {
+    unsigned moved = 0;
+    Scan scan;
+    while (Polled* const polled = next_arrival(scan, moved != 0)) {
+        Peer& peer = *polled->peer;
+        moved += poll_path(peer);
+        polled->look = peer.path.look();
+        if (peer.path.is_broken()) [[unlikely]] {
+            retire(peer);  // `polled` is another one's now
         }
     }
     if (moved == 0 && next_run_to_ != nullptr) {

@@ -137,7 +137,7 @@ template <class Message>
 RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::on_eager(Peer& peer, const Message& message) noexcept {
     RdRxEntry* const entry = match_posted(message.flags(), message.tag(), peer);
     if (entry == nullptr || !is_simple(*entry, message.length())) [[unlikely]] {
-        return on_eager_slow(peer, arrival_of(message), entry);
+        return on_eager_slow(peer, message, entry);
     }
     message.copy_payload(entry->iov[0].iov_base, message.length());
     complete_simple(peer, message.flags(), message.length(), message.data(), message.tag(), *entry);
@@ -157,16 +157,17 @@ RVT_ALWAYS_INLINE RdMessage RdEngine<Lock, Host>::message_of(const Message& mess
             .run = nullptr};
 }
 
-/// A message in lines that nobody waits for, or whose receive is not one simple buffer.
+/// A message of kEager that nobody waits for, or whose receive is not one simple buffer.
 template <class Lock, class Host>
-[[gnu::noinline]] bool RdEngine<Lock, Host>::on_eager_slow(Peer& peer, const Arrival& arrival,
+template <class Message>
+[[gnu::noinline]] bool RdEngine<Lock, Host>::on_eager_slow(Peer& peer, const Message& message,
                                                            RdRxEntry* entry) noexcept {
-    RdInbound* const inbound = take_inbound(peer, arrival, arrival.length(), entry);
+    RdInbound* const inbound = take_inbound(peer, message, message.length(), entry);
     if (inbound == nullptr) {
         return false;
     }
     static_assert(Path::kMaxLinePayload <= RdInbound::kInlineBytes);
-    arrival.copy_payload(inbound->inline_storage.data(), arrival.length());
+    message.copy_payload(inbound->inline_storage.data(), message.length());
     if (entry == nullptr) {
         inbound->state = RdInbound::State::kSmall;
         return keep_unexpected(peer, *inbound);
@@ -174,7 +175,7 @@ template <class Lock, class Host>
     inbound->state = RdInbound::State::kComplete;
     inbound->set_rest();
     attach(*inbound, *entry);
-    place(*inbound, inbound->inline_storage.data(), arrival.length());
+    place(*inbound, inbound->inline_storage.data(), message.length());
     finish_inbound(*inbound);
     return true;
 }
@@ -283,20 +284,22 @@ bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noe
 /// A record for a message, set up to inline_storage. Returns: nullptr when there is none left;
 /// `entry`, the receive that has been taken for the message, if any, then ends with kNoMemory.
 template <class Lock, class Host>
-RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Arrival& arrival,
-                                              std::uint64_t total, RdRxEntry* entry) noexcept {
+template <class Message>
+RVT_ALWAYS_INLINE RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, const Message& message,
+                                                                std::uint64_t total,
+                                                                RdRxEntry* entry) noexcept {
     RdInbound* const inbound = inbound_.take();
     if (inbound == nullptr) [[unlikely]] {
         if (entry != nullptr && !has(entry->flags, RdFlags::kMultiRecv)) {
-            end_receive(*entry, (arrival.flags() & wire::kTagged) != 0, WcStatus::kNoMemory);
+            end_receive(*entry, (message.flags() & wire::kTagged) != 0, WcStatus::kNoMemory);
         }
         return nullptr;
     }
     inbound->peer = &peer;
-    inbound->tag = arrival.tag();
-    inbound->data = arrival.data();
+    inbound->tag = message.tag();
+    inbound->data = message.data();
     inbound->total = total;
-    inbound->wire_flags = arrival.flags();
+    inbound->wire_flags = message.flags();
     inbound->waits_for_share = inbound->lacks_share = inbound->is_placed = false;
     return inbound;
 }
@@ -316,14 +319,16 @@ bool RdEngine<Lock, Host>::keep_unexpected(Peer& peer, RdInbound& inbound) noexc
     return true;
 }
 
-/// Keeps count of what waits unmatched.
+/// Keeps count of what waits unmatched: so much more, or less.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::note_unexpected(std::int64_t bytes) noexcept {
-    unexpected_bytes_ += static_cast<std::uint64_t>(bytes);
-    const bool is_over = unexpected_bytes_ > attr_.total_buffered_recv;
-    const bool is_well_under = unexpected_bytes_ <= attr_.total_buffered_recv / 2;
-    if (is_over != is_holding_ && (is_over || is_well_under)) [[unlikely]] {
-        hold_peers(is_over);
+    unexpected_room_ -= bytes;
+    const bool is_over = unexpected_room_ < 0;
+    if (is_over != is_holding_) [[unlikely]] {
+        const auto most = static_cast<std::int64_t>(attr_.total_buffered_recv);
+        if (is_over || unexpected_room_ >= most - most / 2) {
+            hold_peers(is_over);
+        }
     }
 }
 
@@ -391,9 +396,8 @@ void RdEngine<Lock, Host>::receive_unexpected(RdInbound& inbound, RdRxEntry& ent
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::receive_small(RdInbound& inbound, RdRxEntry& entry) noexcept {
     if (is_simple(entry, inbound.total) && (inbound.wire_flags & wire::kAnyAck) == 0) [[likely]] {
-        if (inbound.total != 0) {
-            std::memcpy(entry.iov[0].iov_base, inbound.inline_storage.data(), inbound.total);
-        }
+        util::copy_mostly_small(entry.iov[0].iov_base, inbound.inline_storage.data(),
+                                inbound.total);
         complete_simple(*inbound.peer, inbound.wire_flags, inbound.total, inbound.data, inbound.tag,
                         entry);
         inbound_.give_back(&inbound);

@@ -104,11 +104,7 @@ class RdEager {
     const std::byte* payload() const noexcept { return payload_; }
     /// Precondition: count <= length().
     RVT_ALWAYS_INLINE void copy_payload(void* to, std::size_t count) const noexcept {
-        if (count <= util::kMostSmall) [[likely]] {
-            util::copy_small(to, payload_, count);
-        } else {
-            std::memcpy(to, payload_, count);
-        }
+        util::copy_mostly_small(to, payload_, count);
     }
 
   private:

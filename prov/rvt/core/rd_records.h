@@ -161,9 +161,9 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     std::uint32_t match_slot = 0;  // belongs to the match queue
     std::uint8_t wire_flags = 0;
     State state = State::kStreaming;
-    bool waits_for_share = false;  // split copy: the sender has not reported its half
-    bool lacks_share = false;      // one of the two could not copy its part
-    bool is_placed = false;  // a device's library, or a NIC, has put all of it where it belongs
+    bool waits_for_share : 1 = false;  // split copy: the sender has not reported its half
+    bool lacks_share : 1 = false;      // one of the two could not copy its part
+    bool is_placed : 1 = false;  // a device's library, or a NIC, has put all of it where it belongs
     std::array<std::byte, kInlineBytes> inline_storage;
     static_assert(sizeof(RdOpening) <= kInlineBytes);
 

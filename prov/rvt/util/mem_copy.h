@@ -73,4 +73,13 @@ RVT_ALWAYS_INLINE void copy_small(void* to, const void* from, std::size_t count)
     }
 }
 
+/// Copies bytes that are few in most calls. The areas do not overlap.
+RVT_ALWAYS_INLINE void copy_mostly_small(void* to, const void* from, std::size_t count) noexcept {
+    if (count <= kMostSmall) [[likely]] {
+        copy_small(to, from, count);
+    } else {
+        std::memcpy(to, from, count);
+    }
+}
+
 }  // namespace rvt::util
