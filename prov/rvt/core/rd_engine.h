@@ -166,7 +166,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::size_t kMostNicKeys = 4096;  // of a peer; then they are asked for anew
     // In the name of what a NIC does for an access, beside that of its record.
     static constexpr std::uint64_t kOfAccess = 1u << 31;
-    static constexpr std::size_t kHotPeers = 8;
+    // An idle look at one costs a nanosecond; of what any other sends, some waits until its turn
+    // comes, and each that becomes hot changes places with one that is.
+    static constexpr std::size_t kHotPeers = 16;
     static constexpr std::size_t kColdLooks = 2;
     static constexpr std::size_t kColdLooksIdle = 16;
     static constexpr unsigned kControlRounds = 1000;
