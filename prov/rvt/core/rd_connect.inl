@@ -10,7 +10,7 @@ template <class Lock, class Host>
 RdEngine<Lock, Host>::RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning,
                                const RdKeys& keys, std::shared_ptr<protocol::PcapWriter> capture)
     : lock_(lock),
-      unexpected_room_(static_cast<std::int64_t>(attr.total_buffered_recv)),
+      unexpected_room_(most_unexpected(attr)),
       entries_(kMaxPosted),
       inbound_(kMaxInbound),
       tx_messages_(attr.tx_size),

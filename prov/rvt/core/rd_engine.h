@@ -25,6 +25,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -290,6 +291,11 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                         WcStatus status, bool is_last_use) noexcept;
     void release_entry(RdRxEntry& entry) noexcept;
     void drop_inbound(RdInbound& inbound) noexcept;
+    /// Applications may ask for any number of bytes.
+    static std::int64_t most_unexpected(const RdAttr& attr) noexcept {
+        constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+        return static_cast<std::int64_t>(std::min(attr.total_buffered_recv, kMost));
+    }
     void note_unexpected(std::int64_t bytes) noexcept;
     void hold_peers(bool hold) noexcept;
 

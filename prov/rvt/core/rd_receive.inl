@@ -325,7 +325,7 @@ void RdEngine<Lock, Host>::note_unexpected(std::int64_t bytes) noexcept {
     unexpected_room_ -= bytes;
     const bool is_over = unexpected_room_ < 0;
     if (is_over != is_holding_) [[unlikely]] {
-        const auto most = static_cast<std::int64_t>(attr_.total_buffered_recv);
+        const std::int64_t most = most_unexpected(attr_);
         if (is_over || unexpected_room_ >= most - most / 2) {
             hold_peers(is_over);
         }

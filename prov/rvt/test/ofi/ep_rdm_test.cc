@@ -3,6 +3,8 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <thread>
 
@@ -33,6 +35,19 @@ fi_addr_t insert_name(fid_av& av, fid_ep& ep) {
 }
 
 }  // namespace
+
+Test(ep_rdm, keeps_messages_where_any_number_of_bytes_may_wait) {
+    Pair pair({.total_buffered_recv = SIZE_MAX});
+    const std::array<char, 8> word{};
+    // A receiver without room asks for headers only, and messages stay with the sender.
+    for (int i = 0; i < 100; ++i) {
+        pair.post([&] {
+            return fi_tsend(pair.a.ep.get(), word.data(), word.size(), nullptr, pair.a.peer, 1,
+                            nullptr);
+        });
+        pair.a.next();
+    }
+}
 
 Test(ep_rdm, cannot_transfer_before_it_is_enabled) {
     const Opened open;

@@ -23,8 +23,9 @@ struct EndOptions {
     std::size_t cq_size = 0;
     fi_ep_type type = FI_EP_UNSPEC;
     fi_progress data_progress = FI_PROGRESS_UNSPEC;
-    const char* node = nullptr;     // the address; none: the default
-    const char* service = nullptr;  // the port
+    const char* node = nullptr;           // the address; none: the default
+    const char* service = nullptr;        // the port
+    std::size_t total_buffered_recv = 0;  // 0: as offered
 };
 
 /// An enabled endpoint with a queue for both directions and a counter for each event.
@@ -59,6 +60,9 @@ struct End {
             attr.wait_obj = options.wait_obj;
             attr.size = options.cq_size;
         }));
+        if (options.total_buffered_recv != 0) {
+            open.info->rx_attr->total_buffered_recv = options.total_buffered_recv;
+        }
         ep = opened<fid_ep>([&](fid_ep** made) {
             return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
         });
