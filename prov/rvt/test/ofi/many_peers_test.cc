@@ -9,7 +9,7 @@ using namespace rvt::test;
 
 namespace {
 
-constexpr std::size_t kPeers = 20;
+constexpr std::size_t kPeers = 28;  // more than are looked at in every call
 constexpr std::uint64_t kExpected = 1;
 constexpr std::uint64_t kUnexpected = 2;
 
