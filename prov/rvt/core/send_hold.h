@@ -6,6 +6,10 @@
 // timer is set whenever a message begins to be held. Of an application that has always come back
 // and now computes, what is held leaves with its next post, or when the control thread takes over.
 //
+// On a virtual processor a timer may take as long to set as it is set for, and as long again when
+// it expires. That alone would keep the application from coming back in time, for ever. Where it is
+// so, nothing is held of an application that has not come back soon.
+//
 // Where to send takes longer than all that, a message is held for as long as it takes: of several
 // that are posted one after the other, it would not have left much sooner by itself.
 #pragma once
@@ -40,9 +44,10 @@ class SendHold {
     }
 
     /// @param timer  A timerfd(2), which expires most_us() after a message has begun to be held.
-    /// Who
-    ///               watches it asks is_overdue(), and sends. -1: there is none any more.
-    void use_timer(int timer) noexcept {
+    ///               Who watches it asks is_overdue(), and sends. -1: there is none any more.
+    /// @param cost_us  How long it takes to set it.
+    void use_timer(int timer, std::uint64_t cost_us) noexcept {
+        timer_cost_us_.store(cost_us, std::memory_order_relaxed);  // relaxed: s.a.
         // relaxed: a number, of something that exists.
         timer_.store(timer, std::memory_order_relaxed);
     }
@@ -55,6 +60,10 @@ class SendHold {
         const std::uint32_t posts = posts_.load(std::memory_order_relaxed);
         const bool is_trusted = soon_.load(std::memory_order_relaxed) == kTimes;  // relaxed: s.a.
         posts_.store(posts + 1, std::memory_order_relaxed);                       // relaxed: s.a.
+        if (!is_trusted && is_timer_slow()) {
+            last_us_.store(now_us(), std::memory_order_relaxed);  // relaxed: s.a.
+            return false;
+        }
         if (posts == 0) {
             since_us_.store(now_us(), std::memory_order_relaxed);  // relaxed: s.a.
             last_us_.store(since_us_, std::memory_order_relaxed);  // relaxed: s.a.
@@ -95,7 +104,12 @@ class SendHold {
   private:
     static constexpr std::uint32_t kTimes = 8;
     static constexpr std::uint32_t kPostsPerLook = 8;
+    static constexpr std::uint64_t kMostTimerCosts = 4;  // in the time for which it is set
 
+    [[nodiscard]] bool is_timer_slow() const noexcept {
+        // relaxed: s.a.
+        return timer_cost_us_.load(std::memory_order_relaxed) * kMostTimerCosts > most_us();
+    }
     /// Returns: whether what is held has to leave with the message at hand.
     bool look(std::uint64_t now_us) noexcept {
         last_us_.store(now_us, std::memory_order_relaxed);  // relaxed: s.a.
@@ -114,6 +128,7 @@ class SendHold {
     std::atomic<std::uint32_t> posts_{0};    // since the last poll
     std::atomic<std::uint32_t> soon_{0};     // times in a row that a poll came soon, up to kTimes
     std::atomic<int> timer_{-1};
+    std::atomic<std::uint64_t> timer_cost_us_{0};
 };
 
 }  // namespace rvt::core

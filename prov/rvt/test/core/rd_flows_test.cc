@@ -108,7 +108,7 @@ Test(rd_flows, a_timer_lets_go_what_a_sender_that_computes_has_left) {
     net.connect();
     const util::UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
     SendHold& hold = net.a.flows->device().send_hold();
-    hold.use_timer(timer.get());
+    hold.use_timer(timer.get(), 0);
     for (int time = 0; time < 10; ++time) {
         say_three(net, 2000);
     }
@@ -131,7 +131,7 @@ Test(rd_flows, a_sender_that_comes_back_soon_needs_no_timer) {
     FlowPair net;
     net.connect();
     const util::UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
-    net.a.flows->device().send_hold().use_timer(timer.get());
+    net.a.flows->device().send_hold().use_timer(timer.get(), 0);
     const auto is_set = [&] {
         itimerspec left{};
         pollfd expired{.fd = timer.get(), .events = POLLIN, .revents = 0};

@@ -56,3 +56,38 @@ Test(send_hold, what_is_held_is_overdue_behind_that_time) {
     RVT_EQ(hold.is_overdue(now + 199), false);
     RVT_EQ(hold.is_overdue(now + 200), true);
 }
+
+/// A window of messages, and a poll so long behind the last. Returns: how many were held.
+static int window_held(SendHold& hold, std::uint64_t& now_us, std::uint64_t poll_us) {
+    int held = 0;
+    for (int post = 0; post < 20; ++post) {
+        held += hold.may_hold([&] { return ++now_us; }) ? 1 : 0;
+    }
+    hold.note_poll(now_us += poll_us);
+    return held;
+}
+
+Test(send_hold, where_a_timer_is_slow_nothing_is_held_of_who_came_late) {
+    std::uint64_t now = 1'000'000;
+    SendHold hold;
+    hold.use_timer(-1, SendHold::kMostUs / 4 + 1);
+    for (int time = 0; time < 3; ++time) {
+        for (int soon = 0; soon < 8; ++soon) {
+            RVT_EQ(window_held(hold, now, 20), 0);
+        }
+        RVT_EQ(window_held(hold, now, 20), 20);
+        RVT_EQ(window_held(hold, now, 21), 20);
+    }
+}
+
+Test(send_hold, a_timer_is_worth_a_quarter_of_what_it_limits) {
+    std::uint64_t now = 1'000'000;
+    SendHold hold;
+    hold.use_timer(-1, SendHold::kMostUs / 4);
+    RVT_EQ(window_held(hold, now, 21), 20);
+    hold.use_timer(-1, 100);
+    RVT_EQ(window_held(hold, now, 21), 0);
+    hold.note_cost(400);
+    hold.note_cost(400);
+    RVT_EQ(window_held(hold, now, 401), 20);
+}
