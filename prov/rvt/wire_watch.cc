@@ -6,6 +6,7 @@
 
 #include <sys/epoll.h>
 
+#include "core/device.h"
 #include "util/fork_guard.h"
 
 namespace rvt {
@@ -16,10 +17,12 @@ using std::chrono::milliseconds;
 // After so long without a poll the owner is taken to be busy elsewhere.
 constexpr milliseconds kPatience{1};
 // How often it is looked whether it polls, at least while packets come, while a NIC carries all,
-// which answers by itself, and at least at all. Each look interrupts who polls on that processor.
+// which answers by itself, and while something is due some time. Each look interrupts who polls on
+// that processor: where nothing is due at all each pause is twice the one before, up to the most.
 constexpr milliseconds kMostPause{4};
 constexpr milliseconds kNicPause{20};
 constexpr milliseconds kQuietPause{50};
+constexpr milliseconds kMostQuietPause{16 * kQuietPause};
 constexpr milliseconds kTrimPause{50};
 constexpr milliseconds kTurn{1};  // before other handlers of the thread have theirs
 
@@ -31,7 +34,8 @@ util::Status WireWatch::watch_holds(core::Device& device) {
 }
 
 util::Status WireWatch::start() {
-    set_timer(Clock::now() + kQuietPause);
+    pause_ = kQuietPause;
+    set_timer(Clock::now() + pause_);
     return watch_once(wire_.wire_fd(), EPOLLIN);
 }
 
@@ -77,9 +81,12 @@ void WireWatch::trim() {
 
 void WireWatch::rest() {
     // relaxed: a hint.
-    const bool is_hot = is_hot_.load(std::memory_order_relaxed);
-    const milliseconds most = wire_.is_left_to_nic() ? kNicPause : kMostPause;
-    pause_ = is_hot ? std::clamp(2 * pause_, kPatience, most) : kQuietPause;
+    if (is_hot_.load(std::memory_order_relaxed)) {
+        pause_ = std::clamp(2 * pause_, kPatience, wire_.is_left_to_nic() ? kNicPause : kMostPause);
+    } else {
+        const bool is_any_due = wire_.wire_due_us() != core::Device::kNever;
+        pause_ = std::clamp(2 * pause_, kQuietPause, is_any_due ? kQuietPause : kMostQuietPause);
+    }
     set_timer(Clock::now() + pause_);
 }
 

@@ -45,8 +45,9 @@ class Calls {
         }
     }
     // Threads: any.
-    [[nodiscard]] bool are_all() const { return count_ == kMost; }
-    /// How long before the call with this number the one before it was. Precondition: are_all().
+    [[nodiscard]] bool are(std::size_t number) const { return count_ >= number; }
+    /// How long before the call with this number the one before it was. Precondition:
+    /// are(number + 1).
     [[nodiscard]] Clock::duration pause(std::size_t number) const {
         return times_[number] - times_[number - 1];
     }
@@ -94,6 +95,22 @@ class NicWire final : public Wire {
     mutable std::uint64_t polls = 0;
 };
 
+/// Nothing has come, and nothing is due but what the test says.
+class QuietWire final : public Wire {
+  public:
+    explicit QuietWire(std::uint64_t due) : due_us(due) {
+        eventfd_t taken = 0;
+        RVT_EQ(eventfd_read(wire_fd(), &taken), 0);
+    }
+    std::uint64_t owner_polls() const noexcept override {
+        calls.note();
+        return 0;
+    }
+    std::uint64_t wire_due_us() noexcept override { return due_us; }
+
+    const std::uint64_t due_us;
+};
+
 /// Counts how often it is told that something has arrived.
 class CountingWire final : public Wire {
   public:
@@ -134,10 +151,10 @@ void wait_until(Condition condition) {
     }
 }
 
-/// Watches the wire until its calls are noted.
-void watch(Wire& wire) {
+/// Watches the wire until so many of its calls are noted.
+void watch(Wire& wire, std::size_t calls) {
     const Watched watched(wire);
-    wait_until([&] { return wire.calls.are_all(); });
+    wait_until([&] { return wire.calls.are(calls); });
 }
 
 unsigned sets_with(int fd) {
@@ -148,7 +165,7 @@ unsigned sets_with(int fd) {
 
 Test(wire_watch, leaves_the_processor_to_an_owner_who_is_inside_a_poll, .timeout = 30) {
     HeldWire wire;
-    watch(wire);
+    watch(wire, Calls::kMost);
     for (std::size_t i = 1; i < Calls::kMost; ++i) {
         RVT_ASSERT(wire.calls.pause(i) >= 1ms);
     }
@@ -156,8 +173,23 @@ Test(wire_watch, leaves_the_processor_to_an_owner_who_is_inside_a_poll, .timeout
 
 Test(wire_watch, disturbs_little_who_polls_a_nic, .timeout = 30) {
     NicWire wire;
-    watch(wire);
+    watch(wire, Calls::kMost);
     RVT_ASSERT(wire.calls.pause(Calls::kMost - 1) >= 20ms);  // the first ones are shorter
+}
+
+Test(wire_watch, sleeps_ever_longer_where_nothing_comes_or_is_due, .timeout = 30) {
+    QuietWire wire(~std::uint64_t{0});
+    watch(wire, 4);
+    for (std::size_t i = 1; i < 4; ++i) {
+        RVT_ASSERT(wire.calls.pause(i) >= 50ms * (1U << i));
+    }
+}
+
+Test(wire_watch, looks_as_often_as_before_while_something_is_due_some_time, .timeout = 30) {
+    QuietWire wire(1'000'000'000);
+    const Clock::time_point before = Clock::now();
+    watch(wire, 9);
+    RVT_ASSERT(Clock::now() - before < 50ms * (1 + 2 + 4 + 8 + 5 * 16));
 }
 
 // In a set, each packet costs who sends or receives it more.
