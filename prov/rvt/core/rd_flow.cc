@@ -342,7 +342,11 @@ bool RdFlow::post_locked(SendFlags flags) noexcept {
     send_.flags = is_awaited_ ? flags : flags | SendFlags::kSolicited;
     is_awaited_ = false;
     send_.sg_list = parts;
-    return enqueue_send(*qp_, send_).is_ok();  // as post_send() does where packets carry the pair
+    const bool is_posted =
+        enqueue_send(*qp_, send_).is_ok();  // as post_send() does where packets carry the pair
+    Device& device = flows_.device();
+    device.send_hold().note_left([&] { return device.now_us(); });
+    return is_posted;
 }
 
 /// Sends a frame of no bytes, unless another one is about to leave.

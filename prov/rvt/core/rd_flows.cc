@@ -309,6 +309,9 @@ RVT_ALWAYS_INLINE unsigned RdFlows::poll_packets() noexcept {
 /// @param arrived  Packets, where a NIC carries nothing.
 RVT_ALWAYS_INLINE unsigned RdFlows::poll_polling(unsigned& arrived) noexcept {
     const unsigned settled = heard_.empty() ? 0 : settle_heard();
+    if (device_.send_hold().is_asked()) {
+        device_.send_hold().note_poll(device_.now_us());  // before it takes time to send
+    }
     flush_open();
     if (nic_ != nullptr && nic_->is_in_use()) {
         arrived = 0;
@@ -373,6 +376,7 @@ bool RdFlows::send_held() noexcept {
     if (!poll_lock_.try_lock()) {
         return false;
     }
+    device_.send_hold().note_poll(device_.now_us());
     {
         const util::Guard guard(open_lock_);
         opened_now_.swap(open_);
@@ -385,7 +389,7 @@ bool RdFlows::send_held() noexcept {
     }
     opened_now_.clear();
     poll_lock_.unlock();
-    device_.send_held();
+    device_.flush();
     return all_sent;
 }
 
@@ -411,7 +415,7 @@ RVT_ALWAYS_INLINE unsigned RdFlows::poll_beside_nic(unsigned moved) noexcept {
     if (leaves_nic_ || asks_socket_.load(std::memory_order_relaxed)) [[unlikely]] {
         return moved + poll_socket();
     }
-    if (count % kPollsPerLook == 0 || device_.send_hold().is_asked()) {
+    if (count % kPollsPerLook == 0) {
         look_at_clock();
     }
     return moved;
@@ -439,9 +443,6 @@ RVT_ALWAYS_INLINE unsigned RdFlows::poll_beside_nic(unsigned moved) noexcept {
 
 [[gnu::noinline]] void RdFlows::look_at_clock() noexcept {
     const std::uint64_t now = device_.now_us();
-    if (device_.send_hold().is_asked()) {
-        device_.send_hold().note_poll(now);
-    }
     note_time(now);
     look_around(now);
     if (packets_due_us() <= now + kSoonUs) {

@@ -74,16 +74,25 @@ class SendHold {
         }
         return (is_trusted && posts % kPostsPerLook != 0) || !look(now_us());
     }
+    /// What is held for one peer has left behind a post. It may take long to send: the application
+    /// has not been away meanwhile.
+    /// @param now_us  Tells the time. Most calls do not ask.
+    template <class Clock>
+    void note_left(Clock now_us) noexcept {
+        if (is_asked()) {
+            last_us_.store(now_us(), std::memory_order_relaxed);  // relaxed: s.a.
+        }
+    }
     /// Whether something may be held, so that note_poll() is worth the clock.
     [[nodiscard]] bool is_asked() const noexcept {
         return posts_.load(std::memory_order_relaxed) != 0;  // relaxed: s.a.
     }
     /// Has the timer expire most_us() from now.
     [[gnu::cold]] void set_timer() const noexcept;
-    /// Everything leaves, with a poll of the application or another's.
+    /// Everything leaves from now on, with a poll of the application or another's.
     void note_poll(std::uint64_t now_us) noexcept {
         // relaxed: s.a.
-        const bool is_soon = now_us - last_us_.load(std::memory_order_relaxed) <= most_us();
+        const bool is_soon = now_us - last_us_.load(std::memory_order_relaxed) < most_us();
         const std::uint32_t before = soon_.load(std::memory_order_relaxed);  // relaxed: s.a.
         // relaxed: s.a.
         soon_.store(is_soon ? std::min(before + 1, kTimes) : 0, std::memory_order_relaxed);

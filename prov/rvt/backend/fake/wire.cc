@@ -86,6 +86,9 @@ std::uint64_t Wire::corrupted() const noexcept {
 }
 
 unsigned Wire::send(Port& from, const AhAttr& dest, std::span<const OutPacket> packets) {
+    if (on_send) {
+        on_send();
+    }
     const util::Guard guard(lock_);
     const bool to_group = core::is_multicast(dest.dest.gid);
     const protocol::IpPath path = path_of(from.device->address(), dest.dest);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "protocol/faults.h"
@@ -38,6 +39,9 @@ class Wire {
 
     /// From now on. The default is a wire without faults.
     void set_faults(const protocol::FaultPlan& plan) noexcept;
+
+    /// Called with each call that sends, which it may make take longer. Set before that.
+    std::function<void()> on_send;
 
     /// Makes `port` a device on this wire. Returns: errors of Registry::add_device().
     Status attach(core::Registry& registry, Port& port, const DeviceInfo& info);

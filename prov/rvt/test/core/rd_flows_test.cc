@@ -127,29 +127,78 @@ Test(rd_flows, a_timer_lets_go_what_a_sender_that_computes_has_left) {
     RVT_EQ(hold.is_overdue(now_us), false);
 }
 
+/// The timer of who says something, which lets go what is held.
+class HoldTimer {
+  public:
+    explicit HoldTimer(const FlowPair& net) {
+        net.a.flows->device().send_hold().use_timer(fd_.get(), 0);
+    }
+    /// Whether it has been set since the last call.
+    bool was_set() {
+        itimerspec left{};
+        pollfd expired{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+        RVT_EQ(timerfd_gettime(fd_.get(), &left), 0);
+        const bool is_set = left.it_value.tv_nsec != 0 || poll(&expired, 1, 0) == 1;
+        const itimerspec never{};
+        RVT_EQ(timerfd_settime(fd_.get(), 0, &never, nullptr), 0);
+        return is_set;
+    }
+
+  private:
+    util::UniqueFd fd_{timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)};
+};
+
 Test(rd_flows, a_sender_that_comes_back_soon_needs_no_timer) {
     FlowPair net;
     net.connect();
-    const util::UniqueFd timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
-    net.a.flows->device().send_hold().use_timer(timer.get(), 0);
-    const auto is_set = [&] {
-        itimerspec left{};
-        pollfd expired{.fd = timer.get(), .events = POLLIN, .revents = 0};
-        RVT_EQ(timerfd_gettime(timer.get(), &left), 0);
-        return left.it_value.tv_nsec != 0 || poll(&expired, 1, 0) == 1;
-    };
+    HoldTimer timer(net);
     say_three(net, 1);
-    RVT_ASSERT(is_set());
+    RVT_ASSERT(timer.was_set());
     for (int time = 0; time < 10; ++time) {
         say_three(net, 1);
     }
-    const itimerspec never{};
-    RVT_EQ(timerfd_settime(timer.get(), 0, &never, nullptr), 0);
+    RVT_ASSERT(timer.was_set());
     say_three(net, 1);
-    RVT_EQ(is_set(), false);
+    RVT_ASSERT(not(timer.was_set()));
     say_three(net, 2000);  // not so this time
     say_three(net, 1);
-    RVT_ASSERT(is_set());
+    RVT_ASSERT(timer.was_set());
+}
+
+Test(rd_flows, a_sender_whose_messages_a_timer_lets_go_has_not_come_back_soon) {
+    FlowPair net;
+    net.connect();
+    HoldTimer timer(net);
+    for (int time = 0; time < 10; ++time) {
+        RVT_ASSERT(net.a.say(1, "first") && net.a.say(1, "held"));
+        RVT_ASSERT(timer.was_set());
+        now_us += SendHold::kMostUs;
+        RVT_ASSERT(net.a.flows->device().send_hold().is_overdue(now_us));
+        RVT_ASSERT(net.a.flows->send_held());
+        net.run_until([&] { return net.a.flow->is_drained(); });
+    }
+}
+
+Test(rd_flows, a_sender_comes_back_soon_though_it_takes_long_to_send) {
+    FlowPair net;
+    net.connect();
+    net.wire.on_send = [] { now_us += 3 * SendHold::kMostUs; };
+    HoldTimer timer(net);
+    for (int time = 0; time < 10; ++time) {
+        say_three(net, 1);
+    }
+    RVT_ASSERT(timer.was_set());
+    say_three(net, 1);
+    RVT_ASSERT(not(timer.was_set()));
+    // So long that the last one fills what leaves as one, and leaves with it.
+    const std::string text(2000, 'x');
+    for (int time = 0; time < 2; ++time) {
+        for (int message = 0; message < 9; ++message) {
+            RVT_ASSERT(net.a.say(1, text));
+        }
+        net.run_until([&] { return net.a.flow->is_drained(); });
+    }
+    RVT_ASSERT(not(timer.was_set()));
 }
 
 /// Both have said something, and `a` has heard the answer, which brought the acknowledgement.
