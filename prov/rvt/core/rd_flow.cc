@@ -325,6 +325,16 @@ std::uint64_t RdFlow::completed() const noexcept {
     return nic_ != nullptr ? sent_.load(std::memory_order_acquire) : qp_->send_queue().completed();
 }
 
+RVT_ALWAYS_INLINE bool RdFlow::post_packets_locked(std::span<const Sge> parts,
+                                                   SendFlags flags) noexcept {
+    flows_.note_packets();
+    send_.wr_id = id_;
+    send_.flags = is_awaited_ ? flags : flags | SendFlags::kSolicited;
+    is_awaited_ = false;
+    send_.sg_list = parts;
+    return enqueue_send(*qp_, send_).is_ok();  // as post_send() does where packets carry the pair
+}
+
 /// Makes the open frame a work request. One that cannot be posted is lost, and the pair with it:
 /// RdFlows sees that.
 bool RdFlow::post_locked(SendFlags flags) noexcept {
@@ -334,16 +344,8 @@ bool RdFlow::post_locked(SendFlags flags) noexcept {
         flows_.note_large();
     }
     note_use();
-    if (nic_ != nullptr) {
-        return post_to_nic_locked(parts);
-    }
-    flows_.note_packets();
-    send_.wr_id = id_;
-    send_.flags = is_awaited_ ? flags : flags | SendFlags::kSolicited;
-    is_awaited_ = false;
-    send_.sg_list = parts;
     const bool is_posted =
-        enqueue_send(*qp_, send_).is_ok();  // as post_send() does where packets carry the pair
+        nic_ != nullptr ? post_to_nic_locked(parts) : post_packets_locked(parts, flags);
     Device& device = flows_.device();
     device.send_hold().note_left([&] { return device.now_us(); });
     return is_posted;

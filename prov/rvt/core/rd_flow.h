@@ -262,6 +262,8 @@ class RdFlow final : public MessageSink {
     bool post_frame_locked(std::span<const Sge> parts, SendFlags flags,
                            bool wants_completion) noexcept RVT_REQUIRES(lock_);
     bool post_to_nic_locked(std::span<const Sge> parts) noexcept RVT_REQUIRES(lock_);
+    bool post_packets_locked(std::span<const Sge> parts, SendFlags flags) noexcept
+        RVT_REQUIRES(lock_);
     [[gnu::noinline]] bool post_timed_locked() noexcept RVT_REQUIRES(lock_);
     void post_empty_locked() noexcept RVT_REQUIRES(lock_);
     void ask_for_completion_locked() noexcept RVT_REQUIRES(lock_);

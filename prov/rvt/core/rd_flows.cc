@@ -376,7 +376,7 @@ bool RdFlows::send_held() noexcept {
     if (!poll_lock_.try_lock()) {
         return false;
     }
-    device_.send_hold().note_poll(device_.now_us());
+    device_.send_hold().note_poll(device_.now_us());  // before it takes time to send
     {
         const util::Guard guard(open_lock_);
         opened_now_.swap(open_);
