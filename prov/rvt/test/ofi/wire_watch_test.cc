@@ -185,7 +185,7 @@ Test(wire_watch, sleeps_ever_longer_where_nothing_comes_or_is_due, .timeout = 30
     }
 }
 
-Test(wire_watch, looks_as_often_as_before_while_something_is_due_some_time, .timeout = 30) {
+Test(wire_watch, looks_every_50_ms_while_something_is_due_some_time, .timeout = 30) {
     QuietWire wire(1'000'000'000);
     const Clock::time_point before = Clock::now();
     watch(wire, 9);
