@@ -86,6 +86,14 @@ def rows():
     for size in (8, 4096):
         yield HostRow(f"exchange-{size}", f"exchange {size}", "us", LOW, None, PEERS,
                       {"bare": f"udp exchange {size}"})
+    # FI_EP_MSG.
+    for size in (8, 4096, 65536):
+        yield HostRow(f"connected-pingpong-{size}", f"pingpong-connected {size}", "us", LOW, None, TCP)
+    yield HostRow("connected-rate-8", "rate-connected 8", "M/s", HIGH, None, TCP)
+    yield HostRow("connected-rate-4096", "rate-connected 4096", "M/s", HIGH, None, TCP)
+    for size in (65536, 1 << 20):
+        yield HostRow(f"connected-bandwidth-{size}", f"bandwidth-connected {size}", "GB/s", HIGH, None,
+                      TCP)
     yield HostRow("rate-8", "rate 8", "M/s", HIGH, times(8, "tcp", HIGH), PEERS)
     # Messages of a packet, of several, and what is fetched in a few windows.
     yield HostRow("rate-512", "rate 512", "M/s", HIGH, None, PEERS)

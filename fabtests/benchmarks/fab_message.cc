@@ -9,33 +9,44 @@ constexpr std::size_t kRateWindow = 64;
 constexpr std::uint64_t kDataTag = 7;
 constexpr std::uint64_t kAckTag = 8;
 
-template <bool kTagged>
+/// What carries the messages: an RDM endpoint, with tags or without, or a connected one.
+enum class Kind { kTagged, kMsg, kConnected };
+
+template <Kind kKind>
+EpSpec spec_of(std::uint64_t msg_order = 0) {
+    return {.caps = kKind == Kind::kTagged ? FI_TAGGED : FI_MSG,
+            .type = kKind == Kind::kConnected ? FI_EP_MSG : FI_EP_RDM,
+            .msg_order = msg_order};
+}
+
+template <Kind kKind>
 void post_recv(Bench& bench, const Buffer& buffer, std::size_t offset, std::size_t size,
                std::uint64_t tag, std::size_t context) {
     fid_ep* ep = bench.ep.ep;
     char* at = buffer.as() + offset;
     bench.post([&] {
-        return kTagged ? fi_trecv(ep, at, size, buffer.desc(), bench.peer(), tag, 0,
-                                  bench.context(context))
-                       : fi_recv(ep, at, size, buffer.desc(), bench.peer(), bench.context(context));
+        return kKind == Kind::kTagged
+                   ? fi_trecv(ep, at, size, buffer.desc(), bench.peer(), tag, 0,
+                              bench.context(context))
+                   : fi_recv(ep, at, size, buffer.desc(), bench.peer(), bench.context(context));
     });
 }
 
 /// Injects where the size allows, else sends. Returns: how many completions that brings.
-template <bool kTagged>
+template <Kind kKind>
 std::size_t post_send(Bench& bench, const Buffer& buffer, std::size_t size, std::uint64_t tag,
                       std::size_t context) {
     fid_ep* ep = bench.ep.ep;
     const fi_addr_t to = bench.peer();
     if (bench.can_inject(size)) {
         bench.post([&] {
-            return kTagged ? fi_tinject(ep, buffer.as(), size, to, tag)
-                           : fi_inject(ep, buffer.as(), size, to);
+            return kKind == Kind::kTagged ? fi_tinject(ep, buffer.as(), size, to, tag)
+                                          : fi_inject(ep, buffer.as(), size, to);
         });
         return 0;
     }
     bench.post([&] {
-        return kTagged
+        return kKind == Kind::kTagged
                    ? fi_tsend(ep, buffer.as(), size, buffer.desc(), to, tag, bench.context(context))
                    : fi_send(ep, buffer.as(), size, buffer.desc(), to, bench.context(context));
     });
@@ -43,20 +54,20 @@ std::size_t post_send(Bench& bench, const Buffer& buffer, std::size_t size, std:
 }
 
 /// Half of a round trip. The next receive is posted before the answer is sent.
-template <bool kTagged>
+template <Kind kKind>
 double pingpong(Rank& self, std::size_t size) {
-    Bench bench(self, {.caps = kTagged ? FI_TAGGED : FI_MSG});
+    Bench bench(self, spec_of<kKind>());
     Buffer out(bench.ep, size);
     Buffer in(bench.ep, size);
     std::size_t received = 0;
     std::size_t sent = 0;
-    post_recv<kTagged>(bench, in, 0, size, kDataTag, 0);
+    post_recv<kKind>(bench, in, 0, size, kDataTag, 0);
     const auto body = [&](std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) {
-            if (self.rank == 0) sent += post_send<kTagged>(bench, out, size, kDataTag, 1);
+            if (self.rank == 0) sent += post_send<kKind>(bench, out, size, kDataTag, 1);
             bench.wait_received(++received);
-            post_recv<kTagged>(bench, in, 0, size, kDataTag, 0);
-            if (self.rank == 1) sent += post_send<kTagged>(bench, out, size, kDataTag, 1);
+            post_recv<kKind>(bench, in, 0, size, kDataTag, 0);
+            if (self.rank == 1) sent += post_send<kKind>(bench, out, size, kDataTag, 1);
             bench.wait_sent(sent);
         }
     };
@@ -72,12 +83,12 @@ double exchange(Rank& self, std::size_t size) {
     Buffer in(bench.ep, size);
     std::size_t received = 0;
     std::size_t sent = 0;
-    post_recv<true>(bench, in, 0, size, kDataTag, 0);
+    post_recv<Kind::kTagged>(bench, in, 0, size, kDataTag, 0);
     const auto body = [&](std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) {
-            sent += post_send<true>(bench, out, size, kDataTag, 1);
+            sent += post_send<Kind::kTagged>(bench, out, size, kDataTag, 1);
             bench.wait_received(++received);
-            post_recv<true>(bench, in, 0, size, kDataTag, 0);
+            post_recv<Kind::kTagged>(bench, in, 0, size, kDataTag, 0);
             bench.wait_sent(sent);
         }
     };
@@ -87,33 +98,33 @@ double exchange(Rank& self, std::size_t size) {
 }
 
 /// Windows of 64 messages; the receiver posts the next 64 receives, then answers once.
-template <bool kTagged>
+template <Kind kKind>
 double rate(Rank& self, std::size_t size) {
-    Bench bench(self, {.caps = kTagged ? FI_TAGGED : FI_MSG, .msg_order = FI_ORDER_SAS});
+    Bench bench(self, spec_of<kKind>(FI_ORDER_SAS));
     Buffer out(bench.ep, size);
     Buffer in(bench.ep, size * kRateWindow);
     const auto post_window = [&] {
         for (std::size_t m = 0; m < kRateWindow; ++m) {
-            post_recv<kTagged>(bench, in, m * size, size, kDataTag, m);
+            post_recv<kKind>(bench, in, m * size, size, kDataTag, m);
         }
     };
     std::size_t received = 0;
     std::size_t sent = 0;
     if (self.rank == 1) post_window();
-    if (self.rank == 0) post_recv<kTagged>(bench, in, 0, size, kAckTag, 0);
+    if (self.rank == 0) post_recv<kKind>(bench, in, 0, size, kAckTag, 0);
     const auto body = [&](std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) {
             if (self.rank == 0) {
                 for (std::size_t m = 0; m < kRateWindow; ++m) {
-                    sent += post_send<kTagged>(bench, out, size, kDataTag, 100 + m);
+                    sent += post_send<kKind>(bench, out, size, kDataTag, 100 + m);
                 }
                 bench.wait_received(++received);
                 bench.wait_sent(sent);
-                post_recv<kTagged>(bench, in, 0, size, kAckTag, 0);
+                post_recv<kKind>(bench, in, 0, size, kAckTag, 0);
             } else {
                 bench.wait_received(received += kRateWindow);
                 post_window();
-                sent += post_send<kTagged>(bench, out, size, kAckTag, 100);
+                sent += post_send<kKind>(bench, out, size, kAckTag, 100);
                 bench.wait_sent(sent);
             }
         }
@@ -124,33 +135,34 @@ double rate(Rank& self, std::size_t size) {
 }
 
 /// Windows of sends from one buffer into one buffer, one answer for each window.
+template <Kind kKind>
 double bandwidth(Rank& self, std::size_t size) {
-    Bench bench(self, {.caps = FI_TAGGED, .msg_order = FI_ORDER_SAS});
+    Bench bench(self, spec_of<kKind>(FI_ORDER_SAS));
     Buffer data(bench.ep, size);
     Buffer ack(bench.ep, 64);
     const std::size_t window = window_of(size);
     const auto post_window = [&] {
         for (std::size_t m = 0; m < window; ++m) {
-            post_recv<true>(bench, data, 0, size, kDataTag, m);
+            post_recv<kKind>(bench, data, 0, size, kDataTag, m);
         }
     };
     std::size_t received = 0;
     std::size_t sent = 0;
     if (self.rank == 1) post_window();
-    if (self.rank == 0) post_recv<true>(bench, ack, 0, 8, kAckTag, 0);
+    if (self.rank == 0) post_recv<kKind>(bench, ack, 0, 8, kAckTag, 0);
     const auto body = [&](std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) {
             if (self.rank == 0) {
                 for (std::size_t m = 0; m < window; ++m) {
-                    sent += post_send<true>(bench, data, size, kDataTag, 100 + m);
+                    sent += post_send<kKind>(bench, data, size, kDataTag, 100 + m);
                 }
                 bench.wait_received(++received);
                 bench.wait_sent(sent);
-                post_recv<true>(bench, ack, 0, 8, kAckTag, 0);
+                post_recv<kKind>(bench, ack, 0, 8, kAckTag, 0);
             } else {
                 bench.wait_received(received += window);
                 post_window();
-                sent += post_send<true>(bench, ack, 8, kAckTag, 100);
+                sent += post_send<kKind>(bench, ack, 8, kAckTag, 100);
                 bench.wait_sent(sent);
             }
         }
@@ -161,12 +173,15 @@ double bandwidth(Rank& self, std::size_t size) {
 }
 
 constexpr Measure kMeasures[] = {
-    {"pingpong", "us", pingpong<true>, 2, "bytes; tagged"},
-    {"pingpong-msg", "us", pingpong<false>, 2, "bytes"},
+    {"pingpong", "us", pingpong<Kind::kTagged>, 2, "bytes; tagged"},
+    {"pingpong-msg", "us", pingpong<Kind::kMsg>, 2, "bytes"},
+    {"pingpong-connected", "us", pingpong<Kind::kConnected>, 2, "bytes; FI_EP_MSG"},
     {"exchange", "us", exchange, 2, "bytes; tagged, both at once"},
-    {"rate", "M/s", rate<true>, 2, "bytes; tagged, windows of 64"},
-    {"rate-msg", "M/s", rate<false>, 2, "bytes; windows of 64"},
-    {"bandwidth", "GB/s", bandwidth, 2, "bytes; tagged"},
+    {"rate", "M/s", rate<Kind::kTagged>, 2, "bytes; tagged, windows of 64"},
+    {"rate-msg", "M/s", rate<Kind::kMsg>, 2, "bytes; windows of 64"},
+    {"rate-connected", "M/s", rate<Kind::kConnected>, 2, "bytes; FI_EP_MSG, windows of 64"},
+    {"bandwidth", "GB/s", bandwidth<Kind::kTagged>, 2, "bytes; tagged"},
+    {"bandwidth-connected", "GB/s", bandwidth<Kind::kConnected>, 2, "bytes; FI_EP_MSG"},
 };
 
 }  // namespace

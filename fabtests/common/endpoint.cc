@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include "common/cm.h"
 #include "common/device_memory.h"
 #include "common/guard.h"
 
@@ -107,7 +108,7 @@ fi_info* find_info(const EpSpec& spec, int* error) {
     return rc == 0 ? info : nullptr;
 }
 
-Endpoint::Endpoint(const EpSpec& spec) {
+Endpoint::Endpoint(const EpSpec& spec) : spec_(spec) {
     int error = 0;
     info = find_info(spec, &error);
     if (info == nullptr && error == -FI_ENODATA) {
@@ -117,61 +118,66 @@ Endpoint::Endpoint(const EpSpec& spec) {
     if (info == nullptr) fail_fi(__FILE__, __LINE__, "fi_getinfo", error);
     FAB_OK(fi_fabric(info->fabric_attr, &fabric, nullptr));
     FAB_OK(fi_domain(fabric, info, &domain, nullptr));
-    open_objects(spec);
+    open_objects();
 }
 
 Endpoint::Endpoint(const EpSpec& spec, const Endpoint& first)
     : info(dup_without_port(*first.info)),
       fabric(first.fabric),
       domain(first.domain),
+      spec_(spec),
       owns_domain_(false) {
-    open_objects(spec);
+    open_objects();
 }
 
-void Endpoint::open_objects(const EpSpec& spec) {
-    format_ = spec.cq_format;
-    fi_av_attr av_attr{};
-    av_attr.type = spec.av_type != FI_AV_UNSPEC ? spec.av_type : info->domain_attr->av_type;
-    av_attr.count = spec.av_count;
-    FAB_OK(fi_av_open(domain, &av_attr, &av, nullptr));
-    tx_cq = open_cq(spec);
-    rx_cq = spec.one_cq ? tx_cq : open_cq(spec);
-    FAB_OK(fi_endpoint(domain, info, &ep, nullptr));
-    FAB_OK(fi_ep_bind(ep, &av->fid, 0));
-    if (spec.has_eq) {
+void Endpoint::open_objects() {
+    tx_cq = open_cq();
+    rx_cq = spec_.one_cq ? tx_cq : open_cq();
+    if (spec_.has_eq || spec_.type == FI_EP_MSG) {
         fi_eq_attr eq_attr{};
         eq_attr.wait_obj = FI_WAIT_UNSPEC;
         FAB_OK(fi_eq_open(fabric, &eq_attr, &eq, nullptr));
-        FAB_OK(fi_ep_bind(ep, &eq->fid, 0));
     }
-    if (spec.one_cq) {
-        FAB_OK(fi_ep_bind(ep, &tx_cq->fid, spec.tx_cq_flags | spec.rx_cq_flags));
+    if (spec_.type == FI_EP_MSG) return;  // see connect()
+    fi_av_attr av_attr{};
+    av_attr.type = spec_.av_type != FI_AV_UNSPEC ? spec_.av_type : info->domain_attr->av_type;
+    av_attr.count = spec_.av_count;
+    FAB_OK(fi_av_open(domain, &av_attr, &av, nullptr));
+    open_ep(info);
+}
+
+void Endpoint::open_ep(fi_info* with) {
+    FAB_OK(fi_endpoint(domain, with, &ep, nullptr));
+    if (av != nullptr) FAB_OK(fi_ep_bind(ep, &av->fid, 0));
+    if (eq != nullptr) FAB_OK(fi_ep_bind(ep, &eq->fid, 0));
+    if (spec_.one_cq) {
+        FAB_OK(fi_ep_bind(ep, &tx_cq->fid, spec_.tx_cq_flags | spec_.rx_cq_flags));
     } else {
-        FAB_OK(fi_ep_bind(ep, &tx_cq->fid, spec.tx_cq_flags));
-        FAB_OK(fi_ep_bind(ep, &rx_cq->fid, spec.rx_cq_flags));
+        FAB_OK(fi_ep_bind(ep, &tx_cq->fid, spec_.tx_cq_flags));
+        FAB_OK(fi_ep_bind(ep, &rx_cq->fid, spec_.rx_cq_flags));
     }
-    open_counters(spec);
+    open_counters();
     FAB_OK(fi_enable(ep));
     guard_calls_of(ep);
 }
 
-fid_cq* Endpoint::open_cq(const EpSpec& spec) const {
+fid_cq* Endpoint::open_cq() const {
     fi_cq_attr attr{};
-    attr.size = spec.cq_size;
-    attr.format = spec.cq_format;
-    attr.wait_obj = spec.cq_wait;
+    attr.size = spec_.cq_size;
+    attr.format = spec_.cq_format;
+    attr.wait_obj = spec_.cq_wait;
     fid_cq* cq = nullptr;
     const int rc = fi_cq_open(domain, &attr, &cq, nullptr);
-    if (rc == -FI_ENOSYS && spec.cq_wait != FI_WAIT_NONE) {
+    if (rc == -FI_ENOSYS && spec_.cq_wait != FI_WAIT_NONE) {
         skip("fi_cq_open of %s knows no wait object %s", settings.provider.c_str(),
-             wait_name(spec.cq_wait));
+             wait_name(spec_.cq_wait));
     }
     FAB_OK(rc);
     guard_calls_of(cq);
     return cq;
 }
 
-void Endpoint::open_counters(const EpSpec& spec) {
+void Endpoint::open_counters() {
     const struct {
         std::uint64_t bit;
         fid_cntr** slot;
@@ -184,10 +190,10 @@ void Endpoint::open_counters(const EpSpec& spec) {
         {FI_REMOTE_WRITE, &remote_write_cntr},
     };
     for (const auto& one : all) {
-        if ((spec.cntr_flags & one.bit) == 0) continue;
+        if ((spec_.cntr_flags & one.bit) == 0) continue;
         fi_cntr_attr attr{};
         attr.events = FI_CNTR_EVENTS_COMP;
-        attr.wait_obj = spec.cntr_wait;
+        attr.wait_obj = spec_.cntr_wait;
         const int rc = fi_cntr_open(domain, &attr, one.slot, nullptr);
         if (rc == -FI_ENOSYS) skip("%s has no such counters", settings.provider.c_str());
         FAB_OK(rc);
@@ -227,7 +233,30 @@ fi_addr_t Endpoint::insert(const std::vector<char>& address) {
     return where;
 }
 
+void Endpoint::connect_pair(const Rank& self) {
+    if (self.rank == kListener) {
+        fid_pep* const pep = listen(self, fabric, info, eq);
+        const CmEvent request = expect_cm_event(eq, rx_cq, FI_CONNREQ);
+        open_ep(request.info);
+        fi_freeinfo(request.info);
+        FAB_OK(fi_accept(ep, nullptr, 0));
+        expect_cm_event(eq, rx_cq, FI_CONNECTED);
+        FAB_OK(fi_close(&pep->fid));
+        return;
+    }
+    const std::vector<char> to = receive_listener(self);
+    fi_info* const towards = dup_towards(*info, to);
+    open_ep(towards);
+    fi_freeinfo(towards);
+    FAB_OK(fi_connect(ep, to.data(), nullptr, 0));
+    expect_cm_event(eq, rx_cq, FI_CONNECTED);
+}
+
 void Endpoint::connect(const Rank& self) {
+    if (spec_.type == FI_EP_MSG) {
+        connect_pair(self);
+        return;
+    }
     const std::vector<char> mine = name();
     for (int r = 0; r < self.size; ++r) {
         if (r != self.rank) self.send_string(r, std::string(mine.begin(), mine.end()));
@@ -256,13 +285,13 @@ bool Endpoint::poll(fid_cq* cq, Completion& out) const {
     out = Completion{};
     out.context = entry.op_context;
     out.source = source;
-    if (format_ == FI_CQ_FORMAT_CONTEXT) return true;
+    if (spec_.cq_format == FI_CQ_FORMAT_CONTEXT) return true;
     out.flags = entry.flags;
     out.len = entry.len;
-    if (format_ == FI_CQ_FORMAT_MSG) return true;
+    if (spec_.cq_format == FI_CQ_FORMAT_MSG) return true;
     out.buf = entry.buf;
     out.data = entry.data;
-    if (format_ == FI_CQ_FORMAT_TAGGED) out.tag = entry.tag;
+    if (spec_.cq_format == FI_CQ_FORMAT_TAGGED) out.tag = entry.tag;
     return true;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// An RDM or DGRAM endpoint with everything it needs, opened from a description; completions in one
+// An endpoint of any type with everything it needs, opened from a description; completions in one
 // form; registered buffers. Used by one thread, unless the description asks for another threading
 // level.
 #pragma once
@@ -110,7 +110,8 @@ class Endpoint {
     Endpoint(const Endpoint&) = delete;
     Endpoint& operator=(const Endpoint&) = delete;
 
-    /// Exchanges addresses with all ranks and inserts them: peers[rank].
+    /// Exchanges addresses with all ranks and inserts them: peers[rank]. One of FI_EP_MSG is opened
+    /// only now, and connected to that of the other rank.
     void connect(const Rank& self);
     std::vector<char> name() const;
     fi_addr_t insert(const std::vector<char>& address);
@@ -160,12 +161,14 @@ class Endpoint {
     std::array<fi_addr_t, kMaxRanks> peers{};
 
   private:
-    void open_objects(const EpSpec& spec);
-    void open_counters(const EpSpec& spec);
-    fid_cq* open_cq(const EpSpec& spec) const;
+    void open_objects();
+    void open_ep(fi_info* with);
+    void open_counters();
+    void connect_pair(const Rank& self);
+    fid_cq* open_cq() const;
     bool take_error(fid_cq* cq, Completion& out) const;
 
-    fi_cq_format format_ = FI_CQ_FORMAT_TAGGED;
+    EpSpec spec_;
     bool owns_domain_ = true;
 };
 

@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include "common/cm.h"
 #include "common/device_memory.h"
 #include "common/guard.h"
 #include "functional/case.h"
@@ -23,16 +24,7 @@ namespace fab {
 namespace {
 
 constexpr int kLimitMs = static_cast<int>(kOpLimitS * 1000);
-constexpr int kTurnMs = 5;
-constexpr int kListener = 0;
 constexpr std::uint64_t kRemoteAccess = FI_REMOTE_READ | FI_REMOTE_WRITE;
-
-struct Event {
-    std::uint32_t type = 0;
-    int error = 0;
-    fi_info* info = nullptr;
-    std::string data;
-};
 
 /// A fabric, a domain, and at most one connection at a time.
 class Side {
@@ -91,49 +83,11 @@ class Side {
     Side(const Side&) = delete;
     Side& operator=(const Side&) = delete;
 
-    Event next_event() const {
-        std::array<char, 512> room{};
-        Event event;
-        ssize_t got = -FI_EAGAIN;
-        const double deadline = now_s() + kOpLimitS;
-        // Some providers make and end connections only while queues of completions are read.
-        while (got == -FI_EAGAIN && now_s() < deadline) {
-            fi_cq_read(cq, nullptr, 0);
-            got = fi_eq_sread(eq, &event.type, room.data(), room.size(), kTurnMs, 0);
-        }
-        if (got == -FI_EAVAIL) {
-            fi_eq_err_entry entry{};
-            FAB_OK(fi_eq_readerr(eq, &entry, 0));
-            event.error = entry.err;
-            event.data.assign(static_cast<const char*>(entry.err_data), entry.err_data_size);
-            return event;
-        }
-        if (got < static_cast<ssize_t>(sizeof(fi_eq_cm_entry))) {
-            fail_fi(__FILE__, __LINE__, "fi_eq_sread", got);
-        }
-        fi_eq_cm_entry entry{};
-        std::memcpy(&entry, room.data(), sizeof entry);
-        event.info = entry.info;
-        event.data.assign(room.data() + sizeof entry, static_cast<std::size_t>(got) - sizeof entry);
-        return event;
-    }
-    Event expect(std::uint32_t type) const {
-        Event event = next_event();
-        FAB_EQUAL(event.error, 0);
-        FAB_EQUAL(event.type, type);
-        return event;
-    }
+    CmEvent next_event() const { return next_cm_event(eq, cq); }
+    CmEvent expect(std::uint32_t type) const { return expect_cm_event(eq, cq, type); }
 
     /// Tells the other rank where this one listens.
-    void listen(const Rank& self) {
-        FAB_OK(fi_passive_ep(fabric, info, &pep, nullptr));
-        FAB_OK(fi_pep_bind(pep, &eq->fid, 0));
-        FAB_OK(fi_listen(pep));
-        sockaddr_in name{};
-        std::size_t bytes = sizeof name;
-        FAB_OK(fi_getname(&pep->fid, &name, &bytes));
-        self.send(self.other(), &name, sizeof name);
-    }
+    void listen(const Rank& self) { pep = fab::listen(self, fabric, info, eq); }
 
     fid_ep* open_endpoint(fi_info* with) const {
         fid_ep* made = nullptr;
@@ -146,29 +100,23 @@ class Side {
         return made;
     }
 
-    void ask(const sockaddr_in& to, std::string_view data = {}) {
-        // Some providers look for the way there when an endpoint is made.
-        fi_info* const with = fi_dupinfo(info);
-        with->dest_addr = std::malloc(sizeof to);
-        with->dest_addrlen = sizeof to;
-        std::memcpy(with->dest_addr, &to, sizeof to);
-        ep = open_endpoint(with);
-        fi_freeinfo(with);
-        FAB_OK(fi_connect(ep, &to, data.data(), data.size()));
+    void ask(const std::vector<char>& to, std::string_view data = {}) {
+        fi_info* const towards = dup_towards(*info, to);
+        ep = open_endpoint(towards);
+        fi_freeinfo(towards);
+        FAB_OK(fi_connect(ep, to.data(), data.data(), data.size()));
     }
 
     /// Both ranks end up with a connection.
     void connect(const Rank& self) {
         if (self.rank == kListener) {
             listen(self);
-            const Event request = expect(FI_CONNREQ);
+            const CmEvent request = expect(FI_CONNREQ);
             ep = open_endpoint(request.info);
             fi_freeinfo(request.info);
             FAB_OK(fi_accept(ep, nullptr, 0));
         } else {
-            sockaddr_in to{};
-            self.receive(kListener, &to, sizeof to);
-            ask(to);
+            ask(receive_listener(self));
         }
         expect(FI_CONNECTED);
     }
@@ -311,21 +259,20 @@ void private_data(Rank& self) {
     Side side(FI_MSG);
     if (self.rank == kListener) {
         side.listen(self);
-        const Event first = side.expect(FI_CONNREQ);
+        const CmEvent first = side.expect(FI_CONNREQ);
         FAB_CHECK(begins_with(first.data, "first"));
         FAB_OK(fi_reject(side.pep, first.info->handle, "no", 2));
         fi_freeinfo(first.info);
-        const Event second = side.expect(FI_CONNREQ);
+        const CmEvent second = side.expect(FI_CONNREQ);
         FAB_CHECK(begins_with(second.data, "second"));
         side.ep = side.open_endpoint(second.info);
         fi_freeinfo(second.info);
         FAB_OK(fi_accept(side.ep, "yes", 3));
         side.expect(FI_CONNECTED);
     } else {
-        sockaddr_in to{};
-        self.receive(kListener, &to, sizeof to);
+        const std::vector<char> to = receive_listener(self);
         side.ask(to, "first");
-        const Event refused = side.next_event();
+        const CmEvent refused = side.next_event();
         FAB_EQUAL(refused.error, FI_ECONNREFUSED);
         FAB_CHECK(begins_with(refused.data, "no"));
         side.disconnect();
@@ -354,7 +301,7 @@ void many_connections(Rank& self) {
     if (self.rank == kListener) {
         side.listen(self);
         while (connected < kCount) {
-            const Event event = side.next_event();
+            const CmEvent event = side.next_event();
             FAB_EQUAL(event.error, 0);
             if (event.type == FI_CONNREQ) {
                 eps.push_back(side.open_endpoint(event.info));
@@ -364,8 +311,7 @@ void many_connections(Rank& self) {
             connected += event.type == FI_CONNECTED ? 1 : 0;
         }
     } else {
-        sockaddr_in to{};
-        self.receive(kListener, &to, sizeof to);
+        const std::vector<char> to = receive_listener(self);
         for (int i = 0; i < kCount; ++i) {
             side.ask(to);
             eps.push_back(std::exchange(side.ep, nullptr));
@@ -584,7 +530,7 @@ void shared_receives(Rank& self) {
     side.connect(self);
     first = std::exchange(side.ep, nullptr);
     if (self.rank == kListener) {
-        const Event request = side.expect(FI_CONNREQ);
+        const CmEvent request = side.expect(FI_CONNREQ);
         side.ep = side.open_endpoint(request.info);
         fi_freeinfo(request.info);
         FAB_OK(fi_accept(side.ep, nullptr, 0));
@@ -596,9 +542,9 @@ void shared_receives(Rank& self) {
         self.barrier();
         FAB_EQUAL(side.wait_good().len + side.wait_good().len, 3);
     } else {
-        sockaddr_in to{};
-        std::size_t bytes = sizeof to;
-        FAB_OK(fi_getpeer(first, &to, &bytes));
+        std::vector<char> to(sizeof(sockaddr_in));
+        std::size_t bytes = to.size();
+        FAB_OK(fi_getpeer(first, to.data(), &bytes));
         side.ask(to);
         side.expect(FI_CONNECTED);
         self.barrier();
