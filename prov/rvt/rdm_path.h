@@ -102,9 +102,9 @@ class RdmPath : public shm::Path {
     std::size_t max_run() const noexcept {
         return flow_ == nullptr ? shm::Path::max_run() : flow_->max_run();
     }
-    /// Longest part of a long run to put next.
-    std::size_t next_run() noexcept {
-        return flow_ == nullptr ? shm::Path::max_run() : flow_->next_run();
+    /// Longest part of a long run, of which so many bytes are left, to put next.
+    std::size_t next_run(std::uint64_t left) noexcept {
+        return flow_ == nullptr ? shm::Path::max_run() : flow_->next_run(left);
     }
     void prepare_bulk() noexcept {
         if (flow_ == nullptr) {

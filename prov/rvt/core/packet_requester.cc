@@ -3,6 +3,7 @@
 #include "core/packet_requester.h"
 
 #include "core/device.h"
+#include "core/joined_packets.h"
 #include "core/packet_burst.h"
 #include "core/qp.h"
 #include "core/requester.h"
@@ -147,7 +148,7 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_some(Qp& qp, SendWqe& wqe,
     const bool is_one = wqe.packets == 1 && !wqe.is_answered();
     const bool leaves = leaves_now(qp, wqe, was_idle);
     const bool all_taken =
-        is_one ? send_only(qp, wqe, local, leaves) : send_packets(qp, wqe, local);
+        is_one ? send_only(qp, wqe, local, leaves) : send_packets(qp, wqe, local, was_idle);
     if (leaves && !is_one) {
         let_go(qp);
     }
@@ -231,8 +232,20 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_only(Qp& qp, SendWqe& wqe, const Pi
     return is_taken;
 }
 
+/// Of a message that leaves in several calls, and behind a pause, how many packets leave in the
+/// first one: the peer takes them in while the next ones leave. A flow divides its messages itself.
+/// Returns: 0 where that is none's business.
+std::uint32_t PacketRequester::head_start(const Qp& qp, const SendWqe& wqe) const noexcept {
+    const std::uint32_t most = most_joined(mtu_);
+    const bool has_more = wqe.packets > most && !wqe.is_fetch() && qp.init().sink == nullptr;
+    return has_more ? most / 2 : 0;
+}
+
 /// The next packets, as far as the window allows them. Returns: as send_only().
-bool PacketRequester::send_packets(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
+/// @param was_idle  Nothing was under way.
+bool PacketRequester::send_packets(Qp& qp, SendWqe& wqe, const PieceList& local,
+                                   bool was_idle) noexcept {
+    const std::uint32_t head = was_idle ? head_start(qp, wqe) : 0;
     PacketBurst burst(device_, dest_);
     PieceCursor payload(local, std::uint64_t{wqe.sent} * mtu_);
     bool all_taken = true;
@@ -245,6 +258,11 @@ bool PacketRequester::send_packets(Qp& qp, SendWqe& wqe, const PieceList& local)
         }
         if (!burst.has_room_for(payload.pieces())) {
             all_taken = send_burst(qp, wqe, burst);
+            continue;
+        }
+        if (wqe.sent == head && head != 0 && burst.count() != 0) {
+            all_taken = send_burst(qp, wqe, burst);
+            device_.flush_packets();
             continue;
         }
         // Between the first packet and the last only the numbers differ.

@@ -112,13 +112,14 @@ class PacketRequester {
     [[nodiscard]] std::uint32_t next_step(const Qp& qp, const SendWqe& wqe) const noexcept;
     void begin(Qp& qp, SendWqe& wqe) noexcept;
     [[nodiscard]] bool waits_for_more(const SendWqe& wqe) const noexcept;
+    [[nodiscard]] std::uint32_t head_start(const Qp& qp, const SendWqe& wqe) const noexcept;
     [[nodiscard]] bool is_solicited(const Qp& qp, const SendWqe& wqe) const noexcept;
     void let_go(const Qp& qp) noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
     std::size_t write_only_header(const Qp& qp, const SendWqe& wqe, std::uint8_t pad,
                                   bool ack_request, std::byte* to) const noexcept;
     bool send_only(Qp& qp, SendWqe& wqe, const PieceList& local, bool leaves_now) noexcept;
-    bool send_packets(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    bool send_packets(Qp& qp, SendWqe& wqe, const PieceList& local, bool was_idle) noexcept;
     bool send_burst(Qp& qp, SendWqe& wqe, PacketBurst& burst) noexcept;
     void drop_sent(SendWqe& wqe, protocol::Psn first) noexcept;
     void note_sent(const Qp& qp) noexcept;

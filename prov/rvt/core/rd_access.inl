@@ -288,11 +288,11 @@ bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
         return true;
     }
     while (op.segment_done < access.length) {
-        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run());
+        const std::uint64_t left = access.length - op.segment_done;
+        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run(left));
         const std::uint64_t wanted =
             std::max<std::uint64_t>(op.segment_done, first_piece(peer.path));
-        const auto piece =
-            static_cast<std::size_t>(std::min({most, wanted, access.length - op.segment_done}));
+        const auto piece = static_cast<std::size_t>(std::min({most, wanted, left}));
         RdPart part = op.segment_done == 0 ? RdPart{.op = RdOp::kWrite,
                                                     .flags = access_flags(op),
                                                     .data = op.data,

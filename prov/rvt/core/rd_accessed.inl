@@ -225,10 +225,10 @@ bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexce
         }
     }
     do {
-        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run());
+        const std::uint64_t left = response.total - response.done;
+        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run(left));
         const std::uint64_t wanted = std::max<std::uint64_t>(response.done, first_piece(peer.path));
-        const auto piece =
-            static_cast<std::size_t>(std::min({most, wanted, response.total - response.done}));
+        const auto piece = static_cast<std::size_t>(std::min({most, wanted, left}));
         std::byte* const run = peer.path.reserve_run(piece, 0);
         if (run == nullptr) {
             return false;

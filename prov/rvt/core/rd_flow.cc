@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 
+#include "core/joined_packets.h"
 #include "core/packet_flow.h"
 #include "core/qp.h"
 #include "core/rd_flows.h"
@@ -24,8 +25,7 @@ RdFlow::~RdFlow() = default;
 void RdFlow::set_packet(std::uint32_t payload_bytes) noexcept {
     const util::Guard guard(lock_);
     payload_bytes_ = payload_bytes;
-    const std::size_t packets =
-        nic_ != nullptr ? 1 : std::min(kMostCutBytes / (payload_bytes + kOfPacket), kMostCut);
+    const std::size_t packets = nic_ != nullptr ? 1 : most_joined(payload_bytes);
     frame_.set_sizes(payload_bytes, payload_bytes * packets);
     inline_bytes_ =
         nic_ != nullptr ? std::min(qp_->init().cap.max_inline_bytes, kMostInlineBytes) : 0;
@@ -454,12 +454,19 @@ bool RdFlow::trim() noexcept {
     return nic_ != nullptr || !ring_.is_large();
 }
 
-std::size_t RdFlow::next_run() noexcept {
+std::size_t RdFlow::next_run(std::uint64_t left) noexcept {
     const util::Guard guard(lock_);
+    if (nic_ != nullptr) {
+        return max_run_;
+    }
+    if (frame_.is_empty()) {
+        free_sent_locked();
+        const bool starts_early = left > max_run_ && ring_.frames() == 0;
+        return starts_early ? max_run_ / 2 : max_run_;
+    }
     // Twice: a record that does not fit into a packet begins with the next one.
-    const std::size_t left = frame_.is_empty() ? 0 : frame_.left();
-    const bool is_worth_it = nic_ == nullptr && left >= frame_.most_bytes() / kLeastShare;
-    return is_worth_it ? left - 2 * kMaxRunHeader : max_run_;
+    const std::size_t room = frame_.left();
+    return room >= frame_.most_bytes() / kLeastShare ? room - 2 * kMaxRunHeader : max_run_;
 }
 
 bool RdFlow::is_drained() noexcept {

@@ -145,8 +145,10 @@ class RdFlow final : public MessageSink {
     void put_run(const RdMessage& message, std::size_t run_bytes) noexcept;
     /// Longest run that counts as one message at the other end as well as in parts.
     [[nodiscard]] std::size_t max_run() const noexcept { return max_run_; }
-    /// Longest part of a long run that the next frame has room for.
-    [[nodiscard]] std::size_t next_run() noexcept;
+    /// Longest part of a run, of which so many bytes are left, that the next frame has room for.
+    /// Where more frames follow behind a pause, half of one: the peer takes it in while the next
+    /// one leaves.
+    [[nodiscard]] std::size_t next_run(std::uint64_t left) noexcept;
     /// Whether the peer has everything that was put.
     [[nodiscard]] bool is_drained() noexcept;
     /// Whether one end has asked to close the flow, and neither has said that it stays.
@@ -225,11 +227,6 @@ class RdFlow final : public MessageSink {
     // What other messages leave free for replies.
     static constexpr std::size_t kReplyBytes = 32u << 10;
     static constexpr std::uint32_t kReplyFrames = 16;
-    // What the kernel, of any age, cuts into packets, in its packets and in their bytes; of these a
-    // header and the ICRC are not payload.
-    static constexpr std::size_t kMostCut = 64;
-    static constexpr std::size_t kMostCutBytes = 65'000;
-    static constexpr std::size_t kOfPacket = 16;
     // Parts of one message that is lent, but for the last: behind more there is another message.
     static constexpr std::uint64_t kMostFramesOfOne = 4;
     // Of an open frame the part that is worth dividing a run for.

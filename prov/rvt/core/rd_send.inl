@@ -348,7 +348,7 @@ std::size_t RdEngine<Lock, Host>::eager_piece(std::uint64_t total, std::uint64_t
                                               Path& path) const noexcept {
     const bool is_cut = total >= 2 * tuning_.eager_piece && !path.is_remote();
     const std::uint64_t wanted = is_cut ? tuning_.eager_piece : total;
-    const std::size_t most = total >= kWorthCutting ? path.next_run() : path.max_run();
+    const std::size_t most = total >= kWorthCutting ? path.next_run(total - done) : path.max_run();
     return static_cast<std::size_t>(std::min<std::uint64_t>({wanted, most, total - done}));
 }
 

@@ -382,8 +382,8 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
     util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
     while (op.done < op.end) {
-        const std::uint64_t most =
-            std::min<std::uint64_t>({op.piece, tuning_.bulk_piece, peer.path.next_run()});
+        const std::uint64_t most = std::min<std::uint64_t>(
+            {op.piece, tuning_.bulk_piece, peer.path.next_run(op.end - op.done)});
         const auto piece = static_cast<std::size_t>(std::min(most, op.end - op.done));
         if (!refresh(op, op.done + piece).is_ok()) [[unlikely]] {
             cannot_send(peer, op);

@@ -2,10 +2,13 @@
 // Random traffic in both directions over wires that lose, duplicate, reorder, corrupt and delay:
 // each operation takes effect once, in order, whole. A failure names its seed.
 #include "conform/fixture.h"
+#include "core/joined_packets.h"
 
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/seeds.h"
 
@@ -221,5 +224,27 @@ Test(packet_traffic, a_doubled_refusal_costs_one_retry) {
     }
     RVT_OK(pair.b().post_recv(3));
     RVT_EQ(pair.received().wr_id, 3);
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+}
+
+// The peer takes the first packets in while the next ones leave.
+Test(packet_traffic, behind_a_pause_a_long_message_begins_with_half_of_what_a_call_takes) {
+    constexpr std::size_t kPackets = 100;
+    constexpr std::size_t kPacketBytes = 256;
+    Pair<Packets> pair(Options{});
+    RVT_OK(pair.b().post_recv(1, 0, kPackets * kPacketBytes));
+    std::vector<unsigned> come;  // to the peer, as each call is made
+    bool is_answer = false;
+    pair.backend().wire().on_send = [&] {
+        if (!std::exchange(is_answer, true)) {
+            come.push_back(pair.b().device->progress());
+            is_answer = false;
+        }
+    };
+    RVT_OK(pair.post_send({.bytes = kPackets * kPacketBytes}));
+    RVT_EQ(come.size(), 2u);
+    RVT_EQ(come[1], core::most_joined(kPacketBytes) / 2);
+    pair.backend().wire().on_send = nullptr;
+    RVT_EQ(pair.received().byte_len, kPackets * kPacketBytes);
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }

@@ -371,24 +371,39 @@ Test(rd_flows, long_messages_behind_others_share_packets) {
 Test(rd_flows, a_long_run_is_divided_where_the_frame_is_full) {
     FlowPair net;
     net.connect();
-    const std::size_t most = net.a.flow->next_run();
-    RVT_EQ(most, net.a.flow->max_run());
+    const std::size_t most = net.a.flow->max_run();
     const std::string text(most / 3, 'x');
     for (int frame = 0; frame < 4; ++frame) {
         RVT_ASSERT(net.a.lend(0, text, true));
     }
     RVT_ASSERT(net.a.lend(1, text));  // is held
-    const std::size_t next = net.a.flow->next_run();
+    const std::size_t next = net.a.flow->next_run(most);
     RVT_ASSERT(next < most - text.size());
     RVT_ASSERT(next > most / 2);
     const std::uint64_t frames = net.a.flow->frames();
     const std::string part(next, 'y');
     RVT_ASSERT(net.a.lend(2, part, true));
     RVT_EQ(net.a.flow->frames(), frames);
-    RVT_EQ(net.a.flow->next_run(), most);
+    RVT_EQ(net.a.flow->next_run(2 * most), most);
     RVT_ASSERT(net.run_until([&] { return net.a.flow->is_drained(); }));
     RVT_ASSERT(net.b.heard.at(4).text == text);
     RVT_ASSERT(net.b.heard.at(5).text == part);
+}
+
+// The peer takes the first half in while the rest leaves.
+Test(rd_flows, behind_a_pause_a_run_of_several_frames_begins_with_half_a_frame) {
+    FlowPair net;
+    net.connect();
+    const std::size_t most = net.a.flow->max_run();
+    RVT_EQ(net.a.flow->next_run(most), most);
+    RVT_EQ(net.a.flow->next_run(most + 1), most / 2);
+    const std::string half(most / 2, 'x');
+    RVT_ASSERT(net.a.lend(0, half, true));
+    net.b.poll();
+    RVT_ASSERT(net.b.heard.at(0).text == half);
+    RVT_EQ(net.a.flow->next_run(most + 1), most);
+    RVT_ASSERT(net.run_until([&] { return net.a.flow->is_drained(); }));
+    RVT_EQ(net.a.flow->next_run(most + 1), most / 2);
 }
 
 Test(rd_flows, what_makes_no_sense_behind_a_run_ends_the_flow) {
