@@ -86,6 +86,8 @@ def rows():
     for size in (8, 4096):
         yield HostRow(f"exchange-{size}", f"exchange {size}", "us", LOW, None, PEERS,
                       {"bare": f"udp exchange {size}"})
+    # A program that sends, to one that gets it and goes on with its work.
+    yield HostRow("send-busy-40000", "send-busy 40000", "us", LOW, None, PEERS)
     # FI_EP_MSG.
     for size in (8, 4096, 65536):
         yield HostRow(f"connected-pingpong-{size}", f"pingpong-connected {size}", "us", LOW, None, TCP)

@@ -172,11 +172,43 @@ double bandwidth(Rank& self, std::size_t size) {
     return static_cast<double>(size * window) / seconds / 1e9;
 }
 
+/// How long a send takes whose receiver computes as soon as it has the message. It asks for it
+/// beforehand, and takes so long to compute that nobody has to answer in its stead before it ends.
+double send_busy(Rank& self, std::size_t size) {
+    constexpr int kTimes = 50;
+    constexpr double kComputesS = 0.01;
+    Bench bench(self, spec_of<Kind::kTagged>());
+    Buffer data(bench.ep, size);
+    Buffer request(bench.ep, 64);
+    std::vector<double> times;
+    std::size_t received = 0;
+    std::size_t sent = 0;
+    for (int i = 0; i < kTimes; ++i) {
+        if (self.rank == 1) {
+            post_recv<Kind::kTagged>(bench, data, 0, size, kDataTag, 0);
+            sent += post_send<Kind::kTagged>(bench, request, 8, kAckTag, 1);
+            bench.wait_received(++received);
+            for (const double end = now_s() + kComputesS; now_s() < end;) {
+            }
+        } else {
+            post_recv<Kind::kTagged>(bench, request, 0, 8, kAckTag, 0);
+            bench.wait_received(++received);
+            const double begin = now_s();
+            sent += post_send<Kind::kTagged>(bench, data, size, kDataTag, 1);
+            bench.wait_sent(sent);
+            times.push_back(now_s() - begin);
+        }
+    }
+    bench.finish();
+    return self.rank == 0 ? median(times) * 1e6 : 0;
+}
+
 constexpr Measure kMeasures[] = {
     {"pingpong", "us", pingpong<Kind::kTagged>, 2, "bytes; tagged"},
     {"pingpong-msg", "us", pingpong<Kind::kMsg>, 2, "bytes"},
     {"pingpong-connected", "us", pingpong<Kind::kConnected>, 2, "bytes; FI_EP_MSG"},
     {"exchange", "us", exchange, 2, "bytes; tagged, both at once"},
+    {"send-busy", "us", send_busy, 2, "bytes; tagged, to a receiver that computes next"},
     {"rate", "M/s", rate<Kind::kTagged>, 2, "bytes; tagged, windows of 64"},
     {"rate-msg", "M/s", rate<Kind::kMsg>, 2, "bytes; windows of 64"},
     {"rate-connected", "M/s", rate<Kind::kConnected>, 2, "bytes; FI_EP_MSG, windows of 64"},

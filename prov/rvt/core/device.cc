@@ -126,13 +126,16 @@ Device::~Device() {
 bool Device::look_at_answers_locked() noexcept {
     // relaxed: see answer_later().
     const AnswerHurry hurry = hurry_.load(std::memory_order_relaxed);
-    if (hurry == AnswerHurry::kNow) {
+    if (hurry >= AnswerHurry::kPoll) {
         return true;
     }
     // relaxed: see answer_later().
     const std::uint32_t polls = polls_with_answers_.load(std::memory_order_relaxed) + 1;
     polls_with_answers_.store(polls, std::memory_order_relaxed);  // relaxed: see answer_later()
     // At first nobody looks at the clock: mostly the application replies at once.
+    if (hurry == AnswerHurry::kReply) {
+        return polls > kReplyPolls;
+    }
     switch (polls) {
         case 1: return false;
         case 2: answers_since_us_ = now_us(); return false;
@@ -194,6 +197,7 @@ void Device::answer_later(std::uint32_t qpn, AnswerHurry hurry) noexcept {
 }
 
 void Device::has_no_answer(std::uint32_t qpn) noexcept {
+    ack_hold_.note_reply([this] { return now_us(); });
     const util::Guard guard(answering_lock_);
     // Mostly the newest, or one of the oldest. Any other is found to have none when its turn comes.
     if (!answering_.empty() && answering_.back() == qpn) {
@@ -227,7 +231,7 @@ void Device::flush() noexcept {
 }
 
 void Device::send_held() noexcept {
-    send_hold_.note_poll(now_us());
+    send_hold_.note_poll([this] { return now_us(); });
     flush();
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/ack_hold.h"
 #include "core/answer_hurry.h"
 #include "core/key_table.h"
 #include "core/mad.h"
@@ -137,6 +138,14 @@ class Device : public Object {
             flush();
         }
     }
+    /// Whether acknowledgements wait for the application's reply, or its next poll.
+    [[nodiscard]] AckHold& ack_hold() noexcept { return ack_hold_; }
+    /// Somebody polls, and what is held leaves. It is to be told before it takes time to send.
+    void note_poll() noexcept {
+        const auto clock = [this] { return now_us(); };
+        send_hold_.note_poll(clock);
+        ack_hold_.note_poll(clock);
+    }
     /// Whether small messages wait for the next progress(), or for send_held().
     [[nodiscard]] SendHold& send_hold() noexcept { return send_hold_; }
     /// Lets them go. Threads: any.
@@ -144,6 +153,9 @@ class Device : public Object {
     /// Has a packet leave at once, and what waits with it. Returns: whether the backend takes it.
     /// @param with_answers  As flush() or flush_packets().
     bool send_now(const AhAttr& dest, const OutPacket& packet, bool with_answers) noexcept {
+        if (with_answers) {
+            ack_hold_.note_reply([this] { return now_us(); });
+        }
         // relaxed: see answer_later().
         if (!with_answers || answering_count_.load(std::memory_order_relaxed) == 0) [[likely]] {
             return ops_.send_now(*this, dest, packet);
@@ -208,6 +220,7 @@ class Device : public Object {
     // the second call on by the clock.
     static constexpr std::uint64_t kAnswerUs = 10;
     static constexpr std::uint32_t kAnswerPolls = 16;
+    static constexpr std::uint32_t kReplyPolls = 2;
     // As long as a step of a collective operation takes, behind which the next one begins. In this
     // time the clock is looked at with each kPollsPerLook-th call.
     static constexpr std::uint64_t kLazyUs = 100;
@@ -255,6 +268,7 @@ class Device : public Object {
     std::atomic<std::uint32_t> next_pd_id_{1};
 
     SendHold send_hold_;
+    AckHold ack_hold_;
     util::SpinLock progress_lock_;         // order: outermost; only ever tried
     PinSlot& poll_pin_ = take_pin_slot();  // of who holds progress_lock_
     std::uint64_t poll_us_ = 0;            // as are these
@@ -316,9 +330,7 @@ RVT_ALWAYS_INLINE unsigned Device::take_in(std::uint64_t& now) noexcept {
     }
     look_at_clock_locked();
     now = poll_us_;
-    if (send_hold_.is_asked()) {
-        send_hold_.note_poll(now_us());
-    }
+    note_poll();
     unsigned arrived = 0;
     {
         const ReadPin pin(poll_pin_);
@@ -335,6 +347,9 @@ RVT_ALWAYS_INLINE unsigned Device::take_in(std::uint64_t& now) noexcept {
     progress_lock_.unlock();
     if (answers_are_due) {
         flush();
+    }
+    if (arrived != 0) {
+        ack_hold_.note_turn([this] { return now_us(); });
     }
     return arrived;
 }

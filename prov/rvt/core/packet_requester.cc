@@ -245,6 +245,7 @@ std::uint32_t PacketRequester::head_start(const Qp& qp, const SendWqe& wqe) cons
 /// @param was_idle  Nothing was under way.
 bool PacketRequester::send_packets(Qp& qp, SendWqe& wqe, const PieceList& local,
                                    bool was_idle) noexcept {
+    device_.ack_hold().note_reply([this] { return device_.now_us(); });  // it takes time to send
     const std::uint32_t head = was_idle ? head_start(qp, wqe) : 0;
     PacketBurst burst(device_, dest_);
     PieceCursor payload(local, std::uint64_t{wqe.sent} * mtu_);

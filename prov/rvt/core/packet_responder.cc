@@ -409,6 +409,24 @@ void PacketResponder::queue(Qp& qp, const Answer& answer) noexcept {
     device_.answer_later(qp.qpn(), AnswerHurry::kNow);
 }
 
+/// How long the acknowledgement of what has come may wait.
+AnswerHurry PacketResponder::ack_hurry(const Qp& qp, bool is_awaited) noexcept {
+    const MessageSink* const sink = qp.init().sink;
+    const bool is_told = sink != nullptr && sink->will_tell();
+    const bool is_urgent = since_answer_ >= kUrgentPackets && !is_told;
+    if (!is_urgent && (!is_awaited || is_told)) {
+        return is_awaited ? AnswerHurry::kSoon : AnswerHurry::kNone;
+    }
+    // Of the end of a SEND the application has something to take.
+    if (is_urgent && (receiving_ || message_kind_ != Kind::kSend)) {
+        return AnswerHurry::kNow;
+    }
+    if (!device_.ack_hold().may_hold()) {
+        return AnswerHurry::kPoll;
+    }
+    return is_urgent ? AnswerHurry::kReply : AnswerHurry::kSoon;
+}
+
 /// It speaks for an earlier one that has not left.
 /// @param is_awaited  Whether somebody at the peer's waits for it.
 void PacketResponder::queue_ack(Qp& qp, Psn psn, bool is_awaited) noexcept {
@@ -416,12 +434,7 @@ void PacketResponder::queue_ack(Qp& qp, Psn psn, bool is_awaited) noexcept {
     has_ack_ = true;
     ack_psn_ = psn;
     ack_msn_ = msn_;
-    const MessageSink* const sink = qp.init().sink;
-    const bool is_urgent =
-        since_answer_ >= kUrgentPackets && (sink == nullptr || !sink->will_tell());
-    const AnswerHurry hurry = is_urgent    ? AnswerHurry::kNow
-                              : is_awaited ? AnswerHurry::kSoon
-                                           : AnswerHurry::kNone;
+    const AnswerHurry hurry = ack_hurry(qp, is_awaited);
     if (is_first || hurry > ack_hurry_) {
         ack_hurry_ = hurry;
         device_.answer_later(qp.qpn(), hurry);

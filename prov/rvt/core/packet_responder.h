@@ -119,6 +119,7 @@ class PacketResponder {
 
     void queue(Qp& qp, const Answer& answer) noexcept;
     [[nodiscard]] Answer ack() const noexcept;
+    [[nodiscard]] AnswerHurry ack_hurry(const Qp& qp, bool is_awaited) noexcept;
     void queue_ack(Qp& qp, protocol::Psn psn, bool is_awaited) noexcept;
     void queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept;
     void queue_sack(Qp& qp) noexcept;

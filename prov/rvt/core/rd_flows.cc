@@ -309,9 +309,7 @@ RVT_ALWAYS_INLINE unsigned RdFlows::poll_packets() noexcept {
 /// @param arrived  Packets, where a NIC carries nothing.
 RVT_ALWAYS_INLINE unsigned RdFlows::poll_polling(unsigned& arrived) noexcept {
     const unsigned settled = heard_.empty() ? 0 : settle_heard();
-    if (device_.send_hold().is_asked()) {
-        device_.send_hold().note_poll(device_.now_us());  // before it takes time to send
-    }
+    device_.note_poll();
     flush_open();
     if (nic_ != nullptr && nic_->is_in_use()) {
         arrived = 0;
@@ -376,7 +374,7 @@ bool RdFlows::send_held() noexcept {
     if (!poll_lock_.try_lock()) {
         return false;
     }
-    device_.send_hold().note_poll(device_.now_us());  // before it takes time to send
+    device_.send_hold().note_poll([this] { return device_.now_us(); });
     {
         const util::Guard guard(open_lock_);
         opened_now_.swap(open_);

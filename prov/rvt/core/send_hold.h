@@ -83,16 +83,22 @@ class SendHold {
             last_us_.store(now_us(), std::memory_order_relaxed);  // relaxed: s.a.
         }
     }
-    /// Whether something may be held, so that note_poll() is worth the clock.
+    /// Whether something may be held.
     [[nodiscard]] bool is_asked() const noexcept {
         return posts_.load(std::memory_order_relaxed) != 0;  // relaxed: s.a.
     }
     /// Has the timer expire most_us() from now.
     [[gnu::cold]] void set_timer() const noexcept;
-    /// Everything leaves from now on, with a poll of the application or another's.
-    void note_poll(std::uint64_t now_us) noexcept {
+    /// Everything that is held leaves from now on, with a poll of the application or another's.
+    /// It is to be told before it takes time to send.
+    /// @param now_us  Tells the time. Where nothing is held it is not asked.
+    template <class Clock>
+    void note_poll(Clock now_us) noexcept {
+        if (!is_asked()) {
+            return;
+        }
         // relaxed: s.a.
-        const bool is_soon = now_us - last_us_.load(std::memory_order_relaxed) < most_us();
+        const bool is_soon = now_us() - last_us_.load(std::memory_order_relaxed) < most_us();
         const std::uint32_t before = soon_.load(std::memory_order_relaxed);  // relaxed: s.a.
         // relaxed: s.a.
         soon_.store(is_soon ? std::min(before + 1, kTimes) : 0, std::memory_order_relaxed);

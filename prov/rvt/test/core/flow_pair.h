@@ -155,6 +155,35 @@ struct FlowPair {
     }
 };
 
+/// Two endpoints of which nobody owes the other an acknowledgement.
+struct Quiet : FlowPair {
+    Quiet() {
+        connect();
+        settle();
+    }
+    void settle() {
+        run_until([] { return false; }, 1000);
+    }
+    /// B has a message of A's, of memory that stays in use.
+    void hear(const std::string& text) {
+        a.lent.push_back(text);
+        RVT_ASSERT(a.lend(1, a.lent.back()));
+        b.poll();
+        RVT_ASSERT(b.heard.back().text == text);
+    }
+    /// B stays so often that acknowledgements wait for it.
+    void stay() {
+        for (int time = 0; time < 8; ++time) {
+            hear("stays");
+            now_us += 10;
+            b.poll();
+            settle();
+        }
+        b.heard.clear();
+        a.heard.clear();
+    }
+};
+
 /// One that has a flow with each of two others, of which nobody owes another an acknowledgement.
 struct FlowTrio {
     fake::Wire wire;

@@ -14,7 +14,8 @@ using namespace rvt::test;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-constexpr std::size_t kAnswersInPacket = 10;  // of 256 bytes, with where they come from
+constexpr std::size_t kLongBytes = 32 * 256 - 64;  // packets, but for what comes with them
+constexpr std::size_t kAnswersInPacket = 10;       // of 256 bytes, with where they come from
 
 /// A write of so many bytes.
 void write(const FlowTalker& from, std::size_t bytes) {
@@ -36,14 +37,6 @@ void answer(const FlowTalker& from) {
                                .payload_bytes = sizeof outcome},
                               RdFlow::Room::kReply));
 }
-
-/// Two endpoints of which nobody owes the other an acknowledgement.
-struct Quiet : FlowPair {
-    Quiet() {
-        connect();
-        run_until([] { return false; }, 1000);
-    }
-};
 
 }  // namespace
 
@@ -134,12 +127,72 @@ Test(rd_flows, what_nobody_waits_for_is_acknowledged_when_nothing_else_comes) {
     RVT_ASSERT(net.a.flow->is_drained());
 }
 
-Test(rd_flows, what_is_lent_is_acknowledged_soon) {
+Test(rd_flows, who_computes_does_not_keep_a_sender_waiting_again) {
+    Quiet net;
+    net.stay();
+    for (const bool waits : {true, false, false}) {
+        net.hear("and computes");
+        net.a.poll();
+        net.a.poll();  // settles what it has been told of
+        RVT_EQ(net.a.flow->is_drained(), !waits);
+        now_us += 1000;
+        net.run_until([] { return false; }, 1000);
+    }
+}
+
+// Both send, and each goes on when it has the other's message and its own has arrived: who has both
+// first would leave the other one waiting.
+Test(rd_flows, who_exchanges_messages_and_computes_keeps_nobody_waiting) {
+    constexpr std::uint64_t kComputesUs = 200;
+    constexpr std::uint64_t kPollUs = 1;
     Quiet net;
     const std::string text(1000, 'x');
-    RVT_ASSERT(net.a.lend(1, text));
-    net.b.poll();
-    RVT_EQ(come_back(net, 4), 1u);
+    for (int turn = 0; turn < 100; ++turn) {
+        net.a.heard.clear();
+        net.b.heard.clear();
+        RVT_ASSERT(net.a.lend(1, text));
+        RVT_ASSERT(net.b.lend(1, text));
+        const std::uint64_t begin = now_us;
+        const auto is_done = [](const FlowTalker& one) {
+            return !one.heard.empty() && one.flow->is_drained();
+        };
+        while (!is_done(net.a) || !is_done(net.b)) {
+            for (FlowTalker* const one : {&net.a, &net.b}) {
+                if (!is_done(*one)) {
+                    one->poll();
+                }
+            }
+            now_us += kPollUs;
+            RVT_ASSERT(now_us < begin + kComputesUs);
+        }
+        now_us += kComputesUs;
+    }
+}
+
+// Of so many packets the acknowledgement of a part leaves at once. That of the end would delay the
+// reply.
+Test(rd_flows, a_reply_takes_the_acknowledgement_of_a_long_message_along) {
+    Quiet net;
+    net.stay();
+    const std::string text(kLongBytes, 'x');
+    for (int turn = 0; turn < 3; ++turn) {
+        net.hear(text);
+        RVT_ASSERT(net.b.say(1, "reply"));
+        net.a.packets = 0;
+        net.a.poll();
+        RVT_EQ(net.a.packets, 1u);
+        net.a.poll();  // settles what it has been told of
+        RVT_ASSERT(net.a.flow->is_drained());
+        RVT_EQ(come_back(net, 1000), 0u);
+    }
+}
+
+Test(rd_flows, a_long_message_without_reply_is_acknowledged_with_the_third_poll) {
+    Quiet net;
+    net.stay();
+    net.hear(std::string(kLongBytes, 'x'));
+    RVT_EQ(come_back(net, 2), 0u);
+    RVT_EQ(come_back(net, 1), 1u);
 }
 
 // An injected write counts when the peer has it.

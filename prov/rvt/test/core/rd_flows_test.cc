@@ -286,9 +286,8 @@ Test(rd_flows, who_has_just_heard_something_may_leave_out_a_poll) {
 }
 
 Test(rd_flows, what_an_answer_acknowledges_is_let_go_with_the_next_poll) {
-    FlowPair net;
-    net.connect();
-    net.run_until([] { return false; }, 1000);
+    Quiet net;
+    net.stay();
     const std::string text(5000, 'x');
     RVT_ASSERT(net.a.lend(1, text));
     const std::uint64_t frames = net.a.flow->frames();

@@ -13,7 +13,7 @@ namespace {
 /// One message has begun to be held. Returns: how long others behind it are held, too.
 std::uint64_t held_us(SendHold& hold) {
     constexpr std::uint64_t kBegin = 1'000'000;
-    hold.note_poll(kBegin);
+    hold.note_poll([] { return kBegin; });
     RVT_ASSERT(hold.may_hold([] { return kBegin; }));
     std::uint64_t now = kBegin;
     while (hold.may_hold([&] { return now; })) {
@@ -63,7 +63,7 @@ static int window_held(SendHold& hold, std::uint64_t& now_us, std::uint64_t poll
     for (int post = 0; post < 20; ++post) {
         held += hold.may_hold([&] { return ++now_us; }) ? 1 : 0;
     }
-    hold.note_poll(now_us += poll_us);
+    hold.note_poll([&] { return now_us += poll_us; });
     return held;
 }
 
