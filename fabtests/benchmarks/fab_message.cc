@@ -172,8 +172,8 @@ double bandwidth(Rank& self, std::size_t size) {
     return static_cast<double>(size * window) / seconds / 1e9;
 }
 
-/// How long a send takes whose receiver computes as soon as it has the message. It asks for it
-/// beforehand, and takes so long to compute that nobody has to answer in its stead before it ends.
+/// How long a send takes whose receiver computes as soon as it has the message, and calls nothing
+/// for longer than a provider's own threads take to notice. It asks for the message beforehand.
 double send_busy(Rank& self, std::size_t size) {
     constexpr int kTimes = 50;
     constexpr double kComputesS = 0.01;
