@@ -19,6 +19,9 @@ namespace rvt::core {
 /// Threads: any. Of two that call at a time one may not be heeded.
 class AckHold {
   public:
+    /// So long an acknowledgement waits for an application that polls, in microseconds.
+    static constexpr std::uint64_t kStaysUs = 10;
+
     /// An acknowledgement is due to somebody who waits for it. Returns: whether it may be held.
     bool may_hold() noexcept {
         // relaxed: here and below, nothing else goes with these times and counts.
@@ -64,7 +67,6 @@ class AckHold {
 
   private:
     static constexpr std::uint64_t kNone = ~std::uint64_t{0};
-    static constexpr std::uint64_t kStaysUs = 10;  // as long as an acknowledgement waits
     // What one by itself costs, and what is lost when the control thread takes over.
     static constexpr std::int64_t kSavedUs = 3;
     static constexpr std::int64_t kMostUs = 1500;

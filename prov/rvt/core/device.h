@@ -218,7 +218,7 @@ class Device : public Object {
     static constexpr std::uint32_t kPollsPerLook = 16;
     // An acknowledgement waits so long for a reply of the application that it can leave with: from
     // the second call on by the clock.
-    static constexpr std::uint64_t kAnswerUs = 10;
+    static constexpr std::uint64_t kAnswerUs = AckHold::kStaysUs;
     static constexpr std::uint32_t kAnswerPolls = 16;
     static constexpr std::uint32_t kReplyPolls = 2;
     // As long as a step of a collective operation takes, behind which the next one begins. In this

@@ -11,7 +11,7 @@ using rvt::core::SendHold;
 
 namespace {
 
-constexpr std::uint64_t kStaysUs = 10;
+constexpr std::uint64_t kStaysUs = AckHold::kStaysUs;
 
 /// An application that gets messages whose senders wait.
 struct Application {

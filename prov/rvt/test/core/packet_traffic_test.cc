@@ -248,3 +248,15 @@ Test(packet_traffic, behind_a_pause_a_long_message_begins_with_half_of_what_a_ca
     RVT_EQ(pair.received().byte_len, kPackets * kPacketBytes);
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
+
+// Who computes next would keep the sender waiting: nothing is known yet of this one.
+Test(packet_traffic, a_message_of_a_pair_is_acknowledged_with_the_poll_that_brings_it) {
+    Pair<Packets> pair(Options{});
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.post_send());
+    pair.b().device->progress();
+    pair.a().device->progress();
+    Wc wc;
+    RVT_EQ(pair.a().send_cq->poll({&wc, 1}), 1);
+    RVT_EQ(wc.status, WcStatus::kSuccess);
+}
