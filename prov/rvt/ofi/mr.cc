@@ -31,6 +31,8 @@ namespace {
 constexpr int kCloseTimeoutMs = 5000;
 constexpr std::uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
+/// Applications name what they do with a region beside the access to it; no provider minds.
+constexpr std::uint64_t kOperations = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
 constexpr std::uint64_t kHmemFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse | kMrDmabuf | kHmemFlags;
 
@@ -53,13 +55,20 @@ int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
                  static_cast<unsigned long long>(flags & ~kRegFlags));
         return -FI_EBADFLAGS;
     }
-    if ((attr.access & ~kAccess) != 0 || attr.offset != 0 || attr.iov_count == 0 ||
-        attr.mr_iov == nullptr || attr.iov_count > kMaxMrIov) {
-        RVT_WARN(kMr,
-                 "cannot register: access 0x%llx, offset %llu, %zu buffers; at most %zu buffers, "
-                 "offset 0",
-                 static_cast<unsigned long long>(attr.access),
-                 static_cast<unsigned long long>(attr.offset), attr.iov_count, kMaxMrIov);
+    const std::uint64_t unknown = attr.access & ~(kAccess | kOperations);
+    if (unknown != 0) {
+        RVT_WARN(kMr, "cannot register: access 0x%llx is not known",
+                 static_cast<unsigned long long>(unknown));
+        return -FI_EINVAL;
+    }
+    if (attr.offset != 0) {
+        RVT_WARN(kMr, "cannot register: offset %llu asked; it has to be 0",
+                 static_cast<unsigned long long>(attr.offset));
+        return -FI_EINVAL;
+    }
+    if (attr.iov_count == 0 || attr.mr_iov == nullptr || attr.iov_count > kMaxMrIov) {
+        RVT_WARN(kMr, "cannot register: %zu buffers%s; a region is of 1 to %zu", attr.iov_count,
+                 attr.mr_iov == nullptr ? " at a null pointer" : "", kMaxMrIov);
         return -FI_EINVAL;
     }
     return 0;

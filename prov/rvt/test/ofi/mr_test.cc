@@ -100,6 +100,16 @@ Test(mr, every_mode_can_register_every_way) {
     }
 }
 
+Test(mr, operations_named_beside_the_access_are_accepted) {
+    const Opened open = with_mr_mode(0);
+    char buffer[64];
+    for (const std::uint64_t operation : {FI_MSG, FI_TAGGED, FI_RMA, FI_ATOMIC}) {
+        fid_mr* mr = nullptr;
+        RVT_OK(fi_mr_reg(open.domain.get(), buffer, 64, kAll | operation, 0, 1, 0, &mr, nullptr));
+        RVT_OK(fi_close(&mr->fid));
+    }
+}
+
 Test(mr, all_memory_can_be_registered_at_once) {
     const Opened open = with_mr_mode(FI_MR_VIRT_ADDR);
     const auto mr = reg(open, nullptr, UINTPTR_MAX, 1);
@@ -131,6 +141,7 @@ Test(mr, what_cannot_be_is_refused) {
            -FI_EBADFLAGS);
     RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, 1ull << 40, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
     RVT_EQ(fi_mr_reg(open.domain.get(), buffer, 64, kAll, 8, 1, 0, &mr, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_mr_regv(open.domain.get(), nullptr, 1, kAll, 0, 1, 0, &mr, nullptr), -FI_EINVAL);
     const std::vector<iovec> buffers(open.info->domain_attr->mr_iov_limit + 1);
     RVT_EQ(
         fi_mr_regv(open.domain.get(), buffers.data(), buffers.size(), kAll, 0, 1, 0, &mr, nullptr),
