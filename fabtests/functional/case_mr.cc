@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory registration: fi_mr(3).
+#include <malloc.h>
+
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "functional/case.h"
 
@@ -128,6 +132,58 @@ void many(Rank& self) {
     }
 }
 
+/// Regions of one transfer each, as rendezvous protocols of applications make them.
+template <int kMode>
+void fresh(Rank& self) {
+    constexpr std::size_t kTurns = 400;
+    constexpr std::size_t kAtOnce = 16;
+    constexpr std::size_t kSizes[] = {64, 20'000};
+    struct Offer {
+        RemoteRegion regions[kAtOnce];
+    };
+    Party party(self, {.caps = FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE, .mr_mode = kMode});
+    Buffer local(party.ep, kSizes[1]);
+    std::vector<char> memory(kAtOnce * kSizes[1]);
+    Contexts contexts(kAtOnce);
+    std::size_t heap_after_warm_up = 0;
+    for (std::size_t turn = 0; turn < turns_here(kTurns); ++turn) {
+        const std::size_t size = kSizes[turn % 2];
+        std::vector<std::unique_ptr<Buffer>> targets;
+        Offer offer;
+        for (std::size_t i = 0; i < kAtOnce; ++i) {
+            targets.push_back(
+                std::make_unique<Buffer>(party.ep, memory.data() + i * kSizes[1], kSizes[1]));
+            offer.regions[i] = targets.back()->remote();
+        }
+        offer = party.trade(self.other(), offer);
+        if (self.rank == 0) {
+            local.fill(static_cast<unsigned>(turn));
+            for (std::size_t i = 0; i < kAtOnce; ++i) {
+                party.ep.post([&] {
+                    return fi_write(party.ep.ep, local.as(), size, local.desc(), party.peer(),
+                                    offer.regions[i].base, offer.regions[i].key, contexts.at(i));
+                });
+            }
+            for (std::size_t i = 0; i < kAtOnce; ++i) {
+                party.ep.wait_tx();
+            }
+        }
+        party.barrier();
+        for (std::size_t i = 0; self.rank == 1 && i < kAtOnce; ++i) {
+            targets[i]->expect(static_cast<unsigned>(turn), size);
+        }
+        if (turn == kTurns / 4) {
+            heap_after_warm_up = mallinfo2().uordblks;
+        }
+    }
+    // What is kept of each region would be more than so much.
+    constexpr std::size_t kAllowed = kTurns * kAtOnce * 8;
+    const std::size_t heap = mallinfo2().uordblks;
+    if (self.rank == 0 && heap_after_warm_up != 0 && heap > heap_after_warm_up + kAllowed) {
+        FAB_FAIL("the heap grew by %zu bytes", heap - heap_after_warm_up);
+    }
+}
+
 /// A domain with a region is busy.
 void keeps_domain(Rank& self) {
     Party party(self, {.caps = FI_RMA});
@@ -149,6 +205,8 @@ constexpr Case kCases[] = {
     {"mr_pieces", pieces},
     {"mr_by_attributes", by_attributes},
     {"mr_many", many},
+    {"mr_fresh", fresh<0>},
+    {"mr_fresh_provider_keys", fresh<FI_MR_VIRT_ADDR | FI_MR_PROV_KEY>},
     {"mr_keeps_domain", keeps_domain},
 };
 

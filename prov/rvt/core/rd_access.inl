@@ -433,8 +433,8 @@ bool RdEngine<Lock, Host>::on_access_done(Peer& peer, const Arrival& arrival) no
         return false;
     }
     // The target's own key, for direct access from now on.
-    if (outcome.key != 0) {
-        peer.keys[op->remote[0].key] = outcome.key;
+    if (outcome.key != 0 && peer.has_keys_view) {
+        peer.book.learn_own_key(op->remote[0].key, outcome.key);
     }
     answered(peer, *op, static_cast<WcStatus>(outcome.status));
     return true;

@@ -150,7 +150,7 @@ bool RdEngine<Lock, Host>::on_nic_key(Peer& peer, const Arrival& arrival) noexce
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_key_ends(Peer& peer, const Arrival& arrival) noexcept {
     peer.nic_regions.erase(arrival.data());
-    peer.regions.erase(static_cast<std::uint32_t>(arrival.data()));
+    peer.book.erase(static_cast<std::uint32_t>(arrival.data()));
     return true;
 }
 

@@ -309,19 +309,17 @@ void RdEngine<Lock, Host>::receive_last_words(Peer& peer) noexcept {
 /// The peer's answer to our wish to map a region of its memory.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::take_region(Peer& peer, Event& event) noexcept {
-    using Mapped = RdMappedRegion<Host>;
-    const auto asked = peer.regions.find(static_cast<std::uint32_t>(event.key));
-    if (asked == peer.regions.end() || asked->second.state != Mapped::State::kAsked) {
+    RegionEntry* const asked = peer.book.find(static_cast<std::uint32_t>(event.key));
+    if (asked == nullptr || asked->state != RegionEntry::State::kAsked) {
         return;  // opened meanwhile by what came with a message, or closed
     }
-    Mapped& mapped = asked->second;
     if (event.region != nullptr && event.region->handle) {
-        open_region(mapped, {.handle = *event.region->handle, .length = event.region->length});
+        open_region(peer, *asked,
+                    {.handle = *event.region->handle, .length = event.region->length});
         return;
     }
     const bool is_usable = event.region != nullptr && event.region->is_writable;
-    mapped.state = is_usable ? Mapped::State::kMapped : Mapped::State::kRefused;
-    mapped.region = is_usable ? std::move(event.region) : nullptr;
+    peer.book.answered(*asked, is_usable ? std::move(event.region) : nullptr);
 }
 
 /// On the control thread: memory of ours that a peer asks to map.
@@ -370,6 +368,7 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
         peer.has_keys_view = view.is_ok();
         if (view.is_ok()) {
             peer.keys_view = view.value();
+            peer.book.open(view.value(), peer.path.key_domain());
         }
     }
     peer.state = Peer::State::kConnected;
@@ -407,10 +406,9 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     }
     peer.replies.clear();
     peer.responses.clear();
-    peer.keys.clear();
     peer.nic_regions.clear();
     peer.knows_nic_keys = false;
-    peer.regions.clear();
+    peer.book.clear();
     peer.stream = nullptr;
     peer.write = {};
     peer.has_keys_view = peer.is_held = peer.has_refused_share = false;
@@ -445,7 +443,6 @@ void RdEngine<Lock, Host>::left(Peer& peer) noexcept {
     peer.state = Peer::State::kIdle;
     peer.path.close();
     std::erase(remote_, &peer);
-    peer.keys.clear();
     peer.nic_regions.clear();
     peer.knows_nic_keys = false;
     peer.is_held = peer.has_refused_share = false;

@@ -101,28 +101,25 @@ void RdEngine<Lock, Host>::note_arrival(RdInbound& inbound) noexcept {
 
 /// The peer has told what opens a region of its memory.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::open_region(RdMappedRegion<Host>& mapped, const RdOpening& by) noexcept {
-    using Mapped = RdMappedRegion<Host>;
-    mapped.state = Mapped::State::kRefused;
-    if (keys_.opener == nullptr) {
-        return;
-    }
-    if (!keys_.opener->is_ready()) {
+void RdEngine<Lock, Host>::open_region(Peer& peer, RegionEntry& entry,
+                                       const RdOpening& by) noexcept {
+    if (keys_.opener != nullptr && !keys_.opener->is_ready()) {
         // The application may come to use devices later.
-        mapped = {};
+        entry = {};
         return;
     }
-    std::unique_ptr<typename Host::Region> region(new (std::nothrow) typename Host::Region);
-    if (region == nullptr) {
-        return;
-    }
-    auto opened = keys_.opener->open(by.handle);
-    if (opened.is_ok()) {
+    std::unique_ptr<typename Host::Region> region(
+        keys_.opener != nullptr ? new (std::nothrow) typename Host::Region : nullptr);
+    if (region != nullptr) {
+        auto opened = keys_.opener->open(by.handle);
         region->length = by.length;
-        region->device = opened.take();
-        mapped.region = std::move(region);
-        mapped.state = Mapped::State::kMapped;
+        if (opened.is_ok()) {
+            region->device = opened.take();
+        } else {
+            region.reset();
+        }
     }
+    peer.book.answered(entry, std::move(region));
 }
 
 /// The memory in which a range that was looked up lies, if it is open here.
@@ -130,13 +127,12 @@ template <class Lock, class Host>
 PeerDeviceMemory* RdEngine<Lock, Host>::opened_target(Peer& peer, std::uint32_t own,
                                                       const KeyHit& hit,
                                                       std::uint64_t length) noexcept {
-    const auto known = peer.regions.find(own);
-    if (known == peer.regions.end() || !known->second.region ||
-        known->second.region->device == nullptr) {
+    const RegionEntry* const known = peer.book.find(own);
+    if (known == nullptr || !known->region || known->region->device == nullptr) {
         return nullptr;
     }
     // The table is the peer's: what it says is bounded by what was opened.
-    const typename Host::Region& region = *known->second.region;
+    const typename Host::Region& region = *known->region;
     const bool is_inside = hit.offset < region.length && length <= region.length - hit.offset;
     return is_inside ? region.device.get() : nullptr;
 }
@@ -144,9 +140,7 @@ PeerDeviceMemory* RdEngine<Lock, Host>::opened_target(Peer& peer, std::uint32_t 
 /// Does not try again what a device's library has failed to do.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::refuse_region(Peer& peer, std::uint32_t own) noexcept {
-    RdMappedRegion<Host>& mapped = peer.regions[own];
-    mapped.region.reset();
-    mapped.state = RdMappedRegion<Host>::State::kRefused;
+    peer.book.answered(peer.book.enter(own), nullptr);
 }
 
 /// Copies between a peer's memory, from `offset` on, and buffers of this process.
@@ -221,15 +215,15 @@ KeyHit RdEngine<Lock, Host>::find_source(const RdInbound& inbound) const noexcep
 /// Whether the memory of a message is open here, perhaps by what came with it.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::has_opened(const RdInbound& inbound) noexcept {
-    using Mapped = RdMappedRegion<Host>;
     auto& peer = static_cast<Peer&>(*inbound.peer);
     const auto own = static_cast<std::uint32_t>(inbound.sender_key);
     if (inbound.has_opening) {
-        Mapped& mapped = peer.regions[own];
-        if (mapped.state == Mapped::State::kUnknown || mapped.state == Mapped::State::kAsked) {
+        RegionEntry& entry = peer.book.enter(own);
+        if (entry.state == RegionEntry::State::kUnknown ||
+            entry.state == RegionEntry::State::kAsked) {
             RdOpening by;
             std::memcpy(&by, inbound.inline_storage.data(), sizeof by);
-            open_region(mapped, by);
+            open_region(peer, entry, by);
         }
     }
     return count_use(peer, own, inbound.end);

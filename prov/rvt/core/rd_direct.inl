@@ -4,6 +4,8 @@
 // mark in our own page keeps the region there while we copy. Included by rd_engine.h.
 #pragma once
 
+#include <optional>
+
 #include "core/rd_engine.h"
 #include "util/long_copy.h"
 
@@ -18,30 +20,27 @@ bool RdEngine<Lock, Host>::resolve_key(const Peer& peer, std::uint64_t key,
         return key <= 0xffffffffu;
     }
     // The first access with a key goes through the rings; its answer brings the target's own key.
-    const auto known = peer.keys.find(key);
-    if (known == peer.keys.end()) {
-        return false;
-    }
-    own = known->second;
-    return true;
+    const std::optional<std::uint32_t> known = peer.book.own_key(key);
+    own = known.value_or(0);
+    return known.has_value();
 }
 
 /// Counts an access of `bytes` to the region behind the target's own key. Returns: whether the
-/// region is mapped here, or open to its device's library. One that is used often, or for much, is
-/// asked for.
+/// region is mapped here, or open to its device's library.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::count_use(Peer& peer, std::uint32_t own, std::uint64_t bytes) noexcept {
-    using Mapped = RdMappedRegion<Host>;
-    if (peer.path.is_remote()) {
+    if (!peer.has_keys_view) {
         return false;
     }
-    Mapped& mapped = peer.regions[own];
-    const bool is_worth = ++mapped.accesses >= kAccessesBeforeMapping || bytes >= kBulkAccess;
-    if (mapped.state == Mapped::State::kUnknown && is_worth && !peer.path.is_same_process()) {
-        mapped.state = Mapped::State::kAsked;
+    if (peer.path.is_same_process()) {
+        const RegionEntry* const known = peer.book.find(own);
+        return known != nullptr && known->state == RegionEntry::State::kOpen;
+    }
+    RegionEntry& entry = peer.book.enter(own);
+    if (peer.book.count_access(entry, own, bytes)) {
         station_.request_region(peer.link, own);
     }
-    return mapped.state == Mapped::State::kMapped;
+    return entry.state == RegionEntry::State::kOpen;
 }
 
 /// Whether this process can do all of an operation itself; `is_mapped` tells whether without a
@@ -92,13 +91,12 @@ bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, RdTxOp& op) noexcept {
 template <class Lock, class Host>
 std::byte* RdEngine<Lock, Host>::mapped_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
                                                std::uint64_t length) noexcept {
-    const auto known = peer.regions.find(own);
-    if (known == peer.regions.end() || !known->second.region ||
-        known->second.region->device != nullptr) {
+    const RegionEntry* const known = peer.book.find(own);
+    if (known == nullptr || !known->region || known->region->device != nullptr) {
         return nullptr;
     }
     // The table is the peer's: what it says is bounded by what was mapped.
-    const typename Host::Region& region = *known->second.region;
+    const typename Host::Region& region = *known->region;
     const bool is_inside = hit.offset < region.length && length <= region.length - hit.offset;
     return is_inside ? region.data() + hit.offset : nullptr;
 }
@@ -205,8 +203,8 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::forget_key(Peer& peer, std::uint64_t key,
                                               std::uint32_t own) noexcept {
-    peer.regions.erase(own);
-    return peer.keys.erase(key) != 0 ? EAGAIN : EACCES;
+    peer.book.erase(own);
+    return peer.book.forget_own_key(key) ? EAGAIN : EACCES;
 }
 
 /// The same of memory that is mapped here, or reached by system calls.
@@ -220,7 +218,7 @@ util::Status RdEngine<Lock, Host>::copy_segment(Peer& peer, RdTxOp& op, std::uin
         return ENOTSUP;
     }
     const typename Host::Region::Access access(
-        mapped != nullptr ? peer.regions[own].region.get() : nullptr, is_write);
+        mapped != nullptr ? peer.book.find(own)->region.get() : nullptr, is_write);
     Status status = access.status();
     if (status.is_ok() && is_write) {
         status = refresh(op, op.total);

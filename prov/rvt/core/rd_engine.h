@@ -128,6 +128,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     using Arrival = typename Path::Arrival;
     using LineArrival = typename Path::LineArrival;
     using Event = typename Host::Event;
+    using RegionEntry = typename RdRegionBook<typename Host::Region>::Entry;
 
     /// A peer that is looked at, and what the look needs: of most peers it is all that a look
     /// touches.
@@ -149,7 +150,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static std::size_t first_piece(const Path& path) noexcept {
         return path.is_remote() ? path.max_run() : kFirstPiece;  // packets are such parts
     }
-    static constexpr std::uint32_t kAccessesBeforeMapping = 8;
     static constexpr std::uint64_t kMinSplit = 32 * 1024;
     static constexpr std::uint64_t kMinShared = 64 * 1024;  // smaller accesses have one copier
     static constexpr std::uint64_t kMaxShare = 256 * 1024;  // of an access, at once
@@ -420,7 +420,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static Status copy_with_device(PeerDeviceMemory& device, RdTxOp& op, std::uint64_t offset,
                                    std::uint64_t& budget) noexcept;
     void refuse_region(Peer& peer, std::uint32_t own) noexcept;
-    void open_region(RdMappedRegion<Host>& mapped, const RdOpening& by) noexcept;
+    void open_region(Peer& peer, RegionEntry& entry, const RdOpening& by) noexcept;
     struct OwnHandle {
         const DeviceHandle* by;
         std::uint64_t length;  // of the region

@@ -10,6 +10,7 @@
 
 #include "core/key_table.h"
 #include "core/rd_records.h"
+#include "core/rd_region_book.h"
 #include "core/wc.h"
 #include "util/sock_addr.h"
 
@@ -133,8 +134,6 @@ struct RdPeerBase {
     // What its NIC reaches, by the key of an access. Without rights: asked for, or refused.
     std::unordered_map<std::uint64_t, RdNicRegion> nic_regions;
     bool knows_nic_keys = false;  // of ours
-    // The peer's own keys for keys that its application chose.
-    std::unordered_map<std::uint64_t, std::uint32_t> keys;
     util::SockAddr address;
     std::uint64_t link = 0;
 
@@ -150,21 +149,12 @@ inline std::uint32_t RdInbound::match_source() const noexcept {
     return peer->id;
 }
 
-/// A region of a peer that this process may have mapped.
-template <class Host>
-struct RdMappedRegion {
-    enum class State : std::uint8_t { kUnknown, kAsked, kRefused, kMapped };
-    State state = State::kUnknown;
-    std::uint32_t accesses = 0;  // before it was asked for
-    std::unique_ptr<typename Host::Region> region;
-};
-
 template <class Host>
 struct RdPeer : RdPeerBase {
     typename Host::Path path;
     KeyView keys_view;  // the peer's key table, if it could be mapped
     bool has_keys_view = false;
-    std::unordered_map<std::uint32_t, RdMappedRegion<Host>> regions;  // by the peer's own key
+    RdRegionBook<typename Host::Region> book;
 };
 
 }  // namespace rvt::core

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What this process knows of a peer's regions: the peer's own key for one that the application
+// chose, and whether the memory is open here. Regions come and go, and the peer says so of few of
+// them: its key table does, of all.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "core/key_table.h"
+
+namespace rvt::core {
+
+/// @tparam Region  Memory of the peer that is open here.
+///
+/// Memory:  in proportion to the regions that the peer has registered now and that were accessed.
+/// Threads: one at a time.
+template <class Region>
+class RdRegionBook {
+  public:
+    struct Entry {
+        enum class State : std::uint8_t { kUnknown, kAsked, kRefused, kOpen };
+        State state = State::kUnknown;
+        std::uint32_t accesses = 0;  // before it was asked for
+        std::unique_ptr<Region> region;
+    };
+
+    /// A region is asked for once it has been accessed so often,
+    static constexpr std::uint32_t kAccessesBeforeAsking = 8;
+    /// or for so many bytes at once,
+    static constexpr std::uint64_t kBytesBeforeAsking = 16 * 1024;
+    /// unless so many were asked for in vain: to look up what memory is costs the peer far more
+    /// than a copy. Memory that an application registers for one transfer is seldom of a kind that
+    /// can be opened.
+    static constexpr unsigned kMostInVain = 4;
+
+    /// Begins anew, with a peer whose table this is, and whose keys are those of that domain.
+    void open(const KeyView& table, std::uint32_t pd) noexcept {
+        clear();
+        table_ = table;
+        pd_ = pd;
+    }
+    void clear() noexcept {
+        entries_.clear();
+        own_keys_.clear();
+        entries_limit_ = own_keys_limit_ = kLeastLimit;
+        in_vain_ = 0;
+    }
+
+    /// The peer's own key for the application's, if it is known.
+    [[nodiscard]] std::optional<std::uint32_t> own_key(std::uint64_t user_key) const noexcept {
+        const auto known = own_keys_.find(user_key);
+        return known != own_keys_.end() ? std::optional(known->second) : std::nullopt;
+    }
+    void learn_own_key(std::uint64_t user_key, std::uint32_t own) {
+        const auto is_live = [this](const auto& one) { return is_registered(one.second); };
+        make_room(own_keys_, own_keys_limit_, is_live);
+        own_keys_[user_key] = own;
+    }
+    /// Returns: whether it was known.
+    bool forget_own_key(std::uint64_t user_key) noexcept { return own_keys_.erase(user_key) != 0; }
+
+    /// Returns: nullptr for a region of which nothing is known. Valid until the next enter(),
+    ///          count_access(), erase().
+    [[nodiscard]] Entry* find(std::uint32_t own) noexcept {
+        const auto known = entries_.find(own);
+        return known != entries_.end() ? &known->second : nullptr;
+    }
+    Entry& enter(std::uint32_t own) {
+        const auto known = entries_.find(own);
+        if (known != entries_.end()) [[likely]] {
+            return known->second;
+        }
+        const auto is_live = [this](const auto& one) { return is_registered(one.first); };
+        make_room(entries_, entries_limit_, is_live);
+        return entries_[own];
+    }
+    void erase(std::uint32_t own) noexcept { entries_.erase(own); }
+
+    /// Counts an access. Returns: whether the peer is to be asked for the region now; that it is
+    ///                             has been noted then.
+    bool count_access(Entry& entry, std::uint32_t own, std::uint64_t bytes) noexcept {
+        const bool is_often = ++entry.accesses >= kAccessesBeforeAsking;
+        if (entry.state != State::kUnknown ||
+            (!is_often && (bytes < kBytesBeforeAsking || is_in_vain(own)))) {
+            return false;
+        }
+        entry.state = State::kAsked;
+        ++in_vain_;
+        return true;
+    }
+    /// The peer's answer for an entry that is kAsked; nullptr: it cannot be opened.
+    void answered(Entry& entry, std::unique_ptr<Region> region) noexcept {
+        entry.state = region != nullptr ? State::kOpen : State::kRefused;
+        entry.region = std::move(region);
+        in_vain_ = entry.region != nullptr ? 0 : in_vain_;
+    }
+
+    /// Of regions, and of keys that the application chose. For tests.
+    [[nodiscard]] std::size_t size() const noexcept { return entries_.size() + own_keys_.size(); }
+
+  private:
+    using State = typename Entry::State;
+
+    static constexpr std::size_t kLeastLimit = 64;
+
+    [[nodiscard]] bool is_registered(std::uint32_t own) const noexcept {
+        return table_.access_of(own, pd_).is_ok();
+    }
+
+    /// What is of a device, or in several buffers, is another matter.
+    [[nodiscard]] bool is_in_vain(std::uint32_t own) const noexcept {
+        if (in_vain_ < kMostInVain) {
+            return false;
+        }
+        const auto region = table_.region(own, pd_, Access::kNone);
+        return !region.is_ok() || !region.value().indirect;
+    }
+
+    /// Before one comes in. What the peer has no more is looked for as often as the map doubles.
+    template <class Map, class IsLive>
+    static void make_room(Map& map, std::size_t& limit, IsLive is_live) noexcept {
+        if (map.size() >= limit) {
+            std::erase_if(map, [&](const auto& one) { return !is_live(one); });
+            limit = std::max(kLeastLimit, 2 * map.size());
+        }
+    }
+
+    KeyView table_;
+    std::uint32_t pd_ = 0;
+    unsigned in_vain_ = 0;  // asked for since the last one that was opened
+    std::unordered_map<std::uint32_t, Entry> entries_;  // by the peer's own key
+    std::size_t entries_limit_ = kLeastLimit;
+    std::unordered_map<std::uint64_t, std::uint32_t> own_keys_;  // by the application's
+    std::size_t own_keys_limit_ = kLeastLimit;
+};
+
+}  // namespace rvt::core
