@@ -118,6 +118,9 @@ def rows():
                   {"cma": "cma-latency 8"})
         yield from rma_rows(kind, 65536)
         yield from rma_rows(kind, 4 << 20)
+    for size in (16384, 65536):
+        yield Row(f"write-fresh-{size}", f"write-fresh {size}", "GB/s", HIGH, times(1, SHM, HIGH),
+                  SHM)
     for operation in ("fetch-add", "compare-swap"):
         yield Row(operation, operation, "us", LOW, times(0.7, "shm", LOW), ("shm", "ucx"),
                   {"line": "cacheline"})

@@ -5,6 +5,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
+#include <memory>
+#include <vector>
+
 #include "benchmarks/fab_bench.h"
 
 namespace fab {
@@ -164,6 +168,64 @@ double bandwidth(Rank& self, std::size_t size) {
     return static_cast<double>(size * window) / seconds / 1e9;
 }
 
+/// Memory that the target registers for one write each, as rendezvous protocols of applications do:
+/// it tells the keys by a message, and is told by another when all is written.
+double fresh(Rank& self, std::size_t size) {
+    constexpr std::size_t kWindow = 16;
+    using Offer = std::array<RemoteRegion, kWindow>;
+    Bench bench(self, {.caps = FI_MSG | FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE});
+    Buffer local(bench.ep, size);
+    Buffer in(bench.ep, sizeof(Offer));
+    Buffer out(bench.ep, sizeof(Offer));
+    std::vector<char> memory(self.rank == 1 ? kWindow * size : 0);
+    std::size_t sent = 0;
+    std::size_t received = 0;
+    const auto receive = [&] {
+        bench.post([&] {
+            return fi_recv(bench.ep.ep, in.as(), in.size(), in.desc(), bench.peer(),
+                           bench.context(kWindow));
+        });
+    };
+    const auto send = [&] {
+        bench.post([&] {
+            return fi_send(bench.ep.ep, out.as(), out.size(), out.desc(), bench.peer(),
+                           bench.context(kWindow + 1));
+        });
+        ++sent;
+    };
+    const auto offer = [&] {
+        std::vector<std::unique_ptr<Buffer>> targets;
+        for (std::size_t m = 0; m < kWindow; ++m) {
+            targets.push_back(std::make_unique<Buffer>(bench.ep, memory.data() + m * size, size));
+            (*out.as<Offer>())[m] = targets.back()->remote();
+        }
+        send();
+        bench.wait_received(++received);
+        receive();
+    };
+    const auto write_all = [&] {
+        bench.wait_received(++received);
+        const Offer targets = *in.as<Offer>();
+        receive();
+        for (std::size_t m = 0; m < kWindow; ++m) {
+            bench.post([&] {
+                return fi_write(bench.ep.ep, local.as(), size, local.desc(), bench.peer(),
+                                targets[m].base, targets[m].key, bench.context(m));
+            });
+        }
+        bench.wait_sent(sent += kWindow);
+        send();
+    };
+    receive();
+    const auto body = [&](std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) self.rank == 1 ? offer() : write_all();
+        bench.wait_sent(sent);
+    };
+    const double seconds = time_batches(self, body, bench.idle());
+    bench.finish();
+    return static_cast<double>(size * kWindow) / seconds / 1e9;
+}
+
 template <fi_op kOp>
 double atomic(Rank& self, std::size_t) {
     Bench bench(self, {.caps = FI_ATOMIC});
@@ -200,6 +262,7 @@ constexpr Measure kMeasures[] = {
     {"read-asleep", "GB/s", bandwidth<Direction::kRead, Target::kSleeps>, 2, "bytes"},
     {"write-mapped", "GB/s", bandwidth<Direction::kWrite, Target::kSleepsMapped>, 2, "bytes"},
     {"read-mapped", "GB/s", bandwidth<Direction::kRead, Target::kSleepsMapped>, 2, "bytes"},
+    {"write-fresh", "GB/s", fresh, 2, "bytes; to a region that is registered for each"},
     {"fetch-add", "us", atomic<FI_SUM>, 2, nullptr},
     {"compare-swap", "us", atomic<FI_CSWAP>, 2, nullptr},
 };
