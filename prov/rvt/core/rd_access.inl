@@ -213,6 +213,9 @@ void RdEngine<Lock, Host>::begin_access(Peer& peer, RdTxOp& op) noexcept {
 /// Sends the segments of a write or read, or copies them. Returns: whether all of them have left.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
+    if (op.state == RdTxOp::State::kQueued && awaits_nic_key(peer, op)) [[unlikely]] {
+        return false;
+    }
     begin_access(peer, op);
     if (op.is_direct) {
         return op.method == RdMethod::kSplit ? run_shared(peer, op) : run_direct(peer, op);

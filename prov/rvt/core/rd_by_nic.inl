@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Large one-sided access to another host, by NICs. The first to a region goes in frames, and asks
-// for the key by which the target's NIC knows the region (kAskNicKey). With that key the
-// initiator's NIC reads and writes there by itself, whether the target polls or not. Included by
-// rd_engine.h.
+// Large one-sided access to another host, by NICs. The first to a region asks for the key by which
+// the target's NIC knows the region (kAskNicKey), and goes in frames or, if it is very large, waits
+// for the answer. With that key the initiator's NIC reads and writes there by itself, whether the
+// target polls or not. Included by rd_engine.h.
 //
 // The target registers the region, no more than it and with no other rights, when it is first asked
 // for. Before fi_close(3) of the region returns, it is deregistered; peers are told (kKeyEnds),
@@ -19,13 +19,33 @@ namespace rvt::core {
 
 // ---- initiator ----
 
+/// Whether NICs could do the operation, were the region one that they reach.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::may_go_by_nic(const Peer& peer, const RdTxOp& op) const noexcept {
+    // Of a key that the application chose nobody knows how long it means the same.
+    return peer.path.can_rdma() && !peer.path.has_user_keys() && op.total > kMaxOrderedRmaSize &&
+           op.iov_count == 1 && op.remote_count == 1 && !has(op.flags, RdFlags::kData) &&
+           (!has(op.flags, RdFlags::kHasUse) || op.use->nic_place() != nullptr);
+}
+
+/// Whether the operation, which has not begun, is so large that it waits for the key of its region.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::awaits_nic_key(Peer& peer, const RdTxOp& op) noexcept {
+    if (op.total <= kWorthAwaiting || !may_go_by_nic(peer, op)) {
+        return false;
+    }
+    const auto known = peer.nic_regions.find(op.remote.front().key);
+    if (known != peer.nic_regions.end()) {
+        return !known->second.is_answered;
+    }
+    ask_for_nic_key(peer, op);
+    return true;
+}
+
 /// Whether the NIC can do the operation, as far as is known now.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::is_for_nic(Peer& peer, const RdTxOp& op) noexcept {
-    // Of a key that the application chose nobody knows how long it means the same.
-    if (!peer.path.can_rdma() || peer.path.has_user_keys() || op.total <= kMaxOrderedRmaSize ||
-        op.iov_count != 1 || op.remote_count != 1 || has(op.flags, RdFlags::kData) ||
-        (has(op.flags, RdFlags::kHasUse) && op.use->nic_place() == nullptr)) {
+    if (!may_go_by_nic(peer, op)) {
         return false;
     }
     const RdRemote& remote = op.remote.front();
@@ -142,7 +162,8 @@ bool RdEngine<Lock, Host>::on_nic_key(Peer& peer, const Arrival& arrival) noexce
                          .length = answer.length,
                          .nic_address = answer.nic_address,
                          .nic_key = answer.nic_key,
-                         .rights = static_cast<Access>(answer.rights)};
+                         .rights = static_cast<Access>(answer.rights),
+                         .is_answered = true};
     }
     return true;
 }

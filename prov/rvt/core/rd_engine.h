@@ -164,6 +164,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     // Copied between devices, or between a device and the host, before others get their turn.
     static constexpr std::uint64_t kDeviceChunk = 256u << 20;
     static constexpr std::uint64_t kDeviceHostChunk = 4u << 20;
+    // Larger accesses by NICs wait for the key of a region that is new. An estimate of what takes
+    // longer to be copied at both ends than a NIC takes to register and to tell.
+    static constexpr std::uint64_t kWorthAwaiting = 256 * 1024;
     static constexpr std::size_t kMostNicKeys = 4096;  // of a peer; then they are asked for anew
     // In the name of what a NIC does for an access, beside that of its record.
     static constexpr std::uint64_t kOfAccess = 1u << 31;
@@ -389,7 +392,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool resolve_key(const Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
 
     // ---- rd_by_nic.inl
+    bool may_go_by_nic(const Peer& peer, const RdTxOp& op) const noexcept;
     bool is_for_nic(Peer& peer, const RdTxOp& op) noexcept;
+    bool awaits_nic_key(Peer& peer, const RdTxOp& op) noexcept;
     void ask_for_nic_key(Peer& peer, const RdTxOp& op) noexcept;
     bool run_by_nic(Peer& peer, RdTxOp& op) noexcept;
     static Status post_to_nic(Path& path, const RdTxOp& op, std::uint64_t there,

@@ -93,6 +93,7 @@ struct RdNicRegion {
     std::uint64_t nic_address = 0;
     std::uint32_t nic_key = 0;
     Access rights = Access::kNone;
+    bool is_answered = false;  // else it has been asked for
 
     [[nodiscard]] bool covers(const RdRemote& range) const noexcept {
         return range.addr >= address && range.addr - address <= length &&

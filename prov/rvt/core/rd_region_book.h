@@ -71,6 +71,7 @@ class RdRegionBook {
         const auto known = entries_.find(own);
         return known != entries_.end() ? &known->second : nullptr;
     }
+    /// As find(), but there may be nothing known yet.
     Entry& enter(std::uint32_t own) {
         const auto known = entries_.find(own);
         if (known != entries_.end()) [[likely]] {
@@ -82,8 +83,8 @@ class RdRegionBook {
     }
     void erase(std::uint32_t own) noexcept { entries_.erase(own); }
 
-    /// Counts an access. Returns: whether the peer is to be asked for the region now; that it is
-    ///                             has been noted then.
+    /// Counts an access of `bytes`. Returns: whether the peer is to be asked for the region now,
+    ///                                       which has been noted.
     bool count_access(Entry& entry, std::uint32_t own, std::uint64_t bytes) noexcept {
         const bool is_often = ++entry.accesses >= kAccessesBeforeAsking;
         if (entry.state != State::kUnknown ||
