@@ -61,6 +61,12 @@ struct Stuck : Net {
     Pages from{'a'};
 };
 
+/// Memory of which each access waits for the key.
+struct VeryLarge : Net {
+    Pages whole{'-', kVeryLarge};
+    Pages from{'a', kVeryLarge};
+};
+
 }  // namespace
 
 TestSuite(rd_by_nic, .timeout = 60);
@@ -215,71 +221,62 @@ Test(rd_by_nic, the_target_counts_what_it_asks_to_count) {
 // ---- what waits for the key ----
 
 Test(rd_by_nic, a_very_large_first_access_waits_for_the_key_and_goes_by_the_nic) {
-    Net net;
-    const Pages there('-', kVeryLarge);
-    const Pages from('a', kVeryLarge);
+    VeryLarge net;
     const Pages to('-', kVeryLarge);
-    RVT_OK(net.a->write(1, from.all(), net.open(there), there.memory));
+    RVT_OK(net.a->write(1, net.from.all(), net.open(net.whole), net.whole.memory));
     RVT_EQ(net.end_of(1), WcStatus::kSuccess);
-    RVT_ASSERT(there.is('a'));
+    RVT_ASSERT(net.whole.is('a'));
     RVT_EQ(net.mock.writes, 1);
-    RVT_OK(net.a->read(2, to.all(), net.open(there), there.memory));
+    RVT_OK(net.a->read(2, to.all(), net.open(net.whole), net.whole.memory));
     RVT_EQ(net.end_of(2), WcStatus::kSuccess);
     RVT_ASSERT(to.is('a'));
     RVT_EQ(net.mock.reads, 1);
 }
 
 Test(rd_by_nic, what_is_posted_behind_one_that_waits_for_the_key_is_behind_it) {
-    Net net;
-    const Pages there('-', kVeryLarge);
-    const Pages from('a', kVeryLarge);
+    VeryLarge net;
     const Pages too('b');
     char word[] = "written";
     char heard[sizeof word] = {};
-    const std::uint32_t key = net.open(there);
+    const std::uint32_t key = net.open(net.whole);
     RVT_OK(net.b->recv(99, {heard, sizeof heard}));
-    RVT_OK(net.a->write(1, from.all(), key, there.memory));
-    RVT_OK(net.a->write(2, too.all(), key, there.memory));
+    RVT_OK(net.a->write(1, net.from.all(), key, net.whole.memory));
+    RVT_OK(net.a->write(2, too.all(), key, net.whole.memory));
     RVT_OK(net.a->send(99, {word, sizeof word}));
     net.until([&] { return net.b->is_done(99); });
-    RVT_ASSERT(there.is('b', 0, kBytes) && there.is('a', kBytes, kVeryLarge));
+    RVT_ASSERT(net.whole.is('b', 0, kBytes) && net.whole.is('a', kBytes, kVeryLarge));
     RVT_EQ(net.end_of(1), WcStatus::kSuccess);
     RVT_EQ(net.end_of(2), WcStatus::kSuccess);
     RVT_EQ(net.mock.writes, 2);
 }
 
 Test(rd_by_nic, a_very_large_access_where_the_nic_has_no_key_goes_in_frames) {
-    Net net;
-    const Pages there('-', kVeryLarge);
-    const Pages from('a', kVeryLarge);
+    VeryLarge net;
     net.mock.reg_mr_error = ENOMEM;
-    RVT_OK(net.a->write(1, from.all(), net.open(there), there.memory));
+    RVT_OK(net.a->write(1, net.from.all(), net.open(net.whole), net.whole.memory));
     RVT_EQ(net.end_of(1), WcStatus::kSuccess);
-    RVT_ASSERT(there.is('a'));
+    RVT_ASSERT(net.whole.is('a'));
     RVT_EQ(net.mock.writes, 0);
 }
 
 Test(rd_by_nic, a_very_large_access_that_is_not_permitted_is_refused) {
-    Net net;
-    const Pages there('-', kVeryLarge);
-    const Pages from('a', kVeryLarge);
-    const std::uint32_t closed = net.open(there);
+    VeryLarge net;
+    const std::uint32_t closed = net.open(net.whole);
     net.b->close(closed);
-    RVT_OK(net.a->write(1, from.all(), closed, there.memory));
+    RVT_OK(net.a->write(1, net.from.all(), closed, net.whole.memory));
     RVT_EQ(net.end_of(1), WcStatus::kRemAccessErr);
-    RVT_OK(net.a->write(2, from.all(), net.open(there, Access::kRemoteRead), there.memory));
+    RVT_OK(net.a->write(2, net.from.all(), net.open(net.whole, Access::kRemoteRead),
+                        net.whole.memory));
     RVT_EQ(net.end_of(2), WcStatus::kRemAccessErr);
-    RVT_ASSERT(there.is('-'));
+    RVT_ASSERT(net.whole.is('-'));
     net.talk();
 }
 
 Test(rd_by_nic, who_waits_for_the_key_of_a_peer_that_is_gone_is_told_so) {
-    Net net;
-    const Pages there('-', kVeryLarge);
-    const Pages from('a', kVeryLarge);
-    const std::uint32_t key = net.open(there);
+    VeryLarge net;
+    const std::uint32_t key = net.open(net.whole);
     net.talk();  // they are connected
-    RVT_OK(net.a->write(1, from.all(), key, there.memory));
+    RVT_OK(net.a->write(1, net.from.all(), key, net.whole.memory));
     RVT_ASSERT(!net.a->is_done(1));
     net.mock.fail_pair(net.mock.connected_pairs()[0]);
     RVT_EQ(net.end_of(1), WcStatus::kPeerDead);
