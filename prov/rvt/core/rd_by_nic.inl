@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Large one-sided access to another host, by NICs. The first to a region asks for the key by which
-// the target's NIC knows the region (kAskNicKey), and goes in frames or, if it is very large, waits
-// for the answer. With that key the initiator's NIC reads and writes there by itself, whether the
-// target polls or not. Included by rd_engine.h.
+// Large one-sided access to another host, by NICs. The second to a region asks for the key by which
+// the target's NIC knows the region (kAskNicKey), and goes in frames like the first: many regions
+// are accessed once, and registering one costs more than frames of that size. A very large access
+// asks even if it is the first, and waits for the answer. With that key the initiator's NIC reads
+// and writes there by itself, whether the target polls or not. Included by rd_engine.h.
 //
 // The target registers the region, no more than it and with no other rights, when it is first asked
 // for. Before fi_close(3) of the region returns, it is deregistered; peers are told (kKeyEnds),
@@ -34,12 +35,11 @@ bool RdEngine<Lock, Host>::awaits_nic_key(Peer& peer, const RdTxOp& op) noexcept
     if (op.total <= kWorthAwaiting || !may_go_by_nic(peer, op)) {
         return false;
     }
-    const auto known = peer.nic_regions.find(op.remote.front().key);
-    if (known != peer.nic_regions.end()) {
-        return !known->second.is_answered;
+    RdNicRegion& region = nic_region_of(peer, op);
+    if (region.state < RdNicRegion::State::kAsked) {
+        ask_for_nic_key(peer, op, region);
     }
-    ask_for_nic_key(peer, op);
-    return true;
+    return region.state != RdNicRegion::State::kAnswered;
 }
 
 /// Whether the NIC can do the operation, as far as is known now.
@@ -48,26 +48,34 @@ bool RdEngine<Lock, Host>::is_for_nic(Peer& peer, const RdTxOp& op) noexcept {
     if (!may_go_by_nic(peer, op)) {
         return false;
     }
-    const RdRemote& remote = op.remote.front();
-    const auto known = peer.nic_regions.find(remote.key);
-    if (known == peer.nic_regions.end()) {
-        ask_for_nic_key(peer, op);
-        return false;
+    RdNicRegion& region = nic_region_of(peer, op);
+    if (region.state == RdNicRegion::State::kNew) {
+        region.state = RdNicRegion::State::kAccessed;
+    } else if (region.state == RdNicRegion::State::kAccessed) {
+        ask_for_nic_key(peer, op, region);
     }
     // What is not permitted goes in frames as well: the target refuses it, and says why.
     const bool is_write = op.kind == RdTxOp::Kind::kWrite;
-    return has_all(known->second.rights, is_write ? Access::kRemoteWrite : Access::kRemoteRead) &&
-           known->second.covers(remote);
+    return has_all(region.rights, is_write ? Access::kRemoteWrite : Access::kRemoteRead) &&
+           region.covers(op.remote.front());
+}
+
+/// What is known of the region that the operation accesses, with which it becomes known.
+template <class Lock, class Host>
+RdNicRegion& RdEngine<Lock, Host>::nic_region_of(Peer& peer, const RdTxOp& op) noexcept {
+    const std::uint64_t key = op.remote.front().key;
+    if (peer.nic_regions.size() == kMostNicKeys && peer.nic_regions.count(key) == 0) {
+        peer.nic_regions.clear();
+    }
+    return peer.nic_regions[key];
 }
 
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::ask_for_nic_key(Peer& peer, const RdTxOp& op) noexcept {
+void RdEngine<Lock, Host>::ask_for_nic_key(Peer& peer, const RdTxOp& op,
+                                           RdNicRegion& region) noexcept {
     const RdAccess access = access_of(op);
-    if (peer.nic_regions.size() == kMostNicKeys) {
-        peer.nic_regions.clear();
-    }
     if (peer.path.put(RdOp::kAskNicKey, 0, 0, 0, &access, sizeof access)) {
-        peer.nic_regions.emplace(access.key, RdNicRegion{});
+        region.state = RdNicRegion::State::kAsked;
     }
 }
 
@@ -163,7 +171,7 @@ bool RdEngine<Lock, Host>::on_nic_key(Peer& peer, const Arrival& arrival) noexce
                          .nic_address = answer.nic_address,
                          .nic_key = answer.nic_key,
                          .rights = static_cast<Access>(answer.rights),
-                         .is_answered = true};
+                         .state = RdNicRegion::State::kAnswered};
     }
     return true;
 }

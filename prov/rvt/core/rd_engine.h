@@ -395,7 +395,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool may_go_by_nic(const Peer& peer, const RdTxOp& op) const noexcept;
     bool is_for_nic(Peer& peer, const RdTxOp& op) noexcept;
     bool awaits_nic_key(Peer& peer, const RdTxOp& op) noexcept;
-    void ask_for_nic_key(Peer& peer, const RdTxOp& op) noexcept;
+    static RdNicRegion& nic_region_of(Peer& peer, const RdTxOp& op) noexcept;
+    void ask_for_nic_key(Peer& peer, const RdTxOp& op, RdNicRegion& region) noexcept;
     bool run_by_nic(Peer& peer, RdTxOp& op) noexcept;
     static Status post_to_nic(Path& path, const RdTxOp& op, std::uint64_t there,
                               std::uint64_t nic_key) noexcept;

@@ -88,12 +88,14 @@ struct RdIncomingWrite {
 
 /// A region of the peer's that its NIC reaches.
 struct RdNicRegion {
+    enum class State : std::uint8_t { kNew, kAccessed, kAsked, kAnswered };
+
     std::uint64_t address = 0;  // of its first byte, as RdRemote::addr
     std::uint64_t length = 0;
     std::uint64_t nic_address = 0;
     std::uint32_t nic_key = 0;
     Access rights = Access::kNone;
-    bool is_answered = false;  // else it has been asked for
+    State state = State::kNew;
 
     [[nodiscard]] bool covers(const RdRemote& range) const noexcept {
         return range.addr >= address && range.addr - address <= length &&

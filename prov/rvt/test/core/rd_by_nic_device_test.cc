@@ -30,9 +30,10 @@ struct Net : test::NicNet {
     WcStatus read(const iovec& to, std::size_t from, CountedUse* use = nullptr) {
         return end_of(a->read(++last, to, key, there.memory + from, RdFlags::kNone, use));
     }
-    /// Asked for with the first access, which goes in frames, the NIC's key has come.
+    /// Asked for with the second access, which goes in frames, the NIC's key has come.
     void learn_key() {
         const Pages one('1');
+        RVT_EQ(write(one.all(), 0), WcStatus::kSuccess);
         RVT_EQ(write(one.all(), 0), WcStatus::kSuccess);
         RVT_ASSERT(there.is('1'));
         poll_for_a_while();

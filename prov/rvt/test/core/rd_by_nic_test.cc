@@ -26,11 +26,13 @@ struct Net : test::NicNet {
     explicit Net(Access rights = kBoth, const test::NicEndAttr& second = {})
         : NicNet({}, second), key(b->open(there.all(), rights)) {}
 
-    /// Asked for with the first access, the NIC's key has come.
+    /// Asked for with the second access, the NIC's key has come.
     void learn_key() {
         const Pages one('1');
-        RVT_OK(a->write(1, one.all(), key, there.memory));
-        until([&] { return a->is_done(1); });
+        for (const std::uint64_t number : {1, 2}) {
+            RVT_OK(a->write(number, one.all(), key, there.memory));
+            until([&] { return a->is_done(number); });
+        }
         poll_for_a_while();
         a->done.clear();
         std::fill_n(there.memory, kBytes, '-');
@@ -73,24 +75,37 @@ TestSuite(rd_by_nic, .timeout = 60);
 
 // ---- what the NIC does ----
 
-Test(rd_by_nic, the_first_access_goes_in_frames_and_the_next_ones_by_the_nic) {
+Test(rd_by_nic, two_accesses_go_in_frames_and_the_next_ones_by_the_nic) {
     Net net;
-    const Pages from('a');
     const Pages to('-');
+    for (const char what : {'a', 'b', 'c'}) {
+        const Pages from(what);
+        const auto number = static_cast<std::uint64_t>(what);
+        RVT_OK(net.a->write(number, from.all(), net.key, net.there.memory));
+        RVT_EQ(net.end_of(number), WcStatus::kSuccess);
+        RVT_ASSERT(net.there.is(what));
+        RVT_EQ(net.mock.writes, what == 'c' ? 1 : 0);
+        net.poll_for_a_while();
+    }
+    RVT_OK(net.a->read(1, to.all(), net.key, net.there.memory));
+    RVT_EQ(net.end_of(1), WcStatus::kSuccess);
+    RVT_ASSERT(to.is('c'));
+    RVT_EQ(net.mock.reads, 1);
+}
+
+Test(rd_by_nic, a_region_that_is_accessed_once_is_not_registered_with_the_nic) {
+    Net net;
+    net.talk();  // they are connected
+    const std::size_t before = net.mock.registered;
+    const Pages from('a');
     RVT_OK(net.a->write(1, from.all(), net.key, net.there.memory));
     RVT_EQ(net.end_of(1), WcStatus::kSuccess);
-    RVT_ASSERT(net.there.is('a'));
-    RVT_EQ(net.mock.writes, 0);
     net.poll_for_a_while();
-    const Pages too('b');
-    RVT_OK(net.a->write(2, too.all(), net.key, net.there.memory));
+    RVT_EQ(net.mock.registered, before);
+    RVT_OK(net.a->write(2, from.all(), net.key, net.there.memory));
     RVT_EQ(net.end_of(2), WcStatus::kSuccess);
-    RVT_ASSERT(net.there.is('b'));
-    RVT_EQ(net.mock.writes, 1);
-    RVT_OK(net.a->read(3, to.all(), net.key, net.there.memory));
-    RVT_EQ(net.end_of(3), WcStatus::kSuccess);
-    RVT_ASSERT(to.is('b'));
-    RVT_EQ(net.mock.reads, 1);
+    net.poll_for_a_while();
+    RVT_EQ(net.mock.registered, before + kBytes);
 }
 
 Test(rd_by_nic, a_target_that_does_nothing_is_read_and_written) {
@@ -130,7 +145,7 @@ Test(rd_by_nic, addresses_may_count_from_the_regions_first_byte) {
     const std::uint32_t key = net.b->open(net.there.all(), kBoth | Access::kZeroBased);
     const Pages from('a');
     const auto* const begin = static_cast<const char*>(context_of(4096));
-    for (const std::uint64_t number : {1, 2}) {
+    for (const std::uint64_t number : {1, 2, 3}) {
         std::fill_n(net.there.memory, kBytes, '-');
         RVT_OK(net.a->write(number, from.part(0, 100'000), key, begin));
         RVT_EQ(net.end_of(number), WcStatus::kSuccess);
@@ -205,7 +220,7 @@ Test(rd_by_nic, a_fenced_access_waits_for_those_before_it) {
 Test(rd_by_nic, the_target_counts_what_it_asks_to_count) {
     Net net(kBoth, {.wants_rma_events = true});
     net.learn_key();
-    RVT_EQ(net.b->remote_writes.value(), 1);
+    RVT_EQ(net.b->remote_writes.value(), 2);
     const Pages from('a');
     const Pages to('-');
     RVT_OK(net.a->write(1, from.all(), net.key, net.there.memory));
@@ -213,7 +228,7 @@ Test(rd_by_nic, the_target_counts_what_it_asks_to_count) {
     RVT_EQ(net.end_of(1), WcStatus::kSuccess);
     RVT_EQ(net.end_of(2), WcStatus::kSuccess);
     net.until(
-        [&] { return net.b->remote_writes.value() == 2 && net.b->remote_reads.value() == 1; });
+        [&] { return net.b->remote_writes.value() == 3 && net.b->remote_reads.value() == 1; });
     RVT_EQ(net.mock.writes, 1);
     RVT_EQ(net.mock.reads, 1);
 }
@@ -396,8 +411,10 @@ Test(rd_by_nic, what_the_region_does_not_permit_is_refused_and_the_connection_st
 Test(rd_by_nic, the_nic_knows_no_more_than_the_region) {
     Net net(Access::kRemoteRead);
     const Pages to('x');
-    RVT_OK(net.a->read(1, to.all(), net.key, net.there.memory));
-    RVT_EQ(net.end_of(1), WcStatus::kSuccess);
+    for (const std::uint64_t number : {1, 2}) {
+        RVT_OK(net.a->read(number, to.all(), net.key, net.there.memory));
+        RVT_EQ(net.end_of(number), WcStatus::kSuccess);
+    }
     net.poll_for_a_while();
     const auto exposed = std::ranges::find_if(net.mock.regions, [](const auto& region) {
         return region.is_there &&
@@ -413,8 +430,10 @@ Test(rd_by_nic, what_is_not_for_peers_is_not_registered_for_them) {
     Net net(Access::kLocalWrite);
     const Pages from('a');
     const std::size_t before = net.mock.registered;
-    RVT_OK(net.a->write(1, from.all(), net.key, net.there.memory));
-    RVT_EQ(net.end_of(1), WcStatus::kRemAccessErr);
+    for (const std::uint64_t number : {1, 2}) {
+        RVT_OK(net.a->write(number, from.all(), net.key, net.there.memory));
+        RVT_EQ(net.end_of(number), WcStatus::kRemAccessErr);
+    }
     net.poll_for_a_while();
     RVT_EQ(net.mock.registered, before);
     RVT_ASSERT(net.there.is('-'));
