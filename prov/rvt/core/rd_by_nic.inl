@@ -165,7 +165,8 @@ bool RdEngine<Lock, Host>::on_nic_key(Peer& peer, const Arrival& arrival) noexce
     }
     arrival.copy_payload(&answer, sizeof answer);
     const auto asked = peer.nic_regions.find(answer.key);
-    if (asked != peer.nic_regions.end()) {  // else forgotten meanwhile
+    // Else forgotten meanwhile, or never asked for.
+    if (asked != peer.nic_regions.end() && asked->second.state == RdNicRegion::State::kAsked) {
         asked->second = {.address = answer.address,
                          .length = answer.length,
                          .nic_address = answer.nic_address,

@@ -86,7 +86,8 @@ struct RdIncomingWrite {
     bool is_active = false;
 };
 
-/// A region of the peer's that its NIC reaches.
+/// A region of the peer's that is accessed, and what is known of how its NIC reaches it: all but
+/// the state once that is kAnswered.
 struct RdNicRegion {
     enum class State : std::uint8_t { kNew, kAccessed, kAsked, kAnswered };
 

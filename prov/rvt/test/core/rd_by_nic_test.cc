@@ -578,3 +578,51 @@ Test(rd_by_nic, an_answer_that_nobody_asked_for_changes_nothing) {
     say(RdOp::kNicKey, &answer, sizeof answer - 1);
     poll_until([&] { return liar.ends == 1; });
 }
+
+Test(rd_by_nic, an_answer_before_it_is_asked_for_changes_nothing) {
+    Net net;
+    Address address = net.nic->address();
+    address.port = 6000;
+    test::Node hasty(net.wire, address, net.nic.get(), net.registrations);
+    hasty.flows->connect(to_address(net.a->own));
+    const auto poll_for_a_while = [&] {
+        for (int i = 0; i < 200; ++i) {
+            hasty.poll();
+            net.poll();
+        }
+    };
+    net.until([&] {
+        hasty.poll();
+        return hasty.flow != nullptr;
+    });
+    const std::uint64_t dest = net.a->av.insert(to_sock_addr(address)).value();
+    const Pages from('a');
+    const iovec local = from.all();
+    const RdRemote remote{.addr = 0, .len = local.iov_len, .key = 77};
+    const auto write = [&](std::uint64_t number) {
+        RVT_OK(net.a->engine.rma({.is_write = true,
+                                  .iov = &local,
+                                  .iov_count = 1,
+                                  .remote = &remote,
+                                  .remote_count = 1,
+                                  .dest = dest,
+                                  .context = context_of(number),
+                                  .flags = RdFlags::kCompletion}));
+        poll_for_a_while();
+    };
+    write(1);
+    const RdNicKey answer{.key = remote.key,
+                          .address = 0,
+                          .length = remote.len,
+                          .nic_address = 0,
+                          .nic_key = 5,
+                          .rights = static_cast<std::uint32_t>(kBoth)};
+    RVT_ASSERT(hasty.flow->put({.op = RdOp::kNicKey,
+                                .payload = reinterpret_cast<const std::byte*>(&answer),
+                                .payload_bytes = sizeof answer},
+                               RdFlow::Room::kAny));
+    poll_for_a_while();
+    write(2);
+    RVT_EQ(hasty.ends, 0);
+    RVT_EQ(net.mock.writes, 0);
+}
