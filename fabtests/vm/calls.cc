@@ -77,6 +77,8 @@ class Course {
         expect("another connection", News::kConnected, filled("", kReplyRoom));
         expect("the called end hangs up", News::kEnded, "");
         end_.forget();
+        // As after exchange(): the called end may not have had the answer.
+        folder_.await("ended");
     }
 
     void be_passive() {
@@ -99,6 +101,7 @@ class Course {
         expect("another connection is there", News::kConnected, "");
         end_.hang_up();
         expect("the end that hangs up learns of the end", News::kEnded, "");
+        folder_.put("ended", "");
         end_.forget();
     }
 
