@@ -297,8 +297,8 @@ util::Status RdmStation::add_wire_to_wake_set() noexcept {
     return added;
 }
 
-util::Status RdmStation::arm() noexcept {
-    shm::Station::arm();
+util::Status RdmStation::arm(bool has_peers) noexcept {
+    shm::Station::arm(has_peers);
     if (flows_ == nullptr) {
         return util::kOk;
     }

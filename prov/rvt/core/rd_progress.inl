@@ -333,7 +333,7 @@ util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
     if (has_accessed_ && has_fresh_access()) {
         return EAGAIN;
     }
-    const bool is_armed = station_.arm().is_ok();
+    const bool is_armed = station_.arm(!polled_.empty()).is_ok();
     if (!is_armed || has_work()) {
         station_.disarm();
         return EAGAIN;
@@ -364,7 +364,7 @@ bool RdEngine<Lock, Host>::control_arm() noexcept {
     if (!lock_.try_lock_control()) {
         return false;
     }
-    station_.arm_for_control();
+    station_.arm_for_control(!polled_.empty());
     const bool is_armed = !has_work();
     if (!is_armed) {
         station_.disarm();

@@ -16,7 +16,7 @@
 namespace rvt::shm {
 
 inline constexpr std::uint32_t kMagic = 0x52565431;  // "RVT1"
-inline constexpr std::uint32_t kLayoutVersion = 4;
+inline constexpr std::uint32_t kLayoutVersion = 5;
 inline constexpr std::size_t kPageBytes = 4096;
 
 /// One slot of a ring: header and small payload in one cache line.
@@ -95,7 +95,8 @@ enum class Service : std::uint32_t {
 /// | field        | written by | read by       | order                                            |
 /// |--------------|------------|---------------|--------------------------------------------------|
 /// | first line   | owner once | peers         | the handshake                                    |
-/// | armed        | owner      | every sender  | relaxed: the sleeper's membarrier(2) orders it   |
+/// | armed        | owner      | every sender  | relaxed: the sleeper's membarrier(2) orders it,  |
+/// |              |            |               | or the sender's fence where kFenceFirst is set   |
 /// | last_poll    | owner      | RMA initiators| relaxed: a hint which method is fast             |
 /// | using_key    | owner      | owner of keys | a fence on either side, see Station::mark_use()  |
 struct EndpointPage {
@@ -110,7 +111,7 @@ struct EndpointPage {
     std::uint32_t key_domain;         // the protection domain of the keys that requests may name
     Service service;
 
-    alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;  // 1: asks to be woken
+    alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;  // kFenceFirst and the episode
     alignas(util::kCacheLine)
         std::atomic<std::uint64_t> last_poll;  // util::cpu_ticks() of the latest progress
     // The region of a peer that the owner copies to or from right now: low half of the peer's
@@ -118,6 +119,15 @@ struct EndpointPage {
     alignas(util::kCacheLine) std::atomic<std::uint64_t> using_key;
 };
 static_assert(sizeof(EndpointPage) <= kPageBytes);
+
+/// Of EndpointPage::armed: the owner sleeps often, and has stopped to order others by
+/// membarrier(2). Who sees this fences between what it publishes and a second look at the word.
+inline constexpr std::uint32_t kFenceFirst = 1U << 31;
+
+/// The episode of sleep in which the owner asks to be woken; 0: it is awake.
+constexpr std::uint32_t episode_of(std::uint32_t armed) noexcept {
+    return armed & ~kFenceFirst;
+}
 
 /// An endpoint whose last poll is older than this many ticks (about 70 us at 3 GHz) is taken not to
 /// poll. Longer than the longest piece of work between two polls, see Station::note_long_work().
@@ -133,7 +143,7 @@ inline bool is_polling(const EndpointPage& page) noexcept {
 /// Whether new work waits there until somebody is told: nobody polls, nor asked to be woken.
 inline bool is_unattended(const EndpointPage& page) noexcept {
     // relaxed: who asked to be woken was, by the sender's Path; who has just ceased to ask looks.
-    return !is_polling(page) && page.armed.load(std::memory_order_relaxed) == 0;
+    return !is_polling(page) && episode_of(page.armed.load(std::memory_order_relaxed)) == 0;
 }
 
 /// The value of EndpointPage::using_key.

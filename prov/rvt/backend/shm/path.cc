@@ -276,11 +276,11 @@ void Path::hold_eager(bool hold) noexcept {
 void Path::wake() noexcept {
     // relaxed: as in is_doorbell_due(); a later one is as good.
     std::uint32_t episode = armed_->load(std::memory_order_relaxed);
-    if (is_fenced_) {
+    if (is_fenced_ || (episode & kFenceFirst) != 0) {
         // seq_cst: orders our publish before the look; pairs with the fence in Station::arm().
         std::atomic_thread_fence(std::memory_order_seq_cst);
         // relaxed: ordered by the fence.
-        episode = page().armed.load(std::memory_order_relaxed);
+        episode = episode_of(page().armed.load(std::memory_order_relaxed));
         if (episode == 0 || episode == fenced_episode_) {
             return;
         }

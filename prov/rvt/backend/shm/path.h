@@ -156,7 +156,7 @@ class Path {
     RVT_ALWAYS_INLINE bool is_doorbell_due() const noexcept {
         util::compiler_barrier();
         // relaxed: the sleeper's membarrier(2) between arming and its last look orders this load
-        // after our publish.
+        // after our publish; with kFenceFirst it differs, and wake() fences.
         return armed_->load(std::memory_order_relaxed) != woken_episode_;
     }
 

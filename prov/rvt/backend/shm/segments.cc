@@ -584,7 +584,7 @@ Status SegmentDevice::arm() noexcept {
         return EAGAIN;  // another thread is taking in what there is
     }
     // Nobody disarms: each sleep is an episode of its own, and a peer wakes once for each.
-    station_.arm();
+    station_.arm_by_barrier(!polled_.empty());
     // acquire: pairs with the release in deliver().
     const bool has_work = has_mail_.load(std::memory_order_acquire) ||
                           std::any_of(polled_.begin(), polled_.end(), [](const auto* channel) {

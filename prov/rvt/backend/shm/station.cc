@@ -91,32 +91,63 @@ void Station::note_polling() noexcept {
     // relaxed: a hint to initiators of one-sided access.
     page_->last_poll.store(util::cpu_ticks(), std::memory_order_relaxed);
     // relaxed: our own word.
-    if (page_->armed.load(std::memory_order_relaxed) != 0) {
+    const std::uint32_t armed = page_->armed.load(std::memory_order_relaxed);
+    if (armed == 0) {
+        return;
+    }
+    if (episode_of(armed) != 0 && connector_) {
+        connector_->note_polling();
+    }
+    if (poll_count() - armed_at_poll_ < kLongAwake) {
         disarm();
-        if (connector_) {
-            connector_->note_polling();
-        }
+    } else {
+        // relaxed: a late sight costs senders a fence.
+        page_->armed.store(0, std::memory_order_relaxed);
     }
 }
 
-void Station::arm() noexcept {
-    episode_ = episode_ + 1 == 0 ? 1 : episode_ + 1;
+std::uint32_t Station::next_episode() noexcept {
+    episode_ = episode_of(episode_ + 1) == 0 ? 1 : episode_ + 1;
+    return episode_;
+}
+
+void Station::arm(bool has_peers) noexcept {
+    armed_at_poll_ = poll_count();
+    // relaxed: our own word.
+    const bool do_senders_fence = (page_->armed.load(std::memory_order_relaxed) & kFenceFirst) != 0;
+    // Where a fence is enough for want of senders, the first ones must still be told by a system
+    // call: they may have looked at the word already.
+    begin_episode(next_episode() | (has_peers ? kFenceFirst : 0), do_senders_fence || !has_peers);
+}
+
+void Station::arm_by_barrier(bool has_peers) noexcept {
+    begin_episode(next_episode(), !has_peers);
+}
+
+void Station::arm_for_control(bool has_peers) noexcept {
+    arm_by_barrier(has_peers);
+    control_episode_ = episode_;
+}
+
+void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
     // relaxed: the barrier below orders it.
-    page_->armed.store(episode_, std::memory_order_relaxed);
-    // A fence in every thread of every process that is registered: whoever published before it is
-    // seen by the caller's next look at the rings, whoever publishes after it sees the word.
-    // Senders that are not registered fence themselves; the fence here pairs with theirs.
-    if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) != 0) {
-        std::atomic_thread_fence(
-            std::memory_order_seq_cst);  // pairs with the fence in Path::wake()
+    page_->armed.store(armed, std::memory_order_relaxed);
+    // membarrier(2) is a fence in every thread of every process that is registered: whoever
+    // published before it is seen by the caller's next look at the rings, whoever publishes after
+    // it sees the word. Senders that are not registered fence themselves, and so does the control
+    // thread.
+    if (is_ordered || syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) != 0) {
+        // seq_cst: pairs with the fences in Path::wake() and Switchboard::deliver().
+        std::atomic_thread_fence(std::memory_order_seq_cst);
     }
     eventfd_t ignored = 0;
     [[maybe_unused]] const int drained = eventfd_read(wake_fd_.get(), &ignored);
 }
 
 void Station::disarm() noexcept {
-    // relaxed: a late sight costs a peer one needless wake-up.
-    page_->armed.store(0, std::memory_order_relaxed);
+    // relaxed: our own word; a late sight costs a peer one needless wake-up.
+    const std::uint32_t armed = page_->armed.load(std::memory_order_relaxed);
+    page_->armed.store(armed & kFenceFirst, std::memory_order_relaxed);
 }
 
 void Station::disarm_for_control() noexcept {

@@ -84,14 +84,18 @@ class Station {
     std::uint64_t poll_count() const noexcept { return polls_.load(std::memory_order_relaxed); }
 
     /// Asks all peers to wake wake_fd(). The caller looks at the rings once more before it sleeps.
-    void arm() noexcept;
+    /// The first time that costs a system call that orders what all senders do; from then on they
+    /// fence, and arming costs as little, until kLongAwake polls have gone by without it.
+    /// @param has_peers  Whether it has rings to look at: without, only those look at the word who
+    ///                   fence before, and the system call is spared. What is in the mailbox by
+    ///                   then counts as work, so that nobody sleeps on rings that came after.
+    void arm(bool has_peers) noexcept;
     void disarm() noexcept;
-    /// arm() by the control thread, which a wire tells otherwise. It holds the lock of the
-    /// endpoint.
-    void arm_for_control() noexcept {
-        Station::arm();
-        control_episode_ = episode_;
-    }
+    /// As arm(), for who does not note polls: senders do not fence, and each time costs the call.
+    void arm_by_barrier(bool has_peers) noexcept;
+    /// The same by the control thread, which a wire tells otherwise. It holds the lock of the
+    /// endpoint, whose application may be busy for long.
+    void arm_for_control(bool has_peers) noexcept;
     /// Takes that back, and nothing else. Threads: the control thread, without the lock.
     void disarm_for_control() noexcept;
     int wake_fd() const noexcept { return wake_fd_.get(); }
@@ -104,12 +108,18 @@ class Station {
     void unmark_use() noexcept;
 
   private:
+    static constexpr std::uint64_t kLongAwake = 64;
+
     [[gnu::cold]] void note_polling() noexcept;
+    std::uint32_t next_episode() noexcept;
+    /// @param is_ordered  A fence is enough: whoever looks at the word fences before.
+    void begin_episode(std::uint32_t armed, bool is_ordered) noexcept;
 
     EndpointPage* page_ = &unopened_;
     std::atomic<std::uint64_t> polls_{0};
     std::uint32_t episode_ = 0;          // of sleep, counts up
     std::uint32_t control_episode_ = 0;  // the latest of the control thread's
+    std::uint64_t armed_at_poll_ = 0;    // by the owner
     util::UniqueFd wake_fd_;
     util::UdpPort port_;
     util::Mapping page_memory_;

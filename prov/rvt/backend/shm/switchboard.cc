@@ -387,7 +387,7 @@ void Switchboard::deliver(std::unique_ptr<ConnectionEvent> event) {
     // membarrier(2), or the fence, between arming and the sleeper's last look into the mailbox.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     // relaxed: ordered by the fence.
-    if (attr_.page->at<EndpointPage>(0)->armed.load(std::memory_order_relaxed) != 0) {
+    if (episode_of(attr_.page->at<EndpointPage>(0)->armed.load(std::memory_order_relaxed)) != 0) {
         // EAGAIN: the counter is full, so the sleeper will wake anyway.
         [[maybe_unused]] const int ignored = eventfd_write(wake_fd_.get(), 1);
     }

@@ -93,8 +93,8 @@ class FlowStation final : private core::RdFlowsUser {
     void restore(std::uint64_t polls) noexcept { polls_ = polls; }
     static void mark_use(std::uint64_t, std::uint32_t) noexcept {}
     static void unmark_use() noexcept {}
-    static util::Status arm() noexcept { return util::kOk; }
-    static void arm_for_control() noexcept {}
+    static util::Status arm(bool /*has_peers*/) noexcept { return util::kOk; }
+    static void arm_for_control(bool /*has_peers*/) noexcept {}
     static void disarm_for_control() noexcept {}
     static void disarm() noexcept {}
     static int wake_fd() noexcept { return -1; }

@@ -2,12 +2,17 @@
 // What an endpoint tells its peers of itself.
 #include "backend/shm/station.h"
 
+#include <atomic>
+#include <thread>
+
 #include <criterion/criterion.h>
+#include <poll.h>
 
 #include "common/check.h"
 #include "test_endpoint.h"
 
 using rvt::shm::EndpointPage;
+using rvt::shm::Path;
 using rvt::shm::Station;
 using rvt::shm::StationAttr;
 using rvt::shm::test::loopback;
@@ -22,7 +27,126 @@ void poll_often(Station& station) {
     }
 }
 
+/// A station, and an endpoint that sends to it.
+struct Pair {
+    Pair() {
+        RVT_OK(station.bind(loopback()));
+        StationAttr attr;
+        attr.user = &mailbox;
+        RVT_OK(station.open(attr));
+        sender_end.connector().connect(station.address());
+        sender.open(sender_end.next_peering());
+        receiver.open(mailbox.next_peering());
+    }
+    ~Pair() { station.close(); }
+    Pair(const Pair&) = delete;
+    Pair& operator=(const Pair&) = delete;
+
+    bool send() { return sender.put_eager(0, 0, 0, nullptr, 0); }
+    unsigned take() {
+        const auto take_one = [](const auto& /*arrival*/) { return true; };
+        return receiver.poll(64, take_one, take_one);
+    }
+    /// Whether it has been woken, within a time in milliseconds.
+    bool is_woken(int patience_ms) {
+        pollfd sleeper{.fd = station.wake_fd(), .events = POLLIN, .revents = 0};
+        return poll(&sleeper, 1, patience_ms) == 1;
+    }
+
+    TestEndpoint sender_end;
+    TestEndpoint mailbox;
+    Station station;
+    Path sender;
+    Path receiver;
+};
+
 }  // namespace
+
+Test(station, each_sleep_is_ended_once, .timeout = 30) {
+    Pair pair;
+    for (int i = 0; i < 5; ++i) {
+        pair.station.arm(true);
+        RVT_ASSERT(!pair.is_woken(0));
+        RVT_ASSERT(pair.send());
+        RVT_ASSERT(pair.is_woken(0));
+        pair.station.disarm();
+        RVT_EQ(pair.take(), 1);
+    }
+    pair.station.arm(true);
+    RVT_ASSERT(pair.send());
+    pair.station.arm(true);
+    RVT_ASSERT(!pair.is_woken(0));
+}
+
+Test(station, who_is_awake_is_not_woken, .timeout = 30) {
+    Pair pair;
+    pair.station.arm(true);
+    pair.station.disarm();
+    RVT_ASSERT(pair.send());
+    RVT_ASSERT(!pair.is_woken(0));
+    pair.station.arm_for_control(true);
+    pair.station.disarm_for_control();
+    RVT_ASSERT(pair.send());
+    RVT_ASSERT(!pair.is_woken(0));
+}
+
+Test(station, senders_look_again_only_at_who_sleeps_often, .timeout = 30) {
+    Pair pair;
+    RVT_ASSERT(!pair.sender.is_doorbell_due());
+    pair.station.arm(true);
+    pair.station.disarm();
+    RVT_ASSERT(pair.sender.is_doorbell_due());
+    poll_often(pair.station);
+    RVT_ASSERT(!pair.sender.is_doorbell_due());
+    // The control thread may sleep for an application that computes for long.
+    pair.station.arm_for_control(true);
+    pair.station.disarm_for_control();
+    RVT_ASSERT(!pair.sender.is_doorbell_due());
+    // Nobody is there who could fence.
+    pair.station.arm(false);
+    pair.station.disarm();
+    RVT_ASSERT(!pair.sender.is_doorbell_due());
+}
+
+/// Sleeps that differ in how their first look is ordered, one after another, against a sender that
+/// never waits for them.
+Test(station, no_message_is_slept_through, .timeout = 60) {
+    static constexpr unsigned kMessages = 50'000;
+    Pair pair;
+    std::atomic<unsigned> taken{0};
+    std::thread sender([&] {
+        for (unsigned i = 0; i < kMessages; ++i) {
+            // relaxed: the messages themselves are ordered by the rings.
+            while (taken.load(std::memory_order_relaxed) + 1 < i) {
+            }
+            while (!pair.send()) {
+            }
+        }
+    });
+    unsigned sleeps = 0;
+    for (unsigned count = 0; count < kMessages;) {
+        const unsigned got = pair.take();
+        count += got;
+        taken.store(count, std::memory_order_relaxed);  // relaxed: as above
+        if (got != 0) {
+            continue;
+        }
+        if (++sleeps % 8 == 0) {
+            pair.station.arm_for_control(true);
+        } else {
+            pair.station.arm(true);
+        }
+        if (!pair.receiver.has_arrival()) {
+            RVT_ASSERT(pair.is_woken(20'000));
+        }
+        pair.station.disarm();
+        if (sleeps % 16 == 0) {
+            poll_often(pair.station);  // senders need not fence any more
+        }
+    }
+    sender.join();
+    RVT_NE(sleeps, 0);
+}
 
 Test(station, polls_in_the_applications_stead_are_not_its, .timeout = 30) {
     TestEndpoint peer;
