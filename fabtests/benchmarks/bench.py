@@ -19,7 +19,7 @@ LOW, HIGH = "low", "high"
 SHM = ("shm", "shm-nocma")
 PEERS = SHM + ("ucx",)
 UCX_NAMES = {"pingpong-msg": "pingpong", "rate-msg": "rate", "wake-fd": "wake",
-             "wake-sread": "wake"}
+             "wake-sread": "wake", "wake-asleep-fd": "wake", "wake-asleep-sread": "wake"}
 LIMIT_S = 70
 
 
@@ -124,7 +124,7 @@ def rows():
     for operation in ("fetch-add", "compare-swap"):
         yield Row(operation, operation, "us", LOW, times(0.7, "shm", LOW), ("shm", "ucx"),
                   {"line": "cacheline"})
-    for wait in ("wake-fd", "wake-sread"):
+    for wait in ("wake-fd", "wake-sread", "wake-asleep-fd", "wake-asleep-sread"):
         yield Row(wait, wait, "us", LOW, times(1.3, "eventfd", LOW), ("ucx",),
                   {"eventfd": "eventfd"})
     for kind in ("match-posted", "match-unexpected"):

@@ -88,6 +88,10 @@ def rows():
                       {"bare": f"udp exchange {size}"})
     # A program that sends, to one that gets it and goes on with its work.
     yield HostRow("send-busy-40000", "send-busy 40000", "us", LOW, None, PEERS)
+    # Who waits, and who is asleep while he does.
+    for kind in ("fd", "sread"):
+        yield HostRow(f"wake-{kind}", f"wake-{kind}", "us", LOW, times(0.5, "tcp", LOW), TCP)
+        yield HostRow(f"wake-asleep-{kind}", f"wake-asleep-{kind}", "us", LOW, times(1, "tcp", LOW), TCP)
     # FI_EP_MSG.
     for size in (8, 4096, 65536):
         yield HostRow(f"connected-pingpong-{size}", f"pingpong-connected {size}", "us", LOW, None, TCP)

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Blocking: both ranks sleep between messages; half of a round trip.
+// Blocking: both ranks wait between messages, as the provider does by default, or asleep, where rvt
+// is told not to poll before; half of a round trip.
+#include <cstdlib>
+
 #include <poll.h>
 
 #include "benchmarks/fab_bench.h"
@@ -31,8 +34,11 @@ void sleep_fd(Bench& bench, int fd) {
     ::poll(&entry, 1, 1000);
 }
 
-template <bool kByDescriptor>
+enum class Wait { kByDefault, kAsleep };
+
+template <bool kByDescriptor, Wait kWait>
 double wake(Rank& self, std::size_t) {
+    if (kWait == Wait::kAsleep) setenv("FI_RVT_BUSY_POLL_US", "0", 1);
     const fi_wait_obj object = kByDescriptor ? FI_WAIT_FD : FI_WAIT_UNSPEC;
     Bench bench(self, {.caps = FI_TAGGED, .cq_wait = object});
     if (!bench.can_inject(kSize)) skip("inject_size is below 8");
@@ -71,8 +77,10 @@ double wake(Rank& self, std::size_t) {
 }
 
 constexpr Measure kMeasures[] = {
-    {"wake-fd", "us", wake<true>, 2, nullptr},
-    {"wake-sread", "us", wake<false>, 2, nullptr},
+    {"wake-fd", "us", wake<true, Wait::kByDefault>, 2, nullptr},
+    {"wake-sread", "us", wake<false, Wait::kByDefault>, 2, nullptr},
+    {"wake-asleep-fd", "us", wake<true, Wait::kAsleep>, 2, nullptr},
+    {"wake-asleep-sread", "us", wake<false, Wait::kAsleep>, 2, nullptr},
 };
 
 }  // namespace

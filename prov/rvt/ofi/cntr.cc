@@ -109,9 +109,11 @@ int cntr_wait(fid_cntr* self, std::uint64_t threshold, int timeout_ms) noexcept 
     }
     const TimeLimit limit(timeout_ms);
     const std::uint64_t errors = cntr.counter.errors();
+    util::BusyPoll::Wait wait(cntr.wait.busy_poll);
     for (;;) {
         progress<Lock>(cntr);
         if (cntr.counter.value() >= threshold) {
+            wait.succeed();
             return 0;
         }
         if (cntr.counter.errors() != errors) {
@@ -122,6 +124,9 @@ int cntr_wait(fid_cntr* self, std::uint64_t threshold, int timeout_ms) noexcept 
         }
         if (cntr.wait.kind() == FI_WAIT_YIELD) {
             cntr.wait.sleep(limit);
+            continue;
+        }
+        if (wait.goes_on()) {
             continue;
         }
         // Arm first, then look again: a count in between has signalled or is seen.
@@ -233,8 +238,18 @@ void Cntr::remove_source(const core::ProgressSource& source) noexcept {
 }
 
 int Cntr::try_wait() noexcept {
+    util::BusyPoll::Wait wait_first(wait.busy_poll);
+    do {
+        const util::Guard<DomainLock> guard(domain->lock);
+        progressors.run_locked();
+        const std::uint64_t now = counter.value() + counter.errors();
+        if (now != seen) {
+            wait_first.succeed();
+            seen = now;
+            return -FI_EAGAIN;
+        }
+    } while (wait_first.goes_on());
     const util::Guard<DomainLock> guard(domain->lock);
-    progressors.run_locked();
     const bool is_armed = arm_locked(*this);
     const std::uint64_t now = counter.value() + counter.errors();
     if (!is_armed || now != seen) {

@@ -75,7 +75,11 @@ void pass_on(Cq& cq) noexcept {
 class SleepingRead {
   public:
     SleepingRead(Cq& cq, void* buffer, std::size_t count, fi_addr_t* sources) noexcept
-        : cq_(cq), buffer_(static_cast<std::byte*>(buffer)), count_(count), sources_(sources) {}
+        : cq_(cq),
+          wait_(cq.wait.busy_poll),
+          buffer_(static_cast<std::byte*>(buffer)),
+          count_(count),
+          sources_(sources) {}
 
     ssize_t run(std::size_t wanted, int timeout_ms) noexcept {
         const TimeLimit limit(timeout_ms);
@@ -86,10 +90,17 @@ class SleepingRead {
             }
             // acq_rel: takes the signal once; pairs with the release in cq_signal().
             const bool is_signalled = cq_.is_signalled.exchange(false, std::memory_order_acq_rel);
+            if (done_ >= wanted) {
+                wait_.succeed();
+            }
             if (done_ >= wanted || is_signalled || limit.is_over()) {
                 return done_ != 0 ? static_cast<ssize_t>(done_) : -FI_EAGAIN;
             }
-            sleep(limit);
+            if (cq_.wait.kind() == FI_WAIT_YIELD) {
+                cq_.wait.sleep(limit);
+            } else if (!wait_.goes_on()) {
+                sleep(limit);
+            }
         }
     }
 
@@ -106,10 +117,6 @@ class SleepingRead {
     }
 
     void sleep(const TimeLimit& limit) noexcept {
-        if (cq_.wait.kind() == FI_WAIT_YIELD) {
-            cq_.wait.sleep(limit);
-            return;
-        }
         if (fall_asleep(cq_)) {
             cq_.wait.sleep(limit);
             wake_up(cq_);
@@ -117,6 +124,7 @@ class SleepingRead {
     }
 
     Cq& cq_;
+    util::BusyPoll::Wait wait_;
     std::byte* buffer_;
     std::size_t count_;
     fi_addr_t* sources_;
@@ -340,9 +348,18 @@ void Cq::remove_source(const core::ProgressSource& source) noexcept {
 }
 
 int Cq::try_wait() noexcept {
+    // Completions that progress can produce now, or soon, are found before the application sleeps.
+    util::BusyPoll::Wait wait_first(wait.busy_poll);
+    do {
+        const util::Guard<DomainLock> guard(domain->lock);
+        progressors.run_locked();
+        // relaxed: as in arm_locked().
+        if (!queue->is_empty() || is_signalled.load(std::memory_order_relaxed)) {
+            wait_first.succeed();
+            return -FI_EAGAIN;
+        }
+    } while (wait_first.goes_on());
     const util::Guard<DomainLock> guard(domain->lock);
-    // Completions that progress can produce now are found before the application sleeps.
-    progressors.run_locked();
     if (!arm_locked(*this)) {
         return -FI_EAGAIN;
     }

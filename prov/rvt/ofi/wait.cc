@@ -17,6 +17,7 @@
 
 #include "ofi/wait_set.h"
 #include "util/log.h"
+#include "util/params.h"
 
 namespace rvt::ofi {
 
@@ -111,7 +112,8 @@ class ConditionSignaller {
     pthread_t thread_{};
 };
 
-WaitObject::WaitObject() noexcept = default;
+WaitObject::WaitObject() noexcept
+    : busy_poll(std::chrono::microseconds(util::param_number(util::ParamId::kBusyPollUs))) {}
 
 WaitObject::~WaitObject() {
     if (wait_set_ != nullptr) {

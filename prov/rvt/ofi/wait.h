@@ -20,6 +20,7 @@
 #include <poll.h>
 
 #include "ofi/compat.h"
+#include "util/busy_poll.h"
 #include "util/status.h"
 #include "util/unique_fd.h"
 
@@ -62,6 +63,9 @@ class WaitObject {
 
     [[nodiscard]] fi_wait_obj kind() const noexcept { return kind_; }
     [[nodiscard]] bool can_sleep() const noexcept { return kind_ != FI_WAIT_NONE; }
+
+    /// What its waits do before they sleep.
+    util::BusyPoll busy_poll;
 
     /// Sleeps until a source is readable, the limit is over, or a signal comes. Precondition: the
     /// sources are armed.

@@ -17,6 +17,9 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 // clang-format off
 constexpr std::array<Param, kParams> kTable{{
+    {ParamId::kBusyPollUs, "busy_poll_us", ParamType::kNumber, 50, 0, 10 * 1000 * 1000, "us",
+     "how long who waits in fi_cq_sread, fi_cntr_wait or fi_trywait polls before it sleeps, where that has paid lately; "
+     "0: not at all"},
     {ParamId::kCatchFaults, "catch_faults", ParamType::kBool, 1, 0, 1, "",
      "catch SIGSEGV and SIGBUS of accesses of peers to registered memory that is no longer mapped, or not writable: "
      "they fail with an error; without, they end this process"},

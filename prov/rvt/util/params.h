@@ -12,6 +12,7 @@ namespace rvt::util {
 
 /// The order is that of the table in params.cc.
 enum class ParamId : unsigned {
+    kBusyPollUs,
     kCatchFaults,
     kConnectTimeoutMs,
     kHostRemote,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -32,6 +33,9 @@ Attr with(Set set) {
 }
 
 inline constexpr std::uint32_t kVersion = FI_VERSION(1, 17);
+
+/// Waits sleep at once, where a test does not say otherwise: it is waking that can go wrong.
+[[maybe_unused]] inline const int sleeps_at_once = setenv("FI_RVT_BUSY_POLL_US", "0", 0);
 
 struct FreeInfo {
     void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }

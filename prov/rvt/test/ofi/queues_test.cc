@@ -29,6 +29,11 @@ unsigned yields_so_far() {
     return yields.load(std::memory_order_relaxed);
 }
 
+/// Waits poll until what they wait for is there.
+void poll_for_long() {
+    setenv("FI_RVT_BUSY_POLL_US", "10000000", 1);
+}
+
 }  // namespace
 
 // The provider calls this one.
@@ -178,6 +183,58 @@ Test(cq, its_condition_is_signalled, .timeout = 30) {
     RVT_OK(pthread_cond_wait(wait.cond, wait.mutex));
     pthread_mutex_unlock(wait.mutex);
     signaller.join();
+}
+
+// ---- polling before sleep ----
+
+Test(cq, who_waits_polls_until_the_timeout, .timeout = 8) {
+    poll_for_long();
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_UNSPEC));
+    fi_cq_entry entry;
+    const unsigned before = yields_so_far();
+    RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, 20), -FI_EAGAIN);
+    RVT_ASSERT(yields_so_far() - before >= 5);
+}
+
+Test(cq, who_is_told_not_to_poll_sleeps) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_UNSPEC));
+    fi_cq_entry entry;
+    const unsigned before = yields_so_far();
+    RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, 20), -FI_EAGAIN);
+    RVT_EQ(yields_so_far(), before);
+}
+
+Test(cq, sleep_is_not_allowed_where_polling_finds_something, .timeout = 8) {
+    poll_for_long();
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_FD));
+    fid* fids[] = {&cq->fid};
+    std::thread signaller([&] { fi_cq_signal(cq.get()); });
+    RVT_EQ(fi_trywait(open.fabric.get(), fids, 1), -FI_EAGAIN);
+    signaller.join();
+}
+
+Test(cntr, sleep_is_not_allowed_where_polling_sees_a_count, .timeout = 8) {
+    poll_for_long();
+    const Opened open;
+    fi_cntr_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    const auto cntr = open.cntr(attr);
+    fid* fids[] = {&cntr->fid};
+    std::thread counting([&] { fi_cntr_add(cntr.get(), 1); });
+    RVT_EQ(fi_trywait(open.fabric.get(), fids, 1), -FI_EAGAIN);
+    counting.join();
+}
+
+Test(cntr, who_waits_polls_until_the_timeout, .timeout = 8) {
+    poll_for_long();
+    const Opened open;
+    const auto cntr = open.cntr();
+    const unsigned before = yields_so_far();
+    RVT_EQ(fi_cntr_wait(cntr.get(), 1, 20), -FI_ETIMEDOUT);
+    RVT_ASSERT(yields_so_far() - before >= 5);
 }
 
 Test(cq, tells_which_wait_object_it_has) {
