@@ -542,6 +542,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::atomic<Event*> mail_{nullptr};  // pushed by the control thread, taken whole by the owner
     RdQueue<RdInbound> copies_;          // messages that this process reads itself
     std::vector<Peer*> busy_;
+    std::atomic<bool> has_busy_{false};  // whether it has any: for who is not inside
     // And what messages touch that wait for a receive.
     std::int64_t unexpected_room_;      // bytes; less than 0 when too much waits
     std::uint32_t multi_receives_ = 0;  // multi-receive buffers in posted_messages_

@@ -223,6 +223,7 @@ void RdEngine<Lock, Host>::make_busy(Peer& peer) noexcept {
     if (!peer.is_busy) {
         peer.is_busy = true;
         busy_.push_back(&peer);
+        has_busy_.store(true, std::memory_order_relaxed);  // relaxed: see control_send()
     }
 }
 
@@ -240,6 +241,7 @@ template <class Lock, class Host>
             peer.is_busy = false;
             busy_[i] = busy_.back();
             busy_.pop_back();
+            has_busy_.store(!busy_.empty(), std::memory_order_relaxed);  // relaxed: as above
         }
     }
     return moved;
@@ -414,6 +416,12 @@ void RdEngine<Lock, Host>::send_waiting_locked() noexcept {
 
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::control_send() noexcept {
+    // relaxed: the owner has left a poll or a call long ago, or makes it in vain to look. To claim
+    // the lock interrupts the application.
+    if (mail_.load(std::memory_order_relaxed) == nullptr &&
+        !has_busy_.load(std::memory_order_relaxed)) {
+        return false;
+    }
     if (!lock_.try_lock_control()) {
         return Lock::kControlMayEnter;
     }

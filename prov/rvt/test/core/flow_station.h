@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "backend/fake/wire.h"
 #include "common/check.h"
@@ -22,6 +23,7 @@ struct FlowNet {
     fake::Wire wire;
     std::shared_ptr<core::Device> nic;
     core::RegCacheAttr registrations;
+    std::vector<RdmUser*> users;  // the endpoints that were opened, as control threads see them
 };
 
 /// RdmStation's place.
@@ -45,6 +47,7 @@ class FlowStation final : private core::RdFlowsUser {
     util::Status open(const RdmStationAttr& attr) {
         user_ = attr.user;
         net_ = net;
+        net_->users.push_back(user_);
         nic_ = net->nic;
         RVT_OK(net_->wire.attach(
             registry_, port_,
