@@ -88,6 +88,11 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
         settle();
         return true;
     }
+    std::uint64_t wire_traffic_us() const noexcept override { return rc_->traffic_us(); }
+    bool let_go() noexcept override {
+        device_->flush();
+        return true;
+    }
     bool send_held() noexcept override {
         device_->send_held();
         return true;

@@ -288,6 +288,11 @@ bool RdmStation::poll_for_owner() noexcept {
     return could;
 }
 
+bool RdmStation::let_go() noexcept {
+    flows_->let_go_for_owner();
+    return flows_->arm_nic().is_ok();
+}
+
 /// From the first who sleeps on, the wake set has the socket: who never does is spared the kernel's
 /// way through the set at each packet (see ControlThread::Handler::watch_once()). Once it is there
 /// it stays, as who sleeps on a descriptor does not say when it wakes up.

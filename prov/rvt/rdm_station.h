@@ -99,6 +99,8 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
 
     std::uint64_t owner_polls() const noexcept override { return user_->poll_count(); }
     bool poll_for_owner() noexcept override;
+    std::uint64_t wire_traffic_us() const noexcept override { return flows_->traffic_us(); }
+    bool let_go() noexcept override;
     bool send_held() noexcept override { return flows_->send_held(); }
     std::uint64_t wire_due_us() noexcept override { return flows_->next_due_us(); }
     std::uint64_t wire_now_us() noexcept override { return flows_->device().now_us(); }

@@ -3,6 +3,7 @@
 #include "wire_watch.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <sys/epoll.h>
 
@@ -48,8 +49,13 @@ void WireWatch::leave_to_watch() noexcept {
 void WireWatch::on_ready(std::uint32_t) {
     is_hot_.store(true, std::memory_order_relaxed);  // relaxed: a hint to the owner
     wire_.wire_is_ready();
-    last_count_ = wire_.owner_polls();
     pause_ = kPatience;
+    if (is_owner_away_ && wire_.owner_polls() == last_count_) {
+        take_over();
+        return;
+    }
+    is_owner_away_ = false;
+    last_count_ = wire_.owner_polls();
     set_timer(Clock::now() + pause_);
 }
 
@@ -90,14 +96,32 @@ void WireWatch::rest() {
     set_timer(Clock::now() + pause_);
 }
 
+/// The next packet, or what is due, calls this thread again, at once as long as the owner is away.
+/// The wire stays hot for him unless it is quiet.
+void WireWatch::leave_for_owner() {
+    is_owner_away_ = true;
+    leave_to_watch();
+    rest();
+    const std::uint64_t due = wire_.wire_due_us();
+    const std::uint64_t now = wire_.wire_now_us();
+    const auto pause_us = static_cast<std::uint64_t>(std::chrono::microseconds(pause_).count());
+    if (due != core::Device::kNever && due < now + pause_us) {
+        const std::chrono::microseconds left(due > now ? due - now : 0);
+        set_timer(Clock::now() + std::max<Clock::duration>(left, kPatience));
+    }
+}
+
 void WireWatch::take_over() {
     // Progress may take long, and does not concern a fork.
     const util::ForkRelease release;
     const Clock::time_point end = Clock::now() + kTurn;
     is_hot_.store(true, std::memory_order_relaxed);  // relaxed: until a poll finds it quiet
+    std::optional<util::BusyPoll::Wait> silence(busy_poll_);
+    std::uint64_t traffic = wire_.wire_traffic_us();
     do {
         if (wire_.owner_polls() != last_count_) {
             last_count_ = wire_.owner_polls();
+            is_owner_away_ = false;
             rest();
             return;  // the owner is back
         }
@@ -107,8 +131,15 @@ void WireWatch::take_over() {
         }
         // relaxed: cleared by this thread, or by the owner.
         if (!is_hot_.load(std::memory_order_relaxed)) {
-            leave_to_watch();
-            rest();
+            leave_for_owner();
+            return;
+        }
+        if (const std::uint64_t latest = wire_.wire_traffic_us(); latest != traffic) {
+            traffic = latest;
+            silence->succeed();
+            silence.emplace(busy_poll_);
+        } else if (!silence->goes_on() && wire_.let_go()) {
+            leave_for_owner();
             return;
         }
     } while (Clock::now() < end);

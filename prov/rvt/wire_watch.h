@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "hold_watch.h"
+#include "util/busy_poll.h"
 #include "util/control_thread.h"
 
 namespace rvt {
@@ -23,6 +24,11 @@ class WatchedWire {
     /// counted by owner_polls(). Returns: false when the owner is inside a poll; nothing is done
     /// then.
     virtual bool poll_for_owner() noexcept = 0;
+    /// When the latest poll that found something was; changes with each, as far as its unit tells.
+    virtual std::uint64_t wire_traffic_us() const noexcept { return 0; }
+    /// No poll follows for a while: lets go what would wait for one, and has wire_fd() tell of what
+    /// comes. Returns: false when something has come.
+    virtual bool let_go() noexcept { return true; }
     /// Sends what the owner's next poll would let go. Returns: whether it could.
     virtual bool send_held() noexcept = 0;
     /// When the wire has to be polled though nothing arrives, and what time it is, by its clock.
@@ -47,7 +53,7 @@ class WireWatch final : public util::ControlThread::Handler {
     /// All outlive the watch.
     /// @param is_hot  Set when there is something to poll for; cleared by who polls.
     WireWatch(util::ControlThread& thread, WatchedWire& wire, std::atomic<bool>& is_hot) noexcept
-        : Handler(thread), wire_(wire), is_hot_(is_hot) {}
+        : Handler(thread), wire_(wire), is_hot_(is_hot), busy_poll_(kBusyPoll) {}
 
     /// Lets go what is held on a device of packets for longer than it should be. Before start().
     /// Returns: EMFILE, ENOMEM, ENOSPC.
@@ -63,13 +69,20 @@ class WireWatch final : public util::ControlThread::Handler {
   private:
     using Clock = util::ControlThread::Clock;
 
+    /// How long the next packets are polled for where they have come as soon: the owner may need
+    /// the core.
+    static constexpr std::chrono::microseconds kBusyPoll{50};
+
     void take_over();
+    void leave_for_owner();
     void rest();
     void trim();
 
     WatchedWire& wire_;
     std::atomic<bool>& is_hot_;
     std::unique_ptr<HoldWatch> holds_;
+    util::BusyPoll busy_poll_;  // in the owner's stead
+    bool is_owner_away_ = false;
     std::uint64_t last_count_ = 0;
     std::chrono::milliseconds pause_{0};
     Clock::time_point next_trim_{};

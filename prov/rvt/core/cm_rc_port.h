@@ -89,6 +89,10 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     Status ask(const Address& peer, std::uint16_t own) override;
     unsigned poll() noexcept override;
     [[nodiscard]] std::uint64_t next_due_us() noexcept override;
+    /// When poll() has found something last. Threads: any.
+    [[nodiscard]] std::uint64_t traffic_us() const noexcept {
+        return last_traffic_us_.load(std::memory_order_relaxed);  // relaxed: a hint
+    }
 
   private:
     using State = RcConnection::State;

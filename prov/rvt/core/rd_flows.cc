@@ -369,6 +369,13 @@ bool RdFlows::poll_for_owner() noexcept {
     return true;
 }
 
+void RdFlows::let_go_for_owner() noexcept {
+    if (poll_lock_.try_lock()) {
+        device_.flush();
+        poll_lock_.unlock();
+    }
+}
+
 /// It waits for nobody while it keeps the owner from polling: who is in its way has to be let run.
 bool RdFlows::send_held() noexcept {
     if (!poll_lock_.try_lock()) {

@@ -103,6 +103,8 @@ class RdFlows final : private MadSink, private CmWire {
     /// Threads: another one at a time. Returns: false when the owner is polling; nothing is done
     /// then.
     bool poll_for_owner() noexcept;
+    /// Behind such a poll that no other follows soon: lets acknowledgements go that wait for one.
+    void let_go_for_owner() noexcept;
     /// Whether the last poll() has brought packets a moment ago, and nothing is held for the next:
     /// who reads its queue until that is empty, before it heeds what has come, may be spared a call
     /// to the kernel that most likely finds nothing. Says so once. Threads: the owner.

@@ -9,10 +9,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
 
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -111,21 +114,63 @@ class QuietWire final : public Wire {
     const std::uint64_t due_us;
 };
 
-/// Counts how often it is told that something has arrived.
+/// Counts how often it is told that something has arrived. Its owner is inside a poll, so that
+/// nobody but the test leaves it to the watch.
 class CountingWire final : public Wire {
   public:
+    bool poll_for_owner() noexcept override { return false; }
     void wire_is_ready() noexcept override { ++arrivals; }
 
     std::atomic<unsigned> arrivals{0};
 };
 
+/// Its owner computes. Only the control thread looks at the members once there is a watch.
+class AwayWire final : public Wire {
+  public:
+    bool poll_for_owner() noexcept override {
+        ++polls;
+        eventfd_t arrived = 0;
+        pollfd arrival{.fd = fd.get(), .events = POLLIN, .revents = 0};
+        if (poll(&arrival, 1, 0) == 1 && eventfd_read(fd.get(), &arrived) == 0) {
+            ++traffic;
+        }
+        return true;
+    }
+    std::uint64_t wire_traffic_us() const noexcept override { return traffic; }
+    bool let_go() noexcept override {
+        ++let_gos;
+        return let_gos > refused;
+    }
+
+    /// The first packet, for which the owner has a while to come back.
+    void begin(WireWatch& watch) const {
+        watch.on_ready(EPOLLIN);
+        RVT_EQ(polls, 0);
+        watch.on_timer();
+        RVT_EQ(traffic, 1);
+    }
+    /// Another one, and what the watch does of it.
+    void bring_packet_to(WireWatch& watch) const {
+        RVT_EQ(eventfd_write(fd.get(), 1), 0);
+        watch.on_ready(EPOLLIN);
+    }
+
+    unsigned polls = 0;
+    std::uint64_t traffic = 0;
+    unsigned let_gos = 0;
+    unsigned refused = 0;  // so many times something has come meanwhile
+};
+
 /// A watch on the control thread.
 class Watched {
   public:
-    explicit Watched(Wire& wire) {
+    /// @param then  Done before anything happens on the control thread.
+    explicit Watched(
+        Wire& wire, const std::function<void(WireWatch&)>& then = [](WireWatch&) {}) {
         thread_->run([&] {
             watch.emplace(*thread_, wire, is_hot);
             RVT_OK(watch->start());
+            then(*watch);
         });
     }
     ~Watched() {
@@ -190,6 +235,39 @@ Test(wire_watch, looks_every_50_ms_while_something_is_due_some_time, .timeout = 
     const Clock::time_point before = Clock::now();
     watch(wire, 9);
     RVT_ASSERT(Clock::now() - before < 50ms * (1 + 2 + 4 + 8 + 5 * 16));
+}
+
+Test(wire_watch, answers_at_once_for_an_owner_who_is_away, .timeout = 30) {
+    AwayWire wire;
+    const Watched watched(wire, [&](WireWatch& watch) {
+        wire.begin(watch);
+        wire.bring_packet_to(watch);
+        RVT_EQ(wire.traffic, 2);
+    });
+}
+
+Test(wire_watch, polls_no_longer_than_pays_for_an_owner_who_is_away, .timeout = 30) {
+    AwayWire wire;
+    unsigned brief = 0;
+    const Watched watched(wire, [&](WireWatch& watch) {
+        wire.begin(watch);
+        for (int i = 0; i < 200; ++i) {
+            const unsigned before = wire.polls;
+            wire.bring_packet_to(watch);
+            brief += wire.polls - before == 2 ? 1 : 0;  // one that found it, one that found nothing
+        }
+    });
+    RVT_ASSERT(brief >= 180);
+}
+
+Test(wire_watch, goes_on_where_something_comes_while_it_leaves, .timeout = 30) {
+    AwayWire wire;
+    wire.refused = 3;
+    const Watched watched(wire, [&](WireWatch& watch) {
+        wire.begin(watch);
+        RVT_EQ(wire.let_gos, 4);
+        RVT_ASSERT(wire.polls >= 5);
+    });
 }
 
 // In a set, each packet costs who sends or receives it more.
