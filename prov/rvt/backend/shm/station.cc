@@ -130,6 +130,10 @@ void Station::arm_for_control(bool has_peers) noexcept {
 }
 
 void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
+    // First: a peer whose message has been taken already may see the new episode all the same, and
+    // wakes once in each; to swallow that would be to sleep through its next message.
+    eventfd_t ignored = 0;
+    [[maybe_unused]] const int drained = eventfd_read(wake_fd_.get(), &ignored);
     // relaxed: the barrier below orders it.
     page_->armed.store(armed, std::memory_order_relaxed);
     // membarrier(2) is a fence in every thread of every process that is registered: whoever
@@ -140,8 +144,6 @@ void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
         // seq_cst: pairs with the fences in Path::wake() and Switchboard::deliver().
         std::atomic_thread_fence(std::memory_order_seq_cst);
     }
-    eventfd_t ignored = 0;
-    [[maybe_unused]] const int drained = eventfd_read(wake_fd_.get(), &ignored);
 }
 
 void Station::disarm() noexcept {
