@@ -96,19 +96,12 @@ void WireWatch::rest() {
     set_timer(Clock::now() + pause_);
 }
 
-/// The next packet, or what is due, calls this thread again, at once as long as the owner is away.
-/// The wire stays hot for him unless it is quiet.
+/// The next packet calls this thread again, at once as long as the owner is away; what is due meets
+/// it at the end of a pause. The wire stays hot for the owner unless it is quiet.
 void WireWatch::leave_for_owner() {
     is_owner_away_ = true;
     leave_to_watch();
     rest();
-    const std::uint64_t due = wire_.wire_due_us();
-    const std::uint64_t now = wire_.wire_now_us();
-    const auto pause_us = static_cast<std::uint64_t>(std::chrono::microseconds(pause_).count());
-    if (due != core::Device::kNever && due < now + pause_us) {
-        const std::chrono::microseconds left(due > now ? due - now : 0);
-        set_timer(Clock::now() + std::max<Clock::duration>(left, kPatience));
-    }
 }
 
 void WireWatch::take_over() {
