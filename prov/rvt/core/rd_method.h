@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace rvt::core {
 
@@ -23,7 +24,8 @@ enum class RdMethod : std::uint8_t {
 ///
 /// Transfers that are under way together end in bunches, so the time of one says little, and that
 /// of several what part of a bunch they are: a method is used for a block of transfers, and judged
-/// by the sum of their times, when nothing more is under way.
+/// by the sum of their times, when nothing more is under way. Those that come first after another
+/// method are not judged: they find none of what they touch in a cache.
 ///
 /// Threads: one at a time.
 class RdMethodChooser {
@@ -37,8 +39,13 @@ class RdMethodChooser {
     RdMethod choose(std::uint64_t bytes, Mask allowed) noexcept {
         Class& sizes = class_of(bytes);
         if (sizes.left == 0 || (allowed & bit(sizes.method)) == 0) {
-            sizes.method = next_method(sizes, allowed);
-            sizes.left = block_of(bytes, sizes.methods[static_cast<unsigned>(sizes.method)]);
+            const RdMethod before = std::exchange(sizes.method, next_method(sizes, allowed));
+            Record& record = sizes.record_of(sizes.method);
+            if (sizes.method != before) {
+                record.begin();
+            }
+            sizes.left =
+                block_of(bytes, record) + (record.is_settling ? settling_of(bytes, record) : 0);
         }
         --sizes.left;
         return sizes.method;
@@ -48,7 +55,17 @@ class RdMethodChooser {
     /// @param is_last  No other one is under way.
     void learn(std::uint64_t bytes, RdMethod method, std::uint64_t ticks,
                bool is_last = true) noexcept {
-        Record& record = class_of(bytes).methods[static_cast<unsigned>(method)];
+        Record& record = class_of(bytes).record_of(method);
+        record.is_settling = record.is_settling && settling_of(bytes, record) != 0;
+        if (record.is_settling) {
+            ++record.transfers;
+            const std::uint32_t most = is_last ? settling_of(bytes, record) : kMostTransfers;
+            if (record.transfers >= most) {
+                record.is_settling = false;
+                record.transfers = 0;
+            }
+            return;
+        }
         record.bytes += bytes;
         record.ticks += ticks;
         ++record.transfers;
@@ -57,47 +74,76 @@ class RdMethodChooser {
             return;
         }
         const float cost = static_cast<float>(record.ticks) / static_cast<float>(record.bytes);
-        if (record.blocks <= kWarmup) {
-            ++record.blocks;
-            record.cost = cost;  // the first transfers touch cold memory, and are few
+        if (record.blocks <= kWarmup || record.is_new) {
+            // So much counts as warm by itself.
+            const std::uint32_t blocks = record.bytes >= kGrowthBytes ? kWarmup : 1;
+            record.blocks = std::min(record.blocks + blocks, kWarmup + 1);
+            record.cost = cost;  // what was known is old, or of few transfers and cold memory
         } else {
             // A block during which a process was interrupted says nothing of the method.
             record.cost += 0.3f * (std::min(cost, 2 * record.cost) - record.cost);
         }
+        record.is_new = false;
         record.bytes = record.ticks = record.transfers = 0;
     }
 
   private:
     static constexpr unsigned kMethods = static_cast<unsigned>(RdMethod::kCount);
     static constexpr std::uint32_t kWarmup = 2;           // blocks
-    static constexpr std::uint32_t kWarmupTransfers = 5;  // few: the rings of a pair grow by use
-    static constexpr std::uint32_t kMostTransfers = 32;   // of a block that is never the last
-    static constexpr std::uint32_t kProbeEvery = 32;      // blocks
+    static constexpr std::uint32_t kWarmupTransfers = 5;  // of one, at most
+    static constexpr std::uint32_t kMostTransfers = 128;  // of a block, if others never end
+    // Blocks until another method is tried: few at first, since something may have disturbed the
+    // warm-up; then more, as what is known has proved true.
+    static constexpr std::uint32_t kFirstTry = 8;
+    static constexpr std::uint32_t kMostUntilTry = 256;
     static constexpr std::uint64_t kBlockBytes = 2u << 20;
-    static constexpr unsigned kFirstClass = 12;  // below 8 KiB all sizes are alike
+    static constexpr std::uint64_t kSettlingBytes = 1u << 20;  // as the caches close by hold
+    // The first time: a pair moves to its large rings, and touches each page of them once.
+    static constexpr std::uint64_t kGrowthBytes = 6u << 20;
+    static constexpr float kWorthChanging = 0.95f;  // of what the present method costs
+    static constexpr float kWorthTrying = 2;        // the same, while what is known is young
+    static constexpr unsigned kFirstClass = 12;     // below 8 KiB all sizes are alike
     static constexpr unsigned kClasses = 20;
 
     struct Record {
         float cost = 0;            // ticks for a byte
         std::uint32_t blocks = 0;  // up to kWarmup + 1
+        bool is_new = true;        // another method was used before
+        bool is_settling = true;   // its transfers are not judged yet
         // Of the block that is under way.
         std::uint32_t transfers = 0;
         std::uint64_t bytes = 0;
         std::uint64_t ticks = 0;
+
+        void begin() noexcept {
+            is_new = is_settling = true;
+            bytes = ticks = transfers = 0;
+        }
     };
     struct Class {
         std::array<Record, kMethods> methods{};
         RdMethod method = RdMethod::kPipeline;  // of the block that is under way
-        std::uint32_t left = 0;                 // transfers of it
-        std::uint32_t blocks = 0;
+        RdMethod best = RdMethod::kPipeline;
+        unsigned tried = 0;                   // the last one that was not the best
+        std::uint32_t left = 0;               // transfers of the block
+        std::uint32_t until_try = kFirstTry;  // blocks
+        std::uint32_t next_until_try = kFirstTry;
+
+        Record& record_of(RdMethod of) noexcept { return methods[static_cast<unsigned>(of)]; }
     };
 
+    static std::uint32_t transfers_of(std::uint64_t bytes, std::uint64_t each, std::uint64_t least,
+                                      std::uint64_t most) noexcept {
+        const std::uint64_t count = bytes / std::max<std::uint64_t>(each, 1);
+        return static_cast<std::uint32_t>(std::clamp(count, least, most));
+    }
     static std::uint32_t block_of(std::uint64_t bytes, const Record& record) noexcept {
-        if (record.blocks < kWarmup) {
-            return kWarmupTransfers;
-        }
-        return static_cast<std::uint32_t>(
-            std::clamp<std::uint64_t>(kBlockBytes / std::max<std::uint64_t>(bytes, 1), 2, 32));
+        return record.blocks < kWarmup ? transfers_of(kBlockBytes, bytes, 1, kWarmupTransfers)
+                                       : transfers_of(kBlockBytes, bytes, 2, 32);
+    }
+    static std::uint32_t settling_of(std::uint64_t bytes, const Record& record) noexcept {
+        return record.blocks < kWarmup ? transfers_of(kGrowthBytes, bytes, 0, kMostTransfers)
+                                       : transfers_of(kSettlingBytes, bytes, 1, 32);
     }
     Class& class_of(std::uint64_t bytes) noexcept {
         const unsigned width = static_cast<unsigned>(std::bit_width(bytes));
@@ -107,22 +153,43 @@ class RdMethodChooser {
 
     /// The best one so far; now and then another, as the machine or the program may have changed.
     static RdMethod next_method(Class& sizes, Mask allowed) noexcept {
-        ++sizes.blocks;
-        const unsigned probe =
-            sizes.blocks % kProbeEvery == 0 ? sizes.blocks / kProbeEvery % kMethods : kMethods;
-        RdMethod best = RdMethod::kPipeline;
-        float best_cost = std::numeric_limits<float>::max();
         for (unsigned i = 0; i < kMethods; ++i) {
             const auto method = static_cast<RdMethod>(i);
-            if ((allowed & bit(method)) == 0) {
-                continue;
-            }
-            const Record& record = sizes.methods[i];
-            if (record.blocks < kWarmup || i == probe) {
+            if ((allowed & bit(method)) != 0 && sizes.methods[i].blocks < kWarmup) {
                 return method;
             }
-            if (record.cost < best_cost) {
-                best_cost = record.cost;
+        }
+        sizes.best = best_of(sizes, allowed);
+        if (--sizes.until_try != 0) {
+            return sizes.best;
+        }
+        const bool is_young = sizes.next_until_try < kMostUntilTry;
+        sizes.until_try = sizes.next_until_try;
+        sizes.next_until_try = std::min(2 * sizes.next_until_try, kMostUntilTry);
+        const float most = is_young ? kWorthTrying * sizes.record_of(sizes.best).cost
+                                    : std::numeric_limits<float>::max();
+        return next_in_turn(sizes, allowed, most);
+    }
+    /// The next one that is not the best and costs at most so much, or the best.
+    static RdMethod next_in_turn(Class& sizes, Mask allowed, float most) noexcept {
+        for (unsigned i = 0; i < kMethods; ++i) {
+            sizes.tried = (sizes.tried + 1) % kMethods;
+            const auto method = static_cast<RdMethod>(sizes.tried);
+            if (method != sizes.best && (allowed & bit(method)) != 0 &&
+                sizes.record_of(method).cost <= most) {
+                return method;
+            }
+        }
+        return sizes.best;
+    }
+    static RdMethod best_of(Class& sizes, Mask allowed) noexcept {
+        RdMethod best = sizes.best;
+        float least = (allowed & bit(best)) != 0 ? kWorthChanging * sizes.record_of(best).cost
+                                                 : std::numeric_limits<float>::max();
+        for (unsigned i = 0; i < kMethods; ++i) {
+            const auto method = static_cast<RdMethod>(i);
+            if ((allowed & bit(method)) != 0 && sizes.methods[i].cost < least) {
+                least = sizes.methods[i].cost;
                 best = method;
             }
         }
