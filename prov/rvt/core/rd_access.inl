@@ -205,7 +205,7 @@ void RdEngine<Lock, Host>::begin_access(Peer& peer, RdTxOp& op) noexcept {
     op.state = RdTxOp::State::kStreaming;
     op.answers_due = op.remote_count;
     op.started = util::cpu_ticks();
-    if (op.kind == RdTxOp::Kind::kWrite && !op.is_direct && op.total > kBulkAccess) {
+    if (op.kind == RdTxOp::Kind::kWrite && !op.is_direct && op.total > kBulk) {
         peer.path.prepare_bulk();
     }
 }
@@ -291,11 +291,8 @@ bool RdEngine<Lock, Host>::send_write(Peer& peer, RdTxOp& op) noexcept {
         return true;
     }
     while (op.segment_done < access.length) {
-        const std::uint64_t left = access.length - op.segment_done;
-        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run(left));
-        const std::uint64_t wanted =
-            std::max<std::uint64_t>(op.segment_done, first_piece(peer.path));
-        const auto piece = static_cast<std::size_t>(std::min({most, wanted, left}));
+        const bool has_others = peer.outstanding_accesses != 0;
+        const std::size_t piece = bulk_piece(peer.path, op.segment_done, access.length, has_others);
         RdPart part = op.segment_done == 0 ? RdPart{.op = RdOp::kWrite,
                                                     .flags = access_flags(op),
                                                     .data = op.data,

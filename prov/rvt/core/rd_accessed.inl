@@ -176,7 +176,7 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
             return true;
         }
     }
-    if (access.length > kBulkAccess) {
+    if (access.length > kBulk) {
         peer.path.prepare_bulk();
     }
     RdResponse response{.op = RdOp::kReadData,
@@ -225,10 +225,8 @@ bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexce
         }
     }
     do {
-        const std::uint64_t left = response.total - response.done;
-        const auto most = std::min<std::uint64_t>(tuning_.bulk_piece, peer.path.next_run(left));
-        const std::uint64_t wanted = std::max<std::uint64_t>(response.done, first_piece(peer.path));
-        const auto piece = static_cast<std::size_t>(std::min({most, wanted, left}));
+        const bool has_others = peer.responses.size() > 1;
+        const std::size_t piece = bulk_piece(peer.path, response.done, response.total, has_others);
         std::byte* const run = peer.path.reserve_run(piece, 0);
         if (run == nullptr) {
             return false;

@@ -143,21 +143,19 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr RdFlags kSlowRecv =
         RdFlags::kPeek | RdFlags::kClaim | RdFlags::kDiscard | RdFlags::kMultiRecv;
     static constexpr unsigned kPollBudget = 64;
-    // The first part of a long transfer: the receiver starts to copy after it.
-    static constexpr std::size_t kFirstPiece = 8 * 1024;
+    // Parts that a message or an access is cut into, so that both sides copy at once: the first,
+    // after which the receiver starts, and the longest.
+    static constexpr std::uint64_t kFirstPiece = 16 * 1024;
+    static constexpr std::uint64_t kLastPiece = 32 * 1024;
     // Of a buffer: what a packet brings. Runs through shared memory are longer, and need none.
     static constexpr std::size_t kMostExpected = 2 * 1024;
-    static std::size_t first_piece(const Path& path) noexcept {
-        return path.is_remote() ? path.max_run() : kFirstPiece;  // packets are such parts
-    }
     static constexpr std::uint64_t kMinSplit = 32 * 1024;
     static constexpr std::uint64_t kMinShared = 64 * 1024;  // smaller accesses have one copier
     static constexpr std::uint64_t kMaxShare = 256 * 1024;  // of an access, at once
     // Of messages from this size on, parts are as large as the path has room for at the time.
     static constexpr std::uint64_t kWorthCutting = 16 * 1024;
     static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
-    static constexpr std::uint64_t kBulkAccess =
-        16 * 1024;  // larger accesses are worth the large rings
+    static constexpr std::uint64_t kBulk = 16 * 1024;  // what is larger is worth the large rings
     // Of messages from this size on, memory of the sender's device is opened for the first of them.
     // An estimate of what takes longer through host memory than it takes a library to open.
     static constexpr std::uint64_t kWorthOpening = 1u << 20;
@@ -220,6 +218,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
         return path.is_remote() ? tuning_.wire_eager_max : tuning_.eager_max;
     }
     std::size_t eager_piece(std::uint64_t total, std::uint64_t done, Path& path) const noexcept;
+    std::size_t bulk_piece(Path& path, std::uint64_t done, std::uint64_t end,
+                           bool has_others) const noexcept;
     void run_queues(Peer& peer) noexcept;
     void leave_queue(Peer& peer, const RdTxOp& op) noexcept;
     void submit(Peer& peer, RdTxOp& op) noexcept;
@@ -477,6 +477,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Polled* next_arrival(Scan& scan, bool has_moved) noexcept;
     Polled* next_cold_arrival(Scan& scan, bool has_moved) noexcept;
     unsigned poll_many() noexcept;
+    void prepare_next_run() noexcept;
     unsigned run_busy() noexcept;
     bool run_peer(Peer& peer) noexcept;
     void make_busy(Peer& peer) noexcept;

@@ -23,6 +23,9 @@ template <class Lock, class Host>
     if (hot_count_ != 0) [[likely]] {
         moved += poll_peer(*polled_[0].peer);
     }
+    if (moved == 0 && next_run_to_ != nullptr) [[unlikely]] {
+        prepare_next_run();
+    }
     return progress_rest(moved);
 }
 
@@ -206,9 +209,21 @@ RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_many() noexcept {
         }
     }
     if (moved == 0 && next_run_to_ != nullptr) {
-        std::exchange(next_run_to_, nullptr)->path.prepare_run();
+        prepare_next_run();
     }
     return moved;
+}
+
+/// There is nothing to do now.
+template <class Lock, class Host>
+[[gnu::noinline]] void RdEngine<Lock, Host>::prepare_next_run() noexcept {
+    Peer& peer = *next_run_to_;
+    if (!peer.path.is_peer_busy()) {
+        peer.path.prepare_run();
+    } else if (!peer.path.prepare_run_if_drained()) {
+        return;
+    }
+    next_run_to_ = nullptr;
 }
 
 /// Ends the connection to a peer that sent what no honest peer sends.

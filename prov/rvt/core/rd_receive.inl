@@ -12,7 +12,7 @@ namespace rvt::core {
 /// Dispatches one message of a peer. Returns: false for what no honest peer sends.
 template <class Lock, class Host>
 [[gnu::noinline]] bool RdEngine<Lock, Host>::handle(Peer& peer, const Arrival& arrival) noexcept {
-    if (arrival.op() == RdOp::kShare || arrival.length() >= kBulkAccess) {
+    if (arrival.op() == RdOp::kShare || arrival.length() >= kBulk) {
         station_.note_long_work();
     }
     switch (arrival.op()) {

@@ -82,7 +82,6 @@ struct RdTxOp : util::Pooled {
     std::unique_ptr<std::byte[]> copy;  // of an injected buffer; iov then names it
     BufferUse* use = nullptr;           // with RdFlags::kHasUse
     RdLoan loan;                        // kMessage: of its buffer
-    std::uint64_t piece = 0;            // kMessage asked for: size of the next part
     bool is_in_line = false;            // in the peer's queue of messages
     bool is_rendezvous = false;         // kMessage: sent as a header
     bool is_asked = false;              // kMessage: the peer has asked for the data

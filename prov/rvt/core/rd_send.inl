@@ -223,10 +223,11 @@ bool RdEngine<Lock, Host>::send_run(Peer& peer, const RdSend& request,
     return true;
 }
 
-/// Has the next run to a peer prepared, to which the last one went.
+/// Has the next run to a peer prepared, to which the last one went: now, or when there is nothing
+/// to do. Who sends on and on has no time for it.
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::expect_run(Peer& peer) noexcept {
-    if (polled_.size() == 1) {
+    if (polled_.size() == 1 && !peer.path.is_peer_busy()) {
         peer.path.prepare_run();
     } else {
         next_run_to_ = &peer;
@@ -341,15 +342,31 @@ bool RdEngine<Lock, Host>::start_message(Peer& peer, RdTxOp& op) noexcept {
     return true;
 }
 
-/// The size of the next part of an eager message. Below two parts, cutting costs more than the
-/// receiver gains by starting early; a wire cuts by itself.
+/// The size of the next part of an eager message. All are alike. Below two parts, cutting costs
+/// more than the receiver gains by starting early; so it does while that is busy. A wire cuts by
+/// itself.
 template <class Lock, class Host>
 std::size_t RdEngine<Lock, Host>::eager_piece(std::uint64_t total, std::uint64_t done,
                                               Path& path) const noexcept {
-    const bool is_cut = total >= 2 * tuning_.eager_piece && !path.is_remote();
-    const std::uint64_t wanted = is_cut ? tuning_.eager_piece : total;
+    const std::uint64_t parts = total / kFirstPiece;
+    const bool is_cut = parts > 1 && !path.is_remote() && !path.is_peer_busy();
+    const std::uint64_t lines = (total + util::kCacheLine - 1) / util::kCacheLine;
+    const std::uint64_t wanted = is_cut ? (lines + parts - 1) / parts * util::kCacheLine : total;
     const std::size_t most = total >= kWorthCutting ? path.next_run(total - done) : path.max_run();
     return static_cast<std::size_t>(std::min<std::uint64_t>({wanted, most, total - done}));
+}
+
+/// The same for data that was asked for and for accesses. The receiver starts early, and longer
+/// parts follow; where it has those of others to copy, that gains nothing, and the fewer the
+/// better.
+template <class Lock, class Host>
+std::size_t RdEngine<Lock, Host>::bulk_piece(Path& path, std::uint64_t done, std::uint64_t end,
+                                             bool has_others) const noexcept {
+    const std::uint64_t left = end - done;
+    const std::uint64_t most = std::min<std::uint64_t>(left, path.next_run(left));
+    const bool is_cut = !has_others && !path.is_remote();  // a wire cuts by itself
+    const std::uint64_t wanted = std::clamp(done / 2, kFirstPiece, kLastPiece);
+    return static_cast<std::size_t>(is_cut ? std::min(most, wanted) : most);
 }
 
 template <class Lock, class Host>
@@ -358,6 +375,9 @@ bool RdEngine<Lock, Host>::stream_eager(Peer& peer, RdTxOp& op) noexcept {
     const bool wants_ack = has(op.flags, RdFlags::kDeliveryComplete | RdFlags::kMatchComplete);
     const RdHeader header{
         .total = op.total, .operation = util::Pool<RdTxOp>::name_of(op), .address = 0};
+    if (op.state == RdTxOp::State::kQueued && op.total > kBulk) {
+        peer.path.prepare_bulk();
+    }
     do {
         const std::size_t piece = eager_piece(op.total, op.done, peer.path);
         RdPart part{.op = RdOp::kEagerMore};

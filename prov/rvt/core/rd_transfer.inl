@@ -354,7 +354,6 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     op->end = pull.end;
     op->receiver = pull.operation;
     op->receiver_address = pull.address - pull.begin;
-    op->piece = first_piece(peer.path);
     op->state = RdTxOp::State::kStreaming;
     if (!op->is_direct) {
         peer.path.prepare_bulk();
@@ -382,9 +381,8 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
     util::IovCursor cursor(op.iov.data(), op.iov_count, op.done);
     while (op.done < op.end) {
-        const std::uint64_t most = std::min<std::uint64_t>(
-            {op.piece, tuning_.bulk_piece, peer.path.next_run(op.end - op.done)});
-        const auto piece = static_cast<std::size_t>(std::min(most, op.end - op.done));
+        const bool has_others = op.next != nullptr;
+        const std::size_t piece = bulk_piece(peer.path, op.done, op.end, has_others);
         if (!refresh(op, op.done + piece).is_ok()) [[unlikely]] {
             cannot_send(peer, op);
             return true;
@@ -395,8 +393,6 @@ bool RdEngine<Lock, Host>::stream_pulled(Peer& peer, RdTxOp& op) noexcept {
             return false;
         }
         op.done += piece;
-        // The receiver starts early, and the large parts follow.
-        op.piece = std::min<std::uint64_t>(op.piece * 2, tuning_.bulk_piece);
     }
     return true;
 }

@@ -12,9 +12,6 @@ struct RdTuning {
     // The same over a wire, where asking costs more. What is larger than eager_max is not copied
     // and completes when the peer has it.
     std::size_t wire_eager_max = 256 * 1024;
-    // Parts that an eager message is cut into, so that both sides copy at once.
-    std::size_t eager_piece = 16 * 1024;
-    std::size_t bulk_piece = 64 * 1024;  // the same for data that was asked for
     std::size_t direct_chunk =
         512 * 1024;  // read from a peer's memory before other messages get their turn
     std::size_t direct_min =

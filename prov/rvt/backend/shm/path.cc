@@ -72,7 +72,8 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
     woken_episode_ = 0;
     is_large_ = is_large_receive_ = is_broken_ = is_held_ = false;
-    growth_wait_ = 0;
+    growth_wait_ = runs_since_idle_ = 0;
+    heard_ = 0;
     credited_lines_ = credited_bytes_ = 0;
     in_epoch_ = 0;
 }
@@ -86,6 +87,7 @@ void Path::close() noexcept {
     woken_episode_ = 0;
     is_held_ = false;
     next_run_ = 0;
+    runs_since_idle_ = 0;
     peering_.reset();
 }
 
@@ -238,9 +240,6 @@ std::byte* Path::reserve_run(std::size_t count) noexcept {
             run = bytes_.reserve(count);
         }
     }
-    if (run != nullptr && count <= kMostOwned) {
-        bytes_.own(count);
-    }
     return run;
 }
 
@@ -256,6 +255,7 @@ void Path::put_run(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::ui
     bytes_.commit(run_bytes);
     publish(op, flags, run_bytes);
     next_run_ = run_bytes <= kMostOwned ? run_bytes : 0;
+    ++runs_since_idle_;
 }
 
 void Path::prepare_run() noexcept {
@@ -266,6 +266,15 @@ void Path::prepare_run() noexcept {
         }
         bytes_.own(bytes);
     }
+}
+
+bool Path::prepare_run_if_drained() noexcept {
+    if (!is_drained()) {
+        return false;
+    }
+    runs_since_idle_ = 0;
+    prepare_run();
+    return true;
 }
 
 void Path::hold_eager(bool hold) noexcept {

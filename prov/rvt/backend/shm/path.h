@@ -176,7 +176,18 @@ class Path {
     /// Takes the cache lines of the next run, which is likely to be as long as the last one, while
     /// the peer is busy with that: for who has nothing else to do.
     void prepare_run() noexcept;
+    /// The same once the peer has taken all: it is not busy any more. Returns: whether it has.
+    bool prepare_run_if_drained() noexcept;
     std::size_t max_run() const noexcept { return bytes_.max_run(); }
+    /// Whether the peer has enough to do with the runs that were sent since it was last heard of,
+    /// or had taken all: to start early on the next one gains it nothing then.
+    /// Threads: who sends, and nobody receives meanwhile.
+    bool is_peer_busy() noexcept {
+        if (std::exchange(heard_, in_lines_.head()) != in_lines_.head()) {
+            runs_since_idle_ = 0;
+        }
+        return runs_since_idle_ >= kRunsToBeBusy;
+    }
     /// Told of a burst to come. Moves to the large rings when the pair is hot, if there is memory.
     void prepare_bulk() noexcept;
     /// Whether the peer has taken everything that was sent. Looks at the peer's memory.
@@ -297,6 +308,7 @@ class Path {
 
     /// Lines that application data leaves free, so that replies always find room.
     static constexpr std::size_t kControlLines = 24;
+    static constexpr unsigned kRunsToBeBusy = 4;
 
     /// Shows the filled next line and wakes a sleeping peer.
     RVT_ALWAYS_INLINE void publish(core::RdOp op, std::uint8_t flags, std::size_t length) noexcept {
@@ -388,7 +400,9 @@ class Path {
     bool is_broken_ = false;
     std::size_t next_run_ = 0;  // for prepare_run(); 0: nothing
     unsigned growth_wait_ = 0;
+    unsigned runs_since_idle_ = 0;  // see is_peer_busy()
     ByteProducer bytes_;
+    std::uint64_t heard_ = 0;  // lines that had been received at the last look
 
     // Receiving: what every poll touches.
     alignas(util::kCacheLine) LineConsumer in_lines_;

@@ -161,3 +161,45 @@ Test(path, looks_ahead_at_each_message_once_and_in_order, .timeout = 30) {
         RVT_ASSERT(pair.seen[i] > pair.seen[i - 1]);
     }
 }
+
+Test(path, a_peer_counts_as_busy_after_several_runs_until_it_is_heard_of, .timeout = 30) {
+    Pair pair;
+    for (unsigned i = 0; !pair.sender.is_peer_busy(); ++i) {
+        RVT_ASSERT(pair.send_run());
+        RVT_ASSERT(i < 8);
+    }
+    RVT_ASSERT(pair.sent > 1);  // to start early on a single one gains something
+    pair.take_all();
+    RVT_ASSERT(pair.receiver.put_eager(0, 0, 0, nullptr, 0));
+    const auto take = [](const auto& /*arrival*/) { return true; };
+    RVT_EQ(pair.sender.poll(kBudget, take, take), 1);
+    RVT_ASSERT(!pair.sender.is_peer_busy());
+}
+
+Test(path, a_peer_that_has_taken_all_is_not_busy, .timeout = 30) {
+    Pair pair;
+    while (!pair.sender.is_peer_busy()) {
+        RVT_ASSERT(pair.send_run());
+    }
+    RVT_ASSERT(!pair.sender.prepare_run_if_drained());
+    RVT_ASSERT(pair.sender.is_peer_busy());
+    pair.take_all();
+    RVT_EQ(pair.take(), 0);  // it says so when it finds nothing
+    RVT_ASSERT(pair.sender.prepare_run_if_drained());
+    RVT_ASSERT(!pair.sender.is_peer_busy());
+}
+
+Test(path, moves_to_the_large_rings_when_it_is_warm_and_much_is_to_come, .timeout = 30) {
+    Pair pair;
+    pair.sender.prepare_bulk();
+    RVT_EQ(pair.sender.max_run(), kSmallBytes / 2);  // little has gone through it
+    for (std::size_t bytes = 0; bytes < 8 * kLargeBytes; bytes += kRun) {
+        RVT_ASSERT(pair.send_run());
+        pair.take_all();
+    }
+    RVT_EQ(pair.sender.max_run(), kSmallBytes / 2);  // it is never full
+    pair.sender.prepare_bulk();
+    RVT_EQ(pair.sender.max_run(), kLargeBytes / 2);
+    RVT_ASSERT(pair.send_run());
+    pair.take_all();
+}
