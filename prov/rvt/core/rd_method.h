@@ -38,7 +38,11 @@ class RdMethodChooser {
     /// Precondition: allowed is not 0.
     RdMethod choose(std::uint64_t bytes, Mask allowed) noexcept {
         Class& sizes = class_of(bytes);
-        if (sizes.left == 0 || (allowed & bit(sizes.method)) == 0) {
+        if (sizes.left != 0 && (allowed & bit(sizes.method)) == 0) {
+            --sizes.left;  // the block goes on with those that its method is allowed for
+            return best_of(sizes, allowed);
+        }
+        if (sizes.left == 0) {
             const RdMethod before = std::exchange(sizes.method, next_method(sizes, allowed));
             Record& record = sizes.record_of(sizes.method);
             if (sizes.method != before) {

@@ -147,6 +147,18 @@ Test(rd_method, what_is_much_slower_is_hardly_tried) {
     RVT_ASSERT(machine.count(RdMethod::kPipeline, 100'000) > 99'000);
 }
 
+Test(rd_method, what_is_not_always_allowed_is_learned_all_the_same) {
+    Machine machine{{3000, 3500, 1000}, {}};
+    const auto two =
+        static_cast<RdMethodChooser::Mask>(kAll & ~RdMethodChooser::bit(RdMethod::kSplit));
+    int by_split = 0;
+    for (int i = 0; i < 20'000; ++i) {
+        machine.transfer(i % 8 == 0 ? two : kAll);
+        by_split += machine.transfer() == RdMethod::kSplit && i >= 10'000 ? 1 : 0;
+    }
+    RVT_ASSERT(by_split > 5000);
+}
+
 Test(rd_method, sizes_are_learned_apart) {
     RdMethodChooser chooser;
     const auto run = [&](std::uint64_t bytes, RdMethod fast) {
