@@ -8,6 +8,7 @@
 #pragma once
 
 #include "core/rd_engine.h"
+#include "util/saturate.h"
 
 namespace rvt::core {
 
@@ -16,7 +17,7 @@ namespace {
 inline std::uint64_t remote_length(const RdRemote* remote, std::size_t count) noexcept {
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < count; ++i) {
-        total += remote[i].len;
+        total = util::saturating_add(total, remote[i].len);
     }
     return total;
 }
@@ -27,10 +28,15 @@ template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::rma(const RdRma& request) noexcept {
     util::Guard guard(lock_);
     if (!util::iov_is_usable(request.iov, request.iov_count, kMaxIov) ||
-        request.remote_count > kMaxIov || request.remote_count == 0 ||
-        util::iov_length(request.iov, request.iov_count) !=
-            remote_length(request.remote, request.remote_count)) {
+        request.remote_count > kMaxIov || request.remote_count == 0) {
         return EINVAL;
+    }
+    const std::uint64_t total = util::iov_length(request.iov, request.iov_count);
+    if (total != remote_length(request.remote, request.remote_count)) {
+        return EINVAL;
+    }
+    if (total > kMaxMessageSize) {
+        return EMSGSIZE;
     }
     if (has(request.flags, RdFlags::kInject) && write_quietly(request)) {
         return util::kOk;

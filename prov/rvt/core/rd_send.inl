@@ -151,7 +151,7 @@ template <class Lock, class Host>
         return EINVAL;
     }
     const std::uint64_t total = util::iov_length(request.iov, request.iov_count);
-    if (has(request.flags, RdFlags::kInject) && total > kMaxInjectSize) {
+    if (total > (has(request.flags, RdFlags::kInject) ? kMaxInjectSize : kMaxMessageSize)) {
         return EMSGSIZE;
     }
     Peer* const peer = find_peer(request.dest);

@@ -131,6 +131,7 @@ struct RdAtomic {
 };
 
 /// Limits of the RD service, the same on every backend.
+inline constexpr std::size_t kMaxMessageSize = static_cast<std::size_t>(-1) / 2;
 inline constexpr std::size_t kMaxInjectSize = 4096;
 inline constexpr std::size_t kMaxAtomicSize = 4096;
 /// Messages in memory of a device up to this size are copied to the host when they are sent, and

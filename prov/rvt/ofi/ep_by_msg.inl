@@ -17,6 +17,7 @@
 #include "ofi/compat.h"
 #include "ofi/ep_tables.h"
 #include "ofi/rd_flags.h"
+#include "util/saturate.h"
 
 namespace rvt::ofi {
 
@@ -126,7 +127,7 @@ struct RmaByMsg {
     static std::size_t total_bytes(const iovec* iov, std::size_t count) noexcept {
         std::size_t total = 0;
         for (std::size_t i = 0; i < count && iov != nullptr; ++i) {
-            total += iov[i].iov_len;
+            total = util::saturating_add(total, iov[i].iov_len);
         }
         return total;
     }
@@ -190,7 +191,7 @@ struct AtomicByMsg {
         Msg(const fi_ioc* iov, void** desc, std::size_t count, fi_addr_t peer, std::uint64_t addr,
             std::uint64_t key, fi_datatype datatype, fi_op op, void* context) noexcept {
             for (std::size_t i = 0; i < count && iov != nullptr; ++i) {
-                remote.count += iov[i].count;
+                remote.count = util::saturating_add(remote.count, iov[i].count);
             }
             remote.addr = addr;
             remote.key = key;

@@ -7,6 +7,7 @@
 
 #include "ofi/atomic_valid.h"
 #include "ofi/ep_rdm_engine.h"
+#include "util/saturate.h"
 
 namespace rvt::ofi {
 
@@ -20,7 +21,7 @@ struct AtomicIov {
             return false;
         }
         for (std::size_t i = 0; i < n; ++i) {
-            iov[i] = {from[i].addr, from[i].count * element};
+            iov[i] = {from[i].addr, util::saturating_mul(from[i].count, element)};
         }
         count = n;
         return true;
@@ -67,7 +68,8 @@ struct AtomicRequest {
             return -FI_EINVAL;
         }
         for (std::size_t i = 0; i < call.remote_count; ++i) {
-            remote[i] = {call.remote[i].addr, call.remote[i].count * element, call.remote[i].key};
+            remote[i] = {call.remote[i].addr, util::saturating_mul(call.remote[i].count, element),
+                         call.remote[i].key};
         }
         return 0;
     }
@@ -101,7 +103,7 @@ ssize_t ep_rdm_atomic(EpRdmOver<Engine>& ep, const AtomicCall& call, RdFlags fla
 RVT_ALWAYS_INLINE std::size_t total_elements(const fi_ioc* list, std::size_t count) noexcept {
     std::size_t total = 0;
     for (std::size_t i = 0; i < count && list != nullptr; ++i) {
-        total += list[i].count;
+        total = util::saturating_add(total, list[i].count);
     }
     return total;
 }

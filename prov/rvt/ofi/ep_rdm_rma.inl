@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "ofi/ep_rdm_engine.h"
+#include "util/iov_cursor.h"
 
 namespace rvt::ofi {
 
@@ -23,10 +24,7 @@ RVT_ALWAYS_INLINE ssize_t ep_rdm_access(EpRdmOver<Engine>& ep, bool is_write, co
     if (is_bad_list(iov, count)) [[unlikely]] {
         return -FI_EINVAL;
     }
-    core::RdRemote remote{.addr = addr, .len = 0, .key = key};
-    for (std::size_t i = 0; i < count; ++i) {
-        remote.len += iov[i].iov_len;
-    }
+    const core::RdRemote remote{.addr = addr, .len = util::iov_length(iov, count), .key = key};
     return to_fi(ep.over.rma({.is_write = is_write,
                               .iov = iov,
                               .iov_count = count,

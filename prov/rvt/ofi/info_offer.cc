@@ -54,7 +54,7 @@ void fill_ep(fi_ep_attr& ep) noexcept {
     ep.type = FI_EP_RDM;
     ep.protocol = kProtocol;
     ep.protocol_version = kProtocolVersion;
-    ep.max_msg_size = SIZE_MAX >> 1;
+    ep.max_msg_size = core::kMaxMessageSize;
     ep.max_order_raw_size = core::kMaxOrderedRmaSize;
     ep.max_order_war_size = core::kMaxOrderedRmaSize;
     ep.max_order_waw_size = core::kMaxOrderedRmaSize;

@@ -9,14 +9,15 @@
 
 #include "util/cpu.h"
 #include "util/long_copy.h"
+#include "util/saturate.h"
 
 namespace rvt::util {
 
-/// Total bytes of a list of buffers.
+/// Total bytes of a list of buffers; kMaxSize where they are more than that.
 inline std::size_t iov_length(const iovec* iov, std::size_t count) noexcept {
     std::size_t total = 0;
     for (std::size_t i = 0; i < count; ++i) {
-        total += iov[i].iov_len;
+        total = saturating_add(total, iov[i].iov_len);
     }
     return total;
 }
