@@ -466,19 +466,22 @@ constinit fi_ops_cm ep_rdm_cm_ops = {
 void EpRdm::prepare_flags() noexcept {
     const RdFlags tx_always = is_tx_selective ? RdFlags::kNone : RdFlags::kCompletion;
     const RdFlags rx_always = is_rx_selective ? RdFlags::kNone : RdFlags::kCompletion;
+    tx_mask = tx_cq != nullptr ? ~RdFlags::kNone : ~RdFlags::kCompletion;
+    rx_mask = rx_cq != nullptr ? ~RdFlags::kNone : ~RdFlags::kCompletion;
     const RdFlags rma_event = (caps & FI_RMA_EVENT) != 0 ? RdFlags::kRmaEvent : RdFlags::kNone;
     send_base = tx_always;
     access_base = tx_always | rma_event;
     recv_base = rx_always;
-    send_flags = tx_always | to_send_flags(tx_op_flags);
-    access_flags = send_flags | rma_event;
+    send_flags = send_flags_of(tx_op_flags);
+    access_flags = access_flags_of(tx_op_flags);
     // Who counts writes flushes a window by it, also without FI_DELIVERY_COMPLETE. Without a
     // counter nobody can wait for an injected one.
     inject_access_flags = RdFlags::kInject | rma_event;
     if (counters.write != nullptr) {
         inject_access_flags = inject_access_flags | RdFlags::kDeliveryComplete;
     }
-    recv_flags = rx_always | to_recv_flags(rx_op_flags);
+    recv_flags = recv_flags_of(rx_op_flags);
+    tagged_recv_flags = recv_flags & ~RdFlags::kMultiRecv;
     source_mask = (caps & (FI_DIRECTED_RECV | kTaggedDirectedRecv)) != 0 ? 0 : ~std::uint64_t{0};
 }
 

@@ -38,6 +38,21 @@ struct EpRdm {
 
     /// Derives the ready-made flags from op_flags and the way the queues are bound.
     void prepare_flags() noexcept;
+    /// What the operations of calls that bring their own flags have.
+    RVT_ALWAYS_INLINE RdFlags send_flags_of(std::uint64_t flags) const noexcept {
+        return (send_base | to_send_flags(flags)) & tx_mask;
+    }
+    RVT_ALWAYS_INLINE RdFlags access_flags_of(std::uint64_t flags) const noexcept {
+        return (access_base | to_send_flags(flags)) & tx_mask;
+    }
+    RVT_ALWAYS_INLINE RdFlags recv_flags_of(std::uint64_t flags) const noexcept {
+        return (recv_base | to_recv_flags(flags)) & rx_mask;
+    }
+
+    /// Whether a receive with these flags is answered in a queue that is not there.
+    [[nodiscard]] RVT_ALWAYS_INLINE bool lacks_answer(std::uint64_t flags) const noexcept {
+        return (flags & (FI_PEEK | FI_DISCARD)) != 0 && rx_cq == nullptr;
+    }
 
     fid_ep handle{};
 
@@ -45,10 +60,14 @@ struct EpRdm {
     RdFlags send_flags = RdFlags::kNone;    // of calls that bring no flags
     RdFlags access_flags = RdFlags::kNone;  // the same for one-sided calls
     RdFlags recv_flags = RdFlags::kNone;
+    RdFlags tagged_recv_flags = RdFlags::kNone;
     RdFlags send_base = RdFlags::kNone;  // of calls that bring their own
     RdFlags access_base = RdFlags::kNone;
     RdFlags recv_base = RdFlags::kNone;
     RdFlags inject_access_flags = RdFlags::kNone;
+    // Without a queue nothing completes into one, whatever a call says.
+    RdFlags tx_mask = ~RdFlags::kNone;
+    RdFlags rx_mask = ~RdFlags::kNone;
     std::uint64_t source_mask =
         0;  // ored to the source of a receive: all ones without FI_DIRECTED_RECV
 

@@ -145,7 +145,7 @@ ssize_t ep_rdm_atomic_writemsg(fid_ep* self, const fi_msg_atomic* msg,
                          {core::RdAtomic::Kind::kBase, msg->msg_iov, msg->iov_count, nullptr, 0,
                           nullptr, 0, msg->rma_iov, msg->rma_iov_count, msg->datatype, msg->op,
                           msg->addr, msg->context, msg->data},
-                         ep.access_base | to_send_flags(flags));
+                         ep.access_flags_of(flags));
 }
 
 template <class Engine>
@@ -203,7 +203,7 @@ ssize_t ep_rdm_atomic_readwritemsg(fid_ep* self, const fi_msg_atomic* msg, fi_io
                          {core::RdAtomic::Kind::kFetch, msg->msg_iov, msg->iov_count, nullptr, 0,
                           result, result_count, msg->rma_iov, msg->rma_iov_count, msg->datatype,
                           msg->op, msg->addr, msg->context, msg->data},
-                         ep.access_base | to_send_flags(flags));
+                         ep.access_flags_of(flags));
 }
 
 // ---- compare: result = remote, then remote = operand where the comparison holds ----
@@ -253,7 +253,7 @@ ssize_t ep_rdm_atomic_compwritemsg(fid_ep* self, const fi_msg_atomic* msg, const
                          {core::RdAtomic::Kind::kCompare, msg->msg_iov, msg->iov_count, compare,
                           compare_count, result, result_count, msg->rma_iov, msg->rma_iov_count,
                           msg->datatype, msg->op, msg->addr, msg->context, msg->data},
-                         ep.access_base | to_send_flags(flags));
+                         ep.access_flags_of(flags));
 }
 
 template <class Engine>

@@ -165,7 +165,7 @@ struct ToDevice {
                      .dest = msg->addr,
                      .data = msg->data,
                      .context = msg->context,
-                     .flags = ep.send_base | to_send_flags(flags)},
+                     .flags = ep.send_flags_of(flags)},
                     msg->desc);
     }
     static ssize_t recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
@@ -181,7 +181,7 @@ struct ToDevice {
                      .iov_count = msg->iov_count,
                      .source = msg->addr | ep.source_mask,
                      .context = msg->context,
-                     .flags = ep.recv_base | to_recv_flags(flags)},
+                     .flags = ep.recv_flags_of(flags)},
                     msg->desc);
     }
     static ssize_t tsendmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t flags) noexcept {
@@ -199,7 +199,7 @@ struct ToDevice {
                      .tag = msg->tag,
                      .data = msg->data,
                      .context = msg->context,
-                     .flags = ep.send_base | to_send_flags(flags) | RdFlags::kTagged},
+                     .flags = ep.send_flags_of(flags) | RdFlags::kTagged},
                     msg->desc);
     }
     static ssize_t trecvmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t flags) noexcept {
@@ -210,6 +210,9 @@ struct ToDevice {
         if (is_bad_message(msg)) {
             return -FI_EINVAL;
         }
+        if (ep.lacks_answer(flags)) {
+            return -FI_ENOCQ;
+        }
         return recv(ep,
                     {.iov = msg->msg_iov,
                      .iov_count = msg->iov_count,
@@ -217,20 +220,18 @@ struct ToDevice {
                      .tag = msg->tag,
                      .ignore = msg->ignore,
                      .context = msg->context,
-                     .flags = ep.recv_base | to_recv_flags(flags) | RdFlags::kTagged},
+                     .flags = ep.recv_flags_of(flags) | RdFlags::kTagged},
                     msg->desc);
     }
     static ssize_t readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
         EpRdm& ep = EpRdm::from(self);
-        return (flags & ~kReadFlags) != 0
-                   ? -FI_EBADFLAGS
-                   : access(ep, msg, false, ep.access_base | to_send_flags(flags));
+        return (flags & ~kReadFlags) != 0 ? -FI_EBADFLAGS
+                                          : access(ep, msg, false, ep.access_flags_of(flags));
     }
     static ssize_t writemsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
         EpRdm& ep = EpRdm::from(self);
-        return (flags & ~kSendFlags) != 0
-                   ? -FI_EBADFLAGS
-                   : access(ep, msg, true, ep.access_base | to_send_flags(flags));
+        return (flags & ~kSendFlags) != 0 ? -FI_EBADFLAGS
+                                          : access(ep, msg, true, ep.access_flags_of(flags));
     }
     static ssize_t atomicmsg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags) noexcept {
         return atomic_msg(self, core::RdAtomic::Kind::kBase, msg, {}, nullptr, {}, nullptr, flags);
@@ -269,8 +270,7 @@ struct ToDevice {
         call.compare_count = compare.count;
         call.result = result.ioc;
         call.result_count = result.count;
-        return atomic(ep, call, {msg->desc, compare_desc, result_desc},
-                      ep.access_base | to_send_flags(flags));
+        return atomic(ep, call, {msg->desc, compare_desc, result_desc}, ep.access_flags_of(flags));
     }
 };
 

@@ -68,7 +68,7 @@ ssize_t ep_rdm_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noe
                                .dest = msg->addr,
                                .data = msg->data,
                                .context = msg->context,
-                               .flags = ep.send_base | to_send_flags(flags)}));
+                               .flags = ep.send_flags_of(flags)}));
 }
 
 template <class Engine>
@@ -106,7 +106,7 @@ ssize_t ep_rdm_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noe
                                .iov_count = msg->iov_count,
                                .source = msg->addr | ep.source_mask,
                                .context = msg->context,
-                               .flags = ep.recv_base | to_recv_flags(flags)}));
+                               .flags = ep.recv_flags_of(flags)}));
 }
 
 template <class Engine>

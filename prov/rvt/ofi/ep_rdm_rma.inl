@@ -97,7 +97,7 @@ ssize_t ep_rdm_readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags)
     if ((flags & ~kReadFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    return ep_rdm_access_msg(ep, false, msg, ep.access_base | to_send_flags(flags));
+    return ep_rdm_access_msg(ep, false, msg, ep.access_flags_of(flags));
 }
 
 template <class Engine>
@@ -123,7 +123,7 @@ ssize_t ep_rdm_writemsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags
     if ((flags & ~kSendFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
-    return ep_rdm_access_msg(ep, true, msg, ep.access_base | to_send_flags(flags));
+    return ep_rdm_access_msg(ep, true, msg, ep.access_flags_of(flags));
 }
 
 template <class Engine>

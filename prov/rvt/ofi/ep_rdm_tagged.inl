@@ -72,7 +72,7 @@ ssize_t ep_rdm_tsendmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t fl
                                .tag = msg->tag,
                                .data = msg->data,
                                .context = msg->context,
-                               .flags = ep.send_base | to_send_flags(flags) | RdFlags::kTagged}));
+                               .flags = ep.send_flags_of(flags) | RdFlags::kTagged}));
 }
 
 template <class Engine>
@@ -81,7 +81,7 @@ ssize_t ep_rdm_trecv(fid_ep* self, void* buffer, std::size_t length, void* /*des
                      void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
     return to_fi(ep.over.template recv_one<RdFlags::kTagged>(
-        buffer, length, source | ep.source_mask, tag, ignore, context, ep.recv_flags));
+        buffer, length, source | ep.source_mask, tag, ignore, context, ep.tagged_recv_flags));
 }
 
 template <class Engine>
@@ -98,7 +98,7 @@ ssize_t ep_rdm_trecvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size
                                .tag = tag,
                                .ignore = ignore,
                                .context = context,
-                               .flags = ep.recv_flags | RdFlags::kTagged}));
+                               .flags = ep.tagged_recv_flags | RdFlags::kTagged}));
 }
 
 template <class Engine>
@@ -110,13 +110,16 @@ ssize_t ep_rdm_trecvmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t fl
     if (is_bad_message(msg)) [[unlikely]] {
         return -FI_EINVAL;
     }
+    if (ep.lacks_answer(flags)) [[unlikely]] {
+        return -FI_ENOCQ;
+    }
     return to_fi(ep.over.recv({.iov = msg->msg_iov,
                                .iov_count = msg->iov_count,
                                .source = msg->addr | ep.source_mask,
                                .tag = msg->tag,
                                .ignore = msg->ignore,
                                .context = msg->context,
-                               .flags = ep.recv_base | to_recv_flags(flags) | RdFlags::kTagged}));
+                               .flags = ep.recv_flags_of(flags) | RdFlags::kTagged}));
 }
 
 template <class Engine>

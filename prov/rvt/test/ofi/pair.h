@@ -19,6 +19,8 @@ struct EndOptions {
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;
     bool is_selective = false;
+    bool has_queue = true;  // else counters alone
+    std::uint32_t version = kVersion;
     fi_wait_obj wait_obj = FI_WAIT_UNSPEC;
     std::size_t cq_size = 0;
     fi_ep_type type = FI_EP_UNSPEC;
@@ -52,7 +54,7 @@ struct End {
 
     explicit End(const EndOptions& options)
         : open(ask(hints_of(options), options.node, options.service,
-                   options.node != nullptr ? FI_SOURCE : 0)
+                   options.node != nullptr ? FI_SOURCE : 0, options.version)
                    .info) {
         av = open.av();
         cq = open.cq(with<fi_cq_attr>([&](auto& attr) {
@@ -68,7 +70,9 @@ struct End {
         });
         const std::uint64_t selective = options.is_selective ? FI_SELECTIVE_COMPLETION : 0;
         RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
-        RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV | selective));
+        if (options.has_queue) {
+            RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV | selective));
+        }
         const std::uint64_t events[] = {FI_SEND,  FI_RECV,        FI_READ,
                                         FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
         for (std::size_t i = 0; i < cntrs.size(); ++i) {
