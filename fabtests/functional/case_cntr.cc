@@ -98,6 +98,38 @@ void injected_writes(Rank& self) {
     party.barrier();
 }
 
+/// What the target refuses counts as an error and as nothing else.
+void refused_writes(Rank& self) {
+    constexpr std::uint64_t kGood = 5;
+    constexpr std::uint64_t kBad = 3;
+    Party party(self, {.caps = FI_RMA | FI_TAGGED,
+                       .tx_cq_flags = FI_TRANSMIT | FI_SELECTIVE_COMPLETION,
+                       .cntr_flags = FI_WRITE});
+    if (party.ep.info->tx_attr->inject_size < 8) skip("8 bytes cannot be injected");
+    Buffer local(party.ep, 4096);
+    Buffer target(party.ep, 4096);
+    const RemoteRegion remote = party.trade(self.other(), target.remote());
+    const auto inject = [&](std::uint64_t address) {
+        const iovec from{local.as(), 8};
+        const fi_rma_iov to{address, 8, remote.key};
+        const fi_msg_rma message{&from, nullptr, 1, party.peer(), &to, 1, nullptr, 0};
+        party.ep.post([&] { return fi_writemsg(party.ep.ep, &message, FI_INJECT); });
+    };
+    if (self.rank == 0) {
+        inject(remote.base);
+        party.ep.wait_cntr(party.ep.write_cntr, 1);  // connected: small ones need no record
+        for (std::uint64_t i = 1; i < kGood; ++i) inject(remote.base);
+        for (std::uint64_t i = 0; i < kBad; ++i) inject(remote.base + 4092);
+        for (std::uint64_t i = 0; i < kBad; ++i) {
+            FAB_CHECK(party.ep.wait_any(party.ep.tx_cq).err != 0);
+        }
+        party.ep.wait_cntr(party.ep.write_cntr, kGood);
+        FAB_EQUAL(fi_cntr_readerr(party.ep.write_cntr), kBad);
+        FAB_EQUAL(fi_cntr_read(party.ep.write_cntr), kGood);
+    }
+    party.barrier();
+}
+
 /// With FI_RMA_EVENT the target counts what is done to it.
 void remote(Rank& self) {
     constexpr std::uint64_t kCount = 20;
@@ -188,6 +220,7 @@ constexpr Case kCases[] = {
     {"cntr_messages", messages},
     {"cntr_rma", rma},
     {.name = "cntr_injected_writes", .run = injected_writes, .on_one_host = true},
+    {"cntr_refused_writes", refused_writes},
     {"cntr_remote", remote},
     {"cntr_waits", waits},
     {"cntr_errors", errors},

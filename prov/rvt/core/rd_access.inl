@@ -72,9 +72,10 @@ bool RdEngine<Lock, Host>::write_quietly(const RdRma& request) noexcept {
     constexpr RdFlags kWaited =
         RdFlags::kCompletion | RdFlags::kDeliveryComplete | RdFlags::kFence | RdFlags::kHasUse;
     Peer* const peer = peer_of(request.dest);
-    if (!request.is_write || has(request.flags, kWaited) || request.iov_count != 1 ||
-        request.remote_count != 1 || peer == nullptr || peer->waiting != 0 ||
-        peer->state != Peer::State::kConnected) {
+    // A counter counts what the target has executed.
+    if (!request.is_write || has(request.flags, kWaited) || completion_.write != nullptr ||
+        request.iov_count != 1 || request.remote_count != 1 || peer == nullptr ||
+        peer->waiting != 0 || peer->state != Peer::State::kConnected) {
         return false;
     }
     const RdRemote& remote = *request.remote;
@@ -100,9 +101,6 @@ bool RdEngine<Lock, Host>::write_quietly(const RdRma& request) noexcept {
     peer->has_quiet_writes = true;
     peer->asked_ticks = 0;
     has_accessed_ = true;
-    if (completion_.write != nullptr) {
-        completion_.write->add(1);
-    }
     return true;
 }
 

@@ -54,7 +54,8 @@ void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus 
     reply(peer, RdOp::kAccessDone, 0, operation, &outcome, sizeof outcome);
 }
 
-/// Counts a finished access of a peer, and reports it if it carried data.
+/// Counts a finished access of a peer, and reports it if it carried data. What both reads and
+/// writes counts as a read here, and as a write of the region.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::report_access(const RdAccess& access, std::uint8_t flags,
                                          std::uint64_t data, std::uint64_t wc_flags) noexcept {
@@ -62,7 +63,7 @@ void RdEngine<Lock, Host>::report_access(const RdAccess& access, std::uint8_t fl
         return;
     }
     Counter* const counter =
-        (wc_flags & kWcRemoteWrite) != 0 ? completion_.remote_write : completion_.remote_read;
+        (wc_flags & kWcRemoteRead) != 0 ? completion_.remote_read : completion_.remote_write;
     if (counter != nullptr) {
         counter->add(1);
     }
@@ -325,7 +326,9 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
         answer(peer, header.operation, to_wc_status(stored), header.key);
         return true;
     }
-    const std::uint64_t wc_flags = kWcAtomic | (is_read ? kWcRemoteRead : kWcRemoteWrite);
+    // Whatever brings something back is a read, fi_endpoint(3); most of it writes as well.
+    const std::uint64_t wc_flags =
+        kWcAtomic | (is_base ? 0 : kWcRemoteRead) | (is_read ? 0 : kWcRemoteWrite);
     report_access(access, arrival.flags(), arrival.data(), wc_flags);
     if (is_base) {
         answer(peer, header.operation, WcStatus::kSuccess, header.key);

@@ -596,11 +596,13 @@ void RdEngine<Lock, Host>::end_receive(RdRxEntry& entry, bool is_tagged, WcStatu
     if (has(entry.flags, RdFlags::kHasUse) && entry.users == 0) {
         entry.use->release();
     }
+    // Messages that are on their way into the buffer keep it; the last of them says so.
+    const bool is_released = is_multi && entry.users == 0;
     if (rx_cq_ != nullptr) {
-        rx_cq_->push(
-            Cqe{.op_context = entry.context,
-                .flags = kWcRecv | (is_tagged ? kWcTagged : kWcMsg) | (is_multi ? kWcMultiRecv : 0),
-                .status = status});
+        rx_cq_->push(Cqe{
+            .op_context = entry.context,
+            .flags = kWcRecv | (is_tagged ? kWcTagged : kWcMsg) | (is_released ? kWcMultiRecv : 0),
+            .status = status});
     }
     if (recv_counter_ != nullptr) {
         recv_counter_->add_error(1);
