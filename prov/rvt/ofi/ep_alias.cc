@@ -6,6 +6,8 @@
 #include "ofi/ep_rdm.h"
 #include "ofi/errors.h"
 #include "ofi/info.h"
+#include "ofi/op_flags.h"
+#include "ofi/refuse.h"
 
 namespace rvt::ofi {
 namespace {
@@ -143,13 +145,39 @@ int alias_close(fid* self) noexcept {
 
 int alias_control(fid* self, int command, void* argument) noexcept {
     EpAlias& alias = EpAlias::from(self);
-    if (command != FI_GETOPSFLAG || argument == nullptr) {
-        return -FI_ENOSYS;
+    switch (command) {
+        case FI_GETOPSFLAG:
+            return get_op_flags({alias.tx_op_flags, alias.rx_op_flags},
+                                *static_cast<std::uint64_t*>(argument));
+        case FI_SETOPSFLAG:
+            return set_op_flags(alias.tx_op_flags, alias.rx_op_flags, {kTxOpFlags, kRxOpFlags},
+                                *static_cast<const std::uint64_t*>(argument));
+        default: return -FI_ENOSYS;
     }
-    auto& flags = *static_cast<std::uint64_t*>(argument);
-    flags = (flags & FI_RECV) != 0 ? alias.rx_op_flags : alias.tx_op_flags;
-    return 0;
 }
+
+// ---- names
+
+int alias_setname(fid* self, void* address, std::size_t bytes) noexcept {
+    return fi_setname(owner_of(self), address, bytes);
+}
+int alias_getname(fid* self, void* address, std::size_t* bytes) noexcept {
+    return fi_getname(owner_of(self), address, bytes);
+}
+
+constexpr Refuse<-FI_ENOSYS> kNoConnections{};
+fi_ops_cm alias_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = alias_setname,
+    .getname = alias_getname,
+    .getpeer = kNoConnections,
+    .connect = kNoConnections,
+    .listen = kNoConnections,
+    .accept = kNoConnections,
+    .reject = kNoConnections,
+    .shutdown = kNoConnections,
+    .join = kNoConnections,
+};
 
 fi_ops alias_fid_ops = fid_ops(alias_close, no_bind, alias_control);
 
@@ -182,6 +210,7 @@ int ep_alias_open(EpRdm& owner, struct fi_alias& alias) noexcept {
         made->handle = owner.handle;
         made->handle.fid.ops = &alias_fid_ops;
         made->handle.ops = &alias_ep_ops;
+        made->handle.cm = &alias_cm_ops;
         made->handle.msg = &alias_tables.msg;
         made->handle.tagged = &alias_tables.tagged;
         made->handle.rma = &alias_tables.rma;

@@ -17,6 +17,7 @@
 #include "ofi/errors.h"
 #include "ofi/info.h"
 #include "ofi/mc.h"
+#include "ofi/op_flags.h"
 #include "ofi/refuse.h"
 #include "util/log.h"
 
@@ -208,34 +209,21 @@ int enable(EpDgram& ep) {
 
 // ---- control ----
 
-int get_op_flags(const EpDgram& ep, std::uint64_t& flags) noexcept {
-    const bool is_tx = (flags & FI_TRANSMIT) != 0;
-    const bool is_rx = (flags & FI_RECV) != 0;
-    if (is_tx == is_rx) {
-        return -FI_EINVAL;
-    }
-    flags = is_tx ? ep.tx_op_flags : ep.rx_op_flags;
-    return 0;
-}
-
-int set_op_flags(EpDgram& ep, std::uint64_t flags) noexcept {
-    const bool is_tx = (flags & FI_TRANSMIT) != 0;
-    const bool is_rx = (flags & FI_RECV) != 0;
-    const std::uint64_t op_flags = flags & ~std::uint64_t{FI_TRANSMIT | FI_RECV};
-    if (is_tx == is_rx || (op_flags & ~(is_tx ? kDgramTxOpFlags : kDgramRxOpFlags)) != 0) {
-        return -FI_EINVAL;
-    }
-    (is_tx ? ep.tx_op_flags : ep.rx_op_flags) = op_flags;
+int change_op_flags(EpDgram& ep, std::uint64_t flags) noexcept {
+    const int changed =
+        set_op_flags(ep.tx_op_flags, ep.rx_op_flags, {kDgramTxOpFlags, kDgramRxOpFlags}, flags);
     ep.prepare_flags();
-    return 0;
+    return changed;
 }
 
 int ep_dgram_control(fid* self, int command, void* argument) noexcept {
     EpDgram& ep = EpDgram::from(self);
     switch (command) {
         case FI_ENABLE: return entry([&] { return enable(ep); });
-        case FI_GETOPSFLAG: return get_op_flags(ep, *static_cast<std::uint64_t*>(argument));
-        case FI_SETOPSFLAG: return set_op_flags(ep, *static_cast<const std::uint64_t*>(argument));
+        case FI_GETOPSFLAG:
+            return get_op_flags({ep.tx_op_flags, ep.rx_op_flags},
+                                *static_cast<std::uint64_t*>(argument));
+        case FI_SETOPSFLAG: return change_op_flags(ep, *static_cast<std::uint64_t*>(argument));
         default: return -FI_ENOSYS;
     }
 }

@@ -95,7 +95,7 @@ int ep_dgram_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t 
 /// Flags that may be an endpoint's default.
 inline constexpr std::uint64_t kDgramTxOpFlags =
     FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MULTICAST;
-inline constexpr std::uint64_t kDgramRxOpFlags = FI_COMPLETION;
+inline constexpr std::uint64_t kDgramRxOpFlags = FI_COMPLETION | FI_TRANSMIT_COMPLETE;
 inline constexpr std::size_t kMaxDgramQueue = std::size_t{1} << 14;
 inline constexpr std::size_t kDgramQueue = 1024;  // where none is asked for
 

@@ -16,6 +16,7 @@
 #include "ofi/errors.h"
 #include "ofi/info.h"
 #include "ofi/msg_options.h"
+#include "ofi/op_flags.h"
 #include "ofi/pep.h"
 #include "ofi/refuse.h"
 #include "ofi/srx.h"
@@ -298,11 +299,11 @@ int ep_msg_control(fid* self, int command, void* argument) noexcept {
     switch (command) {
         case FI_ENABLE: return entry([&] { return enable(ep); });
         case FI_GETOPSFLAG:
-            return msg_get_op_flags(ep.tx_op_flags, ep.rx_op_flags,
-                                    static_cast<std::uint64_t*>(argument));
+            return get_op_flags({ep.tx_op_flags, ep.rx_op_flags},
+                                *static_cast<std::uint64_t*>(argument));
         case FI_SETOPSFLAG:
-            return msg_set_op_flags(ep.tx_op_flags, ep.rx_op_flags,
-                                    static_cast<const std::uint64_t*>(argument));
+            return set_op_flags(ep.tx_op_flags, ep.rx_op_flags, msg_op_flags(),
+                                *static_cast<const std::uint64_t*>(argument));
         default: return -FI_ENOSYS;
     }
 }

@@ -5,7 +5,7 @@
 namespace rvt::ofi {
 namespace {
 
-constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE;
+constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_TRANSMIT_COMPLETE;
 
 // ---- sends ----
 

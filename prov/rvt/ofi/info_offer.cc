@@ -94,7 +94,7 @@ const std::uint64_t kRxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_RECV 
 const std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const std::uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
-const std::uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV;
+const std::uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV | FI_TRANSMIT_COMPLETE;
 
 namespace {
 
@@ -146,7 +146,7 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.memory_mr_mode = FI_MR_PROV_KEY;
     offer.default_queue = 256;
     offer.tx.caps = offer.info.caps & kTxCaps;
-    offer.tx.op_flags = kTxOpFlags & ~std::uint64_t{FI_MATCH_COMPLETE};
+    offer.tx.op_flags = msg_op_flags().tx;
     offer.tx.msg_order = kMsgOrder;
     offer.tx.comp_order = FI_ORDER_STRICT;
     offer.tx.inject_size = kMsgInject;
@@ -155,7 +155,7 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.tx.rma_iov_limit = 1;
     offer.rx.caps = offer.info.caps & kRxCaps;
     offer.rx.mode = FI_RX_CQ_DATA;
-    offer.rx.op_flags = FI_COMPLETION;
+    offer.rx.op_flags = msg_op_flags().rx;
     offer.rx.msg_order = kMsgOrder;
     offer.rx.comp_order = FI_ORDER_STRICT;
     offer.rx.total_buffered_recv = 0;

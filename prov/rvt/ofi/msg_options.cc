@@ -52,27 +52,9 @@ int msg_setopt(int level, int option, const void* value, std::size_t bytes,
     return size <= sizes.cm_data ? 0 : -FI_EINVAL;
 }
 
-int msg_get_op_flags(std::uint64_t tx, std::uint64_t rx, std::uint64_t* flags) noexcept {
-    const bool is_tx = (*flags & FI_TRANSMIT) != 0;
-    const bool is_rx = (*flags & FI_RECV) != 0;
-    if (is_tx == is_rx) {
-        return -FI_EINVAL;
-    }
-    *flags = is_tx ? tx : rx;
-    return 0;
-}
-
-int msg_set_op_flags(std::uint64_t& tx, std::uint64_t& rx, const std::uint64_t* flags) noexcept {
-    const bool is_tx = (*flags & FI_TRANSMIT) != 0;
-    const bool is_rx = (*flags & FI_RECV) != 0;
-    const std::uint64_t op_flags = *flags & ~std::uint64_t{FI_TRANSMIT | FI_RECV};
-    const std::uint64_t known = is_tx ? kTxOpFlags & ~std::uint64_t{FI_MATCH_COMPLETE}
-                                      : kRxOpFlags & ~std::uint64_t{FI_MULTI_RECV};
-    if (is_tx == is_rx || (op_flags & ~known) != 0) {
-        return -FI_EINVAL;
-    }
-    (is_tx ? tx : rx) = op_flags;
-    return 0;
+OpFlags msg_op_flags() noexcept {
+    return {.tx = kTxOpFlags & ~std::uint64_t{FI_MATCH_COMPLETE},
+            .rx = kRxOpFlags & ~std::uint64_t{FI_MULTI_RECV}};
 }
 
 }  // namespace rvt::ofi

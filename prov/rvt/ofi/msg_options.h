@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ofi/compat.h"
+#include "ofi/op_flags.h"
 
 namespace rvt::ofi {
 
@@ -22,8 +23,7 @@ int msg_getopt(int level, int option, void* value, std::size_t* bytes,
 int msg_setopt(int level, int option, const void* value, std::size_t bytes,
                const MsgSizes& sizes) noexcept;
 
-// FI_GETOPSFLAG and FI_SETOPSFLAG.
-int msg_get_op_flags(std::uint64_t tx, std::uint64_t rx, std::uint64_t* flags) noexcept;
-int msg_set_op_flags(std::uint64_t& tx, std::uint64_t& rx, const std::uint64_t* flags) noexcept;
+/// The default flags that a connected endpoint can have.
+OpFlags msg_op_flags() noexcept;
 
 }  // namespace rvt::ofi

@@ -28,9 +28,11 @@ inline constexpr std::uint64_t kReadFlags = FI_COMPLETION | FI_MORE | FI_FENCE |
                                             FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
                                             FI_DELIVERY_COMPLETE;
 inline constexpr std::uint64_t kAtomicFlags = kReadFlags | FI_INJECT;
-inline constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_MULTI_RECV;
+// FI_TRANSMIT_COMPLETE asks for less than a completed receive here is, fi_msg(3).
+inline constexpr std::uint64_t kRecvFlags =
+    FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_TRANSMIT_COMPLETE;
 inline constexpr std::uint64_t kTaggedRecvFlags =
-    FI_COMPLETION | FI_MORE | FI_PEEK | FI_CLAIM | FI_DISCARD;
+    FI_COMPLETION | FI_MORE | FI_PEEK | FI_CLAIM | FI_DISCARD | FI_TRANSMIT_COMPLETE;
 
 /// FI_INJECT_COMPLETE and FI_TRANSMIT_COMPLETE ask for less than every completion here gives.
 RVT_ALWAYS_INLINE constexpr RdFlags to_send_flags(std::uint64_t flags) noexcept {

@@ -21,7 +21,7 @@ namespace rvt::ofi {
 namespace {
 
 constexpr std::size_t kDefaultSize = 256;
-constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE;
+constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_TRANSMIT_COMPLETE;
 
 int srx_close(fid* self) noexcept {
     Srx& srx = Srx::from(self);

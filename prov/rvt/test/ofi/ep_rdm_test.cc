@@ -350,3 +350,104 @@ Test(ep_rdm, says_how_a_peer_is_reached) {
     cr_assert(strstr(text, "shared memory") != nullptr, "%s", text);
     RVT_EQ(bytes, strlen(text) + 1);
 }
+
+Test(ep_rdm, an_alias_has_the_name_of_its_owner) {
+    const Pair pair;
+    fid_ep* made = nullptr;
+    RVT_OK(fi_ep_alias(pair.a.ep.get(), &made, FI_TRANSMIT));
+    const Owned<fid_ep> alias(made);
+    sockaddr_in own{};
+    sockaddr_in name{};
+    std::size_t bytes = sizeof name;
+    RVT_OK(fi_getname(&pair.a.ep->fid, &own, &bytes));
+    RVT_OK(fi_getname(&alias->fid, &name, &bytes));
+    RVT_EQ(name.sin_port, own.sin_port);
+    RVT_ASSERT(fi_setname(&alias->fid, &name, sizeof name) ==
+               fi_setname(&pair.a.ep->fid, &name, sizeof name));
+    RVT_EQ(fi_connect(alias.get(), &name, nullptr, 0), -FI_ENOSYS);
+}
+
+Test(ep_rdm, the_flags_of_an_alias_can_be_changed) {
+    EndOptions options;
+    options.is_selective = true;
+    options.caps = FI_TAGGED;
+    Pair pair(options);
+    fid_ep* made = nullptr;
+    RVT_OK(fi_ep_alias(pair.a.ep.get(), &made, FI_TRANSMIT));
+    const Owned<fid_ep> alias(made);
+    std::uint64_t both = FI_TRANSMIT | FI_RECV;
+    RVT_EQ(fi_control(&alias->fid, FI_GETOPSFLAG, &both), -FI_EINVAL);
+    RVT_EQ(fi_control(&alias->fid, FI_SETOPSFLAG, &both), -FI_EINVAL);
+    std::uint64_t flags = FI_TRANSMIT | FI_COMPLETION;
+    RVT_OK(fi_control(&alias->fid, FI_SETOPSFLAG, &flags));
+    flags = FI_TRANSMIT;
+    RVT_OK(fi_control(&alias->fid, FI_GETOPSFLAG, &flags));
+    RVT_EQ(flags, FI_COMPLETION);
+    char in[8] = "";
+    RVT_OK(fi_trecv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr));
+    pair.post([&] { return fi_tsend(alias.get(), "loud", 5, nullptr, pair.a.peer, 1, in); });
+    RVT_ASSERT(pair.a.next().op_context == in);
+}
+
+Test(ep_rdm, works_with_counters_alone) {
+    EndOptions options;
+    options.has_queue = false;
+    Pair pair(options);
+    std::uint64_t target = 0;
+    std::uint64_t value = 5;
+    const auto mr = pair.b.reg(&target, sizeof target, FI_REMOTE_READ | FI_REMOTE_WRITE, 1);
+    const std::uint64_t address = pair.b.address_of(&target);
+    const std::uint64_t key = fi_mr_key(mr.get());
+    const auto counted = [&](End& end, std::size_t which, std::uint64_t count) {
+        pair.until([&] { return fi_cntr_read(end.cntrs[which].get()) == count; });
+    };
+    char in[64] = "";
+    // In one line, in several, and far more than is sent unasked.
+    std::vector<char> large(1 << 20, 'x');
+    std::vector<char> place(large.size());
+    std::uint64_t received = 0;
+    for (const std::size_t size : {sizeof value, std::size_t{100}, large.size()}) {
+        RVT_OK(fi_recv(pair.b.ep.get(), place.data(), size, nullptr, FI_ADDR_UNSPEC, nullptr));
+        pair.post([&] {
+            return fi_send(pair.a.ep.get(), large.data(), size, nullptr, pair.a.peer, nullptr);
+        });
+        counted(pair.b, 1, ++received);
+        counted(pair.a, 0, received);
+    }
+    // Flags of a call do not bring a queue into being.
+    iovec out{large.data(), 8};
+    const fi_msg message{&out, nullptr, 1, pair.a.peer, nullptr, 0};
+    pair.post([&] { return fi_sendmsg(pair.a.ep.get(), &message, FI_COMPLETION); });
+    iovec room{in, sizeof in};
+    const fi_msg receive{&room, nullptr, 1, FI_ADDR_UNSPEC, nullptr, 0};
+    RVT_OK(fi_recvmsg(pair.b.ep.get(), &receive, FI_COMPLETION));
+    counted(pair.b, 1, ++received);
+    pair.post([&] {
+        return fi_write(pair.a.ep.get(), &value, sizeof value, nullptr, pair.a.peer, address, key,
+                        nullptr);
+    });
+    counted(pair.a, 3, 1);
+    RVT_EQ(target, 5);
+    const fi_rma_iov remote{address, sizeof value, key};
+    iovec local{&value, sizeof value};
+    const fi_msg_rma access{&local, nullptr, 1, pair.a.peer, &remote, 1, nullptr, 0};
+    pair.post([&] { return fi_readmsg(pair.a.ep.get(), &access, FI_COMPLETION); });
+    counted(pair.a, 2, 1);
+    pair.post([&] {
+        return fi_atomic(pair.a.ep.get(), &value, 1, nullptr, pair.a.peer, address, key, FI_UINT64,
+                         FI_SUM, nullptr);
+    });
+    counted(pair.a, 3, 2);
+    RVT_EQ(target, 10);
+}
+
+Test(ep_rdm, a_question_without_a_queue_for_the_answer_is_refused) {
+    EndOptions options;
+    options.has_queue = false;
+    options.caps = FI_TAGGED;
+    const Pair pair(options);
+    const fi_msg_tagged asked{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 1, 0, nullptr, 0};
+    RVT_EQ(fi_trecvmsg(pair.a.ep.get(), &asked, FI_PEEK), -FI_ENOCQ);
+    RVT_EQ(fi_trecvmsg(pair.a.ep.get(), &asked, FI_PEEK | FI_CLAIM), -FI_ENOCQ);
+    RVT_EQ(fi_trecvmsg(pair.a.ep.get(), &asked, FI_PEEK | FI_DISCARD), -FI_ENOCQ);
+}

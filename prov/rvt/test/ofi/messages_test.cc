@@ -283,6 +283,82 @@ Test(messages, one_buffer_takes_many_messages) {
     RVT_EQ(flags & FI_MULTI_RECV, FI_MULTI_RECV);
 }
 
+Test(messages, a_cancelled_buffer_is_released_by_the_last_message_in_it) {
+    Pair pair;
+    constexpr std::size_t kBytes = 64 << 20;
+    const std::vector<char> out(kBytes, 'x');
+    std::vector<char> in(kBytes + 4096, '-');
+    const iovec part{in.data(), in.size()};
+    const fi_msg msg{&part, nullptr, 1, FI_ADDR_UNSPEC, in.data(), 0};
+    std::size_t least = 1;
+    RVT_OK(
+        fi_setopt(&pair.b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least));
+    RVT_OK(fi_recvmsg(pair.b.ep.get(), &msg, FI_MULTI_RECV));
+    pair.post([&] {
+        return fi_send(pair.a.ep.get(), out.data(), out.size(), nullptr, pair.a.peer, nullptr);
+    });
+    pair.until([&] { return in.front() == 'x'; });
+    RVT_EQ(in[kBytes - 1], '-');
+    RVT_OK(fi_cancel(&pair.b.ep->fid, in.data()));
+    const fi_cq_err_entry cancelled = pair.b.next_error();
+    RVT_EQ(cancelled.err, FI_ECANCELED);
+    RVT_EQ(cancelled.flags & FI_MULTI_RECV, 0);
+    RVT_EQ(pair.b.next().flags & FI_MULTI_RECV, FI_MULTI_RECV);
+    RVT_EQ(in[kBytes - 1], 'x');
+}
+
+Test(messages, multi_recv_by_default_is_for_untagged_receives) {
+    EndOptions options;
+    options.caps = FI_MSG | FI_TAGGED | FI_MULTI_RECV;
+    options.rx_op_flags = FI_MULTI_RECV;
+    Pair pair(options);
+    char in[8] = "";
+    iovec halves[2] = {{in, 4}, {in + 4, 4}};
+    RVT_OK(fi_trecv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr));
+    RVT_OK(fi_trecvv(pair.b.ep.get(), halves, nullptr, 2, FI_ADDR_UNSPEC, 2, 0, nullptr));
+    pair.post([&] { return fi_tinject(pair.a.ep.get(), "first", 6, pair.a.peer, 1); });
+    RVT_EQ(pair.b.next().flags, FI_RECV | FI_TAGGED);
+    RVT_ASSERT(strcmp(in, "first") == 0);
+    pair.post([&] { return fi_tinject(pair.a.ep.get(), "second", 7, pair.a.peer, 2); });
+    RVT_EQ(pair.b.next().flags, FI_RECV | FI_TAGGED);
+    RVT_ASSERT(strcmp(in, "second") == 0);
+}
+
+Test(messages, a_receive_may_ask_for_transmit_complete) {
+    EndOptions options;
+    options.caps = FI_MSG | FI_TAGGED;
+    options.rx_op_flags = FI_TRANSMIT_COMPLETE;
+    Pair pair(options);
+    char in[8] = "";
+    iovec room{in, sizeof in};
+    const fi_msg receive{&room, nullptr, 1, FI_ADDR_UNSPEC, nullptr, 0};
+    const fi_msg_tagged tagged{&room, nullptr, 1, FI_ADDR_UNSPEC, 1, 0, nullptr, 0};
+    RVT_OK(fi_recvmsg(pair.b.ep.get(), &receive, FI_TRANSMIT_COMPLETE));
+    RVT_OK(fi_trecvmsg(pair.b.ep.get(), &tagged, FI_TRANSMIT_COMPLETE));
+    pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
+    RVT_EQ(pair.b.next().len, 4);
+    pair.post([&] { return fi_tinject(pair.a.ep.get(), "abcde", 6, pair.a.peer, 1); });
+    RVT_EQ(pair.b.next().len, 6);
+}
+
+Test(messages, more_than_fits_into_a_size_is_refused) {
+    Pair pair;
+    char out[8] = "";
+    iovec many[2] = {{out, SIZE_MAX}, {out, 2}};
+    const std::size_t most = pair.a.open.info->ep_attr->max_msg_size;
+    RVT_EQ(fi_send(pair.a.ep.get(), out, most + 1, nullptr, pair.a.peer, nullptr), -FI_EMSGSIZE);
+    RVT_EQ(fi_sendv(pair.a.ep.get(), many, nullptr, 2, pair.a.peer, nullptr), -FI_EMSGSIZE);
+    RVT_EQ(fi_writev(pair.a.ep.get(), many, nullptr, 2, pair.a.peer, 0, 1, nullptr), -FI_EMSGSIZE);
+    RVT_EQ(fi_readv(pair.a.ep.get(), many, nullptr, 2, pair.a.peer, 0, 1, nullptr), -FI_EMSGSIZE);
+    const std::size_t wraps = (std::size_t{1} << 61) + 1;  // of 8 bytes each
+    RVT_EQ(fi_atomic(pair.a.ep.get(), out, wraps, nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM,
+                     nullptr),
+           -FI_EMSGSIZE);
+    RVT_EQ(fi_fetch_atomic(pair.a.ep.get(), out, wraps, nullptr, out, nullptr, pair.a.peer, 0, 1,
+                           FI_UINT64, FI_SUM, nullptr),
+           -FI_EMSGSIZE);
+}
+
 Test(messages, delivery_complete_means_delivered) {
     EndOptions options;
     options.tx_op_flags = FI_DELIVERY_COMPLETE;
