@@ -263,13 +263,28 @@ core::RdKeys Domain::rd_keys() noexcept {
     };
 }
 
-void Domain::watch_key(std::uint64_t key, Cntr* cntr) {
-    const util::Guard<DomainLock> guard(lock);
-    watched_keys[key] = cntr;
+util::Status Domain::watch_key(std::uint64_t key, Cntr& cntr) {
+    const std::lock_guard guard(endpoints_lock);
+    for (auto at = endpoints.begin(); at != endpoints.end(); ++at) {
+        const util::Status joined = cntr.add_source(**at);
+        if (!joined.is_ok()) {
+            std::for_each(endpoints.begin(), at,
+                          [&](core::RdEndpoint* each) { cntr.remove_source(*each); });
+            return joined;
+        }
+    }
+    const util::Guard<DomainLock> lock_guard(lock);
+    watched_keys[key] = &cntr;
+    return util::kOk;
 }
 
 void Domain::unwatch_key(std::uint64_t key) noexcept {
-    const util::Guard<DomainLock> guard(lock);
+    const std::lock_guard guard(endpoints_lock);
+    Cntr& cntr = *watched_keys.at(key);
+    for (const core::RdEndpoint* const each : endpoints) {
+        cntr.remove_source(*each);
+    }
+    const util::Guard<DomainLock> lock_guard(lock);
     watched_keys.erase(key);
 }
 
@@ -280,15 +295,30 @@ void Domain::count_key(std::uint64_t key) noexcept {
     }
 }
 
-void Domain::add_endpoint(core::RdEndpoint& endpoint) {
+util::Status Domain::add_endpoint(core::RdEndpoint& endpoint) {
     const std::lock_guard guard(endpoints_lock);
+    for (auto at = watched_keys.begin(); at != watched_keys.end(); ++at) {
+        const util::Status joined = at->second->add_source(endpoint);
+        if (!joined.is_ok()) {
+            std::for_each(watched_keys.begin(), at,
+                          [&](const auto& each) { each.second->remove_source(endpoint); });
+            return joined;
+        }
+    }
     const util::Guard<DomainLock> lock_guard(lock);
     endpoints.push_back(&endpoint);
     has_several_endpoints = endpoints.size() > 1;
+    return util::kOk;
 }
 
 void Domain::remove_endpoint(const core::RdEndpoint& endpoint) noexcept {
     const std::lock_guard guard(endpoints_lock);
+    if (std::ranges::find(endpoints, &endpoint) == endpoints.end()) {
+        return;  // it was never enabled
+    }
+    for (const auto& [key, cntr] : watched_keys) {
+        cntr->remove_source(endpoint);
+    }
     const util::Guard<DomainLock> lock_guard(lock);
     std::erase(endpoints, &endpoint);
     has_several_endpoints = endpoints.size() > 1;

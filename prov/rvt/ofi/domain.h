@@ -68,7 +68,10 @@ struct Domain {
     util::Status open_msg();
 
     // Regions whose accesses are counted on their own, fi_mr_bind(3).
-    void watch_key(std::uint64_t key, Cntr* cntr);
+    // Who reads such a counter drives every endpoint, by which peers reach the region. Returns:
+    // the error of adding an endpoint's descriptor to what the counter sleeps on. May throw
+    // bad_alloc.
+    util::Status watch_key(std::uint64_t key, Cntr& cntr);
     void unwatch_key(std::uint64_t key) noexcept;
     /// Threads: holder of `lock`.
     void count_key(std::uint64_t key) noexcept;
@@ -84,8 +87,8 @@ struct Domain {
     /// Whether nothing waits in them that only polling sends. Threads: as before.
     [[nodiscard]] bool may_sleep_locked() const noexcept;
 
-    // Enabled RDM endpoints. May throw bad_alloc.
-    void add_endpoint(core::RdEndpoint& endpoint);
+    // Enabled RDM endpoints. Returns: as watch_key(). May throw bad_alloc.
+    util::Status add_endpoint(core::RdEndpoint& endpoint);
     void remove_endpoint(const core::RdEndpoint& endpoint) noexcept;
 
     fid_domain handle{};
@@ -100,8 +103,8 @@ struct Domain {
     bool has_auto_progress = false;
     bool has_resource_management = true;
     MrMode mr_mode;
-    std::unordered_map<std::uint64_t, Cntr*> watched_keys;  // under `lock`
     std::mutex endpoints_lock;                              // order: before `lock`
+    std::unordered_map<std::uint64_t, Cntr*> watched_keys;  // changed under both
     std::vector<core::RdEndpoint*> endpoints;               // enabled ones; changed under both
     bool has_several_endpoints = false;                     // of these; under `lock`
     std::size_t next_sender = 0;                            // of these; under `lock`

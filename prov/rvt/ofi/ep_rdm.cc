@@ -220,12 +220,14 @@ int enable(EpRdm& ep) {
     if (enabled.is_ok()) {
         enabled = join_queues(ep);
     }
+    if (enabled.is_ok()) {
+        enabled = ep.domain->add_endpoint(*ep.engine);
+    }
     if (!enabled.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot enable endpoint at %s: %s", ep.attr.bind.to_string().c_str(),
                  strerrordesc_np(enabled.error()));
         return to_fi(enabled);
     }
-    ep.domain->add_endpoint(*ep.engine);
     ep.prepare_flags();
     choose_tables(ep);
     ep.is_enabled = true;

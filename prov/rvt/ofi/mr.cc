@@ -198,11 +198,18 @@ int mr_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
         return -FI_EBADFLAGS;
     }
     return entry([&]() -> int {
+        Cntr& cntr = Cntr::from(other);
+        if (cntr.domain != mr.domain) {
+            return -FI_EDOMAIN;
+        }
         if (mr.remote_write != nullptr) {
             return -FI_EALREADY;
         }
-        mr.domain->watch_key(mr.handle.key, &Cntr::from(other));
-        mr.remote_write = &Cntr::from(other);
+        const util::Status watched = mr.domain->watch_key(mr.handle.key, cntr);
+        if (!watched.is_ok()) {
+            return to_fi(watched);
+        }
+        mr.remote_write = &cntr;
         mr.remote_write->users.add();
         return 0;
     });

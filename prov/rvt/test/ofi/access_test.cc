@@ -216,6 +216,80 @@ Test(access, atomics_of_each_kind_do_what_they_say) {
     RVT_EQ(pair.a.next().flags, FI_ATOMIC | FI_WRITE);
 }
 
+Test(access, what_brings_something_back_counts_as_a_remote_read) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_ATOMIC | FI_RMA_EVENT;
+    Pair pair(options);
+    std::uint64_t target = 1;
+    const auto mr = pair.b.reg(&target, sizeof target, kAll, 1);
+    const auto written = pair.b.open.cntr();
+    RVT_OK(fi_mr_bind(mr.get(), &written->fid, FI_REMOTE_WRITE));
+    std::uint64_t operand = 2;
+    std::uint64_t before = 0;
+    std::uint64_t reads = 0;
+    std::uint64_t writes = 0;
+    std::uint64_t changes = 0;
+    const auto expect_counts = [&] {
+        pair.until([&] {
+            return fi_cntr_read(pair.b.cntrs[4].get()) == reads &&
+                   fi_cntr_read(pair.b.cntrs[5].get()) == writes &&
+                   fi_cntr_read(written.get()) == changes;
+        });
+    };
+    pair.post([&] { return add_to(pair, operand); });
+    pair.a.next();
+    ++writes, ++changes;
+    expect_counts();
+    pair.post([&] {
+        return fi_fetch_atomic(pair.a.ep.get(), &operand, 1, nullptr, &before, nullptr, pair.a.peer,
+                               0, 1, FI_UINT64, FI_SUM, nullptr);
+    });
+    pair.a.next();
+    ++reads, ++changes;
+    expect_counts();
+    pair.post([&] {
+        return fi_compare_atomic(pair.a.ep.get(), &operand, 1, nullptr, &target, nullptr, &before,
+                                 nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_CSWAP, nullptr);
+    });
+    pair.a.next();
+    ++reads, ++changes;
+    expect_counts();
+    pair.post([&] {
+        return fi_fetch_atomic(pair.a.ep.get(), nullptr, 1, nullptr, &before, nullptr, pair.a.peer,
+                               0, 1, FI_UINT64, FI_ATOMIC_READ, nullptr);
+    });
+    pair.a.next();
+    ++reads;
+    expect_counts();
+}
+
+Test(access, who_reads_a_regions_counter_makes_progress) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_RMA_EVENT;
+    // Two domains: nothing but the counter's own reads drives the target.
+    Pair pair(options);
+    pair.a.other = nullptr;
+    std::uint64_t target = 0;
+    const auto mr = pair.b.reg(&target, sizeof target, kAll, 1);
+    const auto written = pair.b.open.cntr();
+    const auto foreign = pair.a.open.cntr();
+    RVT_EQ(fi_mr_bind(mr.get(), &foreign->fid, FI_REMOTE_WRITE), -FI_EDOMAIN);
+    RVT_OK(fi_mr_bind(mr.get(), &written->fid, FI_REMOTE_WRITE));
+    const std::uint64_t value = 7;
+    pair.post([&] {
+        return fi_write(pair.a.ep.get(), &value, sizeof value, nullptr, pair.a.peer, 0, 1, nullptr);
+    });
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (fi_cntr_read(written.get()) == 0 && std::chrono::steady_clock::now() < end) {
+        fi_cntr_read(pair.a.cntrs[3].get());
+    }
+    RVT_EQ(fi_cntr_read(written.get()), 1);
+    RVT_EQ(target, 7);
+    // An endpoint that is closed before the counter leaves it.
+    pair.b.ep.reset();
+    RVT_EQ(fi_cntr_read(written.get()), 1);
+}
+
 Test(access, an_alias_does_atomics_too) {
     Pair pair;
     std::uint64_t word = 5;
