@@ -161,13 +161,15 @@ int av_insertsvc(fid_av* self, const char* node, const char* service, fi_addr_t*
     });
 }
 
-/// The number at the end of a name, as fi_av_insertsym counts it: "node07" is followed by "node08".
+/// A row of names, as fi_av_insertsym counts them: "node07" is followed by "node08". One alone need
+/// not end in a number.
 struct Counted {
     std::string stem;
     unsigned long first = 0;
     std::size_t digits = 0;
+    std::size_t count = 0;
 
-    explicit Counted(const std::string& name) {
+    Counted(const std::string& name, std::size_t many) : count(many) {
         std::size_t end = name.size();
         while (end > 0 && std::isdigit(static_cast<unsigned char>(name[end - 1])) != 0) {
             --end;
@@ -176,7 +178,11 @@ struct Counted {
         digits = name.size() - end;
         first = digits != 0 ? std::strtoul(name.c_str() + end, nullptr, 10) : 0;
     }
+    [[nodiscard]] bool is_usable() const noexcept { return count <= 1 || digits != 0; }
     [[nodiscard]] std::string at(std::size_t i) const {
+        if (digits == 0) {
+            return stem;
+        }
         std::string number = std::to_string(first + i);
         if (number.size() < digits) {
             number.insert(0, digits - number.size(), '0');
@@ -197,14 +203,14 @@ int av_insertsym(fid_av* self, const char* node, std::size_t nodes, const char* 
         if (node == nullptr || service == nullptr) {
             return -FI_EINVAL;
         }
-        const Counted node_names(node);
-        const Counted service_names(service);
-        if ((nodes > 1 && node_names.digits == 0) || (services > 1 && service_names.digits == 0)) {
+        const Counted node_names(node, nodes);
+        const Counted service_names(service, services);
+        if (!node_names.is_usable() || !service_names.is_usable()) {
             return -FI_EINVAL;
         }
         Insertion insertion(av, numbers, flags, context);
         for (std::size_t i = 0; i < nodes; ++i) {
-            const std::string node_name = nodes > 1 ? node_names.at(i) : std::string(node);
+            const std::string node_name = node_names.at(i);
             for (std::size_t j = 0; j < services; ++j) {
                 insertion.add(resolve(node_name.c_str(), service_names.at(j).c_str(),
                                       av.domain->addr_format));

@@ -163,7 +163,17 @@ void fill_error(const core::Cqe& from, fi_cq_err_entry& to) noexcept {
     to.olen = from.extra;
     to.err = to_fi_errno(from.status);
     to.prov_errno = static_cast<int>(from.status);
-    // No error of ours carries data; the application's buffer, if it gave one, stays its own.
+}
+
+/// No error of ours carries data; a buffer that the application gave stays its own. Before version
+/// 1.5 there is none, nor a size behind it.
+void fill_error_data(std::uint32_t version, fi_cq_err_entry& to) noexcept {
+    constexpr std::uint32_t kVersionErrDataSize = FI_VERSION(1, 5);
+    if (version < kVersionErrDataSize) {
+        to.err_data = nullptr;
+        return;
+    }
+    to.err_data = to.err_data_size != 0 ? to.err_data : nullptr;
     to.err_data_size = 0;
 }
 
@@ -184,6 +194,7 @@ ssize_t cq_readerr(fid_cq* self, fi_cq_err_entry* error, std::uint64_t flags) no
         return -FI_EAGAIN;
     }
     fill_error(*entry, *error);
+    fill_error_data(cq.domain->version(), *error);
     if ((flags & FI_PEEK) == 0) {
         cq.queue->pop();
     }
@@ -353,8 +364,8 @@ int Cq::try_wait() noexcept {
     do {
         const util::Guard<DomainLock> guard(domain->lock);
         progressors.run_locked();
-        // relaxed: as in arm_locked().
-        if (!queue->is_empty() || is_signalled.load(std::memory_order_relaxed)) {
+        // acq_rel: takes the signal once, which ends one wait; pairs with cq_signal().
+        if (is_signalled.exchange(false, std::memory_order_acq_rel) || !queue->is_empty()) {
             wait_first.succeed();
             return -FI_EAGAIN;
         }

@@ -189,8 +189,10 @@ ssize_t Eq::read_error(fi_eq_err_entry* error, std::uint64_t flags) {
         return -FI_EAGAIN;
     }
     // fi_eq(3): a caller that brings room has the data copied there, another one is lent it until
-    // its next read.
-    void* const room = error->err_data;
+    // its next read, as is everyone of before version 1.5.
+    constexpr std::uint32_t kVersionErrData = FI_VERSION(1, 5);
+    const bool brings_room = fabric->handle.api_version >= kVersionErrData;
+    void* const room = brings_room ? error->err_data : nullptr;
     const std::size_t room_bytes = error->err_data_size;
     std::memcpy(error, events.front().bytes.data(), sizeof *error);
     read_error_data = events.front().error_data;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "ofi/cntr.h"
 #include "ofi/cq.h"
@@ -28,17 +29,23 @@ bool has_completion(Cq& cq) noexcept {
     return !cq.queue->is_empty();
 }
 
-/// A counter has something when it moved since it was last reported.
-bool has_moved(PollSet::Member& member) noexcept {
-    Cntr& cntr = Cntr::from(member.object);
+/// What a counter has counted.
+std::uint64_t counted_by(Cntr& cntr) noexcept {
     {
         const util::Guard<DomainLock> guard(cntr.domain->lock);
         cntr.progressors.run_locked();
     }
-    const std::uint64_t now = cntr.counter.value() + cntr.counter.errors();
-    const bool moved = now != member.seen;
-    member.seen = now;
-    return moved;
+    return cntr.counter.value() + cntr.counter.errors();
+}
+
+/// Whether a member has something: a queue an entry, a counter moved since it was last reported.
+/// Notes that it is reported now, if there is room for it; else it will be by the next call.
+bool has_something(PollSet::Member& member, bool has_room) noexcept {
+    if (member.object->fclass == FI_CLASS_CQ) {
+        return has_completion(Cq::from(member.object));
+    }
+    const std::uint64_t now = counted_by(Cntr::from(member.object));
+    return has_room && std::exchange(member.seen, now) != now;
 }
 
 int poll_poll(fid_poll* self, void** contexts, int count) noexcept {
@@ -46,10 +53,8 @@ int poll_poll(fid_poll* self, void** contexts, int count) noexcept {
     const std::lock_guard guard(set.lock);
     int found = 0;
     for (PollSet::Member& member : set.members) {
-        const bool has = member.object->fclass == FI_CLASS_CQ
-                             ? has_completion(Cq::from(member.object))
-                             : has_moved(member);
-        if (has && found < count) {
+        const bool has_room = found < count;
+        if (has_something(member, has_room) && has_room) {
             contexts[found++] = member.object->context;
         }
     }

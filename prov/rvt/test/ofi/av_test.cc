@@ -113,6 +113,19 @@ Test(av, a_service_and_a_symmetric_range_are_resolved) {
     RVT_EQ(ntohs(found.sin_port), 4713);
 }
 
+Test(av, one_service_is_named_as_it_is) {
+    const Opened open;
+    const auto av = open.av();
+    fi_addr_t numbers[2] = {};
+    RVT_EQ(fi_av_insertsym(av.get(), "127.0.0.1", 1, "discard", 1, numbers, 0, nullptr), 1);
+    sockaddr_in found{};
+    std::size_t length = sizeof found;
+    RVT_OK(fi_av_lookup(av.get(), numbers[0], &found, &length));
+    RVT_EQ(ntohs(found.sin_port), 9);
+    RVT_EQ(fi_av_insertsym(av.get(), "127.0.0.1", 1, "discard", 2, numbers, 0, nullptr),
+           -FI_EINVAL);
+}
+
 Test(av, an_address_has_a_text) {
     const Opened open;
     const auto av = open.av();

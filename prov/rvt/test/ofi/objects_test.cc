@@ -157,6 +157,51 @@ Test(poll_set, reports_a_counter_once_for_each_move) {
     RVT_OK(fi_poll_del(set.get(), &cntr->fid, 0));
 }
 
+Test(poll_set, what_there_is_no_room_for_is_told_next_time) {
+    const Opened open;
+    std::array<Owned<fid_cntr>, 3> cntrs;
+    fi_poll_attr poll_attr{};
+    const auto set = opened<fid_poll>(
+        [&](fid_poll** p) { return fi_poll_open(open.domain.get(), &poll_attr, p); });
+    for (auto& cntr : cntrs) {
+        cntr = opened<fid_cntr>([&](fid_cntr** c) {
+            fi_cntr_attr attr{};
+            return fi_cntr_open(open.domain.get(), &attr, c, &cntr);
+        });
+        RVT_OK(fi_poll_add(set.get(), &cntr->fid, 0));
+        RVT_OK(fi_cntr_add(cntr.get(), 1));
+    }
+    for (auto& cntr : cntrs) {
+        void* context = nullptr;
+        RVT_EQ(fi_poll(set.get(), &context, 1), 1);
+        RVT_ASSERT(context == &cntr);
+    }
+    void* context = nullptr;
+    RVT_EQ(fi_poll(set.get(), &context, 1), 0);
+    for (auto& cntr : cntrs) {
+        RVT_OK(fi_poll_del(set.get(), &cntr->fid, 0));
+    }
+}
+
+Test(eq, callers_of_old_versions_bring_no_room_for_error_data) {
+    const Info hints = new_hints();
+    const Opened open(ask(hints, nullptr, nullptr, 0, FI_VERSION(1, 4)).info);
+    const auto eq = open.eq();
+    fi_av_attr attr{};
+    attr.flags = FI_EVENT;
+    const auto av = open.av(attr);
+    RVT_OK(fi_av_bind(av.get(), &eq->fid, 0));
+    const std::array<char, 128> nobody{};
+    fi_addr_t number = 0;
+    RVT_OK(fi_av_insert(av.get(), nobody.data(), 1, &number, 0, nullptr));
+    // They never set the fields; what they hold is not looked at.
+    fi_eq_err_entry error;
+    std::memset(&error, 0x5a, sizeof error);
+    RVT_EQ(fi_eq_readerr(eq.get(), &error, 0), sizeof error);
+    RVT_ASSERT(error.err_data == nullptr);
+    RVT_EQ(error.err_data_size, 0);
+}
+
 Test(wait_set, wakes_for_any_member) {
     const Opened open;
     fi_wait_attr wait_attr{.wait_obj = FI_WAIT_UNSPEC, .flags = 0};

@@ -144,6 +144,22 @@ Test(cq, a_signal_ends_a_wait, .timeout = 30) {
     }
 }
 
+Test(cq, a_signal_ends_one_wait_on_its_descriptor) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_FD));
+    fid* const waited = &cq->fid;
+    fid* list[] = {waited};
+    int fd = -1;
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &fd));
+    RVT_OK(fi_trywait(open.fabric.get(), list, 1));
+    RVT_OK(fi_cq_signal(cq.get()));
+    pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+    RVT_EQ(poll(&one, 1, 0), 1);
+    RVT_EQ(fi_trywait(open.fabric.get(), list, 1), -FI_EAGAIN);
+    RVT_OK(fi_trywait(open.fabric.get(), list, 1));
+    RVT_EQ(poll(&one, 1, 0), 0);
+}
+
 Test(cq, several_waiters_are_all_let_go_by_signals, .timeout = 30) {
     const Opened open;
     const auto cq = open.cq(waiting(FI_WAIT_UNSPEC));
