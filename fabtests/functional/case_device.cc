@@ -4,10 +4,13 @@
 #include <rdma/fi_ext_rvt.h>
 
 #include <array>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/device_memory.h"
@@ -428,12 +431,74 @@ void copy_fails(Rank& self) {
     }
 }
 
+/// How often this process has a file mapped.
+int mappings_of(ino_t number) {
+    int found = 0;
+    std::FILE* const maps = std::fopen("/proc/self/maps", "re");
+    char line[512];
+    while (maps != nullptr && std::fgets(line, sizeof line, maps) != nullptr) {
+        unsigned long inode = 0;
+        found += std::sscanf(line, "%*s %*s %*s %*s %lu", &inode) == 1 && inode == number ? 1 : 0;
+    }
+    if (maps != nullptr) std::fclose(maps);
+    return found;
+}
+
+/// Who receives large messages from a dma-buf on its own host comes to map it, and copies them from
+/// there, once; when it is registered no more, the mapping goes.
+void message_from_mapping(Rank& self) {
+    constexpr std::size_t kLength = 1 << 20;
+    Device device(kLength + kPage);
+    Party party(self, {.caps = FI_TAGGED | FI_MSG, .mr_mode = kAnyMrMode | FI_MR_HMEM});
+    auto part = std::make_unique<Part>(party.ep, device.fd, kPage, kLength);
+    struct stat own {};
+    FAB_OK(fstat(device.fd, &own));
+    const auto theirs = party.trade(self.other(), own.st_ino);
+    Contexts contexts(2);
+    const auto exchange = [&](std::uint64_t tag) {
+        fill(device.memory + kPage, kLength, static_cast<unsigned>(self.rank));
+        party.barrier();
+        if (self.rank == 0) {
+            party.ep.post([&] {
+                return fi_tsend(party.ep.ep, at(kPage), kLength, part->desc(), party.peer(), tag,
+                                contexts.at(0));
+            });
+            party.ep.wait_tx();
+        } else {
+            party.ep.post([&] {
+                return fi_trecv(party.ep.ep, at(kPage), kLength, part->desc(), FI_ADDR_UNSPEC, tag,
+                                0, contexts.at(1));
+            });
+            FAB_EQUAL(party.ep.wait_rx().len, kLength);
+            std::vector<char> expected(kLength);
+            fill(expected.data(), kLength, 0);
+            FAB_EQUAL(std::memcmp(device.memory + kPage, expected.data(), kLength), 0);
+        }
+        party.barrier();
+    };
+    bool is_mapped = false;
+    const double deadline = now_s() + 10;
+    for (std::uint64_t tag = 1; !is_mapped; ++tag) {
+        if (now_s() > deadline) FAB_FAIL("the peer does not map what it receives from");
+        exchange(tag);
+        const bool here = self.rank == 0 || mappings_of(theirs) != 0;
+        is_mapped = party.trade(self.other(), here) && here;
+    }
+    for (std::uint64_t tag = 1; tag < 20; ++tag) exchange(tag);
+    party.barrier();
+    part.reset();
+    party.barrier();
+    while (mappings_of(theirs) != 0) party.ep.progress();
+    party.barrier();
+}
+
 constexpr Case kCases[] = {
     {"device_named_by_offset", named_by_offset<0>},
     {"device_named_by_virtual_offset", named_by_offset<FI_MR_VIRT_ADDR | FI_MR_PROV_KEY>},
     {"device_beside_host_memory", beside_host_memory},
     {"device_refused", refused},
     {"device_let_go", let_go},
+    {"device_message_from_mapping", message_from_mapping},
     {"gpu_named_by_its_address", named_by_its_address},
     {"gpu_opened_by_peer", opened_by_peer},
     {"gpu_opened_at_once", opened_at_once},

@@ -161,10 +161,11 @@ class BufferUse {
     /// they belong while others are on their way. What filled() returns is also of these. Not of
     /// buffers that several messages go to.
     virtual void arrived(std::uint64_t end) noexcept = 0;
-    /// How a peer of this host that has opened the memory names the whole message.
+    /// How a peer of this host that has opened or mapped the memory names the whole message.
     struct Source {
-        std::uint32_t key;      // of the region, in the domain's table
-        std::uint64_t address;  // as KeyQuery::addr
+        std::uint32_t key;       // of the region, in the domain's table
+        std::uint64_t address;   // as KeyQuery::addr
+        bool is_mapped = false;  // here, and by peers: the CPU copies it as it does its own memory
     };
     /// nullptr: the message is not in one piece, or its memory cannot be opened elsewhere.
     [[nodiscard]] virtual const Source* source() const noexcept = 0;

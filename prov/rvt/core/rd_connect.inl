@@ -334,23 +334,28 @@ util::Result<typename Host::RegionSource> RdEngine<Lock, Host>::find_region(
     if (const auto handle = find_handle(own)) {
         return typename Host::RegionSource{.length = handle->length, .handle = *handle->by};
     }
-    const util::Result<KeyRegion> region =
-        keys_.table->view().region(own, keys_.pd, Access::kRemoteRead | Access::kRemoteWrite);
+    const util::Result<KeyRegion> region = keys_.table->view().region(own, keys_.pd, Access::kNone);
     if (!region.is_ok()) {
         return region.status();
     }
     const auto [base, length, indirect] = region.value();
     if (!indirect) {
-        return typename Host::RegionSource{.address = base, .length = length};
+        constexpr Access kBoth = Access::kRemoteRead | Access::kRemoteWrite;
+        const util::Result<KeyRegion> open = keys_.table->view().region(own, keys_.pd, kBoth);
+        return open.is_ok()
+                   ? util::Result(typename Host::RegionSource{.address = base, .length = length})
+                   : open.status();
     }
     const RegionMemory& memory = memory_of({.base = base});
     if (memory.device == nullptr || memory.segments.size() != 1) {
         return ENOTSUP;
     }
+    // Also where peers have no right of their own to it: they receive messages from there.
     const DeviceMemory::File file = memory.device->file();
     if (file.fd < 0) {
         return ENOTSUP;
     }
+    note_shared(own);
     return typename Host::RegionSource{
         .length = length, .file = util::duplicate(file.fd), .offset = file.offset};
 }

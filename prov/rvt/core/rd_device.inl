@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of devices between processes of one host. Who receives a message, or accesses a region,
 // has the library of the device open the other side's memory, once for each region, and copies
-// from device to device, or between a device and the host. Until it is open, and where it cannot
-// be, data takes the common ways, through copies in host memory (docs/hmem.md). Included by
-// rd_engine.h.
+// from device to device, or between a device and the host; or maps it, where it is a dma-buf that
+// the CPU can have. Until it is open, and where it cannot be, data takes the common ways, through
+// copies in host memory (docs/hmem.md). Included by rd_engine.h.
 #pragma once
 
 #include "core/rd_engine.h"
@@ -26,7 +26,10 @@ const BufferUse::Source* RdEngine<Lock, Host>::source_of(const Peer& peer,
     const bool may_stay = has(op.flags, RdFlags::kHasUse) && op.total > kMaxStagedSize &&
                           op.iov_count == 1 && op.copy == nullptr && !peer.path.is_remote() &&
                           !peer.path.is_same_process();
-    return may_stay ? op.use->source() : nullptr;
+    const BufferUse::Source* const source = may_stay ? op.use->source() : nullptr;
+    // A mapped one is worth a question where host memory is.
+    const bool is_small = source != nullptr && source->is_mapped && op.total <= tuning_.eager_max;
+    return is_small ? nullptr : source;
 }
 
 /// Ends an operation at the head of its queue of which nothing has left.
@@ -57,9 +60,15 @@ auto RdEngine<Lock, Host>::find_handle(std::uint32_t key) noexcept -> std::optio
     if (handle == nullptr) {
         return {};
     }
+    note_shared(key);
+    return OwnHandle{.by = handle, .length = region.value().length};
+}
+
+/// A peer may have memory of a device of ours from now on. Threads: any.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::note_shared(std::uint32_t key) noexcept {
     const std::lock_guard guard(shared_keys_lock_);
     shared_keys_.insert(key);
-    return OwnHandle{.by = handle, .length = region.value().length};
 }
 
 /// What opens the region of a message, for a peer that has not: it takes this very message from
@@ -74,8 +83,8 @@ bool RdEngine<Lock, Host>::tell_opening(std::uint32_t key, RdOpening& opening) n
     return handle.has_value();
 }
 
-/// The region is no more. Peers that may have opened it close it at their next progress; until then
-/// the device's library keeps the memory.
+/// The region is no more. Peers that may have opened or mapped it let go of it at their next
+/// progress; until then the memory stays.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::withdraw_handle(std::uint32_t key) noexcept {
     {
@@ -235,8 +244,7 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::take_device(RdInbound& inbound) noexcept {
     auto& peer = static_cast<Peer&>(*inbound.peer);
     // Nothing is remembered of a key that is not in the peer's table.
-    if (keys_.opener == nullptr || !peer.has_keys_view || !find_source(inbound).is_ok() ||
-        !has_opened(inbound)) {
+    if (!peer.has_keys_view || !find_source(inbound).is_ok() || !has_opened(inbound)) {
         return false;
     }
     inbound.method = RdMethod::kDirect;
@@ -254,11 +262,9 @@ bool RdEngine<Lock, Host>::copy_from_device(RdInbound& inbound, std::uint64_t& b
         std::min(inbound.end - inbound.received, is_between ? kDeviceChunk : kDeviceHostChunk);
     const Status copied = read_from_device(inbound, part);
     if (copied.is_ok()) {
-        inbound.received += part;
-        inbound.is_placed = inbound.received == inbound.end;
-        return inbound.is_placed;
+        return inbound.received == inbound.end;
     }
-    if (copied == Status(EIO)) {
+    if (copied != Status(ENOTSUP)) {
         refuse_region(static_cast<Peer&>(*inbound.peer),
                       static_cast<std::uint32_t>(inbound.sender_key));
     }
@@ -269,6 +275,8 @@ bool RdEngine<Lock, Host>::copy_from_device(RdInbound& inbound, std::uint64_t& b
     return true;
 }
 
+/// Takes the next bytes of a message, at most so many. Returns: as copy_by_library(), and the error
+/// of an exporter that refuses the CPU.
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::read_from_device(RdInbound& inbound,
                                                     std::uint64_t bytes) noexcept {
@@ -276,16 +284,47 @@ util::Status RdEngine<Lock, Host>::read_from_device(RdInbound& inbound,
     const auto own = static_cast<std::uint32_t>(inbound.sender_key);
     station_.mark_use(peer.path.incarnation(), own);
     const KeyHit hit = find_source(inbound);
-    PeerDeviceMemory* const device =
-        hit.is_ok() ? opened_target(peer, own, hit, inbound.total) : nullptr;
-    const BufferUse* const use =
-        has(inbound.entry->flags, RdFlags::kHasUse) ? inbound.entry->use : nullptr;
-    const Status copied = device != nullptr
-                              ? copy_by_library(*device, hit.offset + inbound.received,
-                                                rest_of(inbound), use, bytes, false)
-                              : Status(ENOTSUP);
+    Status copied = ENOTSUP;
+    if (hit.is_ok()) {
+        const std::byte* const mapped = mapped_target(peer, own, hit, inbound.total);
+        PeerDeviceMemory* const device = opened_target(peer, own, hit, inbound.total);
+        if (mapped != nullptr) {
+            copied = read_mapped(inbound, *peer.book.find(own)->region, mapped, bytes);
+        } else if (device != nullptr) {
+            copied = read_by_library(inbound, *device, hit, bytes);
+        }
+    }
     station_.unmark_use();
     return copied;
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::read_by_library(RdInbound& inbound, PeerDeviceMemory& device,
+                                                   const KeyHit& hit,
+                                                   std::uint64_t bytes) noexcept {
+    const BufferUse* const use =
+        has(inbound.entry->flags, RdFlags::kHasUse) ? inbound.entry->use : nullptr;
+    const Status copied =
+        copy_by_library(device, hit.offset + inbound.received, rest_of(inbound), use, bytes, false);
+    if (copied.is_ok()) {
+        inbound.received += bytes;
+        inbound.is_placed = inbound.received == inbound.end;
+    }
+    return copied;
+}
+
+/// @param whole  Where the message begins.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::read_mapped(RdInbound& inbound,
+                                               const typename Host::Region& region,
+                                               const std::byte* whole,
+                                               std::uint64_t bytes) noexcept {
+    const typename Host::Region::Access access(&region, false);
+    if (access.status().is_ok()) {
+        place(inbound, whole + inbound.received,
+              std::min<std::uint64_t>(bytes, tuning_.direct_chunk));
+    }
+    return access.status();
 }
 
 /// The sender cannot deliver what it was asked for. Returns: false when it was not asked.

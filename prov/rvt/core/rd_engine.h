@@ -418,6 +418,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool take_device(RdInbound& inbound) noexcept;
     bool copy_from_device(RdInbound& inbound, std::uint64_t& budget) noexcept;
     Status read_from_device(RdInbound& inbound, std::uint64_t bytes) noexcept;
+    Status read_by_library(RdInbound& inbound, PeerDeviceMemory& device, const KeyHit& hit,
+                           std::uint64_t bytes) noexcept;
+    Status read_mapped(RdInbound& inbound, const typename Host::Region& region,
+                       const std::byte* whole, std::uint64_t bytes) noexcept;
     PeerDeviceMemory* opened_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
                                     std::uint64_t length) noexcept;
     static Status copy_by_library(PeerDeviceMemory& device, std::uint64_t offset,
@@ -434,6 +438,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::optional<OwnHandle> find_handle(std::uint32_t key) noexcept;
     bool tell_opening(std::uint32_t key, RdOpening& opening) noexcept;
     bool has_opened(const RdInbound& inbound) noexcept;
+    void note_shared(std::uint32_t key) noexcept;
     void withdraw_handle(std::uint32_t key) noexcept;
 
     // ---- rd_share.inl

@@ -215,6 +215,10 @@ int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place
     buffer.iov_base = memory.data() + at;
     if (!memory.is_copy()) {
         use_->note_mapped();
+        if (access == core::CpuAccess::kRead && memory.file().fd >= 0) {
+            use_->set_source(
+                {.key = mr.table_key, .address = mr.base_address + at, .is_mapped = true});
+        }
         return 0;
     }
     const DeviceUse::Part part{
