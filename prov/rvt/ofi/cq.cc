@@ -83,13 +83,16 @@ class SleepingRead {
 
     ssize_t run(std::size_t wanted, int timeout_ms) noexcept {
         const TimeLimit limit(timeout_ms);
+        // fi_cq(3): a signal of the system ends a wait, as one of fi_cq_signal() does.
+        bool is_interrupted = false;
         for (;;) {
             const ssize_t got = read_more();
             if (got == -FI_EAVAIL) {
                 return done_ != 0 ? static_cast<ssize_t>(done_) : got;
             }
             // acq_rel: takes the signal once; pairs with the release in cq_signal().
-            const bool is_signalled = cq_.is_signalled.exchange(false, std::memory_order_acq_rel);
+            const bool is_signalled =
+                cq_.is_signalled.exchange(false, std::memory_order_acq_rel) || is_interrupted;
             if (done_ >= wanted) {
                 wait_.succeed();
             }
@@ -99,7 +102,7 @@ class SleepingRead {
             if (cq_.wait.kind() == FI_WAIT_YIELD) {
                 cq_.wait.sleep(limit);
             } else if (!wait_.goes_on()) {
-                sleep(limit);
+                is_interrupted = !sleep(limit);
             }
         }
     }
@@ -116,11 +119,14 @@ class SleepingRead {
         return got;
     }
 
-    void sleep(const TimeLimit& limit) noexcept {
-        if (fall_asleep(cq_)) {
-            cq_.wait.sleep(limit);
-            wake_up(cq_);
+    /// Returns: false where a signal has ended it.
+    bool sleep(const TimeLimit& limit) noexcept {
+        if (!fall_asleep(cq_)) {
+            return true;
         }
+        const bool has_slept = cq_.wait.sleep(limit);
+        wake_up(cq_);
+        return has_slept;
     }
 
     Cq& cq_;

@@ -171,12 +171,14 @@ ssize_t Eq::sread(std::uint32_t* event, void* buffer, std::size_t length, int ti
         return -FI_EINVAL;
     }
     const TimeLimit limit(timeout_ms);
+    // fi_eq(3): who is signalled is told that there is nothing.
+    bool is_interrupted = false;
     for (;;) {
         const ssize_t got = read(event, buffer, length, flags);
-        if (got != -FI_EAGAIN || limit.is_over()) {
+        if (got != -FI_EAGAIN || limit.is_over() || is_interrupted) {
             return got;
         }
-        wait.sleep(limit);
+        is_interrupted = !wait.sleep(limit);
     }
 }
 

@@ -182,10 +182,10 @@ void WaitObject::remove_source(int fd) noexcept {
     }
 }
 
-void WaitObject::sleep(const TimeLimit& limit) noexcept {
+bool WaitObject::sleep(const TimeLimit& limit) noexcept {
     if (kind_ == FI_WAIT_YIELD) {
         sched_yield();
-        return;
+        return true;
     }
     std::array<pollfd, kMaxPolled> polled{};
     std::size_t count = 0;
@@ -200,7 +200,7 @@ void WaitObject::sleep(const TimeLimit& limit) noexcept {
         }
     }
     timespec left{};
-    ppoll(polled.data(), count, limit.left(left), nullptr);
+    return ppoll(polled.data(), count, limit.left(left), nullptr) >= 0 || errno != EINTR;
 }
 
 void WaitObject::about_to_wait() noexcept {

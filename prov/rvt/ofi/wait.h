@@ -68,8 +68,8 @@ class WaitObject {
     util::BusyPoll busy_poll;
 
     /// Sleeps until a source is readable, the limit is over, or a signal comes. Precondition: the
-    /// sources are armed.
-    void sleep(const TimeLimit& limit) noexcept;
+    /// sources are armed. Returns: false where a signal has ended it.
+    bool sleep(const TimeLimit& limit) noexcept;
 
     /// The application is about to sleep on its own; see fi_trywait(3).
     void about_to_wait() noexcept;

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -158,6 +159,34 @@ Test(cq, a_signal_ends_one_wait_on_its_descriptor) {
     RVT_EQ(fi_trywait(open.fabric.get(), list, 1), -FI_EAGAIN);
     RVT_OK(fi_trywait(open.fabric.get(), list, 1));
     RVT_EQ(poll(&one, 1, 0), 0);
+}
+
+// Without SA_RESTART or with it: whoever waits for events looks at what its handler has set.
+Test(cq, a_signal_of_the_system_ends_a_wait, .timeout = 30) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_UNSPEC));
+    const auto eq = open.eq(with<fi_eq_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_UNSPEC; }));
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    action.sa_flags = SA_RESTART;
+    RVT_OK(sigaction(SIGUSR1, &action, nullptr));
+    const pthread_t waiter = pthread_self();
+    std::atomic<int> ended{0};
+    // relaxed: a count; what the signals find is not known here, so they are repeated.
+    std::thread signaller([&] {
+        while (ended.load(std::memory_order_relaxed) != 2) {
+            pthread_kill(waiter, SIGUSR1);
+            sched_yield();
+        }
+    });
+    fi_cq_entry entry;
+    RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, -1), -FI_EAGAIN);
+    // relaxed: as above.
+    ended.fetch_add(1, std::memory_order_relaxed);
+    std::uint32_t event = 0;
+    RVT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, -1, 0), -FI_EAGAIN);
+    ended.fetch_add(1, std::memory_order_relaxed);  // relaxed: as above.
+    signaller.join();
 }
 
 Test(cq, several_waiters_are_all_let_go_by_signals, .timeout = 30) {
