@@ -52,6 +52,7 @@ const util::SockAddr* AddressVector::at(std::uint64_t index) const noexcept {
 }
 
 util::Result<std::uint64_t> AddressVector::insert(const util::SockAddr& address) {
+    const std::shared_lock telling(telling_);
     std::vector<AddressObserver*> observers;
     std::uint64_t index = 0;
     {
@@ -77,6 +78,7 @@ util::Result<std::uint64_t> AddressVector::insert(const util::SockAddr& address)
 }
 
 util::Status AddressVector::remove(std::uint64_t index) {
+    const std::shared_lock telling(telling_);
     std::vector<AddressObserver*> observers;
     util::SockAddr address;
     {
@@ -133,6 +135,7 @@ void AddressVector::add_observer(AddressObserver* observer) {
 }
 
 void AddressVector::remove_observer(AddressObserver* observer) {
+    const std::unique_lock told(telling_);
     const util::Guard guard(lock_);
     std::erase(observers_, observer);
 }

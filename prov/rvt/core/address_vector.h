@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <shared_mutex>
 #include <vector>
 
 #include "util/annotations.h"
@@ -46,6 +47,8 @@ class AddressVector {
     std::size_t size() const noexcept;
 
     void add_observer(AddressObserver* observer);
+    /// It is told of nothing from then on. Precondition: the caller holds no lock that observers
+    /// take.
     void remove_observer(AddressObserver* observer);
 
   private:
@@ -66,6 +69,8 @@ class AddressVector {
     void hash_locked(std::uint64_t index) RVT_REQUIRES(lock_);
     void unhash_locked(std::uint64_t index) RVT_REQUIRES(lock_);
 
+    // Held shared while observers are told; order: before theirs.
+    std::shared_mutex telling_;
     mutable util::Mutex lock_;  // order: innermost, held only inside this class
     std::array<std::atomic<Entry*>, kMaxChunks> chunks_{};
     std::vector<std::uint64_t> free_ RVT_GUARDED_BY(lock_);  // a heap, lowest first

@@ -46,17 +46,20 @@ void WaitSet::remove_source(int fd) noexcept {
 }
 
 void WaitSet::add_member(fid* member) {
+    const std::lock_guard guard(members_lock);
     members.push_back(member);
     users.add();
 }
 
 void WaitSet::remove_member(const fid* member) noexcept {
+    const std::lock_guard guard(members_lock);
     if (std::erase(members, member) != 0) {
         users.drop();
     }
 }
 
 int WaitSet::try_wait() noexcept {
+    const std::lock_guard guard(members_lock);
     for (fid* member : members) {
         const int refused = ofi::try_wait(member);
         if (refused != 0) {

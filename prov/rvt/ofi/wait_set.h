@@ -17,7 +17,8 @@ class WaitSet {
     /// A member's epoll descriptor. Returns: as epoll_ctl(2).
     util::Status add_source(int fd);
     void remove_source(int fd) noexcept;
-    /// Objects that must be asked for work before a sleep.
+    /// Objects that must be asked for work before a sleep. None is asked any more once it has been
+    /// removed. Threads: any.
     void add_member(fid* member);
     void remove_member(const fid* member) noexcept;
 
@@ -30,6 +31,7 @@ class WaitSet {
     Fabric* fabric = nullptr;
     Users users;
     WaitObject object;
+    std::mutex members_lock;  // order: before the domain's
     std::vector<fid*> members;
 };
 

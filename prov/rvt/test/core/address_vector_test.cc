@@ -4,6 +4,9 @@
 
 #include "common/check.h"
 
+#include <atomic>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include <malloc.h>
@@ -108,6 +111,41 @@ Test(address_vector, observers_hear_of_insertions_and_removals) {
     RVT_ASSERT(av.insert(numbered(2)).is_ok());
     RVT_EQ(recorder.inserted.size(), 1);
     RVT_EQ(recorder.removed.size(), 1);
+}
+
+Test(address_vector, who_has_left_is_told_of_nothing, .timeout = 60) {
+    AddressVector av;
+    std::atomic<bool> is_over{false};
+    // relaxed: says only that it is time to leave.
+    std::thread changing([&] {
+        while (!is_over.load(std::memory_order_relaxed)) {
+            RVT_ASSERT(av.insert(numbered(1)).is_ok());
+            RVT_ASSERT(av.remove(0).is_ok());
+        }
+    });
+    struct Here final : AddressObserver {
+        void address_inserted(std::uint64_t, const SockAddr&) noexcept override { look(); }
+        void address_removed(std::uint64_t, const SockAddr&) noexcept override { look(); }
+        // relaxed: that nothing comes later is what the vector promises.
+        void look() noexcept {
+            late.fetch_add(has_left.load(std::memory_order_relaxed) ? 1 : 0,
+                           std::memory_order_relaxed);
+        }
+        std::atomic<bool> has_left{false};
+        std::atomic<int> late{0};
+    };
+    std::vector<std::unique_ptr<Here>> all;
+    for (int i = 0; i < 20'000; ++i) {
+        Here& here = *all.emplace_back(std::make_unique<Here>());
+        av.add_observer(&here);
+        av.remove_observer(&here);
+        here.has_left.store(true, std::memory_order_relaxed);  // relaxed: as above.
+    }
+    is_over.store(true, std::memory_order_relaxed);  // relaxed: as above.
+    changing.join();
+    for (const auto& here : all) {
+        RVT_EQ(here->late.load(std::memory_order_relaxed), 0);  // relaxed: the thread is joined.
+    }
 }
 
 Test(address_vector, a_hundred_thousand_addresses_cost_at_most_48_bytes_each) {

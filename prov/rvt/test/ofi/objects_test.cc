@@ -2,6 +2,9 @@
 // Fabrics, domains and what hangs off them: life cycles, -FI_EBUSY, refused attributes.
 #include <poll.h>
 
+#include <atomic>
+#include <thread>
+
 #include "ofi/fixture.h"
 
 using namespace rvt::test;
@@ -221,4 +224,29 @@ Test(wait_set, wakes_for_any_member) {
     fi_eq_entry entry{};
     RVT_EQ(fi_eq_write(eq.get(), 1, &entry, sizeof entry, 0), sizeof entry);
     RVT_OK(fi_wait(set.get(), 1000));
+}
+
+Test(wait_set, members_come_and_go_while_somebody_waits, .timeout = 60) {
+    const Opened open;
+    fi_wait_attr wait_attr{.wait_obj = FI_WAIT_UNSPEC, .flags = 0};
+    const auto set = opened<fid_wait>(
+        [&](fid_wait** w) { return fi_wait_open(open.fabric.get(), &wait_attr, w); });
+    std::atomic<bool> is_over{false};
+    // relaxed: says only that it is time to leave.
+    std::thread waiter([&] {
+        while (!is_over.load(std::memory_order_relaxed)) {
+            fi_wait(set.get(), 0);
+        }
+    });
+    for (int round = 0; round < 2000; ++round) {
+        std::array<Owned<fid_cq>, 6> queues;
+        for (auto& cq : queues) {
+            cq = open.cq(with<fi_cq_attr>([&](auto& attr) {
+                attr.wait_obj = FI_WAIT_SET;
+                attr.wait_set = set.get();
+            }));
+        }
+    }
+    is_over.store(true, std::memory_order_relaxed);  // relaxed: as above.
+    waiter.join();
 }
