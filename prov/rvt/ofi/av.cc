@@ -129,7 +129,7 @@ int av_insert(fid_av* self, const void* addresses, std::size_t count, fi_addr_t*
 
 /// A host name or address, and a port. Unlike fi_getinfo's, the node may be anywhere.
 Result<SockAddr> resolve(const char* node, const char* service, std::uint32_t format) {
-    if (std::strncmp(node, "fi_sockaddr_in", 14) == 0) {
+    if (SockAddr::is_formatted(node)) {
         return service == nullptr ? SockAddr::from_string(node) : Result<SockAddr>(EINVAL);
     }
     addrinfo hints{};

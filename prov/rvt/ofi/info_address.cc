@@ -48,7 +48,7 @@ int family_of(std::uint32_t format) noexcept {
 }
 
 bool is_formatted(const char* node) noexcept {
-    return node != nullptr && std::string_view(node).starts_with("fi_sockaddr_in");
+    return node != nullptr && SockAddr::is_formatted(node);
 }
 
 /// Takes the first address that the name has on this host, else if it may be elsewhere the first.
@@ -120,7 +120,7 @@ Lookup resolve(const Name& name, int family) {
 Result<SockAddr> from_hint(const void* address, std::size_t bytes, std::uint32_t format) {
     if (format == FI_ADDR_STR) {
         const auto* text = static_cast<const char*>(address);
-        return SockAddr::from_string(std::string(text, strnlen(text, bytes)).c_str());
+        return SockAddr::from_string({text, strnlen(text, bytes)});
     }
     return SockAddr::from(static_cast<const sockaddr*>(address), bytes);
 }

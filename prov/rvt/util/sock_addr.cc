@@ -2,7 +2,10 @@
 // Conversion of endpoint addresses from and to sockaddrs and text.
 #include "util/sock_addr.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <string>
 #include <string_view>
 
 #include <arpa/inet.h>
@@ -10,8 +13,14 @@
 namespace rvt::util {
 namespace {
 
-constexpr std::string_view kPrefix4 = "fi_sockaddr_in://";
-constexpr std::string_view kPrefix6 = "fi_sockaddr_in6://";
+// The formats of fi_getinfo(3), and the families of what they name.
+struct TextFormat {
+    std::string_view prefix;
+    int family;
+};
+constexpr std::array<TextFormat, 3> kTextFormats{{{"fi_sockaddr://", AF_UNSPEC},
+                                                  {"fi_sockaddr_in://", AF_INET},
+                                                  {"fi_sockaddr_in6://", AF_INET6}}};
 
 Result<std::uint16_t> parse_port(std::string_view text) noexcept {
     std::uint16_t port = 0;
@@ -20,6 +29,40 @@ Result<std::uint16_t> parse_port(std::string_view text) noexcept {
         return EINVAL;
     }
     return port;
+}
+
+/// @param family    AF_UNSPEC: as the brackets of IPv6 say.
+/// @param is_loose  Host and port may be missing: any, and 0.
+Result<SockAddr> parse(std::string_view text, int family, bool is_loose) {
+    const bool is_bracketed = text.starts_with('[');
+    const std::size_t close = text.find(']');
+    if (is_bracketed && close == std::string_view::npos) {
+        return EINVAL;
+    }
+    const std::size_t host_end = is_bracketed ? close + 1 : std::min(text.find(':'), text.size());
+    const std::string_view host =
+        is_bracketed ? text.substr(1, close - 1) : text.substr(0, host_end);
+    const std::string_view rest = text.substr(host_end);
+    if ((rest.empty() && !is_loose) || (!rest.empty() && rest.front() != ':')) {
+        return EINVAL;
+    }
+    SockAddr result;
+    result.family = is_bracketed || family == AF_INET6 ? AF_INET6 : AF_INET;
+    if (family != AF_UNSPEC && result.family != family) {
+        return EINVAL;
+    }
+    const Result<std::uint16_t> port = rest.size() > 1 ? parse_port(rest.substr(1))
+                                       : is_loose      ? Result<std::uint16_t>(std::uint16_t{0})
+                                                       : Result<std::uint16_t>(EINVAL);
+    if (!port.is_ok()) {
+        return port.status();
+    }
+    result.port = port.value();
+    if (host.empty() && is_loose) {
+        return result;
+    }
+    const bool is_read = inet_pton(result.family, std::string(host).c_str(), result.ip.data()) == 1;
+    return is_read ? Result<SockAddr>(result) : Result<SockAddr>(EINVAL);
 }
 
 }  // namespace
@@ -53,34 +96,20 @@ Result<SockAddr> SockAddr::from(const sockaddr* address, std::size_t length) noe
     return result;
 }
 
-Result<SockAddr> SockAddr::from_string(const char* text) {
-    std::string_view rest(text);
-    for (const std::string_view prefix : {kPrefix4, kPrefix6}) {
-        if (rest.starts_with(prefix)) {
-            rest.remove_prefix(prefix.size());
+bool SockAddr::is_formatted(std::string_view text) noexcept {
+    return std::ranges::any_of(
+        kTextFormats, [&](const TextFormat& each) { return text.starts_with(each.prefix); });
+}
+
+Result<SockAddr> SockAddr::from_string(std::string_view text) {
+    for (const TextFormat& each : kTextFormats) {
+        if (text.starts_with(each.prefix)) {
+            // What may follow is the application's.
+            const std::string_view rest = text.substr(each.prefix.size());
+            return parse(rest.substr(0, rest.find_first_of("/?")), each.family, true);
         }
     }
-    const std::size_t colon = rest.rfind(':');
-    if (colon == std::string_view::npos) {
-        return EINVAL;
-    }
-    const Result<std::uint16_t> port = parse_port(rest.substr(colon + 1));
-    if (!port.is_ok()) {
-        return port.status();
-    }
-    std::string host(rest.substr(0, colon));
-    SockAddr result;
-    result.port = port.value();
-    if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-        result.family = AF_INET6;
-        host = host.substr(1, host.size() - 2);
-    } else {
-        result.family = AF_INET;
-    }
-    if (inet_pton(result.family, host.c_str(), result.ip.data()) != 1) {
-        return EINVAL;
-    }
-    return result;
+    return parse(text, AF_UNSPEC, false);
 }
 
 std::size_t SockAddr::to(sockaddr_storage* address) const noexcept {

@@ -26,9 +26,13 @@ struct SockAddr {
     /// Reads a sockaddr_in or sockaddr_in6. Returns: EAFNOSUPPORT for another family, EINVAL when
     /// too short.
     static Result<SockAddr> from(const sockaddr* address, std::size_t length) noexcept;
-    /// Reads "fi_sockaddr_in://1.2.3.4:5", "fi_sockaddr_in6://[::1]:5", "1.2.3.4:5" or "[::1]:5".
+    /// Reads "1.2.3.4:5" or "[::1]:5"; also behind "fi_sockaddr://", "fi_sockaddr_in://" or
+    /// "fi_sockaddr_in6://", where host and port may be missing, and a path or a query follow
+    /// (fi_getinfo(3), FI_ADDR_STR).
     /// Returns: EINVAL when it is none of these.
-    static Result<SockAddr> from_string(const char* text);
+    static Result<SockAddr> from_string(std::string_view text);
+    /// Whether a text begins as those do.
+    static bool is_formatted(std::string_view text) noexcept;
 
     /// Writes the sockaddr of its family. Returns: the length of that sockaddr.
     std::size_t to(sockaddr_storage* address) const noexcept;

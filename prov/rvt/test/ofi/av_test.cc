@@ -152,6 +152,44 @@ Test(av, text_is_inserted_where_text_is_the_format) {
     cr_assert(eq(str, found, const_cast<char*>("fi_sockaddr_in://127.0.0.1:5")));
 }
 
+// fi_getinfo(3), FI_ADDR_STR: what stands in brackets there may be missing.
+Test(av, text_may_be_as_short_and_as_long_as_the_manual_says) {
+    const Info hints = new_hints();
+    hints->addr_format = FI_ADDR_STR;
+    const Opened open(ask(hints).info);
+    const auto av = open.av();
+    const std::pair<const char*, const char*> cases[] = {
+        {"fi_sockaddr://10.31.6.12:7471", "fi_sockaddr_in://10.31.6.12:7471"},
+        {"fi_sockaddr://10.31.6.12:7471?qos=3", "fi_sockaddr_in://10.31.6.12:7471"},
+        {"fi_sockaddr://[::1]:5", "fi_sockaddr_in6://[::1]:5"},
+        {"fi_sockaddr_in://127.0.0.1:7000/", "fi_sockaddr_in://127.0.0.1:7000"},
+    };
+    for (const auto& [text, means] : cases) {
+        fi_addr_t number = FI_ADDR_NOTAVAIL;
+        cr_assert(fi_av_insert(av.get(), &text, 1, &number, 0, nullptr) == 1, "%s", text);
+        char found[64];
+        std::size_t length = sizeof found;
+        RVT_OK(fi_av_lookup(av.get(), number, found, &length));
+        cr_assert(strcmp(found, means) == 0, "%s is %s", text, found);
+        RVT_OK(ask(hints, text).error);
+    }
+    // Nobody is at no port, so that these are for fi_getinfo(3) alone.
+    for (const char* const text :
+         {"fi_sockaddr_in://127.0.0.1", "fi_sockaddr_in6://[::1]", "fi_sockaddr://"}) {
+        cr_assert(ask(hints, text).error == 0, "%s", text);
+    }
+    const Answer own = ask(hints, "fi_sockaddr_in://127.0.0.1", nullptr, FI_SOURCE);
+    RVT_OK(own.error);
+    RVT_ASSERT(
+        strcmp(static_cast<const char*>(own.info->src_addr), "fi_sockaddr_in://127.0.0.1:0") == 0);
+    for (const char* const text :
+         {"fi_sockaddr_in://[::1]:5", "fi_sockaddr_in6://127.0.0.1:5", "fi_sockaddr://[::1",
+          "fi_sockaddr://127.0.0.1:x", "fi_sockaddr://127.0.0.1:70000", "127.0.0.1", ":5"}) {
+        fi_addr_t number = 0;
+        cr_assert(fi_av_insert(av.get(), &text, 1, &number, 0, nullptr) == 0, "%s", text);
+    }
+}
+
 Test(av, an_asynchronous_insertion_reports_to_the_event_queue) {
     const Opened open;
     const auto eq = open.eq();
