@@ -32,12 +32,13 @@ Outcome outcome_of_receive(const EpMsg& ep, const MsgOp& op, const core::Wc& wc)
     return outcome;
 }
 
-void tell(const MsgOp& op, const Outcome& outcome) noexcept {
+/// @param wants_entry  Also of what succeeds.
+void tell(const Outcome& outcome, bool wants_entry) noexcept {
     const bool is_good = outcome.entry.status == core::WcStatus::kSuccess;
     if (outcome.counter != nullptr) {
         is_good ? outcome.counter->add(1) : outcome.counter->add_error(1);
     }
-    if (outcome.cq != nullptr && (op.wants_completion || !is_good)) {
+    if (outcome.cq != nullptr && (wants_entry || !is_good)) {
         outcome.cq->queue->push(outcome.entry);
     }
 }
@@ -71,11 +72,13 @@ RVT_ALWAYS_INLINE bool finish(EpMsg& ep, const core::Wc& wc) noexcept {
         return is_receive;
     }
     if (is_receive) {
-        tell(op, outcome_of_receive(ep, op, wc));
+        // The receives of a shared context do not know who takes them.
+        tell(outcome_of_receive(ep, op, wc), op.wants_completion || !ep.is_rx_selective);
     } else {
-        tell(op, {.cq = ep.tx_cq,
-                  .counter = op.counter,
-                  .entry = {.op_context = op.context, .flags = op.flags, .status = wc.status}});
+        tell({.cq = ep.tx_cq,
+              .counter = op.counter,
+              .entry = {.op_context = op.context, .flags = op.flags, .status = wc.status}},
+             op.wants_completion);
     }
     op.owner->put(op);
     return is_receive;

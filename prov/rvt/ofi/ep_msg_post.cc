@@ -155,6 +155,9 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
         }
         return unfit != 0 ? unfit : -FI_EMSGSIZE;
     }
+    if (post.rkey >> 32 != 0) [[unlikely]] {
+        return -FI_EINVAL;  // mr_key_size is 4
+    }
     if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
         return -FI_EOPNOTSUPP;
     }

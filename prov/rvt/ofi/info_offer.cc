@@ -161,6 +161,7 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.rx.total_buffered_recv = 0;
     offer.rx.size = kMsgMaxQueue;
     offer.rx.iov_limit = kMsgIov;
+    offer.domain.max_err_data = protocol::kRejPrivateBytes;
     offer.ep.type = FI_EP_MSG;
     offer.ep.protocol = FI_PROTO_RDMA_CM_IB_RC;
     offer.ep.protocol_version = 1;

@@ -66,12 +66,13 @@ ssize_t post_to_nic(Srx& srx, MsgOp& op, std::span<Sge> list) noexcept {
     return post_result(srx.nic_queue->post_recv({.wr_id = number_of(op), .sg_list = list}));
 }
 
-ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) noexcept;
-ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
-                  void* context) noexcept;
+ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, std::uint64_t flags,
+                  DeviceUse* use) noexcept;
+ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, void* context,
+                  std::uint64_t flags) noexcept;
 
-ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
-             void* context) noexcept {
+ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, void* context,
+             std::uint64_t flags) noexcept {
     if (count > kMsgIov || (iov == nullptr && count != 0)) {
         return -FI_EINVAL;
     }
@@ -89,16 +90,16 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
         if (is_nic ? !name_for_nic(srx, list[i], region)
                    : has_devices && region != nullptr && !to_device(list[i], region)) {
             return desc != nullptr && copy_is_needed(desc, count)
-                       ? post_held(srx, iov, desc, count, context)
+                       ? post_held(srx, iov, desc, count, context, flags)
                        : -FI_EINVAL;
         }
     }
-    return post_list(srx, {list.data(), count}, context, nullptr);
+    return post_list(srx, {list.data(), count}, context, flags, nullptr);
 }
 
 /// Into memory of devices that the CPU has a copy of: into that.
-ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t count,
-                  void* context) noexcept {
+ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, void* context,
+                  std::uint64_t flags) noexcept {
     DeviceBuffers device(srx.device_uses);
     std::array<iovec, kMsgIov> own;
     std::copy_n(iov, count, own.begin());
@@ -116,7 +117,7 @@ ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t cou
         }
     }
     DeviceUse* const use = device.release();
-    const ssize_t posted = post_list(srx, {list.data(), count}, context, use);
+    const ssize_t posted = post_list(srx, {list.data(), count}, context, flags, use);
     if (posted != 0) {
         use->release();
     }
@@ -124,7 +125,8 @@ ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t cou
 }
 
 /// @param use  What the receive holds of devices; nullptr: nothing.
-ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) noexcept {
+ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, std::uint64_t flags,
+                  DeviceUse* use) noexcept {
     const bool is_nic = srx.nic_queue != nullptr;
     if (is_nic && srx.domain->nic->device().is_going()) [[unlikely]] {
         return -FI_ENODEV;
@@ -137,7 +139,7 @@ ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) 
     op->context = context;
     op->flags = FI_MSG | FI_RECV;
     op->counter = nullptr;
-    op->wants_completion = true;
+    op->wants_completion = (flags & FI_COMPLETION) != 0;
     op->use = use;
     const ssize_t posted =
         is_nic ? post_to_nic(srx, *op, list)
@@ -156,13 +158,14 @@ ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, DeviceUse* use) 
 
 ssize_t srx_recvv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
                   fi_addr_t /*source*/, void* context) noexcept {
-    return post(Srx::from(self), iov, desc, count, context);
+    Srx& srx = Srx::from(self);
+    return post(srx, iov, desc, count, context, srx.op_flags);
 }
 
 ssize_t srx_recv(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_addr_t /*source*/,
                  void* context) noexcept {
     const iovec iov{buffer, length};
-    return post(Srx::from(self), &iov, &desc, 1, context);
+    return srx_recvv(self, &iov, &desc, 1, FI_ADDR_UNSPEC, context);
 }
 
 ssize_t srx_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
@@ -170,7 +173,7 @@ ssize_t srx_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexce
         return -FI_EBADFLAGS;
     }
     return msg != nullptr
-               ? post(Srx::from(self), msg->msg_iov, msg->desc, msg->iov_count, msg->context)
+               ? post(Srx::from(self), msg->msg_iov, msg->desc, msg->iov_count, msg->context, flags)
                : -FI_EINVAL;
 }
 
@@ -235,6 +238,7 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
         return to_fi(shared);
     }
     auto made = std::make_unique<Srx>(domain, size, kMsgIov);
+    made->op_flags = attr != nullptr ? attr->op_flags & kRecvFlags : 0;
     if (domain.nic != nullptr) {
         const util::Status opened = open_nic_queue(*made);
         if (!opened.is_ok()) {

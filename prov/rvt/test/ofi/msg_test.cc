@@ -494,6 +494,34 @@ RVT_MSG_TEST(msg, endpoints_share_a_context_of_receives) {
     RVT_EQ(fi_close(&pair.server.srx->fid), -FI_EBUSY);
 }
 
+RVT_MSG_TEST(msg, of_shared_receives_those_complete_that_say_so) {
+    MsgPair pair({.is_selective = true, .has_shared_receives = true, .has_counters = true});
+    std::array<char, 2> to{};
+    RVT_OK(fi_recv(pair.server.srx.get(), &to[0], 1, nullptr, 0, &to[0]));
+    const iovec room{&to[1], 1};
+    const fi_msg loud{&room, nullptr, 1, 0, &to[1], 0};
+    RVT_OK(fi_recvmsg(pair.server.srx.get(), &loud, FI_COMPLETION));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "1", 1, nullptr, 0, nullptr));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "2", 1, nullptr, 0, nullptr));
+    RVT_ASSERT(pair.server.next().op_context == &to[1]);
+    RVT_ASSERT(std::string_view(to.data(), to.size()) == "12");
+    RVT_EQ(fi_cntr_read(pair.server.cntrs[1].get()), 2);
+}
+
+RVT_MSG_TEST(msg, a_key_of_more_than_four_bytes_is_refused) {
+    MsgPair pair;
+    std::array<char, 8> memory{};
+    const auto mr = pair.server.reg(memory.data(), memory.size(), FI_REMOTE_WRITE | FI_REMOTE_READ);
+    const std::uint64_t wrong = fi_mr_key(mr.get()) | (std::uint64_t{1} << 32);
+    fid_ep* const ep = pair.client.end.ep.get();
+    std::uint64_t word = 1;
+    RVT_EQ(fi_write(ep, &word, 8, nullptr, 0, address_of(memory.data()), wrong, nullptr),
+           -FI_EINVAL);
+    RVT_EQ(fi_atomic(ep, &word, 1, nullptr, 0, address_of(memory.data()), wrong, FI_UINT64, FI_SUM,
+                     nullptr),
+           -FI_EINVAL);
+}
+
 RVT_MSG_TEST(msg, endpoints_of_a_domain_connect_to_each_other) {
     const MsgListener listener;
     MsgEnd end(listener.fabric.get(), listener.eq.get(), listener.info.get());
