@@ -157,6 +157,10 @@ void Endpoint::open_ep(fi_info* with) {
         FAB_OK(fi_ep_bind(ep, &rx_cq->fid, spec_.rx_cq_flags));
     }
     open_counters();
+    if (spec_.hmem_p2p != kNotSet) {
+        FAB_OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &spec_.hmem_p2p,
+                         sizeof spec_.hmem_p2p));
+    }
     FAB_OK(fi_enable(ep));
     guard_calls_of(ep);
 }

@@ -52,6 +52,9 @@ inline constexpr double kOpLimitS = 10;  ///< No single operation of a test may 
 inline constexpr int kAnyMrMode =
     FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 
+/// An option that nobody sets.
+inline constexpr int kNotSet = -1;
+
 /// What to ask of fi_getinfo and how to open the objects. Zero: not asked for.
 struct EpSpec {
     std::uint64_t caps = FI_MSG;
@@ -70,6 +73,7 @@ struct EpSpec {
     fi_av_type av_type = FI_AV_UNSPEC;
     std::size_t av_count = 64;
     int mr_mode = kAnyMrMode;
+    int hmem_p2p = kNotSet;  ///< FI_OPT_FI_HMEM_P2P.
     fi_threading threading = FI_THREAD_DOMAIN;
     fi_progress progress = FI_PROGRESS_MANUAL;
     std::uint64_t tx_cq_flags =

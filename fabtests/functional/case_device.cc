@@ -5,8 +5,11 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -492,7 +495,99 @@ void message_from_mapping(Rank& self) {
     party.barrier();
 }
 
+/// Who keeps memory of devices to itself, and by what.
+constexpr int kNobody = -1;
+enum class Keeps : std::uint8_t { kByEnvironment, kByOption };
+
+template <int kWho, Keeps kHow>
+EpSpec spec_of_keeper(const Rank& self, std::uint64_t caps) {
+    EpSpec spec{
+        .caps = caps, .tx_op_flags = FI_DELIVERY_COMPLETE, .mr_mode = kAnyMrMode | FI_MR_HMEM};
+    if (self.rank == kWho && kHow == Keeps::kByEnvironment) setenv("FI_HMEM_DISABLE_P2P", "1", 1);
+    if (self.rank == kWho && kHow == Keeps::kByOption) spec.hmem_p2p = FI_HMEM_P2P_DISABLED;
+    return spec;
+}
+
+/// Of a process that has none of its own.
+bool has_mapped_a_device() {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (line.find(kStandInName) != std::string::npos) return true;
+    }
+    return false;
+}
+
+/// Rank 1 maps the dma-buf of rank 0 that it accesses, unless one of the two may not.
+template <int kWho, Keeps kHow>
+void mapped_by_peer(Rank& self) {
+    if (settings.exporter != "standin") skip("no dma-buf whose mappings can be told");
+    constexpr std::size_t kBytes = 64 << 10;
+    constexpr int kEnough = 300;  // accesses: the first of them asks for the mapping
+    Party party(self, spec_of_keeper<kWho, kHow>(self, FI_RMA));
+    if (self.rank == 0) {
+        Device device(kBytes);
+        const Part part(party.ep, device.fd, 0, kBytes);
+        party.trade(1, part.remote());
+        party.barrier();
+        std::vector<char> expected(kBytes);
+        fill(expected.data(), kBytes, 5);
+        FAB_EQUAL(std::memcmp(device.memory, expected.data(), kBytes), 0);
+        party.barrier();
+        return;
+    }
+    const RemoteRegion remote = party.trade(0, RemoteRegion{});
+    std::vector<char> bytes(kBytes);
+    fill(bytes.data(), kBytes, 5);
+    for (int i = 0; kWho == kNobody ? !has_mapped_a_device() : i < kEnough; ++i) {
+        party.ep.post([&] {
+            return fi_write(party.ep.ep, bytes.data(), kBytes, nullptr, party.peer(), remote.base,
+                            remote.key, nullptr);
+        });
+        party.ep.wait_tx();
+    }
+    FAB_EQUAL(has_mapped_a_device(), kWho == kNobody);
+    party.barrier();
+    party.barrier();
+}
+
+/// Neither opens the memory of the other, whichever of them may not.
+template <int kWho, Keeps kHow>
+void opened_by_nobody(Rank& self) {
+    if (!is_openable()) skip("no device's memory that another process can open");
+    Party party(self, spec_of_keeper<kWho, kHow>(self, FI_MSG | FI_RMA));
+    const Buffer buffer(party.ep, kOpened);
+    const RemoteRegion remote = party.trade(self.other(), buffer.remote());
+    for (const int sender : {0, 1, 0, 1}) {
+        buffer.fill(static_cast<unsigned>(20 + self.rank));
+        party.barrier();
+        if (self.rank == sender) {
+            party.send(buffer, kOpened);
+            party.ep.wait_tx();
+        } else {
+            party.recv(buffer, kOpened);
+            party.ep.wait_rx();
+            buffer.expect(static_cast<unsigned>(20 + sender), kOpened);
+            buffer.fill(static_cast<unsigned>(30 + self.rank));
+        }
+        party.barrier();
+        if (self.rank == sender) {
+            party.ep.post([&] {
+                return fi_read(party.ep.ep, buffer.as(), kOpened, buffer.desc(), party.peer(),
+                               remote.base, remote.key, nullptr);
+            });
+            party.ep.wait_tx();
+            buffer.expect(static_cast<unsigned>(30 + self.other()), kOpened);
+        }
+        party.barrier();
+        FAB_EQUAL(standin_counts().opened, 0U);
+    }
+}
+
 constexpr Case kCases[] = {
+    {"device_mapped_by_peer", mapped_by_peer<kNobody, Keeps::kByOption>},
+    {"device_kept_from_peers_by_environment", mapped_by_peer<0, Keeps::kByEnvironment>},
+    {"device_of_peer_left_alone_by_environment", mapped_by_peer<1, Keeps::kByEnvironment>},
+    {"gpu_opened_by_nobody_by_environment", opened_by_nobody<0, Keeps::kByEnvironment>},
     {"device_named_by_offset", named_by_offset<0>},
     {"device_named_by_virtual_offset", named_by_offset<FI_MR_VIRT_ADDR | FI_MR_PROV_KEY>},
     {"device_beside_host_memory", beside_host_memory},

@@ -26,7 +26,7 @@ bool RdEngine<Lock, Host>::may_go_by_nic(const Peer& peer, const RdTxOp& op) con
     // Of a key that the application chose nobody knows how long it means the same.
     return peer.path.can_rdma() && !peer.path.has_user_keys() && op.total > kMaxOrderedRmaSize &&
            op.iov_count == 1 && op.remote_count == 1 && !has(op.flags, RdFlags::kData) &&
-           (!has(op.flags, RdFlags::kHasUse) || op.use->nic_place() != nullptr);
+           (!has(op.flags, RdFlags::kHasUse) || nic_place_of(*op.use) != nullptr);
 }
 
 /// Whether the operation, which has not begun, is so large that it waits for the key of its region.
@@ -210,7 +210,8 @@ RdNicKey RdEngine<Lock, Host>::expose(Peer& peer, const RdAccess& asked) noexcep
         return answer;
     }
     DeviceMemory* const device = hit.indirect ? memory_of(hit).device : nullptr;
-    if (hit.indirect && device == nullptr) {  // several buffers
+    const bool has_several_buffers = hit.indirect && device == nullptr;
+    if (has_several_buffers || (device != nullptr && !keys_.has_p2p)) {
         return answer;
     }
     const auto key = static_cast<std::uint32_t>(asked.key);

@@ -318,7 +318,8 @@ void RdEngine<Lock, Host>::take_region(Peer& peer, Event& event) noexcept {
                     {.handle = *event.region->handle, .length = event.region->length});
         return;
     }
-    const bool is_usable = event.region != nullptr && event.region->is_writable;
+    const bool is_usable = event.region != nullptr && event.region->is_writable &&
+                           (keys_.has_p2p || event.region->dma_buf.get() < 0);
     peer.book.answered(*asked, is_usable ? std::move(event.region) : nullptr);
 }
 
@@ -347,7 +348,7 @@ util::Result<typename Host::RegionSource> RdEngine<Lock, Host>::find_region(
                    : open.status();
     }
     const RegionMemory& memory = memory_of({.base = base});
-    if (memory.device == nullptr || memory.segments.size() != 1) {
+    if (memory.device == nullptr || memory.segments.size() != 1 || !keys_.has_p2p) {
         return ENOTSUP;
     }
     // Also where peers have no right of their own to it: they receive messages from there.

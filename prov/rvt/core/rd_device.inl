@@ -23,9 +23,9 @@ util::Status RdEngine<Lock, Host>::refresh(RdTxOp& op, std::uint64_t end) noexce
 template <class Lock, class Host>
 const BufferUse::Source* RdEngine<Lock, Host>::source_of(const Peer& peer,
                                                          const RdTxOp& op) const noexcept {
-    const bool may_stay = has(op.flags, RdFlags::kHasUse) && op.total > kMaxStagedSize &&
-                          op.iov_count == 1 && op.copy == nullptr && !peer.path.is_remote() &&
-                          !peer.path.is_same_process();
+    const bool may_stay = keys_.has_p2p && has(op.flags, RdFlags::kHasUse) &&
+                          op.total > kMaxStagedSize && op.iov_count == 1 && op.copy == nullptr &&
+                          !peer.path.is_remote() && !peer.path.is_same_process();
     const BufferUse::Source* const source = may_stay ? op.use->source() : nullptr;
     // A mapped one is worth a question where host memory is.
     const bool is_small = source != nullptr && source->is_mapped && op.total <= tuning_.eager_max;
@@ -56,7 +56,8 @@ auto RdEngine<Lock, Host>::find_handle(std::uint32_t key) noexcept -> std::optio
         return {};
     }
     const DeviceMemory* const device = memory_of({.base = region.value().base}).device;
-    const DeviceHandle* const handle = device != nullptr ? device->handle() : nullptr;
+    const DeviceHandle* const handle =
+        device != nullptr && keys_.has_p2p ? device->handle() : nullptr;
     if (handle == nullptr) {
         return {};
     }
@@ -112,15 +113,16 @@ void RdEngine<Lock, Host>::note_arrival(RdInbound& inbound) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::open_region(Peer& peer, RegionEntry& entry,
                                        const RdOpening& by) noexcept {
-    if (keys_.opener != nullptr && !keys_.opener->is_ready()) {
+    DeviceOpener* const opener = opener_of_devices();
+    if (opener != nullptr && !opener->is_ready()) {
         // The application may come to use devices later.
         entry = {};
         return;
     }
     std::unique_ptr<typename Host::Region> region(
-        keys_.opener != nullptr ? new (std::nothrow) typename Host::Region : nullptr);
+        opener != nullptr ? new (std::nothrow) typename Host::Region : nullptr);
     if (region != nullptr) {
-        auto opened = keys_.opener->open(by.handle);
+        auto opened = opener->open(by.handle);
         region->length = by.length;
         if (opened.is_ok()) {
             region->device = opened.take();
@@ -244,7 +246,8 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::take_device(RdInbound& inbound) noexcept {
     auto& peer = static_cast<Peer&>(*inbound.peer);
     // Nothing is remembered of a key that is not in the peer's table.
-    if (!peer.has_keys_view || !find_source(inbound).is_ok() || !has_opened(inbound)) {
+    if (!keys_.has_p2p || !peer.has_keys_view || !find_source(inbound).is_ok() ||
+        !has_opened(inbound)) {
         return false;
     }
     inbound.method = RdMethod::kDirect;

@@ -320,7 +320,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_pull_data(Peer& peer, const Arrival& arrival) noexcept;
     bool on_pull_done(Peer& peer, const Arrival& arrival) noexcept;
     bool fetch(RdInbound& inbound) noexcept;
-    static const BufferUse::NicPlace* nic_place_of(const RdRxEntry& entry) noexcept;
+    const BufferUse::NicPlace* nic_target_of(const RdRxEntry& entry) const noexcept;
     bool on_message_fetched(Peer& peer, std::uint64_t name) noexcept;
     void message_fetch_ended(std::uint64_t name) noexcept;
     bool on_finish(Peer& peer, const Arrival& arrival) noexcept;
@@ -408,6 +408,12 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_key_ends(Peer& peer, const Arrival& arrival) noexcept;
 
     // ---- rd_device.inl
+    DeviceOpener* opener_of_devices() const noexcept {
+        return keys_.has_p2p ? keys_.opener : nullptr;
+    }
+    const BufferUse::NicPlace* nic_place_of(const BufferUse& use) const noexcept {
+        return keys_.has_p2p ? use.nic_place() : nullptr;
+    }
     static Status refresh(RdTxOp& op, std::uint64_t end) noexcept;
     void note_arrival(RdInbound& inbound) noexcept;
     const BufferUse::Source* source_of(const Peer& peer, const RdTxOp& op) const noexcept;

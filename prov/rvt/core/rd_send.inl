@@ -422,7 +422,7 @@ bool RdEngine<Lock, Host>::lend(Peer& peer, RdTxOp& op) noexcept {
     }
     if (!has(op.flags, RdFlags::kHasUse)) {
         op.loan = peer.path.lend(op.iov[0]);
-    } else if (const BufferUse::NicPlace* const place = op.use->nic_place()) {
+    } else if (const BufferUse::NicPlace* const place = nic_place_of(*op.use)) {
         op.loan = peer.path.lend(*place);
     }
     return op.loan.is_any();

@@ -99,7 +99,7 @@ bool RdEngine<Lock, Host>::fetch(RdInbound& inbound) noexcept {
     if (!has(entry.flags, RdFlags::kHasUse)) {
         const iovec to{inbound.place.iov_base, static_cast<std::size_t>(inbound.end)};
         is_asked = path.fetch(to, inbound.sender_address, inbound.sender_key, name);
-    } else if (const BufferUse::NicPlace* const to = nic_place_of(entry)) {
+    } else if (const BufferUse::NicPlace* const to = nic_target_of(entry)) {
         is_asked = path.fetch(*to, inbound.end, inbound.sender_address, inbound.sender_key, name);
     }
     inbound.state = is_asked ? inbound.state : state;
@@ -109,8 +109,9 @@ bool RdEngine<Lock, Host>::fetch(RdInbound& inbound) noexcept {
 /// Where the NIC puts a message that goes to memory of a device; nullptr: nowhere, or somewhere in
 /// a buffer for several.
 template <class Lock, class Host>
-const BufferUse::NicPlace* RdEngine<Lock, Host>::nic_place_of(const RdRxEntry& entry) noexcept {
-    return has(entry.flags, RdFlags::kMultiRecv) ? nullptr : entry.use->nic_place();
+const BufferUse::NicPlace* RdEngine<Lock, Host>::nic_target_of(
+    const RdRxEntry& entry) const noexcept {
+    return has(entry.flags, RdFlags::kMultiRecv) ? nullptr : nic_place_of(*entry.use);
 }
 
 /// The NIC has read it.

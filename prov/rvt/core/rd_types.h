@@ -162,8 +162,10 @@ struct RdKeys {
     // Runs under the domain's lock.
     void (*accessed)(void* context, std::uint64_t key, std::uint64_t wc_flags) noexcept = nullptr;
     void* accessed_context = nullptr;
-    // For memory of devices of peers of this host; nullptr where it is not to be opened.
+    // For memory of devices of peers of this host; nullptr: none can be opened.
     DeviceOpener* opener = nullptr;
+    // Whether others than its owner may reach memory of a device: NICs, and peers of this host.
+    bool has_p2p = true;
 };
 
 /// What an endpoint is opened with.

@@ -259,7 +259,8 @@ core::RdKeys Domain::rd_keys() noexcept {
         .has_user_keys = !mr_mode.has_provider_keys,
         .accessed = count_region_access,
         .accessed_context = this,
-        .opener = (caps & FI_HMEM) != 0 && !hmem::has_no_p2p() ? &hmem::opener() : nullptr,
+        .opener = (caps & FI_HMEM) != 0 ? &hmem::opener() : nullptr,
+        .has_p2p = !hmem::has_no_p2p(),
     };
 }
 

@@ -48,6 +48,7 @@ struct NicEndAttr {
     bool keeps = true;  // registrations
     bool has_user_keys = false;
     bool wants_rma_events = false;
+    bool has_p2p = true;
 };
 
 /// An endpoint with a completion queue, regions and a counter of its own.
@@ -61,7 +62,10 @@ struct NicEnd {
           table(0, core::KeyTable::block_bytes(kKeys)),
           keys(core::KeyTable::create(table.memory, table.bytes).take()),
           engine(lock, {.bind = {}, .wants_rma_events = attr.wants_rma_events}, tuning,
-                 {.table = keys.get(), .pd = kPd, .has_user_keys = attr.has_user_keys}),
+                 {.table = keys.get(),
+                  .pd = kPd,
+                  .has_user_keys = attr.has_user_keys,
+                  .has_p2p = attr.has_p2p}),
           own(core::to_sock_addr(address)) {
         engine.bind({.tx_cq = cq.get(),
                      .rx_cq = cq.get(),
@@ -175,12 +179,13 @@ struct NicEnd {
 
 /// Two of them, connected: what the first sends the second receives.
 struct NicNet : FlowNet {
-    explicit NicNet(const core::RdTuning& tuned = {}, const NicEndAttr& second = {})
+    explicit NicNet(const core::RdTuning& tuned = {}, const NicEndAttr& second = {},
+                    const NicEndAttr& first = {})
         : watch(watch_or_skip()), tuning(tuned) {
         FlowStation::net = this;
         opened = open_mock_nic(mock, registry);
         nic = {opened, &opened->device()};
-        a = make(5001);
+        a = make(5001, first);
         b = make(5002, second);
         meet();
         talk();

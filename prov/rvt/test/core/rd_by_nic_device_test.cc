@@ -20,8 +20,10 @@ constexpr Access kBoth = Access::kLocalWrite | Access::kRemoteRead | Access::kRe
 
 /// What the first accesses is the second's `there`: of a device, or the application's.
 struct Net : test::NicNet {
-    explicit Net(bool is_device)
-        : region(there, 21),
+    explicit Net(bool is_device, const test::NicEndAttr& second = {},
+                 const test::NicEndAttr& first = {})
+        : test::NicNet({}, second, first),
+          region(there, 21),
           key(is_device ? b->open(region.region, kBoth) : b->open(there.all(), kBoth)) {}
 
     WcStatus write(const iovec& from, std::size_t to, CountedUse* use = nullptr) {
@@ -142,6 +144,39 @@ Test(rd_by_nic_device, a_device_that_the_targets_nic_does_not_import_is_reached_
     RVT_EQ(net.write(here.all(), 0), WcStatus::kSuccess);
     RVT_ASSERT(net.there.is('a'));
     RVT_EQ(net.mock.writes, 0);
+}
+
+Test(rd_by_nic_device, a_device_that_is_the_initiators_alone_goes_in_frames) {
+    Net net(false, {}, {.has_p2p = false});
+    net.learn_key();
+    const Pages here('a');
+    DevicePages device(here, 11);
+    CountedUse writes;
+    writes.place = device.place;
+    RVT_EQ(net.write(here.all(), 0, &writes), WcStatus::kSuccess);
+    RVT_ASSERT(net.there.is('a') && writes.refreshes != 0);
+    std::fill_n(net.there.memory, kBytes, 'b');
+    CountedUse reads;
+    reads.place = device.place;
+    RVT_EQ(net.read(here.all(), 0, &reads), WcStatus::kSuccess);
+    RVT_ASSERT(here.is('b') && reads.fills != 0);
+    RVT_EQ(net.mock.writes, 0);
+    RVT_EQ(net.mock.reads, 0);
+    RVT_ASSERT(!device.is_registered(net.mock));
+}
+
+Test(rd_by_nic_device, a_device_that_is_the_targets_alone_is_reached_by_frames) {
+    Net net(true, {.has_p2p = false});
+    net.learn_key();
+    const Pages here('a');
+    RVT_EQ(net.write(here.all(), 0), WcStatus::kSuccess);
+    RVT_ASSERT(net.there.is('a'));
+    std::fill_n(net.there.memory, kBytes, 'b');
+    RVT_EQ(net.read(here.all(), 0), WcStatus::kSuccess);
+    RVT_ASSERT(here.is('b'));
+    RVT_EQ(net.mock.writes, 0);
+    RVT_EQ(net.mock.reads, 0);
+    RVT_ASSERT(!net.region.is_registered(net.mock));
 }
 
 Test(rd_by_nic_device, buffers_of_a_device_without_a_place_for_nics_go_in_frames) {

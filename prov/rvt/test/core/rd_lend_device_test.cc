@@ -131,6 +131,31 @@ Test(rd_lend_device, memory_of_devices_that_the_nic_does_not_import_goes_in_fram
     RVT_EQ(net.mock.reads, 0);
 }
 
+Test(rd_lend_device, memory_of_devices_that_is_its_owners_alone_goes_in_frames) {
+    for (const bool is_senders : {true, false}) {
+        Net net({}, {.has_p2p = is_senders}, {.has_p2p = !is_senders});
+        const Pages from('a');
+        const Pages to('-');
+        DevicePages device(is_senders ? from : to, 11);
+        CountedUse use;
+        use.place = device.place;
+        pass_with(net, from.all(), is_senders ? &use : nullptr, to.all(),
+                  is_senders ? nullptr : &use);
+        RVT_ASSERT(to.is('a') && !use.is_untouched());
+        RVT_ASSERT(!device.is_registered(net.mock));
+        RVT_EQ(net.mock.reads, 0);
+    }
+}
+
+Test(rd_lend_device, what_is_no_devices_is_read_by_the_nic_all_the_same) {
+    Net net({}, {.has_p2p = false}, {.has_p2p = false});
+    const Pages from('a');
+    const Pages to('-');
+    pass_with(net, from.all(), nullptr, to.all(), nullptr);
+    RVT_ASSERT(to.is('a'));
+    RVT_EQ(net.mock.reads, 1);
+}
+
 /// The sender cannot lend it; the receiver is sent it, and has it copied.
 Test(rd_lend_device, what_goes_to_a_device_of_a_receiver_without_registrations_comes_in_frames) {
     Net net({}, {.keeps = false});
