@@ -50,6 +50,8 @@ class RdEndpoint : public ProgressSource, public AddressObserver {
     /// The bytes below which a multi-receive buffer is given back.
     virtual void set_min_multi_recv(std::size_t bytes) noexcept = 0;
     virtual std::size_t min_multi_recv() const noexcept = 0;
+    /// As without RdKeys::has_p2p, for what this endpoint does. Before enable().
+    virtual void forbid_p2p() noexcept = 0;
 
     /// Whether a peer is reading or writing the memory behind this key of the domain directly,
     /// right now. The key is no longer valid when this is asked, so that the answer stays no once

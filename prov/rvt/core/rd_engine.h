@@ -114,6 +114,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status cancel(void* context) noexcept override;
     void set_min_multi_recv(std::size_t bytes) noexcept override { min_multi_recv_ = bytes; }
     std::size_t min_multi_recv() const noexcept override { return min_multi_recv_; }
+    void forbid_p2p() noexcept override { keys_.has_p2p = false; }
     void remind_peers_locked() noexcept override;
     Status arm_locked() noexcept override;
     void disarm_locked() noexcept override { station_.disarm(); }

@@ -197,6 +197,9 @@ int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place
         // With a NIC, ordinary memory has a descriptor, too.
         return mr.imported == nullptr ? 0 : -FI_EOPNOTSUPP;
     }
+    if (!all_.may_copy()) {
+        return -FI_EOPNOTSUPP;
+    }
     hmem::DeviceRegion& memory = *mr.device;
     const auto at = reinterpret_cast<std::uintptr_t>(buffer.iov_base) - mr.local_address;
     if (at > memory.bytes() || buffer.iov_len > memory.bytes() - at) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,8 +31,18 @@ class DeviceUses {
     DeviceUses(const DeviceUses&) = delete;
     DeviceUses& operator=(const DeviceUses&) = delete;
 
+    /// Whether operations work on copies of such memory. Else they are refused where nothing else
+    /// reaches it.
+    void set_may_copy(bool may_copy) noexcept {
+        may_copy_.store(may_copy, std::memory_order_relaxed);  // relaxed: a flag on its own
+    }
+    [[nodiscard]] bool may_copy() const noexcept {
+        return may_copy_.load(std::memory_order_relaxed);  // relaxed: as above
+    }
+
   private:
     friend class DeviceUse;
+    std::atomic<bool> may_copy_{true};
     util::SpinLock lock_;  // order: innermost
     DeviceUse* first_ RVT_GUARDED_BY(lock_) = nullptr;
 };
@@ -148,7 +159,7 @@ class DeviceBuffers {
     /// @param when  kLater: for one list of an operation that has no other.
     /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM, -FI_EIO when
     ///          what is to be read cannot be copied to the host, -FI_EOPNOTSUPP for what only a NIC
-    ///          reaches, or as DeviceUse::add().
+    ///          reaches, or the CPU may not copy, or as DeviceUse::add().
     int take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access,
              Refresh when = Refresh::kNow) noexcept;
 

@@ -464,7 +464,9 @@ int ep_msg_getopt(fid* self, int level, int option, void* value, std::size_t* by
 int ep_msg_setopt(fid* self, int level, int option, const void* value, std::size_t bytes) noexcept {
     EpMsg& ep = EpMsg::from(self);
     if (level == FI_OPT_ENDPOINT && is_hmem_option(option)) {
-        return hmem_setopt(ep.hmem_options, ep.caps, option, value, bytes);
+        const int set = hmem_setopt(ep.hmem_options, ep.caps, option, value, bytes);
+        ep.device_uses.set_may_copy(ep.hmem_options.p2p != FI_HMEM_P2P_REQUIRED);
+        return set;
     }
     return msg_setopt(level, option, value, bytes, sizes_of(ep));
 }
@@ -637,7 +639,7 @@ void EpMsg::Events::device_gone() noexcept {
 int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
     auto made = std::make_unique<EpMsg>();
     made->domain = &domain;
-    made->hmem_options.has_nic = domain.nic != nullptr;
+    made->hmem_options.reach = domain.nic != nullptr ? HmemReach::kNicOfDomain : HmemReach::kNobody;
     Pep* const pep = pep_to_take_over(info.handle, domain);
     if (info.handle != nullptr && pep == nullptr) {
         made->request = conn_req_take(info.handle);

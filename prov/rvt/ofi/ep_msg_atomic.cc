@@ -80,6 +80,7 @@ void* element(const fi_ioc* list, std::size_t count) noexcept {
 /// Reads a word that a call names.
 int load(const EpMsg& ep, void* from, void* const* desc, std::uint64_t& value) noexcept {
     DeviceUses uses;
+    uses.set_may_copy(ep.device_uses.may_copy());
     DeviceBuffers device(uses);
     iovec word{from, sizeof value};
     const bool may_be_device = (ep.domain->caps & FI_HMEM) != 0;

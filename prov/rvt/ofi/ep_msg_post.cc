@@ -194,6 +194,7 @@ ssize_t msg_post_any(EpMsg& ep, const MsgPost& post, const iovec* iov, void* con
 ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
                                std::size_t count) noexcept {
     DeviceUses uses;
+    uses.set_may_copy(ep.device_uses.may_copy());
     DeviceBuffers device(uses);
     std::array<iovec, kMsgAtomicIov> own;
     std::copy_n(iov, count, own.begin());

@@ -216,6 +216,9 @@ int enable(EpRdm& ep) {
         return missing;
     }
     ep.engine->bind(completion_of(ep), &ep.av->addresses);
+    if (ep.hmem_options.p2p == FI_HMEM_P2P_DISABLED) {
+        ep.engine->forbid_p2p();
+    }
     util::Status enabled = ep.engine->enable();
     if (enabled.is_ok()) {
         enabled = join_queues(ep);
@@ -231,6 +234,7 @@ int enable(EpRdm& ep) {
     ep.prepare_flags();
     choose_tables(ep);
     ep.is_enabled = true;
+    ep.hmem_options.is_enabled = true;
     RVT_INFO(kEpCtrl, "endpoint enabled at %s", ep.engine->address().to_string().c_str());
     return 0;
 }
@@ -421,6 +425,7 @@ int open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
     made->domain = &domain;
     made->attr = attr;
     made->caps = caps_of(info);
+    made->hmem_options.reach = HmemReach::kAnyPeer;
     made->tx_op_flags = info.tx_attr != nullptr ? info.tx_attr->op_flags : 0;
     made->rx_op_flags = info.rx_attr != nullptr ? info.rx_attr->op_flags : 0;
     made->handle.fid = {FI_CLASS_EP, context, &ep_rdm_fid_ops};

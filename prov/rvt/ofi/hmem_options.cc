@@ -4,30 +4,68 @@
 #include <cstring>
 
 #include "hmem/claimants.h"
+#include "util/log.h"
 
 namespace rvt::ofi {
 namespace {
 
-/// Without a NIC the processor has all transfers go through it: that may be wished, and cannot be
-/// forbidden. With one it depends on each region, and can be neither.
+int refuse_p2p(const char* value, const char* why) noexcept {
+    RVT_WARN(kEpCtrl, "cannot set FI_OPT_FI_HMEM_P2P to %s: %s", value, why);
+    return -FI_EOPNOTSUPP;
+}
+
+/// Where nobody but the owner reaches the memory, all is copied as it is.
+int disable_p2p(const HmemOptions& options) noexcept {
+    return options.reach == HmemReach::kNicOfDomain && !hmem::has_no_p2p()
+               ? refuse_p2p("FI_HMEM_P2P_DISABLED",
+                            "the NIC reaches regions from when they are registered; set "
+                            "FI_HMEM_DISABLE_P2P=1")
+               : 0;
+}
+
+int require_p2p(const HmemOptions& options) noexcept {
+    constexpr const char* kValue = "FI_HMEM_P2P_REQUIRED";
+    if (hmem::has_no_p2p()) {
+        return refuse_p2p(kValue, "FI_HMEM_DISABLE_P2P forbids it");
+    }
+    switch (options.reach) {
+        case HmemReach::kNicOfDomain: return 0;
+        case HmemReach::kAnyPeer:
+            return refuse_p2p(kValue,
+                              "short messages are copied by the CPU, whatever else reaches "
+                              "the memory; FI_HMEM_P2P_PREFERRED is offered");
+        case HmemReach::kNobody: break;
+    }
+    return refuse_p2p(kValue, "the domain has no NIC: all is copied by the CPU");
+}
+
+/// What an operation may do is settled when its peer is told how to reach us.
+int check_state(const HmemOptions& options, int asked) noexcept {
+    const bool is_other = (asked == FI_HMEM_P2P_DISABLED) != (options.p2p == FI_HMEM_P2P_DISABLED);
+    if (options.reach != HmemReach::kAnyPeer || !options.is_enabled || !is_other) {
+        return 0;
+    }
+    RVT_WARN(kEpCtrl, "cannot set FI_OPT_FI_HMEM_P2P: the endpoint is enabled; set it before");
+    return -FI_EOPBADSTATE;
+}
+
 int set_p2p(HmemOptions& options, const void* value, std::size_t bytes) noexcept {
     int asked = 0;
     if (bytes != sizeof asked) {
         return -FI_EINVAL;
     }
     std::memcpy(&asked, value, sizeof asked);
+    int refused = 0;
     switch (asked) {
         case FI_HMEM_P2P_ENABLED:
-        case FI_HMEM_P2P_PREFERRED: options.p2p = asked; return 0;
-        case FI_HMEM_P2P_DISABLED:
-            if (options.has_nic && !hmem::has_no_p2p()) {
-                return -FI_EOPNOTSUPP;
-            }
-            options.p2p = asked;
-            return 0;
-        case FI_HMEM_P2P_REQUIRED: return -FI_EOPNOTSUPP;
+        case FI_HMEM_P2P_PREFERRED: break;
+        case FI_HMEM_P2P_DISABLED: refused = disable_p2p(options); break;
+        case FI_HMEM_P2P_REQUIRED: refused = require_p2p(options); break;
         default: return -FI_EINVAL;
     }
+    refused = refused == 0 ? check_state(options, asked) : refused;
+    options.p2p = refused == 0 ? asked : options.p2p;
+    return refused;
 }
 
 /// Memory of CUDA that the CPU cannot map is copied by calls of CUDA.

@@ -9,11 +9,18 @@
 
 namespace rvt::ofi {
 
-/// What an endpoint has been told. Whether a NIC reaches memory of a device is decided where that
-/// is registered, so that there is nothing else to remember it for than to answer it.
+/// Who reaches memory of devices for an endpoint without a copy by its owner.
+enum class HmemReach : std::uint8_t {
+    kNobody,
+    kNicOfDomain,  // which is decided where the memory is registered
+    kAnyPeer,      // NICs, and processes of this host; decided for each operation
+};
+
+/// What an endpoint has been told.
 struct HmemOptions {
     int p2p = FI_HMEM_P2P_ENABLED;
-    bool has_nic = false;  // which may reach it
+    HmemReach reach = HmemReach::kNobody;
+    bool is_enabled = false;  // the endpoint
 };
 
 /// Whether the options are about memory of devices.
@@ -26,7 +33,8 @@ constexpr bool is_hmem_option(int option) noexcept {
 int hmem_getopt(const HmemOptions& options, std::uint64_t caps, int option, void* value,
                 std::size_t* bytes) noexcept;
 /// Returns: -FI_EOPNOTSUPP for what cannot be, -FI_EINVAL for a value that is none, and for leave
-///          to use CUDA where there is no CUDA.
+///          to use CUDA where there is no CUDA, -FI_EOPBADSTATE for what has to be said before the
+///          endpoint is enabled.
 int hmem_setopt(HmemOptions& options, std::uint64_t caps, int option, const void* value,
                 std::size_t bytes) noexcept;
 

@@ -553,10 +553,13 @@ Test(hmem, options_say_what_is_true) {
     RVT_EQ(p2p, static_cast<int>(FI_HMEM_P2P_ENABLED));
     p2p = FI_HMEM_P2P_REQUIRED;
     RVT_EQ(fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p), -FI_EOPNOTSUPP);
-    p2p = FI_HMEM_P2P_DISABLED;
+    p2p = FI_HMEM_P2P_PREFERRED;
     RVT_OK(fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p));
+    // What peers have been told holds by now.
+    p2p = FI_HMEM_P2P_DISABLED;
+    RVT_EQ(fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, sizeof p2p), -FI_EOPBADSTATE);
     RVT_OK(fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &p2p, &bytes));
-    RVT_EQ(p2p, static_cast<int>(FI_HMEM_P2P_DISABLED));
+    RVT_EQ(p2p, static_cast<int>(FI_HMEM_P2P_PREFERRED));
     constexpr int kCudaApiPermitted = 10;
     bool is_permitted = false;
     RVT_EQ(fi_setopt(ep, FI_OPT_ENDPOINT, kCudaApiPermitted, &is_permitted, sizeof is_permitted),

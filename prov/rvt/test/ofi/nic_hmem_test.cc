@@ -255,17 +255,44 @@ Test(nic_hmem, what_a_nic_that_is_gone_had_under_way_is_canceled) {
     RVT_EQ(at.with.canceled(), 2);
 }
 
-Test(nic_hmem, whether_the_nic_reaches_devices_is_not_the_endpoints_choice) {
+namespace {
+
+int set_p2p(fid_ep* ep, int value) {
+    return fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &value, sizeof value);
+}
+
+}  // namespace
+
+Test(nic_hmem, that_the_nic_does_not_reach_devices_is_not_the_endpoints_choice) {
     Devices at;
-    int value = FI_HMEM_P2P_PREFERRED;
-    const auto set = [&] {
-        return fi_setopt(&at.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &value, sizeof value);
-    };
-    RVT_EQ(set(), 0);
-    for (const int refused : {FI_HMEM_P2P_REQUIRED, FI_HMEM_P2P_DISABLED}) {
-        value = refused;
-        RVT_EQ(set(), -FI_EOPNOTSUPP);
-    }
+    RVT_EQ(set_p2p(at.ep, FI_HMEM_P2P_PREFERRED), 0);
+    RVT_EQ(set_p2p(at.ep, FI_HMEM_P2P_DISABLED), -FI_EOPNOTSUPP);
+    RVT_EQ(set_p2p(at.ep, 77), -FI_EINVAL);
     setenv("FI_HMEM_DISABLE_P2P", "1", 1);
-    RVT_EQ(set(), 0);
+    RVT_EQ(set_p2p(at.ep, FI_HMEM_P2P_DISABLED), 0);
+    RVT_EQ(set_p2p(at.ep, FI_HMEM_P2P_REQUIRED), -FI_EOPNOTSUPP);
+}
+
+Test(nic_hmem, who_requires_that_the_nic_reaches_the_memory_has_nothing_copied) {
+    for (const int error : {0, EOPNOTSUPP}) {
+        Devices at(error);
+        RVT_EQ(at.try_reg(kHere), 0);
+        RVT_EQ(set_p2p(at.ep, FI_HMEM_P2P_REQUIRED), 0);
+        const int expected = error == 0 ? 0 : -FI_EOPNOTSUPP;
+        const auto before = fab::standin::counts().copied;
+        RVT_EQ(fi_send(at.ep, at.memory, 512, at.desc(), 0, &at), expected);
+        RVT_EQ(fi_recv(at.ep, at.memory, 64, at.desc(), 0, &at), expected);
+        RVT_EQ(fi_read(at.ep, at.memory, 64, at.desc(), 0, 0x1000, 5, &at), expected);
+        const iovec buffer{at.memory, 8};
+        void* desc = at.desc();
+        fi_msg injected{};
+        injected.msg_iov = &buffer;
+        injected.desc = &desc;
+        injected.iov_count = 1;
+        RVT_EQ(fi_sendmsg(at.ep, &injected, FI_INJECT), -FI_EOPNOTSUPP);
+        RVT_EQ(at.with.send(at.ep), 0);  // from the host
+        RVT_EQ(fab::standin::counts().copied, before);
+        RVT_EQ(set_p2p(at.ep, FI_HMEM_P2P_ENABLED), 0);
+        RVT_EQ(fi_sendmsg(at.ep, &injected, FI_INJECT), 0);
+    }
 }
