@@ -14,7 +14,12 @@ namespace {
 
 using util::PageRange;
 
-constexpr Access kKeptAccess = Access::kLocalWrite | Access::kRemoteRead;
+/// For whatever requests may do to the memory.
+Access kept_access(const Device& device) noexcept {
+    const Access access = Access::kLocalWrite | Access::kRemoteRead;
+    return device.limits().reads_need_remote_write ? access | Access::kRemoteWrite : access;
+}
+
 // Of regions that begin at the same page or before, so many are looked at for one that is long
 // enough; a further registration does no harm.
 constexpr int kLooks = 16;
@@ -142,7 +147,7 @@ Result<CachedRegion*> RegCache::keep(const PageRange& range) noexcept {
     if (const Status watched = attr_.watch->add(range); !watched.is_ok()) {
         return EOPNOTSUPP;
     }
-    auto made = make(range, kKeptAccess);
+    auto made = make(range, kept_access(attr_.pd->device()));
     if (!made.is_ok()) {
         attr_.watch->remove(range);
         return made;
@@ -159,7 +164,7 @@ Result<CachedRegion*> RegCache::keep(const PageRange& range) noexcept {
 }
 
 Result<CachedRegion*> RegCache::register_once(const PageRange& range, Nic use) noexcept {
-    auto made = make(range, kKeptAccess);
+    auto made = make(range, kept_access(attr_.pd->device()));
     if (!made.is_ok() && use == Nic::kReads) {
         made = make(range, Access::kRemoteRead);  // the application may not write it either
     }

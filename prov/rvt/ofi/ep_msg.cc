@@ -516,8 +516,9 @@ int fill(EpMsg& ep, const fi_info& info) {
     }
     ep.tx_size = size_of(info.tx_attr != nullptr ? info.tx_attr->size : 0);
     ep.rx_size = size_of(info.rx_attr != nullptr ? info.rx_attr->size : 0);
-    ep.has_rx_cq_data =
-        ((info.mode | (info.rx_attr != nullptr ? info.rx_attr->mode : 0)) & FI_RX_CQ_DATA) != 0;
+    const std::uint64_t mode = info.mode | (info.rx_attr != nullptr ? info.rx_attr->mode : 0);
+    ep.has_cq_data = ep.domain->nic == nullptr || ep.domain->nic->device().limits().has_immediate;
+    ep.has_rx_cq_data = ep.has_cq_data && (mode & FI_RX_CQ_DATA) != 0;
     if (ep.tx_size > kMsgMaxQueue || ep.rx_size > kMsgMaxQueue) {
         RVT_WARN(kEpCtrl, "cannot open endpoint: %zu sends and %zu receives asked, at most %zu",
                  ep.tx_size, ep.rx_size, kMsgMaxQueue);

@@ -80,7 +80,8 @@ struct EpMsg {
 
     std::uint64_t caps = 0;
     HmemOptions hmem_options;
-    bool has_rx_cq_data = false;  // FI_RX_CQ_DATA: data beside a WRITE takes a receive
+    bool has_cq_data = true;      // a message may have data beside it, and
+    bool has_rx_cq_data = false;  // a WRITE, where it takes a receive (FI_RX_CQ_DATA)
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;
     bool is_flushed = false;  // nothing of a lost pair is under way any more

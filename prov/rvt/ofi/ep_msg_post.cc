@@ -17,6 +17,12 @@ bool reads_its_buffers(WrOpcode opcode) noexcept {
            opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
 }
 
+/// Whether it is for data beside the request that cannot be had.
+bool lacks_data(const EpMsg& ep, WrOpcode opcode) noexcept {
+    return (opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) ||
+           (opcode == WrOpcode::kSendImm && !ep.has_cq_data);
+}
+
 /// Keys for elements that came without. Returns: as NicMemory::lend_to_send().
 template <std::size_t kMost>
 [[gnu::noinline]] util::Status lend(EpMsg& ep, MsgOp& op, WrOpcode opcode,
@@ -158,7 +164,7 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     if (post.rkey >> 32 != 0) [[unlikely]] {
         return -FI_EINVAL;  // mr_key_size is 4
     }
-    if (post.opcode == WrOpcode::kWriteImm && !ep.has_rx_cq_data) [[unlikely]] {
+    if (lacks_data(ep, post.opcode)) [[unlikely]] {
         return -FI_EOPNOTSUPP;
     }
     MsgOp* const op = take_send(ep, post);

@@ -238,6 +238,11 @@ void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     offer.domain.caps = offer.info.caps & kDomainCaps;
     offer.domain.mr_iov_limit = 1;
     offer.domain.max_ep_srx_ctx = nic.has_srq ? kMaxObjects : 0;
+    if (!nic.has_cq_data) {
+        offer.domain.cq_data_size = 0;
+        offer.info.mode &= ~FI_RX_CQ_DATA;
+        offer.rx.mode &= ~FI_RX_CQ_DATA;
+    }
 }
 
 const Offer& msg_offer() noexcept {

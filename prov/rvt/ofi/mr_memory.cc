@@ -13,6 +13,7 @@
 #include "hmem/imported_memory.h"
 #include "hmem/mapped_copier.h"
 #include "ofi/errors.h"
+#include "ofi/msg_nic.h"
 #include "util/log.h"
 
 namespace rvt::ofi {
@@ -324,6 +325,10 @@ Access to_access(std::uint64_t access, const Domain& domain) noexcept {
     }
     if ((access & (FI_RECV | FI_READ)) != 0) {
         result = result | Access::kLocalWrite;
+    }
+    if ((access & FI_READ) != 0 && domain.nic != nullptr &&
+        domain.nic->device().limits().reads_need_remote_write) {
+        result = result | Access::kRemoteWrite;
     }
     return result;
 }

@@ -28,6 +28,7 @@ struct MsgNicOffer {
     std::uint64_t max_bytes = 0;     // of a message
     bool has_atomics = false;        // of one 64-bit integer
     bool has_srq = false;            // shared receive contexts
+    bool has_cq_data = true;         // four bytes beside a message or a write
     bool needs_local_mr = true;      // FI_MR_LOCAL
     std::size_t datagram_bytes = 0;  // of the longest; 0: there are none
     bool is_preferred = false;       // to what reaches the same address without it

@@ -130,6 +130,7 @@ Status Nic::read_limits() {
     limits_.has_on_demand =
         util::param_is_set(util::ParamId::kVerbsOnDemand) && takes_on_demand(context_.get());
     limits_.relaxes_ordering = util::param_is_set(util::ParamId::kVerbsRelaxedOrdering);
+    const bool is_iwarp = context_->device->transport_type == IBV_TRANSPORT_IWARP;
     limits_.verbs = {.max_qp = std::bit_floor(clamp(attr.max_qp, 1u << 16)),
                      .max_cqe = clamp(attr.max_cqe, 1u << 20),
                      .max_mr = kOwnKeys,
@@ -139,7 +140,9 @@ Status Nic::read_limits() {
                      .max_rd_atomic = std::min(limits_.max_reads_in, limits_.max_reads_out),
                      .max_mcast_qp = clamp(attr.max_mcast_qp_attach, 256),
                      .max_ud_bytes = limits_.mtu_bytes,
-                     .max_message_bytes = port.max_msg_sz};
+                     .max_message_bytes = port.max_msg_sz,
+                     .has_immediate = !is_iwarp,
+                     .reads_need_remote_write = is_iwarp};
     find_gid();
     limits_.has_ud = limits_.has_rocev2 && !quirks_->cm_moves_pairs;
     return kOk;

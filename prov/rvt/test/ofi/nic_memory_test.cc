@@ -38,8 +38,9 @@ Sge lacking(const std::byte* at, std::size_t length) {
 }
 
 struct Lender {
-    Lender()
-        : nic(verbs::Nic::open(registry, {.device = "mock0",
+    explicit Lender(ibv_transport_type transport = IBV_TRANSPORT_IB)
+        : is_chosen((mock.device.transport_type = transport, true)),
+          nic(verbs::Nic::open(registry, {.device = "mock0",
                                           .port = 2,
                                           .address = {.family = AF_INET, .ip = {10, 1, 2, 3}}})
                   .take()) {
@@ -49,6 +50,7 @@ struct Lender {
     }
 
     verbs::MockNic mock;
+    const bool is_chosen;
     core::Registry registry;
     std::shared_ptr<verbs::Nic> nic;
     core::Owned<core::Context> context;
@@ -98,6 +100,19 @@ Test(nic_memory, receives_are_registered_whatever_their_size) {
     RVT_EQ(on.mock.regions.size(), 2);
     RVT_EQ(on.op.lent.count, 2);
     on.memory->give_back(on.op);
+}
+
+/// RFC 5040, 5.2: what a READ brings is written by the peer.
+Test(nic_memory, what_reads_fill_may_be_written_by_the_peer_over_iwarp_alone) {
+    for (const ibv_transport_type transport : {IBV_TRANSPORT_IWARP, IBV_TRANSPORT_IB}) {
+        Lender on(transport);
+        std::byte* const memory = map();
+        std::array<Sge, 1> element{lacking(memory, kBytes)};
+        RVT_OK(on.memory->lend_to_receive(on.op, element));
+        RVT_EQ((on.mock.regions.back().access & IBV_ACCESS_REMOTE_WRITE) != 0,
+               transport == IBV_TRANSPORT_IWARP);
+        on.memory->give_back(on.op);
+    }
 }
 
 Test(nic_memory, keys_of_the_application_are_left_alone) {

@@ -96,7 +96,8 @@ class TestPort final : public ofi::MsgPort {
 
 /// All that a process has of it.
 struct World {
-    World();
+    /// @param prepare  Before the NIC is opened.
+    explicit World(void (*prepare)(verbs::MockNic& mock) = nullptr);
     World(const World&) = delete;
     World& operator=(const World&) = delete;
     ~World() = default;
@@ -142,15 +143,19 @@ inline std::vector<ofi::MsgNicOffer> list() {
              .max_queue = 64,
              .max_sge = 4,
              .max_bytes = 1u << 30,
-             .has_srq = true}};
+             .has_srq = true,
+             .has_cq_data = world->nic->device().limits().has_immediate}};
 }
 inline util::Result<std::shared_ptr<ofi::MsgNic>> open(const std::string&) {
     return std::shared_ptr<ofi::MsgNic>(std::make_shared<TestNic>());
 }
 
-inline World::World() {
+inline World::World(void (*prepare)(verbs::MockNic& mock)) {
     world = this;
     mock.takes_receives = true;
+    if (prepare != nullptr) {
+        prepare(mock);
+    }
     functions = *verbs::library();
     functions.rdma_create_event_channel = create_event_channel;
     functions.rdma_destroy_event_channel = destroy_event_channel;

@@ -120,7 +120,10 @@ Test(nic, the_gid_is_that_of_the_address_by_rocev2_not_the_first) {
 Test(nic, iwarp_is_told_by_its_transport) {
     MockNic mock;
     mock.device.transport_type = IBV_TRANSPORT_IWARP;
-    RVT_ASSERT(Opened(mock).nic->quirks().cm_moves_pairs);
+    const Opened opened(mock);
+    RVT_ASSERT(opened.nic->quirks().cm_moves_pairs);
+    RVT_ASSERT(!opened.nic->device().limits().has_immediate);
+    RVT_ASSERT(opened.nic->device().limits().reads_need_remote_write);
 }
 
 Test(nic, attributes_of_pairs_name_the_port_that_the_nic_has) {

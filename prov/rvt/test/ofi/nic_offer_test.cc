@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What endpoints in the domain of a NIC that lacks something are offered, and what is refused them.
+#include <cerrno>
+
+#include "ofi/nic_world.h"
+
+using namespace rvt;
+using namespace rvt::test;
+
+namespace {
+
+void be_iwarp(verbs::MockNic& mock) {
+    mock.device.transport_type = IBV_TRANSPORT_IWARP;
+}
+
+int infos_with_cq_data(std::size_t bytes) {
+    fi_info* const hints = fi_allocinfo();
+    hints->ep_attr->type = FI_EP_MSG;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
+    hints->domain_attr->name = strdup("mock0");
+    hints->domain_attr->cq_data_size = bytes;
+    fi_info* found = nullptr;
+    const int result = ofi::getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &found);
+    fi_freeinfo(hints);
+    fi_freeinfo(found);
+    return result;
+}
+
+/// How the NIC was asked to register memory with these rights.
+int asked_access(World& on, Endpoints& with, std::uint64_t access) {
+    fid_mr* mr = nullptr;
+    RVT_EQ(fi_mr_reg(with.domain, with.memory.data(), with.memory.size(), access, 0, 0, 0, &mr, {}),
+           0);
+    RVT_EQ(fi_close(&mr->fid), 0);
+    return on.mock.regions.back().access;
+}
+
+}  // namespace
+
+Test(nic_offer, data_beside_messages_and_writes_is_offered_where_the_nic_has_it) {
+    World on;
+    Endpoints with(false, FI_MSG | FI_RMA);
+    RVT_EQ(with.info->domain_attr->cq_data_size, 4);
+    RVT_EQ(infos_with_cq_data(4), 0);
+    fid_ep* const ep = with.connected();
+    RVT_EQ(fi_senddata(ep, with.memory.data(), 64, fi_mr_desc(with.mr), 7, 0, nullptr), 0);
+    RVT_EQ(on.mock.sends.back().opcode, IBV_WR_SEND_WITH_IMM);
+}
+
+Test(nic_offer, over_iwarp_there_is_no_data_beside_messages_and_writes) {
+    World on(be_iwarp);
+    Endpoints with(false, FI_MSG | FI_RMA);
+    RVT_EQ(with.info->domain_attr->cq_data_size, 0);
+    RVT_EQ(with.info->mode & FI_RX_CQ_DATA, 0);
+    RVT_EQ(infos_with_cq_data(4), -FI_ENODATA);
+    fid_ep* const ep = with.connected();
+    void* const desc = fi_mr_desc(with.mr);
+    const std::size_t before = on.mock.sends.size();
+    RVT_EQ(fi_senddata(ep, with.memory.data(), 64, desc, 7, 0, nullptr), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_injectdata(ep, with.memory.data(), 8, 7, 0), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_writedata(ep, with.memory.data(), 64, desc, 7, 0, 0x1000, 5, nullptr),
+           -FI_EOPNOTSUPP);
+    RVT_EQ(fi_inject_writedata(ep, with.memory.data(), 8, 7, 0, 0x1000, 5), -FI_EOPNOTSUPP);
+    RVT_EQ(on.mock.sends.size(), before);
+    RVT_EQ(with.send(ep), 0);
+    RVT_EQ(on.mock.sends.size(), before + 1);
+}
+
+/// RFC 5040, 5.2: a Read Response is written to the reader's memory as by an RDMA Write.
+Test(nic_offer, over_iwarp_what_reads_fill_may_be_written_by_the_peer) {
+    World on(be_iwarp);
+    Endpoints with(false, FI_MSG | FI_RMA);
+    RVT_NE(asked_access(on, with, FI_READ) & IBV_ACCESS_REMOTE_WRITE, 0);
+    RVT_NE(asked_access(on, with, FI_READ) & IBV_ACCESS_LOCAL_WRITE, 0);
+    RVT_EQ(asked_access(on, with, FI_RECV | FI_SEND | FI_WRITE) & IBV_ACCESS_REMOTE_WRITE, 0);
+}
+
+Test(nic_offer, elsewhere_what_reads_fill_is_the_readers_alone) {
+    World on;
+    Endpoints with(false, FI_MSG | FI_RMA);
+    RVT_EQ(asked_access(on, with, FI_READ) & IBV_ACCESS_REMOTE_WRITE, 0);
+}
