@@ -17,7 +17,7 @@ namespace rvt::verbs {
     X(ibv_destroy_cq) X(ibv_get_cq_event) X(ibv_ack_cq_events) X(ibv_create_qp) X(ibv_qp_to_qp_ex) X(ibv_modify_qp) X(ibv_destroy_qp) \
     X(ibv_create_srq) X(ibv_destroy_srq) \
     X(ibv_create_ah) X(ibv_destroy_ah) X(ibv_attach_mcast) X(ibv_detach_mcast) X(ibv_get_async_event) \
-    X(ibv_ack_async_event) X(ibv_event_type_str)
+    X(ibv_ack_async_event) X(ibv_event_type_str) X(ibv_query_pkey)
 #define RVT_RDMACM_FUNCTIONS(X) \
     X(rdma_create_event_channel) X(rdma_destroy_event_channel) X(rdma_create_id) X(rdma_destroy_id) X(rdma_bind_addr) \
     X(rdma_resolve_addr) X(rdma_resolve_route) X(rdma_init_qp_attr) X(rdma_connect) X(rdma_establish) X(rdma_listen) \

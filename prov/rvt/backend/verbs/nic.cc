@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 
 #include "backend/verbs/extended.h"
@@ -24,6 +26,7 @@ namespace {
 constexpr std::uint32_t kMostWr = 1u << 14;
 constexpr std::uint32_t kMostReads = 16;
 constexpr std::uint32_t kOwnKeys = 1;  // the NIC has the others
+constexpr int kPkeyIndex = 0;          // of all pairs, as rdma_cm has it for RoCE
 // Tried one after the other: the limit is no attribute of a device.
 constexpr std::uint32_t kInlineSizes[] = {256, 192, 128, 96, 64, 32};
 
@@ -143,6 +146,7 @@ Status Nic::read_limits() {
                      .max_message_bytes = port.max_msg_sz,
                      .has_immediate = !is_iwarp,
                      .reads_need_remote_write = is_iwarp};
+    is_ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET && !is_iwarp;
     find_gid();
     limits_.has_ud = limits_.has_rocev2 && !quirks_->cm_moves_pairs;
     return kOk;
@@ -153,15 +157,46 @@ void Nic::find_gid() noexcept {
     const Address own = core::to_address(address_.address);
     ibv_gid_entry entry{};
     for (std::uint32_t i = 0; i < 256; ++i) {
-        if (lib()._ibv_query_gid_ex(context_.get(), address_.port, i, &entry, 0, sizeof entry) ==
-                0 &&
-            entry.gid_type == IBV_GID_TYPE_ROCE_V2 &&
-            std::memcmp(entry.gid.raw, own.gid.data(), own.gid.size()) == 0) {
+        if (lib()._ibv_query_gid_ex(context_.get(), address_.port, i, &entry, 0, sizeof entry) !=
+                0 ||
+            std::memcmp(entry.gid.raw, own.gid.data(), own.gid.size()) != 0) {
+            continue;
+        }
+        has_rocev1_ = has_rocev1_ || entry.gid_type == IBV_GID_TYPE_ROCE_V1;
+        if (entry.gid_type == IBV_GID_TYPE_ROCE_V2) {
             gid_index_ = static_cast<std::uint8_t>(i);
             limits_.has_rocev2 = true;
             return;
         }
     }
+}
+
+/// What pairs use of it, and where RoCEv2 is to be expected and is not, why.
+void Nic::log_port() const noexcept {
+    std::uint16_t pkey = 0;
+    const bool has_pkey =
+        lib().ibv_query_pkey(context_.get(), address_.port, kPkeyIndex, &pkey) == 0;
+    char pkey_text[32] = ", which is not there";
+    if (has_pkey) {
+        std::snprintf(pkey_text, sizeof pkey_text, " (0x%04x)", ntohs(pkey));
+    }
+    RVT_INFO(kFabric, "NIC %s (%s%s), port %u, GID index %u%s, P_Key index %d%s, for %s",
+             address_.device.c_str(), quirks_->family, quirks_->is_tried ? "" : ", not tried",
+             address_.port, gid_index_, limits_.has_rocev2 ? "" : " (not of RoCEv2)", kPkeyIndex,
+             pkey_text, address_.address.to_string().c_str());
+    if (is_ethernet_ && !limits_.has_rocev2) {
+        RVT_WARN(kFabric,
+                 "NIC %s, port %u, cannot be used by RoCEv2, so not for RDM endpoints nor for "
+                 "datagrams: its table has %s; packets by UDP will do",
+                 address_.device.c_str(), address_.port, why_no_rocev2().c_str());
+    }
+}
+
+std::string Nic::why_no_rocev2() const {
+    const std::string address = address_.address.to_string();
+    return has_rocev1_
+               ? "the GID of " + address + " for RoCE v1 only; have the port or its driver do v2"
+               : "no GID of " + address + "; the network interface that has it is not this port's";
 }
 
 /// Finds out what no attribute of the device tells.
@@ -244,9 +279,7 @@ Status Nic::add_to(core::Registry& registry) {
     registry_ = &registry;
     device_ = added.value();
     limits_.verbs = device_->limits();
-    RVT_INFO(kFabric, "NIC %s (%s%s), port %u, GID index %u, for %s", address_.device.c_str(),
-             quirks_->family, quirks_->is_tried ? "" : ", not tried", address_.port, gid_index_,
-             address_.address.to_string().c_str());
+    log_port();
     return kOk;
 }
 

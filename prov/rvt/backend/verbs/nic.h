@@ -77,6 +77,8 @@ class Nic {
     Status probe_pairs();
     void probe_inline(ibv_pd& pd, ibv_cq& queue) noexcept;
     void find_gid() noexcept;
+    void log_port() const noexcept;
+    [[nodiscard]] std::string why_no_rocev2() const;
     [[nodiscard]] std::string free_name(const core::Registry& registry) const;
     Status add_to(core::Registry& registry);
 
@@ -86,6 +88,8 @@ class Nic {
     NicLimits limits_;
     const Quirks* quirks_ = nullptr;
     std::uint8_t gid_index_ = 0;
+    bool is_ethernet_ = false;  // and no iWARP: it should have RoCE
+    bool has_rocev1_ = false;   // for the address
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
 };

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include <arpa/inet.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -238,6 +239,14 @@ int query_gid_ex(ibv_context*, std::uint32_t, std::uint32_t index, ibv_gid_entry
         return ENODATA;
     }
     *entry = mock->gids[index];
+    return 0;
+}
+int query_pkey(ibv_context*, std::uint8_t, int index, __be16* pkey) {
+    if (static_cast<std::size_t>(index) >= mock->pkeys.size()) {
+        errno = EINVAL;
+        return -1;
+    }
+    *pkey = htons(mock->pkeys[static_cast<std::size_t>(index)]);
     return 0;
 }
 ibv_pd* alloc_pd(ibv_context* context) {
@@ -576,6 +585,7 @@ MockNic::MockNic() {
     functions_.ibv_close_device = close_device;
     functions_.ibv_query_device = query_device;
     functions_._ibv_query_gid_ex = query_gid_ex;
+    functions_.ibv_query_pkey = query_pkey;
     functions_.ibv_alloc_pd = alloc_pd;
     functions_.ibv_dealloc_pd = destroy<ibv_pd>;
     functions_.ibv_create_ah = create_ah;

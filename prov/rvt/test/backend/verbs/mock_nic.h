@@ -32,7 +32,8 @@ class MockNic {
     ibv_device_attr attr{};
     ibv_port_attr port{};
     std::uint32_t max_inline = 128;
-    std::vector<ibv_gid_entry> gids;  // by index
+    std::vector<ibv_gid_entry> gids;           // by index
+    std::vector<std::uint16_t> pkeys{0xffff};  // by index, as the host has them
 
     // What it answers: an errno, or 0.
     std::string_view failing;  // the call that fails with EMFILE

@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include "backend/verbs/mock_nic.h"
 #include "backend/verbs/opened_nic.h"
@@ -13,6 +15,7 @@
 #include "core/owned.h"
 #include "core/qp.h"
 #include "core/verbs_cq.h"
+#include "util/log.h"
 #include "util/params.h"
 
 using namespace rvt;
@@ -124,6 +127,84 @@ Test(nic, iwarp_is_told_by_its_transport) {
     RVT_ASSERT(opened.nic->quirks().cm_moves_pairs);
     RVT_ASSERT(!opened.nic->device().limits().has_immediate);
     RVT_ASSERT(opened.nic->device().limits().reads_need_remote_write);
+}
+
+namespace {
+
+std::string heard;
+int warnings = 0;
+
+constexpr util::LogSink kSink{
+    .is_enabled =
+        [](util::LogLevel level, util::LogArea /*area*/) noexcept {
+            return level == util::LogLevel::kWarn || level == util::LogLevel::kInfo;
+        },
+    .write =
+        [](util::LogLevel level, util::LogArea /*area*/, const char* /*function*/, int /*line*/,
+           const char* text) noexcept {
+            warnings += level == util::LogLevel::kWarn ? 1 : 0;
+            heard += text;
+            heard += '\n';
+        },
+};
+
+/// What is said when a port of RoCE is opened whose table has such an entry for its address.
+void open_with_gid(MockNic& mock, ibv_gid_type type, std::uint8_t last_byte) {
+    ibv_gid_entry entry{};
+    const std::uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, last_byte};
+    std::memcpy(entry.gid.raw, mapped, sizeof mapped);
+    entry.gid_type = type;
+    mock.port.link_layer = IBV_LINK_LAYER_ETHERNET;
+    mock.gids = {ibv_gid_entry{}, entry};
+    heard.clear();
+    warnings = 0;
+    util::set_log_sink(&kSink);
+    const Opened opened(mock);
+    RVT_EQ(opened.nic->limits().has_rocev2, type == IBV_GID_TYPE_ROCE_V2 && last_byte == 3);
+}
+
+bool is_heard(std::string_view what) {
+    return heard.find(what) != std::string::npos;
+}
+
+}  // namespace
+
+Test(nic, what_pairs_of_a_port_use_is_logged) {
+    MockNic mock;
+    mock.pkeys = {0x8001};
+    open_with_gid(mock, IBV_GID_TYPE_ROCE_V2, 3);
+    cr_assert(is_heard("port 2, GID index 1, P_Key index 0 (0x8001), for 10.1.2.3"), "%s",
+              heard.c_str());
+    RVT_EQ(warnings, 0);
+    mock.pkeys.clear();
+    open_with_gid(mock, IBV_GID_TYPE_ROCE_V2, 3);
+    cr_assert(is_heard("P_Key index 0, which is not there"), "%s", heard.c_str());
+}
+
+Test(nic, a_port_of_roce_without_rocev2_says_what_it_is_not_used_for_and_why) {
+    MockNic mock;
+    open_with_gid(mock, IBV_GID_TYPE_ROCE_V1, 3);
+    RVT_EQ(warnings, 1);
+    cr_assert(is_heard("NIC mock0, port 2, cannot be used by RoCEv2, so not for RDM endpoints"),
+              "%s", heard.c_str());
+    cr_assert(is_heard("the GID of 10.1.2.3") && is_heard("for RoCE v1 only"), "%s", heard.c_str());
+    open_with_gid(mock, IBV_GID_TYPE_ROCE_V2, 4);
+    RVT_EQ(warnings, 1);
+    cr_assert(is_heard("no GID of 10.1.2.3"), "%s", heard.c_str());
+}
+
+Test(nic, a_port_that_is_not_of_roce_lacks_nothing) {
+    MockNic mock;
+    open_with_gid(mock, IBV_GID_TYPE_ROCE_V2, 3);
+    mock.device.transport_type = IBV_TRANSPORT_IWARP;
+    heard.clear();
+    mock.gids.clear();
+    { const Opened opened(mock); }
+    mock.device.transport_type = IBV_TRANSPORT_IB;
+    mock.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+    { const Opened opened(mock); }
+    RVT_EQ(warnings, 0);
+    cr_assert(is_heard("GID index 0 (not of RoCEv2)"), "%s", heard.c_str());
 }
 
 Test(nic, attributes_of_pairs_name_the_port_that_the_nic_has) {
