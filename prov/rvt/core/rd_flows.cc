@@ -11,6 +11,7 @@
 
 #include "core/mr.h"
 #include "core/qp.h"
+#include "core/shortage.h"
 #include "util/log.h"
 
 namespace rvt::core {
@@ -81,7 +82,7 @@ Status RdFlows::start(Device* nic, const RegCacheAttr& registrations) {
         } else {
             RVT_WARN(kEpCtrl, "NIC %s carries no flows: %s; packets will do%s", nic->name().c_str(),
                      strerrordesc_np(opened.error()),
-                     opened.error() == ENOMEM ? RdNic::kLookAtLimit : "");
+                     region_shortage(*nic, opened.status()).c_str());
         }
     }
     const util::Guard guard(lock_);

@@ -10,6 +10,7 @@
 
 #include "core/rd_flow.h"
 #include "core/rd_frame_ring.h"
+#include "core/shortage.h"
 #include "util/log.h"
 
 namespace rvt::core {
@@ -159,13 +160,13 @@ Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
         flows_[place->qpn()] = &flow;
         note_pairs_locked();
     }
-    return made.is_ok() ? made : refuse(made, "");
+    return made.is_ok() ? made : refuse(made, pair_shortage(device_, made).c_str());
 }
 
 Status RdNic::register_frames(std::span<std::byte> memory, Owned<Mr>& place) {
     const iovec segment{memory.data(), memory.size()};
     const Status made = keep(place, reg_mr(*pd_, {.segments = {&segment, 1}}));
-    return made.is_ok() ? made : refuse(made, made.error() == ENOMEM ? kLookAtLimit : "");
+    return made.is_ok() ? made : refuse(made, region_shortage(device_, made).c_str());
 }
 
 void RdNic::retire(Owned<Qp> pair) noexcept {

@@ -134,9 +134,6 @@ class RdNic {
     /// Nothing more is handed to the flow, whose pair ends. Threads: any that keeps poll() out.
     void retire(Owned<Qp> pair) noexcept;
 
-    /// What to change where memory cannot be registered, for the log.
-    static constexpr const char* kLookAtLimit = "; look at the limit of locked memory (ulimit -l)";
-
     /// Hands frames to their flows, and counts what has been sent. What a flow has no room for
     /// stays in its receive until it has.
     /// @param failed  Gets the ids of flows whose pairs have failed.

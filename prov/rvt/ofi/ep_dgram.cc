@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "core/shortage.h"
 #include "ofi/address_format.h"
 #include "ofi/av.h"
 #include "ofi/cntr.h"
@@ -143,6 +144,12 @@ int check_bound(const EpDgram& ep) noexcept {
     return 0;
 }
 
+/// Of rvt's own device each endpoint has one.
+std::string shortage_of(const EpDgram& ep, util::Status why) {
+    return ep.domain->nic != nullptr ? core::pair_shortage(ep.domain->nic->device(), why)
+                                     : std::string();
+}
+
 /// An endpoint is its device: what has an address is open.
 util::Status open_at(EpDgram& ep, const util::SockAddr& address) {
     if (ep.endpoint.host() != nullptr) {
@@ -153,8 +160,8 @@ util::Status open_at(EpDgram& ep, const util::SockAddr& address) {
         ep.domain->nic.get());
     const util::Status opened = host.is_ok() ? ep.endpoint.open(host.take()) : host.status();
     if (!opened.is_ok()) {
-        RVT_WARN(kEpCtrl, "cannot open datagram endpoint at %s: %s", address.to_string().c_str(),
-                 strerrordesc_np(opened.error()));
+        RVT_WARN(kEpCtrl, "cannot open datagram endpoint at %s: %s%s", address.to_string().c_str(),
+                 strerrordesc_np(opened.error()), shortage_of(ep, opened).c_str());
     }
     return opened;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/shortage.h"
 #include "ofi/address_format.h"
 #include "ofi/cntr.h"
 #include "ofi/conn_req.h"
@@ -281,8 +282,9 @@ int enable(EpMsg& ep) {
         enabled = join_queues(ep);
     }
     if (!enabled.is_ok()) {
-        RVT_WARN(kEpCtrl, "cannot enable endpoint at %s: %s",
-                 ep.use->port->address().to_string().c_str(), strerrordesc_np(enabled.error()));
+        RVT_WARN(kEpCtrl, "cannot enable endpoint at %s: %s%s",
+                 ep.use->port->address().to_string().c_str(), strerrordesc_np(enabled.error()),
+                 core::pair_shortage(ep.rc().device(), enabled).c_str());
         return to_fi(enabled);
     }
     choose_tables(ep);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/shortage.h"
 #include "hmem/claimants.h"
 #include "hmem/copied_memory.h"
 #include "hmem/dma_buf_memory.h"
@@ -172,7 +173,7 @@ int refuse_memory(const Mr& mr, util::Status why) {
     RVT_WARN(kMr, "cannot register %zu buffers, the first of %zu bytes, with NIC %s: %s%s",
              mr.memory.segments.size(), mr.memory.segments.front().iov_len, mr.domain->name(),
              strerrordesc_np(why.error()),
-             why.error() == ENOMEM ? "; look at the limit of locked memory (ulimit -l)" : "");
+             core::region_shortage(mr.domain->nic->device(), why).c_str());
     return to_fi(why);
 }
 

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "core/device.h"
+#include "core/shortage.h"
 #include "util/log.h"
 #include "util/long_copy.h"
 #include "util/memory_watch.h"
@@ -147,7 +148,7 @@ void NicMemory::tell(util::Status error, std::size_t bytes) noexcept {
     if (!std::exchange(has_told_, true)) {
         RVT_WARN(kMr, "cannot register %zu bytes with NIC %s: %s%s", bytes,
                  pd_.device().name().c_str(), strerrordesc_np(error.error()),
-                 error.error() == ENOMEM ? "; raise the limit of locked memory (ulimit -l)" : "");
+                 core::region_shortage(pd_.device(), error).c_str());
     }
 }
 

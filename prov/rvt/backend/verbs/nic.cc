@@ -144,6 +144,8 @@ Status Nic::read_limits() {
                      .max_mcast_qp = clamp(attr.max_mcast_qp_attach, 256),
                      .max_ud_bytes = limits_.mtu_bytes,
                      .max_message_bytes = port.max_msg_sz,
+                     .own_max_qp = static_cast<std::uint32_t>(std::max(attr.max_qp, 0)),
+                     .own_max_mr = static_cast<std::uint32_t>(std::max(attr.max_mr, 0)),
                      .has_immediate = !is_iwarp,
                      .reads_need_remote_write = is_iwarp};
     is_ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET && !is_iwarp;

@@ -4,6 +4,7 @@
 // entries of the contract are in verb_ops.cc.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -56,6 +57,14 @@ class Nic {
     /// As ibv_create_cq(3), the same way.
     ibv_cq* create_queue(int depth, void* user, ibv_comp_channel* channel) const noexcept;
 
+    /// What there is of the device in this process: by it the device's own limits are told from
+    /// others. Threads: any.
+    struct Counts {
+        std::atomic<std::uint32_t> pairs{0};
+        std::atomic<std::uint32_t> regions{0};
+    };
+    [[nodiscard]] Counts& counts() noexcept { return counts_; }
+
     /// Passes on what has happened to the device; without waiting. Threads: one at a time.
     void take_events() noexcept;
     /// Readable when there is something for take_events().
@@ -86,6 +95,7 @@ class Nic {
     Context context_{nullptr, nullptr};
     Channel channel_{nullptr, nullptr};
     NicLimits limits_;
+    Counts counts_;
     const Quirks* quirks_ = nullptr;
     std::uint8_t gid_index_ = 0;
     bool is_ethernet_ = false;  // and no iWARP: it should have RoCE

@@ -4,6 +4,7 @@
 //   Pd ibv_pd, Mr ibv_mr, VerbsCq ibv_cq, Srq ibv_srq, Qp ibv_qp, Ah ibv_ah
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -46,6 +47,19 @@ Status keep(core::Object& object, Raw* made) noexcept {
     }
     object.set_priv(made);
     return kOk;
+}
+
+/// Counts what has been made, or tells the device's limit from those of the process.
+/// Returns: ENOSPC when there are as many as the device has.
+Status count(Status made, std::atomic<std::uint32_t>& there, std::uint32_t most) noexcept {
+    if (made.is_ok()) {
+        there.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count on its own
+        return made;
+    }
+    const bool is_want = made.error() == ENOMEM || made.error() == EAGAIN;
+    // relaxed: as above.
+    return is_want && most != 0 && there.load(std::memory_order_relaxed) >= most ? Status(ENOSPC)
+                                                                                 : made;
 }
 
 // ---- domains and memory ----
@@ -116,7 +130,8 @@ Status reg_mr(core::Mr& mr) {
         return EOPNOTSUPP;
     }
     ibv_mr* const made = register_anyhow(mr);
-    const Status kept = keep(mr, made);
+    Nic& nic = Nic::of(mr.pd().device());
+    const Status kept = count(keep(mr, made), nic.counts().regions, nic.limits().verbs.own_max_mr);
     if (kept.is_ok()) {
         mr.set_keys(made->lkey, made->rkey);
     }
@@ -172,6 +187,8 @@ Status advise_mr(core::Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint6
 
 void dereg_mr(core::Mr& mr) {
     lib().ibv_dereg_mr(static_cast<ibv_mr*>(mr.priv()));
+    // relaxed: a count on its own.
+    Nic::of(mr.pd().device()).counts().regions.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // ---- completions ----
@@ -254,8 +271,9 @@ Status create_qp(core::Qp& qp) {
                 .max_inline_data = wanted.cap.max_inline_bytes};
     init.qp_type = to_ibv(wanted.type);
     init.sq_sig_all = wanted.signal_all ? 1 : 0;
-    ibv_qp* const made = Nic::of(qp.device()).create_pair(*pd_of(qp.pd()), init);
-    const Status kept = keep(qp, made);
+    Nic& nic = Nic::of(qp.device());
+    ibv_qp* const made = nic.create_pair(*pd_of(qp.pd()), init);
+    const Status kept = count(keep(qp, made), nic.counts().pairs, nic.limits().verbs.own_max_qp);
     if (kept.is_ok()) {
         qp.set_qpn(made->qp_num);
     }
@@ -270,6 +288,8 @@ Status modify_qp(core::Qp& qp, const QpAttr& attr, QpMask mask) {
 
 void destroy_qp(core::Qp& qp) {
     lib().ibv_destroy_qp(qp_of(qp));
+    // relaxed: a count on its own.
+    Nic::of(qp.device()).counts().pairs.fetch_sub(1, std::memory_order_relaxed);
 }
 
 static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&

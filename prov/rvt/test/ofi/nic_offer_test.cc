@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What endpoints in the domain of a NIC that lacks something are offered, and what is refused them.
 #include <cerrno>
+#include <string>
 
 #include "ofi/nic_world.h"
+#include "util/log.h"
 
 using namespace rvt;
 using namespace rvt::test;
@@ -34,6 +36,15 @@ int asked_access(World& on, Endpoints& with, std::uint64_t access) {
     RVT_EQ(fi_close(&mr->fid), 0);
     return on.mock.regions.back().access;
 }
+
+std::string warnings;
+
+constexpr util::LogSink kSink{
+    .is_enabled = [](util::LogLevel level,
+                     util::LogArea /*area*/) noexcept { return level == util::LogLevel::kWarn; },
+    .write = [](util::LogLevel /*level*/, util::LogArea /*area*/, const char* /*function*/,
+                int /*line*/, const char* text) noexcept { warnings += text; },
+};
 
 }  // namespace
 
@@ -79,4 +90,35 @@ Test(nic_offer, elsewhere_what_reads_fill_is_the_readers_alone) {
     World on;
     Endpoints with(false, FI_MSG | FI_RMA);
     RVT_EQ(asked_access(on, with, FI_READ) & IBV_ACCESS_REMOTE_WRITE, 0);
+}
+
+Test(nic_offer, an_endpoint_without_a_pair_says_how_many_the_nic_has) {
+    World on([](verbs::MockNic& mock) { mock.attr.max_qp = 3; });
+    Endpoints with;
+    on.mock.most_pairs = 0;
+    fid_ep* const ep = with.open();
+    warnings.clear();
+    util::set_log_sink(&kSink);
+    RVT_EQ(fi_enable(ep), -FI_ENOMEM);
+    cr_assert(warnings.find("3 queue pairs (max_qp) of mock0") != std::string::npos, "%s",
+              warnings.c_str());
+}
+
+Test(nic_offer, a_region_that_the_nic_has_no_room_for_is_not_the_limit_of_locked_memory) {
+    World on([](verbs::MockNic& mock) { mock.attr.max_mr = 2; });
+    Endpoints with;  // has one
+    on.mock.most_regions = 2;
+    fid_mr* second = nullptr;
+    fid_mr* third = nullptr;
+    const auto reg = [&](fid_mr** mr) {
+        return fi_mr_reg(with.domain, with.memory.data(), 64, FI_SEND, 0, 0, 0, mr, {});
+    };
+    RVT_EQ(reg(&second), 0);
+    warnings.clear();
+    util::set_log_sink(&kSink);
+    RVT_EQ(reg(&third), -FI_ENOSPC);
+    cr_assert(warnings.find("all 2 regions (max_mr)") != std::string::npos &&
+                  warnings.find("ulimit") == std::string::npos,
+              "%s", warnings.c_str());
+    RVT_EQ(fi_close(&second->fid), 0);
 }

@@ -263,7 +263,10 @@ ibv_mr* region(ibv_pd* pd, const MockNic::Region& asked, int error) {
         return nullptr;
     }
     const bool is_pinned = (asked.access & IBV_ACCESS_ON_DEMAND) == 0;
-    if (fails("reg_mr") || asked.length > mock->most_registered - mock->registered ||
+    const auto there =
+        static_cast<std::size_t>(std::ranges::count_if(mock->regions, &MockNic::Region::is_there));
+    if (fails("reg_mr") || there >= mock->most_regions ||
+        asked.length > mock->most_registered - mock->registered ||
         (is_pinned && asked.length > mock->most_pinned)) {
         errno = mock->is_gone ? EIO : ENOMEM;
         return nullptr;

@@ -46,6 +46,7 @@ class MockNic {
     int create_qp_error = 0;
     std::size_t most_pairs = 1000;                  // further ones are ENOMEM
     std::size_t most_registered = ~std::size_t{0};  // bytes; beyond it ENOMEM
+    std::size_t most_regions = ~std::size_t{0};     // likewise
     std::atomic<bool> is_gone{false};               // every call is EIO, nothing completes
     bool tells_last_receive = true;                 // by IBV_EVENT_QP_LAST_WQE_REACHED
     bool takes_receives = false;                    // posted to pairs; else ENOMEM
