@@ -4,6 +4,7 @@
 #include <rdma/fi_ext_rvt.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -550,6 +551,94 @@ void mapped_by_peer(Rank& self) {
     party.barrier();
 }
 
+/// The exporter takes the buffer's pages away from whoever has mapped them, and has others in their
+/// place, with what the device has written meanwhile.
+void move_elsewhere(const Device& device, unsigned seed) {
+    std::vector<char> now(device.length);
+    fill(now.data(), now.size(), seed);
+    const auto bytes = static_cast<off_t>(device.length);
+    if (fallocate(device.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes) != 0 ||
+        pwrite(device.fd, now.data(), now.size(), 0) != bytes) {
+        FAB_FAIL("moving a stand-in: %s", strerrordesc_np(errno));
+    }
+}
+
+/// What was registered, and mapped by the peer, is where its exporter has it now.
+void moved(Rank& self) {
+    if (settings.exporter != "standin") skip("no exporter that can be told to move a buffer");
+    constexpr std::size_t kBytes = 100'000;
+    constexpr unsigned kTurns = 4;
+    Party party(self, {.caps = FI_TAGGED | FI_RMA,
+                       .tx_op_flags = FI_DELIVERY_COMPLETE,
+                       .mr_mode = kAnyMrMode | FI_MR_HMEM});
+    std::vector<char> bytes(kBytes);
+    std::vector<char> expected(kBytes);
+    if (self.rank == 0) {
+        Device device(kBytes);
+        const Part part(party.ep, device.fd, 0, kBytes);
+        party.trade(1, part.remote());
+        for (unsigned turn = 0; turn < kTurns; ++turn) {
+            move_elsewhere(device, turn);
+            party.ep.post([&] {
+                return fi_tsend(party.ep.ep, at(0), kBytes, part.desc(), party.peer(), turn,
+                                nullptr);
+            });
+            party.ep.wait_tx();
+            party.barrier();  // it may read
+            party.barrier();  // it has read, and written half of it
+            fill(expected.data(), kBytes / 2, 50 + turn);
+            FAB_EQUAL(std::memcmp(device.memory, expected.data(), kBytes / 2), 0);
+            party.ep.post([&] {
+                return fi_trecv(party.ep.ep, at(0), kBytes, part.desc(), FI_ADDR_UNSPEC, turn, 0,
+                                nullptr);
+            });
+            move_elsewhere(device, 99);
+            party.barrier();  // it may send
+            party.ep.wait_rx();
+            fill(expected.data(), kBytes, 70 + turn);
+            FAB_EQUAL(std::memcmp(device.memory, expected.data(), kBytes), 0);
+        }
+        party.barrier();
+        return;
+    }
+    const RemoteRegion remote = party.trade(0, RemoteRegion{});
+    const auto access = [&](bool is_write, std::size_t count) {
+        party.ep.post([&] {
+            return is_write ? fi_write(party.ep.ep, bytes.data(), count, nullptr, party.peer(),
+                                       remote.base, remote.key, nullptr)
+                            : fi_read(party.ep.ep, bytes.data(), count, nullptr, party.peer(),
+                                      remote.base, remote.key, nullptr);
+        });
+        party.ep.wait_tx();
+    };
+    for (unsigned turn = 0; turn < kTurns; ++turn) {
+        party.ep.post([&] {
+            return fi_trecv(party.ep.ep, bytes.data(), kBytes, nullptr, FI_ADDR_UNSPEC, turn, 0,
+                            nullptr);
+        });
+        party.ep.wait_rx();
+        fill(expected.data(), kBytes, turn);
+        FAB_EQUAL(std::memcmp(bytes.data(), expected.data(), kBytes), 0);
+        party.barrier();
+        do {  // from the second turn on by a mapping that it had before the buffer moved
+            std::memset(bytes.data(), 0, kBytes);
+            access(false, kBytes);
+            FAB_EQUAL(std::memcmp(bytes.data(), expected.data(), kBytes), 0);
+        } while (!has_mapped_a_device());
+        fill(bytes.data(), kBytes, 50 + turn);
+        access(true, kBytes / 2);
+        party.barrier();
+        party.barrier();
+        fill(bytes.data(), kBytes, 70 + turn);
+        party.ep.post([&] {
+            return fi_tsend(party.ep.ep, bytes.data(), kBytes, nullptr, party.peer(), turn,
+                            nullptr);
+        });
+        party.ep.wait_tx();
+    }
+    party.barrier();
+}
+
 /// Neither opens the memory of the other, whichever of them may not.
 template <int kWho, Keeps kHow>
 void opened_by_nobody(Rank& self) {
@@ -584,6 +673,7 @@ void opened_by_nobody(Rank& self) {
 }
 
 constexpr Case kCases[] = {
+    {"device_moved", moved},
     {"device_mapped_by_peer", mapped_by_peer<kNobody, Keeps::kByOption>},
     {"device_kept_from_peers_by_environment", mapped_by_peer<0, Keeps::kByEnvironment>},
     {"device_of_peer_left_alone_by_environment", mapped_by_peer<1, Keeps::kByEnvironment>},
