@@ -3,6 +3,8 @@
 #include "rdm_path.h"
 
 #include "core/addresses.h"
+#include "core/device.h"
+#include "core/reg_cache.h"
 
 namespace rvt {
 namespace {
@@ -65,8 +67,13 @@ std::string RdmPath::describe() const {
     if (flow_ == nullptr) {
         return shm::Path::describe();
     }
-    return "RoCEv2 over UDP to " + core::to_sock_addr(flow_->address()).to_string() +
-           ", packets of " + std::to_string(flow_->payload_bytes()) + " bytes";
+    const std::string to = " to " + core::to_sock_addr(flow_->address()).to_string();
+    if (const core::Device* const nic = flow_->nic()) {
+        return "RoCEv2 by NIC " + nic->name() + to + "; of its " +
+               core::describe_registrations(*nic);
+    }
+    return "RoCEv2 over UDP" + to + ", packets of " + std::to_string(flow_->payload_bytes()) +
+           " bytes";
 }
 
 }  // namespace rvt

@@ -62,6 +62,7 @@ class Device : public Object {
     [[nodiscard]] QpTable& qps() noexcept { return qps_; }
     [[nodiscard]] McastTable& mcast() noexcept { return mcast_; }
     [[nodiscard]] Stats& stats() noexcept { return stats_; }
+    [[nodiscard]] const Stats& stats() const noexcept { return stats_; }
     /// Most payload of a packet at present. While the port is down, as it was before.
     [[nodiscard]] std::uint32_t payload_bytes() const noexcept {
         return payload_bytes_.load(std::memory_order_relaxed);  // relaxed: nothing goes with it

@@ -37,6 +37,7 @@
 
 namespace rvt::core {
 
+class Device;
 class RdFlow;
 class RdFlows;
 class RdNic;
@@ -89,6 +90,8 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] const RdFlowPeer& peer() const noexcept { return peer_; }
     /// Whether a NIC carries it; else packets do.
     [[nodiscard]] bool is_over_nic() const noexcept { return nic_ != nullptr; }
+    /// By which one; nullptr: by none.
+    [[nodiscard]] const Device* nic() const noexcept;
     /// Of a full packet.
     [[nodiscard]] std::uint32_t payload_bytes() const noexcept { return payload_bytes_; }
 

@@ -7,6 +7,10 @@
 
 namespace rvt::core {
 
+const Device* RdFlow::nic() const noexcept {
+    return nic_ != nullptr ? &nic_->device() : nullptr;
+}
+
 bool RdFlow::can_rdma() const noexcept {
     return nic_ != nullptr && peer_.can_rdma && nic_->can_rdma();
 }

@@ -26,6 +26,14 @@ constexpr int kLooks = 16;
 
 }  // namespace
 
+std::string describe_registrations(const Device& nic) {
+    const auto count = [&](Stat stat) { return std::to_string(nic.stats().sum(stat)); };
+    return "registrations found " + count(Stat::kRegionsFound) + ", kept " +
+           count(Stat::kRegionsKept) + ", for one use " + count(Stat::kRegionsOnce) +
+           ", dropped for want of room " + count(Stat::kRegionsDropped) +
+           ", of memory that changed " + count(Stat::kRegionsStale);
+}
+
 RegCache::RegCache(RegCacheAttr attr) : attr_(std::move(attr)) {
     if (keeps()) {
         index_.reserve(attr_.max_regions);
@@ -37,15 +45,8 @@ RegCache::~RegCache() {
     if (!keeps()) {
         return;
     }
-    const auto count = [this](Stat stat) {
-        return static_cast<unsigned long long>(stats().sum(stat));
-    };
-    RVT_INFO(kMr,
-             "NIC %s: registrations found %llu, kept %llu, for one use %llu, dropped for want of "
-             "room %llu, of memory that changed %llu",
-             attr_.pd->device().name().c_str(), count(Stat::kRegionsFound),
-             count(Stat::kRegionsKept), count(Stat::kRegionsOnce), count(Stat::kRegionsDropped),
-             count(Stat::kRegionsStale));
+    RVT_INFO(kMr, "NIC %s: %s", attr_.pd->device().name().c_str(),
+             describe_registrations(attr_.pd->device()).c_str());
     forget_all();
 }
 

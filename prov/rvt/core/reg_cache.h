@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/mr.h"
@@ -47,6 +48,11 @@ struct RegCacheAttr {
     std::uint64_t max_bytes = 0;
     std::size_t max_regions = 0;
 };
+
+class Device;
+
+/// How often memory was found registered with the NIC, by all caches of it, in words.
+std::string describe_registrations(const Device& nic);
 
 /// Threads: one at a time.
 class RegCache {

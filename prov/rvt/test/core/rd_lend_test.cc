@@ -500,3 +500,19 @@ Test(rd_lend, who_announces_nonsense_is_hung_up_on) {
     }
     net.talk();
 }
+
+Test(rd_lend, the_way_of_a_peer_says_by_which_nic_and_how_often_memory_was_registered_already) {
+    Net net;
+    const Pages from('a');
+    const Pages to('-');
+    net.pass(from.all(), to.all());
+    net.pass(from.all(), to.all());
+    const std::string way = net.a->engine.describe_peer(0);
+    cr_assert(way.find("by NIC mock0") != std::string::npos, "%s", way.c_str());
+    const core::Stats& stats = net.opened->device().stats();
+    RVT_ASSERT(stats.sum(core::Stat::kRegionsFound) != 0);
+    const std::string found = "registrations found " +
+                              std::to_string(stats.sum(core::Stat::kRegionsFound)) + ", kept " +
+                              std::to_string(stats.sum(core::Stat::kRegionsKept)) + ",";
+    cr_assert(way.find(found) != std::string::npos, "%s", way.c_str());
+}
