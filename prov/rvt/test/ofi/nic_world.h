@@ -4,16 +4,12 @@
 #pragma once
 
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
+#include "backend/verbs/mock_cm.h"
 #include "backend/verbs/mock_nic.h"
 #include "backend/verbs/nic.h"
 #include "backend/verbs/rdma_cm_port.h"
@@ -27,48 +23,12 @@
 namespace rvt::test {
 
 inline constexpr util::SockAddr kOwn{.family = AF_INET, .ip = {10, 1, 2, 3}};
+inline constexpr util::SockAddr kPeer{.family = AF_INET, .port = 7, .ip = {10, 1, 2, 9}};
+/// What is reported of a connection that comes about.
+inline constexpr std::array kWayThere{RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED,
+                                      RDMA_CM_EVENT_CONNECT_RESPONSE};
 inline constexpr std::size_t kReceives = 3;
 inline constexpr std::size_t kSends = 2;
-
-// ---- rdma_cm ----
-
-inline std::deque<rdma_cm_event> reports;
-inline rdma_cm_id* last_id = nullptr;
-
-inline rdma_event_channel* create_event_channel() {
-    return new rdma_event_channel{.fd = eventfd(0, EFD_CLOEXEC)};
-}
-inline void destroy_event_channel(rdma_event_channel* channel) {
-    close(channel->fd);
-    delete channel;
-}
-inline int create_id(rdma_event_channel*, rdma_cm_id** id, void* context, rdma_port_space);
-inline int destroy_id(rdma_cm_id* id) {
-    delete id;
-    return 0;
-}
-inline int get_event(rdma_event_channel*, rdma_cm_event** event) {
-    if (reports.empty()) {
-        errno = EAGAIN;
-        return -1;
-    }
-    *event = new rdma_cm_event(reports.front());
-    reports.pop_front();
-    return 0;
-}
-inline int ack_event(rdma_cm_event* event) {
-    delete event;
-    return 0;
-}
-/// A caller has asked for 7 retries.
-inline int init_qp_attr(rdma_cm_id*, ibv_qp_attr* attr, int* mask) {
-    *mask = IBV_QP_STATE;
-    if (attr->qp_state == IBV_QPS_RTS) {
-        attr->retry_cnt = 7;
-        *mask |= IBV_QP_RETRY_CNT;
-    }
-    return 0;
-}
 
 // ---- the NIC ----
 
@@ -103,29 +63,27 @@ struct World {
     ~World() = default;
 
     verbs::MockNic mock;
-    verbs::Library functions;
+    verbs::Library functions = *verbs::library();
+    verbs::MockCm cm{functions};
     core::Registry registry;
     std::shared_ptr<verbs::Nic> nic;
     std::shared_ptr<TestPort> port;  // the latest
 };
 inline World* world = nullptr;
 
-inline int create_id(rdma_event_channel*, rdma_cm_id** id, void* context, rdma_port_space) {
-    last_id = new rdma_cm_id{};
-    last_id->context = context;
-    last_id->verbs = world->nic->context();
-    *id = last_id;
-    return 0;
-}
-
 class TestNic final : public ofi::MsgNic {
   public:
     const std::string& name() const noexcept override { return name_; }
     core::Device& device() noexcept override { return world->nic->device(); }
     util::Result<std::shared_ptr<ofi::MsgPort>> open_port(const util::SockAddr& address,
-                                                          ofi::MsgPortRole) override {
-        world->port = std::make_shared<TestPort>(
-            verbs::RdmaCmPort::open({.nic = world->nic.get(), .address = address}).take());
+                                                          ofi::MsgPortRole role) override {
+        auto cm = verbs::RdmaCmPort::open({.nic = world->nic.get(),
+                                           .address = address,
+                                           .listens = role == ofi::MsgPortRole::kListens});
+        if (!cm.is_ok()) {
+            return cm.status();
+        }
+        world->port = std::make_shared<TestPort>(cm.take());
         return std::shared_ptr<ofi::MsgPort>(world->port);
     }
     util::Result<std::unique_ptr<core::UdSharing>> open_datagrams(const util::SockAddr&) override {
@@ -156,31 +114,19 @@ inline World::World(void (*prepare)(verbs::MockNic& mock)) {
     if (prepare != nullptr) {
         prepare(mock);
     }
-    functions = *verbs::library();
-    functions.rdma_create_event_channel = create_event_channel;
-    functions.rdma_destroy_event_channel = destroy_event_channel;
-    functions.rdma_create_id = create_id;
-    functions.rdma_destroy_id = destroy_id;
-    functions.rdma_get_cm_event = get_event;
-    functions.rdma_ack_cm_event = ack_event;
-    functions.rdma_init_qp_attr = init_qp_attr;
-    functions.rdma_resolve_addr = [](rdma_cm_id*, sockaddr*, sockaddr*, int) { return 0; };
-    functions.rdma_resolve_route = [](rdma_cm_id*, int) { return 0; };
-    functions.rdma_connect = [](rdma_cm_id*, rdma_conn_param*) { return 0; };
-    functions.rdma_establish = [](rdma_cm_id*) { return 0; };
-    functions.rdma_disconnect = [](rdma_cm_id*) { return 0; };
     verbs::use_library(&functions);
     nic = verbs::Nic::open(registry, {.device = "mock0", .port = 1, .address = kOwn}).take();
+    cm.nic = nic->context();
     ofi::set_msg_nics({.list = list, .open = open});
 }
 
-/// Of the latest connection.
-inline void report(rdma_cm_event_type type) {
-    rdma_cm_event event{};
-    event.id = last_id;
-    event.event = type;
-    reports.push_back(event);
+/// Of the latest id.
+inline void report(const verbs::MockCm::Report& what) {
+    world->cm.report(*world->cm.ids.back(), what);
     world->port->cm().take_events();
+}
+inline void report(rdma_cm_event_type type) {
+    report({.type = type});
 }
 
 // ---- the application ----
@@ -226,9 +172,10 @@ class Endpoints {
     Endpoints& operator=(const Endpoints&) = delete;
 
     /// Further ones share all but their connection.
-    fid_ep* open() {
+    /// @param request  That of a peer, which it is to accept.
+    fid_ep* open(fi_info* request = nullptr) {
         fid_ep* ep = nullptr;
-        RVT_EQ(fi_endpoint(domain, info, &ep, nullptr), 0);
+        RVT_EQ(fi_endpoint(domain, request != nullptr ? request : info, &ep, nullptr), 0);
         opened.push_back(ep);
         RVT_EQ(fi_ep_bind(ep, &eq->fid, 0), 0);
         RVT_EQ(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
@@ -237,21 +184,22 @@ class Endpoints {
         }
         return ep;
     }
-    fid_ep* connected() {
-        fid_ep* const ep = open();
+    /// Asks a peer, of whom nothing is heard yet.
+    static int call(fid_ep* ep) {
         sockaddr_storage to{};
-        util::SockAddr peer{.family = AF_INET, .port = 7, .ip = {10, 1, 2, 9}};
-        peer.to(&to);
-        RVT_EQ(fi_connect(ep, &to, nullptr, 0), 0);
-        for (const rdma_cm_event_type type :
-             {RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED,
-              RDMA_CM_EVENT_CONNECT_RESPONSE}) {
+        kPeer.to(&to);
+        return fi_connect(ep, &to, nullptr, 0);
+    }
+    void connect(fid_ep* ep) {
+        RVT_EQ(call(ep), 0);
+        for (const rdma_cm_event_type type : kWayThere) {
             report(type);
         }
-        std::uint32_t event = 0;
-        fi_eq_cm_entry entry{};
-        RVT_EQ(fi_eq_read(eq, &event, &entry, sizeof entry, 0), sizeof entry);
-        RVT_EQ(event, FI_CONNECTED);
+        RVT_EQ(event(ep), -FI_CONNECTED);
+    }
+    fid_ep* connected() {
+        fid_ep* const ep = open();
+        connect(ep);
         return ep;
     }
     ssize_t receive(fid_ep* on) {

@@ -4,16 +4,10 @@
 #include "backend/verbs/rdma_cm_service.h"
 
 #include <cerrno>
-#include <cstring>
-#include <deque>
 #include <memory>
-#include <optional>
-#include <string_view>
 #include <vector>
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
+#include "backend/verbs/mock_cm.h"
 #include "backend/verbs/mock_nic.h"
 #include "backend/verbs/removal.h"
 #include "common/check.h"
@@ -25,112 +19,7 @@ using namespace rvt::verbs;
 namespace {
 
 constexpr util::SockAddr kOwn{.family = AF_INET, .ip = {10, 1, 2, 3}};
-constexpr std::uint16_t kAnyNumber = 4242;
 constexpr core::UdPair kPair{.qpn = 0x77, .qkey = 0x01234567};
-
-/// What rdma_cm has been asked, and what it says.
-struct Cm {
-    std::string_view failing;  // the call that fails with EMFILE
-    int bind_error = 0;
-    bool leads_elsewhere = false;  // ids belong to no NIC
-    int live = 0;                  // ids and channels
-    std::vector<rdma_cm_id*> ids;
-    std::vector<std::string_view> calls;
-    std::uint32_t accepted_qpn = 0;
-    std::deque<rdma_cm_event> events;
-    ibv_context* nic = nullptr;
-};
-Cm cm;
-
-bool fails(std::string_view call) {
-    cm.calls.push_back(call);
-    errno = EMFILE;
-    return cm.failing == call;
-}
-int done(std::string_view call) {
-    return fails(call) ? -1 : 0;
-}
-
-rdma_cm_id* make_id(void* context, rdma_port_space space) {
-    auto* id = new rdma_cm_id{};
-    id->context = context;
-    id->ps = space;
-    id->verbs = cm.leads_elsewhere ? nullptr : cm.nic;
-    cm.ids.push_back(id);
-    ++cm.live;
-    return id;
-}
-
-rdma_event_channel* create_event_channel() {
-    if (fails("create_event_channel")) {
-        return nullptr;
-    }
-    ++cm.live;
-    return new rdma_event_channel{.fd = eventfd(0, EFD_CLOEXEC)};
-}
-void destroy_event_channel(rdma_event_channel* channel) {
-    close(channel->fd);
-    delete channel;
-    --cm.live;
-}
-int create_id(rdma_event_channel*, rdma_cm_id** id, void* context, rdma_port_space space) {
-    if (fails("create_id")) {
-        return -1;
-    }
-    *id = make_id(context, space);
-    return 0;
-}
-int destroy_id(rdma_cm_id* id) {
-    std::erase(cm.ids, id);
-    delete id;
-    --cm.live;
-    return 0;
-}
-int bind_addr(rdma_cm_id* id, sockaddr* address) {
-    if (cm.bind_error != 0) {
-        errno = cm.bind_error;
-        return -1;
-    }
-    std::memcpy(&id->route.addr.src_sin, address, sizeof id->route.addr.src_sin);
-    return done("bind_addr");
-}
-std::uint16_t get_src_port(rdma_cm_id* id) {
-    const std::uint16_t asked = id->route.addr.src_sin.sin_port;
-    return asked != 0 ? asked : htons(kAnyNumber);
-}
-int resolve_addr(rdma_cm_id* id, sockaddr*, sockaddr* dest, int) {
-    std::memcpy(&id->route.addr.dst_sin, dest, sizeof id->route.addr.dst_sin);
-    return done("resolve_addr");
-}
-int resolve_route(rdma_cm_id*, int) {
-    return done("resolve_route");
-}
-int listen_at(rdma_cm_id*, int) {
-    return done("listen");
-}
-int connect(rdma_cm_id*, rdma_conn_param*) {
-    return done("connect");
-}
-int accept(rdma_cm_id*, rdma_conn_param* param) {
-    cm.accepted_qpn = param->qp_num;
-    return done("accept");
-}
-int reject(rdma_cm_id*, const void*, std::uint8_t) {
-    return done("reject");
-}
-int get_event(rdma_event_channel*, rdma_cm_event** event) {
-    if (cm.events.empty()) {
-        errno = EAGAIN;
-        return -1;
-    }
-    *event = new rdma_cm_event(cm.events.front());
-    cm.events.pop_front();
-    return 0;
-}
-int ack_event(rdma_cm_event* event) {
-    delete event;
-    return 0;
-}
 
 /// Remembers what it is told.
 struct User final : core::SidrUser {
@@ -150,22 +39,6 @@ struct User final : core::SidrUser {
 
 struct World {
     explicit World(std::uint32_t timeout_ms = 10'000) : timeout_ms(timeout_ms) {
-        cm = {};
-        functions = *library();
-        functions.rdma_create_event_channel = create_event_channel;
-        functions.rdma_destroy_event_channel = destroy_event_channel;
-        functions.rdma_create_id = create_id;
-        functions.rdma_destroy_id = destroy_id;
-        functions.rdma_bind_addr = bind_addr;
-        functions.rdma_get_src_port = get_src_port;
-        functions.rdma_resolve_addr = resolve_addr;
-        functions.rdma_resolve_route = resolve_route;
-        functions.rdma_listen = listen_at;
-        functions.rdma_connect = connect;
-        functions.rdma_accept = accept;
-        functions.rdma_reject = reject;
-        functions.rdma_get_cm_event = get_event;
-        functions.rdma_ack_cm_event = ack_event;
         use_library(&functions);
         cm.nic = nic->context();
     }
@@ -196,13 +69,13 @@ struct World {
     }
     /// Of the latest id, unless it is another's.
     void report(rdma_cm_event_type type, int status = 0, rdma_cm_id* id = nullptr) {
-        rdma_cm_event event{};
-        event.id = id != nullptr ? id : cm.ids.back();
-        event.event = type;
-        event.status = status;
-        event.param.ud.qp_num = 0x99;
-        event.param.ud.qkey = 0x42;
-        cm.events.push_back(event);
+        cm.report(id != nullptr ? *id : *cm.ids.back(),
+                  {.type = type, .status = status, .qpn = 0x99, .qkey = 0x42});
+        service->take_events();
+    }
+    /// By a peer.
+    void is_asked() {
+        cm.request(RDMA_PS_UDP, kOwn);
         service->take_events();
     }
 
@@ -211,7 +84,8 @@ struct World {
     core::Registry registry;
     std::shared_ptr<Nic> nic =
         Nic::open(registry, {.device = "mock0", .port = 2, .address = kOwn}).take();
-    Library functions;
+    Library functions = *library();
+    MockCm cm{functions};
     User user;
     std::unique_ptr<RdmaCmService> service;
 };
@@ -226,7 +100,7 @@ Test(rdma_cm_service, takes_the_number_that_is_asked_for_or_any) {
     World world;
     RVT_OK(world.open(99));
     RVT_EQ(world.service->address().port, 99);
-    RVT_EQ(cm.ids.back()->ps, RDMA_PS_UDP);
+    RVT_EQ(world.cm.ids.back()->ps, RDMA_PS_UDP);
     world.close();
     RVT_OK(world.open());
     RVT_EQ(world.service->address().port, kAnyNumber);
@@ -234,24 +108,25 @@ Test(rdma_cm_service, takes_the_number_that_is_asked_for_or_any) {
 
 Test(rdma_cm_service, a_number_that_is_taken_is_eaddrinuse) {
     World world;
-    cm.bind_error = EADDRINUSE;
+    world.cm.failing = "bind_addr";
+    world.cm.error = EADDRINUSE;
     RVT_EQ(world.open(99), EADDRINUSE);
-    RVT_EQ(cm.live, 0);
+    RVT_EQ(world.cm.live(), 0);
 }
 
 Test(rdma_cm_service, an_address_of_another_interface_is_eaddrnotavail) {
     World world;
-    cm.leads_elsewhere = true;
+    world.cm.nic = nullptr;
     RVT_EQ(world.open(), EADDRNOTAVAIL);
-    RVT_EQ(cm.live, 0);
+    RVT_EQ(world.cm.live(), 0);
 }
 
 Test(rdma_cm_service, each_call_of_opening_that_fails_is_its_error_and_leaves_nothing) {
     for (const char* call : {"create_event_channel", "create_id", "bind_addr"}) {
         World world;
-        cm.failing = call;
+        world.cm.failing = call;
         RVT_EQ(world.open(), EMFILE);
-        RVT_EQ(cm.live, 0);
+        RVT_EQ(world.cm.live(), 0);
     }
 }
 
@@ -261,13 +136,13 @@ Test(rdma_cm_service, the_pair_of_a_peer_is_asked_for_and_told) {
     RVT_OK(world.service->ask(peer(), kAnyNumber));
     world.report(RDMA_CM_EVENT_ADDR_RESOLVED);
     world.report(RDMA_CM_EVENT_ROUTE_RESOLVED);
-    RVT_ASSERT(cm.calls.back() == "connect");
+    RVT_ASSERT(world.cm.calls.back() == "connect");
     world.report(RDMA_CM_EVENT_ESTABLISHED);
     RVT_EQ(world.user.told.size(), 1u);
     RVT_ASSERT(world.user.told[0].peer == peer());
     RVT_ASSERT(world.user.told[0].pair.value() == (core::UdPair{.qpn = 0x99, .qkey = 0x42}));
     world.close();
-    RVT_EQ(cm.live, 0);
+    RVT_EQ(world.cm.live(), 0);
 }
 
 Test(rdma_cm_service, each_end_of_a_question_has_its_error) {
@@ -290,7 +165,7 @@ Test(rdma_cm_service, each_end_of_a_question_has_its_error) {
         RVT_OK(world.service->ask(peer(), kAnyNumber));
         world.report(end.type, end.status);
         RVT_EQ(world.user.told.back().pair.status(), end.error);
-        RVT_EQ(cm.ids.size(), 1u);  // that of the number
+        RVT_EQ(world.cm.ids.size(), 1u);  // that of the number
     }
     RVT_EQ(world.user.told.size(), std::size(ends));
 }
@@ -299,7 +174,7 @@ Test(rdma_cm_service, each_call_of_a_question_that_fails_ends_it) {
     for (const char* call : {"create_id", "resolve_addr", "resolve_route", "connect"}) {
         World world;
         world.open_with_user();
-        cm.failing = call;
+        world.cm.failing = call;
         const Status asked = world.service->ask(peer(), kAnyNumber);
         if (asked.is_ok()) {
             world.report(RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -310,7 +185,7 @@ Test(rdma_cm_service, each_call_of_a_question_that_fails_ends_it) {
         } else {
             RVT_EQ(asked, EMFILE);
         }
-        RVT_EQ(cm.ids.size(), 1u);
+        RVT_EQ(world.cm.ids.size(), 1u);
     }
 }
 
@@ -320,7 +195,7 @@ Test(rdma_cm_service, a_question_that_is_not_answered_in_time_ends) {
     RVT_OK(world.service->ask(peer(), kAnyNumber));
     world.service->check_deadlines();
     RVT_EQ(world.user.told.at(0).pair.status(), ETIMEDOUT);
-    RVT_EQ(cm.ids.size(), 1u);
+    RVT_EQ(world.cm.ids.size(), 1u);
 }
 
 Test(rdma_cm_service, who_has_the_service_is_told_that_the_nic_is_gone) {
@@ -339,46 +214,46 @@ Test(rdma_cm_service, a_question_in_time_goes_on) {
     RVT_OK(world.service->ask(peer(), kAnyNumber));
     world.service->check_deadlines();
     RVT_ASSERT(world.user.told.empty());
-    RVT_EQ(cm.ids.size(), 2u);
+    RVT_EQ(world.cm.ids.size(), 2u);
 }
 
 Test(rdma_cm_service, a_way_that_does_not_begin_at_the_nic_is_not_gone) {
     World world;
     world.open_with_user();
-    cm.leads_elsewhere = true;
+    world.cm.nic = nullptr;
     RVT_OK(world.service->ask(peer(), kAnyNumber));
     world.report(RDMA_CM_EVENT_ADDR_RESOLVED);
     RVT_EQ(world.user.told.at(0).pair.status(), ETIMEDOUT);
-    RVT_ASSERT(cm.calls.back() == "resolve_addr");
+    RVT_ASSERT(world.cm.calls.back() == "resolve_addr");
 }
 
 Test(rdma_cm_service, peers_that_ask_are_told_the_pair) {
     World world;
     world.open_with_user();
-    world.report(RDMA_CM_EVENT_CONNECT_REQUEST, 0, make_id(nullptr, RDMA_PS_UDP));
-    RVT_EQ(cm.accepted_qpn, kPair.qpn);
-    RVT_EQ(cm.ids.size(), 1u);
+    world.is_asked();
+    RVT_EQ(world.cm.accepted.qp_num, kPair.qpn);
+    RVT_EQ(world.cm.ids.size(), 1u);
 }
 
 Test(rdma_cm_service, peers_that_ask_too_early_or_too_late_are_refused) {
     World world;
     RVT_OK(world.open());
-    world.report(RDMA_CM_EVENT_CONNECT_REQUEST, 0, make_id(nullptr, RDMA_PS_UDP));
-    RVT_ASSERT(cm.calls.back() == "reject");
+    world.is_asked();
+    RVT_ASSERT(world.cm.calls.back() == "reject");
     RVT_OK(world.service->open_service(kAnyNumber, kPair, world.user));
     world.service->close_service(kAnyNumber);
-    world.report(RDMA_CM_EVENT_CONNECT_REQUEST, 0, make_id(nullptr, RDMA_PS_UDP));
-    RVT_ASSERT(cm.calls.back() == "reject");
-    RVT_EQ(cm.accepted_qpn, 0u);
+    world.is_asked();
+    RVT_ASSERT(world.cm.calls.back() == "reject");
+    RVT_EQ(world.cm.accepted.qp_num, 0u);
 }
 
 Test(rdma_cm_service, there_is_one_service_and_it_has_the_number) {
     World world;
     RVT_OK(world.open());
     RVT_EQ(world.service->open_service(7, kPair, world.user), EADDRINUSE);
-    cm.failing = "listen";
+    world.cm.failing = "listen";
     RVT_EQ(world.service->open_service(kAnyNumber, kPair, world.user), EMFILE);
-    cm.failing = {};
+    world.cm.failing = {};
     RVT_OK(world.service->open_service(kAnyNumber, kPair, world.user));
     RVT_EQ(world.service->open_service(kAnyNumber, kPair, world.user), EADDRINUSE);
 }
@@ -390,7 +265,7 @@ Test(rdma_cm_service, closing_ends_questions_without_a_word) {
     RVT_OK(world.service->ask(peer(), kAnyNumber));
     world.close();
     RVT_ASSERT(world.user.told.empty());
-    RVT_EQ(cm.live, 0);
+    RVT_EQ(world.cm.live(), 0);
 }
 
 Test(rdma_cm_service, news_of_a_question_that_has_ended_is_no_news) {
@@ -398,7 +273,7 @@ Test(rdma_cm_service, news_of_a_question_that_has_ended_is_no_news) {
     world.open_with_user();
     RVT_OK(world.service->ask(peer(), kAnyNumber));
     rdma_cm_id late{};
-    late.context = cm.ids.back()->context;
+    late.context = world.cm.ids.back()->context;
     world.service->check_deadlines();
     world.report(RDMA_CM_EVENT_ESTABLISHED, 0, &late);
     RVT_EQ(world.user.told.size(), 1u);
@@ -408,11 +283,8 @@ Test(rdma_cm_service, news_of_a_question_that_has_ended_is_no_news) {
 
 namespace {
 
-void says(Removal& removal, rdma_cm_event_type type) {
-    rdma_cm_event event{};
-    event.id = cm.ids.back();
-    event.event = type;
-    cm.events.push_back(event);
+void says(World& world, Removal& removal, rdma_cm_event_type type) {
+    world.cm.report(*world.cm.ids.back(), {.type = type});
     removal.take_events();
 }
 
@@ -421,18 +293,18 @@ void says(Removal& removal, rdma_cm_event_type type) {
 Test(rdma_cm_removal, a_nic_that_is_taken_away_is_going) {
     World world;
     const auto removal = Removal::open(*world.nic).take();
-    says(*removal, RDMA_CM_EVENT_ADDR_CHANGE);
+    says(world, *removal, RDMA_CM_EVENT_ADDR_CHANGE);
     RVT_EQ(world.nic->device().is_going(), false);
-    says(*removal, RDMA_CM_EVENT_DEVICE_REMOVAL);
+    says(world, *removal, RDMA_CM_EVENT_DEVICE_REMOVAL);
     RVT_ASSERT(world.nic->device().is_going());
-    RVT_ASSERT(cm.ids.empty());  // for which the kernel waits
+    RVT_ASSERT(world.cm.ids.empty());  // for which the kernel waits
 }
 
 Test(rdma_cm_removal, each_call_that_fails_is_its_error_and_leaves_nothing) {
     for (const char* call : {"create_event_channel", "create_id", "bind_addr"}) {
         World world;
-        cm.failing = call;
+        world.cm.failing = call;
         RVT_EQ(Removal::open(*world.nic).status(), EMFILE);
-        RVT_EQ(cm.live, 0);
+        RVT_EQ(world.cm.live(), 0);
     }
 }
