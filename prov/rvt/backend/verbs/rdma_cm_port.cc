@@ -261,15 +261,27 @@ Status RdmaCmPort::accept(core::RcConnection& which, const core::CmEvent& reques
     connection.id_ = std::move(taken.id);
     connection.id_->context = context_of(connection.number_);
     connection.set_peer(request.peer, request.peer.port);
+    const Status answered = answer_locked(connection, taken.param, private_data);
+    if (!answered.is_ok()) {
+        lib().rdma_reject(connection.id_.get(), nullptr, 0);
+        connection.set_state(State::kEnded);
+        [[maybe_unused]] const Status flushed = flush_locked(connection);
+    }
+    return answered;
+}
+
+/// @param peer  As move_pair().
+Status RdmaCmPort::answer_locked(RdmaCmConnection& connection, const rdma_conn_param& peer,
+                                 std::span<const std::byte> private_data) {
     connection.set_state(State::kAccepted);
-    Status status = move_pair(connection, IBV_QPS_INIT, taken.param);
-    status = status.is_ok() ? start_pair(connection, taken.param) : status;
+    Status status = move_pair(connection, IBV_QPS_INIT, peer);
+    status = status.is_ok() ? start_pair(connection, peer) : status;
     if (!status.is_ok()) {
         return status;
     }
     rdma_conn_param param = param_for(connection.qp(), private_data);
-    param.responder_resources = std::min(param.responder_resources, taken.param.initiator_depth);
-    param.initiator_depth = std::min(param.initiator_depth, taken.param.responder_resources);
+    param.responder_resources = std::min(param.responder_resources, peer.initiator_depth);
+    param.initiator_depth = std::min(param.initiator_depth, peer.responder_resources);
     return status_of(lib().rdma_accept(connection.id_.get(), &param));
 }
 
@@ -458,7 +470,8 @@ void RdmaCmPort::on_reply_locked(RdmaCmConnection& connection, const News& news)
     if (!status.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot use a connection that the peer has accepted: %s",
                  strerrordesc_np(status.error()));
-        lib().rdma_disconnect(connection.id_.get());
+        // For rdma_disconnect() it is too early: the peer would wait until its time is over.
+        lib().rdma_reject(connection.id_.get(), nullptr, 0);
         fail_locked(connection, status.error(), {});
         return;
     }

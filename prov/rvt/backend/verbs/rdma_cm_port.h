@@ -125,6 +125,8 @@ class RdmaCmPort final : public core::RcPort {
     Status start_pair(const RdmaCmConnection& connection,
                       const rdma_conn_param& peer) const noexcept;
 
+    Status answer_locked(RdmaCmConnection& connection, const rdma_conn_param& peer,
+                         std::span<const std::byte> private_data) RVT_REQUIRES(lock_);
     void on_news_locked(const News& news) RVT_REQUIRES(lock_);
     void on_request_locked(const News& news) RVT_REQUIRES(lock_);
     void on_resolved_locked(RdmaCmConnection& connection) RVT_REQUIRES(lock_);
