@@ -142,12 +142,13 @@ class RcPort {
     virtual void destroy(std::unique_ptr<RcConnection> connection) noexcept = 0;
 
     /// Asks for a connection; connected() or connect_failed() follows.
-    /// Returns: EINVAL in another state than kIdle, EMSGSIZE, ENOMEM.
+    /// Returns: EINVAL in another state than kIdle, and only then; EMSGSIZE, ENOMEM; errors of
+    ///          rdma_cm, after which it can be asked for again.
     virtual Status connect(RcConnection& connection, const RcCall& call,
                            std::span<const std::byte> private_data) = 0;
     /// Accepts a peer's request; connected(), connect_failed() or disconnected() follows.
     /// Returns: EINVAL in another state than kIdle, EMSGSIZE, ECONNABORTED when the peer has given
-    ///          up.
+    ///          up; errors of rdma_cm, with which it has ended.
     virtual Status accept(RcConnection& connection, const CmEvent& request,
                           std::span<const std::byte> private_data) = 0;
     /// Returns: EMSGSIZE, ECONNABORTED as above.

@@ -233,7 +233,7 @@ Status RdmaCmPort::connect(core::RcConnection& which, const core::RcCall& call,
                                 reinterpret_cast<sockaddr*>(&dest), kResolveMs) != 0) {
         const Status why = status_of(-1);
         connection.id_.reset();
-        return why;
+        return why.error() == EINVAL ? Status(EADDRNOTAVAIL) : why;
     }
     connection.set_peer(call.dest, call.service);
     connection.greeting_.assign(private_data.begin(), private_data.end());
@@ -267,7 +267,8 @@ Status RdmaCmPort::accept(core::RcConnection& which, const core::CmEvent& reques
         connection.set_state(State::kEnded);
         [[maybe_unused]] const Status flushed = flush_locked(connection);
     }
-    return answered;
+    // With an id whose peer has given up, rdma_cm finds nothing to accept.
+    return answered.error() == EINVAL ? Status(ECONNABORTED) : answered;
 }
 
 /// @param peer  As move_pair().
