@@ -431,12 +431,21 @@ void RdmaCmPort::on_news_locked(const News& news) {
             break;
         }
         case RDMA_CM_EVENT_DISCONNECTED:
-        case RDMA_CM_EVENT_ADDR_CHANGE: end_locked(connection); break;
+        case RDMA_CM_EVENT_ADDR_CHANGE:
+            if (connection.state() == State::kDialing) {
+                fail_locked(connection, ECONNABORTED, {});
+            } else {
+                end_locked(connection);
+            }
+            break;
         default: break;
     }
 }
 
 void RdmaCmPort::on_resolved_locked(RdmaCmConnection& connection) {
+    if (connection.state() != State::kDialing) {
+        return;  // given up meanwhile
+    }
     const ibv_context* const leads = connection.id_->verbs;
     if (leads == nullptr || nic_.address().device != lib().ibv_get_device_name(leads->device)) {
         RVT_WARN(kEpCtrl, "cannot connect from %s: the way there does not begin at NIC %s",
@@ -450,6 +459,9 @@ void RdmaCmPort::on_resolved_locked(RdmaCmConnection& connection) {
 }
 
 void RdmaCmPort::on_route_locked(RdmaCmConnection& connection) {
+    if (connection.state() != State::kDialing) {
+        return;  // given up meanwhile
+    }
     Status status = move_pair(connection, IBV_QPS_INIT, {});
     if (status.is_ok()) {
         rdma_conn_param param = param_for(connection.qp(), connection.greeting_);
@@ -462,7 +474,8 @@ void RdmaCmPort::on_route_locked(RdmaCmConnection& connection) {
 
 void RdmaCmPort::on_reply_locked(RdmaCmConnection& connection, const News& news) {
     if (connection.state() != State::kDialing) {
-        return;  // given up meanwhile
+        lib().rdma_reject(connection.id_.get(), nullptr, 0);  // given up meanwhile
+        return;
     }
     Status status = start_pair(connection, news.param);
     if (status.is_ok()) {
