@@ -19,6 +19,11 @@ namespace rvt::verbs {
 
 MockNic* mock = nullptr;
 
+bool fails(std::string_view call) {
+    errno = mock->is_gone ? EIO : mock->error;
+    return mock->is_gone || mock->failing == call;
+}
+
 namespace {
 
 ibv_context* mock_context = nullptr;
@@ -32,21 +37,12 @@ struct MockChannel : ibv_comp_channel {
 struct MockSrq : ibv_srq {
     std::deque<Receive> receives;
 };
-struct MockMr : ibv_mr {
-    std::size_t bytes = 0;
-};
 std::vector<MockPair*> pairs;
 std::vector<MockSrq*> shared_queues;
 
 MockPair* pair_of(std::uint32_t qpn) {
     const auto found = std::ranges::find(pairs, qpn, &MockPair::number);
     return found != pairs.end() ? *found : nullptr;
-}
-
-/// Whether the test wants this call to fail.
-bool fails(std::string_view call) {
-    errno = mock->is_gone ? EIO : EMFILE;
-    return mock->is_gone || mock->failing == call;
 }
 
 void push(ibv_cq* queue, const ibv_wc& wc) {
@@ -67,6 +63,11 @@ void complete(const MockPair& pair, std::uint64_t wr_id, ibv_wc_status status, b
     wc.opcode = is_receive ? IBV_WC_RECV : IBV_WC_SEND;
     wc.byte_len = bytes;
     wc.qp_num = pair.number();
+    if (status != IBV_WC_SUCCESS) {  // what is left of another one: ibv_poll_cq(3)
+        wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+        wc.byte_len = 0xdead;
+        wc.wc_flags = IBV_WC_WITH_IMM;
+    }
     push(is_receive ? pair.qp_base.recv_cq : pair.qp_base.send_cq, wc);
 }
 
@@ -95,12 +96,13 @@ void end_pair(MockPair& pair, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR) {
         complete(pair, receive.wr_id, IBV_WC_WR_FLUSH_ERR, true);
     }
     pair.held.clear();
-    for (const std::uint64_t receive : pair.receives) {
-        if (mock->flushes) {
-            complete(pair, receive, IBV_WC_WR_FLUSH_ERR, true);
+    for (const bool is_receive : {false, true}) {
+        for (const std::uint64_t posted : std::exchange(pair.posted(is_receive), {})) {
+            if (mock->flushes) {
+                complete(pair, posted, IBV_WC_WR_FLUSH_ERR, is_receive);
+            }
         }
     }
-    pair.receives.clear();
     if (pair.qp_base.srq != nullptr && mock->tells_last_receive) {
         tell(IBV_EVENT_QP_LAST_WQE_REACHED, &pair.qp_base);
     }
@@ -165,6 +167,10 @@ void run(MockPair& pair) {
         if (frame.is_rdma() && mock->is_rdma_stopped) {
             return;
         }
+        if (mock->next_request != IBV_WC_SUCCESS) {
+            end_pair(pair, std::exchange(mock->next_request, IBV_WC_SUCCESS));
+            return;
+        }
         if (frame.is_rdma() && !(frame.is_read ? read(frame) : write(frame))) {
             end_pair(pair, IBV_WC_REM_ACCESS_ERR);
             return;
@@ -177,18 +183,6 @@ void run(MockPair& pair) {
         }
         pair.waiting.pop_front();
     }
-}
-
-template <class T>
-T* make(T filled = {}) {
-    ++mock->live;
-    return new T(filled);
-}
-template <class T>
-int destroy(T* object) {
-    --mock->live;
-    delete object;
-    return 0;
 }
 
 ibv_device** get_device_list(int* count) {
@@ -218,7 +212,7 @@ int close_device(ibv_context* context) {
 }
 int query_device(ibv_context*, ibv_device_attr* attr) {
     if (fails("query_device")) {
-        return EMFILE;
+        return errno;
     }
     *attr = mock->attr;
     return 0;
@@ -228,14 +222,14 @@ int query_port(ibv_context*, std::uint8_t number, ibv_port_attr* attr, std::size
         return EINVAL;
     }
     if (fails("query_port")) {
-        return EMFILE;
+        return errno;
     }
     *attr = mock->port;
     return 0;
 }
 int query_gid_ex(ibv_context*, std::uint32_t, std::uint32_t index, ibv_gid_entry* entry,
                  std::uint32_t, std::size_t) {
-    if (index >= mock->gids.size()) {
+    if (fails("query_gid") || index >= mock->gids.size()) {
         return ENODATA;
     }
     *entry = mock->gids[index];
@@ -251,80 +245,6 @@ int query_pkey(ibv_context*, std::uint8_t, int index, __be16* pkey) {
 }
 ibv_pd* alloc_pd(ibv_context* context) {
     return fails("alloc_pd") ? nullptr : make<ibv_pd>({.context = context, .handle = 0});
-}
-
-ibv_mr* region(ibv_pd* pd, const MockNic::Region& asked, int error) {
-    if (error != 0) {
-        errno = error;
-        return nullptr;
-    }
-    if ((asked.access & mock->refused_access) != 0) {
-        errno = EOPNOTSUPP;
-        return nullptr;
-    }
-    const bool is_pinned = (asked.access & IBV_ACCESS_ON_DEMAND) == 0;
-    const auto there =
-        static_cast<std::size_t>(std::ranges::count_if(mock->regions, &MockNic::Region::is_there));
-    if (fails("reg_mr") || there >= mock->most_regions ||
-        asked.length > mock->most_registered - mock->registered ||
-        (is_pinned && asked.length > mock->most_pinned)) {
-        errno = mock->is_gone ? EIO : ENOMEM;
-        return nullptr;
-    }
-    mock->regions.push_back(asked);
-    mock->registered += asked.length;
-    MockMr made{};
-    made.pd = pd;
-    made.lkey = static_cast<std::uint32_t>(2 * mock->regions.size());
-    made.rkey = made.lkey + 1;
-    made.bytes = asked.length;
-    return make(made);
-}
-int dereg_mr(ibv_mr* region) {
-    auto* const mine = static_cast<MockMr*>(region);
-    mock->regions[mine->lkey / 2 - 1].is_there = false;
-    mock->registered -= mine->bytes;
-    return destroy(mine);
-}
-ibv_mr* reg_mr(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, unsigned access) {
-    return region(pd,
-                  {.addr = reinterpret_cast<std::uintptr_t>(addr),
-                   .length = length,
-                   .iova = iova,
-                   .offset = 0,
-                   .fd = -1,
-                   .access = static_cast<int>(access)},
-                  mock->reg_mr_error);
-}
-ibv_mr* reg_dmabuf(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::uint64_t iova, int fd,
-                   int access) {
-    return region(
-        pd,
-        {.addr = 0, .length = length, .iova = iova, .offset = offset, .fd = fd, .access = access},
-        mock->dmabuf_error);
-}
-
-int rereg_mr(ibv_mr* region, int flags, ibv_pd* pd, void* addr, std::size_t length, int access) {
-    mock->changes.push_back({.flags = flags,
-                             .addr = reinterpret_cast<std::uintptr_t>(addr),
-                             .length = length,
-                             .access = access});
-    if (mock->rereg_mr_result == 0) {
-        auto& mine = *static_cast<MockMr*>(region);
-        mine.pd = pd;
-        mock->registered += length - std::exchange(mine.bytes, length);
-        mine.rkey += 1000;
-    }
-    return mock->rereg_mr_result;
-}
-int advise_mr(ibv_pd*, ibv_advise_mr_advice advice, std::uint32_t, ibv_sge* list, std::uint32_t) {
-    mock->advised.emplace_back(advice, *list);
-    return 0;
-}
-int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex* attr,
-                    std::size_t) {
-    attr->odp_caps = mock->on_demand;
-    return 0;
 }
 
 ibv_comp_channel* create_channel(ibv_context* context) {
@@ -368,6 +288,9 @@ int poll_cq(ibv_cq* queue, int most, ibv_wc* to) {
 }
 int req_notify_cq(ibv_cq* queue, int) {
     const std::lock_guard guard(traffic);
+    if (fails("req_notify_cq")) {
+        return errno;
+    }
     MockCq::of(queue).is_armed = true;
     return 0;
 }
@@ -404,8 +327,12 @@ int destroy_srq(ibv_srq* queue) {
     std::erase(shared_queues, queue);
     return destroy(static_cast<MockSrq*>(queue));
 }
-int post_srq_recv(ibv_srq* queue, ibv_recv_wr* wr, ibv_recv_wr**) {
+int post_srq_recv(ibv_srq* queue, ibv_recv_wr* wr, ibv_recv_wr** refused) {
     const std::lock_guard guard(traffic);
+    if (fails("post_srq_recv")) {
+        *refused = wr;
+        return errno;
+    }
     std::vector<std::uint64_t>& ids = mock->shared_receives.emplace_back();
     for (; wr != nullptr; wr = wr->next) {
         ids.push_back(wr->wr_id);
@@ -415,18 +342,18 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* wr, ibv_recv_wr**) {
     for (MockPair* const pair : pairs) {
         run(*pair);
     }
-    return mock->is_gone ? EIO : 0;
+    return 0;
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     const std::lock_guard guard(traffic);
     const bool is_too_much = init->cap.max_inline_data > mock->max_inline;
     const bool is_full = pairs.size() >= mock->most_pairs;
-    if (is_too_much || is_full || mock->create_qp_error != 0 || mock->is_gone) {
-        errno = mock->is_gone ? EIO
-                : is_too_much ? EINVAL
-                : is_full     ? ENOMEM
-                              : mock->create_qp_error;
+    if (fails("create_qp")) {
+        return nullptr;
+    }
+    if (is_too_much || is_full || mock->create_qp_error != 0) {
+        errno = is_too_much ? EINVAL : is_full ? ENOMEM : mock->create_qp_error;
         return nullptr;
     }
     auto* const made = new MockPair{};
@@ -444,10 +371,20 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     mock->last_pair = &base;
     return &base;
 }
+/// Each change of state is a call of its own.
+std::string_view call_of(ibv_qp_state to) {
+    switch (to) {
+        case IBV_QPS_INIT: return "modify_qp to INIT";
+        case IBV_QPS_RTR: return "modify_qp to RTR";
+        case IBV_QPS_RTS: return "modify_qp to RTS";
+        case IBV_QPS_ERR: return "modify_qp to ERR";
+        default: return "modify_qp";
+    }
+}
 int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
     const std::lock_guard guard(traffic);
-    if (mock->is_gone) {
-        return EIO;
+    if (fails(call_of(attr->qp_state))) {
+        return errno;
     }
     mock->modified.push_back(*attr);
     mock->masks.push_back(mask);
@@ -480,13 +417,14 @@ int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
     }
     const std::lock_guard guard(traffic);
     auto& pair = MockPair::of(which);
-    if (mock->is_gone) {
-        return EIO;
+    if (fails("post_send")) {
+        return errno;
     }
     if (pair.peer == 0) {
         if (mock->sends.size() >= mock->most_sends) {
             return ENOMEM;
         }
+        pair.sends.push_back(wr->wr_id);
         mock->sends.push_back(*wr);
         mock->lists.emplace_back(wr->sg_list, wr->sg_list + wr->num_sge);
         return 0;
@@ -522,14 +460,28 @@ int post_recv(ibv_qp* which, ibv_recv_wr* wr, ibv_recv_wr**) {
     if (!mock->takes_receives) {
         return ENOMEM;
     }
+    if (fails("post_recv")) {
+        return errno;
+    }
     MockPair::of(which).receives.push_back(wr->wr_id);
     mock->receives.emplace_back(wr->wr_id,
                                 std::vector<ibv_sge>(wr->sg_list, wr->sg_list + wr->num_sge));
-    return mock->is_gone ? EIO : 0;
+    return 0;
 }
 ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr*) {
     return fails("create_ah") ? nullptr
                               : make<ibv_ah>({.context = pd->context, .pd = pd, .handle = 0});
+}
+int attach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) {
+    if (fails("attach_mcast")) {
+        return errno;
+    }
+    ++mock->groups;
+    return 0;
+}
+int detach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) {
+    --mock->groups;
+    return 0;
 }
 int get_async_event(ibv_context*, ibv_async_event* event) {
     const std::lock_guard guard(traffic);
@@ -570,8 +522,6 @@ MockNic::MockNic() {
 
     context_.sz = sizeof context_;
     context_.query_port = query_port;
-    context_.query_device_ex = query_device_ex;
-    context_.advise_mr = advise_mr;
     context_.context.device = &device;
     context_.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context_.context.ops.poll_cq = poll_cq;
@@ -593,10 +543,8 @@ MockNic::MockNic() {
     functions_.ibv_dealloc_pd = destroy<ibv_pd>;
     functions_.ibv_create_ah = create_ah;
     functions_.ibv_destroy_ah = destroy<ibv_ah>;
-    functions_.ibv_reg_mr_iova2 = reg_mr;
-    functions_.ibv_reg_dmabuf_mr = reg_dmabuf;
-    functions_.ibv_dereg_mr = dereg_mr;
-    functions_.ibv_rereg_mr = rereg_mr;
+    functions_.ibv_attach_mcast = attach_mcast;
+    functions_.ibv_detach_mcast = detach_mcast;
     functions_.ibv_create_comp_channel = create_channel;
     functions_.ibv_destroy_comp_channel = destroy_channel;
     functions_.ibv_create_cq = create_cq;
@@ -612,6 +560,7 @@ MockNic::MockNic() {
     functions_.ibv_ack_async_event = ack_async_event;
     functions_.ibv_event_type_str = event_type_str;
     add_extended_verbs(context_, functions_);
+    add_memory(context_, functions_);
     use_library(&functions_);
 }
 
@@ -633,6 +582,26 @@ void MockNic::fail_pair(std::uint32_t qpn) {
     MockPair& pair = *pair_of(qpn);
     end_pair(pair);
     tell(IBV_EVENT_QP_FATAL, &pair.qp_base);
+}
+
+void MockNic::finish(std::uint32_t qpn, bool is_receive, ibv_wc_status status) {
+    const std::lock_guard guard(traffic);
+    MockPair& pair = *pair_of(qpn);
+    auto& posted = pair.posted(is_receive);
+    complete(pair, posted.front(), status, is_receive);
+    posted.erase(posted.begin());
+    if (status != IBV_WC_SUCCESS) {
+        end_pair(pair);
+    }
+}
+
+void MockNic::fail_shared_receive(std::uint32_t qpn, ibv_wc_status status) {
+    const std::lock_guard guard(traffic);
+    MockPair& pair = *pair_of(qpn);
+    auto& receives = static_cast<MockSrq*>(pair.qp_base.srq)->receives;
+    complete(pair, receives.front().wr_id, status, true);
+    receives.pop_front();
+    end_pair(pair);
 }
 
 void MockNic::fail_queue() {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -36,7 +37,8 @@ class MockNic {
     std::vector<std::uint16_t> pkeys{0xffff};  // by index, as the host has them
 
     // What it answers: an errno, or 0.
-    std::string_view failing;  // the call that fails with EMFILE
+    std::string_view failing;  // the call that fails; "modify_qp to RTS" is one, too
+    int error = EMFILE;        // with this
     int reg_mr_error = 0;
     int rereg_mr_result = 0;  // as ibv_rereg_mr(3)
     ibv_odp_caps on_demand{};
@@ -50,9 +52,9 @@ class MockNic {
     std::atomic<bool> is_gone{false};               // every call is EIO, nothing completes
     bool tells_last_receive = true;                 // by IBV_EVENT_QP_LAST_WQE_REACHED
     bool takes_receives = false;                    // posted to pairs; else ENOMEM
-    bool flushes = true;                            // those, when their pair ends
-    bool extends = true;                            // it has the extended verbs
-    std::chrono::microseconds send_takes{0};        // to post it, at least
+    bool flushes = true;  // those, and sends without a peer, when their pair ends
+    bool extends = true;  // it has the extended verbs
+    std::chrono::microseconds send_takes{0};  // to post it, at least
     // To a pair without a peer; beyond it ENOMEM or, as rxe has it, ENOSPC by the extended verbs.
     std::size_t most_sends = ~std::size_t{0};
 
@@ -86,6 +88,11 @@ class MockNic {
     unsigned acknowledged = 0;
 
     // What happens to it.
+    ibv_wc_status next_request = IBV_WC_SUCCESS;  // else that is how the next one to a peer ends
+    /// The oldest send without a peer, or receive, of a pair completes. A failure ends the pair.
+    void finish(std::uint32_t qpn, bool is_receive, ibv_wc_status status = IBV_WC_SUCCESS);
+    /// The same of a shared receive.
+    void fail_shared_receive(std::uint32_t qpn, ibv_wc_status status);
     bool is_cut = false;                       // nobody answers
     bool is_rdma_stopped = false;              // it waits, and what comes behind it
     std::atomic<unsigned> reads{0};            // carried out
@@ -101,6 +108,7 @@ class MockNic {
     [[nodiscard]] std::size_t pairs_left();
     [[nodiscard]] std::vector<std::uint32_t> connected_pairs();
 
+    int groups = 0;              // to which pairs belong
     std::atomic<int> live{0};    // objects that have not been destroyed
     std::size_t registered = 0;  // bytes
     ibv_qp* last_pair = nullptr;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <string_view>
 #include <vector>
 
 #include "backend/verbs/library.h"
@@ -13,6 +14,21 @@ namespace rvt::verbs {
 
 /// The one that there is, or nullptr.
 extern MockNic* mock;
+
+/// Whether the test wants this call to fail; with the errno that is set then.
+bool fails(std::string_view call);
+
+template <class T>
+T* make(T filled = {}) {
+    ++mock->live;
+    return new T(filled);
+}
+template <class T>
+int destroy(T* object) {
+    --mock->live;
+    delete object;
+    return 0;
+}
 
 struct Receive {
     std::uint64_t wr_id = 0;
@@ -49,6 +65,9 @@ struct MockPair : ibv_qp_ex {
     static MockPair& of(ibv_qp_ex* pair) { return *static_cast<MockPair*>(pair); }
     [[nodiscard]] std::uint32_t number() const { return qp_base.qp_num; }
 
+    /// What it has been given that completes by MockNic::finish().
+    std::vector<std::uint64_t>& posted(bool is_receive) { return is_receive ? receives : sends; }
+
     bool is_extended = false;
     ibv_send_wr built{};  // between wr_start and wr_complete, with this:
     ibv_sge place{};
@@ -58,10 +77,13 @@ struct MockPair : ibv_qp_ex {
     std::deque<Frame> waiting;              // for a receive of the peer's
     std::deque<Receive> held;               // for messages of which a part has come
     std::vector<std::uint64_t> receives;    // of its own
+    std::vector<std::uint64_t> sends;       // without a peer, which stay
     std::vector<std::uint64_t> unfinished;  // READs and WRITEs that have not let go of their memory
 };
 
 /// In mock_extended.cc: the calls that lead to extended pairs and queues, and what they have.
 void add_extended_verbs(verbs_context& context, Library& functions);
+/// In mock_memory.cc: those of regions.
+void add_memory(verbs_context& context, Library& functions);
 
 }  // namespace rvt::verbs
