@@ -166,7 +166,7 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     void forget_locked(std::uint64_t index, const util::SockAddr& address) noexcept;
 
     /// Joins a group. Returns: the number that stands for it as a destination, until leave;
-    ///          EINVAL when it is no group's address; errors of Qp::attach_mcast().
+    ///          EINVAL when it is no group's address; errors of Qp::attach_mcast() and create_ah().
     Result<std::uint64_t> join_locked(const util::SockAddr& group, bool sends, bool receives);
     void leave_locked(std::uint64_t number) noexcept;
     /// Whether a destination is a group.
@@ -241,6 +241,7 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     void close() noexcept;
 
     [[nodiscard]] const Peer* find_peer_locked(std::uint64_t dest) const noexcept;
+    void detach_unused_locked(const Address& group) noexcept;
     const Peer* learn_peer_locked(std::uint64_t dest, const util::SockAddr& address,
                                   const UdPair& pair) noexcept;
     [[gnu::cold]] Status send_first_locked(const RdSend& request) noexcept;

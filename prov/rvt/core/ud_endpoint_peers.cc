@@ -86,6 +86,12 @@ Result<std::uint64_t> UdEndpoint::join_locked(const util::SockAddr& group, bool 
         }
     }
     const auto ah = create_ah(*pd_, {.dest = address});
+    if (!ah.is_ok()) {
+        if (receives) {
+            detach_unused_locked(address);
+        }
+        return ah.status();
+    }
     const auto place = std::find_if(groups_.begin(), groups_.end(),
                                     [](const Group& one) { return one.peer.ah == nullptr; });
     const auto i = static_cast<std::uint64_t>(place - groups_.begin());
@@ -104,11 +110,18 @@ void UdEndpoint::leave_locked(std::uint64_t number) noexcept {
     Group& group = groups_[number & ~kGroupBit];
     const Group left = std::exchange(group, {});
     destroy_ah_locked(left.peer.ah);
+    if (left.receives) {
+        detach_unused_locked(left.address);
+    }
+}
+
+/// Unless another number stands for membership.
+void UdEndpoint::detach_unused_locked(const Address& group) noexcept {
     const bool is_member = std::any_of(groups_.begin(), groups_.end(), [&](const Group& one) {
-        return one.receives && one.address == left.address;
+        return one.receives && one.address == group;
     });
-    if (left.receives && !is_member) {
-        [[maybe_unused]] const Status detached = qp_->detach_mcast(left.address);
+    if (!is_member) {
+        [[maybe_unused]] const Status detached = qp_->detach_mcast(group);
     }
 }
 

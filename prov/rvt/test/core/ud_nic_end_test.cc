@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Datagram endpoints of a NIC that is gone, which exists only here.
+// Datagram endpoints of a NIC that is gone, or fails a call, which exists only here.
 #include <array>
 #include <chrono>
 #include <memory>
@@ -64,6 +64,7 @@ class TestHost final : public UdHost, public UdSharing {
 struct World {
     World() {
         mock.takes_receives = true;
+        mock.attr.max_mcast_qp_attach = 4;
         ibv_gid_entry own{};
         own.gid_type = IBV_GID_TYPE_ROCE_V2;
         const Address address = to_address(kOwn);
@@ -178,4 +179,59 @@ Test(ud_nic_end, nothing_more_is_taken) {
     on.flushed();
     RVT_EQ(on.send(), ENODEV);
     RVT_EQ(on.receive(), ENODEV);
+}
+
+// ---- calls that fail ----
+
+Test(ud_nic_failures, a_group_that_cannot_be_joined_is_its_error_and_can_be_joined_later) {
+    constexpr util::SockAddr kGroup{.family = AF_INET, .ip = {239, 1, 1, 1}};
+    World on;
+    for (const char* call : {"attach_mcast", "create_ah"}) {
+        const int before = on.mock.live;
+        on.mock.failing = call;
+        RVT_EQ(on.endpoint->join_locked(kGroup, true, true).status(), EMFILE);
+        RVT_EQ(on.mock.groups, 0);
+        RVT_EQ(on.mock.live, before);
+        on.mock.failing = {};
+        const auto joined = on.endpoint->join_locked(kGroup, true, true);
+        RVT_OK(joined);
+        RVT_EQ(on.mock.groups, 1);
+        on.mock.failing = "create_ah";
+        RVT_EQ(on.endpoint->join_locked(kGroup, true, true).status(), EMFILE);
+        RVT_EQ(on.mock.groups, 1);  // it is a member already
+        on.mock.failing = {};
+        on.endpoint->leave_locked(joined.value());
+        RVT_EQ(on.mock.groups, 0);
+    }
+}
+
+Test(ud_nic_failures, a_peer_without_an_address_handle_cannot_be_reached_until_there_is_one) {
+    World on;
+    RVT_OK(on.send());
+    on.mock.failing = "create_ah";
+    on.services.user->resolved(to_address(kPeer), kPair);
+    on.endpoint->poll_locked();
+    RVT_EQ(on.cq->front()->status, WcStatus::kPeerUnreachable);
+    on.cq->pop();
+    RVT_ASSERT(on.mock.sends.empty());
+    on.mock.failing = {};
+    RVT_OK(on.send());
+    RVT_EQ(on.mock.sends.size(), 1);
+}
+
+Test(ud_nic_failures, what_cannot_be_posted_is_its_error_and_takes_no_room) {
+    World on;
+    RVT_OK(on.send());
+    on.services.user->resolved(to_address(kPeer), kPair);
+    on.endpoint->poll_locked();
+    for (int i = 0; i < 20; ++i) {
+        on.mock.failing = "post_send";
+        RVT_EQ(on.send(), EMFILE);
+        on.mock.failing = "post_recv";
+        RVT_EQ(on.receive(), EMFILE);
+    }
+    on.mock.failing = {};
+    RVT_OK(on.send());
+    RVT_OK(on.receive());
+    RVT_EQ(on.mock.sends.size(), 2);
 }
