@@ -130,8 +130,8 @@ Status Nic::read_limits() {
     limits_.max_reads_out = static_cast<std::uint8_t>(clamp(attr.max_qp_init_rd_atom, kMostReads));
     limits_.has_atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
     limits_.has_srq = attr.max_srq > 0;
-    limits_.has_on_demand =
-        util::param_is_set(util::ParamId::kVerbsOnDemand) && takes_on_demand(context_.get());
+    limits_.has_on_demand = util::param_is_set(util::ParamId::kVerbsOnDemand) &&
+                            !quirks_->misplaces_on_demand && takes_on_demand(context_.get());
     limits_.relaxes_ordering = util::param_is_set(util::ParamId::kVerbsRelaxedOrdering);
     const bool is_iwarp = context_->device->transport_type == IBV_TRANSPORT_IWARP;
     limits_.verbs = {.max_qp = std::bit_floor(clamp(attr.max_qp, 1u << 16)),

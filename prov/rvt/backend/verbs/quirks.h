@@ -15,6 +15,9 @@ struct Quirks {
     // rdma-core until 2025: behind an entry that ibv_next_poll(3) does not find, others are
     // read that are none.
     bool breaks_next_poll;
+    // Of a region on demand that does not begin with a page other bytes are read and written: Linux
+    // 7.2, without a word.
+    bool misplaces_on_demand;
     bool is_tried;  // this provider has run on one
 };
 

@@ -327,6 +327,15 @@ Test(nic, what_may_not_be_pinned_is_registered_on_demand) {
     RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}}).status(), ENOMEM);
 }
 
+Test(nic, a_nic_that_misplaces_data_on_demand_is_not_asked_for_it) {
+    MockNic mock;
+    mock.attr.vendor_id = 0xffffff;  // rxe
+    mock.on_demand = kAllOnDemand;
+    mock.most_pinned = 100;
+    const Opened opened(mock);
+    RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}}).status(), ENOMEM);
+}
+
 Test(nic, advice_reaches_a_nic_that_has_regions_on_demand) {
     MockNic mock;
     {
