@@ -89,15 +89,18 @@ constexpr bool has_imm(unsigned ibv_wc_flags) noexcept {
     return (ibv_wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0;
 }
 
-/// Writes the members that mean something.
+/// Writes the members that mean something; of a failure all, since who reads one does not ask what
+/// another completion has left there.
 RVT_ALWAYS_INLINE void from_ibv(const ibv_wc& wc, core::Wc& to) noexcept {
-    to.wr_id = wc.wr_id;
-    to.qpn = wc.qp_num;
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
-        to.status = failure_of(wc.status);
-        to.vendor_err = wc.vendor_err;
+        to = {.wr_id = wc.wr_id,
+              .status = failure_of(wc.status),
+              .qpn = wc.qp_num,
+              .vendor_err = wc.vendor_err};
         return;
     }
+    to.wr_id = wc.wr_id;
+    to.qpn = wc.qp_num;
     to.status = core::WcStatus::kSuccess;
     to.opcode = wc.opcode == IBV_WC_RECV ? core::WcOpcode::kRecv : opcode_of(wc.opcode);
     to.flags = kWcFlags[wc.wc_flags % kWcFlags.size()];
