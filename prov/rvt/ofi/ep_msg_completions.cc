@@ -145,8 +145,11 @@ const MsgOps* EpMsg::shared_receives() const noexcept {
     return srx != nullptr ? &srx->ops : nullptr;
 }
 
+/// Where that cannot be asked, who would sleep finds the channel readable, and polls.
 void EpMsg::arm_queue_locked() noexcept {
-    [[maybe_unused]] const util::Status armed = queue->req_notify(false);
+    if (!queue->req_notify(false).is_ok()) [[unlikely]] {
+        queue->channel()->notify(*queue);
+    }
 }
 
 }  // namespace rvt::ofi
