@@ -26,6 +26,8 @@ bool fails(std::string_view call) {
 
 namespace {
 
+constexpr std::uint32_t kFinishedBytes = 64;  // of a receive that nobody has sent anything
+
 ibv_context* mock_context = nullptr;
 
 /// Of all that pairs and queues hold.
@@ -588,7 +590,7 @@ void MockNic::finish(std::uint32_t qpn, bool is_receive, ibv_wc_status status) {
     const std::lock_guard guard(traffic);
     MockPair& pair = *pair_of(qpn);
     auto& posted = pair.posted(is_receive);
-    complete(pair, posted.front(), status, is_receive);
+    complete(pair, posted.front(), status, is_receive, is_receive ? kFinishedBytes : 0);
     posted.erase(posted.begin());
     if (status != IBV_WC_SUCCESS) {
         end_pair(pair);

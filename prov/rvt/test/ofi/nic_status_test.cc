@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What an application sees of requests of connected endpoints that a NIC refuses or fails: which
+// errno in which completion, in what state the endpoint is, and that others go on.
+#include <array>
+#include <string_view>
+
+#include <poll.h>
+
+#include "ofi/nic_world.h"
+
+using namespace rvt;
+using namespace rvt::test;
+
+namespace {
+
+/// As ibv_poll_cq(3) has them, with what a send and a receive say.
+constexpr struct {
+    ibv_wc_status status;
+    int sent;
+    int received;
+} kFailures[] = {
+    {IBV_WC_LOC_LEN_ERR, FI_EMSGSIZE, FI_ETRUNC},
+    {IBV_WC_LOC_QP_OP_ERR, FI_EOPBADSTATE, FI_EOPBADSTATE},
+    {IBV_WC_LOC_EEC_OP_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_LOC_PROT_ERR, FI_EFAULT, FI_EFAULT},
+    {IBV_WC_WR_FLUSH_ERR, FI_ECANCELED, FI_ECANCELED},
+    {IBV_WC_MW_BIND_ERR, FI_EACCES, FI_EACCES},
+    {IBV_WC_BAD_RESP_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_LOC_ACCESS_ERR, FI_EACCES, FI_EACCES},
+    {IBV_WC_REM_INV_REQ_ERR, FI_EINVAL, FI_EINVAL},
+    {IBV_WC_REM_ACCESS_ERR, FI_EACCES, FI_EACCES},
+    {IBV_WC_REM_OP_ERR, FI_EREMOTEIO, FI_EREMOTEIO},
+    {IBV_WC_RETRY_EXC_ERR, FI_ETIMEDOUT, FI_ETIMEDOUT},
+    {IBV_WC_RNR_RETRY_EXC_ERR, FI_ENORX, FI_ENORX},
+    {IBV_WC_LOC_RDD_VIOL_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_REM_INV_RD_REQ_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_REM_ABORT_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_INV_EECN_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_INV_EEC_STATE_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_FATAL_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_RESP_TIMEOUT_ERR, FI_ETIMEDOUT, FI_ETIMEDOUT},
+    {IBV_WC_GENERAL_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_TM_ERR, FI_EIO, FI_EIO},
+    {IBV_WC_TM_RNDV_INCOMPLETE, FI_EIO, FI_EIO},
+};
+static_assert(std::size(kFailures) == IBV_WC_TM_RNDV_INCOMPLETE, "each but success");
+
+/// The next completion, which must be an error.
+fi_cq_err_entry error_of(Endpoints& with) {
+    fi_cq_entry entry{};
+    RVT_EQ(fi_cq_read(with.cq, &entry, 1), -FI_EAVAIL);
+    fi_cq_err_entry error{};
+    RVT_EQ(fi_cq_readerr(with.cq, &error, 0), 1);
+    return error;
+}
+
+/// The other endpoint still sends and receives.
+void check_works(Endpoints& with, World& on, fid_ep* ep, std::uint32_t qpn) {
+    for (const bool is_receive : {false, true}) {
+        RVT_EQ(is_receive ? with.receive(ep) : with.send(ep), 0);
+        on.mock.finish(qpn, is_receive);
+        fi_cq_entry entry{};
+        RVT_EQ(fi_cq_read(with.cq, &entry, 1), 1);
+        RVT_ASSERT(entry.op_context == &with.memory);
+    }
+    RVT_EQ(with.event(ep), 0);
+}
+
+/// A NIC without the extended verbs.
+void keep_to_the_old_verbs(verbs::MockNic& mock) {
+    mock.extends = false;
+}
+
+void each_failure_is_its_errno(void (*prepare)(verbs::MockNic& mock)) {
+    World on(prepare);
+    Endpoints with;
+    fid_ep* const other = with.connected();
+    const std::uint32_t others = on.mock.last_pair->qp_num;
+    for (const auto& [status, sent, received] : kFailures) {
+        for (const bool is_receive : {false, true}) {
+            fid_ep* const ep = with.connected();
+            with.post(ep);
+            on.mock.finish(on.mock.last_pair->qp_num, is_receive, status);
+            const fi_cq_err_entry error = error_of(with);
+            RVT_EQ(error.err, is_receive ? received : sent);
+            RVT_EQ(error.flags, FI_MSG | (is_receive ? FI_RECV : FI_SEND));
+            RVT_EQ(error.len, 0);
+            RVT_ASSERT(error.op_context == &with.memory);
+            RVT_EQ(with.canceled(), kReceives + kSends - 1);
+            RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+            RVT_EQ(with.event(ep), 0);
+            RVT_EQ(with.send(ep), -FI_ENOTCONN);
+            RVT_EQ(with.receive(ep), -FI_ENOTCONN);
+            check_works(with, on, other, others);
+        }
+    }
+}
+
+}  // namespace
+
+Test(nic_status, each_failure_is_its_errno_and_ends_the_connection_alone) {
+    each_failure_is_its_errno(nullptr);
+    each_failure_is_its_errno(keep_to_the_old_verbs);
+}
+
+/// Of a failed completion ibv_poll_cq(3) says what it is, and nothing else.
+Test(nic_status, a_failure_has_nothing_of_what_completed_before_it) {
+    for (const auto prepare :
+         {static_cast<void (*)(verbs::MockNic&)>(nullptr), &keep_to_the_old_verbs}) {
+        World on(prepare);
+        Endpoints with;
+        fid_ep* const ep = with.connected();
+        for (int i = 0; i < 20; ++i) {  // more than are taken at once
+            RVT_EQ(with.receive(ep), 0);
+        }
+        const std::uint32_t qpn = on.mock.last_pair->qp_num;
+        for (int i = 0; i < 18; ++i) {
+            on.mock.finish(qpn, true);
+        }
+        on.mock.finish(qpn, true, IBV_WC_LOC_PROT_ERR);
+        std::array<fi_cq_entry, 18> good{};
+        RVT_EQ(fi_cq_read(with.cq, good.data(), good.size()), 18);
+        const fi_cq_err_entry error = error_of(with);
+        RVT_EQ(error.err, FI_EFAULT);
+        RVT_EQ(error.len, 0);
+        RVT_EQ(with.canceled(), 1);
+    }
+}
+
+// ---- calls that fail ----
+
+Test(nic_status, what_cannot_be_posted_is_its_error_and_takes_no_room) {
+    World on;
+    Endpoints with;
+    fid_ep* const ep = with.connected();
+    for (std::size_t i = 0; i < 4 * with.info->tx_attr->size; ++i) {
+        on.mock.failing = "post_send";
+        RVT_EQ(with.send(ep), -FI_EMFILE);
+        on.mock.failing = "post_recv";
+        RVT_EQ(with.receive(ep), -FI_EMFILE);
+    }
+    on.mock.failing = {};
+    check_works(with, on, ep, on.mock.last_pair->qp_num);
+}
+
+Test(nic_status, shared_receives_that_cannot_be_posted_are_their_error_and_take_no_room) {
+    World on;
+    Endpoints with(true);
+    with.connected();
+    on.mock.failing = "post_srq_recv";
+    for (std::size_t i = 0; i < 4 * with.info->rx_attr->size; ++i) {
+        RVT_EQ(with.receive(with.srx), -FI_EMFILE);
+    }
+    on.mock.failing = {};
+    RVT_EQ(with.receive(with.srx), 0);
+    RVT_EQ(on.mock.receives_left(), 1);
+}
+
+Test(nic_status, an_endpoint_that_cannot_be_enabled_can_be_later) {
+    for (const char* call : {"create_cq", "create_qp", "modify_qp to INIT"}) {
+        World on;
+        Endpoints with;
+        fid_ep* const ep = with.open();
+        const int before = on.mock.live;
+        on.mock.failing = call;
+        RVT_EQ(fi_enable(ep), -FI_EMFILE);
+        RVT_EQ(on.mock.live, before);
+        on.mock.failing = {};
+        RVT_EQ(fi_enable(ep), 0);
+        with.connect(ep);
+        check_works(with, on, ep, on.mock.last_pair->qp_num);
+    }
+}
+
+Test(nic_status, a_pair_that_cannot_be_moved_fails_its_connection) {
+    for (const char* call : {"modify_qp to INIT", "modify_qp to RTR", "modify_qp to RTS"}) {
+        World on;
+        Endpoints with;
+        fid_ep* const ep = with.open();
+        RVT_EQ(fi_enable(ep), 0);
+        RVT_EQ(with.receive(ep), 0);
+        RVT_EQ(Endpoints::call(ep), 0);
+        on.mock.failing = call;
+        for (const rdma_cm_event_type type : kWayThere) {
+            report(type);
+        }
+        RVT_EQ(with.event(ep), FI_EMFILE);
+        RVT_EQ(with.event(ep), 0);
+        RVT_EQ(with.canceled(), 1);
+        on.mock.failing = {};
+        with.connected();
+    }
+}
+
+/// As of one that answers nothing: it is stopped, and what it had is completed in software.
+Test(nic_status, what_a_pair_had_that_cannot_be_ended_is_canceled) {
+    World on;
+    Endpoints with;
+    fid_ep* const ep = with.connected();
+    with.post(ep);
+    on.mock.failing = "modify_qp to ERR";
+    RVT_EQ(fi_shutdown(ep, 0), -FI_EMFILE);
+    RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);
+    RVT_EQ(with.canceled(), kReceives + kSends);
+    report(RDMA_CM_EVENT_DISCONNECTED);
+    RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+    RVT_EQ(with.canceled(), 0);
+}
+
+Test(nic_status, who_would_sleep_at_a_queue_that_cannot_be_armed_does_not) {
+    World on;
+    Endpoints with;
+    with.connected();
+    pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
+    RVT_EQ(fi_control(&with.cq->fid, FI_GETWAIT, &readable.fd), 0);
+    fid* queue = &with.cq->fid;
+    RVT_EQ(fi_trywait(with.fabric, &queue, 1), 0);
+    RVT_EQ(poll(&readable, 1, 0), 0);
+    on.mock.failing = "req_notify_cq";
+    RVT_EQ(fi_trywait(with.fabric, &queue, 1), 0);
+    RVT_EQ(poll(&readable, 1, 0), 1);
+    on.mock.failing = {};
+    RVT_EQ(fi_trywait(with.fabric, &queue, 1), 0);
+    RVT_EQ(poll(&readable, 1, 0), 0);
+}
