@@ -58,7 +58,15 @@ RVT_ALWAYS_INLINE bool RdFlow::post_frame_locked(std::span<const Sge> parts, Sen
         return post_timed_locked();
     }
     send_.flags = flags;
-    return qp_->post_send(send_).is_ok();
+    return qp_->post_send(send_).is_ok() || lose_pair_locked();
+}
+
+/// What follows a frame that the NIC has refused must not arrive without it: nothing more leaves,
+/// and the flow ends. Returns: false.
+[[gnu::cold]] bool RdFlow::lose_pair_locked() noexcept {
+    [[maybe_unused]] const Status ended = qp_->modify({.state = QpState::kErr}, QpMask::kState);
+    qp_->raise(EventType::kQpFatal);
+    return false;
 }
 
 /// A frame of no bytes says nothing, but completes like any other.
@@ -75,7 +83,7 @@ bool RdFlow::post_timed_locked() noexcept {
     unsignaled_bytes_ = 0;
     Device& device = flows_.device();
     const std::uint64_t before = device.now_us();
-    const bool is_posted = qp_->post_send(send_).is_ok();
+    const bool is_posted = qp_->post_send(send_).is_ok() || lose_pair_locked();
     device.send_hold().note_cost(device.now_us() - before);
     return is_posted;
 }

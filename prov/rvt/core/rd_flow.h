@@ -251,6 +251,7 @@ class RdFlow final : public MessageSink {
         RVT_REQUIRES(lock_);
     std::byte* place_anew_locked(const RdOpenFrame::Extent& next, Room room) noexcept
         RVT_REQUIRES(lock_);
+    bool lose_pair_locked() noexcept RVT_REQUIRES(lock_);
     bool post_locked(SendFlags flags = SendFlags::kNone) noexcept RVT_REQUIRES(lock_);
     bool leave_with_poll_locked(std::size_t bytes) noexcept RVT_REQUIRES(lock_);
     void send_or_hold_locked(std::size_t bytes, std::uint64_t frames) noexcept RVT_REQUIRES(lock_);
