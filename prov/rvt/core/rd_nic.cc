@@ -483,11 +483,13 @@ RVT_ALWAYS_INLINE void RdNic::give_back(std::uint64_t receive) noexcept {
     }
 }
 
-/// Posts the receives that have been given back.
+/// Posts the receives that have been given back. Where the NIC does not take them, peers would wait
+/// for ever in the end: its flows end, and others go by packets.
 void RdNic::post_free_ones() noexcept {
     if (const Status posted = post_free(); !posted.is_ok()) [[unlikely]] {
-        RVT_WARN(kEpData, "NIC %s does not take receives back: %s", device_.name().c_str(),
-                 strerrordesc_np(posted.error()));
+        RVT_WARN(kEpData, "NIC %s does not take receives back: %s; packets will do",
+                 device_.name().c_str(), strerrordesc_np(posted.error()));
+        context_->events().post({.type = EventType::kDeviceFatal, .object = nullptr});
     }
 }
 
@@ -517,7 +519,7 @@ RdFlow* RdNic::look_up(std::uint32_t qpn) noexcept {
 
 /// Returns: false when its flow has no room now.
 RVT_ALWAYS_INLINE bool RdNic::take_frame(const Wc& wc) noexcept {
-    RdFlow* const flow = wc.status == WcStatus::kSuccess ? find(wc.qpn) : nullptr;
+    RdFlow* const flow = find(wc.qpn);
     if (flow != nullptr) {
         if (!flow->can_take()) {
             return false;
@@ -533,9 +535,21 @@ RVT_ALWAYS_INLINE bool RdNic::holds_frames_of(std::uint32_t qpn) const noexcept 
     return has_held() && std::ranges::find(held_, qpn, &Wc::qpn) != held_.end();
 }
 
+/// A receive that has failed, and with it the pair: the peer may send nothing by which it would
+/// learn of that.
+[[gnu::cold]] void RdNic::take_lost_receive(const Wc& wc,
+                                            std::vector<std::uint64_t>& failed) noexcept {
+    if (const RdFlow* const flow = find(wc.qpn); flow != nullptr) {
+        failed.push_back(flow->id());
+    }
+    give_back(wc.wr_id);
+}
+
 RVT_ALWAYS_INLINE void RdNic::take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept {
     if ((wc.wr_id & kIsReceive) == 0) {
         take_sent(wc, failed);
+    } else if (wc.status != WcStatus::kSuccess) [[unlikely]] {
+        take_lost_receive(wc, failed);
     } else if (holds_frames_of(wc.qpn) || !take_frame(wc)) [[unlikely]] {
         hold(wc);
     }

@@ -195,6 +195,7 @@ class RdNic {
     Status refuse(Status why, const char* what_to_change) noexcept;
     void take(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     void hold(const Wc& wc) noexcept;
+    void take_lost_receive(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     void take_sent(const Wc& wc, std::vector<std::uint64_t>& failed) noexcept;
     bool take_frame(const Wc& wc) noexcept;
     [[nodiscard]] bool holds_frames_of(std::uint32_t qpn) const noexcept;
