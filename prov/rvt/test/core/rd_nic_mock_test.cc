@@ -475,6 +475,103 @@ Test(rd_nic_mock, who_looks_for_silent_peers_asks_no_socket) {
     }
 }
 
+// ---- calls that fail, and requests ----
+
+Test(rd_nic_mock, a_pair_that_cannot_be_moved_leaves_its_peer_to_packets) {
+    for (const char* call : {"modify_qp to INIT", "modify_qp to RTR", "modify_qp to RTS"}) {
+        Net net;
+        Node& a = net.add();
+        Node& b = net.add();
+        net.mock.failing = call;
+        net.connect(a, b);
+        RVT_ASSERT(!a.flow->is_over_nic());
+        net.talk(a, *a.flow, b, *b.flow);
+        RVT_EQ(a.failure, 0);
+    }
+}
+
+Test(rd_nic_mock, a_frame_that_cannot_be_posted_ends_its_flow_alone) {
+    Two net;
+    Node& c = net.add();
+    net.connect(net.b, c);
+    RdFlow& to_c = *net.b.flow;
+    net.mock.failing = "post_send";
+    static_cast<void>(net.a.say("lost"));
+    net.until([&] { return net.a.ends == 1; });
+    net.mock.failing = {};
+    net.until([&] { return net.b.ends == 1; });
+    net.talk(net.b, to_c, c, *c.flow);
+    net.connect(net.a, net.b);
+    RVT_ASSERT(net.a.flow->is_over_nic());
+    net.talk(net.a, *net.a.flow, net.b, *net.b.flow);
+}
+
+Test(rd_nic_mock, receives_that_it_does_not_take_back_leave_all_to_packets) {
+    Two net;
+    net.mock.failing = "post_srq_recv";
+    net.until([&] {
+        static_cast<void>(net.a.flow != nullptr && net.a.say("on its way"));
+        return net.b.ends == 1 && net.a.ends == 1;
+    });
+    net.mock.failing = {};
+    net.again();
+    RVT_ASSERT(!net.b.flow->is_over_nic());
+}
+
+Test(rd_nic_mock, who_cannot_arm_the_queue_is_told) {
+    Two net;
+    net.until([&] { return net.a.flows->arm_nic().is_ok(); });
+    net.mock.failing = "req_notify_cq";
+    RVT_EQ(net.a.flows->arm_nic(), EMFILE);
+}
+
+namespace {
+
+constexpr ibv_wc_status kFirstFailure = IBV_WC_LOC_LEN_ERR;
+constexpr ibv_wc_status kLastFailure = IBV_WC_TM_RNDV_INCOMPLETE;
+
+/// Each failure of something of the flow between these two ends it, and no other.
+template <class Fail>
+void each_failure_ends_its_flow_alone(Fail fail) {
+    Net net;
+    Node& a = net.add();
+    Node& b = net.add();
+    Node& c = net.add();
+    net.connect(b, c);
+    RdFlow& to_c = *b.flow;
+    const auto others = net.mock.connected_pairs();
+    for (int status = kFirstFailure; status <= kLastFailure; ++status) {
+        net.connect(a, b);
+        RVT_ASSERT(a.flow->is_over_nic());
+        std::uint32_t mine = 0;
+        for (const std::uint32_t qpn : net.mock.connected_pairs()) {
+            mine = std::ranges::find(others, qpn) == others.end() ? qpn : mine;
+        }
+        a.ends = 0;
+        b.ends = 0;
+        fail(net, *a.flow, mine, static_cast<ibv_wc_status>(status));
+        net.until([&] { return a.ends == 1 && b.ends == 1 && a.all.empty(); });
+        net.talk(b, to_c, c, *c.flow);
+    }
+}
+
+}  // namespace
+
+Test(rd_nic_mock, each_failure_of_a_frame_ends_its_flow_alone) {
+    each_failure_ends_its_flow_alone(
+        [](Net& net, RdFlow& flow, std::uint32_t, ibv_wc_status status) {
+            net.mock.next_request = status;
+            RVT_ASSERT(Node::say("lost", flow));
+        });
+}
+
+Test(rd_nic_mock, each_failure_of_a_receive_ends_its_flow_alone) {
+    each_failure_ends_its_flow_alone(
+        [](Net& net, RdFlow&, std::uint32_t qpn, ibv_wc_status status) {
+            net.mock.fail_shared_receive(qpn, status);
+        });
+}
+
 // ---- threads ----
 
 Test(rd_nic_mock, threads_beside_the_owner_may_poll_send_and_connect) {
