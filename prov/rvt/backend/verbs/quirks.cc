@@ -17,7 +17,7 @@ struct Family {
 constexpr Family kFamilies[] = {
     // vendor    family       software  rc     cm     next   demand tried
     {0xffffff, {"rxe",        true,     true,  false, true,  true,  true}},
-    {0x626d74, {"siw",        true,     true,  true,  false, false, false}},
+    {0x626d74, {"siw",        true,     true,  true,  false, false, true}},
     {0x02c9,   {"mlx4, mlx5", false,    true,  false, false, false, false}},
     {0x15b3,   {"mlx4, mlx5", false,    true,  false, false, false, false}},
     {0x8086,   {"irdma",      false,    true,  false, false, false, false}},
