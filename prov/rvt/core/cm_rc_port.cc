@@ -19,10 +19,6 @@ constexpr std::uint8_t kCmRetries = 15;
 // So long an application may take to answer a request before the peer gives up.
 constexpr std::uint64_t kAnswerUs = CmAgent::kMostDelayUs;
 
-// Anybody can send word that a peer is gone. It is believed when the peer does not acknowledge a
-// request within so long.
-constexpr std::uint64_t kDoubtUs = 200'000;
-
 // A peer that does not answer at all is given up after eight time-outs of 8.6 seconds: its process
 // may be stopped. One without a receive is asked again for ever.
 constexpr std::uint8_t kAckTimeout = 21;
@@ -396,50 +392,6 @@ void CmRcPort::channel_failed(Channel& channel) noexcept {
     look_soon();
 }
 
-/// A peer whose channel has failed is gone, or was never there.
-void CmRcPort::lose_peers_locked() {
-    for (const Address& peer : std::exchange(lost_, {})) {
-        for (const auto& [id, connection] : connections_) {
-            if (connection->peer() != peer) {
-                continue;
-            }
-            if (connection->state() == State::kDialing) {
-                hang_up_locked(*connection);
-                fail_locked(*connection, ECONNREFUSED, {});
-            } else if (connection->state() == State::kAccepted) {
-                hang_up_locked(*connection);
-                fail_locked(*connection, ECONNRESET, {});
-            } else if (connection->state() != State::kIdle) {
-                end_locked(*connection);
-            }
-        }
-    }
-}
-
-/// Nobody listens: that is an answer. Of a connection it is only a suspicion, which a request
-/// settles that moves nothing.
-void CmRcPort::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
-    const util::Guard guard(lock_);
-    datagrams_.peer_refused(peer, dest_qpn, device_.now_us());
-    for (const auto& [id, connection] : connections_) {
-        if (connection->peer() != peer) {
-            continue;
-        }
-        if (dest_qpn == protocol::kGsiQpn && connection->state() == State::kDialing) {
-            connection->is_doubted_ = true;
-        } else if (connection->state() == State::kOpen && !connection->is_doubted_ &&
-                   connection->qp().attr().dest_qpn == dest_qpn) {
-            connection->is_doubted_ = true;
-            connection->completed_ = connection->qp().send_queue().completed();
-            connection->deadline_us_ = device_.now_us() + kDoubtUs;
-            // Not possible when the queue is full: then there is enough to acknowledge.
-            [[maybe_unused]] const Status asked =
-                connection->qp().post_send({.wr_id = kRcProbe, .opcode = WrOpcode::kWrite});
-        }
-    }
-    look_soon();
-}
-
 void CmRcPort::look_soon() noexcept {
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: a hint to who polls
     expect_traffic();
@@ -590,24 +542,6 @@ void CmRcPort::on_rejected_locked(CmRcConnection& connection, const CmEvent& eve
     }
     if (!may_ask_again || !dial_locked(connection).is_ok()) {
         fail_locked(connection, ECONNREFUSED, {});
-    }
-}
-
-/// Settles what has waited long enough.
-void CmRcPort::check_deadlines_locked(std::uint64_t now_us) {
-    for (const auto& [id, connection] : connections_) {
-        if (!connection->is_doubted_) {
-            continue;
-        }
-        if (connection->state() == State::kDialing) {
-            hang_up_locked(*connection);
-            fail_locked(*connection, ECONNREFUSED, {});
-        } else if (connection->state() == State::kOpen && now_us >= connection->deadline_us_) {
-            connection->is_doubted_ = false;
-            if (connection->qp().send_queue().completed() == connection->completed_) {
-                end_locked(*connection);
-            }
-        }
     }
 }
 
