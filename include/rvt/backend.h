@@ -231,7 +231,7 @@ void deliver_packet(core::Device& device, const Address& source, const Address& 
 void peer_refused(core::Device& device, const Address& peer, std::uint32_t dest_qpn) noexcept;
 
 /// Says how much payload a packet can carry now, at most what DeviceInfo has named; 0: nothing, the
-/// device's address is gone. Contexts are told what is new. On the thread of poll().
+/// device's address is gone. Contexts are told what is new. Threads: any, one at a time.
 void port_changed(core::Device& device, std::uint32_t payload_bytes) noexcept;
 
 // ---- what a segment-grade backend calls ----

@@ -411,6 +411,7 @@ void CmRcPort::look_at_cm(std::uint64_t now) noexcept {
 void CmRcPort::run_cm_locked() {
     const std::uint64_t now = device_.now_us();
     lose_peers_locked();
+    look_at_port_locked();
     cm_due_us_.store(kNever, std::memory_order_relaxed);  // relaxed: under the lock
     agent_.run_timers(now);
     while (const auto event = agent_.poll_event()) {
@@ -487,6 +488,9 @@ void CmRcPort::on_event_locked(const CmEvent& event) {
 
 /// Takes the pair to RTS, with what the peer has said of its own.
 Status CmRcPort::start_pair(CmRcConnection& connection, const CmEvent& peer) {
+    if (connection.mtu_bytes_ > device_.payload_bytes()) {
+        return EMSGSIZE;  // the port has changed since that was agreed on
+    }
     Qp& qp = connection.qp();
     const CmPair& remote = peer.remote;
     const QpAttr attr{.state = QpState::kRtr,

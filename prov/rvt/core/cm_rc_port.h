@@ -106,6 +106,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
     void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
     void channel_failed(Channel& channel) noexcept override;
+    void port_changed() noexcept override;
     void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
 
     CmRcConnection* find_locked(const CmEvent& event) RVT_REQUIRES(lock_);
@@ -127,6 +128,9 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     Channel* channel_locked(const Address& peer) RVT_REQUIRES(lock_);
     void send_waiting_locked() RVT_REQUIRES(lock_);
     void lose_peers_locked() RVT_REQUIRES(lock_);
+    void look_at_port_locked() RVT_REQUIRES(lock_);
+    [[nodiscard]] bool is_cut_off_locked(const CmRcConnection& connection) const
+        RVT_REQUIRES(lock_);
     [[nodiscard]] std::vector<std::byte> framed(std::span<const std::byte> data) const;
     [[nodiscard]] bool fits(std::span<const std::byte> data, std::size_t room) const noexcept;
     [[nodiscard]] std::span<const std::byte> data_of(const CmEvent& event) const noexcept;
@@ -154,6 +158,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     std::vector<WaitingMad> waiting_ RVT_GUARDED_BY(lock_);
     std::vector<Address> lost_ RVT_GUARDED_BY(lock_);
     std::atomic<bool> has_waiting_{false};
+    bool has_port_news_ RVT_GUARDED_BY(lock_) = false;  // that have not been looked at
     std::unordered_map<std::uint64_t, CmRcConnection*> connections_ RVT_GUARDED_BY(lock_);
     std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;
     std::uint64_t random_ RVT_GUARDED_BY(lock_);

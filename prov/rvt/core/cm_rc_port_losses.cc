@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// What ends connections though nobody has hung up: a peer that is gone, or is said to be.
+// What ends connections though nobody has hung up: a peer that is gone, or is said to be, and a
+// port that is not what it was.
 #include "core/cm_rc_port.h"
 
 #include <utility>
+
+#include "core/addresses.h"
+#include "util/log.h"
 
 namespace rvt::core {
 namespace {
@@ -11,7 +15,19 @@ namespace {
 // request within so long.
 constexpr std::uint64_t kDoubtUs = 200'000;
 
+/// Of the address the device has told.
+void warn_of(const CmRcConnection& connection, const Device& device) {
+    if (!device.is_port_down()) {
+        RVT_WARN(kEpCtrl,
+                 "the connection to %s ends: its packets are larger than %u bytes, which is what "
+                 "the interface takes now; a new one has smaller packets",
+                 to_sock_addr(connection.peer()).to_string().c_str(), device.payload_bytes());
+    }
+}
+
 }  // namespace
+
+// ---- peers ----
 
 /// A peer whose channel has failed is gone, or was never there.
 void CmRcPort::lose_peers_locked() {
@@ -71,6 +87,49 @@ void CmRcPort::check_deadlines_locked(std::uint64_t now_us) {
             if (connection->qp().send_queue().completed() == connection->completed_) {
                 end_locked(*connection);
             }
+        }
+    }
+}
+
+// ---- the port ----
+
+void CmRcPort::port_changed() noexcept {
+    const util::Guard guard(lock_);
+    has_port_news_ = true;
+    look_soon();
+}
+
+/// Whether what it sends cannot leave any more. One that is being made may wait for the address to
+/// come back; then its time is up.
+bool CmRcPort::is_cut_off_locked(const CmRcConnection& connection) const {
+    const bool is_made =
+        connection.state() == State::kOpen || connection.state() == State::kAccepted;
+    return is_made && (device_.is_port_down() || connection.mtu_bytes_ > device_.payload_bytes());
+}
+
+/// A pair's peer knows it by its address and by the size of its packets, and cannot be told of
+/// others.
+void CmRcPort::look_at_port_locked() {
+    if (!std::exchange(has_port_news_, false)) {
+        return;
+    }
+    const int error = device_.is_port_down() ? ENETDOWN : EMSGSIZE;
+    for (const auto& [id, connection] : connections_) {
+        if (!is_cut_off_locked(*connection)) {
+            continue;
+        }
+        if (connection->state() == State::kAccepted) {
+            hang_up_locked(*connection);
+            fail_locked(*connection, error, {});
+        } else {
+            warn_of(*connection, device_);
+            connection->user_.device_failed(error);
+            end_locked(*connection);
+        }
+    }
+    if (device_.is_port_down()) {
+        for (const auto& [service, listener] : listeners_) {
+            listener->device_failed(ENETDOWN);
         }
     }
 }

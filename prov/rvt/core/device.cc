@@ -402,6 +402,9 @@ void Device::change_port(std::uint32_t payload_bytes) noexcept {
             {.type = payload_bytes < before ? EventType::kPortErr : EventType::kPortActive,
              .object = this});
     }
+    if (mad_sink_ != nullptr) {
+        mad_sink_->port_changed();
+    }
 }
 
 void Device::begin_removal() noexcept {

@@ -174,7 +174,8 @@ class Device : public Object {
 
     // ---- management datagrams ----
 
-    /// Who takes them; nullptr: nobody, they are dropped. Threads: while nobody is in progress().
+    /// Who takes them; nullptr: nobody, they are dropped. Threads: while nobody is in progress() or
+    /// in change_port().
     void set_mad_sink(MadSink* sink) noexcept { mad_sink_ = sink; }
     [[nodiscard]] MadSink* mad_sink() const noexcept { return mad_sink_; }
 

@@ -29,6 +29,8 @@ class MadSink {
                              [[maybe_unused]] std::uint32_t qpn) noexcept {}
     /// Nothing comes or goes on a channel any more. Threads: as take_mad().
     virtual void channel_failed([[maybe_unused]] Channel& channel) noexcept {}
+    /// Device::port_changes() has grown. Threads: any, one at a time.
+    virtual void port_changed() noexcept {}
 
   protected:
     ~MadSink() = default;

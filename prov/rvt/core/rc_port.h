@@ -46,8 +46,10 @@ class RcUser {
     virtual void connect_failed(int error, std::span<const std::byte> private_data) noexcept = 0;
     /// Either side has ended it, or the peer is gone.
     virtual void disconnected() noexcept = 0;
-    /// The device is gone; disconnected() follows where there was a connection.
-    virtual void device_gone() noexcept {}
+    /// The device is gone (ENODEV), its port has no address any more (ENETDOWN), or takes only
+    /// smaller packets than both ends have agreed on (EMSGSIZE); disconnected() follows where there
+    /// was a connection.
+    virtual void device_failed([[maybe_unused]] int error) noexcept {}
 
   protected:
     ~RcUser() = default;
@@ -59,8 +61,9 @@ class RcListener {
     /// A peer wants a connection: RcPort::accept() or reject() with the event's handle.
     virtual void requested(const CmEvent& request,
                            std::span<const std::byte> private_data) noexcept = 0;
-    /// The device is gone: nobody can ask any more.
-    virtual void device_gone() noexcept {}
+    /// The device is gone (ENODEV), or its port has no address any more (ENETDOWN): nobody can ask,
+    /// for ever or until it has one again.
+    virtual void device_failed([[maybe_unused]] int error) noexcept {}
 
   protected:
     ~RcListener() = default;

@@ -635,8 +635,8 @@ void EpMsg::Events::disconnected() noexcept {
 }
 
 /// As libfabric's own provider for NICs reports it.
-void EpMsg::Events::device_gone() noexcept {
-    connect_failed(ENODEV, {});
+void EpMsg::Events::device_failed(int error) noexcept {
+    connect_failed(error, {});
 }
 
 int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {

@@ -100,7 +100,7 @@ struct EpMsg {
                        std::span<const std::byte> private_data) noexcept override;
         void connect_failed(int error, std::span<const std::byte> private_data) noexcept override;
         void disconnected() noexcept override;
-        void device_gone() noexcept override;
+        void device_failed(int error) noexcept override;
 
       private:
         EpMsg& ep_;

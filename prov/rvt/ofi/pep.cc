@@ -345,13 +345,13 @@ void Pep::Requests::requested(const core::CmEvent& event,
     }));
 }
 
-void Pep::Requests::device_gone() noexcept {
+void Pep::Requests::device_failed(int error) noexcept {
     static_cast<void>(entry([&] {
         fi_eq_err_entry event{};
         event.fid = &pep_.handle.fid;
         event.context = pep_.handle.fid.context;
-        event.err = FI_ENODEV;
-        event.prov_errno = FI_ENODEV;
+        event.err = error;
+        event.prov_errno = error;
         pep_.eq->push_error(event);
         return 0;
     }));

@@ -42,7 +42,7 @@ struct Pep {
         Requests(Pep& pep, std::shared_ptr<MsgPort> Pep::*port) noexcept : pep_(pep), port_(port) {}
         void requested(const core::CmEvent& request,
                        std::span<const std::byte> private_data) noexcept override;
-        void device_gone() noexcept override;
+        void device_failed(int error) noexcept override;
 
       private:
         Pep& pep_;

@@ -560,17 +560,17 @@ void RdmaCmPort::end_with_device_locked(RdmaCmConnection& connection) {
         case State::kIdle: {
             connection.set_state(State::kEnded);
             [[maybe_unused]] const Status flushed = flush_locked(connection);
-            connection.user_.device_gone();
+            connection.user_.device_failed(ENODEV);
             break;
         }
         case State::kDialing:
         case State::kAccepted: fail_locked(connection, ENODEV, {}); break;
         case State::kOpen:
         case State::kClosing:
-            connection.user_.device_gone();
+            connection.user_.device_failed(ENODEV);
             end_locked(connection);
             break;
-        case State::kEnded: connection.user_.device_gone(); break;
+        case State::kEnded: connection.user_.device_failed(ENODEV); break;
     }
 }
 
@@ -580,7 +580,7 @@ void RdmaCmPort::end_all_locked() {
     }
     requests_.clear();
     if (listener_ != nullptr) {
-        listener_->device_gone();
+        listener_->device_failed(ENODEV);
     }
     for (const auto& [number, connection] : connections_) {
         end_with_device_locked(*connection);

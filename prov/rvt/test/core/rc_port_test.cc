@@ -46,6 +46,7 @@ struct Notes final : RcUser, RcListener {
     bool is_connected = false;
     bool is_over = false;
     int error = 0;
+    int device_error = 0;
 
     void requested(const CmEvent& event, std::span<const std::byte> with) noexcept override {
         request = event;
@@ -61,6 +62,7 @@ struct Notes final : RcUser, RcListener {
         data = text_of(with);
     }
     void disconnected() noexcept override { is_over = true; }
+    void device_failed(int why) noexcept override { device_error = why; }
 };
 
 /// The peer.
@@ -293,6 +295,74 @@ Test(rc_port, a_peers_farewell_ends_the_connection) {
     RVT_OK(world.stranger.agent.disconnect(request.handle, {}, world.stranger.device.now_us()));
     world.await([&] { return world.notes.is_over; });
     RVT_EQ(world.connection->qp().state(), QpState::kErr);
+}
+
+Test(rc_port, a_connection_ends_with_the_address_of_its_port) {
+    World world;
+    world.answer(world.call_and_await(""), "");
+    port_changed(world.net.side(kA), 0);
+    world.await([&] { return world.notes.is_over; });
+    RVT_EQ(world.notes.device_error, ENETDOWN);
+    RVT_EQ(world.connection->qp().state(), QpState::kErr);
+}
+
+Test(rc_port, a_connection_ends_when_the_port_takes_its_packets_no_more) {
+    World world;
+    port_changed(world.net.side(kA), 1024);
+    world.answer(world.call_and_await(""), "");
+    world.next(CmEventType::kEstablished);
+    port_changed(world.net.side(kA), 512);
+    world.await([&] { return world.notes.is_over; });
+    RVT_EQ(world.notes.device_error, EMSGSIZE);
+    world.next(CmEventType::kDisconnected);
+}
+
+Test(rc_port, a_connection_whose_packets_the_port_still_takes_goes_on) {
+    World world;
+    port_changed(world.net.side(kA), 1024);
+    world.listen_and_await_call("");  // with packets of 256 bytes
+    RVT_OK(world.port.accept(*world.connection, *world.notes.request, {}));
+    const CmEvent reply = world.next(CmEventType::kReply);
+    RVT_OK(world.stranger.agent.establish(reply.handle, {}, world.stranger.device.now_us()));
+    world.await([&] { return world.notes.is_connected; });
+    port_changed(world.net.side(kA), 512);
+    for (int i = 0; i < 10; ++i) {
+        world.port.poll();
+    }
+    RVT_EQ(world.notes.device_error, 0);
+    RVT_EQ(world.connection->state(), RcConnection::State::kOpen);
+}
+
+Test(rc_port, a_call_waits_for_the_address_of_its_port) {
+    World world;
+    port_changed(world.net.side(kA), 0);
+    const CmEvent request = world.call_and_await("");
+    port_changed(world.net.side(kA), 256);
+    world.answer(request, "");
+    RVT_EQ(world.connection->state(), RcConnection::State::kOpen);
+}
+
+Test(rc_port, an_answer_with_packets_that_have_become_too_large_is_none) {
+    World world;
+    port_changed(world.net.side(kA), 1024);
+    const CmEvent request = world.call_and_await("");
+    port_changed(world.net.side(kA), 512);
+    RVT_OK(world.stranger.agent.accept(request.handle,
+                                       {.own = {.qpn = 0x1234, .responder_resources = 1}},
+                                       world.stranger.device.now_us()));
+    world.await([&] { return world.notes.error != 0; });
+    RVT_EQ(world.notes.error, EMSGSIZE);
+}
+
+Test(rc_port, who_listens_is_told_that_the_address_is_gone) {
+    World world;
+    RVT_OK(world.port.listen(kService, world.notes));
+    port_changed(world.net.side(kA), 0);
+    world.await([&] { return world.notes.device_error != 0; });
+    RVT_EQ(world.notes.device_error, ENETDOWN);
+    port_changed(world.net.side(kA), 256);
+    world.stranger.call("again");
+    world.await([&] { return world.notes.request.has_value(); });
 }
 
 Test(rc_port, private_data_fill_the_message_of_rdma_cm) {
