@@ -17,6 +17,7 @@
 #include "core/registry.h"
 #include "msg_station.h"
 #include "ofi/ep_dgram.h"
+#include "port_watch.h"
 #include "roce_tuning.h"
 #include "util/control_thread.h"
 #include "util/fork_guard.h"
@@ -201,6 +202,7 @@ class DgramHost final : public core::UdHost {
     std::unique_ptr<core::UdSharing> shared_;
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<DgramWatch> watch_;
+    std::unique_ptr<PortWatch> port_watch_;  // of a wire
 };
 
 /// An address of this host alone is reached through shared memory, another one by its network.
@@ -309,6 +311,8 @@ Status DgramHost::start() {
     thread_->run([&] {
         if (wire_ != nullptr) {
             started = watch_->start(wire_->wire_fd(), wire_->group_fd());
+            port_watch_ = std::make_unique<PortWatch>(*wire_, [] {});
+            port_watch_->start(*thread_);
         } else {
             started = watch_->start(
                 shared_ != nullptr ? shared_->wake_fd() : device_->ops().wake_fd(*device_), -1);
@@ -319,8 +323,13 @@ Status DgramHost::start() {
 
 void DgramHost::stop() noexcept {
     if (watch_ != nullptr) {
-        thread_->run([this] { watch_.reset(); });
-        static_cast<void>(watch_.release());  // of a process that is gone, if it is still there
+        thread_->run([this] {
+            port_watch_.reset();
+            watch_.reset();
+        });
+        // Of a process that is gone, if they are still there.
+        static_cast<void>(port_watch_.release());
+        static_cast<void>(watch_.release());
     }
     thread_.reset();
 }

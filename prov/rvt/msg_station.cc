@@ -14,6 +14,7 @@
 #include "core/registry.h"
 #include "msg_shared_port.h"
 #include "ofi/msg_port.h"
+#include "port_watch.h"
 #include "roce_tuning.h"
 #include "util/control_thread.h"
 #include "util/log.h"
@@ -107,6 +108,7 @@ class MsgStation final : public ofi::MsgPort, private WatchedWire {
     std::unique_ptr<core::CmRcPort> rc_;
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<WireWatch> watch_;
+    std::unique_ptr<PortWatch> port_watch_;  // of a wire
     std::atomic<std::uint64_t> polls_{0};
     std::mutex host_side_lock_;
     std::weak_ptr<MsgStation> host_side_;  // as long as somebody uses it
@@ -221,6 +223,11 @@ util::Status MsgStation::start_watch() {
     thread_->run([&] {
         started = wire_ != nullptr ? watch_->watch_holds(*device_) : util::kOk;
         started = started.is_ok() ? watch_->start() : started;
+        if (started.is_ok() && wire_ != nullptr) {
+            // What follows for connections the next poll does, the owner's or the watch's.
+            port_watch_ = std::make_unique<PortWatch>(*wire_, [this] { watch_->on_ready(0); });
+            port_watch_->start(*thread_);
+        }
     });
     return started;
 }
@@ -228,8 +235,13 @@ util::Status MsgStation::start_watch() {
 /// The control thread lets go first.
 MsgStation::~MsgStation() {
     if (watch_ != nullptr) {
-        thread_->run([this] { watch_.reset(); });
-        static_cast<void>(watch_.release());  // of a process that is gone, if it is still there
+        thread_->run([this] {
+            port_watch_.reset();
+            watch_.reset();
+        });
+        // Of a process that is gone, if they are still there.
+        static_cast<void>(port_watch_.release());
+        static_cast<void>(watch_.release());
     }
     thread_.reset();
     rc_.reset();

@@ -73,14 +73,30 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
 
 /// The kernel refuses packets: because the interface has lost the address, or takes only smaller
 /// ones, or for a reason that passes.
-void PacketDevice::look_at_port(core::Device& device) noexcept {
-    const std::uint64_t now = device.now_us();
-    if (now - looked_us_ < kLookPauseUs) {
-        return;
+void PacketDevice::look_at_trouble(core::Device& device) noexcept {
+    if (!look_lock_.try_lock()) {
+        return;  // another thread looks
     }
-    looked_us_ = now;
+    const std::uint64_t now = device.now_us();
+    if (now - looked_us_ >= kLookPauseUs) {
+        looked_us_ = now;
+        look_at_port_locked();
+    }
+    look_lock_.unlock();
+}
+
+void PacketDevice::look_at_port() noexcept {
+    const util::Guard guard(look_lock_);
+    look_at_port_locked();
+}
+
+void PacketDevice::look_at_port_locked() noexcept {
+    core::Device& device = *device_;
     transmit_.expect_no_trouble();
     const auto most = payload_of(socket_.port.address);
+    if (!most.is_ok() && most.error() != ENODEV && most.error() != EMSGSIZE) {
+        return;  // it cannot be known now
+    }
     const std::uint32_t payload = most.is_ok() ? std::min(most.value(), payload_bytes_) : 0;
     if (payload == (device.is_port_down() ? 0 : device.payload_bytes())) {
         return;

@@ -15,6 +15,8 @@
 #include "core/registry.h"
 #include "protocol/faults.h"
 #include "protocol/pcap_writer.h"
+#include "util/annotations.h"
+#include "util/mutex.h"
 
 namespace rvt::roce {
 
@@ -45,6 +47,9 @@ class PacketDevice {
 
     core::Device& device() noexcept { return *device_; }
     [[nodiscard]] const util::SockAddr& address() const noexcept { return socket_.port.address; }
+    /// Finds out whether the interface still has the address, and what it takes, without waiting
+    /// for a packet that is refused. Threads: any.
+    void look_at_port() noexcept;
     /// The port of the address once more. Returns: EMFILE.
     util::Result<util::UdpPort> share_port() const { return util::share(socket_.port); }
     [[nodiscard]] const ReceiveQueue& receive_queue() const noexcept { return receive_; }
@@ -65,7 +70,7 @@ class PacketDevice {
     unsigned poll(core::Device& device) noexcept {
         transmit_.flush();
         if (transmit_.has_trouble() || device.is_port_down()) [[unlikely]] {
-            look_at_port(device);
+            look_at_trouble(device);
         }
         return receive_.poll(device, transmit_.take_report()) + groups_.poll(device);
     }
@@ -87,7 +92,8 @@ class PacketDevice {
   private:
     static constexpr std::uint64_t kLookPauseUs = 100'000;
 
-    void look_at_port(core::Device& device) noexcept;
+    [[gnu::cold]] void look_at_trouble(core::Device& device) noexcept;
+    void look_at_port_locked() noexcept RVT_REQUIRES(look_lock_);
 
     PacketDevice(UdpSocket socket, const PacketDeviceAttr& attr) noexcept
         : socket_(std::move(socket)),
@@ -105,7 +111,8 @@ class PacketDevice {
     Groups groups_;
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
-    std::uint64_t looked_us_ = 0;  // the thread in poll()
+    util::Mutex look_lock_;  // order: before those of who hears of changes
+    std::uint64_t looked_us_ RVT_GUARDED_BY(look_lock_) = 0;
 };
 
 }  // namespace rvt::roce

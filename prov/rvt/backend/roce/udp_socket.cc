@@ -67,18 +67,19 @@ bool is_port_unreachable(msghdr& report) noexcept {
 }
 
 /// Calls `visit(interface)` for each address of each interface until it returns true.
+/// Returns: ENODEV when it never did; errors of getifaddrs(3), which say nothing of interfaces.
 template <class Visit>
-bool find_interface(Visit visit) {
+Status find_interface(Visit visit) {
     ifaddrs* all = nullptr;
     if (getifaddrs(&all) != 0) {
-        return false;
+        return errno;
     }
     bool found = false;
     for (const ifaddrs* one = all; one != nullptr && !found; one = one->ifa_next) {
         found = one->ifa_addr != nullptr && visit(*one);
     }
     freeifaddrs(all);
-    return found;
+    return found ? kOk : Status(ENODEV);
 }
 
 bool has_ip(const ifaddrs& interface, const util::SockAddr& address) {
@@ -91,15 +92,6 @@ bool has_ip(const ifaddrs& interface, const util::SockAddr& address) {
     return own.is_ok() && own.value().family == address.family && own.value().ip == address.ip;
 }
 
-unsigned interface_index(const util::SockAddr& address) {
-    unsigned index = 0;
-    find_interface([&](const ifaddrs& interface) {
-        index = has_ip(interface, address) ? if_nametoindex(interface.ifa_name) : 0;
-        return index != 0;
-    });
-    return index;
-}
-
 /// Datagrams to groups leave by the interface of the address, wherever routes lead.
 bool send_groups_by(int fd, const util::SockAddr& address) {
     if (address.family == AF_INET) {
@@ -107,7 +99,7 @@ bool send_groups_by(int fd, const util::SockAddr& address) {
         std::memcpy(&own, address.ip.data(), sizeof own);
         return setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &own, sizeof own) == 0;
     }
-    return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface_index(address)));
+    return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface_of(address)));
 }
 
 /// A hop limit of 0 ends at the members of this host.
@@ -152,13 +144,15 @@ void ask_for_joining(UdpSocket& socket) noexcept {
     set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
 }
 
-std::uint32_t link_mtu(const char* interface) noexcept {
+/// Returns: ENODEV when it has gone; errors of socket(2).
+Result<std::uint32_t> link_mtu(const char* interface) noexcept {
     const util::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     ifreq request{};
     std::strncpy(request.ifr_name, interface, sizeof request.ifr_name - 1);
-    return fd.is_open() && ioctl(fd.get(), SIOCGIFMTU, &request) == 0 && request.ifr_mtu > 0
-               ? static_cast<std::uint32_t>(request.ifr_mtu)
-               : 0;
+    if (!fd.is_open() || ioctl(fd.get(), SIOCGIFMTU, &request) != 0) {
+        return errno;
+    }
+    return static_cast<std::uint32_t>(std::max(request.ifr_mtu, 0));
 }
 
 }  // namespace
@@ -197,7 +191,7 @@ Result<UdpSocket> open_group_sender(util::UdpPort port) {
 }
 
 Result<UdpSocket> open_group_socket(util::SockAddr group, const util::SockAddr& own) {
-    const unsigned interface = interface_index(own);
+    const unsigned interface = interface_of(own);
     group.scope_id = group.family == AF_INET6 ? interface : 0;
     auto port = util::bind_udp_port(group, util::PortUse::kShared);
     if (!port.is_ok()) {
@@ -258,19 +252,34 @@ int receive_messages(int fd, std::span<mmsghdr> messages) noexcept {
 }
 
 Result<std::uint32_t> payload_of(const util::SockAddr& address) {
-    std::uint32_t link = 0;
-    const bool found = find_interface([&](const ifaddrs& interface) {
-        link = has_ip(interface, address) ? link_mtu(interface.ifa_name) : 0;
-        return link != 0;
+    Result<std::uint32_t> link = ENODEV;
+    const Status found = find_interface([&](const ifaddrs& interface) {
+        const bool has_address = has_ip(interface, address);
+        if (has_address) {
+            link = link_mtu(interface.ifa_name);
+        }
+        return has_address;
     });
-    if (!found) {
-        return ENODEV;
+    if (!found.is_ok()) {
+        return found;
     }
-    if (link < core::kMinPayload + kHeaderBytes) {
+    if (!link.is_ok()) {
+        return link;
+    }
+    if (link.value() < core::kMinPayload + kHeaderBytes) {
         return EMSGSIZE;
     }
-    const std::uint32_t payload = std::min(link - kHeaderBytes, kMaxPayload);
+    const std::uint32_t payload = std::min(link.value() - kHeaderBytes, kMaxPayload);
     return payload / core::kPayloadStep * core::kPayloadStep;
+}
+
+unsigned interface_of(const util::SockAddr& address) {
+    unsigned index = 0;
+    [[maybe_unused]] const Status found = find_interface([&](const ifaddrs& interface) {
+        index = has_ip(interface, address) ? if_nametoindex(interface.ifa_name) : 0;
+        return index != 0;
+    });
+    return index;
 }
 
 }  // namespace rvt::roce

@@ -85,7 +85,11 @@ Result<Refusal> read_refusal(const UdpSocket& socket) noexcept;
 
 /// The largest payload of a RoCEv2 packet that the interface of `address` takes, as in DeviceInfo;
 /// headers take up to 84 bytes beside it.
-/// Returns: ENODEV when no interface has the address, EMSGSIZE when it takes less than 256 bytes.
+/// Returns: ENODEV when no interface has the address, EMSGSIZE when it takes less than 256 bytes;
+///          EMFILE and the like, which say nothing of it.
 Result<std::uint32_t> payload_of(const util::SockAddr& address);
+
+/// The number that the kernel has for the interface of `address`; 0: none has it.
+unsigned interface_of(const util::SockAddr& address);
 
 }  // namespace rvt::roce

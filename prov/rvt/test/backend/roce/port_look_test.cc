@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// What a device finds out of its interface, which exists only here, without sending.
+#include <cstdlib>
+
+#include "backend/roce/packet_device.h"
+#include "common/check.h"
+#include "common/own_network.h"
+#include "core/registry.h"
+
+using namespace rvt;
+
+namespace {
+
+struct Looking {
+    core::Registry registry;
+    std::unique_ptr<roce::PacketDevice> device;
+
+    Looking() {
+        if (!test::enter_own_network()) {
+            cr_skip_test("this user may make no network of its own");
+        }
+        device = roce::PacketDevice::open(registry,
+                                          {.address = {.family = AF_INET, .ip = {192, 0, 2, 1}}})
+                     .take();
+    }
+    ~Looking() { RVT_OK(device->close()); }
+    Looking(const Looking&) = delete;
+    Looking& operator=(const Looking&) = delete;
+
+    /// Looks behind a change.
+    core::Device& after(const char* command) {
+        RVT_EQ(std::system(command), 0);
+        device->look_at_port();
+        return device->device();
+    }
+};
+
+}  // namespace
+
+Test(roce_port_look, an_address_that_is_gone_is_a_port_that_is_down_until_it_is_back) {
+    Looking looking;
+    RVT_ASSERT(looking.after("ip address delete 192.0.2.1/24 dev wire0").is_port_down());
+    RVT_ASSERT(!looking.after("ip address add 192.0.2.1/24 dev wire0").is_port_down());
+}
+
+Test(roce_port_look, packets_are_as_large_as_the_interface_takes_and_as_it_took_at_first) {
+    Looking looking;
+    const std::uint32_t most = looking.device->device().payload_bytes();
+    RVT_EQ(looking.after("ip link set wire0 mtu 700").mtu_bytes(), 512);
+    RVT_EQ(looking.after("ip link set wire0 mtu 9000").payload_bytes(), most);
+}
+
+Test(roce_port_look, an_interface_that_is_removed_is_a_port_that_is_down) {
+    Looking looking;
+    RVT_ASSERT(looking.after("ip link delete wire0").is_port_down());
+}
+
+Test(roce_port_look, a_cable_that_is_out_is_no_port_that_is_down) {
+    Looking looking;
+    RVT_ASSERT(!looking.after("ip link set wire0 down").is_port_down());
+}
