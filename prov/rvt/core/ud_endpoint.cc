@@ -57,6 +57,7 @@ Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
     sharing_ = host_->sharing();
     Device& device = host_->device();
     max_bytes_ = device.limits().max_ud_bytes;
+    most_bytes_.store(max_bytes_, std::memory_order_relaxed);  // relaxed: nobody else knows it yet
     polling_ = host_->polling();
     tx_.resize(std::bit_ceil(attr_.tx_size));
     rx_.resize(attr_.rx_size);
@@ -210,7 +211,9 @@ void UdEndpoint::bind(const RdCompletion& completion, AddressVector* av) noexcep
 Status UdEndpoint::send_locked(const RdSend& request) noexcept {
     const std::uint64_t bytes = total_bytes(request.iov, request.iov_count);
     const bool is_inject = has(request.flags, RdFlags::kInject);
-    if (bytes > max_bytes_ || (is_inject && bytes > kUdInjectBytes)) {
+    // relaxed: a number of its own; the interface may change at any time.
+    if (bytes > most_bytes_.load(std::memory_order_relaxed) ||
+        (is_inject && bytes > kUdInjectBytes)) {
         return EMSGSIZE;
     }
     const Peer* const peer = find_peer_locked(request.dest);

@@ -141,6 +141,8 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     ///          somebody has the service.
     Status open(std::unique_ptr<UdHost> host);
     [[nodiscard]] UdHost* host() const noexcept { return host_.get(); }
+    /// Where its device tells of events. Precondition: it is open.
+    [[nodiscard]] Context& context() const noexcept { return *context_; }
     /// Where completions go and who gives numbers to peers. Once, before traffic. Only the queues
     /// and counters of sends and receives are used.
     void bind(const RdCompletion& completion, AddressVector* av) noexcept;
@@ -150,8 +152,10 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     /// Of the flags kCompletion, kInject and kData are looked at; of data 32 bits. On a shared
     /// device the first ones to a peer wait for its answer; without one they complete with
     /// kRetryExcErr, or kPeerUnreachable when nobody has the service or the UDP port there.
-    /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE; ENODEV when the NIC is
-    ///          gone, whose requests then complete with kWrFlushErr.
+    /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE, also of what the
+    /// interface
+    ///          takes no more; ENODEV when the NIC is gone, whose requests then complete with
+    ///          kWrFlushErr.
     Status send_locked(const RdSend& request) noexcept;
     /// Of the flags kCompletion is looked at. Returns: EAGAIN when no more can be posted; ENODEV as
     /// above.
@@ -227,6 +231,7 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
     void peer_refused(const Address& /*peer*/, std::uint32_t /*dest_qpn*/) noexcept override {}
     void channel_failed(Channel& channel) noexcept override;
+    void port_changed() noexcept override;
 
     // UdResolverOwner
     Status post_kept_locked(const UdKept& kept, const UdPair& pair) noexcept override;
@@ -285,7 +290,8 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     std::unique_ptr<UdStaging> staging_;  // the pair reaches what is registered alone: copies
     Owned<Qp> qp_;
     int wake_fd_ = -1;
-    std::size_t max_bytes_ = 0;  // of a datagram
+    std::size_t max_bytes_ = 0;               // of a datagram that comes
+    std::atomic<std::size_t> most_bytes_{0};  // of one that leaves: less while the port takes less
     UdPolling polling_;
 
     std::atomic<bool> is_hot_{true};

@@ -59,6 +59,12 @@ void UdEndpoint::channel_failed(Channel& channel) noexcept {
     }
 }
 
+/// Smaller packets are to be known before something is lost; without an address all of it is.
+void UdEndpoint::port_changed() noexcept {
+    const std::size_t most = mtu_within(host_->device().payload_bytes());
+    most_bytes_.store(std::min(max_bytes_, most), std::memory_order_relaxed);  // relaxed: see send
+}
+
 void UdEndpoint::take_mad(const Address& /*source*/,
                           std::span<const std::byte, protocol::kMadBytes> /*mad*/) noexcept {
     host_->device().stats().add(Stat::kDrops);

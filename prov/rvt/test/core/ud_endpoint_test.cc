@@ -165,6 +165,18 @@ Test(ud_endpoint, a_datagram_is_one_packet) {
     RVT_EQ(ends.b.next().len, most);
 }
 
+Test(ud_endpoint, a_datagram_is_as_large_as_the_port_takes_now) {
+    Ends ends;
+    const std::uint32_t most = ends.wire.side(kA).mtu_bytes();
+    port_changed(ends.wire.side(kA), most / 2);
+    RVT_EQ(ends.a.send(most), EMSGSIZE);
+    RVT_OK(ends.b.recv(7));
+    RVT_OK(ends.a.send(most / 2));
+    RVT_EQ(ends.b.next().len, most / 2);
+    port_changed(ends.wire.side(kA), most);
+    RVT_OK(ends.a.send(most));
+}
+
 Test(ud_endpoint, full_queues_are_eagain_until_there_is_room) {
     Ends ends;
     for (std::size_t i = 0; i < kQueue; ++i) {
