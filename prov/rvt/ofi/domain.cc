@@ -51,8 +51,9 @@ int domain_close(fid* self) noexcept {
 
 /// What happens to the NIC is told to the queue.
 util::Status watch_nic(Domain& domain) {
-    domain.nic_events = std::make_unique<util::Watched<NicEvents>>();
-    return domain.nic_events->start(domain);
+    domain.nic_events = std::make_unique<util::Watched<DeviceEvents>>();
+    return domain.nic_events->start(DeviceNews{.context = domain.nic_context.get(),
+                                               .told = {{{domain.eq, &domain.handle.fid}}}});
 }
 
 int domain_bind(fid* self, fid* other, std::uint64_t flags) noexcept {

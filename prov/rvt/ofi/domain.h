@@ -13,10 +13,10 @@
 #include "core/owned.h"
 #include "core/rd_types.h"
 #include "ofi/compat.h"
+#include "ofi/device_events.h"
 #include "ofi/domain_lock.h"
 #include "ofi/fabric.h"
 #include "ofi/fid.h"
-#include "ofi/nic_events.h"
 #include "util/mapping.h"
 #include "util/private_memory.h"
 #include "util/watched.h"
@@ -115,7 +115,7 @@ struct Domain {
     std::shared_ptr<MsgNic> nic;
     core::Owned<core::Context> nic_context;
     core::Owned<core::Pd> nic_pd;
-    std::unique_ptr<util::Watched<NicEvents>> nic_events;  // where an event queue is bound
+    std::unique_ptr<util::Watched<DeviceEvents>> nic_events;  // where an event queue is bound
     bool has_msg_info = false;       // it was opened with the info of a connected endpoint
     std::mutex msg_lock;             // order: before `lock`; of making `msg`
     std::unique_ptr<MsgDomain> msg;  // what MSG endpoints share; from the first on

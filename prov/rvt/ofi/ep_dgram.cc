@@ -67,6 +67,10 @@ int ep_dgram_close(fid* self) noexcept {
     if (av != nullptr) {
         av->addresses.remove_observer(&ep.user);
     }
+    ep.events.reset();
+    if (eq != nullptr) {
+        eq->forget(self);
+    }
     delete &ep;
     if (av != nullptr) {
         av->users.drop();
@@ -187,6 +191,19 @@ void bind_completion(EpDgram& ep) noexcept {
                      &ep.av->addresses);
 }
 
+/// What happens to the port is told to the queues of the endpoint and of the domain. A NIC's domain
+/// hears of the NIC by itself.
+util::Status watch_port(EpDgram& ep) {
+    Domain& domain = *ep.domain;
+    if (domain.nic != nullptr || (ep.eq == nullptr && domain.eq == nullptr)) {
+        return util::kOk;
+    }
+    ep.events = std::make_unique<util::Watched<DeviceEvents>>();
+    return ep.events->start(
+        DeviceNews{.context = &ep.endpoint.context(),
+                   .told = {{{ep.eq, &ep.handle.fid}, {domain.eq, &domain.handle.fid}}}});
+}
+
 int enable(EpDgram& ep) {
     if (ep.is_enabled) {
         return -FI_EOPBADSTATE;
@@ -197,6 +214,7 @@ int enable(EpDgram& ep) {
     }
     bind_completion(ep);
     util::Status enabled = open_if_closed(ep);
+    enabled = enabled.is_ok() ? watch_port(ep) : enabled;
     join(ep, ep.tx_cq, enabled);
     join(ep, ep.rx_cq, enabled);
     join(ep, ep.send_cntr, enabled);

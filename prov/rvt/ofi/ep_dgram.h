@@ -8,10 +8,12 @@
 
 #include "core/ud_endpoint.h"
 #include "ofi/compat.h"
+#include "ofi/device_events.h"
 #include "ofi/domain.h"
 #include "ofi/fid.h"
 #include "ofi/msg_nic.h"
 #include "ofi/rd_flags.h"
+#include "util/watched.h"
 
 namespace rvt::ofi {
 
@@ -86,6 +88,7 @@ struct EpDgram {
     Users groups;
     DgramUser user;
     core::UdEndpoint endpoint;
+    std::unique_ptr<util::Watched<DeviceEvents>> events;  // where an event queue is bound
 };
 
 /// fi_ops_domain.endpoint for this type. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_EBADFLAGS.

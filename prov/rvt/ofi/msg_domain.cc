@@ -45,6 +45,16 @@ util::Status open_use(MsgPortUse& use, const Domain& domain) {
     return made;
 }
 
+/// What happens to a port that is no NIC's is told to the queue of the domain, if it has one.
+util::Status watch_port_of(MsgPortUse& use, Domain& domain) {
+    if (domain.nic != nullptr || domain.eq == nullptr) {
+        return util::kOk;
+    }
+    use.events = std::make_unique<util::Watched<DeviceEvents>>();
+    return use.events->start(
+        DeviceNews{.context = use.context, .told = {{{domain.eq, &domain.handle.fid}}}});
+}
+
 util::Result<std::shared_ptr<MsgPort>> open_port_of(const Domain& domain,
                                                     const util::SockAddr& address) {
     return domain.nic != nullptr ? domain.nic->open_port(address, MsgPortRole::kConnects)
@@ -141,6 +151,9 @@ util::Result<MsgPortUse*> MsgDomain::add_use(std::shared_ptr<MsgPort> port, bool
     made->is_active = is_active;
     made->endpoints = 1;
     util::Status status = open_use(*made, domain_);
+    if (status.is_ok()) {
+        status = watch_port_of(*made, domain_);
+    }
     if (status.is_ok()) {
         status = watch(wake_set_.get(), made->channel->fd());
     }

@@ -11,10 +11,12 @@
 #include "core/owned.h"
 #include "core/progress_source.h"
 #include "core/recv_queue.h"
+#include "ofi/device_events.h"
 #include "ofi/domain.h"
 #include "ofi/msg_port.h"
 #include "ofi/nic_memory.h"
 #include "util/unique_fd.h"
+#include "util/watched.h"
 
 namespace rvt::ofi {
 
@@ -28,7 +30,8 @@ struct MsgPortUse {
     core::Context* context = nullptr;        // that, or the one of the domain's NIC; as `pd`
     core::Owned<core::CompChannel> channel;  // tells sleepers of completions
     core::Owned<core::Pd> own_pd;
-    core::Pd* pd = nullptr;   // with the domain's keys
+    core::Pd* pd = nullptr;                               // with the domain's keys
+    std::unique_ptr<util::Watched<DeviceEvents>> events;  // for an event queue of the domain
     bool is_active = false;   // of endpoints that connect, not of accepted ones
     bool is_watched = false;  // the wake set has it
     unsigned endpoints = 0;

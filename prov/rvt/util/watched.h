@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "util/control_thread.h"
 #include "util/status.h"
@@ -14,13 +15,13 @@ template <class Watch>
 class Watched {
   public:
     template <class Subject>
-    Status start(Subject& subject) {
+    Status start(Subject&& subject) {
         auto thread = ControlThread::acquire();
         if (!thread.is_ok()) {
             return thread.status();
         }
         thread_ = thread.take();
-        watch_ = std::make_unique<Watch>(*thread_, subject);
+        watch_ = std::make_unique<Watch>(*thread_, std::forward<Subject>(subject));
         Status started = kOk;
         thread_->run([&] { started = watch_->start(); });
         return started;

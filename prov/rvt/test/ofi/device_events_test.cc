@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What an event queue that is bound to a domain is told of its NIC, which exists only here.
-#include "ofi/nic_events.h"
+#include "ofi/device_events.h"
 
 #include <memory>
 
@@ -14,6 +14,7 @@
 #include "core/device.h"
 #include "ofi/domain.h"
 #include "ofi/eq.h"
+#include "ofi/fabric.h"
 
 using namespace rvt;
 
@@ -25,11 +26,14 @@ struct Bound {
                                           .port = 1,
                                           .address = {.family = AF_INET, .ip = {10, 1, 2, 3}}})
                   .take()) {
+        fabric.handle.api_version = FI_VERSION(1, 17);
+        eq.fabric = &fabric;
         domain.handle.fid.context = this;
         domain.eq = &eq;
         eq.wake_fd.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
         RVT_OK(keep(domain.nic_context, open_device(nic->device())));
-        RVT_OK(watch.start(domain));
+        RVT_OK(watch.start(ofi::DeviceNews{.context = domain.nic_context.get(),
+                                           .told = {{{&eq, &domain.handle.fid}}}}));
     }
     void happens(ibv_event_type type) {
         ibv_async_event event{};
@@ -50,14 +54,15 @@ struct Bound {
     verbs::MockNic mock;
     core::Registry registry;
     std::shared_ptr<verbs::Nic> nic;
+    ofi::Fabric fabric;
     ofi::Eq eq;
     ofi::Domain domain{ofi::LockPolicy::kSpin};
-    util::Watched<ofi::NicEvents> watch;
+    util::Watched<ofi::DeviceEvents> watch;
 };
 
 }  // namespace
 
-Test(nic_events, a_nic_that_is_gone_is_an_error_of_the_domain) {
+Test(device_events, a_nic_that_is_gone_is_an_error_of_the_domain) {
     Bound on;
     on.happens(IBV_EVENT_DEVICE_FATAL);
     const fi_eq_err_entry error = on.error();
@@ -65,7 +70,7 @@ Test(nic_events, a_nic_that_is_gone_is_an_error_of_the_domain) {
     RVT_ASSERT(error.fid == &on.domain.handle.fid && error.context == &on);
 }
 
-Test(nic_events, it_is_told_once) {
+Test(device_events, it_is_told_once) {
     Bound on;
     on.happens(IBV_EVENT_DEVICE_FATAL);
     on.happens(IBV_EVENT_DEVICE_FATAL);
@@ -74,7 +79,7 @@ Test(nic_events, it_is_told_once) {
     RVT_EQ(on.error().err, FI_ENETDOWN);
 }
 
-Test(nic_events, a_port_that_goes_down_again_is_told_again) {
+Test(device_events, a_port_that_goes_down_again_is_told_again) {
     Bound on;
     on.happens(IBV_EVENT_PORT_ERR);
     RVT_EQ(on.error().err, FI_ENETDOWN);
