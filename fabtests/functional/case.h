@@ -38,6 +38,8 @@ extern const std::span<const Case> kMrCases;
 extern const std::span<const Case> kFlowCases;
 extern const std::span<const Case> kFaultCases;
 extern const std::span<const Case> kLinkCases;
+extern const std::span<const Case> kLinkDgramCases;
+extern const std::span<const Case> kLinkMsgCases;
 extern const std::span<const Case> kKillCases;
 extern const std::span<const Case> kEnvCases;
 extern const std::span<const Case> kThreadCases;
