@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "functional/atomic_model.h"
 
+#include <cmath>
+#include <compare>
 #include <complex>
 #include <cstdint>
 #include <cstring>
@@ -24,6 +26,63 @@ template <class T>
 constexpr bool kWhole =
     std::is_integral_v<T> || std::is_same_v<T, Int128> || std::is_same_v<T, Uint128>;
 
+/// A float of 16 or 8 bits, by its codes: without the sign they stand in the order of their values.
+/// @tparam kMostFinite  The largest code that is no infinity and no NaN.
+template <class Bits, int kMantissaBits, int kBias, int kMostFinite>
+class SmallFloat {
+  public:
+    SmallFloat() = default;
+    explicit SmallFloat(double value) {
+        const double size = std::fabs(value);
+        int code = 0;
+        for (int step = (kSign + 1) / 2; step > 0; step /= 2) {
+            if (code + step <= kMostFinite && size_of(code + step) <= size) code += step;
+        }
+        if (code < kMostFinite) {
+            const double below = size - size_of(code);
+            const double above = size_of(code + 1) - size;
+            if (above < below || (above == below && code % 2 != 0)) ++code;
+        }
+        code_ = static_cast<Bits>(value < 0 ? code + kSign : code);
+    }
+    double value() const { return code_ >= kSign ? -size_of(code_ - kSign) : size_of(code_); }
+
+    friend SmallFloat operator+(SmallFloat a, SmallFloat b) {
+        return SmallFloat(a.value() + b.value());
+    }
+    friend SmallFloat operator-(SmallFloat a, SmallFloat b) {
+        return SmallFloat(a.value() - b.value());
+    }
+    friend SmallFloat operator*(SmallFloat a, SmallFloat b) {
+        return SmallFloat(a.value() * b.value());
+    }
+    friend bool operator==(SmallFloat a, SmallFloat b) { return a.value() == b.value(); }
+    friend auto operator<=>(SmallFloat a, SmallFloat b) { return a.value() <=> b.value(); }
+
+  private:
+    static constexpr int kSign = 1 << (8 * static_cast<int>(sizeof(Bits)) - 1);
+
+    static double size_of(int code) {
+        const int exponent = code >> kMantissaBits;
+        const int mantissa = code & ((1 << kMantissaBits) - 1);
+        return exponent == 0
+                   ? std::ldexp(mantissa, 1 - kBias - kMantissaBits)
+                   : std::ldexp((1 << kMantissaBits) + mantissa, exponent - kBias - kMantissaBits);
+    }
+
+    Bits code_;
+};
+using Float16 = SmallFloat<std::uint16_t, 10, 15, 0x7bff>;
+using Bfloat16 = SmallFloat<std::uint16_t, 7, 127, 0x7f7f>;
+using Float8E4m3 = SmallFloat<std::uint8_t, 3, 7, 0x7e>;
+using Float8E5m2 = SmallFloat<std::uint8_t, 2, 15, 0x7b>;
+
+// Numbers that the headers of libfabric 1.17 have no names for.
+constexpr auto kDiff = static_cast<fi_op>(19);
+constexpr auto datatype(int number) {
+    return static_cast<fi_datatype>(number);
+}
+
 template <class T>
 T load(const void* at) {
     T value;
@@ -42,6 +101,7 @@ T arithmetic(fi_op op, T old, T operand) {
         if (op == FI_MIN) return operand < old ? operand : old;
         if (op == FI_MAX) return operand > old ? operand : old;
     }
+    if (op == kDiff) return static_cast<T>(old - operand);
     return op == FI_SUM ? static_cast<T>(old + operand) : static_cast<T>(old * operand);
 }
 
@@ -80,6 +140,7 @@ bool swaps(fi_op op, T old, T compare) {
 
 template <class T>
 T result_of(fi_op op, T old, T operand, T compare) {
+    if (op == kDiff) return arithmetic(op, old, operand);
     switch (op) {
         case FI_MIN:
         case FI_MAX:
@@ -168,10 +229,15 @@ const AtomicType kTypes[] = {
     row<std::complex<long double>>(FI_LONG_DOUBLE_COMPLEX, "long double complex"),
     row<Int128>(FI_INT128, "int128"),
     row<Uint128>(FI_UINT128, "uint128"),
+    row<Float16>(datatype(16), "float16"),
+    row<Bfloat16>(datatype(17), "bfloat16"),
+    row<Float8E4m3>(datatype(18), "float8 e4m3"),
+    row<Float8E5m2>(datatype(19), "float8 e5m2"),
 };
 
-constexpr fi_op kFetchOps[] = {FI_MIN, FI_MAX,  FI_SUM,  FI_PROD, FI_LOR,          FI_LAND,
-                               FI_BOR, FI_BAND, FI_LXOR, FI_BXOR, FI_ATOMIC_WRITE, FI_ATOMIC_READ};
+constexpr fi_op kFetchOps[] = {FI_MIN,  FI_MAX,          FI_SUM,        FI_PROD, FI_LOR,
+                               FI_LAND, FI_BOR,          FI_BAND,       FI_LXOR, FI_BXOR,
+                               kDiff,   FI_ATOMIC_WRITE, FI_ATOMIC_READ};
 constexpr fi_op kCompareOps[] = {FI_CSWAP,    FI_CSWAP_NE, FI_CSWAP_LE, FI_CSWAP_LT,
                                  FI_CSWAP_GE, FI_CSWAP_GT, FI_MSWAP};
 

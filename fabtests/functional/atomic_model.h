@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What each atomic operation does to each datatype, after fi_atomic(3): the expectation that the
-// atomic cases compare with. Values are small whole numbers, so that every result is exact.
+// atomic cases compare with. Values are small whole numbers, so that every result is exact but for
+// the smallest floats, which round to nearest even.
 #pragma once
 
 #include <rdma/fi_domain.h>

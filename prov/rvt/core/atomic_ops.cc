@@ -15,6 +15,7 @@
 #include <immintrin.h>
 #endif
 
+#include "core/small_float.h"
 #include "util/cpu.h"
 
 namespace rvt::core {
@@ -34,7 +35,8 @@ struct TypeList {
 using Types =
     TypeList<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
              std::int64_t, std::uint64_t, float, double, std::complex<float>, std::complex<double>,
-             long double, std::complex<long double>, Int128, Uint128>;
+             long double, std::complex<long double>, Int128, Uint128, Float16, Bfloat16, Float8E4m3,
+             Float8E5m2>;
 static_assert(Types::kCount == kAtomicTypes);
 
 template <class T>
@@ -42,7 +44,7 @@ constexpr bool kIsWide = std::is_same_v<T, Int128> || std::is_same_v<T, Uint128>
 template <class T>
 constexpr bool kIsWhole = std::is_integral_v<T> || kIsWide<T>;
 template <class T>
-constexpr bool kIsReal = kIsWhole<T> || std::is_floating_point_v<T>;
+constexpr bool kIsReal = kIsWhole<T> || std::is_floating_point_v<T> || kIsSmallFloat<T>;
 
 // What fi_atomic(3) defines for a type: bits are for whole numbers, order is for real ones.
 template <class T>

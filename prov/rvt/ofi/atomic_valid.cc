@@ -19,7 +19,9 @@ constexpr std::uint32_t bit(unsigned datatype) noexcept {
 constexpr std::uint32_t kIntegers = bit(FI_INT8) | bit(FI_UINT8) | bit(FI_INT16) | bit(FI_UINT16) |
                                     bit(FI_INT32) | bit(FI_UINT32) | bit(FI_INT64) |
                                     bit(FI_UINT64) | bit(FI_INT128) | bit(FI_UINT128);
-constexpr std::uint32_t kReals = kIntegers | bit(FI_FLOAT) | bit(FI_DOUBLE) | bit(FI_LONG_DOUBLE);
+constexpr std::uint32_t kReals = kIntegers | bit(FI_FLOAT) | bit(FI_DOUBLE) | bit(FI_LONG_DOUBLE) |
+                                 bit(kFloat16) | bit(kBfloat16) | bit(kFloat8E4m3) |
+                                 bit(kFloat8E5m2);
 constexpr std::uint32_t kAll =
     kReals | bit(FI_FLOAT_COMPLEX) | bit(FI_DOUBLE_COMPLEX) | bit(FI_LONG_DOUBLE_COMPLEX);
 
@@ -54,6 +56,7 @@ constexpr std::array<Row, kAtomicOps> kRows{{
     {FI_CSWAP_GE,     0,         0,         kReals},
     {FI_CSWAP_GT,     0,         0,         kReals},
     {FI_MSWAP,        0,         0,         kIntegers},
+    {kOpDiff,         kAll,      kAll,      0},
 }};
 // clang-format on
 
@@ -96,6 +99,10 @@ constexpr std::size_t kDatatypeBytes[kDatatypes] = {
     sizeof(std::complex<long double>),
     16,
     16,
+    2,
+    2,
+    1,
+    1,
 };
 static_assert(FI_UINT64 == 7 && FI_LONG_DOUBLE_COMPLEX == 13 && FI_INT128 == 14 &&
               FI_UINT128 == 15);

@@ -11,8 +11,8 @@
 
 namespace rvt::ofi {
 
-inline constexpr unsigned kDatatypes = static_cast<unsigned>(FI_UINT128) + 1;
-inline constexpr unsigned kAtomicOps = static_cast<unsigned>(FI_ATOMIC_OP_LAST);
+inline constexpr unsigned kDatatypes = static_cast<unsigned>(kFloat8E5m2) + 1;
+inline constexpr unsigned kAtomicOps = static_cast<unsigned>(kOpDiff) + 1;
 
 /// Bytes of each datatype; 0 for numbers that are none.
 extern const std::size_t kDatatypeBytes[kDatatypes];

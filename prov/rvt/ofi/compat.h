@@ -51,6 +51,14 @@ inline constexpr int kOptInjectTaggedSize = 17;
 inline constexpr int kOptInjectRmaSize = 18;
 inline constexpr int kOptInjectAtomicSize = 19;
 
+// Operations and datatypes of atomics. Numbers in the order of core::AtomicOp and
+// core::AtomicType.
+inline constexpr auto kOpDiff = static_cast<fi_op>(19);
+inline constexpr auto kFloat16 = static_cast<fi_datatype>(16);
+inline constexpr auto kBfloat16 = static_cast<fi_datatype>(17);
+inline constexpr auto kFloat8E4m3 = static_cast<fi_datatype>(18);
+inline constexpr auto kFloat8E5m2 = static_cast<fi_datatype>(19);
+
 // Flags that libfabric's core and its utility providers add when they call a provider's fi_getinfo.
 inline constexpr std::uint64_t kCoreGetinfoFlags =
     (1ull << 58) | (1ull << 59) | (1ull << 60) | (1ull << 61);

@@ -64,6 +64,29 @@ Test(domain, knows_the_atomics_of_each_kind) {
     RVT_EQ(fi_query_atomic(open.domain.get(), FI_DOUBLE_COMPLEX, FI_MIN, &attr, 0), -FI_EOPNOTSUPP);
 }
 
+/// Numbers of 2.x: FI_DIFF, and floats of 16 and 8 bits.
+Test(domain, knows_atomics_that_the_headers_may_not_name) {
+    const Opened open;
+    const auto size_of = [&](int type, int op, std::uint64_t flags) -> std::size_t {
+        fi_atomic_attr attr{};
+        const int rc = fi_query_atomic(open.domain.get(), static_cast<fi_datatype>(type),
+                                       static_cast<fi_op>(op), &attr, flags);
+        return rc == 0 ? attr.size : 0;
+    };
+    const std::size_t sizes[] = {2, 2, 1, 1, 0};  // of types 16 to 20
+    for (int type = 16; type <= 20; ++type) {
+        const std::size_t size = sizes[type - 16];
+        RVT_EQ(size_of(type, 19, 0), size);
+        RVT_EQ(size_of(type, FI_PROD, FI_FETCH_ATOMIC), size);
+        RVT_EQ(size_of(type, FI_CSWAP_LE, FI_COMPARE_ATOMIC), size);
+        RVT_EQ(size_of(type, FI_BAND, 0), 0);
+        RVT_EQ(size_of(type, FI_MSWAP, FI_COMPARE_ATOMIC), 0);
+    }
+    RVT_EQ(size_of(FI_DOUBLE_COMPLEX, 19, FI_FETCH_ATOMIC), 16);
+    RVT_EQ(size_of(FI_UINT64, 19, FI_COMPARE_ATOMIC), 0);
+    RVT_EQ(size_of(FI_UINT64, 20, 0), 0);
+}
+
 // ---- event queues ----
 
 Test(eq, gives_back_what_was_written_in_order) {
