@@ -66,6 +66,9 @@ compile() {
     mpicc -std=gnu11 -O2 -pthread -Wall -Wextra -o "$scratch/$1" "$mpi_dir/$1.c" || exit 2
 }
 
+# has_network : whether this host has an IPv4 address that is neither loopback nor link-local.
+has_network() { hostname -I | tr ' ' '\n' | grep -F . | grep -qv '^169\.254\.'; }
+
 # mpi RANKS [ARGUMENT...] : an Open MPI job under the time limit, its output in $scratch/log.
 mpi() {
     local n=$1 options=() name status
@@ -80,14 +83,14 @@ mpi() {
     for name in FI_PROVIDER FI_PROVIDER_PATH LD_LIBRARY_PATH; do
         [ -z "${!name:-}" ] || options+=(-x "$name")
     done
-    # Every FI_* and RVT variable of the caller reaches the ranks; Open MPI's mtl asks every
-    # provider to reach other hosts too, see fi_rvt(7).
+    # Every FI_* and RVT variable of the caller reaches the ranks. Open MPI's mtl asks every provider to
+    # reach other hosts too; without a network rvt has to be told to say so, see fi_rvt(7).
+    [ -n "${FI_RVT_HOST_REMOTE:-}" ] || has_network || export FI_RVT_HOST_REMOTE=1
     while read -r name; do
         options+=(-x "$name")
-    done < <(compgen -e | grep -E '^FI_(LOG|RVT|TCP|SHM)_' | grep -vx FI_RVT_HOST_REMOTE)
-    export FI_RVT_HOST_REMOTE=${FI_RVT_HOST_REMOTE:-1}
+    done < <(compgen -e | grep -E '^FI_(LOG|RVT|TCP|SHM)_')
     (cd "$scratch" && exec timeout --foreground -k 5 "$limit_s" mpirun "${options[@]}" \
-        -x FI_RVT_HOST_REMOTE -n "$n" "$@") > "$scratch/log" 2>&1 < /dev/null
+        -n "$n" "$@") > "$scratch/log" 2>&1 < /dev/null
     status=$?
     [ -z "${RVT_CLIENT_LOG:-}" ] || cat "$scratch/log" >> "$RVT_CLIENT_LOG"
     return $status
