@@ -25,7 +25,8 @@ fi_info* make_hints(const EpSpec& spec) {
     hints->caps = spec.caps;
     hints->mode = spec.mode;
     hints->ep_attr->type = spec.type;
-    hints->addr_format = spec.addr_format;
+    hints->addr_format =
+        spec.addr_format != FI_FORMAT_UNSPEC ? spec.addr_format : settings.addr_format;
     hints->tx_attr->op_flags = spec.tx_op_flags;
     hints->rx_attr->op_flags = spec.rx_op_flags;
     hints->tx_attr->msg_order = spec.msg_order;
@@ -116,6 +117,9 @@ Endpoint::Endpoint(const EpSpec& spec) : spec_(spec) {
              fi_tostr(&spec.caps, FI_TYPE_CAPS));
     }
     if (info == nullptr) fail_fi(__FILE__, __LINE__, "fi_getinfo", error);
+    if (settings.addr_format != FI_FORMAT_UNSPEC && spec.addr_format == FI_FORMAT_UNSPEC) {
+        FAB_EQUAL(info->addr_format, settings.addr_format);
+    }
     FAB_OK(fi_fabric(info->fabric_attr, &fabric, nullptr));
     FAB_OK(fi_domain(fabric, info, &domain, nullptr));
     open_objects();

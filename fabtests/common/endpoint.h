@@ -34,7 +34,8 @@ struct Settings {
     bool has_hosts = false;  ///< Ranks run in network namespaces of their own.
     bool is_long = false;    ///< Cases that have a long form run it.
     std::string nic;         ///< The domain of MSG and DGRAM endpoints; else empty.
-    std::string exporter;    ///< Of whose memory buffers are made (device_memory.h); else empty.
+    std::uint32_t addr_format = FI_FORMAT_UNSPEC;  ///< Of endpoints that ask for none themselves.
+    std::string exporter;  ///< Of whose memory buffers are made (device_memory.h); else empty.
 };
 inline Settings settings;
 

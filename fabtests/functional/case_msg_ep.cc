@@ -36,7 +36,9 @@ class Side {
         hints->ep_attr->rx_ctx_cnt = is_shared ? FI_SHARED_CONTEXT : 0;
         hints->caps = caps;
         hints->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
-        hints->addr_format = FI_SOCKADDR_IN;
+        hints->addr_format = settings.addr_format != FI_FORMAT_UNSPEC
+                                 ? settings.addr_format
+                                 : std::uint32_t{FI_SOCKADDR_IN};
         hints->domain_attr->mr_mode = kAnyMrMode;
         if (!settings.exporter.empty()) {
             hints->caps |= FI_HMEM;
@@ -542,9 +544,10 @@ void shared_receives(Rank& self) {
         self.barrier();
         FAB_EQUAL(side.wait_good().len + side.wait_good().len, 3);
     } else {
-        std::vector<char> to(sizeof(sockaddr_in));
+        std::vector<char> to(sizeof(sockaddr_storage));
         std::size_t bytes = to.size();
         FAB_OK(fi_getpeer(first, to.data(), &bytes));
+        to.resize(bytes);
         side.ask(to);
         side.expect(FI_CONNECTED);
         self.barrier();

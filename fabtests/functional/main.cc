@@ -140,13 +140,14 @@ int report(const Counts& counts, const Options& options) {
         code == 0 ? stdout : stderr,
         "usage: functional [-p PROVIDER] [-s ADDRESS] [-o NAME]... [-x NAME]... [-c CPU,...]\n"
         "                  [-m COUNT] [-n NAMESPACE,...] [-r REPEATS] [-d EXPORTER] [-D DOMAIN]\n"
-        "                  [-R RANK [-a PEER]] [-f] [-l]\n"
+        "                  [-6] [-R RANK [-a PEER]] [-f] [-l]\n"
         "  -p  the provider to test (rvt)\n"
         "  -s  the address to listen on, for providers that need it\n"
         "  -o  run only cases whose name contains NAME; -x: leave them out\n"
         "  -c  pin rank n to the nth of these CPUs\n"
         "  -m  fail unless at least COUNT cases pass\n"
         "  -n  rank n runs in the nth of these network namespaces\n"
+        "  -6  endpoints have IPv6 addresses\n"
         "  -R  only rank 0 or 1 runs here, the other one by such a command on another host,\n"
         "      whose IPv4 address rank 0 needs, by -a\n"
         "  -d  buffers of RDM and MSG endpoints are dma-bufs: udmabuf, heap or vgem, and in\n"
@@ -163,7 +164,7 @@ int report(const Counts& counts, const Options& options) {
 
 Options parse(int argc, char** argv) {
     Options options;
-    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:R:a:d:D:flh")) != -1;) {
+    for (int option = 0; (option = getopt(argc, argv, "p:s:o:x:c:m:n:r:R:a:d:D:6flh")) != -1;) {
         switch (option) {
             case 'p': fab::settings.provider = optarg; break;
             case 's': fab::settings.node = optarg; break;
@@ -186,6 +187,7 @@ Options parse(int argc, char** argv) {
             case 'a': options.peer = optarg; break;
             case 'd': fab::settings.exporter = optarg; break;
             case 'D': fab::settings.nic = optarg; break;
+            case '6': fab::settings.addr_format = FI_SOCKADDR_IN6; break;
             case 'f': fab::settings.is_long = true; break;
             case 'l': options.list = true; break;
             case 'h': usage(0);
