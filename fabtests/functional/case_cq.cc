@@ -4,7 +4,9 @@
 #include <thread>
 
 #include <poll.h>
+#include <sys/syscall.h>
 
+#include "common/call_watch.h"
 #include "functional/case.h"
 
 namespace fab {
@@ -223,6 +225,45 @@ void size_one(Rank& self) {
     }
 }
 
+/// Who polls an empty queue enters the kernel to let others run (sched_yield(2)), and a few times a
+/// second to ask whether peers live; once traffic has ceased for a while, for nothing else. The
+/// wire is watched meanwhile.
+template <fi_ep_type kType>
+void idle(Rank& self) {
+    constexpr int kReads = 100'000;
+    constexpr int kInARow = 1000;
+    Party party(self, {.caps = FI_MSG, .type = kType});
+    Buffer buffer(party.ep, 128);
+    Contexts contexts(2);
+    party.recv(buffer, 64, contexts.at(0));
+    party.barrier();
+    party.ep.post([&] {
+        return fi_send(party.ep.ep, buffer.as() + 64, 8, buffer.desc(), party.peer(),
+                       contexts.at(1));
+    });
+    party.ep.wait_rx();
+    party.ep.wait_tx();
+    party.barrier();
+    const CallWatch watch;
+    const auto first_call_of_read = [&] {
+        fi_cq_tagged_entry entry;
+        const long call = watch.first_call_of([&] { fi_cq_read(party.ep.rx_cq, &entry, 1); });
+        return call == SYS_sched_yield ? CallWatch::kNone : call;
+    };
+    const double deadline = now_s() + kOpLimitS;
+    for (int quiet = 0; quiet < kInARow;) {
+        const long call = first_call_of_read();
+        quiet = call == CallWatch::kNone ? quiet + 1 : 0;
+        if (now_s() > deadline) FAB_FAIL("system call %ld again and again in idle reads", call);
+    }
+    const double start = now_s();
+    int calls = 0;
+    for (int i = 0; i < kReads; ++i) calls += first_call_of_read() == CallWatch::kNone ? 0 : 1;
+    if (calls > 2 + 10 * (now_s() - start)) {
+        FAB_FAIL("%d system calls in %d idle reads", calls, kReads);
+    }
+}
+
 constexpr Case kCases[] = {
     {"cq_format_context", format<FI_CQ_FORMAT_CONTEXT>},
     {"cq_format_msg", format<FI_CQ_FORMAT_MSG>},
@@ -238,6 +279,9 @@ constexpr Case kCases[] = {
     {"cq_signal_wakes", signal_wakes},
     {"cq_one_for_both", one_for_both},
     {"cq_size_one", size_one},
+    {"cq_idle_rdm", idle<FI_EP_RDM>},
+    {"cq_idle_msg", idle<FI_EP_MSG>},
+    {"cq_idle_dgram", idle<FI_EP_DGRAM>},
 };
 
 }  // namespace
