@@ -2,6 +2,7 @@
 // Completion queues: fi_cq(3). Formats, batches, waiting, signals.
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include <poll.h>
 #include <sys/syscall.h>
@@ -225,6 +226,87 @@ void size_one(Rank& self) {
     }
 }
 
+/// Posts sends 0, 1, ... of `size` bytes, whose completions nobody reads, until the next one is
+/// refused for good. Returns: how many were taken.
+std::size_t send_unread(const Party& party, const Buffer& buffer, std::size_t size,
+                        Contexts& contexts, std::size_t count) {
+    constexpr int kTries = 1000;
+    std::size_t sent = 0;
+    for (int refused = 0; sent < count && refused < kTries;) {
+        const auto rc =
+            static_cast<long>(fi_tsend(party.ep.ep, buffer.as() + sent * size, size, buffer.desc(),
+                                       party.peer(), sent, contexts.at(sent)));
+        if (rc != 0) FAB_EQUAL(rc, -FI_EAGAIN);
+        refused = rc == 0 ? 0 : refused + 1;
+        sent += rc == 0 ? 1 : 0;
+        party.ep.progress();
+    }
+    return sent;
+}
+
+/// Reads `count` completions: one for each context.
+void read_each_once(const Party& party, fid_cq* cq, const Contexts& contexts, std::size_t count) {
+    std::vector<bool> seen(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t index = contexts.index_of(party.ep.wait(cq).context);
+        FAB_CHECK(index < count && !seen[index]);
+        seen[index] = true;
+    }
+    Completion none;
+    FAB_CHECK(!party.ep.poll(cq, none));
+}
+
+/// More operations end than a queue of one entry holds, while nobody reads it: nothing is lost, and
+/// who sends what ends at once is held back until somebody does. Larger messages are under way
+/// until the receiver has them.
+template <std::size_t kSize, std::size_t kCount>
+void size_one_unread(Rank& self) {
+    constexpr bool kEndsAtOnce = kSize <= 64;
+    Party party(self, {.caps = FI_TAGGED, .msg_order = FI_ORDER_SAS, .cq_size = 1});
+    Buffer buffer(party.ep, kSize * kCount);
+    Contexts contexts(kCount);
+    greet(party, buffer, self.other());
+    const auto receive = [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) {
+            party.ep.post([&] {
+                return fi_trecv(party.ep.ep, buffer.as() + i * kSize, kSize, buffer.desc(),
+                                FI_ADDR_UNSPEC, i, 0, contexts.at(i));
+            });
+        }
+    };
+    if (self.rank == 0) {
+        buffer.fill(7);
+        party.barrier();
+        const std::size_t sent = send_unread(party, buffer, kSize, contexts, kCount);
+        FAB_CHECK(sent >= (kEndsAtOnce ? 1 : 4));
+        if (settings.provider == "rvt" && kEndsAtOnce) FAB_CHECK(sent < kCount);
+        party.trade(1, sent);
+        party.barrier();
+        read_each_once(party, party.ep.tx_cq, contexts, sent);
+        for (std::size_t i = sent; i < kCount; ++i) {
+            party.ep.post([&] {
+                return fi_tsend(party.ep.ep, buffer.as() + i * kSize, kSize, buffer.desc(),
+                                party.peer(), i, contexts.at(0));
+            });
+            party.ep.wait_tx();
+        }
+        return;
+    }
+    if (kEndsAtOnce) receive(0, kCount);
+    party.barrier();
+    const auto sent = party.trade(0, std::size_t{0});
+    if (!kEndsAtOnce) receive(0, sent);
+    party.barrier();
+    if (!kEndsAtOnce) {
+        read_each_once(party, party.ep.rx_cq, contexts, sent);
+        receive(sent, kCount);
+        for (std::size_t i = sent; i < kCount; ++i) party.ep.wait_rx();
+    } else {
+        read_each_once(party, party.ep.rx_cq, contexts, kCount);
+    }
+    buffer.expect(7, kSize * kCount);
+}
+
 /// Who polls an empty queue enters the kernel to let others run (sched_yield(2)), and a few times a
 /// second to ask whether peers live; once traffic has ceased for a while, for nothing else. The
 /// wire is watched meanwhile.
@@ -279,6 +361,8 @@ constexpr Case kCases[] = {
     {"cq_signal_wakes", signal_wakes},
     {"cq_one_for_both", one_for_both},
     {"cq_size_one", size_one},
+    {"cq_size_one_unread", size_one_unread<8, 200>},
+    {"cq_size_one_unread_large", size_one_unread<100'000, 40>},
     {"cq_idle_rdm", idle<FI_EP_RDM>},
     {"cq_idle_msg", idle<FI_EP_MSG>},
     {"cq_idle_dgram", idle<FI_EP_DGRAM>},
