@@ -41,7 +41,7 @@ class Prober {
         section_.title = "peer " + address_;
         if (check("fi_getinfo", find()) && check("fi_enable", open()) &&
             check("fi_av_insert", insert()) && check("fi_read", connect())) {
-            section_.add("reached by", describe());
+            add_ways(describe());
         }
         return std::move(section_);
     }
@@ -52,6 +52,19 @@ class Prober {
             section_.add("not reached", std::string(step) + ": " + fi_strerror(-error));
         }
         return error == 0;
+    }
+
+    /// The way, then "name: value" of each other one.
+    void add_ways(const std::string& text) {
+        std::size_t end = text.find("; ");
+        section_.add("reached by", text.substr(0, end));
+        while (end != std::string::npos) {
+            const std::size_t begin = end + 2;
+            end = text.find("; ", begin);
+            const std::string one = text.substr(begin, end - begin);
+            const std::size_t colon = one.find(": ");
+            section_.add(one.substr(0, colon), one.substr(colon + 2));
+        }
     }
 
     int find() {

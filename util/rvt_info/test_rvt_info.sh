@@ -37,6 +37,20 @@ check 'an address where nobody listens is not reached' 'not reached +fi_read' \
     env FI_RVT_REFUSED_TIMEOUT_MS=200 "$info" --peer 127.0.0.1:9
 check 'an address of another host is not reached without a wire' 'not reached +fi_read' \
     env FI_RVT_ROCE=0 "$info" --peer 192.0.2.99:9
+# A peer that is there, and computes.
+coproc PEER { FI_RVT_ROCE=0 "${RVT_BUILDDIR:-.}/fabtests/functional/peer_end"; }
+read -r address <&"${PEER[0]}"
+answer=$(FI_RVT_ROCE=0 "$info" --peer "$address")
+check 'a peer of this host is reached through shared memory' 'reached by +shared memory with process [0-9]+, small rings$' \
+    echo "$answer"
+for way in 'through rings' 'copied by one side' 'copied by both sides' 'mapped regions'; do
+    check "it is said whether data goes: $way" "^ *$way +(permitted|refused, process_vm_(read|write)v: .)" echo "$answer"
+done
+check 'how far it is is said' '^ *processors +[0-9]+ here, the peer opened on [0-9]+: .*, memory node [0-9]' \
+    echo "$answer"
+check 'a peer that was described may be so again' 'reached by +shared memory' env FI_RVT_ROCE=0 "$info" --peer "$address"
+eval "exec ${PEER[1]}>&-"
+wait
 check 'an unknown hint is an error' 'status 2' status_of "$info" --why nonsense=1
 check 'a missing provider is an error' 'status 1' \
     status_of env FI_PROVIDER_PATH=/nonexistent "$info"

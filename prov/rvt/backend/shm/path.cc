@@ -5,9 +5,11 @@
 #include <cerrno>
 #include <utility>
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
+#include "backend/shm/ways.h"
 #include "util/fault_guard.h"
 #include "util/iov_cursor.h"
 #include "util/long_copy.h"
@@ -341,17 +343,8 @@ bool Path::is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const
 }
 
 std::string Path::describe() const {
-    std::string text = "shared memory with process " + std::to_string(peering_->pid);
-    text += is_large_ ? ", large rings" : ", small rings";
-    if (peering_->is_same_process) {
-        text += ", same process";
-    } else if (peering_->may_read_memory) {
-        text += ", process_vm_readv permitted";
-    } else {
-        text += ", process_vm_readv refused: ";
-        text += strerrordesc_np(peering_->read_error);
-    }
-    return text;
+    return "shared memory with process " + std::to_string(peering_->pid) +
+           (is_large_ ? ", large rings; " : ", small rings; ") + ways_to(*peering_, sched_getcpu());
 }
 
 }  // namespace rvt::shm

@@ -341,7 +341,7 @@ Test(ep_rdm, says_how_a_peer_is_reached) {
     RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
     pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
     pair.b.next();
-    char text[256] = "";
+    char text[1024] = "";
     std::size_t bytes = 5;
     RVT_OK(ops->describe_peer(pair.a.ep.get(), pair.a.peer, text, &bytes));
     RVT_EQ(strlen(text), 4);
