@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Which address an endpoint gets on hosts of many kinds: in a network of the test's own, since the
+// machine's look as they do.
+#include "util/local_addresses.h"
+
+#include <cstdlib>
+#include <string>
+
+#include <netinet/in.h>
+
+#include <criterion/criterion.h>
+
+#include "common/check.h"
+#include "common/own_network.h"
+
+using namespace rvt::util;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+void ip(const std::string& command) {
+    cr_assert(std::system(("ip " + command).c_str()) == 0, "ip %s", command.c_str());
+}
+
+/// An empty network, then interfaces in the order of their numbers, which is that in which the
+/// system lists them.
+class Host {
+  public:
+    Host() {
+        if (!rvt::test::enter_own_network()) {
+            cr_skip_test("this user cannot have a network of its own");
+        }
+        ip("link delete wire0");
+    }
+
+    /// With the addresses 10.N.0.1 and fd00:N::1, N counting from 1.
+    void add(const std::string& name) {
+        add_without_carrier(name);
+        ip("link set " + name + "-far up");
+        // The kernel takes notice of a carrier a moment later.
+        const std::string is_up = "ip -o link show dev " + name + " | grep -q 'state UP'";
+        cr_assert(std::system(("until " + is_up + "; do :; done").c_str()) == 0);
+    }
+    void add_without_carrier(const std::string& name) {
+        const std::string n = std::to_string(++count_);
+        ip("link add " + name + " type veth peer name " + name + "-far");
+        ip("addr add 10." + n + ".0.1/24 dev " + name);
+        ip("addr add fd00:" + n + "::1/64 dev " + name + " nodad");
+        ip("link set " + name + " up");
+    }
+
+  private:
+    int count_ = 0;
+};
+
+std::string best(int family, std::string_view interface = {}) {
+    const std::optional<SockAddr> address = network_address(family, interface);
+    return address ? address->to_string() : "none";
+}
+
+void expect(const std::string& got, const char* wanted) {
+    cr_assert(got == wanted, "it is %s, not %s", got.c_str(), wanted);
+}
+
+}  // namespace
+
+Test(local_addresses, of_interfaces_for_guests_come_last, .timeout = 30) {
+    Host host;
+    for (const char* name : {"docker0", "br-0123", "virbr0", "veth1", "lxcbr0", "cni0", "flannel.1",
+                             "cali1", "podman0", "vnet1", "tap0", "tun0", "vmnet1", "eth0"}) {
+        host.add(name);
+    }
+    expect(best(AF_INET), "10.14.0.1:0");
+    expect(best(AF_INET6), "[fd00:14::1]:0");
+    RVT_ASSERT(network_interfaces(AF_INET).starts_with("eth0, docker0, br-0123, "));
+}
+
+Test(local_addresses, of_guests_serve_where_there_is_no_other, .timeout = 30) {
+    Host host;
+    host.add("docker0");
+    expect(best(AF_INET), "10.1.0.1:0");
+}
+
+Test(local_addresses, of_the_default_route_comes_first, .timeout = 30) {
+    Host host;
+    host.add("eth0");
+    host.add("eth1");
+    host.add("br-0123");
+    ip("route add default via 10.2.0.9");
+    expect(network_interfaces(AF_INET), "eth1, eth0, br-0123");
+    ip("route replace default via 10.3.0.9");  // a bridge that the host itself sends through
+    expect(network_interfaces(AF_INET), "br-0123, eth0, eth1");
+}
+
+Test(local_addresses, without_a_carrier_come_after_all_others, .timeout = 30) {
+    Host host;
+    host.add_without_carrier("eth0");
+    host.add("docker0");
+    host.add("eth1");
+    expect(network_interfaces(AF_INET), "eth1, docker0, eth0");
+    expect(best(AF_INET, "eth0"), "10.1.0.1:0");
+}
+
+Test(local_addresses, that_others_cannot_reach_are_left_out, .timeout = 30) {
+    Host host;
+    expect(best(AF_INET), "none");
+    host.add("eth0");
+    host.add("eth1");
+    ip("link set eth0 down");
+    ip("addr replace 169.254.7.7/16 dev eth1");
+    expect(network_interfaces(AF_INET), "eth1");
+    ip("addr del 10.2.0.1/24 dev eth1");
+    expect(network_interfaces(AF_INET), "none");
+    expect(best(AF_INET6), "[fd00:2::1]:0");
+}
+
+Test(local_addresses, of_a_named_interface_is_taken_whatever_it_is, .timeout = 30) {
+    Host host;
+    host.add("eth0");
+    host.add("virbr0");
+    expect(best(AF_INET, "virbr0"), "10.2.0.1:0");
+    expect(best(AF_INET6, "virbr0"), "[fd00:2::1]:0");
+    expect(best(AF_INET, "eth7"), "none");
+}
