@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 
 namespace calls {
@@ -23,6 +24,10 @@ constexpr std::size_t kTargetAt = 3 * kArea;
 constexpr std::size_t kReadAt = 4 * kArea;  // what READ brings
 constexpr std::size_t kCardAt = 5 * kArea;
 
+/// So long an end computes: longer than a peer goes on that gets no answers.
+constexpr std::chrono::seconds kComputing{12};
+constexpr std::size_t kMeanwhile = 5000;
+
 constexpr std::array<std::size_t, 6> kSizes = {1, 1000, 1024, 1025, 5000, kArea};
 
 /// Where an end's memory is.
@@ -39,7 +44,12 @@ std::string filled(std::string text, std::size_t room) {
 class Course {
   public:
     Course(End& end, std::span<std::byte> memory, const traffic::Options& options)
-        : end_(end), memory_(memory), is_active_(options.is_active), folder_(options.dir) {}
+        : end_(end),
+          memory_(memory),
+          is_active_(options.is_active),
+          computes_(options.computes),
+          peer_computes_(options.peer_computes),
+          folder_(options.dir) {}
 
     int run() {
         if (is_active_) {
@@ -122,6 +132,11 @@ class Course {
         for (const std::size_t bytes : kSizes) {
             send_both_ways(bytes);
         }
+        if (computes_) {
+            compute();
+        } else if (peer_computes_) {
+            go_on_meanwhile();
+        }
         if (is_active_) {
             write_and_read();
             await_write();
@@ -132,6 +147,33 @@ class Course {
             write_and_read();
             folder_.put("exchanged", "");
         }
+    }
+
+    /// Nothing of the library is called meanwhile.
+    void compute() {
+        post_receive(kArea);  // beside the one that is posted always: for both that come
+        folder_.put("computes", "");
+        const auto end = std::chrono::steady_clock::now() + kComputing;
+        while (std::chrono::steady_clock::now() < end) {
+        }
+        folder_.put("computed", "");
+        const Completion received = end_.complete_receive();
+        report_.line("receive of what came while this end computed",
+                     !received.problem.empty() ? received.problem
+                     : received.bytes != kMeanwhile
+                         ? std::to_string(received.bytes) + " bytes came"
+                         : difference(kReceiveAt, kMeanwhile, !is_active_));
+        await_write();
+        std::fill_n(memory_.begin() + kTargetAt, kArea, std::byte{0});
+    }
+
+    void go_on_meanwhile() {
+        folder_.await("computes");
+        send(kMeanwhile);
+        write_and_read();
+        report_.line("all of it while the other end computed",
+                     folder_.has("computed") ? "it took longer" : "");
+        folder_.await("computed");
     }
 
     void trade_cards() {
@@ -221,6 +263,8 @@ class Course {
     End& end_;
     const std::span<std::byte> memory_;
     const bool is_active_;
+    const bool computes_;
+    const bool peer_computes_;
     const traffic::Folder folder_;
     traffic::Report report_;
     Card peer_;

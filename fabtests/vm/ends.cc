@@ -15,16 +15,20 @@ namespace traffic {
 
 Options read_options(int argc, char** argv) {
     const std::vector<std::string> args(argv + 1, argv + argc);
-    const bool is_right = (args.size() == 4 || (args.size() == 5 && args[4] == "lossy")) &&
-                          (args[1] == "active" || args[1] == "passive");
+    const std::string how = args.size() == 5 ? args[4] : "";
+    const bool is_right =
+        (args.size() == 4 || how == "lossy" || how == "computes" || how == "peer-computes") &&
+        (args[1] == "active" || args[1] == "passive");
     if (!is_right) {
-        fail("usage: DIR active|passive OWN-IP PEER-IP [lossy]");
+        fail("usage: DIR active|passive OWN-IP PEER-IP [lossy|computes|peer-computes]");
     }
     return {.dir = args[0],
             .is_active = args[1] == "active",
             .own_ip = args[2],
             .peer_ip = args[3],
-            .is_lossy = args.size() == 5};
+            .is_lossy = how == "lossy",
+            .computes = how == "computes",
+            .peer_computes = how == "peer-computes"};
 }
 
 // ---- the folder ----

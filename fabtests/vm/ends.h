@@ -19,9 +19,12 @@ struct Options {
     std::string own_ip;
     std::string peer_ip;
     bool is_lossy = false;
+    bool computes = false;  // this end, for a while, without a call of the library
+    bool peer_computes = false;
 };
 
-/// Reads `DIR active|passive OWN-IP PEER-IP [lossy]`; ends the process when it is something else.
+/// Reads `DIR active|passive OWN-IP PEER-IP [lossy|computes|peer-computes]`; ends the process when
+/// it is something else.
 Options read_options(int argc, char** argv);
 
 class Folder {

@@ -3,7 +3,7 @@
 // One end of the calls of calls.h, on FI_EP_MSG of rvt: with FI_RVT_ROCE_PORT=4791 for an end on
 // librdmacm.
 //
-//   msg_calls DIR active|passive OWN-IP PEER-IP
+//   msg_calls DIR active|passive OWN-IP PEER-IP [computes|peer-computes]
 #include "calls.h"
 
 #include <array>

@@ -2,7 +2,7 @@
 //
 // One end of the calls of calls.h, on librdmacm: in a guest, over kernel rxe.
 //
-//   rdmacm_calls DIR active|passive OWN-IP PEER-IP
+//   rdmacm_calls DIR active|passive OWN-IP PEER-IP [computes|peer-computes]
 #include "calls.h"
 
 #include <cerrno>
