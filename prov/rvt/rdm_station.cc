@@ -156,17 +156,24 @@ util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
     return started;
 }
 
-/// The control thread lets go of the user first, and with it of what the user calls here.
+/// The control thread lets go of the wire first: on its word it uses what is closed behind it, the
+/// page and the descriptor that wakes the owner among it. Then of the user, who may poll the wire
+/// until then, and only then is the wire closed.
 void RdmStation::close() noexcept {
+    close_watch();
     shm::Station::close();
     close_wire();
 }
 
-void RdmStation::close_wire() noexcept {
+void RdmStation::close_watch() noexcept {
     if (watch_ != nullptr) {
         thread_->run([this] { watch_.reset(); });
         static_cast<void>(watch_.release());  // of a process that is gone, if it is still there
     }
+}
+
+void RdmStation::close_wire() noexcept {
+    close_watch();
     thread_.reset();
     flows_.reset();
     if (device_ != nullptr) {
@@ -252,7 +259,9 @@ bool RdmStation::leave_wire_to_watch() noexcept {
         flows_->note_traffic();
         return false;
     }
-    watch_->leave_to_watch();
+    if (watch_ != nullptr) [[likely]] {  // else this closes
+        watch_->leave_to_watch();
+    }
     return true;
 }
 

@@ -72,6 +72,7 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
   private:
     /// Precondition: nic_ is what is to carry flows, if anything is.
     util::Status open_wire(const RdmStationAttr& attr);
+    void close_watch() noexcept;
     void close_wire() noexcept;
     util::Status make_wake_set();
     util::Status make_wire_set();
