@@ -521,6 +521,12 @@ void CmRcPort::on_reply_locked(CmRcConnection& connection, const CmEvent& event)
     Status status = start_pair(connection, event);
     if (status.is_ok()) {
         status = agent_.establish(connection.handle_, {}, device_.now_us());
+        if (status.error() == ENOENT) {
+            // The peer has ended what it had accepted before we came to look.
+            opened_locked(connection, data_of(event));
+            end_locked(connection);
+            return;
+        }
     }
     if (!status.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot use a connection that the peer has accepted: %s",

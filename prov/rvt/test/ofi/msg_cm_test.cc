@@ -248,6 +248,24 @@ RVT_MSG_TEST(msg_cm, an_error_fills_the_readers_own_room) {
     RVT_ASSERT(std::string_view(data.data(), data.size()) == "abc");
 }
 
+// fi_cm(3): a request that has been accepted is FI_CONNECTED for who has asked, whatever follows.
+RVT_MSG_TEST(msg_cm, who_accepts_and_leaves_at_once_has_accepted) {
+    const MsgListener listener;
+    for (int i = 0; i < 20; ++i) {
+        MsgClient client;
+        client.connect(listener);
+        const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
+        MsgEnd server(listener.fabric.get(), listener.eq.get(), request.info.get());
+        RVT_OK(fi_accept(server.ep.get(), "hi", 2));
+        if (i % 2 == 0) {
+            RVT_OK(fi_shutdown(server.ep.get(), 0));
+        }
+        server.ep.reset();
+        RVT_ASSERT(expect_event(client.eq.get(), FI_CONNECTED).data.starts_with("hi"));
+        expect_event(client.eq.get(), FI_SHUTDOWN);
+    }
+}
+
 RVT_MSG_TEST(msg_cm, where_nobody_listens_is_refused) {
     MsgClient client;
     const sockaddr_in to = nobody();
