@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -435,22 +434,27 @@ void copy_fails(Rank& self) {
     }
 }
 
-/// How often this process has a file mapped.
-int mappings_of(ino_t number) {
-    int found = 0;
-    std::FILE* const maps = std::fopen("/proc/self/maps", "re");
-    char line[512];
-    while (maps != nullptr && std::fgets(line, sizeof line, maps) != nullptr) {
-        unsigned long inode = 0;
-        found += std::sscanf(line, "%*s %*s %*s %*s %lu", &inode) == 1 && inode == number ? 1 : 0;
+/// Hosts map nothing of each other.
+bool tells_mappings() {
+    return settings.exporter == "standin" && !settings.has_hosts;
+}
+
+/// Whether this process has that dma-buf mapped.
+bool has_mapped(ino_t number) {
+    const std::string name = " " + std::to_string(number) + " ";
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (line.find(kStandInName) != std::string::npos && line.find(name) != std::string::npos) {
+            return true;
+        }
     }
-    if (maps != nullptr) std::fclose(maps);
-    return found;
+    return false;
 }
 
 /// Who receives large messages from a dma-buf on its own host comes to map it, and copies them from
 /// there, once; when it is registered no more, the mapping goes.
 void message_from_mapping(Rank& self) {
+    if (!tells_mappings()) skip("no dma-buf of this host whose mappings can be told");
     constexpr std::size_t kLength = 1 << 20;
     Device device(kLength + kPage);
     Party party(self, {.caps = FI_TAGGED | FI_MSG, .mr_mode = kAnyMrMode | FI_MR_HMEM});
@@ -485,14 +489,14 @@ void message_from_mapping(Rank& self) {
     for (std::uint64_t tag = 1; !is_mapped; ++tag) {
         if (now_s() > deadline) FAB_FAIL("the peer does not map what it receives from");
         exchange(tag);
-        const bool here = self.rank == 0 || mappings_of(theirs) != 0;
+        const bool here = self.rank == 0 || has_mapped(theirs);
         is_mapped = party.trade(self.other(), here) && here;
     }
     for (std::uint64_t tag = 1; tag < 20; ++tag) exchange(tag);
     party.barrier();
     part.reset();
     party.barrier();
-    while (mappings_of(theirs) != 0) party.ep.progress();
+    while (has_mapped(theirs)) party.ep.progress();
     party.barrier();
 }
 
@@ -521,7 +525,7 @@ bool has_mapped_a_device() {
 /// Rank 1 maps the dma-buf of rank 0 that it accesses, unless one of the two may not.
 template <int kWho, Keeps kHow>
 void mapped_by_peer(Rank& self) {
-    if (settings.exporter != "standin") skip("no dma-buf whose mappings can be told");
+    if (!tells_mappings()) skip("no dma-buf of this host whose mappings can be told");
     constexpr std::size_t kBytes = 64 << 10;
     constexpr int kEnough = 300;  // accesses: the first of them asks for the mapping
     Party party(self, spec_of_keeper<kWho, kHow>(self, FI_RMA));
@@ -624,7 +628,7 @@ void moved(Rank& self) {
             std::memset(bytes.data(), 0, kBytes);
             access(false, kBytes);
             FAB_EQUAL(std::memcmp(bytes.data(), expected.data(), kBytes), 0);
-        } while (!has_mapped_a_device());
+        } while (!settings.has_hosts && !has_mapped_a_device());
         fill(bytes.data(), kBytes, 50 + turn);
         access(true, kBytes / 2);
         party.barrier();
