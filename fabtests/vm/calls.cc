@@ -165,6 +165,7 @@ class Course {
                          : difference(kReceiveAt, kMeanwhile, !is_active_));
         await_write();
         std::fill_n(memory_.begin() + kTargetAt, kArea, std::byte{0});
+        folder_.put("is-ready", "");  // to be written to once more
     }
 
     void go_on_meanwhile() {
@@ -173,7 +174,7 @@ class Course {
         write_and_read();
         report_.line("all of it while the other end computed",
                      folder_.has("computed") ? "it took longer" : "");
-        folder_.await("computed");
+        folder_.await("is-ready");
     }
 
     void trade_cards() {
