@@ -221,8 +221,8 @@ Test(access, what_brings_something_back_counts_as_a_remote_read) {
     options.caps = FI_RMA | FI_ATOMIC | FI_RMA_EVENT;
     Pair pair(options);
     std::uint64_t target = 1;
-    const auto mr = pair.b.reg(&target, sizeof target, kAll, 1);
     const auto written = pair.b.open.cntr();
+    const auto mr = pair.b.reg(&target, sizeof target, kAll, 1);
     RVT_OK(fi_mr_bind(mr.get(), &written->fid, FI_REMOTE_WRITE));
     std::uint64_t operand = 2;
     std::uint64_t before = 0;
@@ -270,9 +270,9 @@ Test(access, who_reads_a_regions_counter_makes_progress) {
     Pair pair(options);
     pair.a.other = nullptr;
     std::uint64_t target = 0;
-    const auto mr = pair.b.reg(&target, sizeof target, kAll, 1);
     const auto written = pair.b.open.cntr();
     const auto foreign = pair.a.open.cntr();
+    const auto mr = pair.b.reg(&target, sizeof target, kAll, 1);
     RVT_EQ(fi_mr_bind(mr.get(), &foreign->fid, FI_REMOTE_WRITE), -FI_EDOMAIN);
     RVT_OK(fi_mr_bind(mr.get(), &written->fid, FI_REMOTE_WRITE));
     const std::uint64_t value = 7;
