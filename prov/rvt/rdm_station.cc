@@ -168,7 +168,11 @@ void RdmStation::close() noexcept {
 void RdmStation::close_watch() noexcept {
     if (watch_ != nullptr) {
         thread_->run([this] { watch_.reset(); });
-        static_cast<void>(watch_.release());  // of a process that is gone, if it is still there
+    }
+    // Of a process that is gone. Else the control thread still looks whether there is one: nothing
+    // is written here.
+    if (watch_ != nullptr) {
+        static_cast<void>(watch_.release());
     }
 }
 
