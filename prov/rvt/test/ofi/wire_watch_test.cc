@@ -146,7 +146,9 @@ class AwayWire final : public Wire {
     void begin(WireWatch& watch) const {
         watch.on_ready(EPOLLIN);
         RVT_EQ(polls, 0);
-        watch.on_timer();
+        do {
+            watch.on_timer();  // a turn may be over before the wire has been found quiet
+        } while (let_gos == 0);
         RVT_EQ(traffic, 1);
     }
     /// Another one, and what the watch does of it.
