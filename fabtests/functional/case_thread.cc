@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Threads of an application, and progress that the provider makes by itself.
+#include <netinet/in.h>
+
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -12,6 +15,8 @@ namespace {
 
 constexpr std::size_t kThreads = 4;
 constexpr std::size_t kRoundTrips = 500;
+constexpr std::size_t kPortByte =
+    offsetof(sockaddr_in, sin_port);  // sockaddr_in6 has it there, too
 constexpr std::size_t kThreadSizes[] = {8, 3000, 64, 50000};
 
 /// What one thread waits for; whichever thread reads the completion counts it here.
@@ -216,10 +221,47 @@ void post_beside_a_sleeper(Rank& self) {
     party.barrier();
 }
 
+/// With FI_THREAD_COMPLETION a thread that uses no endpoint inserts and removes addresses and
+/// registers and closes regions, which belong to none, while another one sends to ever new numbers.
+void manage_beside_traffic(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED | FI_RMA, .threading = FI_THREAD_COMPLETION});
+    Buffer buffer(party.ep, sizeof(std::uint64_t));
+    const std::vector<char> name = party.ep.name();
+    std::atomic<bool> is_over{false};
+    std::thread manager([&] {
+        std::vector<char> stranger = name;
+        std::vector<char> memory(4096);
+        std::vector<fi_addr_t> inserted(100);
+        // relaxed: only that it ends counts.
+        while (!is_over.load(std::memory_order_relaxed)) {
+            for (std::size_t i = 0; i < inserted.size(); ++i) {
+                stranger[kPortByte] = static_cast<char>(i);
+                FAB_EQUAL(fi_av_insert(party.ep.av, stranger.data(), 1, &inserted[i], 0, nullptr),
+                          1);
+            }
+            Region region(party.ep, memory.data(), memory.size(), FI_REMOTE_READ);
+            FAB_OK(fi_av_remove(party.ep.av, inserted.data(), inserted.size(), 0));
+        }
+    });
+    Contexts contexts(1);
+    for (std::uint64_t turn = 0; turn < turns_here(20'000); ++turn) {
+        fi_addr_t to = FI_ADDR_UNSPEC;
+        FAB_EQUAL(fi_av_insert(party.ep.av, name.data(), 1, &to, 0, nullptr), 1);
+        party.trecv(buffer, sizeof turn, turn, 0, contexts.at(0));
+        party.ep.post([&] { return fi_tinject(party.ep.ep, &turn, sizeof turn, to, turn); });
+        party.ep.wait_rx();
+        FAB_EQUAL(*buffer.as<std::uint64_t>(), turn);
+    }
+    // relaxed: as above.
+    is_over.store(true, std::memory_order_relaxed);
+    manager.join();
+}
+
 constexpr Case kCases[] = {
     {"thread_share_an_endpoint", share_an_endpoint, 2, 60},
     {"thread_own_domains", own_domains, 2, 60},
     {"thread_close_beside_polls", close_beside_polls, 2, 60},
+    {"thread_manage_beside_traffic", manage_beside_traffic, 2, 60},
     {"thread_post_beside_a_sleeper", post_beside_a_sleeper, 2, 40},
     {"thread_automatic_progress", automatic_progress, 2, 40},
 };

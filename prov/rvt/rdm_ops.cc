@@ -6,13 +6,12 @@
 
 namespace rvt {
 
-extern const ofi::RdmOps kRdmOpsNone;
 extern const ofi::RdmOps kRdmOpsOwner;
 extern const ofi::RdmOps kRdmOpsSpin;
 
 void use_rdm_ops() noexcept {
     // In the order of ofi::LockPolicy.
-    ofi::set_rdm_engine({&kRdmOpsNone, &kRdmOpsOwner, &kRdmOpsSpin});
+    ofi::set_rdm_engine({&kRdmOpsOwner, &kRdmOpsSpin});
 }
 
 }  // namespace rvt

@@ -51,7 +51,7 @@ util::Status RdmStation::open(const RdmStationAttr& attr) {
                                                     .keys = attr.keys,
                                                     .has_auto_progress = attr.has_auto_progress,
                                                     .wants_rma_events = attr.wants_rma_events,
-                                                    .control_may_enter = attr.control_may_enter});
+                                                    .control_may_enter = true});
     if (!opened.is_ok()) {
         return opened;
     }

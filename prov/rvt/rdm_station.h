@@ -28,7 +28,6 @@ struct RdmStationAttr {
     core::RdKeys keys;
     bool has_auto_progress = false;
     bool wants_rma_events = false;
-    bool control_may_enter = false;
 };
 
 /// Threads: as shm::Station.

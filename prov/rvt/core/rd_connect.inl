@@ -83,8 +83,7 @@ util::Status RdEngine<Lock, Host>::enable() {
         opened = station_.open({.user = this,
                                 .keys = keys_,
                                 .has_auto_progress = attr_.has_auto_progress,
-                                .wants_rma_events = attr_.wants_rma_events,
-                                .control_may_enter = Lock::kControlMayEnter});
+                                .wants_rma_events = attr_.wants_rma_events});
     }
     if (opened.is_ok()) {
         is_enabled_ = true;

@@ -438,7 +438,7 @@ bool RdEngine<Lock, Host>::control_send() noexcept {
         return false;
     }
     if (!lock_.try_lock_control()) {
-        return Lock::kControlMayEnter;
+        return true;
     }
     send_waiting_locked();
     const bool is_left = !busy_.empty();

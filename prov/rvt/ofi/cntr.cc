@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 
 #include <array>
-#include <concepts>
 #include <cstring>
 #include <memory>
 
@@ -21,10 +20,8 @@ template <class Lock>
 bool try_progress(Cntr& cntr) noexcept {
     const util::Guard<Lock> guard(cntr.domain->lock.as<Lock>());
     const bool has_moved = cntr.progressors.run_locked() != 0;
-    if constexpr (!std::same_as<Lock, util::NullLock>) {
-        if (!has_moved) {
-            cntr.domain->send_for_others_locked();
-        }
+    if (!has_moved) {
+        cntr.domain->send_for_others_locked();
     }
     const bool is_yield_due = cntr.courtesy.is_due(has_moved);
     if (is_yield_due) [[unlikely]] {
@@ -171,8 +168,8 @@ constexpr fi_ops_cntr make_ops() noexcept {
         .seterr = cntr_seterr,
     };
 }
-constinit std::array<fi_ops_cntr, kLockPolicies> cntr_ops = {
-    make_ops<util::NullLock>(), make_ops<util::OwnerLock>(), make_ops<util::SpinLock>()};
+constinit std::array<fi_ops_cntr, kLockPolicies> cntr_ops = {make_ops<util::OwnerLock>(),
+                                                             make_ops<util::SpinLock>()};
 
 int open_waiting(Cntr& cntr, const fi_cntr_attr& attr) {
     cntr.wake_fd.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -263,13 +263,12 @@ constexpr std::array<fi_ops_cq, 4> make_row() noexcept {
     return {make_ops<Lock, fi_cq_entry>(), make_ops<Lock, fi_cq_msg_entry>(),
             make_ops<Lock, fi_cq_data_entry>(), make_ops<Lock, fi_cq_tagged_entry>()};
 }
-constinit std::array<std::array<fi_ops_cq, 4>, kLockPolicies> cq_ops = {
-    make_row<util::NullLock>(), make_row<util::OwnerLock>(), make_row<util::SpinLock>()};
+constinit std::array<std::array<fi_ops_cq, 4>, kLockPolicies> cq_ops = {make_row<util::OwnerLock>(),
+                                                                        make_row<util::SpinLock>()};
 static_assert(FI_CQ_FORMAT_CONTEXT == 1 && FI_CQ_FORMAT_MSG == 2 && FI_CQ_FORMAT_DATA == 3 &&
               FI_CQ_FORMAT_TAGGED == 4);
-static_assert(static_cast<int>(LockPolicy::kNone) == 0 &&
-              static_cast<int>(LockPolicy::kOwner) == 1 &&
-              static_cast<int>(LockPolicy::kSpin) == 2);
+static_assert(static_cast<int>(LockPolicy::kOwner) == 0 &&
+              static_cast<int>(LockPolicy::kSpin) == 1);
 
 fi_ops_cq* ops_of(LockPolicy policy, fi_cq_format format) noexcept {
     return &cq_ops[static_cast<std::size_t>(policy)][static_cast<std::size_t>(format) - 1];

@@ -4,8 +4,6 @@
 // call, another look.
 #pragma once
 
-#include <concepts>
-
 #include "ofi/cq.h"
 #include "util/lock.h"
 
@@ -72,9 +70,7 @@ RVT_ALWAYS_INLINE ssize_t try_read_entries(Cq& cq, void* buffer, std::size_t cou
     if (queue.is_empty() || count == 0) {
         unsigned moved = cq.progressors.run_locked();
         if (moved == 0) {
-            if constexpr (!std::same_as<Lock, util::NullLock>) {
-                cq.domain->send_for_others_locked();
-            }
+            cq.domain->send_for_others_locked();
             is_yield_due = cq.courtesy.is_due(false);
             if (is_yield_due) [[unlikely]] {
                 cq.progressors.remind_peers_locked();

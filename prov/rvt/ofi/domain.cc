@@ -181,13 +181,6 @@ util::Status open_keys(Domain& domain) {
     return util::kOk;
 }
 
-/// Connections share ports, so that their endpoints need a lock even where threads share none.
-LockPolicy lock_policy_for(const fi_info& info) noexcept {
-    const fi_domain_attr& attr = *info.domain_attr;
-    const LockPolicy policy = choose_lock_policy(attr.threading, attr.data_progress);
-    return type_of(&info) == FI_EP_MSG && policy == LockPolicy::kNone ? LockPolicy::kSpin : policy;
-}
-
 /// Opens the NIC that the info names, if it names one.
 util::Status open_nic(Domain& domain, const fi_info& info) {
     auto nic = open_msg_nic(info.domain_attr->name);
@@ -332,8 +325,7 @@ void Domain::send_for_next_locked() noexcept {
 }
 
 bool Domain::may_sleep_locked() const noexcept {
-    const bool is_locked = lock.policy() != LockPolicy::kNone;
-    return !is_locked || !has_several_endpoints ||
+    return !has_several_endpoints ||
            std::ranges::none_of(endpoints, &core::RdEndpoint::has_unsent_locked);
 }
 
@@ -357,7 +349,7 @@ int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uin
         if (info == nullptr || info->domain_attr == nullptr) {
             return -FI_EINVAL;
         }
-        auto made = std::make_unique<Domain>(lock_policy_for(*info));
+        auto made = std::make_unique<Domain>(choose_lock_policy(info->domain_attr->threading));
         made->fabric = &Fabric::from(fabric);
         copy_attributes(*made, *info);
         made->has_msg_info = type_of(info) == FI_EP_MSG;

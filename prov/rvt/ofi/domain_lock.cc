@@ -4,12 +4,9 @@
 
 namespace rvt::ofi {
 
-LockPolicy choose_lock_policy(fi_threading threading, fi_progress data_progress) noexcept {
+LockPolicy choose_lock_policy(fi_threading threading) noexcept {
     if (threading == FI_THREAD_DOMAIN) {
         return util::OwnerLock::is_supported() ? LockPolicy::kOwner : LockPolicy::kSpin;
-    }
-    if (threading == FI_THREAD_COMPLETION && data_progress == FI_PROGRESS_MANUAL) {
-        return LockPolicy::kNone;
     }
     return LockPolicy::kSpin;
 }

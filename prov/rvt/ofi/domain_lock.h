@@ -9,12 +9,13 @@
 
 namespace rvt::ofi {
 
-enum class LockPolicy : std::uint8_t { kNone, kOwner, kSpin };
-inline constexpr std::size_t kLockPolicies = 3;
+enum class LockPolicy : std::uint8_t { kOwner, kSpin };
+inline constexpr std::size_t kLockPolicies = 2;
 
-/// fi_domain(3), "threading". FI_THREAD_COMPLETION leaves the control thread out, so it is
-/// lock-free only where the application drives all progress itself.
-LockPolicy choose_lock_policy(fi_threading threading, fi_progress data_progress) noexcept;
+/// fi_domain(3), "threading". Only FI_THREAD_DOMAIN keeps threads apart in all that a domain's
+/// objects share: at other levels address vectors and regions change beside the calls on an
+/// endpoint that they concern.
+LockPolicy choose_lock_policy(fi_threading threading) noexcept;
 
 class DomainLock {
   public:
@@ -28,26 +29,22 @@ class DomainLock {
     /// The lock itself, for code that was instantiated for its policy.
     template <class Lock>
     [[nodiscard]] Lock& as() noexcept {
-        if constexpr (std::same_as<Lock, util::NullLock>) {
-            return null_;
-        } else if constexpr (std::same_as<Lock, util::OwnerLock>) {
+        if constexpr (std::same_as<Lock, util::OwnerLock>) {
             return owner_;
         } else {
             return spin_;
         }
     }
 
-    // For control paths, which do not care to be instantiated three times.
+    // For control paths, which do not care to be instantiated twice.
     void lock() noexcept RVT_NO_ANALYSIS {
         switch (policy_) {
-            case LockPolicy::kNone: break;
             case LockPolicy::kOwner: owner_.lock(); break;
             case LockPolicy::kSpin: spin_.lock(); break;
         }
     }
     void unlock() noexcept RVT_NO_ANALYSIS {
         switch (policy_) {
-            case LockPolicy::kNone: break;
             case LockPolicy::kOwner: owner_.unlock(); break;
             case LockPolicy::kSpin: spin_.unlock(); break;
         }
@@ -57,7 +54,6 @@ class DomainLock {
     /// thread may not enter.
     bool try_lock_control() noexcept RVT_NO_ANALYSIS {
         switch (policy_) {
-            case LockPolicy::kNone: break;
             case LockPolicy::kOwner: return owner_.try_lock_control();
             case LockPolicy::kSpin: return spin_.try_lock_control();
         }
@@ -65,7 +61,6 @@ class DomainLock {
     }
     void unlock_control() noexcept RVT_NO_ANALYSIS {
         switch (policy_) {
-            case LockPolicy::kNone: break;
             case LockPolicy::kOwner: owner_.unlock_control(); break;
             case LockPolicy::kSpin: spin_.unlock_control(); break;
         }
@@ -73,15 +68,8 @@ class DomainLock {
 
   private:
     const LockPolicy policy_;
-    util::NullLock null_;
     util::OwnerLock owner_;
     util::SpinLock spin_;
 };
-
-/// The policy as a value, for tables that are chosen by it.
-template <class Lock>
-inline constexpr LockPolicy kPolicyOf = std::same_as<Lock, util::NullLock>    ? LockPolicy::kNone
-                                        : std::same_as<Lock, util::OwnerLock> ? LockPolicy::kOwner
-                                                                              : LockPolicy::kSpin;
 
 }  // namespace rvt::ofi

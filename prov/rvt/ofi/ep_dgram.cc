@@ -34,8 +34,7 @@ constexpr std::uint64_t kCntrBindFlags =
 constexpr unsigned kControlRounds = 16;
 
 // In the order of LockPolicy.
-constinit std::array<fi_ops_msg, kLockPolicies> msg_ops = {ep_dgram_msg_ops<util::NullLock>(),
-                                                           ep_dgram_msg_ops<util::OwnerLock>(),
+constinit std::array<fi_ops_msg, kLockPolicies> msg_ops = {ep_dgram_msg_ops<util::OwnerLock>(),
                                                            ep_dgram_msg_ops<util::SpinLock>()};
 
 core::Counter* counter_of(Cntr* cntr) noexcept {

@@ -536,15 +536,7 @@ int fill(EpMsg& ep, const fi_info& info) {
     return 0;
 }
 
-/// Domains of several threads without a lock are for endpoints that share nothing; those of
-/// connections share ports.
 int check(const Domain& domain, std::uint64_t caps) noexcept {
-    if (domain.lock.policy() == LockPolicy::kNone) {
-        RVT_WARN(kEpCtrl,
-                 "cannot open endpoint: the domain was opened for FI_THREAD_COMPLETION "
-                 "and FI_EP_RDM; open it with an info of FI_EP_MSG");
-        return -FI_EINVAL;
-    }
     if ((caps & kMemoryCaps) != 0 && !domain.mr_mode.has_provider_keys) {
         RVT_WARN(kEpCtrl, "cannot open endpoint: remote memory needs a domain with FI_MR_PROV_KEY");
         return -FI_EINVAL;

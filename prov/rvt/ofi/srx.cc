@@ -229,10 +229,6 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
                  kMsgMaxQueue);
         return -FI_EINVAL;
     }
-    if (domain.lock.policy() == LockPolicy::kNone) {
-        RVT_WARN(kEpCtrl, "cannot open shared context: the domain is not one of FI_EP_MSG");
-        return -FI_EINVAL;
-    }
     const util::Status shared = domain.open_msg();
     if (!shared.is_ok()) {
         return to_fi(shared);

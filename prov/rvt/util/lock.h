@@ -14,17 +14,6 @@
 
 namespace rvt::util {
 
-/// No lock: the application serialises, and the control thread never enters.
-class RVT_CAPABILITY("mutex") NullLock {
-  public:
-    static constexpr bool kControlMayEnter = false;
-    RVT_ALWAYS_INLINE void lock() noexcept RVT_ACQUIRE() {}
-    RVT_ALWAYS_INLINE bool try_lock() noexcept RVT_TRY_ACQUIRE(true) { return true; }
-    RVT_ALWAYS_INLINE void unlock() noexcept RVT_RELEASE() {}
-    static bool try_lock_control() noexcept { return false; }
-    static void unlock_control() noexcept {}
-};
-
 /// One application thread at a time by contract, plus the control thread.
 ///
 /// The application side costs two plain stores and a load. The control thread pays for both with
@@ -32,8 +21,6 @@ class RVT_CAPABILITY("mutex") NullLock {
 /// and then looks whether the application is inside.
 class RVT_CAPABILITY("mutex") OwnerLock {
   public:
-    static constexpr bool kControlMayEnter = true;
-
     RVT_ALWAYS_INLINE void lock() noexcept RVT_ACQUIRE() {
         // relaxed: ordered against the load below by the control thread's membarrier.
         inside_.store(1, std::memory_order_relaxed);
@@ -82,8 +69,6 @@ class RVT_CAPABILITY("mutex") OwnerLock {
 /// Any number of threads. A test-and-test-and-set lock that yields when it waits for long.
 class RVT_CAPABILITY("mutex") SpinLock {
   public:
-    static constexpr bool kControlMayEnter = true;
-
     RVT_ALWAYS_INLINE void lock() noexcept RVT_ACQUIRE() {
         // acquire: pairs with the release in unlock().
         if (held_.exchange(1, std::memory_order_acquire) != 0) [[unlikely]] {

@@ -31,13 +31,11 @@ inline void* context_of(std::uint64_t number) {
 }
 
 /// The lock of an endpoint that one thread uses, which is its control thread as well.
-class CountedLock : public util::NullLock {
+class CountedLock : public util::SpinLock {
   public:
-    static constexpr bool kControlMayEnter = true;
-
     bool try_lock_control() noexcept {
         ++claims;
-        return true;
+        return SpinLock::try_lock_control();
     }
 
     unsigned claims = 0;  // by the control thread: each interrupts the application

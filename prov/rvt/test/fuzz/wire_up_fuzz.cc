@@ -133,7 +133,7 @@ class Node {
     std::uint64_t base = 0;
 
   private:
-    using Engine = core::RdEngine<util::NullLock, RdmHost>;
+    using Engine = core::RdEngine<util::SpinLock, RdmHost>;
 
     void receive(std::size_t place) {
         const iovec buffer{inbox_[place].data(), kMessageBytes};
@@ -146,7 +146,7 @@ class Node {
         refused_ += posted.is_ok() ? 0 : 1;
     }
 
-    util::NullLock lock_;
+    util::SpinLock lock_;
     util::Mapping key_file_ = util::Mapping::create("keys", core::KeyTable::block_bytes(60),
                                                     core::KeyTable::block_bytes(60))
                                   .take();

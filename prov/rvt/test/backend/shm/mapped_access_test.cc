@@ -18,7 +18,7 @@ using shm::test::Process;
 
 namespace {
 
-using Engine = core::RdEngine<util::NullLock, RdmHost>;
+using Engine = core::RdEngine<util::SpinLock, RdmHost>;
 constexpr std::size_t kBytes = 1 << 20;
 
 /// An endpoint with what a domain would give it.
@@ -66,7 +66,7 @@ struct Node {
         return outcome;
     }
 
-    util::NullLock lock;
+    util::SpinLock lock;
     util::Mapping key_file;
     std::unique_ptr<core::KeyTable> keys;
     std::unique_ptr<core::Cq> cq;
