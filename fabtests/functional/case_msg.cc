@@ -267,6 +267,41 @@ void unexpected_receives(Rank& self) {
     }
 }
 
+/// Long messages between two that have exchanged much already, for a receiver that waits and for
+/// one that comes later, into buffers that are as long or shorter.
+void warm_lengths(Rank& self) {
+    constexpr std::size_t kMost = (1 << 20) + 1;
+    Party party(self, {.caps = FI_MSG});
+    Buffer buffer(party.ep, kMost);
+    Contexts contexts(1);
+    const auto pass = [&](std::size_t size, std::size_t room, bool is_awaited) {
+        if (self.rank == 0) {
+            if (is_awaited) party.barrier();
+            party.send(buffer, size, contexts.at(0));
+            if (!is_awaited) party.barrier();
+            party.ep.wait_any(party.ep.tx_cq);  // of what is cut off it may or may not be told
+            return;
+        }
+        std::memset(buffer.as(), 0, size);
+        if (!is_awaited) party.barrier();
+        party.recv(buffer, room, contexts.at(0));
+        if (is_awaited) party.barrier();
+        const Completion got = party.ep.wait_any(party.ep.rx_cq);
+        FAB_EQUAL(got.err, room < size ? FI_ETRUNC : 0);
+        FAB_EQUAL(got.olen, size - room);
+        buffer.expect(5, room);
+        for (std::size_t i = room; i < size; ++i) FAB_EQUAL(buffer.as()[i], 0);
+    };
+    if (self.rank == 0) buffer.fill(5);
+    for (int i = 0; i < 8; ++i) pass(kMost, kMost, true);
+    for (const std::size_t size : {32769UL, 65536UL, 100000UL, 1UL << 20, kMost}) {
+        for (const std::size_t room : {0UL, 100UL, 16383UL, 16384UL, 16385UL, size - 5, size}) {
+            pass(size, room, true);
+            pass(size, room, false);
+        }
+    }
+}
+
 /// Of three receives the second is cancelled: two messages fill the other two.
 void cancel(Rank& self) {
     Party party(self, {.caps = FI_MSG});
@@ -496,6 +531,7 @@ constexpr Case kCases[] = {
     {"msg_senddata", senddata},
     {"msg_iov", iov},
     {"msg_truncation", truncation},
+    {"msg_warm_lengths", warm_lengths},
     {"msg_unexpected_receives", unexpected_receives},
     {"msg_cancel", cancel},
     {"msg_multi_recv", multi_recv},

@@ -415,6 +415,9 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.knows_nic_keys = false;
     peer.book.clear();
     peer.stream = nullptr;
+    peer.is_head_due = false;
+    peer.head_for = 0;
+    peer.until_head = 0;
     peer.write = {};
     peer.has_keys_view = peer.is_held = peer.has_refused_share = false;
     peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
@@ -476,8 +479,9 @@ bool RdEngine<Lock, Host>::is_idle(void* peer) noexcept {
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::has_nothing_under_way(const Peer& peer) noexcept {
     if (peer.outstanding != 0 || peer.outstanding_accesses != 0 || peer.rendezvous_due != 0 ||
-        peer.stream != nullptr || peer.write.is_active || !peer.jobs.is_empty() ||
-        !peer.lent.is_empty() || !peer.replies.empty() || !peer.responses.empty()) {
+        peer.stream != nullptr || peer.is_head_due || peer.write.is_active ||
+        !peer.jobs.is_empty() || !peer.lent.is_empty() || !peer.replies.empty() ||
+        !peer.responses.empty()) {
         return false;
     }
     bool is_free = true;

@@ -148,6 +148,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     // after which the receiver starts, and the longest.
     static constexpr std::uint64_t kFirstPiece = 16 * 1024;
     static constexpr std::uint64_t kLastPiece = 32 * 1024;
+    // Of what is longer, a head gains too little. After one that the receiver had no use for, so
+    // many headers go without.
+    static constexpr std::uint64_t kMostWithHead = 1u << 20;
+    static constexpr std::uint32_t kUntilHead = 16;
     // Of a buffer: what a packet brings. Runs through shared memory are longer, and need none.
     static constexpr std::size_t kMostExpected = 2 * 1024;
     static constexpr std::uint64_t kMinSplit = 32 * 1024;
@@ -214,6 +218,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool waits_for_match(Peer& peer, RdTxOp& op) noexcept;
     bool lend(Peer& peer, RdTxOp& op) noexcept;
     bool send_rendezvous(Peer& peer, RdTxOp& op) noexcept;
+    std::byte* room_for_head(Peer& peer, const RdTxOp& op) noexcept;
     /// Larger messages stay with the sender until they are matched.
     std::size_t eager_max(const Path& path) const noexcept {
         return path.is_remote() ? tuning_.wire_eager_max : tuning_.eager_max;
@@ -272,6 +277,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool on_eager_first(Peer& peer, const Arrival& arrival) noexcept;
     bool on_eager_more(Peer& peer, const Arrival& arrival) noexcept;
     bool on_rendezvous(Peer& peer, const Arrival& arrival) noexcept;
+    bool on_head(Peer& peer, const Arrival& arrival) noexcept;
     void look_ahead(Peer& peer) noexcept;
     RdRxEntry* match_posted(std::uint8_t wire, std::uint64_t tag, Peer& peer) noexcept;
     static bool is_simple(const RdRxEntry& entry, std::size_t len) noexcept;

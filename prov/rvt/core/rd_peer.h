@@ -130,6 +130,9 @@ struct RdPeerBase {
     bool has_quiet_writes = false;     // the target may not have executed some of them
     std::uint64_t quiet_writes = 0;    // sent without a record, and not refused
     RdInbound* stream = nullptr;       // the eager message that is arriving
+    bool is_head_due = false;          // that of a message is
+    std::uint64_t head_for = 0;        // name of the RdInbound that takes it; 0: it is dropped
+    std::uint32_t until_head = 0;      // headers to it until one has a head again
     RdTxQueue jobs;                    // messages that the peer has asked for
     RdTxQueue lent;                    // done but for their buffers, which the path still names
     RdIncomingWrite write;

@@ -184,7 +184,7 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) noexcept {
     RdHeader header;
     std::memcpy(&header, arrival.payload(), sizeof header);
-    if (peer.stream != nullptr || header.total > kMaxEagerTotal ||
+    if (peer.stream != nullptr || peer.is_head_due || header.total > kMaxEagerTotal ||
         arrival.length() > header.total) {
         return false;
     }
@@ -229,6 +229,9 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
 
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::on_eager_more(Peer& peer, const Arrival& arrival) noexcept {
+    if (peer.is_head_due) {
+        return on_head(peer, arrival);
+    }
     RdInbound* const inbound = peer.stream;
     if (inbound == nullptr || arrival.length() > inbound->total - inbound->received) {
         return false;
@@ -255,6 +258,10 @@ bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noe
     if (is_readable && (!is_contiguous || payload.readable.key > 0xffffffffu)) {
         return false;
     }
+    const bool has_head = (arrival.flags() & wire::kHead) != 0;
+    if (peer.is_head_due || (has_head && (is_readable || peer.stream != nullptr))) {
+        return false;
+    }
     const RdHeader& header = payload.header;
     RdRxEntry* const entry = match_posted(arrival.flags(), arrival.tag(), peer);
     RdInbound* const inbound = take_inbound(peer, arrival, header.total, entry);
@@ -271,12 +278,31 @@ bool RdEngine<Lock, Host>::on_rendezvous(Peer& peer, const Arrival& arrival) noe
         std::memcpy(inbound->inline_storage.data(), &payload.opening, sizeof payload.opening);
     }
     inbound->state = RdInbound::State::kRendezvous;
+    if (has_head) {
+        peer.is_head_due = true;
+        peer.head_for = util::Pool<RdInbound>::name_of(*inbound);
+    }
     if (entry != nullptr) {
         attach(*inbound, *entry);
         start_pull(*inbound);
         return true;
     }
     return keep_unexpected(peer, *inbound);
+}
+
+/// The first bytes of the message that was announced before. Who has no receive for it yet, or
+/// fetches it another way, drops them.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::on_head(Peer& peer, const Arrival& arrival) noexcept {
+    if (arrival.length() != wire::kHeadBytes) {
+        return false;
+    }
+    peer.is_head_due = false;
+    RdInbound* const inbound = inbound_.find(std::exchange(peer.head_for, 0));
+    if (inbound != nullptr && inbound->state == RdInbound::State::kPulling) {
+        place(*inbound, arrival.run(), arrival.length());
+    }
+    return true;
 }
 
 // ---- inbound messages ----

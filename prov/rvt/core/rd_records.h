@@ -84,6 +84,7 @@ struct RdTxOp : util::Pooled {
     RdLoan loan;                        // kMessage: of its buffer
     bool is_in_line = false;            // in the peer's queue of messages
     bool is_rendezvous = false;         // kMessage: sent as a header
+    bool has_head = false;              // kMessage: its first bytes went with the header
     bool is_asked = false;              // kMessage: the peer has asked for the data
     bool is_direct = false;   // one-sided: this process copies to or from the peer's memory
     bool is_by_nic = false;   // one-sided: its NIC does

@@ -253,7 +253,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
         op->answers_due = op->segment = op->share_count = 0;
         op->method = RdMethod::kCount;
         op->is_direct = op->is_by_nic = op->is_asked = op->is_rendezvous = op->has_waited = false;
-        op->is_placed = false;
+        op->is_placed = op->has_head = false;
         op->loan = {};
     }
     return op;
@@ -453,19 +453,47 @@ bool RdEngine<Lock, Host>::send_rendezvous(Peer& peer, RdTxOp& op) noexcept {
     }
     // Another connection may have taken the place of the one that it was lent for.
     const bool is_readable = source != nullptr || (op.loan.is_any() && peer.path.can_rdma());
+    std::byte* const head = is_readable ? nullptr : room_for_head(peer, op);
     // No acknowledgement is asked for: kFinish follows the match anyway, and the buffer is in use
     // until then.
-    const auto flags =
-        static_cast<std::uint8_t>(wire_flags(op.flags) | (is_contiguous ? wire::kContiguous : 0) |
-                                  (is_readable ? wire::kReadable : 0));
+    const auto flags = static_cast<std::uint8_t>(
+        wire_flags(op.flags) | (is_contiguous ? wire::kContiguous : 0) |
+        (is_readable ? wire::kReadable : 0) | (head != nullptr ? wire::kHead : 0));
     if (!peer.path.put(RdOp::kRendezvous, flags, op.tag, op.data, &payload,
                        has_opening ? sizeof payload : RdRendezvous::bytes(is_readable))) {
         return false;
+    }
+    if (head != nullptr) {
+        // The receiver reads the header meanwhile.
+        util::IovCursor(op.iov.data(), op.iov_count).gather(head, wire::kHeadBytes);
+        peer.path.put_run(RdOp::kEagerMore, 0, 0, 0, nullptr, 0, wire::kHeadBytes);
+        op.has_head = true;
+        expect_run(peer);
     }
     ++peer.rendezvous_due;
     op.is_rendezvous = true;
     sent(peer, op, true);
     return true;
+}
+
+/// Room for the first bytes of a message, which go with its header where the receiver is likely to
+/// wait for nothing else: so both ends copy while the header is answered. Returns: nullptr where
+/// the header goes alone.
+template <class Lock, class Host>
+std::byte* RdEngine<Lock, Host>::room_for_head(Peer& peer, const RdTxOp& op) noexcept {
+    Path& path = peer.path;
+    if (path.is_remote() || peer.is_held || has(op.flags, RdFlags::kHasUse) ||
+        op.total < 2 * wire::kHeadBytes || op.total > kMostWithHead ||
+        path.max_run() < wire::kHeadBytes || peer.waiting != 1 || path.is_peer_busy() ||
+        !path.is_peer_polling()) {
+        return nullptr;
+    }
+    if (peer.until_head != 0) {
+        --peer.until_head;
+        return nullptr;
+    }
+    std::byte* const room = path.reserve_run(wire::kHeadBytes, 0);
+    return path.has_line() ? room : nullptr;  // for the header, too
 }
 
 /// The operation at the head of the queue has left entirely.

@@ -4,7 +4,7 @@
 // The sender keeps the message and sends a header (kRendezvous). When it is matched, the receiver
 // picks a method:
 //   pipeline  asks (kPull); the sender streams kPullData through the rings, both copy at the same
-//             time
+//             time. To who seems to wait for the message, its head goes unasked behind the header
 //   direct    reads the sender's memory itself
 //   fetch     over a NIC: lets it read the sender's memory; of a device, lets its library do that
 //             (rd_device.inl)
@@ -45,6 +45,12 @@ void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
     }
     inbound.method =
         peer.path.is_remote() ? RdMethod::kPipeline : pull_methods_.choose(wanted, allowed);
+    const bool has_head = peer.head_for == util::Pool<RdInbound>::name_of(inbound);
+    const bool takes_head =
+        has_head && inbound.method == RdMethod::kPipeline && wanted > wire::kHeadBytes;
+    if (has_head && !takes_head) {
+        peer.head_for = 0;
+    }
     inbound.started = util::cpu_ticks();
     ++pulls_;
     switch (inbound.method) {
@@ -61,7 +67,7 @@ void RdEngine<Lock, Host>::start_pull(RdInbound& inbound) noexcept {
         case RdMethod::kPipeline:
         case RdMethod::kCount:
             inbound.state = RdInbound::State::kPulling;
-            ask_for_data(inbound, 0, wanted, 0);
+            ask_for_data(inbound, takes_head ? wire::kHeadBytes : 0, wanted, 0);
             break;
     }
 }
@@ -348,7 +354,12 @@ bool RdEngine<Lock, Host>::on_pull(Peer& peer, const Arrival& arrival) noexcept 
     if (op->is_asked && (!op->is_direct || pull.address != 0)) {
         return false;
     }
-    peer.rendezvous_due -= op->is_asked ? 0 : 1;
+    if (!op->is_asked) {
+        --peer.rendezvous_due;
+        if (op->has_head && pull.begin != wire::kHeadBytes) {
+            peer.until_head = kUntilHead;
+        }
+    }
     op->is_asked = true;
     op->is_direct = pull.address != 0;
     op->done = pull.begin;

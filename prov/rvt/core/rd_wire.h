@@ -15,9 +15,10 @@ enum class RdOp : std::uint8_t {
     kInvalid = 0,
     kEager,       // tag, data; the whole message in lines
     kEagerFirst,  // tag, data, RdHeader; first part of a message in a run
-    kEagerMore,   // a further part of the message that kEagerFirst began; nothing else eager comes
-                  // between
-    kRendezvous,  // tag, data, RdHeader; the message stays with the sender until it is asked for
+    kEagerMore,   // a further part of the message that kEagerFirst began, or the head of that which
+                  // kRendezvous has announced; nothing else of messages comes between
+    kRendezvous,  // tag, data, RdHeader; the message stays with the sender until it is asked for,
+                  // but for its head, if there is one
     kPull,        // answer to kRendezvous: RdPull; data = the sender's operation
     kPullData,    // a part of the data asked for; data = the receiver's operation
     kPullDone,    // the sender has written its share; data = the receiver's operation
@@ -81,12 +82,17 @@ inline constexpr std::uint8_t kWantMatchAck = 8;  // kEagerFirst: kAck when matc
 inline constexpr std::uint8_t kAnyAck = kWantAck | kWantMatchAck;
 inline constexpr std::uint8_t kLast =
     16;  // last part of a write, of data asked for, of an operation
+inline constexpr std::uint8_t kHead =
+    16;  // kRendezvous: the first kHeadBytes follow at once, for who has a receive for them; who
+         // has none by then asks for them, too
 inline constexpr std::uint8_t kEvent = 32;  // the target counts the access
 inline constexpr std::uint8_t kContiguous =
     64;  // kRendezvous: `address` names the whole message in the sender's memory
 inline constexpr std::uint8_t kReadable =
     128;  // kRendezvous: a NIC may read it there, by the key in the RdReadable behind RdHeader; on
           // one host: it is in memory of a device, in the region of that key, and so is `address`
+
+inline constexpr std::size_t kHeadBytes = 16 * 1024;
 
 inline constexpr std::uint64_t kPsn = 1u << 24;  // in the data of kTaken, beside the 24 bits of it
 }  // namespace wire

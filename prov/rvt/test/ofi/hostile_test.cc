@@ -214,6 +214,7 @@ void write_plausible_line(Scene& scene, Writer& to, std::mt19937_64& random, uns
         flags = shape.length == sizeof(rvt::core::RdHeader)
                     ? flags & ~unsigned{rvt::core::wire::kReadable}
                     : flags | rvt::core::wire::kReadable | rvt::core::wire::kContiguous;
+        flags &= ~unsigned{rvt::core::wire::kHead};  // which cannot follow
     }
     to.publish(
         static_cast<std::uint8_t>(shape.op), static_cast<std::uint8_t>(flags),
@@ -255,6 +256,37 @@ Test(hostile, lines_of_random_bytes_end_the_connection_and_nothing_else, .timeou
         Writer writer(target);
         write_lines(scene, writer, 100, [&](Writer& to) { write_random_line(to, random); });
         cr_assert(scene.is_guard_whole(), "seed %u", seed);
+    }
+    scene.check_alive();
+}
+
+/// Behind a header that says so comes the head of the message, and nothing else of messages.
+Test(hostile, only_a_head_follows_where_one_was_announced, .timeout = 60) {
+    constexpr struct {
+        RdOp op;
+        std::uint32_t length;
+    } kOthers[] = {{RdOp::kEagerMore, 64},
+                   {RdOp::kEagerFirst, 64},
+                   {RdOp::kRendezvous, sizeof(rvt::core::RdHeader)}};
+    Scene scene;
+    const SockAddr target = address_of(scene.honest.a);
+    for (const auto& other : kOthers) {
+        Writer writer(target);
+        const auto write = [&](RdOp op, unsigned flags, std::uint32_t length) {
+            const rvt::core::RdHeader header{.total = 100'000, .operation = 0, .address = 0};
+            std::memcpy(writer.line().payload, &header, sizeof header);
+            writer.line().tag = 0;
+            writer.publish(static_cast<std::uint8_t>(op), static_cast<std::uint8_t>(flags), length);
+            scene.honest.until([&] {
+                scene.progress();
+                return writer.is_read() || writer.is_dropped();
+            });
+        };
+        write(RdOp::kRendezvous, rvt::core::wire::kTagged | rvt::core::wire::kHead,
+              sizeof(rvt::core::RdHeader));
+        RVT_ASSERT(!writer.is_dropped());
+        write(other.op, rvt::core::wire::kTagged, other.length);
+        RVT_ASSERT(writer.is_dropped());
     }
     scene.check_alive();
 }
