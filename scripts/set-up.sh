@@ -98,9 +98,9 @@ pingpong() {
     wait "$server" && return $status
 }
 
-# has_network : whether an endpoint gets an address that other hosts may reach: an IPv4 address that is
-# neither loopback nor link-local. Asks the system, not rvt, whose answer the jobs are to show.
-has_network() { hostname -I | tr ' ' '\n' | grep -F . | grep -qv '^169\.254\.'; }
+# has_network : whether an endpoint gets an address that other hosts may reach: neither loopback nor
+# link-local. Asks the system, not rvt, whose answer the jobs are to show.
+has_network() { hostname -I | tr ' ' '\n' | grep -v '^169\.254\.' | grep -q .; }
 
 # mpi_run RANKS PROGRAM [ARGUMENT...] : an Open MPI job of which every message goes over rvt.
 mpi_run() {

@@ -179,6 +179,7 @@ class Resolver {
         place = found.address.value();
         if (must_be_local && node_ == nullptr) {
             place->ip = {};  // whichever address is chosen
+            is_any_source_ = true;
         }
     }
 
@@ -202,10 +203,7 @@ class Resolver {
     }
 
     void finish() {
-        const int family = source_               ? source_->family
-                           : dest_               ? dest_->family
-                           : family_ == AF_INET6 ? AF_INET6
-                                                 : AF_INET;
+        const int family = choose_family();
         if (dest_) {
             dest_ = without_wildcard(*dest_);
         }
@@ -229,6 +227,23 @@ class Resolver {
         }
     }
 
+    /// The family of the answer. Where nothing asks for one, that of a network: IPv4 if there is
+    /// such a network, as peers expect one answer, and IPv6 where there is nothing else.
+    [[nodiscard]] int choose_family() const {
+        const bool is_open = family_ == AF_UNSPEC && !dest_ && (!source_ || is_any_source_);
+        if (is_open && util::param_is_set(util::ParamId::kRoce)) {
+            const std::string_view interface = util::param_text(util::ParamId::kRoceInterface);
+            return !util::network_address(AF_INET, interface) &&
+                           util::network_address(AF_INET6, interface)
+                       ? AF_INET6
+                       : AF_INET;
+        }
+        return source_               ? source_->family
+               : dest_               ? dest_->family
+               : family_ == AF_INET6 ? AF_INET6
+                                     : AF_INET;
+    }
+
     void choose_source(int family) {
         const std::string_view interface = util::param_text(util::ParamId::kRoceInterface);
         std::optional<SockAddr> chosen;
@@ -250,6 +265,7 @@ class Resolver {
     const fi_info* hints_;
     int family_ = AF_UNSPEC;
     std::optional<SockAddr> source_;
+    bool is_any_source_ = false;  // of it only the port was named
     std::optional<SockAddr> dest_;
     AddressAnswer answer_;
 };

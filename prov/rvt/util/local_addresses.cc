@@ -48,15 +48,35 @@ bool is_for_guests(std::string_view name) {
                        [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-/// The interface of the IPv4 default route, from /proc/net/route; empty: there is none.
-std::string default_interface() {
+/// The interface in a line of /proc/net/route, if it is that of the default route.
+std::string default_in_v4_line(const char* line) {
+    char name[IF_NAMESIZE + 1] = {};
+    unsigned long dest = 1;
+    return std::sscanf(line, "%16s %lx", name, &dest) == 2 && dest == 0 ? name : "";
+}
+
+/// The same of /proc/net/ipv6_route: destination, length of its prefix, source and length, gateway,
+/// metric, two counts, flags. Without a route, lo has one of these that refuses.
+std::string default_in_v6_line(const char* line) {
+    constexpr unsigned long kRefuses = 0x200;  // RTF_REJECT
+    char name[IF_NAMESIZE + 1] = {};
+    unsigned prefix = 1;
+    unsigned long flags = kRefuses;
+    const int fields =
+        std::sscanf(line, "%*32s %x %*32s %*x %*32s %*x %*x %*x %lx %16s", &prefix, &flags, name);
+    return fields == 3 && prefix == 0 && (flags & kRefuses) == 0 ? name : "";
+}
+
+/// The interface of the default route; empty: there is none.
+std::string default_interface(int family) {
+    const bool is_v6 = family == AF_INET6;
     const std::unique_ptr<std::FILE, decltype(&std::fclose)> table(
-        std::fopen("/proc/net/route", "re"), &std::fclose);
+        std::fopen(is_v6 ? "/proc/net/ipv6_route" : "/proc/net/route", "re"), &std::fclose);
     std::array<char, 256> line{};
     while (table != nullptr && std::fgets(line.data(), line.size(), table.get()) != nullptr) {
-        char name[IF_NAMESIZE + 1] = {};
-        unsigned long dest = 1;
-        if (std::sscanf(line.data(), "%16s %lx", name, &dest) == 2 && dest == 0) {
+        std::string name =
+            is_v6 ? default_in_v6_line(line.data()) : default_in_v4_line(line.data());
+        if (!name.empty()) {
             return name;
         }
     }
@@ -82,7 +102,7 @@ std::vector<Candidate> candidates(int family) {
                              .has_carrier = (one->ifa_flags & IFF_RUNNING) != 0});
         }
     }
-    const std::string main = default_interface();
+    const std::string main = default_interface(family);
     const auto rank = [&](const Candidate& one) {
         return (one.has_carrier ? 0 : 3) + (one.name == main ? 0 : is_for_guests(one.name) ? 2 : 1);
     };

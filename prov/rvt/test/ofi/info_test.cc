@@ -3,8 +3,11 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <array>
+#include <cstdlib>
 #include <string>
 
+#include "common/own_network.h"
 #include "ofi/fixture.h"
 #include "ofi/info.h"
 #include "ofi/msg_nic.h"
@@ -83,6 +86,35 @@ Test(info, remote_communication_is_offered_where_there_is_a_network) {
         RVT_EQ(in(answer.info->src_addr).sin_addr.s_addr,
                *reinterpret_cast<const in_addr_t*>(network->ip.data()));
     }
+}
+
+Test(info, a_host_with_ipv6_alone_reaches_others_by_that) {
+    if (!enter_own_network()) {
+        cr_skip_test("this user cannot have a network of its own");
+    }
+    RVT_EQ(std::system("ip addr del 192.0.2.1/24 dev wire0"), 0);
+    const Info hints = new_hints();
+    hints->caps = FI_TAGGED | FI_REMOTE_COMM;
+    const auto expect_ipv6 = [&](const Answer& answer, std::uint16_t port) {
+        RVT_OK(answer.error);
+        RVT_EQ(answer.info->addr_format, FI_SOCKADDR_IN6);
+        const auto& source = *static_cast<const sockaddr_in6*>(answer.info->src_addr);
+        std::array<char, INET6_ADDRSTRLEN> text{};
+        cr_assert(
+            eq(str,
+               const_cast<char*>(inet_ntop(AF_INET6, &source.sin6_addr, text.data(), text.size())),
+               const_cast<char*>("fd99::1")));
+        RVT_EQ(ntohs(source.sin6_port), port);
+    };
+    expect_ipv6(ask(hints), 0);
+    expect_ipv6(ask(hints, nullptr, "7777", FI_SOURCE), 7777);
+    hints->addr_format = FI_SOCKADDR;
+    expect_ipv6(ask(hints), 0);
+    hints->addr_format = FI_SOCKADDR_IN;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+    hints->addr_format = FI_FORMAT_UNSPEC;
+    setenv("FI_RVT_ROCE_INTERFACE", "wire0", 1);
+    expect_ipv6(ask(hints), 0);
 }
 
 Test(info, an_interface_that_is_not_there_is_no_match) {

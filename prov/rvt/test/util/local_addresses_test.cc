@@ -89,6 +89,8 @@ Test(local_addresses, of_the_default_route_comes_first, .timeout = 30) {
     expect(network_interfaces(AF_INET), "eth1, eth0, br-0123");
     ip("route replace default via 10.3.0.9");  // a bridge that the host itself sends through
     expect(network_interfaces(AF_INET), "br-0123, eth0, eth1");
+    ip("route add default via fd00:2::9");
+    expect(network_interfaces(AF_INET6), "eth1, eth0, br-0123");
 }
 
 Test(local_addresses, without_a_carrier_come_after_all_others, .timeout = 30) {
