@@ -454,7 +454,10 @@ void CmRcPort::on_request_locked(const CmEvent& event) {
     }
     // The application may take its time.
     [[maybe_unused]] const Status told = agent_.delay(event.handle, kAnswerUs, device_.now_us());
-    found->second->requested(event, data_of(event));
+    if (!found->second->requested(event, data_of(event))) {
+        [[maybe_unused]] const Status refused = agent_.reject(
+            event.handle, protocol::CmRejectReason::kNoResources, {}, device_.now_us());
+    }
 }
 
 void CmRcPort::on_event_locked(const CmEvent& event) {

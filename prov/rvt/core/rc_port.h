@@ -58,8 +58,9 @@ class RcUser {
 /// Who listens. Called as RcUser.
 class RcListener {
   public:
-    /// A peer wants a connection: RcPort::accept() or reject() with the event's handle.
-    virtual void requested(const CmEvent& request,
+    /// A peer wants a connection: RcPort::accept() or reject() with the event's handle. Returns:
+    /// whether that will come; else the port refuses the request for want of room.
+    virtual bool requested(const CmEvent& request,
                            std::span<const std::byte> private_data) noexcept = 0;
     /// The device is gone (ENODEV), or its port has no address any more (ENETDOWN): nobody can ask,
     /// for ever or until it has one again.

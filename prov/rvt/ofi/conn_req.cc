@@ -39,6 +39,12 @@ std::unique_ptr<ConnReq> conn_req_take(const fid* handle) noexcept {
     return take([handle](const auto& request) { return &request->handle == handle; });
 }
 
+std::size_t conn_req_count_of(const Pep& pep) noexcept {
+    const std::lock_guard guard(lock);
+    return static_cast<std::size_t>(std::ranges::count_if(
+        requests(), [&pep](const auto& request) { return request->pep == &pep; }));
+}
+
 std::unique_ptr<ConnReq> conn_req_take_of(const Pep& pep) noexcept {
     return take([&pep](const auto& request) { return request->pep == &pep; });
 }

@@ -3,6 +3,7 @@
 // event's info stands for. The passive endpoint keeps those that nobody has taken.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "core/cm_agent.h"
@@ -24,6 +25,8 @@ struct ConnReq {
 void conn_req_add(std::unique_ptr<ConnReq> request);
 /// Takes it from there: nullptr for a handle that is none, or has been answered.
 std::unique_ptr<ConnReq> conn_req_take(const fid* handle) noexcept;
+/// How many requests of the passive endpoint nobody has answered.
+std::size_t conn_req_count_of(const Pep& pep) noexcept;
 /// Takes any one that the passive endpoint has left.
 std::unique_ptr<ConnReq> conn_req_take_of(const Pep& pep) noexcept;
 

@@ -60,7 +60,23 @@ int pep_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     return 0;
 }
 
-fi_ops pep_fid_ops = fid_ops(pep_close, pep_bind);
+/// FI_BACKLOG, fi_endpoint(3): so many requests may wait for an answer; further ones are refused.
+int pep_control(fid* self, int command, void* arg) noexcept {
+    if (command != FI_BACKLOG) {
+        return -FI_ENOSYS;
+    }
+    const auto* const wanted = static_cast<const int*>(arg);
+    if (wanted == nullptr || *wanted <= 0) {
+        RVT_WARN(kEpCtrl, "cannot set FI_BACKLOG: %d asked, 1 is the least",
+                 wanted == nullptr ? 0 : *wanted);
+        return -FI_EINVAL;
+    }
+    // relaxed: the next request goes by it, or the one after that.
+    Pep::from(self).backlog.store(static_cast<std::size_t>(*wanted), std::memory_order_relaxed);
+    return 0;
+}
+
+fi_ops pep_fid_ops = fid_ops(pep_close, pep_bind, pep_control);
 
 /// Binds the port. Precondition: the caller holds port_lock.
 util::Status open_port(Pep& pep) {
@@ -326,23 +342,31 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
 
 }  // namespace
 
-/// Without memory the request stays unanswered, and the peer's time runs out.
-void Pep::Requests::requested(const core::CmEvent& event,
+/// Nor is there room for one without memory.
+bool Pep::Requests::requested(const core::CmEvent& event,
                               std::span<const std::byte> private_data) noexcept {
-    static_cast<void>(entry([&] {
-        auto request = std::make_unique<ConnReq>();
-        request->handle = {FI_CLASS_CONNREQ, nullptr, nullptr};
-        request->pep = &pep_;
-        request->port = pep_.*port_;
-        request->event = event;
-        std::unique_ptr<fi_info, InfoDeleter> offered(info_of(pep_, *request));
-        if (offered == nullptr) {
-            return -FI_ENOMEM;
-        }
-        conn_req_add(std::move(request));
-        pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, offered.release(), private_data);
-        return 0;
-    }));
+    return entry([&] {
+               // relaxed: as where it is set.
+               const std::size_t most = pep_.backlog.load(std::memory_order_relaxed);
+               if (conn_req_count_of(pep_) >= most) {
+                   RVT_INFO(kEpCtrl,
+                            "refuse connection: %zu requests wait for an answer (FI_BACKLOG)",
+                            most);
+                   return -FI_ENOSPC;
+               }
+               auto request = std::make_unique<ConnReq>();
+               request->handle = {FI_CLASS_CONNREQ, nullptr, nullptr};
+               request->pep = &pep_;
+               request->port = pep_.*port_;
+               request->event = event;
+               std::unique_ptr<fi_info, InfoDeleter> offered(info_of(pep_, *request));
+               if (offered == nullptr) {
+                   return -FI_ENOMEM;
+               }
+               conn_req_add(std::move(request));
+               pep_.eq->push_cm(FI_CONNREQ, &pep_.handle.fid, offered.release(), private_data);
+               return 0;
+           }) == 0;
 }
 
 void Pep::Requests::device_failed(int error) noexcept {

@@ -2,6 +2,8 @@
 // Passive endpoints, fi_passive_ep(3): they listen at a port, and report requests for connections.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +19,9 @@ namespace rvt::ofi {
 
 class Eq;
 struct Domain;
+
+/// Requests that may wait for an answer where the application has not set FI_BACKLOG.
+inline constexpr std::size_t kDefaultBacklog = 4096;
 
 struct Pep {
     static Pep& from(fid_pep* self) noexcept { return *reinterpret_cast<Pep*>(self); }
@@ -34,13 +39,14 @@ struct Pep {
     std::mutex port_lock;                // order: before all others
     std::shared_ptr<MsgPort> port;       // from listening or the first question for the name on
     std::shared_ptr<MsgPort> host_port;  // from listening on; peers of this host come there
+    std::atomic<std::size_t> backlog{kDefaultBacklog};  // FI_BACKLOG
     bool is_listening = false;
     bool is_taken_over = false;  // the port is another endpoint's
 
     class Requests final : public core::RcListener {
       public:
         Requests(Pep& pep, std::shared_ptr<MsgPort> Pep::*port) noexcept : pep_(pep), port_(port) {}
-        void requested(const core::CmEvent& request,
+        bool requested(const core::CmEvent& request,
                        std::span<const std::byte> private_data) noexcept override;
         void device_failed(int error) noexcept override;
 

@@ -20,7 +20,9 @@ namespace {
 // other callers ask for, for any number, so that a silent host would never be noticed.
 constexpr std::uint8_t kRetries = 6;
 constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms; rdma_cm's own is the longest there is, 0.66 s
-constexpr int kListenBacklog = 128;
+// Of requests that nobody has answered: the most that the kernel takes where it is not told
+// otherwise. Who listens may refuse some of them.
+constexpr int kListenBacklog = 1024;
 constexpr int kResolveMs = 2000;
 // Of rdma_cm's messages over InfiniBand and RoCE: IBTA vol. 1, 12.6.5 and annex A11. A port of
 // iWARP has more.
@@ -393,7 +395,10 @@ void RdmaCmPort::on_request_locked(const News& news) {
                               .handle = static_cast<core::CmHandle>(number),
                               .peer = peer_of(id.get())};
     requests_[number] = {.id = std::move(id), .param = news.param};
-    listener_->requested(event, news.private_data());
+    if (!listener_->requested(event, news.private_data())) {
+        const auto refused = requests_.extract(number);
+        lib().rdma_reject(refused.mapped().id.get(), nullptr, 0);
+    }
 }
 
 void RdmaCmPort::on_news_locked(const News& news) {

@@ -48,9 +48,10 @@ struct Notes final : RcUser, RcListener {
     int error = 0;
     int device_error = 0;
 
-    void requested(const CmEvent& event, std::span<const std::byte> with) noexcept override {
+    bool requested(const CmEvent& event, std::span<const std::byte> with) noexcept override {
         request = event;
         data = text_of(with);
+        return true;
     }
     void connected(const RcConnection& /*connection*/,
                    std::span<const std::byte> with) noexcept override {

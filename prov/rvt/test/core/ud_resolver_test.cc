@@ -284,9 +284,10 @@ Test(ud_resolver, an_endpoint_that_is_closed_is_an_invalid_service) {
 
 Test(ud_resolver, numbers_of_connections_are_others) {
     struct : RcListener {
-        void requested(const CmEvent& /*request*/,
+        bool requested(const CmEvent& /*request*/,
                        std::span<const std::byte> /*data*/) noexcept override {
             RVT_ASSERT(false);
+            return false;
         }
     } listener;
     World world;

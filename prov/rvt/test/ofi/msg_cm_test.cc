@@ -231,6 +231,30 @@ RVT_MSG_TEST(msg_cm, a_rejected_request_is_an_error_with_data) {
     RVT_EQ(fi_reject(asked.listener.pep.get(), asked.request.info->handle, nullptr, 0), -FI_EINVAL);
 }
 
+RVT_MSG_TEST(msg_cm, requests_beyond_the_backlog_are_refused) {
+    const MsgListener listener;
+    fid* const pep = &listener.pep->fid;
+    for (int backlog : {0, -1}) {
+        RVT_EQ(fi_control(pep, FI_BACKLOG, &backlog), -FI_EINVAL);
+    }
+    RVT_EQ(fi_control(pep, FI_BACKLOG, nullptr), -FI_EINVAL);
+    int backlog = 2;
+    RVT_OK(fi_control(pep, FI_BACKLOG, &backlog));
+    std::array<MsgClient, 4> clients;
+    std::array<CmEvent, 2> requests;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        clients[i].connect(listener);
+        requests[i] = expect_event(listener.eq.get(), FI_CONNREQ);
+    }
+    clients[2].connect(listener);
+    RVT_EQ(next_event(clients[2].eq.get()).error, FI_ECONNREFUSED);
+    // An answer makes room for another one.
+    RVT_OK(fi_reject(listener.pep.get(), requests[0].info->handle, nullptr, 0));
+    RVT_EQ(next_event(clients[0].eq.get()).error, FI_ECONNREFUSED);
+    clients[3].connect(listener);
+    expect_event(listener.eq.get(), FI_CONNREQ);
+}
+
 RVT_MSG_TEST(msg_cm, an_error_fills_the_readers_own_room) {
     Asked asked;
     RVT_OK(fi_reject(asked.listener.pep.get(), asked.request.info->handle, "abcdef", 6));

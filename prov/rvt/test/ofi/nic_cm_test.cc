@@ -409,6 +409,25 @@ Test(nic_cm, an_accepted_connection_that_does_not_come_about_has_its_event) {
     }
 }
 
+Test(nic_cm, a_request_beyond_the_backlog_is_refused) {
+    CmWorld on;
+    Endpoints with;
+    Listener listener(with);
+    RVT_EQ(fi_listen(listener.pep), 0);
+    int backlog = 1;
+    RVT_EQ(fi_control(&listener.pep->fid, FI_BACKLOG, &backlog), 0);
+    fi_info* const first = listener.request();
+    const std::size_t before = on.cm.live();
+    on.cm.calls.clear();
+    on.cm.request(RDMA_PS_TCP, kPeer);
+    on.port->cm().take_events();
+    RVT_ASSERT(on.cm.is_asked("reject"));
+    RVT_EQ(on.cm.live(), before);
+    RVT_EQ(with.event(nullptr), 0);
+    RVT_EQ(fi_reject(listener.pep, first->handle, nullptr, 0), 0);
+    listener.check_listens();
+}
+
 Test(nic_cm, what_nobody_has_answered_is_refused_when_nobody_listens_any_more) {
     CmWorld on;
     Endpoints with;
