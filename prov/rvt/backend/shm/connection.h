@@ -158,7 +158,8 @@ struct ListenAttr {
 /// Destroying it ends all connections and waits until the control thread has let go of the user. A
 /// Connector that a forked child inherited does nothing.
 ///
-/// Threads: any but the control thread; every call is short and does not wait for a peer.
+/// Threads: any, but that the control thread does not destroy it; every call is short and does not
+/// wait for a peer.
 class Connector {
   public:
     /// Starts to listen at attr.address. Returns: EADDRINUSE, EMFILE, ENOMEM, EAGAIN (no thread).

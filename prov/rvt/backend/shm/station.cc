@@ -76,7 +76,10 @@ util::Status Station::open(const StationAttr& attr) {
 }
 
 void Station::close() noexcept {
-    connector_.reset();
+    // Until it has let go of the user, the control thread may be in a call of it, which finds the
+    // connector here.
+    connector_.get_deleter()(connector_.get());
+    static_cast<void>(connector_.release());
     page_ = &unopened_;
     page_memory_.reset();
     wake_fd_.reset();

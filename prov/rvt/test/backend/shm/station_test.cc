@@ -3,6 +3,7 @@
 #include "backend/shm/station.h"
 
 #include <atomic>
+#include <memory>
 #include <thread>
 
 #include <criterion/criterion.h>
@@ -11,6 +12,8 @@
 #include "common/check.h"
 #include "test_endpoint.h"
 
+using rvt::shm::ConnectionEvent;
+using rvt::shm::ConnectionUser;
 using rvt::shm::EndpointPage;
 using rvt::shm::Path;
 using rvt::shm::Station;
@@ -175,4 +178,39 @@ Test(station, polls_in_the_applications_stead_are_not_its, .timeout = 30) {
     RVT_EQ(station.poll_count(), own.count);
     RVT_EQ(last_seen(), seen);
     station.close();
+}
+
+/// As of an endpoint in whose stead the control thread makes progress.
+Test(station, may_be_called_by_the_control_thread_while_it_closes, .timeout = 60) {
+    struct : ConnectionUser {
+        void deliver(std::unique_ptr<ConnectionEvent> /*event*/) noexcept override {
+            is_called = true;
+            while (!is_closing) {
+            }
+            for (int i = 0; i < 1'000'000; ++i) {
+                station.wake_peer(0);
+            }
+            is_done = true;
+        }
+        bool control_progress() noexcept override { return true; }
+        std::uint64_t poll_count() const noexcept override { return 0; }
+        bool control_arm() noexcept override { return true; }
+        void control_disarm() noexcept override {}
+
+        Station station;
+        std::atomic<bool> is_called{false};
+        std::atomic<bool> is_closing{false};
+        std::atomic<bool> is_done{false};
+    } user;
+    TestEndpoint peer;
+    StationAttr attr;
+    attr.user = &user;
+    RVT_OK(user.station.bind(loopback()));
+    RVT_OK(user.station.open(attr));
+    peer.connector().connect(user.station.address());
+    while (!user.is_called) {
+    }
+    user.is_closing = true;
+    user.station.close();
+    RVT_ASSERT(user.is_done);
 }
