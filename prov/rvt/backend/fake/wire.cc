@@ -125,7 +125,9 @@ std::vector<protocol::KeptPacket> Wire::take_due(Port& to) {
         }
     };
     for (protocol::KeptPacket& packet : end->arrived) {
-        if (end->line.passes(packet.packet(), now)) {
+        const std::span<const std::byte> bytes = packet.packet().bytes;
+        const bool is_spared = spares && spares(bytes.first(bytes.size() - protocol::kIcrcBytes));
+        if (is_spared || end->line.passes(packet.packet(), now)) {
             due.push_back(std::move(packet));
         }
         take_held();

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "protocol/faults.h"
@@ -42,6 +43,10 @@ class Wire {
 
     /// Called with each call that sends, which it may make take longer. Set before that.
     std::function<void()> on_send;
+
+    /// Says of a packet, without its ICRC, whether no fault befalls it. Set before anything is
+    /// sent.
+    std::function<bool(std::span<const std::byte> packet)> spares;
 
     /// Makes `port` a device on this wire. Returns: errors of Registry::add_device().
     Status attach(core::Registry& registry, Port& port, const DeviceInfo& info);

@@ -15,18 +15,22 @@ constexpr std::uint64_t kSeedStep = 4;
 constexpr std::uint64_t kSeedStep = 1;
 #endif
 
+/// The one that is being played; 0: none. A failed assertion names it.
+inline std::uint64_t seed_in_play = 0;
+
 /// Calls play(seed) for the seed that RVT_SEED names, else for 1 to `count` in steps of kSeedStep.
 /// Returns: whether it was for all of them.
 template <class Play>
 bool for_each_seed(std::uint64_t count, Play play) {
-    if (const char* const one = std::getenv("RVT_SEED")) {
-        play(std::stoull(one));
-        return false;
-    }
-    for (std::uint64_t seed = 1; seed <= count; seed += kSeedStep) {
+    const char* const one = std::getenv("RVT_SEED");
+    const std::uint64_t first = one != nullptr ? std::stoull(one) : 1;
+    const std::uint64_t last = one != nullptr ? first : count;
+    for (std::uint64_t seed = first; seed <= last; seed += kSeedStep) {
+        seed_in_play = seed;
         play(seed);
     }
-    return true;
+    seed_in_play = 0;
+    return one == nullptr;
 }
 
 }  // namespace rvt::test

@@ -5,6 +5,9 @@
 #include <chrono>
 
 #include "common/check.h"
+#include "common/seeds.h"
+#include "protocol/headers.h"
+#include "protocol/syndrome.h"
 
 namespace rvt::conform {
 namespace {
@@ -67,10 +70,30 @@ Packets::~Packets() {
     }
 }
 
+namespace {
+
+/// A responder refuses for good but once, and says nothing more in the error state. Where that gets
+/// lost, the requester only ever finds silence.
+bool is_final_refusal(std::span<const std::byte> packet) {
+    const auto decoded = protocol::decode(packet);
+    if (!decoded.is_ok() || decoded.value().header.opcode != protocol::Opcode::kRcAck) {
+        return false;
+    }
+    const auto [type, value] = protocol::syndrome_of(decoded.value().header.syndrome);
+    return type == protocol::Syndrome::Type::kNak &&
+           value != static_cast<std::uint8_t>(protocol::NakCode::kPsnSequence);
+}
+
+}  // namespace
+
 LossyPackets::LossyPackets() {
-    wire().set_faults(protocol::parse_faults("drop=2%,duplicate=2%,reorder=2%,corrupt=2%,"
-                                             "delay=2%:100us")
-                          .value());
+    wire().spares = is_final_refusal;
+    protocol::FaultPlan faults = protocol::parse_faults(
+                                     "drop=2%,duplicate=2%,reorder=2%,"
+                                     "corrupt=2%,delay=2%:100us")
+                                     .value();
+    faults.seed = test::seed_in_play;
+    wire().set_faults(faults);
 }
 
 Roce::Roce(const roce::PacketDeviceAttr& attr) {

@@ -77,7 +77,7 @@ class Packets {
 };
 
 /// The same on a wire that loses, duplicates, reorders, corrupts and delays one packet in fifty
-/// each.
+/// each, as the seed in play says (common/seeds.h); but not the answer that ends a pair.
 class LossyPackets : public Packets {
   public:
     LossyPackets();
