@@ -92,13 +92,18 @@ void PacketRequester::take_acknowledged(Qp& qp, Psn psn, std::uint64_t at_us) no
     }
 }
 
+/// The peer has been heard: all of its retries are left.
+void PacketRequester::note_answer(std::uint64_t now) noexcept {
+    is_again_ = false;
+    retries_used_ = 0;
+    progress_us_ = retry_since_us_ = now;
+}
+
 /// The oldest of what is under way has moved on from `from`.
 void PacketRequester::made_progress(const Qp& qp, Psn from, std::uint64_t now) noexcept {
     fetches_.drop_until(una_);
     is_repairing_ = false;
-    is_again_ = false;
-    retries_used_ = 0;
-    progress_us_ = now;
+    note_answer(now);
     if (timed_at_us_ != 0 && distance(una_, timed_psn_) > 0) {
         // The packet may have left since the poll looked at the clock.
         const std::uint64_t sample = now - std::min(now, timed_at_us_);
@@ -220,7 +225,9 @@ void PacketRequester::take_rnr_nak(Qp& qp, std::uint8_t timer) noexcept {
         --sending.rnr_retries_left;
     }
     go_back(qp);
-    sending.blocked_until_us = device_.now_us() + rnr_timer_us(timer);
+    const std::uint64_t now = device_.now_us();
+    note_answer(now);
+    sending.blocked_until_us = now + rnr_timer_us(timer);
     device_.wait_until(qp.qpn(), sending.blocked_until_us, nullptr);
 }
 
@@ -255,7 +262,7 @@ void PacketRequester::take_sack(Qp& qp, const protocol::DecodedPacket& packet) n
     const auto acked = static_cast<std::uint32_t>(distance(una_, before));
     const std::uint32_t come = acked + here_ > had ? acked + here_ - had : 0;
     if (come != 0) {
-        progress_us_ = device_.now_us();
+        note_answer(device_.now_us());
     }
     fill_gaps(qp, std::max(come, kLeastRepeats));
 }

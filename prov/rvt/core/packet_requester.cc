@@ -414,7 +414,9 @@ void PacketRequester::note_time(Qp& qp, bool was_idle) noexcept {
     const std::uint64_t now = device_.now_us();
     if (was_idle) {
         deadline_us_ = now + probe_us_;
-        progress_us_ = is_again_ ? progress_us_ : now;
+        if (!is_again_) {
+            progress_us_ = retry_since_us_ = now;
+        }
         arm_timer(qp);
     }
     timed_at_us_ = now;
@@ -442,12 +444,15 @@ void PacketRequester::check_time(Qp& qp) noexcept {
     }
     // Probes are this side's own and cost no retry; a retry is used up by each whole time-out
     // without an answer (and the request fails after the last).
-    if (timeout_us_ != 0 && now - progress_us_ >= timeout_us_ * (retries_used_ + 1u)) {
+    if (timeout_us_ != 0 && now - retry_since_us_ >= timeout_us_) {
         if (retries_used_ >= qp.attr().retry_cnt) {
             fail_oldest(qp, WcStatus::kRetryExcErr);
             return;
         }
         ++retries_used_;
+        // A pause of this side's own counts once: the peer may have been stopped with it.
+        const bool was_away = now - retry_since_us_ >= 2 * timeout_us_;
+        retry_since_us_ = was_away ? now : retry_since_us_ + timeout_us_;
     }
     device_.stats().add(Stat::kTimeouts);
     probe_us_ = std::min({2 * probe_us_, std::max(timeout_us_, kMinProbeUs), kMaxProbeUs});

@@ -136,6 +136,7 @@ class PacketRequester {
     void skip_to(Qp& qp, protocol::Psn upto) noexcept;
     bool acknowledge(Qp& qp, protocol::Psn upto) noexcept;
     void made_progress(const Qp& qp, protocol::Psn from, std::uint64_t now_us) noexcept;
+    void note_answer(std::uint64_t now_us) noexcept;
     void grow_window(const Qp& qp, std::uint32_t arrived) noexcept;
     void shrink_window() noexcept;
     void shrink_window_a_little() noexcept;
@@ -173,7 +174,7 @@ class PacketRequester {
     std::uint32_t window_ = kFirstWindow;
     std::uint32_t steep_until_ = kMaxWindow;
     std::uint32_t window_credit_ = 0;  // packets acknowledged since it grew
-    bool is_again_ = false;      // what leaves has left before, and nothing has come of it yet
+    bool is_again_ = false;      // what leaves has left before, and no answer has come to it yet
     bool is_repairing_ = false;  // has sent again from una_ on for a gap once
     // Of a flow with a gap: what is known of the packets behind it, and how many have come.
     std::unique_ptr<GapRepair> repair_;
@@ -184,10 +185,11 @@ class PacketRequester {
     std::uint64_t timeout_us_ = 0;          // after which a retry counts; 0: never
     std::uint64_t probe_us_ = kMinProbeUs;  // after which the oldest is sent again
     std::uint64_t deadline_us_ = 0;         // of the probe
-    std::uint64_t progress_us_ = 0;  // of the last answer, or of the first packet behind a pause
-    std::uint64_t timer_us_ = 0;     // the device wakes us then; 0: it does not
-    std::uint64_t rtt_us_ = 0;       // smoothed; 0: not known
-    std::uint64_t timed_at_us_ = 0;  // 0: no packet is being timed
+    std::uint64_t progress_us_ = 0;     // of the last answer, or of the first packet behind a pause
+    std::uint64_t retry_since_us_ = 0;  // the same, or when the time-out before was over
+    std::uint64_t timer_us_ = 0;        // the device wakes us then; 0: it does not
+    std::uint64_t rtt_us_ = 0;          // smoothed; 0: not known
+    std::uint64_t timed_at_us_ = 0;     // 0: no packet is being timed
     protocol::Psn timed_psn_{};
     std::uint8_t retries_used_ = 0;
 };
