@@ -21,6 +21,8 @@ constexpr std::uint32_t kNoPlace = 0;
 constexpr std::uint32_t kRequestBits =
     bits(Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kRemoteAtomic |
          Access::kMwBind | Access::kFlushGlobal | Access::kFlushPersistent);
+constexpr std::uint32_t kRemoteBits =
+    bits(Access::kRemoteWrite | Access::kRemoteRead | Access::kRemoteAtomic);
 
 std::uint64_t random_word() noexcept {
     std::uint64_t word = 0;
@@ -95,8 +97,9 @@ void fill(EntryWrite& write, KeyEntry& e, const KeyAttr& attr) noexcept {
     write.set(e.iova, zero_based ? std::uint64_t{0} : attr.iova);
     write.set(e.mapping, attr.mapping);
     write.set(e.mapping_offset, attr.mapping_offset);
-    write.set(e.access,
-              bits(attr.access) | KeyEntry::kLive | (attr.indirect ? KeyEntry::kIndirect : 0u));
+    write.set(e.access, bits(attr.access) | KeyEntry::kLive |
+                            (attr.indirect ? KeyEntry::kIndirect : 0u) |
+                            (attr.is_window ? KeyEntry::kWindow : 0u));
 }
 
 bool wraps(std::uint64_t first, std::uint64_t length) noexcept {
@@ -392,6 +395,23 @@ util::Status KeyTable::invalidate(std::uint32_t key) {
     KeyEntry* entry = entry_of(key);
     if (entry == nullptr) {
         return ENOENT;
+    }
+    invalidate_locked(*entry);
+    return util::kOk;
+}
+
+util::Status KeyTable::invalidate_window(std::uint32_t key, std::uint32_t pd) {
+    const util::Guard guard(lock_);
+    KeyEntry* entry = entry_of(key);
+    if (entry == nullptr || !is_live(*entry, key)) {
+        return ENOENT;
+    }
+    // relaxed: this is the only writer.
+    const std::uint32_t access = entry->access.load(std::memory_order_relaxed);
+    const bool is_open = (access & KeyEntry::kWindow) != 0 && (access & kRemoteBits) != 0;
+    // relaxed: as above.
+    if (!is_open || entry->pd.load(std::memory_order_relaxed) != pd) {
+        return EACCES;
     }
     invalidate_locked(*entry);
     return util::kOk;

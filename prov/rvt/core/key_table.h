@@ -37,7 +37,7 @@ namespace rvt::core {
 struct KeyEntry {
     std::atomic<std::uint32_t> seq;
     std::atomic<std::uint32_t> key;      // all 32 bits; stays when invalidated
-    std::atomic<std::uint32_t> access;   // Access, and the bits of KeyEntry::kLive and kIndirect
+    std::atomic<std::uint32_t> access;   // Access, and KeyEntry::kLive, kIndirect, kWindow
     std::atomic<std::uint32_t> pd;       // id of the protection domain
     std::atomic<std::uint64_t> addr;     // owner's address of the first byte, or of a RegionMemory
     std::atomic<std::uint64_t> length;   // bytes
@@ -50,6 +50,7 @@ struct KeyEntry {
     static constexpr std::uint32_t kLive = 1u << 31;
     static constexpr std::uint32_t kIndirect = 1u
                                                << 30;  // `addr` leads to a RegionMemory, owner only
+    static constexpr std::uint32_t kWindow = 1u << 29;  // a memory window
 };
 static_assert(sizeof(KeyEntry) == 64 && std::is_standard_layout_v<KeyEntry>);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -164,6 +165,7 @@ struct KeyAttr {
     std::uint32_t mapping = 0;
     std::uint64_t mapping_offset = 0;
     bool indirect = false;
+    bool is_window = false;
     std::uint8_t consumer = 0;
 };
 
@@ -219,6 +221,11 @@ class KeyTable {
 
     /// From now on lookups of `key` fail. Idempotent. Returns: ENOENT for a key never made.
     util::Status invalidate(std::uint32_t key);
+
+    /// The same for a peer, which may take back what has been opened to it alone: a window with
+    /// remote access. Returns: ENOENT for a key that is not live, EACCES for any other key and in
+    /// another protection domain.
+    util::Status invalidate_window(std::uint32_t key, std::uint32_t pd);
 
     /// Invalidates, waits until nobody uses the memory, and frees the key.
     /// @param timeout_ms  Negative: it waits for as long as it takes.

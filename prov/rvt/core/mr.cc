@@ -219,7 +219,7 @@ Result<Mw*> alloc_mw(Pd& pd) {
     if (!has_table(pd.device())) {
         return EOPNOTSUPP;
     }
-    const auto key = pd.keys().add({.pd = pd.id()});
+    const auto key = pd.keys().add({.pd = pd.id(), .is_window = true});
     if (!key.is_ok()) {
         return key.status();
     }
@@ -260,7 +260,8 @@ WcStatus bind_mw(KeyTable& keys, std::uint32_t pd, const BindMw& bind) noexcept 
                          .access = bind.access,
                          .pd = pd,
                          .mapping = hit.mapping,
-                         .mapping_offset = hit.mapping_offset};
+                         .mapping_offset = hit.mapping_offset,
+                         .is_window = true};
     const auto key = keys.set_consumer(bind.mw_key, static_cast<std::uint8_t>(bind.new_key));
     if (!key.is_ok() || !keys.rebind(key.value(), window).is_ok()) {
         return WcStatus::kMwBindErr;

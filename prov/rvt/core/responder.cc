@@ -36,8 +36,6 @@ constexpr Refusal kRefusals[] = {
 };
 // clang-format on
 
-constexpr Access kAnyRemote = Access::kRemoteRead | Access::kRemoteWrite | Access::kRemoteAtomic;
-
 bool is_reliable(const Qp& qp) noexcept {
     return qp.type() == QpType::kRc;
 }
@@ -392,13 +390,10 @@ Nak take_late_receive(Qp& qp, const Request& request) noexcept {
 Nak finish_request(Qp& qp, const Request& request) noexcept {
     const OpTraits traits = request.info->traits;
     Device& device = qp.device();
-    if (has_any(traits, OpTraits::kInvalidates)) {
-        // The peer may take back what was opened to it in this pair's domain, and nothing else.
-        const auto access = qp.pd().key_view().access_of(request.imm, qp.pd().id());
-        if (!access.is_ok() || !has_any(access.value(), kAnyRemote) ||
-            !qp.pd().keys().invalidate(request.imm).is_ok()) {
-            return Nak::kLocalFault;
-        }
+    // A region may be open to others, who have done nothing: the peer cannot take it back.
+    if (has_any(traits, OpTraits::kInvalidates) &&
+        !qp.pd().keys().invalidate_window(request.imm, qp.pd().id()).is_ok()) {
+        return Nak::kLocalFault;
     }
     device.stats().add(Stat::kMessagesReceived);
     device.stats().add(Stat::kBytesReceived, request.bytes);

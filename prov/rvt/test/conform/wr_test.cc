@@ -334,21 +334,47 @@ void local_invalidate_takes_effect_in_order() {
 }
 RVT_CONFORM_RC(local_invalidate_takes_effect_in_order)
 
+/// Gives B a window on all of its memory. Returns: its key.
 template <class Backend>
-void a_send_can_invalidate_a_key_of_the_receiver() {
-    Pair<Backend> pair;
-    std::byte extra[64] = {};
-    const iovec memory{.iov_base = extra, .iov_len = sizeof extra};
-    Mr* opened = reg_mr(*pair.b().pd, {.segments = {&memory, 1}, .access = kAllAccess}).value();
+std::uint32_t bind_at_b(Pair<Backend>& pair, const Mw& window) {
+    const std::uint32_t key = (window.key() & ~0xffu) | 0x11;
+    const BindMw bind{.mw_key = window.key(),
+                      .new_key = key,
+                      .lkey = pair.b().mr->lkey(),
+                      .addr = pair.b().at(0),
+                      .length = kMemoryBytes,
+                      .access = Access::kRemoteRead};
+    RVT_OK(pair.b().qp->post_send({.wr_id = 1, .opcode = WrOpcode::kBindMw, .bind = bind}));
+    RVT_EQ(pair.next(pair.b().send_cq).status, WcStatus::kSuccess);
+    return key;
+}
+
+template <class Backend>
+void a_send_can_invalidate_a_window_of_the_receiver() {
+    Pair<Backend> pair({.memory_access = Access::kLocalWrite | Access::kMwBind});
+    Mw* window = alloc_mw(*pair.b().pd).value();
+    const std::uint32_t key = bind_at_b(pair, *window);
     RVT_OK(pair.b().post_recv(1));
-    RVT_OK(pair.post_send({.opcode = WrOpcode::kSendInv, .imm = opened->rkey()}));
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kSendInv, .imm = key}));
     const Wc received = pair.received();
     RVT_ASSERT(has_all(received.flags, WcFlags::kWithInv));
-    RVT_EQ(received.imm, opened->rkey());
-    RVT_EQ(pair.b().device->key_view().access_of(opened->rkey(), pair.b().pd->id()), ENOENT);
-    RVT_OK(dereg_mr(opened));
+    RVT_EQ(received.imm, key);
+    RVT_EQ(pair.b().device->key_view().access_of(key, pair.b().pd->id()), ENOENT);
+    RVT_OK(dealloc_mw(window, key));
 }
-RVT_CONFORM_RC(a_send_can_invalidate_a_key_of_the_receiver)
+RVT_CONFORM_RC(a_send_can_invalidate_a_window_of_the_receiver)
+
+// It may be open to others, too.
+template <class Backend>
+void a_send_cannot_invalidate_a_region_of_the_receiver() {
+    Pair<Backend> pair;
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kSendInv, .imm = pair.b().mr->rkey()}));
+    RVT_EQ(pair.sent().status, WcStatus::kRemOpErr);
+    RVT_EQ(pair.received().status, WcStatus::kLocProtErr);
+    RVT_OK(pair.b().device->key_view().access_of(pair.b().mr->rkey(), pair.b().pd->id()).status());
+}
+RVT_CONFORM_RC(a_send_cannot_invalidate_a_region_of_the_receiver)
 
 template <class Backend>
 void a_bound_window_opens_its_range_and_nothing_else() {
