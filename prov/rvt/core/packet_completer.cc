@@ -163,21 +163,30 @@ void PacketRequester::skip_to(Qp& qp, Psn upto) noexcept {
 /// Takes everything before `upto` as arrived. Returns: false when that leaves out a request whose
 /// own answer has not come; una_ is then its first missing packet.
 bool PacketRequester::acknowledge(Qp& qp, Psn upto) noexcept {
+    Psn answered = una_;
     qp.send_queue().find_under_way([&](SendWqe& wqe) {
         const Psn end = Psn(wqe.msn) + wqe.packets;
-        if (wqe.done || distance(upto, una_) <= 0 || wqe.is_answered()) {
+        if (wqe.done || distance(upto, answered) <= 0 || wqe.is_answered()) {
             return !wqe.done;
         }
         wqe.done = distance(upto, end) >= 0;
-        una_ = wqe.done ? end : upto;
+        answered = wqe.done ? end : upto;
         return !wqe.done;
     });
+    if (answered != una_) {
+        move_on_to(qp, answered);
+    }
     return una_ == upto;
+}
+
+/// All before `psn` has been answered. What follows has all retries of its own.
+void PacketRequester::move_on_to(Qp& qp, Psn psn) noexcept {
+    una_ = psn;
+    qp.sending().rnr_retries_left = qp.attr().rnr_retry;
 }
 
 /// The responder has taken everything before `upto`.
 void PacketRequester::take_all_until(Qp& qp, Psn upto) noexcept {
-    qp.sending().rnr_retries_left = qp.attr().rnr_retry;
     if (!acknowledge(qp, upto)) {
         repair_gap(qp);
     }
@@ -315,7 +324,7 @@ void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& 
         return;
     }
     wqe->moved += packet.payload.size();
-    una_ = psn + 1;
+    move_on_to(qp, psn + 1);
     wqe->done = index + 1 == wqe->packets;
 }
 
@@ -341,7 +350,7 @@ void PacketRequester::take_atomic_result(Qp& qp, const PacketHeader& header) noe
         fail_oldest(qp, status);
         return;
     }
-    una_ = header.psn + 1;
+    move_on_to(qp, header.psn + 1);
     wqe->done = true;
 }
 
@@ -361,7 +370,7 @@ void PacketRequester::take_extended_result(Qp& qp, const protocol::DecodedPacket
         fail_oldest(qp, status);
         return;
     }
-    una_ = psn + 1;
+    move_on_to(qp, psn + 1);
     wqe->done = true;
 }
 

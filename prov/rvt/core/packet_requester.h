@@ -135,6 +135,7 @@ class PacketRequester {
 
     void skip_to(Qp& qp, protocol::Psn upto) noexcept;
     bool acknowledge(Qp& qp, protocol::Psn upto) noexcept;
+    void move_on_to(Qp& qp, protocol::Psn psn) noexcept;
     void made_progress(const Qp& qp, protocol::Psn from, std::uint64_t now_us) noexcept;
     void note_answer(std::uint64_t now_us) noexcept;
     void grow_window(const Qp& qp, std::uint32_t arrived) noexcept;

@@ -128,6 +128,25 @@ void a_send_without_retries_left_fails_and_takes_its_pair_to_error() {
 RVT_CONFORM_RC(a_send_without_retries_left_fails_and_takes_its_pair_to_error)
 
 template <class Backend>
+void each_message_has_retries_of_its_own() {
+    Pair<Backend> pair({.rnr_retry = 1});
+    const Stats& stats = pair.b().device->stats();
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        RVT_OK(pair.post_send({.wr_id = i}));
+    }
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        while (stats.sum(Stat::kRnrNaks) <= i && pair.a().qp->state() == QpState::kRts) {
+            pair.pass_us(1);
+        }
+        RVT_OK(pair.b().post_recv(i));
+        RVT_EQ(pair.received().wr_id, i);
+        RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    }
+    RVT_EQ(stats.sum(Stat::kRnrNaks), 4);
+}
+RVT_CONFORM(each_message_has_retries_of_its_own)
+
+template <class Backend>
 void a_receiver_that_is_not_ready_delays_what_follows_and_keeps_the_order() {
     Pair<Backend> pair;
     for (std::uint32_t i = 0; i < 10; ++i) {
