@@ -267,6 +267,7 @@ bool put_off_locked(Qp& qp, SendWqe& wqe, const Outcome& outcome) noexcept {
         --sending.rnr_retries_left;
     }
     qp.device().stats().add(Stat::kRetries);
+    qp.send_queue().note_begun();
     sending.blocked_until_us = qp.device().now_us() + outcome.retry_after_us;
     qp.device().wait_until(qp.qpn(), sending.blocked_until_us, outcome.on);
     return false;
@@ -350,7 +351,8 @@ bool step_locked(Qp& qp) noexcept {
     if (qp.flow() != nullptr && qp.flow()->is_sending()) {
         return qp.flow()->go_on(qp);
     }
-    if (!rights.start_send) {
+    // What has begun goes on in SQD, too.
+    if (!rights.start_send && !queue.has_begun_next()) {
         report_drained_locked(qp);
         return false;
     }

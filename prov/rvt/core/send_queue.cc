@@ -106,6 +106,7 @@ void SendQueue::retire_oldest() noexcept {
 }
 
 void SendQueue::rewind_to(const SendWqe& wqe) noexcept {
+    begun_ = std::max(begun_, next_);
     do {  // in a full queue the slot behind the newest is the oldest's
         --next_;
         slot(next_).moved = 0;

@@ -3,6 +3,7 @@
 // A pair's posted send work requests, from post_send() until they are completed, in order.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -79,6 +80,10 @@ class SendQueue {
         return next_ == tail_.load(std::memory_order_acquire) ? nullptr : &slot(next_);
     }
     void start_next() noexcept { ++next_; }
+    /// Whether that one has been under way before, or was refused for the time being.
+    [[nodiscard]] bool has_begun_next() const noexcept { return next_ < begun_; }
+    /// It has been refused for the time being.
+    void note_begun() noexcept { begun_ = std::max(begun_, next_ + 1); }
     /// The oldest that is under way, or nullptr.
     [[nodiscard]] SendWqe* oldest() noexcept { return head_ == next_ ? nullptr : &slot(head_); }
     /// That one has been completed; its slot is free.
@@ -126,6 +131,7 @@ class SendQueue {
     std::atomic<std::uint64_t> tail_{0};
     std::atomic<std::uint64_t> head_{0};
     std::uint64_t next_ = 0;
+    std::uint64_t begun_ = 0;  // what is before it has begun; of use where it is beyond next_
 };
 
 }  // namespace rvt::core

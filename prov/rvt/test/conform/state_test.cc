@@ -186,6 +186,30 @@ void sqd_starts_no_work_and_says_when_it_is_drained() {
 RVT_CONFORM_RC(sqd_starts_no_work_and_says_when_it_is_drained)
 
 template <class Backend>
+void sqd_is_drained_when_what_had_to_be_sent_again_has_completed() {
+    Pair<Backend> pair;
+    const Stats& stats = pair.b().device->stats();
+    RVT_OK(pair.post_send({.wr_id = 1}));
+    while (stats.sum(Stat::kRnrNaks) == 0) {
+        pair.pass_us(1);
+    }
+    RVT_OK(pair.a().qp->modify({.state = QpState::kSqd, .sqd_notify = true},
+                               QpMask::kState | QpMask::kSqdNotify));
+    RVT_OK(pair.post_send({.wr_id = 2}));
+    pair.pass_us(1000);
+    RVT_ASSERT(pair.has_no_event(kA));
+    RVT_OK(pair.b().post_recv(5));
+    RVT_OK(pair.b().post_recv(6));
+    RVT_EQ(pair.sent().wr_id, 1);
+    RVT_EQ(pair.received().wr_id, 5);
+    RVT_EQ(pair.event(kA), EventType::kSqDrained);
+    RVT_ASSERT(pair.is_silent(pair.a().send_cq));
+    RVT_OK(pair.a().qp->modify({.state = QpState::kRts}, QpMask::kState));
+    RVT_EQ(pair.sent().wr_id, 2);
+}
+RVT_CONFORM_RC(sqd_is_drained_when_what_had_to_be_sent_again_has_completed)
+
+template <class Backend>
 void sqd_without_a_wish_for_the_event_raises_none() {
     Pair<Backend> pair;
     RVT_OK(pair.go(kA, QpState::kSqd));
