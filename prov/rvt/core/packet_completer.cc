@@ -31,7 +31,7 @@ constexpr WcStatus kStatusOf[protocol::kNakCodes] = {
 
 void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
     const PacketHeader& header = packet.header;
-    if (distance(header.psn, una_) < 0) {
+    if (distance(header.psn, una_) < 0 || has_failed_) {
         device_.stats().add(Stat::kDuplicates);
         return;
     }
@@ -76,7 +76,7 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
 }
 
 void PacketRequester::take_acknowledged(Qp& qp, Psn psn, std::uint64_t at_us) noexcept {
-    if (distance(psn, una_) < 0) {
+    if (distance(psn, una_) < 0 || has_failed_) {
         return;  // a response has come meanwhile
     }
     if (distance(psn, ever_sent_psn_) >= 0) {

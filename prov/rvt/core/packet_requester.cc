@@ -72,6 +72,7 @@ std::uint64_t timeout_us(std::uint8_t code) noexcept {
 void PacketRequester::start_at(const QpAttr& attr) noexcept {
     dest_ = attr.ah;
     mtu_ = std::min(attr.path_mtu_bytes, device_.payload_bytes());
+    has_failed_ = false;
     una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = shrunk_at_ = Psn(attr.sq_psn);
     timeout_us_ = timeout_us(attr.timeout);
 }
@@ -145,6 +146,7 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_some(Qp& qp, SendWqe& wqe,
         return false;
     }
     const bool was_idle = in_flight() == 0;
+    const Psn ever_sent = ever_sent_psn_;
     const bool is_one = wqe.packets == 1 && !wqe.is_answered();
     const bool leaves = leaves_now(qp, wqe, was_idle);
     const bool all_taken =
@@ -161,7 +163,9 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_some(Qp& qp, SendWqe& wqe,
         return false;  // an acknowledgement sets it going
     }
     sending_ = nullptr;
-    device_.stats().add_sent(wqe.bytes);
+    if (distance(Psn(wqe.msn) + wqe.packets, ever_sent) > 0) [[likely]] {  // else once more
+        device_.stats().add_sent(wqe.bytes);
+    }
     if (qp.type() == QpType::kUc) {
         wqe.done = true;  // sent is all that it can be
     }
@@ -434,7 +438,7 @@ void PacketRequester::arm_timer(Qp& qp) noexcept {
 
 void PacketRequester::check_time(Qp& qp) noexcept {
     timer_us_ = 0;  // whoever woke the pair has used the entry up
-    if (in_flight() == 0 || qp.type() != QpType::kRc) {
+    if (in_flight() == 0 || qp.type() != QpType::kRc || has_failed_) {
         return;
     }
     const std::uint64_t now = device_.now_us();
@@ -524,6 +528,7 @@ void PacketRequester::fail_oldest(Qp& qp, WcStatus status) noexcept {
     if (oldest != nullptr) {
         oldest->status = status;
         oldest->done = true;
+        has_failed_ = true;
     }
 }
 

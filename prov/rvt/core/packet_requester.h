@@ -175,7 +175,10 @@ class PacketRequester {
     std::uint32_t window_ = kFirstWindow;
     std::uint32_t steep_until_ = kMaxWindow;
     std::uint32_t window_credit_ = 0;  // packets acknowledged since it grew
-    bool is_again_ = false;      // what leaves has left before, and no answer has come to it yet
+    bool is_again_ = false;  // what leaves has left before, and no answer has come to it yet
+    // A request has failed, and the pair is about to: nothing more is heeded, or what comes in with
+    // the answer that says so would fail the next request for the same reason.
+    bool has_failed_ = false;
     bool is_repairing_ = false;  // has sent again from una_ on for a gap once
     // Of a flow with a gap: what is known of the packets behind it, and how many have come.
     std::unique_ptr<GapRepair> repair_;

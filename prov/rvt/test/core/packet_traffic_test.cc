@@ -227,6 +227,34 @@ Test(packet_traffic, a_doubled_refusal_costs_one_retry) {
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
 
+Test(packet_traffic, a_doubled_refusal_fails_one_request) {
+    Pair<Packets> pair({.rnr_retry = 0});
+    pair.backend().wire().set_faults(protocol::parse_faults("duplicate=100%").value());
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        RVT_OK(pair.post_send({.wr_id = i}));
+    }
+    RVT_EQ(pair.sent().status, WcStatus::kRnrRetryExcErr);
+    for (std::uint64_t i = 1; i < 3; ++i) {
+        const Wc wc = pair.sent();
+        RVT_EQ(wc.wr_id, i);
+        RVT_EQ(wc.status, WcStatus::kWrFlushErr);
+    }
+}
+
+Test(packet_traffic, a_message_that_is_sent_again_counts_once) {
+    constexpr std::size_t kBytes = 1000;  // several packets
+    Pair<Packets> pair({.rnr_retry = 7});
+    const core::Stats& stats = pair.a().device->stats();
+    RVT_OK(pair.post_send({.bytes = kBytes}));
+    while (stats.sum(Stat::kRetries) == 0) {
+        pair.pass_us(5);
+    }
+    RVT_OK(pair.b().post_recv(1));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_EQ(stats.sum(Stat::kMessagesSent), 1);
+    RVT_EQ(stats.sum(Stat::kBytesSent), kBytes);
+}
+
 // The peer takes the first packets in while the next ones leave.
 Test(packet_traffic, behind_a_pause_a_long_message_begins_with_half_of_what_a_call_takes) {
     constexpr std::size_t kPackets = 100;
