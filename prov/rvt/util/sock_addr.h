@@ -19,9 +19,13 @@ struct SockAddr {
     std::uint16_t family = AF_UNSPEC;   // AF_INET or AF_INET6
     std::uint16_t port = 0;             // host byte order
     std::array<std::uint8_t, 16> ip{};  // network byte order; IPv4 uses the first four
-    std::uint32_t scope_id = 0;         // IPv6 link-local only
+    std::uint32_t scope_id = 0;         // IPv6 link-local only; 0: not known
 
-    friend bool operator==(const SockAddr&, const SockAddr&) noexcept = default;
+    /// Packets do not tell the scope of who sent them: one that is not known is any.
+    friend bool operator==(const SockAddr& a, const SockAddr& b) noexcept {
+        const bool is_one_scope = a.scope_id == b.scope_id || a.scope_id == 0 || b.scope_id == 0;
+        return a.family == b.family && a.port == b.port && a.ip == b.ip && is_one_scope;
+    }
 
     /// Reads a sockaddr_in or sockaddr_in6. Returns: EAFNOSUPPORT for another family, EINVAL when
     /// too short.

@@ -25,6 +25,10 @@ SockAddr numbered(std::uint32_t n) {
     return address;
 }
 
+SockAddr of_link(std::uint32_t scope) {
+    return {.family = AF_INET6, .port = 5, .ip = {0xfe, 0x80, 1}, .scope_id = scope};
+}
+
 struct Recorder : AddressObserver {
     std::vector<std::uint64_t> inserted;
     std::vector<std::uint64_t> removed;
@@ -85,6 +89,17 @@ Test(address_vector, a_duplicate_gets_a_number_of_its_own_and_the_lowest_is_foun
     RVT_EQ(av.find(numbered(1)).value(), 1);
     RVT_ASSERT(av.remove(1).is_ok());
     RVT_EQ(av.find(numbered(1)).error(), ENOENT);
+}
+
+Test(address_vector, an_address_of_a_link_is_found_by_who_does_not_know_its_scope) {
+    AddressVector av;
+    for (std::uint32_t scope = 2; scope <= 3; ++scope) {
+        RVT_ASSERT(av.insert(of_link(scope)).is_ok());
+    }
+    RVT_ASSERT(av.find(of_link(0)).is_ok());
+    RVT_EQ(av.find(of_link(0)).value(), 0);
+    RVT_EQ(av.find(of_link(3)).value(), 1);
+    RVT_EQ(av.find(of_link(4)).error(), ENOENT);
 }
 
 Test(address_vector, every_address_is_found_after_half_of_them_went) {
