@@ -29,6 +29,7 @@
 #include "core/rd_chores.h"
 #include "core/rd_flow.h"
 #include "core/rd_nic.h"
+#include "core/rd_notices.h"
 #include "core/verbs_cq.h"
 #include "util/annotations.h"
 #include "util/cpu.h"
@@ -396,7 +397,7 @@ class RdFlows final : private MadSink, private CmWire {
     std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;
     std::uint64_t dials_ RVT_GUARDED_BY(lock_) = 0;
     std::uint64_t random_ RVT_GUARDED_BY(lock_);
-    std::uint64_t next_notice_us_ RVT_GUARDED_BY(lock_) = 0;    // of a pair that is not there
+    RdNotices notices_ RVT_GUARDED_BY(lock_);                   // of pairs that are not there
     std::uint64_t deadline_us_ RVT_GUARDED_BY(lock_) = kNever;  // no link's is earlier
     std::deque<Waiting> for_room_ RVT_GUARDED_BY(lock_);        // in the order of their turns
     bool is_short_ RVT_GUARDED_BY(lock_) = false;               // the last flow found no memory

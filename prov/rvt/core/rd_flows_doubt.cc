@@ -22,7 +22,6 @@ struct Missed {
     std::uint32_t magic = kMagic;
     std::uint32_t qpn = 0;
 };
-constexpr std::uint64_t kNoticePauseUs = 10'000;
 
 /// Returns: what a peer says it misses, if that is what it says.
 std::optional<std::uint32_t> read_missed(CmMadBytes bytes) noexcept {
@@ -69,15 +68,13 @@ void RdFlows::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: read by this thread
 }
 
-/// Says so to the peer: it would try for a minute. No more often than now and then, since anybody
-/// can make us do it.
+/// Says so to the peer: it would try for a minute.
 void RdFlows::pair_missed(const Address& source, std::uint32_t qpn) noexcept {
     const util::Guard guard(lock_);
-    const std::uint64_t now = device_.now_us();
-    if (at_locked(source) != nullptr || now < next_notice_us_) {
+    if (at_locked(source) != nullptr ||
+        !notices_.may_tell(AddressHash()(source), device_.now_us())) {
         return;
     }
-    next_notice_us_ = now + kNoticePauseUs;
     protocol::CmRej rej{.subject = protocol::CmSubject::kOther,
                         .reason = protocol::CmRejectReason::kStaleConnection};
     const Missed missed{.qpn = qpn};

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Flows to peers that are started again, owe something, poll seldom or go, and what another thread
 // and a change of the address do to them.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "core/flow_pair.h"
 #include "rvt/backend.h"
@@ -93,6 +95,31 @@ Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
     net.a.flows->connect(net.b->address());
     RVT_ASSERT(net.until([&] { return net.a.flow != nullptr; }));
     RVT_EQ(net.a.flow->peer().incarnation, 13);
+}
+
+Test(rd_flows, many_who_had_flows_with_an_endpoint_that_was_started_again_all_hear_soon) {
+    constexpr std::uint8_t kMany = 200;
+    fake::Wire wire;
+    auto b = std::make_unique<FlowTalker>(wire, 1, 12);
+    std::vector<std::unique_ptr<FlowTalker>> many;
+    const auto all = [&](auto is_done) { return std::ranges::all_of(many, is_done); };
+    const auto until = [&](std::uint64_t end_us, auto is_done) {
+        for (; now_us < end_us && !all(is_done); now_us += 200) {
+            std::ranges::for_each(many, [](const auto& one) { one->poll(); });
+            b->poll();
+        }
+        return all(is_done);
+    };
+    for (std::uint8_t i = 0; i < kMany; ++i) {
+        many.push_back(
+            std::make_unique<FlowTalker>(wire, static_cast<std::uint8_t>(2 + i), 100 + i));
+        many.back()->flows->connect(b->address());
+    }
+    RVT_ASSERT(until(now_us + 5 * kSecondUs, [](const auto& one) { return one->flow != nullptr; }));
+    b->cut_off();
+    const auto dead = std::exchange(b, std::make_unique<FlowTalker>(wire, 1, 13));
+    std::ranges::for_each(many, [](const auto& one) { RVT_ASSERT(one->say(1, "there?")); });
+    RVT_ASSERT(until(now_us + kSecondUs, [](const auto& one) { return one->ends == 1; }));
 }
 
 Test(rd_flows, a_peer_that_owes_something_and_was_started_again_is_noticed) {
