@@ -55,6 +55,9 @@ void RdFlows::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept
         link->state != (is_request ? State::kDialing : State::kOpen)) {
         return;  // known, or of a time before the peer was there
     }
+    if (!is_request && link->flow->qp_->attr().dest_qpn != dest_qpn) {
+        return;  // of the flow before this one
+    }
     link->is_refused = true;
     const std::uint64_t now = device_.now_us();
     if (is_request) {

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "core/rd_flows.h"
 #include "core/registry.h"
+#include "rvt/backend.h"
 
 namespace rvt::test {
 
@@ -55,6 +56,11 @@ class FlowHost {
             RVT_OK(registry_.remove_device(port_.device));
             port_.device = nullptr;
         }
+    }
+
+    /// Its host is told that nobody has the port that a packet was for.
+    void hear_of_no_port(const Address& peer, std::uint32_t dest_qpn) const {
+        peer_refused(*port_.device, peer, dest_qpn);
     }
 
     std::unique_ptr<core::RdFlows> flows;

@@ -122,6 +122,18 @@ Test(rd_flows, many_who_had_flows_with_an_endpoint_that_was_started_again_all_he
     RVT_ASSERT(until(now_us + kSecondUs, [](const auto& one) { return one->ends == 1; }));
 }
 
+Test(rd_flows, word_of_a_pair_that_was_there_before_is_not_about_a_slow_peer) {
+    constexpr std::uint32_t kOther = 0x654321;
+    Asked net;
+    RVT_ASSERT(net.a.say(3, "what is the answer?"));
+    for (const std::uint64_t end_us = now_us + kSecondUs / 2; now_us < end_us; now_us += 1000) {
+        net.a.poll();
+        net.a.hear_of_no_port(net.b->address(), kOther);
+    }
+    RVT_EQ(net.a.ends, 0);
+    RVT_ASSERT(net.until([&] { return net.b->heard.size() == 2; }));
+}
+
 Test(rd_flows, a_peer_that_owes_something_and_was_started_again_is_noticed) {
     Asked net;
     net.replace_b(2);
