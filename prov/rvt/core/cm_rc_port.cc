@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/missed_pair.h"
 #include "util/log.h"
 
 namespace rvt::core {
@@ -317,11 +318,20 @@ Status CmRcPort::ask(const Address& peer, std::uint16_t own) {
 
 // ---- the communication manager ----
 
+/// Peers at the port of the specification send from any, and are reached at that one.
+Address CmRcPort::answering(const Address& source) const noexcept {
+    return {.gid = source.gid, .port = source.port != 0 ? source.port : device_.address().port};
+}
+
 void CmRcPort::take_mad(const Address& source,
                         std::span<const std::byte, protocol::kMadBytes> mad) noexcept {
-    // Peers at the port of the specification send from any, and are reached at that one.
-    const Address from{.gid = source.gid,
-                       .port = source.port != 0 ? source.port : device_.address().port};
+    const Address from = answering(source);
+    if (const auto qpn = read_missed(mad)) {
+        if (*qpn != protocol::kGsiQpn) {  // that one is always there
+            peer_refused(from, *qpn);
+        }
+        return;
+    }
     const util::Guard guard(lock_);
     agent_.take_mad(from, mad, device_.now_us());
     look_soon();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/rc_port.h"
+#include "core/rd_notices.h"
 #include "core/sidr_desk.h"
 #include "util/annotations.h"
 #include "util/mutex.h"
@@ -102,9 +103,11 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     }
 
     // MadSink, CmWire
+    [[nodiscard]] Address answering(const Address& source) const noexcept;
     void take_mad(const Address& source,
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
     void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
+    void pair_missed(const Address& source, std::uint32_t qpn) noexcept override;
     void channel_failed(Channel& channel) noexcept override;
     void port_changed() noexcept override;
     void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
@@ -146,6 +149,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
     CmAgent agent_ RVT_GUARDED_BY(lock_);
     SidrDesk datagrams_ RVT_GUARDED_BY(lock_);
+    RdNotices notices_ RVT_GUARDED_BY(lock_);  // of pairs that are not there
     std::unordered_map<std::uint16_t, RcListener*> listeners_ RVT_GUARDED_BY(lock_);
     // Segment grade: the way to each peer, from the first message to it or from it on; messages
     // that wait for room there; peers whose channel has failed, to be looked at.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/addresses.h"
+#include "core/missed_pair.h"
 #include "util/log.h"
 
 namespace rvt::core {
@@ -14,6 +15,7 @@ namespace {
 // Anybody can send word that a peer is gone. It is believed when the peer does not acknowledge a
 // request within so long.
 constexpr std::uint64_t kDoubtUs = 200'000;
+constexpr std::size_t kMixer = 31;
 
 /// Of the address the device has told.
 void warn_of(const CmRcConnection& connection, const Device& device) {
@@ -71,6 +73,17 @@ void CmRcPort::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcep
         }
     }
     look_soon();
+}
+
+/// Says so to the peer, which would try for a minute: it had a connection with the process that had
+/// the address before, or this one has been closed.
+void CmRcPort::pair_missed(const Address& source, std::uint32_t qpn) noexcept {
+    const Address peer = answering(source);
+    const util::Guard guard(lock_);
+    // Each pair of a peer counts for itself: its connections share a port.
+    if (notices_.may_tell(to_sock_addr(peer).hash() * kMixer + qpn, device_.now_us())) {
+        send_missed(device_, peer, qpn);
+    }
 }
 
 /// Settles what has waited long enough.

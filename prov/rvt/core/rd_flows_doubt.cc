@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Word that a peer is gone: from its host, or from who has its address now.
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <optional>
-#include <variant>
 
+#include "core/missed_pair.h"
+#include "core/qp.h"
 #include "core/rd_flows.h"
 
 namespace rvt::core {
@@ -14,25 +12,6 @@ namespace {
 // Anybody can send word that a peer is gone. It is believed when the peer gives no sign of life for
 // so long though something is under way to it.
 constexpr std::uint64_t kDoubtUs = 200'000;
-
-/// In the private data of a REJ that answers no message of the communication manager, but a packet:
-/// the connected pair that it was for is not there. Another process may have the address now.
-struct Missed {
-    static constexpr std::uint32_t kMagic = 0x4d747672;  // "rvtM", and the byte order
-    std::uint32_t magic = kMagic;
-    std::uint32_t qpn = 0;
-};
-
-/// Returns: what a peer says it misses, if that is what it says.
-std::optional<std::uint32_t> read_missed(CmMadBytes bytes) noexcept {
-    const auto mad = protocol::decode_cm(bytes);
-    const auto* rej = mad.is_ok() ? std::get_if<protocol::CmRej>(&mad.value().message) : nullptr;
-    Missed missed{.magic = 0};
-    if (rej != nullptr && rej->remote_comm_id == 0) {
-        std::memcpy(&missed, rej->private_data.data(), sizeof missed);
-    }
-    return missed.magic == Missed::kMagic ? std::optional(missed.qpn) : std::nullopt;
-}
 
 }  // namespace
 
@@ -78,13 +57,7 @@ void RdFlows::pair_missed(const Address& source, std::uint32_t qpn) noexcept {
         !notices_.may_tell(AddressHash()(source), device_.now_us())) {
         return;
     }
-    protocol::CmRej rej{.subject = protocol::CmSubject::kOther,
-                        .reason = protocol::CmRejectReason::kStaleConnection};
-    const Missed missed{.qpn = qpn};
-    std::memcpy(rej.private_data.data(), &missed, sizeof missed);
-    std::array<std::byte, protocol::kMadBytes> mad;
-    protocol::encode_cm({.transaction_id = 0, .message = rej}, mad);
-    core::send_mad(device_, source, mad);
+    send_missed(device_, source, qpn);
     note_packets();
 }
 

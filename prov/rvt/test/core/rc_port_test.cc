@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "conform/fixture.h"
+#include "core/missed_pair.h"
 
 using namespace rvt;
 using namespace rvt::conform;
@@ -72,6 +73,7 @@ struct Stranger final : MadSink, CmWire {
     Device& peer;
     CmAgent agent;
     bool is_at_any_port = false;  // its messages have no port that they could be answered at
+    std::optional<std::uint32_t> missed;  // a pair that it has been told is not there
 
     Stranger(Device& on, Device& to, std::uint64_t guid)
         : device(on),
@@ -85,6 +87,7 @@ struct Stranger final : MadSink, CmWire {
 
     void take_mad(const Address& source,
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override {
+        missed = core::read_missed(mad);
         agent.take_mad(source, mad, device.now_us());
     }
     void peer_refused(const Address& /*peer*/, std::uint32_t /*qpn*/) noexcept override {}
@@ -295,6 +298,23 @@ Test(rc_port, a_peers_farewell_ends_the_connection) {
     world.answer(request, "");
     RVT_OK(world.stranger.agent.disconnect(request.handle, {}, world.stranger.device.now_us()));
     world.await([&] { return world.notes.is_over; });
+    RVT_EQ(world.connection->qp().state(), QpState::kErr);
+}
+
+Test(rc_port, who_sends_to_a_pair_that_is_not_there_is_told_so) {
+    World world;
+    world.net.side(kA).mad_sink()->pair_missed(world.stranger.device.address(), 0x777);
+    world.await([&] { return world.stranger.missed == 0x777; });
+}
+
+Test(rc_port, a_connection_ends_when_the_peers_pair_is_not_there) {
+    World world;
+    world.answer(world.call_and_await(""), "");
+    core::send_missed(world.stranger.device, world.net.side(kA).address(), 0x1234);
+    world.await([&] {
+        fake_now_us += 1000;
+        return world.notes.is_over;
+    });
     RVT_EQ(world.connection->qp().state(), QpState::kErr);
 }
 
