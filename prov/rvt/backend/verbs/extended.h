@@ -52,8 +52,8 @@ RVT_ALWAYS_INLINE Status build(ibv_qp& pair, const SendWr& wr, WrOpcode opcode) 
     } else {
         ibv_wr_set_sge(to, place.lkey, place.addr, place.length);
     }
-    const int error = ibv_wr_complete(to);
-    return error == ENOSPC ? ENOMEM : error;
+    const Status posted = from_ibv(ibv_wr_complete(to));
+    return posted.error() == ENOSPC ? Status(ENOMEM) : posted;
 }
 
 /// Takes completions out. Precondition: create_extended_queue() has made the queue. Returns: how

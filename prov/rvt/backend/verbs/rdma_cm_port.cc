@@ -192,7 +192,7 @@ Status RdmaCmPort::move_pair(const RdmaCmConnection& connection, ibv_qp_state to
         default: break;
     }
     const Status moved =
-        lib().ibv_modify_qp(static_cast<ibv_qp*>(connection.qp().priv()), &attr, mask);
+        from_ibv(lib().ibv_modify_qp(static_cast<ibv_qp*>(connection.qp().priv()), &attr, mask));
     if (moved.is_ok()) {
         connection.qp().note_state(from_ibv(to));
     }

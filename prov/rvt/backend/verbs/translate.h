@@ -11,6 +11,7 @@
 #include <infiniband/verbs.h>
 
 #include "core/verbs_wc.h"
+#include "rvt/status.h"
 #include "rvt/types.h"
 #include "util/cpu.h"
 
@@ -26,6 +27,11 @@ int to_ibv_mask(QpMask mask) noexcept;
 /// @param port, gid_index  Of the NIC.
 ibv_qp_attr to_ibv(const QpAttr& attr, std::uint8_t port, std::uint8_t gid_index) noexcept;
 ibv_ah_attr to_ibv(const AhAttr& attr, std::uint8_t port, std::uint8_t gid_index) noexcept;
+
+/// What a call of libibverbs has returned: an errno, before which some drivers put a minus.
+constexpr Status from_ibv(int error) noexcept {
+    return error < 0 ? -error : error;
+}
 
 // ---- what each request and completion needs ----
 

@@ -174,10 +174,10 @@ Status advise_mr(core::Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint6
     while (bytes != 0) {
         const auto part = static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 1u << 30));
         ibv_sge element{.addr = iova_of(mr) + offset, .length = part, .lkey = mr.lkey()};
-        const int error = extended->advise_mr(
-            pd_of(mr.pd()), kAdvice[static_cast<std::size_t>(advice)], 0, &element, 1);
-        if (error != 0) {
-            return error;
+        const Status advised = from_ibv(extended->advise_mr(
+            pd_of(mr.pd()), kAdvice[static_cast<std::size_t>(advice)], 0, &element, 1));
+        if (!advised.is_ok()) {
+            return advised;
         }
         offset += part;
         bytes -= part;
@@ -224,7 +224,7 @@ unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
 }
 
 Status req_notify_cq(core::VerbsCq& cq, bool solicited_only) {
-    return ibv_req_notify_cq(cq_of(cq), solicited_only ? 1 : 0);
+    return from_ibv(ibv_req_notify_cq(cq_of(cq), solicited_only ? 1 : 0));
 }
 
 /// Tells the core's channels which queues have something.
@@ -283,7 +283,7 @@ Status create_qp(core::Qp& qp) {
 Status modify_qp(core::Qp& qp, const QpAttr& attr, QpMask mask) {
     const Nic& nic = Nic::of(qp.device());
     ibv_qp_attr to = to_ibv(attr, nic.address().port, nic.gid_index());
-    return lib().ibv_modify_qp(qp_of(qp), &to, to_ibv_mask(mask));
+    return from_ibv(lib().ibv_modify_qp(qp_of(qp), &to, to_ibv_mask(mask)));
 }
 
 void destroy_qp(core::Qp& qp) {
@@ -334,7 +334,7 @@ Status post_list(core::Qp& qp, const SendWr& wr, const core::WrInfo& row) noexce
         to.invalidate_rkey = wr.rkey;
     }
     ibv_send_wr* refused = nullptr;
-    return ibv_post_send(qp_of(qp), &to, &refused);
+    return from_ibv(ibv_post_send(qp_of(qp), &to, &refused));
 }
 
 /// Drivers have different names for it, some that of a full queue.
@@ -383,7 +383,7 @@ Status post_recv(core::Qp& qp, const RecvWr& wr) {
                    .sg_list = list_of(wr.sg_list),
                    .num_sge = static_cast<int>(wr.sg_list.size())};
     ibv_recv_wr* refused = nullptr;
-    return ibv_post_recv(qp_of(qp), &to, &refused);
+    return from_ibv(ibv_post_recv(qp_of(qp), &to, &refused));
 }
 
 // ---- shared receives ----
@@ -417,7 +417,7 @@ Status post_some(core::Srq& srq, std::span<const RecvWr> wrs) noexcept {
         list[i].num_sge = static_cast<int>(sg_list.size());
     }
     ibv_recv_wr* refused = nullptr;
-    return ibv_post_srq_recv(srq_of(srq), next, &refused);
+    return from_ibv(ibv_post_srq_recv(srq_of(srq), next, &refused));
 }
 
 Status post_srq_recv(core::Srq& srq, std::span<const RecvWr> wrs) {
@@ -454,7 +454,7 @@ ibv_gid gid_of(const Address& group) noexcept {
 
 Status attach_mcast(core::Qp& qp, const Address& group) {
     const ibv_gid gid = gid_of(group);
-    return lib().ibv_attach_mcast(qp_of(qp), &gid, 0);
+    return from_ibv(lib().ibv_attach_mcast(qp_of(qp), &gid, 0));
 }
 
 void detach_mcast(core::Qp& qp, const Address& group) {

@@ -133,6 +133,34 @@ Test(nic, a_full_queue_is_enomem_whatever_its_driver_calls_it) {
     }
 }
 
+/// libsiw, libcxgb4, liberdma and libqedr return errors with a minus before them.
+Test(nic, what_a_driver_refuses_is_an_errno_whatever_its_sign) {
+    for (const int error : {EINVAL, ENOMEM}) {
+        for (const bool extends : {true, false}) {
+            MockNic mock;
+            mock.extends = extends;
+            mock.takes_receives = true;
+            const Opened opened(mock);
+            core::Owned<core::Qp> qp;
+            RVT_OK(core::keep(qp, core::create_qp(*opened.pd, opened.pair())));
+            core::Owned<core::Srq> receives;
+            RVT_OK(
+                core::keep(receives, core::create_srq(*opened.pd, {.max_wr = 32, .max_sge = 1})));
+            const Sge part{.addr = 0x1000, .length = 8, .lkey = 6};
+            mock.error = -error;
+            mock.failing = "post_send";
+            RVT_EQ(qp->post_send({.sg_list = {&part, 1}}), error);
+            RVT_EQ(qp->post_send({.opcode = WrOpcode::kSendImm, .sg_list = {&part, 1}}), error);
+            mock.failing = "post_recv";
+            RVT_EQ(qp->post_recv({.sg_list = {&part, 1}}), error);
+            mock.failing = "post_srq_recv";
+            RVT_EQ(receives->post_recv({.sg_list = {&part, 1}}), error);
+            mock.failing = "modify_qp to ERR";
+            RVT_EQ(qp->modify({.state = QpState::kErr}, QpMask::kState), error);
+        }
+    }
+}
+
 Test(nic, more_inline_data_than_the_pair_takes_never_gets_to_the_driver) {
     for (const bool extends : {true, false}) {
         MockNic mock;
