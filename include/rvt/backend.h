@@ -60,6 +60,9 @@ struct DeviceLimits {
     bool has_immediate = true;  // data beside a SEND or a WRITE
     // What READs fill has to permit kRemoteWrite (RFC 5040: the response is a write).
     bool reads_need_remote_write = false;
+    // Where a device takes shorter lists than max_sge.
+    std::uint32_t max_read_sge = 32;  // of a READ
+    std::uint32_t max_srq_sge = 32;   // of a receive of a shared queue
 };
 
 /// What a frame of 9,000 bytes has room for.

@@ -316,6 +316,8 @@ ofi::MsgNicOffer offer_of(const verbs::Nic& nic) {
             .inject_bytes = std::min(limits.max_inline_bytes, kMostInline),
             .max_queue = limits.max_qp_wr,
             .max_sge = limits.max_sge,
+            .max_read_sge = limits.max_read_sge,
+            .max_srq_sge = limits.max_srq_sge,
             .max_bytes = limits.max_message_bytes,
             .has_atomics = nic.limits().has_atomics,
             .has_srq = nic.limits().has_srq,

@@ -69,8 +69,9 @@ Status Srq::execute_op(TmOp& op) noexcept {
 Result<Srq*> create_srq(Pd& pd, const SrqAttr& attr) {
     const DeviceLimits& limits = pd.device().limits();
     if (attr.max_wr == 0 || attr.max_wr > limits.max_srq_wr || attr.max_sge > limits.max_sge ||
-        attr.max_sge > Receive::kMaxSge || attr.limit > attr.max_wr ||
-        attr.max_tags > limits.max_srq_tags || (attr.max_tags != 0 && attr.tm_cq == nullptr)) {
+        attr.max_sge > limits.max_srq_sge || attr.max_sge > Receive::kMaxSge ||
+        attr.limit > attr.max_wr || attr.max_tags > limits.max_srq_tags ||
+        (attr.max_tags != 0 && attr.tm_cq == nullptr)) {
         return EINVAL;
     }
     auto srq = std::make_unique<Srq>(pd, attr);

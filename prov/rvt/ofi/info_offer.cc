@@ -224,13 +224,14 @@ void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     offer.needed_mr_mode = offer.memory_mr_mode;
     const std::size_t queue = std::min(kMsgMaxQueue, nic.max_queue - 1);
     const std::size_t sge = std::min(kMsgIov, nic.max_sge);
+    const std::size_t shared_sge = nic.has_srq ? nic.max_srq_sge : sge;
     offer.tx.caps = offer.info.caps & kTxCaps;
     offer.tx.inject_size = nic.inject_bytes;
     offer.tx.size = queue;
-    offer.tx.iov_limit = sge;
+    offer.tx.iov_limit = std::min(sge, nic.max_read_sge);
     offer.rx.caps = offer.info.caps & kRxCaps;
     offer.rx.size = queue;
-    offer.rx.iov_limit = sge;
+    offer.rx.iov_limit = std::min(sge, shared_sge);
     offer.ep.max_msg_size = std::min<std::size_t>(kMsgMaxBytes, nic.max_bytes);
     offer.ep.max_order_raw_size = offer.ep.max_msg_size;
     offer.ep.max_order_waw_size = offer.ep.max_msg_size;

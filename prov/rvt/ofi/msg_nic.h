@@ -25,6 +25,8 @@ struct MsgNicOffer {
     std::size_t inject_bytes = 0;
     std::size_t max_queue = 0;  // sends, and receives, of an endpoint
     std::size_t max_sge = 0;
+    std::size_t max_read_sge = 0;    // of what is read into
+    std::size_t max_srq_sge = 0;     // of a receive of a shared context
     std::uint64_t max_bytes = 0;     // of a message
     bool has_atomics = false;        // of one 64-bit integer
     bool has_srq = false;            // shared receive contexts

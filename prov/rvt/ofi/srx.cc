@@ -215,11 +215,12 @@ fi_ops_ep srx_ops = {
 
 util::Status open_nic_queue(Srx& srx) {
     const DeviceLimits& limits = srx.domain->nic->device().limits();
-    return core::keep(srx.nic_queue,
-                      core::create_srq(*srx.domain->nic_pd,
-                                       {.max_wr = static_cast<std::uint32_t>(srx.size),
-                                        .max_sge = std::min(static_cast<std::uint32_t>(kMsgIov),
-                                                            limits.max_sge)}));
+    return core::keep(
+        srx.nic_queue,
+        core::create_srq(*srx.domain->nic_pd,
+                         {.max_wr = static_cast<std::uint32_t>(srx.size),
+                          .max_sge = std::min({static_cast<std::uint32_t>(kMsgIov), limits.max_sge,
+                                               limits.max_srq_sge})}));
 }
 
 int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {

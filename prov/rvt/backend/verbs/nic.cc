@@ -34,6 +34,11 @@ std::uint32_t clamp(int limit, std::uint32_t most) noexcept {
     return std::clamp(static_cast<std::uint32_t>(std::max(limit, 1)), 1u, most);
 }
 
+/// Not every driver says how long its special lists may be.
+std::uint32_t known_or(int limit, std::uint32_t most) noexcept {
+    return limit > 0 ? clamp(limit, most) : most;
+}
+
 Status set_nonblocking(int fd) noexcept {
     const int flags = fcntl(fd, F_GETFL);
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? kOk : Status(errno);
@@ -134,12 +139,13 @@ Status Nic::read_limits() {
                             !quirks_->misplaces_on_demand && takes_on_demand(context_.get());
     limits_.relaxes_ordering = util::param_is_set(util::ParamId::kVerbsRelaxedOrdering);
     const bool is_iwarp = context_->device->transport_type == IBV_TRANSPORT_IWARP;
+    const std::uint32_t max_sge = clamp(attr.max_sge, core::Receive::kMaxSge);
     limits_.verbs = {.max_qp = std::bit_floor(clamp(attr.max_qp, 1u << 16)),
                      .max_cqe = clamp(attr.max_cqe, 1u << 20),
                      .max_mr = kOwnKeys,
                      .max_qp_wr = clamp(attr.max_qp_wr, kMostWr),
                      .max_srq_wr = clamp(attr.max_srq_wr, kMostWr),
-                     .max_sge = clamp(attr.max_sge, core::Receive::kMaxSge),
+                     .max_sge = max_sge,
                      .max_rd_atomic = std::min(limits_.max_reads_in, limits_.max_reads_out),
                      .max_mcast_qp = clamp(attr.max_mcast_qp_attach, 256),
                      .max_ud_bytes = limits_.mtu_bytes,
@@ -147,7 +153,9 @@ Status Nic::read_limits() {
                      .own_max_qp = static_cast<std::uint32_t>(std::max(attr.max_qp, 0)),
                      .own_max_mr = static_cast<std::uint32_t>(std::max(attr.max_mr, 0)),
                      .has_immediate = !is_iwarp,
-                     .reads_need_remote_write = is_iwarp};
+                     .reads_need_remote_write = is_iwarp,
+                     .max_read_sge = known_or(attr.max_sge_rd, max_sge),
+                     .max_srq_sge = known_or(attr.max_srq_sge, max_sge)};
     is_ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET && !is_iwarp;
     find_gid();
     limits_.has_ud = limits_.has_rocev2 && !quirks_->cm_moves_pairs;

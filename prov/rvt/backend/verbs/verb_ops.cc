@@ -337,6 +337,13 @@ Status post_list(core::Qp& qp, const SendWr& wr, const core::WrInfo& row) noexce
     return from_ibv(ibv_post_send(qp_of(qp), &to, &refused));
 }
 
+/// Drivers refuse it, or end the connection.
+bool is_too_long_a_list(const core::Qp& qp, const SendWr& wr) noexcept {
+    const bool is_read = wr.opcode == WrOpcode::kRead;
+    return wr.sg_list.size() > qp.init().cap.max_send_sge ||
+           (is_read && wr.sg_list.size() > qp.device().limits().max_read_sge);
+}
+
 /// Drivers have different names for it, some that of a full queue.
 bool is_too_much_inline(const core::Qp& qp, const SendWr& wr) noexcept {
     if (!has_any(wr.flags, SendFlags::kInline)) {
@@ -356,8 +363,8 @@ bool is_extended(const core::Qp& qp) noexcept {
 [[gnu::noinline]] Status post_any(core::Qp& qp, const SendWr& wr) {
     const core::WrInfo* const row = core::wr_info(wr.opcode);
     if (row == nullptr || !takes(*row, qp.type()) ||
-        without(wr.flags, row->flags) != SendFlags::kNone ||
-        wr.sg_list.size() > qp.init().cap.max_send_sge || is_too_much_inline(qp, wr)) {
+        without(wr.flags, row->flags) != SendFlags::kNone || is_too_long_a_list(qp, wr) ||
+        is_too_much_inline(qp, wr)) {
         return EINVAL;
     }
     return can_build(wr) && is_extended(qp) ? build(*qp_of(qp), wr, wr.opcode)

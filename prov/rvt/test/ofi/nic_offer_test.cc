@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What endpoints in the domain of a NIC that lacks something are offered, and what is refused them.
+#include <array>
 #include <cerrno>
 #include <string>
 
@@ -90,6 +91,35 @@ Test(nic_offer, elsewhere_what_reads_fill_is_the_readers_alone) {
     World on;
     Endpoints with(false, FI_MSG | FI_RMA);
     RVT_EQ(asked_access(on, with, FI_READ) & IBV_ACCESS_REMOTE_WRITE, 0);
+}
+
+/// Of iWARP's NICs most take one buffer, and end the connection over more, or refuse them.
+Test(nic_offer, no_more_buffers_are_read_into_than_the_nic_takes) {
+    World on([](verbs::MockNic& mock) { mock.attr.max_sge_rd = 2; });
+    Endpoints with(false, FI_MSG | FI_RMA);
+    RVT_EQ(with.info->tx_attr->iov_limit, 2);
+    fid_ep* const ep = with.connected();
+    std::array<iovec, 3> parts;
+    parts.fill({with.memory.data(), 8});
+    std::array<void*, 3> desc;
+    desc.fill(fi_mr_desc(with.mr));
+    RVT_EQ(fi_readv(ep, parts.data(), desc.data(), 3, 0, 0x1000, 5, nullptr), -FI_EINVAL);
+    RVT_EQ(on.mock.sends.size(), 0);
+    RVT_EQ(fi_readv(ep, parts.data(), desc.data(), 2, 0, 0x1000, 5, nullptr), 0);
+    RVT_EQ(fi_sendv(ep, parts.data(), desc.data(), 3, 0, nullptr), 0);
+    RVT_EQ(on.mock.sends.size(), 2);
+}
+
+Test(nic_offer, a_shared_context_has_as_many_buffers_as_the_nics_shared_queues) {
+    World on([](verbs::MockNic& mock) { mock.attr.max_srq_sge = 2; });
+    Endpoints with(true);
+    RVT_EQ(with.info->rx_attr->iov_limit, 2);
+    std::array<iovec, 3> parts;
+    parts.fill({with.memory.data(), 8});
+    std::array<void*, 3> desc;
+    desc.fill(fi_mr_desc(with.mr));
+    RVT_EQ(fi_recvv(with.srx, parts.data(), desc.data(), 3, 0, nullptr), -FI_EINVAL);
+    RVT_EQ(fi_recvv(with.srx, parts.data(), desc.data(), 2, 0, nullptr), 0);
 }
 
 Test(nic_offer, an_endpoint_without_a_pair_says_how_many_the_nic_has) {

@@ -100,6 +100,8 @@ inline std::vector<ofi::MsgNicOffer> list() {
              .inject_bytes = 64,
              .max_queue = 64,
              .max_sge = 4,
+             .max_read_sge = world->nic->device().limits().max_read_sge,
+             .max_srq_sge = world->nic->device().limits().max_srq_sge,
              .max_bytes = 1u << 30,
              .has_srq = true,
              .has_cq_data = world->nic->device().limits().has_immediate}};

@@ -313,8 +313,13 @@ int get_cq_event(ibv_comp_channel* channel, ibv_cq** queue, void** user) {
 }
 void ack_cq_events(ibv_cq*, unsigned) {}
 
-ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr*) {
+ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
     if (fails("create_srq")) {
+        return nullptr;
+    }
+    const int most = mock->attr.max_srq_sge != 0 ? mock->attr.max_srq_sge : mock->attr.max_sge;
+    if (init->attr.max_sge > static_cast<std::uint32_t>(most)) {
+        errno = EINVAL;
         return nullptr;
     }
     auto* const made = new MockSrq{};
