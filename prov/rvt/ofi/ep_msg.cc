@@ -227,7 +227,6 @@ util::Status make_pair(EpMsg& ep) {
         return made.status();
     }
     ep.connection = made.take();
-    ep.inject_bytes = most(kMsgInject, limits.max_inline_bytes);
     return util::kOk;
 }
 
@@ -452,7 +451,11 @@ constexpr Refuse<-FI_ENOSYS> kNot{};
 fi_ops ep_msg_fid_ops = fid_ops(ep_msg_close, ep_msg_bind, ep_msg_control);
 
 MsgSizes sizes_of(const EpMsg& ep) noexcept {
-    return {.cm_data = ep.rc().private_bytes(), .tx = ep.tx_size, .rx = ep.rx_size};
+    return {.cm_data = ep.rc().private_bytes(),
+            .tx = ep.tx_size,
+            .rx = ep.rx_size,
+            .message = ep.max_bytes,
+            .inject = ep.inject_bytes};
 }
 
 int ep_msg_getopt(fid* self, int level, int option, void* value, std::size_t* bytes) noexcept {
@@ -519,7 +522,12 @@ int fill(EpMsg& ep, const fi_info& info) {
     ep.tx_size = size_of(info.tx_attr != nullptr ? info.tx_attr->size : 0);
     ep.rx_size = size_of(info.rx_attr != nullptr ? info.rx_attr->size : 0);
     const std::uint64_t mode = info.mode | (info.rx_attr != nullptr ? info.rx_attr->mode : 0);
-    ep.has_cq_data = ep.domain->nic == nullptr || ep.domain->nic->device().limits().has_immediate;
+    if (ep.domain->nic != nullptr) {
+        const DeviceLimits& limits = ep.domain->nic->device().limits();
+        ep.has_cq_data = limits.has_immediate;
+        ep.inject_bytes = most(kMsgInject, limits.max_inline_bytes);
+        ep.max_bytes = std::min<std::uint64_t>(kMsgMaxBytes, limits.max_message_bytes);
+    }
     ep.has_rx_cq_data = ep.has_cq_data && (mode & FI_RX_CQ_DATA) != 0;
     if (ep.tx_size > kMsgMaxQueue || ep.rx_size > kMsgMaxQueue) {
         RVT_WARN(kEpCtrl, "cannot open endpoint: %zu sends and %zu receives asked, at most %zu",

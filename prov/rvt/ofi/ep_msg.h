@@ -16,6 +16,7 @@
 #include "ofi/hmem_options.h"
 #include "ofi/msg_domain.h"
 #include "ofi/msg_op.h"
+#include "ofi/msg_options.h"
 
 namespace rvt::ofi {
 
@@ -88,9 +89,11 @@ struct EpMsg {
     bool is_closing = false;  // what completes now is silent, but for receives of a shared context
     std::size_t tx_size = 0;
     std::size_t rx_size = 0;
-    std::size_t inject_bytes = kMsgInject;  // less where the NIC has less
-    std::optional<util::SockAddr> dest;     // of the info that it was opened with, or of connecting
-    std::unique_ptr<ConnReq> request;       // which it is to accept
+    // Less where the NIC has less.
+    std::size_t inject_bytes = kMsgInject;
+    std::uint64_t max_bytes = kMsgMaxBytes;
+    std::optional<util::SockAddr> dest;  // of the info that it was opened with, or of connecting
+    std::unique_ptr<ConnReq> request;    // which it is to accept
 
     /// What the port reports goes to the event queue.
     class Events final : public core::RcUser {

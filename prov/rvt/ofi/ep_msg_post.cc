@@ -155,7 +155,8 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     const int unfit = elements.fill(iov, desc, count, naming_of(ep, is_inline, kHolds));
     const std::uint64_t copied =
         post.opcode == WrOpcode::kExtendedAtomic ? post.operand_bytes : elements.bytes;
-    if (unfit != 0 || (is_inline && copied > ep.inject_bytes)) [[unlikely]] {
+    if (unfit != 0 || elements.bytes > ep.max_bytes || (is_inline && copied > ep.inject_bytes))
+        [[unlikely]] {
         if constexpr (!kHolds) {
             return unfit != 0 ? post_held<kMost>(ep, post, iov, desc, count, unfit) : -FI_EMSGSIZE;
         }

@@ -33,10 +33,10 @@ int msg_getopt(int level, int option, void* value, std::size_t* bytes,
         case FI_OPT_TX_SIZE: return put_size(value, bytes, sizes.tx);
         case FI_OPT_RX_SIZE: return put_size(value, bytes, sizes.rx);
         case kOptMaxMsgSize:
-        case kOptMaxRmaSize: return put_size(value, bytes, kMsgMaxBytes);
+        case kOptMaxRmaSize: return put_size(value, bytes, sizes.message);
         case kOptMaxAtomicSize: return put_size(value, bytes, sizeof(std::uint64_t));
         case kOptInjectMsgSize:
-        case kOptInjectRmaSize: return put_size(value, bytes, kMsgInject);
+        case kOptInjectRmaSize: return put_size(value, bytes, sizes.inject);
         default: return -FI_ENOPROTOOPT;
     }
 }

@@ -17,6 +17,8 @@ struct MsgSizes {
     std::size_t cm_data = 0;  // room for private data
     std::size_t tx = 0;
     std::size_t rx = 0;
+    std::size_t message = 0;  // bytes of the longest, and
+    std::size_t inject = 0;   // of one that is injected
 };
 int msg_getopt(int level, int option, void* value, std::size_t* bytes,
                const MsgSizes& sizes) noexcept;

@@ -122,6 +122,41 @@ Test(nic_offer, a_shared_context_has_as_many_buffers_as_the_nics_shared_queues) 
     RVT_EQ(fi_recvv(with.srx, parts.data(), desc.data(), 2, 0, nullptr), 0);
 }
 
+Test(nic_offer, options_tell_what_can_be_injected_and_sent_over_the_nic) {
+    World on([](verbs::MockNic& mock) {
+        mock.max_inline = 64;
+        mock.port.max_msg_sz = 1024;
+    });
+    Endpoints with;
+    fid_ep* const ep = with.open();
+    const auto size_of = [&](int option) {
+        std::size_t size = 0;
+        std::size_t bytes = sizeof size;
+        RVT_EQ(fi_getopt(&ep->fid, FI_OPT_ENDPOINT, option, &size, &bytes), 0);
+        return size;
+    };
+    RVT_EQ(size_of(ofi::kOptInjectMsgSize), 64);
+    RVT_EQ(size_of(ofi::kOptInjectRmaSize), 64);
+    RVT_EQ(size_of(ofi::kOptMaxMsgSize), 1024);
+    RVT_EQ(size_of(ofi::kOptMaxRmaSize), 1024);
+    with.connect(ep);
+    RVT_EQ(fi_inject(ep, with.memory.data(), 64, 0), 0);
+    RVT_EQ(fi_inject(ep, with.memory.data(), 65, 0), -FI_EMSGSIZE);
+}
+
+/// It would end the connection.
+Test(nic_offer, a_message_that_is_longer_than_the_nics_is_refused) {
+    World on([](verbs::MockNic& mock) { mock.port.max_msg_sz = 1024; });
+    Endpoints with(false, FI_MSG | FI_RMA);
+    fid_ep* const ep = with.connected();
+    void* const desc = fi_mr_desc(with.mr);
+    RVT_EQ(fi_send(ep, with.memory.data(), 1025, desc, 0, nullptr), -FI_EMSGSIZE);
+    RVT_EQ(fi_read(ep, with.memory.data(), 1025, desc, 0, 0x1000, 5, nullptr), -FI_EMSGSIZE);
+    RVT_ASSERT(on.mock.sends.empty());
+    RVT_EQ(fi_send(ep, with.memory.data(), 1024, desc, 0, nullptr), 0);
+    RVT_EQ(fi_recv(ep, with.memory.data(), 1025, desc, 0, nullptr), 0);
+}
+
 Test(nic_offer, an_endpoint_without_a_pair_says_how_many_the_nic_has) {
     World on([](verbs::MockNic& mock) { mock.attr.max_qp = 3; });
     Endpoints with;
