@@ -51,7 +51,7 @@ void build_tx(fi_tx_attr& tx, const Offer& offer, const fi_tx_attr* asked,
     tx = offer.tx;
     tx.caps = caps & kTxCaps;
     tx.op_flags = 0;
-    tx.size = offer.default_queue;
+    tx.size = std::min(offer.default_queue, offer.tx.size);
     if (asked == nullptr) {
         return;
     }
@@ -69,7 +69,7 @@ void build_rx(fi_rx_attr& rx, const Offer& offer, const fi_rx_attr* asked,
     rx = offer.rx;
     rx.caps = caps & kRxCaps;
     rx.op_flags = 0;
-    rx.size = offer.default_queue;
+    rx.size = std::min(offer.default_queue, offer.rx.size);
     rx.total_buffered_recv =
         std::min(offer.rx.total_buffered_recv,
                  static_cast<std::size_t>(util::param_number(util::ParamId::kUnexpectedBytes)));

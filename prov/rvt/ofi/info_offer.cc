@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What each kind of endpoint offers at most. fi_getinfo(3), fi_endpoint(3), fi_domain(3).
 #include <algorithm>
+#include <bit>
 
 #include "core/rd_types.h"
 #include "ofi/domain.h"
@@ -268,7 +269,7 @@ void fill_nic_dgram_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     const std::size_t queue = std::min(kMaxDgramQueue, nic.max_queue - 1);
     offer.tx.caps = offer.info.caps & kTxCaps & ~std::uint64_t{FI_RECV};
     offer.tx.op_flags &= ~std::uint64_t{FI_MULTICAST};
-    offer.tx.size = queue;
+    offer.tx.size = std::bit_floor(queue);  // of which each number has its place in a ring
     offer.rx.caps = offer.info.caps & kRxCaps & ~std::uint64_t{FI_SEND};
     offer.rx.size = queue;
     offer.ep.max_msg_size = nic.datagram_bytes;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/own_network.h"
+#include "ofi/ep_dgram.h"
 #include "ofi/fixture.h"
 #include "ofi/info.h"
 #include "ofi/msg_nic.h"
@@ -439,6 +440,18 @@ Test(info, local_buffers_at_nics_need_descriptors_where_registrations_are_not_ke
         RVT_EQ(offer.needed_mr_mode, kAlways | (needs ? FI_MR_LOCAL : 0));
         RVT_EQ(offer.memory_mr_mode, offer.needed_mr_mode);
     }
+}
+
+/// Sends have a ring, whose length is a power of two. A NIC of mlx4 takes 16351.
+Test(info, no_longer_ring_of_datagrams_is_offered_than_a_nics_queue_holds) {
+    rvt::ofi::set_dgram_hosts({.bytes_of = [](const rvt::util::SockAddr&) {
+        return rvt::Result<std::uint32_t>(ENODEV);
+    }});
+    const rvt::ofi::MsgNicOffer nic{.name = "mlx4_0", .max_queue = 16351, .datagram_bytes = 4096};
+    rvt::ofi::Offer offer;
+    fill_nic_dgram_offer(offer, nic);
+    RVT_EQ(offer.tx.size, 8192);
+    RVT_EQ(offer.rx.size, 16350);
 }
 
 Test(info, data_beside_a_write_is_for_those_who_offer_receives) {

@@ -157,6 +157,13 @@ Test(nic_offer, a_message_that_is_longer_than_the_nics_is_refused) {
     RVT_EQ(fi_recv(ep, with.memory.data(), 1025, desc, 0, nullptr), 0);
 }
 
+Test(nic_offer, who_asks_for_nothing_gets_no_longer_queues_than_the_nic_has) {
+    World on;
+    Endpoints with;  // of a NIC with 64, of which one is ours
+    RVT_EQ(with.info->tx_attr->size, 63);
+    RVT_EQ(with.info->rx_attr->size, 63);
+}
+
 Test(nic_offer, an_endpoint_without_a_pair_says_how_many_the_nic_has) {
     World on([](verbs::MockNic& mock) { mock.attr.max_qp = 3; });
     Endpoints with;
