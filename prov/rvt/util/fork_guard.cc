@@ -3,14 +3,15 @@
 #include "util/fork_guard.h"
 
 #include <atomic>
+#include <csignal>
 #include <map>
 #include <mutex>
 #include <set>
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/signalfd.h>
 
 namespace rvt::util {
 namespace {
@@ -58,7 +59,11 @@ class Registry {
     void let_go() noexcept {
         // relaxed: the child has one thread.
         generation.fetch_add(1, std::memory_order_relaxed);
-        const UniqueFd filler(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        // Of no signals: there is never anything to read, and it takes no writes, which libraries
+        // would read elsewhere for what somebody has told them.
+        sigset_t none{};
+        sigemptyset(&none);
+        const UniqueFd filler(signalfd(-1, &none, SFD_CLOEXEC | SFD_NONBLOCK));
         for (const int fd : files_) {
             if (dup3(filler.get(), fd, O_CLOEXEC) < 0) {
                 // No number was left for the filler. A closed number that is closed again later is

@@ -100,7 +100,12 @@ Status Nic::open_context() {
         ibv_device* const one = devices.get()[i];
         if (address_.device == lib().ibv_get_device_name(one)) {
             context_ = Context(lib().ibv_open_device(one), lib().ibv_close_device);
-            return context_ != nullptr ? set_nonblocking(context_->async_fd) : last_error();
+            if (context_ == nullptr) {
+                return last_error();
+            }
+            fds_[0] = LibraryFd(context_->cmd_fd);
+            fds_[1] = LibraryFd(context_->async_fd);
+            return set_nonblocking(context_->async_fd);
         }
     }
     return ENODEV;
@@ -109,7 +114,11 @@ Status Nic::open_context() {
 Status Nic::open_channel() {
     channel_ =
         Channel(lib().ibv_create_comp_channel(context_.get()), lib().ibv_destroy_comp_channel);
-    return channel_ != nullptr ? set_nonblocking(channel_->fd) : last_error();
+    if (channel_ == nullptr) {
+        return last_error();
+    }
+    fds_[2] = LibraryFd(channel_->fd);
+    return set_nonblocking(channel_->fd);
 }
 
 Status Nic::read_limits() {

@@ -4,12 +4,14 @@
 // entries of the contract are in verb_ops.cc.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "backend/verbs/library.h"
+#include "backend/verbs/library_fd.h"
 #include "backend/verbs/nics.h"
 #include "backend/verbs/quirks.h"
 #include "core/device.h"
@@ -94,6 +96,7 @@ class Nic {
     const NicAddress address_;
     Context context_{nullptr, nullptr};
     Channel channel_{nullptr, nullptr};
+    std::array<LibraryFd, 3> fds_;  // of both
     NicLimits limits_;
     Counts counts_;
     const Quirks* quirks_ = nullptr;

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backend/verbs/library_fd.h"
 #include "backend/verbs/nic.h"
 #include "core/rc_port.h"
 #include "util/annotations.h"
@@ -147,6 +148,7 @@ class RdmaCmPort final : public core::RcPort {
     const std::uint64_t connect_timeout_us_;
     std::atomic<bool> is_hot_for_nobody_{false};  // completions need no progress
     Events events_{nullptr, nullptr};
+    LibraryFd events_fd_;
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
     CmId listening_ RVT_GUARDED_BY(lock_){nullptr, nullptr};
     core::RcListener* listener_ RVT_GUARDED_BY(lock_) = nullptr;

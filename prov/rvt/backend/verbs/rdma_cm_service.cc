@@ -61,6 +61,7 @@ Status RdmaCmService::start() {
     if (events_ == nullptr) {
         return status_of(-1);
     }
+    events_fd_ = LibraryFd(events_->fd);
     const int flags = fcntl(events_->fd, F_GETFL);
     if (flags < 0 || fcntl(events_->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
         return errno;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "backend/verbs/library_fd.h"
 #include "backend/verbs/nic.h"
 #include "core/ud_services.h"
 #include "util/annotations.h"
@@ -89,6 +90,7 @@ class RdmaCmService final : public core::UdServices {
     util::SockAddr address_;
     const std::uint64_t timeout_us_;
     Events events_{nullptr, nullptr};
+    LibraryFd events_fd_;
     util::Mutex lock_;  // order: after the domain's lock, before that of the user's news
     CmId listening_ RVT_GUARDED_BY(lock_){nullptr, nullptr};
     core::SidrUser* user_ RVT_GUARDED_BY(lock_) = nullptr;

@@ -18,7 +18,11 @@ Result<std::unique_ptr<Removal>> Removal::open(Nic& nic) {
 Status Removal::start() {
     events_ = {lib().rdma_create_event_channel(), lib().rdma_destroy_event_channel};
     rdma_cm_id* id = nullptr;
-    if (events_ == nullptr || lib().rdma_create_id(events_.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
+    if (events_ == nullptr) {
+        return errno;
+    }
+    events_fd_ = LibraryFd(events_->fd);
+    if (lib().rdma_create_id(events_.get(), &id, nullptr, RDMA_PS_TCP) != 0) {
         return errno;
     }
     id_ = {id, lib().rdma_destroy_id};

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "backend/verbs/library_fd.h"
 #include "backend/verbs/nic.h"
 
 namespace rvt::verbs {
@@ -25,6 +26,7 @@ class Removal {
 
     Nic& nic_;
     std::unique_ptr<rdma_event_channel, void (*)(rdma_event_channel*)> events_{nullptr, nullptr};
+    LibraryFd events_fd_;
     std::unique_ptr<rdma_cm_id, int (*)(rdma_cm_id*)> id_{nullptr, nullptr};
 };
 

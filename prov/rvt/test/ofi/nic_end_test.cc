@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Connected endpoints whose NIC is gone, or that hang up.
+#include <array>
+
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "ofi/nic_world.h"
 
@@ -161,4 +166,32 @@ Test(nic_shutdown, who_hangs_up_is_told_in_time_though_the_peer_does_not_answer)
     RVT_EQ(with.event(ep), -FI_SHUTDOWN);
     report(RDMA_CM_EVENT_DISCONNECTED);
     RVT_EQ(with.event(ep), 0);
+}
+
+/// What a child ended by them would end for its parent, and while it lives a parent that is killed
+/// would still be there for its peers.
+Test(nic_fork, a_child_has_none_of_the_descriptors_that_lead_to_the_nic) {
+    World on;
+    Endpoints with;
+    with.connected();
+    const ibv_context* const context = on.nic->context();
+    const std::array fds{context->cmd_fd, context->async_fd, on.nic->channel()->fd,
+                         on.port->cm().event_fd()};
+    const pid_t child = fork();
+    if (child == 0) {
+        int taken = 0;
+        for (const int fd : fds) {
+            eventfd_t value = 1;
+            taken += eventfd_write(fd, value) == 0 ? 1 : 0;  // which all of the mock's are
+            taken += eventfd_read(fd, &value) == 0 ? 1 : 0;
+        }
+        _exit(taken);
+    }
+    int taken = -1;
+    RVT_EQ(waitpid(child, &taken, 0), child);
+    RVT_EQ(taken, 0);
+    for (const int fd : fds) {
+        pollfd written{.fd = fd, .events = POLLIN, .revents = 0};
+        RVT_EQ(poll(&written, 1, 0), 0);
+    }
 }

@@ -205,11 +205,13 @@ ibv_context* open_device(ibv_device*) {
         return nullptr;
     }
     ++mock->live;
+    mock_context->cmd_fd = eventfd(0, EFD_CLOEXEC);
     mock_context->async_fd = eventfd(0, EFD_CLOEXEC);
     return mock_context;
 }
 int close_device(ibv_context* context) {
     --mock->live;
+    close(context->cmd_fd);
     return close(context->async_fd);
 }
 int query_device(ibv_context*, ibv_device_attr* attr) {
