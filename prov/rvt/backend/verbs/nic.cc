@@ -45,8 +45,14 @@ Status set_nonblocking(int fd) noexcept {
 }
 
 /// A pair is there until the event has been acknowledged.
-void raise(const ibv_async_event& event, EventType type) noexcept {
-    static_cast<core::Qp*>(event.element.qp->qp_context)->raise(type);
+core::Qp& pair_of(const ibv_async_event& event) noexcept {
+    return *static_cast<core::Qp*>(event.element.qp->qp_context);
+}
+
+/// The device has ended the pair.
+void fail(const ibv_async_event& event, EventType type) noexcept {
+    pair_of(event).note_state(QpState::kErr);
+    pair_of(event).raise(type);
 }
 
 /// Whether requests of all kinds, and receives of both kinds of queues, may name memory that is not
@@ -324,10 +330,12 @@ void Nic::take_events() noexcept {
                 queue.context().events().post({.type = EventType::kCqErr, .object = &queue});
                 break;
             }
-            case IBV_EVENT_QP_FATAL: raise(event, EventType::kQpFatal); break;
-            case IBV_EVENT_QP_REQ_ERR: raise(event, EventType::kQpReqErr); break;
-            case IBV_EVENT_QP_ACCESS_ERR: raise(event, EventType::kQpAccessErr); break;
-            case IBV_EVENT_QP_LAST_WQE_REACHED: raise(event, EventType::kQpLastWqeReached); break;
+            case IBV_EVENT_QP_FATAL: fail(event, EventType::kQpFatal); break;
+            case IBV_EVENT_QP_REQ_ERR: fail(event, EventType::kQpReqErr); break;
+            case IBV_EVENT_QP_ACCESS_ERR: fail(event, EventType::kQpAccessErr); break;
+            case IBV_EVENT_QP_LAST_WQE_REACHED:
+                pair_of(event).raise(EventType::kQpLastWqeReached);
+                break;
             default: break;  // nothing that an endpoint would not learn by its completions
         }
         lib().ibv_ack_async_event(&event);

@@ -593,6 +593,17 @@ void RdmaCmPort::end_all_locked() {
     }
 }
 
+/// A device that has ended a pair need not flush it. What is left in a shared queue is others'.
+void RdmaCmPort::end_if_failed_locked(RdmaCmConnection& connection) {
+    const State state = connection.state();
+    const bool is_up = state == State::kOpen || state == State::kAccepted;
+    if (is_up && connection.qp().state() == QpState::kErr) {
+        connection.has_failed_ = connection.qp().srq() == nullptr;
+        connection.deadline_us_ = device().now_us() + kFlushUs;
+        end_locked(connection);
+    }
+}
+
 std::uint64_t RdmaCmPort::check_deadlines() noexcept {
     const util::Guard guard(lock_);
     if (device().is_going()) {
@@ -601,15 +612,17 @@ std::uint64_t RdmaCmPort::check_deadlines() noexcept {
     const std::uint64_t now = device().now_us();
     std::uint64_t due = kNever;
     for (const auto& [number, connection] : connections_) {
+        end_if_failed_locked(*connection);
         const State state = connection->state();
-        const bool is_waited_for = is_gone_ ? !connection->is_lost()
-                                            : state == State::kDialing || state == State::kClosing;
+        const bool is_ending = is_gone_ || connection->has_failed_;
+        const bool is_waited_for = is_ending ? !connection->is_lost()
+                                             : state == State::kDialing || state == State::kClosing;
         if (!is_waited_for) {
             continue;
         }
         if (now < connection->deadline_us_) {
             due = std::min(due, connection->deadline_us_);
-        } else if (is_gone_) {
+        } else if (is_ending) {
             lose(*connection);
         } else if (state == State::kClosing) {
             end_locked(*connection);

@@ -46,6 +46,7 @@ class RdmaCmConnection final : public core::RcConnection {
     CmId id_{nullptr, nullptr};
     std::uint64_t deadline_us_ = 0;    // of dialing and of hanging up; of a pair without a device
     std::vector<std::byte> greeting_;  // private data of the request
+    bool has_failed_ = false;          // the pair, by itself
 };
 
 /// Threads: any; take_events() and check_deadlines() one at a time, without the lock of a caller.
@@ -141,6 +142,7 @@ class RdmaCmPort final : public core::RcPort {
     Status flush_locked(RdmaCmConnection& connection) noexcept RVT_REQUIRES(lock_);
     static void lose(RdmaCmConnection& connection) noexcept;
     void end_all_locked() RVT_REQUIRES(lock_);
+    void end_if_failed_locked(RdmaCmConnection& connection) RVT_REQUIRES(lock_);
     void end_with_device_locked(RdmaCmConnection& connection) RVT_REQUIRES(lock_);
 
     Nic& nic_;

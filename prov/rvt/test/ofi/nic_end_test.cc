@@ -135,6 +135,25 @@ Test(nic_end, who_sleeps_is_woken) {
     RVT_EQ(with.canceled(), 1);
 }
 
+/// Nothing completes then that would tell of it.
+Test(nic_end, a_pair_that_fails_by_itself_ends_its_connection_and_what_it_had) {
+    World on;
+    Endpoints with;
+    fid_ep* const other = with.connected();
+    fid_ep* const ep = with.connected();
+    with.post(ep);
+    on.mock.flushes = false;
+    on.mock.fail_pair(on.mock.last_pair->qp_num);
+    on.nic->take_events();
+    on.port->cm().check_deadlines();
+    RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+    RVT_EQ(with.send(ep), -FI_ENOTCONN);
+    wait_for_deadline();
+    RVT_EQ(with.canceled(), kReceives + kSends);
+    RVT_EQ(with.event(ep), 0);
+    RVT_EQ(with.send(other), 0);
+}
+
 /// Some drivers take 7 for any number: a peer that is gone would not be noticed.
 Test(nic_retries, who_is_asked_to_try_for_ever_does_not) {
     World on;
