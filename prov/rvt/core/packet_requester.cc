@@ -522,8 +522,12 @@ void PacketRequester::go_back(Qp& qp) noexcept {
     device_.stats().add(Stat::kRetries);
 }
 
+/// Precondition: a packet of it has left.
 void PacketRequester::fail_oldest(Qp& qp, WcStatus status) noexcept {
     SendWqe* oldest = qp.send_queue().oldest_open();
+    if (oldest == nullptr && (oldest = qp.send_queue().next()) != nullptr) {
+        begin(qp, *oldest);  // it was about to be sent again
+    }
     sending_ = nullptr;
     if (oldest != nullptr) {
         oldest->status = status;

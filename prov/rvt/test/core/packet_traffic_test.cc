@@ -241,6 +241,18 @@ Test(packet_traffic, a_doubled_refusal_fails_one_request) {
     }
 }
 
+/// The first packet of many comes behind others: they are asked for again, and then it is refused.
+Test(packet_traffic, a_refusal_counts_that_comes_before_what_is_sent_again) {
+    test::for_each_seed(40, [](std::uint64_t seed) {
+        Pair<Packets> pair;
+        protocol::FaultPlan faults = protocol::parse_faults("reorder=30%").value();
+        faults.seed = seed;
+        pair.backend().wire().set_faults(faults);
+        RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 8 * 1024, .rkey = 77}));
+        RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
+    });
+}
+
 Test(packet_traffic, a_message_that_is_sent_again_counts_once) {
     constexpr std::size_t kBytes = 1000;  // several packets
     Pair<Packets> pair({.rnr_retry = 7});
