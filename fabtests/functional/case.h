@@ -46,6 +46,7 @@ extern const std::span<const Case> kThreadCases;
 extern const std::span<const Case> kArgCases;
 extern const std::span<const Case> kDgramCases;
 extern const std::span<const Case> kDeviceCases;
+extern const std::span<const Case> kGpuCases;
 
 /// Sizes on both sides of every boundary that a provider is likely to have.
 inline constexpr std::size_t kSizes[] = {
