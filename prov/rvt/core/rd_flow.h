@@ -398,7 +398,9 @@ class RdFlow final : public MessageSink {
 
     // Of the peer, that have come. relaxed: a number; who posts may miss the newest.
     std::atomic<std::uint64_t> packets_{0};
-    std::deque<Part> parts_;  // wait for the owner
+    std::deque<Part> parts_;         // wait for the owner
+    std::size_t kept_of_frame_ = 0;  // of the newest frame among them
+    bool is_endless_ = false;        // it is, and the flow is about to be found broken
 
     // What a frame has acknowledged that settle() has not heeded yet: 0, or with wire::kPsn.
     std::atomic<std::uint64_t> heard_{0};

@@ -13,6 +13,9 @@
 namespace rvt::core {
 namespace {
 
+// Kept of a frame: many times what one has, whatever the packets of the two ends.
+constexpr std::size_t kMostOfFrame = 1u << 20;
+
 constexpr bool is_eager(std::byte first) noexcept {
     return first == std::byte{static_cast<std::uint8_t>(RdOp::kEager)};
 }
@@ -109,8 +112,19 @@ RVT_ALWAYS_INLINE bool RdFlow::may_hand_over() const noexcept {
     return flows_.is_owner_polling() && user_peer_ != nullptr && parts_.empty();
 }
 
-/// For the owner, who is not here.
+/// For the owner, who is not here. A frame begins only where there is room, and none is endless: in
+/// place of what an honest peer does not send the owner finds what makes no sense.
 void RdFlow::keep_part(std::span<const std::byte> part, bool starts, bool ends) noexcept {
+    static constexpr std::byte kNonsense[] = {std::byte{0xff}};
+    if (is_endless_) {
+        return;
+    }
+    kept_of_frame_ = (starts ? 0 : kept_of_frame_) + part.size();
+    is_endless_ = kept_of_frame_ > kMostOfFrame;
+    if (is_endless_) {
+        part = kNonsense;
+        starts = true;
+    }
     parts_.push_back({.bytes = {part.begin(), part.end()}, .starts = starts, .ends = ends});
     flows_.note_waiting(*this, part.size());
 }

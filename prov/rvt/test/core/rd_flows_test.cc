@@ -418,6 +418,23 @@ Test(rd_flows, what_makes_no_sense_behind_a_run_ends_the_flow) {
     RVT_ASSERT(net.b.heard[1].text == text);
 }
 
+/// Room is looked for where a frame begins.
+Test(rd_flows, a_frame_without_end_is_not_kept_for_an_owner_who_is_away) {
+    constexpr std::size_t kPart = 64 * 1024;
+    FlowPair net;
+    net.connect();
+    RVT_ASSERT(net.a.say(1, "first"));
+    RVT_ASSERT(net.run_until([&] { return net.b.heard.size() == 1; }));
+    const std::vector<std::byte> part(kPart);
+    for (std::size_t bytes = 0; net.b.flows->has_room_to_wait() && bytes < 32u << 20;
+         bytes += kPart) {
+        net.b.flow->take(part, bytes == 0, false);
+    }
+    RVT_ASSERT(net.b.flows->has_room_to_wait());
+    net.b.poll();
+    RVT_ASSERT(net.b.is_malformed);
+}
+
 Test(rd_flows, the_rest_of_a_long_message_is_not_held_behind_the_message) {
     FlowPair net;
     net.connect();
