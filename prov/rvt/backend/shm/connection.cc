@@ -2,6 +2,9 @@
 // The application's side of a Connector: hands everything to the control thread.
 #include "backend/shm/connection.h"
 
+#include <memory>
+#include <utility>
+
 #include "backend/shm/peer_memory.h"
 #include "backend/shm/switchboard.h"
 #include "util/control_thread.h"
@@ -13,7 +16,7 @@ namespace {
 class ThreadedConnector final : public Connector {
   public:
     ThreadedConnector(std::shared_ptr<util::ControlThread> thread,
-                      std::unique_ptr<Switchboard> board) noexcept
+                      std::unique_ptr<Switchboard> board)
         : thread_(std::move(thread)), board_(std::move(board)) {}
     ~ThreadedConnector() override {
         thread_->run(
@@ -28,9 +31,8 @@ class ThreadedConnector final : public Connector {
         return status;
     }
 
-    // Commands are executed in order, so that none finds the switchboard gone.
     void connect(const util::SockAddr& address) override {
-        thread_->post([board = board_.get(), address] { board->connect(address); });
+        post([address](Switchboard& board) { board.connect(address); });
     }
     void wake_peer(std::uint64_t link) noexcept override {
         if (!thread_->is_inherited()) {
@@ -38,18 +40,29 @@ class ThreadedConnector final : public Connector {
         }
     }
     void note_polling() noexcept override {
-        thread_->post([board = board_.get()] { board->note_polling(); });
+        post([](Switchboard& board) { board.note_polling(); });
     }
     void request_region(std::uint64_t link, std::uint64_t key) noexcept override {
-        thread_->post([board = board_.get(), link, key] { board->request_region(link, key); });
+        post([link, key](Switchboard& board) { board.request_region(link, key); });
     }
     void close(std::uint64_t link) noexcept override {
-        thread_->post([board = board_.get(), link] { board->close(link); });
+        post([link](Switchboard& board) { board.close(link); });
     }
 
   private:
+    /// Commands are executed in order. One that the control thread gives, in a call of the user
+    /// while the connector is being destroyed, comes behind the switchboard's end.
+    template <class Command>
+    void post(Command command) {
+        thread_->post([board = std::weak_ptr(board_), command] {
+            if (const std::shared_ptr<Switchboard> open = board.lock()) {
+                command(*open);
+            }
+        });
+    }
+
     const std::shared_ptr<util::ControlThread> thread_;
-    std::unique_ptr<Switchboard> board_;
+    std::shared_ptr<Switchboard> board_;  // nobody else keeps it for longer than a command
 };
 
 ListenAttr with_defaults(ListenAttr attr) noexcept {
