@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <fcntl.h>
@@ -24,6 +25,7 @@
 #include "fuzz/input.h"
 #include "rdm_station.h"
 #include "util/control_thread.h"
+#include "util/lock.h"
 #include "util/udp_port.h"
 
 using namespace rvt;       // NOLINT(google-build-using-namespace)
@@ -80,12 +82,10 @@ class Node {
     void introduce(const util::SockAddr& peer) { peer_ = av_.insert(peer).take(); }
 
     void poll() {
-        engine_->progress(engine_.get());
-        while (const core::Cqe* const entry = cq_->front()) {
-            const auto place = reinterpret_cast<std::uintptr_t>(entry->op_context);
-            cq_->pop();
-            if (place != 0) {
-                receive(place - 1);
+        progress();
+        while (const auto place = take()) {
+            if (*place != 0) {
+                receive(*place - 1);
             }
         }
     }
@@ -135,6 +135,21 @@ class Node {
   private:
     using Engine = core::RdEngine<util::SpinLock, RdmHost>;
 
+    void progress() {
+        const util::Guard guard(lock_);
+        engine_->progress(engine_.get());
+    }
+    /// Takes the oldest completion. Returns: the number of its receive from 1, 0: of none.
+    std::optional<std::size_t> take() {
+        const util::Guard guard(lock_);
+        const core::Cqe* const entry = cq_->front();
+        if (entry == nullptr) {
+            return std::nullopt;
+        }
+        const auto place = reinterpret_cast<std::uintptr_t>(entry->op_context);
+        cq_->pop();
+        return place;
+    }
     void receive(std::size_t place) {
         const iovec buffer{inbox_[place].data(), kMessageBytes};
         const util::Status posted = engine_->recv(

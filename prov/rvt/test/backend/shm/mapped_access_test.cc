@@ -12,6 +12,7 @@
 #include "core/rd_engine.h"
 #include "raw_peer.h"
 #include "rdm_station.h"
+#include "util/lock.h"
 
 using namespace rvt;  // NOLINT(google-build-using-namespace)
 using shm::test::Process;
@@ -44,6 +45,11 @@ struct Node {
                    .access = Access::kRemoteRead | Access::kRemoteWrite})
             .take();
     }
+    /// Looks for arrived work, beside the control thread.
+    void poll() {
+        const util::Guard guard(lock);
+        engine->progress(engine.get());
+    }
     /// Writes or reads one range and waits. Returns: the status of its completion.
     core::WcStatus access(bool is_write, void* buffer, std::size_t length, std::uint64_t to,
                           std::uint32_t key) {
@@ -56,14 +62,17 @@ struct Node {
                             .remote_count = 1,
                             .dest = peer,
                             .flags = core::RdFlags::kCompletion}) == util::Status(EAGAIN)) {
-            engine->progress(engine.get());
+            poll();
         }
-        while (cq->front() == nullptr) {
-            engine->progress(engine.get());
+        for (;;) {
+            poll();
+            const util::Guard guard(lock);
+            if (const core::Cqe* const entry = cq->front()) {
+                const core::WcStatus outcome = entry->status;
+                cq->pop();
+                return outcome;
+            }
         }
-        const core::WcStatus outcome = cq->front()->status;
-        cq->pop();
-        return outcome;
     }
 
     util::SpinLock lock;
@@ -98,7 +107,7 @@ void run_target(Process& parent, char* memory) {
                        .data = reinterpret_cast<std::uint64_t>(memory),
                        .key = node.expose(memory, kBytes)});
     while (!parent.has_word()) {
-        node.engine->progress(node.engine.get());
+        node.poll();
     }
     parent.get<bool>();
     parent.get<bool>();
@@ -122,7 +131,7 @@ void use_until_mapped(Node& node, const Exposed& exposed) {
         was_mapped = is_mapped();
         RVT_EQ(node.access(true, &word, sizeof word, exposed.data, exposed.key),
                core::WcStatus::kSuccess);
-        node.engine->progress(node.engine.get());  // takes the news in
+        node.poll();  // takes the news in
     } while (!was_mapped);
 }
 
@@ -179,7 +188,7 @@ Test(mapped_access, ends_with_the_key, .timeout = 60) {
                            .data = reinterpret_cast<std::uint64_t>(memory),
                            .key = key});
         while (!parent.has_word()) {
-            node.engine->progress(node.engine.get());
+            node.poll();
         }
         parent.get<bool>();
         parent.put(node.keys->invalidate(key).error());
