@@ -25,7 +25,8 @@ enum class RdMethod : std::uint8_t {
 /// Transfers that are under way together end in bunches, so the time of one says little, and that
 /// of several what part of a bunch they are: a method is used for a block of transfers, and judged
 /// by the sum of their times, when nothing more is under way. Those that come first after another
-/// method are not judged: they find none of what they touch in a cache.
+/// method are not judged: they find none of what they touch in a cache. Only what is out of the
+/// question is given up while it settles, as copying by turns is where processes share a core.
 ///
 /// Threads: one at a time.
 class RdMethodChooser {
@@ -48,8 +49,8 @@ class RdMethodChooser {
             if (sizes.method != before) {
                 record.begin();
             }
-            sizes.left =
-                block_of(bytes, record) + (record.is_settling ? settling_of(bytes, record) : 0);
+            sizes.left = block_of(bytes, record) +
+                         (record.is_settling ? settling_of(bytes, sizes.method, record) : 0);
         }
         --sizes.left;
         return sizes.method;
@@ -59,25 +60,28 @@ class RdMethodChooser {
     /// @param is_last  No other one is under way.
     void learn(std::uint64_t bytes, RdMethod method, std::uint64_t ticks,
                bool is_last = true) noexcept {
-        Record& record = class_of(bytes).record_of(method);
-        record.is_settling = record.is_settling && settling_of(bytes, record) != 0;
+        Class& sizes = class_of(bytes);
+        Record& record = sizes.record_of(method);
+        const std::uint32_t settling = settling_of(bytes, method, record);
+        record.is_settling = record.is_settling && settling != 0;
         if (record.is_settling) {
             ++record.transfers;
-            const std::uint32_t most = is_last ? settling_of(bytes, record) : kMostTransfers;
-            if (record.transfers >= most) {
+            record.take(bytes, ticks);
+            if (is_out_of_the_question(sizes, record)) {
+                give_up(sizes, method);
+            } else if (record.transfers >= (is_last ? settling : kMostTransfers)) {
                 record.is_settling = false;
-                record.transfers = 0;
+                record.start_block();
             }
             return;
         }
-        record.bytes += bytes;
-        record.ticks += ticks;
+        record.take(bytes, ticks);
         ++record.transfers;
         if (record.transfers < block_of(bytes, record) ||
             (!is_last && record.transfers < kMostTransfers)) {
             return;
         }
-        const float cost = static_cast<float>(record.ticks) / static_cast<float>(record.bytes);
+        const float cost = record.block_cost();
         if (record.blocks <= kWarmup || record.is_new) {
             // So much counts as warm by itself.
             const std::uint32_t blocks = record.bytes >= kGrowthBytes ? kWarmup : 1;
@@ -88,7 +92,7 @@ class RdMethodChooser {
             record.cost += 0.3f * (std::min(cost, 2 * record.cost) - record.cost);
         }
         record.is_new = false;
-        record.bytes = record.ticks = record.transfers = 0;
+        record.start_block();
     }
 
   private:
@@ -104,6 +108,10 @@ class RdMethodChooser {
     static constexpr std::uint64_t kSettlingBytes = 1u << 20;  // as the caches close by hold
     // The first time: a pair moves to its large rings, and touches each page of them once.
     static constexpr std::uint64_t kGrowthBytes = 6u << 20;
+    // How many ticks longer than the best known one a method may take in all while it settles:
+    // rings grow, and each page of them is touched on both sides, which takes up to 10,000.
+    static constexpr std::uint64_t kMostExtra = kGrowthBytes / 4096 * 10'000;
+    static constexpr float kOutOfTheQuestion = 8;   // of what the best known one costs
     static constexpr float kWorthChanging = 0.95f;  // of what the present method costs
     static constexpr float kWorthTrying = 2;        // the same, while what is known is young
     static constexpr unsigned kFirstClass = 12;     // below 8 KiB all sizes are alike
@@ -118,10 +126,20 @@ class RdMethodChooser {
         std::uint32_t transfers = 0;
         std::uint64_t bytes = 0;
         std::uint64_t ticks = 0;
+        std::uint64_t most = 0;  // ticks of one
 
         void begin() noexcept {
             is_new = is_settling = true;
-            bytes = ticks = transfers = 0;
+            start_block();
+        }
+        void start_block() noexcept { bytes = ticks = most = transfers = 0; }
+        void take(std::uint64_t more, std::uint64_t took) noexcept {
+            bytes += more;
+            ticks += took;
+            most = std::max(most, took);
+        }
+        [[nodiscard]] float block_cost() const noexcept {
+            return static_cast<float>(ticks) / static_cast<float>(bytes);
         }
     };
     struct Class {
@@ -145,9 +163,33 @@ class RdMethodChooser {
         return record.blocks < kWarmup ? transfers_of(kBlockBytes, bytes, 1, kWarmupTransfers)
                                        : transfers_of(kBlockBytes, bytes, 2, 32);
     }
-    static std::uint32_t settling_of(std::uint64_t bytes, const Record& record) noexcept {
-        return record.blocks < kWarmup ? transfers_of(kGrowthBytes, bytes, 0, kMostTransfers)
-                                       : transfers_of(kSettlingBytes, bytes, 1, 32);
+    static std::uint32_t settling_of(std::uint64_t bytes, RdMethod method,
+                                     const Record& record) noexcept {
+        const bool is_first = record.blocks < kWarmup;
+        return is_first && method == RdMethod::kPipeline
+                   ? transfers_of(kGrowthBytes, bytes, 0, kMostTransfers)
+                   : transfers_of(kSettlingBytes, bytes, is_first ? 0 : 1, 32);
+    }
+    static bool is_out_of_the_question(const Class& sizes, const Record& record) noexcept {
+        float least = std::numeric_limits<float>::max();
+        for (const Record& other : sizes.methods) {
+            least = other.blocks < kWarmup ? least : std::min(least, other.cost);
+        }
+        // The dearest one may have been interrupted.
+        const auto usual = static_cast<float>(record.ticks - record.most);
+        const float best = least * static_cast<float>(record.bytes);
+        return usual > kOutOfTheQuestion * best && usual - best > static_cast<float>(kMostExtra);
+    }
+    /// Ends the block of a method that settles, at the cost seen so far.
+    static void give_up(Class& sizes, RdMethod method) noexcept {
+        Record& record = sizes.record_of(method);
+        record.cost = record.block_cost();
+        record.blocks = std::max(record.blocks, kWarmup);
+        record.is_new = record.is_settling = false;
+        record.start_block();
+        if (sizes.method == method) {
+            sizes.left = 0;
+        }
     }
     Class& class_of(std::uint64_t bytes) noexcept {
         const unsigned width = static_cast<unsigned>(std::bit_width(bytes));
@@ -157,9 +199,9 @@ class RdMethodChooser {
 
     /// The best one so far; now and then another, as the machine or the program may have changed.
     static RdMethod next_method(Class& sizes, Mask allowed) noexcept {
-        for (unsigned i = 0; i < kMethods; ++i) {
-            const auto method = static_cast<RdMethod>(i);
-            if ((allowed & bit(method)) != 0 && sizes.methods[i].blocks < kWarmup) {
+        // First the one that serves whom it may, until more is known.
+        for (const RdMethod method : {RdMethod::kDirect, RdMethod::kPipeline, RdMethod::kSplit}) {
+            if ((allowed & bit(method)) != 0 && sizes.record_of(method).blocks < kWarmup) {
                 return method;
             }
         }

@@ -147,6 +147,25 @@ Test(rd_method, what_is_much_slower_is_hardly_tried) {
     RVT_ASSERT(machine.count(RdMethod::kPipeline, 100'000) > 99'000);
 }
 
+Test(rd_method, what_is_out_of_the_question_is_given_up_at_once) {
+    // Many processes on few cores: who copies by turns waits for the kernel's scheduler each time.
+    Machine machine{{900'000, 40'000, 500'000}, {}};
+    RVT_ASSERT(machine.count(RdMethod::kDirect, 200) > 100);
+    RVT_ASSERT(machine.count(RdMethod::kDirect, 1000) > 950);
+}
+
+Test(rd_method, two_interruptions_do_not_end_what_settles) {
+    Machine machine{{10'000, 12'000, 13'000}, {}};
+    for (int i = 0; i < 100; ++i) {
+        const RdMethod method = machine.transfer();
+        if (i == 50 || i == 60) {
+            machine.chooser.learn(kBytes, method, 10'000'000);
+        }
+    }
+    machine.count(RdMethod::kPipeline, 500);
+    RVT_ASSERT(machine.count(RdMethod::kPipeline, 1000) > 800);
+}
+
 Test(rd_method, what_is_not_always_allowed_is_learned_all_the_same) {
     Machine machine{{3000, 3500, 1000}, {}};
     const auto two =
