@@ -259,10 +259,13 @@ Status RdmaCmPort::accept(core::RcConnection& which, const core::CmEvent& reques
     if (found == requests_.end()) {
         return ECONNABORTED;
     }
+    // The number goes with the id: news of it may have been read already, and the lock come later.
+    connections_.erase(connection.number_);
+    connection.number_ = found->first;
+    connections_[connection.number_] = &connection;
     Request taken = std::move(found->second);
     requests_.erase(found);
     connection.id_ = std::move(taken.id);
-    connection.id_->context = context_of(connection.number_);
     connection.set_peer(request.peer, request.peer.port);
     const Status answered = answer_locked(connection, taken.param, private_data);
     if (!answered.is_ok()) {

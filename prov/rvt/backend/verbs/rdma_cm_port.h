@@ -41,7 +41,7 @@ class RdmaCmConnection final : public core::RcConnection {
     using RcConnection::set_peer;
     using RcConnection::set_state;
 
-    const std::uint64_t number_;
+    std::uint64_t number_;  // as which rdma_cm knows its id
     core::RcUser& user_;
     CmId id_{nullptr, nullptr};
     std::uint64_t deadline_us_ = 0;    // of dialing and of hanging up; of a pair without a device

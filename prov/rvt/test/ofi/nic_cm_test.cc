@@ -356,6 +356,20 @@ Test(nic_cm, a_peer_that_has_given_up_is_neither_accepted_nor_refused) {
     }
 }
 
+/// What rdma_cm says of a request may be read before it is accepted, and heeded after it.
+Test(nic_cm, a_peer_that_gives_up_beside_its_acceptance_is_gone) {
+    CmWorld on;
+    Endpoints with;
+    Listener listener(with);
+    RVT_EQ(fi_listen(listener.pep), 0);
+    fid_ep* const ep = open_with_receives(with, listener.request());
+    on.cm.at_acknowledgement = [ep] { RVT_EQ(fi_accept(ep, nullptr, 0), 0); };
+    report(RDMA_CM_EVENT_DISCONNECTED);
+    RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+    RVT_EQ(with.canceled(), kReceives);
+    listener.check_listens();
+}
+
 Test(nic_cm, a_refusal_carries_what_is_said_beside_it) {
     CmWorld on;
     Endpoints with;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -127,6 +128,9 @@ int get_event(rdma_event_channel*, rdma_cm_event** event) {
 int ack_event(rdma_cm_event* event) {
     std::erase(cm->unacknowledged, event);
     delete static_cast<MockCm::Event*>(event);
+    if (const auto meanwhile = std::exchange(cm->at_acknowledgement, nullptr)) {
+        meanwhile();
+    }
     return 0;
 }
 

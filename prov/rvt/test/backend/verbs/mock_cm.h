@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,7 @@ class MockCm {
         std::vector<char> bytes;
     };
     std::deque<Event> events;
+    std::function<void()> at_acknowledgement;  // what another thread does meanwhile; once
     std::size_t channels = 0;
     std::vector<const rdma_cm_event*> unacknowledged;
     bool waits_for_ever = false;  // an id ends, and events of its have not been acknowledged
