@@ -322,6 +322,7 @@ ofi::MsgNicOffer offer_of(const verbs::Nic& nic) {
             .has_atomics = nic.limits().has_atomics,
             .has_srq = nic.limits().has_srq,
             .has_cq_data = limits.has_immediate,
+            .is_iwarp = nic.limits().is_iwarp,
             .datagram_bytes = nic.limits().has_ud ? limits.max_ud_bytes : 0,
             .is_preferred = !nic.quirks().is_software};
 }

@@ -233,6 +233,7 @@ void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     offer.rx.caps = offer.info.caps & kRxCaps;
     offer.rx.size = queue;
     offer.rx.iov_limit = std::min(sge, shared_sge);
+    offer.ep.protocol = nic.is_iwarp ? FI_PROTO_IWARP : FI_PROTO_RDMA_CM_IB_RC;
     offer.ep.max_msg_size = std::min<std::size_t>(kMsgMaxBytes, nic.max_bytes);
     offer.ep.max_order_raw_size = offer.ep.max_msg_size;
     offer.ep.max_order_waw_size = offer.ep.max_msg_size;

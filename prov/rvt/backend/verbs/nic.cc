@@ -153,7 +153,7 @@ Status Nic::read_limits() {
     limits_.has_on_demand = util::param_is_set(util::ParamId::kVerbsOnDemand) &&
                             !quirks_->misplaces_on_demand && takes_on_demand(context_.get());
     limits_.relaxes_ordering = util::param_is_set(util::ParamId::kVerbsRelaxedOrdering);
-    const bool is_iwarp = context_->device->transport_type == IBV_TRANSPORT_IWARP;
+    limits_.is_iwarp = context_->device->transport_type == IBV_TRANSPORT_IWARP;
     const std::uint32_t max_sge = clamp(attr.max_sge, core::Receive::kMaxSge);
     limits_.verbs = {.max_qp = std::bit_floor(clamp(attr.max_qp, 1u << 16)),
                      .max_cqe = clamp(attr.max_cqe, 1u << 20),
@@ -167,11 +167,11 @@ Status Nic::read_limits() {
                      .max_message_bytes = port.max_msg_sz,
                      .own_max_qp = static_cast<std::uint32_t>(std::max(attr.max_qp, 0)),
                      .own_max_mr = static_cast<std::uint32_t>(std::max(attr.max_mr, 0)),
-                     .has_immediate = !is_iwarp,
-                     .reads_need_remote_write = is_iwarp,
+                     .has_immediate = !limits_.is_iwarp,
+                     .reads_need_remote_write = limits_.is_iwarp,
                      .max_read_sge = known_or(attr.max_sge_rd, max_sge),
                      .max_srq_sge = known_or(attr.max_srq_sge, max_sge)};
-    is_ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET && !is_iwarp;
+    is_ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET && !limits_.is_iwarp;
     find_gid();
     limits_.has_ud = limits_.has_rocev2 && !quirks_->cm_moves_pairs;
     return kOk;

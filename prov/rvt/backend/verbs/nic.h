@@ -27,6 +27,7 @@ struct NicLimits {
     std::uint32_t mtu_bytes = 1024;
     bool has_atomics = false;
     bool has_srq = false;
+    bool is_iwarp = false;
     bool has_rocev2 = false;     // a GID that is the address, so that a peer's is its address
     bool has_ud = false;         // datagrams, to such addresses
     bool has_on_demand = false;  // regions whose pages are not pinned, for all that we do with them

@@ -16,17 +16,27 @@ void be_iwarp(verbs::MockNic& mock) {
     mock.device.transport_type = IBV_TRANSPORT_IWARP;
 }
 
-int infos_with_cq_data(std::size_t bytes) {
+/// What fi_getinfo says to who asks for connections over the NIC.
+template <class Ask>
+int asked(const Ask& ask) {
     fi_info* const hints = fi_allocinfo();
     hints->ep_attr->type = FI_EP_MSG;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
     hints->domain_attr->name = strdup("mock0");
-    hints->domain_attr->cq_data_size = bytes;
+    ask(*hints);
     fi_info* found = nullptr;
     const int result = ofi::getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &found);
     fi_freeinfo(hints);
     fi_freeinfo(found);
     return result;
+}
+
+int infos_with_cq_data(std::size_t bytes) {
+    return asked([bytes](fi_info& hints) { hints.domain_attr->cq_data_size = bytes; });
+}
+
+int infos_with_protocol(std::uint32_t protocol) {
+    return asked([protocol](fi_info& hints) { hints.ep_attr->protocol = protocol; });
 }
 
 /// How the NIC was asked to register memory with these rights.
@@ -76,6 +86,19 @@ Test(nic_offer, over_iwarp_there_is_no_data_beside_messages_and_writes) {
     RVT_EQ(on.mock.sends.size(), before);
     RVT_EQ(with.send(ep), 0);
     RVT_EQ(on.mock.sends.size(), before + 1);
+}
+
+Test(nic_offer, the_protocol_is_that_of_the_nic) {
+    {
+        World on;
+        RVT_EQ(infos_with_protocol(FI_PROTO_RDMA_CM_IB_RC), 0);
+        RVT_EQ(infos_with_protocol(FI_PROTO_IWARP), -FI_ENODATA);
+    }
+    World on(be_iwarp);
+    Endpoints with(false, FI_MSG | FI_RMA);
+    RVT_EQ(with.info->ep_attr->protocol, FI_PROTO_IWARP);
+    RVT_EQ(infos_with_protocol(FI_PROTO_IWARP), 0);
+    RVT_EQ(infos_with_protocol(FI_PROTO_RDMA_CM_IB_RC), -FI_ENODATA);
 }
 
 /// RFC 5040, 5.2: a Read Response is written to the reader's memory as by an RDMA Write.

@@ -104,7 +104,8 @@ inline std::vector<ofi::MsgNicOffer> list() {
              .max_srq_sge = world->nic->device().limits().max_srq_sge,
              .max_bytes = 1u << 30,
              .has_srq = true,
-             .has_cq_data = world->nic->device().limits().has_immediate}};
+             .has_cq_data = world->nic->device().limits().has_immediate,
+             .is_iwarp = world->nic->limits().is_iwarp}};
 }
 inline util::Result<std::shared_ptr<ofi::MsgNic>> open(const std::string&) {
     return std::shared_ptr<ofi::MsgNic>(std::make_shared<TestNic>());
