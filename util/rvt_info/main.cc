@@ -2,9 +2,11 @@
 // rvt_info: what the provider offers here, why it refuses a request, how it reaches a peer. An
 // ordinary libfabric client: it knows nothing that an application could not ask.
 #include <getopt.h>
+#include <net/if.h>
 
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,7 +31,8 @@ struct Options {
 constexpr const char* kUsage =
     "usage: rvt_info [--json] [--why HINTS] [--peer ADDRESS]...\n"
     "\n"
-    "Without options: the devices of the rvt provider, what they can do, and its parameters.\n"
+    "Without options: the devices of the rvt provider, what they can do, the interfaces that\n"
+    "domains may be named by, and the provider's parameters.\n"
     "  --why HINTS     which of the hints a device refuses, what it offers, what to change;\n"
     "                  HINTS as caps=FI_TAGGED|FI_REMOTE_COMM,tx_attr->inject_size=64\n"
     "  --peer ADDRESS  how the endpoint at 127.0.0.1:4711 is reached, and why not otherwise\n"
@@ -83,6 +86,26 @@ std::vector<Section> devices() {
         fi_freeinfo(found);
     }
     return sections;
+}
+
+/// The interfaces whose names domains may have, with the address that endpoints get there.
+std::vector<Section> interfaces() {
+    const std::unique_ptr<struct if_nameindex, decltype(&if_freenameindex)> all(if_nameindex(),
+                                                                                &if_freenameindex);
+    Section section;
+    section.title = "interfaces";
+    for (const auto* one = all.get(); one != nullptr && one->if_name != nullptr; ++one) {
+        std::string error;
+        const Info hints = parse_hints(kAnyDevice, error);
+        hints->domain_attr->name = strdup(one->if_name);
+        hints->ep_attr->type = FI_EP_RDM;
+        fi_info* found = nullptr;
+        if (fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found) == 0) {
+            section.add(one->if_name, static_cast<const char*>(found->src_addr));
+            fi_freeinfo(found);
+        }
+    }
+    return section.values.empty() ? std::vector<Section>() : std::vector<Section>{section};
 }
 
 std::vector<Section> parameters() {
@@ -187,6 +210,7 @@ int run(const Options& options) {
     }
     if (report.parts.empty()) {
         report.parts.emplace_back("devices", devices());
+        report.parts.emplace_back("interfaces", interfaces());
         report.parts.emplace_back("parameters", parameters());
         if (report.parts.front().second.empty()) {
             std::fprintf(

@@ -181,9 +181,13 @@ util::Status open_keys(Domain& domain) {
     return util::kOk;
 }
 
-/// Opens the NIC that the info names, if it names one.
+/// Opens the NIC that the info names, if it names one, or takes in the interface.
 util::Status open_nic(Domain& domain, const fi_info& info) {
     auto nic = open_msg_nic(info.domain_attr->name);
+    if (!nic.is_ok() && is_interface(info.domain_attr->name)) {
+        domain.interface = info.domain_attr->name;
+        return util::kOk;
+    }
     if (!nic.is_ok() || nic.value() == nullptr) {
         return nic.status();
     }
@@ -228,7 +232,9 @@ int open_parts(Domain& domain, const fi_info& info) {
 }  // namespace
 
 const char* Domain::name() const noexcept {
-    return nic != nullptr ? nic->name().c_str() : kDomainName;
+    return nic != nullptr       ? nic->name().c_str()
+           : !interface.empty() ? interface.c_str()
+                                : kDomainName;
 }
 
 Domain::Domain(LockPolicy policy) noexcept : lock(policy) {}

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -99,6 +100,7 @@ struct Domain {
     DomainLock lock;
     std::uint64_t caps = 0;
     std::uint32_t addr_format = FI_SOCKADDR_IN;
+    std::string interface;  // whose name it has, and whose address endpoints get; empty: any
     fi_av_type av_type = FI_AV_UNSPEC;
     bool has_auto_progress = false;
     bool has_resource_management = true;

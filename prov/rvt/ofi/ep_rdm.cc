@@ -376,7 +376,7 @@ int fill_attr(core::RdAttr& attr, const Domain& domain, const fi_info& info) {
         }
         attr.bind = source.value();
     } else {
-        attr.bind = resolve_addresses(nullptr, nullptr, 0, nullptr).addresses.source;
+        attr.bind = default_source(domain.name());
     }
     if (info.tx_attr != nullptr && info.tx_attr->size != 0) {
         attr.tx_size = info.tx_attr->size;

@@ -144,6 +144,9 @@ class Answers {
     void add(const Candidate& candidate) {
         Offer offer;
         candidate.fill(offer, addresses_.addresses.source);
+        if (!addresses_.interface.empty()) {
+            offer.domain.name = const_cast<char*>(addresses_.interface.c_str());
+        }
         add(offer, addresses_);
     }
     /// Real NICs come before what reaches their address without them, emulated ones behind it.

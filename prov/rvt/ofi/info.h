@@ -27,7 +27,7 @@ int getinfo(std::uint32_t version, const char* node, const char* service, std::u
 
 inline constexpr const char* kProvName = "rvt";
 inline constexpr const char* kFabricName = "rvt-host";  // reaches this host
-inline constexpr const char* kDomainName = "shm";
+inline constexpr const char* kDomainName = "shm";  // whose endpoints have what address they like
 inline constexpr std::uint32_t kProtocol =
     0x80000001u;  // provider specific: two versions of rvt interoperate
 inline constexpr std::uint32_t kProtocolVersion = 1;
@@ -63,8 +63,8 @@ struct Candidate {
     void (*fill)(Offer& offer, const util::SockAddr& source) noexcept;
 };
 std::span<const Candidate> candidates() noexcept;
-/// The offer of FI_EP_MSG, for infos that are made after fi_getinfo.
-const Offer& msg_offer() noexcept;
+/// What FI_EP_MSG is without a NIC: a reliable connection's pair. @param source  As for candidates.
+void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept;
 /// What FI_EP_MSG is over a NIC. @param nic  Outlives the offer, which names it.
 void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept;
 /// The same for FI_EP_DGRAM.
@@ -100,10 +100,15 @@ struct InfoAddresses {
 /// is not ours.
 struct AddressAnswer {
     InfoAddresses addresses;
+    std::string interface;  // whose name was asked for as the domain's; else empty
     std::optional<Refusal> refusal;
 };
 AddressAnswer resolve_addresses(const char* node, const char* service, std::uint64_t flags,
                                 const fi_info* hints);
+/// Whether a domain can be called so because an interface that reaches others is.
+bool is_interface(const char* domain);
+/// The address of who asks for none, in a domain of this name (nullptr: any).
+util::SockAddr default_source(const char* domain);
 
 /// Makes the answer. Returns: nullptr without memory.
 fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints,

@@ -10,7 +10,8 @@
 //
 // A chosen source is where packets to the destination leave from, and without one the address of
 // the best network interface, or of the one that FI_RVT_ROCE_INTERFACE names; where there is none,
-// the loopback address. Port 0 means that the endpoint takes a free one.
+// the loopback address. Of a domain that has the name of an interface it is that interface's in any
+// case. Port 0 means that the endpoint takes a free one.
 #include <netdb.h>
 
 #include <cstring>
@@ -141,6 +142,10 @@ class Resolver {
         answer_.addresses.format =
             hints != nullptr ? hints->addr_format : std::uint32_t{FI_FORMAT_UNSPEC};
         family_ = family_of(answer_.addresses.format);
+        if (hints != nullptr && hints->domain_attr != nullptr &&
+            is_interface(hints->domain_attr->name)) {
+            answer_.interface = hints->domain_attr->name;
+        }
     }
 
     AddressAnswer run() {
@@ -215,6 +220,11 @@ class Resolver {
         if (refused()) {
             return;
         }
+        if (!answer_.interface.empty() && !util::is_address_of(answer_.interface, *source_)) {
+            answer_.refusal = Refusal{"domain_attr->name", answer_.interface,
+                                      "the interface of the source " + source_->to_string()};
+            return;
+        }
         if (dest_ && dest_->family != source_->family) {
             answer_.refusal =
                 Refusal{"dest_addr", dest_->to_string(), "the family of the source address"};
@@ -232,7 +242,7 @@ class Resolver {
     [[nodiscard]] int choose_family() const {
         const bool is_open = family_ == AF_UNSPEC && !dest_ && (!source_ || is_any_source_);
         if (is_open && util::param_is_set(util::ParamId::kRoce)) {
-            const std::string_view interface = util::param_text(util::ParamId::kRoceInterface);
+            const std::string_view interface = named_interface();
             return !util::network_address(AF_INET, interface) &&
                            util::network_address(AF_INET6, interface)
                        ? AF_INET6
@@ -244,16 +254,22 @@ class Resolver {
                                      : AF_INET;
     }
 
+    /// The one whose address is taken; empty: the best one's.
+    [[nodiscard]] std::string_view named_interface() const {
+        return !answer_.interface.empty() ? answer_.interface : util::param_text(util::ParamId::kRoceInterface);
+    }
+
     void choose_source(int family) {
-        const std::string_view interface = util::param_text(util::ParamId::kRoceInterface);
+        const std::string_view interface = named_interface();
         std::optional<SockAddr> chosen;
-        if (dest_) {
+        if (dest_ && answer_.interface.empty()) {
             chosen = util::source_towards(*dest_);
         } else if (util::param_is_set(util::ParamId::kRoce)) {
             chosen = util::network_address(family, interface);
             if (!chosen && !interface.empty()) {
-                answer_.refusal = Refusal{"FI_RVT_ROCE_INTERFACE", std::string(interface),
-                                          util::network_interfaces(family)};
+                const bool is_domain = !answer_.interface.empty();
+                answer_.refusal = Refusal{is_domain ? "domain_attr->name" : "FI_RVT_ROCE_INTERFACE",
+                                          std::string(interface), util::network_interfaces(family)};
             }
         }
         source_ = chosen.value_or(loopback(family));
@@ -275,6 +291,20 @@ class Resolver {
 AddressAnswer resolve_addresses(const char* node, const char* service, std::uint64_t flags,
                                 const fi_info* hints) {
     return Resolver(node, service, flags, hints).run();
+}
+
+bool is_interface(const char* domain) {
+    return domain != nullptr && *domain != '\0' && std::string_view(domain) != kDomainName &&
+           util::param_is_set(util::ParamId::kRoce) &&
+           (util::network_address(AF_INET, domain) || util::network_address(AF_INET6, domain));
+}
+
+SockAddr default_source(const char* domain) {
+    fi_domain_attr attr{};
+    attr.name = const_cast<char*>(domain);
+    fi_info hints{};
+    hints.domain_attr = &attr;
+    return resolve_addresses(nullptr, nullptr, 0, &hints).addresses.source;
 }
 
 }  // namespace rvt::ofi

@@ -137,7 +137,8 @@ constexpr std::uint64_t kMsgOrder = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_RAS |
 constexpr std::uint64_t kMsgPrimary = FI_MSG | FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_RECV |
                                       FI_SEND | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// A reliable connection's pair.
+}  // namespace
+
 void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     fill_rdm_offer(offer, source);
     offer.primary_caps = kMsgPrimary;
@@ -175,6 +176,8 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.domain.cq_data_size = sizeof(std::uint32_t);
     offer.domain.max_ep_srx_ctx = kMaxObjects;
 }
+
+namespace {
 
 // What is registered is named by the NIC's keys.
 constexpr int kNicMrMode = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
@@ -246,15 +249,6 @@ void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
         offer.info.mode &= ~FI_RX_CQ_DATA;
         offer.rx.mode &= ~FI_RX_CQ_DATA;
     }
-}
-
-const Offer& msg_offer() noexcept {
-    static const Offer* const kOffer = [] {
-        auto* const offer = new Offer;
-        fill_msg_offer(*offer, {});
-        return offer;
-    }();
-    return *kOffer;
 }
 
 // Each datagram has a place in registered memory.

@@ -15,6 +15,8 @@
 
 #include "ofi/info.h"
 #include "ofi/registry.h"
+#include "util/local_addresses.h"
+#include "util/params.h"
 
 namespace rvt::ofi {
 namespace {
@@ -212,6 +214,15 @@ std::optional<Refusal> judge_name(const char* hint, const char* asked, const cha
     return std::nullopt;
 }
 
+/// A name of an interface has become the offer's, if there is such an interface.
+std::optional<Refusal> judge_domain_name(const char* asked, const char* offered) {
+    std::optional<Refusal> refusal = judge_name("domain_attr->name", asked, offered);
+    if (refusal && refusal->offered == kDomainName && util::param_is_set(util::ParamId::kRoce)) {
+        refusal->offered += ", or an interface: " + util::network_interfaces(AF_INET);
+    }
+    return refusal;
+}
+
 /// A name of ours, alone or with what libfabric puts behind it: "rvt;^ofi_rxm".
 std::optional<Refusal> judge_prov_name(const char* asked) {
     if (asked == nullptr ||
@@ -231,7 +242,7 @@ std::optional<Refusal> judge_names(const Offer& offer, const fi_info& hints) {
         }
     }
     return hints.domain_attr != nullptr
-               ? judge_name("domain_attr->name", hints.domain_attr->name, offer.domain.name)
+               ? judge_domain_name(hints.domain_attr->name, offer.domain.name)
                : std::nullopt;
 }
 

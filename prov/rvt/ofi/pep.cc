@@ -256,13 +256,22 @@ bool name_provider(fi_fabric_attr& fabric, const Offer& offer) noexcept {
     return fabric.prov_name != nullptr;
 }
 
+/// What its infos are made from.
+void fill(Offer& offer, const Pep& pep) noexcept {
+    if (pep.nic != nullptr) {
+        fill_nic_offer(offer, pep.nic_offer);
+        return;
+    }
+    fill_msg_offer(offer, {});
+    if (!pep.interface.empty()) {
+        offer.domain.name = const_cast<char*>(pep.interface.c_str());
+    }
+}
+
 /// The info that a request is announced with: the passive endpoint's, with both addresses.
 fi_info* info_of(const Pep& pep, const ConnReq& request) {
-    Offer nic;
-    if (pep.nic != nullptr) {
-        fill_nic_offer(nic, pep.nic_offer);
-    }
-    const Offer& offer = pep.nic != nullptr ? nic : msg_offer();
+    Offer offer;
+    fill(offer, pep);
     fi_info* const info = build_info(
         offer, pep.fabric->handle.api_version, pep.info.get(),
         {.format = pep.info->addr_format,
@@ -276,10 +285,14 @@ fi_info* info_of(const Pep& pep, const ConnReq& request) {
     return info;
 }
 
-/// The NIC that the info names, if it names one.
+/// The NIC that the info names, if it names one, or the interface.
 int find_nic(Pep& pep, const fi_info& info) {
     const char* const name = info.domain_attr != nullptr ? info.domain_attr->name : nullptr;
     auto nic = open_msg_nic(name);
+    if (!nic.is_ok() && is_interface(name)) {
+        pep.interface = name;
+        return 0;
+    }
     if (!nic.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot open passive endpoint of %s: %s", name,
                  strerrordesc_np(nic.error()));
@@ -314,18 +327,16 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
         }
         addresses.source = source.value();
     } else {
-        addresses.source = resolve_addresses(nullptr, nullptr, 0, nullptr).addresses.source;
+        addresses.source =
+            default_source(info.domain_attr != nullptr ? info.domain_attr->name : nullptr);
     }
     made->bind = addresses.source;
     if (const int refused = find_nic(*made, info); refused != 0) {
         return refused;
     }
-    Offer nic;
-    if (made->nic != nullptr) {
-        fill_nic_offer(nic, made->nic_offer);
-    }
-    made->info.reset(build_info(made->nic != nullptr ? nic : msg_offer(), fabric.handle.api_version,
-                                &info, addresses));
+    Offer offer;
+    fill(offer, *made);
+    made->info.reset(build_info(offer, fabric.handle.api_version, &info, addresses));
     if (made->info == nullptr) {
         return -FI_ENOMEM;
     }

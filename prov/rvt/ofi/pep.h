@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "core/rc_port.h"
 #include "ofi/compat.h"
@@ -33,6 +34,7 @@ struct Pep {
     Fabric* fabric = nullptr;
     Eq* eq = nullptr;
     std::unique_ptr<fi_info, InfoDeleter> info;  // what those of requests are made from
+    std::string interface;                       // whose name the infos' domain has; or empty
     std::shared_ptr<MsgNic> nic;                 // which listens; nullptr: a port of the address
     MsgNicOffer nic_offer;                       // and what its endpoints can do
     util::SockAddr bind;

@@ -114,13 +114,15 @@ std::vector<Candidate> candidates(int family) {
 }  // namespace
 
 bool is_local_address(const SockAddr& address) {
-    if (address.is_any() || address.is_loopback()) {
-        return true;
-    }
+    return address.is_any() || address.is_loopback() || is_address_of({}, address);
+}
+
+bool is_address_of(std::string_view interface, const SockAddr& address) {
     const InterfaceList all = all_interfaces();
     for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
         const auto own = address_of(*one);
-        if (own && own->family == address.family && own->ip == address.ip) {
+        if (own && own->family == address.family && own->ip == address.ip &&
+            (interface.empty() || interface == one->ifa_name)) {
             return true;
         }
     }
