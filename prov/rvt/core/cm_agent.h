@@ -326,6 +326,7 @@ class CmAgent {
                        const protocol::CmReq& req, std::uint64_t context);
     void repeat_answer(CmRecord& record, std::uint64_t transaction_id, const protocol::CmReq& req);
     void repeat_answer(CmRecord& record, std::uint64_t transaction_id, const protocol::CmRep& rep);
+    bool is_of_answered_pair(const Address& from, const protocol::CmReq& req);
     bool end_predecessor(const Address& from, std::uint32_t remote_qpn);
     CmRecord* find_disconnected(const Address& from, const protocol::CmDreq& dreq);
     CmRecord* find_rejected(const Address& from, const protocol::CmRej& rej);

@@ -105,6 +105,10 @@ void CmAgent::take(const Address& from, std::uint64_t transaction_id, const prot
         send_once({.dest = from}, transaction_id, rej);
         return;
     }
+    if (is_of_answered_pair(from, req)) {
+        ++stats_.duplicates;
+        return;
+    }
     if (end_predecessor(from, req.qpn)) {
         send_once({.dest = from}, transaction_id,
                   refusal_of(req, CmRejectReason::kStaleConnection));
@@ -146,6 +150,7 @@ void CmAgent::begin_request(const Address& from, std::uint64_t transaction_id,
     record->remote_id = req.local_comm_id;
     record->remote_qpn = req.qpn;
     record->remote_psn = req.starting_psn;
+    record->remote_guid = req.ca_guid;
     record->transaction_id = transaction_id;
     record->max_retries = req.max_cm_retries;
     set_timing(*record, req.local_response_timeout, req.primary.local_ack_timeout);
@@ -196,6 +201,17 @@ void CmAgent::repeat_answer(CmRecord& record, std::uint64_t transaction_id,
     if (record.state == CmState::kRepSent || record.is_delayed) {
         send_again(record);
     }
+}
+
+/// A peer that gets no answer asks again, for the same pair with another id. When one of those has
+/// been answered, another is an attempt before it that comes late. Should it be one behind it, the
+/// peer refuses the answer, which is repeated until then, and the attempt is taken when it is
+/// repeated. Who has restarted names another packet number, or is another device.
+bool CmAgent::is_of_answered_pair(const Address& from, const protocol::CmReq& req) {
+    const CmRecord* known = records_.find_remote(CmNumber::kQpn, req.qpn, from);
+    return known != nullptr && !known->is_active && known->remote_psn == req.starting_psn &&
+           known->remote_guid == req.ca_guid && known->service_id == req.service_id &&
+           (known->state == CmState::kRepSent || known->state == CmState::kEstablished);
 }
 
 /// The peer shows a pair that it has used before: what was connected to it, or about to be, is

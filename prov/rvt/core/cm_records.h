@@ -56,6 +56,7 @@ struct CmRecord : util::Pooled {
     std::uint32_t time_wait_us = 0;
     std::uint64_t transaction_id = 0;
     std::uint64_t service_id = 0;
+    std::uint64_t remote_guid = 0;  // of who has asked
     std::uint64_t context = 0;
     std::uint64_t due_us = 0;  // 0: no timer runs
     AhAttr peer{};

@@ -472,3 +472,63 @@ Test(cm_agent, new_attempt_with_the_same_pair_replaces_an_unanswered_one) {
     pair.world.pass_us(1000);
     RVT_EQ(pair.a.next(CmEventType::kReply).handle, asked);
 }
+
+// ---- attempts that come late ----
+
+namespace {
+
+/// What a wire has kept for long: the request of an attempt that was given up for a second one with
+/// the same pair. Nothing else of the first has arrived.
+MadBytes late_request(CmPeers& pair) {
+    pair.world.is_lost = [](const CmPacket&) { return true; };
+    RVT_OK(pair.a.disconnect(pair.connect()));
+    pair.world.is_lost = nullptr;
+    return pair.world.log.front().mad;
+}
+
+}  // namespace
+
+Test(cm_agent, request_of_an_earlier_attempt_leaves_the_connection) {
+    CmPeers pair;
+    const MadBytes late = late_request(pair);
+    const auto present = pair.connected();
+    pair.b.take(pair.a.address(), late);
+    pair.world.pass_us(1000);
+    pair.a.expect_silence();
+    pair.b.expect_silence();
+    RVT_EQ(pair.b.agent().stats().duplicates, 1);
+    RVT_OK(pair.a.disconnect(present.a));
+    pair.world.pass_us(1000);
+    pair.b.next(CmEventType::kDisconnected);
+}
+
+Test(cm_agent, request_of_an_earlier_attempt_leaves_the_answer_to_the_present_one) {
+    CmPeers pair;
+    const MadBytes late = late_request(pair);
+    const CmHandle asked = pair.connect();
+    const CmHandle got = pair.offered();
+    RVT_OK(pair.b.accept(got, CmPeers::answer()));
+    pair.b.take(pair.a.address(), late);
+    pair.world.pass_us(1000);
+    pair.a.next(CmEventType::kReply);
+    RVT_OK(pair.a.establish(asked));
+    pair.world.pass_us(1000);
+    RVT_EQ(pair.b.next(CmEventType::kEstablished).handle, got);
+    pair.a.expect_silence();
+}
+
+Test(cm_agent, attempt_behind_one_that_has_been_answered_in_vain_is_taken) {
+    CmPeers pair;
+    pair.lose<CmRej>();
+    const CmHandle given_up = pair.connect();
+    const CmHandle first = pair.offered();
+    RVT_OK(pair.a.disconnect(given_up));
+    RVT_OK(pair.b.accept(first, CmPeers::answer()));
+    pair.world.is_lost = nullptr;
+    const CmHandle asked = pair.connect();
+    pair.world.pass_us(4 * kTimeoutUs);
+    RVT_EQ(pair.b.next(CmEventType::kRejected).handle, first);
+    RVT_OK(pair.b.accept(pair.b.next(CmEventType::kRequest).handle, CmPeers::answer()));
+    pair.world.pass_us(1000);
+    RVT_EQ(pair.a.next(CmEventType::kReply).handle, asked);
+}

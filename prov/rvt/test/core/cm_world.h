@@ -65,6 +65,7 @@ class CmNode final : public core::CmWire {
 
     /// A new process on the same address.
     void restart(std::uint64_t secret) {
+        config_.ca_guid += (secret - 1) << 16;
         config_.secret = {secret * 0x9e3779b97f4a7c15, config_.local.gid[15]};
         agent_ = std::make_unique<CmAgent>(config_, *this);
     }
