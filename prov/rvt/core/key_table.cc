@@ -11,6 +11,7 @@
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include <sys/random.h>
 
@@ -110,6 +111,12 @@ bool is_live(const KeyEntry& e, std::uint32_t key) noexcept {
     // relaxed: called by the only writer.
     return e.key.load(std::memory_order_relaxed) == key &&
            (e.access.load(std::memory_order_relaxed) & KeyEntry::kLive) != 0;
+}
+
+/// Also of one that was invalidated: until it is removed it can be bound again.
+bool is_window(const KeyEntry& e) noexcept {
+    // relaxed: called by the only writer.
+    return (e.access.load(std::memory_order_relaxed) & KeyEntry::kWindow) != 0;
 }
 
 /// Waits until nobody uses what a key stood for that fails now. Returns: false when the time is
@@ -253,6 +260,12 @@ util::Result<std::uint32_t> KeyTable::add(const KeyAttr& attr) {
         return EINVAL;
     }
     const util::Guard guard(lock_);
+    if (attr.is_window && bindings_ == nullptr) {
+        bindings_.reset(static_cast<Binding*>(std::calloc(capacity(), sizeof(Binding))));
+        if (bindings_ == nullptr) {
+            return ENOMEM;
+        }
+    }
     const std::uint32_t key = add_locked(attr, 0);
     return key != 0 ? util::Result<std::uint32_t>(key) : util::Result<std::uint32_t>(ENOSPC);
 }
@@ -333,30 +346,46 @@ util::Result<std::uint32_t> KeyTable::find_by_user_key(std::uint64_t user_key) c
     return entries_[place].key.load(std::memory_order_acquire);
 }
 
-util::Result<std::uint32_t> KeyTable::set_consumer(std::uint32_t key, std::uint8_t consumer) {
-    const util::Guard guard(lock_);
-    KeyEntry* entry = entry_of(key);
-    if (entry == nullptr || !is_live(*entry, key)) {
-        return ENOENT;
-    }
-    const std::uint32_t new_key = (key & ~0xffu) | consumer;
-    EntryWrite write(*entry);
-    write.set(entry->key, new_key);
-    return new_key;
-}
-
-util::Status KeyTable::rebind(std::uint32_t key, const KeyAttr& attr) {
+util::Status KeyTable::bind_window(std::uint32_t key, const KeyAttr& attr, std::uint32_t region) {
     if (wraps(attr.addr, attr.length) || wraps(attr.iova, attr.length)) {
         return EINVAL;
     }
     const util::Guard guard(lock_);
-    KeyEntry* entry = entry_of(key);
-    if (entry == nullptr || !is_live(*entry, key)) {
+    KeyEntry* const entry = entry_of(key);
+    KeyEntry* const opened = attr.length != 0 ? entry_of(region) : nullptr;
+    const bool has_region = opened != nullptr && is_live(*opened, region);
+    if (entry == nullptr || !is_window(*entry) || has_region != (attr.length != 0)) {
         return ENOENT;
     }
+    // relaxed: this is the only writer.
+    if (entry->pd.load(std::memory_order_relaxed) != attr.pd) {
+        return EACCES;
+    }
+    unbind_locked(*entry);
+    if (has_region) {
+        bindings_[place_of(*entry)].region = place_of(*opened);
+        ++bindings_[place_of(*opened)].windows;
+    }
+    live_ += is_live(*entry, key) ? 0 : 1;
     EntryWrite write(*entry);
+    write.set(entry->key, (key & ~0xffu) | attr.consumer);
     fill(write, *entry, attr);
     return util::kOk;
+}
+
+bool KeyTable::has_windows_locked(const KeyEntry& entry) const noexcept {
+    return bindings_ != nullptr && bindings_[place_of(entry)].windows != 0;
+}
+
+void KeyTable::unbind_locked(const KeyEntry& window) noexcept {
+    if (bindings_ == nullptr) {
+        return;
+    }
+    // Place 0 is the table's header.
+    if (const std::uint32_t region = std::exchange(bindings_[place_of(window)].region, 0u);
+        region != 0) {
+        --bindings_[region].windows;
+    }
 }
 
 util::Status KeyTable::replace(std::uint32_t key, const KeyAttr& attr, int timeout_ms,
@@ -370,6 +399,9 @@ util::Status KeyTable::replace(std::uint32_t key, const KeyAttr& attr, int timeo
         KeyEntry* const entry = entry_of(key);
         if (entry == nullptr || !is_live(*entry, key)) {
             return ENOENT;
+        }
+        if (has_windows_locked(*entry)) {
+            return EBUSY;
         }
         // relaxed: this is the only writer.
         access = entry->access.load(std::memory_order_relaxed);
@@ -395,6 +427,9 @@ util::Status KeyTable::invalidate(std::uint32_t key) {
     KeyEntry* entry = entry_of(key);
     if (entry == nullptr) {
         return ENOENT;
+    }
+    if (has_windows_locked(*entry)) {
+        return EBUSY;
     }
     invalidate_locked(*entry);
     return util::kOk;
@@ -422,14 +457,32 @@ void KeyTable::invalidate_locked(KeyEntry& entry) {
     if ((entry.access.load(std::memory_order_relaxed) & KeyEntry::kLive) == 0) {
         return;
     }
-    user_keys_.erase(entries_, static_cast<std::uint32_t>(&entry - entries_));
+    unbind_locked(entry);
+    user_keys_.erase(entries_, place_of(entry));
+    const std::uint32_t kept = is_window(entry) ? KeyEntry::kWindow : 0u;
     EntryWrite write(entry);
-    write.set(entry.access, 0u);
+    write.set(entry.access, kept);
     --live_;
 }
 
+/// From now on lookups fail, and a window is none any more.
+util::Status KeyTable::begin_removal(std::uint32_t key) {
+    const util::Guard guard(lock_);
+    KeyEntry* entry = entry_of(key);
+    if (entry == nullptr) {
+        return ENOENT;
+    }
+    if (has_windows_locked(*entry)) {
+        return EBUSY;
+    }
+    invalidate_locked(*entry);
+    EntryWrite write(*entry);
+    write.set(entry->access, 0u);
+    return util::kOk;
+}
+
 util::Status KeyTable::remove(std::uint32_t key, int timeout_ms, PeerMarks marks) {
-    if (util::Status status = invalidate(key); !status.is_ok()) {
+    if (util::Status status = begin_removal(key); !status.is_ok()) {
         return status;
     }
     if (!wait_unused(key, timeout_ms, marks)) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <type_traits>
@@ -194,7 +195,7 @@ class KeyTable {
     [[nodiscard]] KeyView view() const noexcept { return view_; }
 
     /// Makes a key. Returns: ENOSPC when the table is full, EINVAL for a range past the end of the
-    /// address space.
+    /// address space, ENOMEM for a window.
     util::Result<std::uint32_t> add(const KeyAttr& attr);
 
     /// As add(), and findable by the application's own 64-bit key.
@@ -205,21 +206,23 @@ class KeyTable {
     /// Threads: any that holds a ReadPin; lock-free.
     util::Result<std::uint32_t> find_by_user_key(std::uint64_t user_key) const noexcept;
 
-    /// Changes the consumer byte of a live key (memory windows, fast registration).
-    /// Returns: the new key; ENOENT when `key` is not live.
-    util::Result<std::uint32_t> set_consumer(std::uint32_t key, std::uint8_t consumer);
+    /// Opens or moves the range of a window at once, also of one that was invalidated, and gives it
+    /// the consumer byte of `attr`; what was reachable before and is not now may still be in use
+    /// until remove(). Returns: ENOENT when `key` is no window's; EACCES for a window of another
+    /// protection domain than that of `attr`.
+    /// @param region  The key of the region that `attr` is a part of: it stays while the window is
+    ///                bound to it. Of a range of no bytes not looked at.
+    util::Status bind_window(std::uint32_t key, const KeyAttr& attr, std::uint32_t region);
 
-    /// Opens or moves the range of a live key at once; what was reachable before and is not now
-    /// may still be in use until wait_unused(). Returns: ENOENT when `key` is not live.
-    util::Status rebind(std::uint32_t key, const KeyAttr& attr);
-
-    /// As rebind(), but the key fails until nobody uses what it stood for.
-    /// Returns: EBUSY when the time is over: the key is what it was. Else as rebind(). Threads: as
-    ///          remove(); one at a time for each key.
+    /// Gives a live key another range; it fails until nobody uses what it stood for.
+    /// Returns: EBUSY while windows are bound to it and when the time is over: the key is what it
+    ///          was; ENOENT when it is not live; EINVAL as add(). Threads: as remove(); one at a
+    ///          time for each key.
     util::Status replace(std::uint32_t key, const KeyAttr& attr, int timeout_ms,
                          PeerMarks marks = {});
 
-    /// From now on lookups of `key` fail. Idempotent. Returns: ENOENT for a key never made.
+    /// From now on lookups of `key` fail. Idempotent. A window can be bound again. Returns: ENOENT
+    /// for a key never made, EBUSY for a region while windows are bound to it.
     util::Status invalidate(std::uint32_t key);
 
     /// The same for a peer, which may take back what has been opened to it alone: a window with
@@ -230,12 +233,22 @@ class KeyTable {
     /// Invalidates, waits until nobody uses the memory, and frees the key.
     /// @param timeout_ms  Negative: it waits for as long as it takes.
     /// Returns: EBUSY when the time is over: the key stays invalid and taken, call again to wait
-    /// on. Threads: any that holds no ReadPin.
+    ///          on. EBUSY at once while windows are bound to it: the key is what it was.
+    /// Threads: any that holds no ReadPin.
     util::Status remove(std::uint32_t key, int timeout_ms, PeerMarks marks = {});
 
     [[nodiscard]] std::uint32_t live_keys() const noexcept;
 
   private:
+    /// Of a place: what the entry has no room for.
+    struct Binding {
+        std::uint32_t region;   // of a bound window: the region's place
+        std::uint32_t windows;  // of a region: bound to it
+    };
+    struct FreeBindings {
+        void operator()(Binding* bindings) const noexcept { std::free(bindings); }
+    };
+
     KeyTable(KeyEntry* entries, KeyFormat format, std::uint64_t secret) noexcept;
 
     [[nodiscard]] std::uint32_t capacity() const noexcept { return 1u << format_.index_bits; }
@@ -243,7 +256,13 @@ class KeyTable {
     [[nodiscard]] std::uint32_t next_key(std::uint32_t place, std::uint8_t consumer) const noexcept;
     KeyEntry* entry_of(std::uint32_t key) const noexcept;
     std::uint32_t add_locked(const KeyAttr& attr, std::uint64_t user_key) RVT_REQUIRES(lock_);
+    [[nodiscard]] std::uint32_t place_of(const KeyEntry& entry) const noexcept {
+        return static_cast<std::uint32_t>(&entry - entries_);
+    }
+    bool has_windows_locked(const KeyEntry& entry) const noexcept RVT_REQUIRES(lock_);
+    void unbind_locked(const KeyEntry& window) noexcept RVT_REQUIRES(lock_);
     void invalidate_locked(KeyEntry& entry) RVT_REQUIRES(lock_);
+    util::Status begin_removal(std::uint32_t key);
 
     KeyEntry* const entries_;
     const KeyFormat format_;
@@ -254,6 +273,8 @@ class KeyTable {
     std::deque<std::uint32_t> freed_ RVT_GUARDED_BY(lock_);  // places, the oldest first
     std::uint32_t fresh_ RVT_GUARDED_BY(lock_) = 1;          // places from here on were never used
     std::uint32_t live_ RVT_GUARDED_BY(lock_) = 0;
+    // By place; there from the first window on. calloc'ed: pages cost nothing before their use.
+    std::unique_ptr<Binding[], FreeBindings> bindings_ RVT_GUARDED_BY(lock_);
 };
 
 }  // namespace rvt::core

@@ -204,7 +204,8 @@ Status dereg_mr(Mr* mr, int timeout_ms) {
     Device& device = mr->pd().device();
     const Status status =
         has_table(device) ? mr->pd().keys().remove(mr->lkey(), timeout_ms, marks_of(device)) : kOk;
-    // An invalidated key is still this region's; only users that have not let go hold it back.
+    // An invalidated key is still this region's; only windows, and users that have not let go, hold
+    // it back.
     if (status.error() == EBUSY) {
         return status;
     }
@@ -261,12 +262,10 @@ WcStatus bind_mw(KeyTable& keys, std::uint32_t pd, const BindMw& bind) noexcept 
                          .pd = pd,
                          .mapping = hit.mapping,
                          .mapping_offset = hit.mapping_offset,
-                         .is_window = true};
-    const auto key = keys.set_consumer(bind.mw_key, static_cast<std::uint8_t>(bind.new_key));
-    if (!key.is_ok() || !keys.rebind(key.value(), window).is_ok()) {
-        return WcStatus::kMwBindErr;
-    }
-    return WcStatus::kSuccess;
+                         .is_window = true,
+                         .consumer = static_cast<std::uint8_t>(bind.new_key)};
+    return keys.bind_window(bind.mw_key, window, bind.lkey).is_ok() ? WcStatus::kSuccess
+                                                                    : WcStatus::kMwBindErr;
 }
 
 }  // namespace rvt::core

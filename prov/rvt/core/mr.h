@@ -98,9 +98,10 @@ struct MrRereg {
 
 /// Changes a region in its place. Until it returns, the key may fail; afterwards nobody uses the
 /// memory that it was before. The keys stay in the core's key table; those of a NIC may be others.
-/// Returns: EINVAL for no change, or as reg_mr(), or a domain of another context; EBUSY after
-///          `timeout_ms`; errors of the backend. The region is what it was, but after
-///          ENOTRECOVERABLE, when a NIC has lost it: only dereg_mr() is left then.
+/// Returns: EINVAL for no change, or as reg_mr(), or a domain of another context; EBUSY while
+///          windows are bound to it, or after `timeout_ms`; errors of the backend. The region is
+///          what it was, but after ENOTRECOVERABLE, when a NIC has lost it: only dereg_mr() is left
+///          then.
 /// Threads: any that holds no ReadPin; one at a time for each region.
 /// Source:  ibv_rereg_mr(3).
 Status rereg_mr(Mr& mr, const MrRereg& to, int timeout_ms = kDeregTimeoutMs);
@@ -114,7 +115,8 @@ Status rereg_mr(Mr& mr, const MrRereg& to, int timeout_ms = kDeregTimeoutMs);
 Status advise_mr(Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t bytes);
 
 /// From the call on the key fails. Returns when nobody uses the memory any more.
-/// Returns: EBUSY after `timeout_ms`: the region still exists, its key fails, call again.
+/// Returns: EBUSY after `timeout_ms`: the region still exists, its key fails, call again. EBUSY at
+///          once while windows are bound to it (ibv_dereg_mr(3)): it is what it was.
 /// Threads: any that holds no ReadPin.
 Status dereg_mr(Mr* mr, int timeout_ms = kDeregTimeoutMs);
 

@@ -230,14 +230,39 @@ Test(key_table, marks_that_stay_make_removal_ebusy) {
     RVT_EQ(t.keys->remove(key, kAtOnce, marks), EBUSY);
 }
 
-Test(key_table, consumer_byte_changes_the_key_and_nothing_else) {
+Test(key_table, a_bind_changes_the_range_and_the_consumer_byte_of_a_window) {
     Table t;
-    const std::uint32_t key = t.add(0x1000, 0x100);
-    const std::uint32_t changed = t.keys->set_consumer(key, 0x5a).value();
-    RVT_EQ(changed, (key & ~0xffu) | 0x5a);
+    const std::uint32_t key = t.keys->add({.pd = 7, .is_window = true}).value();
+    const std::uint32_t region = t.add(0x1000, 0x100);
+    const std::uint32_t changed = (key & ~0xffu) | 0x5a;
+    const KeyAttr attr{.addr = 0x1000,
+                       .length = 0x100,
+                       .iova = 0x1000,
+                       .access = Access::kRemoteRead,
+                       .pd = 7,
+                       .is_window = true,
+                       .consumer = 0x5a};
+    RVT_OK(t.keys->bind_window(key, attr, region));
     RVT_EQ(t.ask(key, 0x1000, 1), KeyVerdict::kNoSuchKey);
-    RVT_EQ(t.ask(changed, 0x1000, 1), KeyVerdict::kOk);
+    RVT_EQ(t.ask(changed, 0x1000, 0x100), KeyVerdict::kOk);
+    RVT_OK(t.keys->invalidate(changed));
+    RVT_EQ(t.keys->live_keys(), 1);
+    RVT_OK(t.keys->bind_window(changed, attr, region));
+    RVT_EQ(t.keys->live_keys(), 2);
     RVT_OK(t.keys->remove(changed, kSoon));
+    RVT_EQ(t.keys->bind_window(changed, attr, region), ENOENT);
+}
+
+Test(key_table, no_window_is_bound_to_a_region_on_its_way_out) {
+    Table t;
+    const std::uint32_t key = t.keys->add({.pd = 7, .is_window = true}).value();
+    const std::uint32_t region = t.add(0x1000, 0x100);
+    const KeyAttr attr{.addr = 0x1000, .length = 1, .iova = 0x1000, .pd = 7, .is_window = true};
+    const PeerMarks marks{.are_gone = [](void*, std::uint32_t) noexcept { return false; }};
+    RVT_EQ(t.keys->remove(region, kAtOnce, marks), EBUSY);
+    RVT_EQ(t.keys->bind_window(key, attr, region), ENOENT);
+    RVT_OK(t.keys->remove(region, kSoon));
+    RVT_EQ(t.keys->bind_window(key, attr, region), ENOENT);
 }
 
 Test(key_table, finds_a_region_by_the_applications_own_key) {
