@@ -48,10 +48,7 @@ VerbsCq* CompChannel::take() noexcept {
     }
     VerbsCq* cq = queue_.front();
     queue_.pop_front();
-    if (queue_.empty()) {
-        eventfd_t value = 0;
-        [[maybe_unused]] const int ignored = eventfd_read(fd_, &value);
-    }
+    show_emptiness_locked();
     return cq;
 }
 
@@ -59,14 +56,23 @@ void CompChannel::clear() noexcept {
     const util::Guard guard(lock_);
     if (!queue_.empty()) {
         queue_.clear();
-        eventfd_t value = 0;
-        [[maybe_unused]] const int ignored = eventfd_read(fd_, &value);
+        show_emptiness_locked();
     }
 }
 
 void CompChannel::forget(const VerbsCq& cq) noexcept {
     const util::Guard guard(lock_);
-    std::erase(queue_, &cq);
+    if (std::erase(queue_, &cq) != 0) {
+        show_emptiness_locked();
+    }
+}
+
+/// Nobody is woken for what is not there any more.
+void CompChannel::show_emptiness_locked() noexcept {
+    if (queue_.empty()) {
+        eventfd_t value = 0;
+        [[maybe_unused]] const int ignored = eventfd_read(fd_, &value);
+    }
 }
 
 Result<VerbsCq*> CompChannel::get_event(int timeout_ms) {

@@ -49,6 +49,7 @@ class CompChannel : public Object {
 
   private:
     VerbsCq* take() noexcept;
+    void show_emptiness_locked() noexcept RVT_REQUIRES(lock_);
 
     Context& context_;
     Use use_;

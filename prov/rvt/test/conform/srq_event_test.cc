@@ -2,6 +2,8 @@
 // Conformance: shared receive queues, completion channels, objects in use.
 #include "conform/fixture.h"
 
+#include <poll.h>
+
 using namespace rvt;
 using namespace rvt::conform;
 
@@ -132,6 +134,24 @@ void a_failed_completion_counts_as_solicited() {
 }
 RVT_CONFORM_RC(a_failed_completion_counts_as_solicited)
 RVT_CONFORM_NIC(a_failed_completion_counts_as_solicited)
+
+template <class Backend>
+void a_queue_that_is_destroyed_takes_its_announcement_along() {
+    Pair<Backend> pair;
+    Side& b = pair.b();
+    RVT_OK(b.recv_cq->req_notify(false));
+    RVT_OK(b.post_recv(1));
+    RVT_OK(pair.post_send());
+    pair.received();
+    pollfd readable{.fd = b.channel->fd(), .events = POLLIN, .revents = 0};
+    RVT_EQ(poll(&readable, 1, 0), 1);
+    RVT_OK(destroy_qp(b.qp));
+    b.qp = nullptr;
+    RVT_OK(destroy_cq(b.recv_cq));
+    RVT_EQ(poll(&readable, 1, 0), 0);
+    b.recv_cq = create_cq(*b.context, 1, b.channel).value();
+}
+RVT_CONFORM_RC(a_queue_that_is_destroyed_takes_its_announcement_along)
 
 template <class Backend>
 void objects_in_use_cannot_be_destroyed() {
