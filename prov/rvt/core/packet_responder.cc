@@ -359,6 +359,19 @@ void PacketResponder::remember(const Executed& executed) noexcept {
     next_executed_ = (next_executed_ + 1) % executed_.size();
 }
 
+/// The newest of that number: one that lies a whole round of numbers back has the same.
+const PacketResponder::Executed* PacketResponder::find_executed(Psn psn, Kind kind) const noexcept {
+    for (std::size_t back = 1; back <= executed_.size(); ++back) {
+        const std::size_t slot = (next_executed_ + executed_.size() - back) % executed_.size();
+        const Executed& executed = executed_[slot];
+        const std::int32_t at = distance(psn, executed.psn);
+        if (at >= 0 && static_cast<std::uint32_t>(at) < executed.packets && executed.kind == kind) {
+            return &executed;
+        }
+    }
+    return nullptr;
+}
+
 /// Answers once more what has been carried out; whatever the peer asks for behind it will come
 /// again too.
 void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexcept {
@@ -372,13 +385,8 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
         queue_ack(qp, expected_ - 1, true);
         return;
     }
-    const auto holds = [&](const Executed& executed) {
-        const std::int32_t at = distance(header.psn, executed.psn);
-        return at >= 0 && static_cast<std::uint32_t>(at) < executed.packets &&
-               executed.kind == kind;
-    };
-    const auto found = std::find_if(executed_.begin(), executed_.end(), holds);
-    if (found == executed_.end()) {
+    const Executed* const found = find_executed(header.psn, kind);
+    if (found == nullptr) {
         return;  // older than what is kept
     }
     Answer answer{.kind = kind == Kind::kAtomic           ? Answer::Kind::kAtomicResult
@@ -388,7 +396,7 @@ void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexc
                   .psn = header.psn,
                   .msn = msn_,
                   .original = found->original,
-                  .slot = static_cast<std::size_t>(found - executed_.begin()),
+                  .slot = static_cast<std::size_t>(found - executed_.data()),
                   .result_bytes = found->result_bytes,
                   .request = request_of_answer(request_of(qp, {.header = header, .payload = {}}))};
     answer.packets = kind == Kind::kRead ? packets_of(answer.request.bytes) : 1;

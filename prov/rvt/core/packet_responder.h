@@ -114,6 +114,8 @@ class PacketResponder {
     [[nodiscard]] std::byte* result_slot(std::size_t slot) noexcept {
         return &results_[slot * result_room_];
     }
+    [[nodiscard]] const Executed* find_executed(protocol::Psn psn,
+                                                protocol::Kind kind) const noexcept;
     void answer_duplicate(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void drop_message(Qp& qp) noexcept;
 
