@@ -27,6 +27,8 @@ class Flow {
     /// First numbers of the two directions (attributes sq_psn and rq_psn). Under both locks.
     virtual void start_sending_at(const QpAttr& attr) noexcept = 0;
     virtual void start_receiving_at(const QpAttr& attr) noexcept = 0;
+    /// Takes over what a modify of a pair in SQD may have changed. Under both locks.
+    virtual void change_to(const QpAttr& attr) noexcept = 0;
 
     // ---- sending side, under tx_lock ----
 

@@ -22,6 +22,10 @@ class PacketFlow final : public Flow {
 
     void start_sending_at(const QpAttr& attr) noexcept override { requester_.start_at(attr); }
     void start_receiving_at(const QpAttr& attr) noexcept override { responder_.start_at(attr); }
+    void change_to(const QpAttr& attr) noexcept override {
+        requester_.change_to(attr);
+        responder_.change_to(attr);
+    }
 
     bool start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept override {
         return requester_.start(qp, wqe, local);

@@ -70,10 +70,14 @@ std::uint64_t timeout_us(std::uint8_t code) noexcept {
 }  // namespace
 
 void PacketRequester::start_at(const QpAttr& attr) noexcept {
-    dest_ = attr.ah;
     mtu_ = std::min(attr.path_mtu_bytes, device_.payload_bytes());
     has_failed_ = false;
     una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = shrunk_at_ = Psn(attr.sq_psn);
+    change_to(attr);
+}
+
+void PacketRequester::change_to(const QpAttr& attr) noexcept {
+    dest_ = attr.ah;
     timeout_us_ = timeout_us(attr.timeout);
 }
 

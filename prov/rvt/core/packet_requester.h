@@ -64,6 +64,8 @@ class PacketRequester {
     }
 
     void start_at(const QpAttr& attr) noexcept;
+    /// The way to the peer, and how long an answer is awaited.
+    void change_to(const QpAttr& attr) noexcept;
 
     bool start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
     [[nodiscard]] bool is_sending() const noexcept { return sending_ != nullptr; }

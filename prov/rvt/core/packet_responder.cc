@@ -105,16 +105,37 @@ protocol::Syndrome syndrome_for(const Qp& qp, Nak nak) noexcept {
 }  // namespace
 
 void PacketResponder::start_at(const QpAttr& attr) {
-    dest_ = attr.ah;
     mtu_ = std::min(attr.path_mtu_bytes, device_.payload_bytes());
     expected_ = Psn(attr.rq_psn);
     early_ = {};
-    executed_.resize(attr.max_dest_rd_atomic);
-    if (attr.extended_atomics) {
-        result_room_ = attr.path_mtu_bytes;
-        // Not written to: it costs no memory before there are such atomics.
-        results_.reset(new std::byte[executed_.size() * result_room_]);
+    result_room_ = attr.extended_atomics ? attr.path_mtu_bytes : 0;
+    change_to(attr);
+}
+
+/// What is remembered moves along, the oldest first. A ring that is to be smaller stays as it is,
+/// and remembers more than it has to.
+void PacketResponder::change_to(const QpAttr& attr) {
+    dest_ = attr.ah;
+    const std::size_t before = executed_.size();
+    const std::size_t oldest = next_executed_;
+    if (attr.max_dest_rd_atomic <= before) {
+        return;
     }
+    std::vector<Executed> executed(attr.max_dest_rd_atomic);
+    // Not written to: it costs no memory before there are extended atomics.
+    std::unique_ptr<std::byte[]> results(new std::byte[executed.size() * result_room_]);
+    for (std::size_t i = 0; i < before; ++i) {
+        const std::size_t slot = (oldest + i) % before;
+        executed[i] = executed_[slot];
+        std::copy_n(&results_[slot * result_room_], executed[i].result_bytes,
+                    &results[i * result_room_]);
+    }
+    for (Answer& answer : answers_) {
+        answer.slot = before != 0 ? (answer.slot + before - oldest) % before : 0;
+    }
+    executed_ = std::move(executed);
+    results_ = std::move(results);
+    next_executed_ = before;
 }
 
 // ---- requests ----

@@ -33,6 +33,8 @@ class PacketResponder {
     }
 
     void start_at(const QpAttr& attr);
+    /// The way to the peer, and how many requests may be answered once more.
+    void change_to(const QpAttr& attr);
 
     /// Takes in a request or a part of one. Returns: why it was refused, for after_refusal().
     Nak take_request(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
@@ -154,10 +156,10 @@ class PacketResponder {
     protocol::Psn ack_psn_{};
     std::uint32_t ack_msn_ = 0;
     std::uint32_t since_answer_ = 0;  // packets taken in
-    std::vector<Executed> executed_;  // a ring of max_dest_rd_atomic
+    std::vector<Executed> executed_;  // a ring of max_dest_rd_atomic, or of the most it was
     std::size_t next_executed_ = 0;
     std::unique_ptr<std::byte[]> results_;  // of extended atomics, a slot for each of those
-    std::size_t result_room_ = 0;           // bytes of a slot
+    std::size_t result_room_ = 0;           // bytes of a slot; 0: there are no such atomics
 };
 
 }  // namespace rvt::core

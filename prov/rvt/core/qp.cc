@@ -219,6 +219,9 @@ void Qp::enter(QpState to) noexcept {
     if (from == QpState::kInit && to == QpState::kRtr && flow_ != nullptr) {
         flow_->start_receiving_at(attr_);
     }
+    if (from == QpState::kSqd && flow_ != nullptr) {
+        flow_->change_to(attr_);
+    }
     if (from == QpState::kRtr && to == QpState::kRts) {
         sending_.rnr_retries_left = attr_.rnr_retry;
         if (flow_ != nullptr) {

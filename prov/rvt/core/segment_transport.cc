@@ -99,12 +99,28 @@ SegmentFlow::~SegmentFlow() {
 
 void SegmentFlow::start_receiving_at(const QpAttr& attr) noexcept {
     expected_msn_ = attr.rq_psn;
-    if (attr.extended_atomics) {
-        result_room_ = attr.path_mtu_bytes;
-        result_slots_ = attr.max_dest_rd_atomic;
-        // Not written to: it costs no memory before there are such atomics.
-        results_.reset(new std::byte[result_slots_ * result_room_]);
+    result_room_ = attr.extended_atomics ? attr.path_mtu_bytes : 0;
+    change_to(attr);
+}
+
+/// Results that wait for the channel move with it.
+void SegmentFlow::change_to(const QpAttr& attr) noexcept {
+    if (result_room_ == 0 || attr.max_dest_rd_atomic <= result_slots_) {
+        return;
     }
+    result_slots_ = attr.max_dest_rd_atomic;
+    next_result_ = 0;
+    // Not written to: it costs no memory before there are such atomics.
+    std::unique_ptr<std::byte[]> results(new std::byte[result_slots_ * result_room_]);
+    for (Answer& answer : answers_) {
+        if (!answer.results.empty()) {
+            std::byte* const to = &results[next_result_ * result_room_];
+            std::copy(answer.results.begin(), answer.results.end(), to);
+            answer.results = {to, answer.results.size()};
+            next_result_ = (next_result_ + 1) % result_slots_;
+        }
+    }
+    results_ = std::move(results);
 }
 
 /// Has the pair looked at again as soon as the device is moved.

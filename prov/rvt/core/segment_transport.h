@@ -39,6 +39,7 @@ class SegmentFlow final : public Flow {
     [[nodiscard]] Channel& channel() const noexcept { return channel_; }
     void start_sending_at(const QpAttr& attr) noexcept override { next_msn_ = attr.sq_psn; }
     void start_receiving_at(const QpAttr& attr) noexcept override;
+    void change_to(const QpAttr& attr) noexcept override;
 
     // ---- sending side, under tx_lock ----
 
@@ -108,7 +109,7 @@ class SegmentFlow final : public Flow {
     bool receiving_ = false;     // in the middle of a message:
     Request receiving_request_;  // as its first part said; later parts cannot change it
     std::deque<Answer> answers_;
-    // Of extended atomics: as many slots as the peer may have under way.
+    // Of extended atomics: as many slots as the peer may have under way, or might have had.
     std::unique_ptr<std::byte[]> results_;
     std::size_t result_room_ = 0;  // bytes of a slot
     std::size_t result_slots_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Conformance: the state machine of queue pairs and what each state permits.
 #include "conform/fixture.h"
+#include "core/atomic_ops.h"
 
 using namespace rvt;
 using namespace rvt::conform;
@@ -216,6 +217,40 @@ void sqd_without_a_wish_for_the_event_raises_none() {
     RVT_ASSERT(pair.has_no_event(kA));
 }
 RVT_CONFORM_RC(sqd_without_a_wish_for_the_event_raises_none)
+
+template <class Backend>
+void sqd_changes_how_long_an_answer_is_awaited() {
+    Pair<Backend> pair({.timeout = 0});  // for ever
+    RVT_OK(pair.go(kA, QpState::kSqd));
+    RVT_OK(pair.a().qp->modify({.timeout = 8}, QpMask::kTimeout));
+    RVT_OK(pair.a().qp->modify({.state = QpState::kRts}, QpMask::kState));
+    RVT_OK(pair.go(kB, QpState::kErr));
+    RVT_OK(pair.post_send());
+    RVT_EQ(pair.sent().status, WcStatus::kRetryExcErr);
+}
+RVT_CONFORM_RC(sqd_changes_how_long_an_answer_is_awaited)
+
+template <class Backend>
+void sqd_changes_how_many_requests_are_answered() {
+    Pair<Backend> pair({.dest_rd_atomic = 0, .extended_atomics = true});
+    RVT_OK(pair.go(kB, QpState::kSqd));
+    RVT_OK(pair.b().qp->modify({.max_dest_rd_atomic = 4}, QpMask::kMaxDestRdAtomic));
+    RVT_OK(pair.b().qp->modify({.state = QpState::kRts}, QpMask::kState));
+    pair.b().set_word(0, 40);
+    const ExtendedAtomic add{.form = AtomicForm::kFetch,
+                             .datatype = static_cast<std::uint8_t>(AtomicType::kUint64),
+                             .op = static_cast<std::uint8_t>(AtomicOp::kSum)};
+    for (std::uint64_t i = 0; i < 6; ++i) {
+        pair.a().set_word(64, 1);
+        RVT_OK(pair.post_send({.opcode = WrOpcode::kRead, .bytes = 8}));
+        RVT_OK(pair.post_send(
+            {.opcode = WrOpcode::kExtendedAtomic, .offset = 64, .bytes = 16, .atomic = add}));
+        RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+        RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+        RVT_EQ(pair.a().word(72), 40 + i);
+    }
+}
+RVT_CONFORM_RC(sqd_changes_how_many_requests_are_answered)
 
 template <class Backend>
 void reset_forgets_posted_work_and_unread_completions() {
