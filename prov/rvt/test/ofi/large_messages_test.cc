@@ -40,6 +40,7 @@ Test(large_messages, the_first_of_several_is_complete_long_before_the_last) {
     std::vector<char> from(kBytes, 'x');
     std::vector<char> to(kBytes);
     send_together(pair, from, to);             // connects them
+    send_together(pair, from, to);             // waits for the rings to grow
     for (int round = 0; round < 6; ++round) {  // the ways to copy are tried in turn
         const std::vector<int> ends = send_together(pair, from, to);
         RVT_ASSERT(ends.front() <= ends.back() / 4);
