@@ -9,7 +9,7 @@
 
 namespace rvt::test {
 
-inline constexpr std::chrono::seconds kPatience{10};
+inline constexpr std::chrono::seconds kPatience{30};
 
 /// How an End is opened; what is left alone is the default of fi_getinfo.
 struct EndOptions {
