@@ -58,7 +58,8 @@ Test(ticker, leaves_progress_to_an_application_that_is_inside, .timeout = 30) {
     Pair pair([](TestEndpoint& b) { b.is_inside = true; });
     TestEndpoint& b = pair.b;
     pair.ask();
-    RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 1; }));
+    // Again and again: how often it has by now, nobody knows.
+    RVT_ASSERT(b.wait_until([&] { return b.progress_calls != 0; }));
     RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 0; }));
 }
 
