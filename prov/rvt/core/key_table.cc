@@ -424,6 +424,10 @@ util::Status KeyTable::replace(std::uint32_t key, const KeyAttr& attr, int timeo
 
 util::Status KeyTable::invalidate(std::uint32_t key) {
     const util::Guard guard(lock_);
+    return invalidate_key_locked(key);
+}
+
+util::Status KeyTable::invalidate_key_locked(std::uint32_t key) {
     KeyEntry* entry = entry_of(key);
     if (entry == nullptr) {
         return ENOENT;
@@ -468,17 +472,13 @@ void KeyTable::invalidate_locked(KeyEntry& entry) {
 /// From now on lookups fail, and a window is none any more.
 util::Status KeyTable::begin_removal(std::uint32_t key) {
     const util::Guard guard(lock_);
-    KeyEntry* entry = entry_of(key);
-    if (entry == nullptr) {
-        return ENOENT;
+    const util::Status status = invalidate_key_locked(key);
+    if (status.is_ok()) {
+        KeyEntry& entry = *entry_of(key);
+        EntryWrite write(entry);
+        write.set(entry.access, 0u);
     }
-    if (has_windows_locked(*entry)) {
-        return EBUSY;
-    }
-    invalidate_locked(*entry);
-    EntryWrite write(*entry);
-    write.set(entry->access, 0u);
-    return util::kOk;
+    return status;
 }
 
 util::Status KeyTable::remove(std::uint32_t key, int timeout_ms, PeerMarks marks) {

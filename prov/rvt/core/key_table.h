@@ -262,6 +262,7 @@ class KeyTable {
     bool has_windows_locked(const KeyEntry& entry) const noexcept RVT_REQUIRES(lock_);
     void unbind_locked(const KeyEntry& window) noexcept RVT_REQUIRES(lock_);
     void invalidate_locked(KeyEntry& entry) RVT_REQUIRES(lock_);
+    util::Status invalidate_key_locked(std::uint32_t key) RVT_REQUIRES(lock_);
     util::Status begin_removal(std::uint32_t key);
 
     KeyEntry* const entries_;
