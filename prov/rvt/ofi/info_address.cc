@@ -256,7 +256,10 @@ class Resolver {
 
     /// The one whose address is taken; empty: the best one's.
     [[nodiscard]] std::string_view named_interface() const {
-        return !answer_.interface.empty() ? answer_.interface : util::param_text(util::ParamId::kRoceInterface);
+        if (!answer_.interface.empty()) {
+            return answer_.interface;
+        }
+        return util::param_text(util::ParamId::kRoceInterface);
     }
 
     void choose_source(int family) {
