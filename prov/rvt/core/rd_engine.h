@@ -156,7 +156,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr std::size_t kMostExpected = 2 * 1024;
     static constexpr std::uint64_t kMinSplit = 32 * 1024;
     static constexpr std::uint64_t kMinShared = 64 * 1024;  // smaller accesses have one copier
-    static constexpr std::uint64_t kMaxShare = 256 * 1024;  // of an access, at once
+    static constexpr std::uint64_t kMaxShare = 512 * 1024;  // of an access, at once
     // Of messages from this size on, parts are as large as the path has room for at the time.
     static constexpr std::uint64_t kWorthCutting = 16 * 1024;
     static constexpr std::uint64_t kSmallShare = 64 * 1024;  // up to it, several at once
