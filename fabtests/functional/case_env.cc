@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Poor environments: without a system call, under a limit, beside another user. Everything works as
 // it does elsewhere, or ends with an error in bounded time.
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -172,6 +175,56 @@ void without(Rank& self) {
     kBody(self);
 }
 
+/// Writes and reads of 256 KiB that nobody may copy by system calls any more from round kRound on,
+/// while some are under way. Behind the writes goes a message: who has it finds what was written.
+template <int kWho, unsigned kRound, int kError>
+void rights_are_lost(Rank& self) {
+    constexpr std::size_t kSize = 256 << 10;
+    constexpr unsigned kRounds = 60;
+    Party party(self, {.caps = FI_TAGGED | FI_RMA, .msg_order = FI_ORDER_SAS | FI_ORDER_SAW});
+    Endpoint& ep = party.ep;
+    const Buffer out(ep, kSize);
+    const Buffer back(ep, kSize);
+    const Buffer slots[] = {{ep, kSize}, {ep, kSize}, {ep, kSize}};
+    const Buffer token(ep, 8);
+    std::array<RemoteRegion, std::size(slots)> remote;
+    std::transform(std::begin(slots), std::end(slots), remote.begin(),
+                   [](const Buffer& slot) { return slot.remote(); });
+    remote = party.trade(self.other(), remote);
+    Contexts contexts(std::size(slots) + 1);
+    for (unsigned round = 0; round < kRounds; ++round) {
+        const bool is_last = round == kRound && (kWho == kBoth || kWho == self.rank);
+        out.fill(round);
+        party.barrier();
+        if (self.rank == 1) {
+            party.trecv(token, 8, round, 0, contexts.at(0));
+            if (is_last) refuse_calls({SYS_process_vm_readv, SYS_process_vm_writev}, kError);
+            ep.wait_rx();
+            // What has been written last, and is copied last, comes first.
+            const auto& last = slots[std::size(slots) - 1];
+            FAB_EQUAL(std::memcmp(last.as() + kSize - 64, out.as() + kSize - 64, 64), 0);
+            for (const Buffer& slot : slots) slot.expect(round, kSize);
+            continue;
+        }
+        for (std::size_t i = 0; i < remote.size(); ++i) {
+            ep.post([&] {
+                return fi_write(ep.ep, out.as(), kSize, out.desc(), party.peer(), remote[i].base,
+                                remote[i].key, contexts.at(i));
+            });
+        }
+        if (is_last) refuse_calls({SYS_process_vm_readv, SYS_process_vm_writev}, kError);
+        party.tsend(token, 8, round, contexts.at(remote.size()));
+        for (std::size_t i = 0; i <= remote.size(); ++i) ep.wait_tx();
+        ep.post([&] {
+            return fi_read(ep.ep, back.as(), kSize, back.desc(), party.peer(), remote[0].base,
+                           remote[0].key, contexts.at(0));
+        });
+        ep.wait_tx();
+        back.expect(round, kSize);
+    }
+    party.barrier();
+}
+
 /// There is nothing to fall back on; the error is that of the system call.
 void no_memory_files(Rank& self) {
     if (self.rank == 1) return;
@@ -293,6 +346,11 @@ constexpr Case kCases[] = {
      without<kBoth, large_messages, EPERM, SYS_process_vm_readv, SYS_process_vm_writev>},
     {"env_no_reading_on_one_side", without<1, large_messages, EPERM, SYS_process_vm_readv>},
     {"env_no_writing_on_one_side", without<1, large_messages, EPERM, SYS_process_vm_writev>},
+    {"env_rights_are_lost_early", rights_are_lost<kBoth, 2, EPERM>},
+    {"env_rights_are_lost", rights_are_lost<kBoth, 20, EACCES>},
+    {"env_rights_are_lost_by_the_initiator", rights_are_lost<0, 20, EPERM>},
+    {"env_rights_are_lost_by_the_target", rights_are_lost<1, 20, EACCES>},
+    {"env_rights_of_the_target_alone", rights_are_lost<1, 0, EPERM>},
     {"env_no_membarrier", without<kBoth, sleepers_wake, ENOSYS, SYS_membarrier>},
     {"env_no_membarrier_on_one_side", without<1, sleepers_wake, ENOSYS, SYS_membarrier>},
     {"env_no_pidfd", without<kBoth, everything_works, ENOSYS, SYS_pidfd_open>},

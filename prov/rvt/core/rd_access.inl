@@ -221,8 +221,11 @@ bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
         return false;
     }
     begin_access(peer, op);
+    if (op.method == RdMethod::kSplit) {
+        return run_shared(peer, op);
+    }
     if (op.is_direct) {
-        return op.method == RdMethod::kSplit ? run_shared(peer, op) : run_direct(peer, op);
+        return run_direct(peer, op);
     }
     if (op.is_by_nic) {
         return run_by_nic(peer, op);

@@ -503,7 +503,7 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
     peer.queue = {};
     peer.accesses = {};
     peer.jobs = {};
-    peer.waiting = peer.fences = 0;
+    peer.waiting = peer.fences = peer.write_shares = 0;
     const auto fail = [&](RdTxOp& op) {
         if (op.peer != &peer) {
             return;

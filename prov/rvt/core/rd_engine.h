@@ -460,6 +460,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static std::uint64_t share_size(const RdTxOp& op) noexcept;
     void ask_for_shares(Peer& peer, RdTxOp& op) noexcept;
     void copy_range(Peer& peer, RdTxOp& op, RdTxOp::Range range) noexcept;
+    static bool may_go_on(const RdTxOp& op) noexcept;
+    static void hold_messages(Peer& peer, const RdTxOp& op) noexcept;
+    static void let_messages_go(Peer& peer, const RdTxOp& op) noexcept;
+    void end_shared(Peer& peer, RdTxOp& op) noexcept;
     bool on_share_done(Peer& peer, RdTxOp& op, WcStatus status) noexcept;
     void finish_shared(Peer& peer, RdTxOp& op) noexcept;
     bool is_worth_waiting(const Peer& peer, RdTxOp& op) noexcept;

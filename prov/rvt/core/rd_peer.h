@@ -113,8 +113,10 @@ struct RdPeerBase {
     // that comes after it, is in line with the messages.
     RdTxQueue accesses;
     RdTxQueue queue;
-    std::uint32_t waiting = 0;  // operations in both; while there are any, no message goes past
-    std::uint32_t fences = 0;   // of them, those with kFence
+    // Operations in both, and write_shares; while there are any, no message goes past.
+    std::uint32_t waiting = 0;
+    std::uint32_t fences = 0;        // of the operations, those with kFence
+    std::uint32_t write_shares = 0;  // parts of writes that the target copies
     State state = State::kIdle;
     bool is_busy = false;            // in the engine's list of peers with something to do
     bool is_held = false;            // it asked for headers only
@@ -146,9 +148,17 @@ struct RdPeerBase {
 
     /// Whether no one-sided operation is under way, but for fenced ones that wait.
     bool has_no_access() const noexcept { return accesses.is_empty() && outstanding_accesses == 0; }
-    bool has_work() const noexcept {
-        return waiting != 0 || !jobs.is_empty() || !lent.is_empty() || !replies.empty() ||
-               !responses.empty();
+    bool has_queued() const noexcept { return waiting != write_shares; }
+    /// Whether all that is queued waits until shares of writes are answered.
+    bool is_held_back() const noexcept {
+        return write_shares != 0 && accesses.is_empty() &&
+               (queue.is_empty() || queue.front()->state == RdTxOp::State::kQueued);
+    }
+    bool has_work() const noexcept { return has_queued() || has_work_now(); }
+    /// The same, but for what waits for an answer, which wakes.
+    bool has_work_now() const noexcept {
+        return (has_queued() && !is_held_back()) || !jobs.is_empty() || !lent.is_empty() ||
+               !replies.empty() || !responses.empty();
     }
 };
 

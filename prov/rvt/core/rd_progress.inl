@@ -285,7 +285,7 @@ bool RdEngine<Lock, Host>::run_peer(Peer& peer) noexcept {
     if (RdTxOp* const op = peer.jobs.front()) {
         has_moved |= run_job(peer, *op);
     }
-    if (peer.waiting != 0) {
+    if (peer.has_queued()) {
         const std::uint32_t before = peer.waiting;
         run_queues(peer);
         has_moved |= peer.waiting != before;
@@ -371,7 +371,7 @@ bool RdEngine<Lock, Host>::has_work() const noexcept {
     for (const Peer* const peer : busy_) {
         // Data that waits for room is sent when the peer returns credits, which wakes nobody: do
         // not sleep on it.
-        has_work = has_work || peer->has_work();
+        has_work = has_work || peer->has_work_now();
     }
     return has_work;
 }

@@ -280,7 +280,7 @@ void RdEngine<Lock, Host>::submit(Peer& peer, RdTxOp& op) noexcept {
     peer.fences += is_fenced ? 1 : 0;
     if (peer.state == Peer::State::kConnected) {
         run_queues(peer);
-        if (peer.waiting != 0) {
+        if (peer.has_queued()) {
             make_busy(peer);
         }
     } else if (peer.state == Peer::State::kIdle) {
@@ -296,10 +296,10 @@ void RdEngine<Lock, Host>::run_queues(Peer& peer) noexcept {
         }
     }
     while (RdTxOp* const op = peer.queue.front()) {
-        const bool must_wait = has(op->flags, RdFlags::kFence) &&
-                               op->state == RdTxOp::State::kQueued &&
+        const bool is_fenced = has(op->flags, RdFlags::kFence) &&
                                (peer.outstanding != 0 || !are_quiet_writes_done(peer));
-        if (must_wait || !run_op(peer, *op)) {
+        const bool must_wait = is_fenced || peer.write_shares != 0;
+        if ((must_wait && op->state == RdTxOp::State::kQueued) || !run_op(peer, *op)) {
             return;
         }
     }

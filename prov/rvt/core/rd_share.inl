@@ -2,6 +2,9 @@
 // Large one-sided access that both processes copy at once: the initiator from the front, the
 // target, which is asked for it part by part (kShare), from the back. Who is faster copies more.
 // Small parts are copied several at a time, as the system call costs as much as copying a few KiB.
+//
+// The right to copy may be lost at any time, on either side. Then the operation starts over through
+// the rings; until all its shares are answered, no message passes a write.
 // Included by rd_engine.h.
 #pragma once
 
@@ -36,7 +39,7 @@ bool RdEngine<Lock, Host>::may_be_shared(Peer& peer, const RdTxOp& op) noexcept 
 /// Copies the next part. Returns: whether the operation has left the queue.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::run_shared(Peer& peer, RdTxOp& op) noexcept {
-    if (op.status == WcStatus::kSuccess && op.done < op.end) {
+    if (may_go_on(op)) {
         ask_for_shares(peer, op);
         if (is_worth_waiting(peer, op)) {
             return false;
@@ -47,16 +50,22 @@ bool RdEngine<Lock, Host>::run_shared(Peer& peer, RdTxOp& op) noexcept {
             op.done += part;
         }
     }
-    if (op.status == WcStatus::kSuccess && op.done < op.end) {
+    if (may_go_on(op)) {
         return false;
     }
     if (op.share_count != 0) {
         access_sent(peer, op);  // nobody may touch the buffers before all shares are answered
     } else {
         leave_queue(peer, op);
-        finish_shared(peer, op);
+        end_shared(peer, op);
     }
     return true;
+}
+
+/// Whether there is something left for this process to copy, and it could.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::may_go_on(const RdTxOp& op) noexcept {
+    return op.status == WcStatus::kSuccess && op.is_direct && op.done < op.end;
 }
 
 /// Whether the small part of an operation that was just posted waits for another, to be copied with
@@ -142,6 +151,7 @@ void RdEngine<Lock, Host>::ask_for_shares(Peer& peer, RdTxOp& op) noexcept {
             return;
         }
         op.shares[op.share_count++] = {.begin = begin, .end = op.end};
+        hold_messages(peer, op);
         op.end = begin;
         if (peer.path.must_wake_peer()) {
             station_.wake_peer(peer.link);
@@ -149,7 +159,26 @@ void RdEngine<Lock, Host>::ask_for_shares(Peer& peer, RdTxOp& op) noexcept {
     }
 }
 
-/// Copies a range here. A failure is the operation's.
+/// A message that passed a share of a write would, if the target cannot copy it, arrive before what
+/// was written.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::hold_messages(Peer& peer, const RdTxOp& op) noexcept {
+    if (op.kind == RdTxOp::Kind::kWrite) {
+        ++peer.write_shares;
+        ++peer.waiting;
+    }
+}
+
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::let_messages_go(Peer& peer, const RdTxOp& op) noexcept {
+    if (op.kind == RdTxOp::Kind::kWrite) {
+        --peer.write_shares;
+        --peer.waiting;
+    }
+}
+
+/// Copies a range here. What is not permitted is a failure of the operation; that this process
+/// cannot copy (any more) clears its is_direct.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::copy_range(Peer& peer, RdTxOp& op, RdTxOp::Range range) noexcept {
     const std::uint64_t done = op.done;
@@ -157,8 +186,12 @@ void RdEngine<Lock, Host>::copy_range(Peer& peer, RdTxOp& op, RdTxOp::Range rang
     while (op.status == WcStatus::kSuccess && op.done < range.end) {
         op.segment = 0;
         std::uint64_t budget = range.end - op.done;
-        if (!copy_direct(peer, op, budget).is_ok()) {
+        const Status copied = copy_direct(peer, op, budget);
+        if (copied == Status(EACCES) || copied == Status(EFAULT)) {
             op.status = WcStatus::kRemAccessErr;
+        } else if (!copied.is_ok()) {
+            op.is_direct = false;
+            break;
         }
     }
     op.segment = 0;
@@ -171,6 +204,7 @@ bool RdEngine<Lock, Host>::on_share_done(Peer& peer, RdTxOp& op, WcStatus status
     const RdTxOp::Range range = op.shares[0];
     op.shares[0] = op.shares[1];
     --op.share_count;
+    let_messages_go(peer, op);
     if (status == WcStatus::kLocAccessErr) {
         peer.has_refused_share = true;
         copy_range(peer, op, range);
@@ -180,9 +214,26 @@ bool RdEngine<Lock, Host>::on_share_done(Peer& peer, RdTxOp& op, WcStatus status
     if (op.state == RdTxOp::State::kWaiting && op.share_count == 0) {
         --peer.outstanding;
         --peer.outstanding_accesses;
-        finish_shared(peer, op);
+        end_shared(peer, op);
     }
     return true;
+}
+
+/// All that could be copied has been, and no share is open. The operation is in no queue any more.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::end_shared(Peer& peer, RdTxOp& op) noexcept {
+    if (op.is_direct || op.status != WcStatus::kSuccess) {
+        finish_shared(peer, op);
+        return;
+    }
+    peer.has_refused_share = true;
+    leave_direct(op);
+    op.state = RdTxOp::State::kStreaming;
+    op.is_in_line = false;
+    peer.fences += has(op.flags, RdFlags::kFence) ? 1 : 0;
+    peer.accesses.push(&op);
+    ++peer.waiting;
+    make_busy(peer);
 }
 
 /// Reports an access that is in no queue any more and of which no share is open.

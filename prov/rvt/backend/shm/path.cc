@@ -320,7 +320,8 @@ util::Status Path::copy_memory(bool is_write, const iovec* local, const iovec* r
     const ssize_t done = is_write ? process_vm_writev(peering_->pid, local, count, remote, count, 0)
                                   : process_vm_readv(peering_->pid, local, count, remote, count, 0);
     if (done < 0) {
-        return errno;
+        // EACCES, by which security modules refuse, is that of the peer's keys elsewhere.
+        return errno == EACCES ? EPERM : errno;
     }
     return static_cast<std::size_t>(done) == util::iov_length(local, count) ? util::kOk
                                                                             : util::Status(EFAULT);

@@ -273,7 +273,8 @@ class Path {
     /// Whether this process may read and write the peer's memory directly.
     bool may_access_memory() const noexcept { return peering_->may_read_memory; }
     bool is_same_process() const noexcept { return peering_->is_same_process; }
-    /// Copies between our buffers and the peer's. Returns: the error of process_vm_readv(2).
+    /// Copies between our buffers and the peer's. Returns: the error of process_vm_readv(2), never
+    /// EACCES: whatever refuses it, that is EPERM.
     util::Status read_memory(const iovec& local, std::uint64_t remote) noexcept;
     util::Status write_memory(const iovec& local, std::uint64_t remote) noexcept;
     /// The same with several pairs of buffers of equal length: one system call, which costs as much
