@@ -41,6 +41,10 @@ install_packages() {
 
 jobs() { nproc; }
 
+# compile COMMAND... : lets the compilers that it starts take memory in large pieces, as check-tidy.sh does:
+# clang needs a sixth less time.
+compile() { GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864 "$@"; }
+
 # build_in DIR [CONFIGURE-ARGUMENT...] : configures once, builds always; RVT_TARGETS, if not all.
 build_in() {
     local dir=$1
@@ -55,7 +59,7 @@ build_in() {
             echo "$*" > .configured
         fi
         # shellcheck disable=SC2086
-        make -s precompile && make -s -j"$(jobs)" $RVT_TARGETS
+        compile make -s precompile && compile make -s -j"$(jobs)" $RVT_TARGETS
     )
 }
 
