@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hmem/claimants.h"
-#include "hmem/library.h"
+#include "hmem/device_library.h"
 #include "util/log.h"
 
 namespace rvt::hmem {
@@ -124,7 +124,7 @@ class Cuda final : public Claimant {
     util::Status queue(const Allocation& of, const char* direction, std::uint64_t bytes,
                        Queue queue) noexcept;
 
-    Library library_;
+    DeviceLibrary library_;
     Functions cu_;
     bool has_ipc_ = false;
     mutable std::mutex lock_;

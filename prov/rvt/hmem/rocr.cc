@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "hmem/claimants.h"
-#include "hmem/library.h"
+#include "hmem/device_library.h"
 #include "util/log.h"
 
 namespace rvt::hmem {
@@ -87,7 +87,7 @@ class Rocr final : public Claimant {
     [[nodiscard]] bool describe(const void* address, PointerInfo& info) noexcept;
     util::Status copy(void* to, const void* from, std::uint64_t bytes) noexcept;
 
-    Library library_;
+    DeviceLibrary library_;
     Functions hsa_;
     std::atomic<bool> is_in_use_{false};
 };

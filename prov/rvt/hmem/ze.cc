@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hmem/claimants.h"
-#include "hmem/library.h"
+#include "hmem/device_library.h"
 #include "util/log.h"
 
 namespace rvt::hmem {
@@ -94,7 +94,7 @@ class Ze final : public Claimant {
     util::Status copy(const Allocation& of, void* to, const void* from,
                       std::uint64_t bytes) noexcept;
 
-    Library library_;
+    DeviceLibrary library_;
     Functions ze_;
     std::vector<ZeHandle> contexts_;  // one for each driver
     std::mutex lock_;

@@ -6,7 +6,7 @@
 
 namespace rvt::hmem {
 
-class Library {
+class DeviceLibrary {
   public:
     /// Returns: ENOSYS without such a library, said at log level info. `name` and `user` stay.
     util::Status open(const char* name, const char* user) noexcept;

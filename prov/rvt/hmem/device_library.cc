@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-#include "hmem/library.h"
+#include "hmem/device_library.h"
 
 #include <cerrno>
 
@@ -9,7 +9,7 @@
 
 namespace rvt::hmem {
 
-util::Status Library::open(const char* name, const char* user) noexcept {
+util::Status DeviceLibrary::open(const char* name, const char* user) noexcept {
     name_ = name;
     user_ = user;
     handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -20,11 +20,11 @@ util::Status Library::open(const char* name, const char* user) noexcept {
     return handle_ != nullptr ? util::kOk : util::Status(ENOSYS);
 }
 
-void* Library::look_up_newer(const char* name) const noexcept {
+void* DeviceLibrary::look_up_newer(const char* name) const noexcept {
     return dlsym(handle_, name);
 }
 
-void* Library::look_up(const char* name) const noexcept {
+void* DeviceLibrary::look_up(const char* name) const noexcept {
     void* const found = look_up_newer(name);
     if (found == nullptr) {
         RVT_INFO(kMr, "no memory of %s: %s lacks %s", user_, name_, name);
