@@ -621,9 +621,12 @@ void RdEngine<Lock, Host>::end_receive(RdRxEntry& entry, bool is_tagged, WcStatu
     }
 }
 
+/// Who waits for this makes no progress otherwise: the mail says who has connected, and may copy
+/// already, and who was killed while it copied, whose mark stays for ever.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::uses_key(std::uint32_t key) noexcept {
     util::Guard guard(lock_);
+    read_mail();
     return std::any_of(polled_.begin(), polled_.end(), [&](const Polled& polled) {
         return polled.peer->path.is_peer_using(station_.incarnation(), key);
     });

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Regions that are closed while another process copies into them by itself.
+#include <sys/mman.h>
+
+#include <vector>
+
+#include "common/process.h"
+#include "ofi/pair.h"
+
+using namespace rvt::test;
+
+namespace {
+
+constexpr std::size_t kPart = std::size_t{4} << 20;  // the most that is copied at a time
+constexpr std::size_t kParts = 16;
+constexpr std::size_t kBytes = kParts * kPart;
+
+// The writer knows the key at once, and no control thread makes progress beside the test.
+const EndOptions kManual{.mr_mode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY,
+                         .threading = FI_THREAD_DOMAIN,
+                         .data_progress = FI_PROGRESS_MANUAL};
+
+struct Place {
+    std::array<char, 64> name{};
+    std::uint64_t address = 0;
+    std::uint64_t key = 0;
+};
+
+/// A region for a writer.
+struct Target {
+    Target() {
+        std::size_t bytes = place.name.size();
+        RVT_OK(fi_getname(&end.ep->fid, place.name.data(), &bytes));
+        place.address = reinterpret_cast<std::uintptr_t>(memory);
+        place.key = fi_mr_key(mr.get());
+    }
+    ~Target() { munmap(memory, kBytes); }
+    Target(const Target&) = delete;
+    Target& operator=(const Target&) = delete;
+
+    /// Waits until the writer is in the middle of its third part.
+    template <class Meanwhile>
+    void await_third_part(Meanwhile meanwhile) const {
+        const volatile char* const inside = memory + 2 * kPart + kPart / 8;
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        while (*inside == 0 && std::chrono::steady_clock::now() < deadline) {
+            meanwhile();
+        }
+        RVT_ASSERT(*inside != 0);
+    }
+
+    End end{kManual};
+    char* memory = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+    Owned<fid_mr> mr = end.reg(memory, kBytes, FI_REMOTE_WRITE, 0);
+    Place place;
+};
+
+/// Fills each place that it is told of, until it may not any more, and says so.
+void write_where_told(Process& parent) {
+    End end(kManual);
+    const std::vector<char> ones(kBytes, 1);
+    for (Place place = parent.get<Place>(); place.key != 0; place = parent.get<Place>()) {
+        fi_addr_t to = FI_ADDR_UNSPEC;
+        RVT_EQ(fi_av_insert(end.av.get(), place.name.data(), 1, &to, 0, nullptr), 1);
+        fi_cq_tagged_entry entry{};
+        ssize_t got = 1;
+        while (got == 1 || got == -FI_EAGAIN) {
+            if (got == 1) {
+                RVT_OK(fi_write(end.ep.get(), ones.data(), kBytes, nullptr, to, place.address,
+                                place.key, nullptr));
+            }
+            got = fi_cq_read(end.cq.get(), &entry, 1);
+        }
+        parent.put(end.next_error().err);
+    }
+}
+
+}  // namespace
+
+Test(region_close, who_was_killed_while_it_copied_holds_no_region) {
+    Process writer(write_where_told);
+    Target target;
+    writer.put(target.place);
+    target.await_third_part([&] { target.end.is_quiet(); });
+    writer.kill();
+    RVT_OK(fi_close(&target.mr.release()->fid));
+}
+
+Test(region_close, nobody_copies_into_a_closed_one_who_connected_unnoticed) {
+    Process writer(write_where_told);
+    for (int turn = 0; turn < 10; ++turn) {
+        Target target;
+        writer.put(target.place);
+        target.await_third_part([] {});
+        RVT_OK(fi_close(&target.mr.release()->fid));
+        char& last = target.memory[3 * kPart - 1];
+        last = 2;
+        RVT_EQ(writer.get<int>(), FI_EACCES);
+        RVT_EQ(last, 2);
+    }
+}
