@@ -101,6 +101,9 @@ Lookup resolve(const Name& name, int family) {
         if (name.service != nullptr || !address.is_ok()) {
             return {EINVAL, "fi_sockaddr_in://address:port without a service"};
         }
+        if (family != AF_UNSPEC && address.value().family != family) {
+            return {EINVAL, "the family that addr_format names"};
+        }
         const bool is_usable = !name.must_be_local || util::is_local_address(address.value());
         return {is_usable ? address : Result<SockAddr>(EADDRNOTAVAIL), "addresses of this host"};
     }
@@ -208,9 +211,17 @@ class Resolver {
     }
 
     void finish() {
-        const int family = choose_family();
         if (dest_) {
             dest_ = without_wildcard(*dest_);
+            if (is_any_source_) {
+                source_->family = dest_->family;
+            }
+        }
+        const int family = choose_family();
+        if (dest_ && dest_->family != family) {  // a wildcard is of one, too
+            answer_.refusal =
+                Refusal{"dest_addr", dest_->to_string(), "the family of the source address"};
+            return;
         }
         if (!source_ || source_->is_any()) {
             const std::uint16_t port = source_ ? source_->port : std::uint16_t{0};
@@ -223,11 +234,6 @@ class Resolver {
         if (!answer_.interface.empty() && !util::is_address_of(answer_.interface, *source_)) {
             answer_.refusal = Refusal{"domain_attr->name", answer_.interface,
                                       "the interface of the source " + source_->to_string()};
-            return;
-        }
-        if (dest_ && dest_->family != source_->family) {
-            answer_.refusal =
-                Refusal{"dest_addr", dest_->to_string(), "the family of the source address"};
             return;
         }
         answer_.addresses.source = *source_;

@@ -356,6 +356,40 @@ Test(info, an_ipv6_endpoint_is_there_for_those_who_ask) {
     RVT_EQ(answer.info->src_addrlen, sizeof(sockaddr_in6));
 }
 
+sockaddr_in6* new_in6(in6_addr address) {
+    auto* made = static_cast<sockaddr_in6*>(calloc(1, sizeof(sockaddr_in6)));
+    made->sin6_family = AF_INET6;
+    made->sin6_addr = address;
+    return made;
+}
+
+Test(info, a_wildcard_of_another_family_is_no_source) {
+    const Info hints = new_hints();
+    hints->src_addr = new_in6(IN6ADDR_ANY_INIT);
+    hints->src_addrlen = sizeof(sockaddr_in6);
+    RVT_EQ(ask(hints, "127.0.0.1", "4711").error, -FI_ENODATA);
+    RVT_OK(ask(hints).error);
+}
+
+Test(info, a_service_alone_is_a_port_of_the_destinations_family) {
+    const Info hints = new_hints();
+    hints->dest_addr = new_in6(IN6ADDR_LOOPBACK_INIT);
+    hints->dest_addrlen = sizeof(sockaddr_in6);
+    const Answer answer = ask(hints, nullptr, "4711", FI_SOURCE);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->addr_format, FI_SOCKADDR_IN6);
+    const auto& source = *static_cast<const sockaddr_in6*>(answer.info->src_addr);
+    RVT_EQ(source.sin6_family, AF_INET6);
+    RVT_EQ(ntohs(source.sin6_port), 4711);
+}
+
+Test(info, a_node_in_text_is_of_the_family_asked_for) {
+    const Info hints = new_hints();
+    hints->addr_format = FI_SOCKADDR_IN6;
+    RVT_EQ(ask(hints, "fi_sockaddr_in://127.0.0.1:4711").error, -FI_ENODATA);
+    RVT_OK(ask(hints, "fi_sockaddr_in6://[::1]:4711").error);
+}
+
 Test(info, addresses_are_text_for_those_who_ask) {
     const Info hints = new_hints();
     hints->addr_format = FI_ADDR_STR;
