@@ -2,9 +2,24 @@
 // Peers that come and go, and the life of an endpoint. Included by rd_engine.h.
 #pragma once
 
+#include <cerrno>
+
 #include "core/rd_engine.h"
 
 namespace rvt::core {
+
+/// Whether one of the two sides lacked something for a connection: memory, descriptors, or the
+/// right to make files as large.
+constexpr bool is_shortage(int error) noexcept {
+    switch (error) {
+        case ENOMEM:
+        case ENOSPC:
+        case EMFILE:
+        case ENFILE:
+        case EFBIG: return true;
+        default: return false;
+    }
+}
 
 template <class Lock, class Host>
 RdEngine<Lock, Host>::RdEngine(Lock& lock, const RdAttr& attr, const RdTuning& tuning,
@@ -269,8 +284,8 @@ void RdEngine<Lock, Host>::take_word(Peer& peer, Event& event) noexcept {
         case Event::Kind::kConnected: break;
         case Event::Kind::kFailed:
             if (peer.state == Peer::State::kConnecting) {
-                const bool is_short = event.error == ENOMEM || event.error == EMFILE;
-                disconnected(peer, is_short ? WcStatus::kNoMemory : WcStatus::kPeerUnreachable);
+                disconnected(peer, is_shortage(event.error) ? WcStatus::kNoMemory
+                                                            : WcStatus::kPeerUnreachable);
             }
             break;
         case Event::Kind::kPeerGone:

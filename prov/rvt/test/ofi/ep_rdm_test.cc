@@ -2,6 +2,7 @@
 // The life of an RDM endpoint: binding, enabling, names, options, aliases, closing.
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <cstdint>
@@ -231,6 +232,18 @@ Test(ep_rdm, enabled_late_wakes_a_thread_that_sleeps, .timeout = 30) {
     sleeper.join();
     RVT_EQ(got, 1);
     RVT_ASSERT(entry.op_context == in);
+}
+
+Test(ep_rdm, who_may_make_small_files_alone_is_short_of_memory_for_a_peer) {
+    Pair pair;
+    rlimit limit{};
+    RVT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    const rlimit small{.rlim_cur = 4096, .rlim_max = limit.rlim_max};
+    RVT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    pair.post([&] { return fi_send(pair.a.ep.get(), "", 1, nullptr, pair.a.peer, nullptr); });
+    const int error = pair.a.next_error().err;
+    RVT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);  // the test runner wants larger ones
+    RVT_EQ(error, FI_ENOMEM);
 }
 
 Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
