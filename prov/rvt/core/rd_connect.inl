@@ -637,9 +637,13 @@ void RdEngine<Lock, Host>::end_receive(RdRxEntry& entry, bool is_tagged, WcStatu
 }
 
 /// Who waits for this makes no progress otherwise: the mail says who has connected, and may copy
-/// already, and who was killed while it copied, whose mark stays for ever.
+/// already, and who was killed while it copied, whose mark stays for ever. Those that are about to
+/// be in the mail are asked for first, and without the lock, which the control thread may want.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::uses_key(std::uint32_t key) noexcept {
+    if (station_.is_in_use(key)) {
+        return true;
+    }
     util::Guard guard(lock_);
     read_mail();
     return std::any_of(polled_.begin(), polled_.end(), [&](const Polled& polled) {

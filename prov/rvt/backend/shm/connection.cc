@@ -45,6 +45,13 @@ class ThreadedConnector final : public Connector {
     void request_region(std::uint64_t link, std::uint64_t key) noexcept override {
         post([link, key](Switchboard& board) { board.request_region(link, key); });
     }
+    bool is_in_use(std::uint64_t mark) override {
+        bool is_used = false;
+        if (board_->has_handshakes()) {
+            thread_->run([&] { is_used = board_->is_in_use(mark); });
+        }
+        return is_used;
+    }
     void close(std::uint64_t link) noexcept override {
         post([link](Switchboard& board) { board.close(link); });
     }

@@ -181,6 +181,10 @@ class Connector {
     /// EPERM (its file may shrink, and FI_RVT_MAP_UNSEALED is off), EAGAIN (try again later),
     /// ENOTSUP (it is our own), EPROTO, ENOMEM, EMFILE.
     virtual void request_region(std::uint64_t link, std::uint64_t key) noexcept = 0;
+    /// Whether a peer whose connection is still being made, and has been told of by no event, has
+    /// this mark (use_mark()) in its page: it may be connected on its side. Cost: none while there
+    /// is no handshake, else a turn of the control thread.
+    virtual bool is_in_use(std::uint64_t mark) = 0;
     /// Ends one connection; the peer sees kPeerGone.
     virtual void close(std::uint64_t link) noexcept = 0;
 };

@@ -21,6 +21,12 @@ bool Handshake::is_hung_up() const noexcept {
     return shm::is_hung_up(socket_.get());
 }
 
+bool Handshake::is_in_use(std::uint64_t mark) const noexcept {
+    // acquire: pairs with the release in Station::unmark_use().
+    return peering_ != nullptr &&
+           peering_->page.at<EndpointPage>(0)->using_key.load(std::memory_order_acquire) == mark;
+}
+
 util::ProcessFd Handshake::take_socket() noexcept {
     unwatch();
     return std::move(socket_);

@@ -10,6 +10,7 @@
 // Neither side writes to a ring before both have mapped it. Threads: control thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -32,13 +33,31 @@ class Handshake final : public util::ControlThread::Handler {
         /// The end, good or bad. The owner destroys the handshake.
         virtual void finished(Handshake& handshake) = 0;
 
+        /// Whether a handshake may be under way. Threads: any.
+        bool has_handshakes() const noexcept {
+            // acquire: pairs with the release in ~Handshake(): what it led to can be seen.
+            return handshakes_.load(std::memory_order_acquire) != 0;
+        }
+
       protected:
         ~Owner() = default;
+
+      private:
+        friend class Handshake;
+        std::atomic<unsigned> handshakes_{0};
     };
 
     Handshake(util::ControlThread& thread, const LocalEnd& local, Owner& owner) noexcept
-        : Handler(thread), local_(local), owner_(owner) {}
-    ~Handshake() override { unwatch(); }
+        : Handler(thread), local_(local), owner_(owner) {
+        // Before the peer gets our key table: it finds a key closed if who has closed it sees us
+        // not. seq_cst: pairs with the fence of ReaderWait.
+        owner_.handshakes_.fetch_add(1, std::memory_order_seq_cst);
+    }
+    ~Handshake() override {
+        unwatch();
+        // release: pairs with the acquire in has_handshakes().
+        owner_.handshakes_.fetch_sub(1, std::memory_order_release);
+    }
     Handshake(const Handshake&) = delete;
     Handshake& operator=(const Handshake&) = delete;
 
@@ -59,6 +78,8 @@ class Handshake final : public util::ControlThread::Handler {
     int peer_pid() const noexcept { return credentials_.pid; }
     /// Whether the peer has closed its end already.
     bool is_hung_up() const noexcept;
+    /// Whether this mark is in the page of the peer, which may be connected before we are.
+    bool is_in_use(std::uint64_t mark) const noexcept;
 
     // After a good end.
     std::unique_ptr<Peering> take_peering() noexcept { return std::move(peering_); }

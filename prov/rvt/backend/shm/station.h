@@ -53,6 +53,10 @@ class Station {
     }
     void wake_peer(std::uint64_t link) noexcept { connector_->wake_peer(link); }
     std::uint64_t incarnation() const noexcept { return page_->incarnation; }
+    /// Whether a peer that the user has not been told of yet uses the region of a key of ours.
+    bool is_in_use(std::uint32_t key) {
+        return connector_->is_in_use(use_mark(incarnation(), key));
+    }
 
     /// Once in each progress call. Cost: a counter; every 64th time the page.
     RVT_ALWAYS_INLINE void note_poll() noexcept {

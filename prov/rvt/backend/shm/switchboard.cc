@@ -2,6 +2,7 @@
 // Accepting, crossing, establishing and ending of connections.
 #include "backend/shm/switchboard.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <tuple>
@@ -162,6 +163,16 @@ void Switchboard::wake_peer(std::uint64_t link) noexcept {
     }
 }
 
+bool Switchboard::is_in_use(std::uint64_t mark) const noexcept {
+    const auto is_answer = [mark](const auto& each) { return each.second->is_in_use(mark); };
+    const auto is_dialled = [mark](const auto& each) {
+        const Dial* const dial = each.second.dial.get();
+        return dial != nullptr && dial->is_under_way() && dial->handshake()->is_in_use(mark);
+    };
+    return std::any_of(answers_.begin(), answers_.end(), is_answer) ||
+           std::any_of(peers_.begin(), peers_.end(), is_dialled);
+}
+
 /// A wish that the page has not invited would be in vain for ever.
 void Switchboard::link_woken() {
     const EndpointPage& page = *attr_.page->at<EndpointPage>(0);
@@ -298,7 +309,7 @@ void Switchboard::dial_failed(util::SockAddr address, util::Status why) {
 void Switchboard::establish(Peer& peer, std::unique_ptr<Peering> peering, util::ProcessFd socket) {
     const std::uint64_t id = next_link_++;
     peering->link = id;
-    peer.dial.reset();
+    const std::unique_ptr<Dial> ended = std::move(peer.dial);  // until the event is delivered
     peer.link = std::make_unique<Link>(thread(), *this, id, peering->address, peering->incarnation,
                                        peering->pid);
     const int fd = socket.get();

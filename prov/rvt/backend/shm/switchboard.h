@@ -76,6 +76,8 @@ class Switchboard final : public util::ControlThread::Handler,
     void close(std::uint64_t link);
     void request_region(std::uint64_t link, std::uint64_t key);
     void note_polling() { ticker_.note_polling(); }
+    /// See Connector::is_in_use().
+    bool is_in_use(std::uint64_t mark) const noexcept;
     /// Threads: any.
     void wake_peer(std::uint64_t link) noexcept;
 

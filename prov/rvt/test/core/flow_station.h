@@ -94,6 +94,7 @@ class FlowStation final : private core::RdFlowsUser {
     static void note_long_work() noexcept {}
     [[nodiscard]] std::uint64_t polling() const noexcept { return polls_; }
     void restore(std::uint64_t polls) noexcept { polls_ = polls; }
+    static bool is_in_use(std::uint32_t) noexcept { return false; }
     static void mark_use(std::uint64_t, std::uint32_t) noexcept {}
     static void unmark_use() noexcept {}
     static util::Status arm(bool /*has_peers*/) noexcept { return util::kOk; }

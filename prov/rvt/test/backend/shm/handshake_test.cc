@@ -52,6 +52,37 @@ Test(handshake, of_an_honest_raw_peer_succeeds, .timeout = 30) {
     RVT_ASSERT(not(peering->peer_has_membarrier));
 }
 
+Test(handshake, shows_what_a_peer_uses_that_is_connected_before_we_are, .timeout = 30) {
+    constexpr std::uint64_t kMark = use_mark(17, 4);
+    TestEndpoint endpoint;
+    RawPeer raw;
+    RVT_ASSERT(raw.dial(endpoint.address()));
+    RVT_ASSERT(raw.say_hello());
+    RVT_ASSERT(raw.hears(MessageType::kHello));
+    RVT_ASSERT(!endpoint.connector().is_in_use(kMark));
+    // relaxed: the endpoint's look is a message away, or a call.
+    raw.page().using_key.store(kMark, std::memory_order_relaxed);
+    RVT_ASSERT(endpoint.connector().is_in_use(kMark));
+    RVT_ASSERT(!endpoint.connector().is_in_use(kMark + 1));
+}
+
+Test(handshake, leaves_what_a_dialled_peer_uses_to_the_event, .timeout = 30) {
+    constexpr std::uint64_t kMark = use_mark(17, 4);
+    TestEndpoint endpoint;
+    RawPeer raw;
+    raw.page().using_key.store(kMark, std::memory_order_relaxed);  // relaxed: before it is shown
+    RVT_ASSERT(raw.listen());
+    endpoint.connector().connect(raw.local.address);
+    RVT_ASSERT(raw.accept());
+    RVT_ASSERT(raw.hears(MessageType::kHello));
+    RVT_ASSERT(!endpoint.connector().is_in_use(kMark));
+    RVT_ASSERT(raw.say_hello());
+    RVT_ASSERT(raw.hears(MessageType::kReady));
+    const auto peering = endpoint.next_peering();
+    RVT_ASSERT(peering != nullptr);
+    RVT_ASSERT(!endpoint.connector().is_in_use(kMark));  // the event has its page
+}
+
 Test(handshake, refuses_garbage, .timeout = 30) {
     TestEndpoint endpoint;
     const char garbage[100] = "GET / HTTP/1.1";

@@ -83,6 +83,7 @@ class RawPeer {
     void hang_up() { socket_.reset(); }
     int socket() const { return socket_.get(); }
     const util::Mapping& outbox() const { return outbox_; }
+    EndpointPage& page() { return *page_.at<EndpointPage>(0); }
 
     LocalEnd local;
     Hello hello;
