@@ -4,8 +4,9 @@
 //
 // A request carries the incarnation of the endpoint that asks. Of two that cross, that of the lower
 // address survives. A request of a peer that has a flow already means that the peer knows of none:
-// it has been started again, or has given the flow up. Requests are counted, so that an older one
-// which comes late is not taken for that.
+// it has given the flow up, or has been started again. Requests are counted, so that an older one
+// which comes late is not taken for the former. Nor is one of a process that has ended taken for
+// the latter: it gets a second flow, whose answer shows who is there, and the first ends then.
 //
 // Where there is no room for a flow that is wanted here, or by a peer, those that have been idle
 // longest are asked to end (RdFlow, "Leaving"). What is wanted waits for that; peers ask again.
@@ -238,6 +239,13 @@ class RdFlows final : private MadSink, private CmWire {
         bool was_idle = false;          // as of that look
         std::uint32_t psn = 0;          // with which the peer begins
         std::uint64_t peer_dials = 0;   // requests that the peer had made when it last said so
+        std::uint64_t successor = 0;    // of an open flow: see successor_locked()
+    };
+    /// Of a new link among those to its peer's address.
+    enum class Place : std::uint8_t {
+        kOwn,        // there is no other
+        kOfAnother,  // that of one that is gone
+        kNext,       // that of an open one, when it proves that its peer is there
     };
     /// Somebody who wants a flow for which there is no room.
     struct Waiting {
@@ -269,6 +277,9 @@ class RdFlows final : private MadSink, private CmWire {
     void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
     void pair_missed(const Address& source, std::uint32_t qpn) noexcept override;
     void resolve_doubt_locked(Link& link) RVT_REQUIRES(lock_);
+    Link* successor_locked(const Link& link) RVT_REQUIRES(lock_);
+    void drop_successor_locked(const Link& link) RVT_REQUIRES(lock_);
+    void succeed_locked(const Link& link) RVT_REQUIRES(lock_);
 
     // CmWire
     void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
@@ -276,8 +287,7 @@ class RdFlows final : private MadSink, private CmWire {
     // ---- connections, in rd_flows_cm.cc ----
     Link* find_locked(std::uint64_t id) RVT_REQUIRES(lock_);
     Link* at_locked(const Address& peer) RVT_REQUIRES(lock_);
-    Result<Link*> add_locked(const Address& peer, bool has_place, bool over_nic)
-        RVT_REQUIRES(lock_);
+    Result<Link*> add_locked(const Address& peer, Place place, bool over_nic) RVT_REQUIRES(lock_);
     Status make_pair(RdFlow& flow, bool over_nic);
     Status make_nic_pair_locked(RdFlow& flow) RVT_REQUIRES(flow.lock_);
     Result<Link*> add_to_dial_locked(const Address& peer) RVT_REQUIRES(lock_);
@@ -295,7 +305,7 @@ class RdFlows final : private MadSink, private CmWire {
     void run_cm_locked() RVT_REQUIRES(lock_);
     void on_event_locked(const CmEvent& event) RVT_REQUIRES(lock_);
     void on_request_locked(const CmEvent& event) RVT_REQUIRES(lock_);
-    void accept_locked(const CmEvent& event, bool is_wanted, bool has_place, std::uint64_t until_us)
+    void accept_locked(const CmEvent& event, bool is_wanted, Place place, std::uint64_t until_us)
         RVT_REQUIRES(lock_);
     void refuse_locked(const CmEvent& event, std::uint8_t why) RVT_REQUIRES(lock_);
     void on_reply_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);

@@ -112,9 +112,8 @@ bool RdFlows::is_before(const Address& peer) const noexcept {
 }
 
 /// A link with a pair in state INIT.
-/// @param has_place  It takes that of another one to the same peer.
-Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, bool has_place, bool over_nic) {
-    if (!has_place && !has_turn_locked(peer)) {
+Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, Place place, bool over_nic) {
+    if (place == Place::kOwn && !has_turn_locked(peer)) {
         return ENOMEM;
     }
     const std::uint64_t id = next_id_++;
@@ -128,7 +127,11 @@ Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, bool has_place, 
     Link& link = links_[id];
     link.flow = std::move(flow);
     link.psn = static_cast<std::uint32_t>(random_locked() >> 40);
-    by_address_[peer] = id;
+    if (place == Place::kNext) {
+        at_locked(peer)->successor = id;
+    } else {
+        by_address_[peer] = id;
+    }
     return &link;
 }
 
@@ -262,21 +265,21 @@ void RdFlows::connect(const Address& peer) {
 /// By the NIC, if there is one with room; the peer may have none.
 Result<RdFlows::Link*> RdFlows::add_to_dial_locked(const Address& peer) {
     if (nic_ != nullptr) {
-        auto added = add_locked(peer, false, true);
+        auto added = add_locked(peer, Place::kOwn, true);
         if (added.is_ok()) {
             return added;
         }
     }
-    return add_locked(peer, false, false);
+    return add_locked(peer, Place::kOwn, false);
 }
 
 /// In the place of a link to the same peer.
 /// @param over_nic  If the NIC carries it: it may have no room.
 void RdFlows::dial_in_place_locked(const Address& peer, bool over_nic, bool is_wanted,
                                    std::uint64_t until_us) {
-    auto added = add_locked(peer, true, over_nic);
+    auto added = add_locked(peer, Place::kOfAnother, over_nic);
     if (!added.is_ok() && over_nic) {
-        added = add_locked(peer, true, false);
+        added = add_locked(peer, Place::kOfAnother, false);
     }
     if (!added.is_ok()) {
         if (is_wanted) {
@@ -431,31 +434,38 @@ void RdFlows::on_request_locked(const CmEvent& event) {
         return;
     }
     Link* const known = at_locked(event.peer);
-    bool is_wanted = false;
-    std::uint64_t until_us = device_.now_us() + connect_timeout_us_;
-    if (known != nullptr) {
-        if (known->state == State::kDialing && is_lower(device_.address(), event.peer)) {
-            refuse_locked(event, static_cast<std::uint8_t>(Refused::kCrossing));
-            return;
-        }
-        const bool is_answered = known->state == State::kAccepted || known->state == State::kOpen;
-        if (is_answered && is_late(greeting, known->flow->peer_, known->peer_dials)) {
-            refuse_locked(event, static_cast<std::uint8_t>(Refused::kCrossing));
-            return;
-        }
-        is_wanted = std::exchange(known->is_wanted, false);
-        until_us = is_wanted ? known->deadline_us : until_us;
-        known->state == State::kOpen ? end_locked(*known) : drop_locked(*known);
+    const std::uint64_t until_us = device_.now_us() + connect_timeout_us_;
+    if (known == nullptr) {
+        accept_locked(event, false, Place::kOwn, until_us);
+        return;
     }
-    accept_locked(event, is_wanted, known != nullptr, until_us);
+    const auto is_of_former_attempt = [&](const Link* link) {
+        const bool is_answered =
+            link != nullptr && (link->state == State::kAccepted || link->state == State::kOpen);
+        return is_answered && is_late(greeting, link->flow->peer_, link->peer_dials);
+    };
+    if ((known->state == State::kDialing && is_lower(device_.address(), event.peer)) ||
+        is_of_former_attempt(known) || is_of_former_attempt(successor_locked(*known))) {
+        refuse_locked(event, static_cast<std::uint8_t>(Refused::kCrossing));
+        return;
+    }
+    drop_successor_locked(*known);
+    if (known->state == State::kOpen && known->flow->peer_.incarnation != greeting.incarnation) {
+        accept_locked(event, false, Place::kNext, until_us);
+        return;
+    }
+    const bool is_wanted = std::exchange(known->is_wanted, false);
+    const std::uint64_t wanted_until_us = is_wanted ? known->deadline_us : until_us;
+    known->state == State::kOpen ? end_locked(*known) : drop_locked(*known);
+    accept_locked(event, is_wanted, Place::kOfAnother, wanted_until_us);
 }
 
 /// @param until_us  So long the flow is wanted, if it is.
-void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, bool has_place,
+void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, Place place,
                             std::uint64_t until_us) {
     is_wanted |= is_wished_locked(event.peer);
     const bool over_nic = names_nic(read_greeting(event.private_data()));
-    const auto added = add_locked(event.peer, has_place, over_nic);
+    const auto added = add_locked(event.peer, place, over_nic);
     if (!added.is_ok() && over_nic) {
         refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));
         if (is_wanted) {
@@ -575,6 +585,7 @@ void RdFlows::check_deadlines_locked(std::uint64_t now_us) {
 
 void RdFlows::opened_locked(Link& link) {
     if (link.state != State::kOpen) {
+        succeed_locked(link);
         link.state = State::kOpen;
         link.is_wanted = link.is_refused = false;
         tell(*link.flow, false);
@@ -624,7 +635,12 @@ void RdFlows::retire_locked(Link& link) {
 
 void RdFlows::forget_address_locked(const Link& link) {
     const auto found = by_address_.find(link.flow->address_);
-    if (found != by_address_.end() && found->second == link.flow->id()) {
+    if (found == by_address_.end() || found->second != link.flow->id()) {
+        return;
+    }
+    if (const Link* const successor = successor_locked(link)) {
+        found->second = successor->flow->id();
+    } else {
         by_address_.erase(found);
     }
 }

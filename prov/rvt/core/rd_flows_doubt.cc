@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Word that a peer is gone: from its host, or from who has its address now.
+// Word that a peer is gone: from its host, or from who has its address now, or says so.
 #include <algorithm>
 
 #include "core/missed_pair.h"
@@ -66,6 +66,27 @@ void RdFlows::resolve_doubt_locked(Link& link) {
     link.is_refused = false;
     if (link.flow->life_signs() == link.life_signs && !link.flow->is_drained()) {
         end_locked(link);
+    }
+}
+
+/// The link to who asks for a flow at the address of an open one's peer, as another process. It may
+/// be one that has ended, whose request comes late: that its answer arrives shows that it is there.
+RdFlows::Link* RdFlows::successor_locked(const Link& link) {
+    Link* const successor = find_locked(link.successor);
+    return successor != nullptr && successor->state == State::kAccepted ? successor : nullptr;
+}
+
+void RdFlows::drop_successor_locked(const Link& link) {
+    if (Link* const successor = successor_locked(link)) {
+        drop_locked(*successor);
+    }
+}
+
+/// The link's peer is there: who was at its address before is not.
+void RdFlows::succeed_locked(const Link& link) {
+    Link* const before = at_locked(link.flow->address_);
+    if (before != nullptr && before != &link) {
+        end_locked(*before);  // which leaves its place to this one
     }
 }
 

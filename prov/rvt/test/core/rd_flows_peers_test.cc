@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/flow_pair.h"
+#include "protocol/faults.h"
 #include "rvt/backend.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
@@ -76,7 +77,52 @@ struct Restarted {
     std::unique_ptr<FlowTalker> b = std::make_unique<FlowTalker>(wire, 2, 12);
 };
 
+/// One whose peer was started again. A request of the former process is still on its way.
+struct LateRequest {
+    explicit LateRequest(std::uint8_t own_number = 1) : a(wire, own_number, 11) {
+        wire.set_faults(protocol::parse_faults("delay=100%:500000us").value());
+        b->flows->connect(a.address());
+        run(kSecondUs / 50);
+        b->kill();
+        b = std::make_unique<FlowTalker>(wire, 2, 13);
+        wire.set_faults({});
+    }
+    template <class IsDone>
+    bool until(IsDone is_done, std::uint64_t most_us = 2 * kSecondUs) {
+        for (const std::uint64_t end_us = now_us + most_us; now_us < end_us && !is_done();) {
+            a.poll();
+            b->poll();
+            now_us += 20;
+        }
+        return is_done();
+    }
+    void run(std::uint64_t for_us) {
+        until([] { return false; }, for_us);
+    }
+    [[nodiscard]] bool is_connected() const { return a.flow != nullptr && b->flow != nullptr; }
+    /// Each hears the other by the first and only flow.
+    void expect_whole() {
+        RVT_ASSERT(is_connected());
+        RVT_ASSERT(a.say(1, "ask") && b->say(1, "answer"));
+        RVT_ASSERT(until([&] { return a.heard.size() == 1 && b->heard.size() == 1; }));
+        RVT_EQ(a.opens + b->opens, 2);
+        RVT_EQ(a.ends + b->ends, 0);
+    }
+
+    fake::Wire wire;
+    FlowTalker a;
+    std::unique_ptr<FlowTalker> b = std::make_unique<FlowTalker>(wire, 2, 12);
+};
+
 }  // namespace
+
+Test(rd_flows, a_late_request_of_a_process_that_has_ended_leaves_the_flow_of_the_next_one) {
+    LateRequest net;
+    net.a.flows->connect(net.b->address());
+    RVT_ASSERT(net.until([&] { return net.is_connected(); }));
+    net.run(kSecondUs);
+    net.expect_whole();
+}
 
 Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
     Restarted net;
@@ -86,6 +132,44 @@ Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {
     RVT_EQ(net.a.flow->peer().incarnation, 13);
     RVT_ASSERT(net.b->say(1, "again"));
     RVT_ASSERT(net.until([&] { return !net.a.heard.empty(); }));
+}
+
+Test(rd_flows, a_peer_that_was_killed_and_is_there_again_gets_a_new_flow_at_once) {
+    Asked net;
+    net.replace_b(2);
+    net.b->flows->connect(net.a.address());
+    RVT_ASSERT(net.until([&] { return net.a.opens == 2; }, kSecondUs / 50));
+    RVT_EQ(net.a.ends, 1);
+    RVT_ASSERT(net.b->say(2, "again"));
+    RVT_ASSERT(net.until([&] { return net.a.heard.size() == 1; }));
+    RVT_EQ(net.b->ends, 0);
+}
+
+Test(rd_flows, a_peer_that_was_killed_and_hears_answers_too_late_gets_a_new_flow) {
+    Asked net;
+    net.replace_b(2);
+    net.wire.set_faults(protocol::parse_faults("delay=100%:1400000us").value());
+    net.b->flows->connect(net.a.address());
+    net.until([] { return false; }, 3 * kSecondUs / 2);
+    net.wire.set_faults({});
+    RVT_ASSERT(net.until([&] { return net.a.opens == 2 && net.b->flow != nullptr; }));
+    RVT_ASSERT(net.b->say(2, "again"));
+    RVT_ASSERT(net.until([&] { return net.a.heard.size() == 1; }));
+    RVT_EQ(net.b->ends, 0);
+}
+
+Test(rd_flows, a_flow_that_is_closed_while_its_peer_comes_back_leaves_it_the_place) {
+    Asked net;
+    net.replace_b(2);
+    net.b->flows->connect(net.a.address());
+    net.a.poll();  // answers
+    std::exchange(net.a.flow, nullptr)->close();
+    net.a.flows->connect(net.b->address());
+    RVT_ASSERT(net.until([&] { return net.a.flow != nullptr && net.b->flow != nullptr; }));
+    RVT_ASSERT(net.a.say(2, "again"));
+    RVT_ASSERT(net.until([&] { return net.b->heard.size() == 1; }));
+    RVT_EQ(net.b->opens, 1);
+    RVT_EQ(net.b->ends, 0);
 }
 
 Test(rd_flows, who_does_not_know_a_flow_any_more_says_so) {
