@@ -203,6 +203,25 @@ void TransmitQueue::prepare_locked(std::size_t i) noexcept {
     }
 }
 
+/// Whether a message that an interface has no room for waits until it has. It says the same of what
+/// it drops for another reason, as a veth does of packets that its other end does not take: these
+/// would keep all others waiting.
+bool TransmitQueue::waits_for_room_locked() noexcept {
+    const Clock::time_point now = Clock::now();
+    if (now < no_room_until_) {
+        return false;
+    }
+    if (waits_since_ == Clock::time_point{}) {
+        waits_since_ = now;
+    }
+    if (now - waits_since_ < kRoomTime) {
+        return true;
+    }
+    waits_since_ = {};
+    no_room_until_ = now + kNoRoomTime;
+    return false;
+}
+
 /// The kernel refuses a message for good.
 void TransmitQueue::lose_locked(const Message& refused, int error) noexcept {
     if (refused.segments > 1 && (error == EINVAL || error == EIO)) {
@@ -248,10 +267,12 @@ void TransmitQueue::flush_locked() noexcept {
                 capture_locked(done, done + static_cast<std::size_t>(sent), at_ns);
             }
             done += static_cast<std::size_t>(sent);
+            waits_since_ = {};
             continue;
         }
         const int error = -sent;
-        if (error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS) {
+        if (error == EAGAIN || error == EWOULDBLOCK ||
+            (error == ENOBUFS && waits_for_room_locked())) {
             break;
         }
         if (error == EINTR) {

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -69,10 +70,16 @@ class TransmitQueue {
         return holds_packets_.load(std::memory_order_relaxed);
     }
 
-    /// Packets that the kernel refused, other than for want of room.
+    /// Packets that the kernel refused, other than for want of room that came soon.
     [[nodiscard]] std::uint64_t refused() const noexcept;
 
   private:
+    using Clock = std::chrono::steady_clock;
+
+    // An interface has room for the next message within so long; for what it refuses then, there is
+    // none. For a while it is not waited for again.
+    static constexpr Clock::duration kRoomTime = std::chrono::milliseconds(20);
+    static constexpr Clock::duration kNoRoomTime = std::chrono::milliseconds(100);
     static constexpr std::size_t kMaxMessages = 64;
     static constexpr std::size_t kMaxSegments = 64;  // UDP_MAX_SEGMENTS of the oldest kernels
     static constexpr std::size_t kMaxMessageBytes = 65'000;
@@ -121,6 +128,7 @@ class TransmitQueue {
     void flush_locked() noexcept RVT_REQUIRES(lock_);
     void capture_locked(std::size_t first, std::size_t end, std::uint64_t at_ns) noexcept
         RVT_REQUIRES(lock_);
+    bool waits_for_room_locked() noexcept RVT_REQUIRES(lock_);
     void lose_locked(const Message& refused, int error) noexcept RVT_REQUIRES(lock_);
     void name_locked(std::size_t i, const Address& dest) noexcept RVT_REQUIRES(lock_);
     void prepare_locked(std::size_t i) noexcept RVT_REQUIRES(lock_);
@@ -136,6 +144,8 @@ class TransmitQueue {
     std::atomic<bool> holds_packets_{false};  // messages_ != 0
     bool can_segment_ RVT_GUARDED_BY(lock_);
     std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
+    Clock::time_point waits_since_ RVT_GUARDED_BY(lock_){};  // for room: the first message
+    Clock::time_point no_room_until_ RVT_GUARDED_BY(lock_){};
     std::atomic<bool> has_report_{false};
     std::atomic<bool> has_trouble_{false};
 };

@@ -3,8 +3,13 @@
 // something else to say to one.
 #include "conform/fixture.h"
 
+#include <cstdlib>
+#include <vector>
+
 #include <poll.h>
 
+#include "backend/roce/packet_device.h"
+#include "common/own_network.h"
 #include "core/addresses.h"
 #include "core/mad.h"
 #include "protocol/headers.h"
@@ -40,7 +45,7 @@ Address address_of_nobody() {
 /// A packet for a pair that is not there: who gets it counts it as dropped.
 class Packet {
   public:
-    Packet() = default;
+    explicit Packet(std::size_t payload_bytes = 0) : payload_(payload_bytes) {}
     ~Packet() = default;
     Packet(const Packet&) = delete;
     Packet& operator=(const Packet&) = delete;
@@ -54,8 +59,11 @@ class Packet {
 
   private:
     std::array<std::byte, protocol::kMaxHeaderBytes> headers_{};
+    std::vector<std::byte> payload_;
+    const iovec piece_{payload_.data(), payload_.size()};
     const OutPacket packet_{
-        .headers = {headers_.data(), protocol::encode({.dest_qpn = kQpn}, headers_.data())}};
+        .headers = {headers_.data(), protocol::encode({.dest_qpn = kQpn}, headers_.data())},
+        .payload = {&piece_, 1}};
 };
 
 std::uint64_t dropped(Side& side) {
@@ -78,6 +86,31 @@ Test(roce_transmit, a_packet_that_is_kept_leaves_with_the_next_poll, .timeout = 
     pair.b().device->progress();
     RVT_EQ(dropped(pair.b()), 0u);
     RVT_ASSERT(arrives(pair));
+}
+
+Test(roce_transmit, packets_that_an_interface_drops_keep_no_others_waiting, .timeout = 30) {
+    RVT_ASSERT(test::enter_own_network());
+    // The other end of the cable takes none that are longer.
+    RVT_EQ(std::system("ip link set wire1 mtu 300 && "
+                       "ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev wire0"),
+           0);
+    const util::SockAddr own{.family = AF_INET, .ip = {192, 0, 2, 1}};
+    Registry registry;
+    const auto from = roce::PacketDevice::open(registry, {.name = "from", .address = own}).take();
+    const auto to = roce::PacketDevice::open(registry, {.name = "to", .address = own}).take();
+    util::SockAddr cut_off = own;
+    cut_off.ip[3] = 2;
+    cut_off.port = 7;
+    RVT_ASSERT(Packet(600).send(from->device(), to_address(cut_off)));
+    RVT_ASSERT(Packet().send(from->device(), to->device().address()));
+    const Stats& heard = to->device().stats();
+    while (heard.sum(Stat::kDrops) == 0) {
+        from->device().progress();
+        to->device().progress();
+    }
+    RVT_EQ(from->transmit_queue().refused(), 1);
+    RVT_OK(from->close());
+    RVT_OK(to->close());
 }
 
 Test(roce_transmit, word_of_a_refused_packet_is_heeded_and_costs_no_other_packet, .timeout = 30) {
