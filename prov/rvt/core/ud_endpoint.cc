@@ -256,6 +256,9 @@ RVT_ALWAYS_INLINE Status UdEndpoint::post_locked(const RdSend& request, const Pe
     }
     ++tx_tail_;
     drain_locked();
+    if (tx_head_ != tx_tail_ && !is_hot()) [[unlikely]] {
+        mark_hot();  // it waits for room, which polls find
+    }
     return kOk;
 }
 

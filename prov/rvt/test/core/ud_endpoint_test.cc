@@ -188,6 +188,23 @@ Test(ud_endpoint, full_queues_are_eagain_until_there_is_room) {
     RVT_OK(ends.b.recv(9));
 }
 
+Test(ud_endpoint, what_finds_no_room_leaves_later_though_nothing_has_come_for_long, .timeout = 30) {
+    Ends ends;
+    while (ends.a.endpoint.is_hot()) {
+        ends.a.endpoint.poll_locked();
+        fake_now_us += 1000;
+    }
+    std::uint64_t sent = 0;
+    for (; ends.a.sends.value() == sent; ++sent) {
+        RVT_OK(ends.a.send(8, RdFlags::kNone));
+    }
+    ends.b.endpoint.poll_locked();  // takes what is on the wire
+    for (int i = 0; i < 100; ++i) {
+        ends.a.endpoint.progress_locked();
+    }
+    RVT_EQ(ends.a.sends.value(), sent);
+}
+
 Test(ud_endpoint, a_queue_that_nobody_reads_takes_no_more_sends) {
     Ends ends;
     Status sent;
