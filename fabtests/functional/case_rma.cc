@@ -363,6 +363,40 @@ void inject_refused(Rank& self) {
     FAB_EQUAL(memory.target.as()[4096 - 9], 0);
 }
 
+/// A message among writes that never cease gets its turn.
+void message_amid_writes(Rank& self) {
+    constexpr std::size_t kSize = 256 << 10;
+    constexpr unsigned kWindow = 4;
+    constexpr unsigned kBefore = 64;  // so that the way of writing has been chosen
+    Memory memory(self, {.caps = FI_RMA | FI_TAGGED}, kSize);
+    const Party& party = memory.party;
+    const Endpoint& ep = party.ep;
+    const Buffer token(memory.party.ep, 8);
+    Contexts contexts(kWindow + 2);
+    party.trecv(token, 8, 1, 0, contexts.at(0));
+    party.barrier();
+    if (self.rank == 1) {
+        ep.wait_rx();
+        party.tsend(token, 8, 1, contexts.at(1));
+        ep.wait_tx();
+        return;
+    }
+    const double deadline = now_s() + kOpLimitS;
+    unsigned under_way = 0;
+    Completion done;
+    for (unsigned count = 0; !ep.poll(ep.rx_cq, done); ++count) {
+        if (now_s() > deadline) FAB_FAIL("%u writes have passed a message", count - kBefore);
+        if (count == kBefore) {
+            party.tsend(token, 8, 1, contexts.at(1));
+            ++under_way;
+        }
+        memory.write(kSize, 0, contexts.at(2 + count % kWindow));
+        ++under_way;
+        while (under_way > kWindow) under_way -= ep.poll(ep.tx_cq, done) ? 1 : 0;
+    }
+    while (under_way-- != 0) ep.wait_tx();
+}
+
 /// Access rights of a region are kept.
 void access_rights(Rank& self) {
     Party party(self, {.caps = FI_RMA});
@@ -565,6 +599,7 @@ constexpr Case kCases[] = {
     {"rma_iov", iov},
     {"rma_refused", refused},
     {"rma_inject_refused", inject_refused},
+    {"rma_message_amid_writes", message_amid_writes},
     {"rma_access_rights", access_rights},
     {"rma_to_itself", to_itself},
     {"rma_mapped_memory", mapped_memory},

@@ -519,6 +519,7 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
     peer.accesses = {};
     peer.jobs = {};
     peer.waiting = peer.fences = peer.write_shares = 0;
+    peer.answered_write_shares = 0;
     const auto fail = [&](RdTxOp& op) {
         if (op.peer != &peer) {
             return;

@@ -116,7 +116,8 @@ struct RdPeerBase {
     // Operations in both, and write_shares; while there are any, no message goes past.
     std::uint32_t waiting = 0;
     std::uint32_t fences = 0;        // of the operations, those with kFence
-    std::uint32_t write_shares = 0;  // parts of writes that the target copies
+    std::uint32_t write_shares = 0;  // parts of writes that the target copies, oldest first
+    std::uint64_t answered_write_shares = 0;
     State state = State::kIdle;
     bool is_busy = false;            // in the engine's list of peers with something to do
     bool is_held = false;            // it asked for headers only
@@ -149,16 +150,26 @@ struct RdPeerBase {
     /// Whether no one-sided operation is under way, but for fenced ones that wait.
     bool has_no_access() const noexcept { return accesses.is_empty() && outstanding_accesses == 0; }
     bool has_queued() const noexcept { return waiting != write_shares; }
-    /// Whether all that is queued waits until shares of writes are answered.
+    /// Whether the first one in line waits until shares of writes before it are answered: those
+    /// that were open when it became the first one, and no access was before it any more. Those of
+    /// later writes do not count, or a stream of them would keep it for ever.
     bool is_held_back() const noexcept {
-        return write_shares != 0 && accesses.is_empty() &&
-               (queue.is_empty() || queue.front()->state == RdTxOp::State::kQueued);
+        const RdTxOp* const op = queue.front();
+        return write_shares != 0 && op != nullptr && op->state == RdTxOp::State::kQueued &&
+               op->after_write_share > answered_write_shares;
+    }
+    /// Precondition: accesses is empty, queue is not.
+    void note_first_in_line() noexcept {
+        RdTxOp& op = *queue.front();
+        if (op.after_write_share == 0) {
+            op.after_write_share = answered_write_shares + write_shares;
+        }
     }
     bool has_work() const noexcept { return has_queued() || has_work_now(); }
     /// The same, but for what waits for an answer, which wakes.
     bool has_work_now() const noexcept {
-        return (has_queued() && !is_held_back()) || !jobs.is_empty() || !lent.is_empty() ||
-               !replies.empty() || !responses.empty();
+        return !accesses.is_empty() || (!queue.is_empty() && !is_held_back()) || !jobs.is_empty() ||
+               !lent.is_empty() || !replies.empty() || !responses.empty();
     }
 };
 

@@ -90,8 +90,9 @@ struct RdTxOp : util::Pooled {
     bool is_by_nic = false;   // one-sided: its NIC does
     bool is_placed = false;   // kRead: a device's library has put all of it where it belongs
     bool has_waited = false;  // one-sided: for another to be copied with
-    RdMethod method = RdMethod::kCount;  // one-sided: what was chosen, if there was a choice
-    std::uint32_t share_count = 0;       // one-sided: parts that the target copies, oldest first
+    RdMethod method = RdMethod::kCount;   // one-sided: what was chosen, if there was a choice
+    std::uint32_t share_count = 0;        // one-sided: parts that the target copies, oldest first
+    std::uint64_t after_write_share = 0;  // in line: leaves when so many are answered; 0: not known
     struct Range {
         std::uint64_t begin;
         std::uint64_t end;

@@ -251,6 +251,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
         op->iov_count = op->compare_count = op->result_count = op->remote_count = 0;
         op->frames = 0;
         op->answers_due = op->segment = op->share_count = 0;
+        op->after_write_share = 0;
         op->method = RdMethod::kCount;
         op->is_direct = op->is_by_nic = op->is_asked = op->is_rendezvous = op->has_waited = false;
         op->is_placed = op->has_head = false;
@@ -296,10 +297,11 @@ void RdEngine<Lock, Host>::run_queues(Peer& peer) noexcept {
         }
     }
     while (RdTxOp* const op = peer.queue.front()) {
-        const bool is_fenced = has(op->flags, RdFlags::kFence) &&
+        peer.note_first_in_line();
+        const bool must_wait = has(op->flags, RdFlags::kFence) &&
+                               op->state == RdTxOp::State::kQueued &&
                                (peer.outstanding != 0 || !are_quiet_writes_done(peer));
-        const bool must_wait = is_fenced || peer.write_shares != 0;
-        if ((must_wait && op->state == RdTxOp::State::kQueued) || !run_op(peer, *op)) {
+        if (must_wait || peer.is_held_back() || !run_op(peer, *op)) {
             return;
         }
     }

@@ -173,6 +173,7 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::let_messages_go(Peer& peer, const RdTxOp& op) noexcept {
     if (op.kind == RdTxOp::Kind::kWrite) {
         --peer.write_shares;
+        ++peer.answered_write_shares;
         --peer.waiting;
     }
 }
