@@ -53,43 +53,12 @@ struct Asked {
     bool b_owner_polls = true;
 };
 
-/// Two that had a flow, of which one was killed and started again.
-struct Restarted {
-    Restarted() {
-        a.flows->connect(b->address());
-        RVT_ASSERT(until([&] { return a.flow != nullptr && b->flow != nullptr; }));
-        b->kill();
-        b = std::make_unique<FlowTalker>(wire, 2, 13);
-    }
-    template <class IsDone>
-    bool until(IsDone is_done) {
-        const std::uint64_t end_us = now_us + 2 * kSecondUs;
-        while (now_us < end_us && !is_done()) {
-            a.poll();
-            b->poll();
-            now_us += 20;
-        }
-        return is_done();
-    }
-
-    fake::Wire wire;
-    FlowTalker a{wire, 1, 11};
-    std::unique_ptr<FlowTalker> b = std::make_unique<FlowTalker>(wire, 2, 12);
-};
-
-/// One whose peer was started again. A request of the former process is still on its way.
-struct LateRequest {
-    explicit LateRequest(std::uint8_t own_number = 1) : a(wire, own_number, 11) {
-        wire.set_faults(protocol::parse_faults("delay=100%:500000us").value());
-        b->flows->connect(a.address());
-        run(kSecondUs / 50);
-        b->kill();
-        b = std::make_unique<FlowTalker>(wire, 2, 13);
-        wire.set_faults({});
-    }
+/// Two of which one can be started again.
+struct Two {
     template <class IsDone>
     bool until(IsDone is_done, std::uint64_t most_us = 2 * kSecondUs) {
-        for (const std::uint64_t end_us = now_us + most_us; now_us < end_us && !is_done();) {
+        const std::uint64_t end_us = now_us + most_us;
+        while (now_us < end_us && !is_done()) {
             a.poll();
             b->poll();
             now_us += 20;
@@ -100,18 +69,34 @@ struct LateRequest {
         until([] { return false; }, for_us);
     }
     [[nodiscard]] bool is_connected() const { return a.flow != nullptr && b->flow != nullptr; }
-    /// Each hears the other by the first and only flow.
-    void expect_whole() {
-        RVT_ASSERT(is_connected());
-        RVT_ASSERT(a.say(1, "ask") && b->say(1, "answer"));
-        RVT_ASSERT(until([&] { return a.heard.size() == 1 && b->heard.size() == 1; }));
-        RVT_EQ(a.opens + b->opens, 2);
-        RVT_EQ(a.ends + b->ends, 0);
+    void restart_b() {
+        b->kill();
+        b = std::make_unique<FlowTalker>(wire, 2, 13);
     }
 
     fake::Wire wire;
-    FlowTalker a;
+    FlowTalker a{wire, 1, 11};
     std::unique_ptr<FlowTalker> b = std::make_unique<FlowTalker>(wire, 2, 12);
+};
+
+/// Two that had a flow, of which one was killed and started again.
+struct Restarted : Two {
+    Restarted() {
+        a.flows->connect(b->address());
+        RVT_ASSERT(until([&] { return is_connected(); }));
+        restart_b();
+    }
+};
+
+/// One whose peer was started again. A request of the former process is still on its way.
+struct LateRequest : Two {
+    LateRequest() {
+        wire.set_faults(protocol::parse_faults("delay=100%:500000us").value());
+        b->flows->connect(a.address());
+        run(kSecondUs / 50);
+        restart_b();
+        wire.set_faults({});
+    }
 };
 
 }  // namespace
@@ -121,7 +106,11 @@ Test(rd_flows, a_late_request_of_a_process_that_has_ended_leaves_the_flow_of_the
     net.a.flows->connect(net.b->address());
     RVT_ASSERT(net.until([&] { return net.is_connected(); }));
     net.run(kSecondUs);
-    net.expect_whole();
+    RVT_ASSERT(net.is_connected());
+    RVT_ASSERT(net.a.say(1, "ask") && net.b->say(1, "answer"));
+    RVT_ASSERT(net.until([&] { return net.a.heard.size() == 1 && net.b->heard.size() == 1; }));
+    RVT_EQ(net.a.opens + net.b->opens, 2);
+    RVT_EQ(net.a.ends + net.b->ends, 0);
 }
 
 Test(rd_flows, a_peer_that_was_started_again_gets_a_new_flow) {

@@ -89,7 +89,9 @@ Test(roce_transmit, a_packet_that_is_kept_leaves_with_the_next_poll, .timeout = 
 }
 
 Test(roce_transmit, packets_that_an_interface_drops_keep_no_others_waiting, .timeout = 30) {
-    RVT_ASSERT(test::enter_own_network());
+    if (!test::enter_own_network()) {
+        cr_skip_test("this user may make no network of its own");
+    }
     // The other end of the cable takes none that are longer.
     RVT_EQ(std::system("ip link set wire1 mtu 300 && "
                        "ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev wire0"),
