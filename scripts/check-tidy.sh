@@ -7,20 +7,17 @@
 need clang-tidy-14 clang-tidy-14
 flags=$(compile_flags) || exit 2
 if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(tracked '*.cc' | grep -vE '^prov/rvt/(test/|rdm_ops_spin\.cc$)'); fi
-# It takes memory in large pieces, of large pages where the kernel has them: a fifth less time, where the host
-# of a virtual machine has to learn of each page.
-memory=glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864
 tidy() {
     local out
     # shellcheck disable=SC2086
-    if ! out=$(GLIBC_TUNABLES=$memory clang-tidy-14 --quiet "$1" -- $flags -Wthread-safety -Wzero-as-null-pointer-constant 2> /dev/null); then
+    if ! out=$(compile clang-tidy-14 --quiet "$1" -- $flags -Wthread-safety -Wzero-as-null-pointer-constant 2> /dev/null); then
         echo "$out"
         echo "$1: clang-tidy objects"
         return 1
     fi
 }
-export -f tidy
-export flags memory
+export -f tidy compile
+export flags
 bad=0
 printf '%s\n' "${files[@]}" | grep . | xargs -r -d '\n' -n 1 -P 2 bash -c 'tidy "$1" || exit 1' _ || bad=1
 verdict 'clang-tidy has no objection, and sees each lock held where it must be' $bad

@@ -2,7 +2,7 @@
 # What the commands at the root of the tree share: packages, build, the environment of a program.
 # Source it; the working directory becomes the root of the tree.
 # shellcheck shell=bash
-cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 rvt_root=$PWD
 
 say() { printf '\n==== %s\n' "$*"; }
@@ -40,10 +40,6 @@ install_packages() {
 }
 
 jobs() { nproc; }
-
-# compile COMMAND... : lets the compilers that it starts take memory in large pieces, as check-tidy.sh does:
-# clang needs a sixth less time.
-compile() { GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864 "$@"; }
 
 # build_in DIR [CONFIGURE-ARGUMENT...] : configures once, builds always; RVT_TARGETS, if not all.
 build_in() {
