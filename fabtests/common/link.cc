@@ -28,6 +28,8 @@ Link::Link() {
     if (!settings.has_hosts) skip("ranks have no network interfaces of their own");
     address_ = run("ip -4 -o address show dev eth0 | sed 's/.* inet //'");
     FAB_CHECK(!address_.empty());
+    route_ = run("ip -4 route show dev eth0 scope link | cut -d ' ' -f 1") + " dev eth0 src " +
+             address_.substr(0, address_.find('/'));
 }
 
 Link::~Link() {
@@ -38,6 +40,10 @@ Link::~Link() {
 
 void Link::set(const std::string& what) const {
     run("ip link set dev eth0 " + what);
+}
+
+void Link::narrow_way(int mtu_bytes) const {
+    run("ip route replace " + route_ + " mtu " + std::to_string(mtu_bytes));
 }
 
 void Link::move_away() const {

@@ -19,6 +19,8 @@ class Link {
     void pull() const { set("down"); }
     void plug() const { set("up"); }
     void set_mtu(int bytes) const { set("mtu " + std::to_string(bytes)); }
+    /// Routes to the others take packets of so many bytes; the interface takes what it took.
+    void narrow_way(int mtu_bytes) const;
     /// The interface has another address of its network.
     void move_away() const;
     void move_back() const;
@@ -28,6 +30,7 @@ class Link {
     void set(const std::string& what) const;
 
     std::string address_;  // with the length of its prefix
+    std::string route_;    // to its network
     bool is_there_ = true;
 };
 

@@ -138,16 +138,16 @@ void receive_until_served(Party& party, const Buffer& buffer) {
     FAB_EQUAL(party.ep.wait_any(party.ep.rx_cq).err, FI_ECANCELED);
 }
 
-/// Packets that have become too large for the interface end what they belong to. Who connects again
-/// uses smaller ones.
-void packets_too_large(Rank& self) {
+/// Packets that `narrow` has made too large end what they belong to. Who connects again uses
+/// smaller ones.
+void packets_become_too_large(Rank& self, void (Link::*narrow)(int) const) {
     const Link link;
     Party party(self, {.caps = FI_TAGGED});
     Buffer buffer(party.ep, kLarge);
     Contexts contexts(kSends);
     greet_all(party, buffer);
     if (self.rank == 1) {
-        link.set_mtu(700);
+        (link.*narrow)(700);
         self.page->flags[kBroken].set();
         post_sends(party, buffer, 0, contexts);
         FAB_CHECK(end_sends(party, kNoticeS) > 0);
@@ -158,6 +158,36 @@ void packets_too_large(Rank& self) {
     }
     be_unaffected(party, buffer);
     if (self.rank == 0) receive_until_served(party, buffer);
+}
+
+void packets_too_large(Rank& self) {
+    packets_become_too_large(self, &Link::set_mtu);
+}
+
+void way_narrows(Rank& self) {
+    packets_become_too_large(self, &Link::narrow_way);
+}
+
+/// A way that takes less than the interface, of which one end knows, is gone by smaller packets.
+void narrow_way(Rank& self) {
+    const Link link;
+    if (self.rank == 1) link.narrow_way(700);
+    self.barrier();
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, kLarge);
+    Contexts contexts(2 * kSends);
+    for (int to = 0; to < 2; ++to) {
+        if (self.rank == 1 - to) post_sends(party, buffer, to, contexts);
+        if (self.rank == to) {
+            for (std::size_t i = 0; i < kSends; ++i) {
+                party.trecv(buffer, kLarge, 50, 0, contexts.at(kSends + i));
+                party.ep.wait_rx();
+            }
+        } else if (self.rank == 1 - to) {
+            FAB_EQUAL(end_sends(party, kNoticeS), 0);
+        }
+        party.barrier();
+    }
 }
 
 /// An interface that is gone takes with it what needs it, and nothing else.
@@ -187,6 +217,8 @@ constexpr Case kCases[] = {
     {"link_pulled_and_plugged", pulled_and_plugged, 3, 60},
     {"link_address_gone_and_back", address_gone_and_back, 3, 150},
     {"link_packets_too_large", packets_too_large, 3, 60},
+    {"link_way_narrows", way_narrows, 3, 60},
+    {"link_narrow_way", narrow_way, 2, 60},
     {"link_interface_gone", interface_gone, 3, 60},
 };
 

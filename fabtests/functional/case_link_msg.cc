@@ -367,6 +367,41 @@ void packets_too_large(Rank& self) {
     side.barrier();
 }
 
+/// The same where it is the way that takes less, which who sends finds out.
+void way_narrows(Rank& self) {
+    const Link link;
+    Side side(self);
+    if (self.rank == 1) {
+        const End& end = side.to(0);
+        link.narrow_way(700);
+        side.set(kBroken);
+        side.send(end, kLarge);
+        expect_all(side.eq, {{.error = FI_EMSGSIZE, .object = &end.ep->fid},
+                             {.type = FI_SHUTDOWN, .object = &end.ep->fid}});
+        FAB_CHECK(end.wait() != 0);
+        connect_again(side);
+    } else {
+        if (self.rank == 0) side.receive(side.to(1));
+        side.be_unaffected();
+        if (self.rank == 0) expect(side.eq, {.type = FI_SHUTDOWN, .object = &side.to(1).ep->fid});
+        if (self.rank == 0) serve_again(side);
+    }
+    side.barrier();
+}
+
+/// A connection's packets are as large as the way takes, of which each end knows something else.
+void narrow_way(Rank& self) {
+    const Link link;
+    if (self.rank < 2) link.narrow_way(self.rank == 0 ? 400 : 700);
+    self.barrier();
+    Side side(self);
+    for (int i = 0; i < 10; ++i) {
+        if (self.rank == 0) side.greet(side.to(1), kLarge);
+        side.greet(side.to(self.rank == 0 ? 2 : 0), kLarge);
+    }
+    side.barrier();
+}
+
 /// An interface that is gone takes with it what needs it, and nothing else.
 void interface_gone(Rank& self) {
     Link link;
@@ -389,6 +424,8 @@ constexpr Case kCases[] = {
     {"link_pulled_and_plugged_msg", pulled_and_plugged, 3, 60},
     {"link_address_gone_and_back_msg", address_gone_and_back, 3, 60},
     {"link_packets_too_large_msg", packets_too_large, 3, 60},
+    {"link_way_narrows_msg", way_narrows, 3, 60},
+    {"link_narrow_way_msg", narrow_way, 3, 60},
     {"link_interface_gone_msg", interface_gone, 3, 60},
 };
 

@@ -127,6 +127,9 @@ struct BackendOps {
     /// send_packets() of one packet and flush_packets() in one call, for which there may be a shorter way.
     /// Empty: by those two. Returns: whether it was taken. Threads: any.
     bool (*send_now)(core::Device&, const AhAttr& dest, const OutPacket& packet) = nullptr;
+    /// How much payload a packet to `dest` can carry on the way that leads there, as far as this host knows by
+    /// now: 256 or more, in steps of 64. Empty: as much as the device. Threads: any.
+    std::uint32_t (*path_payload)(core::Device&, const Address& dest) = nullptr;
 
     // ---- segment grade ----
 
@@ -232,6 +235,10 @@ void deliver_packet(core::Device& device, const Address& source, const Address& 
 /// Says that nothing listened at a peer's port when a packet for pair `dest_qpn` came, as far as
 /// the peer's host tells. Nobody has to believe it. On the thread of poll().
 void peer_refused(core::Device& device, const Address& peer, std::uint32_t dest_qpn) noexcept;
+
+/// Says that packets to `host`, at any port, were too large for the way there: path_payload() tells
+/// what it takes now. On the thread of poll().
+void path_narrowed(core::Device& device, const Address& host) noexcept;
 
 /// Says how much payload a packet can carry now, at most what DeviceInfo has named; 0: nothing, the
 /// device's address is gone. Contexts are told what is new. Threads: any, one at a time.

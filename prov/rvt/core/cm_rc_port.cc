@@ -165,7 +165,7 @@ Status CmRcPort::connect(RcConnection& which, const RcCall& call,
     connection.set_peer(call.dest, call.service);
     connection.own_service_ = call.source;
     connection.psn_ = random_locked();
-    connection.mtu_bytes_ = device_.mtu_bytes();
+    connection.mtu_bytes_ = mtu_within(device_.payload_to(call.dest));
     connection.greeting_ = framed(private_data);
     connection.deadline_us_ = device_.now_us() + connect_timeout_us_;
     connection.set_state(State::kDialing);
@@ -451,8 +451,8 @@ void CmRcPort::on_request_locked(const CmEvent& event) {
     const auto found = listeners_.find(static_cast<std::uint16_t>(event.context));
     // A number may also be that of a datagram service, which has no connections.
     const bool is_known = found != listeners_.end() && event.service_id == service_id(found->first);
-    const bool is_taken =
-        is_known && event.transport == QpType::kRc && event.path_mtu_bytes <= device_.mtu_bytes();
+    const bool is_taken = is_known && event.transport == QpType::kRc &&
+                          event.path_mtu_bytes <= device_.payload_to(event.peer);
     if (!is_taken) {
         using enum protocol::CmRejectReason;
         const auto reason = !is_known                        ? kInvalidServiceId

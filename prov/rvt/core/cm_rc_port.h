@@ -110,6 +110,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     void pair_missed(const Address& source, std::uint32_t qpn) noexcept override;
     void channel_failed(Channel& channel) noexcept override;
     void port_changed() noexcept override;
+    void path_narrowed(const Address& host) noexcept override;
     void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
 
     CmRcConnection* find_locked(const CmEvent& event) RVT_REQUIRES(lock_);

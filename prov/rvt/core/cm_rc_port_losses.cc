@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What ends connections though nobody has hung up: a peer that is gone, or is said to be, and a
-// port that is not what it was.
+// port, or a way from it, that is not what it was.
 #include "core/cm_rc_port.h"
 
 #include <utility>
@@ -18,12 +18,13 @@ constexpr std::uint64_t kDoubtUs = 200'000;
 constexpr std::size_t kMixer = 31;
 
 /// Of the address the device has told.
-void warn_of(const CmRcConnection& connection, const Device& device) {
+void warn_of(const CmRcConnection& connection, Device& device) {
     if (!device.is_port_down()) {
         RVT_WARN(kEpCtrl,
                  "the connection to %s ends: its packets are larger than %u bytes, which is what "
-                 "the interface takes now; a new one has smaller packets",
-                 to_sock_addr(connection.peer()).to_string().c_str(), device.payload_bytes());
+                 "the way there takes now; a new one has smaller packets",
+                 to_sock_addr(connection.peer()).to_string().c_str(),
+                 device.payload_to(connection.peer()));
     }
 }
 
@@ -112,12 +113,17 @@ void CmRcPort::port_changed() noexcept {
     look_soon();
 }
 
+void CmRcPort::path_narrowed(const Address& /*host*/) noexcept {
+    port_changed();
+}
+
 /// Whether what it sends cannot leave any more. One that is being made may wait for the address to
 /// come back; then its time is up.
 bool CmRcPort::is_cut_off_locked(const CmRcConnection& connection) const {
     const bool is_made =
         connection.state() == State::kOpen || connection.state() == State::kAccepted;
-    return is_made && (device_.is_port_down() || connection.mtu_bytes_ > device_.payload_bytes());
+    return is_made && (device_.is_port_down() ||
+                       connection.mtu_bytes_ > device_.payload_to(connection.peer()));
 }
 
 /// A pair's peer knows it by its address and by the size of its packets, and cannot be told of

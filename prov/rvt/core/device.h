@@ -69,6 +69,11 @@ class Device : public Object {
     }
     /// What peers are told of it that know the MTUs of the specification only.
     [[nodiscard]] std::uint32_t mtu_bytes() const noexcept { return mtu_within(payload_bytes()); }
+    /// Most payload of a packet to `peer` at present: what the way there takes, as far as the host
+    /// knows it. Not for the data path.
+    [[nodiscard]] std::uint32_t payload_to(const Address& peer) noexcept {
+        return std::min(payload_bytes(), ops_.path_payload(*this, peer));
+    }
     [[nodiscard]] bool is_port_down() const noexcept {
         return is_port_down_.load(std::memory_order_relaxed);  // relaxed: as above
     }

@@ -29,6 +29,9 @@ class MadSink {
                              [[maybe_unused]] std::uint32_t qpn) noexcept {}
     /// Nothing comes or goes on a channel any more. Threads: as take_mad().
     virtual void channel_failed([[maybe_unused]] Channel& channel) noexcept {}
+    /// Packets to a host were too large for the way there: Device::payload_to() is less than it
+    /// was. Threads: as take_mad().
+    virtual void path_narrowed([[maybe_unused]] const Address& host) noexcept {}
     /// Device::port_changes() has grown. Threads: any, one at a time.
     virtual void port_changed() noexcept {}
 

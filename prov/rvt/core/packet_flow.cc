@@ -5,6 +5,7 @@
 #include "core/ah.h"
 #include "core/device.h"
 #include "core/packet_burst.h"
+#include "core/path_probe.h"
 #include "core/qp.h"
 #include "core/qp_states.h"
 #include "core/requester.h"
@@ -323,6 +324,9 @@ void deliver_packet(core::Device& device, const Address& source, const Address& 
         core::deliver_mad(device, route, decoded);
         return;
     }
+    if (header.dest_qpn == core::kProbeQpn && service == QpType::kUd) {
+        return;  // that it has come is all
+    }
     core::Qp* qp = device.qps().find(header.dest_qpn);
     if (qp == nullptr || qp->type() != service) {
         if (service == QpType::kRc && header.info().is_request()) {
@@ -338,6 +342,12 @@ void deliver_packet(core::Device& device, const Address& source, const Address& 
 void peer_refused(core::Device& device, const Address& peer, std::uint32_t dest_qpn) noexcept {
     if (core::MadSink* const sink = device.mad_sink()) {
         sink->peer_refused(peer, dest_qpn);
+    }
+}
+
+void path_narrowed(core::Device& device, const Address& host) noexcept {
+    if (core::MadSink* const sink = device.mad_sink()) {
+        sink->path_narrowed(host);
     }
 }
 

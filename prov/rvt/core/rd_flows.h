@@ -231,15 +231,16 @@ class RdFlows final : private MadSink, private CmWire {
         State state = State::kDialing;
         bool is_wanted = false;  // connect() has asked for it, and has no answer yet
         CmHandle handle = CmHandle::kNone;
-        std::uint64_t deadline_us = 0;  // see has_deadline()
-        std::uint64_t asked_us = 0;     // when its end was asked for
-        bool is_refused = false;        // the peer's host has said that nobody listens
-        std::uint64_t life_signs = 0;   // of an open flow, at that time
-        std::uint64_t moved = 0;        // to and fro, as of the last look for silent peers
-        bool was_idle = false;          // as of that look
-        std::uint32_t psn = 0;          // with which the peer begins
-        std::uint64_t peer_dials = 0;   // requests that the peer had made when it last said so
-        std::uint64_t successor = 0;    // of an open flow: see successor_locked()
+        std::uint64_t deadline_us = 0;    // see has_deadline()
+        std::uint64_t asked_us = 0;       // when its end was asked for
+        bool is_refused = false;          // the peer's host has said that nobody listens
+        std::uint64_t life_signs = 0;     // of an open flow, at that time
+        std::uint64_t moved = 0;          // to and fro, as of the last look for silent peers
+        bool was_idle = false;            // as of that look
+        std::uint32_t psn = 0;            // with which the peer begins
+        std::uint32_t payload_bytes = 0;  // of the largest packet, as the peer is told
+        std::uint64_t peer_dials = 0;     // requests that the peer had made when it last said so
+        std::uint64_t successor = 0;      // of an open flow: see successor_locked()
     };
     /// Of a new link among those to its peer's address.
     enum class Place : std::uint8_t {
@@ -276,6 +277,7 @@ class RdFlows final : private MadSink, private CmWire {
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override;
     void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
     void pair_missed(const Address& source, std::uint32_t qpn) noexcept override;
+    void path_narrowed(const Address& host) noexcept override;
     void resolve_doubt_locked(Link& link) RVT_REQUIRES(lock_);
     Link* successor_locked(const Link& link) RVT_REQUIRES(lock_);
     void drop_successor_locked(const Link& link) RVT_REQUIRES(lock_);
@@ -295,8 +297,7 @@ class RdFlows final : private MadSink, private CmWire {
                               std::uint64_t until_us) RVT_REQUIRES(lock_);
     void dial_anew_locked(Link& link, bool over_nic) RVT_REQUIRES(lock_);
     void ask_instead_locked(Link& link, int error) RVT_REQUIRES(lock_);
-    std::array<std::byte, kGreetingBytes> own_greeting_locked(const RdFlow& flow) const
-        RVT_REQUIRES(lock_);
+    std::array<std::byte, kGreetingBytes> own_greeting_locked(Link& link) RVT_REQUIRES(lock_);
     static void note_greeting(Link& link, const CmEvent& event) noexcept;
     static std::uint8_t reads_of(const RdFlow& flow) noexcept;
     static CmPair own_pair(const Link& link) noexcept;
@@ -308,6 +309,8 @@ class RdFlows final : private MadSink, private CmWire {
     void accept_locked(const CmEvent& event, bool is_wanted, Place place, std::uint64_t until_us)
         RVT_REQUIRES(lock_);
     void refuse_locked(const CmEvent& event, std::uint8_t why) RVT_REQUIRES(lock_);
+    [[nodiscard]] bool is_too_large_locked(const Link& link, std::uint32_t peer_bytes) const
+        RVT_REQUIRES(lock_);
     void on_reply_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
     void on_rejected_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);
     void opened_locked(Link& link) RVT_REQUIRES(lock_);

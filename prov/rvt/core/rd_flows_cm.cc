@@ -5,7 +5,9 @@
 #include <cstring>
 #include <utility>
 
+#include "core/addresses.h"
 #include "core/packet_flow.h"
+#include "core/path_probe.h"
 #include "core/qp.h"
 #include "core/rd_flows.h"
 #include "util/log.h"
@@ -186,8 +188,7 @@ CmPair RdFlows::own_pair(const Link& link) noexcept {
 Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     RdFlow& flow = *link.flow;
     const std::uint32_t peer_bytes = read_greeting(event.private_data()).payload_bytes;
-    const Device& carrier = flow.is_over_nic() ? nic_->device() : device_;
-    const std::uint32_t path_bytes = std::min(peer_bytes, carrier.payload_bytes());
+    const std::uint32_t path_bytes = std::min(peer_bytes, link.payload_bytes);
     flow.set_packet(flow.is_over_nic() ? kNicFill : path_bytes / kPayloadStep * kPayloadStep);
     const QpAttr attr{
         .state = QpState::kRtr,
@@ -214,19 +215,20 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     return status;
 }
 
-std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(
-    const RdFlow& flow) const {
+/// What the peer is told, which decides how large the link's packets may be.
+std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(Link& link) {
     static_assert(kGreetingBytes == sizeof(Greeting));
-    const Greeting greeting{
-        .flags = static_cast<std::uint8_t>(
-            (own_.has_user_keys ? Greeting::kUserKeys : 0) |
-            (own_.wants_rma_events ? Greeting::kRmaEvents : 0) |
-            (flow.is_over_nic() ? Greeting::kNic : 0) |
-            (flow.is_over_nic() && nic_->can_rdma() ? Greeting::kRdma : 0)),
-        .payload_bytes = static_cast<std::uint16_t>(
-            flow.is_over_nic() ? nic_->device().payload_bytes() : device_.payload_bytes()),
-        .incarnation = own_.incarnation,
-        .dials = dials_};
+    const RdFlow& flow = *link.flow;
+    link.payload_bytes =
+        flow.is_over_nic() ? nic_->device().payload_bytes() : device_.payload_to(flow.address_);
+    const Greeting greeting{.flags = static_cast<std::uint8_t>(
+                                (own_.has_user_keys ? Greeting::kUserKeys : 0) |
+                                (own_.wants_rma_events ? Greeting::kRmaEvents : 0) |
+                                (flow.is_over_nic() ? Greeting::kNic : 0) |
+                                (flow.is_over_nic() && nic_->can_rdma() ? Greeting::kRdma : 0)),
+                            .payload_bytes = static_cast<std::uint16_t>(link.payload_bytes),
+                            .incarnation = own_.incarnation,
+                            .dials = dials_};
     return std::bit_cast<std::array<std::byte, kGreetingBytes>>(greeting);
 }
 
@@ -313,7 +315,7 @@ void RdFlows::ask_instead_locked(Link& link, int error) {
 
 void RdFlows::dial_locked(Link& link) {
     ++dials_;
-    const auto greeting = own_greeting_locked(*link.flow);
+    const auto greeting = own_greeting_locked(link);
     link.state = State::kDialing;
     const auto handle = agent_->connect({.service_id = kRdServiceId,
                                          .dest = {.dest = link.flow->address_},
@@ -331,6 +333,10 @@ void RdFlows::dial_locked(Link& link) {
         return;
     }
     link.handle = handle.value();
+    if (!link.flow->is_over_nic()) {
+        // Behind the request: of a host that tells seldom that nobody listens it is what matters.
+        send_path_probe(device_, link.flow->address_, link.payload_bytes);
+    }
     cm_due_us_.store(0, std::memory_order_relaxed);  // relaxed: a hint to who polls
     note_packets();
 }
@@ -488,7 +494,7 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, Place place,
     link.state = State::kAccepted;
     link.handle = event.handle;
     note_greeting(link, event);
-    const auto greeting = own_greeting_locked(*link.flow);
+    const auto greeting = own_greeting_locked(link);
     Status status = connect_pair_locked(link, event);
     if (!status.is_ok() && over_nic) {
         refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));
@@ -508,10 +514,22 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, Place place,
 
 // ---- active side ----
 
+/// Whether a router has said since the request that packets of the agreed size do not get through.
+bool RdFlows::is_too_large_locked(const Link& link, std::uint32_t peer_bytes) const {
+    return !link.flow->is_over_nic() &&
+           std::min(peer_bytes, link.payload_bytes) > device_.payload_to(link.flow->address_);
+}
+
 void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
     const Greeting greeting = read_greeting(event.private_data());
     // A peer of another version may not have understood what was asked of it.
     const bool is_fit = is_ours(greeting) && names_nic(greeting) == link.flow->is_over_nic();
+    if (is_fit && is_too_large_locked(link, greeting.payload_bytes)) {
+        RVT_INFO(kEpCtrl, "the way to %s is narrower than the interface; smaller packets will do",
+                 to_sock_addr(link.flow->address_).to_string().c_str());
+        dial_anew_locked(link, false);
+        return;
+    }
     Status status = is_fit ? connect_pair_locked(link, event) : Status(EPROTO);
     if (!status.is_ok() && link.flow->is_over_nic()) {
         RVT_INFO(kEpCtrl, "the NIC does not carry a connection: %s; packets will do",

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Word that a peer is gone: from its host, or from who has its address now, or says so.
+// Word that a peer is gone: from its host, or from who has its address now, or says so. And that
+// packets do not get through.
 #include <algorithm>
 
+#include "core/addresses.h"
 #include "core/missed_pair.h"
+#include "core/path_probe.h"
 #include "core/qp.h"
 #include "core/rd_flows.h"
+#include "util/log.h"
 
 namespace rvt::core {
 namespace {
@@ -29,7 +33,7 @@ void RdFlows::take_mad(const Address& source,
 void RdFlows::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
     const util::Guard guard(lock_);
     Link* const link = at_locked(peer);
-    const bool is_request = dest_qpn == protocol::kGsiQpn;
+    const bool is_request = dest_qpn == protocol::kGsiQpn || dest_qpn == kProbeQpn;
     if (link == nullptr || link->is_refused ||
         link->state != (is_request ? State::kDialing : State::kOpen)) {
         return;  // known, or of a time before the peer was there
@@ -59,6 +63,26 @@ void RdFlows::pair_missed(const Address& source, std::uint32_t qpn) noexcept {
     }
     send_missed(device_, source, qpn);
     note_packets();
+}
+
+/// Both ends have agreed on the size of a flow's packets and cannot go on with another: one that
+/// does not get through ends, and the next one has smaller packets.
+void RdFlows::path_narrowed(const Address& host) noexcept {
+    const util::Guard guard(lock_);
+    for (auto& [id, link] : links_) {
+        const Address& peer = link.flow->address_;
+        if (link.state != State::kOpen || link.flow->is_over_nic() || !peer.has_gid_of(host)) {
+            continue;
+        }
+        const std::uint32_t most = device_.payload_to(peer);
+        if (link.flow->payload_bytes_ > most) {
+            RVT_WARN(kEpCtrl,
+                     "the connection to %s ends: the way there takes packets of %u bytes by now, "
+                     "and these carry %u; the next one has smaller packets",
+                     to_sock_addr(peer).to_string().c_str(), most, link.flow->payload_bytes_);
+            end_locked(link);
+        }
+    }
 }
 
 /// What is said of an open link's peer is true, or forgotten.

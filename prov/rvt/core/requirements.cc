@@ -48,6 +48,7 @@ constexpr EntryName kNames[] = {
     {RVT_ENTRY(post_srq_op)},   {RVT_ENTRY(send_datagram)}, {RVT_ENTRY(alloc_pd)},
     {RVT_ENTRY(dealloc_pd)},    {RVT_ENTRY(create_ah)},     {RVT_ENTRY(destroy_ah)},
     {RVT_ENTRY(rereg_mr)},      {RVT_ENTRY(advise_mr)},     {RVT_ENTRY(send_now)},
+    {RVT_ENTRY(path_payload)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
 
@@ -149,6 +150,7 @@ constexpr BackendOps kDefaults = {
             device.ops().flush_packets(device);
             return is_taken;
         },
+    .path_payload = [](Device& device, const Address&) { return device.payload_bytes(); },
     .open_channel = [](Device&, const Address&) -> Result<Channel*> { return EHOSTUNREACH; },
     .close_channel = [](Device&, Channel&) {},
     .send_segment = [](Device&, Channel&, std::span<const std::byte>,

@@ -24,12 +24,24 @@ constexpr BackendOps kOps = {
         [](core::Device& device, const AhAttr& dest, std::span<const OutPacket> packets) {
             return port_of(device).wire->send(port_of(device), dest, packets);
         },
+    .path_payload =
+        [](core::Device& device, const Address&) {
+            return port_of(device).wire->path_payload(port_of(device));
+        },
     .poll = [](core::Device& device) { return port_of(device).wire->deliver(port_of(device)); },
 };
 
 protocol::IpPath path_of(const Address& source, const Address& dest) {
     return {
         .source = source.gid, .dest = dest.gid, .source_port = source.port, .dest_port = dest.port};
+}
+
+std::size_t payload_of(const OutPacket& packet) {
+    std::size_t bytes = 0;
+    for (const iovec& piece : packet.payload) {
+        bytes += piece.iov_len;
+    }
+    return bytes;
 }
 
 /// With the ICRC.
@@ -94,6 +106,13 @@ unsigned Wire::send(Port& from, const AhAttr& dest, std::span<const OutPacket> p
     const protocol::IpPath path = path_of(from.device->address(), dest.dest);
     unsigned taken = 0;
     for (const OutPacket& packet : packets) {
+        if (payload_of(packet) > narrowest_) {
+            End& own = *end_of_locked(from);
+            own.path_payload = narrowest_;
+            own.too_large_to = dest.dest;
+            ++taken;
+            continue;
+        }
         const std::vector<std::byte> bytes = assemble(path, packet);
         for (End& end : ends_) {
             const bool is_meant =
@@ -110,12 +129,41 @@ unsigned Wire::send(Port& from, const AhAttr& dest, std::span<const OutPacket> p
     return taken;
 }
 
+Wire::End* Wire::end_of_locked(const Port& port) {
+    const auto end =
+        std::find_if(ends_.begin(), ends_.end(), [&](const End& one) { return one.port == &port; });
+    return end == ends_.end() ? nullptr : &*end;
+}
+
+void Wire::narrow(std::uint32_t payload_bytes) noexcept {
+    const util::Guard guard(lock_);
+    narrowest_ = payload_bytes;
+}
+
+std::uint32_t Wire::path_payload(const Port& from) {
+    const util::Guard guard(lock_);
+    const End* const end = end_of_locked(from);
+    return end == nullptr ? kMaxPayload : end->path_payload;
+}
+
+void Wire::tell_of_narrow_way(Port& to) {
+    std::optional<Address> peer;
+    {
+        const util::Guard guard(lock_);
+        if (End* const end = end_of_locked(to)) {
+            peer = std::exchange(end->too_large_to, std::nullopt);
+        }
+    }
+    if (peer) {
+        path_narrowed(*to.device, *peer);
+    }
+}
+
 std::vector<protocol::KeptPacket> Wire::take_due(Port& to) {
     std::vector<protocol::KeptPacket> due;
     const util::Guard guard(lock_);
-    const auto end =
-        std::find_if(ends_.begin(), ends_.end(), [&](const End& one) { return one.port == &to; });
-    if (end == ends_.end()) {
+    End* const end = end_of_locked(to);
+    if (end == nullptr) {
         return due;
     }
     const std::uint64_t now = to.device->now_us();
@@ -138,6 +186,7 @@ std::vector<protocol::KeptPacket> Wire::take_due(Port& to) {
 }
 
 unsigned Wire::deliver(Port& to) {
+    tell_of_narrow_way(to);
     const std::vector<protocol::KeptPacket> due = take_due(to);
     for (const protocol::KeptPacket& kept : due) {
         const auto& [path, identification, bytes] = kept.packet();

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,9 @@ class Wire {
     /// From now on. The default is a wire without faults.
     void set_faults(const protocol::FaultPlan& plan) noexcept;
 
+    /// From now on a router loses packets with more payload than that, and tells who sends one.
+    void narrow(std::uint32_t payload_bytes) noexcept;
+
     /// Called with each call that sends, which it may make take longer. Set before that.
     std::function<void()> on_send;
 
@@ -60,6 +64,7 @@ class Wire {
 
     unsigned send(Port& from, const AhAttr& dest, std::span<const OutPacket> packets);
     unsigned deliver(Port& to);
+    [[nodiscard]] std::uint32_t path_payload(const Port& from);
 
   private:
     /// A port's end of the wire.
@@ -67,7 +72,12 @@ class Wire {
         Port* port = nullptr;
         std::vector<protocol::KeptPacket> arrived{};  // since the port last polled
         protocol::FaultyLine line;
+        std::uint32_t path_payload = kMaxPayload;  // as far as it has been told
+        std::optional<Address> too_large_to{};     // the news, until the port polls
     };
+
+    [[nodiscard]] End* end_of_locked(const Port& port) RVT_REQUIRES(lock_);
+    void tell_of_narrow_way(Port& to);
 
     [[nodiscard]] protocol::FaultPlan plan_of_locked(std::size_t end) const RVT_REQUIRES(lock_);
     [[nodiscard]] bool has_room_locked(const End& to) const RVT_REQUIRES(lock_) {
@@ -79,6 +89,7 @@ class Wire {
     mutable util::Mutex lock_;  // order: innermost
     std::vector<End> ends_ RVT_GUARDED_BY(lock_);
     protocol::FaultPlan plan_ RVT_GUARDED_BY(lock_);
+    std::uint32_t narrowest_ RVT_GUARDED_BY(lock_) = kMaxPayload;
     std::uint64_t corrupted_ RVT_GUARDED_BY(lock_) = 0;
 };
 

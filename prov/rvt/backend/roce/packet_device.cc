@@ -23,6 +23,8 @@ constexpr BackendOps kOps = {
     .flush_packets = [](core::Device& device) { self(device).flush(); },
     .send_now = [](core::Device& device, const AhAttr& dest,
                    const OutPacket& packet) { return self(device).send_now(dest, packet); },
+    .path_payload = [](core::Device& device,
+                       const Address& dest) { return self(device).path_payload(dest); },
     .poll = [](core::Device& device) { return self(device).poll(device); },
     .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
     .arm = [](core::Device& device) { return self(device).arm(); },
@@ -81,8 +83,23 @@ void PacketDevice::look_at_trouble(core::Device& device) noexcept {
     if (now - looked_us_ >= kLookPauseUs) {
         looked_us_ = now;
         look_at_port_locked();
+        look_at_path(device);
     }
     look_lock_.unlock();
+}
+
+/// What the interface takes may be too large for the way behind it.
+void PacketDevice::look_at_path(core::Device& device) noexcept {
+    const auto dest = transmit_.take_too_large();
+    if (dest && path_payload(*dest) < device.payload_bytes()) {
+        transmit_.try_all_again();
+        path_narrowed(device, *dest);
+    }
+}
+
+std::uint32_t PacketDevice::path_payload(const Address& dest) const noexcept {
+    const auto way = path_payload_of(socket_.port.address, core::to_sock_addr(dest));
+    return way.is_ok() ? std::min(way.value(), payload_bytes_) : payload_bytes_;
 }
 
 void PacketDevice::look_at_port() noexcept {

@@ -74,6 +74,7 @@ class PacketDevice {
         }
         return receive_.poll(device, transmit_.take_report()) + groups_.poll(device);
     }
+    [[nodiscard]] std::uint32_t path_payload(const Address& dest) const noexcept;
     [[nodiscard]] int wake_fd() const noexcept {
         return groups_.is_open() ? groups_.wake_fd() : socket_.fd();
     }
@@ -94,6 +95,7 @@ class PacketDevice {
 
     [[gnu::cold]] void look_at_trouble(core::Device& device) noexcept;
     void look_at_port_locked() noexcept RVT_REQUIRES(look_lock_);
+    void look_at_path(core::Device& device) noexcept;
 
     PacketDevice(UdpSocket socket, const PacketDeviceAttr& attr) noexcept
         : socket_(std::move(socket)),

@@ -167,10 +167,15 @@ std::size_t ReceiveQueue::more_than(std::size_t messages) const noexcept {
     return std::min({2 * messages, kMessages, std::max<std::size_t>(kCallBytes / mean, 1)});
 }
 
-/// Passes on what hosts have said of ports where nothing listens.
+/// Passes on what hosts have said of ports where nothing listens, and routers of narrow ways.
 void ReceiveQueue::take_refusals(core::Device& device) noexcept {
     for (auto one = read_refusal(socket_); one.is_ok(); one = read_refusal(socket_)) {
-        peer_refused(device, core::to_address(one.value().dest), one.value().dest_qpn);
+        const Address dest = core::to_address(one.value().dest);
+        if (one.value().reason == Refusal::Reason::kTooLarge) {
+            path_narrowed(device, dest);
+        } else {
+            peer_refused(device, dest, one.value().dest_qpn);
+        }
     }
 }
 

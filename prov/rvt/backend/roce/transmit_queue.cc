@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include <endian.h>
 #include <netinet/udp.h>
@@ -230,7 +231,15 @@ void TransmitQueue::lose_locked(const Message& refused, int error) noexcept {
     RVT_INFO(kEpData, "%u packets to %s are lost: %s", refused.segments,
              core::to_sock_addr(refused.dest).to_string().c_str(), strerrordesc_np(error));
     refused_ += refused.segments;
+    if (error == EMSGSIZE || error == EINVAL) {  // EINVAL: so it is with segments
+        too_large_ = refused.dest;
+    }
     has_trouble_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+}
+
+std::optional<Address> TransmitQueue::take_too_large() noexcept {
+    const util::Guard guard(lock_);
+    return std::exchange(too_large_, std::nullopt);
 }
 
 void TransmitQueue::try_all_again() noexcept {

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include <sys/socket.h>
@@ -62,6 +63,9 @@ class TransmitQueue {
     void expect_no_trouble() noexcept {
         has_trouble_.store(false, std::memory_order_relaxed);  // relaxed: a hint
     }
+    /// Where to the newest packet was that the kernel took for too large, since the last question.
+    /// Threads: any.
+    [[nodiscard]] std::optional<Address> take_too_large() noexcept;
     /// The way out has changed: what it could not do before is tried again.
     void try_all_again() noexcept;
     /// Whether packets wait for flush(). Threads: any.
@@ -144,7 +148,8 @@ class TransmitQueue {
     std::atomic<bool> holds_packets_{false};  // messages_ != 0
     bool can_segment_ RVT_GUARDED_BY(lock_);
     std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
-    Clock::time_point waits_since_ RVT_GUARDED_BY(lock_){};  // for room: the first message
+    std::optional<Address> too_large_ RVT_GUARDED_BY(lock_);  // see take_too_large()
+    Clock::time_point waits_since_ RVT_GUARDED_BY(lock_){};   // for room: the first message
     Clock::time_point no_room_until_ RVT_GUARDED_BY(lock_){};
     std::atomic<bool> has_report_{false};
     std::atomic<bool> has_trouble_{false};

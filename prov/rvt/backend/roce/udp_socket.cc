@@ -51,19 +51,18 @@ bool keep_errors(int fd, int family) noexcept {
                              : set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
 }
 
-bool is_port_unreachable(msghdr& report) noexcept {
+/// The error that a report is of; 0: it names none.
+std::uint32_t error_of(msghdr& report) noexcept {
     for (cmsghdr* one = CMSG_FIRSTHDR(&report); one != nullptr; one = CMSG_NXTHDR(&report, one)) {
         const bool is_error = (one->cmsg_level == IPPROTO_IP && one->cmsg_type == IP_RECVERR) ||
                               (one->cmsg_level == IPPROTO_IPV6 && one->cmsg_type == IPV6_RECVERR);
-        sock_extended_err error{};
         if (is_error) {
+            sock_extended_err error{};
             std::memcpy(&error, CMSG_DATA(one), sizeof error);
-        }
-        if (error.ee_errno == ECONNREFUSED) {
-            return true;
+            return error.ee_errno;
         }
     }
-    return false;
+    return 0;
 }
 
 /// Calls `visit(interface)` for each address of each interface until it returns true.
@@ -142,6 +141,19 @@ void ask_for_joining(UdpSocket& socket) noexcept {
     }
     ask_for_buffers(socket.fd());
     set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
+}
+
+/// Names one end of a socket, with bind(2) or connect(2).
+bool name_end(int (*call)(int, const sockaddr*, socklen_t), int fd, const util::SockAddr& address) {
+    sockaddr_storage name{};
+    const auto bytes = static_cast<socklen_t>(address.to(&name));
+    return call(fd, reinterpret_cast<const sockaddr*>(&name), bytes) == 0;
+}
+
+/// Of packets of that many bytes, rounded down; may be less than any device has.
+std::uint32_t payload_within(std::uint32_t mtu) noexcept {
+    const std::uint32_t payload = std::min(mtu - std::min(mtu, kHeaderBytes), kMaxPayload);
+    return payload / core::kPayloadStep * core::kPayloadStep;
 }
 
 /// Returns: ENODEV when it has gone; errors of socket(2).
@@ -226,9 +238,13 @@ Result<Refusal> read_refusal(const UdpSocket& socket) noexcept {
         }
         const auto dest =
             util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name), header.msg_namelen);
-        if (dest.is_ok() && bytes == sizeof bth && is_port_unreachable(header)) {
+        const std::uint32_t error = dest.is_ok() ? error_of(header) : 0;
+        if (error == ECONNREFUSED && bytes == sizeof bth) {
             const auto qpn = [&](std::size_t i) { return std::to_integer<std::uint32_t>(bth[i]); };
             return Refusal{.dest = dest.value(), .dest_qpn = qpn(5) << 16 | qpn(6) << 8 | qpn(7)};
+        }
+        if (error == EMSGSIZE) {
+            return Refusal{.reason = Refusal::Reason::kTooLarge, .dest = dest.value()};
         }
     }
 }
@@ -266,11 +282,25 @@ Result<std::uint32_t> payload_of(const util::SockAddr& address) {
     if (!link.is_ok()) {
         return link;
     }
-    if (link.value() < core::kMinPayload + kHeaderBytes) {
-        return EMSGSIZE;
+    const std::uint32_t payload = payload_within(link.value());
+    return payload < core::kMinPayload ? Result<std::uint32_t>(EMSGSIZE) : payload;
+}
+
+Result<std::uint32_t> path_payload_of(util::SockAddr own, const util::SockAddr& dest) noexcept {
+    const util::UniqueFd fd(::socket(own.family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    own.port = 0;
+    // The route may depend on the address that packets come from.
+    if (!fd.is_open() || !name_end(bind, fd.get(), own) || !name_end(connect, fd.get(), dest)) {
+        return errno;
     }
-    const std::uint32_t payload = std::min(link.value() - kHeaderBytes, kMaxPayload);
-    return payload / core::kPayloadStep * core::kPayloadStep;
+    int mtu = 0;
+    socklen_t bytes = sizeof mtu;
+    const bool is_v4 = own.family == AF_INET;
+    if (getsockopt(fd.get(), is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_MTU : IPV6_MTU, &mtu,
+                   &bytes) != 0) {
+        return errno;
+    }
+    return std::max(payload_within(static_cast<std::uint32_t>(mtu)), core::kMinPayload);
 }
 
 unsigned interface_of(const util::SockAddr& address) {

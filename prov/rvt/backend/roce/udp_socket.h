@@ -74,10 +74,12 @@ Result<UdpSocket> open_group_sender(util::UdpPort port);
 ///          `own`, ENOBUFS when the host joins no more groups (net.ipv4.igmp_max_memberships).
 Result<UdpSocket> open_group_socket(util::SockAddr group, const util::SockAddr& own);
 
-/// A packet that found nobody at the port that it went to.
+/// What became of a packet that did not arrive.
 struct Refusal {
+    enum class Reason : std::uint8_t { kNobody, kTooLarge };
+    Reason reason = Reason::kNobody;  // listens at the port, or the way there takes less
     util::SockAddr dest;
-    std::uint32_t dest_qpn = 0;
+    std::uint32_t dest_qpn = 0;  // where nobody listens
 };
 /// Takes the next report of such a packet. Returns: ENODATA when there is no further one.
 /// Source:  IP_RECVERR of ip(7).
@@ -88,6 +90,12 @@ Result<Refusal> read_refusal(const UdpSocket& socket) noexcept;
 /// Returns: ENODEV when no interface has the address, EMSGSIZE when it takes less than 256 bytes;
 ///          EMFILE and the like, which say nothing of it.
 Result<std::uint32_t> payload_of(const util::SockAddr& address);
+
+/// The same of the way from `own`, an address of this host, to `dest`, as its routes and routers
+/// have told by now; at least core::kMinPayload.
+/// Returns: errors of socket(2), bind(2) and connect(2).
+/// Source:  IP_MTU of ip(7), IPV6_MTU of ipv6(7).
+Result<std::uint32_t> path_payload_of(util::SockAddr own, const util::SockAddr& dest) noexcept;
 
 /// The number that the kernel has for the interface of `address`; 0: none has it.
 unsigned interface_of(const util::SockAddr& address);

@@ -5,6 +5,7 @@
 
 #include "conform/fixture.h"
 #include "core/addresses.h"
+#include "core/path_probe.h"
 #include "core/ud_endpoint.h"
 #include "protocol/headers.h"
 
@@ -296,12 +297,15 @@ Test(ud_endpoint, a_packet_to_another_pair_is_dropped_and_counted) {
     Ends ends;
     RVT_OK(ends.b.recv(7));
     PacketHeader header = ends.header();
-    for (const std::uint32_t qpn : {kUdEndpointQpn + 1, kUdEndpointQpn + 64, 0u, 1u}) {
+    for (const std::uint32_t qpn : {kUdEndpointQpn + 1, kUdEndpointQpn + 64, 1u, 2u}) {
         header.dest_qpn = qpn;
         ends.deliver(header);
     }
-    header.dest_qpn = kMulticastQpn;  // of a group that nobody has joined: not even counted
-    ends.deliver(header);
+    // Of a group that nobody has joined, or a probe of the way: not even counted.
+    for (const std::uint32_t qpn : {kMulticastQpn, kProbeQpn}) {
+        header.dest_qpn = qpn;
+        ends.deliver(header);
+    }
     RVT_EQ(ends.count(Stat::kDrops), 4);
     ends.next_is_good();
 }

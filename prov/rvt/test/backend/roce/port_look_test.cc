@@ -50,6 +50,18 @@ Test(roce_port_look, packets_are_as_large_as_the_interface_takes_and_as_it_took_
     RVT_EQ(looking.after("ip link set wire0 mtu 9000").payload_bytes(), most);
 }
 
+Test(roce_port_look, packets_to_a_peer_are_as_large_as_the_route_takes) {
+    Looking looking;
+    Address peer = looking.device->device().address();
+    peer.gid.back() = 2;
+    peer.port = 4791;
+    core::Device& device = looking.after("ip route replace 192.0.2.0/24 dev wire0 mtu 700");
+    RVT_EQ(device.payload_to(peer), 576);
+    RVT_ASSERT(device.payload_bytes() > 576);
+    looking.after("ip route replace 192.0.2.0/24 dev wire0");
+    RVT_EQ(device.payload_to(peer), device.payload_bytes());
+}
+
 Test(roce_port_look, an_interface_that_is_removed_is_a_port_that_is_down) {
     Looking looking;
     RVT_ASSERT(looking.after("ip link delete wire0").is_port_down());
