@@ -152,7 +152,7 @@ void impossible_hints(Rank& self) {
     self.barrier();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kArgTable[] = {
     {"args_null_where_allowed", null_where_allowed},   {"args_beyond_limits", beyond_limits},
     {"args_unknown_address", unknown_address},         {"args_unknown_options", unknown_options},
     {"args_incomplete_endpoint", incomplete_endpoint}, {"args_busy_objects", busy_objects},
@@ -162,6 +162,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kArgCases = kCases;
+const std::span<const Case> kArgCases = kArgTable;
 
 }  // namespace fab

@@ -331,7 +331,7 @@ void refused(Rank& self) {
     for (std::size_t i = 0; i < 8; ++i) FAB_EQUAL(target.as<std::uint64_t>()[i], 0);
 }
 
-constexpr Case kCases[] = {
+constexpr Case kAtomicTable[] = {
     {"atomic_base", all<AtomicForm::kBase, Call::kPlain>},
     {"atomic_fetch", all<AtomicForm::kFetch, Call::kPlain>},
     {"atomic_compare", all<AtomicForm::kCompare, Call::kPlain>},
@@ -348,6 +348,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kAtomicCases = kCases;
+const std::span<const Case> kAtomicCases = kAtomicTable;
 
 }  // namespace fab

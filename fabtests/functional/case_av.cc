@@ -200,7 +200,7 @@ void nobody_there(Rank& self) {
     FAB_CHECK(done.err != 0);
 }
 
-constexpr Case kCases[] = {
+constexpr Case kAvTable[] = {
     {"av_table", table},
     {"av_map", map},
     {"av_lookup", lookup},
@@ -216,6 +216,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kAvCases = kCases;
+const std::span<const Case> kAvCases = kAvTable;
 
 }  // namespace fab

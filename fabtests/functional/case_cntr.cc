@@ -216,7 +216,7 @@ void arithmetic(Rank& self) {
     FAB_EQUAL(fi_cntr_readerr(counter), 0);
 }
 
-constexpr Case kCases[] = {
+constexpr Case kCntrTable[] = {
     {"cntr_messages", messages},
     {"cntr_rma", rma},
     {.name = "cntr_injected_writes", .run = injected_writes, .on_one_host = true},
@@ -229,6 +229,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kCntrCases = kCases;
+const std::span<const Case> kCntrCases = kCntrTable;
 
 }  // namespace fab

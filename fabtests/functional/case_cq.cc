@@ -346,7 +346,7 @@ void idle(Rank& self) {
     }
 }
 
-constexpr Case kCases[] = {
+constexpr Case kCqTable[] = {
     {"cq_format_context", format<FI_CQ_FORMAT_CONTEXT>},
     {"cq_format_msg", format<FI_CQ_FORMAT_MSG>},
     {"cq_format_data", format<FI_CQ_FORMAT_DATA>},
@@ -370,6 +370,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kCqCases = kCases;
+const std::span<const Case> kCqCases = kCqTable;
 
 }  // namespace fab

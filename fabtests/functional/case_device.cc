@@ -425,7 +425,7 @@ void moved(Rank& self) {
     party.barrier();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kDeviceTable[] = {
     {"device_moved", moved},
     {"device_mapped_by_peer", mapped_by_peer<kNobody, Keeps::kByOption>},
     {"device_kept_from_peers_by_environment", mapped_by_peer<0, Keeps::kByEnvironment>},
@@ -442,6 +442,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kDeviceCases = kCases;
+const std::span<const Case> kDeviceCases = kDeviceTable;
 
 }  // namespace fab

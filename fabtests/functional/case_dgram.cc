@@ -286,7 +286,7 @@ void group_v6(Rank& self) {
     group(self, FI_SOCKADDR_IN6);
 }
 
-constexpr Case kCases[] = {
+constexpr Case kDgramTable[] = {
     {"dgram_sizes", sizes},       {"dgram_too_large", too_large},
     {"dgram_inject", inject},     {"dgram_senddata", senddata},
     {"dgram_source", source, 4},  {"dgram_stream", stream},
@@ -296,6 +296,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kDgramCases = kCases;
+const std::span<const Case> kDgramCases = kDgramTable;
 
 }  // namespace fab

@@ -337,7 +337,7 @@ void another_user(Rank& self) {
     FAB_CHECK(send_bounded(party.ep, party.peer(), buffer, 1) != 0);
 }
 
-constexpr Case kCases[] = {
+constexpr Case kEnvTable[] = {
     {"env_no_ptrace",
      without<kBoth, everything_works, EPERM, SYS_process_vm_readv, SYS_process_vm_writev>},
     {"env_no_ptrace_on_one_side",
@@ -366,6 +366,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kEnvCases = kCases;
+const std::span<const Case> kEnvCases = kEnvTable;
 
 }  // namespace fab

@@ -351,7 +351,7 @@ void closed_under_traffic(Rank& self) {
     self.barrier();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kFaultTable[] = {
     {"fault_peer_killed", killed, 3, 60, 1U << 1},
     {"fault_killed_before_contact", killed_before_contact, 2, 60, 1U << 1},
     {"fault_killed_with_a_child", killed_with_a_child, 2, 30, 1U << 1, true},
@@ -365,6 +365,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kFaultCases = kCases;
+const std::span<const Case> kFaultCases = kFaultTable;
 
 }  // namespace fab

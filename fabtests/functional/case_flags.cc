@@ -173,7 +173,7 @@ void fence(Rank& self) {
     }
 }
 
-constexpr Case kCases[] = {
+constexpr Case kFlagTable[] = {
     {"flags_completion", with_flags<FI_COMPLETION>},
     {"flags_more", with_flags<FI_COMPLETION | FI_MORE>},
     {"flags_inject", with_flags<FI_COMPLETION | FI_INJECT>},
@@ -190,6 +190,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kFlagCases = kCases;
+const std::span<const Case> kFlagCases = kFlagTable;
 
 }  // namespace fab

@@ -275,7 +275,7 @@ void two_endpoints(Rank& self) {
     party.barrier();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kFlowTable[] = {
     {"flow_sender_is_held_back", sender_is_held_back},
     {"flow_filled_both_ways", filled_both_ways, 2, 40},
     {"flow_filled_both_ways_4", filled_both_ways, 4, 60},
@@ -288,6 +288,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kFlowCases = kCases;
+const std::span<const Case> kFlowCases = kFlowTable;
 
 }  // namespace fab

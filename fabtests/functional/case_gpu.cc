@@ -237,7 +237,7 @@ void opened_by_nobody(Rank& self) {
     }
 }
 
-constexpr Case kCases[] = {
+constexpr Case kGpuTable[] = {
     {"gpu_opened_by_nobody_by_environment", opened_by_nobody<0, Keeps::kByEnvironment>},
     {"gpu_opened_by_nobody_by_option", opened_by_nobody<1, Keeps::kByOption>},
     {"gpu_named_by_its_address", named_by_its_address},
@@ -249,6 +249,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kGpuCases = kCases;
+const std::span<const Case> kGpuCases = kGpuTable;
 
 }  // namespace fab

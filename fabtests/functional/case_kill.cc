@@ -310,12 +310,12 @@ void kill_cycles(Rank& self) {
     self.page->flags[kStop].set();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kKillTable[] = {
     {"kill_cycles", kill_cycles, 3, 600},
 };
 
 }  // namespace
 
-const std::span<const Case> kKillCases = kCases;
+const std::span<const Case> kKillCases = kKillTable;
 
 }  // namespace fab

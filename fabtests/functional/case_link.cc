@@ -213,7 +213,7 @@ void interface_gone(Rank& self) {
     }
 }
 
-constexpr Case kCases[] = {
+constexpr Case kLinkTable[] = {
     {"link_pulled_and_plugged", pulled_and_plugged, 3, 60},
     {"link_address_gone_and_back", address_gone_and_back, 3, 150},
     {"link_packets_too_large", packets_too_large, 3, 60},
@@ -224,6 +224,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kLinkCases = kCases;
+const std::span<const Case> kLinkCases = kLinkTable;
 
 }  // namespace fab

@@ -187,7 +187,7 @@ void interface_gone(Rank& self) {
     }
 }
 
-constexpr Case kCases[] = {
+constexpr Case kLinkDgramTable[] = {
     {"link_pulled_and_plugged_dgram", pulled_and_plugged, 3, 60},
     {"link_address_gone_and_back_dgram", address_gone_and_back, 3, 60},
     {"link_packets_too_large_dgram", packets_too_large, 3, 60},
@@ -196,6 +196,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kLinkDgramCases = kCases;
+const std::span<const Case> kLinkDgramCases = kLinkDgramTable;
 
 }  // namespace fab

@@ -420,7 +420,7 @@ void interface_gone(Rank& self) {
     side.barrier();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kLinkMsgTable[] = {
     {"link_pulled_and_plugged_msg", pulled_and_plugged, 3, 60},
     {"link_address_gone_and_back_msg", address_gone_and_back, 3, 60},
     {"link_packets_too_large_msg", packets_too_large, 3, 60},
@@ -431,6 +431,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kLinkMsgCases = kCases;
+const std::span<const Case> kLinkMsgCases = kLinkMsgTable;
 
 }  // namespace fab

@@ -193,7 +193,7 @@ void keeps_domain(Rank& self) {
 
 constexpr int kBasic = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
-constexpr Case kCases[] = {
+constexpr Case kMrTable[] = {
     {"mr_mode_none", mode<0>},
     {"mr_mode_local", mode<FI_MR_LOCAL>},
     {"mr_mode_virtual", mode<FI_MR_VIRT_ADDR>},
@@ -212,6 +212,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kMrCases = kCases;
+const std::span<const Case> kMrCases = kMrTable;
 
 }  // namespace fab

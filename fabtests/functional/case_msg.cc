@@ -270,9 +270,9 @@ void unexpected_receives(Rank& self) {
 /// Long messages between two that have exchanged much already, for a receiver that waits and for
 /// one that comes later, into buffers that are as long or shorter.
 void warm_lengths(Rank& self) {
-    constexpr std::size_t kMost = (1 << 20) + 1;
+    constexpr std::size_t kLongest = (1 << 20) + 1;
     Party party(self, {.caps = FI_MSG});
-    Buffer buffer(party.ep, kMost);
+    Buffer buffer(party.ep, kLongest);
     Contexts contexts(1);
     const auto pass = [&](std::size_t size, std::size_t room, bool is_awaited) {
         if (self.rank == 0) {
@@ -293,8 +293,8 @@ void warm_lengths(Rank& self) {
         for (std::size_t i = room; i < size; ++i) FAB_EQUAL(buffer.as()[i], 0);
     };
     if (self.rank == 0) buffer.fill(5);
-    for (int i = 0; i < 8; ++i) pass(kMost, kMost, true);
-    for (const std::size_t size : {32769UL, 65536UL, 100000UL, 1UL << 20, kMost}) {
+    for (int i = 0; i < 8; ++i) pass(kLongest, kLongest, true);
+    for (const std::size_t size : {32769UL, 65536UL, 100000UL, 1UL << 20, kLongest}) {
         for (const std::size_t room : {0UL, 100UL, 16383UL, 16384UL, 16385UL, size - 5, size}) {
             pass(size, room, true);
             pass(size, room, false);
@@ -524,7 +524,7 @@ void answer_leaves_alone(Rank& self) {
     leave_alone(self, true);
 }
 
-constexpr Case kCases[] = {
+constexpr Case kMsgTable[] = {
     {"msg_sizes", sizes},
     {"msg_unexpected_sizes", unexpected_sizes},
     {"msg_inject", inject},
@@ -545,6 +545,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kMsgCases = kCases;
+const std::span<const Case> kMsgCases = kMsgTable;
 
 }  // namespace fab

@@ -327,10 +327,10 @@ void many_connections(Rank& self) {
 // ---- traffic ----
 
 void sizes(Rank& self) {
-    constexpr std::size_t kLargest = (4 << 20) + 3;
+    constexpr std::size_t kMostBytes = (4 << 20) + 3;
     Side side(FI_MSG);
-    Memory out(side, kLargest);
-    Memory in(side, kLargest);
+    Memory out(side, kMostBytes);
+    Memory in(side, kMostBytes);
     Context contexts[2];
     side.connect(self);
     unsigned seed = 1;
@@ -343,7 +343,7 @@ void sizes(Rank& self) {
                 FAB_CHECK(side.wait_good().context == &contexts[0]);
             } else {
                 side.post([&] {
-                    return fi_recv(side.ep, in.at(), kLargest, in.desc(), 0, &contexts[1]);
+                    return fi_recv(side.ep, in.at(), kMostBytes, in.desc(), 0, &contexts[1]);
                 });
                 const Completion got = side.wait_good();
                 FAB_CHECK(got.context == &contexts[1]);
@@ -585,7 +585,7 @@ void killed_peer(Rank& self) {
     side.expect(FI_SHUTDOWN);
 }
 
-constexpr Case kCases[] = {
+constexpr Case kMsgEpTable[] = {
     {"msg_ep_private_data", private_data},
     {"msg_ep_shutdown", shutdown},
     {"msg_ep_many_connections", many_connections},
@@ -600,6 +600,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kMsgEpCases = kCases;
+const std::span<const Case> kMsgEpCases = kMsgEpTable;
 
 }  // namespace fab

@@ -277,7 +277,7 @@ void atomic_order(Rank& self) {
     shared.party.barrier();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kOrderTable[] = {
     {"order_send_after_send", sas, 2, 40},
     {"order_write_after_write", waw},
     {"order_read_after_write", raw},
@@ -290,6 +290,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kOrderCases = kCases;
+const std::span<const Case> kOrderCases = kOrderTable;
 
 }  // namespace fab

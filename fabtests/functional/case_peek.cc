@@ -143,7 +143,7 @@ void discard(Rank& self) {
     }
 }
 
-constexpr Case kCases[] = {
+constexpr Case kPeekTable[] = {
     {"peek_absent", absent},
     {"peek_present", present},
     {"peek_claim", claim},
@@ -152,6 +152,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kPeekCases = kCases;
+const std::span<const Case> kPeekCases = kPeekTable;
 
 }  // namespace fab

@@ -589,7 +589,7 @@ void inject_write_to_sleeper(Rank& self) {
     if (!has_come) skip("RMA needs progress at the target");
 }
 
-constexpr Case kCases[] = {
+constexpr Case kRmaTable[] = {
     {"rma_write_sizes", write_sizes},
     {"rma_read_sizes", read_sizes},
     {"rma_repeated", repeated},
@@ -611,6 +611,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kRmaCases = kCases;
+const std::span<const Case> kRmaCases = kRmaTable;
 
 }  // namespace fab

@@ -401,7 +401,7 @@ void many_waiting(Rank& self) {
     party.barrier();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kTaggedTable[] = {
     {"tagged_sizes", sizes},
     {"tagged_reverse_order", reverse_order},
     {"tagged_ignore_bits", ignore_bits},
@@ -418,6 +418,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kTaggedCases = kCases;
+const std::span<const Case> kTaggedCases = kTaggedTable;
 
 }  // namespace fab

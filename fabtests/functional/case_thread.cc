@@ -257,7 +257,7 @@ void manage_beside_traffic(Rank& self) {
     manager.join();
 }
 
-constexpr Case kCases[] = {
+constexpr Case kThreadTable[] = {
     {"thread_share_an_endpoint", share_an_endpoint, 2, 60},
     {"thread_own_domains", own_domains, 2, 60},
     {"thread_close_beside_polls", close_beside_polls, 2, 60},
@@ -268,6 +268,6 @@ constexpr Case kCases[] = {
 
 }  // namespace
 
-const std::span<const Case> kThreadCases = kCases;
+const std::span<const Case> kThreadCases = kThreadTable;
 
 }  // namespace fab

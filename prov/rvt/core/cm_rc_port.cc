@@ -28,7 +28,7 @@ constexpr std::uint8_t kTimeWait = 12;  // of an ended connection: 17 ms
 /// Other devices take that for their pair's time-out.
 constexpr std::uint8_t kPlainTimeout = 18;  // 1 s
 constexpr std::uint8_t kPlainRetries = 6;   // rxe of the kernel takes 7 for any number
-constexpr std::uint8_t kMinRnrTimer = 12;   // 0.64 ms
+constexpr std::uint8_t kRnrTimer = 12;      // 0.64 ms
 constexpr std::uint8_t kReads = 16;         // and atomics, under way in each direction
 
 constexpr std::uint32_t kLeastMtu = 256;
@@ -512,7 +512,7 @@ Status CmRcPort::start_pair(CmRcConnection& connection, const CmEvent& peer) {
                       .rq_psn = connection.psn_,
                       .path_mtu_bytes = connection.mtu_bytes_,
                       .max_dest_rd_atomic = kReads,
-                      .min_rnr_timer = kMinRnrTimer,
+                      .min_rnr_timer = kRnrTimer,
                       .extended_atomics = has_extended_atomics(peer.ca_guid)};
     const Status status = qp.modify(
         attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu | QpMask::kDestQpn | QpMask::kRqPsn |

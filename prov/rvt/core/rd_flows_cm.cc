@@ -28,8 +28,8 @@ constexpr std::uint8_t kNicAckTimeout = 16;
 constexpr std::uint8_t kRetries = 7;
 constexpr std::uint8_t kNicRetries = 6;  // rxe of the kernel takes 7 for any number
 // What requests name instead decides how long an ended connection is remembered.
-constexpr std::uint8_t kTimeWait = 12;     // 17 ms
-constexpr std::uint8_t kMinRnrTimer = 12;  // 0.64 ms
+constexpr std::uint8_t kTimeWait = 12;  // 17 ms
+constexpr std::uint8_t kRnrTimer = 12;  // 0.64 ms
 // Small messages of one frame, where the frame is not a packet.
 constexpr std::uint32_t kNicFill = 4096;
 
@@ -197,7 +197,7 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
         .rq_psn = link.psn,
         .path_mtu_bytes = flow.is_over_nic() ? mtu_within(path_bytes) : flow.payload_bytes_,
         .max_dest_rd_atomic = reads_of(flow),
-        .min_rnr_timer = kMinRnrTimer};
+        .min_rnr_timer = kRnrTimer};
     Status status = flow.qp_->modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu |
                                                QpMask::kDestQpn | QpMask::kRqPsn |
                                                QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer);

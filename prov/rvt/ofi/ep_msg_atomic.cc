@@ -16,9 +16,9 @@ namespace {
 
 using Kind = core::RdAtomic::Kind;
 
-constexpr std::uint64_t kAtomicFlags = FI_COMPLETION | FI_INJECT | FI_MORE | FI_FENCE |
-                                       FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
-                                       FI_DELIVERY_COMPLETE;
+constexpr std::uint64_t kMsgAtomicFlags = FI_COMPLETION | FI_INJECT | FI_MORE | FI_FENCE |
+                                          FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
+                                          FI_DELIVERY_COMPLETE;
 
 /// Whether every peer has it.
 bool is_plain(Kind kind, fi_datatype datatype, fi_op op) noexcept {
@@ -238,7 +238,7 @@ std::size_t total(const fi_ioc* list, std::size_t count) noexcept {
 /// @param call  What the structure does not say.
 ssize_t run_msg(fid_ep* self, const fi_msg_atomic* msg, std::uint64_t flags, Call call) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    if ((flags & ~kAtomicFlags) != 0) {
+    if ((flags & ~kMsgAtomicFlags) != 0) {
         return -FI_EBADFLAGS;
     }
     if (msg == nullptr) {

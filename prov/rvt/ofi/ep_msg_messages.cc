@@ -5,7 +5,7 @@
 namespace rvt::ofi {
 namespace {
 
-constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_TRANSMIT_COMPLETE;
+constexpr std::uint64_t kMsgRecvFlags = FI_COMPLETION | FI_MORE | FI_TRANSMIT_COMPLETE;
 
 // ---- sends ----
 
@@ -22,7 +22,7 @@ MsgPost send_of(std::uint64_t flags, std::uint64_t data, void* context,
 ssize_t msg_sendv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
                   fi_addr_t /*dest*/, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    if (is_bad_list(iov, count)) {
+    if (is_bad_msg_list(iov, count)) {
         return -FI_EINVAL;
     }
     return msg_post(ep, send_of(default_flags(ep), 0, context, desc), iov, count);
@@ -143,7 +143,7 @@ ssize_t post_receive(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t
 ssize_t msg_recvv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,
                   fi_addr_t /*source*/, void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    if (is_bad_list(iov, count)) {
+    if (is_bad_msg_list(iov, count)) {
         return -FI_EINVAL;
     }
     return post_receive(ep, iov, desc, count, context, ep.rx_op_flags);
@@ -157,7 +157,7 @@ ssize_t msg_recv(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_
 }
 
 ssize_t msg_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
-    if ((flags & ~kRecvFlags) != 0) {
+    if ((flags & ~kMsgRecvFlags) != 0) {
         return -FI_EBADFLAGS;
     }
     if (is_bad(msg)) {

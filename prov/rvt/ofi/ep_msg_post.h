@@ -27,12 +27,12 @@ inline std::uint64_t number_of(const MsgOp* op) noexcept {
     return reinterpret_cast<std::uintptr_t>(op);
 }
 
-inline bool is_bad_list(const void* list, std::size_t count) noexcept {
+inline bool is_bad_msg_list(const void* list, std::size_t count) noexcept {
     return count > kMsgIov || (list == nullptr && count != 0);
 }
 template <class Message>
 bool is_bad(const Message* message) noexcept {
-    return message == nullptr || is_bad_list(message->msg_iov, message->iov_count);
+    return message == nullptr || is_bad_msg_list(message->msg_iov, message->iov_count);
 }
 
 /// How local buffers are named in work requests.

@@ -5,7 +5,7 @@
 namespace rvt::ofi {
 namespace {
 
-constexpr std::uint64_t kReadFlags = kPostFlags & ~(FI_INJECT | FI_REMOTE_CQ_DATA);
+constexpr std::uint64_t kMsgReadFlags = kPostFlags & ~(FI_INJECT | FI_REMOTE_CQ_DATA);
 
 MsgPost write_of(std::uint64_t flags, std::uint64_t addr, std::uint64_t key, std::uint64_t data,
                  void* context, void* const* desc) noexcept {
@@ -46,7 +46,7 @@ ssize_t msg_readv(fid_ep* self, const iovec* iov, void** desc, std::size_t count
                   fi_addr_t /*source*/, std::uint64_t addr, std::uint64_t key,
                   void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    if (is_bad_list(iov, count)) {
+    if (is_bad_msg_list(iov, count)) {
         return -FI_EINVAL;
     }
     return msg_post(ep, read_of(default_flags(ep), addr, key, context, desc), iov, count);
@@ -61,7 +61,7 @@ ssize_t msg_read(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_
 
 ssize_t msg_readmsg(fid_ep* self, const fi_msg_rma* msg, std::uint64_t flags) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    if ((flags & ~kReadFlags) != 0) {
+    if ((flags & ~kMsgReadFlags) != 0) {
         return -FI_EBADFLAGS;
     }
     if (is_bad_remote(msg)) {
@@ -77,7 +77,7 @@ ssize_t msg_writev(fid_ep* self, const iovec* iov, void** desc, std::size_t coun
                    fi_addr_t /*dest*/, std::uint64_t addr, std::uint64_t key,
                    void* context) noexcept {
     EpMsg& ep = EpMsg::from(self);
-    if (is_bad_list(iov, count)) {
+    if (is_bad_msg_list(iov, count)) {
         return -FI_EINVAL;
     }
     return msg_post(ep, write_of(default_flags(ep), addr, key, 0, context, desc), iov, count);

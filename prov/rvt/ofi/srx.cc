@@ -21,7 +21,7 @@ namespace rvt::ofi {
 namespace {
 
 constexpr std::size_t kDefaultSize = 256;
-constexpr std::uint64_t kRecvFlags = FI_COMPLETION | FI_MORE | FI_TRANSMIT_COMPLETE;
+constexpr std::uint64_t kSrxFlags = FI_COMPLETION | FI_MORE | FI_TRANSMIT_COMPLETE;
 
 int srx_close(fid* self) noexcept {
     Srx& srx = Srx::from(self);
@@ -169,7 +169,7 @@ ssize_t srx_recv(fid_ep* self, void* buffer, std::size_t length, void* desc, fi_
 }
 
 ssize_t srx_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
-    if ((flags & ~kRecvFlags) != 0) {
+    if ((flags & ~kSrxFlags) != 0) {
         return -FI_EBADFLAGS;
     }
     return msg != nullptr
@@ -235,7 +235,7 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
         return to_fi(shared);
     }
     auto made = std::make_unique<Srx>(domain, size, kMsgIov);
-    made->op_flags = attr != nullptr ? attr->op_flags & kRecvFlags : 0;
+    made->op_flags = attr != nullptr ? attr->op_flags & kSrxFlags : 0;
     if (domain.nic != nullptr) {
         const util::Status opened = open_nic_queue(*made);
         if (!opened.is_ok()) {

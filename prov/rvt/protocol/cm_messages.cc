@@ -3,6 +3,7 @@
 // writes and reads. IBTA vol. 1, tables 106 to 120.
 #include "protocol/cm_messages.h"
 
+#include "protocol/icrc.h"
 #include "protocol/wire.h"
 #include "rvt/types.h"
 
@@ -274,10 +275,6 @@ Result<CmMessage> decode_body(std::size_t index, std::span<const std::byte> body
 }
 
 constexpr std::array<std::uint8_t, 12> kMappedV4 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
-bool is_v4(const std::array<std::uint8_t, 16>& address) noexcept {
-    return std::equal(kMappedV4.begin(), kMappedV4.end(), address.begin());
-}
 
 }  // namespace
 

@@ -13,14 +13,14 @@ constexpr std::size_t kV4IdAt = 4;
 //
 // As in the register of a reflected CRC: the most significant bit is the coefficient of x^0.
 
-constexpr std::uint32_t kPolynomial = 0xedb88320;
+constexpr std::uint32_t kReflected = 0xedb88320;
 constexpr std::uint32_t kOne = 0x80000000;
 
 constexpr std::uint32_t times_x(std::uint32_t a) noexcept {
-    return (a & 1) != 0 ? a >> 1 ^ kPolynomial : a >> 1;
+    return (a & 1) != 0 ? a >> 1 ^ kReflected : a >> 1;
 }
 constexpr std::uint32_t over_x(std::uint32_t a) noexcept {
-    return (a & kOne) != 0 ? (a ^ kPolynomial) << 1 | 1 : a << 1;
+    return (a & kOne) != 0 ? (a ^ kReflected) << 1 | 1 : a << 1;
 }
 constexpr std::uint32_t times(std::uint32_t a, std::uint32_t b) noexcept {
     std::uint32_t product = 0;

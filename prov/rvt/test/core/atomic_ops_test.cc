@@ -18,7 +18,7 @@ using namespace rvt::core;
 
 namespace {
 
-using Kind = RdAtomic::Kind;
+using OpKind = RdAtomic::Kind;
 
 template <class T>
 struct Tag {
@@ -181,7 +181,7 @@ struct Arrays {
     }
 };
 
-std::string words(Kind kind, AtomicType type, AtomicOp op, std::size_t i) {
+std::string words(OpKind kind, AtomicType type, AtomicOp op, std::size_t i) {
     return "form " + std::to_string(static_cast<int>(kind)) + " type " +
            std::to_string(number(type)) + " operation " + std::to_string(number(op)) + " element " +
            std::to_string(i);
@@ -198,28 +198,28 @@ bool is_same(const T& a, const T& b) {
 }
 
 template <class T>
-void check(Kind kind, AtomicType type, AtomicOp op, std::size_t offset) {
+void check(OpKind kind, AtomicType type, AtomicOp op, std::size_t offset) {
     Arrays<T> a(offset);
     const std::size_t count = a.targets.size();
     std::vector<T> result(count);
     switch (kind) {
-        case Kind::kBase:
+        case OpKind::kBase:
             atomic_apply(number(type), number(op), a.at, a.operands.data(), count);
             break;
-        case Kind::kFetch:
+        case OpKind::kFetch:
             atomic_fetch(number(type), number(op), a.at, a.operands.data(), result.data(), count);
             break;
-        case Kind::kCompare:
+        case OpKind::kCompare:
             atomic_compare(number(type), number(op), a.at, a.operands.data(), a.compares.data(),
                            result.data(), count);
             break;
     }
     for (std::size_t i = 0; i < count; ++i) {
-        const T expected = kind == Kind::kCompare
+        const T expected = kind == OpKind::kCompare
                                ? expected_compare(op, a.targets[i], a.operands[i], a.compares[i])
                                : expected_base(op, a.targets[i], a.operands[i]);
         cr_assert(is_same(a.target(i), expected), "target of %s", words(kind, type, op, i).c_str());
-        cr_assert(kind == Kind::kBase || is_same(result[i], a.targets[i]), "result of %s",
+        cr_assert(kind == OpKind::kBase || is_same(result[i], a.targets[i]), "result of %s",
                   words(kind, type, op, i).c_str());
     }
 }
@@ -227,7 +227,7 @@ void check(Kind kind, AtomicType type, AtomicOp op, std::size_t offset) {
 // Returns: how many combinations there were.
 int check_all(std::size_t offset) {
     int checked = 0;
-    for (const Kind kind : {Kind::kBase, Kind::kFetch, Kind::kCompare}) {
+    for (const OpKind kind : {OpKind::kBase, OpKind::kFetch, OpKind::kCompare}) {
         for (std::uint8_t op = 0; op < kAtomicOps; ++op) {
             for_each_type([&](AtomicType type, auto tag) {
                 if (atomic_is_valid(kind, number(type), op)) {
@@ -297,7 +297,7 @@ Test(atomic_ops, numbers_that_name_nothing_are_not_valid) {
         for (int type = 0; type < 256; ++type) {
             for (int op = 0; op < 256; ++op) {
                 const bool is_valid =
-                    atomic_is_valid(static_cast<Kind>(kind), static_cast<std::uint8_t>(type),
+                    atomic_is_valid(static_cast<OpKind>(kind), static_cast<std::uint8_t>(type),
                                     static_cast<std::uint8_t>(op));
                 const bool has_name = kind < 3 && type < 20 && op < 20;
                 RVT_ASSERT(is_valid <= has_name);
@@ -308,11 +308,11 @@ Test(atomic_ops, numbers_that_name_nothing_are_not_valid) {
 
 Test(atomic_ops, forms_do_not_mix) {
     const std::uint8_t type = number(AtomicType::kUint64);
-    RVT_ASSERT(atomic_is_valid(Kind::kFetch, type, number(AtomicOp::kRead)));
-    RVT_ASSERT(not(atomic_is_valid(Kind::kBase, type, number(AtomicOp::kRead))));
-    RVT_ASSERT(atomic_is_valid(Kind::kCompare, type, number(AtomicOp::kCswap)));
-    RVT_ASSERT(not(atomic_is_valid(Kind::kFetch, type, number(AtomicOp::kCswap))));
-    RVT_ASSERT(not(atomic_is_valid(Kind::kCompare, type, number(AtomicOp::kSum))));
+    RVT_ASSERT(atomic_is_valid(OpKind::kFetch, type, number(AtomicOp::kRead)));
+    RVT_ASSERT(not(atomic_is_valid(OpKind::kBase, type, number(AtomicOp::kRead))));
+    RVT_ASSERT(atomic_is_valid(OpKind::kCompare, type, number(AtomicOp::kCswap)));
+    RVT_ASSERT(not(atomic_is_valid(OpKind::kFetch, type, number(AtomicOp::kCswap))));
+    RVT_ASSERT(not(atomic_is_valid(OpKind::kCompare, type, number(AtomicOp::kSum))));
 }
 
 Test(atomic_ops, types_have_the_size_of_the_language) {

@@ -38,7 +38,7 @@ Test(cm_agent, both_sides_learn_what_the_other_said) {
     const CmEvent got = pair.b.next(CmEventType::kRequest);
     RVT_EQ(got.context, 77);
     RVT_ASSERT(got.peer == address_of(1));
-    RVT_EQ(got.service_id, kService);
+    RVT_EQ(got.service_id, kCmService);
     RVT_EQ(got.remote.qpn, 0x101);
     RVT_EQ(got.remote.starting_psn, 0xabcdef);
     RVT_EQ(got.remote.responder_resources, 4);
@@ -213,7 +213,7 @@ Test(cm_agent, device_connects_to_itself) {
 
 Test(cm_agent, connects_that_cross_are_two_connections) {
     CmPeers pair;
-    RVT_OK(pair.a.agent().listen(kService, 1));
+    RVT_OK(pair.a.agent().listen(kCmService, 1));
     const CmHandle from_a = pair.connect(0x100);
     CmConnect request = pair.request(0x200);
     request.dest.dest = address_of(1);

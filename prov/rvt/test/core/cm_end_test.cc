@@ -99,7 +99,7 @@ Test(cm_agent, listener_for_all_takes_what_no_other_does) {
     CmPeers pair;
     RVT_OK(pair.b.agent().listen_any(88));
     RVT_EQ(pair.b.agent().listen_any(89), EADDRINUSE);
-    RVT_EQ(pair.b.agent().listen(kService, 1), EADDRINUSE);
+    RVT_EQ(pair.b.agent().listen(kCmService, 1), EADDRINUSE);
     CmConnect request = pair.request();
     RVT_OK(pair.a.connect(request));
     pair.world.pass_us(1000);
@@ -113,8 +113,8 @@ Test(cm_agent, listener_for_all_takes_what_no_other_does) {
 
 Test(cm_agent, nothing_is_offered_after_unlisten) {
     CmPeers pair;
-    RVT_OK(pair.b.agent().unlisten(kService));
-    RVT_EQ(pair.b.agent().unlisten(kService), ENOENT);
+    RVT_OK(pair.b.agent().unlisten(kCmService));
+    RVT_EQ(pair.b.agent().unlisten(kCmService), ENOENT);
     RVT_EQ(pair.b.agent().unlisten_any(), ENOENT);
     RVT_OK(pair.b.agent().listen_any(1));
     RVT_OK(pair.b.agent().unlisten_any());
@@ -434,7 +434,7 @@ Test(cm_agent, reply_of_a_restarted_peer_ends_its_old_connection) {
     CmPeers pair;
     const auto old = pair.connected(0x100, 0x200);
     pair.b.restart(2);
-    RVT_OK(pair.b.agent().listen(kService, 77));
+    RVT_OK(pair.b.agent().listen(kCmService, 77));
     const CmHandle asked = pair.connect(0x101);
     const CmHandle got = pair.offered();
     RVT_OK(pair.b.accept(got, CmPeers::answer(0x200)));

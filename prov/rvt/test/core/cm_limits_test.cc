@@ -36,7 +36,7 @@ Test(cm_agent, connections_beyond_the_limit_are_refused) {
     CmWorld world;
     CmNode& node = world.add(1, {.max_connections = 32});
     const CmConnect request{
-        .service_id = kService, .dest = {.dest = address_of(2)}, .own = {.qpn = 2}};
+        .service_id = kCmService, .dest = {.dest = address_of(2)}, .own = {.qpn = 2}};
     for (int i = 0; i < 32; ++i) {
         RVT_OK(node.connect(request));
     }

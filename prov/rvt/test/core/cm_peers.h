@@ -10,7 +10,8 @@
 
 namespace rvt::test {
 
-inline constexpr std::uint64_t kService = protocol::ip_service_id(protocol::PortSpace::kTcp, 7471);
+inline constexpr std::uint64_t kCmService =
+    protocol::ip_service_id(protocol::PortSpace::kTcp, 7471);
 inline constexpr std::uint32_t kTimeoutUs = 100'000;
 
 /// Two devices; `b` listens.
@@ -20,11 +21,11 @@ struct CmPeers {
     CmNode& b;
 
     explicit CmPeers(core::CmConfig config = {}) : b(world.add(2, config)) {
-        RVT_OK(b.agent().listen(kService, 77));
+        RVT_OK(b.agent().listen(kCmService, 77));
     }
 
     [[nodiscard]] core::CmConnect request(std::uint32_t qpn = 0x100) const {
-        return {.service_id = kService,
+        return {.service_id = kCmService,
                 .dest = {.dest = address_of(2)},
                 .own = {.qpn = qpn, .starting_psn = 0xa00001},
                 .response_timeout_us = kTimeoutUs,

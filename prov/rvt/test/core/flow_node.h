@@ -18,12 +18,12 @@
 namespace rvt::test {
 
 /// An endpoint that writes down what it is told.
-class Node final : public PlainFlowUser, public core::RdFlowsUser {
+class FlowNode final : public PlainFlowUser, public core::RdFlowsUser {
   public:
     /// @param nic  nullptr: it has none.
     /// @param registrations  Of memory with the NIC.
-    Node(fake::Wire& wire, const Address& address, core::Device* nic,
-         const core::RegCacheAttr& registrations = {})
+    FlowNode(fake::Wire& wire, const Address& address, core::Device* nic,
+             const core::RegCacheAttr& registrations = {})
         : wire_(wire) {
         RVT_OK(wire.attach(registry_, port_,
                            {.name = "node", .grade = Grade::kPacket, .address = address}));
@@ -36,13 +36,13 @@ class Node final : public PlainFlowUser, public core::RdFlowsUser {
                                      .is_hot = &is_hot_})
                     .take();
     }
-    ~Node() {
+    ~FlowNode() {
         flows.reset();
         wire_.detach(port_);
         RVT_OK(registry_.remove_device(port_.device));
     }
-    Node(const Node&) = delete;
-    Node& operator=(const Node&) = delete;
+    FlowNode(const FlowNode&) = delete;
+    FlowNode& operator=(const FlowNode&) = delete;
 
     void poll() {
         flows->poll();

@@ -21,7 +21,7 @@ using namespace rvt::core;
 namespace {
 
 constexpr std::uint64_t kMax64 = std::numeric_limits<std::uint64_t>::max();
-constexpr Access kAll = Access::kLocalWrite | Access::kRemoteRead | Access::kRemoteWrite;
+constexpr Access kAllRights = Access::kLocalWrite | Access::kRemoteRead | Access::kRemoteWrite;
 
 /// A table in anonymous memory, as a backend without peers makes it.
 struct Table {
@@ -37,7 +37,7 @@ struct Table {
     Table(const Table&) = delete;
     Table& operator=(const Table&) = delete;
 
-    std::uint32_t add(std::uint64_t addr, std::uint64_t length, Access access = kAll) {
+    std::uint32_t add(std::uint64_t addr, std::uint64_t length, Access access = kAllRights) {
         return keys->add({.addr = addr, .length = length, .iova = addr, .access = access, .pd = 7})
             .value();
     }
@@ -68,7 +68,7 @@ Test(key_table, grants_the_whole_region_and_its_parts) {
 Test(key_table, answers_with_the_owners_address_of_the_range) {
     Table t;
     const std::uint32_t key =
-        t.keys->add({.addr = 0x5000, .length = 64, .iova = 0x9000, .access = kAll, .pd = 7})
+        t.keys->add({.addr = 0x5000, .length = 64, .iova = 0x9000, .access = kAllRights, .pd = 7})
             .value();
     const KeyHit hit = t.keys->view().lookup({.key = key, .pd = 7, .addr = 0x9010, .length = 8});
     RVT_ASSERT(hit.data() == reinterpret_cast<void*>(0x5010));
@@ -76,7 +76,7 @@ Test(key_table, answers_with_the_owners_address_of_the_range) {
 
 Test(key_table, zero_based_region_counts_from_its_first_byte) {
     Table t;
-    const std::uint32_t key = t.add(0x1000, 0x100, kAll | Access::kZeroBased);
+    const std::uint32_t key = t.add(0x1000, 0x100, kAllRights | Access::kZeroBased);
     RVT_EQ(t.ask(key, 0, 0x100), KeyVerdict::kOk);
     RVT_EQ(t.ask(key, 0x1000, 1), KeyVerdict::kOutOfBounds);
 }
@@ -87,7 +87,7 @@ Test(key_table, tells_where_the_range_lies_in_memory_that_peers_can_map) {
                                   ->add({.addr = 0x1000,
                                          .length = 64,
                                          .iova = 0x1000,
-                                         .access = kAll,
+                                         .access = kAllRights,
                                          .pd = 7,
                                          .mapping = 3,
                                          .mapping_offset = 0x200})
@@ -343,7 +343,7 @@ Test(key_table, no_reader_sees_memory_of_a_key_after_its_removal_returned, .time
     for (int i = 0; i < kRounds; ++i) {
         auto& word = words[i % 4];
         const std::uint32_t key =
-            t.add(reinterpret_cast<std::uint64_t>(&word), 8, kAll | Access::kZeroBased);
+            t.add(reinterpret_cast<std::uint64_t>(&word), 8, kAllRights | Access::kZeroBased);
         // The key is known only now: readers get to know it after the word is there.
         word = key & ~0xffu;
         published = key;
@@ -362,7 +362,7 @@ Test(key_table, a_key_is_given_another_range) {
     Table t;
     const std::uint32_t key = t.add(0x1000, 0x100);
     RVT_OK(t.keys->replace(
-        key, {.addr = 0x5000, .length = 16, .iova = 0x5000, .access = kAll, .pd = 7}, 0));
+        key, {.addr = 0x5000, .length = 16, .iova = 0x5000, .access = kAllRights, .pd = 7}, 0));
     RVT_EQ(t.ask(key, 0x1000, 1), KeyVerdict::kOutOfBounds);
     RVT_EQ(t.ask(key, 0x5000, 16), KeyVerdict::kOk);
     RVT_EQ(t.keys->live_keys(), 1);
@@ -371,7 +371,8 @@ Test(key_table, a_key_is_given_another_range) {
 Test(key_table, a_key_that_is_in_use_stays_what_it_was) {
     Table t;
     const std::uint32_t key = t.add(0x1000, 0x100);
-    const KeyAttr other{.addr = 0x5000, .length = 16, .iova = 0x5000, .access = kAll, .pd = 7};
+    const KeyAttr other{
+        .addr = 0x5000, .length = 16, .iova = 0x5000, .access = kAllRights, .pd = 7};
     PinSlot& reader = take_pin_slot();
     reader.enter();
     RVT_EQ(t.keys->replace(key, other, 0), EBUSY);

@@ -543,7 +543,7 @@ Test(rd_by_nic, an_answer_that_nobody_asked_for_changes_nothing) {
     net.learn_key();
     Address address = net.nic->address();
     address.port = 6000;
-    test::Node liar(net.wire, address, net.nic.get());
+    test::FlowNode liar(net.wire, address, net.nic.get());
     liar.flows->connect(to_address(net.a->own));
     const auto poll_until = [&](auto is) {
         net.until([&] {
@@ -583,7 +583,7 @@ Test(rd_by_nic, an_answer_before_it_is_asked_for_changes_nothing) {
     Net net;
     Address address = net.nic->address();
     address.port = 6000;
-    test::Node hasty(net.wire, address, net.nic.get(), net.registrations);
+    test::FlowNode hasty(net.wire, address, net.nic.get(), net.registrations);
     hasty.flows->connect(to_address(net.a->own));
     const auto poll_for_a_while = [&] {
         for (int i = 0; i < 200; ++i) {

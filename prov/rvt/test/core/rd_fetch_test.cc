@@ -15,7 +15,7 @@
 
 using namespace rvt;
 using namespace rvt::core;
-using test::Node;
+using test::FlowNode;
 
 namespace {
 
@@ -42,10 +42,10 @@ struct Net {
     Net(const Net&) = delete;
     Net& operator=(const Net&) = delete;
 
-    std::unique_ptr<Node> make(std::uint16_t port, bool keeps) {
+    std::unique_ptr<FlowNode> make(std::uint16_t port, bool keeps) {
         Address address = nic->device().address();
         address.port = port;
-        return std::make_unique<Node>(
+        return std::make_unique<FlowNode>(
             wire, address, &nic->device(),
             RegCacheAttr{
                 .watch = keeps ? watch : nullptr, .max_bytes = 1 << 24, .max_regions = 128});
@@ -74,8 +74,8 @@ struct Net {
     Registry registry;
     std::shared_ptr<verbs::Nic> nic;
     fake::Wire wire;
-    std::unique_ptr<Node> a;
-    std::unique_ptr<Node> b;
+    std::unique_ptr<FlowNode> a;
+    std::unique_ptr<FlowNode> b;
 };
 
 }  // namespace
@@ -121,7 +121,7 @@ Test(rd_fetch, frames_go_on_beside_it) {
     RdLoan loan = net.a->flow->lend(from.all());
     for (unsigned i = 0; i < 200; ++i) {
         RVT_ASSERT(net.fetch(loan, from.all(), to.all(), i));
-        net.until([&] { return Node::say("there", *net.b->flow); });
+        net.until([&] { return FlowNode::say("there", *net.b->flow); });
         net.poll();
     }
     net.until([&] { return net.b->fetched.size() == 200 && net.a->heard.size() == 200; });
@@ -183,7 +183,7 @@ Test(rd_fetch, a_peer_that_dies_ends_the_flow) {
     net.poll();
     net.mock.is_cut = true;
     net.mock.is_rdma_stopped = false;
-    RVT_ASSERT(Node::say("are you there?", *net.b->flow));
+    RVT_ASSERT(FlowNode::say("are you there?", *net.b->flow));
     net.until([&] { return net.b->ends == 1; });
     RVT_ASSERT(net.b->fetched.empty());
     loan.end();

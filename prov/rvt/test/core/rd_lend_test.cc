@@ -481,7 +481,7 @@ Test(rd_lend, who_announces_nonsense_is_hung_up_on) {
         Address address = net.nic->address();
         address.port =
             static_cast<std::uint16_t>(6000 + each.bytes + each.flags + (each.key >> 32));
-        test::Node liar(net.wire, address, net.nic.get());
+        test::FlowNode liar(net.wire, address, net.nic.get());
         liar.flows->connect(to_address(net.b->own));
         const auto poll_until = [&](auto is) {
             net.until([&] {

@@ -9,9 +9,9 @@ using rvt::core::RdMethodChooser;
 
 namespace {
 
-constexpr RdMethodChooser::Mask kAll = RdMethodChooser::bit(RdMethod::kPipeline) |
-                                       RdMethodChooser::bit(RdMethod::kDirect) |
-                                       RdMethodChooser::bit(RdMethod::kSplit);
+constexpr RdMethodChooser::Mask kAllMethods = RdMethodChooser::bit(RdMethod::kPipeline) |
+                                              RdMethodChooser::bit(RdMethod::kDirect) |
+                                              RdMethodChooser::bit(RdMethod::kSplit);
 constexpr std::uint64_t kBytes = 64 * 1024;
 
 /// A machine on which each method has its cost, in ticks for a transfer.
@@ -19,13 +19,13 @@ struct Machine {
     std::uint64_t cost[static_cast<unsigned>(RdMethod::kCount)];
     RdMethodChooser chooser;
 
-    RdMethod transfer(RdMethodChooser::Mask allowed = kAll) {
+    RdMethod transfer(RdMethodChooser::Mask allowed = kAllMethods) {
         const RdMethod method = chooser.choose(kBytes, allowed);
         chooser.learn(kBytes, method, cost[static_cast<unsigned>(method)]);
         return method;
     }
     /// How many of `count` transfers went by `method`.
-    int count(RdMethod method, int count, RdMethodChooser::Mask allowed = kAll) {
+    int count(RdMethod method, int count, RdMethodChooser::Mask allowed = kAllMethods) {
         int by_it = 0;
         for (int i = 0; i < count; ++i) {
             by_it += transfer(allowed) == method ? 1 : 0;
@@ -48,8 +48,8 @@ Test(rd_method, what_is_fastest_is_used_for_nearly_all) {
 Test(rd_method, only_what_is_allowed_is_used) {
     Machine machine{{1000, 2000, 3000}, {}};
     machine.count(RdMethod::kPipeline, 1000);
-    const auto two =
-        static_cast<RdMethodChooser::Mask>(kAll & ~RdMethodChooser::bit(RdMethod::kPipeline));
+    const auto two = static_cast<RdMethodChooser::Mask>(kAllMethods &
+                                                        ~RdMethodChooser::bit(RdMethod::kPipeline));
     RVT_EQ(machine.count(RdMethod::kPipeline, 1000, two), 0);
     const RdMethodChooser::Mask one = RdMethodChooser::bit(RdMethod::kSplit);
     RVT_EQ(machine.count(RdMethod::kSplit, 1000, one), 1000);
@@ -89,7 +89,7 @@ Test(rd_method, a_block_is_not_judged_by_part_of_a_bunch) {
     for (int bunch = 0; bunch < 1000; ++bunch) {
         RdMethod methods[4];
         for (RdMethod& method : methods) {
-            method = chooser.choose(kLarge, kAll);
+            method = chooser.choose(kLarge, kAllMethods);
             by_fastest += method == RdMethod::kSplit ? 1 : 0;
         }
         for (unsigned i = 0; i < 4; ++i) {
@@ -116,7 +116,7 @@ Test(rd_method, a_method_is_not_judged_by_what_it_finds_in_no_cache) {
     const auto count_pipeline = [&](int count) {
         int by_pipeline = 0;
         for (int i = 0; i < count; ++i) {
-            const RdMethod method = machine.chooser.choose(kBytes, kAll);
+            const RdMethod method = machine.chooser.choose(kBytes, kAllMethods);
             since_change = method == last ? since_change + 1 : 0;
             last = method;
             const std::uint64_t factor = since_change < 16 ? 3 : 1;
@@ -169,10 +169,10 @@ Test(rd_method, two_interruptions_do_not_end_what_settles) {
 Test(rd_method, what_is_not_always_allowed_is_learned_all_the_same) {
     Machine machine{{3000, 3500, 1000}, {}};
     const auto two =
-        static_cast<RdMethodChooser::Mask>(kAll & ~RdMethodChooser::bit(RdMethod::kSplit));
+        static_cast<RdMethodChooser::Mask>(kAllMethods & ~RdMethodChooser::bit(RdMethod::kSplit));
     int by_split = 0;
     for (int i = 0; i < 20'000; ++i) {
-        machine.transfer(i % 8 == 0 ? two : kAll);
+        machine.transfer(i % 8 == 0 ? two : kAllMethods);
         by_split += machine.transfer() == RdMethod::kSplit && i >= 10'000 ? 1 : 0;
     }
     RVT_ASSERT(by_split > 5000);
@@ -183,7 +183,7 @@ Test(rd_method, sizes_are_learned_apart) {
     const auto run = [&](std::uint64_t bytes, RdMethod fast) {
         int by_it = 0;
         for (int i = 0; i < 3000; ++i) {
-            const RdMethod method = chooser.choose(bytes, kAll);
+            const RdMethod method = chooser.choose(bytes, kAllMethods);
             chooser.learn(bytes, method, method == fast ? bytes : 2 * bytes);
             by_it += method == fast ? 1 : 0;
         }

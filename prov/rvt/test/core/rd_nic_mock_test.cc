@@ -15,7 +15,7 @@
 
 using namespace rvt;
 using namespace rvt::core;
-using test::Node;
+using test::FlowNode;
 
 namespace {
 
@@ -46,10 +46,10 @@ struct Net {
     Net(const Net&) = delete;
     Net& operator=(const Net&) = delete;
 
-    Node& add() {
+    FlowNode& add() {
         Address address = nic->device().address();
         address.port = static_cast<std::uint16_t>(5001 + nodes.size());
-        return *nodes.emplace_back(std::make_unique<Node>(wire, address, &nic->device()));
+        return *nodes.emplace_back(std::make_unique<FlowNode>(wire, address, &nic->device()));
     }
     void poll() {
         nic->take_events();
@@ -68,19 +68,19 @@ struct Net {
             poll();
         }
     }
-    static void connect_by(Net& net, Node& a, Node& b) {
+    static void connect_by(Net& net, FlowNode& a, FlowNode& b) {
         const std::size_t before_a = a.all.size();
         const std::size_t before_b = b.all.size();
         a.flows->connect(b.address());
         net.until([&] { return a.all.size() > before_a && b.all.size() > before_b; });
     }
-    void connect(Node& a, Node& b) { connect_by(*this, a, b); }
+    void connect(FlowNode& a, FlowNode& b) { connect_by(*this, a, b); }
     /// A message each way arrives.
-    void talk(Node& a, RdFlow& a_flow, Node& b, RdFlow& b_flow) {
+    void talk(FlowNode& a, RdFlow& a_flow, FlowNode& b, RdFlow& b_flow) {
         a.heard.clear();
         b.heard.clear();
-        RVT_ASSERT(Node::say("there", a_flow));
-        RVT_ASSERT(Node::say("and back", b_flow));
+        RVT_ASSERT(FlowNode::say("there", a_flow));
+        RVT_ASSERT(FlowNode::say("and back", b_flow));
         until([&] { return a.heard.size() == 1 && b.heard.size() == 1; });
     }
 
@@ -88,8 +88,8 @@ struct Net {
     Registry registry;
     std::shared_ptr<verbs::Nic> nic;
     fake::Wire wire;
-    std::vector<std::unique_ptr<Node>> nodes;
-    const Node* asleep = nullptr;  // is not polled
+    std::vector<std::unique_ptr<FlowNode>> nodes;
+    const FlowNode* asleep = nullptr;  // is not polled
 };
 
 /// Two of them, connected.
@@ -104,8 +104,8 @@ struct Two : Net {
         connect(a, b);
         talk(a, *a.flow, b, *b.flow);
     }
-    Node& a = add();
-    Node& b = add();
+    FlowNode& a = add();
+    FlowNode& b = add();
 };
 
 }  // namespace
@@ -122,7 +122,7 @@ Test(rd_nic_mock, receives_that_a_pair_holds_come_back_when_it_ends) {
         for (const std::uint32_t qpn : net.mock.connected_pairs()) {
             net.mock.begin_message_to(qpn);
         }
-        RVT_ASSERT(Node::say("unread", *net.a.flow));
+        RVT_ASSERT(FlowNode::say("unread", *net.a.flow));
         net.a.flow->close();
         net.a.all.clear();
         net.until([&] { return net.b.all.empty() && net.mock.pairs_left() == 0; });
@@ -140,9 +140,9 @@ Test(rd_nic_mock, a_pair_whose_last_receive_is_not_told_of_ends_all_the_same) {
 
 Test(rd_nic_mock, a_flow_without_room_holds_back_no_other) {
     Net net;
-    Node& a = net.add();
-    Node& b = net.add();
-    Node& c = net.add();
+    FlowNode& a = net.add();
+    FlowNode& b = net.add();
+    FlowNode& c = net.add();
     net.connect(a, b);
     net.connect(c, b);
     RdFlow& to_c = *b.flow;
@@ -155,7 +155,7 @@ Test(rd_nic_mock, a_flow_without_room_holds_back_no_other) {
         net.poll();
         b.flows->poll_for_owner();
     }
-    RVT_ASSERT(Node::say("answer", to_c));
+    RVT_ASSERT(FlowNode::say("answer", to_c));
     net.until([&] {
         b.flows->poll_for_owner();
         return to_c.is_drained();
@@ -167,9 +167,9 @@ Test(rd_nic_mock, a_flow_without_room_holds_back_no_other) {
 
 Test(rd_nic_mock, frames_of_a_flow_stay_in_order_when_others_make_room) {
     Net net;
-    Node& a = net.add();
-    Node& b = net.add();
-    Node& c = net.add();
+    FlowNode& a = net.add();
+    FlowNode& b = net.add();
+    FlowNode& c = net.add();
     b.starts_flows = false;
     net.connect(a, b);
     RdFlow& from_a = *b.flow;
@@ -208,7 +208,7 @@ Test(rd_nic_mock, what_arrived_before_the_end_of_a_peer_is_heard) {
         net.until([&] { return net.a.say(std::to_string(said)); });
         net.poll();  // a frame for each
     }
-    Node& b = net.b;
+    FlowNode& b = net.b;
     net.nodes.erase(net.nodes.begin());
     net.asleep = nullptr;
     net.until([&] { return b.ends == 1; });
@@ -265,9 +265,9 @@ Test(rd_nic_mock, a_frame_that_makes_no_sense_ends_its_flow_alone) {
     };
     for (const std::string& frame : frames) {
         Net net;
-        Node& a = net.add();
-        Node& b = net.add();
-        Node& c = net.add();
+        FlowNode& a = net.add();
+        FlowNode& b = net.add();
+        FlowNode& c = net.add();
         net.connect(c, b);
         RdFlow& to_c = *b.flow;
         const auto before = net.mock.connected_pairs();
@@ -289,9 +289,9 @@ namespace {
 
 /// Flows come about by packets, and the log says so once, with what to change.
 void falls_back(Net& net, const char* hint) {
-    Node& a = net.add();
-    Node& b = net.add();
-    Node& c = net.add();
+    FlowNode& a = net.add();
+    FlowNode& b = net.add();
+    FlowNode& c = net.add();
     warnings.clear();
     net.connect(a, b);
     net.connect(a, c);
@@ -323,9 +323,9 @@ Test(rd_nic_mock, out_of_regions_packets_do) {
 Test(rd_nic_mock, with_little_locked_memory_there_are_fewer_receives) {
     Net net;
     net.mock.most_registered = std::size_t{2} << 20;
-    Node& a = net.add();
+    FlowNode& a = net.add();
     net.mock.most_registered = std::size_t{3} << 20;
-    Node& b = net.add();
+    FlowNode& b = net.add();
     net.mock.most_registered = std::size_t{4} << 20;
     net.connect(a, b);
     RVT_ASSERT(a.flow->is_over_nic());
@@ -338,10 +338,10 @@ Test(rd_nic_mock, without_room_for_receives_packets_do) {
         Net net;
         net.mock.failing = call;
         warnings.clear();
-        Node& a = net.add();
+        FlowNode& a = net.add();
         RVT_ASSERT(is_warned_once_of("carries no flows"));
         RVT_ASSERT(is_warned_once_of("ulimit -l") == (std::string(call) == "reg_mr"));
-        Node& b = net.add();
+        FlowNode& b = net.add();
         net.connect(a, b);
         RVT_ASSERT(!a.flow->is_over_nic());
         net.talk(a, *a.flow, b, *b.flow);
@@ -352,9 +352,9 @@ Test(rd_nic_mock, without_room_for_receives_packets_do) {
 
 Test(rd_nic_mock, a_pair_that_fails_by_itself_ends_its_flow_alone) {
     Net net;
-    Node& a = net.add();
-    Node& b = net.add();
-    Node& c = net.add();
+    FlowNode& a = net.add();
+    FlowNode& b = net.add();
+    FlowNode& c = net.add();
     net.connect(b, c);
     RdFlow& to_c = *b.flow;
     const auto before = net.mock.connected_pairs();
@@ -392,8 +392,8 @@ Test(rd_nic_mock, when_the_nic_is_gone_its_flows_end_and_packets_do) {
 
 Test(rd_nic_mock, when_the_nic_is_gone_before_it_carries_anything_packets_do) {
     Net net;
-    Node& a = net.add();
-    Node& b = net.add();
+    FlowNode& a = net.add();
+    FlowNode& b = net.add();
     net.mock.gone();
     net.connect(a, b);
     RVT_ASSERT(!a.flow->is_over_nic());
@@ -480,8 +480,8 @@ Test(rd_nic_mock, who_looks_for_silent_peers_asks_no_socket) {
 Test(rd_nic_mock, a_pair_that_cannot_be_moved_leaves_its_peer_to_packets) {
     for (const char* call : {"modify_qp to INIT", "modify_qp to RTR", "modify_qp to RTS"}) {
         Net net;
-        Node& a = net.add();
-        Node& b = net.add();
+        FlowNode& a = net.add();
+        FlowNode& b = net.add();
         net.mock.failing = call;
         net.connect(a, b);
         RVT_ASSERT(!a.flow->is_over_nic());
@@ -492,7 +492,7 @@ Test(rd_nic_mock, a_pair_that_cannot_be_moved_leaves_its_peer_to_packets) {
 
 Test(rd_nic_mock, a_frame_that_cannot_be_posted_ends_its_flow_alone) {
     Two net;
-    Node& c = net.add();
+    FlowNode& c = net.add();
     net.connect(net.b, c);
     RdFlow& to_c = *net.b.flow;
     net.mock.failing = "post_send";
@@ -534,9 +534,9 @@ constexpr ibv_wc_status kLastFailure = IBV_WC_TM_RNDV_INCOMPLETE;
 template <class Fail>
 void each_failure_ends_its_flow_alone(Fail fail) {
     Net net;
-    Node& a = net.add();
-    Node& b = net.add();
-    Node& c = net.add();
+    FlowNode& a = net.add();
+    FlowNode& b = net.add();
+    FlowNode& c = net.add();
     net.connect(b, c);
     RdFlow& to_c = *b.flow;
     const auto others = net.mock.connected_pairs();
@@ -561,7 +561,7 @@ Test(rd_nic_mock, each_failure_of_a_frame_ends_its_flow_alone) {
     each_failure_ends_its_flow_alone(
         [](Net& net, RdFlow& flow, std::uint32_t, ibv_wc_status status) {
             net.mock.next_request = status;
-            RVT_ASSERT(Node::say("lost", flow));
+            RVT_ASSERT(FlowNode::say("lost", flow));
         });
 }
 
@@ -576,9 +576,9 @@ Test(rd_nic_mock, each_failure_of_a_receive_ends_its_flow_alone) {
 
 Test(rd_nic_mock, threads_beside_the_owner_may_poll_send_and_connect) {
     Net net;
-    Node& a = net.add();
-    Node& b = net.add();
-    Node& c = net.add();
+    FlowNode& a = net.add();
+    FlowNode& b = net.add();
+    FlowNode& c = net.add();
     net.connect(a, b);
     std::atomic<bool> is_over{false};
     std::thread watcher([&] {
@@ -596,7 +596,7 @@ Test(rd_nic_mock, threads_beside_the_owner_may_poll_send_and_connect) {
     constexpr std::size_t kMessages = 2000;
     RdFlow& flow = *a.flow;
     for (std::size_t said = 0; said < kMessages;) {
-        said += Node::say(std::string(said % 200, 'm'), flow) ? 1 : 0;
+        said += FlowNode::say(std::string(said % 200, 'm'), flow) ? 1 : 0;
         for (const auto& node : net.nodes) {
             node->poll();
         }

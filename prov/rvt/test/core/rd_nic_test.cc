@@ -14,7 +14,7 @@
 
 using namespace rvt;
 using namespace rvt::core;
-using test::Node;
+using test::FlowNode;
 
 namespace {
 
@@ -28,9 +28,9 @@ struct Net {
         nic = verbs::Nic::open(registry, nics.front()).take();
         Address address = nic->device().address();
         address.port = 5001;
-        a = std::make_unique<Node>(wire, address, a_has_one ? &nic->device() : nullptr);
+        a = std::make_unique<FlowNode>(wire, address, a_has_one ? &nic->device() : nullptr);
         address.port = 5002;
-        b = std::make_unique<Node>(wire, address, b_has_one ? &nic->device() : nullptr);
+        b = std::make_unique<FlowNode>(wire, address, b_has_one ? &nic->device() : nullptr);
     }
     /// One end, or the other, has a NIC that takes no pair to any peer.
     void break_nic(bool at_a) {
@@ -62,10 +62,10 @@ struct Net {
                                  .payload_bytes = whole.payload_bytes()},
                                 ops, nic.get())
                     .value();
-        std::unique_ptr<Node>& node = at_a ? a : b;
+        std::unique_ptr<FlowNode>& node = at_a ? a : b;
         const Address address = node->address();
         node.reset();
-        node = std::make_unique<Node>(wire, address, other);
+        node = std::make_unique<FlowNode>(wire, address, other);
     }
     ~Net() {
         a.reset();
@@ -107,8 +107,8 @@ struct Net {
     static inline int sends = 0;
     static inline int signaled = 0;
     fake::Wire wire;
-    std::unique_ptr<Node> a;
-    std::unique_ptr<Node> b;
+    std::unique_ptr<FlowNode> a;
+    std::unique_ptr<FlowNode> b;
 };
 
 }  // namespace

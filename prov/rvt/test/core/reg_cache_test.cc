@@ -24,7 +24,6 @@ using namespace rvt::core;
 
 namespace {
 
-using Nic = RegCache::Nic;
 using Want = RegCache::Want;
 
 constexpr std::size_t kPage = 4096;
@@ -71,7 +70,7 @@ struct Cached {
         if (want == Want::kKept) {
             settle();
         }
-        const auto region = cache->take(memory, length, Nic::kReads, want);
+        const auto region = cache->take(memory, length, RegCache::Nic::kReads, want);
         RVT_OK(region);
         const std::uint32_t key = region.value()->lkey();
         cache->give_back(*region.value());
@@ -166,7 +165,7 @@ Test(reg_cache, ends_what_is_in_use_while_it_is_unmapped_with_its_last_use) {
     Cached on(watch_or_skip());
     std::byte* const memory = map();
     const int before = on.mock.live;
-    const auto region = on.cache->take(memory, kBytes, Nic::kWrites, Want::kKept);
+    const auto region = on.cache->take(memory, kBytes, RegCache::Nic::kWrites, Want::kKept);
     munmap(memory, kBytes);
     map(kBytes, memory);
     on.use(memory);
@@ -193,15 +192,16 @@ Test(reg_cache, keeps_as_many_bytes_as_it_may) {
     on.use(memory, 3 * kPage);
     on.use(memory + 8 * kPage, 3 * kPage);
     RVT_EQ(on.cache->bytes(), 3 * kPage);
-    RVT_EQ(on.cache->take(memory, 5 * kPage, Nic::kReads, Want::kKept), EOPNOTSUPP);
+    RVT_EQ(on.cache->take(memory, 5 * kPage, RegCache::Nic::kReads, Want::kKept), EOPNOTSUPP);
 }
 
 Test(reg_cache, registers_for_one_use_what_it_has_no_room_for) {
     Cached on(watch_or_skip(), 1);
     std::byte* const memory = map();
     const int before = on.mock.live;
-    const auto kept = on.cache->take(memory, kPage, Nic::kReads, Want::kKept);
-    RVT_EQ(on.cache->take(memory + kBytes / 2, kPage, Nic::kReads, Want::kKept), EOPNOTSUPP);
+    const auto kept = on.cache->take(memory, kPage, RegCache::Nic::kReads, Want::kKept);
+    RVT_EQ(on.cache->take(memory + kBytes / 2, kPage, RegCache::Nic::kReads, Want::kKept),
+           EOPNOTSUPP);
     on.use(memory + kBytes / 2, kPage, Want::kAny);
     RVT_EQ(on.mock.live, before + 1);
     RVT_EQ(on.sum(Stat::kRegionsOnce), 1);
@@ -211,7 +211,7 @@ Test(reg_cache, registers_for_one_use_what_it_has_no_room_for) {
 Test(reg_cache, keeps_no_shared_memory) {
     Cached on(watch_or_skip());
     std::byte* const memory = map(kBytes, nullptr, MAP_SHARED);
-    RVT_EQ(on.cache->take(memory, kBytes, Nic::kReads, Want::kKept), EOPNOTSUPP);
+    RVT_EQ(on.cache->take(memory, kBytes, RegCache::Nic::kReads, Want::kKept), EOPNOTSUPP);
     on.use(memory, kBytes, Want::kAny);
     RVT_EQ(on.cache->regions(), 0);
 }
@@ -222,14 +222,14 @@ Test(reg_cache, keeps_no_memory_of_a_file) {
     void* const memory = mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE, file.get(), 0);
     RVT_ASSERT(memory != MAP_FAILED);
     RVT_ASSERT(*static_cast<volatile char*>(memory) != 0);
-    RVT_EQ(on.cache->take(memory, kPage, Nic::kReads, Want::kKept), EOPNOTSUPP);
+    RVT_EQ(on.cache->take(memory, kPage, RegCache::Nic::kReads, Want::kKept), EOPNOTSUPP);
 }
 
 Test(reg_cache, keeps_nothing_without_a_watch) {
     Cached on(nullptr);
     std::byte* const memory = map();
     RVT_ASSERT(!on.cache->keeps());
-    RVT_EQ(on.cache->take(memory, kBytes, Nic::kReads, Want::kKept), EOPNOTSUPP);
+    RVT_EQ(on.cache->take(memory, kBytes, RegCache::Nic::kReads, Want::kKept), EOPNOTSUPP);
     const int before = on.mock.live;
     on.use(memory, kBytes, Want::kAny);
     RVT_EQ(on.mock.live, before);
@@ -240,7 +240,7 @@ Test(reg_cache, makes_room_where_the_limit_of_locked_memory_is_reached) {
     std::byte* const memory = map();
     on.use(memory, kPage);
     on.mock.reg_mr_error = ENOMEM;
-    RVT_EQ(on.cache->take(memory + 4 * kPage, kPage, Nic::kReads, Want::kAny), ENOMEM);
+    RVT_EQ(on.cache->take(memory + 4 * kPage, kPage, RegCache::Nic::kReads, Want::kAny), ENOMEM);
     RVT_EQ(on.cache->regions(), 0);
 }
 
@@ -249,7 +249,7 @@ Test(reg_cache, drops_nothing_for_memory_that_is_not_there) {
     std::byte* const memory = map();
     on.use(memory, kPage);
     on.mock.reg_mr_error = EFAULT;
-    RVT_EQ(on.cache->take(memory + 4 * kPage, kPage, Nic::kWrites, Want::kAny), EFAULT);
+    RVT_EQ(on.cache->take(memory + 4 * kPage, kPage, RegCache::Nic::kWrites, Want::kAny), EFAULT);
     RVT_EQ(on.cache->regions(), 1);
 }
 
@@ -339,8 +339,10 @@ Test(reg_cache, keeps_nothing_in_a_forked_child) {
     on.use(memory);
     const pid_t child = fork();
     if (child == 0) {
-        const bool keeps = on.cache->take(memory, kBytes, Nic::kReads, Want::kKept).is_ok();
-        const bool registers = on.cache->take(memory, kBytes, Nic::kReads, Want::kAny).is_ok();
+        const bool keeps =
+            on.cache->take(memory, kBytes, RegCache::Nic::kReads, Want::kKept).is_ok();
+        const bool registers =
+            on.cache->take(memory, kBytes, RegCache::Nic::kReads, Want::kAny).is_ok();
         _exit(!keeps && registers ? 0 : 1);
     }
     int status = -1;

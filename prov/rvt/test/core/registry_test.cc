@@ -65,7 +65,7 @@ struct Listener {
                   .context = this};
 };
 
-using Heard = std::vector<std::string>;
+using Told = std::vector<std::string>;
 
 DeviceInfo packet_info() {
     DeviceInfo packet = info("p");
@@ -207,7 +207,7 @@ Test(registry, a_client_hears_of_devices_before_and_after_it_came_and_when_they_
     RVT_OK(add(registry, "second"));
     RVT_OK(registry.remove_device(first));
     registry.remove_client(listener.client);
-    RVT_ASSERT(listener.heard == (Heard{"+first", "+second", "-first", "-second"}));
+    RVT_ASSERT(listener.heard == (Told{"+first", "+second", "-first", "-second"}));
 }
 
 Test(registry, a_client_that_refuses_a_device_does_not_hear_of_its_end) {
@@ -216,7 +216,7 @@ Test(registry, a_client_that_refuses_a_device_does_not_hear_of_its_end) {
     listener.answer = ENOMEM;
     registry.add_client(listener.client);
     RVT_OK(registry.remove_device(add(registry, "d").value()));
-    RVT_ASSERT(listener.heard == (Heard{"+d"}));
+    RVT_ASSERT(listener.heard == (Told{"+d"}));
 }
 
 Test(registry, contexts_are_told_when_a_port_changes_and_only_then) {

@@ -40,13 +40,14 @@ ibv_mr* region(ibv_pd* pd, const MockNic::Region& asked, int error) {
     made.bytes = asked.length;
     return make(made);
 }
-int dereg_mr(ibv_mr* region) {
+int end_region(ibv_mr* region) {
     auto* const mine = static_cast<MockMr*>(region);
     mock->regions[mine->lkey / 2 - 1].is_there = false;
     mock->registered -= mine->bytes;
     return destroy(mine);
 }
-ibv_mr* reg_mr(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, unsigned access) {
+ibv_mr* make_region(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
+                    unsigned access) {
     return region(pd,
                   {.addr = reinterpret_cast<std::uintptr_t>(addr),
                    .length = length,
@@ -64,7 +65,8 @@ ibv_mr* reg_dmabuf(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::ui
         mock->dmabuf_error);
 }
 
-int rereg_mr(ibv_mr* region, int flags, ibv_pd* pd, void* addr, std::size_t length, int access) {
+int change_region(ibv_mr* region, int flags, ibv_pd* pd, void* addr, std::size_t length,
+                  int access) {
     mock->changes.push_back({.flags = flags,
                              .addr = reinterpret_cast<std::uintptr_t>(addr),
                              .length = length,
@@ -77,7 +79,8 @@ int rereg_mr(ibv_mr* region, int flags, ibv_pd* pd, void* addr, std::size_t leng
     }
     return mock->rereg_mr_result;
 }
-int advise_mr(ibv_pd*, ibv_advise_mr_advice advice, std::uint32_t, ibv_sge* list, std::uint32_t) {
+int advise_region(ibv_pd*, ibv_advise_mr_advice advice, std::uint32_t, ibv_sge* list,
+                  std::uint32_t) {
     if (fails("advise_mr")) {
         return errno;
     }
@@ -97,11 +100,11 @@ int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_a
 
 void add_memory(verbs_context& context, Library& functions) {
     context.query_device_ex = query_device_ex;
-    context.advise_mr = advise_mr;
-    functions.ibv_reg_mr_iova2 = reg_mr;
+    context.advise_mr = advise_region;
+    functions.ibv_reg_mr_iova2 = make_region;
     functions.ibv_reg_dmabuf_mr = reg_dmabuf;
-    functions.ibv_dereg_mr = dereg_mr;
-    functions.ibv_rereg_mr = rereg_mr;
+    functions.ibv_dereg_mr = end_region;
+    functions.ibv_rereg_mr = change_region;
 }
 
 }  // namespace rvt::verbs

@@ -28,8 +28,8 @@ Address peer() {
 }
 
 /// A pair on the mock.
-struct Pair : Opened {
-    explicit Pair(MockNic& mock, core::QpInit init = {}) : Opened(mock) {
+struct MockPair : Opened {
+    explicit MockPair(MockNic& mock, core::QpInit init = {}) : Opened(mock) {
         init.send_cq = cq.get();
         init.recv_cq = cq.get();
         init.cap.max_inline_bytes = 0;
@@ -52,7 +52,7 @@ Test(nic_failures, a_pair_that_cannot_be_moved_stays_in_its_state) {
         {"modify_qp to ERR", {.state = QpState::kErr}, QpMask::kState},
     };
     MockNic mock;
-    Pair pair(mock);
+    MockPair pair(mock);
     QpState state = QpState::kReset;
     for (const auto& [call, attr, mask] : steps) {
         mock.failing = call;
@@ -70,7 +70,7 @@ Test(nic_failures, what_cannot_be_posted_is_its_error_and_takes_no_room) {
         MockNic mock;
         mock.extends = extends;
         mock.takes_receives = true;
-        Pair pair(mock, {.cap = {.max_send_wr = 2, .max_recv_wr = 2}});
+        MockPair pair(mock, {.cap = {.max_send_wr = 2, .max_recv_wr = 2}});
         const Sge part{.addr = 0x1000, .length = 8, .lkey = 6};
         for (int i = 0; i < 10; ++i) {
             mock.failing = "post_send";
@@ -182,7 +182,7 @@ Test(nic_failures, each_object_that_it_does_not_make_is_its_error_and_leaves_not
 Test(nic_failures, a_group_that_a_pair_cannot_join_is_its_error) {
     MockNic mock;
     mock.attr.max_mcast_qp_attach = 4;
-    Pair pair(mock, {.type = QpType::kUd});
+    MockPair pair(mock, {.type = QpType::kUd});
     const Address group = core::to_address({.family = AF_INET, .port = 4791, .ip = {239, 1, 1, 1}});
     mock.failing = "attach_mcast";
     RVT_EQ(pair.qp->attach_mcast(group), EMFILE);
