@@ -39,7 +39,7 @@ passes_its_tests_under_2() {
     "$in_root" env RVT_RESULTS= bash -c "mkdir $place/build && cd $place/build &&
         ../configure --quiet CXXFLAGS=-O0 &&
         make -s -j$(nproc) distcheck VERBOSE=1 TESTS='$tests' check_PROGRAMS='$tests' \
-            DISTCHECK_CONFIGURE_FLAGS='--enable-debug CXXFLAGS=-O0'"
+            DISTCHECK_CONFIGURE_FLAGS='--enable-debug --enable-unity CXXFLAGS=-O0'"
 }
 
 # The core, which knows nothing of libfabric, is that of the build tree.
@@ -47,7 +47,7 @@ works_under_1_built_with_2() {
     local core=prov/rvt/librvt-core.la
     cp -r "$root/usr/include/rdma" "$headers/"
     mkdir -p "$headers/build" && cd "$headers/build" &&
-        "$rvt_root/configure" --quiet CXXFLAGS=-O0 LIBFABRIC_CFLAGS="-isystem $headers" LIBFABRIC_LIBS=-lfabric \
+        "$rvt_root/configure" --quiet --enable-unity CXXFLAGS=-O0 LIBFABRIC_CFLAGS="-isystem $headers" LIBFABRIC_LIBS=-lfabric \
             > /dev/null && mkdir -p prov/rvt/.libs && cp "$build/$core" prov/rvt/ &&
         cp "$build/prov/rvt/.libs/librvt-core.a" prov/rvt/.libs/ &&
         make -s precompile && make -s -j"$(nproc)" -o "$core" prov/rvt/librvt-fi.la || return

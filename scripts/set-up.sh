@@ -62,7 +62,7 @@ build_in() {
 # build_fuzzed TARGET... : builds them in build-asan, whose tests and fuzzers show what AddressSanitizer
 # and UBSan object to. By clang, which has libFuzzer; so each of the two compilers builds everything.
 build_fuzzed() {
-    RVT_TARGETS=$* build_in build-asan --enable-asan --enable-ubsan --enable-fuzzer --enable-werror \
+    RVT_TARGETS=$* build_in build-asan --enable-asan --enable-ubsan --enable-fuzzer --enable-unity --enable-werror \
         CC=clang-14 CXX=clang++-14 'CXXFLAGS=-O1 -g1'
 }
 
