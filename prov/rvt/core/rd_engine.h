@@ -593,6 +593,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     PinSlot& pin_ = take_pin_slot();
     std::size_t min_multi_recv_ = 64;
     bool is_enabled_ = false;
+    bool lacks_memory_ = false;  // for a message that has come
     std::unordered_map<void*, RdInbound*> claimed_;
     RdMethodChooser pull_methods_;
     RdMethodChooser write_methods_;

@@ -226,10 +226,13 @@ template <class Lock, class Host>
     next_run_to_ = nullptr;
 }
 
-/// Ends the connection to a peer that sent what no honest peer sends.
+/// Ends the connection to a peer that sent what no honest peer sends, or what there is no memory
+/// for.
 template <class Lock, class Host>
 [[gnu::cold]] void RdEngine<Lock, Host>::retire(Peer& peer) noexcept {
-    station_.close_link(peer.link, "it sent a malformed message");
+    station_.close_link(peer.link, std::exchange(lacks_memory_, false)
+                                       ? "there is no memory for a message that it sent"
+                                       : "it sent a malformed message");
     disconnected(peer, WcStatus::kPeerDead);
 }
 

@@ -211,6 +211,7 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
             inbound->storage.reset(new (std::nothrow) std::byte[header.total]);
             if (!inbound->storage) {
                 inbound_.give_back(inbound);
+                lacks_memory_ = true;
                 return false;
             }
         }
@@ -319,6 +320,7 @@ RVT_ALWAYS_INLINE RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, cons
         if (entry != nullptr && !has(entry->flags, RdFlags::kMultiRecv)) {
             end_receive(*entry, (message.flags() & wire::kTagged) != 0, WcStatus::kNoMemory);
         }
+        lacks_memory_ = true;
         return nullptr;
     }
     inbound->peer = &peer;
@@ -339,6 +341,7 @@ bool RdEngine<Lock, Host>::keep_unexpected(Peer& peer, RdInbound& inbound) noexc
     if (!queued.is_ok()) {
         inbound.storage.reset();
         inbound_.give_back(&inbound);
+        lacks_memory_ = true;
         return false;
     }
     note_unexpected(inbound.kept_bytes());
