@@ -22,9 +22,8 @@ constexpr std::uint64_t kSoonUs = 20'000;  // what is due by then is not left to
 // Polls of a NIC's queue alone between two looks at the clock.
 constexpr std::uint32_t kPollsPerLook = 64;
 constexpr std::uint32_t kErrorCqe = 64;
-// How long the end of an endpoint waits for peers that answer, and for those that do not.
+// How long the end of an endpoint waits for peers that answer.
 constexpr auto kLingerTime = std::chrono::seconds(10);
-constexpr auto kLingerSilence = std::chrono::milliseconds(1500);
 
 std::uint64_t random_number() {
     std::random_device source;
@@ -50,6 +49,7 @@ RdFlows::RdFlows(const RdFlowsAttr& attr)
       own_(attr.own),
       connect_timeout_us_(std::uint64_t{attr.connect_timeout_ms} * 1000),
       refused_timeout_us_(std::uint64_t{attr.refused_timeout_ms} * 1000),
+      linger_silence_(attr.linger_silence_ms),
       max_flows_(attr.max_flows),
       is_hot_(*attr.is_hot),
       random_(random_number() | 1) {}
@@ -130,7 +130,7 @@ void RdFlows::linger() noexcept {
     }
     const auto began = Clock::now();
     auto heard = began;
-    while (!left.empty() && Clock::now() - heard < kLingerSilence &&
+    while (!left.empty() && Clock::now() - heard < linger_silence_ &&
            Clock::now() - began < kLingerTime) {
         settle_heard();
         flush_open();

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -74,7 +75,9 @@ struct RdFlowsAttr {
     RegCacheAttr registrations{};
     std::uint32_t connect_timeout_ms = 10'000;
     std::uint32_t refused_timeout_ms = 3'000;  // of it, where the peer's host says nobody listens
-    std::uint32_t max_flows = 1u << 16;        // open, or being made
+    /// How long the end waits for peers that owe an acknowledgement and say nothing.
+    std::uint32_t linger_silence_ms = 1'500;
+    std::uint32_t max_flows = 1u << 16;  // open, or being made
     /// Set when there is something to poll for, cleared by a poll when there has been nothing for a
     /// while.
     std::atomic<bool>* is_hot = nullptr;
@@ -394,6 +397,7 @@ class RdFlows final : private MadSink, private CmWire {
     const RdFlowPeer own_;
     const std::uint64_t connect_timeout_us_;
     const std::uint64_t refused_timeout_us_;
+    const std::chrono::milliseconds linger_silence_;
     const std::size_t max_flows_;
     std::atomic<bool>& is_hot_;
     Owned<Context> context_;

@@ -44,6 +44,7 @@ class FlowHost {
     void open(core::RdFlowsAttr attr) {
         attr.device = port_.device;
         attr.is_hot = &is_hot_;
+        attr.linger_silence_ms = 1;  // its peers are mostly not polled any more
         flows = core::RdFlows::open(attr).take();
     }
     /// From now on nothing reaches it; while it is not polled it says nothing either.

@@ -33,6 +33,7 @@ class FlowNode final : public PlainFlowUser, public core::RdFlowsUser {
                                      .user = this,
                                      .own = {.incarnation = address.port},
                                      .registrations = registrations,
+                                     .linger_silence_ms = 1,
                                      .is_hot = &is_hot_})
                     .take();
     }

@@ -60,6 +60,7 @@ class FlowStation final : private core::RdFlowsUser {
                                               .has_user_keys = attr.keys.has_user_keys,
                                               .wants_rma_events = attr.wants_rma_events},
                                       .registrations = net->registrations,
+                                      .linger_silence_ms = 1,
                                       .is_hot = &is_hot_})
                      .take();
         return util::kOk;

@@ -39,6 +39,7 @@ class Node final : public test::PlainFlowUser, public RdFlowsUser {
                                .taker = this,
                                .user = this,
                                .own = {.incarnation = host},
+                               .linger_silence_ms = 0,
                                .is_hot = &is_hot_})
                     .take();
     }
