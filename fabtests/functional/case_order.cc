@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The orders that an endpoint may promise: FI_ORDER_* of fi_endpoint(3). Each is asked for by
 // hints; a provider that does not offer it is skipped.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <numeric>
 
 #include "functional/case.h"
 
@@ -105,6 +108,46 @@ void waw(Rank& self) {
             std::memset(shared.target.as(), 0, size);
             shared.party.barrier();
         }
+    }
+}
+
+/// Writes of which some are posted while a fenced one waits, and some after it has left, all
+/// arrive.
+void behind_fence(Rank& self) {
+    Shared shared(self, FI_ORDER_WAW, FI_RMA | FI_FENCE);
+    const Party& party = shared.party;
+    constexpr std::size_t kPieces[] = {8, 8, 300000, 300000, 300000};
+    for (int turn = 1; turn <= 20; ++turn) {
+        std::size_t offset = 0;
+        for (std::size_t i = 0; i < std::size(kPieces) && self.rank == 0; ++i) {
+            const iovec piece{shared.local.as() + offset, kPieces[i]};
+            std::memset(piece.iov_base, turn, kPieces[i]);
+            void* desc = shared.local.desc();
+            const fi_rma_iov place{shared.remote.base + offset, kPieces[i], shared.remote.key};
+            const fi_msg_rma msg{.msg_iov = &piece,
+                                 .desc = &desc,
+                                 .iov_count = 1,
+                                 .addr = party.peer(),
+                                 .rma_iov = &place,
+                                 .rma_iov_count = 1,
+                                 .context = shared.contexts.at(i),
+                                 .data = 0};
+            const std::uint64_t flags = FI_DELIVERY_COMPLETE | (i == 1 ? FI_FENCE : 0);
+            party.ep.post([&] { return fi_writemsg(party.ep.ep, &msg, FI_COMPLETION | flags); });
+            if (i == 2) {
+                party.ep.wait_tx();
+                party.ep.progress();  // the fenced one leaves, and a part of what follows
+            }
+            offset += kPieces[i];
+        }
+        for (std::size_t i = 1; i < std::size(kPieces) && self.rank == 0; ++i) party.ep.wait_tx();
+        party.barrier();
+        const std::size_t total = std::accumulate(std::begin(kPieces), std::end(kPieces), 0UL);
+        const char* const bytes = shared.target.as();
+        FAB_CHECK(self.rank == 0 || std::all_of(bytes, bytes + total, [turn](char byte) {
+                      return byte == static_cast<char>(turn);
+                  }));
+        party.barrier();
     }
 }
 
@@ -280,6 +323,7 @@ void atomic_order(Rank& self) {
 constexpr Case kOrderTable[] = {
     {"order_send_after_send", sas, 2, 40},
     {"order_write_after_write", waw},
+    {"order_writes_behind_a_fence", behind_fence},
     {"order_read_after_write", raw},
     {"order_after_injected_write", after_injected},
     {"order_write_after_read", war},

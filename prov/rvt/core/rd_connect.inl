@@ -604,7 +604,9 @@ util::Status RdEngine<Lock, Host>::cancel(void* context) noexcept {
         });
         if (op != nullptr) {
             --peer->waiting;
-            peer->fences -= has(op->flags, RdFlags::kFence) ? 1 : 0;
+            if (has(op->flags, RdFlags::kFence)) {
+                fence_gone(*peer);
+            }
             finish_tx(*op, WcStatus::kCanceled);
             return util::kOk;
         }

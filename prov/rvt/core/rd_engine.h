@@ -227,7 +227,9 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::size_t bulk_piece(Path& path, std::uint64_t done, std::uint64_t end,
                            bool has_others) const noexcept;
     void run_queues(Peer& peer) noexcept;
+    bool must_stay(Peer& peer, const RdTxOp& op) noexcept;
     void leave_queue(Peer& peer, const RdTxOp& op) noexcept;
+    void fence_gone(Peer& peer) noexcept;
     void submit(Peer& peer, RdTxOp& op) noexcept;
     bool run_op(Peer& peer, RdTxOp& op) noexcept;
     void sent(Peer& peer, RdTxOp& op, bool is_answer_due) noexcept;

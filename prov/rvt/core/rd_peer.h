@@ -48,6 +48,24 @@ class RdQueue {
         return nullptr;
     }
 
+    /// Takes out all records for which goes(record) holds, to the end of `to`, before the first one
+    /// for which is_end(record) does.
+    template <class Goes, class IsEnd>
+    void move_to(RdQueue& to, Goes goes, IsEnd is_end) noexcept {
+        RdQueue rest;
+        T* record = head_;
+        while (record != nullptr && !is_end(*record)) {
+            T* const next = record->next;
+            (goes(*record) ? to : rest).push(record);
+            record = next;
+        }
+        if (record != nullptr) {
+            (rest.head_ == nullptr ? rest.head_ : rest.tail_->next) = record;
+            rest.tail_ = tail_;
+        }
+        *this = rest;
+    }
+
   private:
     T* head_ = nullptr;
     T* tail_ = nullptr;
@@ -110,7 +128,7 @@ struct RdPeerBase {
 
     // Operations that have not left. Access overtakes messages, never the other way round, so that
     // a full receiver cannot block it (and a send after a write stays one). Fenced access, and all
-    // that comes after it, is in line with the messages.
+    // that comes after it while it waits, is in line with the messages.
     RdTxQueue accesses;
     RdTxQueue queue;
     // Operations in both, and write_shares; while there are any, no message goes past.

@@ -289,22 +289,30 @@ void RdEngine<Lock, Host>::submit(Peer& peer, RdTxOp& op) noexcept {
     }
 }
 
+/// Sends what waits for a peer, access first.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::run_queues(Peer& peer) noexcept {
-    while (RdTxOp* const op = peer.accesses.front()) {
+    for (;;) {
+        RdTxOp* op = peer.accesses.front();
+        if (op == nullptr) {
+            op = peer.queue.front();
+            if (op == nullptr || must_stay(peer, *op)) {
+                return;
+            }
+        }
         if (!run_op(peer, *op)) {
             return;
         }
     }
-    while (RdTxOp* const op = peer.queue.front()) {
-        peer.note_first_in_line();
-        const bool must_wait = has(op->flags, RdFlags::kFence) &&
-                               op->state == RdTxOp::State::kQueued &&
-                               (peer.outstanding != 0 || !are_quiet_writes_done(peer));
-        if (must_wait || peer.is_held_back() || !run_op(peer, *op)) {
-            return;
-        }
-    }
+}
+
+/// Whether the first operation in line waits for others to end.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::must_stay(Peer& peer, const RdTxOp& op) noexcept {
+    peer.note_first_in_line();
+    const bool must_wait = has(op.flags, RdFlags::kFence) && op.state == RdTxOp::State::kQueued &&
+                           (peer.outstanding != 0 || !are_quiet_writes_done(peer));
+    return must_wait || peer.is_held_back();
 }
 
 /// Goes on with the operation at the head of the queue. Returns: whether it has left the queue.
@@ -515,7 +523,23 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::leave_queue(Peer& peer, const RdTxOp& op) noexcept {
     (op.is_in_line ? peer.queue : peer.accesses).pop();
     --peer.waiting;
-    peer.fences -= has(op.flags, RdFlags::kFence) ? 1 : 0;
+    if (has(op.flags, RdFlags::kFence)) {
+        fence_gone(peer);
+    }
+}
+
+/// A fenced operation does not wait any more. Access that came behind it and behind no other fence
+/// goes on beside the messages: in line, later access would overtake it.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::fence_gone(Peer& peer) noexcept {
+    --peer.fences;
+    peer.queue.move_to(
+        peer.accesses,
+        [](RdTxOp& op) {
+            op.is_in_line = op.kind == RdTxOp::Kind::kMessage;
+            return !op.is_in_line;
+        },
+        [](const RdTxOp& op) { return has(op.flags, RdFlags::kFence); });
 }
 
 /// Puts a part of a message that is a run: from the application's buffers where the path can and

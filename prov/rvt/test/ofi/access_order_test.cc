@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// One-sided operations that wait for others, and those of several pieces: each goes where it is
+// meant to, and none passes what it must not pass.
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "ofi/pair.h"
+
+using namespace rvt::test;
+
+namespace {
+
+constexpr std::uint64_t kAll = FI_REMOTE_READ | FI_REMOTE_WRITE;
+constexpr std::size_t kLong = 1u << 20;
+
+std::uint64_t written(const Pair& pair) {
+    return fi_cntr_read(pair.a.cntrs[3].get());
+}
+
+std::uint64_t failed(const Pair& pair) {
+    return fi_cntr_readerr(pair.a.cntrs[3].get());
+}
+
+void send_one(Pair& pair) {
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, in));
+    pair.post([&] { return fi_send(pair.a.ep.get(), "go", 3, nullptr, pair.a.peer, nullptr); });
+    pair.until([&] { return std::strcmp(in, "go") == 0; });
+}
+
+ssize_t write_to(Pair& pair, const void* from, std::size_t bytes, std::uint64_t key,
+                 std::uint64_t offset = 0) {
+    return fi_write(pair.a.ep.get(), from, bytes, nullptr, pair.a.peer, offset, key, nullptr);
+}
+
+}  // namespace
+
+/// What comes behind a fence stays in order when the fence has gone and other access follows.
+Test(access_order, access_behind_a_fence_is_not_overtaken_by_later_access, .timeout = 60) {
+    Pair pair;
+    std::vector<char> target(3 * kLong);
+    const auto first = pair.b.reg(target.data(), 8, kAll, 1);
+    const auto second = pair.b.reg(target.data() + kLong, kLong, kAll, 2);
+    const auto third = pair.b.reg(target.data() + 2 * kLong, kLong, kAll, 3);
+    const std::vector<char> a_lot(kLong, 'a');
+    const std::vector<char> more(kLong, 'b');
+    send_one(pair);
+    pair.post([&] { return write_to(pair, "before..", 8, 1); });
+    const iovec part{const_cast<char*>("fenced.."), 8};
+    const fi_rma_iov remote{0, 8, 1};
+    const fi_msg_rma fenced{&part, nullptr, 1, pair.a.peer, &remote, 1, nullptr, 0};
+    RVT_OK(fi_writemsg(pair.a.ep.get(), &fenced, FI_FENCE));
+    RVT_OK(write_to(pair, a_lot.data(), kLong, 2));
+    pair.drive();                         // the first is done
+    fi_cntr_read(pair.a.cntrs[0].get());  // the fence goes, and a part of what is behind it
+    RVT_OK(write_to(pair, more.data(), kLong, 3));
+    pair.until([&] { return written(pair) + failed(pair) == 4; });
+    RVT_EQ(failed(pair), 0u);
+    RVT_ASSERT(std::memcmp(target.data(), "fenced..", 8) == 0);
+    RVT_ASSERT(std::memcmp(target.data() + kLong, a_lot.data(), kLong) == 0);
+    RVT_ASSERT(std::memcmp(target.data() + 2 * kLong, more.data(), kLong) == 0);
+}
+
+/// The same when the fenced operation is cancelled before it has left.
+Test(access_order, access_behind_a_cancelled_fence_is_not_overtaken, .timeout = 60) {
+    Pair pair;
+    std::vector<char> target(kLong);
+    const auto region = pair.b.reg(target.data(), kLong, kAll, 1);
+    const std::vector<char> a_lot(kLong, 'a');
+    // Nothing leaves before the peer has been met.
+    const iovec part{const_cast<char*>("fenced.."), 8};
+    const fi_rma_iov remote{0, 8, 1};
+    int context = 0;
+    const fi_msg_rma fenced{&part, nullptr, 1, pair.a.peer, &remote, 1, &context, 0};
+    RVT_OK(fi_writemsg(pair.a.ep.get(), &fenced, FI_FENCE));
+    RVT_OK(write_to(pair, a_lot.data(), kLong, 1));
+    RVT_OK(fi_cancel(&pair.a.ep->fid, &context));
+    RVT_OK(write_to(pair, "last", 4, 1));
+    pair.until([&] { return written(pair) == 2; });
+    RVT_ASSERT(std::memcmp(target.data(), "last", 4) == 0);
+    RVT_ASSERT(std::memcmp(target.data() + 4, a_lot.data(), kLong - 4) == 0);
+    RVT_EQ(pair.a.next_error().err, FI_ECANCELED);
+}
