@@ -75,7 +75,7 @@ void with_flags(Rank& self) {
     spec.tx_op_flags = kFlags & (FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE);
     Party party(self, spec);
     Buffer buffer(party.ep, kRoom);
-    for (const std::size_t size : {0UL, 1UL, 64UL, 3000UL, 70000UL, kRoom}) {
+    for (const std::size_t size : {0UL, 1UL, 64UL, 3000UL, 20000UL, 70000UL, kRoom}) {
         if ((kFlags & FI_INJECT) != 0 && size > party.ep.info->tx_attr->inject_size) continue;
         exchange(party, buffer, size, kFlags);
     }
@@ -182,6 +182,8 @@ constexpr Case kFlagTable[] = {
     {"flags_transmit_complete", with_flags<FI_COMPLETION | FI_TRANSMIT_COMPLETE>},
     {"flags_delivery_complete", with_flags<FI_COMPLETION | FI_DELIVERY_COMPLETE>},
     {"flags_match_complete", with_flags<FI_COMPLETION | FI_MATCH_COMPLETE>},
+    {"flags_match_and_delivery_complete",
+     with_flags<FI_COMPLETION | FI_MATCH_COMPLETE | FI_DELIVERY_COMPLETE>},
     {"flags_fence", with_flags<FI_COMPLETION | FI_FENCE>},
     {"flags_match_is_after_match", match_is_after_match},
     {"flags_selective_completion", selective},

@@ -295,6 +295,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void receive_small(RdInbound& inbound, RdRxEntry& entry) noexcept;
     [[nodiscard]] static util::IovCursor rest_of(const RdInbound& inbound) noexcept;
     void place(RdInbound& inbound, const std::byte* from, std::size_t count) noexcept;
+    void acknowledge(const RdInbound& inbound) noexcept;
     void finish_inbound(RdInbound& inbound) noexcept;
     util::Status fill_use(const RdInbound& inbound, const RdRxEntry& entry) noexcept;
     WcStatus delivered(const RdInbound& inbound) noexcept;

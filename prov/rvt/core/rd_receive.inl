@@ -393,11 +393,6 @@ void RdEngine<Lock, Host>::attach(RdInbound& inbound, RdRxEntry& entry) noexcept
     } else {
         entry.is_queued = false;
     }
-    if ((inbound.wire_flags & wire::kWantMatchAck) != 0) {
-        const RdOutcome outcome{.status = static_cast<std::uint32_t>(WcStatus::kSuccess), .key = 0};
-        reply(static_cast<Peer&>(*inbound.peer), RdOp::kAck, 0, inbound.sender_operation, &outcome,
-              sizeof outcome);
-    }
 }
 
 /// A receive meets a message that came before it.
@@ -469,10 +464,24 @@ void RdEngine<Lock, Host>::place(RdInbound& inbound, const std::byte* from,
     }
 }
 
+/// Tells the sender of an eager message, if it waits for that, that the message has been received.
+/// Once, and not before all of it has left: a message in parts knows no answer earlier.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::acknowledge(const RdInbound& inbound) noexcept {
+    if ((inbound.wire_flags & wire::kAnyAck) != 0) {
+        const bool is_kept = inbound.entry != nullptr;
+        const WcStatus status = is_kept ? delivered(inbound) : WcStatus::kSuccess;
+        const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = 0};
+        reply(static_cast<Peer&>(*inbound.peer), RdOp::kAck, 0, inbound.sender_operation, &outcome,
+              sizeof outcome);
+    }
+}
+
 /// All of a message has arrived.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_inbound(RdInbound& inbound) noexcept {
     if (inbound.state == RdInbound::State::kDiscarding) {
+        acknowledge(inbound);
         inbound_.give_back(&inbound);
         return;
     }
@@ -480,11 +489,7 @@ void RdEngine<Lock, Host>::finish_inbound(RdInbound& inbound) noexcept {
         inbound.state = RdInbound::State::kComplete;
         return;
     }
-    if ((inbound.wire_flags & wire::kWantAck) != 0) {
-        const RdOutcome outcome{.status = static_cast<std::uint32_t>(delivered(inbound)), .key = 0};
-        reply(static_cast<Peer&>(*inbound.peer), RdOp::kAck, 0, inbound.sender_operation, &outcome,
-              sizeof outcome);
-    }
+    acknowledge(inbound);
     complete_rx(inbound, *inbound.entry);
     release_entry(*inbound.entry);
     inbound_.give_back(&inbound);
@@ -567,18 +572,22 @@ void RdEngine<Lock, Host>::release_entry(RdRxEntry& entry) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::drop_inbound(RdInbound& inbound) noexcept {
     note_unexpected(-inbound.kept_bytes());
-    if (inbound.state == RdInbound::State::kRendezvous ||
-        (inbound.wire_flags & wire::kAnyAck) != 0) {
-        const RdOutcome outcome{.status = static_cast<std::uint32_t>(WcStatus::kSuccess), .key = 0};
-        reply(static_cast<Peer&>(*inbound.peer), RdOp::kFinish, 0, inbound.sender_operation,
-              &outcome, sizeof outcome);
-    }
     inbound.storage.reset();
-    if (inbound.state == RdInbound::State::kStreaming) {
-        inbound.state = RdInbound::State::kDiscarding;
-    } else {
-        inbound_.give_back(&inbound);
+    switch (inbound.state) {
+        case RdInbound::State::kStreaming:
+            inbound.state = RdInbound::State::kDiscarding;
+            return;  // finish_inbound() follows
+        case RdInbound::State::kRendezvous: {
+            const RdOutcome outcome{.status = static_cast<std::uint32_t>(WcStatus::kSuccess),
+                                    .key = 0};
+            reply(static_cast<Peer&>(*inbound.peer), RdOp::kFinish, 0, inbound.sender_operation,
+                  &outcome, sizeof outcome);
+            break;
+        }
+        case RdInbound::State::kSmall: break;  // came whole: no honest sender waits
+        default: acknowledge(inbound);
     }
+    inbound_.give_back(&inbound);
 }
 
 }  // namespace rvt::core

@@ -277,7 +277,7 @@ void RdEngine<Lock, Host>::finish_pull(RdInbound& inbound) noexcept {
     const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = 0};
     reply(static_cast<Peer&>(*inbound.peer), RdOp::kFinish, 0, inbound.sender_operation, &outcome,
           sizeof outcome);
-    inbound.wire_flags &= static_cast<std::uint8_t>(~wire::kWantAck);
+    inbound.wire_flags &= static_cast<std::uint8_t>(~wire::kAnyAck);
     finish_inbound(inbound);
 }
 

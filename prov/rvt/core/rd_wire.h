@@ -77,8 +77,8 @@ constexpr bool has_run(RdOp op) noexcept {
 namespace wire {
 inline constexpr std::uint8_t kTagged = 1;        // else matched by source alone
 inline constexpr std::uint8_t kHasData = 2;       // `data` is remote CQ data
-inline constexpr std::uint8_t kWantAck = 4;       // kEagerFirst: kAck when placed
-inline constexpr std::uint8_t kWantMatchAck = 8;  // kEagerFirst: kAck when matched
+inline constexpr std::uint8_t kWantAck = 4;       // kEagerFirst: kAck when it is placed
+inline constexpr std::uint8_t kWantMatchAck = 8;  // kEagerFirst: kAck when it is matched, and here
 inline constexpr std::uint8_t kAnyAck = kWantAck | kWantMatchAck;
 inline constexpr std::uint8_t kLast =
     16;  // last part of a write, of data asked for, of an operation

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <thread>
@@ -368,6 +369,71 @@ Test(messages, delivery_complete_means_delivered) {
     pair.post([&] { return fi_send(pair.a.ep.get(), "abc", 4, nullptr, pair.a.peer, &pair); });
     pair.until([&] { return fi_cntr_read(pair.a.cntrs[0].get()) == 1; });
     RVT_ASSERT(text(in) == "abc");
+}
+
+/// A message of either kind is acknowledged once, and when all of it has left.
+Test(messages, of_each_completion_level_complete_once_at_any_size, .timeout = 60) {
+    for (const std::uint64_t level :
+         {FI_MATCH_COMPLETE, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE | FI_DELIVERY_COMPLETE}) {
+        for (const std::size_t size : {0u, 4u, 3000u, 20000u, 32768u, 70000u, 300000u}) {
+            EndOptions options;
+            options.tx_op_flags = level;
+            Pair pair(options);
+            const std::vector<char> out(size, 'x');
+            std::vector<char> in(size + 1);
+            for (std::uint64_t i = 1; i <= 3; ++i) {
+                RVT_OK(fi_recv(pair.b.ep.get(), in.data(), in.size(), nullptr, FI_ADDR_UNSPEC,
+                               nullptr));
+                pair.post([&] {
+                    return fi_send(pair.a.ep.get(), out.data(), size, nullptr, pair.a.peer,
+                                   nullptr);
+                });
+                pair.until([&] {
+                    return fi_cntr_read(pair.a.cntrs[0].get()) == i ||
+                           fi_cntr_readerr(pair.a.cntrs[0].get()) != 0;
+                });
+                RVT_EQ(fi_cntr_readerr(pair.a.cntrs[0].get()), 0u);
+                RVT_ASSERT(std::equal(out.begin(), out.end(), in.begin()));
+            }
+        }
+    }
+}
+
+/// A message that is thrown away while the rest of it is on its way is acknowledged behind that.
+Test(messages, that_are_discarded_while_they_arrive_complete_once, .timeout = 60) {
+    EndOptions options;
+    options.caps = FI_TAGGED;
+    options.tx_op_flags = FI_DELIVERY_COMPLETE;
+    Pair pair(options);
+    const std::vector<char> out(30000, 'x');
+    pair.post([&] {
+        return fi_tsend(pair.a.ep.get(), out.data(), out.size(), nullptr, pair.a.peer, 1, nullptr);
+    });
+    const auto ask = [&](std::uint64_t flags) {
+        fi_msg_tagged msg{};
+        msg.addr = FI_ADDR_UNSPEC;
+        msg.tag = 1;
+        RVT_OK(fi_trecvmsg(pair.b.ep.get(), &msg, flags));
+        fi_cq_tagged_entry entry{};
+        ssize_t got = -FI_EAGAIN;
+        while (got == -FI_EAGAIN) {
+            got = fi_cq_read(pair.b.cq.get(), &entry, 1);
+        }
+        if (got == -FI_EAVAIL) {
+            fi_cq_err_entry error{};
+            RVT_EQ(fi_cq_readerr(pair.b.cq.get(), &error, 0), 1);
+            RVT_EQ(error.err, FI_ENOMSG);
+        }
+        return got == 1;
+    };
+    while (!ask(FI_PEEK | FI_DISCARD)) {
+        fi_cntr_read(pair.a.cntrs[0].get());  // until the first part has arrived
+    }
+    pair.until([&] {
+        return fi_cntr_read(pair.a.cntrs[0].get()) == 1 ||
+               fi_cntr_readerr(pair.a.cntrs[0].get()) != 0;
+    });
+    RVT_EQ(fi_cntr_readerr(pair.a.cntrs[0].get()), 0u);
 }
 
 /// The application may compute now, or wait for another endpoint: what it has sent to a new peer
