@@ -439,9 +439,10 @@ bool RdEngine<Lock, Host>::on_access_done(Peer& peer, const Arrival& arrival) no
     if (op == nullptr) {
         return false;
     }
-    // The target's own key, for direct access from now on.
+    // The target's own key, for direct access from now on. Segments are answered in order.
     if (outcome.key != 0 && peer.has_keys_view) {
-        peer.book.learn_own_key(op->remote[0].key, outcome.key);
+        const RdRemote& segment = op->remote[op->remote_count - op->answers_due];
+        peer.book.learn_own_key(segment.key, outcome.key);
     }
     answered(peer, *op, static_cast<WcStatus>(outcome.status));
     return true;

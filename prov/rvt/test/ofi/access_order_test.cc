@@ -34,7 +34,53 @@ ssize_t write_to(Pair& pair, const void* from, std::size_t bytes, std::uint64_t 
     return fi_write(pair.a.ep.get(), from, bytes, nullptr, pair.a.peer, offset, key, nullptr);
 }
 
+/// An operation of which pieces go to two regions; afterwards each of them is found by its own key.
+template <class Post>
+void expect_own_regions(Post post_to) {
+    Pair pair;
+    std::uint64_t one[2] = {};
+    std::uint64_t two[2] = {};
+    const auto mr_one = pair.b.reg(one, sizeof one, kAll, 1);
+    const auto mr_two = pair.b.reg(two, sizeof two, kAll, 2);
+    post_to(pair);
+    pair.until([&] { return written(pair) == 1; });
+    const std::uint64_t value = 0x4711;
+    pair.post([&] { return write_to(pair, &value, sizeof value, 1, 8); });
+    pair.until([&] { return written(pair) == 2; });
+    pair.until([&] { return one[1] == value; });
+    RVT_EQ(two[1], 0u);
+}
+
 }  // namespace
+
+Test(access_order, a_write_to_several_regions_teaches_the_key_of_each) {
+    expect_own_regions([](Pair& pair) {
+        const std::uint64_t values[2] = {1, 2};
+        const iovec part{const_cast<std::uint64_t*>(values), sizeof values};
+        const fi_rma_iov remote[] = {{0, 8, 1}, {0, 8, 2}};
+        const fi_msg_rma msg{&part, nullptr, 1, pair.a.peer, remote, 2, nullptr, 0};
+        pair.post([&] { return fi_writemsg(pair.a.ep.get(), &msg, FI_INJECT); });
+    });
+}
+
+Test(access_order, an_atomic_on_several_regions_teaches_the_key_of_each) {
+    expect_own_regions([](Pair& pair) {
+        std::uint64_t values[2] = {1, 2};
+        const fi_ioc part{values, 2};
+        const fi_rma_ioc remote[] = {{0, 1, 1}, {0, 1, 2}};
+        const fi_msg_atomic msg{.msg_iov = &part,
+                                .desc = nullptr,
+                                .iov_count = 1,
+                                .addr = pair.a.peer,
+                                .rma_iov = remote,
+                                .rma_iov_count = 2,
+                                .datatype = FI_UINT64,
+                                .op = FI_SUM,
+                                .context = nullptr,
+                                .data = 0};
+        pair.post([&] { return fi_atomicmsg(pair.a.ep.get(), &msg, FI_INJECT); });
+    });
+}
 
 /// What comes behind a fence stays in order when the fence has gone and other access follows.
 Test(access_order, access_behind_a_fence_is_not_overtaken_by_later_access, .timeout = 60) {
