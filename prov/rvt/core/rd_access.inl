@@ -162,7 +162,7 @@ util::Status RdEngine<Lock, Host>::fill_access(RdTxOp& op, const RdRma& request)
     }
     op.remote_count = static_cast<std::uint8_t>(request.remote_count);
     std::copy_n(request.remote, request.remote_count, op.remote.begin());
-    return op.take_buffers(request.iov, request.iov_count, has(request.flags, RdFlags::kInject));
+    return op.take_buffers({request.iov, request.iov_count}, has(request.flags, RdFlags::kInject));
 }
 
 template <class Lock, class Host>
@@ -190,12 +190,11 @@ util::Status RdEngine<Lock, Host>::fill_atomic(RdTxOp& op, const RdAtomic& reque
     }
     op.remote_count = static_cast<std::uint8_t>(request.remote_count);
     std::copy_n(request.remote, request.remote_count, op.remote.begin());
-    op.compare_count = static_cast<std::uint8_t>(request.compare_count);
-    std::copy_n(request.compare, request.compare_count, op.compare.begin());
     op.result_count = static_cast<std::uint8_t>(request.result_count);
     std::copy_n(request.result, request.result_count, op.result.begin());
-    return op.take_buffers(request.operand, is_read ? 0 : request.operand_count,
-                           has(request.flags, RdFlags::kInject));
+    return op.take_buffers({request.operand, is_read ? 0 : request.operand_count},
+                           has(request.flags, RdFlags::kInject),
+                           {request.compare, request.compare_count});
 }
 
 /// Decides how a write or read goes, if that has not been done.

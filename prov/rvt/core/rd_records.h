@@ -36,6 +36,14 @@ struct RdPart {
     bool has_more = false;  // the next part follows at once
 };
 
+/// Buffers of the application.
+struct RdBuffers {
+    const iovec* iov = nullptr;
+    std::size_t count = 0;
+
+    std::size_t length() const noexcept { return util::iov_length(iov, count); }
+};
+
 /// An operation of the application that could not be finished in its call: queued for a connection
 /// or for room, waiting for the peer's answer, or long.
 struct RdTxOp : util::Pooled {
@@ -100,22 +108,33 @@ struct RdTxOp : util::Pooled {
     std::array<Range, 2> shares{};
 
     /// Remembers the application's buffers, or with `copies` what is in them.
+    /// @param compared  With which an atomic compares.
     /// Returns: ENOMEM.
-    util::Status take_buffers(const iovec* buffers, std::size_t count, bool copies) noexcept {
+    util::Status take_buffers(RdBuffers sent, bool copies, RdBuffers compared = {}) noexcept {
+        iov_count = static_cast<std::uint8_t>(sent.count);
+        compare_count = static_cast<std::uint8_t>(compared.count);
         if (!copies) {
-            std::copy_n(buffers, count, iov.begin());
-            iov_count = static_cast<std::uint8_t>(count);
+            std::copy_n(sent.iov, sent.count, iov.begin());
+            std::copy_n(compared.iov, compared.count, compare.begin());
             return util::kOk;
         }
-        const std::size_t bytes = util::iov_length(buffers, count);
-        copy.reset(new (std::nothrow) std::byte[bytes]);
+        const std::size_t bytes = sent.length();
+        copy.reset(new (std::nothrow) std::byte[bytes + compared.length()]);
         if (!copy) {
             return ENOMEM;
         }
-        util::IovCursor(buffers, count).gather(copy.get(), bytes);
-        iov[0] = {copy.get(), bytes};
-        iov_count = 1;
+        keep_copy(sent, copy.get(), iov, iov_count);
+        keep_copy(compared, copy.get() + bytes, compare, compare_count);
         return util::kOk;
+    }
+
+  private:
+    static void keep_copy(RdBuffers from, std::byte* to, std::array<iovec, kMaxIov>& named,
+                          std::uint8_t& count) noexcept {
+        const std::size_t bytes = from.length();
+        util::IovCursor(from.iov, from.count).gather(to, bytes);
+        named[0] = {to, bytes};
+        count = count != 0 ? 1 : 0;
     }
 };
 

@@ -268,7 +268,7 @@ util::Status RdEngine<Lock, Host>::fill_message(RdTxOp& op, const RdSend& reques
     op.data = request.data;
     op.total = total;
     op.use = request.use;
-    return op.take_buffers(request.iov, request.iov_count, has(request.flags, RdFlags::kInject));
+    return op.take_buffers({request.iov, request.iov_count}, has(request.flags, RdFlags::kInject));
 }
 
 /// Queues an operation behind what waits for the same peer, and sends what can be sent.

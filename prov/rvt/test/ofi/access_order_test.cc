@@ -3,6 +3,7 @@
 // meant to, and none passes what it must not pass.
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "ofi/pair.h"
@@ -16,6 +17,10 @@ constexpr std::size_t kLong = 1u << 20;
 
 std::uint64_t written(const Pair& pair) {
     return fi_cntr_read(pair.a.cntrs[3].get());
+}
+
+std::uint64_t fetched(const Pair& pair) {
+    return fi_cntr_read(pair.a.cntrs[2].get());
 }
 
 std::uint64_t failed(const Pair& pair) {
@@ -127,4 +132,60 @@ Test(access_order, access_behind_a_cancelled_fence_is_not_overtaken, .timeout = 
     RVT_ASSERT(std::memcmp(target.data(), "last", 4) == 0);
     RVT_ASSERT(std::memcmp(target.data() + 4, a_lot.data(), kLong - 4) == 0);
     RVT_EQ(pair.a.next_error().err, FI_ECANCELED);
+}
+
+/// Both the operand and what it is compared with are the application's again at once.
+Test(access_order, an_injected_compare_keeps_what_it_compares_with) {
+    Pair pair;
+    std::uint64_t target = 5;
+    const auto region = pair.b.reg(&target, sizeof target, kAll, 1);
+    std::uint64_t operand = 7;
+    std::uint64_t compare = 5;
+    std::uint64_t result = 0;
+    const fi_ioc part{&operand, 1};
+    const fi_ioc compared{&compare, 1};
+    fi_ioc results{&result, 1};
+    const fi_rma_ioc remote{0, 1, 1};
+    const fi_msg_atomic msg{.msg_iov = &part,
+                            .desc = nullptr,
+                            .iov_count = 1,
+                            .addr = pair.a.peer,
+                            .rma_iov = &remote,
+                            .rma_iov_count = 1,
+                            .datatype = FI_UINT64,
+                            .op = FI_CSWAP,
+                            .context = nullptr,
+                            .data = 0};
+    // The first operation to a peer waits until that has been met.
+    RVT_OK(fi_compare_atomicmsg(pair.a.ep.get(), &msg, &compared, nullptr, 1, &results, nullptr, 1,
+                                FI_INJECT));
+    operand = 88;
+    compare = 99;
+    pair.until([&] { return fetched(pair) == 1; });
+    RVT_EQ(target, 7u);
+    RVT_EQ(result, 5u);
+}
+
+Test(access_order, an_injected_fetch_reads_several_values) {
+    Pair pair;
+    std::uint64_t target[8];
+    std::iota(std::begin(target), std::end(target), 1);
+    const auto region = pair.b.reg(target, sizeof target, kAll, 1);
+    std::uint64_t result[8] = {};
+    fi_ioc results{result, 8};
+    const fi_rma_ioc remote{0, 8, 1};
+    const fi_msg_atomic msg{.msg_iov = nullptr,
+                            .desc = nullptr,
+                            .iov_count = 0,
+                            .addr = pair.a.peer,
+                            .rma_iov = &remote,
+                            .rma_iov_count = 1,
+                            .datatype = FI_UINT64,
+                            .op = FI_ATOMIC_READ,
+                            .context = nullptr,
+                            .data = 0};
+    pair.post(
+        [&] { return fi_fetch_atomicmsg(pair.a.ep.get(), &msg, &results, nullptr, 1, FI_INJECT); });
+    pair.until([&] { return fetched(pair) == 1; });
+    RVT_EQ(std::memcmp(result, target, sizeof target), 0);
 }
