@@ -205,7 +205,9 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::respond(Peer& peer, RdResponse response) noexcept {
     peer.responses.push_back(std::move(response));
-    while (!peer.responses.empty() && run_response(peer, peer.responses.front())) {
+    // Replies that wait are older; of one operation's results the initiator only knows the order.
+    while (peer.replies.empty() && !peer.responses.empty() &&
+           run_response(peer, peer.responses.front())) {
         peer.responses.pop_front();
     }
     if (!peer.responses.empty()) {

@@ -189,3 +189,44 @@ Test(access_order, an_injected_fetch_reads_several_values) {
     pair.until([&] { return fetched(pair) == 1; });
     RVT_EQ(std::memcmp(result, target, sizeof target), 0);
 }
+
+/// The results of a fetch of several pieces come back in the order of the pieces, also where the
+/// first of them finds no room at once.
+Test(access_order, results_of_several_pieces_keep_their_order, .timeout = 60) {
+    Pair pair;
+    std::uint64_t counted = 0;
+    std::uint64_t target[9];
+    std::iota(std::begin(target), std::end(target), 1);
+    const auto counter = pair.b.reg(&counted, sizeof counted, kAll, 1);
+    const auto region = pair.b.reg(target, sizeof target, kAll, 2);
+    send_one(pair);
+    constexpr std::uint64_t kRounds = 4;
+    constexpr std::uint64_t kAdds = 30;
+    const std::uint64_t one = 1;
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+        for (std::uint64_t i = 0; i < kAdds; ++i) {
+            RVT_OK(fi_atomic(pair.a.ep.get(), &one, 1, nullptr, pair.a.peer, 0, 1, FI_UINT64,
+                             FI_SUM, nullptr));
+        }
+        fi_cntr_read(pair.b.cntrs[0].get());  // answers more than the ring of answers holds
+    }
+    fi_cntr_read(pair.a.cntrs[0].get());
+    std::uint64_t result[9] = {};
+    fi_ioc results{result, 9};
+    const fi_rma_ioc remote[] = {{0, 1, 2}, {8, 8, 2}};
+    const fi_msg_atomic msg{.msg_iov = nullptr,
+                            .desc = nullptr,
+                            .iov_count = 0,
+                            .addr = pair.a.peer,
+                            .rma_iov = remote,
+                            .rma_iov_count = 2,
+                            .datatype = FI_UINT64,
+                            .op = FI_ATOMIC_READ,
+                            .context = nullptr,
+                            .data = 0};
+    RVT_OK(fi_fetch_atomicmsg(pair.a.ep.get(), &msg, &results, nullptr, 1, 0));
+    pair.until([&] { return fetched(pair) == 1; });
+    RVT_EQ(std::memcmp(result, target, sizeof target), 0);
+    pair.until([&] { return written(pair) == kRounds * kAdds; });
+    RVT_EQ(counted, kRounds * kAdds);
+}
