@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rdma/fabric.h>
@@ -125,6 +126,21 @@ std::vector<Section> parameters() {
     return {section};
 }
 
+/// What the provider has refused since it was asked last.
+std::vector<Section> refusals() {
+    std::vector<Section> sections;
+    for (const Refused& refused : take_refusals()) {
+        Section section;
+        section.title = refused.device + " refuses";
+        section.add("hint", refused.hint);
+        section.add("asked", refused.asked);
+        section.add("offered", refused.offered);
+        section.add("change", advice(refused));
+        sections.push_back(section);
+    }
+    return sections;
+}
+
 /// Answers --why. Returns: false when the hints make no sense.
 bool why(const std::string& text, std::vector<Section>& sections) {
     std::string error;
@@ -136,15 +152,7 @@ bool why(const std::string& text, std::vector<Section>& sections) {
     take_refusals();
     fi_info* found = nullptr;
     const int result = fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
-    for (const Refused& refused : take_refusals()) {
-        Section section;
-        section.title = refused.device + " refuses";
-        section.add("hint", refused.hint);
-        section.add("asked", refused.asked);
-        section.add("offered", refused.offered);
-        section.add("change", advice(refused));
-        sections.push_back(section);
-    }
+    sections = refusals();
     for (const fi_info* info = found; info != nullptr; info = info->next) {
         Section section;
         section.title =
@@ -155,10 +163,8 @@ bool why(const std::string& text, std::vector<Section>& sections) {
     }
     fi_freeinfo(found);
     if (sections.empty()) {
-        std::fprintf(
-            stderr, "rvt_info: the provider did not answer: %s; FI_PROVIDER_PATH=%s\n",
-            fi_strerror(-result),
-            getenv("FI_PROVIDER_PATH") != nullptr ? getenv("FI_PROVIDER_PATH") : "(not set)");
+        std::fprintf(stderr, "rvt_info: the provider says no more than: %s\n",
+                     fi_strerror(-result));
         return false;
     }
     return true;
@@ -194,6 +200,13 @@ int parse_options(int argc, char** argv, Options& options) {
 
 int run(const Options& options) {
     Report report;
+    std::vector<Section> all_parameters = parameters();
+    if (all_parameters.front().values.empty()) {
+        std::fprintf(stderr,
+                     "rvt_info: libfabric does not find the provider; set FI_PROVIDER_PATH to the "
+                     "folder of librvt-fi.so\n");
+        return 1;
+    }
     if (options.has_why) {
         std::vector<Section> sections;
         if (!why(options.why, sections)) {
@@ -210,15 +223,11 @@ int run(const Options& options) {
     }
     if (report.parts.empty()) {
         report.parts.emplace_back("devices", devices());
-        report.parts.emplace_back("interfaces", interfaces());
-        report.parts.emplace_back("parameters", parameters());
         if (report.parts.front().second.empty()) {
-            std::fprintf(
-                stderr,
-                "rvt_info: libfabric does not find the provider; set FI_PROVIDER_PATH to the "
-                "folder of librvt-fi.so\n");
-            return 1;
+            report.parts.emplace_back("why", refusals());
         }
+        report.parts.emplace_back("interfaces", interfaces());
+        report.parts.emplace_back("parameters", std::move(all_parameters));
     }
     options.is_json ? print_json(report) : print_text(report);
     return 0;

@@ -93,11 +93,17 @@ std::string advice(const Refused& refused) {
                "FI_RVT_HOST_REMOTE=1";
     }
     if (refused.hint == "ep_attr->type") {
-        return "ask for FI_EP_RDM, or leave the type open";
+        return "ask for FI_EP_RDM, FI_EP_MSG or FI_EP_DGRAM, or leave the type open";
     }
     if (refused.hint == "node, service" || refused.hint == "dest_addr" ||
         refused.hint == "src_addr") {
         return "name an address of this host";
+    }
+    if (refused.hint.starts_with("FI_RVT_")) {
+        return "set " + refused.hint + " to one of these, or do not set it";
+    }
+    if (refused.hint == "domain_attr->mr_mode") {
+        return "give mr_mode the bits that are named";
     }
     if (refused.offered.starts_with("at most")) {
         return "ask for " + refused.offered + ", or leave the hint 0";

@@ -30,6 +30,10 @@ check 'a refused hint is named' 'hint +ep_attr->protocol' "$info" --why ep.proto
 check 'what is offered is named' 'offered +at most 4096' "$info" --why tx.inject_size=65536
 check 'what to change is said' 'FI_RVT_HOST_REMOTE=1' \
     env FI_RVT_ROCE=0 "$info" --why 'caps=TAGGED|REMOTE_COMM'
+check 'bits that are missing are to be given' 'give mr_mode the bits' \
+    "$info" --why 'ep.type=FI_EP_MSG,caps=FI_MSG|FI_RMA,domain.mr_mode=0'
+check 'where a variable leaves no device it is said which' 'set FI_RVT_ROCE_INTERFACE to' \
+    env FI_RVT_ROCE_INTERFACE=nowhere0 "$info"
 check 'an accepted request says what it gets' 'accepts' "$info" --why caps=FI_TAGGED
 check 'a parameter changes the answer' 'accepts' \
     env FI_RVT_ROCE=0 FI_RVT_HOST_REMOTE=1 "$info" --why 'caps=TAGGED|REMOTE_COMM'
@@ -54,6 +58,9 @@ wait
 check 'an unknown hint is an error' 'status 2' status_of "$info" --why nonsense=1
 check 'a missing provider is an error' 'status 1' \
     status_of env FI_PROVIDER_PATH=/nonexistent "$info"
+check 'it is when something is asked, too' 'status 1' \
+    status_of env FI_PROVIDER_PATH=/nonexistent "$info" --why caps=FI_MSG
+check 'and when a peer is' 'status 1' status_of env FI_PROVIDER_PATH=/nonexistent "$info" --peer 127.0.0.1:9
 if command -v python3 >/dev/null; then
     check 'the JSON is well formed' '"hint"' \
         bash -c "'$info' --json --why ep.protocol=5 | python3 -m json.tool"
