@@ -25,7 +25,7 @@ as_root() {
 # install_packages SET... : installs from scripts/debian-packages what is not there yet.
 install_packages() {
     local set missing=()
-    command -v dpkg-query > /dev/null || fail 'not a Debian system; see README.md for what to install'
+    command -v dpkg-query > /dev/null || fail 'not a Debian system; scripts/debian-packages names what to install'
     for set in "$@"; do
         while read -r package; do
             dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null | grep -qx installed ||

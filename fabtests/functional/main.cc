@@ -147,6 +147,7 @@ int report(const Counts& counts, const Options& options) {
         "  -c  pin rank n to the nth of these CPUs\n"
         "  -m  fail unless at least COUNT cases pass\n"
         "  -n  rank n runs in the nth of these network namespaces\n"
+        "  -r  run all of it REPEATS times\n"
         "  -6  endpoints have IPv6 addresses\n"
         "  -R  only rank 0 or 1 runs here, the other one by such a command on another host,\n"
         "      whose IPv4 address rank 0 needs, by -a\n"

@@ -46,7 +46,7 @@ bool get_bool(const void* value, std::size_t bytes, bool& is_set) noexcept {
 /// Bytes of messages: the library's limit is the address space.
 constexpr std::size_t kMaxMessage = SIZE_MAX >> 1;
 
-/// This device is shared memory and nothing else: that cannot be forbidden.
+/// Peers of this host are reached through shared memory and no other way: that cannot be forbidden.
 int set_shared_memory(const void* value, std::size_t bytes) noexcept {
     bool is_permitted = false;
     if (!get_bool(value, bytes, is_permitted)) {

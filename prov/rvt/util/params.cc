@@ -48,7 +48,7 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kRoceInterface, "roce_interface", ParamType::kText, 0, 0, 0, "",
      "the network interface whose address endpoints get that do not ask for one"},
     {ParamId::kRoceMtu, "roce_mtu", ParamType::kNumber, 0, 0, 8960, "bytes",
-     "payload of a packet: a multiple of 64 from 256 on; 0: the most that the interface takes"},
+     "payload of a packet: a multiple of 64 from 256 on; 0: the most that the interface and the route take"},
     {ParamId::kRocePort, "roce_port", ParamType::kNumber, 0, 0, 65535, "",
      "the UDP port that all MSG and DGRAM endpoints of an address share, ports of addresses being service numbers of "
      "rdma_cm: 4791 for peers that are kernel rxe devices or RoCE NICs; 0: a UDP port for each"},
@@ -74,7 +74,7 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kHmemZe, "hmem_ze", ParamType::kBool, 1, 0, 1, "",
      "let memory of Level Zero's devices be registered (FI_HMEM_ZE), where libze_loader.so.1 is there"},
     {ParamId::kVerbs, "verbs", ParamType::kBool, 1, 0, 1, "",
-     "use NICs, through rdma-core: domains of FI_EP_MSG for them, and the connections of RDM endpoints between them"},
+     "use NICs, through rdma-core: domains of FI_EP_MSG and FI_EP_DGRAM, and the connections of RDM endpoints between them"},
     {ParamId::kVerbsEmulated, "verbs_emulated", ParamType::kBool, 0, 0, 1, "",
      "let NICs that the kernel emulates (rxe) carry connections of RDM endpoints, too"},
     {ParamId::kVerbsOnDemand, "verbs_on_demand", ParamType::kBool, 1, 0, 1, "",
