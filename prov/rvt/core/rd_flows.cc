@@ -577,6 +577,17 @@ void RdFlows::take_errors() noexcept {
             end_locked(*link);
         }
     }
+    if (!cq_->take_overrun()) {
+        return;
+    }
+    // Of each request there is one, so that many pairs that fail at a time fill the queue.
+    const util::Guard guard(lock_);
+    for (auto& [id, link] : links_) {
+        const Qp* const qp = link.flow->is_over_nic() ? nullptr : link.flow->qp_.get();
+        if (qp != nullptr && qp->state() == QpState::kErr) {
+            end_locked(link);
+        }
+    }
 }
 
 /// Without its address a device reaches nobody, and packets of a size that the peer was told of

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -135,6 +136,11 @@ Status VerbsCq::req_notify(bool solicited_only) noexcept {
 bool VerbsCq::is_overrun() const noexcept {
     const util::Guard guard(lock_);
     return overrun_;
+}
+
+bool VerbsCq::take_overrun() noexcept {
+    const util::Guard guard(lock_);
+    return std::exchange(overrun_, false);
 }
 
 bool VerbsCq::push(const Wc& wc, bool solicited) noexcept {

@@ -2,8 +2,8 @@
 //
 // The completion queue of verbs: the ring of core/cq.h under a lock of its own, with notification
 // through a completion channel, and with verbs' view of overflow: the entry that finds no room is
-// refused, and the queue is in error from then on. IBTA vol. 1, 10.2.6; ibv_poll_cq(3),
-// ibv_req_notify_cq(3).
+// refused, and the queue is in error from then on, unless take_overrun() ends that. IBTA vol.
+// 1, 10.2.6; ibv_poll_cq(3), ibv_req_notify_cq(3).
 #pragma once
 
 #include <cstdint>
@@ -84,6 +84,9 @@ class VerbsCq : public Object {
     /// Whether a completion was lost for want of room. Such a queue takes no more; what it holds
     /// can be read.
     [[nodiscard]] bool is_overrun() const noexcept;
+    /// The same, and from now on it takes completions again. For who finds out another way what was
+    /// lost.
+    bool take_overrun() noexcept;
 
     /// False when it is empty. Threads: any; entries of another thread may be seen later.
     /// Precondition: not of a verb-grade device.

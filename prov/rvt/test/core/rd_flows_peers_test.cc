@@ -340,3 +340,45 @@ Test(rd_flows, an_address_that_is_back_takes_flows_again) {
     net.a.flows->connect(net.b.address());
     RVT_ASSERT(net.run_until([&] { return net.a.opens == 2 && net.b.opens == 2; }));
 }
+
+/// What their pairs report of all that was under way is more than the flows' queue of errors holds.
+Test(rd_flows, peers_whose_hosts_fall_silent_together_are_all_given_up, .timeout = 30) {
+    fake::Wire wire;
+    FlowTalker a{wire, 1, 11};
+    FlowTalker b{wire, 2, 12};
+    FlowTalker c{wire, 3, 13};
+    FlowTalker d{wire, 4, 14};
+    const auto meet = [&](FlowTalker& peer) {
+        a.flow = nullptr;
+        a.flows->connect(peer.address());
+        while (a.flow == nullptr) {
+            a.poll();
+            peer.poll();
+            now_us += 20;
+        }
+        return a.flow;
+    };
+    core::RdFlow* const to_d = meet(d);
+    core::RdFlow* const to_b = meet(b);
+    core::RdFlow* const to_c = meet(c);
+    b.cut_off();
+    c.cut_off();
+    const std::string text(300, 'x');
+    for (core::RdFlow* const flow : {to_b, to_c}) {
+        a.flow = flow;
+        while (a.lend(2, text, true)) {
+        }
+    }
+    const auto wait_for = [&](int ends) {
+        for (const auto end = now_us + 80 * kSecondUs; now_us < end && a.ends != ends;
+             now_us += kSecondUs) {
+            a.poll();
+        }
+        RVT_EQ(a.ends, ends);
+    };
+    wait_for(2);
+    d.cut_off();
+    a.flow = to_d;
+    RVT_ASSERT(a.say(2, "are you there?"));
+    wait_for(3);
+}
