@@ -71,7 +71,8 @@ int zeMemGetAllocProperties(void* in, const void* address, AllocProperties* prop
     *of_device = found ? &device : nullptr;
     ExportFd* const exported = properties->next;
     if (found && exported != nullptr && exported->stype == kExportFd) {
-        exported->fd = fab::standin::share_file(found->memory);
+        // Stays the driver's.
+        exported->fd = world().how == fab::standin::How::kWithoutShare ? -1 : found->memory.fd;
     }
     return kSuccess;
 }

@@ -31,7 +31,7 @@ class Copier {
     /// none does.
     [[nodiscard]] virtual int device_kind() const noexcept = 0;
 
-    /// A dma-buf for the allocation.
+    /// A dma-buf for the allocation; the descriptor is the caller's.
     struct DmaBuf {
         util::UniqueFd fd;
         std::uint64_t offset = 0;  // of the allocation in it

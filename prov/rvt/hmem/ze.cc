@@ -202,7 +202,8 @@ util::Result<Allocation> Ze::find(const void* address, std::uint64_t bytes) noex
     return EFAULT;
 }
 
-/// Only what was allocated to be exported can be; the descriptor is of the whole allocation.
+/// Only what was allocated to be exported can be; the descriptor is of the whole allocation. It
+/// stays the driver's, which answers with the same one each time.
 util::Result<Claimant::DmaBuf> Ze::dma_buf(const Allocation& of) noexcept {
     ExportFd exported{.stype = kExportFd, .next = nullptr, .flags = kExternalDmaBuf, .fd = -1};
     AllocProperties properties{};
@@ -215,7 +216,10 @@ util::Result<Claimant::DmaBuf> Ze::dma_buf(const Allocation& of) noexcept {
         exported.fd < 0) {
         return EOPNOTSUPP;
     }
-    DmaBuf result{.fd = util::UniqueFd(exported.fd)};
+    DmaBuf result{.fd = util::duplicate(exported.fd)};
+    if (!result.fd.is_open()) {
+        return errno;
+    }
     if (ze_.get_address_range(of.context, at(of, 0), &base, &size) != kZeSuccess) {
         return EOPNOTSUPP;
     }

@@ -6,10 +6,13 @@
 
 #include "ofi/on_device.h"
 #include "ofi/pair.h"
+#include "util/unique_fd.h"
 
 using namespace rvt::test;
 using fab::standin::How;
 using fab::standin::Library;
+
+extern "C" int standin_dma_buf(const void* memory);
 
 namespace {
 
@@ -92,6 +95,19 @@ Test(hmem_kinds, who_does_not_say_whose_memory_it_is_need_not) {
                              nullptr);
         });
         RVT_ASSERT(fi_mr_desc(mr.get()) != nullptr);
+    }
+}
+
+Test(hmem_kinds, the_descriptor_of_an_allocation_stays_level_zeros) {
+    fab::standin::use(How::kMappable, Library::kZe);
+    const Opened open = with_device_memory();
+    const OnDevice memory;
+    for (int turn = 0; turn < 2; ++turn) {
+        fid_mr* mr = nullptr;
+        RVT_OK(try_reg(open.domain.get(), memory.at(), 64, FI_HMEM_ZE, &mr));
+        RVT_OK(fi_close(&mr->fid));
+        const rvt::util::UniqueFd another(standin_dma_buf(memory.at()));  // of the driver's
+        RVT_ASSERT(another.is_open());
     }
 }
 
