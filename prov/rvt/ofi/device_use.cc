@@ -193,6 +193,9 @@ util::Result<core::DevicePlace> DeviceUse::device_place(std::uint32_t kind,
 int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place,
                             core::CpuAccess access, Refresh when) noexcept {
     const Mr& mr = *static_cast<const Mr*>(desc);
+    if (imported_ == Imported::kStays && mr.imported != nullptr) {
+        return 0;
+    }
     if (mr.device == nullptr) {
         // With a NIC, ordinary memory has a descriptor, too.
         return mr.imported == nullptr ? 0 : -FI_EOPNOTSUPP;

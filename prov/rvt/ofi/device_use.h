@@ -148,7 +148,11 @@ class DeviceUse final : public core::BufferUse {
 /// The buffers of one call, where the CPU finds them.
 class DeviceBuffers {
   public:
-    explicit DeviceBuffers(DeviceUses& all) noexcept : all_(all) {}
+    /// Whether what a NIC reaches by itself stays where it is, or is copied as well.
+    enum class Imported : std::uint8_t { kIsCopied, kStays };
+
+    explicit DeviceBuffers(DeviceUses& all, Imported imported = Imported::kIsCopied) noexcept
+        : all_(all), imported_(imported) {}
 
     /// When what the operation reads is copied to the host: in the call, or if the engine asks for
     /// it (BufferUse::refresh).
@@ -182,6 +186,7 @@ class DeviceBuffers {
     void name_for_nics(const Mr& mr, const void* named) noexcept;
 
     DeviceUses& all_;
+    const Imported imported_;
     std::unique_ptr<DeviceUse> use_;
 };
 

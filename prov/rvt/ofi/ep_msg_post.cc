@@ -83,7 +83,7 @@ template <std::size_t kMost>
         operands = is_extended && bytes < post.operand_bytes ? i + 1 : operands;
         bytes += iov[i].iov_len;
     }
-    DeviceBuffers device(ep.device_uses);
+    DeviceBuffers device(ep.device_uses, DeviceBuffers::Imported::kStays);
     int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
     refused = refused == 0 ? device.take(own.data() + operands, desc + operands, count - operands,
                                          core::CpuAccess::kWrite)

@@ -2,6 +2,7 @@
 // Memory of devices in the domain of a NIC, over stand-ins for both: what the NIC imports it is
 // given by the device's own addresses, anything else is copied.
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "common/standin.h"
@@ -242,6 +243,32 @@ Test(nic_hmem, a_request_names_memory_of_both) {
         RVT_EQ(list[1].addr, address_of(at.with.memory.data()));
         RVT_NE(list[0].lkey, list[1].lkey);
     }
+}
+
+/// And one region may be imported where another is not.
+Test(nic_hmem, a_request_names_what_is_imported_and_what_is_copied) {
+    Devices at(EOPNOTSUPP);
+    RVT_EQ(at.try_reg(kHere), 0);
+    const std::uint64_t copy = at.region().addr;
+    fid_mr* const copied = std::exchange(at.mr, nullptr);
+    char* const memory = at.memory;
+    at.on.mock.dmabuf_error = 0;
+    at.memory = static_cast<char*>(fab::standin::allocate(kBytes));
+    RVT_EQ(at.try_reg(kHere), 0);
+    const iovec buffers[] = {{memory, 300}, {at.memory, 200}};
+    void* desc[] = {fi_mr_desc(copied), at.desc()};
+    const auto expect_both = [&](const auto& list) {
+        RVT_EQ(list[0].addr, copy);
+        RVT_EQ(list[1].addr, address_of(at.memory));
+        RVT_NE(list[0].lkey, list[1].lkey);
+    };
+    RVT_EQ(fi_sendv(at.ep, buffers, desc, 2, 0, &at), 0);
+    expect_both(at.on.mock.lists.back());
+    RVT_EQ(fi_readv(at.ep, buffers, desc, 2, 0, 0x1000, 5, &at), 0);
+    expect_both(at.on.mock.lists.back());
+    RVT_EQ(fi_recvv(at.ep, buffers, desc, 2, 0, &at), 0);
+    expect_both(at.on.mock.receives.back().second);
+    RVT_EQ(fi_close(&copied->fid), 0);
 }
 
 Test(nic_hmem, what_a_nic_that_is_gone_had_under_way_is_canceled) {
