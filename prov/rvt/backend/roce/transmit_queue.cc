@@ -277,6 +277,11 @@ void TransmitQueue::flush_locked() noexcept {
             }
             done += static_cast<std::size_t>(sent);
             waits_since_ = {};
+            if (done < messages_) {
+                // What has stopped the call it does not say: it may have been a report, of which
+                // no other call tells any more.
+                has_report_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+            }
             continue;
         }
         const int error = -sent;

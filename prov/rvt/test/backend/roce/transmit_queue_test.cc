@@ -133,3 +133,23 @@ Test(roce_transmit, word_of_a_refused_packet_is_heeded_and_costs_no_other_packet
     RVT_EQ(sink.qpn, kQpn);
     device.set_mad_sink(nullptr);
 }
+
+Test(roce_transmit, word_of_a_packet_that_was_refused_among_others_is_heeded, .timeout = 30) {
+    Pair<Roce> pair({.type = QpType::kUd});
+    Refused sink;
+    Device& device = *pair.a().device;
+    device.set_mad_sink(&sink);
+    const Packet packet;
+    RVT_ASSERT(packet.send(device, address_of_nobody()));
+    RVT_ASSERT(packet.send(device, pair.b().device->address()));
+    // In one call, in which this host mostly answers the first before it takes the second.
+    device.progress();
+    RVT_ASSERT(arrives(pair));
+    while (sink.count == 0) {
+        device.progress();
+    }
+    RVT_EQ(sink.count, 1u);
+    pollfd told{.fd = pair.backend().packet_device(kA).wire_fd(), .events = 0, .revents = 0};
+    RVT_EQ(poll(&told, 1, 0), 0);  // nothing keeps a sleeper awake
+    device.set_mad_sink(nullptr);
+}
