@@ -81,14 +81,16 @@ Status find_interface(Visit visit) {
     return found ? kOk : Status(ENODEV);
 }
 
-bool has_ip(const ifaddrs& interface, const util::SockAddr& address) {
+/// Several interfaces may have one link-local address: its scope says which.
+bool has_ip(const ifaddrs& interface, util::SockAddr address) {
     if (address.is_loopback()) {
         return (interface.ifa_flags & IFF_LOOPBACK) != 0;  // it has all of 127.0.0.0/8
     }
     const std::size_t bytes =
         interface.ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
     const auto own = util::SockAddr::from(interface.ifa_addr, bytes);
-    return own.is_ok() && own.value().family == address.family && own.value().ip == address.ip;
+    address.port = 0;
+    return own.is_ok() && own.value() == address;
 }
 
 /// Datagrams to groups leave by the interface of the address, wherever routes lead.

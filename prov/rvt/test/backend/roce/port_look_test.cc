@@ -7,6 +7,8 @@
 #include "common/own_network.h"
 #include "core/registry.h"
 
+#include <net/if.h>
+
 using namespace rvt;
 
 namespace {
@@ -70,4 +72,27 @@ Test(roce_port_look, an_interface_that_is_removed_is_a_port_that_is_down) {
 Test(roce_port_look, a_cable_that_is_out_is_no_port_that_is_down) {
     Looking looking;
     RVT_ASSERT(!looking.after("ip link set wire0 down").is_port_down());
+}
+
+Test(roce_port_look, a_link_local_address_is_that_of_the_interface_that_it_names) {
+    if (!test::enter_own_network()) {
+        cr_skip_test("this user may make no network of its own");
+    }
+    RVT_EQ(std::system("ip link add wire2 mtu 1300 type veth peer name wire3 && "
+                       "ip addr add fe80::77/64 dev wire0 nodad && "
+                       "ip addr add fe80::77/64 dev wire2 nodad && "
+                       "ip link set wire3 up && ip link set wire2 up"),
+           0);
+    core::Registry registry;
+    util::SockAddr address = util::SockAddr::from_string("[fe80::77]:0").value();
+    std::uint32_t payloads[2] = {};
+    for (const int i : {0, 1}) {
+        address.scope_id = if_nametoindex(i == 0 ? "wire0" : "wire2");
+        const auto opened = roce::PacketDevice::open(registry, {.address = address});
+        RVT_OK(opened);
+        payloads[i] = opened.value()->device().payload_bytes();
+        RVT_OK(opened.value()->close());
+    }
+    RVT_ASSERT(payloads[0] > 1300);
+    RVT_ASSERT(payloads[1] < 1300);
 }
