@@ -33,6 +33,10 @@ constexpr std::uint8_t kReads = 16;         // and atomics, under way in each di
 
 constexpr std::uint32_t kLeastMtu = 256;
 
+// How many requests may wait their listeners say, which refuse further ones at once; the manager
+// would only drop them, those to other listeners among them.
+constexpr std::uint32_t kMostWaiting = CmConfig{}.max_connections;
+
 // A port tells by its GUID that it is one of rvt, and what it has beyond IBTA: a locally
 // administered one, 02 "rvt", then a byte of capabilities and three of chance.
 constexpr std::uint64_t kRvtGuid = 0x0272767400000000;
@@ -106,7 +110,8 @@ CmRcPort::CmRcPort(const CmRcPortAttr& attr)
       is_hot_(*attr.is_hot),
       agent_({.local = device_.address(),
               .ca_guid = kRvtGuid | kHasExtendedAtomics | (random_number() & kGuidChance),
-              .secret = {random_number(), random_number()}},
+              .secret = {random_number(), random_number()},
+              .max_half_open = kMostWaiting},
              *this),
       datagrams_(agent_, device_.address().port, connect_timeout_us_),
       random_(random_number() | 1) {

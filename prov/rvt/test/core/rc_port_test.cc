@@ -67,6 +67,16 @@ struct Notes final : RcUser, RcListener {
     void device_failed(int why) noexcept override { device_error = why; }
 };
 
+/// Leaves all requests without an answer.
+struct Patient final : RcListener {
+    unsigned requests = 0;
+    bool requested(const CmEvent& /*event*/,
+                   std::span<const std::byte> /*with*/) noexcept override {
+        ++requests;
+        return true;
+    }
+};
+
 /// The peer.
 struct Stranger final : MadSink, CmWire {
     Device& device;
@@ -99,11 +109,12 @@ struct Stranger final : MadSink, CmWire {
         }
         core::send_mad(device, to.dest, bytes);
     }
-    CmHandle call(std::string_view data, std::uint16_t service = kService) {
+    CmHandle call(std::string_view data, std::uint16_t service = kService,
+                  std::uint32_t qpn = 0x1234) {
         return agent
             .connect({.service_id = id_of(service),
                       .dest = {.dest = peer.address()},
-                      .own = {.qpn = 0x1234,
+                      .own = {.qpn = qpn,
                               .starting_psn = kPsn,
                               .responder_resources = 1,
                               .initiator_depth = 2},
@@ -242,6 +253,17 @@ Test(rc_port, a_number_without_a_listener_is_an_invalid_service) {
     RVT_OK(world.port.listen(kService, world.notes));
     world.stranger.call("", kService + 1);
     RVT_EQ(world.next(CmEventType::kRejected).reason, CmRejectReason::kInvalidServiceId);
+}
+
+Test(rc_port, how_many_requests_may_wait_is_their_listeners_matter) {
+    World world;
+    Patient listener;
+    RVT_OK(world.port.listen(kService, listener));
+    for (unsigned i = 1; i <= 5000; ++i) {
+        world.stranger.call("", kService, 0x1000 + i);
+        world.await([&] { return listener.requests == i; });
+    }
+    world.port.unlisten(kService);
 }
 
 Test(rc_port, each_number_has_its_listener_and_they_end_alone) {
