@@ -118,11 +118,12 @@ bool is_local_address(const SockAddr& address) {
 }
 
 bool is_address_of(std::string_view interface, const SockAddr& address) {
+    SockAddr host = address;
+    host.port = 0;
     const InterfaceList all = all_interfaces();
     for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
         const auto own = address_of(*one);
-        if (own && own->family == address.family && own->ip == address.ip &&
-            (interface.empty() || interface == one->ifa_name)) {
+        if (own && *own == host && (interface.empty() || interface == one->ifa_name)) {
             return true;
         }
     }

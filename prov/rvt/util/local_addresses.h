@@ -15,7 +15,8 @@ namespace rvt::util {
 /// counts too.
 bool is_local_address(const SockAddr& address);
 
-/// Whether the interface of this name has this address, with any port. No name: any interface.
+/// Whether the interface of this name has this address, with any port and with the scope that it
+/// names, if any. No name: any interface.
 bool is_address_of(std::string_view interface, const SockAddr& address);
 
 /// The address of this host from which packets to `dest` leave, with port 0; nothing: there is no

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include <net/if.h>
 #include <netinet/in.h>
 
 #include <criterion/criterion.h>
@@ -113,6 +114,21 @@ Test(local_addresses, that_others_cannot_reach_are_left_out, .timeout = 30) {
     ip("addr del 10.2.0.1/24 dev eth1");
     expect(network_interfaces(AF_INET), "none");
     expect(best(AF_INET6), "[fd00:2::1]:0");
+}
+
+Test(local_addresses, that_are_link_local_are_those_of_the_interface_that_they_name,
+     .timeout = 30) {
+    Host host;
+    host.add("eth0");
+    host.add("eth1");
+    ip("addr add fe80::77/64 dev eth0 nodad");
+    SockAddr address = SockAddr::from_string("[fe80::77]:1").value();
+    RVT_ASSERT(is_local_address(address));
+    address.scope_id = if_nametoindex("eth0");
+    RVT_ASSERT(is_address_of("eth0", address));
+    address.scope_id = if_nametoindex("eth1");
+    RVT_ASSERT(!is_address_of("eth0", address));
+    RVT_ASSERT(!is_local_address(address));
 }
 
 Test(local_addresses, of_a_named_interface_is_taken_whatever_it_is, .timeout = 30) {
