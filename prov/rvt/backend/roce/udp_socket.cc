@@ -131,6 +131,10 @@ bool join_v6(int fd, const util::SockAddr& group, unsigned interface) noexcept {
     ipv6_mreq request{};
     std::memcpy(&request.ipv6mr_multiaddr, group.ip.data(), sizeof request.ipv6mr_multiaddr);
     request.ipv6mr_interface = interface;
+    // IPV6_MULTICAST_ALL, unlike that of join_v4(), leaves what has come by an interface where
+    // another socket has joined the group. Of link-local scope, a group is bound already, and older
+    // kernels refuse: then it stays with that.
+    set(fd, SOL_SOCKET, SO_BINDTOIFINDEX, static_cast<int>(interface));
     return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0) &&
            setsockopt(fd, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &request, sizeof request) == 0;
 }

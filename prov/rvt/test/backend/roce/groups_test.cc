@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Groups of IP multicast between two devices of this host.
+// Groups of IP multicast between devices of this host.
+#include <cstdlib>
 #include <string>
 
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include "common/own_network.h"
 #include "conform/fixture.h"
 #include "core/addresses.h"
+#include "protocol/headers.h"
 #include "util/local_addresses.h"
 
 using namespace rvt;
@@ -71,6 +73,47 @@ void reaches_a_member_on_another_device(const util::SockAddr& at) {
     RVT_EQ(received.src_port, pair.a().device->address().port);
     RVT_ASSERT(pair.b().holds(kGrhBytes, 64, 1));
     RVT_OK(pair.b().qp->detach_mcast(joiners.group));
+}
+
+/// A device at an address of a network that this test has to itself.
+struct Station {
+    Registry registry;
+    std::unique_ptr<roce::PacketDevice> device;
+
+    explicit Station(const char* at)
+        : device(roce::PacketDevice::open(registry,
+                                          {.address = util::SockAddr::from_string(at).value(),
+                                           .joins_groups = true,
+                                           .now_us = fake_now})
+                     .take()) {}
+    ~Station() { RVT_OK(device->close()); }
+    Station(const Station&) = delete;
+    Station& operator=(const Station&) = delete;
+
+    /// Sends a packet for no pair.
+    void send(const Address& group) {
+        std::array<std::byte, protocol::kMaxHeaderBytes> headers{};
+        const std::size_t bytes = protocol::encode({.dest_qpn = 0x123}, headers.data());
+        const OutPacket packet{.headers = {headers.data(), bytes}};
+        RVT_EQ(device->send({.dest = group}, {&packet, 1}), 1);
+        device->flush();
+    }
+    /// Packets that have come since the last question.
+    unsigned received() { return device->poll(device->device()); }
+    void await_packet() {
+        unsigned packets = 0;
+        for (int i = 0; i < 1000 && packets == 0; ++i) {
+            packets = received();
+            std::this_thread::yield();
+        }
+        RVT_EQ(packets, 1);
+    }
+};
+
+void enter_own_network_or_skip() {
+    if (!test::enter_own_network()) {
+        cr_skip_test("this user may make no network of its own");
+    }
 }
 
 }  // namespace
@@ -140,4 +183,23 @@ Test(roce_groups, a_group_of_the_other_version_of_ip_cannot_be_joined, .timeout 
     Joiners joiners;
     RVT_EQ(joiners.pair.b().qp->attach_mcast(own_group(AF_INET6)), EAFNOSUPPORT);
     RVT_EQ(joiners.pair.b().qp->detach_mcast(own_group(AF_INET6)), EINVAL);
+}
+
+Test(roce_groups, a_member_gets_nothing_of_another_interface, .timeout = 30) {
+    enter_own_network_or_skip();
+    RVT_EQ(std::system("ip link add wire2 type veth peer name wire3 && "
+                       "ip addr add fd98::1/64 dev wire2 nodad && "
+                       "ip link set wire3 up && ip link set wire2 up"),
+           0);
+    Station sender("[fd99::1]:0");
+    Station there("[fd98::1]:0");
+    Station here("[fd99::1]:0");
+    const Address group = own_group(AF_INET6);
+    RVT_OK(there.device->join(group));
+    RVT_OK(here.device->join(group));
+    sender.send(group);
+    here.await_packet();  // the kernel gives it to all sockets at once
+    RVT_EQ(there.received(), 0);
+    there.device->leave(group);
+    here.device->leave(group);
 }
