@@ -3,6 +3,7 @@
 #include "backend/roce/groups.h"
 
 #include "core/addresses.h"
+#include "util/fork_guard.h"
 #include "util/log.h"
 
 #include <algorithm>
@@ -38,6 +39,7 @@ Status Groups::add_own(int fd) noexcept {
 }
 
 Status Groups::join(const Address& group) {
+    const util::ForkHold hold;  // as the thread that calls rejoin() has
     const util::Guard guard(lock_);
     const auto known = std::find_if(groups_.begin(), groups_.end(),
                                     [&](const auto& one) { return one->address == group; });
@@ -54,6 +56,15 @@ Status Groups::join(const Address& group) {
 }
 
 Status Groups::join_locked(const Address& address) {
+    auto opened = open_locked(address);
+    if (opened.is_ok()) {
+        groups_.push_back(opened.take());
+        has_any_.store(true, std::memory_order_relaxed);  // relaxed: see poll()
+    }
+    return opened.status();
+}
+
+Result<std::unique_ptr<Groups::Group>> Groups::open_locked(const Address& address) {
     const util::SockAddr group = core::to_sock_addr(address);
     if (group.family != socket_.port.address.family) {
         return EAFNOSUPPORT;
@@ -69,9 +80,28 @@ Status Groups::join_locked(const Address& address) {
             return watched;
         }
     }
-    groups_.push_back(std::move(made));
-    has_any_.store(true, std::memory_order_relaxed);  // relaxed: see poll()
-    return kOk;
+    return made;
+}
+
+/// The kernel knows the interface of a membership, and of a bound socket, by its number.
+bool Groups::rejoin() {
+    const util::ForkHold hold;
+    const util::Guard guard(lock_);
+    bool are_joined = true;
+    for (auto& group : groups_) {
+        auto opened = open_locked(group->address);
+        if (!opened.is_ok()) {
+            RVT_WARN(kEpCtrl, "%s cannot join group %s anew: %s",
+                     socket_.port.address.to_string().c_str(),
+                     core::to_sock_addr(group->address).to_string().c_str(),
+                     strerrordesc_np(opened.error()));
+            are_joined = false;
+            continue;
+        }
+        opened.value()->users = group->users;
+        group = opened.take();
+    }
+    return are_joined;
 }
 
 /// The kernel leaves the group, and the descriptor both sets, when the socket is closed.

@@ -40,6 +40,9 @@ class Groups {
     /// Returns: as open_group_socket(); EAFNOSUPPORT for the other version of IP.
     Status join(const Address& group);
     void leave(const Address& group) noexcept;
+    /// Joins all of them by the interface that has the device's address now. Where that cannot be,
+    /// the log says so. Returns: whether all are joined.
+    bool rejoin();
 
     /// Hands what has arrived to the core. Returns: how many packets. Threads: one at a time.
     unsigned poll(core::Device& device) noexcept {
@@ -62,6 +65,7 @@ class Groups {
 
     [[gnu::noinline]] unsigned poll_all(core::Device& device) noexcept;
     Status join_locked(const Address& address) RVT_REQUIRES(lock_);
+    Result<std::unique_ptr<Group>> open_locked(const Address& address) RVT_REQUIRES(lock_);
 
     const UdpSocket& socket_;
     const protocol::FaultPlan faults_;
@@ -69,7 +73,7 @@ class Groups {
     util::UniqueFd group_set_;
     util::UniqueFd wake_set_;
     std::atomic<bool> has_any_{false};
-    mutable util::Mutex lock_;  // order: before the locks of a pair
+    mutable util::Mutex lock_;  // order: after ForkHold, before the locks of a pair
     bool has_own_ RVT_GUARDED_BY(lock_) = false;
     std::vector<std::unique_ptr<Group>> groups_ RVT_GUARDED_BY(lock_);
 };

@@ -4,6 +4,7 @@
 
 #include "core/addresses.h"
 #include "core/qp.h"
+#include "util/fork_guard.h"
 #include "util/log.h"
 
 #include <algorithm>
@@ -103,8 +104,27 @@ std::uint32_t PacketDevice::path_payload(const Address& dest) const noexcept {
 }
 
 void PacketDevice::look_at_port() noexcept {
+    const util::ForkHold hold;
     const util::Guard guard(look_lock_);
+    follow_interface_locked();
     look_at_port_locked();
+}
+
+/// What has to do with groups names an interface by its number, which is another one when it has
+/// been made anew, or when another interface has the address. Opens sockets, which who polls must
+/// not: see util::ForkHold.
+void PacketDevice::follow_interface_locked() noexcept {
+    const unsigned interface = groups_.is_open() ? interface_of(address()) : 0;
+    if (interface == 0 || interface == interface_) {
+        return;
+    }
+    if (const Status status = send_groups_by_interface(socket_); !status.is_ok()) {
+        RVT_WARN(kEpCtrl, "%s cannot send to groups any more: %s", device_->name().c_str(),
+                 strerrordesc_np(status.error()));
+    }
+    if (groups_.rejoin()) {
+        interface_ = interface;  // else the next look tries again
+    }
 }
 
 void PacketDevice::look_at_port_locked() noexcept {

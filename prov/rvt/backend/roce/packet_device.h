@@ -48,7 +48,7 @@ class PacketDevice {
     core::Device& device() noexcept { return *device_; }
     [[nodiscard]] const util::SockAddr& address() const noexcept { return socket_.port.address; }
     /// Finds out whether the interface still has the address, and what it takes, without waiting
-    /// for a packet that is refused. Threads: any.
+    /// for a packet that is refused; which interface that is, too, for groups. Threads: any.
     void look_at_port() noexcept;
     /// The port of the address once more. Returns: EMFILE.
     util::Result<util::UdpPort> share_port() const { return util::share(socket_.port); }
@@ -95,15 +95,17 @@ class PacketDevice {
 
     [[gnu::cold]] void look_at_trouble(core::Device& device) noexcept;
     void look_at_port_locked() noexcept RVT_REQUIRES(look_lock_);
+    void follow_interface_locked() noexcept RVT_REQUIRES(look_lock_);
     void look_at_path(core::Device& device) noexcept;
 
-    PacketDevice(UdpSocket socket, const PacketDeviceAttr& attr) noexcept
+    PacketDevice(UdpSocket socket, const PacketDeviceAttr& attr)
         : socket_(std::move(socket)),
           payload_bytes_(attr.payload_bytes),
           capture_(attr.capture, attr.name),
           transmit_(socket_, capture_),
           receive_(socket_, attr.faults, capture_),
-          groups_(socket_, attr.faults, capture_) {}
+          groups_(socket_, attr.faults, capture_),
+          interface_(attr.joins_groups ? interface_of(socket_.port.address) : 0) {}
 
     const UdpSocket socket_;
     std::uint32_t payload_bytes_;  // the most that a packet ever carries
@@ -113,8 +115,9 @@ class PacketDevice {
     Groups groups_;
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
-    util::Mutex look_lock_;  // order: before those of who hears of changes
+    util::Mutex look_lock_;  // order: after ForkHold, before those of who hears of changes
     std::uint64_t looked_us_ RVT_GUARDED_BY(look_lock_) = 0;
+    unsigned interface_ RVT_GUARDED_BY(look_lock_);  // its number, of a device with groups
 };
 
 }  // namespace rvt::roce

@@ -225,6 +225,10 @@ Result<UdpSocket> open_group_socket(util::SockAddr group, const util::SockAddr& 
     return socket;
 }
 
+Status send_groups_by_interface(const UdpSocket& socket) {
+    return send_groups_by(socket.fd(), socket.port.address) ? kOk : Status(errno);
+}
+
 Result<Refusal> read_refusal(const UdpSocket& socket) noexcept {
     sockaddr_storage name{};
     alignas(cmsghdr) std::byte control[512];

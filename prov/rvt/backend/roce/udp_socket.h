@@ -73,6 +73,9 @@ Result<UdpSocket> open_group_sender(util::UdpPort port);
 /// when no interface has
 ///          `own`, ENOBUFS when the host joins no more groups (net.ipv4.igmp_max_memberships).
 Result<UdpSocket> open_group_socket(util::SockAddr group, const util::SockAddr& own);
+/// Has a socket of the first two kinds send to groups by the interface that has its address now.
+/// Returns: errors of setsockopt(2).
+Status send_groups_by_interface(const UdpSocket& socket);
 
 /// What became of a packet that did not arrive.
 struct Refusal {

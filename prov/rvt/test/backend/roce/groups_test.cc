@@ -203,3 +203,40 @@ Test(roce_groups, a_member_gets_nothing_of_another_interface, .timeout = 30) {
     there.device->leave(group);
     here.device->leave(group);
 }
+
+namespace {
+
+void groups_work_again_after_the_interface_was_made_anew(const char* at, int family) {
+    enter_own_network_or_skip();
+    Station first(at);
+    const Address group = own_group(family);
+    RVT_OK(first.device->join(group));
+    RVT_EQ(std::system("ip link delete wire0"), 0);
+    first.device->look_at_port();
+    RVT_EQ(std::system("ip link add wire0 type veth peer name wire1 && "
+                       "ip addr add 192.0.2.1/24 dev wire0 && "
+                       "ip addr add fd99::1/64 dev wire0 nodad && "
+                       "ip link set wire1 up && ip link set wire0 up && "
+                       "until ip -o link show wire0 | grep -q 'state UP'; do :; done"),
+           0);
+    first.device->look_at_port();
+    Station second(at);
+    RVT_OK(second.device->join(group));
+    second.send(group);
+    first.await_packet();
+    second.await_packet();
+    first.send(group);
+    second.await_packet();
+    first.device->leave(group);
+    second.device->leave(group);
+}
+
+}  // namespace
+
+Test(roce_groups, an_interface_that_is_made_anew_is_joined_anew, .timeout = 30) {
+    groups_work_again_after_the_interface_was_made_anew("192.0.2.1:0", AF_INET);
+}
+
+Test(roce_groups, an_interface_that_is_made_anew_is_joined_anew_over_ipv6, .timeout = 30) {
+    groups_work_again_after_the_interface_was_made_anew("[fd99::1]:0", AF_INET6);
+}
