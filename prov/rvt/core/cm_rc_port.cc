@@ -217,33 +217,56 @@ Status CmRcPort::accept(RcConnection& which, const CmEvent& request,
     if (connection.state() != State::kIdle) {
         return EINVAL;
     }
+    if (!fits(private_data, protocol::kRepPrivateBytes)) {
+        return EMSGSIZE;
+    }
     connection.set_peer(request.peer, rc_caller(request));
     connection.psn_ = random_locked();
     connection.mtu_bytes_ = request.path_mtu_bytes;
     connection.handle_ = request.handle;
-    // Whether the peer still waits is asked first: afterwards the pair cannot be used again.
-    const std::uint64_t now = device_.now_us();
-    if (!fits(private_data, protocol::kRepPrivateBytes)) {
-        return EMSGSIZE;
+    const Status answered = answer_locked(connection, request, private_data);
+    if (!answered.is_ok()) {
+        give_up_request_locked(connection, answered);
     }
+    look_soon();
+    // Those two would blame what the caller has handed in.
+    const bool blames_caller = answered.error() == EINVAL || answered.error() == EMSGSIZE;
+    return blames_caller ? Status(ECONNABORTED) : answered;
+}
+
+Status CmRcPort::answer_locked(CmRcConnection& connection, const CmEvent& request,
+                               std::span<const std::byte> private_data) {
+    // Whether the peer still waits is asked first.
+    const std::uint64_t now = device_.now_us();
     if (!agent_.delay(request.handle, kAnswerUs, now).is_ok()) {
         return ECONNABORTED;
     }
-    Status status = start_pair(connection, request);
-    if (status.is_ok()) {
-        connection.set_state(State::kAccepted);
-        status = agent_.accept(
-            request.handle,
-            {.own = {.qpn = connection.qp().qpn(),
-                     .starting_psn = connection.psn_,
-                     .responder_resources = std::min(kReads, request.remote.initiator_depth),
-                     .initiator_depth = std::min(kReads, request.remote.responder_resources)},
-             .context = connection.id_,
-             .private_data = framed(private_data)},
-            now);
+    const Status started = start_pair(connection, request);
+    if (!started.is_ok()) {
+        return started;
     }
-    look_soon();
-    return status;
+    connection.set_state(State::kAccepted);
+    return agent_.accept(
+        request.handle,
+        {.own = {.qpn = connection.qp().qpn(),
+                 .starting_psn = connection.psn_,
+                 .responder_resources = std::min(kReads, request.remote.initiator_depth),
+                 .initiator_depth = std::min(kReads, request.remote.responder_resources)},
+         .context = connection.id_,
+         .private_data = framed(private_data)},
+        now);
+}
+
+/// The pair cannot be used again. A peer that still waits is told why.
+void CmRcPort::give_up_request_locked(CmRcConnection& connection, Status why) {
+    using enum protocol::CmRejectReason;
+    [[maybe_unused]] const Status refused =
+        agent_.reject(connection.handle_, why.error() == EMSGSIZE ? kInvalidMtu : kNoResources, {},
+                      device_.now_us());
+    connection.handle_ = CmHandle::kNone;
+    connection.set_state(State::kEnded);
+    [[maybe_unused]] const Status flushed =
+        connection.qp().modify({.state = QpState::kErr}, QpMask::kState);
 }
 
 Status CmRcPort::reject(CmHandle request, std::span<const std::byte> private_data) {

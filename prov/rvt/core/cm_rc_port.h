@@ -117,6 +117,9 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     std::uint32_t random_locked() RVT_REQUIRES(lock_);
     Status dial_locked(CmRcConnection& connection) RVT_REQUIRES(lock_);
     Status start_pair(CmRcConnection& connection, const CmEvent& peer);
+    Status answer_locked(CmRcConnection& connection, const CmEvent& request,
+                         std::span<const std::byte> private_data) RVT_REQUIRES(lock_);
+    void give_up_request_locked(CmRcConnection& connection, Status why) RVT_REQUIRES(lock_);
     void run_cm_locked() RVT_REQUIRES(lock_);
     void on_event_locked(const CmEvent& event) RVT_REQUIRES(lock_);
     void on_request_locked(const CmEvent& event) RVT_REQUIRES(lock_);

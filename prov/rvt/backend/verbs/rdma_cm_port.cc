@@ -257,6 +257,8 @@ Status RdmaCmPort::accept(core::RcConnection& which, const core::CmEvent& reques
     }
     const auto found = requests_.find(static_cast<std::uint64_t>(request.handle));
     if (found == requests_.end()) {
+        connection.set_state(State::kEnded);
+        [[maybe_unused]] const Status flushed = flush_locked(connection);
         return ECONNABORTED;
     }
     // The number goes with the id: news of it may have been read already, and the lock come later.

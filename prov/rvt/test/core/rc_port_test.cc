@@ -397,6 +397,17 @@ Test(rc_port, an_answer_with_packets_that_have_become_too_large_is_none) {
     RVT_EQ(world.notes.error, EMSGSIZE);
 }
 
+Test(rc_port, a_request_for_packets_that_have_become_too_large_is_refused) {
+    World world;
+    port_changed(world.net.side(kA), 1024);
+    world.listen_and_await_call("");  // with packets of 256 bytes
+    port_changed(world.net.side(kA), 128);
+    RVT_EQ(world.port.accept(*world.connection, *world.notes.request, {}), ECONNABORTED);
+    RVT_EQ(world.connection->state(), RcConnection::State::kEnded);
+    RVT_EQ(world.connection->qp().state(), QpState::kErr);
+    RVT_EQ(world.next(CmEventType::kRejected).reason, CmRejectReason::kInvalidMtu);
+}
+
 Test(rc_port, who_listens_is_told_that_the_address_is_gone) {
     World world;
     RVT_OK(world.port.listen(kService, world.notes));

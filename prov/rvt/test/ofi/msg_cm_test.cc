@@ -368,6 +368,24 @@ RVT_MSG_TEST(msg_cm, an_endpoint_that_never_accepts_refuses_when_it_closes) {
     RVT_EQ(next_event(asked.client.eq.get()).error, FI_ECONNREFUSED);
 }
 
+RVT_MSG_TEST(msg_cm, receives_of_a_request_that_was_given_up_are_cancelled) {
+    Asked asked;
+    const MsgEnd server = asked.server();
+    RVT_OK(fi_enable(server.ep.get()));
+    char to = 0;
+    RVT_OK(fi_recv(server.ep.get(), &to, 1, nullptr, 0, &to));
+    const Owned<fid_ep> again = asked.client.end.add(asked.client.info.get());
+    asked.client.end.ep.reset();
+    const sockaddr_in at = name_of(&asked.listener.pep->fid);
+    RVT_OK(fi_connect(again.get(), &at, nullptr, 0));
+    expect_event(asked.listener.eq.get(), FI_CONNREQ);  // behind the end of the first one
+    RVT_EQ(fi_accept(server.ep.get(), nullptr, 0), -FI_ECONNABORTED);
+    const fi_cq_err_entry ended = server.next_error();
+    RVT_EQ(ended.err, FI_ECANCELED);
+    RVT_ASSERT(ended.op_context == &to);
+    RVT_EQ(fi_recv(server.ep.get(), &to, 1, nullptr, 0, nullptr), -FI_ENOTCONN);
+}
+
 RVT_MSG_TEST(msg_cm, events_nobody_read_go_with_their_object) {
     MsgListener listener;
     MsgClient client;

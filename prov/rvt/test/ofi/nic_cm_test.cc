@@ -346,11 +346,15 @@ Test(nic_cm, a_peer_that_has_given_up_is_neither_accepted_nor_refused) {
         RVT_EQ(fi_listen(listener.pep), 0);
         const std::size_t before = on.cm.live();
         fid_ep* const ep = with.open(listener.request());
+        RVT_EQ(fi_enable(ep), 0);
+        RVT_EQ(with.receive(ep), 0);
         report(type);
         fi_info* const other = listener.request();
         report(type);
         RVT_EQ(on.cm.live(), before);
         RVT_EQ(fi_accept(ep, nullptr, 0), -FI_ECONNABORTED);
+        RVT_EQ(with.canceled(), 1);
+        RVT_EQ(with.receive(ep), -FI_ENOTCONN);
         RVT_EQ(fi_reject(listener.pep, other->handle, nullptr, 0), -FI_ECONNABORTED);
         listener.check_listens();
     }
