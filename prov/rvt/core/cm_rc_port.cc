@@ -459,9 +459,7 @@ void CmRcPort::run_cm_locked() {
     datagrams_.run_timers(now);
     std::uint64_t due = std::min(agent_.next_due_us().value_or(kNever), datagrams_.next_due_us());
     for (const auto& [id, connection] : connections_) {
-        if (connection->is_doubted_) {
-            due = std::min(due, connection->deadline_us_);
-        }
+        due = std::min(due, settled_us(*connection));
     }
     // relaxed: under the lock. What was asked for meanwhile, by a failure just handled, stays.
     if (cm_due_us_.load(std::memory_order_relaxed) != 0) {

@@ -131,6 +131,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
         RVT_REQUIRES(lock_);
     void end_locked(CmRcConnection& connection) RVT_REQUIRES(lock_);
     void hang_up_locked(CmRcConnection& connection) RVT_REQUIRES(lock_);
+    static std::uint64_t settled_us(const CmRcConnection& connection) noexcept;
     void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
     Channel* channel_locked(const Address& peer) RVT_REQUIRES(lock_);
     void send_waiting_locked() RVT_REQUIRES(lock_);

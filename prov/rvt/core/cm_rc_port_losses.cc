@@ -87,16 +87,28 @@ void CmRcPort::pair_missed(const Address& source, std::uint32_t qpn) noexcept {
     }
 }
 
+/// When check_deadlines_locked() has something to settle, or kNever. A peer that has asked for time
+/// has it once: it would ask again with each repetition of the request.
+std::uint64_t CmRcPort::settled_us(const CmRcConnection& connection) noexcept {
+    switch (connection.state()) {
+        case State::kDialing:
+            return connection.is_doubted_ ? 0 : connection.deadline_us_ + CmAgent::kMostDelayUs;
+        case State::kOpen: return connection.is_doubted_ ? connection.deadline_us_ : kNever;
+        default: return kNever;
+    }
+}
+
 /// Settles what has waited long enough.
 void CmRcPort::check_deadlines_locked(std::uint64_t now_us) {
     for (const auto& [id, connection] : connections_) {
-        if (!connection->is_doubted_) {
+        if (now_us < settled_us(*connection)) {
             continue;
         }
         if (connection->state() == State::kDialing) {
+            const int error = connection->is_doubted_ ? ECONNREFUSED : ETIMEDOUT;
             hang_up_locked(*connection);
-            fail_locked(*connection, ECONNREFUSED, {});
-        } else if (connection->state() == State::kOpen && now_us >= connection->deadline_us_) {
+            fail_locked(*connection, error, {});
+        } else {
             connection->is_doubted_ = false;
             if (connection->qp().send_queue().completed() == connection->completed_) {
                 end_locked(*connection);

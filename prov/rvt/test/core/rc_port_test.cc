@@ -314,6 +314,25 @@ Test(rc_port, a_rejection_of_rdma_cm_brings_all_that_it_has_room_for) {
     RVT_ASSERT(world.notes.data == filled("no", protocol::kRejPrivateBytes));
 }
 
+/// Each MRA is one more minute, and as many as it sends again.
+Test(rc_port, a_call_that_nobody_answers_ends_though_the_peer_asks_for_time) {
+    World world;
+    const CmEvent request = world.call_and_await("");
+    RVT_OK(world.stranger.agent.delay(request.handle, CmAgent::kMostDelayUs,
+                                      world.stranger.device.now_us()));
+    int minutes = 0;
+    for (; minutes < 10 && world.notes.error == 0; ++minutes) {
+        fake_now_us += CmAgent::kMostDelayUs;
+        for (int i = 0; i < 10; ++i) {
+            world.port.poll();
+            world.stranger.device.progress();
+        }
+    }
+    RVT_EQ(world.notes.error, ETIMEDOUT);
+    RVT_EQ(minutes, 2);
+    RVT_EQ(world.next(CmEventType::kRejected).reason, CmRejectReason::kTimeout);
+}
+
 Test(rc_port, a_peers_farewell_ends_the_connection) {
     World world;
     const CmEvent request = world.call_and_await("");
