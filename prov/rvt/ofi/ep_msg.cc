@@ -317,8 +317,8 @@ int ep_msg_getname(fid* self, void* address, std::size_t* bytes) noexcept {
     }
     return entry([&]() -> int {
         const EpMsg& ep = EpMsg::from(self);
-        const bool has_room = write_formatted_address(ep.domain->addr_format,
-                                                      ep.use->port->address(), address, bytes);
+        const bool has_room =
+            write_formatted_address(ep.addr_format, ep.use->port->address(), address, bytes);
         return has_room ? 0 : -FI_ETOOSMALL;
     });
 }
@@ -330,7 +330,7 @@ int ep_msg_setname(fid* self, void* address, std::size_t bytes) noexcept {
             return -FI_EOPBADSTATE;
         }
         const util::Result<util::SockAddr> wanted =
-            read_sized_address(ep.domain->addr_format, address, bytes);
+            read_sized_address(ep.addr_format, address, bytes);
         if (!wanted.is_ok()) {
             return to_fi(wanted.status());
         }
@@ -355,9 +355,7 @@ int ep_msg_getpeer(fid_ep* self, void* address, std::size_t* bytes) noexcept {
         }
         const util::SockAddr peer =
             ep.use->port->name_of(ep.connection->peer(), ep.connection->peer_service());
-        return write_formatted_address(ep.domain->addr_format, peer, address, bytes)
-                   ? 0
-                   : -FI_ETOOSMALL;
+        return write_formatted_address(ep.addr_format, peer, address, bytes) ? 0 : -FI_ETOOSMALL;
     });
 }
 
@@ -396,7 +394,7 @@ int ep_msg_connect(fid_ep* self, const void* address, const void* param,
             return -FI_EOPBADSTATE;  // it is to be accepted
         }
         const util::Result<util::SockAddr> dest =
-            address != nullptr ? read_formatted_address(ep.domain->addr_format, address)
+            address != nullptr ? read_formatted_address(ep.addr_format, address)
             : ep.dest          ? util::Result<util::SockAddr>(*ep.dest)
                                : util::Result<util::SockAddr>(EDESTADDRREQ);
         if (!dest.is_ok()) {
@@ -534,8 +532,11 @@ int fill(EpMsg& ep, const fi_info& info) {
                  ep.tx_size, ep.rx_size, kMsgMaxQueue);
         return -FI_EINVAL;
     }
+    if (info.addr_format != FI_FORMAT_UNSPEC && info.addr_format != FI_SOCKADDR) {
+        ep.addr_format = info.addr_format;
+    }
     if (info.dest_addr != nullptr) {
-        const auto dest = read_formatted_address(ep.domain->addr_format, info.dest_addr);
+        const auto dest = read_formatted_address(ep.addr_format, info.dest_addr);
         if (!dest.is_ok()) {
             return to_fi(dest.status());
         }
@@ -571,7 +572,7 @@ util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info, Pep* pep) {
         return msg.use(ep.request->port);
     }
     const util::Result<util::SockAddr> bind =
-        info.src_addr != nullptr ? read_formatted_address(ep.domain->addr_format, info.src_addr)
+        info.src_addr != nullptr ? read_formatted_address(ep.addr_format, info.src_addr)
                                  : util::Result<util::SockAddr>(default_source(ep.domain->name()));
     return bind.is_ok() ? msg.use(bind.value()) : util::Result<MsgPortUse*>(bind.status());
 }
@@ -640,6 +641,7 @@ void EpMsg::Events::device_failed(int error) noexcept {
 int ep_msg_open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
     auto made = std::make_unique<EpMsg>();
     made->domain = &domain;
+    made->addr_format = domain.addr_format;
     made->hmem_options.reach = domain.nic != nullptr ? HmemReach::kNicOfDomain : HmemReach::kNobody;
     Pep* const pep = pep_to_take_over(info.handle, domain);
     if (info.handle != nullptr && pep == nullptr) {

@@ -79,6 +79,7 @@ struct EpMsg {
         Cntr* write = nullptr;
     } counters;
 
+    std::uint32_t addr_format = FI_SOCKADDR_IN;  // of its info: a domain may have both families
     std::uint64_t caps = 0;
     HmemOptions hmem_options;
     bool has_cq_data = true;      // a message may have data beside it, and

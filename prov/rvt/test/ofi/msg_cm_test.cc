@@ -516,6 +516,32 @@ RVT_MSG_TEST(msg_cm, an_address_in_the_info_is_where_null_connects) {
     expect_event(listener.eq.get(), FI_CONNREQ);
 }
 
+/// fi_cm(3): the format of the info that an endpoint was opened with.
+RVT_MSG_TEST(msg_cm, a_domain_has_endpoints_of_both_families) {
+    enter_own_network();  // the machine's may be without IPv6
+    own_node = "::1";
+    const MsgListener listener;
+    RVT_EQ(listener.info->addr_format, FI_SOCKADDR_IN6);
+    MsgClient client;
+    sockaddr_in6 to{};
+    std::size_t bytes = sizeof to;
+    RVT_OK(fi_getname(&listener.pep->fid, &to, &bytes));
+    RVT_OK(fi_connect(client.end.ep.get(), &to, nullptr, 0));
+    const CmEvent request = expect_event(listener.eq.get(), FI_CONNREQ);
+    own_node = "127.0.0.1";
+    const MsgEnd end(listener.fabric.get(), listener.eq.get(), ask_msg().info.get());
+    const Owned<fid_ep> server = end.add(request.info.get());
+    RVT_OK(fi_accept(server.get(), nullptr, 0));
+    expect_event(client.eq.get(), FI_CONNECTED);
+    expect_event(listener.eq.get(), FI_CONNECTED);
+    sockaddr_in6 name{};
+    RVT_OK(fi_getname(&server->fid, &name, &bytes));
+    RVT_EQ(name.sin6_family, AF_INET6);
+    RVT_EQ(name.sin6_port, to.sin6_port);
+    RVT_OK(fi_getpeer(server.get(), &name, &bytes));
+    RVT_EQ(name.sin6_family, AF_INET6);
+}
+
 RVT_MSG_TEST(msg_cm, many_connections_at_a_time) {
     const MsgListener listener;
     constexpr int kClients = 12;
