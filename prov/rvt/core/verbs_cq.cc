@@ -122,7 +122,8 @@ VerbsCq::VerbsCq(Context& context, std::size_t depth, std::unique_ptr<Cq> ring,
       channel_(channel),
       depth_(depth),
       is_backends_(context.device().grade() == Grade::kVerb),
-      ring_(std::move(ring)) {
+      ring_(std::move(ring)),
+      may_have_entries_(is_backends_) {
     if (channel_ != nullptr) {
         channel_use_ = Use(*channel_);
     }
@@ -154,6 +155,9 @@ bool VerbsCq::push(const Wc& wc, bool solicited) noexcept {
             ring_->commit();
             // relaxed: see may_have_entries().
             may_have_entries_.store(true, std::memory_order_relaxed);
+            if (channel_ != nullptr) {
+                channel_->note_completion();
+            }
             const bool wakes = solicited || wc.status != WcStatus::kSuccess;
             announce = armed_ == Armed::kAny || (armed_ == Armed::kSolicited && wakes);
             armed_ = announce ? Armed::kNo : armed_;

@@ -6,6 +6,7 @@
 // 1, 10.2.6; ibv_poll_cq(3), ibv_req_notify_cq(3).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -47,6 +48,19 @@ class CompChannel : public Object {
     void notify(VerbsCq& cq) noexcept;
     void forget(const VerbsCq& cq) noexcept;
 
+    /// Whether one of its queues has got something since this was asked last: who has many of them
+    /// need not look at each. Of a verb-grade device it is not known.
+    [[nodiscard]] bool take_news() noexcept {
+        // relaxed: seen sooner or later. acquire: pairs with the release in note_completion(): who
+        // is told finds may_have_entries() of that queue true.
+        return has_news_.load(std::memory_order_relaxed) &&
+               has_news_.exchange(false, std::memory_order_acquire);
+    }
+    void note_completion() noexcept {
+        // release: pairs with the acquire in take_news().
+        has_news_.store(true, std::memory_order_release);
+    }
+
   private:
     VerbsCq* take() noexcept;
     void show_emptiness_locked() noexcept RVT_REQUIRES(lock_);
@@ -54,6 +68,7 @@ class CompChannel : public Object {
     Context& context_;
     Use use_;
     const int fd_;
+    std::atomic<bool> has_news_{false};
     util::Mutex lock_;  // order: innermost
     std::deque<VerbsCq*> queue_ RVT_GUARDED_BY(lock_);
 };
@@ -89,7 +104,7 @@ class VerbsCq : public Object {
     bool take_overrun() noexcept;
 
     /// False when it is empty. Threads: any; entries of another thread may be seen later.
-    /// Precondition: not of a verb-grade device.
+    /// Of a verb-grade device it is always true.
     [[nodiscard]] bool may_have_entries() const noexcept {
         // relaxed: who is told takes them under the lock.
         return may_have_entries_.load(std::memory_order_relaxed);
@@ -132,7 +147,7 @@ class VerbsCq : public Object {
     std::unique_ptr<Cq> ring_ RVT_GUARDED_BY(lock_);
     Armed armed_ RVT_GUARDED_BY(lock_) = Armed::kNo;
     bool overrun_ RVT_GUARDED_BY(lock_) = false;
-    std::atomic<bool> may_have_entries_{false};
+    std::atomic<bool> may_have_entries_;
 };
 
 /// @param depth  Rounded up to a power of two.

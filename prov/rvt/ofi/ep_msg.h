@@ -39,11 +39,16 @@ struct EpMsg {
     EpMsg& operator=(const EpMsg&) = delete;
 
     /// Turns completions of the pair into those of the application. Returns: how many.
-    unsigned drain_locked() noexcept;
+    unsigned drain_locked() noexcept {
+        return queue->may_have_entries() ? drain_queue_locked() : 0;
+    }
     /// Completes with errors what a lost pair had under way. Returns: how many.
     [[gnu::cold]] unsigned flush_lost_locked() noexcept;
     /// Asks that the next completion is announced at the port's channel.
     void arm_queue_locked() noexcept;
+    /// Has the next completion wake who sleeps, after some have been drained. Returns: how many
+    /// more were.
+    unsigned arm_drained_locked() noexcept;
 
     [[nodiscard]] const MsgOps* shared_receives() const noexcept;
     [[nodiscard]] core::RcPort& rc() const noexcept { return use->port->rc(); }
@@ -109,6 +114,9 @@ struct EpMsg {
       private:
         EpMsg& ep_;
     } events;
+
+  private:
+    unsigned drain_queue_locked() noexcept;
 };
 
 /// fi_ops_domain.endpoint for infos of FI_EP_MSG. Returns: 0, -FI_EINVAL, -FI_ENOMEM, errors of

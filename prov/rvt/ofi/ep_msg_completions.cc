@@ -101,7 +101,7 @@ void note_drained(EpMsg& ep, bool has_failed, bool has_received) noexcept {
 
 }  // namespace
 
-unsigned EpMsg::drain_locked() noexcept {
+unsigned EpMsg::drain_queue_locked() noexcept {
     std::array<core::Wc, 16> completions;
     unsigned total = 0;
     bool has_failed = false;
@@ -150,6 +150,17 @@ void EpMsg::arm_queue_locked() noexcept {
     if (!queue->req_notify(false).is_ok()) [[unlikely]] {
         queue->channel()->notify(*queue);
     }
+}
+
+/// What completes between a look and arming would wake nobody: hence another look.
+unsigned EpMsg::arm_drained_locked() noexcept {
+    unsigned total = 0;
+    for (unsigned n = 1; n != 0; total += n) {
+        queue->channel()->forget(*queue);
+        arm_queue_locked();
+        n = drain_locked();
+    }
+    return total;
 }
 
 }  // namespace rvt::ofi

@@ -204,14 +204,29 @@ unsigned MsgDomain::run_locked() noexcept {
     for (const auto& use : uses_) {
         moved += use->port->poll();
     }
+    return may_have_completions_locked() ? moved + drain_locked() : moved;
+}
+
+/// Most looks find nothing; with many endpoints that must not cost a look at each. What a NIC has
+/// completed only a look at each tells.
+bool MsgDomain::may_have_completions_locked() noexcept {
+    bool may_have = domain_.nic != nullptr;
+    for (const auto& use : uses_) {
+        may_have |= use->channel->take_news();
+    }
+    return may_have;
+}
+
+unsigned MsgDomain::drain_locked() noexcept {
     unsigned completed = 0;
     for (EpMsg* const ep : endpoints_) {
-        completed += ep->drain_locked();
+        const unsigned drained = ep->drain_locked();
+        completed += drained;
+        if (drained != 0 && sleepers_ != 0) [[unlikely]] {
+            completed += ep->arm_drained_locked();  // another thread sleeps on
+        }
     }
-    if (sleepers_ != 0 && completed != 0) [[unlikely]] {
-        arm_queues_locked();  // another thread sleeps on
-    }
-    return moved + completed;
+    return completed;
 }
 
 void MsgDomain::wake_waiting_locked(const core::RecvQueue& queue) noexcept {

@@ -87,6 +87,8 @@ class MsgDomain final : public core::ProgressSource {
         return static_cast<MsgDomain*>(self)->run_locked();
     }
     unsigned run_locked() noexcept;
+    [[nodiscard]] bool may_have_completions_locked() noexcept;
+    unsigned drain_locked() noexcept;
     util::Status watch_port_locked(MsgPortUse& use) noexcept;
     void arm_queues_locked() noexcept;
     util::Status set_timer_locked() noexcept;

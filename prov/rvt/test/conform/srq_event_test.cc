@@ -109,6 +109,21 @@ RVT_CONFORM_RC(an_armed_queue_announces_the_next_completion_once)
 RVT_CONFORM_NIC(an_armed_queue_announces_the_next_completion_once)
 
 template <class Backend>
+void a_channel_tells_once_that_a_queue_has_got_something() {
+    Pair<Backend> pair;
+    Side& b = pair.b();
+    RVT_EQ(b.channel->take_news(), false);
+    RVT_EQ(b.recv_cq->may_have_entries(), false);
+    RVT_OK(b.post_recv(1));
+    RVT_OK(pair.post_send());
+    pair.sent();
+    RVT_EQ(b.channel->take_news(), true);
+    RVT_EQ(b.channel->take_news(), false);
+    RVT_EQ(b.recv_cq->may_have_entries(), true);
+}
+RVT_CONFORM_RC(a_channel_tells_once_that_a_queue_has_got_something)
+
+template <class Backend>
 void a_queue_armed_for_solicited_completions_ignores_others() {
     Pair<Backend> pair;
     RVT_OK(pair.b().recv_cq->req_notify(true));
