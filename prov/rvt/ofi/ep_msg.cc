@@ -216,7 +216,9 @@ util::Status make_pair(EpMsg& ep) {
          .recv_cq = ep.queue,
          .srq = has_nic_srx ? ep.srx->nic_queue.get() : nullptr,
          .shared_receives = ep.srx != nullptr && !has_nic_srx ? &ep.srx->queue : nullptr,
-         .cap = {.max_send_wr = static_cast<std::uint32_t>(ep.tx_size + 1),
+         // A probe of the port may have one of them for a while: -FI_EAGAIN for the last send then.
+         // With one more, rounded to a power of two, the queue of a usual size would be double.
+         .cap = {.max_send_wr = static_cast<std::uint32_t>(ep.tx_size),
                  .max_recv_wr = static_cast<std::uint32_t>(ep.srx != nullptr ? 0 : ep.rx_size),
                  .max_send_sge = most(kMsgAtomicIov, limits.max_sge),
                  .max_recv_sge = most(kMsgIov, limits.max_sge),
