@@ -3,8 +3,11 @@
 #include "ofi/address_format.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+#include <system_error>
 
 namespace rvt::ofi {
 namespace {
@@ -77,6 +80,14 @@ util::Result<util::SockAddr> read_sized_address(std::uint32_t format, const void
         return EINVAL;
     }
     return read_formatted_address(format, address);
+}
+
+bool is_beyond_ports(const char* service) noexcept {
+    const std::string_view digits(service != nullptr ? service : "");
+    std::uint32_t number = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return end == digits.data() + digits.size() &&
+           (number > 0xffff || error == std::errc::result_out_of_range);
 }
 
 std::size_t formatted_stride(std::uint32_t format) noexcept {

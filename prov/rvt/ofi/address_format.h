@@ -33,6 +33,9 @@ util::Result<util::SockAddr> read_formatted_address(std::uint32_t format, const 
 util::Result<util::SockAddr> read_sized_address(std::uint32_t format, const void* address,
                                                 std::size_t bytes);
 
+/// Whether a service is a number that no port has: getaddrinfo(3) takes it modulo 65536.
+bool is_beyond_ports(const char* service) noexcept;
+
 /// The distance between two addresses of an array in the format; text is an array of pointers.
 std::size_t formatted_stride(std::uint32_t format) noexcept;
 

@@ -132,6 +132,9 @@ Result<SockAddr> resolve(const char* node, const char* service, std::uint32_t fo
     if (SockAddr::is_formatted(node)) {
         return service == nullptr ? SockAddr::from_string(node) : Result<SockAddr>(EINVAL);
     }
+    if (is_beyond_ports(service)) {
+        return EINVAL;
+    }
     addrinfo hints{};
     hints.ai_family = format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_INET;
     hints.ai_socktype = SOCK_DGRAM;

@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 
+#include "ofi/address_format.h"
 #include "ofi/info.h"
 #include "util/local_addresses.h"
 #include "util/params.h"
@@ -78,6 +79,9 @@ struct Name {
 };
 
 Lookup look_up(const Name& name, int family) {
+    if (is_beyond_ports(name.service)) {
+        return {EINVAL, "ports 0 to 65535, and services by name"};
+    }
     addrinfo hints{};
     hints.ai_family = family;
     hints.ai_socktype = SOCK_DGRAM;

@@ -113,6 +113,15 @@ Test(av, a_service_and_a_symmetric_range_are_resolved) {
     RVT_EQ(ntohs(found.sin_port), 4713);
 }
 
+Test(av, no_service_is_beyond_the_ports) {
+    const Opened open;
+    const auto av = open.av();
+    fi_addr_t numbers[2] = {};
+    RVT_EQ(fi_av_insertsvc(av.get(), "127.0.0.1", "65537", numbers, 0, nullptr), 0);
+    RVT_EQ(fi_av_insertsym(av.get(), "127.0.0.1", 1, "65535", 2, numbers, 0, nullptr), 1);
+    RVT_EQ(numbers[1], FI_ADDR_NOTAVAIL);
+}
+
 Test(av, one_service_is_named_as_it_is) {
     const Opened open;
     const auto av = open.av();

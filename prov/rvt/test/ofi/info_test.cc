@@ -321,6 +321,13 @@ Test(info, a_service_alone_is_a_port_of_the_loopback_address) {
     RVT_EQ(ntohs(in(answer.info->src_addr).sin_port), 4711);
 }
 
+Test(info, a_service_beyond_the_ports_is_refused) {
+    RVT_OK(ask(new_hints(), "127.0.0.1", "65535").error);
+    RVT_EQ(ask(new_hints(), "127.0.0.1", "65536").error, -FI_ENODATA);
+    RVT_EQ(ask(new_hints(), nullptr, "70000", FI_SOURCE).error, -FI_ENODATA);
+    RVT_EQ(ask(new_hints(), "127.0.0.1", "18446744073709551617").error, -FI_ENODATA);
+}
+
 Test(info, another_host_is_a_destination_and_no_source) {
     const Answer answer = ask(new_hints(), "192.0.2.17", "4711");
     RVT_OK(answer.error);
