@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "core/rd_endpoint.h"
 #include "core/rd_types.h"
@@ -164,17 +165,23 @@ util::Status withdraw(Mr& mr) noexcept {
     return removed;
 }
 
+/// Once withdrawn, the key of a region that cannot be closed yet may be that of another one, which
+/// has a counter of its own.
+void stop_counting(Mr& mr) noexcept {
+    if (mr.remote_write != nullptr) {
+        mr.domain->unwatch_key(mr.handle.key);
+        std::exchange(mr.remote_write, nullptr)->users.drop();
+    }
+}
+
 int mr_close(fid* self) noexcept {
     Mr& mr = Mr::from(self);
+    stop_counting(mr);
     const util::Status removed = withdraw(mr);
     if (!removed.is_ok()) {
         RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
                  static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(removed.error()));
         return to_fi(removed);
-    }
-    if (mr.remote_write != nullptr) {
-        mr.domain->unwatch_key(mr.handle.key);
-        mr.remote_write->users.drop();
     }
     mr.domain->users.drop();
     delete &mr;

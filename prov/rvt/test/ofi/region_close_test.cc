@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Regions that are closed while another process copies into them by itself.
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <vector>
 
 #include "common/process.h"
@@ -15,10 +20,15 @@ constexpr std::size_t kPart = std::size_t{4} << 20;  // the most that is copied 
 constexpr std::size_t kParts = 16;
 constexpr std::size_t kBytes = kParts * kPart;
 
+constexpr std::uint64_t kKey = 5;  // where the application chooses it
+
 // The writer knows the key at once, and no control thread makes progress beside the test.
 const EndOptions kManual{.mr_mode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY,
                          .threading = FI_THREAD_DOMAIN,
                          .data_progress = FI_PROGRESS_MANUAL};
+
+const EndOptions kOwnKeys{
+    .mr_mode = FI_MR_VIRT_ADDR, .threading = FI_THREAD_DOMAIN, .data_progress = FI_PROGRESS_MANUAL};
 
 struct Place {
     std::array<char, 64> name{};
@@ -28,7 +38,7 @@ struct Place {
 
 /// A region for a writer.
 struct Target {
-    Target() {
+    explicit Target(const EndOptions& options = kManual) : end(options) {
         std::size_t bytes = place.name.size();
         RVT_OK(fi_getname(&end.ep->fid, place.name.data(), &bytes));
         place.address = reinterpret_cast<std::uintptr_t>(memory);
@@ -49,10 +59,27 @@ struct Target {
         RVT_ASSERT(*inside != 0);
     }
 
-    End end{kManual};
+    /// Waits until the writer has stopped.
+    void await_stop(const Process& writer) {
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        int status = 0;
+        while (waitpid(writer.pid(), &status, WUNTRACED | WNOHANG) == 0 &&
+               std::chrono::steady_clock::now() < deadline) {
+            end.is_quiet();
+        }
+        RVT_ASSERT(WIFSTOPPED(status));
+    }
+
+    Owned<fid_cntr> count_writes(const Owned<fid_mr>& region) const {
+        Owned<fid_cntr> cntr = end.open.cntr();
+        RVT_OK(fi_mr_bind(region.get(), &cntr->fid, FI_REMOTE_WRITE));
+        return cntr;
+    }
+
+    End end;
     char* memory = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
-    Owned<fid_mr> mr = end.reg(memory, kBytes, FI_REMOTE_WRITE, 0);
+    Owned<fid_mr> mr = end.reg(memory, kBytes, FI_REMOTE_WRITE, kKey);
     Place place;
 };
 
@@ -76,7 +103,26 @@ void write_where_told(Process& parent) {
     }
 }
 
+bool is_to_stop = false;  // a writer, in its first copy
+
+void write_and_stop(Process& parent) {
+    is_to_stop = true;
+    write_where_told(parent);
+}
+
 }  // namespace
+
+// The provider calls this one.
+extern "C" [[gnu::visibility("default")]] ssize_t process_vm_writev(pid_t pid, const iovec* local,
+                                                                    unsigned long locals,
+                                                                    const iovec* remote,
+                                                                    unsigned long remotes,
+                                                                    unsigned long flags) noexcept {
+    if (is_to_stop) {
+        raise(SIGSTOP);
+    }
+    return syscall(SYS_process_vm_writev, pid, local, locals, remote, remotes, flags);
+}
 
 Test(region_close, who_was_killed_while_it_copied_holds_no_region) {
     Process writer(write_where_told);
@@ -99,4 +145,30 @@ Test(region_close, nobody_copies_into_a_closed_one_who_connected_unnoticed) {
         RVT_EQ(writer.get<int>(), FI_EACCES);
         RVT_EQ(last, 2);
     }
+}
+
+Test(region_close, one_that_is_held_leaves_the_count_of_another_with_its_key, .timeout = 60) {
+    Process writer(write_and_stop);
+    Target target(kOwnKeys);
+    const auto first_count = target.count_writes(target.mr);
+    writer.put(target.place);
+    target.await_stop(writer);
+    RVT_EQ(fi_close(&target.mr->fid), -FI_EBUSY);
+    const std::uint64_t counted = fi_cntr_read(first_count.get());
+
+    std::array<char, 8> word{};
+    Owned<fid_mr> second = target.end.reg(word.data(), word.size(), FI_REMOTE_WRITE, kKey);
+    const auto second_count = target.count_writes(second);
+    writer.kill();
+    RVT_OK(fi_close(&target.mr.release()->fid));
+
+    End other(kManual);
+    other.other = &target.end;
+    other.peer = Pair::introduce(other, target.end);
+    RVT_OK(fi_write(other.ep.get(), "written", word.size(), nullptr, other.peer,
+                    reinterpret_cast<std::uintptr_t>(word.data()), kKey, nullptr));
+    other.next();
+    RVT_OK(fi_cntr_wait(second_count.get(), 1, 10'000));
+    RVT_EQ(fi_cntr_read(first_count.get()), counted);
+    RVT_OK(fi_close(&second.release()->fid));
 }
