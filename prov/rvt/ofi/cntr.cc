@@ -52,19 +52,27 @@ std::uint64_t cntr_readerr(fid_cntr* self) noexcept {
 }
 
 int cntr_add(fid_cntr* self, std::uint64_t value) noexcept {
-    Cntr::from(self).counter.add(value);
+    Cntr& cntr = Cntr::from(self);
+    cntr.counter.add(value);
+    cntr.note_change();
     return 0;
 }
 int cntr_adderr(fid_cntr* self, std::uint64_t value) noexcept {
-    Cntr::from(self).counter.add_error(value);
+    Cntr& cntr = Cntr::from(self);
+    cntr.counter.add_error(value);
+    cntr.note_change();
     return 0;
 }
 int cntr_set(fid_cntr* self, std::uint64_t value) noexcept {
-    Cntr::from(self).counter.set(value);
+    Cntr& cntr = Cntr::from(self);
+    cntr.counter.set(value);
+    cntr.note_change();
     return 0;
 }
 int cntr_seterr(fid_cntr* self, std::uint64_t value) noexcept {
-    Cntr::from(self).counter.set_error(value);
+    Cntr& cntr = Cntr::from(self);
+    cntr.counter.set_error(value);
+    cntr.note_change();
     return 0;
 }
 
@@ -234,12 +242,25 @@ void Cntr::remove_source(const core::ProgressSource& source) noexcept {
     }
 }
 
+CntrState Cntr::state() const noexcept {
+    // acquire: pairs with the release in note_change(): who sees a change noted sees the count.
+    const std::uint64_t noted = changes.load(std::memory_order_acquire);
+    return {counter.value() + counter.errors(), noted};
+}
+
+void Cntr::note_change() noexcept {
+    // release: pairs with the acquire in state(). After the count: noted before, it could be seen
+    // by who then finds the count as it was, and sleeps.
+    changes.fetch_add(1, std::memory_order_release);
+    counter.wake();  // who has fallen asleep in between
+}
+
 int Cntr::try_wait() noexcept {
     util::BusyPoll::Wait wait_first(wait.busy_poll);
     do {
         const util::Guard<DomainLock> guard(domain->lock);
         progressors.run_locked();
-        const std::uint64_t now = counter.value() + counter.errors();
+        const CntrState now = state();
         if (now != seen) {
             wait_first.succeed();
             seen = now;
@@ -248,7 +269,7 @@ int Cntr::try_wait() noexcept {
     } while (wait_first.goes_on());
     const util::Guard<DomainLock> guard(domain->lock);
     const bool is_armed = arm_locked(*this);
-    const std::uint64_t now = counter.value() + counter.errors();
+    const CntrState now = state();
     if (!is_armed || now != seen) {
         seen = now;
         return -FI_EAGAIN;

@@ -2,6 +2,9 @@
 // Completion counters, fi_cntr(3).
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 #include "core/counter.h"
 #include "ofi/compat.h"
 #include "ofi/domain.h"
@@ -14,6 +17,14 @@ namespace rvt::ofi {
 
 class WaitSet;
 
+/// What tells whether a counter has moved. Where the application sets it back, the same counts are
+/// reached again.
+struct CntrState {
+    std::uint64_t sum = 0;      // of both counts
+    std::uint64_t changes = 0;  // those of the application
+    friend bool operator==(const CntrState&, const CntrState&) noexcept = default;
+};
+
 struct Cntr {
     static Cntr& from(fid_cntr* self) noexcept { return *reinterpret_cast<Cntr*>(self); }
     static Cntr& from(fid* self) noexcept { return *reinterpret_cast<Cntr*>(self); }
@@ -25,13 +36,18 @@ struct Cntr {
     /// it sleeps.
     int try_wait() noexcept;
 
+    [[nodiscard]] CntrState state() const noexcept;
+    /// The application has changed a count. Threads: any.
+    void note_change() noexcept;
+
     fid_cntr handle{};
     Domain* domain = nullptr;
     Progressors progressors;
     util::Courtesy courtesy;  // of readers that spin
     core::Counter counter;
-    std::uint64_t seen = 0;  // by the last fi_trywait: sum of both counts
-    unsigned sleepers = 0;   // threads in fi_cntr_wait that armed; under the domain's lock
+    std::atomic<std::uint64_t> changes{0};  // see CntrState
+    CntrState seen;                         // by the last fi_trywait
+    unsigned sleepers = 0;  // threads in fi_cntr_wait that armed; under the domain's lock
     Users users;
     WaitSet* wait_set = nullptr;
     util::UniqueFd wake_fd;

@@ -29,13 +29,12 @@ bool has_completion(Cq& cq) noexcept {
     return !cq.queue->is_empty();
 }
 
-/// What a counter has counted.
-std::uint64_t counted_by(Cntr& cntr) noexcept {
+CntrState driven_state(Cntr& cntr) noexcept {
     {
         const util::Guard<DomainLock> guard(cntr.domain->lock);
         cntr.progressors.run_locked();
     }
-    return cntr.counter.value() + cntr.counter.errors();
+    return cntr.state();
 }
 
 /// Whether a member has something: a queue an entry, a counter moved since it was last reported.
@@ -44,7 +43,7 @@ bool has_something(PollSet::Member& member, bool has_room) noexcept {
     if (member.object->fclass == FI_CLASS_CQ) {
         return has_completion(Cq::from(member.object));
     }
-    const std::uint64_t now = counted_by(Cntr::from(member.object));
+    const CntrState now = driven_state(Cntr::from(member.object));
     return has_room && std::exchange(member.seen, now) != now;
 }
 
@@ -72,7 +71,7 @@ int poll_add(fid_poll* self, fid* object, std::uint64_t flags) noexcept {
     return entry([&]() -> int {
         PollSet& set = PollSet::from(self);
         const std::lock_guard guard(set.lock);
-        set.members.push_back({object, 0});
+        set.members.push_back({object, {}});
         users->add();
         return 0;
     });

@@ -2,10 +2,10 @@
 // Poll sets, fi_poll(3): which of many queues and counters have something?
 #pragma once
 
-#include <cstdint>
 #include <mutex>
 #include <vector>
 
+#include "ofi/cntr.h"
 #include "ofi/compat.h"
 #include "ofi/domain.h"
 
@@ -17,7 +17,7 @@ struct PollSet {
 
     struct Member {
         fid* object;
-        std::uint64_t seen;  // of a counter: its value when it was last reported
+        CntrState seen;  // of a counter: when it was last reported
     };
 
     fid_poll handle{};

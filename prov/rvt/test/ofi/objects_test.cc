@@ -180,6 +180,10 @@ Test(poll_set, reports_a_counter_once_for_each_move) {
     RVT_EQ(fi_poll(set.get(), contexts, 4), 1);
     RVT_ASSERT(contexts[0] == reinterpret_cast<void*>(0x55));
     RVT_EQ(fi_poll(set.get(), contexts, 4), 0);
+    RVT_OK(fi_cntr_set(cntr.get(), 0));
+    RVT_OK(fi_cntr_add(cntr.get(), 1));
+    RVT_EQ(fi_poll(set.get(), contexts, 4), 1);
+    RVT_EQ(fi_poll(set.get(), contexts, 4), 0);
     RVT_OK(fi_poll_del(set.get(), &cntr->fid, 0));
 }
 

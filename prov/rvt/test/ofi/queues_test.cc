@@ -293,6 +293,24 @@ Test(cntr, sleep_is_not_allowed_where_polling_sees_a_count, .timeout = 30) {
     counting.join();
 }
 
+Test(cntr, a_count_that_was_set_back_and_is_reached_again_lets_nobody_sleep) {
+    const Opened open;
+    fi_cntr_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    const auto cntr = open.cntr(attr);
+    fid* fids[] = {&cntr->fid};
+    RVT_OK(fi_cntr_add(cntr.get(), 1));
+    RVT_EQ(fi_trywait(open.fabric.get(), fids, 1), -FI_EAGAIN);
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    RVT_OK(fi_cntr_set(cntr.get(), 0));
+    RVT_OK(fi_cntr_add(cntr.get(), 1));
+    RVT_EQ(fi_trywait(open.fabric.get(), fids, 1), -FI_EAGAIN);
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    RVT_OK(fi_cntr_adderr(cntr.get(), 1));
+    RVT_OK(fi_cntr_seterr(cntr.get(), 0));
+    RVT_EQ(fi_trywait(open.fabric.get(), fids, 1), -FI_EAGAIN);
+}
+
 Test(cntr, who_waits_polls_first, .timeout = 30) {
     poll_for_long();
     const Opened open;
