@@ -46,6 +46,12 @@ bool is_of(const siginfo_t& what, const detail::GuardedAccess& access) noexcept 
     return what.si_code == SI_KERNEL || is_within(at, access.first) || is_within(at, access.second);
 }
 
+void set_default(int signal) noexcept {
+    struct sigaction plain {};
+    plain.sa_handler = SIG_DFL;
+    sigaction(signal, &plain, nullptr);
+}
+
 /// As if we were not there.
 void go_on_to_others(int signal, siginfo_t* what, void* context) noexcept {
     const struct sigaction& theirs = before(signal);
@@ -55,13 +61,14 @@ void go_on_to_others(int signal, siginfo_t* what, void* context) noexcept {
     }
     if ((theirs.sa_flags & SA_SIGINFO) == 0 &&
         (theirs.sa_handler == SIG_DFL || theirs.sa_handler == SIG_IGN)) {
-        struct sigaction plain {};
-        plain.sa_handler = SIG_DFL;
-        sigaction(signal, &plain, nullptr);
+        set_default(signal);
         if (is_sent) {
             raise(signal);
         }
         return;  // a fault happens again
+    }
+    if ((theirs.sa_flags & static_cast<int>(SA_RESETHAND)) != 0) {
+        set_default(signal);  // it counts on the next one to end the process
     }
     sigset_t blocked = theirs.sa_mask;
     sigset_t now;

@@ -52,6 +52,30 @@ void install_open_page() {
     RVT_OK(sigaction(SIGSEGV, &action, nullptr));
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// Does what no process may.
+void fault() {
+    volatile std::uintptr_t nowhere = 16;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): nowhere
+    *reinterpret_cast<volatile int*>(nowhere) = 1;
+}
+
+int volatile reports = 0;
+
+// As those write that print where a process ends: the system is to end it then.
+void report(int /*signal*/, siginfo_t* /*what*/, void* /*context*/) {
+    reports = reports + 1;
+    if (reports == 2) {
+        _exit(1);
+    }
+}
+
+void report_and_raise(int signal, siginfo_t* what, void* context) {
+    report(signal, what, context);
+    raise(signal);
+}
+#endif
+
 }  // namespace
 
 Test(fault_guard, copies_what_is_there) {
@@ -140,9 +164,7 @@ Test(fault_guard, a_fault_of_the_application_ends_it_as_ever) {
             ::signal(SIGBUS, SIG_DFL);
             catch_faults();
             if (signal == SIGSEGV) {
-                volatile std::uintptr_t nowhere = 16;
-                // NOLINTNEXTLINE(performance-no-int-to-ptr): nowhere
-                *reinterpret_cast<volatile int*>(nowhere) = 1;
+                fault();
             }
             raise(signal);
             _exit(0);
@@ -151,6 +173,25 @@ Test(fault_guard, a_fault_of_the_application_ends_it_as_ever) {
         RVT_EQ(waitpid(child, &status, 0), child);
         RVT_ASSERT(WIFSIGNALED(status));
         RVT_EQ(WTERMSIG(status), signal);
+    }
+}
+
+Test(fault_guard, a_handler_for_one_fault_is_called_once) {
+    for (auto* const handler : {report, report_and_raise}) {
+        const pid_t child = fork();
+        if (child == 0) {
+            struct sigaction action {};
+            action.sa_sigaction = handler;
+            action.sa_flags = SA_SIGINFO | static_cast<int>(SA_RESETHAND);
+            sigaction(SIGSEGV, &action, nullptr);
+            catch_faults();
+            fault();
+            _exit(0);
+        }
+        int status = 0;
+        RVT_EQ(waitpid(child, &status, 0), child);
+        RVT_ASSERT(WIFSIGNALED(status));
+        RVT_EQ(WTERMSIG(status), SIGSEGV);
     }
 }
 #endif
