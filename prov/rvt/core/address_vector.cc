@@ -86,7 +86,7 @@ util::Status AddressVector::remove(std::uint64_t index) {
         if (at(index) == nullptr) {
             return ENOENT;
         }
-        free_.reserve(free_.size() + 1);
+        reserve_free_locked();
         observers = observers_;
         Entry* entry = entry_at(index);
         address = entry->address;
@@ -94,6 +94,7 @@ util::Status AddressVector::remove(std::uint64_t index) {
         // release: pairs with the acquire in at().
         entry->is_used.store(false, std::memory_order_release);
         --count_;
+        ++leaving_;
     }
     for (AddressObserver* observer : observers) {
         observer->address_removed(index, address);
@@ -102,6 +103,7 @@ util::Status AddressVector::remove(std::uint64_t index) {
     const util::Guard guard(lock_);
     free_.push_back(index);
     std::push_heap(free_.begin(), free_.end(), std::greater<>());
+    --leaving_;
     return util::kOk;
 }
 
@@ -169,6 +171,14 @@ util::Status AddressVector::add_chunk_of_locked(std::uint64_t index) {
     // release: pairs with the acquire in entry_at().
     chunks_[place.chunk].store(chunk, std::memory_order_release);
     return util::kOk;
+}
+
+/// Makes room for one more removed number, besides those that other threads are about to give back.
+void AddressVector::reserve_free_locked() {
+    const std::size_t needed = free_.size() + leaving_ + 1;
+    if (needed > free_.capacity()) {
+        free_.reserve(std::max(needed, free_.capacity() * 2));
+    }
 }
 
 /// Keeps the table at most three quarters full, one more address included.

@@ -64,6 +64,7 @@ class AddressVector {
     Entry* entry_at(std::uint64_t index) const noexcept;
     util::Result<std::uint64_t> take_index_locked() RVT_REQUIRES(lock_);
     util::Status add_chunk_of_locked(std::uint64_t index) RVT_REQUIRES(lock_);
+    void reserve_free_locked() RVT_REQUIRES(lock_);
     void reserve_hash_locked() RVT_REQUIRES(lock_);
     std::size_t slot_of_locked(std::uint64_t index) const RVT_REQUIRES(lock_);
     void hash_locked(std::uint64_t index) RVT_REQUIRES(lock_);
@@ -74,6 +75,7 @@ class AddressVector {
     mutable util::Mutex lock_;  // order: innermost, held only inside this class
     std::array<std::atomic<Entry*>, kMaxChunks> chunks_{};
     std::vector<std::uint64_t> free_ RVT_GUARDED_BY(lock_);  // a heap, lowest first
+    std::size_t leaving_ RVT_GUARDED_BY(lock_) = 0;  // numbers that are neither used nor free yet
     std::uint64_t next_ RVT_GUARDED_BY(lock_) = 0;
     std::size_t count_ RVT_GUARDED_BY(lock_) = 0;
     // Open addressing from the hash of an address to its numbers plus one (0: free).

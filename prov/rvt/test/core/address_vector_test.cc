@@ -163,6 +163,18 @@ Test(address_vector, who_has_left_is_told_of_nothing, .timeout = 60) {
     }
 }
 
+Test(address_vector, many_addresses_are_removed_in_time, .timeout = 30) {
+    constexpr std::uint32_t kEntries = 300'000;
+    AddressVector av;
+    for (std::uint32_t n = 0; n < kEntries; ++n) {
+        RVT_ASSERT(av.insert(numbered(n)).is_ok());
+    }
+    for (std::uint32_t n = 0; n < kEntries; ++n) {
+        RVT_ASSERT(av.remove(n).is_ok());
+    }
+    RVT_EQ(av.size(), 0);
+}
+
 Test(address_vector, a_hundred_thousand_addresses_cost_at_most_48_bytes_each) {
     constexpr std::size_t kEntries = 100000;
     const struct mallinfo2 before = mallinfo2();
