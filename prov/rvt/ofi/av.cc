@@ -2,8 +2,11 @@
 // Insertion in all its forms, lookup, removal. fi_av(3).
 #include "ofi/av.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -127,16 +130,9 @@ int av_insert(fid_av* self, const void* addresses, std::size_t count, fi_addr_t*
     });
 }
 
-/// A host name or address, and a port. Unlike fi_getinfo's, the node may be anywhere.
-Result<SockAddr> resolve(const char* node, const char* service, std::uint32_t format) {
-    if (SockAddr::is_formatted(node)) {
-        return service == nullptr ? SockAddr::from_string(node) : Result<SockAddr>(EINVAL);
-    }
-    if (is_beyond_ports(service)) {
-        return EINVAL;
-    }
+Result<SockAddr> look_up(const char* node, const char* service, int family) {
     addrinfo hints{};
-    hints.ai_family = format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_INET;
+    hints.ai_family = family;
     hints.ai_socktype = SOCK_DGRAM;
     addrinfo* all = nullptr;
     if (getaddrinfo(node, service, &hints, &all) != 0) {
@@ -145,6 +141,20 @@ Result<SockAddr> resolve(const char* node, const char* service, std::uint32_t fo
     Result<SockAddr> address = SockAddr::from(all->ai_addr, all->ai_addrlen);
     freeaddrinfo(all);
     return address;
+}
+
+/// A host name or address, and a port. Unlike fi_getinfo's, the node may be anywhere.
+Result<SockAddr> resolve(const char* node, const char* service, std::uint32_t format) {
+    if (SockAddr::is_formatted(node)) {
+        return service == nullptr ? SockAddr::from_string(node) : Result<SockAddr>(EINVAL);
+    }
+    if (is_beyond_ports(service)) {
+        return EINVAL;
+    }
+    const int family = format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_INET;
+    const Result<SockAddr> address = look_up(node, service, family);
+    // Text is of either family, IPv4 first, as in fi_getinfo.
+    return address.is_ok() || format != FI_ADDR_STR ? address : look_up(node, service, AF_INET6);
 }
 
 int av_insertsvc(fid_av* self, const char* node, const char* service, fi_addr_t* number,
@@ -194,6 +204,47 @@ struct Counted {
     }
 };
 
+/// The nodes of fi_av_insertsym: a row of addresses where the first is one, else of names.
+class NodeRow {
+  public:
+    NodeRow(const std::string& first, std::size_t count) : names_(first, count) {
+        const std::size_t end = std::min(first.find('%'), first.size());
+        const std::string host = first.substr(0, end);
+        scope_ = first.substr(end);
+        for (const int family : {AF_INET, AF_INET6}) {
+            if (inet_pton(family, host.c_str(), ip_.data()) == 1) {
+                family_ = family;
+                return;
+            }
+        }
+    }
+    [[nodiscard]] bool is_usable() const noexcept {
+        return family_ != AF_UNSPEC || names_.is_usable();
+    }
+    [[nodiscard]] std::string at(std::size_t i) const {
+        return family_ == AF_UNSPEC ? names_.at(i) : address_at(i);
+    }
+
+  private:
+    [[nodiscard]] std::string address_at(std::size_t i) const {
+        std::array<std::uint8_t, sizeof(in6_addr)> ip = ip_;
+        std::size_t carry = i;
+        for (std::size_t at = family_ == AF_INET ? sizeof(in_addr) : ip.size(); at-- > 0;) {
+            carry += ip[at];
+            ip[at] = static_cast<std::uint8_t>(carry);
+            carry >>= 8;
+        }
+        std::array<char, INET6_ADDRSTRLEN> text{};
+        inet_ntop(family_, ip.data(), text.data(), text.size());
+        return text.data() + scope_;
+    }
+
+    Counted names_;
+    int family_ = AF_UNSPEC;  // of an address
+    std::array<std::uint8_t, sizeof(in6_addr)> ip_{};
+    std::string scope_;  // from '%' on
+};
+
 int av_insertsym(fid_av* self, const char* node, std::size_t nodes, const char* service,
                  std::size_t services, fi_addr_t* numbers, std::uint64_t flags,
                  void* context) noexcept {
@@ -206,7 +257,7 @@ int av_insertsym(fid_av* self, const char* node, std::size_t nodes, const char* 
         if (node == nullptr || service == nullptr) {
             return -FI_EINVAL;
         }
-        const Counted node_names(node, nodes);
+        const NodeRow node_names(node, nodes);
         const Counted service_names(service, services);
         if (!node_names.is_usable() || !service_names.is_usable()) {
             return -FI_EINVAL;

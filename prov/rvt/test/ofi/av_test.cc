@@ -113,6 +113,47 @@ Test(av, a_service_and_a_symmetric_range_are_resolved) {
     RVT_EQ(ntohs(found.sin_port), 4713);
 }
 
+Test(av, a_symmetric_range_counts_addresses) {
+    const auto last_of_two = [](const Opened& open, const char* node) {
+        const auto av = open.av();
+        fi_addr_t numbers[2] = {};
+        cr_assert(fi_av_insertsym(av.get(), node, 2, "4711", 1, numbers, 0, nullptr) == 2, "%s",
+                  node);
+        sockaddr_storage found{};
+        std::size_t length = sizeof found;
+        RVT_OK(fi_av_lookup(av.get(), numbers[1], &found, &length));
+        char text[INET6_ADDRSTRLEN] = "";
+        const void* ip = &reinterpret_cast<const sockaddr_in&>(found).sin_addr;
+        if (found.ss_family == AF_INET6) {
+            ip = &reinterpret_cast<const sockaddr_in6&>(found).sin6_addr;
+        }
+        RVT_ASSERT(inet_ntop(found.ss_family, ip, text, sizeof text) == text);
+        return std::string(text);
+    };
+    RVT_ASSERT(last_of_two(Opened(), "127.0.0.255") == "127.0.1.0");
+    const Info hints = new_hints();
+    hints->addr_format = FI_SOCKADDR_IN6;
+    const Opened open(ask(hints).info);
+    RVT_ASSERT(last_of_two(open, "::9") == "::a");
+    RVT_ASSERT(last_of_two(open, "2001:db8::ffff") == "2001:db8::1:0");
+    RVT_ASSERT(last_of_two(open, "fe80::a%1") == "fe80::b");
+}
+
+Test(av, text_names_nodes_of_both_families) {
+    const Info hints = new_hints();
+    hints->addr_format = FI_ADDR_STR;
+    const Opened open(ask(hints).info);
+    const auto av = open.av();
+    fi_addr_t numbers[2] = {};
+    RVT_EQ(fi_av_insertsvc(av.get(), "::1", "4711", numbers, 0, nullptr), 1);
+    RVT_EQ(fi_av_insertsvc(av.get(), "127.0.0.1", "4711", numbers, 0, nullptr), 1);
+    RVT_EQ(fi_av_insertsym(av.get(), "::9", 2, "4711", 1, numbers, 0, nullptr), 2);
+    char found[64];
+    std::size_t length = sizeof found;
+    RVT_OK(fi_av_lookup(av.get(), numbers[1], found, &length));
+    RVT_ASSERT(strcmp(found, "fi_sockaddr_in6://[::a]:4711") == 0);
+}
+
 Test(av, no_service_is_beyond_the_ports) {
     const Opened open;
     const auto av = open.av();
