@@ -120,6 +120,18 @@ bool is_valid_atomic(Kind kind, fi_datatype datatype, fi_op op) noexcept {
     return (types & bit(type)) != 0;
 }
 
+bool is_plain_atomic(Kind kind, fi_datatype datatype, fi_op op) noexcept {
+    if (datatype != FI_INT64 && datatype != FI_UINT64) {
+        return false;
+    }
+    switch (kind) {
+        case Kind::kBase: return op == FI_SUM;
+        case Kind::kFetch: return op == FI_SUM || op == FI_ATOMIC_READ;
+        case Kind::kCompare: return op == FI_CSWAP;
+    }
+    return false;
+}
+
 std::size_t msg_atomic_count(Kind kind, fi_datatype datatype, std::size_t packet_bytes) noexcept {
     const std::size_t parts = kind == Kind::kCompare ? 2 : 1;  // of a request
     return packet_bytes / parts / kDatatypeBytes[datatype];
@@ -134,11 +146,17 @@ int domain_query_atomic(fid_domain* self, fi_datatype datatype, fi_op op, fi_ato
     const Kind kind = (flags & FI_COMPARE_ATOMIC) != 0 ? Kind::kCompare
                       : (flags & FI_FETCH_ATOMIC) != 0 ? Kind::kFetch
                                                        : Kind::kBase;
+    const Domain& domain = Domain::from(self);
+    const bool has_plain_alone = domain.nic != nullptr;
+    if ((domain.caps & FI_ATOMIC) == 0 ||
+        (has_plain_alone && !is_plain_atomic(kind, datatype, op))) {
+        return -FI_EOPNOTSUPP;
+    }
     const int result = valid(kind, datatype, op, &attr->count);
     if (result == 0) {
         attr->size = kDatatypeBytes[datatype];
-        if (Domain::from(self).has_msg_info) {
-            attr->count = msg_atomic_count(kind, datatype, kLeastPacketBytes);
+        if (domain.has_msg_info) {
+            attr->count = has_plain_alone ? 1 : msg_atomic_count(kind, datatype, kLeastPacketBytes);
         }
     }
     return result;

@@ -20,12 +20,15 @@ extern const std::size_t kDatatypeBytes[kDatatypes];
 /// Whether a call of this kind may combine them.
 bool is_valid_atomic(core::RdAtomic::Kind kind, fi_datatype datatype, fi_op op) noexcept;
 
+/// Whether every peer of a connection has it, and NICs that have atomics at all: what IBTA defines.
+bool is_plain_atomic(core::RdAtomic::Kind kind, fi_datatype datatype, fi_op op) noexcept;
+
 /// How many elements one call takes of a connection that carries so many bytes in a packet.
 std::size_t msg_atomic_count(core::RdAtomic::Kind kind, fi_datatype datatype,
                              std::size_t packet_bytes) noexcept;
 
 /// fi_ops_domain.query_atomic. Where the domain's endpoints are connected ones: what they have with
-/// each other, and as many elements as every such connection takes.
+/// each other, and as many elements as every such connection takes. Of a NIC: what it has.
 int domain_query_atomic(fid_domain* domain, fi_datatype datatype, fi_op op, fi_atomic_attr* attr,
                         std::uint64_t flags) noexcept;
 

@@ -20,24 +20,11 @@ constexpr std::uint64_t kMsgAtomicFlags = FI_COMPLETION | FI_INJECT | FI_MORE | 
                                           FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
                                           FI_DELIVERY_COMPLETE;
 
-/// Whether every peer has it.
-bool is_plain(Kind kind, fi_datatype datatype, fi_op op) noexcept {
-    if (datatype != FI_INT64 && datatype != FI_UINT64) {
-        return false;
-    }
-    switch (kind) {
-        case Kind::kBase: return op == FI_SUM;
-        case Kind::kFetch: return op == FI_SUM || op == FI_ATOMIC_READ;
-        case Kind::kCompare: return op == FI_CSWAP;
-    }
-    return false;
-}
-
 /// What the connection has; where there is none yet, what every peer has.
 int valid(const EpMsg& ep, Kind kind, fi_datatype datatype, fi_op op, std::size_t* count) noexcept {
     const std::size_t most = ep.most_atomic_bytes();
     const bool is_there =
-        most != 0 ? is_valid_atomic(kind, datatype, op) : is_plain(kind, datatype, op);
+        most != 0 ? is_valid_atomic(kind, datatype, op) : is_plain_atomic(kind, datatype, op);
     if (!is_there) {
         return -FI_EOPNOTSUPP;
     }
@@ -178,7 +165,7 @@ ssize_t run_extended(EpMsg& ep, const Call& call) noexcept {
 
 /// Whether it is one aligned word, which every peer can change.
 bool is_plain_call(const Call& call) noexcept {
-    return is_plain(call.kind, call.datatype, call.op) && call.remote != nullptr &&
+    return is_plain_atomic(call.kind, call.datatype, call.op) && call.remote != nullptr &&
            call.remote_count == 1 && call.remote[0].count == 1 &&
            call.remote[0].addr % sizeof(std::uint64_t) == 0 &&
            (call.op == FI_ATOMIC_READ || is_one(call.operand, call.operand_count)) &&
@@ -195,7 +182,7 @@ ssize_t run(EpMsg& ep, const Call& call) noexcept {
         return -FI_EOPNOTSUPP;
     }
     if (!is_plain_call(call) &&
-        (ep.most_atomic_bytes() != 0 || !is_plain(call.kind, call.datatype, call.op))) {
+        (ep.most_atomic_bytes() != 0 || !is_plain_atomic(call.kind, call.datatype, call.op))) {
         return run_extended(ep, call);
     }
     void* const operand = element(call.operand, call.operand_count);

@@ -88,6 +88,28 @@ Test(nic_offer, over_iwarp_there_is_no_data_beside_messages_and_writes) {
     RVT_EQ(on.mock.sends.size(), before + 1);
 }
 
+Test(nic_offer, atomics_are_those_of_the_nic) {
+    const World on;
+    const Endpoints with(false, FI_MSG | FI_ATOMIC);
+    fi_atomic_attr attr{};
+    RVT_EQ(fi_query_atomic(with.domain, FI_UINT64, FI_SUM, &attr, 0), 0);
+    RVT_EQ(attr.count, 1);
+    RVT_EQ(attr.size, 8);
+    RVT_EQ(fi_query_atomic(with.domain, FI_INT64, FI_ATOMIC_READ, &attr, FI_FETCH_ATOMIC), 0);
+    RVT_EQ(fi_query_atomic(with.domain, FI_INT64, FI_CSWAP, &attr, FI_COMPARE_ATOMIC), 0);
+    RVT_EQ(attr.count, 1);
+    RVT_EQ(fi_query_atomic(with.domain, FI_DOUBLE, FI_PROD, &attr, FI_FETCH_ATOMIC),
+           -FI_EOPNOTSUPP);
+    RVT_EQ(fi_query_atomic(with.domain, FI_UINT64, FI_MAX, &attr, 0), -FI_EOPNOTSUPP);
+}
+
+Test(nic_offer, without_atomics_none_are_told_of) {
+    const World on;
+    const Endpoints with(false, FI_MSG | FI_RMA);
+    fi_atomic_attr attr{};
+    RVT_EQ(fi_query_atomic(with.domain, FI_UINT64, FI_SUM, &attr, 0), -FI_EOPNOTSUPP);
+}
+
 Test(nic_offer, the_protocol_is_that_of_the_nic) {
     {
         World on;

@@ -103,6 +103,7 @@ inline std::vector<ofi::MsgNicOffer> list() {
              .max_read_sge = world->nic->device().limits().max_read_sge,
              .max_srq_sge = world->nic->device().limits().max_srq_sge,
              .max_bytes = 1u << 30,
+             .has_atomics = world->nic->limits().has_atomics,
              .has_srq = true,
              .has_cq_data = world->nic->device().limits().has_immediate,
              .is_iwarp = world->nic->limits().is_iwarp}};

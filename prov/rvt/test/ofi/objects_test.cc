@@ -64,6 +64,16 @@ Test(domain, knows_the_atomics_of_each_kind) {
     RVT_EQ(fi_query_atomic(open.domain.get(), FI_DOUBLE_COMPLEX, FI_MIN, &attr, 0), -FI_EOPNOTSUPP);
 }
 
+Test(domain, of_datagrams_has_no_atomics) {
+    const Info hints = new_hints();
+    hints->ep_attr->type = FI_EP_DGRAM;
+    const Opened open(ask(hints).info);
+    fi_atomic_attr attr{};
+    RVT_EQ(fi_query_atomic(open.domain.get(), FI_UINT64, FI_SUM, &attr, 0), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_query_atomic(open.domain.get(), FI_UINT64, FI_CSWAP, &attr, FI_COMPARE_ATOMIC),
+           -FI_EOPNOTSUPP);
+}
+
 /// Numbers of 2.x: FI_DIFF, and floats of 16 and 8 bits.
 Test(domain, knows_atomics_that_the_headers_may_not_name) {
     const Opened open;
