@@ -72,7 +72,7 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     owes_bytes_ = false;
     is_fenced_ = !peering_->peer_has_membarrier;
     armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
-    woken_episode_ = 0;
+    woken_episode_ = fenced_episode_ = 0;
     is_large_ = is_large_receive_ = is_broken_ = is_held_ = false;
     growth_wait_ = runs_since_idle_ = 0;
     heard_ = 0;
@@ -86,7 +86,7 @@ void Path::close() noexcept {
     in_lines_ = LineConsumer{};
     in_lines_.open(kNoLines, 1);
     armed_ = &kNeverArmed;
-    woken_episode_ = 0;
+    woken_episode_ = fenced_episode_ = 0;
     is_held_ = false;
     next_run_ = 0;
     runs_since_idle_ = 0;

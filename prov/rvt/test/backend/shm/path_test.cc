@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Both ends of a path in one process: room, holding back, the move to the large rings.
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include <sys/eventfd.h>
 
 #include <criterion/criterion.h>
 
@@ -82,6 +85,23 @@ struct Pair {
 };
 
 }  // namespace
+
+/// Episodes are numbered from the beginning by each peer.
+Test(path, wakes_another_peer_in_an_episode_of_the_same_number, .timeout = 30) {
+    Pair pair;
+    const auto wakes = [&](TestEndpoint& peer) {
+        // relaxed: this thread looks at it.
+        peer.page().armed.store(kFenceFirst | 1, std::memory_order_relaxed);
+        eventfd_t rings = 0;
+        return pair.send_line() && eventfd_read(peer.wake_fd(), &rings) == 0;
+    };
+    RVT_ASSERT(wakes(pair.b));
+    pair.sender.close();
+    TestEndpoint c;
+    pair.a.connector().connect(c.address());
+    pair.sender.open(pair.a.next_peering());
+    RVT_ASSERT(wakes(c));
+}
 
 Test(path, sends_headers_only_within_a_ring_of_being_asked, .timeout = 30) {
     Pair pair;
