@@ -24,21 +24,21 @@ std::size_t reap(const Party& party) {
 /// With no receive posted and the receiver not even polling, sends are accepted or refused with
 /// -FI_EAGAIN, but never block; later all that were accepted arrive in order.
 void sender_is_held_back(Rank& self) {
-    constexpr std::size_t kMost = 20'000;
+    constexpr std::size_t kMessages = 20'000;
     Party party(self, {.caps = FI_TAGGED, .msg_order = FI_ORDER_SAS});
     Buffer buffer(party.ep, kSmall);
-    Contexts contexts(kMost);
+    Contexts contexts(kMessages);
     std::size_t accepted = 0;
     // One exchange first: without polling on both sides some providers cannot connect.
-    party.trecv(buffer, kSmall, kMost, 0, contexts.at(0));
-    party.tsend(buffer, 8, kMost, contexts.at(1));
+    party.trecv(buffer, kSmall, kMessages, 0, contexts.at(0));
+    party.tsend(buffer, 8, kMessages, contexts.at(1));
     party.ep.wait_rx();
     party.ep.wait_tx();
     party.barrier();
     if (self.rank == 0) {
         std::size_t completed = 0;
         const double until = now_s() + 0.5;
-        while (accepted < kMost && now_s() < until) {
+        while (accepted < kMessages && now_s() < until) {
             const auto rc =
                 static_cast<long>(fi_tsend(party.ep.ep, buffer.as(), kSmall, buffer.desc(),
                                            party.peer(), accepted, contexts.at(accepted)));
