@@ -13,14 +13,16 @@ using namespace rvt;
 
 namespace {
 
+void have_own_network() {
+    cr_assert(test::enter_own_network(), "this user cannot have a network of its own");
+}
+
 struct Looking {
     core::Registry registry;
     std::unique_ptr<roce::PacketDevice> device;
 
     Looking() {
-        if (!test::enter_own_network()) {
-            cr_skip_test("this user may make no network of its own");
-        }
+        have_own_network();
         device = roce::PacketDevice::open(registry,
                                           {.address = {.family = AF_INET, .ip = {192, 0, 2, 1}}})
                      .take();
@@ -75,9 +77,7 @@ Test(roce_port_look, a_cable_that_is_out_is_no_port_that_is_down) {
 }
 
 Test(roce_port_look, a_link_local_address_is_that_of_the_interface_that_it_names) {
-    if (!test::enter_own_network()) {
-        cr_skip_test("this user may make no network of its own");
-    }
+    have_own_network();
     RVT_EQ(std::system("ip link add wire2 mtu 1300 type veth peer name wire3 && "
                        "ip addr add fe80::77/64 dev wire0 nodad && "
                        "ip addr add fe80::77/64 dev wire2 nodad && "
