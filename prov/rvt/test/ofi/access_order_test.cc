@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "ofi/pair.h"
@@ -37,6 +38,22 @@ void send_one(Pair& pair) {
 ssize_t write_to(Pair& pair, const void* from, std::size_t bytes, std::uint64_t key,
                  std::uint64_t offset = 0) {
     return fi_write(pair.a.ep.get(), from, bytes, nullptr, pair.a.peer, offset, key, nullptr);
+}
+
+/// An operation on values of 64 bits.
+/// @param operand  nullptr: it has none.
+fi_msg_atomic atomic_of(const Pair& pair, const fi_ioc* operand, std::span<const fi_rma_ioc> remote,
+                        fi_op operation) {
+    return {.msg_iov = operand,
+            .desc = nullptr,
+            .iov_count = operand != nullptr ? 1u : 0u,
+            .addr = pair.a.peer,
+            .rma_iov = remote.data(),
+            .rma_iov_count = remote.size(),
+            .datatype = FI_UINT64,
+            .op = operation,
+            .context = nullptr,
+            .data = 0};
 }
 
 /// An operation of which pieces go to two regions; afterwards each of them is found by its own key.
@@ -73,16 +90,7 @@ Test(access_order, an_atomic_on_several_regions_teaches_the_key_of_each) {
         std::uint64_t values[2] = {1, 2};
         const fi_ioc part{values, 2};
         const fi_rma_ioc remote[] = {{0, 1, 1}, {0, 1, 2}};
-        const fi_msg_atomic msg{.msg_iov = &part,
-                                .desc = nullptr,
-                                .iov_count = 1,
-                                .addr = pair.a.peer,
-                                .rma_iov = remote,
-                                .rma_iov_count = 2,
-                                .datatype = FI_UINT64,
-                                .op = FI_SUM,
-                                .context = nullptr,
-                                .data = 0};
+        const fi_msg_atomic msg = atomic_of(pair, &part, {remote, 2}, FI_SUM);
         pair.post([&] { return fi_atomicmsg(pair.a.ep.get(), &msg, FI_INJECT); });
     });
 }
@@ -146,16 +154,7 @@ Test(access_order, an_injected_compare_keeps_what_it_compares_with) {
     const fi_ioc compared{&compare, 1};
     fi_ioc results{&result, 1};
     const fi_rma_ioc remote{0, 1, 1};
-    const fi_msg_atomic msg{.msg_iov = &part,
-                            .desc = nullptr,
-                            .iov_count = 1,
-                            .addr = pair.a.peer,
-                            .rma_iov = &remote,
-                            .rma_iov_count = 1,
-                            .datatype = FI_UINT64,
-                            .op = FI_CSWAP,
-                            .context = nullptr,
-                            .data = 0};
+    const fi_msg_atomic msg = atomic_of(pair, &part, {&remote, 1}, FI_CSWAP);
     // The first operation to a peer waits until that has been met.
     RVT_OK(fi_compare_atomicmsg(pair.a.ep.get(), &msg, &compared, nullptr, 1, &results, nullptr, 1,
                                 FI_INJECT));
@@ -174,16 +173,7 @@ Test(access_order, an_injected_fetch_reads_several_values) {
     std::uint64_t result[8] = {};
     fi_ioc results{result, 8};
     const fi_rma_ioc remote{0, 8, 1};
-    const fi_msg_atomic msg{.msg_iov = nullptr,
-                            .desc = nullptr,
-                            .iov_count = 0,
-                            .addr = pair.a.peer,
-                            .rma_iov = &remote,
-                            .rma_iov_count = 1,
-                            .datatype = FI_UINT64,
-                            .op = FI_ATOMIC_READ,
-                            .context = nullptr,
-                            .data = 0};
+    const fi_msg_atomic msg = atomic_of(pair, nullptr, {&remote, 1}, FI_ATOMIC_READ);
     pair.post(
         [&] { return fi_fetch_atomicmsg(pair.a.ep.get(), &msg, &results, nullptr, 1, FI_INJECT); });
     pair.until([&] { return fetched(pair) == 1; });
@@ -214,16 +204,7 @@ Test(access_order, results_of_several_pieces_keep_their_order, .timeout = 60) {
     std::uint64_t result[9] = {};
     fi_ioc results{result, 9};
     const fi_rma_ioc remote[] = {{0, 1, 2}, {8, 8, 2}};
-    const fi_msg_atomic msg{.msg_iov = nullptr,
-                            .desc = nullptr,
-                            .iov_count = 0,
-                            .addr = pair.a.peer,
-                            .rma_iov = remote,
-                            .rma_iov_count = 2,
-                            .datatype = FI_UINT64,
-                            .op = FI_ATOMIC_READ,
-                            .context = nullptr,
-                            .data = 0};
+    const fi_msg_atomic msg = atomic_of(pair, nullptr, {remote, 2}, FI_ATOMIC_READ);
     RVT_OK(fi_fetch_atomicmsg(pair.a.ep.get(), &msg, &results, nullptr, 1, 0));
     pair.until([&] { return fetched(pair) == 1; });
     RVT_EQ(std::memcmp(result, target, sizeof target), 0);
