@@ -17,13 +17,18 @@ tidy() {
 }
 # tidy_all FILE... : two at a time.
 tidy_all() { printf '%s\n' "$@" | grep . | xargs -r -d '\n' -n 1 -P 2 bash -c 'tidy "$1" || exit 1' _; }
-# tidy_in FOLDER COUNT FILE... : the same with the configuration of the folder, as so many sources: headers, which
-# each check reads, take longest. Theirs may have one of its own.
+# tidy_in FOLDER COUNT FILE... : the same with the configuration of the folder, which may have one of its own, as so
+# many sources, or some more where their names leave no choice: headers, which each check reads, take longest.
 tidy_in() {
-    local place status i together=()
+    local place status i together=() unfit
     place=$(mktemp -d) || return
     for ((i = 0; i < $2; i++)); do together+=("$place/in/$i.cc"); done
-    cp .clang-tidy "$place/" && scripts/unity "${together[@]}" -- "${@:3}" && cp "$1/.clang-tidy" "$place/in/" &&
+    while ! unfit=$(scripts/unity "${together[@]}" -- "${@:3}" 2>&1); do
+        [ "$i" -lt $(($2 * 2)) ] || { echo "$unfit"; rm -r "$place"; return 1; }
+        together+=("$place/in/$i.cc")
+        i=$((i + 1))
+    done
+    cp .clang-tidy "$place/" && cp "$1/.clang-tidy" "$place/in/" &&
         tidy_all "${together[@]}"
     status=$?
     rm -r "$place"
