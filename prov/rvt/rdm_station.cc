@@ -48,6 +48,7 @@ util::Status open_set(util::UniqueFd& set, std::initializer_list<int> fds) {
 
 util::Status RdmStation::open(const RdmStationAttr& attr) {
     const util::Status opened = shm::Station::open({.user = attr.user,
+                                                    .sleepers = attr.sleepers,
                                                     .keys = attr.keys,
                                                     .has_auto_progress = attr.has_auto_progress,
                                                     .wants_rma_events = attr.wants_rma_events,

@@ -13,6 +13,7 @@
 #include "rdm_path.h"
 #include "util/control_thread.h"
 #include "util/cpu.h"
+#include "util/sleepers.h"
 #include "wire_watch.h"
 
 namespace rvt {
@@ -25,6 +26,7 @@ class RdmUser : public shm::ConnectionUser, public core::RdFlowUser {
 
 struct RdmStationAttr {
     RdmUser* user = nullptr;
+    util::Sleepers* sleepers = nullptr;  // as in shm::StationAttr
     core::RdKeys keys;
     bool has_auto_progress = false;
     bool wants_rma_events = false;

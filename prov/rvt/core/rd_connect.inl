@@ -96,6 +96,7 @@ util::Status RdEngine<Lock, Host>::enable() {
         // The control thread may look in as soon as the first part of the station is open.
         util::Guard guard(lock_);
         opened = station_.open({.user = this,
+                                .sleepers = &sleepers,
                                 .keys = keys_,
                                 .has_auto_progress = attr_.has_auto_progress,
                                 .wants_rma_events = attr_.wants_rma_events});

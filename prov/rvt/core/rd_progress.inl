@@ -355,7 +355,6 @@ util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
     }
     const bool is_armed = station_.arm(!polled_.empty()).is_ok();
     if (!is_armed || has_work()) {
-        station_.disarm();
         return EAGAIN;
     }
     remind_peers_locked();
@@ -387,7 +386,7 @@ bool RdEngine<Lock, Host>::control_arm() noexcept {
     station_.arm_for_control(!polled_.empty());
     const bool is_armed = !has_work();
     if (!is_armed) {
-        station_.disarm();
+        station_.disarm_for_control();
     }
     lock_.unlock_control();
     return is_armed;

@@ -526,7 +526,7 @@ unsigned UdEndpoint::poll_locked() noexcept {
 
 void UdEndpoint::run_shared_locked(unsigned moved) noexcept {
     resolver_->run_locked(*av_);
-    if (sleepers_ != 0 && moved != 0) [[unlikely]] {
+    if (moved != 0 && sleepers.may_others_sleep()) [[unlikely]] {
         ask_for_notice_locked();  // another thread sleeps on
     }
 }
@@ -600,14 +600,11 @@ Status UdEndpoint::arm_locked() noexcept {
         return EAGAIN;
     }
     mark_hot();  // what wakes the sleeper is looked for at once
-    const Status armed = arm_device_locked();
-    sleepers_ += armed.is_ok() ? 1 : 0;
-    return armed;
+    return arm_device_locked();
 }
 
 void UdEndpoint::disarm_locked() noexcept {
     mark_hot();
-    sleepers_ -= sleepers_ != 0 ? 1 : 0;
     if (sharing_ != nullptr) {
         sharing_->expect_traffic();
     }

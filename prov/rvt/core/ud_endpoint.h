@@ -309,7 +309,6 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     std::vector<Group> groups_;
     std::vector<Ah*> unused_ahs_;  // to be destroyed once no datagram that waits names them
     std::unique_ptr<UdResolver> resolver_;  // with sharing_
-    unsigned sleepers_ = 0;                 // with sharing_
     std::uint64_t lost_due_us_ =
         0;                  // when a NIC that is gone is not waited for any more; 0: not so
     bool is_lost_ = false;  // that time has come: nothing is under way

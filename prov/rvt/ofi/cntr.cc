@@ -76,32 +76,30 @@ int cntr_seterr(fid_cntr* self, std::uint64_t value) noexcept {
     return 0;
 }
 
-/// Arms counter and endpoints. False: an endpoint has work.
-bool arm_locked(Cntr& cntr) noexcept {
+/// Arms the counter, and its endpoints by `arm`. False: an endpoint has work.
+bool arm_locked(Cntr& cntr, bool (Progressors::*arm)() noexcept) noexcept {
     // While others sleep, what woke them must stay readable until they have seen it.
-    if (cntr.sleepers == 0) {
+    if (!cntr.progressors.sleepers().are_counted()) {
         eventfd_t value = 0;
         eventfd_read(cntr.wake_fd.get(), &value);  // EAGAIN: nobody had signalled
     }
     cntr.counter.arm(cntr.wake_fd.get());
-    return cntr.domain->may_sleep_locked() && cntr.progressors.arm_locked();
+    return cntr.domain->may_sleep_locked() && (cntr.progressors.*arm)();
 }
 
 bool fall_asleep(Cntr& cntr) noexcept {
     const util::Guard<DomainLock> guard(cntr.domain->lock);
-    const bool is_armed = arm_locked(cntr);
-    cntr.sleepers += is_armed ? 1 : 0;
-    return is_armed;
+    return arm_locked(cntr, &Progressors::fall_asleep_locked);
 }
 
 /// The last one to wake up disarms; the others are asleep on the same descriptors and look again.
 void wake_up(Cntr& cntr) noexcept {
     const util::Guard<DomainLock> guard(cntr.domain->lock);
-    if (--cntr.sleepers == 0) {
-        cntr.counter.arm(-1);
-        cntr.progressors.disarm_locked();
-    } else {
+    cntr.progressors.wake_up_locked();
+    if (cntr.progressors.sleepers().are_counted()) {
         [[maybe_unused]] const int ignored = eventfd_write(cntr.wake_fd.get(), 1);
+    } else if (!cntr.progressors.sleepers().may_others_wait()) {
+        cntr.counter.arm(-1);
     }
 }
 
@@ -268,7 +266,7 @@ int Cntr::try_wait() noexcept {
         }
     } while (wait_first.goes_on());
     const util::Guard<DomainLock> guard(domain->lock);
-    const bool is_armed = arm_locked(*this);
+    const bool is_armed = arm_locked(*this, &Progressors::arm_for_waiter_locked);
     const CntrState now = state();
     if (!is_armed || now != seen) {
         seen = now;

@@ -47,7 +47,6 @@ struct Cntr {
     core::Counter counter;
     std::atomic<std::uint64_t> changes{0};  // see CntrState
     CntrState seen;                         // by the last fi_trywait
-    unsigned sleepers = 0;  // threads in fi_cntr_wait that armed; under the domain's lock
     Users users;
     WaitSet* wait_set = nullptr;
     util::UniqueFd wake_fd;

@@ -28,10 +28,18 @@ std::size_t entry_bytes(fi_cq_format format) noexcept {
     }
 }
 
-/// Arms the queue and its endpoints. False: there is something to read, or an endpoint has work.
-bool arm_locked(Cq& cq) noexcept {
+/// The last one to wake up does so; the others are still asleep on the same descriptor.
+void disarm_locked(Cq& cq) noexcept {
+    if (!cq.progressors.sleepers().may_others_sleep()) {
+        cq.queue->disarm();
+    }
+}
+
+/// Arms the queue, and its endpoints by `arm`. False: there is something to read, or an endpoint
+/// has work.
+bool arm_locked(Cq& cq, bool (Progressors::*arm)() noexcept) noexcept {
     // While others sleep, what woke them must stay readable until they have seen it.
-    if (cq.sleepers == 0) {
+    if (!cq.progressors.sleepers().are_counted()) {
         cq.queue->clear_wake_fd();
     }
     // relaxed: the flag is set before the descriptor is written, which orders it.
@@ -39,33 +47,28 @@ bool arm_locked(Cq& cq) noexcept {
         !cq.queue->arm().is_ok()) {
         return false;
     }
-    if (!cq.domain->may_sleep_locked() || !cq.progressors.arm_locked()) {
-        cq.queue->disarm();
+    if (!cq.domain->may_sleep_locked() || !(cq.progressors.*arm)()) {
+        disarm_locked(cq);
         return false;
     }
     return true;
 }
 
-/// The last one to wake up disarms; the others are still asleep on the same descriptors.
 void wake_up(Cq& cq) noexcept {
     const util::Guard<DomainLock> guard(cq.domain->lock);
-    if (--cq.sleepers == 0) {
-        cq.queue->disarm();
-        cq.progressors.disarm_locked();
-    }
+    cq.progressors.wake_up_locked();
+    disarm_locked(cq);
 }
 
 bool fall_asleep(Cq& cq) noexcept {
     const util::Guard<DomainLock> guard(cq.domain->lock);
-    const bool is_armed = arm_locked(cq);
-    cq.sleepers += is_armed ? 1 : 0;
-    return is_armed;
+    return arm_locked(cq, &Progressors::fall_asleep_locked);
 }
 
 /// Who leaves with an entry may have taken the wake-up of a sleeper that another entry was for.
 void pass_on(Cq& cq) noexcept {
     const util::Guard<DomainLock> guard(cq.domain->lock);
-    if (cq.sleepers != 0) {
+    if (cq.progressors.sleepers().are_counted()) {
         cq.queue->wake();
     }
 }
@@ -376,7 +379,7 @@ int Cq::try_wait() noexcept {
         }
     } while (wait_first.goes_on());
     const util::Guard<DomainLock> guard(domain->lock);
-    if (!arm_locked(*this)) {
+    if (!arm_locked(*this, &Progressors::arm_for_waiter_locked)) {
         return -FI_EAGAIN;
     }
     wait.about_to_wait();

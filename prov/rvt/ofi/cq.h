@@ -39,7 +39,6 @@ struct Cq {
     fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
     bool has_threshold = false;  // FI_CQ_COND_THRESHOLD: sread's condition counts entries
     std::atomic<bool> is_signalled{false};
-    unsigned sleepers = 0;  // threads in sread that armed; under the domain's lock
     Users users;
     WaitSet* wait_set = nullptr;
     WaitObject wait;

@@ -161,7 +161,7 @@ util::Result<MsgPortUse*> MsgDomain::add_use(std::shared_ptr<MsgPort> port, bool
         return status;
     }
     const util::Guard<DomainLock> locked(domain_.lock);
-    if (sleepers_ != 0) {
+    if (sleepers.may_any_sleep()) {
         status = watch_port_locked(*made);
     }
     if (!status.is_ok()) {
@@ -222,7 +222,7 @@ unsigned MsgDomain::drain_locked() noexcept {
     for (EpMsg* const ep : endpoints_) {
         const unsigned drained = ep->drain_locked();
         completed += drained;
-        if (drained != 0 && sleepers_ != 0) [[unlikely]] {
+        if (drained != 0 && sleepers.may_others_sleep()) [[unlikely]] {
             completed += ep->arm_drained_locked();  // another thread sleeps on
         }
     }
@@ -294,13 +294,10 @@ util::Status MsgDomain::arm_locked() noexcept {
             return EAGAIN;
         }
     }
-    const util::Status timed = set_timer_locked();
-    sleepers_ += timed.is_ok() ? 1 : 0;
-    return timed;
+    return set_timer_locked();
 }
 
 void MsgDomain::disarm_locked() noexcept {
-    sleepers_ -= sleepers_ != 0 ? 1 : 0;
     for (const auto& use : uses_) {
         use->port->rc().expect_traffic();  // what has woken us may have been a packet
     }

@@ -103,7 +103,6 @@ class MsgDomain final : public core::ProgressSource {
     std::mutex uses_lock_;  // of opening and releasing; order: before the domain's lock
     std::vector<std::unique_ptr<MsgPortUse>> uses_;  // changes under both locks
     std::vector<EpMsg*> endpoints_;                  // under the domain's lock
-    unsigned sleepers_ = 0;                          // under the domain's lock
     util::UniqueFd timer_;     // runs out when something is due while everybody sleeps
     util::UniqueFd wake_set_;  // of all ports and channels, and the timer
 };

@@ -3,6 +3,7 @@
 #include "ofi/progress.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rvt::ofi {
 
@@ -18,9 +19,9 @@ void Progressors::add(core::ProgressSource& source) {
     if (Progressor* const known = find(source)) {
         ++known->uses;
     } else if (first_.source == nullptr) {
-        first_ = {source.progress, &source, 1};
+        first_ = {source.progress, &source, 1, false};
     } else {
-        others_.push_back({source.progress, &source, 1});
+        others_.push_back({source.progress, &source, 1, false});
     }
 }
 
@@ -29,8 +30,9 @@ bool Progressors::remove(const core::ProgressSource& source) noexcept {
     if (known == nullptr || --known->uses != 0) {
         return false;
     }
+    end_sleep_locked(*known);
     if (known == &first_) {
-        first_ = {nothing, nullptr, 0};
+        first_ = {nothing, nullptr, 0, false};
     }
     if (!others_.empty()) {
         *known = others_.back();
@@ -56,31 +58,62 @@ void Progressors::remind_peers_locked() const noexcept {
     }
 }
 
-bool Progressors::arm_locked() const noexcept {
-    if (first_.source == nullptr) {
+bool Progressors::fall_asleep_locked() noexcept {
+    sleepers_.begin();
+    for_each([](Progressor& progressor) {
+        if (!std::exchange(progressor.is_slept_on, true)) {
+            progressor.source->sleepers.begin();
+        }
+    });
+    if (arm_all_locked()) {
         return true;
     }
-    if (!first_.source->arm_locked().is_ok()) {
-        return false;
-    }
-    for (auto other = others_.begin(); other != others_.end(); ++other) {
-        if (!other->source->arm_locked().is_ok()) {
-            first_.source->disarm_locked();
-            std::for_each(others_.begin(), other,
-                          [](const Progressor& armed) { armed.source->disarm_locked(); });
-            return false;
-        }
-    }
-    return true;
+    wake_up_locked();
+    return false;
 }
 
-void Progressors::disarm_locked() const noexcept {
-    if (first_.source == nullptr) {
-        return;
+/// The last one to wake up disarms; the others are asleep on the same descriptors.
+void Progressors::wake_up_locked() noexcept {
+    sleepers_.end();
+    if (!sleepers_.are_counted()) {
+        for_each(end_sleep_locked);
     }
-    first_.source->disarm_locked();
-    for (const Progressor& other : others_) {
-        other.source->disarm_locked();
+}
+
+bool Progressors::arm_for_waiter_locked() noexcept {
+    sleepers_.announce();
+    for_each([](Progressor& progressor) { progressor.source->sleepers.announce(); });
+    if (arm_all_locked()) {
+        return true;
+    }
+    sleepers_.forget_caller();
+    for_each([](Progressor& progressor) {
+        progressor.source->sleepers.forget_caller();
+        progressor.source->disarm_locked();
+    });
+    return false;
+}
+
+template <class Visit>
+void Progressors::for_each(Visit visit) noexcept {
+    if (first_.source != nullptr) {
+        visit(first_);
+    }
+    std::ranges::for_each(others_, visit);
+}
+
+bool Progressors::arm_all_locked() noexcept {
+    bool are_armed = true;
+    for_each([&](Progressor& progressor) {
+        are_armed = are_armed && progressor.source->arm_locked().is_ok();
+    });
+    return are_armed;
+}
+
+void Progressors::end_sleep_locked(Progressor& progressor) noexcept {
+    if (std::exchange(progressor.is_slept_on, false)) {
+        progressor.source->sleepers.end();
+        progressor.source->disarm_locked();
     }
 }
 

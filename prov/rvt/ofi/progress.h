@@ -6,6 +6,7 @@
 
 #include "core/progress_source.h"
 #include "util/cpu.h"
+#include "util/sleepers.h"
 
 namespace rvt::ofi {
 
@@ -28,24 +29,34 @@ class Progressors {
 
     /// After many that moved nothing.
     [[gnu::cold]] void remind_peers_locked() const noexcept;
-    /// Makes the sources signal their wake_fd with the next arrival.
-    /// Returns: false when one has work already; then none stays armed.
-    bool arm_locked() const noexcept;
-    void disarm_locked() const noexcept;
+    /// Makes the sources signal their wake_fd with the next arrival, for who sleeps in a call until
+    /// wake_up_locked(). Returns: false when one has work already; then the caller does not sleep.
+    bool fall_asleep_locked() noexcept;
+    void wake_up_locked() noexcept;
+    /// The same for who does not say when it wakes up (fi_trywait(3)).
+    bool arm_for_waiter_locked() noexcept;
+    /// Who sleeps on what these sources fill, or may.
+    const util::Sleepers& sleepers() const noexcept { return sleepers_; }
 
   private:
     struct Progressor {
         core::ProgressSource::Progress run_locked;  // a copy: one load less
         core::ProgressSource* source;
         unsigned uses;
+        bool is_slept_on;  // counted among the source's sleepers
     };
 
     static unsigned nothing(core::ProgressSource* /*source*/) noexcept { return 0; }
     unsigned run_others_locked() const noexcept;
     Progressor* find(const core::ProgressSource& source) noexcept;
+    template <class Visit>
+    void for_each(Visit visit) noexcept;
+    bool arm_all_locked() noexcept;
+    static void end_sleep_locked(Progressor& progressor) noexcept;
 
-    Progressor first_{nothing, nullptr, 0};
+    Progressor first_{nothing, nullptr, 0, false};
     std::vector<Progressor> others_;
+    util::Sleepers sleepers_;
 };
 
 }  // namespace rvt::ofi

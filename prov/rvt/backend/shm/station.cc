@@ -51,6 +51,7 @@ util::Status Station::open(const StationAttr& attr) {
     if (!wake_fd_.is_open()) {
         return errno;
     }
+    sleepers_ = attr.sleepers != nullptr ? attr.sleepers : &nobody_;
     page_memory_ = memory.take();
     page_ = page_memory_.at<EndpointPage>(0);
     page_->magic = kMagic;
@@ -98,15 +99,34 @@ void Station::note_polling() noexcept {
     if (armed == 0) {
         return;
     }
-    if (episode_of(armed) != 0 && connector_) {
+    std::uint32_t episode = episode_of(armed);
+    if (episode != 0 && episode != told_episode_ && connector_) {
+        told_episode_ = episode;
         connector_->note_polling();
     }
-    if (poll_count() - armed_at_poll_ < kLongAwake) {
-        disarm();
-    } else {
-        // relaxed: a late sight costs senders a fence.
-        page_->armed.store(0, std::memory_order_relaxed);
+    episode = episode != 0 && must_stay_armed() ? episode : 0;
+    const bool is_long_awake = poll_count() - armed_at_poll_ >= kLongAwake;
+    // relaxed: a late sight costs senders a fence, or a needless wake-up.
+    page_->armed.store(episode | (is_long_awake ? 0 : armed & kFenceFirst),
+                       std::memory_order_relaxed);
+}
+
+/// Whether somebody may be asleep beside the caller, who polls.
+bool Station::must_stay_armed() noexcept {
+    if (sleepers_->are_counted()) {
+        return true;
     }
+    if (!sleepers_->may_others_wait()) {
+        return false;
+    }
+    if (util::cpu_ticks() - armed_at_ticks_ < kLongWait) {
+        return true;
+    }
+    // Peers are told that the application polls; a thread of it that sleeps all the same asks
+    // again.
+    sleepers_->forget_announced();
+    wake_owner();
+    return false;
 }
 
 std::uint32_t Station::next_episode() noexcept {
@@ -116,6 +136,7 @@ std::uint32_t Station::next_episode() noexcept {
 
 void Station::arm(bool has_peers) noexcept {
     armed_at_poll_ = poll_count();
+    armed_at_ticks_ = util::cpu_ticks();
     // relaxed: our own word.
     const bool do_senders_fence = (page_->armed.load(std::memory_order_relaxed) & kFenceFirst) != 0;
     // Where a fence is enough for want of senders, the first ones must still be told by a system
@@ -128,8 +149,8 @@ void Station::arm_by_barrier(bool has_peers) noexcept {
 }
 
 void Station::arm_for_control(bool has_peers) noexcept {
+    is_control_asleep_.store(true, std::memory_order_relaxed);  // relaxed: under the lock
     arm_by_barrier(has_peers);
-    control_episode_ = episode_;
 }
 
 void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
@@ -137,8 +158,9 @@ void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
     // wakes once in each; to swallow that would be to sleep through its next message.
     eventfd_t ignored = 0;
     [[maybe_unused]] const int drained = eventfd_read(wake_fd_.get(), &ignored);
-    // relaxed: the barrier below orders it.
-    page_->armed.store(armed, std::memory_order_relaxed);
+    // release: pairs with the acquire in disarm_for_control(). The barrier below orders it for
+    // peers.
+    page_->armed.store(armed, std::memory_order_release);
     // membarrier(2) is a fence in every thread of every process that is registered: whoever
     // published before it is seen by the caller's next look at the rings, whoever publishes after
     // it sees the word. Senders that are not registered fence themselves, and so does the control
@@ -150,15 +172,32 @@ void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
 }
 
 void Station::disarm() noexcept {
+    // seq_cst: pairs with the fence in disarm_for_control(): the last one of those who were asleep
+    // sees that it is.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // relaxed: ordered by the fence.
+    if (sleepers_->may_others_sleep() || is_control_asleep_.load(std::memory_order_relaxed)) {
+        return;
+    }
     // relaxed: our own word; a late sight costs a peer one needless wake-up.
     const std::uint32_t armed = page_->armed.load(std::memory_order_relaxed);
     page_->armed.store(armed & kFenceFirst, std::memory_order_relaxed);
 }
 
 void Station::disarm_for_control() noexcept {
-    std::uint32_t episode = control_episode_;
+    is_control_asleep_.store(false, std::memory_order_relaxed);  // relaxed: ordered by the fence
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // seq_cst: pairs with the one in disarm()
+    // acquire: pairs with the release in begin_episode(): whose episode it is has been counted.
+    std::uint32_t armed = page_->armed.load(std::memory_order_acquire);
+    if (episode_of(armed) == 0 || sleepers_->are_counted()) {
+        return;
+    }
     // relaxed: a peer that has seen it just now rings in vain, and asks when it has waited.
-    page_->armed.compare_exchange_strong(episode, 0, std::memory_order_relaxed);
+    if (page_->armed.compare_exchange_strong(armed, armed & kFenceFirst,
+                                             std::memory_order_relaxed) &&
+        sleepers_->may_others_wait()) {
+        wake_owner();  // they ask again
+    }
 }
 
 void Station::wake_owner() noexcept {

@@ -13,6 +13,7 @@
 #include "core/rd_types.h"
 #include "util/cpu.h"
 #include "util/mapping.h"
+#include "util/sleepers.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
 #include "util/udp_port.h"
@@ -22,6 +23,7 @@ namespace rvt::shm {
 
 struct StationAttr {
     ConnectionUser* user = nullptr;
+    util::Sleepers* sleepers = nullptr;  // on wake_fd(); nullptr: see arm_by_barrier()
     core::RdKeys keys;
     bool has_auto_progress = false;
     bool wants_rma_events = false;
@@ -94,13 +96,15 @@ class Station {
     ///                   fence before, and the system call is spared. What is in the mailbox by
     ///                   then counts as work, so that nobody sleeps on rings that came after.
     void arm(bool has_peers) noexcept;
+    /// Takes that back unless somebody else may sleep, the control thread among them.
     void disarm() noexcept;
     /// As arm(), for who does not note polls: senders do not fence, and each time costs the call.
     void arm_by_barrier(bool has_peers) noexcept;
     /// The same by the control thread, which a wire tells otherwise. It holds the lock of the
     /// endpoint, whose application may be busy for long.
     void arm_for_control(bool has_peers) noexcept;
-    /// Takes that back, and nothing else. Threads: the control thread, without the lock.
+    /// Takes that back unless somebody may sleep. Who does not say when he wakes up is woken.
+    /// Threads: the control thread, without the lock.
     void disarm_for_control() noexcept;
     int wake_fd() const noexcept { return wake_fd_.get(); }
     /// Makes wake_fd() readable. Threads: any.
@@ -113,22 +117,30 @@ class Station {
 
   private:
     static constexpr std::uint64_t kLongAwake = 64;
+    // About 1 ms at 3 GHz: beside a thread that polls, one that waits on the descriptor wakes up so
+    // often.
+    static constexpr std::uint64_t kLongWait = 3'000'000;
 
     [[gnu::cold]] void note_polling() noexcept;
+    bool must_stay_armed() noexcept;
     std::uint32_t next_episode() noexcept;
     /// @param is_ordered  A fence is enough: whoever looks at the word fences before.
     void begin_episode(std::uint32_t armed, bool is_ordered) noexcept;
 
     EndpointPage* page_ = &unopened_;
     std::atomic<std::uint64_t> polls_{0};
-    std::uint32_t episode_ = 0;          // of sleep, counts up
-    std::uint32_t control_episode_ = 0;  // the latest of the control thread's
-    std::uint64_t armed_at_poll_ = 0;    // by the owner
+    std::uint32_t episode_ = 0;         // of sleep, counts up
+    std::uint32_t told_episode_ = 0;    // the latest of which the connector knows that it ended
+    std::uint64_t armed_at_poll_ = 0;   // by the owner
+    std::uint64_t armed_at_ticks_ = 0;  // the same
+    util::Sleepers* sleepers_ = &nobody_;
+    std::atomic<bool> is_control_asleep_{false};
     util::UniqueFd wake_fd_;
     util::UdpPort port_;
     util::Mapping page_memory_;
     std::unique_ptr<Connector> connector_;
     EndpointPage unopened_{};
+    util::Sleepers nobody_;
 };
 
 }  // namespace rvt::shm

@@ -2,7 +2,6 @@
 // fi_msg(3) and fi_tagged(3) between two endpoints: every call, and what it leaves in queues and
 // counters.
 #include <netinet/in.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <functional>
@@ -519,76 +518,6 @@ Test(messages, a_message_to_an_address_nobody_listens_on_ends_in_an_error, .time
     const fi_cq_err_entry error = pair.a.next_error();
     cr_assert(error.err == FI_EHOSTUNREACH || error.err == FI_ECONNREFUSED, "err %d", error.err);
     RVT_ASSERT(error.op_context == &pair);
-}
-
-// ---- waiting ----
-
-Test(waiting, a_blocking_read_returns_with_the_message, .timeout = 60) {
-    for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD}) {
-        EndOptions options;
-        options.wait_obj = kind;
-        Pair pair(options);
-        char in[8] = "";
-        RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
-        std::thread sender([&] {
-            while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
-                fi_cntr_read(pair.a.cntrs[0].get());
-            }
-            while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
-            }
-        });
-        fi_cq_tagged_entry entry{};
-        ssize_t got = -FI_EAGAIN;
-        while (got == -FI_EAGAIN) {
-            got = fi_cq_sread(pair.b.cq.get(), &entry, 1, nullptr, 20000);
-        }
-        RVT_EQ(got, 1);
-        sender.join();
-    }
-}
-
-Test(waiting, a_descriptor_becomes_readable_when_a_message_arrives, .timeout = 60) {
-    EndOptions options;
-    options.wait_obj = FI_WAIT_FD;
-    Pair pair(options);
-    int fd = -1;
-    RVT_OK(fi_control(&pair.b.cq->fid, FI_GETWAIT, &fd));
-    char in[8] = "";
-    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
-    std::thread sender([&] {
-        while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
-            fi_cntr_read(pair.a.cntrs[0].get());
-        }
-        while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
-        }
-    });
-    fid* fids[] = {&pair.b.cq->fid};
-    fi_cq_tagged_entry entry{};
-    ssize_t got = -FI_EAGAIN;
-    while (got == -FI_EAGAIN) {
-        if (fi_trywait(pair.b.open.fabric.get(), fids, 1) == 0) {
-            pollfd source{fd, POLLIN, 0};
-            RVT_EQ(poll(&source, 1, 20000), 1);
-        }
-        got = fi_cq_read(pair.b.cq.get(), &entry, 1);
-    }
-    RVT_EQ(got, 1);
-    sender.join();
-}
-
-Test(waiting, a_counter_can_be_waited_for, .timeout = 60) {
-    Pair pair;
-    char in[8] = "";
-    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
-    std::thread sender([&] {
-        while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
-            fi_cntr_read(pair.a.cntrs[0].get());
-        }
-        while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
-        }
-    });
-    RVT_OK(fi_cntr_wait(pair.b.cntrs[1].get(), 1, 20000));
-    sender.join();
 }
 
 // ---- threading ----

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Sleeping until a completion comes: fi_cq_sread(3), fi_cntr_wait(3), fi_trywait(3).
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include "ofi/pair.h"
+
+using namespace rvt::test;
+
+namespace {
+
+/// A thread of this process, until it sleeps in the kernel.
+class Sleeper {
+  public:
+    template <class Sleep>
+    explicit Sleeper(Sleep sleep)
+        : thread_([this, sleep] {
+              id_.store(gettid(), std::memory_order_relaxed);  // relaxed: a number and no more
+              sleep();
+          }) {}
+    void await_sleep() const {
+        while (state() != 'S') {
+            std::this_thread::yield();
+        }
+    }
+    void join() { thread_.join(); }
+
+  private:
+    [[nodiscard]] char state() const {
+        const pid_t id = id_.load(std::memory_order_relaxed);  // relaxed: as above
+        std::ifstream stat("/proc/self/task/" + std::to_string(id) + "/stat");
+        std::string all((std::istreambuf_iterator<char>(stat)), {});
+        const std::size_t name_end = all.rfind(')');
+        return name_end != std::string::npos ? all[name_end + 2] : '?';
+    }
+
+    std::atomic<pid_t> id_{-1};
+    std::thread thread_;
+};
+
+/// Two connected endpoints, of which b's queue has a descriptor.
+EndOptions for_threads() {
+    EndOptions options;
+    options.threading = FI_THREAD_SAFE;
+    options.wait_obj = FI_WAIT_FD;
+    return options;
+}
+
+/// A message by which a thread that waits at b's queue, or on its descriptor, has to wake up. Only
+/// a makes progress.
+void send_to_who_sleeps(Pair& pair) {
+    while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
+        fi_cntr_read(pair.a.cntrs[0].get());
+    }
+}
+
+void connect(Pair& pair) {
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
+    pair.b.next();
+}
+
+/// What other threads do with the endpoint while one sleeps at its queue.
+void wait_for_another_counter(End& end) {
+    RVT_EQ(fi_cntr_wait(end.cntrs[0].get(), 99, 5), -FI_ETIMEDOUT);
+}
+void read_a_counter_often(End& end) {
+    for (int i = 0; i < 1000; ++i) {
+        fi_cntr_read(end.cntrs[0].get());
+    }
+}
+void read_a_counter_for_long(End& end) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(20)) {
+        fi_cntr_read(end.cntrs[0].get());
+    }
+}
+constexpr void (*kBusy[])(End&) = {wait_for_another_counter, read_a_counter_often,
+                                   read_a_counter_for_long};
+
+}  // namespace
+
+Test(waiting, a_blocking_read_returns_with_the_message, .timeout = 60) {
+    for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD}) {
+        EndOptions options;
+        options.wait_obj = kind;
+        Pair pair(options);
+        char in[8] = "";
+        RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+        std::thread sender([&] {
+            while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
+                fi_cntr_read(pair.a.cntrs[0].get());
+            }
+            while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
+            }
+        });
+        fi_cq_tagged_entry entry{};
+        ssize_t got = -FI_EAGAIN;
+        while (got == -FI_EAGAIN) {
+            got = fi_cq_sread(pair.b.cq.get(), &entry, 1, nullptr, 20000);
+        }
+        RVT_EQ(got, 1);
+        sender.join();
+    }
+}
+
+Test(waiting, a_descriptor_becomes_readable_when_a_message_arrives, .timeout = 60) {
+    EndOptions options;
+    options.wait_obj = FI_WAIT_FD;
+    Pair pair(options);
+    int fd = -1;
+    RVT_OK(fi_control(&pair.b.cq->fid, FI_GETWAIT, &fd));
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    std::thread sender([&] {
+        while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
+            fi_cntr_read(pair.a.cntrs[0].get());
+        }
+        while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
+        }
+    });
+    fid* fids[] = {&pair.b.cq->fid};
+    fi_cq_tagged_entry entry{};
+    ssize_t got = -FI_EAGAIN;
+    while (got == -FI_EAGAIN) {
+        if (fi_trywait(pair.b.open.fabric.get(), fids, 1) == 0) {
+            pollfd source{fd, POLLIN, 0};
+            RVT_EQ(poll(&source, 1, 20000), 1);
+        }
+        got = fi_cq_read(pair.b.cq.get(), &entry, 1);
+    }
+    RVT_EQ(got, 1);
+    sender.join();
+}
+
+Test(waiting, a_counter_can_be_waited_for, .timeout = 60) {
+    Pair pair;
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    std::thread sender([&] {
+        while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
+            fi_cntr_read(pair.a.cntrs[0].get());
+        }
+        while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
+        }
+    });
+    RVT_OK(fi_cntr_wait(pair.b.cntrs[1].get(), 1, 20000));
+    sender.join();
+}
+
+// ---- while other threads are awake ----
+
+Test(waiting, a_blocking_read_is_woken_though_another_thread_has_been_awake, .timeout = 60) {
+    for (const auto be_busy : kBusy) {
+        Pair pair(for_threads());
+        connect(pair);
+        char in[8] = "";
+        RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+        Sleeper reader([&] {
+            fi_cq_tagged_entry entry{};
+            RVT_EQ(fi_cq_sread(pair.b.cq.get(), &entry, 1, nullptr, -1), 1);
+        });
+        reader.await_sleep();
+        be_busy(pair.b);
+        reader.await_sleep();
+        send_to_who_sleeps(pair);
+        reader.join();
+    }
+}
+
+Test(waiting, a_descriptor_wakes_though_another_thread_has_been_awake, .timeout = 60) {
+    for (const auto be_busy : kBusy) {
+        Pair pair(for_threads());
+        connect(pair);
+        int fd = -1;
+        RVT_OK(fi_control(&pair.b.cq->fid, FI_GETWAIT, &fd));
+        char in[8] = "";
+        RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+        Sleeper reader([&] {
+            fid* fids[] = {&pair.b.cq->fid};
+            fi_cq_tagged_entry entry{};
+            while (fi_cq_read(pair.b.cq.get(), &entry, 1) != 1) {
+                if (fi_trywait(pair.b.open.fabric.get(), fids, 1) == 0) {
+                    pollfd source{fd, POLLIN, 0};
+                    RVT_EQ(poll(&source, 1, -1), 1);
+                }
+            }
+        });
+        reader.await_sleep();
+        be_busy(pair.b);
+        reader.await_sleep();
+        send_to_who_sleeps(pair);
+        reader.join();
+    }
+}
