@@ -556,7 +556,7 @@ RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::fill_rx(Cqe& cqe, const RdInbound& 
            .tag = inbound.tag,
            .source = inbound.peer->fi_addr,
            .status = status,
-           .extra = static_cast<std::uint32_t>(cut)};
+           .extra = static_cast<std::uint32_t>(std::min<std::uint64_t>(cut, UINT32_MAX))};
 }
 
 template <class Lock, class Host>

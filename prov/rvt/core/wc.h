@@ -67,7 +67,7 @@ inline constexpr std::uint64_t kSourceNotAvailable = ~0ull;
 /// | tag        | tag                           | qp_num (low 32), src_qp (high 32)     |
 /// | source     | fi_addr of the sender         | UDP port of the sender (UD)           |
 /// | status     | err                           | status                                |
-/// | extra      | olen (truncation): excess low 32 bits | vendor_err                    |
+/// | extra      | olen (truncation), or 2^32-1   | vendor_err                            |
 struct alignas(util::kCacheLine) Cqe {
     void* op_context = nullptr;
     std::uint64_t flags = 0;
