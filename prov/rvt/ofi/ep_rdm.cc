@@ -477,7 +477,11 @@ void EpRdm::prepare_flags() noexcept {
     }
     recv_flags = recv_flags_of(rx_op_flags);
     tagged_recv_flags = recv_flags & ~RdFlags::kMultiRecv;
-    source_mask = (caps & (FI_DIRECTED_RECV | kTaggedDirectedRecv)) != 0 ? 0 : ~std::uint64_t{0};
+    const auto mask_without = [this](std::uint64_t directed) {
+        return (caps & directed) != 0 ? 0 : ~std::uint64_t{0};
+    };
+    source_mask = mask_without(FI_DIRECTED_RECV);
+    tagged_source_mask = mask_without(FI_DIRECTED_RECV | kTaggedDirectedRecv);
 }
 
 int ep_rdm_open(fid_domain* domain, fi_info* info, fid_ep** ep, std::uint64_t flags,

@@ -68,8 +68,9 @@ struct EpRdm {
     // Without a queue nothing completes into one, whatever a call says.
     RdFlags tx_mask = ~RdFlags::kNone;
     RdFlags rx_mask = ~RdFlags::kNone;
-    std::uint64_t source_mask =
-        0;  // ored to the source of a receive: all ones without FI_DIRECTED_RECV
+    // Ored to the source of a receive: all ones where it is not heeded, without FI_DIRECTED_RECV.
+    std::uint64_t source_mask = 0;
+    std::uint64_t tagged_source_mask = 0;
 
     core::RdEndpoint* engine = nullptr;
     void (*destroy)(EpRdm*) noexcept = nullptr;

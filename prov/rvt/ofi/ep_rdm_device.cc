@@ -216,7 +216,7 @@ struct ToDevice {
         return recv(ep,
                     {.iov = msg->msg_iov,
                      .iov_count = msg->iov_count,
-                     .source = msg->addr | ep.source_mask,
+                     .source = msg->addr | ep.tagged_source_mask,
                      .tag = msg->tag,
                      .ignore = msg->ignore,
                      .context = msg->context,

@@ -80,8 +80,9 @@ ssize_t ep_rdm_trecv(fid_ep* self, void* buffer, std::size_t length, void* /*des
                      fi_addr_t source, std::uint64_t tag, std::uint64_t ignore,
                      void* context) noexcept {
     auto& ep = EpRdmOver<Engine>::from(self);
-    return to_fi(ep.over.template recv_one<RdFlags::kTagged>(
-        buffer, length, source | ep.source_mask, tag, ignore, context, ep.tagged_recv_flags));
+    return to_fi(
+        ep.over.template recv_one<RdFlags::kTagged>(buffer, length, source | ep.tagged_source_mask,
+                                                    tag, ignore, context, ep.tagged_recv_flags));
 }
 
 template <class Engine>
@@ -94,7 +95,7 @@ ssize_t ep_rdm_trecvv(fid_ep* self, const iovec* iov, void** /*desc*/, std::size
     }
     return to_fi(ep.over.recv({.iov = iov,
                                .iov_count = count,
-                               .source = source | ep.source_mask,
+                               .source = source | ep.tagged_source_mask,
                                .tag = tag,
                                .ignore = ignore,
                                .context = context,
@@ -115,7 +116,7 @@ ssize_t ep_rdm_trecvmsg(fid_ep* self, const fi_msg_tagged* msg, std::uint64_t fl
     }
     return to_fi(ep.over.recv({.iov = msg->msg_iov,
                                .iov_count = msg->iov_count,
-                               .source = msg->addr | ep.source_mask,
+                               .source = msg->addr | ep.tagged_source_mask,
                                .tag = msg->tag,
                                .ignore = msg->ignore,
                                .context = msg->context,

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::uint64_t kSent = FI_SEND;
 constexpr std::uint64_t kReceived = FI_RECV;
+constexpr std::uint64_t kTaggedDirectedRecv = 1ull << 45;  // FI_TAGGED_DIRECTED_RECV of libfabric 2
 
 std::string text(const char* bytes) {
     return bytes;
@@ -222,6 +223,24 @@ Test(messages, a_directed_receive_waits_for_its_source) {
     b.other = &first;  // which may still wait for its connection
     b.next();
     RVT_ASSERT(text(in) == "1");
+}
+
+Test(messages, only_tagged_receives_wait_for_their_source_if_only_they_are_to) {
+    EndOptions options;
+    options.caps = FI_MSG | FI_TAGGED | kTaggedDirectedRecv;
+    Pair pair(options);
+    End third(options);
+    const fi_addr_t silent = Pair::introduce(pair.b, third);
+    char in[8] = "";
+    char tagged_in[8] = "";
+    fid_ep* const b = pair.b.ep.get();
+    RVT_OK(fi_trecv(b, tagged_in, sizeof tagged_in, nullptr, silent, 1, 0, tagged_in));
+    RVT_OK(fi_recv(b, in, sizeof in, nullptr, silent, in));
+    pair.post([&] { return fi_tinject(pair.a.ep.get(), "1", 2, pair.a.peer, 1); });
+    pair.post([&] { return fi_inject(pair.a.ep.get(), "2", 2, pair.a.peer); });
+    RVT_ASSERT(pair.b.next().op_context == in);
+    RVT_ASSERT(text(in) == "2");
+    RVT_ASSERT(text(tagged_in).empty());
 }
 
 Test(messages, a_peek_finds_claims_and_discards) {
