@@ -355,6 +355,7 @@ util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
     }
     const bool is_armed = station_.arm(!polled_.empty()).is_ok();
     if (!is_armed || has_work()) {
+        station_.give_back_wake();
         return EAGAIN;
     }
     remind_peers_locked();
@@ -386,6 +387,7 @@ bool RdEngine<Lock, Host>::control_arm() noexcept {
     station_.arm_for_control(!polled_.empty());
     const bool is_armed = !has_work();
     if (!is_armed) {
+        station_.give_back_wake();
         station_.disarm_for_control();
     }
     lock_.unlock_control();

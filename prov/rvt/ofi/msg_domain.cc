@@ -281,20 +281,16 @@ util::Status MsgDomain::watch_port_locked(MsgPortUse& use) noexcept {
 
 util::Status MsgDomain::arm_locked() noexcept {
     arm_queues_locked();
+    bool has_work = false;
     for (const auto& use : uses_) {
         if (const util::Status watched = watch_port_locked(*use); !watched.is_ok()) [[unlikely]] {
             return watched;
         }
-        if (use->port->arm().error() == EAGAIN) {
-            return EAGAIN;
-        }
+        has_work |= use->port->arm().error() == EAGAIN;
     }
-    for (EpMsg* const ep : endpoints_) {
-        if (ep->drain_locked() != 0) {
-            return EAGAIN;
-        }
-    }
-    return set_timer_locked();
+    // Of what has completed no channel tells any more, nor those who sleep at other queues.
+    has_work |= drain_locked() != 0;
+    return has_work ? util::Status(EAGAIN) : set_timer_locked();
 }
 
 void MsgDomain::disarm_locked() noexcept {

@@ -25,11 +25,9 @@ class Sleepers {
     /// The calling thread is awake.
     void forget_caller() noexcept {
         if (waiter() == pthread_self()) {
-            forget_announced();
+            set_waiter(kNobody);
         }
     }
-    /// Who does not say when he wakes up has been woken.
-    void forget_announced() noexcept { set_waiter(kNobody); }
 
     /// Whether anybody sleeps in a call.
     bool are_counted() const noexcept { return count() != 0; }

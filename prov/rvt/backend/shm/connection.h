@@ -171,9 +171,9 @@ class Connector {
     virtual void connect(const util::SockAddr& address) = 0;
     /// Lets the peer's control thread step in: its application does not poll. Cost: a system call.
     virtual void wake_peer(std::uint64_t link) noexcept = 0;
-    /// Tells that the application polls again after control_arm(), so that the control thread looks
-    /// after it as before (has_auto_progress). Without it that takes up to a second. Cost: a system
-    /// call.
+    /// Tells that the application polls, and peers need not wake anybody: the control thread looks
+    /// whether it goes on, and when it does not makes progress and calls control_arm(), for the
+    /// application (has_auto_progress) or for threads of it that sleep. Cost: a system call.
     virtual void note_polling() noexcept = 0;
     /// Asks for the peer's region of that key, to map it. The answer comes as kRegion, at once or
     /// never when the connection ends before. Errors: EACCES (its find_region() says no), ENXIO (it

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <random>
+#include <utility>
 
 #include <linux/membarrier.h>
 #include <sys/eventfd.h>
@@ -52,6 +53,7 @@ util::Status Station::open(const StationAttr& attr) {
         return errno;
     }
     sleepers_ = attr.sleepers != nullptr ? attr.sleepers : &nobody_;
+    has_auto_progress_ = attr.has_auto_progress;
     page_memory_ = memory.take();
     page_ = page_memory_.at<EndpointPage>(0);
     page_->magic = kMagic;
@@ -94,39 +96,24 @@ void Station::close_link(std::uint64_t link, const char* why) noexcept {
 void Station::note_polling() noexcept {
     // relaxed: a hint to initiators of one-sided access.
     page_->last_poll.store(util::cpu_ticks(), std::memory_order_relaxed);
+    if (is_in_stead_) {
+        return;
+    }
+    poller_ = pthread_self();
     // relaxed: our own word.
     const std::uint32_t armed = page_->armed.load(std::memory_order_relaxed);
     if (armed == 0) {
         return;
     }
-    std::uint32_t episode = episode_of(armed);
-    if (episode != 0 && episode != told_episode_ && connector_) {
-        told_episode_ = episode;
+    // Whoever else sleeps is told by who polls; the connector notices when nobody does any more.
+    const bool must_watch = has_auto_progress_ || sleepers_->may_others_sleep();
+    if (episode_of(armed) != 0 && must_watch && !is_watched_ && connector_) {
+        is_watched_ = true;
         connector_->note_polling();
     }
-    episode = episode != 0 && must_stay_armed() ? episode : 0;
     const bool is_long_awake = poll_count() - armed_at_poll_ >= kLongAwake;
     // relaxed: a late sight costs senders a fence, or a needless wake-up.
-    page_->armed.store(episode | (is_long_awake ? 0 : armed & kFenceFirst),
-                       std::memory_order_relaxed);
-}
-
-/// Whether somebody may be asleep beside the caller, who polls.
-bool Station::must_stay_armed() noexcept {
-    if (sleepers_->are_counted()) {
-        return true;
-    }
-    if (!sleepers_->may_others_wait()) {
-        return false;
-    }
-    if (util::cpu_ticks() - armed_at_ticks_ < kLongWait) {
-        return true;
-    }
-    // Peers are told that the application polls; a thread of it that sleeps all the same asks
-    // again.
-    sleepers_->forget_announced();
-    wake_owner();
-    return false;
+    page_->armed.store(is_long_awake ? 0 : armed & kFenceFirst, std::memory_order_relaxed);
 }
 
 std::uint32_t Station::next_episode() noexcept {
@@ -135,8 +122,12 @@ std::uint32_t Station::next_episode() noexcept {
 }
 
 void Station::arm(bool has_peers) noexcept {
+    if (is_watched_ && poller_ != pthread_self() && is_polling(*page_)) {
+        // Another thread looks at the rings: to be woken by each message would slow down both.
+        drain();
+        return;
+    }
     armed_at_poll_ = poll_count();
-    armed_at_ticks_ = util::cpu_ticks();
     // relaxed: our own word.
     const bool do_senders_fence = (page_->armed.load(std::memory_order_relaxed) & kFenceFirst) != 0;
     // Where a fence is enough for want of senders, the first ones must still be told by a system
@@ -149,6 +140,7 @@ void Station::arm_by_barrier(bool has_peers) noexcept {
 }
 
 void Station::arm_for_control(bool has_peers) noexcept {
+    is_watched_ = false;
     is_control_asleep_.store(true, std::memory_order_relaxed);  // relaxed: under the lock
     arm_by_barrier(has_peers);
 }
@@ -156,8 +148,7 @@ void Station::arm_for_control(bool has_peers) noexcept {
 void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
     // First: a peer whose message has been taken already may see the new episode all the same, and
     // wakes once in each; to swallow that would be to sleep through its next message.
-    eventfd_t ignored = 0;
-    [[maybe_unused]] const int drained = eventfd_read(wake_fd_.get(), &ignored);
+    drain();
     // release: pairs with the acquire in disarm_for_control(). The barrier below orders it for
     // peers.
     page_->armed.store(armed, std::memory_order_release);
@@ -169,6 +160,11 @@ void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
         // seq_cst: pairs with the fences in Path::wake() and Switchboard::deliver().
         std::atomic_thread_fence(std::memory_order_seq_cst);
     }
+}
+
+void Station::drain() noexcept {
+    eventfd_t ignored = 0;
+    has_drained_ = eventfd_read(wake_fd_.get(), &ignored) == 0;
 }
 
 void Station::disarm() noexcept {
@@ -189,14 +185,16 @@ void Station::disarm_for_control() noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // seq_cst: pairs with the one in disarm()
     // acquire: pairs with the release in begin_episode(): whose episode it is has been counted.
     std::uint32_t armed = page_->armed.load(std::memory_order_acquire);
-    if (episode_of(armed) == 0 || sleepers_->are_counted()) {
+    if (episode_of(armed) == 0 || sleepers_->may_others_sleep()) {
         return;
     }
     // relaxed: a peer that has seen it just now rings in vain, and asks when it has waited.
-    if (page_->armed.compare_exchange_strong(armed, armed & kFenceFirst,
-                                             std::memory_order_relaxed) &&
-        sleepers_->may_others_wait()) {
-        wake_owner();  // they ask again
+    page_->armed.compare_exchange_strong(armed, armed & kFenceFirst, std::memory_order_relaxed);
+}
+
+void Station::give_back_wake() noexcept {
+    if (std::exchange(has_drained_, false) && sleepers_->may_others_sleep()) {
+        wake_owner();
     }
 }
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 
+#include <pthread.h>
+
 #include "backend/shm/connection.h"
 #include "backend/shm/layout.h"
 #include "backend/shm/path.h"
@@ -78,11 +80,13 @@ class Station {
         std::uint64_t count = 0;
         std::uint64_t last = 0;
     };
-    Polling polling() const noexcept {
+    Polling polling() noexcept {
+        is_in_stead_ = true;
         // relaxed: written by the owner, whom the caller stands for.
         return {.count = poll_count(), .last = page_->last_poll.load(std::memory_order_relaxed)};
     }
     void restore(const Polling& polling) noexcept {
+        is_in_stead_ = false;
         polls_.store(polling.count, std::memory_order_relaxed);  // relaxed: as in note_poll()
         page_->last_poll.store(polling.last, std::memory_order_relaxed);  // relaxed: a hint
     }
@@ -91,7 +95,8 @@ class Station {
 
     /// Asks all peers to wake wake_fd(). The caller looks at the rings once more before it sleeps.
     /// The first time that costs a system call that orders what all senders do; from then on they
-    /// fence, and arming costs as little, until kLongAwake polls have gone by without it.
+    /// fence, and arming costs as little, until kLongAwake polls have gone by without it. While
+    /// another thread polls, peers go on without waking anybody, until it ceases to.
     /// @param has_peers  Whether it has rings to look at: without, only those look at the word who
     ///                   fence before, and the system call is spared. What is in the mailbox by
     ///                   then counts as work, so that nobody sleeps on rings that came after.
@@ -103,9 +108,11 @@ class Station {
     /// The same by the control thread, which a wire tells otherwise. It holds the lock of the
     /// endpoint, whose application may be busy for long.
     void arm_for_control(bool has_peers) noexcept;
-    /// Takes that back unless somebody may sleep. Who does not say when he wakes up is woken.
-    /// Threads: the control thread, without the lock.
+    /// Takes that back unless somebody may sleep. Threads: the control thread, without the lock.
     void disarm_for_control() noexcept;
+    /// After arm() or arm_for_control(), where there was work all the same: what they took off
+    /// wake_fd() may have been for others who sleep.
+    void give_back_wake() noexcept;
     int wake_fd() const noexcept { return wake_fd_.get(); }
     /// Makes wake_fd() readable. Threads: any.
     void wake_owner() noexcept;
@@ -117,24 +124,24 @@ class Station {
 
   private:
     static constexpr std::uint64_t kLongAwake = 64;
-    // About 1 ms at 3 GHz: beside a thread that polls, one that waits on the descriptor wakes up so
-    // often.
-    static constexpr std::uint64_t kLongWait = 3'000'000;
 
     [[gnu::cold]] void note_polling() noexcept;
-    bool must_stay_armed() noexcept;
     std::uint32_t next_episode() noexcept;
+    void drain() noexcept;
     /// @param is_ordered  A fence is enough: whoever looks at the word fences before.
     void begin_episode(std::uint32_t armed, bool is_ordered) noexcept;
 
     EndpointPage* page_ = &unopened_;
     std::atomic<std::uint64_t> polls_{0};
-    std::uint32_t episode_ = 0;         // of sleep, counts up
-    std::uint32_t told_episode_ = 0;    // the latest of which the connector knows that it ended
-    std::uint64_t armed_at_poll_ = 0;   // by the owner
-    std::uint64_t armed_at_ticks_ = 0;  // the same
+    std::uint32_t episode_ = 0;        // of sleep, counts up
+    std::uint64_t armed_at_poll_ = 0;  // by the owner
     util::Sleepers* sleepers_ = &nobody_;
     std::atomic<bool> is_control_asleep_{false};
+    bool has_auto_progress_ = false;
+    bool is_watched_ = false;   // until control_arm(): the connector has been told of our polling
+    pthread_t poller_ = 0;      // the last who polled
+    bool is_in_stead_ = false;  // see polling()
+    bool has_drained_ = false;  // wake_fd(), at the beginning of the episode
     util::UniqueFd wake_fd_;
     util::UdpPort port_;
     util::Mapping page_memory_;

@@ -49,9 +49,8 @@ void Ticker::note_connected() {
 }
 
 void Ticker::note_polling() {
-    if (has_auto_progress_) {
-        watch_application();
-    }
+    has_sleepers_ = !has_auto_progress_;
+    watch_application();
 }
 
 void Ticker::on_ready([[maybe_unused]] std::uint32_t events) {
@@ -77,7 +76,7 @@ void Ticker::watch_application() {
     disarm();
     only_sends_ = false;
     last_count_ = user_.poll_count();
-    if (has_auto_progress_) {
+    if (has_auto_progress_ || has_sleepers_) {
         set_timer(Clock::now() + kTick);
     }
 }
@@ -104,7 +103,7 @@ void Ticker::take_over() {
             watch_application();
             return look_again();
         }
-        if (user_.control_arm() && arm()) {
+        if (user_.control_arm() && (has_sleepers_ ? leave_to_sleepers() : arm())) {
             rest_ = kTick;
             return rest();
         }
@@ -120,6 +119,13 @@ void Ticker::take_over() {
 bool Ticker::arm() {
     is_armed_ = watch(wake_fd_, EPOLLIN | EPOLLONESHOT).is_ok();
     return is_armed_;
+}
+
+/// Peers wake them from now on.
+bool Ticker::leave_to_sleepers() noexcept {
+    has_sleepers_ = false;
+    user_.control_disarm();
+    return true;
 }
 
 void Ticker::disarm() noexcept {

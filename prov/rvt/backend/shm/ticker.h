@@ -28,7 +28,7 @@ class Ticker final : public util::ControlThread::Handler {
     /// The endpoint is connected to another peer, for whom operations may wait. If the application
     /// does not poll, which it need not do to have them sent, they are sent in its stead.
     void note_connected();
-    /// The application polls again.
+    /// The application polls, while threads of it may sleep that are woken when it ceases to.
     void note_polling();
 
     void on_ready(std::uint32_t events) override;
@@ -42,14 +42,16 @@ class Ticker final : public util::ControlThread::Handler {
     void send_for_application();
     void take_over();
     bool arm();
+    bool leave_to_sleepers() noexcept;
     void disarm() noexcept;
     void rest();
 
     ConnectionUser& user_;
     const bool has_auto_progress_;
     int wake_fd_ = -1;
-    bool is_armed_ = false;    // peers write to wake_fd, so nothing has to be looked after
-    bool only_sends_ = false;  // the timer is for what has been posted
+    bool is_armed_ = false;      // peers write to wake_fd, so nothing has to be looked after
+    bool only_sends_ = false;    // the timer is for what has been posted
+    bool has_sleepers_ = false;  // without automatic progress: the timer is for who sleeps
     std::uint64_t last_count_ = 0;
     std::chrono::milliseconds rest_{0};
 };

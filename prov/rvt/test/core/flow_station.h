@@ -102,6 +102,7 @@ class FlowStation final : private core::RdFlowsUser {
     static void arm_for_control(bool /*has_peers*/) noexcept {}
     static void disarm_for_control() noexcept {}
     static void disarm() noexcept {}
+    static void give_back_wake() noexcept {}
     static int wake_fd() noexcept { return -1; }
 
   private:

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ofi/pair.h"
 
@@ -16,7 +17,20 @@ using namespace rvt::test;
 
 namespace {
 
-/// A thread of this process, until it sleeps in the kernel.
+/// What /proc says of a thread of this process.
+std::string text_of(const std::string& thread, const char* name) {
+    std::ifstream file("/proc/self/task/" + thread + "/" + name);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// How often it has fallen asleep in the kernel.
+unsigned long sleeps_of(const std::string& thread) {
+    const std::string status = text_of(thread, "status");
+    const std::string name = "\nvoluntary_ctxt_switches:";
+    return std::stoul(status.substr(status.find(name) + name.size()));
+}
+
+/// A thread of the test's own.
 class Sleeper {
   public:
     template <class Sleep>
@@ -31,14 +45,15 @@ class Sleeper {
         }
     }
     void join() { thread_.join(); }
+    [[nodiscard]] std::string id() const {
+        return std::to_string(id_.load(std::memory_order_relaxed));  // relaxed: as above
+    }
 
   private:
     [[nodiscard]] char state() const {
-        const pid_t id = id_.load(std::memory_order_relaxed);  // relaxed: as above
-        std::ifstream stat("/proc/self/task/" + std::to_string(id) + "/stat");
-        std::string all((std::istreambuf_iterator<char>(stat)), {});
-        const std::size_t name_end = all.rfind(')');
-        return name_end != std::string::npos ? all[name_end + 2] : '?';
+        const std::string stat = text_of(id(), "stat");
+        const std::size_t name_end = stat.rfind(')');
+        return name_end != std::string::npos ? stat[name_end + 2] : '?';
     }
 
     std::atomic<pid_t> id_{-1};
@@ -83,8 +98,12 @@ void read_a_counter_for_long(End& end) {
         fi_cntr_read(end.cntrs[0].get());
     }
 }
+void read_a_counter_for_long_and_wait(End& end) {
+    read_a_counter_for_long(end);
+    wait_for_another_counter(end);
+}
 constexpr void (*kBusy[])(End&) = {wait_for_another_counter, read_a_counter_often,
-                                   read_a_counter_for_long};
+                                   read_a_counter_for_long, read_a_counter_for_long_and_wait};
 
 }  // namespace
 
@@ -200,4 +219,23 @@ Test(waiting, a_descriptor_wakes_though_another_thread_has_been_awake, .timeout 
         send_to_who_sleeps(pair);
         reader.join();
     }
+}
+
+Test(waiting, who_sleeps_is_not_woken_by_what_another_thread_polls_for, .timeout = 60) {
+    constexpr int kMessages = 20000;
+    Pair pair(for_threads());
+    connect(pair);
+    Sleeper waiter([&] { RVT_OK(fi_cntr_wait(pair.b.cntrs[2].get(), 1, -1)); });
+    waiter.await_sleep();
+    const unsigned long before = sleeps_of(waiter.id());
+    char in[8] = "";
+    for (int i = 0; i < kMessages; ++i) {
+        RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+        pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
+        pair.b.next();
+    }
+    const unsigned long sleeps = sleeps_of(waiter.id()) - before;
+    cr_assert(sleeps < kMessages / 20, "it slept %lu times", sleeps);
+    fi_cntr_add(pair.b.cntrs[2].get(), 1);
+    waiter.join();
 }

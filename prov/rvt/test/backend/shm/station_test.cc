@@ -167,6 +167,9 @@ Test(station, polls_in_the_applications_stead_are_not_its, .timeout = 30) {
     };
 
     poll_often(station);
+    station.arm(true);
+    const std::uint32_t armed = page.armed.load(std::memory_order_relaxed);  // relaxed: as above
+    RVT_NE(armed, 0);
     const auto own = station.polling();
     const std::uint64_t seen = last_seen();
     RVT_NE(own.count, 0);
@@ -177,6 +180,9 @@ Test(station, polls_in_the_applications_stead_are_not_its, .timeout = 30) {
     station.restore(own);
     RVT_EQ(station.poll_count(), own.count);
     RVT_EQ(last_seen(), seen);
+    RVT_EQ(page.armed.load(std::memory_order_relaxed), armed);  // relaxed: as above
+    poll_often(station);
+    RVT_EQ(page.armed.load(std::memory_order_relaxed), 0);  // relaxed: as above
     station.close();
 }
 
