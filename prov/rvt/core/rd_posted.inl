@@ -222,6 +222,8 @@ util::Status RdEngine<Lock, Host>::match_later(RdRxEntry& entry, std::uint64_t i
     late_[late_count_].ignore = ignore;
     if (++late_count_ == late_.size()) {
         match_late();
+    } else if (late_count_ == 1) {
+        station_.wake_sleepers();
     }
     return util::kOk;
 }

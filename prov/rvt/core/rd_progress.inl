@@ -242,6 +242,7 @@ void RdEngine<Lock, Host>::make_busy(Peer& peer) noexcept {
         peer.is_busy = true;
         busy_.push_back(&peer);
         has_busy_.store(true, std::memory_order_relaxed);  // relaxed: see control_send()
+        station_.wake_sleepers();
     }
 }
 

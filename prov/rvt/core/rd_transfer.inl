@@ -158,6 +158,9 @@ void RdEngine<Lock, Host>::copy_directly(RdInbound& inbound) noexcept {
     if (is_next) {
         run_copies();
     }
+    if (!copies_.is_empty()) {
+        station_.wake_sleepers();
+    }
 }
 
 /// Reads from the sender's memory, up to `budget` bytes, and takes them off it. Returns: whether

@@ -113,6 +113,13 @@ class Station {
     /// After arm() or arm_for_control(), where there was work all the same: what they took off
     /// wake_fd() may have been for others who sleep.
     void give_back_wake() noexcept;
+    /// There is work now that no peer tells of. Cost: a load where nobody sleeps.
+    RVT_ALWAYS_INLINE void wake_sleepers() noexcept {
+        // relaxed: our own word.
+        if (episode_of(page_->armed.load(std::memory_order_relaxed)) != 0) [[unlikely]] {
+            wake_owner();
+        }
+    }
     int wake_fd() const noexcept { return wake_fd_.get(); }
     /// Makes wake_fd() readable. Threads: any.
     void wake_owner() noexcept;

@@ -221,6 +221,29 @@ Test(waiting, a_descriptor_wakes_though_another_thread_has_been_awake, .timeout 
     }
 }
 
+Test(waiting, who_sleeps_hears_of_what_another_thread_has_posted, .timeout = 60) {
+    for (const fi_progress progress : {FI_PROGRESS_MANUAL, FI_PROGRESS_AUTO}) {
+        EndOptions options = for_threads();
+        options.data_progress = progress;
+        Pair pair(options);
+        connect(pair);
+        const std::vector<char> out(65536, 'x');
+        std::vector<char> in(out.size());
+        pair.post([&] {
+            return fi_send(pair.a.ep.get(), out.data(), out.size(), nullptr, pair.a.peer, nullptr);
+        });
+        read_a_counter_for_long(pair.b);  // the message waits there from now on
+        Sleeper reader([&] {
+            fi_cq_tagged_entry entry{};
+            RVT_EQ(fi_cq_sread(pair.b.cq.get(), &entry, 1, nullptr, -1), 1);
+        });
+        reader.await_sleep();
+        RVT_OK(fi_recv(pair.b.ep.get(), in.data(), in.size(), nullptr, FI_ADDR_UNSPEC, nullptr));
+        reader.join();
+        RVT_ASSERT(in == out);
+    }
+}
+
 Test(waiting, who_sleeps_is_not_woken_by_what_another_thread_polls_for, .timeout = 60) {
     constexpr int kMessages = 20000;
     Pair pair(for_threads());
