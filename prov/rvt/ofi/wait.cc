@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -56,20 +57,20 @@ class ConditionSignaller {
         }
         std::unique_ptr<ConditionSignaller> made(
             new ConditionSignaller(epoll_fd, std::move(doorbell)));
-        pthread_t thread{};
-        const int error = pthread_create(&thread, nullptr, run, made.get());
+        const int error = made->start_thread();
         if (error != 0) {
             return error;
         }
-        made->thread_ = thread;
         return made;
     }
 
     ~ConditionSignaller() {
-        // relaxed: the write to the doorbell orders it.
-        is_ending_.store(true, std::memory_order_relaxed);
-        rearm();
-        pthread_join(thread_, nullptr);
+        if (is_started_) {
+            // relaxed: the write to the doorbell orders it.
+            is_ending_.store(true, std::memory_order_relaxed);
+            rearm();
+            pthread_join(thread_, nullptr);
+        }
         pthread_cond_destroy(&condition_);
         pthread_mutex_destroy(&mutex_);
     }
@@ -84,6 +85,18 @@ class ConditionSignaller {
   private:
     ConditionSignaller(int epoll_fd, util::UniqueFd doorbell) noexcept
         : epoll_fd_(epoll_fd), doorbell_(std::move(doorbell)) {}
+
+    /// Signals of the application are not for this thread.
+    int start_thread() noexcept {
+        sigset_t all;
+        sigset_t before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        const int error = pthread_create(&thread_, nullptr, run, this);
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        is_started_ = error == 0;
+        return error;
+    }
 
     static void* run(void* self) noexcept {
         static_cast<ConditionSignaller*>(self)->loop();
@@ -110,6 +123,7 @@ class ConditionSignaller {
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
     pthread_t thread_{};
+    bool is_started_ = false;
 };
 
 WaitObject::WaitObject() noexcept

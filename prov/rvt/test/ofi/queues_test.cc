@@ -7,8 +7,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "ofi/fixture.h"
@@ -233,6 +238,48 @@ Test(cq, its_condition_is_signalled, .timeout = 30) {
     const auto cq = open.cq(waiting(FI_WAIT_MUTEX_COND));
     fi_mutex_cond wait{};
     RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &wait));
+    fid* fids[] = {&cq->fid};
+    pthread_mutex_lock(wait.mutex);
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    std::thread signaller([&] { fi_cq_signal(cq.get()); });
+    RVT_OK(pthread_cond_wait(wait.cond, wait.mutex));
+    pthread_mutex_unlock(wait.mutex);
+    signaller.join();
+}
+
+/// The thread that this process has since there were these. Linux numbers them upwards.
+pid_t newest_thread() {
+    pid_t newest = 0;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+        newest = std::max(newest, std::stoi(thread.path().filename()));
+    }
+    return newest;
+}
+
+std::atomic<bool> is_handled{false};
+
+/// Whether the signal waits for a thread that does not take it.
+bool is_pending(pid_t thread) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
+    const std::string status{std::istreambuf_iterator<char>(file), {}};
+    return status.find("SigPnd:\t0000000000000000") == std::string::npos;
+}
+
+Test(cq, its_condition_is_signalled_though_a_signal_has_come, .timeout = 30) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_MUTEX_COND));
+    fi_mutex_cond wait{};
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &wait));
+    const pid_t thread = newest_thread();
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+        is_handled.store(true, std::memory_order_relaxed);  // relaxed: a flag and no more
+    };
+    RVT_OK(sigaction(SIGUSR1, &action, nullptr));
+    RVT_OK(tgkill(getpid(), thread, SIGUSR1));
+    // relaxed: as above.
+    while (!is_handled.load(std::memory_order_relaxed) && !is_pending(thread)) {
+    }
     fid* fids[] = {&cq->fid};
     pthread_mutex_lock(wait.mutex);
     RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
