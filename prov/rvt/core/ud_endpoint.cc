@@ -63,6 +63,7 @@ Status UdEndpoint::open(std::unique_ptr<UdHost> host) {
     rx_.resize(attr_.rx_size);
     grhs_.resize(attr_.rx_size);
     excess_.resize(max_bytes_);
+    free_rx_ = kNone;  // an attempt that failed may have left some
     for (std::uint32_t i = 0; i < rx_.size(); ++i) {
         free_rx_locked(i);
     }

@@ -23,8 +23,10 @@ class TestHost final : public UdHost {
     Device& device() noexcept override { return device_; }
     util::SockAddr address() const noexcept override { return to_sock_addr(device_.address()); }
     void leave_to_host() noexcept override {}
-    Status start() override { return kOk; }
+    Status start() override { return started; }
     void stop() noexcept override {}
+
+    Status started = kOk;
 
   private:
     Device& device_;
@@ -40,9 +42,15 @@ struct End {
     UdEndpoint endpoint{{.tx_size = kQueue, .rx_size = kQueue, .reports_source = true}};
     iovec all{.iov_base = memory.data(), .iov_len = memory.size()};
 
-    End(Device& own, Device& other) {
+    /// @param fails  The first attempt to open it does.
+    End(Device& own, Device& other, bool fails = false) {
         endpoint.bind({.tx_cq = cq.get(), .rx_cq = cq.get(), .send = &sends, .recv = &receives},
                       &av);
+        if (fails) {
+            auto host = std::make_unique<TestHost>(own);
+            host->started = ENOSPC;
+            RVT_EQ(endpoint.open(std::move(host)), ENOSPC);
+        }
         RVT_OK(endpoint.open(std::make_unique<TestHost>(own)));
         peer = av.insert(to_sock_addr(other.address())).value();
     }
@@ -187,6 +195,18 @@ Test(ud_endpoint, full_queues_are_eagain_until_there_is_room) {
     RVT_OK(ends.a.send(1));
     ends.b.next();
     RVT_OK(ends.b.recv(9));
+}
+
+Test(ud_endpoint, opens_after_a_failure_as_if_there_had_been_none) {
+    Packets wire;
+    End a{wire.side(kA), wire.side(kB)};
+    End b{wire.side(kB), wire.side(kA), true};
+    for (std::size_t i = 1; i <= kQueue; ++i) {
+        RVT_OK(b.recv(i));
+    }
+    RVT_EQ(b.recv(99), EAGAIN);
+    RVT_OK(a.send(1));
+    RVT_ASSERT(b.next().op_context == reinterpret_cast<void*>(1));
 }
 
 Test(ud_endpoint, what_finds_no_room_leaves_later_though_nothing_has_come_for_long, .timeout = 30) {
