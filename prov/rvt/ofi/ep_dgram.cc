@@ -360,7 +360,7 @@ std::uint64_t caps_of(const fi_info& info) noexcept {
 /// The address of the info; the one that fi_getinfo would choose in place of none.
 util::Result<util::SockAddr> source_of(const Domain& domain, const fi_info& info) {
     if (info.src_addr == nullptr) {
-        return default_source(domain.name());
+        return default_source(domain.name(), domain.addr_format);
     }
     return read_formatted_address(domain.addr_format, info.src_addr);
 }

@@ -574,8 +574,9 @@ util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info, Pep* pep) {
         return msg.use(ep.request->port);
     }
     const util::Result<util::SockAddr> bind =
-        info.src_addr != nullptr ? read_formatted_address(ep.addr_format, info.src_addr)
-                                 : util::Result<util::SockAddr>(default_source(ep.domain->name()));
+        info.src_addr != nullptr
+            ? read_formatted_address(ep.addr_format, info.src_addr)
+            : util::Result<util::SockAddr>(default_source(ep.domain->name(), ep.addr_format));
     return bind.is_ok() ? msg.use(bind.value()) : util::Result<MsgPortUse*>(bind.status());
 }
 

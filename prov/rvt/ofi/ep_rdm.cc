@@ -376,7 +376,7 @@ int fill_attr(core::RdAttr& attr, const Domain& domain, const fi_info& info) {
         }
         attr.bind = source.value();
     } else {
-        attr.bind = default_source(domain.name());
+        attr.bind = default_source(domain.name(), domain.addr_format);
     }
     if (info.tx_attr != nullptr && info.tx_attr->size != 0) {
         attr.tx_size = info.tx_attr->size;

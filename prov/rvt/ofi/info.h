@@ -107,8 +107,9 @@ AddressAnswer resolve_addresses(const char* node, const char* service, std::uint
                                 const fi_info* hints);
 /// Whether a domain can be called so because an interface that reaches others is.
 bool is_interface(const char* domain);
-/// The address of who asks for none, in a domain of this name (nullptr: any).
-util::SockAddr default_source(const char* domain);
+/// The address of who asks for none, in a domain of this name (nullptr: any), of a format
+/// (FI_SOCKADDR and the like).
+util::SockAddr default_source(const char* domain, std::uint32_t format);
 
 /// Makes the answer. Returns: nullptr without memory.
 fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints,

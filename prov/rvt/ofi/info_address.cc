@@ -312,10 +312,11 @@ bool is_interface(const char* domain) {
            (util::network_address(AF_INET, domain) || util::network_address(AF_INET6, domain));
 }
 
-SockAddr default_source(const char* domain) {
+SockAddr default_source(const char* domain, std::uint32_t format) {
     fi_domain_attr attr{};
     attr.name = const_cast<char*>(domain);
     fi_info hints{};
+    hints.addr_format = format;
     hints.domain_attr = &attr;
     return resolve_addresses(nullptr, nullptr, 0, &hints).addresses.source;
 }

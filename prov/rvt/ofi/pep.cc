@@ -328,7 +328,7 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
         addresses.source = source.value();
     } else {
         addresses.source =
-            default_source(info.domain_attr != nullptr ? info.domain_attr->name : nullptr);
+            default_source(info.domain_attr != nullptr ? info.domain_attr->name : nullptr, format);
     }
     made->bind = addresses.source;
     if (const int refused = find_nic(*made, info); refused != 0) {

@@ -363,6 +363,37 @@ Test(info, an_ipv6_endpoint_is_there_for_those_who_ask) {
     RVT_EQ(answer.info->src_addrlen, sizeof(sockaddr_in6));
 }
 
+/// An endpoint of an IPv6 domain that was not told its address.
+std::size_t name_bytes_of(const Opened& open, fi_ep_type type) {
+    const auto cq = open.cq();
+    const auto av = open.av();
+    const auto ep = opened<fid_ep>([&](fid_ep** made) {
+        return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
+    });
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+    RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+    RVT_OK(fi_enable(ep.get()));
+    sockaddr_in6 name{};
+    std::size_t bytes = sizeof name;
+    RVT_OK(fi_getname(&ep->fid, &name, &bytes));
+    cr_assert(name.sin6_family == AF_INET6, "of type %d it is of family %d", type,
+              name.sin6_family);
+    return bytes;
+}
+
+Test(info, an_ipv6_endpoint_without_an_address_gets_one_of_its_format) {
+    for (const fi_ep_type type : {FI_EP_RDM, FI_EP_DGRAM}) {
+        const Info hints = new_hints();
+        hints->addr_format = FI_SOCKADDR_IN6;
+        hints->ep_attr->type = type;
+        Info info = ask(hints).info;
+        free(info->src_addr);
+        info->src_addr = nullptr;
+        info->src_addrlen = 0;
+        RVT_EQ(name_bytes_of(Opened(std::move(info)), type), sizeof(sockaddr_in6));
+    }
+}
+
 sockaddr_in6* new_in6(in6_addr address) {
     auto* made = static_cast<sockaddr_in6*>(calloc(1, sizeof(sockaddr_in6)));
     made->sin6_family = AF_INET6;
