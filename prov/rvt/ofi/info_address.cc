@@ -20,6 +20,7 @@
 
 #include "ofi/address_format.h"
 #include "ofi/info.h"
+#include "ofi/registry.h"
 #include "util/local_addresses.h"
 #include "util/params.h"
 
@@ -141,6 +142,14 @@ SockAddr without_wildcard(SockAddr address) noexcept {
     return address;
 }
 
+/// The name that is asked for: its own, or that of an open domain.
+std::string domain_name_of(const fi_domain_attr& domain) {
+    if (domain.name == nullptr && domain.domain != nullptr) {
+        return registry::name_of(&domain.domain->fid, FI_CLASS_DOMAIN);
+    }
+    return domain.name != nullptr ? domain.name : "";
+}
+
 class Resolver {
   public:
     Resolver(const char* node, const char* service, std::uint64_t flags,
@@ -149,9 +158,9 @@ class Resolver {
         answer_.addresses.format =
             hints != nullptr ? hints->addr_format : std::uint32_t{FI_FORMAT_UNSPEC};
         family_ = family_of(answer_.addresses.format);
-        if (hints != nullptr && hints->domain_attr != nullptr &&
-            is_interface(hints->domain_attr->name)) {
-            answer_.interface = hints->domain_attr->name;
+        if (hints != nullptr && hints->domain_attr != nullptr) {
+            const std::string name = domain_name_of(*hints->domain_attr);
+            answer_.interface = is_interface(name.c_str()) ? name : "";
         }
     }
 

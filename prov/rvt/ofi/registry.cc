@@ -43,6 +43,14 @@ bool holds(const fid* object, std::size_t fclass, std::string_view name) noexcep
     });
 }
 
+std::string name_of(const fid* object, std::size_t fclass) {
+    const std::lock_guard guard(lock);
+    const auto found = std::ranges::find_if(records(), [&](const Record& record) {
+        return record.object == object && record.fclass == fclass;
+    });
+    return found != records().end() ? found->name : std::string();
+}
+
 fid* first(std::size_t fclass, std::string_view name) noexcept {
     const std::lock_guard guard(lock);
     for (const Record& record : records()) {

@@ -4,6 +4,7 @@
 // the first that is open under their name.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "ofi/compat.h"
@@ -16,6 +17,8 @@ void remove(const fid* object) noexcept;
 
 /// Whether this is an open object of its class and name.
 bool holds(const fid* object, std::size_t fclass, std::string_view name) noexcept;
+/// The name of an open object of its class; else empty.
+std::string name_of(const fid* object, std::size_t fclass);
 /// The first that was opened under the name, or nullptr.
 fid* first(std::size_t fclass, std::string_view name) noexcept;
 

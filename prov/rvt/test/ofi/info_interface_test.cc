@@ -119,6 +119,11 @@ Test(info_interface, an_open_domain_is_known_by_its_name, .timeout = 30) {
     const Info again = hints_of("wire1");
     again->domain_attr->domain = opens.domain.get();
     expect(source_of(ask(again)), kSecond);
+    const Info unnamed = hints_of(nullptr);
+    unnamed->domain_attr->domain = opens.domain.get();
+    const Answer answer = ask(unnamed);
+    expect(source_of(answer), kSecond);
+    expect(answer.info->domain_attr->name, "wire1");
     const Info other = hints_of("wire0");
     other->domain_attr->domain = opens.domain.get();
     RVT_EQ(ask(other).error, -FI_ENODATA);
