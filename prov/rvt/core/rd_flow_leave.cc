@@ -43,8 +43,12 @@ bool RdFlow::end_leaving() noexcept {
 
 /// There is something to send after all. Returns: whether it may be sent.
 bool RdFlow::take_back_locked() noexcept {
-    if (leave_ == Leave::kAgreed ||
-        !put_locked({.op = RdOp::kStay, .data = questions_}, Room::kReply)) {
+    if (leave_ == Leave::kAgreed) {
+        flows_.expect_life();  // who has asked may be gone, and nothing under way would tell
+        flows_.note_traffic();
+        return false;
+    }
+    if (!put_locked({.op = RdOp::kStay, .data = questions_}, Room::kReply)) {
         return false;
     }
     leave_ = Leave::kNo;

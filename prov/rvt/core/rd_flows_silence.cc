@@ -41,7 +41,8 @@ bool RdFlows::look_at_peer(Link& link) noexcept {
         link.was_idle = false;
         return true;
     }
-    if (!link.was_idle) {
+    // Of a flow that is being left, what has come up since the last look does not move.
+    if (!link.was_idle || flow.is_leaving()) {
         link.was_idle = taker_->is_idle(flow.user_peer_);
         if (!link.was_idle) {
             flow.ask_for_life();

@@ -200,6 +200,27 @@ struct Net {
     }
 };
 
+/// The second has agreed that the first closes their flow, and the first does not know that yet.
+struct Agreed : Net {
+    Agreed() : Net({1, 9, 9}) {
+        tell(1, 2, "a");
+        run_until([] { return false; }, 1000);
+        Node& asker = (*this)[1];
+        asker.say(3, "b");
+        while (!asker.peers[2].flow->is_leaving()) {
+            asker.poll();
+            now_us += 20;
+        }
+        Node& asked = (*this)[2];
+        RdFlow& flow = *asked.peers[1].flow;
+        while (!flow.is_leaving() || !flow.is_drained()) {
+            asker.flows->poll_for_owner();
+            asked.poll();
+            now_us += 20;
+        }
+    }
+};
+
 }  // namespace
 
 Test(rd_flows_room, the_flow_that_has_been_idle_longest_makes_room) {
@@ -329,6 +350,35 @@ Test(rd_flows_room, three_that_wait_for_each_other_get_on) {
     RVT_ASSERT(net.run_until(
         [&] { return net.heard(2, 1) == 1 && net.heard(3, 2) == 1 && net.heard(1, 3) == 1; }));
     RVT_EQ(net[1].failure + net[2].failure + net[3].failure, 0);
+}
+
+Test(rd_flows_room, who_has_agreed_notices_that_the_asker_is_gone) {
+    Agreed net;
+    net[1].cut_off();
+    const auto poll_the_second = [&](std::uint64_t for_us) {
+        for (const std::uint64_t end_us = now_us + for_us; now_us < end_us; now_us += 1000) {
+            net[2].poll();
+        }
+    };
+    poll_the_second(2'000'000);
+    net[2].say(1, "c");
+    poll_the_second(150'000'000);
+    RVT_EQ(net[2].lefts, 1);
+    RVT_EQ(net[2].failure, ETIMEDOUT);
+}
+
+Test(rd_flows_room, who_has_agreed_and_does_not_hear_of_the_close_reaches_the_asker_again) {
+    Agreed net;
+    net[1].poll();
+    net.wire.set_faults(protocol::parse_faults("drop=100%").value());
+    for (const std::uint64_t end_us = now_us + 20'000'000; now_us < end_us; now_us += 1000) {
+        net.turn();
+    }
+    RVT_EQ(net[1].lefts, 1);
+    RVT_EQ(net[2].lefts + net[2].ends, 0);
+    net.wire.set_faults({});
+    net.tell(2, 1, "c");
+    RVT_EQ(net[2].lefts, 1);
 }
 
 // ---- many, on a bad wire ----
