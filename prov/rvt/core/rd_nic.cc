@@ -86,10 +86,12 @@ Status RdNic::start(const RegCacheAttr& registrations) {
     return made.is_ok() && max_flows_ == 0 ? Status(ENOSPC) : made;
 }
 
-/// What happens to the NIC wakes sleepers as well: of one that is gone nothing completes.
+/// The device's events are those of all who use it: where another takes one of ours, it comes to
+/// the channel. What happens to the NIC wakes sleepers as well: of one that is gone nothing
+/// completes.
 Status RdNic::make_wake_set() {
     wake_set_.reset(epoll_create1(EPOLL_CLOEXEC));
-    for (const int fd : {device_.ops().wake_fd(device_), context_->events().fd()}) {
+    for (const int fd : {device_.ops().wake_fd(device_), channel_->fd(), context_->events().fd()}) {
         epoll_event event{};
         event.events = EPOLLIN;
         if (epoll_ctl(wake_set_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
@@ -601,9 +603,10 @@ unsigned RdNic::poll(std::vector<std::uint64_t>& failed) noexcept {
     return taken;
 }
 
+/// In this order: what the device has of ours comes to the channel.
 void RdNic::clear_wake_fd() noexcept {
-    channel_->clear();
     device_.progress();
+    channel_->clear();
 }
 
 Status RdNic::arm() noexcept {

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include <poll.h>
+
 #include "core/flow_node.h"
 #include "core/mock_roce_nic.h"
 #include "core/send_hold.h"
@@ -523,6 +525,26 @@ Test(rd_nic_mock, who_cannot_arm_the_queue_is_told) {
     net.until([&] { return net.a.flows->arm_nic().is_ok(); });
     net.mock.failing = "req_notify_cq";
     RVT_EQ(net.a.flows->arm_nic(), EMFILE);
+}
+
+namespace {
+
+bool is_awake(const FlowNode& node) {
+    pollfd readable{.fd = node.flows->nic_wake_fd(), .events = POLLIN, .revents = 0};
+    return poll(&readable, 1, 0) == 1;
+}
+
+}  // namespace
+
+Test(rd_nic_mock, who_sleeps_is_woken_though_another_user_of_the_nic_takes_the_event) {
+    Two net;
+    net.until([&] { return net.a.flows->arm_nic().is_ok(); });
+    RVT_ASSERT(!is_awake(net.a));
+    RVT_ASSERT(net.b.say("wake up"));
+    net.nic->device().progress();
+    RVT_ASSERT(is_awake(net.a));
+    net.until([&] { return net.a.heard.size() == 1 && net.a.flows->arm_nic().is_ok(); });
+    RVT_ASSERT(!is_awake(net.a));
 }
 
 namespace {
