@@ -80,19 +80,23 @@ void RdFlow::on_leave(std::uint64_t question) noexcept {
         return;  // the second: questions that cross, of which the peer answers ours
     }
     reclaim_locked();
-    ask_for_completion_locked();
     const bool agrees = is_idle && frame_.is_empty() && ring_.frames() == 0 && !owes_stay_;
     leave_ = Leave::kNo;
     // Without an answer, for want of room, the peer keeps asking; it may send all the same.
-    if (!put_locked({.op = agrees ? RdOp::kMayLeave : RdOp::kStay,
-                     .flags = agrees ? std::uint8_t{0} : wire::kLast,
-                     .data = question},
-                    Room::kReply)) {
-        return;
-    }
-    if (agrees) {
+    const bool is_answered = put_locked({.op = agrees ? RdOp::kMayLeave : RdOp::kStay,
+                                         .flags = agrees ? std::uint8_t{0} : wire::kLast,
+                                         .data = question},
+                                        Room::kReply);
+    if (agrees && is_answered) {
         leave_ = Leave::kAgreed;
         agreed_ = question;
+    } else if (nic_ != nullptr) {
+        // Behind the answer: it has to complete, too, before this end can agree to the next one.
+        reserved_ = nullptr;
+        if (!frame_.is_empty()) {
+            post_locked();
+        }
+        ask_for_completion_locked();
     }
 }
 

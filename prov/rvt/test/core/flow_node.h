@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,7 +24,7 @@ class FlowNode final : public PlainFlowUser, public core::RdFlowsUser {
     /// @param nic  nullptr: it has none.
     /// @param registrations  Of memory with the NIC.
     FlowNode(fake::Wire& wire, const Address& address, core::Device* nic,
-             const core::RegCacheAttr& registrations = {})
+             const core::RegCacheAttr& registrations = {}, std::uint32_t max_flows = 1u << 16)
         : wire_(wire) {
         RVT_OK(wire.attach(registry_, port_,
                            {.name = "node", .grade = Grade::kPacket, .address = address}));
@@ -34,6 +35,7 @@ class FlowNode final : public PlainFlowUser, public core::RdFlowsUser {
                                      .own = {.incarnation = address.port},
                                      .registrations = registrations,
                                      .linger_silence_ms = 1,
+                                     .max_flows = max_flows,
                                      .is_hot = &is_hot_})
                     .take();
     }

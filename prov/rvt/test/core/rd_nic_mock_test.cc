@@ -3,6 +3,7 @@
 // their NIC.
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -48,10 +49,11 @@ struct Net {
     Net(const Net&) = delete;
     Net& operator=(const Net&) = delete;
 
-    FlowNode& add() {
+    FlowNode& add(std::uint32_t max_flows = 1u << 16) {
         Address address = nic->device().address();
         address.port = static_cast<std::uint16_t>(5001 + nodes.size());
-        return *nodes.emplace_back(std::make_unique<FlowNode>(wire, address, &nic->device()));
+        return *nodes.emplace_back(std::make_unique<FlowNode>(wire, address, &nic->device(),
+                                                              core::RegCacheAttr{}, max_flows));
     }
     void poll() {
         nic->take_events();
@@ -138,6 +140,19 @@ Test(rd_nic_mock, a_pair_whose_last_receive_is_not_told_of_ends_all_the_same) {
     net.mock.tells_last_receive = false;
     net.a.flow->close();
     net.until([&] { return net.b.ends == 1 && net.mock.pairs_left() == 0; });
+}
+
+Test(rd_nic_mock, an_idle_flow_whose_last_frames_asked_for_no_completion_makes_room) {
+    Net net;
+    FlowNode& a = net.add(1);
+    FlowNode& b = net.add();
+    FlowNode& c = net.add();
+    net.connect(a, b);
+    RVT_ASSERT(b.say("of which no completion is asked"));
+    net.until([&] { return a.heard.size() == 1; });
+    a.flows->connect(c.address());
+    net.until([&] { return c.all.size() == 1; });
+    RVT_EQ(a.failure, 0);
 }
 
 Test(rd_nic_mock, a_flow_without_room_holds_back_no_other) {
