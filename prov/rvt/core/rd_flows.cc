@@ -482,7 +482,7 @@ void RdFlows::read_nic() noexcept {
 }
 
 Status RdFlows::arm_nic() noexcept {
-    if (nic_ == nullptr || !nic_->is_in_use()) {
+    if (nic_ == nullptr) {
         return kOk;
     }
     if (!poll_lock_.try_lock()) {

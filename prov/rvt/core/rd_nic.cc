@@ -611,6 +611,9 @@ void RdNic::clear_wake_fd() noexcept {
 
 Status RdNic::arm() noexcept {
     clear_wake_fd();  // what the queue has said until now is no news
+    if (!is_in_use()) {
+        return kOk;
+    }
     if (const Status armed = cq_->req_notify(false); !armed.is_ok()) {
         return armed;
     }

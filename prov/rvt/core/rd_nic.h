@@ -146,7 +146,8 @@ class RdNic {
         }
     }
     [[nodiscard]] bool has_held() const noexcept { return !held_.empty(); }
-    /// Asks that the next completion makes wake_fd() readable. Returns: EAGAIN when one is there.
+    /// Asks that the next completion makes wake_fd() readable, if any pair is there; it is not for
+    /// what has come until now. Returns: EAGAIN when there is a completion.
     Status arm() noexcept;
     /// Has wake_fd() not be readable for what has come until now.
     void clear_wake_fd() noexcept;

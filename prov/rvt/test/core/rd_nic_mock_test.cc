@@ -562,6 +562,19 @@ Test(rd_nic_mock, who_sleeps_is_woken_though_another_user_of_the_nic_takes_the_e
     RVT_ASSERT(!is_awake(net.a));
 }
 
+Test(rd_nic_mock, who_sleeps_is_not_kept_awake_by_the_end_of_the_last_flow) {
+    Two net;
+    net.until([&] { return net.a.flows->arm_nic().is_ok(); });
+    for (const std::uint32_t qpn : net.mock.connected_pairs()) {
+        net.mock.begin_message_to(qpn);
+    }
+    net.a.all.clear();
+    net.a.flow->close();
+    net.until([&] { return net.b.ends == 1 && net.mock.pairs_left() == 0; });
+    RVT_OK(net.a.flows->arm_nic());
+    RVT_ASSERT(!is_awake(net.a));
+}
+
 namespace {
 
 constexpr ibv_wc_status kFirstFailure = IBV_WC_LOC_LEN_ERR;
