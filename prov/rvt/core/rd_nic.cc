@@ -198,11 +198,14 @@ void RdNic::end_left(bool is_all_read) noexcept {
         const bool ends = (one.has_told && is_all_read) || now >= one.until_us;
         if (ends) {
             const std::uint32_t qpn = one.pair->qpn();
+            {
+                // Before its number is free: make_pair() may get it at once.
+                const util::Guard guard(lock_);
+                flows_.erase(qpn);
+                note_pairs_locked();
+            }
             one.pair.reset();
             lose_rdma_of(qpn);  // of which nothing was said
-            const util::Guard guard(lock_);
-            flows_.erase(qpn);
-            note_pairs_locked();
         }
         return ends;
     });

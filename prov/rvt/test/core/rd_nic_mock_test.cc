@@ -142,6 +142,18 @@ Test(rd_nic_mock, a_pair_whose_last_receive_is_not_told_of_ends_all_the_same) {
     net.until([&] { return net.b.ends == 1 && net.mock.pairs_left() == 0; });
 }
 
+Test(rd_nic_mock, a_flow_whose_pair_has_the_number_of_one_just_gone_hears_its_peer) {
+    Two net;
+    FlowNode& c = net.add();
+    net.asleep = &net.b;  // its pair stays
+    net.mock.when_pair_is_gone = [&] { net.a.flows->connect(c.address()); };
+    net.a.all.clear();
+    net.a.flow->close();
+    net.until([&] { return !net.a.all.empty() && !c.all.empty(); });
+    RVT_ASSERT(net.a.flow->is_over_nic());
+    net.talk(net.a, *net.a.flow, c, *c.flow);
+}
+
 Test(rd_nic_mock, an_idle_flow_whose_last_frames_asked_for_no_completion_makes_room) {
     Net net;
     FlowNode& a = net.add(1);

@@ -410,7 +410,7 @@ int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
 }
 /// What the queues hold of it goes with it, and a receive that it has taken.
 int destroy_qp(ibv_qp* which) {
-    const std::lock_guard guard(traffic);
+    std::unique_lock guard(traffic);
     for (ibv_cq* const queue : {which->send_cq, which->recv_cq}) {
         std::erase_if(MockCq::of(queue).entries,
                       [&](const ibv_wc& wc) { return wc.qp_num == which->qp_num; });
@@ -418,7 +418,12 @@ int destroy_qp(ibv_qp* which) {
     std::erase_if(mock->events,
                   [&](const ibv_async_event& event) { return event.element.qp == which; });
     std::erase(pairs, &MockPair::of(which));
-    return destroy(&MockPair::of(which));
+    const int destroyed = destroy(&MockPair::of(which));
+    guard.unlock();
+    if (const auto told = std::exchange(mock->when_pair_is_gone, nullptr)) {
+        told();
+    }
+    return destroyed;
 }
 int post_send(ibv_qp* which, ibv_send_wr* wr, ibv_send_wr**) {
     using Clock = std::chrono::steady_clock;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -93,6 +94,7 @@ class MockNic {
     void finish(std::uint32_t qpn, bool is_receive, ibv_wc_status status = IBV_WC_SUCCESS);
     /// The same of a shared receive.
     void fail_shared_receive(std::uint32_t qpn, ibv_wc_status status);
+    std::function<void()> when_pair_is_gone;   // once, when its number is free
     bool is_cut = false;                       // nobody answers
     bool is_rdma_stopped = false;              // it waits, and what comes behind it
     std::atomic<unsigned> reads{0};            // carried out
