@@ -445,6 +445,9 @@ void RdFlows::on_request_locked(const CmEvent& event) {
         accept_locked(event, false, Place::kOwn, until_us);
         return;
     }
+    if (known->state == State::kDialing && std::exchange(known->is_refused, false)) {
+        set_deadline_locked(*known, until_us);  // it was just starting
+    }
     const auto is_of_former_attempt = [&](const Link* link) {
         const bool is_answered =
             link != nullptr && (link->state == State::kAccepted || link->state == State::kOpen);

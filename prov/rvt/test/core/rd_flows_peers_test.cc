@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/flow_pair.h"
+#include "protocol/cm_messages.h"
 #include "protocol/faults.h"
+#include "protocol/headers.h"
 #include "rvt/backend.h"
 
 using namespace rvt;        // NOLINT(google-build-using-namespace)
@@ -98,6 +102,12 @@ struct LateRequest : Two {
         wire.set_faults({});
     }
 };
+
+bool is_request(std::span<const std::byte> packet) {
+    const auto decoded = protocol::decode(packet);
+    const auto mad = protocol::decode_cm(decoded.is_ok() ? decoded.value().payload : packet);
+    return mad.is_ok() && std::holds_alternative<protocol::CmReq>(mad.value().message);
+}
 
 }  // namespace
 
@@ -193,6 +203,35 @@ Test(rd_flows, many_who_had_flows_with_an_endpoint_that_was_started_again_all_he
     const auto dead = std::exchange(b, std::make_unique<FlowTalker>(wire, 1, 13));
     std::ranges::for_each(many, [](const auto& one) { RVT_ASSERT(one->say(1, "there?")); });
     RVT_ASSERT(until(now_us + kSecondUs, [](const auto& one) { return one->ends == 1; }));
+}
+
+Test(rd_flows, a_peer_that_starts_while_it_is_about_to_be_given_up_gets_a_flow) {
+    constexpr std::uint64_t kRefusedUs = 3 * kSecondUs;  // of FlowTalker
+    fake::Wire wire;
+    wire.spares = [](std::span<const std::byte> packet) { return !is_request(packet); };
+    FlowTalker a(wire, 1, 11);
+    a.flows->connect(host_address(2));
+    a.poll();
+    a.hear_of_no_port(host_address(2), protocol::kGsiQpn);
+    const std::uint64_t due_us = now_us + kRefusedUs;
+    for (; now_us < due_us - 1000; now_us += 1000) {
+        a.poll();
+    }
+    FlowTalker b(wire, 2, 12);
+    b.flows->connect(a.address());
+    for (; now_us < due_us + 1000; now_us += 100) {  // no request of the first arrives
+        wire.set_faults(protocol::parse_faults("drop=100%").value());
+        b.poll();
+        wire.set_faults({});
+        a.poll();
+    }
+    for (; now_us < due_us + kSecondUs && (a.flow == nullptr || b.flow == nullptr); now_us += 100) {
+        a.poll();
+        b.poll();
+    }
+    RVT_EQ(a.failure, 0);
+    RVT_EQ(a.opens, 1);
+    RVT_EQ(b.opens, 1);
 }
 
 Test(rd_flows, word_of_a_pair_that_was_there_before_is_not_about_a_slow_peer) {
