@@ -541,6 +541,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool control_progress() noexcept override;
     bool control_arm() noexcept override;
     void control_disarm() noexcept override { station_.disarm_for_control(); }
+    bool has_sleepers() noexcept override { return station_.goes_on_watching(); }
     bool control_send() noexcept override;
     void take_message(void* peer, const RdMessage& message) noexcept override;
     void take_eager(void* peer, RdEagerHead head, std::uint64_t tag, std::uint64_t data,

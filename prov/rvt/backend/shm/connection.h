@@ -132,6 +132,9 @@ class ConnectionUser {
     /// Takes that back, as nobody notices the writes any more. Not what the application has asked
     /// for since.
     virtual void control_disarm() noexcept = 0;
+    /// Whether threads may sleep beside one that polls. If none does, note_polling() will say when
+    /// some do again.
+    virtual bool has_sleepers() noexcept { return false; }
     /// What a peer's request_region() is about. It must stay registered until this returns; a peer
     /// that has mapped it looks the key up before each use.
     /// Returns: EACCES when this key is not for peers.

@@ -107,8 +107,10 @@ void Station::note_polling() noexcept {
     }
     // Whoever else sleeps is told by who polls; the connector notices when nobody does any more.
     const bool must_watch = has_auto_progress_ || sleepers_->may_others_sleep();
-    if (episode_of(armed) != 0 && must_watch && !is_watched_ && connector_) {
-        is_watched_ = true;
+    // relaxed: a late sight of its end costs a message to the connector.
+    if (episode_of(armed) != 0 && must_watch && !is_watched_.load(std::memory_order_relaxed) &&
+        connector_) {
+        is_watched_.store(true, std::memory_order_relaxed);  // relaxed: the message orders it
         connector_->note_polling();
     }
     const bool is_long_awake = poll_count() - armed_at_poll_ >= kLongAwake;
@@ -122,10 +124,15 @@ std::uint32_t Station::next_episode() noexcept {
 }
 
 void Station::arm(bool has_peers) noexcept {
-    if (is_watched_ && poller_ != pthread_self() && is_polling(*page_)) {
-        // Another thread looks at the rings: to be woken by each message would slow down both.
-        drain();
-        return;
+    if (poller_ != pthread_self() && is_polling(*page_)) {
+        // seq_cst: pairs with the fence in goes_on_watching(): who ceases to look sees who sleeps.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        // relaxed: ordered by the fence.
+        if (is_watched_.load(std::memory_order_relaxed)) {
+            // Another thread looks at the rings: to be woken by each message would slow down both.
+            drain();
+            return;
+        }
     }
     armed_at_poll_ = poll_count();
     // relaxed: our own word.
@@ -140,7 +147,7 @@ void Station::arm_by_barrier(bool has_peers) noexcept {
 }
 
 void Station::arm_for_control(bool has_peers) noexcept {
-    is_watched_ = false;
+    is_watched_.store(false, std::memory_order_relaxed);        // relaxed: under the lock
     is_control_asleep_.store(true, std::memory_order_relaxed);  // relaxed: under the lock
     arm_by_barrier(has_peers);
 }
@@ -190,6 +197,16 @@ void Station::disarm_for_control() noexcept {
     }
     // relaxed: a peer that has seen it just now rings in vain, and asks when it has waited.
     page_->armed.compare_exchange_strong(armed, armed & kFenceFirst, std::memory_order_relaxed);
+}
+
+bool Station::goes_on_watching() noexcept {
+    is_watched_.store(false, std::memory_order_relaxed);  // relaxed: ordered by the fence
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // seq_cst: pairs with the one in arm()
+    const bool goes_on = sleepers_->may_others_sleep();
+    if (goes_on) {
+        is_watched_.store(true, std::memory_order_relaxed);  // relaxed: as in note_polling()
+    }
+    return goes_on;
 }
 
 void Station::give_back_wake() noexcept {

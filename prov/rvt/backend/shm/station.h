@@ -110,6 +110,9 @@ class Station {
     void arm_for_control(bool has_peers) noexcept;
     /// Takes that back unless somebody may sleep. Threads: the control thread, without the lock.
     void disarm_for_control() noexcept;
+    /// Whether anybody sleeps beside who polls, of whom the connector has been told; else it need
+    /// not look any more. Threads: the control thread, without the lock.
+    bool goes_on_watching() noexcept;
     /// After arm() or arm_for_control(), where there was work all the same: what they took off
     /// wake_fd() may have been for others who sleep.
     void give_back_wake() noexcept;
@@ -145,10 +148,10 @@ class Station {
     util::Sleepers* sleepers_ = &nobody_;
     std::atomic<bool> is_control_asleep_{false};
     bool has_auto_progress_ = false;
-    bool is_watched_ = false;   // until control_arm(): the connector has been told of our polling
-    pthread_t poller_ = 0;      // the last who polled
-    bool is_in_stead_ = false;  // see polling()
-    bool has_drained_ = false;  // wake_fd(), at the beginning of the episode
+    std::atomic<bool> is_watched_{false};  // the connector has been told of our polling
+    pthread_t poller_ = 0;                 // the last who polled
+    bool is_in_stead_ = false;             // see polling()
+    bool has_drained_ = false;             // wake_fd(), at the beginning of the episode
     util::UniqueFd wake_fd_;
     util::UdpPort port_;
     util::Mapping page_memory_;

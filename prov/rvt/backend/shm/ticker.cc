@@ -62,6 +62,7 @@ void Ticker::on_ready([[maybe_unused]] std::uint32_t events) {
 void Ticker::on_timer() {
     const std::uint64_t count = user_.poll_count();
     if (count != last_count_) {
+        has_sleepers_ = has_sleepers_ && user_.has_sleepers();
         watch_application();
     } else if (is_armed_ && has_auto_progress_) {
         rest();

@@ -103,6 +103,7 @@ class FlowStation final : private core::RdFlowsUser {
     static void disarm_for_control() noexcept {}
     static void disarm() noexcept {}
     static void give_back_wake() noexcept {}
+    static bool goes_on_watching() noexcept { return false; }
     static void wake_sleepers() noexcept {}
     static int wake_fd() noexcept { return -1; }
 
