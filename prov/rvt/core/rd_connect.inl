@@ -541,7 +541,8 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
 }
 
 /// Ends the messages of a lost peer: those being received with an error; of the unexpected ones
-/// those stay of which everything is here.
+/// those stay of which everything is here. Nobody waits for their acknowledgement any more: who
+/// connects from the same address next has operations of the same names.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     const auto is_lost = [&peer](const RdInbound& inbound) {
@@ -554,6 +555,9 @@ void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     while (copies_.take([&peer](const RdInbound& copied) { return copied.peer == &peer; })) {
     }
     inbound_.for_each_taken([&](RdInbound& inbound) {
+        if (inbound.peer == &peer && inbound.is_here()) {
+            inbound.wire_flags &= static_cast<std::uint8_t>(~wire::kAnyAck);
+        }
         if (!is_lost(inbound)) {
             return;
         }

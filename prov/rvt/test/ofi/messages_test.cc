@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // fi_msg(3) and fi_tagged(3) between two endpoints: every call, and what it leaves in queues and
 // counters.
+#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +23,26 @@ constexpr std::uint64_t kTaggedDirectedRecv = 1ull << 45;  // FI_TAGGED_DIRECTED
 
 std::string text(const char* bytes) {
     return bytes;
+}
+
+/// Whether a message of this tag waits for its receive, once the end has looked.
+/// @param flags  FI_PEEK and what is to become of the message.
+bool has_come(End& end, std::uint64_t tag, std::uint64_t flags = FI_PEEK) {
+    fi_msg_tagged msg{};
+    msg.addr = FI_ADDR_UNSPEC;
+    msg.tag = tag;
+    RVT_OK(fi_trecvmsg(end.ep.get(), &msg, flags));
+    fi_cq_tagged_entry entry{};
+    ssize_t got = -FI_EAGAIN;
+    while (got == -FI_EAGAIN) {
+        got = fi_cq_read(end.cq.get(), &entry, 1);
+    }
+    if (got == -FI_EAVAIL) {
+        fi_cq_err_entry error{};
+        RVT_EQ(fi_cq_readerr(end.cq.get(), &error, 0), 1);
+        RVT_EQ(error.err, FI_ENOMSG);
+    }
+    return got == 1;
 }
 
 }  // namespace
@@ -427,24 +449,7 @@ Test(messages, that_are_discarded_while_they_arrive_complete_once, .timeout = 60
     pair.post([&] {
         return fi_tsend(pair.a.ep.get(), out.data(), out.size(), nullptr, pair.a.peer, 1, nullptr);
     });
-    const auto ask = [&](std::uint64_t flags) {
-        fi_msg_tagged msg{};
-        msg.addr = FI_ADDR_UNSPEC;
-        msg.tag = 1;
-        RVT_OK(fi_trecvmsg(pair.b.ep.get(), &msg, flags));
-        fi_cq_tagged_entry entry{};
-        ssize_t got = -FI_EAGAIN;
-        while (got == -FI_EAGAIN) {
-            got = fi_cq_read(pair.b.cq.get(), &entry, 1);
-        }
-        if (got == -FI_EAVAIL) {
-            fi_cq_err_entry error{};
-            RVT_EQ(fi_cq_readerr(pair.b.cq.get(), &error, 0), 1);
-            RVT_EQ(error.err, FI_ENOMSG);
-        }
-        return got == 1;
-    };
-    while (!ask(FI_PEEK | FI_DISCARD)) {
+    while (!has_come(pair.b, 1, FI_PEEK | FI_DISCARD)) {
         fi_cntr_read(pair.a.cntrs[0].get());  // until the first part has arrived
     }
     pair.until([&] {
@@ -452,6 +457,43 @@ Test(messages, that_are_discarded_while_they_arrive_complete_once, .timeout = 60
                fi_cntr_readerr(pair.a.cntrs[0].get()) != 0;
     });
     RVT_EQ(fi_cntr_readerr(pair.a.cntrs[0].get()), 0u);
+}
+
+/// The next one waits for the acknowledgement of a message of its own, which has the same name.
+Test(messages, of_a_lost_peer_are_not_acknowledged_to_the_next_at_its_address, .timeout = 60) {
+    EndOptions options;
+    options.caps = FI_TAGGED;
+    options.threading = FI_THREAD_DOMAIN;
+    options.data_progress = FI_PROGRESS_MANUAL;
+    options.tx_op_flags = FI_DELIVERY_COMPLETE;
+    End b(options);
+    std::optional<End> a(std::in_place, options);
+    const auto send = [&](std::uint64_t tag) {
+        a->peer = Pair::introduce(*a, b);
+        RVT_OK(fi_tsend(a->ep.get(), "abc", 4, nullptr, a->peer, tag, nullptr));
+        while (!has_come(b, tag)) {
+            fi_cntr_read(a->cntrs[0].get());
+        }
+    };
+    sockaddr_in name{};
+    std::size_t bytes = sizeof name;
+    RVT_OK(fi_getname(&a->ep->fid, &name, &bytes));
+    send(1);
+    const std::string node = inet_ntoa(name.sin_addr);
+    const std::string service = std::to_string(ntohs(name.sin_port));
+    options.node = node.c_str();
+    options.service = service.c_str();
+    a.reset();
+    a.emplace(options);
+    send(2);
+    b.other = &*a;
+    char in[8] = "";
+    RVT_OK(fi_trecv(b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr));
+    b.next();
+    RVT_EQ(fi_cntr_read(a->cntrs[0].get()) + fi_cntr_readerr(a->cntrs[0].get()), 0);
+    RVT_OK(fi_trecv(b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 2, 0, nullptr));
+    b.next();
+    a->next();
 }
 
 /// The application may compute now, or wait for another endpoint: what it has sent to a new peer
