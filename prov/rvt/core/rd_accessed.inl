@@ -293,7 +293,7 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
     const ReadPin pin(pin_);
     const KeyHit hit = lookup(access, rights);
     DeviceMemory* device = nullptr;
-    std::byte* const target = hit.is_ok() ? region_range(hit, device) : nullptr;
+    std::byte* const target = hit.is_ok() ? region_range(hit, bytes, device) : nullptr;
     if (target == nullptr) {
         answer(peer, header.operation, WcStatus::kRemAccessErr, header.key);
         return true;

@@ -80,18 +80,20 @@ inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, st
     return loaded;
 }
 
-/// The range that was looked up, where it lies in one piece, else nullptr; `device` gets whose rule
-/// is to be kept there.
-inline std::byte* region_range(const KeyHit& hit, DeviceMemory*& device) noexcept {
+/// The range that was looked up, of so many bytes, where it lies in one piece, else nullptr;
+/// `device` gets whose rule is to be kept there.
+inline std::byte* region_range(const KeyHit& hit, std::uint64_t bytes,
+                               DeviceMemory*& device) noexcept {
     device = nullptr;
     if (!hit.indirect) [[likely]] {
         return hit.data();
     }
     const RegionMemory& memory = memory_of(hit);
     device = memory.device;
-    return memory.segments.size() == 1
-               ? static_cast<std::byte*>(memory.segments.front().iov_base) + hit.offset
-               : nullptr;
+    std::uint64_t at = hit.offset;
+    const std::span<const iovec> segments = memory.from(at);
+    const iovec piece = util::IovCursor(segments.data(), segments.size(), at).span();
+    return bytes <= piece.iov_len ? static_cast<std::byte*>(piece.iov_base) : nullptr;
 }
 
 }  // namespace rvt::core

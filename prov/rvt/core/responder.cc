@@ -274,7 +274,7 @@ class Target {
                            std::uint64_t& offset) noexcept {
         const KeyHit hit = look_up_remote(qp, request, 0, bytes);
         offset = hit.offset;
-        std::byte* const memory = hit.is_ok() ? region_range(hit, device) : nullptr;
+        std::byte* const memory = hit.is_ok() ? region_range(hit, bytes, device) : nullptr;
         return reinterpret_cast<std::uintptr_t>(memory) % alignment == 0 ? memory : nullptr;
     }
 

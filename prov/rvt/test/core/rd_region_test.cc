@@ -67,8 +67,22 @@ Test(rd_region, several_buffers_are_one_after_the_other) {
     std::array<std::byte, 16> back{};
     RVT_OK(copy_from_region(hit, 2, back.data(), 16));
     RVT_EQ(std::memcmp(back.data(), kText, 16), 0);
-    DeviceMemory* device = nullptr;
-    cr_assert(region_range(hit, device) == nullptr);
+}
+
+Test(rd_region, a_range_in_one_of_several_buffers_is_found) {
+    std::array<char, 10> first{};
+    std::array<char, 10> second{};
+    const RegionMemory memory{.segments = {{first.data(), 10}, {second.data(), 10}}};
+    KeyHit hit{.verdict = KeyVerdict::kOk, .indirect = true, .base = address_of(&memory)};
+    const auto find = [&](std::uint64_t offset) {
+        DeviceMemory* device = nullptr;
+        hit.offset = offset;
+        return reinterpret_cast<char*>(region_range(hit, 8, device));
+    };
+    cr_assert(find(2) == first.data() + 2);
+    cr_assert(find(3) == nullptr);  // the last byte is in the other
+    cr_assert(find(10) == second.data());
+    cr_assert(find(12) == second.data() + 2);
 }
 
 Test(rd_region, a_device_is_told_of_each_access) {
@@ -104,7 +118,7 @@ Test(rd_region, one_range_of_a_device_is_found_with_its_device) {
     DeviceRegion region;
     region.hit.offset = 8;
     DeviceMemory* device = nullptr;
-    cr_assert(region_range(region.hit, device) ==
+    cr_assert(region_range(region.hit, 8, device) ==
               reinterpret_cast<std::byte*>(region.bytes.data()) + 8);
     cr_assert(device == &region.device);
 }

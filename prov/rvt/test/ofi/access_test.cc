@@ -49,8 +49,8 @@ void expect_no_access(Pair& pair, Post post) {
     RVT_EQ(pair.a.next_error().err, FI_EACCES);
 }
 
-ssize_t add_to(Pair& pair, std::uint64_t& operand) {
-    return fi_atomic(pair.a.ep.get(), &operand, 1, nullptr, pair.a.peer, 0, 1, FI_UINT64, FI_SUM,
+ssize_t add_to(Pair& pair, std::uint64_t& operand, std::uint64_t at = 0) {
+    return fi_atomic(pair.a.ep.get(), &operand, 1, nullptr, pair.a.peer, at, 1, FI_UINT64, FI_SUM,
                      nullptr);
 }
 
@@ -214,6 +214,25 @@ Test(access, atomics_of_each_kind_do_what_they_say) {
     pair.until([&] { return fi_cntr_read(pair.a.cntrs[2].get()) == 3; });
     RVT_EQ(result[0], 1);
     RVT_EQ(pair.a.next().flags, FI_ATOMIC | FI_WRITE);
+}
+
+Test(access, atomics_reach_what_lies_in_one_of_several_buffers) {
+    Pair pair;
+    std::array<std::uint64_t, 8> first{};
+    std::array<std::uint64_t, 8> second{};
+    const iovec buffers[] = {{second.data(), 60}, {first.data(), 64}};
+    const auto mr = opened<fid_mr>([&](fid_mr** made) {
+        return fi_mr_regv(pair.b.open.domain.get(), buffers, 2, kAll, 0, 1, 0, made, nullptr);
+    });
+    std::uint64_t one = 1;
+    for (const std::uint64_t at : {8, 60, 116}) {
+        pair.post([&] { return add_to(pair, one, at); });
+        pair.a.next();
+    }
+    RVT_EQ(second[1], 1);
+    RVT_EQ(first[0], 1);
+    RVT_EQ(first[7], 1);
+    expect_no_access(pair, [&] { return add_to(pair, one, 56); });  // in both
 }
 
 Test(access, what_brings_something_back_counts_as_a_remote_read) {
