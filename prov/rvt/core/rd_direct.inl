@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // One-sided access that the initiator does by itself: it reads or writes the target's memory
 // without the target's help. The target's key table, mapped read-only, says what is permitted; a
-// mark in our own page keeps the region there while we copy. Included by rd_engine.h.
+// mark in our own page keeps the region there while we copy, and the target's endpoint open. The
+// same mark stands around all other copies to or from a peer's memory. Included by rd_engine.h.
 #pragma once
 
+#include <chrono>
 #include <optional>
+#include <thread>
 
 #include "core/rd_engine.h"
 #include "util/long_copy.h"
@@ -188,7 +191,8 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
                                .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
     PeerDeviceMemory* const device =
         hit.is_ok() && hit.indirect ? opened_target(peer, own, hit, remote.len) : nullptr;
-    const Status status = !hit.is_ok()        ? forget_key(peer, remote.key, own)
+    const Status status = peer.path.refuses_copies() ? Status(ESRCH)
+                          : !hit.is_ok()             ? forget_key(peer, remote.key, own)
                           : device != nullptr ? copy_with_device(*device, op, hit.offset, budget)
                                               : copy_segment(peer, op, own, hit, budget);
     station_.unmark_use();
@@ -240,6 +244,42 @@ util::Status RdEngine<Lock, Host>::copy_segment(Peer& peer, RdTxOp& op, std::uin
         op.segment_done = 0;
     }
     return status;
+}
+
+/// Copies between our memory and what a peer has named of its own in a message or request.
+/// Returns: as Path::copy_memory(); EPERM where that may not be, ESRCH where the peer refuses it.
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::copy_named(Peer& peer, bool is_write,
+                                              const RdCopyBatch& batch) noexcept {
+    if (!peer.path.may_access_memory()) {
+        return EPERM;
+    }
+    station_.mark_use(peer.path.incarnation(), kNoKey);
+    const Status copied = peer.path.refuses_copies() ? Status(ESRCH)
+                          : is_write                 ? batch.write_to(peer.path)
+                                                     : batch.read_from(peer.path);
+    station_.unmark_use();
+    return copied;
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::end_copies(int timeout_ms) noexcept {
+    {
+        util::Guard guard(lock_);
+        if (!is_enabled_) {
+            return util::kOk;
+        }
+        station_.refuse_copies();
+    }
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point end = Clock::now() + std::chrono::milliseconds(timeout_ms);
+    while (uses_key(kNoKey)) {
+        if (Clock::now() >= end) {
+            return EBUSY;
+        }
+        std::this_thread::yield();
+    }
+    return util::kOk;
 }
 
 /// Starts an operation over, through the rings. What has been copied is copied again, with the same

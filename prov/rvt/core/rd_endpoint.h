@@ -55,8 +55,13 @@ class RdEndpoint : public ProgressSource, public AddressObserver {
 
     /// Whether a peer is reading or writing the memory behind this key of the domain directly,
     /// right now. The key is no longer valid when this is asked, so that the answer stays no once
-    /// it is no.
+    /// it is no. With kNoKey: any memory of this process, which end_copies() has closed to peers.
     virtual bool uses_key(std::uint32_t key) noexcept = 0;
+    /// From now on no peer reads or writes memory of this process directly that this endpoint has
+    /// named: what it wants goes through the rings. To be called before the endpoint is destroyed,
+    /// as its buffers are the application's then, and nobody can be asked uses_key().
+    /// Returns: EBUSY when one is in the middle of that for so long; call again to wait on.
+    virtual util::Status end_copies(int timeout_ms) noexcept = 0;
 
     /// The region of this key is no more, and uses_key() has said no: takes it from the NICs of
     /// peers that have been told by which key of theirs it is to be reached.

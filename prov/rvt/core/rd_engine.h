@@ -121,6 +121,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     int wake_fd() const noexcept override { return station_.wake_fd(); }
     std::string describe_peer(std::uint64_t dest) override;
     bool uses_key(std::uint32_t key) noexcept override;
+    Status end_copies(int timeout_ms) noexcept override;
     void withdraw_key(std::uint32_t key) noexcept override;
     void address_inserted(std::uint64_t index, const util::SockAddr& address) noexcept override;
     void address_removed(std::uint64_t index, const util::SockAddr& address) noexcept override;
@@ -337,6 +338,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool run_job(Peer& peer, RdTxOp& op) noexcept;
     bool stream_pulled(Peer& peer, RdTxOp& op) noexcept;
     bool write_several(Peer& peer) noexcept;
+    Status copy_named(Peer& peer, bool is_write, const RdCopyBatch& batch) noexcept;
     void share_written(Peer& peer, const RdTxOp& op, WcStatus status) noexcept;
     bool write_share(Peer& peer, RdTxOp& op) noexcept;
 

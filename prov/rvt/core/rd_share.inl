@@ -100,7 +100,7 @@ bool RdEngine<Lock, Host>::copy_two(Peer& peer, RdTxOp& op) noexcept {
     const bool is_write = op.kind == RdTxOp::Kind::kWrite;
     RdCopyBatch batch;
     station_.mark_use(peer.path.incarnation(), own);
-    Status status = util::kOk;
+    Status status = peer.path.refuses_copies() ? Status(ESRCH) : util::kOk;
     for (std::size_t i = 0; i < 2 && status.is_ok(); ++i) {
         const RdTxOp& part = i == 0 ? op : *next;
         const std::uint64_t length = part.end - part.done;
@@ -307,11 +307,8 @@ bool RdEngine<Lock, Host>::copy_shares(Peer& peer, bool is_write, const RdShare*
         }
         batch.add(hit.data(), shares[i].place, shares[i].length);
     }
-    if (!peer.path.may_access_memory()) {
-        return false;
-    }
     // What the initiator writes is read here.
-    if (!(is_write ? batch.read_from(peer.path) : batch.write_to(peer.path)).is_ok()) {
+    if (!copy_named(peer, !is_write, batch).is_ok()) {
         return false;
     }
     for (std::size_t i = 0; i < count; ++i) {
@@ -326,11 +323,9 @@ void RdEngine<Lock, Host>::copy_share(Peer& peer, bool is_write, const RdShare& 
     const KeyHit hit = lookup_share(share, is_write);
     WcStatus status = to_wc_status(hit.verdict);
     if (hit.is_ok()) {
-        const bool is_possible = !hit.indirect && peer.path.may_access_memory();
-        const iovec here{is_possible ? hit.data() : nullptr, share.length};
-        const Status copied = !is_possible ? Status(EPERM)
-                              : is_write   ? peer.path.read_memory(here, share.place)
-                                           : peer.path.write_memory(here, share.place);
+        RdCopyBatch batch;
+        batch.add(hit.indirect ? nullptr : hit.data(), share.place, share.length);
+        const Status copied = hit.indirect ? Status(EPERM) : copy_named(peer, !is_write, batch);
         status = copied.is_ok() ? WcStatus::kSuccess : WcStatus::kLocAccessErr;
     }
     answer_share(peer, share, status);

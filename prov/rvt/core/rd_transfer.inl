@@ -176,9 +176,9 @@ bool RdEngine<Lock, Host>::copy_part(RdInbound& inbound, std::uint64_t& budget) 
         iovec part = cursor.span();
         part.iov_len =
             std::min<std::uint64_t>({part.iov_len, budget, inbound.end - inbound.received});
-        const Status copied =
-            peer.path.read_memory(part, inbound.sender_address + inbound.received);
-        if (!copied.is_ok()) {
+        RdCopyBatch batch;
+        batch.add(part.iov_base, inbound.sender_address + inbound.received, part.iov_len);
+        if (!copy_named(peer, false, batch).is_ok()) {
             fall_back(inbound);
             return true;
         }
@@ -231,7 +231,7 @@ unsigned RdEngine<Lock, Host>::copy_several() noexcept {
                   end->sender_address + end->received, end->end - end->received);
     }
     auto& peer = static_cast<Peer&>(*first->peer);
-    if (batch.size() < 2 || !batch.read_from(peer.path).is_ok()) {
+    if (batch.size() < 2 || !copy_named(peer, false, batch).is_ok()) {
         return 0;
     }
     while (copies_.front() != end) {
@@ -425,7 +425,7 @@ bool RdEngine<Lock, Host>::write_several(Peer& peer) noexcept {
         batch.add(static_cast<std::byte*>(op->iov[0].iov_base) + op->done,
                   op->receiver_address + op->done, length);
     }
-    if (batch.size() < 2 || !peer.path.may_access_memory() || !batch.write_to(peer.path).is_ok()) {
+    if (batch.size() < 2 || !copy_named(peer, true, batch).is_ok()) {
         return false;
     }
     for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -450,8 +450,9 @@ bool RdEngine<Lock, Host>::write_share(Peer& peer, RdTxOp& op) noexcept {
         iovec part = util::IovCursor(op.iov.data(), op.iov_count, op.done).span();
         part.iov_len =
             std::min<std::uint64_t>({part.iov_len, tuning_.direct_chunk, op.end - op.done});
-        if (peer.path.may_access_memory() &&
-            peer.path.write_memory(part, op.receiver_address + op.done).is_ok()) {
+        RdCopyBatch batch;
+        batch.add(part.iov_base, op.receiver_address + op.done, part.iov_len);
+        if (copy_named(peer, true, batch).is_ok()) {
             op.done += part.iov_len;
         } else {
             status = WcStatus::kLocAccessErr;

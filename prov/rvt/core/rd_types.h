@@ -24,6 +24,9 @@ class KeyTable;
 /// vector.
 inline constexpr std::uint64_t kAnySource = ~0ull;
 
+/// A key that no region has.
+inline constexpr std::uint32_t kNoKey = 0;
+
 /// Buffers that one operation may name.
 inline constexpr std::size_t kMaxIov = 8;
 

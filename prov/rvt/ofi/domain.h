@@ -36,6 +36,10 @@ struct Cntr;
 /// One of them is not a key but the table's header.
 inline constexpr std::uint32_t kKeyTableEntries = std::uint32_t{1} << 18;
 
+/// For so long a region or an endpoint that is to be closed waits for peers that copy to or from
+/// its memory at that moment.
+inline constexpr int kCloseTimeoutMs = 5000;
+
 /// How memory is registered and named in this domain, fi_mr(3).
 struct MrMode {
     bool has_virtual_addresses =

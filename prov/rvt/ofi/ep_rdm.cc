@@ -64,6 +64,11 @@ int ep_rdm_close(fid* self) noexcept {
     if (ep.aliases.is_any()) {
         return -FI_EBUSY;
     }
+    const util::Status ended = ep.engine->end_copies(kCloseTimeoutMs);
+    if (!ended.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot close endpoint: a peer copies to or from memory of this process");
+        return to_fi(ended);
+    }
     leave_queues(ep);
     Domain& domain = *ep.domain;
     domain.remove_endpoint(*ep.engine);

@@ -29,7 +29,6 @@
 namespace rvt::ofi {
 namespace {
 
-constexpr int kCloseTimeoutMs = 5000;
 constexpr std::uint64_t kAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 /// Applications name what they do with a region beside the access to it; no provider minds.

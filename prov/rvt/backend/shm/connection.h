@@ -185,8 +185,9 @@ class Connector {
     /// ENOTSUP (it is our own), EPROTO, ENOMEM, EMFILE.
     virtual void request_region(std::uint64_t link, std::uint64_t key) noexcept = 0;
     /// Whether a peer whose connection is still being made, and has been told of by no event, has
-    /// this mark (use_mark()) in its page: it may be connected on its side. Cost: none while there
-    /// is no handshake, else a turn of the control thread.
+    /// this mark (use_mark()) in its page, or where the mark has no key any of its owner's: it may
+    /// be connected on its side. Cost: none while there is no handshake, else a turn of the control
+    /// thread.
     virtual bool is_in_use(std::uint64_t mark) = 0;
     /// Ends one connection; the peer sees kPeerGone.
     virtual void close(std::uint64_t link) noexcept = 0;

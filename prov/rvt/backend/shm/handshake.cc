@@ -24,7 +24,8 @@ bool Handshake::is_hung_up() const noexcept {
 bool Handshake::is_in_use(std::uint64_t mark) const noexcept {
     // acquire: pairs with the release in Station::unmark_use().
     return peering_ != nullptr &&
-           peering_->page.at<EndpointPage>(0)->using_key.load(std::memory_order_acquire) == mark;
+           is_marked(peering_->page.at<EndpointPage>(0)->using_key.load(std::memory_order_acquire),
+                     mark);
 }
 
 util::ProcessFd Handshake::take_socket() noexcept {

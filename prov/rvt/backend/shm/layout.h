@@ -11,12 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/rd_types.h"
 #include "util/cpu.h"
 
 namespace rvt::shm {
 
 inline constexpr std::uint32_t kMagic = 0x52565431;  // "RVT1"
-inline constexpr std::uint32_t kLayoutVersion = 6;
+inline constexpr std::uint32_t kLayoutVersion = 7;
 inline constexpr std::size_t kPageBytes = 4096;
 
 /// One slot of a ring: header and small payload in one cache line.
@@ -95,6 +96,7 @@ enum class Service : std::uint32_t {
 /// | field        | written by | read by       | order                                            |
 /// |--------------|------------|---------------|--------------------------------------------------|
 /// | first line   | owner once | peers         | the handshake                                    |
+/// | no_copies    | owner once | who copies    | a fence on either side, see Station::mark_use()  |
 /// | armed        | owner      | every sender  | relaxed: the sleeper's membarrier(2) orders it,  |
 /// |              |            |               | or the sender's fence where kFenceFirst is set   |
 /// | last_poll    | owner      | RMA initiators| relaxed: a hint which method is fast             |
@@ -110,12 +112,15 @@ struct EndpointPage {
     std::uint32_t wants_rma_events;   // 1: tell of each direct access (kRmaEvent)
     std::uint32_t key_domain;         // the protection domain of the keys that requests may name
     Service service;
+    // 1: the owner is about to be closed. Nobody copies to or from memory that it has named.
+    std::atomic<std::uint32_t> no_copies;
 
     alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;  // kFenceFirst and the episode
     alignas(util::kCacheLine)
         std::atomic<std::uint64_t> last_poll;  // util::cpu_ticks() of the latest progress
     // The region of a peer that the owner copies to or from right now: low half of the peer's
-    // incarnation, key. 0: none.
+    // incarnation, which is not 0, and key; core::kNoKey: memory that a message or request has
+    // named. 0: none.
     alignas(util::kCacheLine) std::atomic<std::uint64_t> using_key;
 };
 static_assert(sizeof(EndpointPage) <= kPageBytes);
@@ -149,6 +154,12 @@ inline bool is_unattended(const EndpointPage& page) noexcept {
 /// The value of EndpointPage::using_key.
 constexpr std::uint64_t use_mark(std::uint64_t owner_incarnation, std::uint32_t key) noexcept {
     return (owner_incarnation << 32) | key;
+}
+
+/// Whether the memory that `asked` stands for is marked: with core::kNoKey, any of that owner's.
+constexpr bool is_marked(std::uint64_t using_key, std::uint64_t asked) noexcept {
+    const bool is_any = static_cast<std::uint32_t>(asked) == core::kNoKey;
+    return using_key != 0 && (is_any ? using_key >> 32 == asked >> 32 : using_key == asked);
 }
 
 }  // namespace rvt::shm

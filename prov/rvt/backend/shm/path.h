@@ -299,7 +299,14 @@ class Path {
         return {peering_->keys.is_mapped() ? peering_->keys.at<void>(0) : nullptr,
                 peering_->keys.length()};
     }
-    /// Whether the peer copies to or from our memory behind this key right now.
+    /// Whether the peer has said that nobody may copy to or from its memory any more. A no holds as
+    /// long as the mark that was set before (Station::mark_use()).
+    bool refuses_copies() const noexcept {
+        // relaxed: ordered by the fence in Station::mark_use().
+        return page().no_copies.load(std::memory_order_relaxed) != 0;
+    }
+    /// Whether the peer copies to or from our memory behind this key right now; kNoKey: to or from
+    /// any.
     bool is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept;
     /// In words, for people.
     std::string describe() const;

@@ -58,7 +58,7 @@ util::Status Station::open(const StationAttr& attr) {
     page_ = page_memory_.at<EndpointPage>(0);
     page_->magic = kMagic;
     page_->version = kLayoutVersion;
-    page_->incarnation = random_number();
+    page_->incarnation = random_number() | 1;  // of which a mark without a key is not 0
     page_->probe = random_number();
     page_->control_may_enter = attr.control_may_enter ? 1 : 0;
     page_->has_user_keys = attr.keys.has_user_keys ? 1 : 0;
@@ -224,13 +224,20 @@ void Station::mark_use(std::uint64_t owner_incarnation, std::uint32_t key) noexc
     // relaxed: the fence orders it before the look-up of the key; the owner fences between its
     // invalidation and its look at the mark, so that one of the two sees the other.
     page_->using_key.store(use_mark(owner_incarnation, key), std::memory_order_relaxed);
-    std::atomic_thread_fence(
-        std::memory_order_seq_cst);  // pairs with the fence of KeyTable::remove()'s caller
+    // pairs with the fence of KeyTable::remove()'s caller, and the one in refuse_copies()
+    std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void Station::unmark_use() noexcept {
     // release: pairs with the acquire in Path::is_peer_using().
     page_->using_key.store(0, std::memory_order_release);
+}
+
+void Station::refuse_copies() noexcept {
+    // relaxed: the fence orders it before the caller's look at the marks. Who copies fences between
+    // its mark and its look at this, so that one of the two sees the other.
+    page_->no_copies.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with the one in mark_use()
 }
 
 }  // namespace rvt::shm

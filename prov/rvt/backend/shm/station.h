@@ -57,7 +57,8 @@ class Station {
     }
     void wake_peer(std::uint64_t link) noexcept { connector_->wake_peer(link); }
     std::uint64_t incarnation() const noexcept { return page_->incarnation; }
-    /// Whether a peer that the user has not been told of yet uses the region of a key of ours.
+    /// Whether a peer that the user has not been told of yet uses the region of a key of ours, or
+    /// with kNoKey any of our memory.
     bool is_in_use(std::uint32_t key) {
         return connector_->is_in_use(use_mark(incarnation(), key));
     }
@@ -128,9 +129,12 @@ class Station {
     void wake_owner() noexcept;
 
     /// Says that the region of a peer's key is in use, before it is looked up (design: section 6,
-    /// "marks").
+    /// "marks"); with kNoKey, that memory which the peer has named otherwise is.
     void mark_use(std::uint64_t owner_incarnation, std::uint32_t key) noexcept;
     void unmark_use() noexcept;
+    /// Has peers copy nothing any more to or from memory that this endpoint names. Who has marked
+    /// it before may go on: the caller looks at the marks.
+    void refuse_copies() noexcept;
 
   private:
     static constexpr std::uint64_t kLongAwake = 64;

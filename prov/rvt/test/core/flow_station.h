@@ -98,6 +98,7 @@ class FlowStation final : private core::RdFlowsUser {
     static bool is_in_use(std::uint32_t) noexcept { return false; }
     static void mark_use(std::uint64_t, std::uint32_t) noexcept {}
     static void unmark_use() noexcept {}
+    static void refuse_copies() noexcept {}
     static util::Status arm(bool /*has_peers*/) noexcept { return util::kOk; }
     static void arm_for_control(bool /*has_peers*/) noexcept {}
     static void disarm_for_control() noexcept {}

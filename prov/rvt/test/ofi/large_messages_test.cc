@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Large messages that are under way at the same time.
+// Large messages that are under way at the same time, or whose sender has gone.
+#include <algorithm>
 #include <vector>
 
 #include "ofi/pair.h"
@@ -45,4 +46,21 @@ Test(large_messages, the_first_of_several_is_complete_long_before_the_last) {
         const std::vector<int> ends = send_together(pair, from, to);
         RVT_ASSERT(ends.front() <= ends.back() / 4);
     }
+}
+
+/// The memory of a closed endpoint's messages is its application's, for whatever comes next.
+Test(large_messages, of_a_closed_endpoint_do_not_arrive_as_what_lies_there_now, .timeout = 60) {
+    Pair pair;
+    RVT_OK(fi_recv(pair.b.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, nullptr));
+    pair.post([&] { return fi_inject(pair.a.ep.get(), nullptr, 0, pair.a.peer); });
+    pair.b.next();
+    std::vector<char> from(kBytes, 'x');
+    std::vector<char> to(kBytes);
+    RVT_OK(fi_send(pair.a.ep.get(), from.data(), kBytes, nullptr, pair.a.peer, nullptr));
+    pair.b.other = nullptr;
+    pair.a.ep.reset();
+    std::fill(from.begin(), from.end(), 'y');
+    RVT_OK(fi_recv(pair.b.ep.get(), to.data(), kBytes, nullptr, FI_ADDR_UNSPEC, &to));
+    RVT_ASSERT(pair.b.next_error().op_context == &to);
+    RVT_ASSERT(std::find(to.begin(), to.end(), 'y') == to.end());
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Regions that are closed while another process copies into them by itself.
+// Regions and endpoints that are closed while another process copies by itself into memory that it
+// was told of.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <vector>
 
@@ -103,6 +105,30 @@ void write_where_told(Process& parent) {
     }
 }
 
+constexpr std::size_t kMessage = std::size_t{1} << 20;
+
+/// Sends messages, the first one without bytes, until one fails. Each waits where it is until the
+/// parent has a word.
+void send_until_refused(Process& parent) {
+    End end(kManual);
+    const Place place = parent.get<Place>();
+    RVT_EQ(fi_av_insert(end.av.get(), place.name.data(), 1, &end.peer, 0, nullptr), 1);
+    const std::vector<char> out(kMessage, 'x');
+    std::size_t bytes = 0;
+    ssize_t got = 0;
+    do {
+        RVT_OK(fi_send(end.ep.get(), out.data(), bytes, nullptr, end.peer, nullptr));
+        parent.put(true);
+        parent.get<bool>();
+        fi_cq_tagged_entry entry{};
+        do {
+            got = fi_cq_read(end.cq.get(), &entry, 1);
+        } while (got == -FI_EAGAIN);
+        bytes = kMessage;
+    } while (got == 1);
+    parent.put(true);
+}
+
 bool is_to_stop = false;  // a writer, in its first copy
 
 void write_and_stop(Process& parent) {
@@ -145,6 +171,48 @@ Test(region_close, nobody_copies_into_a_closed_one_who_connected_unnoticed) {
         RVT_EQ(writer.get<int>(), FI_EACCES);
         RVT_EQ(last, 2);
     }
+}
+
+Test(region_close, nobody_writes_into_the_receives_of_a_closed_endpoint, .timeout = 60) {
+    Process sender(send_until_refused);
+    End end(kManual);
+    Place place;
+    std::size_t bytes = place.name.size();
+    RVT_OK(fi_getname(&end.ep->fid, place.name.data(), &bytes));
+    sender.put(place);
+    std::vector<char> in(kMessage);
+    fi_cq_tagged_entry entry{};
+    for (int i = 0;; ++i) {
+        RVT_ASSERT(i < 1000);
+        RVT_ASSERT(sender.get<bool>());
+        std::fill(in.begin(), in.end(), 0);
+        RVT_OK(fi_recv(end.ep.get(), in.data(), in.size(), nullptr, FI_ADDR_UNSPEC, nullptr));
+        const bool is_whole = fi_cq_read(end.cq.get(), &entry, 1) == 1;
+        if (!is_whole && in[kMessage / 2 - 1] == 'x') {
+            break;  // the other half is the sender's to write
+        }
+        sender.put(true);
+        if (!is_whole) {
+            end.next();
+        }
+    }
+    RVT_OK(fi_close(&end.ep.release()->fid));
+    std::fill(in.begin(), in.end(), 'z');
+    sender.put(true);
+    RVT_ASSERT(sender.get<bool>());
+    RVT_EQ(std::count(in.begin(), in.end(), 'z'), in.size());
+}
+
+Test(region_close, an_endpoint_is_not_closed_while_a_peer_copies_by_it, .timeout = 60) {
+    Process writer(write_and_stop);
+    Target target;
+    writer.put(target.place);
+    target.await_stop(writer);
+    const int closed = fi_close(&target.end.ep->fid);
+    writer.kill();
+    RVT_EQ(closed, -FI_EBUSY);
+    RVT_OK(fi_close(&target.end.ep.release()->fid));
+    RVT_OK(fi_close(&target.mr.release()->fid));
 }
 
 Test(region_close, one_that_is_held_leaves_the_count_of_another_with_its_key, .timeout = 60) {

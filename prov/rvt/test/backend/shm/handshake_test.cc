@@ -64,6 +64,8 @@ Test(handshake, shows_what_a_peer_uses_that_is_connected_before_we_are, .timeout
     raw.page().using_key.store(kMark, std::memory_order_relaxed);
     RVT_ASSERT(endpoint.connector().is_in_use(kMark));
     RVT_ASSERT(!endpoint.connector().is_in_use(kMark + 1));
+    RVT_ASSERT(endpoint.connector().is_in_use(use_mark(17, rvt::core::kNoKey)));
+    RVT_ASSERT(!endpoint.connector().is_in_use(use_mark(18, rvt::core::kNoKey)));
 }
 
 Test(handshake, leaves_what_a_dialled_peer_uses_to_the_event, .timeout = 30) {
