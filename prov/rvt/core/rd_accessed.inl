@@ -164,8 +164,7 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
         answer(peer, access.operation, to_wc_status(hit.verdict), access.key);
         return true;
     }
-    report_access(access, arrival.flags() & static_cast<std::uint8_t>(~wire::kHasData), 0,
-                  kWcRma | kWcRemoteRead);
+    const auto flags = static_cast<std::uint8_t>(arrival.flags() & ~wire::kHasData);
     if (access.length <= Path::kMaxLinePayload && peer.responses.empty()) {
         std::byte line[Path::kMaxLinePayload];
         const Status copied = copy_from_region(hit, 0, line, access.length);
@@ -174,6 +173,7 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
             return true;
         }
         if (peer.path.put(RdOp::kReadLine, wire::kLast, 0, access.operation, line, access.length)) {
+            report_access(access, flags, 0, kWcRma | kWcRemoteRead);
             return true;
         }
     }
@@ -184,7 +184,8 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
                         .operation = access.operation,
                         .access = access,
                         .total = access.length,
-                        .snapshot = nullptr};
+                        .snapshot = nullptr,
+                        .flags = flags};
     if (access.length <= kMaxOrderedRmaSize) {
         response.snapshot.reset(new (std::nothrow) std::byte[access.length + 1]);
         if (!response.snapshot) {
@@ -246,6 +247,7 @@ bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexce
         peer.path.put_run(response.op, is_last ? wire::kLast : 0, 0, response.operation, nullptr, 0,
                           piece);
     } while (response.done < response.total);
+    report_access(response.access, response.flags, 0, kWcRma | kWcRemoteRead);
     return true;
 }
 

@@ -91,7 +91,8 @@ struct RdResponse {
     std::uint64_t done = 0;
     std::uint64_t total = 0;
     std::unique_ptr<std::byte[]>
-        snapshot;  // results, and small reads that later writes must not change
+        snapshot;            // results, and small reads that later writes must not change
+    std::uint8_t flags = 0;  // of the request that is reported when all of it has left
 };
 
 /// A write of the peer that is still arriving.

@@ -392,6 +392,20 @@ Test(access, memory_that_is_gone_is_out_of_reach_and_nobody_dies) {
     pair.until([&] { return strcmp(other, "as ever") == 0; });
 }
 
+Test(access, a_read_of_memory_that_is_gone_is_not_counted) {
+    Pair pair;
+    Pages pages(pair);
+    pages.remove();
+    std::vector<char> local(pages.bytes);
+    for (const std::size_t bytes : kSizes) {
+        expect_no_access(pair, [&] {
+            return fi_read(pair.a.ep.get(), local.data(), bytes, nullptr, pair.a.peer, 0, 1,
+                           nullptr);
+        });
+    }
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[4].get()), 0);
+}
+
 Test(access, memory_that_may_not_be_written_is_read) {
     Pair pair;
     Pages pages(pair);
