@@ -170,7 +170,8 @@ rdma_conn_param RdmaCmPort::param_for(const core::Qp& qp,
     return param;
 }
 
-/// @param peer  What the other end has said of its READs and atomics.
+/// @param peer  What the event says of READs and atomics, as this end is to take it:
+///              rdma_get_cm_event(3).
 Status RdmaCmPort::move_pair(const RdmaCmConnection& connection, ibv_qp_state to,
                              const rdma_conn_param& peer) const noexcept {
     ibv_qp_attr attr{};
@@ -182,12 +183,13 @@ Status RdmaCmPort::move_pair(const RdmaCmConnection& connection, ibv_qp_state to
     switch (to) {
         case IBV_QPS_INIT: attr.qp_access_flags = kPairIbvAccess; break;
         case IBV_QPS_RTR:
-            attr.max_dest_rd_atomic = std::min(nic_.limits().max_reads_in, peer.initiator_depth);
+            attr.max_dest_rd_atomic =
+                std::min(nic_.limits().max_reads_in, peer.responder_resources);
             attr.min_rnr_timer = kMinRnrTimer;
             mask |= IBV_QP_MIN_RNR_TIMER;
             break;
         case IBV_QPS_RTS:
-            attr.max_rd_atomic = std::min(nic_.limits().max_reads_out, peer.responder_resources);
+            attr.max_rd_atomic = std::min(nic_.limits().max_reads_out, peer.initiator_depth);
             attr.retry_cnt = std::min(attr.retry_cnt, kRetries);
             break;
         default: break;
@@ -289,8 +291,8 @@ Status RdmaCmPort::answer_locked(RdmaCmConnection& connection, const rdma_conn_p
         return status;
     }
     rdma_conn_param param = param_for(connection.qp(), private_data);
-    param.responder_resources = std::min(param.responder_resources, peer.initiator_depth);
-    param.initiator_depth = std::min(param.initiator_depth, peer.responder_resources);
+    param.responder_resources = std::min(param.responder_resources, peer.responder_resources);
+    param.initiator_depth = std::min(param.initiator_depth, peer.initiator_depth);
     return status_of(lib().rdma_accept(connection.id_.get(), &param));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Connections over a NIC that do not come about: what rdma_cm reports, and which of its calls fail,
 // becomes of endpoints and passive ones what fi_cm(3) says, and nothing stays behind.
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -461,4 +462,48 @@ Test(nic_cm, what_nobody_has_answered_is_refused_when_nobody_listens_any_more) {
     on.port->cm().take_events();
     RVT_ASSERT(on.cm.is_asked("reject"));
     RVT_EQ(with.event(nullptr), 0);
+}
+
+// ---- reads ----
+
+namespace {
+
+constexpr std::uint8_t kReadsIn = 3;
+constexpr std::uint8_t kReadsOut = 2;
+
+/// What the latest pair was told when it came into that state.
+ibv_qp_attr latest(const World& on, ibv_qp_state state) {
+    const auto found =
+        std::find_if(on.mock.modified.rbegin(), on.mock.modified.rend(),
+                     [&](const ibv_qp_attr& attr) { return attr.qp_state == state; });
+    RVT_ASSERT(found != on.mock.modified.rend());
+    return *found;
+}
+void check_reads(const World& on) {
+    RVT_EQ(latest(on, IBV_QPS_RTR).max_dest_rd_atomic, kReadsIn);
+    RVT_EQ(latest(on, IBV_QPS_RTS).max_rd_atomic, kReadsOut);
+}
+
+}  // namespace
+
+Test(nic_cm, an_answer_says_how_many_reads_each_end_has_under_way) {
+    CmWorld on;
+    on.cm.responder_resources = kReadsIn;
+    on.cm.initiator_depth = kReadsOut;
+    Endpoints with;
+    with.connected();
+    check_reads(on);
+}
+
+Test(nic_cm, a_request_says_how_many_reads_each_end_has_under_way) {
+    CmWorld on;
+    on.cm.responder_resources = kReadsIn;
+    on.cm.initiator_depth = kReadsOut;
+    Endpoints with;
+    Listener listener(with);
+    RVT_EQ(fi_listen(listener.pep), 0);
+    listener.check_listens();
+    check_reads(on);
+    RVT_EQ(on.cm.accepted.responder_resources, kReadsIn);
+    RVT_EQ(on.cm.accepted.initiator_depth, kReadsOut);
 }

@@ -178,8 +178,8 @@ void MockCm::report(rdma_cm_id& id, const Report& what) {
     }
     event.bytes.assign(what.private_data.begin(), what.private_data.end());
     event.param.conn.private_data_len = static_cast<std::uint8_t>(event.bytes.size());
-    event.param.conn.responder_resources = max_rd_atomic;
-    event.param.conn.initiator_depth = max_rd_atomic;
+    event.param.conn.responder_resources = responder_resources;
+    event.param.conn.initiator_depth = initiator_depth;
 }
 
 rdma_cm_id* MockCm::request(rdma_port_space space, const util::SockAddr& from,

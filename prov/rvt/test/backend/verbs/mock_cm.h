@@ -48,9 +48,10 @@ class MockCm {
     // What it was asked.
     std::vector<rdma_cm_id*> ids;  // that there are
     std::vector<std::string_view> calls;
-    rdma_conn_param accepted{};       // the latest
-    std::vector<char> private_data;   // of the latest call
-    std::uint8_t max_rd_atomic = 16;  // of requests that come in
+    rdma_conn_param accepted{};             // the latest
+    std::vector<char> private_data;         // of the latest call
+    std::uint8_t responder_resources = 16;  // of requests and answers that come in, as the
+    std::uint8_t initiator_depth = 16;      // recipient is to take them: rdma_get_cm_event(3)
     [[nodiscard]] bool is_asked(std::string_view call) const;
     /// Ids and channels that have not been destroyed.
     [[nodiscard]] std::size_t live() const { return ids.size() + channels; }
