@@ -91,21 +91,37 @@ ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std:
                         : refused;
 }
 
+bool has_ended(const EpMsg& ep) noexcept {
+    using State = core::RcConnection::State;
+    const State state = ep.connection->state();
+    return state == State::kClosing || state == State::kEnded;
+}
+
+/// Where nobody reads completions, since none are asked for, who posts makes room himself.
+MsgOp* take_receive(EpMsg& ep) noexcept {
+    if (must_wait(ep.rx_cq)) {
+        return nullptr;
+    }
+    MsgOp* const op = ep.receives->take();
+    if (op != nullptr || ep.domain->msg->make_room_locked() == 0 || has_ended(ep)) [[likely]] {
+        return op;
+    }
+    return must_wait(ep.rx_cq) ? nullptr : ep.receives->take();
+}
+
 template <bool kHolds>
 ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t count,
                             void* context, std::uint64_t flags, DeviceBuffers* device) noexcept {
-    using State = core::RcConnection::State;
-    const State state = ep.connection->state();
-    if (state == State::kClosing || state == State::kEnded) {
+    if (has_ended(ep)) {
         return -FI_ENOTCONN;
     }
     Elements<kMsgIov> elements;
     if (elements.fill(iov, desc, count, naming_of(ep, false, kHolds)) != 0) [[unlikely]] {
         return kHolds ? -FI_EINVAL : receive_held(ep, iov, desc, count, context, flags);
     }
-    MsgOp* const op = must_wait(ep.rx_cq) ? nullptr : ep.receives->take();
+    MsgOp* const op = take_receive(ep);
     if (op == nullptr) {
-        return -FI_EAGAIN;
+        return has_ended(ep) ? -FI_ENOTCONN : -FI_EAGAIN;
     }
     op->context = context;
     op->flags = FI_MSG | FI_RECV;

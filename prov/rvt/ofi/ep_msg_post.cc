@@ -114,6 +114,13 @@ RVT_ALWAYS_INLINE MsgOp* take_send(EpMsg& ep, const MsgPost& post) noexcept {
     return op;
 }
 
+/// Where nobody reads completions, since none are asked for, who posts makes room himself.
+[[gnu::cold, gnu::noinline]] MsgOp* take_send_behind_others(EpMsg& ep,
+                                                            const MsgPost& post) noexcept {
+    const bool has_moved = !must_wait(ep.tx_cq) && ep.domain->msg->make_room_locked() != 0;
+    return has_moved && ep.is_connected() ? take_send(ep, post) : nullptr;
+}
+
 /// For buffers that came without descriptors: what is small goes inline, what is not is registered.
 /// Returns: as lend(); the request is given back then.
 template <class ElementList>
@@ -168,9 +175,12 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     if (lacks_data(ep, post.opcode)) [[unlikely]] {
         return -FI_EOPNOTSUPP;
     }
-    MsgOp* const op = take_send(ep, post);
+    MsgOp* op = take_send(ep, post);
     if (op == nullptr) [[unlikely]] {
-        return -FI_EAGAIN;
+        op = take_send_behind_others(ep, post);
+        if (op == nullptr) {
+            return ep.is_connected() ? -FI_EAGAIN : -FI_ENOTCONN;
+        }
     }
     if (elements.lacks_key) {
         const util::Status provided = provide_keys(ep, *op, post.opcode, elements, is_inline);

@@ -74,6 +74,10 @@ class MsgDomain final : public core::ProgressSource {
     /// Receives were posted to a queue that pairs on all ports share.
     void wake_waiting_locked(const core::RecvQueue& queue) noexcept;
 
+    /// Progress of all, for who finds no room in a queue that nobody need read a completion of.
+    /// Returns: how much moved.
+    unsigned make_room_locked() noexcept { return run_locked(); }
+
     /// Whether the NIC completes nothing more that its endpoints have taken from that queue.
     [[nodiscard]] bool are_flushed_locked(const Srx& srx) const noexcept;
 

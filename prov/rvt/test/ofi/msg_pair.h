@@ -63,6 +63,7 @@ struct MsgOptions {
     fi_wait_obj wait_obj = FI_WAIT_UNSPEC;
     std::size_t tx_size = 0;
     std::size_t rx_size = 0;
+    fi_progress data_progress = FI_PROGRESS_UNSPEC;
 };
 
 inline Info msg_hints(const MsgOptions& options) {
@@ -71,6 +72,7 @@ inline Info msg_hints(const MsgOptions& options) {
     hints->caps = options.caps;
     hints->mode = options.mode;
     hints->domain_attr->mr_mode = options.mr_mode;
+    hints->domain_attr->data_progress = options.data_progress;
     hints->tx_attr->size = options.tx_size;
     hints->rx_attr->size = options.rx_size;
     if (options.has_shared_receives) {
