@@ -651,6 +651,10 @@ unsigned CmRcPort::poll() noexcept {
         const util::Guard guard(lock_);
         send_waiting_locked();
     }
+    // relaxed: end_failed() looks again; what fails right now is seen by the next poll.
+    if (has_failed_.load(std::memory_order_relaxed)) [[unlikely]] {
+        end_failed();
+    }
     look_at_cm(now);
     if (moved == 0 && is_quiet(now)) {
         is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
@@ -668,6 +672,10 @@ bool CmRcPort::is_quiet(std::uint64_t now) noexcept {
 }
 
 std::uint64_t CmRcPort::next_due_us() noexcept {
+    // relaxed: as below.
+    if (has_failed_.load(std::memory_order_relaxed)) [[unlikely]] {
+        return 0;
+    }
     // relaxed: what is due by then was known to this thread, or another looks after it.
     return std::min(device_.next_due_us(), cm_due_us_.load(std::memory_order_relaxed));
 }

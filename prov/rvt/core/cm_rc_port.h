@@ -109,6 +109,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     void peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept override;
     void pair_missed(const Address& source, std::uint32_t qpn) noexcept override;
     void channel_failed(Channel& channel) noexcept override;
+    void pair_failed() noexcept override;
     void port_changed() noexcept override;
     void path_narrowed(const Address& host) noexcept override;
     void send_mad(const AhAttr& to, CmMadBytes mad) noexcept override;
@@ -137,6 +138,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     void send_waiting_locked() RVT_REQUIRES(lock_);
     void lose_peers_locked() RVT_REQUIRES(lock_);
     void look_at_port_locked() RVT_REQUIRES(lock_);
+    void end_failed() noexcept;
     [[nodiscard]] bool is_cut_off_locked(const CmRcConnection& connection) const
         RVT_REQUIRES(lock_);
     [[nodiscard]] std::vector<std::byte> framed(std::span<const std::byte> data) const;
@@ -167,6 +169,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     std::vector<WaitingMad> waiting_ RVT_GUARDED_BY(lock_);
     std::vector<Address> lost_ RVT_GUARDED_BY(lock_);
     std::atomic<bool> has_waiting_{false};
+    std::atomic<bool> has_failed_{false};  // a pair, of which its connection does not know yet
     bool has_port_news_ RVT_GUARDED_BY(lock_) = false;  // that have not been looked at
     std::unordered_map<std::uint64_t, CmRcConnection*> connections_ RVT_GUARDED_BY(lock_);
     std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;

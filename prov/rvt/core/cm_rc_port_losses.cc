@@ -117,6 +117,34 @@ void CmRcPort::check_deadlines_locked(std::uint64_t now_us) {
     }
 }
 
+// ---- pairs ----
+
+/// Whoever is in the pair may hold the port's lock: the next poll sees to it.
+void CmRcPort::pair_failed() noexcept {
+    // release: pairs with the acquire in end_failed(), which sees the pair's state.
+    has_failed_.store(true, std::memory_order_release);
+    expect_traffic();
+}
+
+/// The peer, and this end's user, may do nothing but wait for the end: both are told, whether or
+/// not anybody reads the completion that says why.
+void CmRcPort::end_failed() noexcept {
+    device_.flush();  // what has arrived, and why the pair has failed, the peer should learn
+    const util::Guard guard(lock_);
+    // acquire: pairs with the release in pair_failed().
+    if (!has_failed_.exchange(false, std::memory_order_acquire)) {
+        return;
+    }
+    lose_peers_locked();  // where the channel is the reason, that is what is told
+    for (const auto& [id, connection] : connections_) {
+        const bool is_made =
+            connection->state() == State::kOpen || connection->state() == State::kAccepted;
+        if (is_made && connection->qp().state() == QpState::kErr) {
+            end_locked(*connection);
+        }
+    }
+}
+
 // ---- the port ----
 
 void CmRcPort::port_changed() noexcept {

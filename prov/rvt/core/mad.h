@@ -32,6 +32,9 @@ class MadSink {
     /// Packets to a host were too large for the way there: Device::payload_to() is less than it
     /// was. Threads: as take_mad().
     virtual void path_narrowed([[maybe_unused]] const Address& host) noexcept {}
+    /// A connected pair of the device has come into the error state. Threads: any; the caller may
+    /// hold locks of pairs.
+    virtual void pair_failed() noexcept {}
     /// Device::port_changes() has grown. Threads: any, one at a time.
     virtual void port_changed() noexcept {}
 

@@ -381,6 +381,10 @@ void Qp::enter_error(bool send_side_only) noexcept {
         raise(EventType::kQpLastWqeReached);
     }
     run_send_queue(*this);
+    MadSink* const sink = type() == QpType::kRc ? device().mad_sink() : nullptr;
+    if (sink != nullptr) {
+        sink->pair_failed();
+    }
 }
 
 }  // namespace rvt::core

@@ -23,6 +23,7 @@ std::uint64_t address_of(const T& object) noexcept {
 
 constexpr std::uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
 
+constexpr std::uint64_t kNoKey = 0xdead;
 constexpr int kMany = 64;
 
 /// What `call` answers when there is room, or after a long time.
@@ -197,6 +198,16 @@ RVT_MSG_TEST(msg, a_wrong_key_is_refused_and_ends_the_connection) {
     expect_event(pair.client.eq.get(), FI_SHUTDOWN);
     expect_event(pair.listener.eq.get(), FI_SHUTDOWN);
     RVT_EQ(memory[0], 0);
+}
+
+RVT_MSG_TEST(msg, a_failed_pair_is_told_though_no_queue_is_read) {
+    const MsgPair pair({.caps = FI_MSG | FI_RMA});
+    std::array<char, 16> memory{};
+    RVT_OK(fi_write(pair.client.end.ep.get(), "abc", 4, nullptr, 0, address_of(memory), kNoKey,
+                    nullptr));
+    expect_event(pair.client.eq.get(), FI_SHUTDOWN);
+    expect_event(pair.listener.eq.get(), FI_SHUTDOWN);
+    RVT_EQ(pair.client.end.next_error().err, FI_EACCES);
 }
 
 RVT_MSG_TEST(msg, atomics_of_the_wire) {
