@@ -312,6 +312,13 @@ Status CmAgent::disconnect(CmHandle handle, Bytes private_data, std::uint64_t no
     return kOk;
 }
 
+void CmAgent::give_up_ends(const Address& peer, std::uint64_t now_us) {
+    now_us_ = now_us;
+    while (CmRecord* const record = records_.find_in(CmState::kDreqSent, peer)) {
+        give_up(*record);
+    }
+}
+
 /// Nothing that is queued for the handle is shown any more.
 void CmAgent::end_by_user(CmRecord& record) {
     const CmHandle handle = CmRecords::handle_of(record);

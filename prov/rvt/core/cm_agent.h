@@ -269,6 +269,13 @@ class CmAgent {
     Status disconnect(CmHandle handle, std::span<const std::byte> private_data,
                       std::uint64_t now_us);
 
+    /// Peers that have been told of the end and have not answered.
+    [[nodiscard]] std::uint32_t unanswered_ends() const noexcept {
+        return records_.count_in(CmState::kDreqSent);
+    }
+    /// Nobody is there any more who would answer: waits for no such answer of this peer.
+    void give_up_ends(const Address& peer, std::uint64_t now_us);
+
     // ---- datagram services ----
 
     /// Asks for the pair of a service. kSidrReply or kUnreachable follows. Returns: as connect().

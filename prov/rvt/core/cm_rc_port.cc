@@ -106,6 +106,7 @@ CmRcPort::CmRcPort(const CmRcPortAttr& attr)
       device_(*attr.device),
       data_(attr.data),
       connect_timeout_us_(std::uint64_t{attr.connect_timeout_ms} * 1000),
+      farewell_(attr.farewell_ms),
       idle_us_(attr.idle_us),
       is_hot_(*attr.is_hot),
       agent_({.local = device_.address(),
@@ -119,6 +120,9 @@ CmRcPort::CmRcPort(const CmRcPortAttr& attr)
 }
 
 CmRcPort::~CmRcPort() {
+    if (device_.grade() == Grade::kPacket) {
+        say_farewell();
+    }
     device_.set_mad_sink(nullptr);
     const util::Guard guard(lock_);
     for (const auto& [peer, channel] : channels_) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -54,6 +55,9 @@ struct CmRcPortAttr {
     Device* device = nullptr;  // packet or segment grade; outlives the port
     RcData data = RcData::kCounted;
     std::uint32_t connect_timeout_ms = 10'000;
+    /// For so long, by the system's clock, the last packets of a port are those that tell peers of
+    /// the end of their connections, until they have answered. Packet grade.
+    std::uint32_t farewell_ms = 300;
     std::uint32_t idle_us = 50;  // after the last arrival there is more to come
     /// Set when there is something to poll for, cleared by a poll that has found nothing for a
     /// while.
@@ -132,6 +136,8 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
         RVT_REQUIRES(lock_);
     void end_locked(CmRcConnection& connection) RVT_REQUIRES(lock_);
     void hang_up_locked(CmRcConnection& connection) RVT_REQUIRES(lock_);
+    void say_farewell() noexcept;
+    [[nodiscard]] bool are_ends_unanswered() noexcept;
     static std::uint64_t settled_us(const CmRcConnection& connection) noexcept;
     void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
     Channel* channel_locked(const Address& peer) RVT_REQUIRES(lock_);
@@ -151,6 +157,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     Device& device_;
     const RcData data_;
     const std::uint64_t connect_timeout_us_;
+    const std::chrono::milliseconds farewell_;
     const std::uint64_t idle_us_;
     std::atomic<bool>& is_hot_;
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues
@@ -170,6 +177,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     std::vector<Address> lost_ RVT_GUARDED_BY(lock_);
     std::atomic<bool> has_waiting_{false};
     std::atomic<bool> has_failed_{false};  // a pair, of which its connection does not know yet
+    bool is_leaving_ RVT_GUARDED_BY(lock_) = false;     // from say_farewell() on
     bool has_port_news_ RVT_GUARDED_BY(lock_) = false;  // that have not been looked at
     std::unordered_map<std::uint64_t, CmRcConnection*> connections_ RVT_GUARDED_BY(lock_);
     std::uint64_t next_id_ RVT_GUARDED_BY(lock_) = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What ends connections though nobody has hung up: a peer that is gone, or is said to be, and a
-// port, or a way from it, that is not what it was.
+// port, or a way from it, that is not what it was; and what keeps a port until peers have heard.
 #include "core/cm_rc_port.h"
 
 #include <utility>
@@ -57,6 +57,9 @@ void CmRcPort::lose_peers_locked() {
 void CmRcPort::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
     const util::Guard guard(lock_);
     datagrams_.peer_refused(peer, dest_qpn, device_.now_us());
+    if (is_leaving_ && dest_qpn == protocol::kGsiQpn) {
+        agent_.give_up_ends(peer, device_.now_us());
+    }
     for (const auto& [id, connection] : connections_) {
         if (connection->peer() != peer) {
             continue;
@@ -115,6 +118,29 @@ void CmRcPort::check_deadlines_locked(std::uint64_t now_us) {
             }
         }
     }
+}
+
+// ---- the last words ----
+
+/// A peer that only receives learns of the end in no other way, and the packet that tells it may be
+/// lost. The time is the system's: a device's clock may stand still.
+void CmRcPort::say_farewell() noexcept {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point end = Clock::now() + farewell_;
+    {
+        const util::Guard guard(lock_);
+        is_leaving_ = true;
+    }
+    while (are_ends_unanswered() && Clock::now() < end) {
+        if (CmRcPort::poll() == 0) {
+            device_.sleep_on(-1, 1);
+        }
+    }
+}
+
+bool CmRcPort::are_ends_unanswered() noexcept {
+    const util::Guard guard(lock_);
+    return agent_.unanswered_ends() != 0;
 }
 
 // ---- pairs ----

@@ -2,17 +2,10 @@
 // The records and the ways to find them.
 #include "core/cm_records.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace rvt::core {
-namespace {
-
-bool is_half_open(CmState state) noexcept {
-    return state == CmState::kReqReceived || state == CmState::kRepSent ||
-           state == CmState::kSidrReceived;
-}
-
-}  // namespace
 
 CmRecords::CmRecords(std::uint32_t limit, CmSecret& secret) noexcept
     : secret_(secret), pool_(limit), remote_numbers_(0, KeyHash{&secret}) {}
@@ -43,7 +36,7 @@ CmRecord* CmRecords::create(CmState state) {
     local_ids_.emplace(record->local_id, record);
     ++count_;
     ++open_count_;
-    half_open_count_ += is_half_open(state) ? 1 : 0;
+    ++counts_[static_cast<std::size_t>(state)];
     return record;
 }
 
@@ -54,14 +47,14 @@ void CmRecords::destroy(CmRecord& record) noexcept {
         remove_remote(record, kind);
     }
     local_ids_.erase(record.local_id);
-    half_open_count_ -= is_half_open(record.state) ? 1 : 0;
+    --counts_[static_cast<std::size_t>(record.state)];
     --count_;
     pool_.give_back(&record);
 }
 
 void CmRecords::set_state(CmRecord& record, CmState state) noexcept {
-    half_open_count_ -= is_half_open(record.state) ? 1 : 0;
-    half_open_count_ += is_half_open(state) ? 1 : 0;
+    --counts_[static_cast<std::size_t>(record.state)];
+    ++counts_[static_cast<std::size_t>(state)];
     record.state = state;
 }
 
@@ -86,6 +79,13 @@ CmRecord* CmRecords::find_remote(CmNumber kind, std::uint32_t number,
                                  const Address& peer) noexcept {
     const auto at = remote_numbers_.find({.kind = kind, .number = number, .peer = peer});
     return at != remote_numbers_.end() ? at->second : nullptr;
+}
+
+CmRecord* CmRecords::find_in(CmState state, const Address& peer) noexcept {
+    const auto at = std::ranges::find_if(local_ids_, [&](const auto& known) {
+        return known.second->state == state && known.second->peer.dest == peer;
+    });
+    return at != local_ids_.end() ? at->second : nullptr;
 }
 
 CmRecords::Key CmRecords::key_of(const CmRecord& record, CmNumber kind) noexcept {

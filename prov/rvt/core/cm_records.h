@@ -35,6 +35,8 @@ enum class CmState : std::uint8_t {
     kSidrSent,      // a resolution
     kSidrReceived,  // the user has not answered
 };
+inline constexpr std::size_t kCmStates = 9;
+static_assert(static_cast<std::size_t>(CmState::kSidrReceived) + 1 == kCmStates);
 
 /// What a peer's number is.
 enum class CmNumber : std::uint8_t { kCommId, kQpn, kSidrId };
@@ -98,8 +100,16 @@ class CmRecords {
 
     [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
     [[nodiscard]] std::uint32_t open_count() const noexcept { return open_count_; }
+    [[nodiscard]] std::uint32_t count_in(CmState state) const noexcept {
+        return counts_[static_cast<std::size_t>(state)];
+    }
     /// Requests of peers that are neither in use nor over.
-    [[nodiscard]] std::uint32_t half_open_count() const noexcept { return half_open_count_; }
+    [[nodiscard]] std::uint32_t half_open_count() const noexcept {
+        return count_in(CmState::kReqReceived) + count_in(CmState::kRepSent) +
+               count_in(CmState::kSidrReceived);
+    }
+    /// Any that is in that state at a peer; nullptr: none is.
+    CmRecord* find_in(CmState state, const Address& peer) noexcept;
 
   private:
     struct Key {
@@ -127,7 +137,7 @@ class CmRecords {
     std::set<CmRecord*, ByDue> timers_;
     std::uint32_t count_ = 0;
     std::uint32_t open_count_ = 0;
-    std::uint32_t half_open_count_ = 0;
+    std::array<std::uint32_t, kCmStates> counts_{};  // by state
 };
 
 }  // namespace rvt::core

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "conform/fixture.h"
@@ -22,6 +24,7 @@ constexpr std::uint16_t kCaller = 40000;
 constexpr std::size_t kRequestRoom = 56;  // of librdmacm's peers
 constexpr std::uint32_t kPsn = 0x471108;
 constexpr int kPatience = 2000;
+constexpr std::uint32_t kPatienceMs = 20'000;
 constexpr std::uint64_t kOtherGuid = 7;
 
 std::uint64_t id_of(std::uint16_t service) {
@@ -84,6 +87,7 @@ struct Stranger final : MadSink, CmWire {
     CmAgent agent;
     bool is_at_any_port = false;  // its messages have no port that they could be answered at
     std::optional<std::uint32_t> missed;  // a pair that it has been told is not there
+    unsigned passes_over = 0;             // so many messages, as if they were lost
 
     Stranger(Device& on, Device& to, std::uint64_t guid)
         : device(on),
@@ -97,6 +101,10 @@ struct Stranger final : MadSink, CmWire {
 
     void take_mad(const Address& source,
                   std::span<const std::byte, protocol::kMadBytes> mad) noexcept override {
+        if (passes_over != 0) {
+            --passes_over;
+            return;
+        }
         missed = core::read_missed(mad);
         agent.take_mad(source, mad, device.now_us());
     }
@@ -129,14 +137,20 @@ struct Stranger final : MadSink, CmWire {
 struct World {
     Packets net;
     std::atomic<bool> is_hot{false};
-    CmRcPort port;
+    std::unique_ptr<CmRcPort> owned;
+    CmRcPort& port;
     Side side;
     Stranger stranger;
     Notes notes;
     std::unique_ptr<RcConnection> connection;
 
-    explicit World(RcData data = RcData::kPlain, std::uint64_t guid = kOtherGuid)
-        : port({.device = &net.side(kA), .data = data, .is_hot = &is_hot}),
+    explicit World(RcData data = RcData::kPlain, std::uint64_t guid = kOtherGuid,
+                   std::uint32_t farewell_ms = 0)
+        : owned(std::make_unique<CmRcPort>(CmRcPortAttr{.device = &net.side(kA),
+                                                        .data = data,
+                                                        .farewell_ms = farewell_ms,
+                                                        .is_hot = &is_hot})),
+          port(*owned),
           side(net.side(kA), {}),
           stranger(net.side(kB), net.side(kA), guid) {
         connection = port.make(*side.pd,
@@ -147,7 +161,11 @@ struct World {
                                notes)
                          .take();
     }
-    ~World() { port.destroy(std::move(connection)); }
+    ~World() {
+        if (connection != nullptr) {
+            port.destroy(std::move(connection));
+        }
+    }
     World(const World&) = delete;
     World& operator=(const World&) = delete;
 
@@ -340,6 +358,28 @@ Test(rc_port, a_peers_farewell_ends_the_connection) {
     RVT_OK(world.stranger.agent.disconnect(request.handle, {}, world.stranger.device.now_us()));
     world.await([&] { return world.notes.is_over; });
     RVT_EQ(world.connection->qp().state(), QpState::kErr);
+}
+
+/// A peer that only receives would not notice otherwise.
+Test(rc_port, a_farewell_that_is_lost_is_repeated_before_the_port_goes) {
+    World world(RcData::kPlain, kOtherGuid, kPatienceMs);
+    world.answer(world.call_and_await(""), "");
+    world.next(CmEventType::kEstablished);
+    world.stranger.passes_over = 1;
+    world.port.destroy(std::move(world.connection));
+    std::atomic<bool> is_gone{false};
+    std::thread peer([&] {
+        while (!is_gone.load(std::memory_order_relaxed)) {  // relaxed: nothing goes with it
+            fake_now_us += 1000;
+            world.stranger.device.progress();
+        }
+    });
+    world.owned.reset();
+    is_gone.store(true, std::memory_order_relaxed);  // relaxed: as above
+    peer.join();
+    const auto event = world.stranger.agent.poll_event();
+    RVT_ASSERT(event.has_value());
+    RVT_EQ(event->type, CmEventType::kDisconnected);
 }
 
 Test(rc_port, who_sends_to_a_pair_that_is_not_there_is_told_so) {
