@@ -16,6 +16,10 @@ using Bytes = std::span<const std::byte>;
 constexpr std::uint8_t kTargetAckDelay = 15;
 /// A peer that has not said a word after all replies is told of the end this often.
 constexpr std::uint8_t kFarewells = 3;
+/// As often one is told again of a refusal who has been told to wait, and asks no more.
+constexpr std::uint8_t kRefusals = 3;
+/// Refused requests that are remembered. A peer whose REJ is lost asks anew beyond it.
+constexpr std::uint32_t kMostRefused = 1024;
 
 /// The code of a time-out that is not shorter, at most `most`.
 std::uint8_t timeout_code(std::uint64_t us, std::uint8_t most) noexcept {
@@ -235,6 +239,7 @@ Status CmAgent::reject(CmHandle handle, CmRejectReason reason, Bytes private_dat
 
 void CmAgent::refuse(CmRecord& record, CmRejectReason reason, Bytes private_data) {
     const bool is_request = record.state == CmState::kReqReceived;
+    const std::uint8_t repetitions = record.is_delayed ? kRefusals : 0;
     // A REJ to a request names no id of this side: the peer has not learned one.
     send(record, protocol::CmRej{.local_comm_id = is_request ? 0 : record.local_id,
                                  .remote_comm_id = record.remote_id,
@@ -242,10 +247,23 @@ void CmAgent::refuse(CmRecord& record, CmRejectReason reason, Bytes private_data
                                  .reason = reason,
                                  .private_data = padded<protocol::kRejPrivateBytes>(private_data)});
     if (is_request) {
-        records_.destroy(record);
+        remember_refusal(record, repetitions);
         return;
     }
     enter_time_wait(record);
+}
+
+/// Until the peer, if it does not get to know, has sent its request again.
+void CmAgent::remember_refusal(CmRecord& record, std::uint8_t repetitions) {
+    if (records_.count_in(CmState::kRefused) == kMostRefused) {
+        records_.destroy(record);
+        return;
+    }
+    records_.close(record);
+    records_.remove_remote(record, CmNumber::kQpn);
+    records_.set_state(record, CmState::kRefused);
+    record.retries_left = repetitions;
+    wait_longer(record, repetitions == 0 ? record.timeout_us : 0);
 }
 
 Status CmAgent::delay(CmHandle handle, std::uint64_t delay_us, std::uint64_t now_us) {
@@ -307,7 +325,8 @@ Status CmAgent::disconnect(CmHandle handle, Bytes private_data, std::uint64_t no
         case CmState::kRepSent:
         case CmState::kEstablished:
         case CmState::kDreqSent:
-        case CmState::kTimeWait: records_.destroy(*record); break;
+        case CmState::kTimeWait:
+        case CmState::kRefused: records_.destroy(*record); break;
     }
     return kOk;
 }
@@ -451,7 +470,8 @@ void CmAgent::run_timers(std::uint64_t now_us) {
 }
 
 void CmAgent::time_out(CmRecord& record) {
-    if (record.state == CmState::kTimeWait) {
+    const bool is_refused = record.state == CmState::kRefused;
+    if (record.state == CmState::kTimeWait || (is_refused && record.retries_left == 0)) {
         records_.destroy(record);
         return;
     }
@@ -493,6 +513,7 @@ void CmAgent::give_up(CmRecord& record) {
         case CmState::kRepReceived:
         case CmState::kEstablished:
         case CmState::kTimeWait:
+        case CmState::kRefused:
         case CmState::kSidrReceived: break;  // no timer runs, or it is handled above
     }
 }

@@ -245,8 +245,8 @@ class CmAgent {
     ///          EMSGSIZE.
     Status accept(CmHandle handle, const CmAccept& answer, std::uint64_t now_us);
 
-    /// Answers kRequest or kReply; the handle ends, without an event. A peer that does not get to
-    /// know of it asks again, which is another kRequest.
+    /// Answers kRequest or kReply; the handle ends, without an event. A peer that asks again, not
+    /// having got to know of it, is told again; so is one that delay() has told to wait, by itself.
     /// @param private_data  At most kRejPrivateBytes.
     /// Returns: ENOENT, EINVAL in another state, EMSGSIZE.
     Status reject(CmHandle handle, protocol::CmRejectReason reason,
@@ -312,6 +312,7 @@ class CmAgent {
                           std::uint8_t retries);
     void refuse(CmRecord& record, protocol::CmRejectReason reason,
                 std::span<const std::byte> private_data);
+    void remember_refusal(CmRecord& record, std::uint8_t repetitions);
     void abort_request(CmRecord& record);
     void answer_resolution(CmRecord& record, const CmSidrAnswer& answer);
     void end_by_user(CmRecord& record);

@@ -198,7 +198,8 @@ void CmAgent::repeat_answer(CmRecord& record, std::uint64_t transaction_id,
         send_once(record.peer, transaction_id, refusal_of(req, CmRejectReason::kStaleConnection));
         return;
     }
-    if (record.state == CmState::kRepSent || record.is_delayed) {
+    if (record.state == CmState::kRepSent || record.state == CmState::kRefused ||
+        record.is_delayed) {
         send_again(record);
     }
 }
@@ -334,6 +335,7 @@ void CmAgent::take(const Address& from, std::uint64_t /*transaction_id*/,
                                 rej.private_data);
             break;
         case CmState::kTimeWait:
+        case CmState::kRefused:
         case CmState::kSidrSent:
         case CmState::kSidrReceived: ++stats_.unmatched; return;
     }
@@ -403,6 +405,7 @@ void CmAgent::take(const Address& from, std::uint64_t transaction_id,
         case CmState::kEstablished:
         case CmState::kDreqSent:
         case CmState::kReqReceived:
+        case CmState::kRefused:
         case CmState::kSidrSent:
         case CmState::kSidrReceived:
             report_disconnected(*record, CmEnd::kPeer, dreq.private_data);
@@ -415,7 +418,8 @@ void CmAgent::take(const Address& from, std::uint64_t transaction_id,
 CmRecord* CmAgent::find_disconnected(const Address& from, const protocol::CmDreq& dreq) {
     CmRecord* record = records_.find_local(dreq.remote_comm_id, from);
     if (record == nullptr || record->state == CmState::kReqReceived ||
-        record->state == CmState::kSidrSent || record->state == CmState::kSidrReceived) {
+        record->state == CmState::kRefused || record->state == CmState::kSidrSent ||
+        record->state == CmState::kSidrReceived) {
         return nullptr;
     }
     const bool is_exact =

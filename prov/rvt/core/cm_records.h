@@ -34,9 +34,10 @@ enum class CmState : std::uint8_t {
     kTimeWait,      // the user has no handle any more; messages on their way are recognised
     kSidrSent,      // a resolution
     kSidrReceived,  // the user has not answered
+    kRefused,       // passive: likewise without a handle; the peer may not have got the REJ
 };
-inline constexpr std::size_t kCmStates = 9;
-static_assert(static_cast<std::size_t>(CmState::kSidrReceived) + 1 == kCmStates);
+inline constexpr std::size_t kCmStates = 10;
+static_assert(static_cast<std::size_t>(CmState::kRefused) + 1 == kCmStates);
 
 /// What a peer's number is.
 enum class CmNumber : std::uint8_t { kCommId, kQpn, kSidrId };

@@ -24,6 +24,36 @@ Test(cm_agent, refusal_brings_its_reason_and_data) {
     pair.b.expect_silence();
 }
 
+Test(cm_agent, refusal_that_is_lost_behind_a_delay_is_repeated) {
+    CmPeers pair;
+    const CmHandle asked = pair.connect();
+    const CmHandle got = pair.offered();
+    RVT_OK(pair.b.agent().delay(got, CmAgent::kMostDelayUs, pair.world.now_us));
+    pair.world.pass_us(1000);
+    pair.lose<CmRej>(1);
+    RVT_OK(pair.b.reject(got, CmRejectReason::kConsumer, bytes_of("no")));
+    pair.world.pass_us(1'000'000);
+    const CmEvent event = pair.a.next(CmEventType::kRejected);
+    RVT_EQ(event.handle, asked);
+    RVT_ASSERT(text_of(event.private_data()) == "no");
+    pair.b.expect_silence();
+    pair.expect_all_forgotten();
+}
+
+Test(cm_agent, request_that_has_been_refused_is_refused_again) {
+    CmPeers pair;
+    pair.lose<CmRej>(1);
+    const CmHandle asked = pair.connect();
+    RVT_OK(pair.b.reject(pair.offered(), CmRejectReason::kConsumer, bytes_of("no")));
+    pair.deliver(pair.b, address_of(1), pair.last<CmReq>());
+    pair.b.expect_silence();
+    const CmEvent event = pair.a.next(CmEventType::kRejected);
+    RVT_EQ(event.handle, asked);
+    RVT_EQ(event.reason, CmRejectReason::kConsumer);
+    RVT_ASSERT(text_of(event.private_data()) == "no");
+    pair.expect_all_forgotten();
+}
+
 Test(cm_agent, reply_can_be_refused) {
     CmPeers pair;
     const CmHandle asked = pair.connect();
@@ -67,8 +97,8 @@ Test(cm_agent, what_cannot_be_connected_is_refused_with_the_reason) {
     RVT_EQ(reason_for([](CmReq& r) { r.primary.remote_gid[15] = 9; }), CmRejectReason::kPrimaryGid);
     const auto rej = pair.last<CmRej>();
     RVT_EQ(rej.info_bytes, 16);
-    RVT_EQ(rej.info[15], 2);  // the gid that it should have named
-    RVT_EQ(pair.b.agent().record_count(), 0);
+    RVT_EQ(rej.info[15], 2);                   // the gid that it should have named
+    RVT_EQ(pair.b.agent().record_count(), 1);  // the first one's, for a while
 }
 
 Test(cm_agent, request_in_the_name_of_another_address_is_dropped) {
@@ -77,6 +107,7 @@ Test(cm_agent, request_in_the_name_of_another_address_is_dropped) {
     RVT_OK(pair.b.reject(pair.offered()));
     const auto before = pair.world.log.size();
     CmReq req = pair.last<CmReq>();
+    ++req.local_comm_id;
     req.primary.local_gid = address_of(3).gid;
     pair.deliver(pair.b, address_of(1), req);
     pair.b.expect_silence();
@@ -89,6 +120,7 @@ Test(cm_agent, alternate_path_is_declined) {
     pair.connect();
     RVT_OK(pair.b.reject(pair.offered()));
     CmReq req = pair.last<CmReq>();
+    ++req.local_comm_id;
     req.alternate = req.primary;
     pair.deliver(pair.b, address_of(1), req);
     RVT_OK(pair.b.accept(pair.b.next(CmEventType::kRequest).handle, CmPeers::answer()));
