@@ -44,7 +44,10 @@ std::array<Cntr*, 4> counters_of(const EpMsg& ep) noexcept {
 /// else that is under way ends silently, fi_endpoint(3).
 void end_pair(EpMsg& ep) noexcept {
     MsgDomain& msg = *ep.domain->msg;
-    ep.is_closing = true;
+    {
+        const util::Guard<DomainLock> guard(ep.domain->lock);
+        ep.is_closing = true;
+    }
     if (ep.srx != nullptr) {
         [[maybe_unused]] const util::Status flushed =
             ep.connection->qp().modify({.state = QpState::kErr}, QpMask::kState);
