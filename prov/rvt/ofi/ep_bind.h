@@ -13,6 +13,49 @@
 
 namespace rvt::ofi {
 
+/// Takes the source from each of them once, as it has joined them; they may be none.
+template <class Object>
+void leave_each(const core::ProgressSource& source, std::span<Object* const> objects) noexcept {
+    for (Object* const object : objects) {
+        if (object != nullptr) {
+            object->remove_source(source);
+        }
+    }
+}
+
+/// Has the source driven by who reads them, each once for each time that it is named; they may be
+/// none. Returns: EMFILE, ENOMEM, ENOSPC; none has it then that had not before.
+template <class Object>
+util::Status join_each(core::ProgressSource& source, std::span<Object* const> objects) {
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+        const util::Status joined =
+            objects[i] != nullptr ? objects[i]->add_source(source) : util::Status();
+        if (!joined.is_ok()) {
+            leave_each(source, objects.first(i));
+            return joined;
+        }
+    }
+    return util::kOk;
+}
+
+/// The same with all that an endpoint completes into.
+inline void leave_queues(const core::ProgressSource& source, std::span<Cq* const> queues,
+                         std::span<Cntr* const> counters) noexcept {
+    leave_each(source, queues);
+    leave_each(source, counters);
+}
+inline util::Status join_queues(core::ProgressSource& source, std::span<Cq* const> queues,
+                                std::span<Cntr* const> counters) {
+    util::Status joined = join_each(source, queues);
+    if (joined.is_ok()) {
+        joined = join_each(source, counters);
+        if (!joined.is_ok()) {
+            leave_each(source, queues);
+        }
+    }
+    return joined;
+}
+
 /// Returns: 0, -FI_EBADFLAGS, -FI_EDOMAIN, -FI_EINVAL where a queue is bound already.
 template <class Ep>
 int bind_cq(Ep& ep, Cq& cq, std::uint64_t flags) noexcept {

@@ -37,6 +37,14 @@ constexpr unsigned kControlRounds = 16;
 constinit std::array<fi_ops_msg, kLockPolicies> msg_ops = {ep_dgram_msg_ops<util::OwnerLock>(),
                                                            ep_dgram_msg_ops<util::SpinLock>()};
 
+std::array<Cq*, 2> queues_of(const EpDgram& ep) noexcept {
+    return {ep.tx_cq, ep.rx_cq};
+}
+
+std::array<Cntr*, 2> counters_of(const EpDgram& ep) noexcept {
+    return {ep.send_cntr, ep.recv_cntr};
+}
+
 core::Counter* counter_of(Cntr* cntr) noexcept {
     return cntr != nullptr ? &cntr->counter : nullptr;
 }
@@ -44,9 +52,8 @@ core::Counter* counter_of(Cntr* cntr) noexcept {
 // ---- close ----
 
 template <class Object>
-void leave(EpDgram& ep, Object* object) noexcept {
+void drop(Object* object) noexcept {
     if (object != nullptr) {
-        object->remove_source(ep.endpoint);
         object->users.drop();
     }
 }
@@ -56,10 +63,11 @@ int ep_dgram_close(fid* self) noexcept {
     if (ep.groups.is_any()) {
         return -FI_EBUSY;
     }
-    leave(ep, ep.tx_cq);
-    leave(ep, ep.rx_cq);
-    leave(ep, ep.send_cntr);
-    leave(ep, ep.recv_cntr);
+    leave_queues(ep.endpoint, queues_of(ep), counters_of(ep));
+    drop(ep.tx_cq);
+    drop(ep.rx_cq);
+    drop(ep.send_cntr);
+    drop(ep.recv_cntr);
     Domain& domain = *ep.domain;
     Av* const av = ep.av;
     Eq* const eq = ep.eq;
@@ -173,13 +181,6 @@ util::Status open_if_closed(EpDgram& ep) {
     return ep.endpoint.host() != nullptr ? util::kOk : open_at(ep, ep.bind);
 }
 
-template <class Object>
-void join(EpDgram& ep, Object* object, util::Status& joined) {
-    if (object != nullptr && joined.is_ok()) {
-        joined = object->add_source(ep.endpoint);
-    }
-}
-
 /// An endpoint that has its name already may be polled by the control thread.
 void bind_completion(EpDgram& ep) noexcept {
     const util::Guard<DomainLock> guard(ep.domain->lock);
@@ -214,10 +215,7 @@ int enable(EpDgram& ep) {
     bind_completion(ep);
     util::Status enabled = open_if_closed(ep);
     enabled = enabled.is_ok() ? watch_port(ep) : enabled;
-    join(ep, ep.tx_cq, enabled);
-    join(ep, ep.rx_cq, enabled);
-    join(ep, ep.send_cntr, enabled);
-    join(ep, ep.recv_cntr, enabled);
+    enabled = enabled.is_ok() ? join_queues(ep.endpoint, queues_of(ep), counters_of(ep)) : enabled;
     if (!enabled.is_ok()) {
         return to_fi(enabled);
     }

@@ -40,6 +40,19 @@ std::array<Cntr*, 4> counters_of(const EpMsg& ep) noexcept {
 
 // ---- close ----
 
+/// Takes the pair from the port, and what it had under way.
+void destroy_pair(EpMsg& ep) noexcept {
+    MsgDomain& msg = *ep.domain->msg;
+    msg.remove(ep);
+    ep.rc().destroy(std::move(ep.connection));
+    [[maybe_unused]] const util::Status destroyed = core::destroy_cq(ep.queue);
+    // From now on the NIC touches none of their buffers.
+    msg.give_back_all(*ep.sends);
+    if (ep.receives != nullptr) {
+        msg.give_back_all(*ep.receives);
+    }
+}
+
 /// Ends the pair. What it had taken from a shared queue goes back to the application; everything
 /// else that is under way ends silently, fi_endpoint(3).
 void end_pair(EpMsg& ep) noexcept {
@@ -54,24 +67,8 @@ void end_pair(EpMsg& ep) noexcept {
         const util::Guard<DomainLock> guard(ep.domain->lock);
         ep.drain_locked();
     }
-    for (Cq* cq : queues_of(ep)) {
-        if (cq != nullptr) {
-            cq->remove_source(msg);
-        }
-    }
-    for (Cntr* cntr : counters_of(ep)) {
-        if (cntr != nullptr) {
-            cntr->remove_source(msg);
-        }
-    }
-    msg.remove(ep);
-    ep.rc().destroy(std::move(ep.connection));
-    [[maybe_unused]] const util::Status destroyed = core::destroy_cq(ep.queue);
-    // From now on the NIC touches none of their buffers.
-    msg.give_back_all(*ep.sends);
-    if (ep.receives != nullptr) {
-        msg.give_back_all(*ep.receives);
-    }
+    leave_queues(msg, queues_of(ep), counters_of(ep));
+    destroy_pair(ep);
 }
 
 int ep_msg_close(fid* self) noexcept {
@@ -176,21 +173,6 @@ int check_bound(const EpMsg& ep) noexcept {
     return 0;
 }
 
-util::Status join_queues(EpMsg& ep) {
-    util::Status joined;
-    for (Cq* cq : queues_of(ep)) {
-        if (cq != nullptr && joined.is_ok()) {
-            joined = cq->add_source(*ep.domain->msg);
-        }
-    }
-    for (Cntr* cntr : counters_of(ep)) {
-        if (cntr != nullptr && joined.is_ok()) {
-            joined = cntr->add_source(*ep.domain->msg);
-        }
-    }
-    return joined;
-}
-
 /// Of what this layer can use, as much as the device has.
 std::uint32_t most(std::size_t usable, std::uint32_t limit) noexcept {
     return std::min(static_cast<std::uint32_t>(usable), limit);
@@ -282,8 +264,12 @@ int enable(EpMsg& ep) {
     }
     util::Status enabled = make_pair(ep);
     if (enabled.is_ok()) {
-        ep.domain->msg->add(ep);
-        enabled = join_queues(ep);
+        MsgDomain& msg = *ep.domain->msg;
+        msg.add(ep);
+        enabled = join_queues(msg, queues_of(ep), counters_of(ep));
+        if (!enabled.is_ok()) {
+            destroy_pair(ep);
+        }
     }
     if (!enabled.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot enable endpoint at %s: %s%s",

@@ -33,6 +33,10 @@ std::array<const RdmOps*, kLockPolicies> rdm_engine{};
 constexpr std::uint64_t kCntrBindFlags =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
+std::array<Cq*, 2> queues_of(const EpRdm& ep) noexcept {
+    return {ep.tx_cq, ep.rx_cq};
+}
+
 std::array<Cntr*, 6> counters_of(const EpRdm& ep) noexcept {
     const EpRdm::Counters& c = ep.counters;
     return {c.send, c.recv, c.read, c.write, c.remote_read, c.remote_write};
@@ -44,16 +48,14 @@ core::Counter* counter_of(Cntr* cntr) noexcept {
 
 // ---- close ----
 
-void leave_queues(EpRdm& ep) noexcept {
-    for (Cq* cq : {ep.tx_cq, ep.rx_cq}) {
+void drop_queues(EpRdm& ep) noexcept {
+    for (Cq* cq : queues_of(ep)) {
         if (cq != nullptr) {
-            cq->remove_source(*ep.engine);
             cq->users.drop();
         }
     }
     for (Cntr* cntr : counters_of(ep)) {
         if (cntr != nullptr) {
-            cntr->remove_source(*ep.engine);
             cntr->users.drop();
         }
     }
@@ -69,7 +71,8 @@ int ep_rdm_close(fid* self) noexcept {
         RVT_WARN(kEpCtrl, "cannot close endpoint: a peer copies to or from memory of this process");
         return to_fi(ended);
     }
-    leave_queues(ep);
+    leave_queues(*ep.engine, queues_of(ep), counters_of(ep));
+    drop_queues(ep);
     Domain& domain = *ep.domain;
     domain.remove_endpoint(*ep.engine);
     Av* const av = ep.av;
@@ -196,22 +199,6 @@ void choose_tables(EpRdm& ep) {
     ep.handle.atomic = (ep.caps & FI_ATOMIC) != 0 ? &ops->atomic : &absent_tables.atomic;
 }
 
-/// Joins the queues that the endpoint completes into, so that reading them drives it.
-util::Status join_queues(EpRdm& ep) {
-    util::Status joined;
-    for (Cq* cq : {ep.tx_cq, ep.rx_cq}) {
-        if (cq != nullptr && joined.is_ok()) {
-            joined = cq->add_source(*ep.engine);
-        }
-    }
-    for (Cntr* cntr : counters_of(ep)) {
-        if (cntr != nullptr && joined.is_ok()) {
-            joined = cntr->add_source(*ep.engine);
-        }
-    }
-    return joined;
-}
-
 int enable(EpRdm& ep) {
     if (ep.is_enabled) {
         return -FI_EOPBADSTATE;
@@ -226,10 +213,13 @@ int enable(EpRdm& ep) {
     }
     util::Status enabled = ep.engine->enable();
     if (enabled.is_ok()) {
-        enabled = join_queues(ep);
+        enabled = join_queues(*ep.engine, queues_of(ep), counters_of(ep));
     }
     if (enabled.is_ok()) {
         enabled = ep.domain->add_endpoint(*ep.engine);
+        if (!enabled.is_ok()) {
+            leave_queues(*ep.engine, queues_of(ep), counters_of(ep));
+        }
     }
     if (!enabled.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot enable endpoint at %s: %s", ep.attr.bind.to_string().c_str(),

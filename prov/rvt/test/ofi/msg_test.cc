@@ -7,10 +7,13 @@
 #include <span>
 #include <thread>
 
+#include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include "common/epoll_sets.h"
 #include "ofi/msg_pair.h"
+#include "util/unique_fd.h"
 
 using namespace rvt::test;  // NOLINT(google-build-using-namespace)
 
@@ -597,6 +600,39 @@ RVT_MSG_TEST(msg, endpoints_of_a_domain_connect_to_each_other) {
     end.next();
     end.next();
     RVT_EQ(byte, 'q');
+}
+
+/// What it had begun is taken back: it can be tried again, and takes nothing from others.
+RVT_MSG_TEST(msg, an_endpoint_that_cannot_join_a_queue_leaves_no_trace) {
+    const MsgPair pair;
+    const MsgEnd& end = pair.client.end;
+    fi_cq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    const auto tx_cq = opened<fid_cq>(
+        [&](fid_cq** cq) { return fi_cq_open(end.domain.get(), &attr, cq, nullptr); });
+    int set = -1;
+    RVT_OK(fi_control(&tx_cq->fid, FI_GETWAIT, &set));
+    const rvt::util::UniqueFd kept(dup(set));
+    const rvt::util::UniqueFd none(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    for (int i = 0; i < 2; ++i) {
+        const auto ep = opened<fid_ep>([&](fid_ep** made) {
+            return fi_endpoint(end.domain.get(), pair.client.info.get(), made, nullptr);
+        });
+        RVT_OK(fi_ep_bind(ep.get(), &end.eq->fid, 0));
+        RVT_OK(fi_ep_bind(ep.get(), &tx_cq->fid, FI_TRANSMIT));
+        RVT_OK(fi_ep_bind(ep.get(), &end.cq->fid, FI_RECV));
+        RVT_EQ(dup2(none.get(), set), set);
+        RVT_EQ(fi_enable(ep.get()), -FI_EINVAL);
+        RVT_EQ(dup2(kept.get(), set), set);
+        if (i == 0) {
+            RVT_OK(fi_enable(ep.get()));
+        }
+    }
+    char to = 0;
+    RVT_OK(fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr));
+    RVT_OK(fi_send(end.ep.get(), "1", 1, nullptr, 0, nullptr));
+    pair.server.next();
+    end.next();
 }
 
 RVT_MSG_TEST(msg, threads_may_call_at_will) {
