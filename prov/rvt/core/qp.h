@@ -108,6 +108,16 @@ class Qp : public Object {
     /// A verb-grade backend has taken the pair into a state on its own account.
     /// Threads: one at a time per pair, and not beside modify().
     void note_state(QpState state) noexcept { set_state(state); }
+    /// Its device has completed the last receive of a shared queue that the pair had taken, and
+    /// gives it no further one. Threads: any.
+    void note_last_receive() noexcept {
+        // release: pairs with the acquire in has_last_receive().
+        has_last_receive_.store(true, std::memory_order_release);
+    }
+    [[nodiscard]] bool has_last_receive() const noexcept {
+        // acquire: pairs with the release in note_last_receive(); who sees it finds what completed.
+        return has_last_receive_.load(std::memory_order_acquire);
+    }
 
     /// The core's version of post_recv.
     Status enqueue_recv(const RecvWr& wr) noexcept;
@@ -198,6 +208,7 @@ class Qp : public Object {
     std::atomic<QpState> state_{QpState::kReset};  // written with both locks held
     std::atomic<bool> overrun_{false};
     std::atomic<bool> may_read_{false};
+    std::atomic<bool> has_last_receive_{false};
     std::atomic<std::uint32_t> most_atomic_bytes_{0};
     bool established_ = false;  // guarded by rx_lock_
     QpAttr attr_;               // written with both locks held

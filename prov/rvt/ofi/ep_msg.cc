@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 
 #include "core/shortage.h"
 #include "ofi/address_format.h"
@@ -30,6 +32,8 @@ using State = core::RcConnection::State;
 
 constexpr std::uint64_t kCntrBindFlags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
 constexpr std::size_t kDefaultSize = 256;
+constexpr std::chrono::milliseconds kLastReceiveTime{1000};
+constexpr std::chrono::microseconds kLastReceivePause{50};
 
 std::array<Cq*, 2> queues_of(const EpMsg& ep) noexcept {
     return {ep.tx_cq, ep.rx_cq};
@@ -53,6 +57,28 @@ void destroy_pair(EpMsg& ep) noexcept {
     }
 }
 
+/// A NIC gives back what a pair has taken from a shared queue some time after it has been told that
+/// the pair ends, and says when that was the last. Not every driver does: the others, once they are
+/// known, have a hundredth of the time.
+void await_last_receive(EpMsg& ep) noexcept {
+    using Clock = std::chrono::steady_clock;
+    MsgDomain& msg = *ep.domain->msg;
+    const Clock::time_point end =
+        Clock::now() + (msg.tells_last_receive() ? kLastReceiveTime : kLastReceiveTime / 100);
+    bool is_last = false;
+    while (!is_last && Clock::now() < end && !ep.rc().device().is_going()) {
+        is_last = ep.connection->qp().has_last_receive();
+        {
+            const util::Guard<DomainLock> guard(ep.domain->lock);
+            ep.drain_locked();
+        }
+        if (!is_last) {
+            std::this_thread::sleep_for(kLastReceivePause);
+        }
+    }
+    msg.note_last_receive(is_last || ep.rc().device().is_going());
+}
+
 /// Ends the pair. What it had taken from a shared queue goes back to the application; everything
 /// else that is under way ends silently, fi_endpoint(3).
 void end_pair(EpMsg& ep) noexcept {
@@ -62,8 +88,12 @@ void end_pair(EpMsg& ep) noexcept {
         ep.is_closing = true;
     }
     if (ep.srx != nullptr) {
-        [[maybe_unused]] const util::Status flushed =
-            ep.connection->qp().modify({.state = QpState::kErr}, QpMask::kState);
+        core::Qp& pair = ep.connection->qp();
+        const bool has_received = pair.state() != QpState::kReset && pair.state() != QpState::kInit;
+        const util::Status flushed = pair.modify({.state = QpState::kErr}, QpMask::kState);
+        if (ep.srx->nic_queue != nullptr && has_received && flushed.is_ok()) {
+            await_last_receive(ep);
+        }
         const util::Guard<DomainLock> guard(ep.domain->lock);
         ep.drain_locked();
     }

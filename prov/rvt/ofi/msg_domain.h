@@ -3,6 +3,7 @@
 // progress. Reading any queue of theirs moves all of them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -81,6 +82,16 @@ class MsgDomain final : public core::ProgressSource {
     /// Whether the NIC completes nothing more that its endpoints have taken from that queue.
     [[nodiscard]] bool are_flushed_locked(const Srx& srx) const noexcept;
 
+    /// Whether the NIC is thought to say when a pair gives back its last receive of a shared queue:
+    /// it has not been waited for in vain. Threads: any.
+    [[nodiscard]] bool tells_last_receive() const noexcept {
+        return tells_last_receive_.load(
+            std::memory_order_relaxed);  // relaxed: nothing goes with it
+    }
+    void note_last_receive(bool is_told) noexcept {
+        tells_last_receive_.store(is_told, std::memory_order_relaxed);  // relaxed: as above
+    }
+
     util::Status arm_locked() noexcept override;
     void disarm_locked() noexcept override;
     int wake_fd() const noexcept override { return wake_set_.get(); }
@@ -107,6 +118,7 @@ class MsgDomain final : public core::ProgressSource {
     std::mutex uses_lock_;  // of opening and releasing; order: before the domain's lock
     std::vector<std::unique_ptr<MsgPortUse>> uses_;  // changes under both locks
     std::vector<EpMsg*> endpoints_;                  // under the domain's lock
+    std::atomic<bool> tells_last_receive_{true};
     util::UniqueFd timer_;     // runs out when something is due while everybody sleeps
     util::UniqueFd wake_set_;  // of all ports and channels, and the timer
 };

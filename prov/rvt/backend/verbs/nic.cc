@@ -334,6 +334,7 @@ void Nic::take_events() noexcept {
             case IBV_EVENT_QP_REQ_ERR: fail(event, EventType::kQpReqErr); break;
             case IBV_EVENT_QP_ACCESS_ERR: fail(event, EventType::kQpAccessErr); break;
             case IBV_EVENT_QP_LAST_WQE_REACHED:
+                pair_of(event).note_last_receive();
                 pair_of(event).raise(EventType::kQpLastWqeReached);
                 break;
             default: break;  // nothing that an endpoint would not learn by its completions

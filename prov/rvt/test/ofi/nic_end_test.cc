@@ -105,6 +105,22 @@ Test(nic_end, receives_that_endpoints_share_end_with_the_last_of_them) {
     RVT_EQ(with.receive(with.srx), -FI_ENODEV);
 }
 
+/// The pair that had taken it, for a message of which a part had come, gives it back late.
+Test(nic_end, a_shared_receive_of_an_endpoint_that_is_closed_comes_back) {
+    World on;
+    Endpoints with(true);
+    fid_ep* const ep = with.connected();
+    RVT_EQ(with.receive(with.srx), 0);
+    on.mock.begin_message_to(on.mock.last_pair->qp_num);
+    on.mock.looks_before_flush = 10;
+    {
+        const std::jthread events = take_events();
+        RVT_EQ(fi_close(&ep->fid), 0);
+    }
+    std::erase(with.opened, ep);
+    RVT_EQ(with.canceled(), 1);
+}
+
 Test(nic_end, nothing_more_is_taken) {
     World on;
     Endpoints with;

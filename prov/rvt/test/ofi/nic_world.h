@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/verbs/mock_cm.h"
@@ -133,6 +134,15 @@ inline void report(rdma_cm_event_type type) {
     report({.type = type});
 }
 
+/// Takes what happens to the NIC, as the control thread does otherwise.
+inline std::jthread take_events() {
+    return std::jthread([](const std::stop_token& end) {
+        while (!end.stop_requested()) {
+            world->nic->take_events();
+        }
+    });
+}
+
 // ---- the application ----
 
 class Endpoints {
@@ -163,6 +173,7 @@ class Endpoints {
         }
     }
     ~Endpoints() {
+        const std::jthread events = srx != nullptr ? take_events() : std::jthread();
         for (fid_ep* const ep : opened) {
             RVT_EQ(fi_close(&ep->fid), 0);
         }

@@ -40,6 +40,7 @@ struct MockSrq : ibv_srq {
     std::deque<Receive> receives;
 };
 std::vector<MockPair*> pairs;
+std::vector<MockPair*> late_pairs;  // that have ended, see MockNic::looks_before_flush
 std::vector<MockSrq*> shared_queues;
 
 MockPair* pair_of(std::uint32_t qpn) {
@@ -80,6 +81,16 @@ void tell(ibv_event_type type, ibv_qp* pair) {
     mock->events.push_back(event);
 }
 
+/// What it has taken of a shared queue.
+void flush_held(MockPair& pair) {
+    for (const Receive& receive : std::exchange(pair.held, {})) {
+        complete(pair, receive.wr_id, IBV_WC_WR_FLUSH_ERR, true);
+    }
+    if (pair.qp_base.srq != nullptr && mock->tells_last_receive) {
+        tell(IBV_EVENT_QP_LAST_WQE_REACHED, &pair.qp_base);
+    }
+}
+
 /// What is under way completes, with `first` to begin with.
 void end_pair(MockPair& pair, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR) {
     if (pair.now == IBV_QPS_ERR) {
@@ -94,19 +105,17 @@ void end_pair(MockPair& pair, ibv_wc_status first = IBV_WC_WR_FLUSH_ERR) {
         complete(pair, frame.wr_id, std::exchange(first, IBV_WC_WR_FLUSH_ERR), false);
     }
     pair.waiting.clear();
-    for (const Receive& receive : pair.held) {
-        complete(pair, receive.wr_id, IBV_WC_WR_FLUSH_ERR, true);
+    if (mock->looks_before_flush != 0) {
+        late_pairs.push_back(&pair);
+    } else {
+        flush_held(pair);
     }
-    pair.held.clear();
     for (const bool is_receive : {false, true}) {
         for (const std::uint64_t posted : std::exchange(pair.posted(is_receive), {})) {
             if (mock->flushes) {
                 complete(pair, posted, IBV_WC_WR_FLUSH_ERR, is_receive);
             }
         }
-    }
-    if (pair.qp_base.srq != nullptr && mock->tells_last_receive) {
-        tell(IBV_EVENT_QP_LAST_WQE_REACHED, &pair.qp_base);
     }
 }
 
@@ -288,6 +297,11 @@ int poll_cq(ibv_cq* queue, int most, ibv_wc* to) {
         to[taken] = entries.front();
         entries.pop_front();
     }
+    if (!late_pairs.empty() && --mock->looks_before_flush == 0) {
+        for (MockPair* const pair : std::exchange(late_pairs, {})) {
+            flush_held(*pair);
+        }
+    }
     return taken;
 }
 int req_notify_cq(ibv_cq* queue, int) {
@@ -418,6 +432,7 @@ int destroy_qp(ibv_qp* which) {
     std::erase_if(mock->events,
                   [&](const ibv_async_event& event) { return event.element.qp == which; });
     std::erase(pairs, &MockPair::of(which));
+    std::erase(late_pairs, &MockPair::of(which));
     const int destroyed = destroy(&MockPair::of(which));
     guard.unlock();
     if (const auto told = std::exchange(mock->when_pair_is_gone, nullptr)) {

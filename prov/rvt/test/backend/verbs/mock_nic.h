@@ -55,6 +55,9 @@ class MockNic {
     bool takes_receives = false;                    // posted to pairs; else ENOMEM
     bool flushes = true;  // those, and sends without a peer, when their pair ends
     bool extends = true;  // it has the extended verbs
+    // After so many looks into queues comes what a pair that ends has taken of a shared queue, and
+    // the word that this was the last; 0: at once.
+    unsigned looks_before_flush = 0;
     std::chrono::microseconds send_takes{0};  // to post it, at least
     // To a pair without a peer; beyond it ENOMEM or, as rxe has it, ENOSPC by the extended verbs.
     std::size_t most_sends = ~std::size_t{0};
