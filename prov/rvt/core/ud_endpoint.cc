@@ -527,8 +527,8 @@ unsigned UdEndpoint::poll_locked() noexcept {
 
 void UdEndpoint::run_shared_locked(unsigned moved) noexcept {
     resolver_->run_locked(*av_);
-    if (moved != 0 && sleepers.may_others_sleep()) [[unlikely]] {
-        ask_for_notice_locked();  // another thread sleeps on
+    if (moved != 0 && sleepers.may_any_sleep()) [[unlikely]] {
+        ask_for_notice_locked();  // somebody sleeps on
     }
 }
 

@@ -38,13 +38,15 @@ void disarm_locked(Cq& cq) noexcept {
 /// Arms the queue, and its endpoints by `arm`. False: there is something to read, or an endpoint
 /// has work.
 bool arm_locked(Cq& cq, bool (Progressors::*arm)() noexcept) noexcept {
+    // relaxed: the flag is set before the descriptor is written, which orders it.
+    if (!cq.queue->is_empty() || cq.is_signalled.load(std::memory_order_relaxed)) {
+        return false;
+    }
     // While others sleep, what woke them must stay readable until they have seen it.
     if (!cq.progressors.sleepers().are_counted()) {
         cq.queue->clear_wake_fd();
     }
-    // relaxed: the flag is set before the descriptor is written, which orders it.
-    if (!cq.queue->is_empty() || cq.is_signalled.load(std::memory_order_relaxed) ||
-        !cq.queue->arm().is_ok()) {
+    if (!cq.queue->arm().is_ok()) {
         return false;
     }
     if (!cq.domain->may_sleep_locked() || !(cq.progressors.*arm)()) {

@@ -222,8 +222,8 @@ unsigned MsgDomain::drain_locked() noexcept {
     for (EpMsg* const ep : endpoints_) {
         const unsigned drained = ep->drain_locked();
         completed += drained;
-        if (drained != 0 && sleepers.may_others_sleep()) [[unlikely]] {
-            completed += ep->arm_drained_locked();  // another thread sleeps on
+        if (drained != 0 && sleepers.may_any_sleep()) [[unlikely]] {
+            completed += ep->arm_drained_locked();  // somebody sleeps on
         }
     }
     return completed;

@@ -86,9 +86,9 @@ bool Progressors::arm_for_waiter_locked() noexcept {
     if (arm_all_locked()) {
         return true;
     }
-    sleepers_.forget_caller();
+    sleepers_.take_back();
     for_each([](Progressor& progressor) {
-        progressor.source->sleepers.forget_caller();
+        progressor.source->sleepers.take_back();
         progressor.source->disarm_locked();
     });
     return false;

@@ -39,8 +39,8 @@ class ThreadedConnector final : public Connector {
             board_->wake_peer(link);
         }
     }
-    void note_polling() noexcept override {
-        post([](Switchboard& board) { board.note_polling(); });
+    void note_polling(bool has_sleepers) noexcept override {
+        post([has_sleepers](Switchboard& board) { board.note_polling(has_sleepers); });
     }
     void request_region(std::uint64_t link, std::uint64_t key) noexcept override {
         post([link, key](Switchboard& board) { board.request_region(link, key); });

@@ -177,7 +177,8 @@ class Connector {
     /// Tells that the application polls, and peers need not wake anybody: the control thread looks
     /// whether it goes on, and when it does not makes progress and calls control_arm(), for the
     /// application (has_auto_progress) or for threads of it that sleep. Cost: a system call.
-    virtual void note_polling() noexcept = 0;
+    /// @param has_sleepers  Whether there are such threads.
+    virtual void note_polling(bool has_sleepers) noexcept = 0;
     /// Asks for the peer's region of that key, to map it. The answer comes as kRegion, at once or
     /// never when the connection ends before. Errors: EACCES (its find_region() says no), ENXIO (it
     /// is ordinary memory), ENOENT (no descriptor leads to it), EMEDIUMTYPE (not kept in memory),

@@ -105,17 +105,28 @@ void Station::note_polling() noexcept {
     if (armed == 0) {
         return;
     }
-    // Whoever else sleeps is told by who polls; the connector notices when nobody does any more.
-    const bool must_watch = has_auto_progress_ || sleepers_->may_others_sleep();
-    // relaxed: a late sight of its end costs a message to the connector.
-    if (episode_of(armed) != 0 && must_watch && !is_watched_.load(std::memory_order_relaxed) &&
-        connector_) {
-        is_watched_.store(true, std::memory_order_relaxed);  // relaxed: the message orders it
-        connector_->note_polling();
+    if (episode_of(armed) != 0) {
+        end_episode();
     }
     const bool is_long_awake = poll_count() - armed_at_poll_ >= kLongAwake;
     // relaxed: a late sight costs senders a fence, or a needless wake-up.
     page_->armed.store(is_long_awake ? 0 : armed & kFenceFirst, std::memory_order_relaxed);
+}
+
+/// Whoever else sleeps is told by who polls; the connector notices when nobody does any more, and
+/// rests itself. Those whom the caller's own thread has announced are woken.
+void Station::end_episode() noexcept {
+    const bool has_sleepers = sleepers_->may_others_sleep();
+    const bool must_watch = has_auto_progress_ || has_sleepers;
+    // relaxed: a late sight of either costs a message to the connector.
+    const bool is_asleep = is_control_asleep_.load(std::memory_order_relaxed);
+    if ((must_watch || is_asleep) && !is_watched_.load(std::memory_order_relaxed) && connector_) {
+        is_watched_.store(must_watch, std::memory_order_relaxed);  // relaxed: the message orders it
+        connector_->note_polling(has_sleepers);
+    }
+    if (sleepers_->tell()) {
+        wake_owner();
+    }
 }
 
 std::uint32_t Station::next_episode() noexcept {
@@ -172,6 +183,9 @@ void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {
 void Station::drain() noexcept {
     eventfd_t ignored = 0;
     has_drained_ = eventfd_read(wake_fd_.get(), &ignored) == 0;
+    if (has_drained_) {
+        sleepers_->untell();
+    }
 }
 
 void Station::disarm() noexcept {
@@ -181,6 +195,9 @@ void Station::disarm() noexcept {
     // relaxed: ordered by the fence.
     if (sleepers_->may_others_sleep() || is_control_asleep_.load(std::memory_order_relaxed)) {
         return;
+    }
+    if (sleepers_->tell()) {
+        wake_owner();
     }
     // relaxed: our own word; a late sight costs a peer one needless wake-up.
     const std::uint32_t armed = page_->armed.load(std::memory_order_relaxed);
@@ -207,6 +224,14 @@ bool Station::goes_on_watching() noexcept {
         is_watched_.store(true, std::memory_order_relaxed);  // relaxed: as in note_polling()
     }
     return goes_on;
+}
+
+void Station::wake_who_sleeps() noexcept {
+    // relaxed: by the control thread under the lock, or on its way back to it.
+    const bool is_control_asleep = is_control_asleep_.load(std::memory_order_relaxed);
+    if (sleepers_->may_others_sleep() || is_control_asleep || sleepers_->tell()) {
+        wake_owner();
+    }
 }
 
 void Station::give_back_wake() noexcept {

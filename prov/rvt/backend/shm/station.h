@@ -121,7 +121,7 @@ class Station {
     RVT_ALWAYS_INLINE void wake_sleepers() noexcept {
         // relaxed: our own word.
         if (episode_of(page_->armed.load(std::memory_order_relaxed)) != 0) [[unlikely]] {
-            wake_owner();
+            wake_who_sleeps();
         }
     }
     int wake_fd() const noexcept { return wake_fd_.get(); }
@@ -140,6 +140,8 @@ class Station {
     static constexpr std::uint64_t kLongAwake = 64;
 
     [[gnu::cold]] void note_polling() noexcept;
+    void end_episode() noexcept;
+    [[gnu::cold]] void wake_who_sleeps() noexcept;
     std::uint32_t next_episode() noexcept;
     void drain() noexcept;
     /// @param is_ordered  A fence is enough: whoever looks at the word fences before.

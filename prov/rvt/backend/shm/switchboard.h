@@ -75,7 +75,7 @@ class Switchboard final : public util::ControlThread::Handler,
     void connect(const util::SockAddr& address);
     void close(std::uint64_t link);
     void request_region(std::uint64_t link, std::uint64_t key);
-    void note_polling() { ticker_.note_polling(); }
+    void note_polling(bool has_sleepers) { ticker_.note_polling(has_sleepers); }
     /// See Connector::is_in_use().
     bool is_in_use(std::uint64_t mark) const noexcept;
     /// Threads: any.

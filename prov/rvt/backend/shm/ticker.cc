@@ -48,8 +48,8 @@ void Ticker::note_connected() {
     }
 }
 
-void Ticker::note_polling() {
-    has_sleepers_ = !has_auto_progress_;
+void Ticker::note_polling(bool has_sleepers) {
+    has_sleepers_ = (has_sleepers_ || has_sleepers) && !has_auto_progress_;
     watch_application();
 }
 

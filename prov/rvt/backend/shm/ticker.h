@@ -28,8 +28,8 @@ class Ticker final : public util::ControlThread::Handler {
     /// The endpoint is connected to another peer, for whom operations may wait. If the application
     /// does not poll, which it need not do to have them sent, they are sent in its stead.
     void note_connected();
-    /// The application polls, while threads of it may sleep that are woken when it ceases to.
-    void note_polling();
+    /// The application polls; threads of it may sleep that are to be woken when it ceases to.
+    void note_polling(bool has_sleepers);
 
     void on_ready(std::uint32_t events) override;
     void on_timer() override;

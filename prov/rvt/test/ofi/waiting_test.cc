@@ -221,6 +221,22 @@ Test(waiting, a_descriptor_wakes_though_another_thread_has_been_awake, .timeout 
     }
 }
 
+/// Whoever calls fi_trywait, it is not said who sleeps on the descriptor.
+Test(waiting, a_descriptor_wakes_though_who_asked_goes_on, .timeout = 60) {
+    Pair pair(for_threads());
+    connect(pair);
+    int fd = -1;
+    RVT_OK(fi_control(&pair.b.cq->fid, FI_GETWAIT, &fd));
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    fid* fids[] = {&pair.b.cq->fid};
+    RVT_OK(fi_trywait(pair.b.open.fabric.get(), fids, 1));
+    read_a_counter_often(pair.b);
+    send_to_who_sleeps(pair);
+    pollfd source{fd, POLLIN, 0};
+    RVT_EQ(poll(&source, 1, 20000), 1);
+}
+
 Test(waiting, who_sleeps_hears_of_what_another_thread_has_posted, .timeout = 60) {
     for (const fi_progress progress : {FI_PROGRESS_MANUAL, FI_PROGRESS_AUTO}) {
         EndOptions options = for_threads();

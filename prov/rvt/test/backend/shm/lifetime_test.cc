@@ -312,7 +312,7 @@ Test(lifetime, of_a_connector_ends_quietly_in_a_forked_child, .timeout = 60) {
     Process child([&](Process&) {
         endpoint.connector().connect(other.address());
         endpoint.connector().wake_peer(peering->link);
-        endpoint.connector().note_polling();
+        endpoint.connector().note_polling(false);
         endpoint.connector().close(peering->link);
         // Memory is there, and is not the parent's.
         *peering->outbox.at<std::uint64_t>(kSmallLinesOffset) = 1;

@@ -140,6 +140,26 @@ Test(ticker, makes_progress_at_each_write_once_armed, .timeout = 30) {
     }
 }
 
+Test(ticker, listens_no_longer_than_until_the_application_polls, .timeout = 30) {
+    Pair pair;
+    TestEndpoint& b = pair.b;
+    pair.ask();
+    RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 1; }));
+    b.connector().note_polling(false);
+    RVT_ASSERT(b.wait_until([&] { return b.disarm_calls == 1; }));
+    RVT_EQ(eventfd_write(pair.at_a->wake_fd.get(), 1), 0);
+    pair.await_answer();
+    RVT_ASSERT(b.wait_until([&] { return b.progress_calls == 1; }));
+}
+
+Test(ticker, leaves_it_to_sleepers_when_who_polled_beside_them_has_ceased, .timeout = 30) {
+    Pair pair;
+    TestEndpoint& b = pair.b;
+    b.connector().note_polling(true);
+    RVT_ASSERT(b.wait_until([&] { return b.arm_calls == 1 && b.disarm_calls == 1; }));
+    RVT_EQ(b.progress_calls, 1);
+}
+
 Test(ticker, takes_over_when_nobody_polls, .timeout = 30) {
     TestEndpoint a({.has_auto_progress = true});
     RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 1; }));
@@ -150,7 +170,7 @@ Test(ticker, comes_back_after_the_application_polled_again, .timeout = 30) {
     RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 1; }));
     // relaxed: a count.
     a.polls.fetch_add(1, std::memory_order_relaxed);
-    a.connector().note_polling();
+    a.connector().note_polling(false);
     RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 2; }, std::chrono::milliseconds(500)));
 }
 
