@@ -236,12 +236,25 @@ class PostedQueue {
         if (ring_.size() > ring_.capacity() / 2) {
             return ring_.grow();
         }
+        clamp_indexed_end();
+        const bool is_blank = indexed_end_ == ring_.head();
+        const util::Status fits = is_blank ? util::kOk : fit_links();
+        if (!fits.is_ok()) {
+            return fits;
+        }
         compact();
         return util::kOk;
     }
 
-    void compact() noexcept {
+    // The ring may have grown since the links were made for it.
+    // Returns: ENOMEM, and then nothing has changed.
+    util::Status fit_links() noexcept {
         clamp_indexed_end();
+        return links_.reserve(ring_.capacity(), ring_.head(), indexed_end_);
+    }
+
+    // Precondition: fit_links(), unless nothing is indexed; positions move all over the ring.
+    void compact() noexcept {
         indexed_end_ = ring_.skip_holes(indexed_end_);
         const bool is_all = indexed_end_ == ring_.tail();
         std::uint32_t new_end = indexed_end_;
@@ -310,8 +323,7 @@ class PostedQueue {
 
     // Indexes what was posted since the last time. Returns: false when there is no memory for that.
     bool index_the_rest() noexcept {
-        clamp_indexed_end();
-        if (!links_.reserve(ring_.capacity(), ring_.head(), indexed_end_).is_ok()) {
+        if (!fit_links().is_ok()) {
             return false;
         }
         for (; indexed_end_ != ring_.tail(); ++indexed_end_) {

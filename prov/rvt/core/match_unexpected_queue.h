@@ -214,6 +214,12 @@ class UnexpectedQueue {
                 end = ring.tail();
             }
         }
+        // The ring may have grown since the links were made for it.
+        // Returns: ENOMEM, and then nothing has changed.
+        util::Status fit_links(const MatchRing<Entry>& ring) noexcept {
+            clamp(ring);
+            return links.reserve(ring.capacity(), ring.head(), end);
+        }
         void release() noexcept {
             table.release();
             links.release();
@@ -259,14 +265,22 @@ class UnexpectedQueue {
         if (!ring_.is_long() || ring_.size() > ring_.capacity() / 2) {
             return ring_.grow();
         }
+        for (Index& each : used()) {
+            each.clamp(ring_);
+            const bool is_blank = each.end == ring_.head();
+            const util::Status fits = is_blank ? util::kOk : each.fit_links(ring_);
+            if (!fits.is_ok()) {
+                return fits;
+            }
+        }
         compact();
         return util::kOk;
     }
 
+    // Precondition: fit_links() of each index that has entries; positions move all over the ring.
     void compact() noexcept {
         std::array<std::uint32_t, kMaxIndexes> new_end{};
         for (unsigned i = 0; i < used_; ++i) {
-            indexes_[i].clamp(ring_);
             new_end[i] = indexes_[i].end = ring_.skip_holes(indexes_[i].end);
         }
         const std::uint32_t old_tail = ring_.tail();
@@ -286,8 +300,7 @@ class UnexpectedQueue {
 
     // Adds what has arrived since the last time. Returns: false when there is no memory for that.
     bool index_the_rest(Index& index) noexcept {
-        index.clamp(ring_);
-        if (!index.links.reserve(ring_.capacity(), ring_.head(), index.end).is_ok()) {
+        if (!index.fit_links(ring_).is_ok()) {
             return false;
         }
         for (; index.end != ring_.tail(); ++index.end) {

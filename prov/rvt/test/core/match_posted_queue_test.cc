@@ -258,6 +258,29 @@ Test(match_posted_queue, bursts_behind_receives_that_nobody_matches_are_found) {
     RVT_EQ(queue.size(), 101);
 }
 
+/// Room for more is made without a question in between: nobody has told the index of the growth.
+Test(match_posted_queue, index_that_was_not_asked_while_the_queue_grew_keeps_its_receives) {
+    Queue queue;
+    std::vector<MatchRecord> r(513, MatchRecord{.tag = 2, .source = 7});
+    for (std::uint32_t i = 0; i < 100; ++i) {
+        r[i].tag = i < 4 ? 0 : i < 40 ? 2 : 1;
+        push(queue, r[i]);
+    }
+    RVT_ASSERT(queue.peek_match(1, 7) == &r[40]);
+    for (std::uint32_t i = 100; i < 512; ++i) {
+        push(queue, r[i]);
+    }
+    for (std::uint32_t i = 4; i < 387; ++i) {
+        if (i < 40 || (i >= 100 && i < 196) || i >= 256) {
+            queue.remove(&r[i]);
+        }
+    }
+    push(queue, r[512]);  // closes the holes
+    for (std::uint32_t i = 40; i < 100; ++i) {
+        RVT_ASSERT(queue.match(1, 7) == &r[i]);
+    }
+}
+
 Test(match_posted_queue, short_queues_agree_with_the_model) {
     test::for_each_seed(20, [](std::uint64_t seed) {
         walk({.seed = seed, .tags = 8, .length = 40, .masks = {0, 3, ~0ull}});

@@ -215,6 +215,29 @@ Test(match_unexpected_queue, bursts_behind_messages_that_nobody_asks_for_are_fou
     RVT_EQ(queue.size(), 101);
 }
 
+/// Room for more is made without a question in between: nobody has told the index of the growth.
+Test(match_unexpected_queue, index_that_was_not_asked_while_the_queue_grew_keeps_its_messages) {
+    Queue queue;
+    std::vector<MatchRecord> m(513, MatchRecord{.tag = 2, .source = 7});
+    for (std::uint32_t i = 0; i < 100; ++i) {
+        m[i].tag = i < 4 ? 0 : i < 40 ? 2 : 1;
+        RVT_ASSERT(queue.push(m[i].tag, 7, &m[i]).is_ok());
+    }
+    RVT_ASSERT(queue.peek(1, 0, 7) == &m[40]);
+    for (std::uint32_t i = 100; i < 512; ++i) {
+        RVT_ASSERT(queue.push(2, 7, &m[i]).is_ok());
+    }
+    for (std::uint32_t i = 4; i < 387; ++i) {
+        if (i < 40 || (i >= 100 && i < 196) || i >= 256) {
+            queue.remove(&m[i]);
+        }
+    }
+    RVT_ASSERT(queue.push(2, 7, &m[512]).is_ok());  // closes the holes
+    for (std::uint32_t i = 40; i < 100; ++i) {
+        RVT_ASSERT(queue.match(1, 0, 7) == &m[i]);
+    }
+}
+
 Test(match_unexpected_queue, short_queues_agree_with_the_model) {
     test::for_each_seed(20, [](std::uint64_t seed) {
         walk({.seed = seed, .tags = 8, .length = 40, .masks = {0, 3, ~0ull}});
