@@ -63,6 +63,7 @@ RdEngine<Lock, Host>::~RdEngine() {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::bind(const RdCompletion& completion, AddressVector* av) noexcept {
     util::Guard guard(lock_);
+    match_late();  // who looks at a new counter may make no progress
     completion_ = completion;
     tx_cq_ = completion.tx_cq;
     rx_cq_ = completion.rx_cq;

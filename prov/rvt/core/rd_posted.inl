@@ -205,11 +205,12 @@ RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::has_unexpected() const noexcept {
 }
 
 /// Whether a tagged receive may be compared with the messages that wait when progress is made. Who
-/// sleeps, or looks at a counter, may not make any before it expects the message.
+/// sleeps, or looks at a counter, may not make any before it expects the message; but none is
+/// compared before those that wait already.
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::matches_late() const noexcept {
-    return unexpected_tagged_.is_long() && recv_counter_ == nullptr && rx_cq_ != nullptr &&
-           !rx_cq_->is_armed();
+    return late_count_ != 0 || (unexpected_tagged_.is_long() && recv_counter_ == nullptr &&
+                                rx_cq_ != nullptr && !rx_cq_->is_armed());
 }
 
 /// Compares a receive with a long queue of waiting messages when progress is made, or when there

@@ -45,6 +45,27 @@ bool has_come(End& end, std::uint64_t tag, std::uint64_t flags = FI_PEEK) {
     return got == 1;
 }
 
+/// Ends that compare a receive late when many messages wait.
+EndOptions late_options() {
+    EndOptions options;
+    options.caps = FI_TAGGED | FI_DIRECTED_RECV;
+    options.data_progress = FI_PROGRESS_MANUAL;
+    options.has_recv_counter = false;
+    return options;
+}
+
+/// Lets as many messages wait at b as make its queue long.
+void fill_long(Pair& pair) {
+    constexpr std::uint64_t kFirst = 1000;
+    constexpr std::uint64_t kLast = kFirst + 80;
+    for (std::uint64_t tag = kFirst; tag <= kLast; ++tag) {
+        pair.post([&] { return fi_tinject(pair.a.ep.get(), "-", 2, pair.a.peer, tag); });
+    }
+    while (!has_come(pair.b, kLast)) {
+        pair.drive();
+    }
+}
+
 }  // namespace
 
 Test(messages, a_message_arrives_with_its_length_and_flags) {
@@ -263,6 +284,24 @@ Test(messages, only_tagged_receives_wait_for_their_source_if_only_they_are_to) {
     RVT_ASSERT(pair.b.next().op_context == in);
     RVT_ASSERT(text(in) == "2");
     RVT_ASSERT(text(tagged_in).empty());
+}
+
+Test(messages, are_received_in_order_when_a_counter_is_bound_in_between) {
+    Pair pair(late_options());
+    fid_ep* const b = pair.b.ep.get();
+    for (const char* const what : {"1", "2"}) {
+        pair.post([&] { return fi_tinject(pair.a.ep.get(), what, 2, pair.a.peer, 7); });
+    }
+    fill_long(pair);
+    char first[8] = "";
+    char second[8] = "";
+    RVT_OK(fi_trecv(b, first, sizeof first, nullptr, FI_ADDR_UNSPEC, 7, 0, first));
+    RVT_OK(fi_ep_bind(b, &pair.b.cntrs[1]->fid, FI_RECV));
+    RVT_OK(fi_trecv(b, second, sizeof second, nullptr, FI_ADDR_UNSPEC, 7, 0, second));
+    pair.b.next();
+    pair.b.next();
+    RVT_ASSERT(text(first) == "1");
+    RVT_ASSERT(text(second) == "2");
 }
 
 Test(messages, a_peek_finds_claims_and_discards) {

@@ -19,7 +19,8 @@ struct EndOptions {
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;
     bool is_selective = false;
-    bool has_queue = true;  // else counters alone
+    bool has_queue = true;         // else counters alone
+    bool has_recv_counter = true;  // else it is open, and not bound
     std::uint32_t version = kVersion;
     fi_wait_obj wait_obj = FI_WAIT_UNSPEC;
     std::size_t cq_size = 0;
@@ -77,6 +78,9 @@ struct End {
                                         FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
         for (std::size_t i = 0; i < cntrs.size(); ++i) {
             cntrs[i] = open.cntr();
+            if (events[i] == FI_RECV && !options.has_recv_counter) {
+                continue;
+            }
             RVT_OK(fi_ep_bind(ep.get(), &cntrs[i]->fid, events[i]));
         }
         RVT_OK(fi_enable(ep.get()));
