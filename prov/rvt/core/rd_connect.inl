@@ -204,8 +204,11 @@ bool RdEngine<Lock, Host>::is_referred_to(const Peer& peer) noexcept {
                    peer.is_busy || peer.has_work();
     inbound_.for_each_taken([&](const RdInbound& inbound) { is_used |= inbound.peer == &peer; });
     const auto is_directed = [&](const RdRxEntry& entry) { return entry.source == peer.id; };
+    const std::span<const RdLateReceive> late(late_.data(), late_count_);
     return is_used || posted_tagged_.find(is_directed) != nullptr ||
-           posted_messages_.find(is_directed) != nullptr;
+           posted_messages_.find(is_directed) != nullptr ||
+           std::any_of(late.begin(), late.end(),
+                       [&](const RdLateReceive& each) { return is_directed(*each.entry); });
 }
 
 template <class Lock, class Host>

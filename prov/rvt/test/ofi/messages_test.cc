@@ -304,6 +304,29 @@ Test(messages, are_received_in_order_when_a_counter_is_bound_in_between) {
     RVT_ASSERT(text(second) == "2");
 }
 
+/// The receive has not been compared with what waits when its peer leaves the address vector.
+Test(messages, of_a_new_peer_are_not_for_who_waits_for_one_that_was_removed) {
+    const EndOptions options = late_options();
+    Pair pair(options);
+    End removed(options);
+    End added(options);
+    End& b = pair.b;
+    fill_long(pair);
+    char never[8] = "";
+    char in[8] = "";
+    fi_addr_t number = Pair::introduce(b, removed);
+    RVT_OK(fi_trecv(b.ep.get(), never, sizeof never, nullptr, number, 7, 0, never));
+    RVT_OK(fi_av_remove(b.av.get(), &number, 1, 0));
+    number = Pair::introduce(b, added);
+    RVT_OK(fi_tinject(b.ep.get(), "-", 2, number, 7));
+    b.other = &added;
+    added.peer = Pair::introduce(added, b);
+    RVT_OK(fi_tinject(added.ep.get(), "1", 2, added.peer, 7));
+    RVT_OK(fi_trecv(b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 7, 0, in));
+    RVT_ASSERT(b.next().op_context == in);
+    RVT_ASSERT(text(in) == "1");
+}
+
 Test(messages, a_peek_finds_claims_and_discards) {
     Pair pair;
     char in[8] = "";
