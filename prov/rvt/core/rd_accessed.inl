@@ -57,8 +57,9 @@ void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus 
 /// Counts a finished access of a peer, and reports it if it carried data. What both reads and
 /// writes counts as a read here, and as a write of the region.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::report_access(const RdAccess& access, std::uint8_t flags,
-                                         std::uint64_t data, std::uint64_t wc_flags) noexcept {
+void RdEngine<Lock, Host>::report_access(const Peer& peer, const RdAccess& access,
+                                         std::uint8_t flags, std::uint64_t data,
+                                         std::uint64_t wc_flags) noexcept {
     if ((flags & wire::kLast) == 0) {
         return;
     }
@@ -71,7 +72,10 @@ void RdEngine<Lock, Host>::report_access(const RdAccess& access, std::uint8_t fl
         keys_.accessed(keys_.accessed_context, access.key, wc_flags);
     }
     if ((flags & wire::kHasData) != 0 && rx_cq_ != nullptr) {
-        rx_cq_->push(Cqe{.flags = wc_flags | kWcRemoteCqData, .len = access.length, .data = data});
+        rx_cq_->push(Cqe{.flags = wc_flags | kWcRemoteCqData,
+                         .len = access.length,
+                         .data = data,
+                         .source = peer.fi_addr});
     }
 }
 
@@ -94,7 +98,7 @@ bool RdEngine<Lock, Host>::on_write_line(Peer& peer, const Arrival& arrival) noe
         status = to_wc_status(copy_to_region(hit, 0, message + sizeof access, access.length));
     }
     if (status == WcStatus::kSuccess) {
-        report_access(access, arrival.flags(), arrival.data(), kWcRma | kWcRemoteWrite);
+        report_access(peer, access, arrival.flags(), arrival.data(), kWcRma | kWcRemoteWrite);
         if (access.operation == 0) {
             return true;  // nobody waits
         }
@@ -144,7 +148,7 @@ bool RdEngine<Lock, Host>::write_part(Peer& peer, const Arrival& arrival) noexce
     if (write.done == write.access.length) {
         write.is_active = false;
         if (write.status == WcStatus::kSuccess) {
-            report_access(write.access, write.flags, write.data, kWcRma | kWcRemoteWrite);
+            report_access(peer, write.access, write.flags, write.data, kWcRma | kWcRemoteWrite);
         }
         answer(peer, write.access.operation, write.status, write.access.key);
     }
@@ -173,7 +177,7 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
             return true;
         }
         if (peer.path.put(RdOp::kReadLine, wire::kLast, 0, access.operation, line, access.length)) {
-            report_access(access, flags, 0, kWcRma | kWcRemoteRead);
+            report_access(peer, access, flags, 0, kWcRma | kWcRemoteRead);
             return true;
         }
     }
@@ -247,7 +251,7 @@ bool RdEngine<Lock, Host>::run_response(Peer& peer, RdResponse& response) noexce
         peer.path.put_run(response.op, is_last ? wire::kLast : 0, 0, response.operation, nullptr, 0,
                           piece);
     } while (response.done < response.total);
-    report_access(response.access, response.flags, 0, kWcRma | kWcRemoteRead);
+    report_access(peer, response.access, response.flags, 0, kWcRma | kWcRemoteRead);
     return true;
 }
 
@@ -333,7 +337,7 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
     // Whatever brings something back is a read, fi_endpoint(3); most of it writes as well.
     const std::uint64_t wc_flags =
         kWcAtomic | (is_base ? 0 : kWcRemoteRead) | (is_read ? 0 : kWcRemoteWrite);
-    report_access(access, arrival.flags(), arrival.data(), wc_flags);
+    report_access(peer, access, arrival.flags(), arrival.data(), wc_flags);
     if (is_base) {
         answer(peer, header.operation, WcStatus::kSuccess, header.key);
     } else {
@@ -377,7 +381,7 @@ bool RdEngine<Lock, Host>::on_rma_event(Peer& peer, const Arrival& arrival) noex
         !lookup(access, is_write ? Access::kRemoteWrite : Access::kRemoteRead).is_ok()) {
         return true;  // closed meanwhile: nobody counts
     }
-    report_access(access, arrival.flags() | wire::kLast, arrival.data(),
+    report_access(peer, access, arrival.flags() | wire::kLast, arrival.data(),
                   kWcRma | (is_write ? kWcRemoteWrite : kWcRemoteRead));
     return true;
 }

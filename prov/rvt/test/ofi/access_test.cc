@@ -130,6 +130,31 @@ Test(access, data_comes_with_a_write) {
     RVT_ASSERT(strcmp(target, "abc") == 0);
 }
 
+/// Small ones come by the ring; large ones the writer copies by itself, and says so afterwards.
+Test(access, data_of_a_write_comes_with_its_source) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_MSG | FI_SOURCE;
+    Pair pair(options);
+    constexpr std::size_t kLarge = std::size_t{4} << 20;
+    std::vector<char> out(kLarge, 'x');
+    std::vector<char> target(kLarge);
+    const auto mr = pair.b.reg(target.data(), target.size(), kAll, 1);
+    for (const std::size_t bytes : {std::size_t{4}, std::size_t{3000}, kLarge, kLarge}) {
+        pair.post([&] {
+            return fi_writedata(pair.a.ep.get(), out.data(), bytes, nullptr, 7, pair.a.peer, 0, 1,
+                                nullptr);
+        });
+        fi_cq_tagged_entry entry{};
+        fi_addr_t source = FI_ADDR_NOTAVAIL;
+        pair.until([&] {
+            return entry.len != 0 || fi_cq_readfrom(pair.b.cq.get(), &entry, 1, &source) == 1;
+        });
+        RVT_EQ(entry.len, bytes);
+        RVT_EQ(source, pair.b.peer);
+        pair.a.next();
+    }
+}
+
 Test(access, what_is_not_granted_ends_in_an_error) {
     Pair pair;
     char target[16] = "";
