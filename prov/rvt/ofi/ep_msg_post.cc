@@ -121,6 +121,18 @@ RVT_ALWAYS_INLINE MsgOp* take_send(EpMsg& ep, const MsgPost& post) noexcept {
     return has_moved && ep.is_connected() ? take_send(ep, post) : nullptr;
 }
 
+/// Returns: 0 with `op`; -FI_EAGAIN; -FI_ENOTCONN, where the connection has ended meanwhile.
+RVT_ALWAYS_INLINE ssize_t take_op(EpMsg& ep, const MsgPost& post, MsgOp*& op) noexcept {
+    op = take_send(ep, post);
+    if (op == nullptr) [[unlikely]] {
+        op = take_send_behind_others(ep, post);
+    }
+    if (op == nullptr) [[unlikely]] {
+        return ep.is_connected() ? -FI_EAGAIN : -FI_ENOTCONN;
+    }
+    return 0;
+}
+
 /// For buffers that came without descriptors: what is small goes inline, what is not is registered.
 /// Returns: as lend(); the request is given back then.
 template <class ElementList>
@@ -175,12 +187,9 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     if (lacks_data(ep, post.opcode)) [[unlikely]] {
         return -FI_EOPNOTSUPP;
     }
-    MsgOp* op = take_send(ep, post);
-    if (op == nullptr) [[unlikely]] {
-        op = take_send_behind_others(ep, post);
-        if (op == nullptr) {
-            return ep.is_connected() ? -FI_EAGAIN : -FI_ENOTCONN;
-        }
+    MsgOp* op = nullptr;
+    if (const ssize_t taken = take_op(ep, post, op); taken != 0) [[unlikely]] {
+        return taken;
     }
     if (elements.lacks_key) {
         const util::Status provided = provide_keys(ep, *op, post.opcode, elements, is_inline);
