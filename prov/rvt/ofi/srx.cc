@@ -132,7 +132,10 @@ ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, std::uint64_t fl
         return -FI_ENODEV;
     }
     const util::Guard<DomainLock> guard(srx.domain->lock);
-    MsgOp* const op = srx.ops.take();
+    MsgOp* op = srx.ops.take();
+    if (op == nullptr && srx.domain->msg->make_room_locked() != 0) [[unlikely]] {
+        op = srx.ops.take();  // as of an endpoint: nobody else may read a queue
+    }
     if (op == nullptr) {
         return -FI_EAGAIN;
     }

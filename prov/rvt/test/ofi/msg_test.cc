@@ -437,8 +437,12 @@ RVT_MSG_TEST(msg, injects_go_on_though_nobody_reads) {
     server.join();
 }
 
-RVT_MSG_TEST(msg, silent_receives_go_on_though_nobody_reads) {
-    const MsgPair pair({.is_selective = true, .rx_size = 4, .data_progress = FI_PROGRESS_AUTO});
+void receive_silently(bool has_shared_receives) {
+    const MsgPair pair({.is_selective = true,
+                        .has_shared_receives = has_shared_receives,
+                        .rx_size = 4,
+                        .data_progress = FI_PROGRESS_AUTO});
+    fid_ep* const receives = has_shared_receives ? pair.server.srx.get() : pair.server.ep.get();
     char to = 0;
     std::thread client([&] {
         for (int i = 0; i < kMany; ++i) {
@@ -450,9 +454,15 @@ RVT_MSG_TEST(msg, silent_receives_go_on_though_nobody_reads) {
         }
     });
     for (int i = 0; i < kMany; ++i) {
-        RVT_OK(at_last([&] { return fi_recv(pair.server.ep.get(), &to, 1, nullptr, 0, nullptr); }));
+        RVT_OK(at_last([&] { return fi_recv(receives, &to, 1, nullptr, 0, nullptr); }));
     }
     client.join();
+}
+RVT_MSG_TEST(msg, silent_receives_go_on_though_nobody_reads) {
+    receive_silently(false);
+}
+RVT_MSG_TEST(msg, silent_shared_receives_go_on_though_nobody_reads) {
+    receive_silently(true);
 }
 
 RVT_MSG_TEST(msg, a_sleeper_wakes_up_with_a_message) {
