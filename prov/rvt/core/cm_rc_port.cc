@@ -120,7 +120,8 @@ CmRcPort::CmRcPort(const CmRcPortAttr& attr)
 }
 
 CmRcPort::~CmRcPort() {
-    if (device_.grade() == Grade::kPacket) {
+    // A forked child has a port that leads nowhere.
+    if (device_.grade() == Grade::kPacket && generation_ == util::fork_generation()) {
         say_farewell();
     }
     device_.set_mad_sink(nullptr);
@@ -655,11 +656,12 @@ unsigned CmRcPort::poll() noexcept {
         const util::Guard guard(lock_);
         send_waiting_locked();
     }
-    // relaxed: end_failed() looks again; what fails right now is seen by the next poll.
+    look_at_cm(now);
+    // Behind it: who has made a connection, and then a request that fails, is heard of in this
+    // order. relaxed: end_failed() looks again; what fails right now is seen by the next poll.
     if (has_failed_.load(std::memory_order_relaxed)) [[unlikely]] {
         end_failed();
     }
-    look_at_cm(now);
     if (moved == 0 && is_quiet(now)) {
         is_hot_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
     }

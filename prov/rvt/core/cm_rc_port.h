@@ -18,6 +18,7 @@
 #include "core/rd_notices.h"
 #include "core/sidr_desk.h"
 #include "util/annotations.h"
+#include "util/fork_guard.h"
 #include "util/mutex.h"
 
 namespace rvt::core {
@@ -158,6 +159,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     const RcData data_;
     const std::uint64_t connect_timeout_us_;
     const std::chrono::milliseconds farewell_;
+    const unsigned generation_ = util::fork_generation();
     const std::uint64_t idle_us_;
     std::atomic<bool>& is_hot_;
     util::Mutex lock_;  // order: after the domain's lock, before those of pairs and event queues

@@ -49,6 +49,7 @@ struct Notes final : RcUser, RcListener {
     std::string data;
     bool is_connected = false;
     bool is_over = false;
+    bool was_connected = false;  // when it was over
     int error = 0;
     int device_error = 0;
 
@@ -66,7 +67,10 @@ struct Notes final : RcUser, RcListener {
         error = why;
         data = text_of(with);
     }
-    void disconnected() noexcept override { is_over = true; }
+    void disconnected() noexcept override {
+        is_over = true;
+        was_connected = is_connected;
+    }
     void device_failed(int why) noexcept override { device_error = why; }
 };
 
@@ -361,6 +365,18 @@ Test(rc_port, a_peers_farewell_ends_the_connection) {
 }
 
 /// A peer that only receives would not notice otherwise.
+Test(rc_port, a_connection_is_made_before_it_fails) {
+    World world;
+    world.listen_and_await_call("");
+    RVT_OK(world.port.accept(*world.connection, *world.notes.request, {}));
+    const CmEvent reply = world.next(CmEventType::kReply);
+    RVT_OK(world.stranger.agent.establish(reply.handle, {}, world.stranger.device.now_us()));
+    world.stranger.device.progress();
+    RVT_OK(world.connection->qp().modify({.state = QpState::kErr}, QpMask::kState));
+    world.await([&] { return world.notes.is_over; });
+    RVT_ASSERT(world.notes.was_connected);
+}
+
 Test(rc_port, a_farewell_that_is_lost_is_repeated_before_the_port_goes) {
     World world(RcData::kPlain, kOtherGuid, kPatienceMs);
     world.answer(world.call_and_await(""), "");
