@@ -85,7 +85,7 @@ void end_pair(EpMsg& ep) noexcept {
     MsgDomain& msg = *ep.domain->msg;
     {
         const util::Guard<DomainLock> guard(ep.domain->lock);
-        ep.is_closing = true;
+        ep.note_closing();
     }
     if (ep.srx != nullptr) {
         core::Qp& pair = ep.connection->qp();
@@ -650,7 +650,9 @@ void EpMsg::Events::connect_failed(int error, std::span<const std::byte> private
 
 void EpMsg::Events::disconnected() noexcept {
     static_cast<void>(entry([&] {
-        ep_.eq->push_cm(FI_SHUTDOWN, &ep_.handle.fid, nullptr, {});
+        if (!ep_.is_closing()) {
+            ep_.eq->push_cm(FI_SHUTDOWN, &ep_.handle.fid, nullptr, {});
+        }
         return 0;
     }));
 }

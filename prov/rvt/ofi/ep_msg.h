@@ -92,7 +92,15 @@ struct EpMsg {
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;
     bool is_flushed = false;  // nothing of a lost pair is under way any more
-    bool is_closing = false;  // what completes now is silent, but for receives of a shared context
+    // What completes now is silent, but for receives of a shared context, and nothing more is told.
+    // Changes under the domain's lock.
+    std::atomic<bool> is_silent{false};
+    // release: pairs with the acquire in is_closing(): who sees the pair's end sees why it ended.
+    void note_closing() noexcept { is_silent.store(true, std::memory_order_release); }
+    // acquire: pairs with the release in note_closing().
+    [[nodiscard]] bool is_closing() const noexcept {
+        return is_silent.load(std::memory_order_acquire);
+    }
     std::size_t tx_size = 0;
     std::size_t rx_size = 0;
     // Less where the NIC has less.

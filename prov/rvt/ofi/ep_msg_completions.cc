@@ -67,7 +67,7 @@ RVT_ALWAYS_INLINE bool finish(EpMsg& ep, const core::Wc& wc) noexcept {
     MsgOp& op = *reinterpret_cast<MsgOp*>(wc.wr_id);
     const bool is_receive = (op.flags & FI_RECV) != 0;
     ep.domain->msg->give_back(op);
-    if (ep.is_closing && op.owner != ep.shared_receives()) {
+    if (ep.is_closing() && op.owner != ep.shared_receives()) {
         op.owner->put(op);
         return is_receive;
     }
@@ -114,7 +114,7 @@ unsigned EpMsg::drain_queue_locked() noexcept {
                 (wc.wr_id & kMarkedNumber) == 0 ? finish(*this, wc) : finish_marked(*this, wc);
         }
     }
-    if (!is_closing) [[likely]] {
+    if (!is_closing()) [[likely]] {
         note_drained(*this, has_failed, has_received);
     }
     return connection->is_lost() ? total + flush_lost_locked() : total;
