@@ -323,6 +323,7 @@ class RdFlows final : private MadSink, private CmWire {
     void hang_up_locked(Link& link) RVT_REQUIRES(lock_);
     void retire_locked(Link& link) RVT_REQUIRES(lock_);
     void forget_address_locked(const Link& link) RVT_REQUIRES(lock_);
+    void is_there_locked(Link& link) RVT_REQUIRES(lock_);
     void set_deadline_locked(Link& link, std::uint64_t due_us) RVT_REQUIRES(lock_);
     void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
 

@@ -445,8 +445,8 @@ void RdFlows::on_request_locked(const CmEvent& event) {
         accept_locked(event, false, Place::kOwn, until_us);
         return;
     }
-    if (known->state == State::kDialing && std::exchange(known->is_refused, false)) {
-        set_deadline_locked(*known, until_us);  // it was just starting
+    if (known->state == State::kDialing) {
+        is_there_locked(*known);
     }
     const auto is_of_former_attempt = [&](const Link* link) {
         const bool is_answered =
@@ -551,6 +551,13 @@ void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
     opened_locked(link);
 }
 
+/// The peer itself has spoken, of which word was that nobody is there: it was just starting.
+void RdFlows::is_there_locked(Link& link) {
+    if (std::exchange(link.is_refused, false)) {
+        set_deadline_locked(link, device_.now_us() + connect_timeout_us_);
+    }
+}
+
 void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
     using enum protocol::CmRejectReason;
     if (link.state != State::kDialing) {
@@ -561,6 +568,7 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
         event.private_data().empty() ? 0 : std::to_integer<int>(event.private_data()[0]));
     if (event.reason == kConsumer && code == Refused::kCrossing) {
         link.state = State::kYielded;
+        is_there_locked(link);
     } else if (event.reason == kConsumer && code == Refused::kNoNic && link.flow->is_over_nic()) {
         dial_anew_locked(link, false);
     } else if ((event.reason == kStaleConnection || event.reason == kTimeout) &&

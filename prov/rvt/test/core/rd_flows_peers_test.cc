@@ -234,6 +234,35 @@ Test(rd_flows, a_peer_that_starts_while_it_is_about_to_be_given_up_gets_a_flow) 
     RVT_EQ(b.opens, 1);
 }
 
+Test(rd_flows, a_peer_that_says_that_requests_cross_has_time_to_ask) {
+    constexpr std::uint64_t kRefusedUs = 3 * kSecondUs;  // of FlowTalker
+    fake::Wire wire;
+    wire.spares = [](std::span<const std::byte> packet) { return !is_request(packet); };
+    FlowTalker a(wire, 2, 12);
+    a.flows->connect(host_address(1));
+    a.poll();
+    a.hear_of_no_port(host_address(1), protocol::kGsiQpn);
+    const std::uint64_t due_us = now_us + kRefusedUs;
+    for (; now_us < due_us - kSecondUs / 4; now_us += 1000) {
+        a.poll();
+    }
+    FlowTalker b(wire, 1, 11);
+    b.flows->connect(a.address());
+    for (; now_us < due_us + 1000; now_us += 1000) {  // no request of the second arrives
+        b.poll();
+        wire.set_faults(protocol::parse_faults("drop=100%").value());
+        a.poll();
+        wire.set_faults({});
+    }
+    for (; now_us < due_us + kSecondUs && (a.flow == nullptr || b.flow == nullptr); now_us += 100) {
+        a.poll();
+        b.poll();
+    }
+    RVT_EQ(a.failure, 0);
+    RVT_EQ(a.opens, 1);
+    RVT_EQ(b.opens, 1);
+}
+
 Test(rd_flows, word_of_a_pair_that_was_there_before_is_not_about_a_slow_peer) {
     constexpr std::uint32_t kOther = 0x654321;
     Asked net;
