@@ -40,7 +40,18 @@ void Ticker::look_again() {
 }
 
 void Ticker::note_connected() {
-    if (!has_auto_progress_ && !is_armed_ && !has_timer()) {  // else all is looked after
+    if (has_auto_progress_ || is_armed_) {
+        return;  // all is looked after
+    }
+    is_newly_connected_ = true;
+    look_for_sends();
+}
+
+/// For who is connected anew. While there is a timer for something else, that comes first: whether
+/// the application has polled since, only the next look tells.
+void Ticker::look_for_sends() {
+    if (is_newly_connected_ && !has_timer()) {
+        is_newly_connected_ = false;
         only_sends_ = true;
         rest_ = kTick;
         last_count_ = user_.poll_count();
@@ -64,6 +75,7 @@ void Ticker::on_timer() {
     if (count != last_count_) {
         has_sleepers_ = has_sleepers_ && user_.has_sleepers();
         watch_application();
+        look_for_sends();
     } else if (is_armed_ && has_auto_progress_) {
         rest();
     } else if (only_sends_) {
@@ -84,6 +96,7 @@ void Ticker::watch_application() {
 
 void Ticker::send_for_application() {
     const util::ForkRelease release;
+    is_newly_connected_ = false;
     only_sends_ = user_.control_send();
     if (only_sends_) {
         rest_ = std::min(rest_ * 2, kMaxRest);
@@ -96,7 +109,7 @@ void Ticker::take_over() {
     const util::ForkRelease release;
     disarm();
     cancel_timer();  // it may be for sends alone, which are among what is done now
-    only_sends_ = false;
+    only_sends_ = is_newly_connected_ = false;
     last_count_ = user_.poll_count();
     const Clock::time_point begin = Clock::now();
     for (int round = 0; round < kMaxRounds; ++round) {

@@ -39,6 +39,7 @@ class Ticker final : public util::ControlThread::Handler {
 
     void watch_application();
     void look_again();
+    void look_for_sends();
     void send_for_application();
     void take_over();
     bool arm();
@@ -49,9 +50,10 @@ class Ticker final : public util::ControlThread::Handler {
     ConnectionUser& user_;
     const bool has_auto_progress_;
     int wake_fd_ = -1;
-    bool is_armed_ = false;      // peers write to wake_fd, so nothing has to be looked after
-    bool only_sends_ = false;    // the timer is for what has been posted
-    bool has_sleepers_ = false;  // without automatic progress: the timer is for who sleeps
+    bool is_armed_ = false;            // peers write to wake_fd, so nothing has to be looked after
+    bool only_sends_ = false;          // the timer is for what has been posted
+    bool is_newly_connected_ = false;  // and the timer, if there is one, began before
+    bool has_sleepers_ = false;        // without automatic progress: the timer is for who sleeps
     std::uint64_t last_count_ = 0;
     std::chrono::milliseconds rest_{0};
 };

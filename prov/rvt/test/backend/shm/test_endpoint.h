@@ -84,8 +84,20 @@ class TestEndpoint final : public ConnectionUser {
 
     void deliver(std::unique_ptr<ConnectionEvent> event) noexcept override {
         const std::lock_guard guard(lock_);
+        if (polls_until_event) {
+            polls_all_the_time = false;
+            polls_until_event = false;
+            polls.fetch_add(1, std::memory_order_relaxed);  // relaxed: as in poll_count()
+        }
         mail_.push_back(std::move(event));
         arrived_.notify_all();
+    }
+    bool has_sleepers() noexcept override { return polls_until_event; }
+    bool control_send() noexcept override {
+        const std::lock_guard guard(lock_);
+        ++send_calls;
+        arrived_.notify_all();
+        return false;
     }
     bool control_progress() noexcept override {
         const std::lock_guard guard(lock_);
@@ -139,8 +151,10 @@ class TestEndpoint final : public ConnectionUser {
 
     mutable std::atomic<std::uint64_t> polls{0};
     std::atomic<bool> polls_all_the_time{false};  // each look finds that there has been a poll
+    std::atomic<bool> polls_until_event{false};   // beside a thread that sleeps, the same
     // Read in wait_until().
     int progress_calls = 0;
+    int send_calls = 0;
     int arm_calls = 0;
     int disarm_calls = 0;
     bool is_inside = false;

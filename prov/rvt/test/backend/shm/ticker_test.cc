@@ -160,6 +160,16 @@ Test(ticker, leaves_it_to_sleepers_when_who_polled_beside_them_has_ceased, .time
     RVT_EQ(b.progress_calls, 1);
 }
 
+Test(ticker, sends_for_who_is_connected_after_the_last_poll, .timeout = 30) {
+    TestEndpoint a;
+    TestEndpoint b;
+    b.polls_all_the_time = true;
+    b.polls_until_event = true;
+    b.connector().note_polling(true);  // from now on there is a timer
+    a.connector().connect(b.address());
+    RVT_ASSERT(b.wait_until([&] { return b.send_calls != 0; }));
+}
+
 Test(ticker, takes_over_when_nobody_polls, .timeout = 30) {
     TestEndpoint a({.has_auto_progress = true});
     RVT_ASSERT(a.wait_until([&] { return a.arm_calls == 1; }));
