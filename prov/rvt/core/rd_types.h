@@ -180,7 +180,6 @@ struct RdAttr {
         64u << 20;  // bytes of unexpected messages kept before senders hold back
     bool has_auto_progress = false;
     bool wants_rma_events = false;
-    bool reports_source = false;
 };
 
 }  // namespace rvt::core

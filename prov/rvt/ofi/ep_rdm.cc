@@ -384,7 +384,6 @@ int fill_attr(core::RdAttr& attr, const Domain& domain, const fi_info& info) {
     }
     attr.has_auto_progress = domain.has_auto_progress;
     attr.wants_rma_events = (info.caps & FI_RMA_EVENT) != 0;
-    attr.reports_source = (info.caps & FI_SOURCE) != 0;
     return 0;
 }
 
