@@ -205,6 +205,17 @@ Test(rd_flows, many_who_had_flows_with_an_endpoint_that_was_started_again_all_he
     RVT_ASSERT(until(now_us + kSecondUs, [](const auto& one) { return one->ends == 1; }));
 }
 
+void expect_one_flow(FlowTalker& a, FlowTalker& b) {
+    const std::uint64_t end_us = now_us + kSecondUs;
+    for (; now_us < end_us && (a.flow == nullptr || b.flow == nullptr); now_us += 100) {
+        a.poll();
+        b.poll();
+    }
+    RVT_EQ(a.failure, 0);
+    RVT_EQ(a.opens, 1);
+    RVT_EQ(b.opens, 1);
+}
+
 Test(rd_flows, a_peer_that_starts_while_it_is_about_to_be_given_up_gets_a_flow) {
     constexpr std::uint64_t kRefusedUs = 3 * kSecondUs;  // of FlowTalker
     fake::Wire wire;
@@ -225,13 +236,7 @@ Test(rd_flows, a_peer_that_starts_while_it_is_about_to_be_given_up_gets_a_flow) 
         wire.set_faults({});
         a.poll();
     }
-    for (; now_us < due_us + kSecondUs && (a.flow == nullptr || b.flow == nullptr); now_us += 100) {
-        a.poll();
-        b.poll();
-    }
-    RVT_EQ(a.failure, 0);
-    RVT_EQ(a.opens, 1);
-    RVT_EQ(b.opens, 1);
+    expect_one_flow(a, b);
 }
 
 Test(rd_flows, a_peer_that_says_that_requests_cross_has_time_to_ask) {
@@ -254,13 +259,7 @@ Test(rd_flows, a_peer_that_says_that_requests_cross_has_time_to_ask) {
         a.poll();
         wire.set_faults({});
     }
-    for (; now_us < due_us + kSecondUs && (a.flow == nullptr || b.flow == nullptr); now_us += 100) {
-        a.poll();
-        b.poll();
-    }
-    RVT_EQ(a.failure, 0);
-    RVT_EQ(a.opens, 1);
-    RVT_EQ(b.opens, 1);
+    expect_one_flow(a, b);
 }
 
 Test(rd_flows, word_of_a_pair_that_was_there_before_is_not_about_a_slow_peer) {
