@@ -13,8 +13,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ofi/fixture.h"
 
@@ -233,27 +235,38 @@ Test(cq, its_descriptor_is_readable_after_a_signal) {
     RVT_EQ(poll(&source, 1, 0), 1);
 }
 
-Test(cq, its_condition_is_signalled, .timeout = 30) {
-    const Opened open;
-    const auto cq = open.cq(waiting(FI_WAIT_MUTEX_COND));
-    fi_mutex_cond wait{};
-    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &wait));
+void wait_for_signal(const Opened& open, fid_cq* cq, const fi_mutex_cond& wait) {
     fid* fids[] = {&cq->fid};
     pthread_mutex_lock(wait.mutex);
     RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
-    std::thread signaller([&] { fi_cq_signal(cq.get()); });
+    std::thread signaller([&] { fi_cq_signal(cq); });
     RVT_OK(pthread_cond_wait(wait.cond, wait.mutex));
     pthread_mutex_unlock(wait.mutex);
     signaller.join();
 }
 
-/// The thread that this process has since there were these. Linux numbers them upwards.
-pid_t newest_thread() {
-    pid_t newest = 0;
+Test(cq, its_condition_is_signalled, .timeout = 30) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_MUTEX_COND));
+    fi_mutex_cond wait{};
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &wait));
+    wait_for_signal(open, cq.get(), wait);
+}
+
+std::set<pid_t> threads_so_far() {
+    std::set<pid_t> threads;
     for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
-        newest = std::max(newest, std::stoi(thread.path().filename()));
+        threads.insert(std::stoi(thread.path().filename()));
     }
-    return newest;
+    return threads;
+}
+
+/// The one thread that this process has beside those.
+pid_t thread_beside(const std::set<pid_t>& others) {
+    std::vector<pid_t> added;
+    std::ranges::set_difference(threads_so_far(), others, std::back_inserter(added));
+    RVT_EQ(added.size(), 1);
+    return added.front();
 }
 
 std::atomic<bool> is_handled{false};
@@ -269,8 +282,9 @@ Test(cq, its_condition_is_signalled_though_a_signal_has_come, .timeout = 30) {
     const Opened open;
     const auto cq = open.cq(waiting(FI_WAIT_MUTEX_COND));
     fi_mutex_cond wait{};
+    const std::set<pid_t> before = threads_so_far();
     RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &wait));
-    const pid_t thread = newest_thread();
+    const pid_t thread = thread_beside(before);
     struct sigaction action {};
     action.sa_handler = [](int) {
         is_handled.store(true, std::memory_order_relaxed);  // relaxed: a flag and no more
@@ -280,13 +294,7 @@ Test(cq, its_condition_is_signalled_though_a_signal_has_come, .timeout = 30) {
     // relaxed: as above.
     while (!is_handled.load(std::memory_order_relaxed) && !is_pending(thread)) {
     }
-    fid* fids[] = {&cq->fid};
-    pthread_mutex_lock(wait.mutex);
-    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
-    std::thread signaller([&] { fi_cq_signal(cq.get()); });
-    RVT_OK(pthread_cond_wait(wait.cond, wait.mutex));
-    pthread_mutex_unlock(wait.mutex);
-    signaller.join();
+    wait_for_signal(open, cq.get(), wait);
 }
 
 // ---- polling before sleep ----

@@ -33,11 +33,11 @@ unsigned long sleeps_of(const std::string& thread) {
 /// A thread of the test's own.
 class Sleeper {
   public:
-    template <class Sleep>
-    explicit Sleeper(Sleep sleep)
-        : thread_([this, sleep] {
+    template <class Body>
+    explicit Sleeper(Body body)
+        : thread_([this, body] {
               id_.store(gettid(), std::memory_order_relaxed);  // relaxed: a number and no more
-              sleep();
+              body();
           }) {}
     void await_sleep() const {
         while (state() != 'S') {
@@ -73,6 +73,12 @@ EndOptions for_threads() {
 void send_to_who_sleeps(Pair& pair) {
     while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
         fi_cntr_read(pair.a.cntrs[0].get());
+    }
+}
+
+void send_and_await_completion(Pair& pair) {
+    send_to_who_sleeps(pair);
+    while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
     }
 }
 
@@ -114,13 +120,7 @@ Test(waiting, a_blocking_read_returns_with_the_message, .timeout = 60) {
         Pair pair(options);
         char in[8] = "";
         RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
-        std::thread sender([&] {
-            while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
-                fi_cntr_read(pair.a.cntrs[0].get());
-            }
-            while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
-            }
-        });
+        std::thread sender([&] { send_and_await_completion(pair); });
         fi_cq_tagged_entry entry{};
         ssize_t got = -FI_EAGAIN;
         while (got == -FI_EAGAIN) {
@@ -139,13 +139,7 @@ Test(waiting, a_descriptor_becomes_readable_when_a_message_arrives, .timeout = 6
     RVT_OK(fi_control(&pair.b.cq->fid, FI_GETWAIT, &fd));
     char in[8] = "";
     RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
-    std::thread sender([&] {
-        while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
-            fi_cntr_read(pair.a.cntrs[0].get());
-        }
-        while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
-        }
-    });
+    std::thread sender([&] { send_and_await_completion(pair); });
     fid* fids[] = {&pair.b.cq->fid};
     fi_cq_tagged_entry entry{};
     ssize_t got = -FI_EAGAIN;
@@ -164,13 +158,7 @@ Test(waiting, a_counter_can_be_waited_for, .timeout = 60) {
     Pair pair;
     char in[8] = "";
     RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
-    std::thread sender([&] {
-        while (fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer) == -FI_EAGAIN) {
-            fi_cntr_read(pair.a.cntrs[0].get());
-        }
-        while (fi_cntr_read(pair.a.cntrs[0].get()) == 0) {
-        }
-    });
+    std::thread sender([&] { send_and_await_completion(pair); });
     RVT_OK(fi_cntr_wait(pair.b.cntrs[1].get(), 1, 20000));
     sender.join();
 }
