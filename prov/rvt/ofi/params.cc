@@ -6,8 +6,6 @@
 #include <rdma/fi_errno.h>
 #include <rdma/providers/fi_prov.h>
 
-#include <cstddef>
-
 #include "util/params.h"
 
 namespace rvt::ofi {
@@ -17,7 +15,8 @@ using util::Param;
 using util::ParamType;
 
 void define_number(const fi_provider* provider, const Param& param) noexcept {
-    fi_param_define(provider, param.name, FI_PARAM_SIZE_T, "%s (%s%s%lld to %lld, default: %lld)",
+    // As text: libfabric would take the 60 of "60s", and a number that begins with 0 for octal.
+    fi_param_define(provider, param.name, FI_PARAM_STRING, "%s (%s%s%lld to %lld, default: %lld)",
                     param.help, param.unit, *param.unit != '\0' ? ", " : "",
                     static_cast<long long>(param.min), static_cast<long long>(param.max),
                     static_cast<long long>(param.default_number));
@@ -44,9 +43,9 @@ void read_bool(fi_provider* provider, const Param& param) noexcept {
 }
 
 void read_number(fi_provider* provider, const Param& param) noexcept {
-    std::size_t given = 0;
-    if (fi_param_get_size_t(provider, param.name, &given) == 0) {
-        util::set_param_number(param.id, given);
+    char* given = nullptr;
+    if (fi_param_get_str(provider, param.name, &given) == 0) {
+        util::parse_param_number(param.id, given);
     }
 }
 

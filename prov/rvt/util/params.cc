@@ -3,7 +3,10 @@
 #include "util/params.h"
 
 #include <array>
+#include <charconv>
 #include <cstddef>
+#include <string>
+#include <system_error>
 
 #include "util/log.h"
 
@@ -103,24 +106,72 @@ struct Value {
 };
 std::array<Value, kParams> values;
 
+bool is_in_bytes(const Param& param) noexcept {
+    return std::string_view(param.unit) == "bytes";
+}
+
+void refuse(const Param& param, const char* given) noexcept {
+    RVT_WARN(kCore, "parameter %s: %s given, from %lld to %lld possible%s; %lld is used",
+             param.name, given, static_cast<long long>(param.min),
+             static_cast<long long>(param.max),
+             is_in_bytes(param) ? ", or with k, m or g behind the number" : "",
+             static_cast<long long>(param.default_number));
+}
+
+/// How far the letter behind a number of bytes moves it to the left, k, m and g being powers of
+/// 1024; -1: it is none of them.
+int shift_of(char letter) noexcept {
+    switch (letter) {
+        case 'k':
+        case 'K': return 10;
+        case 'm':
+        case 'M': return 20;
+        case 'g':
+        case 'G': return 30;
+        default: return -1;
+    }
+}
+
+/// Reads a number, decimal or hexadecimal behind 0x, of which nothing may be left over.
+bool parse(std::string_view text, bool may_have_letter, std::int64_t& number) noexcept {
+    const bool is_hex = text.starts_with("0x") || text.starts_with("0X");
+    text.remove_prefix(is_hex ? 2 : 0);
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, number, is_hex ? 16 : 10);
+    if (error != std::errc() || (is_hex && number < 0)) {
+        return false;
+    }
+    if (rest + 1 == end && may_have_letter) {
+        const int shift = shift_of(*rest);
+        return shift >= 0 && !__builtin_mul_overflow(number, std::int64_t{1} << shift, &number);
+    }
+    return rest == end;
+}
+
 }  // namespace
 
 std::span<const Param> all_params() noexcept {
     return kTable;
 }
 
-void set_param_number(ParamId id, std::uint64_t given) noexcept {
+void set_param_number(ParamId id, std::int64_t given) noexcept {
     const auto place = static_cast<std::size_t>(id);
     const Param& param = kTable[place];
-    if (given < static_cast<std::uint64_t>(param.min) ||
-        given > static_cast<std::uint64_t>(param.max)) {
-        RVT_WARN(kCore, "parameter %s: %llu given, from %lld to %lld possible; %lld is used",
-                 param.name, static_cast<unsigned long long>(given),
-                 static_cast<long long>(param.min), static_cast<long long>(param.max),
-                 static_cast<long long>(param.default_number));
+    if (given < param.min || given > param.max) {
+        refuse(param, std::to_string(given).c_str());
         return;
     }
-    values[place] = {.number = static_cast<std::int64_t>(given), .text = nullptr, .is_given = true};
+    values[place] = {.number = given, .text = nullptr, .is_given = true};
+}
+
+void parse_param_number(ParamId id, const char* given) noexcept {
+    const Param& param = kTable[static_cast<std::size_t>(id)];
+    std::int64_t number = 0;
+    if (parse(given, is_in_bytes(param), number)) {
+        set_param_number(id, number);
+    } else {
+        refuse(param, given);
+    }
 }
 
 void set_param_text(ParamId id, const char* given) noexcept {

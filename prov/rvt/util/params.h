@@ -61,8 +61,11 @@ struct Param {
 std::span<const Param> all_params() noexcept;
 
 /// Takes what the user gave for a kBool or kNumber parameter. A value out of range is refused with
-/// a warning, and the default holds. Threads: these two only while the provider is loaded.
-void set_param_number(ParamId id, std::uint64_t given) noexcept;
+/// a warning, and the default holds. Threads: these three only while the provider is loaded.
+void set_param_number(ParamId id, std::int64_t given) noexcept;
+/// The same for text: a number, decimal or hexadecimal behind 0x; one of bytes may have k, m or g
+/// (powers of 1024) behind it. What is no number is refused like one out of range.
+void parse_param_number(ParamId id, const char* given) noexcept;
 /// The same for a kText parameter; `given` stays for good.
 void set_param_text(ParamId id, const char* given) noexcept;
 

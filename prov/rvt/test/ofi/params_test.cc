@@ -44,6 +44,34 @@ Test(params, the_environment_sets_a_text) {
     RVT_ASSERT(rvt::util::param_text(ParamId::kPcap).empty());
 }
 
+Test(params, a_number_may_have_the_letter_of_its_unit) {
+    setenv("FI_RVT_UNEXPECTED_BYTES", "1g", 1);
+    setenv("FI_RVT_EAGER_MAX", "64K", 1);
+    setenv("FI_RVT_DIRECT_MIN", "0x2000", 1);
+    setenv("FI_RVT_ROCE_PORT", "04791", 1);
+    define();
+    RVT_EQ(rvt::util::param_number(ParamId::kUnexpectedBytes), std::int64_t{1} << 30);
+    RVT_EQ(rvt::util::param_number(ParamId::kEagerMax), 64 << 10);
+    RVT_EQ(rvt::util::param_number(ParamId::kDirectMin), 0x2000);
+    RVT_EQ(rvt::util::param_number(ParamId::kRocePort), 4791);
+}
+
+Test(params, what_is_no_number_leaves_the_default) {
+    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "60s", 1);
+    setenv("FI_RVT_MR_CACHE_COUNT", "4k", 1);  // counts nothing that has a k
+    setenv("FI_RVT_BUSY_POLL_US", "on", 1);
+    setenv("FI_RVT_REFUSED_TIMEOUT_MS", "", 1);
+    setenv("FI_RVT_EAGER_MAX", "99999999999g", 1);
+    setenv("FI_RVT_DIRECT_MIN", "64kb", 1);
+    define();
+    RVT_EQ(rvt::util::param_number(ParamId::kConnectTimeoutMs), 10000);
+    RVT_EQ(rvt::util::param_number(ParamId::kMrCacheCount), 1024);
+    RVT_EQ(rvt::util::param_number(ParamId::kBusyPollUs), 50);
+    RVT_EQ(rvt::util::param_number(ParamId::kRefusedTimeoutMs), 3000);
+    RVT_EQ(rvt::util::param_number(ParamId::kEagerMax), 32 << 10);
+    RVT_EQ(rvt::util::param_number(ParamId::kDirectMin), 4 << 10);
+}
+
 Test(params, the_environment_cannot_leave_the_range) {
     setenv("FI_RVT_UNEXPECTED_BYTES", "7", 1);
     define();

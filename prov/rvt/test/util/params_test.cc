@@ -23,7 +23,9 @@ Test(params, a_value_in_range_is_taken) {
 
 Test(params, a_value_out_of_range_leaves_the_default) {
     rvt::util::set_param_number(ParamId::kUnexpectedBytes, 7);
-    rvt::util::set_param_number(ParamId::kDirectMin, UINT64_MAX);
+    rvt::util::set_param_number(ParamId::kDirectMin, INT64_MAX);
+    rvt::util::set_param_number(ParamId::kRoceFlows, -1);
+    RVT_EQ(rvt::util::param_number(ParamId::kRoceFlows), 1 << 16);
     RVT_EQ(rvt::util::param_number(ParamId::kUnexpectedBytes), std::int64_t{64} << 20);
     RVT_EQ(rvt::util::param_number(ParamId::kDirectMin), std::int64_t{4} << 10);
 }
