@@ -5,6 +5,7 @@
 #include <net/if.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -141,13 +142,13 @@ std::vector<Section> refusals() {
     return sections;
 }
 
-/// Answers --why. Returns: false when the hints make no sense.
-bool why(const std::string& text, std::vector<Section>& sections) {
+/// Answers --why. Returns: the exit status.
+int why(const std::string& text, std::vector<Section>& sections) {
     std::string error;
     const Info hints = parse_hints(text, error);
     if (!hints) {
         std::fprintf(stderr, "rvt_info: %s\n", error.c_str());
-        return false;
+        return 2;
     }
     take_refusals();
     fi_info* found = nullptr;
@@ -165,9 +166,29 @@ bool why(const std::string& text, std::vector<Section>& sections) {
     if (sections.empty()) {
         std::fprintf(stderr, "rvt_info: the provider says no more than: %s\n",
                      fi_strerror(-result));
-        return false;
+        return 1;
     }
-    return true;
+    return 0;
+}
+
+/// Says so where libfabric does not have the provider, or does not ask it.
+bool is_missing(const std::vector<Section>& all_parameters) {
+    const char* const wanted = std::getenv("FI_PROVIDER");
+    if (all_parameters.front().values.empty()) {
+        std::fprintf(stderr,
+                     "rvt_info: libfabric does not find the provider; set FI_PROVIDER_PATH to the "
+                     "folder of librvt-fi.so%s\n",
+                     wanted != nullptr ? ", and FI_PROVIDER to rvt or not at all" : "");
+        return true;
+    }
+    if (wanted != nullptr && devices().empty() && take_refusals().empty()) {
+        std::fprintf(stderr,
+                     "rvt_info: FI_PROVIDER=%s keeps the provider out; set it to rvt, or not at "
+                     "all\n",
+                     wanted);
+        return true;
+    }
+    return false;
 }
 
 /// Returns: -1 to go on, else the exit status.
@@ -201,16 +222,13 @@ int parse_options(int argc, char** argv, Options& options) {
 int run(const Options& options) {
     Report report;
     std::vector<Section> all_parameters = parameters();
-    if (all_parameters.front().values.empty()) {
-        std::fprintf(stderr,
-                     "rvt_info: libfabric does not find the provider; set FI_PROVIDER_PATH to the "
-                     "folder of librvt-fi.so\n");
+    if (is_missing(all_parameters)) {
         return 1;
     }
     if (options.has_why) {
         std::vector<Section> sections;
-        if (!why(options.why, sections)) {
-            return 2;
+        if (const int status = why(options.why, sections); status != 0) {
+            return status;
         }
         report.parts.emplace_back("why", std::move(sections));
     }

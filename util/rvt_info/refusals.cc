@@ -2,11 +2,17 @@
 // libfabric lets a program bring a log of its own (fi_import_log); the provider writes one line for
 // each candidate that it refuses:
 //     rvt-host/shm FI_EP_RDM does not match: HINT: ASKED asked, OFFERED offered
+// These are kept. Its other warnings, and what FI_LOG_LEVEL asks for, go to standard error.
 #include "rvt_info/refusals.h"
 
+#include <strings.h>
+
+#include <array>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
@@ -26,9 +32,22 @@ bool is_ours(const fi_provider* provider) {
     return std::strcmp(provider->name, "rvt") == 0;
 }
 
+/// The level up to which FI_LOG_LEVEL (fabric(7)) wants lines; warnings in any case.
+fi_log_level wanted_level() {
+    constexpr std::array<std::pair<const char*, fi_log_level>, 3> kNames{
+        {{"trace", FI_LOG_TRACE}, {"info", FI_LOG_INFO}, {"debug", FI_LOG_DEBUG}}};
+    const char* const given = std::getenv("FI_LOG_LEVEL");
+    for (const auto& [name, level] : kNames) {
+        if (given != nullptr && strcasecmp(given, name) == 0) {
+            return level;
+        }
+    }
+    return FI_LOG_WARN;
+}
+
 int log_enabled(const fi_provider* provider, fi_log_level level, fi_log_subsys /*subsys*/,
                 std::uint64_t /*flags*/) {
-    return is_ours(provider) && level == FI_LOG_WARN ? 1 : 0;
+    return is_ours(provider) && level <= wanted_level() ? 1 : 0;
 }
 
 int log_ready(const fi_provider* provider, fi_log_level level, fi_log_subsys subsys,
@@ -38,7 +57,12 @@ int log_ready(const fi_provider* provider, fi_log_level level, fi_log_subsys sub
 
 void log_line(const fi_provider* /*provider*/, fi_log_level /*level*/, fi_log_subsys /*subsys*/,
               const char* /*function*/, int /*line*/, const char* message) {
-    lines().emplace_back(message);
+    if (std::strstr(message, kMarker) != nullptr) {
+        lines().emplace_back(message);
+        return;
+    }
+    const auto length = static_cast<int>(std::strcspn(message, "\n"));
+    std::fprintf(stderr, "rvt_info: %.*s\n", length, message);
 }
 
 fi_ops_log log_ops = {
@@ -78,10 +102,7 @@ std::string catch_log_lines() {
 std::vector<Refused> take_refusals() {
     std::vector<Refused> refusals;
     for (const std::string& line : lines()) {
-        const std::size_t marker = line.find(kMarker);
-        if (marker != std::string::npos) {
-            refusals.push_back(parse(line, marker));
-        }
+        refusals.push_back(parse(line, line.find(kMarker)));
     }
     lines().clear();
     return refusals;
