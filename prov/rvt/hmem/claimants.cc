@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <cstring>
+
+#include <strings.h>
 
 #include "util/log.h"
 #include "util/params.h"
@@ -47,8 +48,12 @@ bool is_any_there() noexcept {
 }
 
 bool has_no_p2p() noexcept {
+    // The words that libfabric takes for a boolean parameter (fi_param_get(3)).
+    constexpr std::array kYes{"1", "yes", "true", "on"};
     const char* const value = getenv("FI_HMEM_DISABLE_P2P");  // NOLINT(concurrency-mt-unsafe)
-    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+    return value != nullptr && std::ranges::any_of(kYes, [&](const char* word) {
+               return strcasecmp(value, word) == 0;
+           });
 }
 
 Claim claim(const void* address, std::uint64_t bytes) noexcept {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of the devices beside CUDA's, over stand-ins for their libraries: what is of ROCr or of
 // Level Zero alone. What is of all is shown with CUDA (hmem_test.cc).
+#include <cstdlib>
 #include <optional>
 #include <vector>
 
+#include "hmem/claimants.h"
 #include "ofi/on_device.h"
 #include "ofi/pair.h"
 #include "util/unique_fd.h"
@@ -162,4 +164,17 @@ Test(hmem_kinds, a_copy_that_fails_is_said) {
                -FI_EIO);
         fab::standin::fail_copies(-1);
     }
+}
+
+Test(hmem_kinds, other_ways_than_by_its_owner_are_forbidden_by_a_yes_alone) {
+    for (const char* yes : {"1", "yes", "True", "on"}) {
+        setenv("FI_HMEM_DISABLE_P2P", yes, 1);
+        RVT_ASSERT(rvt::hmem::has_no_p2p());
+    }
+    for (const char* no : {"0", "no", "False", "off", "", "2"}) {
+        setenv("FI_HMEM_DISABLE_P2P", no, 1);
+        RVT_ASSERT(!rvt::hmem::has_no_p2p());
+    }
+    unsetenv("FI_HMEM_DISABLE_P2P");
+    RVT_ASSERT(!rvt::hmem::has_no_p2p());
 }
