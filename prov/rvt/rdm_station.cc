@@ -73,7 +73,9 @@ util::Status RdmStation::open(const RdmStationAttr& attr) {
         wired = open_wire(attr);
     }
     if (!wired.is_ok()) {
-        RVT_WARN(kEpCtrl, "cannot open the wire of %s: %s; FI_RVT_ROCE=0 does without",
+        RVT_WARN(kEpCtrl,
+                 "cannot open the wire of %s: %s; with FI_RVT_ROCE=0 endpoints reach this host "
+                 "alone",
                  address().to_string().c_str(), strerrordesc_np(wired.error()));
         close();
         return wired;

@@ -43,9 +43,19 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
         return most.status();
     }
     if (attr.payload_bytes > most.value()) {
-        RVT_WARN(kDomain, "cannot open %s with packets of %u bytes: its interface takes %u",
+        RVT_WARN(kDomain,
+                 "cannot open %s with packets of %u bytes (FI_RVT_ROCE_MTU): its interface takes "
+                 "%u, which 0 asks for",
                  attr.name, attr.payload_bytes, most.value());
         return EMSGSIZE;
+    }
+    if (attr.payload_bytes != 0 &&
+        (attr.payload_bytes < core::kMinPayload || attr.payload_bytes % core::kPayloadStep != 0)) {
+        RVT_WARN(kDomain,
+                 "cannot open %s with packets of %u bytes (FI_RVT_ROCE_MTU): multiples of %u from "
+                 "%u on, or 0 for what its interface takes",
+                 attr.name, attr.payload_bytes, core::kPayloadStep, core::kMinPayload);
+        return EINVAL;
     }
     auto socket = attr.port != nullptr ? open_udp_socket(std::move(*attr.port))
                                        : open_udp_socket(attr.address);

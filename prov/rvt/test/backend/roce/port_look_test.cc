@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // What a device finds out of its interface, which exists only here, without sending.
 #include <cstdlib>
+#include <string>
 
 #include "backend/roce/packet_device.h"
 #include "common/check.h"
 #include "common/own_network.h"
 #include "core/registry.h"
+#include "util/log.h"
 
 #include <net/if.h>
 
 using namespace rvt;
 
 namespace {
+
+std::string last_warning;
+
+constexpr util::LogSink kSink{
+    .is_enabled = [](util::LogLevel level,
+                     util::LogArea) noexcept { return level == util::LogLevel::kWarn; },
+    .write = [](util::LogLevel, util::LogArea, const char*, int,
+                const char* text) noexcept { last_warning = text; }};
 
 void have_own_network() {
     cr_assert(test::enter_own_network(), "this user cannot have a network of its own");
@@ -52,6 +62,26 @@ Test(roce_port_look, packets_are_as_large_as_the_interface_takes_and_as_it_took_
     const std::uint32_t most = looking.device->device().payload_bytes();
     RVT_EQ(looking.after("ip link set wire0 mtu 700").mtu_bytes(), 512);
     RVT_EQ(looking.after("ip link set wire0 mtu 9000").payload_bytes(), most);
+}
+
+Test(roce_port_look, packets_of_another_size_than_asked_for_are_refused_by_name) {
+    have_own_network();
+    util::set_log_sink(&kSink);
+    core::Registry registry;
+    const auto error_with = [&](std::uint32_t payload_bytes) {
+        last_warning.clear();
+        return roce::PacketDevice::open(registry,
+                                        {.address = {.family = AF_INET, .ip = {192, 0, 2, 1}},
+                                         .payload_bytes = payload_bytes})
+            .error();
+    };
+    RVT_EQ(error_with(8192), EMSGSIZE);
+    RVT_ASSERT(last_warning.find("FI_RVT_ROCE_MTU") != std::string::npos);
+    for (const std::uint32_t no_step : {1400u, 192u}) {
+        RVT_EQ(error_with(no_step), EINVAL);
+        RVT_ASSERT(last_warning.find("FI_RVT_ROCE_MTU") != std::string::npos);
+    }
+    RVT_EQ(error_with(256), 0);
 }
 
 Test(roce_port_look, packets_to_a_peer_are_as_large_as_the_route_takes) {
