@@ -256,11 +256,14 @@ class Resolver {
         }
     }
 
+    [[nodiscard]] bool is_family_open() const {
+        return family_ == AF_UNSPEC && !dest_ && (!source_ || is_any_source_);
+    }
+
     /// The family of the answer. Where nothing asks for one, that of a network: IPv4 if there is
     /// such a network, as peers expect one answer, and IPv6 where there is nothing else.
     [[nodiscard]] int choose_family() const {
-        const bool is_open = family_ == AF_UNSPEC && !dest_ && (!source_ || is_any_source_);
-        if (is_open && util::param_is_set(util::ParamId::kRoce)) {
+        if (is_family_open() && util::param_is_set(util::ParamId::kRoce)) {
             const std::string_view interface = named_interface();
             return !util::network_address(AF_INET, interface) &&
                            util::network_address(AF_INET6, interface)
@@ -290,8 +293,10 @@ class Resolver {
             chosen = util::network_address(family, interface);
             if (!chosen && !interface.empty()) {
                 const bool is_domain = !answer_.interface.empty();
-                answer_.refusal = Refusal{is_domain ? "domain_attr->name" : "FI_RVT_ROCE_INTERFACE",
-                                          std::string(interface), util::network_interfaces(family)};
+                answer_.refusal =
+                    Refusal{is_domain ? "domain_attr->name" : "FI_RVT_ROCE_INTERFACE",
+                            std::string(interface),
+                            util::network_interfaces(is_family_open() ? AF_UNSPEC : family)};
             }
         }
         source_ = chosen.value_or(loopback(family));

@@ -218,7 +218,7 @@ std::optional<Refusal> judge_name(const char* hint, const char* asked, const cha
 std::optional<Refusal> judge_domain_name(const char* asked, const char* offered) {
     std::optional<Refusal> refusal = judge_name("domain_attr->name", asked, offered);
     if (refusal && refusal->offered == kDomainName && util::param_is_set(util::ParamId::kRoce)) {
-        refusal->offered += ", or an interface: " + util::network_interfaces(AF_INET);
+        refusal->offered += ", or an interface: " + util::network_interfaces(AF_UNSPEC);
     }
     return refusal;
 }

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <ifaddrs.h>
@@ -170,9 +172,17 @@ std::vector<SockAddr> network_addresses(int family) {
 }
 
 std::string network_interfaces(int family) {
+    std::vector<Candidate> all = candidates(family == AF_UNSPEC ? AF_INET : family);
+    if (family == AF_UNSPEC) {
+        std::ranges::move(candidates(AF_INET6), std::back_inserter(all));
+    }
+    std::vector<std::string_view> known;  // an interface may have several addresses
     std::string names;
-    for (const Candidate& one : candidates(family)) {
-        names += (names.empty() ? "" : ", ") + one.name;
+    for (const Candidate& one : all) {
+        if (std::ranges::find(known, one.name) == known.end()) {
+            names += (known.empty() ? "" : ", ") + one.name;
+            known.emplace_back(one.name);
+        }
     }
     return names.empty() ? "none" : names;
 }

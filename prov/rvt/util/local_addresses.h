@@ -33,7 +33,8 @@ std::optional<SockAddr> network_address(int family, std::string_view interface);
 /// All that network_address() can choose from, the best first.
 std::vector<SockAddr> network_addresses(int family);
 
-/// The names of the interfaces that network_address() can choose from, for people.
+/// The names of the interfaces that network_address() can choose from, for people. AF_UNSPEC: of
+/// both families, those with an IPv4 address first.
 std::string network_interfaces(int family);
 
 }  // namespace rvt::util

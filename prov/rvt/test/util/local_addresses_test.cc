@@ -113,6 +113,9 @@ Test(local_addresses, that_others_cannot_reach_are_left_out, .timeout = 30) {
     expect(network_interfaces(AF_INET), "eth1");
     ip("addr del 10.2.0.1/24 dev eth1");
     expect(network_interfaces(AF_INET), "none");
+    expect(network_interfaces(AF_UNSPEC), "eth1");
+    host.add("eth2");
+    expect(network_interfaces(AF_UNSPEC), "eth2, eth1");
     expect(best(AF_INET6), "[fd00:2::1]:0");
 }
 
