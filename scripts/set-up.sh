@@ -22,10 +22,14 @@ as_root() {
     fi
 }
 
-# install_packages SET... : installs from scripts/debian-packages what is not there yet.
+# install_packages SET... : installs from scripts/debian-packages what is not there yet. On other systems
+# the user has to: configure names what is missing.
 install_packages() {
     local set missing=()
-    command -v dpkg-query > /dev/null || fail 'not a Debian system; scripts/debian-packages names what to install'
+    if ! command -v dpkg-query > /dev/null; then
+        echo 'not a Debian system: nothing is installed; scripts/debian-packages names what is wanted'
+        return
+    fi
     for set in "$@"; do
         while read -r package; do
             dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null | grep -qx installed ||
@@ -41,7 +45,8 @@ install_packages() {
 
 jobs() { nproc; }
 
-# build_in DIR [CONFIGURE-ARGUMENT...] : configures once, builds always; RVT_TARGETS, if not all.
+# build_in DIR [CONFIGURE-ARGUMENT...] : configures once, builds always; RVT_TARGETS, if not all. A build that
+# somebody has configured by hand stays his.
 build_in() {
     local dir=$1
     shift
@@ -50,6 +55,8 @@ build_in() {
     mkdir -p "$dir"
     (
         cd "$dir" || exit
+        [ ! -e config.status ] || [ -e .configured ] ||
+            fail "./$dir was configured by hand; build in another directory, or remove this one"
         if [ ! -e config.status ] || [ "$(cat .configured 2> /dev/null)" != "$*" ]; then
             "$rvt_root/configure" --quiet "$@" || exit
             echo "$*" > .configured
