@@ -300,9 +300,7 @@ Status CmRcPort::disconnect(RcConnection& which) {
 void CmRcPort::note_failure(RcConnection& which) noexcept {
     CmRcConnection& connection = own(which);
     const util::Guard guard(lock_);
-    if (connection.state() == State::kOpen || connection.state() == State::kAccepted) {
-        end_locked(connection);
-    }
+    end_failed_locked(connection);
 }
 
 void CmRcPort::note_traffic(RcConnection& which) noexcept {

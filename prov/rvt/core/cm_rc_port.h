@@ -146,6 +146,7 @@ class CmRcPort final : public RcPort, public UdServices, private MadSink, privat
     void lose_peers_locked() RVT_REQUIRES(lock_);
     void look_at_port_locked() RVT_REQUIRES(lock_);
     void end_failed() noexcept;
+    void end_failed_locked(CmRcConnection& connection) RVT_REQUIRES(lock_);
     [[nodiscard]] bool is_cut_off_locked(const CmRcConnection& connection) const
         RVT_REQUIRES(lock_);
     [[nodiscard]] std::vector<std::byte> framed(std::span<const std::byte> data) const;

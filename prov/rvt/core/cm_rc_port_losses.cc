@@ -163,11 +163,18 @@ void CmRcPort::end_failed() noexcept {
     }
     lose_peers_locked();  // where the channel is the reason, that is what is told
     for (const auto& [id, connection] : connections_) {
-        const bool is_made =
-            connection->state() == State::kOpen || connection->state() == State::kAccepted;
-        if (is_made && connection->qp().state() == QpState::kErr) {
-            end_locked(*connection);
+        if (connection->qp().state() == QpState::kErr) {
+            end_failed_locked(*connection);
         }
+    }
+}
+
+/// Of one that works. What has failed may be a request of a peer whose word that it is ready has
+/// been lost: the user is told that the connection is there before it is told that it is not.
+void CmRcPort::end_failed_locked(CmRcConnection& connection) {
+    if (connection.state() == State::kOpen || connection.state() == State::kAccepted) {
+        opened_locked(connection, {});
+        end_locked(connection);
     }
 }
 

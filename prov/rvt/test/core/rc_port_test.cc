@@ -377,6 +377,16 @@ Test(rc_port, a_connection_is_made_before_it_fails) {
     RVT_ASSERT(world.notes.was_connected);
 }
 
+Test(rc_port, a_connection_is_made_before_it_fails_also_where_the_word_that_it_is_was_lost) {
+    World world;
+    world.listen_and_await_call("");
+    RVT_OK(world.port.accept(*world.connection, *world.notes.request, {}));
+    world.next(CmEventType::kReply);
+    RVT_OK(world.connection->qp().modify({.state = QpState::kErr}, QpMask::kState));
+    world.await([&] { return world.notes.is_over; });
+    RVT_ASSERT(world.notes.was_connected);
+}
+
 Test(rc_port, a_farewell_that_is_lost_is_repeated_before_the_port_goes) {
     World world(RcData::kPlain, kOtherGuid, kPatienceMs);
     world.answer(world.call_and_await(""), "");
