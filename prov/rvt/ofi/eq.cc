@@ -98,9 +98,9 @@ void Eq::append(Event event) {
     [[maybe_unused]] const int ignored = eventfd_write(wake_fd.get(), 1);
 }
 
-void Eq::push(std::uint32_t event, const void* bytes, std::size_t length) {
+void Eq::push(std::uint32_t event, const void* bytes, std::size_t length, const fid* owner) {
     const auto* first = static_cast<const std::byte*>(bytes);
-    append({.event = event, .bytes = {first, first + length}});
+    append({.event = event, .bytes = {first, first + length}, .owner = owner});
 }
 
 void Eq::push_error(const fi_eq_err_entry& error, std::span<const std::byte> data) {
@@ -108,7 +108,7 @@ void Eq::push_error(const fi_eq_err_entry& error, std::span<const std::byte> dat
     append({.bytes = {first, first + sizeof error},
             .error_data = {data.begin(), data.end()},
             .is_error = true,
-            .cm_object = error.fid});
+            .owner = error.fid});
 }
 
 void Eq::push_cm(std::uint32_t event, fid* object, fi_info* info, std::span<const std::byte> data) {
@@ -117,14 +117,17 @@ void Eq::push_cm(std::uint32_t event, fid* object, fi_info* info, std::span<cons
     std::vector<std::byte> bytes(sizeof entry + data.size());
     std::memcpy(bytes.data(), &entry, sizeof entry);
     std::ranges::copy(data, bytes.begin() + sizeof entry);
-    append(
-        {.event = event, .bytes = std::move(bytes), .cm_object = object, .info = std::move(owned)});
+    append({.event = event,
+            .bytes = std::move(bytes),
+            .is_cm = true,
+            .owner = object,
+            .info = std::move(owned)});
 }
 
 void Eq::forget(const fid* object) noexcept {
     const std::lock_guard guard(lock);
     const std::size_t gone =
-        std::erase_if(events, [&](const Event& event) { return event.cm_object == object; });
+        std::erase_if(events, [&](const Event& event) { return event.owner == object; });
     for (std::size_t i = 0; i < gone; ++i) {
         eventfd_t value = 0;
         eventfd_read(wake_fd.get(), &value);
@@ -151,8 +154,7 @@ ssize_t Eq::read(std::uint32_t* event, void* buffer, std::size_t length, std::ui
     if (front.is_error) {
         return -FI_EAVAIL;
     }
-    const std::size_t least =
-        front.cm_object != nullptr ? sizeof(fi_eq_cm_entry) : front.bytes.size();
+    const std::size_t least = front.is_cm ? sizeof(fi_eq_cm_entry) : front.bytes.size();
     if (length < least) {
         return -FI_ETOOSMALL;
     }

@@ -24,13 +24,16 @@ class Eq {
     static Eq& from(fid* self) noexcept { return *reinterpret_cast<Eq*>(self); }
 
     /// Appends an event. Throws bad_alloc.
-    void push(std::uint32_t event, const void* bytes, std::size_t length);
+    /// @param owner  Whose end the event does not outlive, see forget(); nullptr: it stays.
+    void push(std::uint32_t event, const void* bytes, std::size_t length,
+              const fid* owner = nullptr);
     /// @param data  What readers find behind err_data.
     void push_error(const fi_eq_err_entry& error, std::span<const std::byte> data = {});
     /// Appends an event of connection management. Readers with less room get less of `data`.
     /// @param info  Taken over: the reader's, or released with the event.
     void push_cm(std::uint32_t event, fid* object, fi_info* info, std::span<const std::byte> data);
-    /// Drops the events of connection management that an object has left unread.
+    /// Drops the events that an object has left unread: those of connection management, and those
+    /// it was given as their owner.
     void forget(const fid* object) noexcept;
 
     ssize_t read(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags);
@@ -44,7 +47,8 @@ class Eq {
         std::vector<std::byte> bytes;
         std::vector<std::byte> error_data;
         bool is_error = false;
-        fid* cm_object = nullptr;  // of an event of connection management
+        bool is_cm = false;  // readers may have less room than it has bytes
+        const fid* owner = nullptr;
         std::unique_ptr<fi_info, InfoDeleter> info;
     };
 

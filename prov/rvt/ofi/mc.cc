@@ -21,6 +21,7 @@ int mc_close(fid* self) noexcept {
         const util::Guard<DomainLock> guard(mc.ep->domain->lock);
         mc.ep->endpoint.leave_locked(mc.number);
     }
+    mc.ep->eq->forget(self);  // the endpoint keeps its queue while it has groups
     mc.ep->groups.drop();
     delete &mc;
     return 0;
@@ -66,7 +67,7 @@ int join(EpDgram& ep, const util::SockAddr& group, std::uint64_t sides, fid_mc**
     ep.groups.add();
     *mc = &made.release()->handle;
     const fi_eq_entry event{&(*mc)->fid, context, 0};
-    ep.eq->push(FI_JOIN_COMPLETE, &event, sizeof event);
+    ep.eq->push(FI_JOIN_COMPLETE, &event, sizeof event, event.fid);
     return 0;
 }
 

@@ -132,7 +132,7 @@ int add_key(Mr& mr, const fi_mr_attr& attr) {
 void report(const Mr& mr) {
     if (mr.domain->eq != nullptr && mr.domain->eq_flags != 0) {
         const fi_eq_entry event{const_cast<fid*>(&mr.handle.fid), mr.handle.fid.context, 0};
-        mr.domain->eq->push(FI_MR_COMPLETE, &event, sizeof event);
+        mr.domain->eq->push(FI_MR_COMPLETE, &event, sizeof event, event.fid);
     }
 }
 
@@ -181,6 +181,9 @@ int mr_close(fid* self) noexcept {
         RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
                  static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(removed.error()));
         return to_fi(removed);
+    }
+    if (mr.domain->eq != nullptr) {
+        mr.domain->eq->forget(self);
     }
     mr.domain->users.drop();
     delete &mr;

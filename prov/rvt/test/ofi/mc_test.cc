@@ -172,6 +172,16 @@ RVT_DGRAM_TEST(mc, an_endpoint_is_in_use_while_it_is_a_member) {
     RVT_OK(fi_close(&member.ep.release()->fid));
 }
 
+RVT_DGRAM_TEST(mc, an_event_that_nobody_has_read_goes_with_its_group) {
+    Member member;
+    fid_mc* mc = nullptr;
+    RVT_OK(member.try_join(group_address(), 0, &mc));
+    RVT_OK(fi_close(&mc->fid));
+    std::uint32_t event = 0;
+    fi_eq_entry entry{};
+    RVT_EQ(fi_eq_read(member.eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+}
+
 RVT_DGRAM_TEST(mc, what_cannot_be_joined_is_refused) {
     fid_mc* mc = nullptr;
     Member member;

@@ -175,6 +175,8 @@ Test(mr, a_domain_bound_for_it_reports_registrations) {
     RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
     RVT_EQ(event, FI_MR_COMPLETE);
     RVT_ASSERT(entry.fid == &mr->fid);
+    reg(open, buffer, sizeof buffer, 2).reset();  // whose event goes with it
+    RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
     mr.reset();
     open.domain.reset();  // which keeps the queue from closing
 }
