@@ -526,7 +526,9 @@ unsigned UdEndpoint::poll_locked() noexcept {
 }
 
 void UdEndpoint::run_shared_locked(unsigned moved) noexcept {
-    resolver_->run_locked(*av_);
+    if (av_ != nullptr) {  // opened, for its name to be known, before it is bound
+        resolver_->run_locked(*av_);
+    }
     if (moved != 0 && sleepers.may_any_sleep()) [[unlikely]] {
         ask_for_notice_locked();  // somebody sleeps on
     }
