@@ -15,6 +15,31 @@
 
 namespace rvt::core {
 
+/// Which losses count together: those of what was under way when the first of them showed. Guarded
+/// by its user.
+class LossCount {
+  public:
+    void start_at(protocol::Psn psn) noexcept { counted_until_ = psn; }
+    /// All before `una` has been acknowledged.
+    void move_on_to(protocol::Psn una) noexcept {
+        if (distance(una, counted_until_) > 0) {
+            counted_until_ = una;  // one left behind for half a round of numbers would be ahead
+        }
+    }
+    /// Something from `una` on is lost. Returns: whether it counts.
+    /// @param sent  Behind the newest packet that has left.
+    [[nodiscard]] bool note(protocol::Psn una, protocol::Psn sent) noexcept {
+        if (distance(una, counted_until_) < 0) {
+            return false;
+        }
+        counted_until_ = sent;
+        return true;
+    }
+
+  private:
+    protocol::Psn counted_until_{};
+};
+
 /// Guarded by its user.
 class GapRepair {
   public:

@@ -102,6 +102,7 @@ void PacketRequester::note_answer(std::uint64_t now) noexcept {
 /// The oldest of what is under way has moved on from `from`.
 void PacketRequester::made_progress(const Qp& qp, Psn from, std::uint64_t now) noexcept {
     fetches_.drop_until(una_);
+    losses_.move_on_to(una_);
     is_repairing_ = false;
     note_answer(now);
     if (timed_at_us_ != 0 && distance(una_, timed_psn_) > 0) {
@@ -134,10 +135,9 @@ void PacketRequester::shrink_window() noexcept {
 
 /// For a loss that costs a packet, not all behind it: once for what is under way.
 void PacketRequester::shrink_window_a_little() noexcept {
-    if (distance(una_, shrunk_at_) >= 0) {
+    if (losses_.note(una_, sent_psn_)) {
         window_ = std::max(window_ - window_ / 8, kMinFillingWindow);
         steep_until_ = window_;
-        shrunk_at_ = sent_psn_;
     }
 }
 

@@ -72,7 +72,8 @@ std::uint64_t timeout_us(std::uint8_t code) noexcept {
 void PacketRequester::start_at(const QpAttr& attr) noexcept {
     mtu_ = std::min(attr.path_mtu_bytes, device_.payload_bytes());
     has_failed_ = false;
-    una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = shrunk_at_ = Psn(attr.sq_psn);
+    una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = Psn(attr.sq_psn);
+    losses_.start_at(una_);
     change_to(attr);
 }
 

@@ -185,7 +185,7 @@ class PacketRequester {
     // Of a flow with a gap: what is known of the packets behind it, and how many have come.
     std::unique_ptr<GapRepair> repair_;
     std::uint32_t here_ = 0;
-    protocol::Psn shrunk_at_{};  // sent_psn_ when the window shrank
+    LossCount losses_;
 
     // Time, all in microseconds of the device's clock.
     std::uint64_t timeout_us_ = 0;          // after which a retry counts; 0: never

@@ -123,3 +123,24 @@ Test(gap_repair, what_has_not_been_sent_is_not_repeated) {
     link.come({1, 200});  // of a peer that lies
     RVT_ASSERT(link.repeats(4) == (List{0, 2, 3}));
 }
+
+Test(loss_count, losses_of_what_is_under_way_count_once) {
+    LossCount losses;
+    losses.start_at(kMissing);
+    RVT_ASSERT(losses.note(kMissing, kMissing + 100));
+    losses.move_on_to(kMissing + 99);
+    RVT_ASSERT(!losses.note(kMissing + 99, kMissing + 150));
+    losses.move_on_to(kMissing + 100);
+    RVT_ASSERT(losses.note(kMissing + 100, kMissing + 150));
+}
+Test(loss_count, a_loss_counts_however_many_packets_have_come_before) {
+    constexpr std::uint32_t kStep = 1u << 19;
+    LossCount losses;
+    losses.start_at(kMissing);
+    for (std::uint32_t i = 1; i <= 2 * (Psn::kMask + 1) / kStep; ++i) {
+        const Psn una = kMissing + i * kStep;
+        losses.move_on_to(una);
+        LossCount with_loss = losses;
+        RVT_ASSERT(with_loss.note(una, una + 1));
+    }
+}
