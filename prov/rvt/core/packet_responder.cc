@@ -394,11 +394,12 @@ const PacketResponder::Executed* PacketResponder::find_executed(Psn psn, Kind ki
 }
 
 /// Answers once more what has been carried out; whatever the peer asks for behind it will come
-/// again too.
+/// again too. Who asks for a READ from its middle on has what is before, and until that comes no
+/// use for what is behind.
 void PacketResponder::answer_duplicate(Qp& qp, const PacketHeader& header) noexcept {
     std::erase_if(answers_, [&](const Answer& answer) {
         return answer.kind != Answer::Kind::kNak && answer.kind != Answer::Kind::kSack &&
-               distance(answer.psn, header.psn) >= 0;
+               distance(answer.psn + (answer.packets - 1), header.psn) >= 0;
     });
     has_ack_ = has_ack_ && distance(ack_psn_, header.psn) < 0;
     const Kind kind = header.info().kind;

@@ -15,17 +15,23 @@ using namespace rvt::protocol;
 
 namespace {
 
+constexpr std::uint32_t kMtu = 256;
+
 /// Side B, asked by the test instead of by side A's pair.
 struct Asked {
     Pair<Packets> pair{{.dest_rd_atomic = 16}};
     std::uint32_t psn = pair.b().qp->query().rq_psn;
     std::optional<std::uint64_t> answer{};  // the last result of an atomic that has left
+    std::vector<Psn> data{};                // the numbers of what has left of READs
 
     Asked() {
         pair.backend().wire().spares = [this](std::span<const std::byte> packet) {
             const auto header = decode(packet);
             if (header.is_ok() && header.value().header.opcode == Opcode::kRcAtomicAck) {
                 answer = header.value().header.original;
+            }
+            if (header.is_ok() && header.value().header.info().kind == Kind::kReadResponse) {
+                data.push_back(header.value().header.psn);
             }
             return false;
         };
@@ -51,9 +57,16 @@ struct Asked {
         }
         return answer.value();
     }
+    /// Reads so many packets of B's memory, from one of them on.
+    void read(Psn at, std::uint32_t first, std::uint32_t packets) {
+        ask({.opcode = Opcode::kRcReadRequest,
+             .psn = at,
+             .remote_addr = pair.b().at(std::size_t{first} * kMtu),
+             .rkey = pair.b().mr->rkey(),
+             .dma_bytes = packets * kMtu});
+    }
     /// Takes in so many numbers, as requests of whose memory nothing is left when it is answered.
     void use_up(std::uint32_t numbers) {
-        constexpr std::uint32_t kMtu = 256;
         constexpr std::uint32_t kMost = 1u << 22;  // as many packets as a message has
         constexpr std::size_t kBytes = std::size_t{kMost} * kMtu;
         void* const memory =
@@ -92,4 +105,21 @@ Test(packet_replay, an_atomic_is_not_taken_for_one_a_round_of_numbers_before) {
     RVT_EQ(asked.add(at), 101);
     RVT_EQ(asked.add(at), 101);
     RVT_EQ(asked.pair.b().word(0), 102);
+}
+
+Test(packet_replay, a_read_that_is_asked_for_again_from_its_middle_goes_on_from_there) {
+    constexpr std::uint32_t kPackets = kMemoryBytes / kMtu;
+    Asked asked;
+    const Psn at(asked.psn);
+    asked.read(at, 0, kPackets);
+    asked.pair.b().device->progress();
+    asked.pair.a().device->progress();
+    const std::size_t before = asked.data.size();
+    RVT_ASSERT(before > 100 && before < kPackets);  // the wire had no more room
+    asked.read(at + 100, 100, kPackets - 100);
+    for (int i = 0; i < 20; ++i) {
+        asked.pair.pass_us(1);
+    }
+    RVT_EQ(asked.data[before].value(), (at + 100).value());
+    RVT_EQ(asked.data.size(), before + kPackets - 100);
 }
