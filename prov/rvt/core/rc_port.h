@@ -92,8 +92,9 @@ class RcConnection {
         // acquire: pairs with the release in set_state(): who sees kOpen sees the pair's state.
         return state_.load(std::memory_order_acquire);
     }
-    /// Whether nothing of the pair completes any more, since its device is gone, nor is anything
-    /// touched that was posted: that is its user's to complete. It has ended then.
+    /// Whether nothing more of the pair is waited for, since it or its device has failed. It has
+    /// ended then; its user takes what has completed, resets it, so that nothing is touched any
+    /// more that was posted, and completes the rest.
     [[nodiscard]] bool is_lost() const noexcept {
         // acquire: pairs with the release in set_lost(): who sees it finds what has completed.
         return is_lost_.load(std::memory_order_acquire);

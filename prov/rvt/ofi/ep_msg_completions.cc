@@ -120,8 +120,8 @@ unsigned EpMsg::drain_queue_locked() noexcept {
     return connection->is_lost() ? total + flush_lost_locked() : total;
 }
 
-/// Behind what has completed. Receives of a shared queue that nobody has taken end with the last
-/// endpoint that could.
+/// Behind what has completed, which RESET would discard. Receives of a shared queue that nobody has
+/// taken end with the last endpoint that could.
 unsigned EpMsg::flush_lost_locked() noexcept {
     const auto end = [this](MsgOp& op) {
         if (op.use != nullptr) {
@@ -131,6 +131,9 @@ unsigned EpMsg::flush_lost_locked() noexcept {
     };
     unsigned total = 0;
     if (!std::exchange(is_flushed, true)) {
+        // What is completed here the application may use again.
+        [[maybe_unused]] const util::Status stopped =
+            connection->qp().modify({.state = QpState::kReset}, QpMask::kState);
         total += sends->for_each_posted(end);
         total += receives != nullptr ? receives->for_each_posted(end) : 0;
     }

@@ -555,11 +555,9 @@ Status RdmaCmPort::flush_locked(RdmaCmConnection& connection) noexcept {
     return flushed;
 }
 
-/// From now on the device touches nothing that was posted, if there is one at all; who sleeps until
-/// something completes is told.
+/// The user is to end it; one that sleeps until something completes is told. What has completed
+/// has to be read before the pair is reset, which is the user's to do: RESET would discard it.
 void RdmaCmPort::lose(RdmaCmConnection& connection) noexcept {
-    [[maybe_unused]] const Status stopped =
-        connection.qp().modify({.state = QpState::kReset}, QpMask::kState);
     connection.set_lost();
     core::VerbsCq& queue = *connection.qp().init().send_cq;
     if (queue.channel() != nullptr) {

@@ -19,6 +19,12 @@ void take_away() {
     world->nic->device().begin_removal();
     world->port->cm().check_deadlines();
 }
+/// By itself.
+void fail(std::uint32_t pair) {
+    world->mock.fail_pair(pair);
+    world->nic->take_events();
+    world->port->cm().check_deadlines();
+}
 /// Until nobody is waited for any more.
 void wait_for_deadline() {
     while (world->port->cm().check_deadlines() != core::RcPort::kNever) {
@@ -49,8 +55,8 @@ Test(nic_end, what_a_nic_does_not_flush_is_canceled_when_its_time_is_over) {
     take_away();
     RVT_EQ(with.canceled(), 0);
     wait_for_deadline();
-    RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);  // from now on it touches nothing
     RVT_EQ(with.canceled(), kReceives + kSends);
+    RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);  // it touches nothing any more
 }
 
 Test(nic_end, what_a_nic_flushes_is_reported_once) {
@@ -159,15 +165,30 @@ Test(nic_end, a_pair_that_fails_by_itself_ends_its_connection_and_what_it_had) {
     fid_ep* const ep = with.connected();
     with.post(ep);
     on.mock.flushes = false;
-    on.mock.fail_pair(on.mock.last_pair->qp_num);
-    on.nic->take_events();
-    on.port->cm().check_deadlines();
+    fail(on.mock.last_pair->qp_num);
     RVT_EQ(with.event(ep), -FI_SHUTDOWN);
     RVT_EQ(with.send(ep), -FI_ENOTCONN);
     wait_for_deadline();
     RVT_EQ(with.canceled(), kReceives + kSends);
     RVT_EQ(with.event(ep), 0);
     RVT_EQ(with.send(other), 0);
+}
+
+Test(nic_end, what_has_come_before_a_pair_fails_is_reported_however_late_it_is_read) {
+    World on;
+    Endpoints with;
+    fid_ep* const ep = with.connected();
+    for (std::size_t i = 0; i < kReceives; ++i) {
+        RVT_EQ(with.receive(ep), 0);
+    }
+    const std::uint32_t pair = on.mock.last_pair->qp_num;
+    on.mock.finish(pair, true);
+    on.mock.finish(pair, true);
+    fail(pair);
+    wait_for_deadline();
+    std::array<fi_cq_entry, kReceives> come{};
+    RVT_EQ(fi_cq_read(with.cq, come.data(), come.size()), 2);
+    RVT_EQ(with.canceled(), kReceives - 2);
 }
 
 /// Some drivers take 7 for any number: a peer that is gone would not be noticed.

@@ -200,8 +200,8 @@ Test(nic_status, what_a_pair_had_that_cannot_be_ended_is_canceled) {
     with.post(ep);
     on.mock.failing = "modify_qp to ERR";
     RVT_EQ(fi_shutdown(ep, 0), -FI_EMFILE);
-    RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);
     RVT_EQ(with.canceled(), kReceives + kSends);
+    RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);
     report(RDMA_CM_EVENT_DISCONNECTED);
     RVT_EQ(with.event(ep), -FI_SHUTDOWN);
     RVT_EQ(with.canceled(), 0);

@@ -404,6 +404,13 @@ std::string_view call_of(ibv_qp_state to) {
         default: return "modify_qp";
     }
 }
+/// That nobody has read.
+void forget_completions(const ibv_qp& pair) {
+    for (ibv_cq* const queue : {pair.send_cq, pair.recv_cq}) {
+        std::erase_if(MockCq::of(queue).entries,
+                      [&](const ibv_wc& wc) { return wc.qp_num == pair.qp_num; });
+    }
+}
 int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
     const std::lock_guard guard(traffic);
     if (fails(call_of(attr->qp_state))) {
@@ -420,15 +427,15 @@ int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
     } else if ((mask & IBV_QP_STATE) != 0) {
         pair.now = attr->qp_state;
     }
+    if ((mask & IBV_QP_STATE) != 0 && attr->qp_state == IBV_QPS_RESET) {
+        forget_completions(*which);
+    }
     return 0;
 }
 /// What the queues hold of it goes with it, and a receive that it has taken.
 int destroy_qp(ibv_qp* which) {
     std::unique_lock guard(traffic);
-    for (ibv_cq* const queue : {which->send_cq, which->recv_cq}) {
-        std::erase_if(MockCq::of(queue).entries,
-                      [&](const ibv_wc& wc) { return wc.qp_num == which->qp_num; });
-    }
+    forget_completions(*which);
     std::erase_if(mock->events,
                   [&](const ibv_async_event& event) { return event.element.qp == which; });
     std::erase(pairs, &MockPair::of(which));
