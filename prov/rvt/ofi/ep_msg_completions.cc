@@ -121,7 +121,8 @@ unsigned EpMsg::drain_queue_locked() noexcept {
 }
 
 /// Behind what has completed, which RESET would discard. Receives of a shared queue that nobody has
-/// taken end with the last endpoint that could.
+/// taken are there for further endpoints, unless the device is going: then they end with the last
+/// one that could have.
 unsigned EpMsg::flush_lost_locked() noexcept {
     const auto end = [this](MsgOp& op) {
         if (op.use != nullptr) {
@@ -138,7 +139,7 @@ unsigned EpMsg::flush_lost_locked() noexcept {
         total += receives != nullptr ? receives->for_each_posted(end) : 0;
     }
     const bool has_nic_queue = srx != nullptr && srx->nic_queue != nullptr;
-    if (has_nic_queue && domain->msg->are_flushed_locked(*srx)) {
+    if (has_nic_queue && rc().device().is_going() && domain->msg->are_flushed_locked(*srx)) {
         total += srx->ops.for_each_posted(end);
     }
     return total;

@@ -581,7 +581,12 @@ void RdmaCmPort::end_with_device_locked(RdmaCmConnection& connection) {
             connection.user_.device_failed(ENODEV);
             end_locked(connection);
             break;
-        case State::kEnded: connection.user_.device_failed(ENODEV); break;
+        case State::kEnded:
+            connection.user_.device_failed(ENODEV);
+            if (connection.is_lost()) {
+                lose(connection);  // once more: the receives of a shared queue were left
+            }
+            break;
     }
 }
 
@@ -598,12 +603,12 @@ void RdmaCmPort::end_all_locked() {
     }
 }
 
-/// A device that has ended a pair need not flush it. What is left in a shared queue is others'.
+/// A device that has ended a pair need not flush it.
 void RdmaCmPort::end_if_failed_locked(RdmaCmConnection& connection) {
     const State state = connection.state();
     const bool is_up = state == State::kOpen || state == State::kAccepted;
     if (is_up && connection.qp().state() == QpState::kErr) {
-        connection.has_failed_ = connection.qp().srq() == nullptr;
+        connection.has_failed_ = true;
         connection.deadline_us_ = device().now_us() + kFlushUs;
         end_locked(connection);
     }

@@ -146,11 +146,7 @@ Test(nic_end, who_sleeps_is_woken) {
     Endpoints with;
     fid_ep* const ep = with.connected();
     RVT_EQ(with.receive(ep), 0);
-    pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
-    RVT_EQ(fi_control(&with.cq->fid, FI_GETWAIT, &readable.fd), 0);
-    fid* queue = &with.cq->fid;
-    RVT_EQ(fi_trywait(with.fabric, &queue, 1), 0);
-    RVT_EQ(poll(&readable, 1, 0), 0);
+    pollfd readable = with.asleep();
     on.mock.is_gone = true;
     take_away();
     RVT_EQ(poll(&readable, 1, 20'000), 1);
@@ -189,6 +185,37 @@ Test(nic_end, what_has_come_before_a_pair_fails_is_reported_however_late_it_is_r
     std::array<fi_cq_entry, kReceives> come{};
     RVT_EQ(fi_cq_read(with.cq, come.data(), come.size()), 2);
     RVT_EQ(with.canceled(), kReceives - 2);
+}
+
+Test(nic_end, sends_of_a_pair_that_fails_end_though_it_shares_its_receives_which_stay) {
+    World on;
+    Endpoints with(true);
+    fid_ep* const ep = with.connected();
+    RVT_EQ(with.receive(with.srx), 0);
+    for (std::size_t i = 0; i < kSends; ++i) {
+        RVT_EQ(with.send(ep), 0);
+    }
+    on.mock.flushes = false;
+    fail(on.mock.last_pair->qp_num);
+    RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+    wait_for_deadline();
+    RVT_EQ(with.canceled(), kSends);
+    RVT_EQ(on.mock.receives_left(), 1);
+}
+
+/// They end with the NIC alone.
+Test(nic_end, who_sleeps_for_shared_receives_is_woken_though_their_endpoint_had_ended) {
+    World on;
+    Endpoints with(true);
+    with.connected();
+    RVT_EQ(with.receive(with.srx), 0);
+    fail(on.mock.last_pair->qp_num);
+    wait_for_deadline();
+    RVT_EQ(with.canceled(), 0);
+    pollfd readable = with.asleep();
+    take_away();
+    RVT_EQ(poll(&readable, 1, 20'000), 1);
+    RVT_EQ(with.canceled(), 1);
 }
 
 /// Some drivers take 7 for any number: a peer that is gone would not be noticed.

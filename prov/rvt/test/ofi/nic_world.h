@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include <poll.h>
+
 #include "backend/verbs/mock_cm.h"
 #include "backend/verbs/mock_nic.h"
 #include "backend/verbs/nic.h"
@@ -242,6 +244,15 @@ class Endpoints {
             ++count;
         }
         return count;
+    }
+    /// Of the queue, at which nothing is due.
+    pollfd asleep() {
+        pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
+        RVT_EQ(fi_control(&cq->fid, FI_GETWAIT, &readable.fd), 0);
+        fid* queue = &cq->fid;
+        RVT_EQ(fi_trywait(fabric, &queue, 1), 0);
+        RVT_EQ(poll(&readable, 1, 0), 0);
+        return readable;
     }
     /// The next event: the code of an error, or minus an event's number; 0: none.
     int event(const fid_ep* of) {
