@@ -64,6 +64,7 @@ enum class Access : std::uint32_t {
     kFlushPersistent = 1u << 7,  // FLUSH, to where it outlives a loss of power
     kOnDemand = 1u << 8,         // its pages are not pinned; the CPU never needs them to be
     kRelaxedOrdering = 1u << 9,  // what a NIC writes may arrive in any order before its completion
+    kPinned = 1u << 10,          // its pages are pinned: without, on demand is good enough
 };
 template <>
 struct IsFlags<Access> : std::true_type {};

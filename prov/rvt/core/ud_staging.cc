@@ -26,8 +26,10 @@ Result<std::unique_ptr<UdStaging>> UdStaging::open(Pd& pd, const Size& size) {
         return ENOMEM;
     }
     const iovec all{made->memory(), made->memory_.bytes()};
+    // Where a NIC has memory on demand, this is known of its RC pairs alone.
+    const Access access = Access::kLocalWrite | Access::kPinned;
     const Status registered =
-        keep(made->region_, reg_mr(pd, {.segments = {&all, 1}, .access = Access::kLocalWrite}));
+        keep(made->region_, reg_mr(pd, {.segments = {&all, 1}, .access = access}));
     if (!registered.is_ok()) {
         return registered;
     }

@@ -55,17 +55,18 @@ void fail(const ibv_async_event& event, EventType type) noexcept {
     pair_of(event).raise(type);
 }
 
-/// Whether requests of all kinds, and receives of both kinds of queues, may name memory that is not
-/// pinned.
-bool takes_on_demand(ibv_context* context) noexcept {
+/// Whether requests of all kinds that connected pairs have, and receives of both kinds of queues,
+/// may name memory that is not pinned.
+bool takes_on_demand(ibv_context* context, bool has_atomics) noexcept {
     constexpr unsigned kRc = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
                              IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_SRQ_RECV;
+    const unsigned needed = kRc | (has_atomics ? unsigned{IBV_ODP_SUPPORT_ATOMIC} : 0);
     ibv_device_attr_ex attr{};
     const auto* const extended = verbs_get_ctx_op(context, query_device_ex);
     return extended != nullptr &&
            extended->query_device_ex(context, nullptr, &attr, sizeof attr) == 0 &&
            (attr.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
-           (attr.odp_caps.per_transport_caps.rc_odp_caps & kRc) == kRc;
+           (attr.odp_caps.per_transport_caps.rc_odp_caps & needed) == needed;
 }
 
 Status last_error() noexcept {
@@ -151,7 +152,8 @@ Status Nic::read_limits() {
     limits_.has_atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
     limits_.has_srq = attr.max_srq > 0;
     limits_.has_on_demand = util::param_is_set(util::ParamId::kVerbsOnDemand) &&
-                            !quirks_->misplaces_on_demand && takes_on_demand(context_.get());
+                            !quirks_->misplaces_on_demand &&
+                            takes_on_demand(context_.get(), limits_.has_atomics);
     limits_.relaxes_ordering = util::param_is_set(util::ParamId::kVerbsRelaxedOrdering);
     limits_.is_iwarp = context_->device->transport_type == IBV_TRANSPORT_IWARP;
     const std::uint32_t max_sge = clamp(attr.max_sge, core::Receive::kMaxSge);

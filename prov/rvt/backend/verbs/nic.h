@@ -28,9 +28,9 @@ struct NicLimits {
     bool has_atomics = false;
     bool has_srq = false;
     bool is_iwarp = false;
-    bool has_rocev2 = false;     // a GID that is the address, so that a peer's is its address
-    bool has_ud = false;         // datagrams, to such addresses
-    bool has_on_demand = false;  // regions whose pages are not pinned, for all that we do with them
+    bool has_rocev2 = false;        // a GID that is the address, so that a peer's is its address
+    bool has_ud = false;            // datagrams, to such addresses
+    bool has_on_demand = false;     // regions whose pages are not pinned, for all that RC pairs do
     bool relaxes_ordering = false;  // of what it writes where no peer may
     bool extends_pairs = false;     // those of type RC have the extended verbs, and
     bool extends_queues = false;    // completion queues: backend/verbs/extended.h

@@ -102,8 +102,8 @@ ibv_mr* register_as(const core::Mr& mr, Access with) noexcept {
                                   iova_of(mr), static_cast<unsigned>(access));
 }
 
-/// What may not be pinned is registered on demand, where the NIC can. Of rights that it does not
-/// know, those that are only our wish are given up.
+/// What may not be pinned is registered on demand, where the NIC can, unless it has to be pinned.
+/// Of rights that it does not know, those that are only our wish are given up.
 ibv_mr* register_anyhow(const core::Mr& mr) noexcept {
     Access access = access_of(mr);
     ibv_mr* made = register_as(mr, access);
@@ -111,9 +111,10 @@ ibv_mr* register_anyhow(const core::Mr& mr) noexcept {
         access = mr.access();
         made = register_as(mr, access);
     }
-    const bool is_too_much = made == nullptr && errno == ENOMEM;
-    if (is_too_much && mr.memory().device == nullptr &&
-        Nic::of(mr.pd().device()).limits().has_on_demand) {
+    const bool may_be_on_demand = !has_any(access, Access::kPinned) &&
+                                  mr.memory().device == nullptr &&
+                                  Nic::of(mr.pd().device()).limits().has_on_demand;
+    if (made == nullptr && errno == ENOMEM && may_be_on_demand) {
         made = register_as(mr, access | Access::kOnDemand);
         errno = made == nullptr ? ENOMEM : 0;
     }

@@ -62,7 +62,8 @@ class TestHost final : public UdHost, public UdSharing {
 };
 
 struct World {
-    World() {
+    explicit World(const ibv_odp_caps& on_demand = {}) {
+        mock.on_demand = on_demand;
         mock.takes_receives = true;
         mock.attr.max_mcast_qp_attach = 4;
         ibv_gid_entry own{};
@@ -182,6 +183,20 @@ Test(ud_nic_end, nothing_more_is_taken) {
 }
 
 // ---- calls that fail ----
+
+/// What a NIC can do with memory on demand, it need not be able to do for datagrams.
+Test(ud_nic_failures, memory_that_may_not_be_pinned_is_its_error) {
+    World on({.general_caps = IBV_ODP_SUPPORT,
+              .per_transport_caps = {.rc_odp_caps = 0x3f, .uc_odp_caps = 0, .ud_odp_caps = 0}});
+    on.mock.most_pinned = 100;
+    UdEndpoint further(UdAttr{.tx_size = 8, .rx_size = 8});
+    further.bind({.tx_cq = on.cq.get(), .rx_cq = on.cq.get(), .send = nullptr, .recv = nullptr},
+                 &on.av);
+    RVT_EQ(further.open(std::make_unique<TestHost>(on.nic->device(), on.services)), ENOMEM);
+    for (const verbs::MockNic::Region& region : on.mock.regions) {
+        RVT_EQ(region.access & IBV_ACCESS_ON_DEMAND, 0);
+    }
+}
 
 Test(ud_nic_failures, a_group_that_cannot_be_joined_is_its_error_and_can_be_joined_later) {
     constexpr util::SockAddr kGroup{.family = AF_INET, .ip = {239, 1, 1, 1}};

@@ -327,6 +327,20 @@ Test(nic, what_may_not_be_pinned_is_registered_on_demand) {
     RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}}).status(), ENOMEM);
 }
 
+Test(nic, one_without_atomics_on_demand_has_nothing_on_demand_unless_it_has_no_atomics) {
+    MockNic mock;
+    mock.on_demand = kAllOnDemand;
+    mock.on_demand.per_transport_caps.rc_odp_caps &= ~static_cast<unsigned>(IBV_ODP_SUPPORT_ATOMIC);
+    mock.most_pinned = 100;
+    {
+        const Opened opened(mock);
+        RVT_EQ(core::reg_mr(*opened.pd, {.segments = {&kWhole, 1}}).status(), ENOMEM);
+    }
+    mock.attr.atomic_cap = IBV_ATOMIC_NONE;
+    const Opened opened(mock);
+    RVT_NE(asked_access(mock, opened, Access::kLocalWrite) & IBV_ACCESS_ON_DEMAND, 0);
+}
+
 Test(nic, a_nic_that_misplaces_data_on_demand_is_not_asked_for_it) {
     MockNic mock;
     mock.attr.vendor_id = 0xffffff;  // rxe
