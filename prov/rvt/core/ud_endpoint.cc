@@ -286,8 +286,8 @@ Status UdEndpoint::send_first_locked(const RdSend& request) noexcept {
     if (!pair.is_ok()) {
         return resolver_->keep_locked(request, *address);
     }
-    const Peer* const peer = learn_peer_locked(request.dest, *address, pair.value());
-    return peer != nullptr ? post_locked(request, *peer) : Status(EINVAL);
+    const auto peer = learn_peer_locked(request.dest, *address, pair.value());
+    return peer.is_ok() ? post_locked(request, *peer.value()) : peer.status();
 }
 
 Status UdEndpoint::post_kept_locked(const UdKept& kept, const UdPair& pair) noexcept {
@@ -299,7 +299,9 @@ Status UdEndpoint::post_kept_locked(const UdKept& kept, const UdPair& pair) noex
     const Peer* peer = find_peer_locked(request.dest);
     if (peer == nullptr) {
         const util::SockAddr* const address = av_->at(request.dest);
-        peer = address != nullptr ? learn_peer_locked(request.dest, *address, pair) : nullptr;
+        const auto learned = address != nullptr ? learn_peer_locked(request.dest, *address, pair)
+                                                : Result<const Peer*>(ENOENT);
+        peer = learned.is_ok() ? learned.value() : nullptr;
     }
     const Status posted = peer != nullptr ? post_locked(request, *peer) : Status(ENOENT);
     if (!posted.is_ok() && posted.error() != EAGAIN) {

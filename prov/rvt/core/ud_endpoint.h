@@ -153,9 +153,8 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     /// device the first ones to a peer wait for its answer; without one they complete with
     /// kRetryExcErr, or kPeerUnreachable when nobody has the service or the UDP port there.
     /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE, also of what the
-    /// interface
-    ///          takes no more; ENODEV when the NIC is gone, whose requests then complete with
-    ///          kWrFlushErr.
+    ///          interface takes no more; ENODEV when the NIC is gone, whose requests then complete
+    ///          with kWrFlushErr; errors of create_ah(), where there is no way to the peer now.
     Status send_locked(const RdSend& request) noexcept;
     /// Of the flags kCompletion is looked at. Returns: EAGAIN when no more can be posted; ENODEV as
     /// above.
@@ -247,8 +246,8 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
 
     [[nodiscard]] const Peer* find_peer_locked(std::uint64_t dest) const noexcept;
     void detach_unused_locked(const Address& group) noexcept;
-    const Peer* learn_peer_locked(std::uint64_t dest, const util::SockAddr& address,
-                                  const UdPair& pair) noexcept;
+    Result<const Peer*> learn_peer_locked(std::uint64_t dest, const util::SockAddr& address,
+                                          const UdPair& pair) noexcept;
     [[gnu::cold]] Status send_first_locked(const RdSend& request) noexcept;
     Status post_locked(const RdSend& request, const Peer& peer) noexcept;
     Status open_memory();

@@ -12,15 +12,15 @@ namespace rvt::core {
 
 // ---- peers ----
 
-/// nullptr: there is no way to it.
-const UdEndpoint::Peer* UdEndpoint::learn_peer_locked(std::uint64_t dest,
-                                                      const util::SockAddr& address,
-                                                      const UdPair& pair) noexcept {
+/// Returns: errors of create_ah().
+Result<const UdEndpoint::Peer*> UdEndpoint::learn_peer_locked(std::uint64_t dest,
+                                                              const util::SockAddr& address,
+                                                              const UdPair& pair) noexcept {
     Address to = to_address(address);
     to.port = sharing_ == nullptr ? to.port : host_->device().address().port;
     const auto made = create_ah(*pd_, {.dest = to});
     if (!made.is_ok()) {
-        return nullptr;
+        return made.status();
     }
     if (dest >= peers_.size()) {
         peers_.resize(std::bit_ceil(dest + 1));

@@ -181,6 +181,12 @@ void UdResolver::unlearn_locked(const Address& address, Peer& peer) noexcept {
     peer.pair = {};
 }
 
+void UdResolver::note_use_locked(Peer& peer, std::uint64_t number) noexcept {
+    if (std::ranges::find(peer.numbers, number) == peer.numbers.end()) {
+        peer.numbers.push_back(number);
+    }
+}
+
 void UdResolver::stop_use_locked(Peer& peer) noexcept {
     for (const std::uint64_t number : std::exchange(peer.numbers, {})) {
         owner_.unlearn_locked(number);
@@ -232,7 +238,7 @@ Result<UdPair> UdResolver::find_locked(std::uint64_t number,
     if (!is_known || !peer.kept.empty()) {
         return EAGAIN;
     }
-    peer.numbers.push_back(number);
+    note_use_locked(peer, number);
     return peer.pair;
 }
 
@@ -270,9 +276,7 @@ void UdResolver::send_kept_locked(Peer& peer) noexcept {
     }
     while (!peer.kept.empty()) {
         const std::uint64_t number = peer.kept.front().request.dest;
-        if (std::ranges::find(peer.numbers, number) == peer.numbers.end()) {
-            peer.numbers.push_back(number);
-        }
+        note_use_locked(peer, number);
         if (owner_.post_kept_locked(peer.kept.front(), peer.pair).error() == EAGAIN) {
             can_send_kept_ = true;
             return;

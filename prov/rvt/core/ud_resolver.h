@@ -133,6 +133,7 @@ class UdResolver final : private SidrUser {
     void learn_locked(const Address& address, Peer& peer, const UdPair& pair) noexcept;
     void unlearn_locked(const Address& address, Peer& peer) noexcept;
     void lose_locked(const Address& address, Peer& peer) noexcept;
+    static void note_use_locked(Peer& peer, std::uint64_t number) noexcept;
     void stop_use_locked(Peer& peer) noexcept;
     void fail_locked(const Address& address, Peer& peer, int error) noexcept;
     void send_kept_locked(Peer& peer) noexcept;

@@ -12,6 +12,7 @@
 #include "core/addresses.h"
 #include "core/cq.h"
 #include "core/ud_endpoint.h"
+#include "core/ud_resolver.h"
 
 using namespace rvt;
 using namespace rvt::core;
@@ -35,6 +36,17 @@ class Services final : public UdServices {
 
     SidrUser* user = nullptr;
     int watched_fd = -1;  // of the device's sleepers
+};
+
+/// Counts how often a number's pair is gone.
+class Numbers final : public UdResolverOwner {
+  public:
+    Status post_kept_locked(const UdKept&, const UdPair&) noexcept override { return kOk; }
+    void fail_kept_locked(const UdKept&, WcStatus) noexcept override {}
+    void unlearn_locked(std::uint64_t) noexcept override { ++unlearned; }
+    void wake() noexcept override {}
+
+    unsigned unlearned = 0;
 };
 
 class TestHost final : public UdHost, public UdSharing {
@@ -229,9 +241,27 @@ Test(ud_nic_failures, a_peer_without_an_address_handle_cannot_be_reached_until_t
     RVT_EQ(on.cq->front()->status, WcStatus::kPeerUnreachable);
     on.cq->pop();
     RVT_ASSERT(on.mock.sends.empty());
+    RVT_EQ(on.send(), on.mock.error);
     on.mock.failing = {};
     RVT_OK(on.send());
     RVT_EQ(on.mock.sends.size(), 1);
+}
+
+Test(ud_nic_failures, a_number_that_asks_again_for_its_pair_is_told_once_that_it_is_gone) {
+    World on;
+    Services services;
+    Numbers owner;
+    UdResolver resolver(on.nic->device(), services, 1, 8, owner);
+    RVT_OK(resolver.open(kPair));
+    RVT_EQ(resolver.find_locked(on.peer, kPeer).status(), EAGAIN);
+    services.user->resolved(to_address(kPeer), kPair);
+    resolver.run_locked(on.av);
+    for (int i = 0; i < 3; ++i) {
+        RVT_OK(resolver.find_locked(on.peer, kPeer));
+    }
+    services.user->pair_gone(to_address(kPeer), kPair.qpn);
+    resolver.run_locked(on.av);
+    RVT_EQ(owner.unlearned, 1);
 }
 
 Test(ud_nic_failures, what_cannot_be_posted_is_its_error_and_takes_no_room) {
