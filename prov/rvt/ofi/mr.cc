@@ -206,6 +206,10 @@ int mr_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
     if (flags != FI_REMOTE_WRITE) {
         return -FI_EBADFLAGS;
     }
+    if (mr.domain->nic != nullptr) {
+        RVT_WARN(kMr, "cannot bind a counter: the NIC does not tell what peers write");
+        return -FI_EOPNOTSUPP;
+    }
     return entry([&]() -> int {
         Cntr& cntr = Cntr::from(other);
         if (cntr.domain != mr.domain) {

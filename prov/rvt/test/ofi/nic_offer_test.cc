@@ -221,6 +221,16 @@ Test(nic_offer, an_endpoint_without_a_pair_says_how_many_the_nic_has) {
               warnings.c_str());
 }
 
+/// The NIC does not say what peers write.
+Test(nic_offer, a_counter_of_what_peers_write_is_refused) {
+    World on;
+    Endpoints with;
+    fid_cntr* cntr = nullptr;
+    RVT_EQ(fi_cntr_open(with.domain, nullptr, &cntr, nullptr), 0);
+    RVT_EQ(fi_mr_bind(with.mr, &cntr->fid, FI_REMOTE_WRITE), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_close(&cntr->fid), 0);
+}
+
 Test(nic_offer, a_region_that_the_nic_has_no_room_for_is_not_the_limit_of_locked_memory) {
     World on([](verbs::MockNic& mock) { mock.attr.max_mr = 2; });
     Endpoints with;  // has one
