@@ -315,6 +315,7 @@ void RdEngine<Lock, Host>::take_word(Peer& peer, Event& event) noexcept {
 /// it still writes to them.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::receive_last_words(Peer& peer) noexcept {
+    peer.is_gone = true;
     for (unsigned i = 0; i < kLastLooks && peer.state == Peer::State::kConnected; ++i) {
         if (peer.path.is_remote() || poll_peer(peer) == 0) {
             break;  // what had arrived by a wire has been handed over
@@ -439,7 +440,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.head_for = 0;
     peer.until_head = 0;
     peer.write = {};
-    peer.has_keys_view = peer.is_held = peer.has_refused_share = false;
+    peer.has_keys_view = peer.is_held = peer.has_refused_share = peer.is_gone = false;
     peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
     peer.has_quiet_writes = false;
     peer.quiet_writes = 0;

@@ -288,7 +288,7 @@ util::Status RdEngine<Lock, Host>::read_from_device(RdInbound& inbound,
     station_.mark_use(peer.path.incarnation(), own);
     const KeyHit hit = find_source(inbound);
     Status copied = ENOTSUP;
-    if (hit.is_ok() && !peer.path.refuses_copies()) {
+    if (hit.is_ok() && !refuses_copies(peer)) {
         const std::byte* const mapped = mapped_target(peer, own, hit, inbound.total);
         PeerDeviceMemory* const device = opened_target(peer, own, hit, inbound.total);
         if (mapped != nullptr) {

@@ -191,10 +191,10 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
                                .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
     PeerDeviceMemory* const device =
         hit.is_ok() && hit.indirect ? opened_target(peer, own, hit, remote.len) : nullptr;
-    const Status status = peer.path.refuses_copies() ? Status(ESRCH)
-                          : !hit.is_ok()             ? forget_key(peer, remote.key, own)
-                          : device != nullptr ? copy_with_device(*device, op, hit.offset, budget)
-                                              : copy_segment(peer, op, own, hit, budget);
+    const Status status = refuses_copies(peer) ? Status(ESRCH)
+                          : !hit.is_ok()       ? forget_key(peer, remote.key, own)
+                          : device != nullptr  ? copy_with_device(*device, op, hit.offset, budget)
+                                               : copy_segment(peer, op, own, hit, budget);
     station_.unmark_use();
     if (device != nullptr && status == Status(EIO)) {
         refuse_region(peer, own);
@@ -255,11 +255,35 @@ util::Status RdEngine<Lock, Host>::copy_named(Peer& peer, bool is_write,
         return EPERM;
     }
     station_.mark_use(peer.path.incarnation(), kNoKey);
-    const Status copied = peer.path.refuses_copies() ? Status(ESRCH)
-                          : is_write                 ? batch.write_to(peer.path)
-                                                     : batch.read_from(peer.path);
+    const Status copied = refuses_copies(peer) ? Status(ESRCH)
+                          : is_write           ? batch.write_to(peer.path)
+                                               : batch.read_from(peer.path);
     station_.unmark_use();
     return copied;
+}
+
+/// Whether there is word that a peer is gone which nobody has read. The caller holds the lock: what
+/// is in the mail stays there.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::is_gone_by_mail(const Peer& peer) const noexcept {
+    // relaxed: only whether there is mail, as in progress_locked().
+    if (mail_.load(std::memory_order_relaxed) == nullptr) [[likely]] {
+        return false;
+    }
+    // acquire: pairs with the release in deliver().
+    const Event* event = mail_.load(std::memory_order_acquire);
+    while (event != nullptr &&
+           (event->kind != Event::Kind::kPeerGone || event->link != peer.link)) {
+        event = event->next;
+    }
+    return event != nullptr;
+}
+
+/// Whether nothing may be copied to or from a peer's memory: it has asked for that, or is gone, as
+/// the control thread has said. The number of a process that is gone may be another one's.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::refuses_copies(const Peer& peer) const noexcept {
+    return peer.path.refuses_copies() || peer.is_gone || is_gone_by_mail(peer);
 }
 
 template <class Lock, class Host>

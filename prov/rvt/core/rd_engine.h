@@ -339,6 +339,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool stream_pulled(Peer& peer, RdTxOp& op) noexcept;
     bool write_several(Peer& peer) noexcept;
     Status copy_named(Peer& peer, bool is_write, const RdCopyBatch& batch) noexcept;
+    bool is_gone_by_mail(const Peer& peer) const noexcept;
+    bool refuses_copies(const Peer& peer) const noexcept;
     void share_written(Peer& peer, const RdTxOp& op, WcStatus status) noexcept;
     bool write_share(Peer& peer, RdTxOp& op) noexcept;
 

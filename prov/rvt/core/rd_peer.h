@@ -141,6 +141,7 @@ struct RdPeerBase {
     bool is_busy = false;            // in the engine's list of peers with something to do
     bool is_held = false;            // it asked for headers only
     bool has_refused_share = false;  // split copy does not work with it
+    bool is_gone = false;            // its last words are being received
     bool is_given_up = false;        // in the engine's list of ids to be used again
     std::uint32_t id = 0;            // the `source` of its messages in the match queues
     std::uint64_t fi_addr = kSourceNotAvailable;

@@ -100,7 +100,7 @@ bool RdEngine<Lock, Host>::copy_two(Peer& peer, RdTxOp& op) noexcept {
     const bool is_write = op.kind == RdTxOp::Kind::kWrite;
     RdCopyBatch batch;
     station_.mark_use(peer.path.incarnation(), own);
-    Status status = peer.path.refuses_copies() ? Status(ESRCH) : util::kOk;
+    Status status = refuses_copies(peer) ? Status(ESRCH) : util::kOk;
     for (std::size_t i = 0; i < 2 && status.is_ok(); ++i) {
         const RdTxOp& part = i == 0 ? op : *next;
         const std::uint64_t length = part.end - part.done;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 
 #include "common/check.h"
@@ -135,6 +136,16 @@ void use_until_mapped(Node& node, const Exposed& exposed) {
     } while (!was_mapped);
 }
 
+/// Waits until the control thread has left so many words for the engine, since the last time.
+void await_words(const Node& node, std::uint64_t count) {
+    const int fd = node.engine->wake_fd();
+    for (eventfd_t more = 0, words = 0; words < count; words += more) {
+        pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
+        RVT_EQ(poll(&entry, 1, 20000), 1);
+        RVT_EQ(eventfd_read(fd, &more), 0);
+    }
+}
+
 }  // namespace
 
 Test(mapped_access, needs_no_help_of_the_target, .timeout = 60) {
@@ -206,4 +217,21 @@ Test(mapped_access, ends_with_the_key, .timeout = 60) {
            core::WcStatus::kRemAccessErr);
     RVT_EQ(memory[0], 1);
     RVT_ASSERT(not(is_mapped()));
+}
+
+Test(mapped_access, of_a_peer_that_is_known_to_be_dead_does_not_happen, .timeout = 60) {
+    char* const memory = shared_memory(F_SEAL_SHRINK);
+    Process target([&](Process& parent) { run_target(parent, memory); });
+    const auto exposed = target.get<Exposed>();
+    Node node;
+    node.peer = node.av.insert(exposed.address).take();
+    use_until_mapped(node, exposed);
+    await_words(node, 2);  // that it is connected, and what is mapped
+    node.poll();
+    target.kill();
+    await_words(node, 1);
+    std::uint64_t word = 2;
+    RVT_EQ(node.access(true, &word, sizeof word, exposed.data, exposed.key),
+           core::WcStatus::kPeerDead);
+    RVT_EQ(memory[0], 1);
 }
