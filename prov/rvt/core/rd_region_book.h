@@ -95,11 +95,18 @@ class RdRegionBook {
         ++in_vain_;
         return true;
     }
-    /// The peer's answer for an entry that is kAsked; nullptr: it cannot be opened.
+    /// The peer's answer for an entry that is kAsked; nullptr: it cannot be opened. With one that
+    /// can, those go that the peer has closed: their memory is not free before.
     void answered(Entry& entry, std::unique_ptr<Region> region) noexcept {
         entry.state = region != nullptr ? State::kOpen : State::kRefused;
         entry.region = std::move(region);
-        in_vain_ = entry.region != nullptr ? 0 : in_vain_;
+        if (entry.region != nullptr) {
+            in_vain_ = 0;
+            std::erase_if(entries_, [&](const auto& one) {
+                return &one.second != &entry && one.second.region != nullptr &&
+                       !is_registered(one.first);
+            });
+        }
     }
 
     /// Of regions, and of keys that the application chose. For tests.

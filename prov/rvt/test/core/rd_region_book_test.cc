@@ -41,6 +41,10 @@ struct Peer {
     bool asks(std::uint32_t key, std::uint64_t bytes) {
         return book.count_access(book.enter(key), key, bytes);
     }
+    void open(std::uint32_t key) {
+        RVT_ASSERT(asks(key, kLarge));
+        book.answered(*book.find(key), std::make_unique<Mapped>());
+    }
     void refuse(std::uint32_t key) { book.answered(*book.find(key), nullptr); }
     /// Asks for regions that cannot be opened until it is not done any more.
     void refuse_many() {
@@ -142,6 +146,20 @@ Test(rd_region_book, regions_of_devices_are_asked_for_however_many_others_were_i
     Peer peer;
     peer.refuse_many();
     RVT_ASSERT(peer.asks(peer.add(true), kLarge));
+}
+
+Test(rd_region_book, with_one_that_is_opened_those_go_that_are_closed) {
+    Peer peer;
+    const std::uint32_t closed = peer.add();
+    const std::uint32_t kept = peer.add();
+    peer.open(closed);
+    peer.open(kept);
+    peer.remove(closed);
+    const std::uint32_t next = peer.add();
+    peer.open(next);
+    RVT_ASSERT(peer.book.find(closed) == nullptr);
+    RVT_ASSERT(peer.book.find(kept)->region != nullptr);
+    RVT_ASSERT(peer.book.find(next)->region != nullptr);
 }
 
 Test(rd_region_book, another_peer_begins_with_an_empty_page) {
