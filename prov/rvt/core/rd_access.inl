@@ -80,11 +80,13 @@ bool RdEngine<Lock, Host>::write_quietly(const RdRma& request) noexcept {
     }
     const RdRemote& remote = *request.remote;
     // To memory of this process, and to memory that is mapped, a plain copy is faster. A target
-    // that does not poll would keep the write waiting.
+    // that does not poll would keep the write waiting. What NICs do passes the target's engine by:
+    // there each write is answered, so that a fence can wait for it.
     std::uint32_t own = 0;
     if (remote.len == 0 || remote.len > Path::kMaxLinePayload - sizeof(RdAccess) ||
         !resolve_key(*peer, remote.key, own) || peer->path.is_same_process() ||
-        count_use(*peer, own, remote.len) || !peer->path.is_peer_polling()) {
+        count_use(*peer, own, remote.len) || !peer->path.is_peer_polling() ||
+        peer->path.can_rdma()) {
         return false;
     }
     std::byte message[Path::kMaxLinePayload];
@@ -104,7 +106,8 @@ bool RdEngine<Lock, Host>::write_quietly(const RdRma& request) noexcept {
     return true;
 }
 
-/// Whether the target has executed all writes of write_quietly(). It takes messages in order.
+/// Whether the target has executed all writes of write_quietly(); over a wire, whether they are
+/// there, and executed before what is put from now on: it takes messages in order.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::are_quiet_writes_done(Peer& peer) noexcept {
     if (peer.has_quiet_writes && peer.path.is_drained()) {

@@ -217,6 +217,37 @@ Test(rd_by_nic, a_fenced_access_waits_for_those_before_it) {
     RVT_ASSERT(net.there.is('b', 0, 8) && net.there.is('a', 8, kBytes));
 }
 
+/// What is injected and reported to nobody comes in a frame, for which the target has to poll.
+Test(rd_by_nic, a_fenced_access_waits_for_injected_writes) {
+    for (const bool is_write : {true, false}) {
+        Net net;
+        net.learn_key();
+        const Pages buffer('a');
+        char word[] = "injected";
+        const iovec from{word, 8};
+        const RdRemote to{.addr = reinterpret_cast<std::uint64_t>(net.there.memory),
+                          .len = from.iov_len,
+                          .key = net.key};
+        RVT_OK(net.a->engine.rma({.is_write = true,
+                                  .iov = &from,
+                                  .iov_count = 1,
+                                  .remote = &to,
+                                  .remote_count = 1,
+                                  .dest = 0,
+                                  .flags = RdFlags::kInject}));
+        RVT_OK(net.a->access(is_write, 1, buffer.all(), net.key, net.there.memory, RdFlags::kFence,
+                             nullptr));
+        for (int i = 0; i < 1000 && !net.a->is_done(1); ++i) {
+            net.a->poll();
+        }
+        RVT_EQ(net.end_of(1), WcStatus::kSuccess);
+        net.poll_for_a_while();
+        const std::string_view left = is_write ? "aaaaaaaa" : "injected";
+        RVT_ASSERT(std::string_view(buffer.memory, left.size()) == left);
+        RVT_ASSERT(std::string_view(net.there.memory, left.size()) == left);
+    }
+}
+
 Test(rd_by_nic, the_target_counts_what_it_asks_to_count) {
     Net net(kBoth, {.wants_rma_events = true});
     net.learn_key();
