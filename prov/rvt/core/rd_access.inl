@@ -258,13 +258,20 @@ void RdEngine<Lock, Host>::access_sent(Peer& peer, RdTxOp& op) noexcept {
     }
 }
 
-/// Flags of the message for the current segment; data and event go with the last one.
+/// Whether no later segment is in the region of the current one, which counts an operation once.
+inline bool is_last_in_region(const RdTxOp& op) noexcept {
+    const auto* const current = op.remote.data() + op.segment;
+    return std::none_of(current + 1, op.remote.data() + op.remote_count,
+                        [current](const RdRemote& each) { return each.key == current->key; });
+}
+
+/// Flags of the message for the current segment; data goes with the last one.
 template <class Lock, class Host>
 std::uint8_t RdEngine<Lock, Host>::access_flags(const RdTxOp& op) const noexcept {
-    const bool is_last = op.segment + 1u == op.remote_count;
-    return static_cast<std::uint8_t>(
-        (is_last ? wire::kLast : 0) |
-        (is_last && has(op.flags, RdFlags::kData) ? wire::kHasData : 0));
+    if (op.segment + 1u != op.remote_count) [[unlikely]] {
+        return is_last_in_region(op) ? wire::kEvent : 0;
+    }
+    return wire::kLast | (has(op.flags, RdFlags::kData) ? wire::kHasData : 0);
 }
 
 template <class Lock, class Host>

@@ -54,12 +54,16 @@ void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus 
     reply(peer, RdOp::kAccessDone, 0, operation, &outcome, sizeof outcome);
 }
 
-/// Counts a finished access of a peer, and reports it if it carried data. What both reads and
-/// writes counts as a read here, and as a write of the region.
+/// Counts a finished segment of a peer's access for its region, and with the last one the access,
+/// which is reported if it carried data. What both reads and writes counts as a read here, and as a
+/// write of the region.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::report_access(const Peer& peer, const RdAccess& access,
                                          std::uint8_t flags, std::uint64_t data,
                                          std::uint64_t wc_flags) noexcept {
+    if (keys_.accessed != nullptr && (flags & (wire::kLast | wire::kEvent)) != 0) {
+        keys_.accessed(keys_.accessed_context, access.key, wc_flags);
+    }
     if ((flags & wire::kLast) == 0) {
         return;
     }
@@ -67,9 +71,6 @@ void RdEngine<Lock, Host>::report_access(const Peer& peer, const RdAccess& acces
         (wc_flags & kWcRemoteRead) != 0 ? completion_.remote_read : completion_.remote_write;
     if (counter != nullptr) {
         counter->add(1);
-    }
-    if (keys_.accessed != nullptr) {
-        keys_.accessed(keys_.accessed_context, access.key, wc_flags);
     }
     if ((flags & wire::kHasData) != 0 && rx_cq_ != nullptr) {
         rx_cq_->push(Cqe{.flags = wc_flags | kWcRemoteCqData,
@@ -381,7 +382,9 @@ bool RdEngine<Lock, Host>::on_rma_event(Peer& peer, const Arrival& arrival) noex
         !lookup(access, is_write ? Access::kRemoteWrite : Access::kRemoteRead).is_ok()) {
         return true;  // closed meanwhile: nobody counts
     }
-    report_access(peer, access, arrival.flags() | wire::kLast, arrival.data(),
+    const auto data_flag = static_cast<std::uint8_t>(arrival.flags() & wire::kHasData);
+    const bool has_more = (arrival.flags() & wire::kMore) != 0;
+    report_access(peer, access, has_more ? wire::kEvent : wire::kLast | data_flag, arrival.data(),
                   kWcRma | (is_write ? kWcRemoteWrite : kWcRemoteRead));
     return true;
 }

@@ -151,24 +151,40 @@ bool RdEngine<Lock, Host>::run_direct(Peer& peer, RdTxOp& op) noexcept {
         }
     }
     const bool wants_event = has(op.flags, RdFlags::kData) || peer.path.wants_rma_events();
-    if (wants_event && op.status == WcStatus::kSuccess) {
-        op.segment = op.remote_count - 1u;
-        const RdAccess access = access_of(op);
-        op.segment = op.remote_count;
-        if (!peer.path.put(RdOp::kRmaEvent, event_flags(op), 0, op.data, &access, sizeof access)) {
-            return false;
-        }
+    if (wants_event && op.status == WcStatus::kSuccess && !tell_of_access(peer, op)) {
+        return false;
     }
     learn_access(op, op.next == nullptr && peer.outstanding_accesses == 0);
     sent(peer, op, false);
     return true;
 }
 
-/// Flags of the message that tells the target of an access which it did not take part in.
+/// Tells the target of an access of which all has been copied, once for each region. Returns: false
+/// when there is no room now; segment_done says how many segments have been gone through.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::tell_of_access(Peer& peer, RdTxOp& op) noexcept {
+    for (; op.segment_done != op.remote_count; ++op.segment_done) {
+        op.segment = static_cast<std::uint32_t>(op.segment_done);
+        const bool is_due = is_last_in_region(op);
+        const std::uint8_t flags = event_flags(op);
+        const RdAccess access = access_of(op);
+        op.segment = op.remote_count;
+        if (is_due && !peer.path.put(RdOp::kRmaEvent, flags, 0, op.data, &access, sizeof access)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/// Flags of the message that tells the target of an access which it did not take part in, for the
+/// current segment.
 template <class Lock, class Host>
 std::uint8_t RdEngine<Lock, Host>::event_flags(const RdTxOp& op) const noexcept {
-    return static_cast<std::uint8_t>((has(op.flags, RdFlags::kData) ? wire::kHasData : 0) |
-                                     (op.kind == RdTxOp::Kind::kWrite ? wire::kEvent : 0));
+    const std::uint8_t kind = op.kind == RdTxOp::Kind::kWrite ? wire::kEvent : 0;
+    if (op.segment + 1u != op.remote_count) {
+        return kind | wire::kMore;
+    }
+    return kind | (has(op.flags, RdFlags::kData) ? wire::kHasData : 0);
 }
 
 /// Copies up to `budget` bytes of the current segment.

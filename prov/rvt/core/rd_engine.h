@@ -390,6 +390,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     // ---- rd_direct.inl
     bool is_direct_better(Peer& peer, RdTxOp& op) noexcept;
     void learn_access(const RdTxOp& op, bool is_last) noexcept;
+    bool tell_of_access(Peer& peer, RdTxOp& op) noexcept;
     std::uint8_t event_flags(const RdTxOp& op) const noexcept;
     bool run_direct(Peer& peer, RdTxOp& op) noexcept;
     std::byte* mapped_target(Peer& peer, std::uint32_t own, const KeyHit& hit,

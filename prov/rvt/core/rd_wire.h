@@ -85,7 +85,11 @@ inline constexpr std::uint8_t kLast =
 inline constexpr std::uint8_t kHead =
     16;  // kRendezvous: the first kHeadBytes follow at once, for who has a receive for them; who
          // has none by then asks for them, too
-inline constexpr std::uint8_t kEvent = 32;  // the target counts the access
+inline constexpr std::uint8_t kMore =
+    16;  // kRmaEvent: of the same access another one follows, and only the region counts this one
+inline constexpr std::uint8_t kEvent =
+    32;  // kRmaEvent, kShare: it is a write. Of a part of an access, other than the last one: no
+         // later one is in the same region, which counts the access with this one
 inline constexpr std::uint8_t kContiguous =
     64;  // kRendezvous: `address` names the whole message in the sender's memory
 inline constexpr std::uint8_t kReadable =

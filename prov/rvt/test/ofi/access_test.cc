@@ -2,6 +2,8 @@
 // fi_rma(3) and fi_atomic(3) between two endpoints, in every way that memory can be named.
 #include <sys/mman.h>
 
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "ofi/pair.h"
@@ -52,6 +54,18 @@ void expect_no_access(Pair& pair, Post post) {
 ssize_t add_to(Pair& pair, std::uint64_t& operand, std::uint64_t at = 0) {
     return fi_atomic(pair.a.ep.get(), &operand, 1, nullptr, pair.a.peer, at, 1, FI_UINT64, FI_SUM,
                      nullptr);
+}
+
+/// A write of several pieces from one buffer.
+ssize_t write_pieces(Pair& pair, std::span<const fi_rma_iov> pieces, std::uint64_t flags = 0,
+                     std::uint64_t data = 0) {
+    static char out[64] = "what is written to several places";
+    const iovec from{out, std::accumulate(pieces.begin(), pieces.end(), std::size_t{0},
+                                          [](std::size_t sum, const fi_rma_iov& piece) {
+                                              return sum + piece.len;
+                                          })};
+    const fi_msg_rma msg{&from, nullptr, 1, pair.a.peer, pieces.data(), pieces.size(), out, data};
+    return fi_writemsg(pair.a.ep.get(), &msg, flags);
 }
 
 /// Small, of some packets, and large ones.
@@ -200,6 +214,29 @@ Test(access, the_target_counts_what_peers_do_when_it_asked_for_it) {
         [&] { return fi_read(pair.a.ep.get(), &out, 8, nullptr, pair.a.peer, 0, 1, nullptr); });
     pair.until([&] { return fi_cntr_read(pair.b.cntrs[4].get()) == 1; });
     mr.reset();
+}
+
+/// By the ring, and by the writer itself, which knows the keys by then.
+Test(access, each_region_that_a_write_changes_counts_it_once) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_RMA_EVENT;
+    Pair pair(options);
+    char memory[2][8] = {};
+    std::vector<Owned<fid_cntr>> cntrs;
+    std::vector<Owned<fid_mr>> mrs;
+    for (const std::uint64_t i : {0, 1}) {
+        cntrs.push_back(pair.b.open.cntr());
+        mrs.push_back(pair.b.reg(memory[i], sizeof memory[i], kAll, i));
+        RVT_OK(fi_mr_bind(mrs[i].get(), &cntrs[i]->fid, FI_REMOTE_WRITE));
+    }
+    const fi_rma_iov pieces[] = {{0, 4, 0}, {0, 4, 1}, {4, 4, 1}};
+    for (std::uint64_t times = 1; times <= 2; ++times) {
+        pair.post([&] { return write_pieces(pair, pieces); });
+        pair.a.next();
+        pair.until([&] { return fi_cntr_read(pair.b.cntrs[5].get()) == times; });
+        RVT_EQ(fi_cntr_read(cntrs[0].get()), times);
+        RVT_EQ(fi_cntr_read(cntrs[1].get()), times);
+    }
 }
 
 Test(access, atomics_of_each_kind_do_what_they_say) {
