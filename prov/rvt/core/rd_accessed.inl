@@ -50,13 +50,16 @@ void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus 
         const util::Result<std::uint32_t> found = keys_.table->find_by_user_key(key);
         own = found.is_ok() ? found.value() : 0;
     }
+    if (status != WcStatus::kSuccess && operation != 0) {
+        peer.refused_access = operation;
+    }
     const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = own};
     reply(peer, RdOp::kAccessDone, 0, operation, &outcome, sizeof outcome);
 }
 
 /// Counts a finished segment of a peer's access for its region, and with the last one the access,
-/// which is reported if it carried data. What both reads and writes counts as a read here, and as a
-/// write of the region.
+/// which is reported if it carried data, unless a segment before it was refused. What both reads
+/// and writes counts as a read here, and as a write of the region.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::report_access(const Peer& peer, const RdAccess& access,
                                          std::uint8_t flags, std::uint64_t data,
@@ -64,7 +67,8 @@ void RdEngine<Lock, Host>::report_access(const Peer& peer, const RdAccess& acces
     if (keys_.accessed != nullptr && (flags & (wire::kLast | wire::kEvent)) != 0) {
         keys_.accessed(keys_.accessed_context, access.key, wc_flags);
     }
-    if ((flags & wire::kLast) == 0) {
+    const bool has_failed = access.operation != 0 && access.operation == peer.refused_access;
+    if ((flags & wire::kLast) == 0 || has_failed) {
         return;
     }
     Counter* const counter =

@@ -239,6 +239,20 @@ Test(access, each_region_that_a_write_changes_counts_it_once) {
     }
 }
 
+Test(access, a_write_of_which_a_piece_is_refused_brings_no_data) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_RMA_EVENT;
+    Pair pair(options);
+    char target[8] = "";
+    const auto mr = pair.b.reg(target, sizeof target, kAll, 2);
+    const fi_rma_iov pieces[] = {{0, 4, 1}, {0, 4, 2}};
+    pair.post([&] { return write_pieces(pair, pieces, FI_REMOTE_CQ_DATA, 7); });
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+    pair.post([&] { return write_pieces(pair, {pieces + 1, 1}, FI_REMOTE_CQ_DATA, 8); });
+    RVT_EQ(pair.b.next().data, 8);
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[5].get()), 1);
+}
+
 Test(access, atomics_of_each_kind_do_what_they_say) {
     Pair pair;
     std::uint64_t target[2] = {10, 20};
