@@ -472,6 +472,7 @@ void RdEngine<Lock, Host>::left(Peer& peer) noexcept {
     match_late();
     peer.state = Peer::State::kIdle;
     peer.path.close();
+    next_run_to_ = next_run_to_ == &peer ? nullptr : next_run_to_;
     std::erase(remote_, &peer);
     peer.nic_regions.clear();
     peer.knows_nic_keys = false;

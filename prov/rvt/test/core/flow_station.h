@@ -23,6 +23,7 @@ struct FlowNet {
     fake::Wire wire;
     std::shared_ptr<core::Device> nic;
     core::RegCacheAttr registrations;
+    std::uint32_t max_flows = 16;
     std::vector<RdmUser*> users;  // the endpoints that were opened, as control threads see them
 };
 
@@ -61,6 +62,7 @@ class FlowStation final : private core::RdFlowsUser {
                                               .wants_rma_events = attr.wants_rma_events},
                                       .registrations = net->registrations,
                                       .linger_silence_ms = 1,
+                                      .max_flows = net->max_flows,
                                       .is_hot = &is_hot_})
                      .take();
         return util::kOk;

@@ -84,10 +84,11 @@ struct NicEnd {
         }
     }
     util::Status send(std::uint64_t number, const iovec& from,
-                      core::RdFlags flags = core::RdFlags::kNone, std::size_t count = 1) {
+                      core::RdFlags flags = core::RdFlags::kNone, std::size_t count = 1,
+                      std::uint64_t dest = 0) {
         return engine.send({.iov = &from,
                             .iov_count = count,
-                            .dest = 0,
+                            .dest = dest,
                             .tag = number,
                             .context = context_of(number),
                             .flags = flags | core::RdFlags::kTagged | core::RdFlags::kCompletion});

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Peers of other hosts whose connection makes room for another one, as the engine knows them.
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <criterion/criterion.h>
+
+#include "common/check.h"
+#include "core/nic_net.h"
+
+using namespace rvt;
+using test::NicEnd;
+
+namespace {
+
+/// Beside the two an endpoint that has room for connections with both, and further ones.
+struct Crowd : test::NicNet {
+    Crowd() : third(make(5004)) {
+        max_flows = 2;
+        narrow = make(5003);
+        for (const auto* const peer : {b.get(), third.get()}) {
+            RVT_OK(narrow->av.insert(peer->own));
+        }
+        RVT_EQ(narrow->av.insert({.family = b->own.family, .port = 5999, .ip = b->own.ip}).value(),
+               kNobody);
+        RVT_EQ(a->av.insert(narrow->own).value(), kNarrow);
+    }
+    /// Every endpoint polls, the narrow one last; something has arrived for it then.
+    void turn() {
+        RVT_OK(a->send(kChat, {word, sizeof word}, core::RdFlags::kNone, 1, kNarrow));
+        poll();
+        third->poll();
+        narrow->poll();
+    }
+    template <class Is>
+    void turn_until(Is is) {
+        while (!is()) {
+            turn();
+        }
+    }
+
+    static constexpr std::uint64_t kNarrow = 1;  // in the vector of the first
+    static constexpr std::uint64_t kThird = 1;   // in that of the narrow one
+    static constexpr std::uint64_t kNobody = 2;
+    static constexpr std::uint64_t kChat = 1;
+    char word[8] = "to all";
+    std::unique_ptr<NicEnd> third;
+    std::unique_ptr<NicEnd> narrow;
+};
+
+}  // namespace
+
+Test(rd_left, nothing_is_prepared_for_a_peer_whose_place_another_has, .timeout = 60) {
+    Crowd net;
+    std::vector<char> out(8192);
+    std::vector<char> in(out.size());
+    for (const std::uint64_t number : {2, 3}) {  // the second finds the peer connected
+        RVT_OK(net.b->recv(number, {in.data(), in.size()}));
+        RVT_OK(net.narrow->send(number, {out.data(), out.size()}));
+        net.turn_until([&] { return net.b->is_done(number); });
+    }
+    RVT_OK(net.narrow->av.remove(0));
+    RVT_OK(net.third->recv(4, {in.data(), in.size()}));
+    RVT_OK(net.narrow->send(4, {net.word, sizeof net.word}, core::RdFlags::kNone, 1, net.kThird));
+    net.turn_until([&] { return net.third->is_done(4); });
+    RVT_OK(net.narrow->send(5, {net.word, sizeof net.word}, core::RdFlags::kNone, 1, net.kNobody));
+    std::vector<std::string> others;  // where the peer was that nobody knows any more
+    for (std::size_t bytes = 256; bytes <= 2048; ++bytes) {
+        others.emplace_back(bytes, '\xa5');
+    }
+    for (int i = 0; i < 200; ++i) {
+        net.narrow->poll();
+    }
+}
