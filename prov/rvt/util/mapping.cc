@@ -2,6 +2,7 @@
 // Memory files: memfd_create(2), seals (fcntl(2), "File Sealing").
 #include "util/mapping.h"
 
+#include <cstdint>
 #include <cstring>
 
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include "util/log.h"
 #include "util/memory_room.h"
@@ -76,8 +78,11 @@ Status check_memory_limit(const char* name, std::size_t bytes) noexcept {
     return ENOMEM;
 }
 
-Status populate(void* address, std::size_t length) noexcept {
-    if (::madvise(address, length, MADV_POPULATE_WRITE) == 0) {
+Status populate(char* address, std::size_t length) noexcept {
+    // The kernel wants the beginning of a page, and has pages of up to 64 KiB.
+    const auto page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t before = reinterpret_cast<std::uintptr_t>(address) % page_bytes;
+    if (::madvise(address - before, before + length, MADV_POPULATE_WRITE) == 0) {
         return kOk;
     }
     switch (errno) {

@@ -89,6 +89,16 @@ Test(mapping, reserves_without_its_descriptor_too) {
     RVT_EQ(file.st_blocks * 512, 8192);
 }
 
+Test(mapping, reserves_all_pages_that_the_part_has_bytes_in) {
+    auto ours = Mapping::create("test", kBytes, 0);
+    const UniqueFd witness = copy_of(ours.value());
+    ours.value().close_file();
+    RVT_OK(ours.value().reserve(65536 + 100, 4096));
+    struct stat file {};
+    RVT_EQ(fstat(witness.get(), &file), 0);
+    RVT_EQ(file.st_blocks * 512, 8192);
+}
+
 Test(mapping, larger_than_the_file_size_limit_is_an_error_and_no_signal) {
     set_limit(RLIMIT_FSIZE, kBytes - 1);
     RVT_EQ(Mapping::create("test", kBytes, 4096), EFBIG);
