@@ -245,7 +245,10 @@ constexpr ino_t kAnyFile = 0;  // of a process that has none of its own
 
 /// Whether this process has that dma-buf mapped.
 bool has_mapped(ino_t number) {
-    const std::string name = number == kAnyFile ? "" : " " + std::to_string(number) + " ";
+    std::string name;
+    if (number != kAnyFile) {
+        name.append(" ").append(std::to_string(number)).append(" ");
+    }
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
         if (line.find(kStandInName) != std::string::npos && line.find(name) != std::string::npos) {
