@@ -39,6 +39,13 @@ struct Settings {
 };
 inline Settings settings;
 
+/// Built with a sanitizer, under which all takes several times as long.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kIsSanitized = true;
+#else
+inline constexpr bool kIsSanitized = false;
+#endif
+
 /// Of so many turns how many a case takes: a tenth where each takes far longer, which is under
 /// ThreadSanitizer and with buffers of a device, whose every copy is system calls.
 inline std::size_t turns_here(std::size_t turns) {

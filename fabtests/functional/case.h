@@ -13,6 +13,9 @@
 
 namespace fab {
 
+/// A death is reported within this time, which begins before the victim has been cleared away.
+inline constexpr double kNoticeS = kIsSanitized ? 5 : 1;
+
 struct Case {
     const char* name;
     void (*run)(Rank& self);

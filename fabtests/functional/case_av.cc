@@ -178,6 +178,7 @@ void by_name(Rank& self) {
 
 /// Sending to an address where nobody listens is an error in bounded time, not a hang.
 void nobody_there(Rank& self) {
+    setenv("FI_RVT_REFUSED_TIMEOUT_MS", "300", 1);
     Party party(self, over_ip({.caps = FI_MSG}));
     Buffer buffer(party.ep, 64);
     Contexts contexts(1);

@@ -14,7 +14,6 @@
 namespace fab {
 namespace {
 
-constexpr double kNoticeS = 1.0;  ///< A death is reported within this time.
 constexpr double kRestartS = 20;  ///< Another process is reached at a known address.
 constexpr std::size_t kLarge = 1 << 20;
 
@@ -75,8 +74,14 @@ void fails_in_time(Party& party, const Buffer& buffer, int victim) {
     FAB_CHECK(done.err != 0);
 }
 
+/// For cases that are not about how long an address is tried where nobody is any more.
+void give_up_soon() {
+    setenv("FI_RVT_REFUSED_TIMEOUT_MS", "300", 1);
+}
+
 /// Rank 1 is killed under traffic; rank 0 is told, and goes on with rank 2.
 void killed(Rank& self) {
+    give_up_soon();
     Party party(self, {.caps = FI_TAGGED | FI_RMA});
     party.leave_alone();
     Buffer buffer(party.ep, kLarge);
@@ -180,6 +185,7 @@ void restarted(Rank& self) {
 
 /// Rank 1 dies without having been connected to: an operation to it ends with an error.
 void killed_before_contact(Rank& self) {
+    give_up_soon();
     Party party(self, {.caps = FI_TAGGED});
     party.leave_alone();
     Buffer buffer(party.ep, 64);
@@ -204,7 +210,11 @@ void killed_with_a_child(Rank& self) {
             for (int s : self.sockets) {
                 if (s > 2) close(s);
             }
-            sleep(8);
+            // Until the other rank has seen what it is to see, or has failed to.
+            for (const double until = now_s() + 20; self.page->flags[1].get() == 0;) {
+                if (now_s() > until) break;
+                usleep(1000);  // leaves the processors to who is measured
+            }
             _exit(0);
         }
         self.page->flags[0].set();
@@ -212,6 +222,7 @@ void killed_with_a_child(Rank& self) {
     }
     progress_until(party, 0);
     survive(party, buffer, 1, self.page->pids[1], false, {});
+    self.page->flags[1].set();
 }
 
 /// A peer that is stopped is not dead: what was sent arrives after it goes on.
@@ -232,7 +243,7 @@ void stopped(Rank& self) {
         }
         std::size_t done = 0;
         Completion entry;
-        for (const double until = now_s() + (settings.is_long ? 60 : 3); now_s() < until;) {
+        for (const double until = now_s() + (settings.is_long ? 60 : 1); now_s() < until;) {
             if (party.ep.poll(party.ep.tx_cq, entry)) {
                 FAB_EQUAL(entry.err, 0);
                 ++done;
@@ -251,7 +262,7 @@ void stopped(Rank& self) {
 /// A peer that is stopped before anybody has talked to it cannot be reached: an error in the time
 /// that a handshake may take. It can be reached once it goes on.
 void stopped_before_contact(Rank& self) {
-    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "1000", 1);
+    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "300", 1);
     Party party(self, {.caps = FI_TAGGED});
     Buffer buffer(party.ep, 64);
     Contexts contexts(1);

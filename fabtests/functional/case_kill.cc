@@ -22,7 +22,6 @@
 namespace fab {
 namespace {
 
-constexpr double kNoticeS = 1.0;  ///< A death is reported within this time.
 constexpr std::size_t kLarge = 1 << 20;
 constexpr std::size_t kDepth = 4;  ///< Sends, and receives, that are always under way.
 constexpr std::size_t kSizes4[kDepth] = {64, kLarge, 3000, 100'000};

@@ -100,7 +100,7 @@ Verdict run_ranks(const Case& one, const Options& options, std::string& reason) 
         return Verdict::kSkip;
     }
     const fab::TeamOptions team{.size = one.ranks,
-                                .limit_s = one.limit_s,
+                                .limit_s = one.limit_s * (fab::kIsSanitized ? 3 : 1),
                                 .cpus = options.cpus,
                                 .may_die = one.may_die,
                                 .hosts = options.hosts,
