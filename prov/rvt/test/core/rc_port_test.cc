@@ -364,7 +364,6 @@ Test(rc_port, a_peers_farewell_ends_the_connection) {
     RVT_EQ(world.connection->qp().state(), QpState::kErr);
 }
 
-/// A peer that only receives would not notice otherwise.
 Test(rc_port, a_connection_is_made_before_it_fails) {
     World world;
     world.listen_and_await_call("");
@@ -387,6 +386,7 @@ Test(rc_port, a_connection_is_made_before_it_fails_also_where_the_word_that_it_i
     RVT_ASSERT(world.notes.was_connected);
 }
 
+/// A peer that only receives would not notice otherwise.
 Test(rc_port, a_farewell_that_is_lost_is_repeated_before_the_port_goes) {
     World world(RcData::kPlain, kOtherGuid, kPatienceMs);
     world.answer(world.call_and_await(""), "");

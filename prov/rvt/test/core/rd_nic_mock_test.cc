@@ -674,4 +674,5 @@ Test(rd_nic_mock, threads_beside_the_owner_may_poll_send_and_connect) {
     is_over.store(true, std::memory_order_relaxed);  // relaxed: as above
     watcher.join();
     caller.join();
+    RVT_ASSERT(!c.all.empty());
 }

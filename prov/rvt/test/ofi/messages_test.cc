@@ -627,6 +627,7 @@ Test(messages, sending_to_nobody_in_the_vector_is_refused) {
 }
 
 Test(messages, a_message_to_an_address_nobody_listens_on_ends_in_an_error, .timeout = 60) {
+    setenv("FI_RVT_REFUSED_TIMEOUT_MS", "300", 1);
     Pair pair;
     sockaddr_in nobody{};
     std::size_t bytes = sizeof nobody;
