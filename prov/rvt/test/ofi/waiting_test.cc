@@ -1,64 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Sleeping until a completion comes: fi_cq_sread(3), fi_cntr_wait(3), fi_trywait(3).
 #include <poll.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <chrono>
-#include <fstream>
-#include <iterator>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "ofi/pair.h"
+#include "ofi/sleeper.h"
 
 using namespace rvt::test;
 
 namespace {
-
-/// What /proc says of a thread of this process.
-std::string text_of(const std::string& thread, const char* name) {
-    std::ifstream file("/proc/self/task/" + thread + "/" + name);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// How often it has fallen asleep in the kernel.
-unsigned long sleeps_of(const std::string& thread) {
-    const std::string status = text_of(thread, "status");
-    const std::string name = "\nvoluntary_ctxt_switches:";
-    return std::stoul(status.substr(status.find(name) + name.size()));
-}
-
-/// A thread of the test's own.
-class Sleeper {
-  public:
-    template <class Body>
-    explicit Sleeper(Body body)
-        : thread_([this, body] {
-              id_.store(gettid(), std::memory_order_relaxed);  // relaxed: a number and no more
-              body();
-          }) {}
-    void await_sleep() const {
-        while (state() != 'S') {
-            std::this_thread::yield();
-        }
-    }
-    void join() { thread_.join(); }
-    [[nodiscard]] std::string id() const {
-        return std::to_string(id_.load(std::memory_order_relaxed));  // relaxed: as above
-    }
-
-  private:
-    [[nodiscard]] char state() const {
-        const std::string stat = text_of(id(), "stat");
-        const std::size_t name_end = stat.rfind(')');
-        return name_end != std::string::npos ? stat[name_end + 2] : '?';
-    }
-
-    std::atomic<pid_t> id_{-1};
-    std::thread thread_;
-};
 
 /// Two connected endpoints, of which b's queue has a descriptor.
 EndOptions for_threads() {
