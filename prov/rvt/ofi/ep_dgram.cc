@@ -3,6 +3,7 @@
 // fi_cm(3).
 #include "ofi/ep_dgram.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -63,11 +64,9 @@ int ep_dgram_close(fid* self) noexcept {
     if (ep.groups.is_any()) {
         return -FI_EBUSY;
     }
-    leave_queues(ep.endpoint, queues_of(ep), counters_of(ep));
-    drop(ep.tx_cq);
-    drop(ep.rx_cq);
-    drop(ep.send_cntr);
-    drop(ep.recv_cntr);
+    const auto queues = queues_of(ep);
+    const auto cntrs = counters_of(ep);
+    leave_queues(ep.endpoint, queues, cntrs);
     Domain& domain = *ep.domain;
     Av* const av = ep.av;
     Eq* const eq = ep.eq;
@@ -78,13 +77,11 @@ int ep_dgram_close(fid* self) noexcept {
     if (eq != nullptr) {
         eq->forget(self);
     }
-    delete &ep;
-    if (av != nullptr) {
-        av->users.drop();
-    }
-    if (eq != nullptr) {
-        eq->users.drop();
-    }
+    delete &ep;  // until then the control thread may complete into its queues
+    std::ranges::for_each(queues, drop<Cq>);
+    std::ranges::for_each(cntrs, drop<Cntr>);
+    drop(av);
+    drop(eq);
     domain.users.drop();
     return 0;
 }

@@ -48,13 +48,13 @@ core::Counter* counter_of(Cntr* cntr) noexcept {
 
 // ---- close ----
 
-void drop_queues(EpRdm& ep) noexcept {
-    for (Cq* cq : queues_of(ep)) {
+void drop_queues(const std::array<Cq*, 2>& queues, const std::array<Cntr*, 6>& cntrs) noexcept {
+    for (Cq* cq : queues) {
         if (cq != nullptr) {
             cq->users.drop();
         }
     }
-    for (Cntr* cntr : counters_of(ep)) {
+    for (Cntr* cntr : cntrs) {
         if (cntr != nullptr) {
             cntr->users.drop();
         }
@@ -71,13 +71,15 @@ int ep_rdm_close(fid* self) noexcept {
         RVT_WARN(kEpCtrl, "cannot close endpoint: a peer copies to or from memory of this process");
         return to_fi(ended);
     }
-    leave_queues(*ep.engine, queues_of(ep), counters_of(ep));
-    drop_queues(ep);
+    const auto queues = queues_of(ep);
+    const auto cntrs = counters_of(ep);
+    leave_queues(*ep.engine, queues, cntrs);
     Domain& domain = *ep.domain;
     domain.remove_endpoint(*ep.engine);
     Av* const av = ep.av;
     Eq* const eq = ep.eq;
-    ep.destroy(&ep);
+    ep.destroy(&ep);  // until then the control thread may complete into its queues
+    drop_queues(queues, cntrs);
     if (av != nullptr) {
         av->users.drop();
     }

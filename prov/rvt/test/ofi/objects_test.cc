@@ -1,13 +1,78 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Fabrics, domains and what hangs off them: life cycles, -FI_EBUSY, refused attributes.
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 
 #include <atomic>
+#include <latch>
 #include <thread>
 
+#include "core/address_vector.h"
+#include "ofi/av.h"
 #include "ofi/fixture.h"
+#include "ofi/sleeper.h"
 
 using namespace rvt::test;
+
+namespace {
+
+/// Keeps whoever tells it of an address, and with him those who wait for his end.
+class Holding final : public rvt::core::AddressObserver {
+  public:
+    void address_inserted(std::uint64_t /*index*/,
+                          const rvt::util::SockAddr& /*address*/) noexcept override {
+        is_told_.count_down();
+        may_go_on_.wait();
+    }
+    void address_removed(std::uint64_t /*index*/,
+                         const rvt::util::SockAddr& /*address*/) noexcept override {}
+
+    void await_call() { is_told_.wait(); }
+    void let_go() { may_go_on_.count_down(); }
+
+  private:
+    std::latch is_told_{1};
+    std::latch may_go_on_{1};
+};
+
+/// An endpoint that its address vector cannot let go of, so that to close it takes until then.
+void queue_of_an_endpoint_that_is_being_closed_is_busy(fi_ep_type type) {
+    const Info hints = new_hints();
+    hints->ep_attr->type = type;
+    const Opened open(ask(hints, "127.0.0.1", nullptr, FI_SOURCE).info);
+    const auto av = open.av();
+    auto cq = open.cq();
+    auto cntr = open.cntr();
+    auto ep = opened<fid_ep>([&](fid_ep** made) {
+        return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
+    });
+    RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+    RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+    RVT_OK(fi_ep_bind(ep.get(), &cntr->fid, FI_SEND | FI_RECV));
+    RVT_OK(fi_enable(ep.get()));
+    Holding holding;
+    rvt::ofi::Av& vector = rvt::ofi::Av::from(av.get());
+    vector.addresses.add_observer(&holding);
+    sockaddr_in peer{};
+    peer.sin_family = AF_INET;
+    peer.sin_port = htons(9);
+    peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    std::thread inserter([&] { fi_av_insert(av.get(), &peer, 1, nullptr, 0, nullptr); });
+    holding.await_call();
+    Sleeper closer([&] { ep.reset(); });
+    closer.await_sleep();
+    RVT_EQ(fi_close(&cq->fid), -FI_EBUSY);
+    RVT_EQ(fi_close(&cntr->fid), -FI_EBUSY);
+    holding.let_go();
+    inserter.join();
+    closer.join();
+    vector.addresses.remove_observer(&holding);
+    RVT_OK(fi_close(&cq.release()->fid));
+    RVT_OK(fi_close(&cntr.release()->fid));
+}
+
+}  // namespace
 
 Test(fabric, is_busy_while_something_is_open_in_it) {
     Opened open;
@@ -95,6 +160,16 @@ Test(domain, knows_atomics_that_the_headers_may_not_name) {
     RVT_EQ(size_of(FI_DOUBLE_COMPLEX, 19, FI_FETCH_ATOMIC), 16);
     RVT_EQ(size_of(FI_UINT64, 19, FI_COMPARE_ATOMIC), 0);
     RVT_EQ(size_of(FI_UINT64, 20, 0), 0);
+}
+
+// ---- endpoints ----
+
+Test(ep_rdm, its_queues_are_busy_until_it_is_closed, .timeout = 30) {
+    queue_of_an_endpoint_that_is_being_closed_is_busy(FI_EP_RDM);
+}
+
+Test(ep_dgram, its_queues_are_busy_until_it_is_closed, .timeout = 30) {
+    queue_of_an_endpoint_that_is_being_closed_is_busy(FI_EP_DGRAM);
 }
 
 // ---- event queues ----
