@@ -38,24 +38,26 @@ fi_ops_wait wait_set_ops = {.size = sizeof(fi_ops_wait), .wait = wait_set_wait};
 }  // namespace
 
 util::Status WaitSet::add_source(int fd) {
-    return object.add_source(fd);
+    const util::Status added = object.add_source(fd);
+    if (added.is_ok()) {
+        users.add();
+    }
+    return added;
 }
 
 void WaitSet::remove_source(int fd) noexcept {
     object.remove_source(fd);
+    users.drop();
 }
 
 void WaitSet::add_member(fid* member) {
     const std::lock_guard guard(members_lock);
     members.push_back(member);
-    users.add();
 }
 
 void WaitSet::remove_member(const fid* member) noexcept {
     const std::lock_guard guard(members_lock);
-    if (std::erase(members, member) != 0) {
-        users.drop();
-    }
+    std::erase(members, member);
 }
 
 int WaitSet::try_wait() noexcept {

@@ -14,7 +14,8 @@ class WaitSet {
     static WaitSet& from(fid_wait* self) noexcept { return *reinterpret_cast<WaitSet*>(self); }
     static WaitSet& from(fid* self) noexcept { return *reinterpret_cast<WaitSet*>(self); }
 
-    /// A member's epoll descriptor. Returns: as epoll_ctl(2).
+    /// A member's epoll descriptor, with which it uses the set: that is the last it takes away.
+    /// Returns: as epoll_ctl(2).
     util::Status add_source(int fd);
     void remove_source(int fd) noexcept;
     /// Objects that must be asked for work before a sleep. None is asked any more once it has been

@@ -6,12 +6,15 @@
 
 #include <atomic>
 #include <latch>
+#include <memory>
 #include <thread>
 
 #include "core/address_vector.h"
 #include "ofi/av.h"
 #include "ofi/fixture.h"
 #include "ofi/sleeper.h"
+#include "ofi/wait.h"
+#include "ofi/wait_set.h"
 
 using namespace rvt::test;
 
@@ -362,4 +365,17 @@ Test(wait_set, members_come_and_go_while_somebody_waits, .timeout = 60) {
     }
     is_over.store(true, std::memory_order_relaxed);  // relaxed: as above.
     waiter.join();
+}
+
+Test(wait_set, is_busy_until_its_last_member_has_let_go_of_it) {
+    rvt::ofi::WaitSet set;
+    RVT_OK(set.object.open(FI_WAIT_FD, nullptr));
+    auto member = std::make_unique<rvt::ofi::WaitObject>();
+    fid handle{};
+    RVT_OK(member->open(FI_WAIT_SET, &set.handle));
+    set.add_member(&handle);
+    set.remove_member(&handle);
+    RVT_ASSERT(set.users.is_any());
+    member.reset();
+    RVT_ASSERT(!set.users.is_any());
 }
