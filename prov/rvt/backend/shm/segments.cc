@@ -20,8 +20,9 @@ namespace {
 constexpr unsigned kPollBudget = 64;
 /// Bytes copied at a time to or from a peer's memory: in between, others may send.
 constexpr std::uint64_t kAccessBytes = 1u << 20;
-/// A peer that takes nothing for so long loses the datagrams that wait for it: nobody sleeps while
-/// there are any. One that only waits for its turn of the scheduler has longer than that takes.
+/// A peer that takes nothing for so long loses the datagrams that wait for it: nobody falls asleep
+/// while there are any. One that only waits for its turn of the scheduler has longer than that
+/// takes.
 constexpr std::uint64_t kMostWaitUs = 1'000'000;
 /// What is sent just before the device closes may need a handshake first.
 constexpr std::chrono::milliseconds kMostLinger{100};
@@ -60,8 +61,10 @@ constexpr BackendOps kOps = {
         [](core::Device&, Channel& channel, std::span<const std::byte> header,
            std::span<const iovec> payload) { return own(channel).send(header, payload); },
     .send_datagram =
-        [](core::Device&, Channel& channel, std::span<const std::byte> header,
-           std::span<const iovec> payload) { return own(channel).send_datagram(header, payload); },
+        [](core::Device& device, Channel& channel, std::span<const std::byte> header,
+           std::span<const iovec> payload) {
+            return self(device).send_datagram(own(channel), header, payload);
+        },
     .read_peer =
         [](core::Device& device, Channel& channel, const PeerMemory& from,
            std::span<const iovec> to) {
@@ -97,7 +100,7 @@ constexpr BackendOps kCapturedOps = [] {
     ops.send_datagram = [](core::Device& device, Channel& channel,
                            std::span<const std::byte> header, std::span<const iovec> payload) {
         const std::uint64_t at_ns = protocol::PcapWriter::now_ns();
-        const Status sent = own(channel).send_datagram(header, payload);
+        const Status sent = self(device).send_datagram(own(channel), header, payload);
         if (sent.is_ok()) {
             self(device).capture_sent(at_ns, channel, header, payload);
         }
@@ -188,7 +191,8 @@ Status SegmentChannel::send_datagram(std::span<const std::byte> header,
     if (state() == State::kFailed) {
         return ENOTCONN;
     }
-    if (state() == State::kOpen && waiting_.is_empty() && put_locked(header, payload).is_ok()) {
+    // What waits first: it may have had room for long, unseen by who only sends.
+    if (state() == State::kOpen && put_waiting_locked() && put_locked(header, payload).is_ok()) {
         return kOk;
     }
     const bool is_kept = waiting_.keep(header, payload);
@@ -201,18 +205,24 @@ void SegmentChannel::note_waiting_locked() noexcept {
     has_waiting_.store(!waiting_.is_empty(), std::memory_order_relaxed);
 }
 
-std::size_t SegmentChannel::send_waiting(std::uint64_t now_us) noexcept {
-    const util::Guard guard(send_lock_);
-    bool moves = false;
+/// Returns: whether none is left.
+bool SegmentChannel::put_waiting_locked() noexcept {
     while (!waiting_.is_empty()) {
         const DatagramQueue::Datagram next = waiting_.front();
         if (!put_locked(next.header, {&next.payload, 1}).is_ok()) {
-            break;
+            return false;
         }
         waiting_.pop();
-        moves = true;
+        waiting_since_us_ = 0;
+        note_waiting_locked();
     }
-    if (moves || waiting_since_us_ == 0) {
+    return true;
+}
+
+std::size_t SegmentChannel::send_waiting(std::uint64_t now_us) noexcept {
+    const util::Guard guard(send_lock_);
+    put_waiting_locked();
+    if (waiting_since_us_ == 0) {
         waiting_since_us_ = now_us;
     }
     const std::size_t lost = now_us - waiting_since_us_ > kMostWaitUs ? waiting_.clear() : 0;
@@ -399,6 +409,15 @@ void SegmentDevice::drop_unused() noexcept {
     std::erase_if(channels_, [](const auto& channel) {
         return channel->state() == SegmentChannel::State::kFailed && channel->uses == 0;
     });
+}
+
+Status SegmentDevice::send_datagram(SegmentChannel& channel, std::span<const std::byte> header,
+                                    std::span<const iovec> payload) noexcept {
+    const Status sent = channel.send_datagram(header, payload);
+    if (channel.waits_for_room()) [[unlikely]] {
+        station_.wake_armed();
+    }
+    return sent;
 }
 
 // ---- progress ----

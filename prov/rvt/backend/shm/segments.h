@@ -83,6 +83,8 @@ class SegmentChannel final : public Channel {
         // relaxed: set by this thread, or for its next look.
         return has_waiting_.load(std::memory_order_relaxed);
     }
+    /// Whether they wait for room, which nobody tells of.
+    bool waits_for_room() const noexcept { return has_waiting() && state() == State::kOpen; }
     /// Copies between our buffer and the peer's memory, by the peer's key table, which has to allow
     /// `length` bytes from there on. Returns: as BackendOps::read_peer.
     /// Precondition: `mark` is not in use.
@@ -98,6 +100,7 @@ class SegmentChannel final : public Channel {
     }
     Status put_locked(std::span<const std::byte> header, std::span<const iovec> payload) noexcept
         RVT_REQUIRES(send_lock_);
+    bool put_waiting_locked() noexcept RVT_REQUIRES(send_lock_);
     void note_waiting_locked() noexcept RVT_REQUIRES(send_lock_);
     bool has_key_view() noexcept RVT_REQUIRES(send_lock_);
     Status copy_marked(const PeerMemory& peer, const iovec& local, std::uint64_t length,
@@ -161,6 +164,9 @@ class SegmentDevice final : public ConnectionUser {
 
     Result<Channel*> open_channel(const Address& dest);
     void close_channel(Channel& channel) noexcept;
+    /// Who sleeps is woken where it finds no room: no peer tells when there is some again.
+    Status send_datagram(SegmentChannel& channel, std::span<const std::byte> header,
+                         std::span<const iovec> payload) noexcept;
     /// @tparam kCaptures  Whether what arrives is captured: of each device one is used, see open().
     template <bool kCaptures>
     unsigned poll(core::Device& device) noexcept;

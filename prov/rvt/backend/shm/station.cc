@@ -234,6 +234,19 @@ void Station::wake_who_sleeps() noexcept {
     }
 }
 
+void Station::wake_armed() noexcept {
+    // seq_cst: pairs with the barrier in begin_episode(): who falls asleep sees the caller's work,
+    // or his episode is seen here.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // relaxed: ordered by the fence.
+    std::uint32_t armed = page_->armed.load(std::memory_order_relaxed);
+    // relaxed: who arms again meanwhile looks for work behind that.
+    if (episode_of(armed) != 0 && page_->armed.compare_exchange_strong(armed, armed & kFenceFirst,
+                                                                       std::memory_order_relaxed)) {
+        wake_owner();
+    }
+}
+
 void Station::give_back_wake() noexcept {
     if (std::exchange(has_drained_, false) && sleepers_->may_others_sleep()) {
         wake_owner();

@@ -33,7 +33,7 @@ struct StationAttr {
     Service service = Service::kRd;
 };
 
-/// Threads: the owner of the endpoint, except wake_owner() and poll_count().
+/// Threads: the owner of the endpoint, except wake_armed(), wake_owner() and poll_count().
 class Station {
   public:
     /// Takes a UDP port. Returns: as util::bind_udp_port(); EBUSY when it has one.
@@ -124,6 +124,9 @@ class Station {
             wake_who_sleeps();
         }
     }
+    /// The same where nobody has told of sleepers (see arm_by_barrier()): the episode ends with it.
+    /// Threads: any. Cost: a fence; a system call once in each episode.
+    void wake_armed() noexcept;
     int wake_fd() const noexcept { return wake_fd_.get(); }
     /// Makes wake_fd() readable. Threads: any.
     void wake_owner() noexcept;

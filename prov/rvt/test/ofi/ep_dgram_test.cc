@@ -216,6 +216,26 @@ RVT_DGRAM_TEST(ep_dgram, without_a_receive_a_datagram_is_lost) {
     RVT_EQ(ends.b.next().len, 2);
 }
 
+/// Of a nothing is called but to send, and to read what is there: that lets nothing leave.
+Test(ep_dgram, what_has_found_no_room_leaves_with_the_next_send) {
+    constexpr unsigned kDatagrams = 100;
+    Dgrams ends;
+    ends.recv();
+    ends.send(1);
+    ends.b.next();
+    ends.a.next();
+    for (unsigned sent = 1; sent <= kDatagrams; ++sent) {
+        ends.recv();
+        ends.send(sizeof ends.out);
+        fi_cq_tagged_entry entry{};
+        RVT_EQ(fi_cq_read(ends.a.cq.get(), &entry, 1), 1);
+        for (int looks = 0; sent > kDatagrams / 3 && looks < 100; ++looks) {
+            fi_cntr_read(ends.b.cntrs[1].get());
+        }
+    }
+    RVT_EQ(fi_cntr_read(ends.b.cntrs[1].get()), 1 + kDatagrams);
+}
+
 RVT_DGRAM_TEST(ep_dgram, a_datagram_to_oneself_arrives) {
     Dgrams ends;
     const fi_addr_t self = Pair::introduce(ends.b, ends.b);

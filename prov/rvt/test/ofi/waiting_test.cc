@@ -2,6 +2,7 @@
 // Sleeping until a completion comes: fi_cq_sread(3), fi_cntr_wait(3), fi_trywait(3).
 #include <poll.h>
 
+#include <array>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -218,4 +219,61 @@ Test(waiting, who_sleeps_is_not_woken_by_what_another_thread_polls_for, .timeout
     cr_assert(sleeps < kMessages / 20, "it slept %lu times", sleeps);
     fi_cntr_add(pair.b.cntrs[2].get(), 1);
     waiter.join();
+}
+
+// ---- what waits for room ----
+
+/// More datagrams than a ring takes, without a look at what has become of them; then only the
+/// receiver makes progress.
+void send_more_than_there_is_room_for(Pair& pair) {
+    constexpr unsigned kDatagrams = 40;
+    static std::array<char, 4096> buffer;
+    for (unsigned i = 0; i < kDatagrams; ++i) {
+        RVT_OK(fi_recv(pair.b.ep.get(), buffer.data(), buffer.size(), nullptr, FI_ADDR_UNSPEC,
+                       nullptr));
+    }
+    const iovec one{buffer.data(), buffer.size()};
+    const fi_msg msg{&one, nullptr, 1, pair.a.peer, nullptr, 0};
+    const std::uint64_t before = fi_cntr_read(pair.b.cntrs[1].get());
+    for (unsigned i = 0; i < kDatagrams; ++i) {
+        RVT_OK(fi_sendmsg(pair.a.ep.get(), &msg, 0));
+    }
+    while (fi_cntr_read(pair.b.cntrs[1].get()) != before + kDatagrams) {
+    }
+}
+
+EndOptions for_datagrams(fi_progress progress) {
+    EndOptions options = for_threads();
+    options.type = FI_EP_DGRAM;
+    options.node = "127.0.0.1";
+    options.data_progress = progress;
+    options.is_selective = true;
+    return options;
+}
+
+void get_acquainted(Pair& pair) {
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, nullptr));
+    RVT_OK(fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer));
+    pair.until([&] { return fi_cntr_read(pair.b.cntrs[1].get()) == 1; });
+}
+
+Test(waiting, who_sleeps_sends_the_datagrams_of_another_thread_that_find_no_room, .timeout = 60) {
+    Pair pair(for_datagrams(FI_PROGRESS_MANUAL));
+    get_acquainted(pair);
+    Sleeper reader([&] {
+        fi_cq_tagged_entry entry{};
+        RVT_EQ(fi_cq_sread(pair.a.cq.get(), &entry, 1, nullptr, -1), -FI_EAGAIN);
+    });
+    reader.await_sleep();
+    send_more_than_there_is_room_for(pair);
+    RVT_OK(fi_cq_signal(pair.a.cq.get()));
+    reader.join();
+}
+
+Test(waiting, automatic_progress_sends_datagrams_that_find_no_room, .timeout = 60) {
+    Pair pair(for_datagrams(FI_PROGRESS_AUTO));
+    get_acquainted(pair);
+    read_a_counter_for_long(pair.a);  // from then on it is for the host to look
+    send_more_than_there_is_room_for(pair);
 }

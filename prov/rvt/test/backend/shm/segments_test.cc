@@ -17,6 +17,7 @@
 #include <thread>
 
 #include <poll.h>
+#include <sys/eventfd.h>
 
 using namespace rvt;
 using namespace rvt::shm;
@@ -212,6 +213,42 @@ Test(segments, a_full_ring_takes_datagrams_up_to_a_bound, .timeout = 60) {
     pair.until([&] { return pair.arrived() == static_cast<std::uint64_t>(sent) + 1; });
     RVT_OK(pair.send());
     pair.until([&] { return pair.arrived() == static_cast<std::uint64_t>(sent) + 2; });
+}
+
+Test(segments, what_waits_for_room_leaves_with_the_next_datagram, .timeout = 60) {
+    Strangers pair;
+    RVT_OK(pair.send());
+    pair.until([&] { return pair.arrived() == 1; });
+    const auto& channel = static_cast<SegmentChannel&>(*pair.channel);
+    std::uint64_t sent = 1;
+    for (; !channel.has_waiting(); ++sent) {
+        RVT_OK(pair.send());
+    }
+    while (pair.arrived() != sent - 1) {
+        pair.to->device().progress();
+    }
+    RVT_OK(pair.send());
+    RVT_ASSERT(!channel.has_waiting());
+}
+
+Test(segments, who_sleeps_is_woken_once_for_what_waits_for_room, .timeout = 60) {
+    Strangers pair;
+    RVT_OK(pair.send());
+    pair.until([&] { return pair.arrived() == 1; });
+    core::Device& device = pair.from->device();
+    while (device.ops().arm(device).error() == EAGAIN) {
+        device.progress();
+    }
+    pollfd woken{.fd = pair.from->wake_fd(), .events = POLLIN, .revents = 0};
+    const auto& channel = static_cast<SegmentChannel&>(*pair.channel);
+    while (!channel.has_waiting()) {
+        RVT_EQ(poll(&woken, 1, 0), 0);
+        RVT_OK(pair.send());
+    }
+    eventfd_t times = 0;
+    RVT_OK(pair.send());
+    RVT_EQ(eventfd_read(pair.from->wake_fd(), &times), 0);
+    RVT_EQ(times, 1);
 }
 
 Test(segments, a_peer_that_takes_nothing_loses_what_waits_for_it, .timeout = 60) {
