@@ -160,6 +160,7 @@ RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted,
         op.filled_bytes = held.filled_bytes;
     }
     ep.rc().expect_traffic();
+    ep.domain->msg->note_posted_locked();
     return 0;
 }
 

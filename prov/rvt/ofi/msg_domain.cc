@@ -251,23 +251,45 @@ void MsgDomain::arm_queues_locked() noexcept {
     }
 }
 
-/// Sleepers wake up when something is due, though nothing arrives.
-util::Status MsgDomain::set_timer_locked() noexcept {
-    std::uint64_t left_us = core::RcPort::kNever;
+std::uint64_t MsgDomain::next_due_us_locked() noexcept {
+    std::uint64_t due_us = core::RcPort::kNever;
     for (const auto& use : uses_) {
-        core::RcPort& rc = use->port->rc();
-        const std::uint64_t due = rc.next_due_us();
-        const std::uint64_t now = rc.device().now_us();
-        if (due != core::RcPort::kNever) {
-            left_us = std::min(left_us, due > now ? due - now : 1);
-        }
+        due_us = std::min(due_us, use->port->rc().next_due_us());
     }
+    return due_us;
+}
+
+/// All devices have one clock. Where there is none, it is too late for everything.
+std::uint64_t MsgDomain::now_us_locked() const noexcept {
+    return uses_.empty() ? core::RcPort::kNever : uses_.front()->port->rc().device().now_us();
+}
+
+/// Sleepers wake up when something is due, though nothing arrives. A timer that runs out before
+/// that stays: who wakes up too early sets it anew, and who posts need not.
+util::Status MsgDomain::arm_timer_locked() noexcept {
+    const std::uint64_t due_us = next_due_us_locked();
+    const bool is_running = now_us_locked() < timer_due_us_;
+    return is_running && timer_due_us_ <= due_us ? util::kOk : set_timer_locked(due_us);
+}
+
+util::Status MsgDomain::set_timer_locked(std::uint64_t due_us) noexcept {
     itimerspec when{};
-    if (left_us != core::RcPort::kNever) {
+    if (due_us != core::RcPort::kNever) {
+        const std::uint64_t now_us = now_us_locked();
+        const std::uint64_t left_us = due_us > now_us ? due_us - now_us : 1;
         when.it_value.tv_sec = static_cast<time_t>(left_us / 1'000'000);
         when.it_value.tv_nsec = static_cast<long>(left_us % 1'000'000 * 1000);
     }
+    timer_due_us_ = due_us;
     return timerfd_settime(timer_.get(), 0, &when, nullptr) == 0 ? util::kOk : util::Status(errno);
+}
+
+void MsgDomain::set_timer_if_sooner_locked() noexcept {
+    const std::uint64_t due_us = next_due_us_locked();
+    if (due_us < timer_due_us_) {
+        // Where it cannot be set the control thread looks, though later.
+        [[maybe_unused]] const util::Status set = set_timer_locked(due_us);
+    }
 }
 
 /// From the first who sleeps on, the wake set has the ports: in a set, each packet of a port costs
@@ -290,7 +312,7 @@ util::Status MsgDomain::arm_locked() noexcept {
     }
     // Of what has completed no channel tells any more, nor those who sleep at other queues.
     has_work |= drain_locked() != 0;
-    return has_work ? util::Status(EAGAIN) : set_timer_locked();
+    return has_work ? util::Status(EAGAIN) : arm_timer_locked();
 }
 
 void MsgDomain::disarm_locked() noexcept {

@@ -75,6 +75,15 @@ class MsgDomain final : public core::ProgressSource {
     /// Receives were posted to a queue that pairs on all ports share.
     void wake_waiting_locked(const core::RecvQueue& queue) noexcept;
 
+    /// Who sleeps hears of what is due for a request that was posted, though nothing arrives.
+    /// Cost: two loads where no other thread sleeps; else a system call where nothing was due as
+    /// soon as that since the timer ran out.
+    void note_posted_locked() noexcept {
+        if (sleepers.may_others_sleep()) [[unlikely]] {
+            set_timer_if_sooner_locked();
+        }
+    }
+
     /// Progress of all, for who finds no room in a queue that nobody need read a completion of.
     /// Returns: how much moved.
     unsigned make_room_locked() noexcept { return run_locked(); }
@@ -106,7 +115,11 @@ class MsgDomain final : public core::ProgressSource {
     unsigned drain_locked() noexcept;
     util::Status watch_port_locked(MsgPortUse& use) noexcept;
     void arm_queues_locked() noexcept;
-    util::Status set_timer_locked() noexcept;
+    [[nodiscard]] std::uint64_t next_due_us_locked() noexcept;
+    [[nodiscard]] std::uint64_t now_us_locked() const noexcept;
+    util::Status arm_timer_locked() noexcept;
+    util::Status set_timer_locked(std::uint64_t due_us) noexcept;
+    [[gnu::cold]] void set_timer_if_sooner_locked() noexcept;
     util::Status name_local_memory();
     util::Result<MsgPortUse*> add_use(std::shared_ptr<MsgPort> port, bool is_active);
 
@@ -121,6 +134,8 @@ class MsgDomain final : public core::ProgressSource {
     std::atomic<bool> tells_last_receive_{true};
     util::UniqueFd timer_;     // runs out when something is due while everybody sleeps
     util::UniqueFd wake_set_;  // of all ports and channels, and the timer
+    std::uint64_t timer_due_us_ =
+        core::RcPort::kNever;  // when it runs out; under the domain's lock
 };
 
 }  // namespace rvt::ofi

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "ofi/msg_pair.h"
 #include "ofi/pair.h"
 #include "ofi/sleeper.h"
 
@@ -276,4 +277,25 @@ Test(waiting, automatic_progress_sends_datagrams_that_find_no_room, .timeout = 6
     get_acquainted(pair);
     read_a_counter_for_long(pair.a);  // from then on it is for the host to look
     send_more_than_there_is_room_for(pair);
+}
+
+/// The peer says nothing when it has made room: who sleeps has to look.
+Test(waiting, who_sleeps_sends_on_what_another_thread_finds_no_room_for, .timeout = 60) {
+    MsgOptions options;
+    options.wait_obj = FI_WAIT_FD;
+    MsgPair pair(options);
+    const std::vector<char> out(65536, 'x');
+    std::vector<char> in(out.size());
+    const MsgEnd& sender = pair.client.end;
+    RVT_OK(fi_recv(pair.server.ep.get(), in.data(), in.size(), nullptr, 0, nullptr));
+    int fd = -1;
+    RVT_OK(fi_control(&sender.cq->fid, FI_GETWAIT, &fd));
+    pollfd source{fd, POLLIN, 0};
+    std::thread([&] {
+        fid* queue = &sender.cq->fid;
+        while (fi_trywait(sender.fabric, &queue, 1) != 0 || poll(&source, 1, 0) != 0) {
+        }
+    }).join();
+    RVT_OK(fi_send(sender.ep.get(), out.data(), out.size(), nullptr, 0, nullptr));
+    RVT_EQ(poll(&source, 1, 10), 1);
 }
