@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "ofi/errors.h"
 #include "ofi/wait_set.h"
@@ -79,26 +80,34 @@ int cntr_seterr(fid_cntr* self, std::uint64_t value) noexcept {
 /// Arms the counter, and its endpoints by `arm`. False: an endpoint has work.
 bool arm_locked(Cntr& cntr, bool (Progressors::*arm)() noexcept) noexcept {
     // While others sleep, what woke them must stay readable until they have seen it.
-    if (!cntr.progressors.sleepers().are_counted()) {
+    const CntrSight sight = cntr.sight_locked();
+    if (cntr.onlookers.have_seen(sight)) {
         eventfd_t value = 0;
         eventfd_read(cntr.wake_fd.get(), &value);  // EAGAIN: nobody had signalled
     }
     cntr.counter.arm(cntr.wake_fd.get());
+    if (cntr.sight_locked() != sight) {
+        cntr.counter.wake();  // of a change in between they may not have heard
+    }
     return cntr.domain->may_sleep_locked() && (cntr.progressors.*arm)();
 }
 
-bool fall_asleep(Cntr& cntr) noexcept {
+/// Returns: what to hand back to wake_up(); nothing where an endpoint has work.
+std::optional<unsigned> fall_asleep(Cntr& cntr) noexcept {
     const util::Guard<DomainLock> guard(cntr.domain->lock);
-    return arm_locked(cntr, &Progressors::fall_asleep_locked);
+    const CntrSight sight = cntr.sight_locked();
+    return arm_locked(cntr, &Progressors::fall_asleep_locked)
+               ? std::optional(cntr.onlookers.fall_asleep(sight))
+               : std::nullopt;
 }
 
-/// The last one to wake up disarms; the others are asleep on the same descriptors and look again.
-void wake_up(Cntr& cntr) noexcept {
+/// The last one to wake up disarms. The others are asleep on the same descriptors, which stay
+/// readable until they have looked at what has woken the caller.
+void wake_up(Cntr& cntr, unsigned look) noexcept {
     const util::Guard<DomainLock> guard(cntr.domain->lock);
+    cntr.onlookers.wake_up(look);
     cntr.progressors.wake_up_locked();
-    if (cntr.progressors.sleepers().are_counted()) {
-        [[maybe_unused]] const int ignored = eventfd_write(cntr.wake_fd.get(), 1);
-    } else if (!cntr.progressors.sleepers().may_others_wait()) {
+    if (!cntr.progressors.sleepers().may_others_sleep()) {
         cntr.counter.arm(-1);
     }
 }
@@ -133,11 +142,11 @@ int cntr_wait(fid_cntr* self, std::uint64_t threshold, int timeout_ms) noexcept 
             continue;
         }
         // Arm first, then look again: a count in between has signalled or is seen.
-        if (fall_asleep(cntr)) {
+        if (const std::optional<unsigned> look = fall_asleep(cntr)) {
             if (cntr.counter.value() < threshold && cntr.counter.errors() == errors) {
                 cntr.wait.sleep(limit);
             }
-            wake_up(cntr);
+            wake_up(cntr, *look);
         }
     }
 }
@@ -227,6 +236,7 @@ util::Status Cntr::add_source(core::ProgressSource& source) {
     if (added.is_ok()) {
         const util::Guard<DomainLock> guard(domain->lock);
         progressors.add(source);
+        ++sources_added;
         // Who sleeps already has not armed this source: let it look again.
         counter.wake();
     }

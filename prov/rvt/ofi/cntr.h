@@ -25,6 +25,14 @@ struct CntrState {
     friend bool operator==(const CntrState&, const CntrState&) noexcept = default;
 };
 
+/// What a sleeper looks at.
+struct CntrSight {
+    std::uint64_t count = 0;
+    std::uint64_t errors = 0;
+    unsigned sources_added = 0;
+    friend bool operator==(const CntrSight&, const CntrSight&) noexcept = default;
+};
+
 struct Cntr {
     static Cntr& from(fid_cntr* self) noexcept { return *reinterpret_cast<Cntr*>(self); }
     static Cntr& from(fid* self) noexcept { return *reinterpret_cast<Cntr*>(self); }
@@ -37,6 +45,9 @@ struct Cntr {
     int try_wait() noexcept;
 
     [[nodiscard]] CntrState state() const noexcept;
+    [[nodiscard]] CntrSight sight_locked() const noexcept {
+        return {counter.value(), counter.errors(), sources_added};
+    }
     /// The application has changed a count. Threads: any.
     void note_change() noexcept;
 
@@ -47,6 +58,8 @@ struct Cntr {
     core::Counter counter;
     std::atomic<std::uint64_t> changes{0};  // see CntrState
     CntrState seen;                         // by the last fi_trywait
+    unsigned sources_added = 0;             // under the domain's lock
+    Onlookers<CntrSight> onlookers{};
     Users users;
     WaitSet* wait_set = nullptr;
     util::UniqueFd wake_fd;

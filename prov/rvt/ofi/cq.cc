@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include "ofi/cq_read.inl"
 #include "ofi/errors.h"
@@ -42,8 +43,8 @@ bool arm_locked(Cq& cq, bool (Progressors::*arm)() noexcept) noexcept {
     if (!cq.queue->is_empty() || cq.is_signalled.load(std::memory_order_relaxed)) {
         return false;
     }
-    // While others sleep, what woke them must stay readable until they have seen it.
-    if (!cq.progressors.sleepers().are_counted()) {
+    // What others are still to wake up for is not there any more, unless it is a source.
+    if (cq.onlookers.have_seen(cq.sources_added)) {
         cq.queue->clear_wake_fd();
     }
     if (!cq.queue->arm().is_ok()) {
@@ -56,21 +57,25 @@ bool arm_locked(Cq& cq, bool (Progressors::*arm)() noexcept) noexcept {
     return true;
 }
 
-void wake_up(Cq& cq) noexcept {
+void wake_up(Cq& cq, unsigned look) noexcept {
     const util::Guard<DomainLock> guard(cq.domain->lock);
+    cq.onlookers.wake_up(look);
     cq.progressors.wake_up_locked();
     disarm_locked(cq);
 }
 
-bool fall_asleep(Cq& cq) noexcept {
+/// Returns: what to hand back to wake_up(); nothing where there is something to do.
+std::optional<unsigned> fall_asleep(Cq& cq) noexcept {
     const util::Guard<DomainLock> guard(cq.domain->lock);
-    return arm_locked(cq, &Progressors::fall_asleep_locked);
+    return arm_locked(cq, &Progressors::fall_asleep_locked)
+               ? std::optional(cq.onlookers.fall_asleep(cq.sources_added))
+               : std::nullopt;
 }
 
 /// Who leaves with an entry may have taken the wake-up of a sleeper that another entry was for.
 void pass_on(Cq& cq) noexcept {
     const util::Guard<DomainLock> guard(cq.domain->lock);
-    if (cq.progressors.sleepers().are_counted()) {
+    if (cq.progressors.sleepers().are_counted() && !cq.queue->is_empty()) {
         cq.queue->wake();
     }
 }
@@ -126,11 +131,12 @@ class SleepingRead {
 
     /// Returns: false where a signal has ended it.
     bool sleep(const TimeLimit& limit) noexcept {
-        if (!fall_asleep(cq_)) {
+        const std::optional<unsigned> look = fall_asleep(cq_);
+        if (!look) {
             return true;
         }
         const bool has_slept = cq_.wait.sleep(limit);
-        wake_up(cq_);
+        wake_up(cq_, *look);
         return has_slept;
     }
 
@@ -155,7 +161,9 @@ ssize_t cq_sreadfrom(fid_cq* self, void* buffer, std::size_t count, fi_addr_t* s
     }
     const ssize_t got =
         SleepingRead(cq, buffer, count, sources).run(std::min(wanted, count), timeout_ms);
-    pass_on(cq);
+    if (got > 0) {
+        pass_on(cq);
+    }
     return got;
 }
 
@@ -353,6 +361,7 @@ util::Status Cq::add_source(core::ProgressSource& source) {
     if (added.is_ok()) {
         const util::Guard<DomainLock> guard(domain->lock);
         progressors.add(source);
+        ++sources_added;
         // Who sleeps already has not armed this source: let it look again.
         if (queue->is_armed()) {
             queue->wake();

@@ -39,6 +39,8 @@ struct Cq {
     fi_cq_format format = FI_CQ_FORMAT_CONTEXT;
     bool has_threshold = false;  // FI_CQ_COND_THRESHOLD: sread's condition counts entries
     std::atomic<bool> is_signalled{false};
+    unsigned sources_added = 0;       // under the domain's lock
+    Onlookers<unsigned> onlookers{};  // who has looked at all of them
     Users users;
     WaitSet* wait_set = nullptr;
     WaitObject wait;

@@ -95,4 +95,36 @@ class WaitObject {
     std::unique_ptr<ConditionSignaller> signaller_;
 };
 
+/// Who sleeps on one descriptor in a call, by what he had seen when he fell asleep. As long as one
+/// has seen less than there is, the descriptor stays readable for him; it must not be for longer,
+/// as it keeps all of them awake. Threads: under the domain's lock.
+template <class Sight>
+class Onlookers {
+  public:
+    /// Returns: what to hand back to wake_up().
+    unsigned fall_asleep(const Sight& sight) noexcept {
+        if (sight != latest_) {
+            latest_ = sight;
+            ++look_;
+            up_to_date_ = 0;
+        }
+        ++up_to_date_;
+        ++count_;
+        return look_;
+    }
+    void wake_up(unsigned look) noexcept {
+        up_to_date_ -= look == look_ ? 1 : 0;
+        --count_;
+    }
+    [[nodiscard]] bool have_seen(const Sight& sight) const noexcept {
+        return count_ == 0 || (count_ == up_to_date_ && sight == latest_);
+    }
+
+  private:
+    Sight latest_{};
+    unsigned look_ = 0;        // number of that
+    unsigned up_to_date_ = 0;  // of the sleepers, who have seen it
+    unsigned count_ = 0;
+};
+
 }  // namespace rvt::ofi

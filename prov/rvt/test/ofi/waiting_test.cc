@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Sleeping until a completion comes: fi_cq_sread(3), fi_cntr_wait(3), fi_trywait(3).
 #include <poll.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <latch>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -298,4 +302,98 @@ Test(waiting, who_sleeps_sends_on_what_another_thread_finds_no_room_for, .timeou
     }).join();
     RVT_OK(fi_send(sender.ep.get(), out.data(), out.size(), nullptr, 0, nullptr));
     RVT_EQ(poll(&source, 1, 10), 1);
+}
+
+// ---- many sleepers ----
+
+Test(waiting, who_leaves_with_nothing_wakes_nobody, .timeout = 60) {
+    const Opened open;
+    const auto cq = open.cq(with<fi_cq_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_UNSPEC; }));
+    fi_cq_entry entry{};
+    Sleeper reader([&] { fi_cq_sread(cq.get(), &entry, 1, nullptr, -1); });
+    reader.await_sleep();
+    const unsigned long before = sleeps_of(reader.id());
+    for (int i = 0; i < 100; ++i) {
+        fi_cq_entry other{};
+        RVT_EQ(fi_cq_sread(cq.get(), &other, 1, nullptr, 0), -FI_EAGAIN);
+        reader.await_sleep();
+    }
+    RVT_EQ(sleeps_of(reader.id()), before);
+    RVT_OK(fi_cq_signal(cq.get()));
+    reader.join();
+}
+
+Test(waiting, whose_time_is_over_wakes_nobody_at_a_counter, .timeout = 60) {
+    const Opened open;
+    const auto cntr = open.cntr();
+    Sleeper waiter([&] { RVT_OK(fi_cntr_wait(cntr.get(), 1, -1)); });
+    waiter.await_sleep();
+    const unsigned long before = sleeps_of(waiter.id());
+    for (int i = 0; i < 20; ++i) {
+        RVT_EQ(fi_cntr_wait(cntr.get(), 2, 1), -FI_ETIMEDOUT);
+        waiter.await_sleep();
+    }
+    RVT_EQ(sleeps_of(waiter.id()), before);
+    RVT_OK(fi_cntr_add(cntr.get(), 1));
+    waiter.join();
+}
+
+std::latch is_held(1);
+std::latch may_go_on(1);
+
+/// Keeps a thread from waking up out of the call that it sleeps in.
+void hold(const Sleeper& sleeper) {
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+        is_held.count_down();
+        may_go_on.wait();
+    };
+    RVT_OK(sigaction(SIGUSR1, &action, nullptr));
+    sleeper.await_sleep();
+    RVT_OK(tgkill(getpid(), std::stoi(sleeper.id()), SIGUSR1));
+    is_held.wait();
+}
+
+void let_go(Sleeper& sleeper) {
+    may_go_on.count_down();
+    sleeper.join();
+}
+
+/// Whether a thread that is told to sleep on the descriptor would.
+bool may_sleep(const Opened& open, fid* object) {
+    int fd = -1;
+    RVT_OK(fi_control(object, FI_GETWAIT, &fd));
+    RVT_OK(fi_trywait(open.fabric.get(), &object, 1));
+    pollfd source{fd, POLLIN, 0};
+    return poll(&source, 1, 0) == 0;
+}
+
+Test(waiting, who_has_not_woken_up_yet_keeps_nobody_awake_at_a_queue, .timeout = 60) {
+    const Opened open;
+    const auto cq = open.cq(with<fi_cq_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_FD; }));
+    Sleeper reader([&] {
+        fi_cq_entry entry{};
+        RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, -1), -FI_EAGAIN);
+    });
+    hold(reader);
+    RVT_OK(fi_cq_signal(cq.get()));
+    fi_cq_entry entry{};
+    RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, -1), -FI_EAGAIN);  // takes the signal
+    RVT_ASSERT(may_sleep(open, &cq->fid));
+    let_go(reader);
+}
+
+Test(waiting, who_has_not_woken_up_yet_keeps_nobody_awake_at_a_counter, .timeout = 60) {
+    const Opened open;
+    const auto cntr = open.cntr(with<fi_cntr_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_FD; }));
+    Sleeper waiter([&] { RVT_OK(fi_cntr_wait(cntr.get(), 2, -1)); });
+    hold(waiter);
+    fid* object = &cntr->fid;
+    RVT_OK(fi_cntr_set(cntr.get(), 0));  // a change that he has seen
+    RVT_EQ(fi_trywait(open.fabric.get(), &object, 1), -FI_EAGAIN);
+    RVT_ASSERT(may_sleep(open, object));
+    RVT_OK(fi_cntr_add(cntr.get(), 2));  // and one that he has to wake up for
+    RVT_EQ(fi_trywait(open.fabric.get(), &object, 1), -FI_EAGAIN);
+    RVT_ASSERT(not(may_sleep(open, object)));
+    let_go(waiter);
 }
