@@ -237,6 +237,10 @@ const char* Domain::name() const noexcept {
                                 : kDomainName;
 }
 
+Home Domain::home() const noexcept {
+    return {.interface = interface, .is_nics = nic != nullptr};
+}
+
 Domain::Domain(LockPolicy policy) noexcept : lock(policy) {}
 Domain::~Domain() = default;
 

@@ -32,6 +32,7 @@ class Eq;
 class MsgDomain;
 class MsgNic;
 struct Cntr;
+struct Home;
 
 /// One of them is not a key but the table's header.
 inline constexpr std::uint32_t kKeyTableEntries = std::uint32_t{1} << 18;
@@ -67,6 +68,8 @@ struct Domain {
 
     /// What it is called in infos.
     [[nodiscard]] const char* name() const noexcept;
+    /// Where its endpoints are.
+    [[nodiscard]] Home home() const noexcept;
 
     /// Makes `msg`, for the first endpoint or shared context that needs it. Returns: EMFILE,
     /// ENOSPC.

@@ -305,7 +305,10 @@ int ep_dgram_setname(fid* self, void* address, std::size_t bytes) noexcept {
         if (address == nullptr || (format != FI_ADDR_STR && bytes < formatted_stride(format))) {
             return -FI_EINVAL;
         }
-        const util::Result<util::SockAddr> wanted = read_formatted_address(format, address);
+        util::Result<util::SockAddr> wanted = read_formatted_address(format, address);
+        if (wanted.is_ok()) {
+            wanted = at_home(wanted.value(), ep.domain->home());
+        }
         return to_fi(wanted.is_ok() ? open_at(ep, wanted.value()) : wanted.status());
     });
 }
@@ -352,23 +355,14 @@ std::uint64_t caps_of(const fi_info& info) noexcept {
     return caps;
 }
 
-/// The address of the info; the one that fi_getinfo would choose in place of none.
-util::Result<util::SockAddr> source_of(const Domain& domain, const fi_info& info) {
-    if (info.src_addr == nullptr) {
-        return default_source(domain.name(), domain.addr_format);
-    }
-    return read_formatted_address(domain.addr_format, info.src_addr);
-}
-
 std::size_t size_of(std::size_t asked) noexcept {
     return asked != 0 ? asked : kDgramQueue;
 }
 
 int open(Domain& domain, const fi_info& info, fid_ep** ep, void* context) {
-    const util::Result<util::SockAddr> source = source_of(domain, info);
+    const auto source = source_of(info, domain.addr_format, domain.home());
     if (!source.is_ok()) {
-        RVT_WARN(kEpCtrl, "cannot open endpoint: src_addr is no address of the domain's format");
-        return -FI_EINVAL;
+        return to_fi(source.status());
     }
     const std::size_t tx_size = size_of(info.tx_attr != nullptr ? info.tx_attr->size : 0);
     const std::size_t rx_size = size_of(info.rx_attr != nullptr ? info.rx_attr->size : 0);

@@ -350,8 +350,10 @@ int ep_msg_setname(fid* self, void* address, std::size_t bytes) noexcept {
         if (ep.connection != nullptr || ep.request != nullptr) {
             return -FI_EOPBADSTATE;
         }
-        const util::Result<util::SockAddr> wanted =
-            read_sized_address(ep.addr_format, address, bytes);
+        util::Result<util::SockAddr> wanted = read_sized_address(ep.addr_format, address, bytes);
+        if (wanted.is_ok()) {
+            wanted = at_home(wanted.value(), ep.domain->home());
+        }
         if (!wanted.is_ok()) {
             return to_fi(wanted.status());
         }
@@ -592,10 +594,7 @@ util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info, Pep* pep) {
     if (ep.request != nullptr) {
         return msg.use(ep.request->port);
     }
-    const util::Result<util::SockAddr> bind =
-        info.src_addr != nullptr
-            ? read_formatted_address(ep.addr_format, info.src_addr)
-            : util::Result<util::SockAddr>(default_source(ep.domain->name(), ep.addr_format));
+    const auto bind = source_of(info, ep.addr_format, ep.domain->home());
     return bind.is_ok() ? msg.use(bind.value()) : util::Result<MsgPortUse*>(bind.status());
 }
 

@@ -287,8 +287,11 @@ int ep_rdm_getname(fid* self, void* address, std::size_t* bytes) noexcept {
 int ep_rdm_setname(fid* self, void* address, std::size_t bytes) noexcept {
     return entry([&]() -> int {
         EpRdm& ep = EpRdm::from(self);
-        const util::Result<util::SockAddr> wanted =
+        util::Result<util::SockAddr> wanted =
             read_sized_address(ep.domain->addr_format, address, bytes);
+        if (wanted.is_ok()) {
+            wanted = at_home(wanted.value(), ep.domain->home());
+        }
         if (!wanted.is_ok()) {
             return to_fi(wanted.status());
         }
@@ -363,18 +366,11 @@ std::uint64_t caps_of(const fi_info& info) noexcept {
 }
 
 int fill_attr(core::RdAttr& attr, const Domain& domain, const fi_info& info) {
-    if (info.src_addr != nullptr) {
-        const util::Result<util::SockAddr> source =
-            read_formatted_address(domain.addr_format, info.src_addr);
-        if (!source.is_ok()) {
-            RVT_WARN(kEpCtrl,
-                     "cannot open endpoint: src_addr is no address of the domain's format");
-            return -FI_EINVAL;
-        }
-        attr.bind = source.value();
-    } else {
-        attr.bind = default_source(domain.name(), domain.addr_format);
+    const auto source = source_of(info, domain.addr_format, domain.home());
+    if (!source.is_ok()) {
+        return to_fi(source.status());
     }
+    attr.bind = source.value();
     if (info.tx_attr != nullptr && info.tx_attr->size != 0) {
         attr.tx_size = info.tx_attr->size;
     }

@@ -107,9 +107,18 @@ AddressAnswer resolve_addresses(const char* node, const char* service, std::uint
                                 const fi_info* hints);
 /// Whether a domain can be called so because an interface that reaches others is.
 bool is_interface(const char* domain);
-/// The address of who asks for none, in a domain of this name (nullptr: any), of a format
-/// (FI_SOCKADDR and the like).
-util::SockAddr default_source(const char* domain, std::uint32_t format);
+
+/// Where endpoints are whose application leaves their address open.
+struct Home {
+    const std::string& interface;  // whose name their domain has; empty: any
+    bool is_nics = false;          // the wildcard is left to the NIC
+};
+/// The address that is wanted; in place of the wildcard the one that fi_getinfo would choose.
+/// Returns: EADDRNOTAVAIL where the interface has none of that family.
+util::Result<util::SockAddr> at_home(const util::SockAddr& wanted, const Home& home);
+/// The same for the source of an info, of a format (FI_SOCKADDR and the like), or in place of none.
+/// Returns: EINVAL for what is no address of the format; as at_home(). Either is logged.
+util::Result<util::SockAddr> source_of(const fi_info& info, std::uint32_t format, const Home& home);
 
 /// Makes the answer. Returns: nullptr without memory.
 fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints,

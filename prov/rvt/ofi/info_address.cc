@@ -22,6 +22,7 @@
 #include "ofi/info.h"
 #include "ofi/registry.h"
 #include "util/local_addresses.h"
+#include "util/log.h"
 #include "util/params.h"
 
 namespace rvt::ofi {
@@ -313,6 +314,17 @@ class Resolver {
     AddressAnswer answer_;
 };
 
+/// Returns: EADDRNOTAVAIL where there is none.
+Result<SockAddr> default_source(const Home& home, std::uint32_t format) {
+    fi_domain_attr attr{};
+    attr.name = home.interface.empty() ? nullptr : const_cast<char*>(home.interface.c_str());
+    fi_info hints{};
+    hints.addr_format = format;
+    hints.domain_attr = &attr;
+    const AddressAnswer answer = resolve_addresses(nullptr, nullptr, 0, &hints);
+    return answer.refusal ? Result<SockAddr>(EADDRNOTAVAIL) : answer.addresses.source;
+}
+
 }  // namespace
 
 AddressAnswer resolve_addresses(const char* node, const char* service, std::uint64_t flags,
@@ -326,13 +338,35 @@ bool is_interface(const char* domain) {
            (util::network_address(AF_INET, domain) || util::network_address(AF_INET6, domain));
 }
 
-SockAddr default_source(const char* domain, std::uint32_t format) {
-    fi_domain_attr attr{};
-    attr.name = const_cast<char*>(domain);
-    fi_info hints{};
-    hints.addr_format = format;
-    hints.domain_attr = &attr;
-    return resolve_addresses(nullptr, nullptr, 0, &hints).addresses.source;
+Result<SockAddr> at_home(const SockAddr& wanted, const Home& home) {
+    if (home.is_nics || !wanted.is_any()) {
+        return wanted;
+    }
+    Result<SockAddr> chosen =
+        default_source(home, wanted.family == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN);
+    if (!chosen.is_ok()) {
+        return chosen;
+    }
+    SockAddr address = chosen.value();
+    address.port = wanted.port;
+    return address;
+}
+
+Result<SockAddr> source_of(const fi_info& info, std::uint32_t format, const Home& home) {
+    Result<SockAddr> wanted = EINVAL;
+    if (info.src_addr == nullptr) {
+        wanted = default_source(home, format);
+    } else if (wanted = read_formatted_address(format, info.src_addr); !wanted.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot open endpoint: src_addr is no address of the domain's format");
+        return EINVAL;
+    } else {
+        wanted = at_home(wanted.value(), home);
+    }
+    if (!wanted.is_ok()) {
+        RVT_WARN(kEpCtrl, "cannot open endpoint: %s has no address of that family",
+                 home.interface.empty() ? "this host" : home.interface.c_str());
+    }
+    return wanted;
 }
 
 }  // namespace rvt::ofi

@@ -116,6 +116,10 @@ int pep_getname(fid* self, void* address, std::size_t* bytes) noexcept {
     });
 }
 
+Home home_of(const Pep& pep) noexcept {
+    return {.interface = pep.interface, .is_nics = pep.nic != nullptr};
+}
+
 int pep_setname(fid* self, void* address, std::size_t bytes) noexcept {
     return entry([&]() -> int {
         Pep& pep = Pep::from(self);
@@ -123,8 +127,11 @@ int pep_setname(fid* self, void* address, std::size_t bytes) noexcept {
         if (pep.port != nullptr) {
             return -FI_EOPBADSTATE;
         }
-        const util::Result<util::SockAddr> wanted =
+        util::Result<util::SockAddr> wanted =
             read_sized_address(pep.info->addr_format, address, bytes);
+        if (wanted.is_ok()) {
+            wanted = at_home(wanted.value(), home_of(pep));
+        }
         if (!wanted.is_ok()) {
             return to_fi(wanted.status());
         }
@@ -318,25 +325,18 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
         info.addr_format != FI_FORMAT_UNSPEC && info.addr_format != FI_SOCKADDR
             ? info.addr_format
             : std::uint32_t{FI_SOCKADDR_IN};
-    InfoAddresses addresses{.format = format};
-    if (info.src_addr != nullptr) {
-        const auto source = read_formatted_address(format, info.src_addr);
-        if (!source.is_ok()) {
-            RVT_WARN(kEpCtrl, "cannot open passive endpoint: src_addr is no address of its format");
-            return -FI_EINVAL;
-        }
-        addresses.source = source.value();
-    } else {
-        addresses.source =
-            default_source(info.domain_attr != nullptr ? info.domain_attr->name : nullptr, format);
-    }
-    made->bind = addresses.source;
     if (const int refused = find_nic(*made, info); refused != 0) {
         return refused;
     }
+    const auto source = source_of(info, format, home_of(*made));
+    if (!source.is_ok()) {
+        return to_fi(source.status());
+    }
+    made->bind = source.value();
     Offer offer;
     fill(offer, *made);
-    made->info.reset(build_info(offer, fabric.handle.api_version, &info, addresses));
+    made->info.reset(build_info(offer, fabric.handle.api_version, &info,
+                                {.format = format, .source = made->bind}));
     if (made->info == nullptr) {
         return -FI_ENOMEM;
     }

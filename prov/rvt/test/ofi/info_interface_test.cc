@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 
 #include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 
@@ -111,6 +112,67 @@ Test(info_interface, an_endpoint_without_an_address_gets_that_of_its_domain, .ti
     std::size_t bytes = sizeof address;
     RVT_OK(fi_getname(&ep->fid, &address, &bytes));
     expect(text_of(&address), kSecond);
+}
+
+/// The name that an endpoint of the domain, or a passive one, has with the wildcard for an address.
+template <class Object>
+std::string name_with_wildcard(Object* object) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    std::size_t bytes = sizeof name;
+    RVT_OK(fi_setname(&object->fid, &name, bytes));
+    RVT_OK(fi_getname(&object->fid, &name, &bytes));
+    RVT_NE(std::uint16_t(name.sin_port), std::uint16_t(0));
+    return text_of(&name);
+}
+
+constexpr struct {
+    const char* domain;
+    const char* address;
+} kPlaces[] = {{nullptr, "192.0.2.1"}, {"wire1", kSecond}};
+
+Test(info_interface, a_name_with_the_wildcard_is_at_the_address_of_its_domain, .timeout = 30) {
+    have_two_interfaces();
+    for (const auto& place : kPlaces) {
+        for (const fi_ep_type type : {FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM}) {
+            const Opened opens(ask(hints_of(place.domain, type)).info);
+            const auto ep = opened<fid_ep>([&](fid_ep** made) {
+                return fi_endpoint(opens.domain.get(), opens.info.get(), made, nullptr);
+            });
+            expect(name_with_wildcard(ep.get()), place.address);
+        }
+        const Opened opens(ask(hints_of(place.domain, FI_EP_MSG)).info);
+        const auto pep = opened<fid_pep>([&](fid_pep** made) {
+            return fi_passive_ep(opens.fabric.get(), opens.info.get(), made, nullptr);
+        });
+        expect(name_with_wildcard(pep.get()), place.address);
+    }
+}
+
+Test(info_interface, an_info_with_the_wildcard_is_at_the_address_of_its_domain, .timeout = 30) {
+    have_two_interfaces();
+    const auto name = [](fid* object) {
+        sockaddr_in address{};
+        std::size_t bytes = sizeof address;
+        RVT_OK(fi_getname(object, &address, &bytes));
+        return text_of(&address);
+    };
+    for (const auto& place : kPlaces) {
+        for (const fi_ep_type type : {FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM}) {
+            const Opened opens(ask(hints_of(place.domain, type)).info);
+            static_cast<sockaddr_in*>(opens.info->src_addr)->sin_addr.s_addr = INADDR_ANY;
+            const auto ep = opened<fid_ep>([&](fid_ep** made) {
+                return fi_endpoint(opens.domain.get(), opens.info.get(), made, nullptr);
+            });
+            expect(name(&ep->fid), place.address);
+        }
+        const Opened opens(ask(hints_of(place.domain, FI_EP_MSG)).info);
+        static_cast<sockaddr_in*>(opens.info->src_addr)->sin_addr.s_addr = INADDR_ANY;
+        const auto pep = opened<fid_pep>([&](fid_pep** made) {
+            return fi_passive_ep(opens.fabric.get(), opens.info.get(), made, nullptr);
+        });
+        expect(name(&pep->fid), place.address);
+    }
 }
 
 Test(info_interface, an_open_domain_is_known_by_its_name, .timeout = 30) {
