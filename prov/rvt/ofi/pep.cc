@@ -2,6 +2,8 @@
 // Listening, and the first half of an accept. fi_passive_ep(3), fi_cm(3).
 #include "ofi/pep.h"
 
+#include <utility>
+
 #include "ofi/address_format.h"
 #include "ofi/conn_req.h"
 #include "ofi/domain.h"
@@ -135,8 +137,12 @@ int pep_setname(fid* self, void* address, std::size_t bytes) noexcept {
         if (!wanted.is_ok()) {
             return to_fi(wanted.status());
         }
-        pep.bind = wanted.value();
-        return to_fi(open_port(pep));
+        const util::SockAddr before = std::exchange(pep.bind, wanted.value());
+        const util::Status opened = open_port(pep);
+        if (!opened.is_ok()) {
+            pep.bind = before;
+        }
+        return to_fi(opened);
     });
 }
 

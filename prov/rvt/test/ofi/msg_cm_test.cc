@@ -506,6 +506,19 @@ RVT_MSG_TEST(msg_cm, a_passive_endpoint_takes_the_name_it_is_given) {
     RVT_EQ(fi_setname(&pep->fid, &wanted, sizeof wanted), -FI_EOPBADSTATE);
 }
 
+RVT_MSG_TEST(msg_cm, a_passive_endpoint_without_the_name_it_wanted_listens_elsewhere) {
+    const MsgListener first;
+    sockaddr_in taken = name_of(&first.pep->fid);
+    const MsgFabric fabric(ask_msg().info);
+    const auto pep = opened<fid_pep>([&](fid_pep** p) {
+        return fi_passive_ep(fabric.fabric.get(), fabric.info.get(), p, nullptr);
+    });
+    RVT_EQ(fi_setname(&pep->fid, &taken, sizeof taken), -FI_EADDRINUSE);
+    RVT_OK(fi_pep_bind(pep.get(), &fabric.eq->fid, 0));
+    RVT_OK(fi_listen(pep.get()));
+    RVT_NE(name_of(&pep->fid).sin_port, taken.sin_port);
+}
+
 RVT_MSG_TEST(msg_cm, an_address_in_the_info_is_where_null_connects) {
     const MsgListener listener;
     const sockaddr_in to = name_of(&listener.pep->fid);
