@@ -168,6 +168,9 @@ util::Status WaitObject::open_epoll() {
             result = add_to_epoll(epoll_.get(), fd);
         }
     }
+    if (!result.is_ok()) {
+        epoll_.reset();  // one with a part of the sources would be slept on
+    }
     return result;
 }
 

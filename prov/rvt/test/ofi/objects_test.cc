@@ -3,7 +3,10 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 
+#include <array>
 #include <atomic>
 #include <latch>
 #include <memory>
@@ -378,4 +381,26 @@ Test(wait_set, is_busy_until_its_last_member_has_let_go_of_it) {
     RVT_ASSERT(set.users.is_any());
     member.reset();
     RVT_ASSERT(!set.users.is_any());
+}
+
+/// A file, which the kernel takes into no set, is the first of so many sources that they need one.
+Test(wait_object, a_source_too_many_is_refused_and_the_others_wake, .timeout = 30) {
+    rvt::ofi::WaitObject wait;
+    RVT_OK(wait.open(FI_WAIT_UNSPEC, nullptr));
+    const rvt::util::UniqueFd file(memfd_create("file", MFD_CLOEXEC));
+    std::array<rvt::util::UniqueFd, 18> events;
+    RVT_OK(wait.add_source(file.get()));
+    for (std::size_t i = 0; i < events.size(); ++i) {
+        events[i].reset(eventfd(0, EFD_CLOEXEC));
+        if (i < 15) {
+            RVT_OK(wait.add_source(events[i].get()));
+        }
+    }
+    RVT_EQ(wait.add_source(events[15].get()), EPERM);
+    wait.remove_source(file.get());
+    RVT_OK(wait.add_source(events[16].get()));
+    RVT_OK(wait.add_source(events[17].get()));
+    RVT_EQ(eventfd_write(events[3].get(), 1), 0);
+    pollfd set{.fd = wait.epoll_fd(), .events = POLLIN, .revents = 0};
+    RVT_EQ(poll(&set, 1, 0), 1);
 }
