@@ -318,6 +318,9 @@ class Resolver {
 Result<SockAddr> default_source(const Home& home, std::uint32_t format) {
     fi_domain_attr attr{};
     attr.name = home.interface.empty() ? nullptr : const_cast<char*>(home.interface.c_str());
+    if (attr.name != nullptr && !is_interface(attr.name)) {
+        return EADDRNOTAVAIL;
+    }
     fi_info hints{};
     hints.addr_format = format;
     hints.domain_attr = &attr;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "common/own_network.h"
 #include "ofi/fixture.h"
@@ -172,6 +173,22 @@ Test(info_interface, an_info_with_the_wildcard_is_at_the_address_of_its_domain, 
             return fi_passive_ep(opens.fabric.get(), opens.info.get(), made, nullptr);
         });
         expect(name(&pep->fid), place.address);
+    }
+}
+
+Test(info_interface, where_its_address_is_gone_no_endpoint_gets_that_of_another, .timeout = 30) {
+    have_two_interfaces();
+    std::vector<Opened> all;
+    for (const fi_ep_type type : {FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM}) {
+        all.emplace_back(ask(hints_of("wire1", type)).info);
+    }
+    RVT_EQ(std::system("ip addr del 198.51.100.1/24 dev wire1"), 0);
+    for (const Opened& opens : all) {
+        free(opens.info->src_addr);
+        opens.info->src_addr = nullptr;
+        opens.info->src_addrlen = 0;
+        fid_ep* ep = nullptr;
+        RVT_EQ(fi_endpoint(opens.domain.get(), opens.info.get(), &ep, nullptr), -FI_EADDRNOTAVAIL);
     }
 }
 
