@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -20,6 +21,14 @@ namespace rvt::test {
 
 inline constexpr std::chrono::seconds kMsgPatience{20};
 inline constexpr int kMsgPatienceMs = 20'000;
+
+/// Rights of peers to a region.
+inline constexpr std::uint64_t kRemote = FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+template <class T>
+std::uint64_t address_of(const T& object) noexcept {
+    return reinterpret_cast<std::uintptr_t>(&object);
+}
 
 /// Private data as an event brings them. At the port of RoCEv2 zeros fill their room.
 inline std::string private_data(std::string_view text, std::size_t room) {
