@@ -551,11 +551,11 @@ void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
     opened_locked(link);
 }
 
-/// The peer itself has spoken, of which word was that nobody is there: it was just starting.
+/// The peer itself has spoken, whatever its host has said, or has not: it was just starting. Of the
+/// two that ask each other one has yielded, and waits for what the other one asks from now on.
 void RdFlows::is_there_locked(Link& link) {
-    if (std::exchange(link.is_refused, false)) {
-        set_deadline_locked(link, device_.now_us() + connect_timeout_us_);
-    }
+    link.is_refused = false;
+    set_deadline_locked(link, std::max(link.deadline_us, device_.now_us() + connect_timeout_us_));
 }
 
 void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {

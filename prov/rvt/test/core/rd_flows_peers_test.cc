@@ -239,6 +239,27 @@ Test(rd_flows, a_peer_that_starts_while_it_is_about_to_be_given_up_gets_a_flow) 
     expect_one_flow(a, b);
 }
 
+Test(rd_flows, a_peer_that_starts_behind_a_silent_host_just_in_time_gets_a_flow) {
+    constexpr std::uint64_t kTimeoutUs = 5 * kSecondUs;  // of FlowTalker
+    fake::Wire wire;
+    wire.spares = [](std::span<const std::byte> packet) { return !is_request(packet); };
+    FlowTalker a(wire, 1, 11);
+    const std::uint64_t due_us = now_us + kTimeoutUs;
+    a.flows->connect(host_address(2));
+    for (; now_us < due_us - 1000; now_us += 1000) {
+        a.poll();
+    }
+    FlowTalker b(wire, 2, 12);
+    b.flows->connect(a.address());
+    for (; now_us < due_us + 1000; now_us += 100) {  // no request of the first arrives
+        wire.set_faults(protocol::parse_faults("drop=100%").value());
+        b.poll();
+        wire.set_faults({});
+        a.poll();
+    }
+    expect_one_flow(a, b);
+}
+
 Test(rd_flows, a_peer_that_says_that_requests_cross_has_time_to_ask) {
     constexpr std::uint64_t kRefusedUs = 3 * kSecondUs;  // of FlowTalker
     fake::Wire wire;
