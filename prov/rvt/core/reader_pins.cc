@@ -26,6 +26,8 @@ bool register_membarrier() noexcept {
 
 const bool pin_detail::kHasMembarrier = register_membarrier();
 
+constinit thread_local PinSlot* pin_detail::of_thread = nullptr;
+
 /// A store-load fence.
 void pin_detail::full_fence() noexcept {
 #if defined(__SANITIZE_THREAD__)
@@ -49,10 +51,19 @@ void heavy_fence() noexcept {
     }
 }
 
+// Of the calling thread: what had a destructor is gone. It may pin all the same: thread storage
+// ends before the destructors of pthread_key_create(3), and that of the main thread before what
+// atexit(3) has been given.
+constinit thread_local bool storage_has_ended = false;
+
 struct ThreadSlot {
     PinSlot& slot = take_pin_slot();
     ThreadSlot() = default;
-    ~ThreadSlot() { free_pin_slot(slot); }
+    ~ThreadSlot() {
+        pin_detail::of_thread = nullptr;
+        storage_has_ended = true;
+        free_pin_slot(slot);
+    }
     ThreadSlot(const ThreadSlot&) = delete;
     ThreadSlot& operator=(const ThreadSlot&) = delete;
 };
@@ -85,9 +96,11 @@ void free_pin_slot(PinSlot& slot) noexcept {
     slot.taken.store(false, std::memory_order_release);
 }
 
-constinit thread_local PinSlot* pin_detail::of_thread = nullptr;
-
 PinSlot& pin_detail::take_of_thread() noexcept {
+    if (storage_has_ended) [[unlikely]] {
+        of_thread = &take_pin_slot();  // kept for good: nothing tells when the thread calls no more
+        return *of_thread;
+    }
     static thread_local ThreadSlot mine;
     of_thread = &mine.slot;
     return mine.slot;

@@ -59,7 +59,8 @@ extern constinit thread_local PinSlot* of_thread;
 PinSlot& take_of_thread() noexcept;
 }  // namespace pin_detail
 
-/// The calling thread's slot. The first call of a thread takes one, the thread's end frees it.
+/// The calling thread's slot. The first call of a thread takes one, the end of its thread storage
+/// frees it; who calls later still has another one, which nobody gets after it.
 /// An engine that is only ever entered by one thread at a time may own a slot instead.
 inline PinSlot& thread_pin_slot() noexcept {
     PinSlot* const known = pin_detail::of_thread;

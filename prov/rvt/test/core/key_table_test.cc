@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 using namespace rvt;
@@ -391,4 +392,29 @@ Test(key_table, a_key_that_is_not_live_is_given_nothing) {
     RVT_EQ(t.keys->replace(key, {.addr = kMax64, .length = 2}, 0), EINVAL);
     RVT_OK(t.keys->invalidate(key));
     RVT_EQ(t.keys->replace(key, {.addr = 0x1000, .length = 2}, 0), ENOENT);
+}
+
+/// The slots of a thread that pins in its last moments, behind the end of its thread storage, and
+/// of another one that pins for the first time then.
+struct LatePins {
+    PinSlot* own = nullptr;
+    PinSlot* others = nullptr;
+
+    static void pin(void* self) {
+        auto& pins = *static_cast<LatePins*>(self);
+        pins.own = &thread_pin_slot();
+        std::thread([&] { pins.others = &thread_pin_slot(); }).join();
+    }
+};
+
+Test(reader_pins, no_other_thread_gets_the_slot_of_one_that_is_ending) {
+    LatePins pins;
+    pthread_key_t key = 0;
+    RVT_EQ(pthread_key_create(&key, LatePins::pin), 0);
+    std::thread([&] {
+        thread_pin_slot();
+        RVT_EQ(pthread_setspecific(key, &pins), 0);
+    }).join();
+    RVT_ASSERT(pins.own != nullptr && pins.others != nullptr);
+    RVT_ASSERT(pins.own != pins.others);
 }
