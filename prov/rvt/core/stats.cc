@@ -26,10 +26,15 @@ unsigned take_number() noexcept {
     return kNumbers;
 }
 
+// The calling thread's. What has a destructor is found in twice the time.
+constexpr unsigned kUnknownNumber = ~0u;
+constinit thread_local unsigned own_number = kUnknownNumber;
+
 struct ThreadNumber {
     unsigned number = take_number();
     ThreadNumber() = default;
     ~ThreadNumber() {
+        own_number = kNumbers;  // the thread may count on: see core/reader_pins.cc
         if (number < kNumbers) {
             // release: pairs with the acquire in take_number().
             taken_numbers.fetch_and(~(1u << number), std::memory_order_release);
@@ -43,13 +48,11 @@ struct ThreadNumber {
 
 unsigned Stats::thread_number() noexcept {
     static_assert(kThreadLines == kNumbers);
-    // What has a destructor is found in twice the time.
-    static thread_local unsigned known = ~0u;
-    if (known == ~0u) [[unlikely]] {
+    if (own_number == kUnknownNumber) [[unlikely]] {
         static thread_local ThreadNumber mine;
-        known = mine.number;
+        own_number = mine.number;
     }
-    return known;
+    return own_number;
 }
 
 std::uint64_t Stats::sum(Stat stat) const noexcept {

@@ -72,7 +72,7 @@ class Stats {
             cell.fetch_add(n, std::memory_order_relaxed);
         }
     }
-    /// A number of the calling thread's own while it lives, at most kThreadLines.
+    /// A number of the calling thread's own until its thread storage ends, at most kThreadLines.
     static unsigned thread_number() noexcept;
 
     std::array<Line, kThreadLines + 1> lines_{};

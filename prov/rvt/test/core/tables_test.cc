@@ -14,6 +14,7 @@
 #include "core/wr_table.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <cstring>
 #include <set>
 #include <thread>
@@ -159,6 +160,30 @@ Test(stats, counts_of_all_threads_add_up) {
     }
     RVT_EQ(stats.sum(Stat::kMessagesSent), 80000);
     RVT_EQ(stats.sum(Stat::kBytesSent), 0);
+}
+
+/// Counts in the last moments of a thread, behind the end of its thread storage, beside another
+/// one that counts for the first time then.
+void count_late(void* stats) {
+    const auto count = [stats] {
+        for (int n = 0; n < 1'000'000; ++n) {
+            static_cast<Stats*>(stats)->add(Stat::kMessagesSent);
+        }
+    };
+    std::thread other(count);
+    count();
+    other.join();
+}
+
+Test(stats, counts_of_a_thread_that_is_ending_add_up, .timeout = 60) {
+    static Stats stats;
+    pthread_key_t key = 0;
+    RVT_EQ(pthread_key_create(&key, count_late), 0);
+    std::thread([&] {
+        stats.add(Stat::kMessagesSent);
+        RVT_EQ(pthread_setspecific(key, &stats), 0);
+    }).join();
+    RVT_EQ(stats.sum(Stat::kMessagesSent), 2'000'001);
 }
 
 Test(mcast, group_addresses_are_told_from_others) {
