@@ -3,6 +3,7 @@
 // Checks in the order of IBTA's responder: state, operation, resources, length, key; then the work.
 #include "core/responder.h"
 
+#include "core/atomic_ops.h"
 #include "core/device.h"
 #include "core/extended_atomic.h"
 #include "core/qp.h"
@@ -58,8 +59,27 @@ Nak check_sender(const Qp& qp, const Request& request) noexcept {
     return ours ? Nak::kNone : Nak::kUnreachable;
 }
 
+/// Whether it leaves its target as it is.
+bool is_read(const ExtendedAtomic& atomic) noexcept {
+    return atomic.form == AtomicForm::kFetch && atomic.op == kAtomicOpRead;
+}
+
+/// As between RDM endpoints, who brings back what was there needs the right to read it, and who
+/// only reads no other. The masked ones are like IBTA's two.
+Access access_for_extended(const Request& request) noexcept {
+    if (is_read(request.atomic)) {
+        return Access::kRemoteRead;
+    }
+    const AtomicForm form = request.atomic.form;
+    const bool fetches = form == AtomicForm::kFetch || form == AtomicForm::kCompare;
+    return request.info->remote_access | (fetches ? Access::kRemoteRead : Access::kNone);
+}
+
 /// What the key and the pair have to allow.
 Access access_for(const Request& request) noexcept {
+    if (request.info->opcode == WrOpcode::kExtendedAtomic) {
+        return access_for_extended(request);
+    }
     if (request.info->opcode != WrOpcode::kFlush) {
         return request.info->remote_access;
     }
@@ -246,16 +266,19 @@ bool write_grh(const Request& request, const PieceList& to) noexcept {
 class Target {
   public:
     /// @param alignment  Of its first byte.
-    Target(Qp& qp, const Request& request, std::uint64_t bytes, std::size_t alignment) noexcept
+    Target(Qp& qp, const Request& request, std::uint64_t bytes, std::size_t alignment,
+           CpuAccess use = CpuAccess::kWrite) noexcept
         : bytes_(bytes),
+          is_written_(use == CpuAccess::kWrite),
           memory_(find(qp, request, bytes, alignment, device_, offset_)),
-          access_(memory_ != nullptr ? device_ : nullptr, CpuAccess::kWrite) {}
+          access_(memory_ != nullptr ? device_ : nullptr, use) {}
 
     /// nullptr: the key does not allow it, or its device does not, or nothing is there.
     [[nodiscard]] std::byte* memory() const noexcept {
-        const bool is_there = access_.status().is_ok() && memory_ != nullptr &&
-                              (device_ == nullptr || device_->refresh(offset_, bytes_).is_ok()) &&
-                              util::can_write(memory_, bytes_);
+        const bool is_there =
+            access_.status().is_ok() && memory_ != nullptr &&
+            (device_ == nullptr || device_->refresh(offset_, bytes_).is_ok()) &&
+            (is_written_ ? util::can_write(memory_, bytes_) : util::can_read(memory_, bytes_));
         return is_there ? memory_ : nullptr;
     }
     [[nodiscard]] std::uint64_t* word() const noexcept {
@@ -263,9 +286,9 @@ class Target {
     }
     /// What has been done is the device's, too.
     [[nodiscard]] Nak finish() const noexcept {
-        return device_ == nullptr || device_->write_back(offset_, bytes_).is_ok()
-                   ? Nak::kNone
-                   : Nak::kLocalFault;
+        const bool is_done =
+            device_ == nullptr || !is_written_ || device_->write_back(offset_, bytes_).is_ok();
+        return is_done ? Nak::kNone : Nak::kLocalFault;
     }
 
   private:
@@ -281,6 +304,7 @@ class Target {
     DeviceMemory* device_ = nullptr;
     std::uint64_t offset_ = 0;  // in the device's memory
     const std::uint64_t bytes_;
+    const bool is_written_;
     std::byte* const memory_;
     const CpuAccessScope access_;
 };
@@ -495,7 +519,8 @@ Nak do_extended_atomic(Qp& qp, const Request& request, const PieceList& operands
     if (operands.bytes() != shape.operands * request.bytes) {
         return Nak::kInvalid;
     }
-    const Target target(qp, request, request.bytes, shape.is_masked ? 8 : 1);
+    const Target target(qp, request, request.bytes, shape.is_masked ? 8 : 1,
+                        is_read(request.atomic) ? CpuAccess::kRead : CpuAccess::kWrite);
     std::byte* const memory = target.memory();
     if (memory == nullptr) {
         return Nak::kAccess;

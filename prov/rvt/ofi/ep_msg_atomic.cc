@@ -2,7 +2,9 @@
 // fi_atomic(3) of connected endpoints. Every peer has what IBTA defines: a sum and a
 // compare-and-swap of one aligned 64-bit integer; a read is a sum with nothing. A peer that is of
 // rvt, which it has said when the connection was made, has all that RDM endpoints have, as many
-// elements as fit in a packet. The processor of the peer's host carries them out.
+// elements as fit in a packet, and asks of the region what it would there: FI_REMOTE_READ, too, of
+// what brings something back, and of a read that alone. The processor of the peer's host carries
+// them out.
 #include <array>
 #include <cstring>
 
@@ -163,13 +165,16 @@ ssize_t run_extended(EpMsg& ep, const Call& call) noexcept {
     return msg_post(ep, post, lists.data(), lists.count());
 }
 
-/// Whether it is one aligned word, which every peer can change.
-bool is_plain_call(const Call& call) noexcept {
-    return is_plain_atomic(call.kind, call.datatype, call.op) && call.remote != nullptr &&
-           call.remote_count == 1 && call.remote[0].count == 1 &&
-           call.remote[0].addr % sizeof(std::uint64_t) == 0 &&
-           (call.op == FI_ATOMIC_READ || is_one(call.operand, call.operand_count)) &&
-           (call.kind == Kind::kBase || is_one(call.result, call.result_count));
+/// Whether it goes as one of IBTA's two, of which a peer does not see whether anybody wants to know
+/// what was there. One of rvt gets those for which nobody does: a sum to one aligned word.
+bool goes_plain(const EpMsg& ep, const Call& call) noexcept {
+    if (!is_plain_atomic(call.kind, call.datatype, call.op)) {
+        return false;
+    }
+    return ep.most_atomic_bytes() == 0 ||
+           (call.kind == Kind::kBase && is_one(call.operand, call.operand_count) &&
+            call.remote != nullptr && call.remote_count == 1 && call.remote[0].count == 1 &&
+            call.remote[0].addr % sizeof(std::uint64_t) == 0);
 }
 
 /// A NIC writes only where it has been told of.
@@ -181,8 +186,7 @@ ssize_t run(EpMsg& ep, const Call& call) noexcept {
     if (!is_valid_atomic(call.kind, call.datatype, call.op)) {
         return -FI_EOPNOTSUPP;
     }
-    if (!is_plain_call(call) &&
-        (ep.most_atomic_bytes() != 0 || !is_plain_atomic(call.kind, call.datatype, call.op))) {
+    if (!goes_plain(ep, call)) {
         return run_extended(ep, call);
     }
     void* const operand = element(call.operand, call.operand_count);

@@ -212,6 +212,31 @@ void it_needs_the_right_to_atomics() {
 RVT_CONFORM(it_needs_the_right_to_atomics)
 
 template <class Backend>
+void what_brings_back_what_was_there_needs_the_right_to_read_too() {
+    Options options = extended();
+    options.memory_access = Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteAtomic;
+    Pair<Backend> pair(options);
+    RVT_OK(pair.post_send(atomic({.form = AtomicForm::kWrite, .datatype = kInt32, .op = kSum}, 4)));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_OK(pair.post_send(atomic(kAddInt32, 8)));
+    RVT_EQ(pair.sent().status, WcStatus::kRemAccessErr);
+}
+RVT_CONFORM_RC(what_brings_back_what_was_there_needs_the_right_to_read_too)
+
+template <class Backend>
+void a_read_needs_the_right_to_read_alone() {
+    Options options = extended();
+    options.memory_access = Access::kLocalWrite | Access::kRemoteRead;
+    Pair<Backend> pair(options);
+    put<std::int32_t>(pair.b(), kTarget, {10});
+    const ExtendedAtomic read{.form = AtomicForm::kFetch, .datatype = kInt32, .op = kAtomicOpRead};
+    RVT_OK(pair.post_send(atomic(read, 4)));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_EQ(get<std::int32_t>(pair.a(), 0), 10);
+}
+RVT_CONFORM_RC(a_read_needs_the_right_to_read_alone)
+
+template <class Backend>
 void a_masked_one_at_an_odd_address_is_an_invalid_request() {
     Pair<Backend> pair(extended());
     Op op = atomic({.form = AtomicForm::kMaskedFetchAdd}, 24);

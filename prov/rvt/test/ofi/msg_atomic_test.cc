@@ -175,3 +175,39 @@ RVT_MSG_TEST(msg, without_a_peer_only_what_every_peer_has_is_offered) {
     RVT_EQ(attr.count, 32);
     RVT_EQ(attr.size, 8);
 }
+
+/// As between RDM endpoints.
+RVT_MSG_TEST(msg, what_brings_something_back_needs_the_right_to_read_and_a_read_no_other) {
+    const MsgPair pair({.caps = FI_MSG | FI_ATOMIC});
+    std::array<std::uint64_t, 2> memory{7, 8};
+    const Owned<fid_mr> readable = pair.server.reg(&memory[0], 8, FI_REMOTE_READ);
+    const Owned<fid_mr> writable = pair.server.reg(&memory[1], 8, FI_REMOTE_WRITE);
+    const std::uint64_t none = 0;
+    std::uint64_t found = 0;
+    const auto fetch = [&](std::size_t which, fid_mr* mr, fi_datatype type, fi_op op) {
+        RVT_OK(fi_fetch_atomic(pair.client.end.ep.get(), &none, 1, nullptr, &found, nullptr, 0,
+                               address_of(memory[which]), fi_mr_key(mr), type, op, nullptr));
+    };
+    for (const fi_datatype type : {FI_UINT32, FI_UINT64}) {
+        found = 0;
+        fetch(0, readable.get(), type, FI_ATOMIC_READ);
+        RVT_EQ(pair.client.end.next().flags, FI_ATOMIC | FI_READ);
+        RVT_EQ(found, 7);
+    }
+    fetch(1, writable.get(), FI_UINT64, FI_SUM);
+    RVT_EQ(pair.client.end.next_error().err, FI_EACCES);
+    RVT_EQ(found, 7);
+}
+
+RVT_MSG_TEST(msg, an_atomic_write_needs_the_right_to_write_alone) {
+    const MsgPair pair({.caps = FI_MSG | FI_ATOMIC});
+    std::uint64_t memory = 7;
+    const Owned<fid_mr> mr = pair.server.reg(&memory, 8, FI_REMOTE_WRITE);
+    const std::uint64_t one = 1;
+    for (const fi_op op : {FI_SUM, FI_BOR}) {
+        RVT_OK(fi_atomic(pair.client.end.ep.get(), &one, 1, nullptr, 0, address_of(memory),
+                         fi_mr_key(mr.get()), FI_UINT64, op, nullptr));
+        RVT_EQ(pair.client.end.next().flags, FI_ATOMIC | FI_WRITE);
+    }
+    RVT_EQ(memory, 9);
+}
