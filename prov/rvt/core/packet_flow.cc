@@ -168,13 +168,14 @@ void deliver_response(Qp& qp, const Route& route, const DecodedPacket& packet) n
     {
         const util::Guard guard(qp.tx_lock());
         auto* flow = static_cast<PacketFlow*>(qp.flow());
-        if (flow == nullptr || !is_from_peer(qp, route.source) ||
-            rights_of(qp.state()).flush_send) {
+        const bool is_heard =
+            flow != nullptr && is_from_peer(qp, route.source) && !rights_of(qp.state()).flush_send;
+        if (is_heard) [[likely]] {
+            flow->requester().take_response(qp, packet);
+            has_work = retire_done_locked(qp);
+        } else {
             qp.device().stats().add(Stat::kDrops);
-            return;
         }
-        flow->requester().take_response(qp, packet);
-        has_work = retire_done_locked(qp);
     }
     run_if_needed(qp, has_work);
 }
@@ -242,11 +243,10 @@ void take_acknowledged(Qp& qp, protocol::Psn psn, std::uint64_t at_us) noexcept 
     {
         const util::Guard guard(qp.tx_lock());
         auto* flow = static_cast<PacketFlow*>(qp.flow());
-        if (flow == nullptr || rights_of(qp.state()).flush_send) {
-            return;
+        if (flow != nullptr && !rights_of(qp.state()).flush_send) [[likely]] {
+            flow->requester().take_acknowledged(qp, psn, at_us);
+            has_work = retire_done_locked(qp);
         }
-        flow->requester().take_acknowledged(qp, psn, at_us);
-        has_work = retire_done_locked(qp);
     }
     if (has_work || wants_run(qp)) {
         run_send_queue(qp);

@@ -597,11 +597,11 @@ void deliver_answer(Qp& qp, Channel& channel, const SegmentHeader& header,
     {
         const util::Guard guard(qp.tx_lock());
         SegmentFlow* flow = segment_flow(qp);
-        if (flow == nullptr || &flow->channel() != &channel || qp.type() != QpType::kRc) {
+        if (flow != nullptr && &flow->channel() == &channel && qp.type() == QpType::kRc) {
+            flow->take_answer(qp, header, payload);
+        } else {
             qp.device().stats().add(Stat::kBadSegments);
-            return;
         }
-        flow->take_answer(qp, header, payload);
     }
     run_send_queue(qp);
 }

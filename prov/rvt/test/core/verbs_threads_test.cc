@@ -2,6 +2,7 @@
 // Several threads on one device: nothing is lost, nothing outlives its object, nobody waits for
 // ever.
 #include "conform/fixture.h"
+#include "core/packet_flow.h"
 #include "core/requester.h"
 #include "util/lock.h"
 
@@ -143,6 +144,22 @@ Test(verbs_threads, a_wish_for_a_run_is_heeded_behind_a_response) {
     RVT_ASSERT(not(core::wants_run(qp)));
     qp.run_again = 1;
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_ASSERT(not(core::wants_run(qp)));
+}
+
+Test(verbs_threads, a_wish_for_a_run_is_heeded_behind_an_answer_that_comes_too_late) {
+    Pair<Packets> pair;
+    core::Qp& qp = *pair.a().qp;
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 16}));
+    pair.b().device->progress();  // answers
+    RVT_OK(qp.modify({.state = QpState::kErr}, QpMask::kState));
+    const std::uint64_t drops = pair.a().device->stats().sum(core::Stat::kDrops);
+    qp.run_again = 1;
+    pair.a().device->progress();
+    RVT_EQ(pair.a().device->stats().sum(core::Stat::kDrops), drops + 1);
+    RVT_ASSERT(not(core::wants_run(qp)));
+    qp.run_again = 1;
+    core::take_acknowledged(qp, rvt::protocol::Psn(0), fake_now_us);
     RVT_ASSERT(not(core::wants_run(qp)));
 }
 
