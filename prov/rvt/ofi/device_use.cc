@@ -66,10 +66,15 @@ int DeviceUse::add(const std::shared_ptr<hmem::DeviceRegion>& memory,
     return 0;
 }
 
-/// What lies between an end and the next begin is the application's to read.
+/// What lies between an end and the next begin is the application's to read. A copy has none: what
+/// has been written back is the application's, and others may have something under way in it.
 void DeviceUse::part_done() noexcept {
     for (std::size_t i = 0; i < count_;) {
         Held& each = held_[i];
+        if (each.memory->is_copy()) {
+            ++i;
+            continue;
+        }
         each.memory->end_cpu_access(each.access);
         if (each.memory->begin_cpu_access(each.access).is_ok()) {
             ++i;

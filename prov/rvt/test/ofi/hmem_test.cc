@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "hmem/copied_memory.h"
 #include "hmem/opened_memory.h"
+#include "ofi/device_use.h"
 #include "ofi/on_device.h"
 #include "ofi/pair.h"
 
@@ -86,6 +89,21 @@ void send_first_bytes(Devices& at, const OnDevice& from, fid_mr* mr) {
     at.pair->b.next();
     at.pair->a.next();
 }
+
+/// Of a device that nothing is there of.
+class NothingCopied final : public rvt::hmem::Copier {
+  public:
+    [[nodiscard]] int device_kind() const noexcept override { return -1; }
+    rvt::util::Status copy_out(const rvt::hmem::Allocation& /*from*/, std::uint64_t /*offset*/,
+                               std::byte* /*to*/, std::uint64_t /*bytes*/) noexcept override {
+        return rvt::util::kOk;
+    }
+    rvt::util::Status copy_in(const rvt::hmem::Allocation& /*to*/, std::uint64_t /*offset*/,
+                              const std::byte* /*from*/,
+                              std::uint64_t /*bytes*/) noexcept override {
+        return rvt::util::kOk;
+    }
+};
 
 constexpr std::size_t kSizes[] = {0, 1, 8, 200, 4096, 40'000, 300'000, 2'500'000};
 
@@ -284,6 +302,22 @@ Test(hmem, parts_of_a_multi_receive_buffer_are_where_the_completion_says) {
         cr_assert(entry.buf == at.b.at(1000 * static_cast<std::size_t>(i)));
         cr_assert(at.b.read(1000 * static_cast<std::size_t>(i), 1000) == bytes);
     }
+}
+
+/// Where more than all copies may be is there: what is left of one goes when nobody accesses it.
+Test(hmem, a_message_that_ends_leaves_another_one_in_its_multi_receive_buffer) {
+    constexpr std::uint64_t kLength = 272u << 20;
+    auto made = rvt::hmem::CopiedMemory::make(std::make_unique<NothingCopied>(),
+                                              {.address = 0, .bytes = kLength});
+    const std::shared_ptr<rvt::hmem::DeviceRegion> memory = made.take();
+    rvt::ofi::DeviceUses all;
+    auto* const use = new rvt::ofi::DeviceUse(all);
+    RVT_OK(use->add(memory, rvt::core::CpuAccess::kWrite));
+    RVT_OK(memory->refresh(0, kLength));
+    std::memset(memory->data() + 100, 'x', 100);  // of a message that is under way
+    use->part_done();
+    RVT_EQ(static_cast<char>(memory->data()[100]), 'x');
+    use->release();
 }
 
 Test(hmem, peers_write_and_read_memory_of_a_device, .timeout = 60) {
