@@ -314,6 +314,26 @@ util::Result<hmem::Claim> find_owner(fi_hmem_iface iface, const iovec& buffer) {
     return hmem::Claim{.claimant = claimant.value(), .allocation = found.value()};
 }
 
+/// Of the first buffer that has an owner.
+util::Result<hmem::Claim> find_owner(int iface, std::span<const iovec> buffers) {
+    for (const iovec& each : buffers) {
+        hmem::Claim owner;
+        if (iface != kAnyIface) {
+            const auto found = find_owner(static_cast<fi_hmem_iface>(iface), each);
+            if (!found.is_ok()) {
+                return found;
+            }
+            owner = found.value();
+        } else if (each.iov_len != 0) {
+            owner = hmem::claim(each.iov_base, each.iov_len);
+        }
+        if (owner.claimant != nullptr) {
+            return owner;
+        }
+    }
+    return hmem::Claim{};
+}
+
 }  // namespace
 
 Access to_access(std::uint64_t access, const Domain& domain) noexcept {
@@ -339,12 +359,9 @@ int take_memory(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t
     if ((mr.domain->caps & FI_HMEM) == 0) {
         return take_buffers(mr, buffers);
     }
-    const iovec& first = buffers.front();
     hmem::Claim owner;
-    if (iface == kAnyIface) {
-        owner = first.iov_len != 0 ? hmem::claim(first.iov_base, first.iov_len) : owner;
-    } else if (iface != FI_HMEM_SYSTEM) {
-        auto found = find_owner(static_cast<fi_hmem_iface>(iface), first);
+    if (iface != FI_HMEM_SYSTEM) {
+        const auto found = find_owner(iface, buffers);
         if (!found.is_ok()) {
             return to_fi(found.status());
         }
@@ -357,7 +374,7 @@ int take_memory(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t
         }
         return take_buffers(mr, buffers);
     }
-    if (buffers.size() != 1 || first.iov_len == 0) {
+    if (buffers.size() != 1 || buffers.front().iov_len == 0) {
         RVT_WARN(kMr, "cannot register: %zu buffers of a device's memory; one that is not empty",
                  buffers.size());
         return -FI_EINVAL;

@@ -187,6 +187,19 @@ Test(hmem, who_does_not_say_whose_memory_it_is_need_not) {
     }
 }
 
+Test(hmem, memory_of_a_device_beside_other_buffers_is_refused) {
+    fab::standin::use(fab::standin::How::kWithoutShare);
+    const Opened open = with_device_memory();
+    const OnDevice memory;
+    char host[64];
+    const iovec buffers[] = {{host, 64}, {memory.at(), 64}, {host, 64}};
+    for (const iovec* const first : {&buffers[0], &buffers[1]}) {
+        fid_mr* mr = nullptr;
+        RVT_EQ(fi_mr_regv(open.domain.get(), first, 2, kDeviceAccess, 0, 1, 0, &mr, nullptr),
+               -FI_EINVAL);
+    }
+}
+
 Test(hmem, messages_of_any_size_go_from_device_to_device, .timeout = 60) {
     Devices at;
     int seed = 1;
