@@ -165,7 +165,7 @@ int cuStreamSynchronize(void* of) {
 int cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
     const auto found = find(address);
     if (!found) return kInvalidValue;
-    const unsigned type = 2;
+    const unsigned type = found->memory.is_host ? 1 : 2;
     const unsigned is_managed = found->memory.is_managed ? 1 : 0;
     const unsigned is_sync = found->memory.is_managed || found->memory.is_sync ? 1 : 0;
     const int ordinal = 0;

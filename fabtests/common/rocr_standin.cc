@@ -17,7 +17,9 @@ using fab::standin::world;
 constexpr int kSuccess = 0;
 constexpr int kError = 0x1000;
 constexpr int kInvalidArgument = 0x1001;
-constexpr std::uint64_t kGpu = 7;  // the handle of the only agent
+// The handles of the agents.
+constexpr std::uint64_t kGpu = 7;
+constexpr std::uint64_t kCpu = 8;
 
 struct Agent {
     std::uint64_t handle;
@@ -58,9 +60,10 @@ int hsa_status_string(int /*status*/, const char** text) {
 
 int hsa_agent_get_info(Agent agent, int attribute, void* value) {
     constexpr int kDevice = 17;
-    constexpr int kIsGpu = 1;
-    if (agent.handle != kGpu || attribute != kDevice) return kInvalidArgument;
-    std::memcpy(value, &kIsGpu, sizeof kIsGpu);
+    const int is_gpu = agent.handle == kGpu ? 1 : 0;
+    const bool is_known = agent.handle == kGpu || agent.handle == kCpu;
+    if (!is_known || attribute != kDevice) return kInvalidArgument;
+    std::memcpy(value, &is_gpu, sizeof is_gpu);
     return kSuccess;
 }
 
@@ -80,7 +83,7 @@ int hsa_amd_pointer_info(const void* address, PointerInfo* info,
         known.agent_base = reinterpret_cast<void*>(found->begin);
         known.type = found->memory.is_opened ? kOpened : kOfRuntime;
         known.bytes = found->memory.bytes;
-        known.owner = {kGpu};
+        known.owner = {found->memory.is_host ? kCpu : kGpu};
     }
     std::memcpy(info, &known, std::min<std::size_t>(info->size, sizeof known));
     return kSuccess;

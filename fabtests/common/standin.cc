@@ -32,8 +32,8 @@ std::size_t whole_pages(std::size_t bytes) {
 
 std::uintptr_t add(Memory memory) {
     const std::size_t whole = whole_pages(memory.bytes);
-    void* const known =
-        map(memory.fd, whole, memory.is_managed ? PROT_READ | PROT_WRITE : PROT_NONE);
+    const bool is_touched = memory.is_managed || memory.is_host;
+    void* const known = map(memory.fd, whole, is_touched ? PROT_READ | PROT_WRITE : PROT_NONE);
     memory.copies = static_cast<char*>(map(memory.fd, whole, PROT_READ | PROT_WRITE));
     const std::lock_guard guard(world().lock);
     world().memories[reinterpret_cast<std::uintptr_t>(known)] = memory;
@@ -155,7 +155,7 @@ void use(How how, Library library) {
     world().is_used = true;
 }
 
-void* allocate(std::size_t bytes, bool is_managed) {
+void* allocate(std::size_t bytes, Where where) {
     const std::size_t whole = whole_pages(bytes);
     const bool is_unmappable = world().how == How::kUnmappable || world().how == How::kOpenable;
     const int fd = memfd_create(is_unmappable ? kUnmappableName : kStandInName, MFD_CLOEXEC);
@@ -164,7 +164,10 @@ void* allocate(std::size_t bytes, bool is_managed) {
         std::abort();
     }
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    return reinterpret_cast<void*>(add({.bytes = bytes, .fd = fd, .is_managed = is_managed}));
+    return reinterpret_cast<void*>(add({.bytes = bytes,
+                                        .fd = fd,
+                                        .is_managed = where == Where::kManaged,
+                                        .is_host = where == Where::kHost}));
 }
 
 void release(void* memory) {
@@ -224,7 +227,7 @@ void standin_use(int how, int library) {
 }
 
 void* standin_allocate(std::size_t bytes) {
-    return fab::standin::allocate(bytes, true);
+    return fab::standin::allocate(bytes, fab::standin::Where::kManaged);
 }
 
 void standin_release(void* memory) {

@@ -28,8 +28,13 @@ enum class Library { kCuda, kRocr, kZe };
 /// From now on; the other libraries are absent. What a provider has loaded and initialised stays.
 void use(How how, Library library = Library::kCuda);
 
-/// Memory of the device, as an application allocates it. Ends the program when there is none left.
-void* allocate(std::size_t bytes, bool is_managed = false);
+enum class Where {
+    kDevice,
+    kManaged,  // the device's, and the application can touch it
+    kHost,     // the host's, which the library has allocated
+};
+/// Memory as an application allocates it. Ends the program when there is none left.
+void* allocate(std::size_t bytes, Where where = Where::kDevice);
 void release(void* memory);
 /// The application's own copies.
 void write(void* to, const void* from, std::size_t bytes);

@@ -26,6 +26,7 @@ struct Memory {
     std::size_t bytes = 0;
     int fd = -1;
     bool is_managed = false;
+    bool is_host = false;    // the library's, of the host
     bool is_opened = false;  // another process's
     bool is_sync = false;    // the application's copies are made at once
 };

@@ -63,12 +63,17 @@ int zeContextCreate(void* of, const void* /*desc*/, void** made) {
 int zeMemGetAllocProperties(void* in, const void* address, AllocProperties* properties,
                             void** of_device) {
     constexpr int kOfNobody = 0;
+    constexpr int kOfHost = 1;
     constexpr int kOfDevice = 2;
     constexpr int kOfBoth = 3;
     if (in != &context) return kInvalidArgument;
     const auto found = find(reinterpret_cast<std::uintptr_t>(address));
-    properties->type = !found ? kOfNobody : found->memory.is_managed ? kOfBoth : kOfDevice;
-    *of_device = found ? &device : nullptr;
+    const bool is_host = found && found->memory.is_host;
+    properties->type = !found                     ? kOfNobody
+                       : is_host                  ? kOfHost
+                       : found->memory.is_managed ? kOfBoth
+                                                  : kOfDevice;
+    *of_device = found && !is_host ? &device : nullptr;
     ExportFd* const exported = properties->next;
     if (found && exported != nullptr && exported->stype == kExportFd) {
         // Stays the driver's.

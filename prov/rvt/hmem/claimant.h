@@ -46,6 +46,10 @@ class Claimant : public Copier {
     /// Returns: EFAULT when the range is not memory of this kind, or not all of one allocation.
     virtual util::Result<Allocation> find(const void* address, std::uint64_t bytes) noexcept = 0;
 
+    /// Whether it is memory of the host that the library has allocated, or pinned, for the
+    /// application: ordinary memory.
+    [[nodiscard]] virtual bool is_of_host(const void* address) noexcept = 0;
+
     /// By what other processes of this host open the allocation.
     /// Returns: EOPNOTSUPP when they cannot.
     virtual util::Result<core::DeviceHandle> share(const Allocation& /*of*/) noexcept {

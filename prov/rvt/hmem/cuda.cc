@@ -33,6 +33,7 @@ constexpr int kPointerIsManaged = 8;      // CU_POINTER_ATTRIBUTE_IS_MANAGED
 constexpr int kPointerDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 constexpr int kPointerRangeStart = 11;    // CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
 constexpr int kPointerRangeSize = 12;     // CU_POINTER_ATTRIBUTE_RANGE_SIZE
+constexpr unsigned kMemoryTypeHost = 1;
 constexpr unsigned kMemoryTypeDevice = 2;
 constexpr unsigned kStreamNonBlocking = 1;
 // NOLINTNEXTLINE(performance-no-int-to-ptr): CU_STREAM_LEGACY
@@ -89,6 +90,7 @@ class Cuda final : public Claimant {
     util::Status begin_copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                                std::uint64_t bytes) noexcept override;
     util::Status finish(const Allocation& of) noexcept override;
+    [[nodiscard]] bool is_of_host(const void* address) noexcept override;
     util::Result<core::DeviceHandle> share(const Allocation& of) noexcept override;
     [[nodiscard]] bool is_in_use() const noexcept override;
     util::Result<Allocation> open(const core::DeviceHandle& handle) noexcept override;
@@ -202,6 +204,12 @@ bool Cuda::is_device(CuDevicePtr address) const noexcept {
     unsigned is_managed = 0;
     return (get(address, kPointerMemoryType, type) && type == kMemoryTypeDevice) ||
            (get(address, kPointerIsManaged, is_managed) && is_managed != 0);
+}
+
+bool Cuda::is_of_host(const void* address) noexcept {
+    const auto at = static_cast<CuDevicePtr>(reinterpret_cast<std::uintptr_t>(address));
+    unsigned type = 0;
+    return !is_device(at) && get(at, kPointerMemoryType, type) && type == kMemoryTypeHost;
 }
 
 /// That of the allocation; memory of the virtual memory management has none, any of its device

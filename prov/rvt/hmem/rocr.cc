@@ -19,6 +19,7 @@ struct HsaAgent {
     std::uint64_t handle;
 };
 constexpr int kAgentInfoDevice = 17;  // HSA_AGENT_INFO_DEVICE
+constexpr int kDeviceTypeCpu = 0;     // HSA_DEVICE_TYPE_CPU
 constexpr int kDeviceTypeGpu = 1;     // HSA_DEVICE_TYPE_GPU
 constexpr int kPointerUnknown = 0;    // HSA_EXT_POINTER_TYPE_UNKNOWN
 constexpr int kPointerLocked = 2;     // HSA_EXT_POINTER_TYPE_LOCKED: the host's own
@@ -71,6 +72,7 @@ class Rocr final : public Claimant {
                           std::uint64_t bytes) noexcept override;
     util::Status copy_in(const Allocation& to, std::uint64_t offset, const std::byte* from,
                          std::uint64_t bytes) noexcept override;
+    [[nodiscard]] bool is_of_host(const void* address) noexcept override;
     util::Result<core::DeviceHandle> share(const Allocation& of) noexcept override;
     [[nodiscard]] bool is_in_use() const noexcept override {
         return is_in_use_.load(std::memory_order_relaxed);  // relaxed: a flag on its own
@@ -84,7 +86,7 @@ class Rocr final : public Claimant {
     bool load() noexcept override;
     util::Status initialise() noexcept override;
     [[nodiscard]] const char* text(HsaStatus status) const noexcept;
-    [[nodiscard]] bool describe(const void* address, PointerInfo& info) noexcept;
+    [[nodiscard]] int describe(const void* address, PointerInfo& info) noexcept;
     util::Status copy(void* to, const void* from, std::uint64_t bytes) noexcept;
 
     DeviceLibrary library_;
@@ -134,20 +136,29 @@ const char* Rocr::text(HsaStatus status) const noexcept {
                                                                                : "unknown error";
 }
 
-/// Returns: whether it is memory of a GPU.
-bool Rocr::describe(const void* address, PointerInfo& info) noexcept {
+/// Returns: the type of the device that it is memory of; -1: the runtime does not know it.
+int Rocr::describe(const void* address, PointerInfo& info) noexcept {
     info = {};
     info.size = sizeof info;
+    if (hsa_.pointer_info(address, &info, nullptr, nullptr, nullptr) != kHsaSuccess ||
+        info.type == kPointerUnknown) {
+        return -1;
+    }
+    if (info.type == kPointerLocked) {
+        return kDeviceTypeCpu;
+    }
     int device = -1;
-    return hsa_.pointer_info(address, &info, nullptr, nullptr, nullptr) == kHsaSuccess &&
-           info.type != kPointerUnknown && info.type != kPointerLocked &&
-           hsa_.agent_get_info(info.owner, kAgentInfoDevice, &device) == kHsaSuccess &&
-           device == kDeviceTypeGpu;
+    return hsa_.agent_get_info(info.owner, kAgentInfoDevice, &device) == kHsaSuccess ? device : -1;
+}
+
+bool Rocr::is_of_host(const void* address) noexcept {
+    PointerInfo info;
+    return describe(address, info) == kDeviceTypeCpu;
 }
 
 util::Result<Allocation> Rocr::find(const void* address, std::uint64_t bytes) noexcept {
     PointerInfo info;
-    if (!describe(address, info)) {
+    if (describe(address, info) != kDeviceTypeGpu) {
         return EFAULT;
     }
     const auto wanted = reinterpret_cast<std::uintptr_t>(address);
@@ -195,7 +206,7 @@ util::Status Rocr::copy_in(const Allocation& to, std::uint64_t offset, const std
 util::Result<core::DeviceHandle> Rocr::share(const Allocation& of) noexcept {
     PointerInfo info;
     SharedAllocation shared{};
-    if (!describe(at(of, 0), info) ||
+    if (describe(at(of, 0), info) != kDeviceTypeGpu ||
         hsa_.ipc_create(info.agent_base, info.bytes, &shared.handle) != kHsaSuccess) {
         return EOPNOTSUPP;
     }

@@ -4,6 +4,7 @@
 // Level Zero answers for memory of any context of a driver when it is asked with one of ours. There
 // is one for each driver, and an immediate command list, which waits for what it is given, for each
 // device; such a list is one thread's at a time.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <memory>
@@ -26,6 +27,7 @@ constexpr int kQueueDesc = 0x0e;              // ZE_STRUCTURE_TYPE_COMMAND_QUEUE
 constexpr int kAllocProperties = 0x17;        // ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
 constexpr int kExportFd = 0x1a;               // ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD
 constexpr int kQueueSynchronous = 1;          // ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS
+constexpr int kTypeHost = 1;                  // ZE_MEMORY_TYPE_HOST
 constexpr int kTypeDevice = 2;                // ZE_MEMORY_TYPE_DEVICE
 constexpr int kTypeShared = 3;                // ZE_MEMORY_TYPE_SHARED
 constexpr std::uint32_t kExternalDmaBuf = 2;  // ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF
@@ -74,6 +76,7 @@ class Ze final : public Claimant {
     [[nodiscard]] Kind kind() const noexcept override { return Kind::kZe; }
     [[nodiscard]] const char* name() const noexcept override { return "Level Zero"; }
     util::Result<Allocation> find(const void* address, std::uint64_t bytes) noexcept override;
+    [[nodiscard]] bool is_of_host(const void* address) noexcept override;
     util::Result<DmaBuf> dma_buf(const Allocation& of) noexcept override;
     util::Status copy_out(const Allocation& from, std::uint64_t offset, std::byte* to,
                           std::uint64_t bytes) noexcept override;
@@ -172,6 +175,16 @@ Ze::Queue* Ze::queue_of(ZeHandle context, ZeHandle device) noexcept {
     made->list = list;
     queues_.push_back(std::move(made));
     return queues_.back().get();
+}
+
+bool Ze::is_of_host(const void* address) noexcept {
+    return std::ranges::any_of(contexts_, [&](ZeHandle context) {
+        AllocProperties properties{};
+        properties.stype = kAllocProperties;
+        ZeHandle device = nullptr;
+        return ze_.get_alloc_properties(context, address, &properties, &device) == kZeSuccess &&
+               properties.type == kTypeHost;
+    });
 }
 
 util::Result<Allocation> Ze::find(const void* address, std::uint64_t bytes) noexcept {

@@ -294,7 +294,8 @@ int import_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
     return refuse_dma_buf(part, mapped.status());
 }
 
-/// Memory that the application says is of this interface.
+/// Memory that the application says is of this interface, by which it may have allocated memory of
+/// the host.
 util::Result<hmem::Claim> find_owner(fi_hmem_iface iface, const iovec& buffer) {
     const auto kind = static_cast<hmem::Kind>(iface - FI_HMEM_CUDA);
     const util::Result<hmem::Claimant*> claimant = hmem::claimant_of(kind);
@@ -304,6 +305,9 @@ util::Result<hmem::Claim> find_owner(fi_hmem_iface iface, const iovec& buffer) {
                  "is switched off (FI_LOG_LEVEL=info says which)",
                  static_cast<int>(iface));
         return claimant.status();
+    }
+    if (claimant.value()->is_of_host(buffer.iov_base)) {
+        return hmem::Claim{};
     }
     const auto found = claimant.value()->find(buffer.iov_base, buffer.iov_len);
     if (!found.is_ok()) {

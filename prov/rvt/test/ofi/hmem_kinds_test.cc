@@ -100,6 +100,43 @@ Test(hmem_kinds, who_does_not_say_whose_memory_it_is_need_not) {
     }
 }
 
+/// fi_mr(3): `iface` says by which interface it was allocated, as by cuMemAllocHost().
+Test(hmem_kinds, memory_of_the_host_by_a_devices_interface_is_ordinary_memory) {
+    for (const Named& kind : {Named{Library::kCuda, FI_HMEM_CUDA}, kKinds[0], kKinds[1]}) {
+        fab::standin::use(How::kWithoutShare, kind.library);
+        Pair pair(kDevices);
+        fid_domain* const domain = pair.a.open.domain.get();
+        const OnDevice device;
+        const OnDevice memory(kDeviceBytes, fab::standin::Where::kHost);
+        const auto mr = opened<fid_mr>([&](fid_mr** made) {
+            return try_reg(domain, memory.at(), kDeviceBytes, kind.iface, made);
+        });
+        RVT_ASSERT(fi_mr_desc(mr.get()) == nullptr);
+        memory.write(0, numbered(8, 5));
+        char arrived[8] = {};
+        pair.post(
+            [&] { return fi_recv(pair.b.ep.get(), arrived, 8, nullptr, FI_ADDR_UNSPEC, nullptr); });
+        pair.post([&] {
+            return fi_send(pair.a.ep.get(), memory.at(), 8, nullptr, pair.a.peer, nullptr);
+        });
+        pair.b.next();
+        pair.a.next();
+        cr_assert(std::vector<char>(arrived, arrived + 8) == numbered(8, 5));
+
+        fi_mr_attr attr{};
+        const iovec both[] = {{memory.at(), 64}, {device.at(), 64}};
+        attr.mr_iov = both;
+        attr.iov_count = 1;
+        attr.access = kDeviceAccess;
+        attr.requested_key = 2;
+        attr.iface = kind.iface;
+        fid_mr* refused = nullptr;
+        RVT_EQ(fi_mr_regattr(domain, &attr, FI_HMEM_DEVICE_ONLY, &refused), -FI_EINVAL);
+        attr.iov_count = 2;
+        RVT_EQ(fi_mr_regattr(domain, &attr, 0, &refused), -FI_EINVAL);
+    }
+}
+
 Test(hmem_kinds, the_descriptor_of_an_allocation_stays_level_zeros) {
     fab::standin::use(How::kMappable, Library::kZe);
     const Opened open = with_device_memory();

@@ -15,10 +15,11 @@ inline constexpr std::uint64_t kDeviceAccess =
     FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 inline constexpr std::size_t kDeviceBytes = 3 << 20;
 
-/// Memory that this process cannot touch.
+/// Memory that this process cannot touch, unless it is the host's.
 struct OnDevice {
-    explicit OnDevice(std::size_t length = kDeviceBytes)
-        : memory(static_cast<char*>(fab::standin::allocate(length))) {}
+    explicit OnDevice(std::size_t length = kDeviceBytes,
+                      fab::standin::Where where = fab::standin::Where::kDevice)
+        : memory(static_cast<char*>(fab::standin::allocate(length, where))) {}
     [[nodiscard]] char* at(std::size_t offset = 0) const { return memory + offset; }
     void write(std::size_t offset, const std::vector<char>& bytes) const {
         fab::standin::write(at(offset), bytes.data(), bytes.size());
