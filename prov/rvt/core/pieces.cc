@@ -12,9 +12,9 @@
 namespace rvt::core {
 namespace {
 
-/// Where the CPU has its copy of the range; that is one piece.
-std::byte* copy_of(const KeyHit& hit) noexcept {
-    return static_cast<std::byte*>(memory_of(hit).segments.front().iov_base) + hit.offset;
+/// Where the range is in the CPU's copy; that is one piece.
+std::byte* place_in(const RegionMemory& copy, const KeyHit& hit) noexcept {
+    return static_cast<std::byte*>(copy.segments.front().iov_base) + hit.offset;
 }
 
 /// An element whose key says what it may name.
@@ -123,9 +123,13 @@ bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
 }
 
 bool append_refreshed(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept {
-    DeviceMemory* const device = hit.indirect ? memory_of(hit).device : nullptr;
+    if (!hit.indirect) {
+        return false;
+    }
+    const RegionMemory& memory = memory_for_peers(hit);
+    DeviceMemory* const device = memory.device;
     return device != nullptr && device->is_copy() && to.accesses().begin(*device) &&
-           device->refresh(hit.offset, bytes).is_ok() && to.add(copy_of(hit), bytes);
+           device->refresh(hit.offset, bytes).is_ok() && to.add(place_in(memory, hit), bytes);
 }
 
 bool write_to_copy(const KeyHit& hit, const PieceList& from) noexcept {
@@ -135,7 +139,7 @@ bool write_to_copy(const KeyHit& hit, const PieceList& from) noexcept {
     }
     const CpuAccessScope access(device, CpuAccess::kWrite);
     PieceList to;
-    to.add(copy_of(hit), from.bytes());
+    to.add(place_in(memory_of(hit), hit), from.bytes());
     if (!access.status().is_ok()) {
         return false;
     }

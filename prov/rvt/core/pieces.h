@@ -110,8 +110,8 @@ bool is_there(const PieceList& memory) noexcept;
 /// Returns: false when the list is full, and for memory of a device of which the CPU has a copy.
 bool append(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept;
 
-/// For memory that append() refuses as a copy: appends it to be read, with what the device has now.
-/// Returns: false for any other, and when the device does not let it be read.
+/// For memory that append() refuses as a copy: appends it to be read by a peer, with what the
+/// device has now. Returns: false for any other, and when the device does not let it be read.
 bool append_refreshed(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noexcept;
 
 /// Likewise: writes all of `from` to the memory behind the hit.

@@ -49,7 +49,8 @@ inline util::Status copy_to_region(const KeyHit& hit, std::uint64_t offset, cons
                                     : util::kOk;
 }
 
-/// The other direction. Returns: EFAULT, or as DeviceMemory::begin_cpu_access() and refresh().
+/// The other direction, for a peer. Returns: EFAULT, or as DeviceMemory::begin_cpu_access() and
+/// refresh().
 inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, std::byte* to,
                                      std::size_t count) noexcept {
     if (count == 0) {
@@ -59,7 +60,7 @@ inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, st
         return util::copy_guarded(to, hit.data() + offset, count) ? util::kOk
                                                                   : util::Status(EFAULT);
     }
-    const RegionMemory& memory = memory_of(hit);
+    const RegionMemory& memory = memory_for_peers(hit);
     const CpuAccessScope access(memory.device, CpuAccess::kRead);
     if (!access.status().is_ok()) {
         return access.status();
@@ -80,15 +81,15 @@ inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, st
     return loaded;
 }
 
-/// The range that was looked up, of so many bytes, where it lies in one piece, else nullptr;
-/// `device` gets whose rule is to be kept there.
+/// The range that was looked up for a peer's atomic, of so many bytes, where it lies in one piece,
+/// else nullptr; `device` gets whose rule is to be kept there.
 inline std::byte* region_range(const KeyHit& hit, std::uint64_t bytes,
                                DeviceMemory*& device) noexcept {
     device = nullptr;
     if (!hit.indirect) [[likely]] {
         return hit.data();
     }
-    const RegionMemory& memory = memory_of(hit);
+    const RegionMemory& memory = memory_for_peers(hit);
     device = memory.device;
     std::uint64_t at = hit.offset;
     const std::span<const iovec> segments = memory.from(at);

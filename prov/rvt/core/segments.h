@@ -19,6 +19,10 @@ namespace rvt::core {
 struct RegionMemory {
     std::vector<iovec> segments;     // where this process has the memory
     DeviceMemory* device = nullptr;  // whose rule is to be kept; nullptr: ordinary memory
+    /// What peers read, and change by atomics, of a device of which the CPU has a copy: another
+    /// one. Bytes for operations of this process may have arrived in the first that are not the
+    /// device's yet, and what peers are shown would replace them. nullptr: the same.
+    const RegionMemory* for_peers = nullptr;
     /// Of many segments: where in the region each of them ends.
     std::vector<std::uint64_t> ends{};
 
@@ -51,6 +55,12 @@ struct RegionMemory {
 /// Precondition: a hit with `indirect`, in the owner's process, under a ReadPin.
 inline const RegionMemory& memory_of(const KeyHit& hit) noexcept {
     return *reinterpret_cast<const RegionMemory*>(hit.base);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// What a peer reads or changes by an atomic. Precondition: as memory_of().
+inline const RegionMemory& memory_for_peers(const KeyHit& hit) noexcept {
+    const RegionMemory& memory = memory_of(hit);
+    return memory.for_peers != nullptr ? *memory.for_peers : memory;
 }
 
 }  // namespace rvt::core

@@ -39,6 +39,9 @@ struct Mr {
     core::RegionMemory memory;
     // Of a region that is a device's; operations that use it hold it, too.
     std::shared_ptr<hmem::DeviceRegion> device;
+    // What peers read of a copied region (RegionMemory::for_peers), if they may.
+    std::unique_ptr<hmem::DeviceRegion> device_for_peers;
+    core::RegionMemory memory_for_peers;
     bool is_staged = false;           // its operations work on a copy, which `device` has
     std::uint64_t local_address = 0;  // by which the application names its first byte
     Cntr* remote_write = nullptr;     // bound: counts what peers write into the region

@@ -121,19 +121,41 @@ util::Result<std::unique_ptr<hmem::DeviceRegion>> open_device(const hmem::Claim&
     return Region(copied.take());
 }
 
+util::Status copy_for_peers(Mr& mr, const hmem::Claim& owner) {
+    auto copied =
+        hmem::CopiedMemory::make(*owner.claimant, owner.allocation, util::Status(EOPNOTSUPP));
+    if (!copied.is_ok()) {
+        return copied.status();
+    }
+    mr.device_for_peers = copied.take();
+    mr.memory_for_peers = {
+        .segments = {{mr.device_for_peers->data(), mr.device_for_peers->bytes()}},
+        .device = mr.device_for_peers.get()};
+    mr.memory.for_peers = &mr.memory_for_peers;
+    return util::kOk;
+}
+
+int refuse_device(const hmem::Claim& owner, util::Status why) {
+    RVT_WARN(kMr, "cannot register %llu bytes of %s: %s",
+             static_cast<unsigned long long>(owner.allocation.bytes), owner.claimant->name(),
+             strerrordesc_np(why.error()));
+    return to_fi(why);
+}
+
 int take_device(Mr& mr, const hmem::Claim& owner, std::uint64_t access) {
     auto opened = open_device(owner, access);
     if (!opened.is_ok()) {
-        RVT_WARN(kMr, "cannot register %llu bytes of %s: %s",
-                 static_cast<unsigned long long>(owner.allocation.bytes), owner.claimant->name(),
-                 strerrordesc_np(opened.error()));
-        return to_fi(opened.status());
+        return refuse_device(owner, opened.status());
     }
     RVT_INFO(kMr, "%llu bytes of %s at 0x%llx are %s",
              static_cast<unsigned long long>(owner.allocation.bytes), owner.claimant->name(),
              static_cast<unsigned long long>(owner.allocation.address),
              opened.value()->is_copy() ? "copied to and from the host" : "mapped");
     set_device(mr, opened.take(), owner.allocation.address);
+    if (mr.is_staged && (access & (FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0) {
+        const util::Status copied = copy_for_peers(mr, owner);
+        return copied.is_ok() ? 0 : refuse_device(owner, copied);
+    }
     return 0;
 }
 

@@ -106,6 +106,23 @@ RVT_MSG_TEST(hmem_msg, peers_write_read_and_change_memory_of_a_device) {
     cr_assert(at.client.read(32, 8) == std::vector<char>(8, 1));
 }
 
+/// Both are there before the server looks at its queue.
+RVT_MSG_TEST(hmem_msg, a_read_behind_a_message_does_not_undo_it) {
+    Devices at;
+    const auto bytes = numbered(64, 7);
+    at.client.write(0, bytes);
+    at.server.write(0, std::vector<char>(64, 'x'));
+    at.recv(0, 64);
+    at.send(0, 64);
+    RVT_OK(fi_read(
+        at.pair->client.end.ep.get(), at.client.at(4096), 64, fi_mr_desc(at.client_mr.get()), 0,
+        reinterpret_cast<std::uintptr_t>(at.server.at()), fi_mr_key(at.server_mr.get()), nullptr));
+    RVT_EQ(at.pair->server.next().len, 64);
+    at.pair->client.end.next();
+    at.pair->client.end.next();
+    cr_assert(at.server.read(0, 64) == bytes);
+}
+
 RVT_MSG_TEST(hmem_msg, a_copy_that_fails_ends_the_receive_with_an_error) {
     Devices at;
     at.recv(0, 4096);

@@ -369,6 +369,46 @@ Test(hmem, peers_change_memory_of_a_device_by_atomics) {
     cr_assert(at.b.read(0, 64) == std::vector<char>(64, 3));
 }
 
+/// A message on its way into memory of which a third end asks for all again and again, and to which
+/// it adds nothing.
+Test(hmem, accesses_of_peers_do_not_undo_a_message_that_is_under_way, .timeout = 60) {
+    constexpr std::size_t kLength = 1 << 20;
+    setenv("FI_HMEM_DISABLE_P2P", "1", 1);
+    for (const bool is_atomic : {false, true}) {
+        Devices at;
+        End third(kDevices);
+        third.peer = Pair::introduce(third, at.pair->b);
+        third.other = &at.pair->b;
+        std::vector<char> seen(kLength);
+        const auto access = [&] {
+            const std::uint64_t key = fi_mr_key(at.mr_b.get());
+            return is_atomic ? fi_atomic(third.ep.get(), seen.data(), 64, nullptr, third.peer, 0,
+                                         key, FI_UINT64, FI_SUM, nullptr)
+                             : fi_read(third.ep.get(), seen.data(), kLength, nullptr, third.peer, 0,
+                                       key, nullptr);
+        };
+        const auto bytes = numbered(kLength, 4);
+        at.a.write(0, bytes);
+        at.pair->post([&] {
+            return fi_recv(at.pair->b.ep.get(), at.b.at(), kLength, at.desc_b(), FI_ADDR_UNSPEC,
+                           nullptr);
+        });
+        at.pair->post([&] {
+            return fi_send(at.pair->a.ep.get(), at.a.at(), kLength, at.desc_a(), at.pair->a.peer,
+                           nullptr);
+        });
+        for (int turn = 0; turn < 8; ++turn) {
+            std::fill(seen.begin(), seen.end(), '\0');
+            at.pair->post(access);
+            third.next();
+            at.pair->drive();
+        }
+        RVT_EQ(at.pair->b.next().len, kLength);
+        at.pair->a.next();
+        cr_assert(at.b.read(0, kLength) == bytes, "atomic: %d", is_atomic);
+    }
+}
+
 Test(hmem, a_copy_that_fails_is_the_callers_to_know) {
     Devices at;
     fab::standin::fail_copies(0);
