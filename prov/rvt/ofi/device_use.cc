@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ofi/compat.h"
+#include "ofi/domain_lock.h"
 #include "ofi/errors.h"
 #include "ofi/mr.h"
 #include "util/log.h"
@@ -239,13 +240,22 @@ int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place
         return 0;
     }
     if (when == Refresh::kNow) {
-        return to_fi(memory.refresh(at, buffer.iov_len));
+        return to_fi(refresh(memory, at, buffer.iov_len));
     }
     use_->add_read(part);
     if (memory.handle() != nullptr) {
         use_->set_source({.key = mr.table_key, .address = mr.base_address + at});
     }
     return 0;
+}
+
+util::Status DeviceBuffers::refresh(hmem::DeviceRegion& memory, std::uint64_t offset,
+                                    std::uint64_t bytes) noexcept {
+    if (lock_ == nullptr) {
+        return memory.refresh(offset, bytes);
+    }
+    const util::Guard<DomainLock> guard(*lock_);
+    return memory.refresh(offset, bytes);
 }
 
 void DeviceBuffers::name_for_nics(const Mr& mr, const void* named) noexcept {

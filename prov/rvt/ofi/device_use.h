@@ -19,6 +19,7 @@
 namespace rvt::ofi {
 
 class DeviceUse;
+class DomainLock;
 struct Mr;
 
 /// The operations of an endpoint that hold memory of devices.
@@ -151,8 +152,11 @@ class DeviceBuffers {
     /// Whether what a NIC reaches by itself stays where it is, or is copied as well.
     enum class Imported : std::uint8_t { kIsCopied, kStays };
 
-    explicit DeviceBuffers(DeviceUses& all, Imported imported = Imported::kIsCopied) noexcept
-        : all_(all), imported_(imported) {}
+    /// @param lock  The domain's, which keeps copies to the host from replacing what a peer writes
+    ///              beside them; nullptr: the caller holds it, or fills buffers alone.
+    DeviceBuffers(DeviceUses& all, DomainLock* lock,
+                  Imported imported = Imported::kIsCopied) noexcept
+        : all_(all), lock_(lock), imported_(imported) {}
 
     /// When what the operation reads is copied to the host: in the call, or if the engine asks for
     /// it (BufferUse::refresh).
@@ -183,9 +187,12 @@ class DeviceBuffers {
   private:
     int take_one(iovec& buffer, const void* desc, std::uint64_t place, core::CpuAccess access,
                  Refresh when) noexcept;
+    util::Status refresh(hmem::DeviceRegion& memory, std::uint64_t offset,
+                         std::uint64_t bytes) noexcept;
     void name_for_nics(const Mr& mr, const void* named) noexcept;
 
     DeviceUses& all_;
+    DomainLock* const lock_;
     const Imported imported_;
     std::unique_ptr<DeviceUse> use_;
 };

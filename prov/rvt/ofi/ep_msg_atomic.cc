@@ -67,10 +67,10 @@ void* element(const fi_ioc* list, std::size_t count) noexcept {
 }
 
 /// Reads a word that a call names.
-int load(const EpMsg& ep, void* from, void* const* desc, std::uint64_t& value) noexcept {
+int load(EpMsg& ep, void* from, void* const* desc, std::uint64_t& value) noexcept {
     DeviceUses uses;
     uses.set_may_copy(ep.device_uses.may_copy());
-    DeviceBuffers device(uses);
+    DeviceBuffers device(uses, &ep.domain->lock);
     iovec word{from, sizeof value};
     const bool may_be_device = (ep.domain->caps & FI_HMEM) != 0;
     const int refused = may_be_device ? device.take(&word, desc, 1, core::CpuAccess::kRead) : 0;

@@ -81,7 +81,7 @@ ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std:
     if (desc == nullptr || !copy_is_needed(desc, count)) {
         return -FI_EINVAL;
     }
-    DeviceBuffers device(ep.device_uses, DeviceBuffers::Imported::kStays);
+    DeviceBuffers device(ep.device_uses, nullptr, DeviceBuffers::Imported::kStays);
     std::array<iovec, kMsgIov> own;
     std::copy_n(iov, count, own.begin());
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);

@@ -83,7 +83,7 @@ template <std::size_t kMost>
         operands = is_extended && bytes < post.operand_bytes ? i + 1 : operands;
         bytes += iov[i].iov_len;
     }
-    DeviceBuffers device(ep.device_uses, DeviceBuffers::Imported::kStays);
+    DeviceBuffers device(ep.device_uses, nullptr, DeviceBuffers::Imported::kStays);
     int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
     refused = refused == 0 ? device.take(own.data() + operands, desc + operands, count - operands,
                                          core::CpuAccess::kWrite)
@@ -222,7 +222,7 @@ ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov,
                                std::size_t count) noexcept {
     DeviceUses uses;
     uses.set_may_copy(ep.device_uses.may_copy());
-    DeviceBuffers device(uses);
+    DeviceBuffers device(uses, &ep.domain->lock);
     std::array<iovec, kMsgAtomicIov> own;
     std::copy_n(iov, count, own.begin());
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kRead);

@@ -21,7 +21,7 @@ using core::CpuAccess;
 
 /// The buffers of a call that names one list of them.
 struct OneList {
-    explicit OneList(EpRdm& ep) noexcept : device(ep.device_uses) {}
+    explicit OneList(EpRdm& ep) noexcept : device(ep.device_uses, &ep.domain->lock) {}
 
     int take(const iovec* from, void* const* desc, std::size_t count, CpuAccess access,
              RdFlags flags) noexcept {
@@ -105,7 +105,7 @@ struct AtomicDescs {
 ssize_t atomic(EpRdm& ep, const AtomicCall& call, const AtomicDescs& descs,
                RdFlags flags) noexcept {
     AtomicRequest lists;
-    DeviceBuffers device(ep.device_uses);
+    DeviceBuffers device(ep.device_uses, &ep.domain->lock);
     int refused = lists.fill(call);
     const auto take = [&](AtomicIov& list, void* const* desc, CpuAccess how) {
         refused = refused == 0 ? device.take(list.iov.data(), desc, list.count, how) : refused;

@@ -100,7 +100,7 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, v
 /// Into memory of devices that the CPU has a copy of: into that.
 ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, void* context,
                   std::uint64_t flags) noexcept {
-    DeviceBuffers device(srx.device_uses, DeviceBuffers::Imported::kStays);
+    DeviceBuffers device(srx.device_uses, nullptr, DeviceBuffers::Imported::kStays);
     std::array<iovec, kMsgIov> own;
     std::copy_n(iov, count, own.begin());
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of devices that the CPU cannot touch, over a stand-in for CUDA's library.
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "hmem/copied_memory.h"
@@ -30,9 +32,9 @@ Owned<fid_mr> reg(const End& end, const OnDevice& memory, std::uint64_t key = 1)
 
 /// Two ends with memory of the device each.
 struct Devices {
-    Devices() {
+    explicit Devices(const EndOptions& options = kDevices) {
         fab::standin::use(fab::standin::How::kWithoutShare);
-        pair.emplace(kDevices);
+        pair.emplace(options);
         mr_a = reg(pair->a, a);
         mr_b = reg(pair->b, b);
     }
@@ -407,6 +409,34 @@ Test(hmem, accesses_of_peers_do_not_undo_a_message_that_is_under_way, .timeout =
         at.pair->a.next();
         cr_assert(at.b.read(0, kLength) == bytes, "atomic: %d", is_atomic);
     }
+}
+
+/// A thread sends from where another one sees to it that a peer's writes are executed.
+Test(hmem, what_a_peer_writes_stays_where_it_is_sent_from_just_then, .timeout = 60) {
+    setenv("FI_HMEM_DISABLE_P2P", "1", 1);
+    EndOptions options = kDevices;
+    options.threading = FI_THREAD_SAFE;
+    Devices at(options);
+    std::atomic<bool> is_over{false};
+    std::jthread sender([&] {
+        while (!is_over.load(std::memory_order_relaxed)) {  // relaxed: only the time to leave
+            at.pair->post([&] {
+                return fi_write(at.pair->b.ep.get(), at.b.at(), 64, at.desc_b(), at.pair->b.peer,
+                                4096, fi_mr_key(at.mr_a.get()), nullptr);
+            });
+            at.pair->b.next();
+        }
+    });
+    for (int turn = 0; turn < 5'000; ++turn) {
+        auto bytes = numbered(64, turn);
+        at.pair->post([&] {
+            return fi_write(at.pair->a.ep.get(), bytes.data(), 64, nullptr, at.pair->a.peer, 0,
+                            fi_mr_key(at.mr_b.get()), nullptr);
+        });
+        at.pair->a.next();
+        cr_assert(at.b.read(0, 64) == bytes, "turn %d", turn);
+    }
+    is_over.store(true, std::memory_order_relaxed);  // relaxed: as above
 }
 
 Test(hmem, a_copy_that_fails_is_the_callers_to_know) {
