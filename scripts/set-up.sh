@@ -45,8 +45,8 @@ install_packages() {
 
 jobs() { nproc; }
 
-# build_in DIR [CONFIGURE-ARGUMENT...] : configures once, builds always; RVT_TARGETS, if not all. A build that
-# somebody has configured by hand stays his.
+# build_in DIR [CONFIGURE-ARGUMENT...] : configures once, builds always; RVT_TARGETS, if not all. A directory that
+# somebody else has configured first stays his.
 build_in() {
     local dir=$1
     shift
@@ -58,6 +58,7 @@ build_in() {
         [ ! -e config.status ] || [ -e .configured ] ||
             fail "./$dir was configured by hand; build in another directory, or remove this one"
         if [ ! -e config.status ] || [ "$(cat .configured 2> /dev/null)" != "$*" ]; then
+            echo unfinished > .configured
             "$rvt_root/configure" --quiet "$@" || exit
             echo "$*" > .configured
         fi
