@@ -142,6 +142,18 @@ std::vector<Section> refusals() {
     return sections;
 }
 
+/// For when nothing was offered and nothing refused. Returns: whether that explains it.
+bool explains_silence() {
+    const char* const wanted = std::getenv("FI_PROVIDER");
+    if (wanted != nullptr) {
+        std::fprintf(stderr,
+                     "rvt_info: libfabric does not ask the provider, as FI_PROVIDER=%s tells it; "
+                     "set it to rvt, or not at all\n",
+                     wanted);
+    }
+    return wanted != nullptr;
+}
+
 /// Answers --why. Returns: the exit status.
 int why(const std::string& text, std::vector<Section>& sections) {
     std::string error;
@@ -164,31 +176,26 @@ int why(const std::string& text, std::vector<Section>& sections) {
     }
     fi_freeinfo(found);
     if (sections.empty()) {
-        std::fprintf(stderr, "rvt_info: the provider says no more than: %s\n",
-                     fi_strerror(-result));
+        if (!explains_silence()) {
+            std::fprintf(stderr, "rvt_info: the provider says no more than: %s\n",
+                         fi_strerror(-result));
+        }
         return 1;
     }
     return 0;
 }
 
-/// Says so where libfabric does not have the provider, or does not ask it.
+/// Says so where libfabric does not have the provider.
 bool is_missing(const std::vector<Section>& all_parameters) {
-    const char* const wanted = std::getenv("FI_PROVIDER");
-    if (all_parameters.front().values.empty()) {
-        std::fprintf(stderr,
-                     "rvt_info: libfabric does not find the provider; set FI_PROVIDER_PATH to the "
-                     "folder of librvt-fi.so%s\n",
-                     wanted != nullptr ? ", and FI_PROVIDER to rvt or not at all" : "");
-        return true;
+    if (!all_parameters.front().values.empty()) {
+        return false;
     }
-    if (wanted != nullptr && devices().empty() && take_refusals().empty()) {
-        std::fprintf(stderr,
-                     "rvt_info: FI_PROVIDER=%s keeps the provider out; set it to rvt, or not at "
-                     "all\n",
-                     wanted);
-        return true;
-    }
-    return false;
+    std::fprintf(
+        stderr,
+        "rvt_info: libfabric does not find the provider; set FI_PROVIDER_PATH to the "
+        "folder of librvt-fi.so%s\n",
+        std::getenv("FI_PROVIDER") != nullptr ? ", and FI_PROVIDER to rvt or not at all" : "");
+    return true;
 }
 
 /// Returns: -1 to go on, else the exit status.
@@ -233,6 +240,9 @@ int run(const Options& options) {
         report.parts.emplace_back("why", std::move(sections));
     }
     if (!options.peers.empty()) {
+        if (devices().empty() && refusals().empty() && explains_silence()) {
+            return 1;
+        }
         std::vector<Section> sections;
         for (const std::string& peer : options.peers) {
             sections.push_back(describe_peer(peer));
@@ -243,6 +253,9 @@ int run(const Options& options) {
         report.parts.emplace_back("devices", devices());
         if (report.parts.front().second.empty()) {
             report.parts.emplace_back("why", refusals());
+            if (report.parts.back().second.empty() && explains_silence()) {
+                return 1;
+            }
         }
         report.parts.emplace_back("interfaces", interfaces());
         report.parts.emplace_back("parameters", std::move(all_parameters));

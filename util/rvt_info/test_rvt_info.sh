@@ -62,7 +62,7 @@ check 'a value that is refused is said to be' 'parameter eager_max: 1 given, .*;
     env FI_RVT_EAGER_MAX=1 "$info"
 check 'the log is shown where it is asked for' '^rvt_info: .*not reached|^rvt_info: .*127.0.0.1' \
     env FI_LOG_LEVEL=info FI_RVT_ROCE=0 FI_RVT_REFUSED_TIMEOUT_MS=200 "$info" --peer 127.0.0.1:9
-check 'a provider that is kept out is said to be' 'FI_PROVIDER=tcp keeps' env FI_PROVIDER=tcp "$info"
+check 'a provider that is kept out is said to be' 'as FI_PROVIDER=tcp tells it' env FI_PROVIDER=tcp "$info"
 check 'and is an error, whatever is asked' 'status 1' status_of env FI_PROVIDER=tcp "$info" --why caps=FI_MSG
 check 'it is when something is asked, too' 'status 1' \
     status_of env FI_PROVIDER_PATH=/nonexistent "$info" --why caps=FI_MSG
