@@ -36,7 +36,7 @@ constexpr std::uint32_t kNicFill = 4096;
 /// In the private data of requests and replies.
 struct Greeting {
     static constexpr std::uint32_t kMagic = 0x44747672;  // "rvtD", and the byte order
-    static constexpr std::uint8_t kVersion = 2;
+    static constexpr std::uint8_t kVersion = 3;
     static constexpr std::uint8_t kUserKeys = 1;
     static constexpr std::uint8_t kRmaEvents = 2;
     static constexpr std::uint8_t kNic = 4;   // the pair that is named is a NIC's
