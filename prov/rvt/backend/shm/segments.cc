@@ -602,15 +602,22 @@ Status SegmentDevice::arm() noexcept {
     if (!poll_lock_.try_lock()) {
         return EAGAIN;  // another thread is taking in what there is
     }
+    const auto waits = [](const SegmentChannel* channel) { return channel->has_waiting(); };
+    if (std::any_of(polled_.begin(), polled_.end(), waits)) {
+        poll_lock_.unlock();
+        return EAGAIN;  // wake_fd() stays as it is, for others who are to wake up
+    }
     // Nobody disarms: each sleep is an episode of its own, and a peer wakes once for each.
     station_.arm_by_barrier(!polled_.empty());
     // acquire: pairs with the release in deliver().
-    const bool has_work = has_mail_.load(std::memory_order_acquire) ||
-                          std::any_of(polled_.begin(), polled_.end(), [](const auto* channel) {
-                              return channel->has_arrival() || channel->has_waiting();
-                          });
+    const bool has_work =
+        has_mail_.load(std::memory_order_acquire) ||
+        std::any_of(polled_.begin(), polled_.end(), [&](const SegmentChannel* channel) {
+            return channel->has_arrival() || waits(channel);
+        });
     poll_lock_.unlock();
     if (has_work) {
+        station_.wake_owner();  // what arming has taken may have been for others who sleep
         return EAGAIN;
     }
     return groups_ != nullptr ? groups_->arm() : kOk;

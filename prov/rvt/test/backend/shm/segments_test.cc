@@ -251,6 +251,22 @@ Test(segments, who_sleeps_is_woken_once_for_what_waits_for_room, .timeout = 60) 
     RVT_EQ(times, 1);
 }
 
+Test(segments, who_cannot_fall_asleep_takes_no_wake_up_from_who_does, .timeout = 60) {
+    Strangers pair;
+    RVT_OK(pair.send());
+    pair.until([&] { return pair.arrived() == 1; });
+    core::Device& device = pair.from->device();
+    while (device.ops().arm(device).error() == EAGAIN) {
+        device.progress();
+    }
+    pollfd woken{.fd = pair.from->wake_fd(), .events = POLLIN, .revents = 0};
+    while (poll(&woken, 1, 0) == 0) {
+        RVT_OK(pair.send());
+    }
+    RVT_EQ(device.ops().arm(device).error(), EAGAIN);  // what waits for room keeps him awake
+    RVT_EQ(poll(&woken, 1, 0), 1);
+}
+
 Test(segments, a_peer_that_takes_nothing_loses_what_waits_for_it, .timeout = 60) {
     Strangers pair;
     RVT_OK(pair.send());
