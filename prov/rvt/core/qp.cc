@@ -136,21 +136,22 @@ Status Qp::modify(const QpAttr& attr, QpMask mask) {
         enter_error();
         return kOk;
     }
+    bool is_overtaken = false;
     {
         const ReadPin pin;
         const util::Guard tx(tx_lock_);
         const util::Guard rx(rx_lock_);
-        if (state() != from) {
-            return EINVAL;  // an error overtook the call
+        is_overtaken = state() != from;  // by an error, whose flush may have been left to us
+        if (!is_overtaken) {
+            apply(attr, mask);
+            if (from == QpState::kInit && to == QpState::kRtr) {
+                flow_ = flow.take();
+            }
+            enter(to);
         }
-        apply(attr, mask);
-        if (from == QpState::kInit && to == QpState::kRtr) {
-            flow_ = flow.take();
-        }
-        enter(to);
     }
     run_send_queue(*this);
-    return kOk;
+    return is_overtaken ? Status(EINVAL) : Status(kOk);
 }
 
 Status Qp::check_values(const QpAttr& attr, QpMask mask) const noexcept {

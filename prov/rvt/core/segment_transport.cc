@@ -660,17 +660,24 @@ void channel_failed(core::Device& device, Channel& channel) noexcept {
     device.forget_refusals(channel);
     const core::ReadPin pin;
     device.qps().for_each([&](core::Qp& qp) {
+        bool is_its = false;
         {
             const util::Guard guard(qp.tx_lock());
             core::SegmentFlow* flow = core::segment_flow(qp);
-            if (flow == nullptr || &flow->channel() != &channel) {
-                return;
+            is_its = flow != nullptr && &flow->channel() == &channel;
+            if (is_its) {
+                flow->fail_sending(qp);
             }
-            flow->fail_sending(qp);
         }
-        core::run_send_queue(qp);  // what fails first tells why, the rest is flushed
-        qp.raise(EventType::kQpFatal);
-        qp.enter_error();
+        // What fails first tells why, the rest is flushed. Of another channel's, who has posted
+        // meanwhile has left the run to us.
+        if (is_its || core::wants_run(qp)) {
+            core::run_send_queue(qp);
+        }
+        if (is_its) {
+            qp.raise(EventType::kQpFatal);
+            qp.enter_error();
+        }
     });
     if (core::MadSink* const sink = device.mad_sink()) {
         sink->channel_failed(channel);

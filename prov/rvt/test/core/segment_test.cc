@@ -3,6 +3,7 @@
 #include "core/segment_transport.h"
 
 #include "conform/fixture.h"
+#include "core/requester.h"
 
 #include <cstddef>
 #include <random>
@@ -42,6 +43,15 @@ struct Wire {
 
 Test(segment, the_header_is_what_the_backend_has_room_for) {
     RVT_ASSERT(sizeof(SegmentHeader) <= kMaxSegmentHeader);
+}
+
+Test(segment, a_wish_for_a_run_is_heeded_where_another_channel_fails) {
+    Wire wire;
+    core::Qp& qp = *wire.pair.b().qp;
+    qp.run_again = 1;  // as by who posts while the failing one is looked for
+    channel_failed(wire.b(), static_cast<SegmentFlow*>(wire.pair.a().qp->flow())->channel());
+    RVT_ASSERT(not(core::wants_run(qp)));
+    RVT_EQ(qp.state(), QpState::kRts);
 }
 
 Test(segment, a_header_that_is_cut_short_is_counted_and_dropped) {
