@@ -140,8 +140,10 @@ ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov,
 inline ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov,
                         std::size_t count) noexcept {
     void* const* const desc = desc_of(ep, post.desc);
-    if (desc != nullptr && (post.flags & FI_INJECT) != 0 && (ep.domain->caps & FI_HMEM) != 0)
-        [[unlikely]] {
+    // Results come later: with them the operands, too, are taken as those of any request, which has
+    // refreshed and copied them when it returns.
+    const bool is_injected = (post.flags & FI_INJECT) != 0 && (post.completion & FI_READ) == 0;
+    if (desc != nullptr && is_injected && (ep.domain->caps & FI_HMEM) != 0) [[unlikely]] {
         return msg_inject_from_device(ep, post, iov, desc, count);
     }
     return msg_post_any(ep, post, iov, desc, count);

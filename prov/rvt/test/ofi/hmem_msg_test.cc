@@ -106,6 +106,26 @@ RVT_MSG_TEST(hmem_msg, peers_write_read_and_change_memory_of_a_device) {
     cr_assert(at.client.read(32, 8) == std::vector<char>(8, 1));
 }
 
+RVT_MSG_TEST(hmem_msg, what_an_injected_atomic_brings_is_on_the_device) {
+    Devices at;
+    fid_ep* const ep = at.pair->client.end.ep.get();
+    void* desc = fi_mr_desc(at.client_mr.get());
+    const fi_rma_ioc there{reinterpret_cast<std::uintptr_t>(at.server.at(8)), 1,
+                           fi_mr_key(at.server_mr.get())};
+    for (const fi_datatype type : {FI_UINT64, FI_UINT32}) {
+        at.server.write(0, std::vector<char>(64, 1));
+        at.client.write(0, std::vector<char>(64, 2));
+        const fi_ioc operand{at.client.at(), 1};
+        fi_ioc result{at.client.at(32), 1};
+        const fi_msg_atomic msg{&operand, &desc, 1, 0, &there, 1, type, FI_SUM, nullptr, 0};
+        RVT_OK(fi_fetch_atomicmsg(ep, &msg, &result, &desc, 1, FI_INJECT | FI_COMPLETION));
+        at.pair->client.end.next();
+        const std::size_t size = type == FI_UINT64 ? 8 : 4;
+        cr_assert(at.client.read(32, size) == std::vector<char>(size, 1));
+        cr_assert(at.server.read(8, size) == std::vector<char>(size, 3));
+    }
+}
+
 /// Both are there before the server looks at its queue.
 RVT_MSG_TEST(hmem_msg, a_read_behind_a_message_does_not_undo_it) {
     Devices at;
