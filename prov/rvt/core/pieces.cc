@@ -133,13 +133,13 @@ bool append_refreshed(PieceList& to, const KeyHit& hit, std::uint64_t bytes) noe
 }
 
 bool write_to_copy(const KeyHit& hit, const PieceList& from) noexcept {
-    DeviceMemory* const device = hit.indirect ? memory_of(hit).device : nullptr;
+    DeviceMemory* const device = hit.indirect ? memory_for_peers(hit).device : nullptr;
     if (device == nullptr || !device->is_copy()) {
         return false;
     }
     const CpuAccessScope access(device, CpuAccess::kWrite);
     PieceList to;
-    to.add(place_in(memory_of(hit), hit), from.bytes());
+    to.add(place_in(memory_for_peers(hit), hit), from.bytes());
     if (!access.status().is_ok()) {
         return false;
     }

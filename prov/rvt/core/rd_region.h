@@ -16,9 +16,9 @@
 
 namespace rvt::core {
 
-/// Copies into the range that was looked up, `offset` bytes into it. The caller has checked the
-/// bounds and holds a pin.
-/// Returns: EFAULT when the memory is not there; else as DeviceMemory::begin_cpu_access() and
+/// Copies into the range that was looked up for a peer, `offset` bytes into it. The caller has
+/// checked the bounds and holds a pin. Returns: EFAULT when the memory is not there; else as
+/// DeviceMemory::begin_cpu_access() and
 ///          write_back().
 inline util::Status copy_to_region(const KeyHit& hit, std::uint64_t offset, const std::byte* from,
                                    std::size_t count) noexcept {
@@ -29,7 +29,7 @@ inline util::Status copy_to_region(const KeyHit& hit, std::uint64_t offset, cons
         return util::copy_guarded(hit.data() + offset, from, count) ? util::kOk
                                                                     : util::Status(EFAULT);
     }
-    const RegionMemory& memory = memory_of(hit);
+    const RegionMemory& memory = memory_for_peers(hit);
     const CpuAccessScope access(memory.device, CpuAccess::kWrite);
     if (!access.status().is_ok()) {
         return access.status();

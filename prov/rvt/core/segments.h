@@ -57,7 +57,7 @@ inline const RegionMemory& memory_of(const KeyHit& hit) noexcept {
     return *reinterpret_cast<const RegionMemory*>(hit.base);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// What a peer reads or changes by an atomic. Precondition: as memory_of().
+/// What a peer reads, writes or changes by an atomic. Precondition: as memory_of().
 inline const RegionMemory& memory_for_peers(const KeyHit& hit) noexcept {
     const RegionMemory& memory = memory_of(hit);
     return memory.for_peers != nullptr ? *memory.for_peers : memory;
