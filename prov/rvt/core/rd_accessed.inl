@@ -61,14 +61,18 @@ void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus 
 /// which is reported if it carried data, unless a segment before it was refused. What both reads
 /// and writes counts as a read here, and as a write of the region.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::report_access(const Peer& peer, const RdAccess& access,
-                                         std::uint8_t flags, std::uint64_t data,
-                                         std::uint64_t wc_flags) noexcept {
+void RdEngine<Lock, Host>::report_access(Peer& peer, const RdAccess& access, std::uint8_t flags,
+                                         std::uint64_t data, std::uint64_t wc_flags) noexcept {
     if (keys_.accessed != nullptr && (flags & (wire::kLast | wire::kEvent)) != 0) {
         keys_.accessed(keys_.accessed_context, access.key, wc_flags);
     }
-    const bool has_failed = access.operation != 0 && access.operation == peer.refused_access;
-    if ((flags & wire::kLast) == 0 || has_failed) {
+    if ((flags & wire::kLast) == 0) {
+        return;
+    }
+    // Segments of an operation come in a row: with a last one what was refused before is over, and
+    // its number may be another one's some day.
+    const std::uint64_t refused = std::exchange(peer.refused_access, 0);
+    if (refused != 0 && access.operation == refused) {
         return;
     }
     Counter* const counter =

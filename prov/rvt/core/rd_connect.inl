@@ -315,7 +315,7 @@ void RdEngine<Lock, Host>::take_word(Peer& peer, Event& event) noexcept {
 /// it still writes to them.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::receive_last_words(Peer& peer) noexcept {
-    peer.is_gone = true;
+    peer.is_gone = peer.state == Peer::State::kConnected;  // until it is disconnected below
     for (unsigned i = 0; i < kLastLooks && peer.state == Peer::State::kConnected; ++i) {
         if (peer.path.is_remote() || poll_peer(peer) == 0) {
             break;  // what had arrived by a wire has been handed over

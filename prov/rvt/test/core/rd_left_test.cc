@@ -73,4 +73,7 @@ Test(rd_left, nothing_is_prepared_for_a_peer_whose_place_another_has, .timeout =
     for (int i = 0; i < 200; ++i) {
         net.narrow->poll();
     }
+    RVT_OK(net.third->recv(6, {in.data(), in.size()}));
+    RVT_OK(net.narrow->send(6, {net.word, sizeof net.word}, core::RdFlags::kNone, 1, net.kThird));
+    net.turn_until([&] { return net.third->is_done(6); });
 }
