@@ -235,7 +235,7 @@ void manage_beside_traffic(Rank& self) {
         // relaxed: only that it ends counts.
         while (!is_over.load(std::memory_order_relaxed)) {
             for (std::size_t i = 0; i < inserted.size(); ++i) {
-                stranger[kPortByte] = static_cast<char>(i);
+                stranger[kPortByte] = static_cast<char>(1 + i);  // no port is 0
                 FAB_EQUAL(fi_av_insert(party.ep.av, stranger.data(), 1, &inserted[i], 0, nullptr),
                           1);
             }
