@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Peers that die, stop or fork.
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -207,13 +208,9 @@ void killed_with_a_child(Rank& self) {
     if (self.rank == 1) {
         const pid_t child = fork();
         if (child == 0) {
-            for (int s : self.sockets) {
-                if (s > 2) close(s);
-            }
-            // Until the other rank has seen what it is to see, or has failed to.
-            for (const double until = now_s() + 20; self.page->flags[1].get() == 0;) {
-                if (now_s() > until) break;
-                usleep(1000);  // leaves the processors to who is measured
+            // Until the other rank says that it has seen what it is to see, or is gone.
+            char token = 0;
+            while (recv(self.sockets[0], &token, 1, 0) < 0 && errno == EINTR) {
             }
             _exit(0);
         }
@@ -222,7 +219,7 @@ void killed_with_a_child(Rank& self) {
     }
     progress_until(party, 0);
     survive(party, buffer, 1, self.page->pids[1], false, {});
-    self.page->flags[1].set();
+    self.send(1, "t", 1);
 }
 
 /// A peer that is stopped is not dead: what was sent arrives after it goes on.
