@@ -216,6 +216,20 @@ void expect_one_flow(FlowTalker& a, FlowTalker& b) {
     RVT_EQ(b.opens, 1);
 }
 
+/// A peer starts that asks the first one just before that gives up, and hears no request of it
+/// until then.
+void expect_flow_with_who_starts(fake::Wire& wire, FlowTalker& a, std::uint64_t due_us) {
+    FlowTalker b(wire, 2, 12);
+    b.flows->connect(a.address());
+    for (; now_us < due_us + 1000; now_us += 100) {
+        wire.set_faults(protocol::parse_faults("drop=100%").value());
+        b.poll();
+        wire.set_faults({});
+        a.poll();
+    }
+    expect_one_flow(a, b);
+}
+
 Test(rd_flows, a_peer_that_starts_while_it_is_about_to_be_given_up_gets_a_flow) {
     constexpr std::uint64_t kRefusedUs = 3 * kSecondUs;  // of FlowTalker
     fake::Wire wire;
@@ -228,15 +242,7 @@ Test(rd_flows, a_peer_that_starts_while_it_is_about_to_be_given_up_gets_a_flow) 
     for (; now_us < due_us - 1000; now_us += 1000) {
         a.poll();
     }
-    FlowTalker b(wire, 2, 12);
-    b.flows->connect(a.address());
-    for (; now_us < due_us + 1000; now_us += 100) {  // no request of the first arrives
-        wire.set_faults(protocol::parse_faults("drop=100%").value());
-        b.poll();
-        wire.set_faults({});
-        a.poll();
-    }
-    expect_one_flow(a, b);
+    expect_flow_with_who_starts(wire, a, due_us);
 }
 
 Test(rd_flows, a_peer_that_starts_behind_a_silent_host_just_in_time_gets_a_flow) {
@@ -249,15 +255,7 @@ Test(rd_flows, a_peer_that_starts_behind_a_silent_host_just_in_time_gets_a_flow)
     for (; now_us < due_us - 1000; now_us += 1000) {
         a.poll();
     }
-    FlowTalker b(wire, 2, 12);
-    b.flows->connect(a.address());
-    for (; now_us < due_us + 1000; now_us += 100) {  // no request of the first arrives
-        wire.set_faults(protocol::parse_faults("drop=100%").value());
-        b.poll();
-        wire.set_faults({});
-        a.poll();
-    }
-    expect_one_flow(a, b);
+    expect_flow_with_who_starts(wire, a, due_us);
 }
 
 Test(rd_flows, a_peer_that_says_that_requests_cross_has_time_to_ask) {

@@ -188,6 +188,14 @@ struct Strangers {
         }
         RVT_ASSERT(holds());
     }
+    /// One datagram connects them; then the sender falls asleep.
+    void meet_and_arm() {
+        RVT_OK(send());
+        until([&] { return arrived() == 1; });
+        while (from->device().ops().arm(from->device()).error() == EAGAIN) {
+            from->device().progress();
+        }
+    }
 };
 
 }  // namespace
@@ -233,12 +241,7 @@ Test(segments, what_waits_for_room_leaves_with_the_next_datagram, .timeout = 60)
 
 Test(segments, who_sleeps_is_woken_once_for_what_waits_for_room, .timeout = 60) {
     Strangers pair;
-    RVT_OK(pair.send());
-    pair.until([&] { return pair.arrived() == 1; });
-    core::Device& device = pair.from->device();
-    while (device.ops().arm(device).error() == EAGAIN) {
-        device.progress();
-    }
+    pair.meet_and_arm();
     pollfd woken{.fd = pair.from->wake_fd(), .events = POLLIN, .revents = 0};
     const auto& channel = static_cast<SegmentChannel&>(*pair.channel);
     while (!channel.has_waiting()) {
@@ -253,16 +256,12 @@ Test(segments, who_sleeps_is_woken_once_for_what_waits_for_room, .timeout = 60) 
 
 Test(segments, who_cannot_fall_asleep_takes_no_wake_up_from_who_does, .timeout = 60) {
     Strangers pair;
-    RVT_OK(pair.send());
-    pair.until([&] { return pair.arrived() == 1; });
-    core::Device& device = pair.from->device();
-    while (device.ops().arm(device).error() == EAGAIN) {
-        device.progress();
-    }
+    pair.meet_and_arm();
     pollfd woken{.fd = pair.from->wake_fd(), .events = POLLIN, .revents = 0};
     while (poll(&woken, 1, 0) == 0) {
         RVT_OK(pair.send());
     }
+    core::Device& device = pair.from->device();
     RVT_EQ(device.ops().arm(device).error(), EAGAIN);  // what waits for room keeps him awake
     RVT_EQ(poll(&woken, 1, 0), 1);
 }
