@@ -285,11 +285,11 @@ Test(waiting, automatic_progress_sends_datagrams_that_find_no_room, .timeout = 6
 
 /// The peer says nothing when it has made room: who sleeps has to look.
 Test(waiting, who_sleeps_sends_on_what_another_thread_finds_no_room_for, .timeout = 60) {
+    const std::vector<char> out(65536, 'x');
+    std::vector<char> in(out.size());  // until the endpoint is closed: the host may still fill it
     MsgOptions options;
     options.wait_obj = FI_WAIT_FD;
     MsgPair pair(options);
-    const std::vector<char> out(65536, 'x');
-    std::vector<char> in(out.size());
     const MsgEnd& sender = pair.client.end;
     RVT_OK(fi_recv(pair.server.ep.get(), in.data(), in.size(), nullptr, 0, nullptr));
     int fd = -1;
