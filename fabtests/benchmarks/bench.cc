@@ -21,17 +21,34 @@ constexpr std::size_t kCountFlag = 0;  // iterations of the next batch
 constexpr std::size_t kGoFlag = 1;     // number of the batch
 constexpr std::size_t kReadyFlag = 2;  // the batch that rank 1 is ready for
 constexpr std::size_t kEndFlag = 3;    // the batch that is over
+constexpr std::size_t kPingFlag = 4;   // of line_ns()
+constexpr std::size_t kPongFlag = 5;
 constexpr std::uint32_t kNoMore = 0;
 constexpr double kAfarFactor = 25;  // hosts that are apart may be emulated ones, which begin slowly
+constexpr double kLineFactor = 1.4;
+constexpr double kPlacedFactor = 4;  // shorter batches: cores stay where they are for some 50 ms
+constexpr double kPlacedLimitS = 15;
 
 void spin_until(const SharedPage::Flag& flag, std::uint32_t value,
                 const std::function<void()>& idle) {
-    const double deadline = now_s() + 30;
+    double deadline = 0;
     for (unsigned turn = 1; flag.get() != value; ++turn) {
         if (idle) idle();
         relax();
-        if ((turn & 0xfff) == 0 && now_s() > deadline) FAB_FAIL("the other rank does not come");
+        if ((turn & 0xfff) != 0) continue;
+        if (deadline == 0) deadline = now_s() + 30;
+        if (now_s() > deadline) FAB_FAIL("the other rank does not come");
     }
+}
+
+/// See kLineVariable. Returns: ns; 0: every batch counts.
+double wanted_line_ns(const Rank& self) {
+    const char* value = std::getenv(kLineVariable);
+    return value == nullptr || !self.shares_page ? 0 : std::strtod(value, nullptr);
+}
+
+bool is_about(double line, double wanted) {
+    return line <= wanted * kLineFactor && line >= wanted / kLineFactor;
 }
 
 /// Rank 0: tells the other rank how many iterations come, waits until it is ready.
@@ -64,24 +81,52 @@ void follow_afar(Rank& self, const std::function<void(std::size_t)>& body,
 void follow(Rank& self, const std::function<void(std::size_t)>& body,
             const std::function<void()>& idle) {
     auto& flags = self.page->flags;
+    const bool probes = wanted_line_ns(self) != 0;
     for (std::uint32_t batch = flags[kReadyFlag].get() + 1;; ++batch) {
         spin_until(flags[kGoFlag], batch, idle);
         const std::uint32_t count = flags[kCountFlag].get();
         flags[kReadyFlag].set(batch);
         if (count == kNoMore) return;
+        if (probes) line_ns(self, idle);
         body(count);
+        if (probes) line_ns(self, idle);
     }
 }
 
-double time_one(Rank& self, std::size_t count, const std::function<void(std::size_t)>& body,
-                const std::function<void()>& idle) {
+struct Batch {
+    double seconds;
+    bool counts;
+};
+
+Batch time_one(Rank& self, std::size_t count, const std::function<void(std::size_t)>& body,
+               const std::function<void()>& idle) {
+    const double line = wanted_line_ns(self);
     start_batch(self, static_cast<std::uint32_t>(count), idle);
+    const bool begins_there = line == 0 || is_about(line_ns(self, idle), line);
     const double start = now_s();
     body(count);
-    return now_s() - start;
+    const double seconds = now_s() - start;
+    const bool ends_there = line == 0 || is_about(line_ns(self, idle), line);
+    return {seconds, begins_there && ends_there};
 }
 
 }  // namespace
+
+double line_ns(Rank& self, const std::function<void()>& idle) {
+    constexpr int kTurns = 64;
+    SharedPage::Flag& ping = self.page->flags[kPingFlag];
+    SharedPage::Flag& pong = self.page->flags[kPongFlag];
+    double start = 0;
+    for (int turn = 0; turn <= kTurns; ++turn) {
+        const std::uint32_t value = (self.rank == 0 ? ping : pong).get() + 1;
+        if (self.rank == 0) ping.set(value);
+        // The other one may still be at its batch at first, and need progress here.
+        spin_until(self.rank == 0 ? pong : ping, value, turn == 0 ? idle : nullptr);
+        if (self.rank != 0) pong.set(value);
+        if (turn == 0) start = now_s();
+    }
+    return (now_s() - start) / kTurns / 2 * 1e9;
+}
 
 double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
                     const std::function<void()>& idle, double batch_s, int batches) {
@@ -89,20 +134,27 @@ double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
         (self.shares_page ? follow : follow_afar)(self, body, idle);
         return 0;
     }
+    const bool chooses = wanted_line_ns(self) != 0;
     if (!self.shares_page) batch_s *= kAfarFactor;
+    if (chooses) batch_s /= kPlacedFactor;
     std::size_t count = 1;
     time_one(self, count, body, idle);  // the first one pays for connections, indexes and the like
-    double last = time_one(self, count, body, idle);
+    double last = time_one(self, count, body, idle).seconds;
     for (int step = 0; step < 12 && last < batch_s / 3; ++step) {
         const double factor = std::clamp(batch_s / std::max(last, 1e-7), 1.5, 20.0);
         count = static_cast<std::size_t>(std::ceil(static_cast<double>(count) * factor));
-        last = time_one(self, count, body, idle);
+        last = time_one(self, count, body, idle).seconds;
     }
     std::vector<double> times;
-    for (int i = 0; i < batches; ++i) {
-        times.push_back(time_one(self, count, body, idle) / static_cast<double>(count));
+    const double deadline = now_s() + kPlacedLimitS;
+    while (times.size() < static_cast<std::size_t>(batches)) {
+        const Batch batch = time_one(self, count, body, idle);
+        if (batch.counts) times.push_back(batch.seconds / static_cast<double>(count));
+        if (chooses && now_s() > deadline) break;
     }
     start_batch(self, kNoMore, idle);
+    if (times.empty()) FAB_FAIL("no batch had the line of %s=%s within %g s", kLineVariable, std::getenv(kLineVariable),
+                 kPlacedLimitS);
     return median(times);
 }
 

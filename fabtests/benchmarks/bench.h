@@ -22,9 +22,20 @@ struct Measure {
     const char* argument;  ///< What the argument means; null: there is none.
 };
 
+/// Environment variable, in ns: a batch counts only where a cache line takes about that long from
+/// one rank to the other, both before it and behind it. A virtual machine's processors are moved
+/// between the threads and cores of its host, some of which share a cache and some do not: only
+/// what was measured in like places can be compared. Not set, and for ranks on two hosts: every
+/// batch counts.
+inline constexpr char kLineVariable[] = "FAB_LINE_NS";
+
+/// Both ranks call it at once; `idle` as below. Returns: on rank 0 how long a cache line takes from
+/// one to the other, in ns.
+double line_ns(Rank& self, const std::function<void()>& idle);
+
 /// Runs batches of `body(n)` on both ranks at once, n chosen so that a batch takes about `batch_s`.
 /// `idle` is called while waiting for the other rank between batches.
-/// Returns: on rank 0 the median time of one iteration in seconds; on others 0.
+/// Returns: on rank 0 the median time of one iteration in seconds of those that count; on others 0.
 double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
                     const std::function<void()>& idle, double batch_s = 0.02, int batches = 5);
 

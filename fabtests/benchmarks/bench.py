@@ -4,6 +4,11 @@
 
 The contestants of a row take turns (A B C A B C ...), so that a disturbance hits all of them; each
 turn is a pair of processes of its own, pinned to two CPUs. Medians are compared, bests shown.
+
+A virtual machine's processors are moved between the cores of its host while it runs, and what two
+processes do with each other takes two to five times as long where these share no cache. So the time
+that a cache line takes between the two is found first, and what counts is only what was measured
+while it took about that long (--line).
 """
 import argparse
 import collections
@@ -21,6 +26,8 @@ PEERS = SHM + ("ucx",)
 UCX_NAMES = {"pingpong-msg": "pingpong", "rate-msg": "rate", "wake-fd": "wake",
              "wake-sread": "wake", "wake-asleep-fd": "wake", "wake-asleep-sread": "wake"}
 LIMIT_S = 70
+LINE_VARIABLE = "FAB_LINE_NS"  # see fabtests/benchmarks/bench.h
+LINE_LOOKS = 3
 
 
 class Bound:
@@ -146,6 +153,10 @@ class Contestants:
     def has(self, name):
         return name != "ucx" or os.access(os.path.join(self.programs, "ucx_bench"), os.X_OK)
 
+    def limit(self, *words):
+        """Returns: the arguments of a measure of the machine."""
+        return [os.path.join(self.programs, "limit_bench"), self.cpus, *words]
+
     def command(self, name, row):
         """Returns: (arguments, additions to the environment)."""
         fab = [os.path.join(self.programs, "fab_bench"), "-c", self.cpus]
@@ -153,7 +164,7 @@ class Contestants:
             words = row.limits[name].split()
             if words[0] == "rvt":
                 return fab + ["-p", "rvt"] + words[1:], {}
-            return [os.path.join(self.programs, "limit_bench"), self.cpus] + words, {}
+            return self.limit(*words), {}
         if name == "ucx":
             measure = UCX_NAMES.get(row.measure[0], row.measure[0])
             return ([os.path.join(self.programs, "ucx_bench"), self.cpus, measure]
@@ -319,10 +330,27 @@ def print_counts(words, path):
           f"values in {path}")
 
 
+def choose_line(contestants, line):
+    """Has the programs count only batches during which the CPUs are as near as that."""
+    if line is None:
+        looks = [run_one(contestants.limit("placed-line"), {}) for _ in range(LINE_LOOKS)]
+        found = [ns for ns, reason in looks if reason is None]
+        if not found:
+            sys.exit(f"limit_bench placed-line: {looks[0][1]}")
+        line = min(found)
+        print(f"a cache line takes {number(line)} ns between the CPUs at their nearest: this counts",
+              flush=True)
+    if line:
+        os.environ[LINE_VARIABLE] = f"{line:g}"
+
+
 def main():
     parser = parser_of(__doc__)
     parser.add_argument("--no-plot", action="store_true", help="leave out sizes only plotted")
     parser.add_argument("--out", default="bench", help="beginning of the names of what is written")
+    parser.add_argument("--line", type=float, metavar="NS",
+                        help="count only what was measured while a cache line took about NS from one "
+                             "CPU to the other; 0: count all; default: what it takes at its best")
     options = parse(parser)
     wanted = chosen(list(rows()) + ([] if options.no_plot else list(plot_rows())), options.only)
     if options.list:
@@ -331,6 +359,7 @@ def main():
     contestants = Contestants(options)
     if not contestants.has("ucx"):
         print("ucx_bench was not built: no comparison with UCX")
+    choose_line(contestants, options.line)
     results, words = [], collections.Counter()
     for row in wanted:
         values, reasons = measure_row(row, contestants, options.repeats)
