@@ -19,9 +19,13 @@ EpSpec spec_of(std::uint64_t msg_order = 0) {
             .msg_order = msg_order};
 }
 
+// Inlined, as is post_send(): each further cache line that is stored to between two messages, be it
+// the stack's, keeps some processors from having the lines of both messages under way at once (Zen
+// 4: 3 ns of the 18 that a send takes).
 template <Kind kKind>
-void post_recv(Bench& bench, const Buffer& buffer, std::size_t offset, std::size_t size,
-               std::uint64_t tag, std::size_t context) {
+[[gnu::always_inline]] inline void post_recv(Bench& bench, const Buffer& buffer, std::size_t offset,
+                                             std::size_t size, std::uint64_t tag,
+                                             std::size_t context) {
     fid_ep* ep = bench.ep.ep;
     char* at = buffer.as() + offset;
     bench.post([&] {
@@ -34,8 +38,9 @@ void post_recv(Bench& bench, const Buffer& buffer, std::size_t offset, std::size
 
 /// Injects where the size allows, else sends. Returns: how many completions that brings.
 template <Kind kKind>
-std::size_t post_send(Bench& bench, const Buffer& buffer, std::size_t size, std::uint64_t tag,
-                      std::size_t context) {
+[[gnu::always_inline]] inline std::size_t post_send(Bench& bench, const Buffer& buffer,
+                                                    std::size_t size, std::uint64_t tag,
+                                                    std::size_t context) {
     fid_ep* ep = bench.ep.ep;
     const fi_addr_t to = bench.peer();
     if (bench.can_inject(size)) {
@@ -115,9 +120,11 @@ double rate(Rank& self, std::size_t size) {
     const auto body = [&](std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) {
             if (self.rank == 0) {
+                std::size_t reported = 0;
                 for (std::size_t m = 0; m < kRateWindow; ++m) {
-                    sent += post_send<kKind>(bench, out, size, kDataTag, 100 + m);
+                    reported += post_send<kKind>(bench, out, size, kDataTag, 100 + m);
                 }
+                sent += reported;
                 bench.wait_received(++received);
                 bench.wait_sent(sent);
                 post_recv<kKind>(bench, in, 0, size, kAckTag, 0);
