@@ -24,6 +24,10 @@ AsyncEvents::~AsyncEvents() {
 /// Makes the descriptor say whether the queue holds something.
 void AsyncEvents::show_locked() noexcept {
     has_some_.store(!queue_.empty(), std::memory_order_relaxed);  // relaxed: see may_have_some()
+    // A forked child shares the descriptor with its parent, who has another queue.
+    if (generation_ != util::fork_generation()) {
+        return;
+    }
     eventfd_t value = 0;
     // Errors can be ignored: a write to a full counter and a read of an empty one change nothing.
     [[maybe_unused]] const int ignored =

@@ -12,6 +12,7 @@
 #include "core/object.h"
 #include "rvt/types.h"
 #include "util/annotations.h"
+#include "util/fork_guard.h"
 #include "util/lock.h"
 #include "util/mutex.h"
 
@@ -52,7 +53,8 @@ class AsyncEvents {
     void show_locked() noexcept RVT_REQUIRES(lock_);
 
     const int fd_;
-    util::Mutex lock_;  // order: innermost
+    const unsigned generation_ = util::fork_generation();  // whose descriptor it is
+    util::Mutex lock_;                                     // order: innermost
     std::deque<AsyncEvent> queue_ RVT_GUARDED_BY(lock_);
     std::atomic<bool> has_some_{false};
 };

@@ -126,9 +126,18 @@ void Eq::push_cm(std::uint32_t event, fid* object, fi_info* info, std::span<cons
 
 void Eq::forget(const fid* object) noexcept {
     const std::lock_guard guard(lock);
-    const std::size_t gone =
-        std::erase_if(events, [&](const Event& event) { return event.owner == object; });
-    for (std::size_t i = 0; i < gone; ++i) {
+    std::erase_if(events, [&](const Event& event) {
+        const bool is_gone = event.owner == object;
+        if (is_gone) {
+            count_down_locked(event);
+        }
+        return is_gone;
+    });
+}
+
+/// A forked child shares the descriptor with its parent, who still has what he has counted.
+void Eq::count_down_locked(const Event& gone) noexcept {
+    if (gone.generation == util::fork_generation()) {
         eventfd_t value = 0;
         eventfd_read(wake_fd.get(), &value);
     }
@@ -137,9 +146,8 @@ void Eq::forget(const fid* object) noexcept {
 /// The oldest event has been read; what it refers to is the reader's.
 void Eq::take_locked() noexcept {
     static_cast<void>(events.front().info.release());
+    count_down_locked(events.front());
     events.pop_front();
-    eventfd_t value = 0;
-    eventfd_read(wake_fd.get(), &value);
 }
 
 ssize_t Eq::read(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags) {

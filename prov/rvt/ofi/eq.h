@@ -13,6 +13,7 @@
 #include "ofi/fid.h"
 #include "ofi/info.h"
 #include "ofi/wait.h"
+#include "util/fork_guard.h"
 
 namespace rvt::ofi {
 
@@ -50,6 +51,7 @@ class Eq {
         bool is_cm = false;  // readers may have less room than it has bytes
         const fid* owner = nullptr;
         std::unique_ptr<fi_info, InfoDeleter> info;
+        unsigned generation = util::fork_generation();  // of the process that has counted it
     };
 
     fid_eq handle{};
@@ -66,6 +68,7 @@ class Eq {
   private:
     void append(Event event);
     void take_locked() noexcept;
+    void count_down_locked(const Event& gone) noexcept;
 };
 
 /// fi_ops_fabric.eq_open.

@@ -181,6 +181,10 @@ void MsgDomain::release(MsgPortUse* use) noexcept {
     const auto found = std::ranges::find(uses_, use, &std::unique_ptr<MsgPortUse>::get);
     last = std::move(*found);
     uses_.erase(found);
+    // A forked child shares the set with its parent, whose threads still sleep on all of it.
+    if (generation_ != util::fork_generation()) {
+        return;
+    }
     if (last->is_watched) {
         epoll_ctl(wake_set_.get(), EPOLL_CTL_DEL, last->port->wake_fd(), nullptr);
     }

@@ -134,6 +134,7 @@ class MsgDomain final : public core::ProgressSource {
     std::atomic<bool> tells_last_receive_{true};
     util::UniqueFd timer_;     // runs out when something is due while everybody sleeps
     util::UniqueFd wake_set_;  // of all ports and channels, and the timer
+    const unsigned generation_ = util::fork_generation();  // whose set it is
     std::uint64_t timer_due_us_ =
         core::RcPort::kNever;  // when it runs out; under the domain's lock
 };

@@ -194,7 +194,9 @@ util::Status WaitObject::add_source(int fd) {
 
 void WaitObject::remove_source(int fd) noexcept {
     const std::lock_guard guard(lock_);
-    if (std::erase(sources_, fd) != 0 && epoll_.is_open()) {
+    // A forked child shares the set with its parent, who still sleeps on the descriptor.
+    const bool has_own_set = epoll_.is_open() && generation_ == util::fork_generation();
+    if (std::erase(sources_, fd) != 0 && has_own_set) {
         epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     }
 }

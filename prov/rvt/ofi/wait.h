@@ -21,6 +21,7 @@
 
 #include "ofi/compat.h"
 #include "util/busy_poll.h"
+#include "util/fork_guard.h"
 #include "util/status.h"
 #include "util/unique_fd.h"
 
@@ -91,6 +92,7 @@ class WaitObject {
     std::mutex lock_;  // of sources_; nobody sleeps with it
     std::vector<int> sources_;
     util::UniqueFd epoll_;
+    const unsigned generation_ = util::fork_generation();  // whose set it is
     fid_wait* wait_set_ = nullptr;
     std::unique_ptr<ConditionSignaller> signaller_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The tables of states and work requests, pair numbers, counters, groups, events.
 #include "common/check.h"
+#include "common/process.h"
 #include "core/async_events.h"
 #include "core/mcast.h"
 #include "core/pieces.h"
@@ -228,6 +229,15 @@ Test(async_events, the_descriptor_is_readable_while_events_are_queued) {
     RVT_EQ(events->poll()->type, EventType::kQpFatal);
     RVT_EQ(::poll(&readable, 1, 0), 0);
     RVT_ASSERT(not(events->wait(0).has_value()));
+}
+
+Test(async_events, the_descriptor_stays_readable_though_a_forked_child_forgets_its_events) {
+    auto events = AsyncEvents::create().take();
+    events->post({.type = EventType::kCqErr, .object = nullptr});
+    test::Process child([&](test::Process&) { _exit(events->poll().has_value() ? 0 : 1); });
+    RVT_EQ(child.wait(), 0);
+    pollfd readable{.fd = events->fd(), .events = POLLIN, .revents = 0};
+    RVT_EQ(::poll(&readable, 1, 0), 1);
 }
 
 Test(verbs_wc, a_completion_survives_its_way_through_the_shared_entry) {

@@ -3,8 +3,10 @@
 #include <chrono>
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include "common/process.h"
 #include "ofi/pair.h"
 #include "ofi/ways.h"
 
@@ -33,7 +35,7 @@ struct Member {
     explicit Member(std::uint64_t caps = FI_MSG | FI_MULTICAST | FI_SOURCE, bool has_eq = true,
                     fi_progress progress = FI_PROGRESS_UNSPEC)
         : open(ask(hints(caps, progress), own_node.c_str(), nullptr, FI_SOURCE).info) {
-        eq = open.eq();
+        eq = open.eq(with<fi_eq_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_FD; }));
         av = open.av();
         cq = open.cq(with<fi_cq_attr>([](auto& attr) {
             attr.format = FI_CQ_FORMAT_TAGGED;
@@ -180,6 +182,19 @@ RVT_DGRAM_TEST(mc, an_event_that_nobody_has_read_goes_with_its_group) {
     std::uint32_t event = 0;
     fi_eq_entry entry{};
     RVT_EQ(fi_eq_read(member.eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+}
+
+Test(mc, an_event_stays_readable_though_a_forked_child_has_left_the_group) {
+    Member member;
+    fid_mc* mc = nullptr;
+    RVT_OK(member.try_join(group_address(), 0, &mc));
+    pollfd source{-1, POLLIN, 0};
+    RVT_OK(fi_control(&member.eq->fid, FI_GETWAIT, &source.fd));
+    Process child([&](Process&) { _exit(fi_close(&mc->fid) == 0 ? 0 : 1); });
+    RVT_EQ(child.wait(), 0);
+    RVT_EQ(poll(&source, 1, 0), 1);
+    RVT_OK(fi_close(&mc->fid));
+    RVT_EQ(poll(&source, 1, 0), 0);
 }
 
 RVT_DGRAM_TEST(mc, what_cannot_be_joined_is_refused) {

@@ -6,11 +6,14 @@
 
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <latch>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/epoll_sets.h"
+#include "common/process.h"
 #include "ofi/msg_pair.h"
 #include "ofi/pair.h"
 #include "ofi/sleeper.h"
@@ -396,4 +399,37 @@ Test(waiting, who_has_not_woken_up_yet_keeps_nobody_awake_at_a_counter, .timeout
     RVT_EQ(fi_trywait(open.fabric.get(), &object, 1), -FI_EAGAIN);
     RVT_ASSERT(not(may_sleep(open, object)));
     let_go(waiter);
+}
+
+// ---- what a forked child closes ----
+
+Test(waiting, a_descriptor_wakes_though_a_forked_child_has_closed_the_endpoint, .timeout = 60) {
+    Pair pair(for_threads());
+    connect(pair);
+    int fd = -1;
+    RVT_OK(fi_control(&pair.b.cq->fid, FI_GETWAIT, &fd));
+    Process child([&](Process&) { _exit(fi_close(&pair.b.ep.release()->fid) == 0 ? 0 : 1); });
+    RVT_EQ(child.wait(), 0);
+    char in[8] = "";
+    RVT_OK(fi_recv(pair.b.ep.get(), in, 8, nullptr, FI_ADDR_UNSPEC, in));
+    fid* fids[] = {&pair.b.cq->fid};
+    RVT_OK(fi_trywait(pair.b.open.fabric.get(), fids, 1));
+    send_to_who_sleeps(pair);
+    pollfd source{fd, POLLIN, 0};
+    RVT_EQ(poll(&source, 1, 20000), 1);
+}
+
+bool is_event(int fd) {
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    return std::filesystem::read_symlink(link) == "anon_inode:[eventfd]";
+}
+
+Test(waiting, a_connection_stays_in_the_set_of_sleepers_though_a_forked_child_has_closed_it) {
+    const MsgFabric fabric(ask_msg().info);
+    MsgEnd end(fabric.fabric.get(), fabric.eq.get(), fabric.info.get());
+    RVT_OK(fi_enable(end.ep.get()));
+    const unsigned before = places_in_sets(is_event);
+    Process child([&](Process&) { _exit(fi_close(&end.ep.release()->fid) == 0 ? 0 : 1); });
+    RVT_EQ(child.wait(), 0);
+    RVT_EQ(places_in_sets(is_event), before);
 }
