@@ -104,16 +104,32 @@ class ConditionSignaller {
     }
 
     void loop() noexcept {
-        eventfd_t value = 0;
-        // relaxed: the read of the doorbell orders it.
-        while (eventfd_read(doorbell_.get(), &value) == 0 &&
-               !is_ending_.load(std::memory_order_relaxed)) {
-            pollfd sources[] = {{epoll_fd_, POLLIN, 0}, {doorbell_.get(), POLLIN, 0}};
-            while (poll(sources, 2, -1) < 0 && errno == EINTR) {
-            }
+        while (take_ring() && await_source()) {
             pthread_mutex_lock(&mutex_);
             pthread_cond_broadcast(&condition_);
             pthread_mutex_unlock(&mutex_);
+        }
+    }
+
+    /// Waits for one. Returns: false at the end.
+    bool take_ring() noexcept {
+        eventfd_t value = 0;
+        // relaxed: the read of the doorbell orders it.
+        return eventfd_read(doorbell_.get(), &value) == 0 &&
+               !is_ending_.load(std::memory_order_relaxed);
+    }
+
+    /// Who rings meanwhile is about to wait for the same. Returns: false at the end.
+    bool await_source() noexcept {
+        for (;;) {
+            pollfd sources[] = {{epoll_fd_, POLLIN, 0}, {doorbell_.get(), POLLIN, 0}};
+            const int ready = poll(sources, 2, -1);
+            if (sources[0].revents != 0 || (ready < 0 && errno != EINTR)) {
+                return true;  // after an error the application looks for itself
+            }
+            if (sources[1].revents != 0 && !take_ring()) {
+                return false;
+            }
         }
     }
 

@@ -252,6 +252,30 @@ Test(cq, its_condition_is_signalled, .timeout = 30) {
     wait_for_signal(open, cq.get(), wait);
 }
 
+int wait_for_50_ms(const fi_mutex_cond& wait) {
+    timespec end{};
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_nsec += 50'000'000;
+    end.tv_sec += end.tv_nsec / 1'000'000'000;
+    end.tv_nsec %= 1'000'000'000;
+    return pthread_cond_timedwait(wait.cond, wait.mutex, &end);
+}
+
+Test(cq, its_condition_is_not_signalled_for_who_waits_again, .timeout = 30) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_MUTEX_COND));
+    fi_mutex_cond wait{};
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &wait));
+    fid* fids[] = {&cq->fid};
+    for (int i = 0; i < 3; ++i) {
+        pthread_mutex_lock(wait.mutex);
+        RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+        RVT_EQ(wait_for_50_ms(wait), ETIMEDOUT);
+        pthread_mutex_unlock(wait.mutex);
+    }
+    wait_for_signal(open, cq.get(), wait);
+}
+
 std::set<pid_t> threads_so_far() {
     std::set<pid_t> threads;
     for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
