@@ -27,7 +27,8 @@ const char* to_string(Grade grade) noexcept {
 Registry::~Registry() = default;
 
 Registry& Registry::instance() {
-    static Registry registry;
+    static Registry& registry =
+        *new Registry;  // outlives static destruction: closing may come late
     return registry;
 }
 

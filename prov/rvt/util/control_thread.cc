@@ -21,7 +21,12 @@ constexpr const char* kThreadName = "rvt-control";
 constexpr std::uint64_t kCommandsId = 0;  // handlers count from 1
 
 Mutex current_lock;  // order: after ForkHold, so that no child finds it taken
-std::weak_ptr<ControlThread> current RVT_GUARDED_BY(current_lock);
+
+/// Outlives static destruction: the first user may come late.
+std::weak_ptr<ControlThread>& current() noexcept RVT_REQUIRES(current_lock) {
+    static auto* const kCurrent = new std::weak_ptr<ControlThread>;
+    return *kCurrent;
+}
 
 }  // namespace
 
@@ -88,7 +93,7 @@ void ControlThread::Handler::cancel_timer() noexcept {
 Result<std::shared_ptr<ControlThread>> ControlThread::acquire() {
     const ForkHold hold;
     const Guard guard(current_lock);
-    std::shared_ptr<ControlThread> thread = current.lock();
+    std::shared_ptr<ControlThread> thread = current().lock();
     if (thread != nullptr && !thread->is_inherited()) {
         return thread;
     }
@@ -99,7 +104,7 @@ Result<std::shared_ptr<ControlThread>> ControlThread::acquire() {
                  status.error() == EMFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "");
         return status;
     }
-    current = thread;
+    current() = thread;
     return thread;
 }
 

@@ -36,7 +36,12 @@ constexpr std::uintptr_t kUnmapped = 1;
 const std::uintptr_t kPageBytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
 
 Mutex current_lock;  // order: after ForkHold, so that no child finds it taken
-std::weak_ptr<MemoryWatch> current RVT_GUARDED_BY(current_lock);
+
+/// Outlives static destruction: the first user may come late.
+std::weak_ptr<MemoryWatch>& current() noexcept RVT_REQUIRES(current_lock) {
+    static auto* const kCurrent = new std::weak_ptr<MemoryWatch>;
+    return *kCurrent;
+}
 
 std::uintptr_t address_of(const void* p) noexcept {
     return reinterpret_cast<std::uintptr_t>(p);
@@ -107,7 +112,7 @@ PageRange PageRange::of(const void* address, std::size_t length) noexcept {
 Result<std::shared_ptr<MemoryWatch>> MemoryWatch::acquire() {
     const ForkHold hold;
     const Guard guard(current_lock);
-    std::shared_ptr<MemoryWatch> watch = current.lock();
+    std::shared_ptr<MemoryWatch> watch = current().lock();
     if (watch != nullptr && !watch->is_inherited()) {
         return watch;
     }
@@ -120,7 +125,7 @@ Result<std::shared_ptr<MemoryWatch>> MemoryWatch::acquire() {
                  strerrordesc_np(started.error()));
         return started;
     }
-    current = watch;
+    current() = watch;
     return watch;
 }
 

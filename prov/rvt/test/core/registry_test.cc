@@ -3,6 +3,7 @@
 #include "core/registry.h"
 
 #include "common/check.h"
+#include "common/process.h"
 #include "conform/test_segments.h"
 #include "core/context.h"
 #include "core/requirements.h"
@@ -269,4 +270,23 @@ Test(registry, the_time_of_a_device_that_is_polled_goes_on) {
     device->progress(told);
     RVT_ASSERT(told >= later);
     RVT_OK(registry.remove_device(device));
+}
+
+Test(registry, is_there_for_who_closes_during_exit) {
+    test::Process child([](test::Process&) {
+        struct Late {
+            conform::TestPort port;
+            Device* device = nullptr;
+            ~Late() {
+                Registry& registry = Registry::instance();
+                if (!registry.remove_device(device).is_ok() || !registry.devices().empty()) {
+                    _exit(1);
+                }
+            }
+        };
+        static Late late;  // before the registry: it ends after what has been made later
+        late.device = Registry::instance().add_device(info("late"), ops(), &late.port).value();
+        std::exit(0);  // NOLINT(concurrency-mt-unsafe): one thread
+    });
+    RVT_EQ(child.wait(), 0);
 }

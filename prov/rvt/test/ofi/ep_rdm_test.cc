@@ -3,15 +3,19 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include <rdma/fi_ext_rvt.h>
 
 #include "common/epoll_sets.h"
+#include "common/process.h"
 #include "ofi/pair.h"
 #include "ofi/ways.h"
 #include "util/local_addresses.h"
@@ -232,6 +236,30 @@ Test(ep_rdm, enabled_late_wakes_a_thread_that_sleeps, .timeout = 30) {
     sleeper.join();
     RVT_EQ(got, 1);
     RVT_ASSERT(entry.op_context == in);
+}
+
+/// Closes an endpoint, and opens another one, behind the destructors of what was made after it.
+struct Late {
+    std::string node;
+    std::optional<End> end;
+
+    void open() { end.emplace(EndOptions{.node = node.c_str()}); }
+    ~Late() {
+        end.reset();
+        open();
+    }
+};
+
+Test(ep_rdm, can_be_closed_and_opened_during_exit, .timeout = 60) {
+    enter_own_network();
+    Process child([](Process&) {
+        alarm(30);
+        static Late late;  // before the provider is loaded
+        late.node = default_node();
+        late.open();
+        std::exit(0);  // NOLINT(concurrency-mt-unsafe): one thread calls it
+    });
+    RVT_EQ(child.wait(), 0);
 }
 
 Test(ep_rdm, who_may_make_small_files_alone_is_short_of_memory_for_a_peer) {
