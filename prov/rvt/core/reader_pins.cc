@@ -6,6 +6,7 @@
 #include "util/cpu.h"
 
 #include <linux/membarrier.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,6 +18,19 @@ std::atomic<PinSlot*> list_head{nullptr};
 long membarrier(int command) noexcept {
     return syscall(SYS_membarrier, command, 0, 0);
 }
+
+/// In a forked child, which has one thread: those that were inside are not there, and their slots
+/// may get other owners. Nobody forks under a pin.
+void forget_pins() noexcept {
+    // relaxed: here and below, there is one thread.
+    for (PinSlot* s = list_head.load(std::memory_order_relaxed); s != nullptr; s = s->next) {
+        s->depth = 0;
+        const std::uint64_t phase = s->phase.load(std::memory_order_relaxed);
+        s->phase.store(phase + (phase & 1), std::memory_order_relaxed);  // relaxed: as above
+    }
+}
+
+[[maybe_unused]] const int kForgetsPins = pthread_atfork(nullptr, nullptr, forget_pins);
 
 bool register_membarrier() noexcept {
     return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;

@@ -4,10 +4,12 @@
 #include "core/key_table.h"
 
 #include "common/check.h"
+#include "common/process.h"
 #include "core/reader_pins.h"
 
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <limits>
 #include <set>
 #include <thread>
@@ -417,4 +419,26 @@ Test(reader_pins, no_other_thread_gets_the_slot_of_one_that_is_ending) {
     }).join();
     RVT_ASSERT(pins.own != nullptr && pins.others != nullptr);
     RVT_ASSERT(pins.own != pins.others);
+}
+
+Test(reader_pins, a_forked_child_waits_for_its_own_alone, .timeout = 60) {
+    PinSlot& slot = take_pin_slot();
+    std::latch is_inside(1);
+    std::latch may_leave(1);
+    std::thread other([&] {
+        const ReadPin pin(slot);
+        is_inside.count_down();
+        may_leave.wait();
+    });
+    is_inside.wait();
+    test::Process child([&](test::Process&) {
+        const bool are_others_gone = ReaderWait().readers_are_gone();
+        const ReadPin pin(slot);
+        _exit(are_others_gone && !ReaderWait().readers_are_gone() ? 0 : 1);
+    });
+    RVT_EQ(child.wait(), 0);
+    RVT_ASSERT(!ReaderWait().readers_are_gone());  // here it is inside
+    may_leave.count_down();
+    other.join();
+    free_pin_slot(slot);
 }
