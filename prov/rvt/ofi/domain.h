@@ -101,7 +101,7 @@ struct Domain {
 
     fid_domain handle{};
     Fabric* fabric = nullptr;
-    Eq* eq = nullptr;  // bound, for events of address vectors and regions
+    Eq* eq = nullptr;  // bound, for events of vectors, regions, and endpoints without one
     std::uint64_t eq_flags = 0;
     Users users;
     DomainLock lock;

@@ -13,6 +13,14 @@
 
 namespace rvt::ofi {
 
+/// The endpoint uses it no more; it may be none.
+template <class Object>
+void drop(Object* object) noexcept {
+    if (object != nullptr) {
+        object->users.drop();
+    }
+}
+
 /// Takes the source from each of them once, as it has joined them; they may be none.
 template <class Object>
 void leave_each(const core::ProgressSource& source, std::span<Object* const> objects) noexcept {

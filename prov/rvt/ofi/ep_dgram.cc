@@ -52,13 +52,6 @@ core::Counter* counter_of(Cntr* cntr) noexcept {
 
 // ---- close ----
 
-template <class Object>
-void drop(Object* object) noexcept {
-    if (object != nullptr) {
-        object->users.drop();
-    }
-}
-
 int ep_dgram_close(fid* self) noexcept {
     EpDgram& ep = EpDgram::from(self);
     if (ep.groups.is_any()) {

@@ -110,23 +110,13 @@ int ep_msg_close(fid* self) noexcept {
         [[maybe_unused]] const util::Status told =
             ep.request->port->rc().reject(ep.request->event.handle, {});
     }
-    for (Cq* cq : queues_of(ep)) {
-        if (cq != nullptr) {
-            cq->users.drop();
-        }
+    if (ep.event_queue() != nullptr) {
+        ep.event_queue()->forget(self);
     }
-    for (Cntr* cntr : counters_of(ep)) {
-        if (cntr != nullptr) {
-            cntr->users.drop();
-        }
-    }
-    if (ep.srx != nullptr) {
-        ep.srx->users.drop();
-    }
-    if (ep.eq != nullptr) {
-        ep.eq->forget(self);
-        ep.eq->users.drop();
-    }
+    std::ranges::for_each(queues_of(ep), drop<Cq>);
+    std::ranges::for_each(counters_of(ep), drop<Cntr>);
+    drop(ep.srx);
+    drop(ep.eq);
     Domain& domain = *ep.domain;
     domain.msg->release(ep.use);
     if (ep.bound != nullptr) {
@@ -186,8 +176,8 @@ int ep_msg_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
 
 /// What is missing before the endpoint can work, or 0.
 int check_bound(const EpMsg& ep) noexcept {
-    if (ep.eq == nullptr) {
-        RVT_WARN(kEpCtrl, "cannot enable endpoint: no event queue bound");
+    if (ep.event_queue() == nullptr) {
+        RVT_WARN(kEpCtrl, "cannot enable endpoint: no event queue bound to it or its domain");
         return -FI_ENOEQ;
     }
     const bool has_tx = ep.tx_cq != nullptr || ep.counters.send != nullptr ||
@@ -630,7 +620,7 @@ void EpMsg::Events::connected(const core::RcConnection& made,
         const MsgPort& port = *ep_.use->port;
         RVT_INFO(kEpCtrl, "connected to %s %s",
                  port.name_of(made.peer(), made.peer_service()).to_string().c_str(), port.way());
-        ep_.eq->push_cm(FI_CONNECTED, &ep_.handle.fid, nullptr, private_data);
+        ep_.event_queue()->push_cm(FI_CONNECTED, &ep_.handle.fid, nullptr, private_data);
         return 0;
     }));
 }
@@ -642,7 +632,7 @@ void EpMsg::Events::connect_failed(int error, std::span<const std::byte> private
         event.context = ep_.handle.fid.context;
         event.err = error;
         event.prov_errno = error;
-        ep_.eq->push_error(event, private_data);
+        ep_.event_queue()->push_error(event, private_data);
         return 0;
     }));
 }
@@ -650,7 +640,7 @@ void EpMsg::Events::connect_failed(int error, std::span<const std::byte> private
 void EpMsg::Events::disconnected() noexcept {
     static_cast<void>(entry([&] {
         if (!ep_.is_closing()) {
-            ep_.eq->push_cm(FI_SHUTDOWN, &ep_.handle.fid, nullptr, {});
+            ep_.event_queue()->push_cm(FI_SHUTDOWN, &ep_.handle.fid, nullptr, {});
         }
         return 0;
     }));

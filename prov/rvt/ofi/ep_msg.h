@@ -51,6 +51,8 @@ struct EpMsg {
     unsigned arm_drained_locked() noexcept;
 
     [[nodiscard]] const MsgOps* shared_receives() const noexcept;
+    /// Its own, or else that of its domain, which is bound as long: fi_domain(3), fi_domain_bind.
+    [[nodiscard]] Eq* event_queue() const noexcept { return eq != nullptr ? eq : domain->eq; }
     [[nodiscard]] core::RcPort& rc() const noexcept { return use->port->rc(); }
     /// Bytes that an extended atomic can carry; 0: the peer has none, or is not known yet.
     [[nodiscard]] std::size_t most_atomic_bytes() const noexcept {

@@ -21,13 +21,18 @@ int mc_close(fid* self) noexcept {
         const util::Guard<DomainLock> guard(mc.ep->domain->lock);
         mc.ep->endpoint.leave_locked(mc.number);
     }
-    mc.ep->eq->forget(self);  // the endpoint keeps its queue while it has groups
+    mc.eq->forget(self);
     mc.ep->groups.drop();
     delete &mc;
     return 0;
 }
 
 fi_ops mc_fid_ops = fid_ops(mc_close);
+
+/// Where its events go: fi_domain(3), fi_domain_bind.
+Eq* queue_of(const EpDgram& ep) noexcept {
+    return ep.eq != nullptr ? ep.eq : ep.domain->eq;
+}
 
 int check(const EpDgram& ep, const void* address, std::uint64_t flags) noexcept {
     if ((flags & ~std::uint64_t{FI_SEND | FI_RECV}) != 0) {
@@ -37,7 +42,7 @@ int check(const EpDgram& ep, const void* address, std::uint64_t flags) noexcept 
         RVT_WARN(kEpCtrl, "cannot join a group: the endpoint was opened without FI_MULTICAST");
         return -FI_EOPNOTSUPP;
     }
-    if (ep.eq == nullptr) {
+    if (queue_of(ep) == nullptr) {
         return -FI_ENOEQ;
     }
     if (!ep.is_enabled) {
@@ -49,6 +54,7 @@ int check(const EpDgram& ep, const void* address, std::uint64_t flags) noexcept 
 int join(EpDgram& ep, const util::SockAddr& group, std::uint64_t sides, fid_mc** mc,
          void* context) {
     auto made = std::make_unique<Mc>();
+    Eq* const eq = queue_of(ep);
     util::Result<std::uint64_t> joined = EINVAL;
     {
         const util::Guard<DomainLock> guard(ep.domain->lock);
@@ -61,13 +67,14 @@ int join(EpDgram& ep, const util::SockAddr& group, std::uint64_t sides, fid_mc**
         return to_fi(joined.status());
     }
     made->ep = &ep;
+    made->eq = eq;
     made->number = joined.value();
     made->handle.fid = {FI_CLASS_MC, context, &mc_fid_ops};
     made->handle.fi_addr = (sides & FI_SEND) != 0 ? made->number : FI_ADDR_NOTAVAIL;
     ep.groups.add();
     *mc = &made.release()->handle;
     const fi_eq_entry event{&(*mc)->fid, context, 0};
-    ep.eq->push(FI_JOIN_COMPLETE, &event, sizeof event, event.fid);
+    eq->push(FI_JOIN_COMPLETE, &event, sizeof event, event.fid);
     return 0;
 }
 

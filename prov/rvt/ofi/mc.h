@@ -9,12 +9,14 @@
 namespace rvt::ofi {
 
 struct EpDgram;
+class Eq;
 
 struct Mc {
     static Mc& from(fid* self) noexcept { return *reinterpret_cast<Mc*>(self); }
 
     fid_mc handle{};
     EpDgram* ep = nullptr;
+    Eq* eq = nullptr;          // its endpoint's, or its domain's; both keep theirs for as long
     std::uint64_t number = 0;  // what the endpoint knows the group by
 };
 

@@ -184,6 +184,17 @@ RVT_DGRAM_TEST(mc, an_event_that_nobody_has_read_goes_with_its_group) {
     RVT_EQ(fi_eq_read(member.eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
 }
 
+/// fi_domain(3), fi_domain_bind.
+RVT_DGRAM_TEST(mc, the_queue_of_its_domain_hears_of_it_where_there_is_no_other) {
+    Member member(FI_MSG | FI_MULTICAST, false);
+    RVT_OK(fi_domain_bind(member.open.domain.get(), &member.eq->fid, 0));
+    member.join().reset();
+    member.ep.reset();
+    member.cq.reset();
+    member.av.reset();
+    member.open.domain.reset();  // which keeps the queue from closing
+}
+
 Test(mc, an_event_stays_readable_though_a_forked_child_has_left_the_group) {
     Member member;
     fid_mc* mc = nullptr;

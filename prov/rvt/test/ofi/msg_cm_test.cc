@@ -455,6 +455,39 @@ RVT_MSG_TEST(msg_cm, what_is_missing_is_named) {
     RVT_EQ(fi_listen(pep.get()), -FI_ENOEQ);
 }
 
+/// fi_domain(3), fi_domain_bind.
+RVT_MSG_TEST(msg_cm, the_queue_of_its_domain_has_the_events_of_an_endpoint_without_one) {
+    const MsgFabric fabric(ask_msg().info);
+    const MsgEnd end(fabric.fabric.get(), fabric.eq.get(), fabric.info.get());
+    RVT_OK(fi_domain_bind(end.domain.get(), &fabric.eq->fid, 0));
+    const auto ep = opened<fid_ep>(
+        [&](fid_ep** e) { return fi_endpoint(end.domain.get(), fabric.info.get(), e, nullptr); });
+    RVT_EQ(fi_enable(ep.get()), -FI_ENOCQ);
+    RVT_OK(fi_ep_bind(ep.get(), &end.cq->fid, FI_TRANSMIT | FI_RECV));
+    const sockaddr_in to = nobody();
+    RVT_OK(fi_connect(ep.get(), &to, nullptr, 0));
+    const NextEvent refused = next_event(fabric.eq.get());
+    RVT_EQ(refused.error, FI_ECONNREFUSED);
+    RVT_ASSERT(refused.event.object == &ep->fid);
+}
+
+RVT_MSG_TEST(msg_cm, an_endpoint_with_a_queue_leaves_that_of_its_domain_alone) {
+    const MsgFabric fabric(ask_msg().info);
+    const auto own = opened<fid_eq>([&](fid_eq** e) {
+        fi_eq_attr attr{};
+        attr.wait_obj = FI_WAIT_UNSPEC;
+        return fi_eq_open(fabric.fabric.get(), &attr, e, nullptr);
+    });
+    const MsgEnd end(fabric.fabric.get(), own.get(), fabric.info.get());
+    RVT_OK(fi_domain_bind(end.domain.get(), &fabric.eq->fid, 0));
+    const sockaddr_in to = nobody();
+    RVT_OK(fi_connect(end.ep.get(), &to, nullptr, 0));
+    RVT_EQ(next_event(own.get()).error, FI_ECONNREFUSED);
+    std::uint32_t event = 0;
+    fi_eq_cm_entry entry{};
+    RVT_EQ(fi_eq_read(fabric.eq.get(), &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+}
+
 RVT_MSG_TEST(msg_cm, null_arguments_are_refused) {
     Asked asked;
     fid_ep* const ep = asked.client.end.ep.get();
