@@ -8,8 +8,10 @@ namespace rvt::core {
 namespace {
 
 constexpr std::size_t kSource6At = 8;
+constexpr std::size_t kDest6At = 24;
 constexpr std::size_t kIpv4At = 20;
 constexpr std::size_t kSource4At = kIpv4At + 12;
+constexpr std::size_t kDest4At = kIpv4At + 16;
 constexpr std::byte kNoOptions{0x45};  // version 4, five words
 
 /// As a header is summed: RFC 791, 3.1.
@@ -29,17 +31,27 @@ bool is_ipv4(std::span<const std::byte, kGrhBytes> grh) noexcept {
     return grh[kIpv4At] == kNoOptions && (!may_be_ipv6 || has_right_checksum(grh));
 }
 
-}  // namespace
-
-std::array<std::uint8_t, 16> grh_source(std::span<const std::byte, kGrhBytes> grh) noexcept {
+/// @param at6, at4  Where the address is in a header of either version.
+std::array<std::uint8_t, 16> gid_in(std::span<const std::byte, kGrhBytes> grh, std::size_t at6,
+                                    std::size_t at4) noexcept {
     std::array<std::uint8_t, 16> gid{};
     if (!is_ipv4(grh)) {
-        std::memcpy(gid.data(), &grh[kSource6At], gid.size());
+        std::memcpy(gid.data(), &grh[at6], gid.size());
         return gid;
     }
     gid[10] = gid[11] = 0xff;  // IPv4-mapped
-    std::memcpy(&gid[12], &grh[kSource4At], 4);
+    std::memcpy(&gid[12], &grh[at4], 4);
     return gid;
+}
+
+}  // namespace
+
+std::array<std::uint8_t, 16> grh_source(std::span<const std::byte, kGrhBytes> grh) noexcept {
+    return gid_in(grh, kSource6At, kSource4At);
+}
+
+std::array<std::uint8_t, 16> grh_dest(std::span<const std::byte, kGrhBytes> grh) noexcept {
+    return gid_in(grh, kDest6At, kDest4At);
 }
 
 }  // namespace rvt::core

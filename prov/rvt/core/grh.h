@@ -16,4 +16,7 @@ namespace rvt::core {
 /// Who has sent the datagram, as the gid of an Address.
 std::array<std::uint8_t, 16> grh_source(std::span<const std::byte, kGrhBytes> grh) noexcept;
 
+/// Where it was sent to: an address of the endpoint's, or a group's.
+std::array<std::uint8_t, 16> grh_dest(std::span<const std::byte, kGrhBytes> grh) noexcept;
+
 }  // namespace rvt::core

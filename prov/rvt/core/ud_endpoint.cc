@@ -242,7 +242,8 @@ RVT_ALWAYS_INLINE Status UdEndpoint::post_locked(const RdSend& request, const Pe
     }
     const bool has_data = has(request.flags, RdFlags::kData);
     tx_[tx_tail_ & (tx_.size() - 1)] = {.context = request.context,
-                                        .completes = has(request.flags, RdFlags::kCompletion)};
+                                        .completes = has(request.flags, RdFlags::kCompletion),
+                                        .is_to_group = is_group(request.dest)};
     const Status posted =
         qp_->post_send({.wr_id = tx_tail_,
                         .opcode = has_data ? WrOpcode::kSendImm : WrOpcode::kSend,
@@ -344,7 +345,9 @@ void UdEndpoint::report_send_locked(const TxRecord& record, WcStatus status) noe
         return;
     }
     completion_.tx_cq->emplace([&](Cqe& cqe) {
-        cqe = {.op_context = record.context, .flags = kWcMsg | kWcSend, .status = status};
+        cqe = {.op_context = record.context,
+               .flags = kWcMsg | kWcSend | (record.is_to_group ? kWcMulticast : 0),
+               .status = status};
     });
 }
 
@@ -442,9 +445,13 @@ void UdEndpoint::report_recv_locked(const RxRecord& record,
     if (completion_.rx_cq == nullptr || (!record.completes && status == WcStatus::kSuccess)) {
         return;
     }
+    // fi_cq(3): that it was sent to a group is for who asks for sources.
+    const bool is_to_group =
+        has_sources_ && has_message && !groups_.empty() && is_multicast(grh_dest(grh));
     completion_.rx_cq->emplace([&](Cqe& cqe) {
         cqe = {.op_context = record.context,
-               .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0),
+               .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0) |
+                        (is_to_group ? kWcMulticast : 0),
                .len = is_cut ? record.room : bytes,
                .buf = record.buffer,
                .data = has_data ? wc.imm : 0,

@@ -204,6 +204,7 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     struct TxRecord {
         void* context;
         bool completes;
+        bool is_to_group;
     };
     struct RxRecord {
         void* context;

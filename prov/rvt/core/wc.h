@@ -42,6 +42,7 @@ inline constexpr std::uint64_t kWcMsg = 1ull << 1;
 inline constexpr std::uint64_t kWcRma = 1ull << 2;
 inline constexpr std::uint64_t kWcTagged = 1ull << 3;
 inline constexpr std::uint64_t kWcAtomic = 1ull << 4;
+inline constexpr std::uint64_t kWcMulticast = 1ull << 5;  // sent to a group
 inline constexpr std::uint64_t kWcRead = 1ull << 8;
 inline constexpr std::uint64_t kWcWrite = 1ull << 9;
 inline constexpr std::uint64_t kWcRecv = 1ull << 10;

@@ -53,8 +53,8 @@ constexpr bool is_in_order() {
 static_assert(is_in_order());
 
 static_assert(core::kWcMsg == FI_MSG && core::kWcRma == FI_RMA && core::kWcTagged == FI_TAGGED);
-static_assert(core::kWcAtomic == FI_ATOMIC && core::kWcRead == FI_READ &&
-              core::kWcWrite == FI_WRITE);
+static_assert(core::kWcAtomic == FI_ATOMIC && core::kWcMulticast == FI_MULTICAST);
+static_assert(core::kWcRead == FI_READ && core::kWcWrite == FI_WRITE);
 static_assert(core::kWcRecv == FI_RECV && core::kWcSend == FI_SEND &&
               core::kWcMultiRecv == FI_MULTI_RECV);
 static_assert(core::kWcRemoteRead == FI_REMOTE_READ && core::kWcRemoteWrite == FI_REMOTE_WRITE);

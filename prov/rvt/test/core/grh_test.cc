@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Who a datagram is from, by the header in front of it.
+// Who a datagram is from, and where to, by the header in front of it.
 #include "core/grh.h"
 
 #include "common/check.h"
@@ -19,6 +19,10 @@ using Grh = std::array<std::byte, kGrhBytes>;
 
 std::string source_of(const Grh& grh) {
     return to_sock_addr({.gid = grh_source(grh), .port = 1}).to_string();
+}
+
+std::string dest_of(const Grh& grh) {
+    return to_sock_addr({.gid = grh_dest(grh), .port = 1}).to_string();
 }
 
 /// 192.0.2.7 to 198.51.100.9, with the checksum that belongs to it.
@@ -63,4 +67,12 @@ Test(grh, believes_an_ipv4_header_behind_any_bytes_by_its_checksum) {
     cr_assert(source_of(grh) == "192.0.2.7:1", "%s", source_of(grh).c_str());
     grh[31] ^= std::byte{1};
     cr_assert(source_of(grh) != "192.0.2.7:1", "%s", source_of(grh).c_str());
+}
+
+Test(grh, names_the_destination_of_a_header_of_either_version) {
+    cr_assert(dest_of(ipv4()) == "198.51.100.9:1", "%s", dest_of(ipv4()).c_str());
+    Grh grh = ipv6();
+    constexpr std::uint8_t kGroup[] = {0xff, 0x0e};
+    std::memcpy(&grh[24], kGroup, sizeof kGroup);
+    cr_assert(dest_of(grh) == "[ff0e::]:1", "%s", dest_of(grh).c_str());
 }

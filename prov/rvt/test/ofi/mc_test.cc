@@ -79,6 +79,14 @@ struct Member {
         RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, 10'000), 1);
         return entry;
     }
+    fi_addr_t number_of(const Member& other) {
+        sockaddr_in name{};
+        std::size_t bytes = sizeof name;
+        RVT_OK(fi_getname(&other.ep->fid, &name, &bytes));
+        fi_addr_t number = FI_ADDR_UNSPEC;
+        RVT_EQ(fi_av_insert(av.get(), &name, 1, &number, 0, nullptr), 1);
+        return number;
+    }
     bool is_silent() {
         fi_cq_tagged_entry entry{};
         return fi_cq_sread(cq.get(), &entry, 1, nullptr, 50) == -FI_EAGAIN;
@@ -139,6 +147,21 @@ RVT_DGRAM_TEST(mc, the_flag_of_multicast_goes_with_groups) {
     const fi_msg msg{&one, nullptr, 1, fi_mc_addr(sending.get()), nullptr, 0};
     RVT_OK(fi_sendmsg(sender.ep.get(), &msg, FI_MULTICAST));
     RVT_EQ(member.next().len, 3);
+}
+
+RVT_DGRAM_TEST(mc, completions_say_what_came_from_or_went_to_a_group) {
+    Member sender;
+    Member member;
+    const auto sending = sender.join(FI_SEND);
+    const auto receiving = member.join(FI_RECV);
+    member.recv();
+    RVT_OK(fi_send(sender.ep.get(), "x", 1, nullptr, fi_mc_addr(sending.get()), nullptr));
+    RVT_EQ(member.next().flags, FI_MSG | FI_RECV | FI_MULTICAST);
+    RVT_EQ(sender.next().flags, FI_MSG | FI_SEND | FI_MULTICAST);
+    member.recv();
+    RVT_OK(fi_send(sender.ep.get(), "x", 1, nullptr, sender.number_of(member), nullptr));
+    RVT_EQ(sender.next().flags, FI_MSG | FI_SEND);  // which finds the member first
+    RVT_EQ(member.next().flags, FI_MSG | FI_RECV);
 }
 
 RVT_DGRAM_TEST(mc, a_side_that_was_not_joined_does_not_work) {
