@@ -42,6 +42,12 @@ util::Status open_set(util::UniqueFd& set, std::initializer_list<int> fds) {
     return added;
 }
 
+/// To know that of the own address takes no descriptor.
+util::Result<bool> is_on_host(const util::SockAddr& address, util::SockAddr own) {
+    own.port = address.port;
+    return address == own ? util::Result<bool>(true) : util::is_local_address(address);
+}
+
 }  // namespace
 
 // ---- life ----
@@ -197,10 +203,13 @@ void RdmStation::close_wire() noexcept {
 // ---- connections ----
 
 void RdmStation::connect(const util::SockAddr& address) {
-    if (util::is_local_address(address)) {
+    const auto is_local = is_on_host(address, this->address());
+    if (is_local.is_ok() && is_local.value()) {
         shm::Station::connect(address);
     } else if (flows_ != nullptr && address.family == this->address().family) {
-        flows_->connect(core::to_address(address));
+        flows_->connect(core::to_address(address));  // also where it is not known: they lead there
+    } else if (!is_local.is_ok()) {
+        connect_failed(core::to_address(address), is_local.error());
     } else {
         RVT_WARN(kEpCtrl, "%s cannot reach %s: it has an address of this host only",
                  this->address().to_string().c_str(), address.to_string().c_str());

@@ -55,11 +55,16 @@ bool is_formatted(const char* node) noexcept {
     return node != nullptr && SockAddr::is_formatted(node);
 }
 
+bool is_known_as_local(const SockAddr& address) {
+    const Result<bool> is_local = util::is_local_address(address);
+    return is_local.is_ok() && is_local.value();
+}
+
 /// Takes the first address that the name has on this host, else if it may be elsewhere the first.
 Result<SockAddr> choose(const addrinfo* all, bool must_be_local) {
     for (const addrinfo* one = all; one != nullptr; one = one->ai_next) {
         const Result<SockAddr> address = SockAddr::from(one->ai_addr, one->ai_addrlen);
-        if (address.is_ok() && util::is_local_address(address.value())) {
+        if (address.is_ok() && is_known_as_local(address.value())) {
             return address;
         }
     }
@@ -110,7 +115,7 @@ Lookup resolve(const Name& name, int family) {
         if (family != AF_UNSPEC && address.value().family != family) {
             return {EINVAL, "the family that addr_format names"};
         }
-        const bool is_usable = !name.must_be_local || util::is_local_address(address.value());
+        const bool is_usable = !name.must_be_local || is_known_as_local(address.value());
         return {is_usable ? address : Result<SockAddr>(EADDRNOTAVAIL), "addresses of this host"};
     }
     if (name.node == nullptr) {
@@ -214,7 +219,7 @@ class Resolver {
         if (!address.is_ok()) {
             answer_.refusal =
                 Refusal{what, "an address of another form", "sockaddr_in, sockaddr_in6 or text"};
-        } else if (must_be_local && !util::is_local_address(address.value())) {
+        } else if (must_be_local && !is_known_as_local(address.value())) {
             answer_.refusal = Refusal{what, address.value().to_string(), "addresses of this host"};
         } else if (family_ != AF_UNSPEC && address.value().family != family_) {
             answer_.refusal =

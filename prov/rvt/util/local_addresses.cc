@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <iterator>
 #include <memory>
@@ -21,9 +22,18 @@ namespace {
 
 using InterfaceList = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
 
-InterfaceList all_interfaces() {
+Result<InterfaceList> ask_for_interfaces() {
     ifaddrs* all = nullptr;
-    return {getifaddrs(&all) == 0 ? all : nullptr, &freeifaddrs};
+    if (getifaddrs(&all) != 0) {
+        return errno;
+    }
+    return InterfaceList(all, &freeifaddrs);
+}
+
+/// None where the system cannot be asked.
+InterfaceList all_interfaces() {
+    auto asked = ask_for_interfaces();
+    return asked.is_ok() ? asked.take() : InterfaceList(nullptr, &freeifaddrs);
 }
 
 std::optional<SockAddr> address_of(const ifaddrs& interface) {
@@ -34,6 +44,19 @@ std::optional<SockAddr> address_of(const ifaddrs& interface) {
         interface.ifa_addr->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
     const Result<SockAddr> own = SockAddr::from(interface.ifa_addr, bytes);
     return own.is_ok() ? std::optional(own.value()) : std::nullopt;
+}
+
+/// Whether one of these interfaces has it, of that name unless it is empty.
+bool has_address(const InterfaceList& all, std::string_view interface, const SockAddr& address) {
+    SockAddr host = address;
+    host.port = 0;
+    for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
+        const auto own = address_of(*one);
+        if (own && *own == host && (interface.empty() || interface == one->ifa_name)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool is_link_local(const SockAddr& address) {
@@ -115,21 +138,16 @@ std::vector<Candidate> candidates(int family) {
 
 }  // namespace
 
-bool is_local_address(const SockAddr& address) {
-    return address.is_any() || address.is_loopback() || is_address_of({}, address);
+Result<bool> is_local_address(const SockAddr& address) {
+    if (address.is_any() || address.is_loopback()) {
+        return true;
+    }
+    const auto all = ask_for_interfaces();
+    return all.is_ok() ? Result<bool>(has_address(all.value(), {}, address)) : all.status();
 }
 
 bool is_address_of(std::string_view interface, const SockAddr& address) {
-    SockAddr host = address;
-    host.port = 0;
-    const InterfaceList all = all_interfaces();
-    for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
-        const auto own = address_of(*one);
-        if (own && *own == host && (interface.empty() || interface == one->ifa_name)) {
-            return true;
-        }
-    }
-    return false;
+    return has_address(all_interfaces(), interface, address);
 }
 
 std::optional<SockAddr> source_towards(const SockAddr& dest) {

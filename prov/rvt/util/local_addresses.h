@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "util/sock_addr.h"
+#include "util/status.h"
 
 namespace rvt::util {
 
 /// Whether packets to this address stay on this host, in this network namespace. The wildcard
-/// counts too.
-bool is_local_address(const SockAddr& address);
+/// counts too. Returns: EMFILE, ENFILE, ENOMEM where the system cannot be asked; it is not for
+/// loopback addresses.
+Result<bool> is_local_address(const SockAddr& address);
 
 /// Whether the interface of this name has this address, with any port and with the scope that it
 /// names, if any. No name: any interface.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The life of an RDM endpoint: binding, enabling, names, options, aliases, closing.
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -274,6 +275,36 @@ Test(ep_rdm, who_may_make_small_files_alone_is_short_of_memory_for_a_peer) {
     RVT_EQ(error, FI_ENOMEM);
 }
 
+/// What sends end with, to its own address and to one that may be of this host.
+std::array<int, 2> errors_without_descriptors(Pair& pair) {
+    sockaddr_in other{};
+    other.sin_family = AF_INET;
+    other.sin_port = htons(9);
+    other.sin_addr.s_addr = inet_addr("192.0.2.9");
+    fi_addr_t number = FI_ADDR_UNSPEC;
+    RVT_EQ(fi_av_insert(pair.a.av.get(), &other, 1, &number, 0, nullptr), 1);
+    rlimit limit{};
+    RVT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+    RVT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    std::array<int, 2> errors{};
+    pair.post([&] { return fi_send(pair.a.ep.get(), "", 1, nullptr, pair.a.peer, nullptr); });
+    errors[0] = pair.a.next_error().err;
+    pair.post([&] { return fi_send(pair.a.ep.get(), "", 1, nullptr, number, nullptr); });
+    errors[1] = pair.a.next_error().err;
+    RVT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);  // the test runner wants some too
+    return errors;
+}
+
+Test(ep_rdm, without_descriptors_is_short_of_memory_for_a_peer_of_its_host, .timeout = 60) {
+    RVT_ASSERT(enter_own_network());
+    setenv("FI_RVT_ROCE", "0", 1);
+    Pair pair({.node = "192.0.2.1"});
+    const std::array<int, 2> errors = errors_without_descriptors(pair);
+    RVT_EQ(errors[0], FI_ENOMEM);
+    RVT_EQ(errors[1], FI_ENOMEM);
+}
+
 Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
     const Opened open;
     const auto ep = endpoint(open);
@@ -284,7 +315,7 @@ Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
     RVT_OK(fi_getname(&ep->fid, &name, &bytes));
     RVT_NE(name.sin_port, 0);
     const auto own = rvt::util::SockAddr::from(reinterpret_cast<sockaddr*>(&name), bytes);
-    RVT_ASSERT(rvt::util::is_local_address(own.value()) && !own.value().is_any());
+    RVT_ASSERT(rvt::util::is_local_address(own.value()).value() && !own.value().is_any());
 }
 
 Test(ep_rdm, takes_the_port_that_was_asked_for) {

@@ -8,6 +8,7 @@
 
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 
 #include <criterion/criterion.h>
 
@@ -126,12 +127,24 @@ Test(local_addresses, that_are_link_local_are_those_of_the_interface_that_they_n
     host.add("eth1");
     ip("addr add fe80::77/64 dev eth0 nodad");
     SockAddr address = SockAddr::from_string("[fe80::77]:1").value();
-    RVT_ASSERT(is_local_address(address));
+    RVT_ASSERT(is_local_address(address).value());
     address.scope_id = if_nametoindex("eth0");
     RVT_ASSERT(is_address_of("eth0", address));
     address.scope_id = if_nametoindex("eth1");
     RVT_ASSERT(!is_address_of("eth0", address));
-    RVT_ASSERT(!is_local_address(address));
+    RVT_ASSERT(!is_local_address(address).value());
+}
+
+Test(local_addresses, are_not_known_without_descriptors_but_for_those_of_the_loopback) {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    const auto loopback = is_local_address(SockAddr::from_string("127.0.0.1:1").value());
+    const auto other = is_local_address(SockAddr::from_string("192.0.2.9:1").value());
+    setrlimit(RLIMIT_NOFILE, &limit);  // the test runner wants some too
+    RVT_ASSERT(loopback.is_ok() && loopback.value());
+    RVT_EQ(other.error(), EMFILE);
 }
 
 Test(local_addresses, of_a_named_interface_is_taken_whatever_it_is, .timeout = 30) {
