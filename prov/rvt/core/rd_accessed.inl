@@ -41,6 +41,35 @@ inline WcStatus to_wc_status(util::Status copied) noexcept {
     return copied.is_ok() ? WcStatus::kSuccess : WcStatus::kRemOpErr;
 }
 
+/// A segment of a peer's access has come. Those of an operation come in a row, but are not over in
+/// one: the data of a read waits for room. Returns: the flags by which it is reported; the last one
+/// of an operation of which one has been refused counts for its region alone.
+template <class Lock, class Host>
+std::uint8_t RdEngine<Lock, Host>::note_segment(Peer& peer, std::uint64_t operation,
+                                                std::uint8_t flags) noexcept {
+    const bool is_last = (flags & wire::kLast) != 0;
+    const bool is_refused = operation == peer.open_access && peer.has_refused_segment;
+    peer.open_access = is_last ? 0 : operation;
+    peer.has_refused_segment = is_refused && !is_last;
+    return is_refused && is_last ? wire::kEvent : flags;
+}
+
+/// The last segment is not to be reported, whether it is still to come or waits with its data.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::note_refused(Peer& peer, std::uint64_t operation) noexcept {
+    if (operation == peer.open_access) {
+        peer.has_refused_segment = true;
+    }
+    for (RdResponse& response : peer.responses) {
+        if (response.operation != operation) {
+            break;  // only one whose data was the next to leave is refused behind its last segment
+        }
+        if ((response.flags & wire::kLast) != 0) {
+            response.flags = wire::kEvent;
+        }
+    }
+}
+
 /// Tells the initiator how its access ended, and the key to use when it copies by itself.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus status,
@@ -51,28 +80,23 @@ void RdEngine<Lock, Host>::answer(Peer& peer, std::uint64_t operation, WcStatus 
         own = found.is_ok() ? found.value() : 0;
     }
     if (status != WcStatus::kSuccess && operation != 0) {
-        peer.refused_access = operation;
+        note_refused(peer, operation);
     }
     const RdOutcome outcome{.status = static_cast<std::uint32_t>(status), .key = own};
     reply(peer, RdOp::kAccessDone, 0, operation, &outcome, sizeof outcome);
 }
 
 /// Counts a finished segment of a peer's access for its region, and with the last one the access,
-/// which is reported if it carried data, unless a segment before it was refused. What both reads
-/// and writes counts as a read here, and as a write of the region.
+/// which is reported if it carried data. What both reads and writes counts as a read here, and as a
+/// write of the region.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::report_access(Peer& peer, const RdAccess& access, std::uint8_t flags,
-                                         std::uint64_t data, std::uint64_t wc_flags) noexcept {
+void RdEngine<Lock, Host>::report_access(const Peer& peer, const RdAccess& access,
+                                         std::uint8_t flags, std::uint64_t data,
+                                         std::uint64_t wc_flags) noexcept {
     if (keys_.accessed != nullptr && (flags & (wire::kLast | wire::kEvent)) != 0) {
         keys_.accessed(keys_.accessed_context, access.key, wc_flags);
     }
     if ((flags & wire::kLast) == 0) {
-        return;
-    }
-    // Segments of an operation come in a row: with a last one what was refused before is over, and
-    // its number may be another one's some day.
-    const std::uint64_t refused = std::exchange(peer.refused_access, 0);
-    if (refused != 0 && access.operation == refused) {
         return;
     }
     Counter* const counter =
@@ -100,6 +124,7 @@ bool RdEngine<Lock, Host>::on_write_line(Peer& peer, const Arrival& arrival) noe
     if (access.length != arrival.length() - sizeof access) {
         return false;
     }
+    const std::uint8_t flags = note_segment(peer, access.operation, arrival.flags());
     const ReadPin pin(pin_);
     const KeyHit hit = lookup(access, Access::kRemoteWrite);
     WcStatus status = to_wc_status(hit.verdict);
@@ -107,7 +132,7 @@ bool RdEngine<Lock, Host>::on_write_line(Peer& peer, const Arrival& arrival) noe
         status = to_wc_status(copy_to_region(hit, 0, message + sizeof access, access.length));
     }
     if (status == WcStatus::kSuccess) {
-        report_access(peer, access, arrival.flags(), arrival.data(), kWcRma | kWcRemoteWrite);
+        report_access(peer, access, flags, arrival.data(), kWcRma | kWcRemoteWrite);
         if (access.operation == 0) {
             return true;  // nobody waits
         }
@@ -124,7 +149,7 @@ bool RdEngine<Lock, Host>::on_write(Peer& peer, const Arrival& arrival) noexcept
     }
     std::memcpy(&write.access, arrival.payload(), sizeof write.access);
     write.data = arrival.data();
-    write.flags = arrival.flags();
+    write.flags = note_segment(peer, write.access.operation, arrival.flags());
     write.done = 0;
     write.status = WcStatus::kSuccess;
     write.is_active = true;
@@ -171,13 +196,14 @@ bool RdEngine<Lock, Host>::on_read(Peer& peer, const Arrival& arrival) noexcept 
         return false;
     }
     arrival.copy_payload(&access, sizeof access);
+    const auto asked = static_cast<std::uint8_t>(arrival.flags() & ~wire::kHasData);
+    const std::uint8_t flags = note_segment(peer, access.operation, asked);
     const ReadPin pin(pin_);
     const KeyHit hit = lookup(access, Access::kRemoteRead);
     if (!hit.is_ok()) {
         answer(peer, access.operation, to_wc_status(hit.verdict), access.key);
         return true;
     }
-    const auto flags = static_cast<std::uint8_t>(arrival.flags() & ~wire::kHasData);
     if (access.length <= Path::kMaxLinePayload && peer.responses.empty()) {
         std::byte line[Path::kMaxLinePayload];
         const Status copied = copy_from_region(hit, 0, line, access.length);
@@ -305,6 +331,7 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
                           .address = header.address,
                           .length = bytes,
                           .operation = header.operation};
+    const std::uint8_t flags = note_segment(peer, header.operation, arrival.flags());
     const ReadPin pin(pin_);
     const KeyHit hit = lookup(access, rights);
     DeviceMemory* device = nullptr;
@@ -346,7 +373,7 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
     // Whatever brings something back is a read, fi_endpoint(3); most of it writes as well.
     const std::uint64_t wc_flags =
         kWcAtomic | (is_base ? 0 : kWcRemoteRead) | (is_read ? 0 : kWcRemoteWrite);
-    report_access(peer, access, arrival.flags(), arrival.data(), wc_flags);
+    report_access(peer, access, flags, arrival.data(), wc_flags);
     if (is_base) {
         answer(peer, header.operation, WcStatus::kSuccess, header.key);
     } else {

@@ -440,7 +440,8 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.head_for = 0;
     peer.until_head = 0;
     peer.write = {};
-    peer.refused_access = 0;
+    peer.open_access = 0;
+    peer.has_refused_segment = false;
     peer.has_keys_view = peer.is_held = peer.has_refused_share = peer.is_gone = false;
     peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
     peer.has_quiet_writes = false;
@@ -476,8 +477,8 @@ void RdEngine<Lock, Host>::left(Peer& peer) noexcept {
     std::erase(remote_, &peer);
     peer.nic_regions.clear();
     peer.knows_nic_keys = false;
-    peer.is_held = peer.has_refused_share = false;
-    peer.refused_access = 0;
+    peer.is_held = peer.has_refused_share = peer.has_refused_segment = false;
+    peer.open_access = 0;
     peer.has_quiet_writes = false;
     peer.quiet_writes = 0;
     const auto begin_anew = [&](RdTxOp& op) {

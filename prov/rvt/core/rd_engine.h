@@ -381,8 +381,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                         const Arrival& arrival) noexcept;
     void answer_atomic(Peer& peer, const RdAccess& access, const std::byte* result,
                        std::size_t bytes) noexcept;
-    void report_access(Peer& peer, const RdAccess& access, std::uint8_t flags, std::uint64_t data,
-                       std::uint64_t wc_flags) noexcept;
+    std::uint8_t note_segment(Peer& peer, std::uint64_t operation, std::uint8_t flags) noexcept;
+    void note_refused(Peer& peer, std::uint64_t operation) noexcept;
+    void report_access(const Peer& peer, const RdAccess& access, std::uint8_t flags,
+                       std::uint64_t data, std::uint64_t wc_flags) noexcept;
     void respond(Peer& peer, RdResponse response) noexcept;
     bool run_response(Peer& peer, RdResponse& response) noexcept;
     void answer(Peer& peer, std::uint64_t operation, WcStatus status, std::uint64_t key) noexcept;

@@ -159,7 +159,8 @@ struct RdPeerBase {
     RdTxQueue jobs;                    // messages that the peer has asked for
     RdTxQueue lent;                    // done but for their buffers, which the path still names
     RdIncomingWrite write;
-    std::uint64_t refused_access = 0;  // the peer's operation of which a segment was refused last
+    std::uint64_t open_access = 0;     // the peer's operation of which further segments are to come
+    bool has_refused_segment = false;  // of that
     std::deque<RdReply> replies;
     std::deque<RdResponse> responses;
     // What its NIC reaches, by the key of an access. Without rights: asked for, or refused.

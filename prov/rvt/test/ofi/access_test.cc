@@ -56,16 +56,27 @@ ssize_t add_to(Pair& pair, std::uint64_t& operand, std::uint64_t at = 0) {
                      nullptr);
 }
 
-/// A write of several pieces from one buffer.
+constexpr std::size_t kLarge = std::size_t{16} << 20;  // more than there is room for in a ring
+
+/// A write from one buffer to several pieces, or a read into it.
+template <class Access>
+ssize_t access_pieces(Access access, Pair& pair, std::span<const fi_rma_iov> pieces,
+                      std::uint64_t flags = 0, std::uint64_t data = 0) {
+    static std::vector<char> own(kLarge + kPage, 'x');
+    const iovec local{own.data(), std::accumulate(pieces.begin(), pieces.end(), std::size_t{0},
+                                                  [](std::size_t sum, const fi_rma_iov& piece) {
+                                                      return sum + piece.len;
+                                                  })};
+    const fi_msg_rma msg{&local,        nullptr,       1,          pair.a.peer,
+                         pieces.data(), pieces.size(), own.data(), data};
+    return access(pair.a.ep.get(), &msg, flags);
+}
 ssize_t write_pieces(Pair& pair, std::span<const fi_rma_iov> pieces, std::uint64_t flags = 0,
                      std::uint64_t data = 0) {
-    static char out[64] = "what is written to several places";
-    const iovec from{out, std::accumulate(pieces.begin(), pieces.end(), std::size_t{0},
-                                          [](std::size_t sum, const fi_rma_iov& piece) {
-                                              return sum + piece.len;
-                                          })};
-    const fi_msg_rma msg{&from, nullptr, 1, pair.a.peer, pieces.data(), pieces.size(), out, data};
-    return fi_writemsg(pair.a.ep.get(), &msg, flags);
+    return access_pieces(fi_writemsg, pair, pieces, flags, data);
+}
+ssize_t read_pieces(Pair& pair, std::span<const fi_rma_iov> pieces) {
+    return access_pieces(fi_readmsg, pair, pieces);
 }
 
 /// Small, of some packets, and large ones.
@@ -251,6 +262,66 @@ Test(access, a_write_of_which_a_piece_is_refused_brings_no_data) {
     pair.post([&] { return write_pieces(pair, {pieces + 1, 1}, FI_REMOTE_CQ_DATA, 8); });
     RVT_EQ(pair.b.next().data, 8);
     RVT_EQ(fi_cntr_read(pair.b.cntrs[5].get()), 1);
+}
+
+/// The read is over when its data has left, which is while the write behind it arrives.
+Test(access, a_write_of_which_a_piece_is_refused_brings_no_data_though_a_read_ends_meanwhile) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_RMA_EVENT;
+    Pair pair(options);
+    std::vector<char> source(kLarge / 4);
+    std::vector<char> target(kLarge);
+    const auto from = pair.b.reg(source.data(), source.size(), kAll, 2);
+    const auto to = pair.b.reg(target.data(), target.size(), kAll, 3);
+    std::vector<char> in(source.size());
+    pair.post([&] {
+        return fi_read(pair.a.ep.get(), in.data(), in.size(), nullptr, pair.a.peer, 0, 2, nullptr);
+    });
+    const fi_rma_iov pieces[] = {{0, 4, 1}, {0, kLarge, 3}};
+    pair.post([&] { return write_pieces(pair, pieces, FI_REMOTE_CQ_DATA, 7); });
+    RVT_EQ(pair.a.next().flags, FI_RMA | FI_READ);
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+    RVT_ASSERT(pair.b.is_quiet());
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[4].get()), 1);
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[5].get()), 0);
+}
+
+/// The write is executed while the data of the other piece waits for room.
+Test(access, a_read_of_which_a_piece_is_refused_is_not_counted_though_a_write_ends_meanwhile) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_RMA_EVENT;
+    Pair pair(options);
+    std::vector<char> source(kLarge);
+    const auto mr = pair.b.reg(source.data(), source.size(), kAll, 2);
+    const fi_rma_iov pieces[] = {{0, 4, 1}, {0, kLarge, 2}};
+    pair.post([&] { return read_pieces(pair, pieces); });
+    pair.post(
+        [&] { return fi_write(pair.a.ep.get(), "w", 2, nullptr, pair.a.peer, 0, 2, nullptr); });
+    pair.until([&] { return fi_cntr_read(pair.b.cntrs[5].get()) == 1; });
+    RVT_EQ(pair.a.next().flags, FI_RMA | FI_WRITE);
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[4].get()), 0);
+}
+
+/// The region of its first piece is closed when the second one has been asked for.
+Test(access, a_read_of_which_a_piece_fails_late_is_not_counted) {
+    EndOptions options;
+    options.caps = FI_RMA | FI_RMA_EVENT;
+    Pair pair(options);
+    std::vector<char> source(kLarge);
+    char other[8] = "";
+    auto mr = pair.b.reg(source.data(), source.size(), kAll, 1);
+    const auto rest = pair.b.reg(other, sizeof other, kAll, 2);
+    const fi_rma_iov pieces[] = {{0, kLarge, 1}, {0, sizeof other, 2}};
+    pair.post([&] { return read_pieces(pair, pieces); });
+    pair.a.drive_other();
+    mr.reset();
+    RVT_EQ(pair.a.next_error().err, FI_EACCES);
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[4].get()), 0);
+    const fi_rma_iov both[] = {pieces[1], pieces[1]};
+    pair.post([&] { return read_pieces(pair, both); });
+    pair.a.next();
+    RVT_EQ(fi_cntr_read(pair.b.cntrs[4].get()), 1);
 }
 
 Test(access, atomics_of_each_kind_do_what_they_say) {
