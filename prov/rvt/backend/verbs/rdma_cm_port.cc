@@ -328,7 +328,7 @@ void RdmaCmPort::note_failure(core::RcConnection& which) noexcept {
     RdmaCmConnection& connection = own(which);
     const util::Guard guard(lock_);
     if (connection.state() == State::kOpen || connection.state() == State::kAccepted) {
-        end_locked(connection);
+        end_failed_locked(connection);
     }
 }
 
@@ -544,6 +544,14 @@ void RdmaCmPort::end_locked(RdmaCmConnection& connection) {
     connection.user_.disconnected();
 }
 
+/// Of one that works. What has failed may be a request of a peer whose word that it is ready is
+/// still on its way: the user is told that the connection is there before it is told that it is
+/// not.
+void RdmaCmPort::end_failed_locked(RdmaCmConnection& connection) {
+    opened_locked(connection, {});
+    end_locked(connection);
+}
+
 // ---- the end of the device ----
 
 /// What is posted comes back with errors. A device that does not do even that is gone.
@@ -610,7 +618,7 @@ void RdmaCmPort::end_if_failed_locked(RdmaCmConnection& connection) {
     if (is_up && connection.qp().state() == QpState::kErr) {
         connection.has_failed_ = true;
         connection.deadline_us_ = device().now_us() + kFlushUs;
-        end_locked(connection);
+        end_failed_locked(connection);
     }
 }
 

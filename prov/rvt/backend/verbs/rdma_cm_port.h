@@ -139,6 +139,7 @@ class RdmaCmPort final : public core::RcPort {
     void fail_locked(RdmaCmConnection& connection, int error,
                      std::span<const std::byte> private_data) RVT_REQUIRES(lock_);
     void end_locked(RdmaCmConnection& connection) RVT_REQUIRES(lock_);
+    void end_failed_locked(RdmaCmConnection& connection) RVT_REQUIRES(lock_);
     Status flush_locked(RdmaCmConnection& connection) noexcept RVT_REQUIRES(lock_);
     static void lose(RdmaCmConnection& connection) noexcept;
     void end_all_locked() RVT_REQUIRES(lock_);

@@ -428,6 +428,32 @@ Test(nic_cm, an_accepted_connection_that_does_not_come_about_has_its_event) {
     }
 }
 
+/// What the peer sends may come before the word that it is ready.
+Test(nic_cm, an_accepted_connection_is_there_before_it_fails) {
+    CmWorld on;
+    Endpoints with;
+    Listener listener(with);
+    RVT_EQ(fi_listen(listener.pep), 0);
+    for (const bool is_receive : {false, true}) {
+        fid_ep* const ep = open_with_receives(with, listener.request());
+        RVT_EQ(fi_accept(ep, nullptr, 0), 0);
+        const std::uint32_t pair = on.mock.last_pair->qp_num;
+        if (is_receive) {
+            on.mock.finish(pair, true, IBV_WC_LOC_LEN_ERR);
+            fi_cq_entry entry{};
+            RVT_EQ(fi_cq_read(with.cq, &entry, 1), -FI_EAVAIL);
+        } else {
+            on.mock.fail_pair(pair);
+            on.nic->take_events();
+            on.port->cm().check_deadlines();
+        }
+        RVT_EQ(with.event(ep), -FI_CONNECTED);
+        RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+        report(RDMA_CM_EVENT_ESTABLISHED);
+        RVT_EQ(with.event(ep), 0);
+    }
+}
+
 Test(nic_cm, a_request_beyond_the_backlog_is_refused) {
     CmWorld on;
     Endpoints with;
