@@ -119,10 +119,15 @@ SegmentChannel::SegmentChannel(const util::SockAddr& peer) noexcept : peer_(peer
 }
 
 void SegmentChannel::open(std::unique_ptr<Peering> peering) noexcept {
-    link_ = peering->link;
     const util::Guard guard(send_lock_);
+    link_ = peering->link;
     path_.open(std::move(peering));
     set_state(State::kOpen);
+}
+
+void SegmentChannel::note_gone(std::uint64_t link) noexcept {
+    const util::Guard guard(send_lock_);
+    is_gone_ = is_gone_ || link_ == link;
 }
 
 std::size_t SegmentChannel::fail() noexcept {
@@ -250,7 +255,7 @@ bool SegmentChannel::has_key_view() noexcept {
 Status SegmentChannel::access(Station& mark, const PeerMemory& peer, const iovec& local,
                               std::uint64_t length, bool is_write) noexcept {
     const util::Guard guard(send_lock_);
-    if (state() != State::kOpen || !has_key_view() ||
+    if (state() != State::kOpen || is_gone_ || !has_key_view() ||
         !(path_.may_access_memory() || path_.is_same_process())) {
         return EOPNOTSUPP;
     }
@@ -481,6 +486,7 @@ unsigned SegmentDevice::poll(core::Device& device) noexcept {
 
 void SegmentDevice::deliver(std::unique_ptr<ConnectionEvent> event) noexcept {
     SegmentChannel* const opened = open_new(*event);
+    note_gone(*event);
     {
         const util::Guard guard(mail_lock_);
         mail_.push_back({.event = std::move(event), .opened = opened});
@@ -506,6 +512,18 @@ SegmentChannel* SegmentDevice::open_new(ConnectionEvent& event) noexcept {
     channel->open(std::move(event.peering));
     [[maybe_unused]] const std::size_t lost = channel->send_waiting(0);  // none so early
     return channel;
+}
+
+/// A poll that reads the event may be long in coming.
+void SegmentDevice::note_gone(const ConnectionEvent& event) noexcept {
+    if (event.kind != ConnectionEvent::Kind::kPeerGone) {
+        return;
+    }
+    const util::Guard guard(list_lock_);
+    SegmentChannel* const channel = find_locked(event.address);
+    if (channel != nullptr) {
+        channel->note_gone(event.link);
+    }
 }
 
 void SegmentDevice::read_mail_locked(core::Device& device) noexcept {

@@ -56,6 +56,9 @@ class SegmentChannel final : public Channel {
 
     /// Before any other use of the path. Threads: that of poll(), or the control thread.
     void open(std::unique_ptr<Peering> peering) noexcept;
+    /// The peer of this connection is gone: nothing is copied to or from the memory of its process
+    /// any more, whose number may be another one's. Threads: the control thread.
+    void note_gone(std::uint64_t link) noexcept;
 
     // ---- the thread of poll() ----
 
@@ -115,6 +118,7 @@ class SegmentChannel final : public Channel {
     Path path_;
     core::KeyView keys_;  // guarded by send_lock_
     bool has_keys_ = false;
+    bool is_gone_ RVT_GUARDED_BY(send_lock_) = false;
     DatagramQueue waiting_ RVT_GUARDED_BY(send_lock_);
     std::uint64_t waiting_since_us_ RVT_GUARDED_BY(send_lock_) = 0;  // 0: not known yet
     std::atomic<bool> has_waiting_{false};
@@ -207,6 +211,7 @@ class SegmentDevice final : public ConnectionUser {
     SegmentChannel* find_locked(const util::SockAddr& peer) noexcept RVT_REQUIRES(list_lock_);
     SegmentChannel& add_locked(const util::SockAddr& peer) RVT_REQUIRES(list_lock_);
     SegmentChannel* open_new(ConnectionEvent& event) noexcept;
+    void note_gone(const ConnectionEvent& event) noexcept;
     void read_mail_locked(core::Device& device) noexcept RVT_REQUIRES(poll_lock_);
     void handle_locked(core::Device& device, ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);

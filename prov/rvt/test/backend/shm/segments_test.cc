@@ -7,8 +7,10 @@
 #include <criterion/criterion.h>
 
 #include "common/check.h"
+#include "core/addresses.h"
 #include "core/context.h"
 #include "core/device.h"
+#include "core/key_table.h"
 #include "test_endpoint.h"
 
 #include <array>
@@ -96,6 +98,39 @@ Test(segments, a_header_longer_than_its_segment_ends_the_connection, .timeout = 
     RVT_ASSERT(fixture.path.reserve_run(64) != nullptr);
     fixture.path.put_run(core::RdOp::kSegment, 0, 65, 0, "", 0, 64);
     RVT_ASSERT(fixture.hangs_up());
+}
+
+/// Its number may be that of another process, whether that it is gone has been read or not.
+Test(segments, nothing_is_written_to_a_peer_that_is_known_to_be_gone, .timeout = 60) {
+    Fixture fixture(Service::kSegments);
+    const util::Mapping& block = fixture.endpoint.keys();
+    const auto keys = core::KeyTable::create(block.at<void>(0), block.length()).take();
+    std::array<char, 8> there{};
+    const auto addr = reinterpret_cast<std::uint64_t>(there.data());
+    const PeerMemory memory{.addr = addr,
+                            .rkey = keys->add({.addr = addr,
+                                               .length = there.size(),
+                                               .iova = addr,
+                                               .access = Access::kRemoteWrite})
+                                        .take()};
+    fixture.connect();
+    core::Device& device = fixture.device->device();
+    Channel* const channel =
+        fixture.device->open_channel(core::to_address(fixture.endpoint.address())).value();
+    const auto write = [&](char what) {
+        const iovec from{.iov_base = &what, .iov_len = 1};
+        return device.ops().write_peer(device, *channel, memory, {&from, 1});
+    };
+    RVT_OK(write('a'));
+    while (device.ops().arm(device).error() == EAGAIN) {
+        device.progress();
+    }
+    fixture.endpoint.close();
+    pollfd told{.fd = fixture.device->wake_fd(), .events = POLLIN, .revents = 0};
+    RVT_EQ(poll(&told, 1, 20'000), 1);
+    RVT_ASSERT(!write('b').is_ok());
+    RVT_EQ(there[0], 'a');
+    fixture.device->close_channel(*channel);
 }
 
 Test(segments, a_segment_of_nonsense_is_counted_and_the_connection_stays, .timeout = 60) {

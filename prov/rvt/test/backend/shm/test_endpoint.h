@@ -51,6 +51,7 @@ class TestEndpoint final : public ConnectionUser {
     const util::SockAddr& address() const { return port_.address; }
     Connector& connector() { return *connector_; }
     EndpointPage& page() { return *page_.at<EndpointPage>(0); }
+    const util::Mapping& keys() const { return keys_; }
     int wake_fd() const { return wake_fd_.get(); }
     void close() { connector_.reset(); }
 
