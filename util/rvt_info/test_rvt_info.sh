@@ -62,6 +62,9 @@ check 'a value that is refused is said to be' 'parameter eager_max: 1 given, .*;
     env FI_RVT_EAGER_MAX=1 "$info"
 check 'the log is shown where it is asked for' '^rvt_info: .*not reached|^rvt_info: .*127.0.0.1' \
     env FI_LOG_LEVEL=info FI_RVT_ROCE=0 FI_RVT_REFUSED_TIMEOUT_MS=200 "$info" --peer 127.0.0.1:9
+check 'what others were refused is not reported with it' '^same$' \
+    bash -c "diff <(FI_RVT_ROCE=0 '$info' --why caps=FI_TAGGED 2>/dev/null) \
+        <(FI_LOG_LEVEL=info FI_RVT_ROCE=0 '$info' --why caps=FI_TAGGED 2>/dev/null) && echo same"
 check 'a provider that is kept out is said to be' 'as FI_PROVIDER=tcp tells it' env FI_PROVIDER=tcp "$info"
 check 'and is an error, whatever is asked' 'status 1' status_of env FI_PROVIDER=tcp "$info" --why caps=FI_MSG
 check 'it is when something is asked, too' 'status 1' \
