@@ -152,8 +152,9 @@ int domain_query_atomic(fid_domain* self, fi_datatype datatype, fi_op op, fi_ato
         (has_plain_alone && !is_plain_atomic(kind, datatype, op))) {
         return -FI_EOPNOTSUPP;
     }
-    const int result = valid(kind, datatype, op, &attr->count);
-    if (result == 0) {
+    // Who only asks whether there is one hands in no attributes.
+    const int result = valid(kind, datatype, op, attr != nullptr ? &attr->count : nullptr);
+    if (result == 0 && attr != nullptr) {
         attr->size = kDatatypeBytes[datatype];
         if (domain.has_msg_info) {
             attr->count = has_plain_alone ? 1 : msg_atomic_count(kind, datatype, kLeastPacketBytes);

@@ -91,6 +91,12 @@ Test(null, numbers_of_addresses_are_not_asked_for) {
     RVT_EQ(fi_av_insert(pair.a.av.get(), name.data(), 1, nullptr, 0, nullptr), 1);
 }
 
+Test(null, attributes_of_atomics_need_not_be_asked_for) {
+    const Opened open;
+    RVT_OK(fi_query_atomic(open.domain.get(), FI_UINT64, FI_SUM, nullptr, 0));
+    RVT_EQ(fi_query_atomic(open.domain.get(), FI_FLOAT, FI_BOR, nullptr, 0), -FI_EOPNOTSUPP);
+}
+
 Test(null, messages_and_lists_are_refused) {
     Pair pair(everything());
     fid_ep* const ep = pair.a.ep.get();
