@@ -91,7 +91,7 @@ bool fits(const AtomicShape& shape, std::uint64_t target_bytes, std::size_t most
 }
 
 void apply(const ExtendedAtomic& atomic, std::byte* target, std::size_t bytes,
-           const std::byte* operands, std::byte* results) noexcept {
+           const std::byte* operands, std::byte* results, std::size_t apart) noexcept {
     const auto count = [&] { return bytes / atomic_size(atomic.datatype); };
     switch (atomic.form) {
         case AtomicForm::kWrite:
@@ -101,7 +101,7 @@ void apply(const ExtendedAtomic& atomic, std::byte* target, std::size_t bytes,
             atomic_fetch(atomic.datatype, atomic.op, target, operands, results, count());
             return;
         case AtomicForm::kCompare:
-            atomic_compare(atomic.datatype, atomic.op, target, operands, operands + bytes, results,
+            atomic_compare(atomic.datatype, atomic.op, target, operands, operands + apart, results,
                            count());
             return;
         case AtomicForm::kMaskedCompareSwap:

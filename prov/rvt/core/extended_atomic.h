@@ -35,13 +35,16 @@ std::size_t target_bytes(const AtomicShape& shape, std::uint64_t list_bytes) noe
 /// Whether a target may be so long where `most_bytes` fit in a packet.
 bool fits(const AtomicShape& shape, std::uint64_t target_bytes, std::size_t most_bytes) noexcept;
 
-/// Carries it out. Operands and results lie behind one another as the form's have to:
+/// Carries it out, on all elements of the target or on some behind one another. Operands and
+/// results lie behind one another as the form's have to:
 ///     kWrite: operand.  kFetch: operand (of a read: none); result.
 ///     kCompare: operand, compare; result.
 ///     kMaskedCompareSwap: compare, its mask, swap, its mask; result.
 ///     kMaskedFetchAdd: operand, the bits that carry into no other; result.
-/// Precondition: the atomic has a shape, and the target's length fits it.
+/// @param operands  The first of them for these bytes of the target; the others, `apart` bytes each
+///                  from the one before.
+/// Precondition: the atomic has a shape, and the length of the target, which is `apart`, fits it.
 void apply(const ExtendedAtomic& atomic, std::byte* target, std::size_t bytes,
-           const std::byte* operands, std::byte* results) noexcept;
+           const std::byte* operands, std::byte* results, std::size_t apart) noexcept;
 
 }  // namespace rvt::core

@@ -316,6 +316,22 @@ bool RdEngine<Lock, Host>::on_atomic(Peer& peer, const Arrival& arrival, bool is
     return execute_atomic(peer, header, what, bytes, operand, compare, arrival);
 }
 
+/// Of some of its elements, which lie behind one another.
+inline void apply_atomic(const RdAtomicKind& what, std::byte* target, const std::byte* operand,
+                         const std::byte* compare, std::byte* result, std::size_t count) noexcept {
+    switch (static_cast<RdAtomic::Kind>(what.kind)) {
+        case RdAtomic::Kind::kBase:
+            atomic_apply(what.datatype, what.op, target, operand, count);
+            break;
+        case RdAtomic::Kind::kFetch:
+            atomic_fetch(what.datatype, what.op, target, operand, result, count);
+            break;
+        case RdAtomic::Kind::kCompare:
+            atomic_compare(what.datatype, what.op, target, operand, compare, result, count);
+            break;
+    }
+}
+
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& header,
                                           const RdAtomicKind& what, std::size_t bytes,
@@ -334,13 +350,11 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
     const std::uint8_t flags = note_segment(peer, header.operation, arrival.flags());
     const ReadPin pin(pin_);
     const KeyHit hit = lookup(access, rights);
-    DeviceMemory* device = nullptr;
-    std::byte* const target = hit.is_ok() ? region_range(hit, bytes, device) : nullptr;
-    if (target == nullptr) {
-        answer(peer, header.operation, WcStatus::kRemAccessErr, header.key);
+    if (!hit.is_ok()) {
+        answer(peer, header.operation, to_wc_status(hit.verdict), header.key);
         return true;
     }
-    std::byte result[kMaxAtomicSize];
+    DeviceMemory* const device = device_of(hit);
     const CpuAccessScope scope(device, is_read ? CpuAccess::kRead : CpuAccess::kWrite);
     const util::Status loaded = device != nullptr && scope.status().is_ok()
                                     ? device->refresh(hit.offset, bytes)
@@ -349,21 +363,19 @@ bool RdEngine<Lock, Host>::execute_atomic(Peer& peer, const RdAtomicHeader& head
         answer(peer, header.operation, to_wc_status(loaded), header.key);
         return true;
     }
-    if (!(is_read ? util::can_read(target, bytes) : util::can_write(target, bytes))) {
+    const std::size_t size = atomic_size(what.datatype);
+    const auto is_there = [is_read](std::byte* part, std::size_t, std::size_t count) {
+        return is_read ? util::can_read(part, count) : util::can_write(part, count);
+    };
+    if (!for_each_part(hit, bytes, size, is_there)) {
         answer(peer, header.operation, to_wc_status(Status(EFAULT)), header.key);
         return true;
     }
-    switch (kind) {
-        case RdAtomic::Kind::kBase:
-            atomic_apply(what.datatype, what.op, target, operand, what.count);
-            break;
-        case RdAtomic::Kind::kFetch:
-            atomic_fetch(what.datatype, what.op, target, operand, result, what.count);
-            break;
-        case RdAtomic::Kind::kCompare:
-            atomic_compare(what.datatype, what.op, target, operand, compare, result, what.count);
-            break;
-    }
+    std::byte result[kMaxAtomicSize];
+    for_each_part(hit, bytes, size, [&](std::byte* part, std::size_t at, std::size_t count) {
+        apply_atomic(what, part, operand + at, compare + at, result + at, count / size);
+        return true;
+    });
     const util::Status stored =
         device != nullptr && !is_read ? device->write_back(hit.offset, bytes) : util::kOk;
     if (!stored.is_ok()) {

@@ -81,20 +81,33 @@ inline util::Status copy_from_region(const KeyHit& hit, std::uint64_t offset, st
     return loaded;
 }
 
-/// The range that was looked up for a peer's atomic, of so many bytes, where it lies in one piece,
-/// else nullptr; `device` gets whose rule is to be kept there.
-inline std::byte* region_range(const KeyHit& hit, std::uint64_t bytes,
-                               DeviceMemory*& device) noexcept {
-    device = nullptr;
+/// Whose rule is to be kept where that is; nullptr: nobody's.
+inline DeviceMemory* device_of(const KeyHit& hit) noexcept {
+    return hit.is_ok() && hit.indirect ? memory_for_peers(hit).device : nullptr;
+}
+
+/// Calls each(memory, begin, count) for the parts in which the range lies that was looked up for a
+/// peer's atomic, `bytes` in all, until it is false. The caller holds a pin. Returns: whether it
+/// was true each time, and no element lies in two parts.
+template <class Each>
+bool for_each_part(const KeyHit& hit, std::size_t bytes, std::size_t element_bytes,
+                   Each each) noexcept {
     if (!hit.indirect) [[likely]] {
-        return hit.data();
+        return each(hit.data(), std::size_t{0}, bytes);
     }
-    const RegionMemory& memory = memory_for_peers(hit);
-    device = memory.device;
     std::uint64_t at = hit.offset;
-    const std::span<const iovec> segments = memory.from(at);
-    const iovec piece = util::IovCursor(segments.data(), segments.size(), at).span();
-    return bytes <= piece.iov_len ? static_cast<std::byte*>(piece.iov_base) : nullptr;
+    const std::span<const iovec> segments = memory_for_peers(hit).from(at);
+    util::IovCursor range(segments.data(), segments.size(), at);
+    for (std::size_t done = 0; done < bytes;) {
+        const iovec here = range.span();
+        const std::size_t part = range.skip(std::min(here.iov_len, bytes - done));
+        if (part % element_bytes != 0 ||
+            !each(static_cast<std::byte*>(here.iov_base), done, part)) {
+            return false;
+        }
+        done += part;
+    }
+    return true;
 }
 
 }  // namespace rvt::core

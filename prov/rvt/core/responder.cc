@@ -23,6 +23,8 @@ namespace {
 
 using enum WcStatus;
 
+constexpr std::size_t kWord = sizeof(std::uint64_t);
+
 // clang-format off
 // The responder's status is that of the receive it had taken; UC and UD drop what only the peer did wrong.
 constexpr Refusal kRefusals[] = {
@@ -262,50 +264,62 @@ bool write_grh(const Request& request, const PieceList& to) noexcept {
     return copy(to, from) == grh.size();
 }
 
-/// The one range of memory that an atomic or ATOMIC WRITE names, for as long as it is accessed.
+/// The memory that an atomic or ATOMIC WRITE names, for as long as it is accessed.
 class Target {
   public:
-    /// @param alignment  Of its first byte.
-    Target(Qp& qp, const Request& request, std::uint64_t bytes, std::size_t alignment,
-           CpuAccess use = CpuAccess::kWrite) noexcept
-        : bytes_(bytes),
+    /// @param element_bytes  None of them lies in two buffers of a region.
+    /// @param alignment      Of each buffer's first byte.
+    Target(Qp& qp, const Request& request, std::size_t bytes, std::size_t element_bytes,
+           std::size_t alignment, CpuAccess use = CpuAccess::kWrite) noexcept
+        : hit_(look_up_remote(qp, request, 0, bytes)),
+          device_(device_of(hit_)),
+          bytes_(bytes),
+          element_bytes_(element_bytes),
+          alignment_(alignment),
           is_written_(use == CpuAccess::kWrite),
-          memory_(find(qp, request, bytes, alignment, device_, offset_)),
-          access_(memory_ != nullptr ? device_ : nullptr, use) {}
+          access_(device_, use) {}
 
-    /// nullptr: the key does not allow it, or its device does not, or nothing is there.
-    [[nodiscard]] std::byte* memory() const noexcept {
-        const bool is_there =
-            access_.status().is_ok() && memory_ != nullptr &&
-            (device_ == nullptr || device_->refresh(offset_, bytes_).is_ok()) &&
-            (is_written_ ? util::can_write(memory_, bytes_) : util::can_read(memory_, bytes_));
-        return is_there ? memory_ : nullptr;
+    /// Whether the key allows it, and its device does, and all of it is there.
+    [[nodiscard]] bool is_there() const noexcept {
+        const auto is_part_there = [this](std::byte* part, std::size_t, std::size_t count) {
+            return reinterpret_cast<std::uintptr_t>(part) % alignment_ == 0 &&
+                   (is_written_ ? util::can_write(part, count) : util::can_read(part, count));
+        };
+        return hit_.is_ok() && access_.status().is_ok() &&
+               (device_ == nullptr || device_->refresh(hit_.offset, bytes_).is_ok()) &&
+               for_each_part(hit_, bytes_, element_bytes_, is_part_there);
     }
+    /// Of one element; nullptr: it is not there.
     [[nodiscard]] std::uint64_t* word() const noexcept {
-        return reinterpret_cast<std::uint64_t*>(memory());
+        std::byte* memory = nullptr;
+        if (is_there()) {
+            visit([&memory](std::byte* part, std::size_t, std::size_t) { memory = part; });
+        }
+        return reinterpret_cast<std::uint64_t*>(memory);
+    }
+    /// Calls each(memory, begin, count) for its parts. Precondition: is_there().
+    template <class Each>
+    void visit(Each each) const noexcept {
+        for_each_part(hit_, bytes_, element_bytes_,
+                      [&each](std::byte* part, std::size_t begin, std::size_t count) {
+                          each(part, begin, count);
+                          return true;
+                      });
     }
     /// What has been done is the device's, too.
     [[nodiscard]] Nak finish() const noexcept {
         const bool is_done =
-            device_ == nullptr || !is_written_ || device_->write_back(offset_, bytes_).is_ok();
+            device_ == nullptr || !is_written_ || device_->write_back(hit_.offset, bytes_).is_ok();
         return is_done ? Nak::kNone : Nak::kLocalFault;
     }
 
   private:
-    static std::byte* find(Qp& qp, const Request& request, std::uint64_t bytes,
-                           std::size_t alignment, DeviceMemory*& device,
-                           std::uint64_t& offset) noexcept {
-        const KeyHit hit = look_up_remote(qp, request, 0, bytes);
-        offset = hit.offset;
-        std::byte* const memory = hit.is_ok() ? region_range(hit, bytes, device) : nullptr;
-        return reinterpret_cast<std::uintptr_t>(memory) % alignment == 0 ? memory : nullptr;
-    }
-
-    DeviceMemory* device_ = nullptr;
-    std::uint64_t offset_ = 0;  // in the device's memory
-    const std::uint64_t bytes_;
+    const KeyHit hit_;
+    DeviceMemory* const device_;
+    const std::size_t bytes_;
+    const std::size_t element_bytes_;
+    const std::size_t alignment_;
     const bool is_written_;
-    std::byte* const memory_;
     const CpuAccessScope access_;
 };
 
@@ -473,7 +487,7 @@ Nak find_source(Qp& qp, const Request& request, std::uint64_t offset, std::uint6
 }
 
 Nak do_atomic(Qp& qp, const Request& request, std::uint64_t& original) noexcept {
-    const Target target(qp, request, sizeof(std::uint64_t), sizeof(std::uint64_t));
+    const Target target(qp, request, kWord, kWord, kWord);
     std::uint64_t* const word = target.word();
     if (word == nullptr) {
         return Nak::kAccess;
@@ -503,7 +517,7 @@ Nak do_answered(Qp& qp, const Request& request, const PieceList& data) noexcept 
     if (copy(to, data) != sizeof value) {
         return Nak::kInvalid;
     }
-    const Target target(qp, request, sizeof(std::uint64_t), sizeof(std::uint64_t));
+    const Target target(qp, request, kWord, kWord, kWord);
     std::uint64_t* const word = target.word();
     if (word == nullptr) {
         return Nak::kAccess;
@@ -519,17 +533,19 @@ Nak do_extended_atomic(Qp& qp, const Request& request, const PieceList& operands
     if (operands.bytes() != shape.operands * request.bytes) {
         return Nak::kInvalid;
     }
-    const Target target(qp, request, request.bytes, shape.is_masked ? 8 : 1,
+    const Target target(qp, request, request.bytes, shape.element_bytes,
+                        shape.is_masked ? kWord : 1,
                         is_read(request.atomic) ? CpuAccess::kRead : CpuAccess::kWrite);
-    std::byte* const memory = target.memory();
-    if (memory == nullptr) {
+    if (!target.is_there()) {
         return Nak::kAccess;
     }
     std::array<std::byte, kMostAtomicBytes> together;  // only what is copied next is read
     PieceList to;
     to.add(together.data(), operands.bytes());
     copy(to, operands);
-    apply(request.atomic, memory, request.bytes, together.data(), results);
+    target.visit([&](std::byte* part, std::size_t begin, std::size_t count) {
+        apply(request.atomic, part, count, &together[begin], results + begin, request.bytes);
+    });
     return target.finish();
 }
 

@@ -69,20 +69,29 @@ Test(rd_region, several_buffers_are_one_after_the_other) {
     RVT_EQ(std::memcmp(back.data(), kText, 16), 0);
 }
 
-Test(rd_region, a_range_in_one_of_several_buffers_is_found) {
+Test(rd_region, a_range_in_several_buffers_has_whole_elements_in_each) {
     std::array<char, 10> first{};
     std::array<char, 10> second{};
     const RegionMemory memory{.segments = {{first.data(), 10}, {second.data(), 10}}};
     KeyHit hit{.verdict = KeyVerdict::kOk, .indirect = true, .base = address_of(&memory)};
-    const auto find = [&](std::uint64_t offset) {
-        DeviceMemory* device = nullptr;
+    std::array<std::size_t, 2> found{};  // bytes in each
+    const auto has_whole = [&](std::uint64_t offset, std::size_t element_bytes) {
         hit.offset = offset;
-        return reinterpret_cast<char*>(region_range(hit, 8, device));
+        found = {};
+        return for_each_part(hit, 8, element_bytes,
+                             [&](const std::byte* part, std::size_t begin, std::size_t count) {
+                                 const bool is_first = begin == 0 && offset < 10;
+                                 found[is_first ? 0 : 1] += count;
+                                 return reinterpret_cast<const char*>(part) ==
+                                        (is_first ? &first[offset] : &second[offset + begin - 10]);
+                             });
     };
-    cr_assert(find(2) == first.data() + 2);
-    cr_assert(find(3) == nullptr);  // the last byte is in the other
-    cr_assert(find(10) == second.data());
-    cr_assert(find(12) == second.data() + 2);
+    RVT_ASSERT(has_whole(2, 8) && found[0] == 8);
+    RVT_ASSERT(!has_whole(3, 8));  // the last byte is in the other
+    RVT_ASSERT(!has_whole(3, 2));
+    RVT_ASSERT(has_whole(4, 2) && found[0] == 6 && found[1] == 2);
+    RVT_ASSERT(has_whole(10, 8) && found[1] == 8);
+    RVT_ASSERT(has_whole(12, 8) && found[1] == 8);
 }
 
 Test(rd_region, a_device_is_told_of_each_access) {
@@ -117,8 +126,8 @@ Test(rd_region, nothing_is_copied_without_a_word_to_the_device) {
 Test(rd_region, one_range_of_a_device_is_found_with_its_device) {
     DeviceRegion region;
     region.hit.offset = 8;
-    DeviceMemory* device = nullptr;
-    cr_assert(region_range(region.hit, 8, device) ==
-              reinterpret_cast<std::byte*>(region.bytes.data()) + 8);
-    cr_assert(device == &region.device);
+    cr_assert(for_each_part(region.hit, 8, 8, [&](std::byte* part, std::size_t, std::size_t count) {
+        return part == reinterpret_cast<std::byte*>(region.bytes.data()) + 8 && count == 8;
+    }));
+    cr_assert(device_of(region.hit) == &region.device);
 }

@@ -382,6 +382,43 @@ Test(access, atomics_reach_what_lies_in_one_of_several_buffers) {
     expect_no_access(pair, [&] { return add_to(pair, one, 56); });  // in both
 }
 
+Test(access, an_atomic_goes_from_one_buffer_of_a_region_into_the_next) {
+    Pair pair;
+    std::array<std::uint64_t, 20> memory{};
+    std::uint64_t* const first = &memory[0];
+    std::uint64_t* const second = &memory[10];
+    const iovec buffers[] = {{second, 64}, {first, 64}};
+    const auto mr = opened<fid_mr>([&](fid_mr** made) {
+        return fi_mr_regv(pair.b.open.domain.get(), buffers, 2, kAll, 0, 1, 0, made, nullptr);
+    });
+    fid_ep* const a = pair.a.ep.get();
+    const std::uint64_t operand[] = {1, 2};
+    const std::uint64_t compare[] = {1, 2};
+    const std::uint64_t swap[] = {5, 6};
+    std::uint64_t result[2] = {};
+    pair.post([&] {
+        return fi_atomic(a, operand, 2, nullptr, pair.a.peer, 56, 1, FI_UINT64, FI_SUM, nullptr);
+    });
+    pair.a.next();
+    RVT_EQ(second[7], 1);
+    RVT_EQ(first[0], 2);
+    pair.post([&] {
+        return fi_compare_atomic(a, swap, 2, nullptr, compare, nullptr, result, nullptr,
+                                 pair.a.peer, 56, 1, FI_UINT64, FI_CSWAP, nullptr);
+    });
+    pair.a.next();
+    RVT_EQ(result[1], 2);
+    RVT_EQ(second[7], 5);
+    RVT_EQ(first[0], 6);
+    pair.post([&] {
+        return fi_fetch_atomic(a, nullptr, 2, nullptr, result, nullptr, pair.a.peer, 56, 1,
+                               FI_UINT64, FI_ATOMIC_READ, nullptr);
+    });
+    pair.a.next();
+    RVT_EQ(result[0], 5);
+    RVT_EQ(result[1], 6);
+}
+
 Test(access, what_brings_something_back_counts_as_a_remote_read) {
     EndOptions options;
     options.caps = FI_RMA | FI_ATOMIC | FI_RMA_EVENT;

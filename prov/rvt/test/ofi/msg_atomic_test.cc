@@ -119,6 +119,34 @@ RVT_MSG_TEST(msg, atomics_take_as_many_elements_as_they_say) {
     RVT_EQ(compared, count / 2);
 }
 
+RVT_MSG_TEST(msg, an_atomic_goes_from_one_buffer_of_a_region_into_the_next) {
+    const MsgPair pair({.caps = FI_MSG | FI_ATOMIC});
+    std::array<float, 10> memory{1, 2, 3, 4, 9, 9, 5, 6, 7, 8};
+    const std::span<float> one = std::span(memory).first<4>();
+    const std::span<float> two = std::span(memory).last<4>();
+    const std::array<iovec, 2> buffers{
+        {{two.data(), two.size_bytes()}, {one.data(), one.size_bytes()}}};
+    const Owned<fid_mr> mr = opened<fid_mr>([&](fid_mr** made) {
+        return fi_mr_regv(pair.server.domain.get(), buffers.data(), buffers.size(), kRemote, 0, 0,
+                          0, made, nullptr);
+    });
+    const std::array<float, 3> operand{10, 20, 30};
+    const std::array<float, 3> compare{18, 21, 32};
+    std::array<float, 3> found{};
+    const std::uint64_t at = address_of(two[3]);
+    fid_ep* const ep = pair.client.end.ep.get();
+    RVT_OK(fi_fetch_atomic(ep, operand.data(), 3, nullptr, found.data(), nullptr, 0, at,
+                           fi_mr_key(mr.get()), FI_FLOAT, FI_SUM, nullptr));
+    pair.client.end.next();
+    RVT_ASSERT(is(found, {8, 1, 2}));
+    RVT_ASSERT(is(memory, {21, 32, 3, 4, 9, 9, 5, 6, 7, 18}));
+    RVT_OK(fi_compare_atomic(ep, operand.data(), 3, nullptr, compare.data(), nullptr, found.data(),
+                             nullptr, 0, at, fi_mr_key(mr.get()), FI_FLOAT, FI_CSWAP, nullptr));
+    pair.client.end.next();
+    RVT_ASSERT(is(found, {18, 21, 32}));
+    RVT_ASSERT(is(memory, {20, 30, 3, 4, 9, 9, 5, 6, 7, 10}));
+}
+
 RVT_MSG_TEST(msg, an_atomic_that_the_region_does_not_allow_ends_the_connection) {
     const MsgPair pair({.caps = FI_MSG | FI_ATOMIC});
     std::array<std::uint32_t, 2> memory{};
