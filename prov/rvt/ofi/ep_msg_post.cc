@@ -3,6 +3,8 @@
 // tells the application if that is wanted: ep_msg_completions.cc.
 #include "ofi/ep_msg_post.h"
 
+#include "util/iov_cursor.h"
+
 namespace rvt::ofi {
 namespace {
 
@@ -67,6 +69,18 @@ bool is_filling(const MsgPost& post) noexcept {
     return (post.completion & FI_READ) != 0;
 }
 
+/// Buffers that it reads, which come first.
+std::size_t operand_count(const MsgPost& post, const iovec* iov, std::size_t count) noexcept {
+    if (post.opcode != WrOpcode::kExtendedAtomic) {
+        return is_filling(post) ? 0 : count;
+    }
+    std::size_t operands = 0;
+    for (std::uint64_t bytes = 0; operands < count && bytes < post.operand_bytes; ++operands) {
+        bytes += iov[operands].iov_len;
+    }
+    return operands;
+}
+
 /// With buffers in memory of devices that the CPU has a copy of: with that.
 template <std::size_t kMost>
 [[gnu::noinline]] ssize_t post_held(EpMsg& ep, const MsgPost& post, const iovec* iov,
@@ -76,13 +90,9 @@ template <std::size_t kMost>
     }
     std::array<iovec, kMost> own;
     std::copy_n(iov, count, own.begin());
-    std::uint64_t bytes = 0;
-    std::size_t operands = is_filling(post) ? 0 : count;
+    const std::uint64_t bytes = util::iov_length(iov, count);
+    const std::size_t operands = operand_count(post, iov, count);
     const bool is_extended = post.opcode == WrOpcode::kExtendedAtomic;
-    for (std::size_t i = 0; i < count; ++i) {
-        operands = is_extended && bytes < post.operand_bytes ? i + 1 : operands;
-        bytes += iov[i].iov_len;
-    }
     DeviceBuffers device(ep.device_uses, nullptr, DeviceBuffers::Imported::kStays);
     int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
     refused = refused == 0 ? device.take(own.data() + operands, desc + operands, count - operands,
@@ -225,8 +235,12 @@ ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov,
     DeviceBuffers device(uses, &ep.domain->lock);
     std::array<iovec, kMsgAtomicIov> own;
     std::copy_n(iov, count, own.begin());
-    const int refused = device.take(own.data(), desc, count, core::CpuAccess::kRead);
-    return refused == 0 ? msg_post_any(ep, post, own.data(), nullptr, count) : refused;
+    const std::size_t operands = operand_count(post, iov, count);
+    const int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
+    // Operands need no descriptors: they are named where the CPU has them.
+    std::array<void*, kMsgAtomicIov> results{};
+    std::copy(desc + operands, desc + count, results.data() + operands);
+    return refused == 0 ? msg_post_any(ep, post, own.data(), results.data(), count) : refused;
 }
 
 }  // namespace rvt::ofi

@@ -133,16 +133,15 @@ inline std::uint64_t default_flags(const EpMsg& ep) noexcept {
 /// Posts a request under the domain's lock, however long its lists are.
 ssize_t msg_post_any(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
                      std::size_t count) noexcept;
-/// What is injected is copied from where the CPU has it, before the call returns.
+/// What is injected is copied from where the CPU has it, before the call returns. Results, which
+/// come later, are those of any request.
 ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov, void* const* desc,
                                std::size_t count) noexcept;
 
 inline ssize_t msg_post(EpMsg& ep, const MsgPost& post, const iovec* iov,
                         std::size_t count) noexcept {
     void* const* const desc = desc_of(ep, post.desc);
-    // Results come later: with them the operands, too, are taken as those of any request, which has
-    // refreshed and copied them when it returns.
-    const bool is_injected = (post.flags & FI_INJECT) != 0 && (post.completion & FI_READ) == 0;
+    const bool is_injected = (post.flags & FI_INJECT) != 0;
     if (desc != nullptr && is_injected && (ep.domain->caps & FI_HMEM) != 0) [[unlikely]] {
         return msg_inject_from_device(ep, post, iov, desc, count);
     }

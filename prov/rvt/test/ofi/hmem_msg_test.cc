@@ -7,6 +7,8 @@
 #include "ofi/on_device.h"
 
 using namespace rvt::test;
+using fab::standin::How;
+using fab::standin::Library;
 
 namespace {
 
@@ -20,15 +22,16 @@ MsgOptions with_devices(bool has_shared_receives) {
 
 /// Connected, each side with memory of the device.
 struct Devices {
-    explicit Devices(bool has_shared_receives = false) {
-        fab::standin::use(fab::standin::How::kWithoutShare);
+    explicit Devices(bool has_shared_receives = false, How how = How::kWithoutShare,
+                     Library library = Library::kCuda, fi_hmem_iface iface = FI_HMEM_CUDA) {
+        fab::standin::use(how, library);
         pair.emplace(with_devices(has_shared_receives));
-        client_mr = reg(pair->client.end, client);
-        server_mr = reg(pair->server, server);
+        client_mr = reg(pair->client.end, client, iface);
+        server_mr = reg(pair->server, server, iface);
     }
-    static Owned<fid_mr> reg(const MsgEnd& end, const OnDevice& memory) {
+    static Owned<fid_mr> reg(const MsgEnd& end, const OnDevice& memory, fi_hmem_iface iface) {
         return opened<fid_mr>([&](fid_mr** mr) {
-            return try_reg(end.domain.get(), memory.at(), kDeviceBytes, FI_HMEM_CUDA, mr);
+            return try_reg(end.domain.get(), memory.at(), kDeviceBytes, iface, mr);
         });
     }
     void recv(std::size_t offset, std::size_t bytes) {
@@ -65,6 +68,25 @@ void messages_arrive(bool has_shared_receives) {
         at.pair->client.end.next();
         cr_assert(at.server.read(5, size) == bytes, "%zu bytes", size);
         cr_assert(at.server.read(5 + size, 100) == std::vector<char>(100, 'x'), "%zu bytes", size);
+    }
+}
+
+void injected_atomics_bring_results(Devices& at) {
+    fid_ep* const ep = at.pair->client.end.ep.get();
+    void* desc = fi_mr_desc(at.client_mr.get());
+    const fi_rma_ioc there{reinterpret_cast<std::uintptr_t>(at.server.at(8)), 1,
+                           fi_mr_key(at.server_mr.get())};
+    for (const fi_datatype type : {FI_UINT64, FI_UINT32}) {
+        at.server.write(0, std::vector<char>(64, 1));
+        at.client.write(0, std::vector<char>(64, 2));
+        const fi_ioc operand{at.client.at(), 1};
+        fi_ioc result{at.client.at(32), 1};
+        const fi_msg_atomic msg{&operand, &desc, 1, 0, &there, 1, type, FI_SUM, nullptr, 0};
+        RVT_OK(fi_fetch_atomicmsg(ep, &msg, &result, &desc, 1, FI_INJECT | FI_COMPLETION));
+        at.pair->client.end.next();
+        const std::size_t size = type == FI_UINT64 ? 8 : 4;
+        cr_assert(at.client.read(32, size) == std::vector<char>(size, 1));
+        cr_assert(at.server.read(8, size) == std::vector<char>(size, 3));
     }
 }
 
@@ -108,22 +130,12 @@ RVT_MSG_TEST(hmem_msg, peers_write_read_and_change_memory_of_a_device) {
 
 RVT_MSG_TEST(hmem_msg, what_an_injected_atomic_brings_is_on_the_device) {
     Devices at;
-    fid_ep* const ep = at.pair->client.end.ep.get();
-    void* desc = fi_mr_desc(at.client_mr.get());
-    const fi_rma_ioc there{reinterpret_cast<std::uintptr_t>(at.server.at(8)), 1,
-                           fi_mr_key(at.server_mr.get())};
-    for (const fi_datatype type : {FI_UINT64, FI_UINT32}) {
-        at.server.write(0, std::vector<char>(64, 1));
-        at.client.write(0, std::vector<char>(64, 2));
-        const fi_ioc operand{at.client.at(), 1};
-        fi_ioc result{at.client.at(32), 1};
-        const fi_msg_atomic msg{&operand, &desc, 1, 0, &there, 1, type, FI_SUM, nullptr, 0};
-        RVT_OK(fi_fetch_atomicmsg(ep, &msg, &result, &desc, 1, FI_INJECT | FI_COMPLETION));
-        at.pair->client.end.next();
-        const std::size_t size = type == FI_UINT64 ? 8 : 4;
-        cr_assert(at.client.read(32, size) == std::vector<char>(size, 1));
-        cr_assert(at.server.read(8, size) == std::vector<char>(size, 3));
-    }
+    injected_atomics_bring_results(at);
+}
+
+RVT_MSG_TEST(hmem_msg, an_injected_atomic_takes_its_operands_from_where_the_device_is_mapped) {
+    Devices at(false, How::kMappable, Library::kZe, FI_HMEM_ZE);
+    injected_atomics_bring_results(at);
 }
 
 /// Both are there before the server looks at its queue.
