@@ -256,6 +256,7 @@ RVT_DGRAM_TEST(ep_dgram, a_datagram_leaves_though_its_endpoint_is_closed_at_once
 }
 
 RVT_TEST_BOTH_WAYS(ep_dgram, a_peer_that_restarts_is_reached_again) {
+    be_alone();
     End from(dgram());
     auto first = std::make_unique<End>(dgram());
     from.peer = Pair::introduce(from, *first);

@@ -319,7 +319,8 @@ Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
 }
 
 Test(ep_rdm, takes_the_port_that_was_asked_for) {
-    const Opened probe;
+    be_alone();
+    const Opened probe(ask(new_hints(), "127.0.0.1", nullptr, FI_SOURCE).info);
     sockaddr_in name{};
     std::size_t bytes = sizeof name;
     {

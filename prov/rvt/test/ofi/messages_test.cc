@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ofi/pair.h"
+#include "ofi/ways.h"
 
 using namespace rvt::test;
 
@@ -523,6 +524,7 @@ Test(messages, that_are_discarded_while_they_arrive_complete_once, .timeout = 60
 
 /// The next one waits for the acknowledgement of a message of its own, which has the same name.
 Test(messages, of_a_lost_peer_are_not_acknowledged_to_the_next_at_its_address, .timeout = 60) {
+    be_alone();
     EndOptions options;
     options.caps = FI_TAGGED;
     options.threading = FI_THREAD_DOMAIN;
@@ -628,17 +630,8 @@ Test(messages, sending_to_nobody_in_the_vector_is_refused) {
 
 Test(messages, a_message_to_an_address_nobody_listens_on_ends_in_an_error, .timeout = 60) {
     setenv("FI_RVT_REFUSED_TIMEOUT_MS", "300", 1);
-    Pair pair;
-    sockaddr_in nobody{};
-    std::size_t bytes = sizeof nobody;
-    {
-        End gone(EndOptions{});
-        RVT_OK(fi_getname(&gone.ep->fid, &nobody, &bytes));
-    }
-    fi_addr_t number = 0;
-    RVT_EQ(fi_av_insert(pair.a.av.get(), &nobody, 1, &number, 0, nullptr), 1);
-    const ssize_t sent = fi_send(pair.a.ep.get(), "a", 1, nullptr, number, &pair);
-    RVT_EQ(sent, 0);
+    Pair pair({}, {.is_enabled = false});
+    RVT_OK(fi_send(pair.a.ep.get(), "a", 1, nullptr, pair.a.peer, &pair));
     const fi_cq_err_entry error = pair.a.next_error();
     cr_assert(error.err == FI_EHOSTUNREACH || error.err == FI_ECONNREFUSED, "err %d", error.err);
     RVT_ASSERT(error.op_context == &pair);

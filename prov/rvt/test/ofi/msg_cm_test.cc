@@ -45,7 +45,7 @@ struct Reserved : MsgFabric {
     }
 };
 
-/// An address of this host where nobody listens.
+/// An address of this host where nobody listens any more, nor will where the test is alone.
 sockaddr_in nobody() {
     const MsgListener gone;
     return name_of(&gone.pep->fid);
@@ -291,6 +291,7 @@ RVT_MSG_TEST(msg_cm, who_accepts_and_leaves_at_once_has_accepted) {
 }
 
 RVT_MSG_TEST(msg_cm, where_nobody_listens_is_refused) {
+    be_alone();
     MsgClient client;
     const sockaddr_in to = nobody();
     RVT_OK(fi_connect(client.end.ep.get(), &to, nullptr, 0));
@@ -529,6 +530,7 @@ RVT_MSG_TEST(msg_cm, names_are_real_ports) {
 }
 
 RVT_MSG_TEST(msg_cm, a_passive_endpoint_takes_the_name_it_is_given) {
+    be_alone();
     const MsgFabric fabric(ask_msg().info);
     const auto pep = opened<fid_pep>([&](fid_pep** p) {
         return fi_passive_ep(fabric.fabric.get(), fabric.info.get(), p, nullptr);

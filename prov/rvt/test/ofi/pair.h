@@ -29,9 +29,10 @@ struct EndOptions {
     const char* node = nullptr;           // the address; none: the default
     const char* service = nullptr;        // the port
     std::size_t total_buffered_recv = 0;  // 0: as offered
+    bool is_enabled = true;               // else it has its address, where nobody listens
 };
 
-/// An enabled endpoint with a queue for both directions and a counter for each event.
+/// An endpoint with a queue for both directions and a counter for each event.
 struct End {
     Opened open;
     Owned<fid_av> av;
@@ -83,7 +84,9 @@ struct End {
             }
             RVT_OK(fi_ep_bind(ep.get(), &cntrs[i]->fid, events[i]));
         }
-        RVT_OK(fi_enable(ep.get()));
+        if (options.is_enabled) {
+            RVT_OK(fi_enable(ep.get()));
+        }
     }
 
     /// Waits for one good completion.
@@ -145,7 +148,8 @@ struct Pair {
     End a;
     End b;
 
-    explicit Pair(const EndOptions& options = {}) : a(options), b(options) {
+    explicit Pair(const EndOptions& options = {}) : Pair(options, options) {}
+    Pair(const EndOptions& of_a, const EndOptions& of_b) : a(of_a), b(of_b) {
         a.peer = introduce(a, b);
         b.peer = introduce(b, a);
         a.other = &b;

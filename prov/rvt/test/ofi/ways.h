@@ -14,8 +14,10 @@
 
 namespace rvt::test {
 
+inline constexpr const char* kLoopback = "127.0.0.1";
+
 /// The address that all endpoints of a test have, which says how they reach each other.
-inline std::string own_node = "127.0.0.1";
+inline std::string own_node = kLoopback;
 
 /// Whether they share the port of RoCEv2 at that address.
 inline bool shares_port = false;
@@ -44,6 +46,13 @@ inline std::string network_node() {
 
 inline void use_network() {
     own_node = network_node();
+}
+
+/// In a network where nobody else takes a port that has been given back. First of all in a test.
+inline void be_alone() {
+    if (own_node == kLoopback) {  // else it is in one
+        enter_own_network();
+    }
 }
 
 /// With the port of RoCEv2, which is nobody else's in a namespace alone.

@@ -48,6 +48,7 @@ Test(port_owner, of_every_address_keeps_others_from_each) {
 }
 
 Test(port_owner, of_a_free_port_is_nobody) {
+    rvt::test::enter_own_network();  // where nobody else takes the port meanwhile
     auto port = bind_udp_port({.family = AF_INET, .ip = {127, 0, 0, 1}});
     RVT_OK(port);
     port.value().socket.reset();

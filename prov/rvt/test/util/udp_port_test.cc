@@ -37,6 +37,7 @@ Test(udp_port, has_one_owner) {
 }
 
 Test(udp_port, is_free_again_once_closed) {
+    rvt::test::enter_own_network();  // where nobody else takes the port meanwhile
     auto port = bind_udp_port(loopback(0));
     const SockAddr address = port.value().address;
     port.value().socket.reset();
@@ -58,6 +59,7 @@ Test(udp_port, of_another_family_is_refused) {
 }
 
 Test(udp_port, is_not_kept_by_a_forked_child) {
+    rvt::test::enter_own_network();  // where nobody else takes the port meanwhile
     auto port = bind_udp_port(loopback(0));
     const SockAddr address = port.value().address;
     int pair[2] = {-1, -1};

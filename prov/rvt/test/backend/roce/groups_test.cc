@@ -18,9 +18,9 @@ namespace {
 
 constexpr util::SockAddr kLoopback{.family = AF_INET, .ip = {127, 0, 0, 1}};
 
-/// A group that no other process of this host uses.
+/// A group that no other process of this host uses, as none uses that of the next port.
 Address own_group(int family) {
-    const std::string pid = std::to_string(20'000 + getpid() % 40'000);
+    const std::string pid = std::to_string(20'000 + 2 * (getpid() % 20'000));
     const std::string text = (family == AF_INET ? "239.255.1.2:" : "[ff15::7]:") + pid;
     return to_address(util::SockAddr::from_string(text.c_str()).value());
 }

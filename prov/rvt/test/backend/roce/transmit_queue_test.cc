@@ -36,7 +36,7 @@ struct Refused final : MadSink {
     unsigned count = 0;
 };
 
-/// An address where nothing listens any more.
+/// An address where nothing listens any more, nor will in a network that the test has to itself.
 Address address_of_nobody() {
     const util::SockAddr any{.family = AF_INET, .ip = {127, 0, 0, 1}};
     return to_address(util::bind_udp_port(any).value().address);
@@ -116,6 +116,7 @@ Test(roce_transmit, packets_that_an_interface_drops_keep_no_others_waiting, .tim
 }
 
 Test(roce_transmit, word_of_a_refused_packet_is_heeded_and_costs_no_other_packet, .timeout = 30) {
+    test::enter_own_network();
     Pair<Roce> pair({.type = QpType::kUd});
     Refused sink;
     Device& device = *pair.a().device;
@@ -135,6 +136,7 @@ Test(roce_transmit, word_of_a_refused_packet_is_heeded_and_costs_no_other_packet
 }
 
 Test(roce_transmit, word_of_a_packet_that_was_refused_among_others_is_heeded, .timeout = 30) {
+    test::enter_own_network();
     Pair<Roce> pair({.type = QpType::kUd});
     Refused sink;
     Device& device = *pair.a().device;

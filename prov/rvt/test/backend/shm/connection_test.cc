@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/own_network.h"
 #include "test_endpoint.h"
 
 using rvt::shm::ConnectionEvent;
@@ -68,6 +69,7 @@ Test(connection, to_an_address_without_listener_fails_in_bounded_time, .timeout 
 }
 
 Test(connection, finds_a_peer_that_starts_late, .timeout = 30) {
+    rvt::test::enter_own_network();  // where nobody else takes the port meanwhile
     TestEndpoint a;
     rvt::util::UdpPort port = quiet_port();
     a.connector().connect(port.address);

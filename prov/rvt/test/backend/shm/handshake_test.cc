@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 
 #include "common/check.h"
+#include "common/own_network.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -273,6 +274,7 @@ Test(handshake, goes_on_after_the_listener_dropped_the_first_attempt, .timeout =
 }
 
 Test(handshake, of_a_restarted_peer_ends_the_old_link_first, .timeout = 30) {
+    rvt::test::enter_own_network();  // where nobody else takes the port meanwhile
     TestEndpoint endpoint;
     RawPeer raw;
     RVT_ASSERT(raw.dial(endpoint.address()));
