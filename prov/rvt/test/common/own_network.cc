@@ -20,11 +20,14 @@
 namespace rvt::test {
 namespace {
 
-// Without duplicate address detection, for whose end the address would have to wait.
+// Without duplicate address detection, for whose end the address would have to wait, and without
+// addresses of the kernel's own making, which would come a second or two later.
 constexpr const char* kSetUp =
     "ip -batch - <<'end'\n"
     "link set lo up\n"
     "link add wire0 type veth peer name wire1\n"
+    "link set wire0 addrgenmode none\n"
+    "link set wire1 addrgenmode none\n"
     "addr add 192.0.2.1/24 dev wire0\n"
     "addr add fd99::1/64 dev wire0 nodad\n"
     "link set wire1 up\n"

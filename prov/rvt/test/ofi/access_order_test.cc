@@ -123,11 +123,10 @@ Test(access_order, access_behind_a_fence_is_not_overtaken_by_later_access, .time
 
 /// The same when the fenced operation is cancelled before it has left.
 Test(access_order, access_behind_a_cancelled_fence_is_not_overtaken, .timeout = 60) {
-    Pair pair;
+    Pair pair({}, {.is_enabled = false});  // nothing leaves before the peer can be met
     std::vector<char> target(kLong);
     const auto region = pair.b.reg(target.data(), kLong, kAll, 1);
     const std::vector<char> a_lot(kLong, 'a');
-    // Nothing leaves before the peer has been met.
     const iovec part{const_cast<char*>("fenced.."), 8};
     const fi_rma_iov remote{0, 8, 1};
     int context = 0;
@@ -135,6 +134,7 @@ Test(access_order, access_behind_a_cancelled_fence_is_not_overtaken, .timeout = 
     RVT_OK(fi_writemsg(pair.a.ep.get(), &fenced, FI_FENCE));
     RVT_OK(write_to(pair, a_lot.data(), kLong, 1));
     RVT_OK(fi_cancel(&pair.a.ep->fid, &context));
+    RVT_OK(fi_enable(pair.b.ep.get()));
     RVT_OK(write_to(pair, "last", 4, 1));
     pair.until([&] { return written(pair) == 2; });
     RVT_ASSERT(std::memcmp(target.data(), "last", 4) == 0);

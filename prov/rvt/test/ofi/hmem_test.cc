@@ -454,11 +454,11 @@ void fail_message(Devices& at, std::size_t size, int nth, int receiver_error, in
         return fi_trecv(at.pair->b.ep.get(), at.b.at(), size, at.desc_b(), FI_ADDR_UNSPEC, 7, 0,
                         nullptr);
     });
+    fab::standin::fail_copies(nth);  // from the first on, of which the host may make some
     at.pair->post([&] {
         return fi_tsend(at.pair->a.ep.get(), at.a.at(), size, at.desc_a(), at.pair->a.peer, 7,
                         nullptr);
     });
-    fab::standin::fail_copies(nth);
     RVT_EQ(at.pair->b.next_error().err, receiver_error);
     RVT_EQ(at.pair->a.next_error().err, sender_error);
     fab::standin::fail_copies(-1);
@@ -467,7 +467,7 @@ void fail_message(Devices& at, std::size_t size, int nth, int receiver_error, in
 Test(hmem, a_copy_that_fails_ends_the_receive_with_an_error) {
     Devices at;
     // What is small is copied at the sender before it is sent.
-    fail_message(at, 64, 0, FI_EIO, FI_EREMOTEIO);
+    fail_message(at, 64, 1, FI_EIO, FI_EREMOTEIO);
     fail_message(at, 200'000, 1, FI_EIO, FI_EREMOTEIO);
 }
 
@@ -539,8 +539,8 @@ Test(hmem, a_long_message_of_pinned_memory_ends_with_an_error_where_a_copy_fails
     }
     RVT_EQ(fab::standin::counts().pinned, 2);
     for (int nth = 0; nth < 8; ++nth) {
+        fab::standin::fail_copies(nth);  // as in fail_message()
         send_one();
-        fab::standin::fail_copies(nth);
         at.pair->b.next_error();
         at.pair->a.next_error();
         fab::standin::fail_copies(-1);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -38,6 +39,16 @@ class Sleeper {
         while (state() != 'S') {
             std::this_thread::yield();
         }
+    }
+    /// How often it has fallen asleep, once it stays so: it is seen asleep just before that counts.
+    [[nodiscard]] unsigned long sleeps_so_far() const {
+        unsigned long count = 0;
+        do {
+            await_sleep();
+            count = sleeps_of(id());
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        } while (sleeps_of(id()) != count);
+        return count;
     }
     void join() { thread_.join(); }
     [[nodiscard]] std::string id() const {

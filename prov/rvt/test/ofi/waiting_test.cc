@@ -314,8 +314,7 @@ Test(waiting, who_leaves_with_nothing_wakes_nobody, .timeout = 60) {
     const auto cq = open.cq(with<fi_cq_attr>([](auto& attr) { attr.wait_obj = FI_WAIT_UNSPEC; }));
     fi_cq_entry entry{};
     Sleeper reader([&] { fi_cq_sread(cq.get(), &entry, 1, nullptr, -1); });
-    reader.await_sleep();
-    const unsigned long before = sleeps_of(reader.id());
+    const unsigned long before = reader.sleeps_so_far();
     for (int i = 0; i < 100; ++i) {
         fi_cq_entry other{};
         RVT_EQ(fi_cq_sread(cq.get(), &other, 1, nullptr, 0), -FI_EAGAIN);
@@ -330,8 +329,7 @@ Test(waiting, whose_time_is_over_wakes_nobody_at_a_counter, .timeout = 60) {
     const Opened open;
     const auto cntr = open.cntr();
     Sleeper waiter([&] { RVT_OK(fi_cntr_wait(cntr.get(), 1, -1)); });
-    waiter.await_sleep();
-    const unsigned long before = sleeps_of(waiter.id());
+    const unsigned long before = waiter.sleeps_so_far();
     for (int i = 0; i < 20; ++i) {
         RVT_EQ(fi_cntr_wait(cntr.get(), 2, 1), -FI_ETIMEDOUT);
         waiter.await_sleep();

@@ -77,7 +77,8 @@ class Heard final : public LinkWatch::Listener {
 Test(link_watch, tells_of_another_mtu_and_of_no_other_interface) {
     Heard heard;
     RVT_ASSERT(heard.of("wire0", "ip link set wire0 mtu 1400"));
-    RVT_ASSERT(heard.told() == std::vector<unsigned>{if_nametoindex("wire0")});
+    const unsigned wire0 = if_nametoindex("wire0");  // of which it may be told again
+    RVT_ASSERT(std::ranges::all_of(heard.told(), [&](unsigned each) { return each == wire0; }));
 }
 
 Test(link_watch, tells_of_addresses_that_come_and_go) {

@@ -124,6 +124,16 @@ bool is_mapped() {
     return count == 2;
 }
 
+/// Waits until the control thread has left so many words for the engine, since the last time.
+void await_words(const Node& node, std::uint64_t count) {
+    const int fd = node.engine->wake_fd();
+    for (eventfd_t more = 0, words = 0; words < count; words += more) {
+        pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
+        RVT_EQ(poll(&entry, 1, 20000), 1);
+        RVT_EQ(eventfd_read(fd, &more), 0);
+    }
+}
+
 /// Writes 1 to the first word until the engine knows that it is mapped.
 void use_until_mapped(Node& node, const Exposed& exposed) {
     std::uint64_t word = 1;
@@ -134,16 +144,8 @@ void use_until_mapped(Node& node, const Exposed& exposed) {
                core::WcStatus::kSuccess);
         node.poll();  // takes the news in
     } while (!was_mapped);
-}
-
-/// Waits until the control thread has left so many words for the engine, since the last time.
-void await_words(const Node& node, std::uint64_t count) {
-    const int fd = node.engine->wake_fd();
-    for (eventfd_t more = 0, words = 0; words < count; words += more) {
-        pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
-        RVT_EQ(poll(&entry, 1, 20000), 1);
-        RVT_EQ(eventfd_read(fd, &more), 0);
-    }
+    await_words(node, 2);  // that it is connected, and what is mapped
+    node.poll();
 }
 
 }  // namespace
@@ -226,8 +228,6 @@ Test(mapped_access, of_a_peer_that_is_known_to_be_dead_does_not_happen, .timeout
     Node node;
     node.peer = node.av.insert(exposed.address).take();
     use_until_mapped(node, exposed);
-    await_words(node, 2);  // that it is connected, and what is mapped
-    node.poll();
     target.kill();
     await_words(node, 1);
     std::uint64_t word = 2;

@@ -23,6 +23,7 @@
 
 using namespace rvt;
 using namespace rvt::shm;
+using rvt::shm::test::await_control_thread;
 using rvt::shm::test::Kind;
 using rvt::shm::test::loopback;
 using rvt::shm::test::TestEndpoint;
@@ -227,6 +228,7 @@ struct Strangers {
     void meet_and_arm() {
         RVT_OK(send());
         until([&] { return arrived() == 1; });
+        await_control_thread();
         while (from->device().ops().arm(from->device()).error() == EAGAIN) {
             from->device().progress();
         }

@@ -18,6 +18,7 @@ using rvt::shm::EndpointPage;
 using rvt::shm::Path;
 using rvt::shm::Station;
 using rvt::shm::StationAttr;
+using rvt::shm::test::await_control_thread;
 using rvt::shm::test::loopback;
 using rvt::shm::test::TestEndpoint;
 
@@ -40,6 +41,7 @@ struct Pair {
         sender_end.connector().connect(station.address());
         sender.open(sender_end.next_peering());
         receiver.open(mailbox.next_peering());
+        await_control_thread();
     }
     ~Pair() { station.close(); }
     Pair(const Pair&) = delete;

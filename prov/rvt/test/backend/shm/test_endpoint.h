@@ -15,6 +15,7 @@
 #include <sys/random.h>
 
 #include "backend/shm/connection.h"
+#include "util/control_thread.h"
 #include "util/udp_port.h"
 
 namespace rvt::shm::test {
@@ -28,6 +29,12 @@ inline util::SockAddr loopback(std::uint16_t port = 0) {
 /// A port at which nobody listens, kept from all others: tests run beside each other.
 inline util::UdpPort quiet_port() {
     return util::bind_udp_port(loopback()).take();
+}
+
+/// Waits until the control thread has done what it is at. What it tells it puts into a mailbox
+/// first; then it looks whether somebody sleeps.
+inline void await_control_thread() {
+    util::ControlThread::acquire().take()->run([] {});
 }
 
 struct EndpointOptions {
