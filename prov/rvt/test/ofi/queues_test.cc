@@ -37,9 +37,11 @@ unsigned yields_so_far() {
     return yields.load(std::memory_order_relaxed);
 }
 
+constexpr std::chrono::microseconds kPollTime{10'000'000};
+
 /// Waits poll until what they wait for is there.
 void poll_for_long() {
-    setenv("FI_RVT_BUSY_POLL_US", "10000000", 1);
+    setenv("FI_RVT_BUSY_POLL_US", std::to_string(kPollTime.count()).c_str(), 1);
 }
 
 /// A thread that does something as soon as the one that has made it polls, which shows by its
@@ -332,12 +334,14 @@ Test(cq, who_waits_polls_first, .timeout = 30) {
     signaller.join();
 }
 
-Test(cq, who_polls_first_heeds_the_timeout, .timeout = 8) {
+Test(cq, who_polls_first_heeds_the_timeout, .timeout = 30) {
     poll_for_long();
     const Opened open;
     const auto cq = open.cq(waiting(FI_WAIT_UNSPEC));
     fi_cq_entry entry;
+    const auto start = std::chrono::steady_clock::now();
     RVT_EQ(fi_cq_sread(cq.get(), &entry, 1, nullptr, 20), -FI_EAGAIN);
+    RVT_ASSERT(std::chrono::steady_clock::now() - start < kPollTime / 2);
 }
 
 Test(cq, who_is_told_not_to_poll_sleeps) {
@@ -398,11 +402,13 @@ Test(cntr, who_waits_polls_first, .timeout = 30) {
     counting.join();
 }
 
-Test(cntr, who_polls_first_heeds_the_timeout, .timeout = 8) {
+Test(cntr, who_polls_first_heeds_the_timeout, .timeout = 30) {
     poll_for_long();
     const Opened open;
     const auto cntr = open.cntr();
+    const auto start = std::chrono::steady_clock::now();
     RVT_EQ(fi_cntr_wait(cntr.get(), 1, 20), -FI_ETIMEDOUT);
+    RVT_ASSERT(std::chrono::steady_clock::now() - start < kPollTime / 2);
 }
 
 Test(cq, tells_which_wait_object_it_has) {

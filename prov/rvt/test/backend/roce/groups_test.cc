@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Groups of IP multicast between devices of this host.
+#include <chrono>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include <unistd.h>
 
@@ -101,8 +103,9 @@ struct Station {
     /// Packets that have come since the last question.
     unsigned received() { return device->poll(device->device()); }
     void await_packet() {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
         unsigned packets = 0;
-        for (int i = 0; i < 1000 && packets == 0; ++i) {
+        while (packets == 0 && std::chrono::steady_clock::now() < end) {
             packets = received();
             std::this_thread::yield();
         }

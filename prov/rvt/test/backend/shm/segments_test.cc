@@ -15,6 +15,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -30,6 +31,17 @@ using rvt::shm::test::TestEndpoint;
 
 namespace {
 
+/// Waits until `holds()`, with turns of `progress()`: the control thread may be long away from its
+/// processor.
+template <class Condition, class Progress>
+void turn_until(Condition holds, Progress progress) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!holds() && std::chrono::steady_clock::now() < end) {
+        progress();
+        std::this_thread::yield();
+    }
+}
+
 struct Fixture {
     core::Registry registry;
     std::unique_ptr<SegmentDevice> device =
@@ -44,10 +56,8 @@ struct Fixture {
 
     /// The endpoint's next event, while the device makes progress.
     std::unique_ptr<ConnectionEvent> next() {
-        for (int i = 0; i < 20000 && endpoint.waiting_events() == 0; ++i) {
-            device->device().progress();
-            std::this_thread::yield();
-        }
+        turn_until([&] { return endpoint.waiting_events() != 0; },
+                   [&] { device->device().progress(); });
         return endpoint.next();
     }
     void connect() {
@@ -141,10 +151,8 @@ Test(segments, a_segment_of_nonsense_is_counted_and_the_connection_stays, .timeo
     std::memset(run, 0xa5, 200);
     fixture.path.put_run(core::RdOp::kSegment, 0, sizeof(core::SegmentHeader), 0, "", 0, 200);
     core::Device& device = fixture.device->device();
-    for (int i = 0; i < 20000 && device.stats().sum(core::Stat::kBadSegments) == 0; ++i) {
-        device.progress();
-        std::this_thread::yield();
-    }
+    turn_until([&] { return device.stats().sum(core::Stat::kBadSegments) != 0; },
+               [&] { device.progress(); });
     RVT_EQ(device.stats().sum(core::Stat::kBadSegments), 1);
     RVT_ASSERT(fixture.path.reserve_run(64) != nullptr);
     RVT_EQ(fixture.endpoint.waiting_events(), 0u);
@@ -215,13 +223,12 @@ struct Strangers {
     std::uint64_t lost() { return from->device().stats().sum(core::Stat::kDrops); }
     template <class Condition>
     void until(Condition holds, bool polls_receiver = true) {
-        for (int i = 0; i < 20000 && !holds(); ++i) {
+        turn_until(holds, [&] {
             from->device().progress();
             if (polls_receiver) {
                 to->device().progress();
             }
-            std::this_thread::yield();
-        }
+        });
         RVT_ASSERT(holds());
     }
     /// One datagram connects them; then the sender falls asleep.
