@@ -259,7 +259,7 @@ void stopped(Rank& self) {
 /// A peer that is stopped before anybody has talked to it cannot be reached: an error in the time
 /// that a handshake may take. It can be reached once it goes on.
 void stopped_before_contact(Rank& self) {
-    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "300", 1);
+    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "2000", 1);
     Party party(self, {.caps = FI_TAGGED});
     Buffer buffer(party.ep, 64);
     Contexts contexts(1);
