@@ -35,9 +35,17 @@ CompChannel::~CompChannel() {
     close(fd_);
 }
 
+/// A forked child shares the descriptor with its parent, whose queue has what it has counted.
+bool CompChannel::is_inherited() const noexcept {
+    return generation_ != util::fork_generation();
+}
+
 void CompChannel::notify(VerbsCq& cq) noexcept {
     const util::Guard guard(lock_);
     queue_.push_back(&cq);
+    if (is_inherited()) {
+        return;
+    }
     // A full counter is as readable as one more.
     [[maybe_unused]] const int ignored = eventfd_write(fd_, 1);
 }
@@ -70,7 +78,7 @@ void CompChannel::forget(const VerbsCq& cq) noexcept {
 
 /// Nobody is woken for what is not there any more.
 void CompChannel::show_emptiness_locked() noexcept {
-    if (queue_.empty()) {
+    if (queue_.empty() && !is_inherited()) {
         eventfd_t value = 0;
         [[maybe_unused]] const int ignored = eventfd_read(fd_, &value);
     }

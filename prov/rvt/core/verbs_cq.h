@@ -18,6 +18,7 @@
 #include "core/verbs_wc.h"
 #include "rvt/backend.h"
 #include "util/annotations.h"
+#include "util/fork_guard.h"
 #include "util/lock.h"
 #include "util/mutex.h"
 
@@ -63,11 +64,13 @@ class CompChannel : public Object {
 
   private:
     VerbsCq* take() noexcept;
+    [[nodiscard]] bool is_inherited() const noexcept;
     void show_emptiness_locked() noexcept RVT_REQUIRES(lock_);
 
     Context& context_;
     Use use_;
     const int fd_;
+    const unsigned generation_ = util::fork_generation();  // of the process whose descriptor it is
     std::atomic<bool> has_news_{false};
     util::Mutex lock_;  // order: innermost
     std::deque<VerbsCq*> queue_ RVT_GUARDED_BY(lock_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Several threads on one device: nothing is lost, nothing outlives its object, nobody waits for
 // ever.
+#include "common/process.h"
 #include "conform/fixture.h"
 #include "core/packet_flow.h"
 #include "core/requester.h"
@@ -9,6 +10,9 @@
 #include <atomic>
 #include <thread>
 #include <vector>
+
+#include <poll.h>
+#include <unistd.h>
 
 using namespace rvt;
 using namespace rvt::conform;
@@ -251,4 +255,19 @@ Test(verbs_threads, a_blocking_wait_ends_when_another_thread_sends, .timeout = 3
     RVT_ASSERT(pair.b().channel->get_event(-1).value() == pair.b().recv_cq);
     RVT_EQ(pair.received().wr_id, 1);
     sender.join();
+}
+
+Test(verbs_threads, what_a_forked_child_forgets_is_still_told_to_its_parent) {
+    Pair<Loopback> pair;
+    RVT_OK(pair.b().post_recv(1));
+    RVT_OK(pair.b().recv_cq->req_notify(false));
+    RVT_OK(pair.post_send());
+    pair.sent();
+    test::Process child([&](test::Process&) {
+        pair.b().channel->forget(*pair.b().recv_cq);
+        _exit(0);
+    });
+    RVT_EQ(child.wait(), 0);
+    pollfd source{pair.b().channel->fd(), POLLIN, 0};
+    RVT_EQ(poll(&source, 1, 0), 1);
 }
