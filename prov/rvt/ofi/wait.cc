@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "ofi/wait_set.h"
+#include "util/fork_guard.h"
 #include "util/log.h"
 #include "util/params.h"
 
@@ -65,6 +66,9 @@ class ConditionSignaller {
     }
 
     ~ConditionSignaller() {
+        if (generation_ != util::fork_generation()) {
+            return;  // its parent has the thread, and maybe others that wait
+        }
         if (is_started_) {
             // relaxed: the write to the doorbell orders it.
             is_ending_.store(true, std::memory_order_relaxed);
@@ -140,6 +144,7 @@ class ConditionSignaller {
     pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
     pthread_t thread_{};
     bool is_started_ = false;
+    const unsigned generation_ = util::fork_generation();  // of the process that has the thread
 };
 
 WaitObject::WaitObject() noexcept

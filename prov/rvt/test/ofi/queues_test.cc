@@ -18,7 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include "common/process.h"
 #include "ofi/fixture.h"
+#include "ofi/sleeper.h"
 
 using namespace rvt::test;
 
@@ -276,6 +278,32 @@ Test(cq, its_condition_is_not_signalled_for_who_waits_again, .timeout = 30) {
         pthread_mutex_unlock(wait.mutex);
     }
     wait_for_signal(open, cq.get(), wait);
+}
+
+Test(cq, a_forked_child_closes_it_though_its_parent_waits_for_its_condition, .timeout = 60) {
+    const Opened open;
+    auto cq = open.cq(waiting(FI_WAIT_MUTEX_COND));
+    fi_mutex_cond wait{};
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &wait));
+    bool is_over = false;
+    Sleeper waiter([&] {
+        pthread_mutex_lock(wait.mutex);
+        while (!is_over) {
+            pthread_cond_wait(wait.cond, wait.mutex);
+        }
+        pthread_mutex_unlock(wait.mutex);
+    });
+    waiter.await_sleep();
+    Process child([&](Process&) {
+        alarm(20);
+        _exit(fi_close(&cq.release()->fid) == 0 ? 0 : 1);
+    });
+    RVT_EQ(child.wait(), 0);
+    pthread_mutex_lock(wait.mutex);
+    is_over = true;
+    pthread_cond_broadcast(wait.cond);
+    pthread_mutex_unlock(wait.mutex);
+    waiter.join();
 }
 
 std::set<pid_t> threads_so_far() {
