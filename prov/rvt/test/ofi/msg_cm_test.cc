@@ -458,6 +458,7 @@ RVT_MSG_TEST(msg_cm, what_is_missing_is_named) {
 
 /// fi_domain(3), fi_domain_bind.
 RVT_MSG_TEST(msg_cm, the_queue_of_its_domain_has_the_events_of_an_endpoint_without_one) {
+    be_alone();
     const MsgFabric fabric(ask_msg().info);
     const MsgEnd end(fabric.fabric.get(), fabric.eq.get(), fabric.info.get());
     RVT_OK(fi_domain_bind(end.domain.get(), &fabric.eq->fid, 0));
@@ -473,6 +474,7 @@ RVT_MSG_TEST(msg_cm, the_queue_of_its_domain_has_the_events_of_an_endpoint_witho
 }
 
 RVT_MSG_TEST(msg_cm, an_endpoint_with_a_queue_leaves_that_of_its_domain_alone) {
+    be_alone();
     const MsgFabric fabric(ask_msg().info);
     const auto own = opened<fid_eq>([&](fid_eq** e) {
         fi_eq_attr attr{};
