@@ -449,9 +449,9 @@ Buffer::~Buffer() {
     }
 }
 
-void Buffer::fill(unsigned seed) const {
+void Buffer::fill(unsigned seed, std::size_t length) const {
     auto* bytes = as<unsigned char>();
-    for (std::size_t i = 0; i < length_; ++i) {
+    for (std::size_t i = 0; i < length; ++i) {
         bytes[i] = static_cast<unsigned char>(seed + i * 7 + (i >> 8) * 13);
     }
 }

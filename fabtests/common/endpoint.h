@@ -240,7 +240,8 @@ class Buffer {
     /// Deregisters; the memory stays.
     void close_region() { region_->close(); }
     /// Fills with bytes that depend on their place and on `seed`.
-    void fill(unsigned seed) const;
+    void fill(unsigned seed) const { fill(seed, length_); }
+    void fill(unsigned seed, std::size_t length) const;
     /// Fails unless the first `length` bytes are those of fill(seed).
     void expect(unsigned seed, std::size_t length) const;
 

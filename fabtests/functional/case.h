@@ -21,7 +21,7 @@ struct Case {
     const char* name;
     void (*run)(Rank& self);
     int ranks = 2;
-    double limit_s = 20;
+    double limit_s = 60;        // ends what hangs
     std::uint32_t may_die = 0;  ///< Bit r: the case kills rank r.
     bool on_one_host = false;   ///< Ranks stop or await each other beside the fabric.
 };

@@ -108,10 +108,10 @@ void close_with_pending(Rank& self) {
     Party party(self, {.caps = FI_MSG | FI_TAGGED});
     const EpSpec spec{.caps = FI_MSG | FI_TAGGED};
     for (int turn = 0; turn < 5; ++turn) {
+        Buffer buffer(party.ep, 100000);  // until the endpoint is closed: the host may still send
+        Contexts contexts(8);
         Endpoint second(spec, party.ep);
         second.connect(self);
-        Buffer buffer(party.ep, 100000);
-        Contexts contexts(8);
         const fi_addr_t to = second.peers[static_cast<std::size_t>(self.other())];
         for (std::size_t i = 0; i < 4; ++i) {
             FAB_OK(fi_trecv(second.ep, buffer.as(), 64, buffer.desc(), FI_ADDR_UNSPEC, 99, 0,

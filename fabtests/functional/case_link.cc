@@ -196,7 +196,7 @@ void narrow_way(Rank& self) {
 
 /// An interface that is gone takes with it what needs it, and nothing else.
 void interface_gone(Rank& self) {
-    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "1000", 1);
+    setenv("FI_RVT_CONNECT_TIMEOUT_MS", "2000", 1);
     Link link;
     Party party(self, {.caps = FI_TAGGED});
     party.leave_alone();

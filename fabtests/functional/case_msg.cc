@@ -23,7 +23,7 @@ void sizes(Rank& self) {
     for (const std::size_t size : kSizes) {
         for (int sender = 0; sender < 2; ++sender, ++seed) {
             if (self.rank == sender) {
-                out.fill(seed);
+                out.fill(seed, size);
                 party.send(out, size, contexts.at(0));
                 const Completion sent = party.ep.wait_tx();
                 FAB_CHECK(sent.context == contexts.at(0));

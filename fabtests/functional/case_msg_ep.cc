@@ -229,8 +229,9 @@ class Memory {
         const bool is_virtual = (side_.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
         return {is_virtual ? reinterpret_cast<std::uintptr_t>(bytes_) : 0, fi_mr_key(mr_)};
     }
-    void fill(unsigned seed) {
-        for (std::size_t i = 0; i < length_; ++i) {
+    void fill(unsigned seed) { fill(seed, length_); }
+    void fill(unsigned seed, std::size_t length) {
+        for (std::size_t i = 0; i < length; ++i) {
             bytes_[i] = static_cast<char>(seed * 31 + i + (i >> 8));
         }
     }
@@ -337,7 +338,7 @@ void sizes(Rank& self) {
     for (const std::size_t size : kSizes) {
         for (int sender = 0; sender < 2; ++sender, ++seed) {
             if (self.rank == sender) {
-                out.fill(seed);
+                out.fill(seed, size);
                 side.post(
                     [&] { return fi_send(side.ep, out.at(), size, out.desc(), 0, &contexts[0]); });
                 FAB_CHECK(side.wait_good().context == &contexts[0]);

@@ -30,7 +30,7 @@ void sizes(Rank& self) {
         for (int sender = 0; sender < 2; ++sender, ++seed) {
             const std::uint64_t tag = tag_of(party, kTag + seed);
             if (self.rank == sender) {
-                out.fill(seed);
+                out.fill(seed, size);
                 party.tsend(out, size, tag, contexts.at(0));
                 const Completion sent = party.ep.wait_tx();
                 FAB_CHECK(sent.context == contexts.at(0));

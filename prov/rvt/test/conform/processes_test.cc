@@ -2,6 +2,7 @@
 // Conformance between two processes: what a peer of the same process cannot show. Side A is the
 // test, side B a forked process; each has a device of the shm backend. B answers questions with
 // what it saw, all assertions are A's.
+#include "common/own_network.h"
 #include "common/process.h"
 #include "conform/fixture.h"
 #include "util/udp_port.h"
@@ -448,6 +449,8 @@ Test(conform_processes, a_device_that_closes_is_as_a_peer_that_died, .timeout = 
 }
 
 Test(conform_processes, a_device_that_came_again_is_reached_by_new_pairs, .timeout = 60) {
+    // Where nobody is given the port meanwhile.
+    cr_assert(test::enter_own_network(), "no network of its own");
     const auto receive_one = [](End& b) {
         return b.side->post_recv(1).is_ok() && b.received().status == WcStatus::kSuccess;
     };
@@ -477,7 +480,8 @@ Test(conform_processes, nobody_at_an_address_is_an_error_in_bounded_time, .timeo
     {
         Side side(device->device(), {});
         Card nobody = side.card();
-        nobody.address.port = util::bind_udp_port(kAnyPort).value().address.port;
+        const util::UdpPort quiet = util::bind_udp_port(kAnyPort).take();  // kept from all others
+        nobody.address.port = quiet.address.port;
         for (QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
             RVT_OK(
                 side.qp->modify(attr_for(state, side, nobody, {}), mask_for(state, QpType::kRc)));
