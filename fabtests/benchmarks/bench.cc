@@ -153,9 +153,10 @@ double time_batches(Rank& self, const std::function<void(std::size_t)>& body,
         if (chooses && now_s() > deadline) break;
     }
     start_batch(self, kNoMore, idle);
-    if (times.empty())
+    if (times.empty()) {
         FAB_FAIL("no batch had the line of %s=%s within %g s", kLineVariable,
                  std::getenv(kLineVariable), kPlacedLimitS);
+    }
     return median(times);
 }
 
