@@ -25,7 +25,6 @@ constexpr std::size_t kPingFlag = 4;   // of line_ns()
 constexpr std::size_t kPongFlag = 5;
 constexpr std::uint32_t kNoMore = 0;
 constexpr double kAfarFactor = 25;  // hosts that are apart may be emulated ones, which begin slowly
-constexpr double kLineFactor = 1.4;
 constexpr double kPlacedFactor = 4;  // shorter batches: cores stay where they are for some 50 ms
 constexpr double kPlacedLimitS = 15;
 

@@ -28,6 +28,7 @@ struct Measure {
 /// what was measured in like places can be compared. Not set, and for ranks on two hosts: every
 /// batch counts.
 inline constexpr char kLineVariable[] = "FAB_LINE_NS";
+inline constexpr double kLineFactor = 1.4;  ///< By so much it may be longer or shorter.
 
 /// Both ranks call it at once; `idle` as below. Returns: on rank 0 how long a cache line takes from
 /// one to the other, in ns.

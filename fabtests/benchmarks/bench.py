@@ -27,7 +27,6 @@ UCX_NAMES = {"pingpong-msg": "pingpong", "rate-msg": "rate", "wake-fd": "wake",
              "wake-sread": "wake", "wake-asleep-fd": "wake", "wake-asleep-sread": "wake"}
 LIMIT_S = 70
 LINE_VARIABLE = "FAB_LINE_NS"  # see fabtests/benchmarks/bench.h
-LINE_LOOKS = 3
 
 
 class Bound:
@@ -153,10 +152,6 @@ class Contestants:
     def has(self, name):
         return name != "ucx" or os.access(os.path.join(self.programs, "ucx_bench"), os.X_OK)
 
-    def limit(self, *words):
-        """Returns: the arguments of a measure of the machine."""
-        return [os.path.join(self.programs, "limit_bench"), self.cpus, *words]
-
     def command(self, name, row):
         """Returns: (arguments, additions to the environment)."""
         fab = [os.path.join(self.programs, "fab_bench"), "-c", self.cpus]
@@ -164,7 +159,7 @@ class Contestants:
             words = row.limits[name].split()
             if words[0] == "rvt":
                 return fab + ["-p", "rvt"] + words[1:], {}
-            return self.limit(*words), {}
+            return limit_command(self.programs, self.cpus, *words), {}
         if name == "ucx":
             measure = UCX_NAMES.get(row.measure[0], row.measure[0])
             return ([os.path.join(self.programs, "ucx_bench"), self.cpus, measure]
@@ -330,16 +325,27 @@ def print_counts(words, path):
           f"values in {path}")
 
 
-def choose_line(contestants, line):
-    """Has the programs count only batches during which the CPUs are as near as that."""
+def limit_command(programs, cpus, *words):
+    """Returns: the arguments of a measure of the machine."""
+    return [os.path.join(programs, "limit_bench"), cpus, *words]
+
+
+def add_line_option(parser):
+    parser.add_argument("--line", type=float, metavar="NS",
+                        help="count only what was measured while a cache line took about NS from one "
+                             "CPU to the other; 0: count all; default: the least that it takes often")
+
+
+def choose_line(look, line):
+    """Has the programs count only batches during which the CPUs are as near as that.
+
+    `look()` returns what run_one() does."""
     if line is None:
-        looks = [run_one(contestants.limit("placed-line"), {}) for _ in range(LINE_LOOKS)]
-        found = [ns for ns, reason in looks if reason is None]
-        if not found:
-            sys.exit(f"limit_bench placed-line: {looks[0][1]}")
-        line = min(found)
-        print(f"a cache line takes {number(line)} ns between the CPUs at their nearest: this counts",
-              flush=True)
+        line, reason = look()
+        if reason is not None:
+            sys.exit(f"the time of a cache line: {reason}")
+        print(f"counted: what is measured while a cache line takes about {number(line)} ns between "
+              "the CPUs", flush=True)
     if line:
         os.environ[LINE_VARIABLE] = f"{line:g}"
 
@@ -348,9 +354,7 @@ def main():
     parser = parser_of(__doc__)
     parser.add_argument("--no-plot", action="store_true", help="leave out sizes only plotted")
     parser.add_argument("--out", default="bench", help="beginning of the names of what is written")
-    parser.add_argument("--line", type=float, metavar="NS",
-                        help="count only what was measured while a cache line took about NS from one "
-                             "CPU to the other; 0: count all; default: what it takes at its best")
+    add_line_option(parser)
     options = parse(parser)
     wanted = chosen(list(rows()) + ([] if options.no_plot else list(plot_rows())), options.only)
     if options.list:
@@ -359,7 +363,8 @@ def main():
     contestants = Contestants(options)
     if not contestants.has("ucx"):
         print("ucx_bench was not built: no comparison with UCX")
-    choose_line(contestants, options.line)
+    placed = limit_command(options.programs, options.cpus, "placed-line")
+    choose_line(lambda: run_one(placed, {}), options.line)
     results, words = [], collections.Counter()
     for row in wanted:
         values, reasons = measure_row(row, contestants, options.repeats)

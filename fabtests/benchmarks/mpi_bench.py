@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-"""Measures Open MPI over rvt beside its own shared memory (ob1/vader) and its UCX, in turns."""
+"""Measures Open MPI over rvt beside its own shared memory (ob1/vader) and its UCX, in turns.
+
+With two ranks what counts is only what was measured while their CPUs were near each other, as in
+bench.py (--line). More ranks than CPUs are moved about by the kernel.
+"""
 import argparse
 import collections
 import os
 import subprocess
 import sys
 
-from bench import HIGH, LOW, Row, print_counts, print_row, times, write_csv
+from bench import (HIGH, LINE_VARIABLE, LOW, Row, add_line_option, choose_line, print_counts,
+                   print_row, times, write_csv)
 
 OPEN_MPI = {
     "rvt": ["--mca", "pml", "cm", "--mca", "mtl", "ofi"],
@@ -16,6 +21,7 @@ OPEN_MPI = {
             "--mca", "pml_ucx_devices", "any"],
 }
 PEERS = ("vader", "ucx")
+RANKS = (2, 16)
 LIMIT_S = 180
 
 
@@ -33,6 +39,7 @@ def job(contestant, ranks, program):
         words.append("--allow-run-as-root")
     if ranks == 2:
         words += ["--bind-to", "core"]
+        words += ["-x", LINE_VARIABLE] if LINE_VARIABLE in os.environ else []
     else:
         words += ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
     if contestant == "rvt":
@@ -58,6 +65,12 @@ def run_job(words, extra):
         lines = [x for x in done.stderr.splitlines() if x.strip(" -")]
         return {}, lines[0] if lines else f"exit code {done.returncode}"
     return found, None
+
+
+def look_at_line(program):
+    """Returns: as bench.run_one(), the time of a cache line between the two CPUs."""
+    found, reason = run_job(job("vader", 2, program) + ["line"], {})
+    return found["line"][0] if found else None, reason
 
 
 def row_of(name, unit, ranks):
@@ -105,14 +118,17 @@ def compare(ranks, program, repeats):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default="fabtests/benchmarks/mpi_bench")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ranks", type=int, action="append", default=[])
     parser.add_argument("--out", default="mpi_bench")
+    add_line_option(parser)
     options = parser.parse_args()
+    if 2 in (options.ranks or RANKS):
+        choose_line(lambda: look_at_line(os.path.abspath(options.program)), options.line)
     results, words = [], collections.Counter()
-    for ranks in options.ranks or (2, 16):
+    for ranks in options.ranks or RANKS:
         found, counted = compare(ranks, os.path.abspath(options.program), options.repeats)
         results += found
         words += counted
