@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -40,15 +39,13 @@ class Sleeper {
             std::this_thread::yield();
         }
     }
-    /// How often it has fallen asleep, once it stays so: it is seen asleep just before that counts.
+    /// How often it has fallen asleep, this time included: it is called asleep just before that
+    /// counts, and shows the call in which it sleeps when it has left its processor.
     [[nodiscard]] unsigned long sleeps_so_far() const {
-        unsigned long count = 0;
         do {
             await_sleep();
-            count = sleeps_of(id());
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        } while (sleeps_of(id()) != count);
-        return count;
+        } while (text_of_thread(id(), "syscall").starts_with("running"));
+        return sleeps_of(id());
     }
     void join() { thread_.join(); }
     [[nodiscard]] std::string id() const {
