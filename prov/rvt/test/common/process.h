@@ -14,8 +14,12 @@
 namespace rvt::test {
 
 /// The death of a process is reported within this time, which begins before its memory has been
-/// cleared away, and goes on where others keep the processors.
+/// cleared away: of sanitizers' there is far more.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr std::chrono::seconds kNotice{5};
+#else
+inline constexpr std::chrono::seconds kNotice{1};
+#endif
 
 /// A forked process with a pair of sockets to it. It is killed, if it still runs, with this object.
 class Process {
