@@ -12,11 +12,13 @@ namespace rvt::core {
 /// Dispatches one message of a peer. Returns: false for what no honest peer sends.
 template <class Lock, class Host>
 [[gnu::noinline]] bool RdEngine<Lock, Host>::handle(Peer& peer, const Arrival& arrival) noexcept {
+    if (arrival.op() == RdOp::kEager) [[likely]] {
+        return on_eager(peer, arrival);
+    }
     if (arrival.op() == RdOp::kShare || arrival.length() >= kBulk) {
         station_.note_long_work();
     }
     switch (arrival.op()) {
-        case RdOp::kEager: return on_eager(peer, arrival);
         case RdOp::kEagerFirst: return on_eager_first(peer, arrival);
         case RdOp::kEagerMore: return on_eager_more(peer, arrival);
         case RdOp::kRendezvous: return on_rendezvous(peer, arrival);
@@ -43,6 +45,7 @@ template <class Lock, class Host>
         case RdOp::kKeyEnds: return on_key_ends(peer, arrival);
         case RdOp::kRdmaDone: return on_rdma_done(peer, arrival);
         case RdOp::kGrow: return true;
+        case RdOp::kEager:
         case RdOp::kSegment:
         case RdOp::kTaken:
         case RdOp::kHold:

@@ -31,6 +31,8 @@ namespace rvt::shm {
 class Path {
   public:
     static constexpr std::size_t kLinePayload = Line::kPayloadBytes;
+    /// Of two lines, for which there is code without loops.
+    static constexpr std::size_t kPairPayload = kLinePayload + Line::kContinuationBytes;
     static constexpr std::size_t kMaxContinuations = 3;
     static constexpr std::size_t kMaxLines = 1 + kMaxContinuations;
     static constexpr std::size_t kMaxLinePayload =
@@ -74,6 +76,11 @@ class Path {
         RVT_ALWAYS_INLINE void copy_payload(void* to, std::size_t count) const noexcept {
             if (count <= kLinePayload) [[likely]] {
                 util::copy_small(to, payload(), count);
+            } else if (ring_ != nullptr && count <= kPairPayload) [[likely]] {
+                auto* const out = static_cast<std::byte*>(to);
+                util::copy_small(out, payload(), kLinePayload);
+                util::copy_small(out + kLinePayload, ring_->line(1).continuation(),
+                                 count - kLinePayload);
             } else {
                 copy_continued(static_cast<std::byte*>(to), count);
             }
@@ -130,11 +137,15 @@ class Path {
                 return false;
             }
         }
-        if (count > kLinePayload) {
+        if (count > kPairPayload) {
             put_lines(core::RdOp::kEager, flags, tag, data, payload, count);
             return true;
         }
-        put_line(flags, tag, data, payload, count);
+        if (count > kLinePayload) {
+            put_pair(flags, tag, data, static_cast<const std::byte*>(payload), count);
+        } else {
+            put_line(flags, tag, data, payload, count);
+        }
         ring_doorbell();
         return true;
     }
@@ -331,6 +342,22 @@ class Path {
         lines_.advance(1);
         // The peer's cache has it from the last lap: now it gives it back before we need it.
         util::prefetch_write(&lines_.line());
+    }
+    /// put_line() of a message that takes two.
+    RVT_ALWAYS_INLINE void put_pair(std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
+                                    const std::byte* payload, std::size_t count) noexcept {
+        Line& first = lines_.line();
+        Line& second = lines_.line(1);
+        util::copy_small(second.continuation(), payload + kLinePayload, count - kLinePayload);
+        lines_.publish(0, 1);
+        first.tag = tag;
+        first.data = data;
+        util::copy_small(first.payload, payload, kLinePayload);
+        lines_.publish(LineMeta::pack(static_cast<std::uint8_t>(core::RdOp::kEager), flags,
+                                      static_cast<std::uint32_t>(count)));
+        util::demote(&first);
+        util::demote(&second);
+        lines_.advance(2);  // None of the next ones is asked for: see put_lines().
     }
     void put_lines(core::RdOp op, std::uint8_t flags, std::uint64_t tag, std::uint64_t data,
                    const void* payload, std::size_t count) noexcept;
