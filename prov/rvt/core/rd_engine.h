@@ -177,8 +177,12 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     // An idle look at one costs a nanosecond; of what any other sends, some waits until its turn
     // comes, and each that becomes hot changes places with one that is.
     static constexpr std::size_t kHotPeers = 16;
-    static constexpr std::size_t kColdLooks = 2;
+    static constexpr std::size_t kColdLooks = 4;
     static constexpr std::size_t kColdLooksIdle = 16;
+    static constexpr std::size_t kColdLooksInRow = 4;  // with one at who has sent last before
+    // In all calls but one of so many, what that one has sent is handed over at once; in that one,
+    // the others are looked at, whatever it sends meanwhile.
+    static constexpr std::uint32_t kHitsInRow = 8;
     static constexpr unsigned kControlRounds = 1000;
     static constexpr unsigned kLastLooks = 64;  // of kPollBudget lines each: more than all rings
     static constexpr std::size_t kMaxPosted = std::size_t{1} << 22;
@@ -505,6 +509,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     struct Scan;
     void count_hot() noexcept {
         hot_count_ = static_cast<std::uint32_t>(std::min(kHotPeers, polled_.size()));
+        latest_ = latest_ < hot_count_ ? latest_ : 0;
     }
     Polled* next_arrival(Scan& scan, bool has_moved) noexcept;
     Polled* next_cold_arrival(Scan& scan, bool has_moved) noexcept;
@@ -582,8 +587,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::uint32_t multi_receives_ = 0;  // multi-receive buffers in posted_messages_
     bool is_holding_ = false;
     bool has_accessed_ = false;         // a peer, by a one-sided operation
+    std::uint32_t latest_ = 0;          // the active peer that has sent last
+    std::uint32_t hits_ = 0;            // calls in which that one had sent something
     std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last
-    std::size_t victim_ = 0;            // the active peer that gave way last
+    std::uint32_t victim_ = 0;          // the active peer that gave way last
     std::vector<Peer*> remote_;  // connected peers of other hosts: the station polls for them
 
     PostedQueue<RdRxEntry> posted_tagged_;

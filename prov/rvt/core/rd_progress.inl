@@ -153,6 +153,7 @@ void RdEngine<Lock, Host>::take_malformed(void* peer) noexcept {
 /// A look at many peers.
 template <class Lock, class Host>
 struct RdEngine<Lock, Host>::Scan {
+    bool has_begun = false;      // with who has sent last
     std::uint32_t next = 0;      // of the first kHotPeers
     std::size_t cold_looks = 0;  // that are left
     bool is_cold = false;        // all of the first have been looked at
@@ -160,14 +161,19 @@ struct RdEngine<Lock, Host>::Scan {
 
 /// The next peer that has sent something, of those that were active lately, and of a few of the
 /// others in rotation. Each look takes one cache line that is seldom in the cache of a busy core,
-/// no more. Returns: nullptr when all looks have been taken.
+/// no more. Who has sent last is looked at first and among the others: of many peers it is the one
+/// that is likely to send next. Returns: nullptr when all looks have been taken.
 /// @param has_moved  Whether this scan has found something.
 template <class Lock, class Host>
 RVT_ALWAYS_INLINE auto RdEngine<Lock, Host>::next_arrival(Scan& scan, bool has_moved) noexcept
     -> Polled* {
+    if (!std::exchange(scan.has_begun, true) && polled_[latest_].look.has_arrival()) {
+        return &polled_[latest_];
+    }
     while (scan.next < hot_count_) {
         Polled& polled = polled_[scan.next++];
         if (polled.look.has_arrival()) {
+            latest_ = scan.next - 1;
             return &polled;
         }
     }
@@ -184,12 +190,17 @@ template <class Lock, class Host>
         scan.cold_looks = std::min(count - kHotPeers, has_moved ? kColdLooks : kColdLooksIdle);
     }
     for (; scan.cold_looks != 0; --scan.cold_looks) {
+        if (scan.cold_looks % kColdLooksInRow == 0 && polled_[latest_].look.has_arrival()) {
+            --scan.cold_looks;
+            return &polled_[latest_];
+        }
         rotation_ = rotation_ + 1 < count ? rotation_ + 1 : kHotPeers;
         if (polled_[rotation_].look.has_arrival()) {
             // The one that became hot first gives way.
             victim_ = (victim_ + 1) % kHotPeers;
             std::swap(polled_[victim_], polled_[rotation_]);
             --scan.cold_looks;
+            latest_ = victim_;
             return &polled_[victim_];
         }
     }
@@ -200,12 +211,21 @@ template <class Lock, class Host>
 RVT_ALWAYS_INLINE unsigned RdEngine<Lock, Host>::poll_many() noexcept {
     unsigned moved = 0;
     Scan scan;
+    const Polled* const latest = &polled_[latest_];
+    bool is_turn_of_others = false;
     while (Polled* const polled = next_arrival(scan, moved != 0)) {
         Peer& peer = *polled->peer;
         moved += poll_path(peer);
         polled->look = peer.path.look();
         if (peer.path.is_broken()) [[unlikely]] {
             retire(peer);  // `polled` is another one's now
+        }
+        // The application waits for this, not for looks at the many who are quiet.
+        if (polled == latest && polled_.size() > kHotPeers && !is_turn_of_others) {
+            is_turn_of_others = ++hits_ % kHitsInRow == 0;
+            if (!is_turn_of_others) {
+                return moved;
+            }
         }
     }
     if (moved == 0 && next_run_to_ != nullptr) {
