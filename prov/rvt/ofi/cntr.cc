@@ -232,9 +232,10 @@ int open(Domain& domain, const fi_cntr_attr& attr, fid_cntr** cntr, void* contex
 }  // namespace
 
 util::Status Cntr::add_source(core::ProgressSource& source) {
+    // Its last user may be leaving: either both have the source afterwards, or neither.
+    const util::Guard<DomainLock> guard(domain->lock);
     const util::Status added = wait.add_source(source.wake_fd());
     if (added.is_ok()) {
-        const util::Guard<DomainLock> guard(domain->lock);
         progressors.add(source);
         ++sources_added;
         // Who sleeps already has not armed this source: let it look again.

@@ -357,9 +357,10 @@ int open(Domain& domain, const fi_cq_attr& attr, fid_cq** cq, void* context) {
 }  // namespace
 
 util::Status Cq::add_source(core::ProgressSource& source) {
+    // Its last user may be leaving: either both have the source afterwards, or neither.
+    const util::Guard<DomainLock> guard(domain->lock);
     const util::Status added = wait.add_source(source.wake_fd());
     if (added.is_ok()) {
-        const util::Guard<DomainLock> guard(domain->lock);
         progressors.add(source);
         ++sources_added;
         // Who sleeps already has not armed this source: let it look again.

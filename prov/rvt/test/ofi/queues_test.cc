@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,13 +13,18 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/process.h"
+#include "core/progress_source.h"
+#include "ofi/cntr.h"
+#include "ofi/cq.h"
 #include "ofi/fixture.h"
 #include "ofi/sleeper.h"
 
@@ -56,6 +62,46 @@ std::thread when_polling(Act act) {
         }
         act();
     });
+}
+
+/// A source of which a test knows when it is asked for its descriptor.
+class AskedSource final : public rvt::core::ProgressSource {
+  public:
+    AskedSource() {
+        progress = [](ProgressSource*) noexcept { return 0U; };
+    }
+    rvt::util::Status arm_locked() noexcept override { return rvt::util::kOk; }
+    void disarm_locked() noexcept override {}
+    int wake_fd() const noexcept override {
+        if (const auto act = std::exchange(when_asked, nullptr)) {
+            act();
+        }
+        return event.get();
+    }
+
+    mutable std::function<void()> when_asked;  // once
+    const rvt::util::UniqueFd event{eventfd(0, EFD_CLOEXEC)};
+};
+
+/// One endpoint leaves a queue or counter while another one that has the same source joins it.
+template <class Object>
+void source_that_comes_while_it_goes_is_slept_on(Object& object) {
+    AskedSource source;
+    RVT_OK(object.add_source(source));
+    std::thread joining;
+    source.when_asked = [&] {
+        const unsigned before = yields_so_far();
+        joining = std::thread([&] { RVT_OK(object.add_source(source)); });
+        while (yields_so_far() - before < 3) {  // it waits for the lock that the one who leaves has
+        }
+    };
+    object.remove_source(source);
+    joining.join();
+    pollfd set{.fd = object.wait.epoll_fd(), .events = POLLIN, .revents = 0};
+    RVT_EQ(poll(&set, 1, 0), 0);
+    RVT_EQ(eventfd_write(source.event.get(), 1), 0);
+    RVT_EQ(poll(&set, 1, 0), 1);
+    object.remove_source(source);
 }
 
 }  // namespace
@@ -437,6 +483,22 @@ Test(cntr, who_polls_first_heeds_the_timeout, .timeout = 30) {
     const auto start = std::chrono::steady_clock::now();
     RVT_EQ(fi_cntr_wait(cntr.get(), 1, 20), -FI_ETIMEDOUT);
     RVT_ASSERT(std::chrono::steady_clock::now() - start < kPollTime / 2);
+}
+
+// ---- sources ----
+
+Test(cq, a_source_that_comes_while_it_goes_is_slept_on, .timeout = 30) {
+    const Opened open;
+    const auto cq = open.cq(waiting(FI_WAIT_FD));
+    source_that_comes_while_it_goes_is_slept_on(rvt::ofi::Cq::from(cq.get()));
+}
+
+Test(cntr, a_source_that_comes_while_it_goes_is_slept_on, .timeout = 30) {
+    const Opened open;
+    fi_cntr_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    const auto cntr = open.cntr(attr);
+    source_that_comes_while_it_goes_is_slept_on(rvt::ofi::Cntr::from(cntr.get()));
 }
 
 Test(cq, tells_which_wait_object_it_has) {
