@@ -244,6 +244,7 @@ bool WaitObject::sleep(const TimeLimit& limit) noexcept {
 }
 
 void WaitObject::about_to_wait() noexcept {
+    const std::lock_guard guard(lock_);
     if (signaller_) {
         signaller_->rearm();
     }
@@ -267,6 +268,7 @@ int WaitObject::get_wait(void* argument) noexcept {
         case FI_WAIT_MUTEX_COND: break;
         default: return -FI_ENODATA;
     }
+    const std::lock_guard guard(lock_);
     if (!signaller_) {
         util::Result<std::unique_ptr<ConditionSignaller>> started =
             ConditionSignaller::start(epoll_.get());

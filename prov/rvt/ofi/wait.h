@@ -89,7 +89,7 @@ class WaitObject {
     int get_wait(void* argument) noexcept;
 
     fi_wait_obj kind_ = FI_WAIT_NONE;
-    std::mutex lock_;  // of sources_; nobody sleeps with it
+    std::mutex lock_;  // order: innermost; of sources_ and signaller_; nobody sleeps with it
     std::vector<int> sources_;
     util::UniqueFd epoll_;
     const unsigned generation_ = util::fork_generation();  // whose set it is

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <latch>
 #include <memory>
 #include <thread>
@@ -381,6 +382,28 @@ Test(wait_set, is_busy_until_its_last_member_has_let_go_of_it) {
     RVT_ASSERT(set.users.is_any());
     member.reset();
     RVT_ASSERT(!set.users.is_any());
+}
+
+Test(wait_object, all_who_ask_for_its_condition_are_given_the_same, .timeout = 60) {
+    for (int round = 0; round < 300; ++round) {
+        rvt::ofi::WaitObject wait;
+        RVT_OK(wait.open(FI_WAIT_MUTEX_COND, nullptr));
+        std::array<fi_mutex_cond, 4> handles{};
+        std::array<std::thread, handles.size()> threads;
+        std::barrier start(static_cast<std::ptrdiff_t>(threads.size()));
+        for (std::size_t i = 0; i < threads.size(); ++i) {
+            threads[i] = std::thread([&, i] {
+                start.arrive_and_wait();
+                RVT_OK(wait.control(FI_GETWAIT, &handles[i]));
+            });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        for (const fi_mutex_cond& each : handles) {
+            RVT_ASSERT(each.mutex == handles[0].mutex && each.cond == handles[0].cond);
+        }
+    }
 }
 
 /// A file, which the kernel takes into no set, is the first of so many sources that they need one.
