@@ -151,7 +151,8 @@ std::string shortage_of(const EpDgram& ep, util::Status why) {
                                      : std::string();
 }
 
-/// An endpoint is its device: what has an address is open.
+/// An endpoint is its device: what has an address is open. Precondition: the caller holds
+/// name_lock.
 util::Status open_at(EpDgram& ep, const util::SockAddr& address) {
     if (ep.endpoint.host() != nullptr) {
         return EBUSY;
@@ -168,6 +169,7 @@ util::Status open_at(EpDgram& ep, const util::SockAddr& address) {
 }
 
 util::Status open_if_closed(EpDgram& ep) {
+    const std::lock_guard guard(ep.name_lock);
     return ep.endpoint.host() != nullptr ? util::kOk : open_at(ep, ep.bind);
 }
 
@@ -302,6 +304,7 @@ int ep_dgram_setname(fid* self, void* address, std::size_t bytes) noexcept {
         if (wanted.is_ok()) {
             wanted = at_home(wanted.value(), ep.domain->home());
         }
+        const std::lock_guard guard(ep.name_lock);
         return to_fi(wanted.is_ok() ? open_at(ep, wanted.value()) : wanted.status());
     });
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "core/ud_endpoint.h"
 #include "ofi/compat.h"
@@ -85,6 +86,7 @@ struct EpDgram {
     std::size_t tx_size = 0;
     std::size_t rx_size = 0;
     util::SockAddr bind;
+    std::mutex name_lock;  // of opening, which gives it its name; order: before the domain's
     Users groups;
     DgramUser user;
     core::UdEndpoint endpoint;

@@ -201,6 +201,12 @@ void choose_tables(EpRdm& ep) {
     ep.handle.atomic = (ep.caps & FI_ATOMIC) != 0 ? &ops->atomic : &absent_tables.atomic;
 }
 
+/// Binds the port if it has none yet.
+util::Status enable_engine(EpRdm& ep) {
+    const std::lock_guard guard(ep.name_lock);
+    return ep.engine->enable();
+}
+
 int enable(EpRdm& ep) {
     if (ep.is_enabled) {
         return -FI_EOPBADSTATE;
@@ -213,7 +219,7 @@ int enable(EpRdm& ep) {
     if (ep.hmem_options.p2p == FI_HMEM_P2P_DISABLED) {
         ep.engine->forbid_p2p();
     }
-    util::Status enabled = ep.engine->enable();
+    util::Status enabled = enable_engine(ep);
     if (enabled.is_ok()) {
         enabled = join_queues(*ep.engine, queues_of(ep), counters_of(ep));
     }
@@ -265,6 +271,11 @@ ssize_t ep_rdm_cancel(fid* self, void* context) noexcept {
 
 // ---- names ----
 
+util::Status bind_if_unbound(EpRdm& ep) {
+    const std::lock_guard guard(ep.name_lock);
+    return ep.engine->address().port != 0 ? util::kOk : ep.engine->bind_address(ep.attr.bind);
+}
+
 /// An endpoint has a name once it is bound to a port; asking for it binds it.
 int ep_rdm_getname(fid* self, void* address, std::size_t* bytes) noexcept {
     if (bytes == nullptr) {
@@ -272,11 +283,8 @@ int ep_rdm_getname(fid* self, void* address, std::size_t* bytes) noexcept {
     }
     return entry([&]() -> int {
         EpRdm& ep = EpRdm::from(self);
-        if (ep.engine->address().port == 0) {
-            const util::Status bound = ep.engine->bind_address(ep.attr.bind);
-            if (!bound.is_ok()) {
-                return to_fi(bound);
-            }
+        if (const util::Status bound = bind_if_unbound(ep); !bound.is_ok()) {
+            return to_fi(bound);
         }
         const bool has_room =
             write_formatted_address(ep.domain->addr_format, ep.engine->address(), address, bytes);
@@ -295,6 +303,7 @@ int ep_rdm_setname(fid* self, void* address, std::size_t bytes) noexcept {
         if (!wanted.is_ok()) {
             return to_fi(wanted.status());
         }
+        const std::lock_guard guard(ep.name_lock);
         const util::Status bound = ep.engine->bind_address(wanted.value());
         if (bound.is_ok()) {
             ep.attr.bind = wanted.value();

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "core/rd_endpoint.h"
 #include "core/rd_types.h"
@@ -87,6 +88,7 @@ struct EpRdm {
     std::uint64_t tx_op_flags = 0;
     std::uint64_t rx_op_flags = 0;
     core::RdAttr attr;
+    std::mutex name_lock;  // of binding the port, which is its name; order: before the domain's
     // By the bit of the event: send, recv, read, write, remote read, remote write.
     struct Counters {
         Cntr* send = nullptr;

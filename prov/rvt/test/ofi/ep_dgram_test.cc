@@ -418,6 +418,35 @@ RVT_DGRAM_TEST(ep_dgram, a_name_can_be_set_once) {
     RVT_EQ(fi_getname(&ep->fid, &got, &bytes), -FI_ETOOSMALL);
 }
 
+RVT_DGRAM_TEST(ep_dgram, all_who_ask_for_its_name_are_told_the_same) {
+    const Opened open(ask_dgram().info);
+    for (int round = 0; round < 20; ++round) {
+        const auto ep = opened<fid_ep>([&](fid_ep** made) {
+            return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
+        });
+        in_port_t told = 0;
+        in_port_t told_too = 0;
+        do_at_once([&] { told = port_of(*ep); }, [&] { told_too = port_of(*ep); });
+        RVT_EQ(told, told_too);
+    }
+}
+
+RVT_DGRAM_TEST(ep_dgram, keeps_the_name_that_is_asked_for_while_it_is_enabled) {
+    const Opened open(ask_dgram().info);
+    const auto av = open.av();
+    const auto cq = open.cq();
+    for (int round = 0; round < 20; ++round) {
+        const auto ep = opened<fid_ep>([&](fid_ep** made) {
+            return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
+        });
+        RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+        RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+        in_port_t told = 0;
+        do_at_once([&] { told = port_of(*ep); }, [&] { RVT_OK(fi_enable(ep.get())); });
+        RVT_EQ(told, port_of(*ep));
+    }
+}
+
 RVT_DGRAM_TEST(ep_dgram, what_it_does_not_do_is_refused) {
     Dgrams ends;
     fid_ep* const ep = ends.a.ep.get();

@@ -318,6 +318,31 @@ Test(ep_rdm, has_a_name_with_a_port_even_before_it_is_enabled) {
     RVT_ASSERT(rvt::util::is_local_address(own.value()).value() && !own.value().is_any());
 }
 
+Test(ep_rdm, all_who_ask_for_its_name_are_told_the_same, .timeout = 60) {
+    const Opened open;
+    for (int round = 0; round < 50; ++round) {
+        const auto ep = endpoint(open);
+        in_port_t told = 0;
+        in_port_t told_too = 0;
+        do_at_once([&] { told = port_of(*ep); }, [&] { told_too = port_of(*ep); });
+        RVT_EQ(told, told_too);
+    }
+}
+
+Test(ep_rdm, keeps_the_name_that_is_asked_for_while_it_is_enabled, .timeout = 60) {
+    const Opened open;
+    const auto av = open.av();
+    const auto cq = open.cq();
+    for (int round = 0; round < 50; ++round) {
+        const auto ep = endpoint(open);
+        RVT_OK(fi_ep_bind(ep.get(), &av->fid, 0));
+        RVT_OK(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+        in_port_t told = 0;
+        do_at_once([&] { told = port_of(*ep); }, [&] { RVT_OK(fi_enable(ep.get())); });
+        RVT_EQ(told, port_of(*ep));
+    }
+}
+
 Test(ep_rdm, takes_the_port_that_was_asked_for) {
     be_alone();
     const Opened probe(ask(new_hints(), "127.0.0.1", nullptr, FI_SOURCE).info);

@@ -3,13 +3,38 @@
 #pragma once
 
 #include <array>
+#include <barrier>
 #include <chrono>
+#include <thread>
+
+#include <netinet/in.h>
 
 #include "ofi/fixture.h"
 
 namespace rvt::test {
 
 inline constexpr std::chrono::seconds kPatience{30};
+
+/// The port in the name of an endpoint.
+inline in_port_t port_of(fid_ep& ep) {
+    sockaddr_in name{};
+    std::size_t bytes = sizeof name;
+    RVT_OK(fi_getname(&ep.fid, &name, &bytes));
+    return name.sin_port;
+}
+
+/// Does both at once, the second on a thread of its own.
+template <class First, class Second>
+void do_at_once(First first, Second second) {
+    std::barrier start(2);
+    std::thread other([&] {
+        start.arrive_and_wait();
+        second();
+    });
+    start.arrive_and_wait();
+    first();
+    other.join();
+}
 
 /// How an End is opened; what is left alone is the default of fi_getinfo.
 struct EndOptions {
