@@ -99,7 +99,7 @@ class WaitObject {
 
 /// Who sleeps on one descriptor in a call, by what he had seen when he fell asleep. As long as one
 /// has seen less than there is, the descriptor stays readable for him; it must not be for longer,
-/// as it keeps all of them awake. Threads: under the domain's lock.
+/// as it keeps all of them awake. Threads: under a lock of who has it.
 template <class Sight>
 class Onlookers {
   public:

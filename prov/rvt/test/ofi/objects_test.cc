@@ -371,9 +371,54 @@ Test(wait_set, members_come_and_go_while_somebody_waits, .timeout = 60) {
     waiter.join();
 }
 
+/// What ends the waits is an event of the new member.
+Test(wait_set, a_queue_that_comes_wakes_all_who_sleep, .timeout = 30) {
+    const Opened open;
+    fi_wait_attr wait_attr{.wait_obj = FI_WAIT_UNSPEC, .flags = 0};
+    const auto set = opened<fid_wait>(
+        [&](fid_wait** w) { return fi_wait_open(open.fabric.get(), &wait_attr, w); });
+    std::array<int, 2> ended{-1, -1};
+    std::array<std::unique_ptr<Sleeper>, 2> sleepers;
+    for (std::size_t i = 0; i < sleepers.size(); ++i) {
+        sleepers[i] = std::make_unique<Sleeper>([&, i] { ended[i] = fi_wait(set.get(), -1); });
+        sleepers[i]->await_sleep();
+    }
+    const auto eq = open.eq({.size = 0,
+                             .flags = FI_WRITE,
+                             .wait_obj = FI_WAIT_SET,
+                             .signaling_vector = 0,
+                             .wait_set = set.get()});
+    fi_eq_entry entry{};
+    RVT_EQ(fi_eq_write(eq.get(), 1, &entry, sizeof entry, 0), sizeof entry);
+    for (std::size_t i = 0; i < sleepers.size(); ++i) {
+        sleepers[i]->join();
+        RVT_OK(ended[i]);
+    }
+}
+
+/// A queue that nobody has asked for work says nothing.
+Test(wait_set, a_queue_that_comes_makes_its_descriptor_readable_until_it_is_asked) {
+    const Opened open;
+    fi_wait_attr wait_attr{.wait_obj = FI_WAIT_FD, .flags = 0};
+    const auto set = opened<fid_wait>(
+        [&](fid_wait** w) { return fi_wait_open(open.fabric.get(), &wait_attr, w); });
+    pollfd source{.fd = -1, .events = POLLIN, .revents = 0};
+    RVT_OK(fi_control(&set->fid, FI_GETWAIT, &source.fd));
+    fid* fids[] = {&set->fid};
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    RVT_EQ(poll(&source, 1, 0), 0);
+    const auto cq = open.cq(with<fi_cq_attr>([&](auto& attr) {
+        attr.wait_obj = FI_WAIT_SET;
+        attr.wait_set = set.get();
+    }));
+    RVT_EQ(poll(&source, 1, 0), 1);
+    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    RVT_EQ(poll(&source, 1, 0), 0);
+}
+
 Test(wait_set, is_busy_until_its_last_member_has_let_go_of_it) {
     rvt::ofi::WaitSet set;
-    RVT_OK(set.object.open(FI_WAIT_FD, nullptr));
+    RVT_OK(set.open(FI_WAIT_FD));
     auto member = std::make_unique<rvt::ofi::WaitObject>();
     fid handle{};
     RVT_OK(member->open(FI_WAIT_SET, &set.handle));
