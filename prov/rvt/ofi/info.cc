@@ -80,9 +80,17 @@ util::Result<std::optional<Refusal>> answer_one(const Offer& offer, std::uint32_
     if (hints != nullptr && hints->handle != nullptr) {
         addresses.source = pep_address(*hints->handle).value_or(addresses.source);
     }
-    *made = build_info(offer, version, hints, addresses);
-    return *made != nullptr ? util::Result<std::optional<Refusal>>(std::optional<Refusal>())
-                            : util::Result<std::optional<Refusal>>(ENOMEM);
+    std::unique_ptr<fi_info, InfoDeleter> built(build_info(offer, version, hints, addresses));
+    if (built == nullptr) {
+        return ENOMEM;
+    }
+    if (hints != nullptr) {
+        if (std::optional<Refusal> refusal = judge_domain(*built, *hints)) {
+            return refusal;
+        }
+    }
+    *made = built.release();
+    return std::optional<Refusal>();
 }
 
 /// NICs at the address that was asked for; where none was, all.
@@ -172,6 +180,9 @@ class Answers {
         add(offer, at);
     }
     void add(Offer& offer, const AddressAnswer& addresses) {
+        if (hints_ != nullptr) {
+            narrow_to_domain(offer, *hints_);
+        }
         if (are_for_devices_ && (offer.info.caps & FI_HMEM) == 0) {
             return;
         }

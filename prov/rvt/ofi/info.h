@@ -6,6 +6,7 @@
 //   the candidate info_address.cc  node, service, flags and the hints' addresses become a source
 //   and a destination info_build.cc    the answer, in memory that the application's fi_freeinfo
 //   releases
+//   info_domain.cc   which open domain is it for?
 #pragma once
 
 #include <cstdint>
@@ -86,8 +87,10 @@ struct Refusal {
     std::string offered;
 };
 
-/// Judges every attribute of the hints but the addresses. Nothing: all of them fit.
+/// Judges every attribute of the hints but the addresses and the domain. Nothing: all of them fit.
 std::optional<Refusal> judge(const Offer& offer, std::uint32_t version, const fi_info& hints);
+/// A value of an attribute as a refusal names it.
+std::string to_text(std::uint64_t value, fi_type type);
 
 /// The addresses of an answer.
 struct InfoAddresses {
@@ -123,6 +126,14 @@ util::Result<util::SockAddr> source_of(const fi_info& info, std::uint32_t format
 /// Makes the answer. Returns: nullptr without memory.
 fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hints,
                     const InfoAddresses& addresses);
+
+/// Where hints name an open domain, the defaults of an offer become what it has.
+void narrow_to_domain(Offer& offer, const fi_info& hints);
+/// The open domain that an answer names: the preferred one, if endpoints can be opened there as the
+/// answer says, else the first of its name where they can. Returns: nullptr for none.
+fid_domain* find_domain(const fi_info& made, fid_domain* preferred);
+/// Why an answer is none for the domain that hints name. Nothing: it is one, or they name none.
+std::optional<Refusal> judge_domain(const fi_info& made, const fi_info& hints);
 
 /// Releases what build_info() made, as the application's fi_freeinfo does.
 void free_info(fi_info* info) noexcept;

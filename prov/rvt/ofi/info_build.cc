@@ -110,12 +110,9 @@ void build_domain(fi_domain_attr& domain, const Offer& offer, const fi_domain_at
     domain = offer.domain;
     domain.name = strdup(offer.domain.name);
     domain.caps = caps & kDomainCaps;
-    fid* open = registry::first(FI_CLASS_DOMAIN, offer.domain.name);
-    domain.domain = reinterpret_cast<fid_domain*>(open);
     if (asked == nullptr) {
         return;
     }
-    domain.domain = pick(asked->domain, domain.domain);
     domain.threading = pick(asked->threading, domain.threading);
     domain.control_progress = pick(asked->control_progress, domain.control_progress);
     domain.data_progress = pick(asked->data_progress, domain.data_progress);
@@ -211,6 +208,9 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
         free_info(info);
         return nullptr;
     }
+    const bool has_domain_hints = hints != nullptr && hints->domain_attr != nullptr;
+    info->domain_attr->domain =
+        find_domain(*info, has_domain_hints ? hints->domain_attr->domain : nullptr);
     return info;
 }
 

@@ -135,6 +135,8 @@ constexpr std::array kRules{
 #undef RVT_BITS
 #undef RVT_ONE_OF
 
+}  // namespace
+
 std::string to_text(std::uint64_t value, fi_type type) {
     std::array<char, 512> text{};
     const auto narrow = static_cast<std::uint32_t>(value);
@@ -153,6 +155,8 @@ std::string to_text(std::uint64_t value, fi_type type) {
     }
     return named;
 }
+
+namespace {
 
 std::string allowed_text(const Rule& rule) {
     std::string text;
@@ -251,10 +255,6 @@ std::optional<Refusal> judge_objects(const Offer& offer, const fi_info& hints) {
     if (hints.fabric_attr != nullptr && hints.fabric_attr->fabric != nullptr &&
         !registry::holds(&hints.fabric_attr->fabric->fid, FI_CLASS_FABRIC, kFabricName)) {
         return Refusal{"fabric_attr->fabric", "an object that is not open here", kFabricName};
-    }
-    if (hints.domain_attr != nullptr && hints.domain_attr->domain != nullptr &&
-        !registry::holds(&hints.domain_attr->domain->fid, FI_CLASS_DOMAIN, offer.domain.name)) {
-        return Refusal{"domain_attr->domain", "an object that is not open here", offer.domain.name};
     }
     if (hints.handle != nullptr &&
         (offer.ep.type != FI_EP_MSG ||

@@ -36,10 +36,11 @@ void remove(const fid* object) noexcept {
     std::erase_if(records(), [object](const Record& record) { return record.object == object; });
 }
 
-bool holds(const fid* object, std::size_t fclass, std::string_view name) noexcept {
+bool holds(const fid* object, std::size_t fclass, std::string_view name, const Fits& fits) {
     const std::lock_guard guard(lock);
     return std::ranges::any_of(records(), [&](const Record& record) {
-        return record.object == object && record.fclass == fclass && record.name == name;
+        return record.object == object && record.fclass == fclass && record.name == name &&
+               (!fits || fits(*record.object));
     });
 }
 
@@ -51,10 +52,10 @@ std::string name_of(const fid* object, std::size_t fclass) {
     return found != records().end() ? found->name : std::string();
 }
 
-fid* first(std::size_t fclass, std::string_view name) noexcept {
+fid* first(std::size_t fclass, std::string_view name, const Fits& fits) {
     const std::lock_guard guard(lock);
     for (const Record& record : records()) {
-        if (record.fclass == fclass && record.name == name) {
+        if (record.fclass == fclass && record.name == name && (!fits || fits(*record.object))) {
             return record.object;
         }
     }

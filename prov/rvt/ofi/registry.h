@@ -4,6 +4,7 @@
 // the first that is open under their name.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -11,15 +12,19 @@
 
 namespace rvt::ofi::registry {
 
+/// Whether an object is what is looked for. Called under the lock of the list, so that the object
+/// is not closed meanwhile; it opens and closes none.
+using Fits = std::function<bool(fid& object)>;
+
 /// Threads: any.
 void add(fid* object, std::string_view name);
 void remove(const fid* object) noexcept;
 
-/// Whether this is an open object of its class and name.
-bool holds(const fid* object, std::size_t fclass, std::string_view name) noexcept;
+/// Whether this is an open object of its class and name that fits.
+bool holds(const fid* object, std::size_t fclass, std::string_view name, const Fits& fits = {});
 /// The name of an open object of its class; else empty.
 std::string name_of(const fid* object, std::size_t fclass);
-/// The first that was opened under the name, or nullptr.
-fid* first(std::size_t fclass, std::string_view name) noexcept;
+/// The first that was opened under the name and fits, or nullptr.
+fid* first(std::size_t fclass, std::string_view name, const Fits& fits = {});
 
 }  // namespace rvt::ofi::registry

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Open domains in fi_getinfo(3): an answer is for one where endpoints can be opened as it says.
+// What is read here of a domain never changes, and needs no lock but the one that keeps it open.
+#include "ofi/domain.h"
+#include "ofi/info.h"
+#include "ofi/registry.h"
+
+namespace rvt::ofi {
+namespace {
+
+/// Capabilities that endpoints have only where their domain has them.
+constexpr std::uint64_t kCapsOfDomain = FI_ATOMIC | FI_HMEM;
+
+std::uint64_t bits_of(const MrMode& mode) noexcept {
+    return (mode.has_virtual_addresses ? FI_MR_VIRT_ADDR : 0) |
+           (mode.has_provider_keys ? FI_MR_PROV_KEY : 0);
+}
+
+fi_threading threading_of(const Domain& domain) noexcept {
+    return domain.lock.policy() == LockPolicy::kOwner ? FI_THREAD_DOMAIN : FI_THREAD_SAFE;
+}
+
+Refusal refusal_of(const char* hint, std::uint64_t asked, std::uint64_t has, fi_type type) {
+    return {hint, to_text(asked, type), "the open domain's " + to_text(has, type)};
+}
+
+/// What is said and not so in the domain. Nothing: it fits.
+std::optional<Refusal> judge_for(const Domain& domain, const fi_info& made) {
+    const fi_domain_attr& attr = *made.domain_attr;
+    const std::uint64_t missing = made.caps & kCapsOfDomain & ~domain.caps;
+    if (missing != 0) {
+        return refusal_of("caps", missing, domain.caps, FI_TYPE_CAPS);
+    }
+    const std::uint64_t memory = bits_of(to_mr_mode(made.fabric_attr->api_version, attr.mr_mode));
+    if (memory != bits_of(domain.mr_mode)) {
+        return refusal_of("domain_attr->mr_mode", memory, bits_of(domain.mr_mode), FI_TYPE_MR_MODE);
+    }
+    if (domain.lock.policy() == LockPolicy::kOwner && attr.threading != FI_THREAD_DOMAIN) {
+        return refusal_of("domain_attr->threading", attr.threading, FI_THREAD_DOMAIN,
+                          FI_TYPE_THREADING);
+    }
+    if (attr.data_progress == FI_PROGRESS_AUTO && !domain.has_auto_progress) {
+        return refusal_of("domain_attr->data_progress", FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL,
+                          FI_TYPE_PROGRESS);
+    }
+    // Addresses of connected endpoints are of the format of their own infos.
+    if (made.ep_attr->type != FI_EP_MSG && made.addr_format != domain.addr_format) {
+        return refusal_of("addr_format", made.addr_format, domain.addr_format, FI_TYPE_ADDR_FORMAT);
+    }
+    return std::nullopt;
+}
+
+fid_domain* named_in(const fi_info& hints) noexcept {
+    return hints.domain_attr != nullptr ? hints.domain_attr->domain : nullptr;
+}
+
+}  // namespace
+
+void narrow_to_domain(Offer& offer, const fi_info& hints) {
+    const fid_domain* const asked = named_in(hints);
+    if (asked == nullptr) {
+        return;
+    }
+    registry::holds(&asked->fid, FI_CLASS_DOMAIN, offer.domain.name, [&](fid& object) {
+        const Domain& domain = Domain::from(&object);
+        offer.domain.threading = threading_of(domain);
+        offer.domain.data_progress =
+            domain.has_auto_progress ? FI_PROGRESS_AUTO : offer.domain.data_progress;
+        if (hints.caps == 0) {
+            offer.info.caps &= domain.caps | ~kCapsOfDomain;
+        }
+        return true;
+    });
+}
+
+fid_domain* find_domain(const fi_info& made, fid_domain* preferred) {
+    const char* const name = made.domain_attr->name;
+    const auto fits = [&](fid& object) { return !judge_for(Domain::from(&object), made); };
+    if (preferred != nullptr && registry::holds(&preferred->fid, FI_CLASS_DOMAIN, name, fits)) {
+        return preferred;
+    }
+    return reinterpret_cast<fid_domain*>(registry::first(FI_CLASS_DOMAIN, name, fits));
+}
+
+std::optional<Refusal> judge_domain(const fi_info& made, const fi_info& hints) {
+    const fid_domain* const asked = named_in(hints);
+    if (asked == nullptr) {
+        return std::nullopt;
+    }
+    const char* const name = made.domain_attr->name;
+    std::optional<Refusal> refusal =
+        Refusal{"domain_attr->domain", "an object that is not open here", name};
+    registry::holds(&asked->fid, FI_CLASS_DOMAIN, name, [&](fid& object) {
+        refusal = judge_for(Domain::from(&object), made);
+        return true;
+    });
+    return refusal;
+}
+
+}  // namespace rvt::ofi
