@@ -44,9 +44,8 @@ struct Offer {
     fi_ep_attr ep{};
     fi_domain_attr domain{};
     fi_fabric_attr fabric{};
-    std::uint64_t primary_caps = 0;  // the rest of info.caps is given only to those who ask
-    int memory_mr_mode = 0;          // bits of mr_mode without which there is no remote memory
-    int needed_mr_mode = 0;          // and without which there is nothing at all
+    int memory_mr_mode = 0;  // bits of mr_mode without which there is no remote memory
+    int needed_mr_mode = 0;  // and without which there is nothing at all
     std::size_t default_queue = 1024;
     bool is_for_devices = false;  // FI_HMEM is given to those who ask for nothing, too
 

@@ -17,6 +17,10 @@ namespace {
 constexpr std::uint64_t kMessageCaps = FI_MSG | FI_TAGGED;
 constexpr std::uint64_t kMessageModifiers = FI_SEND | FI_RECV;
 
+/// Capabilities for those who name them. An event costs each access that its initiator carries out
+/// alone a message to the target, which has to take it.
+constexpr std::uint64_t kForWhoAsks = FI_RMA_EVENT | kTaggedDirectedRecv;
+
 template <class T>
 T* make_padded() noexcept {
     return static_cast<T*>(std::calloc(1, sizeof(T) + kTailRoom));
@@ -34,7 +38,7 @@ std::uint64_t answer_caps(const Offer& offer, std::uint32_t version,
         const std::uint64_t unusable =
             allows_memory(offer, version, hints) ? 0 : kMemoryCaps | kMemoryModifiers;
         const std::uint64_t devices = offer.is_for_devices ? 0 : FI_HMEM;
-        return offer.info.caps & ~(kTaggedDirectedRecv | devices | unusable);
+        return offer.info.caps & ~(kForWhoAsks | devices | unusable);
     }
     std::uint64_t caps = hints->caps;
     if ((caps & kMessageCaps) != 0 && (caps & kMessageModifiers) == 0) {

@@ -119,7 +119,6 @@ bool reaches_others(const util::SockAddr& source) noexcept {
 
 void fill_rdm_offer(Offer& offer, const util::SockAddr& source) noexcept {
     const bool claims_remote = reaches_others(source);
-    offer.primary_caps = kPrimary;
     offer.info.caps = kPrimary | kSecondary | FI_HMEM | (claims_remote ? FI_REMOTE_COMM : 0);
     fill_tx(offer.tx, offer.info.caps);
     fill_rx(offer.rx, offer.info.caps);
@@ -141,7 +140,6 @@ constexpr std::uint64_t kMsgPrimary = FI_MSG | FI_RMA | FI_ATOMIC | FI_READ | FI
 
 void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     fill_rdm_offer(offer, source);
-    offer.primary_caps = kMsgPrimary;
     offer.info.caps =
         kMsgPrimary | FI_FENCE | FI_HMEM | FI_LOCAL_COMM | (offer.info.caps & FI_REMOTE_COMM);
     offer.info.mode = FI_RX_CQ_DATA;
@@ -186,8 +184,7 @@ constexpr int kNicMrMode = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
 void fill_dgram_offer(Offer& offer, const util::SockAddr& source) noexcept {
     const bool claims_remote = reaches_others(source);
     const auto bytes = dgram_hosts().bytes_of(source);
-    offer.primary_caps = FI_MSG | FI_MULTICAST | FI_SEND | FI_RECV;
-    offer.info.caps = offer.primary_caps | FI_SOURCE | FI_LOCAL_COMM |
+    offer.info.caps = FI_MSG | FI_MULTICAST | FI_SEND | FI_RECV | FI_SOURCE | FI_LOCAL_COMM |
                       (claims_remote ? std::uint64_t{FI_REMOTE_COMM} : 0);
     offer.default_queue = kDgramQueue;
     offer.tx.caps = offer.info.caps & kTxCaps & ~std::uint64_t{FI_RECV};
@@ -222,7 +219,6 @@ std::span<const Candidate> candidates() noexcept {
 void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     fill_msg_offer(offer, nic.address);
     const std::uint64_t missing = nic.has_atomics ? std::uint64_t{0} : std::uint64_t{FI_ATOMIC};
-    offer.primary_caps &= ~missing;
     offer.info.caps = (offer.info.caps & ~missing) | FI_REMOTE_COMM;
     offer.memory_mr_mode = kNicMrMode | (nic.needs_local_mr ? FI_MR_LOCAL : 0);
     offer.needed_mr_mode = offer.memory_mr_mode;
@@ -258,7 +254,6 @@ constexpr std::uint64_t kNotOfNicDgram = FI_MULTICAST | FI_SOURCE;
 
 void fill_nic_dgram_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     fill_dgram_offer(offer, nic.address);
-    offer.primary_caps &= ~kNotOfNicDgram;
     offer.info.caps = (offer.info.caps & ~kNotOfNicDgram) | FI_REMOTE_COMM;
     offer.default_queue = kNicDgramQueue;
     const std::size_t queue = std::min(kMaxDgramQueue, nic.max_queue - 1);

@@ -143,6 +143,22 @@ Test(info, only_the_capabilities_asked_for_are_given) {
     RVT_EQ(answer.info->rx_attr->caps, FI_TAGGED | FI_RECV);
 }
 
+Test(info, events_of_access_are_for_those_who_ask) {
+    for (const bool has_hints : {true, false}) {
+        setenv("FI_PROVIDER", "rvt", 1);
+        const Answer open = ask(has_hints ? new_hints() : Info());
+        RVT_OK(open.error);
+        RVT_EQ(open.info->caps & (kPrimary | FI_MULTI_RECV), kPrimary | FI_MULTI_RECV);
+        RVT_EQ(open.info->caps & FI_RMA_EVENT, 0);
+        RVT_EQ(open.info->rx_attr->caps & FI_RMA_EVENT, 0);
+    }
+    const Info hints = new_hints();
+    hints->caps = FI_RMA | FI_RMA_EVENT;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->rx_attr->caps & FI_RMA_EVENT, FI_RMA_EVENT);
+}
+
 Test(info, a_modifier_limits_the_capability) {
     const Info hints = new_hints();
     hints->caps = FI_RMA | FI_WRITE;
