@@ -346,6 +346,7 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
     if (made->info == nullptr) {
         return -FI_ENOMEM;
     }
+    made->info->fabric_attr->fabric = &fabric.handle;  // which this endpoint keeps open
     made->handle.fid = {FI_CLASS_PEP, context, &pep_fid_ops};
     made->handle.ops = &pep_ops;
     made->handle.cm = &pep_cm_ops;
