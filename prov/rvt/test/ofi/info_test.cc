@@ -159,6 +159,23 @@ Test(info, events_of_access_are_for_those_who_ask) {
     RVT_EQ(answer.info->rx_attr->caps & FI_RMA_EVENT, FI_RMA_EVENT);
 }
 
+Test(info, each_side_may_be_asked_for_what_the_other_has) {
+    const Info hints = new_hints();
+    hints->caps = FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE | FI_SOURCE |
+                  FI_FENCE | FI_LOCAL_COMM;
+    hints->tx_attr->caps = hints->caps;
+    hints->rx_attr->caps = hints->caps;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->tx_attr->caps, FI_MSG | FI_RMA | FI_SEND | FI_WRITE | FI_FENCE);
+    RVT_EQ(answer.info->rx_attr->caps, FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_WRITE | FI_SOURCE);
+    hints->rx_attr->caps |= FI_ATOMIC;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+    hints->rx_attr->caps = 0;
+    hints->tx_attr->caps = FI_MSG | FI_COLLECTIVE;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+}
+
 Test(info, a_modifier_limits_the_capability) {
     const Info hints = new_hints();
     hints->caps = FI_RMA | FI_WRITE;
