@@ -192,10 +192,8 @@ ssize_t Eq::sread(std::uint32_t* event, void* buffer, std::size_t length, int ti
     }
 }
 
+/// As of completions, of whatever flags FI_PEEK alone is looked at.
 ssize_t Eq::read_error(fi_eq_err_entry* error, std::uint64_t flags) {
-    if ((flags & ~std::uint64_t{FI_PEEK}) != 0) {
-        return -FI_EBADFLAGS;
-    }
     const std::lock_guard guard(lock);
     if (events.empty() || !events.front().is_error) {
         return -FI_EAGAIN;

@@ -55,6 +55,22 @@ Test(ep_rdm, keeps_messages_where_any_number_of_bytes_may_wait) {
     }
 }
 
+/// fi_cq(3) names no flags; there are programs that hand in the size of the entry.
+Test(ep_rdm, its_errors_are_read_whatever_the_flags) {
+    End end({});
+    for (const std::uint64_t flags :
+         {std::uint64_t{FI_SEND}, std::uint64_t{sizeof(fi_cq_err_entry)}}) {
+        char buffer = 0;
+        RVT_OK(fi_recv(end.ep.get(), &buffer, 1, nullptr, FI_ADDR_UNSPEC, &buffer));
+        RVT_OK(fi_cancel(&end.ep->fid, &buffer));
+        fi_cq_err_entry error{};
+        RVT_EQ(fi_cq_readerr(end.cq.get(), &error, flags | FI_PEEK), 1);
+        RVT_EQ(fi_cq_readerr(end.cq.get(), &error, flags), 1);
+        RVT_EQ(error.err, FI_ECANCELED);
+        RVT_EQ(fi_cq_readerr(end.cq.get(), &error, flags), -FI_EAGAIN);
+    }
+}
+
 Test(ep_rdm, cannot_transfer_before_it_is_enabled) {
     const Opened open;
     const auto ep = endpoint(open);

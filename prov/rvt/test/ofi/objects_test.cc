@@ -324,6 +324,20 @@ Test(eq, callers_of_old_versions_bring_no_room_for_error_data) {
     RVT_EQ(error.err_data_size, 0);
 }
 
+Test(eq, its_errors_are_read_whatever_the_flags) {
+    const Opened open;
+    const auto eq = open.eq();
+    const auto av = open.av(with<fi_av_attr>([](auto& attr) { attr.flags = FI_EVENT; }));
+    RVT_OK(fi_av_bind(av.get(), &eq->fid, 0));
+    const std::array<char, 128> nobody{};
+    RVT_OK(fi_av_insert(av.get(), nobody.data(), 1, nullptr, 0, nullptr));
+    fi_eq_err_entry error{};
+    constexpr std::uint64_t kFlags = sizeof error;
+    RVT_EQ(fi_eq_readerr(eq.get(), &error, kFlags | FI_PEEK), sizeof error);
+    RVT_EQ(fi_eq_readerr(eq.get(), &error, kFlags), sizeof error);
+    RVT_EQ(fi_eq_readerr(eq.get(), &error, kFlags), -FI_EAGAIN);
+}
+
 Test(wait_set, wakes_for_any_member) {
     const Opened open;
     fi_wait_attr wait_attr{.wait_obj = FI_WAIT_UNSPEC, .flags = 0};
