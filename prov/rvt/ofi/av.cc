@@ -23,7 +23,7 @@ namespace {
 using util::Result;
 using util::SockAddr;
 
-constexpr std::uint64_t kInsertFlags = FI_MORE | FI_SYNC_ERR;
+constexpr std::uint64_t kInsertFlags = FI_MORE | FI_SYNC_ERR | kFirewallAddr;
 
 /// One insertion call: numbers and errors go where the caller asked for them.
 class Insertion {

@@ -264,6 +264,15 @@ Test(av, an_asynchronous_insertion_reports_to_the_event_queue) {
     RVT_ASSERT(entry.context == context);
 }
 
+/// FI_FIREWALL_ADDR of newer headers says that the peer may not be reached from here.
+Test(av, an_address_behind_a_firewall_is_inserted_as_any) {
+    const Opened open;
+    const auto av = open.av();
+    const sockaddr_in address = numbered(1);
+    RVT_EQ(fi_av_insert(av.get(), &address, 1, nullptr, 1ull << 42, nullptr), 1);
+    RVT_EQ(fi_av_insert(av.get(), &address, 1, nullptr, 1ull << 43, nullptr), -FI_EBADFLAGS);
+}
+
 Test(av, what_is_not_supported_is_refused) {
     const Opened open;
     fid_av* av = nullptr;
