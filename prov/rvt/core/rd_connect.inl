@@ -470,6 +470,7 @@ void RdEngine<Lock, Host>::left(Peer& peer) noexcept {
         disconnected(peer, WcStatus::kPeerDead);  // the peer ended before it was through
         return;
     }
+    forget_acknowledgements(peer);
     match_late();
     peer.state = Peer::State::kIdle;
     peer.path.close();
@@ -549,9 +550,20 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
     tx_accesses_.for_each_taken(fail);
 }
 
+/// Nobody waits any more for those that messages have asked for of which everything is here: who
+/// has agreed to an end has asked for none, and who connects from the same address next has
+/// operations of the same names.
+template <class Lock, class Host>
+void RdEngine<Lock, Host>::forget_acknowledgements(const Peer& peer) noexcept {
+    inbound_.for_each_taken([&peer](RdInbound& inbound) {
+        if (inbound.peer == &peer && inbound.is_here()) {
+            inbound.wire_flags &= static_cast<std::uint8_t>(~wire::kAnyAck);
+        }
+    });
+}
+
 /// Ends the messages of a lost peer: those being received with an error; of the unexpected ones
-/// those stay of which everything is here. Nobody waits for their acknowledgement any more: who
-/// connects from the same address next has operations of the same names.
+/// those stay of which everything is here.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     const auto is_lost = [&peer](const RdInbound& inbound) {
@@ -563,10 +575,8 @@ void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     std::erase_if(claimed_, [&](const auto& claim) { return is_lost(*claim.second); });
     while (copies_.take([&peer](const RdInbound& copied) { return copied.peer == &peer; })) {
     }
+    forget_acknowledgements(peer);
     inbound_.for_each_taken([&](RdInbound& inbound) {
-        if (inbound.peer == &peer && inbound.is_here()) {
-            inbound.wire_flags &= static_cast<std::uint8_t>(~wire::kAnyAck);
-        }
         if (!is_lost(inbound)) {
             return;
         }

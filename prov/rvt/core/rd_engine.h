@@ -546,6 +546,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void left(Peer& peer) noexcept;
     bool has_nothing_under_way(const Peer& peer) noexcept;
     void fail_operations(Peer& peer, WcStatus status) noexcept;
+    void forget_acknowledgements(const Peer& peer) noexcept;
     void fail_inbound(Peer& peer) noexcept;
     void end_lost(RdInbound& inbound) noexcept;
     void end_receive(RdRxEntry& entry, bool is_tagged, WcStatus status) noexcept;

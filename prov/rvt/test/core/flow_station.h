@@ -3,6 +3,7 @@
 // of one process, who find each other over the wire of backend/fake, and no shared memory.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,8 @@
 
 namespace rvt::test {
 
+class FlowStation;
+
 /// What those that are opened from now on have.
 struct FlowNet {
     fake::Wire wire;
@@ -25,6 +28,7 @@ struct FlowNet {
     core::RegCacheAttr registrations;
     std::uint32_t max_flows = 16;
     std::vector<RdmUser*> users;  // the endpoints that were opened, as control threads see them
+    std::vector<FlowStation*> stations;  // of the endpoints that are open
 };
 
 /// RdmStation's place.
@@ -49,6 +53,7 @@ class FlowStation final : private core::RdFlowsUser {
         user_ = attr.user;
         net_ = net;
         net_->users.push_back(user_);
+        net_->stations.push_back(this);
         nic_ = net->nic;
         RVT_OK(net_->wire.attach(
             registry_, port_,
@@ -71,8 +76,10 @@ class FlowStation final : private core::RdFlowsUser {
         if (flows_ == nullptr) {
             return;
         }
+        open_.clear();
         flows_.reset();
         nic_.reset();
+        std::erase(net_->stations, this);
         net_->wire.detach(port_);
         RVT_OK(registry_.remove_device(port_.device));
     }
@@ -88,6 +95,10 @@ class FlowStation final : private core::RdFlowsUser {
         return moved;
     }
     [[nodiscard]] std::uint64_t poll_count() const noexcept { return polls_; }
+    /// Whether it has asked for the end of a flow, or agreed to one.
+    [[nodiscard]] bool is_any_leaving() const {
+        return std::ranges::any_of(open_, [](core::RdFlow* flow) { return flow->is_leaving(); });
+    }
 
     // Nobody sleeps, and there is no shared memory.
     static void close_link(std::uint64_t, const char*) noexcept {}
@@ -116,6 +127,7 @@ class FlowStation final : private core::RdFlowsUser {
     void flow_opened(core::RdFlow& flow) noexcept override {
         auto event = event_of(Event::Kind::kConnected, flow.address());
         event->flow = &flow;
+        open_.push_back(&flow);
         user_->deliver(std::move(event));
     }
     void connect_failed(const Address& peer, int error) noexcept override {
@@ -126,7 +138,8 @@ class FlowStation final : private core::RdFlowsUser {
     void flow_ended(core::RdFlow& flow) noexcept override { end(flow, Event::Kind::kPeerGone); }
     void flow_left(core::RdFlow& flow) noexcept override { end(flow, Event::Kind::kLeft); }
     void work_waits() noexcept override {}
-    void end(const core::RdFlow& flow, Event::Kind kind) {
+    void end(core::RdFlow& flow, Event::Kind kind) {
+        std::erase(open_, &flow);
         auto event = event_of(kind, flow.address());
         event->link = RdmPath::link_of(flow);
         user_->deliver(std::move(event));
@@ -147,6 +160,7 @@ class FlowStation final : private core::RdFlowsUser {
     std::uint64_t polls_ = 0;
     std::atomic<bool> is_hot_{false};
     std::unique_ptr<core::RdFlows> flows_;
+    std::vector<core::RdFlow*> open_;
 };
 
 struct FlowStationHost {

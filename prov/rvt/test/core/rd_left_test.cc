@@ -27,6 +27,26 @@ struct Crowd : test::NicNet {
                kNobody);
         RVT_EQ(a->av.insert(narrow->own).value(), kNarrow);
     }
+    void poll_all() {
+        poll();
+        third->poll();
+        narrow->poll();
+    }
+    template <class Is>
+    void all_until(Is is) {
+        while (!is()) {
+            poll_all();
+        }
+    }
+    /// A message to the narrow one that waits until it is received, and a second one, behind which
+    /// it is there.
+    void send_unexpected(std::uint64_t number) {
+        char heard[sizeof word];
+        RVT_OK(b->send(number, {word, sizeof word}, core::RdFlags::kMatchComplete, 1, kNarrow));
+        RVT_OK(b->send(number + 1, {word, sizeof word}, core::RdFlags::kNone, 1, kNarrow));
+        RVT_OK(narrow->recv(number + 1, {heard, sizeof heard}));
+        all_until([&] { return narrow->is_done(number + 1) && b->is_done(number + 1); });
+    }
     /// Every endpoint polls, the narrow one last; something has arrived for it then.
     void turn() {
         RVT_OK(a->send(kChat, {word, sizeof word}, core::RdFlags::kNone, 1, kNarrow));
@@ -41,7 +61,7 @@ struct Crowd : test::NicNet {
         }
     }
 
-    static constexpr std::uint64_t kNarrow = 1;  // in the vector of the first
+    static constexpr std::uint64_t kNarrow = 1;  // in the vectors of the first two
     static constexpr std::uint64_t kThird = 1;   // in that of the narrow one
     static constexpr std::uint64_t kNobody = 2;
     static constexpr std::uint64_t kChat = 1;
@@ -76,4 +96,35 @@ Test(rd_left, nothing_is_prepared_for_a_peer_whose_place_another_has, .timeout =
     RVT_OK(net.third->recv(6, {in.data(), in.size()}));
     RVT_OK(net.narrow->send(6, {net.word, sizeof net.word}, core::RdFlags::kNone, 1, net.kThird));
     net.turn_until([&] { return net.third->is_done(6); });
+}
+
+/// An operation of the one that is there now may have the name of one of the lost.
+Test(rd_left, a_message_of_a_lost_peer_is_not_acknowledged_to_who_comes_after_it, .timeout = 60) {
+    Crowd net;
+    const test::FlowStation& station = *net.stations.back();  // the narrow one's
+    RVT_EQ(net.b->av.insert(net.narrow->own).value(), Crowd::kNarrow);
+    net.send_unexpected(1);
+    char in[8] = "";
+    RVT_OK(net.third->recv(3, {in, sizeof in}));
+    RVT_OK(net.narrow->send(3, {net.word, sizeof net.word}, core::RdFlags::kNone, 1, net.kThird));
+    net.all_until([&] { return net.third->is_done(3) && net.narrow->is_done(3); });
+    // The flow that has been idle for longest is asked to end, and closed without an answer.
+    RVT_OK(net.narrow->send(4, {net.word, sizeof net.word}, core::RdFlags::kNone, 1, net.kNobody));
+    net.all_until([&] { return station.is_any_leaving(); });
+    net.b.reset();
+    net.all_until([&] { return !station.is_any_leaving(); });
+
+    net.b = net.make(5002);
+    RVT_EQ(net.b->av.insert(net.a->own).value(), 0);
+    RVT_EQ(net.b->av.insert(net.narrow->own).value(), Crowd::kNarrow);
+    net.send_unexpected(5);
+    RVT_OK(net.narrow->recv(1, {in, sizeof in}));
+    net.all_until([&] { return net.narrow->is_done(1); });
+    for (int i = 0; i < 200; ++i) {
+        net.poll_all();
+    }
+    RVT_ASSERT(!net.b->is_done(5));
+    RVT_OK(net.narrow->recv(5, {in, sizeof in}));
+    net.all_until([&] { return net.b->is_done(5); });
+    RVT_EQ(net.b->status(5), core::WcStatus::kSuccess);
 }
