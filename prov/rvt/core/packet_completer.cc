@@ -27,6 +27,14 @@ constexpr WcStatus kStatusOf[protocol::kNakCodes] = {
     /* kRemoteOperational */ WcStatus::kRemOpErr,
 };
 
+/// Whether one under way has failed for want of what it needs here: nothing behind it leaves.
+bool has_failed_unsent(SendQueue& queue) noexcept {
+    const auto failed = [](const SendWqe& wqe) {
+        return wqe.done && wqe.status != WcStatus::kSuccess;
+    };
+    return queue.find_under_way(failed) != nullptr;
+}
+
 }  // namespace
 
 void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
@@ -143,10 +151,11 @@ void PacketRequester::shrink_window_a_little() noexcept {
 
 /// What is to be sent again and has arrived after all need not be: an answer to its first sending
 /// says so. What has an answer of its own is asked for again: a READ's is more than a number.
+/// Behind a request that could not be sent again, of which no number is known, none is.
 void PacketRequester::skip_to(Qp& qp, Psn upto) noexcept {
     while (distance(upto, sent_psn_) > 0) {
         SendWqe* wqe = sending_ != nullptr ? sending_ : qp.send_queue().next();
-        if (wqe == nullptr || wqe->is_answered()) {
+        if (wqe == nullptr || wqe->is_answered() || has_failed_unsent(qp.send_queue())) {
             return;
         }
         if (sending_ == nullptr) {

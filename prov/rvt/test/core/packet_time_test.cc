@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // When a connected pair over packets gives its peer up: after as many whole time-outs without a
-// word of it as there are retries, and one more.
+// word of it as there are retries, and one more. And an answer that comes while it sends again.
 #include "conform/fixture.h"
+#include "protocol/headers.h"
+#include "protocol/syndrome.h"
+
+#include <utility>
+#include <vector>
 
 using namespace rvt;
 using namespace rvt::conform;
@@ -18,6 +23,19 @@ void be_silent(Pair<Packets>& pair, std::uint64_t us) {
         fake_now_us += kStepUs;
         pair.a().device->progress();
     }
+}
+
+/// B says that it has taken everything until then.
+void acknowledge(Pair<Packets>& pair, protocol::Psn psn) {
+    const protocol::Syndrome ack{.type = protocol::Syndrome::Type::kAck,
+                                 .value = protocol::kUnlimitedCredits};
+    protocol::PacketHeader header{.opcode = protocol::Opcode::kRcAck, .psn = psn};
+    header.dest_qpn = pair.a().qp->qpn();
+    header.syndrome = protocol::to_wire(ack);
+    std::vector<std::byte> bytes(protocol::kMaxHeaderBytes);
+    bytes.resize(protocol::encode(header, bytes.data()));
+    deliver_packet(*pair.a().device, pair.b().device->address(), pair.a().device->address(), bytes);
+    pair.a().device->progress();
 }
 
 }  // namespace
@@ -58,4 +76,26 @@ Test(packet_time, a_pause_of_its_own_is_one_time_out) {
     RVT_EQ(pair.a().qp->state(), QpState::kRts);
     RVT_EQ(pair.received().wr_id, 3);
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+}
+
+Test(packet_time, nothing_behind_a_request_that_cannot_be_sent_again_is_taken_as_arrived) {
+    Pair<Packets> pair({.timeout = kTimeout});
+    const protocol::Psn first(pair.a().qp->query().sq_psn);
+    const iovec part{.iov_base = pair.a().memory.data(), .iov_len = 64};
+    Mr* const mr = reg_mr(*pair.a().pd, {.segments = {&part, 1}}).value();
+    RVT_OK(pair.post_send({.wr_id = 1}));
+    RVT_OK(pair.post_send({.wr_id = 2, .lkey = mr->lkey()}));
+    RVT_OK(pair.post_send({.wr_id = 3}));
+    RVT_OK(dereg_mr(mr));
+    while (pair.a().device->stats().sum(Stat::kTimeouts) == 0) {
+        be_silent(pair, kStepUs);
+    }
+    acknowledge(pair, first + 1);  // the third was lost
+    const std::pair<std::uint64_t, WcStatus> expected[] = {
+        {1, WcStatus::kSuccess}, {2, WcStatus::kLocProtErr}, {3, WcStatus::kWrFlushErr}};
+    for (const auto& [number, status] : expected) {
+        const Wc wc = pair.sent();
+        RVT_EQ(wc.wr_id, number);
+        RVT_EQ(wc.status, status);
+    }
 }
