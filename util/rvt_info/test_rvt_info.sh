@@ -60,6 +60,11 @@ check 'a missing provider is an error' 'status 1' \
     status_of env FI_PROVIDER_PATH=/nonexistent "$info"
 check 'a value that is refused is said to be' 'parameter eager_max: 1 given, .*; 32768 is used' \
     env FI_RVT_EAGER_MAX=1 "$info"
+check 'of yes and no it is said what is possible' \
+    'parameter roce: maybe given, yes or no possible \(or .*on and off\); yes is used' env FI_RVT_ROCE=maybe "$info"
+check 'a size between the steps is refused' \
+    'parameter roce_mtu: 300 given, 0 or from 256 to 8960 in steps of 64 possible.*; 0 is used' \
+    env FI_RVT_ROCE_MTU=300 "$info"
 check 'the log is shown where it is asked for' '^rvt_info: .*not reached|^rvt_info: .*127.0.0.1' \
     env FI_LOG_LEVEL=info FI_RVT_ROCE=0 FI_RVT_REFUSED_TIMEOUT_MS=200 "$info" --peer 127.0.0.1:9
 check 'what others were refused is not reported with it' '^same$' \

@@ -22,12 +22,15 @@ void define_number(const fi_provider* provider, const Param& param) noexcept {
                     static_cast<long long>(param.default_number));
 }
 
+void define_bool(const fi_provider* provider, const Param& param) noexcept {
+    // As text: libfabric would say neither what is possible in place of "maybe" nor what is used.
+    fi_param_define(provider, param.name, FI_PARAM_STRING, "%s (yes or no, default: %s)",
+                    param.help, param.default_number != 0 ? "yes" : "no");
+}
+
 void define(const fi_provider* provider, const Param& param) noexcept {
     switch (param.type) {
-        case ParamType::kBool:
-            fi_param_define(provider, param.name, FI_PARAM_BOOL, "%s (default: %s)", param.help,
-                            param.default_number != 0 ? "yes" : "no");
-            break;
+        case ParamType::kBool: define_bool(provider, param); break;
         case ParamType::kNumber: define_number(provider, param); break;
         case ParamType::kText:
             fi_param_define(provider, param.name, FI_PARAM_STRING, "%s", param.help);
@@ -36,9 +39,9 @@ void define(const fi_provider* provider, const Param& param) noexcept {
 }
 
 void read_bool(fi_provider* provider, const Param& param) noexcept {
-    int given = 0;
-    if (fi_param_get_bool(provider, param.name, &given) == 0) {
-        util::set_param_number(param.id, given != 0 ? 1 : 0);
+    char* given = nullptr;
+    if (fi_param_get_str(provider, param.name, &given) == 0) {
+        util::parse_param_bool(param.id, given);
     }
 }
 

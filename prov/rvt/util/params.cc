@@ -2,6 +2,9 @@
 // The table of run-time parameters, and their values.
 #include "util/params.h"
 
+#include <strings.h>
+
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstddef>
@@ -51,7 +54,7 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kRoceInterface, "roce_interface", ParamType::kText, 0, 0, 0, "",
      "the network interface whose address endpoints get that do not ask for one"},
     {ParamId::kRoceMtu, "roce_mtu", ParamType::kNumber, 0, 0, 8960, "bytes",
-     "payload of a packet: a multiple of 64 from 256 on; 0: the most that the interface and the route take"},
+     "payload of a packet: a multiple of 64 from 256 on; 0: the most that the interface and the route take", 256, 64},
     {ParamId::kRocePort, "roce_port", ParamType::kNumber, 0, 0, 65535, "",
      "the UDP port that all MSG and DGRAM endpoints of an address share, ports of addresses being service numbers of "
      "rdma_cm: 4791 for peers that are kernel rxe devices or RoCE NICs; 0: a UDP port for each"},
@@ -110,12 +113,29 @@ bool is_in_bytes(const Param& param) noexcept {
     return std::string_view(param.unit) == "bytes";
 }
 
+std::string range_of(const Param& param) {
+    const bool has_steps = param.step != 1;
+    return (has_steps ? "0 or from " + std::to_string(param.least)
+                      : "from " + std::to_string(param.min)) +
+           " to " + std::to_string(param.max) +
+           (has_steps ? " in steps of " + std::to_string(param.step) : "");
+}
+
+bool is_possible(const Param& param, std::int64_t number) noexcept {
+    return number >= param.min && number <= param.max &&
+           (number == 0 || (number >= param.least && number % param.step == 0));
+}
+
 void refuse(const Param& param, const char* given) noexcept {
-    RVT_WARN(kCore, "parameter %s: %s given, from %lld to %lld possible%s; %lld is used",
-             param.name, given, static_cast<long long>(param.min),
-             static_cast<long long>(param.max),
+    RVT_WARN(kCore, "parameter %s: %s given, %s possible%s; %lld is used", param.name, given,
+             range_of(param).c_str(),
              is_in_bytes(param) ? ", or with k, m or g behind the number" : "",
              static_cast<long long>(param.default_number));
+}
+
+bool is_one_of(std::span<const char* const> words, const char* given) noexcept {
+    return std::ranges::any_of(words,
+                               [&](const char* word) { return strcasecmp(word, given) == 0; });
 }
 
 /// How far the letter behind a number of bytes moves it to the left, k, m and g being powers of
@@ -157,11 +177,26 @@ std::span<const Param> all_params() noexcept {
 void set_param_number(ParamId id, std::int64_t given) noexcept {
     const auto place = static_cast<std::size_t>(id);
     const Param& param = kTable[place];
-    if (given < param.min || given > param.max) {
+    if (!is_possible(param, given)) {
         refuse(param, std::to_string(given).c_str());
         return;
     }
     values[place] = {.number = given, .text = nullptr, .is_given = true};
+}
+
+void parse_param_bool(ParamId id, const char* given) noexcept {
+    constexpr std::array kYes{"yes", "1", "true", "on"};
+    constexpr std::array kNo{"no", "0", "false", "off"};
+    const Param& param = kTable[static_cast<std::size_t>(id)];
+    const bool is_yes = is_one_of(kYes, given);
+    if (!is_yes && !is_one_of(kNo, given)) {
+        RVT_WARN(kCore,
+                 "parameter %s: %s given, yes or no possible (or 1 and 0, true and false, on and "
+                 "off); %s is used",
+                 param.name, given, param.default_number != 0 ? "yes" : "no");
+        return;
+    }
+    set_param_number(id, is_yes ? 1 : 0);
 }
 
 void parse_param_number(ParamId id, const char* given) noexcept {

@@ -56,13 +56,18 @@ struct Param {
     std::int64_t max;
     const char* unit;  // "" when it has none
     const char* help;
+    std::int64_t least = 0;  // what is not 0 is this at least,
+    std::int64_t step = 1;   // and a multiple of this
 };
 
 std::span<const Param> all_params() noexcept;
 
-/// Takes what the user gave for a kBool or kNumber parameter. A value out of range is refused with
-/// a warning, and the default holds. Threads: these three only while the provider is loaded.
+/// Takes what the user gave for a kBool or kNumber parameter. A value that is not possible is
+/// refused with a warning, and the default holds. Threads: these four only while the provider is
+/// loaded.
 void set_param_number(ParamId id, std::int64_t given) noexcept;
+/// The same for the text of a kBool parameter: yes or no, or what else libfabric has for that.
+void parse_param_bool(ParamId id, const char* given) noexcept;
 /// The same for text: a number, decimal or hexadecimal behind 0x; one of bytes may have k, m or g
 /// (powers of 1024) behind it. What is no number is refused like one out of range.
 void parse_param_number(ParamId id, const char* given) noexcept;

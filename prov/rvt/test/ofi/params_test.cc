@@ -72,6 +72,14 @@ Test(params, what_is_no_number_leaves_the_default) {
     RVT_EQ(rvt::util::param_number(ParamId::kDirectMin), 4 << 10);
 }
 
+Test(params, what_is_neither_yes_nor_no_leaves_the_default) {
+    setenv("FI_RVT_ROCE", "maybe", 1);
+    setenv("FI_RVT_VERBS", "off", 1);
+    define();
+    RVT_ASSERT(rvt::util::param_is_set(ParamId::kRoce));
+    RVT_ASSERT(not(rvt::util::param_is_set(ParamId::kVerbs)));
+}
+
 Test(params, the_environment_cannot_leave_the_range) {
     setenv("FI_RVT_UNEXPECTED_BYTES", "7", 1);
     define();
