@@ -13,6 +13,7 @@
 #include "ofi/log.h"
 #include "ofi/params.h"
 #include "rdm_ops.h"
+#include "roce_tuning.h"
 
 namespace rvt {
 namespace {
@@ -40,6 +41,7 @@ extern "C" FI_EXT_INI {
     rvt::provider.fi_version = fi_version();
     rvt::ofi::log_to_libfabric(&rvt::provider);
     rvt::ofi::define_params(&rvt::provider);
+    rvt::packet_faults();  // warns as of other parameters
     rvt::use_rdm_ops();
     rvt::use_dgram_hosts();
     rvt::use_msg_stations();

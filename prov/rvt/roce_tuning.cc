@@ -45,21 +45,26 @@ class ProcessCapture {
     std::shared_ptr<protocol::PcapWriter> writer_ RVT_GUARDED_BY(lock_);
 };
 
-}  // namespace
-
-protocol::FaultPlan packet_faults() noexcept {
+protocol::FaultPlan read_faults() noexcept {
     const std::string_view text = util::param_text(util::ParamId::kFault);
     const auto plan = protocol::parse_faults(text);
     if (!plan.is_ok()) {
         const std::string_view unknown = protocol::unknown_fault(text);
         RVT_WARN(
-            kDomain,
+            kCore,
             "parameter fault: cannot read \"%.*s\"; parts are drop, duplicate, reorder, corrupt, "
             "delay=PERCENT%%, delay=PERCENT%%:TIMEus, seed=NUMBER; no faults happen",
             static_cast<int>(unknown.size()), unknown.data());
         return {};
     }
     return plan.value();
+}
+
+}  // namespace
+
+protocol::FaultPlan packet_faults() noexcept {
+    static const protocol::FaultPlan kPlan = read_faults();
+    return kPlan;
 }
 
 std::shared_ptr<protocol::PcapWriter> packet_capture() noexcept {

@@ -9,7 +9,8 @@
 
 namespace rvt {
 
-/// FI_RVT_FAULT. One that cannot be read is no fault at all, after a warning that says where.
+/// FI_RVT_FAULT, read by the first call. One that cannot be read is no fault at all, after a
+/// warning that says where.
 protocol::FaultPlan packet_faults() noexcept;
 
 /// FI_RVT_PCAP: one capture for all devices of this process, opened by the first call and complete

@@ -65,6 +65,8 @@ check 'of yes and no it is said what is possible' \
 check 'a size between the steps is refused' \
     'parameter roce_mtu: 300 given, 0 or from 256 to 8960 in steps of 64 possible.*; 0 is used' \
     env FI_RVT_ROCE_MTU=300 "$info"
+check 'faults that cannot be read are warned of' 'parameter fault: cannot read "lose=2%"' \
+    env FI_RVT_FAULT=drop=1%,lose=2% "$info"
 check 'the log is shown where it is asked for' '^rvt_info: .*not reached|^rvt_info: .*127.0.0.1' \
     env FI_LOG_LEVEL=info FI_RVT_ROCE=0 FI_RVT_REFUSED_TIMEOUT_MS=200 "$info" --peer 127.0.0.1:9
 check 'what others were refused is not reported with it' '^same$' \

@@ -55,6 +55,13 @@ Test(roce_tuning, a_part_that_cannot_be_read_is_named, .init = listen) {
     cr_assert(warnings.find("\"lose=2%\"") != std::string::npos, "%s", warnings.c_str());
 }
 
+Test(roce_tuning, what_cannot_be_read_is_said_once_for_all_devices, .init = listen) {
+    util::set_param_text(ParamId::kFault, "lose=2%");
+    RVT_ASSERT(packet_faults() == protocol::FaultPlan{});
+    RVT_ASSERT(packet_faults() == protocol::FaultPlan{});
+    RVT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1);
+}
+
 Test(roce_tuning, one_capture_serves_all_devices, .init = listen) {
     const test::CaptureFile file;
     const std::string name = "/proc/%p/fd/" + std::to_string(file.fd.get());
