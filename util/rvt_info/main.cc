@@ -47,9 +47,13 @@ std::string named(const void* value, fi_type type) {
     return text;
 }
 
+std::string device_of(const fi_info& info) {
+    return std::string(info.fabric_attr->name) + "/" + info.domain_attr->name;
+}
+
 Section device_section(const fi_info& info) {
     Section section;
-    section.title = std::string("device ") + info.fabric_attr->name + "/" + info.domain_attr->name;
+    section.title = "device " + device_of(info);
     section.add("endpoints", named(&info.ep_attr->type, FI_TYPE_EP_TYPE));
     section.add("address",
                 info.src_addr != nullptr ? static_cast<const char*>(info.src_addr) : "-");
@@ -169,7 +173,7 @@ int why(const std::string& text, std::vector<Section>& sections) {
     for (const fi_info* info = found; info != nullptr; info = info->next) {
         Section section;
         section.title =
-            std::string(info->fabric_attr->name) + "/" + info->domain_attr->name + " accepts";
+            device_of(*info) + " " + named(&info->ep_attr->type, FI_TYPE_EP_TYPE) + " accepts";
         section.add("capabilities", named(&info->caps, FI_TYPE_CAPS));
         section.add("mr_mode demanded", named(&info->domain_attr->mr_mode, FI_TYPE_MR_MODE));
         sections.push_back(section);

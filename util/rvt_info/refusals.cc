@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // libfabric lets a program bring a log of its own (fi_import_log); the provider writes one line for
-// each candidate that it refuses:
+// each candidate that it refuses, at level info where another one is accepted:
 //     rvt-host/shm FI_EP_RDM does not match: HINT: ASKED asked, OFFERED offered
 // These are kept. Its other warnings, and what FI_LOG_LEVEL asks for, go to standard error.
 #include "rvt_info/refusals.h"
 
 #include <strings.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -47,7 +48,7 @@ fi_log_level wanted_level() {
 
 int log_enabled(const fi_provider* provider, fi_log_level level, fi_log_subsys /*subsys*/,
                 std::uint64_t /*flags*/) {
-    return is_ours(provider) && level <= wanted_level() ? 1 : 0;
+    return is_ours(provider) && level <= std::max(wanted_level(), FI_LOG_INFO) ? 1 : 0;
 }
 
 int log_ready(const fi_provider* provider, fi_log_level level, fi_log_subsys subsys,
@@ -57,9 +58,12 @@ int log_ready(const fi_provider* provider, fi_log_level level, fi_log_subsys sub
 
 void log_line(const fi_provider* /*provider*/, fi_log_level level, fi_log_subsys /*subsys*/,
               const char* /*function*/, int /*line*/, const char* message) {
-    // What other providers are refused, who look for one to build on, is no warning.
-    if (level == FI_LOG_WARN && std::strstr(message, kMarker) != nullptr) {
+    // What other providers are refused, who look for one to build on, has other words.
+    if (std::strstr(message, kMarker) != nullptr) {
         lines().emplace_back(message);
+        return;
+    }
+    if (level > wanted_level()) {
         return;
     }
     const auto length = static_cast<int>(std::strcspn(message, "\n"));

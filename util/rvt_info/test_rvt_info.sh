@@ -35,6 +35,9 @@ check 'bits that are missing are to be given' 'give mr_mode the bits' \
 check 'where a variable leaves no device it is said which' 'set FI_RVT_ROCE_INTERFACE to' \
     env FI_RVT_ROCE_INTERFACE=nowhere0 "$info"
 check 'an accepted request says what it gets' 'accepts' "$info" --why caps=FI_TAGGED
+check 'who refuses beside one that accepts is named, too' '^rvt-host/shm FI_EP_DGRAM refuses' \
+    "$info" --why caps=FI_TAGGED
+check 'and the one that accepts by its type' '^rvt-host/shm FI_EP_RDM accepts' "$info" --why caps=FI_TAGGED
 check 'a parameter changes the answer' 'accepts' \
     env FI_RVT_ROCE=0 FI_RVT_HOST_REMOTE=1 "$info" --why 'caps=TAGGED|REMOTE_COMM'
 check 'an address where nobody listens is not reached' 'not reached +fi_read' \

@@ -25,16 +25,18 @@ struct Refused {
     Refusal why;
 };
 
-/// Said loudly to applications. Utility providers that look for something to be layered over are no
-/// users.
-void log_refusal(const Refused& refused, std::uint64_t flags) noexcept {
+/// Said loudly to applications that get no answer at all. Utility providers that look for something
+/// to be layered over are no users: rvt_info knows their lines by the words.
+void log_refusal(const Refused& refused, std::uint64_t flags, bool is_answered) noexcept {
     const auto& [type, domain, refusal] = refused;
     const bool is_application = (flags & kCoreGetinfoFlags) == 0;
     std::array<char, 64> name{};
     fi_tostr_r(name.data(), name.size(), &type, FI_TYPE_EP_TYPE);
-    RVT_LOG(is_application ? util::LogLevel::kWarn : util::LogLevel::kInfo, util::LogArea::kFabric,
-            "%s/%s %s does not match: %s: %s asked, %s offered", kFabricName, domain.c_str(),
-            name.data(), refusal.hint, refusal.asked.c_str(), refusal.offered.c_str());
+    RVT_LOG(is_application && !is_answered ? util::LogLevel::kWarn : util::LogLevel::kInfo,
+            util::LogArea::kFabric, "%s/%s %s %s: %s: %s asked, %s offered", kFabricName,
+            domain.c_str(), name.data(),
+            is_application ? "does not match" : "is nothing for a utility provider", refusal.hint,
+            refusal.asked.c_str(), refusal.offered.c_str());
 }
 
 /// What hints leave to be judged: the candidates of the type that they name, else all. Utility
@@ -133,15 +135,15 @@ class Answers {
     }
     /// From now on those that take memory of devices, for who asks for nothing: behind the others.
     void turn_to_devices() noexcept { are_for_devices_ = true; }
-    /// Hands them out, or says why there are none. Returns: as getinfo().
+    /// Hands them out, and says who gives none and why. Returns: as getinfo().
     int take(std::uint64_t flags, fi_info** info) {
         if (is_out_of_memory_) {
             return -FI_ENOMEM;
         }
+        for (const Refused& refused : refused_) {
+            log_refusal(refused, flags, first_ != nullptr);
+        }
         if (first_ == nullptr) {
-            for (const Refused& refused : refused_) {
-                log_refusal(refused, flags);
-            }
             return -FI_ENODATA;
         }
         *info = first_.release();

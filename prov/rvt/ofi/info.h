@@ -22,7 +22,7 @@
 namespace rvt::ofi {
 
 /// fi_provider.getinfo. Returns: 0, -FI_ENODATA (each candidate's reason is logged), -FI_EBADFLAGS,
-/// -FI_ENOMEM.
+/// -FI_ENOMEM. Beside an answer, reasons are logged at level info.
 int getinfo(std::uint32_t version, const char* node, const char* service, std::uint64_t flags,
             const fi_info* hints, fi_info** info) noexcept;
 

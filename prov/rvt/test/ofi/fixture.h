@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <rdma/fabric.h>
@@ -16,6 +17,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_ext.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
@@ -59,6 +61,28 @@ inline Answer ask(const Info& hints, const char* node = nullptr, const char* ser
     fi_info* info = nullptr;
     const int error = fi_getinfo(version, node, service, flags, hints.get(), &info);
     return {Info(info), error};
+}
+
+/// What the provider has logged since keep_log().
+inline std::string logged_warnings;
+inline std::string logged_infos;
+/// Call before anything else of libfabric.
+inline void keep_log() {
+    static fi_ops_log ops = {
+        .size = sizeof(fi_ops_log),
+        .enabled = [](const fi_provider*, fi_log_level level, fi_log_subsys,
+                      std::uint64_t) { return level <= FI_LOG_INFO ? 1 : 0; },
+        .ready = [](const fi_provider*, fi_log_level level, fi_log_subsys, std::uint64_t,
+                    std::uint64_t*) { return level <= FI_LOG_INFO ? 1 : 0; },
+        .log =
+            [](const fi_provider* provider, fi_log_level level, fi_log_subsys, const char*, int,
+               const char* text) {
+                if (std::strcmp(provider->name, "rvt") == 0) {
+                    (level == FI_LOG_WARN ? logged_warnings : logged_infos) += text;
+                }
+            }};
+    static fid_logging logging = {.fid = {}, .ops = &ops};
+    RVT_OK(fi_import_log(FI_VERSION(1, 13), 0, &logging));
 }
 
 /// Closes a libfabric object. Fid is a fid_xxx whose first member is its fid.

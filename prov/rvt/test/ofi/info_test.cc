@@ -116,6 +116,27 @@ Test(info, a_host_with_ipv6_alone_reaches_others_by_that) {
     expect_ipv6(ask(hints), 0);
 }
 
+Test(info, beside_an_answer_reasons_of_others_are_no_warnings) {
+    keep_log();
+    const Info hints = new_hints();
+    hints->caps = FI_TAGGED;
+    RVT_OK(ask(hints).error);
+    cr_assert(logged_warnings.empty(), "%s", logged_warnings.c_str());
+    cr_assert(
+        logged_infos.find("FI_EP_DGRAM does not match: caps: FI_TAGGED asked") != std::string::npos,
+        "%s", logged_infos.c_str());
+}
+
+Test(info, without_an_answer_they_are) {
+    keep_log();
+    const Info hints = new_hints();
+    hints->caps = FI_COLLECTIVE;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+    cr_assert(logged_warnings.find("FI_EP_DGRAM does not match: caps: FI_COLLECTIVE asked") !=
+                  std::string::npos,
+              "%s", logged_warnings.c_str());
+}
+
 Test(info, an_interface_that_is_not_there_is_no_match) {
     setenv("FI_RVT_ROCE_INTERFACE", "nosuch0", 1);
     RVT_EQ(ask(new_hints()).error, -FI_ENODATA);
