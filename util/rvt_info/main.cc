@@ -137,10 +137,7 @@ std::vector<Section> refusals() {
     for (const Refused& refused : take_refusals()) {
         Section section;
         section.title = refused.device + " refuses";
-        section.add("hint", refused.hint);
-        section.add("asked", refused.asked);
-        section.add("offered", refused.offered);
-        section.add("change", advice(refused));
+        add_reason(section, refused);
         sections.push_back(section);
     }
     return sections;

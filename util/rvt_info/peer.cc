@@ -15,6 +15,8 @@
 #include <rdma/fi_ext_rvt.h>
 #include <rdma/fi_rma.h>
 
+#include "rvt_info/refusals.h"
+
 namespace rvt::info {
 namespace {
 
@@ -39,8 +41,7 @@ class Prober {
 
     Section run() {
         section_.title = "peer " + address_;
-        if (check("fi_getinfo", find()) && check("fi_enable", open()) &&
-            check("fi_av_insert", insert()) && check("fi_read", connect())) {
+        if (find() && open() && check("fi_av_insert", insert()) && check("fi_read", connect())) {
             add_ways(describe());
         }
         return std::move(section_);
@@ -67,37 +68,58 @@ class Prober {
         }
     }
 
-    int find() {
+    bool find() {
         std::string error;
-        const Info hints = parse_hints("caps=FI_MSG|FI_RMA,addr_format=FI_ADDR_STR", error);
+        const Info hints = parse_hints(
+            "ep_attr->type=FI_EP_RDM,caps=FI_MSG|FI_RMA,addr_format=FI_ADDR_STR", error);
+        take_refusals();  // of what was asked before
         fi_info* found = nullptr;
         const int result =
             fi_getinfo(FI_VERSION(1, 17), address_.c_str(), nullptr, 0, hints.get(), &found);
         info_.reset(found);
-        return result;
+        if (!check("fi_getinfo", result)) {
+            for (const Refused& refused : take_refusals()) {
+                add_reason(section_, refused);
+            }
+        }
+        return result == 0;
     }
 
-    int open() {
-        fid_fabric* fabric = nullptr;
-        int result = fi_fabric(info_->fabric_attr, &fabric, nullptr);
-        fabric_.reset(fabric);
-        fid_domain* domain = nullptr;
-        result = result == 0 ? fi_domain(fabric, info_.get(), &domain, nullptr) : result;
-        domain_.reset(domain);
+    /// Each step is known by its call.
+    bool open() {
         fi_av_attr av_attr{};
-        fid_av* av = nullptr;
-        result = result == 0 ? fi_av_open(domain, &av_attr, &av, nullptr) : result;
-        av_.reset(av);
         fi_cq_attr cq_attr{};
-        fid_cq* cq = nullptr;
-        result = result == 0 ? fi_cq_open(domain, &cq_attr, &cq, nullptr) : result;
-        cq_.reset(cq);
-        fid_ep* ep = nullptr;
-        result = result == 0 ? fi_endpoint(domain, info_.get(), &ep, nullptr) : result;
-        ep_.reset(ep);
-        result = result == 0 ? fi_ep_bind(ep, &av->fid, 0) : result;
-        result = result == 0 ? fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV) : result;
-        return result == 0 ? fi_enable(ep) : result;
+        return step("fi_fabric", fabric_,
+                    [&](fid_fabric** made) {
+                        return fi_fabric(info_->fabric_attr, made, nullptr);
+                    }) &&
+               step("fi_domain", domain_,
+                    [&](fid_domain** made) {
+                        return fi_domain(fabric_.get(), info_.get(), made, nullptr);
+                    }) &&
+               step("fi_av_open", av_,
+                    [&](fid_av** made) {
+                        return fi_av_open(domain_.get(), &av_attr, made, nullptr);
+                    }) &&
+               step("fi_cq_open", cq_,
+                    [&](fid_cq** made) {
+                        return fi_cq_open(domain_.get(), &cq_attr, made, nullptr);
+                    }) &&
+               step("fi_endpoint", ep_,
+                    [&](fid_ep** made) {
+                        return fi_endpoint(domain_.get(), info_.get(), made, nullptr);
+                    }) &&
+               check("fi_ep_bind", fi_ep_bind(ep_.get(), &av_->fid, 0)) &&
+               check("fi_ep_bind", fi_ep_bind(ep_.get(), &cq_->fid, FI_TRANSMIT | FI_RECV)) &&
+               check("fi_enable", fi_enable(ep_.get()));
+    }
+
+    template <class Fid, class Open>
+    bool step(const char* name, Owned<Fid>& place, Open open) {
+        Fid* made = nullptr;
+        const int error = open(&made);
+        place.reset(made);
+        return check(name, error);
     }
 
     int insert() {

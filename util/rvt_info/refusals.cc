@@ -97,6 +97,33 @@ Refused parse(const std::string& line, std::size_t marker) {
     return refused;
 }
 
+/// What a user can do about it.
+std::string advice(const Refused& refused) {
+    if (refused.asked.find("FI_REMOTE_COMM") != std::string::npos) {
+        return "this device reaches this host only; if all processes run here, set "
+               "FI_RVT_HOST_REMOTE=1";
+    }
+    if (refused.hint == "ep_attr->type") {
+        return "ask for FI_EP_RDM, FI_EP_MSG or FI_EP_DGRAM, or leave the type open";
+    }
+    if (refused.hint == "node, service") {
+        return "write it as 127.0.0.1:4711 or [::1]:4711";
+    }
+    if (refused.hint == "dest_addr" || refused.hint == "src_addr") {
+        return "name an address of this host";
+    }
+    if (refused.hint.starts_with("FI_RVT_")) {
+        return "set " + refused.hint + " to one of these, or do not set it";
+    }
+    if (refused.hint == "domain_attr->mr_mode") {
+        return "give mr_mode the bits that are named";
+    }
+    if (refused.offered.starts_with("at most")) {
+        return "ask for " + refused.offered + ", or leave the hint 0";
+    }
+    return "take " + refused.asked + " out of the hint, or leave the hint 0";
+}
+
 }  // namespace
 
 std::string catch_log_lines() {
@@ -113,28 +140,11 @@ std::vector<Refused> take_refusals() {
     return refusals;
 }
 
-std::string advice(const Refused& refused) {
-    if (refused.asked.find("FI_REMOTE_COMM") != std::string::npos) {
-        return "this device reaches this host only; if all processes run here, set "
-               "FI_RVT_HOST_REMOTE=1";
-    }
-    if (refused.hint == "ep_attr->type") {
-        return "ask for FI_EP_RDM, FI_EP_MSG or FI_EP_DGRAM, or leave the type open";
-    }
-    if (refused.hint == "node, service" || refused.hint == "dest_addr" ||
-        refused.hint == "src_addr") {
-        return "name an address of this host";
-    }
-    if (refused.hint.starts_with("FI_RVT_")) {
-        return "set " + refused.hint + " to one of these, or do not set it";
-    }
-    if (refused.hint == "domain_attr->mr_mode") {
-        return "give mr_mode the bits that are named";
-    }
-    if (refused.offered.starts_with("at most")) {
-        return "ask for " + refused.offered + ", or leave the hint 0";
-    }
-    return "take " + refused.asked + " out of the hint, or leave the hint 0";
+void add_reason(Section& section, const Refused& refused) {
+    section.add("hint", refused.hint);
+    section.add("asked", refused.asked);
+    section.add("offered", refused.offered);
+    section.add("change", advice(refused));
 }
 
 }  // namespace rvt::info

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "rvt_info/report.h"
+
 namespace rvt::info {
 
 /// One refused candidate.
@@ -22,7 +24,7 @@ std::string catch_log_lines();
 /// What has been refused since the last call.
 std::vector<Refused> take_refusals();
 
-/// What a user can do about it.
-std::string advice(const Refused& refused);
+/// Adds why, and what a user can do about it.
+void add_reason(Section& section, const Refused& refused);
 
 }  // namespace rvt::info

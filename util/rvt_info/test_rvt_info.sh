@@ -44,6 +44,8 @@ check 'an address where nobody listens is not reached' 'not reached +fi_read' \
     env FI_RVT_REFUSED_TIMEOUT_MS=200 "$info" --peer 127.0.0.1:9
 check 'an address of another host is not reached without a wire' 'not reached +fi_read' \
     env FI_RVT_ROCE=0 "$info" --peer 192.0.2.99:9
+check 'what an address is refused for is said' 'offered +fi_sockaddr_in://address:port' "$info" --peer nonsense:1
+check 'and how to write it' 'change +write it as 127.0.0.1:4711' "$info" --peer 127.0.0.1:70000
 # A peer that is there, and computes.
 coproc PEER { FI_RVT_ROCE=0 "${RVT_BUILDDIR:-.}/fabtests/functional/peer_end"; }
 read -r address <&"${PEER[0]}"
