@@ -35,9 +35,12 @@ const Constant kConstants[] = {
     RVT_NAMED(FI_ORDER_RAR), RVT_NAMED(FI_ORDER_RAW), RVT_NAMED(FI_ORDER_RAS),
     RVT_NAMED(FI_ORDER_WAR), RVT_NAMED(FI_ORDER_WAW), RVT_NAMED(FI_ORDER_WAS),
     RVT_NAMED(FI_ORDER_SAR), RVT_NAMED(FI_ORDER_SAW), RVT_NAMED(FI_ORDER_SAS),
+    RVT_NAMED(FI_ORDER_RMA_RAR), RVT_NAMED(FI_ORDER_RMA_RAW),
+    RVT_NAMED(FI_ORDER_RMA_WAR), RVT_NAMED(FI_ORDER_RMA_WAW),
     RVT_NAMED(FI_ORDER_ATOMIC_RAR), RVT_NAMED(FI_ORDER_ATOMIC_RAW),
     RVT_NAMED(FI_ORDER_ATOMIC_WAR), RVT_NAMED(FI_ORDER_ATOMIC_WAW),
     RVT_NAMED(FI_EP_MSG), RVT_NAMED(FI_EP_DGRAM), RVT_NAMED(FI_EP_RDM),
+    RVT_NAMED(FI_PROTO_RDMA_CM_IB_RC), RVT_NAMED(FI_PROTO_IWARP), RVT_NAMED(FI_PROTO_IB_UD),
     RVT_NAMED(FI_SOCKADDR), RVT_NAMED(FI_SOCKADDR_IN), RVT_NAMED(FI_SOCKADDR_IN6),
     RVT_NAMED(FI_SOCKADDR_IB), RVT_NAMED(FI_ADDR_STR),
     RVT_NAMED(FI_THREAD_SAFE), RVT_NAMED(FI_THREAD_FID), RVT_NAMED(FI_THREAD_DOMAIN),
@@ -48,8 +51,10 @@ const Constant kConstants[] = {
     RVT_NAMED(FI_MR_LOCAL), RVT_NAMED(FI_MR_RAW), RVT_NAMED(FI_MR_VIRT_ADDR),
     RVT_NAMED(FI_MR_ALLOCATED), RVT_NAMED(FI_MR_PROV_KEY), RVT_NAMED(FI_MR_MMU_NOTIFY),
     RVT_NAMED(FI_MR_RMA_EVENT), RVT_NAMED(FI_MR_ENDPOINT), RVT_NAMED(FI_MR_HMEM),
+    // By number, what not every libfabric from 1.17 to 2.x has a name for.
     {"FI_MR_BASIC", 1}, {"FI_MR_SCALABLE", 2},
-    {"FI_ORDER_STRICT", 0x1ff}, {"FI_ORDER_DATA", 1ull << 16},
+    {"FI_ORDER_NONE", 0}, {"FI_ORDER_STRICT", 0x1ff}, {"FI_ORDER_DATA", 1ull << 16},
+    {"FI_TAGGED_DIRECTED_RECV", 1ull << 45}, {"FI_PROGRESS_CONTROL_UNIFIED", 3},
     {"FI_SHARED_CONTEXT", SIZE_MAX},
 };
 // clang-format on
@@ -93,6 +98,9 @@ const Field kFields[] = {
     RVT_FIELD(domain_attr, max_ep_stx_ctx), RVT_FIELD(domain_attr, max_ep_srx_ctx),
     RVT_FIELD(domain_attr, cntr_cnt), RVT_FIELD(domain_attr, mr_iov_limit),
     RVT_FIELD(domain_attr, caps), RVT_FIELD(domain_attr, mr_cnt),
+    RVT_FIELD(domain_attr, tx_ctx_cnt), RVT_FIELD(domain_attr, rx_ctx_cnt),
+    RVT_FIELD(domain_attr, auth_key_size), RVT_FIELD(domain_attr, max_err_data),
+    RVT_FIELD(fabric_attr, prov_version),
 };
 // clang-format on
 #undef RVT_FIELD

@@ -86,6 +86,19 @@ if command -v python3 >/dev/null; then
     check 'the JSON is well formed' '"hint"' \
         bash -c "'$info' --json --why ep.protocol=5 | python3 -m json.tool"
 fi
+# What the provider judges, and what rvt_info prints, can be asked for.
+rules=${RVT_SRCDIR:-.}/prov/rvt/ofi/info_rules.cc
+judged=$(grep -oE '^ *(RVT_[A-Z_]+\([a-z_]+, [a-z_]+|Rule\{"[^"]+)' "$rules" | sed -E 's/.*\((.*), /\1->/; s/.*"//')
+check 'every hint that is judged may be given' '^all of [1-9][0-9]$' \
+    bash -c "grep -vxF -f <('$info' --hints) <<<'$judged' || echo all of $(wc -l <<<"$judged")"
+orders=$("$info" | sed -n '/FI_EP_RDM/,/message order/s/^ *message order *//p' | sed 's/, /|/g')
+check 'every order that is offered may be asked for' '^rvt-host/shm.* accepts' \
+    "$info" --why "ep.type=FI_EP_RDM,tx.msg_order=$orders"
+check 'protocols have their names' '^rvt-host/shm.* accepts' \
+    "$info" --why ep.type=FI_EP_MSG,ep.protocol=FI_PROTO_RDMA_CM_IB_RC
+later=caps='FI_TAGGED|FI_TAGGED_DIRECTED_RECV',domain.control_progress=FI_PROGRESS_CONTROL_UNIFIED
+check 'what is new in libfabric 2.x has its name, too' '^rvt-host/shm.* accepts' \
+    "$info" --why "ep.type=FI_EP_RDM,tx.comp_order=FI_ORDER_NONE,$later"
 page=${RVT_SRCDIR:-.}/man/fi_rvt.7
 for name in $("$info" | grep -oE '\bFI_RVT_[A-Z_]+'); do
     check "the manual page explains $name" "^\\.BR $name " cat "$page"
