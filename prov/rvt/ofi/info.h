@@ -116,7 +116,7 @@ struct Home {
     bool is_nics = false;          // the wildcard is left to the NIC
 };
 /// The address that is wanted; in place of the wildcard the one that fi_getinfo would choose.
-/// Returns: EADDRNOTAVAIL where the interface has none of that family.
+/// Returns: EADDRNOTAVAIL where the interface has none of that family, which is logged.
 util::Result<util::SockAddr> at_home(const util::SockAddr& wanted, const Home& home);
 /// The same for the source of an info, of a format (FI_SOCKADDR and the like), or in place of none.
 /// Returns: EINVAL for what is no address of the format; as at_home(). Either is logged.

@@ -319,18 +319,26 @@ class Resolver {
     AddressAnswer answer_;
 };
 
-/// Returns: EADDRNOTAVAIL where there is none.
+/// Returns: EADDRNOTAVAIL where there is none, which is logged.
 Result<SockAddr> default_source(const Home& home, std::uint32_t format) {
     fi_domain_attr attr{};
     attr.name = home.interface.empty() ? nullptr : const_cast<char*>(home.interface.c_str());
     if (attr.name != nullptr && !is_interface(attr.name)) {
+        RVT_WARN(kEpCtrl, "an endpoint gets no address: its domain's interface %s has none",
+                 attr.name);
         return EADDRNOTAVAIL;
     }
     fi_info hints{};
     hints.addr_format = format;
     hints.domain_attr = &attr;
     const AddressAnswer answer = resolve_addresses(nullptr, nullptr, 0, &hints);
-    return answer.refusal ? Result<SockAddr>(EADDRNOTAVAIL) : answer.addresses.source;
+    if (answer.refusal) {
+        RVT_WARN(kEpCtrl, "an endpoint gets no address: %s: %s asked, %s offered",
+                 answer.refusal->hint, answer.refusal->asked.c_str(),
+                 answer.refusal->offered.c_str());
+        return EADDRNOTAVAIL;
+    }
+    return answer.addresses.source;
 }
 
 }  // namespace
@@ -361,20 +369,15 @@ Result<SockAddr> at_home(const SockAddr& wanted, const Home& home) {
 }
 
 Result<SockAddr> source_of(const fi_info& info, std::uint32_t format, const Home& home) {
-    Result<SockAddr> wanted = EINVAL;
     if (info.src_addr == nullptr) {
-        wanted = default_source(home, format);
-    } else if (wanted = read_formatted_address(format, info.src_addr); !wanted.is_ok()) {
+        return default_source(home, format);
+    }
+    const Result<SockAddr> wanted = read_formatted_address(format, info.src_addr);
+    if (!wanted.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot open endpoint: src_addr is no address of the domain's format");
         return EINVAL;
-    } else {
-        wanted = at_home(wanted.value(), home);
     }
-    if (!wanted.is_ok()) {
-        RVT_WARN(kEpCtrl, "cannot open endpoint: %s has no address of that family",
-                 home.interface.empty() ? "this host" : home.interface.c_str());
-    }
-    return wanted;
+    return at_home(wanted.value(), home);
 }
 
 }  // namespace rvt::ofi

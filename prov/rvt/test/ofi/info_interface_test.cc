@@ -192,6 +192,24 @@ Test(info_interface, where_its_address_is_gone_no_endpoint_gets_that_of_another,
     }
 }
 
+Test(info_interface, an_endpoint_for_which_the_parameter_leaves_no_address_says_so, .timeout = 30) {
+    setenv("FI_RVT_ROCE_INTERFACE", "nowhere0", 1);
+    keep_log();
+    have_two_interfaces();
+    for (const fi_ep_type type : {FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM}) {
+        const Opened opens(ask(hints_of(nullptr, type), "192.0.2.77", "4242").info);
+        free(opens.info->src_addr);
+        opens.info->src_addr = nullptr;
+        opens.info->src_addrlen = 0;
+        logged_warnings.clear();
+        fid_ep* ep = nullptr;
+        RVT_EQ(fi_endpoint(opens.domain.get(), opens.info.get(), &ep, nullptr), -FI_EADDRNOTAVAIL);
+        cr_assert(logged_warnings.starts_with("an endpoint gets no address: FI_RVT_ROCE_INTERFACE: "
+                                              "nowhere0 asked, wire0, wire1 offered\n"),
+                  "%s", logged_warnings.c_str());
+    }
+}
+
 Test(info_interface, an_open_domain_is_known_by_its_name, .timeout = 30) {
     have_two_interfaces();
     const Opened opens(ask(hints_of("wire1")).info);
