@@ -24,4 +24,10 @@ while IFS=: read -r page line name; do
     bad=1
 done < <(tracked 'docs/*.md' 'man/*' CONTRIBUTING.md |
     xargs grep -noHE '\b[[:alnum:]_./-]+\.(cc|h|inc|inl|md|py|sh)\b')
+installed=$(sed -nE '/^dist_(doc|docs)_DATA/,/[^\\]$/p' Makefile.am)
+while IFS=: read -r page line name; do
+    grep -qw -- "$name" <<< "$installed" && continue
+    echo "not installed: $page:$line: $name"
+    bad=1
+done < <(tracked 'man/*' | xargs grep -noHE '[[:alnum:]/-]+\.md\b')
 verdict 'no word that does not belong here' $bad
