@@ -46,7 +46,8 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kMrCacheCount, "mr_cache_count", ParamType::kNumber, 1024, 1, 1 << 14, "",
      "how many buffers stay so, at most"},
     {ParamId::kRefusedTimeoutMs, "refused_timeout_ms", ParamType::kNumber, 3000, 1, 3600 * 1000, "ms",
-     "how long an address that nobody listens at is tried, as its owner may be just starting"},
+     "how long an address that nobody listens at is tried, as its owner may be just starting; connect_timeout_ms at "
+     "most"},
     {ParamId::kRoce, "roce", ParamType::kBool, 1, 0, 1, "",
      "let endpoints whose address is one of a network's reach other hosts, by RoCEv2 over UDP"},
     {ParamId::kRoceFlows, "roce_flows", ParamType::kNumber, 1 << 16, 1, 1 << 16, "",
