@@ -38,7 +38,9 @@ std::uint64_t answer_caps(const Offer& offer, std::uint32_t version,
         const std::uint64_t unusable =
             allows_memory(offer, version, hints) ? 0 : kMemoryCaps | kMemoryModifiers;
         const std::uint64_t devices = offer.is_for_devices ? 0 : FI_HMEM;
-        return offer.info.caps & ~(kForWhoAsks | devices | unusable);
+        const bool names_some = hints != nullptr && hints->rx_attr != nullptr;
+        const std::uint64_t unnamed = kForWhoAsks & ~(names_some ? hints->rx_attr->caps : 0);
+        return offer.info.caps & ~(unnamed | devices | unusable);
     }
     std::uint64_t caps = hints->caps;
     if ((caps & kMessageCaps) != 0 && (caps & kMessageModifiers) == 0) {

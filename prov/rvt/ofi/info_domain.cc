@@ -68,6 +68,8 @@ void narrow_to_domain(Offer& offer, const fi_info& hints) {
             domain.has_auto_progress ? FI_PROGRESS_AUTO : offer.domain.data_progress;
         if (hints.caps == 0) {
             offer.info.caps &= domain.caps | ~kCapsOfDomain;
+            offer.tx.caps &= domain.caps | ~kCapsOfDomain;
+            offer.rx.caps &= domain.caps | ~kCapsOfDomain;
         }
         return true;
     });

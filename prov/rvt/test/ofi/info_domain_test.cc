@@ -113,3 +113,13 @@ Test(info_domain, what_hints_leave_open_is_as_in_the_domain_that_they_name) {
     RVT_EQ(answer.info->domain_attr->threading,
            rvt::util::OwnerLock::is_supported() ? FI_THREAD_DOMAIN : FI_THREAD_SAFE);
 }
+
+Test(info_domain, a_side_is_not_offered_what_the_domain_in_hints_lacks) {
+    const Info first = new_hints();
+    first->caps = FI_MSG;
+    const Opened open(ask(first).info);
+    const Info hints = new_hints();
+    hints->tx_attr->caps = FI_MSG | FI_ATOMIC;
+    hints->domain_attr->domain = open.domain.get();
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+}

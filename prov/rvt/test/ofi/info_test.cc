@@ -178,6 +178,12 @@ Test(info, events_of_access_are_for_those_who_ask) {
     const Answer answer = ask(hints);
     RVT_OK(answer.error);
     RVT_EQ(answer.info->rx_attr->caps & FI_RMA_EVENT, FI_RMA_EVENT);
+    const Info of_side = new_hints();
+    of_side->rx_attr->caps = FI_MSG | FI_RMA | FI_RMA_EVENT;
+    const Answer for_side = ask(of_side);
+    RVT_OK(for_side.error);
+    RVT_EQ(for_side.info->caps & FI_RMA_EVENT, FI_RMA_EVENT);
+    RVT_EQ(for_side.info->rx_attr->caps & FI_RMA_EVENT, FI_RMA_EVENT);
 }
 
 Test(info, each_side_may_be_asked_for_what_the_other_has) {
