@@ -117,6 +117,12 @@ int bind_events(EpRdm& ep, Cntr& cntr, std::uint64_t flags) {
         {FI_REMOTE_WRITE, ep.counters.remote_write},
     };
     const int bound = bind_cntr(ep, cntr, flags, kCntrBindFlags, places);
+    if (bound == 0 && (flags & (FI_REMOTE_READ | FI_REMOTE_WRITE)) != 0 &&
+        (ep.caps & FI_RMA_EVENT) == 0) {
+        RVT_WARN(kEpCtrl,
+                 "a counter of remote accesses misses those that peers of this host carry out by "
+                 "themselves: FI_RMA_EVENT was not asked for");
+    }
     if (bound != 0 || !ep.is_enabled) {
         return bound;
     }

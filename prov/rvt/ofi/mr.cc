@@ -223,6 +223,11 @@ int mr_bind(fid* self, fid* other, std::uint64_t flags) noexcept {
             return to_fi(watched);
         }
         mr.remote_write = &cntr;
+        if ((mr.domain->caps & FI_RMA_EVENT) == 0) {
+            RVT_WARN(kMr,
+                     "a counter that is bound to a region misses what peers of this host write by "
+                     "themselves: FI_RMA_EVENT was not asked for");
+        }
         mr.remote_write->users.add();
         return 0;
     });

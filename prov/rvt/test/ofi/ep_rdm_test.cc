@@ -565,3 +565,17 @@ Test(ep_rdm, a_question_without_a_queue_for_the_answer_is_refused) {
     RVT_EQ(fi_trecvmsg(pair.a.ep.get(), &asked, FI_PEEK | FI_CLAIM), -FI_ENOCQ);
     RVT_EQ(fi_trecvmsg(pair.a.ep.get(), &asked, FI_PEEK | FI_DISCARD), -FI_ENOCQ);
 }
+
+Test(ep_rdm, a_counter_of_remote_accesses_without_events_is_warned_of) {
+    keep_log();
+    for (const bool has_events : {true, false}) {
+        const Info hints = new_hints();
+        hints->caps = FI_RMA | (has_events ? FI_RMA_EVENT : 0);
+        const Opened open(ask(hints).info);
+        const auto cntr = open.cntr();
+        const auto ep = endpoint(open);
+        RVT_OK(fi_ep_bind(ep.get(), &cntr->fid, FI_REMOTE_WRITE));
+        RVT_EQ(logged_warnings.find("FI_RMA_EVENT was not asked for") == std::string::npos,
+               has_events);
+    }
+}

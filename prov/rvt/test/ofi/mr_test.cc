@@ -151,6 +151,22 @@ Test(mr, what_cannot_be_is_refused) {
            -FI_EINVAL);
 }
 
+Test(mr, a_counter_of_a_domain_without_events_is_warned_of) {
+    keep_log();
+    char buffer[64];
+    for (const bool has_events : {true, false}) {
+        const Info hints = new_hints();
+        hints->caps = FI_RMA | (has_events ? FI_RMA_EVENT : 0);
+        const Opened open(ask(hints).info);
+        auto mr = reg(open, buffer, sizeof buffer, 1);
+        const auto cntr = open.cntr();
+        RVT_OK(fi_mr_bind(mr.get(), &cntr->fid, FI_REMOTE_WRITE));
+        RVT_EQ(logged_warnings.find("FI_RMA_EVENT was not asked for") == std::string::npos,
+               has_events);
+        mr.reset();
+    }
+}
+
 Test(mr, a_counter_can_be_bound_once) {
     const Opened open = with_mr_mode(0);
     char buffer[64];
