@@ -12,7 +12,8 @@
 //   rd_direct.inl      access that the initiator copies by itself
 //   rd_share.inl       access that both copy
 //   rd_device.inl      memory of devices that peers of this host open
-//   rd_connect.inl     peers that come and go, life cycle
+//   rd_connect.inl     peers that come, life cycle
+//   rd_lost.inl        peers that are lost or have left
 //
 // Host is the backend's policy:
 //   Host::Path     the way to one peer
@@ -524,6 +525,16 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                std::size_t count) noexcept;
     void retire(Peer& peer) noexcept;
 
+    // ---- rd_lost.inl
+    void disconnected(Peer& peer, WcStatus status) noexcept;
+    void finish_answered_ones(Peer& peer) noexcept;
+    void left(Peer& peer) noexcept;
+    bool has_nothing_under_way(const Peer& peer) noexcept;
+    void fail_operations(Peer& peer, WcStatus status) noexcept;
+    void forget_acknowledgements(const Peer& peer) noexcept;
+    void fail_inbound(Peer& peer) noexcept;
+    void end_lost(RdInbound& inbound) noexcept;
+
     // ---- rd_connect.inl
     Peer* peer_of(std::uint64_t dest) noexcept {
         return dest < by_index_.size() ? by_index_[dest] : nullptr;
@@ -541,14 +552,6 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void connected(std::unique_ptr<Event> event) noexcept;
     void take_region(Peer& peer, Event& event) noexcept;
     util::Result<typename Host::RegionSource> find_region(std::uint64_t key) noexcept override;
-    void disconnected(Peer& peer, WcStatus status) noexcept;
-    void finish_answered_ones(Peer& peer) noexcept;
-    void left(Peer& peer) noexcept;
-    bool has_nothing_under_way(const Peer& peer) noexcept;
-    void fail_operations(Peer& peer, WcStatus status) noexcept;
-    void forget_acknowledgements(const Peer& peer) noexcept;
-    void fail_inbound(Peer& peer) noexcept;
-    void end_lost(RdInbound& inbound) noexcept;
     void end_receive(RdRxEntry& entry, bool is_tagged, WcStatus status) noexcept;
     void deliver(std::unique_ptr<Event> event) noexcept override;
     bool control_progress() noexcept override;
@@ -639,6 +642,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 #include "core/rd_connect.inl"
 #include "core/rd_device.inl"
 #include "core/rd_direct.inl"
+#include "core/rd_lost.inl"
 #include "core/rd_posted.inl"
 #include "core/rd_progress.inl"
 #include "core/rd_receive.inl"
