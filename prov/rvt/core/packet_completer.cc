@@ -27,14 +27,6 @@ constexpr WcStatus kStatusOf[protocol::kNakCodes] = {
     /* kRemoteOperational */ WcStatus::kRemOpErr,
 };
 
-/// Whether one under way has failed for want of what it needs here: nothing behind it leaves.
-bool has_failed_unsent(SendQueue& queue) noexcept {
-    const auto failed = [](const SendWqe& wqe) {
-        return wqe.done && wqe.status != WcStatus::kSuccess;
-    };
-    return queue.find_under_way(failed) != nullptr;
-}
-
 }  // namespace
 
 void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
@@ -155,7 +147,7 @@ void PacketRequester::shrink_window_a_little() noexcept {
 void PacketRequester::skip_to(Qp& qp, Psn upto) noexcept {
     while (distance(upto, sent_psn_) > 0) {
         SendWqe* wqe = sending_ != nullptr ? sending_ : qp.send_queue().next();
-        if (wqe == nullptr || wqe->is_answered() || has_failed_unsent(qp.send_queue())) {
+        if (wqe == nullptr || wqe->is_answered() || qp.send_queue().has_failed_unsent()) {
             return;
         }
         if (sending_ == nullptr) {

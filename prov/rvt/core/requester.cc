@@ -361,10 +361,7 @@ bool step_locked(Qp& qp) noexcept {
         return false;
     }
     // Nothing behind a request that failed is carried out, although earlier ones are under way.
-    const auto failed = [](const SendWqe& wqe) {
-        return wqe.done && wqe.status != WcStatus::kSuccess;
-    };
-    return queue.find_under_way(failed) == nullptr && start_next_locked(qp, *next);
+    return !queue.has_failed_unsent() && start_next_locked(qp, *next);
 }
 
 }  // namespace

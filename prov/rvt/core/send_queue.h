@@ -103,6 +103,12 @@ class SendQueue {
     SendWqe* oldest_open() noexcept {
         return find_under_way([](const SendWqe& wqe) { return !wqe.done; });
     }
+    /// Whether one under way has failed for want of what it needs here: nothing behind it leaves.
+    bool has_failed_unsent() noexcept {
+        return find_under_way([](const SendWqe& wqe) {
+                   return wqe.done && wqe.status != WcStatus::kSuccess;
+               }) != nullptr;
+    }
     [[nodiscard]] std::uint64_t under_way_count() const noexcept {
         // relaxed: only the runner writes it.
         return next_ - head_.load(std::memory_order_relaxed);
