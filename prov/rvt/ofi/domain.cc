@@ -208,7 +208,6 @@ void copy_attributes(Domain& domain, const fi_info& info) noexcept {
                              : std::uint32_t{FI_SOCKADDR_IN};
     domain.av_type = attr.av_type;
     domain.has_auto_progress = attr.data_progress == FI_PROGRESS_AUTO;
-    domain.has_resource_management = attr.resource_mgmt != FI_RM_DISABLED;
     domain.mr_mode = to_mr_mode(domain.version(), attr.mr_mode);
 }
 

@@ -110,7 +110,6 @@ struct Domain {
     std::string interface;  // whose name it has, and whose address endpoints get; empty: any
     fi_av_type av_type = FI_AV_UNSPEC;
     bool has_auto_progress = false;
-    bool has_resource_management = true;
     MrMode mr_mode;
     std::mutex endpoints_lock;                              // order: before `lock`
     std::unordered_map<std::uint64_t, Cntr*> watched_keys;  // changed under both
