@@ -568,7 +568,7 @@ int check(const Domain& domain, std::uint64_t caps) noexcept {
 
 /// The domain's port of that address, or the one that the request came to, or that of the passive
 /// endpoint whose address it acquires.
-util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info, Pep* pep) {
+util::Result<MsgPortUse*> find_port(EpMsg& ep, const util::SockAddr& source, Pep* pep) {
     MsgDomain& msg = *ep.domain->msg;
     if (pep != nullptr) {
         auto port = pep_take_over(*pep);
@@ -581,11 +581,7 @@ util::Result<MsgPortUse*> find_port(EpMsg& ep, const fi_info& info, Pep* pep) {
         }
         return use;
     }
-    if (ep.request != nullptr) {
-        return msg.use(ep.request->port);
-    }
-    const auto bind = source_of(info, ep.addr_format, ep.domain->home());
-    return bind.is_ok() ? msg.use(bind.value()) : util::Result<MsgPortUse*>(bind.status());
+    return ep.request != nullptr ? msg.use(ep.request->port) : msg.use(source);
 }
 
 int open_with(EpMsg& ep, const fi_info& info, Pep* pep) {
@@ -600,7 +596,15 @@ int open_with(EpMsg& ep, const fi_info& info, Pep* pep) {
     if (!shared.is_ok()) {
         return to_fi(shared);
     }
-    const auto use = find_port(ep, info, pep);
+    util::SockAddr source;
+    if (pep == nullptr && ep.request == nullptr) {
+        const auto found = source_of(info, ep.addr_format, ep.domain->home());
+        if (!found.is_ok()) {
+            return to_fi(found.status());  // it has said why
+        }
+        source = found.value();
+    }
+    const auto use = find_port(ep, source, pep);
     if (!use.is_ok()) {
         RVT_WARN(kEpCtrl, "cannot open endpoint: %s", strerrordesc_np(use.error()));
         return to_fi(use.status());

@@ -204,8 +204,9 @@ Test(info_interface, an_endpoint_for_which_the_parameter_leaves_no_address_says_
         logged_warnings.clear();
         fid_ep* ep = nullptr;
         RVT_EQ(fi_endpoint(opens.domain.get(), opens.info.get(), &ep, nullptr), -FI_EADDRNOTAVAIL);
-        cr_assert(logged_warnings.starts_with("an endpoint gets no address: FI_RVT_ROCE_INTERFACE: "
-                                              "nowhere0 asked, wire0, wire1 offered\n"),
+        cr_assert(logged_warnings ==
+                      "an endpoint gets no address: FI_RVT_ROCE_INTERFACE: nowhere0 asked, "
+                      "wire0, wire1 offered\n",
                   "%s", logged_warnings.c_str());
     }
 }
