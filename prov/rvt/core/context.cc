@@ -44,7 +44,7 @@ Result<Pd*> alloc_pd(Context& context, KeyTable& keys) {
     if (context.device().grade() == Grade::kVerb) {
         return EOPNOTSUPP;
     }
-    return new Pd(context, 0, keys);
+    return new Pd(context, Pd::kOwnKeys, keys);
 }
 
 Status dealloc_pd(Pd* pd) {

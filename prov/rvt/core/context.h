@@ -38,6 +38,9 @@ inline constexpr std::uint32_t kLocalDmaLkey = 0;
 
 class Pd : public Object {
   public:
+    /// Of all domains with keys of their own, see alloc_pd(): the device's table has none of these.
+    static constexpr std::uint32_t kOwnKeys = 0;
+
     Pd(Context& context, std::uint32_t id, KeyTable& keys) noexcept
         : context_(context), use_(context), id_(id), keys_(keys) {}
 

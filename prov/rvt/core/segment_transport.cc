@@ -154,8 +154,9 @@ bool SegmentFlow::start(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
 bool SegmentFlow::start_one_sided(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     const bool is_read = wqe.wr.opcode == WrOpcode::kRead;
     const bool fits = (is_read || wqe.wr.opcode == WrOpcode::kWrite) && knows_peer_ &&
-                      has_all(peer_access_, wqe.info->remote_access) && qp.type() == QpType::kRc &&
-                      qp.send_queue().oldest() == nullptr && wqe.bytes != 0;
+                      peer_pd_ != Pd::kOwnKeys && has_all(peer_access_, wqe.info->remote_access) &&
+                      qp.type() == QpType::kRc && qp.send_queue().oldest() == nullptr &&
+                      wqe.bytes != 0;
     if (!fits) {
         return false;
     }

@@ -15,7 +15,10 @@ std::byte pattern(std::size_t i, int seed) {
 }  // namespace
 
 Side::Side(Device& on, const Options& options)
-    : device(&on), context(open_device(on).value()), pd(alloc_pd(*context).value()) {
+    : device(&on),
+      context(open_device(on).value()),
+      pd((options.keys != nullptr ? alloc_pd(*context, *options.keys) : alloc_pd(*context))
+             .value()) {
     channel = create_comp_channel(*context).value();
     send_cq = create_cq(*context, options.cq_depth, channel).value();
     recv_cq = create_cq(*context, options.cq_depth, channel).value();

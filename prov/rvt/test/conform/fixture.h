@@ -53,7 +53,8 @@ struct Options {
     std::uint8_t timeout = 8;  // 1 ms: the suite's clock goes only as far as a test moves it
     bool connect = true;       // to RTS; otherwise the pairs stay in RESET
     bool extended_atomics = false;
-    MessageSink* sink = nullptr;  // of both sides
+    MessageSink* sink = nullptr;     // of both sides
+    core::KeyTable* keys = nullptr;  // of both domains; nullptr: the devices'
 };
 
 /// What one side has to know of the other.

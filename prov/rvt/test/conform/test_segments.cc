@@ -44,6 +44,7 @@ Status send_segment(core::Device&, Channel& channel, std::span<const std::byte> 
 Result<void*> reach(core::Device& device, Channel& channel, const PeerMemory& peer,
                     std::uint64_t bytes, Access access) {
     TestPort& port = port_of(device);
+    ++port.attempts;
     if (!port.reaches_memory) {
         return EOPNOTSUPP;
     }

@@ -22,6 +22,7 @@ struct TestPort {
     TestNet* net = nullptr;
     core::Device* device = nullptr;
     bool reaches_memory = false;  // reads and writes memory of its peers by itself
+    int attempts = 0;             // how often it was asked to
     int one_sided = 0;            // how often it did
 };
 

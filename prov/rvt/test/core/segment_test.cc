@@ -3,6 +3,7 @@
 #include "core/segment_transport.h"
 
 #include "conform/fixture.h"
+#include "core/nic_pages.h"
 #include "core/requester.h"
 
 #include <cstddef>
@@ -213,6 +214,20 @@ Test(segment, a_backend_that_reaches_memory_writes_and_reads_without_the_peer) {
     RVT_EQ(pair.backend().port(kA).one_sided, 2);
     RVT_EQ(pair.sent().opcode, WcOpcode::kWrite);
     RVT_EQ(pair.sent().opcode, WcOpcode::kRead);
+}
+
+Test(segment, memory_that_the_devices_table_does_not_name_is_asked_for_at_once) {
+    test::Pages memory(0, core::KeyTable::block_bytes(64));
+    const auto keys = core::KeyTable::create(memory.memory, memory.bytes).take();
+    Pair<Segments> pair({.keys = keys.get()});
+    pair.backend().port(kA).reaches_memory = true;
+    for (int i = 0; i < 2; ++i) {  // the second knows the peer's domain
+        pair.a().fill(0, 5000, i);
+        RVT_OK(pair.post_send({.opcode = WrOpcode::kWrite, .bytes = 5000, .remote_offset = 100}));
+        RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+        RVT_ASSERT(pair.b().holds(100, 5000, i));
+    }
+    RVT_EQ(pair.backend().port(kA).attempts, 0);
 }
 
 Test(segment, one_sided_access_waits_for_what_was_posted_before_it) {
