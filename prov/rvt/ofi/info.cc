@@ -80,7 +80,7 @@ util::Result<std::optional<Refusal>> answer_one(const Offer& offer, std::uint32_
     }
     InfoAddresses addresses = answer.addresses;
     if (hints != nullptr && hints->handle != nullptr) {
-        addresses.source = pep_address(*hints->handle).value_or(addresses.source);
+        addresses.source = pep_address(hints->handle, offer.domain.name).value_or(addresses.source);
     }
     std::unique_ptr<fi_info, InfoDeleter> built(build_info(offer, version, hints, addresses));
     if (built == nullptr) {

@@ -61,7 +61,7 @@ void narrow_to_domain(Offer& offer, const fi_info& hints) {
     if (asked == nullptr) {
         return;
     }
-    registry::holds(&asked->fid, FI_CLASS_DOMAIN, offer.domain.name, [&](fid& object) {
+    registry::find(&asked->fid, FI_CLASS_DOMAIN, offer.domain.name, [&](fid& object) {
         const Domain& domain = Domain::from(&object);
         offer.domain.threading = threading_of(domain);
         offer.domain.data_progress =
@@ -78,7 +78,8 @@ void narrow_to_domain(Offer& offer, const fi_info& hints) {
 fid_domain* find_domain(const fi_info& made, fid_domain* preferred) {
     const char* const name = made.domain_attr->name;
     const auto fits = [&](fid& object) { return !judge_for(Domain::from(&object), made); };
-    if (preferred != nullptr && registry::holds(&preferred->fid, FI_CLASS_DOMAIN, name, fits)) {
+    if (preferred != nullptr &&
+        registry::find(&preferred->fid, FI_CLASS_DOMAIN, name, fits) != nullptr) {
         return preferred;
     }
     return reinterpret_cast<fid_domain*>(registry::first(FI_CLASS_DOMAIN, name, fits));
@@ -92,7 +93,7 @@ std::optional<Refusal> judge_domain(const fi_info& made, const fi_info& hints) {
     const char* const name = made.domain_attr->name;
     std::optional<Refusal> refusal =
         Refusal{"domain_attr->domain", "an object that is not open here", name};
-    registry::holds(&asked->fid, FI_CLASS_DOMAIN, name, [&](fid& object) {
+    registry::find(&asked->fid, FI_CLASS_DOMAIN, name, [&](fid& object) {
         refusal = judge_for(Domain::from(&object), made);
         return true;
     });

@@ -262,12 +262,12 @@ std::optional<Refusal> judge_names(const Offer& offer, const fi_info& hints) {
 /// Objects that hints refer to must be open ones of ours.
 std::optional<Refusal> judge_objects(const Offer& offer, const fi_info& hints) {
     if (hints.fabric_attr != nullptr && hints.fabric_attr->fabric != nullptr &&
-        !registry::holds(&hints.fabric_attr->fabric->fid, FI_CLASS_FABRIC, kFabricName)) {
+        registry::find(&hints.fabric_attr->fabric->fid, FI_CLASS_FABRIC, kFabricName) == nullptr) {
         return Refusal{"fabric_attr->fabric", "an object that is not open here", kFabricName};
     }
     if (hints.handle != nullptr &&
         (offer.ep.type != FI_EP_MSG ||
-         !registry::holds(hints.handle, FI_CLASS_PEP, offer.domain.name))) {
+         registry::find(hints.handle, FI_CLASS_PEP, offer.domain.name) == nullptr)) {
         return Refusal{"handle", "an endpoint to take over",
                        "for FI_EP_MSG without a NIC a passive one that is open here, else NULL"};
     }

@@ -411,16 +411,19 @@ int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) no
     return entry([&] { return open(Fabric::from(fabric), *info, pep, context); });
 }
 
-std::optional<util::SockAddr> pep_address(fid& handle) {
-    Pep& pep = Pep::from(&handle);
+std::optional<util::SockAddr> pep_address(const fid* handle, std::string_view domain) {
+    fid* const found = registry::find(handle, FI_CLASS_PEP, domain);
+    if (found == nullptr) {
+        return std::nullopt;
+    }
+    Pep& pep = Pep::from(found);
     const std::lock_guard guard(pep.port_lock);
     return open_port(pep).is_ok() ? std::optional(pep.port->address()) : std::nullopt;
 }
 
 Pep* pep_to_take_over(const fid* handle, const Domain& domain) noexcept {
-    return registry::holds(handle, FI_CLASS_PEP, domain.name())
-               ? &Pep::from(const_cast<fid*>(handle))
-               : nullptr;
+    fid* const found = registry::find(handle, FI_CLASS_PEP, domain.name());
+    return found != nullptr ? &Pep::from(found) : nullptr;
 }
 
 util::Result<std::shared_ptr<MsgPort>> pep_take_over(Pep& pep) {

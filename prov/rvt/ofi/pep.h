@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/rc_port.h"
 #include "ofi/compat.h"
@@ -63,8 +64,9 @@ struct Pep {
 /// fi_ops_fabric.passive_ep. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_ENOSYS for another type.
 int pep_open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) noexcept;
 
-/// Where an open passive endpoint is, as fi_getname(3) says. Returns: nothing where that fails.
-std::optional<util::SockAddr> pep_address(fid& handle);
+/// Where an open passive endpoint is, as fi_getname(3) says. Returns: nothing where that fails, or
+/// none of that domain's name is meant.
+std::optional<util::SockAddr> pep_address(const fid* handle, std::string_view domain);
 /// The passive endpoint whose address an active one is to acquire, fi_endpoint(3). Returns: nullptr
 /// for a handle that is none, or of a NIC, which listens by other objects than it connects by.
 Pep* pep_to_take_over(const fid* handle, const Domain& domain) noexcept;

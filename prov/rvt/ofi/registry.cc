@@ -2,7 +2,6 @@
 // A short list behind a lock: it is read by fi_getinfo only.
 #include "ofi/registry.h"
 
-#include <algorithm>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -24,6 +23,19 @@ std::vector<Record>& records() noexcept {
     return *kRecords;
 }
 
+/// Precondition: the caller holds `lock`.
+const Record* record_of(const fid* named, std::size_t fclass) noexcept {
+    const Record* under = nullptr;
+    for (const Record& record : records()) {
+        if (record.object == named && record.fclass == fclass) {
+            return &record;
+        }
+        const bool is_under = record.object->context == named && record.fclass == fclass;
+        under = is_under && named != nullptr ? &record : under;
+    }
+    return under;
+}
+
 }  // namespace
 
 void add(fid* object, std::string_view name) {
@@ -36,20 +48,18 @@ void remove(const fid* object) noexcept {
     std::erase_if(records(), [object](const Record& record) { return record.object == object; });
 }
 
-bool holds(const fid* object, std::size_t fclass, std::string_view name, const Fits& fits) {
+fid* find(const fid* named, std::size_t fclass, std::string_view name, const Fits& fits) {
     const std::lock_guard guard(lock);
-    return std::ranges::any_of(records(), [&](const Record& record) {
-        return record.object == object && record.fclass == fclass && record.name == name &&
-               (!fits || fits(*record.object));
-    });
+    const Record* const record = record_of(named, fclass);
+    const bool is_meant =
+        record != nullptr && record->name == name && (!fits || fits(*record->object));
+    return is_meant ? record->object : nullptr;
 }
 
-std::string name_of(const fid* object, std::size_t fclass) {
+std::string name_of(const fid* named, std::size_t fclass) {
     const std::lock_guard guard(lock);
-    const auto found = std::ranges::find_if(records(), [&](const Record& record) {
-        return record.object == object && record.fclass == fclass;
-    });
-    return found != records().end() ? found->name : std::string();
+    const Record* const record = record_of(named, fclass);
+    return record != nullptr ? record->name : std::string();
 }
 
 fid* first(std::size_t fclass, std::string_view name, const Fits& fits) {

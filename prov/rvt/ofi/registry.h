@@ -20,10 +20,13 @@ using Fits = std::function<bool(fid& object)>;
 void add(fid* object, std::string_view name);
 void remove(const fid* object) noexcept;
 
-/// Whether this is an open object of its class and name that fits.
-bool holds(const fid* object, std::size_t fclass, std::string_view name, const Fits& fits = {});
-/// The name of an open object of its class; else empty.
-std::string name_of(const fid* object, std::size_t fclass);
+// What applications name is compared and never followed. With FI_HOOK set it is libfabric's own
+// object over the one that is open here, which has it as its context.
+
+/// The open object that is meant, if it is of that name and fits, or nullptr.
+fid* find(const fid* named, std::size_t fclass, std::string_view name, const Fits& fits = {});
+/// The name of the open object that is meant; else empty.
+std::string name_of(const fid* named, std::size_t fclass);
 /// The first that was opened under the name and fits, or nullptr.
 fid* first(std::size_t fclass, std::string_view name, const Fits& fits = {});
 

@@ -123,3 +123,25 @@ Test(info_domain, a_side_is_not_offered_what_the_domain_in_hints_lacks) {
     hints->domain_attr->domain = open.domain.get();
     RVT_EQ(ask(hints).error, -FI_ENODATA);
 }
+
+/// With FI_HOOK set the application has objects of libfabric's own, which ours have as contexts.
+Test(info_domain, hints_may_name_what_a_hook_has_put_over_open_objects) {
+    const Opened other;
+    const Opened open;
+    fid_fabric over_fabric{};
+    fid_domain over_domain{};
+    open.fabric->fid.context = &over_fabric;
+    open.domain->fid.context = &over_domain;
+    const Info hints = new_hints();
+    hints->domain_attr->domain = &over_domain;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_ASSERT(answer.info->domain_attr->domain == &over_domain);
+    hints->fabric_attr->fabric = &over_fabric;
+    const Answer both = ask(hints);
+    RVT_OK(both.error);
+    RVT_ASSERT(both.info->fabric_attr->fabric == &over_fabric);
+    RVT_ASSERT(both.info->domain_attr->domain == &over_domain);
+    open.domain->fid.context = nullptr;
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+}

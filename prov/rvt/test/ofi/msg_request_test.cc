@@ -38,3 +38,26 @@ Test(msg_request, nothing_is_named_that_has_been_closed) {
     RVT_ASSERT(request->domain_attr->domain == client.end.domain.get());
     RVT_ASSERT(request->fabric_attr->fabric == listener.fabric.get());
 }
+
+/// With FI_HOOK set the application has a passive endpoint of libfabric's own, which ours has as
+/// its context.
+Test(msg_request, an_endpoint_takes_over_from_what_a_hook_has_put_over_a_passive_one) {
+    const MsgFabric at(ask_msg().info);
+    fid_pep over{};
+    auto pep = opened<fid_pep>([&](fid_pep** made) {
+        return fi_passive_ep(at.fabric.get(), at.info.get(), made, &over.fid);
+    });
+    const sockaddr_in name = name_of(&pep->fid);
+    const Info hints = msg_hints({});
+    hints->handle = &over.fid;
+    const Answer taken = ask(hints, own_node.c_str(), nullptr, FI_SOURCE);
+    hints->handle = nullptr;
+    RVT_OK(taken.error);
+    RVT_ASSERT(taken.info->handle == &over.fid);
+    sockaddr_in answered{};
+    std::memcpy(&answered, taken.info->src_addr, sizeof answered);
+    RVT_EQ(answered.sin_port, name.sin_port);
+    const MsgEnd end(at.fabric.get(), at.eq.get(), taken.info.get());
+    pep.reset();
+    RVT_EQ(name_of(&end.ep->fid).sin_port, name.sin_port);
+}
