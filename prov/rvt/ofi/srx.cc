@@ -234,11 +234,18 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
         return -FI_EINVAL;
     }
     const util::Status shared = domain.open_msg();
+    const std::uint64_t flags = attr != nullptr ? attr->op_flags : 0;
+    if ((flags & ~kSrxFlags) != 0) {
+        RVT_WARN(kEpCtrl, "cannot open shared context: op_flags %s asked, %s offered",
+                 to_text(flags & ~kSrxFlags, FI_TYPE_OP_FLAGS).c_str(),
+                 to_text(kSrxFlags, FI_TYPE_OP_FLAGS).c_str());
+        return -FI_EBADFLAGS;
+    }
     if (!shared.is_ok()) {
         return to_fi(shared);
     }
     auto made = std::make_unique<Srx>(domain, size, kMsgIov);
-    made->op_flags = attr != nullptr ? attr->op_flags & kSrxFlags : 0;
+    made->op_flags = flags;
     if (domain.nic != nullptr) {
         const util::Status opened = open_nic_queue(*made);
         if (!opened.is_ok()) {

@@ -409,6 +409,20 @@ RVT_MSG_TEST(msg, of_shared_receives_those_complete_that_say_so) {
     RVT_EQ(fi_cntr_read(pair.server.cntrs[1].get()), 2);
 }
 
+Test(msg, a_shared_context_is_refused_flags_that_it_does_not_have) {
+    constexpr std::uint64_t kPeer = 1ull << 43;
+    const Opened open(ask_msg({.has_shared_receives = true}).info);
+    fi_rx_attr attr = *open.info->rx_attr;
+    for (const std::uint64_t flags : {std::uint64_t{FI_MULTI_RECV}, kPeer}) {
+        attr.op_flags = flags;
+        fid_ep* srx = nullptr;
+        RVT_EQ(fi_srx_context(open.domain.get(), &attr, &srx, nullptr), -FI_EBADFLAGS);
+    }
+    attr.op_flags = FI_COMPLETION;
+    const auto srx = opened<fid_ep>(
+        [&](fid_ep** made) { return fi_srx_context(open.domain.get(), &attr, made, nullptr); });
+}
+
 RVT_MSG_TEST(msg, a_key_of_more_than_four_bytes_is_refused) {
     MsgPair pair;
     std::array<char, 8> memory{};
