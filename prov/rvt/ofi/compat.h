@@ -51,6 +51,17 @@ inline constexpr int kOptInjectTaggedSize = 17;
 inline constexpr int kOptInjectRmaSize = 18;
 inline constexpr int kOptInjectAtomicSize = 19;
 
+/// Whether endpoints of one type or another have the option. Others answer for it -FI_ENOPROTOOPT,
+/// and to a value that it cannot have -FI_EOPNOTSUPP, fi_endpoint(3).
+constexpr bool is_known_option(int option) noexcept {
+    return option == FI_OPT_MIN_MULTI_RECV || option == FI_OPT_CM_DATA_SIZE ||
+           (option >= FI_OPT_TX_SIZE && option <= kOptInjectAtomicSize);
+}
+/// What fi_setopt answers where nothing is changed.
+constexpr int refuse_option(int level, int option) noexcept {
+    return level == FI_OPT_ENDPOINT && is_known_option(option) ? -FI_EOPNOTSUPP : -FI_ENOPROTOOPT;
+}
+
 // Operations and datatypes of atomics. Numbers in the order of core::AtomicOp and
 // core::AtomicType.
 inline constexpr auto kOpDiff = static_cast<fi_op>(19);

@@ -270,9 +270,9 @@ int ep_dgram_getopt(fid* self, int level, int option, void* value, std::size_t* 
     return 0;
 }
 
-int ep_dgram_setopt(fid* /*self*/, int /*level*/, int /*option*/, const void* /*value*/,
+int ep_dgram_setopt(fid* /*self*/, int level, int option, const void* /*value*/,
                     std::size_t /*bytes*/) noexcept {
-    return -FI_EOPNOTSUPP;
+    return refuse_option(level, option);
 }
 
 // ---- names ----

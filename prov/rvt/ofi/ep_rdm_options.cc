@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // fi_getopt and fi_setopt, fi_endpoint(3): what an option is, and which can be changed. An option
-// that is not known answers -FI_ENOPROTOOPT to get and -FI_EOPNOTSUPP to set, which applications
-// tell apart from failure.
+// that is not known answers -FI_ENOPROTOOPT, and one that cannot be set -FI_EOPNOTSUPP, which
+// applications tell apart from failure.
 #include <cstring>
 
 #include "ofi/ep_rdm.h"
@@ -84,7 +84,7 @@ int ep_rdm_getopt(fid* self, int level, int option, void* value, std::size_t* by
 
 int ep_rdm_setopt(fid* self, int level, int option, const void* value, std::size_t bytes) noexcept {
     if (level != FI_OPT_ENDPOINT) {
-        return -FI_EOPNOTSUPP;
+        return refuse_option(level, option);
     }
     EpRdm& ep = EpRdm::from(self);
     if (is_hmem_option(option)) {
@@ -101,7 +101,7 @@ int ep_rdm_setopt(fid* self, int level, int option, const void* value, std::size
             return 0;
         }
         case kOptSharedMemoryPermitted: return set_shared_memory(value, bytes);
-        default: return -FI_EOPNOTSUPP;
+        default: return refuse_option(level, option);
     }
 }
 

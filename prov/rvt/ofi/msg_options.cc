@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// As for RDM endpoints: an option that is not known answers -FI_ENOPROTOOPT to get and
-// -FI_EOPNOTSUPP to set.
+// As for RDM endpoints: an option that is not known answers -FI_ENOPROTOOPT, and one that cannot
+// be set -FI_EOPNOTSUPP.
 #include "ofi/msg_options.h"
 
 #include <cstring>
@@ -46,7 +46,7 @@ int msg_setopt(int level, int option, const void* value, std::size_t bytes,
     // The room for private data is the messages'; asking for no more than that changes nothing.
     std::size_t size = 0;
     if (level != FI_OPT_ENDPOINT || option != FI_OPT_CM_DATA_SIZE || bytes != sizeof size) {
-        return -FI_EOPNOTSUPP;
+        return refuse_option(level, option);
     }
     std::memcpy(&size, value, sizeof size);
     return size <= sizes.cm_data ? 0 : -FI_EINVAL;

@@ -200,9 +200,9 @@ int srx_getopt(fid* self, int level, int option, void* value, std::size_t* bytes
                ? msg_getopt(level, option, value, bytes, {.rx = Srx::from(self).size})
                : -FI_ENOPROTOOPT;
 }
-int srx_setopt(fid* /*self*/, int /*level*/, int /*option*/, const void* /*value*/,
+int srx_setopt(fid* /*self*/, int level, int option, const void* /*value*/,
                std::size_t /*bytes*/) noexcept {
-    return -FI_EOPNOTSUPP;
+    return refuse_option(level, option);
 }
 
 fi_ops_ep srx_ops = {

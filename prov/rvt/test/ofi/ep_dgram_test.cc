@@ -467,6 +467,8 @@ RVT_DGRAM_TEST(ep_dgram, what_it_does_not_do_is_refused) {
            -FI_ENOPROTOOPT);
     RVT_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &size, sizeof size),
            -FI_EOPNOTSUPP);
+    RVT_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, 9999, &size, sizeof size), -FI_ENOPROTOOPT);
+    RVT_EQ(fi_setopt(&ep->fid, 5, FI_OPT_TX_SIZE, &size, sizeof size), -FI_ENOPROTOOPT);
 }
 
 RVT_DGRAM_TEST(ep_dgram, an_endpoint_needs_its_objects_before_it_works) {

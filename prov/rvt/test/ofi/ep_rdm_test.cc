@@ -17,6 +17,7 @@
 
 #include "common/epoll_sets.h"
 #include "common/process.h"
+#include "ofi/compat.h"
 #include "ofi/pair.h"
 #include "ofi/ways.h"
 #include "util/local_addresses.h"
@@ -392,8 +393,12 @@ Test(ep_rdm, answers_options_with_the_errors_applications_expect) {
            -FI_ETOOSMALL);
     bytes = sizeof size;
     RVT_EQ(fi_getopt(&ep->fid, FI_OPT_ENDPOINT, 9999, &size, &bytes), -FI_ENOPROTOOPT);
-    RVT_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, 9999, &size, bytes), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, 9999, &size, bytes), -FI_ENOPROTOOPT);
+    RVT_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &size, bytes), -FI_EOPNOTSUPP);
+    RVT_EQ(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, rvt::ofi::kOptMaxMsgSize, &size, bytes),
+           -FI_EOPNOTSUPP);
     RVT_EQ(fi_getopt(&ep->fid, 5, FI_OPT_MIN_MULTI_RECV, &size, &bytes), -FI_ENOPROTOOPT);
+    RVT_EQ(fi_setopt(&ep->fid, 5, FI_OPT_MIN_MULTI_RECV, &size, bytes), -FI_ENOPROTOOPT);
 }
 
 Test(ep_rdm, its_default_flags_can_be_read_and_changed) {

@@ -423,6 +423,21 @@ Test(msg, a_shared_context_is_refused_flags_that_it_does_not_have) {
         [&](fid_ep** made) { return fi_srx_context(open.domain.get(), &attr, made, nullptr); });
 }
 
+Test(msg, options_that_are_not_known_are_told_from_those_that_cannot_be_set) {
+    const MsgListener listener;
+    const MsgClient client({.has_shared_receives = true});
+    for (fid* const object : {&listener.pep->fid, &client.end.ep->fid, &client.end.srx->fid}) {
+        std::size_t size = 64;
+        const auto set = [&](int level, int option) {
+            auto* const ep = reinterpret_cast<fid_ep*>(object);
+            return ep->ops->setopt(object, level, option, &size, sizeof size);
+        };
+        RVT_EQ(set(FI_OPT_ENDPOINT, 9999), -FI_ENOPROTOOPT);
+        RVT_EQ(set(5, FI_OPT_RX_SIZE), -FI_ENOPROTOOPT);
+        RVT_EQ(set(FI_OPT_ENDPOINT, FI_OPT_RX_SIZE), -FI_EOPNOTSUPP);
+    }
+}
+
 RVT_MSG_TEST(msg, a_key_of_more_than_four_bytes_is_refused) {
     MsgPair pair;
     std::array<char, 8> memory{};
