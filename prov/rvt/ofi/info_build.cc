@@ -214,9 +214,7 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
         free_info(info);
         return nullptr;
     }
-    const bool has_domain_hints = hints != nullptr && hints->domain_attr != nullptr;
-    info->domain_attr->domain =
-        find_domain(*info, has_domain_hints ? hints->domain_attr->domain : nullptr);
+    info->domain_attr->domain = find_domain(*info, hints);
     return info;
 }
 

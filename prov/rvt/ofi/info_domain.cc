@@ -24,9 +24,20 @@ Refusal refusal_of(const char* hint, std::uint64_t asked, std::uint64_t has, fi_
     return {hint, to_text(asked, type), "the open domain's " + to_text(has, type)};
 }
 
+/// The open fabric that hints restrict the answer to; nullptr: any.
+const fid* fabric_in(const fi_info* hints) {
+    const fid_fabric* const asked =
+        hints != nullptr && hints->fabric_attr != nullptr ? hints->fabric_attr->fabric : nullptr;
+    return asked != nullptr ? registry::find(&asked->fid, FI_CLASS_FABRIC, kFabricName) : nullptr;
+}
+
 /// What is said and not so in the domain. Nothing: it fits.
-std::optional<Refusal> judge_for(const Domain& domain, const fi_info& made) {
+/// @param fabric  Whose it has to be, see fabric_in().
+std::optional<Refusal> judge_for(const Domain& domain, const fi_info& made, const fid* fabric) {
     const fi_domain_attr& attr = *made.domain_attr;
+    if (fabric != nullptr && fabric != &domain.fabric->handle.fid) {
+        return Refusal{"fabric_attr->fabric", "another fabric", "the open domain's"};
+    }
     const std::uint64_t missing = made.caps & kCapsOfDomain & ~domain.caps;
     if (missing != 0) {
         return refusal_of("caps", missing, domain.caps, FI_TYPE_CAPS);
@@ -50,14 +61,14 @@ std::optional<Refusal> judge_for(const Domain& domain, const fi_info& made) {
     return std::nullopt;
 }
 
-fid_domain* named_in(const fi_info& hints) noexcept {
-    return hints.domain_attr != nullptr ? hints.domain_attr->domain : nullptr;
+fid_domain* named_in(const fi_info* hints) noexcept {
+    return hints != nullptr && hints->domain_attr != nullptr ? hints->domain_attr->domain : nullptr;
 }
 
 }  // namespace
 
 void narrow_to_domain(Offer& offer, const fi_info& hints) {
-    const fid_domain* const asked = named_in(hints);
+    const fid_domain* const asked = named_in(&hints);
     if (asked == nullptr) {
         return;
     }
@@ -75,9 +86,11 @@ void narrow_to_domain(Offer& offer, const fi_info& hints) {
     });
 }
 
-fid_domain* find_domain(const fi_info& made, fid_domain* preferred) {
+fid_domain* find_domain(const fi_info& made, const fi_info* hints) {
     const char* const name = made.domain_attr->name;
-    const auto fits = [&](fid& object) { return !judge_for(Domain::from(&object), made); };
+    const fid* const fabric = fabric_in(hints);
+    const auto fits = [&](fid& object) { return !judge_for(Domain::from(&object), made, fabric); };
+    fid_domain* const preferred = named_in(hints);
     if (preferred != nullptr &&
         registry::find(&preferred->fid, FI_CLASS_DOMAIN, name, fits) != nullptr) {
         return preferred;
@@ -86,15 +99,16 @@ fid_domain* find_domain(const fi_info& made, fid_domain* preferred) {
 }
 
 std::optional<Refusal> judge_domain(const fi_info& made, const fi_info& hints) {
-    const fid_domain* const asked = named_in(hints);
+    const fid_domain* const asked = named_in(&hints);
     if (asked == nullptr) {
         return std::nullopt;
     }
     const char* const name = made.domain_attr->name;
+    const fid* const fabric = fabric_in(&hints);
     std::optional<Refusal> refusal =
         Refusal{"domain_attr->domain", "an object that is not open here", name};
     registry::find(&asked->fid, FI_CLASS_DOMAIN, name, [&](fid& object) {
-        refusal = judge_for(Domain::from(&object), made);
+        refusal = judge_for(Domain::from(&object), made, fabric);
         return true;
     });
     return refusal;

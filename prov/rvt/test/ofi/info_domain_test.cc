@@ -145,3 +145,22 @@ Test(info_domain, hints_may_name_what_a_hook_has_put_over_open_objects) {
     open.domain->fid.context = nullptr;
     RVT_EQ(ask(hints).error, -FI_ENODATA);
 }
+
+Test(info_domain, an_answer_for_a_fabric_names_no_domain_of_another) {
+    const Opened open;
+    const auto other = opened<fid_fabric>(
+        [&](fid_fabric** made) { return fi_fabric(open.info->fabric_attr, made, nullptr); });
+    const Info hints = new_hints();
+    hints->fabric_attr->fabric = other.get();
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_ASSERT(answer.info->fabric_attr->fabric == other.get());
+    RVT_ASSERT(answer.info->domain_attr->domain == nullptr);
+    const auto domain = opened<fid_domain>(
+        [&](fid_domain** made) { return fi_domain(other.get(), open.info.get(), made, nullptr); });
+    RVT_ASSERT(ask(hints).info->domain_attr->domain == domain.get());
+    hints->domain_attr->domain = open.domain.get();
+    RVT_EQ(ask(hints).error, -FI_ENODATA);
+    hints->fabric_attr->fabric = open.fabric.get();
+    RVT_ASSERT(ask(hints).info->domain_attr->domain == open.domain.get());
+}
