@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include <strings.h>
+
 #include "ofi/info.h"
 #include "ofi/registry.h"
 #include "util/local_addresses.h"
@@ -236,13 +238,19 @@ std::optional<Refusal> judge_domain_name(const char* asked, const char* offered)
     return refusal;
 }
 
-/// A name of ours, alone or with what libfabric puts behind it: "rvt;^ofi_rxm".
+/// Whether it is our name, in any case, alone or with what libfabric puts behind it:
+/// "rvt;^ofi_rxm". "^ofi_rxm" alone names whoever is not that.
+bool is_our_name(std::string_view asked) noexcept {
+    const std::string_view first = asked.substr(0, asked.find(';'));
+    const std::string_view own = kProvName;
+    return first.starts_with('^') ||
+           (first.size() == own.size() && strncasecmp(first.data(), own.data(), own.size()) == 0);
+}
+
 std::optional<Refusal> judge_prov_name(const char* asked) {
-    if (asked == nullptr ||
-        std::string_view(asked).substr(0, std::string_view(asked).find(';')) == kProvName) {
-        return std::nullopt;
-    }
-    return Refusal{"fabric_attr->prov_name", asked, kProvName};
+    return asked == nullptr || is_our_name(asked)
+               ? std::nullopt
+               : std::optional(Refusal{"fabric_attr->prov_name", asked, kProvName});
 }
 
 std::optional<Refusal> judge_names(const Offer& offer, const fi_info& hints) {

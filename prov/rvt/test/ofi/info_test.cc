@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "common/own_network.h"
 #include "ofi/ep_dgram.h"
@@ -284,6 +285,23 @@ Test(info, every_wish_is_honoured_or_refused) {
         hints->domain_attr->domain = nullptr;
         hints->fabric_attr->fabric = nullptr;
         cr_assert(error == wish.expected, "%s: %d instead of %d", wish.what, error, wish.expected);
+    }
+}
+
+Test(info, a_provider_is_named_as_libfabric_names_it) {
+    constexpr std::pair<const char*, int> kNames[] = {
+        {"RVT", 0},          {"Rvt;^ofi_rxm", 0},   {"^ofi_rxm", 0},
+        {"rv", -FI_ENODATA}, {"rvtx", -FI_ENODATA}, {"tcp;rvt", -FI_ENODATA},
+    };
+    for (const auto& [name, expected] : kNames) {
+        const Info hints = new_hints();
+        hints->ep_attr->type = FI_EP_RDM;
+        free(hints->fabric_attr->prov_name);
+        hints->fabric_attr->prov_name = strdup(name);
+        fi_info* info = nullptr;
+        const int error = rvt::ofi::getinfo(kVersion, nullptr, nullptr, 0, hints.get(), &info);
+        const Info made(info);
+        cr_assert(error == expected, "%s: %d instead of %d", name, error, expected);
     }
 }
 
