@@ -31,6 +31,9 @@ inline constexpr int kMrScalable = 1 << 1;
 
 inline constexpr std::uint64_t kOrderNone = 0;  // FI_ORDER_NONE
 
+// A mode that headers of 2.x do not have any more: FI_BUFFERED_RECV.
+inline constexpr std::uint64_t kModeBufferedRecv = 1ull << 51;
+
 // Values that arrived after 1.17. All of them are asked of by number only.
 inline constexpr int kProgressControlUnified = 3;
 inline constexpr std::uint64_t kRescan = 1ull << 35;  // fi_getinfo: look at the hardware again

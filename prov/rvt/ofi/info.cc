@@ -58,6 +58,14 @@ std::vector<Candidate> candidates_for(const fi_info* hints, std::uint64_t flags)
     return chosen;
 }
 
+/// libfabric's ofi_mrail is made of received messages that the provider keeps, and would not learn
+/// before it enables an endpoint that there are none. Applications only say by this mode that they
+/// could take them.
+bool is_for_buffered_receives(const fi_info* hints, std::uint64_t flags) noexcept {
+    return (flags & kCoreGetinfoFlags) != 0 && hints != nullptr &&
+           (hints->mode & kModeBufferedRecv) != 0;
+}
+
 /// fi_getinfo(3), FI_PROV_ATTR_ONLY: one answer that says no more than who we are.
 int attributes_only(std::uint32_t version, const util::SockAddr& source, fi_info** info) {
     Offer offer;
@@ -229,6 +237,10 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
     const AddressAnswer addresses = resolve_addresses(node, service, flags, hints);
     if ((flags & FI_PROV_ATTR_ONLY) != 0) {
         return attributes_only(version, addresses.addresses.source, info);
+    }
+    if (is_for_buffered_receives(hints, flags)) {
+        log_refusal({FI_EP_RDM, kDomainName, {"mode", "FI_BUFFERED_RECV", "none"}}, flags, false);
+        return -FI_ENODATA;
     }
     Answers answers(version, hints, addresses);
     answers.add_all(node, service, flags);

@@ -305,6 +305,24 @@ Test(info, a_provider_is_named_as_libfabric_names_it) {
     }
 }
 
+/// They offer it and take it for given: without it, no endpoint of theirs could be enabled.
+Test(info, utility_providers_that_live_on_buffered_receives_get_nothing) {
+    constexpr std::uint64_t kInternal = 1ull << 58;
+    for (const bool is_needed : {true, false}) {
+        const Info hints = new_hints();
+        hints->ep_attr->type = FI_EP_RDM;
+        hints->caps = FI_MSG | FI_TAGGED;
+        hints->mode = is_needed ? rvt::ofi::kModeBufferedRecv : 0;
+        for (const std::uint64_t flags : {std::uint64_t{0}, kInternal}) {
+            fi_info* info = nullptr;
+            const int error =
+                rvt::ofi::getinfo(kVersion, nullptr, nullptr, flags, hints.get(), &info);
+            const Info made(info);
+            RVT_EQ(error, is_needed && flags != 0 ? -FI_ENODATA : 0);
+        }
+    }
+}
+
 Test(info, what_was_asked_for_is_what_is_answered) {
     const Info hints = new_hints();
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
