@@ -20,7 +20,6 @@ namespace rvt::ofi {
 inline constexpr std::uint64_t kPostFlags = FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA |
                                             FI_MORE | FI_FENCE | FI_INJECT_COMPLETE |
                                             FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
-inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 31;
 inline constexpr std::uint64_t kNoFlags = 0;
 
 inline std::uint64_t number_of(const MsgOp* op) noexcept {
@@ -80,15 +79,19 @@ struct Elements {
     bool is_beyond_cpu = false;  // some of it only the NIC reaches
 
     [[nodiscard]] std::span<Sge> elements() noexcept { return {list.data(), count}; }
+    /// @tparam kIsReceive  Of its buffers, which may be longer, it is what a message can fill.
     /// Returns: -FI_EMSGSIZE for more than a message may hold, -FI_EINVAL for a buffer that is not
     /// within the region of its descriptor, or lacks one that it needs.
+    template <bool kIsReceive = false>
     int fill(const iovec* iov, void* const* desc, std::size_t n, const Naming& naming) noexcept {
         for (std::size_t i = 0; i < n; ++i) {
-            if (iov[i].iov_len > kMostBytes) {
+            const std::uint64_t left = kMsgMaxBytes - bytes;
+            if (!kIsReceive && iov[i].iov_len > left) {
                 return -FI_EMSGSIZE;
             }
+            const std::uint64_t length = std::min<std::uint64_t>(iov[i].iov_len, left);
             list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
-                       .length = static_cast<std::uint32_t>(iov[i].iov_len),
+                       .length = static_cast<std::uint32_t>(length),
                        .lkey = naming.key};
             const void* const region = desc != nullptr ? desc[i] : nullptr;
             if (!naming.name(list[i], region)) [[unlikely]] {
@@ -96,10 +99,10 @@ struct Elements {
             }
             is_beyond_cpu |= region != nullptr && naming.is_nic && is_imported(region);
             lacks_key |= list[i].lkey == NicMemory::kNone;
-            bytes += iov[i].iov_len;
+            bytes += length;
         }
         count = n;
-        return bytes <= kMostBytes ? 0 : -FI_EMSGSIZE;
+        return 0;
     }
 };
 

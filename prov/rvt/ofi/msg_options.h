@@ -2,8 +2,12 @@
 // Options and operation flags of active and passive MSG endpoints, fi_endpoint(3).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+
+#include <sys/uio.h>
 
 #include "ofi/compat.h"
 #include "ofi/op_flags.h"
@@ -12,6 +16,15 @@ namespace rvt::ofi {
 
 inline constexpr std::size_t kMsgMaxQueue = 8192;  // sends, and receives, of one endpoint
 inline constexpr std::size_t kMsgMaxBytes = std::size_t{1} << 31;
+
+/// Of buffers for a receive, which may be longer than any message, what one can fill.
+inline void cut_to_message(std::span<iovec> list) noexcept {
+    std::size_t left = kMsgMaxBytes;
+    for (iovec& part : list) {
+        part.iov_len = std::min(part.iov_len, left);
+        left -= part.iov_len;
+    }
+}
 
 struct MsgSizes {
     std::size_t cm_data = 0;  // room for private data

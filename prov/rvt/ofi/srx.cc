@@ -79,12 +79,12 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, v
     const bool is_nic = srx.nic_queue != nullptr;
     const bool has_devices = (srx.domain->caps & FI_HMEM) != 0;
     std::array<Sge, kMsgIov> list;
+    std::size_t left = kMsgMaxBytes;  // of a message; the buffers may be longer
     for (std::size_t i = 0; i < count; ++i) {
-        if (iov[i].iov_len > kMsgMaxBytes) {
-            return -FI_EINVAL;
-        }
+        const std::size_t length = std::min(iov[i].iov_len, left);
+        left -= length;
         list[i] = {.addr = reinterpret_cast<std::uintptr_t>(iov[i].iov_base),
-                   .length = static_cast<std::uint32_t>(iov[i].iov_len),
+                   .length = static_cast<std::uint32_t>(length),
                    .lkey = srx.domain->msg->local_key()};
         const void* const region = desc != nullptr ? desc[i] : nullptr;
         if (is_nic ? !name_for_nic(srx, list[i], region)
@@ -103,6 +103,7 @@ ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t cou
     DeviceBuffers device(srx.device_uses, nullptr, DeviceBuffers::Imported::kStays);
     std::array<iovec, kMsgIov> own;
     std::copy_n(iov, count, own.begin());
+    cut_to_message({own.data(), count});
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);
     if (refused != 0) {
         return refused;
@@ -233,7 +234,6 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
                  kMsgMaxQueue);
         return -FI_EINVAL;
     }
-    const util::Status shared = domain.open_msg();
     const std::uint64_t flags = attr != nullptr ? attr->op_flags : 0;
     if ((flags & ~kSrxFlags) != 0) {
         RVT_WARN(kEpCtrl, "cannot open shared context: op_flags %s asked, %s offered",
@@ -241,6 +241,7 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
                  to_text(kSrxFlags, FI_TYPE_OP_FLAGS).c_str());
         return -FI_EBADFLAGS;
     }
+    const util::Status shared = domain.open_msg();
     if (!shared.is_ok()) {
         return to_fi(shared);
     }

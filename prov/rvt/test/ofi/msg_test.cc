@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/epoll_sets.h"
@@ -436,6 +437,45 @@ Test(msg, options_that_are_not_known_are_told_from_those_that_cannot_be_set) {
         RVT_EQ(set(5, FI_OPT_RX_SIZE), -FI_ENOPROTOOPT);
         RVT_EQ(set(FI_OPT_ENDPOINT, FI_OPT_RX_SIZE), -FI_EOPNOTSUPP);
     }
+}
+
+namespace {
+
+/// A buffer that takes no memory but where it is written.
+struct Arena {
+    static constexpr std::size_t kBytes = std::size_t{3} << 30;
+    char* const memory =
+        static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    Arena() { RVT_ASSERT(memory != MAP_FAILED); }
+    ~Arena() { munmap(memory, kBytes); }
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+};
+
+void receive_into_an_arena(bool has_shared_receives) {
+    const Arena arena;
+    const MsgPair pair({.has_shared_receives = has_shared_receives});
+    fid_ep* const receives = has_shared_receives ? pair.server.srx.get() : pair.server.ep.get();
+    RVT_OK(fi_recv(receives, arena.memory, Arena::kBytes, nullptr, 0, nullptr));
+    const iovec halves[] = {{arena.memory + 8, Arena::kBytes / 2},
+                            {arena.memory, Arena::kBytes / 2}};
+    RVT_OK(fi_recvv(receives, halves, nullptr, 2, 0, nullptr));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "seven..", 8, nullptr, 0, nullptr));
+    RVT_OK(fi_send(pair.client.end.ep.get(), "more...", 8, nullptr, 0, nullptr));
+    RVT_EQ(pair.server.next().len, 8);
+    RVT_EQ(pair.server.next().len, 8);
+    cr_assert(eq(str, arena.memory, const_cast<char*>("seven..")));
+    cr_assert(eq(str, arena.memory + 8, const_cast<char*>("more...")));
+}
+
+}  // namespace
+
+RVT_MSG_TEST(msg, a_receive_may_be_longer_than_any_message) {
+    receive_into_an_arena(false);
+}
+RVT_MSG_TEST(msg, a_shared_receive_may_be_longer_than_any_message) {
+    receive_into_an_arena(true);
 }
 
 RVT_MSG_TEST(msg, a_key_of_more_than_four_bytes_is_refused) {
