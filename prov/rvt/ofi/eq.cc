@@ -31,7 +31,7 @@ int eq_close(fid* self) noexcept {
 }
 
 int eq_control(fid* self, int command, void* argument) noexcept {
-    return entry([&] { return Eq::from(self).wait.control(command, argument); });
+    return entry([&] { return Eq::from(self).control(command, argument); });
 }
 
 ssize_t eq_read(fid_eq* self, std::uint32_t* event, void* buffer, std::size_t length,
@@ -83,7 +83,10 @@ util::Status open_waiting(Eq& eq, const fi_eq_attr& attr) {
     if (!eq.wake_fd.is_open()) {
         return errno;
     }
-    const util::Status opened = eq.wait.open(attr.wait_obj, attr.wait_set);
+    // The descriptor is there in any case: who has asked for none can sleep on it all the same.
+    eq.wait_obj = attr.wait_obj;
+    const util::Status opened =
+        eq.wait.open(attr.wait_obj == FI_WAIT_NONE ? FI_WAIT_UNSPEC : attr.wait_obj, attr.wait_set);
     if (!opened.is_ok()) {
         return opened;
     }
@@ -177,9 +180,6 @@ ssize_t Eq::read(std::uint32_t* event, void* buffer, std::size_t length, std::ui
 
 ssize_t Eq::sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
                   std::uint64_t flags) {
-    if (!wait.can_sleep()) {
-        return -FI_EINVAL;
-    }
     const TimeLimit limit(timeout_ms);
     // fi_eq(3): who is signalled is told that there is nothing.
     bool is_interrupted = false;
@@ -217,6 +217,19 @@ ssize_t Eq::read_error(fi_eq_err_entry* error, std::uint64_t flags) {
         take_locked();
     }
     return sizeof *error;
+}
+
+int Eq::control(int command, void* argument) {
+    if (argument != nullptr && command == FI_GETWAITOBJ) {
+        *static_cast<fi_wait_obj*>(argument) = wait_obj;
+        return 0;
+    }
+    if (argument != nullptr && command == FI_GETWAIT && wait.kind() == FI_WAIT_UNSPEC) {
+        const util::Status opened = wait.open_descriptor();
+        *static_cast<int*>(argument) = wait.epoll_fd();
+        return to_fi(opened);
+    }
+    return wait.control(command, argument);
 }
 
 int Eq::try_wait() noexcept {

@@ -41,6 +41,9 @@ class Eq {
     ssize_t sread(std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
                   std::uint64_t flags);
     ssize_t read_error(fi_eq_err_entry* entry, std::uint64_t flags);
+    /// Beyond what fi_eq(3) promises, a queue without a wait object, or an unspecified one, can be
+    /// waited for and has a descriptor.
+    int control(int command, void* argument);
     int try_wait() noexcept;
 
     struct Event {
@@ -58,6 +61,7 @@ class Eq {
     Fabric* fabric = nullptr;
     WaitSet* wait_set = nullptr;
     bool is_writable = false;
+    fi_wait_obj wait_obj = FI_WAIT_NONE;  // as asked for
     Users users;
     WaitObject wait;
     util::UniqueFd wake_fd;  // readable while there are events

@@ -261,6 +261,11 @@ int WaitObject::control(int command, void* argument) noexcept {
     }
 }
 
+util::Status WaitObject::open_descriptor() {
+    const std::lock_guard guard(lock_);
+    return epoll_.is_open() ? util::Status(util::kOk) : open_epoll();
+}
+
 int WaitObject::get_wait(void* argument) noexcept {
     switch (kind_) {
         case FI_WAIT_FD: *static_cast<int*>(argument) = epoll_.get(); return 0;

@@ -77,6 +77,9 @@ class WaitObject {
 
     /// FI_GETWAIT and FI_GETWAITOBJ. Returns: a negative FI_E*.
     int control(int command, void* argument) noexcept;
+    /// Opens an epoll descriptor as FI_WAIT_FD has, unless there is one. Returns: as
+    /// epoll_create1(2), epoll_ctl(2).
+    util::Status open_descriptor();
 
     /// The epoll descriptor, or -1.
     [[nodiscard]] int epoll_fd() const noexcept { return epoll_.get(); }

@@ -221,36 +221,57 @@ Test(eq, a_buffer_that_is_too_small_leaves_the_event) {
 
 Test(eq, a_wait_ends_at_its_time_limit) {
     const Opened open;
-    const auto eq = open.eq({.size = 0,
-                             .flags = 0,
-                             .wait_obj = FI_WAIT_UNSPEC,
-                             .signaling_vector = 0,
-                             .wait_set = nullptr});
+    for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_NONE}) {
+        const auto eq = open.eq(with<fi_eq_attr>([&](auto& attr) { attr.wait_obj = kind; }));
+        std::uint32_t event = 0;
+        fi_eq_entry entry{};
+        RVT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 20, 0), -FI_EAGAIN);
+    }
+}
+
+/// Some applications open their queues without one, and then wait.
+Test(eq, an_event_ends_a_wait_though_no_wait_object_was_asked_for, .timeout = 30) {
+    const Opened open;
+    const auto eq = open.eq(with<fi_eq_attr>([](auto& attr) { attr.flags = FI_WRITE; }));
+    fi_wait_obj kind = FI_WAIT_UNSPEC;
+    RVT_OK(fi_control(&eq->fid, FI_GETWAITOBJ, &kind));
+    RVT_EQ(kind, FI_WAIT_NONE);
     std::uint32_t event = 0;
-    fi_eq_entry entry{};
-    RVT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, 20, 0), -FI_EAGAIN);
+    Sleeper waiter([&] {
+        fi_eq_entry entry{};
+        RVT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, -1, 0), sizeof entry);
+    });
+    waiter.await_sleep();
+    const fi_eq_entry written{};
+    RVT_EQ(fi_eq_write(eq.get(), 7, &written, sizeof written, 0), sizeof written);
+    waiter.join();
+    RVT_EQ(event, 7);
 }
 
 Test(eq, its_descriptor_is_readable_while_there_are_events) {
     const Opened open;
-    const auto eq = open.eq({.size = 0,
-                             .flags = FI_WRITE,
-                             .wait_obj = FI_WAIT_FD,
-                             .signaling_vector = 0,
-                             .wait_set = nullptr});
-    int fd = -1;
-    RVT_OK(fi_control(&eq->fid, FI_GETWAIT, &fd));
-    pollfd source{fd, POLLIN, 0};
-    RVT_EQ(poll(&source, 1, 0), 0);
-    fi_eq_entry entry{};
-    RVT_EQ(fi_eq_write(eq.get(), 1, &entry, sizeof entry, 0), sizeof entry);
-    RVT_EQ(poll(&source, 1, 0), 1);
-    fid* fids[] = {&eq->fid};
-    RVT_EQ(fi_trywait(open.fabric.get(), fids, 1), -FI_EAGAIN);
-    std::uint32_t event = 0;
-    RVT_EQ(fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0), sizeof entry);
-    RVT_EQ(poll(&source, 1, 0), 0);
-    RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    for (const fi_wait_obj kind : {FI_WAIT_FD, FI_WAIT_UNSPEC, FI_WAIT_NONE}) {
+        const auto eq = open.eq(with<fi_eq_attr>([&](auto& attr) {
+            attr.flags = FI_WRITE;
+            attr.wait_obj = kind;
+        }));
+        int fd = -1;
+        RVT_OK(fi_control(&eq->fid, FI_GETWAIT, &fd));
+        int again = -1;
+        RVT_OK(fi_control(&eq->fid, FI_GETWAIT, &again));
+        RVT_EQ(again, fd);
+        pollfd source{fd, POLLIN, 0};
+        RVT_EQ(poll(&source, 1, 0), 0);
+        fi_eq_entry entry{};
+        RVT_EQ(fi_eq_write(eq.get(), 1, &entry, sizeof entry, 0), sizeof entry);
+        RVT_EQ(poll(&source, 1, 0), 1);
+        fid* fids[] = {&eq->fid};
+        RVT_EQ(fi_trywait(open.fabric.get(), fids, 1), -FI_EAGAIN);
+        std::uint32_t event = 0;
+        RVT_EQ(fi_eq_sread(eq.get(), &event, &entry, sizeof entry, -1, 0), sizeof entry);
+        RVT_EQ(poll(&source, 1, 0), 0);
+        RVT_OK(fi_trywait(open.fabric.get(), fids, 1));
+    }
 }
 
 // ---- poll and wait sets ----
