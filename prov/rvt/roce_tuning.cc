@@ -50,11 +50,12 @@ protocol::FaultPlan read_faults() noexcept {
     const auto plan = protocol::parse_faults(text);
     if (!plan.is_ok()) {
         const std::string_view unknown = protocol::unknown_fault(text);
-        RVT_WARN(
-            kCore,
-            "parameter fault: cannot read \"%.*s\"; parts are drop, duplicate, reorder, corrupt, "
-            "delay=PERCENT%%, delay=PERCENT%%:TIMEus, seed=NUMBER; no faults happen",
-            static_cast<int>(unknown.size()), unknown.data());
+        const std::string_view shown = unknown.empty() ? text : unknown;
+        RVT_WARN(kCore,
+                 "parameter fault: cannot read \"%.*s\"%s; parts are drop, duplicate, reorder, "
+                 "corrupt, delay=PERCENT%%, delay=PERCENT%%:TIMEus, seed=NUMBER; no faults happen",
+                 static_cast<int>(shown.size()), shown.data(),
+                 unknown.empty() ? ": a part is empty" : "");
         return {};
     }
     return plan.value();

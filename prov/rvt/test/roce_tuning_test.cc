@@ -55,6 +55,13 @@ Test(roce_tuning, a_part_that_cannot_be_read_is_named, .init = listen) {
     cr_assert(warnings.find("\"lose=2%\"") != std::string::npos, "%s", warnings.c_str());
 }
 
+Test(roce_tuning, a_part_that_is_empty_is_said_to_be, .init = listen) {
+    util::set_param_text(ParamId::kFault, "drop=1%,,");
+    RVT_ASSERT(packet_faults() == protocol::FaultPlan{});
+    cr_assert(warnings.find("cannot read \"drop=1%,,\": a part is empty") != std::string::npos,
+              "%s", warnings.c_str());
+}
+
 Test(roce_tuning, what_cannot_be_read_is_said_once_for_all_devices, .init = listen) {
     util::set_param_text(ParamId::kFault, "lose=2%");
     RVT_ASSERT(packet_faults() == protocol::FaultPlan{});
