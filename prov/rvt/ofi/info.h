@@ -128,10 +128,10 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
 
 /// Where hints name an open domain, the defaults of an offer become what it has.
 void narrow_to_domain(Offer& offer, const fi_info& hints);
-/// The open domain that an answer names: that of the hints, if endpoints can be opened there as the
-/// answer says, else the first of its name where they can, in the fabric of the hints if they name
-/// one. Returns: nullptr for none.
-fid_domain* find_domain(const fi_info& made, const fi_info* hints);
+/// Has an answer name an open domain, if there is one for it: that of the hints, if endpoints can
+/// be opened there as the answer says, else the first of its name where they can, in the fabric of
+/// the hints if they name one. Where they do not, the fabric is that of the domain.
+void name_domain(fi_info& made, const fi_info* hints);
 /// Why an answer is none for the domain that hints name. Nothing: it is one, or they name none.
 std::optional<Refusal> judge_domain(const fi_info& made, const fi_info& hints);
 

@@ -86,16 +86,26 @@ void narrow_to_domain(Offer& offer, const fi_info& hints) {
     });
 }
 
-fid_domain* find_domain(const fi_info& made, const fi_info* hints) {
+void name_domain(fi_info& made, const fi_info* hints) {
     const char* const name = made.domain_attr->name;
     const fid* const fabric = fabric_in(hints);
-    const auto fits = [&](fid& object) { return !judge_for(Domain::from(&object), made, fabric); };
+    fid_fabric* found_in = nullptr;
+    const auto fits = [&](fid& object) {
+        Domain& domain = Domain::from(&object);
+        const bool is_fit = !judge_for(domain, made, fabric);
+        found_in = is_fit ? &domain.fabric->handle : found_in;
+        return is_fit;
+    };
     fid_domain* const preferred = named_in(hints);
-    if (preferred != nullptr &&
-        registry::find(&preferred->fid, FI_CLASS_DOMAIN, name, fits) != nullptr) {
-        return preferred;
+    const bool is_preferred =
+        preferred != nullptr &&
+        registry::find(&preferred->fid, FI_CLASS_DOMAIN, name, fits) != nullptr;
+    made.domain_attr->domain =
+        is_preferred ? preferred
+                     : reinterpret_cast<fid_domain*>(registry::first(FI_CLASS_DOMAIN, name, fits));
+    if (fabric == nullptr && found_in != nullptr) {
+        made.fabric_attr->fabric = found_in;
     }
-    return reinterpret_cast<fid_domain*>(registry::first(FI_CLASS_DOMAIN, name, fits));
 }
 
 std::optional<Refusal> judge_domain(const fi_info& made, const fi_info& hints) {

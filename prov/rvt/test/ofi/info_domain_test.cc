@@ -146,6 +146,19 @@ Test(info_domain, hints_may_name_what_a_hook_has_put_over_open_objects) {
     RVT_EQ(ask(hints).error, -FI_ENODATA);
 }
 
+Test(info_domain, an_answer_can_be_handed_back_as_hints) {
+    const Opened other;
+    const Opened open;
+    const Info hints = new_hints();
+    hints->domain_attr->domain = open.domain.get();
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_ASSERT(answer.info->fabric_attr->fabric == open.fabric.get());
+    const Answer again = ask(answer.info);
+    RVT_OK(again.error);
+    RVT_ASSERT(again.info->domain_attr->domain == open.domain.get());
+}
+
 Test(info_domain, an_answer_for_a_fabric_names_no_domain_of_another) {
     const Opened open;
     const auto other = opened<fid_fabric>(
