@@ -347,6 +347,7 @@ int open(Fabric& fabric, const fi_info& info, fid_pep** pep, void* context) {
         return -FI_ENOMEM;
     }
     made->info->fabric_attr->fabric = &fabric.handle;  // which this endpoint keeps open
+    made->info->domain_attr->domain = nullptr;         // which may be closed before requests come
     made->handle.fid = {FI_CLASS_PEP, context, &pep_fid_ops};
     made->handle.ops = &pep_ops;
     made->handle.cm = &pep_cm_ops;

@@ -47,6 +47,19 @@ Test(msg_request, nothing_is_named_that_has_been_closed) {
     RVT_ASSERT(request->fabric_attr->fabric == listener.fabric.get());
 }
 
+Test(msg_request, what_lies_where_a_closed_domain_was_is_not_named) {
+    auto before = std::make_unique<Opened>(ask_msg().info);
+    const MsgListener listener;
+    void* const place = before->domain.get();
+    MsgClient client;
+    before.reset();
+    const auto domain = opened<fid_domain>([&](fid_domain** made) {
+        return fi_domain(listener.fabric.get(), listener.info.get(), made, place);
+    });
+    const Info request = request_of(client, listener);
+    RVT_ASSERT(request->domain_attr->domain == domain.get());
+}
+
 /// With FI_HOOK set the application has a passive endpoint of libfabric's own, which ours has as
 /// its context.
 Test(msg_request, an_endpoint_takes_over_from_what_a_hook_has_put_over_a_passive_one) {
