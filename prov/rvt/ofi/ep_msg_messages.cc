@@ -84,7 +84,7 @@ ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std:
     DeviceBuffers device(ep.device_uses, nullptr, DeviceBuffers::Imported::kStays);
     std::array<iovec, kMsgIov> own;
     std::copy_n(iov, count, own.begin());
-    cut_to_message({own.data(), count});
+    cut_to_message({own.data(), count}, ep.max_bytes);
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);
     return refused == 0 ? post_receive_locked<true>(ep, own.data(),
                                                     ep.domain->nic != nullptr ? desc : nullptr,
@@ -117,7 +117,8 @@ ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std:
         return -FI_ENOTCONN;
     }
     Elements<kMsgIov> elements;
-    if (elements.fill<true>(iov, desc, count, naming_of(ep, false, kHolds)) != 0) [[unlikely]] {
+    if (elements.fill<true>(iov, desc, count, naming_of(ep, false, kHolds), ep.max_bytes) != 0)
+        [[unlikely]] {
         return kHolds ? -FI_EINVAL : receive_held(ep, iov, desc, count, context, flags);
     }
     MsgOp* const op = take_receive(ep);

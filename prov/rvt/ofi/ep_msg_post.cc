@@ -182,11 +182,11 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
         return -FI_ENOTCONN;
     }
     Elements<kMost> elements;
-    const int unfit = elements.fill(iov, desc, count, naming_of(ep, is_inline, kHolds));
+    const int unfit =
+        elements.fill(iov, desc, count, naming_of(ep, is_inline, kHolds), ep.max_bytes);
     const std::uint64_t copied =
         post.opcode == WrOpcode::kExtendedAtomic ? post.operand_bytes : elements.bytes;
-    if (unfit != 0 || elements.bytes > ep.max_bytes || (is_inline && copied > ep.inject_bytes))
-        [[unlikely]] {
+    if (unfit != 0 || (is_inline && copied > ep.inject_bytes)) [[unlikely]] {
         if constexpr (!kHolds) {
             return unfit != 0 ? post_held<kMost>(ep, post, iov, desc, count, unfit) : -FI_EMSGSIZE;
         }

@@ -80,12 +80,14 @@ struct Elements {
 
     [[nodiscard]] std::span<Sge> elements() noexcept { return {list.data(), count}; }
     /// @tparam kIsReceive  Of its buffers, which may be longer, it is what a message can fill.
+    /// @param most  Bytes of a message.
     /// Returns: -FI_EMSGSIZE for more than a message may hold, -FI_EINVAL for a buffer that is not
     /// within the region of its descriptor, or lacks one that it needs.
     template <bool kIsReceive = false>
-    int fill(const iovec* iov, void* const* desc, std::size_t n, const Naming& naming) noexcept {
+    int fill(const iovec* iov, void* const* desc, std::size_t n, const Naming& naming,
+             std::uint64_t most) noexcept {
         for (std::size_t i = 0; i < n; ++i) {
-            const std::uint64_t left = kMsgMaxBytes - bytes;
+            const std::uint64_t left = most - bytes;
             if (!kIsReceive && iov[i].iov_len > left) {
                 return -FI_EMSGSIZE;
             }

@@ -18,8 +18,9 @@ inline constexpr std::size_t kMsgMaxQueue = 8192;  // sends, and receives, of on
 inline constexpr std::size_t kMsgMaxBytes = std::size_t{1} << 31;
 
 /// Of buffers for a receive, which may be longer than any message, what one can fill.
-inline void cut_to_message(std::span<iovec> list) noexcept {
-    std::size_t left = kMsgMaxBytes;
+/// @param most  Bytes of a message.
+inline void cut_to_message(std::span<iovec> list, std::size_t most) noexcept {
+    std::size_t left = most;
     for (iovec& part : list) {
         part.iov_len = std::min(part.iov_len, left);
         left -= part.iov_len;

@@ -79,7 +79,7 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, v
     const bool is_nic = srx.nic_queue != nullptr;
     const bool has_devices = (srx.domain->caps & FI_HMEM) != 0;
     std::array<Sge, kMsgIov> list;
-    std::size_t left = kMsgMaxBytes;  // of a message; the buffers may be longer
+    std::size_t left = srx.max_bytes;  // of a message; the buffers may be longer
     for (std::size_t i = 0; i < count; ++i) {
         const std::size_t length = std::min(iov[i].iov_len, left);
         left -= length;
@@ -103,7 +103,7 @@ ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t cou
     DeviceBuffers device(srx.device_uses, nullptr, DeviceBuffers::Imported::kStays);
     std::array<iovec, kMsgIov> own;
     std::copy_n(iov, count, own.begin());
-    cut_to_message({own.data(), count});
+    cut_to_message({own.data(), count}, srx.max_bytes);
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);
     if (refused != 0) {
         return refused;
@@ -248,6 +248,8 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
     auto made = std::make_unique<Srx>(domain, size, kMsgIov);
     made->op_flags = flags;
     if (domain.nic != nullptr) {
+        made->max_bytes =
+            std::min<std::uint64_t>(kMsgMaxBytes, domain.nic->device().limits().max_message_bytes);
         const util::Status opened = open_nic_queue(*made);
         if (!opened.is_ok()) {
             RVT_WARN(kEpCtrl, "cannot open shared context of %zu receives with NIC %s: %s", size,

@@ -11,6 +11,7 @@
 #include "ofi/domain.h"
 #include "ofi/fid.h"
 #include "ofi/msg_op.h"
+#include "ofi/msg_options.h"
 
 namespace rvt::ofi {
 
@@ -29,6 +30,7 @@ struct Srx {
     Domain* domain;
     std::size_t size;
     std::uint64_t op_flags = 0;
+    std::uint64_t max_bytes = kMsgMaxBytes;  // of a message
     Users users;
     core::RecvQueue queue;
     core::Owned<core::Srq> nic_queue;  // in its place

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <poll.h>
+#include <sys/mman.h>
 
 #include "ofi/nic_world.h"
 
@@ -101,6 +102,24 @@ void each_failure_is_its_errno(void (*prepare)(verbs::MockNic& mock)) {
 Test(nic_status, each_failure_is_its_errno_and_ends_the_connection_alone) {
     each_failure_is_its_errno(nullptr);
     each_failure_is_its_errno(keep_to_the_old_verbs);
+}
+
+Test(nic_status, a_receive_asks_the_nic_for_no_more_than_a_message) {
+    constexpr std::size_t kBytes = std::size_t{3} << 30;
+    void* const arena = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    RVT_ASSERT(arena != MAP_FAILED);
+    World on;
+    Endpoints with;
+    RVT_EQ(fi_close(&with.mr->fid), 0);
+    RVT_EQ(fi_mr_reg(with.domain, arena, kBytes, FI_RECV, 0, 0, 0, &with.mr, nullptr), 0);
+    fid_ep* const ep = with.connected();
+    RVT_EQ(fi_recv(ep, arena, kBytes, fi_mr_desc(with.mr), 0, &with.memory), 0);
+    std::uint64_t bytes = 0;
+    for (const ibv_sge& element : on.mock.receives.back().second) {
+        bytes += element.length;
+    }
+    RVT_EQ(bytes, on.nic->device().limits().max_message_bytes);
 }
 
 /// Of a failed completion ibv_poll_cq(3) says what it is, and nothing else.
