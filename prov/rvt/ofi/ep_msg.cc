@@ -558,12 +558,16 @@ int fill(EpMsg& ep, const fi_info& info) {
     return 0;
 }
 
-int check(const Domain& domain, std::uint64_t caps) noexcept {
-    if ((caps & kMemoryCaps) != 0 && !domain.mr_mode.has_provider_keys) {
+int check(const EpMsg& ep) {
+    if ((ep.caps & kMemoryCaps) != 0 && !ep.domain->mr_mode.has_provider_keys) {
         RVT_WARN(kEpCtrl, "cannot open endpoint: remote memory needs a domain with FI_MR_PROV_KEY");
         return -FI_EINVAL;
     }
-    return 0;
+    const OpFlags offered = msg_op_flags();
+    return are_offered("endpoint", ep.tx_op_flags, offered.tx) &&
+                   are_offered("endpoint", ep.rx_op_flags, offered.rx)
+               ? 0
+               : -FI_EBADFLAGS;
 }
 
 /// The domain's port of that address, or the one that the request came to, or that of the passive
@@ -587,7 +591,7 @@ util::Result<MsgPortUse*> find_port(EpMsg& ep, const util::SockAddr& source, Pep
 int open_with(EpMsg& ep, const fi_info& info, Pep* pep) {
     int refused = fill(ep, info);
     if (refused == 0) {
-        refused = check(*ep.domain, ep.caps);
+        refused = check(ep);
     }
     if (refused != 0) {
         return refused;

@@ -7,6 +7,7 @@
 
 #include "ofi/ep_msg.h"
 #include "ofi/info.h"
+#include "util/log.h"
 
 namespace rvt::ofi {
 namespace {
@@ -55,6 +56,16 @@ int msg_setopt(int level, int option, const void* value, std::size_t bytes,
 OpFlags msg_op_flags() noexcept {
     return {.tx = kTxOpFlags & ~std::uint64_t{FI_MATCH_COMPLETE},
             .rx = kRxOpFlags & ~std::uint64_t{FI_MULTI_RECV}};
+}
+
+bool are_offered(const char* object, std::uint64_t asked, std::uint64_t offered) {
+    const std::uint64_t others = asked & ~offered;
+    if (others != 0) {
+        RVT_WARN(kEpCtrl, "cannot open %s: op_flags %s asked, %s offered", object,
+                 to_text(others, FI_TYPE_OP_FLAGS).c_str(),
+                 to_text(offered, FI_TYPE_OP_FLAGS).c_str());
+    }
+    return others == 0;
 }
 
 }  // namespace rvt::ofi

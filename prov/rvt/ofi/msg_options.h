@@ -41,5 +41,7 @@ int msg_setopt(int level, int option, const void* value, std::size_t bytes,
 
 /// The default flags that a connected endpoint can have.
 OpFlags msg_op_flags() noexcept;
+/// Whether an object that is opened can have these default flags. Says so in the log if not.
+bool are_offered(const char* object, std::uint64_t asked, std::uint64_t offered);
 
 }  // namespace rvt::ofi

@@ -235,10 +235,7 @@ int open(Domain& domain, const fi_rx_attr* attr, fid_ep** srx, void* context) {
         return -FI_EINVAL;
     }
     const std::uint64_t flags = attr != nullptr ? attr->op_flags : 0;
-    if ((flags & ~kSrxFlags) != 0) {
-        RVT_WARN(kEpCtrl, "cannot open shared context: op_flags %s asked, %s offered",
-                 to_text(flags & ~kSrxFlags, FI_TYPE_OP_FLAGS).c_str(),
-                 to_text(kSrxFlags, FI_TYPE_OP_FLAGS).c_str());
+    if (!are_offered("shared context", flags, kSrxFlags)) {
         return -FI_EBADFLAGS;
     }
     const util::Status shared = domain.open_msg();

@@ -424,6 +424,23 @@ Test(msg, a_shared_context_is_refused_flags_that_it_does_not_have) {
         [&](fid_ep** made) { return fi_srx_context(open.domain.get(), &attr, made, nullptr); });
 }
 
+Test(msg, an_endpoint_is_refused_flags_that_it_does_not_have) {
+    const Opened open(ask_msg().info);
+    const auto refusal_of = [&] {
+        fid_ep* ep = nullptr;
+        return fi_endpoint(open.domain.get(), open.info.get(), &ep, nullptr);
+    };
+    open.info->rx_attr->op_flags = FI_MULTI_RECV;
+    RVT_EQ(refusal_of(), -FI_EBADFLAGS);
+    open.info->rx_attr->op_flags = FI_COMPLETION;
+    open.info->tx_attr->op_flags = FI_MATCH_COMPLETE;
+    RVT_EQ(refusal_of(), -FI_EBADFLAGS);
+    open.info->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+    const auto ep = opened<fid_ep>([&](fid_ep** made) {
+        return fi_endpoint(open.domain.get(), open.info.get(), made, nullptr);
+    });
+}
+
 Test(msg, options_that_are_not_known_are_told_from_those_that_cannot_be_set) {
     const MsgListener listener;
     const MsgClient client({.has_shared_receives = true});
