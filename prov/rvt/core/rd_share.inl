@@ -179,7 +179,8 @@ void RdEngine<Lock, Host>::let_messages_go(Peer& peer, const RdTxOp& op) noexcep
 }
 
 /// Copies a range here. What is not permitted is a failure of the operation; that this process
-/// cannot copy (any more) clears its is_direct.
+/// cannot copy (any more) clears its is_direct. Memory that the kernel does not find may be there
+/// all the same, as that of a device: the target, which has it mapped, is asked.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::copy_range(Peer& peer, RdTxOp& op, RdTxOp::Range range) noexcept {
     const std::uint64_t done = op.done;
@@ -188,7 +189,7 @@ void RdEngine<Lock, Host>::copy_range(Peer& peer, RdTxOp& op, RdTxOp::Range rang
         op.segment = 0;
         std::uint64_t budget = range.end - op.done;
         const Status copied = copy_direct(peer, op, budget);
-        if (copied == Status(EACCES) || copied == Status(EFAULT)) {
+        if (copied == Status(EACCES)) {
             op.status = WcStatus::kRemAccessErr;
         } else if (!copied.is_ok()) {
             op.is_direct = false;
