@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/rd_engine.h"
+#include "util/fault_guard.h"
 #include "util/long_copy.h"
 
 namespace rvt::core {
@@ -104,15 +105,23 @@ std::byte* RdEngine<Lock, Host>::mapped_target(Peer& peer, std::uint32_t own, co
     return is_inside ? region.data() + hit.offset : nullptr;
 }
 
+/// Copies between a buffer of ours and memory of the target that is mapped here. Its file may have
+/// become shorter, or a limit of this process leaves it no page for what nobody has touched yet. A
+/// buffer that is not there is the application's fault, as ever.
+inline util::Status copy_mapped(const iovec& part, std::byte* mapped, bool is_write) noexcept {
+    void* const to = is_write ? mapped : part.iov_base;
+    const void* const from = is_write ? part.iov_base : mapped;
+    const bool is_done = util::copy_beside_guarded(to, from, part.iov_len, mapped);
+    return is_done ? util::kOk : util::Status(EFAULT);
+}
+
 /// Copies one part, `offset` bytes into the range that was looked up.
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::copy_part(Peer& peer, const iovec& part, const KeyHit& hit,
                                              std::byte* mapped, std::uint64_t offset,
                                              bool is_write) noexcept {
     if (mapped != nullptr) {
-        is_write ? util::copy_bytes(mapped + offset, part.iov_base, part.iov_len)
-                 : util::copy_bytes(part.iov_base, mapped + offset, part.iov_len);
-        return util::kOk;
+        return copy_mapped(part, mapped + offset, is_write);
     }
     const std::uint64_t there = hit.base + hit.offset + offset;
     return is_write ? peer.path.write_memory(part, there) : peer.path.read_memory(part, there);

@@ -15,6 +15,10 @@
 
 #include "util/long_copy.h"
 
+/// Copies up to kMostQuick bytes, in assembly. Returns: 0; 1 when it met a fault.
+extern "C" [[gnu::visibility("hidden")]] int rvt_copy_quick(void* to, const void* from,
+                                                            std::size_t bytes) noexcept;
+
 namespace rvt::util {
 
 /// Where memory is that a fault may be in.
@@ -94,6 +98,26 @@ inline FaultRange fault_range(const void* memory, std::size_t bytes) noexcept {
 [[nodiscard]] inline bool copy_guarded(void* to, const void* from, std::size_t bytes) noexcept {
     return guard_access(fault_range(to, bytes), fault_range(from, bytes),
                         [=] { move_bytes(to, from, bytes); });
+}
+
+// A sanitizer does not see what assembly accesses.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+/// What copy_beside_guarded() copies without a place to jump to, which takes longer than the copy.
+inline constexpr std::size_t kMostQuick = 512;
+#else
+inline constexpr std::size_t kMostQuick = 0;
+#endif
+
+/// As std::memcpy(), of which one side, `guarded`, may not be there. A fault in the other one is as
+/// any other fault when there are many bytes, and ends the copy, too, when there are few.
+/// Returns: false when it was left; any part may have been copied.
+/// Cost:    up to kMostQuick bytes none.
+[[nodiscard]] inline bool copy_beside_guarded(void* to, const void* from, std::size_t bytes,
+                                              const void* guarded) noexcept {
+    if (bytes <= kMostQuick) {
+        return rvt_copy_quick(to, from, bytes) == 0;
+    }
+    return guard_access(fault_range(guarded, bytes), {}, [=] { copy_bytes(to, from, bytes); });
 }
 
 /// Whether each page of the memory is there to be read. Another thread may take it away at once.

@@ -36,7 +36,7 @@ constexpr std::array<Param, kParams> kTable{{
      "that insist on it although all their processes run on one host"},
     {ParamId::kMapUnsealed, "map_unsealed", ParamType::kBool, 0, 0, 1, "",
      "map registered memory of peers although its file may shrink (/dev/shm, memory files without F_SEAL_SHRINK); "
-     "a peer that shrinks such a file in use ends this process with SIGBUS"},
+     "a peer that shrinks such a file in use ends this process with SIGBUS where faults are not caught"},
     {ParamId::kMrCache, "mr_cache", ParamType::kBool, 1, 0, 1, "",
      "keep buffers registered with NICs for their next use, where userfaultfd can tell of memory that is unmapped; "
      "without, NICs' domains require FI_MR_LOCAL, and large messages of RDM endpoints are copied"},

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "util/dma_buf.h"
+#include "util/fault_guard.h"
 
 namespace rvt::shm {
 namespace {
@@ -269,6 +270,7 @@ util::Result<MappedRegion> map_region(util::UniqueFd fd, const RegionPlace& plac
             return EMFILE;
         }
     }
+    util::catch_faults();
     util::Result<util::Mapping> memory =
         util::Mapping::attach(std::move(fd), place.offset, place.length, is_writable);
     if (!memory.is_ok()) {

@@ -3,9 +3,11 @@
 // process still has open, or may open again. One-sided access to it needs neither the target's
 // progress nor a system call.
 //
-// A file that shrinks under a mapping ends the process that touches it with SIGBUS, and not the one
-// that shrank it. So a peer's file is mapped when it is sealed against that (F_SEAL_SHRINK); others
-// on request, see map_region(). A dma-buf has one size for ever.
+// A file that shrinks under a mapping is a SIGBUS for the process that touches it, and not for the
+// one that shrank it. So a peer's file is mapped when it is sealed against that (F_SEAL_SHRINK);
+// others on request, see map_region(). A dma-buf has one size for ever. A page that nobody has
+// touched may be refused to the first who does, as by a limit of huge pages: so each access to what
+// is mapped is a guarded one (util/fault_guard.h).
 #pragma once
 
 #include <cstddef>

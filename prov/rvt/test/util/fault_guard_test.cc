@@ -2,6 +2,7 @@
 // Faults of guarded accesses fail; all others are whose they were.
 #include "util/fault_guard.h"
 
+#include <array>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -94,6 +95,34 @@ Test(fault_guard, a_copy_from_or_to_memory_that_is_gone_fails_each_time) {
         RVT_ASSERT(!copy_guarded(pages.memory + 8, here, sizeof here));
         RVT_ASSERT(!copy_guarded(here, pages.middle(), 1));
         RVT_ASSERT(copy_guarded(here, pages.memory, kPage));
+    }
+}
+
+Test(fault_guard, a_copy_beside_guarded_memory_is_of_all_bytes_and_no_more) {
+    const Pages pages;
+    for (std::size_t i = 0; i < kPage; ++i) {
+        pages.memory[i] = static_cast<std::byte>(i * 7 / 3);
+    }
+    for (std::size_t bytes = 0; bytes <= 2 * kMostQuick + 2; ++bytes) {
+        std::array<std::byte, 2 * kMostQuick + 4> to{};
+        RVT_ASSERT(copy_beside_guarded(&to[1], pages.memory + bytes, bytes, pages.memory + bytes));
+        RVT_ASSERT(std::memcmp(&to[1], pages.memory + bytes, bytes) == 0);
+        RVT_ASSERT(to[0] == std::byte{0} && to[bytes + 1] == std::byte{0});
+    }
+}
+
+Test(fault_guard, a_copy_beside_guarded_memory_fails_where_a_byte_is_not_there) {
+    const Pages pages;
+    munmap(pages.middle(), kPage);
+    for (std::size_t bytes = 1; bytes <= 2 * kMostQuick + 2; ++bytes) {
+        std::array<std::byte, 2 * kMostQuick + 2> here{};
+        for (std::byte* const there :
+             {pages.middle() - bytes + 1, pages.middle() + kPage - 1, pages.middle()}) {
+            RVT_ASSERT(!copy_beside_guarded(here.data(), there, bytes, there));
+            RVT_ASSERT(!copy_beside_guarded(there, here.data(), bytes, there));
+        }
+        std::byte* const last = pages.middle() - bytes;
+        RVT_ASSERT(copy_beside_guarded(here.data(), last, bytes, last));
     }
 }
 

@@ -21,7 +21,9 @@
 #include "core/rd_engine.h"
 #include "raw_peer.h"
 #include "rdm_station.h"
+#include "util/fault_guard.h"
 #include "util/lock.h"
+#include "util/params.h"
 
 using namespace rvt;  // NOLINT(google-build-using-namespace)
 using shm::test::Process;
@@ -100,13 +102,21 @@ struct Exposed {
     std::uint32_t key = 0;
 };
 
-/// Memory that both processes see, so that the test can look at what the target has.
-char* shared_memory(int seals) {
+/// A file of memory that both processes see, so that the test can look at what the target has.
+int shared_file(int seals) {
     const int fd = memfd_create("app", MFD_ALLOW_SEALING);
     [[maybe_unused]] const int done = ftruncate(fd, kBytes);
-    void* const data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     fcntl(fd, F_ADD_SEALS, seals);
+    return fd;
+}
+
+char* memory_of(int fd) {
+    void* const data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return static_cast<char*>(data);
+}
+
+char* shared_memory(int seals) {
+    return memory_of(shared_file(seals));
 }
 
 /// A target that makes progress until it hears from its parent, and then no more.
@@ -213,6 +223,34 @@ Test(mapped_access, of_memory_that_may_shrink_goes_other_ways, .timeout = 60) {
     }
     RVT_ASSERT(not(is_mapped()));
     RVT_EQ(memory[8], 1);
+}
+
+// As where a limit of the initiator's own leaves it no page for a part that nobody has touched yet.
+Test(mapped_access, to_a_page_that_cannot_be_had_is_an_error, .timeout = 60) {
+    util::set_param_number(util::ParamId::kMapUnsealed, 1);
+    const int file = shared_file(0);
+    char* const memory = memory_of(file);
+    Process target([&](Process& parent) {
+        util::catch_faults();
+        run_target(parent, memory);
+    });
+    const auto exposed = target.get<Exposed>();
+    Node node;
+    node.peer = node.av.insert(exposed.address).take();
+    use_until_mapped(node, exposed);
+    RVT_EQ(ftruncate(file, kBytes / 2), 0);
+    std::vector<char> large(kBytes / 2);
+    for (const bool is_write : {true, false}) {
+        for (const std::size_t bytes : {std::size_t{8}, large.size()}) {
+            RVT_EQ(
+                node.access(is_write, large.data(), bytes, exposed.data + kBytes / 2, exposed.key),
+                core::WcStatus::kRemAccessErr);
+        }
+    }
+    std::uint64_t word = 3;
+    RVT_EQ(node.access(true, &word, sizeof word, exposed.data, exposed.key),
+           core::WcStatus::kSuccess);
+    RVT_EQ(memory[0], 3);
 }
 
 Test(mapped_access, ends_with_the_key, .timeout = 60) {
