@@ -183,6 +183,11 @@ void ProcessWatch::add(Link& link) {
     if (link.pid() == 0 || link.pid() == getpid()) {
         return;
     }
+    if (is_scarce(link.socket())) {
+        for (auto& [pid, process] : processes_) {
+            process->give_up();
+        }
+    }
     std::unique_ptr<Process>& process = processes_[link.pid()];
     if (process == nullptr) {
         process = std::make_unique<Process>(thread_, owner_);
@@ -211,6 +216,11 @@ void ProcessWatch::Process::start(int socket, int pid) {
     if (!watch(pidfd_.get(), EPOLLIN).is_ok()) {
         pidfd_.reset();
     }
+}
+
+void ProcessWatch::Process::give_up() noexcept {
+    unwatch();
+    pidfd_.reset();
 }
 
 void ProcessWatch::Process::on_ready([[maybe_unused]] std::uint32_t events) {

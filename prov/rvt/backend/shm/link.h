@@ -83,8 +83,8 @@ class Link final : public util::ControlThread::Handler {
 };
 
 /// The processes that links lead to. Their pidfds tell of a death that the sockets hide, when a
-/// process made by a bare clone(2) holds copies of them. One descriptor for each process, given up
-/// when descriptors are scarce.
+/// process made by a bare clone(2) holds copies of them. One descriptor for each process; all of
+/// them are given up when descriptors are scarce.
 class ProcessWatch {
   public:
     explicit ProcessWatch(util::ControlThread& thread, LinkOwner& owner) noexcept
@@ -103,6 +103,8 @@ class ProcessWatch {
         Process& operator=(const Process&) = delete;
 
         void start(int socket, int pid);
+        /// Leaves it to the sockets to tell of the death.
+        void give_up() noexcept;
         void on_ready(std::uint32_t events) override;
 
         std::set<Link*> links;

@@ -373,6 +373,29 @@ Test(lifetime, with_few_descriptors_fails_for_the_last_peers_only, .timeout = 60
     RVT_ASSERT(peers.get<bool>());
 }
 
+Test(lifetime, with_few_descriptors_needs_none_for_the_processes_of_peers, .timeout = 60) {
+    constexpr long kOfHandshake = 8;  // at most, besides those that stay
+    TestEndpoint endpoint;
+    Process peers([&](Process& parent) {
+        std::vector<std::unique_ptr<Process>> all;
+        for (auto left = parent.get<long>(); left > 0; --left) {
+            all.push_back(std::make_unique<Process>(
+                [&](Process& starter) { run_peer(starter, endpoint.address()); }));
+            all.back()->get<SockAddr>();
+            parent.put(all.back()->get<bool>());
+        }
+        parent.get<bool>();
+    });
+    // Three quarters of the limit are three for each of some peers, before they are scarce.
+    const long used = count_leftovers().descriptors;
+    const long count = (3 * used - kOfHandshake) / 2;
+    set_limit(RLIMIT_NOFILE, static_cast<rlim_t>(4 * used));
+    peers.put(count);
+    for (long i = 0; i < count; ++i) {
+        RVT_ASSERT(peers.get<bool>());
+    }
+}
+
 Test(lifetime, without_room_for_files_fails_with_a_clear_error, .timeout = 30) {
     TestEndpoint endpoint;
     TestEndpoint other;
