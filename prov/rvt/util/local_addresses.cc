@@ -73,11 +73,15 @@ bool is_for_guests(std::string_view name) {
                        [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-/// The interface in a line of /proc/net/route, if it is that of the default route.
+/// The interface in a line of /proc/net/route, if it is that of the default route: destination,
+/// gateway, flags, two counts, metric, mask. Routes to a part of all addresses, such as either
+/// half, come before it, and one that refuses is of no interface, "*".
 std::string default_in_v4_line(const char* line) {
     char name[IF_NAMESIZE + 1] = {};
     unsigned long dest = 1;
-    return std::sscanf(line, "%16s %lx", name, &dest) == 2 && dest == 0 ? name : "";
+    unsigned long mask = 1;
+    const int fields = std::sscanf(line, "%16s %lx %*x %*x %*d %*d %*d %lx", name, &dest, &mask);
+    return fields == 3 && dest == 0 && mask == 0 && name != std::string_view("*") ? name : "";
 }
 
 /// The same of /proc/net/ipv6_route: destination, length of its prefix, source and length, gateway,

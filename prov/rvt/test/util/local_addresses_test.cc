@@ -95,6 +95,21 @@ Test(local_addresses, of_the_default_route_comes_first, .timeout = 30) {
     expect(network_interfaces(AF_INET6), "eth1, eth0, br-0123");
 }
 
+// A VPN that wants all packets has two routes that hold half of the addresses each.
+Test(local_addresses, of_a_route_to_the_first_half_are_not_those_of_the_default_route,
+     .timeout = 30) {
+    Host host;
+    host.add("eth0");
+    host.add("tun0");
+    ip("route add default dev eth0");
+    ip("route add 0.0.0.0/1 dev tun0");
+    expect(best(AF_INET), "10.1.0.1:0");
+    ip("route delete default");
+    ip("route add blackhole default metric 1");
+    ip("route add default dev tun0 metric 2");
+    expect(best(AF_INET), "10.2.0.1:0");
+}
+
 Test(local_addresses, without_a_carrier_come_after_all_others, .timeout = 30) {
     Host host;
     host.add_without_carrier("eth0");
