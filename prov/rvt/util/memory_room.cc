@@ -36,10 +36,9 @@ std::uint64_t read_number(const std::string& path) {
     return number < kHuge ? number : kUnlimitedMemory;
 }
 
-/// The value behind a name in a file of lines "name value"; 0 when it is not there.
-std::uint64_t read_value(const std::string& path, const std::string& name) {
-    std::string text(1, '\n');
-    text += read_file(path);
+/// The value behind a name in lines "name value", before which a line ends, too; 0 when it is not
+/// there.
+std::uint64_t value_in(const std::string& text, const std::string& name) {
     std::string wanted(1, '\n');
     wanted += name;
     wanted += ' ';
@@ -66,9 +65,11 @@ std::uint64_t room_of(const std::string& group, const Names& names) {
     const std::uint64_t used = read_number(group + names.used);
     // Pages of files make room, those in use as well: the kernel takes them before it kills. Those
     // of memory files are not counted among them.
+    std::string stat(1, '\n');
+    stat += read_file(group + "/memory.stat");  // the kernel adds it up for each reader
     std::uint64_t freed = 0;
     for (const char* const reclaimable : names.reclaimable) {
-        freed += read_value(group + "/memory.stat", reclaimable);
+        freed += value_in(stat, reclaimable);
     }
     return limit + freed > used ? limit + freed - used : 0;
 }

@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include <sys/inotify.h>
 #include <unistd.h>
 
 #include "common/check.h"
+#include "util/unique_fd.h"
 
 using rvt::util::kUnlimitedMemory;
 using rvt::util::memory_room;
@@ -29,6 +31,7 @@ class Tree {
         std::filesystem::create_directories((root_ + path).substr(0, (root_ + path).rfind('/')));
         std::ofstream(root_ + path) << text;
     }
+    const std::string& root() const { return root_; }
     std::uint64_t room() const { return memory_room(root_ + "/groups", root_); }
 
   private:
@@ -61,6 +64,22 @@ Test(memory_room, is_found_in_the_hierarchy_of_version_1) {
     tree.put("/memory/a/memory.stat",
              "inactive_file 1\ntotal_inactive_file 90\ntotal_active_file 6\n");
     RVT_EQ(tree.room(), 4000096);
+}
+
+// The kernel adds it up for each reader.
+Test(memory_room, is_found_with_one_look_at_what_a_group_has) {
+    const Tree tree;
+    tree.put("/groups", "0::/\n");
+    tree.put("/memory.max", "5000\n");
+    tree.put("/memory.current", "1000\n");
+    tree.put("/memory.stat", "inactive_file 10\nactive_file 20\n");
+    const rvt::util::UniqueFd looks(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+    // Two of a kind in a row would be told of as one.
+    RVT_ASSERT(inotify_add_watch(looks.get(), (tree.root() + "/memory.stat").c_str(),
+                                 IN_OPEN | IN_CLOSE_NOWRITE) >= 0);
+    RVT_EQ(tree.room(), 4030);
+    inotify_event events[8];
+    RVT_EQ(read(looks.get(), events, sizeof events), 2 * sizeof events[0]);
 }
 
 Test(memory_room, is_that_of_the_mounted_root_where_the_path_is_not_visible) {
