@@ -3,6 +3,7 @@
 #include "util/memory_room.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,8 @@ namespace {
 
 /// Version 1 says "no limit" with a number near the largest that there is.
 constexpr std::uint64_t kHuge = std::uint64_t{1} << 60;
+
+std::atomic<std::uint64_t> promised{0};  // by all of the process
 
 struct CloseFile {
     void operator()(std::FILE* file) const noexcept { std::fclose(file); }
@@ -114,11 +117,29 @@ std::uint64_t memory_room(const std::string& groups, const std::string& root) {
             least = std::min(least, least_room(root, path, kVersion2));
         }
     }
-    return least;
+    const std::uint64_t promises = least == kUnlimitedMemory ? 0 : promised_memory();
+    return least > promises ? least - promises : 0;
 }
 
 std::uint64_t memory_room() noexcept {
     return memory_room("/proc/self/cgroup", "/sys/fs/cgroup");
+}
+
+MemoryPromise::MemoryPromise(std::uint64_t bytes) noexcept : bytes_(bytes) {
+    // relaxed: a sum, which says nothing of other memory.
+    promised.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void MemoryPromise::reduce_to(std::uint64_t bytes) noexcept {
+    if (bytes < bytes_) {
+        // relaxed: as above.
+        promised.fetch_sub(bytes_ - bytes, std::memory_order_relaxed);
+        bytes_ = bytes;
+    }
+}
+
+std::uint64_t promised_memory() noexcept {
+    return promised.load(std::memory_order_relaxed);  // relaxed: as above
 }
 
 }  // namespace rvt::util

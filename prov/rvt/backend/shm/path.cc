@@ -2,6 +2,7 @@
 // The parts of a path that are off the fast path: opening, runs, growth, waking, the peer's memory.
 #include "backend/shm/path.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -90,6 +91,7 @@ void Path::close() noexcept {
     is_held_ = false;
     next_run_ = 0;
     runs_since_idle_ = 0;
+    promise_ = {};
     peering_.reset();
 }
 
@@ -102,6 +104,10 @@ void Path::refresh() noexcept {
     if ((lines & kLargeEpoch) == epoch && (bytes & kLargeEpoch) == epoch) {
         lines_.refresh(lines & ~kLargeEpoch);
         bytes_.refresh(bytes & ~kLargeEpoch);
+    }
+    if (promise_.bytes() != 0) {
+        // Where the ring has been gone round once, there is a page everywhere.
+        promise_.reduce_to(kLargeBytes - std::min<std::uint64_t>(bytes_.tail(), kLargeBytes));
     }
     // relaxed: a hint; a late look costs the receiver one ring of memory at most.
     is_held_ = header->hold_eager.load(std::memory_order_relaxed) != 0;
@@ -144,8 +150,11 @@ bool Path::grow() noexcept {
         return false;
     }
     util::Mapping& outbox = peering_->outbox;
-    // The pages of the large ring of bytes are taken as they are used: there must be room for them.
-    if (util::memory_room() < kLargeLines * sizeof(Line) + kLargeBytes ||
+    // The pages of the large ring of bytes are taken as they are used, as many pairs are hot by
+    // lines alone. There must be room for them, also beside those of other pairs, and as much again
+    // for what cannot do with less, such as further connections.
+    util::MemoryPromise bytes(kLargeBytes);
+    if (util::memory_room() < kLargeLines * sizeof(Line) + util::promised_memory() ||
         !outbox.reserve(kLargeLinesOffset, kLargeLines * sizeof(Line)).is_ok()) {
         // Short of memory: go on with the small rings, try again later.
         growth_wait_ = kStallsBeforeNextTry;
@@ -155,6 +164,7 @@ bool Path::grow() noexcept {
     lines_.open(outbox.at<Line>(kLargeLinesOffset), kLargeLines);
     bytes_.open(outbox.at<std::byte>(kLargeBytesOffset), kLargeBytes);
     is_large_ = true;
+    promise_ = std::move(bytes);
     ring_doorbell();
     return true;
 }

@@ -24,6 +24,7 @@
 #include "core/rd_wire.h"
 #include "util/cpu.h"
 #include "util/mem_copy.h"
+#include "util/memory_room.h"
 #include "util/status.h"
 
 namespace rvt::shm {
@@ -450,6 +451,7 @@ class Path {
     std::uint64_t credited_bytes_ = 0;
     std::unique_ptr<Peering> peering_;
     std::uint64_t seen_ahead_ = 0;  // lines before it were looked at ahead of their turn
+    util::MemoryPromise promise_;   // for what the large ring of bytes has no pages for yet
 
     static constexpr std::uint64_t kLargeEpoch = 1ull << 63;
     static constexpr std::uint64_t kLinesAhead = 8;

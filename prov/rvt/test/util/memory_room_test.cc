@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 
 using rvt::util::kUnlimitedMemory;
 using rvt::util::memory_room;
+using rvt::util::MemoryPromise;
 
 namespace {
 
@@ -64,6 +66,30 @@ Test(memory_room, is_found_in_the_hierarchy_of_version_1) {
     tree.put("/memory/a/memory.stat",
              "inactive_file 1\ntotal_inactive_file 90\ntotal_active_file 6\n");
     RVT_EQ(tree.room(), 4000096);
+}
+
+Test(memory_room, is_less_by_what_is_promised_and_not_yet_taken) {
+    const Tree tree;
+    RVT_ASSERT(tree.room() == kUnlimitedMemory);
+    tree.put("/groups", "0::/\n");
+    tree.put("/memory.max", "5000\n");
+    tree.put("/memory.current", "1000\n");
+    MemoryPromise first(1000);
+    {
+        const MemoryPromise second(2000);
+        RVT_EQ(tree.room(), 1000);
+    }
+    RVT_EQ(tree.room(), 3000);
+    first.reduce_to(300);
+    first.reduce_to(400);
+    RVT_EQ(tree.room(), 3700);
+    first = MemoryPromise(8000);
+    RVT_EQ(tree.room(), 0);
+    const MemoryPromise moved = std::move(first);
+    first = MemoryPromise();
+    RVT_EQ(tree.room(), 0);
+    std::filesystem::remove(tree.root() + "/memory.max");
+    RVT_ASSERT(tree.room() == kUnlimitedMemory);
 }
 
 // The kernel adds it up for each reader.

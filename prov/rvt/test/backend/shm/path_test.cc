@@ -13,10 +13,12 @@
 #include "backend/shm/path.h"
 #include "common/check.h"
 #include "test_endpoint.h"
+#include "util/memory_room.h"
 
 using namespace rvt::shm;        // NOLINT(google-build-using-namespace)
 using namespace rvt::shm::test;  // NOLINT(google-build-using-namespace)
 using rvt::core::RdOp;
+using rvt::util::promised_memory;
 
 namespace {
 
@@ -72,6 +74,16 @@ struct Pair {
             RVT_ASSERT(take() != 0);
         }
         RVT_ASSERT(!receiver.look().has_arrival());
+    }
+    /// More than fills the small rings for long enough, and then a large ring of lines.
+    void grow_by_lines() {
+        for (std::size_t i = 0; i < 8 * kLargeLines; ++i) {
+            while (!send_line()) {
+                RVT_ASSERT(take() != 0);
+            }
+        }
+        RVT_ASSERT(sender.describe().find("large rings") != std::string::npos);
+        take_all();
     }
 
     TestEndpoint a;
@@ -135,20 +147,34 @@ Test(path, sends_no_line_of_data_past_a_hold, .timeout = 30) {
 
 Test(path, that_grew_by_lines_alone_has_room_for_lines_and_runs, .timeout = 30) {
     Pair pair;
-    // More than fills the small rings for long enough, then a large ring of either kind twice.
-    for (std::size_t i = 0; i < 8 * kLargeLines; ++i) {
-        while (!pair.send_line()) {
-            RVT_ASSERT(pair.take() != 0);
-        }
-    }
-    RVT_ASSERT(pair.sender.describe().find("large rings") != std::string::npos);
-    pair.take_all();
+    pair.grow_by_lines();
+    // A large ring of either kind twice.
     for (std::size_t i = 0; i < 2 * kLargeBytes / kRun; ++i) {
         while (!pair.send_run()) {
             RVT_ASSERT(pair.take() != 0);
         }
     }
     pair.take_all();
+}
+
+Test(path, that_grew_keeps_room_for_the_runs_that_it_has_not_sent_yet, .timeout = 30) {
+    Pair pair;
+    pair.grow_by_lines();
+    RVT_EQ(promised_memory(), kLargeBytes);
+    const auto send_runs = [&](std::size_t bytes) {
+        for (std::size_t sent = 0; sent < bytes; sent += kRun) {
+            while (!pair.send_run()) {
+                RVT_ASSERT(pair.take() != 0);
+            }
+        }
+    };
+    send_runs(2 * kLargeBytes);
+    RVT_EQ(promised_memory(), 0);
+    Pair other;
+    other.grow_by_lines();
+    RVT_EQ(promised_memory(), kLargeBytes);
+    other.sender.close();
+    RVT_EQ(promised_memory(), 0);
 }
 
 Test(path, looks_ahead_where_more_than_a_few_have_arrived, .timeout = 30) {
