@@ -103,8 +103,8 @@ struct ConnectionEvent {
     };
     Kind kind = Kind::kFailed;
     util::SockAddr address;
-    int error = 0;  // ECONNREFUSED, ETIMEDOUT, EACCES (another user), EPROTO (version), ENOMEM,
-                    // EMFILE, ECONNRESET
+    int error = 0;  // ECONNREFUSED, ETIMEDOUT, EACCES (another user), EPERM (a security module),
+                    // EPROTO (version), ENOMEM, EMFILE, ECONNRESET
     std::uint64_t link = 0;
     std::unique_ptr<Peering> peering;
     core::RdFlow* flow = nullptr;  // in place of a peering: of a peer on another host

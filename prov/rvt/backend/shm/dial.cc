@@ -29,6 +29,9 @@ const char* explain(util::Status why, bool was_refused_by_peer) noexcept {
         case ETIMEDOUT: return "the peer does not answer";
         case EPROTO: return "the peer does not keep to the format of this version";
         case EACCES: return "the peer belongs to another user";
+        case EPERM:
+            return "the system does not permit it: maybe a security module keeps the two apart "
+                   "(labels of SELinux, profiles of AppArmor)";
         case EMFILE:
             return was_refused_by_peer
                        ? "the peer has no descriptors left; raise its RLIMIT_NOFILE (ulimit -n)"

@@ -45,7 +45,8 @@ util::Status Handshake::dial(const util::SockAddr& address, Clock::time_point de
     const SocketName name = socket_name(address);
     if (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&name.address), name.length) !=
         0) {
-        return errno;
+        // EACCES, by which security modules refuse, is that of another user elsewhere.
+        return errno == EACCES ? EPERM : errno;
     }
     util::Status status = check_user();
     if (status.is_ok()) {

@@ -63,8 +63,8 @@ class Handshake final : public util::ControlThread::Handler {
 
     /// Begins towards the endpoint at `address`.
     /// Returns: ECONNREFUSED (nobody listens), EAGAIN and ETOOMANYREFS (too many at once),
-    ///          EACCES (another user), ENOMEM, EMFILE, EFBIG; after these it is over and
-    ///          finished() is not called.
+    ///          EACCES (another user), EPERM (a security module), ENOMEM, EMFILE, EFBIG; after
+    ///          these it is over and finished() is not called.
     util::Status dial(const util::SockAddr& address, Clock::time_point deadline);
     /// Begins with a peer that has connected to us. Returns: as dial().
     util::Status answer(util::ProcessFd socket, Clock::time_point deadline);

@@ -57,9 +57,16 @@ std::size_t length_of(MessageType type) noexcept {
     return 0;
 }
 
-util::Status check(const Message& message, std::size_t received, int flags) noexcept {
+/// Why descriptors of a message did not come: there is room for no more, or a security module holds
+/// those of the peer back.
+util::Status why_truncated(int socket) noexcept {
+    const util::UniqueFd one_more = util::duplicate(socket);
+    return one_more.is_open() ? EPERM : EMFILE;
+}
+
+util::Status check(int socket, const Message& message, std::size_t received, int flags) noexcept {
     if ((flags & MSG_CTRUNC) != 0) {
-        return message.fd_count < kMaxMessageFds ? EMFILE : EPROTO;
+        return message.fd_count < kMaxMessageFds ? why_truncated(socket) : util::Status(EPROTO);
     }
     const MessageHeader& header = message.header;
     const bool is_ours = (flags & MSG_TRUNC) == 0 && received >= sizeof header &&
@@ -107,7 +114,7 @@ util::Result<Message> receive_message(int socket) {
     }
     message.header = message.as<MessageHeader>();
     const util::Status status =
-        check(message, static_cast<std::size_t>(received), header.msg_flags);
+        check(socket, message, static_cast<std::size_t>(received), header.msg_flags);
     if (!status.is_ok()) {
         return status;
     }

@@ -4,13 +4,23 @@
 
 #include <criterion/criterion.h>
 
+#include <array>
+#include <cstddef>
+#include <string>
+
 #include "common/check.h"
 #include "common/own_network.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "raw_peer.h"
+#include "util/log.h"
 
 using namespace rvt::shm;  // NOLINT(google-build-using-namespace)
 using rvt::shm::test::Kind;
@@ -19,6 +29,27 @@ using rvt::shm::test::TestEndpoint;
 using rvt::util::UniqueFd;
 
 namespace {
+
+std::string last_warning;
+
+constexpr rvt::util::LogSink kSink{
+    .is_enabled = [](rvt::util::LogLevel level,
+                     rvt::util::LogArea) noexcept { return level == rvt::util::LogLevel::kWarn; },
+    .write = [](rvt::util::LogLevel, rvt::util::LogArea, const char*, int,
+                const char* text) noexcept { last_warning = text; }};
+
+/// From now on connect(2) is EACCES there.
+void control_thread_cannot_connect() {
+    std::array program{sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_connect, 0, 1),
+                       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+                       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog filter{program.size(), program.data()};
+    rvt::util::ControlThread::acquire().take()->run([&] {
+        RVT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        RVT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+    });
+}
 
 /// An endpoint that an honest peer can still reach.
 void check_alive(TestEndpoint& endpoint) {
@@ -212,6 +243,40 @@ Test(handshake, drops_a_peer_that_connects_and_says_nothing, .timeout = 30) {
     RVT_ASSERT(raw.dial(endpoint.address()));
     RVT_EQ(raw.hears_refusal(), ETIMEDOUT);
     RVT_EQ(raw.hear().error(), ECONNRESET);
+}
+
+// As by the labels that SELinux gives two containers, or by a profile of AppArmor's.
+Test(handshake, that_the_system_refuses_is_not_one_with_another_users_process, .timeout = 30) {
+    rvt::util::set_log_sink(&kSink);
+    TestEndpoint endpoint;
+    TestEndpoint other;
+    control_thread_cannot_connect();
+    endpoint.connector().connect(other.address());
+    const auto event = endpoint.next();
+    RVT_ASSERT(event != nullptr && event->kind == Kind::kFailed);
+    RVT_EQ(event->error, EPERM);
+    cr_assert(last_warning.find("another user") == std::string::npos &&
+                  last_warning.find("security module") != std::string::npos,
+              "%s", last_warning.c_str());
+}
+
+// The kernel tells of those that a process may not have as of those for which it has no room.
+Test(handshake, descriptors_that_are_held_back_are_not_a_lack_of_them) {
+    int ends[2] = {-1, -1};
+    RVT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    const int on = 1;  // what it brings takes the room of what was sent
+    RVT_EQ(setsockopt(ends[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on), 0);
+    const MessageHeader header{.type = MessageType::kReady};
+    RVT_OK(send_message(ends[1], &header, sizeof header, ends, 1));
+    RVT_EQ(receive_message(ends[0]).error(), EPERM);
+    RVT_OK(send_message(ends[1], &header, sizeof header, ends, 1));
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    const int error = receive_message(ends[0]).error();
+    setrlimit(RLIMIT_NOFILE, &limit);  // the test runner wants some too
+    RVT_EQ(error, EMFILE);
 }
 
 Test(handshake, with_a_listener_that_never_answers_times_out, .timeout = 30) {
