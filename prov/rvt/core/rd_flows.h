@@ -266,6 +266,9 @@ class RdFlows final : private MadSink, private CmWire {
         std::size_t operator()(const Address& address) const noexcept;
     };
 
+    // Deadlines are looked at so often, to see for how long this process was stopped.
+    static constexpr std::uint64_t kDeadlineLookUs = 500'000;
+
     /// Whether it waits for the peer, or its peer is in doubt.
     static bool has_deadline(const Link& link) noexcept {
         return link.state == State::kDialing || link.state == State::kYielded ||
@@ -325,6 +328,7 @@ class RdFlows final : private MadSink, private CmWire {
     void forget_address_locked(const Link& link) RVT_REQUIRES(lock_);
     void is_there_locked(Link& link) RVT_REQUIRES(lock_);
     void set_deadline_locked(Link& link, std::uint64_t due_us) RVT_REQUIRES(lock_);
+    void heed_stop_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
     void check_deadlines_locked(std::uint64_t now_us) RVT_REQUIRES(lock_);
 
     void pause_locked(Link& link) RVT_REQUIRES(lock_);
@@ -416,7 +420,8 @@ class RdFlows final : private MadSink, private CmWire {
     std::uint64_t dials_ RVT_GUARDED_BY(lock_) = 0;
     std::uint64_t random_ RVT_GUARDED_BY(lock_);
     RdNotices notices_ RVT_GUARDED_BY(lock_);                   // of pairs that are not there
-    std::uint64_t deadline_us_ RVT_GUARDED_BY(lock_) = kNever;  // no link's is earlier
+    std::uint64_t deadline_us_ RVT_GUARDED_BY(lock_) = kNever;  // when to look at those of links
+    std::uint64_t planned_us_ RVT_GUARDED_BY(lock_) = kNever;   // when run_cm_locked() is due
     std::deque<Waiting> for_room_ RVT_GUARDED_BY(lock_);        // in the order of their turns
     bool is_short_ RVT_GUARDED_BY(lock_) = false;               // the last flow found no memory
     std::atomic<std::uint64_t> cm_due_us_{kNever};              // 0: there is something to do

@@ -244,6 +244,7 @@ void RdFlows::note_greeting(Link& link, const CmEvent& event) noexcept {
 
 void RdFlows::connect(const Address& peer) {
     const util::Guard guard(lock_);
+    heed_stop_locked(device_.now_us());
     if (Link* const known = at_locked(peer)) {
         known->is_wanted = known->state != State::kOpen;
         if (known->state == State::kAccepted) {
@@ -374,6 +375,7 @@ void RdFlows::look_at_cm() noexcept {
 
 void RdFlows::run_cm_locked() {
     const std::uint64_t now = device_.now_us();
+    heed_stop_locked(now);
     for (const RdFlow* const flow : waiting_) {
         Link* const link = find_locked(flow->id());
         if (link != nullptr && link->state == State::kAccepted) {
@@ -388,6 +390,7 @@ void RdFlows::run_cm_locked() {
     grant_wishes_locked(now);
     const std::uint64_t due =
         std::min({agent_->next_due_us().value_or(kNever), deadline_us_, wish_due_locked()});
+    planned_us_ = due;
     cm_due_us_.store(due, std::memory_order_relaxed);  // relaxed: under the lock
 }
 
@@ -587,10 +590,10 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
 
 void RdFlows::set_deadline_locked(Link& link, std::uint64_t due_us) {
     link.deadline_us = due_us;
-    deadline_us_ = std::min(deadline_us_, due_us);
+    deadline_us_ = std::min({deadline_us_, due_us, device_.now_us() + kDeadlineLookUs});
 }
 
-/// Gives up what has not come about in time. All links are looked at only when one may be due.
+/// Gives up what has not come about in time. Links are looked at only while one waits for that.
 void RdFlows::check_deadlines_locked(std::uint64_t now_us) {
     if (now_us < deadline_us_) {
         return;
@@ -601,7 +604,7 @@ void RdFlows::check_deadlines_locked(std::uint64_t now_us) {
             continue;
         }
         if (now_us < link.deadline_us) {
-            deadline_us_ = std::min(deadline_us_, link.deadline_us);
+            deadline_us_ = std::min({deadline_us_, link.deadline_us, now_us + kDeadlineLookUs});
         } else if (link.state == State::kOpen) {
             resolve_doubt_locked(link);
         } else {
@@ -618,6 +621,11 @@ void RdFlows::opened_locked(Link& link) {
         link.state = State::kOpen;
         link.is_wanted = link.is_refused = false;
         tell(*link.flow, false);
+        // Nobody may be waited for any more: then there is nothing to look at.
+        const bool has_others = std::any_of(links_.begin(), links_.end(), [](const auto& each) {
+            return has_deadline(each.second);
+        });
+        deadline_us_ = has_others ? deadline_us_ : kNever;
     }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Word that a peer is gone: from its host, or from who has its address now, or says so. And that
-// packets do not get through.
+// Word that a peer is gone: from its host, or from who has its address now, or says so. That
+// packets do not get through. And a silence that was this process's own.
 #include <algorithm>
+#include <utility>
 
 #include "core/addresses.h"
 #include "core/missed_pair.h"
@@ -16,6 +17,8 @@ namespace {
 // Anybody can send word that a peer is gone. It is believed when the peer gives no sign of life for
 // so long though something is under way to it.
 constexpr std::uint64_t kDoubtUs = 200'000;
+/// By so much a process that runs looks late.
+constexpr std::uint64_t kLongestDelayUs = 500'000;
 
 }  // namespace
 
@@ -32,6 +35,7 @@ void RdFlows::take_mad(const Address& source,
 
 void RdFlows::peer_refused(const Address& peer, std::uint32_t dest_qpn) noexcept {
     const util::Guard guard(lock_);
+    heed_stop_locked(device_.now_us());
     Link* const link = at_locked(peer);
     const bool is_request = dest_qpn == protocol::kGsiQpn || dest_qpn == kProbeQpn;
     if (link == nullptr || link->is_refused ||
@@ -83,6 +87,25 @@ void RdFlows::path_narrowed(const Address& host) noexcept {
             end_locked(link);
         }
     }
+}
+
+/// Nobody has looked when that was due: this process was stopped, and the peers maybe with it. All
+/// deadlines move by so much, and each who is waited for has a moment to speak.
+void RdFlows::heed_stop_locked(std::uint64_t now_us) {
+    if (planned_us_ == kNever || now_us < planned_us_ + kLongestDelayUs) {
+        return;
+    }
+    const std::uint64_t stopped_us = now_us - std::exchange(planned_us_, kNever);
+    const auto later = [&](std::uint64_t due_us) {
+        return std::max(due_us + stopped_us, now_us + kDeadlineLookUs);
+    };
+    for (auto& [id, link] : links_) {
+        link.deadline_us = later(link.deadline_us);
+    }
+    for (Waiting& one : for_room_) {
+        one.until_us = one.is_ours ? later(one.until_us) : one.until_us;
+    }
+    deadline_us_ = now_us;  // to look at them anew
 }
 
 /// What is said of an open link's peer is true, or forgotten.

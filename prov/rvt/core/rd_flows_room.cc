@@ -79,7 +79,7 @@ std::uint64_t RdFlows::wish_due_locked() const {
     std::uint64_t due = kNever;
     for (const Waiting& one : for_room_) {
         const std::uint64_t next = now < one.from_us ? one.from_us : one.until_us;
-        due = one.is_ours ? std::min(due, next) : due;
+        due = one.is_ours ? std::min({due, next, now + kDeadlineLookUs}) : due;
     }
     return due;
 }
@@ -109,6 +109,7 @@ void RdFlows::pause_locked(Link& link) {
 }
 
 void RdFlows::grant_wishes_locked(std::uint64_t now_us) {
+    heed_stop_locked(now_us);
     for (std::size_t i = 0; i < for_room_.size();) {
         const Waiting one = for_room_[i];
         const bool may_try = one.is_ours && now_us >= one.from_us && now_us < one.until_us;

@@ -19,6 +19,8 @@ namespace {
 
 constexpr const char* kThreadName = "rvt-control";
 constexpr std::uint64_t kCommandsId = 0;  // handlers count from 1
+/// By so much a timer of a process that runs may come late.
+constexpr std::chrono::milliseconds kLongestDelay{500};
 
 Mutex current_lock;  // order: after ForkHold, so that no child finds it taken
 
@@ -86,6 +88,12 @@ void ControlThread::Handler::cancel_timer() noexcept {
         thread_.timers_.erase({due_, timer_id_});
         timer_id_ = 0;
     }
+}
+
+ControlThread::Clock::duration ControlThread::Handler::stopped_for() const noexcept {
+    const Clock::duration late = Clock::now() - due_;
+    const bool has_been_set = due_ != Clock::time_point{};
+    return has_been_set && late > kLongestDelay ? late : Clock::duration{};
 }
 
 // ---- life ----

@@ -60,6 +60,9 @@ class ControlThread {
         void set_timer(Clock::time_point when);
         void cancel_timer() noexcept;
         bool has_timer() const noexcept { return timer_id_ != 0; }
+        /// For how long this process has been stopped, as far as the present timer or the last one
+        /// tells, which comes so late; 0: it is no later than on a busy machine.
+        Clock::duration stopped_for() const noexcept;
 
       private:
         friend class ControlThread;

@@ -56,11 +56,18 @@ void Dial::attempt() {
 }
 
 void Dial::yield() {
-    handshake_.reset();
+    end_handshake();
     cancel_timer();
 }
 
+/// Time for which this process was stopped is none in which the peer could have been there.
+void Dial::end_handshake() {
+    started_ += handshake_ != nullptr ? handshake_->stopped() : Clock::duration{};
+    handshake_.reset();
+}
+
 void Dial::on_timer() {
+    started_ += stopped_for();
     attempt();
 }
 
@@ -77,7 +84,7 @@ bool Dial::is_transient(util::Status why) const noexcept {
 
 void Dial::retry_after(util::Status why) {
     const bool was_refused = handshake_ != nullptr && handshake_->was_refused_by_peer();
-    handshake_.reset();
+    end_handshake();
     if (!is_transient(why)) {
         return give_up(why, was_refused);
     }

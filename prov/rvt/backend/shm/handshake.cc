@@ -2,7 +2,9 @@
 // The states of a handshake. Each returns the next one, or itself while the peer has not spoken.
 #include "backend/shm/handshake.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -12,6 +14,12 @@
 #include "util/log.h"
 
 namespace rvt::shm {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{500};
+
+}  // namespace
+
 bool is_hung_up(int socket) noexcept {
     pollfd entry{.fd = socket, .events = POLLRDHUP, .revents = 0};
     return poll(&entry, 1, 0) == 1 && (entry.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
@@ -67,7 +75,8 @@ util::Status Handshake::answer(util::ProcessFd socket, Clock::time_point deadlin
 
 util::Status Handshake::begin(State first, Clock::time_point deadline) {
     state_ = first;
-    set_timer(deadline);
+    deadline_ = deadline;
+    set_next_look();
     return watch(socket_.get(), EPOLLIN | EPOLLRDHUP);
 }
 
@@ -98,8 +107,23 @@ void Handshake::on_ready([[maybe_unused]] std::uint32_t events) {
 }
 
 void Handshake::on_timer() {
-    state_ = refuse(ETIMEDOUT);
-    owner_.finished(*this);  // *this is gone
+    const Clock::duration stopped = stopped_for();
+    if (stopped == Clock::duration{} && Clock::now() >= deadline_) {
+        state_ = refuse(ETIMEDOUT);
+        owner_.finished(*this);  // *this is gone
+        return;
+    }
+    if (stopped != Clock::duration{}) {
+        stopped_ += stopped;
+        deadline_ = std::max(deadline_ + stopped, Clock::now() + kLookEvery);
+    }
+    set_next_look();
+}
+
+/// Looks often enough to see for how long this process was stopped: the peer may have been stopped
+/// with it, and is not to pay for that.
+void Handshake::set_next_look() {
+    set_timer(std::min(deadline_, Clock::now() + kLookEvery));
 }
 
 Handshake::State Handshake::step(State state) {

@@ -76,6 +76,8 @@ class Handshake final : public util::ControlThread::Handler {
     const util::SockAddr& peer() const noexcept { return peer_; }
     std::uint64_t incarnation() const noexcept { return incarnation_; }
     int peer_pid() const noexcept { return credentials_.pid; }
+    /// For how long this process has been stopped meanwhile, by which the deadline was put off.
+    Clock::duration stopped() const noexcept { return stopped_ + stopped_for(); }
     /// Whether the peer has closed its end already.
     bool is_hung_up() const noexcept;
     /// Whether this mark is in the page of the peer, which may be connected before we are.
@@ -92,6 +94,7 @@ class Handshake final : public util::ControlThread::Handler {
     enum class State : std::uint8_t { kAwaitHello, kAwaitReply, kAwaitReady, kDone, kFailed };
 
     util::Status begin(State first, Clock::time_point deadline);
+    void set_next_look();
     util::Status check_user() noexcept;
     State step(State state);
     State await_hello();
@@ -112,6 +115,8 @@ class Handshake final : public util::ControlThread::Handler {
     std::uint64_t incarnation_ = 0;
     util::Mapping outbox_;
     std::unique_ptr<Peering> peering_;
+    Clock::time_point deadline_;
+    Clock::duration stopped_{};  // up to the last look
     State state_ = State::kAwaitHello;
     bool was_refused_by_peer_ = false;
     util::Status status_;

@@ -49,12 +49,13 @@ class Dial final : public util::ControlThread::Handler {
     void on_timer() override;
 
   private:
+    void end_handshake();
     bool is_transient(util::Status why) const noexcept;
     void give_up(util::Status why, bool was_refused_by_peer);
 
     Switchboard& board_;
     const util::SockAddr peer_;
-    const Clock::time_point started_;
+    Clock::time_point started_;  // later by the time for which this process was stopped
     std::unique_ptr<Handshake> handshake_;
     std::chrono::microseconds pause_;
     unsigned attempts_ = 0;

@@ -55,10 +55,10 @@ class Process {
         [[maybe_unused]] const ssize_t received = recv(channel_.get(), &value, sizeof value, 0);
         return value;
     }
-    /// Whether get() would not wait.
-    bool has_word() const {
+    /// Whether get() would not wait, or not for longer.
+    bool has_word(std::chrono::milliseconds patience = {}) const {
         pollfd entry{.fd = channel_.get(), .events = POLLIN, .revents = 0};
-        return poll(&entry, 1, 0) == 1;
+        return poll(&entry, 1, static_cast<int>(patience.count())) == 1;
     }
     void kill(int signal = SIGKILL) {
         if (pid_ > 0) {

@@ -258,6 +258,38 @@ Test(rd_flows, a_peer_that_starts_behind_a_silent_host_just_in_time_gets_a_flow)
     expect_flow_with_who_starts(wire, a, due_us);
 }
 
+Test(rd_flows, a_stop_of_the_process_is_no_silence_of_its_peer) {
+    for (const bool may_be_starting : {false, true}) {
+        fake::Wire wire;
+        FlowTalker a(wire, 1, 11);
+        a.flows->connect(host_address(2));
+        a.poll();
+        if (may_be_starting) {
+            a.hear_of_no_port(host_address(2), protocol::kGsiQpn);
+        }
+        for (const std::uint64_t end_us = now_us + 2 * kSecondUs; now_us < end_us; now_us += 1000) {
+            a.poll();
+        }
+        now_us += 60 * kSecondUs;
+        a.poll();
+        RVT_EQ(a.failure, 0);
+        FlowTalker b(wire, 2, 12);
+        expect_one_flow(a, b);
+    }
+}
+
+Test(rd_flows, a_peer_that_is_silent_before_a_stop_and_after_it_is_given_up) {
+    Two net;
+    net.b->cut_off();
+    net.a.flows->connect(net.b->address());
+    net.run(4 * kSecondUs);
+    now_us += 60 * kSecondUs;
+    net.run(kSecondUs / 4);
+    RVT_EQ(net.a.failure, 0);
+    net.run(kSecondUs);
+    RVT_EQ(net.a.failure, ETIMEDOUT);
+}
+
 Test(rd_flows, a_peer_that_says_that_requests_cross_has_time_to_ask) {
     constexpr std::uint64_t kRefusedUs = 3 * kSecondUs;  // of FlowTalker
     fake::Wire wire;

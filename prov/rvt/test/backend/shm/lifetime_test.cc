@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <sched.h>
@@ -88,6 +89,29 @@ void dial_up_to(int step, Process& parent, const SockAddr& target) {
                                        (step < 4 || raw.say({.type = MessageType::kReady}));
     parent.put(done);
     parent.get<bool>();
+}
+
+constexpr unsigned kPatienceMs = 2000;
+
+/// A process with an endpoint that dials, and tells what came of it.
+void run_dialer(Process& parent, const SockAddr& target) {
+    TestEndpoint own({.connect_timeout_ms = kPatienceMs, .refused_timeout_ms = kPatienceMs});
+    own.connector().connect(target);
+    rvt::shm::test::await_control_thread();
+    parent.put(true);
+    parent.put(own.next()->kind);
+    parent.get<bool>();
+}
+
+void stop_for_longer_than_patience(const Process& process) {
+    kill(process.pid(), SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(kPatienceMs));
+    kill(process.pid(), SIGCONT);
+}
+
+/// What was due while a process was stopped happens at once when it goes on.
+bool has_word_soon(const Process& process) {
+    return process.has_word(std::chrono::milliseconds(100));
 }
 
 void set_limit(__rlimit_resource_t what, rlim_t value) {
@@ -394,6 +418,30 @@ Test(lifetime, with_few_descriptors_needs_none_for_the_processes_of_peers, .time
     for (long i = 0; i < count; ++i) {
         RVT_ASSERT(peers.get<bool>());
     }
+}
+
+// A peer may have been stopped with this process, or starts when it goes on.
+Test(lifetime, of_who_dials_and_is_stopped_begins_when_it_goes_on, .timeout = 60) {
+    RawPeer raw;  // which listens when it is told to
+    Process dialer([&](Process& parent) { run_dialer(parent, raw.local.address); });
+    dialer.get<bool>();
+    stop_for_longer_than_patience(dialer);
+    RVT_ASSERT(!has_word_soon(dialer));
+    RVT_ASSERT(raw.listen() && raw.accept() && raw.hears(MessageType::kHello));
+    RVT_ASSERT(raw.say_hello() && raw.hears(MessageType::kReady));
+    RVT_EQ(dialer.get<Kind>(), Kind::kConnected);
+}
+
+Test(lifetime, of_who_is_stopped_amid_a_handshake_begins_when_it_goes_on, .timeout = 60) {
+    RawPeer raw;
+    RVT_ASSERT(raw.listen());
+    Process dialer([&](Process& parent) { run_dialer(parent, raw.local.address); });
+    dialer.get<bool>();
+    RVT_ASSERT(raw.accept() && raw.hears(MessageType::kHello));
+    stop_for_longer_than_patience(dialer);
+    RVT_ASSERT(!has_word_soon(dialer));
+    RVT_ASSERT(raw.say_hello() && raw.hears(MessageType::kReady));
+    RVT_EQ(dialer.get<Kind>(), Kind::kConnected);
 }
 
 Test(lifetime, without_room_for_files_fails_with_a_clear_error, .timeout = 30) {
