@@ -187,7 +187,10 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static constexpr unsigned kControlRounds = 1000;
     static constexpr unsigned kLastLooks = 64;  // of kPollBudget lines each: more than all rings
     static constexpr std::size_t kMaxPosted = std::size_t{1} << 22;
-    static constexpr std::size_t kMaxInbound = std::size_t{1} << 22;
+    // What bounds them is the memory that unexpected messages may take, and how many headers a peer
+    // sends beyond: senders hold back for these, and not for a number.
+    static constexpr std::size_t kMaxInbound = std::size_t{1} << 30;
+    static_assert(kMaxInbound < kOfAccess);
     static constexpr std::uint64_t kMaxEagerTotal =
         64u << 20;  // no peer may make us keep more for one message
 

@@ -209,9 +209,10 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     std::uint64_t match_tag() const noexcept { return tag; }
     std::uint32_t match_source() const noexcept;
     std::byte* bytes() noexcept { return storage ? storage.get() : inline_storage.data(); }
-    /// What it costs to keep this message, as far as the limit of unexpected bytes goes.
+    /// The memory that it takes to keep this message, as far as the limit of unexpected bytes goes.
     std::int64_t kept_bytes() const noexcept {
-        return state == State::kRendezvous ? 0 : static_cast<std::int64_t>(total) + 64;
+        const bool has_storage = total > kInlineBytes && state != State::kRendezvous;
+        return static_cast<std::int64_t>(sizeof(RdInbound) + (has_storage ? total : 0));
     }
     bool is_tagged() const noexcept { return (wire_flags & wire::kTagged) != 0; }
     bool is_being_pulled() const noexcept {

@@ -177,7 +177,7 @@ struct RdAttr {
     std::size_t tx_size = 1024;  // operations outstanding before EAGAIN
     std::size_t rx_size = 1024;
     std::uint64_t total_buffered_recv =
-        64u << 20;  // bytes of unexpected messages kept before senders hold back
+        64u << 20;  // bytes that unexpected messages take before senders hold back
     bool has_auto_progress = false;
     bool wants_rma_events = false;
 };

@@ -12,11 +12,13 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <rdma/fi_ext_rvt.h>
 
 #include "common/epoll_sets.h"
 #include "common/process.h"
+#include "core/rd_records.h"
 #include "ofi/compat.h"
 #include "ofi/pair.h"
 #include "ofi/ways.h"
@@ -41,7 +43,63 @@ fi_addr_t insert_name(fid_av& av, fid_ep& ep) {
     return address;
 }
 
+/// Sends small messages, which nobody receives, until one has to stay. Returns: how many have left.
+std::size_t fill(Pair& pair) {
+    static const std::array<char, 8> word{};
+    constexpr int kLooks = 1000;
+    for (std::size_t left = 0;; ++left) {
+        pair.post([&] {
+            return fi_tsend(pair.a.ep.get(), word.data(), word.size(), nullptr, pair.a.peer, 1,
+                            nullptr);
+        });
+        int looks = 0;
+        while (pair.a.is_quiet() && ++looks < kLooks) {
+            pair.drive();
+        }
+        if (looks == kLooks) {
+            return left;
+        }
+    }
+}
+
+void receive(Pair& pair, std::size_t messages) {
+    std::vector<char> in(std::size_t{64} << 10);
+    for (std::size_t i = 0; i < messages; ++i) {
+        RVT_OK(fi_trecv(pair.b.ep.get(), in.data(), in.size(), nullptr, FI_ADDR_UNSPEC, 1, 0,
+                        nullptr));
+        pair.b.next();
+    }
+}
+
 }  // namespace
+
+Test(ep_rdm, messages_that_wait_take_no_more_memory_than_they_may, .timeout = 60) {
+    constexpr std::size_t kRoom = std::size_t{1} << 20;
+    Pair pair({.total_buffered_recv = kRoom});
+    pair.post([&] { return fi_tinject(pair.a.ep.get(), "first", 6, pair.a.peer, 1); });
+    receive(pair, 1);
+    const std::size_t kept = fill(pair);
+    RVT_ASSERT(kept * sizeof(rvt::core::RdInbound) < 2 * kRoom);  // with those in the rings
+    receive(pair, kept + 1);
+    pair.a.next();
+}
+
+Test(ep_rdm, announced_messages_take_of_the_memory_of_those_that_wait, .timeout = 60) {
+    constexpr std::size_t kRoom = std::size_t{256} << 10;
+    constexpr std::size_t kHeaders = 1000;
+    static_assert(kHeaders * sizeof(rvt::core::RdInbound) > kRoom);
+    Pair pair({.total_buffered_recv = kRoom});
+    const std::vector<char> large(std::size_t{64} << 10);
+    for (std::size_t i = 0; i < kHeaders; ++i) {
+        pair.post([&] {
+            return fi_tsend(pair.a.ep.get(), large.data(), large.size(), nullptr, pair.a.peer, 1,
+                            nullptr);
+        });
+    }
+    const std::size_t kept = fill(pair);
+    RVT_ASSERT(kept * sizeof(rvt::core::RdInbound) < kRoom);  // those in the rings
+    receive(pair, kHeaders + kept + 1);
+}
 
 Test(ep_rdm, keeps_messages_where_any_number_of_bytes_may_wait) {
     Pair pair({.total_buffered_recv = SIZE_MAX});
