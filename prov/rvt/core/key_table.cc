@@ -69,7 +69,7 @@ class EntryWrite {
 /// The fields a lookup needs, read one by one between two readings of seq.
 struct Snapshot {
     std::uint32_t key, access, pd, mapping;
-    std::uint64_t addr, length, iova, mapping_offset;
+    std::uint64_t addr, length, iova, mapping_offset, user_key;
 };
 
 /// Returns: false when the entry was being changed. The key asked for is then not live: either it
@@ -85,7 +85,8 @@ bool read_entry(const KeyEntry& e, Snapshot& s) noexcept {
          .addr = e.addr.load(kOrder),
          .length = e.length.load(kOrder),
          .iova = e.iova.load(kOrder),
-         .mapping_offset = e.mapping_offset.load(kOrder)};
+         .mapping_offset = e.mapping_offset.load(kOrder),
+         .user_key = e.user_key.load(kOrder)};
     // relaxed: the acquire loads above keep this one behind them.
     return (before & 1) == 0 && e.seq.load(std::memory_order_relaxed) == before;
 }
@@ -166,7 +167,7 @@ KeyHit KeyView::lookup(const KeyQuery& query) const noexcept {
     const std::uint32_t place = format_.place_of(query.key);
     Snapshot s{};
     if (place == kNoPlace || !read_entry(entries_[place], s) || s.key != query.key ||
-        (s.access & KeyEntry::kLive) == 0) {
+        (s.access & KeyEntry::kLive) == 0 || s.user_key != query.user_key.value_or(s.user_key)) {
         return {.verdict = KeyVerdict::kNoSuchKey};
     }
     if (s.pd != query.pd) {

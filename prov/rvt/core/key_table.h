@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <type_traits>
 
 #include <sys/uio.h>
@@ -96,6 +97,8 @@ struct KeyQuery {
     std::uint64_t addr = 0;
     std::uint64_t length = 0;
     Access access = Access::kNone;  // every one of these
+    // The application's own key that it has to have, too.
+    std::optional<std::uint64_t> user_key = std::nullopt;
 };
 
 enum class KeyVerdict : std::uint8_t { kOk, kNoSuchKey, kWrongPd, kOutOfBounds, kNoAccess };

@@ -29,6 +29,20 @@ bool RdEngine<Lock, Host>::resolve_key(const Peer& peer, std::uint64_t key,
     return known.has_value();
 }
 
+/// What the target's table says of an access. Its own key may have come round since the answer that
+/// brought it, and be that of another region: the application's key tells them apart.
+template <class Lock, class Host>
+KeyHit RdEngine<Lock, Host>::look_up(const Peer& peer, std::uint32_t own, const RdRemote& range,
+                                     bool is_write) noexcept {
+    return peer.keys_view.lookup(
+        {.key = own,
+         .pd = peer.path.key_domain(),
+         .addr = range.addr,
+         .length = range.len,
+         .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead,
+         .user_key = peer.path.has_user_keys() ? std::optional(range.key) : std::nullopt});
+}
+
 /// Counts an access of `bytes` to the region behind the target's own key. Returns: whether the
 /// region is mapped here, or open to its device's library.
 template <class Lock, class Host>
@@ -208,12 +222,7 @@ util::Status RdEngine<Lock, Host>::copy_direct(Peer& peer, RdTxOp& op,
         return EAGAIN;
     }
     station_.mark_use(peer.path.incarnation(), own);
-    const KeyHit hit =
-        peer.keys_view.lookup({.key = own,
-                               .pd = peer.path.key_domain(),
-                               .addr = remote.addr,
-                               .length = remote.len,
-                               .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
+    const KeyHit hit = look_up(peer, own, remote, is_write);
     PeerDeviceMemory* const device =
         hit.is_ok() && hit.indirect ? opened_target(peer, own, hit, remote.len) : nullptr;
     const Status status = refuses_copies(peer) ? Status(ESRCH)

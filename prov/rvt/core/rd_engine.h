@@ -415,6 +415,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                         std::uint64_t& budget) noexcept;
     void leave_direct(RdTxOp& op) noexcept;
     bool resolve_key(const Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
+    static KeyHit look_up(const Peer& peer, std::uint32_t own, const RdRemote& range,
+                          bool is_write) noexcept;
 
     // ---- rd_by_nic.inl
     bool may_go_by_nic(const Peer& peer, const RdTxOp& op) const noexcept;

@@ -26,13 +26,7 @@ bool RdEngine<Lock, Host>::may_be_shared(Peer& peer, const RdTxOp& op) noexcept 
     if (!resolve_key(peer, op.remote[0].key, own)) {
         return false;
     }
-    const bool is_write = op.kind == RdTxOp::Kind::kWrite;
-    const KeyHit hit =
-        peer.keys_view.lookup({.key = own,
-                               .pd = peer.path.key_domain(),
-                               .addr = op.remote[0].addr,
-                               .length = op.total,
-                               .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
+    const KeyHit hit = look_up(peer, own, op.remote[0], op.kind == RdTxOp::Kind::kWrite);
     return hit.is_ok() && !hit.indirect;
 }
 
@@ -104,12 +98,10 @@ bool RdEngine<Lock, Host>::copy_two(Peer& peer, RdTxOp& op) noexcept {
     for (std::size_t i = 0; i < 2 && status.is_ok(); ++i) {
         const RdTxOp& part = i == 0 ? op : *next;
         const std::uint64_t length = part.end - part.done;
-        const KeyHit hit = peer.keys_view.lookup(
-            {.key = own,
-             .pd = peer.path.key_domain(),
-             .addr = part.remote[0].addr + part.done,
-             .length = length,
-             .access = is_write ? Access::kRemoteWrite : Access::kRemoteRead});
+        const KeyHit hit = look_up(
+            peer, own,
+            {.addr = part.remote[0].addr + part.done, .len = length, .key = part.remote[0].key},
+            is_write);
         const bool is_possible =
             hit.is_ok() && !hit.indirect && mapped_target(peer, own, hit, length) == nullptr;
         status = is_possible ? util::kOk : Status(ENOTSUP);

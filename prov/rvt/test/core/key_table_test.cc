@@ -288,6 +288,25 @@ Test(key_table, refuses_an_applications_key_that_is_in_use_until_it_is_removed) 
     RVT_OK(t.keys->add_user(attr, 42));
 }
 
+Test(key_table, a_key_that_comes_again_leads_not_to_the_region_of_another_key_of_the_application) {
+    Table t(1);
+    const KeyAttr attr{.addr = 0x1000, .length = 8, .iova = 0x1000, .pd = 7};
+    const std::uint32_t key = t.keys->add_user(attr, 42).value();
+    const KeyQuery query{.key = key, .pd = 7, .addr = 0x1000, .length = 8, .user_key = 42};
+    RVT_ASSERT(t.keys->view().lookup(query).is_ok());
+    RVT_OK(t.keys->remove(key, kSoon));
+    const KeyFormat format = t.keys->view().format();
+    // relaxed: no other thread is there.
+    static_cast<KeyEntry*>(t.block)[format.place_of(key)].uses.store(
+        (1u << format.generation_bits()) - 1, std::memory_order_relaxed);
+    std::uint64_t user_key = 43;
+    while (t.keys->add_user(attr, user_key).value() != key) {  // the place comes when no other is
+        ++user_key;
+    }
+    RVT_EQ(t.keys->view().lookup(query).verdict, KeyVerdict::kNoSuchKey);
+    RVT_EQ(t.ask(key, 0x1000, 8, Access::kNone), KeyVerdict::kOk);
+}
+
 Test(key_table, a_peer_reads_the_same_table_through_its_own_mapping) {
     Table t;
     const std::uint32_t key = t.add(0x1000, 0x100);

@@ -8,13 +8,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "common/process.h"
+#include "core/key_table.h"
 #include "ofi/pair.h"
 
 using namespace rvt::test;
+using rvt::core::KeyEntry;
 
 namespace {
 
@@ -136,6 +143,41 @@ void write_and_stop(Process& parent) {
     write_where_told(parent);
 }
 
+// relaxed: only the test's own thread opens and closes regions while it looks at the table.
+constexpr auto kOrder = std::memory_order_relaxed;
+
+/// The place of the region with this key, in the table of whichever domain of this process.
+KeyEntry& place_of(std::uint64_t user_key) {
+    constexpr std::size_t kFirstPlaces = 16;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        std::uintptr_t begin = 0;
+        const bool is_table = line.find("rw-s") != std::string::npos &&
+                              line.find("rvt-keys") != std::string::npos &&
+                              std::sscanf(line.c_str(), "%zx", &begin) == 1;
+        for (std::size_t i = 1; is_table && i < kFirstPlaces; ++i) {
+            // NOLINTNEXTLINE(performance-no-int-to-ptr)
+            KeyEntry& entry = reinterpret_cast<KeyEntry*>(begin)[i];
+            if (entry.user_key.load(kOrder) == user_key &&
+                (entry.access.load(kOrder) & KeyEntry::kLive) != 0) {
+                return entry;
+            }
+        }
+    }
+    std::abort();
+}
+
+/// As if a region that is somewhere else had come to lie in this place, and its key were `key`.
+void take_over(KeyEntry& place, const KeyEntry& region, std::uint32_t key) {
+    const auto set = [](auto& field, auto value) {
+        field.store(value, std::memory_order_relaxed);  // relaxed: as above
+    };
+    set(place.key, key);
+    set(place.addr, region.addr.load(kOrder));
+    set(place.user_key, region.user_key.load(kOrder));
+    set(place.access, region.access.load(kOrder));
+}
+
 }  // namespace
 
 // The provider calls this one.
@@ -239,4 +281,34 @@ Test(region_close, one_that_is_held_leaves_the_count_of_another_with_its_key, .t
     RVT_OK(fi_cntr_wait(second_count.get(), 1, 10'000));
     RVT_EQ(fi_cntr_read(first_count.get()), counted);
     RVT_OK(fi_close(&second.release()->fid));
+}
+
+/// After some millions of regions a key of the table, which the writer remembers, is another's.
+Test(region_close,
+     a_key_of_the_application_leads_to_its_own_region_when_that_of_another_is_reused) {
+    constexpr std::size_t kLength = 64 * 1024;
+    Pair pair;
+    std::vector<char> out(kLength, 'x');
+    std::vector<char> closed(kLength);
+    std::vector<char> other(kLength);
+    std::vector<char> now(kLength);
+    const auto write = [&] {
+        pair.post([&] {
+            return fi_write(pair.a.ep.get(), out.data(), kLength, nullptr, pair.a.peer, 0, kKey,
+                            nullptr);
+        });
+        pair.a.next();
+    };
+    Owned<fid_mr> first = pair.b.reg(closed.data(), kLength, FI_REMOTE_WRITE, kKey);
+    KeyEntry& place = place_of(kKey);
+    const std::uint32_t own_key = place.key.load(kOrder);
+    write();
+    write();
+    RVT_OK(fi_close(&first.release()->fid));
+    const auto second = pair.b.reg(other.data(), kLength, FI_REMOTE_WRITE, kKey + 1);
+    take_over(place, place_of(kKey + 1), own_key);
+    const auto third = pair.b.reg(now.data(), kLength, FI_REMOTE_WRITE, kKey);
+    write();
+    RVT_ASSERT(now == out);
+    RVT_ASSERT(other != out);
 }
