@@ -2,8 +2,11 @@
 // The parts of the completion queue that are off the fast path: creation, overflow, waking.
 #include "core/cq.h"
 
+#include <algorithm>
 #include <bit>
-#include <new>
+#include <cstdlib>
+#include <memory>
+#include <type_traits>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -12,14 +15,21 @@ namespace rvt::core {
 
 util::Result<std::unique_ptr<Cq>> Cq::create(std::size_t depth) {
     constexpr std::size_t kMaxDepth = std::size_t{1} << 26;
+    constexpr std::size_t kMadeAtOnce = 1024;
     if (depth > kMaxDepth) {
         return EINVAL;
     }
     const std::size_t rounded = std::bit_ceil(depth == 0 ? 1 : depth);
-    std::unique_ptr<Cqe[]> ring(new (std::nothrow) Cqe[rounded]);
+    // Entries are written as a whole, so that none has to be made before: a queue that holds few of
+    // many takes memory for those few.
+    static_assert(std::is_trivially_copyable_v<Cqe> && std::is_trivially_destructible_v<Cqe>);
+    Ring ring(static_cast<Cqe*>(std::aligned_alloc(alignof(Cqe), rounded * sizeof(Cqe))));
     if (!ring) {
         return ENOMEM;
     }
+    // An emptied ring begins anew: these are used again and again, and their first use is no time
+    // to find memory.
+    std::uninitialized_default_construct_n(ring.get(), std::min(rounded, kMadeAtOnce));
     return std::unique_ptr<Cq>(new Cq(std::move(ring), rounded));
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 
@@ -127,8 +128,12 @@ class alignas(util::kCacheLine) Cq {
     void clear_wake_fd() noexcept;
 
   private:
-    explicit Cq(std::unique_ptr<Cqe[]> ring, std::size_t depth) noexcept
-        : ring_(std::move(ring)), mask_(depth - 1) {}
+    struct Free {
+        void operator()(Cqe* ring) const noexcept { std::free(ring); }
+    };
+    using Ring = std::unique_ptr<Cqe[], Free>;
+
+    explicit Cq(Ring ring, std::size_t depth) noexcept : ring_(std::move(ring)), mask_(depth - 1) {}
 
     RVT_ALWAYS_INLINE bool has_room() noexcept { return tail_ != limit_ || find_room(); }
     RVT_ALWAYS_INLINE void wake_if_armed() noexcept {
@@ -141,7 +146,7 @@ class alignas(util::kCacheLine) Cq {
     /// Sets limit_ to what it can be now. Returns: whether there is room.
     [[gnu::cold]] bool find_room() noexcept;
 
-    std::unique_ptr<Cqe[]> ring_;
+    Ring ring_;  // what was never written is not set
     std::uint64_t mask_;
     std::uint64_t head_ = 0;
     std::uint64_t tail_ = 0;

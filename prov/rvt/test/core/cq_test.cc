@@ -3,6 +3,7 @@
 #include "core/cq.h"
 
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <vector>
 
@@ -114,4 +115,22 @@ Test(cq, an_entry_that_is_not_wanted_stays) {
     RVT_EQ(queue->front()->len, 1);
     queue->pop();
     RVT_ASSERT(take(*queue, 100) == range(2, 3));
+}
+
+Test(cq, a_deep_queue_takes_memory_for_what_it_holds) {
+    constexpr std::size_t kDepth = std::size_t{1} << 21;
+    constexpr std::size_t kPages = kDepth * sizeof(Cqe) / 4096;
+    const auto resident = [] {
+        std::size_t all = 0;
+        std::size_t here = 0;
+        std::ifstream("/proc/self/statm") >> all >> here;
+        return here;
+    };
+    const std::size_t before = resident();
+    const auto queue = queue_of(kDepth);
+    for (std::uint64_t number = 0; number < 3000; ++number) {
+        push(*queue, number);
+    }
+    RVT_ASSERT(take_all(*queue) == range(0, 3000));
+    RVT_ASSERT(resident() - before < kPages / 4);  // huge pages, and what sanitizers keep
 }
