@@ -110,7 +110,7 @@ Device::Device(const DeviceInfo& info, const BackendOps& ops, KeyBlock own,
     if (is_packet) {
         // Of the packets of one message, each has to be nearer to the others than half the numbers.
         info_.limits.max_message_bytes =
-            std::min(info.limits.max_message_bytes, std::uint64_t{mtu_bytes()} << 22);
+            std::min(info.limits.max_message_bytes, std::uint64_t{mtu_bytes()} << 23);
     }
     info_.limits.max_mcast_qp = std::min(info.limits.max_mcast_qp, McastMembers::kMax);
     has_own_clock_ = info.now_us != nullptr;

@@ -67,7 +67,7 @@ struct Asked {
     }
     /// Takes in so many numbers, as requests of whose memory nothing is left when it is answered.
     void use_up(std::uint32_t numbers) {
-        constexpr std::uint32_t kMost = 1u << 22;  // as many packets as a message has
+        constexpr std::uint32_t kMost = 1u << 23;  // as many packets as a message has
         constexpr std::size_t kBytes = std::size_t{kMost} * kMtu;
         void* const memory =
             mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

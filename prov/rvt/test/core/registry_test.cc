@@ -173,7 +173,8 @@ Test(registry, a_packet_device_has_no_message_of_more_packets_than_can_be_told_a
     Registry registry;
     DeviceInfo packet = packet_info();
     packet.payload_bytes = 256;
-    RVT_EQ(registry.add_device(packet, packet_ops()).value()->limits().max_message_bytes, 1u << 30);
+    packet.limits.max_message_bytes = std::uint64_t{1} << 40;
+    RVT_EQ(registry.add_device(packet, packet_ops()).value()->limits().max_message_bytes, 1u << 31);
 }
 
 Test(registry, a_name_that_is_taken_is_refused) {
