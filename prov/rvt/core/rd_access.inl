@@ -147,7 +147,7 @@ util::Status RdEngine<Lock, Host>::start_one_sided(std::uint64_t dest, RdTxOp::K
     has_accessed_ = true;
     const Status filled = fill(*op);
     if (!filled.is_ok()) {
-        pool_of(op->kind).give_back(op);
+        give_back(*op);
         return filled;
     }
     submit(*peer, *op);

@@ -200,9 +200,8 @@ void RdEngine<Lock, Host>::give_up_if_unknown(Peer& peer) noexcept {
 
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::is_referred_to(const Peer& peer) noexcept {
-    bool is_used = peer.state != Peer::State::kIdle || peer.fi_addr != kSourceNotAvailable ||
-                   peer.is_busy || peer.has_work();
-    inbound_.for_each_taken([&](const RdInbound& inbound) { is_used |= inbound.peer == &peer; });
+    const bool is_used = peer.state != Peer::State::kIdle || peer.records != 0 ||
+                         peer.fi_addr != kSourceNotAvailable || peer.is_busy || peer.has_work();
     const auto is_directed = [&](const RdRxEntry& entry) { return entry.source == peer.id; };
     const std::span<const RdLateReceive> late(late_.data(), late_count_);
     return is_used || posted_tagged_.find(is_directed) != nullptr ||

@@ -248,6 +248,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void finish_unless_lent(Peer& peer, RdTxOp& op, RdTxOp::State state) noexcept;
     bool finish_let_go(Peer& peer) noexcept;
     void finish_tx(RdTxOp& op, WcStatus status) noexcept;
+    void give_back(RdTxOp& op) noexcept;
     WcStatus end_use(RdTxOp& op, WcStatus status) noexcept;
     void complete_tx(void* context, RdFlags flags, std::uint64_t wc_flags,
                      WcStatus status) noexcept;
@@ -298,6 +299,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     template <class Message>
     RdInbound* take_inbound(Peer& peer, const Message& message, std::uint64_t total,
                             RdRxEntry* entry) noexcept;
+    void give_back(RdInbound& inbound) noexcept;
     bool keep_unexpected(Peer& peer, RdInbound& inbound) noexcept;
     void attach(RdInbound& inbound, RdRxEntry& entry) noexcept;
     void receive_unexpected(RdInbound& inbound, RdRxEntry& entry) noexcept;
@@ -534,6 +536,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void disconnected(Peer& peer, WcStatus status) noexcept;
     void finish_answered_ones(Peer& peer) noexcept;
     void left(Peer& peer) noexcept;
+    template <class Record, class Visit>
+    void for_each_of(const Peer& peer, util::Pool<Record>& pool, Visit visit) noexcept;
     bool has_nothing_under_way(const Peer& peer) noexcept;
     void fail_operations(Peer& peer, WcStatus status) noexcept;
     void forget_acknowledgements(const Peer& peer) noexcept;

@@ -97,6 +97,8 @@ class RdFlow final : public MessageSink {
 
     /// Begins to hand messages to the user, for `peer`; first those that have waited.
     void start(void* peer) noexcept { user_peer_ = peer; }
+    /// That one; nullptr: not begun.
+    [[nodiscard]] void* user_peer() const noexcept { return user_peer_; }
 
     /// Ends the flow; see RdFlows::close().
     void close() noexcept;

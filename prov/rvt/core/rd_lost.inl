@@ -76,11 +76,9 @@ void RdEngine<Lock, Host>::left(Peer& peer) noexcept {
     peer.open_access = 0;
     peer.has_quiet_writes = false;
     peer.quiet_writes = 0;
-    const auto begin_anew = [&](RdTxOp& op) {
-        op.state = op.peer == &peer ? RdTxOp::State::kQueued : op.state;
-    };
-    tx_messages_.for_each_taken(begin_anew);
-    tx_accesses_.for_each_taken(begin_anew);
+    const auto begin_anew = [](RdTxOp& op) { op.state = RdTxOp::State::kQueued; };
+    for_each_of(peer, tx_messages_, begin_anew);
+    for_each_of(peer, tx_accesses_, begin_anew);
     if (peer.has_work()) {
         connect(peer);
     } else {
@@ -92,6 +90,21 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::is_idle(void* peer) noexcept {
     Peer& idle = *static_cast<Peer*>(peer);
     return !idle.has_work() && has_nothing_under_way(idle);
+}
+
+/// Visits the records of a pool that name this peer. A pool looks at all that it ever had.
+template <class Lock, class Host>
+template <class Record, class Visit>
+void RdEngine<Lock, Host>::for_each_of(const Peer& peer, util::Pool<Record>& pool,
+                                       Visit visit) noexcept {
+    if (peer.records == 0) {
+        return;
+    }
+    pool.for_each_taken([&](Record& record) {
+        if (record.peer == &peer) {
+            visit(record);
+        }
+    });
 }
 
 /// Whether the peer and this endpoint expect nothing of each other. Operations that have not begun
@@ -109,12 +122,11 @@ bool RdEngine<Lock, Host>::has_nothing_under_way(const Peer& peer) noexcept {
         const bool is_whole = op.state == RdTxOp::State::kQueued ||
                               (op.state == RdTxOp::State::kStreaming && op.done == 0 &&
                                op.segment == 0 && op.segment_done == 0);
-        is_free &= op.peer != &peer || is_whole;
+        is_free &= is_whole;
     };
-    tx_messages_.for_each_taken(look);
-    tx_accesses_.for_each_taken(look);
-    inbound_.for_each_taken(
-        [&](const RdInbound& inbound) { is_free &= inbound.peer != &peer || inbound.is_here(); });
+    for_each_of(peer, tx_messages_, look);
+    for_each_of(peer, tx_accesses_, look);
+    for_each_of(peer, inbound_, [&](const RdInbound& each) { is_free &= each.is_here(); });
     return is_free;
 }
 
@@ -126,13 +138,11 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
     peer.waiting = peer.fences = peer.write_shares = 0;
     peer.answered_write_shares = 0;
     const auto fail = [&](RdTxOp& op) {
-        if (op.peer != &peer) {
-            return;
-        }
         if (op.is_by_nic && op.state == RdTxOp::State::kWaiting) {
             if (op.status == WcStatus::kSuccess) {
                 op.state = RdTxOp::State::kEnding;  // until rdma_ended()
                 op.peer = nullptr;
+                --peer.records;
                 return;
             }
             finish_tx(op, op.status);
@@ -140,8 +150,8 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
         }
         finish_tx(op, status);
     };
-    tx_messages_.for_each_taken(fail);
-    tx_accesses_.for_each_taken(fail);
+    for_each_of(peer, tx_messages_, fail);
+    for_each_of(peer, tx_accesses_, fail);
 }
 
 /// Nobody waits any more for those that messages have asked for of which everything is here: who
@@ -149,8 +159,8 @@ void RdEngine<Lock, Host>::fail_operations(Peer& peer, WcStatus status) noexcept
 /// operations of the same names.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::forget_acknowledgements(const Peer& peer) noexcept {
-    inbound_.for_each_taken([&peer](RdInbound& inbound) {
-        if (inbound.peer == &peer && inbound.is_here()) {
+    for_each_of(peer, inbound_, [](RdInbound& inbound) {
+        if (inbound.is_here()) {
             inbound.wire_flags &= static_cast<std::uint8_t>(~wire::kAnyAck);
         }
     });
@@ -160,6 +170,9 @@ void RdEngine<Lock, Host>::forget_acknowledgements(const Peer& peer) noexcept {
 /// those stay of which everything is here.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
+    if (peer.records == 0) {
+        return;
+    }
     const auto is_lost = [&peer](const RdInbound& inbound) {
         return inbound.peer == &peer && !inbound.is_here() &&
                inbound.state != RdInbound::State::kEnding;
@@ -170,7 +183,7 @@ void RdEngine<Lock, Host>::fail_inbound(Peer& peer) noexcept {
     while (copies_.take([&peer](const RdInbound& copied) { return copied.peer == &peer; })) {
     }
     forget_acknowledgements(peer);
-    inbound_.for_each_taken([&](RdInbound& inbound) {
+    for_each_of(peer, inbound_, [&](RdInbound& inbound) {
         if (!is_lost(inbound)) {
             return;
         }
@@ -194,7 +207,7 @@ void RdEngine<Lock, Host>::end_lost(RdInbound& inbound) noexcept {
         note_unexpected(-inbound.kept_bytes());
     }
     inbound.storage.reset();
-    inbound_.give_back(&inbound);
+    give_back(inbound);
 }
 
 }  // namespace rvt::core

@@ -144,6 +144,7 @@ struct RdPeerBase {
     bool is_gone = false;            // its last words are being received
     bool is_given_up = false;        // in the engine's list of ids to be used again
     std::uint32_t id = 0;            // the `source` of its messages in the match queues
+    std::uint32_t records = 0;       // RdTxOp and RdInbound that are taken and name it
     std::uint64_t fi_addr = kSourceNotAvailable;
     std::uint32_t outstanding = 0;           // operations that wait for an answer
     std::uint32_t outstanding_accesses = 0;  // those of them that are one-sided

@@ -213,7 +213,7 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
         if (header.total > RdInbound::kInlineBytes) {
             inbound->storage.reset(new (std::nothrow) std::byte[header.total]);
             if (!inbound->storage) {
-                inbound_.give_back(inbound);
+                give_back(*inbound);
                 lacks_memory_ = true;
                 return false;
             }
@@ -326,6 +326,7 @@ RVT_ALWAYS_INLINE RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, cons
         lacks_memory_ = true;
         return nullptr;
     }
+    ++peer.records;
     inbound->peer = &peer;
     inbound->tag = message.tag();
     inbound->data = message.data();
@@ -333,6 +334,12 @@ RVT_ALWAYS_INLINE RdInbound* RdEngine<Lock, Host>::take_inbound(Peer& peer, cons
     inbound->wire_flags = message.flags();
     inbound->waits_for_share = inbound->lacks_share = inbound->is_placed = false;
     return inbound;
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::give_back(RdInbound& inbound) noexcept {
+    --inbound.peer->records;
+    inbound_.give_back(&inbound);
 }
 
 /// Files a message that no posted receive takes.
@@ -343,7 +350,7 @@ bool RdEngine<Lock, Host>::keep_unexpected(Peer& peer, RdInbound& inbound) noexc
                               : unexpected_messages_.push(0, peer.id, &inbound);
     if (!queued.is_ok()) {
         inbound.storage.reset();
-        inbound_.give_back(&inbound);
+        give_back(inbound);
         lacks_memory_ = true;
         return false;
     }
@@ -427,7 +434,7 @@ void RdEngine<Lock, Host>::receive_small(RdInbound& inbound, RdRxEntry& entry) n
                                 inbound.total);
         complete_simple(*inbound.peer, inbound.wire_flags, inbound.total, inbound.data, inbound.tag,
                         entry);
-        inbound_.give_back(&inbound);
+        give_back(inbound);
         return;
     }
     inbound.state = RdInbound::State::kComplete;
@@ -485,7 +492,7 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::finish_inbound(RdInbound& inbound) noexcept {
     if (inbound.state == RdInbound::State::kDiscarding) {
         acknowledge(inbound);
-        inbound_.give_back(&inbound);
+        give_back(inbound);
         return;
     }
     if (inbound.entry == nullptr) {
@@ -495,7 +502,7 @@ void RdEngine<Lock, Host>::finish_inbound(RdInbound& inbound) noexcept {
     acknowledge(inbound);
     complete_rx(inbound, *inbound.entry);
     release_entry(*inbound.entry);
-    inbound_.give_back(&inbound);
+    give_back(inbound);
 }
 
 /// Has what arrived taken to memory of a device. May be said twice.
@@ -590,7 +597,7 @@ void RdEngine<Lock, Host>::drop_inbound(RdInbound& inbound) noexcept {
         case RdInbound::State::kSmall: break;  // came whole: no honest sender waits
         default: acknowledge(inbound);
     }
-    inbound_.give_back(&inbound);
+    give_back(inbound);
 }
 
 }  // namespace rvt::core

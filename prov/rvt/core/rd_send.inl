@@ -177,7 +177,7 @@ template <class Lock, class Host>
     }
     const Status filled = fill_message(*op, request, total);
     if (!filled.is_ok()) {
-        pool_of(op->kind).give_back(op);
+        give_back(*op);
         return filled;
     }
     submit(*peer, *op);
@@ -241,6 +241,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
                                       RdFlags flags) noexcept {
     RdTxOp* const op = pool_of(kind).take();
     if (op != nullptr) {
+        ++peer.records;
         op->peer = &peer;
         op->kind = kind;
         op->state = RdTxOp::State::kQueued;
@@ -616,6 +617,14 @@ void RdEngine<Lock, Host>::finish_tx(RdTxOp& op, WcStatus status) noexcept {
     }
     complete_tx(op.context, op.flags, op.wc_flags, status);
     op.copy.reset();
+    give_back(op);
+}
+
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::give_back(RdTxOp& op) noexcept {
+    if (op.peer != nullptr) {
+        --op.peer->records;
+    }
     pool_of(op.kind).give_back(&op);
 }
 

@@ -99,6 +99,10 @@ class FlowStation final : private core::RdFlowsUser {
     [[nodiscard]] bool is_any_leaving() const {
         return std::ranges::any_of(open_, [](core::RdFlow* flow) { return flow->is_leaving(); });
     }
+    /// Whether nothing is under way with the peer that came first.
+    [[nodiscard]] bool is_idle_with_first() const {
+        return user_->is_idle(open_.front()->user_peer());
+    }
 
     // Nobody sleeps, and there is no shared memory.
     static void close_link(std::uint64_t, const char*) noexcept {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Peers of other hosts whose connection makes room for another one, as the engine knows them.
 #include <cstddef>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,6 +71,22 @@ struct Crowd : test::NicNet {
     std::unique_ptr<NicEnd> narrow;
 };
 
+/// How long an endpoint takes to say often that nothing is under way with its only peer.
+std::uint64_t ns_of_looks(const test::FlowStation& station) {
+    constexpr int kLooks = 200;
+    const auto now = [] {
+        timespec time{};
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+        return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000u +
+               static_cast<std::uint64_t>(time.tv_nsec);
+    };
+    const std::uint64_t begin = now();
+    for (int i = 0; i < kLooks; ++i) {
+        RVT_ASSERT(station.is_idle_with_first());
+    }
+    return now() - begin;
+}
+
 }  // namespace
 
 Test(rd_left, nothing_is_prepared_for_a_peer_whose_place_another_has, .timeout = 60) {
@@ -127,4 +144,25 @@ Test(rd_left, a_message_of_a_lost_peer_is_not_acknowledged_to_who_comes_after_it
     RVT_OK(net.narrow->recv(5, {in, sizeof in}));
     net.all_until([&] { return net.b->is_done(5); });
     RVT_EQ(net.b->status(5), core::WcStatus::kSuccess);
+}
+
+Test(rd_left, messages_that_have_been_received_cost_no_later_look_at_a_peer, .timeout = 60) {
+    constexpr std::uint64_t kMessages = 20'000;
+    test::NicNet net;
+    char word[8] = "kept";
+    net.poll_for_a_while();
+    const std::uint64_t before = ns_of_looks(*net.stations[1]);
+    for (std::uint64_t i = 0; i < kMessages; ++i) {
+        while (!net.a->send(i, {word, sizeof word}).is_ok()) {
+            net.poll();
+        }
+    }
+    net.until([&] { return net.a->done.back().op_context == test::context_of(kMessages - 1); });
+    for (std::uint64_t i = 0; i < kMessages; ++i) {
+        RVT_OK(net.b->recv(i, {word, sizeof word}));
+        net.b->poll();
+    }
+    net.until([&] { return net.b->is_done(kMessages - 1); });
+    net.poll_for_a_while();
+    RVT_ASSERT(ns_of_looks(*net.stations[1]) < 50 * before);
 }
