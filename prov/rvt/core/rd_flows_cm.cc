@@ -2,7 +2,6 @@
 // Making and ending flows: what the communication manager reports, and what follows.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "core/addresses.h"
@@ -10,6 +9,7 @@
 #include "core/path_probe.h"
 #include "core/qp.h"
 #include "core/rd_flows.h"
+#include "core/rd_greeting.h"
 #include "util/log.h"
 
 namespace rvt::core {
@@ -32,57 +32,6 @@ constexpr std::uint8_t kTimeWait = 12;  // 17 ms
 constexpr std::uint8_t kRnrTimer = 12;  // 0.64 ms
 // Small messages of one frame, where the frame is not a packet.
 constexpr std::uint32_t kNicFill = 4096;
-
-/// In the private data of requests and replies.
-struct Greeting {
-    static constexpr std::uint32_t kMagic = 0x44747672;  // "rvtD", and the byte order
-    static constexpr std::uint8_t kVersion = 3;
-    static constexpr std::uint8_t kUserKeys = 1;
-    static constexpr std::uint8_t kRmaEvents = 2;
-    static constexpr std::uint8_t kNic = 4;   // the pair that is named is a NIC's
-    static constexpr std::uint8_t kRdma = 8;  // which does READs and WRITEs, and answers them
-
-    std::uint32_t magic = kMagic;
-    std::uint8_t version = kVersion;
-    std::uint8_t flags = 0;
-    std::uint16_t payload_bytes = 0;
-    std::uint64_t incarnation = 0;
-    std::uint64_t dials = 0;  // requests that the endpoint has made, this one included
-};
-static_assert(sizeof(Greeting) == 24);
-
-/// First byte of the private data of a refusal.
-enum class Refused : std::uint8_t { kCrossing = 1, kVersion = 2, kNoNic = 3 };
-
-/// What the peer said; its magic is not ours when it speaks another language.
-Greeting read_greeting(std::span<const std::byte> bytes) noexcept {
-    Greeting greeting{.magic = 0};
-    if (bytes.size() >= sizeof greeting) {
-        std::memcpy(&greeting, bytes.data(), sizeof greeting);
-    }
-    return greeting;
-}
-
-bool is_ours(const Greeting& greeting) noexcept {
-    return greeting.magic == Greeting::kMagic && greeting.version == Greeting::kVersion &&
-           greeting.payload_bytes >= kMinPayload;
-}
-
-bool names_nic(const Greeting& greeting) noexcept {
-    return (greeting.flags & Greeting::kNic) != 0;
-}
-
-RdFlowPeer peer_of(const Greeting& greeting) noexcept {
-    return {.incarnation = greeting.incarnation,
-            .has_user_keys = (greeting.flags & Greeting::kUserKeys) != 0,
-            .wants_rma_events = (greeting.flags & Greeting::kRmaEvents) != 0,
-            .can_rdma = (greeting.flags & Greeting::kRdma) != 0};
-}
-
-/// Whether a request was made before the link's, by the same endpoint, and came late.
-bool is_late(const Greeting& greeting, const RdFlowPeer& peer, std::uint64_t dials) noexcept {
-    return greeting.incarnation == peer.incarnation && greeting.dials <= dials;
-}
 
 bool is_lower(const Address& a, const Address& b) noexcept {
     return a.gid != b.gid ? a.gid < b.gid : a.port < b.port;
@@ -217,25 +166,25 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
 
 /// What the peer is told, which decides how large the link's packets may be.
 std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(Link& link) {
-    static_assert(kGreetingBytes == sizeof(Greeting));
+    static_assert(kGreetingBytes == sizeof(RdGreeting));
     const RdFlow& flow = *link.flow;
     link.payload_bytes =
         flow.is_over_nic() ? nic_->device().payload_bytes() : device_.payload_to(flow.address_);
-    const Greeting greeting{.flags = static_cast<std::uint8_t>(
-                                (own_.has_user_keys ? Greeting::kUserKeys : 0) |
-                                (own_.wants_rma_events ? Greeting::kRmaEvents : 0) |
-                                (flow.is_over_nic() ? Greeting::kNic : 0) |
-                                (flow.is_over_nic() && nic_->can_rdma() ? Greeting::kRdma : 0)),
-                            .payload_bytes = static_cast<std::uint16_t>(link.payload_bytes),
-                            .incarnation = own_.incarnation,
-                            .dials = dials_};
+    const RdGreeting greeting{.flags = static_cast<std::uint8_t>(
+                                  (own_.has_user_keys ? RdGreeting::kUserKeys : 0) |
+                                  (own_.wants_rma_events ? RdGreeting::kRmaEvents : 0) |
+                                  (flow.is_over_nic() ? RdGreeting::kNic : 0) |
+                                  (flow.is_over_nic() && nic_->can_rdma() ? RdGreeting::kRdma : 0)),
+                              .payload_bytes = static_cast<std::uint16_t>(link.payload_bytes),
+                              .incarnation = own_.incarnation,
+                              .dials = dials_};
     return std::bit_cast<std::array<std::byte, kGreetingBytes>>(greeting);
 }
 
 /// Keeps what the peer has said of itself.
 void RdFlows::note_greeting(Link& link, const CmEvent& event) noexcept {
-    const Greeting greeting = read_greeting(event.private_data());
-    link.flow->peer_ = peer_of(greeting);
+    const RdGreeting greeting = read_greeting(event.private_data());
+    link.flow->peer_ = greeting.peer();
     link.flow->peer_.can_rdma &= event.remote.responder_resources != 0;
     link.peer_dials = greeting.dials;
 }
@@ -432,14 +381,14 @@ void RdFlows::refuse_locked(const CmEvent& event, std::uint8_t why) {
 }
 
 void RdFlows::on_request_locked(const CmEvent& event) {
-    const Greeting greeting = read_greeting(event.private_data());
-    if (event.transport != QpType::kRc || !is_ours(greeting)) {
+    const RdGreeting greeting = read_greeting(event.private_data());
+    if (event.transport != QpType::kRc || !greeting.is_ours()) {
         RVT_INFO(kEpCtrl, "refuse a connection: the peer speaks another version");
-        refuse_locked(event, static_cast<std::uint8_t>(Refused::kVersion));
+        refuse_locked(event, static_cast<std::uint8_t>(RdRefused::kVersion));
         return;
     }
-    if (names_nic(greeting) && nic_ == nullptr) {
-        refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));  // it asks again
+    if (greeting.names_nic() && nic_ == nullptr) {
+        refuse_locked(event, static_cast<std::uint8_t>(RdRefused::kNoNic));  // it asks again
         return;
     }
     Link* const known = at_locked(event.peer);
@@ -454,11 +403,11 @@ void RdFlows::on_request_locked(const CmEvent& event) {
     const auto is_of_former_attempt = [&](const Link* link) {
         const bool is_answered =
             link != nullptr && (link->state == State::kAccepted || link->state == State::kOpen);
-        return is_answered && is_late(greeting, link->flow->peer_, link->peer_dials);
+        return is_answered && greeting.is_late(link->flow->peer_, link->peer_dials);
     };
     if ((known->state == State::kDialing && is_lower(device_.address(), event.peer)) ||
         is_of_former_attempt(known) || is_of_former_attempt(successor_locked(*known))) {
-        refuse_locked(event, static_cast<std::uint8_t>(Refused::kCrossing));
+        refuse_locked(event, static_cast<std::uint8_t>(RdRefused::kCrossing));
         return;
     }
     drop_successor_locked(*known);
@@ -476,10 +425,10 @@ void RdFlows::on_request_locked(const CmEvent& event) {
 void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, Place place,
                             std::uint64_t until_us) {
     is_wanted |= is_wished_locked(event.peer);
-    const bool over_nic = names_nic(read_greeting(event.private_data()));
+    const bool over_nic = read_greeting(event.private_data()).names_nic();
     const auto added = add_locked(event.peer, place, over_nic);
     if (!added.is_ok() && over_nic) {
-        refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));
+        refuse_locked(event, static_cast<std::uint8_t>(RdRefused::kNoNic));
         if (is_wanted) {
             dial_in_place_locked(event.peer, false, true, until_us);
         }
@@ -503,7 +452,7 @@ void RdFlows::accept_locked(const CmEvent& event, bool is_wanted, Place place,
     const auto greeting = own_greeting_locked(link);
     Status status = connect_pair_locked(link, event);
     if (!status.is_ok() && over_nic) {
-        refuse_locked(event, static_cast<std::uint8_t>(Refused::kNoNic));
+        refuse_locked(event, static_cast<std::uint8_t>(RdRefused::kNoNic));
         link.is_wanted ? dial_anew_locked(link, false) : retire_locked(link);
         return;
     }
@@ -527,9 +476,9 @@ bool RdFlows::is_too_large_locked(const Link& link, std::uint32_t peer_bytes) co
 }
 
 void RdFlows::on_reply_locked(Link& link, const CmEvent& event) {
-    const Greeting greeting = read_greeting(event.private_data());
+    const RdGreeting greeting = read_greeting(event.private_data());
     // A peer of another version may not have understood what was asked of it.
-    const bool is_fit = is_ours(greeting) && names_nic(greeting) == link.flow->is_over_nic();
+    const bool is_fit = greeting.is_ours() && greeting.names_nic() == link.flow->is_over_nic();
     if (is_fit && is_too_large_locked(link, greeting.payload_bytes)) {
         RVT_INFO(kEpCtrl, "the way to %s is narrower than the interface; smaller packets will do",
                  to_sock_addr(link.flow->address_).to_string().c_str());
@@ -567,19 +516,19 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
         ask_instead_locked(link, ECONNREFUSED);
         return;
     }
-    const auto code = static_cast<Refused>(
+    const auto code = static_cast<RdRefused>(
         event.private_data().empty() ? 0 : std::to_integer<int>(event.private_data()[0]));
-    if (event.reason == kConsumer && code == Refused::kCrossing) {
+    if (event.reason == kConsumer && code == RdRefused::kCrossing) {
         link.state = State::kYielded;
         is_there_locked(link);
-    } else if (event.reason == kConsumer && code == Refused::kNoNic && link.flow->is_over_nic()) {
+    } else if (event.reason == kConsumer && code == RdRefused::kNoNic && link.flow->is_over_nic()) {
         dial_anew_locked(link, false);
     } else if ((event.reason == kStaleConnection || event.reason == kTimeout) &&
                device_.now_us() < link.deadline_us) {
         dial_locked(link);
     } else if (event.reason == kNoResources && device_.now_us() < link.deadline_us) {
         pause_locked(link);
-    } else if (event.reason == kConsumer && code == Refused::kVersion) {
+    } else if (event.reason == kConsumer && code == RdRefused::kVersion) {
         RVT_WARN(kEpCtrl, "a peer's rvt is of another version; all hosts need the same one");
         fail_locked(link, EPROTO);
     } else {
