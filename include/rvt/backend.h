@@ -195,6 +195,10 @@ struct BackendOps {
     /// Of a part of a region, `offset` bytes into it. Empty: the core asks the kernel for its pages.
     /// Returns: as core::advise_mr().
     Status (*advise_mr)(core::Mr&, MrAdvice, std::uint64_t offset, std::uint64_t bytes) = nullptr;
+    /// How peers reach the device now: ports of InfiniBand are given other LIDs, and entries of tables, while
+    /// they are there. Empty: by its address. Returns: ENETDOWN while the port has no LID, EADDRNOTAVAIL when
+    /// its tables have lost the GID or the P_Key. Threads: any.
+    Result<IbPort> (*ib_port)(core::Device&) = nullptr;
     Status (*create_ah)(core::Ah&) = nullptr;
     void (*destroy_ah)(core::Ah&) = nullptr;
     Status (*create_cq)(core::VerbsCq&) = nullptr;

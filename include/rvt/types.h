@@ -43,6 +43,19 @@ struct AhAttr {
     Address dest{};
     std::uint8_t service_level = 0;
     std::uint8_t hop_limit = 64;
+    // Between ports of InfiniBand, of verb grade; others ignore both.
+    std::uint16_t dlid = 0;  // leads to the peer, whose port's GID `dest` has; 0: the GID does
+    bool needs_grh = false;  // packets name the GIDs as well
+};
+
+/// What leads to a device at a port of InfiniBand, whose address, of IP, does not.
+struct IbPort {
+    std::array<std::uint8_t, 16> gid{};
+    std::uint16_t lid = 0;         // 0: it is no port of InfiniBand, the address leads there
+    std::uint16_t pkey = 0;        // bit 15: as a full member of the partition
+    std::uint16_t pkey_index = 0;  // where it is in the port's own table
+    std::uint16_t mtu_bytes = 0;   // of the port, at present
+    bool needs_grh = false;        // see AhAttr
 };
 
 inline constexpr std::uint32_t kMulticastQpn = 0xffffff;

@@ -160,7 +160,8 @@ Status Qp::check_values(const QpAttr& attr, QpMask mask) const noexcept {
     const bool bad =
         (names(QpMask::kPathMtu) && !is_path_mtu(attr.path_mtu_bytes, pd_.device())) ||
         (names(QpMask::kPort) && attr.port != 1) ||
-        (names(QpMask::kPkeyIndex) && attr.pkey_index != 0) ||
+        // Which entries a NIC's table of P_Keys has, the NIC knows.
+        (names(QpMask::kPkeyIndex) && attr.pkey_index != 0 && !is_backends(pd_)) ||
         (names(QpMask::kDestQpn) && attr.dest_qpn > kQpnMask) ||
         (names(QpMask::kRqPsn) && attr.rq_psn > kQpnMask) ||
         (names(QpMask::kSqPsn) && attr.sq_psn > kQpnMask) ||

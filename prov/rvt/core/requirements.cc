@@ -48,7 +48,7 @@ constexpr EntryName kNames[] = {
     {RVT_ENTRY(post_srq_op)},   {RVT_ENTRY(send_datagram)}, {RVT_ENTRY(alloc_pd)},
     {RVT_ENTRY(dealloc_pd)},    {RVT_ENTRY(create_ah)},     {RVT_ENTRY(destroy_ah)},
     {RVT_ENTRY(rereg_mr)},      {RVT_ENTRY(advise_mr)},     {RVT_ENTRY(send_now)},
-    {RVT_ENTRY(path_payload)},
+    {RVT_ENTRY(path_payload)},  {RVT_ENTRY(ib_port)},
 };
 static_assert(std::size(kNames) == kEntries, "an entry has no name");
 
@@ -176,6 +176,7 @@ constexpr BackendOps kDefaults = {
     .dereg_mr = [](Mr&) {},
     .rereg_mr = [](Mr&, MrChange) -> Status { return EOPNOTSUPP; },
     .advise_mr = populate,
+    .ib_port = [](Device&) -> Result<IbPort> { return IbPort{}; },
     .create_ah = [](Ah&) -> Status { return kOk; },
     .destroy_ah = [](Ah&) {},
     .create_cq = [](VerbsCq&) -> Status { return kOk; },

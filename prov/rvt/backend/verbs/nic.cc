@@ -26,7 +26,13 @@ namespace {
 constexpr std::uint32_t kMostWr = 1u << 14;
 constexpr std::uint32_t kMostReads = 16;
 constexpr std::uint32_t kOwnKeys = 1;  // the NIC has the others
-constexpr int kPkeyIndex = 0;          // of all pairs, as rdma_cm has it for RoCE
+constexpr int kPkeyIndex = 0;          // of all pairs over RoCE, as rdma_cm has it
+constexpr std::uint32_t kGids = 256;   // of a table, that are looked at
+// IBTA vol. 1, 10.9.1.2: bit 15 of a P_Key says whether its holder is a full member. A partition of
+// number 0 is none.
+constexpr std::uint16_t kFullMember = 0x8000;
+constexpr std::uint16_t kPartition = 0x7fff;
+constexpr std::uint16_t kLastUnicastLid = 0xbfff;  // IBTA vol. 1, 4.1.3
 // Tried one after the other: the limit is no attribute of a device.
 constexpr std::uint32_t kInlineSizes[] = {256, 192, 128, 96, 64, 32};
 
@@ -67,6 +73,10 @@ bool takes_on_demand(ibv_context* context, bool has_atomics) noexcept {
            extended->query_device_ex(context, nullptr, &attr, sizeof attr) == 0 &&
            (attr.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
            (attr.odp_caps.per_transport_caps.rc_odp_caps & needed) == needed;
+}
+
+std::uint16_t bytes_of(ibv_mtu mtu) noexcept {
+    return static_cast<std::uint16_t>(128u << std::clamp<unsigned>(mtu, IBV_MTU_256, IBV_MTU_4096));
 }
 
 Status last_error() noexcept {
@@ -128,6 +138,16 @@ Status Nic::open_channel() {
     return set_nonblocking(channel_->fd);
 }
 
+Result<ibv_port_attr> Nic::read_port() const noexcept {
+    ibv_port_attr port{};
+    const auto* const extended = verbs_get_ctx_op(context_.get(), query_port);
+    if (extended == nullptr) {
+        return ENOSYS;
+    }
+    const int error = extended->query_port(context_.get(), address_.port, &port, sizeof port);
+    return error == 0 ? Result<ibv_port_attr>(port) : Result<ibv_port_attr>(error);
+}
+
 Status Nic::read_limits() {
     ibv_device_attr attr{};
     if (const int error = lib().ibv_query_device(context_.get(), &attr); error != 0) {
@@ -137,16 +157,12 @@ Status Nic::read_limits() {
     if (!quirks_->has_rc) {
         return ENODEV;
     }
-    ibv_port_attr port{};
-    const auto* const extended = verbs_get_ctx_op(context_.get(), query_port);
-    if (extended == nullptr) {
-        return ENOSYS;
+    const auto read = read_port();
+    if (!read.is_ok()) {
+        return read.status();
     }
-    if (const int error = extended->query_port(context_.get(), address_.port, &port, sizeof port);
-        error != 0) {
-        return error;
-    }
-    limits_.mtu_bytes = 128u << std::clamp<unsigned>(port.active_mtu, IBV_MTU_256, IBV_MTU_4096);
+    const ibv_port_attr& port = read.value();
+    limits_.mtu_bytes = bytes_of(port.active_mtu);
     limits_.max_reads_in = static_cast<std::uint8_t>(clamp(attr.max_qp_rd_atom, kMostReads));
     limits_.max_reads_out = static_cast<std::uint8_t>(clamp(attr.max_qp_init_rd_atom, kMostReads));
     limits_.has_atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
@@ -174,38 +190,98 @@ Status Nic::read_limits() {
                      .max_read_sge = known_or(attr.max_sge_rd, max_sge),
                      .max_srq_sge = known_or(attr.max_srq_sge, max_sge)};
     is_ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET && !limits_.is_iwarp;
+    is_infiniband_ = port.link_layer == IBV_LINK_LAYER_INFINIBAND && !limits_.is_iwarp;
     find_gid();
+    limits_.has_ib_path = is_infiniband_ && has_gid_ && find_pkey(port.pkey_tbl_len).has_value();
     limits_.has_ud = limits_.has_rocev2 && !quirks_->cm_moves_pairs;
     return kOk;
 }
 
-/// RoCEv2's entry of the address; without one (InfiniBand, iWARP) the first.
-void Nic::find_gid() noexcept {
+/// Of which type the entry is, if the GID in it is the one that pairs are to use.
+std::optional<ibv_gid_type> Nic::own_gid_at(std::uint32_t index) const noexcept {
     const Address own = core::to_address(address_.address);
+    const auto& wanted = is_infiniband_ ? address_.gid : own.gid;
     ibv_gid_entry entry{};
-    for (std::uint32_t i = 0; i < 256; ++i) {
-        if (lib()._ibv_query_gid_ex(context_.get(), address_.port, i, &entry, 0, sizeof entry) !=
-                0 ||
-            std::memcmp(entry.gid.raw, own.gid.data(), own.gid.size()) != 0) {
+    if (lib()._ibv_query_gid_ex(context_.get(), address_.port, index, &entry, 0, sizeof entry) !=
+            0 ||
+        std::memcmp(entry.gid.raw, wanted.data(), wanted.size()) != 0) {
+        return {};
+    }
+    return static_cast<ibv_gid_type>(entry.gid_type);
+}
+
+/// RoCEv2's entry of the address, or that of the port of InfiniBand; without one (iWARP) the first.
+void Nic::find_gid() noexcept {
+    const ibv_gid_type wanted = is_infiniband_ ? IBV_GID_TYPE_IB : IBV_GID_TYPE_ROCE_V2;
+    for (std::uint32_t i = 0; i < kGids && !has_gid_; ++i) {
+        const auto type = own_gid_at(i);
+        has_gid_ = type == wanted;
+        has_rocev1_ = has_rocev1_ || type == IBV_GID_TYPE_ROCE_V1;
+        gid_index_ = has_gid_ ? static_cast<std::uint8_t>(i) : std::uint8_t{0};
+    }
+    limits_.has_rocev2 = has_gid_ && !is_infiniband_;
+}
+
+std::optional<Nic::Pkey> Nic::pkey_at(std::uint16_t index) const noexcept {
+    std::uint16_t value = 0;
+    if (lib().ibv_query_pkey(context_.get(), address_.port, index, &value) != 0) {
+        return {};
+    }
+    return Pkey{.index = index, .value = ntohs(value)};
+}
+
+/// That of the interface's partition, of a full member if the port is one.
+/// @param count  Of the port's table.
+std::optional<Nic::Pkey> Nic::find_pkey(std::uint16_t count) const noexcept {
+    std::optional<Pkey> found;
+    for (std::uint16_t i = 0; i < count; ++i) {
+        const auto one = pkey_at(i);
+        const bool is_it = one && ((one->value ^ address_.pkey) & kPartition) == 0;
+        if (!is_it || (one->value & kPartition) == 0) {
             continue;
         }
-        has_rocev1_ = has_rocev1_ || entry.gid_type == IBV_GID_TYPE_ROCE_V1;
-        if (entry.gid_type == IBV_GID_TYPE_ROCE_V2) {
-            gid_index_ = static_cast<std::uint8_t>(i);
-            limits_.has_rocev2 = true;
-            return;
+        if ((one->value & kFullMember) != 0) {
+            return one;
         }
+        found = found ? found : one;
     }
+    return found;
+}
+
+Result<IbPort> Nic::ib_port() const noexcept {
+    if (!is_infiniband_) {
+        return IbPort{};
+    }
+    const auto read = read_port();
+    if (!read.is_ok()) {
+        return read.status();
+    }
+    const ibv_port_attr& port = read.value();
+    const auto pkey = find_pkey(port.pkey_tbl_len);
+    if (!has_gid_ || !pkey || own_gid_at(gid_index_) != IBV_GID_TYPE_IB) {
+        return EADDRNOTAVAIL;
+    }
+    if (port.lid == 0 || port.lid > kLastUnicastLid) {
+        return ENETDOWN;
+    }
+    return IbPort{.gid = address_.gid,
+                  .lid = port.lid,
+                  .pkey = pkey->value,
+                  .pkey_index = pkey->index,
+                  .mtu_bytes = bytes_of(port.active_mtu),
+                  .needs_grh = (port.flags & IBV_QPF_GRH_REQUIRED) != 0};
 }
 
 /// What pairs use of it, and where RoCEv2 is to be expected and is not, why.
 void Nic::log_port() const noexcept {
-    std::uint16_t pkey = 0;
-    const bool has_pkey =
-        lib().ibv_query_pkey(context_.get(), address_.port, kPkeyIndex, &pkey) == 0;
+    if (is_infiniband_) {
+        log_ib_port();
+        return;
+    }
+    const auto pkey = pkey_at(kPkeyIndex);
     char pkey_text[32] = ", which is not there";
-    if (has_pkey) {
-        std::snprintf(pkey_text, sizeof pkey_text, " (0x%04x)", ntohs(pkey));
+    if (pkey) {
+        std::snprintf(pkey_text, sizeof pkey_text, " (0x%04x)", pkey->value);
     }
     RVT_INFO(kFabric, "NIC %s (%s%s), port %u, GID index %u%s, P_Key index %d%s, for %s",
              address_.device.c_str(), quirks_->family, quirks_->is_tried ? "" : ", not tried",
@@ -217,6 +293,31 @@ void Nic::log_port() const noexcept {
                  "datagrams: its table has %s; packets by UDP will do",
                  address_.device.c_str(), address_.port, why_no_rocev2().c_str());
     }
+}
+
+/// The same of a port of InfiniBand, whose LID may come later.
+void Nic::log_ib_port() const noexcept {
+    const std::string address = address_.address.to_string();
+    const auto port = ib_port();
+    if (port.is_ok()) {
+        RVT_INFO(kFabric,
+                 "NIC %s (%s%s), port %u of InfiniBand, LID %u, GID index %u, P_Key index %u "
+                 "(0x%04x), for %s",
+                 address_.device.c_str(), quirks_->family, quirks_->is_tried ? "" : ", not tried",
+                 address_.port, port.value().lid, gid_index_, port.value().pkey_index,
+                 port.value().pkey, address.c_str());
+        return;
+    }
+    const char* const why = !has_gid_              ? "its table lacks the GID of that interface"
+                            : !limits_.has_ib_path ? "its table lacks the P_Key of that interface"
+                            : port.status() == ENETDOWN
+                                ? "it has no LID until a subnet manager gives it one"
+                                : strerrordesc_np(port.status().error());
+    RVT_WARN(
+        kFabric,
+        "NIC %s, port %u of InfiniBand, P_Key 0x%04x, for %s, cannot be used for RDM endpoints: "
+        "%s; packets by UDP will do",
+        address_.device.c_str(), address_.port, address_.pkey, address.c_str(), why);
 }
 
 std::string Nic::why_no_rocev2() const {

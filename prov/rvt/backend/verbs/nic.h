@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/verbs/library.h"
@@ -29,6 +30,7 @@ struct NicLimits {
     bool has_srq = false;
     bool is_iwarp = false;
     bool has_rocev2 = false;        // a GID that is the address, so that a peer's is its address
+    bool has_ib_path = false;       // the GID and P_Key of an interface of IP over InfiniBand
     bool has_ud = false;            // datagrams, to such addresses
     bool has_on_demand = false;     // regions whose pages are not pinned, for all that RC pairs do
     bool relaxes_ordering = false;  // of what it writes where no peer may
@@ -52,8 +54,10 @@ class Nic {
     [[nodiscard]] const Quirks& quirks() const noexcept { return *quirks_; }
     [[nodiscard]] ibv_context* context() const noexcept { return context_.get(); }
     [[nodiscard]] ibv_comp_channel* channel() const noexcept { return channel_.get(); }
-    /// Where the address is in the port's table of GIDs.
+    /// Where the address is in the port's table of GIDs; of InfiniBand, the port's own GID.
     [[nodiscard]] std::uint8_t gid_index() const noexcept { return gid_index_; }
+    /// See BackendOps. Threads: any.
+    [[nodiscard]] Result<IbPort> ib_port() const noexcept;
 
     /// As ibv_create_qp(3), with the extended verbs if the limits say so.
     ibv_qp* create_pair(ibv_pd& pd, ibv_qp_init_attr& init) const noexcept;
@@ -85,11 +89,20 @@ class Nic {
     explicit Nic(const NicAddress& address) : address_(address) {}
     Status open_context();
     Status open_channel();
+    [[nodiscard]] Result<ibv_port_attr> read_port() const noexcept;
     Status read_limits();
     Status probe_pairs();
     void probe_inline(ibv_pd& pd, ibv_cq& queue) noexcept;
     void find_gid() noexcept;
+    [[nodiscard]] std::optional<ibv_gid_type> own_gid_at(std::uint32_t index) const noexcept;
+    struct Pkey {
+        std::uint16_t index;
+        std::uint16_t value;
+    };
+    [[nodiscard]] std::optional<Pkey> pkey_at(std::uint16_t index) const noexcept;
+    [[nodiscard]] std::optional<Pkey> find_pkey(std::uint16_t count) const noexcept;
     void log_port() const noexcept;
+    void log_ib_port() const noexcept;
     [[nodiscard]] std::string why_no_rocev2() const;
     [[nodiscard]] std::string free_name(const core::Registry& registry) const;
     Status add_to(core::Registry& registry);
@@ -103,7 +116,9 @@ class Nic {
     const Quirks* quirks_ = nullptr;
     std::uint8_t gid_index_ = 0;
     bool is_ethernet_ = false;  // and no iWARP: it should have RoCE
-    bool has_rocev1_ = false;   // for the address
+    bool is_infiniband_ = false;
+    bool has_gid_ = false;     // at gid_index_
+    bool has_rocev1_ = false;  // for the address
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
 };

@@ -3,11 +3,14 @@
 #include "backend/verbs/nics.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <system_error>
 #include <tuple>
+
+#include <arpa/inet.h>
 
 #include "backend/verbs/library.h"
 #include "util/local_addresses.h"
@@ -38,6 +41,9 @@ std::optional<NicAddress> nic_of(rdma_event_channel* events, const util::SockAdd
                  .port = id->port_num,
                  .address = address};
         found->address.port = 0;
+        const rdma_ib_addr& ib = id->route.addr.addr.ibaddr;
+        std::memcpy(found->gid.data(), ib.sgid.raw, found->gid.size());
+        found->pkey = ntohs(ib.pkey);
     }
     rdma.rdma_destroy_id(id);
     return found;
@@ -45,20 +51,28 @@ std::optional<NicAddress> nic_of(rdma_event_channel* events, const util::SockAdd
 
 }  // namespace
 
-std::vector<NicAddress> find_nics() {
+std::vector<NicAddress> nics_at(std::span<const util::SockAddr> addresses) {
     std::vector<NicAddress> found;
-    if (!has_devices() || library() == nullptr) {
-        return found;
-    }
     const EventChannel events(lib().rdma_create_event_channel(), lib().rdma_destroy_event_channel);
     if (events == nullptr) {
         return found;  // its module is not loaded
     }
+    for (const util::SockAddr& address : addresses) {
+        if (auto nic = nic_of(events.get(), address)) {
+            found.push_back(*std::move(nic));
+        }
+    }
+    return found;
+}
+
+std::vector<NicAddress> find_nics() {
+    if (!has_devices() || library() == nullptr) {
+        return {};
+    }
+    std::vector<NicAddress> found;
     for (const int family : {AF_INET, AF_INET6}) {
-        for (const util::SockAddr& address : util::network_addresses(family)) {
-            if (auto nic = nic_of(events.get(), address)) {
-                found.push_back(*std::move(nic));
-            }
+        for (NicAddress& nic : nics_at(util::network_addresses(family))) {
+            found.push_back(std::move(nic));
         }
     }
     std::ranges::stable_sort(found, [](const NicAddress& a, const NicAddress& b) {

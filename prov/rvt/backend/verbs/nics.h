@@ -4,7 +4,9 @@
 // a NIC's port belongs to it (RoCE, iWARP, IP over InfiniBand).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,13 @@ struct NicAddress {
     std::string device;        // as libibverbs names it
     std::uint8_t port = 0;     // from 1 on
     util::SockAddr address{};  // port 0
+    // Of an interface of IP over InfiniBand; of others they mean nothing.
+    std::array<std::uint8_t, 16> gid{};  // of the port, with which the interface speaks
+    std::uint16_t pkey = 0;              // of the interface's partition; bit 15 means nothing
 };
+
+/// Those that these addresses of this host belong to, in their order. Threads: any.
+std::vector<NicAddress> nics_at(std::span<const util::SockAddr> addresses);
 
 /// In the order of their devices' names. None where the host has no RDMA devices, or no rdma-core:
 /// that is no error. Threads: any.

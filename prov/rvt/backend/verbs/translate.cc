@@ -104,8 +104,9 @@ ibv_ah_attr to_ibv(const AhAttr& attr, std::uint8_t port, std::uint8_t gid_index
     std::memcpy(way.grh.dgid.raw, attr.dest.gid.data(), attr.dest.gid.size());
     way.grh.sgid_index = gid_index;
     way.grh.hop_limit = attr.hop_limit;
+    way.dlid = attr.dlid;
     way.sl = attr.service_level;
-    way.is_global = 1;
+    way.is_global = attr.dlid == 0 || attr.needs_grh ? 1 : 0;
     way.port_num = port;
     return way;
 }

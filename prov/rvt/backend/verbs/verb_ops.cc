@@ -480,6 +480,7 @@ constexpr BackendOps kOps{
     .dereg_mr = dereg_mr,
     .rereg_mr = rereg_mr,
     .advise_mr = advise_mr,
+    .ib_port = [](core::Device& device) { return Nic::of(device).ib_port(); },
     .create_ah = create_ah,
     .destroy_ah = destroy_ah,
     .create_cq = create_cq,

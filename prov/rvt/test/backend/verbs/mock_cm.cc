@@ -68,6 +68,8 @@ int destroy_id(rdma_cm_id* id) {
 }
 int bind_addr(rdma_cm_id* id, sockaddr* address) {
     std::memcpy(&id->route.addr.src_sin, address, sizeof id->route.addr.src_sin);
+    id->route.addr.addr.ibaddr = cm->ib;
+    id->port_num = 1;
     return done("bind_addr");
 }
 std::uint16_t get_src_port(rdma_cm_id* id) {

@@ -43,6 +43,7 @@ class MockCm {
     std::string_view failing;    // the call that fails
     int error = EMFILE;          // with this
     ibv_context* nic = nullptr;  // of its ids; nullptr: ways lead elsewhere
+    rdma_ib_addr ib{};           // of the interface that ids are bound to
     int retries = 7;             // of a pair that is to send, as the other end has asked for
 
     // What it was asked.

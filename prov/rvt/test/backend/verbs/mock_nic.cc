@@ -231,13 +231,12 @@ int query_device(ibv_context*, ibv_device_attr* attr) {
     return 0;
 }
 int query_port(ibv_context*, std::uint8_t number, ibv_port_attr* attr, std::size_t) {
-    if (number == 0 || number > mock->attr.phys_port_cnt) {
-        return EINVAL;
-    }
-    if (fails("query_port")) {
-        return errno;
+    const bool is_one = number != 0 && number <= mock->attr.phys_port_cnt;
+    if (!is_one || fails("query_port")) {
+        return is_one ? errno : EINVAL;
     }
     *attr = mock->port;
+    attr->pkey_tbl_len = static_cast<std::uint16_t>(mock->pkeys.size());
     return 0;
 }
 int query_gid_ex(ibv_context*, std::uint32_t, std::uint32_t index, ibv_gid_entry* entry,
