@@ -386,7 +386,8 @@ std::shared_ptr<core::Device> open_flow_nic(const util::SockAddr& address) {
         const verbs::Nic& opened = open.value()->nic();
         const bool is_wanted =
             !opened.quirks().is_software || util::param_is_set(util::ParamId::kVerbsEmulated);
-        if (is_wanted && opened.limits().has_rocev2 && opened.limits().has_srq) {
+        const bool has_way = opened.limits().has_rocev2 || opened.limits().has_ib_path;
+        if (is_wanted && has_way && opened.limits().has_srq) {
             return {open.value(), &open.value()->device()};
         }
     }

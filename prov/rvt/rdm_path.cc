@@ -69,7 +69,9 @@ std::string RdmPath::describe() const {
     }
     const std::string to = " to " + core::to_sock_addr(flow_->address()).to_string();
     if (const core::Device* const nic = flow_->nic()) {
-        return "RoCEv2 by NIC " + nic->name() + to + "; of its " +
+        const std::uint16_t lid = flow_->peer_lid();
+        return (lid != 0 ? "InfiniBand by NIC " : "RoCEv2 by NIC ") + nic->name() + to +
+               (lid != 0 ? ", LID " + std::to_string(lid) : "") + "; of its " +
                core::describe_registrations(*nic);
     }
     return "RoCEv2 over UDP" + to + ", packets of " + std::to_string(flow_->payload_bytes()) +

@@ -92,6 +92,8 @@ class RdFlow final : public MessageSink {
     [[nodiscard]] bool is_over_nic() const noexcept { return nic_ != nullptr; }
     /// By which one; nullptr: by none.
     [[nodiscard]] const Device* nic() const noexcept;
+    /// Of the peer's port, where NICs reach each other over InfiniBand; else 0.
+    [[nodiscard]] std::uint16_t peer_lid() const noexcept;
     /// Of a full packet.
     [[nodiscard]] std::uint32_t payload_bytes() const noexcept { return payload_bytes_; }
 

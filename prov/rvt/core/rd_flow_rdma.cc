@@ -11,6 +11,10 @@ const Device* RdFlow::nic() const noexcept {
     return nic_ != nullptr ? &nic_->device() : nullptr;
 }
 
+std::uint16_t RdFlow::peer_lid() const noexcept {
+    return nic_ != nullptr && qp_ != nullptr ? qp_->attr().ah.dlid : std::uint16_t{0};
+}
+
 bool RdFlow::can_rdma() const noexcept {
     return nic_ != nullptr && peer_.can_rdma && nic_->can_rdma();
 }

@@ -219,7 +219,7 @@ class RdFlows final : private MadSink, private CmWire {
 
   private:
     static constexpr std::size_t kMaxWaitingBytes = 16u << 20;
-    static constexpr std::size_t kGreetingBytes = 24;
+    static constexpr std::size_t kGreetingBytes = 48;
 
     enum class State : std::uint8_t {
         kDialing,   // our request is out
@@ -242,6 +242,7 @@ class RdFlows final : private MadSink, private CmWire {
         bool was_idle = false;            // as of that look
         std::uint32_t psn = 0;            // with which the peer begins
         std::uint32_t payload_bytes = 0;  // of the largest packet, as the peer is told
+        IbPort own_port{};                // of the NIC that carries it
         std::uint64_t peer_dials = 0;     // requests that the peer had made when it last said so
         std::uint64_t successor = 0;      // of an open flow: see successor_locked()
     };
@@ -296,8 +297,9 @@ class RdFlows final : private MadSink, private CmWire {
     Link* find_locked(std::uint64_t id) RVT_REQUIRES(lock_);
     Link* at_locked(const Address& peer) RVT_REQUIRES(lock_);
     Result<Link*> add_locked(const Address& peer, Place place, bool over_nic) RVT_REQUIRES(lock_);
-    Status make_pair(RdFlow& flow, bool over_nic);
-    Status make_nic_pair_locked(RdFlow& flow) RVT_REQUIRES(flow.lock_);
+    Result<IbPort> make_pair(RdFlow& flow, bool over_nic);
+    Result<IbPort> make_nic_pair_locked(RdFlow& flow) RVT_REQUIRES(flow.lock_);
+    [[nodiscard]] std::uint32_t own_payload(const Link& link) const noexcept;
     Result<Link*> add_to_dial_locked(const Address& peer) RVT_REQUIRES(lock_);
     void dial_in_place_locked(const Address& peer, bool over_nic, bool is_wanted,
                               std::uint64_t until_us) RVT_REQUIRES(lock_);
@@ -315,6 +317,7 @@ class RdFlows final : private MadSink, private CmWire {
     void accept_locked(const CmEvent& event, bool is_wanted, Place place, std::uint64_t until_us)
         RVT_REQUIRES(lock_);
     void refuse_locked(const CmEvent& event, std::uint8_t why) RVT_REQUIRES(lock_);
+    [[nodiscard]] bool can_meet(const CmEvent& event) const noexcept;
     [[nodiscard]] bool is_too_large_locked(const Link& link, std::uint32_t peer_bytes) const
         RVT_REQUIRES(lock_);
     void on_reply_locked(Link& link, const CmEvent& event) RVT_REQUIRES(lock_);

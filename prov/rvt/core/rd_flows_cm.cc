@@ -69,14 +69,15 @@ Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, Place place, boo
     }
     const std::uint64_t id = next_id_++;
     auto flow = std::make_unique<RdFlow>(*this, id, peer);
-    const Status made = make_pair(*flow, over_nic);
+    const auto made = make_pair(*flow, over_nic);
     is_short_ = !made.is_ok() && !over_nic;
     if (!made.is_ok()) {
-        return made;
+        return made.status();
     }
     forget_waiting_locked(peer);
     Link& link = links_[id];
     link.flow = std::move(flow);
+    link.own_port = made.value();
     link.psn = static_cast<std::uint32_t>(random_locked() >> 40);
     if (place == Place::kNext) {
         at_locked(peer)->successor = id;
@@ -86,16 +87,22 @@ Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, Place place, boo
     return &link;
 }
 
-Status RdFlows::make_nic_pair_locked(RdFlow& flow) {
+/// Returns: where the peer finds it. A port of InfiniBand is asked for each flow anew, since it may
+/// have got another LID.
+Result<IbPort> RdFlows::make_nic_pair_locked(RdFlow& flow) {
     flow.nic_ = nic_.get();
-    Status made = flow.ring_.open(RdFrameRing::kLeastBytes);
+    const auto port = nic_->port();
+    Status made = port.is_ok() ? flow.ring_.open(RdFrameRing::kLeastBytes) : port.status();
     if (made.is_ok()) {
         made = nic_->register_frames({flow.ring_.base(), flow.ring_.bytes()}, flow.ring_region_);
     }
-    return made.is_ok() ? nic_->make_pair(flow, flow.qp_) : made;
+    if (made.is_ok()) {
+        made = nic_->make_pair(flow, port.value(), flow.qp_);
+    }
+    return made.is_ok() ? port : Result<IbPort>(made);
 }
 
-Status RdFlows::make_pair(RdFlow& flow, bool over_nic) {
+Result<IbPort> RdFlows::make_pair(RdFlow& flow, bool over_nic) {
     const util::Guard guard(flow.lock_);
     if (over_nic) {
         return make_nic_pair_locked(flow);
@@ -103,21 +110,20 @@ Status RdFlows::make_pair(RdFlow& flow, bool over_nic) {
     if (Status status = flow.ring_.open(); !status.is_ok()) {
         return status;
     }
-    const Status made =
-        keep(flow.qp_, create_qp(*pd_, {.type = QpType::kRc,
-                                        .send_cq = cq_.get(),
-                                        .recv_cq = cq_.get(),
-                                        .sink = &flow,
-                                        .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
-                                                .max_recv_wr = 0,
-                                                .max_send_sge = RdOpenFrame::kMaxSge,
-                                                .max_recv_sge = 0,
-                                                .max_inline_bytes = 0}}));
-    if (!made.is_ok()) {
-        return made;
+    Status made = keep(flow.qp_, create_qp(*pd_, {.type = QpType::kRc,
+                                                  .send_cq = cq_.get(),
+                                                  .recv_cq = cq_.get(),
+                                                  .sink = &flow,
+                                                  .cap = {.max_send_wr = RdFrameRing::kMaxFrames,
+                                                          .max_recv_wr = 0,
+                                                          .max_send_sge = RdOpenFrame::kMaxSge,
+                                                          .max_recv_sge = 0,
+                                                          .max_inline_bytes = 0}}));
+    if (made.is_ok()) {
+        made = flow.qp_->modify({.state = QpState::kInit}, QpMask::kState | QpMask::kPkeyIndex |
+                                                               QpMask::kPort | QpMask::kAccess);
     }
-    return flow.qp_->modify({.state = QpState::kInit},
-                            QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
+    return made.is_ok() ? Result<IbPort>(IbPort{}) : Result<IbPort>(made);
 }
 
 /// READs that the flow's pair answers at a time, and may have outstanding.
@@ -136,12 +142,17 @@ CmPair RdFlows::own_pair(const Link& link) noexcept {
 /// Takes the pair to RTS, with what the peer has said of its own.
 Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     RdFlow& flow = *link.flow;
+    const IbPort peer_port =
+        flow.is_over_nic() ? read_greeting_port(event.private_data()) : IbPort{};
+    if (why_apart(link.own_port, peer_port) != nullptr) {
+        return EHOSTUNREACH;
+    }
     const std::uint32_t peer_bytes = read_greeting(event.private_data()).payload_bytes;
     const std::uint32_t path_bytes = std::min(peer_bytes, link.payload_bytes);
     flow.set_packet(flow.is_over_nic() ? kNicFill : path_bytes / kPayloadStep * kPayloadStep);
     const QpAttr attr{
         .state = QpState::kRtr,
-        .ah = {.dest = flow.address_},
+        .ah = way_between(link.own_port, peer_port, flow.address_),
         .dest_qpn = event.remote.qpn,
         .rq_psn = link.psn,
         .path_mtu_bytes = flow.is_over_nic() ? mtu_within(path_bytes) : flow.payload_bytes_,
@@ -164,21 +175,31 @@ Status RdFlows::connect_pair_locked(Link& link, const CmEvent& event) {
     return status;
 }
 
+/// Of the largest packet to the peer.
+std::uint32_t RdFlows::own_payload(const Link& link) const noexcept {
+    if (!link.flow->is_over_nic()) {
+        return device_.payload_to(link.flow->address_);
+    }
+    const std::uint32_t most = nic_->device().payload_bytes();
+    return link.own_port.lid != 0 ? std::min<std::uint32_t>(most, link.own_port.mtu_bytes) : most;
+}
+
 /// What the peer is told, which decides how large the link's packets may be.
 std::array<std::byte, RdFlows::kGreetingBytes> RdFlows::own_greeting_locked(Link& link) {
-    static_assert(kGreetingBytes == sizeof(RdGreeting));
+    static_assert(kGreetingBytes == sizeof(RdGreetingMessage));
     const RdFlow& flow = *link.flow;
-    link.payload_bytes =
-        flow.is_over_nic() ? nic_->device().payload_bytes() : device_.payload_to(flow.address_);
+    link.payload_bytes = own_payload(link);
     const RdGreeting greeting{.flags = static_cast<std::uint8_t>(
                                   (own_.has_user_keys ? RdGreeting::kUserKeys : 0) |
                                   (own_.wants_rma_events ? RdGreeting::kRmaEvents : 0) |
                                   (flow.is_over_nic() ? RdGreeting::kNic : 0) |
-                                  (flow.is_over_nic() && nic_->can_rdma() ? RdGreeting::kRdma : 0)),
+                                  (flow.is_over_nic() && nic_->can_rdma() ? RdGreeting::kRdma : 0) |
+                                  (link.own_port.lid != 0 ? RdGreeting::kIb : 0)),
                               .payload_bytes = static_cast<std::uint16_t>(link.payload_bytes),
                               .incarnation = own_.incarnation,
                               .dials = dials_};
-    return std::bit_cast<std::array<std::byte, kGreetingBytes>>(greeting);
+    return std::bit_cast<std::array<std::byte, kGreetingBytes>>(
+        RdGreetingMessage{.greeting = greeting, .port = to_greeting_port(link.own_port)});
 }
 
 /// Keeps what the peer has said of itself.
@@ -380,6 +401,22 @@ void RdFlows::refuse_locked(const CmEvent& event, std::uint8_t why) {
         event.handle, protocol::CmRejectReason::kConsumer, {&code, 1}, device_.now_us());
 }
 
+/// Whether a pair of our NIC and the one that the peer names would find each other.
+bool RdFlows::can_meet(const CmEvent& event) const noexcept {
+    if (nic_ == nullptr) {
+        return false;
+    }
+    const auto own = nic_->port();
+    const char* const why = own.is_ok()
+                                ? why_apart(own.value(), read_greeting_port(event.private_data()))
+                                : strerrordesc_np(own.status().error());
+    if (why != nullptr) {
+        RVT_INFO(kEpCtrl, "the NIC of %s is not reached by this host's: %s; packets will do",
+                 to_sock_addr(event.peer).to_string().c_str(), why);
+    }
+    return why == nullptr;
+}
+
 void RdFlows::on_request_locked(const CmEvent& event) {
     const RdGreeting greeting = read_greeting(event.private_data());
     if (event.transport != QpType::kRc || !greeting.is_ours()) {
@@ -387,7 +424,7 @@ void RdFlows::on_request_locked(const CmEvent& event) {
         refuse_locked(event, static_cast<std::uint8_t>(RdRefused::kVersion));
         return;
     }
-    if (greeting.names_nic() && nic_ == nullptr) {
+    if (greeting.names_nic() && !can_meet(event)) {
         refuse_locked(event, static_cast<std::uint8_t>(RdRefused::kNoNic));  // it asks again
         return;
     }

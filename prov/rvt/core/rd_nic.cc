@@ -138,7 +138,12 @@ Status RdNic::start_receives() {
     return made;
 }
 
-Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
+Result<IbPort> RdNic::port() noexcept {
+    auto found = device_.ops().ib_port(device_);
+    return found.is_ok() ? found : Result<IbPort>(refuse(found.status(), ""));
+}
+
+Status RdNic::make_pair(RdFlow& flow, const IbPort& port, Owned<Qp>& place) {
     const util::Guard guard(lock_);
     if (is_gone_ || flows_.size() >= max_flows_) {
         return refuse(is_gone_ ? ENODEV : ENOSPC, "");
@@ -154,9 +159,10 @@ Status RdNic::make_pair(RdFlow& flow, Owned<Qp>& place) {
                                         .max_recv_sge = 0,
                                         .max_inline_bytes = device_.limits().max_inline_bytes}}));
     if (made.is_ok()) {
-        made = place->modify(
-            {.state = QpState::kInit, .access = Access::kRemoteRead | Access::kRemoteWrite},
-            QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
+        made = place->modify({.state = QpState::kInit,
+                              .access = Access::kRemoteRead | Access::kRemoteWrite,
+                              .pkey_index = port.pkey_index},
+                             QpMask::kState | QpMask::kPkeyIndex | QpMask::kPort | QpMask::kAccess);
     }
     if (made.is_ok()) {
         flows_[place->qpn()] = &flow;

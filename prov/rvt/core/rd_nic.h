@@ -73,9 +73,11 @@ class RdNic {
                context_->events().may_have_some();
     }
 
+    /// Where peers find its pairs now: see BackendOps::ib_port(). Threads: any.
+    Result<IbPort> port() noexcept;
     /// Makes a pair for the flow, in state INIT. Returns: ENOSPC when the NIC carries as many as it
     /// can, ENODEV when it is gone; errors of the device. Threads: any.
-    Status make_pair(RdFlow& flow, Owned<Qp>& place);
+    Status make_pair(RdFlow& flow, const IbPort& port, Owned<Qp>& place);
     /// Registers what the flow's frames lie in. Threads: any.
     Status register_frames(std::span<std::byte> memory, Owned<Mr>& place);
 
