@@ -17,12 +17,12 @@
 #ifdef __x86_64__
 #include <ucontext.h>
 
-// A fault between rvt_copy_quick and its end goes on at rvt_copy_quick_fault: it has no frame.
+// A fault between rvt_copy_quick and rvt_copy_quick_fault goes on at that: it has no frame.
 asm(R"(
     .pushsection .text
     .p2align 5
-    .globl rvt_copy_quick, rvt_copy_quick_end, rvt_copy_quick_fault
-    .hidden rvt_copy_quick, rvt_copy_quick_end, rvt_copy_quick_fault
+    .globl rvt_copy_quick, rvt_copy_quick_fault
+    .hidden rvt_copy_quick, rvt_copy_quick_fault
     .type rvt_copy_quick, @function
 rvt_copy_quick:
     .cfi_startproc
@@ -72,11 +72,13 @@ rvt_copy_quick:
     movups %xmm3, 48(%r9)
     xorl %eax, %eax
     ret
+    # One store for a word of 8, 4 or 2 bytes, which the target may look at and set back meanwhile.
 3:  cmpl $8, %edx
     jb 4f
     movq (%rsi), %rax
     movq -8(%rsi,%rdx), %rcx
     movq %rax, (%rdi)
+    je 7f
     movq %rcx, -8(%rdi,%rdx)
     xorl %eax, %eax
     ret
@@ -85,23 +87,25 @@ rvt_copy_quick:
     movl (%rsi), %eax
     movl -4(%rsi,%rdx), %ecx
     movl %eax, (%rdi)
+    je 7f
     movl %ecx, -4(%rdi,%rdx)
     xorl %eax, %eax
     ret
-5:  testl %edx, %edx
-    je 6f
-    # The first, the middle one and the last.
-    movl %edx, %r8d
-    shrl $1, %r8d
-    movzbl (%rsi), %eax
-    movzbl (%rsi,%r8), %ecx
-    movzbl -1(%rsi,%rdx), %r9d
-    movb %al, (%rdi)
-    movb %cl, (%rdi,%r8)
-    movb %r9b, -1(%rdi,%rdx)
-6:  xorl %eax, %eax
+5:  cmpl $2, %edx
+    jb 6f
+    movzwl (%rsi), %eax
+    movzwl -2(%rsi,%rdx), %ecx
+    movw %ax, (%rdi)
+    je 7f
+    movw %cx, -2(%rdi,%rdx)
+    xorl %eax, %eax
     ret
-rvt_copy_quick_end:
+6:  testl %edx, %edx
+    je 7f
+    movzbl (%rsi), %eax
+    movb %al, (%rdi)
+7:  xorl %eax, %eax
+    ret
 rvt_copy_quick_fault:
     movl $1, %eax
     ret
@@ -109,8 +113,7 @@ rvt_copy_quick_fault:
     .size rvt_copy_quick, . - rvt_copy_quick
     .popsection
 )");
-extern "C" [[gnu::visibility("hidden")]] const char rvt_copy_quick_end[];
-extern "C" [[gnu::visibility("hidden")]] const char rvt_copy_quick_fault[];
+extern "C" [[gnu::visibility("hidden")]] void rvt_copy_quick_fault();
 #else
 int rvt_copy_quick(void*, const void*, std::size_t bytes) noexcept {
     return bytes == 0 ? 0 : 1;  // kMostQuick is 0
@@ -193,9 +196,9 @@ bool leave_quick_copy([[maybe_unused]] const siginfo_t& what,
 #ifdef __x86_64__
     greg_t& at = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP];
     const auto begin = reinterpret_cast<greg_t>(&rvt_copy_quick);
-    const auto end = reinterpret_cast<greg_t>(rvt_copy_quick_end);
+    const auto end = reinterpret_cast<greg_t>(&rvt_copy_quick_fault);
     if (what.si_code > 0 && at >= begin && at < end) {
-        at = reinterpret_cast<greg_t>(rvt_copy_quick_fault);
+        at = end;
         return true;
     }
 #endif

@@ -111,6 +111,38 @@ Test(fault_guard, a_copy_beside_guarded_memory_is_of_all_bytes_and_no_more) {
     }
 }
 
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A target that takes a word back as soon as it has come, between any two instructions.
+std::uint64_t watched_word = 0;
+std::uint64_t awaited_word = 0;
+int arrivals = 0;
+bool is_torn = false;
+
+void take_back(int) {
+    arrivals += watched_word == awaited_word ? 1 : 0;
+    is_torn |= watched_word != 0 && watched_word != awaited_word;
+    watched_word = 0;
+}
+
+Test(fault_guard, a_word_is_written_whole_and_once) {
+    constexpr unsigned long long kTrap = 1u << 8;
+    struct sigaction action {};
+    action.sa_handler = take_back;
+    RVT_OK(sigaction(SIGTRAP, &action, nullptr));
+    const std::uint64_t ones = ~std::uint64_t{0};
+    for (const std::size_t bytes : {std::size_t{8}, std::size_t{4}, std::size_t{2}}) {
+        awaited_word = 0;
+        std::memcpy(&awaited_word, &ones, bytes);
+        arrivals = 0;
+        __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() | kTrap);
+        const bool is_done = copy_beside_guarded(&watched_word, &ones, bytes, &watched_word);
+        __builtin_ia32_writeeflags_u64(__builtin_ia32_readeflags_u64() & ~kTrap);
+        RVT_ASSERT(is_done && !is_torn);
+        RVT_EQ(arrivals, 1);
+    }
+}
+#endif
+
 Test(fault_guard, a_copy_beside_guarded_memory_fails_where_a_byte_is_not_there) {
     const Pages pages;
     munmap(pages.middle(), kPage);
