@@ -117,8 +117,8 @@ std::uint64_t memory_room(const std::string& groups, const std::string& root) {
             least = std::min(least, least_room(root, path, kVersion2));
         }
     }
-    const std::uint64_t promises = least == kUnlimitedMemory ? 0 : promised_memory();
-    return least > promises ? least - promises : 0;
+    // Whoever cannot do with less than what is left, such as a new connection, has half of it.
+    return least == kUnlimitedMemory ? least : least - std::min(promised_memory(), least / 2);
 }
 
 std::uint64_t memory_room() noexcept {

@@ -14,7 +14,7 @@ namespace rvt::util {
 inline constexpr std::uint64_t kUnlimitedMemory = ~std::uint64_t{0};
 
 /// Bytes that may still be allocated; kUnlimitedMemory where there is no limit, or none is visible.
-/// What is promised (MemoryPromise) is not among them.
+/// What is promised (MemoryPromise) is not among them, up to half of what there is.
 ///
 /// Cost: some ten system calls.
 std::uint64_t memory_room() noexcept;
@@ -24,7 +24,8 @@ std::uint64_t memory_room() noexcept;
 std::uint64_t memory_room(const std::string& groups, const std::string& root);
 
 /// Memory for which there was room, and whose pages are taken later, as they are used: until then
-/// it is no room any more for others of this process. Those of other processes do not know of it.
+/// it is no room any more for others of this process, who have half of the room all the same. Those
+/// of other processes do not know of it.
 ///
 /// Threads: one at a time for each promise.
 class MemoryPromise {
