@@ -240,6 +240,7 @@ class RdFlows final : private MadSink, private CmWire {
         std::uint64_t life_signs = 0;     // of an open flow, at that time
         std::uint64_t moved = 0;          // to and fro, as of the last look for silent peers
         bool was_idle = false;            // as of that look
+        bool had_moment = false;          // after a stop of this process, for its deadline
         std::uint32_t psn = 0;            // with which the peer begins
         std::uint32_t payload_bytes = 0;  // of the largest packet, as the peer is told
         IbPort own_port{};                // of the NIC that carries it
@@ -258,6 +259,7 @@ class RdFlows final : private MadSink, private CmWire {
         bool is_ours;  // wanted here; else the peer has been turned away, and asks again
         std::uint64_t until_us;
         std::uint64_t from_us = 0;  // ours, while the peer has no room: when to ask again
+        bool had_moment = false;    // as of a link
     };
     struct News {
         RdFlow* flow;

@@ -576,6 +576,7 @@ void RdFlows::on_rejected_locked(Link& link, const CmEvent& event) {
 
 void RdFlows::set_deadline_locked(Link& link, std::uint64_t due_us) {
     link.deadline_us = due_us;
+    link.had_moment = false;
     deadline_us_ = std::min({deadline_us_, due_us, device_.now_us() + kDeadlineLookUs});
 }
 
@@ -607,11 +608,6 @@ void RdFlows::opened_locked(Link& link) {
         link.state = State::kOpen;
         link.is_wanted = link.is_refused = false;
         tell(*link.flow, false);
-        // Nobody may be waited for any more: then there is nothing to look at.
-        const bool has_others = std::any_of(links_.begin(), links_.end(), [](const auto& each) {
-            return has_deadline(each.second);
-        });
-        deadline_us_ = has_others ? deadline_us_ : kNever;
     }
 }
 

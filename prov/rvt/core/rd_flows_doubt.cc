@@ -90,20 +90,26 @@ void RdFlows::path_narrowed(const Address& host) noexcept {
 }
 
 /// Nobody has looked when that was due: this process was stopped, and the peers maybe with it. All
-/// deadlines move by so much, and each who is waited for has a moment to speak.
+/// deadlines move by so much, and each who is waited for has a moment to speak. That is once: who
+/// runs for moments alone gives up at some time, too.
 void RdFlows::heed_stop_locked(std::uint64_t now_us) {
     if (planned_us_ == kNever || now_us < planned_us_ + kLongestDelayUs) {
         return;
     }
     const std::uint64_t stopped_us = now_us - std::exchange(planned_us_, kNever);
-    const auto later = [&](std::uint64_t due_us) {
-        return std::max(due_us + stopped_us, now_us + kDeadlineLookUs);
+    const auto put_off = [&](std::uint64_t& due_us, bool& had_moment) {
+        due_us += stopped_us;
+        if (!std::exchange(had_moment, true)) {
+            due_us = std::max(due_us, now_us + kDeadlineLookUs);
+        }
     };
     for (auto& [id, link] : links_) {
-        link.deadline_us = later(link.deadline_us);
+        put_off(link.deadline_us, link.had_moment);
     }
     for (Waiting& one : for_room_) {
-        one.until_us = one.is_ours ? later(one.until_us) : one.until_us;
+        if (one.is_ours) {
+            put_off(one.until_us, one.had_moment);
+        }
     }
     deadline_us_ = now_us;  // to look at them anew
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -108,14 +109,16 @@ void Handshake::on_ready([[maybe_unused]] std::uint32_t events) {
 
 void Handshake::on_timer() {
     const Clock::duration stopped = stopped_for();
-    if (stopped == Clock::duration{} && Clock::now() >= deadline_) {
+    stopped_ += stopped;
+    deadline_ += stopped;
+    // Once, so that who runs for moments alone gives up at some time, too.
+    if (stopped != Clock::duration{} && !std::exchange(had_moment_, true)) {
+        deadline_ = std::max(deadline_, Clock::now() + kLookEvery);
+    }
+    if (Clock::now() >= deadline_) {
         state_ = refuse(ETIMEDOUT);
         owner_.finished(*this);  // *this is gone
         return;
-    }
-    if (stopped != Clock::duration{}) {
-        stopped_ += stopped;
-        deadline_ = std::max(deadline_ + stopped, Clock::now() + kLookEvery);
     }
     set_next_look();
 }

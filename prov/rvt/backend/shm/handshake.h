@@ -117,6 +117,7 @@ class Handshake final : public util::ControlThread::Handler {
     std::unique_ptr<Peering> peering_;
     Clock::time_point deadline_;
     Clock::duration stopped_{};  // up to the last look
+    bool had_moment_ = false;    // after a stop
     State state_ = State::kAwaitHello;
     bool was_refused_by_peer_ = false;
     util::Status status_;

@@ -290,6 +290,33 @@ Test(rd_flows, a_peer_that_is_silent_before_a_stop_and_after_it_is_given_up) {
     RVT_EQ(net.a.failure, ETIMEDOUT);
 }
 
+Test(rd_flows, a_peer_is_not_given_up_because_of_a_stop_just_before_it_would_be) {
+    constexpr std::uint64_t kTimeoutUs = 5 * kSecondUs;  // of FlowTalker
+    fake::Wire wire;
+    FlowTalker a(wire, 1, 11);
+    const std::uint64_t due_us = now_us + kTimeoutUs;
+    a.flows->connect(host_address(2));
+    for (; now_us < due_us - kSecondUs / 10; now_us += 1000) {
+        a.poll();
+    }
+    now_us += 60 * kSecondUs;
+    a.poll();
+    RVT_EQ(a.failure, 0);
+    FlowTalker b(wire, 2, 12);
+    expect_one_flow(a, b);
+}
+
+Test(rd_flows, who_is_run_for_moments_alone_gives_a_silent_peer_up_all_the_same) {
+    fake::Wire wire;
+    FlowTalker a(wire, 1, 11);
+    a.flows->connect(host_address(2));
+    for (int i = 0; i < 200 && a.failure == 0; ++i) {
+        a.poll();
+        now_us += kSecondUs * 11 / 10;
+    }
+    RVT_EQ(a.failure, ETIMEDOUT);
+}
+
 Test(rd_flows, a_peer_that_says_that_requests_cross_has_time_to_ask) {
     constexpr std::uint64_t kRefusedUs = 3 * kSecondUs;  // of FlowTalker
     fake::Wire wire;
