@@ -185,6 +185,7 @@ void RdEngine<Lock, Host>::copy_range(Peer& peer, RdTxOp& op, RdTxOp::Range rang
             op.status = WcStatus::kRemAccessErr;
         } else if (!copied.is_ok()) {
             op.is_direct = false;
+            peer.has_refused_share |= copied != Status(EFAULT);
             break;
         }
     }
@@ -220,7 +221,6 @@ void RdEngine<Lock, Host>::end_shared(Peer& peer, RdTxOp& op) noexcept {
         finish_shared(peer, op);
         return;
     }
-    peer.has_refused_share = true;
     leave_direct(op);
     op.state = RdTxOp::State::kStreaming;
     op.is_in_line = false;
