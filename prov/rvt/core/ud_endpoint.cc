@@ -19,14 +19,6 @@ constexpr std::uint64_t kFlushUs = 1'000'000;
 // What a datagram is read from and written to is the application's, registered or not: this region
 // is for nobody but this pair, which answers no request of a peer for memory.
 
-std::uint64_t total_bytes(const iovec* iov, std::size_t count) noexcept {
-    std::uint64_t total = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        total += iov[i].iov_len;
-    }
-    return total;
-}
-
 void count(Counter* counter, WcStatus status) noexcept {
     if (counter == nullptr) {
         return;
@@ -36,6 +28,20 @@ void count(Counter* counter, WcStatus status) noexcept {
     } else {
         counter->add_error(1);
     }
+}
+
+/// Completions name the buffers of a receive by it.
+void* name_of_first(const RdRecv& request) noexcept {
+    void* const first = request.iov_count != 0 ? request.iov[0].iov_base : nullptr;
+    return request.use == nullptr ? first : request.use->name_of(first);
+}
+
+/// Has so many bytes taken to the device that they are for, and lets go of it.
+/// Returns: how the receive ends.
+[[gnu::noinline]] WcStatus end_use(BufferUse& use, WcStatus status, std::uint64_t bytes) noexcept {
+    const bool is_lost = !use.filled(0, bytes).is_ok();
+    use.release();
+    return is_lost ? WcStatus::kGeneralErr : status;
 }
 
 }  // namespace
@@ -210,11 +216,7 @@ void UdEndpoint::bind(const RdCompletion& completion, AddressVector* av) noexcep
 // ---- sending ----
 
 Status UdEndpoint::send_locked(const RdSend& request) noexcept {
-    const std::uint64_t bytes = total_bytes(request.iov, request.iov_count);
-    const bool is_inject = has(request.flags, RdFlags::kInject);
-    // relaxed: a number of its own; the interface may change at any time.
-    if (bytes > most_bytes_.load(std::memory_order_relaxed) ||
-        (is_inject && bytes > kUdInjectBytes)) {
+    if (is_too_long(request)) {
         return EMSGSIZE;
     }
     const Peer* const peer = find_peer_locked(request.dest);
@@ -242,6 +244,7 @@ RVT_ALWAYS_INLINE Status UdEndpoint::post_locked(const RdSend& request, const Pe
     }
     const bool has_data = has(request.flags, RdFlags::kData);
     tx_[tx_tail_ & (tx_.size() - 1)] = {.context = request.context,
+                                        .use = request.use,
                                         .completes = has(request.flags, RdFlags::kCompletion),
                                         .is_to_group = is_group(request.dest)};
     const Status posted =
@@ -340,6 +343,9 @@ void UdEndpoint::finish_send_locked(const Wc& wc) noexcept {
 }
 
 void UdEndpoint::report_send_locked(const TxRecord& record, WcStatus status) noexcept {
+    if (record.use != nullptr) [[unlikely]] {
+        record.use->release();
+    }
     count(completion_.send, status);
     if (completion_.tx_cq == nullptr || (!record.completes && status == WcStatus::kSuccess)) {
         return;
@@ -376,7 +382,8 @@ Status UdEndpoint::recv_locked(const RdRecv& request) noexcept {
     RxRecord& record = rx_[i];
     const std::uint32_t next = record.next;
     record = {.context = request.context,
-              .buffer = request.iov_count != 0 ? request.iov[0].iov_base : nullptr,
+              .buffer = name_of_first(request),
+              .use = request.use,
               .room = max_bytes_ - left,
               .next = next,
               .completes = has(request.flags, RdFlags::kCompletion),
@@ -399,14 +406,14 @@ Status UdEndpoint::post_staged_recv_locked(const RdRecv& request, std::uint32_t 
     if (!posted.is_ok()) {
         return posted.error() == ENOMEM ? Status(EAGAIN) : posted;
     }
-    free_rx_ =
-        std::exchange(rx_[i], {.context = request.context,
-                               .buffer = request.iov_count != 0 ? request.iov[0].iov_base : nullptr,
-                               .room = total_bytes(request.iov, request.iov_count),
-                               .next = kNone,
-                               .completes = has(request.flags, RdFlags::kCompletion),
-                               .is_posted = true})
-            .next;
+    free_rx_ = std::exchange(rx_[i], {.context = request.context,
+                                      .buffer = name_of_first(request),
+                                      .use = request.use,
+                                      .room = util::iov_length(request.iov, request.iov_count),
+                                      .next = kNone,
+                                      .completes = has(request.flags, RdFlags::kCompletion),
+                                      .is_posted = true})
+                   .next;
     return kOk;
 }
 
@@ -438,8 +445,11 @@ void UdEndpoint::report_recv_locked(const RxRecord& record,
                                     const Wc& wc) noexcept {
     const bool has_message = wc.status == WcStatus::kSuccess;
     const std::uint64_t bytes = has_message ? wc.byte_len - kGrhBytes : 0;
-    const bool is_cut = bytes > record.room;
-    const WcStatus status = is_cut ? WcStatus::kTruncated : wc.status;
+    const std::uint64_t len = std::min(bytes, record.room);
+    WcStatus status = bytes > len ? WcStatus::kTruncated : wc.status;
+    if (record.use != nullptr) [[unlikely]] {
+        status = end_use(*record.use, status, len);
+    }
     const bool has_data = has_any(wc.flags, WcFlags::kWithImm);
     count(completion_.recv, status);
     if (completion_.rx_cq == nullptr || (!record.completes && status == WcStatus::kSuccess)) {
@@ -449,15 +459,16 @@ void UdEndpoint::report_recv_locked(const RxRecord& record,
     const bool is_to_group =
         has_sources_ && has_message && !groups_.empty() && is_multicast(grh_dest(grh));
     completion_.rx_cq->emplace([&](Cqe& cqe) {
-        cqe = {.op_context = record.context,
-               .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0) |
-                        (is_to_group ? kWcMulticast : 0),
-               .len = is_cut ? record.room : bytes,
-               .buf = record.buffer,
-               .data = has_data ? wc.imm : 0,
-               .source = has_sources_ && has_message ? source_of(grh, wc) : kSourceNotAvailable,
-               .status = status,
-               .extra = static_cast<std::uint32_t>(is_cut ? bytes - record.room : 0)};
+        cqe = {
+            .op_context = record.context,
+            .flags = kWcMsg | kWcRecv | (has_data ? kWcRemoteCqData : 0) |
+                     (is_to_group ? kWcMulticast : 0),
+            .len = len,
+            .buf = record.buffer,
+            .data = has_data ? wc.imm : 0,
+            .source = has_sources_ && has_message ? source_of(grh, wc) : kSourceNotAvailable,
+            .status = status,
+            .extra = static_cast<std::uint32_t>(status == WcStatus::kTruncated ? bytes - len : 0)};
     });
 }
 

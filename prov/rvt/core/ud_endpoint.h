@@ -21,6 +21,7 @@
 #include "core/counter.h"
 #include "core/cq.h"
 #include "core/device.h"
+#include "core/device_memory.h"
 #include "core/mad.h"
 #include "core/mr.h"
 #include "core/owned.h"
@@ -31,6 +32,7 @@
 #include "core/ud_staging.h"
 #include "core/verbs_cq.h"
 #include "util/cpu.h"
+#include "util/iov_cursor.h"
 #include "util/sock_addr.h"
 
 namespace rvt::core {
@@ -151,13 +153,21 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
 
     /// Of the flags kCompletion, kInject and kData are looked at; of data 32 bits. On a shared
     /// device the first ones to a peer wait for its answer; without one they complete with
-    /// kRetryExcErr, or kPeerUnreachable when nobody has the service or the UDP port there.
+    /// kRetryExcErr, or kPeerUnreachable when nobody has the service or the UDP port there. Uses
+    /// that are left when the endpoint is closed are their owner's again.
     /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE, also of what the
     ///          interface takes no more; ENODEV when the NIC is gone, whose requests then complete
     ///          with kWrFlushErr; errors of create_ah(), where there is no way to the peer now.
     Status send_locked(const RdSend& request) noexcept;
-    /// Of the flags kCompletion is looked at. Returns: EAGAIN when no more can be posted; ENODEV as
-    /// above.
+    /// Whether that would be EMSGSIZE.
+    [[nodiscard]] bool is_too_long(const RdSend& request) const noexcept {
+        const std::size_t bytes = util::iov_length(request.iov, request.iov_count);
+        // relaxed: a number of its own; the interface may change at any time.
+        return bytes > most_bytes_.load(std::memory_order_relaxed) ||
+               (has(request.flags, RdFlags::kInject) && bytes > kUdInjectBytes);
+    }
+    /// Of the flags kCompletion is looked at; uses are as in send_locked(). Returns: EAGAIN when no
+    /// more can be posted; ENODEV as above.
     Status recv_locked(const RdRecv& request) noexcept;
     /// Takes a posted receive of that context back; its completion is kCanceled.
     /// Returns: ENOENT.
@@ -203,12 +213,14 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
 
     struct TxRecord {
         void* context;
+        BufferUse* use;  // nullptr: the buffers are the CPU's
         bool completes;
         bool is_to_group;
     };
     struct RxRecord {
         void* context;
-        void* buffer;
+        void* buffer;        // the first one, as the application calls it
+        BufferUse* use;      // nullptr: the buffers are the CPU's
         std::uint64_t room;  // bytes in the application's buffers
         std::uint32_t next;  // while it is free
         bool completes;

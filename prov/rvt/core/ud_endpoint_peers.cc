@@ -46,6 +46,7 @@ void UdEndpoint::forget_locked(std::uint64_t index, const util::SockAddr& addres
 
 void UdEndpoint::fail_kept_locked(const UdKept& kept, WcStatus status) noexcept {
     report_send_locked({.context = kept.request.context,
+                        .use = kept.request.use,
                         .completes = has(kept.request.flags, RdFlags::kCompletion),
                         .is_to_group = false},  // those of groups do not wait
                        status);

@@ -4,49 +4,17 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/counted_use.h"
 #include "core/device_memory.h"
 #include "core/mock_roce_nic.h"
 #include "core/nic_pages.h"
 #include "core/segments.h"
 
 namespace rvt::test {
-
-/// Of an operation's buffer in memory that only this process reaches, or with a place the NIC, too.
-struct CountedUse final : core::BufferUse {
-    util::Status filled(std::uint64_t begin, std::uint64_t end) noexcept override {
-        fills += begin < end ? 1 : 0;
-        return util::kOk;
-    }
-    void part_done() noexcept override {}
-    void release() noexcept override { ++releases; }
-    util::Status refresh(std::uint64_t /*end*/) noexcept override {
-        ++refreshes;
-        return util::kOk;
-    }
-    void arrived(std::uint64_t end) noexcept override { arrived_end = end; }
-    [[nodiscard]] const Source* source() const noexcept override { return nullptr; }
-    util::Result<core::DevicePlace> device_place(std::uint32_t /*kind*/,
-                                                 const void* /*here*/) const noexcept override {
-        return EOPNOTSUPP;
-    }
-    [[nodiscard]] const NicPlace* nic_place() const noexcept override {
-        return place ? &*place : nullptr;
-    }
-    /// Whether the processor has had no part in it.
-    [[nodiscard]] bool is_untouched() const {
-        return refreshes == 0 && arrived_end == 0 && fills == 0;
-    }
-    std::optional<NicPlace> place;
-    int refreshes = 0;
-    std::uint64_t arrived_end = 0;
-    int fills = 0;
-    int releases = 0;
-};
 
 /// A region that has a dma-buf. The mock for NICs, which knows it by its address, is in this
 /// process.

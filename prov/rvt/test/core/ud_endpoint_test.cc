@@ -5,6 +5,7 @@
 
 #include "conform/fixture.h"
 #include "core/addresses.h"
+#include "core/counted_use.h"
 #include "core/path_probe.h"
 #include "core/ud_endpoint.h"
 #include "protocol/headers.h"
@@ -12,6 +13,7 @@
 using namespace rvt;
 using namespace rvt::conform;
 using namespace rvt::protocol;
+using rvt::test::CountedUse;
 
 namespace {
 
@@ -55,17 +57,19 @@ struct End {
         peer = av.insert(to_sock_addr(other.address())).value();
     }
 
-    Status recv(std::uintptr_t context, std::size_t bytes = 4096) {
+    Status recv(std::uintptr_t context, std::size_t bytes = 4096, BufferUse* use = nullptr) {
         all.iov_len = bytes;
         return endpoint.recv_locked({.iov = &all,
                                      .iov_count = 1,
                                      .context = reinterpret_cast<void*>(context),
-                                     .flags = RdFlags::kCompletion});
+                                     .flags = RdFlags::kCompletion,
+                                     .use = use});
     }
-    Status send(std::size_t bytes, RdFlags flags = RdFlags::kCompletion, std::uint64_t data = 0) {
+    Status send(std::size_t bytes, RdFlags flags = RdFlags::kCompletion, std::uint64_t data = 0,
+                BufferUse* use = nullptr) {
         const iovec one{.iov_base = memory.data(), .iov_len = bytes};
         return endpoint.send_locked(
-            {.iov = &one, .iov_count = 1, .dest = peer, .data = data, .flags = flags});
+            {.iov = &one, .iov_count = 1, .dest = peer, .data = data, .flags = flags, .use = use});
     }
     Cqe next() {
         for (int i = 0; i < 100 && cq->is_empty(); ++i) {
@@ -185,6 +189,62 @@ Test(ud_endpoint, a_datagram_is_as_large_as_the_port_takes_now) {
     port_changed(ends.wire.side(kA), most);
     RVT_OK(ends.a.send(most));
 }
+
+// ---- memory of devices ----
+
+Test(ud_endpoint, memory_is_filled_and_let_go_before_the_completion) {
+    Ends ends;
+    CountedUse read;
+    CountedUse filled;
+    RVT_OK(ends.b.recv(7, 200, &filled));
+    RVT_EQ(filled.releases, 0);
+    RVT_OK(ends.a.send(100, RdFlags::kCompletion, 0, &read));
+    RVT_EQ(ends.b.next().len, 100);
+    RVT_EQ(filled.filled_end, 100);
+    RVT_EQ(filled.releases, 1);
+    ends.a.next();
+    RVT_EQ(read.fills, 0);
+    RVT_EQ(read.releases, 1);
+}
+
+Test(ud_endpoint, of_a_datagram_that_is_cut_what_fits_is_filled) {
+    Ends ends;
+    CountedUse filled;
+    RVT_OK(ends.b.recv(7, 30, &filled));
+    RVT_OK(ends.a.send(100));
+    const Cqe received = ends.b.next();
+    RVT_EQ(received.status, WcStatus::kTruncated);
+    RVT_EQ(received.extra, 70);
+    RVT_EQ(filled.filled_end, 30);
+    RVT_EQ(filled.releases, 1);
+}
+
+Test(ud_endpoint, what_cannot_be_had_to_its_memory_is_an_error) {
+    Ends ends;
+    for (const std::size_t room : {200, 30}) {
+        CountedUse filled;
+        filled.outcome = EIO;
+        RVT_OK(ends.b.recv(7, room, &filled));
+        RVT_OK(ends.a.send(100));
+        const Cqe received = ends.b.next();
+        RVT_EQ(received.status, WcStatus::kGeneralErr);
+        RVT_EQ(received.extra, 0);
+        RVT_EQ(filled.releases, 1);
+    }
+    RVT_EQ(ends.b.receives.errors(), 2);
+}
+
+Test(ud_endpoint, a_receive_that_is_taken_back_fills_nothing_and_lets_go) {
+    Ends ends;
+    CountedUse filled;
+    RVT_OK(ends.b.recv(7, 200, &filled));
+    RVT_OK(ends.b.endpoint.cancel_locked(reinterpret_cast<void*>(7)));
+    RVT_EQ(ends.b.next().status, WcStatus::kCanceled);
+    RVT_EQ(filled.fills, 0);
+    RVT_EQ(filled.releases, 1);
+}
+
+// ---- queues ----
 
 Test(ud_endpoint, full_queues_are_eagain_until_there_is_room) {
     Ends ends;

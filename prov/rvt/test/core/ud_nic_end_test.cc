@@ -10,12 +10,17 @@
 #include "backend/verbs/nic.h"
 #include "common/check.h"
 #include "core/addresses.h"
+#include "core/counted_use.h"
 #include "core/cq.h"
 #include "core/ud_endpoint.h"
+#include "core/ud_nic_host.h"
 #include "core/ud_resolver.h"
 
 using namespace rvt;
 using namespace rvt::core;
+using rvt::test::CountedUse;
+using rvt::test::NicHost;
+using rvt::test::NicServices;
 
 namespace {
 
@@ -23,20 +28,6 @@ constexpr util::SockAddr kOwn{.family = AF_INET, .port = 4242, .ip = {10, 1, 2, 
 constexpr util::SockAddr kPeer{.family = AF_INET, .port = 7, .ip = {10, 1, 2, 9}};
 constexpr UdPair kPair{.qpn = 0x99, .qkey = kUdEndpointQkey};
 constexpr unsigned kReceives = 3;
-
-/// Remembers who asks.
-class Services final : public UdServices {
-  public:
-    Status open_service(std::uint16_t, const UdPair&, SidrUser& opened) override {
-        user = &opened;
-        return kOk;
-    }
-    void close_service(std::uint16_t) noexcept override { user = nullptr; }
-    Status ask(const Address&, std::uint16_t) override { return kOk; }
-
-    SidrUser* user = nullptr;
-    int watched_fd = -1;  // of the device's sleepers
-};
 
 /// Counts how often a number's pair is gone.
 class Numbers final : public UdResolverOwner {
@@ -47,30 +38,6 @@ class Numbers final : public UdResolverOwner {
     void wake() noexcept override {}
 
     unsigned unlearned = 0;
-};
-
-class TestHost final : public UdHost, public UdSharing {
-  public:
-    TestHost(Device& device, Services& services) : device_(device), services_(services) {}
-    Device& device() noexcept override { return device_; }
-    util::SockAddr address() const noexcept override { return kOwn; }
-    UdSharing* sharing() noexcept override { return this; }
-    void leave_to_host() noexcept override {}
-    Status start() override { return kOk; }
-    void stop() noexcept override {}
-    UdServices& services() noexcept override { return services_; }
-    void poll() noexcept override {}
-    Status arm() noexcept override { return kOk; }
-    int wake_fd() const noexcept override { return -1; }
-    Status watch(int fd) noexcept override {
-        services_.watched_fd = fd;
-        return kOk;
-    }
-    void expect_traffic() noexcept override {}
-
-  private:
-    Device& device_;
-    Services& services_;
 };
 
 struct World {
@@ -87,20 +54,21 @@ struct World {
         endpoint = std::make_unique<UdEndpoint>(UdAttr{.tx_size = 8, .rx_size = 8});
         endpoint->bind({.tx_cq = cq.get(), .rx_cq = cq.get(), .send = nullptr, .recv = nullptr},
                        &av);
-        RVT_OK(endpoint->open(std::make_unique<TestHost>(nic->device(), services)));
+        RVT_OK(endpoint->open(std::make_unique<NicHost>(nic->device(), services, kOwn)));
         peer = av.insert(kPeer).value();
         for (unsigned i = 0; i < kReceives; ++i) {
             RVT_OK(receive());
         }
     }
-    Status send() {
+    Status send(BufferUse* use = nullptr) {
         const iovec one{.iov_base = memory.data(), .iov_len = memory.size()};
         return endpoint->send_locked(
-            {.iov = &one, .iov_count = 1, .dest = peer, .flags = RdFlags::kCompletion});
+            {.iov = &one, .iov_count = 1, .dest = peer, .flags = RdFlags::kCompletion, .use = use});
     }
-    Status receive() {
+    Status receive(BufferUse* use = nullptr) {
         const iovec one{.iov_base = memory.data(), .iov_len = memory.size()};
-        return endpoint->recv_locked({.iov = &one, .iov_count = 1, .flags = RdFlags::kCompletion});
+        return endpoint->recv_locked(
+            {.iov = &one, .iov_count = 1, .flags = RdFlags::kCompletion, .use = use});
     }
     /// Flushed ones that have come.
     unsigned flushed() {
@@ -126,7 +94,7 @@ struct World {
     verbs::MockNic mock;
     Registry registry;
     std::shared_ptr<verbs::Nic> nic;
-    Services services;
+    NicServices services;
     std::unique_ptr<Cq> cq = Cq::create(64).take();
     AddressVector av;
     std::array<std::byte, 200> memory{};
@@ -154,6 +122,38 @@ Test(ud_nic_end, what_it_sends_ends_too) {
     on.mock.is_gone = true;
     on.nic->device().begin_removal();
     RVT_EQ(on.flushed(), 1 + kReceives);
+}
+
+Test(ud_nic_end, what_a_nic_brings_is_taken_to_the_device_that_waits_for_it) {
+    World on;
+    CountedUse use;
+    RVT_OK(on.receive(&use));
+    for (const auto& [wr_id, list] : on.mock.receives) {
+        RVT_EQ(use.releases, 0);
+        ibv_wc wc{};
+        wc.wr_id = wr_id;
+        wc.opcode = IBV_WC_RECV;
+        wc.byte_len = kGrhBytes + 64;
+        wc.qp_num = on.mock.last_pair->qp_num;
+        on.mock.completions.push_back(wc);
+        on.endpoint->poll_locked();
+    }
+    RVT_EQ(use.filled_end, 64);
+    RVT_EQ(use.releases, 1);
+}
+
+Test(ud_nic_end, memory_of_devices_is_let_go_of_what_ends) {
+    World on;
+    CountedUse waiting;
+    CountedUse posted;
+    RVT_OK(on.send(&waiting));
+    RVT_OK(on.receive(&posted));
+    on.mock.is_gone = true;
+    on.nic->device().begin_removal();
+    RVT_EQ(on.flushed(), 2 + kReceives);
+    RVT_EQ(waiting.releases, 1);
+    RVT_EQ(posted.releases, 1);
+    RVT_EQ(posted.fills, 0);
 }
 
 Test(ud_nic_end, what_a_nic_flushes_is_reported_once) {
@@ -204,7 +204,7 @@ Test(ud_nic_failures, memory_that_may_not_be_pinned_is_its_error) {
     UdEndpoint further(UdAttr{.tx_size = 8, .rx_size = 8});
     further.bind({.tx_cq = on.cq.get(), .rx_cq = on.cq.get(), .send = nullptr, .recv = nullptr},
                  &on.av);
-    RVT_EQ(further.open(std::make_unique<TestHost>(on.nic->device(), on.services)), ENOMEM);
+    RVT_EQ(further.open(std::make_unique<NicHost>(on.nic->device(), on.services, kOwn)), ENOMEM);
     for (const verbs::MockNic::Region& region : on.mock.regions) {
         RVT_EQ(region.access & IBV_ACCESS_ON_DEMAND, 0);
     }
@@ -234,11 +234,13 @@ Test(ud_nic_failures, a_group_that_cannot_be_joined_is_its_error_and_can_be_join
 
 Test(ud_nic_failures, a_peer_without_an_address_handle_cannot_be_reached_until_there_is_one) {
     World on;
-    RVT_OK(on.send());
+    CountedUse use;
+    RVT_OK(on.send(&use));
     on.mock.failing = "create_ah";
     on.services.user->resolved(to_address(kPeer), kPair);
     on.endpoint->poll_locked();
     RVT_EQ(on.cq->front()->status, WcStatus::kPeerUnreachable);
+    RVT_EQ(use.releases, 1);
     on.cq->pop();
     RVT_ASSERT(on.mock.sends.empty());
     RVT_EQ(on.send(), on.mock.error);
@@ -249,7 +251,7 @@ Test(ud_nic_failures, a_peer_without_an_address_handle_cannot_be_reached_until_t
 
 Test(ud_nic_failures, a_number_that_asks_again_for_its_pair_is_told_once_that_it_is_gone) {
     World on;
-    Services services;
+    NicServices services;
     Numbers owner;
     UdResolver resolver(on.nic->device(), services, 1, 8, owner);
     RVT_OK(resolver.open(kPair));
