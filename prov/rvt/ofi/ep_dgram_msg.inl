@@ -83,9 +83,9 @@ ssize_t ep_dgram_sendv(fid_ep* self, const iovec* iov, void** /*desc*/, std::siz
         {.iov = iov, .iov_count = count, .dest = dest, .context = context, .flags = ep.send_flags});
 }
 
-template <class Lock>
-ssize_t ep_dgram_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
-    EpDgram& ep = EpDgram::from(self);
+/// What a call with flags asks for. Returns: 0, -FI_EBADFLAGS, -FI_EINVAL.
+RVT_ALWAYS_INLINE int to_dgram_send(const EpDgram& ep, const fi_msg* msg, std::uint64_t flags,
+                                    core::RdSend& request) noexcept {
     if ((flags & ~kDgramSendFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
@@ -95,12 +95,21 @@ ssize_t ep_dgram_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) n
     if ((flags & FI_MULTICAST) != 0 && !core::UdEndpoint::is_group(msg->addr)) [[unlikely]] {
         return -FI_EINVAL;
     }
-    return dgram_send<Lock>(ep, {.iov = msg->msg_iov,
-                                 .iov_count = msg->iov_count,
-                                 .dest = msg->addr,
-                                 .data = msg->data,
-                                 .context = msg->context,
-                                 .flags = ep.send_base | to_send_flags(flags)});
+    request = {.iov = msg->msg_iov,
+               .iov_count = msg->iov_count,
+               .dest = msg->addr,
+               .data = msg->data,
+               .context = msg->context,
+               .flags = ep.send_base | to_send_flags(flags)};
+    return 0;
+}
+
+template <class Lock>
+ssize_t ep_dgram_sendmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
+    EpDgram& ep = EpDgram::from(self);
+    core::RdSend request;
+    const int refused = to_dgram_send(ep, msg, flags, request);
+    return refused == 0 ? dgram_send<Lock>(ep, request) : refused;
 }
 
 template <class Lock>
@@ -121,19 +130,28 @@ ssize_t ep_dgram_recv(fid_ep* self, void* buffer, std::size_t length, void* desc
     return ep_dgram_recvv<Lock>(self, &one, &desc, 1, source, context);
 }
 
-template <class Lock>
-ssize_t ep_dgram_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
-    EpDgram& ep = EpDgram::from(self);
+/// As to_dgram_send().
+RVT_ALWAYS_INLINE int to_dgram_recv(const EpDgram& ep, const fi_msg* msg, std::uint64_t flags,
+                                    core::RdRecv& request) noexcept {
     if ((flags & ~kDgramRecvFlags) != 0) [[unlikely]] {
         return -FI_EBADFLAGS;
     }
     if (msg == nullptr || is_bad_iov(msg->msg_iov, msg->iov_count)) [[unlikely]] {
         return -FI_EINVAL;
     }
-    return dgram_recv<Lock>(ep, {.iov = msg->msg_iov,
-                                 .iov_count = msg->iov_count,
-                                 .context = msg->context,
-                                 .flags = ep.recv_base | to_recv_flags(flags)});
+    request = {.iov = msg->msg_iov,
+               .iov_count = msg->iov_count,
+               .context = msg->context,
+               .flags = ep.recv_base | to_recv_flags(flags)};
+    return 0;
+}
+
+template <class Lock>
+ssize_t ep_dgram_recvmsg(fid_ep* self, const fi_msg* msg, std::uint64_t flags) noexcept {
+    EpDgram& ep = EpDgram::from(self);
+    core::RdRecv request;
+    const int refused = to_dgram_recv(ep, msg, flags, request);
+    return refused == 0 ? dgram_recv<Lock>(ep, request) : refused;
 }
 
 template <class Lock>
