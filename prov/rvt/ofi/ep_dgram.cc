@@ -13,6 +13,7 @@
 #include "ofi/cntr.h"
 #include "ofi/cq.h"
 #include "ofi/ep_bind.h"
+#include "ofi/ep_dgram_device.inl"
 #include "ofi/ep_dgram_msg.inl"
 #include "ofi/ep_tables.h"
 #include "ofi/eq.h"
@@ -37,6 +38,8 @@ constexpr unsigned kControlRounds = 16;
 // In the order of LockPolicy.
 constinit std::array<fi_ops_msg, kLockPolicies> msg_ops = {ep_dgram_msg_ops<util::OwnerLock>(),
                                                            ep_dgram_msg_ops<util::SpinLock>()};
+constinit std::array<fi_ops_msg, kLockPolicies> device_msg_ops = {
+    ep_dgram_device_ops<util::OwnerLock>(), ep_dgram_device_ops<util::SpinLock>()};
 
 std::array<Cq*, 2> queues_of(const EpDgram& ep) noexcept {
     return {ep.tx_cq, ep.rx_cq};
@@ -196,6 +199,13 @@ util::Status watch_port(EpDgram& ep) {
                    .told = {{{ep.eq, &ep.handle.fid}, {domain.eq, &domain.handle.fid}}}});
 }
 
+void choose_table(EpDgram& ep) noexcept {
+    auto& tables = (ep.caps & FI_HMEM) != 0 ? device_msg_ops : msg_ops;
+    ep.handle.msg = (ep.caps & FI_MSG) != 0
+                        ? &tables[static_cast<std::size_t>(ep.domain->lock.policy())]
+                        : &absent_tables.msg;
+}
+
 int enable(EpDgram& ep) {
     if (ep.is_enabled) {
         return -FI_EOPBADSTATE;
@@ -212,9 +222,7 @@ int enable(EpDgram& ep) {
         return to_fi(enabled);
     }
     ep.prepare_flags();
-    ep.handle.msg = (ep.caps & FI_MSG) != 0
-                        ? &msg_ops[static_cast<std::size_t>(ep.domain->lock.policy())]
-                        : &absent_tables.msg;
+    choose_table(ep);
     ep.is_enabled = true;
     RVT_INFO(kEpCtrl, "datagram endpoint enabled at %s",
              ep.endpoint.host()->address().to_string().c_str());
@@ -251,9 +259,12 @@ ssize_t ep_dgram_cancel(fid* self, void* context) noexcept {
     return to_fi(ep.endpoint.cancel_locked(context));
 }
 
-/// What there is to ask for is a size.
+/// What else there is to ask for is a size.
 int ep_dgram_getopt(fid* self, int level, int option, void* value, std::size_t* bytes) noexcept {
     const EpDgram& ep = EpDgram::from(self);
+    if (level == FI_OPT_ENDPOINT && is_hmem_option(option)) {
+        return hmem_getopt(ep.hmem_options, ep.caps, option, value, bytes);
+    }
     std::size_t size = 0;
     switch (level == FI_OPT_ENDPOINT ? option : -1) {
         case FI_OPT_TX_SIZE: size = ep.tx_size; break;
@@ -270,9 +281,12 @@ int ep_dgram_getopt(fid* self, int level, int option, void* value, std::size_t* 
     return 0;
 }
 
-int ep_dgram_setopt(fid* /*self*/, int level, int option, const void* /*value*/,
-                    std::size_t /*bytes*/) noexcept {
-    return refuse_option(level, option);
+int ep_dgram_setopt(fid* self, int level, int option, const void* value,
+                    std::size_t bytes) noexcept {
+    EpDgram& ep = EpDgram::from(self);
+    return level == FI_OPT_ENDPOINT && is_hmem_option(option)
+               ? hmem_setopt(ep.hmem_options, ep.caps, option, value, bytes)
+               : refuse_option(level, option);
 }
 
 // ---- names ----

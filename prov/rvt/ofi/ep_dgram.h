@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // FI_EP_DGRAM endpoints, fi_endpoint(3): a core::UdEndpoint seen through libfabric. The data path
-// is in ep_dgram_msg.inl, the groups of fi_join(3) in mc.cc.
+// is in ep_dgram_msg.inl, that of memory of devices in ep_dgram_device.inl, the groups of
+// fi_join(3) in mc.cc.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,10 @@
 #include "core/ud_endpoint.h"
 #include "ofi/compat.h"
 #include "ofi/device_events.h"
+#include "ofi/device_use.h"
 #include "ofi/domain.h"
 #include "ofi/fid.h"
+#include "ofi/hmem_options.h"
 #include "ofi/msg_nic.h"
 #include "ofi/rd_flags.h"
 #include "util/watched.h"
@@ -88,6 +91,8 @@ struct EpDgram {
     util::SockAddr bind;
     std::mutex name_lock;  // of opening, which gives it its name; order: before the domain's
     Users groups;
+    HmemOptions hmem_options;
+    DeviceUses device_uses;  // outlives what works on them
     DgramUser user;
     core::UdEndpoint endpoint;
     std::unique_ptr<util::Watched<DeviceEvents>> events;  // where an event queue is bound

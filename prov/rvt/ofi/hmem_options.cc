@@ -36,7 +36,8 @@ int require_p2p(const HmemOptions& options) noexcept {
                               "the memory; FI_HMEM_P2P_PREFERRED is offered");
         case HmemReach::kNobody: break;
     }
-    return refuse_p2p(kValue, "the domain has no NIC: all is copied by the CPU");
+    return refuse_p2p(
+        kValue, "all is copied by the CPU; FI_EP_MSG endpoints in the domain of a NIC have it");
 }
 
 /// What an operation may do is settled when its peer is told how to reach us.

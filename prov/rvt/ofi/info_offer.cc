@@ -184,8 +184,8 @@ constexpr int kNicMrMode = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
 void fill_dgram_offer(Offer& offer, const util::SockAddr& source) noexcept {
     const bool claims_remote = reaches_others(source);
     const auto bytes = dgram_hosts().bytes_of(source);
-    offer.info.caps = FI_MSG | FI_MULTICAST | FI_SEND | FI_RECV | FI_SOURCE | FI_LOCAL_COMM |
-                      (claims_remote ? std::uint64_t{FI_REMOTE_COMM} : 0);
+    offer.info.caps = FI_MSG | FI_MULTICAST | FI_SEND | FI_RECV | FI_SOURCE | FI_HMEM |
+                      FI_LOCAL_COMM | (claims_remote ? std::uint64_t{FI_REMOTE_COMM} : 0);
     offer.default_queue = kDgramQueue;
     offer.tx.caps = offer.info.caps & kTxCaps & ~std::uint64_t{FI_RECV};
     offer.tx.op_flags = kDgramTxOpFlags;

@@ -154,12 +154,12 @@ Test(hmem, addresses_that_nobody_owns_are_refused) {
 
 Test(hmem, who_asks_for_nothing_is_told_of_devices_last) {
     fab::standin::use(fab::standin::How::kWithoutShare);
-    const std::vector<fi_ep_type> both{FI_EP_RDM, FI_EP_MSG};
-    cr_assert(types_with_devices(nullptr, FI_VERSION(0, 0)) == both);
-    cr_assert(types_with_devices(nullptr, kVersion) == both);
+    const std::vector<fi_ep_type> all{FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM};
+    cr_assert(types_with_devices(nullptr, FI_VERSION(0, 0)) == all);
+    cr_assert(types_with_devices(nullptr, kVersion) == all);
     const Info hints = new_hints();
     hints->domain_attr->mr_mode = FI_MR_HMEM | kMrModeOfRemoteMemory;
-    cr_assert(types_with_devices(hints.get(), kVersion) == both);
+    cr_assert(types_with_devices(hints.get(), kVersion) == all);
     hints->domain_attr->mr_mode = kMrModeOfRemoteMemory;
     cr_assert(types_with_devices(hints.get(), kVersion).empty());
 }

@@ -653,12 +653,18 @@ Test(info, memory_of_devices_is_for_those_who_ask_and_name_it_by_descriptor) {
     RVT_EQ(ask(hints).error, -FI_ENODATA);
 }
 
-Test(info, memory_of_devices_is_for_rdm_and_msg_endpoints) {
+Test(info, memory_of_devices_is_for_endpoints_of_every_type) {
     const Info hints = new_hints();
     hints->caps = FI_MSG | FI_HMEM;
-    hints->domain_attr->mr_mode = FI_MR_HMEM;
-    hints->ep_attr->type = FI_EP_MSG;
-    RVT_OK(ask(hints).error);
-    hints->ep_attr->type = FI_EP_DGRAM;
-    RVT_EQ(ask(hints).error, -FI_ENODATA);
+    for (const fi_ep_type type : {FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM}) {
+        hints->ep_attr->type = type;
+        hints->domain_attr->mr_mode = FI_MR_HMEM;
+        const Answer answer = ask(hints);
+        RVT_OK(answer.error);
+        RVT_EQ(answer.info->caps & FI_HMEM, FI_HMEM);
+        RVT_EQ(answer.info->tx_attr->caps & FI_HMEM, FI_HMEM);
+        RVT_EQ(answer.info->rx_attr->caps & FI_HMEM, FI_HMEM);
+        hints->domain_attr->mr_mode = 0;
+        RVT_EQ(ask(hints).error, -FI_ENODATA);
+    }
 }
