@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Memory of devices in the domain of a NIC, over stand-ins for both: what the NIC imports it is
 // given by the device's own addresses, anything else is copied.
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "common/standin.h"
+#include "core/ud_nic_host.h"
+#include "ofi/ep_dgram.h"
 #include "ofi/nic_world.h"
 
 using namespace rvt;
@@ -321,5 +326,135 @@ Test(nic_hmem, who_requires_that_the_nic_reaches_the_memory_has_nothing_copied) 
         RVT_EQ(fab::standin::counts().copied, before);
         RVT_EQ(set_p2p(at.ep, FI_HMEM_P2P_ENABLED), 0);
         RVT_EQ(fi_sendmsg(at.ep, &injected, FI_INJECT), 0);
+    }
+}
+
+// ---- datagrams ----
+
+namespace {
+
+constexpr std::size_t kDatagram = 300;  // more than goes inline
+
+NicServices services;
+
+util::Result<std::unique_ptr<core::UdHost>> open_host(const core::UdHostAttr& /*attr*/,
+                                                      ofi::MsgNic* nic) {
+    return std::unique_ptr<core::UdHost>(std::make_unique<NicHost>(nic->device(), services, kOwn));
+}
+
+std::vector<ofi::MsgNicOffer> list_with_datagrams() {
+    std::vector<ofi::MsgNicOffer> offers = list();
+    offers.front().datagram_bytes = 1024;
+    return offers;
+}
+
+void give_address(verbs::MockNic& mock) {
+    ibv_gid_entry own{};
+    own.gid_type = IBV_GID_TYPE_ROCE_V2;
+    const Address address = core::to_address(kOwn);
+    std::copy(address.gid.begin(), address.gid.end(), own.gid.raw);
+    mock.gids = {own};
+}
+
+/// An endpoint with memory of a device that the CPU cannot touch, and a peer.
+struct Datagrams {
+    explicit Datagrams(int dmabuf_error) {
+        fab::standin::use(How::kUnmappable);
+        on.mock.dmabuf_error = dmabuf_error;
+        ofi::set_msg_nics({.list = list_with_datagrams, .open = open});
+        ofi::set_dgram_hosts({.open = open_host, .bytes_of = [](const util::SockAddr& /*address*/) {
+                                  return util::Result<std::uint32_t>(1024u);
+                              }});
+        memory = static_cast<char*>(fab::standin::allocate(kBytes));
+        fi_info* const hints = fi_allocinfo();
+        hints->ep_attr->type = FI_EP_DGRAM;
+        hints->caps = FI_MSG | FI_HMEM;
+        hints->domain_attr->mr_mode = FI_MR_HMEM;
+        hints->domain_attr->name = strdup("mock0");
+        RVT_EQ(ofi::getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &info), 0);
+        fi_freeinfo(hints);
+        RVT_EQ(ofi::fabric_open(info->fabric_attr, &fabric, nullptr), 0);
+        RVT_EQ(fi_domain(fabric, info, &domain, nullptr), 0);
+        fi_av_attr addresses{};
+        RVT_EQ(fi_av_open(domain, &addresses, &av, nullptr), 0);
+        fi_cq_attr completions{};
+        completions.format = FI_CQ_FORMAT_CONTEXT;
+        RVT_EQ(fi_cq_open(domain, &completions, &cq, nullptr), 0);
+        RVT_EQ(fi_endpoint(domain, info, &ep, nullptr), 0);
+        RVT_EQ(fi_ep_bind(ep, &av->fid, 0), 0);
+        RVT_EQ(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
+        RVT_EQ(fi_enable(ep), 0);
+        sockaddr_storage to{};
+        kPeer.to(&to);
+        RVT_EQ(fi_av_insert(av, &to, 1, &peer, 0, nullptr), 1);
+        const iovec buffer{memory, kBytes};
+        fi_mr_attr attr{};
+        attr.mr_iov = &buffer;
+        attr.iov_count = 1;
+        attr.access = FI_SEND | FI_RECV;
+        attr.iface = FI_HMEM_CUDA;
+        RVT_EQ(fi_mr_regattr(domain, &attr, 0, &mr), 0);
+    }
+    ~Datagrams() {
+        for (fid* const object :
+             {&mr->fid, &ep->fid, &cq->fid, &av->fid, &domain->fid, &fabric->fid}) {
+            RVT_EQ(fi_close(object), 0);
+        }
+        fi_freeinfo(info);
+    }
+    Datagrams(const Datagrams&) = delete;
+    Datagrams& operator=(const Datagrams&) = delete;
+
+    World on{give_address};
+    char* memory = nullptr;
+    fi_info* info = nullptr;
+    fid_fabric* fabric = nullptr;
+    fid_domain* domain = nullptr;
+    fid_av* av = nullptr;
+    fid_cq* cq = nullptr;
+    fid_ep* ep = nullptr;
+    fid_mr* mr = nullptr;
+    fi_addr_t peer = FI_ADDR_UNSPEC;
+    fi_cq_entry entry{};
+};
+
+}  // namespace
+
+Test(nic_hmem, a_datagram_is_copied_from_a_device_whether_the_nic_imports_it_or_not) {
+    for (const int error : {0, EOPNOTSUPP}) {
+        Datagrams at(error);
+        const auto bytes = numbered(kDatagram);
+        fab::standin::write(at.memory + 100, bytes.data(), bytes.size());
+        RVT_EQ(fi_send(at.ep, at.memory + 100, kDatagram, fi_mr_desc(at.mr), at.peer, &at), 0);
+        services.user->resolved(core::to_address(kPeer),
+                                core::UdPair{.qpn = 0x99, .qkey = core::kUdEndpointQkey});
+        RVT_EQ(fi_cq_read(at.cq, &at.entry, 1), -FI_EAGAIN);
+        const ibv_sge sent = at.on.mock.lists.back().front();
+        RVT_EQ(sent.length, kDatagram);
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): of the endpoint's own memory
+        RVT_EQ(std::memcmp(reinterpret_cast<const void*>(sent.addr), bytes.data(), kDatagram), 0);
+    }
+}
+
+Test(nic_hmem, a_datagram_is_in_the_device_when_it_completes) {
+    for (const int error : {0, EOPNOTSUPP}) {
+        Datagrams at(error);
+        RVT_EQ(fi_recv(at.ep, at.memory + 8, 600, fi_mr_desc(at.mr), FI_ADDR_UNSPEC, &at), 0);
+        const auto& [wr_id, list] = at.on.mock.receives.back();
+        const auto bytes = numbered(kDatagram);
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): of the endpoint's own memory
+        std::memcpy(reinterpret_cast<std::byte*>(list.front().addr) + kGrhBytes, bytes.data(),
+                    kDatagram);
+        ibv_wc wc{};
+        wc.wr_id = wr_id;
+        wc.opcode = IBV_WC_RECV;
+        wc.byte_len = static_cast<std::uint32_t>(kGrhBytes + kDatagram);
+        wc.qp_num = at.on.mock.last_pair->qp_num;
+        at.on.mock.completions.push_back(wc);
+        RVT_EQ(fi_cq_read(at.cq, &at.entry, 1), 1);
+        RVT_ASSERT(at.entry.op_context == &at);
+        std::vector<char> there(kDatagram);
+        fab::standin::read(there.data(), at.memory + 8, there.size());
+        RVT_ASSERT(there == bytes);
     }
 }
