@@ -47,7 +47,7 @@ fi_info* make_hints(const EpSpec& spec) {
     if (!settings.nic.empty() && spec.type == FI_EP_DGRAM) {
         hints->domain_attr->name = strdup(settings.nic.c_str());
     }
-    if (!settings.exporter.empty() && spec.type == FI_EP_RDM) {
+    if (!settings.exporter.empty() && spec.type != FI_EP_MSG) {
         hints->caps |= FI_HMEM;
         hints->domain_attr->mr_mode |= FI_MR_HMEM;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Memory of devices, as dma-bufs: fi_mr(3), FI_MR_DMABUF. With -d every other case of RDM endpoints
-// has its buffers there, too; here is what only concerns them.
+// Memory of devices, as dma-bufs: fi_mr(3), FI_MR_DMABUF. With -d every other case of RDM and DGRAM
+// endpoints has its buffers there, too; here is what only concerns them.
 #include <rdma/fi_ext_rvt.h>
 
 #include <array>

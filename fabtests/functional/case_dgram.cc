@@ -15,8 +15,8 @@ namespace fab {
 namespace {
 
 constexpr std::size_t kMost = 8192;
-constexpr int kStream = 2000;
-constexpr int kWindow = 32;
+constexpr std::size_t kStream = 2000;
+constexpr std::size_t kWindow = 32;
 
 EpSpec dgram(EpSpec spec = {}) {
     spec.type = FI_EP_DGRAM;
@@ -134,23 +134,23 @@ void stream(Rank& self) {
     Buffer out(party.ep, size);
     Buffer in(party.ep, size * kWindow * 2);
     Contexts contexts(kWindow * 2 + 1);
-    const auto post = [&](int i) {
+    const auto post = [&](std::size_t i) {
         party.ep.post([&] {
-            return fi_recv(party.ep.ep, in.as() + static_cast<std::size_t>(i) * size, size,
-                           in.desc(), FI_ADDR_UNSPEC, contexts.at(static_cast<std::size_t>(i)));
+            return fi_recv(party.ep.ep, in.as() + i * size, size, in.desc(), FI_ADDR_UNSPEC,
+                           contexts.at(i));
         });
     };
-    for (int i = 0; i < kWindow * 2; ++i) post(i);
+    for (std::size_t i = 0; i < kWindow * 2; ++i) post(i);
     party.barrier();
-    for (int sent = 0; sent < kStream; sent += kWindow) {
-        for (int i = 0; i < kWindow; ++i) {
+    for (std::size_t sent = 0; sent < turns_here(kStream); sent += kWindow) {
+        for (std::size_t i = 0; i < kWindow; ++i) {
             party.send(out, size, contexts.at(kWindow * 2));
         }
-        for (int i = 0; i < kWindow; ++i) {
+        for (std::size_t i = 0; i < kWindow; ++i) {
             party.ep.wait_tx();
             const Completion got = party.ep.wait_rx();
             FAB_EQUAL(got.len, size);
-            post(static_cast<int>(contexts.index_of(got.context)));
+            post(contexts.index_of(got.context));
         }
     }
 }

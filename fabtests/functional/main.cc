@@ -151,7 +151,7 @@ int report(const Counts& counts, const Options& options) {
         "  -6  endpoints have IPv6 addresses\n"
         "  -R  only rank 0 or 1 runs here, the other one by such a command on another host,\n"
         "      whose IPv4 address rank 0 needs, by -a\n"
-        "  -d  buffers of RDM and MSG endpoints are dma-bufs: udmabuf, heap or vgem, and in\n"
+        "  -d  buffers of endpoints are dma-bufs: udmabuf, heap or vgem, and in\n"
         "      functional_device standin; or memory of cuda, and there of stand-ins for cuda, "
         "rocr\n"
         "      and ze, with -standin behind it (which the CPU cannot touch), -openable (nor that, "
