@@ -210,9 +210,13 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     std::uint32_t match_source() const noexcept;
     std::byte* bytes() noexcept { return storage ? storage.get() : inline_storage.data(); }
     /// The memory that it takes to keep this message, as far as the limit of unexpected bytes goes.
+    /// One that is only announced is not counted: that is what senders do beyond the limit, and
+    /// each has a number of these.
     std::int64_t kept_bytes() const noexcept {
-        const bool has_storage = total > kInlineBytes && state != State::kRendezvous;
-        return static_cast<std::int64_t>(sizeof(RdInbound) + (has_storage ? total : 0));
+        return state == State::kRendezvous
+                   ? 0
+                   : static_cast<std::int64_t>(sizeof(RdInbound) +
+                                               (total > kInlineBytes ? total : 0));
     }
     bool is_tagged() const noexcept { return (wire_flags & wire::kTagged) != 0; }
     bool is_being_pulled() const noexcept {

@@ -84,23 +84,6 @@ Test(ep_rdm, messages_that_wait_take_no_more_memory_than_they_may, .timeout = 60
     pair.a.next();
 }
 
-Test(ep_rdm, announced_messages_take_of_the_memory_of_those_that_wait, .timeout = 60) {
-    constexpr std::size_t kRoom = std::size_t{256} << 10;
-    constexpr std::size_t kHeaders = 1000;
-    static_assert(kHeaders * sizeof(rvt::core::RdInbound) > kRoom);
-    Pair pair({.total_buffered_recv = kRoom});
-    const std::vector<char> large(std::size_t{64} << 10);
-    for (std::size_t i = 0; i < kHeaders; ++i) {
-        pair.post([&] {
-            return fi_tsend(pair.a.ep.get(), large.data(), large.size(), nullptr, pair.a.peer, 1,
-                            nullptr);
-        });
-    }
-    const std::size_t kept = fill(pair);
-    RVT_ASSERT(kept * sizeof(rvt::core::RdInbound) < kRoom);  // those in the rings
-    receive(pair, kHeaders + kept + 1);
-}
-
 Test(ep_rdm, keeps_messages_where_any_number_of_bytes_may_wait) {
     Pair pair({.total_buffered_recv = SIZE_MAX});
     const std::array<char, 8> word{};
