@@ -196,8 +196,8 @@ struct BackendOps {
     /// Returns: as core::advise_mr().
     Status (*advise_mr)(core::Mr&, MrAdvice, std::uint64_t offset, std::uint64_t bytes) = nullptr;
     /// How peers reach the device now: ports of InfiniBand are given other LIDs, and entries of tables, while
-    /// they are there. Empty: by its address. Returns: ENETDOWN while the port has no LID, EADDRNOTAVAIL when
-    /// its tables have lost the GID or the P_Key. Threads: any.
+    /// they are there. Empty: by its address. Returns: ENETDOWN while the port is not active or has no LID,
+    /// EADDRNOTAVAIL when its tables have lost the GID or the P_Key. Threads: any.
     Result<IbPort> (*ib_port)(core::Device&) = nullptr;
     Status (*create_ah)(core::Ah&) = nullptr;
     void (*destroy_ah)(core::Ah&) = nullptr;

@@ -92,6 +92,10 @@ Result<RdFlows::Link*> RdFlows::add_locked(const Address& peer, Place place, boo
 Result<IbPort> RdFlows::make_nic_pair_locked(RdFlow& flow) {
     flow.nic_ = nic_.get();
     const auto port = nic_->port();
+    if (!port.is_ok()) {
+        RVT_INFO(kEpCtrl, "NIC %s has no port for a flow now: %s; packets will do",
+                 nic_->device().name().c_str(), strerrordesc_np(port.status().error()));
+    }
     Status made = port.is_ok() ? flow.ring_.open(RdFrameRing::kLeastBytes) : port.status();
     if (made.is_ok()) {
         made = nic_->register_frames({flow.ring_.base(), flow.ring_.bytes()}, flow.ring_region_);

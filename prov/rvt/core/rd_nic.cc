@@ -139,8 +139,7 @@ Status RdNic::start_receives() {
 }
 
 Result<IbPort> RdNic::port() noexcept {
-    auto found = device_.ops().ib_port(device_);
-    return found.is_ok() ? found : Result<IbPort>(refuse(found.status(), ""));
+    return device_.ops().ib_port(device_);
 }
 
 Status RdNic::make_pair(RdFlow& flow, const IbPort& port, Owned<Qp>& place) {

@@ -261,7 +261,8 @@ Result<IbPort> Nic::ib_port() const noexcept {
     if (!has_gid_ || !pkey || own_gid_at(gid_index_) != IBV_GID_TYPE_IB) {
         return EADDRNOTAVAIL;
     }
-    if (port.lid == 0 || port.lid > kLastUnicastLid) {
+    // The LID stays when the link goes, and the interface may be another port's meanwhile (bonds).
+    if (port.state != IBV_PORT_ACTIVE || port.lid == 0 || port.lid > kLastUnicastLid) {
         return ENETDOWN;
     }
     return IbPort{.gid = address_.gid,
@@ -311,7 +312,7 @@ void Nic::log_ib_port() const noexcept {
     const char* const why = !has_gid_              ? "its table lacks the GID of that interface"
                             : !limits_.has_ib_path ? "its table lacks the P_Key of that interface"
                             : port.status() == ENETDOWN
-                                ? "it has no LID until a subnet manager gives it one"
+                                ? "it is not active, or has no LID of 16 bits"
                                 : strerrordesc_np(port.status().error());
     RVT_WARN(
         kFabric,

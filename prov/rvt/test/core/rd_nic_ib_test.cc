@@ -52,6 +52,7 @@ std::array<Result<IbPort>, 2> ports{Result<IbPort>(ib_port(12)), Result<IbPort>(
 struct IbNet {
     IbNet() {
         mock.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+        mock.port.state = IBV_PORT_ACTIVE;
         mock.port.lid = 12;
         mock.attr.max_cqe = 1 << 16;
         mock.gids.resize(2);

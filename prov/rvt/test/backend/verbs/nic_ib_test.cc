@@ -32,6 +32,7 @@ NicAddress ib_address() {
 struct IbNic : MockNic {
     IbNic() {
         port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+        port.state = IBV_PORT_ACTIVE;
         port.lid = 12;
         gids = {entry(1), entry(6)};
         pkeys = {0x7fff, 0x0005, 0x8005, 0xffff};
@@ -133,6 +134,11 @@ Test(nic_ib, what_a_subnet_manager_changes_is_seen_at_the_next_look) {
         mock.port.lid = none;
         RVT_EQ(open.port().status(), ENETDOWN);
     }
+    mock.port.lid = 99;
+    for (const ibv_port_state other : {IBV_PORT_DOWN, IBV_PORT_INIT, IBV_PORT_ARMED}) {
+        mock.port.state = other;
+        RVT_EQ(open.port().status(), ENETDOWN);
+    }
     mock.failing = "query_port";
     RVT_EQ(open.port().status(), EMFILE);
 }
@@ -169,7 +175,7 @@ Test(nic_ib, what_pairs_of_a_port_use_is_logged) {
 Test(nic_ib, a_port_that_flows_cannot_use_says_once_why) {
     IbNic mock;
     mock.port.lid = 0;
-    is_warned_of("it has no LID until a subnet manager gives it one");
+    is_warned_of("it is not active, or has no LID of 16 bits");
     mock.pkeys = {0xffff};
     is_warned_of("its table lacks the P_Key of that interface");
     mock.gids.pop_back();
