@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "common/check.h"
 #include "raw_peer.h"
@@ -99,19 +99,26 @@ void run_dialer(Process& parent, const SockAddr& target) {
     own.connector().connect(target);
     rvt::shm::test::await_control_thread();
     parent.put(true);
+    parent.get<bool>();  // it has been stopped meanwhile
+    // What was due then comes before the second of these.
+    rvt::shm::test::await_control_thread();
+    rvt::shm::test::await_control_thread();
+    parent.put(true);
     parent.put(own.next()->kind);
     parent.get<bool>();
 }
 
-void stop_for_longer_than_patience(const Process& process) {
-    kill(process.pid(), SIGSTOP);
-    std::this_thread::sleep_for(std::chrono::milliseconds(kPatienceMs));
-    kill(process.pid(), SIGCONT);
-}
-
-/// What was due while a process was stopped happens at once when it goes on.
-bool has_word_soon(const Process& process) {
-    return process.has_word(std::chrono::milliseconds(100));
+/// Has a dialer stopped for longer than its patience. Returns: whether it has looked at what was
+/// due meanwhile, and was silent while it was stopped.
+bool stop_for_longer_than_patience(Process& dialer) {
+    kill(dialer.pid(), SIGSTOP);
+    int status = 0;
+    const bool is_stopped =
+        waitpid(dialer.pid(), &status, WUNTRACED) == dialer.pid() && WIFSTOPPED(status);
+    const bool is_silent = !dialer.has_word(std::chrono::milliseconds(kPatienceMs));
+    kill(dialer.pid(), SIGCONT);
+    dialer.put(true);
+    return is_stopped && is_silent && dialer.get<bool>();
 }
 
 void set_limit(__rlimit_resource_t what, rlim_t value) {
@@ -425,8 +432,7 @@ Test(lifetime, of_who_dials_and_is_stopped_begins_when_it_goes_on, .timeout = 60
     RawPeer raw;  // which listens when it is told to
     Process dialer([&](Process& parent) { run_dialer(parent, raw.local.address); });
     dialer.get<bool>();
-    stop_for_longer_than_patience(dialer);
-    RVT_ASSERT(!has_word_soon(dialer));
+    RVT_ASSERT(stop_for_longer_than_patience(dialer));
     RVT_ASSERT(raw.listen() && raw.accept() && raw.hears(MessageType::kHello));
     RVT_ASSERT(raw.say_hello() && raw.hears(MessageType::kReady));
     RVT_EQ(dialer.get<Kind>(), Kind::kConnected);
@@ -438,8 +444,7 @@ Test(lifetime, of_who_is_stopped_amid_a_handshake_begins_when_it_goes_on, .timeo
     Process dialer([&](Process& parent) { run_dialer(parent, raw.local.address); });
     dialer.get<bool>();
     RVT_ASSERT(raw.accept() && raw.hears(MessageType::kHello));
-    stop_for_longer_than_patience(dialer);
-    RVT_ASSERT(!has_word_soon(dialer));
+    RVT_ASSERT(stop_for_longer_than_patience(dialer));
     RVT_ASSERT(raw.say_hello() && raw.hears(MessageType::kReady));
     RVT_EQ(dialer.get<Kind>(), Kind::kConnected);
 }
