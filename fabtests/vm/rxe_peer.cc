@@ -8,8 +8,6 @@
 #include <cstring>
 #include <memory>
 
-#include "backend/roce/packet_device.h"
-#include "core/addresses.h"
 #include "core/ah.h"
 #include "core/context.h"
 #include "core/device.h"
@@ -18,6 +16,7 @@
 #include "core/registry.h"
 #include "core/stats.h"
 #include "core/verbs_cq.h"
+#include "rxe_device.h"
 #include "traffic.h"
 
 namespace rvt::core {
@@ -31,25 +30,6 @@ using traffic::Pair;
 using traffic::Service;
 
 constexpr traffic::Verbs kAllVerbs = ~traffic::Verbs{0};
-
-template <class T>
-T need(Result<T> result, const char* what) {
-    if (!result.is_ok()) {
-        fail(std::string(what) + ": " + strerrordesc_np(result.error()));
-    }
-    return result.take();
-}
-void need(Status status, const char* what) {
-    if (!status.is_ok()) {
-        fail(std::string(what) + ": " + strerrordesc_np(status.error()));
-    }
-}
-
-util::SockAddr roce_address(const std::string& ip) {
-    const bool is_v6 = ip.find(':') != std::string::npos;
-    return need(util::SockAddr::from_string((is_v6 ? "[" + ip + "]:4791" : ip + ":4791").c_str()),
-                ip.c_str());
-}
 
 QpType type_of(Pair pair) {
     switch (traffic::service_of(pair)) {
@@ -80,14 +60,11 @@ Outcome outcome_of(WcStatus status) {
 class RvtEnd final : public traffic::End {
   public:
     RvtEnd(const traffic::Options& options, std::span<std::byte> memory)
-        : device_(need(roce::PacketDevice::open(registry_, {.address = roce_address(options.own_ip),
-                                                            .payload_bytes = traffic::kMtuBytes,
-                                                            .joins_groups = true}),
-                       "open the device")),
+        : device_(open_rxe_device(registry_, options.own_ip)),
           context_(need(open_device(device_->device()), "open_device")),
           pd_(need(alloc_pd(*context_), "alloc_pd")),
           cq_(need(create_cq(*context_, traffic::kMaxCompletions), "create_cq")),
-          peer_(core::to_address(roce_address(options.peer_ip))) {
+          peer_(core::to_address(rxe_address(options.peer_ip))) {
         const iovec all{.iov_base = memory.data(), .iov_len = memory.size()};
         mr_ = need(reg_mr(*pd_, {.segments = {&all, 1},
                                  .access = Access::kLocalWrite | Access::kRemoteWrite |
@@ -100,7 +77,7 @@ class RvtEnd final : public traffic::End {
             make_pair(pair);
         }
         ah_ = need(create_ah(*pd_, {.dest = peer_}), "create_ah");
-        group_ = need(create_ah(*pd_, {.dest = core::to_address(roce_address(traffic::kGroup))}),
+        group_ = need(create_ah(*pd_, {.dest = core::to_address(rxe_address(traffic::kGroup))}),
                       "create_ah to a group");
     }
 
