@@ -228,6 +228,18 @@ def compare_mpi(wanted, options):
     return results, words
 
 
+def print_packets(options):
+    """What an engine makes of a packet, beside bare sockets: one host, by its loopback device."""
+    program = os.path.join(options.programs, "packet_bench")
+    print("RC pairs of two devices beside bare UDP sockets, 1,024 bytes of payload in a packet, loopback",
+          flush=True)
+    try:
+        subprocess.run(["nsenter", f"--net=/run/netns/{HOSTS[0]}", program, "127.0.0.1",
+                        str(options.repeats)], check=True, timeout=600)
+    except subprocess.SubprocessError as error:
+        print(f"no table: {error}")
+
+
 def measure(options):
     """Returns: exit code."""
     contestants = Contestants(options)
@@ -247,6 +259,8 @@ def measure(options):
     elif wanted:
         print("mpi_bench was not built: no comparison with Open MPI's tcp")
     write_csv(options.out + ".csv", results)
+    if not options.only:
+        print_packets(options)
     print_counts(words, options.out + ".csv")
     return 1 if words["FAIL"] else 0
 

@@ -35,6 +35,7 @@
 #include "core/qp.h"
 #include "core/registry.h"
 #include "core/verbs_cq.h"
+#include "util/cpu.h"
 
 namespace rvt::core {
 namespace {
@@ -102,9 +103,10 @@ class End {
     End(Shared& shared, int side, const util::SockAddr& address)
         : shared_(shared),
           side_(side),
-          device_(need(roce::PacketDevice::open(
-                           registry_, {.address = address, .payload_bytes = 1024, .limits = {}}),
-                       "open the device")),
+          device_(need(
+              roce::PacketDevice::open(
+                  registry_, {.address = address, .payload_bytes = kPayloadBytes, .limits = {}}),
+              "open the device")),
           context_(need(open_device(device_->device()), "open_device")),
           pd_(need(alloc_pd(*context_), "alloc_pd")),
           send_cq_(need(create_cq(*context_, 4096, nullptr), "create_cq")),
@@ -409,28 +411,45 @@ class End {
 struct Row {
     const char* name;
     const char* unit;
-    bool more_is_better;
     double (*protocol)(End&);
     double (*bare)(End&);  // nullptr: none
 };
 
 const Row kRows[] = {
-    {"ping-pong 8 B", "us", false, [](End& e) { return e.ping_pong(8); },
+    {"ping-pong 8 B", "us", [](End& e) { return e.ping_pong(8); },
      [](End& e) { return e.bare_ping_pong(8); }},
-    {"ping-pong 4 KiB", "us", false, [](End& e) { return e.ping_pong(4096); },
+    {"ping-pong 4 KiB", "us", [](End& e) { return e.ping_pong(4096); },
      [](End& e) { return e.bare_ping_pong(4096); }},
-    {"rate 8 B", "M/s", true, [](End& e) { return e.rate(); }, nullptr},
-    {"WRITE 64 KiB", "GB/s", true, [](End& e) { return e.bandwidth(WrOpcode::kWrite, 65536); },
+    {"rate 8 B", "M/s", [](End& e) { return e.rate(); }, nullptr},
+    {"WRITE 64 KiB", "GB/s", [](End& e) { return e.bandwidth(WrOpcode::kWrite, 65536); },
      [](End& e) { return e.bare_stream(); }},
-    {"WRITE 1 MiB", "GB/s", true, [](End& e) { return e.bandwidth(WrOpcode::kWrite, 1u << 20); },
+    {"WRITE 1 MiB", "GB/s", [](End& e) { return e.bandwidth(WrOpcode::kWrite, 1u << 20); },
      [](End& e) { return e.bare_stream(); }},
-    {"READ 1 MiB", "GB/s", true, [](End& e) { return e.bandwidth(WrOpcode::kRead, 1u << 20); },
+    {"READ 1 MiB", "GB/s", [](End& e) { return e.bandwidth(WrOpcode::kRead, 1u << 20); },
      [](End& e) { return e.bare_stream(); }},
 };
+
+/// Ticks of the processors' counter in a nanosecond.
+double ticks_per_ns() {
+    constexpr double kLookUs = 50'000;
+    const double start = now_us();
+    const std::uint64_t ticks = util::cpu_ticks();
+    double took = 0;
+    while ((took = now_us() - start) < kLookUs) {
+    }
+    return static_cast<double>(util::cpu_ticks() - ticks) / (took * 1e3);
+}
 
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
+}
+
+/// What a packet of a stream takes, of which both ends have a processor to themselves.
+void print_cycles(double protocol_gbps, double bare_gbps) {
+    static const double kTicks = ticks_per_ns();
+    const auto cycles = [](double gbps) { return kPayloadBytes / gbps * kTicks; };
+    std::printf("  cycles a packet %.0f, bare %.0f", cycles(protocol_gbps), cycles(bare_gbps));
 }
 
 void run(End& end, int repeats, const std::string& chosen) {
@@ -450,6 +469,9 @@ void run(End& end, int repeats, const std::string& chosen) {
         std::printf("%-16s %8.3g %-5s", row.name, median(protocol), row.unit);
         if (row.bare != nullptr) {
             std::printf(" bare %8.3g  x%.3g", median(bare), median(protocol) / median(bare));
+        }
+        if (row.unit == std::string("GB/s")) {
+            print_cycles(median(protocol), median(bare));
         }
         std::printf("\n");
         std::fflush(stdout);
