@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -163,6 +164,100 @@ void beside_host_memory(Rank& self) {
         FAB_EQUAL(std::memcmp(device.memory + 50, whole.data() + kEach, kEach), 0);
         FAB_EQUAL(std::memcmp(last.data(), whole.data() + 2 * kEach, kEach), 0);
     }
+    party.barrier();
+}
+
+/// A word after atomics whose operands, compared values and results are where `at_local` names
+/// them.
+template <class AtLocal>
+void do_atomics(Party& party, char* local, AtLocal at_local, void* desc, const RemoteRegion& word) {
+    constexpr std::size_t kOperand = 64;
+    constexpr std::size_t kCompare = 128;
+    constexpr std::size_t kResult = 192;
+    const auto put = [&](std::size_t offset, std::uint64_t value) {
+        std::memcpy(local + offset, &value, sizeof value);
+    };
+    const auto result = [&] {
+        std::uint64_t value = 0;
+        std::memcpy(&value, local + kResult, sizeof value);
+        return value;
+    };
+    Contexts contexts(2);
+    put(kOperand, 5);
+    put(kResult, ~std::uint64_t{0});
+    party.ep.post([&] {
+        return fi_fetch_atomic(party.ep.ep, at_local(kOperand), 1, desc, at_local(kResult), desc,
+                               party.peer(), word.base, word.key, FI_UINT64, FI_SUM,
+                               contexts.at(0));
+    });
+    party.ep.wait_tx();
+    FAB_EQUAL(result(), 100u);
+    put(kOperand, 77);
+    put(kCompare, 105);
+    party.ep.post([&] {
+        return fi_compare_atomic(party.ep.ep, at_local(kOperand), 1, desc, at_local(kCompare), desc,
+                                 at_local(kResult), desc, party.peer(), word.base, word.key,
+                                 FI_UINT64, FI_CSWAP, contexts.at(1));
+    });
+    party.ep.wait_tx();
+    FAB_EQUAL(result(), 105u);
+}
+
+/// Writes, reads and atomics between a dma-buf and memory of the host.
+template <bool kIsTargetDevice>
+void accesses(Rank& self) {
+    constexpr std::size_t kMost = 200'000;
+    constexpr std::uint64_t kBefore = 100;
+    Device device(kMost);
+    std::vector<char> host(kMost);
+    Party party(self, {.caps = FI_RMA | FI_ATOMIC,
+                       .tx_op_flags = FI_DELIVERY_COMPLETE,
+                       .mr_mode = kAnyMrMode | FI_MR_HMEM});
+    const Part part(party.ep, device.fd, 0, kMost);
+    const Region region(party.ep, host.data(), kMost, kAllAccess);
+    const bool has_device = (self.rank == 1) == kIsTargetDevice;
+    char* const memory = has_device ? device.memory : host.data();
+    const auto at_local = [&](std::size_t offset) {
+        return has_device ? at(offset) : host.data() + offset;
+    };
+    void* const desc = has_device ? part.desc() : region.desc();
+    const RemoteRegion remote =
+        party.trade(self.other(), has_device ? part.remote() : region.remote());
+    if (self.rank == 1) {
+        party.barrier();
+        std::vector<char> expected(kMost);
+        fill(expected.data(), kMost, 3);
+        FAB_EQUAL(std::memcmp(memory, expected.data(), kMost), 0);
+        std::memcpy(memory + 8, &kBefore, sizeof kBefore);
+        party.barrier();
+        party.barrier();
+        std::uint64_t word = 0;
+        std::memcpy(&word, memory + 8, sizeof word);
+        FAB_EQUAL(word, 77u);
+        return;
+    }
+    Contexts contexts(2);
+    unsigned seed = 1;
+    for (const std::size_t bytes : {std::size_t{8}, std::size_t{5000}, kMost}) {
+        fill(memory, bytes, seed);
+        party.ep.post([&] {
+            return fi_write(party.ep.ep, at_local(0), bytes, desc, party.peer(), remote.base,
+                            remote.key, contexts.at(0));
+        });
+        party.ep.wait_tx();
+        std::memset(memory, 0, kMost);
+        party.ep.post([&] {
+            return fi_read(party.ep.ep, at_local(0), bytes, desc, party.peer(), remote.base,
+                           remote.key, contexts.at(1));
+        });
+        party.ep.wait_tx();
+        std::vector<char> expected(bytes);
+        fill(expected.data(), bytes, seed++);
+        FAB_EQUAL(std::memcmp(memory, expected.data(), bytes), 0);
+    }
+    party.barrier();  // it looks at what was written
+    party.barrier();  // and has a word for atomics
+    do_atomics(party, memory, at_local, desc, {.base = remote.base + 8, .key = remote.key});
     party.barrier();
 }
 
@@ -438,6 +533,8 @@ constexpr Case kDeviceTable[] = {
     {"device_named_by_offset", named_by_offset<0>},
     {"device_named_by_virtual_offset", named_by_offset<FI_MR_VIRT_ADDR | FI_MR_PROV_KEY>},
     {"device_beside_host_memory", beside_host_memory},
+    {"device_accesses_host", accesses<false>},
+    {"device_accessed_by_host", accesses<true>},
     {"device_refused", refused},
     {"device_let_go", let_go},
     {"device_message_from_mapping", message_from_mapping},
