@@ -60,11 +60,8 @@ void add_uc_and_ud(std::vector<Operation>& list) {
         list.push_back({Pair::kUd, Verb::kSend, bytes});
     }
     list.push_back({Pair::kUd, Verb::kSendImm, 100});
-    list.push_back({.pair = Pair::kUd,
-                    .verb = Verb::kSend,
-                    .bytes = 99,
-                    .note = ", to a group",
-                    .to_group = true});
+    list.push_back(
+        {.pair = Pair::kGroup, .verb = Verb::kSend, .bytes = 99, .note = ", to a group"});
 }
 
 /// Between rvt devices: see VerbsEnd::answers().

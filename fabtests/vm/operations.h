@@ -12,15 +12,21 @@
 
 namespace traffic {
 
-/// The queue pairs of an end, each connected with the one of the same name. The last three serve
-/// one purpose each: a receive that comes late, a memory window, a key that is refused.
-enum class Pair : std::uint8_t { kRc, kUc, kUd, kLate, kWindow, kRefused };
-inline constexpr std::array kPairs = {Pair::kRc,   Pair::kUc,     Pair::kUd,
+/// The queue pairs of an end, each connected with the one of the same name. The last four serve
+/// one purpose each: datagrams to a group, which may overtake others, a receive that comes late, a
+/// memory window, a key that is refused.
+enum class Pair : std::uint8_t { kRc, kUc, kUd, kGroup, kLate, kWindow, kRefused };
+inline constexpr std::array kPairs = {Pair::kRc,   Pair::kUc,     Pair::kUd,     Pair::kGroup,
                                       Pair::kLate, Pair::kWindow, Pair::kRefused};
 
 enum class Service : std::uint8_t { kRc, kUc, kUd };
 constexpr Service service_of(Pair pair) {
-    return pair == Pair::kUc ? Service::kUc : pair == Pair::kUd ? Service::kUd : Service::kRc;
+    switch (pair) {
+        case Pair::kUc: return Service::kUc;
+        case Pair::kUd:
+        case Pair::kGroup: return Service::kUd;
+        default: return Service::kRc;
+    }
 }
 
 enum class Verb : std::uint8_t {
@@ -65,8 +71,7 @@ struct Operation {
     const char* note = "";
     Key key = Key::kMemory;
     Outcome outcome = Outcome::kSuccess;  // of each request
-    bool to_group = false;
-    bool of_region = false;           // FLUSH
+    bool of_region = false;               // FLUSH
     std::uint64_t compare_error = 0;  // COMPARE_SWAP: by how much the value differs from the word's
     std::size_t offset = 0;           // of its part of the memory, at both ends
 

@@ -77,19 +77,19 @@ class RvtEnd final : public traffic::End {
             make_pair(pair);
         }
         ah_ = need(create_ah(*pd_, {.dest = peer_}), "create_ah");
-        group_ = need(create_ah(*pd_, {.dest = core::to_address(rxe_address(traffic::kGroup))}),
-                      "create_ah to a group");
+        group_ = need(
+            create_ah(*pd_,
+                      {.dest = core::to_address(rxe_address(traffic::group_of(options.own_ip)))}),
+            "create_ah to a group");
     }
 
     traffic::Card card(std::uint32_t psn) override {
-        traffic::Card card{
-            .psn = psn,
-            .key = mr_->rkey(),
-            .window_key = window_key(),
-            .addr = addr_,
-            .hears_groups = to_sock_addr(peer_).family == AF_INET,  // as the group is
-            .asks = kAllVerbs,
-            .answers = kAllVerbs};
+        traffic::Card card{.psn = psn,
+                           .key = mr_->rkey(),
+                           .window_key = window_key(),
+                           .addr = addr_,
+                           .asks = kAllVerbs,
+                           .answers = kAllVerbs};
         for (const Pair pair : kPairs) {
             card.qpns[index(pair)] = qp(pair).qpn();
         }
@@ -101,9 +101,7 @@ class RvtEnd final : public traffic::End {
         for (const Pair pair : kPairs) {
             connect(pair, own.psn, peer);
         }
-        if (own.hears_groups) {
-            need(qp(Pair::kUd).attach_mcast(group_->attr().dest), "attach to the group");
-        }
+        need(qp(Pair::kGroup).attach_mcast(group_->attr().dest), "attach to the group");
     }
 
     void bind_window(std::span<std::byte> memory) override {
@@ -133,6 +131,7 @@ class RvtEnd final : public traffic::End {
     void post(const traffic::Request& request) override {
         const Sge sge = sge_of(request.local);
         const bool is_flush = request.verb == traffic::Verb::kFlush;
+        const bool is_to_group = request.pair == Pair::kGroup;
         need(qp(request.pair)
                  .post_send(
                      {.wr_id = request.wr_id,
@@ -143,8 +142,8 @@ class RvtEnd final : public traffic::End {
                       .rkey = request.key,
                       .compare_add = request.compare_add,
                       .swap = request.swap,
-                      .ah = request.to_group ? group_ : ah_,
-                      .remote_qpn = request.to_group ? kMulticastQpn : peer_ud_,
+                      .ah = is_to_group ? group_ : ah_,
+                      .remote_qpn = is_to_group ? kMulticastQpn : peer_ud_,
                       .remote_qkey = traffic::kQkey,
                       .flush = {.type = FlushType::kGlobal,
                                 .level =

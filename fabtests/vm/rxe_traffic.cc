@@ -111,10 +111,8 @@ class VerbsEnd final : public traffic::End {
         }
         ibv_ah_attr to_peer = path_to(peer_);
         ah_ = need(ibv_create_ah(pd_, &to_peer), "ibv_create_ah");
-        if (is_v4()) {
-            ibv_ah_attr to_group = path_to(gid_of(traffic::kGroup));
-            group_ = need(ibv_create_ah(pd_, &to_group), "ibv_create_ah to a group");
-        }
+        ibv_ah_attr to_group = path_to(gid_of(traffic::group_of(own_ip_)));
+        group_ = need(ibv_create_ah(pd_, &to_group), "ibv_create_ah to a group");
     }
 
     traffic::Card card(std::uint32_t psn) override {
@@ -122,7 +120,6 @@ class VerbsEnd final : public traffic::End {
                            .key = mr_->rkey,
                            .window_key = ibv_inc_rkey(window_->rkey),
                            .addr = reinterpret_cast<std::uint64_t>(mr_->addr),
-                           .hears_groups = is_v4(),
                            // What rxe of Linux 6.12 sends again of it has the address 0.
                            .asks = is_lossy_ ? 0 : answers_,
                            .answers = answers_};
@@ -137,9 +134,7 @@ class VerbsEnd final : public traffic::End {
         for (const Pair pair : kPairs) {
             connect(pair, own.psn, peer);
         }
-        if (own.hears_groups) {
-            join_group();
-        }
+        join_group();
     }
 
     void bind_window(std::span<std::byte> memory) override {
@@ -186,8 +181,9 @@ class VerbsEnd final : public traffic::End {
             wr.invalidate_rkey = request.key;
         }
         if (type_of(request.pair) == IBV_QPT_UD) {
-            wr.wr.ud = {.ah = request.to_group ? group_ : ah_,
-                        .remote_qpn = request.to_group ? traffic::kGroupQpn : peer_ud_,
+            const bool is_to_group = request.pair == Pair::kGroup;
+            wr.wr.ud = {.ah = is_to_group ? group_ : ah_,
+                        .remote_qpn = is_to_group ? traffic::kGroupQpn : peer_ud_,
                         .remote_qkey = traffic::kQkey};
         } else if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
                    wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
@@ -352,15 +348,21 @@ class VerbsEnd final : public traffic::End {
     /// The kernel's IP layer passes on what is sent to groups that some socket has joined. The
     /// socket stays open as long as the process.
     void join_group() {
-        const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        const char* const group = traffic::group_of(own_ip_);
+        const int fd = socket(is_v4() ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         ip_mreqn join{};
-        if (inet_pton(AF_INET, traffic::kGroup, &join.imr_multiaddr) != 1 ||
-            inet_pton(AF_INET, own_ip_.c_str(), &join.imr_address) != 1 ||
-            setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join) != 0) {
+        ipv6_mreq join6{};  // at the only Ethernet
+        const bool has_joined =
+            is_v4() ? inet_pton(AF_INET, group, &join.imr_multiaddr) == 1 &&
+                          inet_pton(AF_INET, own_ip_.c_str(), &join.imr_address) == 1 &&
+                          setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join) == 0
+                    : inet_pton(AF_INET6, group, &join6.ipv6mr_multiaddr) == 1 &&
+                          setsockopt(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, &join6, sizeof join6) == 0;
+        if (!has_joined) {
             fail(std::string("join the group: ") + strerrordesc_np(errno));
         }
-        const ibv_gid gid = gid_of(traffic::kGroup);
-        need(ibv_attach_mcast(qp(Pair::kUd), &gid, 0), "ibv_attach_mcast");
+        const ibv_gid gid = gid_of(group);
+        need(ibv_attach_mcast(qp(Pair::kGroup), &gid, 0), "ibv_attach_mcast");
     }
 
     const std::string own_ip_;

@@ -29,8 +29,7 @@ std::string to_text(const Card& card) {
     }
     return text + std::to_string(card.psn) + " " + std::to_string(card.key) + " " +
            std::to_string(card.window_key) + " " + std::to_string(card.addr) + " " +
-           (card.hears_groups ? "1 " : "0 ") + std::to_string(card.asks) + " " +
-           std::to_string(card.answers) + "\n";
+           std::to_string(card.asks) + " " + std::to_string(card.answers) + "\n";
 }
 
 Card read_card(std::ifstream file) {
@@ -38,8 +37,8 @@ Card read_card(std::ifstream file) {
     for (std::uint32_t& qpn : card.qpns) {
         file >> qpn;
     }
-    if (!(file >> card.psn >> card.key >> card.window_key >> card.addr >> card.hears_groups >>
-          card.asks >> card.answers)) {
+    if (!(file >> card.psn >> card.key >> card.window_key >> card.addr >> card.asks >>
+          card.answers)) {
         fail("cannot read the peer's card");
     }
     return card;
@@ -62,9 +61,6 @@ class Course {
         folder_.put(is_active_ ? "active" : "passive", to_text(own_));
         peer_ = read_card(folder_.await(is_active_ ? "passive" : "active"));
         end_.connect(own_, peer_);
-        if (!(is_active_ ? peer_ : own_).hears_groups) {
-            std::erase_if(list_, [](const Operation& op) { return op.to_group; });
-        }
         leave_out_what_they_lack();
         put_results(expected_, list_, is_active_);
         if (is_active_) {
@@ -160,7 +156,6 @@ class Course {
                                                 : peer_.key ^ 0xff,
                 .compare_add = is_swap ? kWordBefore + op.compare_error : kAdd,
                 .swap = is_swap ? kSwap : 0,
-                .to_group = op.to_group,
                 .of_region = op.of_region};
     }
 

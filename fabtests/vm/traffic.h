@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ends.h"
@@ -27,7 +28,10 @@ inline constexpr std::uint8_t kRnrRetries = 7;  // for ever
 inline constexpr std::uint32_t kMaxSends = 64;  // requests that a pair takes
 inline constexpr std::uint32_t kMaxReceives = 2048;
 inline constexpr std::uint32_t kMaxCompletions = 4096;
-inline constexpr const char* kGroup = "239.192.71.9";  // for datagrams to several
+/// For datagrams to several: the group of the address family of an end.
+inline const char* group_of(const std::string& ip) {
+    return ip.find(':') == std::string::npos ? "239.192.71.9" : "ff15::71:9";
+}
 inline constexpr std::uint32_t kGroupQpn = 0xffffff;
 
 /// One work request. The members that its verb does not have are 0.
@@ -41,7 +45,6 @@ struct Request {
     std::uint32_t key = 0;  // of the peer's memory; SEND with invalidate: what ends to be valid
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;
-    bool to_group = false;   // UD
     bool of_region = false;  // FLUSH
 };
 
@@ -61,7 +64,6 @@ struct Card {
     std::uint32_t key = 0;
     std::uint32_t window_key = 0;
     std::uint64_t addr = 0;
-    bool hears_groups = false;
     Verbs asks{};     // those that its requests can be
     Verbs answers{};  // and those that it carries out
 };
@@ -73,7 +75,7 @@ class End {
 
     /// All but `psn`, which is as given.
     virtual Card card(std::uint32_t psn) = 0;
-    /// Makes every pair ready to send, and joins the group if `own` says so.
+    /// Makes every pair ready to send, and joins the group.
     virtual void connect(const Card& own, const Card& peer) = 0;
     /// Opens this memory under the window's key, for pair kWindow.
     virtual void bind_window(std::span<std::byte> memory) = 0;
