@@ -9,14 +9,18 @@
 // | neither            | hints->src_addr, else chosen    | hints->dest_addr |
 //
 // A chosen source is where packets to the destination leave from, and without one the address of
-// the best network interface, or of the one that FI_RVT_ROCE_INTERFACE names; where there is none,
-// the loopback address. Of a domain that has the name of an interface it is that interface's in any
-// case. Port 0 means that the endpoint takes a free one.
+// the best network interface, or of the one that FI_RVT_ROCE_INTERFACE names, or the address that
+// it names; where there is none, the loopback address. Of a domain that has the name of an
+// interface it is that interface's in any case. Port 0 means that the endpoint takes a free one.
+#include <arpa/inet.h>
 #include <netdb.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ofi/address_format.h"
 #include "ofi/info.h"
@@ -156,6 +160,18 @@ std::string domain_name_of(const fi_domain_attr& domain) {
     return domain.name != nullptr ? domain.name : "";
 }
 
+/// What FI_RVT_ROCE_INTERFACE names, if it is an address: without a port, or brackets.
+std::optional<SockAddr> address_of_param() {
+    const std::string text(util::param_text(util::ParamId::kRoceInterface));
+    for (const auto family : {std::uint16_t{AF_INET}, std::uint16_t{AF_INET6}}) {
+        SockAddr address{.family = family};
+        if (inet_pton(family, text.c_str(), address.ip.data()) == 1) {
+            return address;
+        }
+    }
+    return {};
+}
+
 class Resolver {
   public:
     Resolver(const char* node, const char* service, std::uint64_t flags,
@@ -270,11 +286,7 @@ class Resolver {
     /// such a network, as peers expect one answer, and IPv6 where there is nothing else.
     [[nodiscard]] int choose_family() const {
         if (is_family_open() && util::param_is_set(util::ParamId::kRoce)) {
-            const std::string_view interface = named_interface();
-            return !util::network_address(AF_INET, interface) &&
-                           util::network_address(AF_INET6, interface)
-                       ? AF_INET6
-                       : AF_INET;
+            return !network_address(AF_INET) && network_address(AF_INET6) ? AF_INET6 : AF_INET;
         }
         return source_               ? source_->family
                : dest_               ? dest_->family
@@ -282,12 +294,27 @@ class Resolver {
                                      : AF_INET;
     }
 
-    /// The one whose address is taken; empty: the best one's.
+    /// What is named to take the address of; empty: the best interface.
     [[nodiscard]] std::string_view named_interface() const {
         if (!answer_.interface.empty()) {
             return answer_.interface;
         }
         return util::param_text(util::ParamId::kRoceInterface);
+    }
+
+    /// The address itself, where that is named.
+    [[nodiscard]] std::optional<SockAddr> named_address() const {
+        return answer_.interface.empty() ? address_of_param() : std::nullopt;
+    }
+
+    /// That of what is named, or of the best interface.
+    [[nodiscard]] std::optional<SockAddr> network_address(int family) const {
+        const std::optional<SockAddr> named = named_address();
+        if (!named) {
+            return util::network_address(family, named_interface());
+        }
+        const std::vector<SockAddr> all = util::network_addresses(family);
+        return std::ranges::find(all, *named) != all.end() ? named : std::nullopt;
     }
 
     void choose_source(int family) {
@@ -296,13 +323,14 @@ class Resolver {
         if (dest_ && answer_.interface.empty()) {
             chosen = util::source_towards(*dest_);
         } else if (util::param_is_set(util::ParamId::kRoce)) {
-            chosen = util::network_address(family, interface);
+            chosen = network_address(family);
             if (!chosen && !interface.empty()) {
                 const bool is_domain = !answer_.interface.empty();
                 answer_.refusal =
                     Refusal{is_domain ? "domain_attr->name" : "FI_RVT_ROCE_INTERFACE",
                             std::string(interface),
-                            util::network_interfaces(is_family_open() ? AF_UNSPEC : family)};
+                            (named_address() ? "addresses of " : "") +
+                                util::network_interfaces(is_family_open() ? AF_UNSPEC : family)};
             }
         }
         source_ = chosen.value_or(loopback(family));

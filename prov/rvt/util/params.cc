@@ -53,7 +53,7 @@ constexpr std::array<Param, kParams> kTable{{
     {ParamId::kRoceFlows, "roce_flows", ParamType::kNumber, 1 << 16, 1, 1 << 16, "",
      "peers on other hosts that an RDM endpoint keeps connections with; for more, those idle longest are closed"},
     {ParamId::kRoceInterface, "roce_interface", ParamType::kText, 0, 0, 0, "",
-     "the network interface whose address endpoints get that do not ask for one"},
+     "the network interface whose address endpoints get that do not ask for one, or that address itself"},
     {ParamId::kRoceMtu, "roce_mtu", ParamType::kNumber, 0, 0, 8960, "bytes",
      "payload of a packet: a multiple of 64 from 256 on; 0: the most that the interface and the route take", 256, 64},
     {ParamId::kRocePort, "roce_port", ParamType::kNumber, 0, 0, 65535, "",

@@ -259,3 +259,66 @@ Test(info_interface, who_is_called_there_is_told_its_domain, .timeout = 30) {
     expect(request->domain_attr->name, "wire1");
     RVT_OK(fi_reject(pep.get(), request->handle, nullptr, 0));
 }
+
+// ---- FI_RVT_ROCE_INTERFACE as an address ----
+
+namespace {
+
+/// wire1 has further addresses, which none of its name leads to.
+void have_further_addresses() {
+    have_two_interfaces();
+    RVT_EQ(std::system("ip addr add 198.51.100.7/24 dev wire1"), 0);
+    RVT_EQ(std::system("ip addr add 2001:db8::7/64 dev wire1 nodad"), 0);
+}
+
+std::string source6_of(const Answer& answer) {
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->addr_format, FI_SOCKADDR_IN6);
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    return inet_ntop(AF_INET6, &static_cast<const sockaddr_in6*>(answer.info->src_addr)->sin6_addr,
+                     text.data(), text.size());
+}
+
+}  // namespace
+
+Test(info_interface, the_parameter_names_one_of_several_addresses, .timeout = 30) {
+    setenv("FI_RVT_ROCE_INTERFACE", "198.51.100.7", 1);
+    have_further_addresses();
+    for (const fi_ep_type type : {FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM}) {
+        expect(source_of(ask(hints_of(nullptr, type))), "198.51.100.7");
+        const Opened opens(ask(hints_of(nullptr, type)).info);
+        const auto ep = opened<fid_ep>([&](fid_ep** made) {
+            return fi_endpoint(opens.domain.get(), opens.info.get(), made, nullptr);
+        });
+        expect(name_with_wildcard(ep.get()), "198.51.100.7");
+    }
+    expect(source_of(ask(hints_of("wire0"))), "192.0.2.1");
+    expect(source_of(ask(hints_of(nullptr), "192.0.2.77", "4242")), "192.0.2.1");
+}
+
+Test(info_interface, an_ipv6_address_goes_before_ipv4_ones, .timeout = 30) {
+    setenv("FI_RVT_ROCE_INTERFACE", "2001:db8::7", 1);
+    have_further_addresses();
+    expect(source6_of(ask(hints_of(nullptr))), "2001:db8::7");
+    const Info six = hints_of(nullptr);
+    six->addr_format = FI_SOCKADDR_IN6;
+    expect(source6_of(ask(six)), "2001:db8::7");
+}
+
+Test(info_interface, an_address_that_no_interface_has_is_refused, .timeout = 30) {
+    keep_log();
+    setenv("FI_RVT_ROCE_INTERFACE", "198.51.100.8", 1);
+    have_further_addresses();
+    RVT_EQ(ask(hints_of(nullptr)).error, -FI_ENODATA);
+    cr_assert(logged_warnings.find("FI_RVT_ROCE_INTERFACE: 198.51.100.8 asked, addresses of wire0, "
+                                   "wire1 offered") != std::string::npos,
+              "%s", logged_warnings.c_str());
+}
+
+Test(info_interface, an_address_of_the_other_family_is_refused, .timeout = 30) {
+    setenv("FI_RVT_ROCE_INTERFACE", "198.51.100.7", 1);
+    have_further_addresses();
+    const Info six = hints_of(nullptr);
+    six->addr_format = FI_SOCKADDR_IN6;
+    RVT_EQ(ask(six).error, -FI_ENODATA);
+}
