@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // All MSG endpoints of an address at one UDP port, told apart by service numbers.
 #include <cstdlib>
+#include <string>
+
+#include <unistd.h>
 
 #include "ofi/msg_pair.h"
 #include "util/unique_fd.h"
@@ -106,6 +109,22 @@ Test(msg_shared_port, who_comes_second_is_refused) {
     const Opened open(ask_msg().info);
     fid_ep* ep = nullptr;
     RVT_EQ(fi_endpoint(open.domain.get(), open.info.get(), &ep, nullptr), -FI_EADDRINUSE);
+}
+
+Test(msg_shared_port, who_comes_second_is_told_who_has_it) {
+    keep_log();
+    share_roce_port();
+    const rvt::util::UniqueFd taken = take_udp_port(own_node);
+    const Numbered late;
+    RVT_EQ(late.take(18515), -FI_EADDRINUSE);
+    const std::string wanted = "cannot bind udp port " + own_node + ":" +
+                               std::to_string(kRocePort) + ": Address already in use; process " +
+                               std::to_string(getpid()) + " (";
+    const std::size_t found = logged_warnings.find(wanted);
+    cr_assert(found != std::string::npos &&
+                  logged_warnings.find(") owns this port, another address of this host may be free",
+                                       found) != std::string::npos,
+              "%s", logged_warnings.c_str());
 }
 
 Test(msg_shared_port, is_another_one_for_each_address) {
