@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "common/link.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
@@ -59,6 +60,17 @@ void Link::move_back() const {
 void Link::remove() {
     run("ip link delete dev eth0");
     is_there_ = false;
+}
+
+void expect_port_error(const Endpoint& ep, int error) {
+    constexpr int kNoticeMs = 5000;
+    std::uint32_t type = 0;
+    fi_eq_entry entry{};
+    FAB_EQUAL(fi_eq_sread(ep.eq, &type, &entry, sizeof entry, kNoticeMs, 0), -FI_EAVAIL);
+    fi_eq_err_entry failed{};
+    FAB_CHECK(fi_eq_readerr(ep.eq, &failed, 0) > 0);
+    FAB_EQUAL(failed.err, error);
+    FAB_CHECK(failed.fid == &ep.ep->fid);
 }
 
 }  // namespace fab

@@ -7,6 +7,11 @@
 
 namespace fab {
 
+class Endpoint;
+
+/// Sleeps until the event queue of the endpoint tells that its port has failed.
+void expect_port_error(const Endpoint& ep, int error);
+
 /// The interface eth0, changed by ip(8); as it was again at the end, if it is still there.
 class Link {
   public:

@@ -194,11 +194,12 @@ void narrow_way(Rank& self) {
     }
 }
 
-/// An interface that is gone takes with it what needs it, and nothing else.
+/// An interface that is gone takes with it what needs it, and nothing else. The endpoint is told,
+/// though it sends nothing.
 void interface_gone(Rank& self) {
     setenv("FI_RVT_CONNECT_TIMEOUT_MS", "2000", 1);
     Link link;
-    Party party(self, {.caps = FI_TAGGED});
+    Party party(self, {.caps = FI_TAGGED, .has_eq = true});
     party.leave_alone();
     Buffer buffer(party.ep, kLarge);
     Contexts contexts(kSends);
@@ -206,6 +207,7 @@ void interface_gone(Rank& self) {
     if (self.rank == 1) {
         link.remove();
         self.page->flags[kBroken].set();
+        expect_port_error(party.ep, FI_ENETDOWN);
         for (int turn = 0; turn < 2; ++turn) {
             post_sends(party, buffer, 0, contexts);
             FAB_CHECK(end_sends(party, turn == 0 ? kNoticeS : 3 * kNoticeS) >= kInUse);

@@ -165,6 +165,17 @@ util::Status RdmStation::start_watch(const RdmStationAttr& attr) {
     return started;
 }
 
+/// Flows end with the next poll of an endpoint whose interface has gone, where without a watch they
+/// end when a packet is refused.
+std::array<core::Device*, 2> RdmStation::watch_wire() {
+    if (device_ == nullptr) {
+        return {};
+    }
+    port_watch_ = std::make_unique<PortWatch>(*device_, [] {});
+    thread_->run([this] { port_watch_->start(*thread_); });
+    return {&device_->device(), nic_.get()};
+}
+
 /// The control thread lets go of the wire first: on its word it uses what is closed behind it, the
 /// page and the descriptor that wakes the owner among it. Then of the user, who may poll the wire
 /// until then, and only then is the wire closed.
@@ -176,8 +187,12 @@ void RdmStation::close() noexcept {
 
 void RdmStation::close_watch() noexcept {
     if (watch_ != nullptr) {
-        thread_->run([this] { watch_.reset(); });
+        thread_->run([this] {
+            port_watch_.reset();
+            watch_.reset();
+        });
     }
+    static_cast<void>(port_watch_.release());  // of a process that is gone
     // Of a process that is gone. Else the control thread still looks whether there is one: nothing
     // is written here.
     if (watch_ != nullptr) {

@@ -3,6 +3,7 @@
 // is decided when it is connected. The policy that core::RdEngine is instantiated with.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "backend/roce/packet_device.h"
 #include "backend/shm/station.h"
 #include "core/rd_flows.h"
+#include "port_watch.h"
 #include "rdm_path.h"
 #include "util/control_thread.h"
 #include "util/cpu.h"
@@ -45,6 +47,9 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     util::Status open(const RdmStationAttr& attr);
     /// Ends all connections; the user is not called any more when this returns.
     void close() noexcept;
+
+    /// See RdEndpoint::watch_wire().
+    std::array<core::Device*, 2> watch_wire();
 
     void connect(const util::SockAddr& address);
     void close_link(std::uint64_t link, const char* why) noexcept;
@@ -129,6 +134,7 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
     bool wakes_by_wire_ = false;  // it has the wire
     std::shared_ptr<util::ControlThread> thread_;
     std::unique_ptr<WireWatch> watch_;
+    std::unique_ptr<PortWatch> port_watch_;  // where somebody is told of what it finds
 };
 
 /// The policy that instantiates core::RdEngine for RDM endpoints.

@@ -5,6 +5,7 @@
 // virtual call.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -15,6 +16,8 @@
 #include "util/status.h"
 
 namespace rvt::core {
+
+class Device;
 
 /// Threads: as the lock policy of the engine says. Members take the domain's lock themselves,
 /// except progress and those with the suffix _locked, whose caller (a completion queue or counter
@@ -27,6 +30,11 @@ class RdEndpoint : public ProgressSource, public AddressObserver {
     /// Binds the address, starts to answer peers.
     /// Returns: EADDRINUSE, EADDRNOTAVAIL, EMFILE, ENOMEM as the system says.
     virtual util::Status enable() = 0;
+    /// From now on what happens to the interface of its address is noticed though nothing is sent.
+    /// To be called once it is enabled. May throw bad_alloc.
+    /// Returns: whose events tell of it: the device of packets, and the NIC that carries flows;
+    /// nullptr where there is none. They are there until this is destroyed.
+    virtual std::array<Device*, 2> watch_wire() = 0;
     /// The address that peers reach this endpoint at; the port is 0 before it is bound.
     virtual util::SockAddr address() const noexcept = 0;
     /// Binds the address now, before enable(). Returns: as enable(), EBUSY once it has been bound.

@@ -111,6 +111,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void bind(const RdCompletion& completion, AddressVector* av) noexcept override;
     Status bind_address(const util::SockAddr& address) override;
     Status enable() override;
+    std::array<Device*, 2> watch_wire() override { return station_.watch_wire(); }
     util::SockAddr address() const noexcept override { return station_.address(); }
     Status cancel(void* context) noexcept override;
     void set_min_multi_recv(std::size_t bytes) noexcept override { min_multi_recv_ = bytes; }

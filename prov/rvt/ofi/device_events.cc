@@ -48,4 +48,10 @@ void DeviceEvents::report(int error) {
     }
 }
 
+util::Status DeviceWatch::start(core::Device& device, const std::array<DeviceNews::Told, 2>& told) {
+    const util::Status opened = core::keep(context_, core::open_device(device));
+    return opened.is_ok() ? events_.start(DeviceNews{.context = context_.get(), .told = told})
+                          : opened;
+}
+
 }  // namespace rvt::ofi

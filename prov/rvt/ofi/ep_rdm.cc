@@ -78,6 +78,10 @@ int ep_rdm_close(fid* self) noexcept {
     domain.remove_endpoint(*ep.engine);
     Av* const av = ep.av;
     Eq* const eq = ep.eq;
+    ep.device_watches.reset();
+    if (eq != nullptr) {
+        eq->forget(self);
+    }
     ep.destroy(&ep);  // until then the control thread may complete into its queues
     drop_queues(queues, cntrs);
     if (av != nullptr) {
@@ -213,6 +217,28 @@ util::Status enable_engine(EpRdm& ep) {
     return ep.engine->enable();
 }
 
+/// What happens to what leads to other hosts is told to the queues of the endpoint and of the
+/// domain. An endpoint does without where that cannot be, as with a NIC that has just gone.
+void watch_devices(EpRdm& ep) {
+    Domain& domain = *ep.domain;
+    if (ep.eq == nullptr && domain.eq == nullptr) {
+        return;
+    }
+    const std::array<core::Device*, 2> devices = ep.engine->watch_wire();
+    ep.device_watches = std::make_unique<std::array<DeviceWatch, 2>>();
+    util::Status started;
+    for (std::size_t i = 0; i < devices.size() && started.is_ok(); ++i) {
+        if (devices[i] != nullptr) {
+            started = ep.device_watches->at(i).start(
+                *devices[i], {{{ep.eq, &ep.handle.fid}, {domain.eq, &domain.handle.fid}}});
+        }
+    }
+    if (!started.is_ok()) {
+        RVT_WARN(kEpCtrl, "no event queue hears of the interface of the endpoint at %s: %s",
+                 ep.engine->address().to_string().c_str(), strerrordesc_np(started.error()));
+    }
+}
+
 int enable(EpRdm& ep) {
     if (ep.is_enabled) {
         return -FI_EOPBADSTATE;
@@ -227,6 +253,7 @@ int enable(EpRdm& ep) {
     }
     util::Status enabled = enable_engine(ep);
     if (enabled.is_ok()) {
+        watch_devices(ep);
         enabled = join_queues(*ep.engine, queues_of(ep), counters_of(ep));
     }
     if (enabled.is_ok()) {

@@ -12,6 +12,7 @@
 #include "core/rd_endpoint.h"
 #include "core/rd_types.h"
 #include "ofi/compat.h"
+#include "ofi/device_events.h"
 #include "ofi/device_use.h"
 #include "ofi/domain.h"
 #include "ofi/ep_tables.h"
@@ -102,6 +103,7 @@ struct EpRdm {
     DeviceUses device_uses;
     HmemOptions hmem_options;
     std::unique_ptr<EpTables> device_tables;  // of one that was opened with FI_HMEM
+    std::unique_ptr<std::array<DeviceWatch, 2>> device_watches;  // where an event queue is bound
 };
 
 /// fi_ops_domain.endpoint. Returns: 0, -FI_EINVAL, -FI_ENOMEM, -FI_EBADFLAGS, -FI_ENOSYS for

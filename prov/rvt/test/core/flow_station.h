@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -84,6 +85,7 @@ class FlowStation final : private core::RdFlowsUser {
         RVT_OK(registry_.remove_device(port_.device));
     }
 
+    std::array<core::Device*, 2> watch_wire() { return {port_.device, nic_.get()}; }
     void connect(const util::SockAddr& address) { flows_->connect(core::to_address(address)); }
     bool withdraw(std::uint32_t key) noexcept { return flows_->withdraw(key); }
     unsigned note_poll() noexcept {
