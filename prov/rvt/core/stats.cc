@@ -76,4 +76,16 @@ const char* to_string(Stat stat) noexcept {
     return kNames[static_cast<std::size_t>(stat)];
 }
 
+std::string describe_losses(const Stats& stats) {
+    std::string text;
+    for (const Stat stat :
+         {Stat::kBadPackets, Stat::kDrops, Stat::kDuplicates, Stat::kSequenceErrors,
+          Stat::kTimeouts, Stat::kRetries, Stat::kRnrNaks, Stat::kRequestNaks, Stat::kAccessNaks}) {
+        if (const std::uint64_t count = stats.sum(stat); count != 0) {
+            text += (text.empty() ? "" : ", ") + (to_string(stat) + (" " + std::to_string(count)));
+        }
+    }
+    return text;
+}
+
 }  // namespace rvt::core

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "util/cpu.h"
 
@@ -77,5 +78,9 @@ class Stats {
 
     std::array<Line, kThreadLines + 1> lines_{};
 };
+
+/// Those counts of packets that went wrong, or came again, which are not 0, as "drops 1, timeouts
+/// 2".
+std::string describe_losses(const Stats& stats);
 
 }  // namespace rvt::core

@@ -99,6 +99,7 @@ bool Groups::rejoin() {
             continue;
         }
         opened.value()->users = group->users;
+        corrupted_ += group->receive.corrupted();
         group = opened.take();
     }
     return are_joined;
@@ -107,8 +108,13 @@ bool Groups::rejoin() {
 /// The kernel leaves the group, and the descriptor both sets, when the socket is closed.
 void Groups::leave(const Address& group) noexcept {
     const util::Guard guard(lock_);
-    std::erase_if(groups_,
-                  [&](const auto& one) { return one->address == group && --one->users == 0; });
+    const auto known = std::find_if(groups_.begin(), groups_.end(),
+                                    [&](const auto& one) { return one->address == group; });
+    if (known == groups_.end() || --(*known)->users != 0) {
+        return;
+    }
+    corrupted_ += (*known)->receive.corrupted();
+    groups_.erase(known);
     has_any_.store(!groups_.empty(), std::memory_order_relaxed);  // relaxed: see poll()
 }
 
@@ -119,6 +125,15 @@ unsigned Groups::poll_all(core::Device& device) noexcept {
         packets += group->receive.poll(device, false);
     }
     return packets;
+}
+
+std::uint64_t Groups::corrupted() const noexcept {
+    const util::Guard guard(lock_);
+    std::uint64_t corrupted = corrupted_;
+    for (const auto& group : groups_) {
+        corrupted += group->receive.corrupted();
+    }
+    return corrupted;
 }
 
 bool Groups::holds_packets() const noexcept {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -51,6 +52,8 @@ class Groups {
     }
     /// As ReceiveQueue::holds_packets().
     [[nodiscard]] bool holds_packets() const noexcept;
+    /// As ReceiveQueue::corrupted(), of all groups that there have been.
+    [[nodiscard]] std::uint64_t corrupted() const noexcept;
 
   private:
     struct Group {
@@ -76,6 +79,7 @@ class Groups {
     mutable util::Mutex lock_;  // order: after ForkHold, before the locks of a pair
     bool has_own_ RVT_GUARDED_BY(lock_) = false;
     std::vector<std::unique_ptr<Group>> groups_ RVT_GUARDED_BY(lock_);
+    std::uint64_t corrupted_ RVT_GUARDED_BY(lock_) = 0;  // in groups that are no more
 };
 
 }  // namespace rvt::roce

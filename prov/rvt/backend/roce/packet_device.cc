@@ -174,11 +174,31 @@ Status PacketDevice::arm() noexcept {
     return groups_.is_open() ? groups_.add_own(socket_.fd()) : kOk;
 }
 
+/// As "wrong_icrc 3, drops 1"; empty: nothing went wrong.
+std::string PacketDevice::describe_losses() const {
+    std::string text;
+    const auto add = [&](const char* name, std::uint64_t count) {
+        if (count != 0) {
+            text += (text.empty() ? "" : ", ") + (name + (" " + std::to_string(count)));
+        }
+    };
+    add("wrong_icrc", corrupted());
+    add("refused_by_kernel", transmit_.refused());
+    const std::string counted = core::describe_losses(device_->stats());
+    return text + (text.empty() || counted.empty() ? "" : ", ") + counted;
+}
+
 Status PacketDevice::close() {
     if (capture_.is_on()) {
         capture_.writer().flush();
     }
-    return registry_->remove_device(device_);
+    const std::string name = device_->name();
+    const std::string losses = describe_losses();
+    const Status removed = registry_->remove_device(device_);
+    if (removed.is_ok() && !losses.empty()) {
+        RVT_INFO(kEpData, "what went wrong at %s: %s", name.c_str(), losses.c_str());
+    }
+    return removed;
 }
 
 }  // namespace rvt::roce

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "backend/roce/groups.h"
 #include "backend/roce/receive_queue.h"
@@ -53,9 +54,14 @@ class PacketDevice {
     /// The port of the address once more. Returns: EMFILE.
     util::Result<util::UdpPort> share_port() const { return util::share(socket_.port); }
     [[nodiscard]] const ReceiveQueue& receive_queue() const noexcept { return receive_; }
+    /// As ReceiveQueue::corrupted(), of the device and of its groups. Threads: any.
+    [[nodiscard]] std::uint64_t corrupted() const noexcept {
+        return receive_.corrupted() + groups_.corrupted();
+    }
     [[nodiscard]] const TransmitQueue& transmit_queue() const noexcept { return transmit_; }
 
-    /// Takes the device away from the core. Returns: as Registry::remove_device().
+    /// Takes the device away from the core, and tells the log what went wrong with its packets.
+    /// Returns: as Registry::remove_device().
     Status close();
 
     // ---- the entries of BackendOps, which the core calls ----
@@ -93,6 +99,7 @@ class PacketDevice {
   private:
     static constexpr std::uint64_t kLookPauseUs = 100'000;
 
+    [[nodiscard]] std::string describe_losses() const;
     [[gnu::cold]] void look_at_trouble(core::Device& device) noexcept;
     void look_at_port_locked() noexcept RVT_REQUIRES(look_lock_);
     void follow_interface_locked() noexcept RVT_REQUIRES(look_lock_);

@@ -131,6 +131,22 @@ Test(roce_groups, a_datagram_reaches_a_member_over_ipv6, .timeout = 30) {
     reaches_a_member_on_another_device(*network);
 }
 
+Test(roce_groups, what_was_corrupted_on_its_way_to_one_is_counted_also_when_it_was_left,
+     .timeout = 30) {
+    RoceAs::attr.faults = {.corrupt = 1'000'000};
+    Joiners joiners;
+    auto& pair = joiners.pair;
+    roce::PacketDevice& device = pair.backend().packet_device(kB);
+    RVT_OK(pair.b().qp->attach_mcast(joiners.group));
+    joiners.send();
+    while (device.corrupted() < 1) {
+        pair.pass_us(5);
+    }
+    RVT_OK(pair.b().qp->detach_mcast(joiners.group));
+    RVT_EQ(device.corrupted(), 1);
+    RVT_EQ(device.receive_queue().corrupted(), 0);
+}
+
 Test(roce_groups, who_has_left_gets_no_more, .timeout = 30) {
     Joiners joiners;
     auto& pair = joiners.pair;
