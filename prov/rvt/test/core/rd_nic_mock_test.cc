@@ -540,15 +540,18 @@ Test(rd_nic_mock, a_frame_that_cannot_be_posted_ends_its_flow_alone) {
 }
 
 Test(rd_nic_mock, receives_that_it_does_not_take_back_leave_all_to_packets) {
-    Two net;
-    net.mock.failing = "post_srq_recv";
-    net.until([&] {
-        static_cast<void>(net.a.flow != nullptr && net.a.say("on its way"));
-        return net.b.ends == 1 && net.a.ends == 1;
-    });
-    net.mock.failing = {};
-    net.again();
-    RVT_ASSERT(!net.b.flow->is_over_nic());
+    for (const std::size_t taken : {0, 3}) {
+        Two net;
+        net.mock.failing = "post_srq_recv";
+        net.mock.taken_before_failure = taken;
+        net.until([&] {
+            static_cast<void>(net.a.flow != nullptr && net.a.say("on its way"));
+            return net.b.ends == 1 && net.a.ends == 1;
+        });
+        net.mock.failing = {};
+        net.again();
+        RVT_ASSERT(!net.b.flow->is_over_nic());
+    }
 }
 
 Test(rd_nic_mock, who_cannot_arm_the_queue_is_told) {

@@ -24,9 +24,13 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
     }
     MockCq& queue = MockCq::of(made);
     queue.start_poll = [](ibv_cq_ex* self, ibv_poll_cq_attr*) {
-        return next_entry(MockCq::of(self)) ? 0 : ENOENT;
+        return mock->failing == "poll_cq" ? mock->error : next_entry(MockCq::of(self)) ? 0 : ENOENT;
     };
-    queue.next_poll = [](ibv_cq_ex* self) { return next_entry(MockCq::of(self)) ? 0 : ENOENT; };
+    queue.next_poll = [](ibv_cq_ex* self) {
+        return mock->failing == "next_poll"   ? mock->error
+               : next_entry(MockCq::of(self)) ? 0
+                                              : ENOENT;
+    };
     queue.end_poll = [](ibv_cq_ex*) {};
     queue.read_opcode = [](ibv_cq_ex* self) { return MockCq::of(self).now.opcode; };
     queue.read_vendor_err = [](ibv_cq_ex* self) { return MockCq::of(self).now.vendor_err; };

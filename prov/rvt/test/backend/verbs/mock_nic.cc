@@ -9,7 +9,6 @@
 #include <mutex>
 #include <utility>
 
-#include <arpa/inet.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -27,8 +26,6 @@ bool fails(std::string_view call) {
 namespace {
 
 constexpr std::uint32_t kFinishedBytes = 64;  // of a receive that nobody has sent anything
-
-ibv_context* mock_context = nullptr;
 
 /// Of all that pairs and queues hold.
 std::mutex traffic;
@@ -196,65 +193,6 @@ void run(MockPair& pair) {
     }
 }
 
-ibv_device** get_device_list(int* count) {
-    if (fails("get_device_list")) {
-        return nullptr;
-    }
-    *count = 1;
-    return new ibv_device* [2] { &mock->device, nullptr };
-}
-void free_device_list(ibv_device** list) {
-    delete[] list;
-}
-const char* get_device_name(ibv_device* device) {
-    return device->name;
-}
-ibv_context* open_device(ibv_device*) {
-    if (fails("open_device")) {
-        return nullptr;
-    }
-    ++mock->live;
-    mock_context->cmd_fd = eventfd(0, EFD_CLOEXEC);
-    mock_context->async_fd = eventfd(0, EFD_CLOEXEC);
-    return mock_context;
-}
-int close_device(ibv_context* context) {
-    --mock->live;
-    close(context->cmd_fd);
-    return close(context->async_fd);
-}
-int query_device(ibv_context*, ibv_device_attr* attr) {
-    if (fails("query_device")) {
-        return errno;
-    }
-    *attr = mock->attr;
-    return 0;
-}
-int query_port(ibv_context*, std::uint8_t number, ibv_port_attr* attr, std::size_t) {
-    const bool is_one = number != 0 && number <= mock->attr.phys_port_cnt;
-    if (!is_one || fails("query_port")) {
-        return is_one ? errno : EINVAL;
-    }
-    *attr = mock->port;
-    attr->pkey_tbl_len = static_cast<std::uint16_t>(mock->pkeys.size());
-    return 0;
-}
-int query_gid_ex(ibv_context*, std::uint32_t, std::uint32_t index, ibv_gid_entry* entry,
-                 std::uint32_t, std::size_t) {
-    if (fails("query_gid") || index >= mock->gids.size()) {
-        return ENODATA;
-    }
-    *entry = mock->gids[index];
-    return 0;
-}
-int query_pkey(ibv_context*, std::uint8_t, int index, __be16* pkey) {
-    if (static_cast<std::size_t>(index) >= mock->pkeys.size()) {
-        errno = EINVAL;
-        return -1;
-    }
-    *pkey = htons(mock->pkeys[static_cast<std::size_t>(index)]);
-    return 0;
-}
 ibv_pd* alloc_pd(ibv_context* context) {
     return fails("alloc_pd") ? nullptr : make<ibv_pd>({.context = context, .handle = 0});
 }
@@ -351,12 +289,13 @@ int destroy_srq(ibv_srq* queue) {
 }
 int post_srq_recv(ibv_srq* queue, ibv_recv_wr* wr, ibv_recv_wr** refused) {
     const std::lock_guard guard(traffic);
-    if (fails("post_srq_recv")) {
+    std::size_t room = fails("post_srq_recv") ? mock->taken_before_failure : ~std::size_t{0};
+    if (room == 0) {
         *refused = wr;
         return errno;
     }
     std::vector<std::uint64_t>& ids = mock->shared_receives.emplace_back();
-    for (; wr != nullptr; wr = wr->next) {
+    for (; wr != nullptr && room-- != 0; wr = wr->next) {
         ids.push_back(wr->wr_id);
         static_cast<MockSrq*>(queue)->receives.push_back(
             {.wr_id = wr->wr_id, .room = *wr->sg_list});
@@ -364,7 +303,8 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* wr, ibv_recv_wr** refused) {
     for (MockPair* const pair : pairs) {
         run(*pair);
     }
-    return 0;
+    *refused = wr;
+    return wr != nullptr ? mock->error : 0;
 }
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
@@ -428,6 +368,7 @@ int modify_qp(ibv_qp* which, ibv_qp_attr* attr, int mask) {
     }
     if ((mask & IBV_QP_STATE) != 0 && attr->qp_state == IBV_QPS_RESET) {
         forget_completions(*which);
+        pair.peer = 0;
     }
     return 0;
 }
@@ -555,25 +496,12 @@ MockNic::MockNic() {
     port.active_mtu = IBV_MTU_4096;
     port.max_msg_sz = 1u << 30;
 
-    context_.sz = sizeof context_;
-    context_.query_port = query_port;
-    context_.context.device = &device;
-    context_.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     context_.context.ops.poll_cq = poll_cq;
     context_.context.ops.post_send = post_send;
     context_.context.ops.post_recv = post_recv;
     context_.context.ops.post_srq_recv = post_srq_recv;
     context_.context.ops.req_notify_cq = req_notify_cq;
-    mock_context = &context_.context;
 
-    functions_.ibv_get_device_list = get_device_list;
-    functions_.ibv_free_device_list = free_device_list;
-    functions_.ibv_get_device_name = get_device_name;
-    functions_.ibv_open_device = open_device;
-    functions_.ibv_close_device = close_device;
-    functions_.ibv_query_device = query_device;
-    functions_._ibv_query_gid_ex = query_gid_ex;
-    functions_.ibv_query_pkey = query_pkey;
     functions_.ibv_alloc_pd = alloc_pd;
     functions_.ibv_dealloc_pd = destroy<ibv_pd>;
     functions_.ibv_create_ah = create_ah;
@@ -594,13 +522,16 @@ MockNic::MockNic() {
     functions_.ibv_get_async_event = get_async_event;
     functions_.ibv_ack_async_event = ack_async_event;
     functions_.ibv_event_type_str = event_type_str;
+    add_device(context_, functions_);
     add_extended_verbs(context_, functions_);
     add_memory(context_, functions_);
+    add_ends(context_, functions_);
     use_library(&functions_);
 }
 
 MockNic::~MockNic() {
     use_library(nullptr);
+    forget_kept();
     mock = nullptr;
 }
 

@@ -40,6 +40,8 @@ class MockNic {
     // What it answers: an errno, or 0.
     std::string_view failing;  // the call that fails; "modify_qp to RTS" is one, too
     int error = EMFILE;        // with this
+    static constexpr std::string_view kEveryEnd = "every end";  // but those of regions
+    std::size_t taken_before_failure = 0;                       // of a list, by "post_srq_recv"
     int reg_mr_error = 0;
     int rereg_mr_result = 0;  // as ibv_rereg_mr(3)
     ibv_odp_caps on_demand{};

@@ -85,5 +85,11 @@ struct MockPair : ibv_qp_ex {
 void add_extended_verbs(verbs_context& context, Library& functions);
 /// In mock_memory.cc: those of regions.
 void add_memory(verbs_context& context, Library& functions);
+/// In mock_device.cc: those of the device.
+void add_device(verbs_context& context, Library& functions);
+/// In mock_ends.cc: those that end an object, or poll, behind all others.
+void add_ends(verbs_context& context, Library& functions);
+/// Frees what has not been let end.
+void forget_kept();
 
 }  // namespace rvt::verbs

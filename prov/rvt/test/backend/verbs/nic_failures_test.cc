@@ -103,6 +103,22 @@ Test(nic_failures, shared_receives_that_cannot_be_posted_are_their_error) {
     RVT_EQ(mock.receives_left(), wrs.size());
 }
 
+Test(nic_failures, shared_receives_that_are_posted_in_part_are_there_as_far_as_they_went) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Srq> receives;
+    RVT_OK(core::keep(receives, core::create_srq(*opened.pd, {.max_wr = 32, .max_sge = 1})));
+    const Sge room{.addr = 0x1000, .length = 8, .lkey = 2};
+    const std::vector<RecvWr> wrs(20, RecvWr{.sg_list = {&room, 1}});
+    mock.failing = "post_srq_recv";
+    mock.taken_before_failure = 5;
+    RVT_EQ(receives->post_recvs(wrs), EMFILE);
+    RVT_EQ(mock.receives_left(), 5);  // and those of the second call are not tried
+    mock.failing = {};
+    RVT_OK(receives->post_recvs(wrs));
+    RVT_EQ(mock.receives_left(), 5 + wrs.size());
+}
+
 Test(nic_failures, a_queue_that_cannot_be_armed_is_its_error) {
     MockNic mock;
     const Opened opened(mock);

@@ -172,6 +172,10 @@ bool is_heard(std::string_view what) {
 Test(nic, what_pairs_of_a_port_use_is_logged) {
     MockNic mock;
     mock.pkeys = {0x8001};
+    mock.failing = "query_pkey";
+    open_with_gid(mock, IBV_GID_TYPE_ROCE_V2, 3);
+    cr_assert(is_heard("P_Key index 0, which is not there"), "%s", heard.c_str());
+    mock.failing = {};
     open_with_gid(mock, IBV_GID_TYPE_ROCE_V2, 3);
     cr_assert(is_heard("port 2, GID index 1, P_Key index 0 (0x8001), for 10.1.2.3"), "%s",
               heard.c_str());
