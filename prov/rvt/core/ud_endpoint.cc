@@ -566,13 +566,14 @@ bool UdEndpoint::is_quiet_locked(unsigned moved) noexcept {
     return now - last_arrival_us_ >= polling_.idle_us;
 }
 
-/// What waits ends at once, what the NIC has when it has flushed that, or its time is over.
+/// What waits ends at once, what the NIC has when it has flushed that, or its time is over: at
+/// once where nobody sees what it flushes.
 /// Returns: how many datagrams have.
 unsigned UdEndpoint::end_with_nic_locked() noexcept {
     const std::uint64_t now = host_->device().now_us();
     if (lost_due_us_ == 0) {
         const Status flushed = qp_->modify({.state = QpState::kErr}, QpMask::kState);
-        lost_due_us_ = flushed.is_ok() ? now + kFlushUs : now;
+        lost_due_us_ = flushed.is_ok() && !cq_->has_failed() ? now + kFlushUs : now;
         resolver_->fail_all_locked(WcStatus::kWrFlushErr);
     }
     const unsigned taken = drain_locked();

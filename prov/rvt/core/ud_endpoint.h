@@ -156,8 +156,9 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     /// kRetryExcErr, or kPeerUnreachable when nobody has the service or the UDP port there. Uses
     /// that are left when the endpoint is closed are their owner's again.
     /// Returns: EAGAIN (progress helps), EINVAL (no such peer), EMSGSIZE, also of what the
-    ///          interface takes no more; ENODEV when the NIC is gone, whose requests then complete
-    ///          with kWrFlushErr; errors of create_ah(), where there is no way to the peer now.
+    ///          interface takes no more; ENODEV when the NIC is gone, or gives no completions: what
+    ///          is under way then completes with kWrFlushErr; errors of create_ah(), where there is
+    ///          no way to the peer now.
     Status send_locked(const RdSend& request) noexcept;
     /// Whether that would be EMSGSIZE.
     [[nodiscard]] bool is_too_long(const RdSend& request) const noexcept {
@@ -279,7 +280,7 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
                                           const Wc& wc) const noexcept;
     void run_shared_locked(unsigned moved) noexcept;
     [[nodiscard]] bool is_nic_gone() const noexcept {
-        return staging_ != nullptr && host_->device().is_going();
+        return staging_ != nullptr && (host_->device().is_going() || cq_->has_failed());
     }
     [[gnu::cold]] unsigned end_with_nic_locked() noexcept;
     unsigned flush_lost_locked() noexcept;

@@ -187,6 +187,18 @@ bool VerbsCq::push(const Wc& wc, bool solicited) noexcept {
     return false;
 }
 
+bool VerbsCq::fail() noexcept {
+    // relaxed: makes one thread of several raise the event, under whose lock it is read.
+    if (has_failed_.exchange(true, std::memory_order_relaxed)) {
+        return false;
+    }
+    context_.events().post({.type = EventType::kCqErr, .object = this});
+    if (channel_ != nullptr) {
+        channel_->notify(*this);
+    }
+    return true;
+}
+
 void VerbsCq::remove_qp(std::uint32_t qpn) noexcept {
     const util::Guard guard(lock_);
     ring_->remove_if([&](const Cqe& cqe) { return from_cqe(cqe).qpn == qpn; });

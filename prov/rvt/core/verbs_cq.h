@@ -106,6 +106,11 @@ class VerbsCq : public Object {
     /// lost.
     bool take_overrun() noexcept;
 
+    /// Whether the device has given it up: nothing more completes into it. Threads: any.
+    [[nodiscard]] bool has_failed() const noexcept {
+        return has_failed_.load(std::memory_order_relaxed);  // relaxed: a flag on its own
+    }
+
     /// False when it is empty. Threads: any; entries of another thread may be seen later.
     /// Of a verb-grade device it is always true.
     [[nodiscard]] bool may_have_entries() const noexcept {
@@ -123,6 +128,9 @@ class VerbsCq : public Object {
     /// Returns: false when there is no room: nothing is written, kCqErr is raised once, and the
     ///          caller takes the pair that completed into the error state.
     bool push(const Wc& wc, bool solicited = false) noexcept;
+    /// A verb-grade backend has given it up. kCqErr is raised once, and who sleeps is woken.
+    /// Returns: whether it was the first time. Threads: any.
+    bool fail() noexcept;
     /// No completion of a pair outlives the pair (ibv_destroy_qp(3)).
     void remove_qp(std::uint32_t qpn) noexcept;
     /// The core's versions of poll_cq and req_notify_cq.
@@ -151,6 +159,7 @@ class VerbsCq : public Object {
     Armed armed_ RVT_GUARDED_BY(lock_) = Armed::kNo;
     bool overrun_ RVT_GUARDED_BY(lock_) = false;
     std::atomic<bool> may_have_entries_;
+    std::atomic<bool> has_failed_{false};
 };
 
 /// @param depth  Rounded up to a power of two.

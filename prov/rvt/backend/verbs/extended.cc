@@ -59,19 +59,23 @@ ibv_cq* create_extended_queue(ibv_context& context, int depth, void* user,
     return made != nullptr ? ibv_cq_ex_to_cq(made) : nullptr;
 }
 
-unsigned poll_extended(ibv_cq& queue, std::span<core::Wc> to) noexcept {
+Polled poll_extended(ibv_cq& queue, std::span<core::Wc> to) noexcept {
     auto* const from = reinterpret_cast<ibv_cq_ex*>(&queue);  // as ibv_cq_ex_to_cq() has it
     ibv_poll_cq_attr attr{};
-    if (to.empty() || ibv_start_poll(from, &attr) != 0) {
-        return 0;
+    if (to.empty()) {
+        return {};
     }
     unsigned taken = 0;
-    do {
-        read_completion(*from, to[taken]);
-        ++taken;
-    } while (taken < to.size() && ibv_next_poll(from) == 0);
-    ibv_end_poll(from);
-    return taken;
+    int answer = ibv_start_poll(from, &attr);
+    if (answer == 0) {
+        do {
+            read_completion(*from, to[taken]);
+            ++taken;
+            answer = taken < to.size() ? ibv_next_poll(from) : ENOENT;
+        } while (answer == 0);
+        ibv_end_poll(from);
+    }
+    return {.taken = taken, .error = answer == ENOENT ? 0 : answer};
 }
 
 }  // namespace rvt::verbs

@@ -56,8 +56,13 @@ RVT_ALWAYS_INLINE Status build(ibv_qp& pair, const SendWr& wr, WrOpcode opcode) 
     return posted.error() == ENOSPC ? Status(ENOMEM) : posted;
 }
 
-/// Takes completions out. Precondition: create_extended_queue() has made the queue. Returns: how
-/// many. Threads: any.
-unsigned poll_extended(ibv_cq& queue, std::span<core::Wc> to) noexcept;
+/// What a look into a queue has brought.
+struct Polled {
+    unsigned taken = 0;
+    int error = 0;  // of the driver: it gives no more
+};
+
+/// Takes completions out. Precondition: create_extended_queue() has made the queue. Threads: any.
+Polled poll_extended(ibv_cq& queue, std::span<core::Wc> to) noexcept;
 
 }  // namespace rvt::verbs

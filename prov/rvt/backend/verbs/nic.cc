@@ -429,11 +429,9 @@ void Nic::take_events() noexcept {
                 }
                 break;
             case IBV_EVENT_DEVICE_FATAL: device_->begin_removal(); break;
-            case IBV_EVENT_CQ_ERR: {
-                auto& queue = *static_cast<core::VerbsCq*>(event.element.cq->cq_context);
-                queue.context().events().post({.type = EventType::kCqErr, .object = &queue});
+            case IBV_EVENT_CQ_ERR:
+                static_cast<core::VerbsCq*>(event.element.cq->cq_context)->fail();
                 break;
-            }
             case IBV_EVENT_QP_FATAL: fail(event, EventType::kQpFatal); break;
             case IBV_EVENT_QP_REQ_ERR: fail(event, EventType::kQpReqErr); break;
             case IBV_EVENT_QP_ACCESS_ERR: fail(event, EventType::kQpAccessErr); break;

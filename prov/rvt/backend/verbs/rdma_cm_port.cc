@@ -611,14 +611,18 @@ void RdmaCmPort::end_all_locked() {
     }
 }
 
-/// A device that has ended a pair need not flush it.
+/// A device that has ended a pair need not flush it. What it flushes into a queue that has failed
+/// nobody sees.
 void RdmaCmPort::end_if_failed_locked(RdmaCmConnection& connection) {
     const State state = connection.state();
     const bool is_up = state == State::kOpen || state == State::kAccepted;
-    if (is_up && connection.qp().state() == QpState::kErr) {
+    const bool has_queue = !connection.qp().init().send_cq->has_failed();
+    if (is_up && (!has_queue || connection.qp().state() == QpState::kErr)) {
         connection.has_failed_ = true;
-        connection.deadline_us_ = device().now_us() + kFlushUs;
+        connection.deadline_us_ = device().now_us() + (has_queue ? kFlushUs : 0);
         end_failed_locked(connection);
+    } else if (state == State::kEnded && !has_queue && !connection.is_lost()) {
+        lose(connection);
     }
 }
 

@@ -20,6 +20,7 @@
 #include "core/srq.h"
 #include "core/verbs_cq.h"
 #include "core/wr_table.h"
+#include "util/log.h"
 
 namespace rvt::verbs {
 namespace {
@@ -205,23 +206,37 @@ void destroy_cq(core::VerbsCq& cq) {
 }
 
 /// By the list of completions that every driver has. Not inline: the other way would pay for it.
-[[gnu::noinline]] unsigned poll_listed(ibv_cq& queue, std::span<core::Wc> to) noexcept {
+[[gnu::noinline]] Polled poll_listed(ibv_cq& queue, std::span<core::Wc> to) noexcept {
     std::array<ibv_wc, 32> completions;
     const std::size_t most = std::min(to.size(), completions.size());
     const int taken = ibv_poll_cq(&queue, static_cast<int>(most), completions.data());
     if (taken <= 0) {
-        return 0;
+        return {.error = taken < 0 ? EIO : 0};
     }
     core::Wc* next = to.data();
     for (const ibv_wc* wc = completions.data(); wc != completions.data() + taken; ++wc) {
         from_ibv(*wc, *next++);
     }
-    return static_cast<unsigned>(taken);
+    return {.taken = static_cast<unsigned>(taken)};
+}
+
+/// As after IBV_EVENT_CQ_ERR, whoever waits for completions is not to wait for ever.
+[[gnu::cold, gnu::noinline]] void note_failure(core::VerbsCq& cq, int error) noexcept {
+    if (cq.fail()) {
+        RVT_WARN(kEpData, "NIC %s gives no completions: %s; its queue ends",
+                 Nic::of(cq.context().device()).address().device.c_str(),
+                 strerrordesc_np(from_ibv(error).error()));
+    }
 }
 
 unsigned poll_cq(core::VerbsCq& cq, std::span<core::Wc> to) {
-    return Nic::of(cq.context().device()).limits().extends_queues ? poll_extended(*cq_of(cq), to)
-                                                                  : poll_listed(*cq_of(cq), to);
+    const Polled polled = Nic::of(cq.context().device()).limits().extends_queues
+                              ? poll_extended(*cq_of(cq), to)
+                              : poll_listed(*cq_of(cq), to);
+    if (polled.error != 0) [[unlikely]] {
+        note_failure(cq, polled.error);
+    }
+    return polled.taken;
 }
 
 Status req_notify_cq(core::VerbsCq& cq, bool solicited_only) {

@@ -435,6 +435,12 @@ Test(rd_nic_mock, a_queue_that_fails_ends_the_flows_over_the_nic) {
     net.again();
 }
 
+Test(rd_nic_mock, a_queue_that_gives_no_completions_ends_the_flows_over_the_nic) {
+    Two net;
+    net.mock.failing = "poll_cq";
+    net.again();
+}
+
 Test(rd_nic_mock, a_port_that_is_down_ends_flows_when_the_nic_gives_up) {
     Two net;
     ibv_async_event event{};

@@ -194,6 +194,30 @@ Test(ud_nic_end, nothing_more_is_taken) {
     RVT_EQ(on.receive(), ENODEV);
 }
 
+Test(ud_nic_end, what_waits_at_a_queue_that_gives_no_completions_ends) {
+    World on;
+    RVT_OK(on.send());
+    on.services.user->resolved(to_address(kPeer), kPair);
+    RVT_EQ(on.flushed(), 0);
+    on.mock.failing = "poll_cq";
+    RVT_EQ(on.flushed(), 1 + kReceives);
+    RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);  // it touches nothing any more
+    RVT_EQ(on.send(), ENODEV);
+    RVT_EQ(on.receive(), ENODEV);
+    RVT_EQ(on.flushed(), 0);
+}
+
+Test(ud_nic_end, what_waits_at_a_queue_that_the_nic_gives_up_ends) {
+    World on;
+    RVT_EQ(on.endpoint->arm_locked(), kOk);
+    pollfd readable{.fd = on.services.watched_fd, .events = POLLIN, .revents = 0};
+    on.mock.flushes = false;
+    on.mock.fail_queue();
+    on.nic->take_events();
+    RVT_EQ(poll(&readable, 1, 20'000), 1);
+    RVT_EQ(on.flushed(), kReceives);
+}
+
 // ---- calls that fail ----
 
 /// What a NIC can do with memory on demand, it need not be able to do for datagrams.

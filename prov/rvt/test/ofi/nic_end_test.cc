@@ -203,6 +203,70 @@ Test(nic_end, sends_of_a_pair_that_fails_end_though_it_shares_its_receives_which
     RVT_EQ(on.mock.receives_left(), 1);
 }
 
+namespace {
+
+/// A NIC without the extended verbs.
+void keep_to_lists(verbs::MockNic& mock) {
+    mock.extends = false;
+}
+
+/// The application, and then the thread that looks after connections.
+void look_and_wait(Endpoints& with) {
+    RVT_EQ(with.canceled(), 0);
+    world->nic->take_events();
+    wait_for_deadline();
+}
+
+}  // namespace
+
+Test(nic_end, what_waits_at_a_queue_that_gives_no_completions_is_canceled) {
+    for (const bool extends : {true, false}) {
+        World on(extends ? nullptr : keep_to_lists);
+        Endpoints with;
+        fid_ep* const ep = with.connected();
+        with.post(ep);
+        on.mock.failing = "poll_cq";
+        look_and_wait(with);
+        RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+        RVT_EQ(with.event(ep), 0);
+        RVT_EQ(with.send(ep), -FI_ENOTCONN);
+        RVT_EQ(with.canceled(), kReceives + kSends);
+        RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);  // it touches nothing any more
+        on.mock.failing = {};
+    }
+}
+
+Test(nic_end, what_waits_at_a_queue_that_the_nic_gives_up_is_canceled_and_nothing_else) {
+    World on;
+    Endpoints with;
+    fid_ep* const other = with.connected();
+    fid_ep* const ep = with.connected();
+    with.post(ep);
+    pollfd readable = with.asleep();
+    on.mock.flushes = false;
+    on.mock.fail_queue();
+    world->nic->take_events();
+    wait_for_deadline();
+    RVT_EQ(poll(&readable, 1, 20'000), 1);
+    RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+    RVT_EQ(with.canceled(), kReceives + kSends);
+    RVT_EQ(with.event(ep), 0);
+    RVT_EQ(with.send(other), 0);
+}
+
+Test(nic_end, what_has_hung_up_when_its_queue_fails_is_canceled) {
+    World on;
+    Endpoints with;
+    fid_ep* const ep = with.connected();
+    with.post(ep);
+    on.mock.failing = "poll_cq";
+    report(RDMA_CM_EVENT_DISCONNECTED);
+    look_and_wait(with);
+    RVT_EQ(with.event(ep), -FI_SHUTDOWN);
+    RVT_EQ(with.canceled(), kReceives + kSends);
+    on.mock.failing = {};
+}
+
 /// They end with the NIC alone.
 Test(nic_end, who_sleeps_for_shared_receives_is_woken_though_their_endpoint_had_ended) {
     World on;

@@ -119,6 +119,55 @@ Test(nic_failures, shared_receives_that_are_posted_in_part_are_there_as_far_as_t
     RVT_EQ(mock.receives_left(), 5 + wrs.size());
 }
 
+namespace {
+
+/// What has failed is told once, and what is still asked of it finds nothing.
+void expect_failed(const Opened& opened) {
+    core::Wc taken[2];
+    RVT_EQ(opened.cq->poll(taken), 0);
+    const auto told = opened.context->events().poll();
+    RVT_ASSERT(told.has_value());
+    RVT_EQ(told->type, EventType::kCqErr);
+    RVT_ASSERT(told->object == opened.cq.get());
+    RVT_ASSERT(!opened.context->events().poll().has_value());
+}
+
+}  // namespace
+
+Test(nic_failures, a_queue_that_gives_no_completions_has_failed) {
+    for (const bool extends : {true, false}) {
+        MockNic mock;
+        mock.extends = extends;
+        const Opened opened(mock);
+        core::Wc taken[2];
+        RVT_EQ(opened.cq->poll(taken), 0);
+        RVT_ASSERT(!opened.context->events().poll().has_value());
+        mock.failing = "poll_cq";
+        RVT_EQ(opened.cq->poll(taken), 0);
+        expect_failed(opened);
+    }
+}
+
+Test(nic_failures, a_queue_that_gives_no_further_completion_has_failed_behind_what_it_gave) {
+    MockNic mock;
+    const Opened opened(mock);
+    mock.completions.resize(2);
+    mock.failing = "next_poll";
+    core::Wc taken[2];
+    RVT_EQ(opened.cq->poll(taken), 1);
+    mock.completions.clear();
+    expect_failed(opened);
+}
+
+Test(nic_failures, a_queue_that_the_nic_gives_up_has_failed_once) {
+    MockNic mock;
+    const MockPair pair(mock);
+    mock.fail_queue();
+    mock.fail_queue();
+    pair.nic->take_events();
+    expect_failed(pair);
+}
+
 Test(nic_failures, a_queue_that_cannot_be_armed_is_its_error) {
     MockNic mock;
     const Opened opened(mock);
