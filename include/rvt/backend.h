@@ -183,6 +183,10 @@ struct BackendOps {
     // Mr::set_keys() and Qp::set_qpn(); completions are taken by poll_cq() alone. The requests that are
     // posted are checked by the backend.
 
+    // What ends an object and returns nothing cannot be refused: the core's object is gone behind it. A
+    // backend whose device keeps its part all the same says so in the log, and sees to it that nothing of
+    // that part leads to the core any more.
+
     Status (*alloc_pd)(core::Pd&) = nullptr;
     void (*dealloc_pd)(core::Pd&) = nullptr;
     Status (*reg_mr)(core::Mr&) = nullptr;

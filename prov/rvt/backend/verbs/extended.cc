@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "backend/verbs/owned_raw.h"
+
 namespace rvt::verbs {
 namespace {
 
@@ -40,7 +42,7 @@ ibv_qp* create_extended_pair(ibv_context& context, ibv_pd& pd, ibv_qp_init_attr&
     }
     ibv_qp_ex* const extended = lib().ibv_qp_to_qp_ex(made);
     if (extended == nullptr) {
-        lib().ibv_destroy_qp(made);
+        EndRaw{}(made);
         errno = EOPNOTSUPP;
         return nullptr;
     }

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 
 #include "backend/verbs/extended.h"
+#include "backend/verbs/translate.h"
 #include "core/addresses.h"
 #include "core/qp.h"
 #include "core/recv_queue.h"
@@ -50,15 +51,10 @@ Status set_nonblocking(int fd) noexcept {
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? kOk : Status(errno);
 }
 
-/// A pair is there until the event has been acknowledged.
-core::Qp& pair_of(const ibv_async_event& event) noexcept {
-    return *static_cast<core::Qp*>(event.element.qp->qp_context);
-}
-
 /// The device has ended the pair.
-void fail(const ibv_async_event& event, EventType type) noexcept {
-    pair_of(event).note_state(QpState::kErr);
-    pair_of(event).raise(type);
+void fail(core::Qp& pair, EventType type) noexcept {
+    pair.note_state(QpState::kErr);
+    pair.raise(type);
 }
 
 /// Whether requests of all kinds that connected pairs have, and receives of both kinds of queues,
@@ -116,7 +112,7 @@ Status Nic::open_context() {
     for (int i = 0; devices != nullptr && i < count; ++i) {
         ibv_device* const one = devices.get()[i];
         if (address_.device == lib().ibv_get_device_name(one)) {
-            context_ = Context(lib().ibv_open_device(one), lib().ibv_close_device);
+            context_.reset(lib().ibv_open_device(one));
             if (context_ == nullptr) {
                 return last_error();
             }
@@ -129,8 +125,7 @@ Status Nic::open_context() {
 }
 
 Status Nic::open_channel() {
-    channel_ =
-        Channel(lib().ibv_create_comp_channel(context_.get()), lib().ibv_destroy_comp_channel);
+    channel_.reset(lib().ibv_create_comp_channel(context_.get()));
     if (channel_ == nullptr) {
         return last_error();
     }
@@ -330,11 +325,10 @@ std::string Nic::why_no_rocev2() const {
 
 /// Finds out what no attribute of the device tells.
 Status Nic::probe_pairs() {
-    const std::unique_ptr<ibv_pd, int (*)(ibv_pd*)> pd(lib().ibv_alloc_pd(context_.get()),
-                                                       lib().ibv_dealloc_pd);
+    const OwnedRaw<ibv_pd> pd(lib().ibv_alloc_pd(context_.get()));
     const bool may_extend = util::param_is_set(util::ParamId::kVerbsExtended);
     limits_.extends_queues = may_extend && !quirks_->breaks_next_poll;
-    Queue queue(create_queue(1, nullptr, nullptr), lib().ibv_destroy_cq);
+    OwnedRaw<ibv_cq> queue(create_queue(1, nullptr, nullptr));
     if (limits_.extends_queues && queue == nullptr) {
         limits_.extends_queues = false;
         queue.reset(create_queue(1, nullptr, nullptr));
@@ -363,9 +357,8 @@ void Nic::probe_inline(ibv_pd& pd, ibv_cq& queue) noexcept {
                     .max_send_sge = 1,
                     .max_recv_sge = 1,
                     .max_inline_data = bytes};
-        if (ibv_qp* const pair = create_pair(pd, init); pair != nullptr) {
+        if (const OwnedRaw<ibv_qp> pair(create_pair(pd, init)); pair != nullptr) {
             limits_.verbs.max_inline_bytes = bytes;
-            lib().ibv_destroy_qp(pair);
             break;
         }
     }
@@ -412,6 +405,83 @@ Status Nic::add_to(core::Registry& registry) {
     return kOk;
 }
 
+/// The pair is there until the event has been acknowledged; the core's only where it is not
+/// disowned.
+void Nic::take_pair_event(const ibv_async_event& event) noexcept {
+    const util::Guard guard(owners_lock_);
+    auto* const pair = static_cast<core::Qp*>(event.element.qp->qp_context);
+    if (pair == nullptr) {
+        return;
+    }
+    switch (event.event_type) {
+        case IBV_EVENT_QP_FATAL: fail(*pair, EventType::kQpFatal); break;
+        case IBV_EVENT_QP_REQ_ERR: fail(*pair, EventType::kQpReqErr); break;
+        case IBV_EVENT_QP_ACCESS_ERR: fail(*pair, EventType::kQpAccessErr); break;
+        default:
+            pair->note_last_receive();
+            pair->raise(EventType::kQpLastWqeReached);
+            break;
+    }
+}
+
+void Nic::take_queue_event(const ibv_async_event& event) noexcept {
+    const util::Guard guard(owners_lock_);
+    if (auto* const queue = static_cast<core::VerbsCq*>(event.element.cq->cq_context)) {
+        queue->fail();
+    }
+}
+
+bool Nic::take_notice() noexcept {
+    ibv_cq* raw = nullptr;
+    void* as_it_was = nullptr;
+    const util::Guard guard(owners_lock_);
+    if (lib().ibv_get_cq_event(channel_.get(), &raw, &as_it_was) != 0) {
+        return false;
+    }
+    if (auto* const queue = static_cast<core::VerbsCq*>(raw->cq_context)) {
+        queue->channel()->notify(*queue);
+    }
+    lib().ibv_ack_cq_events(raw, 1);  // from now on the queue can be destroyed
+    return true;
+}
+
+Status Nic::ended(int answer) const noexcept {
+    const Status status = from_ibv(answer);
+    const bool is_moot = (status == Status(EIO) && device_->is_going()) || is_inherited();
+    return is_moot ? kOk : status;
+}
+
+bool Nic::has_ended(const char* what, int answer) const noexcept {
+    const Status status = ended(answer);
+    if (!status.is_ok()) {
+        log_kept(address_.device.c_str(), what, status);
+    }
+    return status.is_ok();
+}
+
+void Nic::disown(ibv_qp& pair) noexcept {
+    if (is_inherited()) {
+        return;
+    }
+    {
+        const util::Guard guard(owners_lock_);
+        pair.qp_context = nullptr;
+    }
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RESET;
+    if (!device_->is_going()) {
+        lib().ibv_modify_qp(&pair, &attr, IBV_QP_STATE);  // whoever keeps the pair may keep this
+    }
+}
+
+void Nic::disown(ibv_cq& queue) noexcept {
+    if (is_inherited()) {
+        return;
+    }
+    const util::Guard guard(owners_lock_);
+    queue.cq_context = nullptr;
+}
+
 void Nic::take_events() noexcept {
     ibv_async_event event{};
     while (lib().ibv_get_async_event(context_.get(), &event) == 0) {
@@ -429,16 +499,11 @@ void Nic::take_events() noexcept {
                 }
                 break;
             case IBV_EVENT_DEVICE_FATAL: device_->begin_removal(); break;
-            case IBV_EVENT_CQ_ERR:
-                static_cast<core::VerbsCq*>(event.element.cq->cq_context)->fail();
-                break;
-            case IBV_EVENT_QP_FATAL: fail(event, EventType::kQpFatal); break;
-            case IBV_EVENT_QP_REQ_ERR: fail(event, EventType::kQpReqErr); break;
-            case IBV_EVENT_QP_ACCESS_ERR: fail(event, EventType::kQpAccessErr); break;
-            case IBV_EVENT_QP_LAST_WQE_REACHED:
-                pair_of(event).note_last_receive();
-                pair_of(event).raise(EventType::kQpLastWqeReached);
-                break;
+            case IBV_EVENT_CQ_ERR: take_queue_event(event); break;
+            case IBV_EVENT_QP_FATAL:
+            case IBV_EVENT_QP_REQ_ERR:
+            case IBV_EVENT_QP_ACCESS_ERR:
+            case IBV_EVENT_QP_LAST_WQE_REACHED: take_pair_event(event); break;
             default: break;  // nothing that an endpoint would not learn by its completions
         }
         lib().ibv_ack_async_event(&event);

@@ -14,9 +14,13 @@
 #include "backend/verbs/library.h"
 #include "backend/verbs/library_fd.h"
 #include "backend/verbs/nics.h"
+#include "backend/verbs/owned_raw.h"
 #include "backend/verbs/quirks.h"
 #include "core/device.h"
 #include "core/registry.h"
+#include "util/annotations.h"
+#include "util/fork_guard.h"
+#include "util/mutex.h"
 
 namespace rvt::verbs {
 
@@ -74,6 +78,19 @@ class Nic {
 
     /// Passes on what has happened to the device; without waiting. Threads: one at a time.
     void take_events() noexcept;
+    /// Tells the channel of a queue of the core that it has something. Returns: whether there was
+    /// one. Threads: any.
+    bool take_notice() noexcept;
+
+    /// What the call says that ends an object. A device that has been taken away answers EIO: the
+    /// kernel has ended all that it had. A forked child has nothing to end by what it inherits.
+    [[nodiscard]] Status ended(int answer) const noexcept;
+    /// Whether it has; what is kept is logged. @param what  The object, with its article.
+    bool has_ended(const char* what, int answer) const noexcept;
+    /// What the NIC has not ended leads to no object of the core any more: nobody is told what
+    /// happens to it. The pair forgets what it was given, where that can be had. Threads: any.
+    void disown(ibv_qp& pair) noexcept;
+    void disown(ibv_cq& queue) noexcept;
     /// Readable when there is something for take_events().
     [[nodiscard]] int event_fd() const noexcept { return context_->async_fd; }
 
@@ -82,10 +99,7 @@ class Nic {
     }
 
   private:
-    using Context = std::unique_ptr<ibv_context, int (*)(ibv_context*)>;
-    using Queue = std::unique_ptr<ibv_cq, int (*)(ibv_cq*)>;
-    using Channel = std::unique_ptr<ibv_comp_channel, int (*)(ibv_comp_channel*)>;
-
+    bool is_inherited() const noexcept { return generation_ != util::fork_generation(); }
     explicit Nic(const NicAddress& address) : address_(address) {}
     Status open_context();
     Status open_channel();
@@ -104,12 +118,14 @@ class Nic {
     void log_port() const noexcept;
     void log_ib_port() const noexcept;
     [[nodiscard]] std::string why_no_rocev2() const;
+    void take_pair_event(const ibv_async_event& event) noexcept;
+    void take_queue_event(const ibv_async_event& event) noexcept;
     [[nodiscard]] std::string free_name(const core::Registry& registry) const;
     Status add_to(core::Registry& registry);
 
     const NicAddress address_;
-    Context context_{nullptr, nullptr};
-    Channel channel_{nullptr, nullptr};
+    OwnedRaw<ibv_context> context_;
+    OwnedRaw<ibv_comp_channel> channel_;
     std::array<LibraryFd, 3> fds_;  // of both
     NicLimits limits_;
     Counts counts_;
@@ -121,6 +137,10 @@ class Nic {
     bool has_rocev1_ = false;  // for the address
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
+    const unsigned generation_ = util::fork_generation();  // of the process that opened it
+    // Held while an event of a pair or a queue is passed on: until then who disowns one waits, and
+    // the core's object is there. Order: before those of event queues and channels.
+    util::Mutex owners_lock_;
 };
 
 /// The entries that the NIC carries out itself.

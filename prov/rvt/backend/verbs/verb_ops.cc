@@ -70,7 +70,7 @@ Status alloc_pd(core::Pd& pd) {
 }
 
 void dealloc_pd(core::Pd& pd) {
-    lib().ibv_dealloc_pd(pd_of(pd));
+    Nic::of(pd.device()).has_ended("a protection domain", lib().ibv_dealloc_pd(pd_of(pd)));
 }
 
 constexpr Access kPeersWrite = Access::kRemoteWrite | Access::kRemoteAtomic;
@@ -202,7 +202,12 @@ Status create_cq(core::VerbsCq& cq) {
 }
 
 void destroy_cq(core::VerbsCq& cq) {
-    lib().ibv_destroy_cq(cq_of(cq));
+    Nic& nic = Nic::of(cq.context().device());
+    const int answer = lib().ibv_destroy_cq(cq_of(cq));
+    if (answer != 0) {
+        nic.disown(*cq_of(cq));
+    }
+    nic.has_ended("a completion queue", answer);
 }
 
 /// By the list of completions that every driver has. Not inline: the other way would pay for it.
@@ -245,13 +250,9 @@ Status req_notify_cq(core::VerbsCq& cq, bool solicited_only) {
 
 /// Tells the core's channels which queues have something.
 unsigned poll(core::Device& device) {
-    ibv_cq* raw = nullptr;
-    void* queue = nullptr;
+    Nic& nic = Nic::of(device);
     unsigned told = 0;
-    while (lib().ibv_get_cq_event(Nic::of(device).channel(), &raw, &queue) == 0) {
-        auto& cq = *static_cast<core::VerbsCq*>(queue);
-        cq.channel()->notify(cq);
-        lib().ibv_ack_cq_events(raw, 1);  // from now on the queue can be destroyed
+    while (nic.take_notice()) {
         ++told;
     }
     return told;
@@ -303,9 +304,15 @@ Status modify_qp(core::Qp& qp, const QpAttr& attr, QpMask mask) {
 }
 
 void destroy_qp(core::Qp& qp) {
-    lib().ibv_destroy_qp(qp_of(qp));
-    // relaxed: a count on its own.
-    Nic::of(qp.device()).counts().pairs.fetch_sub(1, std::memory_order_relaxed);
+    Nic& nic = Nic::of(qp.device());
+    const int answer = lib().ibv_destroy_qp(qp_of(qp));
+    if (answer != 0) {
+        nic.disown(*qp_of(qp));
+    }
+    if (nic.has_ended("a queue pair", answer)) {
+        // relaxed: a count on its own.
+        nic.counts().pairs.fetch_sub(1, std::memory_order_relaxed);
+    }
 }
 
 static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
@@ -422,7 +429,8 @@ Status create_srq(core::Srq& srq) {
 }
 
 void destroy_srq(core::Srq& srq) {
-    lib().ibv_destroy_srq(srq_of(srq));
+    Nic::of(srq.pd().device())
+        .has_ended("a shared receive queue", lib().ibv_destroy_srq(srq_of(srq)));
 }
 
 /// Posts up to kMostAtOnce receives by one call.
@@ -466,7 +474,8 @@ Status create_ah(core::Ah& ah) {
 }
 
 void destroy_ah(core::Ah& ah) {
-    lib().ibv_destroy_ah(static_cast<ibv_ah*>(ah.priv()));
+    Nic::of(ah.pd().device())
+        .has_ended("an address handle", lib().ibv_destroy_ah(static_cast<ibv_ah*>(ah.priv())));
 }
 
 ibv_gid gid_of(const Address& group) noexcept {
@@ -482,7 +491,8 @@ Status attach_mcast(core::Qp& qp, const Address& group) {
 
 void detach_mcast(core::Qp& qp, const Address& group) {
     const ibv_gid gid = gid_of(group);
-    lib().ibv_detach_mcast(qp_of(qp), &gid, 0);
+    Nic::of(qp.device())
+        .has_ended("a pair's part in a group", lib().ibv_detach_mcast(qp_of(qp), &gid, 0));
 }
 
 constexpr BackendOps kOps{

@@ -218,6 +218,17 @@ Test(ud_nic_end, what_waits_at_a_queue_that_the_nic_gives_up_ends) {
     RVT_EQ(on.flushed(), kReceives);
 }
 
+Test(ud_nic_end, an_endpoint_ends_though_the_nic_keeps_all_that_it_has) {
+    World on;
+    RVT_OK(on.send());
+    on.services.user->resolved(to_address(kPeer), kPair);
+    RVT_EQ(on.flushed(), 0);
+    on.mock.failing = verbs::MockNic::kEveryEnd;
+    on.endpoint.reset();
+    RVT_EQ(on.mock.modified.back().qp_state, IBV_QPS_RESET);
+    on.nic.reset();
+}
+
 // ---- calls that fail ----
 
 /// What a NIC can do with memory on demand, it need not be able to do for datagrams.

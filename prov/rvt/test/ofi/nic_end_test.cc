@@ -267,6 +267,28 @@ Test(nic_end, what_has_hung_up_when_its_queue_fails_is_canceled) {
     on.mock.failing = {};
 }
 
+Test(nic_end, an_endpoint_closes_though_the_nic_keeps_its_pair) {
+    World on;
+    Endpoints with;
+    fid_ep* const ep = with.connected();
+    with.post(ep);
+    ibv_qp* const pair = on.mock.last_pair;
+    on.mock.failing = verbs::MockNic::kEveryEnd;
+    RVT_EQ(fi_close(&ep->fid), 0);
+    on.mock.failing = {};
+    std::erase(with.opened, ep);
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_QP_FATAL;
+    event.element.qp = pair;
+    on.mock.events.push_back(event);
+    world->nic->take_events();
+    wait_for_deadline();
+    RVT_EQ(with.canceled(), 0);
+    fid_ep* const other = with.connected();
+    RVT_EQ(with.event(other), 0);
+    RVT_EQ(with.send(other), 0);
+}
+
 /// They end with the NIC alone.
 Test(nic_end, who_sleeps_for_shared_receives_is_woken_though_their_endpoint_had_ended) {
     World on;
