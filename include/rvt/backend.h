@@ -190,7 +190,8 @@ struct BackendOps {
     Status (*alloc_pd)(core::Pd&) = nullptr;
     void (*dealloc_pd)(core::Pd&) = nullptr;
     Status (*reg_mr)(core::Mr&) = nullptr;
-    void (*dereg_mr)(core::Mr&) = nullptr;
+    /// Returns: errors of the device: the region is there as before, and may be ended once more.
+    Status (*dereg_mr)(core::Mr&) = nullptr;
     /// Makes of a registered region what the Mr says by now. Empty: EOPNOTSUPP.
     /// Returns: EOPNOTSUPP, when nothing has changed, or ENOTRECOVERABLE, when what it was is lost: the core
     ///          calls reg_mr, which sets priv() anew, and dereg_mr with priv() as it was before. Other

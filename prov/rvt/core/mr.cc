@@ -3,8 +3,12 @@
 // Registration and deregistration of regions and windows.
 #include "core/mr.h"
 
+#include <cassert>
+#include <cstring>
+
 #include "core/device.h"
 #include "util/fault_guard.h"
+#include "util/log.h"
 
 namespace rvt::core {
 namespace {
@@ -114,6 +118,49 @@ MrAttr merged(const Mr& mr, const MrRereg& to) noexcept {
     return attr;
 }
 
+/// Of a region that is changed, or of which nobody will ask again.
+void log_kept(const Mr& mr, Status why) noexcept {
+    RVT_WARN(kMr, "NIC %s keeps %llu bytes registered that were to be no more: %s",
+             mr.pd().device().name().c_str(), static_cast<unsigned long long>(mr.length()),
+             strerrordesc_np(why.error()));
+}
+
+/// What the backend has of a region.
+struct InBackend {
+    void* priv;
+    std::uint32_t lkey;
+    std::uint32_t rkey;
+
+    static InBackend of(const Mr& mr) noexcept { return {mr.priv(), mr.lkey(), mr.rkey()}; }
+    void give_to(Mr& mr) const noexcept {
+        mr.set_priv(priv);
+        mr.set_keys(lkey, rkey);
+    }
+};
+
+/// Ends the one of two registrations that the region is not to be any more.
+/// @param is_lost  What it was can be nothing else but ended.
+/// Returns: errors of the backend: peers could still reach what it was, so that it stays that.
+Status end_former(Mr& mr, const InBackend& former, bool is_lost) {
+    const BackendOps& ops = mr.pd().device().ops();
+    const InBackend made = InBackend::of(mr);
+    former.give_to(mr);
+    const Status ended = ops.dereg_mr(mr);
+    if (ended.is_ok() || is_lost) {
+        made.give_to(mr);
+        if (!ended.is_ok()) {
+            log_kept(mr, ended);
+        }
+        return kOk;
+    }
+    made.give_to(mr);
+    if (const Status undone = ops.dereg_mr(mr); !undone.is_ok()) {
+        log_kept(mr, undone);
+    }
+    former.give_to(mr);
+    return ended;
+}
+
 /// Has the backend do it, or registers once more. The region is what it is to be.
 /// Returns: ENOTRECOVERABLE when the backend has lost what it was.
 Status change_in_backend(Mr& mr, MrChange changes) {
@@ -122,15 +169,12 @@ Status change_in_backend(Mr& mr, MrChange changes) {
     if (changed != Status(EOPNOTSUPP) && changed != Status(ENOTRECOVERABLE)) {
         return changed;
     }
-    void* const before = mr.priv();
+    const bool is_lost = changed == Status(ENOTRECOVERABLE);
+    const InBackend former = InBackend::of(mr);
     if (Status made = ops.reg_mr(mr); !made.is_ok()) {
-        return changed == Status(ENOTRECOVERABLE) ? changed : made;
+        return is_lost ? changed : made;
     }
-    void* const now = mr.priv();
-    mr.set_priv(before);
-    ops.dereg_mr(mr);
-    mr.set_priv(now);
-    return kOk;
+    return end_former(mr, former, is_lost);
 }
 
 }  // namespace
@@ -209,9 +253,21 @@ Status dereg_mr(Mr* mr, int timeout_ms) {
     if (status.error() == EBUSY) {
         return status;
     }
-    device.ops().dereg_mr(*mr);
+    if (Status ended = device.ops().dereg_mr(*mr); !ended.is_ok()) {
+        return ended;
+    }
     delete mr;
     return kOk;
+}
+
+void end_mr(Mr* mr) noexcept {
+    const Status ended = dereg_mr(mr);
+    if (ended.is_ok()) {
+        return;
+    }
+    assert(!has_table(mr->pd().device()));
+    log_kept(*mr, ended);
+    delete mr;  // which no NIC knows
 }
 
 // ---- windows ----

@@ -116,9 +116,14 @@ Status advise_mr(Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t by
 
 /// From the call on the key fails. Returns when nobody uses the memory any more.
 /// Returns: EBUSY after `timeout_ms`: the region still exists, its key fails, call again. EBUSY at
-///          once while windows are bound to it (ibv_dereg_mr(3)): it is what it was.
+///          once while windows are bound to it (ibv_dereg_mr(3)): it is what it was. Errors of a
+///          NIC that keeps it, which may still let peers in: the region still exists, call again.
 /// Threads: any that holds no ReadPin.
 Status dereg_mr(Mr* mr, int timeout_ms = kDeregTimeoutMs);
+
+/// The same for who cannot call again: what a NIC keeps then is said in the log.
+/// Precondition: nobody uses the region.
+void end_mr(Mr* mr) noexcept;
 
 /// A window of type 2: a key without memory until a BIND_MW work request gives it a part of a
 /// region.

@@ -30,7 +30,7 @@ void EndObject::operator()(Context* context) const noexcept {
     expect(close_device(context));
 }
 void EndObject::operator()(Mr* mr) const noexcept {
-    expect(dereg_mr(mr));
+    end_mr(mr);
 }
 void EndObject::operator()(Pd* pd) const noexcept {
     expect(dealloc_pd(pd));

@@ -18,7 +18,8 @@ class Qp;
 class Srq;
 class VerbsCq;
 
-/// Ends an object that nothing depends on any more, so that it cannot be refused.
+/// Ends an object that nothing depends on any more, so that it cannot be refused. (A region that a
+/// NIC keeps is gone for the core.)
 struct EndObject {
     void operator()(Ah* ah) const noexcept;
     void operator()(CompChannel* channel) const noexcept;

@@ -147,12 +147,20 @@ bool no_peer_uses(void* domain, std::uint32_t key) noexcept {
     return true;
 }
 
+/// Of a NIC's domain. What the NIC keeps is there to be closed once more.
+util::Status deregister(Mr& mr) noexcept {
+    const util::Status ended = core::dereg_mr(mr.nic_region.get());
+    if (ended.is_ok()) {
+        static_cast<void>(mr.nic_region.release());
+    } else {
+        RVT_WARN(kMr, "cannot close region 0x%llx: the NIC keeps it: %s",
+                 static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(ended.error()));
+    }
+    return ended;
+}
+
 /// From the call on the key fails.
 util::Status withdraw(Mr& mr) noexcept {
-    if (mr.nic_region != nullptr) {
-        mr.nic_region.reset();
-        return util::kOk;
-    }
     const util::Status removed =
         mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, {no_peer_uses, mr.domain});
     if (removed.is_ok()) {
@@ -160,6 +168,9 @@ util::Status withdraw(Mr& mr) noexcept {
         for (core::RdEndpoint* endpoint : mr.domain->endpoints) {
             endpoint->withdraw_key(mr.table_key);
         }
+    } else {
+        RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
+                 static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(removed.error()));
     }
     return removed;
 }
@@ -176,10 +187,8 @@ void stop_counting(Mr& mr) noexcept {
 int mr_close(fid* self) noexcept {
     Mr& mr = Mr::from(self);
     stop_counting(mr);
-    const util::Status removed = withdraw(mr);
+    const util::Status removed = mr.nic_region != nullptr ? deregister(mr) : withdraw(mr);
     if (!removed.is_ok()) {
-        RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
-                 static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(removed.error()));
         return to_fi(removed);
     }
     if (mr.domain->eq != nullptr) {

@@ -187,10 +187,15 @@ Status advise_mr(core::Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint6
     return kOk;
 }
 
-void dereg_mr(core::Mr& mr) {
-    lib().ibv_dereg_mr(static_cast<ibv_mr*>(mr.priv()));
-    // relaxed: a count on its own.
-    Nic::of(mr.pd().device()).counts().regions.fetch_sub(1, std::memory_order_relaxed);
+/// ibv_dereg_mr(3): of a failure there is the errno, and the region.
+Status dereg_mr(core::Mr& mr) {
+    Nic& nic = Nic::of(mr.pd().device());
+    const Status ended = nic.ended(lib().ibv_dereg_mr(static_cast<ibv_mr*>(mr.priv())));
+    if (ended.is_ok()) {
+        // relaxed: a count on its own.
+        nic.counts().regions.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return ended;
 }
 
 // ---- completions ----

@@ -175,6 +175,19 @@ Test(nic_status, shared_receives_that_cannot_be_posted_are_their_error_and_take_
     RVT_EQ(on.mock.receives_left(), 1);
 }
 
+Test(nic_status, a_region_that_the_nic_keeps_is_not_closed_and_can_be_later) {
+    World on;
+    Endpoints with;
+    fid_mr* further = nullptr;
+    RVT_EQ(fi_mr_reg(with.domain, with.memory.data(), 64, FI_SEND, 0, 0, 0, &further, nullptr), 0);
+    on.mock.failing = "dereg_mr";
+    RVT_EQ(fi_close(&further->fid), -FI_EMFILE);
+    RVT_EQ(fi_close(&further->fid), -FI_EMFILE);
+    on.mock.failing = {};
+    RVT_EQ(fi_close(&further->fid), 0);
+    RVT_EQ(std::ranges::count_if(on.mock.regions, &verbs::MockNic::Region::is_there), 1);
+}
+
 Test(nic_status, an_endpoint_that_cannot_be_enabled_can_be_later) {
     for (const char* call : {"create_cq", "create_qp", "modify_qp to INIT"}) {
         World on;

@@ -21,6 +21,7 @@ using namespace rvt::verbs;
 namespace {
 
 constexpr std::size_t kRegionBytes = 200;
+constexpr std::size_t kHalfOfRegion = 100;
 
 std::array<std::byte, kRegionBytes> kept_memory;
 std::string kept_line;
@@ -43,6 +44,11 @@ Address kept_address(std::uint8_t first_byte) {
 Result<core::Mr*> reg_whole(const Opened& opened) {
     const iovec whole{kept_memory.data(), kRegionBytes};
     return core::reg_mr(*opened.pd, {.segments = {&whole, 1}, .access = Access::kRemoteRead});
+}
+Status halve(core::Mr& mr) {
+    const iovec half{kept_memory.data(), kHalfOfRegion};
+    return core::rereg_mr(mr,
+                          {.changes = MrChange::kTranslation, .attr = {.segments = {&half, 1}}});
 }
 
 /// One of each kind of objects.
@@ -75,9 +81,9 @@ struct AllObjects : Opened {
     core::Owned<core::Qp> qp;
 };
 
-constexpr const char* kEnds[] = {"detach_mcast",         "destroy_qp",  "destroy_srq",
-                                 "destroy_ah",           "destroy_cq",  "dealloc_pd",
-                                 "destroy_comp_channel", "close_device"};
+constexpr const char* kEnds[] = {
+    "detach_mcast", "destroy_qp", "destroy_srq",          "destroy_ah",  "dereg_mr",
+    "destroy_cq",   "dealloc_pd", "destroy_comp_channel", "close_device"};
 
 ibv_async_event async_event_of(ibv_event_type type, ibv_qp* pair) {
     ibv_async_event event{};
@@ -193,4 +199,50 @@ Test(nic_ends, what_happens_to_what_is_kept_is_told_to_nobody) {
     RVT_EQ(mock.acknowledged, 5);
     RVT_ASSERT(!opened.context->events().poll().has_value());
     RVT_EQ(channel->get_event(0).status(), EAGAIN);
+}
+
+Test(nic_ends, a_region_that_is_kept_is_its_error_and_can_be_ended_later) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Mr* const mr = reg_whole(opened).take();
+    mock.failing = "dereg_mr";
+    for (int i = 0; i < 2; ++i) {
+        RVT_EQ(core::dereg_mr(mr), EMFILE);
+        RVT_EQ(opened.nic->counts().regions, 1);
+    }
+    mock.failing = {};
+    RVT_OK(core::dereg_mr(mr));
+    RVT_EQ(opened.nic->counts().regions, 0);
+    RVT_EQ(mock.registered, 0);
+}
+
+/// Peers have its key, and would reach what it is not to be any more.
+Test(nic_ends, a_region_that_would_be_registered_anew_stays_what_it_is_while_that_is_kept) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Mr> mr;
+    RVT_OK(core::keep(mr, reg_whole(opened)));
+    const std::uint32_t key = mr->rkey();
+    mock.rereg_mr_result = IBV_REREG_MR_ERR_INPUT;
+    mock.failing = "dereg_mr";
+    RVT_EQ(halve(*mr), EMFILE);
+    RVT_EQ(mr->length(), kRegionBytes);
+    RVT_EQ(mr->rkey(), key);
+    mock.failing = {};
+    RVT_OK(halve(*mr));
+    RVT_EQ(mr->length(), kHalfOfRegion);
+    RVT_EQ(mock.regions.front().is_there, false);
+}
+
+Test(nic_ends, a_region_that_is_lost_becomes_what_it_is_to_be_though_it_is_kept) {
+    MockNic mock;
+    const Opened opened(mock);
+    core::Owned<core::Mr> mr;
+    RVT_OK(core::keep(mr, reg_whole(opened)));
+    const std::uint32_t key = mr->rkey();
+    mock.rereg_mr_result = IBV_REREG_MR_ERR_CMD;
+    mock.failing = "dereg_mr";
+    RVT_OK(halve(*mr));
+    RVT_EQ(mr->length(), kHalfOfRegion);
+    RVT_ASSERT(mr->rkey() != key);
 }
