@@ -120,6 +120,65 @@ Test(nic, the_gid_is_that_of_the_address_by_rocev2_not_the_first) {
     RVT_EQ(Opened(mock).nic->gid_index(), 3);
 }
 
+namespace {
+
+/// Which row of the table a device is to have, with the vendor that the kernel's driver names.
+struct Expected {
+    std::uint32_t vendor;
+    ibv_transport_type transport;
+    Quirks quirks;
+};
+constexpr ibv_transport_type kIb = IBV_TRANSPORT_IB;
+constexpr ibv_transport_type kIwarp = IBV_TRANSPORT_IWARP;
+// clang-format off
+constexpr Expected kExpected[] = {
+    {0xffffff, kIb,    {"rxe",                true,  true,  false, true,  true,  true}},
+    {0x626d74, kIwarp, {"siw",                true,  true,  true,  false, false, true}},
+    {0x0002c9, kIb,    {"mlx4, mlx5",         false, true,  false, false, false, false}},
+    {0x0015b3, kIb,    {"mlx4, mlx5",         false, true,  false, false, false, false}},
+    {0x008086, kIb,    {"irdma",              false, true,  false, false, false, false}},
+    {0x008086, kIwarp, {"iWARP",              false, true,  true,  false, false, false}},
+    {0x0014e4, kIb,    {"bnxt_re",            false, true,  false, false, false, false}},
+    {0x0019e5, kIb,    {"hns",                false, true,  false, false, false, false}},
+    {0x001d0f, kIb,    {"efa",                false, false, false, false, false, false}},
+    {0x001175, kIb,    {"hfi1, qib",          false, true,  false, false, false, false}},
+    {0x001425, kIwarp, {"iWARP",              false, true,  true,  false, false, false}},  // cxgb4
+    {0x00abcd, kIb,    {"of no known family", false, true,  false, false, false, false}},
+};
+// clang-format on
+
+/// Whether the driver's extended queues are polled.
+bool has_extended_queues(const MockNic& mock) {
+    return mock.extended_queues != 0;
+}
+
+}  // namespace
+
+Test(nic, each_family_is_told_by_its_vendor_and_treated_as_its_row_says) {
+    for (const auto& [vendor, transport, quirks] : kExpected) {
+        MockNic mock;
+        mock.attr.vendor_id = vendor;
+        mock.device.transport_type = transport;
+        mock.on_demand = {
+            .general_caps = IBV_ODP_SUPPORT,
+            .per_transport_caps = {.rc_odp_caps = 0x3f, .uc_odp_caps = 0, .ud_odp_caps = 0}};
+        if (!quirks.has_rc) {
+            RVT_EQ(open_status(), ENODEV);
+            continue;
+        }
+        const Opened opened(mock);
+        const Quirks& found = opened.nic->quirks();
+        cr_assert(std::string_view(found.family) == quirks.family, "0x%x: %s", vendor,
+                  found.family);
+        cr_assert(found.is_software == quirks.is_software, "%s", found.family);
+        cr_assert(found.is_tried == quirks.is_tried, "%s", found.family);
+        cr_assert(found.cm_moves_pairs == quirks.cm_moves_pairs, "%s", found.family);
+        cr_assert(has_extended_queues(mock) == !quirks.breaks_next_poll, "%s", found.family);
+        cr_assert(opened.nic->limits().has_on_demand == !quirks.misplaces_on_demand, "%s",
+                  found.family);
+    }
+}
+
 Test(nic, iwarp_is_told_by_its_transport) {
     MockNic mock;
     mock.device.transport_type = IBV_TRANSPORT_IWARP;
