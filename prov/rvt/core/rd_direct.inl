@@ -17,7 +17,7 @@ namespace rvt::core {
 
 /// The target's own key for the key of a request. Returns: false when it is not known (yet).
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::resolve_key(const Peer& peer, std::uint64_t key,
+bool RdEngine<Lock, Host>::resolve_key(Peer& peer, std::uint64_t key,
                                        std::uint32_t& own) const noexcept {
     if (!peer.path.has_user_keys()) {
         own = static_cast<std::uint32_t>(key);

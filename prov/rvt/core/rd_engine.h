@@ -417,7 +417,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status copy_segment(Peer& peer, RdTxOp& op, std::uint32_t own, const KeyHit& hit,
                         std::uint64_t& budget) noexcept;
     void leave_direct(RdTxOp& op) noexcept;
-    bool resolve_key(const Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
+    bool resolve_key(Peer& peer, std::uint64_t key, std::uint32_t& own) const noexcept;
     static KeyHit look_up(const Peer& peer, std::uint32_t own, const RdRemote& range,
                           bool is_write) noexcept;
 

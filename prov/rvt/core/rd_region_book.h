@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -17,10 +18,11 @@
 namespace rvt::core {
 
 /// @tparam Region  Memory of the peer that is open here.
+/// @tparam Hash    Of keys; another one counts look-ups for tests.
 ///
 /// Memory:  in proportion to the regions that the peer has registered now and that were accessed.
 /// Threads: one at a time.
-template <class Region>
+template <class Region, class Hash = std::hash<std::uint64_t>>
 class RdRegionBook {
   public:
     struct Entry {
@@ -46,6 +48,8 @@ class RdRegionBook {
         pd_ = pd;
     }
     void clear() noexcept {
+        last_entry_ = nullptr;
+        last_key_.reset();
         entries_.clear();
         own_keys_.clear();
         entries_limit_ = own_keys_limit_ = kLeastLimit;
@@ -53,35 +57,59 @@ class RdRegionBook {
     }
 
     /// The peer's own key for the application's, if it is known.
-    [[nodiscard]] std::optional<std::uint32_t> own_key(std::uint64_t user_key) const noexcept {
+    [[nodiscard]] std::optional<std::uint32_t> own_key(std::uint64_t user_key) noexcept {
+        if (last_key_.has_value() && last_key_->user == user_key) [[likely]] {
+            return last_key_->own;
+        }
         const auto known = own_keys_.find(user_key);
-        return known != own_keys_.end() ? std::optional(known->second) : std::nullopt;
+        if (known == own_keys_.end()) {
+            return std::nullopt;
+        }
+        last_key_ = OwnKey{.user = user_key, .own = known->second};
+        return known->second;
     }
     void learn_own_key(std::uint64_t user_key, std::uint32_t own) {
+        const OwnKey learnt{.user = user_key, .own = own};
+        if (last_key_ == learnt) [[likely]] {
+            return;
+        }
         const auto is_live = [this](const auto& one) { return is_registered(one.second); };
         make_room(own_keys_, own_keys_limit_, is_live);
         own_keys_[user_key] = own;
+        last_key_ = learnt;
     }
     /// Returns: whether it was known.
-    bool forget_own_key(std::uint64_t user_key) noexcept { return own_keys_.erase(user_key) != 0; }
+    bool forget_own_key(std::uint64_t user_key) noexcept {
+        if (last_key_.has_value() && last_key_->user == user_key) {
+            last_key_.reset();
+        }
+        return own_keys_.erase(user_key) != 0;
+    }
 
     /// Returns: nullptr for a region of which nothing is known. Valid until the next enter(),
     ///          count_access(), erase().
     [[nodiscard]] Entry* find(std::uint32_t own) noexcept {
+        if (last_entry_ != nullptr && last_own_ == own) [[likely]] {
+            return last_entry_;
+        }
         const auto known = entries_.find(own);
-        return known != entries_.end() ? &known->second : nullptr;
+        return known != entries_.end() ? &remember(own, known->second) : nullptr;
     }
     /// As find(), but there may be nothing known yet.
     Entry& enter(std::uint32_t own) {
-        const auto known = entries_.find(own);
-        if (known != entries_.end()) [[likely]] {
-            return known->second;
+        if (Entry* const known = find(own)) [[likely]] {
+            return *known;
         }
         const auto is_live = [this](const auto& one) { return is_registered(one.first); };
         make_room(entries_, entries_limit_, is_live);
-        return entries_[own];
+        return remember(own, entries_[own]);
     }
-    void erase(std::uint32_t own) noexcept { entries_.erase(own); }
+    void erase(std::uint32_t own) noexcept {
+        if (last_own_ == own) {
+            last_entry_ = nullptr;
+        }
+        entries_.erase(own);
+    }
 
     /// Counts an access of `bytes`. Returns: whether the peer is to be asked for the region now,
     ///                                       which has been noted.
@@ -102,6 +130,7 @@ class RdRegionBook {
         entry.region = std::move(region);
         if (entry.region != nullptr) {
             in_vain_ = 0;
+            last_entry_ = nullptr;  // it may be among them
             std::erase_if(entries_, [&](const auto& one) {
                 return &one.second != &entry && one.second.region != nullptr &&
                        !is_registered(one.first);
@@ -115,7 +144,20 @@ class RdRegionBook {
   private:
     using State = typename Entry::State;
 
+    struct OwnKey {
+        std::uint64_t user;
+        std::uint32_t own;
+
+        bool operator==(const OwnKey&) const noexcept = default;
+    };
+
     static constexpr std::size_t kLeastLimit = 64;
+
+    Entry& remember(std::uint32_t own, Entry& entry) noexcept {
+        last_own_ = own;
+        last_entry_ = &entry;
+        return entry;
+    }
 
     [[nodiscard]] bool is_registered(std::uint32_t own) const noexcept {
         return table_.access_of(own, pd_).is_ok();
@@ -130,7 +172,8 @@ class RdRegionBook {
         return !region.is_ok() || !region.value().indirect;
     }
 
-    /// Before one comes in. What the peer has no more is looked for as often as the map doubles.
+    /// Before one comes in, which is what was found last from then on. What the peer has no more is
+    /// looked for as often as the map doubles.
     template <class Map, class IsLive>
     static void make_room(Map& map, std::size_t& limit, IsLive is_live) noexcept {
         if (map.size() >= limit) {
@@ -139,12 +182,17 @@ class RdRegionBook {
         }
     }
 
+    // What was found last in the two maps, as it stands there: most look-ups are for the same
+    // again, several for each access.
+    Entry* last_entry_ = nullptr;  // a node of the map, which does not move; nullptr: none
+    std::uint32_t last_own_ = 0;   // its key
+    std::optional<OwnKey> last_key_;
     KeyView table_;
     std::uint32_t pd_ = 0;
     unsigned in_vain_ = 0;  // asked for since the last one that was opened
-    std::unordered_map<std::uint32_t, Entry> entries_;  // by the peer's own key
+    std::unordered_map<std::uint32_t, Entry, Hash> entries_;  // by the peer's own key
     std::size_t entries_limit_ = kLeastLimit;
-    std::unordered_map<std::uint64_t, std::uint32_t> own_keys_;  // by the application's
+    std::unordered_map<std::uint64_t, std::uint32_t, Hash> own_keys_;  // by the application's
     std::size_t own_keys_limit_ = kLeastLimit;
 };
 

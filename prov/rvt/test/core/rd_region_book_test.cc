@@ -15,7 +15,17 @@ using rvt::Access;
 namespace {
 
 struct Mapped {};
-using Book = RdRegionBook<Mapped>;
+
+/// Of keys.
+struct CountedHash {
+    static inline std::size_t uses = 0;
+
+    std::size_t operator()(std::uint64_t key) const noexcept {
+        ++uses;
+        return key;
+    }
+};
+using Book = RdRegionBook<Mapped, CountedHash>;
 using State = Book::Entry::State;
 
 constexpr std::uint32_t kPd = 3;
@@ -44,6 +54,13 @@ struct Peer {
     void open(std::uint32_t key) {
         RVT_ASSERT(asks(key, kLarge));
         book.answered(*book.find(key), std::make_unique<Mapped>());
+    }
+    /// An access of a few bytes, as far as the book is asked for it.
+    void access(std::uint64_t user_key, std::uint32_t key) {
+        RVT_ASSERT(book.own_key(user_key) == key);
+        asks(key, kSmall);
+        RVT_ASSERT(book.find(key) != nullptr);
+        book.learn_own_key(user_key, key);
     }
     void refuse(std::uint32_t key) { book.answered(*book.find(key), nullptr); }
     /// Asks for regions that cannot be opened until it is not done any more.
@@ -170,4 +187,137 @@ Test(rd_region_book, another_peer_begins_with_an_empty_page) {
     RVT_EQ(peer.book.size(), 0);
     RVT_ASSERT(!peer.book.own_key(1).has_value());
     RVT_ASSERT(peer.asks(peer.add(), kLarge));
+}
+
+// ---- what was found last ----
+
+Test(rd_region_book, nothing_is_looked_up_for_one_region_again_and_again) {
+    Peer peer;
+    const std::uint32_t key = peer.add();
+    const std::uint32_t other = peer.add();
+    peer.book.learn_own_key(1, key);
+    peer.book.learn_own_key(2, other);
+    for (const std::uint64_t user_key : {1u, 2u, 1u}) {
+        const std::uint32_t own = user_key == 1 ? key : other;
+        peer.access(user_key, own);
+        const std::size_t before = CountedHash::uses;
+        for (unsigned i = 0; i < 100; ++i) {
+            peer.access(user_key, own);
+        }
+        RVT_EQ(CountedHash::uses, before);
+    }
+    RVT_EQ(peer.book.find(key)->accesses, 202);
+    RVT_EQ(peer.book.find(other)->accesses, 101);
+}
+
+Test(rd_region_book, nothing_is_found_any_more_of_a_peer_that_is_gone) {
+    Peer peer;
+    const std::uint32_t key = peer.add();
+    peer.book.learn_own_key(1, key);
+    peer.access(1, key);
+    peer.book.clear();
+    RVT_ASSERT(!peer.book.own_key(1).has_value());
+    RVT_ASSERT(peer.book.find(key) == nullptr);
+    RVT_EQ(peer.book.enter(key).accesses, 0);
+    peer.book.learn_own_key(1, key);
+    RVT_EQ(peer.book.size(), 2);
+}
+
+Test(rd_region_book, one_that_is_erased_is_not_found_any_more_and_others_are) {
+    Peer peer;
+    const std::uint32_t key = peer.add();
+    const std::uint32_t other = peer.add();
+    peer.book.enter(other).accesses = 2;
+    peer.book.enter(key).accesses = 1;
+    peer.book.erase(other);
+    RVT_EQ(peer.book.find(key)->accesses, 1);
+    peer.book.erase(key);
+    RVT_ASSERT(peer.book.find(key) == nullptr);
+    RVT_ASSERT(peer.book.find(other) == nullptr);
+    RVT_EQ(peer.book.enter(key).accesses, 0);
+}
+
+Test(rd_region_book, a_key_that_is_forgotten_is_not_found_any_more_and_others_are) {
+    Peer peer;
+    const std::uint32_t key = peer.add();
+    const std::uint32_t other = peer.add();
+    peer.book.learn_own_key(2, other);
+    peer.book.learn_own_key(1, key);
+    RVT_ASSERT(peer.book.forget_own_key(2));
+    RVT_ASSERT(peer.book.own_key(1) == key);
+    RVT_ASSERT(peer.book.forget_own_key(1));
+    RVT_ASSERT(!peer.book.own_key(1).has_value());
+    RVT_ASSERT(!peer.book.own_key(2).has_value());
+    RVT_ASSERT(!peer.book.forget_own_key(1));
+    peer.book.learn_own_key(1, key);
+    RVT_EQ(peer.book.size(), 1);
+}
+
+Test(rd_region_book, what_is_closed_is_not_found_any_more_once_others_need_its_room) {
+    Peer peer;
+    const std::uint32_t closed = peer.add();
+    constexpr std::uint32_t kRoom = 64;  // then what is closed is looked for
+    for (std::uint32_t i = 0; i < kRoom; ++i) {
+        const std::uint32_t key = i == 0 ? closed : peer.add();
+        peer.book.enter(key).accesses = 1;
+        peer.book.learn_own_key(i, key);
+    }
+    RVT_ASSERT(peer.book.own_key(0) == closed);
+    RVT_EQ(peer.book.find(closed)->accesses, 1);
+    peer.remove(closed);
+    const std::uint32_t next = peer.add();
+    peer.book.enter(next);
+    peer.book.learn_own_key(kRoom, next);
+    RVT_EQ(peer.book.size(), 2 * kRoom);  // as before: there was one that was closed
+    RVT_ASSERT(!peer.book.own_key(0).has_value());
+    RVT_ASSERT(peer.book.find(closed) == nullptr);
+    RVT_EQ(peer.book.enter(closed).accesses, 0);
+    peer.access(kRoom, next);
+}
+
+Test(rd_region_book, one_that_is_closed_goes_though_it_was_found_last) {
+    Peer peer;
+    const std::uint32_t closed = peer.add();
+    const std::uint32_t next = peer.add();
+    peer.open(closed);
+    RVT_ASSERT(peer.asks(next, kLarge));
+    Book::Entry& asked = *peer.book.find(next);
+    RVT_ASSERT(peer.book.find(closed)->state == State::kOpen);
+    peer.remove(closed);
+    peer.book.answered(asked, std::make_unique<Mapped>());
+    RVT_ASSERT(peer.book.find(closed) == nullptr);
+    RVT_ASSERT(peer.book.enter(closed).state == State::kUnknown);
+    RVT_ASSERT(peer.book.find(next)->state == State::kOpen);
+}
+
+/// The peer has registered other memory by the application's key.
+Test(rd_region_book, a_key_stands_for_what_was_learnt_last) {
+    Peer peer;
+    const std::uint32_t first = peer.add();
+    const std::uint32_t second = peer.add();
+    peer.book.learn_own_key(1, first);
+    peer.access(1, first);
+    peer.book.learn_own_key(1, second);
+    peer.access(1, second);
+    peer.book.learn_own_key(2, first);
+    RVT_ASSERT(peer.book.own_key(1) == second);
+    RVT_ASSERT(peer.book.own_key(2) == first);
+}
+
+/// What the engine does when the peer's table does not permit an access, since the peer's own key
+/// is another region's by now.
+Test(rd_region_book, a_key_that_has_come_round_is_the_other_regions_alone) {
+    Peer peer;
+    const std::uint32_t key = peer.add();
+    peer.book.learn_own_key(1, key);
+    peer.open(key);
+    peer.access(1, key);
+    peer.book.learn_own_key(2, key);
+    RVT_ASSERT(peer.book.own_key(1) == key);
+    peer.book.erase(key);
+    RVT_ASSERT(peer.book.forget_own_key(1));
+    RVT_ASSERT(!peer.book.own_key(1).has_value());
+    RVT_ASSERT(peer.book.own_key(2) == key);
+    RVT_ASSERT(peer.book.find(key) == nullptr);
+    RVT_ASSERT(peer.book.enter(key).state == State::kUnknown);
 }
