@@ -165,7 +165,7 @@ util::Status RdEngine<Lock, Host>::fill_access(RdTxOp& op, const RdRma& request)
     }
     op.remote_count = static_cast<std::uint8_t>(request.remote_count);
     std::copy_n(request.remote, request.remote_count, op.remote.begin());
-    return op.take_buffers({request.iov, request.iov_count}, has(request.flags, RdFlags::kInject));
+    return op.take_buffers({request.iov, request.iov_count});
 }
 
 template <class Lock, class Host>
@@ -196,7 +196,6 @@ util::Status RdEngine<Lock, Host>::fill_atomic(RdTxOp& op, const RdAtomic& reque
     op.result_count = static_cast<std::uint8_t>(request.result_count);
     std::copy_n(request.result, request.result_count, op.result.begin());
     return op.take_buffers({request.operand, is_read ? 0 : request.operand_count},
-                           has(request.flags, RdFlags::kInject),
                            {request.compare, request.compare_count});
 }
 

@@ -24,7 +24,7 @@ template <class Lock, class Host>
 const BufferUse::Source* RdEngine<Lock, Host>::source_of(const Peer& peer,
                                                          const RdTxOp& op) const noexcept {
     const bool may_stay = keys_.has_p2p && has(op.flags, RdFlags::kHasUse) &&
-                          op.total > kMaxStagedSize && op.iov_count == 1 && op.copy == nullptr &&
+                          op.total > kMaxStagedSize && op.iov_count == 1 && !op.has_copies() &&
                           !peer.path.is_remote() && !peer.path.is_same_process();
     const BufferUse::Source* const source = may_stay ? op.use->source() : nullptr;
     // A mapped one is worth a question where host memory is.
@@ -189,7 +189,7 @@ util::Status RdEngine<Lock, Host>::copy_with_device(PeerDeviceMemory& device, Rd
                                                     std::uint64_t& budget) noexcept {
     budget = 0;
     const BufferUse* const use =
-        has(op.flags, RdFlags::kHasUse) && op.copy == nullptr ? op.use : nullptr;
+        has(op.flags, RdFlags::kHasUse) && !op.has_copies() ? op.use : nullptr;
     const bool is_write = op.kind == RdTxOp::Kind::kWrite;
     if (use != nullptr && !is_write && op.remote_count != 1) {
         return ENOTSUP;  // other segments may come by way of the copy, which is written back whole

@@ -87,7 +87,7 @@ struct RdTxOp : util::Pooled {
     std::array<iovec, kMaxIov> compare{};
     std::array<iovec, kMaxIov> result{};
     std::array<RdRemote, kMaxIov> remote{};
-    std::unique_ptr<std::byte[]> copy;  // of an injected buffer; iov then names it
+    std::unique_ptr<std::byte[]> copy;  // of what was injected and is too long for small_copy
     BufferUse* use = nullptr;           // with RdFlags::kHasUse
     RdLoan loan;                        // kMessage: of its buffer
     bool is_in_line = false;            // in the peer's queue of messages
@@ -106,25 +106,35 @@ struct RdTxOp : util::Pooled {
         std::uint64_t end;
     };
     std::array<Range, 2> shares{};
+    std::array<std::byte, 64> small_copy;  // of what was injected; behind what all operations touch
 
-    /// Remembers the application's buffers, or with `copies` what is in them.
+    /// Whether iov and compare name copies of ours: what they were made of is the application's
+    /// again.
+    bool has_copies() const noexcept { return has(flags, RdFlags::kInject); }
+
+    /// Remembers the application's buffers, or with has_copies() what is in them.
     /// @param compared  With which an atomic compares.
     /// Returns: ENOMEM.
-    util::Status take_buffers(RdBuffers sent, bool copies, RdBuffers compared = {}) noexcept {
+    util::Status take_buffers(RdBuffers sent, RdBuffers compared = {}) noexcept {
         iov_count = static_cast<std::uint8_t>(sent.count);
         compare_count = static_cast<std::uint8_t>(compared.count);
-        if (!copies) {
+        if (!has_copies()) {
             std::copy_n(sent.iov, sent.count, iov.begin());
             std::copy_n(compared.iov, compared.count, compare.begin());
             return util::kOk;
         }
         const std::size_t bytes = sent.length();
-        copy.reset(new (std::nothrow) std::byte[bytes + compared.length()]);
-        if (!copy) {
-            return ENOMEM;
+        const std::size_t all = bytes + compared.length();
+        std::byte* to = small_copy.data();
+        if (all > small_copy.size()) {
+            copy.reset(new (std::nothrow) std::byte[all]);
+            if (!copy) {
+                return ENOMEM;
+            }
+            to = copy.get();
         }
-        keep_copy(sent, copy.get(), iov, iov_count);
-        keep_copy(compared, copy.get() + bytes, compare, compare_count);
+        keep_copy(sent, to, iov, iov_count);
+        keep_copy(compared, to + bytes, compare, compare_count);
         return util::kOk;
     }
 

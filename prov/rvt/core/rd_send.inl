@@ -269,7 +269,7 @@ util::Status RdEngine<Lock, Host>::fill_message(RdTxOp& op, const RdSend& reques
     op.data = request.data;
     op.total = total;
     op.use = request.use;
-    return op.take_buffers({request.iov, request.iov_count}, has(request.flags, RdFlags::kInject));
+    return op.take_buffers({request.iov, request.iov_count});
 }
 
 /// Queues an operation behind what waits for the same peer, and sends what can be sent.
@@ -428,7 +428,7 @@ bool RdEngine<Lock, Host>::waits_for_match(Peer& peer, RdTxOp& op) noexcept {
 /// application's, or of a device that the NIC reaches. Returns: whether it is.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::lend(Peer& peer, RdTxOp& op) noexcept {
-    if (op.loan.is_any() || op.iov_count != 1 || op.copy != nullptr || !is_enabled_) {
+    if (op.loan.is_any() || op.iov_count != 1 || op.has_copies() || !is_enabled_) {
         return op.loan.is_any();
     }
     if (!has(op.flags, RdFlags::kHasUse)) {
