@@ -144,7 +144,6 @@ util::Status RdEngine<Lock, Host>::start_one_sided(std::uint64_t dest, RdTxOp::K
     if (op == nullptr) {
         return EAGAIN;
     }
-    has_accessed_ = true;
     const Status filled = fill(*op);
     if (!filled.is_ok()) {
         give_back(*op);

@@ -118,6 +118,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::size_t min_multi_recv() const noexcept override { return min_multi_recv_; }
     void forbid_p2p() noexcept override { keys_.has_p2p = false; }
     void remind_peers_locked() noexcept override;
+    /// Whether that looks at the peers. For tests.
+    [[nodiscard]] bool may_remind_locked() const noexcept { return has_accessed_; }
     Status arm_locked() noexcept override;
     void disarm_locked() noexcept override { station_.disarm(); }
     int wake_fd() const noexcept override { return station_.wake_fd(); }
@@ -600,7 +602,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::int64_t unexpected_room_;      // bytes; less than 0 when too much waits
     std::uint32_t multi_receives_ = 0;  // multi-receive buffers in posted_messages_
     bool is_holding_ = false;
-    bool has_accessed_ = false;         // a peer, by a one-sided operation
+    bool has_accessed_ = false;         // a peer, by a one-sided operation that may not be over
     std::uint32_t latest_ = 0;          // the active peer that has sent last
     std::uint32_t hits_ = 0;            // calls in which that one had sent something
     std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last

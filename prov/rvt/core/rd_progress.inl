@@ -343,13 +343,17 @@ void RdEngine<Lock, Host>::remind_peers_locked() noexcept {
     if (!has_accessed_) {
         return;
     }
+    bool is_any_due = false;
     for (const Polled& polled : polled_) {
         Peer& peer = *polled.peer;
         const bool is_due = !peer.has_no_access() || !are_quiet_writes_done(peer);
+        is_any_due |= is_due;
         if (is_due && peer.path.must_wake_peer()) {
             station_.wake_peer(peer.link);
         }
     }
+    // What waits for a peer to be met, or behind a fence, sets it when it begins to leave.
+    has_accessed_ = is_any_due;
 }
 
 /// Whether a target may have been asked for its part in an access since it polled last, although it
@@ -389,8 +393,10 @@ bool RdEngine<Lock, Host>::has_work() const noexcept {
     bool has_work = !copies_.is_empty() || late_count_ != 0;
     // relaxed: as in progress_locked(); the control thread wakes wake_fd() after it has pushed.
     has_work = has_work || mail_.load(std::memory_order_relaxed) != nullptr;
+    const bool has_looks = polled_.size() > 1;  // that of one peer alone is not kept
     for (const Polled& polled : polled_) {
-        has_work = has_work || polled.peer->path.has_arrival();
+        has_work =
+            has_work || (has_looks ? polled.look.has_arrival() : polled.peer->path.has_arrival());
     }
     for (const Peer* const peer : busy_) {
         // Data that waits for room is sent when the peer returns credits, which wakes nobody: do

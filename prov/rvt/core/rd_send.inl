@@ -319,6 +319,9 @@ bool RdEngine<Lock, Host>::must_stay(Peer& peer, const RdTxOp& op) noexcept {
 /// Goes on with the operation at the head of the queue. Returns: whether it has left the queue.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::run_op(Peer& peer, RdTxOp& op) noexcept {
+    if (op.kind != RdTxOp::Kind::kMessage) {
+        has_accessed_ = true;  // before any of it leaves, however long it has waited
+    }
     switch (op.kind) {
         case RdTxOp::Kind::kMessage: return start_message(peer, op);
         case RdTxOp::Kind::kWrite:

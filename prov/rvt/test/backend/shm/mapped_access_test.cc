@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// One-sided access to a peer's memory that is mapped here, between engines of two processes.
+// One-sided access to a peer's memory that is mapped here, between engines of two processes; and
+// how long an engine looks for peers that it has to remind of an access.
 #include <criterion/criterion.h>
 
 #include <array>
@@ -60,6 +61,46 @@ struct Node {
     void poll() {
         const util::Guard guard(lock);
         engine->progress(engine.get());
+    }
+    void remind() {
+        const util::Guard guard(lock);
+        engine->remind_peers_locked();
+    }
+    bool may_remind() {
+        const util::Guard guard(lock);
+        return engine->may_remind_locked();
+    }
+    /// Returns: whether there is nothing to do.
+    bool may_sleep() {
+        const util::Guard guard(lock);
+        const bool is_armed = engine->arm_locked().is_ok();
+        if (is_armed) {
+            engine->disarm_locked();
+        }
+        return is_armed;
+    }
+    /// Posts an atomic on a byte, which the target has to execute.
+    void post_atomic(const char* byte, std::uint32_t key) {
+        char operand = 1;
+        const iovec local{&operand, 1};
+        const core::RdRemote remote{
+            .addr = reinterpret_cast<std::uint64_t>(byte), .len = 1, .key = key};
+        RVT_OK(engine->atomic({.operand = &local,
+                               .operand_count = 1,
+                               .remote = &remote,
+                               .remote_count = 1,
+                               .dest = peer,
+                               .flags = core::RdFlags::kCompletion | core::RdFlags::kInject}));
+    }
+    bool take_completion() {
+        const util::Guard guard(lock);
+        const core::Cqe* const entry = cq->front();
+        if (entry == nullptr) {
+            return false;
+        }
+        RVT_EQ(entry->status, core::WcStatus::kSuccess);
+        cq->pop();
+        return true;
     }
     /// Writes or reads one range and waits. Returns: the status of its completion.
     core::WcStatus access(bool is_write, void* buffer, std::size_t length, std::uint64_t to,
@@ -167,6 +208,14 @@ void use_until_mapped(Node& node, const Exposed& exposed) {
     } while (!was_mapped);
     await_words(node, 2);  // that it is connected, and what is mapped
     node.poll();
+}
+
+/// Makes progress for both until the first one has a completion.
+void await_completion(Node& first, Node& second) {
+    while (!first.take_completion()) {
+        first.poll();
+        second.poll();
+    }
 }
 
 /// From now on all memory of peers is for this thread such as only its own process can copy.
@@ -318,5 +367,72 @@ Test(copied_access, of_memory_that_one_process_alone_can_copy_goes_through_the_r
             status = write_once();
         }).join();
         RVT_EQ(status, core::WcStatus::kSuccess);
+    }
+}
+
+Test(reminder, is_not_due_any_more_when_all_targets_have_done_their_part, .timeout = 60) {
+    Node node;
+    Node target;
+    node.peer = node.av.insert(target.engine->address()).take();
+    char byte = 7;
+    const std::uint32_t key = target.expose(&byte, 1);
+    for (int i = 0; i < 3; ++i) {
+        node.post_atomic(&byte, key);
+        await_completion(node, target);
+        RVT_ASSERT(node.may_remind());
+        node.remind();
+        RVT_ASSERT(not(node.may_remind()));
+    }
+}
+
+Test(reminder, is_due_of_an_access_that_has_waited_for_its_target_to_be_met, .timeout = 60) {
+    Node node;
+    Node target;
+    node.peer = node.av.insert(target.engine->address()).take();
+    char byte = 7;
+    {
+        const util::Guard guard(target.lock);  // nobody makes progress for it
+        node.post_atomic(&byte, target.expose(&byte, 1));
+        node.remind();
+        RVT_ASSERT(not(node.may_remind()));  // of nothing yet
+        while (node.engine->describe_peer(node.peer) == "connecting") {
+            node.poll();
+        }
+        node.poll();
+        for (int i = 0; i < 3; ++i) {
+            node.remind();
+            RVT_ASSERT(node.may_remind());
+        }
+    }
+    await_completion(node, target);
+    node.remind();
+    RVT_ASSERT(not(node.may_remind()));
+}
+
+Test(sleep, does_not_begin_before_what_any_peer_has_sent_is_taken, .timeout = 60) {
+    Node node;
+    std::array<Node, 2> peers;
+    char byte = 'x';
+    const iovec buffer{&byte, 1};
+    const auto send_from = [&](Node& peer) {
+        RVT_OK(node.engine->recv(
+            {.iov = &buffer, .iov_count = 1, .flags = core::RdFlags::kCompletion}));
+        RVT_OK(peer.engine->send(
+            {.iov = &buffer, .iov_count = 1, .dest = peer.peer, .flags = core::RdFlags::kInject}));
+    };
+    std::size_t met = 0;
+    for (Node& peer : peers) {
+        peer.peer = peer.av.insert(node.engine->address()).take();
+        send_from(peer);
+        await_completion(node, peer);
+        ++met;
+        for (std::size_t i = 0; i < 4; ++i) {
+            while (!node.may_sleep()) {
+                node.poll();
+            }
+            send_from(peers[i % met]);
+            RVT_ASSERT(not(node.may_sleep()));
+            await_completion(node, peers[i % met]);
+        }
     }
 }
