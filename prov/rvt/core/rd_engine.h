@@ -297,8 +297,17 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdRxEntry* match_posted(std::uint8_t wire, std::uint64_t tag, Peer& peer) noexcept;
     static bool is_simple(const RdRxEntry& entry, std::size_t len) noexcept;
     static std::uint64_t recv_wc_flags(std::uint8_t wire) noexcept;
+    void report_whole(const RdPeerBase& peer, std::uint8_t wire, std::uint64_t length,
+                      std::uint64_t data, std::uint64_t tag, const RdRxEntry& entry) noexcept;
     void complete_simple(const RdPeerBase& peer, std::uint8_t wire, std::uint64_t length,
                          std::uint64_t data, std::uint64_t tag, RdRxEntry& entry) noexcept;
+    /// Whether a multi-receive buffer of which so much is left takes no message any more.
+    bool is_used_up(std::size_t left) const noexcept {
+        return left < std::max<std::size_t>(min_multi_recv_, 1);
+    }
+    bool is_simple_part(const RdRxEntry& entry, std::size_t len) const noexcept;
+    void complete_part(const RdPeerBase& peer, std::uint8_t wire, std::uint64_t length,
+                       std::uint64_t data, std::uint64_t tag, RdRxEntry& entry) noexcept;
     template <class Message>
     RdInbound* take_inbound(Peer& peer, const Message& message, std::uint64_t total,
                             RdRxEntry* entry) noexcept;

@@ -109,13 +109,12 @@ RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::is_simple(const RdRxEntry& entry,
            !has(entry.flags, RdFlags::kMultiRecv | RdFlags::kHasUse);
 }
 
-/// Reports a message that arrived at once and is in its simple receive's buffer.
+/// Reports a message that arrived at once and is where what is left of its receive's buffer begins.
 template <class Lock, class Host>
-RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const RdPeerBase& peer,
-                                                             std::uint8_t wire,
-                                                             std::uint64_t length,
-                                                             std::uint64_t data, std::uint64_t tag,
-                                                             RdRxEntry& entry) noexcept {
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::report_whole(const RdPeerBase& peer, std::uint8_t wire,
+                                                          std::uint64_t length, std::uint64_t data,
+                                                          std::uint64_t tag,
+                                                          const RdRxEntry& entry) noexcept {
     if (has(entry.flags, RdFlags::kCompletion)) [[likely]] {
         rx_cq_->emplace([&](Cqe& cqe) {
             cqe = {.op_context = entry.context,
@@ -130,7 +129,38 @@ RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const RdPeerBase& p
     if (recv_counter_ != nullptr) {
         recv_counter_->add(1);
     }
+}
+
+/// The same of one in a simple receive's buffer.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_simple(const RdPeerBase& peer,
+                                                             std::uint8_t wire,
+                                                             std::uint64_t length,
+                                                             std::uint64_t data, std::uint64_t tag,
+                                                             RdRxEntry& entry) noexcept {
+    report_whole(peer, wire, length, data, tag, entry);
     entries_.give_back(&entry);
+}
+
+/// Whether a message that has come whole takes a part of a multi-receive buffer and nothing else:
+/// others will follow it there, and none is on its way into the buffer.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE bool RdEngine<Lock, Host>::is_simple_part(const RdRxEntry& entry,
+                                                            std::size_t len) const noexcept {
+    return has(entry.flags, RdFlags::kMultiRecv) && !has(entry.flags, RdFlags::kHasUse) &&
+           entry.users == 0 && len <= entry.iov[0].iov_len &&
+           !is_used_up(entry.iov[0].iov_len - len);
+}
+
+/// Reports a message that arrived at once and is in the part of the buffer that it takes.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::complete_part(const RdPeerBase& peer,
+                                                           std::uint8_t wire, std::uint64_t length,
+                                                           std::uint64_t data, std::uint64_t tag,
+                                                           RdRxEntry& entry) noexcept {
+    report_whole(peer, wire, length, data, tag, entry);
+    entry.iov[0] = {static_cast<std::byte*>(entry.iov[0].iov_base) + length,
+                    entry.iov[0].iov_len - length};
 }
 
 /// A message of kEager, in one line or several, or from a wire: the straight path of a receive.
@@ -165,6 +195,12 @@ template <class Lock, class Host>
 template <class Message>
 [[gnu::noinline]] bool RdEngine<Lock, Host>::on_eager_slow(Peer& peer, const Message& message,
                                                            RdRxEntry* entry) noexcept {
+    if (entry != nullptr && is_simple_part(*entry, message.length())) [[likely]] {
+        message.copy_payload(entry->iov[0].iov_base, message.length());
+        complete_part(peer, message.flags(), message.length(), message.data(), message.tag(),
+                      *entry);
+        return true;
+    }
     RdInbound* const inbound = take_inbound(peer, message, message.length(), entry);
     if (inbound == nullptr) {
         return false;
@@ -198,6 +234,12 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
         util::copy_bytes(entry->iov[0].iov_base, arrival.run(), arrival.length());
         complete_simple(peer, arrival.flags(), arrival.length(), arrival.data(), arrival.tag(),
                         *entry);
+        return true;
+    }
+    if (is_whole && entry != nullptr && is_simple_part(*entry, arrival.length())) {
+        util::copy_bytes(entry->iov[0].iov_base, arrival.run(), arrival.length());
+        complete_part(peer, arrival.flags(), arrival.length(), arrival.data(), arrival.tag(),
+                      *entry);
         return true;
     }
     RdInbound* const inbound = take_inbound(peer, arrival, header.total, entry);
@@ -395,7 +437,7 @@ void RdEngine<Lock, Host>::attach(RdInbound& inbound, RdRxEntry& entry) noexcept
         entry.iov[0] = {static_cast<std::byte*>(entry.iov[0].iov_base) + used,
                         entry.iov[0].iov_len - used};
         ++entry.users;
-        if (entry.is_queued && entry.iov[0].iov_len < std::max<std::size_t>(min_multi_recv_, 1)) {
+        if (entry.is_queued && is_used_up(entry.iov[0].iov_len)) {
             posted_messages_.remove(&entry);
             entry.is_queued = false;
             --multi_receives_;
