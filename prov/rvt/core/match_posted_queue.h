@@ -108,7 +108,14 @@ class PostedQueue {
     /// The oldest receive for which `is_it(record)` holds, or nullptr. Cost: linear.
     template <class IsIt>
     T* find(IsIt is_it) {
-        return ring_.find_record(is_it);
+        return note_found(ring_.find_record(is_it));
+    }
+    /// In a long queue, one for which the same holds and that is near the one found last, if there
+    /// is such a one. Cost: a few looks. Receives that are asked for in the order of posting, or in
+    /// the opposite one, are all found so.
+    template <class IsIt>
+    T* find_near(IsIt is_it) {
+        return ring_.is_long() ? note_found(ring_.find_near(found_at_, is_it)) : nullptr;
     }
 
     /// Calls visit(record) for each receive, oldest first. `visit` must not change the queue.
@@ -211,6 +218,13 @@ class PostedQueue {
             }
         }
     };
+
+    T* note_found(T* record) noexcept {
+        if (record != nullptr && ring_.is_long()) {
+            found_at_ = record->match_slot;
+        }
+        return record;
+    }
 
     RVT_ALWAYS_INLINE std::uint32_t find_short(std::uint64_t tag, std::uint32_t source) noexcept {
         return ring_.find_short([=](const Entry& entry) { return entry.fits(tag, source); });
@@ -489,6 +503,7 @@ class PostedQueue {
     std::uint32_t unclassed_count_ = 0;
     std::array<Class, kMaxClasses> classes_;
     std::uint32_t class_count_ = 0;  // those in front that have been used
+    std::uint32_t found_at_ = 0;  // where find() or find_near() was last; a hint, may be anything
 };
 
 }  // namespace rvt::core

@@ -102,6 +102,26 @@ class MatchRing {
         return pos == tail_ ? nullptr : at(pos).payload;
     }
 
+    /// One near `pos` for which the same holds, closer ones being asked first, or nullptr.
+    /// Precondition: the ring is long.
+    template <class IsIt>
+    auto* find_near(std::uint32_t pos, IsIt is_it) {
+        const std::uint32_t middle = is_older(pos, head_)   ? head_
+                                     : is_older(tail_, pos) ? tail_
+                                                            : pos;
+        const auto is_at = [&](std::uint32_t where) {
+            return where - head_ < tail_ - head_ && has_entry(where) && is_it(*at(where).payload);
+        };
+        for (std::uint32_t distance = 0; distance < kNear; ++distance) {
+            for (const std::uint32_t where : {middle + distance, middle - distance - 1}) {
+                if (is_at(where)) {
+                    return at(where).payload;
+                }
+            }
+        }
+        return decltype(Entry::payload){};
+    }
+
     /// The record that a program which goes on in the order of the ring will want some records
     /// after the one at `pos`; for prefetching only, as it may be gone. nullptr at the end.
     auto* record_ahead(std::uint32_t pos) noexcept {
@@ -234,6 +254,7 @@ class MatchRing {
 
   private:
     static constexpr std::uint32_t kAhead = 24;  // positions; most of them may be holes
+    static constexpr std::uint32_t kNear = 16;   // positions, on each side
 
     /// The entries, and behind them a bit for each.
     static constexpr std::size_t bytes_of(std::uint32_t entries) noexcept {

@@ -414,22 +414,38 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
 
 // ---- questions ----
 
-/// Cancels the oldest posted receive or unsent operation with this context.
+/// Cancels a posted receive or unsent operation with this context. Of several receives this is the
+/// oldest, or one near that which was cancelled last.
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::cancel(void* context) noexcept {
     util::Guard guard(lock_);
     match_late();
-    const auto is_it = [context](const auto& record) { return record.context == context; };
-    RdRxEntry* tagged = posted_tagged_.find(is_it);
-    RdRxEntry* const entry = tagged != nullptr ? tagged : posted_messages_.find(is_it);
-    if (entry != nullptr) {
-        if (tagged != nullptr) {
+    if (RdRxEntry* const entry = find_posted(context)) {
+        const bool is_tagged = has(entry->flags, RdFlags::kTagged);
+        if (is_tagged) {
             posted_tagged_.remove(entry);
         } else {
             posted_messages_.remove(entry);
         }
-        end_receive(*entry, tagged != nullptr, WcStatus::kCanceled);
+        end_receive(*entry, is_tagged, WcStatus::kCanceled);
         return util::kOk;
+    }
+    return cancel_unsent(context);
+}
+
+template <class Lock, class Host>
+RdRxEntry* RdEngine<Lock, Host>::find_posted(void* context) noexcept {
+    const auto is_it = [context](const RdRxEntry& entry) { return entry.context == context; };
+    RdRxEntry* found = posted_tagged_.find_near(is_it);
+    found = found != nullptr ? found : posted_messages_.find_near(is_it);
+    found = found != nullptr ? found : posted_tagged_.find(is_it);
+    return found != nullptr ? found : posted_messages_.find(is_it);
+}
+
+template <class Lock, class Host>
+util::Status RdEngine<Lock, Host>::cancel_unsent(void* context) noexcept {
+    if (open_operations_ == 0) {
+        return ENOENT;  // at once, however many peers there are
     }
     for (const auto& peer : peers_) {
         RdTxOp* const op = peer->queue.take([&](const RdTxOp& each) {

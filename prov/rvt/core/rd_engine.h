@@ -573,6 +573,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     void connected(std::unique_ptr<Event> event) noexcept;
     void take_region(Peer& peer, Event& event) noexcept;
     util::Result<typename Host::RegionSource> find_region(std::uint64_t key) noexcept override;
+    RdRxEntry* find_posted(void* context) noexcept;
+    Status cancel_unsent(void* context) noexcept;
     void end_receive(RdRxEntry& entry, bool is_tagged, WcStatus status) noexcept;
     void deliver(std::unique_ptr<Event> event) noexcept override;
     bool control_progress() noexcept override;
@@ -641,6 +643,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     RdMethodChooser pull_methods_;
     RdMethodChooser write_methods_;
     RdMethodChooser read_methods_;
+    std::uint32_t open_operations_ = 0;         // in tx_messages_ and tx_accesses_
     std::uint32_t pulls_ = 0;                   // messages with is_being_pulled()
     std::uint64_t last_pull_end_ = 0;           // ticks
     std::uint64_t last_access_end_ = 0;         // ticks

@@ -241,6 +241,7 @@ RdTxOp* RdEngine<Lock, Host>::take_tx(Peer& peer, RdTxOp::Kind kind, void* conte
                                       RdFlags flags) noexcept {
     RdTxOp* const op = pool_of(kind).take();
     if (op != nullptr) {
+        ++open_operations_;
         ++peer.records;
         op->peer = &peer;
         op->kind = kind;
@@ -628,6 +629,7 @@ RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::give_back(RdTxOp& op) noexcept {
     if (op.peer != nullptr) {
         --op.peer->records;
     }
+    --open_operations_;
     pool_of(op.kind).give_back(&op);
 }
 

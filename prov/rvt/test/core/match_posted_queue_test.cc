@@ -59,6 +59,21 @@ std::vector<std::uint32_t> shuffled(std::uint32_t count) {
 }
 
 constexpr std::uint32_t kHuge = 100000;
+constexpr std::uint32_t kMany = 20000;
+
+/// Takes out the receive with this tag. Returns: how many have been looked at for it.
+unsigned take_out(Queue& queue, const MatchRecord& wanted) {
+    unsigned looks = 0;
+    const auto is_it = [&](const MatchRecord& record) {
+        ++looks;
+        return record.tag == wanted.tag;
+    };
+    MatchRecord* found = queue.find_near(is_it);
+    found = found != nullptr ? found : queue.find(is_it);
+    RVT_ASSERT(found == &wanted);
+    queue.remove(found);
+    return looks;
+}
 
 }  // namespace
 
@@ -190,6 +205,74 @@ Test(match_posted_queue, receives_of_a_huge_queue_can_be_removed_in_any_order) {
         queue.remove(&r[i]);
     }
     RVT_ASSERT(queue.is_empty());
+}
+
+Test(match_posted_queue, next_to_the_receive_found_last_one_is_found_with_few_looks) {
+    for (const bool is_newest_first : {true, false}) {
+        Queue queue;
+        std::vector<MatchRecord> r = receives(kMany);
+        push_all(queue, r);
+        std::uint64_t looks = 0;
+        for (std::uint32_t i = 0; i < kMany; ++i) {
+            looks += take_out(queue, r[is_newest_first ? kMany - 1 - i : i]);
+        }
+        RVT_ASSERT(queue.is_empty());
+        RVT_ASSERT(looks < 3 * kMany);  // the first one found the long way
+    }
+}
+
+Test(match_posted_queue, few_looks_pass_by_receives_that_have_been_matched) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(kMany);
+    push_all(queue, r);
+    for (std::uint32_t i = 0; i < kMany; ++i) {
+        if (i % 8 != 0 || i % 1000 < 100) {
+            RVT_ASSERT(queue.match(i, 7) == &r[i]);
+        }
+    }
+    std::uint64_t looks = 0;
+    for (std::uint32_t i = kMany; i-- > 0;) {
+        looks += i % 8 == 0 && i % 1000 >= 100 ? take_out(queue, r[i]) : 0;
+    }
+    RVT_ASSERT(queue.is_empty());
+    RVT_ASSERT(looks < 3 * kMany);
+}
+
+Test(match_posted_queue, receives_are_found_wherever_the_last_one_was) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(2000);
+    std::mt19937 random(5);
+    for (int round = 0; round < 20; ++round) {
+        const auto posted = static_cast<std::uint32_t>(random() % r.size());
+        for (std::uint32_t i = 0; i < posted; ++i) {
+            push(queue, r[i]);
+        }
+        for (const std::uint32_t i : shuffled(posted)) {
+            if (random() % 2 == 0) {
+                take_out(queue, r[i]);
+                random() % 2 == 0 ? push(queue, r[i]) : void();
+            } else {
+                RVT_ASSERT(queue.match(i, 7) == &r[i]);
+            }
+        }
+        queue.remove_if([](const MatchRecord&) { return true; });
+    }
+}
+
+Test(match_posted_queue, nothing_is_found_near_in_vain) {
+    Queue queue;
+    std::vector<MatchRecord> r = receives(1000);
+    push_all(queue, r);
+    unsigned looks = 0;
+    const auto is_none = [&](const MatchRecord&) {
+        ++looks;
+        return false;
+    };
+    for (const std::uint32_t last : {0u, 500u, 999u}) {
+        queue.find([&](const MatchRecord& record) { return &record == &r[last]; });
+        RVT_ASSERT(queue.find_near(is_none) == nullptr);
+    }
+    RVT_ASSERT(looks <= 3 * 32);
 }
 
 Test(match_posted_queue, memory_goes_back_when_a_huge_queue_is_empty) {

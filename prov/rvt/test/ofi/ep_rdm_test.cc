@@ -114,6 +114,46 @@ Test(ep_rdm, its_errors_are_read_whatever_the_flags) {
     }
 }
 
+Test(ep_rdm, cancels_many_receives_in_any_order_and_none_in_vain, .timeout = 60) {
+    constexpr std::size_t kReceives = 600;  // of each kind
+    Pair pair;
+    fid_ep* const ep = pair.b.ep.get();
+    std::vector<fi_context2> contexts(2 * kReceives);
+    const auto post = [&](std::size_t i) {
+        fi_context2* const context = &contexts[i];
+        RVT_OK(i % 2 == 0 ? fi_recv(ep, nullptr, 0, nullptr, FI_ADDR_UNSPEC, context)
+                          : fi_trecv(ep, nullptr, 0, nullptr, FI_ADDR_UNSPEC, i, 0, context));
+    };
+    const auto cancel = [&](std::size_t i) {
+        RVT_OK(fi_cancel(&ep->fid, &contexts[i]));
+        RVT_ASSERT(pair.b.next_error().op_context == &contexts[i]);
+        RVT_EQ(fi_cancel(&ep->fid, &contexts[i]), -FI_ENOENT);
+    };
+    for (std::size_t step : {1u, 7u, 1199u}) {  // the last one is newest first
+        for (std::size_t i = 0; i < contexts.size(); ++i) {
+            post(i);
+        }
+        for (std::size_t i = 0; i < contexts.size(); ++i) {
+            cancel((i + 1) * step % contexts.size());
+        }
+    }
+}
+
+Test(ep_rdm, cancels_what_has_not_left, .timeout = 60) {
+    Pair pair({}, {.is_enabled = false});  // nothing leaves before the peer can be met
+    fid_ep* const ep = pair.a.ep.get();
+    std::array<fi_context2, 3> contexts{};
+    RVT_EQ(fi_cancel(&ep->fid, &contexts[1]), -FI_ENOENT);
+    for (fi_context2& context : contexts) {
+        RVT_OK(fi_tsend(ep, "abc", 4, nullptr, pair.a.peer, 1, &context));
+    }
+    for (const std::size_t i : {1u, 2u, 0u}) {
+        RVT_OK(fi_cancel(&ep->fid, &contexts[i]));
+        RVT_ASSERT(pair.a.next_error().op_context == &contexts[i]);
+        RVT_EQ(fi_cancel(&ep->fid, &contexts[i]), -FI_ENOENT);
+    }
+}
+
 Test(ep_rdm, cannot_transfer_before_it_is_enabled) {
     const Opened open;
     const auto ep = endpoint(open);
