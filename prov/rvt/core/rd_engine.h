@@ -61,6 +61,7 @@
 #include "util/iov_cursor.h"
 #include "util/lock.h"
 #include "util/pool.h"
+#include "util/spare_blocks.h"
 
 namespace rvt::core {
 
@@ -626,6 +627,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     UnexpectedQueue<RdInbound> unexpected_tagged_;
     UnexpectedQueue<RdInbound, false> unexpected_messages_;
     util::Pool<RdRxEntry> entries_;
+    util::SpareBlocks spare_blocks_;  // for RdInbound::storage; outlives inbound_
     util::Pool<RdInbound> inbound_;
     util::Pool<RdTxOp> tx_messages_;
     util::Pool<RdTxOp> tx_accesses_;

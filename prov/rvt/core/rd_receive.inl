@@ -253,7 +253,7 @@ bool RdEngine<Lock, Host>::on_eager_first(Peer& peer, const Arrival& arrival) no
         attach(*inbound, *entry);
     } else {
         if (header.total > RdInbound::kInlineBytes) {
-            inbound->storage.reset(new (std::nothrow) std::byte[header.total]);
+            inbound->storage = spare_blocks_.take(header.total);
             if (!inbound->storage) {
                 give_back(*inbound);
                 lacks_memory_ = true;
@@ -461,7 +461,7 @@ void RdEngine<Lock, Host>::receive_unexpected(RdInbound& inbound, RdRxEntry& ent
         return;
     }
     const std::uint64_t arrived = std::exchange(inbound.received, 0);
-    const std::unique_ptr<std::byte[]> storage = std::move(inbound.storage);
+    const util::SpareBlocks::Block storage = std::move(inbound.storage);
     place(inbound, storage ? storage.get() : inbound.inline_storage.data(), arrived);
     if (inbound.state == RdInbound::State::kComplete) {
         finish_inbound(inbound);

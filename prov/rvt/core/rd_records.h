@@ -18,6 +18,7 @@
 #include "core/wc.h"
 #include "util/iov_cursor.h"
 #include "util/pool.h"
+#include "util/spare_blocks.h"
 #include "util/status.h"
 
 namespace rvt::core {
@@ -201,7 +202,7 @@ struct alignas(util::kCacheLine) RdInbound : util::Pooled {
     RdRxEntry* entry = nullptr;         // where it goes; nullptr while unexpected
     std::uint64_t buffer_capacity = 0;  // of the place it goes to
     iovec place{};  // multi-receive: the part of the buffer that is this message's
-    std::unique_ptr<std::byte[]> storage;  // empty in a free record
+    util::SpareBlocks::Block storage;  // empty in a free record
     WcStatus status = WcStatus::kSuccess;
     RdMethod method = RdMethod::kPipeline;
 
