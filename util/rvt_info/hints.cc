@@ -85,7 +85,7 @@ const Field kFields[] = {
     RVT_FIELD(ep_attr, rx_ctx_cnt), RVT_FIELD(ep_attr, auth_key_size),
     RVT_FIELD(tx_attr, caps), RVT_FIELD(tx_attr, op_flags), RVT_FIELD(tx_attr, msg_order),
     RVT_FIELD(tx_attr, comp_order), RVT_FIELD(tx_attr, inject_size), RVT_FIELD(tx_attr, size),
-    RVT_FIELD(tx_attr, iov_limit), RVT_FIELD(tx_attr, rma_iov_limit),
+    RVT_FIELD(tx_attr, iov_limit), RVT_FIELD(tx_attr, rma_iov_limit), RVT_FIELD(tx_attr, tclass),
     RVT_FIELD(rx_attr, caps), RVT_FIELD(rx_attr, op_flags), RVT_FIELD(rx_attr, msg_order),
     RVT_FIELD(rx_attr, comp_order), RVT_FIELD(rx_attr, total_buffered_recv),
     RVT_FIELD(rx_attr, size), RVT_FIELD(rx_attr, iov_limit),
@@ -100,6 +100,7 @@ const Field kFields[] = {
     RVT_FIELD(domain_attr, caps), RVT_FIELD(domain_attr, mr_cnt),
     RVT_FIELD(domain_attr, tx_ctx_cnt), RVT_FIELD(domain_attr, rx_ctx_cnt),
     RVT_FIELD(domain_attr, auth_key_size), RVT_FIELD(domain_attr, max_err_data),
+    RVT_FIELD(domain_attr, tclass),
     RVT_FIELD(fabric_attr, prov_version),
 };
 // clang-format on

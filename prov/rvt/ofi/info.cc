@@ -221,6 +221,22 @@ class Answers {
     bool are_for_devices_ = false;
 };
 
+/// Everything waits in the same queues. Benchmarks ask for classes out of habit, so that no answer
+/// is refused for it: it says FI_TC_UNSPEC, as those of libfabric's own providers without classes.
+void log_traffic_class(const char* hint, std::uint32_t asked) noexcept {
+    if (asked != FI_TC_UNSPEC) {
+        RVT_INFO(kFabric, "%s is not kept: 0x%x asked, FI_TC_UNSPEC answered", hint, asked);
+    }
+}
+void log_traffic_classes(const fi_info* hints) noexcept {
+    if (hints != nullptr && hints->tx_attr != nullptr) {
+        log_traffic_class("tx_attr->tclass", hints->tx_attr->tclass);
+    }
+    if (hints != nullptr && hints->domain_attr != nullptr) {
+        log_traffic_class("domain_attr->tclass", hints->domain_attr->tclass);
+    }
+}
+
 /// Whether memory of devices may be among what is asked for, though it is not named.
 bool asks_for_all(const fi_info* hints) noexcept {
     return hints == nullptr || (hints->caps == 0 && hints->domain_attr != nullptr &&
@@ -242,6 +258,7 @@ int answer(std::uint32_t version, const char* node, const char* service, std::ui
         log_refusal({FI_EP_RDM, kDomainName, {"mode", "FI_BUFFERED_RECV", "none"}}, flags, false);
         return -FI_ENODATA;
     }
+    log_traffic_classes(hints);
     Answers answers(version, hints, addresses);
     answers.add_all(node, service, flags);
     if (asks_for_all(hints) && (flags & kCoreGetinfoFlags) == 0 && hmem::is_any_there()) {

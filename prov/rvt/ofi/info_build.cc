@@ -67,7 +67,6 @@ void build_tx(fi_tx_attr& tx, const Offer& offer, const fi_tx_attr* asked,
     tx.op_flags = asked->op_flags;
     tx.msg_order = pick(asked->msg_order, tx.msg_order);
     tx.size = pick(asked->size, tx.size);
-    tx.tclass = asked->tclass;
 }
 
 void build_rx(fi_rx_attr& rx, const Offer& offer, const fi_rx_attr* asked,
@@ -97,7 +96,9 @@ void build_ep(fi_ep_attr& ep, const Offer& offer, const fi_ep_attr* asked,
     ep = offer.ep;
     ep.auth_key = nullptr;
     if (asked != nullptr) {
-        ep.mem_tag_format = pick(asked->mem_tag_format, ep.mem_tag_format);
+        if (ep.mem_tag_format != 0) {
+            ep.mem_tag_format = pick(asked->mem_tag_format, ep.mem_tag_format);
+        }
         ep.rx_ctx_cnt = asked->rx_ctx_cnt == FI_SHARED_CONTEXT ? asked->rx_ctx_cnt : ep.rx_ctx_cnt;
     }
     const auto size_if = [order](std::uint64_t bits, std::size_t size) {
@@ -124,7 +125,6 @@ void build_domain(fi_domain_attr& domain, const Offer& offer, const fi_domain_at
     domain.data_progress = pick(asked->data_progress, domain.data_progress);
     domain.resource_mgmt = pick(asked->resource_mgmt, domain.resource_mgmt);
     domain.av_type = pick(asked->av_type, domain.av_type);
-    domain.tclass = asked->tclass;
 }
 
 void build_fabric(fi_fabric_attr& fabric, std::uint32_t version,

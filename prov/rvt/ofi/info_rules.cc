@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -83,6 +84,14 @@ std::uint64_t rx_caps(const fi_info& info) noexcept {
     return info.rx_attr != nullptr ? info.rx_attr->caps & (kRxCaps | ~(kTxCaps | kDomainCaps)) : 0;
 }
 
+/// Bits of a tag. Whoever names capabilities without FI_TAGGED has none.
+std::uint64_t tag_bits(const fi_info& info) noexcept {
+    const bool has_tags = info.caps == 0 || (info.caps & FI_TAGGED) != 0;
+    return info.ep_attr != nullptr && has_tags
+               ? static_cast<std::uint64_t>(std::bit_width(info.ep_attr->mem_tag_format))
+               : 0;
+}
+
 // clang-format off
 constexpr std::array kRules{
     Rule{"ep_attr->type", Kind::kEqual, [](const fi_info& info) -> std::uint64_t {
@@ -96,6 +105,7 @@ constexpr std::array kRules{
     RVT_AT_MOST(ep_attr, max_order_raw_size),
     RVT_AT_MOST(ep_attr, max_order_war_size),
     RVT_AT_MOST(ep_attr, max_order_waw_size),
+    Rule{"ep_attr->mem_tag_format", Kind::kAtMost, tag_bits},
     RVT_AT_MOST(ep_attr, tx_ctx_cnt),
     Rule{"ep_attr->rx_ctx_cnt", Kind::kShared, [](const fi_info& info) -> std::uint64_t {
              return info.ep_attr != nullptr ? info.ep_attr->rx_ctx_cnt : 0; }},
