@@ -54,8 +54,9 @@ struct DeviceLimits {
     std::uint32_t max_ud_bytes = 4096;             // payload of a UD message
     std::uint64_t max_message_bytes = 1ull << 31;  // of the other types
     std::uint32_t max_segment_bytes = 64u << 10;   // payload of one send_segment()
-    // Verb grade: as the device itself says, of all processes together; 0: it does not. For logs.
+    // Verb grade: as the device itself says, of all processes together; 0: it does not.
     std::uint32_t own_max_qp = 0;
+    std::uint32_t own_max_cq = 0;
     std::uint32_t own_max_mr = 0;
     bool has_immediate = true;  // data beside a SEND or a WRITE
     // What READs fill has to permit kRemoteWrite (RFC 5040: the response is a write).

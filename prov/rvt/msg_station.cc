@@ -13,6 +13,7 @@
 #include "core/cm_rc_port.h"
 #include "core/registry.h"
 #include "msg_shared_port.h"
+#include "ofi/msg_options.h"
 #include "ofi/msg_port.h"
 #include "port_watch.h"
 #include "roce_tuning.h"
@@ -25,7 +26,7 @@
 namespace rvt {
 namespace {
 
-constexpr std::uint32_t kMaxPairs = 1u << 16;
+constexpr std::uint32_t kMaxPairs = ofi::kMsgMaxPairs;
 // So long after the last arrival there is more to come. Asking to be told of it costs a sender over
 // shared memory a system call, and over a wire nobody.
 constexpr std::uint32_t kWireIdleUs = 50;

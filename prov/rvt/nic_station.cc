@@ -310,10 +310,19 @@ util::Result<std::unique_ptr<core::UdSharing>> OpenNic::open_datagrams(
     return std::unique_ptr<core::UdSharing>(std::move(made));
 }
 
+/// Of an endpoint the pair has a completion queue of its own. What the NIC does not say is as many
+/// as the core could have.
+std::uint32_t max_pairs(const DeviceLimits& limits) noexcept {
+    const std::uint32_t pairs = limits.own_max_qp != 0 ? limits.own_max_qp : limits.max_qp;
+    return limits.own_max_cq != 0 ? std::min(pairs, limits.own_max_cq) : pairs;
+}
+
 ofi::MsgNicOffer offer_of(const verbs::Nic& nic) {
     const DeviceLimits& limits = nic.device().limits();
     return {.name = nic.address().device,
             .inject_bytes = std::min(limits.max_inline_bytes, kMostInline),
+            .max_pairs = max_pairs(limits),
+            .max_regions = limits.own_max_mr,
             .max_queue = limits.max_qp_wr,
             .max_sge = limits.max_sge,
             .max_read_sge = limits.max_read_sge,

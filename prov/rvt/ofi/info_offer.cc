@@ -28,7 +28,17 @@ constexpr std::uint64_t kOrderOfMemory =
     FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR |
     FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
 constexpr std::size_t kMaxQueue = std::size_t{1} << 20;
+// Nobody counts queues and counters: there are as many as there are descriptors and memory.
 constexpr std::size_t kMaxObjects = 65536;
+// Each endpoint has a port of its address.
+constexpr std::size_t kMaxPorts = 65535;
+
+/// How many endpoints a domain can have, each with one context for each direction.
+void limit_endpoints(fi_domain_attr& domain, std::size_t most) noexcept {
+    domain.ep_cnt = most;
+    domain.tx_ctx_cnt = most;
+    domain.rx_ctx_cnt = most;
+}
 
 void fill_tx(fi_tx_attr& tx, std::uint64_t caps) noexcept {
     tx.caps = caps & kTxCaps;
@@ -74,9 +84,7 @@ void fill_domain(fi_domain_attr& domain, std::uint64_t caps) noexcept {
     domain.mr_key_size = sizeof(std::uint64_t);
     domain.cq_data_size = sizeof(std::uint64_t);
     domain.cq_cnt = kMaxObjects;
-    domain.ep_cnt = kMaxObjects;
-    domain.tx_ctx_cnt = kMaxObjects;
-    domain.rx_ctx_cnt = kMaxObjects;
+    limit_endpoints(domain, kMaxPorts);
     domain.max_ep_tx_ctx = 1;
     domain.max_ep_rx_ctx = 1;
     domain.cntr_cnt = kMaxObjects;
@@ -172,13 +180,22 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.ep.mem_tag_format = 0;
     offer.domain.mr_key_size = sizeof(std::uint32_t);
     offer.domain.cq_data_size = sizeof(std::uint32_t);
-    offer.domain.max_ep_srx_ctx = kMaxObjects;
+    limit_endpoints(offer.domain, kMsgMaxPairs);
+    offer.domain.max_ep_srx_ctx = kMsgMaxPairs;
 }
 
 namespace {
 
 // What is registered is named by the NIC's keys.
 constexpr int kNicMrMode = FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
+
+/// An endpoint is a pair of the NIC's, a region one of its regions.
+void limit_to_nic(fi_domain_attr& domain, const MsgNicOffer& nic) noexcept {
+    if (nic.max_pairs != 0) {
+        limit_endpoints(domain, nic.max_pairs);
+    }
+    domain.mr_cnt = nic.max_regions != 0 ? nic.max_regions : domain.mr_cnt;
+}
 
 /// A datagram is one packet of a UD pair, in no order, with four bytes beside it.
 void fill_dgram_offer(Offer& offer, const util::SockAddr& source) noexcept {
@@ -239,7 +256,8 @@ void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     offer.domain.name = const_cast<char*>(nic.name.c_str());
     offer.domain.caps = offer.info.caps & kDomainCaps;
     offer.domain.mr_iov_limit = 1;
-    offer.domain.max_ep_srx_ctx = nic.has_srq ? kMaxObjects : 0;
+    limit_to_nic(offer.domain, nic);
+    offer.domain.max_ep_srx_ctx = nic.has_srq ? offer.domain.ep_cnt : 0;
     if (!nic.has_cq_data) {
         offer.domain.cq_data_size = 0;
         offer.info.mode &= ~FI_RX_CQ_DATA;
@@ -265,6 +283,7 @@ void fill_nic_dgram_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     offer.ep.max_msg_size = nic.datagram_bytes;
     offer.domain.name = const_cast<char*>(nic.name.c_str());
     offer.domain.caps = offer.info.caps & kDomainCaps;
+    limit_to_nic(offer.domain, nic);
 }
 
 }  // namespace rvt::ofi

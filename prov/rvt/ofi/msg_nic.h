@@ -23,7 +23,9 @@ struct MsgNicOffer {
     std::string name;          // of the NIC, and of its domain
     util::SockAddr address{};  // port 0
     std::size_t inject_bytes = 0;
-    std::size_t max_queue = 0;  // sends, and receives, of an endpoint
+    std::size_t max_pairs = 0;    // endpoints, of all processes together; 0: it does not say
+    std::size_t max_regions = 0;  // the same
+    std::size_t max_queue = 0;    // sends, and receives, of an endpoint
     std::size_t max_sge = 0;
     std::size_t max_read_sge = 0;  // of what is read into
     std::size_t max_srq_sge = 0;   // of a receive of a shared context

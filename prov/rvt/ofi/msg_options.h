@@ -14,7 +14,8 @@
 
 namespace rvt::ofi {
 
-inline constexpr std::size_t kMsgMaxQueue = 8192;  // sends, and receives, of one endpoint
+inline constexpr std::size_t kMsgMaxPairs = 65536;  // endpoints at an address, without a NIC
+inline constexpr std::size_t kMsgMaxQueue = 8192;   // sends, and receives, of one endpoint
 inline constexpr std::size_t kMsgMaxBytes = std::size_t{1} << 31;
 
 /// Of buffers for a receive, which may be longer than any message, what one can fill.

@@ -179,6 +179,7 @@ Status Nic::read_limits() {
                      .max_ud_bytes = limits_.mtu_bytes,
                      .max_message_bytes = port.max_msg_sz,
                      .own_max_qp = static_cast<std::uint32_t>(std::max(attr.max_qp, 0)),
+                     .own_max_cq = static_cast<std::uint32_t>(std::max(attr.max_cq, 0)),
                      .own_max_mr = static_cast<std::uint32_t>(std::max(attr.max_mr, 0)),
                      .has_immediate = !limits_.is_iwarp,
                      .reads_need_remote_write = limits_.is_iwarp,

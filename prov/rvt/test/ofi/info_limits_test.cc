@@ -132,6 +132,16 @@ Test(info_limits, each_bit_that_is_offered_may_be_asked_for_and_no_other) {
     });
 }
 
+Test(info_limits, as_many_endpoints_are_offered_as_there_can_be) {
+    for_each_offer([](const Offer& offer) {
+        const bool has_pairs =
+            offer.ep.type == FI_EP_MSG;  // in a table, without ports of their own
+        RVT_EQ(offer.domain.ep_cnt, has_pairs ? 65536 : 65535);
+        RVT_EQ(offer.domain.tx_ctx_cnt, offer.domain.ep_cnt);
+        RVT_EQ(offer.domain.rx_ctx_cnt, offer.domain.ep_cnt);
+    });
+}
+
 // ---- traffic classes and formats of tags ----
 
 Test(info_limits, no_traffic_class_is_kept_which_answer_and_log_say) {

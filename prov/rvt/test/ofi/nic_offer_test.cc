@@ -249,3 +249,27 @@ Test(nic_offer, a_region_that_the_nic_has_no_room_for_is_not_the_limit_of_locked
               "%s", warnings.c_str());
     RVT_EQ(fi_close(&second->fid), 0);
 }
+
+Test(nic_offer, as_many_endpoints_and_regions_are_offered_as_the_nic_has) {
+    World on([](verbs::MockNic& mock) {
+        mock.attr.max_qp = 12;
+        mock.attr.max_mr = 9;
+    });
+    Endpoints with(true);
+    RVT_EQ(with.info->domain_attr->ep_cnt, 12);
+    RVT_EQ(with.info->domain_attr->tx_ctx_cnt, 12);
+    RVT_EQ(with.info->domain_attr->rx_ctx_cnt, 12);
+    RVT_EQ(with.info->domain_attr->max_ep_srx_ctx, 12);
+    RVT_EQ(with.info->domain_attr->mr_cnt, 9);
+    const auto asked_regions = [](std::size_t count) {
+        return asked([count](fi_info& hints) { hints.domain_attr->mr_cnt = count; });
+    };
+    RVT_EQ(asked_regions(9), 0);
+    RVT_EQ(asked_regions(10), -FI_ENODATA);
+}
+
+Test(nic_offer, a_nic_that_does_not_say_how_many_regions_it_has_is_asked_when_they_are_made) {
+    World on([](verbs::MockNic& mock) { mock.attr.max_mr = 0; });
+    Endpoints with;
+    RVT_NE(with.info->domain_attr->mr_cnt, 0);
+}

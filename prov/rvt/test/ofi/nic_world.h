@@ -101,6 +101,8 @@ inline std::vector<ofi::MsgNicOffer> list() {
     return {{.name = "mock0",
              .address = kOwn,
              .inject_bytes = 64,
+             .max_pairs = world->nic->device().limits().own_max_qp,
+             .max_regions = world->nic->device().limits().own_max_mr,
              .max_queue = 64,
              .max_sge = 4,
              .max_read_sge = world->nic->device().limits().max_read_sge,

@@ -95,9 +95,14 @@ Test(nic, one_that_makes_no_pairs_has_nothing_inline) {
 
 Test(nic, its_limits_are_the_devices) {
     MockNic mock;
+    mock.attr.max_cq = 300;
+    mock.attr.max_mr = 700;
     const Opened opened(mock);
     const DeviceLimits& limits = opened.nic->device().limits();
     RVT_EQ(limits.max_inline_bytes, 128);
+    RVT_EQ(limits.own_max_qp, 1000);
+    RVT_EQ(limits.own_max_cq, 300);
+    RVT_EQ(limits.own_max_mr, 700);
     RVT_EQ(limits.max_qp_wr, 2048);
     RVT_EQ(limits.max_sge, 16);
     RVT_EQ(limits.max_message_bytes, std::uint64_t{1} << 30);
