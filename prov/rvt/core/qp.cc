@@ -132,7 +132,8 @@ Status Qp::modify(const QpAttr& attr, QpMask mask) {
     if (Status status = device().ops().modify_qp(*this, attr, mask); !status.is_ok()) {
         return status;
     }
-    if (to == QpState::kErr) {
+    // From RESET no error of the pair's own leads there, and nothing has been posted.
+    if (to == QpState::kErr && from != QpState::kReset) {
         enter_error();
         return kOk;
     }

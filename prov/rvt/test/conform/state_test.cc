@@ -3,6 +3,8 @@
 #include "conform/fixture.h"
 #include "core/atomic_ops.h"
 
+#include <initializer_list>
+
 using namespace rvt;
 using namespace rvt::conform;
 
@@ -89,21 +91,66 @@ void the_wrong_current_state_is_refused() {
 RVT_CONFORM_RC(the_wrong_current_state_is_refused)
 RVT_CONFORM_NIC(the_wrong_current_state_is_refused)
 
+/// By the shortest way through the states that carry traffic.
+template <class Backend>
+void bring_a_to(Pair<Backend>& pair, QpState wanted) {
+    for (const QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts, wanted}) {
+        if (pair.a().qp->state() != wanted) {
+            RVT_OK(pair.go(kA, state));
+        }
+    }
+}
+
+template <class Backend>
+void expect_ways_to_error_and_to_reset(std::initializer_list<QpState> from) {
+    for (const QpState state : from) {
+        for (const QpState to : {QpState::kErr, QpState::kReset}) {
+            Pair<Backend> pair({.connect = false});
+            bring_a_to(pair, state);
+            RVT_OK(pair.go(kA, to));
+            RVT_EQ(pair.a().qp->state(), to);
+        }
+    }
+}
+
 template <class Backend>
 void every_state_can_go_to_error_and_to_reset() {
-    for (QpState last : {QpState::kReset, QpState::kInit, QpState::kRtr, QpState::kRts}) {
-        Pair<Backend> pair({.connect = false});
-        for (QpState state : {QpState::kInit, QpState::kRtr, QpState::kRts}) {
-            if (pair.a().qp->state() != last) {
-                RVT_OK(pair.go(kA, state));
-            }
-        }
-        RVT_OK(pair.go(kA, QpState::kReset));
-        RVT_EQ(pair.a().qp->state(), QpState::kReset);
-    }
+    expect_ways_to_error_and_to_reset<Backend>(
+        {QpState::kInit, QpState::kRtr, QpState::kRts, QpState::kErr});
 }
 RVT_CONFORM_RC(every_state_can_go_to_error_and_to_reset)
 RVT_CONFORM_NIC(every_state_can_go_to_error_and_to_reset)
+
+/// Kernels send no NIC from RESET to ERR, and some NICs have no SQD.
+template <class Backend>
+void so_can_those_that_nics_need_not_have() {
+    expect_ways_to_error_and_to_reset<Backend>({QpState::kReset, QpState::kSqd});
+}
+RVT_CONFORM_RC(so_can_those_that_nics_need_not_have)
+
+template <class Backend>
+void a_new_pair_in_error_flushes_what_is_posted() {
+    Pair<Backend> pair({.connect = false});
+    RVT_OK(pair.go(kA, QpState::kErr));
+    RVT_OK(pair.a().post_recv(1));
+    RVT_EQ(pair.next(pair.a().recv_cq).status, WcStatus::kWrFlushErr);
+    RVT_OK(pair.post_send({.wr_id = 2}));
+    RVT_EQ(pair.sent().status, WcStatus::kWrFlushErr);
+}
+RVT_CONFORM_RC(a_new_pair_in_error_flushes_what_is_posted)
+
+template <class Backend>
+void so_can_a_pair_whose_send_side_has_stopped() {
+    for (const QpState to : {QpState::kErr, QpState::kReset}) {
+        Pair<Backend> pair({.type = QpType::kUc});
+        RVT_OK(pair.post_send({.lkey = 0x123}));
+        RVT_EQ(pair.sent().status, WcStatus::kLocProtErr);
+        RVT_EQ(pair.a().qp->state(), QpState::kSqe);
+        RVT_OK(pair.go(kA, to));
+        RVT_EQ(pair.a().qp->state(), to);
+    }
+}
+RVT_CONFORM(so_can_a_pair_whose_send_side_has_stopped)
 
 template <class Backend>
 void a_pair_can_be_connected_again_after_reset() {
