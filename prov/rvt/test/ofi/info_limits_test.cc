@@ -3,6 +3,7 @@
 // What is neither kept nor refused is said in the answer.
 #include <netinet/in.h>
 
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -180,5 +181,36 @@ Test(info_limits, a_format_of_tags_is_kept_where_there_are_tags) {
         cr_assert(logged_warnings.find("ep_attr->mem_tag_format: 16 asked, at most 0 offered") !=
                       std::string::npos,
                   "%s", logged_warnings.c_str());
+    }
+}
+
+// ---- mr_mode ----
+
+Test(info_limits, of_mr_mode_only_what_was_offered_is_demanded_whatever_that_is) {
+    setenv("FI_RVT_VERBS", "0", 1);  // NICs of this machine want more
+    constexpr int kBitsOfMode[] = {FI_MR_LOCAL,    FI_MR_VIRT_ADDR,  FI_MR_ALLOCATED,
+                                   FI_MR_PROV_KEY, FI_MR_MMU_NOTIFY, FI_MR_RMA_EVENT,
+                                   FI_MR_ENDPOINT, FI_MR_HMEM,       FI_MR_RAW};
+    constexpr unsigned kSubsets = 1u << std::size(kBitsOfMode);
+    for (unsigned subset = 0; subset < kSubsets; ++subset) {
+        int mode = 0;
+        for (unsigned i = 0; i < std::size(kBitsOfMode); ++i) {
+            mode |= (subset >> i & 1) != 0 ? kBitsOfMode[i] : 0;
+        }
+        const Info hints = new_hints();
+        hints->domain_attr->mr_mode = mode;
+        const Answer answer = ask(hints);
+        RVT_OK(answer.error);
+        for (const fi_info* info = answer.info.get(); info != nullptr; info = info->next) {
+            const int demanded = info->domain_attr->mr_mode;
+            const int spared = mode & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY);
+            const int most = mode & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_HMEM);
+            cr_assert(demanded == spared || demanded == most, "0x%x offered, 0x%x demanded", mode,
+                      demanded);
+            const bool is_without_memory =
+                info->ep_attr->type == FI_EP_DGRAM ||
+                (info->ep_attr->type == FI_EP_MSG && (mode & FI_MR_PROV_KEY) == 0);
+            RVT_EQ((info->caps & FI_RMA) == 0, is_without_memory);
+        }
     }
 }

@@ -4,9 +4,10 @@
 #include <rdma/fi_ext_rvt.h>
 #include <sys/mman.h>
 
+#include <iterator>
 #include <vector>
 
-#include "ofi/fixture.h"
+#include "ofi/pair.h"
 
 using namespace rvt::test;
 
@@ -178,6 +179,44 @@ Test(mr, a_counter_can_be_bound_once) {
     RVT_EQ(fi_close(&cntr->fid), -FI_EBUSY);
     mr.reset();
     RVT_OK(fi_close(&cntr.release()->fid));
+}
+
+/// As applications do where FI_MR_ENDPOINT is in force, which it never is.
+Test(mr, a_region_can_be_bound_to_an_endpoint_and_enabled) {
+    EndOptions options;
+    options.mr_mode = FI_MR_ENDPOINT;
+    End end(options);
+    RVT_EQ(end.open.info->domain_attr->mr_mode, 0);
+    char buffer[64];
+    const auto mr = end.reg(buffer, sizeof buffer, kAll, 1);
+    RVT_EQ(fi_mr_bind(mr.get(), &end.ep->fid, FI_REMOTE_WRITE), -FI_EBADFLAGS);
+    RVT_EQ(fi_mr_bind(mr.get(), &end.cq->fid, 0), -FI_EINVAL);
+    RVT_OK(fi_mr_bind(mr.get(), &end.ep->fid, 0));
+    RVT_OK(fi_mr_enable(mr.get()));
+}
+
+Test(mr, a_region_is_written_whatever_the_application_offers_to_do) {
+    constexpr int kModes[] = {FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_PROV_KEY, FI_MR_ENDPOINT};
+    for (unsigned subset = 0; subset < 1u << std::size(kModes); ++subset) {
+        EndOptions options;
+        options.caps = FI_MSG | FI_RMA;
+        for (unsigned i = 0; i < std::size(kModes); ++i) {
+            options.mr_mode |= (subset >> i & 1) != 0 ? kModes[i] : 0;
+        }
+        Pair pair(options);
+        std::uint64_t target = 0;
+        const auto mr = pair.b.reg(&target, sizeof target, FI_REMOTE_WRITE, 7);
+        RVT_OK(fi_mr_bind(mr.get(), &pair.b.ep->fid, 0));
+        RVT_OK(fi_mr_enable(mr.get()));
+        std::uint64_t value = subset + 1;
+        const auto local = pair.a.reg(&value, sizeof value, FI_WRITE, 8);
+        pair.post([&] {
+            return fi_write(pair.a.ep.get(), &value, sizeof value, fi_mr_desc(local.get()),
+                            pair.a.peer, pair.b.address_of(&target), fi_mr_key(mr.get()), nullptr);
+        });
+        RVT_EQ(pair.a.next().flags, FI_RMA | FI_WRITE);
+        cr_assert(target == value, "mr_mode 0x%x", options.mr_mode);
+    }
 }
 
 Test(mr, a_domain_bound_for_it_reports_registrations) {
