@@ -14,7 +14,7 @@ constexpr std::size_t kElements = 3;
 constexpr std::size_t kSlot = 128;  // room for kElements of the widest type
 constexpr std::size_t kSlots = 512;
 
-enum class Call { kPlain, kInject, kMsg };
+enum class Call { kPlain, kInject, kIov, kMsg };
 
 struct Combination {
     fi_op op;
@@ -150,6 +150,46 @@ struct Operation {
                                                   one.type->type, one.op));
     }
 
+    /// The first `first` elements of a buffer, and the others, as far as the provider takes two.
+    struct Pieces {
+        Pieces(const Operation& operation, const Combination& one, const Buffer& buffer,
+               std::size_t first)
+            : ioc{{buffer.as(), first}, {buffer.as() + first * one.type->size, one.count - first}},
+              desc{buffer.desc(), buffer.desc()} {
+            if (one.count == 1 || operation.party.ep.info->tx_attr->iov_limit < 2) {
+                count = 1;
+                ioc[0].count = one.count;
+            }
+        }
+        fi_ioc ioc[2];
+        void* desc[2];
+        std::size_t count = 2;
+    };
+
+    long iov(const Combination& one, AtomicForm form) const {
+        fid_ep* ep = party.ep.ep;
+        const std::uint64_t at = remote.base + one.index * kSlot;
+        Pieces operands(*this, one, operand, 1);
+        Pieces compares(*this, one, compare, one.count - 1);
+        Pieces results(*this, one, result, 1);
+        switch (form) {
+            case AtomicForm::kBase:
+                return static_cast<long>(fi_atomicv(ep, operands.ioc, operands.desc, operands.count,
+                                                    to, at, remote.key, one.type->type, one.op,
+                                                    context));
+            case AtomicForm::kFetch:
+                return static_cast<long>(fi_fetch_atomicv(
+                    ep, operands.ioc, operands.desc, operands.count, results.ioc, results.desc,
+                    results.count, to, at, remote.key, one.type->type, one.op, context));
+            case AtomicForm::kCompare:
+                return static_cast<long>(fi_compare_atomicv(
+                    ep, operands.ioc, operands.desc, operands.count, compares.ioc, compares.desc,
+                    compares.count, results.ioc, results.desc, results.count, to, at, remote.key,
+                    one.type->type, one.op, context));
+        }
+        return -FI_ENOSYS;
+    }
+
     long msg(const Combination& one, AtomicForm form) const {
         fi_ioc operands{operand.as(), one.count};
         fi_ioc results{result.as(), one.count};
@@ -190,6 +230,7 @@ void run_one(const Operation& operation, const Combination& one, AtomicForm form
     std::memset(operation.result.as(), 0, kSlot);
     operation.party.ep.post([&] {
         if (call == Call::kInject) return operation.inject(one);
+        if (call == Call::kIov) return operation.iov(one, form);
         return call == Call::kMsg ? operation.msg(one, form) : operation.plain(one, form);
     });
     if (call == Call::kInject) return;
@@ -336,6 +377,9 @@ constexpr Case kAtomicTable[] = {
     {"atomic_fetch", all<AtomicForm::kFetch, Call::kPlain>},
     {"atomic_compare", all<AtomicForm::kCompare, Call::kPlain>},
     {"atomic_inject", all<AtomicForm::kBase, Call::kInject>},
+    {"atomic_pieces_base", all<AtomicForm::kBase, Call::kIov>},
+    {"atomic_pieces_fetch", all<AtomicForm::kFetch, Call::kIov>},
+    {"atomic_pieces_compare", all<AtomicForm::kCompare, Call::kIov>},
     {"atomic_msg_base", all<AtomicForm::kBase, Call::kMsg>},
     {"atomic_msg_fetch", all<AtomicForm::kFetch, Call::kMsg>},
     {"atomic_msg_compare", all<AtomicForm::kCompare, Call::kMsg>},
