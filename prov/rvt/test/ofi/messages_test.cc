@@ -224,6 +224,25 @@ Test(messages, a_long_message_is_truncated_with_an_error) {
     RVT_ASSERT(error.op_context == in);
 }
 
+Test(messages, the_error_of_a_long_message_has_the_data_beside_it) {
+    constexpr std::uint64_t kData = 0x1122334455667788;
+    for (const std::size_t bytes : {10, 3000, 200'000}) {
+        Pair pair;
+        const std::vector<char> out(bytes);
+        char in[4] = "";
+        RVT_OK(fi_trecv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 9, 0, in));
+        pair.post([&] {
+            return fi_tsenddata(pair.a.ep.get(), out.data(), bytes, nullptr, kData, pair.a.peer, 9,
+                                nullptr);
+        });
+        const fi_cq_err_entry error = pair.b.next_error();
+        RVT_EQ(error.err, FI_ETRUNC);
+        RVT_EQ(error.data, kData);
+        RVT_EQ(error.flags & FI_REMOTE_CQ_DATA, FI_REMOTE_CQ_DATA);
+        pair.a.next();
+    }
+}
+
 Test(messages, a_receive_can_be_cancelled) {
     Pair pair;
     char in[4];
