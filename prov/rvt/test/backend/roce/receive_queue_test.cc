@@ -3,9 +3,13 @@
 // where they come without a pause. Nothing is lost where one becomes the other.
 #include "conform/fixture.h"
 #include "core/addresses.h"
+#include "protocol/headers.h"
+#include "protocol/icrc.h"
 #include "util/unique_fd.h"
 
 #include <array>
+#include <memory>
+#include <span>
 #include <utility>
 
 #include <sys/socket.h>
@@ -135,4 +139,91 @@ Test(roce_receive, packets_of_several_senders_are_told_apart, .timeout = 30) {
     }
     RVT_EQ(pair.backend().packet_device(kB).receive_queue().corrupted(), 0u);
     RVT_OK(destroy_ah(std::exchange(from.ah, there)));
+}
+
+// ---- identifications ----
+
+namespace {
+
+/// A device that gets what a plain socket sends: packets for a pair that is not there.
+class Target {
+  public:
+    explicit Target(const util::SockAddr& address)
+        : device_(roce::PacketDevice::open(registry_, {.name = "target",
+                                                       .address = address,
+                                                       .payload_bytes = 1024,
+                                                       .limits = {.max_qp = 4, .max_mr = 255},
+                                                       .now_us = fake_now})
+                      .take()),
+          socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+        sockaddr_storage name{};
+        const auto bytes = static_cast<socklen_t>(kSender.to(&name));
+        RVT_EQ(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&name), bytes), 0);
+    }
+    ~Target() { RVT_OK(device_->close()); }
+    Target(const Target&) = delete;
+    Target& operator=(const Target&) = delete;
+
+    /// Whether the ICRC of a packet with this identification is taken for right.
+    bool takes(std::uint16_t identification) {
+        const std::uint64_t wrong = device_->receive_queue().corrupted();
+        const std::uint64_t dropped = drops();
+        send(identification);
+        while (device_->receive_queue().corrupted() == wrong && drops() == dropped) {
+            device_->device().progress();
+        }
+        return device_->receive_queue().corrupted() == wrong;
+    }
+
+  private:
+    static constexpr util::SockAddr kSender{.family = AF_INET, .ip = {127, 0, 0, 1}};
+
+    std::uint64_t drops() { return device_->device().stats().sum(Stat::kDrops); }
+
+    void send(std::uint16_t identification) {
+        sockaddr_storage name{};
+        socklen_t bytes = sizeof name;
+        RVT_EQ(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&name), &bytes), 0);
+        const Address from = to_address(
+            util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name), bytes).value());
+        const Address to = device_->device().address();
+        std::array<std::byte, protocol::kMaxHeaderBytes> header;
+        const protocol::PacketHeader fields{
+            .opcode = protocol::Opcode::kUdSendOnly, .dest_qpn = 0x77, .src_qpn = 5};
+        const std::size_t header_bytes = encode(fields, header.data());
+        std::array<std::byte, 2 * protocol::kMaxHeaderBytes> packet;
+        const std::byte* const end = protocol::write_packet(
+            packet.data(),
+            {.source = from.gid, .dest = to.gid, .source_port = from.port, .dest_port = to.port},
+            {.headers = std::span(header).first(header_bytes), .payload = {}}, identification);
+        bytes = static_cast<socklen_t>(device_->address().to(&name));
+        RVT_EQ(::sendto(socket_.get(), packet.data(), static_cast<std::size_t>(end - packet.data()),
+                        0, reinterpret_cast<const sockaddr*>(&name), bytes),
+               end - packet.data());
+    }
+
+    core::Registry registry_;
+    std::unique_ptr<roce::PacketDevice> device_;
+    util::UniqueFd socket_;
+};
+
+}  // namespace
+
+// The kernel numbers the packets that it cuts out of a message from 0 on.
+Test(roce_receive, of_peers_like_us_only_identifications_that_they_can_have_are_right) {
+    Target target({.family = AF_INET, .ip = {127, 0, 0, 1}});
+    for (const std::uint16_t id : {0, 1, 2, 63}) {
+        cr_assert(target.takes(id), "%u", id);
+    }
+    for (const std::uint16_t id : {64, 65, 127, 128, 1000, 0x8000, 0xffff}) {
+        cr_assert(target.takes(id) == false, "%u", id);
+    }
+    RVT_ASSERT(target.takes(63));
+}
+
+Test(roce_receive, at_the_port_of_all_devices_any_identification_is_right) {
+    Target target({.family = AF_INET, .port = 4791, .ip = {127, 47, 91, 1}});
+    for (const std::uint16_t id : {0, 1, 63, 64, 1000, 0x8000, 0xffff}) {
+        cr_assert(target.takes(id), "%u", id);
+    }
 }
