@@ -230,6 +230,15 @@ std::vector<std::byte> packet_of(Pair<Packets>& pair, PacketHeader head, std::si
     return bytes;
 }
 
+/// Addresses that a packet of the peer does not come from. Port 0 is that of all who send from any.
+std::vector<Address> strangers(const Address& peer) {
+    Address elsewhere = peer;
+    elsewhere.gid[15] ^= 1;
+    return {{.gid = peer.gid, .port = static_cast<std::uint16_t>(peer.port + 1)},
+            elsewhere,
+            {.gid = elsewhere.gid, .port = 0}};
+}
+
 /// Has B take it in.
 void deliver(Pair<Packets>& pair, const PacketHeader& head, std::size_t payload,
              unsigned behind = 0) {
@@ -349,8 +358,6 @@ Test(packet_hostile, a_sink_gets_nothing_of_what_is_no_packet_of_its_peer) {
     Pair<Packets> pair({.sink = &sink});
     const Address own = pair.b().device->address();
     const Address peer = pair.a().device->address();
-    Address other = peer;
-    ++other.port;
     const std::vector<std::byte> good = packet_of(pair, {}, 8);
     const auto with = [&](std::size_t at, int bits) {
         std::vector<std::byte> bytes = good;
@@ -360,16 +367,59 @@ Test(packet_hostile, a_sink_gets_nothing_of_what_is_no_packet_of_its_peer) {
     deliver_packet(*pair.b().device, peer, own, with(1, 0x01));  // version
     deliver_packet(*pair.b().device, peer, own, with(3, 0x01));  // P_Key
     deliver_packet(*pair.b().device, peer, own, with(7, 0x08));  // pair
-    deliver_packet(*pair.b().device, other, own, good);
+    for (const Address& stranger : strangers(peer)) {
+        deliver_packet(*pair.b().device, stranger, own, good);
+    }
     std::vector<std::byte> unpadded = with(1, 0x30);
     unpadded.resize(kBthBytes + 2);
     deliver_packet(*pair.b().device, peer, own, unpadded);
     RVT_EQ(sink.parts, 0u);
     RVT_EQ(pair.b().device->stats().sum(Stat::kBadPackets), 3u);
-    RVT_EQ(pair.b().device->stats().sum(Stat::kDrops), 2u);
+    RVT_EQ(pair.b().device->stats().sum(Stat::kDrops), 4u);
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
     deliver_packet(*pair.b().device, peer, own, good);
     RVT_EQ(sink.bytes, 8u);
+}
+
+Test(packet_hostile, a_request_from_another_address_is_dropped) {
+    for (const auto& [type, opcode] :
+         {std::pair{QpType::kRc, Opcode::kRcSendOnly}, {QpType::kUc, Opcode::kUcSendOnly}}) {
+        for (const std::uint16_t from_any_port : {0, 1}) {
+            Pair<Packets> pair({.type = type});
+            RVT_OK(pair.b().post_recv(9));
+            Address peer = pair.a().device->address();
+            const Address own = pair.b().device->address();
+            const std::vector<std::byte> bytes = packet_of(pair, {.opcode = opcode}, 8);
+            for (const Address& stranger : strangers(peer)) {
+                deliver_packet(*pair.b().device, stranger, own, bytes);
+            }
+            RVT_ASSERT(pair.is_silent(pair.b().recv_cq));
+            RVT_EQ(pair.b().device->stats().sum(Stat::kDrops), 3u);
+            peer.port = from_any_port != 0 ? std::uint16_t{0} : peer.port;
+            deliver_packet(*pair.b().device, peer, own, bytes);
+            RVT_EQ(pair.received().wr_id, 9);
+        }
+    }
+}
+
+Test(packet_hostile, an_answer_from_another_address_is_none) {
+    Pair<Packets> pair;
+    RVT_OK(pair.post_send({.wr_id = 5}));  // for which there is no receive
+    Side& a = pair.a();
+    const Address peer = pair.b().device->address();
+    const PacketHeader ack{
+        .opcode = Opcode::kRcAck, .dest_qpn = a.qp->qpn(), .psn = Psn(a.qp->query().sq_psn)};
+    std::vector<std::byte> bytes(kMaxHeaderBytes);
+    bytes.resize(encode(ack, bytes.data()));
+    Wc wc;
+    for (const Address& stranger : strangers(peer)) {
+        deliver_packet(*a.device, stranger, a.device->address(), bytes);
+        RVT_EQ(a.send_cq->poll({&wc, 1}), 0u);
+    }
+    RVT_EQ(a.device->stats().sum(Stat::kDrops), 3u);
+    deliver_packet(*a.device, peer, a.device->address(), bytes);
+    RVT_EQ(a.send_cq->poll({&wc, 1}), 1u);
+    RVT_EQ(wc.wr_id, 5);
 }
 
 Test(packet_hostile, parts_for_a_sink_that_come_too_early_are_handed_over_in_order) {
