@@ -70,6 +70,9 @@ struct Shared {
     Contexts contexts;
 };
 
+/// Up to where rvt keeps the orders of RDM endpoints, and one for those who go further.
+constexpr std::size_t kSizes[] = {8, 512, 3000, 4096, 60000};
+
 /// How far a provider keeps an order: up to this size; nothing is said of larger ones.
 std::size_t most(std::size_t limit) {
     return limit == 0 ? 0 : limit > 60000 ? 60000 : limit;
@@ -93,7 +96,7 @@ void waw(Rank& self) {
     Shared shared(self, FI_ORDER_WAW, FI_RMA);
     const std::size_t limit = most(shared.party.ep.info->ep_attr->max_order_waw_size);
     if (limit == 0) skip("max_order_waw_size is 0");
-    for (const std::size_t size : {8UL, 60000UL}) {
+    for (const std::size_t size : kSizes) {
         if (size > limit) continue;
         for (int turn = 0; turn < 20; ++turn) {
             if (self.rank == 0) {
@@ -158,7 +161,7 @@ void raw(Rank& self) {
     if (limit == 0) skip("max_order_raw_size is 0");
     if (self.rank == 1) return shared.party.barrier();
     char* back = shared.local.as() + 65536;
-    for (const std::size_t size : {8UL, 3000UL, 60000UL}) {
+    for (const std::size_t size : kSizes) {
         if (size > limit) continue;
         for (int turn = 1; turn < 50; ++turn) {
             std::memset(shared.local.as(), turn, size);
@@ -233,7 +236,7 @@ void war(Rank& self) {
     if (limit == 0) skip("max_order_war_size is 0");
     if (self.rank == 1) return shared.party.barrier();
     char* back = shared.local.as() + 65536;
-    for (const std::size_t size : {8UL, 3000UL, 60000UL}) {
+    for (const std::size_t size : kSizes) {
         if (size > limit) continue;
         std::memset(shared.local.as(), 0, size);
         shared.write(0, size, 0);
@@ -320,6 +323,103 @@ void atomic_order(Rank& self) {
     shared.party.barrier();
 }
 
+/// Operations on the same words of the target, each with words of its own here.
+class Words {
+  public:
+    static constexpr std::size_t kMost = 512;
+    static constexpr std::size_t kOps = 8;
+
+    Words(Shared& shared, std::size_t count) : shared_(shared), count_(count) {}
+
+    void write(std::size_t op, std::uint64_t value) {
+        bring(op, value);
+        shared_.write(brought_at(op), count_ * 8, op);
+    }
+    void read(std::size_t op) {
+        post([&](fid_ep* ep, fi_addr_t to, void* desc) {
+            return fi_read(ep, found(op), count_ * 8, desc, to, shared_.remote.base,
+                           shared_.remote.key, shared_.contexts.at(op));
+        });
+    }
+    void add(std::size_t op, std::uint64_t value) {
+        bring(op, value);
+        post([&](fid_ep* ep, fi_addr_t to, void* desc) {
+            return fi_atomic(ep, shared_.local.as() + brought_at(op), count_, desc, to,
+                             shared_.remote.base, shared_.remote.key, FI_UINT64, FI_SUM,
+                             shared_.contexts.at(op));
+        });
+    }
+    void find_and_add(std::size_t op, std::uint64_t value) {
+        bring(op, value);
+        post([&](fid_ep* ep, fi_addr_t to, void* desc) {
+            return fi_fetch_atomic(ep, shared_.local.as() + brought_at(op), count_, desc, found(op),
+                                   desc, to, shared_.remote.base, shared_.remote.key, FI_UINT64,
+                                   FI_SUM, shared_.contexts.at(op));
+        });
+    }
+    void expect_found(std::size_t op, std::uint64_t value) const {
+        for (std::size_t i = 0; i < count_; ++i) FAB_EQUAL(found(op)[i], value);
+    }
+
+  private:
+    static std::size_t brought_at(std::size_t op) { return op * kMost * 8; }
+    std::uint64_t* found(std::size_t op) const {
+        return shared_.local.as<std::uint64_t>() + (kOps + op) * kMost;
+    }
+    void bring(std::size_t op, std::uint64_t value) {
+        std::fill_n(shared_.local.as<std::uint64_t>() + op * kMost, count_, value);
+    }
+    template <class Call>
+    void post(Call call) {
+        const Party& party = shared_.party;
+        party.ep.post([&] { return call(party.ep.ep, party.peer(), shared_.local.desc()); });
+    }
+
+    Shared& shared_;
+    const std::size_t count_;
+};
+
+void mix(Shared& shared, std::size_t count) {
+    Words words(shared, count);
+    for (std::uint64_t turn = 1; turn < 200; ++turn) {
+        words.write(0, turn * 1000);
+        words.add(1, 1);
+        words.find_and_add(2, 10);
+        words.read(3);
+        words.write(4, turn * 2000);
+        words.find_and_add(5, 7);
+        words.add(6, 100);
+        words.read(7);
+        for (std::size_t op = 0; op < Words::kOps; ++op) shared.party.ep.wait_tx();
+        words.expect_found(2, turn * 1000 + 1);
+        words.expect_found(3, turn * 1000 + 11);
+        words.expect_found(5, turn * 2000);
+        words.expect_found(7, turn * 2000 + 107);
+    }
+}
+
+/// The orders that do not name one kind bind writes, reads and atomics to each other: each finds
+/// what those before it have left, and nothing of those behind it. With rvt also where the target
+/// does not poll.
+void mixed(Rank& self) {
+    Shared shared(self, FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW, FI_RMA | FI_ATOMIC);
+    const Endpoint& ep = shared.party.ep;
+    const fi_ep_attr& attr = *ep.info->ep_attr;
+    const std::size_t limit =
+        std::min({attr.max_order_raw_size, attr.max_order_war_size, attr.max_order_waw_size});
+    std::size_t most_words = 0;
+    if (limit < 8 || fi_fetch_atomicvalid(ep.ep, FI_UINT64, FI_SUM, &most_words) != 0) {
+        skip("no such orders, or no FI_SUM of 64 bits");
+    }
+    for (const bool polls : {true, false}) {
+        if (!polls && settings.provider != "rvt") break;
+        for (const std::size_t count : {1UL, 64UL, Words::kMost}) {
+            if (self.rank == 0 && count <= most_words && count * 8 <= limit) mix(shared, count);
+        }
+        self.rank == 0 || polls ? shared.party.barrier() : self.barrier();
+    }
+}
+
 constexpr Case kOrderTable[] = {
     {"order_send_after_send", sas, 2, 40},
     {"order_write_after_write", waw},
@@ -330,6 +430,7 @@ constexpr Case kOrderTable[] = {
     {"order_send_after_write", saw},
     {"order_send_after_atomic", send_after_atomic},
     {"order_atomics", atomic_order},
+    {"order_mixed", mixed},
 };
 
 }  // namespace
