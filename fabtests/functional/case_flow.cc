@@ -9,6 +9,8 @@ namespace fab {
 namespace {
 
 constexpr std::size_t kSmall = 64;
+constexpr std::size_t kFillSizes[] = {8, 3000, 64, 40000};
+constexpr std::size_t kLargestFill = 40000;
 
 /// Reads send completions that are there. Returns: how many.
 std::size_t reap(const Party& party) {
@@ -69,10 +71,8 @@ void sender_is_held_back(Rank& self) {
 /// receive; then RMA and atomics must pass; then receives are posted in the reverse order.
 void filled_both_ways(Rank& self) {
     constexpr std::size_t kCount = 300;
-    constexpr std::size_t kFillSizes[] = {8, 3000, 64, 40000};
-    constexpr std::size_t kLargest = 40000;
     Party party(self, {.caps = FI_TAGGED | FI_RMA | FI_ATOMIC, .rx_size = 0});
-    Buffer buffer(party.ep, kLargest);
+    Buffer buffer(party.ep, kLargestFill);
     Buffer target(party.ep, 4096);
     const auto ranks = static_cast<std::size_t>(self.size);
     Contexts contexts(kCount * ranks + 1);
@@ -150,7 +150,7 @@ void filled_both_ways(Rank& self) {
     }
     for (std::size_t r = 0; r < ranks; ++r) {
         for (std::size_t i = expected[r]; i-- > 0;) {
-            party.trecv(buffer, kLargest, r << 32 | i, 0, contexts.at(0));
+            party.trecv(buffer, kLargestFill, r << 32 | i, 0, contexts.at(0));
             FAB_EQUAL(party.ep.wait_rx().len, kFillSizes[i % 4]);
             pending -= reap(party);
         }
@@ -160,6 +160,59 @@ void filled_both_ways(Rank& self) {
         pending -= reap(party);
         if (now_s() > deadline) FAB_FAIL("%zu sends never complete", pending);
     }
+}
+
+/// Each rank posts to every other one until that is refused, and takes in nothing meanwhile. What
+/// was accepted arrives once there are receives, the last sent first.
+void refused_both_ways(Rank& self) {
+    constexpr std::size_t kMost = 20'000;
+    Party party(self, {.caps = FI_TAGGED});
+    Buffer buffer(party.ep, kLargestFill);
+    Contexts contexts(1);
+    const auto ranks = static_cast<std::size_t>(self.size);
+    const auto own = static_cast<std::size_t>(self.rank);
+    for (std::size_t r = 0; r < ranks; ++r) {  // connects them
+        if (r == own) continue;
+        party.ep.post([&] {
+            return fi_tsend(party.ep.ep, buffer.as(), 8, buffer.desc(),
+                            party.at(static_cast<int>(r)), own << 32 | kMost, contexts.at(0));
+        });
+        party.trecv(buffer, 8, r << 32 | kMost, 0, contexts.at(0));
+        party.ep.wait_rx();
+        party.ep.wait_tx();
+    }
+    party.barrier();
+    std::vector<std::size_t> accepted(ranks);
+    std::size_t pending = 0;
+    for (std::size_t r = 0; r < ranks; ++r) {
+        long rc = 0;
+        while (r != own && rc == 0 && accepted[r] < kMost) {
+            rc = static_cast<long>(fi_tsend(party.ep.ep, buffer.as(), kFillSizes[accepted[r] % 4],
+                                            buffer.desc(), party.at(static_cast<int>(r)),
+                                            own << 32 | accepted[r], contexts.at(0)));
+            if (rc != 0) FAB_EQUAL(rc, -FI_EAGAIN);
+            accepted[r] += rc == 0 ? 1 : 0;
+        }
+        if (settings.provider == "rvt") FAB_CHECK(r == own || rc == -FI_EAGAIN);
+        pending += accepted[r];
+    }
+    std::vector<std::size_t> expected(ranks);
+    for (std::size_t r = 0; r < ranks; ++r) {
+        if (r != own) expected[r] = self.trade(static_cast<int>(r), accepted[r]);
+    }
+    for (std::size_t r = 0; r < ranks; ++r) {
+        for (std::size_t i = expected[r]; i-- > 0;) {
+            party.trecv(buffer, kLargestFill, r << 32 | i, 0, contexts.at(0));
+            FAB_EQUAL(party.ep.wait_rx().len, kFillSizes[i % 4]);
+            pending -= reap(party);
+        }
+    }
+    const double deadline = now_s() + kOpLimitS;
+    while (pending > 0) {
+        pending -= reap(party);
+        if (now_s() > deadline) FAB_FAIL("%zu sends never complete", pending);
+    }
+    party.barrier();
 }
 
 /// Each of four ranks sends 100,000 messages to rank 0 before it posts a receive.
@@ -279,6 +332,8 @@ constexpr Case kFlowTable[] = {
     {"flow_filled_both_ways", filled_both_ways, 2, 40},
     {"flow_filled_both_ways_4", filled_both_ways, 4, 60},
     {"flow_filled_both_ways_little_room", filled_both_ways_little_room, 4, 60},
+    {"flow_refused_both_ways", refused_both_ways, 2, 40},
+    {"flow_refused_both_ways_4", refused_both_ways, 4, 60},
     {"flow_many_unexpected", many_unexpected, 5, 90},
     {"flow_many_unexpected_little_room", many_unexpected_little_room, 5, 180},
     {"flow_many_posted", many_posted, 2, 40},
