@@ -7,7 +7,7 @@
 namespace rvt::core {
 
 void Counter::notify() noexcept {
-    // acq_rel: one notifier takes the descriptor; pairs with the store in arm().
+    // acq_rel: one notifier takes the descriptor; pairs with the release in arm().
     const int fd = armed_fd_.exchange(-1, std::memory_order_acq_rel);
     if (fd >= 0) {
         // EAGAIN: the eventfd is readable already, which is what was wanted.

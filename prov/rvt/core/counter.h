@@ -9,8 +9,8 @@
 
 namespace rvt::core {
 
-/// Threads: add() under the domain's lock or from an application's fi_cntr_add; reads from any
-/// thread.
+/// Threads: changes under the domain's lock, as is arming, or from an application's fi_cntr_add and
+///          the like, which call wake() behind them; reads from any thread.
 class Counter {
   public:
     RVT_ALWAYS_INLINE void add(std::uint64_t n) noexcept {
@@ -41,17 +41,25 @@ class Counter {
     /// Asks that the next change makes `wake_fd` (an eventfd of the caller's) readable; -1 asks for
     /// nothing.
     void arm(int wake_fd) noexcept {
-        // seq_cst: pairs with the read-modify-write in add(); the arming comes before the caller's
-        // re-check of value().
-        armed_fd_.store(wake_fd, std::memory_order_seq_cst);
+        // release: pairs with the exchange in notify().
+        armed_fd_.store(wake_fd, std::memory_order_release);
+        // seq_cst: pairs with the one in wake(); the arming comes before the caller's re-check of
+        // value().
+        std::atomic_thread_fence(std::memory_order_seq_cst);
     }
-    /// Makes the descriptor of arm(), if there is one, readable now.
-    void wake() noexcept { notify_if_armed(); }
+    /// Makes the descriptor of arm(), if there is one, readable now. Of a change before this and an
+    /// arming at the same time one sees the other.
+    void wake() noexcept {
+        // seq_cst: pairs with the one in arm(). Read-modify-writes order what was changed before
+        // what is loaded next on x86 alone.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        notify_if_armed();
+    }
 
   private:
     RVT_ALWAYS_INLINE void notify_if_armed() noexcept {
-        // relaxed: the read-modify-write above is a full fence on x86; elsewhere a missed arm is
-        // caught by the re-check of the waiter, which polls again at its time-out.
+        // relaxed: ordered by the domain's lock; who does not hold it calls wake() next, and may
+        // miss an arming here.
         if (armed_fd_.load(std::memory_order_relaxed) >= 0) [[unlikely]] {
             notify();
         }

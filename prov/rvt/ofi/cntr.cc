@@ -261,7 +261,8 @@ void Cntr::note_change() noexcept {
     // release: pairs with the acquire in state(). After the count: noted before, it could be seen
     // by who then finds the count as it was, and sleeps.
     changes.fetch_add(1, std::memory_order_release);
-    counter.wake();  // who has fallen asleep in between
+    // Who is falling asleep meanwhile sees one of the changes, or is seen here.
+    counter.wake();
 }
 
 int Cntr::try_wait() noexcept {

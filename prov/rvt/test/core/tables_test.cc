@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// The tables of states and work requests, pair numbers, counters, groups, events.
+// The tables of states and work requests, pair numbers, counters and who waits for them, groups,
+// events.
 #include "common/check.h"
 #include "common/process.h"
 #include "core/async_events.h"
+#include "core/counter.h"
 #include "core/mcast.h"
 #include "core/pieces.h"
 #include "core/qp.h"
@@ -16,7 +18,11 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <set>
 #include <thread>
@@ -271,6 +277,77 @@ Test(stats, counts_of_a_thread_that_is_ending_add_up, .timeout = 60) {
         RVT_EQ(pthread_setspecific(key, &stats), 0);
     }).join();
     RVT_EQ(stats.sum(Stat::kMessagesSent), 2'000'001);
+}
+
+/// Where two threads wait for each other, again and again.
+struct alignas(64) Turnstile {
+    void pass(std::uint64_t round) noexcept {
+        // acq_rel, acquire: pairs with each other.
+        inside.fetch_add(1, std::memory_order_acq_rel);
+        for (int spins = 1; inside.load(std::memory_order_acquire) < 2 * round; ++spins) {
+            if (spins % 10'000 == 0) {
+                std::this_thread::yield();
+            }
+        }
+    }
+    std::atomic<std::uint64_t> inside{0};
+};
+
+void spin(std::uint64_t times) noexcept {
+    for (std::uint64_t i = 0; i < times; ++i) {
+        util::compiler_barrier();
+    }
+}
+
+/// A waiter arms and looks again before it sleeps; meanwhile another thread changes the count.
+struct Race {
+    static constexpr std::uint64_t kRounds = 50'000;
+    static constexpr std::uint64_t kShifts = 64;  // by which the one is late, or the other
+
+    /// Both have the line at hand when it begins.
+    void meet(std::uint64_t round, std::uint64_t late) noexcept {
+        ready.pass(round);
+        static_cast<void>(counter.value());
+        begin.pass(round);
+        spin(late);
+    }
+    void change() noexcept {
+        for (std::uint64_t round = 1; round <= kRounds; ++round) {
+            meet(round, kShifts / 2);
+            counter.set(round);
+            counter.wake();
+            end.pass(round);
+        }
+    }
+    /// Returns: how many changes it has not heard of.
+    std::uint64_t wait(int wake_fd) noexcept {
+        std::uint64_t lost = 0;
+        for (std::uint64_t round = 1; round <= kRounds; ++round) {
+            meet(round, round % kShifts);
+            counter.arm(wake_fd);
+            const bool is_seen = counter.value() == round;
+            end.pass(round);
+            eventfd_t woken = 0;
+            lost += eventfd_read(wake_fd, &woken) == 0 || is_seen ? 0 : 1;
+            counter.arm(-1);
+        }
+        return lost;
+    }
+
+    Turnstile ready;
+    Turnstile begin;
+    Turnstile end;
+    Counter counter;
+};
+
+Test(counter, who_arms_sees_a_change_or_is_woken_by_it, .timeout = 120) {
+    const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    Race race;
+    std::thread changer([&] { race.change(); });
+    const std::uint64_t lost = race.wait(wake_fd);
+    changer.join();
+    close(wake_fd);
+    RVT_EQ(lost, 0);
 }
 
 Test(mcast, group_addresses_are_told_from_others) {
