@@ -195,7 +195,8 @@ int cuPointerSetAttribute(const void* value, int attribute, unsigned long long a
 int cuMemGetHandleForAddressRange(void* handle, unsigned long long address, std::size_t bytes,
                                   int type, unsigned long long /*flags*/) {
     const auto found = find(address);
-    if (!found || type != 1 || address % kPage != 0 || bytes % kPage != 0) return kInvalidValue;
+    const std::size_t page = world().export_page;
+    if (!found || type != 1 || address % page != 0 || bytes % page != 0) return kInvalidValue;
     const int fd = address == found->begin ? fab::standin::share_file(found->memory) : -1;
     if (fd < 0) return kNotSupported;
     std::memcpy(handle, &fd, sizeof fd);

@@ -20,9 +20,21 @@
 namespace fab::standin {
 namespace {
 
+/// Not mmap(): the stand-in for dma-bufs watches that one. The last word is passed as it is.
+long map_at(long address, int fd, std::size_t bytes, int protection, int flags) {
+    return syscall(SYS_mmap, address, bytes, protection, flags, fd, off_t{0});
+}
+
 void* map(int fd, std::size_t bytes, int protection) {
-    // Not mmap(): the stand-in for dma-bufs watches that one. The last word is passed as it is.
-    const long at = syscall(SYS_mmap, nullptr, bytes, protection, MAP_SHARED, fd, off_t{0});
+    long begin = 0;
+    int flags = MAP_SHARED;
+    if (const std::size_t page = world().export_page; page != kPage) {
+        // What is left of the room stays.
+        const long room = map_at(0, -1, bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS);
+        begin = static_cast<long>((static_cast<std::size_t>(room) + page - 1) / page * page);
+        flags |= MAP_FIXED;
+    }
+    const long at = map_at(begin, fd, bytes, protection, flags);
     return reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
 }
 
@@ -189,6 +201,10 @@ void write_late(void* to, const void* from, std::size_t bytes) {
     const auto* const begin = static_cast<const char*>(from);
     const std::lock_guard guard(world().lock);
     world().late.push_back({range, {begin, begin + bytes}});
+}
+
+void use_pages(std::size_t bytes) {
+    world().export_page = bytes;
 }
 
 void fail_copies(int after) {

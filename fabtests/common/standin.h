@@ -44,6 +44,10 @@ void read(void* to, const void* from, std::size_t bytes);
 /// are to be made at once.
 void write_late(void* to, const void* from, std::size_t bytes);
 
+/// Has memory of CUDA begin with a page of so many bytes, and be exported by whole ones: as on a
+/// host whose pages are of 16 or 64 KiB.
+void use_pages(std::size_t bytes);
+
 /// Has copies fail from the nth on, counted from 0; -1: none.
 void fail_copies(int after);
 /// Has no more host memory pinned.

@@ -49,6 +49,7 @@ struct World {
     How how = How::kAbsent;
     Library library = Library::kCuda;
     bool is_used = false;
+    std::size_t export_page = kPage;
     std::map<std::uintptr_t, Memory> memories;
     std::map<std::uintptr_t, std::size_t> pinned;  // of the host
     bool pins_nothing = false;

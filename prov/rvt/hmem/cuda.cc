@@ -12,6 +12,8 @@
 #include <mutex>
 #include <vector>
 
+#include <unistd.h>
+
 #include "hmem/claimants.h"
 #include "hmem/device_library.h"
 #include "util/log.h"
@@ -41,7 +43,6 @@ const CuStream kLegacyStream = reinterpret_cast<CuStream>(std::uintptr_t{1});
 constexpr unsigned kRegisterPortable = 1;   // CU_MEMHOSTREGISTER_PORTABLE: for all contexts
 constexpr int kDmaBufFd = 1;                // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 constexpr unsigned kIpcLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-constexpr std::uint64_t kPage = 4096;
 
 struct CuIpcMemHandle {
     std::array<std::byte, 64> bytes;
@@ -288,14 +289,16 @@ util::Result<Allocation> Cuda::find(const void* address, std::uint64_t bytes) no
     return found;
 }
 
-/// Whole pages can be exported; an allocation begins and ends with one.
+/// Whole pages of the host can be exported, which may be of 16 or 64 KiB; an allocation begins and
+/// ends with one.
 util::Result<Claimant::DmaBuf> Cuda::dma_buf(const Allocation& of) noexcept {
     if (cu_.handle_for_range == nullptr) {
         return EOPNOTSUPP;
     }
     const Current current(cu_, of.context);
-    const CuDevicePtr begin = of.address / kPage * kPage;
-    const CuDevicePtr end = (of.address + of.bytes + kPage - 1) / kPage * kPage;
+    const auto page = static_cast<CuDevicePtr>(sysconf(_SC_PAGESIZE));
+    const CuDevicePtr begin = of.address / page * page;
+    const CuDevicePtr end = (of.address + of.bytes + page - 1) / page * page;
     int fd = -1;
     if (current.result() != kCuSuccess ||
         cu_.handle_for_range(&fd, begin, end - begin, kDmaBufFd, 0) != kCuSuccess || fd < 0) {

@@ -8,6 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include <dlfcn.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
 #include "common/standin.h"
 #include "core/ud_nic_host.h"
 #include "ofi/ep_dgram.h"
@@ -18,6 +22,21 @@ using namespace rvt::test;
 using fab::standin::How;
 
 extern "C" int standin_dma_buf(const void* memory);
+
+namespace {
+
+constinit long page_bytes = 0;  // of the host, if the test says so
+
+}  // namespace
+
+// The provider, which is part of this program, calls this one.
+extern "C" long sysconf(int name) noexcept {
+    if (name == _SC_PAGESIZE) {
+        return page_bytes != 0 ? page_bytes : static_cast<long>(getauxval(AT_PAGESZ));
+    }
+    static const auto next = reinterpret_cast<decltype(&sysconf)>(dlsym(RTLD_NEXT, "sysconf"));
+    return next(name);
+}
 
 namespace {
 
@@ -53,8 +72,8 @@ struct Devices {
     Devices(const Devices&) = delete;
     Devices& operator=(const Devices&) = delete;
 
-    int try_reg(std::uint64_t access) {
-        const iovec buffer{memory, kBytes};
+    int try_reg(std::uint64_t access, std::size_t offset = 0) {
+        const iovec buffer{memory + offset, kBytes - offset};
         fi_mr_attr attr{};
         attr.mr_iov = &buffer;
         attr.iov_count = 1;
@@ -113,6 +132,20 @@ Test(nic_hmem, what_the_nic_imports_it_is_given_by_the_devices_addresses) {
     RVT_EQ(fi_read(at.ep, at.memory, 64, at.desc(), 0, 0x1000, 5, &at), 0);
     RVT_EQ(at.on.mock.lists.back().front().addr, address_of(at.memory));
     RVT_EQ(fab::standin::counts().copied, 0);
+}
+
+Test(nic_hmem, memory_is_exported_by_whole_pages_of_the_host) {
+    constexpr std::size_t kPage = 16u << 10;
+    constexpr std::size_t kOffset = 4096;
+    fab::standin::use_pages(kPage);
+    Devices at;
+    page_bytes = kPage;
+    RVT_EQ(at.try_reg(kHere | kPeers, kOffset), 0);
+    page_bytes = 0;
+    RVT_ASSERT(at.region().fd >= 0);
+    RVT_EQ(at.region().offset, kOffset);
+    RVT_EQ(at.region().iova, address_of(at.memory) + kOffset);
+    RVT_EQ(at.region().length, kBytes - kOffset);
 }
 
 Test(nic_hmem, what_the_nic_does_not_import_is_copied_before_it_is_sent) {
