@@ -25,6 +25,12 @@ constexpr std::uint32_t kRequestBits =
 constexpr std::uint32_t kRemoteBits =
     bits(Access::kRemoteWrite | Access::kRemoteRead | Access::kRemoteAtomic);
 
+// Of a region without any of these nothing leads other processes to its memory: their look-ups ask
+// for rights, and what a RegionMemory stands for, messages may name.
+constexpr std::uint32_t kReachBits =
+    kRemoteBits | bits(Access::kMwBind | Access::kFlushGlobal | Access::kFlushPersistent) |
+    KeyEntry::kIndirect | KeyEntry::kWindow;
+
 std::uint64_t random_word() noexcept {
     std::uint64_t word = 0;
     if (getrandom(&word, sizeof word, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof word)) {
@@ -112,6 +118,13 @@ bool is_live(const KeyEntry& e, std::uint32_t key) noexcept {
     // relaxed: called by the only writer.
     return e.key.load(std::memory_order_relaxed) == key &&
            (e.access.load(std::memory_order_relaxed) & KeyEntry::kLive) != 0;
+}
+
+/// Whether nobody but its owner has ever been able to use what a live key stands for.
+bool is_out_of_reach(const KeyEntry& e) noexcept {
+    // relaxed: called by the only writer.
+    const std::uint32_t access = e.access.load(std::memory_order_relaxed);
+    return (access & KeyEntry::kLive) != 0 && (access & kReachBits) == 0;
 }
 
 /// Also of one that was invalidated: until it is removed it can be bound again.
@@ -470,23 +483,27 @@ void KeyTable::invalidate_locked(KeyEntry& entry) {
     --live_;
 }
 
-/// From now on lookups fail, and a window is none any more.
-util::Status KeyTable::begin_removal(std::uint32_t key) {
+/// From now on lookups fail, and a window is none any more. Returns: whether other processes may be
+/// using the memory.
+util::Result<bool> KeyTable::begin_removal(std::uint32_t key) {
     const util::Guard guard(lock_);
-    const util::Status status = invalidate_key_locked(key);
-    if (status.is_ok()) {
-        KeyEntry& entry = *entry_of(key);
-        EntryWrite write(entry);
-        write.set(entry.access, 0u);
+    const KeyEntry* const found = entry_of(key);
+    const bool may_be_used = found == nullptr || !is_out_of_reach(*found);
+    if (const util::Status status = invalidate_key_locked(key); !status.is_ok()) {
+        return status;
     }
-    return status;
+    KeyEntry& entry = *entry_of(key);
+    EntryWrite write(entry);
+    write.set(entry.access, 0u);
+    return may_be_used;
 }
 
 util::Status KeyTable::remove(std::uint32_t key, int timeout_ms, PeerMarks marks) {
-    if (util::Status status = begin_removal(key); !status.is_ok()) {
-        return status;
+    const util::Result<bool> may_be_used = begin_removal(key);
+    if (!may_be_used.is_ok()) {
+        return may_be_used.status();
     }
-    if (!wait_unused(key, timeout_ms, marks)) {
+    if (!wait_unused(key, timeout_ms, may_be_used.value() ? marks : PeerMarks{})) {
         return EBUSY;
     }
     const util::Guard guard(lock_);

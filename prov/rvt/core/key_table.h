@@ -173,7 +173,7 @@ struct KeyAttr {
     std::uint8_t consumer = 0;
 };
 
-/// Asked, besides the pins of this process, before a key's memory may go.
+/// Asked, besides the pins of this process, before a key's memory may go, if others could use it.
 struct PeerMarks {
     /// Whether no other process is using what `key` stood for. Called again and again.
     bool (*are_gone)(void* context, std::uint32_t key) noexcept = nullptr;
@@ -266,7 +266,7 @@ class KeyTable {
     void unbind_locked(const KeyEntry& window) noexcept RVT_REQUIRES(lock_);
     void invalidate_locked(KeyEntry& entry) RVT_REQUIRES(lock_);
     util::Status invalidate_key_locked(std::uint32_t key) RVT_REQUIRES(lock_);
-    util::Status begin_removal(std::uint32_t key);
+    util::Result<bool> begin_removal(std::uint32_t key);
 
     KeyEntry* const entries_;
     const KeyFormat format_;

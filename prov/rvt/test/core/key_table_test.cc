@@ -233,6 +233,40 @@ Test(key_table, marks_that_stay_make_removal_ebusy) {
     RVT_EQ(t.keys->remove(key, kAtOnce, marks), EBUSY);
 }
 
+Test(key_table, nobody_is_asked_about_memory_that_only_its_owner_could_use) {
+    Table t;
+    const std::uint32_t key = t.add(0x1000, 1, Access::kLocalWrite);
+    const PeerMarks marks{.are_gone = [](void*, std::uint32_t) noexcept { return false; }};
+    PinSlot& reader = take_pin_slot();
+    reader.enter();
+    RVT_EQ(t.keys->remove(key, kAtOnce, marks), EBUSY);  // its own threads may be at it
+    reader.leave();
+    free_pin_slot(reader);
+    RVT_OK(t.keys->remove(t.add(0x2000, 1, Access::kLocalWrite), kAtOnce, marks));
+}
+
+Test(key_table, others_are_asked_about_memory_that_messages_name) {
+    Table t;
+    const KeyAttr attr{.addr = 0x1000,
+                       .length = 1,
+                       .iova = 0x1000,
+                       .access = Access::kLocalWrite,
+                       .pd = 7,
+                       .indirect = true};
+    const PeerMarks marks{.are_gone = [](void*, std::uint32_t) noexcept { return false; }};
+    RVT_EQ(t.keys->remove(t.keys->add(attr).value(), kAtOnce, marks), EBUSY);
+    RVT_EQ(t.keys->remove(t.add(0x2000, 1, Access::kRemoteAtomic), kAtOnce, marks), EBUSY);
+}
+
+Test(key_table, others_are_asked_again_about_what_could_not_be_removed) {
+    Table t;
+    const std::uint32_t key = t.add(0x1000, 1);
+    const PeerMarks marks{.are_gone = [](void*, std::uint32_t) noexcept { return false; }};
+    RVT_EQ(t.keys->remove(key, kAtOnce, marks), EBUSY);
+    RVT_EQ(t.keys->remove(key, kAtOnce, marks), EBUSY);
+    RVT_OK(t.keys->remove(key, kAtOnce));
+}
+
 Test(key_table, a_bind_changes_the_range_and_the_consumer_byte_of_a_window) {
     Table t;
     const std::uint32_t key = t.keys->add({.pd = 7, .is_window = true}).value();
