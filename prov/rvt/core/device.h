@@ -215,13 +215,9 @@ class Device : public Object {
     // Requests to pairs that are not there and whose answers wait for room; beyond it, they get
     // none.
     static constexpr std::size_t kMaxRefusals = 1024;
-    // Who polls reads the clock again after so much of the processor's own counter, which are at
-    // most a few microseconds, and after so many polls: to read it takes a tenth of a poll in vain.
-#if defined(__x86_64__)
-    static constexpr std::uint64_t kTicksPerLook = 8192;
-#else
-    static constexpr std::uint64_t kTicksPerLook = 64;
-#endif
+    // Who polls reads the clock again after so much of the processor's own counter, which are a few
+    // microseconds, and after so many polls: to read it takes a tenth of a poll in vain.
+    static inline const std::uint64_t kTicksPerLook = util::ticks_of_ns(2'700);
     static constexpr std::uint32_t kPollsPerLook = 16;
     // An acknowledgement waits so long for a reply of the application that it can leave with: from
     // the second call on by the clock.

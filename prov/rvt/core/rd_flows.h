@@ -358,14 +358,12 @@ class RdFlows final : private MadSink, private CmWire {
     bool look_at_peer(Link& link) noexcept;
     void look_for_silent_locked(std::uint64_t now_us) noexcept RVT_REQUIRES(lock_);
 
-    // How long a moment is for take_just_come(): at most a microsecond, but where a sanitizer takes
-    // longer for what happens in one.
+    // How long a moment is for take_just_come(): less than a microsecond, but where a sanitizer
+    // takes longer for what happens in one.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    static constexpr std::uint64_t kMomentTicks = 1 << 16;
-#elif defined(__x86_64__)
-    static constexpr std::uint64_t kMomentTicks = 2048;
+    static inline const std::uint64_t kMomentTicks = util::ticks_of_ns(22'000);
 #else
-    static constexpr std::uint64_t kMomentTicks = 16;
+    static inline const std::uint64_t kMomentTicks = util::ticks_of_ns(680);
 #endif
 
     // ---- traffic, in rd_flows.cc ----

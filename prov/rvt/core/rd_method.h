@@ -10,6 +10,8 @@
 #include <limits>
 #include <utility>
 
+#include "util/cpu.h"
+
 namespace rvt::core {
 
 /// How the data of a large message or access gets from one process to the other.
@@ -109,8 +111,8 @@ class RdMethodChooser {
     // The first time: a pair moves to its large rings, and touches each page of them once.
     static constexpr std::uint64_t kGrowthBytes = 6u << 20;
     // How many ticks longer than the best known one a method may take in all while it settles:
-    // rings grow, and each page of them is touched on both sides, which takes up to 10,000.
-    static constexpr std::uint64_t kMostExtra = kGrowthBytes / 4096 * 10'000;
+    // rings grow, and each page of them is touched on both sides, which takes up to 3.3 us.
+    static inline const std::uint64_t kMostExtra = util::ticks_of_ns(kGrowthBytes / 4096 * 3'333);
     static constexpr float kOutOfTheQuestion = 8;   // of what the best known one costs
     static constexpr float kWorthChanging = 0.95f;  // of what the present method costs
     static constexpr float kWorthTrying = 2;        // the same, while what is known is young

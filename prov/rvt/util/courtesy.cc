@@ -9,10 +9,10 @@
 namespace rvt::util {
 namespace {
 
-// In ticks, at 2 to 3 GHz: a yield that nobody used takes less than about 2 us; one that a busy
-// process used, until it was interrupted, more than about 1 ms.
-constexpr std::uint64_t kUnusedTicks = 5000;
-constexpr std::uint64_t kSliceTicks = 2'500'000;
+// A yield that nobody used takes less than about 2 us; one that a busy process used, until it was
+// interrupted, more than about 1 ms.
+const std::uint64_t kUnusedTicks = ticks_of_ns(1'700);
+const std::uint64_t kSliceTicks = ticks_of_ns(830'000);
 
 }  // namespace
 

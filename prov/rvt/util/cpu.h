@@ -51,8 +51,8 @@ RVT_ALWAYS_INLINE void demote(const void* line) noexcept {
 #endif
 }
 
-/// Ticks of a steady counter that all processes of the host share; the rate is unknown but
-/// constant.
+/// Ticks of a steady counter that all processes of the host share; the rate is constant, see
+/// ticks_of_ns().
 RVT_ALWAYS_INLINE std::uint64_t cpu_ticks() noexcept {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -66,6 +66,32 @@ RVT_ALWAYS_INLINE std::uint64_t cpu_ticks() noexcept {
     return static_cast<std::uint64_t>(now.tv_sec) * 1000000000u +
            static_cast<std::uint64_t>(now.tv_nsec);
 #endif
+}
+
+/// How many ticks pass in a microsecond. Of x86 about: 1 to 5 GHz are taken for 3.
+#if defined(__x86_64__)
+constexpr std::uint64_t ticks_per_us() noexcept {
+    return 3000;
+}
+#elif defined(__aarch64__)
+inline std::uint64_t ticks_per_us() noexcept {
+    std::uint64_t hz;
+    asm("mrs %0, cntfrq_el0" : "=r"(hz));
+    // The firmware tells it, and may have forgotten to: then as the architecture has it since 8.6.
+    return hz >= 1'000'000 ? hz / 1'000'000 : 1000;
+}
+#else
+constexpr std::uint64_t ticks_per_us() noexcept {
+    return 1000;
+}
+#endif
+
+/// About how many ticks pass in that time; 1 at least. For constants that are `inline const`: known
+/// when compiled where the rate is, else computed once.
+constexpr std::uint64_t ticks_of_ns(std::uint64_t ns,
+                                    std::uint64_t per_us = ticks_per_us()) noexcept {
+    const std::uint64_t ticks = ns * per_us / 1000;
+    return ticks != 0 ? ticks : 1;
 }
 
 /// Keeps the compiler from moving memory accesses across this point; emits nothing.

@@ -134,9 +134,9 @@ constexpr std::uint32_t episode_of(std::uint32_t armed) noexcept {
     return armed & ~kFenceFirst;
 }
 
-/// An endpoint whose last poll is older than this many ticks (about 70 us at 3 GHz) is taken not to
-/// poll. Longer than the longest piece of work between two polls, see Station::note_long_work().
-inline constexpr std::int64_t kPollingTicks = 200'000;
+/// An endpoint whose last poll is older than this many ticks is taken not to poll. Longer than the
+/// longest piece of work between two polls, see Station::note_long_work().
+inline const auto kPollingTicks = static_cast<std::int64_t>(util::ticks_of_ns(67'000));
 
 /// Whether the application polls that endpoint, so that work which needs it goes fast.
 inline bool is_polling(const EndpointPage& page) noexcept {

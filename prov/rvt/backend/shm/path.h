@@ -294,7 +294,7 @@ class Path {
     util::Status copy_memory(bool is_write, const iovec* local, const iovec* remote,
                              std::size_t count) noexcept;
     /// So long after its last poll a peer is taken to poll.
-    static constexpr std::int64_t kPollingTicks = shm::kPollingTicks;
+    static inline const std::int64_t kPollingTicks = shm::kPollingTicks;
     /// Whether the peer's application polls, so that work which needs it goes fast.
     bool is_peer_polling() const noexcept { return is_polling(page()); }
     /// Whether the peer's control thread would make progress, and has to be told that there is

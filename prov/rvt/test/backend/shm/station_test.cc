@@ -2,7 +2,9 @@
 // What an endpoint tells its peers of itself.
 #include "backend/shm/station.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 
@@ -222,4 +224,43 @@ Test(station, may_be_called_by_the_control_thread_while_it_closes, .timeout = 60
     user.is_closing = true;
     user.station.close();
     RVT_ASSERT(user.is_done);
+}
+
+Test(station, who_has_ceased_to_poll_is_taken_to_poll_for_some_70_us) {
+    using Clock = std::chrono::steady_clock;
+    EndpointPage page{};
+    Clock::duration least = Clock::duration::max();
+    for (int i = 0; i < 100; ++i) {
+        const Clock::time_point begin = Clock::now();
+        page.last_poll.store(rvt::util::cpu_ticks(),
+                             std::memory_order_relaxed);  // relaxed: one thread
+        while (rvt::shm::is_polling(page)) {
+        }
+        least = std::min(least, Clock::now() - begin);
+    }
+    // The rate of x86's counter is not known, and a turn may be interrupted.
+    RVT_ASSERT(least > std::chrono::microseconds(20));
+    RVT_ASSERT(least < std::chrono::microseconds(500));
+}
+
+Test(cpu, a_microsecond_has_about_as_many_ticks_as_constants_are_made_of) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds kLong(50);
+    const Clock::time_point begin = Clock::now();
+    const std::uint64_t first = rvt::util::cpu_ticks();
+    while (Clock::now() - begin < kLong) {
+    }
+    const std::uint64_t ticks = rvt::util::cpu_ticks() - first;
+    const auto took =
+        static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
+    const std::uint64_t expected = rvt::util::ticks_of_ns(took);
+    cr_assert(ticks > expected / 4 && ticks < expected * 4, "%llu ticks instead of %llu",
+              static_cast<unsigned long long>(ticks), static_cast<unsigned long long>(expected));
+}
+
+Test(cpu, times_are_as_many_ticks_as_the_rate_says) {
+    RVT_EQ(rvt::util::ticks_of_ns(1000), rvt::util::ticks_per_us());
+    RVT_EQ(rvt::util::ticks_of_ns(67'000, 3000), 201'000);
+    RVT_EQ(rvt::util::ticks_of_ns(67'000, 25), 1675);
+    RVT_EQ(rvt::util::ticks_of_ns(10, 25), 1);  // not 0: something has to pass
 }
