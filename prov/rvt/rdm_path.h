@@ -156,9 +156,6 @@ class RdmPath : public shm::Path {
                                 : std::pair<const void*, std::size_t>{nullptr, 0};
     }
     bool refuses_copies() const noexcept { return flow_ == nullptr && shm::Path::refuses_copies(); }
-    bool is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept {
-        return flow_ == nullptr && shm::Path::is_peer_using(our_incarnation, key);
-    }
     std::string describe() const;
 
   private:

@@ -405,6 +405,7 @@ void RdEngine<Lock, Host>::connected(std::unique_ptr<Event> event) noexcept {
             polled_[0].look = polled_[0].peer->path.look();
         }
         polled_.push_back({.look = peer.path.look(), .peer = &peer});
+        copiers_.push_back({.use = peer.path.use_look(), .peer = &peer});
         count_hot();
     }
     if (peer.has_work()) {
@@ -497,10 +498,13 @@ bool RdEngine<Lock, Host>::uses_key(std::uint32_t key) noexcept {
         return true;
     }
     util::Guard guard(lock_);
-    read_mail();
-    return std::any_of(polled_.begin(), polled_.end(), [&](const Polled& polled) {
-        return polled.peer->path.is_peer_using(station_.incarnation(), key);
-    });
+    // relaxed: whoever has not been asked was delivered before, by what is_in_use() has acquired.
+    if (mail_.load(std::memory_order_relaxed) != nullptr) {
+        read_mail();
+    }
+    const std::uint64_t own = station_.incarnation();
+    return std::any_of(copiers_.begin(), copiers_.end(),
+                       [&](const Copier& copier) { return copier.use.is_of(own, key); });
 }
 
 template <class Lock, class Host>

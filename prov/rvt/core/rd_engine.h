@@ -144,6 +144,12 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
         Peer* peer = nullptr;
     };
 
+    /// One that may copy to or from our memory by itself, and what it takes to ask whether it does.
+    struct Copier {
+        decltype(std::declval<Path>().use_look()) use;
+        const Peer* peer = nullptr;
+    };
+
     /// Flags that keep a message off the straight path.
     static constexpr RdFlags kSlowSend =
         RdFlags::kDeliveryComplete | RdFlags::kMatchComplete | RdFlags::kFence | RdFlags::kHasUse;
@@ -619,6 +625,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     std::uint32_t hits_ = 0;            // calls in which that one had sent something
     std::size_t rotation_ = kHotPeers;  // the quiet peer that was looked at last
     std::uint32_t victim_ = 0;          // the active peer that gave way last
+    std::vector<Copier> copiers_;       // the peers of polled_, in an order of its own
     std::vector<Peer*> remote_;  // connected peers of other hosts: the station polls for them
 
     PostedQueue<RdRxEntry> posted_tagged_;

@@ -18,6 +18,7 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     next_run_to_ = next_run_to_ == &peer ? nullptr : next_run_to_;
     finish_answered_ones(peer);
     std::erase_if(polled_, [&](const Polled& polled) { return polled.peer == &peer; });
+    std::erase_if(copiers_, [&](const Copier& copier) { return copier.peer == &peer; });
     count_hot();
     std::erase(remote_, &peer);
     fail_operations(peer, status);

@@ -162,4 +162,22 @@ constexpr bool is_marked(std::uint64_t using_key, std::uint64_t asked) noexcept 
     return using_key != 0 && (is_any ? using_key >> 32 == asked >> 32 : using_key == asked);
 }
 
+/// A look at what the owner of a page copies to or from, for who asks many: one cache line read.
+class UseLook {
+  public:
+    explicit UseLook(const EndpointPage& page) noexcept : using_key_(&page.using_key) {}
+
+    /// Whether it copies to or from the memory behind this key of that peer's right now; with
+    /// core::kNoKey, any of that peer's.
+    bool is_of(std::uint64_t owner_incarnation, std::uint32_t key) const noexcept {
+        // acquire: pairs with the release in Station::unmark_use(): the copy is over when the mark
+        // is gone.
+        return is_marked(using_key_->load(std::memory_order_acquire),
+                         use_mark(owner_incarnation, key));
+    }
+
+  private:
+    const std::atomic<std::uint64_t>* using_key_;
+};
+
 }  // namespace rvt::shm

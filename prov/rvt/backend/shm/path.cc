@@ -347,13 +347,6 @@ util::Status Path::write_memory(const iovec& local, std::uint64_t remote) noexce
     return copy_memory(true, &local, &there, 1);
 }
 
-bool Path::is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept {
-    // acquire: pairs with the release in Station::unmark_use(): the peer's copy is over when the
-    // mark is gone.
-    return is_marked(page().using_key.load(std::memory_order_acquire),
-                     use_mark(our_incarnation, key));
-}
-
 std::string Path::describe() const {
     return "shared memory with process " + std::to_string(peering_->pid) +
            (is_large_ ? ", large rings; " : ", small rings; ") + ways_to(*peering_, sched_getcpu());

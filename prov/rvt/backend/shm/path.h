@@ -319,7 +319,11 @@ class Path {
     }
     /// Whether the peer copies to or from our memory behind this key right now; kNoKey: to or from
     /// any.
-    bool is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept;
+    bool is_peer_using(std::uint64_t our_incarnation, std::uint32_t key) const noexcept {
+        return use_look().is_of(our_incarnation, key);
+    }
+    /// is_peer_using() of a path that is not at hand; good until close().
+    UseLook use_look() const noexcept { return UseLook(page()); }
     /// In words, for people.
     std::string describe() const;
 

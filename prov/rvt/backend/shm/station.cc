@@ -267,7 +267,7 @@ void Station::mark_use(std::uint64_t owner_incarnation, std::uint32_t key) noexc
 }
 
 void Station::unmark_use() noexcept {
-    // release: pairs with the acquire in Path::is_peer_using().
+    // release: pairs with the acquire in UseLook::is_of().
     page_->using_key.store(0, std::memory_order_release);
 }
 

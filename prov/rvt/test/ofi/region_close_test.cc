@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -281,6 +282,30 @@ Test(region_close, one_that_is_held_leaves_the_count_of_another_with_its_key, .t
     RVT_OK(fi_cntr_wait(second_count.get(), 1, 10'000));
     RVT_EQ(fi_cntr_read(first_count.get()), counted);
     RVT_OK(fi_close(&second.release()->fid));
+}
+
+/// Connects to the target, and writes a byte.
+void write_one(End& end, Target& target) {
+    end.other = &target.end;
+    end.peer = Pair::introduce(end, target.end);
+    RVT_OK(fi_write(end.ep.get(), "x", 1, nullptr, end.peer, target.place.address + kBytes - 1,
+                    target.place.key, nullptr));
+    end.next();
+}
+
+Test(region_close, who_copies_is_seen_among_those_who_come_and_go, .timeout = 60) {
+    Process writer(write_and_stop);
+    Target target;
+    auto before = std::make_unique<End>(kManual);
+    write_one(*before, target);
+    writer.put(target.place);
+    target.await_stop(writer);
+    End behind(kManual);
+    write_one(behind, target);
+    before.reset();
+    RVT_EQ(fi_close(&target.mr->fid), -FI_EBUSY);
+    writer.kill();
+    RVT_OK(fi_close(&target.mr.release()->fid));
 }
 
 /// After some millions of regions a key of the table, which the writer remembers, is another's.
