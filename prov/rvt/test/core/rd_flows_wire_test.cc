@@ -106,7 +106,7 @@ Test(rd_flows_traffic, survives_all_at_once, .timeout = 60) {
 }
 
 // Peers give requests up, and make new ones, while answers to the former ones are on their way.
-Test(rd_flows_traffic, connects_that_cross_survive_answers_that_come_too_late, .timeout = 60) {
+Test(rd_flows_traffic, connects_that_cross_survive_answers_that_come_too_late, .timeout = 240) {
     constexpr std::uint64_t kSlowUs = 1'500'000;
     for_each_seed(100, [](std::uint64_t seed) {
         FlowPair net;
