@@ -172,6 +172,13 @@ struct RdPeerBase {
 
     /// Whether no one-sided operation is under way, but for fenced ones that wait.
     bool has_no_access() const noexcept { return accesses.is_empty() && outstanding_accesses == 0; }
+    /// Whether the first one in line is an access that has begun to leave, which the target has to
+    /// take before the rest can.
+    bool has_begun_in_line() const noexcept {
+        const RdTxOp* const op = queue.front();
+        return op != nullptr && op->kind != RdTxOp::Kind::kMessage &&
+               op->state == RdTxOp::State::kStreaming;
+    }
     bool has_queued() const noexcept { return waiting != write_shares; }
     /// Whether the first one in line waits until shares of writes before it are answered: those
     /// that were open when it became the first one, and no access was before it any more. Those of

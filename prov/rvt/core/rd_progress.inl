@@ -346,7 +346,8 @@ void RdEngine<Lock, Host>::remind_peers_locked() noexcept {
     bool is_any_due = false;
     for (const Polled& polled : polled_) {
         Peer& peer = *polled.peer;
-        const bool is_due = !peer.has_no_access() || !are_quiet_writes_done(peer);
+        const bool is_due =
+            !peer.has_no_access() || peer.has_begun_in_line() || !are_quiet_writes_done(peer);
         is_any_due |= is_due;
         if (is_due && peer.path.must_wake_peer()) {
             station_.wake_peer(peer.link);

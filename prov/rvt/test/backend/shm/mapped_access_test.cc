@@ -176,6 +176,15 @@ void run_target(Process& parent, char* memory) {
     parent.get<bool>();
 }
 
+/// A target that never makes progress itself: its control thread does, when it is woken.
+void run_idle_target(Process& parent, char* memory) {
+    Node node;
+    parent.put(Exposed{.address = node.engine->address(),
+                       .data = reinterpret_cast<std::uint64_t>(memory),
+                       .key = node.expose(memory, kBytes)});
+    parent.get<bool>();
+}
+
 /// Whether this process has the memory twice: as shared_memory() gave it, and as the peer's.
 bool is_mapped() {
     std::ifstream maps("/proc/self/maps");
@@ -409,6 +418,35 @@ Test(reminder, is_due_of_an_access_that_has_waited_for_its_target_to_be_met, .ti
     await_completion(node, target);
     node.remind();
     RVT_ASSERT(not(node.may_remind()));
+}
+
+// It goes by the rings, into which less fits.
+Test(reminder, is_due_of_a_fenced_access_that_has_begun_to_leave, .timeout = 60) {
+    std::vector<char> memory(kBytes);
+    Process target([&](Process& parent) { run_idle_target(parent, memory.data()); });
+    const auto exposed = target.get<Exposed>();
+    copies_of_thread_fault();
+    Node node;
+    node.peer = node.av.insert(exposed.address).take();
+    std::vector<char> data(kBytes, 'x');
+    RVT_EQ(node.access(true, data.data(), 8, exposed.data, exposed.key), core::WcStatus::kSuccess);
+    const iovec local{data.data(), data.size()};
+    const core::RdRemote remote{.addr = exposed.data, .len = kBytes, .key = exposed.key};
+    RVT_OK(node.engine->rma({.is_write = true,
+                             .iov = &local,
+                             .iov_count = 1,
+                             .remote = &remote,
+                             .remote_count = 1,
+                             .dest = node.peer,
+                             .flags = core::RdFlags::kCompletion | core::RdFlags::kFence}));
+    for (bool is_done = false; !is_done;) {
+        node.poll();
+        node.remind();
+        const bool may_remind = node.may_remind();
+        node.poll();
+        is_done = node.take_completion();
+        RVT_ASSERT(is_done || may_remind);
+    }
 }
 
 Test(sleep, does_not_begin_before_what_any_peer_has_sent_is_taken, .timeout = 60) {
