@@ -146,7 +146,8 @@ void be_server(End& end, Memory& memory, const Options& options, traffic::Report
                 problem_unless(event.news == News::kEnded, event.text));
 }
 
-/// The server of rping may be just starting.
+/// The server of rping may be just starting, and tells nobody on another machine when it listens:
+/// it is called again and again.
 void call(End& end) {
     const auto until = std::chrono::steady_clock::now() + traffic::kPatience;
     while (true) {

@@ -134,7 +134,8 @@ int answer_at(const util::SockAddr& address, const traffic::Folder& folder) {
     return fd;
 }
 
-/// The server may be just starting.
+/// The server may be just starting, and tells nobody on another machine when it listens: it is
+/// called again and again.
 int call(const util::SockAddr& address) {
     const auto until = std::chrono::steady_clock::now() + traffic::kPatience;
     while (true) {
