@@ -5,10 +5,10 @@
 # ofi nobody knows it. Wants a build tree of Debian 12 in RVT_BUILDDIR.
 build=$(cd "${RVT_BUILDDIR:-build}" && pwd) || exit 2
 . "$(dirname "$0")/set-up.sh"
-in_root=$rvt_root/scripts/debian13-root
+in_root=("$rvt_root/scripts/debian-root" 13)
 bad=0
 
-if ! root=$("$in_root"); then
+if ! root=$("${in_root[@]}"); then
     echo '############################################################'
     echo '# SKIPPED: no Debian 13 here, rvt was NOT tried under 2.x  #'
     echo '############################################################'
@@ -27,8 +27,8 @@ check() {  # check SENTENCE COMMAND...
 
 works_under_2() {
     cp "$build/prov/rvt/.libs/librvt-fi.so" "$rvt_root/scripts/set-up.sh" "$root$place/" &&
-        "$in_root" env FI_PROVIDER_PATH="$place" LD_BIND_NOW=1 fi_info -p rvt -t FI_EP_RDM &&
-        "$in_root" env FI_PROVIDER_PATH="$place" bash -c ". $place/set-up.sh && pingpong -c"
+        "${in_root[@]}" env FI_PROVIDER_PATH="$place" LD_BIND_NOW=1 fi_info -p rvt -t FI_EP_RDM &&
+        "${in_root[@]}" env FI_PROVIDER_PATH="$place" bash -c ". $place/set-up.sh && pingpong -c"
 }
 
 # The tarball is asked all that `make distcheck` asks; with the tests of the layer ofi.
@@ -36,7 +36,7 @@ passes_its_tests_under_2() {
     local tests='prov/rvt/test/ofi_tests prov/rvt/test/msg_tests'
     (cd "$build" && make -s dist) && tar -C "$root$place" --strip-components=1 --no-same-owner \
         -xzf "$build"/rvt-*.tar.gz || return
-    "$in_root" env RVT_RESULTS= bash -c "mkdir $place/build && cd $place/build &&
+    "${in_root[@]}" env RVT_RESULTS= bash -c "mkdir $place/build && cd $place/build &&
         ../configure --quiet CXXFLAGS=-O0 &&
         make -s -j$(nproc) distcheck VERBOSE=1 TESTS='$tests' check_PROGRAMS='$tests' \
             DISTCHECK_CONFIGURE_FLAGS='--enable-debug --enable-unity CXXFLAGS=-O0'"

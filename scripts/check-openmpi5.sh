@@ -4,9 +4,9 @@
 # 1.17. Wants a build tree of Debian 12 in RVT_BUILDDIR.
 build=$(cd "${RVT_BUILDDIR:-build}" && pwd) || exit 2
 . "$(dirname "$0")/set-up.sh"
-in_root=$rvt_root/scripts/debian13-root
+in_root=("$rvt_root/scripts/debian-root" 13)
 
-if ! root=$("$in_root"); then
+if ! root=$("${in_root[@]}"); then
     echo '############################################################'
     echo '# SKIPPED: no Debian 13 here, rvt was NOT tried with its   #'
     echo '# Open MPI 5                                               #'
@@ -22,6 +22,6 @@ mkdir -p "$root$place/fabtests" &&
 bad=0
 for client in run-openmpi 'run-hpcc -n 2' run-netpipe 'run-mpi4py-bench -n 4'; do
     # shellcheck disable=SC2086
-    "$in_root" env FI_PROVIDER_PATH="$place" "$place"/fabtests/clients/$client || bad=1
+    "${in_root[@]}" env FI_PROVIDER_PATH="$place" "$place"/fabtests/clients/$client || bad=1
 done
 exit $bad
