@@ -2,11 +2,17 @@
 // Peers that die, stop or fork.
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -114,6 +120,139 @@ void killed(Rank& self) {
         for (int i = 0; i < 100; ++i) greet(party, buffer, 0);
         progress_until(party, 2);
     }
+}
+
+/// How a survivor sleeps when its peer dies.
+enum class Sleep : std::uint8_t { kSread, kDescriptor, kCounter };
+
+/// The state of the process's main thread, as proc(5) has it: S sleeps, T is stopped.
+char state_of(pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    const std::size_t name_end = line.rfind(')');
+    FAB_CHECK(name_end != std::string::npos && line.size() > name_end + 2);
+    return line[name_end + 2];
+}
+
+/// Sleeps until what was sent has an error, in the queue or in its counter.
+template <Sleep kHow>
+void sleep_until_told(const Party& party) {
+    constexpr int kLimitMs = 20'000;
+    fi_cq_tagged_entry entry;
+    if constexpr (kHow == Sleep::kSread) {
+        FAB_EQUAL(fi_cq_sread(party.ep.tx_cq, &entry, 1, nullptr, kLimitMs), -FI_EAVAIL);
+    } else if constexpr (kHow == Sleep::kDescriptor) {
+        int fd = -1;
+        FAB_OK(fi_control(&party.ep.tx_cq->fid, FI_GETWAIT, &fd));
+        ssize_t rc = 0;
+        while ((rc = fi_cq_read(party.ep.tx_cq, &entry, 1)) == -FI_EAGAIN) {
+            fid* fids[] = {&party.ep.tx_cq->fid};
+            const int safe = fi_trywait(party.ep.fabric, fids, 1);
+            if (safe == -FI_EAGAIN) continue;
+            FAB_OK(safe);
+            pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+            FAB_EQUAL(poll(&waiting, 1, kLimitMs), 1);
+        }
+        FAB_EQUAL(rc, -FI_EAVAIL);
+    } else {
+        FAB_EQUAL(fi_cntr_wait(party.ep.send_cntr, UINT64_MAX, kLimitMs), -FI_EAVAIL);
+    }
+}
+
+/// What has to end when the victim dies: large messages and small ones that nobody receives, and
+/// atomics that its process would have to execute.
+std::size_t post_all_kinds(const Party& party, const Buffer& buffer, int victim,
+                           const RemoteRegion& remote, Contexts& contexts) {
+    std::size_t posted = 0;
+    const auto post = [&](auto op) {
+        void* const context = contexts.at(posted++);
+        party.ep.post([&] { return static_cast<long>(op(context)); });
+    };
+    const fi_addr_t peer = party.at(victim);
+    std::byte* const word = buffer.as<std::byte>() + kLarge;
+    for (const std::uint64_t flag : {FI_MATCH_COMPLETE, FI_DELIVERY_COMPLETE}) {
+        const iovec piece{.iov_base = buffer.as(), .iov_len = 8};
+        void* desc = buffer.desc();
+        post([&](void* context) {
+            const fi_msg_tagged message{.msg_iov = &piece,
+                                        .desc = &desc,
+                                        .iov_count = 1,
+                                        .addr = peer,
+                                        .tag = 50,
+                                        .ignore = 0,
+                                        .context = context,
+                                        .data = 0};
+            return fi_tsendmsg(party.ep.ep, &message, flag | FI_COMPLETION);
+        });
+    }
+    post([&](void* context) {
+        return fi_tsend(party.ep.ep, buffer.as(), kLarge, buffer.desc(), peer, 50, context);
+    });
+    post([&](void* context) {
+        return fi_atomic(party.ep.ep, buffer.as(), 1, buffer.desc(), peer, remote.base, remote.key,
+                         FI_UINT64, FI_SUM, context);
+    });
+    post([&](void* context) {
+        return fi_fetch_atomic(party.ep.ep, buffer.as(), 1, buffer.desc(), word, buffer.desc(),
+                               peer, remote.base, remote.key, FI_UINT64, FI_SUM, context);
+    });
+    post([&](void* context) {
+        return fi_compare_atomic(party.ep.ep, buffer.as(), 1, buffer.desc(), buffer.as(),
+                                 buffer.desc(), word, buffer.desc(), peer, remote.base, remote.key,
+                                 FI_UINT64, FI_CSWAP, context);
+    });
+    return posted;
+}
+
+/// Rank 1 stops, and is killed by rank 2 when rank 0 sleeps; rank 0 is woken, and told of all that
+/// it has posted. Then it goes on with rank 2.
+template <Sleep kHow>
+void killed_while_asleep(Rank& self) {
+    Party party(self, {.caps = FI_TAGGED | FI_RMA | FI_ATOMIC,
+                       .cq_wait = kHow == Sleep::kDescriptor ? FI_WAIT_FD : FI_WAIT_UNSPEC,
+                       .cntr_flags = FI_SEND,
+                       .cntr_wait = FI_WAIT_UNSPEC});
+    party.leave_alone();
+    Buffer buffer(party.ep, kLarge + 64);
+    if (self.rank < 2) greet(party, buffer, self.other());
+    party.barrier();
+    if (self.rank != 1) greet(party, buffer, 2 - self.rank);
+    party.barrier();
+    if (self.rank == 1) {
+        const RemoteRegion mine = buffer.remote();
+        self.send(0, &mine, sizeof mine);
+        raise(SIGSTOP);
+    }
+    if (self.rank == 2) {
+        char about_to_sleep = 0;
+        self.receive(0, &about_to_sleep, 1);
+        while (state_of(self.page->pids[0]) != 'S') sched_yield();
+        self.page->results[0] = now_s();
+        kill(self.page->pids[1], SIGKILL);
+        for (int i = 0; i < 10; ++i) greet(party, buffer, 0);
+        return;
+    }
+    RemoteRegion remote;
+    self.receive(1, &remote, sizeof remote);
+    while (state_of(self.page->pids[1]) != 'T') sched_yield();
+    Contexts contexts(8);
+    // Over a wire whoever owes something is asked after a second of silence, fi_rvt(7).
+    const double limit = settings.has_hosts ? 3 * kNoticeS : kNoticeS;
+    std::size_t pending = post_all_kinds(party, buffer, 1, remote, contexts);
+    self.send(2, "s", 1);
+    sleep_until_told<kHow>(party);
+    while (pending > 0) {
+        Completion done;
+        if (party.ep.poll(party.ep.tx_cq, done)) {
+            FAB_CHECK(done.err != 0);
+            --pending;
+        }
+        if (now_s() - self.page->results[0] > limit) {
+            FAB_FAIL("%zu operations still pending %.0f s after the peer died", pending, limit);
+        }
+    }
+    for (int i = 0; i < 10; ++i) greet(party, buffer, 2);
 }
 
 /// A process that answers one message, at the address `source` if that is given.
@@ -361,6 +500,9 @@ void closed_under_traffic(Rank& self) {
 
 constexpr Case kFaultTable[] = {
     {"fault_peer_killed", killed, 3, 60, 1U << 1},
+    {"fault_killed_while_asleep_in_sread", killed_while_asleep<Sleep::kSread>, 3, 60, 1U << 1},
+    {"fault_killed_while_asleep_in_poll", killed_while_asleep<Sleep::kDescriptor>, 3, 60, 1U << 1},
+    {"fault_killed_while_asleep_in_cntr", killed_while_asleep<Sleep::kCounter>, 3, 60, 1U << 1},
     {"fault_killed_before_contact", killed_before_contact, 2, 60, 1U << 1},
     {"fault_killed_with_a_child", killed_with_a_child, 2, 30, 1U << 1, true},
     {"fault_peer_restarted", restarted, 2, 90, 0, true},
