@@ -23,6 +23,7 @@
 #include "ofi/nic_memory.h"
 #include "util/control_thread.h"
 #include "util/fork_guard.h"
+#include "util/local_addresses.h"
 #include "util/params.h"
 #include "util/watched.h"
 
@@ -135,6 +136,7 @@ class OpenNic final : public ofi::MsgNic {
     }
     core::Device& device() noexcept override { return nic_->device(); }
     [[nodiscard]] const verbs::Nic& nic() const noexcept { return *nic_; }
+    [[nodiscard]] const std::string& identity() const noexcept override { return identity_; }
     util::Result<std::shared_ptr<ofi::MsgPort>> open_port(const util::SockAddr& address,
                                                           ofi::MsgPortRole role) override;
     util::Result<std::unique_ptr<core::UdSharing>> open_datagrams(
@@ -142,6 +144,7 @@ class OpenNic final : public ofi::MsgNic {
 
   private:
     const std::shared_ptr<verbs::Nic> nic_;
+    const std::string identity_ = verbs::identity_of(nic_->address());
     util::Watched<EventWatch> watch_;
     std::unique_ptr<verbs::Removal> removal_;
     util::Watched<RemovalWatch> removal_watch_;
@@ -232,8 +235,9 @@ util::Status NicDatagrams::start(const util::SockAddr& address) {
 
 struct KnownNics {
     std::mutex lock;
-    std::map<std::string, std::weak_ptr<OpenNic>> open;  // by device and address
-    std::map<std::string, ofi::MsgNicOffer> offers;      // without addresses; what a NIC is stays
+    std::map<std::string, std::weak_ptr<OpenNic>> open;  // by identity and address
+    std::map<std::string, ofi::MsgNicOffer> offers;      // by identity; what a NIC is stays
+    std::map<std::string, std::string> told;             // name and address, as identity
 };
 
 KnownNics& known_nics() {
@@ -242,20 +246,30 @@ KnownNics& known_nics() {
 }
 
 std::string name_of(const verbs::NicAddress& address) {
-    return address.device + address.address.to_string();
+    return verbs::identity_of(address) + address.address.to_string();
 }
 
-/// Under the name of a NIC that is gone there may be another one.
+/// As infos name it that carry the address; with the port that theirs may have.
+std::string info_of(const std::string& name, util::SockAddr address) {
+    address.port = 0;
+    return name + " " + address.to_string();
+}
+
+bool has_interface(const std::string& name) {
+    return util::network_address(AF_INET, name) || util::network_address(AF_INET6, name);
+}
+
+/// Where a NIC without a GUID is gone there may be another one.
 void forget_gone(KnownNics& known, const std::vector<verbs::NicAddress>& all) {
     const std::lock_guard guard(known.lock);
     std::erase_if(known.offers, [&](const auto& offer) {
-        return std::ranges::find(all, offer.first, &verbs::NicAddress::device) == all.end();
+        return std::ranges::find(all, offer.first, verbs::identity_of) == all.end();
     });
     for (const verbs::NicAddress& address : all) {
         const auto place = known.open.find(name_of(address));
         const auto open = place != known.open.end() ? place->second.lock() : nullptr;
         if (open != nullptr && open->device().is_going()) {
-            known.offers.erase(address.device);
+            known.offers.erase(verbs::identity_of(address));
         }
     }
 }
@@ -281,11 +295,11 @@ util::Result<std::shared_ptr<OpenNic>> open_locked(KnownNics& known,
 }
 
 /// Who sends datagrams has an address of the NIC, each of which is opened by itself.
-util::Result<std::shared_ptr<OpenNic>> open_at(const std::string& device,
+util::Result<std::shared_ptr<OpenNic>> open_at(const std::string& identity,
                                                const util::SockAddr& address) {
     const std::vector<verbs::NicAddress> all = verbs::find_nics();
     const auto found = std::ranges::find_if(all, [&](const verbs::NicAddress& one) {
-        return one.device == device && one.address.family == address.family &&
+        return verbs::identity_of(one) == identity && one.address.family == address.family &&
                one.address.ip == address.ip;
     });
     if (found == all.end()) {
@@ -298,7 +312,7 @@ util::Result<std::shared_ptr<OpenNic>> open_at(const std::string& device,
 
 util::Result<std::unique_ptr<core::UdSharing>> OpenNic::open_datagrams(
     const util::SockAddr& address) {
-    auto open = open_at(name(), address);
+    auto open = open_at(identity_, address);
     if (!open.is_ok()) {
         return open.status();
     }
@@ -319,7 +333,7 @@ std::uint32_t max_pairs(const DeviceLimits& limits) noexcept {
 
 ofi::MsgNicOffer offer_of(const verbs::Nic& nic) {
     const DeviceLimits& limits = nic.device().limits();
-    return {.name = nic.address().device,
+    return {.identity = verbs::identity_of(nic.address()),
             .inject_bytes = std::min(limits.max_inline_bytes, kMostInline),
             .max_pairs = max_pairs(limits),
             .max_regions = limits.own_max_mr,
@@ -346,31 +360,41 @@ std::vector<ofi::MsgNicOffer> list() {
     forget_gone(known, all);
     for (const verbs::NicAddress& address : all) {
         const std::lock_guard guard(known.lock);
-        auto offer = known.offers.find(address.device);
+        const std::string identity = verbs::identity_of(address);
+        auto offer = known.offers.find(identity);
         if (offer == known.offers.end()) {
             const auto open = open_locked(known, address);
             if (!open.is_ok()) {
                 continue;  // which has been logged
             }
-            offer = known.offers.emplace(address.device, offer_of(open.value()->nic())).first;
+            offer = known.offers.emplace(identity, offer_of(open.value()->nic())).first;
         }
+        known.told[info_of(address.device, address.address)] = identity;
         offers.push_back(offer->second);
+        offers.back().name = address.device;
+        offers.back().stable_name = verbs::stable_name(address);
         offers.back().address = address.address;
         offers.back().needs_local_mr = !ofi::keeps_registrations();
     }
     return offers;
 }
 
-util::Result<std::shared_ptr<ofi::MsgNic>> open(const std::string& name) {
+util::Result<std::shared_ptr<ofi::MsgNic>> open(const std::string& name,
+                                                const util::SockAddr& source) {
     const std::vector<verbs::NicAddress> all = util::param_is_set(util::ParamId::kVerbs)
                                                    ? verbs::find_nics()
                                                    : std::vector<verbs::NicAddress>();
-    const auto found = std::ranges::find(all, name, &verbs::NicAddress::device);
-    if (found == all.end()) {
-        return ENODEV;
-    }
     KnownNics& known = known_nics();
     const std::lock_guard guard(known.lock);
+    const auto told = known.told.find(info_of(name, source));
+    const verbs::NicAddress* const found =
+        verbs::find_wanted(all, {.name = name,
+                                 .source = source,
+                                 .identity = told != known.told.end() ? told->second : "",
+                                 .is_interface = has_interface(name)});
+    if (found == nullptr) {
+        return ENODEV;
+    }
     auto open = open_locked(known, *found);
     return open.is_ok() ? util::Result<std::shared_ptr<ofi::MsgNic>>(open.take())
                         : util::Result<std::shared_ptr<ofi::MsgNic>>(open.status());

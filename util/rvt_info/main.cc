@@ -7,8 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -34,7 +37,7 @@ constexpr const char* kUsage =
     "usage: rvt_info [--json] [--why HINTS] [--peer ADDRESS]...\n"
     "\n"
     "Without options: the devices of the rvt provider, what they can do, the interfaces that\n"
-    "domains may be named by, and the provider's parameters.\n"
+    "domains may be named by, the names of NICs that stay, and the provider's parameters.\n"
     "  --why HINTS     which of the hints a device refuses, what it offers, what to change;\n"
     "                  HINTS as caps=FI_TAGGED|FI_REMOTE_COMM,tx_attr->inject_size=64\n"
     "  --peer ADDRESS  how the endpoint at 127.0.0.1:4711 is reached, and why not otherwise\n"
@@ -109,6 +112,41 @@ std::vector<Section> interfaces() {
         if (fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found) == 0) {
             section.add(one->if_name, static_cast<const char*>(found->src_addr));
             fi_freeinfo(found);
+        }
+    }
+    return section.values.empty() ? std::vector<Section>() : std::vector<Section>{section};
+}
+
+std::string line_of(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+/// A port of a NIC under the name that stays, if domains may have that.
+void add_port(Section& section, const std::filesystem::path& device, const std::string& port) {
+    std::string error;
+    const Info hints = parse_hints(kAnyDevice, error);
+    const std::string name = line_of(device / "node_guid") + "/" + port;
+    hints->domain_attr->name = strdup(name.c_str());
+    fi_info* found = nullptr;
+    if (fi_getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found) == 0) {
+        section.add(name, device.filename().string() + ", port " + port + ", " +
+                              static_cast<const char*>(found->src_addr));
+        fi_freeinfo(found);
+    }
+}
+
+/// NICs by the names that stay when their devices are called otherwise.
+std::vector<Section> nics() {
+    Section section;
+    section.title = "names of NICs that stay";
+    std::error_code none;
+    for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", none)) {
+        const auto ports = std::filesystem::directory_iterator(device.path() / "ports", none);
+        for (const auto& port : ports) {
+            add_port(section, device.path(), port.path().filename().string());
         }
     }
     return section.values.empty() ? std::vector<Section>() : std::vector<Section>{section};
@@ -259,6 +297,7 @@ int run(const Options& options) {
             }
         }
         report.parts.emplace_back("interfaces", interfaces());
+        report.parts.emplace_back("nics", nics());
         report.parts.emplace_back("parameters", std::move(all_parameters));
     }
     options.is_json ? print_json(report) : print_text(report);

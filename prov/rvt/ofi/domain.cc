@@ -183,7 +183,7 @@ util::Status open_keys(Domain& domain) {
 
 /// Opens the NIC that the info names, if it names one, or takes in the interface.
 util::Status open_nic(Domain& domain, const fi_info& info) {
-    auto nic = open_msg_nic(info.domain_attr->name);
+    auto nic = open_msg_nic(info);
     if (!nic.is_ok() && is_interface(info.domain_attr->name)) {
         domain.interface = info.domain_attr->name;
         return util::kOk;
@@ -368,7 +368,8 @@ int domain_open(fid_fabric* fabric, fi_info* info, fid_domain** domain, std::uin
         made->handle.fid = {FI_CLASS_DOMAIN, context, &domain_fid_ops};
         made->handle.ops = &domain_ops;
         made->handle.mr = &domain_mr_ops;
-        registry::add(&made->handle.fid, made->name());
+        registry::add(&made->handle.fid,
+                      made->nic != nullptr ? made->nic->identity().c_str() : made->name());
         made->fabric->users.add();
         *domain = &made.release()->handle;
         return 0;

@@ -95,7 +95,7 @@ util::Result<std::optional<Refusal>> answer_one(const Offer& offer, std::uint32_
         return ENOMEM;
     }
     if (hints != nullptr) {
-        if (std::optional<Refusal> refusal = judge_domain(*built, *hints)) {
+        if (std::optional<Refusal> refusal = judge_domain(*built, offer, *hints)) {
             return refusal;
         }
     }
@@ -185,9 +185,17 @@ class Answers {
     void add_nic(const MsgNicOffer& nic, void (*fill)(Offer&, const MsgNicOffer&) noexcept) {
         Offer offer;
         fill(offer, nic);
+        if (is_asked(nic.stable_name)) {
+            offer.domain.name = const_cast<char*>(nic.stable_name.c_str());
+        }
         AddressAnswer at = addresses_;
         at.addresses.source.ip = nic.address.ip;
         add(offer, at);
+    }
+    /// What is asked for by the name that stays is opened by it.
+    [[nodiscard]] bool is_asked(const std::string& name) const {
+        return hints_ != nullptr && hints_->domain_attr != nullptr &&
+               hints_->domain_attr->name != nullptr && hints_->domain_attr->name == name;
     }
     void add(Offer& offer, const AddressAnswer& addresses) {
         if (hints_ != nullptr) {

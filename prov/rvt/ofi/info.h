@@ -47,7 +47,8 @@ struct Offer {
     int memory_mr_mode = 0;  // bits of mr_mode without which there is no remote memory
     int needed_mr_mode = 0;  // and without which there is nothing at all
     std::size_t default_queue = 1024;
-    bool is_for_devices = false;  // FI_HMEM is given to those who ask for nothing, too
+    const char* opened_as = nullptr;  // under which its domains are registered; else their name
+    bool is_for_devices = false;      // FI_HMEM is given to those who ask for nothing, too
 
     Offer() = default;
     ~Offer() = default;
@@ -131,9 +132,9 @@ void narrow_to_domain(Offer& offer, const fi_info& hints);
 /// Has an answer name an open domain, if there is one for it: that of the hints, if endpoints can
 /// be opened there as the answer says, else the first of its name where they can, in the fabric of
 /// the hints if they name one. Where they do not, the fabric is that of the domain.
-void name_domain(fi_info& made, const fi_info* hints);
+void name_domain(fi_info& made, const Offer& offer, const fi_info* hints);
 /// Why an answer is none for the domain that hints name. Nothing: it is one, or they name none.
-std::optional<Refusal> judge_domain(const fi_info& made, const fi_info& hints);
+std::optional<Refusal> judge_domain(const fi_info& made, const Offer& offer, const fi_info& hints);
 
 /// Releases what build_info() made, as the application's fi_freeinfo does.
 void free_info(fi_info* info) noexcept;

@@ -214,7 +214,7 @@ fi_info* build_info(const Offer& offer, std::uint32_t version, const fi_info* hi
         free_info(info);
         return nullptr;
     }
-    name_domain(*info, hints);
+    name_domain(*info, offer, hints);
     return info;
 }
 

@@ -61,6 +61,10 @@ std::optional<Refusal> judge_for(const Domain& domain, const fi_info& made, cons
     return std::nullopt;
 }
 
+const char* registered_name(const Offer& offer) noexcept {
+    return offer.opened_as != nullptr ? offer.opened_as : offer.domain.name;
+}
+
 fid_domain* named_in(const fi_info* hints) noexcept {
     return hints != nullptr && hints->domain_attr != nullptr ? hints->domain_attr->domain : nullptr;
 }
@@ -72,7 +76,7 @@ void narrow_to_domain(Offer& offer, const fi_info& hints) {
     if (asked == nullptr) {
         return;
     }
-    registry::find(&asked->fid, FI_CLASS_DOMAIN, offer.domain.name, [&](fid& object) {
+    registry::find(&asked->fid, FI_CLASS_DOMAIN, registered_name(offer), [&](fid& object) {
         const Domain& domain = Domain::from(&object);
         offer.domain.threading = threading_of(domain);
         offer.domain.data_progress =
@@ -86,8 +90,8 @@ void narrow_to_domain(Offer& offer, const fi_info& hints) {
     });
 }
 
-void name_domain(fi_info& made, const fi_info* hints) {
-    const char* const name = made.domain_attr->name;
+void name_domain(fi_info& made, const Offer& offer, const fi_info* hints) {
+    const char* const name = registered_name(offer);
     const fid* const fabric = fabric_in(hints);
     fid_fabric* found_in = nullptr;
     const auto fits = [&](fid& object) {
@@ -108,15 +112,15 @@ void name_domain(fi_info& made, const fi_info* hints) {
     }
 }
 
-std::optional<Refusal> judge_domain(const fi_info& made, const fi_info& hints) {
+std::optional<Refusal> judge_domain(const fi_info& made, const Offer& offer, const fi_info& hints) {
     const fid_domain* const asked = named_in(&hints);
     if (asked == nullptr) {
         return std::nullopt;
     }
-    const char* const name = made.domain_attr->name;
+    const char* const name = registered_name(offer);
     const fid* const fabric = fabric_in(&hints);
     std::optional<Refusal> refusal =
-        Refusal{"domain_attr->domain", "an object that is not open here", name};
+        Refusal{"domain_attr->domain", "an object that is not open here", made.domain_attr->name};
     registry::find(&asked->fid, FI_CLASS_DOMAIN, name, [&](fid& object) {
         refusal = judge_for(Domain::from(&object), made, fabric);
         return true;

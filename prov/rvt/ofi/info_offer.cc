@@ -197,6 +197,11 @@ void limit_to_nic(fi_domain_attr& domain, const MsgNicOffer& nic) noexcept {
     domain.mr_cnt = nic.max_regions != 0 ? nic.max_regions : domain.mr_cnt;
 }
 
+void name_after(Offer& offer, const MsgNicOffer& nic) noexcept {
+    offer.domain.name = const_cast<char*>(nic.name.c_str());
+    offer.opened_as = nic.identity.empty() ? nullptr : nic.identity.c_str();
+}
+
 /// A datagram is one packet of a UD pair, in no order, with four bytes beside it.
 void fill_dgram_offer(Offer& offer, const util::SockAddr& source) noexcept {
     const bool claims_remote = reaches_others(source);
@@ -253,7 +258,7 @@ void fill_nic_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     offer.ep.max_msg_size = std::min<std::size_t>(kMsgMaxBytes, nic.max_bytes);
     offer.ep.max_order_raw_size = offer.ep.max_msg_size;
     offer.ep.max_order_waw_size = offer.ep.max_msg_size;
-    offer.domain.name = const_cast<char*>(nic.name.c_str());
+    name_after(offer, nic);
     offer.domain.caps = offer.info.caps & kDomainCaps;
     offer.domain.mr_iov_limit = 1;
     limit_to_nic(offer.domain, nic);
@@ -281,7 +286,7 @@ void fill_nic_dgram_offer(Offer& offer, const MsgNicOffer& nic) noexcept {
     offer.rx.caps = offer.info.caps & kRxCaps & ~std::uint64_t{FI_SEND};
     offer.rx.size = queue;
     offer.ep.max_msg_size = nic.datagram_bytes;
-    offer.domain.name = const_cast<char*>(nic.name.c_str());
+    name_after(offer, nic);
     offer.domain.caps = offer.info.caps & kDomainCaps;
     limit_to_nic(offer.domain, nic);
 }

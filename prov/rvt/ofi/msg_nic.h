@@ -12,6 +12,7 @@
 
 #include "core/device.h"
 #include "core/ud_endpoint.h"
+#include "ofi/compat.h"
 #include "ofi/msg_port.h"
 #include "util/sock_addr.h"
 #include "util/status.h"
@@ -21,6 +22,8 @@ namespace rvt::ofi {
 /// An address of this host that belongs to a NIC, and what endpoints there can do.
 struct MsgNicOffer {
     std::string name;          // of the NIC, and of its domain
+    std::string stable_name;   // that its domain may have as well; empty: none
+    std::string identity;      // by which its open domains are found; empty: its name
     util::SockAddr address{};  // port 0
     std::size_t inject_bytes = 0;
     std::size_t max_pairs = 0;    // endpoints, of all processes together; 0: it does not say
@@ -52,6 +55,8 @@ class MsgNic {
     MsgNic& operator=(const MsgNic&) = delete;
 
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    /// As MsgNicOffer says it. It outlasts names.
+    [[nodiscard]] virtual const std::string& identity() const noexcept = 0;
     virtual core::Device& device() noexcept = 0;
     /// Returns: EADDRNOTAVAIL for an address that is none of the NIC's; as open_msg_port().
     virtual util::Result<std::shared_ptr<MsgPort>> open_port(const util::SockAddr& address,
@@ -67,8 +72,13 @@ class MsgNic {
 
 struct MsgNics {
     std::vector<MsgNicOffer> (*list)() = nullptr;
+    /// The NIC that an info of this name is of.
+    ///
+    /// @param source  The info's address, which tells it from a NIC that is called so by now; none,
+    ///                or the wildcard: not known.
     /// Returns: ENODEV.
-    util::Result<std::shared_ptr<MsgNic>> (*open)(const std::string& name) = nullptr;
+    util::Result<std::shared_ptr<MsgNic>> (*open)(const std::string& name,
+                                                  const util::SockAddr& source) = nullptr;
 };
 
 /// Tells ofi/ where NICs are. Threads: once, at load; without it there are none.
@@ -76,7 +86,7 @@ void set_msg_nics(const MsgNics& nics) noexcept;
 
 /// Those of this host at present, each with all its addresses.
 std::vector<MsgNicOffer> msg_nics();
-/// The one that `name` is the domain of; nullptr: `name` is of no NIC. Returns: as MsgNics::open.
-util::Result<std::shared_ptr<MsgNic>> open_msg_nic(const char* name);
+/// The one whose domain the info names; nullptr: it names none of a NIC. Returns: as MsgNics::open.
+util::Result<std::shared_ptr<MsgNic>> open_msg_nic(const fi_info& info);
 
 }  // namespace rvt::ofi

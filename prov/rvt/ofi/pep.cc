@@ -301,7 +301,7 @@ fi_info* info_of(const Pep& pep, const ConnReq& request) {
 /// The NIC that the info names, if it names one, or the interface.
 int find_nic(Pep& pep, const fi_info& info) {
     const char* const name = info.domain_attr != nullptr ? info.domain_attr->name : nullptr;
-    auto nic = open_msg_nic(name);
+    auto nic = open_msg_nic(info);
     if (!nic.is_ok() && is_interface(name)) {
         pep.interface = name;
         return 0;
@@ -314,8 +314,10 @@ int find_nic(Pep& pep, const fi_info& info) {
     pep.nic = nic.take();
     if (pep.nic != nullptr) {
         for (MsgNicOffer& offer : msg_nics()) {
-            if (offer.name == pep.nic->name()) {
+            const std::string& identity = offer.identity.empty() ? offer.name : offer.identity;
+            if (identity == pep.nic->identity()) {
                 pep.nic_offer = std::move(offer);
+                pep.nic_offer.name = name;  // that of its infos
                 return 0;
             }
         }

@@ -11,8 +11,8 @@ namespace rvt::verbs {
 
 // clang-format off
 #define RVT_IBVERBS_FUNCTIONS(X) \
-    X(ibv_get_device_list) X(ibv_free_device_list) X(ibv_get_device_name) X(ibv_open_device) X(ibv_close_device) \
-    X(ibv_query_device) X(_ibv_query_gid_ex) X(ibv_alloc_pd) X(ibv_dealloc_pd) X(ibv_reg_mr_iova2) \
+    X(ibv_get_device_list) X(ibv_free_device_list) X(ibv_get_device_name) X(ibv_get_device_guid) \
+    X(ibv_open_device) X(ibv_close_device) X(ibv_query_device) X(_ibv_query_gid_ex) X(ibv_alloc_pd) X(ibv_dealloc_pd) X(ibv_reg_mr_iova2) \
     X(ibv_reg_dmabuf_mr) X(ibv_dereg_mr) X(ibv_rereg_mr) X(ibv_create_comp_channel) X(ibv_destroy_comp_channel) X(ibv_create_cq) \
     X(ibv_destroy_cq) X(ibv_get_cq_event) X(ibv_ack_cq_events) X(ibv_create_qp) X(ibv_qp_to_qp_ex) X(ibv_modify_qp) X(ibv_destroy_qp) \
     X(ibv_create_srq) X(ibv_destroy_srq) \

@@ -111,7 +111,7 @@ Status Nic::open_context() {
         lib().ibv_get_device_list(&count), lib().ibv_free_device_list);
     for (int i = 0; devices != nullptr && i < count; ++i) {
         ibv_device* const one = devices.get()[i];
-        if (address_.device == lib().ibv_get_device_name(one)) {
+        if (is_device_of(address_, *one)) {
             context_.reset(lib().ibv_open_device(one));
             if (context_ == nullptr) {
                 return last_error();
@@ -403,6 +403,11 @@ Status Nic::add_to(core::Registry& registry) {
     device_ = added.value();
     limits_.verbs = device_->limits();
     log_port();
+    const std::string stable = stable_name(address_);
+    RVT_INFO(kFabric, "NIC %s, port %u: %s%s", address_.device.c_str(), address_.port,
+             stable.empty() ? "no name that stays, as its node GUID is 0 or another device's, too"
+                            : "always found as domain ",
+             stable.c_str());
     return kOk;
 }
 

@@ -3,6 +3,7 @@
 #include "backend/verbs/nics.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <tuple>
 
 #include <arpa/inet.h>
+#include <endian.h>
 
 #include "backend/verbs/library.h"
 #include "util/local_addresses.h"
@@ -23,6 +25,10 @@ bool has_devices() {
     std::error_code error;
     const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
     return !error && devices != std::filesystem::directory_iterator();
+}
+
+std::uint64_t guid_of(ibv_device& device) noexcept {
+    return be64toh(lib().ibv_get_device_guid(&device));
 }
 
 using EventChannel = std::unique_ptr<rdma_event_channel, void (*)(rdma_event_channel*)>;
@@ -39,7 +45,8 @@ std::optional<NicAddress> nic_of(rdma_event_channel* events, const util::SockAdd
     if (rdma.rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&own)) == 0 && id->verbs != nullptr) {
         found = {.device = rdma.ibv_get_device_name(id->verbs->device),
                  .port = id->port_num,
-                 .address = address};
+                 .address = address,
+                 .guid = guid_of(*id->verbs->device)};
         found->address.port = 0;
         const rdma_ib_addr& ib = id->route.addr.addr.ibaddr;
         std::memcpy(found->gid.data(), ib.sgid.raw, found->gid.size());
@@ -49,7 +56,74 @@ std::optional<NicAddress> nic_of(rdma_event_channel* events, const util::SockAdd
     return found;
 }
 
+/// The devices that rdma_cm keeps open are called there as they were when it opened them. What
+/// only one device has leads from there to what that is called now.
+void name_anew(std::vector<NicAddress>& nics) {
+    int count = 0;
+    const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(
+        lib().ibv_get_device_list(&count), lib().ibv_free_device_list);
+    const std::span<ibv_device*> devices(list.get(), list != nullptr ? std::size_t(count) : 0);
+    for (NicAddress& nic : nics) {
+        const auto has_guid = [&](ibv_device* one) { return guid_of(*one) == nic.guid; };
+        const auto owners = std::ranges::count_if(devices, has_guid);
+        if (nic.guid == 0 || owners > 1) {
+            nic.guid = 0;
+        } else if (owners == 1) {
+            nic.device = lib().ibv_get_device_name(*std::ranges::find_if(devices, has_guid));
+        }
+    }
+}
+
+std::string guid_text(std::uint64_t guid) {
+    std::array<char, 20> text{};
+    std::snprintf(text.data(), text.size(), "%04x:%04x:%04x:%04x",
+                  static_cast<unsigned>(guid >> 48), static_cast<unsigned>(guid >> 32 & 0xffff),
+                  static_cast<unsigned>(guid >> 16 & 0xffff), static_cast<unsigned>(guid & 0xffff));
+    return text.data();
+}
+
+bool is_bound_to(const NicAddress& nic, const util::SockAddr& address) noexcept {
+    return nic.address.family == address.family && nic.address.ip == address.ip;
+}
+
+/// What a device's name means: the device that has the address now, as names change hands.
+const NicAddress* find_named(std::span<const NicAddress> all, const NicWanted& wanted) {
+    const bool is_at_address = wanted.source.family != 0 && !wanted.source.is_any();
+    const auto found = std::ranges::find_if(all, [&](const NicAddress& one) {
+        return is_at_address ? is_bound_to(one, wanted.source) : one.device == wanted.name;
+    });
+    const bool is_it = found != all.end() && (found->device == wanted.name || !wanted.is_interface);
+    return is_it ? &*found : nullptr;
+}
+
 }  // namespace
+
+std::string identity_of(const NicAddress& nic) {
+    return nic.guid != 0 ? guid_text(nic.guid) : nic.device;
+}
+
+std::string stable_name(const NicAddress& nic) {
+    return nic.guid != 0 ? guid_text(nic.guid) + "/" + std::to_string(nic.port) : "";
+}
+
+bool is_device_of(const NicAddress& nic, ibv_device& device) noexcept {
+    return nic.guid != 0 ? guid_of(device) == nic.guid
+                         : nic.device == lib().ibv_get_device_name(&device);
+}
+
+const NicAddress* find_wanted(std::span<const NicAddress> all, const NicWanted& wanted) {
+    const auto by_stable_name = std::ranges::find_if(
+        all, [&](const NicAddress& one) { return stable_name(one) == wanted.name; });
+    if (by_stable_name != all.end()) {
+        return &*by_stable_name;
+    }
+    const NicAddress* const named = find_named(all, wanted);
+    const std::string identity = !wanted.identity.empty() ? std::string(wanted.identity)
+                                 : named != nullptr       ? identity_of(*named)
+                                                          : "";
+    const auto found = std::ranges::find(all, identity, identity_of);
+    return found != all.end() ? &*found : nullptr;
+}
 
 std::vector<NicAddress> nics_at(std::span<const util::SockAddr> addresses) {
     std::vector<NicAddress> found;
@@ -61,6 +135,9 @@ std::vector<NicAddress> nics_at(std::span<const util::SockAddr> addresses) {
         if (auto nic = nic_of(events.get(), address)) {
             found.push_back(*std::move(nic));
         }
+    }
+    if (!found.empty()) {
+        name_anew(found);
     }
     return found;
 }

@@ -460,7 +460,7 @@ void RdmaCmPort::on_resolved_locked(RdmaCmConnection& connection) {
         return;  // given up meanwhile
     }
     const ibv_context* const leads = connection.id_->verbs;
-    if (leads == nullptr || nic_.address().device != lib().ibv_get_device_name(leads->device)) {
+    if (leads == nullptr || !is_device_of(nic_.address(), *leads->device)) {
         RVT_WARN(kEpCtrl, "cannot connect from %s: the way there does not begin at NIC %s",
                  address_.to_string().c_str(), nic_.address().device.c_str());
         fail_locked(connection, EHOSTUNREACH, {});

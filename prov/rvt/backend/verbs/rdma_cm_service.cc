@@ -52,8 +52,7 @@ RdmaCmService::CmId RdmaCmService::make_id(std::uint64_t number) noexcept {
 }
 
 bool RdmaCmService::begins_at_nic(const rdma_cm_id& id) const noexcept {
-    return id.verbs != nullptr &&
-           nic_.address().device == lib().ibv_get_device_name(id.verbs->device);
+    return id.verbs != nullptr && is_device_of(nic_.address(), *id.verbs->device);
 }
 
 Status RdmaCmService::start() {

@@ -18,9 +18,9 @@ using test::FlowNode;
 
 namespace {
 
-struct Net {
+struct NicEnds {
     /// @param a_has_one, b_has_one  Whether the ends have the NIC.
-    explicit Net(bool a_has_one = true, bool b_has_one = true) {
+    explicit NicEnds(bool a_has_one = true, bool b_has_one = true) {
         const auto nics = verbs::find_nics();
         if (nics.empty()) {
             cr_skip_test("this host has no NIC");
@@ -67,15 +67,15 @@ struct Net {
         node.reset();
         node = std::make_unique<FlowNode>(wire, address, other);
     }
-    ~Net() {
+    ~NicEnds() {
         a.reset();
         b.reset();
         if (other != nullptr) {
             RVT_OK(registry.remove_device(other));
         }
     }
-    Net(const Net&) = delete;
-    Net& operator=(const Net&) = delete;
+    NicEnds(const NicEnds&) = delete;
+    NicEnds& operator=(const NicEnds&) = delete;
 
     void poll() {
         for (const auto& node : {a.get(), b.get()}) {
@@ -114,7 +114,7 @@ struct Net {
 }  // namespace
 
 Test(rd_nic, a_flow_goes_over_the_nics_of_both_ends) {
-    Net net;
+    NicEnds net;
     net.connect();
     RVT_ASSERT(net.a->flow->is_over_nic());
     RVT_ASSERT(net.b->flow->is_over_nic());
@@ -126,7 +126,7 @@ Test(rd_nic, a_flow_goes_over_the_nics_of_both_ends) {
 }
 
 Test(rd_nic, messages_of_all_sizes_arrive_whole_and_in_order) {
-    Net net;
+    NicEnds net;
     net.connect();
     constexpr std::size_t kMessages = 400;
     std::vector<std::string> said;
@@ -144,7 +144,7 @@ Test(rd_nic, messages_of_all_sizes_arrive_whole_and_in_order) {
 }
 
 Test(rd_nic, where_the_other_end_has_none_packets_do) {
-    Net net(true, false);
+    NicEnds net(true, false);
     net.connect();
     RVT_ASSERT(!net.a->flow->is_over_nic());
     RVT_ASSERT(net.a->say("there"));
@@ -152,7 +152,7 @@ Test(rd_nic, where_the_other_end_has_none_packets_do) {
 }
 
 Test(rd_nic, who_has_none_calls_by_packets) {
-    Net net(false, true);
+    NicEnds net(false, true);
     net.connect();
     RVT_ASSERT(!net.b->flow->is_over_nic());
     RVT_ASSERT(net.b->say("back"));
@@ -161,7 +161,7 @@ Test(rd_nic, who_has_none_calls_by_packets) {
 
 Test(rd_nic, connects_that_cross_end_in_one_flow) {
     for (const bool b_has_one : {true, false}) {
-        Net net(true, b_has_one);
+        NicEnds net(true, b_has_one);
         net.a->flows->connect(net.b->address());
         net.b->flows->connect(net.a->address());
         net.until([&] { return net.a->flow != nullptr && net.b->flow != nullptr; });
@@ -176,7 +176,7 @@ Test(rd_nic, connects_that_cross_end_in_one_flow) {
 
 Test(rd_nic, a_nic_that_takes_no_pair_to_the_peer_leaves_it_to_packets) {
     for (const bool at_a : {true, false}) {
-        Net net;
+        NicEnds net;
         net.break_nic(at_a);
         net.a->flows->connect(net.b->address());
         net.until([&] {
@@ -190,7 +190,7 @@ Test(rd_nic, a_nic_that_takes_no_pair_to_the_peer_leaves_it_to_packets) {
 }
 
 Test(rd_nic, what_comes_while_nobody_polls_is_there_later) {
-    Net net;
+    NicEnds net;
     net.connect();
     std::size_t said = 0;
     while (net.a->say(std::to_string(said))) {
@@ -202,7 +202,7 @@ Test(rd_nic, what_comes_while_nobody_polls_is_there_later) {
 }
 
 Test(rd_nic, the_end_of_an_endpoint_is_told) {
-    Net net;
+    NicEnds net;
     net.connect();
     RVT_ASSERT(net.a->say("last"));
     net.a.reset();
@@ -211,7 +211,7 @@ Test(rd_nic, the_end_of_an_endpoint_is_told) {
 }
 
 Test(rd_nic, who_sleeps_is_woken_by_a_message) {
-    Net net;
+    NicEnds net;
     net.connect();
     net.until([&] { return net.b->flows->arm_nic().is_ok(); });
     pollfd readable{.fd = net.b->flows->nic_wake_fd(), .events = POLLIN, .revents = 0};
@@ -222,7 +222,7 @@ Test(rd_nic, who_sleeps_is_woken_by_a_message) {
 
 Test(rd_nic, of_several_frames_one_completion_is_asked_for) {
     constexpr std::size_t kMessages = 160;
-    Net net;
+    NicEnds net;
     net.count_sends();
     net.connect();
     for (std::size_t i = 1; i <= kMessages; ++i) {
@@ -234,7 +234,7 @@ Test(rd_nic, of_several_frames_one_completion_is_asked_for) {
 }
 
 Test(rd_nic, who_asks_whether_the_peer_has_all_is_told) {
-    Net net;
+    NicEnds net;
     net.count_sends();
     net.connect();
     net.until([&] { return net.a->flow->is_drained(); });
@@ -249,7 +249,7 @@ Test(rd_nic, who_asks_whether_the_peer_has_all_is_told) {
 }
 
 Test(rd_nic, a_quiet_socket_is_left_to_others_while_the_nic_is_polled) {
-    Net net;
+    NicEnds net;
     net.connect();
     net.a->is_watched = false;
     net.until([&] { return net.a->flows->take_quiet(); });
@@ -260,7 +260,7 @@ Test(rd_nic, a_quiet_socket_is_left_to_others_while_the_nic_is_polled) {
 }
 
 Test(rd_nic, packets_are_taken_again_when_somebody_has_seen_some) {
-    Net net;
+    NicEnds net;
     net.connect();
     net.b->is_watched = false;
     net.until([&] { return net.b->flows->take_quiet(); });
@@ -270,7 +270,7 @@ Test(rd_nic, packets_are_taken_again_when_somebody_has_seen_some) {
 }
 
 Test(rd_nic, who_polls_for_the_owner_leaves_the_nic_as_well) {
-    Net net;
+    NicEnds net;
     net.connect();
     net.until([&] {
         net.b->flows->poll_for_owner();
@@ -286,7 +286,7 @@ Test(rd_nic, who_polls_for_the_owner_leaves_the_nic_as_well) {
 }
 
 Test(rd_nic, an_end_does_not_wait_for_a_peer_that_has_said_it_is_going) {
-    Net net;
+    NicEnds net;
     net.connect();
     RVT_ASSERT(net.a->say("there"));
     RVT_ASSERT(net.b->say("and back"));

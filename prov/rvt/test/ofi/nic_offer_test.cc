@@ -88,6 +88,43 @@ Test(nic_offer, over_iwarp_there_is_no_data_beside_messages_and_writes) {
     RVT_EQ(on.mock.sends.size(), before + 1);
 }
 
+Test(nic_offer, a_nic_is_asked_for_by_the_name_that_stays_and_answers_to_it) {
+    const World on;
+    std::string name;
+    const auto ask = [&](const char* asked_for, fid_domain* domain) {
+        fi_info* const hints = fi_allocinfo();
+        hints->ep_attr->type = FI_EP_MSG;
+        hints->domain_attr->mr_mode =
+            FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_LOCAL;
+        hints->domain_attr->name = strdup(asked_for);
+        hints->domain_attr->domain = domain;
+        fi_info* found = nullptr;
+        const int result = ofi::getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, &found);
+        name = result == 0 ? found->domain_attr->name : "";
+        fi_freeinfo(hints);
+        return found;
+    };
+    fi_info* const info = ask(kStableName, nullptr);
+    RVT_ASSERT(name == kStableName);
+    fid_fabric* fabric = nullptr;
+    fid_domain* domain = nullptr;
+    RVT_EQ(ofi::fabric_open(info->fabric_attr, &fabric, nullptr), 0);
+    RVT_EQ(fi_domain(fabric, info, &domain, nullptr), 0);
+    RVT_ASSERT(on.asked_name == kStableName);
+    RVT_ASSERT(on.asked_source.ip == kOwn.ip);
+    // Whatever it is called, it is the same domain.
+    for (const char* one : {kStableName, "mock0"}) {
+        fi_info* const again = ask(one, domain);
+        RVT_ASSERT(name == one);
+        RVT_ASSERT(again->domain_attr->domain == domain);
+        fi_freeinfo(again);
+    }
+    RVT_EQ(fi_close(&domain->fid), 0);
+    RVT_EQ(fi_close(&fabric->fid), 0);
+    fi_freeinfo(info);
+    RVT_ASSERT(ask("5054:00ff:fe12:3456/2", nullptr) == nullptr);
+}
+
 Test(nic_offer, atomics_are_those_of_the_nic) {
     const World on;
     const Endpoints with(false, FI_MSG | FI_ATOMIC);

@@ -30,6 +30,8 @@ inline constexpr util::SockAddr kPeer{.family = AF_INET, .port = 7, .ip = {10, 1
 /// What is reported of a connection that comes about.
 inline constexpr std::array kWayThere{RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED,
                                       RDMA_CM_EVENT_CONNECT_RESPONSE};
+inline constexpr const char* kIdentity = "5054:00ff:fe12:3456";
+inline constexpr const char* kStableName = "5054:00ff:fe12:3456/1";
 inline constexpr std::size_t kReceives = 3;
 inline constexpr std::size_t kSends = 2;
 
@@ -71,12 +73,15 @@ struct World {
     core::Registry registry;
     std::shared_ptr<verbs::Nic> nic;
     std::shared_ptr<TestPort> port;  // the latest
+    std::string asked_name;          // of the NIC that was opened last
+    util::SockAddr asked_source;     // the same
 };
 inline World* world = nullptr;
 
 class TestNic final : public ofi::MsgNic {
   public:
     const std::string& name() const noexcept override { return name_; }
+    const std::string& identity() const noexcept override { return identity_; }
     core::Device& device() noexcept override { return world->nic->device(); }
     util::Result<std::shared_ptr<ofi::MsgPort>> open_port(const util::SockAddr& address,
                                                           ofi::MsgPortRole role) override {
@@ -95,10 +100,13 @@ class TestNic final : public ofi::MsgNic {
 
   private:
     const std::string name_ = "mock0";
+    const std::string identity_ = kIdentity;
 };
 
 inline std::vector<ofi::MsgNicOffer> list() {
     return {{.name = "mock0",
+             .stable_name = kStableName,
+             .identity = kIdentity,
              .address = kOwn,
              .inject_bytes = 64,
              .max_pairs = world->nic->device().limits().own_max_qp,
@@ -113,7 +121,10 @@ inline std::vector<ofi::MsgNicOffer> list() {
              .has_cq_data = world->nic->device().limits().has_immediate,
              .is_iwarp = world->nic->limits().is_iwarp}};
 }
-inline util::Result<std::shared_ptr<ofi::MsgNic>> open(const std::string&) {
+inline util::Result<std::shared_ptr<ofi::MsgNic>> open(const std::string& name,
+                                                       const util::SockAddr& source) {
+    world->asked_name = name;
+    world->asked_source = source;
     return std::shared_ptr<ofi::MsgNic>(std::make_shared<TestNic>());
 }
 

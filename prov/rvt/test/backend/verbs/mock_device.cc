@@ -19,8 +19,14 @@ ibv_device** get_device_list(int* count) {
     if (fails("get_device_list")) {
         return nullptr;
     }
-    *count = 1;
-    return new ibv_device* [2] { &mock->device, nullptr };
+    *count = static_cast<int>(mock->others.size()) + 1;
+    auto* const list = new ibv_device* [mock->others.size() + 2] {};
+    ibv_device** next = list;
+    for (MockNic::Other& other : mock->others) {
+        *next++ = &other.device;
+    }
+    *next = &mock->device;
+    return list;
 }
 void free_device_list(ibv_device** list) {
     delete[] list;
@@ -28,7 +34,24 @@ void free_device_list(ibv_device** list) {
 const char* get_device_name(ibv_device* device) {
     return device->name;
 }
-ibv_context* open_device(ibv_device*) {
+/// What is none of the others is this one, also as it was listed before.
+MockNic::Other* other_at(const ibv_device* device) {
+    for (MockNic::Other& other : mock->others) {
+        if (&other.device == device) {
+            return &other;
+        }
+    }
+    return nullptr;
+}
+__be64 get_device_guid(ibv_device* device) {
+    const MockNic::Other* const other = other_at(device);
+    return other != nullptr ? other->guid : mock->attr.node_guid;
+}
+ibv_context* open_device(ibv_device* device) {
+    if (other_at(device) != nullptr) {
+        errno = EACCES;
+        return nullptr;
+    }
     if (fails("open_device")) {
         return nullptr;
     }
@@ -89,6 +112,7 @@ void add_device(verbs_context& context, Library& functions) {
     functions.ibv_get_device_list = get_device_list;
     functions.ibv_free_device_list = free_device_list;
     functions.ibv_get_device_name = get_device_name;
+    functions.ibv_get_device_guid = get_device_guid;
     functions.ibv_open_device = open_device;
     functions.ibv_close_device = close_device;
     functions.ibv_query_device = query_device;

@@ -33,6 +33,12 @@ class MockNic {
     ibv_device device{};
     ibv_device_attr attr{};
     ibv_port_attr port{};
+    // Beside it, and listed before it; they cannot be opened.
+    struct Other {
+        ibv_device device{};
+        std::uint64_t guid = 0;  // in the order of the network, as attr.node_guid
+    };
+    std::deque<Other> others;
     std::uint32_t max_inline = 128;
     std::vector<ibv_gid_entry> gids;           // by index
     std::vector<std::uint16_t> pkeys{0xffff};  // by index, as the host has them

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <endian.h>
+
 #include "backend/verbs/mock_nic.h"
 #include "backend/verbs/opened_nic.h"
 #include "common/check.h"
@@ -29,6 +31,17 @@ Status open_status(const NicAddress& address = mock_address()) {
 }
 
 }  // namespace
+
+Test(nic, who_has_got_its_name_is_not_opened_in_its_place) {
+    MockNic mock;
+    NicAddress address = mock_address();
+    address.guid = 0x505400fffe123456;
+    mock.others.push_back({.device = mock.device, .guid = htobe64(address.guid + 1)});
+    std::strcpy(mock.device.name, "renamed");
+    RVT_EQ(open_status(address).error(), ENODEV);  // it is not there
+    mock.attr.node_guid = htobe64(address.guid);
+    RVT_OK(open_status(address));
+}
 
 Test(nic, nothing_stays_of_one_that_was_opened_and_closed) {
     MockNic mock;
