@@ -23,7 +23,24 @@ constexpr std::array<Known, 3> kKnown{{{cuda, util::ParamId::kHmemCuda},
                                        {ze, util::ParamId::kHmemZe}}};
 static_assert(kKnown.size() == kKinds);
 
+Claimant* first = nullptr;
+
+/// Whose memory it is, if it is that one's.
+Claim claim_by(const util::Result<Claimant*>& claimant, const void* address,
+               std::uint64_t bytes) noexcept {
+    if (!claimant.is_ok()) {
+        return {};
+    }
+    const util::Result<Allocation> found = claimant.value()->find(address, bytes);
+    return found.is_ok() ? Claim{.claimant = claimant.value(), .allocation = found.value()}
+                         : Claim{};
+}
+
 }  // namespace
+
+void ask_first(Claimant* claimant) noexcept {
+    first = claimant;
+}
 
 Claimant& known_claimant(Kind kind) noexcept {
     return kKnown[static_cast<std::size_t>(kind)].claimant();
@@ -57,17 +74,14 @@ bool has_no_p2p() noexcept {
 }
 
 Claim claim(const void* address, std::uint64_t bytes) noexcept {
-    for (std::size_t i = 0; i < kKnown.size(); ++i) {
-        const util::Result<Claimant*> claimant = claimant_of(static_cast<Kind>(i));
-        if (!claimant.is_ok()) {
-            continue;
-        }
-        const util::Result<Allocation> found = claimant.value()->find(address, bytes);
-        if (found.is_ok()) {
-            return {.claimant = claimant.value(), .allocation = found.value()};
-        }
+    Claim found;
+    if (first != nullptr && first->start().is_ok()) {
+        found = claim_by(first, address, bytes);
     }
-    return {};
+    for (std::size_t i = 0; i < kKnown.size() && found.claimant == nullptr; ++i) {
+        found = claim_by(claimant_of(static_cast<Kind>(i)), address, bytes);
+    }
+    return found;
 }
 
 }  // namespace rvt::hmem

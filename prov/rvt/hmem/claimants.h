@@ -28,5 +28,10 @@ Claimant& known_claimant(Kind kind) noexcept;
 Claimant& cuda() noexcept;
 Claimant& rocr() noexcept;
 Claimant& ze() noexcept;
+/// In tests alone: what one is made from.
+Claimant& frame() noexcept;
+/// Has claim() ask this one before the others; nullptr: nobody. For tests. Threads: while no other
+/// thread is in claim().
+void ask_first(Claimant* claimant) noexcept;
 
 }  // namespace rvt::hmem
