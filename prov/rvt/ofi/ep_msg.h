@@ -71,6 +71,7 @@ struct EpMsg {
     core::VerbsCq* queue = nullptr;                  // of the pair
     std::unique_ptr<MsgOps> sends;
     std::unique_ptr<MsgOps> receives;
+    MsgUnsignaled unsignaled;   // in the domain of a NIC
     std::uint64_t scratch = 0;  // where an atomic without a result puts what it found
 
     Cq* tx_cq = nullptr;

@@ -66,6 +66,9 @@ RVT_ALWAYS_INLINE bool finish(EpMsg& ep, const core::Wc& wc) noexcept {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the number that msg_post() gave it
     MsgOp& op = *reinterpret_cast<MsgOp*>(wc.wr_id);
     const bool is_receive = (op.flags & FI_RECV) != 0;
+    if (!is_receive) {
+        ep.unsignaled.note_completed(op);
+    }
     ep.domain->msg->give_back(op);
     if (ep.is_closing() && op.owner != ep.shared_receives()) {
         op.owner->put(op);
@@ -135,6 +138,7 @@ unsigned EpMsg::flush_lost_locked() noexcept {
         // What is completed here the application may use again.
         [[maybe_unused]] const util::Status stopped =
             connection->qp().modify({.state = QpState::kReset}, QpMask::kState);
+        unsignaled.forget();  // how those have ended that the NIC has acknowledged, nobody knows
         total += sends->for_each_posted(end);
         total += receives != nullptr ? receives->for_each_posted(end) : 0;
     }

@@ -37,14 +37,29 @@ template <std::size_t kMost>
                                   : memory.lend_to_send(op, elements.elements(), elements.count);
 }
 
+/// Whether nobody asks how the request ends, unless it fails: neither the application nor memory
+/// that is lent for it. One that takes the last place is signaled all the same, for only what
+/// completes makes room. A NIC of iWARP completes a READ after what was posted behind it, so no
+/// READ is among those of which others tell.
+RVT_ALWAYS_INLINE bool is_unsignaled(const EpMsg& ep, const MsgOp& op, WrOpcode opcode) noexcept {
+    return ep.domain->nic != nullptr && reads_its_buffers(opcode) && !op.wants_completion &&
+           op.counter == nullptr && !op.lent.is_any() && ep.unsignaled.has_room() &&
+           ep.sends->is_any_free();
+}
+
+RVT_ALWAYS_INLINE SendFlags own_flags(bool is_signaled, bool is_inline) noexcept {
+    return (is_signaled ? SendFlags::kSignaled : SendFlags::kNone) |
+           (is_inline ? SendFlags::kInline : SendFlags::kNone);
+}
+
+/// @param flags  Beside those that the call gives.
 util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
-                          std::span<const Sge> elements, bool is_inline,
+                          std::span<const Sge> elements, SendFlags flags,
                           std::uint64_t mark) noexcept {
     return ep.connection->qp().post_send(
         {.wr_id = number_of(&op) | mark,
          .opcode = post.opcode,
-         .flags = SendFlags::kSignaled | (is_inline ? SendFlags::kInline : SendFlags::kNone) |
-                  ((post.flags & FI_FENCE) != 0 ? SendFlags::kFence : SendFlags::kNone),
+         .flags = flags | ((post.flags & FI_FENCE) != 0 ? SendFlags::kFence : SendFlags::kNone),
          .imm = static_cast<std::uint32_t>(post.data),
          .sg_list = elements,
          .remote_addr = post.remote_addr,
@@ -158,7 +173,7 @@ util::Status provide_keys(EpMsg& ep, MsgOp& op, WrOpcode opcode, ElementList& el
 }
 
 template <bool kHolds>
-RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted,
+RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted, bool is_signaled,
                                       const Held& held) noexcept {
     if (!posted.is_ok()) [[unlikely]] {
         ep.domain->msg->give_back(op);
@@ -168,6 +183,9 @@ RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted,
     if constexpr (kHolds) {
         op.use = held.use;
         op.filled_bytes = held.filled_bytes;
+    }
+    if (ep.domain->nic != nullptr) {
+        ep.unsignaled.note_posted(op, is_signaled);
     }
     ep.rc().expect_traffic();
     ep.domain->msg->note_posted_locked();
@@ -208,9 +226,11 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
             return to_fi(provided);
         }
     }
+    const bool is_signaled = kHolds || !is_unsignaled(ep, *op, post.opcode);
     const util::Status posted =
-        post_request(ep, *op, post, elements.elements(), is_inline, kHolds ? kMarkedNumber : 0);
-    return finish_post<kHolds>(ep, *op, posted, held);
+        post_request(ep, *op, post, elements.elements(), own_flags(is_signaled, is_inline),
+                     kHolds ? kMarkedNumber : 0);
+    return finish_post<kHolds>(ep, *op, posted, is_signaled, held);
 }
 
 template <std::size_t kMost>

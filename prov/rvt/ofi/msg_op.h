@@ -39,6 +39,7 @@ struct MsgOp {
     core::Counter* counter = nullptr;  // counts it; of a receive: that of the endpoint that took it
     bool wants_completion = false;     // also when it succeeds
     bool is_free = false;              // valid within for_each_posted()
+    std::uint64_t place = 0;           // of a send of a NIC, in the order of posting
     MsgLent lent;
     // Of one whose number is marked, else nullptr: what it holds of devices, of whose memory the
     // CPU has copies, and how much of that it fills; a receive as much as arrives.
@@ -63,6 +64,7 @@ class MsgOps {
     MsgOps& operator=(const MsgOps&) = delete;
     ~MsgOps() = default;
 
+    [[nodiscard]] bool is_any_free() const noexcept { return free_ != nullptr; }
     /// nullptr: all are posted.
     MsgOp* take() noexcept {
         MsgOp* const op = free_;
@@ -101,6 +103,48 @@ class MsgOps {
   private:
     std::vector<MsgOp> ops_;
     MsgOp* free_ = nullptr;
+};
+
+/// The sends of one NIC's pair that are under way without a completion, in the order of posting.
+/// Sends complete in that order: who completes, well or not, says that all before it have, and
+/// well. Threads: under the domain's lock.
+class MsgUnsignaled {
+  public:
+    /// Of so many in a row one is signaled.
+    static constexpr unsigned kInterval = 16;
+
+    /// Whether the next one need not be.
+    [[nodiscard]] bool has_room() const noexcept { return in_row_ + 1 < kInterval; }
+    /// The request has been posted. Order: that of posting.
+    void note_posted(MsgOp& op, bool is_signaled) noexcept {
+        op.place = ++posted_;
+        if (is_signaled) {
+            in_row_ = 0;
+            return;
+        }
+        ++in_row_;
+        op.next_free = nullptr;
+        (oldest_ != nullptr ? latest_->next_free : oldest_) = &op;
+        latest_ = &op;
+    }
+    /// The request has completed. Those before it are their owner's again.
+    void note_completed(const MsgOp& op) noexcept {
+        while (oldest_ != nullptr && oldest_->place <= op.place) {
+            MsgOp& before = *oldest_;
+            oldest_ = before.next_free;
+            if (&before != &op) {
+                before.owner->put(before);
+            }
+        }
+    }
+    /// All of them end in another way.
+    void forget() noexcept { oldest_ = nullptr; }
+
+  private:
+    MsgOp* oldest_ = nullptr;
+    MsgOp* latest_ = nullptr;  // where there is an oldest one
+    std::uint64_t posted_ = 0;
+    unsigned in_row_ = 0;
 };
 
 }  // namespace rvt::ofi

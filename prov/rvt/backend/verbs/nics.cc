@@ -57,7 +57,7 @@ std::optional<NicAddress> nic_of(rdma_event_channel* events, const util::SockAdd
 }
 
 /// The devices that rdma_cm keeps open are called there as they were when it opened them. What
-/// only one device has leads from there to what that is called now.
+/// only one device has leads from there to what libibverbs calls that now.
 void name_anew(std::vector<NicAddress>& nics) {
     int count = 0;
     const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(
@@ -112,10 +112,9 @@ bool is_device_of(const NicAddress& nic, ibv_device& device) noexcept {
 }
 
 const NicAddress* find_wanted(std::span<const NicAddress> all, const NicWanted& wanted) {
-    const auto by_stable_name = std::ranges::find_if(
-        all, [&](const NicAddress& one) { return stable_name(one) == wanted.name; });
-    if (by_stable_name != all.end()) {
-        return &*by_stable_name;
+    if (wanted.name.find('/') != std::string_view::npos) {  // a stable one, and no device's
+        const auto found = std::ranges::find(all, wanted.name, stable_name);
+        return found != all.end() ? &*found : nullptr;
     }
     const NicAddress* const named = find_named(all, wanted);
     const std::string identity = !wanted.identity.empty() ? std::string(wanted.identity)

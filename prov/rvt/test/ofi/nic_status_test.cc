@@ -255,3 +255,161 @@ Test(nic_status, who_would_sleep_at_a_queue_that_cannot_be_armed_does_not) {
     RVT_EQ(fi_trywait(with.fabric, &queue, 1), 0);
     RVT_EQ(poll(&readable, 1, 0), 0);
 }
+
+namespace {
+
+constexpr std::size_t kInterval = 16;
+
+/// An endpoint whose sends complete only where that is asked for, and its NIC.
+struct Selective {
+    Selective() {
+        fi_endpoint(with.domain, with.info, &ep, nullptr);
+        with.opened.push_back(ep);
+        RVT_EQ(fi_ep_bind(ep, &with.eq->fid, 0), 0);
+        RVT_EQ(fi_ep_bind(ep, &with.cq->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION), 0);
+        with.connect(ep);
+        qpn = on.mock.last_pair->qp_num;
+    }
+    ssize_t inject() { return fi_inject(ep, with.memory.data(), 8, 0); }
+    void inject(std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+            RVT_EQ(inject(), 0);
+        }
+    }
+    /// As many as there is room for, which is the whole queue.
+    void fill() {
+        inject(with.info->tx_attr->size);
+        RVT_EQ(inject(), -FI_EAGAIN);
+    }
+    [[nodiscard]] bool is_signaled(std::size_t send) const {
+        return (on.mock.sends.at(send).send_flags & IBV_SEND_SIGNALED) != 0;
+    }
+    /// The NIC carries out all of these, the oldest that are left.
+    void carry_out(std::size_t first, std::size_t count) {
+        for (std::size_t i = first; i < first + count; ++i) {
+            is_signaled(i) ? on.mock.finish(qpn, false) : on.mock.pass(qpn);
+        }
+    }
+    World on;
+    Endpoints with{false, FI_MSG | FI_RMA};
+    fid_ep* ep = nullptr;
+    std::uint32_t qpn = 0;
+};
+
+}  // namespace
+
+Test(nic_unsignaled, of_what_wants_no_completion_one_in_sixteen_is_signaled) {
+    Selective one;
+    one.inject(3 * kInterval);
+    for (std::size_t i = 0; i < 3 * kInterval; ++i) {
+        const bool is_last = i % kInterval == kInterval - 1;
+        RVT_EQ(one.is_signaled(i), is_last);
+    }
+}
+
+Test(nic_unsignaled, sends_and_writes_without_completion_are_not_signaled) {
+    Selective one;
+    void* const desc = fi_mr_desc(one.with.mr);
+    RVT_EQ(fi_send(one.ep, one.with.memory.data(), 512, desc, 0, nullptr), 0);
+    RVT_EQ(fi_write(one.ep, one.with.memory.data(), 512, desc, 0, 0x1000, 5, nullptr), 0);
+    RVT_ASSERT(!one.is_signaled(0) && !one.is_signaled(1));
+}
+
+/// Over iWARP what is posted behind a read completes before it.
+Test(nic_unsignaled, reads_are_signaled) {
+    Selective one;
+    void* const desc = fi_mr_desc(one.with.mr);
+    RVT_EQ(fi_read(one.ep, one.with.memory.data(), 512, desc, 0, 0x1000, 5, nullptr), 0);
+    RVT_ASSERT(one.is_signaled(0));
+}
+
+Test(nic_unsignaled, what_wants_a_completion_is_signaled) {
+    Selective one;
+    iovec part{one.with.memory.data(), 8};
+    void* desc = fi_mr_desc(one.with.mr);
+    fi_msg message{};
+    message.msg_iov = &part;
+    message.desc = &desc;
+    message.iov_count = 1;
+    one.inject(1);
+    RVT_EQ(fi_sendmsg(one.ep, &message, FI_COMPLETION), 0);
+    RVT_ASSERT(one.is_signaled(1));
+    one.inject(kInterval - 1);
+    RVT_ASSERT(!one.is_signaled(kInterval));  // they are counted anew
+    one.inject(1);
+    RVT_ASSERT(one.is_signaled(kInterval + 1));
+}
+
+Test(nic_unsignaled, what_a_counter_counts_is_signaled) {
+    World on;
+    Endpoints with;
+    fid_cntr* cntr = nullptr;
+    RVT_EQ(fi_cntr_open(with.domain, nullptr, &cntr, nullptr), 0);
+    fid_ep* const ep = with.open();
+    RVT_EQ(fi_ep_bind(ep, &cntr->fid, FI_SEND), 0);
+    with.connect(ep);
+    RVT_EQ(fi_inject(ep, with.memory.data(), 8, 0), 0);
+    RVT_NE(on.mock.sends.back().send_flags & IBV_SEND_SIGNALED, 0);
+    on.mock.finish(on.mock.last_pair->qp_num, false);
+    fi_cq_entry entry{};
+    RVT_EQ(fi_cq_read(with.cq, &entry, 1), -FI_EAGAIN);
+    RVT_EQ(fi_cntr_read(cntr), 1);
+    RVT_EQ(fi_close(&ep->fid), 0);
+    std::erase(with.opened, ep);
+    RVT_EQ(fi_close(&cntr->fid), 0);
+}
+
+Test(nic_unsignaled, a_full_queue_has_room_again_when_its_last_request_completes) {
+    Selective one;
+    const std::size_t all = one.with.info->tx_attr->size;
+    for (std::size_t round = 0; round < 3; ++round) {
+        one.fill();
+        RVT_ASSERT(one.is_signaled(round * all + all - 1));
+        one.carry_out(round * all, all);
+    }
+    one.fill();
+}
+
+Test(nic_unsignaled, a_completion_makes_room_for_as_many_as_were_before_it) {
+    Selective one;
+    one.fill();
+    one.carry_out(0, kInterval);
+    one.inject(kInterval);
+    RVT_EQ(one.inject(), -FI_EAGAIN);
+}
+
+/// One behind the failed one is signaled, those before it are not.
+Test(nic_unsignaled, an_error_in_the_middle_is_told_and_what_follows_is_canceled) {
+    Selective one;
+    one.inject(5);
+    one.carry_out(0, 2);
+    one.on.mock.finish(one.qpn, false, IBV_WC_REM_OP_ERR);
+    RVT_EQ(error_of(one.with).err, FI_EREMOTEIO);
+    RVT_EQ(error_of(one.with).err, FI_ECANCELED);
+    RVT_EQ(error_of(one.with).err, FI_ECANCELED);
+    fi_cq_entry entry{};
+    RVT_EQ(fi_cq_read(one.with.cq, &entry, 1), -FI_EAGAIN);
+}
+
+Test(nic_unsignaled, what_the_nic_does_not_flush_is_canceled_once) {
+    Selective one;
+    one.inject(5);
+    one.on.mock.is_gone = true;
+    world->nic->device().begin_removal();
+    world->port->cm().check_deadlines();
+    for (std::size_t i = 0; i < 5; ++i) {
+        RVT_EQ(error_of(one.with).err, FI_ECANCELED);
+    }
+    fi_cq_entry entry{};
+    RVT_EQ(fi_cq_read(one.with.cq, &entry, 1), -FI_EAGAIN);
+}
+
+Test(nic_unsignaled, an_endpoint_is_closed_with_some_under_way) {
+    Selective one;
+    one.inject(5);
+    RVT_EQ(fi_close(&one.ep->fid), 0);
+    std::erase(one.with.opened, one.ep);
+    RVT_EQ(one.on.mock.pairs_left(), 0);
+    fi_cq_entry entry{};
+    RVT_EQ(fi_cq_read(one.with.cq, &entry, 1), -FI_EAGAIN);
+}

@@ -561,6 +561,12 @@ void MockNic::finish(std::uint32_t qpn, bool is_receive, ibv_wc_status status) {
     }
 }
 
+void MockNic::pass(std::uint32_t qpn) {
+    const std::lock_guard guard(traffic);
+    auto& posted = pair_of(qpn)->sends;
+    posted.erase(posted.begin());
+}
+
 void MockNic::fail_shared_receive(std::uint32_t qpn, ibv_wc_status status) {
     const std::lock_guard guard(traffic);
     MockPair& pair = *pair_of(qpn);

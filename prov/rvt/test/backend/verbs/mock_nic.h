@@ -103,7 +103,9 @@ class MockNic {
     ibv_wc_status next_request = IBV_WC_SUCCESS;  // else that is how the next one to a peer ends
     /// The oldest send without a peer, or receive, of a pair completes. A failure ends the pair.
     void finish(std::uint32_t qpn, bool is_receive, ibv_wc_status status = IBV_WC_SUCCESS);
-    /// The same of a shared receive.
+    /// The oldest send without a peer has been acknowledged, which nobody is told.
+    void pass(std::uint32_t qpn);
+    /// As finish(), of a shared receive.
     void fail_shared_receive(std::uint32_t qpn, ibv_wc_status status);
     std::function<void()> when_pair_is_gone;   // once, when its number is free
     bool is_cut = false;                       // nobody answers

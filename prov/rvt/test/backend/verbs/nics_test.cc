@@ -133,6 +133,7 @@ Test(nics, a_name_that_stays_means_the_port_whatever_the_device_is_called) {
     RVT_EQ(meant_at({.name = "5054:00ff:fe12:3456/2"}), 2);
     RVT_EQ(meant_at({.name = "5054:00ff:fe12:3457/1", .source = kBound[0]}), 0);
     RVT_EQ(meant_at({.name = "5054:00ff:fe12:3458/1"}), -1);
+    RVT_EQ(meant_at({.name = "5054:00ff:fe12:3458/1", .source = kBound[0]}), -1);
 }
 
 Test(nics, an_info_means_the_nic_that_it_was_of_not_who_has_got_its_name) {
