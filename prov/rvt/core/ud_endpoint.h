@@ -211,6 +211,8 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     static constexpr std::uint64_t kGroupBit = std::uint64_t{1} << 63;
     static constexpr std::uint64_t kRecvBit = std::uint64_t{1} << 63;  // of a wr_id
     static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+    // Of so many sends in a row to a NIC one is signaled.
+    static constexpr std::uint64_t kSignalInterval = 16;
 
     struct TxRecord {
         void* context;
@@ -269,6 +271,9 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     void destroy_ah_locked(Ah* ah) noexcept;
     [[nodiscard]] bool can_send_locked() const noexcept;
     [[nodiscard]] bool has_room_to_send_locked() noexcept;
+    [[nodiscard]] bool is_signaled_locked(const RdSend& request) const noexcept;
+    /// Whether the completion of a send that is signaled is still to come.
+    [[nodiscard]] bool awaits_send_locked() const noexcept { return tx_head_ < signaled_end_; }
     [[nodiscard]] static Sge sge_of(const void* data, std::uint64_t bytes) noexcept;
     unsigned drain_locked() noexcept;
     void finish_send_locked(const Wc& wc) noexcept;
@@ -314,6 +319,7 @@ class UdEndpoint final : public ProgressSource, private MadSink, private UdResol
     std::vector<TxRecord> tx_;  // a ring by position
     std::uint64_t tx_head_ = 0;
     std::uint64_t tx_tail_ = 0;
+    std::uint64_t signaled_end_ = 0;  // behind the last one that is signaled
     std::vector<RxRecord> rx_;
     std::vector<Grh> grhs_;  // one for each place of rx_
     std::uint32_t free_rx_ = kNone;

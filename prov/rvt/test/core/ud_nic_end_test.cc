@@ -41,7 +41,7 @@ class Numbers final : public UdResolverOwner {
 };
 
 struct World {
-    explicit World(const ibv_odp_caps& on_demand = {}) {
+    explicit World(const ibv_odp_caps& on_demand = {}, std::size_t tx_size = 8) {
         mock.on_demand = on_demand;
         mock.takes_receives = true;
         mock.attr.max_mcast_qp_attach = 4;
@@ -51,7 +51,7 @@ struct World {
         std::copy(address.gid.begin(), address.gid.end(), own.gid.raw);
         mock.gids = {own};
         nic = verbs::Nic::open(registry, {.device = "mock0", .port = 1, .address = kOwn}).take();
-        endpoint = std::make_unique<UdEndpoint>(UdAttr{.tx_size = 8, .rx_size = 8});
+        endpoint = std::make_unique<UdEndpoint>(UdAttr{.tx_size = tx_size, .rx_size = 8});
         endpoint->bind({.tx_cq = cq.get(), .rx_cq = cq.get(), .send = nullptr, .recv = nullptr},
                        &av);
         RVT_OK(endpoint->open(std::make_unique<NicHost>(nic->device(), services, kOwn)));
@@ -60,10 +60,10 @@ struct World {
             RVT_OK(receive());
         }
     }
-    Status send(BufferUse* use = nullptr) {
+    Status send(BufferUse* use = nullptr, RdFlags flags = RdFlags::kCompletion) {
         const iovec one{.iov_base = memory.data(), .iov_len = memory.size()};
         return endpoint->send_locked(
-            {.iov = &one, .iov_count = 1, .dest = peer, .flags = RdFlags::kCompletion, .use = use});
+            {.iov = &one, .iov_count = 1, .dest = peer, .flags = flags, .use = use});
     }
     Status receive(BufferUse* use = nullptr) {
         const iovec one{.iov_base = memory.data(), .iov_len = memory.size()};
@@ -316,4 +316,108 @@ Test(ud_nic_failures, what_cannot_be_posted_is_its_error_and_takes_no_room) {
     RVT_OK(on.send());
     RVT_OK(on.receive());
     RVT_EQ(on.mock.sends.size(), 2);
+}
+
+namespace {
+
+constexpr std::size_t kInterval = 16;
+
+/// An endpoint that knows its peer, and whose sends want no completion.
+struct Silent {
+    explicit Silent(std::size_t tx_size) : on({}, tx_size) {
+        RVT_OK(on.send());
+        on.services.user->resolved(to_address(kPeer), kPair);
+        on.endpoint->poll_locked();
+        qpn = on.mock.last_pair->qp_num;
+        on.mock.finish(qpn, false);
+        RVT_EQ(completions(), 1);
+    }
+    Status send() { return on.send(nullptr, RdFlags::kNone); }
+    void send(std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+            RVT_OK(send());
+        }
+    }
+    /// @param send  Behind the first one.
+    [[nodiscard]] bool is_signaled(std::size_t send) const {
+        return (on.mock.sends.at(send + 1).send_flags & IBV_SEND_SIGNALED) != 0;
+    }
+    std::size_t completions() {
+        on.endpoint->poll_locked();
+        std::size_t count = 0;
+        for (; !on.cq->is_empty(); on.cq->pop()) {
+            last = on.cq->front()->status;
+            ++count;
+        }
+        return count;
+    }
+    World on;
+    std::uint32_t qpn = 0;
+    WcStatus last = WcStatus::kSuccess;
+};
+
+}  // namespace
+
+Test(ud_nic_unsignaled, of_what_wants_no_completion_one_in_sixteen_is_signaled) {
+    Silent one(64);
+    one.send(2 * kInterval);
+    for (std::size_t i = 0; i < 2 * kInterval; ++i) {
+        const bool is_last = i % kInterval == kInterval - 1;
+        RVT_EQ(one.is_signaled(i), is_last);
+    }
+}
+
+Test(ud_nic_unsignaled, what_wants_a_completion_is_signaled_and_makes_room_for_all) {
+    Silent one(8);
+    one.send(3);
+    RVT_OK(one.on.send());
+    RVT_ASSERT(!one.is_signaled(2) && one.is_signaled(3));
+    for (int i = 0; i < 3; ++i) {
+        one.on.mock.pass(one.qpn);
+    }
+    one.on.mock.finish(one.qpn, false);
+    RVT_EQ(one.completions(), 1);
+    one.send(8);
+    RVT_EQ(one.send().error(), EAGAIN);
+}
+
+Test(ud_nic_unsignaled, the_last_place_is_signaled_so_that_there_is_room_again) {
+    Silent one(8);
+    for (std::size_t round = 0; round < 3; ++round) {
+        one.send(8);
+        RVT_EQ(one.send().error(), EAGAIN);
+        RVT_ASSERT(one.is_signaled(8 * round + 7));
+        for (int i = 0; i < 7; ++i) {
+            one.on.mock.pass(one.qpn);
+        }
+        one.on.mock.finish(one.qpn, false);
+    }
+    one.send(8);
+}
+
+Test(ud_nic_unsignaled, an_error_in_the_middle_is_told_and_what_follows_is_flushed) {
+    Silent one(8);
+    one.send(5);
+    one.on.mock.pass(one.qpn);
+    one.on.mock.pass(one.qpn);
+    one.on.mock.finish(one.qpn, false, IBV_WC_LOC_PROT_ERR);
+    RVT_EQ(one.completions(), 3 + kReceives);  // the pair has ended
+    RVT_ASSERT(one.last == WcStatus::kWrFlushErr);
+}
+
+Test(ud_nic_unsignaled, who_waits_for_nothing_but_these_may_sleep) {
+    Silent one(8);
+    one.send(3);
+    RVT_OK(one.on.endpoint->arm_locked());
+    RVT_OK(one.on.send());
+    RVT_EQ(one.on.endpoint->arm_locked().error(), EAGAIN);
+}
+
+Test(ud_nic_unsignaled, what_the_nic_does_not_flush_ends_once) {
+    Silent one(8);
+    one.send(3);
+    one.on.mock.is_gone = true;
+    one.on.nic->device().begin_removal();
+    RVT_EQ(one.on.flushed(), 3 + kReceives);
+    RVT_EQ(one.on.flushed(), 0);
 }
