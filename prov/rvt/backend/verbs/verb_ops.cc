@@ -154,13 +154,18 @@ Status rereg_mr(core::Mr& mr, MrChange changes) {
     flags |= has_any(changes, MrChange::kTranslation) ? IBV_REREG_MR_CHANGE_TRANSLATION : 0;
     flags |= has_any(changes, MrChange::kPd) ? IBV_REREG_MR_CHANGE_PD : 0;
     flags |= has_any(changes, MrChange::kAccess) ? IBV_REREG_MR_CHANGE_ACCESS : 0;
+    // Rights that it is not to change it does not want to hear of.
+    const int access = has_any(changes, MrChange::kAccess) ? to_ibv_access(access_of(mr)) : 0;
+    errno = 0;
     switch (lib().ibv_rereg_mr(raw, flags, pd_of(mr.pd()), memory.segments[0].iov_base, mr.length(),
-                               to_ibv_access(access_of(mr)))) {
+                               access)) {
         case 0:
         case IBV_REREG_MR_ERR_DO_FORK_OLD: mr.set_keys(raw->lkey, raw->rkey); return kOk;
         case IBV_REREG_MR_ERR_INPUT:
         case IBV_REREG_MR_ERR_DONT_FORK_NEW: return EOPNOTSUPP;
-        default: return ENOTRECOVERABLE;
+        default:
+            // A driver, or a kernel, that changes no region in its place has left this one alone.
+            return errno == EOPNOTSUPP ? EOPNOTSUPP : ENOTRECOVERABLE;
     }
 }
 

@@ -140,6 +140,41 @@ void a_region_is_moved_and_keeps_its_key() {
 }
 RVT_CONFORM_RC(a_region_is_moved_and_keeps_its_key)
 
+/// Its key may be another one, which is what a NIC makes of it.
+template <class Backend>
+void a_region_that_is_moved_leaves_its_former_memory() {
+    Pair<Backend> pair;
+    const iovec first = part_of(pair, 0, 1000);
+    const iovec second = part_of(pair, 5000, 100);
+    Mr* mr = reg_mr(*pair.b().pd, {.segments = {&first, 1}, .access = kAllAccess}).value();
+    const std::uint32_t former = mr->rkey();
+    RVT_OK(rereg_mr(*mr, {.changes = MrChange::kTranslation, .attr = {.segments = {&second, 1}}}));
+    RVT_EQ(mr->length(), 100);
+    pair.a().fill(0, 64, 4);
+    RVT_EQ(write_to(pair, 5036, mr->rkey()), WcStatus::kSuccess);
+    RVT_ASSERT(pair.b().holds(5036, 64, 4));
+    RVT_EQ(write_to(pair, 0, former), WcStatus::kRemAccessErr);
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(a_region_that_is_moved_leaves_its_former_memory)
+RVT_CONFORM_NIC(a_region_that_is_moved_leaves_its_former_memory)
+
+template <class Backend>
+void a_region_moves_and_loses_a_right_at_once() {
+    Pair<Backend> pair;
+    const iovec first = part_of(pair, 0, 1000);
+    const iovec second = part_of(pair, 5000, 100);
+    Mr* mr = reg_mr(*pair.b().pd, {.segments = {&first, 1}, .access = kAllAccess}).value();
+    RVT_OK(rereg_mr(*mr, {.changes = MrChange::kTranslation | MrChange::kAccess,
+                          .attr = {.segments = {&second, 1}, .access = Access::kRemoteRead}}));
+    RVT_OK(pair.post_send({.opcode = WrOpcode::kRead, .remote_offset = 5036, .rkey = mr->rkey()}));
+    RVT_EQ(pair.sent().status, WcStatus::kSuccess);
+    RVT_EQ(write_to(pair, 5036, mr->rkey()), WcStatus::kRemAccessErr);
+    RVT_OK(dereg_mr(mr));
+}
+RVT_CONFORM_RC(a_region_moves_and_loses_a_right_at_once)
+RVT_CONFORM_NIC(a_region_moves_and_loses_a_right_at_once)
+
 template <class Backend>
 void a_region_becomes_one_of_several_segments_and_is_one_again() {
     Pair<Backend> pair;
@@ -173,6 +208,7 @@ void a_region_loses_a_right_alone() {
     RVT_OK(dereg_mr(mr));
 }
 RVT_CONFORM_RC(a_region_loses_a_right_alone)
+RVT_CONFORM_NIC(a_region_loses_a_right_alone)
 
 template <class Backend>
 void a_region_moves_to_another_domain_and_is_its_own_there() {
@@ -189,6 +225,7 @@ void a_region_moves_to_another_domain_and_is_its_own_there() {
     RVT_OK(dereg_mr(mr));
 }
 RVT_CONFORM_RC(a_region_moves_to_another_domain_and_is_its_own_there)
+RVT_CONFORM_NIC(a_region_moves_to_another_domain_and_is_its_own_there)
 
 template <class Backend>
 void a_change_that_cannot_be_leaves_the_region_as_it_was() {

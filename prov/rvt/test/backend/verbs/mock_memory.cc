@@ -71,12 +71,16 @@ int change_region(ibv_mr* region, int flags, ibv_pd* pd, void* addr, std::size_t
                              .addr = reinterpret_cast<std::uintptr_t>(addr),
                              .length = length,
                              .access = access});
+    if (access != 0 && (flags & IBV_REREG_MR_CHANGE_ACCESS) == 0) {
+        return IBV_REREG_MR_ERR_INPUT;  // as libibverbs says of it
+    }
     if (mock->rereg_mr_result == 0) {
         auto& mine = *static_cast<MockMr*>(region);
         mine.pd = pd;
         mock->registered += length - std::exchange(mine.bytes, length);
         mine.rkey += 1000;
     }
+    errno = mock->rereg_mr_error;
     return mock->rereg_mr_result;
 }
 int advise_region(ibv_pd*, ibv_advise_mr_advice advice, std::uint32_t, ibv_sge* list,

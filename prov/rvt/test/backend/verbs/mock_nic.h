@@ -50,6 +50,7 @@ class MockNic {
     std::size_t taken_before_failure = 0;                       // of a list, by "post_srq_recv"
     int reg_mr_error = 0;
     int rereg_mr_result = 0;  // as ibv_rereg_mr(3)
+    int rereg_mr_error = 0;   // and the errno with it
     ibv_odp_caps on_demand{};
     int refused_access = 0;                     // EOPNOTSUPP
     std::size_t most_pinned = ~std::size_t{0};  // of a region; beyond it ENOMEM

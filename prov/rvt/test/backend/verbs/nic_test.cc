@@ -485,7 +485,12 @@ Test(nic, a_region_that_cannot_be_changed_stays_or_is_lost) {
     RVT_EQ(core::rereg_mr(*mr, kSmaller), ENOMEM);
     RVT_EQ(mr->length(), 200);
     RVT_EQ(mr->lkey(), 2);
+    // So libibverbs says that a driver changes none.
     mock.rereg_mr_result = IBV_REREG_MR_ERR_CMD;
+    mock.rereg_mr_error = EOPNOTSUPP;
+    RVT_EQ(core::rereg_mr(*mr, kSmaller), ENOMEM);
+    RVT_EQ(mr->lkey(), 2);
+    mock.rereg_mr_error = EIO;
     RVT_EQ(core::rereg_mr(*mr, kSmaller), ENOTRECOVERABLE);
     mr.reset();
     RVT_EQ(mock.registered, 0);
