@@ -15,6 +15,9 @@ std::string nic_shortage(const Device& device, const char* what, std::uint32_t c
     if (why.error() == ENOSPC && count != 0) {
         return "; this process has all " + all;
     }
+    if (why.error() == EDQUOT) {
+        return "; look at the limit of this control group (hca_object in rdma.max)";
+    }
     if (why.error() != ENOMEM) {
         return {};
     }

@@ -2,6 +2,7 @@
 // The only place that knows how our outcomes are called in libfabric.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <new>
 #include <utility>
@@ -17,9 +18,11 @@ constexpr int to_fi(util::Status status) noexcept {
     if (status.is_ok()) [[likely]] {
         return 0;
     }
-    // Errors of the system have the same number in both; ENOKEY alone has a name of libfabric's
-    // own.
-    return status.error() == ENOKEY ? -FI_ENOKEY : -status.error();
+    // Errors of the system have the same number in both, but that libfabric has a name of its own
+    // for ENOKEY, and none for EDQUOT.
+    return status.error() == ENOKEY   ? -FI_ENOKEY
+           : status.error() == EDQUOT ? -FI_ENOSPC
+                                      : -status.error();
 }
 
 /// The err of a completion with this status: 0 or a positive FI_E*.

@@ -41,10 +41,13 @@ ibv_qp* qp_of(const core::Qp& qp) noexcept {
 }
 
 /// Keeps what libibverbs has made, or says why there is nothing.
+/// Returns: EDQUOT where the kernel answers EAGAIN, as it does for a control group that has all
+/// that
+///          it may have (rdma.max): to try again, as that means elsewhere, would be for ever.
 template <class Raw>
 Status keep(core::Object& object, Raw* made) noexcept {
     if (made == nullptr) {
-        return errno != 0 ? errno : ENOMEM;
+        return errno == EAGAIN ? EDQUOT : errno != 0 ? errno : ENOMEM;
     }
     object.set_priv(made);
     return kOk;
@@ -57,7 +60,7 @@ Status count(Status made, std::atomic<std::uint32_t>& there, std::uint32_t most)
         there.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count on its own
         return made;
     }
-    const bool is_want = made.error() == ENOMEM || made.error() == EAGAIN;
+    const bool is_want = made.error() == ENOMEM || made.error() == EDQUOT;
     // relaxed: as above.
     return is_want && most != 0 && there.load(std::memory_order_relaxed) >= most ? Status(ENOSPC)
                                                                                  : made;

@@ -100,6 +100,26 @@ Test(shortage, a_nic_that_does_not_say_how_many_it_has_is_not_quoted) {
     RVT_ASSERT(names(text, "ulimit -l") && !names(text, "max_mr"));
 }
 
+Test(shortage, a_control_group_that_has_all_it_may_have_is_named) {
+    MockNic mock;
+    const Opened opened(mock);
+    std::vector<core::Owned<core::Mr>> regions;
+    std::vector<core::Owned<core::Qp>> pairs;
+    mock.error = EAGAIN;
+    mock.reg_mr_error = EAGAIN;
+    const Status region = register_into(opened, regions);
+    RVT_EQ(region, EDQUOT);
+    RVT_ASSERT(names(core::region_shortage(opened.nic->device(), region), "rdma.max"));
+    mock.failing = "create_qp";
+    const Status pair = make_pair_into(opened, pairs);
+    RVT_EQ(pair, EDQUOT);
+    RVT_ASSERT(names(core::pair_shortage(opened.nic->device(), pair), "rdma.max"));
+    mock.failing = "";
+    mock.reg_mr_error = 0;
+    RVT_OK(register_into(opened, regions));
+    RVT_OK(make_pair_into(opened, pairs));
+}
+
 Test(shortage, other_errors_are_no_want_of_room) {
     MockNic mock;
     const Opened opened(mock);
