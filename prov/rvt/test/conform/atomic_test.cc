@@ -111,7 +111,7 @@ void every_type_and_operation_does_what_it_does_here() {
     }
     RVT_ASSERT(tried > 400);
 }
-RVT_CONFORM_RC(every_type_and_operation_does_what_it_does_here)
+RVT_CONFORM_RC_SEEDS(every_type_and_operation_does_what_it_does_here, 50)
 
 template <class Backend>
 void a_masked_swap_compares_and_changes_bits_of_its_masks() {

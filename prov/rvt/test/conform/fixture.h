@@ -236,15 +236,16 @@ class Pair {
     RVT_CONFORM_ON(conform_shm, Shm, sentence)
 
 /// The same for a sentence of reliable pairs alone, which also hold where packets get lost: there
-/// with several seeds.
-#define RVT_CONFORM_RC(sentence)                                                             \
+/// with many seeds, as many as given where the sentence moves hundreds of packets each time.
+#define RVT_CONFORM_RC_SEEDS(sentence, seeds)                                                \
     RVT_CONFORM(sentence)                                                                    \
-    Test(conform_lossy, sentence, .timeout = 30) {                                           \
+    Test(conform_lossy, sentence, .timeout = 60) {                                           \
         rvt::conform::AnyBackend::use<rvt::conform::LossyPackets>();                         \
-        rvt::test::for_each_seed(8, [](std::uint64_t /*seed*/) {                             \
+        rvt::test::for_each_seed(seeds, [](std::uint64_t /*seed*/) {                         \
             sentence<rvt::conform::AnyBackend>();                                            \
         });                                                                                  \
     }
+#define RVT_CONFORM_RC(sentence) RVT_CONFORM_RC_SEEDS(sentence, 200)
 
 /// The same for a sentence that a NIC keeps, too: one without what is the core's alone (tags, windows
 /// and counters among it), of which the specification leaves nothing to the device, and that does

@@ -95,7 +95,7 @@ void both_directions_move_at_the_same_time() {
         RVT_EQ(pair.next(pair.b().send_cq).wr_id, i);
     }
 }
-RVT_CONFORM_RC(both_directions_move_at_the_same_time)
+RVT_CONFORM_RC_SEEDS(both_directions_move_at_the_same_time, 50)
 RVT_CONFORM_NIC(both_directions_move_at_the_same_time)
 
 template <class Backend>

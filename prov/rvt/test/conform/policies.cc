@@ -3,6 +3,8 @@
 #include "conform/policies.h"
 
 #include <chrono>
+#include <iterator>
+#include <numeric>
 
 #include "common/check.h"
 #include "common/seeds.h"
@@ -87,12 +89,22 @@ bool is_final_refusal(std::span<const std::byte> packet) {
 }  // namespace
 
 LossyPackets::LossyPackets() {
+    // Whatever steps a test's seeds make (test::kSeedStep), all of these have their turns.
+    static constexpr const char* kMixtures[] = {
+        "drop=2%,duplicate=2%,reorder=2%,corrupt=2%,delay=2%:100us",
+        "drop=0.5%",
+        "drop=10%",
+        "drop=1%,duplicate=20%",
+        "drop=1%,reorder=20%",
+        "drop=1%,delay=20%:300us",
+        "corrupt=8%",
+    };
+    static_assert(std::gcd(std::size(kMixtures), test::kSeedStep) == 1);
+    const std::uint64_t seed = test::seed_in_play;
+    protocol::FaultPlan faults =
+        protocol::parse_faults(kMixtures[seed % std::size(kMixtures)]).value();
+    faults.seed = seed;
     wire().spares = is_final_refusal;
-    protocol::FaultPlan faults = protocol::parse_faults(
-                                     "drop=2%,duplicate=2%,reorder=2%,"
-                                     "corrupt=2%,delay=2%:100us")
-                                     .value();
-    faults.seed = test::seed_in_play;
     wire().set_faults(faults);
 }
 

@@ -76,8 +76,9 @@ class Packets {
     fake::Port ports_[2];
 };
 
-/// The same on a wire that loses, duplicates, reorders, corrupts and delays one packet in fifty
-/// each, as the seed in play says (common/seeds.h); but not the answer that ends a pair.
+/// The same on a wire that loses, duplicates, reorders, corrupts and delays packets, as the seed in
+/// play says (common/seeds.h): one in fifty each, or mostly one of these; but not the answer that
+/// ends a pair.
 class LossyPackets : public Packets {
   public:
     LossyPackets();

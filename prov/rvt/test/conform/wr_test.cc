@@ -47,7 +47,7 @@ void a_long_message_arrives_whole() {
     RVT_ASSERT(pair.b().holds(1000, 100000, 3));
     RVT_EQ(pair.sent().status, WcStatus::kSuccess);
 }
-RVT_CONFORM_RC(a_long_message_arrives_whole)
+RVT_CONFORM_RC_SEEDS(a_long_message_arrives_whole, 50)
 RVT_CONFORM_NIC(a_long_message_arrives_whole)
 
 template <class Backend>
@@ -214,7 +214,7 @@ void more_reads_than_may_be_outstanding_all_complete_in_order() {
     }
     RVT_ASSERT(pair.a().holds(0, 4000, 6));
 }
-RVT_CONFORM_RC(more_reads_than_may_be_outstanding_all_complete_in_order)
+RVT_CONFORM_RC_SEEDS(more_reads_than_may_be_outstanding_all_complete_in_order, 50)
 RVT_CONFORM_NIC(more_reads_than_may_be_outstanding_all_complete_in_order)
 
 template <class Backend>
