@@ -140,7 +140,8 @@ enum class QpMask : std::uint32_t {
     kMaxDestRdAtomic = 1u << 17,
     kPathMigState = 1u << 18,
     kDestQpn = 1u << 19,
-    kExtendedAtomics = 1u << 31,  // not of verbs
+    kKeepsEarly = 1u << 30,       // not of verbs, and neither is
+    kExtendedAtomics = 1u << 31,  // this one
 };
 template <>
 struct IsFlags<QpMask> : std::true_type {};
@@ -168,6 +169,8 @@ struct QpAttr {
     std::uint8_t rnr_retry = 0;  // kRnrRetryForEver: no limit
     bool sqd_notify = false;
     bool extended_atomics = false;  // the peer is of rvt too, and says that it has them
+    // The same of packets that come before one that is missing: it keeps them, and says which.
+    bool keeps_early = false;
 };
 
 /// Sizes of the queues of a pair; create() rounds up and reports what it made.

@@ -42,6 +42,7 @@ constexpr std::uint32_t kMostWaiting = CmConfig{}.max_connections;
 constexpr std::uint64_t kRvtGuid = 0x0272767400000000;
 constexpr std::uint64_t kRvtGuidMask = 0xffffffff00000000;
 constexpr std::uint64_t kHasExtendedAtomics = 0x01000000;
+constexpr std::uint64_t kKeepsEarly = 0x02000000;
 constexpr std::uint64_t kGuidChance = 0x00ffffff;
 constexpr std::uint64_t kSoonUs = 20'000;  // what is due by then is not left to others
 
@@ -57,8 +58,9 @@ constexpr std::size_t length_bytes(RcData data) noexcept {
     return data == RcData::kCounted ? 1 : 0;
 }
 
-bool has_extended_atomics(std::uint64_t guid) noexcept {
-    return (guid & kRvtGuidMask) == kRvtGuid && (guid & kHasExtendedAtomics) != 0;
+/// Whether the port with this GUID is one of rvt and has that.
+bool has(std::uint64_t guid, std::uint64_t capability) noexcept {
+    return (guid & kRvtGuidMask) == kRvtGuid && (guid & capability) != 0;
 }
 
 std::uint64_t service_id(std::uint16_t number) noexcept {
@@ -110,7 +112,8 @@ CmRcPort::CmRcPort(const CmRcPortAttr& attr)
       idle_us_(attr.idle_us),
       is_hot_(*attr.is_hot),
       agent_({.local = device_.address(),
-              .ca_guid = kRvtGuid | kHasExtendedAtomics | (random_number() & kGuidChance),
+              .ca_guid =
+                  kRvtGuid | kHasExtendedAtomics | kKeepsEarly | (random_number() & kGuidChance),
               .secret = {random_number(), random_number()},
               .max_half_open = kMostWaiting},
              *this),
@@ -542,10 +545,12 @@ Status CmRcPort::start_pair(CmRcConnection& connection, const CmEvent& peer) {
                       .path_mtu_bytes = connection.mtu_bytes_,
                       .max_dest_rd_atomic = kReads,
                       .min_rnr_timer = kRnrTimer,
-                      .extended_atomics = has_extended_atomics(peer.ca_guid)};
-    const Status status = qp.modify(
-        attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu | QpMask::kDestQpn | QpMask::kRqPsn |
-                  QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer | QpMask::kExtendedAtomics);
+                      .extended_atomics = has(peer.ca_guid, kHasExtendedAtomics),
+                      .keeps_early = has(peer.ca_guid, kKeepsEarly)};
+    const Status status =
+        qp.modify(attr, QpMask::kState | QpMask::kAv | QpMask::kPathMtu | QpMask::kDestQpn |
+                            QpMask::kRqPsn | QpMask::kMaxDestRdAtomic | QpMask::kMinRnrTimer |
+                            QpMask::kExtendedAtomics | QpMask::kKeepsEarly);
     if (!status.is_ok()) {
         return status;
     }

@@ -3,19 +3,24 @@
 #include "core/early_packets.h"
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace rvt::core {
 
-void EarlyPackets::keep(const protocol::DecodedPacket& packet) {
-    slots_.resize(kMost);
-    Slot& place = slot(packet.header.psn);
-    if (place.is_used) {
+void EarlyPackets::keep(const protocol::DecodedPacket& packet) noexcept {
+    if (count_ != 0 && slot(packet.header.psn).is_used) {
         return;
     }
+    try {
+        slots_.resize(kMost);
+        slot(packet.header.psn).payload.assign(packet.payload.begin(), packet.payload.end());
+    } catch (const std::bad_alloc&) {
+        return;
+    }
+    Slot& place = slot(packet.header.psn);
     place.is_used = true;
     place.header = packet.header;
-    place.payload.assign(packet.payload.begin(), packet.payload.end());
     const std::uint32_t index = packet.header.psn.value() % kMost;
     used_[index / kWordBits] |= std::uint64_t{1} << (index % kWordBits);
     ++count_;

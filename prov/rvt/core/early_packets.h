@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Packets that have come before one that is missing, kept until it is there: its sender then has to
-// repeat that one alone. Of pairs with a sink (core/message_sink.h), whose peers count on it.
+// repeat that one alone. Of pairs whose peers count on it (Qp::keeps_early()).
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ class EarlyPackets {
         return count_ != 0 && slot(psn).is_used && slot(psn).header.psn == psn;
     }
     /// Copies a packet that is less than kMost ahead of the missing one; one that is there already
-    /// stays.
-    void keep(const protocol::DecodedPacket& packet);
+    /// stays. Without memory it is lost, as packets may be.
+    void keep(const protocol::DecodedPacket& packet) noexcept;
     /// Moves a packet out. Precondition: has(psn).
     /// @param bytes  What the packet's payload lies in from now on.
     protocol::DecodedPacket take(protocol::Psn psn, std::vector<std::byte>& bytes) noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// What a flow's sender knows of the packets behind one that is missing, and which of them are to be
-// sent again: selective acknowledgement, in the manner of TCP's (RFC 2018, RFC 6675).
+// What a sender knows of the packets behind one that is missing, if its peer says so, and which of
+// them are to be sent again: selective acknowledgement, as TCP's (RFC 2018, RFC 6675).
 #pragma once
 
 #include <algorithm>

@@ -41,7 +41,7 @@ void PacketRequester::take_response(Qp& qp, const protocol::DecodedPacket& packe
     }
     const Psn before = una_;
     const Kind kind = header.info().kind;
-    if (kind == Kind::kSack && !peer_keeps_early(qp)) {
+    if (kind == Kind::kSack && !qp.keeps_early()) {
         device_.stats().add(Stat::kBadPackets);
         return;
     }
@@ -103,7 +103,6 @@ void PacketRequester::note_answer(std::uint64_t now) noexcept {
 void PacketRequester::made_progress(const Qp& qp, Psn from, std::uint64_t now) noexcept {
     fetches_.drop_until(una_);
     losses_.move_on_to(una_);
-    is_repairing_ = false;
     note_answer(now);
     if (timed_at_us_ != 0 && distance(una_, timed_psn_) > 0) {
         // The packet may have left since the poll looked at the clock.
@@ -111,7 +110,7 @@ void PacketRequester::made_progress(const Qp& qp, Psn from, std::uint64_t now) n
         rtt_us_ = rtt_us_ == 0 ? sample : (7 * rtt_us_ + sample) / 8;
         timed_at_us_ = 0;
     }
-    probe_us_ = std::max(peer_keeps_early(qp) ? kMinFillingProbeUs : kMinProbeUs, 4 * rtt_us_);
+    probe_us_ = std::max(qp.init().sink != nullptr ? kMinFlowProbeUs : kMinProbeUs, 4 * rtt_us_);
     deadline_us_ = now + probe_us_;
     grow_window(qp, static_cast<std::uint32_t>(distance(una_, from)));
 }
@@ -121,7 +120,7 @@ void PacketRequester::grow_window(const Qp& qp, std::uint32_t arrived) noexcept 
         window_ = std::min(window_ + arrived, steep_until_);
         return;
     }
-    window_credit_ += peer_keeps_early(qp) ? 8 * arrived : arrived;
+    window_credit_ += qp.keeps_early() ? 8 * arrived : arrived;
     if (window_credit_ >= window_) {
         window_ = std::min(window_ + window_credit_ / window_, kMaxWindow);
         window_credit_ = 0;
@@ -183,6 +182,8 @@ bool PacketRequester::acknowledge(Qp& qp, Psn upto) noexcept {
 /// All before `psn` has been answered. What follows has all retries of its own.
 void PacketRequester::move_on_to(Qp& qp, Psn psn) noexcept {
     una_ = psn;
+    most_here_ = 0;
+    is_repairing_ = false;
     qp.sending().rnr_retries_left = qp.attr().rnr_retry;
 }
 
@@ -247,7 +248,7 @@ void PacketRequester::repair_gap(Qp& qp) noexcept {
     if (is_repairing_) {
         return;
     }
-    if (peer_keeps_early(qp) && has_repair()) {
+    if (fills_gaps(qp) && has_repair()) {
         repair_->note({});
         fill_gaps(qp, kLeastRepeats);
     } else {
@@ -261,17 +262,20 @@ void PacketRequester::repair_gap(Qp& qp) noexcept {
 void PacketRequester::take_sack(Qp& qp, const protocol::DecodedPacket& packet) noexcept {
     const Psn before = una_;
     const std::uint32_t had = std::exchange(here_, 0);  // counted from the una_ of that time
-    if (!acknowledge(qp, packet.header.psn)) {
+    if (!acknowledge(qp, packet.header.psn) || !fills_gaps(qp)) {
         repair_gap(qp);
         return;
     }
-    if (in_flight() == 0 || !has_repair()) {
+    const bool has_gone_back = is_repairing_ && repair_ == nullptr;  // for this gap
+    if (in_flight() == 0 || has_gone_back || !has_repair()) {
         return;
     }
     here_ = std::min(repair_->note(packet.payload), in_flight() - 1);
     const auto acked = static_cast<std::uint32_t>(distance(una_, before));
     const std::uint32_t come = acked + here_ > had ? acked + here_ - had : 0;
-    if (come != 0) {
+    // Not what had come before all was sent again: a packet that never comes is given up.
+    if (acked != 0 || here_ > most_here_) {
+        most_here_ = here_;
         note_answer(device_.now_us());
     }
     fill_gaps(qp, std::max(come, kLeastRepeats));

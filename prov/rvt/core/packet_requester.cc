@@ -82,8 +82,8 @@ void PacketRequester::change_to(const QpAttr& attr) noexcept {
     timeout_us_ = timeout_us(attr.timeout);
 }
 
-bool PacketRequester::peer_keeps_early(const Qp& qp) noexcept {
-    return qp.init().sink != nullptr;
+bool PacketRequester::fills_gaps(const Qp& qp) const noexcept {
+    return qp.keeps_early() && fetches_.size() == 0;
 }
 
 // ---- packets leave ----
@@ -466,13 +466,14 @@ void PacketRequester::check_time(Qp& qp) noexcept {
     device_.stats().add(Stat::kTimeouts);
     probe_us_ = std::min({2 * probe_us_, std::max(timeout_us_, kMinProbeUs), kMaxProbeUs});
     deadline_us_ = now + probe_us_;
-    if (peer_keeps_early(qp) && now - progress_us_ < kSilenceUs) {
+    if (fills_gaps(qp) && now - progress_us_ < kSilenceUs) {
         probe(qp);
         arm_timer(qp);
         return;
     }
     shrink_window();
     go_back(qp);
+    is_repairing_ = is_repairing_ && !qp.keeps_early();
 }
 
 /// Sends the oldest packet and the newest again: the answer shows what is missing between them.

@@ -92,14 +92,15 @@ class PacketRequester {
     static constexpr std::uint32_t kLeastRepeats = 8;
     static constexpr std::uint64_t kMinProbeUs = 1000;
     static constexpr std::uint64_t kMaxProbeUs = 500'000;
-    // The same to a peer that keeps what comes behind a gap: so much sooner, since a probe is two
-    // packets, not all that are under way, until as long a silence as no busy host has.
-    static constexpr std::uint64_t kMinFillingProbeUs = 200;
+    // To a peer that keeps what comes behind a gap a probe is two packets, not all that are under
+    // way, until as long a silence as no busy host has; on flows, which answer soon, so much
+    // sooner.
+    static constexpr std::uint64_t kMinFlowProbeUs = 200;
     static constexpr std::uint64_t kSilenceUs = 8000;
 
-    /// Whether the peer wants of what it has missed no more than that: flows end in sinks at both
-    /// ends.
-    [[nodiscard]] static bool peer_keeps_early(const Qp& qp) noexcept;
+    /// Whether the peer wants of what it has missed no more than that. While something is under way
+    /// that has an answer of its own, that may be missing too, of which no report tells.
+    [[nodiscard]] bool fills_gaps(const Qp& qp) const noexcept;
     [[nodiscard]] std::uint32_t in_flight() const noexcept {
         return static_cast<std::uint32_t>(distance(sent_psn_, una_));
     }
@@ -182,9 +183,11 @@ class PacketRequester {
     // the answer that says so would fail the next request for the same reason.
     bool has_failed_ = false;
     bool is_repairing_ = false;  // has sent again from una_ on for a gap once
-    // Of a flow with a gap: what is known of the packets behind it, and how many have come.
+    // While there is a gap, to a peer that keeps what is behind it: what is known of that, and how
+    // many of those packets have come.
     std::unique_ptr<GapRepair> repair_;
     std::uint32_t here_ = 0;
+    std::uint32_t most_here_ = 0;  // behind una_, at most, so far; kept over going back
     LossCount losses_;
 
     // Time, all in microseconds of the device's clock.

@@ -165,7 +165,7 @@ Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept 
     if (nak == Nak::kNotReady) {
         // The last packet of a WRITE with immediate data may be refused so, and come again.
         receiving_ = receiving_ && !packet.header.info().starts();
-        has_sent_nak_ = true;  // what follows it comes too early, which the peer knows
+        has_sent_nak_ = is_refused_ = true;  // what follows comes too early, which the peer knows
     } else if (qp.type() == QpType::kUc && !refusal_of(nak).unreliable_fails) {
         drop_message(qp);
     } else {
@@ -213,7 +213,7 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
     const PacketHeader& header = packet.header;
     const std::int32_t ahead = distance(header.psn, expected_);
     if (ahead == 0) {
-        has_sent_nak_ = false;
+        has_sent_nak_ = is_refused_ = false;
         return qp.type() == QpType::kRc || receiving_ || header.info().starts();
     }
     if (qp.type() == QpType::kUc) {
@@ -229,10 +229,12 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
         return false;
     }
     device_.stats().add(Stat::kSequenceErrors);
-    if (qp.init().sink != nullptr && static_cast<std::uint32_t>(ahead) < EarlyPackets::kMost) {
+    // What has an answer of its own comes again: the peer goes back for it.
+    if (qp.keeps_early() && !is_answered(header.info().kind) &&
+        static_cast<std::uint32_t>(ahead) < EarlyPackets::kMost && packet.payload.size() <= mtu_) {
         early_.keep(packet);
         // The peer asks what has come, or repeats something behind what is still missing.
-        has_sent_nak_ = has_sent_nak_ && !header.ack_request;
+        has_sent_nak_ = has_sent_nak_ && (is_refused_ || !header.ack_request);
     }
     report_gap(qp);
     return false;
@@ -242,8 +244,7 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
 void PacketResponder::report_gap(Qp& qp) noexcept {
     if (!has_sent_nak_) {
         has_sent_nak_ = true;
-        qp.init().sink != nullptr ? queue_sack(qp)
-                                  : queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
+        qp.keeps_early() ? queue_sack(qp) : queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
     }
 }
 
@@ -435,6 +436,11 @@ void PacketResponder::queue(Qp& qp, const Answer& answer) noexcept {
         answers_.push_back(ack());
         has_ack_ = false;
     }
+    // The report of a gap that has closed would leave with the number behind this answer.
+    if (!answers_.empty() && answers_.back().kind == Answer::Kind::kSack &&
+        answers_.back().psn != expected_) {
+        answers_.pop_back();
+    }
     answers_.push_back(answer);
     device_.answer_later(qp.qpn(), AnswerHurry::kNow);
 }
@@ -488,8 +494,10 @@ void PacketResponder::queue_nak(Qp& qp, protocol::Syndrome syndrome) noexcept {
 /// What it says is found when it leaves; it speaks for an acknowledgement before it too.
 void PacketResponder::queue_sack(Qp& qp) noexcept {
     const Answer answer{.kind = Answer::Kind::kSack,
-                        .syndrome = protocol::to_wire(protocol::nak(NakCode::kPsnSequence))};
+                        .syndrome = protocol::to_wire(protocol::nak(NakCode::kPsnSequence)),
+                        .psn = expected_};
     if (!answers_.empty() && answers_.back().kind == Answer::Kind::kSack) {
+        answers_.back().psn = expected_;
         return;
     }
     has_ack_ = false;

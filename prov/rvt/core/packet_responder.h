@@ -143,7 +143,8 @@ class PacketResponder {
     protocol::Psn expected_{};
     std::uint32_t msn_ = 0;      // messages completed, 24 bits
     bool has_sent_nak_ = false;  // for a packet that came too early; one for each gap
-    EarlyPackets early_;         // those, where the pair has a sink
+    bool is_refused_ = false;    // the packet that is expected, for now: there was no receive
+    EarlyPackets early_;         // those, where the pair keeps them
     bool receiving_ = false;     // in the middle of a message:
     Request request_;            // as far as its packets have told
     protocol::Kind message_kind_ = protocol::Kind::kSend;

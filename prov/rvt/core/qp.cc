@@ -201,6 +201,7 @@ void Qp::apply(const QpAttr& attr, QpMask mask) noexcept {
     take(QpMask::kRnrRetry, &QpAttr::rnr_retry);
     take(QpMask::kSqdNotify, &QpAttr::sqd_notify);
     take(QpMask::kExtendedAtomics, &QpAttr::extended_atomics);
+    take(QpMask::kKeepsEarly, &QpAttr::keeps_early);
     // relaxed: see may_read().
     may_read_.store(attr_.max_rd_atomic != 0, std::memory_order_relaxed);
     const std::uint32_t most =

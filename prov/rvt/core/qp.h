@@ -177,6 +177,11 @@ class Qp : public Object {
         // relaxed: as above.
         return most_atomic_bytes_.load(std::memory_order_relaxed);
     }
+    /// Whether both ends keep packets that come before one that is missing: those of flows do.
+    /// Stable under either lock.
+    [[nodiscard]] bool keeps_early() const noexcept {
+        return init_.sink != nullptr || attr_.keeps_early;
+    }
     /// Carries the pair's messages to another device; nullptr while the peer is in this one.
     /// Changes only under both locks.
     [[nodiscard]] Flow* flow() const noexcept { return flow_.get(); }

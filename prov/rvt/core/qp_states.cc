@@ -29,6 +29,7 @@ constexpr QpMask kAddress = kPkeyIndex | kPort;
 constexpr QpMask kConnect = kAv | kPathMtu | kDestQpn | kRqPsn;
 constexpr QpMask kReliableSend = kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxRdAtomic;
 constexpr QpMask kReliableOptional = kCurState | kAccess | kMinRnrTimer;
+constexpr QpMask kRvtOnly = kExtendedAtomics | kKeepsEarly;  // not of the table
 
 // clang-format off
 constexpr Transition kTransitions[] = {
@@ -43,7 +44,7 @@ constexpr Transition kTransitions[] = {
         /* UD */ {kNone, kAddress | kQkey},
         /* RD */ {kNone, kAddress | kQkey | kAccess}}}},
     {QpState::kInit, QpState::kRtr, {{
-        /* RC */ {kConnect | kMaxDestRdAtomic | kMinRnrTimer, kAccess | kPkeyIndex | kExtendedAtomics},
+        /* RC */ {kConnect | kMaxDestRdAtomic | kMinRnrTimer, kAccess | kPkeyIndex | kRvtOnly},
         /* UC */ {kConnect,                                   kAccess | kPkeyIndex},
         /* UD */ {kNone,                                      kPkeyIndex | kQkey},
         /* RD */ {kNone,                                      kPkeyIndex | kQkey | kAccess | kMinRnrTimer}}}},

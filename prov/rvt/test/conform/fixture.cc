@@ -115,7 +115,8 @@ QpAttr attr_for(QpState state, const Side& own, const Card& other, const Options
             .timeout = options.timeout,
             .retry_cnt = 7,
             .rnr_retry = options.rnr_retry,
-            .extended_atomics = options.extended_atomics};
+            .extended_atomics = options.extended_atomics,
+            .keeps_early = options.keeps_early || (test::seed_in_play & 4) != 0};
 }
 
 QpMask mask_for(QpState state, QpType type) {
@@ -126,7 +127,7 @@ QpMask mask_for(QpState state, QpType type) {
         case QpState::kInit: return QpMask::kState | kPkeyIndex | kPort | (ud ? kQkey : kAccess);
         case QpState::kRtr:
             return QpMask::kState | (ud ? kNone : kAv | kPathMtu | kDestQpn | kRqPsn) |
-                   (rc ? kMaxDestRdAtomic | kMinRnrTimer | kExtendedAtomics : kNone);
+                   (rc ? kMaxDestRdAtomic | kMinRnrTimer | kExtendedAtomics | kKeepsEarly : kNone);
         case QpState::kRts:
             return QpMask::kState | kSqPsn |
                    (rc ? kTimeout | kRetryCnt | kRnrRetry | kMaxRdAtomic : kNone);

@@ -53,6 +53,7 @@ struct Options {
     std::uint8_t timeout = 8;  // 1 ms: the suite's clock goes only as far as a test moves it
     bool connect = true;       // to RTS; otherwise the pairs stay in RESET
     bool extended_atomics = false;
+    bool keeps_early = false;        // half of the lossy worlds have it in any case
     MessageSink* sink = nullptr;     // of both sides
     core::KeyTable* keys = nullptr;  // of both domains; nullptr: the devices'
 };

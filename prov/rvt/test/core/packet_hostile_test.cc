@@ -435,6 +435,18 @@ Test(packet_hostile, parts_for_a_sink_that_come_too_early_are_handed_over_in_ord
     RVT_EQ(sink.parts, 5u);
 }
 
+// What it wants of the peer it asks for once, and keeps no more than a packet holds.
+Test(packet_hostile, what_comes_too_early_and_is_too_long_is_not_kept) {
+    CountingSink sink;
+    Pair<Packets> pair({.sink = &sink});
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull + 4, 1);
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 0);
+    RVT_EQ(sink.parts, 1u);
+    RVT_EQ(pair.b().qp->state(), QpState::kRts);
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 1);
+    RVT_EQ(sink.parts, 2u);
+}
+
 Test(packet_hostile, a_part_for_a_sink_that_is_not_one_ends_the_pair) {
     struct Wrong {
         PacketHeader header;

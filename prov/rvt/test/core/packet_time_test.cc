@@ -5,6 +5,10 @@
 #include "protocol/headers.h"
 #include "protocol/syndrome.h"
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,17 +29,29 @@ void be_silent(Pair<Packets>& pair, std::uint64_t us) {
     }
 }
 
-/// B says that it has taken everything until then.
-void acknowledge(Pair<Packets>& pair, protocol::Psn psn) {
-    const protocol::Syndrome ack{.type = protocol::Syndrome::Type::kAck,
-                                 .value = protocol::kUnlimitedCredits};
-    protocol::PacketHeader header{.opcode = protocol::Opcode::kRcAck, .psn = psn};
+void answer(Pair<Packets>& pair, protocol::Opcode opcode, const protocol::Syndrome& syndrome,
+            protocol::Psn psn, std::span<const std::byte> payload = {}) {
+    protocol::PacketHeader header{.opcode = opcode, .psn = psn};
     header.dest_qpn = pair.a().qp->qpn();
-    header.syndrome = protocol::to_wire(ack);
+    header.syndrome = protocol::to_wire(syndrome);
     std::vector<std::byte> bytes(protocol::kMaxHeaderBytes);
     bytes.resize(protocol::encode(header, bytes.data()));
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
     deliver_packet(*pair.a().device, pair.b().device->address(), pair.a().device->address(), bytes);
     pair.a().device->progress();
+}
+
+/// B says that it has taken everything until then.
+void acknowledge(Pair<Packets>& pair, protocol::Psn psn) {
+    answer(pair, protocol::Opcode::kRcAck,
+           {.type = protocol::Syndrome::Type::kAck, .value = protocol::kUnlimitedCredits}, psn);
+}
+
+/// B says that this one is missing, and that the one behind it has come.
+void report_missing(Pair<Packets>& pair, protocol::Psn psn) {
+    constexpr std::array kMap{std::byte{1}, std::byte{0}, std::byte{0}, std::byte{0}};
+    answer(pair, protocol::Opcode::kRvtSack, protocol::nak(protocol::NakCode::kPsnSequence), psn,
+           kMap);
 }
 
 }  // namespace
@@ -46,6 +62,23 @@ Test(packet_time, a_peer_that_says_nothing_is_given_up_after_the_last_time_out) 
     be_silent(pair, 8 * kTimeoutUs - kStepUs);
     RVT_EQ(pair.a().qp->state(), QpState::kRts);
     be_silent(pair, kTimeoutUs);
+    RVT_EQ(pair.a().qp->state(), QpState::kErr);
+    RVT_EQ(pair.sent().status, WcStatus::kRetryExcErr);
+}
+
+/// Large packets may vanish where small ones do not.
+Test(packet_time, a_packet_that_never_comes_is_given_up_though_one_behind_it_has) {
+    Pair<Packets> pair({.timeout = kTimeout, .keeps_early = true});
+    const protocol::Psn first(pair.a().qp->query().sq_psn);
+    for (std::uint64_t number = 1; number <= 3; ++number) {
+        RVT_OK(pair.post_send({.wr_id = number}));
+    }
+    for (std::uint64_t passed = 0; passed < 9 * kTimeoutUs; passed += 10 * kStepUs) {
+        be_silent(pair, 10 * kStepUs);
+        if (pair.a().qp->state() == QpState::kRts) {
+            report_missing(pair, first);
+        }
+    }
     RVT_EQ(pair.a().qp->state(), QpState::kErr);
     RVT_EQ(pair.sent().status, WcStatus::kRetryExcErr);
 }

@@ -526,31 +526,46 @@ Test(rc_port, a_length_beyond_the_message_ends_with_it) {
 }
 
 /// 02 "rvt", what it has, and whatever follows.
+namespace {
+
+/// What the pair is like that is connected with a stranger of this GUID.
+QpAttr pair_with(std::uint64_t guid, bool is_caller) {
+    World world(RcData::kPlain, guid);
+    if (is_caller) {
+        world.answer(world.call_and_await(""), "");
+    } else {
+        world.listen_and_await_call("");
+        RVT_OK(world.port.accept(*world.connection, *world.notes.request, {}));
+    }
+    return world.connection->qp().query();
+}
+
+}  // namespace
+
 Test(rc_port, only_who_says_that_it_has_extended_atomics_is_asked_for_them) {
-    const auto bytes_with = [](std::uint64_t guid, bool is_caller) {
-        World world(RcData::kPlain, guid);
-        if (is_caller) {
-            world.answer(world.call_and_await(""), "");
-        } else {
-            world.listen_and_await_call("");
-            RVT_OK(world.port.accept(*world.connection, *world.notes.request, {}));
-        }
-        return world.connection->qp().most_atomic_bytes();
-    };
     for (const bool is_caller : {true, false}) {
-        RVT_EQ(bytes_with(0x02727674'01abcdef, is_caller), 256);
-        RVT_EQ(bytes_with(0x02727674'00abcdef, is_caller), 0);
-        RVT_EQ(bytes_with(0x02727675'01abcdef, is_caller), 0);
-        RVT_EQ(bytes_with(kOtherGuid, is_caller), 0);
+        RVT_ASSERT(pair_with(0x02727674'01abcdef, is_caller).extended_atomics);
+        RVT_ASSERT(!pair_with(0x02727674'00abcdef, is_caller).extended_atomics);
+        RVT_ASSERT(!pair_with(0x02727675'01abcdef, is_caller).extended_atomics);
+        RVT_ASSERT(!pair_with(kOtherGuid, is_caller).extended_atomics);
+    }
+}
+
+Test(rc_port, only_who_says_so_is_taken_to_keep_what_comes_too_early) {
+    for (const bool is_caller : {true, false}) {
+        RVT_ASSERT(pair_with(0x02727674'02abcdef, is_caller).keeps_early);
+        RVT_ASSERT(!pair_with(0x02727674'01abcdef, is_caller).keeps_early);
+        RVT_ASSERT(!pair_with(0x02727675'02abcdef, is_caller).keeps_early);
+        RVT_ASSERT(!pair_with(kOtherGuid, is_caller).keeps_early);
     }
 }
 
 Test(rc_port, both_ends_of_a_call_hear_what_it_is) {
     World world;
     const CmEvent request = world.call_and_await("");
-    RVT_EQ(request.ca_guid >> 24, 0x02727674'01);
+    RVT_EQ(request.ca_guid >> 24, 0x02727674'03);
     World called;
     called.listen_and_await_call("");
     RVT_OK(called.port.accept(*called.connection, *called.notes.request, {}));
-    RVT_EQ(called.next(CmEventType::kReply).ca_guid >> 24, 0x02727674'01);
+    RVT_EQ(called.next(CmEventType::kReply).ca_guid >> 24, 0x02727674'03);
 }

@@ -77,7 +77,7 @@ std::vector<Way> table_91() {
         {kRc, kReset, kInit, kPkeyIndex | kPort | kAccess, kNone},
         {kRc, kInit, kInit, kNone, kPkeyIndex | kPort | kAccess},
         {kRc, kInit, kRtr, kAv | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
-         kAccess | kPkeyIndex | kExtendedAtomics},  // the last is not of the table
+         kAccess | kPkeyIndex | kExtendedAtomics | kKeepsEarly},  // the last two are not of the table
         {kRc, kRtr, kRts, kTimeout | kRetryCnt | kRnrRetry | kSqPsn | kMaxRdAtomic, kCurState | kAccess | kMinRnrTimer},
         {kRc, kRts, kRts, kNone, kCurState | kAccess | kMinRnrTimer},
         {kRc, kRts, kSqd, kNone, kSqdNotify},
