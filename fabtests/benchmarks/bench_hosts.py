@@ -57,10 +57,12 @@ def bandwidth_row(size):
                    {"bare": "udp stream", "contiguous": "udp contiguous"})
 
 
-def loss_row(percent, bound=None):
-    """Bandwidth when this many percent of the packets are lost, on both ways."""
-    return HostRow(f"loss-{percent}-bandwidth-1048576", "bandwidth 1048576", "GB/s", HIGH, bound,
-                   extra={"FI_RVT_FAULT": f"drop={percent}%"}, others={"no loss": (HOSTS, {})})
+def loss_row(percent, least, kind=""):
+    """Bandwidth when this many percent of the packets are lost, on both ways: at least so many times
+    that without loss. `kind`: of endpoints, as a suffix of the measure."""
+    return HostRow(f"loss-{percent}-bandwidth{kind}-1048576", f"bandwidth{kind} 1048576", "GB/s", HIGH,
+                   times(least, "no loss", HIGH), extra={"FI_RVT_FAULT": f"drop={percent}%"},
+                   others={"no loss": (HOSTS, {})})
 
 
 def same_node_row(measure, unit, better):
@@ -112,9 +114,10 @@ def rows():
             yield HostRow(f"{kind}-{size}", f"{kind} {size}", "GB/s", HIGH, None, PEERS)
         yield HostRow(f"{kind}-1048576", f"{kind} 1048576", "GB/s", HIGH, times(1.5, "tcp", HIGH),
                       PEERS)
-    yield loss_row("0.1")
-    yield loss_row("1", times(0.5, "no loss", HIGH))
-    yield loss_row("5")
+    for kind, of_one_percent in (("", 0.5), ("-connected", 0.4)):
+        yield loss_row("0.1", 0.7, kind)
+        yield loss_row("1", of_one_percent, kind)
+        yield loss_row("5", 0.2, kind)
     yield same_node_row("pingpong 8", "us", LOW)
     yield same_node_row("rate 8", "M/s", HIGH)
     yield same_node_row("bandwidth 1048576", "GB/s", HIGH)
