@@ -74,7 +74,7 @@ class EntryWrite {
 
 /// The fields a lookup needs, read one by one between two readings of seq.
 struct Snapshot {
-    std::uint32_t key, access, pd, mapping;
+    std::uint32_t key, access, pd, mapping, version;
     std::uint64_t addr, length, iova, mapping_offset, user_key;
 };
 
@@ -88,6 +88,7 @@ bool read_entry(const KeyEntry& e, Snapshot& s) noexcept {
          .access = e.access.load(kOrder),
          .pd = e.pd.load(kOrder),
          .mapping = e.mapping.load(kOrder),
+         .version = before,
          .addr = e.addr.load(kOrder),
          .length = e.length.load(kOrder),
          .iova = e.iova.load(kOrder),
@@ -198,6 +199,7 @@ KeyHit KeyView::lookup(const KeyQuery& query) const noexcept {
     return {.verdict = KeyVerdict::kOk,
             .indirect = (s.access & KeyEntry::kIndirect) != 0,
             .mapping = s.mapping,
+            .version = s.version,
             .base = s.addr,
             .offset = offset,
             .mapping_offset = s.mapping_offset + offset};
@@ -230,6 +232,12 @@ util::Result<Access> KeyView::access_of(std::uint32_t key, std::uint32_t pd) con
         return EACCES;
     }
     return static_cast<Access>(s.access & (kRequestBits | bits(Access::kZeroBased)));
+}
+
+std::uint32_t KeyView::version_of(std::uint32_t key) const noexcept {
+    // acquire: pairs with the release in ~EntryWrite; what is asked of the owner from here on is
+    // answered of this version, or of a later one.
+    return entries_[format_.place_of(key)].seq.load(std::memory_order_acquire);
 }
 
 // ---- KeyTable: life cycle ----
@@ -432,6 +440,19 @@ util::Status KeyTable::replace(std::uint32_t key, const KeyAttr& attr, int timeo
         write.set(entry.access, access);
     }
     return is_unused ? util::kOk : util::Status(EBUSY);
+}
+
+util::Status KeyTable::renew(std::uint32_t key) {
+    const util::Guard guard(lock_);
+    KeyEntry* const entry = entry_of(key);
+    if (entry == nullptr || !is_live(*entry, key)) {
+        return ENOENT;
+    }
+    // relaxed: this is the only writer.
+    const std::uint32_t version = entry->seq.load(std::memory_order_relaxed);
+    // release: pairs with the acquire of seq in read_entry(); it is never odd, as no field changes.
+    entry->seq.store(version + 2, std::memory_order_release);
+    return util::kOk;
 }
 
 // ---- KeyTable: deregistration ----

@@ -108,6 +108,7 @@ struct KeyHit {
     KeyVerdict verdict = KeyVerdict::kNoSuchKey;
     bool indirect = false;             // `base` leads to the owner's RegionMemory, core/segments.h
     std::uint32_t mapping = 0;         // 0: peers cannot map it
+    std::uint32_t version = 0;         // another one after each change of the entry
     std::uint64_t base = 0;            // owner's address of the region's first byte
     std::uint64_t offset = 0;          // of the range in the region
     std::uint64_t mapping_offset = 0;  // of the *range* in the mapping
@@ -151,6 +152,8 @@ class KeyView {
     /// domain's.
     [[nodiscard]] util::Result<Access> access_of(std::uint32_t key,
                                                  std::uint32_t pd) const noexcept;
+    /// As KeyHit::version: what was found out of the region before counts for that one only.
+    [[nodiscard]] std::uint32_t version_of(std::uint32_t key) const noexcept;
 
     [[nodiscard]] KeyFormat format() const noexcept { return format_; }
 
@@ -223,6 +226,10 @@ class KeyTable {
     ///          time for each key.
     util::Status replace(std::uint32_t key, const KeyAttr& attr, int timeout_ms,
                          PeerMarks marks = {});
+
+    /// Lookups of a live key go on, by another version: what peers know of the memory behind it,
+    /// they find out anew. Returns: ENOENT when it is not live.
+    util::Status renew(std::uint32_t key);
 
     /// From now on lookups of `key` fail. Idempotent. A window can be bound again. Returns: ENOENT
     /// for a key never made, EBUSY for a region while windows are bound to it.

@@ -328,18 +328,19 @@ void RdEngine<Lock, Host>::receive_last_words(Peer& peer) noexcept {
 /// The peer's answer to our wish to map a region of its memory.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::take_region(Peer& peer, Event& event) noexcept {
-    RegionEntry* const asked = peer.book.find(static_cast<std::uint32_t>(event.key));
+    const auto own = static_cast<std::uint32_t>(event.key);
+    RegionEntry* const asked = peer.book.find(own);
     if (asked == nullptr || asked->state != RegionEntry::State::kAsked) {
         return;  // opened meanwhile by what came with a message, or closed
     }
     if (event.region != nullptr && event.region->handle) {
-        open_region(peer, *asked,
+        open_region(peer, own, *asked,
                     {.handle = *event.region->handle, .length = event.region->length});
         return;
     }
     const bool is_usable = event.region != nullptr && event.region->is_writable &&
                            (keys_.has_p2p || event.region->dma_buf.get() < 0);
-    peer.book.answered(*asked, is_usable ? std::move(event.region) : nullptr);
+    peer.book.answered(*asked, own, is_usable ? std::move(event.region) : nullptr);
 }
 
 /// On the control thread: memory of ours that a peer asks to map.

@@ -111,12 +111,14 @@ void RdEngine<Lock, Host>::note_arrival(RdInbound& inbound) noexcept {
 
 /// The peer has told what opens a region of its memory.
 template <class Lock, class Host>
-void RdEngine<Lock, Host>::open_region(Peer& peer, RegionEntry& entry,
+void RdEngine<Lock, Host>::open_region(Peer& peer, std::uint32_t own, RegionEntry& entry,
                                        const RdOpening& by) noexcept {
     DeviceOpener* const opener = opener_of_devices();
     if (opener != nullptr && !opener->is_ready()) {
         // The application may come to use devices later.
+        const std::uint32_t version = entry.version;
         entry = {};
+        entry.version = version;
         return;
     }
     std::unique_ptr<typename Host::Region> region(
@@ -130,7 +132,7 @@ void RdEngine<Lock, Host>::open_region(Peer& peer, RegionEntry& entry,
             region.reset();
         }
     }
-    peer.book.answered(entry, std::move(region));
+    peer.book.answered(entry, own, std::move(region));
 }
 
 /// The memory in which a range that was looked up lies, if it is open here.
@@ -138,7 +140,7 @@ template <class Lock, class Host>
 PeerDeviceMemory* RdEngine<Lock, Host>::opened_target(Peer& peer, std::uint32_t own,
                                                       const KeyHit& hit,
                                                       std::uint64_t length) noexcept {
-    const RegionEntry* const known = peer.book.find(own);
+    const RegionEntry* const known = peer.book.find_current(own, hit.version);
     if (known == nullptr || !known->region || known->region->device == nullptr) {
         return nullptr;
     }
@@ -151,7 +153,7 @@ PeerDeviceMemory* RdEngine<Lock, Host>::opened_target(Peer& peer, std::uint32_t 
 /// Does not try again what a device's library has failed to do.
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::refuse_region(Peer& peer, std::uint32_t own) noexcept {
-    peer.book.answered(peer.book.enter(own), nullptr);
+    peer.book.answered(peer.book.enter(own), own, nullptr);
 }
 
 /// Copies between a peer's memory, from `offset` on, and buffers of this process.
@@ -234,7 +236,7 @@ bool RdEngine<Lock, Host>::has_opened(const RdInbound& inbound) noexcept {
             entry.state == RegionEntry::State::kAsked) {
             RdOpening by;
             std::memcpy(&by, inbound.inline_storage.data(), sizeof by);
-            open_region(peer, entry, by);
+            open_region(peer, own, entry, by);
         }
     }
     return count_use(peer, own, inbound.end);

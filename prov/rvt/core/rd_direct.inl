@@ -109,7 +109,7 @@ bool RdEngine<Lock, Host>::is_direct_better(Peer& peer, RdTxOp& op) noexcept {
 template <class Lock, class Host>
 std::byte* RdEngine<Lock, Host>::mapped_target(Peer& peer, std::uint32_t own, const KeyHit& hit,
                                                std::uint64_t length) noexcept {
-    const RegionEntry* const known = peer.book.find(own);
+    const RegionEntry* const known = peer.book.find_current(own, hit.version);
     if (known == nullptr || !known->region || known->region->device != nullptr) {
         return nullptr;
     }

@@ -484,7 +484,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     static Status copy_with_device(PeerDeviceMemory& device, RdTxOp& op, std::uint64_t offset,
                                    std::uint64_t& budget) noexcept;
     void refuse_region(Peer& peer, std::uint32_t own) noexcept;
-    void open_region(Peer& peer, RegionEntry& entry, const RdOpening& by) noexcept;
+    void open_region(Peer& peer, std::uint32_t own, RegionEntry& entry,
+                     const RdOpening& by) noexcept;
     struct OwnHandle {
         const DeviceHandle* by;
         std::uint64_t length;  // of the region

@@ -29,6 +29,7 @@ class RdRegionBook {
         enum class State : std::uint8_t { kUnknown, kAsked, kRefused, kOpen };
         State state = State::kUnknown;
         std::uint32_t accesses = 0;  // before it was asked for
+        std::uint32_t version = 0;   // KeyHit::version of the region that all this is about
         std::unique_ptr<Region> region;
     };
 
@@ -87,7 +88,7 @@ class RdRegionBook {
     }
 
     /// Returns: nullptr for a region of which nothing is known. Valid until the next enter(),
-    ///          count_access(), erase().
+    ///          find_current(), count_access(), erase().
     [[nodiscard]] Entry* find(std::uint32_t own) noexcept {
         if (last_entry_ != nullptr && last_own_ == own) [[likely]] {
             return last_entry_;
@@ -102,19 +103,45 @@ class RdRegionBook {
         }
         const auto is_live = [this](const auto& one) { return is_registered(one.first); };
         make_room(entries_, entries_limit_, is_live);
-        return remember(own, entries_[own]);
+        Entry& entry = entries_[own];
+        entry.version = table_.version_of(own);
+        return remember(own, entry);
     }
+    /// As find(), of a region that was just looked up. What is known of one that the peer has
+    /// changed in its place since is forgotten, or will be when the peer has answered.
+    [[nodiscard]] Entry* find_current(std::uint32_t own, std::uint32_t version) noexcept {
+        Entry* const known = find(own);
+        if (known != nullptr && known->version != version) [[unlikely]] {
+            erase(own);
+            return nullptr;
+        }
+        return known;
+    }
+    /// One that is asked for stays until the peer has answered: its answer is not taken for that to
+    /// a later question.
     void erase(std::uint32_t own) noexcept {
+        const auto known = entries_.find(own);
+        if (known != entries_.end() && known->second.state == State::kAsked) {
+            known->second.version = kNoVersion;
+            return;
+        }
         if (last_own_ == own) {
             last_entry_ = nullptr;
         }
-        entries_.erase(own);
+        if (known != entries_.end()) {
+            entries_.erase(known);
+        }
     }
 
     /// Counts an access of `bytes`. Returns: whether the peer is to be asked for the region now,
     ///                                       which has been noted.
     bool count_access(Entry& entry, std::uint32_t own, std::uint64_t bytes) noexcept {
         const bool is_often = ++entry.accesses >= kAccessesBeforeAsking;
+        if (entry.state == State::kRefused && entry.accesses % kAccessesPerLook == 0 &&
+            entry.version != table_.version_of(own)) {
+            begin_anew(entry, own);  // changed in its place: it may be one that can be opened
+            return false;
+        }
         if (entry.state != State::kUnknown ||
             (!is_often && (bytes < kBytesBeforeAsking || is_in_vain(own)))) {
             return false;
@@ -124,8 +151,13 @@ class RdRegionBook {
         return true;
     }
     /// The peer's answer for an entry that is kAsked; nullptr: it cannot be opened. With one that
-    /// can, those go that the peer has closed: their memory is not free before.
-    void answered(Entry& entry, std::unique_ptr<Region> region) noexcept {
+    /// can, those go that the peer has closed: their memory is not free before. Of a region that
+    /// was changed since nothing is known again.
+    void answered(Entry& entry, std::uint32_t own, std::unique_ptr<Region> region) noexcept {
+        if (entry.version != table_.version_of(own)) {
+            begin_anew(entry, own);  // the answer is about what the region was
+            return;
+        }
         entry.state = region != nullptr ? State::kOpen : State::kRefused;
         entry.region = std::move(region);
         if (entry.region != nullptr) {
@@ -152,6 +184,16 @@ class RdRegionBook {
     };
 
     static constexpr std::size_t kLeastLimit = 64;
+    /// To look for a change of a region that was refused costs a line of the peer's key table.
+    static constexpr std::uint32_t kAccessesPerLook = 64;
+    static constexpr std::uint32_t kNoVersion = 1;  // they are even
+
+    void begin_anew(Entry& entry, std::uint32_t own) noexcept {
+        entry.state = State::kUnknown;
+        entry.accesses = 0;
+        entry.version = table_.version_of(own);
+        entry.region.reset();
+    }
 
     Entry& remember(std::uint32_t own, Entry& entry) noexcept {
         last_own_ = own;

@@ -17,7 +17,7 @@
 namespace rvt::shm {
 
 inline constexpr std::uint32_t kMagic = 0x52565431;  // "RVT1"
-inline constexpr std::uint32_t kLayoutVersion = 8;
+inline constexpr std::uint32_t kLayoutVersion = 9;
 inline constexpr std::size_t kPageBytes = 4096;
 
 /// One slot of a ring: header and small payload in one cache line.

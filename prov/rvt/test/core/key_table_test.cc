@@ -449,6 +449,22 @@ Test(key_table, a_key_that_is_not_live_is_given_nothing) {
     RVT_EQ(t.keys->replace(key, {.addr = 0x1000, .length = 2}, 0), ENOENT);
 }
 
+Test(key_table, a_key_that_is_renewed_stays_what_it_was_by_another_version) {
+    Table t;
+    const std::uint32_t key = t.add(0x1000, 0x100);
+    const KeyQuery query{
+        .key = key, .pd = 7, .addr = 0x1000, .length = 0x100, .access = Access::kRemoteRead};
+    const KeyHit before = t.keys->view().lookup(query);
+    RVT_EQ(t.keys->view().version_of(key), before.version);
+    RVT_OK(t.keys->renew(key));
+    const KeyHit after = t.keys->view().lookup(query);
+    RVT_ASSERT(after.is_ok());
+    RVT_EQ(after.base, before.base);
+    RVT_NE(after.version, before.version);
+    RVT_OK(t.keys->invalidate(key));
+    RVT_EQ(t.keys->renew(key), ENOENT);
+}
+
 /// The slots of a thread that pins in its last moments, behind the end of its thread storage, and
 /// of another one that pins for the first time then.
 struct LatePins {

@@ -53,7 +53,7 @@ struct Peer {
     }
     void open(std::uint32_t key) {
         RVT_ASSERT(asks(key, kLarge));
-        book.answered(*book.find(key), std::make_unique<Mapped>());
+        book.answered(*book.find(key), key, std::make_unique<Mapped>());
     }
     /// An access of a few bytes, as far as the book is asked for it.
     void access(std::uint64_t user_key, std::uint32_t key) {
@@ -62,7 +62,7 @@ struct Peer {
         RVT_ASSERT(book.find(key) != nullptr);
         book.learn_own_key(user_key, key);
     }
-    void refuse(std::uint32_t key) { book.answered(*book.find(key), nullptr); }
+    void refuse(std::uint32_t key) { book.answered(*book.find(key), key, nullptr); }
     /// Asks for regions that cannot be opened until it is not done any more.
     void refuse_many() {
         for (unsigned i = 0; i < Book::kMostInVain; ++i) {
@@ -154,7 +154,7 @@ Test(rd_region_book, one_that_is_opened_makes_up_for_those_in_vain) {
     const std::uint32_t key = peer.add();
     while (!peer.asks(key, kLarge)) {
     }
-    peer.book.answered(*peer.book.find(key), std::make_unique<Mapped>());
+    peer.book.answered(*peer.book.find(key), key, std::make_unique<Mapped>());
     RVT_ASSERT(peer.book.find(key)->state == State::kOpen);
     RVT_ASSERT(peer.asks(peer.add(), kLarge));
 }
@@ -284,7 +284,7 @@ Test(rd_region_book, one_that_is_closed_goes_though_it_was_found_last) {
     Book::Entry& asked = *peer.book.find(next);
     RVT_ASSERT(peer.book.find(closed)->state == State::kOpen);
     peer.remove(closed);
-    peer.book.answered(asked, std::make_unique<Mapped>());
+    peer.book.answered(asked, next, std::make_unique<Mapped>());
     RVT_ASSERT(peer.book.find(closed) == nullptr);
     RVT_ASSERT(peer.book.enter(closed).state == State::kUnknown);
     RVT_ASSERT(peer.book.find(next)->state == State::kOpen);
@@ -320,4 +320,60 @@ Test(rd_region_book, a_key_that_has_come_round_is_the_other_regions_alone) {
     RVT_ASSERT(peer.book.own_key(2) == key);
     RVT_ASSERT(peer.book.find(key) == nullptr);
     RVT_ASSERT(peer.book.enter(key).state == State::kUnknown);
+}
+
+/// Another file lies there now, or the key leads elsewhere.
+Test(rd_region_book, what_is_known_of_a_region_ends_when_the_peer_changes_it_in_its_place) {
+    Peer peer;
+    const KeyView view = peer.table->view();
+    const std::uint32_t key = peer.add();
+    peer.open(key);
+    RVT_ASSERT(peer.book.find_current(key, view.version_of(key)) == peer.book.find(key));
+    RVT_ASSERT(peer.table->renew(key).is_ok());
+    RVT_ASSERT(peer.book.find_current(key, view.version_of(key)) == nullptr);
+    RVT_ASSERT(peer.book.find(key) == nullptr);
+    peer.open(key);
+    RVT_ASSERT(peer.book.find_current(key, view.version_of(key))->state == State::kOpen);
+    RVT_ASSERT(peer.table->replace(key, {.addr = 64, .length = 64, .pd = kPd}, 0).is_ok());
+    RVT_ASSERT(peer.book.find_current(key, view.version_of(key)) == nullptr);
+}
+
+/// An access finds the change before the answer to the first question comes.
+Test(rd_region_book, a_late_answer_is_not_taken_for_that_to_a_later_question) {
+    Peer peer;
+    const std::uint32_t key = peer.add();
+    RVT_ASSERT(peer.asks(key, kLarge));
+    RVT_ASSERT(peer.table->renew(key).is_ok());
+    RVT_ASSERT(peer.book.find_current(key, peer.table->view().version_of(key)) == nullptr);
+    peer.book.erase(key);
+    RVT_ASSERT(!peer.asks(key, kLarge));
+    peer.book.answered(*peer.book.find(key), key, std::make_unique<Mapped>());
+    RVT_ASSERT(peer.book.find(key)->region == nullptr);
+    RVT_ASSERT(peer.asks(key, kLarge));
+}
+
+Test(rd_region_book, a_refused_region_that_was_changed_is_asked_for_again) {
+    Peer peer;
+    const std::uint32_t key = peer.add();
+    RVT_ASSERT(peer.asks(key, kLarge));
+    peer.book.answered(*peer.book.find(key), key, nullptr);
+    RVT_ASSERT(peer.table->renew(key).is_ok());
+    bool asks = false;
+    for (unsigned i = 0; i < 100; ++i) {
+        asks = asks || peer.asks(key, 8);
+    }
+    RVT_ASSERT(asks);
+}
+
+/// The peer's answer may be of what was there before.
+Test(rd_region_book, a_region_that_changes_while_it_is_asked_for_is_asked_for_again) {
+    Peer peer;
+    const std::uint32_t key = peer.add();
+    RVT_ASSERT(peer.asks(key, kLarge));
+    RVT_ASSERT(peer.table->renew(key).is_ok());
+    peer.book.answered(*peer.book.find(key), key, std::make_unique<Mapped>());
+    const Book::Entry* const known =
+        peer.book.find_current(key, peer.table->view().version_of(key));
+    RVT_ASSERT(known != nullptr && known->region == nullptr);
+    RVT_ASSERT(peer.asks(key, kLarge));
 }

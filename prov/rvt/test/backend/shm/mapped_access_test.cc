@@ -340,6 +340,46 @@ Test(mapped_access, ends_with_the_key, .timeout = 60) {
     RVT_ASSERT(not(is_mapped()));
 }
 
+/// Where the region was, the target has another file now.
+Test(mapped_access, reaches_what_a_renewed_key_stands_for, .timeout = 60) {
+    char* const memory = shared_memory(F_SEAL_SHRINK);
+    const int other_file = memfd_create("other", MFD_ALLOW_SEALING);
+    RVT_EQ(ftruncate(other_file, kBytes), 0);
+    RVT_EQ(fcntl(other_file, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    Process target([&](Process& parent) {
+        Node node;
+        const std::uint32_t key = node.expose(memory, kBytes);
+        parent.put(Exposed{.address = node.engine->address(),
+                           .data = reinterpret_cast<std::uint64_t>(memory),
+                           .key = key});
+        while (!parent.has_word()) {
+            node.poll();
+        }
+        parent.get<bool>();
+        RVT_ASSERT(mmap(memory, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, other_file,
+                        0) == memory);
+        parent.put(node.keys->renew(key).error());
+        while (!parent.has_word()) {
+            node.poll();
+        }
+        parent.get<bool>();
+    });
+    const auto exposed = target.get<Exposed>();
+    Node node;
+    node.peer = node.av.insert(exposed.address).take();
+    std::uint64_t word = 1;
+    use_until_mapped(node, exposed);
+    target.put(true);
+    RVT_EQ(target.get<int>(), 0);
+    word = 2;
+    RVT_EQ(node.access(true, &word, sizeof word, exposed.data, exposed.key),
+           core::WcStatus::kSuccess);
+    RVT_EQ(memory[0], 1);
+    RVT_EQ(pread(other_file, &word, sizeof word, 0), sizeof word);
+    RVT_EQ(word, 2);
+    target.put(true);
+}
+
 Test(mapped_access, of_a_peer_that_is_known_to_be_dead_does_not_happen, .timeout = 60) {
     char* const memory = shared_memory(F_SEAL_SHRINK);
     Process target([&](Process& parent) { run_target(parent, memory); });
