@@ -107,12 +107,13 @@ ibv_mr* register_as(const core::Mr& mr, Access with) noexcept {
 }
 
 /// What may not be pinned is registered on demand, where the NIC can, unless it has to be pinned.
-/// Of rights that it does not know, those that are only our wish are given up.
+/// What it writes is written in order where it knows nothing else, ibv_reg_mr(3).
 ibv_mr* register_anyhow(const core::Mr& mr) noexcept {
     Access access = access_of(mr);
     ibv_mr* made = register_as(mr, access);
-    if (made == nullptr && (errno == EOPNOTSUPP || errno == EINVAL) && access != mr.access()) {
-        access = mr.access();
+    if (made == nullptr && (errno == EOPNOTSUPP || errno == EINVAL) &&
+        has_any(access, Access::kRelaxedOrdering)) {
+        access = without(access, Access::kRelaxedOrdering);
         made = register_as(mr, access);
     }
     const bool may_be_on_demand = !has_any(access, Access::kPinned) &&
