@@ -22,6 +22,7 @@
 #include "ofi/ep_rdm.h"
 #include "ofi/eq.h"
 #include "ofi/errors.h"
+#include "ofi/mr_change.h"
 #include "ofi/mr_memory.h"
 #include "util/fault_guard.h"
 #include "util/log.h"
@@ -164,10 +165,7 @@ util::Status withdraw(Mr& mr) noexcept {
     const util::Status removed =
         mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, {no_peer_uses, mr.domain});
     if (removed.is_ok()) {
-        const std::lock_guard guard(mr.domain->endpoints_lock);
-        for (core::RdEndpoint* endpoint : mr.domain->endpoints) {
-            endpoint->withdraw_key(mr.table_key);
-        }
+        withdraw_from_peers(mr);
     } else {
         RVT_WARN(kMr, "cannot close region 0x%llx: a peer uses its memory: %s",
                  static_cast<unsigned long long>(mr.handle.key), strerrordesc_np(removed.error()));
@@ -261,6 +259,8 @@ int mr_control(fid* self, int command, void* argument) noexcept {
         case FI_ENABLE: return 0;
         case FI_GET_RAW_MR:
             return raw_attributes(Mr::from(self), *static_cast<struct fi_mr_raw_attr*>(argument));
+        case FI_REFRESH:
+            return mr_refresh(Mr::from(self), *static_cast<const fi_mr_modify*>(argument));
         default: return -FI_ENOSYS;
     }
 }
@@ -357,6 +357,13 @@ int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** 
 }
 
 }  // namespace
+
+void withdraw_from_peers(const Mr& mr) noexcept {
+    const std::lock_guard guard(mr.domain->endpoints_lock);
+    for (core::RdEndpoint* endpoint : mr.domain->endpoints) {
+        endpoint->withdraw_key(mr.table_key);
+    }
+}
 
 bool to_device(Sge& element, const void* desc) noexcept {
     const Mr& mr = *static_cast<const Mr*>(desc);

@@ -47,6 +47,10 @@ struct Mr {
     Cntr* remote_write = nullptr;     // bound: counts what peers write into the region
 };
 
+/// What peers know of a region, by their NICs or as what they have opened, they are to know no
+/// more.
+void withdraw_from_peers(const Mr& mr) noexcept;
+
 /// Names a buffer by the region of a NIC's domain whose descriptor it came with. Returns: false
 /// where copy_is_needed(): then it has to be in the copy.
 inline bool to_nic(Sge& element, const void* desc) noexcept {

@@ -414,6 +414,11 @@ int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
                                      : map_dma_buf(mr, part, access);
 }
 
+void name_by_nic(Mr& mr) noexcept {
+    mr.handle.key = mr.nic_region->rkey();
+    mr.base_address = mr.local_address;
+}
+
 int register_with_nic(Mr& mr, std::uint64_t access) {
     if (mr.nic_region == nullptr) {
         const util::Status made = add_to_nic(mr, mr.memory.segments, access, nullptr);
@@ -421,9 +426,8 @@ int register_with_nic(Mr& mr, std::uint64_t access) {
             return refuse_memory(mr, made);
         }
     }
-    mr.handle.key = mr.nic_region->rkey();
     mr.handle.mem_desc = &mr;
-    mr.base_address = mr.local_address;
+    name_by_nic(mr);
     return 0;
 }
 

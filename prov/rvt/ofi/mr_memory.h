@@ -32,6 +32,9 @@ int take_memory(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t
 /// The same for a dma-buf, whose descriptor stays the caller's.
 int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access);
 
+/// In a NIC's domain: tells by which key and address peers name the region now.
+void name_by_nic(Mr& mr) noexcept;
+
 /// In a NIC's domain, after its memory was taken: has the NIC know the region, unless it has
 /// imported it already, and names it by the NIC's key and a descriptor, which local access needs
 /// there. Returns: as take_memory().

@@ -302,9 +302,6 @@ Test(mr, memory_of_the_host_needs_no_device_whatever_has_allocated_it) {
 Test(mr, nobody_has_to_be_told_of_pages_that_change) {
     const Opened open = with_mr_mode(FI_MR_MMU_NOTIFY);
     RVT_EQ(open.info->domain_attr->mr_mode & FI_MR_MMU_NOTIFY, 0);
-    char buffer[64];
-    const auto mr = reg(open, buffer, sizeof buffer, 1);
-    RVT_EQ(fi_mr_refresh(mr.get(), nullptr, 0, 0), -FI_ENOSYS);
 }
 
 Test(mr, memory_of_an_interface_that_is_not_there_is_refused) {
