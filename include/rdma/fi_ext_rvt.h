@@ -43,6 +43,23 @@ struct fi_rvt_ops_ep {
     int (*describe_peer)(struct fid_ep* ep, fi_addr_t peer, char* buf, size_t* len);
 };
 
+/*
+ * Flags of fi_mr_reg(3), fi_mr_regv and fi_mr_regattr, in the range that libfabric leaves to
+ * providers. As IBV_ACCESS_ON_DEMAND and IBV_ACCESS_RELAXED_ORDERING of
+ * ibv_reg_mr(3).
+ *
+ * The region's pages are not pinned: a NIC brings them in as it comes to them, and follows when
+ * they change. Without a NIC it is so with all regions; a NIC that has no such regions refuses with
+ * -FI_EOPNOTSUPP. Of no account for memory of devices.
+ */
+#define FI_RVT_MR_ON_DEMAND (1ULL << 60)
+/*
+ * What a NIC writes into the region may arrive in any order before the completion: nobody looks for
+ * the last byte to know that all are there. Only a hint, which has no effect without a NIC, and
+ * with one that does not know of it.
+ */
+#define FI_RVT_MR_RELAXED_ORDERING (1ULL << 61)
+
 #ifdef __cplusplus
 }
 #endif

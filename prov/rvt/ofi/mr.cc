@@ -35,7 +35,8 @@ constexpr std::uint64_t kAccess =
 /// Applications name what they do with a region beside the access to it; no provider minds.
 constexpr std::uint64_t kOperations = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
 constexpr std::uint64_t kHmemFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
-constexpr std::uint64_t kRegFlags = FI_RMA_EVENT | kMrSingleUse | kMrDmabuf | kHmemFlags;
+constexpr std::uint64_t kRegFlags =
+    FI_RMA_EVENT | kMrSingleUse | kMrDmabuf | kHmemFlags | kWishFlags;
 
 /// The table's view of the region. Precondition: mr.memory and mr.local_address are set.
 core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
@@ -281,6 +282,7 @@ int reg(Domain& domain, const fi_mr_attr& attr, int iface, std::uint64_t flags, 
     }
     auto made = std::make_unique<Mr>();
     made->domain = &domain;
+    made->wishes = to_wishes(flags);
     made->handle.fid = {FI_CLASS_MR, attr.context, &mr_fid_ops};
     const std::span<const iovec> buffers{attr.mr_iov, attr.iov_count};
     const int taken =
@@ -357,6 +359,14 @@ int mr_regattr(fid* self, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** 
 }
 
 }  // namespace
+
+Access to_wishes(std::uint64_t flags) noexcept {
+    const auto wish = [flags](std::uint64_t flag, Access access) {
+        return (flags & flag) != 0 ? access : Access::kNone;
+    };
+    return wish(FI_RVT_MR_ON_DEMAND, Access::kOnDemand) |
+           wish(FI_RVT_MR_RELAXED_ORDERING, Access::kRelaxedOrdering);
+}
 
 void withdraw_from_peers(const Mr& mr) noexcept {
     const std::lock_guard guard(mr.domain->endpoints_lock);

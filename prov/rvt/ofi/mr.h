@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 
+#include <rdma/fi_ext_rvt.h>
+
 #include "core/key_table.h"
 #include "core/mr.h"
 #include "core/owned.h"
@@ -45,7 +47,12 @@ struct Mr {
     bool is_staged = false;           // its operations work on a copy, which `device` has
     std::uint64_t local_address = 0;  // by which the application names its first byte
     Cntr* remote_write = nullptr;     // bound: counts what peers write into the region
+    Access wishes = Access::kNone;    // kOnDemand, kRelaxedOrdering: of a NIC
 };
+
+// FI_RVT_MR_ON_DEMAND and FI_RVT_MR_RELAXED_ORDERING.
+inline constexpr std::uint64_t kWishFlags = FI_RVT_MR_ON_DEMAND | FI_RVT_MR_RELAXED_ORDERING;
+Access to_wishes(std::uint64_t flags) noexcept;
 
 /// What peers know of a region, by their NICs or as what they have opened, they are to know no
 /// more.

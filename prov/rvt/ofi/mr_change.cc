@@ -43,6 +43,9 @@ bool has_part(const Mr& mr, const iovec& part) noexcept {
 
 /// A NIC that has pinned what was there registers it anew, all of it.
 int refresh_at_nic(Mr& mr) {
+    if (has_any(mr.nic_region->access(), Access::kOnDemand)) {
+        return 0;
+    }
     const util::Status changed = core::rereg_mr(
         *mr.nic_region,
         {.changes = MrChange::kTranslation, .attr = {.segments = mr.memory.segments}});

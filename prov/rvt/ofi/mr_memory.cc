@@ -202,9 +202,9 @@ int refuse_memory(const Mr& mr, util::Status why) {
 /// With the NIC. Returns: as core::reg_mr().
 util::Status add_to_nic(Mr& mr, std::span<const iovec> segments, std::uint64_t access,
                         core::DeviceMemory* device) {
-    Access rights = to_access(access, *mr.domain);
-    if ((mr.domain->caps & FI_ATOMIC) == 0) {
-        rights = without(rights, Access::kRemoteAtomic);
+    Access rights = to_nic_access(mr, access);
+    if (device != nullptr || mr.device != nullptr) {
+        rights = without(rights, Access::kOnDemand);
     }
     return core::keep(mr.nic_region,
                       core::reg_mr(*mr.domain->nic_pd,
@@ -378,6 +378,11 @@ Access to_access(std::uint64_t access, const Domain& domain) noexcept {
         result = result | Access::kRemoteWrite;
     }
     return result;
+}
+
+Access to_nic_access(const Mr& mr, std::uint64_t access) noexcept {
+    const Access rights = to_access(access, *mr.domain) | mr.wishes;
+    return (mr.domain->caps & FI_ATOMIC) != 0 ? rights : without(rights, Access::kRemoteAtomic);
 }
 
 int take_memory(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t access,

@@ -21,6 +21,9 @@ inline constexpr int kAnyIface = -1;
 /// What FI_SEND ... FI_REMOTE_WRITE of fi_mr(3) let peers and the backend do.
 Access to_access(std::uint64_t access, const Domain& domain) noexcept;
 
+/// The same in the domain of a NIC, and what the application wishes of it.
+Access to_nic_access(const Mr& mr, std::uint64_t access) noexcept;
+
 /// Makes these buffers the region's memory: sets `memory` and `local_address`, and `device` and the
 /// descriptor where they are a device's. Precondition: mr.domain is set, there is a buffer.
 /// @param iface  FI_HMEM_SYSTEM, one of a claimant, or kAnyIface: the claimants are asked. Of no

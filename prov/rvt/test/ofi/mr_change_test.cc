@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Regions between their registration and their end: pages that have changed. fi_mr(3).
+// Regions between their registration and their end: flags, and pages that have changed.
+// fi_mr(3), rdma/fi_ext_rvt.h.
 #include <fcntl.h>
+#include <rdma/fi_ext_rvt.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -54,6 +56,21 @@ void* map(std::size_t bytes) {
 }
 
 }  // namespace
+
+Test(mr_change, without_a_nic_no_region_is_pinned_and_no_order_relaxed) {
+    End end({});
+    char buffer[64];
+    for (const std::uint64_t flags : {FI_RVT_MR_ON_DEMAND, FI_RVT_MR_RELAXED_ORDERING}) {
+        fid_mr* mr = nullptr;
+        RVT_OK(fi_mr_reg(end.open.domain.get(), buffer, sizeof buffer, kPeersAccess, 0, kKey, flags,
+                         &mr, nullptr));
+        RVT_OK(fi_close(&mr->fid));
+    }
+    fid_mr* mr = nullptr;
+    RVT_EQ(fi_mr_reg(end.open.domain.get(), buffer, sizeof buffer, kPeersAccess, 0, kKey,
+                     1ull << 62, &mr, nullptr),
+           -FI_EBADFLAGS);
+}
 
 // ---- pages that have changed ----
 

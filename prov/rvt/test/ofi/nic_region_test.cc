@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Regions of an application in the domain of a NIC, and what becomes of them.
+// Regions of an application in the domain of a NIC: how it wishes them to be, and what becomes of
+// them. rdma/fi_ext_rvt.h.
+#include <rdma/fi_ext_rvt.h>
+
 #include "ofi/nic_world.h"
 
 using namespace rvt;
@@ -8,6 +11,11 @@ using namespace rvt::test;
 namespace {
 
 constexpr std::uint64_t kAccess = FI_SEND | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+void let_page_on_demand(verbs::MockNic& mock) {
+    mock.on_demand.general_caps = IBV_ODP_SUPPORT;
+    mock.on_demand.per_transport_caps.rc_odp_caps = 0x3f;
+}
 
 /// An application with one region more.
 struct With {
@@ -24,8 +32,36 @@ struct With {
 
 }  // namespace
 
-Test(nic_region, that_is_pinned_is_registered_anew_when_its_pages_have_changed) {
+Test(nic_region, is_on_demand_where_the_application_wishes_it) {
+    World on(let_page_on_demand);
+    With with;
+    RVT_EQ(with.reg(FI_RVT_MR_ON_DEMAND), 0);
+    RVT_NE(on.mock.regions.back().access & IBV_ACCESS_ON_DEMAND, 0);
+    RVT_EQ(on.mock.regions.front().access & IBV_ACCESS_ON_DEMAND, 0);
+}
+
+Test(nic_region, on_demand_is_refused_by_a_nic_that_has_it_not) {
     World on;
+    With with;
+    RVT_EQ(with.reg(FI_RVT_MR_ON_DEMAND), -FI_EOPNOTSUPP);
+}
+
+Test(nic_region, is_written_in_any_order_where_the_application_wishes_it) {
+    World on;
+    With with;
+    RVT_EQ(with.reg(FI_RVT_MR_RELAXED_ORDERING), 0);
+    RVT_NE(on.mock.regions.back().access & IBV_ACCESS_RELAXED_ORDERING, 0);
+}
+
+Test(nic_region, is_written_in_order_by_a_nic_that_knows_nothing_else) {
+    World on([](verbs::MockNic& mock) { mock.refused_access = IBV_ACCESS_RELAXED_ORDERING; });
+    With with;
+    RVT_EQ(with.reg(FI_RVT_MR_RELAXED_ORDERING), 0);
+    RVT_EQ(on.mock.regions.back().access & IBV_ACCESS_RELAXED_ORDERING, 0);
+}
+
+Test(nic_region, that_is_pinned_is_registered_anew_when_its_pages_have_changed) {
+    World on(let_page_on_demand);
     With with;
     RVT_EQ(with.reg(0), 0);
     const iovec part{with.memory.data() + 100, 100};
@@ -35,4 +71,12 @@ Test(nic_region, that_is_pinned_is_registered_anew_when_its_pages_have_changed) 
     RVT_EQ(on.mock.changes[0].addr, reinterpret_cast<std::uintptr_t>(with.memory.data()));
     RVT_EQ(on.mock.changes[0].length, with.memory.size());
     RVT_EQ(fi_mr_key(with.mr) % 1000, 5);
+}
+
+Test(nic_region, on_demand_needs_no_word_of_pages_that_change) {
+    World on(let_page_on_demand);
+    With with;
+    RVT_EQ(with.reg(FI_RVT_MR_ON_DEMAND), 0);
+    RVT_EQ(fi_mr_refresh(with.mr, nullptr, 0, 0), 0);
+    RVT_EQ(on.mock.changes.size(), 0);
 }
