@@ -114,6 +114,10 @@ Status rereg_mr(Mr& mr, const MrRereg& to, int timeout_ms = kDeregTimeoutMs);
 /// Source:  ibv_advise_mr(3).
 Status advise_mr(Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t bytes);
 
+/// The part of advise_mr() that is the CPU's, for who has a region as its memory alone.
+Status prefetch(const RegionMemory& memory, MrAdvice advice, std::uint64_t offset,
+                std::uint64_t bytes) noexcept;
+
 /// From the call on the key fails. Returns when nobody uses the memory any more.
 /// Returns: EBUSY after `timeout_ms`: the region still exists, its key fails, call again. EBUSY at
 ///          once while windows are bound to it (ibv_dereg_mr(3)): it is what it was. Errors of a

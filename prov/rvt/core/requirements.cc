@@ -11,14 +11,10 @@
 #include "core/srq.h"
 #include "core/verbs_cq.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <type_traits>
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 namespace rvt::core {
 namespace {
@@ -107,36 +103,6 @@ bool applies(const Requirement& row, const BackendOps& ops, Grade grade) noexcep
                                                      : is_filled(ops, row.when.other);
 }
 
-/// Has the kernel bring in the pages, which is all that the CPU needs. One that cannot (before
-/// Linux 5.14) does so when they are touched.
-Status populate(Mr& mr, MrAdvice advice, std::uint64_t offset, std::uint64_t bytes) {
-    if (advice == MrAdvice::kPrefetchNoFault || mr.memory().device != nullptr) {
-        return kOk;
-    }
-    const int how = advice == MrAdvice::kPrefetchWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-    for (const iovec& segment : mr.memory().from(offset)) {
-        if (offset >= segment.iov_len) {
-            offset -= segment.iov_len;
-            continue;
-        }
-        const std::uint64_t part = std::min(bytes, segment.iov_len - offset);
-        const auto begin = reinterpret_cast<std::uintptr_t>(segment.iov_base) + offset;
-        const std::uintptr_t first = begin & -page;
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): an address within the segment
-        if (madvise(reinterpret_cast<void*>(first), begin + part - first, how) != 0 &&
-            errno != EINVAL) {
-            return EFAULT;
-        }
-        offset = 0;
-        bytes -= part;
-        if (bytes == 0) {
-            break;
-        }
-    }
-    return kOk;
-}
-
 // The core's versions. Where the core does all of the work itself, nothing is left for an entry.
 constexpr BackendOps kDefaults = {
     .send_packets =
@@ -175,7 +141,8 @@ constexpr BackendOps kDefaults = {
     .reg_mr = [](Mr&) -> Status { return kOk; },
     .dereg_mr = [](Mr&) -> Status { return kOk; },
     .rereg_mr = [](Mr&, MrChange) -> Status { return EOPNOTSUPP; },
-    .advise_mr = populate,
+    .advise_mr = [](Mr& mr, MrAdvice advice, std::uint64_t offset,
+                    std::uint64_t bytes) { return prefetch(mr.memory(), advice, offset, bytes); },
     .ib_port = [](Device&) -> Result<IbPort> { return IbPort{}; },
     .create_ah = [](Ah&) -> Status { return kOk; },
     .destroy_ah = [](Ah&) {},
