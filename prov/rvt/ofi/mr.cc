@@ -38,42 +38,21 @@ constexpr std::uint64_t kHmemFlags = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 constexpr std::uint64_t kRegFlags =
     FI_RMA_EVENT | kMrSingleUse | kMrDmabuf | kHmemFlags | kWishFlags;
 
-/// The table's view of the region. Precondition: mr.memory and mr.local_address are set.
-core::KeyAttr to_key_attr(const Mr& mr, std::uint64_t access) noexcept {
-    core::KeyAttr attr;
-    attr.access = to_access(access, *mr.domain);
-    attr.indirect = mr.memory.segments.size() > 1 || mr.memory.device != nullptr;
-    for (const iovec& segment : mr.memory.segments) {
-        attr.length += segment.iov_len;
-    }
-    attr.iova = mr.local_address;
-    attr.addr = attr.indirect ? reinterpret_cast<std::uintptr_t>(&mr.memory) : attr.iova;
-    return attr;
-}
-
 int check(const fi_mr_attr& attr, std::uint64_t flags) noexcept {
     if ((flags & ~kRegFlags) != 0) {
         RVT_WARN(kMr, "cannot register: flags 0x%llx are not known",
                  static_cast<unsigned long long>(flags & ~kRegFlags));
         return -FI_EBADFLAGS;
     }
-    const std::uint64_t unknown = attr.access & ~(kAccess | kOperations);
-    if (unknown != 0) {
-        RVT_WARN(kMr, "cannot register: access 0x%llx is not known",
-                 static_cast<unsigned long long>(unknown));
-        return -FI_EINVAL;
+    if (const int refused = check_access(attr.access); refused != 0) {
+        return refused;
     }
     if (attr.offset != 0) {
         RVT_WARN(kMr, "cannot register: offset %llu asked; it has to be 0",
                  static_cast<unsigned long long>(attr.offset));
         return -FI_EINVAL;
     }
-    if (attr.iov_count == 0 || attr.mr_iov == nullptr || attr.iov_count > kMaxMrIov) {
-        RVT_WARN(kMr, "cannot register: %zu buffers%s; a region is of 1 to %zu", attr.iov_count,
-                 attr.mr_iov == nullptr ? " at a null pointer" : "", kMaxMrIov);
-        return -FI_EINVAL;
-    }
-    return 0;
+    return check_buffers(attr.mr_iov, attr.iov_count);
 }
 
 /// Who may name one: fi_mr(3), "dmabuf".
@@ -112,7 +91,8 @@ int check_owner(const Domain& domain, int& iface, std::uint64_t flags) noexcept 
 
 int add_key(Mr& mr, const fi_mr_attr& attr) {
     util::catch_faults();
-    const core::KeyAttr key_attr = to_key_attr(mr, attr.access);
+    const core::KeyAttr key_attr =
+        to_key_attr(*mr.memory, mr.local_address, to_access(attr.access, *mr.domain));
     const bool has_provider_keys = mr.domain->mr_mode.has_provider_keys;
     const util::Result<std::uint32_t> key =
         has_provider_keys ? mr.domain->keys->add(key_attr)
@@ -164,7 +144,7 @@ util::Status deregister(Mr& mr) noexcept {
 /// From the call on the key fails.
 util::Status withdraw(Mr& mr) noexcept {
     const util::Status removed =
-        mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, {no_peer_uses, mr.domain});
+        mr.domain->keys->remove(mr.table_key, kCloseTimeoutMs, marks_of(*mr.domain));
     if (removed.is_ok()) {
         withdraw_from_peers(mr);
     } else {
@@ -266,7 +246,7 @@ int mr_control(fid* self, int command, void* argument) noexcept {
     }
 }
 
-fi_ops mr_fid_ops = fid_ops(mr_close, mr_bind, mr_control);
+fi_ops mr_fid_ops = fid_ops(mr_close, mr_bind, mr_control, mr_ops_open);
 
 int reg(Domain& domain, const fi_mr_attr& attr, int iface, std::uint64_t flags, fid_mr** mr) {
     const int refused = check(attr, flags);
@@ -366,6 +346,41 @@ Access to_wishes(std::uint64_t flags) noexcept {
     };
     return wish(FI_RVT_MR_ON_DEMAND, Access::kOnDemand) |
            wish(FI_RVT_MR_RELAXED_ORDERING, Access::kRelaxedOrdering);
+}
+
+int check_access(std::uint64_t access) noexcept {
+    const std::uint64_t unknown = access & ~(kAccess | kOperations);
+    if (unknown != 0) {
+        RVT_WARN(kMr, "cannot register: access 0x%llx is not known",
+                 static_cast<unsigned long long>(unknown));
+        return -FI_EINVAL;
+    }
+    return 0;
+}
+
+int check_buffers(const iovec* buffers, std::size_t count) noexcept {
+    if (count == 0 || buffers == nullptr || count > kMaxMrIov) {
+        RVT_WARN(kMr, "cannot register: %zu buffers%s; a region is of 1 to %zu", count,
+                 buffers == nullptr ? " at a null pointer" : "", kMaxMrIov);
+        return -FI_EINVAL;
+    }
+    return 0;
+}
+
+core::KeyAttr to_key_attr(const core::RegionMemory& memory, std::uint64_t address, Access access) {
+    core::KeyAttr attr;
+    attr.access = access;
+    attr.indirect = memory.segments.size() > 1 || memory.device != nullptr;
+    for (const iovec& segment : memory.segments) {
+        attr.length += segment.iov_len;
+    }
+    attr.iova = address;
+    attr.addr = attr.indirect ? reinterpret_cast<std::uintptr_t>(&memory) : address;
+    return attr;
+}
+
+core::PeerMarks marks_of(Domain& domain) noexcept {
+    return {.are_gone = no_peer_uses, .context = &domain};
 }
 
 void withdraw_from_peers(const Mr& mr) noexcept {

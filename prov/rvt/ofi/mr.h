@@ -38,7 +38,8 @@ struct Mr {
     std::unique_ptr<hmem::ImportedMemory> imported;
     core::Owned<core::Mr> nic_region;  // in a NIC's domain, in place of an entry in the table
     std::uint64_t base_address = 0;    // remote address of the first byte
-    core::RegionMemory memory;
+    // Ordinary memory has another one once it is registered anew.
+    std::unique_ptr<core::RegionMemory> memory = std::make_unique<core::RegionMemory>();
     // Of a region that is a device's; operations that use it hold it, too.
     std::shared_ptr<hmem::DeviceRegion> device;
     // What peers read of a copied region (RegionMemory::for_peers), if they may.
@@ -54,6 +55,17 @@ struct Mr {
 inline constexpr std::uint64_t kWishFlags = FI_RVT_MR_ON_DEMAND | FI_RVT_MR_RELAXED_ORDERING;
 Access to_wishes(std::uint64_t flags) noexcept;
 
+/// Returns: 0, or -FI_EINVAL for what is no access, which has been logged.
+int check_access(std::uint64_t access) noexcept;
+/// The same of a count of buffers.
+int check_buffers(const iovec* buffers, std::size_t count) noexcept;
+
+/// The table's view of a region of this memory, which outlives the key.
+/// @param address  By which the application names its first byte.
+core::KeyAttr to_key_attr(const core::RegionMemory& memory, std::uint64_t address, Access access);
+
+/// Those that may be using a region's memory by the domain's table.
+core::PeerMarks marks_of(Domain& domain) noexcept;
 /// What peers know of a region, by their NICs or as what they have opened, they are to know no
 /// more.
 void withdraw_from_peers(const Mr& mr) noexcept;

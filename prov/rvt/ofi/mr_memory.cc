@@ -44,17 +44,22 @@ std::uint64_t to_number(const void* pointer) noexcept {
 
 // ---- ordinary memory ----
 
-int take_buffers(Mr& mr, std::span<const iovec> buffers) {
+int take_buffers(core::RegionMemory& memory, std::span<const iovec> buffers) {
     for (const iovec& buffer : buffers) {
         if (buffer.iov_base == nullptr && buffer.iov_len != 0 && buffer.iov_len < kAllMemory) {
             RVT_WARN(kMr, "cannot register: %zu bytes at a null pointer", buffer.iov_len);
             return -FI_EINVAL;
         }
     }
-    mr.memory.segments = merge(buffers);
-    mr.memory.index();
-    mr.local_address = to_number(mr.memory.segments.front().iov_base);
+    memory.segments = merge(buffers);
+    memory.index();
     return 0;
+}
+
+int take_buffers(Mr& mr, std::span<const iovec> buffers) {
+    const int taken = take_buffers(*mr.memory, buffers);
+    mr.local_address = taken == 0 ? to_number(mr.memory->segments.front().iov_base) : 0;
+    return taken;
 }
 
 // ---- memory of devices ----
@@ -77,8 +82,8 @@ const char* reason_of(int error) noexcept {
 
 void set_device(Mr& mr, std::unique_ptr<hmem::DeviceRegion> device, std::uint64_t address) {
     mr.device = std::move(device);
-    mr.memory.segments = {{mr.device->data(), mr.device->bytes()}};
-    mr.memory.device = mr.device.get();
+    mr.memory->segments = {{mr.device->data(), mr.device->bytes()}};
+    mr.memory->device = mr.device.get();
     mr.is_staged = mr.device->is_copy();
     mr.local_address = address;
     mr.handle.mem_desc = &mr;
@@ -131,7 +136,7 @@ util::Status copy_for_peers(Mr& mr, const hmem::Claim& owner) {
     mr.memory_for_peers = {
         .segments = {{mr.device_for_peers->data(), mr.device_for_peers->bytes()}},
         .device = mr.device_for_peers.get()};
-    mr.memory.for_peers = &mr.memory_for_peers;
+    mr.memory->for_peers = &mr.memory_for_peers;
     return util::kOk;
 }
 
@@ -193,7 +198,7 @@ int map_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access) {
 
 int refuse_memory(const Mr& mr, util::Status why) {
     RVT_WARN(kMr, "cannot register %zu buffers, the first of %zu bytes, with NIC %s: %s%s",
-             mr.memory.segments.size(), mr.memory.segments.front().iov_len, mr.domain->name(),
+             mr.memory->segments.size(), mr.memory->segments.front().iov_len, mr.domain->name(),
              strerrordesc_np(why.error()),
              core::region_shortage(mr.domain->nic->device(), why).c_str());
     return to_fi(why);
@@ -258,7 +263,7 @@ int copy_for_nic(Mr& mr, util::Result<std::unique_ptr<hmem::CopiedMemory>> copie
         return -FI_EOPNOTSUPP;
     }
     copy.keep_pages();
-    const util::Status made = add_to_nic(mr, mr.memory.segments, access, nullptr);
+    const util::Status made = add_to_nic(mr, mr.memory->segments, access, nullptr);
     return made.is_ok() ? 0 : refuse_memory(mr, made);
 }
 
@@ -385,6 +390,18 @@ Access to_nic_access(const Mr& mr, std::uint64_t access) noexcept {
     return (mr.domain->caps & FI_ATOMIC) != 0 ? rights : without(rights, Access::kRemoteAtomic);
 }
 
+int take_host_memory(const Domain& domain, std::span<const iovec> buffers,
+                     core::RegionMemory& memory) {
+    if ((domain.caps & FI_HMEM) != 0) {
+        const auto found = find_owner(kAnyIface, buffers);
+        if (!found.is_ok() || found.value().claimant != nullptr) {
+            RVT_WARN(kMr, "cannot register anew: a buffer is memory of a device");
+            return -FI_EOPNOTSUPP;
+        }
+    }
+    return take_buffers(memory, buffers);
+}
+
 int take_memory(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t access,
                 std::uint64_t flags) {
     if ((mr.domain->caps & FI_HMEM) == 0) {
@@ -426,7 +443,7 @@ void name_by_nic(Mr& mr) noexcept {
 
 int register_with_nic(Mr& mr, std::uint64_t access) {
     if (mr.nic_region == nullptr) {
-        const util::Status made = add_to_nic(mr, mr.memory.segments, access, nullptr);
+        const util::Status made = add_to_nic(mr, mr.memory->segments, access, nullptr);
         if (!made.is_ok()) {
             return refuse_memory(mr, made);
         }

@@ -35,6 +35,11 @@ int take_memory(Mr& mr, std::span<const iovec> buffers, int iface, std::uint64_t
 /// The same for a dma-buf, whose descriptor stays the caller's.
 int take_dma_buf(Mr& mr, const MrDmabuf& part, std::uint64_t access);
 
+/// Takes these buffers, of ordinary memory, for a region that is registered anew. Precondition:
+/// there is one. Returns: 0, or -FI_ errno, which has been logged.
+int take_host_memory(const Domain& domain, std::span<const iovec> buffers,
+                     core::RegionMemory& memory);
+
 /// In a NIC's domain: tells by which key and address peers name the region now.
 void name_by_nic(Mr& mr) noexcept;
 

@@ -23,6 +23,15 @@ struct With {
         return fi_mr_reg(app.domain, memory.data(), memory.size(), kAccess, 0, 0, flags, &mr,
                          nullptr);
     }
+    fi_rvt_ops_mr& ops() const {
+        void* table = nullptr;
+        RVT_EQ(fi_open_ops(&mr->fid, FI_RVT_MR_OPS, 0, &table, nullptr), 0);
+        return *static_cast<fi_rvt_ops_mr*>(table);
+    }
+    int change(char* at, std::size_t bytes, std::uint64_t access, std::uint64_t flags = 0) const {
+        const iovec one{at, bytes};
+        return ops().reregister(mr, &one, 1, access, flags);
+    }
     ~With() { RVT_EQ(mr != nullptr ? fi_close(&mr->fid) : 0, 0); }
 
     Endpoints app;
@@ -58,6 +67,67 @@ Test(nic_region, is_written_in_order_by_a_nic_that_knows_nothing_else) {
     With with;
     RVT_EQ(with.reg(FI_RVT_MR_RELAXED_ORDERING), 0);
     RVT_EQ(on.mock.regions.back().access & IBV_ACCESS_RELAXED_ORDERING, 0);
+}
+
+Test(nic_region, has_the_other_buffer_and_the_key_that_the_nic_gives) {
+    World on;
+    With with;
+    RVT_EQ(with.reg(0), 0);
+    const std::uint64_t before = fi_mr_key(with.mr);
+    RVT_EQ(with.change(with.memory.data() + 100, 200, FI_SEND), 0);
+    RVT_EQ(on.mock.changes.size(), 1);
+    RVT_EQ(on.mock.changes[0].flags, IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS);
+    RVT_EQ(on.mock.changes[0].addr, reinterpret_cast<std::uintptr_t>(with.memory.data() + 100));
+    RVT_EQ(on.mock.changes[0].length, 200);
+    RVT_EQ(on.mock.changes[0].access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE), 0);
+    RVT_EQ(fi_mr_key(with.mr), before + 1000);
+    std::uint64_t base = 0;
+    std::uint64_t key = 0;
+    std::size_t bytes = sizeof key;
+    RVT_EQ(fi_mr_raw_attr(with.mr, &base, reinterpret_cast<std::uint8_t*>(&key), &bytes, 0), 0);
+    RVT_EQ(base, reinterpret_cast<std::uintptr_t>(with.memory.data() + 100));
+}
+
+Test(nic_region, keeps_its_buffers_when_only_the_access_changes) {
+    World on;
+    With with;
+    RVT_EQ(with.reg(0), 0);
+    RVT_EQ(with.ops().reregister(with.mr, nullptr, 0, FI_SEND, FI_RVT_MR_RELAXED_ORDERING), 0);
+    RVT_EQ(on.mock.changes[0].flags, IBV_REREG_MR_CHANGE_ACCESS);
+    RVT_EQ(on.mock.changes[0].length, with.memory.size());
+}
+
+Test(nic_region, that_cannot_be_changed_stays_what_it_was) {
+    World on;
+    With with;
+    RVT_EQ(with.reg(0), 0);
+    const std::uint64_t before = fi_mr_key(with.mr);
+    RVT_EQ(with.change(with.memory.data(), 200, FI_SEND, FI_RVT_MR_ON_DEMAND), -FI_EOPNOTSUPP);
+    on.mock.reg_mr_error = ENOMEM;
+    on.mock.rereg_mr_result = IBV_REREG_MR_ERR_INPUT;
+    RVT_EQ(with.change(with.memory.data(), 200, FI_SEND), -FI_ENOMEM);
+    RVT_EQ(fi_mr_key(with.mr), before);
+    on.mock.rereg_mr_result = IBV_REREG_MR_ERR_CMD;
+    RVT_EQ(with.change(with.memory.data(), 200, FI_SEND), -ENOTRECOVERABLE);
+}
+
+Test(nic_region, advice_reaches_a_nic_that_has_regions_on_demand) {
+    {
+        World on;
+        With with;
+        RVT_EQ(with.reg(0), 0);
+        RVT_EQ(with.ops().advise(with.mr, FI_RVT_MR_PREFETCH, 0, 8), -FI_EOPNOTSUPP);
+    }
+    World on(let_page_on_demand);
+    With with;
+    RVT_EQ(with.reg(FI_RVT_MR_ON_DEMAND), 0);
+    RVT_EQ(with.ops().advise(with.mr, FI_RVT_MR_PREFETCH_WRITE, 50, 100), 0);
+    RVT_EQ(with.ops().advise(with.mr, FI_RVT_MR_PREFETCH, 50, 4096), -FI_EINVAL);
+    RVT_EQ(on.mock.advised.size(), 1);
+    RVT_EQ(on.mock.advised[0].first, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE);
+    RVT_EQ(on.mock.advised[0].second.addr,
+           reinterpret_cast<std::uintptr_t>(with.memory.data() + 50));
+    RVT_EQ(on.mock.advised[0].second.length, 100);
 }
 
 Test(nic_region, that_is_pinned_is_registered_anew_when_its_pages_have_changed) {
