@@ -27,6 +27,14 @@ struct Side : Party {
           buffer(ep, kMost) {
         post_receive();
     }
+    /// Leaves with the others while what may still arrive has its buffer.
+    ~Side() {
+        barrier();
+        leave_alone();
+    }
+    Side(const Side&) = delete;
+    Side& operator=(const Side&) = delete;
+
     void post_receive() { recv(buffer, kMost, &in); }
     std::size_t largest() const { return std::min(ep.info->ep_attr->max_msg_size, kMost); }
     ssize_t try_send(int to, std::size_t bytes) {
