@@ -14,7 +14,7 @@ constexpr double kNoticeS = 5;      ///< What cannot go on has ended.
 constexpr double kUnaffectedS = 5;  ///< A hundred messages each way, on a machine that is busy.
 constexpr std::size_t kLarge = 1 << 20;
 /// Copied; sent from the buffer at once; sent when the peer asks for it.
-constexpr std::size_t kSizes[] = {8, 64 << 10, kLarge};
+constexpr std::size_t kSendSizes[] = {8, 64 << 10, kLarge};
 constexpr std::size_t kSends = 9;
 constexpr std::size_t kInUse = 6;  ///< Of them, until the peer has them.
 
@@ -26,8 +26,8 @@ constexpr std::size_t kMended = 2;
 void post_sends(const Party& party, const Buffer& buffer, int to, Contexts& contexts) {
     for (std::size_t i = 0; i < kSends; ++i) {
         party.ep.post([&] {
-            return fi_tsend(party.ep.ep, buffer.as(), kSizes[i % std::size(kSizes)], buffer.desc(),
-                            party.at(to), 50, contexts.at(i));
+            return fi_tsend(party.ep.ep, buffer.as(), kSendSizes[i % std::size(kSendSizes)],
+                            buffer.desc(), party.at(to), 50, contexts.at(i));
         });
     }
 }

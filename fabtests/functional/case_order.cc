@@ -71,7 +71,7 @@ struct Shared {
 };
 
 /// Up to where rvt keeps the orders of RDM endpoints, and one for those who go further.
-constexpr std::size_t kSizes[] = {8, 512, 3000, 4096, 60000};
+constexpr std::size_t kOrderedSizes[] = {8, 512, 3000, 4096, 60000};
 
 /// How far a provider keeps an order: up to this size; nothing is said of larger ones.
 std::size_t most(std::size_t limit) {
@@ -96,7 +96,7 @@ void waw(Rank& self) {
     Shared shared(self, FI_ORDER_WAW, FI_RMA);
     const std::size_t limit = most(shared.party.ep.info->ep_attr->max_order_waw_size);
     if (limit == 0) skip("max_order_waw_size is 0");
-    for (const std::size_t size : kSizes) {
+    for (const std::size_t size : kOrderedSizes) {
         if (size > limit) continue;
         for (int turn = 0; turn < 20; ++turn) {
             if (self.rank == 0) {
@@ -161,7 +161,7 @@ void raw(Rank& self) {
     if (limit == 0) skip("max_order_raw_size is 0");
     if (self.rank == 1) return shared.party.barrier();
     char* back = shared.local.as() + 65536;
-    for (const std::size_t size : kSizes) {
+    for (const std::size_t size : kOrderedSizes) {
         if (size > limit) continue;
         for (int turn = 1; turn < 50; ++turn) {
             std::memset(shared.local.as(), turn, size);
@@ -236,7 +236,7 @@ void war(Rank& self) {
     if (limit == 0) skip("max_order_war_size is 0");
     if (self.rank == 1) return shared.party.barrier();
     char* back = shared.local.as() + 65536;
-    for (const std::size_t size : kSizes) {
+    for (const std::size_t size : kOrderedSizes) {
         if (size > limit) continue;
         std::memset(shared.local.as(), 0, size);
         shared.write(0, size, 0);
