@@ -2,12 +2,15 @@
 // Arguments, files and lines.
 #include "ends.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
 #include <vector>
 
+#include <spawn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,11 +19,12 @@ namespace traffic {
 Options read_options(int argc, char** argv) {
     const std::vector<std::string> args(argv + 1, argv + argc);
     const std::string how = args.size() == 5 ? args[4] : "";
+    const std::array<std::string, 4> ways{"lossy", "computes", "peer-computes", "takes-nic"};
     const bool is_right =
-        (args.size() == 4 || how == "lossy" || how == "computes" || how == "peer-computes") &&
+        (args.size() == 4 || std::find(ways.begin(), ways.end(), how) != ways.end()) &&
         (args[1] == "active" || args[1] == "passive");
     if (!is_right) {
-        fail("usage: DIR active|passive OWN-IP PEER-IP [lossy|computes|peer-computes]");
+        fail("usage: DIR active|passive OWN-IP PEER-IP [lossy|computes|peer-computes|takes-nic]");
     }
     return {.dir = args[0],
             .is_active = args[1] == "active",
@@ -28,7 +32,8 @@ Options read_options(int argc, char** argv) {
             .peer_ip = args[3],
             .is_lossy = how == "lossy",
             .computes = how == "computes",
-            .peer_computes = how == "peer-computes"};
+            .peer_computes = how == "peer-computes",
+            .takes_nic = how == "takes-nic"};
 }
 
 // ---- the folder ----
@@ -69,6 +74,15 @@ void Report::line(const std::string& name, const std::string& problem) {
                 problem.empty() ? "" : ": ", problem.c_str());
     std::fflush(stdout);
     is_bad_ = is_bad_ || !problem.empty();
+}
+
+void take_nic_away() {
+    std::array<char*, 5> words{const_cast<char*>("rdma"), const_cast<char*>("link"),
+                               const_cast<char*>("delete"), const_cast<char*>("rxe0"), nullptr};
+    pid_t taking = -1;
+    if (posix_spawnp(&taking, words[0], nullptr, nullptr, words.data(), environ) != 0) {
+        fail("cannot take rxe0 away");
+    }
 }
 
 void fail(const std::string& what) {

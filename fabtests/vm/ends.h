@@ -10,8 +10,8 @@
 
 namespace traffic {
 
-inline constexpr std::chrono::seconds kPatience{30};
-inline constexpr std::chrono::milliseconds kLook{1};  // between two looks at a file
+inline constexpr std::chrono::seconds kPatience{100};  // emulated processors are slow
+inline constexpr std::chrono::milliseconds kLook{1};   // between two looks at a file
 
 struct Options {
     std::string dir;  // seen by both ends
@@ -21,10 +21,11 @@ struct Options {
     bool is_lossy = false;
     bool computes = false;  // this end, for a while, without a call of the library
     bool peer_computes = false;
+    bool takes_nic = false;  // this end takes its own NIC, rxe0, away
 };
 
-/// Reads `DIR active|passive OWN-IP PEER-IP [lossy|computes|peer-computes]`; ends the process when
-/// it is something else.
+/// Reads `DIR active|passive OWN-IP PEER-IP [lossy|computes|peer-computes|takes-nic]`; ends the
+/// process when it is something else.
 Options read_options(int argc, char** argv);
 
 class Folder {
@@ -52,6 +53,10 @@ class Report {
     int lines_ = 0;
     bool is_bad_ = false;
 };
+
+/// Has this guest's NIC, rxe0, taken away while the program goes on. The kernel is done only when
+/// the program has ended: librdmacm keeps a NIC open that it has looked at.
+void take_nic_away();
 
 /// Ends the program: nothing more can be tried.
 [[noreturn]] void fail(const std::string& what);

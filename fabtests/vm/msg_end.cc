@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// An end of calls on FI_EP_MSG of rvt.
+// An end of calls on FI_EP_MSG.
 #include "msg_end.h"
 
 #include <array>
@@ -135,7 +135,8 @@ class MsgEnd final : public calls::End {
     /// With the address of the first answer, if that is not what is asked about.
     fi_info* ask(const std::string& ip, const char* service, std::uint64_t flags) const {
         fi_info* const hints = fi_allocinfo();
-        hints->fabric_attr->prov_name = strdup("rvt");
+        const char* const provider = std::getenv("RVT_VM_PROVIDER");
+        hints->fabric_attr->prov_name = strdup(provider != nullptr ? provider : "rvt");
         hints->ep_attr->type = FI_EP_MSG;
         hints->caps = FI_MSG | FI_RMA;
         hints->domain_attr->mr_mode =

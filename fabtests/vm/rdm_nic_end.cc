@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
-// A stream of messages between RDM endpoints of two guests, the active one of which takes its own
-// NIC, rxe0, away meanwhile. What was under way ends, and messages go on by packets.
+// A stream of messages from the active to the passive one of two guests' RDM endpoints, one of
+// which takes its own NIC, rxe0, away meanwhile. What was under way ends, and messages go on by
+// packets.
 //
-//   rdm_nic_end DIR active|passive OWN-IP PEER-IP
+//   rdm_nic_end DIR active|passive OWN-IP PEER-IP [takes-nic]
 #include "ends.h"
 
 #include <algorithm>
@@ -11,8 +12,6 @@
 #include <iterator>
 #include <string>
 #include <vector>
-
-#include <spawn.h>
 
 #include "common/endpoint.h"
 
@@ -104,17 +103,6 @@ class Sender {
     bool is_finishing_ = false;
 };
 
-/// Messages go on meanwhile. The kernel is done only when this process has ended: librdmacm keeps a
-/// NIC open that it has looked at.
-void take_nic_away() {
-    std::array<char*, 5> words{const_cast<char*>("rdma"), const_cast<char*>("link"),
-                               const_cast<char*>("delete"), const_cast<char*>("rxe0"), nullptr};
-    pid_t taking = -1;
-    if (posix_spawnp(&taking, words[0], nullptr, nullptr, words.data(), environ) != 0) {
-        traffic::fail("cannot take rxe0 away");
-    }
-}
-
 int active(const traffic::Options& options) {
     const traffic::Folder folder(options.dir);
     traffic::Report report;
@@ -124,7 +112,11 @@ int active(const traffic::Options& options) {
                     sender.until([&] { return sender.arrived >= kMessages; }));
         report.line("none of them fails", sender.failed == 0 ? "" : "some do");
         sender.hold_one();
-        take_nic_away();
+        if (options.takes_nic) {
+            traffic::take_nic_away();
+        } else {
+            folder.put("take", "");
+        }
         report.line("what is under way without it fails",
                     sender.until([&] { return sender.failed != 0; }));
         const unsigned without = sender.arrived;
@@ -154,6 +146,7 @@ int passive(const traffic::Options& options) {
     }
     const std::vector<char> name = ep.name();
     folder.put("name", std::string(name.begin(), name.end()));
+    bool is_there = true;
     double next_look = 0;
     for (;;) {
         fab::Completion one;
@@ -163,6 +156,10 @@ int passive(const traffic::Options& options) {
         if (fab::now_s() > next_look) {
             if (folder.has("stop")) {
                 return 0;
+            }
+            if (options.takes_nic && is_there && folder.has("take")) {
+                traffic::take_nic_away();
+                is_there = false;
             }
             next_look = fab::now_s() + 0.2;
         }
