@@ -41,7 +41,11 @@ class EventWatch final : public ControlThread::Handler {
   public:
     EventWatch(ControlThread& thread, verbs::Nic& nic) noexcept : Handler(thread), nic_(nic) {}
     util::Status start() { return watch(nic_.event_fd(), EPOLLIN); }
-    void on_ready(std::uint32_t) override { nic_.take_events(); }
+    void on_ready(std::uint32_t) override {
+        if (!nic_.take_events()) {
+            unwatch();
+        }
+    }
 
   private:
     verbs::Nic& nic_;

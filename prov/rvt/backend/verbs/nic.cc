@@ -488,7 +488,7 @@ void Nic::disown(ibv_cq& queue) noexcept {
     queue.cq_context = nullptr;
 }
 
-void Nic::take_events() noexcept {
+bool Nic::take_events() noexcept {
     ibv_async_event event{};
     while (lib().ibv_get_async_event(context_.get(), &event) == 0) {
         RVT_INFO(kFabric, "NIC %s: %s", address_.device.c_str(),
@@ -514,6 +514,11 @@ void Nic::take_events() noexcept {
         }
         lib().ibv_ack_async_event(&event);
     }
+    if (errno != EIO) {
+        return true;
+    }
+    device_->begin_removal();
+    return false;
 }
 
 }  // namespace rvt::verbs

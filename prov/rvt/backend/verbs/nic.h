@@ -76,8 +76,10 @@ class Nic {
     };
     [[nodiscard]] Counts& counts() noexcept { return counts_; }
 
-    /// Passes on what has happened to the device; without waiting. Threads: one at a time.
-    void take_events() noexcept;
+    /// Passes on what has happened to the device; without waiting. Returns: whether more can come:
+    /// event_fd() stays ready for ever when the kernel has ended the device. Threads: one at a
+    /// time.
+    bool take_events() noexcept;
     /// Tells the channel of a queue of the core that it has something. Returns: whether there was
     /// one. Threads: any.
     bool take_notice() noexcept;

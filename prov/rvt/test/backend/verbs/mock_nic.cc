@@ -462,6 +462,7 @@ int detach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) {
 int get_async_event(ibv_context*, ibv_async_event* event) {
     const std::lock_guard guard(traffic);
     if (mock->events.empty()) {
+        errno = mock->has_no_more_events ? EIO : EAGAIN;
         return -1;
     }
     *event = mock->events.front();

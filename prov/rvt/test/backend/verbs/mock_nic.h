@@ -98,6 +98,7 @@ class MockNic {
     // What happens next.
     std::deque<ibv_wc> completions;
     std::deque<ibv_async_event> events;
+    bool has_no_more_events = false;  // than those: the kernel has ended it
     unsigned acknowledged = 0;
 
     // What happens to it.

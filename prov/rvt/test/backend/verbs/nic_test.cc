@@ -574,6 +574,19 @@ Test(nic, a_port_that_goes_down_and_comes_back_is_told_of) {
     RVT_EQ(mock.acknowledged, 3);
 }
 
+Test(nic, one_that_tells_nothing_any_more_is_gone) {
+    MockNic mock;
+    const Opened opened(mock);
+    RVT_ASSERT(opened.nic->take_events());
+    RVT_ASSERT(!opened.nic->device().is_going());
+    mock.has_no_more_events = true;
+    RVT_ASSERT(!opened.nic->take_events());
+    RVT_ASSERT(opened.nic->device().is_going());
+    RVT_EQ(opened.context->events().poll()->type, EventType::kDeviceFatal);
+    RVT_ASSERT(!opened.nic->take_events());
+    RVT_ASSERT(!opened.context->events().poll().has_value());
+}
+
 Test(nic, an_error_of_a_pair_is_its_event) {
     MockNic mock;
     const Opened opened(mock);
