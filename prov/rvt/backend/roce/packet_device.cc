@@ -99,12 +99,22 @@ void PacketDevice::look_at_trouble(core::Device& device) noexcept {
     look_lock_.unlock();
 }
 
-/// What the interface takes may be too large for the way behind it.
+/// What the interface takes may be too large for the way behind it. If it is not, a run has been
+/// refused for being one, as the next one would be.
 void PacketDevice::look_at_path(core::Device& device) noexcept {
-    const auto dest = transmit_.take_too_large();
-    if (dest && path_payload(*dest) < device.payload_bytes()) {
+    const auto refused = transmit_.take_too_large();
+    if (!refused) {
+        return;
+    }
+    const bool is_narrow = path_payload(refused->dest) < device.payload_bytes();
+    if (refused->is_run &&
+        path_takes(address(), core::to_sock_addr(refused->dest), refused->packet_bytes)) {
+        transmit_.stop_runs();
+    } else if (is_narrow) {
         transmit_.try_all_again();
-        path_narrowed(device, *dest);
+    }
+    if (is_narrow) {
+        path_narrowed(device, refused->dest);
     }
 }
 

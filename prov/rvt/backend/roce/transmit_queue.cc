@@ -225,19 +225,21 @@ bool TransmitQueue::waits_for_room_locked() noexcept {
 
 /// The kernel refuses a message for good.
 void TransmitQueue::lose_locked(const Message& refused, int error) noexcept {
-    if (refused.segments > 1 && (error == EINVAL || error == EIO)) {
+    const bool is_run = refused.segments > 1;
+    if (is_run && (error == EINVAL || error == EIO || error == EOPNOTSUPP)) {
         can_segment_ = false;  // this way out cannot: from now on packet by packet
     }
     RVT_INFO(kEpData, "%u packets to %s are lost: %s", refused.segments,
              core::to_sock_addr(refused.dest).to_string().c_str(), strerrordesc_np(error));
     refused_ += refused.segments;
     if (error == EMSGSIZE || error == EINVAL) {  // EINVAL: so it is with segments
-        too_large_ = refused.dest;
+        too_large_ = {
+            .dest = refused.dest, .packet_bytes = refused.segment_bytes, .is_run = is_run};
     }
     has_trouble_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
 }
 
-std::optional<Address> TransmitQueue::take_too_large() noexcept {
+std::optional<TransmitQueue::TooLarge> TransmitQueue::take_too_large() noexcept {
     const util::Guard guard(lock_);
     return std::exchange(too_large_, std::nullopt);
 }
@@ -245,6 +247,11 @@ std::optional<Address> TransmitQueue::take_too_large() noexcept {
 void TransmitQueue::try_all_again() noexcept {
     const util::Guard guard(lock_);
     can_segment_ = socket_.can_segment;
+}
+
+void TransmitQueue::stop_runs() noexcept {
+    const util::Guard guard(lock_);
+    can_segment_ = false;
 }
 
 /// Hands messages from `first` on to the kernel. Returns: how many it took, or an error less than

@@ -63,11 +63,18 @@ class TransmitQueue {
     void expect_no_trouble() noexcept {
         has_trouble_.store(false, std::memory_order_relaxed);  // relaxed: a hint
     }
-    /// Where to the newest packet was that the kernel took for too large, since the last question.
-    /// Threads: any.
-    [[nodiscard]] std::optional<Address> take_too_large() noexcept;
+    /// What the kernel took for too large.
+    struct TooLarge {
+        Address dest{};
+        std::size_t packet_bytes = 0;  // behind its UDP header
+        bool is_run = false;           // the packet was one of several that it was to cut
+    };
+    /// The newest one since the last question. Threads: any.
+    [[nodiscard]] std::optional<TooLarge> take_too_large() noexcept;
     /// The way out has changed: what it could not do before is tried again.
     void try_all_again() noexcept;
+    /// The way out takes packets, but no runs of them: from now on they leave one by one.
+    void stop_runs() noexcept;
     /// Whether packets wait for flush(). Threads: any.
     [[nodiscard]] bool holds_packets() const noexcept {
         // relaxed: who adds a packet flushes it, or sees that it is there.
@@ -148,8 +155,8 @@ class TransmitQueue {
     std::atomic<bool> holds_packets_{false};  // messages_ != 0
     bool can_segment_ RVT_GUARDED_BY(lock_);
     std::uint64_t refused_ RVT_GUARDED_BY(lock_) = 0;
-    std::optional<Address> too_large_ RVT_GUARDED_BY(lock_);  // see take_too_large()
-    Clock::time_point waits_since_ RVT_GUARDED_BY(lock_){};   // for room: the first message
+    std::optional<TooLarge> too_large_ RVT_GUARDED_BY(lock_);  // see take_too_large()
+    Clock::time_point waits_since_ RVT_GUARDED_BY(lock_){};    // for room: the first message
     Clock::time_point no_room_until_ RVT_GUARDED_BY(lock_){};
     std::atomic<bool> has_report_{false};
     std::atomic<bool> has_trouble_{false};

@@ -12,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "backend/roce/run_trial.h"
 #include "core/device.h"
 #include "protocol/header_sizes.h"
 #include "util/log.h"
@@ -22,8 +23,10 @@ namespace {
 // What a burst of a few flows needs; the kernel gives at most net.core.rmem_max and wmem_max of it
 // where the process may not ask for more.
 constexpr int kBufferBytes = 4 << 20;
+constexpr std::uint32_t kIpBytes = 20;
+constexpr std::uint32_t kIp6Bytes = 40;
 // Of IPv6 and UDP, the base header, those of a write with immediate data, and the ICRC.
-constexpr std::uint32_t kHeaderBytes = 40 + 8 + 12 + 16 + 4 + 4;
+constexpr std::uint32_t kHeaderBytes = kIp6Bytes + 8 + 12 + 16 + 4 + 4;
 
 bool set(int fd, int level, int option, int value) noexcept {
     return setsockopt(fd, level, option, &value, sizeof value) == 0;
@@ -140,13 +143,15 @@ bool join_v6(int fd, const util::SockAddr& group, unsigned interface) noexcept {
 }
 
 /// Of both kinds of socket.
-void ask_for_joining(UdpSocket& socket) noexcept {
+void ask_for_joining(UdpSocket& socket, bool may_join) noexcept {
     // Kernel rxe sends no UDP checksums, which IPv6 otherwise drops; the ICRC covers more.
     if (socket.port.address.family == AF_INET6) {
         set(socket.fd(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
     }
     ask_for_buffers(socket.fd());
-    set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
+    if (may_join) {
+        set(socket.fd(), IPPROTO_UDP, UDP_GRO, 1);
+    }
 }
 
 /// Names one end of a socket, with bind(2) or connect(2).
@@ -173,6 +178,24 @@ Result<std::uint32_t> link_mtu(const char* interface) noexcept {
     return static_cast<std::uint32_t>(std::max(request.ifr_mtu, 0));
 }
 
+/// Returns: errors of socket(2), bind(2) and connect(2).
+Result<std::uint32_t> path_mtu(util::SockAddr own, const util::SockAddr& dest) noexcept {
+    const util::UniqueFd fd(::socket(own.family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    own.port = 0;
+    // The route may depend on the address that packets come from.
+    if (!fd.is_open() || !name_end(bind, fd.get(), own) || !name_end(connect, fd.get(), dest)) {
+        return errno;
+    }
+    int mtu = 0;
+    socklen_t bytes = sizeof mtu;
+    const bool is_v4 = own.family == AF_INET;
+    if (getsockopt(fd.get(), is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_MTU : IPV6_MTU, &mtu,
+                   &bytes) != 0) {
+        return errno;
+    }
+    return static_cast<std::uint32_t>(mtu);
+}
+
 }  // namespace
 
 Result<UdpSocket> open_udp_socket(const util::SockAddr& address) {
@@ -190,8 +213,9 @@ Result<UdpSocket> open_udp_socket(util::UdpPort port) {
         !keep_errors(socket.fd(), address.family) || !send_groups_by(socket.fd(), address)) {
         return errno;
     }
-    ask_for_joining(socket);
-    socket.can_segment = set(socket.fd(), IPPROTO_UDP, UDP_SEGMENT, 0);
+    const bool may_join = may_join_packets(address.family);
+    ask_for_joining(socket, may_join);
+    socket.can_segment = may_join && set(socket.fd(), IPPROTO_UDP, UDP_SEGMENT, 0);
     return socket;
 }
 
@@ -221,7 +245,7 @@ Result<UdpSocket> open_group_socket(util::SockAddr group, const util::SockAddr& 
     if (!has_joined) {
         return errno;
     }
-    ask_for_joining(socket);
+    ask_for_joining(socket, may_join_packets(group.family));
     return socket;
 }
 
@@ -296,21 +320,16 @@ Result<std::uint32_t> payload_of(const util::SockAddr& address) {
     return payload < core::kMinPayload ? Result<std::uint32_t>(EMSGSIZE) : payload;
 }
 
-Result<std::uint32_t> path_payload_of(util::SockAddr own, const util::SockAddr& dest) noexcept {
-    const util::UniqueFd fd(::socket(own.family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    own.port = 0;
-    // The route may depend on the address that packets come from.
-    if (!fd.is_open() || !name_end(bind, fd.get(), own) || !name_end(connect, fd.get(), dest)) {
-        return errno;
-    }
-    int mtu = 0;
-    socklen_t bytes = sizeof mtu;
-    const bool is_v4 = own.family == AF_INET;
-    if (getsockopt(fd.get(), is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_MTU : IPV6_MTU, &mtu,
-                   &bytes) != 0) {
-        return errno;
-    }
-    return std::max(payload_within(static_cast<std::uint32_t>(mtu)), core::kMinPayload);
+Result<std::uint32_t> path_payload_of(const util::SockAddr& own,
+                                      const util::SockAddr& dest) noexcept {
+    const auto mtu = path_mtu(own, dest);
+    return mtu.is_ok() ? std::max(payload_within(mtu.value()), core::kMinPayload) : mtu;
+}
+
+bool path_takes(const util::SockAddr& own, const util::SockAddr& dest, std::size_t bytes) noexcept {
+    const auto mtu = path_mtu(own, dest);
+    const std::size_t headers = sizeof(udphdr) + (own.family == AF_INET ? kIpBytes : kIp6Bytes);
+    return mtu.is_ok() && headers + bytes <= mtu.value();
 }
 
 unsigned interface_of(const util::SockAddr& address) {

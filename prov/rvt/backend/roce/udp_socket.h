@@ -5,6 +5,8 @@
 // can. ip(7), udp(7).
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include <sys/socket.h>
@@ -18,7 +20,8 @@ namespace rvt::roce {
 
 struct UdpSocket {
     util::UdpPort port;
-    bool can_segment = false;  // UDP_SEGMENT: one call sends many packets of one size
+    // UDP_SEGMENT: one call sends many packets of one size, and they arrive (may_join_packets()).
+    bool can_segment = false;
 
     [[nodiscard]] int fd() const noexcept { return port.socket.get(); }
 };
@@ -98,7 +101,10 @@ Result<std::uint32_t> payload_of(const util::SockAddr& address);
 /// have told by now; at least core::kMinPayload.
 /// Returns: errors of socket(2), bind(2) and connect(2).
 /// Source:  IP_MTU of ip(7), IPV6_MTU of ipv6(7).
-Result<std::uint32_t> path_payload_of(util::SockAddr own, const util::SockAddr& dest) noexcept;
+Result<std::uint32_t> path_payload_of(const util::SockAddr& own,
+                                      const util::SockAddr& dest) noexcept;
+/// Whether that way takes a packet of so many bytes behind its UDP header, as far as is known.
+bool path_takes(const util::SockAddr& own, const util::SockAddr& dest, std::size_t bytes) noexcept;
 
 /// The number that the kernel has for the interface of `address`; 0: none has it.
 unsigned interface_of(const util::SockAddr& address);
