@@ -15,6 +15,7 @@
 
 #include "core/ack_hold.h"
 #include "core/answer_hurry.h"
+#include "core/early_room.h"
 #include "core/key_table.h"
 #include "core/mad.h"
 #include "core/mcast.h"
@@ -61,6 +62,7 @@ class Device : public Object {
     [[nodiscard]] const KeyView& key_view() const noexcept { return key_view_; }
     [[nodiscard]] QpTable& qps() noexcept { return qps_; }
     [[nodiscard]] McastTable& mcast() noexcept { return mcast_; }
+    [[nodiscard]] EarlyRoom& early_room() noexcept { return early_room_; }
     [[nodiscard]] Stats& stats() noexcept { return stats_; }
     [[nodiscard]] const Stats& stats() const noexcept { return stats_; }
     /// Most payload of a packet at present. While the port is down, as it was before.
@@ -264,6 +266,7 @@ class Device : public Object {
     QpTable qps_;
     McastTable mcast_;
     Stats stats_;
+    EarlyRoom early_room_;
     std::atomic<std::uint32_t> payload_bytes_;
     std::atomic<bool> is_port_down_{false};
     std::atomic<std::uint32_t> port_changes_{0};

@@ -12,10 +12,16 @@ void EarlyPackets::keep(const protocol::DecodedPacket& packet) noexcept {
     if (count_ != 0 && slot(packet.header.psn).is_used) {
         return;
     }
+    const std::size_t bytes = packet.payload.size() + (count_ == 0 ? kSlotsBytes : 0);
+    if (!room_.take(bytes)) {
+        return;
+    }
+    held_ += bytes;
     try {
         slots_.resize(kMost);
         slot(packet.header.psn).payload.assign(packet.payload.begin(), packet.payload.end());
     } catch (const std::bad_alloc&) {
+        release(bytes);
         return;
     }
     Slot& place = slot(packet.header.psn);
@@ -53,10 +59,26 @@ protocol::DecodedPacket EarlyPackets::take(protocol::Psn psn,
     used_[index / kWordBits] &= ~(std::uint64_t{1} << (index % kWordBits));
     bytes = std::move(place.payload);
     const protocol::DecodedPacket packet{.header = place.header, .payload = bytes};
-    if (--count_ == 0) {
-        slots_ = {};
-    }
+    --count_;
+    release(bytes.size());
     return packet;
+}
+
+/// Gives back what the packets need no longer.
+void EarlyPackets::release(std::size_t bytes) noexcept {
+    if (count_ == 0) {
+        clear();
+        return;
+    }
+    held_ -= bytes;
+    room_.give_back(bytes);
+}
+
+void EarlyPackets::clear() noexcept {
+    slots_ = {};
+    used_ = {};
+    count_ = 0;
+    room_.give_back(std::exchange(held_, 0));
 }
 
 }  // namespace rvt::core

@@ -46,6 +46,8 @@ class Flow {
 
     // ---- receiving side, under rx_lock ----
 
+    /// Forgets what has come and waits to be taken in: nothing is any more.
+    virtual void stop_receiving() noexcept = 0;
     /// Sends what answers there is room for.
     virtual void send_answers(Qp& qp) noexcept = 0;
 

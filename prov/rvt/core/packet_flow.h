@@ -34,6 +34,7 @@ class PacketFlow final : public Flow {
     bool go_on(Qp& qp) noexcept override { return requester_.go_on(qp); }
     void stop_sending() noexcept override { requester_.stop(); }
     void check_time(Qp& qp) noexcept override { requester_.check_time(qp); }
+    void stop_receiving() noexcept override { responder_.drop_early(); }
     void send_answers(Qp& qp) noexcept override { responder_.send_answers(qp); }
 
     [[nodiscard]] PacketRequester& requester() noexcept { return requester_; }

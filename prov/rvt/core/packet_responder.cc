@@ -104,10 +104,13 @@ protocol::Syndrome syndrome_for(const Qp& qp, Nak nak) noexcept {
 
 }  // namespace
 
+PacketResponder::PacketResponder(Device& device, const Address& dest) noexcept
+    : device_(device), dest_{.dest = dest}, early_(device.early_room()) {}
+
 void PacketResponder::start_at(const QpAttr& attr) {
     mtu_ = std::min(attr.path_mtu_bytes, device_.payload_bytes());
     expected_ = Psn(attr.rq_psn);
-    early_ = {};
+    early_.clear();
     result_room_ = attr.extended_atomics ? attr.path_mtu_bytes : 0;
     change_to(attr);
 }

@@ -28,9 +28,7 @@ class Qp;
 /// Guarded by Qp::rx_lock() in all its members.
 class PacketResponder {
   public:
-    PacketResponder(Device& device, const Address& dest) noexcept : device_(device) {
-        dest_.dest = dest;
-    }
+    PacketResponder(Device& device, const Address& dest) noexcept;
 
     void start_at(const QpAttr& attr);
     /// The way to the peer, and how many requests may be answered once more.
@@ -53,6 +51,8 @@ class PacketResponder {
     protocol::DecodedPacket take_next(std::vector<std::byte>& bytes) noexcept {
         return early_.take(expected_, bytes);
     }
+    /// Forgets those that are kept.
+    void drop_early() noexcept { early_.clear(); }
     /// Forgets an acknowledgement that waits for company, if it is all that waits. Returns: the
     /// packet that it is for.
     std::optional<protocol::Psn> take_over_ack() noexcept;

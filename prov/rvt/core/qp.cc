@@ -378,6 +378,9 @@ void Qp::enter_error(bool send_side_only) noexcept {
             set_state(QpState::kErr);
             abandon_request(*this, Nak::kUnreachable);  // the rest of a message does not come
             flush_receives_locked();
+            if (flow_ != nullptr) {
+                flow_->stop_receiving();
+            }
             last_receive = shares_receives() && !is_backends(pd_);  // of others a NIC knows
         }
     }

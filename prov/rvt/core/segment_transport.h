@@ -57,6 +57,7 @@ class SegmentFlow final : public Flow {
 
     /// Takes in a request or a part of one. Returns: why it was refused, for after_refusal().
     Nak take_request(Qp& qp, const SegmentHeader& header, const PieceList& payload) noexcept;
+    void stop_receiving() noexcept override {}  // what comes is taken in at once
     void send_answers(Qp& qp) noexcept override;
 
   private:

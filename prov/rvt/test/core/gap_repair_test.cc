@@ -11,6 +11,7 @@
 
 #include "common/check.h"
 #include "core/early_packets.h"
+#include "core/early_room.h"
 #include "core/gap_repair.h"
 
 using namespace rvt::core;  // NOLINT(google-build-using-namespace)
@@ -21,7 +22,8 @@ namespace {
 constexpr Psn kMissing{0xfffffe};  // numbers wrap round
 
 struct Link {
-    EarlyPackets early;
+    EarlyRoom room;
+    EarlyPackets early{room};
     GapRepair repair;
 
     /// Packets that lie so far ahead of the missing one come.
@@ -80,6 +82,41 @@ Test(gap_repair, what_has_been_taken_out_is_not_reported) {
     std::uint32_t count = 0;
     link.report(count);
     RVT_EQ(count, 1u);
+}
+Test(gap_repair, what_is_kept_takes_room_until_it_has_been_taken_out) {
+    Link link;
+    link.come({1});
+    const std::size_t used = link.room.used();
+    link.come({1, 2});
+    RVT_EQ(link.room.used(), used);  // of no payload
+    std::vector<std::byte> bytes;
+    link.early.take(kMissing + 1, bytes);
+    RVT_EQ(link.room.used(), used);
+    link.early.take(kMissing + 2, bytes);
+    RVT_EQ(link.room.used(), 0u);
+}
+Test(gap_repair, what_no_room_is_left_for_is_not_kept) {
+    const std::vector<std::byte> payload(1000);
+    rvt::protocol::DecodedPacket packet{.header = {.psn = kMissing + 1}, .payload = payload};
+    const std::size_t need = [&] {
+        EarlyRoom room;
+        EarlyPackets one(room);
+        one.keep(packet);
+        return room.used();
+    }();
+    EarlyRoom room(need + payload.size() - 1);
+    EarlyPackets early(room);
+    EarlyPackets of_another_pair(room);
+    early.keep(packet);
+    of_another_pair.keep(packet);
+    RVT_ASSERT(of_another_pair.is_empty());
+    packet.header.psn = kMissing + 2;
+    early.keep(packet);
+    RVT_ASSERT(!early.has(kMissing + 2));
+    RVT_EQ(room.used(), need);
+    early.clear();
+    of_another_pair.keep(packet);
+    RVT_ASSERT(of_another_pair.has(kMissing + 2));
 }
 Test(gap_repair, all_gaps_are_filled_at_once) {
     Link link;

@@ -2,12 +2,14 @@
 // Packets that no honest peer sends: whatever comes, nothing is written but into memory that a key
 // opened or a receive offered, and the pair can be used again.
 #include "conform/fixture.h"
+#include "core/early_room.h"
 #include "core/message_sink.h"
 #include "protocol/headers.h"
 
 #include <algorithm>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 using namespace rvt;
@@ -445,6 +447,55 @@ Test(packet_hostile, what_comes_too_early_and_is_too_long_is_not_kept) {
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
     deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 1);
     RVT_EQ(sink.parts, 2u);
+}
+
+// What a pair keeps of them ends with it, whichever way.
+Test(packet_hostile, what_comes_too_early_is_forgotten_by_a_pair_that_takes_in_no_more) {
+    CountingSink sink;
+    for (const QpState end : {QpState::kErr, QpState::kReset}) {
+        Pair<Packets> pair({.sink = &sink});
+        deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 1);
+        EarlyRoom& room = pair.b().device->early_room();
+        RVT_ASSERT(room.used() > kFull);
+        RVT_OK(pair.go(kB, end));
+        RVT_EQ(room.used(), 0u);
+    }
+}
+
+Test(packet_hostile, what_comes_too_early_is_forgotten_by_a_pair_that_the_peer_ends) {
+    CountingSink sink;
+    Pair<Packets> pair({.sink = &sink});
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 2);
+    deliver(pair, {.opcode = Opcode::kRcSendLast}, kFull, 0);  // of no message
+    RVT_EQ(pair.b().qp->state(), QpState::kErr);
+    RVT_EQ(pair.b().device->early_room().used(), 0u);
+}
+
+Test(packet_hostile, what_comes_too_early_is_forgotten_with_its_pair) {
+    CountingSink sink;
+    Pair<Packets> pair({.sink = &sink});
+    EarlyRoom& room = pair.b().device->early_room();
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 1);
+    RVT_ASSERT(room.used() > kFull);
+    RVT_OK(destroy_qp(std::exchange(pair.b().qp, nullptr)));
+    RVT_EQ(room.used(), 0u);
+}
+
+// Pairs with gaps, of one device: the packets come again when theirs is filled.
+Test(packet_hostile, what_comes_too_early_to_a_device_without_room_is_lost) {
+    CountingSink sink;
+    Pair<Packets> pair({.sink = &sink});
+    EarlyRoom& room = pair.b().device->early_room();
+    RVT_ASSERT(room.take(EarlyRoom::kBytes));
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 1);
+    RVT_EQ(room.used(), EarlyRoom::kBytes);
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 0);
+    RVT_EQ(sink.parts, 1u);
+    room.give_back(EarlyRoom::kBytes);
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 2);
+    deliver(pair, {.opcode = Opcode::kRcSendOnly}, kFull, 1);
+    RVT_EQ(sink.parts, 3u);
+    RVT_EQ(room.used(), 0u);
 }
 
 Test(packet_hostile, a_part_for_a_sink_that_is_not_one_ends_the_pair) {
