@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -354,6 +355,15 @@ void pin_to(int cpu) {
     if (sched_setaffinity(0, sizeof set, &set) != 0) {
         FAB_FAIL("cannot pin to cpu %d: %s", cpu, std::strerror(errno));
     }
+}
+
+char state_of(pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    const std::size_t name_end = line.rfind(')');
+    FAB_CHECK(name_end != std::string::npos && line.size() > name_end + 2);
+    return line[name_end + 2];
 }
 
 }  // namespace fab

@@ -44,6 +44,7 @@ extern const std::span<const Case> kLinkCases;
 extern const std::span<const Case> kLinkDgramCases;
 extern const std::span<const Case> kLinkMsgCases;
 extern const std::span<const Case> kKillCases;
+extern const std::span<const Case> kKillPendingCases;
 extern const std::span<const Case> kEnvCases;
 extern const std::span<const Case> kThreadCases;
 extern const std::span<const Case> kArgCases;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include <poll.h>
@@ -124,16 +123,6 @@ void killed(Rank& self) {
 
 /// How a survivor sleeps when its peer dies.
 enum class Sleep : std::uint8_t { kSread, kDescriptor, kCounter };
-
-/// The state of the process's main thread, as proc(5) has it: S sleeps, T is stopped.
-char state_of(pid_t pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    std::string line;
-    std::getline(file, line);
-    const std::size_t name_end = line.rfind(')');
-    FAB_CHECK(name_end != std::string::npos && line.size() > name_end + 2);
-    return line[name_end + 2];
-}
 
 /// Sleeps until what was sent has an error, in the queue or in its counter.
 template <Sleep kHow>

@@ -41,12 +41,13 @@ struct Counts {
 std::vector<Case> all_cases() {
     std::vector<Case> cases;
     for (const auto& table :
-         {fab::kMsgCases,       fab::kTaggedCases,  fab::kPeekCases,   fab::kFlagCases,
-          fab::kRmaCases,       fab::kAtomicCases,  fab::kCntrCases,   fab::kCqCases,
-          fab::kOrderCases,     fab::kAvCases,      fab::kMrCases,     fab::kFlowCases,
-          fab::kMsgEpCases,     fab::kThreadCases,  fab::kFaultCases,  fab::kLinkCases,
-          fab::kLinkDgramCases, fab::kLinkMsgCases, fab::kKillCases,   fab::kEnvCases,
-          fab::kArgCases,       fab::kDgramCases,   fab::kDeviceCases, fab::kGpuCases}) {
+         {fab::kMsgCases,       fab::kTaggedCases,  fab::kPeekCases,  fab::kFlagCases,
+          fab::kRmaCases,       fab::kAtomicCases,  fab::kCntrCases,  fab::kCqCases,
+          fab::kOrderCases,     fab::kAvCases,      fab::kMrCases,    fab::kFlowCases,
+          fab::kMsgEpCases,     fab::kThreadCases,  fab::kFaultCases, fab::kLinkCases,
+          fab::kLinkDgramCases, fab::kLinkMsgCases, fab::kKillCases,  fab::kKillPendingCases,
+          fab::kEnvCases,       fab::kArgCases,     fab::kDgramCases, fab::kDeviceCases,
+          fab::kGpuCases}) {
         cases.insert(cases.end(), table.begin(), table.end());
     }
     return cases;
