@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -15,22 +16,29 @@
 #include <unistd.h>
 
 namespace traffic {
+namespace {
+
+constexpr std::array<std::string_view, 5> kHows = {"lossy", "strays", "computes", "peer-computes",
+                                                   "takes-nic"};
+
+}  // namespace
 
 Options read_options(int argc, char** argv) {
     const std::vector<std::string> args(argv + 1, argv + argc);
     const std::string how = args.size() == 5 ? args[4] : "";
-    const std::array<std::string, 4> ways{"lossy", "computes", "peer-computes", "takes-nic"};
-    const bool is_right =
-        (args.size() == 4 || std::find(ways.begin(), ways.end(), how) != ways.end()) &&
-        (args[1] == "active" || args[1] == "passive");
+    const bool is_right = (args.size() == 4 || std::ranges::find(kHows, how) != kHows.end()) &&
+                          (args[1] == "active" || args[1] == "passive");
     if (!is_right) {
-        fail("usage: DIR active|passive OWN-IP PEER-IP [lossy|computes|peer-computes|takes-nic]");
+        fail(
+            "usage: DIR active|passive OWN-IP PEER-IP "
+            "[lossy|strays|computes|peer-computes|takes-nic]");
     }
     return {.dir = args[0],
             .is_active = args[1] == "active",
             .own_ip = args[2],
             .peer_ip = args[3],
             .is_lossy = how == "lossy",
+            .has_strays = how == "strays",
             .computes = how == "computes",
             .peer_computes = how == "peer-computes",
             .takes_nic = how == "takes-nic"};
@@ -83,6 +91,25 @@ void take_nic_away() {
     if (posix_spawnp(&taking, words[0], nullptr, nullptr, words.data(), environ) != 0) {
         fail("cannot take rxe0 away");
     }
+}
+
+void StrayCount::note(std::uint64_t number) {
+    ++seen_.at(number);
+    overtaken_ += number < last_ ? 1 : 0;
+    last_ = number;
+}
+
+void StrayCount::put(Report& report, const std::string& name, bool may_overtake) const {
+    const auto lost = static_cast<std::size_t>(std::ranges::count(seen_, 0u));
+    const auto doubled = std::ranges::count_if(seen_, [](unsigned times) { return times > 1; });
+    const std::string counts = std::to_string(lost) + " lost, " + std::to_string(doubled) +
+                               " doubled, " + std::to_string(overtaken_) + " overtaken";
+    const bool is_tried = lost > 0 && doubled > 0 && (overtaken_ > 0 || !may_overtake);
+    const bool is_much = lost < seen_.size() / 2;
+    report.line(name + "some of " + std::to_string(seen_.size()) + " went astray, and most arrived",
+                is_tried && is_much ? "" : counts);
+    std::printf("# %s\n", counts.c_str());
+    std::fflush(stdout);
 }
 
 void fail(const std::string& what) {

@@ -5,8 +5,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace traffic {
 
@@ -19,13 +22,14 @@ struct Options {
     std::string own_ip;
     std::string peer_ip;
     bool is_lossy = false;
-    bool computes = false;  // this end, for a while, without a call of the library
+    bool has_strays = false;  // datagrams get lost, come twice and overtake each other
+    bool computes = false;    // this end, for a while, without a call of the library
     bool peer_computes = false;
     bool takes_nic = false;  // this end takes its own NIC, rxe0, away
 };
 
-/// Reads `DIR active|passive OWN-IP PEER-IP [lossy|computes|peer-computes|takes-nic]`; ends the
-/// process when it is something else.
+/// Reads `DIR active|passive OWN-IP PEER-IP [lossy|strays|computes|peer-computes|takes-nic]`; ends
+/// the process when it is something else.
 Options read_options(int argc, char** argv);
 
 class Folder {
@@ -57,6 +61,23 @@ class Report {
 /// Has this guest's NIC, rxe0, taken away while the program goes on. The kernel is done only when
 /// the program has ended: librdmacm keeps a NIC open that it has looked at.
 void take_nic_away();
+
+/// What a network has done to numbered messages that went astray.
+class StrayCount {
+  public:
+    /// @param sent  Their numbers are less.
+    explicit StrayCount(std::size_t sent) : seen_(sent) {}
+
+    void note(std::uint64_t number);
+    /// The line of it: good when some were lost, some came twice and, of what leaves at once, some
+    /// overtook others, without which nothing has been tried, and most arrived.
+    void put(Report& report, const std::string& name, bool may_overtake) const;
+
+  private:
+    std::vector<unsigned> seen_;
+    std::uint64_t last_ = 0;
+    std::size_t overtaken_ = 0;
+};
 
 /// Ends the program: nothing more can be tried.
 [[noreturn]] void fail(const std::string& what);

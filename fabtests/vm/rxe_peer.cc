@@ -3,7 +3,7 @@
 // One end of the operations of operations.h, on rvt's RoCEv2 device at port 4791, for a kernel rxe
 // device or another rxe_peer at the other end.
 //
-//   rxe_peer DIR active|passive OWN-IP PEER-IP [lossy]
+//   rxe_peer DIR active|passive OWN-IP PEER-IP [lossy|strays]
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -173,6 +173,10 @@ class RvtEnd final : public traffic::End {
 
     std::uint64_t receiver_not_ready_count() override {
         return device_->device().stats().sum(Stat::kRnrNaks);
+    }
+
+    void end(Pair pair) override {
+        need(qp(pair).modify({.state = QpState::kErr}, QpMask::kState), "modify_qp to ERR");
     }
 
   private:

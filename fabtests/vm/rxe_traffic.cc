@@ -3,7 +3,7 @@
 // One end of the operations of operations.h, on the first device of libibverbs: in a guest, kernel
 // rxe.
 //
-//   rxe_traffic DIR active|passive OWN-IP PEER-IP [lossy]
+//   rxe_traffic DIR active|passive OWN-IP PEER-IP [lossy|strays]
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -225,6 +225,12 @@ class VerbsEnd final : public traffic::End {
             fail("cannot read " + counter_);
         }
         return count;
+    }
+
+    void end(Pair pair) override {
+        ibv_qp_attr attr{};
+        attr.qp_state = IBV_QPS_ERR;
+        need(ibv_modify_qp(qp(pair), &attr, IBV_QP_STATE), "ibv_modify_qp to ERR");
     }
 
   private:

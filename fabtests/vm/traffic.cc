@@ -8,6 +8,8 @@
 #include <fstream>
 #include <thread>
 
+#include "strays.h"
+
 namespace traffic {
 namespace {
 
@@ -51,16 +53,16 @@ class Course {
     Course(End& end, std::span<std::byte> memory, const Options& options)
         : end_(end),
           memory_(memory),
+          options_(options),
           is_active_(options.is_active),
           folder_(options.dir),
           list_(operations(options.is_lossy)),
           expected_(image_before(list_, is_active_)) {}
 
     int run() {
-        own_ = end_.card(is_active_ ? kActivePsn : kPassivePsn);
-        folder_.put(is_active_ ? "active" : "passive", to_text(own_));
-        peer_ = read_card(folder_.await(is_active_ ? "passive" : "active"));
-        end_.connect(own_, peer_);
+        const Cards cards = traffic::connect(end_, options_);
+        own_ = cards.own;
+        peer_ = cards.peer;
         leave_out_what_they_lack();
         put_results(expected_, list_, is_active_);
         if (is_active_) {
@@ -114,7 +116,7 @@ class Course {
             for (; posted < op.count && posted - done < kUnderWay; ++posted) {
                 end_.post(request(index, posted));
             }
-            const Completion completion = next(op);
+            const Completion completion = await_completion(end_, name_of(op));
             if (completion.wr_id != wr_id(index, done)) {
                 problem = "another request completed";
             } else if (completion.outcome != op.outcome && problem.empty()) {
@@ -122,19 +124,6 @@ class Course {
             }
         }
         report_.line(name_of(op), problem.empty() ? difference(op) : problem);
-    }
-
-    Completion next(const Operation& op) {
-        const auto end = std::chrono::steady_clock::now() + kPatience;
-        for (;;) {
-            if (const auto completion = end_.poll()) {
-                return *completion;
-            }
-            if (std::chrono::steady_clock::now() > end) {
-                fail("no completion of " + name_of(op));
-            }
-            std::this_thread::yield();  // the device may need this processor
-        }
     }
 
     static std::uint64_t wr_id(std::size_t index, std::uint32_t repeat) {
@@ -291,6 +280,7 @@ class Course {
 
     End& end_;
     const std::span<std::byte> memory_;
+    const Options& options_;
     const bool is_active_;
     const Folder folder_;
     std::vector<Operation> list_;
@@ -306,12 +296,36 @@ class Course {
 
 }  // namespace
 
+Cards connect(End& end, const Options& options) {
+    const Folder folder(options.dir);
+    const Card own = end.card(options.is_active ? kActivePsn : kPassivePsn);
+    folder.put(options.is_active ? "active" : "passive", to_text(own));
+    const Card peer = read_card(folder.await(options.is_active ? "passive" : "active"));
+    end.connect(own, peer);
+    return {.own = own, .peer = peer};
+}
+
+Completion await_completion(End& end, const std::string& what) {
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    for (;;) {
+        if (const auto completion = end.poll()) {
+            return *completion;
+        }
+        if (std::chrono::steady_clock::now() > until) {
+            fail("no completion of " + what);
+        }
+        std::this_thread::yield();  // the device may need this processor
+    }
+}
+
 std::vector<std::byte> first_memory(const Options& options) {
-    return image_before(operations(options.is_lossy), options.is_active);
+    return options.has_strays ? strays::first_memory(options.is_active)
+                              : image_before(operations(options.is_lossy), options.is_active);
 }
 
 int run(End& end, std::span<std::byte> memory, const Options& options) {
-    return Course(end, memory, options).run();
+    return options.has_strays ? strays::run(end, memory, options)
+                              : Course(end, memory, options).run();
 }
 
 }  // namespace traffic

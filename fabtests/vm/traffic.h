@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 //
-// How two verbs devices go through the list of operations.h, and what each end makes sure of. The
-// ends: rxe_peer.cc on rvt's RoCEv2 device, rxe_traffic.cc on a device of libibverbs. They print a
-// line for each operation.
+// How two verbs devices go through the list of operations.h, and what each end makes sure of; the
+// course of datagrams that go astray is in strays.h. The ends: rxe_peer.cc on rvt's RoCEv2 device,
+// rxe_traffic.cc on a device of libibverbs. They print a line for each operation.
 #pragma once
 
 #include <array>
@@ -85,7 +85,22 @@ class End {
     virtual std::optional<Completion> poll() = 0;
     /// How often this device has told a peer that no receive was posted.
     virtual std::uint64_t receiver_not_ready_count() = 0;
+    /// Brings the pair into the state of errors: nothing arrives any more, and what is posted
+    /// completes as flushed.
+    virtual void end(Pair pair) = 0;
 };
+
+struct Cards {
+    Card own;
+    Card peer;
+};
+
+/// Trades cards with the peer and makes the pairs ready.
+Cards connect(End& end, const Options& options);
+
+/// Waits for the next completion; ends the program when none comes.
+/// @param what  For the message.
+Completion await_completion(End& end, const std::string& what);
 
 /// The memory that an end with these options needs, every byte as the course wants it to begin.
 std::vector<std::byte> first_memory(const Options& options);
