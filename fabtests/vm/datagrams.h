@@ -20,7 +20,8 @@ inline constexpr std::uint16_t kPassive = 7471;
 inline constexpr std::uint16_t kActive = 7472;
 inline constexpr std::uint16_t kNobody = 7473;  // nobody has it
 inline constexpr std::size_t kMostBytes = 1024;
-inline constexpr std::size_t kReceives = 16;
+inline constexpr std::size_t kReceives = 256;  // for all that comes: none is posted twice
+inline constexpr std::byte kUntouched{0xee};
 
 enum class Outcome : std::uint8_t { kSent, kRefused, kOther };
 
@@ -31,11 +32,13 @@ struct Sent {
 
 struct Received {
     std::string problem{};  // empty: it is a good one
-    std::span<const std::byte> data{};
+    std::size_t buffer = 0;
+    std::size_t bytes = 0;
     bool is_from_peer = false;  // as far as the end has found its peer before
 };
 
-/// Both ends answer for a service, and send to the other's. Receives are posted all the time.
+/// Both ends answer for a service, and send to the other's. Receives are posted from the start, of
+/// kMostBytes each, which are kUntouched.
 class End {
   public:
     virtual ~End() = default;
@@ -44,9 +47,12 @@ class End {
     /// Finds who has the peer's service, if it has not been found, sends, and waits for the
     /// outcome.
     virtual Sent send(std::uint16_t service, std::span<std::byte> memory) = 0;
-    /// Waits for the next datagram; ends the program when none comes. Its data are good until the
-    /// next call.
+    /// Waits for the next datagram; ends the program when none comes.
     virtual Received receive() = 0;
+    /// What is in one of the kReceives buffers.
+    [[nodiscard]] virtual std::span<const std::byte> buffer(std::size_t index) const = 0;
+    /// From then on nothing arrives.
+    virtual void close() = 0;
 };
 
 /// Until `has_come()`; ends the program when nothing comes.
@@ -60,7 +66,8 @@ void await(HasCome has_come) {
     }
 }
 
-/// Goes through all steps. Returns: the exit status of the program.
+/// Goes through all steps; where datagrams go astray, through others that do not mind. Returns: the
+/// exit status of the program.
 /// @param memory  kMostBytes, from which `end` sends.
 int run(End& end, std::span<std::byte> memory, const traffic::Options& options);
 

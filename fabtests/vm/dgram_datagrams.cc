@@ -3,7 +3,7 @@
 // One end of the datagrams of datagrams.h, on FI_EP_DGRAM of rvt: with FI_RVT_ROCE_PORT=4791 for an
 // end on librdmacm, or with the name of a NIC in RVT_VM_NIC over that one.
 //
-//   dgram_datagrams DIR active|passive OWN-IP PEER-IP
+//   dgram_datagrams DIR active|passive OWN-IP PEER-IP [strays]
 #include "datagrams.h"
 
 #include <array>
@@ -55,7 +55,9 @@ class DgramEnd final : public datagrams::End {
         need(fi_ep_bind(ep_, &receive_cq_->fid, FI_RECV), "fi_ep_bind");
         need(fi_enable(ep_), "fi_enable");
         for (Buffer& buffer : buffers_) {
-            post(buffer);
+            buffer.fill(datagrams::kUntouched);
+            need(fi_recv(ep_, buffer.data(), buffer.size(), nullptr, FI_ADDR_UNSPEC, &buffer),
+                 "fi_recv");
         }
     }
 
@@ -87,9 +89,6 @@ class DgramEnd final : public datagrams::End {
     }
 
     Received receive() override {
-        if (last_ != nullptr) {
-            post(*last_);
-        }
         fi_cq_msg_entry entry{};
         fi_addr_t from = FI_ADDR_UNSPEC;
         ssize_t got = 0;
@@ -102,15 +101,20 @@ class DgramEnd final : public datagrams::End {
             need(fi_cq_readerr(receive_cq_, &error, 0), "fi_cq_readerr");
             return {.problem = fi_strerror(error.err)};
         }
-        last_ = static_cast<Buffer*>(entry.op_context);
-        return {.data = std::span(last_->data).first(entry.len),
+        const auto* const buffer = static_cast<const Buffer*>(entry.op_context);
+        return {.buffer = static_cast<std::size_t>(buffer - buffers_.data()),
+                .bytes = entry.len,
                 .is_from_peer = from != FI_ADDR_NOTAVAIL && from == found_};
     }
 
+    [[nodiscard]] std::span<const std::byte> buffer(std::size_t index) const override {
+        return buffers_.at(index);
+    }
+
+    void close() override { need(fi_close(&ep_->fid), "fi_close"); }
+
   private:
-    struct Buffer {
-        std::array<std::byte, datagrams::kMostBytes> data;
-    };
+    using Buffer = std::array<std::byte, datagrams::kMostBytes>;
 
     void ask(std::uint16_t service) {
         fi_info* const hints = fi_allocinfo();
@@ -127,11 +131,6 @@ class DgramEnd final : public datagrams::End {
         fi_freeinfo(hints);
     }
 
-    void post(Buffer& buffer) {
-        need(fi_recv(ep_, buffer.data.data(), buffer.data.size(), nullptr, FI_ADDR_UNSPEC, &buffer),
-             "fi_recv");
-    }
-
     const traffic::Options& options_;
     fi_info* info_ = nullptr;
     fid_cq* cq_ = nullptr;
@@ -140,7 +139,6 @@ class DgramEnd final : public datagrams::End {
     fid_ep* ep_ = nullptr;
     std::uint16_t found_service_ = 0;
     fi_addr_t found_ = FI_ADDR_UNSPEC;
-    Buffer* last_ = nullptr;
     std::vector<Buffer> buffers_ = std::vector<Buffer>(datagrams::kReceives);
 };
 

@@ -3,7 +3,7 @@
 // One end of the datagrams of datagrams.h, on librdmacm: in a guest, over kernel rxe. All that it
 // answers for, and all that it sends, is one pair of its own.
 //
-//   rdmacm_datagrams DIR active|passive OWN-IP PEER-IP
+//   rdmacm_datagrams DIR active|passive OWN-IP PEER-IP [strays]
 #include "datagrams.h"
 
 #include <cerrno>
@@ -86,10 +86,16 @@ class RdmaCmEnd final : public datagrams::End {
         if (wc.status != IBV_WC_SUCCESS) {
             return {.problem = ibv_wc_status_str(wc.status)};
         }
-        return {.data = std::span(buffers_).subspan(wc.wr_id * kRoom + kRouteBytes,
-                                                    wc.byte_len - kRouteBytes),
+        return {.buffer = wc.wr_id,
+                .bytes = wc.byte_len - kRouteBytes,
                 .is_from_peer = wc.src_qp == peer_qpn_};
     }
+
+    [[nodiscard]] std::span<const std::byte> buffer(std::size_t index) const override {
+        return std::span(buffers_).subspan(index * kRoom + kRouteBytes, datagrams::kMostBytes);
+    }
+
+    void close() override { need(ibv_destroy_qp(qp_), "ibv_destroy_qp"); }
 
   private:
     void open_pair(ibv_context* device) {
@@ -223,7 +229,8 @@ class RdmaCmEnd final : public datagrams::End {
 
     const traffic::Options& options_;
     const std::span<std::byte> memory_;
-    std::vector<std::byte> buffers_ = std::vector<std::byte>(datagrams::kReceives * kRoom);
+    std::vector<std::byte> buffers_ =
+        std::vector<std::byte>(datagrams::kReceives * kRoom, datagrams::kUntouched);
     rdma_event_channel* requests_ = nullptr;
     rdma_event_channel* news_ = nullptr;
     ibv_pd* pd_ = nullptr;
