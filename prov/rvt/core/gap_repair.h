@@ -40,6 +40,29 @@ class LossCount {
     protocol::Psn counted_until_{};
 };
 
+/// Whether repeats are lost for want of room on the way: more of them than chance loses. Guarded by
+/// its user.
+class RepeatLosses {
+  public:
+    /// Lost packets have been sent again. Returns: whether the way has no room for as many.
+    /// @param once   Of them have not been sent again before.
+    /// @param again  The others: their repeats are lost.
+    [[nodiscard]] bool note(std::uint32_t once, std::uint32_t again) noexcept {
+        const std::uint32_t sum = score_ + kWeight * again;
+        score_ = std::min(sum - std::min(sum, once), kMost);
+        return score_ >= kTooMany;
+    }
+    void heed() noexcept { score_ = 0; }
+
+  private:
+    // Where one repeat in five is lost, or less, this comes to nothing.
+    static constexpr std::uint32_t kWeight = 4;
+    static constexpr std::uint32_t kTooMany = 16;
+    static constexpr std::uint32_t kMost = 64;
+
+    std::uint32_t score_ = 0;
+};
+
 /// Guarded by its user.
 class GapRepair {
   public:
@@ -61,11 +84,13 @@ class GapRepair {
     /// @param sent   Behind the newest packet that has ever left.
     /// @param again  Called with a number, sends that packet. Returns: false when it cannot; that
     ///               one is still lost, and the visit over.
+    /// Returns: how many of those that were sent had been before: their repeats are lost.
     template <class Again>
-    void for_each_lost(protocol::Psn una, protocol::Psn sent, Again again) noexcept {
+    std::uint32_t for_each_lost(protocol::Psn una, protocol::Psn sent, Again again) noexcept {
         const std::uint32_t last = last_here();
         const std::uint32_t newest = newest_repeat_here(una, last);
         const auto left = static_cast<std::uint32_t>(std::max(distance(sent, una), 0));
+        std::uint32_t lost_again = 0;
         for (std::uint32_t ahead = 0; ahead < std::min(std::max(last, 1u), left); ++ahead) {
             const protocol::Psn psn = una + ahead;
             const bool is_under_way = is_repeated(psn) && at(psn).order >= newest &&
@@ -74,10 +99,12 @@ class GapRepair {
                 continue;
             }
             if (!again(psn)) {
-                return;
+                break;
             }
+            lost_again += is_repeated(psn) ? 1 : 0;
             note_repeat(psn, sent);
         }
+        return lost_again;
     }
 
     /// A packet has been repeated for another reason.

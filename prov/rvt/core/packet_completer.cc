@@ -13,6 +13,8 @@
 namespace rvt::core {
 namespace {
 
+constexpr std::uint32_t kMostCrowdedWindow = 96;  // see shrink_window_for_repeats()
+
 using protocol::Kind;
 using protocol::NakCode;
 using protocol::PacketHeader;
@@ -103,6 +105,7 @@ void PacketRequester::note_answer(std::uint64_t now) noexcept {
 void PacketRequester::made_progress(const Qp& qp, Psn from, std::uint64_t now) noexcept {
     fetches_.drop_until(una_);
     losses_.move_on_to(una_);
+    crowded_.move_on_to(una_);
     note_answer(now);
     if (timed_at_us_ != 0 && distance(una_, timed_psn_) > 0) {
         // The packet may have left since the poll looked at the clock.
@@ -120,7 +123,9 @@ void PacketRequester::grow_window(const Qp& qp, std::uint32_t arrived) noexcept 
         window_ = std::min(window_ + arrived, steep_until_);
         return;
     }
-    window_credit_ += qp.keeps_early() ? 8 * arrived : arrived;
+    // A window that losses of repeats have made as small gives way to nothing but these.
+    const bool is_steady = qp.keeps_early() && window_ >= kMinFillingWindow;
+    window_credit_ += is_steady ? 8 * arrived : arrived;
     if (window_credit_ >= window_) {
         window_ = std::min(window_ + window_credit_ / window_, kMaxWindow);
         window_credit_ = 0;
@@ -135,8 +140,17 @@ void PacketRequester::shrink_window() noexcept {
 /// For a loss that costs a packet, not all behind it: once for what is under way.
 void PacketRequester::shrink_window_a_little() noexcept {
     if (losses_.note(una_, sent_psn_)) {
-        window_ = std::max(window_ - window_ / 8, kMinFillingWindow);
+        window_ = std::max(window_ - window_ / 8, std::min(window_, kMinFillingWindow));
         steep_until_ = window_;
+    }
+}
+
+/// Where repeats are lost for want of room, as many senders' together, that little does not end: a
+/// window that is near its least is half of it then, once for what is under way.
+void PacketRequester::shrink_window_for_repeats() noexcept {
+    if (window_ <= kMostCrowdedWindow && crowded_.note(una_, sent_psn_)) {
+        shrink_window();
+        repeat_losses_.heed();
     }
 }
 
@@ -284,11 +298,14 @@ void PacketRequester::take_sack(Qp& qp, const protocol::DecodedPacket& packet) n
 /// Sends again what is lost, `most` packets at most.
 void PacketRequester::fill_gaps(Qp& qp, std::uint32_t most) noexcept {
     PacketBurst burst(device_, dest_);
-    repair_->for_each_lost(una_, sent_psn_, [&](Psn psn) {
+    const std::uint32_t again = repair_->for_each_lost(una_, sent_psn_, [&](Psn psn) {
         return burst.count() < most && send_again(qp, psn, burst);
     });
     if (burst.count() == 0) {
         return;
+    }
+    if (repeat_losses_.note(static_cast<std::uint32_t>(burst.count()) - again, again)) {
+        shrink_window_for_repeats();
     }
     shrink_window_a_little();
     timed_at_us_ = 0;  // an answer could be to either sending

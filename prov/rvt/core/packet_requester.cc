@@ -74,6 +74,7 @@ void PacketRequester::start_at(const QpAttr& attr) noexcept {
     has_failed_ = false;
     una_ = sent_psn_ = ever_sent_psn_ = next_psn_ = Psn(attr.sq_psn);
     losses_.start_at(una_);
+    crowded_.start_at(una_);
     change_to(attr);
 }
 

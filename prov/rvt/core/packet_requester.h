@@ -144,6 +144,7 @@ class PacketRequester {
     void grow_window(const Qp& qp, std::uint32_t arrived) noexcept;
     void shrink_window() noexcept;
     void shrink_window_a_little() noexcept;
+    void shrink_window_for_repeats() noexcept;
     void take_ack(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void take_all_until(Qp& qp, protocol::Psn upto) noexcept;
     void take_nak(Qp& qp, const protocol::PacketHeader& header) noexcept;
@@ -174,7 +175,7 @@ class PacketRequester {
 
     // How much may be under way: twice as much with each window that arrives until a loss, then one
     // packet more; half after a loss. To a peer that keeps what comes behind a gap: eight packets
-    // more, and an eighth less after the losses of a window.
+    // more, and an eighth less after the losses of a window; see shrink_window_for_repeats().
     std::uint32_t window_ = kFirstWindow;
     std::uint32_t steep_until_ = kMaxWindow;
     std::uint32_t window_credit_ = 0;  // packets acknowledged since it grew
@@ -189,6 +190,8 @@ class PacketRequester {
     std::uint32_t here_ = 0;
     std::uint32_t most_here_ = 0;  // behind una_, at most, so far; kept over going back
     LossCount losses_;
+    LossCount crowded_;  // the same of repeats, where they are lost for want of room:
+    RepeatLosses repeat_losses_;
 
     // Time, all in microseconds of the device's clock.
     std::uint64_t timeout_us_ = 0;          // after which a retry counts; 0: never

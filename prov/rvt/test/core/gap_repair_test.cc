@@ -161,6 +161,37 @@ Test(gap_repair, what_has_not_been_sent_is_not_repeated) {
     RVT_ASSERT(link.repeats(4) == (List{0, 2, 3}));
 }
 
+Test(repeat_losses, of_chance_are_no_want_of_room) {
+    RepeatLosses losses;
+    for (int i = 0; i < 1000; ++i) {
+        RVT_ASSERT(!losses.note(9, 1));
+    }
+}
+Test(repeat_losses, of_every_other_repeat_are_want_of_room_until_they_are_heeded) {
+    RepeatLosses losses;
+    RVT_ASSERT(!losses.note(4, 4));
+    RVT_ASSERT(losses.note(4, 4));
+    RVT_ASSERT(losses.note(0, 0));
+    losses.heed();
+    RVT_ASSERT(!losses.note(4, 4));
+}
+Test(repeat_losses, are_forgotten_with_repeats_that_come) {
+    RepeatLosses losses;
+    RVT_ASSERT(losses.note(0, 100));
+    RVT_ASSERT(!losses.note(50, 0));
+}
+Test(gap_repair, what_is_lost_again_is_counted) {
+    Link link;
+    const auto lost_again = [&] {
+        std::uint32_t ignored = 0;
+        link.report(ignored);
+        return link.repair.for_each_lost(kMissing, kMissing + 10, [](Psn) { return true; });
+    };
+    link.come({1, 4});
+    RVT_EQ(lost_again(), 0u);
+    link.come({2});
+    RVT_EQ(lost_again(), 1u);
+}
 Test(loss_count, losses_of_what_is_under_way_count_once) {
     LossCount losses;
     losses.start_at(kMissing);
