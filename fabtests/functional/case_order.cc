@@ -14,11 +14,19 @@ namespace {
 /// Sizes that take different paths, so that a path that overtakes another is seen.
 constexpr std::size_t kMixed[] = {8, 100000, 0, 5000, 64, 1 << 20, 300, 16000};
 constexpr std::size_t kMixedCount = std::size(kMixed);
+/// FI_RX_CQ_DATA: some endpoints of type FI_EP_MSG want it.
+constexpr std::uint64_t kMode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
 
 /// Send after send: messages of all sizes arrive in the order they were posted in.
+template <fi_ep_type kType>
 void sas(Rank& self) {
-    constexpr std::size_t kCount = 400;
-    Party party(self, {.caps = FI_MSG, .msg_order = FI_ORDER_SAS, .cq_data_size = 4});
+    // One of FI_EP_MSG waits each time that there is no receive.
+    constexpr std::size_t kCount = kType == FI_EP_MSG ? 64 : 400;
+    Party party(self, {.caps = FI_MSG,
+                       .type = kType,
+                       .mode = kMode,
+                       .msg_order = FI_ORDER_SAS,
+                       .cq_data_size = 4});
     Buffer buffer(party.ep, 1 << 20);
     Contexts contexts(1);
     for (std::size_t i = 0, done = 0; done < kCount;) {
@@ -49,8 +57,8 @@ void sas(Rank& self) {
 }
 
 struct Shared {
-    Shared(Rank& self, std::uint64_t order, std::uint64_t caps)
-        : party(self, {.caps = caps, .msg_order = order}),
+    Shared(Rank& self, fi_ep_type type, std::uint64_t order, std::uint64_t caps)
+        : party(self, {.caps = caps, .type = type, .mode = kMode, .msg_order = order}),
           local(party.ep, 1 << 20),
           target(party.ep, 1 << 20),
           remote(party.trade(self.other(), target.remote())),
@@ -92,8 +100,9 @@ void expect_to_stay(const Shared& shared, char value, std::size_t size) {
 }
 
 /// Write after write: the last one stays.
+template <fi_ep_type kType>
 void waw(Rank& self) {
-    Shared shared(self, FI_ORDER_WAW, FI_RMA);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_WAW, FI_RMA);
     const std::size_t limit = most(shared.party.ep.info->ep_attr->max_order_waw_size);
     if (limit == 0) skip("max_order_waw_size is 0");
     for (const std::size_t size : kOrderedSizes) {
@@ -116,8 +125,9 @@ void waw(Rank& self) {
 
 /// Writes of which some are posted while a fenced one waits, and some after it has left, all
 /// arrive.
+template <fi_ep_type kType>
 void behind_fence(Rank& self) {
-    Shared shared(self, FI_ORDER_WAW, FI_RMA | FI_FENCE);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_WAW, FI_RMA | FI_FENCE);
     const Party& party = shared.party;
     constexpr std::size_t kPieces[] = {8, 8, 300000, 300000, 300000};
     for (int turn = 1; turn <= 20; ++turn) {
@@ -155,8 +165,9 @@ void behind_fence(Rank& self) {
 }
 
 /// Read after write: a read sees what was written before it.
+template <fi_ep_type kType>
 void raw(Rank& self) {
-    Shared shared(self, FI_ORDER_RAW, FI_RMA);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_RAW, FI_RMA);
     const std::size_t limit = most(shared.party.ep.info->ep_attr->max_order_raw_size);
     if (limit == 0) skip("max_order_raw_size is 0");
     if (self.rank == 1) return shared.party.barrier();
@@ -182,14 +193,16 @@ void raw(Rank& self) {
 
 /// The same for injected writes, of which the initiator never hears again; a fence and a send come
 /// after them as well.
+template <fi_ep_type kType>
 void after_injected(Rank& self) {
-    Shared shared(self, FI_ORDER_RAW | FI_ORDER_WAW | FI_ORDER_SAW, FI_RMA | FI_MSG | FI_FENCE);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_RAW | FI_ORDER_WAW | FI_ORDER_SAW,
+                  FI_RMA | FI_MSG | FI_FENCE);
     const Party& party = shared.party;
     const std::size_t inject_size = party.ep.info->tx_attr->inject_size;
     if (inject_size < 8) skip("inject_size is below 8");
     if (most(party.ep.info->ep_attr->max_order_raw_size) < 8) skip("max_order_raw_size is below 8");
     auto* const words = shared.local.as<std::uint64_t>();
-    constexpr std::uint64_t kTurns = 300;
+    constexpr std::uint64_t kTurns = kType == FI_EP_MSG ? 100 : 300;
     if (self.rank == 1) {
         for (std::uint64_t turn = 1; turn < kTurns; ++turn) {
             shared.party.recv(shared.local, 64, shared.contexts.at(0));
@@ -231,7 +244,7 @@ void after_injected(Rank& self) {
 
 /// Write after read: a read does not see what is written after it.
 void war(Rank& self) {
-    Shared shared(self, FI_ORDER_WAR, FI_RMA);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_WAR, FI_RMA);
     const std::size_t limit = most(shared.party.ep.info->ep_attr->max_order_war_size);
     if (limit == 0) skip("max_order_war_size is 0");
     if (self.rank == 1) return shared.party.barrier();
@@ -259,8 +272,9 @@ void war(Rank& self) {
 }
 
 /// Send after write: who receives the message sees what was written before it.
+template <fi_ep_type kType>
 void saw(Rank& self) {
-    Shared shared(self, FI_ORDER_SAW, FI_RMA | FI_MSG);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_SAW, FI_RMA | FI_MSG);
     for (const std::size_t size : {8UL, 3000UL, 60000UL, 1000000UL}) {
         for (int turn = 1; turn < 30; ++turn) {
             if (self.rank == 0) {
@@ -281,8 +295,9 @@ void saw(Rank& self) {
 }
 
 /// The same after an atomic that returns nothing, and so tells its initiator nothing either.
+template <fi_ep_type kType>
 void send_after_atomic(Rank& self) {
-    Shared shared(self, FI_ORDER_SAW, FI_ATOMIC | FI_MSG);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_SAW, FI_ATOMIC | FI_MSG);
     auto* const words = shared.local.as<std::uint64_t>();
     for (std::uint64_t turn = 1; turn < 200; ++turn) {
         if (self.rank == 0) {
@@ -305,8 +320,10 @@ void send_after_atomic(Rank& self) {
 }
 
 /// Atomics on one word take effect in the order they were posted in.
+template <fi_ep_type kType>
 void atomic_order(Rank& self) {
-    Shared shared(self, FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAW | FI_ORDER_ATOMIC_WAR, FI_ATOMIC);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAW | FI_ORDER_ATOMIC_WAR,
+                  FI_ATOMIC);
     auto* words = shared.local.as<std::uint64_t>();
     if (self.rank == 1) return shared.party.barrier();
     constexpr std::size_t kCount = 16;
@@ -402,7 +419,7 @@ void mix(Shared& shared, std::size_t count) {
 /// what those before it have left, and nothing of those behind it. With rvt also where the target
 /// does not poll.
 void mixed(Rank& self) {
-    Shared shared(self, FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW, FI_RMA | FI_ATOMIC);
+    Shared shared(self, FI_EP_RDM, FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW, FI_RMA | FI_ATOMIC);
     const Endpoint& ep = shared.party.ep;
     const fi_ep_attr& attr = *ep.info->ep_attr;
     const std::size_t limit =
@@ -420,17 +437,84 @@ void mixed(Rank& self) {
     }
 }
 
+/// Write after send: who sees what was written gets the message that was sent before it. What is in
+/// its buffer is for who has its completion.
+void was(Rank& self) {
+    Shared shared(self, FI_EP_MSG, FI_ORDER_WAS, FI_RMA | FI_MSG);
+    const Party& party = shared.party;
+    for (const std::size_t size : kOrderedSizes) {
+        for (int turn = 1; turn < 30; ++turn) {
+            if (self.rank == 1) party.recv(shared.local, size, shared.contexts.at(0));
+            party.barrier();
+            if (self.rank == 0) {
+                std::memset(shared.local.as(), turn, size);
+                party.send(shared.local, size, shared.contexts.at(0));
+                shared.write(0, 8, 1);
+                party.ep.wait_tx();
+                party.ep.wait_tx();
+            } else {
+                const char* const written = shared.target.as();
+                for (const double until = now_s() + kOpLimitS; written[7] != turn;) {
+                    party.ep.progress();
+                    if (now_s() > until) FAB_FAIL("nothing is written");
+                }
+                party.ep.wait_rx();
+                FAB_EQUAL(shared.local.as()[0], turn);
+                FAB_EQUAL(shared.local.as()[size - 1], turn);
+            }
+            party.barrier();
+        }
+    }
+}
+
+/// Read after send: a read of where a message goes finds it there.
+void ras(Rank& self) {
+    Shared shared(self, FI_EP_MSG, FI_ORDER_RAS, FI_RMA | FI_MSG);
+    const Party& party = shared.party;
+    char* const back = shared.local.as() + (1 << 19);
+    for (const std::size_t size : kOrderedSizes) {
+        for (int turn = 1; turn < 30; ++turn) {
+            if (self.rank == 1) party.recv(shared.target, size, shared.contexts.at(0));
+            party.barrier();
+            if (self.rank == 0) {
+                std::memset(shared.local.as(), turn, size);
+                party.send(shared.local, size, shared.contexts.at(0));
+                party.ep.post([&] {
+                    return fi_read(party.ep.ep, back, size, shared.local.desc(), party.peer(),
+                                   shared.remote.base, shared.remote.key, shared.contexts.at(1));
+                });
+                party.ep.wait_tx();
+                party.ep.wait_tx();
+                FAB_EQUAL(std::memcmp(back, shared.local.as(), size), 0);
+            } else {
+                party.ep.wait_rx();
+            }
+            party.barrier();
+        }
+    }
+}
+
 constexpr Case kOrderTable[] = {
-    {"order_send_after_send", sas, 2, 40},
-    {"order_write_after_write", waw},
-    {"order_writes_behind_a_fence", behind_fence},
-    {"order_read_after_write", raw},
-    {"order_after_injected_write", after_injected},
+    {"order_send_after_send", sas<FI_EP_RDM>, 2, 40},
+    {"order_write_after_write", waw<FI_EP_RDM>},
+    {"order_writes_behind_a_fence", behind_fence<FI_EP_RDM>},
+    {"order_read_after_write", raw<FI_EP_RDM>},
+    {"order_after_injected_write", after_injected<FI_EP_RDM>},
     {"order_write_after_read", war},
-    {"order_send_after_write", saw},
-    {"order_send_after_atomic", send_after_atomic},
-    {"order_atomics", atomic_order},
+    {"order_send_after_write", saw<FI_EP_RDM>},
+    {"order_send_after_atomic", send_after_atomic<FI_EP_RDM>},
+    {"order_atomics", atomic_order<FI_EP_RDM>},
     {"order_mixed", mixed},
+    {"order_msg_send_after_send", sas<FI_EP_MSG>, 2, 40},
+    {"order_msg_write_after_write", waw<FI_EP_MSG>},
+    {"order_msg_writes_behind_a_fence", behind_fence<FI_EP_MSG>},
+    {"order_msg_read_after_write", raw<FI_EP_MSG>},
+    {"order_msg_after_injected_write", after_injected<FI_EP_MSG>},
+    {"order_msg_send_after_write", saw<FI_EP_MSG>},
+    {"order_msg_write_after_send", was},
+    {"order_msg_read_after_send", ras},
+    {"order_msg_send_after_atomic", send_after_atomic<FI_EP_MSG>},
+    {"order_msg_atomics", atomic_order<FI_EP_MSG>},
 };
 
 }  // namespace
