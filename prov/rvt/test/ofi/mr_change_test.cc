@@ -95,6 +95,20 @@ Test(mr_change, peers_reach_the_other_buffer_by_the_same_key) {
     }
 }
 
+Test(mr_change, the_base_that_peers_are_told_is_of_the_other_buffer) {
+    for (const int mode : {0, FI_MR_VIRT_ADDR}) {
+        Written on({.mr_mode = mode});
+        RVT_OK(change(on.mr, on.second.data(), on.second.size(), kPeersAccess));
+        std::uint64_t base = 1;
+        std::array<std::uint8_t, 8> raw{};
+        std::size_t bytes = raw.size();
+        RVT_OK(fi_mr_raw_attr(on.mr.get(), &base, raw.data(), &bytes, 0));
+        RVT_EQ(base, on.pair.b.address_of(on.second.data()));
+        RVT_EQ(on.write(base, 'y'), 0);
+        RVT_EQ(on.second[0], 'y');
+    }
+}
+
 Test(mr_change, access_changes_where_the_buffers_stay) {
     Written on;
     RVT_OK(ops_of(on.mr).reregister(on.mr.get(), nullptr, 0, FI_REMOTE_READ, 0));
