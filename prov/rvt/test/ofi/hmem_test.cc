@@ -685,3 +685,9 @@ Test(hmem, options_say_what_is_true) {
     RVT_OK(fi_setopt(ep, FI_OPT_ENDPOINT, kCudaApiPermitted, &is_permitted, sizeof is_permitted));
     RVT_EQ(fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &p2p, &bytes), -FI_EOPNOTSUPP);
 }
+
+Test(hmem, regions_are_not_refreshed) {
+    Devices at;
+    RVT_EQ(fi_mr_refresh(at.mr_b.get(), nullptr, 0, 0), -FI_EOPNOTSUPP);
+    send_first_bytes(at, at.a, at.mr_a.get());
+}
