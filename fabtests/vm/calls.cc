@@ -28,6 +28,11 @@ constexpr std::size_t kCardAt = 5 * kArea;
 constexpr std::chrono::seconds kComputing{12};
 constexpr std::size_t kMeanwhile = 5000;
 
+// Of a stream.
+constexpr std::size_t kStreamWrites = 32;  // of an area each
+constexpr std::size_t kUnderWay = 4;
+static_assert(kUnderWay <= kMaxRequests);
+
 constexpr std::array<std::size_t, 6> kSizes = {1, 1000, 1024, 1025, 5000, kArea};
 
 /// Where an end's memory is.
@@ -47,6 +52,7 @@ class Course {
         : end_(end),
           memory_(memory),
           is_active_(options.is_active),
+          is_stream_(options.is_stream),
           computes_(options.computes),
           peer_computes_(options.peer_computes),
           folder_(options.dir) {}
@@ -54,11 +60,11 @@ class Course {
     int run() {
         if (is_active_) {
             folder_.await("listening");
-            be_active();
+            is_stream_ ? stream_out() : be_active();
         } else {
             end_.listen(kService);
             folder_.put("listening", "");
-            be_passive();
+            is_stream_ ? stream_in() : be_passive();
         }
         return report_.status();
     }
@@ -113,6 +119,58 @@ class Course {
         expect("the end that hangs up learns of the end", News::kEnded, "");
         folder_.put("ended", "");
         end_.forget();
+    }
+
+    // ---- one long transfer ----
+
+    void stream_out() {
+        end_.call(kService, "");
+        post_receive(sizeof(Card));
+        expect("the called end accepts", News::kConnected, "");
+        trade_cards();
+        fill(kWriteAt, kArea, is_active_);
+        const auto begin = std::chrono::steady_clock::now();
+        const std::string problem = write_stream();
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+        report_.line("each WRITE of a stream", problem);
+        const auto kib_per_s =
+            static_cast<std::uint64_t>(kStreamWrites * kArea / took.count()) >> 10;
+        folder_.put("rate", std::to_string(kib_per_s) + "\n");
+        end_.post_send(memory_.subspan(kSendAt, 1));
+        report_.line("SEND says so", end_.complete_request().problem);
+        end_.hang_up();
+        expect("the end that hangs up learns of the end", News::kEnded, "");
+        end_.forget();
+        folder_.put("ended", "");
+    }
+
+    /// Returns: what went wrong, or nothing.
+    std::string write_stream() {
+        std::size_t posted = 0;
+        for (std::size_t done = 0; done < kStreamWrites; ++done) {
+            for (; posted < kStreamWrites && posted - done < kUnderWay; ++posted) {
+                end_.post_write(memory_.subspan(kWriteAt, kArea), peer_.base + kTargetAt,
+                                peer_.key);
+            }
+            if (const Completion completion = end_.complete_request();
+                !completion.problem.empty()) {
+                return completion.problem;
+            }
+        }
+        return "";
+    }
+
+    void stream_in() {
+        expect("a request", News::kRequest, "");
+        end_.prepare();
+        post_receive(sizeof(Card));
+        end_.accept("");
+        expect("the connection is there", News::kConnected, "");
+        trade_cards();
+        report_write(end_.complete_receive().problem);  // no other is posted: the peer may be gone
+        expect("the calling end hangs up", News::kEnded, "");
+        end_.forget();
+        folder_.await("ended");  // the calling end may not have had the answer
     }
 
     void expect(const std::string& name, News news, const std::string& data) {
@@ -235,10 +293,13 @@ class Course {
     }
 
     void await_write() {
-        const std::string problem = end_.complete_receive().problem;
+        report_write(end_.complete_receive().problem);
+        post_receive(kArea);
+    }
+
+    void report_write(const std::string& problem) {
         report_.line("what the other end has written",
                      problem.empty() ? difference(kTargetAt, kArea, !is_active_) : problem);
-        post_receive(kArea);
     }
 
     void post_receive(std::size_t bytes) { end_.post_receive(memory_.subspan(kReceiveAt, bytes)); }
@@ -264,6 +325,7 @@ class Course {
     End& end_;
     const std::span<std::byte> memory_;
     const bool is_active_;
+    const bool is_stream_;
     const bool computes_;
     const bool peer_computes_;
     const traffic::Folder folder_;

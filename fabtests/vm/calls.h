@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <thread>
 
 #include "ends.h"
 
@@ -73,10 +74,12 @@ void await_completion(HasCome has_come) {
         if (std::chrono::steady_clock::now() > end) {
             traffic::fail("no completion");
         }
+        std::this_thread::yield();  // the device may need this processor
     }
 }
 
-/// Goes through all calls. Returns: the exit status of the program.
+/// Goes through all calls, or makes one and writes for a while over its connection; the rate, in
+/// KiB/s, is in the file `rate` of the ends' folder. Returns: the exit status of the program.
 /// @param memory  kMemoryBytes, registered by `end` for everything.
 int run(End& end, std::span<std::byte> memory, const traffic::Options& options);
 inline constexpr std::size_t kMemoryBytes = std::size_t{512} << 10;

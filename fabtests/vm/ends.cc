@@ -18,8 +18,8 @@
 namespace traffic {
 namespace {
 
-constexpr std::array<std::string_view, 5> kHows = {"lossy", "strays", "computes", "peer-computes",
-                                                   "takes-nic"};
+constexpr std::array<std::string_view, 6> kHows = {"lossy",    "strays",        "stream",
+                                                   "computes", "peer-computes", "takes-nic"};
 
 }  // namespace
 
@@ -31,7 +31,7 @@ Options read_options(int argc, char** argv) {
     if (!is_right) {
         fail(
             "usage: DIR active|passive OWN-IP PEER-IP "
-            "[lossy|strays|computes|peer-computes|takes-nic]");
+            "[lossy|strays|stream|computes|peer-computes|takes-nic]");
     }
     return {.dir = args[0],
             .is_active = args[1] == "active",
@@ -39,6 +39,7 @@ Options read_options(int argc, char** argv) {
             .peer_ip = args[3],
             .is_lossy = how == "lossy",
             .has_strays = how == "strays",
+            .is_stream = how == "stream",
             .computes = how == "computes",
             .peer_computes = how == "peer-computes",
             .takes_nic = how == "takes-nic"};

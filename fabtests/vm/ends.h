@@ -23,13 +23,15 @@ struct Options {
     std::string peer_ip;
     bool is_lossy = false;
     bool has_strays = false;  // datagrams get lost, come twice and overtake each other
+    bool is_stream = false;   // one long transfer, for its rate
     bool computes = false;    // this end, for a while, without a call of the library
     bool peer_computes = false;
     bool takes_nic = false;  // this end takes its own NIC, rxe0, away
 };
 
-/// Reads `DIR active|passive OWN-IP PEER-IP [lossy|strays|computes|peer-computes|takes-nic]`; ends
-/// the process when it is something else.
+/// Reads `DIR active|passive OWN-IP PEER-IP
+/// [lossy|strays|stream|computes|peer-computes|takes-nic]`; ends the process when it is something
+/// else.
 Options read_options(int argc, char** argv);
 
 class Folder {
