@@ -240,7 +240,11 @@ int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place
         return 0;
     }
     if (when == Refresh::kNow) {
-        return to_fi(refresh(memory, at, buffer.iov_len));
+        if (unread_count_ == unread_.size()) {
+            return -FI_EINVAL;
+        }
+        unread_[unread_count_++] = part;
+        return 0;
     }
     use_->add_read(part);
     if (memory.handle() != nullptr) {
@@ -249,13 +253,25 @@ int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place
     return 0;
 }
 
-util::Status DeviceBuffers::refresh(hmem::DeviceRegion& memory, std::uint64_t offset,
-                                    std::uint64_t bytes) noexcept {
+util::Status DeviceBuffers::refresh_all() noexcept {
+    for (const DeviceUse::Part& part : std::span(unread_).first(unread_count_)) {
+        const util::Status refreshed = part.memory->refresh(part.offset, part.bytes);
+        if (!refreshed.is_ok()) {
+            return refreshed;
+        }
+    }
+    return util::kOk;
+}
+
+int DeviceBuffers::refresh() noexcept {
+    if (unread_count_ == 0) {
+        return 0;
+    }
     if (lock_ == nullptr) {
-        return memory.refresh(offset, bytes);
+        return to_fi(refresh_all());
     }
     const util::Guard<DomainLock> guard(*lock_);
-    return memory.refresh(offset, bytes);
+    return to_fi(refresh_all());
 }
 
 void DeviceBuffers::name_for_nics(const Mr& mr, const void* named) noexcept {

@@ -158,18 +158,22 @@ class DeviceBuffers {
                   Imported imported = Imported::kIsCopied) noexcept
         : all_(all), lock_(lock), imported_(imported) {}
 
-    /// When what the operation reads is copied to the host: in the call, or if the engine asks for
-    /// it (BufferUse::refresh).
+    /// When what the operation reads is copied to the host: in the call, by refresh(), or if the
+    /// engine asks for it (BufferUse::refresh).
     enum class Refresh : std::uint8_t { kNow, kLater };
 
     /// Replaces what `desc` says is a device's, in place. A null descriptor, or list of them, is
     /// ordinary memory.
     /// @param when  kLater: for one list of an operation that has no other.
-    /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM, -FI_EIO when
-    ///          what is to be read cannot be copied to the host, -FI_EOPNOTSUPP for what only a NIC
-    ///          reaches, or the CPU may not copy, or as DeviceUse::add().
+    /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM,
+    ///          -FI_EOPNOTSUPP for what only a NIC reaches, or the CPU may not copy, or as
+    ///          DeviceUse::add().
     int take(iovec* iov, void* const* desc, std::size_t count, core::CpuAccess access,
              Refresh when = Refresh::kNow) noexcept;
+    /// Copies to the host what was taken to be read now. Behind all that may refuse the call: it
+    /// takes as long as the buffers are.
+    /// Returns: 0, -FI_EIO when that fails.
+    int refresh() noexcept;
 
     /// Gives a request the use that belongs to it, if there is one. The engine owns it from the
     /// acceptance on: then keep().
@@ -187,14 +191,15 @@ class DeviceBuffers {
   private:
     int take_one(iovec& buffer, const void* desc, std::uint64_t place, core::CpuAccess access,
                  Refresh when) noexcept;
-    util::Status refresh(hmem::DeviceRegion& memory, std::uint64_t offset,
-                         std::uint64_t bytes) noexcept;
+    util::Status refresh_all() noexcept;
     void name_for_nics(const Mr& mr, const void* named) noexcept;
 
     DeviceUses& all_;
     DomainLock* const lock_;
     const Imported imported_;
     std::unique_ptr<DeviceUse> use_;
+    std::array<DeviceUse::Part, 3 * core::kMaxIov> unread_;  // only the first unread_count_
+    std::size_t unread_count_ = 0;
 };
 
 }  // namespace rvt::ofi

@@ -57,7 +57,8 @@ struct DgramToDevice {
         std::copy_n(request.iov, request.iov_count, iov.begin());
         const util::Guard<DomainLock> guard(ep.domain->lock);
         DeviceBuffers device(ep.device_uses, nullptr);
-        const int refused = device.take(iov.data(), desc, request.iov_count, access);
+        int refused = device.take(iov.data(), desc, request.iov_count, access);
+        refused = refused == 0 ? device.refresh() : refused;
         if (refused != 0) {
             return refused;
         }

@@ -73,7 +73,8 @@ int load(EpMsg& ep, void* from, void* const* desc, std::uint64_t& value) noexcep
     DeviceBuffers device(uses, &ep.domain->lock);
     iovec word{from, sizeof value};
     const bool may_be_device = (ep.domain->caps & FI_HMEM) != 0;
-    const int refused = may_be_device ? device.take(&word, desc, 1, core::CpuAccess::kRead) : 0;
+    int refused = may_be_device ? device.take(&word, desc, 1, core::CpuAccess::kRead) : 0;
+    refused = refused == 0 ? device.refresh() : refused;
     if (refused == 0) {
         std::memcpy(&value, word.iov_base, sizeof value);
     }

@@ -71,7 +71,7 @@ util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
 
 /// What a request holds of devices.
 struct Held {
-    DeviceUse* use = nullptr;
+    DeviceBuffers* buffers = nullptr;
     std::uint64_t filled_bytes = 0;
 };
 
@@ -116,15 +116,10 @@ template <std::size_t kMost>
     if (refused != 0) {
         return refused;
     }
-    DeviceUse* const use = device.release();
-    const ssize_t posted = post_locked<kMost, true>(
+    return post_locked<kMost, true>(
         ep, post, own.data(), ep.domain->nic != nullptr ? desc : nullptr, count,
-        {.use = use,
+        {.buffers = &device,
          .filled_bytes = is_filling(post) ? bytes - (is_extended ? post.operand_bytes : 0) : 0});
-    if (posted != 0) {
-        use->release();
-    }
-    return posted;
 }
 
 /// Returns: nullptr when no more can be under way now.
@@ -181,7 +176,7 @@ RVT_ALWAYS_INLINE ssize_t finish_post(EpMsg& ep, MsgOp& op, util::Status posted,
         return post_result(posted);
     }
     if constexpr (kHolds) {
-        op.use = held.use;
+        op.use = held.buffers->release();
         op.filled_bytes = held.filled_bytes;
     }
     if (ep.domain->nic != nullptr) {
@@ -220,6 +215,13 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     if (const ssize_t taken = take_op(ep, post, op); taken != 0) [[unlikely]] {
         return taken;
     }
+    if constexpr (kHolds) {
+        // Behind the other checks: it takes as long as the message is.
+        if (const int unread = held.buffers->refresh(); unread != 0) {
+            ep.sends->put(*op);
+            return unread;
+        }
+    }
     if (elements.lacks_key) {
         const util::Status provided = provide_keys(ep, *op, post.opcode, elements, is_inline);
         if (!provided.is_ok()) [[unlikely]] {
@@ -256,7 +258,11 @@ ssize_t msg_inject_from_device(EpMsg& ep, const MsgPost& post, const iovec* iov,
     std::array<iovec, kMsgAtomicIov> own;
     std::copy_n(iov, count, own.begin());
     const std::size_t operands = operand_count(post, iov, count);
-    const int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
+    int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
+    if (refused == 0 && util::iov_length(iov, operands) > ep.inject_bytes) {
+        return -FI_EMSGSIZE;
+    }
+    refused = refused == 0 ? device.refresh() : refused;
     // Operands need no descriptors: they are named where the CPU has them.
     std::array<void*, kMsgAtomicIov> results{};
     std::copy(desc + operands, desc + count, results.data() + operands);

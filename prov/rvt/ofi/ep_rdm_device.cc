@@ -35,6 +35,10 @@ struct OneList {
     /// Posts what has been filled in with `post`.
     template <class Request, class Post>
     ssize_t hand_over(Request& request, Post post) noexcept {
+        const int unread = device.refresh();
+        if (unread != 0) {
+            return unread;
+        }
         device.put_into(request);
         const util::Status posted = post(request);
         if (posted.is_ok()) {
@@ -113,6 +117,7 @@ ssize_t atomic(EpRdm& ep, const AtomicCall& call, const AtomicDescs& descs,
     take(lists.operand, descs.operand, CpuAccess::kRead);
     take(lists.compare, descs.compare, CpuAccess::kRead);
     take(lists.result, descs.result, CpuAccess::kWrite);
+    refused = refused == 0 ? device.refresh() : refused;
     if (refused != 0) {
         return refused;
     }

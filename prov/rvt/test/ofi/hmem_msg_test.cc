@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Connected endpoints, and shared receives, with memory of devices that the CPU cannot touch.
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "ofi/msg_pair.h"
 #include "ofi/on_device.h"
@@ -153,6 +156,45 @@ RVT_MSG_TEST(hmem_msg, a_read_behind_a_message_does_not_undo_it) {
     at.pair->client.end.next();
     at.pair->client.end.next();
     cr_assert(at.server.read(0, 64) == bytes);
+}
+
+RVT_MSG_TEST(hmem_msg, a_call_that_is_refused_copies_nothing) {
+    Devices at;
+    fid_ep* const ep = at.pair->client.end.ep.get();
+    void* const desc = fi_mr_desc(at.client_mr.get());
+    const auto refused = [before = fab::standin::counts().copied](ssize_t result,
+                                                                  ssize_t expected) {
+        RVT_EQ(result, expected);
+        RVT_EQ(fab::standin::counts().copied - before, 0);
+    };
+    refused(fi_write(ep, at.client.at(), 1 << 20, desc, 0, 0, std::uint64_t{1} << 32, nullptr),
+            -FI_EINVAL);
+    const std::array<iovec, 2> list{iovec{at.client.at(), 1 << 20},
+                                    iovec{at.client.at(kDeviceBytes - 8), 9}};
+    std::array<void*, 2> descs{desc, desc};
+    refused(fi_sendv(ep, list.data(), descs.data(), list.size(), 0, nullptr), -FI_EINVAL);
+    const fi_msg injected{list.data(), descs.data(), 1, 0, nullptr, 0};
+    refused(fi_sendmsg(ep, &injected, FI_INJECT), -FI_EMSGSIZE);
+}
+
+RVT_MSG_TEST(hmem_msg, a_send_that_finds_the_queue_full_copies_nothing) {
+    Devices at;
+    const auto copied = [] { return fab::standin::counts().copied; };
+    std::size_t posted = 0;
+    auto before = copied();
+    const auto send = [&] {  // without a receive it stays where it is
+        before = copied();
+        return fi_send(at.pair->client.end.ep.get(), at.client.at(), 4000,
+                       fi_mr_desc(at.client_mr.get()), 0, nullptr);
+    };
+    ssize_t result = send();
+    for (; result == 0; result = send()) {
+        ++posted;
+        RVT_EQ(copied() - before, 4000);
+    }
+    RVT_EQ(result, -FI_EAGAIN);
+    RVT_EQ(copied() - before, 0);
+    RVT_ASSERT(posted != 0);
 }
 
 RVT_MSG_TEST(hmem_msg, a_copy_that_fails_ends_the_receive_with_an_error) {
