@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 #include "hmem/copied_memory.h"
 
+#include "util/params.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -44,6 +46,7 @@ CopiedMemory::CopiedMemory(Copier& copier, const Allocation& allocation, std::by
       copier_(copier),
       allocation_(allocation),
       mapped_bytes_(mapped_bytes),
+      kept_by_all_(static_cast<std::uint64_t>(util::param_number(util::ParamId::kHmemKeptBytes))),
       pieces_(std::move(pieces)) {}
 
 util::Result<std::unique_ptr<CopiedMemory>> CopiedMemory::make(
@@ -131,19 +134,82 @@ util::Status CopiedMemory::begin_cpu_access(core::CpuAccess /*access*/) noexcept
 
 void CopiedMemory::end_cpu_access(core::CpuAccess /*access*/) noexcept {
     const util::Guard guard(lock_);
-    const bool is_too_much = touched_bytes_ > kKeptBytes && touched.sum() > kKeptByAll;
-    if (--accesses_ == 0 && is_too_much && !keeps_pages_) {
+    if (--accesses_ == 0 && has_too_much() && !keeps_pages_) {
         unpin_all();
         madvise(mapped(), mapped_bytes_, MADV_DONTNEED);
         touched.take(std::exchange(touched_bytes_, 0));
     }
 }
 
-/// Counts pages that may come. Those of one region are no more than it has.
-void CopiedMemory::count(std::uint64_t bytes) noexcept {
-    const std::uint64_t more = std::min(bytes, DeviceRegion::bytes() - touched_bytes_);
+bool CopiedMemory::has_too_much() const noexcept {
+    return touched_bytes_ > kKeptBytes && touched.sum() > kept_by_all_;
+}
+
+std::uint64_t CopiedMemory::piece_bytes(std::uint64_t index) const noexcept {
+    return std::min(kPiece, mapped_bytes_ - index * kPiece);
+}
+
+/// Counts pages that may come. Those of one piece, or region, are no more than it has.
+void CopiedMemory::count(std::uint64_t index, std::uint64_t bytes) noexcept {
+    const bool has_pieces = pieces_ != nullptr;
+    const std::uint64_t room =
+        has_pieces ? piece_bytes(index) - pieces_[index].touched : mapped_bytes_ - touched_bytes_;
+    const std::uint64_t more = std::min(bytes, room);
+    if (has_pieces) {
+        pieces_[index].touched += static_cast<std::uint32_t>(more);
+    }
     touched_bytes_ += more;
     touched.add(more);
+}
+
+void CopiedMemory::begin_holding() noexcept {
+    const util::Guard guard(lock_);
+    ++holders_;
+}
+
+void CopiedMemory::end_holding() noexcept {
+    const util::Guard guard(lock_);
+    --holders_;
+}
+
+void CopiedMemory::hold(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    const util::Guard guard(lock_);
+    const std::uint64_t end = into_page() + offset + bytes;
+    for (std::uint64_t at = end - bytes; at != end;) {
+        const std::uint64_t part = std::min(end - at, kPiece - at % kPiece);
+        count(at / kPiece, part);
+        if (pieces_ != nullptr) {
+            ++pieces_[at / kPiece].holds;
+        }
+        at += part;
+    }
+}
+
+void CopiedMemory::let_go(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    const util::Guard guard(lock_);
+    if (pieces_ == nullptr) {
+        return;
+    }
+    const std::uint64_t end = into_page() + offset + bytes;
+    for (std::uint64_t at = end - bytes; at != end;) {
+        const bool is_free = --pieces_[at / kPiece].holds == 0;
+        if (is_free && has_too_much() && holders_ == accesses_ && !keeps_pages_) {
+            give_back(at / kPiece);
+        }
+        at += std::min(end - at, kPiece - at % kPiece);
+    }
+}
+
+void CopiedMemory::give_back(std::uint64_t index) noexcept {
+    Piece& piece = pieces_[index];
+    std::byte* const begin = mapped() + index * kPiece;
+    if (piece.pages == Pages::kPinned) {
+        copier_.unpin(allocation_, begin);
+    }
+    madvise(begin, piece_bytes(index), MADV_DONTNEED);
+    touched.take(piece.touched);
+    touched_bytes_ -= piece.touched;
+    piece = {};
 }
 
 void CopiedMemory::note_long_copy(std::uint64_t index, std::uint64_t bytes) noexcept {
@@ -152,11 +218,11 @@ void CopiedMemory::note_long_copy(std::uint64_t index, std::uint64_t bytes) noex
         return;
     }
     const std::uint64_t begin = index * kPiece;
-    const std::uint64_t length = std::min(kPiece, mapped_bytes_ - begin);
+    const std::uint64_t length = piece_bytes(index);
     const std::uint64_t enough = std::max(length, kWorthPinning);
     piece.copied = static_cast<std::uint32_t>(std::min(piece.copied + bytes, enough));
-    if (piece.copied == enough && touched.sum() + length <= kKeptByAll) {
-        count(length);
+    if (piece.copied == enough && touched.sum() + length <= kept_by_all_) {
+        count(index, length);
         piece.pages = copier_.pin(allocation_, mapped() + begin, length).is_ok() ? Pages::kPinned
                                                                                  : Pages::kRefused;
     }
@@ -184,7 +250,7 @@ util::Status CopiedMemory::copy_pieces(std::uint64_t offset, std::uint64_t bytes
         const std::uint64_t part = std::min(bytes, kPiece - place % kPiece);
         {
             const util::Guard guard(lock_);
-            count(part);
+            count(place / kPiece, part);
             if (part >= kLongCopy && pieces_ != nullptr) {
                 note_long_copy(place / kPiece, part);
             }

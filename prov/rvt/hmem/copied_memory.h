@@ -20,7 +20,10 @@ namespace rvt::hmem {
 /// through are there. So each byte of the device has one place, accesses need no memory of their
 /// own, and those that overlap do what they would do on memory. Pages that are there need no fault,
 /// which costs more than what a page holds is copied in. So once nobody accesses the region they
-/// are given back only if there are more than kKeptBytes, and more than kKeptByAll in all regions.
+/// are given back only if there are more than kKeptBytes, and in all regions more than the user
+/// lets them keep (FI_RVT_HMEM_KEPT_BYTES).
+/// While all who access it hold what they need (begin_holding), pieces that none of them holds go
+/// by the same rule: however long messages are, there is little more of them than that.
 ///
 /// Pages that long copies go through again and again are pinned by the library, in pieces: it then
 /// copies up to four times as fast. In a child of fork() the copy is empty: pages that parent and
@@ -28,7 +31,6 @@ namespace rvt::hmem {
 class CopiedMemory final : public DeviceRegion {
   public:
     static constexpr std::uint64_t kKeptBytes = 8u << 20;
-    static constexpr std::uint64_t kKeptByAll = 256u << 20;
     /// What is pinned at once, and how much must have gone through, by copies of kLongCopy bytes or
     /// more, to be worth it: all of the piece once, and kWorthPinning.
     static constexpr std::uint64_t kPiece = 4u << 20;
@@ -70,15 +72,22 @@ class CopiedMemory final : public DeviceRegion {
     std::uint64_t begin_write_back(std::uint64_t offset, std::uint64_t bytes) noexcept override;
     util::Status finish() noexcept override { return copier_.finish(allocation_); }
 
+    void begin_holding() noexcept override;
+    void end_holding() noexcept override;
+    void hold(std::uint64_t offset, std::uint64_t bytes) noexcept override;
+    void let_go(std::uint64_t offset, std::uint64_t bytes) noexcept override;
+
   private:
     enum class Pages : std::uint8_t { kPageable, kPinned, kRefused };
     /// Of the mapping, from its first byte on.
     struct Piece {
-        std::uint32_t copied = 0;  // by long copies, until it is pinned
+        std::uint32_t copied = 0;   // by long copies, until it is pinned
+        std::uint32_t touched = 0;  // bytes of it, at most, since it was given back
+        std::uint32_t holds = 0;
         Pages pages = Pages::kPageable;
     };
 
-    /// @param pieces  For the whole mapping; nullptr: none is ever pinned.
+    /// @param pieces  For the whole mapping; nullptr: none is ever pinned, or given back alone.
     CopiedMemory(Copier& copier, const Allocation& allocation, std::byte* mapped,
                  std::uint64_t mapped_bytes, std::unique_ptr<Piece[]> pieces) noexcept;
 
@@ -89,7 +98,10 @@ class CopiedMemory final : public DeviceRegion {
     template <class Begin>
     std::uint64_t begin_pieces(std::uint64_t offset, std::uint64_t bytes, Begin begin) noexcept;
     bool is_pinned(std::uint64_t index) noexcept;
-    void count(std::uint64_t bytes) noexcept RVT_REQUIRES(lock_);
+    [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t index) const noexcept;
+    [[nodiscard]] bool has_too_much() const noexcept RVT_REQUIRES(lock_);
+    void give_back(std::uint64_t index) noexcept RVT_REQUIRES(lock_);
+    void count(std::uint64_t index, std::uint64_t bytes) noexcept RVT_REQUIRES(lock_);
     void note_long_copy(std::uint64_t index, std::uint64_t bytes) noexcept RVT_REQUIRES(lock_);
     void unpin_all() noexcept RVT_REQUIRES(lock_);
 
@@ -98,8 +110,10 @@ class CopiedMemory final : public DeviceRegion {
     const Allocation allocation_;
     std::optional<core::DeviceHandle> handle_;
     const std::uint64_t mapped_bytes_;
+    const std::uint64_t kept_by_all_;
     util::SpinLock lock_;  // order: innermost
     std::uint64_t accesses_ RVT_GUARDED_BY(lock_) = 0;
+    std::uint64_t holders_ RVT_GUARDED_BY(lock_) = 0;  // of those, who hold what they need
     bool keeps_pages_ RVT_GUARDED_BY(lock_) = false;
     util::Mutex nic_lock_;  // order: before the copier's
     bool may_export_ RVT_GUARDED_BY(nic_lock_) = false;

@@ -40,6 +40,15 @@ class DeviceRegion : public core::DeviceMemory {
     /// During the same access. Returns: EIO when a copy that was begun has failed.
     virtual util::Status finish() noexcept { return util::kOk; }
 
+    /// The access that has just begun touches nothing but what it holds, for as long as it does: of
+    /// a copy, anything else may be given back meanwhile.
+    virtual void begin_holding() noexcept {}
+    /// Just before the end of that access, which holds nothing any more.
+    virtual void end_holding() noexcept {}
+    virtual void hold(std::uint64_t /*offset*/, std::uint64_t /*bytes*/) noexcept {}
+    /// Precondition: this very range is held by the access, and no copy of it is under way.
+    virtual void let_go(std::uint64_t /*offset*/, std::uint64_t /*bytes*/) noexcept {}
+
   protected:
     DeviceRegion(std::byte* data, std::uint64_t bytes, bool is_writable) noexcept
         : data_(data), bytes_(bytes), is_writable_(is_writable) {}

@@ -76,6 +76,9 @@ constexpr std::array<Param, kParams> kTable{{
      "file for a capture of all packets, pcapng; in its name %p stands for the process, %h for the host (default: none)"},
     {ParamId::kHmemCuda, "hmem_cuda", ParamType::kBool, 1, 0, 1, "",
      "let memory of NVIDIA's GPUs be registered (FI_HMEM_CUDA), where the driver's libcuda.so.1 is there"},
+    {ParamId::kHmemKeptBytes, "hmem_kept_bytes", ParamType::kNumber, 256 * kMiB, 0, 1024 * kGiB, "bytes",
+     "memory of this host that copies of devices' memory keep for their next use, all regions together; each keeps 8 MiB "
+     "in any case"},
     {ParamId::kHmemRocr, "hmem_rocr", ParamType::kBool, 1, 0, 1, "",
      "let memory of AMD's GPUs be registered (FI_HMEM_ROCR), where libhsa-runtime64.so.1 is there"},
     {ParamId::kHmemZe, "hmem_ze", ParamType::kBool, 1, 0, 1, "",

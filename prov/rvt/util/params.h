@@ -34,6 +34,7 @@ enum class ParamId : unsigned {
     kFault,
     kPcap,
     kHmemCuda,
+    kHmemKeptBytes,
     kHmemRocr,
     kHmemZe,
     kVerbs,
