@@ -102,7 +102,8 @@ class Channel {
 struct PeerMemory {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;
-    std::uint32_t pd = 0;  // the domain of the peer's queue pair, in which the key has to be
+    std::uint32_t pd = 0;     // the domain of the peer's queue pair, in which the key has to be
+    std::uint64_t bytes = 0;  // if more than are moved: how many the key has to allow from there on
 };
 
 /// A packet as the core hands it to a backend, which adds the ICRC where its wire has one.

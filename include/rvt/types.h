@@ -15,6 +15,7 @@
 
 namespace rvt::core {
 class Ah;
+class BufferUse;
 }  // namespace rvt::core
 
 namespace rvt {
@@ -271,6 +272,9 @@ struct SendWr {
     BindMw bind{};                   // BIND_MW
     Flush flush{};                   // FLUSH
     ExtendedAtomic atomic{};         // EXTENDED_ATOMIC
+    // SEND, WRITE, READ: has a part of the buffers brought here, or taken away, as it is needed
+    // (BufferUse::stage); until the completion. nullptr: all of it is here. Not of verb grade.
+    core::BufferUse* use = nullptr;
 };
 
 // ---- tag matching ----
@@ -338,6 +342,7 @@ enum class EventType : std::uint8_t {
 struct RecvWr {
     std::uint64_t wr_id = 0;
     std::span<const Sge> sg_list{};
+    core::BufferUse* use = nullptr;  // as SendWr::use
 };
 
 }  // namespace rvt

@@ -161,6 +161,14 @@ class BufferUse {
     /// they belong while others are on their way. What filled() returns is also of these. Not of
     /// buffers that several messages go to.
     virtual void arrived(std::uint64_t end) noexcept = 0;
+    /// Instead of both, where an operation goes through its buffers from front to back: precedes
+    /// each look at, or write to, the message's bytes from `begin` until `end`. Those before are
+    /// done with: they have left, or have come. Who goes back has them read again, or come again.
+    /// Calls are made under the lock of the pair's direction.
+    /// Returns: EIO when they cannot be read; what is filled says so in filled().
+    virtual util::Status stage(std::uint64_t /*begin*/, std::uint64_t end) noexcept {
+        return refresh(end);
+    }
     /// How a peer of this host that has opened or mapped the memory names the whole message.
     struct Source {
         std::uint32_t key;       // of the region, in the domain's table

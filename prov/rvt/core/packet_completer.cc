@@ -5,6 +5,7 @@
 #include "core/packet_requester.h"
 #include "core/qp.h"
 #include "core/requester.h"
+#include "core/stages.h"
 #include "protocol/syndrome.h"
 
 #include <algorithm>
@@ -341,6 +342,7 @@ void PacketRequester::take_read_response(Qp& qp, const protocol::DecodedPacket& 
         fail_oldest(qp, status);
         return;
     }
+    static_cast<void>(stage(wqe->wr.use, offset, offset + due));
     if (copy(local.part(offset, due), pieces_of(packet.payload)) != due) {
         fail_oldest(qp, WcStatus::kLocProtErr);
         return;

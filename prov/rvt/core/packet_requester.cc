@@ -7,6 +7,7 @@
 #include "core/packet_burst.h"
 #include "core/qp.h"
 #include "core/requester.h"
+#include "core/stages.h"
 #include "protocol/atomic_word.h"
 #include "protocol/feth.h"
 
@@ -127,13 +128,29 @@ bool PacketRequester::go_on(Qp& qp) noexcept {
     if (wqe.has(OpTraits::kPayload)) {
         // Each time again: between two packets the memory may have been deregistered.
         if (WcStatus status = local_pieces(qp, wqe, local); status != WcStatus::kSuccess) {
-            wqe.status = status;
-            wqe.done = true;
-            sending_ = nullptr;
+            fail_unsent(wqe, status);
             return true;
         }
     }
     return send_some(qp, wqe, local);
+}
+
+/// What is being sent cannot be had here any more.
+void PacketRequester::fail_unsent(SendWqe& wqe, WcStatus status) noexcept {
+    wqe.status = status;
+    wqe.done = true;
+    sending_ = nullptr;
+}
+
+/// Has what the window may allow brought here, and what has been acknowledged may go: nothing
+/// before that is sent again.
+[[gnu::noinline]] util::Status PacketRequester::stage_window(const SendWqe& wqe) noexcept {
+    if (!wqe.has(OpTraits::kPayload)) {
+        return util::kOk;
+    }
+    const std::int32_t acked = std::max(distance(una_, Psn(wqe.msn)), 0);
+    const std::uint64_t end = std::uint64_t{wqe.sent + window_} * mtu_;
+    return stage(wqe.wr.use, std::uint64_t(acked) * mtu_, std::min(end, wqe.payload_bytes));
 }
 
 /// Whether what may leave now of a message is better sent with what may leave after the next
@@ -150,6 +167,10 @@ RVT_ALWAYS_INLINE bool PacketRequester::send_some(Qp& qp, SendWqe& wqe,
                                                   const PieceList& local) noexcept {
     if (waits_for_more(wqe)) {
         return false;
+    }
+    if (wqe.wr.use != nullptr && !stage_window(wqe).is_ok()) [[unlikely]] {
+        fail_unsent(wqe, WcStatus::kGeneralErr);
+        return true;
     }
     const bool was_idle = in_flight() == 0;
     const Psn ever_sent = ever_sent_psn_;

@@ -119,6 +119,8 @@ class PacketRequester {
     [[nodiscard]] bool is_solicited(const Qp& qp, const SendWqe& wqe) const noexcept;
     void let_go(const Qp& qp) noexcept;
     bool send_some(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept;
+    void fail_unsent(SendWqe& wqe, WcStatus status) noexcept;
+    util::Status stage_window(const SendWqe& wqe) noexcept;
     std::size_t write_only_header(const Qp& qp, const SendWqe& wqe, std::uint8_t pad,
                                   bool ack_request, std::byte* to) const noexcept;
     bool send_only(Qp& qp, SendWqe& wqe, const PieceList& local, bool leaves_now) noexcept;

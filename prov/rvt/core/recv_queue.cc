@@ -24,7 +24,8 @@ Status RecvQueue::post(const RecvWr& wr) noexcept {
         return ENOMEM;
     }
     slots_[tail_ & mask_] = {.wr_id = wr.wr_id,
-                             .sge_count = static_cast<std::uint32_t>(wr.sg_list.size())};
+                             .sge_count = static_cast<std::uint32_t>(wr.sg_list.size()),
+                             .use = wr.use};
     std::copy(wr.sg_list.begin(), wr.sg_list.end(), list_of(tail_));
     ++tail_;
     return kOk;
@@ -38,6 +39,7 @@ RecvQueue::Taken RecvQueue::take(Receive& to, std::uint64_t min_bytes) noexcept 
     const Slot& slot = slots_[head_ & mask_];
     const Sge* list = list_of(head_);
     to.wr_id = slot.wr_id;
+    to.use = slot.use;
     to.sge_count = slot.sge_count;
     to.bytes = 0;
     for (std::uint32_t i = 0; i < slot.sge_count; ++i) {

@@ -20,7 +20,8 @@ struct Receive {
     static constexpr std::size_t kMaxSge = 32;
 
     std::uint64_t wr_id = 0;
-    std::uint64_t bytes = 0;  // room in the list
+    std::uint64_t bytes = 0;   // room in the list
+    BufferUse* use = nullptr;  // RecvWr::use
     std::uint32_t sge_count = 0;
     Sge sge[kMaxSge];
 
@@ -53,6 +54,7 @@ class RecvQueue {
     struct Slot {
         std::uint64_t wr_id;
         std::uint32_t sge_count;
+        BufferUse* use;
     };
     [[nodiscard]] Sge* list_of(std::uint64_t position) noexcept RVT_REQUIRES(lock_) {
         return &sges_[(position & mask_) * max_sge_];

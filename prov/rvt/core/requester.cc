@@ -11,6 +11,7 @@
 #include "core/qp.h"
 #include "core/qp_states.h"
 #include "core/reader_pins.h"
+#include "core/stages.h"
 
 namespace rvt::core {
 namespace {
@@ -92,38 +93,69 @@ Nak fetch_extended_locked(Qp& peer, const Request& request, const PieceList& loc
     return nak;
 }
 
+/// Copies bytes that a READ asks for, from `offset` on, into that part of the requester's memory.
+Nak read_locked(Qp& peer, const Request& request, std::uint64_t offset,
+                const PieceList& local) noexcept {
+    PieceList source;
+    const Nak nak = find_source(peer, request, offset, local.bytes(), source);
+    return nak == Nak::kNone && copy(local, source) != source.bytes() ? Nak::kAccess : nak;
+}
+
 /// Copies what a READ asks for, or what an atomic found, into the requester's memory.
-Nak fetch_locked(Qp& peer, const Request& request, const PieceList& local) noexcept {
+Nak fetch_locked(Qp& peer, const Request& request, const PieceList& local,
+                 BufferUse* use) noexcept {
     if (request.info->opcode == WrOpcode::kExtendedAtomic) {
         return fetch_extended_locked(peer, request, local);
     }
-    PieceList source;
-    std::uint64_t original = 0;
     Nak nak = Nak::kNone;
     if (has_any(request.info->traits, OpTraits::kAtomic)) {
+        PieceList source;
+        std::uint64_t original = 0;
         nak = do_atomic(peer, request, original);
         source.add(&original, sizeof original);
-    } else {
-        nak = find_source(peer, request, 0, request.bytes, source);
+        return nak == Nak::kNone && copy(local, source) != source.bytes() ? Nak::kAccess : nak;
     }
-    if (nak == Nak::kNone && copy(local, source) != source.bytes()) {
-        return Nak::kAccess;
+    if (local.bytes() <= kStageBytes && use == nullptr) [[likely]] {
+        return read_locked(peer, request, 0, local);
     }
+    move_in_stages(use, local.bytes(), [&](std::uint64_t at, std::uint64_t bytes) {
+        nak = read_locked(peer, request, at, local.part(at, bytes));
+        return nak == Nak::kNone;
+    });
     return nak;
 }
 
+/// Has the peer take all of a message's bytes in, a part at a time: who has copies of a device's
+/// memory, on either side, has no more of them than that.
+/// @param is_lost  Set when the sender's own device does not give them.
+Nak place_locked(Qp& peer, const Request& request, const PieceList& local, BufferUse* use,
+                 bool& is_lost) noexcept {
+    if (local.bytes() <= kStageBytes && use == nullptr) [[likely]] {
+        return place_data(peer, request, 0, local);
+    }
+    Nak nak = Nak::kNone;
+    const bool is_whole =
+        move_in_stages(use, local.bytes(), [&](std::uint64_t at, std::uint64_t bytes) {
+            nak = place_data(peer, request, at, local.part(at, bytes));
+            return nak == Nak::kNone;
+        });
+    is_lost = !is_whole && nak == Nak::kNone;
+    return is_lost ? Nak::kInvalid : nak;
+}
+
 /// The responder's steps in one go, with all of the data at hand.
-Nak answer_locked(Qp& peer, const Request& request, const PieceList& local) noexcept {
+Nak answer_locked(Qp& peer, const Request& request, const PieceList& local, BufferUse* use,
+                  bool& is_lost) noexcept {
     if (Nak nak = begin_request(peer, request, local); nak != Nak::kNone) {
         return nak;
     }
     if (has_any(request.info->traits, OpTraits::kResult)) {
-        return fetch_locked(peer, request, local);
+        return fetch_locked(peer, request, local, use);
     }
     if (has_any(request.info->traits, OpTraits::kAnswered)) {
         return do_answered(peer, request, local);
     }
-    if (Nak nak = place_data(peer, request, 0, local); nak != Nak::kNone) {
+    if (Nak nak = place_locked(peer, request, local, use, is_lost); nak != Nak::kNone) {
         return nak;
     }
     return finish_request(peer, request);
@@ -132,15 +164,19 @@ Nak answer_locked(Qp& peer, const Request& request, const PieceList& local) noex
 struct Answer {
     Nak nak;
     std::uint32_t retry_after_us;  // when not ready
+    bool is_lost;                  // the peer has got what there is no more of
 };
 
 /// Has `peer` take the request in; afterwards no lock of its is held.
-Answer deliver(Qp& peer, const Request& request, const PieceList& local) noexcept {
+/// @param use  SendWr::use
+Answer deliver(Qp& peer, const Request& request, const PieceList& local,
+               BufferUse* use = nullptr) noexcept {
+    bool is_lost = false;
     Nak nak = Nak::kNone;
     std::uint32_t retry_after_us = 0;
     {
         const util::Guard guard(peer.rx_lock());
-        nak = answer_locked(peer, request, local);
+        nak = answer_locked(peer, request, local, use, is_lost);
         retry_after_us = rnr_timer_us(peer.attr().min_rnr_timer);
         if (nak != Nak::kNone) {
             abandon_request(peer, nak);
@@ -153,7 +189,7 @@ Answer deliver(Qp& peer, const Request& request, const PieceList& local) noexcep
         peer.raise(EventType::kQpFatal);
         peer.enter_error();
     }
-    return {.nak = nak, .retry_after_us = retry_after_us};
+    return {.nak = nak, .retry_after_us = retry_after_us, .is_lost = is_lost};
 }
 
 /// An unreliable message has been sent once it has left, whatever becomes of it.
@@ -168,14 +204,18 @@ Outcome send_datagram(Qp& qp, const SendWqe& wqe, const Request& request,
     return {};
 }
 
-Outcome send_connected(Qp& qp, const Request& request, const PieceList& local) noexcept {
+Outcome send_connected(Qp& qp, const Request& request, const PieceList& local,
+                       BufferUse* use) noexcept {
     Qp* peer = qp.device().qps().find(qp.attr().dest_qpn);
     // Who takes packets is not reached without any.
     if (peer == nullptr || peer->type() != qp.type() || peer->init().sink != nullptr) {
         qp.device().stats().add(Stat::kDrops);
         return {.status = qp.type() == QpType::kUc ? WcStatus::kSuccess : WcStatus::kRetryExcErr};
     }
-    const Answer answer = deliver(*peer, request, local);
+    const Answer answer = deliver(*peer, request, local, use);
+    if (answer.is_lost) [[unlikely]] {
+        return {.status = WcStatus::kGeneralErr};
+    }
     if (qp.type() == QpType::kUc || answer.nak == Nak::kNone) {
         return {};
     }
@@ -198,8 +238,9 @@ WcStatus do_local(Qp& qp, const SendWqe& wqe) noexcept {
 
 Outcome start_loopback(Qp& qp, const SendWqe& wqe, const PieceList& local) noexcept {
     const Request request = to_request(qp, wqe);
-    const Outcome outcome = qp.type() == QpType::kUd ? send_datagram(qp, wqe, request, local)
-                                                     : send_connected(qp, request, local);
+    const Outcome outcome = qp.type() == QpType::kUd
+                                ? send_datagram(qp, wqe, request, local)
+                                : send_connected(qp, request, local, wqe.wr.use);
     if (outcome.status == WcStatus::kSuccess) {
         Stats& stats = qp.device().stats();
         stats.add_sent(wqe.bytes);

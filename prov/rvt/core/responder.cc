@@ -9,6 +9,7 @@
 #include "core/qp.h"
 #include "core/qp_states.h"
 #include "core/rd_region.h"
+#include "core/stages.h"
 #include "util/fault_guard.h"
 
 #include <algorithm>
@@ -402,6 +403,7 @@ Nak place_data(Qp& qp, const Request& request, std::uint64_t offset,
         const std::uint64_t skip = matched && offset == 0 ? sizeof(TmHeader) : 0;
         const std::uint64_t at = offset + skip - (matched ? sizeof(TmHeader) : 0);
         const PieceList room = to.part(at, data.bytes() - skip);
+        static_cast<void>(stage(qp.inbound().receive.use, at, at + room.bytes()));
         if (copy(room, data.part(skip, data.bytes() - skip)) != room.bytes()) {
             return Nak::kLocalFault;
         }

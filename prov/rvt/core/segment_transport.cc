@@ -9,6 +9,7 @@
 #include "core/qp_states.h"
 #include "core/reader_pins.h"
 #include "core/requester.h"
+#include "core/stages.h"
 #include "protocol/feth.h"
 
 #include <algorithm>
@@ -160,10 +161,12 @@ bool SegmentFlow::start_one_sided(Qp& qp, SendWqe& wqe, const PieceList& local) 
     if (!fits) {
         return false;
     }
-    const PeerMemory peer{.addr = wqe.wr.remote_addr, .rkey = wqe.wr.rkey, .pd = peer_pd_};
-    const Status status = is_read ? device_.ops().read_peer(device_, channel_, peer, local.all())
-                                  : device_.ops().write_peer(device_, channel_, peer, local.all());
-    if (!status.is_ok()) {
+    const auto access = [&](const PieceList& part, std::uint64_t at) noexcept {
+        const PeerMemory peer{wqe.wr.remote_addr + at, wqe.wr.rkey, peer_pd_, wqe.bytes - at};
+        const auto move = is_read ? device_.ops().read_peer : device_.ops().write_peer;
+        return move(device_, channel_, peer, part.all()).is_ok();
+    };
+    if (!move_list(wqe.wr.use, local, access)) {
         return false;  // also when the key does not allow it: the refusal is the peer's to give
     }
     qp.send_queue().start_next();
@@ -189,6 +192,10 @@ bool SegmentFlow::go_on(Qp& qp) noexcept {
             wqe.moved,
             std::min<std::uint64_t>(device_.limits().max_segment_bytes, total - wqe.moved));
         header.offset = wqe.moved;
+        if (!stage(wqe.wr.use, wqe.moved, wqe.moved + part.bytes()).is_ok()) [[unlikely]] {
+            finish_sending(qp, WcStatus::kGeneralErr);
+            return true;
+        }
         const Status status =
             device_.ops().send_segment(device_, channel_, bytes_of(header), part.all());
         if (status.error() == EAGAIN) {
@@ -258,6 +265,7 @@ void SegmentFlow::take_read_data(Qp& qp, SendWqe& wqe, const SegmentHeader& head
     WcStatus status = local_pieces(qp, wqe, local);
     if (status == WcStatus::kSuccess) {
         const PieceList room = local.part(wqe.moved, payload.bytes());
+        static_cast<void>(stage(wqe.wr.use, wqe.moved, wqe.moved + payload.bytes()));
         status = copy(room, payload) == room.bytes() ? status : WcStatus::kLocProtErr;
         wqe.moved += payload.bytes();
         local.clear();  // an access is over before its operation is reported

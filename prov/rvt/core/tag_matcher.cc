@@ -142,6 +142,7 @@ bool TagMatcher::match(std::uint64_t tag, Receive& to) noexcept {
         return false;
     }
     to.wr_id = found->wr_id;
+    to.use = nullptr;
     to.sge_count = found->sge_count;
     to.bytes = 0;
     for (std::uint32_t i = 0; i < found->sge_count; ++i) {

@@ -33,7 +33,11 @@ DeviceUse::DeviceUse(DeviceUses& all) noexcept : all_(all) {
 
 DeviceUse::~DeviceUse() {
     static_cast<void>(finish());
+    let_go_until(held_to_);
     for (std::size_t i = 0; i < count_; ++i) {
+        if (is_in_stages_) {
+            held_[i].memory->end_holding();
+        }
         held_[i].memory->end_cpu_access(held_[i].access);
     }
     const util::Guard guard(all_.lock_);
@@ -181,6 +185,71 @@ void DeviceUse::begin_refresh() noexcept {
     begun_ = copied_ + begun;
 }
 
+void DeviceUse::work_in_stages() noexcept {
+    is_in_stages_ = true;
+    for (const Held& each : std::span(held_).first(count_)) {
+        each.memory->begin_holding();
+    }
+}
+
+util::Status DeviceUse::stage(std::uint64_t begin, std::uint64_t end) noexcept {
+    if (begin < held_from_) {
+        go_back_to(begin);
+    }
+    if (!is_to_refresh_) {
+        take_away(begin);
+        hold_until(end);
+        return util::kOk;
+    }
+    let_go_until(begin);
+    hold_until(end + 2 * kChunk);  // refresh() copies one chunk ahead, and begins with another
+    return refresh(end);
+}
+
+/// Has the message come from there on, or read, once more.
+void DeviceUse::go_back_to(std::uint64_t begin) noexcept {
+    const util::Status finished = finish();
+    early_ = early_.is_ok() && !is_to_refresh_ ? finished : early_;
+    let_go_until(held_to_);
+    held_from_ = held_to_ = begin / kChunk * kChunk;
+    copied_ = is_to_refresh_ ? held_from_ : begin;
+}
+
+/// As arrived(); and what has been copied may go.
+void DeviceUse::take_away(std::uint64_t end) noexcept {
+    if (end < copied_ + kChunk) {
+        return;
+    }
+    const util::Status finished = finish();
+    early_ = early_.is_ok() ? finished : early_;
+    let_go_until(copied_);
+    early_ = early_.is_ok() ? write_back_early(copied_, end) : early_;
+    copied_ = end;
+}
+
+void DeviceUse::hold_until(std::uint64_t end) noexcept {
+    for (; held_to_ < end; held_to_ += kChunk) {
+        static_cast<void>(
+            copy_parts(held_to_, held_to_ + kChunk,
+                       [](hmem::DeviceRegion& memory, std::uint64_t at, std::uint64_t bytes) {
+                           memory.hold(at, bytes);
+                           return util::Status(util::kOk);
+                       }));
+    }
+}
+
+/// Of chunks that end there.
+void DeviceUse::let_go_until(std::uint64_t end) noexcept {
+    for (; held_from_ < held_to_ && held_from_ + kChunk <= end; held_from_ += kChunk) {
+        static_cast<void>(
+            copy_parts(held_from_, held_from_ + kChunk,
+                       [](hmem::DeviceRegion& memory, std::uint64_t at, std::uint64_t bytes) {
+                           memory.let_go(at, bytes);
+                           return util::Status(util::kOk);
+                       }));
+    }
+}
+
 util::Result<core::DevicePlace> DeviceUse::device_place(std::uint32_t kind,
                                                         const void* here) const noexcept {
     if (has_mapped_) {
@@ -240,9 +309,6 @@ int DeviceBuffers::take_one(iovec& buffer, const void* desc, std::uint64_t place
         return 0;
     }
     if (when == Refresh::kNow) {
-        if (unread_count_ == unread_.size()) {
-            return -FI_EINVAL;
-        }
         unread_[unread_count_++] = part;
         return 0;
     }

@@ -88,6 +88,9 @@ class DeviceUse final : public core::BufferUse {
     }
     /// One of the buffers is memory of a device that the CPU has mapped.
     void note_mapped() noexcept { has_mapped_ = true; }
+    /// It is told of its bytes by stage() alone, before they are touched: no more of a copy has to
+    /// be there than those. Precondition: all buffers have been added; what it reads by add_read().
+    void work_in_stages() noexcept;
 
     using core::BufferUse::set_first;
 
@@ -96,6 +99,7 @@ class DeviceUse final : public core::BufferUse {
     void release() noexcept override { delete this; }
     util::Status refresh(std::uint64_t end) noexcept override;
     void arrived(std::uint64_t end) noexcept override;
+    util::Status stage(std::uint64_t begin, std::uint64_t end) noexcept override;
     [[nodiscard]] const Source* source() const noexcept override {
         return has_source_ ? &source_ : nullptr;
     }
@@ -117,6 +121,10 @@ class DeviceUse final : public core::BufferUse {
     void begin_refresh() noexcept;
     util::Status write_back_early(std::uint64_t begin, std::uint64_t end) noexcept;
     util::Status finish() noexcept;
+    void go_back_to(std::uint64_t begin) noexcept;
+    void take_away(std::uint64_t end) noexcept;
+    void hold_until(std::uint64_t end) noexcept;
+    void let_go_until(std::uint64_t end) noexcept;
 
     struct Held {
         std::shared_ptr<hmem::DeviceRegion> memory;
@@ -135,6 +143,9 @@ class DeviceUse final : public core::BufferUse {
     util::Status early_;        // what arrived() came to
     bool is_copying_ = false;   // a copy has been begun, and not waited for
     bool is_to_refresh_ = false;
+    bool is_in_stages_ = false;
+    std::uint64_t held_from_ = 0;  // what it holds of copies: whole chunks of the message
+    std::uint64_t held_to_ = 0;
     bool has_mapped_ = false;
     bool has_source_ = false;
     bool has_nic_place_ = false;
@@ -164,6 +175,7 @@ class DeviceBuffers {
 
     /// Replaces what `desc` says is a device's, in place. A null descriptor, or list of them, is
     /// ordinary memory.
+    /// Precondition: at most kMaxIov buffers of each list of an operation.
     /// @param when  kLater: for one list of an operation that has no other.
     /// Returns: 0, -FI_EINVAL for a buffer that is not within its region, -FI_ENOMEM,
     ///          -FI_EOPNOTSUPP for what only a NIC reaches, or the CPU may not copy, or as
@@ -185,6 +197,8 @@ class DeviceBuffers {
         }
     }
     void keep() noexcept { static_cast<void>(use_.release()); }
+    /// Still its own; nullptr: nothing is a device's.
+    [[nodiscard]] DeviceUse* use() const noexcept { return use_.get(); }
     /// The same, for who has no request to put it into; nullptr: nothing is a device's.
     [[nodiscard]] DeviceUse* release() noexcept { return use_.release(); }
 

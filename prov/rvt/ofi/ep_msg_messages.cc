@@ -2,6 +2,8 @@
 // fi_msg(3) of connected endpoints.
 #include "ofi/ep_msg_post.h"
 
+#include "util/iov_cursor.h"
+
 namespace rvt::ofi {
 namespace {
 
@@ -70,9 +72,15 @@ ssize_t msg_injectdata(fid_ep* self, const void* buffer, std::size_t length, std
 
 // ---- receives ----
 
+/// What a receive holds of devices.
+struct HeldReceive {
+    DeviceBuffers* buffers = nullptr;
+    DeviceUse* staged = nullptr;  // is told of each part
+};
+
 template <bool kHolds>
 ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t count,
-                            void* context, std::uint64_t flags, DeviceBuffers* device) noexcept;
+                            void* context, std::uint64_t flags, const HeldReceive& held) noexcept;
 
 /// Into memory of devices that the CPU has a copy of: into that.
 [[gnu::noinline]] ssize_t receive_held(EpMsg& ep, const iovec* iov, void* const* desc,
@@ -86,10 +94,16 @@ ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std:
     std::copy_n(iov, count, own.begin());
     cut_to_message({own.data(), count}, ep.max_bytes);
     const int refused = device.take(own.data(), desc, count, core::CpuAccess::kWrite);
-    return refused == 0 ? post_receive_locked<true>(ep, own.data(),
-                                                    ep.domain->nic != nullptr ? desc : nullptr,
-                                                    count, context, flags, &device)
-                        : refused;
+    if (refused != 0) {
+        return refused;
+    }
+    DeviceUse* const staged =
+        is_in_stages(ep, util::iov_length(own.data(), count)) ? device.use() : nullptr;
+    if (staged != nullptr) {
+        staged->work_in_stages();
+    }
+    return post_receive_locked<true>(ep, own.data(), ep.domain->nic != nullptr ? desc : nullptr,
+                                     count, context, flags, {&device, staged});
 }
 
 bool has_ended(const EpMsg& ep) noexcept {
@@ -112,7 +126,7 @@ MsgOp* take_receive(EpMsg& ep) noexcept {
 
 template <bool kHolds>
 ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t count,
-                            void* context, std::uint64_t flags, DeviceBuffers* device) noexcept {
+                            void* context, std::uint64_t flags, const HeldReceive& held) noexcept {
     if (has_ended(ep)) {
         return -FI_ENOTCONN;
     }
@@ -139,12 +153,13 @@ ssize_t post_receive_locked(EpMsg& ep, const iovec* iov, void* const* desc, std:
     }
     const util::Status posted =
         ep.connection->qp().post_recv({.wr_id = number_of(op) | (kHolds ? kMarkedNumber : 0),
-                                       .sg_list = {elements.list.data(), elements.count}});
+                                       .sg_list = {elements.list.data(), elements.count},
+                                       .use = kHolds ? held.staged : nullptr});
     if (!posted.is_ok()) {
         ep.domain->msg->give_back(*op);
         ep.receives->put(*op);
     } else if constexpr (kHolds) {
-        op->use = device->release();
+        op->use = held.buffers->release();
     }
     return post_result(posted);
 }
@@ -155,7 +170,7 @@ ssize_t post_receive(EpMsg& ep, const iovec* iov, void* const* desc, std::size_t
         return -FI_ENOSYS;  // they are posted to the shared context
     }
     const util::Guard<DomainLock> guard(ep.domain->lock);
-    return post_receive_locked<false>(ep, iov, desc_of(ep, desc), count, context, flags, nullptr);
+    return post_receive_locked<false>(ep, iov, desc_of(ep, desc), count, context, flags, {});
 }
 
 ssize_t msg_recvv(fid_ep* self, const iovec* iov, void** desc, std::size_t count,

@@ -54,8 +54,8 @@ RVT_ALWAYS_INLINE SendFlags own_flags(bool is_signaled, bool is_inline) noexcept
 
 /// @param flags  Beside those that the call gives.
 util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
-                          std::span<const Sge> elements, SendFlags flags,
-                          std::uint64_t mark) noexcept {
+                          std::span<const Sge> elements, SendFlags flags, std::uint64_t mark,
+                          core::BufferUse* use) noexcept {
     return ep.connection->qp().post_send(
         {.wr_id = number_of(&op) | mark,
          .opcode = post.opcode,
@@ -66,13 +66,15 @@ util::Status post_request(EpMsg& ep, const MsgOp& op, const MsgPost& post,
          .rkey = static_cast<std::uint32_t>(post.rkey),
          .compare_add = post.compare_add,
          .swap = post.swap,
-         .atomic = post.atomic});
+         .atomic = post.atomic,
+         .use = use});
 }
 
 /// What a request holds of devices.
 struct Held {
     DeviceBuffers* buffers = nullptr;
     std::uint64_t filled_bytes = 0;
+    DeviceUse* staged = nullptr;  // is told of each part
 };
 
 template <std::size_t kMost, bool kHolds>
@@ -109,17 +111,25 @@ template <std::size_t kMost>
     const std::size_t operands = operand_count(post, iov, count);
     const bool is_extended = post.opcode == WrOpcode::kExtendedAtomic;
     DeviceBuffers device(ep.device_uses, nullptr, DeviceBuffers::Imported::kStays);
-    int refused = device.take(own.data(), desc, operands, core::CpuAccess::kRead);
+    const bool is_staged = (post.opcode == WrOpcode::kRead || reads_its_buffers(post.opcode)) &&
+                           (post.flags & FI_INJECT) == 0 && is_in_stages(ep, bytes);
+    int refused =
+        device.take(own.data(), desc, operands, core::CpuAccess::kRead,
+                    is_staged ? DeviceBuffers::Refresh::kLater : DeviceBuffers::Refresh::kNow);
     refused = refused == 0 ? device.take(own.data() + operands, desc + operands, count - operands,
                                          core::CpuAccess::kWrite)
                            : refused;
     if (refused != 0) {
         return refused;
     }
+    if (is_staged) {
+        device.use()->work_in_stages();
+    }
     return post_locked<kMost, true>(
         ep, post, own.data(), ep.domain->nic != nullptr ? desc : nullptr, count,
         {.buffers = &device,
-         .filled_bytes = is_filling(post) ? bytes - (is_extended ? post.operand_bytes : 0) : 0});
+         .filled_bytes = is_filling(post) ? bytes - (is_extended ? post.operand_bytes : 0) : 0,
+         .staged = is_staged ? device.use() : nullptr});
 }
 
 /// Returns: nullptr when no more can be under way now.
@@ -165,6 +175,20 @@ util::Status provide_keys(EpMsg& ep, MsgOp& op, WrOpcode opcode, ElementList& el
         ep.sends->put(op);
     }
     return lent;
+}
+
+/// What devices have, and keys, behind the other checks: it takes as long as the message is.
+/// Returns: an error, with which the request is given back.
+template <bool kHolds, class ElementList>
+RVT_ALWAYS_INLINE ssize_t provide(EpMsg& ep, MsgOp& op, WrOpcode opcode, ElementList& elements,
+                                  const Held& held, bool& is_inline) noexcept {
+    if constexpr (kHolds) {
+        if (const int unread = held.buffers->refresh(); unread != 0) {
+            ep.sends->put(op);
+            return unread;
+        }
+    }
+    return elements.lacks_key ? to_fi(provide_keys(ep, op, opcode, elements, is_inline)) : 0;
 }
 
 template <bool kHolds>
@@ -215,23 +239,14 @@ ssize_t post_locked(EpMsg& ep, const MsgPost& post, const iovec* iov, void* cons
     if (const ssize_t taken = take_op(ep, post, op); taken != 0) [[unlikely]] {
         return taken;
     }
-    if constexpr (kHolds) {
-        // Behind the other checks: it takes as long as the message is.
-        if (const int unread = held.buffers->refresh(); unread != 0) {
-            ep.sends->put(*op);
-            return unread;
-        }
-    }
-    if (elements.lacks_key) {
-        const util::Status provided = provide_keys(ep, *op, post.opcode, elements, is_inline);
-        if (!provided.is_ok()) [[unlikely]] {
-            return to_fi(provided);
-        }
+    if (const ssize_t lacking = provide<kHolds>(ep, *op, post.opcode, elements, held, is_inline);
+        lacking != 0) [[unlikely]] {
+        return lacking;
     }
     const bool is_signaled = kHolds || !is_unsignaled(ep, *op, post.opcode);
     const util::Status posted =
         post_request(ep, *op, post, elements.elements(), own_flags(is_signaled, is_inline),
-                     kHolds ? kMarkedNumber : 0);
+                     kHolds ? kMarkedNumber : 0, kHolds ? held.staged : nullptr);
     return finish_post<kHolds>(ep, *op, posted, is_signaled, held);
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/qp.h"
+#include "core/rd_types.h"
 #include "ofi/cntr.h"
 #include "ofi/cq.h"
 #include "ofi/device_use.h"
@@ -67,6 +68,12 @@ inline Naming naming_of(const EpMsg& ep, bool is_copied, bool is_held) noexcept 
             .is_copied = is_copied,
             .scratch = msg.scratch(),
             .is_held = is_held};
+}
+
+/// Whether a message through copies goes there a part at a time. A NIC needs all of it at once, and
+/// what is short is copied in the call.
+inline bool is_in_stages(const EpMsg& ep, std::uint64_t bytes) noexcept {
+    return ep.domain->nic == nullptr && bytes > core::kMaxStagedSize;
 }
 
 /// The elements of a work request.

@@ -15,6 +15,7 @@
 #include "ofi/msg_nic.h"
 #include "ofi/msg_options.h"
 #include "ofi/refuse.h"
+#include "util/iov_cursor.h"
 #include "util/log.h"
 
 namespace rvt::ofi {
@@ -66,8 +67,8 @@ ssize_t post_to_nic(Srx& srx, MsgOp& op, std::span<Sge> list) noexcept {
     return post_result(srx.nic_queue->post_recv({.wr_id = number_of(op), .sg_list = list}));
 }
 
-ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, std::uint64_t flags,
-                  DeviceUse* use) noexcept;
+ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, std::uint64_t flags, DeviceUse* use,
+                  bool is_staged) noexcept;
 ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, void* context,
                   std::uint64_t flags) noexcept;
 
@@ -94,7 +95,7 @@ ssize_t post(Srx& srx, const iovec* iov, void* const* desc, std::size_t count, v
                        : -FI_EINVAL;
         }
     }
-    return post_list(srx, {list.data(), count}, context, flags, nullptr);
+    return post_list(srx, {list.data(), count}, context, flags, nullptr, false);
 }
 
 /// Into memory of devices that the CPU has a copy of: into that.
@@ -118,16 +119,22 @@ ssize_t post_held(Srx& srx, const iovec* iov, void* const* desc, std::size_t cou
         }
     }
     DeviceUse* const use = device.release();
-    const ssize_t posted = post_list(srx, {list.data(), count}, context, flags, use);
+    const bool is_staged =
+        srx.nic_queue == nullptr && util::iov_length(own.data(), count) > core::kMaxStagedSize;
+    if (is_staged) {
+        use->work_in_stages();
+    }
+    const ssize_t posted = post_list(srx, {list.data(), count}, context, flags, use, is_staged);
     if (posted != 0) {
         use->release();
     }
     return posted;
 }
 
-/// @param use  What the receive holds of devices; nullptr: nothing.
-ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, std::uint64_t flags,
-                  DeviceUse* use) noexcept {
+/// @param use        What the receive holds of devices; nullptr: nothing.
+/// @param is_staged  It is told of each part.
+ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, std::uint64_t flags, DeviceUse* use,
+                  bool is_staged) noexcept {
     const bool is_nic = srx.nic_queue != nullptr;
     if (is_nic && srx.domain->nic->device().is_going()) [[unlikely]] {
         return -FI_ENODEV;
@@ -147,7 +154,8 @@ ssize_t post_list(Srx& srx, std::span<Sge> list, void* context, std::uint64_t fl
     op->use = use;
     const ssize_t posted =
         is_nic ? post_to_nic(srx, *op, list)
-               : post_result(srx.queue.post({.wr_id = number_of(*op), .sg_list = list}));
+               : post_result(srx.queue.post(
+                     {.wr_id = number_of(*op), .sg_list = list, .use = is_staged ? use : nullptr}));
     if (posted != 0) {
         op->use = nullptr;
         srx.domain->msg->give_back(*op);

@@ -669,7 +669,7 @@ Status SegmentDevice::access_peer(Channel& channel, PeerMemory peer, std::span<c
         return EAGAIN;  // another thread is at it: the peer will do
     }
     Status status = kOk;
-    std::uint64_t left = total(local);
+    std::uint64_t left = std::max(total(local), peer.bytes);
     for (const iovec& piece : local) {
         for (std::uint64_t done = 0; status.is_ok() && done < piece.iov_len;) {
             const iovec part{.iov_base = static_cast<std::byte*>(piece.iov_base) + done,

@@ -2,9 +2,15 @@
 // Connected endpoints, and shared receives, with memory of devices that the CPU cannot touch.
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <vector>
+
+#include <unistd.h>
 
 #include "ofi/msg_pair.h"
 #include "ofi/on_device.h"
@@ -12,6 +18,13 @@
 using namespace rvt::test;
 using fab::standin::How;
 using fab::standin::Library;
+
+/// What AddressSanitizer keeps of freed memory, to see who uses it still, counts below as memory of
+/// the process: less of it. In other builds nobody calls this.
+extern "C" [[gnu::visibility("default")]] const char* __asan_default_options();
+const char* __asan_default_options() {
+    return "quarantine_size_mb=16";
+}
 
 namespace {
 
@@ -26,16 +39,17 @@ MsgOptions with_devices(bool has_shared_receives) {
 /// Connected, each side with memory of the device.
 struct Devices {
     explicit Devices(bool has_shared_receives = false, How how = How::kWithoutShare,
-                     Library library = Library::kCuda, fi_hmem_iface iface = FI_HMEM_CUDA) {
+                     Library library = Library::kCuda, fi_hmem_iface iface = FI_HMEM_CUDA,
+                     std::size_t size = kDeviceBytes)
+        : bytes(size) {
         fab::standin::use(how, library);
         pair.emplace(with_devices(has_shared_receives));
         client_mr = reg(pair->client.end, client, iface);
         server_mr = reg(pair->server, server, iface);
     }
-    static Owned<fid_mr> reg(const MsgEnd& end, const OnDevice& memory, fi_hmem_iface iface) {
-        return opened<fid_mr>([&](fid_mr** mr) {
-            return try_reg(end.domain.get(), memory.at(), kDeviceBytes, iface, mr);
-        });
+    Owned<fid_mr> reg(const MsgEnd& end, const OnDevice& memory, fi_hmem_iface iface) const {
+        return opened<fid_mr>(
+            [&](fid_mr** mr) { return try_reg(end.domain.get(), memory.at(), bytes, iface, mr); });
     }
     void recv(std::size_t offset, std::size_t bytes) {
         fid_ep* const queue =
@@ -52,12 +66,76 @@ struct Devices {
                         fi_mr_key(server_mr.get()), nullptr));
     }
 
-    OnDevice client;
-    OnDevice server;
+    const std::size_t bytes;
+    OnDevice client{bytes};
+    OnDevice server{bytes};
     std::optional<MsgPair> pair;
     Owned<fid_mr> client_mr;
     Owned<fid_mr> server_mr;
 };
+
+constexpr std::size_t kMiB = 1 << 20;
+constexpr std::size_t kLong = 48 * kMiB;
+
+/// With memory for long messages.
+struct LongDevices : Devices {
+    explicit LongDevices(bool has_shared_receives = false)
+        : Devices(has_shared_receives, How::kWithoutShare, Library::kCuda, FI_HMEM_CUDA,
+                  kLong + 4096) {
+        client.write(0, numbered(bytes, 5));
+    }
+    /// What the client has from there on.
+    [[nodiscard]] std::vector<char> sent(std::size_t offset, std::size_t size) const {
+        return client.read(offset, size);
+    }
+    [[nodiscard]] std::size_t completions() const {
+        return read(pair->client.end) + read(pair->server);
+    }
+
+  private:
+    static std::size_t read(const MsgEnd& end) {
+        fi_cq_data_entry entry{};
+        const ssize_t got = fi_cq_read(end.cq.get(), &entry, 1);
+        RVT_ASSERT(got == 1 || got == -FI_EAGAIN);
+        return got == 1 ? 1 : 0;
+    }
+};
+
+/// Memory of this process that is nothing but its own.
+std::size_t anonymous_bytes() {
+    std::ifstream file("/proc/self/statm");
+    std::size_t size = 0;
+    std::size_t resident = 0;
+    std::size_t shared = 0;
+    RVT_ASSERT(static_cast<bool>(file >> size >> resident >> shared));
+    return (resident - shared) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+/// Has what `post` posts complete, and its memory be far less than the two copies of what it moves.
+template <class Post>
+void moves_with_little_memory(const LongDevices& at, std::size_t completions, Post post) {
+    const std::size_t before = anonymous_bytes();
+    std::size_t most = before;
+    post();
+    const auto end = std::chrono::steady_clock::now() + kMsgPatience;
+    while (completions != 0 && std::chrono::steady_clock::now() < end) {
+        most = std::max(most, anonymous_bytes());
+        completions -= at.completions();
+    }
+    RVT_EQ(completions, 0);
+    cr_assert(most - before < kLong, "%zu bytes of memory", most - before);
+}
+
+/// Polls until a part of what has been posted has been copied.
+void begin_to_move(const LongDevices& at) {
+    const auto before = fab::standin::counts().copied;
+    const auto end = std::chrono::steady_clock::now() + kMsgPatience;
+    while (fab::standin::counts().copied - before < kMiB &&
+           std::chrono::steady_clock::now() < end) {
+        RVT_EQ(at.completions(), 0);
+    }
+    RVT_ASSERT(fab::standin::counts().copied - before >= kMiB);
+}
 
 void messages_arrive(bool has_shared_receives) {
     Devices at(has_shared_receives);
@@ -94,6 +172,25 @@ void injected_atomics_bring_results(Devices& at) {
 }
 
 }  // namespace
+
+/// Has each region keep as little of its copy as it ever does. Before anything is asked.
+static void keep_little() {
+    setenv("FI_RVT_HMEM_KEPT_BYTES", "0", 1);
+}
+
+/// A test of a long message over the ways on which that takes more than one call: at one port for
+/// all it does not leave it.
+#define LONG_TEST_IN_BETWEEN(name)                                                           \
+    static void hmem_msg_##name##_body();                                                    \
+    RVT_TEST_AFTER(keep_little(), hmem_msg, long, name)                                      \
+    RVT_TEST_AFTER((keep_little(), rvt::test::enable_first_by_wire()), hmem_msg, wire, name) \
+    RVT_TEST_AFTER((keep_little(), rvt::test::use_network()), hmem_msg, host, name)          \
+    static void hmem_msg_##name##_body()
+/// Over all ways.
+#define LONG_TEST(name)                                                                      \
+    static void hmem_msg_##name##_body();                                                    \
+    RVT_TEST_AFTER((keep_little(), rvt::test::share_roce_port()), hmem_msg, roce_port, name) \
+    LONG_TEST_IN_BETWEEN(name)
 
 RVT_MSG_TEST(hmem_msg, messages_of_any_size_go_from_device_to_device) {
     messages_arrive(false);
@@ -219,4 +316,102 @@ RVT_MSG_TEST(hmem_msg, a_copy_that_fails_at_the_target_ends_the_access_with_an_e
                     reinterpret_cast<std::uintptr_t>(at.server.at(9)),
                     fi_mr_key(at.server_mr.get()), nullptr));
     RVT_EQ(at.pair->client.end.next_error().err, FI_EACCES);
+}
+
+LONG_TEST(a_long_message_needs_little_memory_of_the_host) {
+    LongDevices at;
+    moves_with_little_memory(at, 2, [&] {
+        at.recv(5, kLong);
+        at.send(3, kLong);
+    });
+    cr_assert(at.server.read(5, kLong) == at.sent(3, kLong));
+}
+
+LONG_TEST(a_long_message_to_a_shared_receive_needs_little_memory) {
+    LongDevices at(true);
+    moves_with_little_memory(at, 2, [&] {
+        at.recv(5, kLong);
+        at.send(3, kLong);
+    });
+    cr_assert(at.server.read(5, kLong) == at.sent(3, kLong));
+}
+
+LONG_TEST(long_accesses_need_little_memory_of_the_host) {
+    LongDevices at;
+    moves_with_little_memory(at, 1, [&] { at.write(kLong); });
+    cr_assert(at.server.read(9, kLong) == at.sent(0, kLong));
+    moves_with_little_memory(at, 1, [&] {
+        RVT_OK(fi_read(at.pair->client.end.ep.get(), at.client.at(77), kLong,
+                       fi_mr_desc(at.client_mr.get()), 0,
+                       reinterpret_cast<std::uintptr_t>(at.server.at(9)),
+                       fi_mr_key(at.server_mr.get()), nullptr));
+    });
+    cr_assert(at.server.read(9, kLong) == at.client.read(77, kLong));
+}
+
+/// They wait for receives, and begin again; and while one is sent, what another has of the same
+/// memory is done with.
+LONG_TEST(long_messages_of_the_same_memory_arrive_in_their_order) {
+    LongDevices at;
+    constexpr std::size_t kSize = 12 * kMiB;
+    const std::array<std::size_t, 3> from{0, 4 * kMiB + 17, 9 * kMiB};
+    for (const std::size_t offset : from) {
+        at.send(offset, kSize);
+    }
+    for (int i = 0; i < 100; ++i) {
+        RVT_EQ(at.completions(), 0);
+    }
+    for (std::size_t i = 0; i < from.size(); ++i) {
+        at.recv(i * (kSize + 5), kSize);
+    }
+    moves_with_little_memory(at, 2 * from.size(), [] {});
+    for (std::size_t i = 0; i < from.size(); ++i) {
+        cr_assert(at.server.read(i * (kSize + 5), kSize) == at.sent(from[i], kSize), "%zu", i);
+    }
+}
+
+LONG_TEST(a_long_message_that_does_not_fit_is_truncated_and_leaves_the_rest) {
+    LongDevices at;
+    at.server.write(0, std::vector<char>(at.bytes, 'x'));
+    at.recv(5, kMiB);
+    at.send(0, 12 * kMiB);
+    RVT_EQ(at.pair->server.next_error().err, FI_ETRUNC);
+    RVT_ASSERT(at.pair->client.end.next_error().err != 0);
+    cr_assert(at.server.read(5 + kMiB, 4 * kMiB) == std::vector<char>(4 * kMiB, 'x'));
+    cr_assert(at.server.read(0, 5) == std::vector<char>(5, 'x'));
+}
+
+LONG_TEST(a_copy_that_fails_within_a_long_message_ends_it_with_an_error) {
+    LongDevices at;
+    at.recv(0, kLong);
+    fab::standin::fail_copies(8);
+    at.send(0, kLong);
+    RVT_EQ(at.pair->client.end.next_error().err, FI_EIO);
+    RVT_ASSERT(at.pair->server.next_error().err != 0);
+}
+
+LONG_TEST_IN_BETWEEN(who_closes_within_a_long_message_gives_its_memory_back) {
+    LongDevices at;
+    const std::size_t before = anonymous_bytes();
+    at.recv(0, kLong);
+    at.send(0, kLong);
+    begin_to_move(at);
+    at.pair->client.end.ep.reset();
+    RVT_OK(fi_close(&at.client_mr.release()->fid));
+    RVT_ASSERT(at.pair->server.next_error().err != 0);
+    RVT_OK(fi_close(&at.server_mr.release()->fid));
+    RVT_ASSERT(anonymous_bytes() < before + 8 * kMiB);
+}
+
+LONG_TEST_IN_BETWEEN(whose_peer_goes_within_a_long_message_gets_an_error) {
+    LongDevices at;
+    const std::size_t before = anonymous_bytes();
+    at.recv(0, kLong);
+    at.send(0, kLong);
+    begin_to_move(at);
+    at.pair->server.ep.reset();
+    RVT_ASSERT(at.pair->client.end.next_error().err != 0);
+    RVT_OK(fi_close(&at.client_mr.release()->fid));
+    RVT_OK(fi_close(&at.server_mr.release()->fid));
+    RVT_ASSERT(anonymous_bytes() < before + 8 * kMiB);
 }
