@@ -337,13 +337,24 @@ Status Nic::probe_pairs() {
     if (pd == nullptr || queue == nullptr) {
         return last_error();
     }
-    limits_.extends_pairs = may_extend;
+    if (may_extend) {
+        probe_builds(QpType::kRc, *pd, *queue);
+    }
     probe_inline(*pd, *queue);
-    if (limits_.extends_pairs && limits_.verbs.max_inline_bytes == 0) {
-        limits_.extends_pairs = false;
+    if (limits_.builds_of(QpType::kRc).is_any() && limits_.verbs.max_inline_bytes == 0) {
+        limits_.builds = {};
         probe_inline(*pd, *queue);
     }
+    if (may_extend && limits_.has_ud && quirks_->misbuilt != Misbuilt::kDatagrams) {
+        probe_builds(QpType::kUd, *pd, *queue);
+    }
     return kOk;
+}
+
+void Nic::probe_builds(QpType type, ibv_pd& pd, ibv_cq& queue) noexcept {
+    Builds& builds = limits_.builds[static_cast<std::size_t>(type)];
+    builds = find_builds(*context_, pd, queue, type);
+    builds.lists = quirks_->misbuilt == Misbuilt::kLists ? 0 : builds.lists;
 }
 
 void Nic::probe_inline(ibv_pd& pd, ibv_cq& queue) noexcept {
@@ -352,23 +363,23 @@ void Nic::probe_inline(ibv_pd& pd, ibv_cq& queue) noexcept {
         ibv_qp_init_attr init{};
         init.send_cq = &queue;
         init.recv_cq = &queue;
-        init.qp_type = IBV_QPT_RC;
         init.cap = {.max_send_wr = 1,
                     .max_recv_wr = 1,
                     .max_send_sge = 1,
                     .max_recv_sge = 1,
                     .max_inline_data = bytes};
-        if (const OwnedRaw<ibv_qp> pair(create_pair(pd, init)); pair != nullptr) {
+        if (const OwnedRaw<ibv_qp> pair(create_pair(QpType::kRc, pd, init)); pair != nullptr) {
             limits_.verbs.max_inline_bytes = bytes;
             break;
         }
     }
 }
 
-ibv_qp* Nic::create_pair(ibv_pd& pd, ibv_qp_init_attr& init) const noexcept {
-    return init.qp_type == IBV_QPT_RC && limits_.extends_pairs
-               ? create_extended_pair(*context_, pd, init)
-               : lib().ibv_create_qp(&pd, &init);
+ibv_qp* Nic::create_pair(QpType type, ibv_pd& pd, ibv_qp_init_attr& init) const noexcept {
+    init.qp_type = to_ibv(type);
+    const Builds& builds = limits_.builds_of(type);
+    return builds.is_any() ? create_extended_pair(*context_, pd, init, builds)
+                           : lib().ibv_create_qp(&pd, &init);
 }
 
 ibv_cq* Nic::create_queue(int depth, void* user, ibv_comp_channel* channel) const noexcept {

@@ -6,11 +6,13 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "backend/verbs/extended.h"
 #include "backend/verbs/library.h"
 #include "backend/verbs/library_fd.h"
 #include "backend/verbs/nics.h"
@@ -38,8 +40,12 @@ struct NicLimits {
     bool has_ud = false;            // datagrams, to such addresses
     bool has_on_demand = false;     // regions whose pages are not pinned, for all that RC pairs do
     bool relaxes_ordering = false;  // of what it writes where no peer may
-    bool extends_pairs = false;     // those of type RC have the extended verbs, and
-    bool extends_queues = false;    // completion queues: backend/verbs/extended.h
+    bool extends_queues = false;    // completion queues have the extended verbs
+    std::array<Builds, kQpTypes> builds{};  // by type: of pairs, what these have them for
+
+    [[nodiscard]] const Builds& builds_of(QpType type) const noexcept {
+        return builds[static_cast<std::size_t>(type)];
+    }
 };
 
 class Nic {
@@ -64,7 +70,8 @@ class Nic {
     [[nodiscard]] Result<IbPort> ib_port() const noexcept;
 
     /// As ibv_create_qp(3), with the extended verbs if the limits say so.
-    ibv_qp* create_pair(ibv_pd& pd, ibv_qp_init_attr& init) const noexcept;
+    /// @param init  Whose type is set here.
+    ibv_qp* create_pair(QpType type, ibv_pd& pd, ibv_qp_init_attr& init) const noexcept;
     /// As ibv_create_cq(3), the same way.
     ibv_cq* create_queue(int depth, void* user, ibv_comp_channel* channel) const noexcept;
 
@@ -108,6 +115,7 @@ class Nic {
     [[nodiscard]] Result<ibv_port_attr> read_port() const noexcept;
     Status read_limits();
     Status probe_pairs();
+    void probe_builds(QpType type, ibv_pd& pd, ibv_cq& queue) noexcept;
     void probe_inline(ibv_pd& pd, ibv_cq& queue) noexcept;
     void find_gid() noexcept;
     [[nodiscard]] std::optional<ibv_gid_type> own_gid_at(std::uint32_t index) const noexcept;

@@ -15,20 +15,21 @@ struct Family {
 // Vendors are those of PCI; rxe and siw have numbers of their own.
 // clang-format off
 constexpr Family kFamilies[] = {
-    // vendor    family       software  rc     cm     next   demand tried
-    {0xffffff, {"rxe",        true,     true,  false, true,  true,  true}},
-    {0x626d74, {"siw",        true,     true,  true,  false, false, true}},
-    {0x02c9,   {"mlx4, mlx5", false,    true,  false, false, false, false}},
-    {0x15b3,   {"mlx4, mlx5", false,    true,  false, false, false, false}},
-    {0x8086,   {"irdma",      false,    true,  false, false, false, false}},
-    {0x14e4,   {"bnxt_re",    false,    true,  false, false, false, false}},
-    {0x19e5,   {"hns",        false,    true,  false, false, false, false}},
-    {0x1d0f,   {"efa",        false,    false, false, false, false, false}},
-    {0x1175,   {"hfi1, qib",  false,    true,  false, false, false, false}},
+    // vendor    family       software  rc     cm     next   misbuilt              demand tried
+    {0xffffff, {"rxe",        true,     true,  false, true,  Misbuilt::kLists,     true,  true}},
+    {0x626d74, {"siw",        true,     true,  true,  false, Misbuilt::kNone,      false, true}},
+    {0x02c9,   {"mlx4, mlx5", false,    true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x15b3,   {"mlx4, mlx5", false,    true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x8086,   {"irdma",      false,    true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x14e4,   {"bnxt_re",    false,    true,  false, false, Misbuilt::kDatagrams, false, false}},
+    {0x19e5,   {"hns",        false,    true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x1d0f,   {"efa",        false,    false, false, false, Misbuilt::kNone,      false, false}},
+    {0x1175,   {"hfi1, qib",  false,    true,  false, false, Misbuilt::kNone,      false, false}},
 };
 // clang-format on
-constexpr Quirks kPlain{"of no known family", false, true, false, false, false, false};
-constexpr Quirks kIwarp{"iWARP", false, true, true, false, false, false};
+constexpr Quirks kPlain{"of no known family", false, true, false, false,
+                        Misbuilt::kNone,      false, false};
+constexpr Quirks kIwarp{"iWARP", false, true, true, false, Misbuilt::kNone, false, false};
 
 }  // namespace
 

@@ -3,9 +3,19 @@
 // What sets families of NICs apart, as far as it matters here.
 #pragma once
 
+#include <cstdint>
+
 #include <infiniband/verbs.h>
 
 namespace rvt::verbs {
+
+/// Which requests the extended verbs of a driver in rdma-core build wrong, so that it gets them by
+/// ibv_post_send(3).
+enum class Misbuilt : std::uint8_t {
+    kNone,
+    kLists,      // rxe's until 2026: as long as the first buffer, times their number
+    kDatagrams,  // bnxt_re's: their length keeps bits of what was in their place before
+};
 
 struct Quirks {
     const char* family;
@@ -15,6 +25,7 @@ struct Quirks {
     // rdma-core until 2025: behind an entry that ibv_next_poll(3) does not find, others are
     // read that are none.
     bool breaks_next_poll;
+    Misbuilt misbuilt;
     // Of a region on demand that does not begin with a page other bytes are read and written: Linux
     // 7.2, without a word.
     bool misplaces_on_demand;

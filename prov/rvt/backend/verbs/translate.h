@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -75,6 +76,16 @@ inline constexpr auto kIbvSendFlags = [] {  // by ours
 }();
 constexpr unsigned to_ibv(SendFlags flags) noexcept {
     return kIbvSendFlags[static_cast<std::size_t>(flags) % kIbvSendFlags.size()];
+}
+
+static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
+                  offsetof(Sge, length) == offsetof(ibv_sge, length) &&
+                  offsetof(Sge, lkey) == offsetof(ibv_sge, lkey),
+              "a list of ours is one of libibverbs");
+
+inline ibv_sge* list_of(std::span<const Sge> list) noexcept {
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): libibverbs only reads it
+    return reinterpret_cast<ibv_sge*>(const_cast<Sge*>(list.data()));
 }
 
 /// Of a completion that is no success.

@@ -300,10 +300,9 @@ Status create_qp(core::Qp& qp) {
                 .max_send_sge = wanted.cap.max_send_sge,
                 .max_recv_sge = wanted.cap.max_recv_sge,
                 .max_inline_data = wanted.cap.max_inline_bytes};
-    init.qp_type = to_ibv(wanted.type);
     init.sq_sig_all = wanted.signal_all ? 1 : 0;
     Nic& nic = Nic::of(qp.device());
-    ibv_qp* const made = nic.create_pair(*pd_of(qp.pd()), init);
+    ibv_qp* const made = nic.create_pair(wanted.type, *pd_of(qp.pd()), init);
     const Status kept = count(keep(qp, made), nic.counts().pairs, nic.limits().verbs.own_max_qp);
     if (kept.is_ok()) {
         qp.set_qpn(made->qp_num);
@@ -329,16 +328,6 @@ void destroy_qp(core::Qp& qp) {
     }
 }
 
-static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
-                  offsetof(Sge, length) == offsetof(ibv_sge, length) &&
-                  offsetof(Sge, lkey) == offsetof(ibv_sge, lkey),
-              "a list of ours is one of libibverbs");
-
-ibv_sge* list_of(std::span<const Sge> list) noexcept {
-    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): libibverbs only reads it
-    return reinterpret_cast<ibv_sge*>(const_cast<Sge*>(list.data()));
-}
-
 Status post_list(core::Qp& qp, const SendWr& wr, const core::WrInfo& row) noexcept {
     if (!has_ibv(wr.opcode)) {
         return EOPNOTSUPP;
@@ -351,9 +340,6 @@ Status post_list(core::Qp& qp, const SendWr& wr, const core::WrInfo& row) noexce
     to.send_flags = to_ibv(wr.flags);
     to.imm_data = htonl(wr.imm);
     if (qp.type() == QpType::kUd) {
-        if (wr.ah == nullptr) {
-            return EINVAL;
-        }
         to.wr.ud = {.ah = static_cast<ibv_ah*>(wr.ah->priv()),
                     .remote_qpn = wr.remote_qpn,
                     .remote_qkey = wr.remote_qkey};
@@ -393,29 +379,32 @@ bool is_too_much_inline(const core::Qp& qp, const SendWr& wr) noexcept {
     return bytes > qp.init().cap.max_inline_bytes;
 }
 
-bool is_extended(const core::Qp& qp) noexcept {
-    return qp.type() == QpType::kRc && Nic::of(qp.device()).limits().extends_pairs;
+const Builds& builds_of(const core::Qp& qp) noexcept {
+    return Nic::of(qp.device()).limits().builds_of(qp.type());
 }
 
+/// @tparam kHasAddress  The pair is a UD pair.
+template <bool kHasAddress>
 [[gnu::noinline]] Status post_any(core::Qp& qp, const SendWr& wr) {
     const core::WrInfo* const row = core::wr_info(wr.opcode);
     if (row == nullptr || !takes(*row, qp.type()) ||
         without(wr.flags, row->flags) != SendFlags::kNone || is_too_long_a_list(qp, wr) ||
-        is_too_much_inline(qp, wr)) {
+        is_too_much_inline(qp, wr) || (kHasAddress && wr.ah == nullptr)) {
         return EINVAL;
     }
-    return can_build(wr) && is_extended(qp) ? build(*qp_of(qp), wr, wr.opcode)
-                                            : post_list(qp, wr, *row);
+    return builds_of(qp).has(wr) ? build<kHasAddress>(*qp_of(qp), wr, wr.opcode)
+                                 : post_list(qp, wr, *row);
 }
 
 /// Mostly it is a SEND of one piece, whose row allows everything.
 Status post_send(core::Qp& qp, const SendWr& wr) {
     const bool is_small =
         wr.sg_list.size() == 1 && wr.sg_list[0].length <= qp.init().cap.max_inline_bytes;
-    if (wr.opcode == WrOpcode::kSend && is_small && is_extended(qp)) [[likely]] {
-        return build(*qp_of(qp), wr, WrOpcode::kSend);
+    if (wr.opcode == WrOpcode::kSend && is_small && qp.type() == QpType::kRc &&
+        builds_of(qp).has(WrOpcode::kSend)) [[likely]] {
+        return build<false>(*qp_of(qp), wr, WrOpcode::kSend);
     }
-    return post_any(qp, wr);
+    return qp.type() == QpType::kUd ? post_any<true>(qp, wr) : post_any<false>(qp, wr);
 }
 
 Status post_recv(core::Qp& qp, const RecvWr& wr) {

@@ -323,6 +323,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     ibv_qp& base = made->qp_base;
     base.context = pd->context;
     base.qp_context = init->qp_context;
+    base.qp_type = init->qp_type;
     base.send_cq = init->send_cq;
     base.recv_cq = init->recv_cq;
     base.srq = init->srq;

@@ -63,7 +63,13 @@ class MockNic {
     bool tells_last_receive = true;                 // by IBV_EVENT_QP_LAST_WQE_REACHED
     bool takes_receives = false;                    // posted to pairs; else ENOMEM
     bool flushes = true;  // those, and sends without a peer, when their pair ends
-    bool extends = true;  // it has the extended verbs
+    bool extends = true;  // it has the extended verbs, for these operations of pairs:
+    std::uint64_t rc_operations =
+        IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_SEND_WITH_INV |
+        IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    std::uint64_t ud_operations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    bool refuses_operations = true;  // that it lacks; else it makes pairs without those calls
     // After so many looks into queues comes what a pair that ends has taken of a shared queue, and
     // the word that this was the last; 0: at once.
     unsigned looks_before_flush = 0;

@@ -70,7 +70,15 @@ struct MockPair : ibv_qp_ex {
 
     bool is_extended = false;
     ibv_send_wr built{};  // between wr_start and wr_complete, with this:
-    ibv_sge place{};
+    std::vector<ibv_sge> places;
+    // How often it was told what to do, with which memory, and who is to get it.
+    struct Steps {
+        unsigned operations = 0;
+        unsigned places = 0;
+        unsigned addresses = 0;
+
+        bool operator==(const Steps&) const = default;
+    } steps;
     ibv_qp_state now = IBV_QPS_RESET;
     std::uint32_t peer = 0;
     bool signals_all = false;

@@ -150,20 +150,28 @@ constexpr ibv_transport_type kIb = IBV_TRANSPORT_IB;
 constexpr ibv_transport_type kIwarp = IBV_TRANSPORT_IWARP;
 // clang-format off
 constexpr Expected kExpected[] = {
-    {0xffffff, kIb,    {"rxe",                true,  true,  false, true,  true,  true}},
-    {0x626d74, kIwarp, {"siw",                true,  true,  true,  false, false, true}},
-    {0x0002c9, kIb,    {"mlx4, mlx5",         false, true,  false, false, false, false}},
-    {0x0015b3, kIb,    {"mlx4, mlx5",         false, true,  false, false, false, false}},
-    {0x008086, kIb,    {"irdma",              false, true,  false, false, false, false}},
-    {0x008086, kIwarp, {"iWARP",              false, true,  true,  false, false, false}},
-    {0x0014e4, kIb,    {"bnxt_re",            false, true,  false, false, false, false}},
-    {0x0019e5, kIb,    {"hns",                false, true,  false, false, false, false}},
-    {0x001d0f, kIb,    {"efa",                false, false, false, false, false, false}},
-    {0x001175, kIb,    {"hfi1, qib",          false, true,  false, false, false, false}},
-    {0x001425, kIwarp, {"iWARP",              false, true,  true,  false, false, false}},  // cxgb4
-    {0x00abcd, kIb,    {"of no known family", false, true,  false, false, false, false}},
+    {0xffffff, kIb,    {"rxe",                true,  true,  false, true,  Misbuilt::kLists,     true,  true}},
+    {0x626d74, kIwarp, {"siw",                true,  true,  true,  false, Misbuilt::kNone,      false, true}},
+    {0x0002c9, kIb,    {"mlx4, mlx5",         false, true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x0015b3, kIb,    {"mlx4, mlx5",         false, true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x008086, kIb,    {"irdma",              false, true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x008086, kIwarp, {"iWARP",              false, true,  true,  false, Misbuilt::kNone,      false, false}},
+    {0x0014e4, kIb,    {"bnxt_re",            false, true,  false, false, Misbuilt::kDatagrams, false, false}},
+    {0x0019e5, kIb,    {"hns",                false, true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x001d0f, kIb,    {"efa",                false, false, false, false, Misbuilt::kNone,      false, false}},
+    {0x001175, kIb,    {"hfi1, qib",          false, true,  false, false, Misbuilt::kNone,      false, false}},
+    {0x001425, kIwarp, {"iWARP",              false, true,  true,  false, Misbuilt::kNone,      false, false}},  // cxgb4
+    {0x00abcd, kIb,    {"of no known family", false, true,  false, false, Misbuilt::kNone,      false, false}},
 };
 // clang-format on
+
+/// Whether it is asked to build what it builds right, and that alone.
+bool is_given_lists(const Nic& nic, Misbuilt misbuilt) {
+    const bool has_ud = nic.limits().has_ud && misbuilt != Misbuilt::kDatagrams;
+    const Builds& connected = nic.limits().builds_of(QpType::kRc);
+    return connected.is_any() && (connected.lists == 0) == (misbuilt == Misbuilt::kLists) &&
+           nic.limits().builds_of(QpType::kUd).is_any() == has_ud;
+}
 
 /// Whether the driver's extended queues are polled.
 bool has_extended_queues(const MockNic& mock) {
@@ -177,6 +185,7 @@ Test(nic, each_family_is_told_by_its_vendor_and_treated_as_its_row_says) {
         MockNic mock;
         mock.attr.vendor_id = vendor;
         mock.device.transport_type = transport;
+        add_rocev2(mock);
         mock.on_demand = {
             .general_caps = IBV_ODP_SUPPORT,
             .per_transport_caps = {.rc_odp_caps = 0x3f, .uc_odp_caps = 0, .ud_odp_caps = 0}};
@@ -192,6 +201,7 @@ Test(nic, each_family_is_told_by_its_vendor_and_treated_as_its_row_says) {
         cr_assert(found.is_tried == quirks.is_tried, "%s", found.family);
         cr_assert(found.cm_moves_pairs == quirks.cm_moves_pairs, "%s", found.family);
         cr_assert(has_extended_queues(mock) == !quirks.breaks_next_poll, "%s", found.family);
+        cr_assert(is_given_lists(*opened.nic, quirks.misbuilt), "%s", found.family);
         cr_assert(opened.nic->limits().has_on_demand == !quirks.misplaces_on_demand, "%s",
                   found.family);
     }
