@@ -133,6 +133,11 @@ struct BackendOps {
     /// now: 256 or more, in steps of 64. Empty: as much as the device. Threads: any.
     std::uint32_t (*path_payload)(core::Device&, const Address& dest) = nullptr;
 
+    /// open_channel(), close_channel() and send_datagram() below: a device of packet grade that has another
+    /// way to some peers than its wire, for datagrams alone, gives channels to these. `header` begins with
+    /// the base transport header, header and payload are the whole packet without padding. What
+    /// send_datagram() does not take, and all to peers without a channel, goes by the wire.
+
     // ---- segment grade ----
 
     /// Gives the channel to the device at `dest`, opening it at its first use. There is one for each pair of

@@ -27,15 +27,16 @@ Result<Ah*> create_ah(Pd& pd, const AhAttr& attr) {
         whole.dest = group_of(attr.dest, device.address());
         return make_ah(pd, whole);
     }
-    const bool has_channels = device.grade() == Grade::kSegment;
+    const bool has_channels = device.grade() != Grade::kVerb;
     if (attr.dest == device.address() || !has_channels) {
         return make_ah(pd, attr);
     }
     auto channel = device.ops().open_channel(device, attr.dest);
-    if (!channel.is_ok()) {
-        return channel.status();
+    if (channel.is_ok()) {
+        return new Ah(pd, attr, channel.value());
     }
-    return new Ah(pd, attr, channel.value());
+    const bool has_wire = device.grade() == Grade::kPacket;
+    return has_wire ? make_ah(pd, attr) : channel.status();
 }
 
 Status destroy_ah(Ah* ah) {

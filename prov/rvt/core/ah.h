@@ -18,7 +18,7 @@ class Ah : public Object {
     [[nodiscard]] Pd& pd() const noexcept { return pd_; }
     [[nodiscard]] const AhAttr& attr() const noexcept { return attr_; }
     [[nodiscard]] bool is_group() const noexcept { return is_multicast(attr_.dest.gid); }
-    /// nullptr: the destination is this device or a group, or the device has no channels.
+    /// nullptr: the destination is this device or a group, or no channel of the device leads there.
     [[nodiscard]] Channel* channel() const noexcept { return channel_; }
 
   private:

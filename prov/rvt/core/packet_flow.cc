@@ -2,6 +2,9 @@
 // Datagrams, and what becomes of a packet that arrives: IBTA vol. 1, 9.6 (header validation).
 #include "core/packet_flow.h"
 
+#include <array>
+#include <span>
+
 #include "core/ah.h"
 #include "core/device.h"
 #include "core/packet_burst.h"
@@ -215,6 +218,25 @@ void deliver_mad(Device& device, const Route& route, const DecodedPacket& packet
     sink->take_mad(route.source, packet.payload.first<protocol::kMadBytes>());
 }
 
+/// Sends a datagram beside the wire, where its packets need be no multiples of four bytes.
+/// Returns: whether it has left so.
+bool send_by_channel(Device& device, Channel& channel, const PacketHeader& header,
+                     const PieceList& payload) noexcept {
+    std::array<std::byte, protocol::kMaxHeaderBytes> bytes;
+    const std::size_t header_bytes = protocol::encode(header, bytes.data());
+    return device.ops()
+        .send_datagram(device, channel, std::span(bytes).first(header_bytes), payload.all())
+        .is_ok();
+}
+
+/// Returns: whether the backend has taken it.
+bool send_by_wire(Device& device, const AhAttr& dest, PacketHeader& header,
+                  const PieceList& payload) noexcept {
+    PacketBurst burst(device, dest);
+    burst.add(header, payload);
+    return burst.send() != 0;
+}
+
 std::optional<protocol::Psn> take_over_ack_locked(Qp& qp) noexcept {
     auto* flow = static_cast<PacketFlow*>(qp.flow());
     const auto taken = flow == nullptr ? std::nullopt : flow->responder().take_over_ack();
@@ -264,8 +286,8 @@ void abandon_sending(Qp& qp) noexcept {
 bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept {
     Device& device = qp.device();
     const Request request = to_request(qp, wqe);
-    const AhAttr& dest = wqe.wr.ah->attr();
-    const bool is_group = wqe.wr.ah->is_group();
+    const Ah& ah = *wqe.wr.ah;
+    const bool is_group = ah.is_group();
     const Ext trailer = wqe.has(OpTraits::kImm) ? Ext::kImm : Ext::kNone;
     PacketHeader header{
         .opcode = protocol::opcode_of(QpType::kUd, Kind::kSend, Part::kOnly, trailer),
@@ -275,9 +297,9 @@ bool send_packet_datagram(Qp& qp, SendWqe& wqe, const PieceList& local) noexcept
         .qkey = request.qkey,
         .src_qpn = qp.qpn(),
         .imm = request.imm};
-    PacketBurst burst(device, dest);
-    burst.add(header, local);
-    if (burst.send() == 0) {
+    const bool has_left =
+        ah.channel() != nullptr && send_by_channel(device, *ah.channel(), header, local);
+    if (!has_left && !send_by_wire(device, ah.attr(), header, local)) {
         device.wait_until(qp.qpn(), device.now_us(), nullptr);
         return false;
     }

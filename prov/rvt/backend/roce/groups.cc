@@ -38,6 +38,10 @@ Status Groups::add_own(int fd) noexcept {
     return watched;
 }
 
+Status Groups::add_host(int fd) noexcept {
+    return watch(wake_set_, fd);
+}
+
 Status Groups::join(const Address& group) {
     const util::ForkHold hold;  // as the thread that calls rejoin() has
     const util::Guard guard(lock_);

@@ -31,11 +31,14 @@ class Groups {
     [[nodiscard]] bool is_open() const noexcept { return wake_set_.is_open(); }
     /// Readable when the socket of a group is.
     [[nodiscard]] int group_fd() const noexcept { return group_set_.get(); }
-    /// Readable when that is, or the descriptor of add_own().
+    /// Readable when that is, or the descriptor of add_own() or of add_host().
     [[nodiscard]] int wake_fd() const noexcept { return wake_set_.get(); }
     /// Has wake_fd() readable with the device's own `fd`, the same each time, from the first call
     /// on. Returns: ENOMEM, ENOSPC.
     Status add_own(int fd) noexcept;
+
+    /// The same of what else wakes who uses the device. Once, before the first sleep.
+    Status add_host(int fd) noexcept;
 
     /// Joins, unless it has been; leave() has to be called as often.
     /// Returns: as open_group_socket(); EAFNOSUPPORT for the other version of IP.

@@ -26,6 +26,15 @@ constexpr BackendOps kOps = {
                    const OutPacket& packet) { return self(device).send_now(dest, packet); },
     .path_payload = [](core::Device& device,
                        const Address& dest) { return self(device).path_payload(dest); },
+    .open_channel = [](core::Device& device,
+                       const Address& dest) { return self(device).open_channel(dest); },
+    .close_channel = [](core::Device& device,
+                        Channel& channel) { self(device).close_channel(channel); },
+    .send_datagram =
+        [](core::Device& device, Channel& channel, std::span<const std::byte> header,
+           std::span<const iovec> payload) {
+            return self(device).send_datagram(channel, header, payload);
+        },
     .poll = [](core::Device& device) { return self(device).poll(device); },
     .wake_fd = [](core::Device& device) { return self(device).wake_fd(); },
     .arm = [](core::Device& device) { return self(device).arm(); },
@@ -82,6 +91,45 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(core::Registry& registr
     device->registry_ = &registry;
     device->device_ = registered.value();
     return device;
+}
+
+Status PacketDevice::use_host_wire(std::unique_ptr<core::HostWire> host) noexcept {
+    const Status added = groups_.add_host(host->wake_fd());
+    if (added.is_ok()) {
+        host_wire_ = std::move(host);
+    }
+    return added;
+}
+
+/// Where there are peers of this host, who poll at length, it is not looked at each time.
+bool PacketDevice::is_wire_due() noexcept {
+    // relaxed: whoever takes it back has the next poll look.
+    if (is_wire_left_.load(std::memory_order_relaxed)) {
+        return false;
+    }
+    if (!has_host_peers()) {
+        return true;
+    }
+    const std::uint64_t now = util::cpu_ticks();
+    // relaxed: arm() only wants the next look to be soon.
+    if (now - heard_ticks_ >= kBusyTicks &&
+        now - looked_ticks_.load(std::memory_order_relaxed) < kQuietTicks) {
+        return false;
+    }
+    looked_ticks_.store(now, std::memory_order_relaxed);  // relaxed: as above
+    return true;
+}
+
+/// The wire first: what a peer has sent by it before it was connected came earlier.
+unsigned PacketDevice::poll_both(core::Device& device) noexcept {
+    const unsigned by_wire = is_wire_due() ? poll_wire(device) : 0;
+    if (!has_host_peers()) {
+        return by_wire;
+    }
+    if (by_wire != 0) {
+        heard_ticks_ = util::cpu_ticks();
+    }
+    return by_wire + host_wire_->poll(device);
 }
 
 /// The kernel refuses packets: because the interface has lost the address, or takes only smaller
@@ -178,9 +226,12 @@ Status PacketDevice::arm() noexcept {
     }
     const bool holds_any =
         receive_.holds_packets() || groups_.holds_packets() || transmit_.holds_packets();
-    if (holds_any) {
+    if (holds_any || (host_wire_ != nullptr && host_wire_->arm().error() == EAGAIN)) {
         return EAGAIN;
     }
+    // What wakes the sleeper may have come by the wire.
+    looked_ticks_.store(0, std::memory_order_relaxed);  // relaxed: see is_wire_due()
+    take_wire();
     return groups_.is_open() ? groups_.add_own(socket_.fd()) : kOk;
 }
 
@@ -199,6 +250,9 @@ std::string PacketDevice::describe_losses() const {
 }
 
 Status PacketDevice::close() {
+    if (host_wire_ != nullptr) {
+        host_wire_->let_go(*device_);
+    }
     if (capture_.is_on()) {
         capture_.writer().flush();
     }

@@ -4,6 +4,7 @@
 // on any port, to kernel rxe and RoCE NICs on port 4791. Needs no privilege.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,10 +14,12 @@
 #include "backend/roce/transmit_queue.h"
 #include "backend/roce/udp_socket.h"
 #include "core/device.h"
+#include "core/host_wire.h"
 #include "core/registry.h"
 #include "protocol/faults.h"
 #include "protocol/pcap_writer.h"
 #include "util/annotations.h"
+#include "util/cpu.h"
 #include "util/mutex.h"
 
 namespace rvt::roce {
@@ -53,6 +56,13 @@ class PacketDevice {
     void look_at_port() noexcept;
     /// The port of the address once more. Returns: EMFILE.
     util::Result<util::UdpPort> share_port() const { return util::share(socket_.port); }
+    /// Sends datagrams to this host by `host`, where it reaches their destination. Before the first
+    /// use of a device that joins groups. Returns: ENOMEM, ENOSPC.
+    Status use_host_wire(std::unique_ptr<core::HostWire> host) noexcept;
+    /// Whether peers may send by it: a look at these costs no system call.
+    [[nodiscard]] bool has_host_peers() const noexcept {
+        return host_wire_ != nullptr && host_wire_->has_peers();
+    }
     [[nodiscard]] const ReceiveQueue& receive_queue() const noexcept { return receive_; }
     /// As ReceiveQueue::corrupted(), of the device and of its groups. Threads: any.
     [[nodiscard]] std::uint64_t corrupted() const noexcept {
@@ -78,7 +88,17 @@ class PacketDevice {
         if (transmit_.has_trouble() || device.is_port_down()) [[unlikely]] {
             look_at_trouble(device);
         }
-        return receive_.poll(device, transmit_.take_report()) + groups_.poll(device);
+        return host_wire_ != nullptr ? poll_both(device) : poll_wire(device);
+    }
+    Result<Channel*> open_channel(const Address& dest) {
+        return host_wire_ != nullptr ? host_wire_->open_channel(dest)
+                                     : Result<Channel*>(EHOSTUNREACH);
+    }
+    // Precondition, as of the next: open_channel() has given one, so there is a host wire.
+    void close_channel(Channel& channel) noexcept { host_wire_->close_channel(channel); }
+    Status send_datagram(Channel& channel, std::span<const std::byte> header,
+                         std::span<const iovec> payload) noexcept {
+        return host_wire_->send(*device_, channel, header, payload);
     }
     [[nodiscard]] std::uint32_t path_payload(const Address& dest) const noexcept;
     [[nodiscard]] int wake_fd() const noexcept {
@@ -95,10 +115,31 @@ class PacketDevice {
     [[nodiscard]] int wire_fd() const noexcept { return socket_.fd(); }
     /// Readable when something has come to a group; -1: there are none.
     [[nodiscard]] int group_fd() const noexcept { return groups_.group_fd(); }
+    /// From here on somebody else waits for those two, and poll() looks at a host wire alone, until
+    /// take_wire() or arm(). Threads: any.
+    void leave_wire() noexcept {
+        is_wire_left_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    }
+    void take_wire() noexcept {
+        is_wire_left_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    }
+    /// Readable when something has come by the host wire; -1: there is none.
+    [[nodiscard]] int host_fd() const noexcept {
+        return host_wire_ != nullptr ? host_wire_->wake_fd() : -1;
+    }
 
   private:
     static constexpr std::uint64_t kLookPauseUs = 100'000;
+    // So long after the last packet there are more to come by the wire. After that who polls for
+    // peers of this host looks at it, which is a system call, at these intervals.
+    static inline const std::uint64_t kBusyTicks = util::ticks_of_ns(50'000);
+    static inline const std::uint64_t kQuietTicks = util::ticks_of_ns(8'000);
 
+    unsigned poll_wire(core::Device& device) noexcept {
+        return receive_.poll(device, transmit_.take_report()) + groups_.poll(device);
+    }
+    [[nodiscard]] bool is_wire_due() noexcept;
+    unsigned poll_both(core::Device& device) noexcept;
     [[nodiscard]] std::string describe_losses() const;
     [[gnu::cold]] void look_at_trouble(core::Device& device) noexcept;
     void look_at_port_locked() noexcept RVT_REQUIRES(look_lock_);
@@ -120,6 +161,10 @@ class PacketDevice {
     TransmitQueue transmit_;
     ReceiveQueue receive_;
     Groups groups_;
+    std::unique_ptr<core::HostWire> host_wire_;
+    std::uint64_t heard_ticks_ = 0;               // of the wire; of the thread of poll()
+    std::atomic<std::uint64_t> looked_ticks_{0};  // at it, where there are peers of this host
+    std::atomic<bool> is_wire_left_{false};
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
     util::Mutex look_lock_;  // order: after ForkHold, before those of who hears of changes
