@@ -34,6 +34,9 @@ class ThreadedConnector final : public Connector {
     void connect(const util::SockAddr& address) override {
         post([address](Switchboard& board) { board.connect(address); });
     }
+    void look_for(const util::SockAddr& address) override {
+        post([address](Switchboard& board) { board.look_for(address); });
+    }
     void wake_peer(std::uint64_t link) noexcept override {
         if (!thread_->is_inherited()) {
             board_->wake_peer(link);

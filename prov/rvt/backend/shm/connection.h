@@ -172,6 +172,9 @@ class Connector {
     /// Begins a handshake with the endpoint at `address`; its outcome comes as an event. A second
     /// call for the same address while one is under way does nothing.
     virtual void connect(const util::SockAddr& address) = 0;
+    /// The same where somebody of this user listens now; else the outcome is ECONNREFUSED at once,
+    /// and the log says nothing: nobody counts on a peer there.
+    virtual void look_for(const util::SockAddr& address) = 0;
     /// Lets the peer's control thread step in: its application does not poll. Cost: a system call.
     virtual void wake_peer(std::uint64_t link) noexcept = 0;
     /// Tells that the application polls, and peers need not wake anybody: the control thread looks

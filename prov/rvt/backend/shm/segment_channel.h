@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // The way from one device to another of this host: segments as runs in the ring of bytes, each
-// announced by a line with RdOp::kSegment. What a SegmentDevice has for each peer.
+// announced by a line with RdOp::kSegment. What a SegmentDevice has for each peer, and a
+// PacketPort.
 #pragma once
 
 #include <atomic>
@@ -41,7 +42,8 @@ class SegmentChannel final : public Channel {
     // Uses that open_channel() began; guarded by the device's list lock.
     std::uint32_t uses = 0;
 
-    /// Before any other use of the path. Threads: that of poll(), or the control thread.
+    /// Before any other use of the path, or once more after fail(). Threads: that of poll(), or the
+    /// control thread.
     void open(std::unique_ptr<Peering> peering) noexcept;
     /// The peer of this connection is gone: nothing is copied to or from the memory of its process
     /// any more, whose number may be another one's. Threads: the control thread.
@@ -62,6 +64,12 @@ class SegmentChannel final : public Channel {
     /// Sends the datagrams that wait for room. Returns: how many have waited too long, and are
     /// lost.
     std::size_t send_waiting(std::uint64_t now_us) noexcept;
+
+    /// The same without a loss. Returns: whether some have waited for longer than that.
+    bool have_waited(std::uint64_t now_us, std::uint64_t most_us) noexcept;
+    /// Hands those that wait over, `give(header, payload)`, the oldest first: they wait no more.
+    template <class Give>
+    void give_waiting(Give give) noexcept;
 
     /// As BackendOps::send_segment.
     Status send(std::span<const std::byte> header, std::span<const iovec> payload) noexcept;
@@ -113,6 +121,17 @@ class SegmentChannel final : public Channel {
     std::uint64_t waiting_since_us_ RVT_GUARDED_BY(send_lock_) = 0;  // 0: not known yet
     std::atomic<bool> has_waiting_{false};
 };
+
+template <class Give>
+void SegmentChannel::give_waiting(Give give) noexcept {
+    const util::Guard guard(send_lock_);
+    for (; !waiting_.is_empty(); waiting_.pop()) {
+        const DatagramQueue::Datagram next = waiting_.front();
+        give(next.header, next.payload);
+    }
+    waiting_since_us_ = 0;
+    note_waiting_locked();
+}
 
 template <class Deliver>
 unsigned SegmentChannel::poll(Deliver deliver) noexcept {

@@ -51,6 +51,8 @@ class Station {
     void close() noexcept;
 
     void connect(const util::SockAddr& address) { connector_->connect(address); }
+    /// See Connector::look_for().
+    void look_for(const util::SockAddr& address) { connector_->look_for(address); }
     void close_link(std::uint64_t link, const char* why) noexcept;
     void request_region(std::uint64_t link, std::uint32_t key) noexcept {
         connector_->request_region(link, key);

@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include "backend/shm/presence.h"
 #include "util/log.h"
 
 namespace rvt::shm {
@@ -117,6 +118,14 @@ void Switchboard::connect(const util::SockAddr& address) {
     peer.dial = std::make_unique<Dial>(thread(), *this, address);
     if (peer.answer == nullptr) {
         peer.dial->attempt();
+    }
+}
+
+void Switchboard::look_for(const util::SockAddr& address) {
+    if (peers_.contains(address) || is_served(address)) {
+        connect(address);
+    } else {
+        dial_failed(address, ECONNREFUSED);
     }
 }
 

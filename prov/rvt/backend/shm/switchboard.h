@@ -74,6 +74,7 @@ class Switchboard final : public util::ControlThread::Handler,
 
     util::Status start();
     void connect(const util::SockAddr& address);
+    void look_for(const util::SockAddr& address);
     void close(std::uint64_t link);
     void request_region(std::uint64_t link, std::uint64_t key);
     void note_polling(bool has_sleepers) { ticker_.note_polling(has_sleepers); }
