@@ -85,10 +85,11 @@ inline constexpr std::size_t kOutboxBytes = kLargeBytesOffset + kLargeBytes;
 static_assert(kSmallBytesOffset % kPageBytes == 0 && kLargeLinesOffset % kPageBytes == 0 &&
               kLargeBytesOffset % kPageBytes == 0 && kOutboxBytes % kPageBytes == 0);
 
-/// What answers at an endpoint's address. The two speak different messages in the same rings.
+/// What answers at an endpoint's address. They speak different messages in the same rings.
 enum class Service : std::uint32_t {
     kRd = 0,        // an RDM endpoint: the messages of core/rd_wire.h but kSegment
     kSegments = 1,  // a device of the verbs core: kSegment alone
+    kPackets = 2,   // such a device with a wire: kSegment with packets, datagrams, in them
 };
 
 /// The page of an endpoint that all its peers map: what they need before and beside the rings.

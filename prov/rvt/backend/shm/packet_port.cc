@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// Who is connected, and the datagrams to and from them.
+#include "backend/shm/packet_port.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include <endian.h>
+
+#include "core/addresses.h"
+#include "core/device.h"
+#include "protocol/header_sizes.h"
+#include "protocol/icrc.h"
+#include "protocol/wire_packet.h"
+#include "util/local_addresses.h"
+
+namespace rvt::shm {
+namespace {
+
+/// A peer that has made no room for so long does not read: the socket keeps its datagrams then, as
+/// long as it likes. One that only waits for its turn of the scheduler mostly has it sooner.
+constexpr std::uint64_t kMostWaitUs = 10'000;
+constexpr unsigned kPadShift = 4;  // in the second byte of the base transport header
+
+/// Makes the header that of a packet of a multiple of four bytes. Returns: how many it lacks.
+std::uint8_t pad_header(std::span<std::byte> header, std::size_t packet_bytes) noexcept {
+    const auto pad = static_cast<std::uint8_t>(-packet_bytes & 3);
+    header[1] |= static_cast<std::byte>(pad << kPadShift);
+    return pad;
+}
+
+bool takes_packets(const Peering& peering) noexcept {
+    return peering.page.at<EndpointPage>(0)->service == Service::kPackets;
+}
+
+}  // namespace
+
+PacketPort::Neighbour::Neighbour(const util::SockAddr& at) noexcept
+    : way(at), address(core::to_address(at)) {}
+
+// ---- life ----
+
+Result<std::unique_ptr<core::HostWire>> PacketPort::open(const PacketPortAttr& attr) {
+    std::unique_ptr<PacketPort> made(new PacketPort());
+    const Status started = made->start(attr);
+    return started.is_ok() ? Result<std::unique_ptr<core::HostWire>>(std::move(made)) : started;
+}
+
+Status PacketPort::start(const PacketPortAttr& attr) {
+    const util::SockAddr address = attr.port->address;
+    if (address.scope_id != 0 || address.is_any()) {
+        return EAFNOSUPPORT;
+    }
+    own_ = core::to_address(address);
+    capture_ = {attr.capture, attr.name};
+    const Status adopted = station_.adopt(std::move(*attr.port));
+    return adopted.is_ok() ? station_.open({.user = this, .keys = {}, .service = Service::kPackets})
+                           : adopted;
+}
+
+// ---- neighbours ----
+
+bool PacketPort::is_on_host(const util::SockAddr& peer) const {
+    util::SockAddr own = station_.address();
+    own.port = peer.port;
+    if (peer == own) {
+        return true;  // to know that takes no descriptor
+    }
+    const auto is_local = util::is_local_address(peer);
+    return is_local.is_ok() && is_local.value();
+}
+
+PacketPort::Neighbour* PacketPort::find_locked(const util::SockAddr& at) noexcept {
+    const auto found = std::find_if(neighbours_.begin(), neighbours_.end(),
+                                    [&](const auto& one) { return one->way.peer() == at; });
+    return found == neighbours_.end() ? nullptr : found->get();
+}
+
+PacketPort::Neighbour& PacketPort::find_or_add_locked(const util::SockAddr& at) {
+    Neighbour* const known = find_locked(at);
+    return known != nullptr ? *known : *neighbours_.emplace_back(std::make_unique<Neighbour>(at));
+}
+
+Result<Channel*> PacketPort::open_channel(const Address& dest) {
+    const util::SockAddr at = core::to_sock_addr(dest);
+    if (at.port == 0 || at.is_any() || at.is_loopback() || !is_on_host(at)) {
+        return EHOSTUNREACH;
+    }
+    const util::Guard guard(list_lock_);
+    Neighbour& peer = find_or_add_locked(at);
+    ++peer.uses;
+    return static_cast<Channel*>(&peer);
+}
+
+/// The connection stays: the peer may use it still. It ends with the peer or the device.
+void PacketPort::close_channel(Channel& channel) noexcept {
+    const util::Guard guard(list_lock_);
+    if (--static_cast<Neighbour&>(channel).uses == 0) {
+        // relaxed: see drop_unused().
+        may_drop_.store(true, std::memory_order_relaxed);
+    }
+}
+
+/// Frees those that are not connected and that nobody uses any more. On the thread of poll(), which
+/// alone may be naming one of them.
+void PacketPort::drop_unused() noexcept {
+    // relaxed: before the lock is taken; who closes the last use later sets it again, under it.
+    may_drop_.store(false, std::memory_order_relaxed);
+    const util::Guard guard(list_lock_);
+    std::erase_if(neighbours_, [](const auto& one) {
+        return one->uses == 0 && one->way.state() != SegmentChannel::State::kOpen;
+    });
+}
+
+/// Asks the control thread, unless that has been not long ago.
+void PacketPort::look_for(Neighbour& peer) noexcept {
+    const std::uint64_t now = util::cpu_ticks();
+    // relaxed: of two threads both may ask, which does no harm.
+    if (now < peer.next_look.load(std::memory_order_relaxed)) {
+        return;
+    }
+    // relaxed: a number of its own, as the other.
+    const std::uint64_t pause = peer.look_pause.load(std::memory_order_relaxed);
+    peer.next_look.store(now + pause, std::memory_order_relaxed);
+    station_.look_for(peer.way.peer());
+}
+
+// ---- sending ----
+
+Status PacketPort::send(core::Device& device, Channel& channel, std::span<const std::byte> header,
+                        std::span<const iovec> payload) noexcept {
+    auto& peer = static_cast<Neighbour&>(channel);
+    if (peer.way.state() != SegmentChannel::State::kOpen) [[unlikely]] {
+        look_for(peer);
+        return ENOTCONN;
+    }
+    const std::uint64_t at_ns = capture_.is_on() ? protocol::PcapWriter::now_ns() : 0;
+    // relaxed: a hint; who has just seen the other value waits for room in vain, or does not wait.
+    const bool may_wait = !peer.is_stuck.load(std::memory_order_relaxed);
+    const Status sent =
+        may_wait ? peer.way.send_datagram(header, payload) : peer.way.send(header, payload);
+    if (!sent.is_ok()) [[unlikely]] {
+        send_by_wire(device, peer);  // before this one
+        return sent;
+    }
+    if (!may_wait) [[unlikely]] {
+        peer.is_stuck.store(false, std::memory_order_relaxed);  // relaxed: as above
+    }
+    if (peer.way.waits_for_room()) [[unlikely]] {
+        station_.wake_armed();  // no peer tells when there is some again
+    }
+    if (capture_.is_on()) [[unlikely]] {
+        capture(at_ns, peer.address, header, payload);
+    }
+    return sent;
+}
+
+/// What waits for room.
+void PacketPort::send_by_wire(core::Device& device, Neighbour& peer) noexcept {
+    peer.is_stuck.store(true, std::memory_order_relaxed);  // relaxed: see send()
+    const AhAttr dest{.dest = peer.address};
+    peer.way.give_waiting([&](std::span<const std::byte> header, const iovec& payload) {
+        std::array<std::byte, protocol::kMaxHeaderBytes> padded;
+        std::copy(header.begin(), header.end(), padded.begin());
+        const std::span<std::byte> own = std::span(padded).first(header.size());
+        const OutPacket packet{.headers = own,
+                               .payload = {&payload, 1},
+                               .pad = pad_header(own, header.size() + payload.iov_len)};
+        if (device.ops().send_packets(device, dest, {&packet, 1}) == 0) {
+            device.stats().add(core::Stat::kDrops);
+        }
+    });
+    device.flush_packets();
+}
+
+void PacketPort::let_go(core::Device& device) noexcept {
+    const util::Guard guard(list_lock_);
+    for (const auto& peer : neighbours_) {
+        if (peer->way.has_waiting()) {
+            send_by_wire(device, *peer);
+        }
+    }
+}
+
+// ---- progress ----
+
+unsigned PacketPort::poll_one(core::Device& device, Neighbour& peer) noexcept {
+    return peer.way.poll([&](std::span<const std::byte> header, std::span<const iovec> payload) {
+        if (capture_.is_on()) [[unlikely]] {
+            capture(0, peer.address, header, payload);
+        }
+        // A run is in one piece.
+        deliver_packet(device, peer.address, own_,
+                       {header.data(), header.size() + payload.front().iov_len});
+    });
+}
+
+unsigned PacketPort::poll(core::Device& device) noexcept {
+    const util::Guard guard(poll_lock_);
+    // acquire: pairs with the release in deliver().
+    if (has_mail_.load(std::memory_order_acquire)) [[unlikely]] {
+        read_mail_locked(device);
+    }
+    unsigned arrived = 0;
+    for (std::size_t i = 0; i < polled_.size(); ++i) {
+        Neighbour& peer = *polled_[i];
+        arrived += poll_one(device, peer);
+        if (peer.way.has_waiting() && peer.way.have_waited(device.now_us(), kMostWaitUs))
+            [[unlikely]] {
+            send_by_wire(device, peer);
+        }
+        if (peer.way.is_broken()) [[unlikely]] {
+            station_.close_link(peer.way.link(), "the peer sent what no datagram endpoint sends");
+            disconnect_locked(device, peer);
+            // relaxed: see look_for().
+            peer.look_pause.store(kMostLookTicks, std::memory_order_relaxed);
+            peer.next_look.store(util::cpu_ticks() + kMostLookTicks, std::memory_order_relaxed);
+            note_work_locked();
+            --i;
+        }
+    }
+    // relaxed: see drop_unused().
+    if (may_drop_.load(std::memory_order_relaxed)) [[unlikely]] {
+        drop_unused();
+    }
+    return arrived;
+}
+
+void PacketPort::deliver(std::unique_ptr<ConnectionEvent> event) noexcept {
+    {
+        const util::Guard guard(mail_lock_);
+        mail_.push_back(std::move(event));
+        // release: pairs with the acquire in poll() and arm().
+        has_mail_.store(true, std::memory_order_release);
+        note_peers(true);
+    }
+    station_.wake_owner();
+}
+
+void PacketPort::read_mail_locked(core::Device& device) noexcept {
+    std::vector<std::unique_ptr<ConnectionEvent>> mail;
+    {
+        const util::Guard guard(mail_lock_);
+        mail.swap(mail_);
+        // relaxed: the lock orders it.
+        has_mail_.store(false, std::memory_order_relaxed);
+    }
+    was_woken_ = true;
+    for (const auto& event : mail) {
+        handle_locked(device, *event);
+    }
+    note_work_locked();
+}
+
+void PacketPort::note_work_locked() noexcept {
+    const util::Guard guard(mail_lock_);
+    note_peers(!polled_.empty() || !mail_.empty());
+}
+
+void PacketPort::handle_locked(core::Device& device, ConnectionEvent& event) noexcept {
+    if (event.kind == ConnectionEvent::Kind::kConnected) {
+        connected_locked(device, std::move(event.peering));
+    } else {
+        ended_locked(device, event);
+    }
+}
+
+void PacketPort::connected_locked(core::Device& device, std::unique_ptr<Peering> peering) noexcept {
+    Neighbour* peer = nullptr;
+    {
+        const util::Guard guard(list_lock_);
+        peer = &find_or_add_locked(peering->address);
+    }
+    if (peer->way.state() == SegmentChannel::State::kOpen) {
+        disconnect_locked(device, *peer);  // a restarted one at the same address
+    }
+    const bool is_good = takes_packets(*peering);
+    // relaxed: see look_for().
+    peer->look_pause.store(is_good ? kLookTicks : kMostLookTicks, std::memory_order_relaxed);
+    if (is_good) {
+        peer->way.open(std::move(peering));
+        polled_.push_back(peer);
+        return;
+    }
+    // relaxed: see look_for().
+    peer->next_look.store(util::cpu_ticks() + kMostLookTicks, std::memory_order_relaxed);
+    station_.close_link(peering->link, "the peer is no datagram endpoint with a wire");
+}
+
+void PacketPort::ended_locked(core::Device& device, const ConnectionEvent& event) noexcept {
+    Neighbour* peer = nullptr;
+    {
+        const util::Guard guard(list_lock_);
+        peer = find_locked(event.address);
+    }
+    if (peer == nullptr) {
+        return;
+    }
+    const bool is_open = peer->way.state() == SegmentChannel::State::kOpen;
+    if (event.kind == ConnectionEvent::Kind::kPeerGone && is_open &&
+        peer->way.link() == event.link) {
+        // What it had sent before it went is received first.
+        while (poll_one(device, *peer) != 0 && !peer->way.is_broken()) {
+        }
+        disconnect_locked(device, *peer);
+    }
+    // One that is there and cannot be connected with, which the log has told, is left alone longer
+    // each time.
+    if (event.kind == ConnectionEvent::Kind::kFailed && !is_open && event.error != ECONNREFUSED) {
+        // relaxed: see look_for().
+        const std::uint64_t before = peer->look_pause.load(std::memory_order_relaxed);
+        const std::uint64_t pause = std::min(2 * before, kMostLookTicks);
+        peer->look_pause.store(pause, std::memory_order_relaxed);  // relaxed: as above
+        peer->next_look.store(util::cpu_ticks() + pause, std::memory_order_relaxed);
+    }
+}
+
+/// From now on its datagrams go by the wire; one in its place is looked for at the next of them.
+void PacketPort::disconnect_locked(core::Device& device, Neighbour& peer) noexcept {
+    std::erase(polled_, &peer);
+    send_by_wire(device, peer);
+    device.stats().add(core::Stat::kDrops, peer.way.fail());  // of another thread, just now
+    peer.is_stuck.store(false, std::memory_order_relaxed);    // relaxed: see send()
+    peer.next_look.store(0, std::memory_order_relaxed);       // relaxed: see look_for()
+    // relaxed: see drop_unused().
+    may_drop_.store(true, std::memory_order_relaxed);
+}
+
+/// Packets on a wire are multiples of four bytes, and have an ICRC.
+/// @param sent_ns  When it left; 0: it has arrived.
+void PacketPort::capture(std::uint64_t sent_ns, const Address& peer,
+                         std::span<const std::byte> header,
+                         std::span<const iovec> payload) const noexcept {
+    std::vector<std::byte> packet(header.begin(), header.end());
+    for (const iovec& piece : payload) {
+        const auto* const from = static_cast<const std::byte*>(piece.iov_base);
+        packet.insert(packet.end(), from, from + piece.iov_len);
+    }
+    if (packet.size() < protocol::kBthBytes) {
+        return;
+    }
+    packet.resize(packet.size() + pad_header(packet, packet.size()));
+    const Address& from = sent_ns != 0 ? own_ : peer;
+    const Address& to = sent_ns != 0 ? peer : own_;
+    const protocol::IpPath path{
+        .source = from.gid, .dest = to.gid, .source_port = from.port, .dest_port = to.port};
+    const std::uint32_t icrc = htole32(protocol::icrc_of(path, packet));
+    const auto* const trailer = reinterpret_cast<const std::byte*>(&icrc);
+    packet.insert(packet.end(), trailer, trailer + sizeof icrc);
+    const protocol::WirePacket captured{.path = path, .bytes = packet};
+    if (sent_ns != 0) {
+        capture_.sent(captured, sent_ns);
+    } else {
+        capture_.received(captured, true);
+    }
+}
+
+// ---- sleeping ----
+
+Status PacketPort::arm() noexcept {
+    if (!poll_lock_.try_lock()) {
+        return EAGAIN;  // another thread is taking in what there is
+    }
+    const auto waits = [](const Neighbour* peer) { return peer->way.has_waiting(); };
+    const bool has_waiting = std::any_of(polled_.begin(), polled_.end(), waits);
+    const bool may_rest = !has_waiting && polled_.empty() && !was_woken_;
+    if (!has_waiting && !may_rest) {
+        was_woken_ = false;
+        // Nobody disarms: each sleep is an episode of its own, and a peer wakes once for each.
+        station_.arm_by_barrier(!polled_.empty());
+    }
+    // acquire: pairs with the release in deliver(), which wakes whoever sleeps behind this.
+    const bool has_work = has_mail_.load(std::memory_order_acquire) || has_waiting ||
+                          std::any_of(polled_.begin(), polled_.end(), [&](const Neighbour* peer) {
+                              return peer->way.has_arrival() || waits(peer);
+                          });
+    poll_lock_.unlock();
+    if (has_work && !has_waiting) {
+        station_.wake_owner();  // what arming has taken may have been for others who sleep
+    }
+    return has_work ? EAGAIN : kOk;
+}
+
+}  // namespace rvt::shm
