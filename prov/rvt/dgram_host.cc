@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <sys/epoll.h>
 
 #include "backend/roce/group_port.h"
 #include "backend/roce/packet_device.h"
+#include "backend/shm/packet_port.h"
 #include "backend/shm/segments.h"
 #include "core/addresses.h"
 #include "core/device.h"
@@ -21,6 +27,7 @@
 #include "roce_tuning.h"
 #include "util/control_thread.h"
 #include "util/fork_guard.h"
+#include "util/log.h"
 #include "util/params.h"
 
 namespace rvt {
@@ -46,28 +53,41 @@ class DgramWatch final : public util::ControlThread::Handler {
   public:
     using Clock = util::ControlThread::Clock;
 
-    DgramWatch(util::ControlThread& thread, const core::UdHostAttr& attr) noexcept
-        : Handler(thread), user_(*attr.user), has_auto_progress_(attr.has_auto_progress) {}
+    /// @param wire  Of which poll() looks at shared memory alone while the watch is at it; nullptr:
+    ///              it is none.
+    DgramWatch(util::ControlThread& thread, const core::UdHostAttr& attr,
+               roce::PacketDevice* wire) noexcept
+        : Handler(thread),
+          user_(*attr.user),
+          wire_(wire),
+          has_auto_progress_(attr.has_auto_progress) {}
 
-    /// @param group_fd  Of packets to groups, where those do not make `fd` readable; -1.
-    Status start(int fd, int group_fd) {
-        const Status started = watch_once(fd, EPOLLIN);
-        if (!started.is_ok() || group_fd < 0) {
-            return started;
+    /// @param others  Of what does not make `fd` readable; -1: there is none.
+    Status start(int fd, std::initializer_list<int> others) {
+        Status started = watch_once(fd, EPOLLIN);
+        for (const int other : others) {
+            if (started.is_ok() && other >= 0) {
+                others_.push_back(std::make_unique<Other>(thread(), *this));
+                started = others_.back()->watch_once(other, EPOLLIN);
+            }
         }
-        groups_ = std::make_unique<Groups>(thread(), *this);
-        return groups_->watch_once(group_fd, EPOLLIN);
+        return started;
     }
     /// Threads: any.
     void resume() noexcept {
-        const bool is_armed = rearm().is_ok() && (groups_ == nullptr || groups_->rearm().is_ok());
+        if (wire_ != nullptr) {
+            wire_->leave_wire();  // before it is watched: who sees something takes it back
+        }
+        const bool is_armed =
+            rearm().is_ok() &&
+            std::ranges::all_of(others_, [](const auto& other) { return other->rearm().is_ok(); });
         if (!is_armed) [[unlikely]] {
-            user_.mark_hot();  // and tried again when it has come to rest
+            have_polled();  // and tried again when it has come to rest
         }
     }
 
     void on_ready(std::uint32_t /*events*/) override {
-        user_.mark_hot();
+        have_polled();
         if (has_auto_progress_) {
             last_count_ = user_.poll_count();
             pause_ = kPatience;
@@ -91,8 +111,8 @@ class DgramWatch final : public util::ControlThread::Handler {
     }
 
   private:
-    struct Groups final : Handler {
-        Groups(util::ControlThread& thread, DgramWatch& watch) noexcept
+    struct Other final : Handler {
+        Other(util::ControlThread& thread, DgramWatch& watch) noexcept
             : Handler(thread), owner(watch) {}
         using Handler::rearm;
         using Handler::watch_once;
@@ -100,6 +120,13 @@ class DgramWatch final : public util::ControlThread::Handler {
 
         DgramWatch& owner;
     };
+
+    void have_polled() noexcept {
+        if (wire_ != nullptr) {
+            wire_->take_wire();
+        }
+        user_.mark_hot();
+    }
 
     void take_over() {
         // Progress may take long, and does not concern a fork.
@@ -117,8 +144,9 @@ class DgramWatch final : public util::ControlThread::Handler {
     }
 
     core::UdUser& user_;
+    roce::PacketDevice* const wire_;
     const bool has_auto_progress_;
-    std::unique_ptr<Groups> groups_;
+    std::vector<std::unique_ptr<Other>> others_;
     std::uint64_t last_count_ = 0;
     milliseconds pause_{kPatience};
 };
@@ -191,6 +219,7 @@ class DgramHost final : public core::UdHost {
 
   private:
     Status open_wire();
+    void open_host_wire(const char* name);
     Status open_shared(ofi::MsgNic* nic);
     Status open_host();
     Status open_groups();
@@ -234,7 +263,26 @@ Status DgramHost::open_wire() {
     }
     wire_ = device.take();
     device_ = &wire_->device();
+    if (util::param_is_set(util::ParamId::kDgramSharedMemory)) {
+        open_host_wire(name.c_str());
+    }
     return kOk;
+}
+
+/// Without it the wire leads everywhere.
+void DgramHost::open_host_wire(const char* name) {
+    auto port = wire_->share_port();
+    Status opened = port.status();
+    if (opened.is_ok()) {
+        util::UdpPort shared = port.take();
+        auto host =
+            shm::PacketPort::open({.name = name, .port = &shared, .capture = packet_capture()});
+        opened = host.is_ok() ? wire_->use_host_wire(host.take()) : host.status();
+    }
+    if (!opened.is_ok() && opened.error() != EAFNOSUPPORT) {
+        RVT_WARN(kEpCtrl, "datagrams from %s to this host go by UDP: shared memory has failed (%s)",
+                 attr_.bind.to_string().c_str(), strerrordesc_np(opened.error()));
+    }
 }
 
 Status DgramHost::open_shared(ofi::MsgNic* nic) {
@@ -293,6 +341,9 @@ Status DgramHost::open_groups() {
 /// A look at shared memory, or at a device whose station knows when to look, makes no system call,
 /// and nobody but the endpoint has to look unless it is to make progress by itself.
 core::UdPolling DgramHost::polling() const noexcept {
+    if (wire_ != nullptr && wire_->has_host_peers()) {
+        return {.idle_us = kHostIdleUs, .is_cheap = true};
+    }
     if (wire_ != nullptr) {
         return {};
     }
@@ -306,16 +357,16 @@ Status DgramHost::start() {
         return thread.status();
     }
     thread_ = thread.take();
-    watch_ = std::make_unique<DgramWatch>(*thread_, attr_);
+    watch_ = std::make_unique<DgramWatch>(*thread_, attr_, wire_.get());
     util::Status started = util::kOk;
     thread_->run([&] {
         if (wire_ != nullptr) {
-            started = watch_->start(wire_->wire_fd(), wire_->group_fd());
+            started = watch_->start(wire_->wire_fd(), {wire_->group_fd(), wire_->host_fd()});
             port_watch_ = std::make_unique<PortWatch>(*wire_, [] {});
             port_watch_->start(*thread_);
         } else {
             started = watch_->start(
-                shared_ != nullptr ? shared_->wake_fd() : device_->ops().wake_fd(*device_), -1);
+                shared_ != nullptr ? shared_->wake_fd() : device_->ops().wake_fd(*device_), {});
         }
     });
     return started;

@@ -576,7 +576,12 @@ bool UdEndpoint::is_quiet_locked(unsigned moved) noexcept {
     if (moved != 0) {
         last_arrival_us_ = now;
     }
-    return now - last_arrival_us_ >= polling_.idle_us;
+    const std::uint64_t quiet_us = now - last_arrival_us_;
+    if (quiet_us < polling_.idle_us) {
+        return false;
+    }
+    polling_ = host_->polling();  // peers may have come, or gone, by another way
+    return quiet_us >= polling_.idle_us;
 }
 
 /// What waits ends at once, what the NIC has when it has flushed that, or its time is over: at

@@ -90,6 +90,8 @@ class UdHost {
     virtual util::SockAddr address() const noexcept = 0;
     /// nullptr: the device is the endpoint's alone.
     virtual UdSharing* sharing() noexcept { return nullptr; }
+    /// Asked again when nothing has come for as long as it said. Threads: holder of the domain's
+    /// lock.
     [[nodiscard]] virtual UdPolling polling() const noexcept { return {}; }
     /// Nothing has come for a while: from now on the host looks, and marks the endpoint hot when
     /// something comes. Threads: holder of the domain's lock.

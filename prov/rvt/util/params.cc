@@ -31,6 +31,8 @@ constexpr std::array<Param, kParams> kTable{{
      "they fail with an error; without, they end this process"},
     {ParamId::kConnectTimeoutMs, "connect_timeout_ms", ParamType::kNumber, 10000, 1, 3600 * 1000, "ms",
      "how long a handshake with a peer may take, all attempts together"},
+    {ParamId::kDgramSharedMemory, "dgram_shared_memory", ParamType::kBool, 1, 0, 1, "",
+     "let datagrams from the address of a network go through shared memory to endpoints of this host and user"},
     {ParamId::kHostRemote, "host_remote", ParamType::kBool, 0, 0, 1, "",
      "let the device that reaches this host only answer requests for FI_REMOTE_COMM as well, for applications "
      "that insist on it although all their processes run on one host"},

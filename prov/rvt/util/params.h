@@ -15,6 +15,7 @@ enum class ParamId : unsigned {
     kBusyPollUs,
     kCatchFaults,
     kConnectTimeoutMs,
+    kDgramSharedMemory,
     kHostRemote,
     kMapUnsealed,
     kMrCache,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-// Tests that run once through shared memory and once by the wire, some also at the port of RoCEv2.
+// Tests that run once through shared memory and once by the wire, some also through shared memory
+// beside a wire and at the port of RoCEv2.
 #pragma once
 
 #include <array>
@@ -21,6 +22,9 @@ inline std::string own_node = kLoopback;
 
 /// Whether they share the port of RoCEv2 at that address.
 inline bool shares_port = false;
+
+/// Whether those of datagrams reach each other through shared memory beside it, once they have met.
+inline bool has_host_wire = false;
 
 /// The address that endpoints get by default where there is a network.
 inline std::string default_node() {
@@ -44,8 +48,17 @@ inline std::string network_node() {
         suite##_##name##_body();                 \
     }
 
+/// By the wire alone, as to peers on other hosts.
 inline void use_network() {
+    setenv("FI_RVT_DGRAM_SHARED_MEMORY", "0", 1);
     own_node = network_node();
+}
+
+/// The addresses of a network, and shared memory beside it.
+inline void use_host_wire() {
+    cr_assert(enter_own_network(), "this user cannot have a network of its own");
+    own_node = default_node();
+    has_host_wire = true;
 }
 
 /// In a network where nobody else takes a port that has been given back. First of all in a test.
@@ -72,10 +85,16 @@ inline void share_roce_port() {
     RVT_TEST_AFTER(rvt::test::use_network(), suite, wire, name) \
     static void suite##_##name##_body()
 
+/// The same, and through shared memory beside the wire.
+#define RVT_TEST_EACH_WAY(suite, name)                            \
+    static void suite##_##name##_body();                          \
+    RVT_TEST_AFTER(rvt::test::use_host_wire(), suite, host, name) \
+    RVT_TEST_BOTH_WAYS(suite, name)
+
 /// The same, and by the wire with one port for all.
 #define RVT_DGRAM_TEST(suite, name)                                      \
     static void suite##_##name##_body();                                 \
     RVT_TEST_AFTER(rvt::test::share_roce_port(), suite, roce_port, name) \
-    RVT_TEST_BOTH_WAYS(suite, name)
+    RVT_TEST_EACH_WAY(suite, name)
 
 }  // namespace rvt::test
