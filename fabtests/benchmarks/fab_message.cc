@@ -9,14 +9,23 @@ constexpr std::size_t kRateWindow = 64;
 constexpr std::uint64_t kDataTag = 7;
 constexpr std::uint64_t kAckTag = 8;
 
-/// What carries the messages: an RDM endpoint, with tags or without, or a connected one.
-enum class Kind { kTagged, kMsg, kConnected };
+/// What carries the messages: an RDM endpoint, with tags or without, a connected one, or one of
+/// datagrams, of which none may get lost.
+enum class Kind { kTagged, kMsg, kConnected, kDatagram };
+
+constexpr fi_ep_type type_of(Kind kind) {
+    switch (kind) {
+        case Kind::kConnected: return FI_EP_MSG;
+        case Kind::kDatagram: return FI_EP_DGRAM;
+        default: return FI_EP_RDM;
+    }
+}
 
 template <Kind kKind>
 EpSpec spec_of(std::uint64_t msg_order = 0) {
     return {.caps = kKind == Kind::kTagged ? FI_TAGGED : FI_MSG,
-            .type = kKind == Kind::kConnected ? FI_EP_MSG : FI_EP_RDM,
-            .msg_order = msg_order};
+            .type = type_of(kKind),
+            .msg_order = kKind == Kind::kDatagram ? 0 : msg_order};
 }
 
 // Inlined, as is post_send(): each further cache line that is stored to between two messages, be it
@@ -214,11 +223,13 @@ constexpr Measure kMeasures[] = {
     {"pingpong", "us", pingpong<Kind::kTagged>, 2, "bytes; tagged"},
     {"pingpong-msg", "us", pingpong<Kind::kMsg>, 2, "bytes"},
     {"pingpong-connected", "us", pingpong<Kind::kConnected>, 2, "bytes; FI_EP_MSG"},
+    {"pingpong-datagram", "us", pingpong<Kind::kDatagram>, 2, "bytes; FI_EP_DGRAM"},
     {"exchange", "us", exchange, 2, "bytes; tagged, both at once"},
     {"send-busy", "us", send_busy, 2, "bytes; tagged, to a receiver that computes next"},
     {"rate", "M/s", rate<Kind::kTagged>, 2, "bytes; tagged, windows of 64"},
     {"rate-msg", "M/s", rate<Kind::kMsg>, 2, "bytes; windows of 64"},
     {"rate-connected", "M/s", rate<Kind::kConnected>, 2, "bytes; FI_EP_MSG, windows of 64"},
+    {"rate-datagram", "M/s", rate<Kind::kDatagram>, 2, "bytes; FI_EP_DGRAM, windows of 64"},
     {"bandwidth", "GB/s", bandwidth<Kind::kTagged>, 2, "bytes; tagged"},
     {"bandwidth-connected", "GB/s", bandwidth<Kind::kConnected>, 2, "bytes; FI_EP_MSG"},
 };
