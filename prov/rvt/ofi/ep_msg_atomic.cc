@@ -86,7 +86,8 @@ class Lists {
   public:
     explicit Lists(std::size_t element_bytes) noexcept : element_bytes_(element_bytes) {}
 
-    /// Returns: false unless the list has `elements`.
+    /// Returns: false unless the list has `elements`. What is empty is left out: lists without it
+    /// end where their elements do.
     bool add(const fi_ioc* list, void* const* desc, std::size_t count,
              std::size_t elements) noexcept {
         if (list == nullptr || count > kMsgIov) {
@@ -95,6 +96,9 @@ class Lists {
         for (std::size_t i = 0; i < count; ++i) {
             if (list[i].count > elements) {
                 return false;
+            }
+            if (list[i].count == 0) {
+                continue;
             }
             elements -= list[i].count;
             desc_[count_] = desc != nullptr ? desc[i] : nullptr;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -236,6 +237,28 @@ RVT_MSG_TEST(hmem_msg, what_an_injected_atomic_brings_is_on_the_device) {
 RVT_MSG_TEST(hmem_msg, an_injected_atomic_takes_its_operands_from_where_the_device_is_mapped) {
     Devices at(false, How::kMappable, Library::kZe, FI_HMEM_ZE);
     injected_atomics_bring_results(at);
+}
+
+RVT_MSG_TEST(hmem_msg, empty_elements_behind_a_compared_value_count_for_nothing) {
+    Devices at;
+    at.server.write(0, std::vector<char>(64, 1));
+    at.client.write(0, std::vector<char>(64, 1));
+    at.client.write(8, std::vector<char>(4, 5));
+    void* descs[8];
+    std::fill(std::begin(descs), std::end(descs), fi_mr_desc(at.client_mr.get()));
+    const fi_ioc operand{at.client.at(8), 1};
+    fi_ioc compares[8];
+    std::fill(std::begin(compares), std::end(compares), fi_ioc{at.client.at(16), 0});
+    fi_ioc results[8];
+    std::fill(std::begin(results), std::end(results), fi_ioc{at.client.at(32), 0});
+    compares[0].count = results[0].count = 1;
+    RVT_OK(fi_compare_atomicv(at.pair->client.end.ep.get(), &operand, descs, 1, compares, descs, 8,
+                              results, descs, 8, 0,
+                              reinterpret_cast<std::uintptr_t>(at.server.at(8)),
+                              fi_mr_key(at.server_mr.get()), FI_UINT32, FI_CSWAP, nullptr));
+    at.pair->client.end.next();
+    cr_assert(at.client.read(32, 8) == std::vector<char>(8, 1));
+    cr_assert(at.server.read(8, 4) == std::vector<char>(4, 5));
 }
 
 /// Both are there before the server looks at its queue.
