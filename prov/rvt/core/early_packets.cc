@@ -8,13 +8,13 @@
 
 namespace rvt::core {
 
-void EarlyPackets::keep(const protocol::DecodedPacket& packet) noexcept {
+bool EarlyPackets::keep(const protocol::DecodedPacket& packet) noexcept {
     if (count_ != 0 && slot(packet.header.psn).is_used) {
-        return;
+        return true;
     }
     const std::size_t bytes = packet.payload.size() + (count_ == 0 ? kSlotsBytes : 0);
     if (!room_.take(bytes)) {
-        return;
+        return false;
     }
     held_ += bytes;
     try {
@@ -22,7 +22,7 @@ void EarlyPackets::keep(const protocol::DecodedPacket& packet) noexcept {
         slot(packet.header.psn).payload.assign(packet.payload.begin(), packet.payload.end());
     } catch (const std::bad_alloc&) {
         release(bytes);
-        return;
+        return false;
     }
     Slot& place = slot(packet.header.psn);
     place.is_used = true;
@@ -30,6 +30,7 @@ void EarlyPackets::keep(const protocol::DecodedPacket& packet) noexcept {
     const std::uint32_t index = packet.header.psn.value() % kMost;
     used_[index / kWordBits] |= std::uint64_t{1} << (index % kWordBits);
     ++count_;
+    return true;
 }
 
 std::size_t EarlyPackets::write_map(protocol::Psn missing,

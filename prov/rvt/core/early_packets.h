@@ -35,8 +35,8 @@ class EarlyPackets {
         return count_ != 0 && slot(psn).is_used && slot(psn).header.psn == psn;
     }
     /// Copies a packet that is less than kMost ahead of the missing one; one that is there already
-    /// stays. Without room or memory it is lost, as packets may be.
-    void keep(const protocol::DecodedPacket& packet) noexcept;
+    /// stays. Returns: false without room or memory: it is lost, as packets may be.
+    bool keep(const protocol::DecodedPacket& packet) noexcept;
     /// Forgets all packets.
     void clear() noexcept;
     /// Moves a packet out. Precondition: has(psn).

@@ -229,8 +229,9 @@ void PacketRequester::take_ack(Qp& qp, const PacketHeader& header) noexcept {
 void PacketRequester::take_nak(Qp& qp, const PacketHeader& header) noexcept {
     const std::uint8_t code = protocol::syndrome_of(header.syndrome).value;
     const bool complete = acknowledge(qp, header.psn);
-    if (!complete || code == static_cast<std::uint8_t>(NakCode::kPsnSequence)) {
-        repair_gap(qp);
+    const bool is_gap = code == static_cast<std::uint8_t>(NakCode::kPsnSequence);
+    if (!complete || is_gap) {
+        repair_gap(qp, !is_gap);
         return;
     }
     if (code >= protocol::kNakCodes) {
@@ -259,11 +260,12 @@ void PacketRequester::take_rnr_nak(Qp& qp, std::uint8_t timer) noexcept {
 
 /// Something before what has just come is missing: send from there again, once for each gap. If
 /// that is lost too, the timer finds it.
-void PacketRequester::repair_gap(Qp& qp) noexcept {
+/// @param may_be_kept  The peer has not said that it keeps nothing of what came behind it.
+void PacketRequester::repair_gap(Qp& qp, bool may_be_kept) noexcept {
     if (is_repairing_) {
         return;
     }
-    if (fills_gaps(qp) && has_repair()) {
+    if (may_be_kept && fills_gaps(qp) && has_repair()) {
         repair_->note({});
         fill_gaps(qp, kLeastRepeats);
     } else {

@@ -154,7 +154,7 @@ class PacketRequester {
     void take_read_response(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     void take_atomic_result(Qp& qp, const protocol::PacketHeader& header) noexcept;
     void take_extended_result(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
-    void repair_gap(Qp& qp) noexcept;
+    void repair_gap(Qp& qp, bool may_be_kept = true) noexcept;
     void take_sack(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     void fill_gaps(Qp& qp, std::uint32_t most) noexcept;
     bool send_again(Qp& qp, protocol::Psn psn, PacketBurst& burst) noexcept;

@@ -235,19 +235,21 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
     // What has an answer of its own comes again: the peer goes back for it.
     if (qp.keeps_early() && !is_answered(header.info().kind) &&
         static_cast<std::uint32_t>(ahead) < EarlyPackets::kMost && packet.payload.size() <= mtu_) {
-        early_.keep(packet);
+        lacks_room_ = !early_.keep(packet);
         // The peer asks what has come, or repeats something behind what is still missing.
-        has_sent_nak_ = has_sent_nak_ && (is_refused_ || !header.ack_request);
+        has_sent_nak_ = has_sent_nak_ && (is_refused_ || keeps_none() || !header.ack_request);
     }
     report_gap(qp);
     return false;
 }
 
-/// Once for each gap: the packet that is expected is missing.
+/// Once for each gap: the packet that is expected is missing. Where there is no room for those
+/// behind it all of them have to come again, as to a pair that never keeps any.
 void PacketResponder::report_gap(Qp& qp) noexcept {
     if (!has_sent_nak_) {
         has_sent_nak_ = true;
-        qp.keeps_early() ? queue_sack(qp) : queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
+        qp.keeps_early() && !keeps_none() ? queue_sack(qp)
+                                          : queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
     }
 }
 

@@ -105,6 +105,8 @@ class PacketResponder {
     [[nodiscard]] std::uint32_t packets_of(std::uint64_t bytes) const noexcept {
         return bytes == 0 ? 1 : static_cast<std::uint32_t>((bytes + mtu_ - 1) / mtu_);
     }
+    /// Whether nothing is kept that should be.
+    [[nodiscard]] bool keeps_none() const noexcept { return lacks_room_ && early_.is_empty(); }
     [[nodiscard]] bool is_expected(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     [[nodiscard]] Nak check_form(const protocol::DecodedPacket& packet) const noexcept;
     Nak begin(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
@@ -144,6 +146,7 @@ class PacketResponder {
     std::uint32_t msn_ = 0;      // messages completed, 24 bits
     bool has_sent_nak_ = false;  // for a packet that came too early; one for each gap
     bool is_refused_ = false;    // the packet that is expected, for now: there was no receive
+    bool lacks_room_ = false;    // the last that came too early was not kept
     EarlyPackets early_;         // those, where the pair keeps them
     bool receiving_ = false;     // in the middle of a message:
     Request request_;            // as far as its packets have told

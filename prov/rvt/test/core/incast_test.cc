@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "conform/fixture.h"
+#include "core/early_room.h"
 #include "core/flow_host.h"
 #include "core/plain_flow_user.h"
 
@@ -338,10 +339,12 @@ class Writer {
     std::uint64_t posted_ = 0;
 };
 
-Measured measure_pairs(std::uint8_t senders, const SwitchAttr& attr,
-                       const conform::Options& pairs) {
+/// @param has_room  Of the receiver's device, for packets before missing ones.
+Measured measure_pairs(std::uint8_t senders, const SwitchAttr& attr, const conform::Options& pairs,
+                       bool has_room = true) {
     Switch net(attr);
     const Host receiver(net, kReceiver);
+    RVT_ASSERT(has_room || receiver.device().early_room().take(EarlyRoom::kBytes));
     std::vector<std::unique_ptr<Writer>> writers;
     for (std::uint8_t i = 1; i <= senders; ++i) {
         writers.push_back(std::make_unique<Writer>(net, kReceiver + i, receiver, pairs));
@@ -427,5 +430,16 @@ Test(incast, a_pair_is_little_slower_where_packets_get_lost, .timeout = 120) {
         cr_assert(result.goodput > row.least, "%.3f lost: %.2f", row.lost, result.goodput);
         cr_assert(result.sendings < 1.05 + 1.1 * row.lost, "%.3f lost: %.2f", row.lost,
                   result.sendings);
+    }
+}
+
+// Others' pairs have taken all of it.
+Test(incast, where_nothing_more_is_kept_a_pair_sends_as_where_nothing_is, .timeout = 120) {
+    for (const double lost : {0.001, 0.01, 0.05}) {
+        const SwitchAttr attr{kTenGigabit, 50, 1000, lost};
+        const double without = measure_pairs(1, attr, kOfAnyKind).goodput;
+        const double full = measure_pairs(1, attr, kOfRvt, false).goodput;
+        cr_assert(full > 0.8 * without, "%.3f of the packets lost: %.3f, not %.3f", lost, full,
+                  without);
     }
 }
