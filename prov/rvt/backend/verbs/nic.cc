@@ -348,6 +348,14 @@ Status Nic::probe_pairs() {
     if (may_extend && limits_.has_ud && quirks_->misbuilt != Misbuilt::kDatagrams) {
         probe_builds(QpType::kUd, *pd, *queue);
     }
+    const Builds& connected = limits_.builds_of(QpType::kRc);
+    const Builds& datagrams = limits_.builds_of(QpType::kUd);
+    RVT_INFO(kFabric,
+             "NIC %s: the driver's calls build %d kinds of requests of RC pairs (%d from lists), "
+             "and %d of UD pairs (%d)",
+             address_.device.c_str(), std::popcount(connected.opcodes),
+             std::popcount(connected.lists), std::popcount(datagrams.opcodes),
+             std::popcount(datagrams.lists));
     return kOk;
 }
 
