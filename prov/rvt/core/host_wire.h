@@ -19,14 +19,11 @@ class HostWire {
     HostWire(const HostWire&) = delete;
     HostWire& operator=(const HostWire&) = delete;
 
-    /// As BackendOps::open_channel, close_channel and send_datagram of packet grade. What has found
-    /// no room goes by the wire, too, when it has waited for it, through the device.
+    /// As BackendOps::open_channel, close_channel and send_datagram of packet grade.
     virtual Result<Channel*> open_channel(const Address& dest) = 0;
     virtual void close_channel(Channel& channel) noexcept = 0;
-    virtual Status send(Device& device, Channel& channel, std::span<const std::byte> header,
+    virtual Status send(Channel& channel, std::span<const std::byte> header,
                         std::span<const iovec> payload) noexcept = 0;
-    /// Lets what waits go by the wire at once: the device is about to be closed.
-    virtual void let_go(Device& device) noexcept = 0;
     /// Whether there is something to poll, peers that may send above all. Threads: any.
     [[nodiscard]] bool has_peers() const noexcept {
         // relaxed: a peer that is there from now on is seen at the next look.

@@ -250,9 +250,6 @@ std::string PacketDevice::describe_losses() const {
 }
 
 Status PacketDevice::close() {
-    if (host_wire_ != nullptr) {
-        host_wire_->let_go(*device_);
-    }
     if (capture_.is_on()) {
         capture_.writer().flush();
     }

@@ -98,7 +98,7 @@ class PacketDevice {
     void close_channel(Channel& channel) noexcept { host_wire_->close_channel(channel); }
     Status send_datagram(Channel& channel, std::span<const std::byte> header,
                          std::span<const iovec> payload) noexcept {
-        return host_wire_->send(*device_, channel, header, payload);
+        return host_wire_->send(channel, header, payload);
     }
     [[nodiscard]] std::uint32_t path_payload(const Address& dest) const noexcept;
     [[nodiscard]] int wake_fd() const noexcept {

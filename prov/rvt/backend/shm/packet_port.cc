@@ -3,7 +3,6 @@
 #include "backend/shm/packet_port.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -19,9 +18,6 @@
 namespace rvt::shm {
 namespace {
 
-/// A peer that has made no room for so long does not read: the socket keeps its datagrams then, as
-/// long as it likes. One that only waits for its turn of the scheduler mostly has it sooner.
-constexpr std::uint64_t kMostWaitUs = 10'000;
 constexpr unsigned kPadShift = 4;  // in the second byte of the base transport header
 
 /// Makes the header that of a packet of a multiple of four bytes. Returns: how many it lacks.
@@ -129,7 +125,7 @@ void PacketPort::look_for(Neighbour& peer) noexcept {
 
 // ---- sending ----
 
-Status PacketPort::send(core::Device& device, Channel& channel, std::span<const std::byte> header,
+Status PacketPort::send(Channel& channel, std::span<const std::byte> header,
                         std::span<const iovec> payload) noexcept {
     auto& peer = static_cast<Neighbour&>(channel);
     if (peer.way.state() != SegmentChannel::State::kOpen) [[unlikely]] {
@@ -137,51 +133,14 @@ Status PacketPort::send(core::Device& device, Channel& channel, std::span<const 
         return ENOTCONN;
     }
     const std::uint64_t at_ns = capture_.is_on() ? protocol::PcapWriter::now_ns() : 0;
-    // relaxed: a hint; who has just seen the other value waits for room in vain, or does not wait.
-    const bool may_wait = !peer.is_stuck.load(std::memory_order_relaxed);
-    const Status sent =
-        may_wait ? peer.way.send_datagram(header, payload) : peer.way.send(header, payload);
+    const Status sent = peer.way.send(header, payload);
     if (!sent.is_ok()) [[unlikely]] {
-        send_by_wire(device, peer);  // before this one
         return sent;
-    }
-    if (!may_wait) [[unlikely]] {
-        peer.is_stuck.store(false, std::memory_order_relaxed);  // relaxed: as above
-    }
-    if (peer.way.waits_for_room()) [[unlikely]] {
-        station_.wake_armed();  // no peer tells when there is some again
     }
     if (capture_.is_on()) [[unlikely]] {
         capture(at_ns, peer.address, header, payload);
     }
     return sent;
-}
-
-/// What waits for room.
-void PacketPort::send_by_wire(core::Device& device, Neighbour& peer) noexcept {
-    peer.is_stuck.store(true, std::memory_order_relaxed);  // relaxed: see send()
-    const AhAttr dest{.dest = peer.address};
-    peer.way.give_waiting([&](std::span<const std::byte> header, const iovec& payload) {
-        std::array<std::byte, protocol::kMaxHeaderBytes> padded;
-        std::copy(header.begin(), header.end(), padded.begin());
-        const std::span<std::byte> own = std::span(padded).first(header.size());
-        const OutPacket packet{.headers = own,
-                               .payload = {&payload, 1},
-                               .pad = pad_header(own, header.size() + payload.iov_len)};
-        if (device.ops().send_packets(device, dest, {&packet, 1}) == 0) {
-            device.stats().add(core::Stat::kDrops);
-        }
-    });
-    device.flush_packets();
-}
-
-void PacketPort::let_go(core::Device& device) noexcept {
-    const util::Guard guard(list_lock_);
-    for (const auto& peer : neighbours_) {
-        if (peer->way.has_waiting()) {
-            send_by_wire(device, *peer);
-        }
-    }
 }
 
 // ---- progress ----
@@ -207,13 +166,9 @@ unsigned PacketPort::poll(core::Device& device) noexcept {
     for (std::size_t i = 0; i < polled_.size(); ++i) {
         Neighbour& peer = *polled_[i];
         arrived += poll_one(device, peer);
-        if (peer.way.has_waiting() && peer.way.have_waited(device.now_us(), kMostWaitUs))
-            [[unlikely]] {
-            send_by_wire(device, peer);
-        }
         if (peer.way.is_broken()) [[unlikely]] {
             station_.close_link(peer.way.link(), "the peer sent what no datagram endpoint sends");
-            disconnect_locked(device, peer);
+            disconnect_locked(peer);
             // relaxed: see look_for().
             peer.look_pause.store(kMostLookTicks, std::memory_order_relaxed);
             peer.next_look.store(util::cpu_ticks() + kMostLookTicks, std::memory_order_relaxed);
@@ -261,20 +216,20 @@ void PacketPort::note_work_locked() noexcept {
 
 void PacketPort::handle_locked(core::Device& device, ConnectionEvent& event) noexcept {
     if (event.kind == ConnectionEvent::Kind::kConnected) {
-        connected_locked(device, std::move(event.peering));
+        connected_locked(std::move(event.peering));
     } else {
         ended_locked(device, event);
     }
 }
 
-void PacketPort::connected_locked(core::Device& device, std::unique_ptr<Peering> peering) noexcept {
+void PacketPort::connected_locked(std::unique_ptr<Peering> peering) noexcept {
     Neighbour* peer = nullptr;
     {
         const util::Guard guard(list_lock_);
         peer = &find_or_add_locked(peering->address);
     }
     if (peer->way.state() == SegmentChannel::State::kOpen) {
-        disconnect_locked(device, *peer);  // a restarted one at the same address
+        disconnect_locked(*peer);  // a restarted one at the same address
     }
     const bool is_good = takes_packets(*peering);
     // relaxed: see look_for().
@@ -304,7 +259,7 @@ void PacketPort::ended_locked(core::Device& device, const ConnectionEvent& event
         // What it had sent before it went is received first.
         while (poll_one(device, *peer) != 0 && !peer->way.is_broken()) {
         }
-        disconnect_locked(device, *peer);
+        disconnect_locked(*peer);
     }
     // One that is there and cannot be connected with, which the log has told, is left alone longer
     // each time.
@@ -318,12 +273,10 @@ void PacketPort::ended_locked(core::Device& device, const ConnectionEvent& event
 }
 
 /// From now on its datagrams go by the wire; one in its place is looked for at the next of them.
-void PacketPort::disconnect_locked(core::Device& device, Neighbour& peer) noexcept {
+void PacketPort::disconnect_locked(Neighbour& peer) noexcept {
     std::erase(polled_, &peer);
-    send_by_wire(device, peer);
-    device.stats().add(core::Stat::kDrops, peer.way.fail());  // of another thread, just now
-    peer.is_stuck.store(false, std::memory_order_relaxed);    // relaxed: see send()
-    peer.next_look.store(0, std::memory_order_relaxed);       // relaxed: see look_for()
+    static_cast<void>(peer.way.fail());                  // nothing waits
+    peer.next_look.store(0, std::memory_order_relaxed);  // relaxed: see look_for()
     // relaxed: see drop_unused().
     may_drop_.store(true, std::memory_order_relaxed);
 }
@@ -363,21 +316,17 @@ Status PacketPort::arm() noexcept {
     if (!poll_lock_.try_lock()) {
         return EAGAIN;  // another thread is taking in what there is
     }
-    const auto waits = [](const Neighbour* peer) { return peer->way.has_waiting(); };
-    const bool has_waiting = std::any_of(polled_.begin(), polled_.end(), waits);
-    const bool may_rest = !has_waiting && polled_.empty() && !was_woken_;
-    if (!has_waiting && !may_rest) {
+    if (!polled_.empty() || was_woken_) {
         was_woken_ = false;
         // Nobody disarms: each sleep is an episode of its own, and a peer wakes once for each.
         station_.arm_by_barrier(!polled_.empty());
     }
+    const auto has_arrival = [](const Neighbour* peer) { return peer->way.has_arrival(); };
     // acquire: pairs with the release in deliver(), which wakes whoever sleeps behind this.
-    const bool has_work = has_mail_.load(std::memory_order_acquire) || has_waiting ||
-                          std::any_of(polled_.begin(), polled_.end(), [&](const Neighbour* peer) {
-                              return peer->way.has_arrival() || waits(peer);
-                          });
+    const bool has_work = has_mail_.load(std::memory_order_acquire) ||
+                          std::any_of(polled_.begin(), polled_.end(), has_arrival);
     poll_lock_.unlock();
-    if (has_work && !has_waiting) {
+    if (has_work) {
         station_.wake_owner();  // what arming has taken may have been for others who sleep
     }
     return has_work ? EAGAIN : kOk;

@@ -5,7 +5,8 @@
 //
 // A peer is looked for when it is first sent to, and again from time to time while it is not
 // connected; whoever finds the other connects both. Until then, once the connection has ended, and
-// while the peer reads nothing, packets go by the wire.
+// while the ring has no room, packets go by the wire. Nothing waits here: a send has been
+// completed, and who has sent need not poll.
 //
 // Locks: poll_lock_ before list_lock_; a channel's send lock after either.
 #pragma once
@@ -51,9 +52,8 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
 
     Result<Channel*> open_channel(const Address& dest) override;
     void close_channel(Channel& channel) noexcept override;
-    Status send(core::Device& device, Channel& channel, std::span<const std::byte> header,
+    Status send(Channel& channel, std::span<const std::byte> header,
                 std::span<const iovec> payload) noexcept override;
-    void let_go(core::Device& device) noexcept override;
     unsigned poll(core::Device& device) noexcept override;
     Status arm() noexcept override;
     [[nodiscard]] int wake_fd() const noexcept override { return station_.wake_fd(); }
@@ -70,8 +70,7 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
 
         SegmentChannel way;
         const Address address;
-        std::uint32_t uses = 0;             // that open_channel() began; guarded by the list lock
-        std::atomic<bool> is_stuck{false};  // its ring is full, and what waited went by the wire
+        std::uint32_t uses = 0;  // that open_channel() began; guarded by the list lock
         std::atomic<std::uint64_t> look_pause{kLookTicks};
         std::atomic<std::uint64_t> next_look{0};  // in ticks
     };
@@ -94,15 +93,13 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
     [[gnu::cold]] void read_mail_locked(core::Device& device) noexcept RVT_REQUIRES(poll_lock_);
     void handle_locked(core::Device& device, ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);
-    void connected_locked(core::Device& device, std::unique_ptr<Peering> peering) noexcept
-        RVT_REQUIRES(poll_lock_);
+    void connected_locked(std::unique_ptr<Peering> peering) noexcept RVT_REQUIRES(poll_lock_);
     void ended_locked(core::Device& device, const ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);
-    void disconnect_locked(core::Device& device, Neighbour& peer) noexcept RVT_REQUIRES(poll_lock_);
+    void disconnect_locked(Neighbour& peer) noexcept RVT_REQUIRES(poll_lock_);
     unsigned poll_one(core::Device& device, Neighbour& peer) noexcept;
     void note_work_locked() noexcept RVT_REQUIRES(poll_lock_);
     void drop_unused() noexcept;
-    static void send_by_wire(core::Device& device, Neighbour& peer) noexcept;
     [[gnu::cold]] void capture(std::uint64_t sent_ns, const Address& peer,
                                std::span<const std::byte> header,
                                std::span<const iovec> payload) const noexcept;

@@ -118,22 +118,17 @@ bool SegmentChannel::put_waiting_locked() noexcept {
 }
 
 std::size_t SegmentChannel::send_waiting(std::uint64_t now_us) noexcept {
-    std::size_t lost = 0;
-    if (have_waited(now_us, kMostWaitUs)) {
-        give_waiting([&](std::span<const std::byte>, const iovec&) { ++lost; });
-    }
-    return lost;
-}
-
-bool SegmentChannel::have_waited(std::uint64_t now_us, std::uint64_t most_us) noexcept {
     const util::Guard guard(send_lock_);
-    if (put_waiting_locked()) {
-        return false;
-    }
+    put_waiting_locked();
     if (waiting_since_us_ == 0) {
         waiting_since_us_ = now_us;
     }
-    return now_us - waiting_since_us_ > most_us;
+    const std::size_t lost = now_us - waiting_since_us_ > kMostWaitUs ? waiting_.clear() : 0;
+    if (waiting_.is_empty()) {
+        waiting_since_us_ = 0;
+    }
+    note_waiting_locked();
+    return lost;
 }
 
 /// The peer's table may be younger than the connection: looked at when first needed.

@@ -65,12 +65,6 @@ class SegmentChannel final : public Channel {
     /// lost.
     std::size_t send_waiting(std::uint64_t now_us) noexcept;
 
-    /// The same without a loss. Returns: whether some have waited for longer than that.
-    bool have_waited(std::uint64_t now_us, std::uint64_t most_us) noexcept;
-    /// Hands those that wait over, `give(header, payload)`, the oldest first: they wait no more.
-    template <class Give>
-    void give_waiting(Give give) noexcept;
-
     /// As BackendOps::send_segment.
     Status send(std::span<const std::byte> header, std::span<const iovec> payload) noexcept;
     /// As BackendOps::send_datagram. What is sent before the peer has answered is kept too.
@@ -121,17 +115,6 @@ class SegmentChannel final : public Channel {
     std::uint64_t waiting_since_us_ RVT_GUARDED_BY(send_lock_) = 0;  // 0: not known yet
     std::atomic<bool> has_waiting_{false};
 };
-
-template <class Give>
-void SegmentChannel::give_waiting(Give give) noexcept {
-    const util::Guard guard(send_lock_);
-    for (; !waiting_.is_empty(); waiting_.pop()) {
-        const DatagramQueue::Datagram next = waiting_.front();
-        give(next.header, next.payload);
-    }
-    waiting_since_us_ = 0;
-    note_waiting_locked();
-}
 
 template <class Deliver>
 unsigned SegmentChannel::poll(Deliver deliver) noexcept {

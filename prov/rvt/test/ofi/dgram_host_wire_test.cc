@@ -110,6 +110,26 @@ Test(dgram_host_wire, a_peer_that_does_not_read_loses_nothing_and_keeps_nobody_a
     RVT_EQ(fi_cntr_read(received), kMany);
 }
 
+/// They have been sent: nothing more is asked of the sender.
+Test(dgram_host_wire, what_the_ring_has_no_room_for_leaves_without_the_senders_help) {
+    constexpr std::uint64_t kMany = 150;  // more than the ring takes, less than the socket
+    use_host_wire();
+    Neighbours ends({.data_progress = FI_PROGRESS_MANUAL});
+    meet_by_host(ends);
+    std::array<char, kMany> room{};
+    const std::uint64_t before = udp_sent();
+    for (char& byte : room) {
+        RVT_OK(fi_recv(ends.b.ep.get(), &byte, 1, nullptr, FI_ADDR_UNSPEC, nullptr));
+        RVT_OK(fi_inject(ends.a.ep.get(), "x", 1, ends.a.peer));
+    }
+    fid_cntr* const received = ends.b.cntrs[1].get();
+    const auto limit = std::chrono::steady_clock::now() + kPatience;
+    while (fi_cntr_read(received) != kMany && std::chrono::steady_clock::now() < limit) {
+    }
+    RVT_EQ(fi_cntr_read(received), kMany);
+    RVT_ASSERT(udp_sent() > before);
+}
+
 /// Both while it polls for neighbours and when it sleeps.
 Test(dgram_host_wire, who_has_neighbours_hears_the_wire_as_well) {
     use_host_wire();
