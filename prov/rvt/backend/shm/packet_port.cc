@@ -202,7 +202,6 @@ void PacketPort::read_mail_locked(core::Device& device) noexcept {
         // relaxed: the lock orders it.
         has_mail_.store(false, std::memory_order_relaxed);
     }
-    was_woken_ = true;
     for (const auto& event : mail) {
         handle_locked(device, *event);
     }
@@ -316,11 +315,9 @@ Status PacketPort::arm() noexcept {
     if (!poll_lock_.try_lock()) {
         return EAGAIN;  // another thread is taking in what there is
     }
-    if (!polled_.empty() || was_woken_) {
-        was_woken_ = false;
-        // Nobody disarms: each sleep is an episode of its own, and a peer wakes once for each.
-        station_.arm_by_barrier(!polled_.empty());
-    }
+    // Nobody disarms: each sleep is an episode of its own, and a peer wakes once for each. Without
+    // peers there may be a wake-up left of one that has gone.
+    station_.arm_by_barrier(!polled_.empty());
     const auto has_arrival = [](const Neighbour* peer) { return peer->way.has_arrival(); };
     // acquire: pairs with the release in deliver(), which wakes whoever sleeps behind this.
     const bool has_work = has_mail_.load(std::memory_order_acquire) ||

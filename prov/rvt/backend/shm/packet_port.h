@@ -110,7 +110,6 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
 
     util::SpinLock poll_lock_;
     std::vector<Neighbour*> polled_ RVT_GUARDED_BY(poll_lock_);  // those that are connected
-    bool was_woken_ RVT_GUARDED_BY(poll_lock_) = false;          // wake_fd() may be readable still
 
     util::Mutex list_lock_;
     Neighbours neighbours_ RVT_GUARDED_BY(list_lock_);

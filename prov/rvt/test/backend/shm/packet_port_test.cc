@@ -16,6 +16,8 @@
 #include <cstring>
 #include <thread>
 
+#include <poll.h>
+
 using namespace rvt;
 using namespace rvt::shm;
 using rvt::shm::test::Kind;
@@ -87,6 +89,14 @@ struct Neighbourhood {
         std::memset(run, 0xa5, bytes);
         path.put_run(core::RdOp::kSegment, 0, header_bytes, 0, "", 0, bytes);
     }
+    /// Falls asleep, as often as it takes.
+    void fall_asleep() {
+        poll_until([&] { return port->arm().is_ok(); });
+    }
+    bool is_woken(int patience_ms = 0) {
+        pollfd one{.fd = port->wake_fd(), .events = POLLIN, .revents = 0};
+        return poll(&one, 1, patience_ms) == 1;
+    }
     std::uint64_t bad_packets() { return device->stats().sum(core::Stat::kBadPackets); }
 };
 
@@ -130,6 +140,22 @@ Test(packet_port, who_ends_the_connection_is_heard_to_the_end, .timeout = 60) {
     here.endpoint.close();
     here.poll_until([&] { return !here.port->has_peers(); });
     RVT_EQ(here.bad_packets(), 2);
+}
+
+/// Nobody is left to be woken by.
+Test(packet_port, who_has_lost_its_last_peer_sleeps, .timeout = 60) {
+    Neighbourhood here(Service::kPackets);
+    here.poll_until([&] { return here.port->has_peers(); });
+    here.fall_asleep();
+    RVT_ASSERT(!here.is_woken());
+    here.put_run(65, 64);  // of no honest peer
+    RVT_ASSERT(here.is_woken(20'000));
+    RVT_ASSERT(here.hangs_up());
+    rvt::shm::test::await_control_thread();
+    for (int i = 0; i < 3; ++i) {
+        here.fall_asleep();
+        RVT_ASSERT(!here.is_woken());
+    }
 }
 
 Test(packet_port, addresses_that_are_not_of_this_host_give_no_channel) {
