@@ -263,7 +263,8 @@ Status DgramHost::open_wire() {
     }
     wire_ = device.take();
     device_ = &wire_->device();
-    if (util::param_is_set(util::ParamId::kDgramSharedMemory)) {
+    // Faults are of packets: who asks for them wants all of them to be some.
+    if (util::param_is_set(util::ParamId::kDgramSharedMemory) && !packet_faults().has_faults()) {
         open_host_wire(name.c_str());
     }
     return kOk;

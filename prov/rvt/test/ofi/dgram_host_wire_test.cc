@@ -3,6 +3,7 @@
 // UDP. That the datagrams themselves are the same either way is in ep_dgram_test.cc.
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -128,6 +129,16 @@ Test(dgram_host_wire, what_the_ring_has_no_room_for_leaves_without_the_senders_h
     }
     RVT_EQ(fi_cntr_read(received), kMany);
     RVT_ASSERT(udp_sent() > before);
+}
+
+/// A fault is one of packets.
+Test(dgram_host_wire, where_packets_have_faults_all_are_packets) {
+    setenv("FI_RVT_FAULT", "delay=100%:10us", 1);
+    use_host_wire();
+    Neighbours ends;
+    for (int i = 0; i < 20; ++i) {
+        RVT_ASSERT(sends_by_udp(ends, ends.a));
+    }
 }
 
 /// Both while it polls for neighbours and when it sleeps.
