@@ -51,6 +51,7 @@ Status PacketPort::start(const PacketPortAttr& attr) {
     }
     own_ = core::to_address(address);
     capture_ = {attr.capture, attr.name};
+    most_peers_ = attr.most_peers;
     const Status adopted = station_.adopt(std::move(*attr.port));
     return adopted.is_ok() ? station_.open({.user = this, .keys = {}, .service = Service::kPackets})
                            : adopted;
@@ -112,6 +113,10 @@ void PacketPort::drop_unused() noexcept {
 
 /// Asks the control thread, unless that has been not long ago.
 void PacketPort::look_for(Neighbour& peer) noexcept {
+    // relaxed: a hint; who is found all the same is turned away.
+    if (is_full_.load(std::memory_order_relaxed)) {
+        return;
+    }
     const std::uint64_t now = util::cpu_ticks();
     // relaxed: of two threads both may ask, which does no harm.
     if (now < peer.next_look.load(std::memory_order_relaxed)) {
@@ -169,9 +174,7 @@ unsigned PacketPort::poll(core::Device& device) noexcept {
         if (peer.way.is_broken()) [[unlikely]] {
             station_.close_link(peer.way.link(), "the peer sent what no datagram endpoint sends");
             disconnect_locked(peer);
-            // relaxed: see look_for().
-            peer.look_pause.store(kMostLookTicks, std::memory_order_relaxed);
-            peer.next_look.store(util::cpu_ticks() + kMostLookTicks, std::memory_order_relaxed);
+            look_later(peer, kMostLookTicks);
             note_work_locked();
             --i;
         }
@@ -230,19 +233,23 @@ void PacketPort::connected_locked(std::unique_ptr<Peering> peering) noexcept {
     if (peer->way.state() == SegmentChannel::State::kOpen) {
         disconnect_locked(*peer);  // a restarted one at the same address
     }
-    const bool is_good = takes_packets(*peering);
-    // relaxed: see look_for().
-    peer->look_pause.store(is_good ? kLookTicks : kMostLookTicks, std::memory_order_relaxed);
-    if (is_good) {
-        peer->way.open(std::move(peering));
-        polled_.push_back(peer);
-        return;
+    // relaxed: see drop_unused(); only if it is turned away.
+    may_drop_.store(true, std::memory_order_relaxed);
+    if (!takes_packets(*peering)) {
+        look_later(*peer, kMostLookTicks);
+        return station_.close_link(peering->link, "the peer is no datagram endpoint with a wire");
     }
-    // relaxed: see look_for().
-    peer->next_look.store(util::cpu_ticks() + kMostLookTicks, std::memory_order_relaxed);
-    station_.close_link(peering->link, "the peer is no datagram endpoint with a wire");
+    if (polled_.size() == most_peers_) {
+        return station_.end_link(peering->link);
+    }
+    peer->way.open(std::move(peering));
+    peer->connected_ticks = util::cpu_ticks();
+    polled_.push_back(peer);
+    note_room_locked();
 }
 
+/// One that is there and cannot be connected with, which the log has told, is left alone longer
+/// each time, and so is one that ends connections soon, again and again: it may have too many.
 void PacketPort::ended_locked(core::Device& device, const ConnectionEvent& event) noexcept {
     Neighbour* peer = nullptr;
     {
@@ -253,29 +260,44 @@ void PacketPort::ended_locked(core::Device& device, const ConnectionEvent& event
         return;
     }
     const bool is_open = peer->way.state() == SegmentChannel::State::kOpen;
+    // relaxed: see look_for().
+    const std::uint64_t longer =
+        std::min(2 * peer->look_pause.load(std::memory_order_relaxed), kMostLookTicks);
     if (event.kind == ConnectionEvent::Kind::kPeerGone && is_open &&
         peer->way.link() == event.link) {
         // What it had sent before it went is received first.
         while (poll_one(device, *peer) != 0 && !peer->way.is_broken()) {
         }
+        const bool was_short = util::cpu_ticks() - peer->connected_ticks < kLookTicks;
+        const bool is_first = longer == 2 * kLookTicks;
         disconnect_locked(*peer);
+        look_later(*peer, was_short ? longer : kLookTicks);
+        if (is_first || !was_short) {
+            // relaxed: see look_for(). It may have been restarted.
+            peer->next_look.store(0, std::memory_order_relaxed);
+        }
     }
-    // One that is there and cannot be connected with, which the log has told, is left alone longer
-    // each time.
     if (event.kind == ConnectionEvent::Kind::kFailed && !is_open && event.error != ECONNREFUSED) {
-        // relaxed: see look_for().
-        const std::uint64_t before = peer->look_pause.load(std::memory_order_relaxed);
-        const std::uint64_t pause = std::min(2 * before, kMostLookTicks);
-        peer->look_pause.store(pause, std::memory_order_relaxed);  // relaxed: as above
-        peer->next_look.store(util::cpu_ticks() + pause, std::memory_order_relaxed);
+        look_later(*peer, longer);
     }
 }
 
-/// From now on its datagrams go by the wire; one in its place is looked for at the next of them.
+void PacketPort::look_later(Neighbour& peer, std::uint64_t pause) noexcept {
+    peer.look_pause.store(pause, std::memory_order_relaxed);  // relaxed: see look_for()
+    peer.next_look.store(util::cpu_ticks() + pause,
+                         std::memory_order_relaxed);  // relaxed: as above
+}
+
+void PacketPort::note_room_locked() noexcept {
+    // relaxed: see look_for().
+    is_full_.store(polled_.size() >= most_peers_, std::memory_order_relaxed);
+}
+
+/// From now on its datagrams go by the wire, until one in its place is found.
 void PacketPort::disconnect_locked(Neighbour& peer) noexcept {
     std::erase(polled_, &peer);
-    static_cast<void>(peer.way.fail());                  // nothing waits
-    peer.next_look.store(0, std::memory_order_relaxed);  // relaxed: see look_for()
+    note_room_locked();
+    static_cast<void>(peer.way.fail());  // nothing waits
     // relaxed: see drop_unused().
     may_drop_.store(true, std::memory_order_relaxed);
 }

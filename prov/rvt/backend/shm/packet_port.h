@@ -39,6 +39,8 @@ struct PacketPortAttr {
     const char* name = "packets";                     // in captures
     util::UdpPort* port = nullptr;                    // of the device; taken over
     std::shared_ptr<protocol::PcapWriter> capture{};  // of what is sent and arrives
+    // Connections, which take two descriptors each; all further peers are reached by the wire.
+    std::size_t most_peers = 128;
 };
 
 class PacketPort final : public core::HostWire, private ConnectionUser {
@@ -73,6 +75,7 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
         std::uint32_t uses = 0;  // that open_channel() began; guarded by the list lock
         std::atomic<std::uint64_t> look_pause{kLookTicks};
         std::atomic<std::uint64_t> next_look{0};  // in ticks
+        std::uint64_t connected_ticks = 0;        // guarded by the poll lock
     };
     using Neighbours = std::vector<std::unique_ptr<Neighbour>>;
 
@@ -93,6 +96,8 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
     [[gnu::cold]] void read_mail_locked(core::Device& device) noexcept RVT_REQUIRES(poll_lock_);
     void handle_locked(core::Device& device, ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);
+    static void look_later(Neighbour& peer, std::uint64_t pause) noexcept;
+    void note_room_locked() noexcept RVT_REQUIRES(poll_lock_);
     void connected_locked(std::unique_ptr<Peering> peering) noexcept RVT_REQUIRES(poll_lock_);
     void ended_locked(core::Device& device, const ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);
@@ -107,6 +112,9 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
     Station station_;
     Address own_;
     protocol::PcapInterface capture_;
+
+    std::size_t most_peers_ = 0;
+    std::atomic<bool> is_full_{false};  // nobody is looked for
 
     util::SpinLock poll_lock_;
     std::vector<Neighbour*> polled_ RVT_GUARDED_BY(poll_lock_);  // those that are connected

@@ -54,6 +54,8 @@ class Station {
     /// See Connector::look_for().
     void look_for(const util::SockAddr& address) { connector_->look_for(address); }
     void close_link(std::uint64_t link, const char* why) noexcept;
+    /// The same where nothing is wrong with the peer.
+    void end_link(std::uint64_t link) noexcept { connector_->close(link); }
     void request_region(std::uint64_t link, std::uint32_t key) noexcept {
         connector_->request_region(link, key);
     }

@@ -47,7 +47,8 @@ struct Neighbourhood {
                                             .payload_bytes = 1024},
                                            kNoWire, nullptr)
                                .take();
-    std::unique_ptr<core::HostWire> port = PacketPort::open({.port = &bound}).take();
+    std::unique_ptr<core::HostWire> port =
+        PacketPort::open({.port = &bound, .most_peers = 1}).take();
     TestEndpoint endpoint;
     Path path;  // of the endpoint to the port
 
@@ -156,6 +157,31 @@ Test(packet_port, who_has_lost_its_last_peer_sleeps, .timeout = 60) {
         here.fall_asleep();
         RVT_ASSERT(!here.is_woken());
     }
+}
+
+/// Who comes later is reached by the wire until there is room again.
+Test(packet_port, peers_past_the_most_are_turned_away, .timeout = 60) {
+    Neighbourhood here(Service::kPackets);
+    TestEndpoint other;
+    other.page().service = Service::kPackets;
+    const auto expect = [&](Kind kind) {
+        here.poll_until([&] { return other.waiting_events() != 0; });
+        RVT_ASSERT(other.next()->kind == kind);
+    };
+    for (int i = 0; i < 3; ++i) {
+        other.connector().connect(here.address);
+        expect(Kind::kConnected);
+        expect(Kind::kPeerGone);
+    }
+    here.put_run(12, 100);
+    here.poll_until([&] { return here.bad_packets() == 1; });
+    here.endpoint.close();
+    here.poll_until([&] { return !here.port->has_peers(); });
+    other.connector().connect(here.address);
+    expect(Kind::kConnected);
+    here.poll_until([&] { return here.port->has_peers(); });
+    rvt::shm::test::await_control_thread();
+    RVT_EQ(other.waiting_events(), 0U);
 }
 
 Test(packet_port, addresses_that_are_not_of_this_host_give_no_channel) {
