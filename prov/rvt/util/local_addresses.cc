@@ -15,6 +15,7 @@
 #include <net/if.h>
 #include <sys/socket.h>
 
+#include "util/cpu.h"
 #include "util/unique_fd.h"
 
 namespace rvt::util {
@@ -148,6 +149,22 @@ Result<bool> is_local_address(const SockAddr& address) {
     }
     const auto all = ask_for_interfaces();
     return all.is_ok() ? Result<bool>(has_address(all.value(), {}, address)) : all.status();
+}
+
+bool LocalAddresses::has(const SockAddr& address, std::uint64_t now) {
+    if (now >= next_ask_) {
+        known_.clear();
+        const InterfaceList all = all_interfaces();
+        for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
+            if (const auto own = address_of(*one)) {
+                known_.push_back(*own);
+            }
+        }
+        next_ask_ = now + ticks_of_ns(1'000'000'000);
+    }
+    SockAddr host = address;
+    host.port = 0;
+    return std::ranges::find(known_, host) != known_.end();
 }
 
 bool is_address_of(std::string_view interface, const SockAddr& address) {

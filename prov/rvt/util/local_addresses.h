@@ -2,6 +2,7 @@
 // Which addresses this host has, and which of them others most likely reach it at.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,20 @@ namespace rvt::util {
 /// counts too. Returns: EMFILE, ENFILE, ENOMEM where the system cannot be asked; it is not for
 /// loopback addresses.
 Result<bool> is_local_address(const SockAddr& address);
+
+/// The addresses of this host's interfaces, asked for anew when the answer is a second old. Where
+/// the system cannot be asked it knows none.
+/// Threads: one at a time.
+class LocalAddresses {
+  public:
+    /// @param address  With any port.
+    /// @param now      In ticks of cpu_ticks().
+    bool has(const SockAddr& address, std::uint64_t now);
+
+  private:
+    std::vector<SockAddr> known_;  // with port 0
+    std::uint64_t next_ask_ = 0;
+};
 
 /// Whether the interface of this name has this address, with any port and with the scope that it
 /// names, if any. No name: any interface.

@@ -13,7 +13,6 @@
 #include "protocol/header_sizes.h"
 #include "protocol/icrc.h"
 #include "protocol/wire_packet.h"
-#include "util/local_addresses.h"
 
 namespace rvt::shm {
 namespace {
@@ -59,16 +58,6 @@ Status PacketPort::start(const PacketPortAttr& attr) {
 
 // ---- neighbours ----
 
-bool PacketPort::is_on_host(const util::SockAddr& peer) const {
-    util::SockAddr own = station_.address();
-    own.port = peer.port;
-    if (peer == own) {
-        return true;  // to know that takes no descriptor
-    }
-    const auto is_local = util::is_local_address(peer);
-    return is_local.is_ok() && is_local.value();
-}
-
 PacketPort::Neighbour* PacketPort::find_locked(const util::SockAddr& at) noexcept {
     const auto found = std::find_if(neighbours_.begin(), neighbours_.end(),
                                     [&](const auto& one) { return one->way.peer() == at; });
@@ -82,10 +71,13 @@ PacketPort::Neighbour& PacketPort::find_or_add_locked(const util::SockAddr& at) 
 
 Result<Channel*> PacketPort::open_channel(const Address& dest) {
     const util::SockAddr at = core::to_sock_addr(dest);
-    if (at.port == 0 || at.is_any() || at.is_loopback() || !is_on_host(at)) {
+    if (at.port == 0 || at.is_any() || at.is_loopback()) {
         return EHOSTUNREACH;
     }
     const util::Guard guard(list_lock_);
+    if (!own_addresses_.has(at, util::cpu_ticks())) {
+        return EHOSTUNREACH;
+    }
     Neighbour& peer = find_or_add_locked(at);
     ++peer.uses;
     return static_cast<Channel*>(&peer);

@@ -28,6 +28,7 @@
 #include "rvt/backend.h"
 #include "util/annotations.h"
 #include "util/cpu.h"
+#include "util/local_addresses.h"
 #include "util/lock.h"
 #include "util/mutex.h"
 #include "util/sock_addr.h"
@@ -89,7 +90,6 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
     bool control_arm() noexcept override { return true; }
     void control_disarm() noexcept override {}
 
-    [[nodiscard]] bool is_on_host(const util::SockAddr& peer) const;
     Neighbour* find_locked(const util::SockAddr& at) noexcept RVT_REQUIRES(list_lock_);
     Neighbour& find_or_add_locked(const util::SockAddr& at) RVT_REQUIRES(list_lock_);
     void look_for(Neighbour& peer) noexcept;
@@ -121,6 +121,7 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
 
     util::Mutex list_lock_;
     Neighbours neighbours_ RVT_GUARDED_BY(list_lock_);
+    util::LocalAddresses own_addresses_ RVT_GUARDED_BY(list_lock_);
     std::atomic<bool> may_drop_{false};  // there may be some that nobody uses any more
 
     util::Mutex mail_lock_;  // order: innermost

@@ -14,6 +14,7 @@
 
 #include "common/check.h"
 #include "common/own_network.h"
+#include "util/cpu.h"
 
 using namespace rvt::util;  // NOLINT(google-build-using-namespace)
 
@@ -169,4 +170,19 @@ Test(local_addresses, of_a_named_interface_is_taken_whatever_it_is, .timeout = 3
     expect(best(AF_INET, "virbr0"), "10.2.0.1:0");
     expect(best(AF_INET6, "virbr0"), "[fd00:2::1]:0");
     expect(best(AF_INET, "eth7"), "none");
+}
+
+Test(local_addresses, a_list_of_them_is_asked_for_anew_when_it_is_a_second_old) {
+    Host host;
+    SockAddr address{.family = AF_INET, .port = 7};
+    address.ip = {10, 1, 0, 1};
+    LocalAddresses own;
+    const std::uint64_t second = ticks_of_ns(1'000'000'000);
+    RVT_ASSERT(!own.has(address, 5));
+    host.add_without_carrier("first");
+    RVT_ASSERT(!own.has(address, 4 + second));
+    RVT_ASSERT(own.has(address, 5 + second));
+    ip("link delete first");
+    RVT_ASSERT(own.has(address, 4 + 2 * second));
+    RVT_ASSERT(!own.has(address, 5 + 2 * second));
 }

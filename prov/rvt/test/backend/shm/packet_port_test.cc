@@ -103,26 +103,26 @@ struct Neighbourhood {
 
 }  // namespace
 
-Test(packet_port, a_peer_of_another_kind_is_turned_away, .timeout = 60) {
+Test(shm_packets, a_peer_of_another_kind_is_turned_away, .timeout = 60) {
     for (const Service service : {Service::kRd, Service::kSegments, static_cast<Service>(77)}) {
         Neighbourhood here(service);
         RVT_ASSERT(here.hangs_up());
     }
 }
 
-Test(packet_port, a_message_that_is_no_segment_ends_the_connection, .timeout = 60) {
+Test(shm_packets, a_message_that_is_no_segment_ends_the_connection, .timeout = 60) {
     Neighbourhood here(Service::kPackets);
     RVT_ASSERT(here.path.put_eager(0, 1, 2, "x", 1));
     RVT_ASSERT(here.hangs_up());
 }
 
-Test(packet_port, a_header_longer_than_its_packet_ends_the_connection, .timeout = 60) {
+Test(shm_packets, a_header_longer_than_its_packet_ends_the_connection, .timeout = 60) {
     Neighbourhood here(Service::kPackets);
     here.put_run(65, 64);
     RVT_ASSERT(here.hangs_up());
 }
 
-Test(packet_port, bytes_that_are_no_packet_are_counted_and_the_connection_stays, .timeout = 60) {
+Test(shm_packets, bytes_that_are_no_packet_are_counted_and_the_connection_stays, .timeout = 60) {
     Neighbourhood here(Service::kPackets);
     std::uint64_t count = 0;
     for (const std::size_t bytes : {1, 11, 12, 24, 200, 8000}) {
@@ -133,7 +133,7 @@ Test(packet_port, bytes_that_are_no_packet_are_counted_and_the_connection_stays,
     RVT_EQ(here.endpoint.waiting_events(), 0U);
 }
 
-Test(packet_port, who_ends_the_connection_is_heard_to_the_end, .timeout = 60) {
+Test(shm_packets, who_ends_the_connection_is_heard_to_the_end, .timeout = 60) {
     Neighbourhood here(Service::kPackets);
     here.poll_until([&] { return here.port->has_peers(); });
     here.put_run(12, 100);
@@ -144,7 +144,7 @@ Test(packet_port, who_ends_the_connection_is_heard_to_the_end, .timeout = 60) {
 }
 
 /// Nobody is left to be woken by.
-Test(packet_port, who_has_lost_its_last_peer_sleeps, .timeout = 60) {
+Test(shm_packets, who_has_lost_its_last_peer_sleeps, .timeout = 60) {
     Neighbourhood here(Service::kPackets);
     here.poll_until([&] { return here.port->has_peers(); });
     here.fall_asleep();
@@ -160,7 +160,7 @@ Test(packet_port, who_has_lost_its_last_peer_sleeps, .timeout = 60) {
 }
 
 /// Who comes later is reached by the wire until there is room again.
-Test(packet_port, peers_past_the_most_are_turned_away, .timeout = 60) {
+Test(shm_packets, peers_past_the_most_are_turned_away, .timeout = 60) {
     Neighbourhood here(Service::kPackets);
     TestEndpoint other;
     other.page().service = Service::kPackets;
@@ -184,7 +184,7 @@ Test(packet_port, peers_past_the_most_are_turned_away, .timeout = 60) {
     RVT_EQ(other.waiting_events(), 0U);
 }
 
-Test(packet_port, addresses_that_are_not_of_this_host_give_no_channel) {
+Test(shm_packets, addresses_that_are_not_of_this_host_give_no_channel) {
     util::UdpPort bound = quiet_port();
     const auto port = PacketPort::open({.port = &bound}).take();
     const auto v4 = [](std::array<std::uint8_t, 4> ip, std::uint16_t at) {
