@@ -20,7 +20,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -365,15 +364,6 @@ char state_of(pid_t pid) {
     const std::size_t name_end = line.rfind(')');
     FAB_CHECK(name_end != std::string::npos && line.size() > name_end + 2);
     return line[name_end + 2];
-}
-
-void await_end_of(pid_t pid) {
-    const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-    if (fd < 0 && errno == ESRCH) return;
-    FAB_CHECK(fd >= 0);
-    pollfd ended{.fd = fd, .events = POLLIN, .revents = 0};
-    while (poll(&ended, 1, -1) < 0) FAB_EQUAL(errno, EINTR);
-    close(fd);
 }
 
 }  // namespace fab

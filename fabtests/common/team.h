@@ -110,9 +110,6 @@ void pin_to(int cpu);
 /// The state of the process's main thread, as proc(5) has it: S sleeps, T is stopped.
 char state_of(pid_t pid);
 
-/// Returns when the process has ended, whether or not its parent knows.
-void await_end_of(pid_t pid);
-
 /// Moves the calling thread to a network namespace that ip-netns(8) has named.
 void enter_namespace(const std::string& name);
 

@@ -586,40 +586,6 @@ void killed_peer(Rank& self) {
     side.expect(FI_SHUTDOWN);
 }
 
-/// One of the two is killed while a long message is on its way: for the other one it ends.
-template <bool kIsReceiver>
-void killed_in_message(Rank& self) {
-    constexpr std::size_t kBytes = 64 << 20;
-    const bool dies = self.rank != kListener;
-    const bool receives = dies == kIsReceiver;
-    Side side(FI_MSG);
-    Memory memory(side, kBytes);
-    Context context;
-    side.connect(self);
-    if (dies) self.page->pids[0] = getpid();
-    if (receives) {
-        side.post(
-            [&] { return fi_recv(side.ep, memory.at(), kBytes, memory.desc(), 0, &context); });
-    } else {
-        memory.fill(1);
-    }
-    self.barrier();
-    if (!receives) {
-        side.post(
-            [&] { return fi_send(side.ep, memory.at(), kBytes, memory.desc(), 0, &context); });
-    }
-    if (dies) {
-        const volatile char* const first = memory.at();
-        const double deadline = now_s() + kOpLimitS;
-        while (receives && *first == 0 && now_s() < deadline) side.progress();
-        raise(SIGKILL);
-    }
-    // Who receives takes the rest from a sender that is slow to die, unless it waits for that.
-    if (receives) await_end_of(self.page->pids[0]);
-    FAB_CHECK(side.wait().err != 0);
-    side.expect(FI_SHUTDOWN);
-}
-
 constexpr Case kMsgEpTable[] = {
     {"msg_ep_private_data", private_data},
     {"msg_ep_shutdown", shutdown},
@@ -631,8 +597,6 @@ constexpr Case kMsgEpTable[] = {
     {"msg_ep_atomics", atomics},
     {"msg_ep_shared_receives", shared_receives},
     {"msg_ep_killed_peer", killed_peer, 2, 30, 1U << 1},
-    {"msg_ep_dead_sender", killed_in_message<false>, 2, 30, 1U << 1},
-    {"msg_ep_dead_receiver", killed_in_message<true>, 2, 30, 1U << 1},
 };
 
 }  // namespace
