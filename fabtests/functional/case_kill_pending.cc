@@ -164,8 +164,9 @@ class Survivor {
         settle(done.context, done.err);
         return true;
     }
-    /// Sleeps until something has ended, and takes it. Returns: whether something has.
-    bool sleep(double most_s) {
+    /// Sleeps in fi_cq_sread(3) until something has ended, and takes it. Returns: whether
+    /// something has.
+    bool await_one(double most_s) {
         fi_cq_tagged_entry entry;
         const ssize_t rc =
             fi_cq_sread(ep.tx_cq, &entry, 1, nullptr, static_cast<int>(most_s * 1000));
@@ -351,7 +352,7 @@ class Loss {
         self_.send(2, &victim_.pid, sizeof victim_.pid);
         posted_at_ = now_s();
         while (pending_ > 0) {
-            if (!survivor_.sleep(limit_s())) check_time();
+            if (!survivor_.await_one(limit_s())) check_time();
         }
         self_.page->flags[kEnded].set(number_ + 1);
     }
