@@ -103,7 +103,7 @@ double placed_line(Rank& self, std::size_t) {
 }
 
 /// What a completion of a bare ring tells its reader.
-struct Completion {
+struct BareCompletion {
     void* context;
     std::uint64_t flags;
     std::uint64_t length;
@@ -129,7 +129,7 @@ class BareRing {
     void post(std::uint64_t tag, void* buffer) { posted_[tail_++ % kWindow] = {tag, buffer}; }
 
     /// Takes one message if there is one. Returns: whether `out` was filled.
-    bool poll(Completion& out) {
+    bool poll(BareCompletion& out) {
         Slot& slot = in_[taken_ % kSlots];
         // acquire: pairs with the release in send().
         if (slot.sequence.load(std::memory_order_acquire) !=
@@ -159,7 +159,7 @@ class BareRing {
     Posted posted_[kWindow] = {};
 };
 
-void wait_for(BareRing& ring, std::size_t count, Completion* queue) {
+void wait_for(BareRing& ring, std::size_t count, BareCompletion* queue) {
     for (std::size_t seen = 0; seen < count;) {
         if (ring.poll(queue[seen % kWindow])) {
             ++seen;
@@ -173,7 +173,7 @@ double ring_pingpong(Rank& self, std::size_t) {
     BareRing ring(self.rank);
     std::uint64_t in = 0;
     std::uint64_t out = 1;
-    Completion queue[kWindow];
+    BareCompletion queue[kWindow];
     const auto body = [&](std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) {
             ring.post(7, &in);
@@ -190,7 +190,7 @@ double ring_rate(Rank& self, std::size_t) {
     BareRing ring(self.rank);
     std::uint64_t in[kWindow] = {};
     std::uint64_t out = 1;
-    Completion queue[kWindow];
+    BareCompletion queue[kWindow];
     const auto body = [&](std::size_t n) {
         for (std::size_t i = 0; i < n; ++i) {
             if (self.rank == 0) {
