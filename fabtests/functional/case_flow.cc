@@ -24,6 +24,19 @@ std::size_t reap(const Party& party) {
     return count;
 }
 
+/// Waits until so many sends have completed, however long all of them take.
+void await_sends(const Party& party, std::size_t pending) {
+    double deadline = now_s() + kOpLimitS;
+    while (pending > 0) {
+        const std::size_t completed = reap(party);
+        pending -= completed;
+        if (completed != 0) deadline = now_s() + kOpLimitS;
+        if (now_s() > deadline) {
+            FAB_FAIL("of %zu sends none completes for %.0f s", pending, kOpLimitS);
+        }
+    }
+}
+
 /// With no receive posted and the receiver not even polling, sends are accepted or refused with
 /// -FI_EAGAIN, but never block; later all that were accepted arrive in order.
 void sender_is_held_back(Rank& self) {
@@ -52,13 +65,7 @@ void sender_is_held_back(Rank& self) {
         }
         FAB_CHECK(accepted > 0);
         self.send(1, &accepted, sizeof accepted);
-        const double deadline = now_s() + kOpLimitS;
-        while (completed < accepted) {
-            completed += reap(party);
-            if (now_s() > deadline) {
-                FAB_FAIL("%zu of %zu sends completed", completed, accepted);
-            }
-        }
+        await_sends(party, accepted - completed);
         return;
     }
     self.receive(0, &accepted, sizeof accepted);
@@ -89,11 +96,7 @@ void receive_in_reverse(Rank& self, Party& party, const Buffer& buffer,
             pending -= reap(party);
         }
     }
-    const double deadline = now_s() + kOpLimitS;
-    while (pending > 0) {
-        pending -= reap(party);
-        if (now_s() > deadline) FAB_FAIL("%zu sends never complete", pending);
-    }
+    await_sends(party, pending);
 }
 
 /// Each rank fills its way to every other one with messages of several sizes, nobody has posted a
