@@ -18,9 +18,17 @@ namespace rvt::core {
 
 /// Threads: one at a time.
 class EarlyPackets {
+    struct Slot {
+        bool is_used = false;
+        protocol::PacketHeader header{};
+        std::vector<std::byte> payload;
+    };
+
   public:
     /// How far ahead of the missing packet one may be: not less than a sender has under way.
     static constexpr std::uint32_t kMost = 512;
+    /// Of the room, what the first packet takes beside its payload.
+    static constexpr std::size_t kSlotsBytes = kMost * sizeof(Slot);
     /// Of write_map(), at most.
     static constexpr std::size_t kMapBytes = kMost / 8;
 
@@ -50,18 +58,11 @@ class EarlyPackets {
   private:
     static constexpr std::size_t kWordBits = 64;
 
-    struct Slot {
-        bool is_used = false;
-        protocol::PacketHeader header{};
-        std::vector<std::byte> payload;
-    };
     [[nodiscard]] const Slot& slot(protocol::Psn psn) const noexcept {
         return slots_[psn.value() % kMost];
     }
     [[nodiscard]] Slot& slot(protocol::Psn psn) noexcept { return slots_[psn.value() % kMost]; }
     void release(std::size_t bytes) noexcept;
-
-    static constexpr std::size_t kSlotsBytes = kMost * sizeof(Slot);
 
     EarlyRoom& room_;
     std::size_t held_ = 0;                                 // bytes of the room

@@ -111,6 +111,7 @@ void PacketResponder::start_at(const QpAttr& attr) {
     mtu_ = std::min(attr.path_mtu_bytes, device_.payload_bytes());
     expected_ = Psn(attr.rq_psn);
     early_.clear();
+    newest_unkept_.reset();
     result_room_ = attr.extended_atomics ? attr.path_mtu_bytes : 0;
     change_to(attr);
 }
@@ -160,7 +161,7 @@ Nak PacketResponder::take_request(Qp& qp, const DecodedPacket& packet) noexcept 
         nak = execute(qp, packet);
     }
     if (nak == Nak::kNone) {
-        if (!early_.is_empty() && !has_next()) {
+        if (is_gap_due()) {
             report_gap(qp);
         }
         return nak;
@@ -216,7 +217,7 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
     const PacketHeader& header = packet.header;
     const std::int32_t ahead = distance(header.psn, expected_);
     if (ahead == 0) {
-        has_sent_nak_ = is_refused_ = false;
+        has_sent_nak_ = is_refused_ = goes_back_ = false;
         return qp.type() == QpType::kRc || receiving_ || header.info().starts();
     }
     if (qp.type() == QpType::kUc) {
@@ -235,7 +236,7 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
     // What has an answer of its own comes again: the peer goes back for it.
     if (qp.keeps_early() && !is_answered(header.info().kind) &&
         static_cast<std::uint32_t>(ahead) < EarlyPackets::kMost && packet.payload.size() <= mtu_) {
-        lacks_room_ = !early_.keep(packet);
+        keep_early(packet);
         // The peer asks what has come, or repeats something behind what is still missing.
         has_sent_nak_ = has_sent_nak_ && (is_refused_ || keeps_none() || !header.ack_request);
     }
@@ -243,13 +244,40 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
     return false;
 }
 
+/// Who goes back, or has been refused, sends what was not kept again, unasked.
+void PacketResponder::keep_early(const DecodedPacket& packet) noexcept {
+    const Psn psn = packet.header.psn;
+    lacks_room_ = !early_.keep(packet);
+    const bool is_known = goes_back_ || is_refused_;
+    if (lacks_room_ && !is_known && (!newest_unkept_ || distance(psn, *newest_unkept_) > 0)) {
+        newest_unkept_ = psn;
+    }
+}
+
+/// After a packet was taken in: whether the next one, which is not here, has been sent before. It
+/// may be that nothing follows those that were not kept, so that they are told of now.
+bool PacketResponder::is_gap_due() noexcept {
+    if (!early_.is_empty()) {
+        return !has_next();
+    }
+    if (newest_unkept_ && distance(*newest_unkept_, expected_) < 0) {
+        newest_unkept_.reset();
+    }
+    return newest_unkept_.has_value();
+}
+
 /// Once for each gap: the packet that is expected is missing. Where there is no room for those
 /// behind it all of them have to come again, as to a pair that never keeps any.
 void PacketResponder::report_gap(Qp& qp) noexcept {
     if (!has_sent_nak_) {
         has_sent_nak_ = true;
-        qp.keeps_early() && !keeps_none() ? queue_sack(qp)
-                                          : queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
+        goes_back_ = !qp.keeps_early() || keeps_none();
+        if (goes_back_) {
+            newest_unkept_.reset();
+            queue_nak(qp, protocol::nak(NakCode::kPsnSequence));
+        } else {
+            queue_sack(qp);
+        }
     }
 }
 

@@ -106,8 +106,12 @@ class PacketResponder {
         return bytes == 0 ? 1 : static_cast<std::uint32_t>((bytes + mtu_ - 1) / mtu_);
     }
     /// Whether nothing is kept that should be.
-    [[nodiscard]] bool keeps_none() const noexcept { return lacks_room_ && early_.is_empty(); }
+    [[nodiscard]] bool keeps_none() const noexcept {
+        return early_.is_empty() && (lacks_room_ || newest_unkept_.has_value());
+    }
     [[nodiscard]] bool is_expected(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    void keep_early(const protocol::DecodedPacket& packet) noexcept;
+    [[nodiscard]] bool is_gap_due() noexcept;
     [[nodiscard]] Nak check_form(const protocol::DecodedPacket& packet) const noexcept;
     Nak begin(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
     Nak execute(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
@@ -146,10 +150,13 @@ class PacketResponder {
     std::uint32_t msn_ = 0;      // messages completed, 24 bits
     bool has_sent_nak_ = false;  // for a packet that came too early; one for each gap
     bool is_refused_ = false;    // the packet that is expected, for now: there was no receive
+    bool goes_back_ = false;     // the peer, to the packet that is expected: it has been told so
     bool lacks_room_ = false;    // the last that came too early was not kept
-    EarlyPackets early_;         // those, where the pair keeps them
-    bool receiving_ = false;     // in the middle of a message:
-    Request request_;            // as far as its packets have told
+    // Of those that were not, and that the peer does not know to be missing, the newest.
+    std::optional<protocol::Psn> newest_unkept_;
+    EarlyPackets early_;      // those, where the pair keeps them
+    bool receiving_ = false;  // in the middle of a message:
+    Request request_;         // as far as its packets have told
     protocol::Kind message_kind_ = protocol::Kind::kSend;
     bool has_part_for_sink_ = false;
 
