@@ -152,19 +152,25 @@ Result<bool> is_local_address(const SockAddr& address) {
 }
 
 bool LocalAddresses::has(const SockAddr& address, std::uint64_t now) {
-    if (now >= next_ask_) {
-        known_.clear();
-        const InterfaceList all = all_interfaces();
-        for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
-            if (const auto own = address_of(*one)) {
-                known_.push_back(*own);
-            }
-        }
-        next_ask_ = now + ticks_of_ns(1'000'000'000);
-    }
     SockAddr host = address;
     host.port = 0;
-    return std::ranges::find(known_, host) != known_.end();
+    const auto knows = [&] { return std::ranges::find(known_, host) != known_.end(); };
+    if (now < (knows() ? known_until_ : next_ask_)) {
+        return knows();
+    }
+    const auto asked = ask_for_interfaces();
+    if (!asked.is_ok()) {
+        return knows();
+    }
+    known_.clear();
+    for (const ifaddrs* one = asked.value().get(); one != nullptr; one = one->ifa_next) {
+        if (const auto own = address_of(*one)) {
+            known_.push_back(*own);
+        }
+    }
+    known_until_ = now + ticks_of_ns(1'000'000'000);
+    next_ask_ = now + ticks_of_ns(10'000'000);
+    return knows();
 }
 
 bool is_address_of(std::string_view interface, const SockAddr& address) {

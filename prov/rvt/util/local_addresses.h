@@ -18,8 +18,9 @@ namespace rvt::util {
 /// loopback addresses.
 Result<bool> is_local_address(const SockAddr& address);
 
-/// The addresses of this host's interfaces, asked for anew when the answer is a second old. Where
-/// the system cannot be asked it knows none.
+/// The addresses of this host's interfaces, asked for anew when the answer is a second old, and for
+/// one that was not among them when it is 10 ms old: it may have come since. While the system
+/// cannot be asked the last answer holds.
 /// Threads: one at a time.
 class LocalAddresses {
   public:
@@ -29,7 +30,8 @@ class LocalAddresses {
 
   private:
     std::vector<SockAddr> known_;  // with port 0
-    std::uint64_t next_ask_ = 0;
+    std::uint64_t known_until_ = 0;
+    std::uint64_t next_ask_ = 0;  // for one that is not among them
 };
 
 /// Whether the interface of this name has this address, with any port and with the scope that it
