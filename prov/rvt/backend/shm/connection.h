@@ -104,7 +104,8 @@ struct ConnectionEvent {
     Kind kind = Kind::kFailed;
     util::SockAddr address;
     int error = 0;  // ECONNREFUSED, ETIMEDOUT, EACCES (another user), EPERM (a security module),
-                    // EPROTO (version), ENOMEM, EMFILE, ECONNRESET
+                    // EPROTO (version), ENOMEM, EMFILE, ECONNRESET, EUSERS (has_room() of the
+                    // peer says no)
     std::uint64_t link = 0;
     std::unique_ptr<Peering> peering;
     core::RdFlow* flow = nullptr;  // in place of a peering: of a peer on another host
@@ -119,6 +120,9 @@ class ConnectionUser {
     virtual ~ConnectionUser() = default;
     /// Hands over an event. Must not block; the endpoint reads it at its next progress.
     virtual void deliver(std::unique_ptr<ConnectionEvent> event) noexcept = 0;
+    /// Whether another peer may connect. Who may not is refused with EUSERS, before any memory is
+    /// shared; of those that are connecting at this time some may come through all the same.
+    virtual bool has_room() noexcept { return true; }
     /// Makes progress in the application's stead. Returns: false when the application is inside.
     virtual bool control_progress() noexcept = 0;
     /// Does so if operations have been posted that only progress lets go.

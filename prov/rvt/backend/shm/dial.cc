@@ -106,6 +106,11 @@ void Dial::retry_after(util::Status why) {
 }
 
 void Dial::give_up(util::Status why, bool was_refused_by_peer) {
+    if (why.error() == EUSERS) {
+        RVT_INFO(kEpCtrl, "%s has as many connections as it may, and is reached another way",
+                 peer_.to_string().c_str());
+        return board_.dial_failed(peer_, why);  // *this is gone
+    }
     RVT_WARN(kEpCtrl, "cannot connect to %s (unix socket %s): %s; tried %u times in %lld ms",
              peer_.to_string().c_str(), socket_name_text(peer_).c_str(),
              explain(why, was_refused_by_peer), attempts_,

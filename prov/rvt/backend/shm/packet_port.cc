@@ -59,14 +59,16 @@ Status PacketPort::start(const PacketPortAttr& attr) {
 // ---- neighbours ----
 
 PacketPort::Neighbour* PacketPort::find_locked(const util::SockAddr& at) noexcept {
-    const auto found = std::find_if(neighbours_.begin(), neighbours_.end(),
-                                    [&](const auto& one) { return one->way.peer() == at; });
-    return found == neighbours_.end() ? nullptr : found->get();
+    const auto found = neighbours_.find(at);
+    return found == neighbours_.end() ? nullptr : found->second.get();
 }
 
 PacketPort::Neighbour& PacketPort::find_or_add_locked(const util::SockAddr& at) {
-    Neighbour* const known = find_locked(at);
-    return known != nullptr ? *known : *neighbours_.emplace_back(std::make_unique<Neighbour>(at));
+    std::unique_ptr<Neighbour>& place = neighbours_[at];
+    if (place == nullptr) {
+        place = std::make_unique<Neighbour>(at);
+    }
+    return *place;
 }
 
 Result<Channel*> PacketPort::open_channel(const Address& dest) {
@@ -85,10 +87,32 @@ Result<Channel*> PacketPort::open_channel(const Address& dest) {
 
 /// The connection stays: the peer may use it still. It ends with the peer or the device.
 void PacketPort::close_channel(Channel& channel) noexcept {
-    const util::Guard guard(list_lock_);
-    if (--static_cast<Neighbour&>(channel).uses == 0) {
+    auto& peer = static_cast<Neighbour&>(channel);
+    const util::SockAddr at = peer.way.peer();
+    {
+        const util::Guard guard(list_lock_);
+        if (--peer.uses != 0) {
+            return;
+        }
         // relaxed: see drop_unused().
         may_drop_.store(true, std::memory_order_relaxed);
+    }
+    // Where nobody is connected nobody polls, either; who does may be naming it.
+    if (poll_lock_.try_lock()) {
+        drop_if_unused(at);
+        poll_lock_.unlock();
+    }
+}
+
+bool PacketPort::is_unused(const Neighbour& peer) noexcept {
+    return peer.uses == 0 && peer.way.state() != SegmentChannel::State::kOpen;
+}
+
+void PacketPort::drop_if_unused(const util::SockAddr& at) noexcept {
+    const util::Guard guard(list_lock_);
+    const auto found = neighbours_.find(at);
+    if (found != neighbours_.end() && is_unused(*found->second)) {
+        neighbours_.erase(found);
     }
 }
 
@@ -98,15 +122,12 @@ void PacketPort::drop_unused() noexcept {
     // relaxed: before the lock is taken; who closes the last use later sets it again, under it.
     may_drop_.store(false, std::memory_order_relaxed);
     const util::Guard guard(list_lock_);
-    std::erase_if(neighbours_, [](const auto& one) {
-        return one->uses == 0 && one->way.state() != SegmentChannel::State::kOpen;
-    });
+    std::erase_if(neighbours_, [](const auto& one) { return is_unused(*one.second); });
 }
 
 /// Asks the control thread, unless that has been not long ago.
 void PacketPort::look_for(Neighbour& peer) noexcept {
-    // relaxed: a hint; who is found all the same is turned away.
-    if (is_full_.load(std::memory_order_relaxed)) {
+    if (!has_room()) {
         return;
     }
     const std::uint64_t now = util::cpu_ticks();
@@ -178,7 +199,15 @@ unsigned PacketPort::poll(core::Device& device) noexcept {
     return arrived;
 }
 
+bool PacketPort::has_room() noexcept {
+    // relaxed: nothing else is read by it.
+    return links_.load(std::memory_order_relaxed) < most_peers_;
+}
+
 void PacketPort::deliver(std::unique_ptr<ConnectionEvent> event) noexcept {
+    if (event->kind == ConnectionEvent::Kind::kConnected) {
+        links_.fetch_add(1, std::memory_order_relaxed);  // relaxed: see has_room()
+    }
     {
         const util::Guard guard(mail_lock_);
         mail_.push_back(std::move(event));
@@ -229,19 +258,16 @@ void PacketPort::connected_locked(std::unique_ptr<Peering> peering) noexcept {
     may_drop_.store(true, std::memory_order_relaxed);
     if (!takes_packets(*peering)) {
         look_later(*peer, kMostLookTicks);
+        links_.fetch_sub(1, std::memory_order_relaxed);  // relaxed: see has_room()
         return station_.close_link(peering->link, "the peer is no datagram endpoint with a wire");
-    }
-    if (polled_.size() == most_peers_) {
-        return station_.end_link(peering->link);
     }
     peer->way.open(std::move(peering));
     peer->connected_ticks = util::cpu_ticks();
     polled_.push_back(peer);
-    note_room_locked();
 }
 
-/// One that is there and cannot be connected with, which the log has told, is left alone longer
-/// each time, and so is one that ends connections soon, again and again: it may have too many.
+/// One that is there and cannot be connected with is left alone longer each time, and so is one
+/// that ends connections soon, again and again: it may have too many.
 void PacketPort::ended_locked(core::Device& device, const ConnectionEvent& event) noexcept {
     Neighbour* peer = nullptr;
     {
@@ -280,16 +306,11 @@ void PacketPort::look_later(Neighbour& peer, std::uint64_t pause) noexcept {
                          std::memory_order_relaxed);  // relaxed: as above
 }
 
-void PacketPort::note_room_locked() noexcept {
-    // relaxed: see look_for().
-    is_full_.store(polled_.size() >= most_peers_, std::memory_order_relaxed);
-}
-
 /// From now on its datagrams go by the wire, until one in its place is found.
 void PacketPort::disconnect_locked(Neighbour& peer) noexcept {
     std::erase(polled_, &peer);
-    note_room_locked();
-    static_cast<void>(peer.way.fail());  // nothing waits
+    links_.fetch_sub(1, std::memory_order_relaxed);  // relaxed: see has_room()
+    static_cast<void>(peer.way.fail());              // nothing waits
     // relaxed: see drop_unused().
     may_drop_.store(true, std::memory_order_relaxed);
 }
@@ -325,17 +346,25 @@ void PacketPort::capture(std::uint64_t sent_ns, const Address& peer,
 
 // ---- sleeping ----
 
+bool PacketPort::has_work_locked() const noexcept {
+    const auto has_arrival = [](const Neighbour* peer) { return peer->way.has_arrival(); };
+    // acquire: pairs with the release in deliver(), which wakes whoever sleeps behind arm().
+    return has_mail_.load(std::memory_order_acquire) ||
+           std::any_of(polled_.begin(), polled_.end(), has_arrival);
+}
+
 Status PacketPort::arm() noexcept {
     if (!poll_lock_.try_lock()) {
         return EAGAIN;  // another thread is taking in what there is
     }
+    if (has_work_locked()) {  // without the barrier, which costs as much as many datagrams
+        poll_lock_.unlock();
+        return EAGAIN;
+    }
     // Nobody disarms: each sleep is an episode of its own, and a peer wakes once for each. Without
     // peers there may be a wake-up left of one that has gone.
     station_.arm_by_barrier(!polled_.empty());
-    const auto has_arrival = [](const Neighbour* peer) { return peer->way.has_arrival(); };
-    // acquire: pairs with the release in deliver(), which wakes whoever sleeps behind this.
-    const bool has_work = has_mail_.load(std::memory_order_acquire) ||
-                          std::any_of(polled_.begin(), polled_.end(), has_arrival);
+    const bool has_work = has_work_locked();
     poll_lock_.unlock();
     if (has_work) {
         station_.wake_owner();  // what arming has taken may have been for others who sleep

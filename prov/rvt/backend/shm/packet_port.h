@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include <sys/uio.h>
@@ -40,7 +41,8 @@ struct PacketPortAttr {
     const char* name = "packets";                     // in captures
     util::UdpPort* port = nullptr;                    // of the device; taken over
     std::shared_ptr<protocol::PcapWriter> capture{};  // of what is sent and arrives
-    // Connections, which take two descriptors each; all further peers are reached by the wire.
+    // Connections, which take two descriptors each; all further peers are reached by the wire. A
+    // few more where several peers connect at the same time.
     std::size_t most_peers = 128;
 };
 
@@ -78,13 +80,19 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
         std::atomic<std::uint64_t> next_look{0};  // in ticks
         std::uint64_t connected_ticks = 0;        // guarded by the poll lock
     };
-    using Neighbours = std::vector<std::unique_ptr<Neighbour>>;
+    struct AddressHash {
+        std::size_t operator()(const util::SockAddr& address) const noexcept {
+            return address.hash();
+        }
+    };
+    using Neighbours = std::unordered_map<util::SockAddr, std::unique_ptr<Neighbour>, AddressHash>;
 
     PacketPort() = default;
     Status start(const PacketPortAttr& attr);
 
     // ConnectionUser
     void deliver(std::unique_ptr<ConnectionEvent> event) noexcept override;
+    bool has_room() noexcept override;
     bool control_progress() noexcept override { return false; }  // the endpoint's host sees to it
     std::uint64_t poll_count() const noexcept override { return station_.poll_count(); }
     bool control_arm() noexcept override { return true; }
@@ -92,12 +100,12 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
 
     Neighbour* find_locked(const util::SockAddr& at) noexcept RVT_REQUIRES(list_lock_);
     Neighbour& find_or_add_locked(const util::SockAddr& at) RVT_REQUIRES(list_lock_);
+    static bool is_unused(const Neighbour& peer) noexcept;
     void look_for(Neighbour& peer) noexcept;
     [[gnu::cold]] void read_mail_locked(core::Device& device) noexcept RVT_REQUIRES(poll_lock_);
     void handle_locked(core::Device& device, ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);
     static void look_later(Neighbour& peer, std::uint64_t pause) noexcept;
-    void note_room_locked() noexcept RVT_REQUIRES(poll_lock_);
     void connected_locked(std::unique_ptr<Peering> peering) noexcept RVT_REQUIRES(poll_lock_);
     void ended_locked(core::Device& device, const ConnectionEvent& event) noexcept
         RVT_REQUIRES(poll_lock_);
@@ -105,6 +113,8 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
     unsigned poll_one(core::Device& device, Neighbour& peer) noexcept;
     void note_work_locked() noexcept RVT_REQUIRES(poll_lock_);
     void drop_unused() noexcept;
+    void drop_if_unused(const util::SockAddr& at) noexcept RVT_REQUIRES(poll_lock_);
+    [[nodiscard]] bool has_work_locked() const noexcept RVT_REQUIRES(poll_lock_);
     [[gnu::cold]] void capture(std::uint64_t sent_ns, const Address& peer,
                                std::span<const std::byte> header,
                                std::span<const iovec> payload) const noexcept;
@@ -114,7 +124,7 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
     protocol::PcapInterface capture_;
 
     std::size_t most_peers_ = 0;
-    std::atomic<bool> is_full_{false};  // nobody is looked for
+    std::atomic<std::size_t> links_{0};  // connections, those in the mail too
 
     util::SpinLock poll_lock_;
     std::vector<Neighbour*> polled_ RVT_GUARDED_BY(poll_lock_);  // those that are connected

@@ -256,6 +256,10 @@ util::Status Switchboard::admit(Handshake& handshake) {
         }
         drop_link(peer, ECONNRESET);  // it has restarted, or closed and comes back
     }
+    if (!attr_.user->has_room()) {
+        forget_if_idle(handshake.peer());
+        return EUSERS;
+    }
     if (peer.dial != nullptr && peer.dial->is_under_way() &&
         is_lower(attr_.address, handshake.peer())) {
         return EALREADY;  // ours survives

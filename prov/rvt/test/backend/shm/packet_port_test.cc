@@ -164,21 +164,22 @@ Test(shm_packets, peers_past_the_most_are_turned_away, .timeout = 60) {
     Neighbourhood here(Service::kPackets);
     TestEndpoint other;
     other.page().service = Service::kPackets;
-    const auto expect = [&](Kind kind) {
+    const auto expect = [&](Kind kind, int error) {
         here.poll_until([&] { return other.waiting_events() != 0; });
-        RVT_ASSERT(other.next()->kind == kind);
+        const auto event = other.next();
+        RVT_ASSERT(event->kind == kind);
+        RVT_EQ(event->error, error);
     };
     for (int i = 0; i < 3; ++i) {
         other.connector().connect(here.address);
-        expect(Kind::kConnected);
-        expect(Kind::kPeerGone);
+        expect(Kind::kFailed, EUSERS);
     }
     here.put_run(12, 100);
     here.poll_until([&] { return here.bad_packets() == 1; });
     here.endpoint.close();
     here.poll_until([&] { return !here.port->has_peers(); });
     other.connector().connect(here.address);
-    expect(Kind::kConnected);
+    expect(Kind::kConnected, 0);
     here.poll_until([&] { return here.port->has_peers(); });
     rvt::shm::test::await_control_thread();
     RVT_EQ(other.waiting_events(), 0U);
