@@ -17,22 +17,29 @@ std::byte pattern(std::size_t i, std::size_t bytes, bool is_active) {
     return static_cast<std::byte>(i * 7 + bytes + (is_active ? 1 : 101));
 }
 
+/// Opens the end, and waits for the other one. The active end sends first.
+template <class Folder, class Send, class Receive>
+void take_turns(End& end, Folder& folder, bool is_active, Send send, Receive receive) {
+    end.open(is_active ? kActive : kPassive);
+    folder.put(is_active ? "active" : "passive", "");
+    folder.await(is_active ? "passive" : "active");
+    if (is_active) {
+        send();
+        receive();
+    } else {
+        receive();
+        send();
+    }
+}
+
 class Course {
   public:
     Course(End& end, std::span<std::byte> memory, const traffic::Options& options)
         : end_(end), memory_(memory), is_active_(options.is_active), folder_(options.dir) {}
 
     int run() {
-        end_.open(is_active_ ? kActive : kPassive);
-        folder_.put(is_active_ ? "active" : "passive", "");
-        folder_.await(is_active_ ? "passive" : "active");
-        if (is_active_) {
-            send_all();
-            receive_all();
-        } else {
-            receive_all();
-            send_all();
-        }
+        take_turns(
+            end_, folder_, is_active_, [this] { send_all(); }, [this] { receive_all(); });
         return report_.status();
     }
 
@@ -114,16 +121,8 @@ class StrayCourse {
         : end_(end), memory_(memory), is_active_(options.is_active), folder_(options.dir) {}
 
     int run() {
-        end_.open(is_active_ ? kActive : kPassive);
-        folder_.put(is_active_ ? "active" : "passive", "");
-        folder_.await(is_active_ ? "passive" : "active");
-        if (is_active_) {
-            send_all();
-            receive_all();
-        } else {
-            receive_all();
-            send_all();
-        }
+        take_turns(
+            end_, folder_, is_active_, [this] { send_all(); }, [this] { receive_all(); });
         end_.close();
         report_.line("each receive has one whole datagram or none", problem_of_buffers());
         return report_.status();
