@@ -172,6 +172,7 @@ class Side {
             listener = self.receive_string(kListener);
             call();
         }
+        barrier();  // who calls again later does so when the listener expects it
     }
     ~Side() {
         for (End* end : ends) delete end;
