@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <new>
 
@@ -90,6 +91,15 @@ bool PacketRequester::fills_gaps(const Qp& qp) const noexcept {
 
 // ---- packets leave ----
 
+/// How many packets the next request for a part of a READ asks for.
+std::uint32_t PacketRequester::read_step(const SendWqe& wqe) const noexcept {
+    const bool is_new = distance(sent_psn_, ever_sent_psn_) >= 0;
+    const std::uint32_t most =
+        is_new ? std::clamp(std::bit_floor(window_ / 4), kReadPackets, kMostReadPackets)
+               : kReadPackets;
+    return std::min(wqe.packets - wqe.sent, most - wqe.sent % most);
+}
+
 /// How many packet numbers the next packet of `wqe` takes; 0: none can leave now.
 RVT_ALWAYS_INLINE std::uint32_t PacketRequester::next_step(const Qp& qp,
                                                            const SendWqe& wqe) const noexcept {
@@ -98,7 +108,7 @@ RVT_ALWAYS_INLINE std::uint32_t PacketRequester::next_step(const Qp& qp,
         if (fetches_.size() >= std::min<std::uint32_t>(qp.attr().max_rd_atomic, FetchEnds::kMax)) {
             return 0;
         }
-        step = std::min(wqe.packets - wqe.sent, kReadPackets - wqe.sent % kReadPackets);
+        step = read_step(wqe);
     }
     const bool has_room = window_has_room(step) || qp.type() == QpType::kUc;
     return has_room || in_flight() == 0 ? step : 0;

@@ -79,10 +79,12 @@ class PacketRequester {
     void take_acknowledged(Qp& qp, protocol::Psn psn, std::uint64_t at_us) noexcept;
 
   private:
-    // A READ is asked for in requests of this many packets, so that the window holds for what comes
-    // back as it does for what leaves. Asked again it has the same ends: a responder answers only
-    // what is part of one request.
+    // A READ is asked for in requests of a quarter of the window, so that it holds for what comes
+    // back as it does for what leaves; in powers of two of these sizes, since the first and the
+    // last packet of each answer leave alone, as those in between do not. What is asked for again
+    // is, by the smallest: a responder answers only what is part of one request.
     static constexpr std::uint32_t kReadPackets = 32;
+    static constexpr std::uint32_t kMostReadPackets = 128;
     static constexpr std::uint32_t kFirstWindow = 64;
     static constexpr std::uint32_t kMinWindow = 4;
     static constexpr std::uint32_t kMinFillingWindow = 32;
@@ -112,6 +114,7 @@ class PacketRequester {
     [[nodiscard]] std::uint32_t packets_of(std::uint64_t bytes) const noexcept {
         return bytes == 0 ? 1 : static_cast<std::uint32_t>((bytes + mtu_ - 1) / mtu_);
     }
+    [[nodiscard]] std::uint32_t read_step(const SendWqe& wqe) const noexcept;
     [[nodiscard]] std::uint32_t next_step(const Qp& qp, const SendWqe& wqe) const noexcept;
     void begin(Qp& qp, SendWqe& wqe) noexcept;
     [[nodiscard]] bool waits_for_more(const SendWqe& wqe) const noexcept;

@@ -301,15 +301,21 @@ double goodput(std::uint8_t senders, const SwitchAttr& attr) {
 // ---- connected pairs ----
 
 constexpr conform::Options kOfAnyKind{.timeout = 14};  // as the specification has them
+constexpr conform::Op kWrite{.opcode = WrOpcode::kWrite, .bytes = kMessageBytes};
+constexpr conform::Op kRead{.opcode = WrOpcode::kRead, .bytes = 5 * kMessageBytes};
 constexpr conform::Options kOfRvt{.timeout = 14, .keeps_early = true};
 
-/// A host that writes to memory of the receiver's, over a pair of its own.
-class Writer {
+/// A host that accesses memory of the receiver's, over a pair of its own.
+class Accessor {
   public:
-    static constexpr std::size_t kMost = 16;  // WRITEs under way: more than a window
+    static constexpr std::size_t kMost = 16;  // under way: more than a window
 
-    Writer(Switch& net, std::uint8_t number, const Host& receiver, const conform::Options& pairs)
-        : host_(net, number), own_(host_.device(), pairs), other_(receiver.device(), pairs) {
+    Accessor(Switch& net, std::uint8_t number, const Host& receiver, const conform::Options& pairs,
+             const conform::Op& access)
+        : access_(access),
+          host_(net, number),
+          own_(host_.device(), pairs),
+          other_(receiver.device(), pairs) {
         const auto move = [&](const conform::Side& side, const conform::Side& peer, QpState to) {
             RVT_OK(side.qp->modify(conform::attr_for(to, side, peer, pairs),
                                    conform::mask_for(to, QpType::kRc)));
@@ -321,19 +327,19 @@ class Writer {
     }
     void turn() {
         host_.device().progress();
-        for (Wc wc; own_.send_cq->poll({&wc, 1}) == 1; ++written) {
+        for (Wc wc; own_.send_cq->poll({&wc, 1}) == 1; ++moved) {
             RVT_EQ(wc.status, WcStatus::kSuccess);
         }
-        for (; posted_ < written + kMost; ++posted_) {
-            RVT_OK(
-                conform::post(own_, other_, {.opcode = WrOpcode::kWrite, .bytes = kMessageBytes}));
+        for (; posted_ < moved + kMost; ++posted_) {
+            RVT_OK(conform::post(own_, other_, access_));
         }
     }
     [[nodiscard]] const Port& port() const { return host_.port(); }
 
-    std::uint64_t written = 0;  // messages
+    std::uint64_t moved = 0;  // messages
 
   private:
+    const conform::Op access_;
     Host host_;
     conform::Side own_;
     conform::Side other_;
@@ -342,31 +348,33 @@ class Writer {
 
 /// @param room  Bytes of the receiver's device for packets before missing ones.
 Measured measure_pairs(std::uint8_t senders, const SwitchAttr& attr, const conform::Options& pairs,
-                       std::size_t room = EarlyRoom::kBytes) {
+                       std::size_t room = EarlyRoom::kBytes, const conform::Op& access = kWrite) {
     Switch net(attr);
     const Host receiver(net, kReceiver);
     RVT_ASSERT(receiver.device().early_room().take(EarlyRoom::kBytes - room));
-    std::vector<std::unique_ptr<Writer>> writers;
+    std::vector<std::unique_ptr<Accessor>> accessors;
     for (std::uint8_t i = 1; i <= senders; ++i) {
-        writers.push_back(std::make_unique<Writer>(net, kReceiver + i, receiver, pairs));
+        accessors.push_back(
+            std::make_unique<Accessor>(net, kReceiver + i, receiver, pairs, access));
     }
     const auto run_for = [&](std::uint64_t us) {
         for (const std::uint64_t end_us = now_us + us; now_us < end_us; ++now_us) {
             net.run();
             receiver.device().progress();
-            for (const auto& writer : writers) {
-                writer->turn();
+            for (const auto& accessor : accessors) {
+                accessor->turn();
             }
         }
     };
-    const auto written = [](const auto& writer) { return writer->written; };
+    const auto moved = [](const auto& accessor) { return accessor->moved; };
     run_for(kWarmUs);
-    const double written_before = sum(writers, written);
-    const double sent_before = sum(writers, packets_of<Writer>);
+    const double moved_before = sum(accessors, moved);
+    const double sent_before = sum(accessors, packets_of<Accessor>);
     run_for(kMeasuredUs);
-    const double bytes = (sum(writers, written) - written_before) * kMessageBytes;
-    return {.goodput = bytes / (static_cast<double>(kMeasuredUs) * attr.bytes_per_us),
-            .sendings = (sum(writers, packets_of<Writer>) - sent_before) / (bytes / kPayloadBytes)};
+    const double bytes = (sum(accessors, moved) - moved_before) * static_cast<double>(access.bytes);
+    return {
+        .goodput = bytes / (static_cast<double>(kMeasuredUs) * attr.bytes_per_us),
+        .sendings = (sum(accessors, packets_of<Accessor>) - sent_before) / (bytes / kPayloadBytes)};
 }
 
 constexpr double kTenGigabit = 1250;
@@ -432,6 +440,19 @@ Test(incast, a_pair_is_little_slower_where_packets_get_lost, .timeout = 120) {
         cr_assert(result.sendings < 1.05 + 1.1 * row.lost, "%.3f lost: %.2f", row.lost,
                   result.sendings);
     }
+}
+
+// Each request of a READ costs its responder calls of their own.
+Test(incast, a_read_fills_the_link_by_few_requests, .timeout = 120) {
+    const Measured result =
+        measure_pairs(1, {kTenGigabit, 50, 1000}, kOfRvt, EarlyRoom::kBytes, kRead);
+    cr_assert(result.goodput > 0.9, "%.2f", result.goodput);
+    cr_assert(result.sendings < 0.015, "%.3f", result.sendings);
+}
+Test(incast, a_read_goes_on_where_packets_get_lost, .timeout = 120) {
+    const Measured result =
+        measure_pairs(1, {kTenGigabit, 50, 1000, 0.001}, kOfRvt, EarlyRoom::kBytes, kRead);
+    cr_assert(result.goodput > 0.6, "%.2f", result.goodput);
 }
 
 // Others' pairs have taken all of it, or nearly all.
