@@ -112,6 +112,7 @@ void PacketResponder::start_at(const QpAttr& attr) {
     expected_ = Psn(attr.rq_psn);
     early_.clear();
     newest_unkept_.reset();
+    note_no_gap();
     result_room_ = attr.extended_atomics ? attr.path_mtu_bytes : 0;
     change_to(attr);
 }
@@ -199,7 +200,7 @@ bool PacketResponder::take_simple(Qp& qp, const protocol::Bth& header, std::size
         message_kind_ = Kind::kSend;
         request_.info = wr_info(WrOpcode::kSend);
     }
-    has_sent_nak_ = false;
+    note_no_gap();
     ++expected_;
     ++since_answer_;
     receiving_ = !ends;
@@ -217,7 +218,7 @@ bool PacketResponder::is_expected(Qp& qp, const DecodedPacket& packet) noexcept 
     const PacketHeader& header = packet.header;
     const std::int32_t ahead = distance(header.psn, expected_);
     if (ahead == 0) {
-        has_sent_nak_ = is_refused_ = goes_back_ = false;
+        note_no_gap();
         return qp.type() == QpType::kRc || receiving_ || header.info().starts();
     }
     if (qp.type() == QpType::kUc) {

@@ -110,6 +110,7 @@ class PacketResponder {
         return early_.is_empty() && (lacks_room_ || newest_unkept_.has_value());
     }
     [[nodiscard]] bool is_expected(Qp& qp, const protocol::DecodedPacket& packet) noexcept;
+    void note_no_gap() noexcept { has_sent_nak_ = is_refused_ = goes_back_ = false; }
     void keep_early(const protocol::DecodedPacket& packet) noexcept;
     [[nodiscard]] bool is_gap_due() noexcept;
     [[nodiscard]] Nak check_form(const protocol::DecodedPacket& packet) const noexcept;
