@@ -81,7 +81,7 @@ Result<Channel*> PacketPort::open_channel(const Address& dest) {
         return EHOSTUNREACH;
     }
     Neighbour& peer = find_or_add_locked(at);
-    ++peer.uses;
+    ++peer.way.uses;
     return static_cast<Channel*>(&peer);
 }
 
@@ -91,21 +91,21 @@ void PacketPort::close_channel(Channel& channel) noexcept {
     const util::SockAddr at = peer.way.peer();
     {
         const util::Guard guard(list_lock_);
-        if (--peer.uses != 0) {
+        if (--peer.way.uses != 0) {
             return;
         }
-        // relaxed: see drop_unused().
-        may_drop_.store(true, std::memory_order_relaxed);
     }
     // Where nobody is connected nobody polls, either; who does may be naming it.
     if (poll_lock_.try_lock()) {
         drop_if_unused(at);
         poll_lock_.unlock();
+    } else {
+        may_drop_.store(true, std::memory_order_relaxed);  // relaxed: see drop_unused()
     }
 }
 
 bool PacketPort::is_unused(const Neighbour& peer) noexcept {
-    return peer.uses == 0 && peer.way.state() != SegmentChannel::State::kOpen;
+    return peer.way.uses == 0 && peer.way.state() != SegmentChannel::State::kOpen;
 }
 
 void PacketPort::drop_if_unused(const util::SockAddr& at) noexcept {
@@ -116,10 +116,9 @@ void PacketPort::drop_if_unused(const util::SockAddr& at) noexcept {
     }
 }
 
-/// Frees those that are not connected and that nobody uses any more. On the thread of poll(), which
-/// alone may be naming one of them.
+/// Frees those that are not connected and that nobody uses any more.
 void PacketPort::drop_unused() noexcept {
-    // relaxed: before the lock is taken; who closes the last use later sets it again, under it.
+    // relaxed: before the lock is taken; who closes the last use later sets it again.
     may_drop_.store(false, std::memory_order_relaxed);
     const util::Guard guard(list_lock_);
     std::erase_if(neighbours_, [](const auto& one) { return is_unused(*one.second); });
@@ -267,7 +266,7 @@ void PacketPort::connected_locked(std::unique_ptr<Peering> peering) noexcept {
 }
 
 /// One that is there and cannot be connected with is left alone longer each time, and so is one
-/// that ends connections soon, again and again: it may have too many.
+/// that ends connections soon, again and again.
 void PacketPort::ended_locked(core::Device& device, const ConnectionEvent& event) noexcept {
     Neighbour* peer = nullptr;
     {

@@ -75,7 +75,6 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
 
         SegmentChannel way;
         const Address address;
-        std::uint32_t uses = 0;  // that open_channel() began; guarded by the list lock
         std::atomic<std::uint64_t> look_pause{kLookTicks};
         std::atomic<std::uint64_t> next_look{0};  // in ticks
         std::uint64_t connected_ticks = 0;        // guarded by the poll lock
@@ -112,7 +111,8 @@ class PacketPort final : public core::HostWire, private ConnectionUser {
     void disconnect_locked(Neighbour& peer) noexcept RVT_REQUIRES(poll_lock_);
     unsigned poll_one(core::Device& device, Neighbour& peer) noexcept;
     void note_work_locked() noexcept RVT_REQUIRES(poll_lock_);
-    void drop_unused() noexcept;
+    // Under the poll lock: its holder may be naming one of those.
+    void drop_unused() noexcept RVT_REQUIRES(poll_lock_);
     void drop_if_unused(const util::SockAddr& at) noexcept RVT_REQUIRES(poll_lock_);
     [[nodiscard]] bool has_work_locked() const noexcept RVT_REQUIRES(poll_lock_);
     [[gnu::cold]] void capture(std::uint64_t sent_ns, const Address& peer,
