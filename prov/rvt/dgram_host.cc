@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -62,16 +61,12 @@ class DgramWatch final : public util::ControlThread::Handler {
           wire_(wire),
           has_auto_progress_(attr.has_auto_progress) {}
 
-    /// @param others  Of what does not make `fd` readable; -1: there is none.
-    Status start(int fd, std::initializer_list<int> others) {
+    /// @param group_fd  Of packets to groups, where those do not make `fd` readable; -1.
+    /// @param host_fd   Of what comes by a host wire; -1: there is none.
+    Status start(int fd, int group_fd, int host_fd) {
         Status started = watch_once(fd, EPOLLIN);
-        for (const int other : others) {
-            if (started.is_ok() && other >= 0) {
-                others_.push_back(std::make_unique<Other>(thread(), *this));
-                started = others_.back()->watch_once(other, EPOLLIN);
-            }
-        }
-        return started;
+        started = started.is_ok() ? watch_other(group_fd, &DgramWatch::on_wire) : started;
+        return started.is_ok() ? watch_other(host_fd, &DgramWatch::on_host_wire) : started;
     }
     /// Threads: any.
     void resume() noexcept {
@@ -82,18 +77,11 @@ class DgramWatch final : public util::ControlThread::Handler {
             rearm().is_ok() &&
             std::ranges::all_of(others_, [](const auto& other) { return other->rearm().is_ok(); });
         if (!is_armed) [[unlikely]] {
-            have_polled();  // and tried again when it has come to rest
+            have_wire_polled();  // and tried again when it has come to rest
         }
     }
 
-    void on_ready(std::uint32_t /*events*/) override {
-        have_polled();
-        if (has_auto_progress_) {
-            last_count_ = user_.poll_count();
-            pause_ = kPatience;
-            set_timer(Clock::now() + pause_);
-        }
-    }
+    void on_ready(std::uint32_t /*events*/) override { on_wire(); }
 
     /// Once the endpoint is cold again, the next packet begins anew.
     void on_timer() override {
@@ -111,21 +99,51 @@ class DgramWatch final : public util::ControlThread::Handler {
     }
 
   private:
+    using Arrival = void (DgramWatch::*)();
+
     struct Other final : Handler {
-        Other(util::ControlThread& thread, DgramWatch& watch) noexcept
-            : Handler(thread), owner(watch) {}
+        Other(DgramWatch& watch, Arrival arrival) noexcept
+            : Handler(watch.thread()), owner(watch), on_arrival(arrival) {}
         using Handler::rearm;
         using Handler::watch_once;
-        void on_ready(std::uint32_t events) override { owner.on_ready(events); }
+        void on_ready(std::uint32_t /*events*/) override { (owner.*on_arrival)(); }
 
         DgramWatch& owner;
+        const Arrival on_arrival;
     };
 
-    void have_polled() noexcept {
+    Status watch_other(int fd, Arrival arrival) {
+        if (fd < 0) {
+            return kOk;
+        }
+        others_.push_back(std::make_unique<Other>(*this, arrival));
+        return others_.back()->watch_once(fd, EPOLLIN);
+    }
+
+    void have_wire_polled() noexcept {
         if (wire_ != nullptr) {
             wire_->take_wire();
         }
         user_.mark_hot();
+    }
+
+    void on_wire() {
+        have_wire_polled();
+        watch_owner();
+    }
+    /// The wire is left to the watch: to look at it again and again would be a system call each.
+    void on_host_wire() {
+        wire_->glance_at_wire();
+        user_.mark_hot();
+        watch_owner();
+    }
+
+    void watch_owner() {
+        if (has_auto_progress_) {
+            last_count_ = user_.poll_count();
+            pause_ = kPatience;
+            set_timer(Clock::now() + pause_);
+        }
     }
 
     void take_over() {
@@ -362,12 +380,12 @@ Status DgramHost::start() {
     util::Status started = util::kOk;
     thread_->run([&] {
         if (wire_ != nullptr) {
-            started = watch_->start(wire_->wire_fd(), {wire_->group_fd(), wire_->host_fd()});
+            started = watch_->start(wire_->wire_fd(), wire_->group_fd(), wire_->host_fd());
             port_watch_ = std::make_unique<PortWatch>(*wire_, [] {});
             port_watch_->start(*thread_);
         } else {
             started = watch_->start(
-                shared_ != nullptr ? shared_->wake_fd() : device_->ops().wake_fd(*device_), {});
+                shared_ != nullptr ? shared_->wake_fd() : device_->ops().wake_fd(*device_), -1, -1);
         }
     });
     return started;

@@ -105,7 +105,9 @@ Status PacketDevice::use_host_wire(std::unique_ptr<core::HostWire> host) noexcep
 bool PacketDevice::is_wire_due() noexcept {
     // relaxed: whoever takes it back has the next poll look.
     if (is_wire_left_.load(std::memory_order_relaxed)) {
-        return false;
+        // relaxed: as above.
+        return is_glance_due_.load(std::memory_order_relaxed) &&
+               is_glance_due_.exchange(false, std::memory_order_relaxed);
     }
     if (!has_host_peers()) {
         return true;

@@ -123,6 +123,11 @@ class PacketDevice {
     void take_wire() noexcept {
         is_wire_left_.store(false, std::memory_order_relaxed);  // relaxed: a hint to who polls
     }
+    /// Something comes by the host wire: the next poll looks at the wire all the same, once, for
+    /// what the peer may have sent there before. Threads: any.
+    void glance_at_wire() noexcept {
+        is_glance_due_.store(true, std::memory_order_relaxed);  // relaxed: a hint to who polls
+    }
     /// Readable when something has come by the host wire; -1: there is none.
     [[nodiscard]] int host_fd() const noexcept {
         return host_wire_ != nullptr ? host_wire_->wake_fd() : -1;
@@ -165,6 +170,7 @@ class PacketDevice {
     std::uint64_t heard_ticks_ = 0;               // of the wire; of the thread of poll()
     std::atomic<std::uint64_t> looked_ticks_{0};  // at it, where there are peers of this host
     std::atomic<bool> is_wire_left_{false};
+    std::atomic<bool> is_glance_due_{false};
     core::Registry* registry_ = nullptr;
     core::Device* device_ = nullptr;
     util::Mutex look_lock_;  // order: after ForkHold, before those of who hears of changes
