@@ -242,7 +242,8 @@ std::string PacketDevice::describe_losses() const {
     std::string text;
     const auto add = [&](const char* name, std::uint64_t count) {
         if (count != 0) {
-            text += (text.empty() ? "" : ", ") + (name + (" " + std::to_string(count)));
+            text.append(text.empty() ? "" : ", ").append(name).append(" ");
+            text += std::to_string(count);
         }
     };
     add("wrong_icrc", corrupted());
