@@ -2,6 +2,7 @@
 // The orders that an endpoint may promise: FI_ORDER_* of fi_endpoint(3). Each is asked for by
 // hints; a provider that does not offer it is skipped.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <numeric>
@@ -271,6 +272,46 @@ void war(Rank& self) {
     shared.party.barrier();
 }
 
+/// Read after read: what is read behind a flag is not older than the flag, however large it is.
+void rar(Rank& self) {
+    constexpr std::size_t kFlagRoom = 4096;
+    constexpr std::size_t kRoom = 65536 - kFlagRoom;
+    constexpr int kPolls = 20;  // between turns: who has not polled lately is not asked to help
+    constexpr double kSecondsEach = 0.2;
+    Shared shared(self, FI_EP_RDM, FI_ORDER_RAR, FI_RMA | FI_MSG);
+    Party& party = shared.party;
+    auto* const flag = (self.rank == 1 ? shared.target : shared.local).as<std::uint64_t>();
+    auto* const values = flag + kFlagRoom / sizeof *flag;
+    Completion done;
+    if (self.rank == 1) {  // all values, then the flag, again and again
+        party.recv(shared.local, 8, shared.contexts.at(0));
+        for (std::uint64_t turn = 1; !party.ep.poll(party.ep.rx_cq, done); ++turn) {
+            std::fill_n(values, kRoom / sizeof *values, turn);
+            // release: pairs with the read of the flag over there; the values come first.
+            std::atomic_ref(*flag).store(turn, std::memory_order_release);
+            for (int i = 0; i < kPolls; ++i) party.ep.progress();
+        }
+        return;
+    }
+    const auto read = [&](std::uint64_t* to, std::size_t size, std::size_t offset) {
+        party.ep.post([&] {
+            return fi_read(party.ep.ep, to, size, shared.local.desc(), party.peer(),
+                           shared.remote.base + offset, shared.remote.key, shared.contexts.at(1));
+        });
+    };
+    for (const std::size_t size : {std::size_t{8}, std::size_t{4000}, std::size_t{8192}, kRoom}) {
+        for (const double until = now_s() + kSecondsEach; now_s() < until;) {
+            read(flag, sizeof *flag, 0);
+            read(values, size, kFlagRoom);
+            party.ep.wait_tx();
+            party.ep.wait_tx();
+            FAB_CHECK(*std::min_element(values, values + size / sizeof *values) >= *flag);
+        }
+    }
+    party.send(shared.local, 8, shared.contexts.at(0));
+    party.ep.wait_tx();
+}
+
 /// Send after write: who receives the message sees what was written before it.
 template <fi_ep_type kType>
 void saw(Rank& self) {
@@ -501,6 +542,7 @@ constexpr Case kOrderTable[] = {
     {"order_read_after_write", raw<FI_EP_RDM>},
     {"order_after_injected_write", after_injected<FI_EP_RDM>},
     {"order_write_after_read", war},
+    {"order_read_after_read", rar},
     {"order_send_after_write", saw<FI_EP_RDM>},
     {"order_send_after_atomic", send_after_atomic<FI_EP_RDM>},
     {"order_atomics", atomic_order<FI_EP_RDM>},

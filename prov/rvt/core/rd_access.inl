@@ -249,11 +249,20 @@ bool RdEngine<Lock, Host>::start_access(Peer& peer, RdTxOp& op) noexcept {
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::access_sent(Peer& peer, RdTxOp& op) noexcept {
     ++peer.outstanding_accesses;
+    peer.large_reads += op.is_large_read() ? 1 : 0;
     peer.asked_ticks = 0;
     sent(peer, op, true);
     if (peer.path.must_wake_peer()) {
         station_.wake_peer(peer.link);
     }
+}
+
+/// It does not wait any more.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::access_ended(Peer& peer, const RdTxOp& op) noexcept {
+    --peer.outstanding;
+    --peer.outstanding_accesses;
+    peer.large_reads -= op.is_large_read() ? 1 : 0;
 }
 
 /// Whether no later segment is in the region of the current one, which counts an operation once.
@@ -380,8 +389,7 @@ void RdEngine<Lock, Host>::answered(Peer& peer, RdTxOp& op, WcStatus status) noe
         op.status = status;
     }
     if (--op.answers_due == 0) {
-        --peer.outstanding;
-        --peer.outstanding_accesses;
+        access_ended(peer, op);
         learn_access(op, peer.has_no_access());
         finish_answered(peer, op, op.status);
     }

@@ -247,6 +247,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
                            bool has_others) const noexcept;
     void run_queues(Peer& peer) noexcept;
     bool must_stay(Peer& peer, const RdTxOp& op) noexcept;
+    bool must_read_later(Peer& peer, const RdTxOp& op) noexcept;
     void leave_queue(Peer& peer, const RdTxOp& op) noexcept;
     void fence_gone(Peer& peer) noexcept;
     void submit(Peer& peer, RdTxOp& op) noexcept;
@@ -385,6 +386,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status start_one_sided(std::uint64_t dest, RdTxOp::Kind kind, void* context, RdFlags flags,
                            Fill fill) noexcept;
     void access_sent(Peer& peer, RdTxOp& op) noexcept;
+    void access_ended(Peer& peer, const RdTxOp& op) noexcept;
     std::uint8_t access_flags(const RdTxOp& op) const noexcept;
     RdAccess access_of(const RdTxOp& op) const noexcept;
     bool send_read(Peer& peer, RdTxOp& op) noexcept;

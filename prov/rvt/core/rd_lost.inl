@@ -38,7 +38,8 @@ void RdEngine<Lock, Host>::disconnected(Peer& peer, WcStatus status) noexcept {
     peer.open_access = 0;
     peer.has_refused_segment = false;
     peer.has_keys_view = peer.is_held = peer.has_refused_share = peer.is_gone = false;
-    peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = 0;
+    peer.outstanding = peer.outstanding_accesses = peer.rendezvous_due = peer.large_reads = 0;
+    peer.is_read_held = false;
     peer.has_quiet_writes = false;
     peer.quiet_writes = 0;
     peer.shares_ahead = 0;

@@ -148,6 +148,8 @@ struct RdPeerBase {
     std::uint64_t fi_addr = kSourceNotAvailable;
     std::uint32_t outstanding = 0;           // operations that wait for an answer
     std::uint32_t outstanding_accesses = 0;  // those of them that are one-sided
+    std::uint32_t large_reads = 0;           // those of them that are, where reads are in order
+    bool is_read_held = false;               // the first operation is a read that waits for others
     std::uint64_t asked_ticks = 0;     // by when the latest access was sent; 0: it was not noted
     std::uint32_t rendezvous_due = 0;  // headers sent that nobody has asked about
     std::uint32_t shares_ahead = 0;    // kShare messages that were done with one before them
@@ -198,8 +200,9 @@ struct RdPeerBase {
     bool has_work() const noexcept { return has_queued() || has_work_now(); }
     /// The same, but for what waits for an answer, which wakes.
     bool has_work_now() const noexcept {
-        return !accesses.is_empty() || (!queue.is_empty() && !is_held_back()) || !jobs.is_empty() ||
-               !lent.is_empty() || !replies.empty() || !responses.empty();
+        const bool may_leave = !accesses.is_empty() || (!queue.is_empty() && !is_held_back());
+        return (may_leave && !is_read_held) || !jobs.is_empty() || !lent.is_empty() ||
+               !replies.empty() || !responses.empty();
     }
 };
 

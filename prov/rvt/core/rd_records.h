@@ -109,6 +109,13 @@ struct RdTxOp : util::Pooled {
     std::array<Range, 2> shares{};
     std::array<std::byte, 64> small_copy;  // of what was injected; behind what all operations touch
 
+    /// Whether it brings something of the peer's memory back.
+    bool is_read() const noexcept {
+        return kind == Kind::kRead || (kind == Kind::kAtomic && result_count != 0);
+    }
+    /// Whether it may take another way to the peer than small ones do.
+    bool is_large_read() const noexcept { return is_read() && total > kMaxOrderedRmaSize; }
+
     /// Whether iov and compare name copies of ours: what they were made of is the application's
     /// again.
     bool has_copies() const noexcept { return has(flags, RdFlags::kInject); }

@@ -302,6 +302,9 @@ void RdEngine<Lock, Host>::run_queues(Peer& peer) noexcept {
                 return;
             }
         }
+        if (attr_.orders_reads && must_read_later(peer, *op)) [[unlikely]] {
+            return;
+        }
         if (!run_op(peer, *op)) {
             return;
         }
@@ -315,6 +318,15 @@ bool RdEngine<Lock, Host>::must_stay(Peer& peer, const RdTxOp& op) noexcept {
     const bool must_wait = has(op.flags, RdFlags::kFence) && op.state == RdTxOp::State::kQueued &&
                            (peer.outstanding != 0 || !are_quiet_writes_done(peer));
     return must_wait || peer.is_held_back();
+}
+
+/// Whether a read waits for others to end, where all reads are in order: a large one may go another
+/// way than those before it, and than those behind it.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::must_read_later(Peer& peer, const RdTxOp& op) noexcept {
+    const std::uint32_t others = op.is_large_read() ? peer.outstanding_accesses : peer.large_reads;
+    peer.is_read_held = op.is_read() && op.state == RdTxOp::State::kQueued && others != 0;
+    return peer.is_read_held;
 }
 
 /// Goes on with the operation at the head of the queue. Returns: whether it has left the queue.

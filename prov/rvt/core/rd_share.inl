@@ -77,7 +77,7 @@ template <class Lock, class Host>
 bool RdEngine<Lock, Host>::copy_two(Peer& peer, RdTxOp& op) noexcept {
     RdTxOp* const next = op.next;
     if (next == nullptr || next->kind != op.kind || has(next->flags, RdFlags::kFence) ||
-        op.end - op.done > kSmallShare) {
+        op.end - op.done > kSmallShare || (attr_.orders_reads && op.is_read())) {
         return false;
     }
     begin_access(peer, *next);
@@ -207,8 +207,7 @@ bool RdEngine<Lock, Host>::on_share_done(Peer& peer, RdTxOp& op, WcStatus status
         op.status = status;
     }
     if (op.state == RdTxOp::State::kWaiting && op.share_count == 0) {
-        --peer.outstanding;
-        --peer.outstanding_accesses;
+        access_ended(peer, op);
         end_shared(peer, op);
     }
     return true;

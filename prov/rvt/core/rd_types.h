@@ -180,6 +180,7 @@ struct RdAttr {
         64u << 20;  // bytes that unexpected messages take before senders hold back
     bool has_auto_progress = false;
     bool wants_rma_events = false;
+    bool orders_reads = false;  // also those above kMaxOrderedRmaSize, among each other
 };
 
 }  // namespace rvt::core

@@ -424,6 +424,7 @@ int fill_attr(core::RdAttr& attr, const Domain& domain, const fi_info& info) {
     }
     attr.has_auto_progress = domain.has_auto_progress;
     attr.wants_rma_events = (info.caps & FI_RMA_EVENT) != 0;
+    attr.orders_reads = info.tx_attr != nullptr && (info.tx_attr->msg_order & kOrderOfReads) != 0;
     return 0;
 }
 

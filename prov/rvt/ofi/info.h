@@ -46,6 +46,8 @@ struct Offer {
     fi_fabric_attr fabric{};
     int memory_mr_mode = 0;  // bits of mr_mode without which there is no remote memory
     int needed_mr_mode = 0;  // and without which there is nothing at all
+    // Bits of msg_order that slow those down for whom they are kept: for those alone who ask.
+    std::uint64_t order_for_who_asks = 0;
     std::size_t default_queue = 1024;
     const char* opened_as = nullptr;  // under which its domains are registered; else their name
     bool is_for_devices = false;      // FI_HMEM is given to those who ask for nothing, too
@@ -75,6 +77,9 @@ void fill_nic_dgram_offer(Offer& offer, const MsgNicOffer& nic) noexcept;
 extern const std::uint64_t kTxCaps;
 extern const std::uint64_t kRxCaps;
 extern const std::uint64_t kDomainCaps;
+
+/// Bits of msg_order that reads, and atomics that fetch, are in order among each other.
+extern const std::uint64_t kOrderOfReads;
 
 /// Flags that may be an endpoint's default.
 extern const std::uint64_t kTxOpFlags;

@@ -55,6 +55,7 @@ std::uint64_t answer_caps(const Offer& offer, std::uint32_t version,
 void build_tx(fi_tx_attr& tx, const Offer& offer, const fi_tx_attr* asked,
               std::uint64_t caps) noexcept {
     tx = offer.tx;
+    tx.msg_order &= ~offer.order_for_who_asks;
     tx.caps = caps & kTxCaps;
     tx.op_flags = 0;
     tx.size = std::min(offer.default_queue, offer.tx.size);
@@ -72,6 +73,7 @@ void build_tx(fi_tx_attr& tx, const Offer& offer, const fi_tx_attr* asked,
 void build_rx(fi_rx_attr& rx, const Offer& offer, const fi_rx_attr* asked,
               std::uint64_t caps) noexcept {
     rx = offer.rx;
+    rx.msg_order &= ~offer.order_for_who_asks;
     rx.caps = caps & kRxCaps;
     rx.op_flags = 0;
     rx.size = std::min(offer.default_queue, offer.rx.size);

@@ -101,6 +101,7 @@ const std::uint64_t kRxCaps = FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | FI_RECV 
                               FI_REMOTE_WRITE | FI_DIRECTED_RECV | kTaggedDirectedRecv |
                               FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_HMEM;
 const std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+const std::uint64_t kOrderOfReads = FI_ORDER_RAR | FI_ORDER_RMA_RAR;
 const std::uint64_t kTxOpFlags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE |
                                  FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 const std::uint64_t kRxOpFlags = FI_COMPLETION | FI_MULTI_RECV | FI_TRANSMIT_COMPLETE;
@@ -130,6 +131,7 @@ void fill_rdm_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.info.caps = kPrimary | kSecondary | FI_HMEM | (claims_remote ? FI_REMOTE_COMM : 0);
     fill_tx(offer.tx, offer.info.caps);
     fill_rx(offer.rx, offer.info.caps);
+    offer.order_for_who_asks = kOrderOfReads;
     fill_ep(offer.ep);
     fill_domain(offer.domain, offer.info.caps);
     fill_names(offer);
@@ -153,6 +155,7 @@ void fill_msg_offer(Offer& offer, const util::SockAddr& source) noexcept {
     offer.info.mode = FI_RX_CQ_DATA;
     offer.memory_mr_mode = FI_MR_PROV_KEY;
     offer.default_queue = 256;
+    offer.order_for_who_asks = 0;
     offer.tx.caps = offer.info.caps & kTxCaps;
     offer.tx.op_flags = msg_op_flags().tx;
     offer.tx.msg_order = kMsgOrder;

@@ -142,6 +142,28 @@ Test(access_order, access_behind_a_cancelled_fence_is_not_overtaken, .timeout = 
     RVT_EQ(pair.a.next_error().err, FI_ECANCELED);
 }
 
+/// A large read, which this process could do at once, after an atomic that waits for the target.
+Test(access_order, a_large_read_waits_for_the_read_before_it_where_that_order_was_asked) {
+    Pair pair({.order = FI_ORDER_RAR});
+    std::vector<std::uint64_t> target(kLong / 8);
+    const auto region = pair.b.reg(target.data(), kLong, kAll, 1);
+    std::uint64_t one = 1;
+    std::uint64_t before = 0;
+    std::vector<std::uint64_t> all(kLong / 8);
+    pair.post([&] { return write_to(pair, &before, sizeof before, 1); });
+    pair.until([&] { return written(pair) == 1; });  // by now a knows how to go without b
+    pair.post([&] {
+        return fi_fetch_atomic(pair.a.ep.get(), &one, 1, nullptr, &before, nullptr, pair.a.peer, 0,
+                               1, FI_UINT64, FI_SUM, nullptr);
+    });
+    pair.post([&] {
+        return fi_read(pair.a.ep.get(), all.data(), kLong, nullptr, pair.a.peer, 0, 1, nullptr);
+    });
+    pair.until([&] { return fetched(pair) == 2; });
+    RVT_EQ(before, 0u);
+    RVT_EQ(all[0], 1u);
+}
+
 /// Both the operand and what it is compared with are the application's again at once.
 Test(access_order, an_injected_compare_keeps_what_it_compares_with) {
     Pair pair;

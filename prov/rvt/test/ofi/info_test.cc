@@ -337,6 +337,18 @@ Test(info, sizes_of_order_go_with_the_order) {
     RVT_EQ(ask(hints).info->ep_attr->max_order_raw_size, 4096);
 }
 
+Test(info, reads_are_in_order_for_those_who_ask) {
+    constexpr std::uint64_t kReads = FI_ORDER_RAR | FI_ORDER_RMA_RAR;
+    const Info hints = new_hints();
+    hints->ep_attr->type = FI_EP_RDM;
+    RVT_EQ(ask(hints).info->tx_attr->msg_order & kReads, 0u);
+    hints->tx_attr->msg_order = hints->rx_attr->msg_order = kReads;
+    const Answer answer = ask(hints);
+    RVT_OK(answer.error);
+    RVT_EQ(answer.info->tx_attr->msg_order, kReads);
+    RVT_EQ(answer.info->rx_attr->msg_order, kReads);
+}
+
 Test(info, unknown_flags_are_refused) {
     RVT_EQ(ask(new_hints(), nullptr, nullptr, 1ull << 20).error,
            -FI_ENODATA);  // libfabric's word for "none answered"

@@ -54,6 +54,7 @@ struct EndOptions {
     const char* node = nullptr;           // the address; none: the default
     const char* service = nullptr;        // the port
     std::size_t total_buffered_recv = 0;  // 0: as offered
+    std::uint64_t order = 0;              // FI_ORDER_* asked for
     bool is_enabled = true;               // else it has its address, where nobody listens
 };
 
@@ -76,6 +77,7 @@ struct End {
         hints->ep_attr->type = options.type;
         hints->tx_attr->op_flags = options.tx_op_flags;
         hints->rx_attr->op_flags = options.rx_op_flags;
+        hints->tx_attr->msg_order = hints->rx_attr->msg_order = options.order;
         return hints;
     }
 
