@@ -281,6 +281,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool has_unexpected() const noexcept;
     bool matches_late() const noexcept;
     Status match_later(RdRxEntry& entry, std::uint64_t ignore) noexcept;
+    void ask_for_message(const RdLateReceive& late) noexcept;
     void match_late() noexcept;
     Status ask(const RdRecv& request) noexcept;
     Status receive_claimed(const RdRecv& request) noexcept;
@@ -633,6 +634,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
 
     PostedQueue<RdRxEntry> posted_tagged_;
     PostedQueue<RdRxEntry, false> posted_messages_;
+    static constexpr std::size_t kLateBehind =
+        4;                                // so many receives later its message is asked for
     std::array<RdLateReceive, 16> late_;  // in the order of posting; late_count_ of them
     UnexpectedQueue<RdInbound> unexpected_tagged_;
     UnexpectedQueue<RdInbound, false> unexpected_messages_;

@@ -221,6 +221,9 @@ util::Status RdEngine<Lock, Host>::match_later(RdRxEntry& entry, std::uint64_t i
     unexpected_tagged_.prefetch(entry.tag, ignore, entry.source);
     late_[late_count_].entry = &entry;
     late_[late_count_].ignore = ignore;
+    if (late_count_ >= kLateBehind) {
+        ask_for_message(late_[late_count_ - kLateBehind]);
+    }
     if (++late_count_ == late_.size()) {
         match_late();
     } else if (late_count_ == 1) {
@@ -229,11 +232,18 @@ util::Status RdEngine<Lock, Host>::match_later(RdRxEntry& entry, std::uint64_t i
     return util::kOk;
 }
 
+/// Asks for the memory of the message that a receive will take. What leads to it has been asked for
+/// a while ago.
+template <class Lock, class Host>
+RVT_ALWAYS_INLINE void RdEngine<Lock, Host>::ask_for_message(const RdLateReceive& late) noexcept {
+    unexpected_tagged_.prefetch_message(late.entry->tag, late.ignore, late.entry->source);
+}
+
 template <class Lock, class Host>
 [[gnu::noinline]] void RdEngine<Lock, Host>::match_late() noexcept {
     const std::span<const RdLateReceive> receives(late_.data(), std::exchange(late_count_, 0));
-    for (const RdLateReceive& each : receives) {
-        unexpected_tagged_.prefetch_message(each.entry->tag, each.ignore, each.entry->source);
+    for (const RdLateReceive& each : receives.last(std::min(receives.size(), kLateBehind))) {
+        ask_for_message(each);
     }
     for (const RdLateReceive& each : receives) {
         RdRxEntry& entry = *each.entry;
