@@ -114,6 +114,11 @@ class RdmPath : public shm::Path {
     bool is_drained() const noexcept {
         return flow_ == nullptr ? shm::Path::is_drained() : flow_->is_drained();
     }
+    /// Of a flow nothing is known: who waits for room there looks again.
+    bool take_lack_of_room() noexcept { return flow_ == nullptr && shm::Path::take_lack_of_room(); }
+    bool has_new_credits() const noexcept {
+        return flow_ != nullptr || shm::Path::has_new_credits();
+    }
     bool must_hold_eager() noexcept {
         return flow_ == nullptr ? shm::Path::must_hold_eager() : flow_->must_hold_eager();
     }

@@ -342,8 +342,8 @@ util::Status RdmStation::add_wire_to_wake_set() noexcept {
     return added;
 }
 
-util::Status RdmStation::arm(bool has_peers) noexcept {
-    shm::Station::arm(has_peers);
+util::Status RdmStation::arm(bool has_peers, bool wants_room) noexcept {
+    shm::Station::arm(has_peers, wants_room);
     if (flows_ == nullptr) {
         return util::kOk;
     }

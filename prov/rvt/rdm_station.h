@@ -69,7 +69,7 @@ class RdmStation : public shm::Station, private core::RdFlowsUser, private Watch
 
     /// As shm::Station::arm(). Returns: EAGAIN when something has come by the wire; ENOMEM, ENOSPC:
     /// wake_fd() would not tell of it.
-    util::Status arm(bool has_peers) noexcept;
+    util::Status arm(bool has_peers, bool wants_room) noexcept;
     void disarm() noexcept;
     int wake_fd() const noexcept {
         return wake_set_.is_open() ? wake_set_.get() : shm::Station::wake_fd();

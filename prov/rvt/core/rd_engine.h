@@ -550,6 +550,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     bool run_peer(Peer& peer) noexcept;
     void make_busy(Peer& peer) noexcept;
     [[nodiscard]] bool has_work() const noexcept;
+    bool wants_room() const noexcept;
+    static bool lacks_room(Peer& peer, const RdTxOp& op) noexcept;
     bool has_fresh_access() noexcept;
     void reply(Peer& peer, RdOp op, std::uint8_t flags, std::uint64_t data, const void* payload,
                std::size_t count) noexcept;

@@ -149,7 +149,10 @@ struct RdPeerBase {
     std::uint32_t outstanding = 0;           // operations that wait for an answer
     std::uint32_t outstanding_accesses = 0;  // those of them that are one-sided
     std::uint32_t large_reads = 0;           // those of them that are, where reads are in order
-    bool is_read_held = false;               // the first operation is a read that waits for others
+    // Since it was its turn last: nothing but room is lacking for what waits, and the peer tells of
+    // that.
+    bool waits_for_room = false;
+    bool is_read_held = false;         // the first operation is a read that waits for others
     std::uint64_t asked_ticks = 0;     // by when the latest access was sent; 0: it was not noted
     std::uint32_t rendezvous_due = 0;  // headers sent that nobody has asked about
     std::uint32_t shares_ahead = 0;    // kShare messages that were done with one before them
@@ -197,12 +200,19 @@ struct RdPeerBase {
             op.after_write_share = answered_write_shares + write_shares;
         }
     }
+    /// Whether the first operation waits for no answer.
+    bool may_leave() const noexcept {
+        return (!accesses.is_empty() || (!queue.is_empty() && !is_held_back())) && !is_read_held;
+    }
+    /// Precondition: may_leave().
+    const RdTxOp* first_to_leave() const noexcept {
+        return accesses.is_empty() ? queue.front() : accesses.front();
+    }
     bool has_work() const noexcept { return has_queued() || has_work_now(); }
     /// The same, but for what waits for an answer, which wakes.
     bool has_work_now() const noexcept {
-        const bool may_leave = !accesses.is_empty() || (!queue.is_empty() && !is_held_back());
-        return (may_leave && !is_read_held) || !jobs.is_empty() || !lent.is_empty() ||
-               !replies.empty() || !responses.empty();
+        return may_leave() || !jobs.is_empty() || !lent.is_empty() || !replies.empty() ||
+               !responses.empty();
     }
 };
 

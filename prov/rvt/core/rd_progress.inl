@@ -258,6 +258,7 @@ template <class Lock, class Host>
 
 template <class Lock, class Host>
 void RdEngine<Lock, Host>::make_busy(Peer& peer) noexcept {
+    peer.waits_for_room = false;
     if (!peer.is_busy) {
         peer.is_busy = true;
         busy_.push_back(&peer);
@@ -286,34 +287,49 @@ template <class Lock, class Host>
     return moved;
 }
 
+/// Whether an operation that has just not gone on lacks room. One that this process copies by
+/// itself can always go on.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::lacks_room(Peer& peer, const RdTxOp& op) noexcept {
+    return peer.path.take_lack_of_room() && !op.is_direct;
+}
+
 /// Sends what waits for one peer: replies first, then data it asked for, then new operations.
 template <class Lock, class Host>
 bool RdEngine<Lock, Host>::run_peer(Peer& peer) noexcept {
     if (peer.state != Peer::State::kConnected) {
         return false;
     }
+    peer.path.take_lack_of_room();
+    peer.waits_for_room = false;
     bool has_moved = finish_let_go(peer);
     while (!peer.replies.empty()) {
         const RdReply& next = peer.replies.front();
         if (!peer.path.put_control(next.op, next.flags, next.tag, next.data, next.payload.data(),
                                    next.count)) {
+            peer.waits_for_room = peer.path.take_lack_of_room();
             return has_moved;
         }
         peer.replies.pop_front();
         has_moved = true;
     }
+    bool waits_for_room = true;  // whatever is left
     while (!peer.responses.empty() && run_response(peer, peer.responses.front())) {
         peer.responses.pop_front();
         has_moved = true;
     }
+    waits_for_room &= peer.responses.empty() || peer.path.take_lack_of_room();
     if (RdTxOp* const op = peer.jobs.front()) {
         has_moved |= run_job(peer, *op);
+        waits_for_room &= peer.jobs.is_empty() || lacks_room(peer, *peer.jobs.front());
     }
     if (peer.has_queued()) {
         const std::uint32_t before = peer.waiting;
         run_queues(peer);
         has_moved |= peer.waiting != before;
+        waits_for_room &= !peer.may_leave() || lacks_room(peer, *peer.first_to_leave());
     }
+    peer.waits_for_room = waits_for_room && peer.lent.is_empty();
     return has_moved;
 }
 
@@ -379,7 +395,7 @@ util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
     if (has_accessed_ && has_fresh_access()) {
         return EAGAIN;
     }
-    const bool is_armed = station_.arm(!polled_.empty()).is_ok();
+    const bool is_armed = station_.arm(!polled_.empty(), wants_room()).is_ok();
     if (!is_armed || has_work()) {
         station_.give_back_wake();
         return EAGAIN;
@@ -400,11 +416,16 @@ bool RdEngine<Lock, Host>::has_work() const noexcept {
             has_work || (has_looks ? polled.look.has_arrival() : polled.peer->path.has_arrival());
     }
     for (const Peer* const peer : busy_) {
-        // Data that waits for room is sent when the peer returns credits, which wakes nobody: do
-        // not sleep on it.
-        has_work = has_work || peer->has_work_now();
+        const bool is_stuck = peer->waits_for_room && !peer->path.has_new_credits();
+        has_work = has_work || (peer->has_work_now() && !is_stuck);
     }
     return has_work;
+}
+
+/// Whether a peer that returns credits is to wake who sleeps.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::wants_room() const noexcept {
+    return std::ranges::any_of(busy_, [](const Peer* peer) { return peer->waits_for_room; });
 }
 
 template <class Lock, class Host>
@@ -412,7 +433,7 @@ bool RdEngine<Lock, Host>::control_arm() noexcept {
     if (!lock_.try_lock_control()) {
         return false;
     }
-    station_.arm_for_control(!polled_.empty());
+    station_.arm_for_control(!polled_.empty(), wants_room());
     const bool is_armed = !has_work();
     if (!is_armed) {
         station_.give_back_wake();

@@ -305,6 +305,7 @@ void RdEngine<Lock, Host>::run_queues(Peer& peer) noexcept {
         if (attr_.orders_reads && must_read_later(peer, *op)) [[unlikely]] {
             return;
         }
+        peer.path.take_lack_of_room();  // of an operation that went another way
         if (!run_op(peer, *op)) {
             return;
         }

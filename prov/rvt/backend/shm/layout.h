@@ -17,7 +17,7 @@
 namespace rvt::shm {
 
 inline constexpr std::uint32_t kMagic = 0x52565431;  // "RVT1"
-inline constexpr std::uint32_t kLayoutVersion = 9;
+inline constexpr std::uint32_t kLayoutVersion = 10;
 inline constexpr std::size_t kPageBytes = 4096;
 
 /// One slot of a ring: header and small payload in one cache line.
@@ -116,7 +116,8 @@ struct EndpointPage {
     // 1: the owner is about to be closed. Nobody copies to or from memory that it has named.
     std::atomic<std::uint32_t> no_copies;
 
-    alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;  // kFenceFirst and the episode
+    // kFenceFirst, kWantsRoom and the episode
+    alignas(util::kCacheLine) std::atomic<std::uint32_t> armed;
     alignas(util::kCacheLine)
         std::atomic<std::uint64_t> last_poll;  // util::cpu_ticks() of the latest progress
     // The region of a peer that the owner copies to or from right now: low half of the peer's
@@ -130,9 +131,13 @@ static_assert(sizeof(EndpointPage) <= kPageBytes);
 /// membarrier(2). Who sees this fences between what it publishes and a second look at the word.
 inline constexpr std::uint32_t kFenceFirst = 1U << 31;
 
+/// Of EndpointPage::armed: the owner has more to send than there is room for. Peers wake it when
+/// they return credits, too.
+inline constexpr std::uint32_t kWantsRoom = 1U << 30;
+
 /// The episode of sleep in which the owner asks to be woken; 0: it is awake.
 constexpr std::uint32_t episode_of(std::uint32_t armed) noexcept {
-    return armed & ~kFenceFirst;
+    return armed & ~(kFenceFirst | kWantsRoom);
 }
 
 /// An endpoint whose last poll is older than this many ticks is taken not to poll. Longer than the

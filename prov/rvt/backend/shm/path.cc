@@ -74,7 +74,8 @@ void Path::open(std::unique_ptr<Peering> peering) noexcept {
     is_fenced_ = !peering_->peer_has_membarrier;
     armed_ = is_fenced_ ? &kAlwaysLook : &page().armed;
     woken_episode_ = fenced_episode_ = 0;
-    is_large_ = is_large_receive_ = is_broken_ = is_held_ = false;
+    is_large_ = is_large_receive_ = is_broken_ = is_held_ = lacks_room_ = false;
+    seen_credit_lines_ = seen_credit_bytes_ = 0;
     growth_wait_ = runs_since_idle_ = 0;
     heard_ = 0;
     credited_lines_ = credited_bytes_ = 0;
@@ -101,6 +102,8 @@ void Path::refresh() noexcept {
     // acquire: pairs with the release in show_credit().
     const std::uint64_t lines = header->consumed_lines.load(std::memory_order_acquire);
     const std::uint64_t bytes = header->consumed_bytes.load(std::memory_order_acquire);
+    seen_credit_lines_ = lines;
+    seen_credit_bytes_ = bytes;
     if ((lines & kLargeEpoch) == epoch && (bytes & kLargeEpoch) == epoch) {
         lines_.refresh(lines & ~kLargeEpoch);
         bytes_.refresh(bytes & ~kLargeEpoch);
@@ -121,6 +124,13 @@ bool Path::is_drained() const noexcept {
     return lines == (lines_.tail() | (is_large_ ? kLargeEpoch : 0));
 }
 
+bool Path::has_new_credits() const noexcept {
+    const OutboxHeader* const header = peering_->inbox.at<OutboxHeader>(0);
+    // relaxed: refresh() looks again.
+    return header->consumed_lines.load(std::memory_order_relaxed) != seen_credit_lines_ ||
+           header->consumed_bytes.load(std::memory_order_relaxed) != seen_credit_bytes_;
+}
+
 bool Path::refresh_eager() noexcept {
     return refresh_lines(kControlLines + kMaxLines) && !is_held_;
 }
@@ -130,10 +140,8 @@ bool Path::refresh_lines(std::uint64_t wanted) noexcept {
         return false;
     }
     refresh();
-    if (lines_.room() >= wanted) {
-        return true;
-    }
-    return grow_if_hot() && lines_.room() >= wanted;
+    lacks_room_ = lines_.room() < wanted && !(grow_if_hot() && lines_.room() >= wanted);
+    return !lacks_room_;
 }
 
 bool Path::grow_if_hot() noexcept {
@@ -251,6 +259,7 @@ std::byte* Path::reserve_run(std::size_t count) noexcept {
         if (run == nullptr && grow_if_hot()) {
             run = bytes_.reserve(count);
         }
+        lacks_room_ = run == nullptr;
     }
     return run;
 }
@@ -312,6 +321,20 @@ void Path::wake() noexcept {
     if (episode != 0) {
         // EAGAIN: the counter is full, so the peer will wake anyway.
         [[maybe_unused]] const int ignored = eventfd_write(peering_->wake_fd.get(), 1);
+    }
+}
+
+void Path::wake_for_room() noexcept {
+    // relaxed: as in wake().
+    std::uint32_t armed = armed_->load(std::memory_order_relaxed);
+    if (is_fenced_ || (armed & kFenceFirst) != 0) {
+        // seq_cst: orders the credits before the look; pairs with the fence in Station::arm().
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        // relaxed: ordered by the fence.
+        armed = page().armed.load(std::memory_order_relaxed);
+    }
+    if ((armed & kWantsRoom) != 0) {
+        ring_doorbell();
     }
 }
 

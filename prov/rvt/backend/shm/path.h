@@ -213,6 +213,11 @@ class Path {
         return is_held_;
     }
 
+    /// Whether something could not be put for want of room since this was asked last.
+    bool take_lack_of_room() noexcept { return std::exchange(lacks_room_, false); }
+    /// Whether the peer has returned credits since the last look at them. Looks at its memory.
+    bool has_new_credits() const noexcept;
+
     RVT_ALWAYS_INLINE void ring_doorbell() noexcept {
         if (is_doorbell_due()) [[unlikely]] {
             wake();
@@ -373,6 +378,7 @@ class Path {
     bool grow() noexcept;
     void open_large_receive() noexcept;
     [[gnu::cold]] void wake() noexcept;
+    [[gnu::cold]] void wake_for_room() noexcept;
 
     static constexpr std::size_t lines_of(std::size_t payload) noexcept {
         return payload <= kLinePayload
@@ -419,7 +425,16 @@ class Path {
             }
             credited_lines_ = in_lines_.head();
             show_credit(credits_->consumed_lines, credited_lines_);
+            if (may_want_room()) [[unlikely]] {
+                wake_for_room();
+            }
         }
+    }
+    /// Whether the peer may sleep until it has room.
+    RVT_ALWAYS_INLINE bool may_want_room() const noexcept {
+        util::compiler_barrier();
+        // relaxed: as in is_doorbell_due().
+        return (armed_->load(std::memory_order_relaxed) & (kWantsRoom | kFenceFirst)) != 0;
     }
     RVT_ALWAYS_INLINE void show_credit(std::atomic<std::uint64_t>& credit,
                                        std::uint64_t position) const noexcept {
@@ -435,6 +450,7 @@ class Path {
     bool is_fenced_ = false;           // no membarrier(2): each send fences before it looks
     bool is_large_ = false;
     bool is_held_ = false;  // the peer wants headers only
+    bool lacks_room_ = false;
     std::uint32_t fenced_episode_ = 0;
     bool is_large_receive_ = false;
     bool is_broken_ = false;
@@ -454,8 +470,10 @@ class Path {
     alignas(util::kCacheLine) ByteConsumer in_bytes_;
     std::uint64_t credited_bytes_ = 0;
     std::unique_ptr<Peering> peering_;
-    std::uint64_t seen_ahead_ = 0;  // lines before it were looked at ahead of their turn
-    util::MemoryPromise promise_;   // for what the large ring of bytes has no pages for yet
+    std::uint64_t seen_ahead_ = 0;         // lines before it were looked at ahead of their turn
+    std::uint64_t seen_credit_lines_ = 0;  // by the last refresh(), as the peer shows them
+    std::uint64_t seen_credit_bytes_ = 0;
+    util::MemoryPromise promise_;  // for what the large ring of bytes has no pages for yet
 
     static constexpr std::uint64_t kLargeEpoch = 1ull << 63;
     static constexpr std::uint64_t kLinesAhead = 8;

@@ -286,7 +286,39 @@ Test(waiting, automatic_progress_sends_datagrams_that_find_no_room, .timeout = 6
     send_more_than_there_is_room_for(pair);
 }
 
-/// The peer says nothing when it has made room: who sleeps has to look.
+/// The peer, which has taken nothing for a while, wakes him when it takes some of it.
+Test(waiting, who_has_sent_more_than_there_is_room_for_may_sleep, .timeout = 60) {
+    constexpr unsigned kSends = 400;
+    const std::vector<char> out(4096, 'x');
+    Pair pair(for_threads());
+    connect(pair);
+    fid_cq* const cq = pair.a.cq.get();
+    fi_cq_tagged_entry entry{};
+    unsigned open = 0;
+    for (unsigned i = 0; i < kSends; ++i) {
+        RVT_OK(fi_send(pair.a.ep.get(), out.data(), out.size(), nullptr, pair.a.peer, nullptr));
+        open += fi_cq_read(cq, &entry, 1) == 1 ? 0 : 1;
+    }
+    while (fi_cq_read(cq, &entry, 1) == 1) {
+        --open;
+    }
+    RVT_ASSERT(open > 0);
+    int fd = -1;
+    RVT_OK(fi_control(&cq->fid, FI_GETWAIT, &fd));
+    pollfd source{fd, POLLIN, 0};
+    fid* queue = &cq->fid;
+    RVT_OK(fi_trywait(pair.a.open.fabric.get(), &queue, 1));
+    RVT_EQ(poll(&source, 1, 0), 0);
+    while (open > 0) {
+        fi_cntr_read(pair.b.cntrs[0].get());
+        RVT_EQ(poll(&source, 1, static_cast<int>(kPatience.count() * 1000)), 1);
+        do {
+            open -= fi_cq_read(cq, &entry, 1) == 1 ? 1 : 0;
+        } while (open > 0 && fi_trywait(pair.a.open.fabric.get(), &queue, 1) == -FI_EAGAIN);
+    }
+}
+
+/// A pair says nothing when it has made room: who sleeps has to look.
 Test(waiting, who_sleeps_sends_on_what_another_thread_finds_no_room_for, .timeout = 60) {
     const std::vector<char> out(65536, 'x');
     std::vector<char> in(out.size());  // until the endpoint is closed: the host may still fill it
