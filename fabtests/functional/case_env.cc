@@ -235,7 +235,7 @@ void no_memory_files(Rank& self) {
     if (self.rank == 1) return;
     refuse_calls({SYS_memfd_create}, ENOSYS);
     const int rc = try_to_open({.caps = FI_TAGGED});
-    if (rc != 0) FAB_EQUAL(rc, -FI_ENOSYS);
+    if (rc != 0 || settings.provider == "rvt") FAB_EQUAL(rc, -FI_ENOSYS);
 }
 
 // ---- under limits
