@@ -2,11 +2,13 @@
 // Packets that no honest peer sends: whatever comes, nothing is written but into memory that a key
 // opened or a receive offered, and the pair can be used again.
 #include "conform/fixture.h"
+#include "core/early_packets.h"
 #include "core/early_room.h"
 #include "core/message_sink.h"
 #include "protocol/headers.h"
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <span>
 #include <utility>
@@ -276,6 +278,31 @@ Test(packet_hostile, an_atomic_write_that_comes_again_is_answered_but_not_writte
     RVT_EQ(pair.b().word(0), 7);
     RVT_EQ(pair.b().device->stats().sum(Stat::kDuplicates), 1);
     RVT_EQ(pair.b().qp->state(), QpState::kRts);
+}
+
+/// What is far ahead is no packet of the window, and what is far behind is taken for one that was
+/// executed long ago: nothing is written.
+Test(packet_hostile, requests_out_of_the_window_are_counted_and_write_nothing) {
+    constexpr unsigned kHalf = 1u << 23;  // of all numbers
+    constexpr unsigned kAhead[] = {core::EarlyPackets::kMost, 100'000, kHalf - 1};
+    constexpr unsigned kBehind[] = {1, 512, 100'000, kHalf};
+    Pair<Packets> pair;
+    pair.b().set_word(0, 7);
+    const PacketHeader write{
+        .opcode = Opcode::kRcWriteOnly, .remote_addr = pair.b().at(0), .dma_bytes = 8};
+    for (const unsigned ahead : kAhead) {
+        deliver(pair, write, 8, ahead);
+    }
+    for (const unsigned behind : kBehind) {
+        deliver(pair, write, 8, 0u - behind);
+    }
+    Stats& stats = pair.b().device->stats();
+    RVT_EQ(stats.sum(Stat::kSequenceErrors), std::size(kAhead));
+    RVT_EQ(stats.sum(Stat::kDuplicates), std::size(kBehind));
+    RVT_EQ(pair.b().word(0), 7);
+    RVT_EQ(pair.b().qp->state(), QpState::kRts);
+    deliver(pair, write, 8);
+    RVT_EQ(pair.b().word(0), 0x0101010101010101);
 }
 
 Test(packet_hostile, reserved_bits_of_a_flush_are_not_looked_at) {
