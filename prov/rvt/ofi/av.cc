@@ -91,6 +91,7 @@ class Insertion {
         event.context = context_;
         event.data = done_;
         event.err = error;
+        event.prov_errno = error;
         av_.eq->push_error(event);
     }
 

@@ -11,6 +11,7 @@
 #include <barrier>
 #include <latch>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "core/address_vector.h"
@@ -357,6 +358,30 @@ Test(eq, its_errors_are_read_whatever_the_flags) {
     RVT_EQ(fi_eq_readerr(eq.get(), &error, kFlags | FI_PEEK), sizeof error);
     RVT_EQ(fi_eq_readerr(eq.get(), &error, kFlags), sizeof error);
     RVT_EQ(fi_eq_readerr(eq.get(), &error, kFlags), -FI_EAGAIN);
+}
+
+Test(eq, its_errors_have_a_text) {
+    const Opened open;
+    const auto eq = open.eq();
+    const auto av = open.av(with<fi_av_attr>([](auto& attr) { attr.flags = FI_EVENT; }));
+    RVT_OK(fi_av_bind(av.get(), &eq->fid, 0));
+    const std::array<char, 128> nobody{};
+    RVT_OK(fi_av_insert(av.get(), nobody.data(), 1, nullptr, 0, nullptr));
+    fi_eq_err_entry error{};
+    RVT_EQ(fi_eq_readerr(eq.get(), &error, 0), sizeof error);
+    const auto text_of = [&](char* buffer, std::size_t bytes) {
+        return fi_eq_strerror(eq.get(), error.prov_errno, error.err_data, buffer, bytes);
+    };
+    RVT_NE(error.err, 0);
+    const std::string expected = fi_strerror(error.err);
+    RVT_ASSERT(text_of(nullptr, 0) == expected);
+    char text[128] = "";
+    RVT_ASSERT(text_of(text, sizeof text) == text);
+    RVT_ASSERT(text == expected);
+    char shorter[] = "--------";
+    RVT_ASSERT(text_of(shorter, 6) == shorter);
+    RVT_ASSERT(shorter == expected.substr(0, 5));
+    RVT_EQ(shorter[6], '-');
 }
 
 Test(wait_set, wakes_for_any_member) {
