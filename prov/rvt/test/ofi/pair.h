@@ -48,6 +48,7 @@ struct EndOptions {
     bool has_recv_counter = true;  // else it is open, and not bound
     std::uint32_t version = kVersion;
     fi_wait_obj wait_obj = FI_WAIT_UNSPEC;
+    fi_cq_wait_cond wait_cond = FI_CQ_COND_NONE;
     std::size_t cq_size = 0;
     fi_ep_type type = FI_EP_UNSPEC;
     fi_progress data_progress = FI_PROGRESS_UNSPEC;
@@ -89,6 +90,7 @@ struct End {
         cq = open.cq(with<fi_cq_attr>([&](auto& attr) {
             attr.format = FI_CQ_FORMAT_TAGGED;
             attr.wait_obj = options.wait_obj;
+            attr.wait_cond = options.wait_cond;
             attr.size = options.cq_size;
         }));
         if (options.total_buffered_recv != 0) {

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <latch>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/epoll_sets.h"
@@ -73,6 +75,39 @@ void read_a_counter_for_long_and_wait(End& end) {
 constexpr void (*kBusy[])(End&) = {wait_for_another_counter, read_a_counter_often,
                                    read_a_counter_for_long, read_a_counter_for_long_and_wait};
 
+/// Two connected endpoints, where reads of b's queue may wait for several completions.
+EndOptions for_thresholds(fi_cq_wait_cond wait_cond) {
+    EndOptions options = for_threads();
+    options.caps = FI_MSG | FI_SOURCE;
+    options.wait_cond = wait_cond;
+    return options;
+}
+
+/// fi_cq(3): the number itself is handed in, not a pointer to it.
+const void* threshold(std::uintptr_t completions) {
+    return reinterpret_cast<const void*>(completions);
+}
+
+/// Posts `count` receives at b, whose messages are of no interest.
+void expect_messages(Pair& pair, int count) {
+    static char in[8];
+    for (int i = 0; i < count; ++i) {
+        RVT_OK(fi_recv(pair.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, nullptr));
+    }
+}
+
+/// So many completions of messages are in b's queue afterwards, which is empty before.
+void fill_queue(Pair& pair, int count) {
+    const std::uint64_t before = fi_cntr_read(pair.b.cntrs[1].get());
+    expect_messages(pair, count);
+    for (int i = 0; i < count; ++i) {
+        pair.post([&] { return fi_inject(pair.a.ep.get(), "abc", 4, pair.a.peer); });
+    }
+    pair.until([&] {
+        return fi_cntr_read(pair.b.cntrs[1].get()) == before + static_cast<unsigned>(count);
+    });
+}
+
 }  // namespace
 
 Test(waiting, a_blocking_read_returns_with_the_message, .timeout = 60) {
@@ -123,6 +158,88 @@ Test(waiting, a_counter_can_be_waited_for, .timeout = 60) {
     std::thread sender([&] { send_and_await_completion(pair); });
     RVT_OK(fi_cntr_wait(pair.b.cntrs[1].get(), 1, 20000));
     sender.join();
+}
+
+// ---- what a blocking read tells, and waits for ----
+
+Test(waiting, a_blocking_read_tells_who_has_sent, .timeout = 60) {
+    Pair pair(for_thresholds(FI_CQ_COND_NONE));
+    connect(pair);
+    const fi_addr_t itself = Pair::introduce(pair.b, pair.b);
+    expect_messages(pair, 2);
+    const auto read_one_from = [&](fi_addr_t sender, auto send) {
+        Sleeper reader([&] {
+            fi_cq_tagged_entry entry{};
+            fi_addr_t source = FI_ADDR_NOTAVAIL;
+            RVT_EQ(fi_cq_sreadfrom(pair.b.cq.get(), &entry, 1, &source, nullptr, -1), 1);
+            RVT_EQ(source, sender);
+        });
+        reader.await_sleep();
+        send();
+        reader.join();
+    };
+    read_one_from(pair.b.peer, [&] { send_to_who_sleeps(pair); });
+    read_one_from(itself, [&] { RVT_OK(fi_inject(pair.b.ep.get(), "abc", 4, itself)); });
+}
+
+Test(waiting, a_blocking_read_sleeps_until_so_many_completions_are_there, .timeout = 60) {
+    Pair pair(for_thresholds(FI_CQ_COND_THRESHOLD));
+    connect(pair);
+    const fi_addr_t itself = Pair::introduce(pair.b, pair.b);
+    const std::uint64_t before = fi_cntr_read(pair.b.cntrs[1].get());
+    expect_messages(pair, 3);
+    Sleeper reader([&] {
+        std::array<fi_cq_tagged_entry, 4> entries{};
+        std::array<fi_addr_t, 4> sources{};
+        RVT_EQ(fi_cq_sreadfrom(pair.b.cq.get(), entries.data(), entries.size(), sources.data(),
+                               threshold(3), -1),
+               3);
+        RVT_EQ(sources[0], pair.b.peer);
+        RVT_EQ(sources[1], itself);
+        RVT_EQ(sources[2], pair.b.peer);
+    });
+    const auto have_one_more = [&](std::uint64_t count, auto send) {
+        reader.await_sleep();
+        send();
+        pair.until([&] { return fi_cntr_read(pair.b.cntrs[1].get()) == before + count; });
+    };
+    have_one_more(1, [&] { send_to_who_sleeps(pair); });
+    have_one_more(2, [&] { RVT_OK(fi_inject(pair.b.ep.get(), "abc", 4, itself)); });
+    have_one_more(3, [&] { send_to_who_sleeps(pair); });
+    reader.join();
+}
+
+Test(waiting, a_blocking_read_returns_at_its_time_limit_with_fewer_than_it_waits_for) {
+    Pair pair(for_thresholds(FI_CQ_COND_THRESHOLD));
+    fill_queue(pair, 2);
+    std::array<fi_cq_tagged_entry, 4> entries{};
+    const auto read = [&](std::size_t count) {
+        const auto start = std::chrono::steady_clock::now();
+        const ssize_t got =
+            fi_cq_sread(pair.b.cq.get(), entries.data(), entries.size(), threshold(count), 30);
+        RVT_ASSERT(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(30));
+        return got;
+    };
+    RVT_EQ(read(3), 2);
+    RVT_EQ(read(3), -FI_EAGAIN);
+}
+
+Test(waiting, a_blocking_read_waits_for_no_more_than_it_has_room_for, .timeout = 60) {
+    Pair pair(for_thresholds(FI_CQ_COND_THRESHOLD));
+    fill_queue(pair, 2);
+    std::array<fi_cq_tagged_entry, 2> entries{};
+    RVT_EQ(fi_cq_sread(pair.b.cq.get(), entries.data(), entries.size(), threshold(3), -1), 2);
+}
+
+Test(waiting, a_blocking_read_waits_for_one_where_no_number_counts, .timeout = 60) {
+    const std::pair<fi_cq_wait_cond, const void*> conditions[] = {{FI_CQ_COND_NONE, threshold(3)},
+                                                                  {FI_CQ_COND_THRESHOLD, nullptr}};
+    for (const auto& [wait_cond, condition] : conditions) {
+        Pair pair(for_thresholds(wait_cond));
+        fill_queue(pair, 1);
+        std::array<fi_cq_tagged_entry, 4> entries{};
+        RVT_EQ(fi_cq_sread(pair.b.cq.get(), entries.data(), entries.size(), condition, -1), 1);
+    }
 }
 
 // ---- while other threads are awake ----
