@@ -3,7 +3,9 @@
 """Measures rvt between two hosts beside libfabric's tcp, sockets and udp, and bare UDP sockets.
 
 The hosts are network namespaces that a veth pair joins; they are gone with this program. The rows
-of loopback have no bound: rvt's endpoints use shared memory there, the others do not.
+of loopback have no bound: rvt's endpoints use shared memory there, the others do not. Of the rows
+within one host counts only what was measured while the CPUs were near each other, as in bench.py
+(--line).
 Needs root or user namespaces; ends with 77 where neither makes network namespaces.
 """
 import collections
@@ -13,8 +15,9 @@ import sys
 import time
 
 import mpi_bench
-from bench import (HIGH, LOW, Row, both, chosen, fixed, measure_row, parse, parser_of, print_counts,
-                   print_list, print_row, times, write_csv)
+from bench import (HIGH, LINE_VARIABLE, LOW, Row, add_line_option, both, choose_line, chosen, fixed,
+                   limit_command, measure_row, parse, parser_of, print_counts, print_list, print_row,
+                   run_one, times, write_csv)
 
 INSIDE = "--inside"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -43,6 +46,10 @@ class HostRow(Row):
         self.hosts, self.address = hosts, address
         self.extra, self.others = extra or {}, others or {}
         self.limits.update({n: f"rvt {measure}" for n in self.others})
+
+    def is_within_host(self):
+        """Whether it compares ways within one host."""
+        return self.address is None and self.hosts[0] == self.hosts[1]
 
 
 def pingpong_row(size):
@@ -161,8 +168,11 @@ class Contestants:
         if words[:1] == ["udp"]:
             payload = str(payload_of(self.options.mtu))
             return (self.program("udp_bench", row.hosts)
-                    + ["-s", row.address or ",".join(ADDRESSES), "-m", payload] + words[1:], {})
+                    + ["-s", row.address or ",".join(ADDRESSES), "-m", payload] + words[1:],
+                    {LINE_VARIABLE: ""})
         hosts, extra = row.others.get(name, (row.hosts, row.extra if name == "rvt" else {}))
+        if not row.is_within_host():
+            extra = {**extra, LINE_VARIABLE: ""}
         provider = "rvt" if name in row.others else name
         listen = ["-s", row.address] if row.address else []
         return self.program("fab_bench", hosts) + ["-p", provider] + listen + row.measure, extra
@@ -249,11 +259,16 @@ def measure(options):
     results, words = [], collections.Counter()
     print(f"veth, MTU {options.mtu}: {payload_of(options.mtu)} bytes of payload in a packet of rvt "
           "and of the bare sockets", flush=True)
-    for row in chosen(rows(), options.only):
+    measured = list(chosen(rows(), options.only))
+    if any(row.is_within_host() for row in measured):
+        placed = limit_command(options.programs, options.cpus, "placed-line")
+        choose_line(lambda: run_one(placed, {}), options.line)
+    for row in measured:
         values, reasons = measure_row(row, contestants, options.repeats)
         words[print_row(row, values, reasons)] += 1
         results.append((row, values))
         write_csv(options.out + ".csv", results)
+    os.environ.pop(LINE_VARIABLE, None)
     wanted = chosen(mpi_rows(), options.only)
     if wanted and os.access(os.path.join(options.programs, "mpi_bench"), os.X_OK):
         found, counted = compare_mpi(wanted, options)
@@ -283,6 +298,7 @@ def main():
     parser = parser_of(__doc__)
     parser.add_argument("--mtu", type=int, default=1500, help="of the link between the hosts")
     parser.add_argument("--out", default="bench_hosts", help="beginning of the name of the values' file")
+    add_line_option(parser)
     parser.add_argument(INSIDE, action="store_true", help="in namespaces of its own already")
     options = parse(parser)
     if options.list:
