@@ -176,7 +176,9 @@ fid_cq* Endpoint::open_cq() const {
     attr.wait_obj = spec_.cq_wait;
     fid_cq* cq = nullptr;
     const int rc = fi_cq_open(domain, &attr, &cq, nullptr);
-    if (rc == -FI_ENOSYS && spec_.cq_wait != FI_WAIT_NONE) {
+    // fi_cq(3) does not name the error.
+    const bool is_refused = rc == -FI_ENOSYS || (rc == -FI_EINVAL && settings.provider != "rvt");
+    if (is_refused && spec_.cq_wait != FI_WAIT_NONE) {
         skip("fi_cq_open of %s knows no wait object %s", settings.provider.c_str(),
              wait_name(spec_.cq_wait));
     }

@@ -148,6 +148,11 @@ inline void greet(Party& party, const Buffer& buffer, int with) {
     party.ep.wait_tx();
 }
 
+/// Before a failure of what rvt promises and others need not: skips the test of any other provider.
+inline void skip_elsewhere(const char* promise) {
+    if (settings.provider != "rvt") skip("only rvt promises that %s", promise);
+}
+
 /// Waits, sleeping on nothing but making progress, until a flag of the page is set.
 inline void progress_until(const Party& party, std::size_t flag) {
     while (party.self.page->flags[flag].get() == 0) party.ep.progress();
