@@ -433,8 +433,9 @@ bool RdEngine<Lock, Host>::control_arm() noexcept {
     if (!lock_.try_lock_control()) {
         return false;
     }
-    station_.arm_for_control(!polled_.empty(), wants_room());
-    const bool is_armed = !has_work();
+    station_.arm_for_control(!polled_.empty());
+    // It serves who does not wait: to be woken for each bit of room would slow that down.
+    const bool is_armed = !has_work() && !wants_room();
     if (!is_armed) {
         station_.give_back_wake();
         station_.disarm_for_control();

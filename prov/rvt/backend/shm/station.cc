@@ -134,14 +134,6 @@ std::uint32_t Station::next_episode() noexcept {
     return episode_;
 }
 
-namespace {
-
-std::uint32_t room_bit(bool wants_room) noexcept {
-    return wants_room ? kWantsRoom : 0;
-}
-
-}  // namespace
-
 void Station::arm(bool has_peers, bool wants_room) noexcept {
     if (poller_ != pthread_self() && is_polling(*page_)) {
         // seq_cst: pairs with the fence in goes_on_watching(): who ceases to look sees who sleeps.
@@ -158,18 +150,18 @@ void Station::arm(bool has_peers, bool wants_room) noexcept {
     const bool do_senders_fence = (page_->armed.load(std::memory_order_relaxed) & kFenceFirst) != 0;
     // Where a fence is enough for want of senders, the first ones must still be told by a system
     // call: they may have looked at the word already.
-    begin_episode(next_episode() | room_bit(wants_room) | (has_peers ? kFenceFirst : 0),
+    begin_episode(next_episode() | (wants_room ? kWantsRoom : 0) | (has_peers ? kFenceFirst : 0),
                   do_senders_fence || !has_peers);
 }
 
-void Station::arm_by_barrier(bool has_peers, bool wants_room) noexcept {
-    begin_episode(next_episode() | room_bit(wants_room), !has_peers);
+void Station::arm_by_barrier(bool has_peers) noexcept {
+    begin_episode(next_episode(), !has_peers);
 }
 
-void Station::arm_for_control(bool has_peers, bool wants_room) noexcept {
+void Station::arm_for_control(bool has_peers) noexcept {
     is_watched_.store(false, std::memory_order_relaxed);        // relaxed: under the lock
     is_control_asleep_.store(true, std::memory_order_relaxed);  // relaxed: under the lock
-    arm_by_barrier(has_peers, wants_room);
+    arm_by_barrier(has_peers);
 }
 
 void Station::begin_episode(std::uint32_t armed, bool is_ordered) noexcept {

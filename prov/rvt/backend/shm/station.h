@@ -110,10 +110,10 @@ class Station {
     /// Takes that back unless somebody else may sleep, the control thread among them.
     void disarm() noexcept;
     /// As arm(), for who does not note polls: senders do not fence, and each time costs the call.
-    void arm_by_barrier(bool has_peers, bool wants_room = false) noexcept;
+    void arm_by_barrier(bool has_peers) noexcept;
     /// The same by the control thread, which a wire tells otherwise. It holds the lock of the
     /// endpoint, whose application may be busy for long.
-    void arm_for_control(bool has_peers, bool wants_room = false) noexcept;
+    void arm_for_control(bool has_peers) noexcept;
     /// Takes that back unless somebody may sleep. Threads: the control thread, without the lock.
     void disarm_for_control() noexcept;
     /// Whether anybody sleeps beside who polls, of whom the connector has been told; else it need

@@ -119,7 +119,7 @@ class FlowStation final : private core::RdFlowsUser {
     static void unmark_use() noexcept {}
     static void refuse_copies() noexcept {}
     static util::Status arm(bool /*has_peers*/, bool /*wants_room*/) noexcept { return util::kOk; }
-    static void arm_for_control(bool /*has_peers*/, bool /*wants_room*/) noexcept {}
+    static void arm_for_control(bool /*has_peers*/) noexcept {}
     static void disarm_for_control() noexcept {}
     static void disarm() noexcept {}
     static void give_back_wake() noexcept {}
