@@ -329,7 +329,7 @@ bool RdEngine<Lock, Host>::run_peer(Peer& peer) noexcept {
         has_moved |= peer.waiting != before;
         waits_for_room &= !peer.may_leave() || lacks_room(peer, *peer.first_to_leave());
     }
-    peer.waits_for_room = waits_for_room && peer.lent.is_empty();
+    peer.waits_for_room = waits_for_room && peer.lent.is_empty() && peer.has_work_now();
     return has_moved;
 }
 
