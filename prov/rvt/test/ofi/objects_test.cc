@@ -346,13 +346,23 @@ Test(eq, callers_of_old_versions_bring_no_room_for_error_data) {
     RVT_EQ(error.err_data_size, 0);
 }
 
+namespace {
+
+/// An address vector of whose refusal the queue has the error.
+Owned<fid_av> av_that_has_refused(const Opened& open, fid_eq& eq) {
+    auto av = open.av(with<fi_av_attr>([](auto& attr) { attr.flags = FI_EVENT; }));
+    RVT_OK(fi_av_bind(av.get(), &eq.fid, 0));
+    const std::array<char, 128> nobody{};
+    RVT_OK(fi_av_insert(av.get(), nobody.data(), 1, nullptr, 0, nullptr));
+    return av;
+}
+
+}  // namespace
+
 Test(eq, its_errors_are_read_whatever_the_flags) {
     const Opened open;
     const auto eq = open.eq();
-    const auto av = open.av(with<fi_av_attr>([](auto& attr) { attr.flags = FI_EVENT; }));
-    RVT_OK(fi_av_bind(av.get(), &eq->fid, 0));
-    const std::array<char, 128> nobody{};
-    RVT_OK(fi_av_insert(av.get(), nobody.data(), 1, nullptr, 0, nullptr));
+    const auto av = av_that_has_refused(open, *eq);
     fi_eq_err_entry error{};
     constexpr std::uint64_t kFlags = sizeof error;
     RVT_EQ(fi_eq_readerr(eq.get(), &error, kFlags | FI_PEEK), sizeof error);
@@ -363,10 +373,7 @@ Test(eq, its_errors_are_read_whatever_the_flags) {
 Test(eq, its_errors_have_a_text) {
     const Opened open;
     const auto eq = open.eq();
-    const auto av = open.av(with<fi_av_attr>([](auto& attr) { attr.flags = FI_EVENT; }));
-    RVT_OK(fi_av_bind(av.get(), &eq->fid, 0));
-    const std::array<char, 128> nobody{};
-    RVT_OK(fi_av_insert(av.get(), nobody.data(), 1, nullptr, 0, nullptr));
+    const auto av = av_that_has_refused(open, *eq);
     fi_eq_err_entry error{};
     RVT_EQ(fi_eq_readerr(eq.get(), &error, 0), sizeof error);
     const auto text_of = [&](char* buffer, std::size_t bytes) {
