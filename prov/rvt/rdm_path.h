@@ -150,6 +150,9 @@ class RdmPath : public shm::Path {
         return flow_ != nullptr || shm::Path::is_peer_polling();
     }
     bool must_wake_peer() const noexcept { return flow_ == nullptr && shm::Path::must_wake_peer(); }
+    bool must_watch_peer() const noexcept {
+        return flow_ == nullptr && shm::Path::must_watch_peer();
+    }
     bool has_user_keys() const noexcept {
         return flow_ == nullptr ? shm::Path::has_user_keys() : flow_->peer().has_user_keys;
     }

@@ -101,7 +101,6 @@ bool RdEngine<Lock, Host>::write_quietly(const RdRma& request) noexcept {
     }
     ++peer->quiet_writes;
     peer->has_quiet_writes = true;
-    peer->asked_ticks = 0;
     has_accessed_ = true;
     return true;
 }
@@ -250,7 +249,6 @@ template <class Lock, class Host>
 void RdEngine<Lock, Host>::access_sent(Peer& peer, RdTxOp& op) noexcept {
     ++peer.outstanding_accesses;
     peer.large_reads += op.is_large_read() ? 1 : 0;
-    peer.asked_ticks = 0;
     sent(peer, op, true);
     if (peer.path.must_wake_peer()) {
         station_.wake_peer(peer.link);

@@ -379,7 +379,7 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     Status fill_access(RdTxOp& op, const RdRma& request) noexcept;
     Status fill_atomic(RdTxOp& op, const RdAtomic& request) noexcept;
     bool write_quietly(const RdRma& request) noexcept;
-    bool are_quiet_writes_done(Peer& peer) noexcept;
+    static bool are_quiet_writes_done(Peer& peer) noexcept;
     bool on_quiet_write_refused(Peer& peer, WcStatus status) noexcept;
     void begin_access(Peer& peer, RdTxOp& op) noexcept;
     bool start_access(Peer& peer, RdTxOp& op) noexcept;
@@ -552,7 +552,8 @@ class RdEngine final : public RdEndpoint, private HostPolicy::User {
     [[nodiscard]] bool has_work() const noexcept;
     bool wants_room() const noexcept;
     static bool lacks_room(Peer& peer, const RdTxOp& op) noexcept;
-    bool has_fresh_access() noexcept;
+    static bool is_access_due(Peer& peer) noexcept;
+    bool must_watch_targets() noexcept;
     void reply(Peer& peer, RdOp op, std::uint8_t flags, std::uint64_t data, const void* payload,
                std::size_t count) noexcept;
     void retire(Peer& peer) noexcept;

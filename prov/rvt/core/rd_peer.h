@@ -153,7 +153,6 @@ struct RdPeerBase {
     // that.
     bool waits_for_room = false;
     bool is_read_held = false;         // the first operation is a read that waits for others
-    std::uint64_t asked_ticks = 0;     // by when the latest access was sent; 0: it was not noted
     std::uint32_t rendezvous_due = 0;  // headers sent that nobody has asked about
     std::uint32_t shares_ahead = 0;    // kShare messages that were done with one before them
     bool has_quiet_writes = false;     // the target may not have executed some of them

@@ -352,6 +352,12 @@ void RdEngine<Lock, Host>::reply(Peer& peer, RdOp op, std::uint8_t flags, std::u
 
 // ---- sleeping ----
 
+/// Whether the target has a part of an access to do, or to take.
+template <class Lock, class Host>
+bool RdEngine<Lock, Host>::is_access_due(Peer& peer) noexcept {
+    return !peer.has_no_access() || peer.has_begun_in_line() || !are_quiet_writes_done(peer);
+}
+
 /// Targets that polled when they were asked for their part in an access, and have ceased to: their
 /// control threads do it, if somebody says so.
 template <class Lock, class Host>
@@ -362,8 +368,7 @@ void RdEngine<Lock, Host>::remind_peers_locked() noexcept {
     bool is_any_due = false;
     for (const Polled& polled : polled_) {
         Peer& peer = *polled.peer;
-        const bool is_due =
-            !peer.has_no_access() || peer.has_begun_in_line() || !are_quiet_writes_done(peer);
+        const bool is_due = is_access_due(peer);
         is_any_due |= is_due;
         if (is_due && peer.path.must_wake_peer()) {
             station_.wake_peer(peer.link);
@@ -373,26 +378,18 @@ void RdEngine<Lock, Host>::remind_peers_locked() noexcept {
     has_accessed_ = is_any_due;
 }
 
-/// Whether a target may have been asked for its part in an access since it polled last, although it
-/// is taken to poll. A little later either it has done it, or it can be reminded.
+/// Whether a target does its part in an access itself, but may cease to poll in the middle of it
+/// and would have to be reminded then.
 template <class Lock, class Host>
-bool RdEngine<Lock, Host>::has_fresh_access() noexcept {
-    const std::uint64_t now = util::cpu_ticks();
-    bool is_fresh = false;
-    for (const Polled& polled : polled_) {
-        Peer& peer = *polled.peer;
-        const bool is_due = peer.outstanding_accesses != 0 || !are_quiet_writes_done(peer);
-        if (is_due && peer.path.is_peer_polling()) {
-            peer.asked_ticks = peer.asked_ticks == 0 ? now : peer.asked_ticks;
-            is_fresh |= static_cast<std::int64_t>(now - peer.asked_ticks) < Path::kPollingTicks;
-        }
-    }
-    return is_fresh;
+bool RdEngine<Lock, Host>::must_watch_targets() noexcept {
+    return has_accessed_ && std::ranges::any_of(polled_, [](const Polled& polled) {
+               return is_access_due(*polled.peer) && polled.peer->path.must_watch_peer();
+           });
 }
 
 template <class Lock, class Host>
 util::Status RdEngine<Lock, Host>::arm_locked() noexcept {
-    if (has_accessed_ && has_fresh_access()) {
+    if (must_watch_targets()) {
         return EAGAIN;
     }
     const bool is_armed = station_.arm(!polled_.empty(), wants_room()).is_ok();

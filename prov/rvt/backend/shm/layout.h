@@ -151,10 +151,10 @@ inline bool is_polling(const EndpointPage& page) noexcept {
     return static_cast<std::int64_t>(util::cpu_ticks() - last) < kPollingTicks;
 }
 
-/// Whether new work waits there until somebody is told: nobody polls, nor asked to be woken.
-inline bool is_unattended(const EndpointPage& page) noexcept {
+/// Whether the owner asked to be woken by new work.
+inline bool is_armed(const EndpointPage& page) noexcept {
     // relaxed: who asked to be woken was, by the sender's Path; who has just ceased to ask looks.
-    return !is_polling(page) && episode_of(page.armed.load(std::memory_order_relaxed)) == 0;
+    return episode_of(page.armed.load(std::memory_order_relaxed)) != 0;
 }
 
 /// The value of EndpointPage::using_key.

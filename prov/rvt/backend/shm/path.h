@@ -304,9 +304,9 @@ class Path {
     bool is_peer_polling() const noexcept { return is_polling(page()); }
     /// Whether the peer's control thread would make progress, and has to be told that there is
     /// something to do.
-    bool must_wake_peer() const noexcept {
-        return page().control_may_enter != 0 && is_unattended(page());
-    }
+    bool must_wake_peer() const noexcept { return may_need_word() && !is_peer_polling(); }
+    /// Whether that may soon be so: the peer polls, and tells nobody when it ceases to.
+    bool must_watch_peer() const noexcept { return may_need_word() && is_peer_polling(); }
     bool has_user_keys() const noexcept { return page().has_user_keys != 0; }
     bool wants_rma_events() const noexcept { return page().wants_rma_events != 0; }
     std::uint32_t key_domain() const noexcept { return page().key_domain; }
@@ -334,6 +334,10 @@ class Path {
 
   private:
     const EndpointPage& page() const noexcept { return *peering_->page.at<EndpointPage>(0); }
+    /// Whether the peer's control thread would make progress, and no message wakes it.
+    bool may_need_word() const noexcept {
+        return page().control_may_enter != 0 && !is_armed(page());
+    }
 
     /// Lines that application data leaves free, so that replies always find room.
     static constexpr std::size_t kControlLines = 24;

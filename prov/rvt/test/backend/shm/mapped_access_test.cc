@@ -79,6 +79,17 @@ struct Node {
         }
         return is_armed;
     }
+    /// Sleeps if there is nothing to do, and then looks.
+    void sleep_and_poll() {
+        lock.lock();
+        const bool is_armed = engine->arm_locked().is_ok();
+        lock.unlock();
+        if (is_armed) {
+            pollfd entry{.fd = engine->wake_fd(), .events = POLLIN, .revents = 0};
+            RVT_EQ(::poll(&entry, 1, 10000), 1);
+        }
+        poll();
+    }
     /// Posts an atomic on a byte, which the target has to execute.
     void post_atomic(const char* byte, std::uint32_t key) {
         char operand = 1;
@@ -183,6 +194,20 @@ void run_idle_target(Process& parent, char* memory) {
                        .data = reinterpret_cast<std::uint64_t>(memory),
                        .key = node.expose(memory, kBytes)});
     parent.get<bool>();
+}
+
+/// A target that makes progress until the first byte changes, and then no more until it hears from
+/// its parent: rounds of that.
+void run_target_that_ceases(Process& parent, volatile char* memory) {
+    Node node;
+    parent.put(Exposed{.address = node.engine->address(),
+                       .data = reinterpret_cast<std::uint64_t>(memory),
+                       .key = node.expose(const_cast<char*>(memory), kBytes)});
+    for (char last = memory[0]; parent.get<bool>(); last = memory[0]) {
+        while (memory[0] == last) {
+            node.poll();
+        }
+    }
 }
 
 /// Whether this process has the memory twice: as shared_memory() gave it, and as the peer's.
@@ -487,6 +512,34 @@ Test(reminder, is_due_of_a_fenced_access_that_has_begun_to_leave, .timeout = 60)
         is_done = node.take_completion();
         RVT_ASSERT(is_done || may_remind);
     }
+}
+
+// Most of it is on its way then, and finds no room before the target takes what has come.
+Test(reminder, reaches_a_target_that_ceases_to_poll_in_the_middle_of_an_access, .timeout = 60) {
+    std::vector<char> memory(kBytes);
+    Process target([&](Process& parent) { run_target_that_ceases(parent, memory.data()); });
+    const auto exposed = target.get<Exposed>();
+    copies_of_thread_fault();
+    Node node;
+    node.peer = node.av.insert(exposed.address).take();
+    std::vector<char> data(kBytes);
+    for (char round = 1; round <= 100; ++round) {
+        target.put(true);
+        data[0] = round;
+        const iovec local{data.data(), data.size()};
+        const core::RdRemote remote{.addr = exposed.data, .len = kBytes, .key = exposed.key};
+        RVT_OK(node.engine->rma({.is_write = true,
+                                 .iov = &local,
+                                 .iov_count = 1,
+                                 .remote = &remote,
+                                 .remote_count = 1,
+                                 .dest = node.peer,
+                                 .flags = core::RdFlags::kCompletion}));
+        while (!node.take_completion()) {
+            node.sleep_and_poll();
+        }
+    }
+    target.put(false);
 }
 
 Test(sleep, does_not_begin_before_what_any_peer_has_sent_is_taken, .timeout = 60) {
