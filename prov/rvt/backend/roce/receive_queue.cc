@@ -6,6 +6,7 @@
 #include "core/device.h"
 #include "protocol/header_sizes.h"
 #include "protocol/icrc.h"
+#include "util/log.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -21,7 +22,7 @@ namespace {
 
 constexpr std::uint16_t kRocePort = 4791;
 // What this backend sends has identification 0, or its place in a message of the kernel's.
-constexpr std::uint16_t kMostSegments = 64;
+constexpr std::uint16_t kMostSegments = IdentificationTap::kLeast;
 
 /// Of how many bytes each packet of a message is, but for the last; the message's own length where
 /// the kernel joined none.
@@ -74,6 +75,24 @@ RVT_ALWAYS_INLINE std::optional<std::uint16_t> true_identification(
                                                         : std::nullopt;
 }
 
+/// What shows the identifications of packets to the port of all devices; none where they need not
+/// be known, or may not be.
+std::unique_ptr<IdentificationTap> open_tap(const UdpSocket& socket) {
+    const util::SockAddr& own = socket.port.address;
+    if (own.port != kRocePort || own.family != AF_INET) {
+        return nullptr;
+    }
+    auto tap = IdentificationTap::open(socket);
+    if (!tap.is_ok()) {
+        RVT_INFO(kEpCtrl,
+                 "of the ICRC of packets to %s 16 bits are checked: it covers the IPv4 "
+                 "identification, which a raw socket would show (%s)",
+                 own.to_string().c_str(), strerrordesc_np(tap.status().error()));
+        return nullptr;
+    }
+    return tap.take();
+}
+
 }  // namespace
 
 ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& faults,
@@ -82,7 +101,8 @@ ReceiveQueue::ReceiveQueue(const UdpSocket& socket, const protocol::FaultPlan& f
       own_(core::to_address(socket.port.address)),
       capture_(std::move(capture)),
       faults_(faults.has_faults() ? std::make_unique<protocol::FaultyLine>(faults) : nullptr),
-      is_plain_(faults_ == nullptr && !capture_.is_on()) {}
+      is_plain_(faults_ == nullptr && !capture_.is_on()),
+      tap_(open_tap(socket)) {}
 
 /// Sets up what receives find there.
 void ReceiveQueue::prepare() noexcept {
@@ -270,10 +290,32 @@ unsigned ReceiveQueue::deliver_through_faults(core::Device& device, std::size_t 
     return whole;
 }
 
+/// Whether a packet to the port of all devices really had the identification that would make it
+/// whole, as far as this process may know. The kernel joins packets behind the header of the first;
+/// the others have had the same identification, or one more each.
+bool ReceiveQueue::has_come_with(const protocol::WirePacket& packet,
+                                 std::uint16_t identification) noexcept {
+    if (tap_ == nullptr || identification < kMostSegments) {
+        return true;
+    }
+    const std::uint16_t place = packet.identification;
+    if (place == 0) {
+        joined_from_ = tap_->has_come(packet, identification) ? identification : 0;
+        return joined_from_ != 0;
+    }
+    return joined_from_ != 0 &&
+           (identification == joined_from_ ||
+            identification == static_cast<std::uint16_t>(joined_from_ + place));
+}
+
 /// Returns: whether the packet was whole.
 RVT_ALWAYS_INLINE bool ReceiveQueue::deliver_one(core::Device& device,
                                                  const protocol::WirePacket& packet) noexcept {
-    const auto identification = true_identification(packet);
+    auto identification = true_identification(packet);
+    if (identification && *identification != packet.identification &&
+        !has_come_with(packet, *identification)) [[unlikely]] {
+        identification.reset();
+    }
     if (capture_.is_on()) [[unlikely]] {
         protocol::WirePacket captured = packet;
         captured.identification = identification.value_or(packet.identification);

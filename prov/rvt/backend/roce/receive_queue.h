@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "backend/roce/identification_tap.h"
 #include "backend/roce/packet_cut.h"
 #include "backend/roce/udp_socket.h"
 #include "protocol/faulty_line.h"
@@ -115,6 +116,8 @@ class ReceiveQueue {
     unsigned deliver_through_faults(core::Device& device, std::size_t messages) noexcept;
     unsigned deliver_joined(core::Device& device) noexcept;
     bool deliver_one(core::Device& device, const protocol::WirePacket& packet) noexcept;
+    [[gnu::cold]] bool has_come_with(const protocol::WirePacket& packet,
+                                     std::uint16_t identification) noexcept;
     void hand_over(core::Device& device, const protocol::WirePacket& packet) noexcept;
     void count_corrupted() noexcept {
         // relaxed: one thread writes it at a time, and a count orders nothing.
@@ -126,6 +129,7 @@ class ReceiveQueue {
     const protocol::PcapInterface capture_;
     const std::unique_ptr<protocol::FaultyLine> faults_;  // none: the wire is left alone
     const bool is_plain_;  // neither that nor a capture has to do with a call in vain
+    const std::unique_ptr<IdentificationTap> tap_;  // none: identifications are not seen
     std::unique_ptr<Batch> batch_;
     std::size_t taken_ = 0;  // messages of the last call, which make_ready() has to see yet
     Sender sender_;          // of the newest message; mostly the next one comes from there, too
@@ -138,6 +142,8 @@ class ReceiveQueue {
     // packets show where they end.
     bool may_cut_ = false;
     PacketCut cut_;
+    std::uint16_t joined_from_ =
+        0;  // the identification of the newest joined message's first packet
     std::atomic<bool> holds_packets_{false};
     std::atomic<std::uint64_t> corrupted_{0};
 };

@@ -32,15 +32,6 @@ bool set(int fd, int level, int option, int value) noexcept {
     return setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
 
-void ask_for_buffers(int fd) noexcept {
-    if (!set(fd, SOL_SOCKET, SO_RCVBUFFORCE, kBufferBytes)) {
-        set(fd, SOL_SOCKET, SO_RCVBUF, kBufferBytes);
-    }
-    if (!set(fd, SOL_SOCKET, SO_SNDBUFFORCE, kBufferBytes)) {
-        set(fd, SOL_SOCKET, SO_SNDBUF, kBufferBytes);
-    }
-}
-
 /// Of an unconnected socket with this setting, each packet has identification 0, and segments of
 /// one call have 0, 1, 2 ...
 bool forbid_fragments(int fd, int family) noexcept {
@@ -197,6 +188,15 @@ Result<std::uint32_t> path_mtu(util::SockAddr own, const util::SockAddr& dest) n
 }
 
 }  // namespace
+
+void ask_for_buffers(int fd) noexcept {
+    if (!set(fd, SOL_SOCKET, SO_RCVBUFFORCE, kBufferBytes)) {
+        set(fd, SOL_SOCKET, SO_RCVBUF, kBufferBytes);
+    }
+    if (!set(fd, SOL_SOCKET, SO_SNDBUFFORCE, kBufferBytes)) {
+        set(fd, SOL_SOCKET, SO_SNDBUF, kBufferBytes);
+    }
+}
 
 Result<UdpSocket> open_udp_socket(const util::SockAddr& address) {
     auto port = util::bind_udp_port(address);

@@ -34,6 +34,9 @@ Result<UdpSocket> open_udp_socket(const util::SockAddr& address);
 /// The same with a port that is bound already.
 Result<UdpSocket> open_udp_socket(util::UdpPort port);
 
+/// Asks for the room that a burst of a few flows needs.
+void ask_for_buffers(int fd) noexcept;
+
 /// sendmmsg(2) and recvmmsg(2) without waiting. Unlike the C library's these are no cancellation
 /// points: a thread that ended in one would keep the locks of its queue. Returns: how many
 /// messages, or an error less than 0.

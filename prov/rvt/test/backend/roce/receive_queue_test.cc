@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // How two devices on the loopback interface take in what arrives: one message a call, or several
 // where they come without a pause. Nothing is lost where one becomes the other.
+#include "common/own_network.h"
 #include "conform/fixture.h"
 #include "core/addresses.h"
 #include "protocol/headers.h"
@@ -8,11 +9,18 @@
 #include "util/unique_fd.h"
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
+#include <linux/capability.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 using namespace rvt;
 using namespace rvt::conform;
@@ -145,7 +153,8 @@ Test(roce_receive, packets_of_several_senders_are_told_apart, .timeout = 30) {
 
 namespace {
 
-/// A device that gets what a plain socket sends: packets for a pair that is not there.
+/// A device that gets what a plain socket sends, or a raw one: packets for a pair that is not
+/// there.
 class Target {
   public:
     explicit Target(const util::SockAddr& address)
@@ -157,22 +166,45 @@ class Target {
                       .take()),
           socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
         sockaddr_storage name{};
-        const auto bytes = static_cast<socklen_t>(kSender.to(&name));
+        auto bytes = static_cast<socklen_t>(kSender.to(&name));
         RVT_EQ(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&name), bytes), 0);
+        bytes = sizeof name;
+        RVT_EQ(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&name), &bytes), 0);
+        from_ = to_address(
+            util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name), bytes).value());
     }
     ~Target() { RVT_OK(device_->close()); }
     Target(const Target&) = delete;
     Target& operator=(const Target&) = delete;
 
-    /// Whether the ICRC of a packet with this identification is taken for right.
+    /// Whether a packet is taken whose ICRC is right if it has this identification. It has 0.
     bool takes(std::uint16_t identification) {
-        const std::uint64_t wrong = device_->receive_queue().corrupted();
-        const std::uint64_t dropped = drops();
-        send(identification);
-        while (device_->receive_queue().corrupted() == wrong && drops() == dropped) {
-            device_->device().progress();
-        }
-        return device_->receive_queue().corrupted() == wrong;
+        return takes_from(socket_.get(), packet_of(identification));
+    }
+    /// The same of one that has `real`. `raw` is a socket that sends what is given as IPv4 packets.
+    bool takes_raw(const util::UniqueFd& raw, std::uint16_t real, std::uint16_t identification) {
+        std::vector<std::byte> packet = packet_of(identification);
+        const std::size_t udp_bytes = sizeof(udphdr) + packet.size();
+        const udphdr udp{.source = htons(from_.port),
+                         .dest = htons(device_->address().port),
+                         .len = htons(static_cast<std::uint16_t>(udp_bytes)),
+                         .check = 0};
+        iphdr ip{};
+        ip.version = 4;
+        ip.ihl = sizeof ip / 4;
+        ip.id = htons(real);
+        ip.frag_off = htons(IP_DF);
+        ip.ttl = 64;
+        ip.protocol = IPPROTO_UDP;
+        std::memcpy(&ip.saddr, kSender.ip.data(), sizeof ip.saddr);
+        std::memcpy(&ip.daddr, device_->address().ip.data(), sizeof ip.daddr);
+        const auto prepend = [&packet](const auto& header) {
+            const auto bytes = std::as_bytes(std::span(&header, 1));
+            packet.insert(packet.begin(), bytes.begin(), bytes.end());
+        };
+        prepend(udp);
+        prepend(ip);
+        return takes_from(raw.get(), packet);
     }
 
   private:
@@ -180,32 +212,51 @@ class Target {
 
     std::uint64_t drops() { return device_->device().stats().sum(Stat::kDrops); }
 
-    void send(std::uint16_t identification) {
-        sockaddr_storage name{};
-        socklen_t bytes = sizeof name;
-        RVT_EQ(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&name), &bytes), 0);
-        const Address from = to_address(
-            util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name), bytes).value());
+    std::vector<std::byte> packet_of(std::uint16_t identification) {
         const Address to = device_->device().address();
         std::array<std::byte, protocol::kMaxHeaderBytes> header;
         const protocol::PacketHeader fields{
             .opcode = protocol::Opcode::kUdSendOnly, .dest_qpn = 0x77, .src_qpn = 5};
         const std::size_t header_bytes = encode(fields, header.data());
-        std::array<std::byte, 2 * protocol::kMaxHeaderBytes> packet;
+        std::vector<std::byte> packet(2 * protocol::kMaxHeaderBytes);
         const std::byte* const end = protocol::write_packet(
             packet.data(),
-            {.source = from.gid, .dest = to.gid, .source_port = from.port, .dest_port = to.port},
+            {.source = from_.gid, .dest = to.gid, .source_port = from_.port, .dest_port = to.port},
             {.headers = std::span(header).first(header_bytes), .payload = {}}, identification);
-        bytes = static_cast<socklen_t>(device_->address().to(&name));
-        RVT_EQ(::sendto(socket_.get(), packet.data(), static_cast<std::size_t>(end - packet.data()),
-                        0, reinterpret_cast<const sockaddr*>(&name), bytes),
-               end - packet.data());
+        packet.resize(static_cast<std::size_t>(end - packet.data()));
+        return packet;
+    }
+
+    bool takes_from(int fd, const std::vector<std::byte>& packet) {
+        const std::uint64_t wrong = device_->receive_queue().corrupted();
+        const std::uint64_t dropped = drops();
+        sockaddr_storage name{};
+        const auto bytes = static_cast<socklen_t>(device_->address().to(&name));
+        RVT_EQ(::sendto(fd, packet.data(), packet.size(), 0,
+                        reinterpret_cast<const sockaddr*>(&name), bytes),
+               static_cast<ssize_t>(packet.size()));
+        while (device_->receive_queue().corrupted() == wrong && drops() == dropped) {
+            device_->device().progress();
+        }
+        return device_->receive_queue().corrupted() == wrong;
     }
 
     core::Registry registry_;
     std::unique_ptr<roce::PacketDevice> device_;
     util::UniqueFd socket_;
+    Address from_;
 };
+
+constexpr util::SockAddr kSharedPort{.family = AF_INET, .port = 4791, .ip = {127, 47, 91, 1}};
+
+/// From now on this process has no right to raw sockets.
+void lose_raw_sockets() {
+    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> data{};
+    RVT_EQ(syscall(SYS_capget, &header, data.data()), 0);
+    data[CAP_TO_INDEX(CAP_NET_RAW)].effective &= ~CAP_TO_MASK(CAP_NET_RAW);
+    RVT_EQ(syscall(SYS_capset, &header, data.data()), 0);
+}
 
 }  // namespace
 
@@ -221,9 +272,30 @@ Test(roce_receive, of_peers_like_us_only_identifications_that_they_can_have_are_
     RVT_ASSERT(target.takes(63));
 }
 
-Test(roce_receive, at_the_port_of_all_devices_any_identification_is_right) {
-    Target target({.family = AF_INET, .port = 4791, .ip = {127, 47, 91, 1}});
+Test(roce_receive, at_the_port_of_all_devices_any_identification_is_right_that_nobody_sees) {
+    lose_raw_sockets();
+    Target target(kSharedPort);
     for (const std::uint16_t id : {0, 1, 63, 64, 1000, 0x8000, 0xffff}) {
         cr_assert(target.takes(id), "%u", id);
     }
+}
+
+Test(roce_receive, at_the_port_of_all_devices_a_process_with_cap_net_raw_sees_identifications) {
+    cr_assert(test::enter_own_network(), "this user cannot have a network of its own");
+    const util::UniqueFd raw(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW));
+    Target target(kSharedPort);
+    // Also of those that come again, and behind wrong ones.
+    for (const std::uint16_t id : {64, 65, 1000, 1000, 0x8000, 0xffff, 64}) {
+        cr_assert(target.takes_raw(raw, id, id), "%u", id);
+        cr_assert(not(target.takes_raw(raw, id, id ^ 0x0100)), "%u", id);
+    }
+    RVT_ASSERT(not(target.takes(2000)));
+    for (const std::uint16_t id : {0, 1, 63}) {
+        cr_assert(target.takes(id), "%u", id);
+    }
+    // So many that most of their headers are not kept.
+    for (std::uint16_t id = 3000; id < 6000; ++id) {
+        cr_assert(target.takes_raw(raw, id, id), "%u", id);
+    }
+    RVT_ASSERT(not(target.takes_raw(raw, 6000, 3000)));
 }
