@@ -34,6 +34,13 @@ namespace {
 using Engine = core::RdEngine<util::SpinLock, RdmHost>;
 constexpr std::size_t kBytes = 1 << 20;
 
+/// What a target tells of itself and its memory.
+struct Exposed {
+    util::SockAddr address;
+    std::uint64_t data = 0;
+    std::uint32_t key = 0;
+};
+
 /// An endpoint with what a domain would give it.
 struct Node {
     Node()
@@ -70,6 +77,11 @@ struct Node {
         const util::Guard guard(lock);
         return engine->may_remind_locked();
     }
+    /// Asks to be woken. Returns: whether there is nothing to do.
+    bool arm() {
+        const util::Guard guard(lock);
+        return engine->arm_locked().is_ok();
+    }
     /// Returns: whether there is nothing to do.
     bool may_sleep() {
         const util::Guard guard(lock);
@@ -81,14 +93,24 @@ struct Node {
     }
     /// Sleeps if there is nothing to do, and then looks.
     void sleep_and_poll() {
-        lock.lock();
-        const bool is_armed = engine->arm_locked().is_ok();
-        lock.unlock();
-        if (is_armed) {
+        if (arm()) {
             pollfd entry{.fd = engine->wake_fd(), .events = POLLIN, .revents = 0};
             RVT_EQ(::poll(&entry, 1, 10000), 1);
         }
         poll();
+    }
+    /// Posts a write of all that the target exposes. `data` stays until it has completed.
+    void post_write(const std::vector<char>& data, const Exposed& exposed,
+                    core::RdFlags flags = core::RdFlags::kNone) {
+        const iovec local{const_cast<char*>(data.data()), data.size()};
+        const core::RdRemote remote{.addr = exposed.data, .len = data.size(), .key = exposed.key};
+        RVT_OK(engine->rma({.is_write = true,
+                            .iov = &local,
+                            .iov_count = 1,
+                            .remote = &remote,
+                            .remote_count = 1,
+                            .dest = peer,
+                            .flags = core::RdFlags::kCompletion | flags}));
     }
     /// Posts an atomic on a byte, which the target has to execute.
     void post_atomic(const char* byte, std::uint32_t key) {
@@ -146,12 +168,6 @@ struct Node {
     std::unique_ptr<Engine> engine;
     std::uint64_t peer = 0;
     util::Status status;
-};
-
-struct Exposed {
-    util::SockAddr address;
-    std::uint64_t data = 0;
-    std::uint32_t key = 0;
 };
 
 /// A file of memory that both processes see, so that the test can look at what the target has.
@@ -495,15 +511,7 @@ Test(reminder, is_due_of_a_fenced_access_that_has_begun_to_leave, .timeout = 60)
     node.peer = node.av.insert(exposed.address).take();
     std::vector<char> data(kBytes, 'x');
     RVT_EQ(node.access(true, data.data(), 8, exposed.data, exposed.key), core::WcStatus::kSuccess);
-    const iovec local{data.data(), data.size()};
-    const core::RdRemote remote{.addr = exposed.data, .len = kBytes, .key = exposed.key};
-    RVT_OK(node.engine->rma({.is_write = true,
-                             .iov = &local,
-                             .iov_count = 1,
-                             .remote = &remote,
-                             .remote_count = 1,
-                             .dest = node.peer,
-                             .flags = core::RdFlags::kCompletion | core::RdFlags::kFence}));
+    node.post_write(data, exposed, core::RdFlags::kFence);
     for (bool is_done = false; !is_done;) {
         node.poll();
         node.remind();
@@ -526,15 +534,7 @@ Test(reminder, reaches_a_target_that_ceases_to_poll_in_the_middle_of_an_access, 
     for (char round = 1; round <= 100; ++round) {
         target.put(true);
         data[0] = round;
-        const iovec local{data.data(), data.size()};
-        const core::RdRemote remote{.addr = exposed.data, .len = kBytes, .key = exposed.key};
-        RVT_OK(node.engine->rma({.is_write = true,
-                                 .iov = &local,
-                                 .iov_count = 1,
-                                 .remote = &remote,
-                                 .remote_count = 1,
-                                 .dest = node.peer,
-                                 .flags = core::RdFlags::kCompletion}));
+        node.post_write(data, exposed);
         while (!node.take_completion()) {
             node.sleep_and_poll();
         }
