@@ -43,8 +43,7 @@ bool let_headers_pass(int fd, std::uint16_t port) noexcept {
 
 }  // namespace
 
-util::Result<std::unique_ptr<IdentificationTap>> IdentificationTap::open(
-    const UdpSocket& beside) noexcept {
+util::Result<std::unique_ptr<IdentificationTap>> IdentificationTap::open(const UdpSocket& beside) {
     util::SockAddr address = beside.port.address;
     util::UniqueFd fd(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_UDP));
     if (!fd.is_open() || !let_headers_pass(fd.get(), address.port)) {
@@ -122,12 +121,21 @@ bool IdentificationTap::has_come(const protocol::WirePacket& packet,
     if (likely_ == next_) {
         receive();  // all that is kept has been asked about
     }
-    do {
+    for (unsigned i = 0; i < kMostCalls; ++i) {
         if (find(wanted)) {
             return true;
         }
-    } while (receive() != 0);
+        if (receive() == 0) {
+            break;
+        }
+    }
     return false;
+}
+
+void IdentificationTap::pass_over() noexcept {
+    if (likely_ != next_ || receive() != 0) {
+        likely_ = (likely_ + 1) % kKept;  // a guess: find() looks at all
+    }
 }
 
 }  // namespace rvt::roce

@@ -24,18 +24,23 @@ class IdentificationTap {
     static constexpr std::uint16_t kLeast = 64;
 
     /// Of what comes to a socket with an IPv4 address, from now on.
-    /// Returns: EPERM without CAP_NET_RAW; errors of socket(2), setsockopt(2) and bind(2).
-    static util::Result<std::unique_ptr<IdentificationTap>> open(const UdpSocket& beside) noexcept;
+    /// Returns: EPERM without CAP_NET_RAW; errors of socket(2), setsockopt(2) and bind(2); ENOMEM.
+    static util::Result<std::unique_ptr<IdentificationTap>> open(const UdpSocket& beside);
 
     /// Whether such a packet has arrived with this identification, kLeast at least. Packets are
     /// asked about in the order in which they arrived, but for the last few hundred. Threads: one
     /// at a time.
     [[nodiscard]] bool has_come(const protocol::WirePacket& packet,
                                 std::uint16_t identification) noexcept;
+    /// A packet has arrived that need not be asked about, wrong as it is. Else the headers of many
+    /// such would leave no room for others. Threads: as has_come().
+    void pass_over() noexcept;
 
   private:
     static constexpr std::size_t kKept = 512;
     static constexpr std::size_t kCall = 32;
+    // Of kCall headers each: more than there is room for. What comes meanwhile is of later packets.
+    static constexpr unsigned kMostCalls = 512;
 
     /// Tells packets apart, but for those that came again.
     struct Header {

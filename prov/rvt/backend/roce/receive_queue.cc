@@ -323,6 +323,9 @@ RVT_ALWAYS_INLINE bool ReceiveQueue::deliver_one(core::Device& device,
     }
     if (!identification) {
         count_corrupted();
+        if (tap_ != nullptr) {
+            tap_->pass_over();
+        }
         return false;
     }
     hand_over(device, packet);

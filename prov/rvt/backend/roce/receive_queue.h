@@ -142,8 +142,7 @@ class ReceiveQueue {
     // packets show where they end.
     bool may_cut_ = false;
     PacketCut cut_;
-    std::uint16_t joined_from_ =
-        0;  // the identification of the newest joined message's first packet
+    std::uint16_t joined_from_ = 0;  // identification of the first packet of a joined message
     std::atomic<bool> holds_packets_{false};
     std::atomic<std::uint64_t> corrupted_{0};
 };

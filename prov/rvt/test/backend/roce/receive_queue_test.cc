@@ -153,8 +153,76 @@ Test(roce_receive, packets_of_several_senders_are_told_apart, .timeout = 30) {
 
 namespace {
 
-/// A device that gets what a plain socket sends, or a raw one: packets for a pair that is not
-/// there.
+constexpr util::SockAddr kSender{.family = AF_INET, .ip = {127, 0, 0, 1}};
+constexpr util::SockAddr kSharedPort{.family = AF_INET, .port = 4791, .ip = {127, 47, 91, 1}};
+
+socklen_t name_of(const util::SockAddr& address, sockaddr_storage& name) {
+    return static_cast<socklen_t>(address.to(&name));
+}
+
+/// A plain socket with an address of its own, or what it stands for: who sends.
+class Sender {
+  public:
+    Sender() : socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+        sockaddr_storage name{};
+        socklen_t bytes = name_of(kSender, name);
+        RVT_EQ(::bind(fd(), reinterpret_cast<const sockaddr*>(&name), bytes), 0);
+        bytes = sizeof name;
+        RVT_EQ(::getsockname(fd(), reinterpret_cast<sockaddr*>(&name), &bytes), 0);
+        address_ = util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name), bytes).value();
+    }
+    int fd() const { return socket_.get(); }
+    std::uint16_t port() const { return address_.port; }
+
+    /// A packet for a pair that is not there. Its ICRC is right if it has this identification.
+    std::vector<std::byte> packet(const util::SockAddr& dest, std::uint16_t identification) const {
+        const Address from = to_address(address_);
+        const Address to = to_address(dest);
+        std::array<std::byte, protocol::kMaxHeaderBytes> header;
+        const protocol::PacketHeader fields{
+            .opcode = protocol::Opcode::kUdSendOnly, .dest_qpn = 0x77, .src_qpn = 5};
+        const std::size_t header_bytes = encode(fields, header.data());
+        std::vector<std::byte> packet(2 * protocol::kMaxHeaderBytes);
+        const std::byte* const end = protocol::write_packet(
+            packet.data(),
+            {.source = from.gid, .dest = to.gid, .source_port = from.port, .dest_port = to.port},
+            {.headers = std::span(header).first(header_bytes), .payload = {}}, identification);
+        packet.resize(static_cast<std::size_t>(end - packet.data()));
+        return packet;
+    }
+
+    /// The packet with headers in front, of which the first has this identification.
+    std::vector<std::byte> with_headers(std::vector<std::byte> packet, const util::SockAddr& dest,
+                                        std::uint16_t identification) const {
+        const std::size_t udp_bytes = sizeof(udphdr) + packet.size();
+        const udphdr udp{.source = htons(port()),
+                         .dest = htons(dest.port),
+                         .len = htons(static_cast<std::uint16_t>(udp_bytes)),
+                         .check = 0};
+        iphdr ip{};
+        ip.version = 4;
+        ip.ihl = sizeof ip / 4;
+        ip.id = htons(identification);
+        ip.frag_off = htons(IP_DF);
+        ip.ttl = 64;
+        ip.protocol = IPPROTO_UDP;
+        std::memcpy(&ip.saddr, kSender.ip.data(), sizeof ip.saddr);
+        std::memcpy(&ip.daddr, dest.ip.data(), sizeof ip.daddr);
+        const auto prepend = [&packet](const auto& header) {
+            const auto bytes = std::as_bytes(std::span(&header, 1));
+            packet.insert(packet.begin(), bytes.begin(), bytes.end());
+        };
+        prepend(udp);
+        prepend(ip);
+        return packet;
+    }
+
+  private:
+    util::UniqueFd socket_;
+    util::SockAddr address_;
+};
+
+/// A device for which there are packets, of which it has no pair.
 class Target {
   public:
     explicit Target(const util::SockAddr& address)
@@ -163,91 +231,116 @@ class Target {
                                                        .payload_bytes = 1024,
                                                        .limits = {.max_qp = 4, .max_mr = 255},
                                                        .now_us = fake_now})
-                      .take()),
-          socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-        sockaddr_storage name{};
-        auto bytes = static_cast<socklen_t>(kSender.to(&name));
-        RVT_EQ(::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&name), bytes), 0);
-        bytes = sizeof name;
-        RVT_EQ(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&name), &bytes), 0);
-        from_ = to_address(
-            util::SockAddr::from(reinterpret_cast<const sockaddr*>(&name), bytes).value());
-    }
+                      .take()) {}
     ~Target() { RVT_OK(device_->close()); }
     Target(const Target&) = delete;
     Target& operator=(const Target&) = delete;
 
+    const util::SockAddr& address() const { return device_->address(); }
+
     /// Whether a packet is taken whose ICRC is right if it has this identification. It has 0.
     bool takes(std::uint16_t identification) {
-        return takes_from(socket_.get(), packet_of(identification));
+        return takes_from(sender_.fd(), sender_.packet(address(), identification));
     }
     /// The same of one that has `real`. `raw` is a socket that sends what is given as IPv4 packets.
     bool takes_raw(const util::UniqueFd& raw, std::uint16_t real, std::uint16_t identification) {
-        std::vector<std::byte> packet = packet_of(identification);
-        const std::size_t udp_bytes = sizeof(udphdr) + packet.size();
-        const udphdr udp{.source = htons(from_.port),
-                         .dest = htons(device_->address().port),
-                         .len = htons(static_cast<std::uint16_t>(udp_bytes)),
-                         .check = 0};
-        iphdr ip{};
-        ip.version = 4;
-        ip.ihl = sizeof ip / 4;
-        ip.id = htons(real);
-        ip.frag_off = htons(IP_DF);
-        ip.ttl = 64;
-        ip.protocol = IPPROTO_UDP;
-        std::memcpy(&ip.saddr, kSender.ip.data(), sizeof ip.saddr);
-        std::memcpy(&ip.daddr, device_->address().ip.data(), sizeof ip.daddr);
-        const auto prepend = [&packet](const auto& header) {
-            const auto bytes = std::as_bytes(std::span(&header, 1));
-            packet.insert(packet.begin(), bytes.begin(), bytes.end());
-        };
-        prepend(udp);
-        prepend(ip);
-        return takes_from(raw.get(), packet);
+        return takes_from(raw.get(), sender_.with_headers(sender_.packet(address(), identification),
+                                                          address(), real));
+    }
+    /// The same of one whose ICRC is right with none.
+    bool takes_garbage(const util::UniqueFd& raw, std::uint16_t real) {
+        std::vector<std::byte> packet = sender_.packet(address(), real);
+        packet.back() ^= std::byte{0x5a};
+        return takes_from(raw.get(), sender_.with_headers(std::move(packet), address(), real));
+    }
+    /// Waits until so many packets have come. Returns: how many of them were taken.
+    template <class Send>
+    std::uint64_t taken_of(std::uint64_t count, Send send) {
+        const std::uint64_t wrong = corrupted();
+        const std::uint64_t dropped = drops();
+        send();
+        while (corrupted() - wrong + drops() - dropped != count) {
+            device_->device().progress();
+        }
+        return drops() - dropped;
     }
 
   private:
-    static constexpr util::SockAddr kSender{.family = AF_INET, .ip = {127, 0, 0, 1}};
-
+    std::uint64_t corrupted() { return device_->receive_queue().corrupted(); }
     std::uint64_t drops() { return device_->device().stats().sum(Stat::kDrops); }
 
-    std::vector<std::byte> packet_of(std::uint16_t identification) {
-        const Address to = device_->device().address();
-        std::array<std::byte, protocol::kMaxHeaderBytes> header;
-        const protocol::PacketHeader fields{
-            .opcode = protocol::Opcode::kUdSendOnly, .dest_qpn = 0x77, .src_qpn = 5};
-        const std::size_t header_bytes = encode(fields, header.data());
-        std::vector<std::byte> packet(2 * protocol::kMaxHeaderBytes);
-        const std::byte* const end = protocol::write_packet(
-            packet.data(),
-            {.source = from_.gid, .dest = to.gid, .source_port = from_.port, .dest_port = to.port},
-            {.headers = std::span(header).first(header_bytes), .payload = {}}, identification);
-        packet.resize(static_cast<std::size_t>(end - packet.data()));
-        return packet;
-    }
-
     bool takes_from(int fd, const std::vector<std::byte>& packet) {
-        const std::uint64_t wrong = device_->receive_queue().corrupted();
-        const std::uint64_t dropped = drops();
-        sockaddr_storage name{};
-        const auto bytes = static_cast<socklen_t>(device_->address().to(&name));
-        RVT_EQ(::sendto(fd, packet.data(), packet.size(), 0,
-                        reinterpret_cast<const sockaddr*>(&name), bytes),
-               static_cast<ssize_t>(packet.size()));
-        while (device_->receive_queue().corrupted() == wrong && drops() == dropped) {
-            device_->device().progress();
-        }
-        return device_->receive_queue().corrupted() == wrong;
+        return taken_of(1, [&] {
+                   sockaddr_storage name{};
+                   const socklen_t bytes = name_of(address(), name);
+                   RVT_EQ(::sendto(fd, packet.data(), packet.size(), 0,
+                                   reinterpret_cast<const sockaddr*>(&name), bytes),
+                          static_cast<ssize_t>(packet.size()));
+               }) == 1;
     }
 
     core::Registry registry_;
     std::unique_ptr<roce::PacketDevice> device_;
-    util::UniqueFd socket_;
-    Address from_;
+    Sender sender_;
 };
 
-constexpr util::SockAddr kSharedPort{.family = AF_INET, .port = 4791, .ip = {127, 47, 91, 1}};
+/// A connected socket, whose packets have identifications one after the other: messages of three
+/// packets, which the kernel need not cut, as the receiver takes joined ones.
+class JoinedSender {
+  public:
+    static constexpr std::size_t kPackets = 3;
+
+    explicit JoinedSender(Target& target)
+        : target_(target), headers_(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_UDP)) {
+        sockaddr_storage name{};
+        const socklen_t bytes = name_of(target.address(), name);
+        RVT_EQ(::connect(sender_.fd(), reinterpret_cast<const sockaddr*>(&name), bytes), 0);
+        const int each = static_cast<int>(sender_.packet(target.address(), 0).size());
+        RVT_EQ(::setsockopt(sender_.fd(), IPPROTO_UDP, UDP_SEGMENT, &each, sizeof each), 0);
+    }
+    /// A message whose ICRCs are right if each packet has an identification `step` more than the
+    /// one before. Returns: how many packets were taken.
+    std::uint64_t taken_of_message(std::uint16_t step) {
+        // By how much the next message has more, kernels differ. Those that every peer may have,
+        // and those before and behind them, are passed.
+        std::uint16_t next = 0;
+        for (std::uint16_t before = 0; next < 1000 || next > 65000;) {
+            send_from(0, 0);
+            const std::uint16_t last = identification();
+            next = static_cast<std::uint16_t>(before == 0 ? 0 : 2 * last - before);
+            before = last;
+        }
+        const std::uint64_t taken = send_from(next, step);
+        RVT_EQ(identification(), next);
+        return taken;
+    }
+
+  private:
+    std::uint64_t send_from(std::uint16_t identification, std::uint16_t step) {
+        std::vector<std::byte> message;
+        for (std::size_t i = 0; i < kPackets; ++i) {
+            const auto packet = sender_.packet(
+                target_.address(), static_cast<std::uint16_t>(identification + i * step));
+            message.insert(message.end(), packet.begin(), packet.end());
+        }
+        return target_.taken_of(kPackets, [&] {
+            RVT_EQ(::send(sender_.fd(), message.data(), message.size(), 0),
+                   static_cast<ssize_t>(message.size()));
+        });
+    }
+    /// That of the message which has come.
+    std::uint16_t identification() {
+        std::array<std::byte, 2048> packet{};
+        RVT_ASSERT(::recv(headers_.get(), packet.data(), packet.size(), 0) > 0);
+        iphdr ip{};
+        std::memcpy(&ip, packet.data(), sizeof ip);
+        return ntohs(ip.id);
+    }
+
+    Target& target_;
+    Sender sender_;
+    util::UniqueFd headers_;
+};
 
 /// From now on this process has no right to raw sockets.
 void lose_raw_sockets() {
@@ -298,4 +391,25 @@ Test(roce_receive, at_the_port_of_all_devices_a_process_with_cap_net_raw_sees_id
         cr_assert(target.takes_raw(raw, id, id), "%u", id);
     }
     RVT_ASSERT(not(target.takes_raw(raw, 6000, 3000)));
+}
+
+// More than there would be room for, if their headers stayed.
+Test(roce_receive, headers_of_wrong_packets_leave_room_for_those_of_others, .timeout = 60) {
+    cr_assert(test::enter_own_network(), "this user cannot have a network of its own");
+    const util::UniqueFd raw(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW));
+    Target target(kSharedPort);
+    for (int i = 0; i < 20000; ++i) {
+        RVT_ASSERT(not(target.takes_garbage(raw, 1000)));
+    }
+    RVT_ASSERT(target.takes_raw(raw, 1001, 1001));
+}
+
+Test(roce_receive, of_joined_packets_the_first_ones_header_tells_what_the_others_may_have) {
+    cr_assert(test::enter_own_network(), "this user cannot have a network of its own");
+    Target target(kSharedPort);
+    JoinedSender sender(target);
+    for (int i = 0; i < 3; ++i) {
+        RVT_EQ(sender.taken_of_message(1), JoinedSender::kPackets);
+        RVT_EQ(sender.taken_of_message(2), 1u);
+    }
 }
