@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -95,7 +96,8 @@ void meet(Bench& bench, Op op) {
     }
 }
 
-/// Seconds of one call of `op`, the target being polled or asleep.
+/// Seconds of one call of `op`, the target being polled or asleep. One that is to be asleep is not
+/// polled between batches either: who is polled now and then is asked to do its part.
 template <class Op>
 double time_one_sided(Bench& bench, Target target, Op op) {
     meet(bench, op);
@@ -104,7 +106,9 @@ double time_one_sided(Bench& bench, Target target, Op op) {
         for (std::size_t i = 0; i < n; ++i) op();
         release_target(bench, target);
     };
-    const double seconds = time_batches(bench.self, body, bench.idle());
+    const bool polls = target == Target::kPolls || bench.self.rank == 0;
+    const std::function<void()> idle = polls ? bench.idle() : nullptr;
+    const double seconds = time_batches(bench.self, body, idle);
     bench.finish();
     return seconds;
 }

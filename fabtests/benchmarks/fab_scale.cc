@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // Many of something: posted receives, unexpected messages, quiet peers; and the memory they take.
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace {
 constexpr std::size_t kSize = 8;
 constexpr std::size_t kWindow = 10;
 constexpr std::size_t kStride = 7919;  // prime: tags come in an order far from that of posting
+constexpr std::size_t kLaps = 3;       // before what is measured
 constexpr std::uint64_t kAckTag = std::uint64_t{1} << 40;
 constexpr int kQuietProcesses = 3;
 
@@ -31,6 +33,12 @@ void receive(Bench& bench, const Buffer& in, std::uint64_t tag) {
         return fi_trecv(bench.ep.ep, in.as(), kSize, in.desc(), bench.peer(), tag, 0,
                         bench.context(0));
     });
+}
+
+/// What the queues need has been asked of the kernel by the time that all of `count` have been
+/// taken some times: it is no part of what one match costs. Both ranks call it.
+void run_laps(const std::function<void(std::size_t)>& body, std::size_t count) {
+    body(kLaps * count / kWindow);
 }
 
 /// Nanoseconds of one match with `count` receives of different tags posted all the time, beside
@@ -64,6 +72,7 @@ double match_posted(Rank& self, std::size_t count) {
             }
         }
     };
+    run_laps(body, count);
     const double seconds = time_batches(self, body, bench.idle());
     bench.finish();
     return seconds / static_cast<double>(kWindow) * 1e9;
@@ -109,6 +118,7 @@ double match_unexpected(Rank& self, std::size_t count) {
             }
         }
     };
+    run_laps(body, count);
     const double seconds = time_batches(self, body, bench.idle());
     bench.finish();
     return seconds / static_cast<double>(kWindow) * 1e9;
