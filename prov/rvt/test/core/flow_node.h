@@ -84,6 +84,7 @@ class FlowNode final : public PlainFlowUser, public core::RdFlowsUser {
         const auto* bytes = reinterpret_cast<const char*>(
             core::has_run(message.op) ? message.run : message.payload);
         heard.emplace_back(bytes, message.length);
+        heard_ops.push_back(message.op);
     }
     void take_malformed(void* peer) noexcept override {
         is_malformed = true;
@@ -109,10 +110,11 @@ class FlowNode final : public PlainFlowUser, public core::RdFlowsUser {
     void work_waits() noexcept override {}
 
     std::unique_ptr<core::RdFlows> flows;
-    core::RdFlow* flow = nullptr;    // the latest
-    std::vector<core::RdFlow*> all;  // that are open
-    bool starts_flows = true;        // else they wait for RdFlow::start()
-    std::vector<std::string> heard;
+    core::RdFlow* flow = nullptr;       // the latest
+    std::vector<core::RdFlow*> all;     // that are open
+    bool starts_flows = true;           // else they wait for RdFlow::start()
+    std::vector<std::string> heard;     // the run of each record, or its payload where it has none
+    std::vector<core::RdOp> heard_ops;  // of the same records
     std::vector<std::uint64_t> fetched;
     std::vector<std::uint64_t> lost;  // that were to be fetched
     int ends = 0;
