@@ -374,7 +374,7 @@ class Loss {
         const double start = now_s();
         while (receiving_ > 0) {
             survivor_.turn();
-            if (now_s() - start > kNoticeS) survivor_.fail_pending(receiving_, kNoticeS);
+            if (now_s() - start > limit_s()) survivor_.fail_pending(receiving_, limit_s());
         }
         FAB_OK(fi_av_remove(survivor_.ep.av, &victim_.peer, 1, 0));
     }
