@@ -60,9 +60,13 @@ class Bench {
     std::function<void()> idle() {
         return [this] { poll(); };
     }
-    /// Both ranks have done all: waits for the other while making progress.
+    /// Both ranks have done all: waits for the other while making progress. Who is the first to
+    /// leave ends the receives that the other one of a connection has still posted.
     void finish() {
-        self.barrier_polling([this] { poll(); });
+        self.barrier_polling([this] {
+            Completion ended;
+            ep.poll(ep.rx_cq, ended);
+        });
     }
 
     Rank& self;
