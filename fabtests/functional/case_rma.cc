@@ -2,6 +2,7 @@
 // Remote memory access: fi_rma(3).
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -481,22 +482,28 @@ void mapped_memory(Rank& self) {
     FAB_FAIL("RMA needs progress at the target");
 }
 
+/// Whether the operation completes in time.
+bool completes(Party& party, fi_wait_obj wait) {
+    constexpr int kLimitMs = 5000;
+    if (wait != FI_WAIT_NONE) {
+        fi_cq_tagged_entry entry{};
+        return fi_cq_sread(party.ep.tx_cq, &entry, 1, nullptr, kLimitMs) == 1;
+    }
+    Completion done;
+    for (const double until = now_s() + kLimitMs / 1e3; now_s() < until;) {
+        if (!party.ep.poll(party.ep.tx_cq, done)) continue;
+        FAB_EQUAL(done.err, 0);
+        return true;
+    }
+    return false;
+}
+
 /// Waits for the completion of an access, asleep where the queue has something to sleep on; then
 /// wakes up the target. Returns: whether that was not needed.
 bool completes_without_target(Rank& self, Party& party, fi_wait_obj wait = FI_WAIT_NONE) {
-    constexpr int kLimitMs = 5000;
-    Completion done;
-    bool completed = false;
-    if (wait != FI_WAIT_NONE) {
-        fi_cq_tagged_entry entry{};
-        completed = fi_cq_sread(party.ep.tx_cq, &entry, 1, nullptr, kLimitMs) == 1;
-    } else {
-        const double until = now_s() + kLimitMs / 1e3;
-        while (!completed && now_s() < until) completed = party.ep.poll(party.ep.tx_cq, done);
-    }
+    const bool completed = completes(party, wait);
     self.send(1, "t", 1);
-    if (!completed) done = party.ep.wait_tx();
-    FAB_EQUAL(done.err, 0);
+    if (!completed) party.ep.wait_tx();
     return completed;
 }
 
@@ -595,6 +602,39 @@ void inject_write_to_sleeper(Rank& self) {
     if (!has_come) need_progress();
 }
 
+/// The target computes, for a minute with -f, and calls nothing: it is written and read meanwhile.
+void target_computes(Rank& self) {
+    constexpr std::size_t kLengths[] = {8, 3000, 64UL << 10, 1UL << 20};
+    Memory memory(self, {.caps = FI_RMA | FI_MSG, .tx_op_flags = FI_DELIVERY_COMPLETE}, 1 << 20);
+    Party& party = memory.party;
+    Contexts contexts(1);
+    write_first(self, memory, contexts);
+    party.barrier();
+    bool completed = true;
+    if (self.rank == 0) {
+        unsigned seed = 1;
+        for (const double until = now_s() + (settings.is_long ? 60 : 1);
+             completed && now_s() < until;) {
+            const std::size_t size = kLengths[++seed % std::size(kLengths)];
+            memory.local.fill(seed);
+            memory.write(size, 0, contexts.at(0));
+            completed = completes(party, FI_WAIT_NONE);
+            if (!completed) break;
+            std::memset(memory.local.as(), 0, size);
+            memory.read(size, 0, contexts.at(0));
+            completed = completes(party, FI_WAIT_NONE);
+            if (completed) memory.local.expect(seed, size);
+        }
+        self.send(1, "t", 1);
+        if (!completed) party.ep.wait_tx();
+    } else {
+        char token = 0;
+        self.receive_polling(0, &token, 1, [] {});
+    }
+    party.barrier();
+    if (!completed) need_progress();
+}
+
 constexpr Case kRmaTable[] = {
     {"rma_write_sizes", write_sizes},
     {"rma_read_sizes", read_sizes},
@@ -611,6 +651,7 @@ constexpr Case kRmaTable[] = {
     {"rma_mapped_memory", mapped_memory},
     {"rma_target_asleep", target_asleep},
     {"rma_target_falls_asleep", target_falls_asleep<FI_WAIT_NONE>},
+    {"rma_target_computes", target_computes, 2, 90},
     {"rma_inject_write_to_sleeper", inject_write_to_sleeper},
     {"rma_both_fall_asleep", target_falls_asleep<FI_WAIT_FD>},
 };

@@ -159,7 +159,7 @@ int report(const Counts& counts, const Options& options) {
         "but\n"
         "      other processes' devices can) or -mapped (which it can, as a dma-buf)\n"
         "  -D  endpoints of types MSG and DGRAM are of this domain: of the NIC of that name\n"
-        "  -f  in full: 1,000 kill cycles, a peer stopped for a minute\n"
+        "  -f  in full: 1,000 kill cycles, a peer stopped or computing for a minute\n"
         "  -l  list the cases\n");
     std::exit(code);
 }
